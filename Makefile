@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+# Needs python3 (3.11 or newer), pip and make; each target does its own set-up.
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+# `make soak` draws a seed per round and prints it; SEED=… repeats one.
+ROUNDS ?= 3
+SEED ?=
+
+.DELETE_ON_ERROR:
+.PHONY: install demo test lint bench docs soak clean
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@echo "making .venv (a few minutes the first time)"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: install
+	$(BIN)/pufferslice demo --out demo-output
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: install
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy --strict src
+	$(BIN)/lint-imports --no-logo
+
+bench: install
+	$(BIN)/python benchmarks/run.py
+
+docs: install
+	$(BIN)/mkdocs build --strict
+
+soak: install
+	@for round in $$(seq $(ROUNDS)); do \
+	  seed="$(SEED)"; \
+	  [ -n "$$seed" ] || seed=$$($(BIN)/python -c 'import secrets; print(secrets.randbits(32))'); \
+	  echo "soak round $$round of $(ROUNDS), seed $$seed (again: make soak ROUNDS=1 SEED=$$seed)"; \
+	  PUFFERSLICE_SEED=$$seed HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest tests --timeout 3600 \
+	    -m 'soak or statistical or soundness or hypothesis' --hypothesis-seed=$$seed || exit 1; \
+	done
+
+clean:
+	rm -rf .venv .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist site demo-output

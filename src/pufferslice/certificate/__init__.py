@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Certificates: issue, read, sign, verify."""
+
+from pufferslice.certificate.document import Certificate
+from pufferslice.certificate.evidence import Evidence
+from pufferslice.certificate.issuing import certify_release, required_evidence, spent
+from pufferslice.certificate.signing import new_key_pair, sign
+from pufferslice.certificate.verifying import Verification, verify
+
+__all__ = [
+    "Certificate",
+    "Evidence",
+    "Verification",
+    "certify_release",
+    "new_key_pair",
+    "required_evidence",
+    "sign",
+    "spent",
+    "verify",
+]

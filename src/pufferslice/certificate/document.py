@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Certificate: a public statement, its digest, an optional signature, and the evidence beside it."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, final
+
+import attrs
+
+from pufferslice.certificate.evidence import Evidence
+from pufferslice.certificate.prose import prose_of
+from pufferslice.certificate.statement import check_shape
+from pufferslice.errors import CertificateError, StorageError
+from pufferslice.guarantee import Guarantee
+from pufferslice.storage import canonical_json, digest, pretty_json, read_bytes, write_whole
+
+FORMAT: Final = "pufferslice-certificate"
+VERSION: Final = 1
+
+EVIDENCE_SUFFIX: Final = ".evidence.npz"
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False, eq=False)
+class Certificate:
+    """What is promised, and what proves it.
+
+    `print(certificate)` gives the statement as prose. `save` writes the statement as JSON and the
+    evidence as a binary file beside it; the evidence is confidential.
+    """
+
+    statement: Mapping[str, Any]
+    """The public statement, as JSON values."""
+    evidence: Evidence | None
+    """The confidential part; absent when only the statement is at hand."""
+    signature: Mapping[str, str] | None = None
+    """Ed25519 signature of the statement, if it was signed."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the canonical statement: the name of the certificate."""
+        return digest(canonical_json(self.statement))
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """The claim."""
+        return Guarantee(**self.statement["guarantee"])
+
+    @property
+    def noise_std(self) -> float:
+        """Noise standard deviation in scaled coordinates."""
+        return float(self.statement["noise"]["std"])
+
+    @property
+    def spent_epsilon(self) -> float:
+        """What the noise costs, at most the guarantee's epsilon."""
+        return float(self.statement["spent_epsilon"])
+
+    @property
+    def unsliced_epsilon(self) -> float | None:
+        """Bound on the unsliced cost of the release at the guarantee's order, if there is one."""
+        bound = self.statement["unsliced"]["epsilon"]
+        return None if bound is None else float(bound)
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether the noise comes from the operating system's generator."""
+        return bool(self.statement["noise"]["secure"])
+
+    def to_json(self) -> dict[str, Any]:
+        """The public part as JSON values."""
+        document: dict[str, Any] = {
+            "format": FORMAT,
+            "version": VERSION,
+            "statement": dict(self.statement),
+            "digest": self.digest,
+        }
+        if self.signature is not None:
+            document["signature"] = dict(self.signature)
+        return document
+
+    @classmethod
+    def from_json(cls, document: object, evidence: Evidence | None = None) -> "Certificate":
+        """Read the public part; the digest must fit, the version must be this one."""
+        _check_document(document)
+        read: dict[str, Any] = document  # type: ignore[assignment]
+        certificate = cls(
+            statement=check_shape(read["statement"]),
+            evidence=evidence,
+            signature=read.get("signature"),
+        )
+        if certificate.digest != read["digest"]:
+            msg = (
+                f"the certificate was edited: its digest says {read['digest']!r}, its statement has "
+                f"{certificate.digest!r}. Get the original, or certify again"
+            )
+            raise CertificateError(msg)
+        return certificate
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the statement to `path` and the evidence beside it, each whole or not at all."""
+        if self.evidence is not None:
+            write_whole(evidence_path(path), self.evidence.to_bytes())
+        write_whole(path, pretty_json(self.to_json()))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Certificate":
+        """Read a certificate, with its evidence if that lies beside it."""
+        try:
+            document = json.loads(read_bytes(path))
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            msg = f"{str(path)!r} is not a certificate: it is not JSON ({error})"
+            raise CertificateError(msg) from error
+        beside = evidence_path(path)
+        evidence = Evidence.from_bytes(read_bytes(beside)) if beside.exists() else None
+        return cls.from_json(document, evidence)
+
+    def __str__(self) -> str:
+        return prose_of(self.statement, self.digest)
+
+    def __repr__(self) -> str:
+        return f"Certificate(digest='{self.digest[:12]}…', guarantee='{self.guarantee}')"
+
+
+def evidence_path(path: str | os.PathLike[str]) -> Path:
+    """Where the evidence of a certificate at `path` lies: `name.json`, `name.evidence.npz`."""
+    target = Path(path)
+    if target.name.endswith(EVIDENCE_SUFFIX) or not target.name:
+        msg = f"{str(path)!r} cannot name a certificate; use a name such as certificate.json"
+        raise StorageError(msg)
+    return target.with_name(target.name.removesuffix(".json") + EVIDENCE_SUFFIX)
+
+
+def _check_document(document: object) -> None:
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        msg = f"this is not a certificate: its 'format' is not {FORMAT!r}"
+        raise CertificateError(msg)
+    if document.get("version") != VERSION:
+        msg = (
+            f"the certificate has version {document.get('version')!r}; this program reads "
+            f"version {VERSION}. Verify it with the program that issued it"
+        )
+        raise CertificateError(msg)
+    missing = {"statement", "digest"} - set(document)
+    if missing or set(document) - {"format", "version", "statement", "digest", "signature"}:
+        msg = "a certificate has exactly: format, version, statement, digest, and maybe signature"
+        raise CertificateError(msg)

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Issue a certificate from a scenario, and ask what another noise, order or notion would cost."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import attrs
+import numpy as np
+
+from pufferslice.calibration import Method, cost, full_cost
+from pufferslice.certificate.document import Certificate
+from pufferslice.certificate.evidence import Evidence
+from pufferslice.certificate.statement import Said, statement_of
+from pufferslice.checks import check_above, check_between
+from pufferslice.errors import ArgumentError, CalibrationError, CertificateError
+from pufferslice.gaps import GapTables
+from pufferslice.guarantee import Guarantee
+from pufferslice.noise import Noise, OperatingSystemNoise
+from pufferslice.parallel import Progress, silent
+from pufferslice.scenario import Scenario
+from pufferslice.slicing import FiniteProfile
+
+DEFAULT_DELTAS: Final = (1e-5,)
+
+_BLIND: Final = 2.0**-40
+
+
+def certify_release(  # noqa: PLR0913 - the claim is three nouns, the rest has safe defaults
+    scenario: Scenario,
+    profile: FiniteProfile,
+    target: Guarantee,
+    *,
+    method: Method | None = None,
+    deltas: Sequence[float] = DEFAULT_DELTAS,
+    noise: Noise = OperatingSystemNoise(),  # noqa: B008 - it has no state
+    earlier_releases: Sequence[str] = (),
+    progress: Progress = silent,
+) -> Certificate:
+    """Find the noise for one release of the scenario's query, and state what it promises.
+
+    Without `method`: the tight rule with the smallest envelope that applies. `deltas` are those
+    of the (epsilon, delta) views. `earlier_releases` names what a ledger already holds.
+
+    Guarantee: one release with the stated noise satisfies `target` for the scenario's priors and
+    pairs, along the slices of `profile` if the target is sliced.
+    """
+    if profile.dim != scenario.dim:
+        msg = (
+            f"profile has dimension {profile.dim}, the query has {scenario.dim}; "
+            f"use FiniteProfile.uniform(dim={scenario.dim}, ...)"
+        )
+        raise ArgumentError(msg)
+    for delta in deltas:
+        check_between(0, 1, delta=delta)
+    gaussian = scenario.priors[0].kind == "gaussian"
+    default = Method(rule="tight", envelope="exact" if gaussian else "transport")
+    said = Said(
+        target=target,
+        method=method or default,
+        deltas=tuple(deltas),
+        generator=noise.name,
+        earlier_releases=tuple(earlier_releases),
+    )
+    evidence = Evidence.of(scenario, profile, progress)
+    _check_seen(evidence)
+    return Certificate(statement=statement_of(evidence, said), evidence=evidence)
+
+
+def spent(
+    certificate: Certificate,
+    *,
+    noise_std: float | None = None,
+    notion: str | None = None,
+    order: float | None = None,
+) -> Guarantee:
+    """What noise costs by the certificate's evidence; what is left out is as certified.
+
+    `noise_std` is in scaled coordinates. The answer is a number, not a certificate.
+    """
+    evidence = required_evidence(certificate)
+    claim = certificate.guarantee
+    unit = Guarantee(notion=notion or claim.notion, order=order or claim.order, epsilon=1.0)  # type: ignore[arg-type]
+    std = certificate.noise_std if noise_std is None else noise_std
+    if evidence.slices.are_equal:
+        msg = "the laws are equal: every noise, also none, costs nothing"
+        raise CalibrationError(msg)
+    check_above(0, noise_std=std)
+    if unit.is_sliced:
+        found = cost(evidence.slices, unit, std, Method(**certificate.statement["method"]))
+    else:
+        found = full_cost(evidence.full, unit.order, std)
+    if not np.isfinite(found):
+        msg = f"noise {std:g} gives no finite divergence at order {unit.order:g}; use more noise"
+        raise CalibrationError(msg)
+    return attrs.evolve(unit, epsilon=found)
+
+
+def required_evidence(certificate: Certificate) -> Evidence:
+    """The evidence, or an error that says how to get it; its digest must fit the statement."""
+    if certificate.evidence is None:
+        msg = (
+            "statement only: the evidence is not at hand. Put the .evidence.npz file beside the "
+            "certificate; whoever issued it has it"
+        )
+        raise CertificateError(msg)
+    if certificate.evidence.digest() != certificate.statement["evidence_digest"]:
+        msg = "the evidence does not belong to this statement: its digest differs"
+        raise CertificateError(msg)
+    return certificate.evidence
+
+
+def _check_seen(evidence: Evidence) -> None:
+    """Refuse a profile that cannot see the difference between laws that do differ."""
+    seen = evidence.slices.seen
+    if not isinstance(seen, GapTables) or not isinstance(evidence.full.seen, GapTables):
+        return
+    apart = evidence.full.seen.worst().max(axis=1)
+    visible = seen.worst().max(axis=1)
+    blind = ~seen.equal & (visible <= apart * _BLIND)
+    if blind.any():
+        msg = (
+            f"the profile does not see the difference between the laws of {int(blind.sum())} of "
+            f"{len(blind)} (prior, pair) instances, which do differ; the noise would not hide it "
+            "from anyone who looks in another direction. Use more, or other, directions"
+        )
+        raise CalibrationError(msg)

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A statement in plain words."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pufferslice.guarantee import Guarantee
+
+_MOST_PAIRS_NAMED = 6
+
+
+def prose_of(statement: Mapping[str, Any], digest: str) -> str:
+    """The whole statement as text, in the order a reader asks."""
+    parts = [
+        f"Certificate {digest[:16]}",
+        _protected(statement["scenario"]),
+        _priors(statement["scenario"]),
+        _claim(statement),
+        _noise(statement),
+        _whole_output(statement),
+        _views(statement["views"]),
+        _earlier(statement["earlier_releases"]),
+        "Limits:\n" + "\n".join(f"  - {limit}" for limit in statement["limits"]),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _protected(scenario: Mapping[str, Any]) -> str:
+    secret = scenario["secret"]
+    name = " and ".join(secret["columns"]) if "columns" in secret else secret["worlds"]
+    pairs = [" / ".join(pair) for pair in scenario["pairs"]]
+    named = ", ".join(pairs[:_MOST_PAIRS_NAMED])
+    more = f", and {len(pairs) - _MOST_PAIRS_NAMED} more" if len(pairs) > _MOST_PAIRS_NAMED else ""
+    query = scenario["query"]
+    return (
+        f"Protected: the secret {name!r} ({len(scenario['secrets'])} values).\n"
+        f"Not to be told apart: {named}{more}.\n"
+        f"One release is {scenario['one_release_is']}.\n"
+        f"Query: {query['kind']} with {len(query['names'])} coordinates: {', '.join(query['names'])}."
+    )
+
+
+def _priors(scenario: Mapping[str, Any]) -> str:
+    lines = [
+        f"  - {prior['name']}: {prior['kind']}, from {prior['source'].replace('_', ' ')}: "
+        f"{prior['origin']}"
+        for prior in scenario["priors"]
+    ]
+    return "Against anyone who believes one of these priors:\n" + "\n".join(lines)
+
+
+def _claim(statement: Mapping[str, Any]) -> str:
+    claim, method = Guarantee(**statement["guarantee"]), statement["method"]
+    profile = statement["profile"]
+    doubt = statement["failure_probability"]
+    sure = "with certainty" if doubt == 0 else f"except with probability {doubt:g}"
+    along = (
+        f" along {profile['n_directions']} slices of {profile['dim']} dimensions"
+        f" (profile {profile['digest'][:12]})"
+        if claim.is_sliced
+        else ""
+    )
+    rule = f"{method['rule'].replace('_', ' ')}, {method['envelope'].replace('_', ' ')}"
+    return (
+        f"Claim: {claim}{along}, {sure}.\n"
+        f"The noise costs {statement['spent_epsilon']:.6g} of {claim.epsilon:g} ({rule})."
+    )
+
+
+def _noise(statement: Mapping[str, Any]) -> str:
+    noise, names = statement["noise"], statement["scenario"]["query"]["names"]
+    stds = zip(names, noise["std_by_coordinate"], strict=True)
+    lines = [f"  {name}: {std:.6g}" for name, std in stds]
+    return (
+        f"Noise: Gaussian on a grid, standard deviation {noise['std']:.6g} in scaled coordinates; "
+        "in your units:\n"
+        + "\n".join(lines)
+        + f"\n  generator {noise['generator']}, sampling error at most "
+        f"{noise['implementation_delta']:.2g} in total variation"
+    )
+
+
+def _whole_output(statement: Mapping[str, Any]) -> str:
+    unsliced, claim = statement["unsliced"], Guarantee(**statement["guarantee"])
+    if unsliced["epsilon"] is None:
+        return f"Unsliced (the released bits): no finite bound ({unsliced['from']})."
+    times = unsliced["epsilon"] / claim.epsilon
+    return (
+        f"Unsliced (the released bits): at most {unsliced['epsilon']:.6g} at order "
+        f"{unsliced['order']:g}, from {unsliced['from']}; {times:.3g} times the claim's epsilon."
+    )
+
+
+def _views(views: list[Mapping[str, Any]]) -> str:
+    if not views:
+        return ""
+    lines = [
+        f"  {view['scope']} ({view['epsilon']:.6g}, {view['delta']:g})  by {view['rule'].replace('_', ' ')}"
+        for view in views
+    ]
+    return "As (epsilon, delta):\n" + "\n".join(lines)
+
+
+def _earlier(releases: list[str]) -> str:
+    if not releases:
+        return ""
+    named = ", ".join(release[:12] for release in releases)
+    return f"Earlier releases that this certificate does not cover jointly: {named}."

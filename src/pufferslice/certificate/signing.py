@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ed25519 signatures of statements."""
+
+from typing import Final
+
+import attrs
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_pem_public_key,
+)
+
+from pufferslice.certificate.document import Certificate
+from pufferslice.errors import CertificateError
+from pufferslice.storage import canonical_json
+
+ALGORITHM: Final = "ed25519"
+
+_CONTEXT: Final = b"pufferslice certificate statement, version 1\n"
+
+
+def new_key_pair() -> tuple[bytes, bytes]:
+    """A fresh private and public key, both PEM; keep the first one secret."""
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    return private, public
+
+
+def sign(certificate: Certificate, private_key: bytes) -> Certificate:
+    """The certificate with a signature of its whole statement."""
+    try:
+        key = load_pem_private_key(private_key, password=None)
+    except (ValueError, TypeError) as error:
+        msg = f"the private key cannot be read: {error}; it must be an unencrypted Ed25519 PEM"
+        raise CertificateError(msg) from error
+    if not isinstance(key, Ed25519PrivateKey):
+        msg = f"the private key must be Ed25519, got {type(key).__name__}"
+        raise CertificateError(msg)
+    signature = {
+        "algorithm": ALGORITHM,
+        "public_key": _raw(key.public_key()).hex(),
+        "value": key.sign(_signed_bytes(certificate)).hex(),
+    }
+    return attrs.evolve(certificate, signature=signature)
+
+
+def signature_problem(certificate: Certificate, public_key: bytes) -> str | None:
+    """Why the signature does not hold under this key, or nothing if it does."""
+    try:
+        key = load_pem_public_key(public_key)
+    except (ValueError, TypeError) as error:
+        msg = f"the public key cannot be read: {error}; it must be an Ed25519 PEM"
+        raise CertificateError(msg) from error
+    if not isinstance(key, Ed25519PublicKey):
+        msg = f"the public key must be Ed25519, got {type(key).__name__}"
+        raise CertificateError(msg)
+    signature = certificate.signature
+    if signature is None:
+        return "the certificate carries no signature"
+    if signature.get("public_key") != _raw(key).hex():
+        return "the certificate was signed with another key"
+    try:
+        key.verify(bytes.fromhex(signature.get("value", "")), _signed_bytes(certificate))
+    except (InvalidSignature, ValueError):
+        return "the signature does not fit the statement"
+    return None
+
+
+def _signed_bytes(certificate: Certificate) -> bytes:
+    return _CONTEXT + canonical_json(certificate.statement)
+
+
+def _raw(key: Ed25519PublicKey) -> bytes:
+    return key.public_bytes(Encoding.Raw, PublicFormat.Raw)

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How hot loops are compiled: one decorator, the same rules everywhere."""
+
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar, cast
+
+import numba
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def kernel(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Compile a loop over arrays with numba: single-threaded, without the interpreter lock.
+
+    No `parallel=True` (a child forked after an OpenMP kernel dies) and no fastmath (rounding stays
+    IEEE 754). The machine code is kept on disk; where numba finds no folder it can write to, each
+    process compiles afresh.
+    """
+    try:
+        compiled = numba.njit(nogil=True, cache=True)(function)
+    except RuntimeError as error:
+        if "cannot cache function" not in str(error):
+            raise
+        compiled = numba.njit(nogil=True)(function)
+    return cast("Callable[Arguments, Result]", compiled)

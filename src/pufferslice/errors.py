@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The exceptions of the library, one tree.
+
+    PuffersliceError
+    ├── ArgumentError (ValueError)         an argument is outside its rule
+    ├── ScenarioError (ValueError)         secrets, pairs, priors or query do not make a scenario
+    ├── TableError (ValueError)            a table or file cannot be used as data
+    ├── CalibrationError (ArithmeticError) no finite noise gives the guarantee
+    ├── CertificateError (ValueError)      a certificate is unreadable, edited or does not verify
+    ├── LedgerError (RuntimeError)         a ledger belongs elsewhere or cannot be used
+    │   └── AlreadyReleasedError           the certificate has had its one release
+    ├── ReleaseError (RuntimeError)        rows or noise that may not be released
+    ├── StorageError (OSError)             a file could not be read or written whole
+    └── MissingExtraError (ImportError)    an optional dependency is not installed
+
+A message names the argument, the value, the rule and the way out, and never shows a record.
+"""
+
+
+class PuffersliceError(Exception):
+    """Base of every error that the library raises on purpose."""
+
+
+class ArgumentError(PuffersliceError, ValueError):
+    """An argument is outside its rule."""
+
+
+class ScenarioError(PuffersliceError, ValueError):
+    """Secrets, pairs, priors or query do not make a sound scenario."""
+
+
+class TableError(PuffersliceError, ValueError):
+    """A table or a file cannot be used as data."""
+
+
+class CalibrationError(PuffersliceError, ArithmeticError):
+    """No finite noise gives the wanted guarantee."""
+
+
+class CertificateError(PuffersliceError, ValueError):
+    """A certificate is unreadable, edited, from another version, or does not verify."""
+
+
+class LedgerError(PuffersliceError, RuntimeError):
+    """A ledger belongs to another scenario or cannot be used."""
+
+
+class AlreadyReleasedError(LedgerError):
+    """The certificate has had its one release."""
+
+
+class ReleaseError(PuffersliceError, RuntimeError):
+    """The rows or the noise may not be released under this certificate."""
+
+
+class StorageError(PuffersliceError, OSError):
+    """A file could not be read, or could not be written whole."""
+
+
+class MissingExtraError(PuffersliceError, ImportError):
+    """An optional dependency is not installed."""

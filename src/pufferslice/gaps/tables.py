@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gap tables: the law of the transport gap, rounded up, for every instance and slice."""
+
+from typing import final
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from pufferslice.arrays import Floats, Integers
+from pufferslice.errors import ArgumentError
+from pufferslice.compiled import kernel
+from pufferslice.parallel import in_threads, n_cores
+from pufferslice.renyi import log_moments
+
+_ROWS_WORTH_A_THREAD = 512
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False, eq=False)
+class GapTables:
+    """For each (slice, instance), gaps in descending order and how much mass each of them has.
+
+    A row is a slice and an instance; rows are stored slice by slice. The first gap of a row is the
+    exact worst gap; the others are rounded up to a few binary digits.
+    """
+
+    starts: Integers
+    """Where each row begins, shape (n_slices * n_instances + 1,)."""
+    gaps: Floats
+    """Gaps, descending inside a row."""
+    counts: Integers
+    """Mass of each gap as a whole multiple of 1 / totals[instance]."""
+    totals: Integers
+    """Sum of the counts of a row, per instance, shape (n_instances,)."""
+    equal: npt.NDArray[np.bool_]
+    """Instances whose two laws are the same law; they cost nothing whatever the noise."""
+    masses: Floats = attrs.field(init=False)
+    """Probability of each entry."""
+
+    def __attrs_post_init__(self) -> None:
+        totals = np.repeat(np.tile(self.totals, self.n_slices), np.diff(self.starts))
+        object.__setattr__(self, "masses", self.counts / totals)
+
+    def check(self) -> None:
+        """The arrays fit together; for tables read from a file."""
+        steps = np.diff(self.starts)
+        whole = len(self.starts) == self.n_slices * self.n_instances + 1 and self.starts[0] == 0
+        fits = whole and steps.min() >= 1 and self.starts[-1] == len(self.gaps) == len(self.counts)
+        if not (fits and len(self.equal) == self.n_instances and np.isfinite(self.gaps).all()):
+            msg = "gap tables do not fit together"
+            raise ArgumentError(msg)
+        falls = np.diff(self.gaps, append=0.0) < 0
+        falls[self.starts[1:] - 1] = True
+        sums = np.add.reduceat(self.counts, self.starts[:-1])
+        complete = np.array_equal(sums, np.tile(self.totals, self.n_slices))
+        if not (falls.all() and complete and self.counts.min() >= 1 and self.gaps.min() >= 0):
+            msg = "gap tables must fall within a row, and their masses must sum to 1"
+            raise ArgumentError(msg)
+
+    @property
+    def n_instances(self) -> int:
+        """Number of (prior, pair) combinations."""
+        return len(self.totals)
+
+    @property
+    def n_slices(self) -> int:
+        """Number of slices, or of matchings."""
+        return (len(self.starts) - 1) // self.n_instances
+
+    def worst(self) -> Floats:
+        """The worst gap (W-infinity along the slice), shape (n_instances, n_slices)."""
+        return self._by_instance(self.gaps[self.starts[:-1]])
+
+    def log_moments(self, rate: float, margin: float) -> Floats:
+        """ln of the mean of exp(rate * (gap + margin)^2), shape (n_instances, n_slices)."""
+        n_rows = len(self.starts) - 1
+        n_parts = min(n_cores(), 1 + n_rows // _ROWS_WORTH_A_THREAD)
+        cuts = np.linspace(0, n_rows, n_parts + 1).astype(int)
+
+        def part(index: int) -> Floats:
+            rows = self.starts[cuts[index] : cuts[index + 1] + 1]
+            return np.asarray(log_moments(rows, self.gaps, self.masses, rate, margin))
+
+        parts = in_threads(part, range(n_parts)) if n_parts > 1 else [part(0)]
+        result = self._by_instance(np.concatenate(parts))
+        result[self.equal] = 0.0
+        return result
+
+    def coarsened(self, n_entries: int) -> "GapTables":
+        """Tables with about `n_entries` entries at most, gaps rounded up further: still a bound."""
+        tables, drop = self, 44
+        while len(tables.gaps) > n_entries and drop < 52:
+            drop += 1
+            starts, gaps, counts = _coarsen(self.starts, self.gaps, self.counts, drop)
+            tables = attrs.evolve(self, starts=starts, gaps=gaps, counts=counts)
+        return tables
+
+    def _by_instance(self, rows: npt.NDArray[np.float64]) -> Floats:
+        return np.array(rows.reshape(self.n_slices, self.n_instances).T)
+
+    def __repr__(self) -> str:
+        return f"GapTables(n_instances={self.n_instances}, n_slices={self.n_slices})"
+
+
+@kernel
+def _coarsen(
+    starts: Integers, gaps: Floats, counts: Integers, drop: int
+) -> tuple[Integers, Floats, Integers]:
+    """Round gaps up to a multiple of 2^drop of their last place and merge; worst gaps stay exact."""
+    new_starts = np.empty_like(starts)
+    keys = gaps.view(np.int64)
+    new_keys, new_counts = np.empty_like(keys), np.empty_like(counts)
+    n, ones = 0, (1 << drop) - 1
+    for row in range(len(starts) - 1):
+        new_starts[row] = n
+        top = keys[starts[row]]
+        for entry in range(starts[row], starts[row + 1]):
+            key = min(top, ((keys[entry] + ones) >> drop) << drop)
+            if n > new_starts[row] and new_keys[n - 1] == key:
+                new_counts[n - 1] += counts[entry]
+            else:
+                new_keys[n], new_counts[n] = key, counts[entry]
+                n += 1
+    new_starts[-1] = n
+    return new_starts, new_keys[:n].copy().view(np.float64), new_counts[:n].copy()

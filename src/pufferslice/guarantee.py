@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is claimed: a notion, an order and an epsilon."""
+
+from typing import Final, Literal, final
+
+import attrs
+
+from pufferslice.checks import check_above, check_one_of
+
+Notion = Literal["average", "joint", "unsliced"]
+
+NOTIONS: Final = ("average", "joint", "unsliced")
+SLICED_NOTIONS: Final = ("average", "joint")
+
+_NAMES: Final = {"average": "Average-SRPP", "joint": "Joint-SRPP", "unsliced": "RPP"}
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Guarantee:
+    """A claim: the divergence of order `order`, aggregated as `notion` says, is at most `epsilon`.
+
+    >>> print(Guarantee.joint(order=4, epsilon=1.0))
+    (4, 1)-Joint-SRPP
+    """
+
+    notion: Notion
+    """`average` or `joint` over the slices of a profile, or `unsliced`."""
+    order: float = attrs.field(converter=float)
+    """The Rényi order, greater than 1."""
+    epsilon: float = attrs.field(converter=float)
+    """The bound on the divergence, greater than 0."""
+
+    def __attrs_post_init__(self) -> None:
+        check_one_of(NOTIONS, notion=self.notion)
+        check_above(1, order=self.order)
+        check_above(0, epsilon=self.epsilon)
+
+    @classmethod
+    def average(cls, *, order: float, epsilon: float) -> "Guarantee":
+        """The mean over the slices is at most `epsilon`. Source: def:ave_srpp."""
+        return cls(notion="average", order=order, epsilon=epsilon)
+
+    @classmethod
+    def joint(cls, *, order: float, epsilon: float) -> "Guarantee":
+        """The log-moment over the slices is at most `epsilon`. Source: def:joint_srpp."""
+        return cls(notion="joint", order=order, epsilon=epsilon)
+
+    @classmethod
+    def unsliced(cls, *, order: float, epsilon: float) -> "Guarantee":
+        """The divergence of the whole output is at most `epsilon` (Rényi Pufferfish privacy)."""
+        return cls(notion="unsliced", order=order, epsilon=epsilon)
+
+    @property
+    def is_sliced(self) -> bool:
+        """Whether the claim is about slices of the output only."""
+        return self.notion in SLICED_NOTIONS
+
+    def __str__(self) -> str:
+        return f"({self.order:g}, {self.epsilon:g})-{_NAMES[self.notion]}"

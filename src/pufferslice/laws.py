@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Laws of a query under one secret: a finite sample with multiplicities, or a Gaussian."""
+
+from typing import Final, final
+
+import attrs
+import numpy as np
+
+from pufferslice.arrays import Floats, Integers, locked, locked_integers, same
+from pufferslice.checks import check_finite, check_probabilities
+from pufferslice.errors import ArgumentError
+
+WEIGHT_QUANTA: Final = 2**30
+"""Weights of an empirical law are held as whole multiples of 1 / WEIGHT_QUANTA."""
+
+_SYMMETRY_TOLERANCE: Final = 1e-12
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False)
+class EmpiricalLaw:
+    """A law with finitely many atoms: `outputs[i]` has probability `counts[i] / total`.
+
+    >>> EmpiricalLaw.uniform([[0.0], [0.0], [10.0]])
+    EmpiricalLaw(n_samples=3, dim=1)
+    """
+
+    outputs: Floats = attrs.field(converter=locked, eq=same)
+    """The atoms, shape (n_samples, dim)."""
+    counts: Integers = attrs.field(converter=locked_integers, eq=same)
+    """How often each atom counts, whole numbers of at least 1, shape (n_samples,)."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.outputs.ndim != 2 or self.outputs.size == 0:
+            msg = f"outputs must have shape (n_samples, dim), both at least 1; got {self.outputs.shape}"
+            raise ArgumentError(msg)
+        check_finite(outputs=self.outputs)
+        if self.counts.shape != (len(self.outputs),) or self.counts.min() < 1:
+            msg = "counts must be whole numbers of at least 1, one for each row of outputs"
+            raise ArgumentError(msg)
+        if self.total > 2**31:
+            msg = f"the counts must sum to at most 2^31, got {self.total}"
+            raise ArgumentError(msg)
+
+    @classmethod
+    def uniform(cls, outputs: Floats) -> "EmpiricalLaw":
+        """Every row of `outputs` with the same probability."""
+        rows = np.atleast_2d(np.asarray(outputs))
+        return cls(outputs=rows, counts=np.ones(len(rows), dtype=np.int64))
+
+    @classmethod
+    def weighted(cls, outputs: Floats, weights: Floats) -> "EmpiricalLaw":
+        """Row i with probability `weights[i]`, held to a whole multiple of 1 / WEIGHT_QUANTA.
+
+        The law *is* the one with the held weights; largest remainders make them sum to 1 exactly.
+        """
+        weights = locked(weights)
+        rows = np.atleast_2d(np.asarray(outputs))
+        check_probabilities(weights=weights, length=len(rows))
+        exact = weights * WEIGHT_QUANTA
+        counts = np.floor(exact).astype(np.int64)
+        short = WEIGHT_QUANTA - int(counts.sum())
+        counts[np.argsort(counts - exact, kind="stable")[:short]] += 1
+        if counts.min() < 1:
+            msg = (
+                f"weights must be at least 1/{WEIGHT_QUANTA}; the smallest is "
+                f"{float(weights.min())!r}. Drop rows that carry no weight"
+            )
+            raise ArgumentError(msg)
+        return cls(outputs=rows, counts=counts)
+
+    @property
+    def n_samples(self) -> int:
+        """Number of atoms."""
+        return len(self.outputs)
+
+    @property
+    def dim(self) -> int:
+        """Output dimension."""
+        return self.outputs.shape[1]
+
+    @property
+    def total(self) -> int:
+        """Sum of the counts: the denominator of all probabilities."""
+        return int(self.counts.sum())
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether every atom counts once."""
+        return self.total == self.n_samples
+
+    def __repr__(self) -> str:
+        return f"EmpiricalLaw(n_samples={self.n_samples}, dim={self.dim})"
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False)
+class GaussianLaw:
+    """N(mean, cov): a declared Gaussian prior of the query under one secret."""
+
+    mean: Floats = attrs.field(converter=locked, eq=same)
+    """Shape (dim,)."""
+    cov: Floats = attrs.field(converter=locked, eq=same)
+    """Symmetric and positive semi-definite, shape (dim, dim)."""
+
+    def __attrs_post_init__(self) -> None:
+        dim = self.mean.size
+        if self.mean.shape != (dim,) or dim == 0 or self.cov.shape != (dim, dim):
+            msg = f"mean and cov must have shapes (dim,) and (dim, dim); got {self.mean.shape}, {self.cov.shape}"
+            raise ArgumentError(msg)
+        check_finite(mean=self.mean, cov=self.cov)
+        size = float(np.abs(self.cov).max())
+        if np.abs(self.cov - self.cov.T).max() > _SYMMETRY_TOLERANCE * size:
+            msg = "cov must be symmetric; use (cov + cov.T) / 2"
+            raise ArgumentError(msg)
+        smallest = float(np.linalg.eigvalsh(self.cov)[0])
+        if smallest < -_SYMMETRY_TOLERANCE * size:
+            msg = f"cov must be positive semi-definite; its smallest eigenvalue is {smallest!r}"
+            raise ArgumentError(msg)
+
+    @property
+    def dim(self) -> int:
+        """Output dimension."""
+        return self.mean.size
+
+    def __repr__(self) -> str:
+        return f"GaussianLaw(dim={self.dim})"
+
+
+Law = EmpiricalLaw | GaussianLaw
+
+
+def equal_laws(first: EmpiricalLaw, second: EmpiricalLaw) -> bool:
+    """Whether two empirical laws put the same probability on the same atoms, bit for bit.
+
+    >>> a = EmpiricalLaw.uniform([[0.0], [1.0]])
+    >>> equal_laws(a, EmpiricalLaw.uniform([[1.0], [1.0], [0.0], [0.0]]))
+    True
+    """
+    if not _same_edges(first.outputs, second.outputs):
+        return False
+    atoms_1, counts_1 = _merged(first)
+    atoms_2, counts_2 = _merged(second)
+    if not np.array_equal(atoms_1, atoms_2):
+        return False
+    return all(
+        int(a) * second.total == int(b) * first.total
+        for a, b in zip(counts_1, counts_2, strict=True)
+    )
+
+
+def _same_edges(first: Floats, second: Floats) -> bool:
+    """Whether the bounding boxes agree: cheap, and false for almost all laws that differ."""
+    same_low = np.array_equal(first.min(axis=0), second.min(axis=0))
+    return same_low and np.array_equal(first.max(axis=0), second.max(axis=0))
+
+
+def _merged(law: EmpiricalLaw) -> tuple[Floats, Integers]:
+    """Distinct atoms in lexicographic order, with the sum of their counts."""
+    atoms, where = np.unique(law.outputs + 0.0, axis=0, return_inverse=True)
+    counts = np.zeros(len(atoms), dtype=np.int64)
+    np.add.at(counts, where.reshape(-1), law.counts)
+    return atoms, counts

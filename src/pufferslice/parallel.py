@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Work on all cores from one pool of threads; kernels release the interpreter lock."""
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+Progress = Callable[[int, int], None]
+"""Called with the number of pieces done and the number of all pieces."""
+
+
+def silent(_done: int, _total: int) -> None:
+    """The progress report of a library call: none."""
+
+
+def in_threads(
+    work: Callable[[Item], Result], items: Sequence[Item], progress: Progress = silent
+) -> list[Result]:
+    """`work` on every item, results in the order of the items whatever the number of cores."""
+    results = []
+    pool = ThreadPoolExecutor(max_workers=n_cores())
+    try:
+        for done, result in enumerate(pool.map(work, items), start=1):
+            results.append(result)
+            progress(done, len(items))
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+    return results
+
+
+def n_cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the laws of a query come from: the four laws made from tables, and their provenance."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, final
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from pufferslice.arrays import Floats
+from pufferslice.checks import check_above, check_count, check_one_of
+from pufferslice.errors import ArgumentError, ScenarioError
+from pufferslice.laws import EmpiricalLaw, GaussianLaw, Law
+from pufferslice.queries import Query
+from pufferslice.tables import frame_of
+
+Source = Literal["public_model", "held_out", "released_data"]
+
+SOURCES: Final = ("public_model", "held_out", "released_data")
+"""What a prior was made from; if it is the released data, the noise scale tells of it."""
+
+LAWS: Final = ("groups", "bootstrap", "records", "worlds")
+"""What one release is; see `ONE_RELEASE`."""
+
+ONE_RELEASE: Final = {
+    "groups": "the query on the rows of one group; the law under a secret is a point mass",
+    "bootstrap": "the query on the rows of one group; the law is the query on resampled rows",
+    "records": "the query of one row; the law under a secret is that of the group's rows",
+    "worlds": "the query on a whole table; the law under a secret is the world's own",
+}
+
+_FEWEST_ROWS: Final = 2
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Bootstrap:
+    """How a group is resampled: the drawn replicates are declared to be the prior."""
+
+    n_replicates: int
+    """Number of resampled tables per group."""
+    seed: int
+    """Public seed of the resampling."""
+
+    def __attrs_post_init__(self) -> None:
+        check_count(2, n_replicates=self.n_replicates)
+        check_count(0, seed=self.seed)
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False)
+class Prior:
+    """One belief about how secrets and data are linked (the paper's theta).
+
+    Laws are those of the *prepared* query: clipped to its range and divided by its scales.
+    """
+
+    name: str
+    source: Source
+    origin: str
+    """One public sentence: how the laws were made."""
+    probabilities: Mapping[str, float] = attrs.field(converter=dict)
+    """Probability of each secret."""
+    laws: Mapping[str, Law] = attrs.field(converter=dict)
+    """Law of the prepared query under each secret that has positive probability."""
+    n_rows: Mapping[str, int] = attrs.field(converter=dict, factory=dict)
+    """Rows behind each law, where it was made from rows; confidential."""
+
+    def __attrs_post_init__(self) -> None:
+        check_one_of(SOURCES, source=self.source)
+        kinds = {type(law) for law in self.laws.values()}
+        if len(kinds) != 1:
+            msg = f"prior {self.name!r} must have laws of one kind, all empirical or all Gaussian"
+            raise ScenarioError(msg)
+        if len({law.dim for law in self.laws.values()}) != 1:
+            msg = f"prior {self.name!r} must have laws of one dimension"
+            raise ScenarioError(msg)
+
+    @property
+    def kind(self) -> Literal["empirical", "gaussian"]:
+        """What the laws are; an empirical prior *is* its sample."""
+        first = next(iter(self.laws.values()))
+        return "empirical" if isinstance(first, EmpiricalLaw) else "gaussian"
+
+    def secret_probability(self, secret: str) -> float:
+        """Probability of a secret, 0 if it cannot occur."""
+        return self.probabilities.get(secret, 0.0)
+
+    def description(self) -> dict[str, str]:
+        """What the certificate says of the prior."""
+        return {
+            "name": self.name,
+            "source": self.source,
+            "kind": self.kind,
+            "origin": self.origin,
+        }
+
+    def __repr__(self) -> str:
+        return f"Prior(name={self.name!r}, source={self.source!r}, n_secrets={len(self.laws)})"
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False)
+class Simulator:
+    """A prior that can only be sampled: `draw_table(rng)` returns one table of this world.
+
+    Certifying from samples needs confidence bands; until then the drawn sample itself can be
+    declared to be the prior, with `declared`.
+    """
+
+    draw_table: Callable[[np.random.Generator], Any]
+
+    def declared(self, *, n_draws: int, seed: int) -> "DeclaredSample":
+        """Declare `n_draws` tables, drawn from a public seed, to *be* the prior."""
+        return DeclaredSample(simulator=self, n_draws=n_draws, seed=seed)
+
+    def __repr__(self) -> str:
+        return "Simulator()"
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False)
+class DeclaredSample:
+    """A sample of a simulator, declared to be the prior; the certificate says so."""
+
+    simulator: Simulator
+    n_draws: int
+    seed: int
+
+    def __attrs_post_init__(self) -> None:
+        check_count(1, n_draws=self.n_draws)
+        check_count(0, seed=self.seed)
+
+    def __repr__(self) -> str:
+        return f"DeclaredSample(n_draws={self.n_draws}, seed={self.seed})"
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False)
+class Resampled:
+    """A world that is a table resampled with replacement; the replicates are the prior."""
+
+    table: Any
+    bootstrap: Bootstrap
+
+    def __repr__(self) -> str:
+        return f"Resampled(n_replicates={self.bootstrap.n_replicates})"
+
+
+def group_laws(
+    query: Query, table: object, labels: npt.NDArray[np.str_]
+) -> tuple[dict[str, Law], dict[str, int]]:
+    """Law `groups`: a point mass at the query on each group's rows."""
+    check_level(query, "table", "groups")
+    evaluate = query.bound(table)
+    rows = group_rows(labels)
+    laws: dict[str, Law] = {
+        secret: EmpiricalLaw.uniform(query.prepared(evaluate(where)[None, :]))
+        for secret, where in rows.items()
+    }
+    return laws, {secret: len(where) for secret, where in rows.items()}
+
+
+def bootstrap_laws(
+    query: Query, table: object, labels: npt.NDArray[np.str_], bootstrap: Bootstrap
+) -> tuple[dict[str, Law], dict[str, int]]:
+    """Law `bootstrap`: the query on resampled rows of each group, as many rows as the group has."""
+    check_level(query, "table", "bootstrap")
+    evaluate = query.bound(table)
+    rows = group_rows(labels)
+    laws: dict[str, Law] = {}
+    for index, (secret, where) in enumerate(rows.items()):
+        rng = np.random.default_rng([bootstrap.seed, index])
+        outputs = _resampled_outputs(evaluate, where, bootstrap.n_replicates, rng)
+        laws[secret] = EmpiricalLaw.uniform(query.prepared(outputs))
+    return laws, {secret: len(where) for secret, where in rows.items()}
+
+
+def record_laws(
+    query: Query, table: object, labels: npt.NDArray[np.str_]
+) -> tuple[dict[str, Law], dict[str, int]]:
+    """Law `records`: the query of a row drawn from the group."""
+    check_level(query, "row", "records")
+    evaluate = query.bound(table)
+    rows = group_rows(labels)
+    laws: dict[str, Law] = {
+        secret: EmpiricalLaw.uniform(query.prepared(evaluate(where)))
+        for secret, where in rows.items()
+    }
+    return laws, {secret: len(where) for secret, where in rows.items()}
+
+
+World = object
+"""A table, a list of tables, `Resampled`, `DeclaredSample`, `EmpiricalLaw` or `GaussianLaw`."""
+
+
+def world_law(query: Query, secret: str, world: World) -> tuple[Law, str]:
+    """Law `worlds`: that of the query in one world, and a public sentence on how it was made."""
+    check_level(query, "table", "worlds")
+    if isinstance(world, Simulator):
+        msg = (
+            f"world {secret!r} is a simulator: its sensitivity can only be bounded from samples, "
+            "which needs confidence bands that this version does not have. Declare a drawn sample "
+            "to be the prior with simulator.declared(n_draws=..., seed=...), or give a table, a "
+            "list of tables, a Gaussian law"
+        )
+        raise ScenarioError(msg)
+    if isinstance(world, GaussianLaw):
+        return _scaled_gaussian(query, world), "declared Gaussian laws"
+    if isinstance(world, EmpiricalLaw):
+        law = EmpiricalLaw(outputs=query.prepared(world.outputs), counts=world.counts)
+        return law, "declared finite laws"
+    outputs, origin = _world_outputs(query, secret, world)
+    return EmpiricalLaw.uniform(query.prepared(outputs)), origin
+
+
+def group_rows(labels: npt.NDArray[np.str_]) -> dict[str, npt.NDArray[np.intp]]:
+    """Row numbers of each secret, in the order of the secrets; one row is no group."""
+    secrets, inverse = np.unique(labels, return_inverse=True)
+    order = np.argsort(inverse, kind="stable")
+    parts = np.split(order, np.cumsum(np.bincount(inverse))[:-1])
+    small = [str(s) for s, part in zip(secrets, parts, strict=True) if len(part) < _FEWEST_ROWS]
+    if small:
+        msg = (
+            f"every group needs at least {_FEWEST_ROWS} rows; the secret(s) "
+            f"{', '.join(map(repr, small))} have one, which would be that record itself. "
+            "Leave these rows out, or merge the group with another"
+        )
+        raise ScenarioError(msg)
+    return {str(secret): part for secret, part in zip(secrets, parts, strict=True)}
+
+
+def check_level(query: Query, level: str, law: str) -> None:
+    """Laws of rows take queries of a row, the other laws queries of a table."""
+    if query.level != level:
+        other = "summary(...) or table_function(...)" if level == "table" else "columns(...)"
+        msg = (
+            f"law {law!r} needs a query of a {level}, got {query.kind!r}, which is one of a "
+            f"{query.level}; use {other}"
+        )
+        raise ScenarioError(msg)
+
+
+def check_probabilities_of(secrets: Sequence[str], probabilities: Mapping[str, float]) -> None:
+    """Declared probabilities of the secrets are positive and sum to 1."""
+    for secret in secrets:
+        if secret not in probabilities:
+            msg = f"probabilities must name every secret; {secret!r} is missing"
+            raise ArgumentError(msg)
+        check_above(-1e-300, **{f"probabilities[{secret!r}]": probabilities[secret]})
+    total = sum(probabilities.values())
+    if abs(total - 1) > 1e-9:
+        msg = f"probabilities must sum to 1, got {total!r}"
+        raise ArgumentError(msg)
+
+
+def _resampled_outputs(
+    evaluate: Callable[[npt.NDArray[np.intp]], Floats],
+    rows: npt.NDArray[np.intp],
+    n_replicates: int,
+    rng: np.random.Generator,
+) -> Floats:
+    draws = (rows[rng.integers(len(rows), size=len(rows))] for _ in range(n_replicates))
+    return np.stack([evaluate(draw) for draw in draws])
+
+
+def _world_outputs(query: Query, secret: str, world: World) -> tuple[Floats, str]:
+    if isinstance(world, Resampled):
+        evaluate, n = query.bound(world.table), len(frame_of(world.table))
+        rng = np.random.default_rng([world.bootstrap.seed, _stable_number(secret)])
+        outputs = _resampled_outputs(evaluate, np.arange(n), world.bootstrap.n_replicates, rng)
+        return outputs, (
+            f"{world.bootstrap.n_replicates} bootstrap replicates per world, public seed "
+            f"{world.bootstrap.seed}; the drawn sample is declared to be the prior"
+        )
+    if isinstance(world, DeclaredSample):
+        rng = np.random.default_rng([world.seed, _stable_number(secret)])
+        tables = (world.simulator.draw_table(rng) for _ in range(world.n_draws))
+        return np.vstack([query.outputs(table) for table in tables]), (
+            f"{world.n_draws} draws of a simulator, public seed {world.seed}; the drawn sample is "
+            "declared to be the prior"
+        )
+    if isinstance(world, list | tuple):
+        outputs = np.vstack([query.outputs(table) for table in world])
+        return outputs, f"the query on {len(world)} given tables per world, equally likely"
+    return query.outputs(world), "the query on one table per world"
+
+
+def _scaled_gaussian(query: Query, law: GaussianLaw) -> GaussianLaw:
+    if law.dim != query.dim:
+        msg = f"a Gaussian law must have the query's {query.dim} coordinates, got {law.dim}"
+        raise ScenarioError(msg)
+    if query.range is not None:
+        msg = (
+            "a query clipped to a range does not have a Gaussian law; leave the range out, or "
+            "give the laws as samples"
+        )
+        raise ScenarioError(msg)
+    scales = query.scales
+    return GaussianLaw(mean=law.mean / scales, cov=law.cov / np.outer(scales, scales))
+
+
+def _stable_number(secret: str) -> int:
+    """A number for a secret that does not depend on the process, to seed its own stream."""
+    return int.from_bytes(secret.encode(), "big") % 2**63

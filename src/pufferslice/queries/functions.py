@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Queries that are the user's own functions, of one row or of a table."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from pufferslice.arrays import Floats
+from pufferslice.errors import ArgumentError, ScenarioError
+from pufferslice.queries.query import Evaluate, Query, Rows, column_names
+from pufferslice.tables import Frame, without_missing
+
+Numbers: TypeAlias = float | Sequence[float] | npt.NDArray[Any]
+"""What a function returns: one number per coordinate; a single one may be bare."""
+
+
+def row_function(
+    function: Callable[[Mapping[str, Any]], Numbers],
+    *,
+    names: Sequence[str],
+    columns: Sequence[str],
+    description: str,
+) -> Query:
+    """A function of one row, given as a dict from column to Python value.
+
+    Needs: its result depends on the row alone. `description` is a public sentence that says what
+    the function does; it reaches the certificate.
+
+    >>> import pyarrow as pa
+    >>> net = row_function(
+    ...     lambda row: row["gain"] - row["loss"],
+    ...     names=["net"], columns=["gain", "loss"], description="gain minus loss",
+    ... )
+    >>> net.outputs(pa.table({"gain": [5, 0], "loss": [0, 2]}))
+    array([[ 5.],
+           [-2.]])
+    """
+    coordinates, wanted = column_names("names", names), column_names("columns", columns)
+
+    def bind(frame: Frame) -> Evaluate:
+        complete, _ = without_missing(frame, wanted, "refuse")
+        values = {column: complete[column].to_list() for column in wanted}
+
+        def evaluate(rows: Rows) -> Floats:
+            outputs = np.empty((len(rows), len(coordinates)))
+            for place, row in enumerate(rows):
+                record = {column: values[column][row] for column in wanted}
+                outputs[place] = _numbers(function(record), len(coordinates))
+            return outputs
+
+        return evaluate
+
+    return Query(
+        names=coordinates,
+        columns=wanted,
+        level="row",
+        kind="row_function",
+        parameters=_sentence(description),
+        bind=bind,
+    )
+
+
+def table_function(
+    function: Callable[[Any], Numbers],
+    *,
+    names: Sequence[str],
+    columns: Sequence[str],
+    description: str,
+) -> Query:
+    """A function of a table that has the given columns only, in the library of the user's table.
+
+    Numpy records arrive as a pyarrow Table. Needs: the result depends on the rows alone.
+    `description` is a public sentence that says what the function does; it reaches the
+    certificate.
+
+    >>> import pyarrow as pa
+    >>> query = table_function(
+    ...     lambda table: len(table["site"].unique()),
+    ...     names=["sites"], columns=["site"], description="number of different sites",
+    ... )
+    >>> query.outputs(pa.table({"site": ["a", "b", "a"]}))
+    array([[2.]])
+    """
+    coordinates, wanted = column_names("names", names), column_names("columns", columns)
+
+    def bind(frame: Frame) -> Evaluate:
+        complete, _ = without_missing(frame.select(wanted), wanted, "refuse")
+
+        def evaluate(rows: Rows) -> Floats:
+            return _numbers(function(complete[rows].to_native()), len(coordinates))
+
+        return evaluate
+
+    return Query(
+        names=coordinates,
+        columns=wanted,
+        level="table",
+        kind="table_function",
+        parameters=_sentence(description),
+        bind=bind,
+    )
+
+
+def _sentence(description: str) -> dict[str, str]:
+    if not isinstance(description, str) or not description.strip():
+        msg = (
+            "description must be a public sentence that says what the function does, "
+            f"got {description!r}"
+        )
+        raise ArgumentError(msg)
+    return {"description": description}
+
+
+def _numbers(result: Numbers, dim: int) -> Floats:
+    """What a function returned, as `dim` numbers; never shown in an error."""
+    try:
+        numbers = np.atleast_1d(np.asarray(result, dtype=np.float64))
+    except (TypeError, ValueError):
+        msg = f"the function must return {dim} numbers, got {type(result).__name__}"
+        raise ScenarioError(msg) from None
+    if numbers.shape != (dim,):
+        got = len(numbers) if numbers.ndim == 1 else f"an array of shape {numbers.shape}"
+        msg = f"the function must return {dim} numbers, one per name, got {got}"
+        raise ScenarioError(msg)
+    return numbers

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters of scikit-learn classifiers fitted on the rows (extra `models`).
+
+Every fit is deterministic and does not depend on the order of the rows: the same rows and public
+arguments give the same parameters, to the last bit on one machine.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from pufferslice.arrays import Floats, locked
+from pufferslice.checks import check_above, check_count
+from pufferslice.errors import ArgumentError, MissingExtraError, ScenarioError
+from pufferslice.queries.conditions import Condition, ConditionLike, condition_of
+from pufferslice.queries.query import Evaluate, Query, Rows, column_names
+from pufferslice.tables import Frame, floats_of
+
+try:
+    from sklearn.ensemble import RandomForestClassifier
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.svm import LinearSVC
+except ModuleNotFoundError as error:
+    msg = "model queries need scikit-learn; install it with: pip install 'pufferslice[models]'"
+    raise MissingExtraError(msg) from error
+
+FeatureScales: TypeAlias = Sequence[float] | Mapping[str, float] | None
+"""Public divisors of the features, in their order or by name; those not named are 1."""
+
+_Fit: TypeAlias = Callable[[Floats, npt.NDArray[np.bool_]], Floats]
+
+_TOLERANCE = 1e-8
+_MAX_ITERATIONS = 10_000
+_LARGEST_SEED = 2**32 - 1
+
+
+def logistic_regression(
+    *,
+    features: Sequence[str],
+    target: str,
+    positive: ConditionLike,
+    feature_scales: FeatureScales = None,
+    regularization: float = 1.0,
+) -> Query:
+    """Coefficients and intercept of a logistic regression fitted on the rows.
+
+    Minimises the summed log loss plus `regularization`/2 times the squared norm of the
+    coefficients (not the intercept). A row counts as positive if its `target` meets the condition
+    `positive`; a plain value means `equals`.
+
+    >>> import pyarrow as pa
+    >>> query = logistic_regression(features=["age"], target="income", positive=">50K")
+    >>> query.names
+    ('coefficient(age)', 'intercept')
+    >>> query.outputs(pa.table({"age": [1, 2, 3], "income": ["<=50K", "<=50K", ">50K"]}))
+    array([[ 0.7, -2.2]])
+    """
+    task = _Task.of(features, target, positive, feature_scales)
+    check_above(0, regularization=regularization)
+
+    def fit(matrix: Floats, classes: npt.NDArray[np.bool_]) -> Floats:
+        # A second-order solver: badly scaled features still converge in a few steps.
+        model = LogisticRegression(
+            C=1 / regularization,
+            solver="newton-cholesky",
+            tol=_TOLERANCE,
+            max_iter=_MAX_ITERATIONS,
+        ).fit(matrix, classes)
+        return np.append(model.coef_[0], model.intercept_)
+
+    names = task.named("coefficient", "intercept")
+    return task.query("logistic_regression", names, {"regularization": float(regularization)}, fit)
+
+
+def linear_svm(
+    *,
+    features: Sequence[str],
+    target: str,
+    positive: ConditionLike,
+    feature_scales: FeatureScales = None,
+    regularization: float = 1.0,
+) -> Query:
+    """Coefficients and intercept of a linear support vector machine fitted on the rows.
+
+    Minimises the summed squared hinge loss plus `regularization`/2 times the squared norm of
+    coefficients and intercept together (as liblinear does). See `logistic_regression` for the
+    arguments.
+    """
+    task = _Task.of(features, target, positive, feature_scales)
+    check_above(0, regularization=regularization)
+
+    def fit(matrix: Floats, classes: npt.NDArray[np.bool_]) -> Floats:
+        # The primal solver draws no random numbers.
+        model = LinearSVC(
+            C=1 / regularization, dual=False, tol=_TOLERANCE, max_iter=_MAX_ITERATIONS
+        ).fit(matrix, classes)
+        return np.append(model.coef_[0], model.intercept_)
+
+    names = task.named("coefficient", "intercept")
+    return task.query("linear_svm", names, {"regularization": float(regularization)}, fit)
+
+
+def forest_importances(
+    *, features: Sequence[str], target: str, positive: ConditionLike, n_trees: int, seed: int
+) -> Query:
+    """Feature importances (mean decrease of the Gini impurity) of a random forest on the rows.
+
+    `seed` is public: with it the forest is a fixed function of the rows. Importances are not
+    negative and sum to 1, or are all 0 if no tree could split.
+    """
+    task = _Task.of(features, target, positive, None)
+    check_count(1, n_trees=n_trees)
+    check_count(0, seed=seed)
+    if seed > _LARGEST_SEED:
+        msg = f"seed must be at most {_LARGEST_SEED}, got {seed}"
+        raise ArgumentError(msg)
+
+    def fit(matrix: Floats, classes: npt.NDArray[np.bool_]) -> Floats:
+        forest = RandomForestClassifier(n_estimators=int(n_trees), random_state=int(seed))
+        return np.array(forest.fit(matrix, classes).feature_importances_)
+
+    parameters = {"n_trees": int(n_trees), "seed": int(seed)}
+    return task.query("forest_importances", task.named("importance"), parameters, fit)
+
+
+@attrs.frozen
+class _Task:
+    """What is predicted from what."""
+
+    features: tuple[str, ...]
+    target: str
+    positive: Condition
+    feature_scales: Floats
+
+    @classmethod
+    def of(
+        cls, features: Sequence[str], target: str, positive: ConditionLike, scales: FeatureScales
+    ) -> "_Task":
+        names = column_names("features", features)
+        if not names or target in names:
+            msg = f"features must be at least one column and not the target, got {list(names)}"
+            raise ArgumentError(msg)
+        return cls(names, target, condition_of(positive), _scales_of(names, scales))
+
+    def named(self, word: str, *others: str) -> tuple[str, ...]:
+        return (*(f"{word}({feature})" for feature in self.features), *others)
+
+    def query(
+        self, kind: str, names: tuple[str, ...], parameters: dict[str, Any], fit: _Fit
+    ) -> Query:
+        return Query(
+            names=names,
+            columns=(*self.features, self.target),
+            level="table",
+            kind=kind,
+            parameters={
+                "features": self.features,
+                "target": self.target,
+                "positive": self.positive.description(),
+                "feature_scales": self.feature_scales.tolist(),
+                **parameters,
+            },
+            bind=lambda frame: self._bind(frame, fit),
+        )
+
+    def _bind(self, frame: Frame, fit: _Fit) -> Evaluate:
+        matrix = np.column_stack([floats_of(frame, name) for name in self.features])
+        with np.errstate(over="ignore"):
+            matrix = matrix / self.feature_scales
+        if not np.isfinite(matrix).all():
+            msg = "features divided by feature_scales must be finite; choose larger feature_scales"
+            raise ScenarioError(msg)
+        classes = self.positive.flags(frame, self.target)
+
+        def evaluate(rows: Rows) -> Floats:
+            rows_of_each = np.bincount(classes[rows], minlength=2)
+            if not rows_of_each.all():
+                msg = (
+                    f"a classifier needs rows of both classes; all {len(rows)} rows are on one "
+                    f"side of the condition {self.positive.on(self.target)!r}. Choose a condition "
+                    "that splits every group, or join small groups"
+                )
+                raise ScenarioError(msg)
+            ordered = rows[np.lexsort((classes[rows], *matrix[rows].T))]
+            return _converged(fit, matrix[ordered], classes[ordered])
+
+        return evaluate
+
+
+def _scales_of(names: tuple[str, ...], scales: FeatureScales) -> Floats:
+    if isinstance(scales, Mapping):
+        unknown = [name for name in scales if name not in names]
+        if unknown:
+            msg = f"feature_scales names {unknown[0]!r}, which is not among the features"
+            raise ArgumentError(msg)
+        scales = [scales.get(name, 1.0) for name in names]
+    values = locked([1.0] * len(names) if scales is None else scales)
+    if values.shape != (len(names),) or not (np.isfinite(values) & (values > 0)).all():
+        msg = (
+            f"feature_scales must be {len(names)} finite numbers greater than 0, one per feature; "
+            f"got {values.tolist()}"
+        )
+        raise ArgumentError(msg)
+    return values
+
+
+def _converged(fit: _Fit, matrix: Floats, classes: npt.NDArray[np.bool_]) -> Floats:
+    """The fit, refused if the solver warns that it stopped short."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        warnings.simplefilter("error", RuntimeWarning)
+        try:
+            return fit(matrix, classes)
+        except (ConvergenceWarning, RuntimeWarning) as warning:
+            msg = (
+                f"the model does not converge on {len(classes)} rows: {warning}. Give the features "
+                "public feature_scales so that they have similar sizes, or raise regularization"
+            )
+            raise ScenarioError(msg) from warning

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is computed from rows: a `Query` is a public description and the function behind it."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias, final
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from pufferslice.arrays import Floats, locked, same
+from pufferslice.checks import check_finite, check_one_of, check_unique
+from pufferslice.errors import ArgumentError, ScenarioError
+from pufferslice.queries.ranges import Ball, Box
+from pufferslice.storage import canonical_json
+from pufferslice.tables import MISSING_POLICIES, Frame, check_columns, frame_of
+
+Rows: TypeAlias = npt.NDArray[np.intp]
+"""Row numbers of a table; they may repeat."""
+
+Evaluate: TypeAlias = Callable[[Rows], Floats]
+"""Row numbers to outputs in the user's units."""
+
+Level: TypeAlias = Literal["table", "row"]
+
+
+def column_names(argument: str, names: Sequence[str]) -> tuple[str, ...]:
+    """The names as a tuple; a bare text would be read letter by letter, so it is refused."""
+    if isinstance(names, str):
+        msg = f"{argument} must be a list of names, got the text {names!r}; write [{names!r}]"
+        raise ArgumentError(msg)
+    other = next((name for name in names if not isinstance(name, str) or not name), None)
+    if other is not None:
+        msg = f"{argument} must hold texts that are not empty, got {other!r}"
+        raise ArgumentError(msg)
+    return tuple(names)
+
+
+def _names(names: Sequence[str]) -> tuple[str, ...]:
+    return column_names("names", names)
+
+
+def _columns(columns: Sequence[str]) -> tuple[str, ...]:
+    return column_names("columns", columns)
+
+
+def _json_copy(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    copy: dict[str, Any] = json.loads(canonical_json(dict(parameters)))
+    return copy
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False)
+class Query:
+    """A function of the rows of a table with `dim` named coordinates, and its public description.
+
+    Two queries are equal if their descriptions are; the function behind them is not compared.
+    Build one with `summary`, `columns`, `row_function`, `table_function` or a model.
+    """
+
+    names: tuple[str, ...] = attrs.field(converter=_names)
+    """Names of the coordinates, all different."""
+    columns: tuple[str, ...] = attrs.field(converter=_columns)
+    """Columns of the table that the query reads."""
+    level: Level
+    """`table`: one output for all rows together; `row`: one output for each row."""
+    kind: str
+    """Which builder made the query."""
+    parameters: dict[str, Any] = attrs.field(converter=_json_copy)
+    """What the builder was told, as JSON values."""
+    bind: Callable[[Frame], Evaluate] = attrs.field(eq=False)
+    """Reads the columns of a frame once; the result maps row numbers to raw outputs."""
+    range: Box | Ball | None = None
+    """Public range of the outputs, in the user's units."""
+    scales: Floats = attrs.field(
+        default=attrs.Factory(lambda self: np.ones(len(self.names)), takes_self=True),
+        converter=locked,
+        eq=same,
+    )
+    """Public unit of each coordinate, shape (dim,); the mechanism runs on outputs / scales."""
+    missing: str = "refuse"
+    """What to do with rows that lack a value: `refuse`, or `drop-rows` (counted, and stated)."""
+
+    def __attrs_post_init__(self) -> None:
+        if not self.names:
+            msg = "a query must have at least one coordinate"
+            raise ArgumentError(msg)
+        check_unique("names of coordinates", self.names)
+        check_one_of(("table", "row"), level=self.level)
+        check_one_of(MISSING_POLICIES, missing=self.missing)
+        if self.range is not None and self.range.dim != self.dim:
+            msg = f"range must have {self.dim} coordinates, as the query has; got {self.range.dim}"
+            raise ArgumentError(msg)
+        if self.scales.shape != (self.dim,):
+            msg = (
+                f"scales must have one number per coordinate ({self.dim}), got {self.scales.shape}"
+            )
+            raise ArgumentError(msg)
+        check_finite(scales=self.scales)
+        if not self.scales.min() > 0:
+            where = int(self.scales.argmin())
+            scale = float(self.scales[where])
+            msg = f"scales must be greater than 0; that of {self.names[where]!r} is {scale!r}"
+            raise ArgumentError(msg)
+
+    def __repr__(self) -> str:
+        return f"Query(kind={self.kind!r}, dim={self.dim}, names={self.names!r})"
+
+    @property
+    def dim(self) -> int:
+        """Number of coordinates."""
+        return len(self.names)
+
+    @property
+    def center(self) -> Floats:
+        """Public center in scaled coordinates: that of the range, or 0 without one."""
+        return np.zeros(self.dim) if self.range is None else self.range.center / self.scales
+
+    def with_range(self, range: Box | Ball) -> "Query":  # noqa: A002 - the word users know
+        """The same query, clipped to a public range."""
+        return attrs.evolve(self, range=range)
+
+    def with_missing(self, missing: str) -> "Query":
+        """The same query with another policy on missing values."""
+        return attrs.evolve(self, missing=missing)
+
+    def with_scales(self, scales: Sequence[float] | Mapping[str, float] | Floats) -> "Query":
+        """The same query with other public units; a mapping changes only the coordinates it names.
+
+        >>> from pufferslice.queries import summary
+        >>> summary(mean=["age", "pay"]).with_scales({"mean(pay)": 1000}).scales
+        array([   1., 1000.])
+        """
+        if isinstance(scales, Mapping):
+            unknown = [name for name in scales if name not in self.names]
+            if unknown:
+                msg = (
+                    f"scales names {unknown[0]!r}, which is no coordinate of the query; the "
+                    f"coordinates are {', '.join(self.names)}"
+                )
+                raise ArgumentError(msg)
+            scales = [scales.get(n, s) for n, s in zip(self.names, self.scales, strict=True)]
+        return attrs.evolve(self, scales=scales)
+
+    def description(self) -> dict[str, Any]:
+        """All that is public about the query, as JSON values."""
+        return {
+            "kind": self.kind,
+            "level": self.level,
+            "names": list(self.names),
+            "columns": list(self.columns),
+            "parameters": _json_copy(self.parameters),
+            "range": None if self.range is None else self.range.description(),
+            "scales": self.scales.tolist(),
+            "missing": self.missing,
+        }
+
+    def bound(self, table: object) -> Evaluate:
+        """The query on one table: a function of row numbers, in the user's units.
+
+        Reads and checks the columns once. The function returns shape (dim,) for level `table` and
+        (len(rows), dim) for level `row`, and refuses outputs that are not finite.
+        """
+        frame = frame_of(table)
+        check_columns(frame, self.columns)
+        evaluate = self.bind(frame)
+
+        def checked(rows: Rows) -> Floats:
+            if rows.dtype.kind not in "iu" or rows.ndim != 1:
+                msg = f"rows must be a vector of row numbers, got {rows.dtype} of {rows.shape}"
+                raise ArgumentError(msg)
+            if not len(rows) and self.level == "table":
+                msg = f"the query {self.kind} was asked for no rows; it needs at least one"
+                raise ScenarioError(msg)
+            return self._checked(evaluate(rows), len(rows))
+
+        return checked
+
+    def outputs(self, table: object) -> Floats:
+        """The query on all rows of a table, in the user's units: shape (1 or n, dim).
+
+        >>> import pyarrow as pa
+        >>> from pufferslice.queries import summary
+        >>> summary(mean=["age"]).outputs(pa.table({"age": [20, 40]}))
+        array([[30.]])
+        """
+        frame = frame_of(table)
+        return np.atleast_2d(self.bound(frame)(np.arange(len(frame))))
+
+    def prepared(self, outputs: Floats) -> Floats:
+        """Clip to the range, if there is one, and divide by the scales; shape (n, dim).
+
+        This is what the law of a scenario is made of and what noise is added to.
+
+        >>> from pufferslice.queries import Box, summary
+        >>> query = summary(mean=["age"]).with_range(Box([0], [50])).with_scales([10])
+        >>> query.prepared(np.array([[30.0], [70.0]]))
+        array([[3.],
+               [5.]])
+        """
+        if outputs.ndim != 2 or outputs.shape[1] != self.dim:
+            msg = f"outputs must have shape (n, {self.dim}), got {outputs.shape}"
+            raise ArgumentError(msg)
+        clipped = outputs if self.range is None else self.range.clip(outputs)
+        # Overflow is counted below.
+        with np.errstate(over="ignore"):
+            scaled = clipped / self.scales
+        return self._finite(scaled, "outputs after clipping and scaling")
+
+    def _checked(self, outputs: Floats, n_rows: int) -> Floats:
+        wanted = (self.dim,) if self.level == "table" else (n_rows, self.dim)
+        if outputs.shape != wanted:
+            msg = f"the query must return shape {wanted}, got {outputs.shape}"
+            raise ScenarioError(msg)
+        return self._finite(outputs, "outputs")
+
+    def _finite(self, values: Floats, what: str) -> Floats:
+        bad = ~np.isfinite(values)
+        if bad.any():
+            where = np.flatnonzero(bad.reshape(-1, self.dim).any(axis=0))
+            named = ", ".join(self.names[index] for index in where)
+            msg = (
+                f"{what} of the query {self.kind} must be finite; {int(bad.sum())} of "
+                f"{bad.size} values are NaN or infinite, in {named}"
+            )
+            raise ScenarioError(msg)
+        return values

@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scenario: what is protected from whom: secrets, pairs, priors, and the query of one release."""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+from typing import Any, Literal, NamedTuple, final
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from pufferslice.checks import check_one_of, check_unique
+from pufferslice.errors import ArgumentError, ScenarioError
+from pufferslice.laws import EmpiricalLaw, Law
+from pufferslice.priors import (
+    LAWS,
+    ONE_RELEASE,
+    Bootstrap,
+    Prior,
+    Source,
+    World,
+    bootstrap_laws,
+    check_probabilities_of,
+    group_laws,
+    record_laws,
+    world_law,
+)
+from pufferslice.queries import Query
+from pufferslice.secret import Bins, SecretRule, secret_columns, secret_rule
+from pufferslice.storage import canonical_json, digest
+from pufferslice.tables import Frame, frame_of, without_missing
+
+Secret = str | Sequence[str] | Bins
+Pairs = Literal["all"] | Sequence[tuple[str, str]]
+
+
+class SecretPair(NamedTuple):
+    """Two secrets that must not be told apart; protected in both orders."""
+
+    first: str
+    second: str
+
+
+class Instance(NamedTuple):
+    """One prior and one pair: what the definition quantifies over."""
+
+    prior: Prior
+    pair: SecretPair
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False, eq=False)
+class Scenario:
+    """Secrets, the pairs to protect, the priors, and the query of one release.
+
+    Build one with `from_groups`, `from_bootstrap`, `from_records` or `from_worlds`.
+    """
+
+    law: Literal["groups", "bootstrap", "records", "worlds"]
+    """What one release is."""
+    secret: Mapping[str, Any]
+    """Public description of the secret."""
+    secrets: tuple[str, ...]
+    """The values that the secret can take."""
+    pairs: tuple[SecretPair, ...]
+    """The protected pairs."""
+    priors: tuple[Prior, ...]
+    query: Query
+    rule: SecretRule | None = None
+    """How the secret of a row is read; none for worlds."""
+    n_dropped: int = 0
+    """Rows left out because of missing values."""
+
+    def __attrs_post_init__(self) -> None:
+        check_one_of(LAWS, law=self.law)
+        if len(self.secrets) < 2:
+            found = ", ".join(map(repr, self.secrets)) or "none"
+            msg = f"the secret must take at least 2 values, found {found}: there is nothing to hide"
+            raise ScenarioError(msg)
+        check_unique("priors", [prior.name for prior in self.priors])
+        if len({prior.kind for prior in self.priors}) != 1:
+            msg = "priors of one scenario must be all empirical or all Gaussian; make two scenarios"
+            raise ScenarioError(msg)
+        for instance in self.instances:
+            _check_comparable(instance)
+
+    @classmethod
+    def from_groups(
+        cls,
+        table: object,
+        *,
+        secret: Secret,
+        query: Query,
+        pairs: Pairs = "all",
+        source: Source = "released_data",
+    ) -> "Scenario":
+        """One release is the query on the rows of one group; the secret is which group.
+
+        `table` may be a mapping from names of priors to tables: then every one is a prior.
+        """
+        return _from_tables(cls, "groups", (table, secret, query, pairs, source), _group_maker())
+
+    @classmethod
+    def from_bootstrap(  # noqa: PLR0913 - all of it reaches the certificate, so all of it is said
+        cls,
+        table: object,
+        *,
+        secret: Secret,
+        query: Query,
+        bootstrap: Bootstrap,
+        pairs: Pairs = "all",
+        source: Source = "released_data",
+    ) -> "Scenario":
+        """As `from_groups`, but the law under a secret is the query on resampled rows."""
+        maker = _bootstrap_maker(bootstrap)
+        return _from_tables(cls, "bootstrap", (table, secret, query, pairs, source), maker)
+
+    @classmethod
+    def from_records(
+        cls,
+        table: object,
+        *,
+        secret: Secret,
+        query: Query,
+        pairs: Pairs = "all",
+        source: Source = "released_data",
+    ) -> "Scenario":
+        """One release is the query of one row; the secret is that row's group."""
+        return _from_tables(cls, "records", (table, secret, query, pairs, source), _record_maker())
+
+    @classmethod
+    def from_worlds(  # noqa: PLR0913 - all of it reaches the certificate, so all of it is said
+        cls,
+        worlds: Mapping[str, World],
+        *,
+        query: Query,
+        pairs: Pairs = "all",
+        source: Source = "public_model",
+        probabilities: Mapping[str, float] | None = None,
+        name: str = "world",
+    ) -> "Scenario":
+        """One release is the query on a whole table; the secret is which world it comes from.
+
+        A world is a table, a list of tables, `Resampled`, a declared sample of a `Simulator`, or a
+        law of the query itself. Without `probabilities` the worlds are equally likely.
+        """
+        secrets = tuple(worlds)
+        made = {secret: world_law(query, secret, world) for secret, world in worlds.items()}
+        shares = dict(probabilities or dict.fromkeys(secrets, 1 / max(1, len(secrets))))
+        check_probabilities_of(secrets, shares)
+        prior = Prior(
+            name="declared",
+            source=source,
+            origin="; ".join(dict.fromkeys(origin for _, origin in made.values())),
+            probabilities=shares,
+            laws={secret: law for secret, (law, _) in made.items()},
+        )
+        return cls(
+            law="worlds",
+            secret={"worlds": name},
+            secrets=secrets,
+            pairs=_chosen_pairs(pairs, secrets),
+            priors=(prior,),
+            query=query,
+        )
+
+    def with_prior(self, other: "Scenario") -> "Scenario":
+        """This scenario, held under the priors of `other` as well."""
+        mine = (self.law, self.secret, self.secrets, self.pairs, self.query)
+        if mine != (other.law, other.secret, other.secrets, other.pairs, other.query):
+            msg = "only priors of the same law, secrets, pairs and query can be joined"
+            raise ScenarioError(msg)
+        return attrs.evolve(self, priors=self.priors + other.priors)
+
+    @property
+    def dim(self) -> int:
+        """Dimension of the query."""
+        return self.query.dim
+
+    @property
+    def instances(self) -> tuple[Instance, ...]:
+        """Every prior with every pair."""
+        return tuple(Instance(prior, pair) for prior in self.priors for pair in self.pairs)
+
+    def description(self) -> dict[str, Any]:
+        """All that is public about the scenario, as JSON values."""
+        return {
+            "law": self.law,
+            "one_release_is": ONE_RELEASE[self.law],
+            "secret": dict(self.secret),
+            "secrets": list(self.secrets),
+            "pairs": [list(pair) for pair in self.pairs],
+            "priors": [prior.description() for prior in self.priors],
+            "query": self.query.description(),
+            "rows_dropped": self.n_dropped,
+        }
+
+    def key(self) -> str:
+        """Identifies whose secret a ledger is about, whatever is asked of the data."""
+        return digest(canonical_json([dict(self.secret), sorted(self.secrets)]))
+
+    def laws_digest(self) -> str:
+        """SHA-256 over every law; confidential, because data could be guessed and checked."""
+        parts = []
+        for prior in self.priors:
+            for secret, law in sorted(prior.laws.items()):
+                parts += [prior.name.encode(), secret.encode(), *_law_bytes(law)]
+        return digest(*parts)
+
+    def __repr__(self) -> str:
+        return (
+            f"Scenario(law={self.law!r}, n_secrets={len(self.secrets)}, "
+            f"n_pairs={len(self.pairs)}, n_priors={len(self.priors)}, dim={self.dim})"
+        )
+
+
+LawMaker = Callable[
+    [Query, Frame, npt.NDArray[np.str_]], tuple[dict[str, Law], dict[str, int], str]
+]
+"""From a query, a table and the secret of its rows to laws, row counts, and how they were made."""
+
+
+def _group_maker() -> LawMaker:
+    def make(
+        query: Query, frame: Frame, labels: npt.NDArray[np.str_]
+    ) -> tuple[dict[str, Law], dict[str, int], str]:
+        return *group_laws(query, frame, labels), "the query on the rows of each group"
+
+    return make
+
+
+def _bootstrap_maker(bootstrap: Bootstrap) -> LawMaker:
+    origin = (
+        f"{bootstrap.n_replicates} bootstrap replicates of each group, of the group's own size, "
+        f"public seed {bootstrap.seed}; the drawn sample is declared to be the prior"
+    )
+
+    def make(
+        query: Query, frame: Frame, labels: npt.NDArray[np.str_]
+    ) -> tuple[dict[str, Law], dict[str, int], str]:
+        return *bootstrap_laws(query, frame, labels, bootstrap), origin
+
+    return make
+
+
+def _record_maker() -> LawMaker:
+    def make(
+        query: Query, frame: Frame, labels: npt.NDArray[np.str_]
+    ) -> tuple[dict[str, Law], dict[str, int], str]:
+        return *record_laws(query, frame, labels), "the query of each row of the group"
+
+    return make
+
+
+def _from_tables(
+    cls: type[Scenario],
+    law: Literal["groups", "bootstrap", "records"],
+    said: tuple[object, Secret, Query, Pairs, Source],
+    make: LawMaker,
+) -> Scenario:
+    table, secret, query, pairs, source = said
+    tables = table if isinstance(table, Mapping) else {"table": table}
+    read = dict.fromkeys((*secret_columns(secret), *query.columns))
+    kept = {
+        name: without_missing(frame_of(one), list(read), query.missing)
+        for name, one in tables.items()
+    }
+    rule = secret_rule(secret, [frame for frame, _ in kept.values()])
+    priors = []
+    for name, (frame, _) in kept.items():
+        labels = rule.labels(frame)
+        laws, n_rows, origin = make(query, frame, labels)
+        shares = {secret: n / len(labels) for secret, n in n_rows.items()}
+        priors.append(
+            Prior(
+                name=name,
+                source=source,
+                origin=origin,
+                probabilities=shares,
+                laws=laws,
+                n_rows=n_rows,
+            )
+        )
+    secrets = tuple(sorted({secret for prior in priors for secret in prior.laws}))
+    return cls(
+        law=law,
+        secret=rule.description(),
+        secrets=secrets,
+        pairs=_chosen_pairs(pairs, secrets),
+        priors=tuple(priors),
+        query=query,
+        rule=rule,
+        n_dropped=sum(n for _, n in kept.values()),
+    )
+
+
+def _chosen_pairs(pairs: Pairs, secrets: tuple[str, ...]) -> tuple[SecretPair, ...]:
+    if isinstance(pairs, str):
+        check_one_of(("all",), pairs=pairs)
+        return tuple(SecretPair(a, b) for a, b in combinations(secrets, 2))
+    chosen = []
+    for pair in pairs:
+        if isinstance(pair, str) or len(pair) != 2 or pair[0] == pair[1]:
+            msg = f"a pair must name two different secrets, got {pair!r}"
+            raise ArgumentError(msg)
+        for secret in pair:
+            if secret not in secrets:
+                msg = f"pair {tuple(pair)!r} names an unknown secret {secret!r}; the secrets are {', '.join(secrets)}"
+                raise ScenarioError(msg)
+        chosen.append(SecretPair(*sorted(pair, key=secrets.index)))
+    if not chosen:
+        msg = "pairs must name at least one pair of secrets, or be 'all'"
+        raise ArgumentError(msg)
+    return tuple(dict.fromkeys(chosen))
+
+
+def _check_comparable(instance: Instance) -> None:
+    for secret in instance.pair:
+        if not instance.prior.secret_probability(secret) > 0:
+            msg = (
+                f"pair {tuple(instance.pair)!r} is not comparable: prior {instance.prior.name!r} "
+                f"gives {secret!r} probability 0. Drop the pair, or give a prior under which both "
+                "secrets can occur"
+            )
+            raise ScenarioError(msg)
+
+
+def _law_bytes(law: Law) -> list[bytes]:
+    if isinstance(law, EmpiricalLaw):
+        arrays: tuple[npt.NDArray[Any], ...] = (law.outputs, law.counts)
+    else:
+        arrays = (law.mean, law.cov)
+    return [part for a in arrays for part in (str(a.shape).encode(), a.tobytes())]

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files written whole or not at all; canonical JSON; digests."""
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+from pufferslice.errors import StorageError
+
+
+def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write `content` to `path` so that a reader sees the old file or the whole new one.
+
+    The bytes go to a file beside it, are flushed to the disk, and then take the name. On failure
+    nothing is left behind.
+    """
+    target = Path(path)
+    beside = target.parent / f".{target.name}.{secrets.token_hex(8)}"
+    try:
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(target)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        if isinstance(error, OSError):
+            raise _cannot("write", target, error) from error
+        raise
+    _flush_folder(target.parent)
+
+
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of a file, or a `StorageError` that names it."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise _cannot("read", Path(path), error) from error
+
+
+def canonical_json(value: Any) -> bytes:  # noqa: ANN401 - any JSON value
+    """The one spelling of a JSON value that digests are taken over: sorted, compact, no NaN."""
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    ).encode()
+
+
+def pretty_json(value: Any) -> bytes:  # noqa: ANN401 - any JSON value
+    """The spelling of a JSON value that people read; same content as the canonical one."""
+    return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def digest(*parts: bytes) -> str:
+    """SHA-256, in hex, of the parts, each preceded by its length."""
+    state = hashlib.sha256()
+    for part in parts:
+        state.update(len(part).to_bytes(8, "big"))
+        state.update(part)
+    return state.hexdigest()
+
+
+def _flush_folder(folder: Path) -> None:
+    """Make a rename durable, on systems where a folder can be opened."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _cannot(verb: str, path: Path, error: OSError) -> StorageError:
+    reason = error.strerror or str(error)
+    return StorageError(error.errno, f"cannot {verb} {str(path)!r}: {reason}; nothing was changed")

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files as tables: CSV, TSV and Parquet, refused when they are not whole or not what they say.
+
+No message shows a row of the file.
+"""
+
+import contextlib
+import glob
+import gzip
+import io
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Literal
+
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.csv
+import pyarrow.parquet
+
+from pufferslice.errors import ArgumentError, StorageError, TableError
+from pufferslice.tables.frames import check_names
+
+_SEPARATORS = {".csv": ",", ".tsv": "\t"}
+_PARQUET_MARK = b"PAR1"
+_GZIP_MARK = b"\x1f\x8b"
+
+
+def read_table(path: str | os.PathLike[str], null_values: Sequence[str] = ()) -> pa.Table:
+    """Read a CSV or TSV file (also gzipped), a Parquet file, or a folder or glob of Parquet files.
+
+    An empty cell is missing, and so is every text in `null_values`; nothing else is. Blank lines
+    of a CSV file are skipped. Several Parquet files must have the same columns and types and are
+    joined in the order of their names.
+    """
+    if isinstance(null_values, str):
+        msg = f"null_values must be a list of texts, got {null_values!r}; write [{null_values!r}]"
+        raise ArgumentError(msg)
+    target = Path(path)
+    if target.is_dir():
+        table = _read_parquets(_files_in(target), null_values)
+    elif glob.has_magic(str(path)) and not target.exists():
+        table = _read_parquets(_files_matching(str(path)), null_values)
+    elif _suffix(target) == ".parquet":
+        table = _read_parquets([target], null_values)
+    else:
+        table = _read_csv(target, null_values)
+    check_names(table.column_names)
+    if not table.num_rows or not table.num_columns:
+        msg = f"{str(path)!r} is empty: {table.num_rows} rows, {table.num_columns} columns"
+        raise TableError(msg)
+    return table
+
+
+def _suffix(path: Path) -> str:
+    """`.csv`, `.tsv` or `.parquet`; any other name is refused."""
+    stem = path.with_suffix("") if path.suffix.lower() == ".gz" else path
+    suffix = stem.suffix.lower()
+    if suffix in _SEPARATORS or (suffix == ".parquet" and stem is path):
+        return suffix
+    msg = (
+        f"{str(path)!r} must end in .csv, .tsv, .csv.gz, .tsv.gz or .parquet, or be a folder or "
+        "glob of Parquet files"
+    )
+    raise TableError(msg)
+
+
+def _files_in(folder: Path) -> list[Path]:
+    files = sorted(folder.glob("*.parquet"))
+    nested = sum(1 for _ in folder.glob("*/**/*.parquet"))
+    if nested or not files:
+        msg = (
+            f"folder {str(folder)!r} must hold Parquet files, and none in its subfolders; it has "
+            f"{len(files)} and {nested}. Name subfolders with a glob such as 'folder/*/*.parquet'"
+        )
+        raise TableError(msg)
+    return files
+
+
+def _files_matching(pattern: str) -> list[Path]:
+    files = sorted(map(Path, glob.glob(pattern, recursive=True)))  # noqa: PTH207 - any root
+    other = sum(1 for file in files if file.suffix.lower() != ".parquet")
+    if other or not files:
+        msg = (
+            f"glob {pattern!r} must match Parquet files and nothing else; it matches {len(files)} "
+            f"files, {other} of them not named .parquet"
+        )
+        raise TableError(msg)
+    return files
+
+
+def _read_parquets(files: Sequence[Path], null_values: Sequence[str]) -> pa.Table:
+    tables = [_read_parquet(file) for file in files]
+    wanted = _fields(tables[0])
+    for file, table in zip(files, tables, strict=True):
+        found = _fields(table)
+        if found != wanted:
+            differing = sorted({name for name, *_ in {*found} ^ {*wanted}}) or ["their order"]
+            msg = (
+                f"{str(file)!r} and {str(files[0])!r} must have the same columns and types; they "
+                f"differ in {', '.join(differing)}. Name files of one kind with a glob"
+            )
+            raise TableError(msg)
+    return _with_nulls(pa.concat_tables(tables), null_values)
+
+
+def _fields(table: pa.Table) -> list[tuple[str, str, bool]]:
+    return [(field.name, str(field.type), field.nullable) for field in table.schema]
+
+
+def _read_parquet(path: Path) -> pa.Table:
+    with _opened(path) as file:
+        head = file.read(4)
+        file.seek(-min(4, len(head)), os.SEEK_END)
+        tail = file.read(4)
+    if head != _PARQUET_MARK:
+        raise _not_what_it_says(path, "Parquet", head)
+    if tail != _PARQUET_MARK:
+        msg = f"{str(path)!r} is truncated: a Parquet file ends in PAR1. Copy it again"
+        raise TableError(msg)
+    try:
+        with pa.parquet.ParquetFile(path) as parquet:
+            return parquet.read()
+    except (pa.ArrowException, OSError) as error:
+        msg = f"{str(path)!r} is a damaged Parquet file: {error}. Copy it again"
+        raise TableError(msg) from error
+
+
+def _read_csv(path: Path, null_values: Sequence[str]) -> pa.Table:
+    separator = _SEPARATORS[_suffix(path)]
+    table, ragged = _parse_csv(path, separator, null_values, use_threads=True)
+    if ragged:
+        # Rows are numbered only when one thread reads them.
+        _, ragged = _parse_csv(path, separator, null_values, use_threads=False)
+        row = ragged[0]
+        msg = (
+            f"{str(path)!r} has {len(ragged)} rows with another number of cells than its header; "
+            f"the first is row {row.number}, with {row.actual_columns} cells where the header has "
+            f"{row.expected_columns}. Mend the file"
+        )
+        raise TableError(msg)
+    if any(pa.types.is_binary(kind) for kind in table.schema.types):
+        raise _not_what_it_says(path, "UTF-8 text")
+    return table
+
+
+def _parse_csv(
+    path: Path, separator: str, null_values: Sequence[str], *, use_threads: bool
+) -> tuple[pa.Table, list[pa.csv.InvalidRow]]:
+    """The table, and the rows that do not fit its header (whose text must not be shown)."""
+    ragged: list[pa.csv.InvalidRow] = []
+
+    def keep_out(row: pa.csv.InvalidRow) -> Literal["skip"]:
+        ragged.append(row)
+        return "skip"
+
+    try:
+        with _text_of(path) as file:
+            table = pa.csv.read_csv(
+                file,
+                read_options=pa.csv.ReadOptions(use_threads=use_threads),
+                parse_options=pa.csv.ParseOptions(
+                    delimiter=separator, newlines_in_values=True, invalid_row_handler=keep_out
+                ),
+                convert_options=pa.csv.ConvertOptions(
+                    null_values=["", *null_values], strings_can_be_null=True
+                ),
+            )
+            table.column_names  # noqa: B018 - decodes the header, which may not be UTF-8
+            return table, ragged
+    except UnicodeDecodeError:
+        raise _not_what_it_says(path, "UTF-8 text") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        msg = f"{str(path)!r} is a truncated or damaged gzip file: {error}. Copy it again"
+        raise TableError(msg) from error
+    except pa.ArrowException:
+        # Not chained: the cause may quote a row.
+        msg = f"{str(path)!r} holds no rows that can be read, with cells separated by {separator!r}"
+        raise TableError(msg) from None
+
+
+@contextlib.contextmanager
+def _text_of(path: Path) -> Iterator[IO[bytes]]:
+    """The file, unpacked if its name says gzip; its first bytes must be what the name says."""
+    zipped = path.suffix.lower() == ".gz"
+    with _opened(path) as file:
+        head = file.read(4)
+        file.seek(0)
+        if zipped and not head.startswith(_GZIP_MARK):
+            raise _not_what_it_says(path, "gzip", head)
+        with io.BufferedReader(gzip.open(file)) if zipped else file as text:
+            start = text.read(4096)
+            if start.startswith((_PARQUET_MARK, _GZIP_MARK)) or b"\0" in start:
+                raise _not_what_it_says(path, "UTF-8 text", start)
+            text.seek(0)
+            yield text
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """The file, open for reading; an empty one is refused."""
+    try:
+        size = path.stat().st_size
+        file = path.open("rb")
+    except OSError as error:
+        msg = f"cannot read {str(path)!r}: {error.strerror or error}"
+        raise StorageError(error.errno, msg) from error
+    if size == 0:
+        file.close()
+        msg = f"{str(path)!r} is an empty file"
+        raise TableError(msg)
+    return file
+
+
+def _not_what_it_says(path: Path, wanted: str, head: bytes = b"") -> TableError:
+    kinds = {_PARQUET_MARK: "a Parquet file", _GZIP_MARK: "a gzip file"}
+    found = next((kind for mark, kind in kinds.items() if head.startswith(mark)), "something else")
+    return TableError(
+        f"{str(path)!r} is not what its name says: expected {wanted}, found {found}. Rename it or "
+        "convert it"
+    )
+
+
+def _with_nulls(table: pa.Table, null_values: Sequence[str]) -> pa.Table:
+    """The named texts as nulls in every text column."""
+    if not null_values:
+        return table
+    for index, field in enumerate(table.schema):
+        column = table.column(index)
+        if isinstance(field.type, pa.DictionaryType):
+            column = column.cast(field.type.value_type)
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            named = pa.compute.is_in(column, value_set=pa.array(null_values, type=column.type))
+            nulled = pa.compute.if_else(named, pa.scalar(None, type=column.type), column)
+            table = table.set_column(index, field.name, nulled)
+    return table

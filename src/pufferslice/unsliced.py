@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which couplings bound the unsliced cost: monotone along the axes and a few directions."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from pufferslice.arrays import Floats
+from pufferslice.gaps import GapTables, LawPair, matching_tables
+from pufferslice.laws import EmpiricalLaw
+from pufferslice.slicing import FiniteProfile
+
+MOST_MATCHINGS: Final = 16
+"""At most this many couplings are tried; any one of them is sound."""
+
+_SMALL: Final = 2**21
+
+
+def full_tables(
+    laws: Sequence[EmpiricalLaw],
+    pairs: Sequence[LawPair],
+    profile: FiniteProfile,
+    slices: GapTables,
+) -> GapTables:
+    """Distances under the monotone couplings along some axes and the widest slices.
+
+    Guarantee: every slice of the result is a coupling of the two laws in all dimensions.
+    """
+    n_atoms = sum(law.n_samples for law in laws)
+    directions = matching_directions(profile, slices.worst().max(axis=0), n_atoms * profile.dim)
+    return matching_tables(laws, pairs, directions)
+
+
+def matching_directions(profile: FiniteProfile, sensitivities: Floats, size: int) -> Floats:
+    """Axes first, then the profile's widest slices; few of them when the data are large.
+
+    >>> profile = FiniteProfile.axes(dim=2)
+    >>> matching_directions(profile, np.array([1.0, 2.0]), 10).shape
+    (4, 2)
+    """
+    if profile.dim == 1:
+        return np.ones((1, 1))
+    most = MOST_MATCHINGS if size < _SMALL else max(1, min(MOST_MATCHINGS, profile.n_directions // 16))
+    widest = profile.directions[np.argsort(-sensitivities, kind="stable")]
+    n_axes = min(profile.dim, (most + 1) // 2 if profile.dim > most else profile.dim)
+    return np.vstack([np.eye(profile.dim)[:n_axes], widest[: most - n_axes]])

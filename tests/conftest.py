@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every test may ask for: seeds, the folder of real data, and skips that count in CI."""
+
+import os
+from pathlib import Path
+
+import hypothesis
+import numpy as np
+import pytest
+
+FIXED_SEED = 20_260_101
+
+hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None)
+hypothesis.settings.register_profile(
+    "soak", derandomize=False, deadline=None, max_examples=2_000, print_blob=True
+)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+
+
+def pytest_report_header() -> str:
+    return f"PUFFERSLICE_SEED={_seed()}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    return _skip_is_failure(report)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    report = yield
+    return _skip_is_failure(report)
+
+
+@pytest.fixture(scope="session")
+def repository():
+    """The folder of the checkout."""
+    return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def seed():
+    """Fixed in `make test`; rotated and printed by `make soak`."""
+    return _seed()
+
+
+@pytest.fixture
+def rng(seed):
+    """A generator of its own for each test."""
+    return np.random.default_rng(seed)
+
+
+@pytest.fixture(scope="session")
+def data_folder():
+    """The folder with cleveland, student and cifar10."""
+    folder = os.environ.get("PUFFERSLICE_DATA")
+    if not folder:
+        pytest.skip("PUFFERSLICE_DATA does not name the folder with the real data")
+    return Path(folder)
+
+
+def _seed():
+    return int(os.environ.get("PUFFERSLICE_SEED", FIXED_SEED))
+
+
+def _skip_is_failure(report):
+    """With PUFFERSLICE_REQUIRE=all nothing may be left out."""
+    required = os.environ.get("PUFFERSLICE_REQUIRE") == "all"
+    if required and report.skipped and not hasattr(report, "wasxfail"):
+        why = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"PUFFERSLICE_REQUIRE=all, but this was skipped: {why}"
+    return report

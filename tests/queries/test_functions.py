@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from pufferslice.errors import ArgumentError, ScenarioError, TableError
+from pufferslice.queries import row_function, table_function
+
+DATA = {"n": [1, 2, 3], "x": [0.5, 1.5, 2.5], "s": ["a", "bb", "ccc"], "b": [True, False, True]}
+LIBRARIES = [pd.DataFrame, pl.DataFrame, pa.table]
+RECORDS = np.array(
+    list(zip(*DATA.values(), strict=True)),
+    dtype=[("n", int), ("x", float), ("s", "U3"), ("b", "?")],
+)
+
+
+def of_row(function, dim=1):
+    names = [f"f{index}" for index in range(dim)]
+    return row_function(function, names=names, columns=["n", "x", "s", "b"], description="of a row")
+
+
+def of_table(function, dim=1, columns=("n", "x")):
+    names = [f"f{index}" for index in range(dim)]
+    return table_function(function, names=names, columns=columns, description="of a table")
+
+
+class TestRowFunction:
+    @pytest.mark.parametrize("table", [*(lib(DATA) for lib in LIBRARIES), RECORDS])
+    def test_gets_a_dict_of_python_values(self, table):
+        seen = []
+
+        def function(row):
+            seen.append(row)
+            return row["n"] * row["x"], len(row["s"])
+
+        outputs = of_row(function, 2).outputs(table)
+        np.testing.assert_array_equal(outputs, [[0.5, 1], [3, 2], [7.5, 3]])
+        assert [{k: type(v) for k, v in row.items()} for row in seen] == [
+            {"n": int, "x": float, "s": str, "b": bool}
+        ] * 3
+        assert seen[1] == {"n": 2, "x": 1.5, "s": "bb", "b": False}
+
+    def test_only_the_asked_rows_are_evaluated(self):
+        seen = []
+        query = of_row(lambda row: seen.append(row["n"]) or row["n"])
+        bound = query.bound(pa.table(DATA))
+        assert seen == []
+        assert bound(np.array([2, 0])).tolist() == [[3.0], [1.0]]
+        assert seen == [3, 1]
+
+    def test_reaches_the_description(self):
+        query = of_row(lambda row: 1)
+        assert (query.level, query.kind) == ("row", "row_function")
+        assert query.description()["parameters"] == {"description": "of a row"}
+
+    @pytest.mark.parametrize("result", [[1.0], 1.0, np.array([1.0]), np.float32(1), True])
+    def test_forms_of_one_number(self, result):
+        assert of_row(lambda row: result).outputs(pa.table(DATA)).tolist() == [[1.0]] * 3
+
+
+class TestTableFunction:
+    @pytest.mark.parametrize("library", LIBRARIES)
+    def test_gets_the_users_own_library_and_the_columns_only(self, library):
+        seen = []
+
+        def function(table):
+            seen.append(table)
+            return sum(table["n"].to_numpy()), len(table["x"])
+
+        query = of_table(function, 2)
+        table = library(DATA)
+        np.testing.assert_array_equal(query.bound(table)(np.array([2, 2, 1])), [8, 3])
+        assert type(seen[0]) is type(table)
+        names = seen[0].column_names if library is pa.table else list(seen[0].columns)
+        assert names == ["n", "x"]
+
+    def test_numpy_records_arrive_as_pyarrow(self):
+        query = of_table(lambda table: table.num_rows)
+        assert query.outputs(RECORDS).tolist() == [[3.0]]
+
+    def test_reaches_the_description(self):
+        query = of_table(lambda table: 1)
+        assert (query.level, query.kind) == ("table", "table_function")
+        assert query.description()["parameters"] == {"description": "of a table"}
+
+
+@pytest.mark.parametrize("build", [of_row, of_table])
+class TestBoth:
+    def test_wrong_length(self, build):
+        with pytest.raises(ScenarioError, match="must return 2 numbers, one per name, got 3"):
+            build(lambda _: [1, 2, 3], 2).outputs(pa.table(DATA))
+
+    def test_wrong_shape(self, build):
+        with pytest.raises(ScenarioError, match=r"2 numbers.*an array of shape \(1, 2\)"):
+            build(lambda _: [[1, 2]], 2).outputs(pa.table(DATA))
+
+    @pytest.mark.parametrize("result", ["private", ["private"], None, {"private": 1}, [1, [2]]])
+    def test_no_numbers(self, build, result):
+        with pytest.raises(ScenarioError, match=r"must return 1 numbers|NaN or infinite") as caught:
+            build(lambda _: result).outputs(pa.table(DATA))
+        assert "private" not in str(caught.value)
+        assert caught.value.__cause__ is None
+
+    def test_nan(self, build):
+        with pytest.raises(ScenarioError, match="NaN or infinite, in f0"):
+            build(lambda _: float("nan")).outputs(pa.table(DATA))
+
+    def test_missing_values_are_counted(self, build):
+        table = pa.table({**DATA, "x": [None, 1.0, float("nan")]})
+        with pytest.raises(TableError, match="2 of 3 rows have missing values \\('x' 2\\)"):
+            build(lambda _: 1).bound(table)
+
+    def test_errors_of_the_function_are_its_own(self, build):
+        with pytest.raises(ZeroDivisionError):
+            build(lambda _: 1 / 0).outputs(pa.table(DATA))
+
+
+@pytest.mark.parametrize("builder", [row_function, table_function])
+class TestArguments:
+    @pytest.mark.parametrize("description", ["", "  ", None])
+    def test_a_sentence_is_needed(self, builder, description):
+        with pytest.raises(ArgumentError, match="description must be a public sentence"):
+            builder(lambda _: 1, names=["f"], columns=["n"], description=description)
+
+    @pytest.mark.parametrize(
+        ("names", "columns", "message"),
+        [
+            ("f", ["n"], "names must be a list"),
+            (["f"], "n", "columns must be a list"),
+            ([], ["n"], "at least one coordinate"),
+            (["f", "f"], ["n"], "'f' repeats"),
+        ],
+    )
+    def test_names_and_columns(self, builder, names, columns, message):
+        with pytest.raises(ArgumentError, match=message):
+            builder(lambda _: 1, names=names, columns=columns, description="one")

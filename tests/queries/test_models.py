@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from scipy import optimize
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.svm import LinearSVC
+
+from pufferslice.errors import ArgumentError, ScenarioError
+from pufferslice.queries import above, forest_importances, linear_svm, logistic_regression
+
+RNG = np.random.default_rng(5)
+N = 240
+X = np.column_stack([RNG.normal(40, 10, N), RNG.normal(0, 1, N), RNG.integers(0, 5, N)])
+Y = X[:, 0] / 10 + X[:, 1] + RNG.normal(0, 1, N) > 4
+DATA = {"age": X[:, 0], "z": X[:, 1], "k": X[:, 2], "income": np.where(Y, ">50K", "<=50K")}
+FEATURES = ["age", "z", "k"]
+TASK = {"features": FEATURES, "target": "income", "positive": ">50K"}
+SCALES = np.array([10.0, 1.0, 2.0])
+LINEAR = [logistic_regression, linear_svm]
+ALL = [
+    logistic_regression(**TASK),
+    linear_svm(**TASK),
+    forest_importances(**TASK, n_trees=10, seed=3),
+]
+
+
+def log_loss(weights, regularization, matrix):
+    margins = (2 * Y - 1) * (matrix @ weights[:-1] + weights[-1])
+    return np.logaddexp(0, -margins).sum() + regularization / 2 * weights[:-1] @ weights[:-1]
+
+
+def squared_hinge(weights, regularization, matrix):
+    margins = (2 * Y - 1) * (matrix @ weights[:-1] + weights[-1])
+    return (np.maximum(0, 1 - margins) ** 2).sum() + regularization / 2 * weights @ weights
+
+
+@pytest.mark.parametrize(
+    ("build", "objective"), [(logistic_regression, log_loss), (linear_svm, squared_hinge)]
+)
+@pytest.mark.parametrize("regularization", [0.1, 1.0, 30.0])
+def test_the_stated_objective_is_minimised(build, objective, regularization):
+    query = build(**TASK, feature_scales=SCALES, regularization=regularization)
+    weights = query.outputs(pa.table(DATA))[0]
+    best = optimize.minimize(
+        objective, np.zeros(4), args=(regularization, X / SCALES), method="BFGS", tol=1e-9
+    )
+    np.testing.assert_allclose(weights, best.x, atol=2e-4)
+    assert objective(weights, regularization, X / SCALES) <= best.fun + 1e-9
+
+
+def test_agrees_with_sklearn_by_hand():
+    model = LogisticRegression(C=1.0, tol=1e-10, max_iter=100_000).fit(X / SCALES, Y)
+    ours = logistic_regression(**TASK, feature_scales=SCALES).outputs(pa.table(DATA))[0]
+    np.testing.assert_allclose(ours, [*model.coef_[0], *model.intercept_], rtol=1e-4)
+    svm = LinearSVC(C=0.5, dual=False, tol=1e-10, max_iter=100_000).fit(X / SCALES, Y)
+    ours = linear_svm(**TASK, feature_scales=SCALES, regularization=2.0).outputs(pa.table(DATA))[0]
+    np.testing.assert_allclose(ours, [*svm.coef_[0], *svm.intercept_], rtol=1e-4)
+    order = np.lexsort((Y, *X.T))
+    forest = RandomForestClassifier(n_estimators=10, random_state=3).fit(X[order], Y[order])
+    np.testing.assert_array_equal(ALL[2].outputs(pa.table(DATA))[0], forest.feature_importances_)
+
+
+@pytest.mark.parametrize("build", LINEAR)
+def test_feature_scales_multiply_the_coefficients(build):
+    # With next to no regularization a feature in other units has the inverse coefficient.
+    plain = build(**TASK, regularization=1e-6).outputs(pa.table(DATA))[0]
+    scaled = build(**TASK, feature_scales=SCALES, regularization=1e-6).outputs(pa.table(DATA))[0]
+    np.testing.assert_allclose(scaled, plain * [*SCALES, 1], rtol=1e-3)
+
+
+@pytest.mark.parametrize("query", ALL, ids=lambda query: query.kind)
+class TestEveryModel:
+    def test_every_library_gives_the_same_bits(self, query):
+        records = np.rec.fromarrays(list(DATA.values()), names=list(DATA))
+        expected = query.outputs(pa.table(DATA))
+        for table in (pd.DataFrame(DATA), pl.DataFrame(DATA), records):
+            np.testing.assert_array_equal(query.outputs(table), expected)
+
+    def test_neither_the_order_of_rows_nor_another_run_changes_a_bit(self, query):
+        bound = query.bound(pa.table(DATA))
+        rows = np.arange(N)
+        first = bound(rows)
+        np.testing.assert_array_equal(bound(rows), first)
+        np.testing.assert_array_equal(bound(RNG.permutation(rows)), first)
+        assert not np.array_equal(bound(rows[: N // 2]), first)
+
+    def test_one_class_only_has_a_way_out(self, query):
+        bound = query.bound(pa.table(DATA))
+        for side in (Y, ~Y):
+            rows = np.flatnonzero(side)
+            with pytest.raises(ScenarioError) as caught:
+                bound(rows)
+            assert f"all {len(rows)} rows are on one side" in str(caught.value)
+            assert "'income = >50K'" in str(caught.value)
+            assert "join small groups" in str(caught.value)
+
+    def test_level_and_columns(self, query):
+        assert query.level == "table"
+        assert query.columns == ("age", "z", "k", "income")
+        assert query.parameters["features"] == FEATURES
+        assert query.parameters["target"] == "income"
+        assert query.parameters["positive"] == {"equals": ">50K"}
+
+
+def test_names_and_parameters():
+    linear = ("coefficient(age)", "coefficient(z)", "coefficient(k)", "intercept")
+    assert ALL[0].names == ALL[1].names == linear
+    assert ALL[2].names == ("importance(age)", "importance(z)", "importance(k)")
+    assert [query.kind for query in ALL] == [
+        "logistic_regression",
+        "linear_svm",
+        "forest_importances",
+    ]
+    query = linear_svm(**TASK, feature_scales={"age": 10}, regularization=3)
+    assert query.parameters["feature_scales"] == [10.0, 1.0, 1.0]
+    assert query.parameters["regularization"] == 3.0
+    assert ALL[2].parameters["n_trees"] == 10
+    assert ALL[2].parameters["seed"] == 3
+
+
+def test_the_target_may_be_a_numeric_condition():
+    data = {**DATA, "pay": X[:, 1] * 2}
+    task = {"features": ["age", "k"], "target": "pay", "regularization": 1.0}
+    query = logistic_regression(**task, positive=above(0))
+    flags = np.where(X[:, 1] > 0, "yes", "no")
+    same = logistic_regression(**{**task, "target": "flag"}, positive="yes")
+    np.testing.assert_array_equal(
+        query.outputs(pa.table(data)), same.outputs(pa.table({**data, "flag": flags}))
+    )
+
+
+def test_importances_are_shares_and_depend_on_the_seed():
+    first = ALL[2].outputs(pa.table(DATA))[0]
+    assert (first >= 0).all()
+    assert first.sum() == pytest.approx(1)
+    other = forest_importances(**TASK, n_trees=10, seed=4).outputs(pa.table(DATA))[0]
+    assert not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize("build", LINEAR)
+def test_badly_scaled_features_converge_without_a_warning(build):
+    data = {**DATA, "age": X[:, 0] * 1e4, "z": X[:, 1] * 1e-2}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert np.isfinite(build(**TASK).outputs(pa.table(data))).all()
+
+
+def test_a_fit_that_does_not_converge_is_refused():
+    # Two copies of a feature and next to no regularization: the Hessian is singular.
+    data = {**DATA, "z": X[:, 0]}
+    query = logistic_regression(**TASK, regularization=1e-200)
+    with pytest.raises(ScenarioError, match=f"does not converge on {N} rows.*feature_scales"):
+        query.outputs(pa.table(data))
+
+
+def test_features_that_overflow_their_scales():
+    query = logistic_regression(**TASK, feature_scales=[1e-308, 1, 1])
+    with pytest.raises(ScenarioError, match="choose larger feature_scales"):
+        query.bound(pa.table({**DATA, "age": X[:, 0] * 1e10}))
+
+
+@pytest.mark.parametrize("build", LINEAR)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"features": []}, "features must be at least one column"),
+        ({"features": "age"}, "features must be a list of names"),
+        ({"features": ["age", "age"]}, "repeats"),
+        ({"features": ["age", "income"]}, "not the target"),
+        ({"positive": None}, "a text, a number, True or False"),
+        ({"regularization": 0}, "regularization must be a finite number greater than 0"),
+        ({"regularization": float("nan")}, "regularization must be"),
+        ({"feature_scales": [1, 2]}, "feature_scales must be 3 finite numbers greater than 0"),
+        ({"feature_scales": [1, 2, 0]}, "feature_scales must be 3 finite numbers"),
+        ({"feature_scales": [1, 2, np.inf]}, "feature_scales must be 3 finite numbers"),
+        ({"feature_scales": {"height": 1}}, "'height', which is not among the features"),
+    ],
+)
+def test_refusals(build, change, message):
+    with pytest.raises(ArgumentError, match=message):
+        build(**{**TASK, **change})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"n_trees": 0}, "n_trees must be a whole number"),
+        ({"seed": -1}, "seed must be a whole number"),
+        ({"seed": 2**32}, "seed must be at most 4294967295"),
+        ({"features": []}, "features must be at least one column"),
+    ],
+)
+def test_forest_refusals(change, message):
+    with pytest.raises(ArgumentError, match=message):
+        forest_importances(**{**TASK, "n_trees": 5, "seed": 0, **change})
+
+
+def run(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_scikit_learn_is_loaded_on_first_use_only():
+    done = run(
+        "import sys, pufferslice.queries as q; assert 'sklearn' not in sys.modules; "
+        "q.linear_svm; assert 'sklearn' in sys.modules"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_scikit_learn_the_extra_is_named():
+    done = run(
+        "import sys; sys.modules['sklearn'] = None\n"
+        "import pufferslice.queries as q\n"
+        "q.summary(mean=['a'])\n"
+        "q.logistic_regression"
+    )
+    assert done.returncode == 1
+    assert "MissingExtraError" in done.stderr
+    assert "pip install 'pufferslice[models]'" in done.stderr

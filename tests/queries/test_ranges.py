@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from pufferslice.errors import ArgumentError
+from pufferslice.queries import Ball, Box
+
+POINTS = hnp.arrays(float, st.tuples(st.integers(1, 5), st.just(3)), elements=st.floats(-1e9, 1e9))
+
+
+class TestBox:
+    def test_known_answer(self):
+        box = Box([0, -1], [1, 3])
+        assert box.dim == 2
+        np.testing.assert_array_equal(box.center, [0.5, 1.0])
+        clipped = box.clip(np.array([[-1.0, 2.0], [0.5, 9.0]]))
+        np.testing.assert_array_equal(clipped, [[0, 2], [0.5, 3]])
+
+    def test_numbers_make_one_coordinate(self):
+        assert Box(0, 1) == Box([0], [1])
+        assert Box(0, 1).dim == 1
+
+    def test_value_is_locked_and_compared(self):
+        low = np.array([0.0, 0.0])
+        box = Box(low, [1, 1])
+        low[0] = 5
+        assert box == Box([0, 0], [1, 1])
+        assert box != Box([0, 0], [1, 2])
+        with pytest.raises(ValueError, match="read-only"):
+            box.low[0] = 1
+
+    @given(POINTS)
+    def test_clipped_points_are_inside_and_inside_points_stay(self, points):
+        box = Box([-1, 0, -1e6], [1, 7, 1e6])
+        clipped = box.clip(points)
+        assert ((clipped >= box.low) & (clipped <= box.high)).all()
+        inside = ((points >= box.low) & (points <= box.high)).all(axis=1)
+        np.testing.assert_array_equal(clipped[inside], points[inside])
+        np.testing.assert_array_equal(box.clip(clipped), clipped)
+
+    def test_center_of_a_huge_box_is_finite(self):
+        assert Box([1e308], [1.5e308]).center == pytest.approx([1.25e308])
+
+    def test_description_is_json(self):
+        box = Box([0, 1], [2, 3])
+        assert json.loads(json.dumps(box.description())) == {
+            "kind": "box",
+            "low": [0.0, 1.0],
+            "high": [2.0, 3.0],
+        }
+
+    @pytest.mark.parametrize(
+        ("low", "high", "message"),
+        [
+            ([0, 1], [1, 1], "low must be below high; in coordinate 1"),
+            ([0, 2], [1, 1], "low must be below high; in coordinate 1"),
+            ([0], [1, 1], r"got shapes \(1,\) and \(2,\)"),
+            ([[0]], [[1]], "vectors of one length"),
+            ([], [], "vectors of one length"),
+            ([np.nan], [1], "low must be finite"),
+            ([0], [np.inf], "high must be finite"),
+            (["x"], [1], "expected numbers"),
+        ],
+    )
+    def test_refusals(self, low, high, message):
+        with pytest.raises(ArgumentError, match=message):
+            Box(low, high)
+
+
+class TestBall:
+    def test_known_answer(self):
+        ball = Ball([1, 1], 5)
+        clipped = ball.clip(np.array([[1.0, 2.0], [7.0, 9.0]]))
+        np.testing.assert_allclose(clipped, [[1, 2], [4, 5]])
+        assert ball.dim == 2
+
+    @given(POINTS)
+    def test_clipped_points_are_the_nearest_inside(self, points):
+        ball = Ball([1, -2, 3], 2.5)
+        clipped = ball.clip(points)
+        distances = np.linalg.norm(points - ball.center, axis=1)
+        kept = np.linalg.norm(clipped - ball.center, axis=1)
+        np.testing.assert_allclose(kept, np.minimum(distances, 2.5), rtol=1e-12)
+        np.testing.assert_array_equal(clipped[distances <= 2.5], points[distances <= 2.5])
+        # Moved along the ray to the center: the rest of the way is what was cut off.
+        np.testing.assert_allclose(
+            np.linalg.norm(points - clipped, axis=1), distances - kept, rtol=1e-9, atol=1e-9
+        )
+
+    def test_far_points_keep_their_direction(self):
+        clipped = Ball([0, 0], 5).clip(np.array([[3e200, 4e200]]))
+        np.testing.assert_allclose(clipped, [[3, 4]])
+
+    def test_description_and_equality(self):
+        ball = Ball([0, 1], 2)
+        assert json.loads(json.dumps(ball.description())) == {
+            "kind": "ball",
+            "center": [0.0, 1.0],
+            "radius": 2.0,
+        }
+        assert ball == Ball((0, 1), 2.0)
+        assert ball != Ball((0, 1), 2.5)
+        assert ball != Box([0, 1], [2, 2])
+
+    @pytest.mark.parametrize(
+        ("center", "radius", "message"),
+        [
+            ([0], 0, "radius must be a finite number greater than 0"),
+            ([0], -1, "radius must be"),
+            ([0], np.inf, "radius must be"),
+            ([0], np.nan, "radius must be"),
+            ([0], "1", "radius must be"),
+            ([np.nan], 1, "center must be finite"),
+            ([[0, 1]], 1, "center must be a vector"),
+            ([], 1, "center must be a vector"),
+        ],
+    )
+    def test_refusals(self, center, radius, message):
+        with pytest.raises(ArgumentError, match=message):
+            Ball(center, radius)

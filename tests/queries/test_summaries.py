@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+import statistics
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pufferslice.errors import ArgumentError, ScenarioError, TableError
+from pufferslice.queries import above, at_most, equals, summary
+
+RNG = np.random.default_rng(11)
+DATA = {
+    "age": RNG.integers(17, 90, size=200),
+    "pay": RNG.normal(size=200),
+    "income": RNG.choice(["<=50K", ">50K"], size=200),
+}
+RECORDS = np.rec.fromarrays(list(DATA.values()), names=list(DATA))
+TABLES = {
+    "pandas": pd.DataFrame(DATA),
+    "polars": pl.DataFrame(DATA),
+    "pyarrow": pa.table(DATA),
+    "records": RECORDS,
+}
+QUERY = summary(
+    mean=["age", "pay"],
+    std=["pay"],
+    rate=[("income", ">50K"), ("age", above(40)), ("age", at_most(40))],
+    quantile={"age": 0.5, "pay": (0.25, 0.75)},
+    count_share=1000,
+)
+
+
+def test_names_are_in_the_order_of_the_arguments():
+    assert QUERY.names == (
+        "mean(age)",
+        "mean(pay)",
+        "std(pay)",
+        "rate(income = >50K)",
+        "rate(age > 40)",
+        "rate(age <= 40)",
+        "quantile(age, 0.5)",
+        "quantile(pay, 0.25)",
+        "quantile(pay, 0.75)",
+        "count/1000",
+    )
+    assert QUERY.columns == ("age", "pay", "income")
+    assert (QUERY.level, QUERY.kind) == ("table", "summary")
+
+
+def test_parameters_say_all():
+    assert QUERY.parameters == {
+        "mean": ["age", "pay"],
+        "std": ["pay"],
+        "rate": [
+            {"column": "income", "equals": ">50K"},
+            {"column": "age", "above": 40.0},
+            {"column": "age", "at_most": 40.0},
+        ],
+        "quantile": [
+            {"column": "age", "level": 0.5},
+            {"column": "pay", "level": 0.25},
+            {"column": "pay", "level": 0.75},
+        ],
+        "count_share": 1000,
+    }
+
+
+@pytest.mark.parametrize("rows", [np.arange(200), np.array([3, 3, 9, 150, 7])])
+def test_agrees_with_pandas(rows):
+    frame = TABLES["pandas"].iloc[rows]
+    oracle = [
+        frame["age"].mean(),
+        frame["pay"].mean(),
+        frame["pay"].std(ddof=0),
+        (frame["income"] == ">50K").mean(),
+        (frame["age"] > 40).mean(),
+        (frame["age"] <= 40).mean(),
+        frame["age"].quantile(0.5),
+        frame["pay"].quantile(0.25),
+        frame["pay"].quantile(0.75),
+        len(frame) / 1000,
+    ]
+    np.testing.assert_allclose(QUERY.bound(TABLES["pandas"])(rows), oracle, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_library_gives_the_same_bits(name):
+    rows = RNG.integers(0, 200, size=500)
+    expected = QUERY.bound(TABLES["pyarrow"])(rows)
+    np.testing.assert_array_equal(QUERY.bound(TABLES[name])(rows), expected)
+    np.testing.assert_array_equal(QUERY.outputs(TABLES[name]), QUERY.outputs(TABLES["pyarrow"]))
+
+
+@given(st.lists(st.integers(-1000, 1000), min_size=1, max_size=30))
+def test_the_standard_deviation_divides_by_the_number_of_rows(values):
+    outputs = summary(mean=["v"], std=["v"]).outputs(pa.table({"v": values}))[0]
+    assert outputs[0] == pytest.approx(statistics.fmean(values), abs=1e-9)
+    assert outputs[1] == pytest.approx(statistics.pstdev(values), abs=1e-9)
+
+
+@given(st.lists(st.integers(-5, 5), min_size=1, max_size=30), st.integers(-5, 5))
+def test_a_rate_and_its_opposite_sum_to_one(values, limit):
+    query = summary(rate=[("v", above(limit)), ("v", at_most(limit)), ("v", equals(limit))])
+    more, less, same = query.outputs(pa.table({"v": values}))[0]
+    assert more + less == pytest.approx(1, abs=1e-12)
+    assert same == values.count(limit) / len(values)
+
+
+def test_a_mapping_and_pairs_are_the_same_rate():
+    assert summary(rate={"income": ">50K"}) == summary(rate=[("income", equals(">50K"))])
+
+
+def test_quantile_levels_reach_both_ends():
+    outputs = summary(quantile={"v": (0, 1)}).outputs(pa.table({"v": [3, 1, 2]}))
+    assert outputs.tolist() == [[1.0, 3.0]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "at least one of mean, std, rate"),
+        ({"mean": [], "rate": {}}, "at least one of"),
+        ({"mean": "age"}, r"mean must be a list of names.*write \['age'\]"),
+        ({"std": "age"}, "std must be a list of names"),
+        ({"mean": [3]}, "mean must hold texts"),
+        ({"mean": ["age", "age"]}, "'mean\\(age\\)' repeats"),
+        ({"rate": [("a", 1), ("a", "1")]}, "repeats"),
+        ({"rate": "income"}, "rate must map columns to conditions"),
+        ({"rate": [("a", 1, 2)]}, "rate must map columns to conditions"),
+        ({"rate": {"a": None}}, "a text, a number, True or False"),
+        ({"rate": [(3, 1)]}, "columns must hold texts"),
+        ({"quantile": {"a": 1.5}}, "between 0 and 1; got 1.5 for 'a'"),
+        ({"quantile": {"a": (0.5, -0.1)}}, "between 0 and 1"),
+        ({"quantile": {"a": float("nan")}}, "between 0 and 1"),
+        ({"quantile": {"a": "0.5"}}, "between 0 and 1"),
+        ({"quantile": {"a": True}}, "between 0 and 1"),
+        ({"count_share": 0}, "count_share must be a whole number"),
+        ({"count_share": 2.5}, "count_share must be a whole number"),
+    ],
+)
+def test_refusals(arguments, message):
+    with pytest.raises(ArgumentError, match=message):
+        summary(**arguments)
+
+
+@pytest.mark.parametrize(
+    "query", [summary(mean=["v"]), summary(rate={"v": 1}), summary(quantile={"v": 0.5})]
+)
+def test_missing_values_are_never_skipped(query):
+    with pytest.raises(TableError, match="1 missing values in 3 rows"):
+        query.outputs(pa.table({"v": [1, None, 3]}))
+
+
+def test_a_mean_that_overflows_is_refused_without_a_warning():
+    with pytest.raises(ScenarioError, match="2 of 2 values are NaN or infinite"):
+        summary(mean=["v"], std=["v"]).outputs(pa.table({"v": [1.5e308, 1.5e308]}))

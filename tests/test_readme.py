@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The README runs: its Python as one program, its `pufferslice` commands through the script."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def readme(repository):
+    return (repository / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_two_commands_are_shown(readme):
+    assert "make demo" in readme
+    assert "make test" in readme
+
+
+def test_python_blocks_run(readme, tmp_path, monkeypatch):
+    program = blocks(readme, "python")
+    assert program
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "readme"}
+    for number, code in enumerate(program, 1):
+        exec(compile(code, f"README.md, python block {number}", "exec"), names)  # noqa: S102 - our own text
+
+
+def test_commands_run(readme, tmp_path):
+    script = Path(sys.executable).parent / "pufferslice"
+    for words in commands(readme):
+        done = subprocess.run(
+            [script, *words[1:]], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}{done.stderr}"
+
+
+def test_commands_are_found_in_every_spelling():
+    text = """
+```console
+$ pufferslice demo --out "a b"
+wrote a b/certificate.json
+```
+```sh
+pip install pufferslice
+pufferslice verify \\
+    certificate.json  # recompute
+```
+```python
+pufferslice = 1
+```
+"""
+    assert commands(text) == [
+        ["pufferslice", "demo", "--out", "a b"],
+        ["pufferslice", "verify", "certificate.json"],
+    ]
+    assert blocks(text, "python") == ["pufferslice = 1\n"]
+
+
+def blocks(text, *languages):
+    return [body for language, body in BLOCK.findall(text) if language in languages]
+
+
+def commands(text):
+    """The `pufferslice …` lines of shell blocks, split into words; other lines are output."""
+    found = []
+    for body in blocks(text, "console", "sh"):
+        for line in body.replace("\\\n", " ").splitlines():
+            words = (
+                shlex.split(line.removeprefix("$ "), comments=True) if "pufferslice" in line else []
+            )
+            if words and words[0] == "pufferslice":
+                found.append(words)
+    return found

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pufferslice import datasets, queries
-    from pufferslice.certificate import Certificate, certify_release, spent, verify
+    from pufferslice.calibration import Method
+    from pufferslice.certificate import Certificate, certify_release, sign, spent, verify
     from pufferslice.errors import (
         AlreadyReleasedError,
         ArgumentError,
@@ -25,11 +26,12 @@ if TYPE_CHECKING:
         TableError,
     )
     from pufferslice.guarantee import Guarantee
-    from pufferslice.laws import EmpiricalLaw, GaussianLaw, Simulator
+    from pufferslice.laws import EmpiricalLaw, GaussianLaw
     from pufferslice.ledger import Ledger
     from pufferslice.noise import OperatingSystemNoise, SeededTestNoise
+    from pufferslice.priors import Bootstrap, Resampled, Simulator
     from pufferslice.queries import Ball, Box
-    from pufferslice.releasing import Release, release
+    from pufferslice.releasing import Release, release, release_again
     from pufferslice.scenario import Scenario, SecretPair
     from pufferslice.secret import Bins
     from pufferslice.slicing import FiniteProfile
@@ -41,6 +43,7 @@ __all__ = [
     "ArgumentError",
     "Ball",
     "Bins",
+    "Bootstrap",
     "Box",
     "CalibrationError",
     "Certificate",
@@ -51,11 +54,13 @@ __all__ = [
     "Guarantee",
     "Ledger",
     "LedgerError",
+    "Method",
     "MissingExtraError",
     "OperatingSystemNoise",
     "PuffersliceError",
     "Release",
     "ReleaseError",
+    "Resampled",
     "Scenario",
     "ScenarioError",
     "SecretPair",
@@ -67,6 +72,8 @@ __all__ = [
     "datasets",
     "queries",
     "release",
+    "release_again",
+    "sign",
     "spent",
     "verify",
 ]
@@ -78,6 +85,7 @@ _HOMES: Final = {
     "ArgumentError": "errors",
     "Ball": "queries",
     "Bins": "secret",
+    "Bootstrap": "priors",
     "Box": "queries",
     "CalibrationError": "errors",
     "Certificate": "certificate",
@@ -88,20 +96,24 @@ _HOMES: Final = {
     "Guarantee": "guarantee",
     "Ledger": "ledger",
     "LedgerError": "errors",
+    "Method": "calibration",
     "MissingExtraError": "errors",
     "OperatingSystemNoise": "noise",
     "PuffersliceError": "errors",
     "Release": "releasing",
     "ReleaseError": "errors",
+    "Resampled": "priors",
     "Scenario": "scenario",
     "ScenarioError": "errors",
     "SecretPair": "scenario",
     "SeededTestNoise": "noise",
-    "Simulator": "laws",
+    "Simulator": "priors",
     "StorageError": "errors",
     "TableError": "errors",
     "certify_release": "certificate",
     "release": "releasing",
+    "release_again": "releasing",
+    "sign": "certificate",
     "spent": "certificate",
     "verify": "certificate",
 }

@@ -77,7 +77,7 @@ class Full:
 
 def grid_margin(dim: int, noise_std: float) -> float:
     """What quantising both points to the grid of the release can add to a gap or a distance."""
-    return math.sqrt(dim) * noise_std / SIGMA_INT
+    return float(math.sqrt(dim) * noise_std / SIGMA_INT)
 
 
 def slice_costs(slices: Slices, order: float, noise_std: float, envelope: Envelope) -> Floats:

@@ -32,7 +32,8 @@ class EmpiricalLaw:
 
     def __attrs_post_init__(self) -> None:
         if self.outputs.ndim != 2 or self.outputs.size == 0:
-            msg = f"outputs must have shape (n_samples, dim), both at least 1; got {self.outputs.shape}"
+            shape = self.outputs.shape
+            msg = f"outputs must have shape (n_samples, dim), both at least 1; got {shape}"
             raise ArgumentError(msg)
         check_finite(outputs=self.outputs)
         if self.counts.shape != (len(self.outputs),) or self.counts.min() < 1:
@@ -77,7 +78,7 @@ class EmpiricalLaw:
     @property
     def dim(self) -> int:
         """Output dimension."""
-        return self.outputs.shape[1]
+        return int(self.outputs.shape[1])
 
     @property
     def total(self) -> int:
@@ -106,7 +107,8 @@ class GaussianLaw:
     def __attrs_post_init__(self) -> None:
         dim = self.mean.size
         if self.mean.shape != (dim,) or dim == 0 or self.cov.shape != (dim, dim):
-            msg = f"mean and cov must have shapes (dim,) and (dim, dim); got {self.mean.shape}, {self.cov.shape}"
+            shapes = f"{self.mean.shape}, {self.cov.shape}"
+            msg = f"mean and cov must have shapes (dim,) and (dim, dim); got {shapes}"
             raise ArgumentError(msg)
         check_finite(mean=self.mean, cov=self.cov)
         size = float(np.abs(self.cov).max())

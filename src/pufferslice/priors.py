@@ -60,11 +60,11 @@ class Prior:
     source: Source
     origin: str
     """One public sentence: how the laws were made."""
-    probabilities: Mapping[str, float] = attrs.field(converter=dict)
+    probabilities: Mapping[str, float]
     """Probability of each secret."""
-    laws: Mapping[str, Law] = attrs.field(converter=dict)
+    laws: Mapping[str, Law]
     """Law of the prepared query under each secret that has positive probability."""
-    n_rows: Mapping[str, int] = attrs.field(converter=dict, factory=dict)
+    n_rows: Mapping[str, int] = attrs.field(factory=dict)
     """Rows behind each law, where it was made from rows; confidential."""
 
     def __attrs_post_init__(self) -> None:

@@ -97,7 +97,8 @@ def moment_rate(order: float, noise_std: float) -> float:
 def transport_envelope(order: float, gaps: Floats, masses: Floats, noise_std: float) -> float:
     r"""Bound on the divergence along one slice from the law of the gap between its quantiles.
 
-    $$R = \frac{1}{\alpha-1} \ln \int \exp\Big(\frac{\alpha(\alpha-1)\,gap(t)^2}{2\sigma^2}\Big) dt$$
+    $$R = \frac{1}{\alpha-1}
+      \ln \int \exp\Big(\frac{\alpha(\alpha-1)\,gap(t)^2}{2\sigma^2}\Big) dt$$
 
     Guarantee: never below the divergence of the noisy outputs, never above the worst-gap envelope.
     Needs: masses sum to 1. Reason: $\int p^\alpha q^{1-\alpha}$ is jointly convex, and both noisy
@@ -161,8 +162,8 @@ def noisy_divergence(order: float, first: Floats, second: Floats, noise_std: flo
     n_points = 2 * math.ceil((high - low) * _STEPS_PER_STD) + 1
     if n_points > _MOST_GRID_POINTS:
         msg = (
-            f"the outputs spread over {high - low:.3g} noise standard deviations at order {order:g};"
-            " quadrature is meant for noise that hides the spread"
+            f"the outputs spread over {high - low:.3g} noise standard deviations at order "
+            f"{order:g}; quadrature is meant for noise that hides the spread"
         )
         raise CalibrationError(msg)
     grid, step = np.linspace(low, high, n_points, retstep=True)
@@ -180,9 +181,7 @@ def noisy_sliced_divergence(
     Source: def:ave_srd, def:joint_srd.
     """
     first, second = (project(profile.directions, outputs) for outputs in pair)
-    slices = [
-        noisy_divergence(order, a, b, noise_std) for a, b in zip(first, second, strict=True)
-    ]
+    slices = [noisy_divergence(order, a, b, noise_std) for a, b in zip(first, second, strict=True)]
     costs = np.array([s.value for s in slices])
     errors = np.array([s.error for s in slices])
     value = float(aggregate(notion, order, costs, profile.weights))

@@ -101,7 +101,7 @@ class Scenario:
         return _from_tables(cls, "groups", (table, secret, query, pairs, source), _group_maker())
 
     @classmethod
-    def from_bootstrap(  # noqa: PLR0913 - all of it reaches the certificate, so all of it is said
+    def from_bootstrap(
         cls,
         table: object,
         *,
@@ -129,7 +129,7 @@ class Scenario:
         return _from_tables(cls, "records", (table, secret, query, pairs, source), _record_maker())
 
     @classmethod
-    def from_worlds(  # noqa: PLR0913 - all of it reaches the certificate, so all of it is said
+    def from_worlds(
         cls,
         worlds: Mapping[str, World],
         *,
@@ -305,7 +305,8 @@ def _chosen_pairs(pairs: Pairs, secrets: tuple[str, ...]) -> tuple[SecretPair, .
             raise ArgumentError(msg)
         for secret in pair:
             if secret not in secrets:
-                msg = f"pair {tuple(pair)!r} names an unknown secret {secret!r}; the secrets are {', '.join(secrets)}"
+                known = ", ".join(secrets)
+                msg = f"pair {tuple(pair)!r} names no secret {secret!r}; the secrets are {known}"
                 raise ScenarioError(msg)
         chosen.append(SecretPair(*sorted(pair, key=secrets.index)))
     if not chosen:

@@ -72,7 +72,7 @@ class FiniteProfile:
     def blocks(
         cls, *, dim: int, blocks: Sequence[Sequence[int]], n_directions: int, seed: int
     ) -> "FiniteProfile":
-        """`n_directions` uniform directions inside each block of coordinates, all weighted equally."""
+        """`n_directions` uniform directions inside each block of coordinates, equally weighted."""
         check_count(1, dim=dim, n_directions=n_directions)
         check_count(0, seed=seed)
         rng = np.random.default_rng(seed)
@@ -95,10 +95,10 @@ class FiniteProfile:
     @property
     def dim(self) -> int:
         """Dimension of the scaled query."""
-        return self.directions.shape[1]
+        return int(self.directions.shape[1])
 
     def digest(self) -> str:
-        """SHA-256 over the stored directions and weights themselves, not over how they were made."""
+        """SHA-256 over the stored directions and weights, not over how they were made."""
         return digest(
             np.array(self.directions.shape, dtype=">i8").tobytes(),
             self.directions.astype(">f8").tobytes(),

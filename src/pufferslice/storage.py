@@ -2,10 +2,12 @@
 """Files written whole or not at all; canonical JSON; digests."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +20,45 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
     The bytes go to a file beside it, are flushed to the disk, and then take the name. On failure
     nothing is left behind.
     """
+    _write(Path(path), content, lambda beside, target: beside.replace(target))
+
+
+def write_new(path: str | os.PathLike[str], content: bytes) -> None:
+    """As `write_whole`, but never replaces a file: if `path` exists, that is an error."""
+
+    def take_name(beside: Path, target: Path) -> None:
+        target.hardlink_to(beside)
+        beside.unlink()
+
+    _write(Path(path), content, take_name)
+
+
+def check_new(path: str | os.PathLike[str]) -> None:
+    """A new file can be made at `path`: its name is free and its folder takes files."""
     target = Path(path)
-    beside = target.parent / f".{target.name}.{secrets.token_hex(8)}"
+    if target.exists():
+        raise _cannot("write", target, FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)))
+    probe = _name_beside(target)
+    try:
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        probe.unlink()
+    except OSError as error:
+        raise _cannot("write", target, error) from error
+
+
+def _name_beside(target: Path) -> Path:
+    return target.parent / f".{target.name}.{secrets.token_hex(8)}"
+
+
+def _write(target: Path, content: bytes, take_name: Callable[[Path, Path], object]) -> None:
+    beside = _name_beside(target)
     try:
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(target)
+        take_name(beside, target)
     except BaseException as error:
         with contextlib.suppress(OSError):
             beside.unlink()

@@ -41,7 +41,9 @@ def matching_directions(profile: FiniteProfile, sensitivities: Floats, size: int
     """
     if profile.dim == 1:
         return np.ones((1, 1))
-    most = MOST_MATCHINGS if size < _SMALL else max(1, min(MOST_MATCHINGS, profile.n_directions // 16))
+    most = (
+        MOST_MATCHINGS if size < _SMALL else max(1, min(MOST_MATCHINGS, profile.n_directions // 16))
+    )
     widest = profile.directions[np.argsort(-sensitivities, kind="stable")]
     n_axes = min(profile.dim, (most + 1) // 2 if profile.dim > most else profile.dim)
     return np.vstack([np.eye(profile.dim)[:n_axes], widest[: most - n_axes]])

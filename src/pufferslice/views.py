@@ -17,7 +17,9 @@ from pufferslice.guarantee import Guarantee
 
 ViewRule = Literal["paper", "improved", "order_grid", "order_optimum", "direct"]
 
-ORDERS: Final = tuple(1 + x for x in (0.1, 0.25, 0.5, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 63, 127, 255))
+ORDERS: Final = tuple(
+    1 + x for x in (0.1, 0.25, 0.5, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 63, 127, 255)
+)
 """The grid over which orders are minimised at fixed noise."""
 
 SMALLEST_DIRECT_DELTA: Final = 1e-12
@@ -40,7 +42,7 @@ class View:
 
 
 def paper_epsilon(order: float, epsilon: float, delta: float) -> float:
-    """epsilon + ln(1/delta) / (order - 1); valid for average, joint and unsliced.
+    """Epsilon + ln(1/delta) / (order - 1); valid for average, joint and unsliced.
 
     Source: thm:ave_srpp_to_ave_spp_app, thm:joint_srpp_to_joint_spp_app.
 
@@ -63,12 +65,12 @@ def improved_epsilon_joint(order: float, epsilon: float, delta: float) -> float:
 
 
 def improved_epsilon_average(order: float, epsilon: float, delta: float) -> float:
-    """epsilon + max(0, c), with the c of `improved_epsilon_joint`."""
+    """Epsilon + max(0, c), with the c of `improved_epsilon_joint`."""
     return epsilon + max(0.0, _improved_term(order, delta))
 
 
 def optimum_over_orders(rho: float, delta: float) -> float:
-    """rho + 2 sqrt(rho ln(1/delta)): for a cost of order * rho at *every* order.
+    """Rho + 2 sqrt(rho ln(1/delta)): for a cost of order * rho at *every* order.
 
     Needs: the worst-gap closed form; not for transport, tight joint or random differing records.
 
@@ -79,7 +81,7 @@ def optimum_over_orders(rho: float, delta: float) -> float:
 
 
 def gaussian_delta(ratios: Floats, epsilon: Floats | float) -> Floats:
-    """delta of N(shift, std^2) against N(0, std^2) at epsilon, ratios = shift / std; elementwise."""
+    """Delta of N(shift, std^2) against N(0, std^2), ratios = shift / std; elementwise."""
     ratios = np.asarray(ratios, dtype=np.float64)
     safe = np.where(ratios > 0, ratios, 1.0)
     direct = ndtr(safe / 2 - epsilon / safe) - np.exp(
@@ -181,7 +183,7 @@ class _Rows:
         return cls(ratios, tables.masses, tables.starts, tables.n_instances)
 
     def deltas(self, epsilons: Floats) -> Floats:
-        """delta of each row at its own epsilon, shape (n_instances, n_slices)."""
+        """Delta of each row at its own epsilon, shape (n_instances, n_slices)."""
         each = np.repeat(epsilons.T.reshape(-1), np.diff(self.starts))
         found = self.masses * gaussian_delta(self.ratios, each)
         rows = np.add.reduceat(found, self.starts[:-1])

@@ -67,7 +67,7 @@ class TestTable:
         content[1000] ^= 1
         for damaged in (bytes(content), bytes(content[:-1]), b""):
             path.write_bytes(damaged)
-            with pytest.raises(StorageError, match="is damaged: its SHA-256 is .*Install"):
+            with pytest.raises(StorageError, match=r"is damaged: its SHA-256 is .*Install"):
                 read_adult(path)
 
     def test_an_absent_copy(self, tmp_path):

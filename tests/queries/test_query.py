@@ -52,6 +52,7 @@ class TestValue:
             },
             "range": {"kind": "box", "low": [0.0], "high": [9.0]},
             "scales": [3.0],
+            "missing": "refuse",
         }
         assert summary(mean=["a"]).description()["range"] is None
 
@@ -105,6 +106,15 @@ class TestScalesAndRange:
     def test_bad_scales(self, scales, message):
         with pytest.raises(ArgumentError, match=message):
             summary(mean=["a", "b"]).with_scales(scales)
+
+    def test_the_policy_on_missing_values_is_part_of_the_query(self):
+        query = summary(mean=["a"]).with_missing("drop-rows")
+        assert query.missing == query.description()["missing"] == "drop-rows"
+        assert query != summary(mean=["a"])
+        with pytest.raises(ArgumentError, match="missing must be one of refuse, drop-rows"):
+            query.with_missing("ignore")
+        with pytest.raises(TableError, match="1 missing values"):
+            query.outputs(pa.table({"a": [1, None]}))
 
     @pytest.mark.parametrize("wrong", [Box([0], [1]), Ball([0, 0, 0], 1)])
     def test_range_of_another_dimension(self, wrong):

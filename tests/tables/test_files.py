@@ -127,7 +127,7 @@ class TestSeveralFiles:
             read_table(folder)
 
     def test_a_folder_without_parquet(self, tmp_path):
-        with pytest.raises(TableError, match="must hold Parquet files.*it has 0 and 0"):
+        with pytest.raises(TableError, match=r"must hold Parquet files.*it has 0 and 0"):
             read_table(tmp_path)
 
     def test_subfolders_are_not_left_out_silently(self, folder):
@@ -141,30 +141,30 @@ class TestSeveralFiles:
             read_table(f"{folder}/nothing-*.parquet")
 
     def test_a_glob_that_matches_other_files(self, folder):
-        with pytest.raises(TableError, match="matches 4 files, 1 of them not named .parquet"):
+        with pytest.raises(TableError, match=r"matches 4 files, 1 of them not named .parquet"):
             read_table(f"{folder}/*")
 
     def test_a_bad_file_among_good_ones_is_named(self, folder):
         write(folder / "part-1.parquet", b"age,job\n1,a\n")
-        with pytest.raises(TableError, match="part-1.parquet' is not what its name says"):
+        with pytest.raises(TableError, match=r"part-1.parquet' is not what its name says"):
             read_table(folder)
 
 
 class TestBadFiles:
     @pytest.mark.parametrize("name", ["no.csv", "no.csv.gz", "no.parquet", "no/no.tsv"])
     def test_absent(self, tmp_path, name):
-        with pytest.raises(StorageError, match="cannot read.*No such file") as caught:
+        with pytest.raises(StorageError, match=r"cannot read.*No such file") as caught:
             read_table(tmp_path / name)
         assert isinstance(caught.value, OSError)
         assert caught.value.errno == 2
 
     def test_a_file_in_the_place_of_a_folder(self, parquet):
-        with pytest.raises(StorageError, match="cannot read.*Not a directory"):
+        with pytest.raises(StorageError, match=r"cannot read.*Not a directory"):
             read_table(parquet / "t.parquet")
 
     @pytest.mark.parametrize("name", ["t.xlsx", "t", "t.gz", "t.parquet.gz", "t.csv.zip"])
     def test_unknown_suffix(self, tmp_path, name):
-        with pytest.raises(TableError, match="must end in .csv"):
+        with pytest.raises(TableError, match=r"must end in .csv"):
             read_table(write(tmp_path / name, CSV))
 
     @pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.csv.gz", "t.parquet"])
@@ -174,9 +174,9 @@ class TestBadFiles:
 
     @pytest.mark.parametrize("content", [b"a,b\n", b"a,b", b"\n\n"])
     def test_no_rows(self, tmp_path, content):
-        with pytest.raises(TableError, match="is empty: 0 rows|holds no rows"):
+        with pytest.raises(TableError, match=r"is empty: 0 rows|holds no rows"):
             read_table(write(tmp_path / "t.csv", content))
-        with pytest.raises(TableError, match="is empty: 0 rows|holds no rows"):
+        with pytest.raises(TableError, match=r"is empty: 0 rows|holds no rows"):
             read_table(write(tmp_path / "t.csv.gz", gzip.compress(content)))
 
     def test_gzip_of_nothing(self, tmp_path):
@@ -191,7 +191,7 @@ class TestBadFiles:
     def test_truncated_parquet_at_every_length(self, parquet):
         whole = parquet.read_bytes()
         for length in range(1, len(whole), 7):
-            with pytest.raises(TableError, match="truncated|not what its name says"):
+            with pytest.raises(TableError, match=r"truncated|not what its name says"):
                 read_table(write(parquet, whole[:length]))
 
     def test_damaged_parquet(self, parquet):
@@ -214,7 +214,7 @@ class TestBadFiles:
     def test_gzip_with_a_changed_byte(self, tmp_path):
         whole = bytearray(gzip.compress(CSV))
         whole[-6] ^= 1  # inside the checksum
-        with pytest.raises(TableError, match="truncated or damaged gzip.*CRC"):
+        with pytest.raises(TableError, match=r"truncated or damaged gzip.*CRC"):
             read_table(write(tmp_path / "t.csv.gz", bytes(whole)))
 
     def test_names_that_lie(self, tmp_path, parquet):
@@ -250,7 +250,7 @@ class TestBadFiles:
 
     def test_a_late_ragged_row_of_a_large_file(self, tmp_path):
         path = write(tmp_path / "t.csv", b"a,b\n" + b"11,22\n" * 300_000 + b"1\n")
-        with pytest.raises(TableError, match="has 1 rows.*row 300002"):
+        with pytest.raises(TableError, match=r"has 1 rows.*row 300002"):
             read_table(path)
 
     @pytest.mark.parametrize("kind", ["csv", "parquet"])

@@ -108,7 +108,7 @@ class TestFrameOf:
         ],
     )
     def test_duplicate_column_names_are_named(self, table):
-        with pytest.raises(TableError, match="different from each other.*'a'"):
+        with pytest.raises(TableError, match=r"different from each other.*'a'"):
             frame_of(table)
 
     def test_column_names_must_be_texts(self):
@@ -157,7 +157,7 @@ class TestNumpyRecords:
 class TestFloatsOf:
     @pytest.mark.parametrize("call", [floats_of, labels_of])
     def test_unknown_column_lists_the_columns_and_suggests_one(self, call):
-        with pytest.raises(TableError, match="no column 'aeg'. Did you mean 'age'\\?.*age, pay"):
+        with pytest.raises(TableError, match=r"no column 'aeg'. Did you mean 'age'\?.*age, pay"):
             call(frame_of(pa.table(DATA)), "aeg")
 
     def test_unknown_column_without_a_close_one(self):
@@ -167,7 +167,7 @@ class TestFloatsOf:
 
     @pytest.mark.parametrize("library", [pd.DataFrame, pl.DataFrame, pa.table])
     def test_text_is_not_a_number_and_is_not_shown(self, library):
-        with pytest.raises(TableError, match="'race' must hold numbers.*null_values") as caught:
+        with pytest.raises(TableError, match=r"'race' must hold numbers.*null_values") as caught:
             floats_of(frame_of(library({"race": ["private", "2"]})), "race")
         assert "private" not in str(caught.value)
 
@@ -193,7 +193,7 @@ class TestFloatsOf:
     )
     @pytest.mark.parametrize("call", [floats_of, labels_of])
     def test_missing_values_are_counted(self, table, call):
-        with pytest.raises(TableError, match='2 missing values in 3 rows.*missing="drop-rows"'):
+        with pytest.raises(TableError, match=r'2 missing values in 3 rows.*missing="drop-rows"'):
             call(frame_of(table), "a")
 
     @pytest.mark.parametrize(

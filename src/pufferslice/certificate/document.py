@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Certificate: a public statement, its digest, an optional signature, and the evidence beside it."""
+"""Certificate: a public statement, its digest, maybe a signature, and the evidence beside it."""
 
 import json
 import os
@@ -93,8 +93,8 @@ class Certificate:
         )
         if certificate.digest != read["digest"]:
             msg = (
-                f"the certificate was edited: its digest says {read['digest']!r}, its statement has "
-                f"{certificate.digest!r}. Get the original, or certify again"
+                f"the certificate was edited: its digest says {read['digest']!r}, its statement "
+                f"has {certificate.digest!r}. Get the original, or certify again"
             )
             raise CertificateError(msg)
         return certificate

@@ -71,7 +71,8 @@ class Evidence:
         file = io.BytesIO()
         facts = np.frombuffer(canonical_json(self._facts()), dtype=np.uint8)
         salt = np.frombuffer(self.salt, dtype=np.uint8)
-        np.savez_compressed(file, facts=facts, salt=salt, **self._arrays())
+        arrays: dict[str, Any] = {"facts": facts, "salt": salt, **self._arrays()}
+        np.savez_compressed(file, **arrays)
         return file.getvalue()
 
     @classmethod
@@ -83,7 +84,8 @@ class Evidence:
             facts = json.loads(arrays.pop("facts").tobytes())
             return cls._from_parts(facts, arrays.pop("salt").tobytes(), arrays)
         except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, TypeError) as error:
-            msg = f"the evidence cannot be read ({type(error).__name__}); it is damaged or not evidence"
+            kind = type(error).__name__
+            msg = f"the evidence cannot be read ({kind}); it is damaged or not evidence"
             raise CertificateError(msg) from error
 
     @classmethod
@@ -123,9 +125,7 @@ class Evidence:
         return f"Evidence(slices={self.slices.seen!r})"
 
 
-def _seen(
-    scenario: Scenario, profile: FiniteProfile, progress: Progress
-) -> tuple[Slices, Full]:
+def _seen(scenario: Scenario, profile: FiniteProfile, progress: Progress) -> tuple[Slices, Full]:
     if scenario.priors[0].kind == "gaussian":
         pairs = _gaussian_pairs(scenario)
         return Slices(profile=profile, seen=pairs), Full(dim=profile.dim, seen=pairs)

@@ -36,7 +36,8 @@ def _protected(scenario: Mapping[str, Any]) -> str:
         f"Protected: the secret {name!r} ({len(scenario['secrets'])} values).\n"
         f"Not to be told apart: {named}{more}.\n"
         f"One release is {scenario['one_release_is']}.\n"
-        f"Query: {query['kind']} with {len(query['names'])} coordinates: {', '.join(query['names'])}."
+        f"Query: {query['kind']} with {len(query['names'])} coordinates: "
+        f"{', '.join(query['names'])}."
     )
 
 
@@ -95,7 +96,8 @@ def _views(views: list[Mapping[str, Any]]) -> str:
     if not views:
         return ""
     lines = [
-        f"  {view['scope']} ({view['epsilon']:.6g}, {view['delta']:g})  by {view['rule'].replace('_', ' ')}"
+        f"  {view['scope']} ({view['epsilon']:.6g}, {view['delta']:g}) "
+        f"by {view['rule'].replace('_', ' ')}"
         for view in views
     ]
     return "As (epsilon, delta):\n" + "\n".join(lines)

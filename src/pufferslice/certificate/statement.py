@@ -28,13 +28,19 @@ rounded real Gaussian around the point itself: at most (1/2) / (sqrt(2 pi) 2^44)
 
 _LIMITS: Final = (
     "It is not differential privacy for individuals: only the named secret is protected.",
-    "It holds under the declared priors and for the listed pairs; if the truth is none of these "
-    "priors, nothing is claimed.",
-    "Sliced numbers describe the ideal real-valued mechanism along the slices of the profile; they "
-    "do not survive post-processing. Only the unsliced number is a statement about the released "
-    "bits.",
-    "It covers exactly one release. Releases of one scenario do not add up: two harmless ones can "
-    "tell the secret together.",
+    (
+        "It holds under the declared priors and for the listed pairs; if the truth is none of "
+        "these priors, nothing is claimed."
+    ),
+    (
+        "Sliced numbers describe the ideal real-valued mechanism along the slices of the profile; "
+        "they do not survive post-processing. Only the unsliced number is a statement about the "
+        "released bits."
+    ),
+    (
+        "It covers exactly one release. Releases of one scenario do not add up: two harmless ones "
+        "can tell the secret together."
+    ),
     "The evidence is confidential and must stay internal.",
 )
 _PRIOR_IS_DATA: Final = (
@@ -159,7 +165,11 @@ def _unsliced(evidence: Evidence, order: float, noise_std: float) -> dict[str, A
         else "the exact divergence of the Gaussian laws"
     )
     if not math.isfinite(bound):
-        return {"order": order, "epsilon": None, "from": f"{made}: infinite at this order and noise"}
+        return {
+            "order": order,
+            "epsilon": None,
+            "from": f"{made}: infinite at this order and noise",
+        }
     return {"order": order, "epsilon": bound, "from": made}
 
 

@@ -99,6 +99,9 @@ class _Side(NamedTuple):
     counts: Integers
     is_uniform: bool
 
+    def counts_of(self, row: int) -> Integers:
+        return self.counts if self.is_uniform else self.counts[row]
+
 
 class _Scratch(NamedTuple):
     """Buffers of one thread, sized once for the largest pair."""
@@ -138,8 +141,8 @@ def _gaps(
     if scales == (1, 1) and all(side.is_uniform for side in pair):
         _subtract(a, b, extra, scratch.gaps)
         return scratch.gaps[: len(a)], _UNIT_MASSES
-    counts = tuple(side.counts if side.counts.ndim == 1 else side.counts[row] for side in pair)
-    n = _merge((a, b), counts, scales, extra, (scratch.gaps, scratch.masses))
+    first, second = (side.counts_of(row) for side in pair)
+    n = _merge((a, b), (first, second), scales, extra, (scratch.gaps, scratch.masses))
     return scratch.gaps[:n], scratch.masses[:n]
 
 

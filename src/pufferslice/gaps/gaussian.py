@@ -29,7 +29,7 @@ class GaussianPairs:
     @property
     def dim(self) -> int:
         """Output dimension."""
-        return self.means.shape[2]
+        return int(self.means.shape[2])
 
     @property
     def equal(self) -> npt.NDArray[np.bool_]:

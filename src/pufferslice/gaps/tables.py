@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pufferslice.arrays import Floats, Integers
-from pufferslice.errors import ArgumentError
 from pufferslice.compiled import kernel
+from pufferslice.errors import ArgumentError
 from pufferslice.parallel import in_threads, n_cores
 from pufferslice.renyi import log_moments
 
@@ -73,7 +73,7 @@ class GapTables:
         return self._by_instance(self.gaps[self.starts[:-1]])
 
     def log_moments(self, rate: float, margin: float) -> Floats:
-        """ln of the mean of exp(rate * (gap + margin)^2), shape (n_instances, n_slices)."""
+        """Ln of the mean of exp(rate * (gap + margin)^2), shape (n_instances, n_slices)."""
         n_rows = len(self.starts) - 1
         n_parts = min(n_cores(), 1 + n_rows // _ROWS_WORTH_A_THREAD)
         cuts = np.linspace(0, n_rows, n_parts + 1).astype(int)
@@ -107,7 +107,7 @@ class GapTables:
 def _coarsen(
     starts: Integers, gaps: Floats, counts: Integers, drop: int
 ) -> tuple[Integers, Floats, Integers]:
-    """Round gaps up to a multiple of 2^drop of their last place and merge; worst gaps stay exact."""
+    """Round gaps up to a multiple of 2^drop last places and merge; worst gaps stay exact."""
     new_starts = np.empty_like(starts)
     keys = gaps.view(np.int64)
     new_keys, new_counts = np.empty_like(keys), np.empty_like(counts)

@@ -217,8 +217,9 @@ def _converged(fit: _Fit, matrix: Floats, classes: npt.NDArray[np.bool_]) -> Flo
         try:
             return fit(matrix, classes)
         except (ConvergenceWarning, RuntimeWarning) as warning:
+            told = str(warning).splitlines()[0].rstrip(".")
             msg = (
-                f"the model does not converge on {len(classes)} rows: {warning}. Give the features "
+                f"the model does not converge on {len(classes)} rows ({told}). Give the features "
                 "public feature_scales so that they have similar sizes, or raise regularization"
             )
             raise ScenarioError(msg) from warning

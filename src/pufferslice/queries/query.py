@@ -80,7 +80,8 @@ class Query:
     )
     """Public unit of each coordinate, shape (dim,); the mechanism runs on outputs / scales."""
     missing: str = "refuse"
-    """What to do with rows that lack a value: `refuse`, or `drop-rows` (counted, and stated)."""
+    """What a scenario does with rows that lack a value: `refuse`, or `drop-rows` (counted, and
+    stated). `bound` and `outputs` always refuse them."""
 
     def __attrs_post_init__(self) -> None:
         if not self.names:

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger: every release of a scenario, one per certificate, in one SQLite file.
+
+A release passes through three states, each committed to the disk before the next step begins:
+`intended` (nothing drawn yet), `drawn` (noise is in the recorded release, no file written yet),
+`published` (handed out). What is in the file after a crash is what happened.
+"""
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Literal, NamedTuple, final
+
+import attrs
+
+from pufferslice.errors import AlreadyReleasedError, LedgerError
+
+State = Literal["intended", "drawn", "published"]
+
+VERSION: Final = 1
+
+_WAIT_SECONDS: Final = 30.0
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS ledger (version INTEGER NOT NULL, scenario TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS releases (
+    certificate TEXT PRIMARY KEY,
+    state TEXT NOT NULL CHECK (state IN ('intended', 'drawn', 'published')),
+    release TEXT
+);
+"""
+_MEANING: Final = {
+    "intended": "its noise was never handed out, but the attempt ended without a result",
+    "drawn": "its result is kept in the ledger, but was not confirmed as published",
+    "published": "it was published",
+}
+
+
+class Entry(NamedTuple):
+    """One release in the ledger."""
+
+    certificate: str
+    state: State
+    release: str | None
+    """The release as JSON, from the state `drawn` on."""
+
+
+@final
+@attrs.frozen
+class Ledger:
+    """The releases of one scenario, in the file at `path`.
+
+    >>> import tempfile, pathlib
+    >>> ledger = Ledger(pathlib.Path(tempfile.mkdtemp()) / "census.ledger")
+    >>> ledger.entries()
+    []
+    """
+
+    path: Path = attrs.field(converter=Path)
+
+    def entries(self) -> list[Entry]:
+        """All releases, oldest first; none if the file does not exist yet."""
+        if not self.path.exists():
+            return []
+        with self._open() as connection:
+            rows = connection.execute(
+                "SELECT certificate, state, release FROM releases ORDER BY rowid"
+            )
+            return [Entry(*row) for row in rows]
+
+    def releases(self) -> list[str]:
+        """Digests of the certificates that were released or may have been."""
+        return [entry.certificate for entry in self.entries()]
+
+    def intend(self, scenario: str, certificate: str, covered: list[str]) -> None:
+        """Record, before any noise is drawn, that this certificate is about to be released.
+
+        `scenario` is the scenario's key; `covered` the earlier releases that the certificate
+        names. Refuses a second release, a ledger of another scenario, and unnamed earlier ones.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self._open() as connection:
+            connection.executescript(_TABLES)
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                self._check_scenario(connection, scenario)
+                self._check_entries(connection, certificate, covered)
+                connection.execute(
+                    "INSERT INTO releases VALUES (?, 'intended', NULL)", (certificate,)
+                )
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+
+    def record_drawn(self, certificate: str, release: str) -> None:
+        """Record the finished release, before it is handed out."""
+        self._advance(certificate, "intended", "drawn", release)
+
+    def record_published(self, certificate: str) -> None:
+        """Record that the release was handed out whole."""
+        self._advance(certificate, "drawn", "published", None)
+
+    def kept_release(self, certificate: str) -> str | None:
+        """The recorded release of a certificate, as JSON, if it got so far."""
+        return next((e.release for e in self.entries() if e.certificate == certificate), None)
+
+    def _advance(self, certificate: str, old: State, new: State, release: str | None) -> None:
+        with self._open() as connection:
+            changed = connection.execute(
+                "UPDATE releases SET state = ?, release = COALESCE(?, release) "
+                "WHERE certificate = ? AND state = ?",
+                (new, release, certificate, old),
+            ).rowcount
+        if changed != 1:
+            msg = f"ledger {str(self.path)!r} does not have {certificate[:12]} in state {old!r}"
+            raise LedgerError(msg)
+
+    def _check_scenario(self, connection: sqlite3.Connection, scenario: str) -> None:
+        known = connection.execute("SELECT version, scenario FROM ledger").fetchone()
+        if known is None:
+            connection.execute("INSERT INTO ledger VALUES (?, ?)", (VERSION, scenario))
+        elif known[0] != VERSION:
+            msg = (
+                f"ledger {str(self.path)!r} has version {known[0]!r}, this program reads {VERSION}"
+            )
+            raise LedgerError(msg)
+        elif known[1] != scenario:
+            msg = (
+                f"ledger {str(self.path)!r} is of another scenario: it protects another secret. "
+                "Use one ledger file per secret"
+            )
+            raise LedgerError(msg)
+
+    def _check_entries(
+        self, connection: sqlite3.Connection, certificate: str, covered: list[str]
+    ) -> None:
+        states = dict(connection.execute("SELECT certificate, state FROM releases").fetchall())
+        if certificate in states:
+            msg = (
+                f"certificate {certificate[:12]} covers one release and has had it: "
+                f"{_MEANING[states[certificate]]}. Publish that same release again (the ledger "
+                "keeps it), or calibrate all that you want to know as one concatenated query"
+            )
+            raise AlreadyReleasedError(msg)
+        unnamed = sorted(set(states) - set(covered))
+        if unnamed:
+            named = ", ".join(digest[:12] for digest in unnamed)
+            msg = (
+                f"ledger {str(self.path)!r} holds releases that the certificate does not mention: "
+                f"{named}. Releases of one scenario do not add up. Calibrate all of it as one "
+                "concatenated query, or certify again with earlier_releases=ledger.releases(), and "
+                "the certificate will state that they are not covered jointly"
+            )
+            raise AlreadyReleasedError(msg)
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        """A connection that commits each statement durably by itself."""
+        connection = None
+        try:
+            connection = sqlite3.connect(self.path, timeout=_WAIT_SECONDS, isolation_level=None)
+            connection.execute("PRAGMA synchronous = FULL")
+            yield connection
+        except sqlite3.Error as error:
+            msg = f"ledger {os.fspath(self.path)!r} cannot be used: {error}; nothing was released"
+            raise LedgerError(msg) from error
+        finally:
+            if connection is not None:
+                connection.close()

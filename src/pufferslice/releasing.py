@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Release: compute the query, put it on the grid, add noise once, write it whole."""
+
+import json
+import os
+from fractions import Fraction
+from typing import Any, Final, final
+
+import attrs
+import numpy as np
+
+from pufferslice.arrays import Floats, Integers, locked, locked_integers, same
+from pufferslice.certificate import Certificate, required_evidence, verify
+from pufferslice.errors import ReleaseError, StorageError
+from pufferslice.laws import EmpiricalLaw
+from pufferslice.ledger import Ledger
+from pufferslice.noise import SIGMA_INT, Noise, OperatingSystemNoise
+from pufferslice.priors import Prior
+from pufferslice.scenario import Scenario
+from pufferslice.storage import canonical_json, check_new, pretty_json, read_bytes, write_new
+from pufferslice.tables import Frame, frame_of, without_missing
+
+FORMAT: Final = "pufferslice-release"
+VERSION: Final = 1
+
+LARGEST_RATIO: Final = 2**18
+"""The query, less its public centre, may be at most this many noise standard deviations."""
+
+INTERVAL: Final = 0.95
+_INTERVAL_STDS: Final = 1.959963984540054
+_ATOM_TOLERANCE: Final = 1e-9
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False)
+class Release:
+    """The released values, in the user's units, with the noise that is in them."""
+
+    certificate: str
+    """Digest of the certificate that covers it."""
+    guarantee: str
+    names: tuple[str, ...]
+    values: Floats = attrs.field(converter=locked, eq=same)
+    noise_stds: Floats = attrs.field(converter=locked, eq=same)
+    grid_values: Integers = attrs.field(converter=locked_integers, eq=same)
+    """The integers that were released; values are center + grid * grid_values * scales."""
+    secure: bool
+
+    @property
+    def intervals(self) -> Floats:
+        """95 % intervals for the query's own value, shape (dim, 2): the noise is the only error."""
+        half = _INTERVAL_STDS * self.noise_stds
+        return np.stack([self.values - half, self.values + half], axis=1)
+
+    def to_json(self) -> dict[str, Any]:
+        """The release as JSON values."""
+        rows = zip(
+            self.names, self.values, self.noise_stds, self.intervals, self.grid_values, strict=True
+        )
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "certificate": self.certificate,
+            "guarantee": self.guarantee,
+            "secure": self.secure,
+            "interval": INTERVAL,
+            "values": [
+                {
+                    "name": name,
+                    "value": float(value),
+                    "noise_std": float(std),
+                    "interval": [float(low), float(high)],
+                    "grid_value": int(integer),
+                }
+                for name, value, std, (low, high), integer in rows
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, document: object) -> "Release":
+        """Read back what `to_json` made."""
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            msg = f"this is not a release: its 'format' is not {FORMAT!r}"
+            raise ReleaseError(msg)
+        rows = document["values"]
+        return cls(
+            certificate=document["certificate"],
+            guarantee=document["guarantee"],
+            names=tuple(row["name"] for row in rows),
+            values=[row["value"] for row in rows],
+            noise_stds=[row["noise_std"] for row in rows],
+            grid_values=[row["grid_value"] for row in rows],
+            secure=document["secure"],
+        )
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Release":
+        """Read a release file."""
+        try:
+            return cls.from_json(json.loads(read_bytes(path)))
+        except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+            msg = f"{str(path)!r} is not a release: {type(error).__name__}"
+            raise ReleaseError(msg) from error
+
+    def __str__(self) -> str:
+        width = max(map(len, self.names))
+        rows = zip(self.names, self.values, self.noise_stds, self.intervals, strict=True)
+        lines = [
+            f"  {name:<{width}}  {value:>12.6g}  noise std {std:<10.4g} "
+            f"95 % in [{low:.6g}, {high:.6g}]"
+            for name, value, std, (low, high) in rows
+        ]
+        stamp = "" if self.secure else "INSECURE (seeded test noise, never publish)\n"
+        head = f"{stamp}Release under {self.guarantee}, certificate {self.certificate[:16]}"
+        return "\n".join([head, *lines])
+
+    def __repr__(self) -> str:
+        return (
+            f"Release(dim={len(self.names)}, certificate='{self.certificate[:12]}…', "
+            f"guarantee='{self.guarantee}')"
+        )
+
+
+def release(
+    scenario: Scenario,
+    rows: object,
+    certificate: Certificate,
+    *,
+    ledger: str | os.PathLike[str] | Ledger,
+    out: str | os.PathLike[str] | None = None,
+    noise: Noise = OperatingSystemNoise(),  # noqa: B008 - it has no state
+) -> Release:
+    """Release the query on `rows` once, under `certificate`.
+
+    The query is computed here, from rows that must fit the scenario's law. Intent is recorded in
+    the ledger before noise is drawn, the result before it is handed out; with `out` it is also
+    written to a file, whole or not at all. A second release under the certificate is refused.
+    """
+    _check_noise(certificate, noise)
+    _check_certificate(scenario, certificate)
+    noise.draw(1)  # so that a machine that cannot draw says so before the ledger is touched
+    value = fitting_value(scenario, rows)
+    if certificate.noise_std:
+        quantised(value, scenario.query.center, certificate.noise_std)
+    book = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
+    if out is not None:
+        check_new(out)
+    covered = list(certificate.statement["earlier_releases"])
+    book.intend(scenario.key(), certificate.digest, covered)
+    released = _noisy(scenario, certificate, value, noise)
+    book.record_drawn(certificate.digest, canonical_json(released.to_json()).decode())
+    if out is not None:
+        _write(out, released, book)
+    book.record_published(certificate.digest)
+    return released
+
+
+def release_again(
+    certificate: Certificate,
+    *,
+    ledger: str | os.PathLike[str] | Ledger,
+    out: str | os.PathLike[str],
+) -> Release:
+    """Write the release that the ledger keeps for this certificate once more: the same numbers."""
+    book = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
+    kept = book.kept_release(certificate.digest)
+    if kept is None:
+        msg = (
+            f"ledger {str(book.path)!r} keeps no release of certificate {certificate.digest[:12]}; "
+            "nothing was ever handed out under it"
+        )
+        raise ReleaseError(msg)
+    released = Release.from_json(json.loads(kept))
+    _write(out, released, book)
+    return released
+
+
+def quantised(value: Floats, center: Floats, noise_std: float) -> list[int]:
+    """Nearest grid points around the centre, in exact arithmetic: half a step of error at most."""
+    largest = float(np.abs(value - center).max())
+    if not largest < LARGEST_RATIO * noise_std:
+        msg = (
+            f"the query lies {largest / noise_std:.3g} noise standard deviations from its public "
+            f"centre; the grid reaches 2^18 = {LARGEST_RATIO}. Give the query a public range, so "
+            "that it is centred, or calibrate for more noise"
+        )
+        raise ReleaseError(msg)
+    step = Fraction(noise_std) / SIGMA_INT
+    return [round((Fraction(x) - Fraction(c)) / step) for x, c in zip(value, center, strict=True)]
+
+
+def fitting_value(scenario: Scenario, rows: object) -> Floats:
+    """The prepared query on rows that fit the law of the scenario; anything else is refused."""
+    frame = _complete(scenario, frame_of(rows))
+    secret = _secret_of(scenario, frame)
+    value = scenario.query.prepared(scenario.query.outputs(frame))[0]
+    atoms = [
+        law.outputs
+        for prior in scenario.priors
+        for name, law in prior.laws.items()
+        if name == secret or secret is None
+        if isinstance(law, EmpiricalLaw) and _is_support(scenario, prior)
+    ]
+    return _snapped(value, np.vstack(atoms), scenario) if atoms else value
+
+
+def _complete(scenario: Scenario, frame: Frame) -> Frame:
+    read = dict.fromkeys(
+        (*(scenario.rule.columns if scenario.rule else ()), *scenario.query.columns)
+    )
+    kept, _ = without_missing(frame, list(read), scenario.query.missing)
+    if scenario.law == "records" and len(kept) != 1:
+        msg = f"law 'records' releases exactly one row, got {len(kept)}; choose one"
+        raise ReleaseError(msg)
+    return kept
+
+
+def _secret_of(scenario: Scenario, frame: Frame) -> str | None:
+    """The one secret that all rows share; worlds are not told by a column."""
+    if scenario.rule is None:
+        return None
+    found = sorted(set(scenario.rule.labels(frame).tolist()))
+    if len(found) != 1:
+        msg = (
+            f"law {scenario.law!r} releases the rows of one group, got rows of {len(found)} groups;"
+            " keep the rows of one of them"
+        )
+        raise ReleaseError(msg)
+    if found[0] not in scenario.secrets:
+        known = ", ".join(scenario.secrets)
+        msg = f"the rows have a secret that the scenario does not know; it knows {known}"
+        raise ReleaseError(msg)
+    if scenario.law == "bootstrap":
+        sizes = {prior.n_rows[found[0]] for prior in scenario.priors}
+        if len(frame) not in sizes:
+            msg = (
+                f"law 'bootstrap' resampled this group at its own size, but {len(frame)} rows were "
+                "given; release the whole group that the prior was made from, or one of its size"
+            )
+            raise ReleaseError(msg)
+    return str(found[0])
+
+
+def _is_support(scenario: Scenario, prior: Prior) -> bool:
+    """Whether the released value must be an atom of the prior's laws.
+
+    Point masses leave no other value; nor do the rows of a group that is the released data.
+    """
+    if scenario.law == "records":
+        return prior.source == "released_data"
+    laws = prior.laws.values()
+    return all(isinstance(law, EmpiricalLaw) and law.n_samples == 1 for law in laws)
+
+
+def _snapped(value: Floats, atoms: Floats, scenario: Scenario) -> Floats:
+    """The atom that the value is, up to the order in which rows were summed."""
+    apart = np.abs(atoms - value).max(axis=1)
+    nearest = int(apart.argmin())
+    size = max(1.0, float(np.abs(atoms[nearest]).max()))
+    if apart[nearest] > _ATOM_TOLERANCE * size:
+        msg = (
+            f"the rows do not fit law {scenario.law!r}: under the declared priors the query cannot "
+            "have the value it has on them. Release rows of the table that the scenario was made "
+            "from, or make the scenario from the table you release"
+        )
+        raise ReleaseError(msg)
+    return np.array(atoms[nearest])
+
+
+def _check_noise(certificate: Certificate, noise: Noise) -> None:
+    stated = certificate.statement["noise"]["generator"]
+    if noise.name != stated:
+        msg = (
+            f"the certificate states the generator {stated!r}, but noise is {noise.name!r}. "
+            "A seeded test generator must be named both when certifying and when releasing, and "
+            "stamps both as insecure"
+        )
+        raise ReleaseError(msg)
+
+
+def _check_certificate(scenario: Scenario, certificate: Certificate) -> None:
+    evidence = required_evidence(certificate)
+    if evidence.confidential["laws_digest"] != scenario.laws_digest():
+        msg = (
+            "the certificate was issued for other laws than this scenario has; certify this "
+            "scenario, or use the one that was certified"
+        )
+        raise ReleaseError(msg)
+    verification = verify(certificate)
+    if dict(certificate.statement["scenario"]) != scenario.description() or not verification.holds:
+        reason = verification.problems[0] if verification.problems else "its scenario differs"
+        msg = f"the certificate does not hold for this scenario: {reason}"
+        raise ReleaseError(msg)
+
+
+def _noisy(scenario: Scenario, certificate: Certificate, value: Floats, noise: Noise) -> Release:
+    """The query with noise; of `value` only grid points are used once noise is added."""
+    noise_std, query = certificate.noise_std, scenario.query
+    grid_values = np.zeros(query.dim, dtype=np.int64)
+    scaled = value
+    if noise_std:
+        integers = quantised(value, query.center, noise_std)
+        grid_values = np.array(integers, dtype=np.int64) + noise.draw(query.dim)
+        scaled = query.center + grid_values * (noise_std / SIGMA_INT)
+    return Release(
+        certificate=certificate.digest,
+        guarantee=str(certificate.guarantee),
+        names=query.names,
+        values=scaled * query.scales,
+        noise_stds=noise_std * query.scales,
+        grid_values=grid_values,
+        secure=certificate.is_secure,
+    )
+
+
+def _write(out: str | os.PathLike[str], released: Release, book: Ledger) -> None:
+    try:
+        write_new(out, pretty_json(released.to_json()))
+    except StorageError as error:
+        msg = (
+            f"{error}. The release is kept in the ledger {str(book.path)!r}; "
+            "write it to another place with release_again"
+        )
+        raise StorageError(msg) from error

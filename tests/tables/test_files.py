@@ -70,6 +70,12 @@ class TestWhole:
         path = write(tmp_path / "t.csv", b'a,b\n1,"x\ny"\n2,z\n')
         assert read_table(path)["b"].to_pylist() == ["x\ny", "z"]
 
+    def test_line_breaks_in_quotes_across_the_blocks_of_a_large_file(self, tmp_path):
+        path = write(tmp_path / "t.csv", b"a,b\n" + b'1,"x\n\ny\n\nz"\n' * 200_000)
+        table = read_table(path)
+        assert table.num_rows == 200_000
+        assert table["b"].unique().to_pylist() == ["x\n\ny\n\nz"]
+
     def test_agrees_with_pandas(self, tmp_path):
         rng = np.random.default_rng(3)
         frame = pd.DataFrame({"u": rng.normal(size=500), "n": rng.integers(0, 9, size=500)})
@@ -230,6 +236,7 @@ class TestBadFiles:
             (write(tmp_path / "8.csv", CSV.decode().encode("utf-16")), "UTF-8 text", "something"),
             (write(tmp_path / "9.csv", b"a,b\n1,\xe9t\xe9\n"), "UTF-8 text", "something"),
             (write(tmp_path / "10.csv", b"a,\xe9\n1,2\n"), "UTF-8 text", "something"),
+            (write(tmp_path / "11.csv", "a,b\n1,2\n".encode("utf-16-le")), "UTF-8 text", "some"),
         ]
         for path, wanted, found in lies:
             with pytest.raises(TableError) as caught:

@@ -103,6 +103,10 @@ class Certificate:
         """Write the statement to `path` and the evidence beside it, each whole or not at all."""
         if self.evidence is not None:
             write_whole(evidence_path(path), self.evidence.to_bytes())
+        self.save_statement(path)
+
+    def save_statement(self, path: str | os.PathLike[str]) -> None:
+        """Write the public part alone."""
         write_whole(path, pretty_json(self.to_json()))
 
     @classmethod

@@ -95,6 +95,21 @@ def spent(
     return attrs.evolve(unit, epsilon=found)
 
 
+def under_scenario(certificate: Certificate, scenario: Scenario) -> Certificate:
+    """The certificate's noise and profile with the evidence of another scenario, for `spent`.
+
+    The result is no certificate of that scenario: its statement is not the evidence's, and
+    `verify` refutes it.
+    """
+    profile = required_evidence(certificate).slices.profile
+    if scenario.dim != profile.dim:
+        msg = f"the other scenario has dimension {scenario.dim}, the certificate {profile.dim}"
+        raise ArgumentError(msg)
+    evidence = Evidence.of(scenario, profile)
+    statement = dict(certificate.statement) | {"evidence_digest": evidence.digest()}
+    return Certificate(statement=statement, evidence=evidence)
+
+
 def required_evidence(certificate: Certificate) -> Evidence:
     """The evidence, or an error that says how to get it; its digest must fit the statement."""
     if certificate.evidence is None:

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `pufferslice` command: its verbs, and how errors leave it."""
+
+import sys
+from collections.abc import Sequence
+
+import click
+import typer
+
+from pufferslice.cli import calibrate, demo, init, release, sign, spent, verify
+from pufferslice.errors import ArgumentError, PuffersliceError, ScenarioError, TableError
+
+REFUSED = 1
+WRONG_USE = 2
+INTERRUPTED = 130
+
+_WRONG_USE = (ArgumentError, ScenarioError, TableError)
+
+app = typer.Typer(
+    name="pufferslice",
+    help="Publish a statistic while a declared secret stays protected, with a certificate.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command(name="init")(init.init)
+app.command(name="demo")(demo.demo)
+app.command(name="calibrate")(calibrate.calibrate)
+app.command(name="spent")(spent.spent)
+app.command(name="release")(release.release)
+app.command(name="verify")(verify.verify)
+app.command(name="sign")(sign.sign)
+app.command(name="keygen")(sign.keygen)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit with its code."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code; errors go to standard error, in words."""
+    try:
+        code = app(args=list(arguments) if arguments is not None else None, standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return WRONG_USE
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        typer.echo("interrupted; nothing half-written is left behind", err=True)
+        return INTERRUPTED
+    except PuffersliceError as error:
+        typer.echo(f"error: {error}", err=True)
+        return WRONG_USE if isinstance(error, _WRONG_USE) else REFUSED
+    return code if isinstance(code, int) else 0

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flags as the document that scenario.toml would be, so that both take one road."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pufferslice.errors import ArgumentError
+
+_REQUIRED = ("secret", "law", "notion", "order", "epsilon", "directions", "seed")
+_COMPARISONS = {">=": "at_least", "<=": "at_most", "=": "equals", ">": "above", "<": "below"}
+
+
+def document_of(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections of a scenario file, from flags by their names."""
+    if not ({"data", "dataset"} & set(flags)):
+        msg = "give a scenario file, or --data FILE with --secret, --law and the other flags"
+        raise ArgumentError(msg)
+    absent = [f"--{name}" for name in _REQUIRED if name not in flags]
+    if absent:
+        msg = f"{', '.join(absent)} must be said: what is certified has no defaults"
+        raise ArgumentError(msg)
+    document: dict[str, Any] = {
+        "data": _data(flags),
+        "secret": _secret(flags),
+        "query": _query(flags),
+        "prior": {"source": flags["source"], "kind": "empirical"},
+        "profile": {"n_directions": flags["directions"], "seed": flags["seed"]},
+        "guarantee": {name: flags[name] for name in ("notion", "order", "epsilon")},
+    }
+    if "delta" in flags:
+        document["guarantee"]["deltas"] = flags["delta"]
+    if flags["law"] == "bootstrap":
+        document["bootstrap"] = {"n_replicates": flags["replicates"], "seed": flags["seed"]}
+    chosen = {name: flags[name] for name in ("rule", "envelope") if name in flags}
+    return document | ({"calibration": chosen} if chosen else {})
+
+
+def _data(flags: Mapping[str, Any]) -> dict[str, Any]:
+    data: dict[str, Any] = {"missing": flags["missing"]}
+    if "data" in flags:
+        data["path"] = str(Path(flags["data"]))
+    if "dataset" in flags:
+        data["dataset"] = flags["dataset"]
+    if "null_value" in flags:
+        data["null_values"] = flags["null_value"]
+    return data
+
+
+def _secret(flags: Mapping[str, Any]) -> dict[str, Any]:
+    if "quantiles" in flags:
+        return {"bins": {"column": flags["secret"], "quantiles": flags["quantiles"]}}
+    columns = _names(flags["secret"])
+    return {"column": columns[0]} if len(columns) == 1 else {"columns": columns}
+
+
+def _query(flags: Mapping[str, Any]) -> dict[str, Any]:
+    query: dict[str, Any] = {"law": flags["law"]}
+    if flags["law"] == "records" and "columns" not in flags:
+        msg = "law 'records' needs --columns, the numeric columns of one row"
+        raise ArgumentError(msg)
+    if flags["law"] != "records" and "columns" in flags:
+        msg = f"--columns is for law 'records'; for law {flags['law']!r} use --mean, --std, --rate"
+        raise ArgumentError(msg)
+    for name in ("columns", "mean", "std"):
+        if name in flags:
+            query[name] = _names(flags[name])
+    if "rate" in flags:
+        query["rate"] = [_condition(text) for text in flags["rate"]]
+    if "scales" in flags:
+        query["scales"] = _numbers(flags["scales"], "--scales")
+    if "low" in flags or "high" in flags:
+        ends = (flags.get("low", ""), flags.get("high", ""))
+        query["range"] = {
+            "low": _numbers(ends[0], "--low"),
+            "high": _numbers(ends[1], "--high"),
+        }
+    return query
+
+
+def _condition(text: str) -> dict[str, Any]:
+    """`income=>50K` is the column income with the value `>50K`; `gain>0` a comparison."""
+    marks = [(text.find(mark), -len(mark), mark) for mark in _COMPARISONS if mark in text[1:]]
+    if not marks:
+        msg = f"--rate must be column=value, column>number or the like, got {text!r}"
+        raise ArgumentError(msg)
+    where = min(marks)
+    column, mark = text[: where[0]].strip(), where[2]
+    value = text[where[0] + len(mark) :].strip()
+    if mark == "=":
+        return {"column": column, "equals": value}
+    return {"column": column, _COMPARISONS[mark]: _numbers(value, "--rate")[0]}
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _numbers(text: str, flag: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        msg = f"{flag} must be numbers separated by commas, got {text!r}"
+        raise ArgumentError(msg) from None

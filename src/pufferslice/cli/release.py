@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pufferslice release`: the query with noise, once."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pufferslice.cli.output import print_json
+from pufferslice.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from pufferslice.files import Request
+
+
+def release(
+    scenario: Annotated[Path, typer.Argument(help="The scenario.toml that was certified.")],
+    certificate: Annotated[Path, typer.Option(help="Its certificate, evidence beside it.")],
+    ledger: Annotated[Path, typer.Option(help="The scenario's ledger; made if absent.")],
+    out: Annotated[Path, typer.Option(help="The release file; must not exist.")],
+    group: Annotated[
+        str | None, typer.Option(help="Release the rows of the table with this secret.")
+    ] = None,
+    row: Annotated[
+        int | None, typer.Option(help="Release this row of the table, from 0 (law records).")
+    ] = None,
+    rows: Annotated[Path | None, typer.Option(help="Release the rows of this file.")] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Write the release that the ledger keeps once more.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Release the query on some rows, once, and record it in the ledger."""
+    from pufferslice.certificate import Certificate
+    from pufferslice.files import read_request
+    from pufferslice.releasing import release as release_rows
+    from pufferslice.releasing import release_again
+
+    held = Certificate.load(certificate)
+    if again:
+        released = release_again(held, ledger=ledger, out=out)
+    else:
+        request = read_request(scenario)
+        table = _chosen_rows(request, group=group, row=row, rows=rows)
+        released = release_rows(request.scenario, table, held, ledger=ledger, out=out)
+    if json:
+        print_json(released.to_json())
+        return
+    typer.echo(f"{released}\n\nWritten: {out}. Recorded in {ledger}.")
+
+
+def _chosen_rows(
+    request: "Request", *, group: str | None, row: int | None, rows: Path | None
+) -> object:
+    from pufferslice.tables import frame_of, read_table
+
+    if sum(choice is not None for choice in (group, row, rows)) != 1:
+        msg = "say which rows to release: exactly one of --group, --row, --rows"
+        raise ArgumentError(msg)
+    if rows is not None:
+        return read_table(rows, null_values=request.null_values)
+    rule = request.scenario.rule
+    if request.table is None or rule is None:
+        msg = "law 'worlds' has no table of its own to choose from; use --rows FILE"
+        raise ArgumentError(msg)
+    frame = frame_of(request.table)
+    if row is not None:
+        if not 0 <= row < len(frame):
+            msg = f"--row must be from 0 to {len(frame) - 1}, got {row}"
+            raise ArgumentError(msg)
+        return frame[[row]]
+    kept = request.complete_table()
+    where = [i for i, label in enumerate(rule.labels(kept)) if label == group]
+    if not where:
+        known = ", ".join(request.scenario.secrets)
+        msg = f"--group {group!r} has no rows; the secrets are {known}"
+        raise ArgumentError(msg)
+    return kept[where]

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pufferslice sign` and `pufferslice keygen`: Ed25519 signatures of certificates."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pufferslice.cli.output import print_json
+
+
+def sign(
+    certificate: Annotated[Path, typer.Argument(help="The certificate to sign, in place.")],
+    key: Annotated[Path, typer.Option(help="Your private key (PEM).")],
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Sign the whole statement of a certificate with Ed25519."""
+    from pufferslice.certificate import Certificate
+    from pufferslice.certificate import sign as signed_by
+    from pufferslice.storage import read_bytes
+
+    signed = signed_by(Certificate.load(certificate), read_bytes(key))
+    signed.save_statement(certificate)
+    if json:
+        print_json({"certificate": signed.digest, "signature": dict(signed.signature or {})})
+        return
+    typer.echo(
+        f"Signed {certificate}. Check it with: pufferslice verify {certificate} --key PUBLIC"
+    )
+
+
+def keygen(
+    folder: Annotated[Path, typer.Argument(help="Where private.pem and public.pem are written.")],
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Make a key pair for signing; keep private.pem to yourself."""
+    from pufferslice.certificate import new_key_pair
+    from pufferslice.storage import write_new
+
+    private, public = new_key_pair()
+    folder.mkdir(parents=True, exist_ok=True)
+    mask = os.umask(0o077)
+    try:
+        write_new(folder / "private.pem", private)
+    finally:
+        os.umask(mask)
+    write_new(folder / "public.pem", public)
+    if json:
+        print_json({"private": str(folder / "private.pem"), "public": str(folder / "public.pem")})
+        return
+    typer.echo(f"Written: {folder / 'private.pem'} (keep it secret) and {folder / 'public.pem'}")

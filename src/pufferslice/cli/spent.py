@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pufferslice spent`: what a noise costs, also at another order or under another notion."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pufferslice.cli.output import print_json
+
+
+def spent(
+    certificate: Annotated[Path, typer.Argument(help="A certificate with its evidence beside it.")],
+    noise_std: Annotated[
+        float | None, typer.Option(help="In scaled coordinates; as certified if left out.")
+    ] = None,
+    order: Annotated[float | None, typer.Option(help="As certified if left out.")] = None,
+    notion: Annotated[str | None, typer.Option(help="As certified if left out.")] = None,
+    scenario: Annotated[
+        Path | None, typer.Option(help="Ask under the priors of another scenario.toml.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """What a noise costs: the way back from noise to epsilon. Issues no certificate."""
+    from pufferslice.certificate import Certificate
+    from pufferslice.certificate import spent as spent_by
+
+    held = Certificate.load(certificate)
+    if scenario is not None:
+        from pufferslice.certificate.issuing import under_scenario
+        from pufferslice.files import read_request
+
+        held = under_scenario(held, read_request(scenario).scenario)
+    word = None if notion is None else notion.replace("-", "_")
+    found = spent_by(held, noise_std=noise_std, order=order, notion=word)
+    std = held.noise_std if noise_std is None else noise_std
+    if json:
+        claim = {"notion": found.notion, "order": found.order, "epsilon": found.epsilon}
+        print_json({"noise_std": std, **claim, **held.statement["method"]})
+        return
+    typer.echo(f"Noise {std:.6g} (scaled coordinates) costs {found.epsilon:.6g}: {found}")

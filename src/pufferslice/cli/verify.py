@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pufferslice verify`: recompute the claim from the evidence."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pufferslice.cli.output import print_json
+
+
+def verify(
+    certificate: Annotated[Path, typer.Argument(help="A certificate, evidence beside it.")],
+    key: Annotated[
+        Path | None, typer.Option(help="A public key (PEM) that must have signed it.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> int:
+    """Recompute the claim from the evidence; exits 1 if anything does not hold."""
+    from pufferslice.certificate import Certificate
+    from pufferslice.certificate import verify as recompute
+    from pufferslice.storage import read_bytes
+
+    held = Certificate.load(certificate)
+    found = recompute(held, public_key=None if key is None else read_bytes(key))
+    if json:
+        print_json(
+            {
+                "holds": found.holds,
+                "signed": found.signed,
+                "problems": list(found.problems),
+                "unchecked": list(found.unchecked),
+                "certificate": held.digest,
+            }
+        )
+    else:
+        typer.echo(str(found))
+    return 0 if found.holds else 1

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures from plain values: nothing is computed here, and no state of pyplot is touched.
+
+Colours tell the notion (blue average, orange joint; both are told apart by colour-blind readers
+and in grey), line and marker tell the rule.
+"""
+
+import io
+import math
+from collections.abc import Sequence
+from typing import Final, Literal, final
+
+import attrs
+import numpy as np
+
+from pufferslice.arrays import Floats, locked, same
+from pufferslice.calibration import Rule
+from pufferslice.errors import MissingExtraError
+
+try:
+    from matplotlib.axes import Axes
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.projections.polar import PolarAxes
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+except ModuleNotFoundError as error:
+    msg = "pictures need matplotlib; install it with: pip install 'pufferslice[report]'"
+    raise MissingExtraError(msg) from error
+
+_COLOURS: Final = {"average": "#0072B2", "joint": "#D55E00", "reference": "#555555"}
+_PAIR: Final = "#009E73"
+_QUIET: Final = "#BBBBBB"
+_FILL: Final = "#E6E6E6"
+_DOTS_PER_INCH: Final = 150
+_TITLE, _LABEL, _TICK = 13, 12, 11
+_QUARTERS: Final = (0, math.pi / 2, math.pi, 3 * math.pi / 2)
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Level:
+    """A horizontal line, or a ring, at one value."""
+
+    kind: Literal["average", "joint", "reference"]
+    label: str
+    value: float
+
+
+@final
+@attrs.frozen(kw_only=True)
+class NoiseCurve:
+    """What one rule asks for, for one notion, against epsilon."""
+
+    notion: Literal["average", "joint"]
+    rule: Rule
+    epsilons: Floats = attrs.field(converter=locked, eq=same)
+    noise_stds: Floats = attrs.field(converter=locked, eq=same)
+    """Noise standard deviation, in scaled units."""
+    squared_errors: Floats = attrs.field(converter=locked, eq=same)
+    """Expected squared error of one coordinate of a release, in scaled units squared."""
+
+
+@final
+@attrs.frozen(kw_only=True)
+class PlaneCosts:
+    """What every pair costs along the directions of one plane, all the way round."""
+
+    coordinates: tuple[str, str]
+    """The two coordinates of the query that span the plane."""
+    angles: Floats = attrs.field(converter=locked, eq=same)
+    """Radians from the first coordinate towards the second, shape (n_angles,)."""
+    pairs: tuple[str, ...]
+    costs: Floats = attrs.field(converter=locked, eq=same)
+    """Shape (n_pairs, n_angles)."""
+    highlighted: int
+    """Position of the pair that is drawn in colour."""
+    rings: tuple[Level, ...]
+
+
+def noise_figure(curves: Sequence[NoiseCurve], *, order: float, reference: Level) -> Figure:
+    """Noise and expected squared error against epsilon, both axes logarithmic, side by side.
+
+    `reference` is a line in the panel of errors.
+    """
+    figure = _new_figure(11, 5.4)
+    noise, error = figure.subplots(1, 2)
+    for curve in curves:
+        _draw_curve(noise, curve, curve.noise_stds)
+        _draw_curve(error, curve, curve.squared_errors)
+    _draw_line(error, reference, style=":")
+    for axes, title, label in (
+        (noise, "Noise", "noise standard deviation (scaled units)"),
+        (error, "Error", "expected squared error per statistic (scaled units²)"),
+    ):
+        axes.set_title(title, fontsize=_TITLE, loc="left")
+        axes.set_ylabel(label, fontsize=_LABEL)
+        axes.set_xlabel(f"ε of the claim, at order {order:g} (nats)", fontsize=_LABEL)
+        _make_logarithmic(axes, curves[0].epsilons)
+    handles, labels = error.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=_TICK)
+    return figure
+
+
+def slices_figure(sensitivities: Floats, levels: Sequence[Level]) -> Figure:
+    """The sensitivity of every slice, in the given (ascending) order, with levels across."""
+    figure = _new_figure(9, 5.4)
+    axes = figure.subplots()
+    ranks = np.arange(1, len(sensitivities) + 1)
+    axes.fill_between(ranks, sensitivities, color=_FILL, linewidth=0)
+    axes.plot(
+        ranks, sensitivities, ".", color=_COLOURS["reference"], markersize=5, label="one slice each"
+    )
+    for level in levels:
+        _draw_line(axes, level, style="-")
+    axes.set_title("Slice profile", fontsize=_TITLE, loc="left")
+    axes.set_xlabel("slices, from least to most sensitive (rank)", fontsize=_LABEL)
+    axes.set_ylabel("sensitivity: worst gap of all pairs (scaled units)", fontsize=_LABEL)
+    axes.set_xlim(0, len(sensitivities) + 1)
+    axes.set_ylim(bottom=0)
+    _make_quiet(axes)
+    figure.legend(loc="outside lower center", ncols=3, fontsize=_TICK)
+    return figure
+
+
+def plane_figure(plane: PlaneCosts, *, order: float, noise_std: float) -> Figure:
+    """What each pair costs along the directions of a plane, with rings; as the paper's Figure 1.
+
+    `order` and `noise_std` are those of the costs; they are only written down.
+    """
+    figure = _new_figure(7.4, 8.0)
+    axes = figure.add_subplot(projection="polar")
+    for pair, costs in enumerate(plane.costs):
+        if pair != plane.highlighted:
+            _draw_polygon(axes, plane.angles, costs, color=_QUIET, label="_")
+    shown = plane.costs[plane.highlighted]
+    name = plane.pairs[plane.highlighted]
+    _draw_polygon(axes, plane.angles, shown, color=_PAIR, label=f"{name} (costs most)")
+    axes.plot([], [], color=_QUIET, linewidth=1, label=f"the other {len(plane.pairs) - 1} pairs")
+    around = np.linspace(0, 2 * math.pi, 361)
+    for ring in plane.rings:
+        style = _COLOURS[ring.kind], "--" if ring.kind == "average" else "-"
+        radii = np.full_like(around, ring.value)
+        axes.plot(around, radii, color=style[0], linestyle=style[1], linewidth=2, label=ring.label)
+    _label_plane(axes, plane)
+    axes.set_title(
+        f"Cost along each direction of one plane\nRényi bound of order {order:g} (nats), "
+        f"noise standard deviation {noise_std:.3g}",
+        fontsize=_TITLE,
+        pad=18,
+    )
+    figure.legend(loc="outside lower center", ncols=2, fontsize=_TICK)
+    return figure
+
+
+def png_of(figure: Figure) -> bytes:
+    """The picture as a PNG file."""
+    file = io.BytesIO()
+    FigureCanvasAgg(figure).print_png(file, metadata={"Software": None})
+    return file.getvalue()
+
+
+def _new_figure(width: float, height: float) -> Figure:
+    return Figure(
+        figsize=(width, height), dpi=_DOTS_PER_INCH, facecolor="white", layout="constrained"
+    )
+
+
+def _draw_curve(axes: Axes, curve: NoiseCurve, values: Floats) -> None:
+    tight = curve.rule == "tight"
+    colour = _COLOURS[curve.notion]
+    axes.plot(
+        curve.epsilons,
+        values,
+        color=colour,
+        linestyle="-" if tight else "--",
+        marker="o" if curve.notion == "average" else "s",
+        markerfacecolor=colour if tight else "white",
+        linewidth=2,
+        label=f"{curve.notion}, {curve.rule.replace('_', ' ')}",
+    )
+
+
+def _draw_line(axes: Axes, level: Level, *, style: str) -> None:
+    axes.axhline(
+        level.value, color=_COLOURS[level.kind], linestyle=style, linewidth=2, label=level.label
+    )
+
+
+def _draw_polygon(axes: Axes, angles: Floats, radii: Floats, *, color: str, label: str) -> None:
+    """A closed line through the points; in colour it is filled."""
+    closed = np.append(angles, angles[0]), np.append(radii, radii[0])
+    wide = color != _QUIET
+    axes.plot(*closed, color=color, linewidth=2.5 if wide else 1, label=label)
+    if wide:
+        axes.fill(*closed, color=color, alpha=0.15, linewidth=0)
+
+
+def _label_plane(axes: PolarAxes, plane: PlaneCosts) -> None:
+    first, second = plane.coordinates
+    axes.set_xticks(_QUARTERS, [f"+ {first}", f"+ {second}", f"− {first}", f"− {second}"])
+    for label, angle in zip(axes.get_xticklabels(), _QUARTERS, strict=True):
+        label.set_rotation(90 if angle in (0, math.pi) else 0)
+    axes.tick_params(labelsize=_TICK)
+    axes.grid(color="#DDDDDD")
+    axes.set_ylim(bottom=0)
+    axes.set_rlabel_position(20)
+
+
+def _make_logarithmic(axes: Axes, epsilons: Floats) -> None:
+    """Both axes logarithmic, with plain numbers at the ticks."""
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.xaxis.set_major_locator(FixedLocator(epsilons.tolist()))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    _make_quiet(axes)
+
+
+def _make_quiet(axes: Axes) -> None:
+    axes.set_facecolor("white")
+    axes.grid(color="#E5E5E5")
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=_TICK)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests compare with: exact fractions, 40-digit arithmetic, brute force; and strategies.
+
+Nothing here calls a formula of the library. A law of a gap is a list of (gap, mass) fractions.
+"""
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+from hypothesis import strategies as st
+from mpmath import mp
+
+from pufferslice.gaps import LawPair
+from pufferslice.laws import EmpiricalLaw
+from pufferslice.slicing import FiniteProfile
+
+HP = mp.clone()
+HP.dps = 40
+
+GRID = Fraction(1, 2**44)
+
+
+def exact(number):
+    """A float or a fraction as a 40-digit number, without rounding through decimals."""
+    ratio = Fraction(number)
+    return HP.mpf(ratio.numerator) / ratio.denominator
+
+
+# Laws on a line, by fractions.
+
+
+def atoms(law, direction):
+    """The law along a direction: (value, probability), nothing rounded."""
+    along = [Fraction(float(u)) for u in direction]
+    total = sum(int(count) for count in law.counts)
+    return [
+        (sum(u * Fraction(float(x)) for u, x in zip(along, row, strict=True)), Fraction(int(n), total))
+        for row, n in zip(law.outputs, law.counts, strict=True)
+    ]
+
+
+def quantile(law, t):
+    """F^-1(t): the smallest value with F(value) >= t."""
+    reached = Fraction(0)
+    for value, mass in sorted(law):
+        reached += mass
+        if reached >= t:
+            return value
+    raise AssertionError("t is above 1")
+
+
+def gap_law(first, second):
+    """The law of |F^-1(t) - G^-1(t)| under uniform t, from the definition."""
+    breaks = sorted({Fraction(0), *cumulative(first), *cumulative(second)})
+    gaps = {}
+    for low, high in itertools.pairwise(breaks):
+        t = (low + high) / 2
+        gap = abs(quantile(first, t) - quantile(second, t))
+        gaps[gap] = gaps.get(gap, Fraction(0)) + high - low
+    return sorted(gaps.items(), reverse=True)
+
+
+def cumulative(law):
+    return list(itertools.accumulate(mass for _, mass in sorted(law)))
+
+
+def true_gap_laws(laws, pairs, directions):
+    """[instance][slice] -> law of the gap."""
+    lines = [[atoms(law, u) for u in directions] for law in laws]
+    return [
+        [gap_law(lines[a][k], lines[b][k]) for k in range(len(directions))] for a, b in pairs
+    ]
+
+
+def tabulated(tables, instance, position):
+    """One row of gap tables as a law of fractions."""
+    row = position * tables.n_instances + instance
+    span = slice(int(tables.starts[row]), int(tables.starts[row + 1]))
+    total = int(tables.totals[instance])
+    gaps, counts = tables.gaps[span], tables.counts[span]
+    return [(Fraction(float(g)), Fraction(int(n), total)) for g, n in zip(gaps, counts, strict=True)]
+
+
+def mass_from(law, level):
+    """Mass at or above a level."""
+    return sum((mass for gap, mass in law if gap >= level), Fraction(0))
+
+
+def dominates(upper, lower):
+    """Whether, rank by rank, the upper law is at least the lower one."""
+    return all(mass_from(upper, gap) >= mass_from(lower, gap) for gap, _ in lower)
+
+
+def stretched(law, factor, least):
+    """Every positive gap times a factor, and at least `least`, capped at the worst; 0 stays 0."""
+    worst = max(gap for gap, _ in law)
+    return [(min(max(gap * factor, least), worst) if gap else gap, mass) for gap, mass in law]
+
+
+# Costs, by 40-digit arithmetic.
+
+
+def envelope(kind, order, gaps, noise_std, margin=0):
+    """Bound along one slice from the law of its gap; `margin` is added to every gap."""
+    a, s = exact(order), exact(noise_std)
+    if kind == "worst_gap":
+        return a * (exact(max(g for g, _ in gaps)) + margin) ** 2 / (2 * s**2)
+    moment = HP.fsum(
+        exact(mass) * HP.exp(a * (a - 1) * (exact(gap) + margin) ** 2 / (2 * s**2))
+        for gap, mass in gaps
+    )
+    return HP.log(moment) / (a - 1)
+
+
+def aggregated(notion, order, costs, weights):
+    a, weights = exact(order), [exact(float(w)) for w in weights]
+    if notion == "average":
+        return HP.fsum(w * c for w, c in zip(weights, costs, strict=True))
+    moment = HP.fsum(w * HP.exp((a - 1) * c) for w, c in zip(weights, costs, strict=True))
+    return HP.log(moment) / (a - 1)
+
+
+def grid_margin(dim, noise_std):
+    return HP.sqrt(dim) * exact(GRID) * exact(noise_std)
+
+
+def tight_cost(claim, gap_laws, profile, noise_std, kind):
+    """Aggregate the envelopes of each instance, then take the maximum over instances."""
+    margin = grid_margin(profile.dim, noise_std)
+    return max(
+        aggregated(
+            claim.notion,
+            claim.order,
+            [envelope(kind, claim.order, gaps, noise_std, margin) for gaps in instance],
+            profile.weights,
+        )
+        for instance in gap_laws
+    )
+
+
+def closed_form_cost(claim, gap_laws, profile, noise_std):
+    """The paper's theorems: the maximum over instances is taken slice by slice."""
+    margin = grid_margin(profile.dim, noise_std)
+    worst = [
+        max(exact(max(g for g, _ in instance[k])) for instance in gap_laws) + margin
+        for k in range(len(profile.weights))
+    ]
+    weights = [exact(float(w)) for w in profile.weights]
+    squares = (
+        HP.fsum(w * d**2 for w, d in zip(weights, worst, strict=True))
+        if claim.notion == "average"
+        else max(d**2 for d, w in zip(worst, weights, strict=True) if w > 0)
+    )
+    return exact(claim.order) * squares / (2 * exact(noise_std) ** 2)
+
+
+def gaussian_divergence(order, first, second):
+    """Between N(m1, v1) and N(m2, v2), given as (mean, variance), from the log of the integral."""
+    a = HP.mpf(order)
+    (m1, v1), (m2, v2) = ([HP.mpf(x) for x in law] for law in (first, second))
+    precision = a / v1 + (1 - a) / v2
+    if precision <= 0:
+        return HP.inf
+    centre = (a * m1 / v1 + (1 - a) * m2 / v2) / precision
+    exponent = precision * centre**2 - a * m1**2 / v1 - (1 - a) * m2**2 / v2
+    scale = -a * HP.log(v1) - (1 - a) * HP.log(v2) - HP.log(precision)
+    return (exponent + scale) / (2 * (a - 1))
+
+
+# Densities on a grid: slow, plain, and independent of every bound.
+
+
+def mixture(points, samples):
+    """Density of the mixture of N(sample, I), equal weights; points (..., dim)."""
+    dim = samples.shape[1]
+    squares = ((points[..., None, :] - samples) ** 2).sum(axis=-1)
+    return np.exp(-squares / 2).mean(axis=-1) / (2 * np.pi) ** (dim / 2)
+
+
+def divergence_on_grid(order, first, second, noise_std):
+    """Rényi divergence of two noisy samples in one or two dimensions, trapezoid rule."""
+    first, second = first / noise_std, second / noise_std
+    both = np.vstack([first, second])
+    reach = order * (both.max() - both.min()) + 12
+    axis = np.arange(both.min() - reach, both.max() + reach, 0.2)
+    points = np.stack(np.meshgrid(*[axis] * first.shape[1], indexing="ij"), axis=-1)
+    p, q = mixture(points, first), mixture(points, second)
+    inside = (p > 0) & (q > 0)
+    integrand = np.exp(order * np.log(p[inside]) + (1 - order) * np.log(q[inside]))
+    return float(np.log(integrand.sum() * 0.2 ** first.shape[1]) / (order - 1))
+
+
+def hockey_stick_on_grid(first, second, noise_std, epsilon):
+    """max over both orders of the pair of the integral of (p - e^epsilon q)_+, on the line."""
+    first, second = np.sort(first) / noise_std, np.sort(second) / noise_std
+    low, high = min(first[0], second[0]) - 10, max(first[-1], second[-1]) + 10
+    axis = np.linspace(low, high, 20_001)[:, None]
+    p, q = mixture(axis, first[:, None]), mixture(axis, second[:, None])
+    step = (high - low) / 20_000
+    return max(
+        float(np.maximum(a - np.exp(epsilon) * b, 0).sum() * step) for a, b in ((p, q), (q, p))
+    )
+
+
+# Strategies. Values are dyadic, so that projections on axes are exact and ties are common.
+
+
+def values():
+    return st.integers(-12, 12).map(lambda k: k / 4)
+
+
+@st.composite
+def empirical_laws(draw, dim):
+    """Few atoms, often tied, with or without multiplicities."""
+    n = draw(st.integers(1, 5))
+    row = st.lists(values(), min_size=dim, max_size=dim)
+    outputs = draw(st.lists(row, min_size=n, max_size=n))
+    counts = draw(st.one_of(st.just([1] * n), st.lists(st.integers(1, 4), min_size=n, max_size=n)))
+    return EmpiricalLaw(outputs=outputs, counts=counts)
+
+
+@st.composite
+def profiles(draw, dim):
+    """Axes or random directions, with weights that are not all equal."""
+    seed, n = draw(st.integers(0, 2**16)), draw(st.integers(1, 4))
+    base = draw(
+        st.sampled_from(
+            [FiniteProfile.axes(dim=dim), FiniteProfile.uniform(dim=dim, n_directions=n, seed=seed)]
+        )
+    )
+    parts = np.array(
+        draw(
+            st.lists(
+                st.integers(1, 5), min_size=base.n_directions, max_size=base.n_directions
+            )
+        )
+    )
+    return FiniteProfile(directions=base.directions, weights=parts / parts.sum())
+
+
+@st.composite
+def worlds(draw, n_laws=3):
+    """(laws, pairs, profile): at least one pair of laws differs along some slice."""
+    dim = draw(st.integers(1, 3))
+    laws = [draw(empirical_laws(dim)) for _ in range(n_laws)]
+    shifted = draw(st.integers(1, 8)) / 4
+    laws[0] = EmpiricalLaw(outputs=laws[1].outputs + shifted, counts=laws[1].counts)
+    pairs = [LawPair(a, b) for a, b in itertools.combinations(range(n_laws), 2)]
+    return laws, pairs, draw(profiles(dim))
+
+
+def orders():
+    return st.one_of(st.sampled_from([1.5, 2.0, 4.0, 16.0]), st.floats(1.05, 32))
+
+
+def epsilons():
+    return st.floats(-4, 3).map(lambda x: 2.0**x)
+
+
+def notions():
+    return st.sampled_from(["average", "joint"])
+
+
+def random_samples(rng, dim, n_max=6, spread=1.0):
+    """Two samples of unequal size, for the tests that integrate densities."""
+    n, m = rng.integers(2, n_max, size=2)
+    return rng.normal(scale=spread, size=(n, dim)), rng.normal(0.5, spread, size=(m, dim))

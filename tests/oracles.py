@@ -27,15 +27,15 @@ def exact(number):
     return HP.mpf(ratio.numerator) / ratio.denominator
 
 
-# Laws on a line, by fractions.
-
-
 def atoms(law, direction):
     """The law along a direction: (value, probability), nothing rounded."""
     along = [Fraction(float(u)) for u in direction]
     total = sum(int(count) for count in law.counts)
     return [
-        (sum(u * Fraction(float(x)) for u, x in zip(along, row, strict=True)), Fraction(int(n), total))
+        (
+            sum(u * Fraction(float(x)) for u, x in zip(along, row, strict=True)),
+            Fraction(int(n), total),
+        )
         for row, n in zip(law.outputs, law.counts, strict=True)
     ]
 
@@ -47,7 +47,7 @@ def quantile(law, t):
         reached += mass
         if reached >= t:
             return value
-    raise AssertionError("t is above 1")
+    raise AssertionError
 
 
 def gap_law(first, second):
@@ -68,9 +68,7 @@ def cumulative(law):
 def true_gap_laws(laws, pairs, directions):
     """[instance][slice] -> law of the gap."""
     lines = [[atoms(law, u) for u in directions] for law in laws]
-    return [
-        [gap_law(lines[a][k], lines[b][k]) for k in range(len(directions))] for a, b in pairs
-    ]
+    return [[gap_law(lines[a][k], lines[b][k]) for k in range(len(directions))] for a, b in pairs]
 
 
 def tabulated(tables, instance, position):
@@ -79,26 +77,30 @@ def tabulated(tables, instance, position):
     span = slice(int(tables.starts[row]), int(tables.starts[row + 1]))
     total = int(tables.totals[instance])
     gaps, counts = tables.gaps[span], tables.counts[span]
-    return [(Fraction(float(g)), Fraction(int(n), total)) for g, n in zip(gaps, counts, strict=True)]
-
-
-def mass_from(law, level):
-    """Mass at or above a level."""
-    return sum((mass for gap, mass in law if gap >= level), Fraction(0))
+    return [
+        (Fraction(float(g)), Fraction(int(n), total)) for g, n in zip(gaps, counts, strict=True)
+    ]
 
 
 def dominates(upper, lower):
     """Whether, rank by rank, the upper law is at least the lower one."""
-    return all(mass_from(upper, gap) >= mass_from(lower, gap) for gap, _ in lower)
+    upper, lower = sorted(upper, reverse=True), sorted(lower, reverse=True)
+    above, below, position = Fraction(0), Fraction(0), 0
+    for i, (gap, mass) in enumerate(lower):
+        below += mass
+        while position < len(upper) and upper[position][0] >= gap:
+            above += upper[position][1]
+            position += 1
+        is_last = i + 1 == len(lower) or lower[i + 1][0] < gap
+        if is_last and above < below:
+            return False
+    return True
 
 
 def stretched(law, factor, least):
-    """Every positive gap times a factor, and at least `least`, capped at the worst; 0 stays 0."""
+    """Every positive gap raised to `least`, times a factor, capped at the worst; 0 stays 0."""
     worst = max(gap for gap, _ in law)
-    return [(min(max(gap * factor, least), worst) if gap else gap, mass) for gap, mass in law]
-
-
-# Costs, by 40-digit arithmetic.
+    return [(min(max(gap, least) * factor, worst) if gap else gap, mass) for gap, mass in law]
 
 
 def envelope(kind, order, gaps, noise_std, margin=0):
@@ -168,9 +170,6 @@ def gaussian_divergence(order, first, second):
     return (exponent + scale) / (2 * (a - 1))
 
 
-# Densities on a grid: slow, plain, and independent of every bound.
-
-
 def mixture(points, samples):
     """Density of the mixture of N(sample, I), equal weights; points (..., dim)."""
     dim = samples.shape[1]
@@ -203,9 +202,6 @@ def hockey_stick_on_grid(first, second, noise_std, epsilon):
     )
 
 
-# Strategies. Values are dyadic, so that projections on axes are exact and ties are common.
-
-
 def values():
     return st.integers(-12, 12).map(lambda k: k / 4)
 
@@ -230,11 +226,7 @@ def profiles(draw, dim):
         )
     )
     parts = np.array(
-        draw(
-            st.lists(
-                st.integers(1, 5), min_size=base.n_directions, max_size=base.n_directions
-            )
-        )
+        draw(st.lists(st.integers(1, 5), min_size=base.n_directions, max_size=base.n_directions))
     )
     return FiniteProfile(directions=base.directions, weights=parts / parts.sum())
 

@@ -139,8 +139,6 @@ def equal_laws(first: EmpiricalLaw, second: EmpiricalLaw) -> bool:
     >>> equal_laws(a, EmpiricalLaw.uniform([[1.0], [1.0], [0.0], [0.0]]))
     True
     """
-    if not _same_edges(first.outputs, second.outputs):
-        return False
     atoms_1, counts_1 = _merged(first)
     atoms_2, counts_2 = _merged(second)
     if not np.array_equal(atoms_1, atoms_2):
@@ -149,12 +147,6 @@ def equal_laws(first: EmpiricalLaw, second: EmpiricalLaw) -> bool:
         int(a) * second.total == int(b) * first.total
         for a, b in zip(counts_1, counts_2, strict=True)
     )
-
-
-def _same_edges(first: Floats, second: Floats) -> bool:
-    """Whether the bounding boxes agree: cheap, and false for almost all laws that differ."""
-    same_low = np.array_equal(first.min(axis=0), second.min(axis=0))
-    return same_low and np.array_equal(first.max(axis=0), second.max(axis=0))
 
 
 def _merged(law: EmpiricalLaw) -> tuple[Floats, Integers]:

@@ -76,15 +76,15 @@ def gaussian_envelope(order: float, shift: Floats, noise_std: float) -> Floats:
 
 @kernel
 def log_moments(
-    starts: Integers, gaps: Floats, masses: Floats, rate: float, margin: float
+    starts: Integers, gaps: Floats, weights: Floats | Integers, rate: float, margin: float
 ) -> Floats:
-    """Per row, ln of the mean of exp(rate * (gap + margin)^2); a row's largest gap comes first."""
+    """Per row, ln of the sum of weight * exp(rate * (gap + margin)^2); largest gaps come first."""
     result = np.empty(len(starts) - 1)
     for row in range(len(starts) - 1):
         top = (gaps[starts[row]] + margin) ** 2
         total = 0.0
         for entry in range(starts[row], starts[row + 1]):
-            total += masses[entry] * math.exp(rate * ((gaps[entry] + margin) ** 2 - top))
+            total += weights[entry] * math.exp(rate * ((gaps[entry] + margin) ** 2 - top))
         result[row] = rate * top + math.log(total)
     return result
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `pufferslice` command: its verbs, and how errors leave it."""
 
+import errno
 import sys
 from collections.abc import Sequence
 
@@ -8,7 +9,13 @@ import click
 import typer
 
 from pufferslice.cli import calibrate, demo, init, release, sign, spent, verify
-from pufferslice.errors import ArgumentError, PuffersliceError, ScenarioError, TableError
+from pufferslice.errors import (
+    ArgumentError,
+    PuffersliceError,
+    ScenarioError,
+    StorageError,
+    TableError,
+)
 
 REFUSED = 1
 WRONG_USE = 2
@@ -48,6 +55,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except (click.exceptions.Abort, KeyboardInterrupt):
         typer.echo("interrupted; nothing half-written is left behind", err=True)
         return INTERRUPTED
+    except StorageError as error:
+        typer.echo(f"error: {error.strerror or error}", err=True)
+        return WRONG_USE if error.errno == errno.ENOENT else REFUSED
     except PuffersliceError as error:
         typer.echo(f"error: {error}", err=True)
         return WRONG_USE if isinstance(error, _WRONG_USE) else REFUSED

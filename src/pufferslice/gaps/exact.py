@@ -2,17 +2,25 @@
 """Exact gap tables of empirical laws: every law is sorted once along every direction."""
 
 import math
+import threading
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from pufferslice.arrays import Floats, Integers
-from pufferslice.compiled import kernel
+from pufferslice.gaps.kernels import (
+    merge,
+    merge_rows,
+    project,
+    row_distances,
+    tabulate,
+    tabulate_difference,
+)
 from pufferslice.gaps.tables import GapTables
 from pufferslice.laws import EmpiricalLaw, equal_laws
 from pufferslice.parallel import Progress, in_threads, silent
-from pufferslice.slicing import project
 
 DIRECTIONS_PER_BLOCK: Final = 8
 """Rows sorted together; blocks of 8 to 16 were the fastest, and they bound the memory."""
@@ -27,10 +35,7 @@ _MOST_ENTRIES: Final = 2**24
 _OCTAVES_SEEN: Final = 7
 _MANTISSA: Final = 52
 _UNIT_ROUNDOFF: Final = 2.0**-53
-_RUN: Final = 8
 _RANKS_PER_BLOCK: Final = 4096
-_UNIT_MASSES: Final[Integers] = np.empty(0, dtype=np.int64)
-"""Stands for a mass of 1 at every gap."""
 
 
 class LawPair(NamedTuple):
@@ -56,13 +61,18 @@ def gap_tables(
     largest = max(float(np.sqrt((law.outputs**2).sum(axis=1).max())) for law in laws)
     extras = _projection_error(directions, largest)
     all_scales = [_scales(laws[pair.first], laws[pair.second]) for pair in pairs]
+    columns = [np.ascontiguousarray(law.outputs.T) for law in laws]
+    scratches = _PerThread(laws, digits)
 
     def block(start: int) -> list[tuple[Floats, Integers]]:
         rows = slice(start, start + DIRECTIONS_PER_BLOCK)
-        sides = [_sorted_side(law, directions[rows]) for law in laws]
-        scratch = _Scratch.of(laws, digits)
+        scratch = scratches.mine()
+        sides = [
+            _sorted_side(law, directions[rows], columns[i], scratch.values[i])
+            for i, law in enumerate(laws)
+        ]
         return [
-            scratch.tabulated(*_gaps((sides[first], sides[second]), scales, row, extra, scratch))
+            _slice_table((sides[first], sides[second]), scales, row, extra, scratch)
             for row, extra in enumerate(extras[rows])
             for (first, second), scales in zip(pairs, all_scales, strict=True)
         ]
@@ -78,15 +88,16 @@ def matching_tables(
 
     Each of them is a coupling in all dimensions, so each bounds the unsliced cost.
     """
-    digits = _digits(len(pairs) * len(directions), laws)
+    scratches = _PerThread(laws, _digits(len(pairs) * len(directions), laws))
 
     def matching(row: int) -> list[tuple[Floats, Integers]]:
         projected = (law.outputs @ directions[row] for law in laws)
         orders = [np.argsort(values, kind="stable") for values in projected]
-        scratch = _Scratch.of(laws, digits)
+        scratch = scratches.mine()
         if len({(law.is_uniform, law.total) for law in laws}) == 1 and laws[0].is_uniform:
             matched = _rank_distances(laws, pairs, orders)
-            return [scratch.tabulated(distances, _UNIT_MASSES) for distances in matched]
+            ones = np.ones(laws[0].n_samples, dtype=np.int64)
+            return [scratch.tabulated(distances, ones) for distances in matched]
         return [scratch.tabulated(*_distances(laws, pair, orders, scratch)) for pair in pairs]
 
     return _assembled(in_threads(matching, range(len(directions))), laws, pairs)
@@ -104,8 +115,9 @@ class _Side(NamedTuple):
 
 
 class _Scratch(NamedTuple):
-    """Buffers of one thread, sized once for the largest pair."""
+    """Buffers of one thread; fresh memory for every block would cost more than the sorting."""
 
+    values: list[Floats]
     gaps: Floats
     masses: Integers
     histogram: Integers
@@ -115,18 +127,39 @@ class _Scratch(NamedTuple):
     def of(cls, laws: Sequence[EmpiricalLaw], digits: int) -> "_Scratch":
         longest = 2 * max(law.n_samples for law in laws)
         return cls(
+            values=[np.empty((DIRECTIONS_PER_BLOCK, law.n_samples)) for law in laws],
             gaps=np.empty(longest),
             masses=np.empty(longest, dtype=np.int64),
             histogram=np.zeros(OCTAVES * 2**digits + 2, dtype=np.int64),
             digits=digits,
         )
 
+    @property
+    def drop(self) -> int:
+        """Low bits of a float that rounding up takes away."""
+        return _MANTISSA - self.digits
+
     def tabulated(self, gaps: Floats, masses: Integers) -> tuple[Floats, Integers]:
-        return _tabulate(gaps, masses, _MANTISSA - self.digits, self.histogram)
+        return tabulate(gaps, masses, self.drop, self.histogram)
 
 
-def _sorted_side(law: EmpiricalLaw, directions: Floats) -> _Side:
-    values = project(directions, law.outputs)
+class _PerThread:
+    """One `_Scratch` for each thread that asks."""
+
+    def __init__(self, laws: Sequence[EmpiricalLaw], digits: int) -> None:
+        self._said = laws, digits
+        self._local = threading.local()
+
+    def mine(self) -> _Scratch:
+        if not hasattr(self._local, "scratch"):
+            self._local.scratch = _Scratch.of(*self._said)
+        scratch: _Scratch = self._local.scratch
+        return scratch
+
+
+def _sorted_side(law: EmpiricalLaw, directions: Floats, columns: Floats, out: Floats) -> _Side:
+    values = out[: len(directions)]
+    project(directions, columns, values)
     if law.is_uniform:
         values.sort(axis=1)
         return _Side(values, law.counts, is_uniform=True)
@@ -134,16 +167,15 @@ def _sorted_side(law: EmpiricalLaw, directions: Floats) -> _Side:
     return _Side(np.take_along_axis(values, order, axis=1), law.counts[order], is_uniform=False)
 
 
-def _gaps(
+def _slice_table(
     pair: tuple[_Side, _Side], scales: tuple[int, int], row: int, extra: float, scratch: _Scratch
 ) -> tuple[Floats, Integers]:
     a, b = (side.values[row] for side in pair)
     if scales == (1, 1) and all(side.is_uniform for side in pair):
-        _subtract(a, b, extra, scratch.gaps)
-        return scratch.gaps[: len(a)], _UNIT_MASSES
+        return tabulate_difference(a, b, extra, scratch.drop, scratch.histogram)
     first, second = (side.counts_of(row) for side in pair)
-    n = _merge((a, b), (first, second), scales, extra, (scratch.gaps, scratch.masses))
-    return scratch.gaps[:n], scratch.masses[:n]
+    n = merge((a, b), (first, second), scales, extra, (scratch.gaps, scratch.masses))
+    return scratch.tabulated(scratch.gaps[:n], scratch.masses[:n])
 
 
 def _rank_distances(
@@ -159,7 +191,7 @@ def _rank_distances(
         ranks = slice(start, start + _RANKS_PER_BLOCK)
         rows = [law.outputs[order[ranks]] for law, order in zip(laws, orders, strict=True)]
         for pair, row in zip(pairs, distances, strict=True):
-            _row_distances(rows[pair.first], rows[pair.second], row[ranks])
+            row_distances(rows[pair.first], rows[pair.second], row[ranks])
     return distances
 
 
@@ -167,7 +199,7 @@ def _distances(
     laws: Sequence[EmpiricalLaw], pair: LawPair, orders: list[Integers], scratch: _Scratch
 ) -> tuple[Floats, Integers]:
     first, second = laws[pair.first], laws[pair.second]
-    n = _merge_rows(
+    n = merge_rows(
         (first.outputs, orders[pair.first], first.counts),
         (second.outputs, orders[pair.second], second.counts),
         _scales(first, second),
@@ -211,130 +243,17 @@ def _assembled(
         gaps=np.concatenate([gaps for gaps, _ in rows]),
         counts=np.concatenate([counts for _, counts in rows]),
         totals=np.array(totals, dtype=np.int64),
-        equal=np.array([equal_laws(laws[p.first], laws[p.second]) for p in pairs]),
+        equal=_equal_pairs(laws, pairs),
     )
 
 
-@kernel
-def _subtract(a: Floats, b: Floats, extra: float, gaps: Floats) -> None:
-    for i in range(len(a)):
-        gaps[i] = abs(a[i] - b[i]) + extra
-
-
-@kernel
-def _row_distances(a: Floats, b: Floats, distances: Floats) -> None:
-    for i in range(len(a)):
-        square = 0.0
-        for k in range(a.shape[1]):
-            square += (a[i, k] - b[i, k]) ** 2
-        distances[i] = math.sqrt(square)
-
-
-@kernel
-def _merge(
-    values: tuple[Floats, Floats],
-    counts: tuple[Integers, Integers],
-    scales: tuple[int, int],
-    extra: float,
-    out: tuple[Floats, Integers],
-) -> int:
-    """Walk both laws by rank in whole numbers; write the gap and mass of every common step."""
-    (a, b), (counts_a, counts_b), (gaps, masses) = values, counts, out
-    i = j = n = 0
-    left_a, left_b = counts_a[0] * scales[0], counts_b[0] * scales[1]
-    while True:
-        mass = min(left_a, left_b)
-        gaps[n], masses[n] = abs(a[i] - b[j]) + extra, mass
-        n += 1
-        left_a, left_b = left_a - mass, left_b - mass
-        if left_a == 0:
-            i += 1
-            if i == len(a):
-                return n
-            left_a = counts_a[i] * scales[0]
-        if left_b == 0:
-            j += 1
-            left_b = counts_b[j] * scales[1]
-
-
-@kernel
-def _merge_rows(
-    a: tuple[Floats, Integers, Integers],
-    b: tuple[Floats, Integers, Integers],
-    scales: tuple[int, int],
-    out: tuple[Floats, Integers],
-) -> int:
-    """As `_merge`, for points in d dimensions taken in the given orders."""
-    (points_a, order_a, counts_a), (points_b, order_b, counts_b) = a, b
-    distances, masses = out
-    i = j = n = 0
-    left_a, left_b = counts_a[order_a[0]] * scales[0], counts_b[order_b[0]] * scales[1]
-    while True:
-        mass = min(left_a, left_b)
-        square = 0.0
-        for k in range(points_a.shape[1]):
-            square += (points_a[order_a[i], k] - points_b[order_b[j], k]) ** 2
-        distances[n], masses[n] = math.sqrt(square), mass
-        n += 1
-        left_a, left_b = left_a - mass, left_b - mass
-        if left_a == 0:
-            i += 1
-            if i == len(order_a):
-                return n
-            left_a = counts_a[order_a[i]] * scales[0]
-        if left_b == 0:
-            j += 1
-            left_b = counts_b[order_b[j]] * scales[1]
-
-
-@kernel
-def _tabulate(
-    gaps: Floats, masses: Integers, drop: int, histogram: Integers
-) -> tuple[Floats, Integers]:
-    """Histogram over gaps rounded up in their last `drop` bits; descending, worst gap exact.
-
-    For positive floats the order of the bit patterns is the order of the values, so adding and
-    shifting rounds up to a geometric-like grid without a logarithm. Gap 0 has a bin of its own.
-    """
-    keys = gaps.view(np.int64)
-    top, n_bins = keys.max(), len(histogram)
-    ones = (1 << drop) - 1
-    lowest = ((top + ones) >> drop) - (n_bins - 1)
-    histogram[:] = 0
-    if len(masses):
-        for i in range(len(keys)):
-            histogram[_bin(keys[i], drop, lowest)] += masses[i]
-    else:
-        _count(keys, drop, lowest, histogram)
-    n = np.count_nonzero(histogram)
-    edges, counts = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
-    entry = 0
-    for key in range(n_bins - 1, -1, -1):
-        if histogram[key]:
-            edges[entry] = min(top, (key + lowest) << drop) if key else 0
-            counts[entry] = histogram[key]
-            entry += 1
-    return edges.view(np.float64), counts
-
-
-@kernel
-def _bin(key: int, drop: int, lowest: int) -> int:
-    return max(1, ((key + (1 << drop) - 1) >> drop) - lowest) if key else 0
-
-
-@kernel
-def _count(keys: Integers, drop: int, lowest: int, histogram: Integers) -> None:
-    """Count every key; neighbours in rank mostly share a bin, so runs of them go in at once."""
-    whole = len(keys) - len(keys) % _RUN
-    for start in range(0, whole, _RUN):
-        low = high = keys[start]
-        for i in range(start + 1, start + _RUN):
-            low, high = min(low, keys[i]), max(high, keys[i])
-        first = _bin(low, drop, lowest)
-        if first == _bin(high, drop, lowest):
-            histogram[first] += _RUN
-        else:
-            for i in range(start, start + _RUN):
-                histogram[_bin(keys[i], drop, lowest)] += 1
-    for i in range(whole, len(keys)):
-        histogram[_bin(keys[i], drop, lowest)] += 1
+def _equal_pairs(laws: Sequence[EmpiricalLaw], pairs: Sequence[LawPair]) -> npt.NDArray[np.bool_]:
+    """Which pairs are of one law; most are told apart by the corners of their boxes."""
+    corners = [(law.outputs.min(axis=0), law.outputs.max(axis=0)) for law in laws]
+    return np.array(
+        [
+            all(map(np.array_equal, corners[pair.first], corners[pair.second]))
+            and equal_laws(laws[pair.first], laws[pair.second])
+            for pair in pairs
+        ]
+    )

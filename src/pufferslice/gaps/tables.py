@@ -35,12 +35,6 @@ class GapTables:
     """Sum of the counts of a row, per instance, shape (n_instances,)."""
     equal: npt.NDArray[np.bool_]
     """Instances whose two laws are the same law; they cost nothing whatever the noise."""
-    masses: Floats = attrs.field(init=False)
-    """Probability of each entry."""
-
-    def __attrs_post_init__(self) -> None:
-        totals = np.repeat(np.tile(self.totals, self.n_slices), np.diff(self.starts))
-        object.__setattr__(self, "masses", self.counts / totals)
 
     def check(self) -> None:
         """The arrays fit together; for tables read from a file."""
@@ -68,6 +62,12 @@ class GapTables:
         """Number of slices, or of matchings."""
         return (len(self.starts) - 1) // self.n_instances
 
+    @property
+    def masses(self) -> Floats:
+        """Probability of each entry."""
+        totals = np.tile(self.totals, self.n_slices)
+        return np.asarray(self.counts / np.repeat(totals, np.diff(self.starts)))
+
     def worst(self) -> Floats:
         """The worst gap (W-infinity along the slice), shape (n_instances, n_slices)."""
         return self._by_instance(self.gaps[self.starts[:-1]])
@@ -80,10 +80,10 @@ class GapTables:
 
         def part(index: int) -> Floats:
             rows = self.starts[cuts[index] : cuts[index + 1] + 1]
-            return np.asarray(log_moments(rows, self.gaps, self.masses, rate, margin))
+            return log_moments(rows, self.gaps, self.counts, rate, margin)
 
         parts = in_threads(part, range(n_parts)) if n_parts > 1 else [part(0)]
-        result = self._by_instance(np.concatenate(parts))
+        result = self._by_instance(np.concatenate(parts)) - np.log(self.totals)[:, None]
         result[self.equal] = 0.0
         return result
 

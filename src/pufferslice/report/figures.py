@@ -8,7 +8,7 @@ and in grey), line and marker tell the rule.
 import io
 import math
 from collections.abc import Sequence
-from typing import Final, Literal, final
+from typing import Final, Literal, cast, final
 
 import attrs
 import numpy as np
@@ -28,12 +28,12 @@ except ModuleNotFoundError as error:
     raise MissingExtraError(msg) from error
 
 _COLOURS: Final = {"average": "#0072B2", "joint": "#D55E00", "reference": "#555555"}
+_STYLES: Final = {"average": "--", "joint": "-", "reference": ":"}
 _PAIR: Final = "#009E73"
 _QUIET: Final = "#BBBBBB"
-_FILL: Final = "#E6E6E6"
+_PALE: Final = "#E6E6E6"
 _DOTS_PER_INCH: Final = 150
 _TITLE, _LABEL, _TICK = 13, 12, 11
-_QUARTERS: Final = (0, math.pi / 2, math.pi, 3 * math.pi / 2)
 
 
 @final
@@ -73,7 +73,7 @@ class PlaneCosts:
     costs: Floats = attrs.field(converter=locked, eq=same)
     """Shape (n_pairs, n_angles)."""
     highlighted: int
-    """Position of the pair that is drawn in colour."""
+    """Position of the pair that costs most; it is drawn in colour."""
     rings: tuple[Level, ...]
 
 
@@ -87,10 +87,10 @@ def noise_figure(curves: Sequence[NoiseCurve], *, order: float, reference: Level
     for curve in curves:
         _draw_curve(noise, curve, curve.noise_stds)
         _draw_curve(error, curve, curve.squared_errors)
-    _draw_line(error, reference, style=":")
+    _draw_line(error, reference)
     for axes, title, label in (
         (noise, "Noise", "noise standard deviation (scaled units)"),
-        (error, "Error", "expected squared error per statistic (scaled units²)"),
+        (error, "Error of one statistic", "expected squared error (scaled units²)"),
     ):
         axes.set_title(title, fontsize=_TITLE, loc="left")
         axes.set_ylabel(label, fontsize=_LABEL)
@@ -106,12 +106,12 @@ def slices_figure(sensitivities: Floats, levels: Sequence[Level]) -> Figure:
     figure = _new_figure(9, 5.4)
     axes = figure.subplots()
     ranks = np.arange(1, len(sensitivities) + 1)
-    axes.fill_between(ranks, sensitivities, color=_FILL, linewidth=0)
+    axes.fill_between(ranks, sensitivities, color=_PALE, linewidth=0)
     axes.plot(
         ranks, sensitivities, ".", color=_COLOURS["reference"], markersize=5, label="one slice each"
     )
     for level in levels:
-        _draw_line(axes, level, style="-")
+        _draw_line(axes, level)
     axes.set_title("Slice profile", fontsize=_TITLE, loc="left")
     axes.set_xlabel("slices, from least to most sensitive (rank)", fontsize=_LABEL)
     axes.set_ylabel("sensitivity: worst gap of all pairs (scaled units)", fontsize=_LABEL)
@@ -127,8 +127,10 @@ def plane_figure(plane: PlaneCosts, *, order: float, noise_std: float) -> Figure
 
     `order` and `noise_std` are those of the costs; they are only written down.
     """
-    figure = _new_figure(7.4, 8.0)
-    axes = figure.add_subplot(projection="polar")
+    figure = _new_figure(7.4, 8.4)
+    # The engine that arranges the other pictures lets labels of round axes run into the legend.
+    figure.set_layout_engine("none")
+    axes = cast("PolarAxes", figure.add_axes((0.1, 0.17, 0.8, 0.7), projection="polar"))
     for pair, costs in enumerate(plane.costs):
         if pair != plane.highlighted:
             _draw_polygon(axes, plane.angles, costs, color=_QUIET, label="_")
@@ -138,24 +140,29 @@ def plane_figure(plane: PlaneCosts, *, order: float, noise_std: float) -> Figure
     axes.plot([], [], color=_QUIET, linewidth=1, label=f"the other {len(plane.pairs) - 1} pairs")
     around = np.linspace(0, 2 * math.pi, 361)
     for ring in plane.rings:
-        style = _COLOURS[ring.kind], "--" if ring.kind == "average" else "-"
-        radii = np.full_like(around, ring.value)
-        axes.plot(around, radii, color=style[0], linestyle=style[1], linewidth=2, label=ring.label)
+        axes.plot(
+            around,
+            np.full_like(around, ring.value),
+            color=_COLOURS[ring.kind],
+            linestyle=_STYLES[ring.kind],
+            linewidth=2,
+            label=_with_value(ring),
+        )
     _label_plane(axes, plane)
-    axes.set_title(
+    figure.suptitle(
         f"Cost along each direction of one plane\nRényi bound of order {order:g} (nats), "
-        f"noise standard deviation {noise_std:.3g}",
+        f"noise standard deviation {noise_std:.3g} (scaled units)",
         fontsize=_TITLE,
-        pad=18,
     )
-    figure.legend(loc="outside lower center", ncols=2, fontsize=_TICK)
+    figure.legend(loc="lower center", ncols=2, fontsize=_TICK)
     return figure
 
 
 def png_of(figure: Figure) -> bytes:
     """The picture as a PNG file."""
     file = io.BytesIO()
-    FigureCanvasAgg(figure).print_png(file, metadata={"Software": None})
+    FigureCanvasAgg(figure)
+    figure.savefig(file, format="png", dpi=_DOTS_PER_INCH, facecolor="white")
     return file.getvalue()
 
 
@@ -180,10 +187,18 @@ def _draw_curve(axes: Axes, curve: NoiseCurve, values: Floats) -> None:
     )
 
 
-def _draw_line(axes: Axes, level: Level, *, style: str) -> None:
+def _draw_line(axes: Axes, level: Level) -> None:
     axes.axhline(
-        level.value, color=_COLOURS[level.kind], linestyle=style, linewidth=2, label=level.label
+        level.value,
+        color=_COLOURS[level.kind],
+        linestyle=_STYLES[level.kind],
+        linewidth=2,
+        label=_with_value(level),
     )
+
+
+def _with_value(level: Level) -> str:
+    return f"{level.label} ({level.value:.3g})"
 
 
 def _draw_polygon(axes: Axes, angles: Floats, radii: Floats, *, color: str, label: str) -> None:
@@ -196,14 +211,32 @@ def _draw_polygon(axes: Axes, angles: Floats, radii: Floats, *, color: str, labe
 
 
 def _label_plane(axes: PolarAxes, plane: PlaneCosts) -> None:
+    """Names at the four ends of the plane; the scale where the polygons leave most room."""
     first, second = plane.coordinates
-    axes.set_xticks(_QUARTERS, [f"+ {first}", f"+ {second}", f"− {first}", f"− {second}"])
-    for label, angle in zip(axes.get_xticklabels(), _QUARTERS, strict=True):
-        label.set_rotation(90 if angle in (0, math.pi) else 0)
-    axes.tick_params(labelsize=_TICK)
-    axes.grid(color="#DDDDDD")
+    axes.set_xticks(np.arange(8) * math.pi / 4, [""] * 8)
+    for x, y, name, rotation in (
+        (1.04, 0.5, f"+ {first}", -90),
+        (0.5, 1.04, f"+ {second}", 0),
+        (-0.04, 0.5, f"− {first}", 90),
+        (0.5, -0.04, f"− {second}", 0),
+    ):
+        axes.text(
+            x,
+            y,
+            name,
+            rotation=rotation,
+            ha="center",
+            va="center",
+            fontsize=_LABEL,
+            transform=axes.transAxes,
+        )
+    axes.grid(color=_PALE)
     axes.set_ylim(bottom=0)
-    axes.set_rlabel_position(20)
+    emptiest = plane.costs.max(axis=0).argmin()
+    axes.set_rlabel_position(math.degrees(plane.angles[emptiest]))
+    axes.tick_params(labelsize=_TICK)
+    for label in axes.get_yticklabels():
+        label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1})
 
 
 def _make_logarithmic(axes: Axes, epsilons: Floats) -> None:
@@ -211,7 +244,7 @@ def _make_logarithmic(axes: Axes, epsilons: Floats) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.xaxis.set_major_locator(FixedLocator(epsilons.tolist()))
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_locator(NullLocator())
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -220,7 +253,7 @@ def _make_logarithmic(axes: Axes, epsilons: Floats) -> None:
 
 def _make_quiet(axes: Axes) -> None:
     axes.set_facecolor("white")
-    axes.grid(color="#E5E5E5")
+    axes.grid(color=_PALE)
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=_TICK)
     axes.spines[["top", "right"]].set_visible(False)

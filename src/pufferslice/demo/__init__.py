@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demonstration: one protected release of the embedded Adult table, with pictures.
+
+The secret is race: which of the five groups a published summary is about. The query is the
+paper's nine statistics with their public scales; one release is the summary of one group.
+Needs the extra `report`.
+"""
+
+from pufferslice.demo.result import Budget, DemoResult
+from pufferslice.demo.running import run_demo
+
+__all__ = ["Budget", "DemoResult", "run_demo"]

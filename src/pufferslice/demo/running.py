@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run the demonstration: certify, release, verify, draw, and write it all to one folder."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pufferslice import datasets
+from pufferslice.arrays import Floats
+from pufferslice.calibration import Slices, calibrate
+from pufferslice.certificate import Certificate, certify_release, required_evidence, verify
+from pufferslice.demo.drawing import pictures
+from pufferslice.demo.result import Budget, DemoResult, listed_files
+from pufferslice.demo.setting import (
+    BUDGETS,
+    CLOSED_FORM,
+    FILES,
+    GROUP,
+    N_DIRECTIONS,
+    NOTIONS,
+    SECRET,
+    SEED,
+    TARGET,
+    TIGHT,
+)
+from pufferslice.errors import ArgumentError, StorageError
+from pufferslice.guarantee import Guarantee
+from pufferslice.laws import EmpiricalLaw
+from pufferslice.parallel import Progress, silent
+from pufferslice.releasing import release
+from pufferslice.scenario import Scenario
+from pufferslice.slicing import FiniteProfile
+from pufferslice.storage import pretty_json, write_whole
+
+_MARK: Final = "Made by `pufferslice demo`"
+_LEDGER_REMAINS: Final = ("-journal", "-wal", "-shm")
+_STEPS: Final = 5
+
+
+def run_demo(out: str | os.PathLike[str], progress: Progress = silent) -> DemoResult:
+    """Certify, release, verify and draw on the embedded Adult table; everything goes to `out`.
+
+    `out` must be new, empty, or the folder of an earlier demonstration, whose files are replaced,
+    its ledger included: each run stands alone. Needs the extra `report`.
+    """
+    folder = Path(out)
+    _clear(folder)
+    table, scenario = _adult()
+    progress(1, _STEPS)
+    certificate = _certified(scenario, folder)
+    progress(2, _STEPS)
+    released = release(
+        scenario,
+        table.filter(pc.equal(table[SECRET], pa.scalar(GROUP))),
+        certificate,
+        ledger=folder / "demo.ledger",
+        out=folder / "release.json",
+    )
+    progress(3, _STEPS)
+    values = _values(scenario)
+    result = DemoResult(
+        folder=folder,
+        certificate=certificate,
+        verification=verify(Certificate.load(folder / "certificate.json")),
+        released=released,
+        budgets=swept(required_evidence(certificate).slices),
+        differences=np.ptp(values, axis=0) * scenario.query.scales,
+    )
+    progress(4, _STEPS)
+    for name, content in pictures(scenario, result, values).items():
+        write_whole(folder / name, content)
+    write_whole(folder / "summary.txt", f"{result}\n".encode())
+    write_whole(folder / "summary.json", pretty_json(result.to_json()))
+    progress(5, _STEPS)
+    return result
+
+
+def swept(slices: Slices) -> tuple[Budget, ...]:
+    """The noise for every notion and budget, by both rules, from the same evidence."""
+    targets = [
+        Guarantee(notion=notion, order=TARGET.order, epsilon=epsilon)
+        for notion in NOTIONS
+        for epsilon in BUDGETS
+    ]
+    return tuple(
+        Budget(
+            target=target,
+            tight_std=calibrate(target, slices, TIGHT),
+            closed_form_std=calibrate(target, slices, CLOSED_FORM),
+        )
+        for target in targets
+    )
+
+
+def _adult() -> tuple[pa.Table, Scenario]:
+    table = datasets.adult_complete()
+    query = datasets.adult_summary()
+    return table, Scenario.from_groups(table, secret=SECRET, query=query)
+
+
+def _certified(scenario: Scenario, folder: Path) -> Certificate:
+    profile = FiniteProfile.uniform(dim=scenario.dim, n_directions=N_DIRECTIONS, seed=SEED)
+    certificate = certify_release(scenario, profile, TARGET, method=TIGHT)
+    certificate.save(folder / "certificate.json")
+    return certificate
+
+
+def _values(scenario: Scenario) -> Floats:
+    """The scaled query on each group, shape (n_groups, dim)."""
+    laws = scenario.priors[0].laws.values()
+    return np.vstack([law.outputs for law in laws if isinstance(law, EmpiricalLaw)])
+
+
+def _clear(folder: Path) -> None:
+    """Make the folder, or empty it of an earlier demonstration; anything else is left alone."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        mark = folder / "README.txt"
+        ours = mark.exists() and mark.read_bytes().startswith(_MARK.encode())
+        if not ours and any(folder.iterdir()):
+            msg = (
+                f"out must be a new or empty folder, or that of an earlier demonstration; "
+                f"{str(folder)!r} holds other files. Name another folder"
+            )
+            raise ArgumentError(msg)
+        for name in (*FILES, *(f"demo.ledger{suffix}" for suffix in _LEDGER_REMAINS)):
+            if name != mark.name:
+                (folder / name).unlink(missing_ok=True)
+    except OSError as error:
+        msg = f"cannot use the folder {str(folder)!r}: {error}"
+        raise StorageError(msg) from error
+    # Written first, so that a run that was cut short is known as one.
+    write_whole(folder / "README.txt", _readme().encode())
+
+
+def _readme() -> str:
+    return (
+        f"{_MARK} on the public Adult table. The next run replaces these files and\n"
+        "starts a new ledger. A real ledger is kept: it is what stops a second release.\n"
+        "With data of your own, only certificate.json and release.json are for the public.\n\n"
+        f"{listed_files()}\n"
+    )

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the demonstration shows: the choices that its parts share."""
+
+from typing import Final, Literal
+
+from pufferslice.calibration import Method
+from pufferslice.guarantee import Guarantee
+
+SECRET: Final = "race"  # noqa: S105 - the name of a column
+GROUP: Final = "Black"
+"""The group whose summary is released."""
+TARGET: Final = Guarantee.joint(order=4, epsilon=1.0)
+"""What the certificate claims."""
+BUDGETS: Final = (0.1, 0.3, 1.0, 3.0, 10.0)
+NOTIONS: Final[tuple[Literal["average", "joint"], ...]] = ("average", "joint")
+N_DIRECTIONS: Final = 200
+SEED: Final = 7
+PLANE: Final = ("mean(education-num)", "rate(income = >50K)")
+N_ANGLES: Final = 180
+
+TIGHT: Final = Method(rule="tight", envelope="transport")
+CLOSED_FORM: Final = Method(rule="closed_form", envelope="worst_gap")
+
+FILES: Final = {
+    "README.txt": "this list",
+    "summary.txt": "the summary in words",
+    "summary.json": "the same numbers for programs",
+    "certificate.json": "the public statement: what is promised, and what is not",
+    "release.json": "the released statistics, with their noise, for the public",
+    "certificate.evidence.npz": "what `pufferslice verify` recomputes the certificate from",
+    "demo.ledger": "the ledger of this run: one release per certificate",
+    "noise.png": "noise and error against epsilon, closed form beside tight",
+    "slices.png": "how much each of the slices can show",
+    "plane.png": "what the pairs cost along the directions of one plane",
+}

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The inner loops of gap tables: projection, merging by rank, and rounding up into bins."""
+
+import math
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from pufferslice.arrays import Floats, Integers
+from pufferslice.compiled import kernel
+
+_ROWS_IN_CACHE: Final = 256
+
+
+@kernel
+def project(directions: Floats, columns: Floats, out: Floats) -> None:
+    """Inner products with contiguous columns, in a fixed order: equal rows get equal values.
+
+    Not BLAS: its own threads would compete with ours, and its rounding depends on the position.
+    """
+    dim, n = columns.shape
+    whole = dim - dim % 4
+    for start in range(0, n, _ROWS_IN_CACHE):
+        stop = min(n, start + _ROWS_IN_CACHE)
+        for row in range(len(directions)):
+            u, values = directions[row], out[row, start:stop]
+            values[:] = 0.0
+            for k in range(0, whole, 4):
+                u0, u1, u2, u3 = u[k], u[k + 1], u[k + 2], u[k + 3]
+                x0, x1 = columns[k, start:stop], columns[k + 1, start:stop]
+                x2, x3 = columns[k + 2, start:stop], columns[k + 3, start:stop]
+                for i in range(stop - start):
+                    values[i] += (u0 * x0[i] + u1 * x1[i]) + (u2 * x2[i] + u3 * x3[i])
+            for k in range(whole, dim):
+                u0, x0 = u[k], columns[k, start:stop]
+                for i in range(stop - start):
+                    values[i] += u0 * x0[i]
+
+
+@kernel
+def row_distances(a: Floats, b: Floats, distances: Floats) -> None:
+    """Euclidean distances between rows of the same number."""
+    for i in range(len(a)):
+        square = 0.0
+        for k in range(a.shape[1]):
+            square += (a[i, k] - b[i, k]) ** 2
+        distances[i] = math.sqrt(square)
+
+
+@kernel
+def merge(
+    values: tuple[Floats, Floats],
+    counts: tuple[Integers, Integers],
+    scales: tuple[int, int],
+    extra: float,
+    out: tuple[Floats, Integers],
+) -> int:
+    """Walk both laws by rank in whole numbers; write the gap and mass of every common step."""
+    (a, b), (counts_a, counts_b), (gaps, masses) = values, counts, out
+    i = j = n = 0
+    left_a, left_b = counts_a[0] * scales[0], counts_b[0] * scales[1]
+    while True:
+        mass = min(left_a, left_b)
+        gaps[n], masses[n] = abs(a[i] - b[j]) + extra, mass
+        n += 1
+        left_a, left_b = left_a - mass, left_b - mass
+        if left_a == 0:
+            i += 1
+            if i == len(a):
+                return n
+            left_a = counts_a[i] * scales[0]
+        if left_b == 0:
+            j += 1
+            left_b = counts_b[j] * scales[1]
+
+
+@kernel
+def merge_rows(
+    a: tuple[Floats, Integers, Integers],
+    b: tuple[Floats, Integers, Integers],
+    scales: tuple[int, int],
+    out: tuple[Floats, Integers],
+) -> int:
+    """As `merge`, for points in d dimensions taken in the given orders."""
+    (points_a, order_a, counts_a), (points_b, order_b, counts_b) = a, b
+    distances, masses = out
+    i = j = n = 0
+    left_a, left_b = counts_a[order_a[0]] * scales[0], counts_b[order_b[0]] * scales[1]
+    while True:
+        mass = min(left_a, left_b)
+        square = 0.0
+        for k in range(points_a.shape[1]):
+            square += (points_a[order_a[i], k] - points_b[order_b[j], k]) ** 2
+        distances[n], masses[n] = math.sqrt(square), mass
+        n += 1
+        left_a, left_b = left_a - mass, left_b - mass
+        if left_a == 0:
+            i += 1
+            if i == len(order_a):
+                return n
+            left_a = counts_a[order_a[i]] * scales[0]
+        if left_b == 0:
+            j += 1
+            left_b = counts_b[order_b[j]] * scales[1]
+
+
+@kernel
+def tabulate(
+    gaps: Floats, masses: Integers, drop: int, histogram: Integers
+) -> tuple[Floats, Integers]:
+    """Histogram over gaps rounded up in their last `drop` bits; descending, worst gap exact.
+
+    For positive floats the order of the bit patterns is the order of the values, so adding and
+    shifting rounds up to a geometric-like grid without a logarithm. Gap 0 has a bin of its own.
+    """
+    keys = gaps.view(np.int64)
+    top = keys.max()
+    lowest = _lowest(top, drop, len(histogram))
+    ones = (1 << drop) - 1
+    histogram[:] = 0
+    for i in range(len(keys)):
+        key = max(1, ((keys[i] + ones) >> drop) - lowest) if keys[i] else 0
+        histogram[key] += masses[i]
+    return _entries(top, drop, lowest, histogram)
+
+
+@kernel
+def tabulate_difference(
+    a: Floats, b: Floats, extra: float, drop: int, histogram: Integers
+) -> tuple[Floats, Integers]:
+    """`tabulate` of |a - b| + extra for sorted a and b of one length, in one pass over them."""
+    counts = np.empty((2, len(histogram)), dtype=np.int32)
+    buffer = np.empty(_ROWS_IN_CACHE)
+    buffer[0] = max(abs(a[-1] - b[0]), abs(b[-1] - a[0])) + extra
+    bound = buffer.view(np.int64)[0]
+    while True:
+        lowest = _lowest(bound, drop, len(histogram))
+        top, n_zero = _count_difference(a, b, extra, drop, lowest, counts)
+        last = ((top + (1 << drop) - 1) >> drop) - lowest
+        if top == 0 or last > len(histogram) // 2:
+            break
+        # The laws are far closer than their spread: bin once more, below the worst gap itself.
+        bound = top
+    histogram[:] = counts[0] + counts[1]
+    histogram[0], histogram[1] = n_zero, histogram[1] - n_zero
+    return _entries(top, drop, lowest, histogram)
+
+
+@kernel
+def _count_difference(
+    a: Floats, b: Floats, extra: float, drop: int, lowest: int, counts: npt.NDArray[np.int32]
+) -> tuple[int, int]:
+    """Count every |a - b| + extra in its bin, all below the first bin in the first.
+
+    Two counters are taken in turn: neighbours in rank mostly share a bin, and adding to the same
+    place twice in a row would wait for itself. Returns the largest key, and the number of zeros.
+    """
+    counts[:] = 0
+    buffer = np.empty(_ROWS_IN_CACHE)
+    keys, even, odd = buffer.view(np.int64), counts[0], counts[1]
+    base = (1 << drop) - 1 - (lowest << drop)
+    top = n_zero = 0
+    for start in range(0, len(a), _ROWS_IN_CACHE):
+        n = min(len(a) - start, _ROWS_IN_CACHE)
+        x, y = a[start : start + n], b[start : start + n]
+        for i in range(n):
+            buffer[i] = abs(x[i] - y[i]) + extra
+        for i in range(n):
+            if keys[i] > top:  # noqa: PLR1730 - max() would keep the loop from being vectorised
+                top = keys[i]
+        if extra == 0.0:
+            for i in range(n):
+                n_zero += 1 if keys[i] == 0 else 0
+        for i in range(0, n - 1, 2):
+            even[max(1, (keys[i] + base) >> drop)] += 1
+            odd[max(1, (keys[i + 1] + base) >> drop)] += 1
+        if n % 2:
+            even[max(1, (keys[n - 1] + base) >> drop)] += 1
+    return top, n_zero
+
+
+@kernel
+def _lowest(top: int, drop: int, n_bins: int) -> int:
+    """The key below the first bin, if the last one is to hold `top`."""
+    return ((top + (1 << drop) - 1) >> drop) - (n_bins - 1)
+
+
+@kernel
+def _entries(top: int, drop: int, lowest: int, histogram: Integers) -> tuple[Floats, Integers]:
+    """The filled bins from the largest gap down: upper edges, capped at the worst gap."""
+    n = np.count_nonzero(histogram)
+    edges, counts = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
+    entry = 0
+    for key in range(len(histogram) - 1, -1, -1):
+        if histogram[key]:
+            edges[entry] = min(top, (key + lowest) << drop) if key else 0
+            counts[entry] = histogram[key]
+            entry += 1
+    return edges.view(np.float64), counts

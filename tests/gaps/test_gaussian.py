@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pairs of Gaussian laws, along slices and in full, against 40-digit arithmetic."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.linalg
+from tests import oracles
+
+from pufferslice.gaps import GaussianPairs
+from pufferslice.slicing import FiniteProfile
+
+
+def random_pairs(rng, n_instances=3, dim=3):
+    roots = rng.normal(size=(n_instances, 2, dim, dim)) / 2
+    covs = roots @ roots.transpose(0, 1, 3, 2)
+    return GaussianPairs(means=rng.normal(size=(n_instances, 2, dim)), covs=covs)
+
+
+def on_the_line(first, second):
+    means = np.array([[[first[0]], [second[0]]]], dtype=float)
+    covs = np.array([[[[first[1]]], [[second[1]]]]], dtype=float)
+    return GaussianPairs(means=means, covs=covs)
+
+
+def test_known_answer_takes_the_larger_order():
+    pairs = on_the_line((1, 1), (0, 1.5**2))
+    costs = pairs.slice_costs(np.array([[1.0]]), 4.0, 2.0)
+    assert costs == pytest.approx(np.array([[1.71947728452954]]), rel=1e-13)
+    back = on_the_line((0, 1.5**2), (1, 1)).slice_costs(np.array([[1.0]]), 4.0, 2.0)
+    assert back == pytest.approx(costs, rel=1e-15)
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("order", [1.5, 4.0])
+def test_slice_costs_against_40_digits(order, rng):
+    pairs = random_pairs(rng)
+    profile = FiniteProfile.uniform(dim=3, n_directions=4, seed=0)
+    noise_std = 2.5
+    costs = pairs.slice_costs(profile.directions, order, noise_std)
+    assert costs.shape == (3, 4)
+    for i in range(3):
+        for k, u in enumerate(profile.directions):
+            laws = [
+                (float(pairs.means[i, s] @ u), float(u @ pairs.covs[i, s] @ u) + noise_std**2)
+                for s in range(2)
+            ]
+            both = [oracles.gaussian_divergence(order, *pair) for pair in (laws, laws[::-1])]
+            assert costs[i, k] == pytest.approx(float(max(both)), rel=1e-10)
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("order", [1.5, 4.0])
+def test_full_costs_against_simultaneous_diagonalisation(order, rng):
+    pairs = random_pairs(rng)
+    costs = pairs.full_costs(order, 2.5)
+    for i in range(3):
+        covs = pairs.covs[i] + 2.5**2 * np.eye(3)
+        both = []
+        for first, second in ((0, 1), (1, 0)):
+            ratios, basis = scipy.linalg.eigh(covs[first], covs[second])
+            shift = basis.T @ (pairs.means[i, first] - pairs.means[i, second])
+            lines = zip(shift, ratios, strict=True)
+            both.append(
+                math.fsum(float(oracles.gaussian_divergence(order, line, (0, 1))) for line in lines)
+            )
+        assert costs[i] == pytest.approx(max(both), rel=1e-10)
+
+
+def test_full_costs_are_at_least_the_slices(rng):
+    pairs = random_pairs(rng, n_instances=10)
+    profile = FiniteProfile.uniform(dim=3, n_directions=50, seed=0)
+    for order, noise_std in ((1.5, 1.0), (4.0, 3.0), (8.0, 6.0)):
+        sliced = pairs.slice_costs(profile.directions, order, noise_std)
+        full = pairs.full_costs(order, noise_std)
+        assert (sliced.max(axis=1) <= full + 1e-12).all()
+
+
+def test_too_little_noise_costs_infinitely_much():
+    """Order 4: 4 * (1 + s^2) - 3 * (2.25 + s^2) is positive only for s^2 > 2.75."""
+    pairs = on_the_line((1, 1), (0, 1.5**2))
+    line = np.array([[1.0]])
+    below, above = math.sqrt(2.75) - 1e-9, math.sqrt(2.75) + 1e-3
+    assert pairs.slice_costs(line, 4.0, below)[0, 0] == math.inf
+    assert pairs.full_costs(4.0, below)[0] == math.inf
+    assert pairs.slice_costs(line, 4.0, above)[0, 0] < math.inf
+
+
+def test_degenerate_laws_are_point_masses():
+    pairs = GaussianPairs(means=np.array([[[0, 0], [3, 4]]]), covs=np.zeros((1, 2, 2, 2)))
+    assert pairs.full_costs(2.0, 5.0) == pytest.approx([2 * 25 / (2 * 25)], rel=1e-14)
+    axis = pairs.slice_costs(np.eye(2), 2.0, 5.0)
+    assert axis == pytest.approx(np.array([[9 / 25, 16 / 25]]), rel=1e-14)
+
+
+def test_equal_laws_and_shapes(rng):
+    pairs = random_pairs(rng, n_instances=2, dim=4)
+    same = GaussianPairs(
+        means=np.repeat(pairs.means[:, :1], 2, axis=1), covs=np.repeat(pairs.covs[:, :1], 2, axis=1)
+    )
+    assert same.equal.tolist() == [True, True]
+    assert pairs.equal.tolist() == [False, False]
+    assert (pairs.n_instances, pairs.dim) == (2, 4)
+    assert repr(pairs) == "GaussianPairs(n_instances=2, dim=4)"
+    moved = np.array(same.means)
+    moved[1, 1, 3] += 1e-9
+    assert GaussianPairs(means=moved, covs=same.covs).equal.tolist() == [True, False]

@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demonstration: what it writes is whole, agrees with direct calls, and can be made again."""
+
+import json
+import math
+
+import attrs
+import numpy as np
+import pytest
+
+from pufferslice import (
+    ArgumentError,
+    Certificate,
+    FiniteProfile,
+    Guarantee,
+    Ledger,
+    Release,
+    Scenario,
+    StorageError,
+    certify_release,
+    datasets,
+    verify,
+)
+from pufferslice.calibration import Method, Slices, calibrate
+from pufferslice.certificate import Evidence
+from pufferslice.demo import run_demo
+from pufferslice.demo.drawing import farthest, noise_curves, plane_costs, slice_levels
+from pufferslice.demo.setting import FILES, SECRET
+from pufferslice.gaps import GaussianPairs
+from pufferslice.renyi import aggregate
+from pufferslice.report.figures import noise_figure, plane_figure, png_of, slices_figure
+
+PNG = b"\x89PNG\r\n\x1a\n"
+TIGHT = Method(rule="tight", envelope="transport")
+CLOSED_FORM = Method(rule="closed_form", envelope="worst_gap")
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """One run, and the steps that it reported."""
+    steps = []
+    folder = tmp_path_factory.mktemp("demo") / "out"
+    result = run_demo(folder, lambda done, total: steps.append((done, total)))
+    return result, steps
+
+
+@pytest.fixture(scope="module")
+def result(demo):
+    return demo[0]
+
+
+@pytest.fixture(scope="module")
+def scenario():
+    table = datasets.adult_complete()
+    return Scenario.from_groups(table, secret=SECRET, query=datasets.adult_summary())
+
+
+@pytest.fixture(scope="module")
+def evidence(scenario):
+    return Evidence.of(scenario, FiniteProfile.uniform(dim=9, n_directions=200, seed=7))
+
+
+def test_exactly_the_listed_files_are_written(result):
+    assert {path.name for path in result.folder.iterdir()} == set(FILES)
+    assert {path.name for path in result.files} == set(FILES)
+
+
+@pytest.mark.parametrize("name", ["noise.png", "slices.png", "plane.png"])
+def test_pictures_are_png(result, name):
+    content = (result.folder / name).read_bytes()
+    assert content.startswith(PNG)
+    assert len(content) > 10_000
+
+
+def test_steps_are_reported_to_the_end(demo):
+    assert demo[1] == [(step, 5) for step in range(1, 6)]
+
+
+def test_saved_certificate_verifies_and_is_the_claim(result):
+    certificate = Certificate.load(result.folder / "certificate.json")
+    assert certificate.guarantee == Guarantee.joint(order=4, epsilon=1.0)
+    assert verify(certificate).holds
+    assert result.verification.holds
+    assert certificate.digest == result.certificate.digest
+    assert certificate.is_secure
+
+
+def test_certificate_is_that_of_a_direct_call(result, scenario):
+    profile = FiniteProfile.uniform(dim=9, n_directions=200, seed=7)
+    direct = certify_release(scenario, profile, Guarantee.joint(order=4, epsilon=1.0))
+    mine, others = dict(result.certificate.statement), dict(direct.statement)
+    # The digest is salted, so only it may differ.
+    assert mine.pop("evidence_digest") != others.pop("evidence_digest")
+    assert mine == others
+
+
+def test_one_release_of_the_group_is_in_the_ledger(result):
+    (entry,) = Ledger(result.folder / "demo.ledger").entries()
+    assert entry.state == "published"
+    assert entry.certificate == result.certificate.digest
+    released = Release.load(result.folder / "release.json")
+    assert released == result.released
+    assert released.secure
+    assert json.loads(entry.release) == released.to_json()
+
+
+def test_release_is_the_group_with_noise(result, scenario):
+    """Fresh noise on each run: within 8 standard deviations, and nowhere without noise."""
+    true = scenario.priors[0].laws["Black"].outputs[0] * scenario.query.scales
+    off = np.abs(result.released.values - true) / result.released.noise_stds
+    assert off.max() < 8
+    assert off.min() > 0
+
+
+def test_sweep_agrees_with_direct_calibration(result, evidence):
+    swept = {(row.target.notion, row.target.epsilon): row for row in result.budgets}
+    wanted = {(n, e) for n in ("average", "joint") for e in (0.1, 0.3, 1.0, 3.0, 10.0)}
+    assert set(swept) == wanted
+    for (notion, epsilon), row in swept.items():
+        target = Guarantee(notion=notion, order=4, epsilon=epsilon)
+        assert row.target == target
+        assert row.tight_std == calibrate(target, evidence.slices, TIGHT)
+        assert row.closed_form_std == calibrate(target, evidence.slices, CLOSED_FORM)
+        assert row.variance_ratio == pytest.approx(
+            row.closed_form_std**2 / row.tight_std**2, rel=1e-12
+        )
+    assert swept["joint", 1.0].tight_std == result.certificate.noise_std
+
+
+def test_closed_forms_are_those_of_the_drawn_levels(result, evidence):
+    """By hand: variance = order / (2 epsilon) * level^2."""
+    sensitivities, (average, joint) = slice_levels(evidence.slices)
+    closed = {
+        row.target.notion: row.closed_form_std for row in result.budgets if row.target.epsilon == 1
+    }
+    assert closed["average"] ** 2 == pytest.approx(4 / 2 * average.value**2, rel=1e-9)
+    assert closed["joint"] ** 2 == pytest.approx(4 / 2 * joint.value**2, rel=1e-9)
+    assert np.all(np.diff(sensitivities) >= 0)
+    assert sensitivities[-1] == joint.value
+    assert len(sensitivities) == 200
+
+
+def test_sensitivities_of_point_masses_are_spreads_of_projections(scenario, evidence):
+    """Another road: along a slice the worst pair is the largest less the smallest projection."""
+    points = np.vstack([law.outputs for law in scenario.priors[0].laws.values()])
+    spreads = np.ptp(points @ evidence.slices.profile.directions.T, axis=0)
+    sensitivities, _ = slice_levels(evidence.slices)
+    assert sensitivities == pytest.approx(np.sort(spreads), rel=1e-12)
+
+
+def test_slice_levels_need_gap_tables():
+    pairs = GaussianPairs(means=np.zeros((1, 2, 2)), covs=np.ones((1, 2, 2, 2)))
+    slices = Slices(profile=FiniteProfile.axes(dim=2), seen=pairs)
+    with pytest.raises(ArgumentError, match="gap tables; Gaussian laws have none"):
+        slice_levels(slices)
+
+
+def test_curves_carry_the_sweep(result):
+    curves = noise_curves(result.budgets)
+    assert [(curve.notion, curve.rule) for curve in curves] == [
+        ("average", "tight"),
+        ("average", "closed_form"),
+        ("joint", "tight"),
+        ("joint", "closed_form"),
+    ]
+    joint = [row for row in result.budgets if row.target.notion == "joint"]
+    assert list(curves[2].epsilons) == [0.1, 0.3, 1, 3, 10]
+    assert list(curves[2].noise_stds) == [row.tight_std for row in joint]
+    assert list(curves[3].noise_stds) == [row.closed_form_std for row in joint]
+    assert curves[3].squared_errors == pytest.approx([row.closed_form_std**2 for row in joint])
+
+
+def test_farthest_groups_by_hand():
+    """(1, 2) and (4, 6) are the farthest two: (9 + 16) / 2."""
+    assert farthest(np.array([[1.0, 2.0], [4.0, 6.0], [3.0, 3.0]])).value == 12.5
+
+
+def test_plane_is_spanned_by_the_two_named_statistics(scenario):
+    """By hand for point masses: order * (gap along the direction)^2 / (2 noise^2)."""
+    plane = plane_costs(scenario, 1.5)
+    where = [scenario.query.names.index(name) for name in plane.coordinates]
+    laws = scenario.priors[0].laws
+    assert plane.costs.shape == (10, 180)
+    assert len(plane.pairs) == 10
+    for (first, second), costs in zip(scenario.pairs, plane.costs, strict=True):
+        gap = (laws[first].outputs - laws[second].outputs)[0, where]
+        along = gap[0] * np.cos(plane.angles) + gap[1] * np.sin(plane.angles)
+        assert costs == pytest.approx(4 * along**2 / (2 * 1.5**2), rel=1e-9, abs=1e-12)
+
+
+def test_rings_are_the_costs_of_the_highlighted_pair(scenario):
+    plane = plane_costs(scenario, 1.5)
+    costs = plane.costs[plane.highlighted]
+    average, joint, claim = (ring.value for ring in plane.rings)
+    assert average == pytest.approx(costs.mean(), rel=1e-12)
+    assert joint == pytest.approx(math.log(np.exp(3 * costs).mean()) / 3, rel=1e-12)
+    assert claim == 1.0
+    weights = np.full(180, 1 / 180)
+    assert joint == aggregate("joint", 4, plane.costs, weights).max()
+    assert average < joint < costs.max()
+
+
+def test_pictures_are_those_of_the_certified_noise_and_the_sweep(result, scenario, evidence):
+    std = result.certificate.noise_std
+    points = np.vstack([law.outputs for law in scenario.priors[0].laws.values()])
+    drawn = {
+        "noise.png": noise_figure(
+            noise_curves(result.budgets), order=4, reference=farthest(points)
+        ),
+        "slices.png": slices_figure(*slice_levels(evidence.slices)),
+        "plane.png": plane_figure(plane_costs(scenario, std), order=4, noise_std=std),
+    }
+    for name, figure in drawn.items():
+        assert (result.folder / name).read_bytes() == png_of(figure), name
+
+
+def test_summary_says_what_the_numbers_are(result, scenario):
+    text = (result.folder / "summary.txt").read_text(encoding="utf-8")
+    assert text == f"{result}\n"
+    assert "'race'" in text
+    assert "VERIFIED" in text
+    assert f"at most {result.certificate.unsliced_epsilon:.4g} at order 4" in text
+    assert "its own new ledger" in text
+    assert str(result.folder) in text
+    for name in (*scenario.query.names, *FILES):
+        assert name in text
+    ages = [law.outputs[0, 0] * 10 for law in scenario.priors[0].laws.values()]
+    assert f"{max(ages) - min(ages):.4g}" in text
+    wide = [line for line in text.splitlines() if len(line) > 100]
+    assert all(str(result.folder) in line for line in wide)
+
+
+def test_a_refuted_certificate_would_be_told(result):
+    broken = attrs.evolve(result.verification, problems=("noise.std differs",))
+    assert "REFUTED" in str(attrs.evolve(result, verification=broken))
+
+
+def test_summary_for_programs(result):
+    read = json.loads((result.folder / "summary.json").read_text(encoding="utf-8"))
+    assert read == result.to_json()
+    assert read["verified"] is True
+    assert read["noise_std"] == result.certificate.noise_std
+    assert [row["name"] for row in read["statistics"]] == list(result.released.names)
+    assert read["statistics"][0]["noise_std"] == pytest.approx(10 * read["noise_std"])
+    assert len(read["budgets"]) == 10
+    assert read["budgets"][0].keys() == {
+        "notion",
+        "order",
+        "epsilon",
+        "tight_std",
+        "closed_form_std",
+        "variance_ratio",
+    }
+
+
+def test_repr_shows_no_values(result):
+    assert repr(result).startswith("DemoResult(folder=")
+    assert str(float(result.released.values[0])) not in repr(result)
+
+
+def test_second_run_starts_anew(result):
+    first = {path.name: path.read_bytes() for path in result.files}
+    (result.folder / "notes.txt").write_text("mine", encoding="utf-8")
+    (result.folder / "demo.ledger-journal").write_text("a run that was cut short", encoding="utf-8")
+    again = run_demo(result.folder)
+    (entry,) = Ledger(again.folder / "demo.ledger").entries()
+    assert entry.certificate == again.certificate.digest != result.certificate.digest
+    assert verify(Certificate.load(again.folder / "certificate.json")).holds
+    assert Release.load(again.folder / "release.json") == again.released != result.released
+    assert (again.folder / "release.json").read_bytes() != first["release.json"]
+    assert not (again.folder / "demo.ledger-journal").exists()
+    assert (again.folder / "notes.txt").read_text(encoding="utf-8") == "mine"
+    assert again.budgets == result.budgets
+
+
+def test_folder_of_someone_else_is_left_alone(tmp_path):
+    kept = {"certificate.json": "mine", "README.txt": "my project"}
+    for name, content in kept.items():
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    with pytest.raises(ArgumentError, match=r"new or empty folder.*holds other files"):
+        run_demo(tmp_path)
+    assert {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == kept
+
+
+def test_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(StorageError, match=r"cannot use the folder '.*file'"):
+        run_demo(tmp_path / "file")
+
+
+def test_file_that_cannot_be_replaced_is_named(tmp_path):
+    (tmp_path / "README.txt").write_text("Made by `pufferslice demo`", encoding="utf-8")
+    (tmp_path / "release.json").mkdir()
+    with pytest.raises(StorageError, match=r"cannot use the folder .*release\.json"):
+        run_demo(tmp_path)

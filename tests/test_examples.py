@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The example scripts run as they are, in seconds, without a warning."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).resolve().parent.parent / "examples").glob("*.py"))
+
+
+def run(script, folder):
+    """The script in a folder of its own, which is also where its temporary folders go."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", script],
+        cwd=folder,
+        env=os.environ | {"TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_there_are_examples():
+    assert {script.stem for script in EXAMPLES} >= {
+        "adult_groups",
+        "gaussian_worlds",
+        "records_from_csv",
+    }
+
+
+@pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)
+def test_example_releases_under_a_certificate(script, tmp_path):
+    done = run(script, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert re.search(r"\nRelease under \(\d+, [\d.]+\)-\w+-SRPP, certificate", "\n" + done.stdout)
+    assert "INSECURE" not in done.stdout
+
+
+def test_adult_example_verifies_and_beats_the_closed_form(tmp_path):
+    out = run(EXAMPLES[0], tmp_path).stdout
+    assert float(re.search(r"closed form needs ([\d.]+) times", out)[1]) > 2
+    assert "VERIFIED from the evidence" in out
+    (folder,) = tmp_path.glob("adult-groups-*")
+    written = {path.name for path in folder.iterdir()}
+    assert written == {
+        "census.ledger",
+        "certificate.evidence.npz",
+        "certificate.json",
+        "release.json",
+    }

@@ -39,12 +39,11 @@ class Row(TypedDict):
 
 
 def measure() -> list[Row]:
-    rows = []
+    rows: list[Row] = []
     for law, scenario in scenarios().items():
         profile = FiniteProfile.uniform(dim=scenario.dim, n_directions=N_DIRECTIONS, seed=SEED)
         slices = Evidence.of(scenario, profile).slices
-        for target in targets():
-            rows.append(row(law, slices, target))
+        rows += [row(law, slices, target) for target in targets()]
     return rows
 
 

@@ -15,6 +15,8 @@ MOST_MATCHINGS: Final = 16
 """At most this many couplings are tried; any one of them is sound."""
 
 _SMALL: Final = 2**21
+_DIRECTIONS_PER_MATCHING: Final = 25
+"""On large data one coupling costs about as much as the gaps along this many directions."""
 
 
 def full_tables(
@@ -41,9 +43,9 @@ def matching_directions(profile: FiniteProfile, sensitivities: Floats, size: int
     """
     if profile.dim == 1:
         return np.ones((1, 1))
-    most = (
-        MOST_MATCHINGS if size < _SMALL else max(1, min(MOST_MATCHINGS, profile.n_directions // 16))
-    )
+    most = MOST_MATCHINGS
+    if size >= _SMALL:
+        most = max(1, min(MOST_MATCHINGS, profile.n_directions // _DIRECTIONS_PER_MATCHING))
     widest = profile.directions[np.argsort(-sensitivities, kind="stable")]
     n_axes = min(profile.dim, (most + 1) // 2 if profile.dim > most else profile.dim)
     return np.vstack([np.eye(profile.dim)[:n_axes], widest[: most - n_axes]])

@@ -89,11 +89,14 @@ def matching_tables(
     Each of them is a coupling in all dimensions, so each bounds the unsliced cost.
     """
     scratches = _PerThread(laws, _digits(len(pairs) * len(directions), laws))
+    columns = [np.ascontiguousarray(law.outputs.T) for law in laws]
 
     def matching(row: int) -> list[tuple[Floats, Integers]]:
-        projected = (law.outputs @ directions[row] for law in laws)
-        orders = [np.argsort(values, kind="stable") for values in projected]
         scratch = scratches.mine()
+        orders = []
+        for values, transposed in zip(scratch.values, columns, strict=True):
+            project(directions[row : row + 1], transposed, values[:1])
+            orders.append(np.argsort(values[0]))
         if len({(law.is_uniform, law.total) for law in laws}) == 1 and laws[0].is_uniform:
             matched = _rank_distances(laws, pairs, orders)
             ones = np.ones(laws[0].n_samples, dtype=np.int64)

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gap tables beside POT's exact routine and plain numpy; the whole certificate; peak memory.
+
+Speed: 5 secrets, 100,000 samples each, 10 dimensions, 200 directions, all 10 pairs. The peers do
+not share work between pairs, so they are timed on a few (pair, direction) combinations, others in
+each round, and scaled to all 2,000. POT gets its projections for free; numpy projects, sorts both
+and subtracts. Rounds are interleaved; each figure is a median. Every timed result is compared with
+ours.
+
+Memory: `certify_release` for 10 secrets, 100,000 samples each, 50 dimensions, 500 directions, in a
+process of its own: the highest resident size, less the size before the call.
+
+    python benchmarks/gaps.py
+"""
+
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from itertools import combinations
+from pathlib import Path
+from statistics import median
+from typing import TypedDict
+
+import numpy as np
+
+from pufferslice import EmpiricalLaw, FiniteProfile, Guarantee, Scenario, SecretPair
+from pufferslice.arrays import Floats
+from pufferslice.certificate import certify_release
+from pufferslice.gaps import LawPair, gap_tables
+from pufferslice.priors import Prior
+from pufferslice.queries import summary
+
+try:
+    import ot
+except ImportError:
+    ot = None
+
+ROUNDS = 5
+N_SECRETS, N_SAMPLES, DIM, N_DIRECTIONS = 5, 100_000, 10, 200
+MEMORY_SIZES = (10, 100_000, 50, 500)
+SAMPLED = 8
+"""Combinations of pair and direction on which a peer is timed in one round."""
+SEED = 7
+TARGET = Guarantee.joint(order=4, epsilon=1.0)
+
+POT_GOAL = 25.0
+NUMPY_GOAL = 7.0
+CERTIFY_GOAL = 3.0
+MEMORY_GOAL = 2.0
+
+
+class Row(TypedDict):
+    """One line of the table; times in seconds, memory in GiB."""
+
+    name: str
+    ours: float
+    peer: float | None
+    ratio: float | None
+    goal: str
+    met: bool
+
+
+def measure() -> list[Row]:
+    rows = speed_rows(measured_seconds())
+    gibibytes = memory_in_child()
+    rows.append(
+        Row(
+            name="certify_release, 10 x 100,000 x 50, 500 directions: GiB beyond the input",
+            ours=gibibytes,
+            peer=None,
+            ratio=None,
+            goal=f"< {MEMORY_GOAL:g}",
+            met=gibibytes < MEMORY_GOAL,
+        )
+    )
+    return rows
+
+
+def measured_seconds() -> dict[str, float]:
+    """Median seconds of each contestant for the whole job."""
+    scenario = sample_scenario(N_SECRETS, N_SAMPLES, DIM)
+    profile = FiniteProfile.uniform(dim=DIM, n_directions=N_DIRECTIONS, seed=SEED)
+    laws = [law for law in scenario.priors[0].laws.values() if isinstance(law, EmpiricalLaw)]
+    pairs = [LawPair(*pair) for pair in combinations(range(N_SECRETS), 2)]
+    directions = profile.directions
+
+    worst = gap_tables(laws, pairs, directions).worst()
+    certify_release(scenario, profile, TARGET)  # loads every kernel
+    contestants: dict[str, Callable[[int], float]] = {
+        "gaps": lambda _: seconds(lambda: gap_tables(laws, pairs, directions)),
+        "numpy": lambda turn: peer_seconds(numpy_worst_gap, (laws, pairs, directions), worst, turn),
+        "certify": lambda _: seconds(lambda: certify_release(scenario, profile, TARGET)),
+    }
+    if ot is None:
+        print("row skipped: POT is not installed (pip install POT)")
+    else:
+        contestants["pot"] = lambda turn: peer_seconds(
+            pot_worst_gap, (laws, pairs, directions), worst, turn
+        )
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    for turn in range(ROUNDS):
+        for name, contestant in contestants.items():
+            times[name].append(contestant(turn))
+    return {name: median(values) for name, values in times.items()}
+
+
+def speed_rows(taken: dict[str, float]) -> list[Row]:
+    gaps, certify = taken["gaps"], taken["certify"]
+    job = f"{N_SECRETS} x {N_SAMPLES:,} x {DIM}, {N_DIRECTIONS} directions"
+    peers = {"pot": ("POT emd_1d", POT_GOAL), "numpy": ("numpy sorting per pair", NUMPY_GOAL)}
+    rows = [
+        Row(
+            name=f"gap tables, {job}: seconds; {peer} (scaled from {SAMPLED * ROUNDS} of 2,000)",
+            ours=gaps,
+            peer=taken[key],
+            ratio=taken[key] / gaps,
+            goal=f">= {goal:g}",
+            met=taken[key] >= goal * gaps,
+        )
+        for key, (peer, goal) in peers.items()
+        if key in taken
+    ]
+    whole = Row(
+        name=f"certify_release, {job}: seconds; of which gap tables",
+        ours=certify,
+        peer=gaps,
+        ratio=certify / gaps,
+        goal=f"<= {CERTIFY_GOAL:g}",
+        met=certify <= CERTIFY_GOAL * gaps,
+    )
+    return [*rows, whole]
+
+
+def sample_scenario(n_secrets: int, n_samples: int, dim: int) -> Scenario:
+    """Gaussian samples of different centres and spreads, declared to be the laws of the query."""
+    rng = np.random.default_rng(SEED)
+    secrets = tuple(f"secret {index}" for index in range(n_secrets))
+    laws = {}
+    for secret in secrets:
+        center, spread = rng.normal(size=dim), rng.uniform(0.5, 1.5, size=dim)
+        laws[secret] = EmpiricalLaw.uniform(center + spread * rng.normal(size=(n_samples, dim)))
+    prior = Prior(
+        name="declared",
+        source="public_model",
+        origin="Gaussian samples",
+        probabilities=dict.fromkeys(secrets, 1 / n_secrets),
+        laws=laws,
+    )
+    return Scenario(
+        law="worlds",
+        secret={"worlds": "benchmark"},
+        secrets=secrets,
+        pairs=tuple(SecretPair(*pair) for pair in combinations(secrets, 2)),
+        priors=(prior,),
+        query=summary(mean=[f"x{index}" for index in range(dim)]),
+    )
+
+
+Job = tuple[list[EmpiricalLaw], list[LawPair], Floats]
+"""Laws, pairs of them, and directions."""
+
+
+def peer_seconds(
+    worst_gap: Callable[[Floats, Floats, Floats], tuple[float, float]],
+    job: Job,
+    worst: Floats,
+    turn: int,
+) -> float:
+    """Seconds that a peer would take for the whole job, from a few combinations of this turn."""
+    laws, pairs, directions = job
+    total = len(pairs) * len(directions)
+    chosen = np.random.default_rng([SEED, turn]).choice(total, size=SAMPLED, replace=False)
+    spent = 0.0
+    for pair, direction in zip(*np.divmod(chosen, len(directions)), strict=True):
+        first, second = (laws[index].outputs for index in pairs[pair])
+        found, taken = worst_gap(first, second, directions[direction])
+        assert np.isclose(found, worst[pair, direction], rtol=1e-9, atol=0.0)
+        spent += taken
+    return spent * total / SAMPLED
+
+
+def pot_worst_gap(first: Floats, second: Floats, direction: Floats) -> tuple[float, float]:
+    """The largest gap of POT's exact plan, and seconds without the projections."""
+    a, b = first @ direction, second @ direction
+    start = time.perf_counter()
+    plan = ot.emd_1d(a, b, metric="cityblock", dense=False)
+    moved = plan.data > 0
+    found = np.abs(a[plan.row[moved]] - b[plan.col[moved]]).max()
+    return float(found), time.perf_counter() - start
+
+
+def numpy_worst_gap(first: Floats, second: Floats, direction: Floats) -> tuple[float, float]:
+    """Project, sort both, subtract; and seconds."""
+    start = time.perf_counter()
+    found = np.abs(np.sort(first @ direction) - np.sort(second @ direction)).max()
+    return float(found), time.perf_counter() - start
+
+
+def seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def memory_in_child() -> float:
+    """GiB that certifying takes beyond its input, measured in a process of its own."""
+    command = [sys.executable, str(Path(__file__).resolve()), "--memory"]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def certify_memory() -> float:
+    """GiB between the resident size with the input in place and the highest of all."""
+    n_secrets, n_samples, dim, n_directions = MEMORY_SIZES
+    scenario = sample_scenario(n_secrets, n_samples, dim)
+    profile = FiniteProfile.uniform(dim=dim, n_directions=n_directions, seed=SEED)
+    before = resident_bytes()
+    certify_release(scenario, profile, TARGET)
+    highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return (highest - before) / 2**30
+
+
+def resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * resource.getpagesize()
+
+
+def main() -> None:
+    if sys.argv[1:] == ["--memory"]:
+        print(certify_memory())
+        return
+    for line in measure():
+        figures = [f"{key} {line[key]:.4g}" for key in ("ours", "peer", "ratio") if line[key]]
+        verdict = "met" if line["met"] else "NOT met"
+        print(f"{line['name']}: {', '.join(figures)}; goal {line['goal']} {verdict}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Certificates of every kind, issued once; tests that change one make their own copy."""
+
+import copy
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pufferslice.calibration import Method
+from pufferslice.certificate import Certificate, certify_release
+from pufferslice.guarantee import Guarantee
+from pufferslice.laws import EmpiricalLaw, GaussianLaw
+from pufferslice.noise import SeededTestNoise
+from pufferslice.priors import Bootstrap
+from pufferslice.queries import Box, columns, summary
+from pufferslice.scenario import Scenario
+from pufferslice.slicing import FiniteProfile
+
+SIZES = {"north": 137, "south": 211, "west": 89}
+JOINT = Guarantee.joint(order=4, epsilon=1.0)
+AVERAGE = Guarantee.average(order=2.5, epsilon=0.3)
+WORST_GAP = Method(rule="tight", envelope="worst_gap")
+CLOSED_FORM = Method(rule="closed_form", envelope="worst_gap")
+
+
+def made_table(rng):
+    """Three groups of different size, two numbers that differ between the groups."""
+    parts = []
+    for index, (site, n) in enumerate(SIZES.items()):
+        pay = rng.normal(30 + 2 * index, 4 + index, size=n)
+        age = rng.gamma(3 + index, 5, size=n)
+        parts.append(pa.table({"site": [site] * n, "pay": pay, "age": age}))
+    return pa.concat_tables(parts)
+
+
+@pytest.fixture(scope="session")
+def table():
+    return made_table(np.random.default_rng(11))
+
+
+@pytest.fixture(scope="session")
+def profile():
+    return FiniteProfile.uniform(dim=2, n_directions=12, seed=7)
+
+
+@pytest.fixture(scope="session")
+def records(table):
+    """Law `records`: the tables of the gaps have many entries."""
+    query = columns(["pay", "age"]).with_range(Box([0, 0], [80, 120])).with_scales([2.0, 5.0])
+    return Scenario.from_records(table, secret="site", query=query)
+
+
+@pytest.fixture(scope="session")
+def groups(table):
+    """Law `groups`, under two priors."""
+    other = made_table(np.random.default_rng(12))
+    query = summary(mean=["pay", "age"])
+    return Scenario.from_groups({"now": table, "then": other}, secret="site", query=query)
+
+
+@pytest.fixture(scope="session")
+def gaussian():
+    """Law `worlds`: three Gaussians of different spread."""
+    worlds = {
+        "low": GaussianLaw(mean=[0.0, 0.0], cov=[[1.0, 0.2], [0.2, 2.0]]),
+        "middle": GaussianLaw(mean=[1.0, 0.5], cov=[[1.5, 0.0], [0.0, 1.0]]),
+        "high": GaussianLaw(mean=[2.0, 0.0], cov=[[1.0, 0.2], [0.2, 2.0]]),
+    }
+    return Scenario.from_worlds(worlds, query=summary(mean=["pay", "age"]), source="public_model")
+
+
+@pytest.fixture(scope="session")
+def equal():
+    """Law `worlds` with two laws that are one."""
+    atoms = np.array([[1.0, 2.0], [3.0, 5.0]])
+    worlds = {
+        "a": EmpiricalLaw.uniform(atoms),
+        "b": EmpiricalLaw.uniform(np.vstack([atoms, atoms])[::-1]),
+    }
+    return Scenario.from_worlds(worlds, query=summary(mean=["pay", "age"]), source="public_model")
+
+
+@pytest.fixture(scope="session")
+def bootstrap(table):
+    query = summary(mean=["pay", "age"])
+    resampling = Bootstrap(n_replicates=40, seed=3)
+    return Scenario.from_bootstrap(table, secret="site", query=query, bootstrap=resampling)
+
+
+@pytest.fixture(scope="session")
+def certificates(records, groups, gaussian, equal, bootstrap, profile):
+    """One certificate for every kind of scenario, claim and method."""
+    unsliced = Guarantee.unsliced(order=3, epsilon=2.0)
+    seeded = SeededTestNoise(seed=1)
+    return {
+        "records": certify_release(records, profile, JOINT, deltas=(1e-5, 1e-3)),
+        "worst_gap": certify_release(records, profile, AVERAGE, method=WORST_GAP),
+        "closed_form": certify_release(records, profile, AVERAGE, method=CLOSED_FORM),
+        "unsliced": certify_release(records, profile, unsliced),
+        "groups": certify_release(groups, profile, JOINT, earlier_releases=["ab" * 32]),
+        "bootstrap": certify_release(bootstrap, profile, AVERAGE),
+        "gaussian": certify_release(gaussian, profile, JOINT),
+        "equal": certify_release(equal, profile, JOINT),
+        "seeded": certify_release(groups, profile, AVERAGE, noise=seeded, deltas=()),
+    }
+
+
+@pytest.fixture
+def changed():
+    """The certificate with a statement that a function has changed; the digest follows."""
+
+    def apply(certificate, change, evidence=None):
+        statement = copy.deepcopy(dict(certificate.statement))
+        change(statement)
+        return Certificate(statement=statement, evidence=evidence or certificate.evidence)
+
+    return apply

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documentation builds without a warning, and what it shows is what happens.
+
+On every page, from top to bottom and in one empty folder: `python` blocks run; a `text` block with
+the title Output is what the Python before it printed; the `$ pufferslice …` lines of a `console`
+block run, and what follows them is what they print; a `toml` block with a title is written to a
+file of that name. In outputs `...` stands for anything, and white space does not count. To show
+Python that is not to be run, write `{ .python .no-run }` after the fence.
+"""
+
+import contextlib
+import doctest
+import importlib.util
+import io
+import os
+import pkgutil
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pufferslice
+from pufferslice import files
+from pufferslice.cli import app
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+TITLE = re.compile(r'title="([^"]+)"')
+LOADED = re.compile(r"<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)=\"?(?:https?:)?//[^>]*>")
+LIKE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The built pages."""
+    folder = tmp_path_factory.mktemp("docs") / "site"
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WARNING" not in done.stderr
+    return folder
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+def test_what_a_page_shows_is_what_happens(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    reader = Reader()
+    for language, options, body in BLOCK.findall(page.read_text(encoding="utf-8")):
+        title = TITLE.search(options)
+        if language == "python":
+            reader.run_python(body)
+        elif language == "text" and title and title[1] == "Output":
+            reader.check(body)
+        elif language == "console":
+            reader.run_console(body)
+        elif language == "toml" and title:
+            Path(title[1]).write_text(body, encoding="utf-8")
+
+
+class Reader:
+    """Follows a page: one set of names, and what was printed last."""
+
+    def __init__(self):
+        self.names = {"__name__": "docs"}
+        self.printed = ""
+        self.code = 0
+
+    def run_python(self, code):
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            exec(compile(code, "a python block", "exec"), self.names)  # noqa: S102 - our own text
+        self.printed = out.getvalue()
+
+    def run_console(self, body):
+        commands = re.split(r"^\$ ", body, flags=re.MULTILINE)
+        assert not commands[0].strip(), "a console block begins with a command"
+        for entry in commands[1:]:
+            line, _, expected = entry.replace("\\\n", " ").partition("\n")
+            self.run_command(line, expected)
+
+    def run_command(self, line, expected):
+        words = shlex.split(line)
+        if words == ["echo", "$?"]:
+            self.printed = f"{self.code}\n"
+        else:
+            assert words[0] == "pufferslice", f"not ours: {line}"
+            with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
+                self.code = app.run(words[1:])
+            self.printed = out.getvalue()
+            failed = self.printed.startswith(("error:", "REFUTED"))
+            assert (self.code != 0) == failed, f"{line}\n{self.printed}"
+        if expected.strip():
+            self.check(expected)
+
+    def check(self, expected):
+        like = doctest.OutputChecker().check_output(expected, self.printed, LIKE)
+        assert like, f"the page says\n{expected}\nbut it was\n{self.printed}"
+
+
+def test_outputs_are_compared():
+    reader = Reader()
+    reader.run_python("print('noise 1.5 of a0b1')")
+    reader.check("noise 1.5 of ...\n")
+    with pytest.raises(AssertionError, match="the page says"):
+        reader.check("noise 1.6 of ...\n")
+    with pytest.raises(AssertionError, match="there is no column"):
+        reader.run_console("$ pufferslice spent --order 2 absent.json\nthere is no column\n")
+
+
+def test_every_public_name_is_in_the_reference(site):
+    pages = "".join(page.read_text() for page in (site / "reference").rglob("*.html"))
+    homes = pufferslice._HOMES
+    absent = [
+        name for name in homes if f'id="pufferslice.{homes[name]}.{name}"' not in pages
+    ]
+    assert not absent
+    for module in pufferslice._SUBMODULES:
+        assert f'id="pufferslice.{module}"' in pages
+
+
+def test_every_module_is_in_the_reference():
+    shown = set()
+    for page in (DOCS / "reference").glob("*.md"):
+        shown |= set(re.findall(r"^::: (pufferslice[\w.]*)", page.read_text(), re.MULTILINE))
+    modules = {f"pufferslice.{found.name}" for found in pkgutil.iter_modules(pufferslice.__path__)}
+    assert modules - shown == {"pufferslice.cli"}
+
+
+def test_pages_load_nothing_from_elsewhere(site):
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > len(PAGES) // 2
+    loaded = {page.name: LOADED.findall(page.read_text()) for page in pages}
+    assert not {page: found for page, found in loaded.items() if found}
+    assert LOADED.search('<script src="https://example.org/x.js"></script>')
+
+
+def test_formulas_reach_the_page_with_their_renderer(site):
+    page = (site / "guarantee.html").read_text()
+    assert page.count('class="arithmatex"') > 10
+    for name in ("katex.min.js", "formulas.js", "katex.min.css"):
+        assert name in page
+    assert (site / "assets" / "katex" / "katex.min.js").exists()
+    fonts = {path.name for path in (site / "assets" / "katex" / "fonts").iterdir()}
+    assert "KaTeX_Main-Regular.woff2" in fonts
+
+
+def test_reference_shows_examples_and_sources_as_such(site):
+    page = (site / "reference" / "calibration.html").read_text()
+    assert "<strong>Source:</strong>" in page
+    assert "&gt;&gt;&gt;" in page
+    assert "<blockquote>" not in page
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+def test_names_on_the_pages_resolve(page):
+    for name in re.findall(r"`(pufferslice(?:\.\w+)+)`", page.read_text(encoding="utf-8")):
+        pkgutil.resolve_name(name)
+
+
+def test_every_key_of_a_scenario_file_is_described():
+    page = (DOCS / "files.md").read_text(encoding="utf-8")
+    for section, keys in files.SECTIONS.items():
+        assert f"`[{section}" in page
+        assert not [key for key in keys if f"`{key}`" not in page]
+
+
+def test_every_command_and_flag_is_described():
+    page = (DOCS / "files.md").read_text(encoding="utf-8")
+    for command in app.app.registered_commands:
+        assert f"`pufferslice {command.name}" in page
+        for name, parameter in signature_of(command.callback).items():
+            if parameter.default is not parameter.empty:
+                assert f"--{name.replace('_', '-')}" in page, f"{command.name}: {name}"
+
+
+def test_every_field_of_a_certificate_is_described(repository):
+    page = (DOCS / "files.md").read_text(encoding="utf-8")
+    table = pufferslice.datasets.adult_complete()
+    query = pufferslice.datasets.adult_summary()
+    scenario = pufferslice.Scenario.from_groups(table, secret="race", query=query)  # noqa: S106
+    profile = pufferslice.FiniteProfile.axes(dim=query.dim)
+    target = pufferslice.Guarantee.joint(order=4, epsilon=1.0)
+    document = pufferslice.certify_release(scenario, profile, target).to_json()
+    fields = {*document, *document["statement"], *document["statement"]["scenario"]}
+    for part in ("noise", "profile", "unsliced", "guarantee", "method"):
+        fields |= set(document["statement"][part])
+    assert not [field for field in fields if f"`{field}`" not in page]
+
+
+def test_docstrings_become_markdown():
+    spec = importlib.util.spec_from_file_location("docstrings", DOCS / "docstrings.py")
+    docstrings = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(docstrings)
+    text = "What.\n\n>>> f(1)\n2\n\nGuarantee: yes.\nNeeds: x.\nSource: thm:one."
+    assert docstrings.markdown_of(text) == (
+        "What.\n\n```pycon\n>>> f(1)\n2\n```\n\n"
+        "\n**Guarantee:** yes.\n\n**Needs:** x.\n\n**Source:** thm:one."
+    )

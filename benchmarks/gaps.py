@@ -40,7 +40,7 @@ except ImportError:
 ROUNDS = 5
 N_SECRETS, N_SAMPLES, DIM, N_DIRECTIONS = 5, 100_000, 10, 200
 MEMORY_SIZES = (10, 100_000, 50, 500)
-SAMPLED = 8
+SAMPLED = 40
 """Combinations of pair and direction on which a peer is timed in one round."""
 SEED = 7
 TARGET = Guarantee.joint(order=4, epsilon=1.0)

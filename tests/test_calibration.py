@@ -475,7 +475,7 @@ class TestUnsliced:
         expected = [math.log((math.exp(rate * 4) + 1) / 2), math.log((1 + math.exp(rate)) / 2)]
         costs = full_costs(full, order, s)
         assert costs == pytest.approx(expected, rel=1e-10)
-        assert full_cost(full, order, s) == max(costs)
+        assert max(costs) <= full_cost(full, order, s) <= max(costs) * (1 + 1e-10)
 
     @pytest.mark.soundness
     @given(world=oracles.worlds(), order=oracles.orders(), epsilon=oracles.epsilons())

@@ -5,7 +5,6 @@ import errno
 import sys
 from collections.abc import Sequence
 
-import click
 import typer
 
 from pufferslice.cli import calibrate, demo, init, release, sign, spent, verify
@@ -19,7 +18,6 @@ from pufferslice.errors import (
 
 REFUSED = 1
 WRONG_USE = 2
-INTERRUPTED = 130
 
 _WRONG_USE = (ArgumentError, ScenarioError, TableError)
 
@@ -48,17 +46,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; errors go to standard error, in words."""
     try:
-        code = app(args=list(arguments) if arguments is not None else None, standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        return WRONG_USE
-    except (click.exceptions.Abort, KeyboardInterrupt):
-        typer.echo("interrupted; nothing half-written is left behind", err=True)
-        return INTERRUPTED
+        app(args=None if arguments is None else list(arguments))
+    except SystemExit as done:
+        return done.code if isinstance(done.code, int) else 0
     except StorageError as error:
         typer.echo(f"error: {error.strerror or error}", err=True)
         return WRONG_USE if error.errno == errno.ENOENT else REFUSED
     except PuffersliceError as error:
         typer.echo(f"error: {error}", err=True)
         return WRONG_USE if isinstance(error, _WRONG_USE) else REFUSED
-    return code if isinstance(code, int) else 0
+    return 0

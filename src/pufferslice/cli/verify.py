@@ -15,7 +15,7 @@ def verify(
         Path | None, typer.Option(help="A public key (PEM) that must have signed it.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-) -> int:
+) -> None:
     """Recompute the claim from the evidence; exits 1 if anything does not hold."""
     from pufferslice.certificate import Certificate
     from pufferslice.certificate import verify as recompute
@@ -35,4 +35,5 @@ def verify(
         )
     else:
         typer.echo(str(found))
-    return 0 if found.holds else 1
+    if not found.holds:
+        raise typer.Exit(1)

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Locked arrays: copied, read-only, compared by value."""
+
+import math
+
+import attrs
+import numpy as np
+import pytest
+
+from pufferslice.arrays import Floats, locked, locked_integers, same
+from pufferslice.errors import ArgumentError
+
+
+@pytest.mark.parametrize(("lock", "dtype"), [(locked, np.float64), (locked_integers, np.int64)])
+class TestLocked:
+    def test_copied_typed_and_in_c_order(self, lock, dtype):
+        values = np.asfortranarray(np.arange(6).reshape(2, 3)).astype(dtype, order="F")
+        held = lock(values)
+        values[0, 0] = 99
+        assert held.tolist() == [[0, 1, 2], [3, 4, 5]]
+        assert held.dtype == dtype
+        assert held.flags.c_contiguous
+
+    def test_read_only(self, lock, dtype):
+        with pytest.raises(ValueError):
+            lock([1, 2])[0] = 5
+
+    def test_a_locked_array_is_copied_again(self, lock, dtype):
+        held = lock([1, 2])
+        assert lock(held) is not held or not held.flags.writeable
+
+    def test_lists_and_views(self, lock, dtype):
+        assert lock((1, 2)).tolist() == [1, 2]
+        assert lock(np.arange(10)[::3]).tolist() == [0, 3, 6, 9]
+
+    def test_words_are_refused(self, lock, dtype):
+        with pytest.raises(ArgumentError, match="numbers"):
+            lock(["one", "two"])
+
+    def test_ragged_rows_are_refused(self, lock, dtype):
+        with pytest.raises(ArgumentError):
+            lock([[1, 2], [3]])
+
+
+def test_floats_that_are_not_whole_are_no_integers():
+    """Nothing is rounded in silence."""
+    for values in ([1.5], [math.nan], [math.inf], [2.0**70]):
+        with pytest.raises(ArgumentError):
+            locked_integers(values)
+
+
+def test_complex_numbers_are_not_made_real_in_silence():
+    with pytest.raises(ArgumentError):
+        locked([1 + 2j])
+
+
+def test_equality_of_fields_is_by_value():
+    @attrs.frozen
+    class Holder:
+        values: Floats = attrs.field(converter=locked, eq=same)
+
+    assert Holder([1.0, 2.0]) == Holder(np.array([1, 2]))
+    assert Holder([1.0, 2.0]) != Holder([1.0, 3.0])
+    assert Holder([1.0, 2.0]) != Holder([1.0])

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The claim as a value."""
+
+import math
+
+import attrs
+import pytest
+
+from pufferslice.errors import ArgumentError
+from pufferslice.guarantee import NOTIONS, SLICED_NOTIONS, Guarantee
+
+
+@pytest.mark.parametrize("notion", NOTIONS)
+def test_named_constructors(notion):
+    claim = getattr(Guarantee, notion)(order=4, epsilon=1)
+    assert claim == Guarantee(notion=notion, order=4.0, epsilon=1.0)
+    assert (claim.notion, claim.order, claim.epsilon) == (notion, 4.0, 1.0)
+    assert isinstance(claim.order, float)
+    assert claim.is_sliced == (notion in SLICED_NOTIONS)
+
+
+def test_prose():
+    assert str(Guarantee.average(order=2, epsilon=0.5)) == "(2, 0.5)-Average-SRPP"
+    assert str(Guarantee.joint(order=2.5, epsilon=1)) == "(2.5, 1)-Joint-SRPP"
+    assert str(Guarantee.unsliced(order=16, epsilon=8)) == "(16, 8)-RPP"
+
+
+def test_frozen_and_without_defaults():
+    claim = Guarantee.joint(order=4, epsilon=1)
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        claim.epsilon = 2.0
+    with pytest.raises(TypeError):
+        Guarantee.joint(order=4)
+    with pytest.raises(TypeError):
+        Guarantee(order=4, epsilon=1)
+
+
+@pytest.mark.parametrize("order", [1, 1.0, 0.5, 0, -3, math.nan, math.inf])
+def test_order_must_be_a_number_above_one(order):
+    with pytest.raises(ArgumentError, match="order must be a finite number greater than 1"):
+        Guarantee.joint(order=order, epsilon=1)
+
+
+@pytest.mark.parametrize("epsilon", [0, -1, math.nan, math.inf])
+def test_epsilon_must_be_positive(epsilon):
+    with pytest.raises(ArgumentError, match="epsilon must be a finite number greater than 0"):
+        Guarantee.joint(order=2, epsilon=epsilon)
+
+
+@pytest.mark.parametrize("notion", ["median", "Joint", "", "average_over_batches"])
+def test_unknown_notion(notion):
+    with pytest.raises(ArgumentError, match="notion must be one of average, joint, unsliced"):
+        Guarantee(notion=notion, order=2, epsilon=1)
+
+
+def test_not_a_number():
+    with pytest.raises(ValueError):
+        Guarantee.joint(order="four", epsilon=1)

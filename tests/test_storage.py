@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files are written whole or not at all; JSON has one spelling; digests are unambiguous."""
+
+import hashlib
+import json
+import math
+import os
+import threading
+
+import pytest
+
+from pufferslice.errors import StorageError
+from pufferslice.storage import canonical_json, digest, pretty_json, read_bytes, write_whole
+
+
+class TestFiles:
+    def test_there_and_back(self, tmp_path):
+        path = tmp_path / "a.bin"
+        content = bytes(range(256)) * 1000
+        write_whole(path, content)
+        assert read_bytes(path) == content
+        assert read_bytes(str(path)) == content
+
+    def test_replaces_and_leaves_nothing_else(self, tmp_path):
+        path = tmp_path / "a.bin"
+        write_whole(path, b"a long first content")
+        write_whole(path, b"second")
+        assert path.read_bytes() == b"second"
+        assert os.listdir(tmp_path) == ["a.bin"]
+
+    def test_a_failure_keeps_the_old_file_and_leaves_nothing_behind(self, tmp_path, monkeypatch):
+        path = tmp_path / "a.bin"
+        write_whole(path, b"old")
+
+        def full(*_args):
+            raise OSError(28, "No space left on device")
+
+        for name in ("fsync", "replace"):
+            with monkeypatch.context() as patch:
+                patch.setattr(os, name, full)
+                with pytest.raises(StorageError, match=r"a\.bin"):
+                    write_whole(path, b"new")
+            assert path.read_bytes() == b"old"
+            assert os.listdir(tmp_path) == ["a.bin"]
+
+    def test_a_folder_that_does_not_exist(self, tmp_path):
+        with pytest.raises(StorageError, match="nowhere"):
+            write_whole(tmp_path / "nowhere" / "a.bin", b"x")
+
+    def test_a_folder_in_the_place_of_the_file(self, tmp_path):
+        (tmp_path / "a.bin").mkdir()
+        with pytest.raises(StorageError, match=r"a\.bin"):
+            write_whole(tmp_path / "a.bin", b"x")
+        assert os.listdir(tmp_path) == ["a.bin"]
+
+    def test_a_file_that_cannot_be_read(self, tmp_path):
+        with pytest.raises(StorageError, match="missing") as caught:
+            read_bytes(tmp_path / "missing")
+        assert isinstance(caught.value, OSError)
+
+    def test_a_reader_sees_one_content_or_the_other(self, tmp_path):
+        path = tmp_path / "a.bin"
+        contents = [bytes([k]) * 50_000 for k in range(2)]
+        write_whole(path, contents[0])
+        done = threading.Event()
+        torn = []
+
+        def read():
+            while not done.is_set():
+                if read_bytes(path) not in contents:
+                    torn.append(True)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        for k in range(40):
+            write_whole(path, contents[k % 2])
+        done.set()
+        reader.join()
+        assert not torn
+
+
+class TestJson:
+    VALUE = {"b": [1, 2.5, None, True], "a": {"z": "é", "y": 0.1}}  # noqa: RUF012
+
+    def test_canonical_is_sorted_and_compact(self):
+        text = canonical_json(self.VALUE)
+        assert text.decode("utf-8").replace("\\u00e9", "é") == (
+            '{"a":{"y":0.1,"z":"é"},"b":[1,2.5,null,true]}'
+        )
+
+    def test_the_order_of_keys_does_not_matter(self):
+        turned = {"a": {"y": 0.1, "z": "é"}, "b": [1, 2.5, None, True]}
+        assert canonical_json(turned) == canonical_json(self.VALUE)
+        assert canonical_json({"b": [2.5, 1]}) != canonical_json({"b": [1, 2.5]})
+
+    def test_both_spellings_say_the_same(self):
+        assert json.loads(canonical_json(self.VALUE)) == self.VALUE
+        assert json.loads(pretty_json(self.VALUE)) == self.VALUE
+        assert b"\n" in pretty_json(self.VALUE)
+
+    def test_floats_survive(self):
+        values = [0.1, 1e-300, 1 / 3, math.nextafter(1, 2), 2.0**60]
+        assert json.loads(canonical_json(values)) == values
+
+    @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+    @pytest.mark.parametrize("spell", [canonical_json, pretty_json])
+    def test_numbers_that_json_does_not_have(self, spell, bad):
+        with pytest.raises(ValueError):
+            spell({"x": bad})
+
+
+class TestDigest:
+    def test_known_answer(self):
+        """Each part after its length in eight big-endian bytes."""
+        message = b"\0" * 7 + b"\x02" + b"ab" + b"\0" * 7 + b"\x01" + b"c"
+        assert digest(b"ab", b"c") == hashlib.sha256(message).hexdigest()
+
+    def test_parts_do_not_run_together(self):
+        splits = [(b"abc",), (b"ab", b"c"), (b"a", b"bc"), (b"", b"abc"), (b"abc", b"")]
+        assert len({digest(*parts) for parts in splits}) == len(splits)

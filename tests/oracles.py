@@ -190,16 +190,34 @@ def divergence_on_grid(order, first, second, noise_std):
     return float(np.log(integrand.sum() * 0.2 ** first.shape[1]) / (order - 1))
 
 
-def hockey_stick_on_grid(first, second, noise_std, epsilon):
-    """max over both orders of the pair of the integral of (p - e^epsilon q)_+, on the line."""
-    first, second = np.sort(first) / noise_std, np.sort(second) / noise_std
-    low, high = min(first[0], second[0]) - 10, max(first[-1], second[-1]) + 10
-    axis = np.linspace(low, high, 20_001)[:, None]
-    p, q = mixture(axis, first[:, None]), mixture(axis, second[:, None])
-    step = (high - low) / 20_000
-    return max(
-        float(np.maximum(a - np.exp(epsilon) * b, 0).sum() * step) for a, b in ((p, q), (q, p))
-    )
+def privacy_curve(first, second, noise_std, step=0.005):
+    """epsilon -> larger hockey-stick divergence of both orders of two noisy samples, on a grid.
+
+    The integrand has kinks, so the error is of the order of the step squared.
+    """
+    first, second = first / noise_std, second / noise_std
+    both = np.vstack([first, second])
+    axis = np.arange(both.min() - 8, both.max() + 8, step)
+    points = np.stack(np.meshgrid(*[axis] * first.shape[1], indexing="ij"), axis=-1)
+    p, q = mixture(points, first), mixture(points, second)
+    cell = step ** first.shape[1]
+
+    def delta(epsilon):
+        there, back = (a - np.exp(epsilon) * b for a, b in ((p, q), (q, p)))
+        return float(max(there[there > 0].sum(), back[back > 0].sum()) * cell)
+
+    return delta
+
+
+def smallest_epsilon(delta_at, delta, highest=60.0):
+    """Where a falling curve meets delta, at least 0, to 1e-9; the lower end is returned."""
+    if delta_at(0.0) <= delta:
+        return 0.0
+    low = 0.0
+    while highest - low > 1e-9:
+        middle = (low + highest) / 2
+        low, highest = (middle, highest) if delta_at(middle) > delta else (low, middle)
+    return low
 
 
 def values():

@@ -13,101 +13,41 @@ if TYPE_CHECKING:
     from pufferslice.certificate import Certificate
     from pufferslice.files import Request
 
-_FROM_FLAGS = "From flags"
+
+def _flag(text: str) -> Any:  # noqa: ANN401 - typer's own marker
+    """An option of the form without a scenario file."""
+    return typer.Option(help=text, rich_help_panel="Instead of a scenario file")
 
 
 def calibrate(
     scenario: Annotated[Path | None, typer.Argument(help="A scenario.toml.")] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Write the certificate here, its evidence beside it.")
-    ] = None,
-    ledger: Annotated[
-        Path | None, typer.Option(help="State the releases that this ledger already holds.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write certificate and evidence here.")] = None,
+    ledger: Annotated[Path | None, typer.Option(help="State the releases it holds.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    data: Annotated[
-        Path | None, typer.Option(help="CSV or Parquet.", rich_help_panel=_FROM_FLAGS)
-    ] = None,
-    dataset: Annotated[
-        str | None, typer.Option(help="An embedded table: adult.", rich_help_panel=_FROM_FLAGS)
-    ] = None,
-    null_value: Annotated[
-        list[str] | None,
-        typer.Option(help="A text that means missing, e.g. '?'.", rich_help_panel=_FROM_FLAGS),
-    ] = None,
-    missing: Annotated[
-        str, typer.Option(help="refuse or drop-rows.", rich_help_panel=_FROM_FLAGS)
-    ] = "refuse",
-    secret: Annotated[
-        str | None, typer.Option(help="Column(s), by commas.", rich_help_panel=_FROM_FLAGS)
-    ] = None,
-    quantiles: Annotated[
-        int | None,
-        typer.Option(help="Bin the secret into quantiles.", rich_help_panel=_FROM_FLAGS),
-    ] = None,
-    law: Annotated[
-        str | None,
-        typer.Option(help="groups, bootstrap or records.", rich_help_panel=_FROM_FLAGS),
-    ] = None,
-    columns: Annotated[
-        str | None,
-        typer.Option(help="Numeric columns (law records).", rich_help_panel=_FROM_FLAGS),
-    ] = None,
-    mean: Annotated[
-        str | None, typer.Option(help="Columns to average.", rich_help_panel=_FROM_FLAGS)
-    ] = None,
-    std: Annotated[
-        str | None, typer.Option(help="Columns to take the spread of.", rich_help_panel=_FROM_FLAGS)
-    ] = None,
-    rate: Annotated[
-        list[str] | None,
-        typer.Option(help="column=value, a share of rows.", rich_help_panel=_FROM_FLAGS),
-    ] = None,
-    scales: Annotated[
-        str | None, typer.Option(help="Public unit per coordinate.", rich_help_panel=_FROM_FLAGS)
-    ] = None,
-    low: Annotated[
-        str | None, typer.Option(help="Public range, low ends.", rich_help_panel=_FROM_FLAGS)
-    ] = None,
-    high: Annotated[
-        str | None, typer.Option(help="Public range, high ends.", rich_help_panel=_FROM_FLAGS)
-    ] = None,
-    replicates: Annotated[
-        int, typer.Option(help="Of the bootstrap.", rich_help_panel=_FROM_FLAGS)
-    ] = 200,
-    source: Annotated[
-        str,
-        typer.Option(
-            help="Of the prior: public-model, held-out, released-data.",
-            rich_help_panel=_FROM_FLAGS,
-        ),
-    ] = "released-data",
-    notion: Annotated[
-        str | None, typer.Option(help="joint, average, unsliced.", rich_help_panel=_FROM_FLAGS)
-    ] = None,
-    order: Annotated[
-        float | None, typer.Option(help="Rényi order, above 1.", rich_help_panel=_FROM_FLAGS)
-    ] = None,
-    epsilon: Annotated[
-        float | None, typer.Option(help="The budget, above 0.", rich_help_panel=_FROM_FLAGS)
-    ] = None,
-    delta: Annotated[
-        list[float] | None,
-        typer.Option(help="Of the (epsilon, delta) views.", rich_help_panel=_FROM_FLAGS),
-    ] = None,
-    directions: Annotated[
-        int | None, typer.Option(help="Number of random slices.", rich_help_panel=_FROM_FLAGS)
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(help="Public seed of slices and bootstrap.", rich_help_panel=_FROM_FLAGS),
-    ] = None,
-    rule: Annotated[
-        str | None, typer.Option(help="tight or closed-form.", rich_help_panel=_FROM_FLAGS)
-    ] = None,
-    envelope: Annotated[
-        str | None, typer.Option(help="transport or worst-gap.", rich_help_panel=_FROM_FLAGS)
-    ] = None,
+    data: Annotated[Path | None, _flag("CSV or Parquet.")] = None,
+    dataset: Annotated[str | None, _flag("An embedded table: adult.")] = None,
+    null_value: Annotated[list[str] | None, _flag("A text that means missing, as '?'.")] = None,
+    missing: Annotated[str, _flag("refuse or drop-rows.")] = "refuse",
+    secret: Annotated[str | None, _flag("Column, or columns by commas.")] = None,
+    quantiles: Annotated[int | None, _flag("Bin the secret into quantiles.")] = None,
+    law: Annotated[str | None, _flag("groups, bootstrap or records.")] = None,
+    columns: Annotated[str | None, _flag("Numeric columns (law records).")] = None,
+    mean: Annotated[str | None, _flag("Columns to average.")] = None,
+    std: Annotated[str | None, _flag("Columns to take the spread of.")] = None,
+    rate: Annotated[list[str] | None, _flag("column=value or column>number: a share.")] = None,
+    scales: Annotated[str | None, _flag("Public unit per coordinate.")] = None,
+    low: Annotated[str | None, _flag("Public range, low ends.")] = None,
+    high: Annotated[str | None, _flag("Public range, high ends.")] = None,
+    replicates: Annotated[int, _flag("Of the bootstrap.")] = 200,
+    source: Annotated[str, _flag("public-model, held-out, released-data.")] = "released-data",
+    notion: Annotated[str | None, _flag("joint, average or unsliced.")] = None,
+    order: Annotated[float | None, _flag("Rényi order, above 1.")] = None,
+    epsilon: Annotated[float | None, _flag("The budget, above 0.")] = None,
+    delta: Annotated[list[float] | None, _flag("Of the (epsilon, delta) views.")] = None,
+    directions: Annotated[int | None, _flag("Number of random slices.")] = None,
+    seed: Annotated[int | None, _flag("Public seed of slices and bootstrap.")] = None,
+    rule: Annotated[str | None, _flag("tight or closed-form.")] = None,
+    envelope: Annotated[str | None, _flag("transport or worst-gap.")] = None,
 ) -> None:
     """Find the noise for a scenario and state what it promises. Releases nothing."""
     flags: dict[str, Any] = {
@@ -127,7 +67,11 @@ def calibrate(
         certificate.save(out)
     if json:
         print_json(summary_of(certificate))
-        return
+    else:
+        _print_prose(certificate, out)
+
+
+def _print_prose(certificate: "Certificate", out: Path | None) -> None:
     typer.echo(str(certificate))
     if out is None:
         typer.echo("\nNothing was written; add --out certificate.json to keep the certificate.")

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: INP001 - one file that mkdocs loads by its path
-"""How docstrings become Markdown: examples as code, `Guarantee:` and `Source:` as paragraphs.
+"""How the source becomes the API pages: a griffe extension, named in mkdocs.yml.
 
-A griffe extension, named in mkdocs.yml. Docstrings are written to be read in the source, where a
-bare `>>>` and a line that begins with `Needs:` are clear; Markdown would run them together.
+Docstrings are written to be read in the source, where a bare `>>>` and a line that begins with
+`Needs:` are clear; Markdown would run them together. And griffe does not know attrs: without help
+the pages would not say how a value is made.
 """
 
 import re
@@ -12,18 +13,62 @@ import griffe
 
 _LEAD = re.compile(r"^(Guarantee|Needs|Reason|Source):", re.MULTILINE)
 _EXAMPLE = re.compile(r"^>>> .*(?:\n(?!\s*$).*)*", re.MULTILINE)
+_DEFAULT = re.compile(r"\b(default|factory)=")
 
 
-class ReadableDocstrings(griffe.Extension):
-    """Rewrites each docstring once it is loaded."""
+class ReadableValues(griffe.Extension):
+    """Rewrites docstrings, and gives attrs classes the signature that they have."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: object) -> None:  # noqa: ARG002 - griffe's call
         """Rewrite the docstring of a module, class, function or attribute."""
         if obj.docstring is not None:
             obj.docstring.value = markdown_of(obj.docstring.value)
 
+    def on_class_members(self, *, cls: griffe.Class, **kwargs: object) -> None:  # noqa: ARG002 - as above
+        """Add the `__init__` that attrs makes."""
+        made = next((str(d.value) for d in cls.decorators if "attrs.frozen" in str(d.value)), None)
+        if made is None:
+            return
+        fields = [field for field in cls.attributes.values() if is_field(field)]
+        keyword = "kw_only=True" in made
+        init = griffe.Function("__init__", parameters=parameters_of(fields, keyword=keyword))
+        cls.set_member("__init__", init)
+        for field in fields:
+            field.labels -= {"class-attribute", "instance-attribute"}
+            field.value = None
+
 
 def markdown_of(docstring: str) -> str:
     """The same text, with fences around examples and blank lines before the leading words."""
     fenced = _EXAMPLE.sub(lambda found: f"```pycon\n{found.group()}\n```", docstring)
     return _LEAD.sub(r"\n**\1:**", fenced)
+
+
+def is_field(attribute: griffe.Attribute) -> bool:
+    """Whether attrs takes this attribute as an argument."""
+    # griffe unwraps ClassVar and says only that the attribute is not one of instances.
+    return (
+        attribute.annotation is not None
+        and "instance-attribute" in attribute.labels
+        and "init=False" not in str(attribute.value)
+    )
+
+
+def parameters_of(fields: list[griffe.Attribute], *, keyword: bool) -> griffe.Parameters:
+    """The parameters of the class, after `self`."""
+    kinds = griffe.ParameterKind
+    kind = kinds.keyword_only if keyword else kinds.positional_or_keyword
+    itself = griffe.Parameter("self", kind=kinds.positional_or_keyword)
+    rest = [
+        griffe.Parameter(f.name, annotation=f.annotation, kind=kind, default=default_of(f))
+        for f in fields
+    ]
+    return griffe.Parameters(itself, *rest)
+
+
+def default_of(field: griffe.Attribute) -> str | None:
+    """The default as it is shown; `...` for one that attrs computes."""
+    value = None if field.value is None else str(field.value)
+    if value is None or not value.startswith("attrs.field("):
+        return value
+    return "..." if _DEFAULT.search(value) else None

@@ -11,6 +11,7 @@ Python that is not to be run, write `{ .python .no-run }` after the fence.
 import contextlib
 import doctest
 import importlib.util
+import inspect
 import io
 import os
 import pkgutil
@@ -20,7 +21,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import attrs
+import griffe
 import pytest
+import typer
 
 import pufferslice
 from pufferslice import files
@@ -120,9 +124,7 @@ def test_outputs_are_compared():
 def test_every_public_name_is_in_the_reference(site):
     pages = "".join(page.read_text() for page in (site / "reference").rglob("*.html"))
     homes = pufferslice._HOMES
-    absent = [
-        name for name in homes if f'id="pufferslice.{homes[name]}.{name}"' not in pages
-    ]
+    absent = [name for name in homes if f'id="pufferslice.{homes[name]}.{name}"' not in pages]
     assert not absent
     for module in pufferslice._SUBMODULES:
         assert f'id="pufferslice.{module}"' in pages
@@ -154,6 +156,13 @@ def test_formulas_reach_the_page_with_their_renderer(site):
     assert "KaTeX_Main-Regular.woff2" in fonts
 
 
+@pytest.mark.parametrize("name", ["CHANGELOG", "CONTRIBUTING", "SECURITY"])
+def test_pages_that_stand_elsewhere_are_taken_in(site, name):
+    title = (ROOT / f"{name}.md").read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+    page = (site / f"{name.lower()}.html").read_text(encoding="utf-8")
+    assert re.search(rf"<h1[^>]*>{title}<", page)
+
+
 def test_reference_shows_examples_and_sources_as_such(site):
     page = (site / "reference" / "calibration.html").read_text()
     assert "<strong>Source:</strong>" in page
@@ -178,12 +187,12 @@ def test_every_command_and_flag_is_described():
     page = (DOCS / "files.md").read_text(encoding="utf-8")
     for command in app.app.registered_commands:
         assert f"`pufferslice {command.name}" in page
-        for name, parameter in signature_of(command.callback).items():
-            if parameter.default is not parameter.empty:
-                assert f"--{name.replace('_', '-')}" in page, f"{command.name}: {name}"
+        for name, parameter in inspect.signature(command.callback).parameters.items():
+            if isinstance(parameter.annotation.__metadata__[0], typer.models.OptionInfo):
+                assert f"`--{name.replace('_', '-')}" in page, f"{command.name}: {name}"
 
 
-def test_every_field_of_a_certificate_is_described(repository):
+def test_every_field_of_a_certificate_is_described():
     page = (DOCS / "files.md").read_text(encoding="utf-8")
     table = pufferslice.datasets.adult_complete()
     query = pufferslice.datasets.adult_summary()
@@ -197,12 +206,33 @@ def test_every_field_of_a_certificate_is_described(repository):
     assert not [field for field in fields if f"`{field}`" not in page]
 
 
-def test_docstrings_become_markdown():
+@pytest.fixture(scope="module")
+def extension():
+    """docs/docstrings.py, which mkdocs loads by its path."""
     spec = importlib.util.spec_from_file_location("docstrings", DOCS / "docstrings.py")
-    docstrings = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(docstrings)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_docstrings_become_markdown(extension):
     text = "What.\n\n>>> f(1)\n2\n\nGuarantee: yes.\nNeeds: x.\nSource: thm:one."
-    assert docstrings.markdown_of(text) == (
+    assert extension.markdown_of(text) == (
         "What.\n\n```pycon\n>>> f(1)\n2\n```\n\n"
         "\n**Guarantee:** yes.\n\n**Needs:** x.\n\n**Source:** thm:one."
     )
+
+
+def test_reference_shows_how_values_are_made(extension):
+    loader = griffe.GriffeLoader(
+        extensions=griffe.load_extensions(extension.ReadableValues), search_paths=[ROOT / "src"]
+    )
+    package = loader.load("pufferslice")
+    values = [getattr(pufferslice, name) for name in pufferslice.__all__]
+    values = [value for value in values if inspect.isclass(value) and attrs.has(value)]
+    assert len(values) > 10
+    for value in values:
+        shown = package[f"{value.__module__.partition('.')[2]}.{value.__name__}"].parameters
+        shown = {p.name: (p.kind.name, p.default is None) for p in shown if p.name != "self"}
+        true = inspect.signature(value).parameters.values()
+        assert shown == {p.name: (p.kind.name.lower(), p.default is p.empty) for p in true}, value

@@ -7,12 +7,19 @@ import attrs
 
 from pufferslice.checks import check_above, check_one_of
 
-Notion = Literal["average", "joint", "unsliced"]
+Notion = Literal["average", "joint", "unsliced", "average_over_batches"]
 
-NOTIONS: Final = ("average", "joint", "unsliced")
+NOTIONS: Final = ("average", "joint", "unsliced", "average_over_batches")
+RELEASE_NOTIONS: Final = ("average", "joint", "unsliced")
+"""What a static release can claim."""
 SLICED_NOTIONS: Final = ("average", "joint")
 
-_NAMES: Final = {"average": "Average-SRPP", "joint": "Joint-SRPP", "unsliced": "RPP"}
+_NAMES: Final = {
+    "average": "Average-SRPP",
+    "joint": "Joint-SRPP",
+    "unsliced": "RPP",
+    "average_over_batches": "sa-SRPP (on average over batch draws)",
+}
 
 
 @final
@@ -25,7 +32,7 @@ class Guarantee:
     """
 
     notion: Notion
-    """`average` or `joint` over the slices of a profile, or `unsliced`."""
+    """`average` or `joint` over the slices of a profile, `unsliced`, or `average_over_batches`."""
     order: float = attrs.field(converter=float)
     """The Rényi order, greater than 1."""
     epsilon: float = attrs.field(converter=float)
@@ -50,6 +57,15 @@ class Guarantee:
     def unsliced(cls, *, order: float, epsilon: float) -> "Guarantee":
         """The divergence of the whole output is at most `epsilon` (Rényi Pufferfish privacy)."""
         return cls(notion="unsliced", order=order, epsilon=epsilon)
+
+    @classmethod
+    def average_over_batches(cls, *, order: float, epsilon: float) -> "Guarantee":
+        """The paper's subsampling-aware claim for learning: a mean over batch draws only.
+
+        It does not imply any of the other notions.
+        Source: def:ms_Ave_SRPP, def:ms_Joint_SRPP.
+        """
+        return cls(notion="average_over_batches", order=order, epsilon=epsilon)
 
     @property
     def is_sliced(self) -> bool:

@@ -129,7 +129,7 @@ def test_gaussians_whose_own_spread_is_enough_get_a_way_out():
         certify_release(scenario, LINE, claim_of("joint"))
 
 
-def test_average_needs_least_and_unsliced_most(certificates, records, gaussian, profile):
+def test_average_needs_least_and_unsliced_most(records, gaussian, profile):
     for scenario in (records, gaussian):
         stds = [certify_release(scenario, profile, claim_of(n)).noise_std for n in NOTIONS]
         assert 0 < stds[0] < stds[1] < stds[2]
@@ -153,17 +153,22 @@ def test_the_default_method_is_the_smallest_that_applies(certificates):
 @pytest.mark.soundness
 @pytest.mark.parametrize("method", [TRANSPORT, WORST_GAP])
 @pytest.mark.parametrize("notion", ["average", "joint"])
-def test_noise_is_enough_by_exact_arithmetic_and_not_much_more(records, profile, notion, method):
+def test_noise_is_enough_by_exact_arithmetic_and_not_much_more(rng, notion, method):
+    """From a table to the noise; the oracle sorts fractions."""
+    table = pa.table(
+        {"s": ["a"] * 9 + ["b"] * 7 + ["c"] * 12, "x": rng.gamma(2, size=28), "y": np.arange(28.0)}
+    )
+    scenario = Scenario.from_records(table, secret="s", query=columns(["x", "y"]))
+    profile = FiniteProfile.uniform(dim=2, n_directions=5, seed=3)
     claim = claim_of(notion, 3.0, 0.7)
-    certificate = certify_release(records, profile, claim, method=method)
-    laws = [records.priors[0].laws[secret] for secret in records.secrets]
-    pairs = [(0, 1), (0, 2), (1, 2)]
-    gaps = oracles.true_gap_laws(laws, pairs, profile.directions[:3])
-    part = FiniteProfile.of(profile.directions[:3])
-    certificate = certify_release(records, part, claim, method=method)
-    cost = oracles.tight_cost(claim, gaps, part, certificate.noise_std, method.envelope)
+    std = certify_release(scenario, profile, claim, method=method).noise_std
+    x, y = (table[name].to_numpy() for name in "xy")
+    outputs = np.column_stack([x, y])
+    laws = [EmpiricalLaw.uniform(outputs[part]) for part in np.split(np.arange(28), [9, 16])]
+    gaps = oracles.true_gap_laws(laws, [(0, 1), (0, 2), (1, 2)], profile.directions)
+    cost = oracles.tight_cost(claim, gaps, profile, std, method.envelope)
     assert 0.98 * claim.epsilon < cost <= claim.epsilon
-    assert oracles.tight_cost(claim, gaps, part, certificate.noise_std / 2, method.envelope) > 2
+    assert oracles.tight_cost(claim, gaps, profile, std / 2, method.envelope) > 2
 
 
 @pytest.mark.soundness
@@ -235,10 +240,38 @@ def test_gaussians_at_orders_next_to_one(exponent):
         assert max(costs) <= epsilon
 
 
+@pytest.mark.soundness
+@pytest.mark.parametrize("epsilon", [1e-3, 1e-6, 1e-9, 1e-12])
+@pytest.mark.parametrize("notion", ["average", "joint"])
+@pytest.mark.parametrize("n_directions", [3, 7])
+def test_small_budgets(notion, epsilon, n_directions):
+    """Weights and masses sum to 1 up to rounding, which a small budget can see."""
+    profile = FiniteProfile.uniform(dim=2, n_directions=n_directions, seed=1)
+    claim = claim_of(notion, 4.0, epsilon)
+    laws = list(POINTS.priors[0].laws.values())
+    gaps = oracles.true_gap_laws(laws, [(0, 1)], profile.directions)
+    std = certify_release(POINTS, profile, claim, deltas=()).noise_std
+    assert oracles.tight_cost(claim, gaps, profile, std, "transport") <= oracles.exact(epsilon)
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("epsilon", [1e-2, 1e-4, 1e-6, 1e-8, 1e-10])
+@pytest.mark.parametrize("shift", [0.0, 2.0])
+def test_small_budgets_of_gaussians(shift, epsilon):
+    laws = ([0.0], [[1.0]]), ([shift], [[3.0]])
+    certificate = certify_release(gaussians(*laws), LINE, claim_of("joint", 4.0, epsilon))
+    std = oracles.exact(certificate.noise_std)
+    noisy = [(mean[0], oracles.exact(cov[0][0]) + std**2) for mean, cov in laws]
+    cost = max(oracles.gaussian_divergence(4, *pair) for pair in (noisy, noisy[::-1]))
+    assert cost <= oracles.exact(epsilon)
+    assert cost <= oracles.exact(certificate.unsliced_epsilon)
+
+
 @pytest.mark.parametrize("order", [1e3, 1e6, 1e12])
 def test_large_orders(order):
     certificate = certify_release(POINTS, AXES, claim_of("average", order))
-    assert certificate.noise_std**2 == pytest.approx(order * 12.5 / 2, rel=1e-9)
+    # At order 10^12 the noise is so wide that its grid costs a ten-millionth.
+    assert certificate.noise_std**2 == pytest.approx(order * 12.5 / 2, rel=1e-6)
 
 
 @pytest.mark.parametrize("epsilon", [1e-12, 1e-3, 1e3, 1e5, 1e7])
@@ -365,11 +398,11 @@ def test_what_the_statement_says(certificates, records, profile):
     assert noise["std_by_coordinate"] == [2 * noise["std"], 5 * noise["std"]]
     assert noise["grid"] == noise["std"] / SIGMA_INT
     assert 0 < noise["implementation_delta"] < 1e-25
-    assert statement["profile"] == {"dim": 2, "n_directions": 12, "digest": profile.digest()}
+    assert statement["profile"] == {"dim": 2, "n_directions": 6, "digest": profile.digest()}
     assert statement["failure_probability"] == 0
     assert statement["unsliced"]["order"] == 4
     assert "couplings per pair" in statement["unsliced"]["from"]
-    assert {view["delta"] for view in statement["views"]} == {1e-5, 1e-3}
+    assert {view["delta"] for view in statement["views"]} == {1e-5}
     assert {view["scope"] for view in statement["views"]} == {"sliced joint", "unsliced"}
     assert any("released data itself" in limit for limit in statement["limits"])
 
@@ -492,9 +525,9 @@ def permuted(table, rng):
 
 def test_row_order_and_chunks_do_not_matter(table, records, groups, profile, rng):
     shuffled = permuted(table, rng)
-    pieces = [shuffled.slice(start, 50) for start in range(0, shuffled.num_rows, 50)]
+    pieces = [shuffled.slice(start, 20) for start in range(0, shuffled.num_rows, 20)]
     chunked = pa.concat_tables(pieces)
-    assert chunked["pay"].num_chunks > 5
+    assert chunked["pay"].num_chunks == 6
     query = records.query
     stds = {
         certify_release(

@@ -178,6 +178,21 @@ class TestAgainstQuantileFunctions:
         assert (ranks <= gaps * (1 + 2.0**-8)).all()
         assert ranks[-1] == gaps[-1]
 
+    @pytest.mark.soundness
+    def test_tables_that_would_be_too_large_keep_fewer_digits(self, rng, monkeypatch):
+        """A small limit in place of 2^24 entries: fewer entries, still an upper bound."""
+        laws = [EmpiricalLaw.uniform(rng.normal(size=(500, 2))) for _ in range(2)]
+        u = FiniteProfile.uniform(dim=2, n_directions=6, seed=8).directions
+        fine = gap_tables(laws, ONE_PAIR, u)
+        monkeypatch.setattr("pufferslice.gaps.exact._MOST_ENTRIES", 600)
+        rough = gap_tables(laws, ONE_PAIR, u)
+        rough.check()
+        assert len(rough.gaps) < len(fine.gaps) / 2
+        assert rough.worst().tolist() == fine.worst().tolist()
+        for k in range(len(u)):
+            table, finer = (oracles.tabulated(tables, 0, k) for tables in (rough, fine))
+            assert oracles.dominates(table, finer)
+
     def test_many_samples(self, rng):
         """Sorted differences by numpy, for sizes that blocks and threads see."""
         first, second = rng.standard_t(3, size=(2, 9001, 3))

@@ -11,10 +11,10 @@ from pufferslice.calibration import Method, cost, full_cost
 from pufferslice.certificate.document import Certificate
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.statement import Said, statement_of
-from pufferslice.checks import check_above, check_between
+from pufferslice.checks import check_above, check_between, check_one_of
 from pufferslice.errors import ArgumentError, CalibrationError, CertificateError
 from pufferslice.gaps import GapTables
-from pufferslice.guarantee import Guarantee
+from pufferslice.guarantee import RELEASE_NOTIONS, Guarantee
 from pufferslice.noise import Noise, OperatingSystemNoise
 from pufferslice.parallel import Progress, silent
 from pufferslice.scenario import Scenario
@@ -50,6 +50,7 @@ def certify_release(  # noqa: PLR0913 - the claim is three nouns, the rest has s
             f"use FiniteProfile.uniform(dim={scenario.dim}, ...)"
         )
         raise ArgumentError(msg)
+    check_one_of(RELEASE_NOTIONS, notion=target.notion)
     for delta in deltas:
         check_between(0, 1, delta=delta)
     gaussian = scenario.priors[0].kind == "gaussian"
@@ -80,6 +81,7 @@ def spent(
     evidence = required_evidence(certificate)
     claim = certificate.guarantee
     unit = Guarantee(notion=notion or claim.notion, order=order or claim.order, epsilon=1.0)  # type: ignore[arg-type]
+    check_one_of(RELEASE_NOTIONS, notion=unit.notion)
     std = certificate.noise_std if noise_std is None else noise_std
     if evidence.slices.are_equal:
         msg = "the laws are equal: every noise, also none, costs nothing"

@@ -22,5 +22,7 @@ def demo(
         result = run_demo(out, progress)
     if json:
         print_json(result.to_json())
-        return
-    typer.echo(str(result))
+    else:
+        typer.echo(str(result))
+    if not result.verification.holds:
+        raise typer.Exit(1)

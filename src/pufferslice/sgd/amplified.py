@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""The divergence of one noisy step while the draw of the batch stays secret (Poisson sampling).
+
+In units of the clip norm the worst pair of worlds is one-dimensional: each of the D differing
+records, if drawn, pushes the sum by +1 in one world and by -1 in the other, so with noise z
+
+$$P = \sum_k w_k N(k, z^2), \qquad Q = \sum_k w_k N(-k, z^2), \qquad w = Bin(D, q).$$
+
+With t = x / z, $A(t) = \sum_k w_k e^{kt/z - k^2/(2z^2)}$ and $\ell = \ln A(t) - \ln A(-t)$,
+
+$$\int P^\alpha Q^{1-\alpha} - 1 = \int_0^\infty \varphi(t) A(-t) e^{\alpha\ell}
+  (1 - e^{-\alpha\ell}) (1 - e^{-(\alpha-1)\ell}) \, dt .$$
+
+Every factor is positive and known to full relative precision, so a cost of 1e-12 is as sharp as
+one of 1e6. The integrand is even and is summed on a lattice. As a polynomial in $e^{t/z}$, A has
+real negative roots only: the binomial generating function has, and $e^{-k^2/(2z^2)}$ is a
+multiplier sequence. So the integrand is analytic for $|Im\, t| < \pi z$, and the lattice sum is off
+by at most $4 e^{-E}$ times the integral of $P^\alpha Q^{1-\alpha}$, with E as in `_lattice`. This
+error, the tail and whatever the search leaves out are bounded and added.
+"""
+
+import math
+from typing import Final, NamedTuple
+
+import numpy as np
+from scipy.special import logsumexp
+
+from pufferslice.arrays import Floats, Integers
+from pufferslice.checks import check_above, check_count
+from pufferslice.errors import ArgumentError
+from pufferslice.sgd.sampling import Poisson
+
+RELATIVE_ERROR: Final = 2.0**-36
+"""Added to every cost, far above what rounding can do to the sums: what is returned is a bound."""
+
+_LOG_PRECISION: Final = 40.0
+"""The E of the lattice error for costs of order one; small costs ask for more."""
+_NEGLIGIBLE: Final = 60.0
+"""Summands so many nats below the largest are left out: less than rounding, even a billion."""
+_DENSE_POINTS: Final = 512
+"""Longer lattices are searched for the part that matters."""
+_BLOCK: Final = 8
+"""Lattice points in the smallest block of the search; also how many parts a block is split in."""
+_ELEMENTS: Final = 2**17
+"""Floats in one temporary array: they should fit the cache."""
+_LOG_ROOT_TAU: Final = 0.5 * math.log(2 * math.pi)
+
+
+def amplified_divergence(
+    order: float, noise_multiplier: float, rate: float, n_differing: int
+) -> float:
+    r"""Divergence between two worlds of the noisy sum of one Poisson batch, whatever the gradients.
+
+    $$D_\alpha\Big(\sum_k w_k N(k, z^2) \,\Big\|\, \sum_k w_k N(-k, z^2)\Big), \quad w = Bin(D, q)$$
+
+    Guarantee: an upper bound, within a relative 1e-10 of the divergence itself, for both orders
+    of the pair (they are equal by symmetry), every dimension and every set of clipped gradients.
+    Needs: `n_differing` records differ, each is drawn with probability `rate` independently of all
+    else, gradients are clipped to norm 1 and the noise has standard deviation `noise_multiplier`;
+    the draw and the size of the batch stay secret.
+
+    >>> amplified_divergence(2, 1, 0.1, 1)
+    0.04082727902...
+    """
+    return float(amplified_divergences(order, np.array([noise_multiplier]), rate, n_differing)[0])
+
+
+def amplified_divergences(
+    order: float, noise_multipliers: Floats, rate: float, n_differing: int
+) -> Floats:
+    """`amplified_divergence` at each of many noise multipliers, none of them rounded."""
+    check_above(1, order=order)
+    multipliers = np.asarray(noise_multipliers, dtype=np.float64)
+    if not np.all((multipliers > 0) & np.isfinite(multipliers)):
+        msg = "noise_multiplier must be a finite number greater than 0"
+        raise ArgumentError(msg)
+    check_count(0, n_differing=n_differing)
+    law = Poisson(n_records=max(n_differing, 1), rate=rate).discrepancy_law(n_differing)
+    if not n_differing:
+        return np.zeros(multipliers.shape)
+    worlds = _Worlds(order, law.log_probabilities, rate * n_differing)
+    ascending = np.argsort(multipliers)
+    excess = np.empty(len(multipliers))
+    excess[ascending] = _log_excesses(worlds, multipliers[ascending])
+    return np.asarray(np.logaddexp(0, excess) / (order - 1) * (1 + RELATIVE_ERROR))
+
+
+class _Worlds(NamedTuple):
+    """The two mixtures and the order at which they are compared."""
+
+    order: float
+    log_weights: Floats
+    """Of 0..D differing records in the batch."""
+    mean: float
+
+    @property
+    def n_differing(self) -> int:
+        return len(self.log_weights) - 1
+
+
+class _Lattice(NamedTuple):
+    """Points step, 2 step, ..., n_points step, in units of the noise."""
+
+    step: float
+    n_points: int
+    log_error: float
+    """Of the sum, relative to the integral of P^order Q^(1 - order)."""
+    slope: float
+    """By how much the log of the integrand falls per unit, at least, beyond the last point."""
+
+
+class _Values(NamedTuple):
+    """The integrand at points t: one row for each noise multiplier, one column for each point."""
+
+    log_bound: Floats
+    """ln P^order Q^(1 - order) in t; never less than the log of the integrand."""
+    log_integrand: Floats
+    log_rising: Floats
+    """The convex part of `log_bound`: order ln A(t)."""
+    slope: Floats
+    """Of the rest of `log_bound`, which is concave."""
+
+
+def _log_excesses(worlds: _Worlds, multipliers: Floats) -> Floats:
+    """Logs of the integral minus 1, for ascending noise multipliers; many at once if dense."""
+    results = []
+    start = 0
+    while start < len(multipliers):
+        lattice = _lattice(worlds, multipliers[start : start + 1])
+        if lattice.n_points > _DENSE_POINTS:
+            results.append([_searched(worlds, float(multipliers[start]), lattice)])
+            start += 1
+            continue
+        size = _ELEMENTS // (lattice.n_points * len(worlds.log_weights)) + 1
+        chunk = multipliers[start : start + size]
+        results.append(_dense(worlds, chunk, _lattice(worlds, chunk)))
+        start += size
+    return np.concatenate(results)
+
+
+def _lattice(worlds: _Worlds, multipliers: Floats) -> _Lattice:
+    r"""A lattice that is fine and long enough for all of the ascending multipliers.
+
+    On the line $Im\, t = a$ the integrand is at most $e^{g(a)}$ times as large, with
+    $g = a^2/2 + (\alpha-1) D |\ln\cos(a/2z)|$ (each root of A turns by a/z), and a lattice of
+    step h then errs by $2 e^{g(a) - 2\pi a/h}$. The best line is taken from a few.
+    The log of the integrand has slope at most $(2\alpha-1) D/z - t$, which gives the length.
+    """
+    smallest, largest = float(multipliers[0]), float(multipliers[-1])
+    order, d = worlds.order, worlds.n_differing
+    size = 2 * order * (order - 1) * (worlds.mean / largest) ** 2
+    precision = _LOG_PRECISION + max(0.0, -math.log(size))
+    heights = np.pi * smallest * np.linspace(0, 1, 101)[1:-1] ** 2
+    heights = heights[heights < 4 * math.sqrt(precision)]
+    growth = heights**2 / 2 - (order - 1) * d * np.log(np.cos(heights / (2 * smallest)))
+    step = float(np.max(2 * np.pi * heights / (precision + growth)))
+    slope = math.sqrt(2 * precision)
+    n_points = math.ceil(((2 * order - 1) * d / smallest + slope) / step)
+    return _Lattice(step, n_points, math.log(4) - precision, slope)
+
+
+def _dense(worlds: _Worlds, multipliers: Floats, lattice: _Lattice) -> Floats:
+    points = lattice.step * np.arange(1, lattice.n_points + 1)
+    values = _values(worlds, multipliers, points)
+    inside = logsumexp(values.log_integrand, axis=1) + math.log(lattice.step)
+    return _with_errors(inside, values.log_bound[:, -1], lattice)
+
+
+def _with_errors(log_sum: Floats, log_bound_at_end: Floats, lattice: _Lattice) -> Floats:
+    """The log of the sum plus its bounded errors: the tail, and the lattice."""
+    seen = np.logaddexp(log_sum, log_bound_at_end - math.log(lattice.slope))
+    return np.asarray(np.logaddexp(seen, lattice.log_error + np.logaddexp(0, seen)))
+
+
+def _searched(worlds: _Worlds, multiplier: float, lattice: _Lattice) -> float:
+    """The same sum where the lattice is long: blocks that cannot matter are bounded, not summed."""
+    multipliers = np.array([multiplier])
+    indices, log_dropped = _surviving(worlds, multipliers, lattice)
+    values = _values(worlds, multipliers, lattice.step * np.append(indices, lattice.n_points))
+    inside = logsumexp(np.append(values.log_integrand[0, :-1], log_dropped))
+    log_sum = np.array([inside + math.log(lattice.step)])
+    return float(_with_errors(log_sum, values.log_bound[:, -1], lattice)[0])
+
+
+def _surviving(worlds: _Worlds, multipliers: Floats, lattice: _Lattice) -> tuple[Floats, float]:
+    """Lattice indices that can matter, and the log of a bound on the sum over all others.
+
+    Blocks of the lattice are bounded from their ends, dropped or split, until they are small: no
+    mode is missed, however far out and narrow it is.
+    """
+    edges = np.linspace(0, lattice.n_points, _DENSE_POINTS // _BLOCK + 1).round()
+    starts, ends = edges[:-1], edges[1:]
+    log_best, log_dropped = -math.inf, -math.inf
+    while True:
+        indices, where = np.unique([starts, ends], return_inverse=True)
+        values = _values(worlds, multipliers, lattice.step * indices)
+        log_best = max(log_best, float(values.log_integrand.max()))
+        n_each = ends - starts
+        log_sums = _block_bounds(values, where, lattice.step * n_each) + np.log(n_each)
+        keep = log_sums > log_best - _NEGLIGIBLE
+        log_dropped = float(logsumexp(np.append(log_sums[~keep], log_dropped)))
+        starts, ends = starts[keep], ends[keep]
+        if np.all(ends - starts <= _BLOCK):
+            return _indices_between(starts, ends), log_dropped
+        starts, ends = _split(starts, ends)
+
+
+def _block_bounds(values: _Values, where: Integers, widths: Floats) -> Floats:
+    """Bounds on `log_bound` over blocks; `where` are the columns of their starts and ends.
+
+    A convex part lies below its chord and a concave part below each of its tangents; both are
+    straight, so their sum is largest at an end.
+    """
+    first, last = where
+    both, rising = values.log_bound[0], values.log_rising[0]
+    falling, slope = both - rising, values.slope[0]
+    from_first = rising[last] + falling[first] + slope[first] * widths
+    from_last = rising[first] + falling[last] - slope[last] * widths
+    return np.minimum(np.maximum(both[first], from_first), np.maximum(both[last], from_last))
+
+
+def _split(starts: Floats, ends: Floats) -> tuple[Floats, Floats]:
+    """Each block in up to `_BLOCK` blocks."""
+    shares = np.arange(_BLOCK + 1) / _BLOCK
+    edges = (starts[:, None] + (ends - starts)[:, None] * shares).round()
+    parts = np.stack([edges[:, :-1], edges[:, 1:]], axis=-1).reshape(-1, 2)
+    parts = parts[parts[:, 0] < parts[:, 1]]
+    return parts[:, 0], parts[:, 1]
+
+
+def _indices_between(starts: Floats, ends: Floats) -> Floats:
+    """All indices after each start, up to its end."""
+    indices = starts[:, None] + np.arange(1, _BLOCK + 1)
+    return indices[indices <= ends[:, None]]
+
+
+def _values(worlds: _Worlds, multipliers: Floats, points: Floats) -> _Values:
+    """The integrand at ascending points, a piece at a time."""
+    n_weights = len(worlds.log_weights)
+    size = _ELEMENTS // (len(multipliers) * n_weights) + 1
+    pieces = [
+        _piece(worlds, multipliers[:, None], points[start : start + size])
+        for start in range(0, len(points), size)
+    ]
+    return _Values(*(np.concatenate(parts, axis=1) for parts in zip(*pieces, strict=True)))
+
+
+def _piece(worlds: _Worlds, multipliers: Floats, points: Floats) -> _Values:
+    order, tilts = worlds.order, points / multipliers
+    counts = np.arange(len(worlds.log_weights), dtype=np.float64)
+    logs = worlds.log_weights - (counts / multipliers) ** 2 / 2
+    log_low, mean_low = _falling_sum(logs, counts, tilts)
+    log_difference = _rising_difference(logs, counts, tilts)
+    log_ratio = np.logaddexp(0, log_difference - log_low)
+    log_bound = log_low + order * log_ratio - points**2 / 2 - _LOG_ROOT_TAU
+    with np.errstate(divide="ignore"):  # at t = 0 the integrand is 0
+        log_shares = np.log(-np.expm1(-order * log_ratio)) + np.log(
+            -np.expm1(-(order - 1) * log_ratio)
+        )
+    return _Values(
+        log_bound,
+        log_bound + log_shares,
+        order * (log_low + log_ratio),
+        (order - 1) * mean_low / multipliers - points,
+    )
+
+
+def _falling_sum(logs: Floats, counts: Floats, tilts: Floats) -> tuple[Floats, Floats]:
+    """ln A(-t), and the mean count in that sum."""
+    part = _window(logs, -tilts[:, -1:] * counts, -tilts[:, :1] * counts)
+    counts = counts[part]
+    terms = logs[:, None, part] - tilts[:, :, None] * counts
+    top = terms.max(axis=-1)
+    terms = np.exp(terms - top[:, :, None])
+    total = terms.sum(axis=-1)
+    return top + np.log(total), terms @ counts / total
+
+
+def _rising_difference(logs: Floats, counts: Floats, tilts: Floats) -> Floats:
+    """ln (A(t) - A(-t)), from summands that are all positive."""
+    part = _window(logs, tilts[:, :1] * counts, tilts[:, -1:] * counts)
+    shifts = tilts[:, :, None] * counts[part]
+    terms = logs[:, None, part] + shifts
+    top = terms.max(axis=-1)
+    terms = np.exp(terms - top[:, :, None]) * -np.expm1(-2 * shifts)
+    with np.errstate(divide="ignore"):  # at t = 0 there is no difference
+        return np.asarray(top + np.log(terms.sum(axis=-1)))
+
+
+def _window(logs: Floats, least: Floats, most: Floats) -> slice:
+    """Counts whose summands can matter for any tilt between two: more tilt favours higher counts.
+
+    The summands are log-concave in the count, so they form one stretch.
+    """
+    low, high = logs + least, logs + most
+    first = (low >= low.max(axis=1, keepdims=True) - _NEGLIGIBLE).argmax(axis=1).min()
+    last = (high >= high.max(axis=1, keepdims=True) - _NEGLIGIBLE)[:, ::-1].argmax(axis=1).min()
+    return slice(int(first), logs.shape[1] - int(last))

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+import io
+import json
+
+import attrs
+import numpy as np
+import pytest
+
+from pufferslice.certificate import Certificate, Evidence, certify_release, required_evidence
+from pufferslice.errors import CertificateError
+from pufferslice.gaps import GapTables, GaussianPairs
+from pufferslice.guarantee import Guarantee
+
+KINDS = ["records", "groups", "gaussian", "equal"]
+
+
+def parts_of(evidence):
+    with np.load(io.BytesIO(evidence.to_bytes()), allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def packed(parts):
+    file = io.BytesIO()
+    np.savez_compressed(file, **parts)
+    return file.getvalue()
+
+
+@pytest.fixture(scope="session")
+def small(gaussian, profile):
+    """A certificate whose evidence is small enough to damage it byte by byte."""
+    return certify_release(gaussian, profile, Guarantee.joint(order=4, epsilon=1.0), deltas=())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bytes_and_back(certificates, kind):
+    evidence = certificates[kind].evidence
+    again = Evidence.from_bytes(evidence.to_bytes())
+    assert again.digest() == evidence.digest()
+    assert again.salt == evidence.salt
+    before, after = parts_of(evidence), parts_of(again)
+    assert before.keys() == after.keys()
+    for name, array in before.items():
+        np.testing.assert_array_equal(array, after[name])
+        assert array.dtype == after[name].dtype
+
+
+def test_what_is_in_it(certificates, records):
+    evidence = certificates["records"].evidence
+    assert isinstance(evidence.slices.seen, GapTables)
+    assert evidence.slices.seen.n_slices == 6
+    assert evidence.slices.seen.n_instances == 3
+    assert evidence.scenario == records.description()
+    assert evidence.confidential == {
+        "laws_digest": records.laws_digest(),
+        "n_rows": {"table": {"north": 37, "south": 53, "west": 29}},
+    }
+    assert len(evidence.salt) == 32
+    assert repr(evidence) == "Evidence(slices=GapTables(n_instances=3, n_slices=6))"
+    assert isinstance(certificates["gaussian"].evidence.slices.seen, GaussianPairs)
+
+
+def test_there_are_no_records_in_it(certificates, table):
+    """Gaps are differences; no number of the table itself is kept."""
+    values = {v for name in ("pay", "age") for v in table[name].to_pylist()}
+    values |= {v / s for name, s in (("pay", 2.0), ("age", 5.0)) for v in table[name].to_pylist()}
+    for name, array in parts_of(certificates["records"].evidence).items():
+        if array.dtype.kind == "f":
+            assert not values & set(array.ravel().tolist()), name
+
+
+def test_two_priors_are_separate_instances(certificates):
+    assert certificates["groups"].evidence.slices.seen.n_instances == 6
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_digest_sees_every_part(certificates, kind):
+    """Every array, every fact and the salt."""
+    evidence = certificates[kind].evidence
+    digests = {evidence.digest()}
+    for change in (
+        {"salt": bytes(32)},
+        {"scenario": {**evidence.scenario, "law": "other"}},
+        {"confidential": {**evidence.confidential, "laws_digest": "other"}},
+    ):
+        digests.add(attrs.evolve(evidence, **change).digest())
+    names = ("means", "covs") if kind == "gaussian" else ("gaps", "counts", "totals", "equal")
+    for part in ("slices", "full"):
+        half = getattr(evidence, part)
+        for name in names:
+            array = getattr(half.seen, name).copy()
+            array.flat[-1] = not array.flat[-1] if array.dtype == bool else array.flat[-1] + 1
+            seen = attrs.evolve(half.seen, **{name: array})
+            digests.add(attrs.evolve(evidence, **{part: attrs.evolve(half, seen=seen)}).digest())
+    assert len(digests) == 4 + 2 * len(names)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"PK", b"not a zip", packed({}), packed({"facts": np.zeros(2)})]
+)
+def test_content_that_is_no_evidence(content):
+    with pytest.raises(CertificateError, match="the evidence cannot be read"):
+        Evidence.from_bytes(content)
+
+
+def test_truncated_anywhere(small):
+    content = small.evidence.to_bytes()
+    for end in range(0, len(content), 7):
+        with pytest.raises(CertificateError, match="the evidence cannot be read"):
+            Evidence.from_bytes(content[:end])
+
+
+def test_damaged_anywhere(small):
+    """One byte at a time: an error of ours, or evidence that no longer fits the statement."""
+    content = small.evidence.to_bytes()
+    for position in range(0, len(content), 3):
+        damaged = bytearray(content)
+        damaged[position] ^= 0xFF
+        try:
+            evidence = Evidence.from_bytes(bytes(damaged))
+        except CertificateError:
+            continue
+        if evidence.digest() == small.evidence.digest():
+            continue  # a byte that the archive does not use, such as a date
+        with pytest.raises(CertificateError, match="does not belong to this statement"):
+            required_evidence(Certificate(statement=small.statement, evidence=evidence))
+
+
+def test_another_version(certificates):
+    parts = parts_of(certificates["records"].evidence)
+    facts = json.loads(parts["facts"].tobytes())
+    facts["version"] = 2
+    parts["facts"] = np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8)
+    with pytest.raises(CertificateError, match="version 2, this program reads 1|cannot be read"):
+        Evidence.from_bytes(packed(parts))
+
+
+def test_pickles_are_not_read(certificates):
+    parts = parts_of(certificates["records"].evidence)
+    parts["weights"] = np.array([{"a": 1}], dtype=object)
+    with pytest.raises(CertificateError, match="cannot be read"):
+        Evidence.from_bytes(packed(parts))
+
+
+def without(name):
+    return lambda parts: parts.pop(name)
+
+
+def put(name, value):
+    return lambda parts: parts.update({name: value(parts[name])})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        without("slices_gaps"),
+        without("salt"),
+        without("directions"),
+        put("weights", lambda w: w * 2),
+        put("directions", lambda d: d * 1.1),
+        put("directions", lambda d: d[:-1]),
+        put("slices_starts", lambda s: s[::-1]),
+        put("slices_starts", lambda s: s[:-1]),
+        put("slices_gaps", lambda g: g[::-1]),
+        put("slices_gaps", lambda g: -g),
+        put("slices_gaps", lambda g: np.where(g == g.max(), np.inf, g)),
+        put("slices_gaps", lambda g: np.where(g == g.max(), np.nan, g)),
+        put("slices_counts", lambda c: c + 1),
+        put("slices_counts", lambda c: c[:-1]),
+        put("slices_counts", lambda c: c * 0),
+        put("slices_totals", lambda t: t + 1),
+        put("slices_totals", lambda t: t * 0),
+        put("slices_totals", lambda t: t[:0]),
+        put("slices_equal", lambda e: e[:-1]),
+        put("full_totals", lambda t: t[:-1]),
+        put("full_gaps", lambda g: g[:-1]),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*encountered in divide:RuntimeWarning")
+def test_tables_that_do_not_fit_together(certificates, change):
+    parts = parts_of(certificates["records"].evidence)
+    change(parts)
+    with pytest.raises(CertificateError, match="cannot be read"):
+        Evidence.from_bytes(packed(parts))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        put("slices_means", lambda m: m[:, :1]),
+        put("slices_means", lambda m: m[..., :1]),
+        put("slices_covs", lambda c: c[..., 0]),
+        put("slices_covs", lambda c: c * np.nan),
+        put("slices_covs", lambda c: -c),
+        put("full_means", lambda m: m[:-1]),
+    ],
+)
+def test_gaussian_pairs_that_do_not_fit_together(certificates, change):
+    parts = parts_of(certificates["gaussian"].evidence)
+    change(parts)
+    with pytest.raises(CertificateError):
+        Evidence.from_bytes(packed(parts))
+
+
+def test_the_evidence_of_another_certificate(certificates):
+    mixed = attrs.evolve(certificates["records"], evidence=certificates["groups"].evidence)
+    with pytest.raises(CertificateError, match="does not belong to this statement"):
+        required_evidence(mixed)
+
+
+def test_no_evidence_says_how_to_get_it(certificates):
+    with pytest.raises(CertificateError, match=r"statement only.*\.evidence\.npz"):
+        required_evidence(attrs.evolve(certificates["records"], evidence=None))

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+import numpy as np
+import pytest
+
+from pufferslice.certificate import certify_release
+from pufferslice.guarantee import Guarantee
+from pufferslice.laws import EmpiricalLaw, GaussianLaw
+from pufferslice.queries import summary
+from pufferslice.scenario import Scenario
+from pufferslice.slicing import FiniteProfile
+
+KINDS = [
+    "records",
+    "worst_gap",
+    "closed_form",
+    "unsliced",
+    "groups",
+    "bootstrap",
+    "gaussian",
+    "equal",
+    "seeded",
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_certificate_reads_from_head_to_limits(certificates, kind):
+    certificate = certificates[kind]
+    text = str(certificate)
+    assert text.startswith(f"Certificate {certificate.digest[:16]}")
+    for part in ("Protected: the secret", "Not to be told apart:", "One release is", "Query:"):
+        assert part in text
+    assert f"Claim: {certificate.guarantee}" in text
+    assert "with certainty" in text
+    for prior in certificate.statement["scenario"]["priors"]:
+        assert f"{prior['name']}: {prior['kind']}" in text
+        assert prior["origin"] in text
+    for name in certificate.statement["scenario"]["query"]["names"]:
+        assert name in text
+    for limit in certificate.statement["limits"]:
+        assert limit in text
+    assert "None" not in text
+    assert "nan" not in text
+
+
+def test_sliced_and_unsliced_are_labelled(certificates):
+    text = str(certificates["records"])
+    assert "Unsliced (the released bits): at most" in text
+    assert "times the claim's epsilon" in text
+    sliced = [line for line in text.splitlines() if line.startswith("  sliced joint (")]
+    unsliced = [line for line in text.splitlines() if line.startswith("  unsliced (")]
+    assert len(sliced) == len(unsliced) == 4
+    assert "along 6 slices of 2 dimensions" in text
+
+
+def test_no_plain_epsilon_delta_is_printed(certificates):
+    for kind in KINDS:
+        for line in str(certificates[kind]).splitlines():
+            if ", 1e-05)" in line:
+                assert line.strip().startswith(("sliced average", "sliced joint", "unsliced"))
+
+
+def test_an_unsliced_claim_does_not_speak_of_slices(certificates):
+    text = str(certificates["unsliced"])
+    assert "Claim: (3, 2)-RPP, with certainty." in text
+    assert "along 6 slices" not in text
+    assert "  sliced" not in text
+
+
+def test_numbers_are_those_of_the_statement(certificates):
+    statement = certificates["records"].statement
+    text = str(certificates["records"])
+    noise = statement["noise"]
+    assert f"standard deviation {noise['std']:.6g} in scaled coordinates" in text
+    assert f"pay: {noise['std_by_coordinate'][0]:.6g}" in text
+    assert f"at most {statement['unsliced']['epsilon']:.6g} at order 4" in text
+    assert f"The noise costs {statement['spent_epsilon']:.6g} of 1 (tight, transport)" in text
+    assert noise["generator"] in text
+
+
+def test_equal_laws_in_words(certificates):
+    assert "The laws are equal under every pair, so no noise is added." in str(
+        certificates["equal"]
+    )
+
+
+def test_seeded_noise_in_words(certificates):
+    assert "INSECURE" in str(certificates["seeded"])
+    assert "INSECURE" not in str(certificates["records"])
+
+
+def test_earlier_releases_in_words(certificates):
+    text = str(certificates["groups"])
+    assert "does not cover jointly: abababababab." in text
+    assert "does not cover jointly" not in str(certificates["records"])
+
+
+def test_where_the_priors_come_from(certificates):
+    assert "empirical, from released data" in str(certificates["records"])
+    assert "gaussian, from public model: declared Gaussian laws" in str(certificates["gaussian"])
+    assert "the drawn sample is declared to be the prior" in str(certificates["bootstrap"])
+
+
+def test_many_pairs_are_counted():
+    worlds = {f"w{i}": EmpiricalLaw.uniform([[float(i)]]) for i in range(6)}
+    scenario = Scenario.from_worlds(worlds, query=summary(mean=["x"]), source="public_model")
+    certificate = certify_release(
+        scenario, FiniteProfile.axes(dim=1), Guarantee.joint(order=2, epsilon=1.0)
+    )
+    assert ", and 9 more." in str(certificate)
+
+
+def test_no_finite_unsliced_bound_is_said():
+    """Along the first axis the laws are close; in the second their spreads are far apart."""
+    worlds = {
+        "a": GaussianLaw(mean=[0.0, 0.0], cov=np.diag([1.0, 1.0])),
+        "b": GaussianLaw(mean=[3.0, 0.0], cov=np.diag([1.0, 100.0])),
+    }
+    scenario = Scenario.from_worlds(worlds, query=summary(mean=["x", "y"]), source="public_model")
+    certificate = certify_release(
+        scenario, FiniteProfile.of([[1.0, 0.0]]), Guarantee.joint(order=4, epsilon=1.0)
+    )
+    assert certificate.unsliced_epsilon is None
+    assert "Unsliced (the released bits): no finite bound" in str(certificate)

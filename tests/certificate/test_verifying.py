@@ -1,0 +1,438 @@
+# SPDX-License-Identifier: Apache-2.0
+import copy
+import math
+
+import attrs
+import numpy as np
+import pytest
+
+from pufferslice.certificate import Certificate, certify_release, verify
+from pufferslice.certificate.statement import Said, statement_of
+from pufferslice.certificate.verifying import UNCHECKED, differences
+from pufferslice.errors import CertificateError, PuffersliceError
+from pufferslice.gaps import GapTables
+from pufferslice.guarantee import Guarantee
+from pufferslice.laws import EmpiricalLaw
+from pufferslice.queries import summary
+from pufferslice.scenario import Scenario
+from pufferslice.slicing import FiniteProfile
+
+KINDS = [
+    "records",
+    "worst_gap",
+    "closed_form",
+    "unsliced",
+    "groups",
+    "bootstrap",
+    "gaussian",
+    "equal",
+    "seeded",
+]
+
+
+def inner(value, path=()):
+    """Every JSON value inside a statement, with its path."""
+    yield path, value
+    if isinstance(value, dict | list):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from inner(part, (*path, key))
+
+
+def put(statement, path, value):
+    statement = copy.deepcopy(dict(statement))
+    holder = statement
+    for key in path[:-1]:
+        holder = holder[key]
+    holder[path[-1]] = value
+    return statement
+
+
+def other_values(value):
+    """What a field may be changed to so that it says something else."""
+    match value:
+        case bool():
+            return [not value]
+        case int():
+            return [value + 1]
+        case float():
+            return [value * 1.01] if value else [1.0]
+        case str():
+            return [value + "x"]
+        case None:
+            return [0.5, "x"]
+        case list():
+            dropped = [value[:k] + value[k + 1 :] for k in range(len(value))]
+            return [*dropped, [*value, *(value[-1:] or ["x"])], value[::-1]]
+        case dict():
+            dropped = [{k: v for k, v in value.items() if k != gone} for gone in value]
+            return [*dropped, {**value, "more": 1}]
+
+
+def changes(statement):
+    """Every field changed in turn: numbers, texts, flags; items and keys dropped and added."""
+    for path, value in inner(dict(statement)):
+        for other in other_values(value):
+            if path and other != value:
+                yield path, put(statement, path, other)
+
+
+def is_free(path, statement):
+    """What the caller decided and nothing else follows from."""
+    if path[0] == "earlier_releases" or (
+        path == ("noise", "generator") and not statement["noise"]["secure"]
+    ):
+        return True
+    if statement["laws_are_equal"]:
+        return path[0] in ("guarantee", "method")  # any claim and any method costs nothing then
+    return False
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_untouched_certificate_holds(certificates, kind):
+    verification = verify(certificates[kind])
+    assert verification.holds
+    assert verification.problems == ()
+    assert not verification.signed
+    assert str(verification).startswith("VERIFIED from the evidence. Cannot be checked here:")
+
+
+def test_what_cannot_be_checked_is_reported(certificates):
+    verification = verify(certificates["records"])
+    assert len(verification.unchecked) == len(UNCHECKED)
+    for field in UNCHECKED:
+        assert any(line.startswith(f"{field}: ") for line in verification.unchecked)
+        assert field in str(verification)
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize(
+    "kind", ["records", "closed_form", "unsliced", "groups", "gaussian", "equal", "seeded"]
+)
+def test_every_changed_field_is_noticed_though_the_digest_fits(certificates, kind):
+    certificate = certificates[kind]
+    missed = {
+        path
+        for path, statement in changes(certificate.statement)
+        if verify(Certificate(statement=statement, evidence=certificate.evidence)).holds
+    }
+    assert {path for path in missed if not is_free(path, certificate.statement)} == set()
+    names = {".".join(map(str, path)).split(".0")[0] for path in missed}
+    assert {name for name in names if name.split(".")[0] not in ("guarantee", "method")} <= set(
+        UNCHECKED
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "word"),
+    [
+        (("guarantee", "notion"), "average"),
+        (("guarantee", "notion"), "unsliced"),
+        (("method", "envelope"), "worst_gap"),
+        (("noise", "generator"), "seeded_test"),
+        (("noise", "family"), "gaussian"),
+        (("scenario", "law"), "bootstrap"),
+        (("scenario", "priors", 0, "source"), "public_model"),
+        (("scenario", "priors", 0, "kind"), "gaussian"),
+        (("views", 0, "rule"), "improved"),
+        (("views", 0, "scope"), "unsliced"),
+        (("scenario", "query", "missing"), "drop-rows"),
+    ],
+)
+def test_another_word_that_exists(certificates, path, word):
+    certificate = certificates["records"]
+    statement = put(certificate.statement, path, word)
+    assert statement != certificate.statement
+    assert not verify(Certificate(statement=statement, evidence=certificate.evidence)).holds
+
+
+def test_the_walk_reaches_every_field(certificates):
+    """A walker that skips fields would prove nothing."""
+    paths = {path for path, _ in changes(certificates["groups"].statement)}
+    for path in [
+        ("noise", "std"),
+        ("noise", "std_by_coordinate", 1),
+        ("noise", "secure"),
+        ("scenario", "pairs", 2, 1),
+        ("scenario", "priors", 1, "source"),
+        ("scenario", "query", "parameters", "mean", 0),
+        ("scenario", "query", "range"),
+        ("guarantee", "order"),
+        ("unsliced", "epsilon"),
+        ("views", 3, "epsilon"),
+        ("limits", 0),
+        ("failure_probability",),
+        ("evidence_digest",),
+        ("laws_are_equal",),
+    ]:
+        assert path in paths
+
+
+def test_views_left_out_are_noticed_or_named_as_unchecked(certificates):
+    """Which deltas were asked for does not follow from the evidence, so dropping all must be told."""
+    statement = put(certificates["records"].statement, ("views",), [])
+    verification = verify(
+        Certificate(statement=statement, evidence=certificates["records"].evidence)
+    )
+    assert not verification.holds or "views" in UNCHECKED
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("kind", ["records", "gaussian", "unsliced"])
+def test_noise_a_little_smaller_than_certified(certificates, kind):
+    """Room for another machine's rounding is not room for less noise than epsilon needs."""
+    certificate, factor = certificates[kind], 1 - 6e-10
+    statement = copy.deepcopy(dict(certificate.statement))
+    noise = statement["noise"]
+    noise["std"], noise["grid"] = noise["std"] * factor, noise["grid"] * factor
+    noise["std_by_coordinate"] = [std * factor for std in noise["std_by_coordinate"]]
+    assert not verify(Certificate(statement=statement, evidence=certificate.evidence)).holds
+
+
+def test_a_changed_generator_must_be_consistent(certificates):
+    certificate = certificates["records"]
+    statement = put(certificate.statement, ("noise", "generator"), "seeded_test")
+    problems = verify(Certificate(statement=statement, evidence=certificate.evidence)).problems
+    assert any(problem.startswith("noise.secure") for problem in problems)
+    assert any(problem.startswith("limits") for problem in problems)
+
+
+def test_without_evidence(certificates):
+    verification = verify(attrs.evolve(certificates["records"], evidence=None))
+    assert not verification.holds
+    assert "statement only" in str(verification)
+    assert "VERIFIED" not in str(verification)
+
+
+def test_without_evidence_nothing_was_refuted(certificates):
+    verification = verify(attrs.evolve(certificates["records"], evidence=None))
+    assert "REFUTED" not in str(verification)
+
+
+def test_with_the_evidence_of_another(certificates):
+    mixed = attrs.evolve(certificates["records"], evidence=certificates["worst_gap"].evidence)
+    (problem,) = verify(mixed).problems
+    assert "does not belong to this statement" in problem
+    assert str(verify(mixed)).startswith("REFUTED")
+
+
+def test_problems_name_field_and_both_values(certificates):
+    certificate = certificates["records"]
+    statement = put(certificate.statement, ("unsliced", "epsilon"), 0.25)
+    (problem,) = verify(Certificate(statement=statement, evidence=certificate.evidence)).problems
+    assert problem.startswith("unsliced.epsilon is 0.25 in the statement, the evidence gives ")
+
+
+NONSENSE = [None, "x", [], {}, True, 0, -1, 1e308, 1e-308, 10**400, [1], {"a": 1}]
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        ("guarantee", "order"),
+        ("guarantee", "epsilon"),
+        ("guarantee", "notion"),
+        ("guarantee",),
+        ("method", "rule"),
+        ("method", "envelope"),
+        ("method",),
+        ("noise", "generator"),
+        ("noise", "std"),
+        ("noise",),
+        ("views", 0, "delta"),
+        ("views", 0),
+        ("views",),
+        ("scenario",),
+        ("profile",),
+        ("evidence_digest",),
+        ("limits",),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", ["records", "gaussian"])
+def test_nonsense_is_refuted_not_a_crash(certificates, kind, section):
+    certificate = certificates[kind]
+    for nonsense in NONSENSE:
+        if section == ("views",) and nonsense == []:
+            continue  # asked for above
+        statement = put(certificate.statement, section, nonsense)
+        verification = verify(Certificate(statement=statement, evidence=certificate.evidence))
+        assert not verification.holds, nonsense
+
+
+@pytest.mark.parametrize("part", [None, 5, "text", [], {}])
+def test_earlier_releases_that_are_none(certificates, part):
+    certificate = certificates["records"]
+    statement = put(certificate.statement, ("earlier_releases",), part)
+    verification = verify(Certificate(statement=statement, evidence=certificate.evidence))
+    assert verification.holds == (part == [])
+
+
+def replaced(certificate, **parts):
+    """The certificate with other evidence, the digest in the statement recomputed."""
+    evidence = attrs.evolve(certificate.evidence, **parts)
+    statement = {**certificate.statement, "evidence_digest": evidence.digest()}
+    return Certificate(statement=statement, evidence=evidence)
+
+
+def changed_arrays(certificate):
+    """One entry of one array of the evidence changed, up and down, in every array in turn."""
+    for part in ("slices", "full"):
+        half = getattr(certificate.evidence, part)
+        seen = half.seen
+        names = ["gaps", "equal"] if isinstance(seen, GapTables) else ["means", "covs"]
+        for name in names:
+            array = getattr(seen, name)
+            for position in {0, array.size // 3, array.size // 2, array.size - 1}:
+                for factor in (1.3, 0.7):
+                    other = array.copy()
+                    other.flat[position] = (
+                        not array.flat[position]
+                        if array.dtype == bool
+                        else array.flat[position] * factor + (factor - 1) * 0.01
+                    )
+                    changed = attrs.evolve(half, seen=attrs.evolve(seen, **{name: other}))
+                    yield f"{part}.{name}[{position}]", replaced(certificate, **{part: changed})
+        if isinstance(seen, GapTables):
+            # Move mass between the two ends of a row, so that the row still sums to one.
+            ends = int(seen.starts[0]), int(seen.starts[1]) - 1
+            for gains, loses in (ends, ends[::-1]):
+                counts = seen.counts.copy()
+                moved = counts[loses] - 1
+                counts[gains], counts[loses] = counts[gains] + moved, counts[loses] - moved
+                changed = attrs.evolve(half, seen=attrs.evolve(seen, counts=counts))
+                yield f"{part}.counts", replaced(certificate, **{part: changed})
+    slices = certificate.evidence.slices
+    n = slices.profile.n_directions
+    for name, array in (
+        ("directions", slices.profile.directions[::-1]),
+        ("weights", 2 * np.arange(1, n + 1) / (n * (n + 1))),
+    ):
+        profile = attrs.evolve(slices.profile, **{name: array})
+        yield name, replaced(certificate, slices=attrs.evolve(slices, profile=profile))
+
+
+def plain_costs(evidence, claim, noise_std):
+    """(sliced cost, unsliced cost) of gap tables or Gaussian pairs, in plain numpy."""
+
+    def rows(seen):
+        rate = claim.order * (claim.order - 1) / 2 / noise_std**2
+        for row in range(len(seen.starts) - 1):
+            part = slice(seen.starts[row], seen.starts[row + 1])
+            mean = np.average(np.exp(rate * seen.gaps[part] ** 2), weights=seen.counts[part])
+            equal = seen.equal[row % len(seen.totals)]
+            yield 0.0 if equal else math.log(mean) / (claim.order - 1)
+
+    slices = np.reshape(list(rows(evidence.slices.seen)), (-1, len(evidence.slices.seen.totals)))
+    full = np.reshape(list(rows(evidence.full.seen)), (-1, len(evidence.full.seen.totals)))
+    weights, a = evidence.slices.profile.weights, claim.order - 1
+    joint = np.log(weights @ np.exp(a * slices)) / a
+    sliced = joint if claim.notion == "joint" else weights @ slices
+    return float(sliced.max()), float(full.min(axis=0).max())
+
+
+@pytest.fixture(scope="session")
+def simple():
+    """One pair, several atoms, along slices that all matter."""
+    worlds = {
+        "a": EmpiricalLaw.uniform([[0.0, 0.0], [1.0, 0.5], [2.0, 2.5], [3.0, 1.0]]),
+        "b": EmpiricalLaw.uniform([[1.0, 0.1], [2.5, 0.7], [2.9, 3.5], [5.0, 2.0]]),
+    }
+    scenario = Scenario.from_worlds(worlds, query=summary(mean=["x", "y"]), source="public_model")
+    profile = FiniteProfile(
+        directions=FiniteProfile.uniform(dim=2, n_directions=3, seed=4).directions,
+        weights=[0.2, 0.3, 0.5],
+    )
+    return certify_release(scenario, profile, Guarantee.joint(order=3, epsilon=1.0))
+
+
+def test_the_plain_costs_are_the_certified_ones(simple, certificates):
+    for certificate in (simple, certificates["records"], certificates["bootstrap"]):
+        claim = certificate.guarantee
+        sliced, full = plain_costs(certificate.evidence, claim, certificate.noise_std)
+        assert sliced == pytest.approx(certificate.spent_epsilon, rel=1e-9)
+        assert full == pytest.approx(certificate.unsliced_epsilon, rel=1e-9)
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("kind", ["simple", "records", "groups", "bootstrap"])
+def test_changed_evidence_is_noticed_or_leaves_the_claim_true(certificates, simple, kind):
+    certificate = simple if kind == "simple" else certificates[kind]
+    n_noticed = n_changed = 0
+    for what, other in changed_arrays(certificate):
+        n_changed += 1
+        if not verify(other).holds:
+            n_noticed += 1
+            continue
+        sliced, full = plain_costs(other.evidence, other.guarantee, other.noise_std)
+        assert sliced <= other.guarantee.epsilon * (1 + 1e-9), what
+        assert full <= other.unsliced_epsilon * (1 + 1e-9), what
+    assert n_noticed >= (n_changed / 2 if kind == "simple" else 3)
+
+
+@pytest.mark.soundness
+def test_changed_gaussian_evidence_is_noticed(certificates):
+    certificate = certificates["gaussian"]
+    binding = [what for what, other in changed_arrays(certificate) if verify(other).holds]
+    # Only instances that need less noise than another may be changed unseen.
+    assert not [what for what in binding if what.startswith(("directions", "weights"))]
+    assert len(binding) < 20
+
+
+def test_fewer_directions_than_tables(certificates):
+    slices = certificates["records"].evidence.slices
+    few = FiniteProfile.of(slices.profile.directions[:-1])
+    other = replaced(certificates["records"], slices=attrs.evolve(slices, profile=few))
+    assert not verify(other).holds
+
+
+@pytest.mark.soundness
+def test_pairs_that_no_table_is_about(certificates):
+    """A statement and evidence that both list a pair more than was computed."""
+    certificate = certificates["records"]
+    scenario = copy.deepcopy(dict(certificate.evidence.scenario))
+    scenario["secrets"].append("east")
+    scenario["pairs"].append(["east", "north"])
+    other = replaced(certificate, scenario=scenario)
+    other = Certificate(
+        statement={**other.statement, "scenario": scenario}, evidence=other.evidence
+    )
+    assert not verify(other).holds
+
+
+@pytest.mark.soundness
+def test_laws_that_are_called_equal_against_their_own_tables(certificates):
+    """Noise 0 with gaps that are not 0 in the evidence."""
+    certificate = certificates["records"]
+    slices = certificate.evidence.slices
+    equal = np.ones_like(slices.seen.equal)
+    evidence = attrs.evolve(
+        certificate.evidence,
+        slices=attrs.evolve(slices, seen=attrs.evolve(slices.seen, equal=equal)),
+    )
+    try:
+        statement = statement_of(evidence, Said.read_off(certificate.statement))
+    except PuffersliceError:
+        return
+    assert not verify(Certificate(statement=statement, evidence=evidence)).holds
+
+
+def test_differences():
+    said = {"a": 1, "b": [1.0, 2.0], "c": {"d": "x"}, "e": True}
+    assert list(differences(said, copy.deepcopy(said))) == []
+    assert list(differences(said, {**said, "a": 2})) == [("a", 1, 2)]
+    assert list(differences(said, {**said, "b": [1.0]})) == [("b", [1.0, 2.0], [1.0])]
+    assert list(differences(said, {**said, "b": [1.0, 2.1]})) == [("b[1]", 2.0, 2.1)]
+    assert list(differences(said, {**said, "c": {}})) == [("c.d", "x", "absent")]
+    assert list(differences(said, {**said, "e": 1})) == [("e", True, 1)]
+    assert list(differences({"a": 1}, {"a": 1.0})) == []
+    assert list(differences({"a": None}, {"a": 0})) == [("a", None, 0)]
+    assert list(differences({"a": 1.0}, {"a": 1.0 + 1e-12})) == []
+    assert list(differences({"a": 0.0}, {"a": 1e-300})) == [("a", 0.0, 1e-300)]
+
+
+def test_an_edited_file_does_not_come_so_far(certificates, tmp_path):
+    certificates["records"].save(tmp_path / "c.json")
+    text = (tmp_path / "c.json").read_text()
+    (tmp_path / "c.json").write_text(text.replace("released_data", "public_model"))
+    with pytest.raises(CertificateError, match="edited"):
+        Certificate.load(tmp_path / "c.json")

@@ -554,16 +554,14 @@ class TestErrors:
             with pytest.raises(ArgumentError, match="transport, worst_gap"):
                 call()
 
-    @pytest.mark.parametrize("method", EMPIRICAL, ids=lambda m: f"{m.rule}-{m.envelope}")
-    def test_a_sliced_function_takes_a_sliced_claim(self, method):
-        claim = Guarantee.unsliced(order=4, epsilon=1)
-        with pytest.raises(ArgumentError, match="notion"):
-            calibrate(claim, axes_of([1.0]), method)
-        with pytest.raises(ArgumentError, match="notion"):
-            cost(axes_of([1.0]), claim, 1.0, method)
-
-    def test_closed_form_and_sliced_cost_take_a_sliced_claim(self):
-        claim, slices = Guarantee.unsliced(order=4, epsilon=1), axes_of([1.0, 2.0])
+    @pytest.mark.parametrize("notion", ["unsliced", "average_over_batches"])
+    def test_a_sliced_function_takes_a_sliced_claim(self, notion):
+        claim, slices = claimed(notion), axes_of([1.0, 2.0])
+        for method in EMPIRICAL:
+            with pytest.raises(ArgumentError, match="notion"):
+                calibrate(claim, slices, method)
+            with pytest.raises(ArgumentError, match="notion"):
+                cost(slices, claim, 1.0, method)
         with pytest.raises(ArgumentError, match="notion"):
             closed_form_cost(slices, claim, 1.0)
         with pytest.raises(ArgumentError, match="notion"):

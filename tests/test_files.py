@@ -90,7 +90,7 @@ def test_summary_query_with_range_and_scales():
                 "mean": ["pay"],
                 "std": ["pay"],
                 "rate": [{"column": "rich", "equals": 1}, {"column": "age", "at_most": 40}],
-                "quantile": [{"column": "age", "share": [0.25, 0.75]}],
+                "quantile": [{"column": "age", "level": [0.25, 0.75]}],
                 "count_share": 1000,
                 "range": {"low": [0] * 7, "high": [100] * 7},
                 "scales": [10, 10, 0.1, 0.1, 5, 5, 1],
@@ -112,11 +112,11 @@ def test_ball_rows_and_models():
             query={
                 "law": "records",
                 "columns": ["pay"],
-                "flags": [{"column": "rich", "above": 0}],
+                "flags": [{"column": "rich", "above": 0}, {"column": "rich", "below": 1}],
             }
         )
     )
-    assert (rows.level, rows.dim) == ("row", 2)
+    assert (rows.level, rows.dim) == ("row", 3)
     model = {
         "kind": "logistic-regression",
         "features": ["pay", "age"],
@@ -165,7 +165,8 @@ def test_laws(folder):
 def test_gaussian_worlds(folder):
     gaussian = {"a": {"mean": [0], "cov": [[1]]}, "b": {"mean": [1], "cov": [[2.25]]}}
     document = changed(query={"law": "worlds", "mean": ["pay"]}, gaussian=gaussian)
-    assert request_of(document, folder).scenario.priors[0].kind == "gaussian"
+    prior = request_of(document, folder).scenario.priors[0]
+    assert (prior.kind, prior.source) == ("gaussian", "public_model")
     document["calibration"] = {"rule": "tight"}
     assert request_of(document, folder).method.envelope == "exact"
 
@@ -210,7 +211,7 @@ def test_dataset():
         ({"query": {"law": "groups", "rate": [{"column": "rich"}]}}, "needs one condition"),
         ({"query": {"law": "groups", "rate": [{"column": "rich", "near": 1}]}}, "one condition"),
         ({"query": {"law": "groups", "rate": [{"equals": 1}]}}, "needs 'column'"),
-        ({"query": {"law": "groups", "quantile": [{"column": "age"}]}}, "needs 'share'"),
+        ({"query": {"law": "groups", "quantile": [{"column": "age"}]}}, "needs 'level'"),
         ({"query": {"law": "groups", "model": {"kind": "oracle"}}}, "kind must be one of"),
         ({"query": {"law": "groups", "model": {"kind": "linear_svm"}}}, "cannot be made"),
         ({"query": {"law": "bootstrap", "mean": ["pay"]}}, "needs 'n_replicates'"),

@@ -7,7 +7,7 @@ import attrs
 import pytest
 
 from pufferslice.errors import ArgumentError
-from pufferslice.guarantee import NOTIONS, SLICED_NOTIONS, Guarantee
+from pufferslice.guarantee import NOTIONS, RELEASE_NOTIONS, SLICED_NOTIONS, Guarantee
 
 
 @pytest.mark.parametrize("notion", NOTIONS)
@@ -23,6 +23,12 @@ def test_prose():
     assert str(Guarantee.average(order=2, epsilon=0.5)) == "(2, 0.5)-Average-SRPP"
     assert str(Guarantee.joint(order=2.5, epsilon=1)) == "(2.5, 1)-Joint-SRPP"
     assert str(Guarantee.unsliced(order=16, epsilon=8)) == "(16, 8)-RPP"
+    assert "on average over batch draws" in str(Guarantee.average_over_batches(order=2, epsilon=1))
+
+
+def test_a_release_cannot_claim_an_average_over_batches():
+    assert set(NOTIONS) - set(RELEASE_NOTIONS) == {"average_over_batches"}
+    assert set(SLICED_NOTIONS) < set(RELEASE_NOTIONS)
 
 
 def test_frozen_and_without_defaults():
@@ -47,9 +53,11 @@ def test_epsilon_must_be_positive(epsilon):
         Guarantee.joint(order=2, epsilon=epsilon)
 
 
-@pytest.mark.parametrize("notion", ["median", "Joint", "", "average_over_batches"])
+@pytest.mark.parametrize("notion", ["median", "Joint", "", "rpp"])
 def test_unknown_notion(notion):
-    with pytest.raises(ArgumentError, match="notion must be one of average, joint, unsliced"):
+    with pytest.raises(
+        ArgumentError, match="notion must be one of average, joint, unsliced, average_over"
+    ):
         Guarantee(notion=notion, order=2, epsilon=1)
 
 

@@ -90,7 +90,7 @@ def test_naming_more_releases_than_there_are(ledger):
 
 def test_a_ledger_of_another_scenario(ledger):
     ledger.intend(SCENARIO, ONE, [])
-    with pytest.raises(LedgerError, match="another scenario: .*Use one ledger file per secret"):
+    with pytest.raises(LedgerError, match=r"another scenario: .*Use one ledger file per secret"):
         ledger.intend("other", TWO, [ONE])
     assert ledger.releases() == [ONE]
 
@@ -188,25 +188,27 @@ def test_an_open_transaction_of_a_dead_process_is_not_there(ledger):
     assert ledger.entries() == [Entry(ONE, "intended", None)]
 
 
-def test_threads_that_intend_at_once(ledger):
-    """Exactly one of eight wins, round after round, on a file that does not exist before."""
+@pytest.mark.parametrize("n_certificates", [1, 8])
+def test_threads_that_intend_at_once(ledger, n_certificates):
+    """Exactly one of eight wins, on a file that does not exist before; also if all differ."""
     for turn in range(5):
         book = Ledger(ledger.path.with_name(f"{turn}.ledger"))
         start = threading.Barrier(8)
         won, lost = [], []
 
-        def attempt(book=book, start=start, won=won, lost=lost):
+        def attempt(certificate, book=book, start=start, won=won, lost=lost):
             start.wait()
             try:
-                book.intend(SCENARIO, ONE, [])
-                won.append(1)
+                book.intend(SCENARIO, certificate, [])
+                won.append(certificate)
             except AlreadyReleasedError:
-                lost.append(1)
+                lost.append(certificate)
 
-        threads = [threading.Thread(target=attempt) for _ in range(8)]
+        names = [str(k % n_certificates) * 64 for k in range(8)]
+        threads = [threading.Thread(target=attempt, args=(name,)) for name in names]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         assert (len(won), len(lost)) == (1, 7)
-        assert book.entries() == [Entry(ONE, "intended", None)]
+        assert book.entries() == [Entry(won[0], "intended", None)]

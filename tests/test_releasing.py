@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: S106 - a secret is a column here
 import copy
 import json
 import threading
@@ -175,8 +176,8 @@ def test_clipping_happens_before_the_noise(ledger):
 @pytest.mark.statistical
 @pytest.mark.soundness
 def test_released_values_have_the_certified_noise(seed, tmp_path):
-    """20 000 draws: a tenth too much or too little noise has p-values below 1e-8."""
-    dim = 250
+    """20 000 draws: with a tenth too much or too little noise the p-value is below 1e-8."""
+    dim = 1000
     names = [f"v{k}" for k in range(dim)]
     means = np.random.default_rng(seed).uniform(-5, 5, size=(2, dim))
     query = table_function(
@@ -191,7 +192,7 @@ def test_released_values_have_the_certified_noise(seed, tmp_path):
     target = Guarantee.average(order=2, epsilon=0.5)
     certificate = certify_release(scenario, profile, target, noise=SEEDED, deltas=())
     errors = []
-    for k in range(80):
+    for k in range(20):
         released = release(
             scenario,
             table.slice(2),
@@ -239,7 +240,7 @@ def test_what_is_released_without_noise_is_the_same_to_the_last_bit(tmp_path):
 def test_a_second_release_is_refused(certificate, ledger, tmp_path):
     first = release(GROUPS, rows_of("a"), certificate, ledger=ledger, out=tmp_path / "one.json")
     for secret in "ab":
-        with pytest.raises(AlreadyReleasedError, match="Publish that same release again.*concat"):
+        with pytest.raises(AlreadyReleasedError, match=r"Publish that same release again.*concat"):
             release(GROUPS, rows_of(secret), certificate, ledger=ledger, out=tmp_path / "two.json")
     assert not (tmp_path / "two.json").exists()
     again = release_again(certificate, ledger=ledger, out=tmp_path / "again.json")
@@ -275,7 +276,7 @@ def test_the_ledger_of_another_scenario(certificate, ledger):
 def test_an_existing_file_is_not_overwritten_and_nothing_is_drawn(ledger, tmp_path):
     (tmp_path / "r.json").write_text("mine")
     noise = Watched(ledger)
-    with pytest.raises(StorageError, match="cannot write .*nothing was changed"):
+    with pytest.raises(StorageError, match=r"cannot write .*nothing was changed"):
         release(
             GROUPS,
             rows_of("a"),
@@ -456,7 +457,7 @@ def test_a_secret_that_one_prior_does_not_know_and_no_pair_names():
 def test_rows_in_quantile_bins():
     secret = Bins(column="y", quantiles=3)
     scenario = Scenario.from_groups(TABLE, secret=secret, query=summary(mean=["x"]))
-    lowest = TABLE.filter(pa.array([y <= 20 for y in COLUMNS["y"]]))
+    lowest = TABLE.filter(pa.array([y <= 15 for y in COLUMNS["y"]]))
     assert fitting_value(scenario, lowest).shape == (1,)
     with pytest.raises(ReleaseError, match="rows of 3 groups"):
         fitting_value(scenario, TABLE)
@@ -551,7 +552,7 @@ FAR_ROWS = pa.table({"x": [1e6, 1e6]})
 
 def test_a_query_too_large_for_the_grid(ledger, tmp_path):
     certificate = certify_release(FAR, FiniteProfile.axes(dim=1), JOINT)
-    with pytest.raises(ReleaseError, match="2.18.*Give the query a public range.*more noise"):
+    with pytest.raises(ReleaseError, match=r"2.18.*Give the query a public range.*more noise"):
         release(FAR, FAR_ROWS, certificate, ledger=ledger, out=tmp_path / "r.json")
     assert list(tmp_path.iterdir()) == []
 
@@ -642,7 +643,7 @@ def test_a_certificate_that_does_not_hold_releases_nothing(certificate, ledger, 
     ],
 )
 def test_the_certificate_of_another_scenario(certificate, ledger, other):
-    with pytest.raises(ReleaseError, match="other laws|does not hold for this scenario"):
+    with pytest.raises(ReleaseError, match=r"other laws|does not hold for this scenario"):
         release(other, rows_of("a"), certificate, ledger=ledger)
     assert not ledger.path.exists()
 
@@ -659,9 +660,7 @@ def test_release_files_that_are_none(tmp_path, ledger, certificate):
         json.dumps({**document, "values": [{"name": "x"}]}).encode(),
         json.dumps({**document, "values": 5}).encode(),
         json.dumps({**document, "version": 2}).encode(),
-        json.dumps(
-            {**document, "values": [{**document["values"][0], "grid_value": "x"}]}
-        ).encode(),
+        json.dumps({**document, "values": [{**document["values"][0], "grid_value": "x"}]}).encode(),
     ]
     accepted = []
     for content in broken:

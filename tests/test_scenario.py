@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: S106 - a secret is a column here
 import json
 
 import attrs
@@ -192,9 +193,7 @@ def test_a_secret_that_one_prior_lacks():
 def test_a_world_of_probability_zero():
     worlds = {"a": EmpiricalLaw.uniform([[0.0]]), "b": EmpiricalLaw.uniform([[1.0]])}
     with pytest.raises(ScenarioError, match="gives 'b' probability 0"):
-        Scenario.from_worlds(
-            worlds, query=summary(mean=["x"]), probabilities={"a": 1.0, "b": 0.0}
-        )
+        Scenario.from_worlds(worlds, query=summary(mean=["x"]), probabilities={"a": 1.0, "b": 0.0})
 
 
 def test_probabilities_of_worlds():
@@ -313,7 +312,7 @@ def test_worlds_of_every_kind():
 
 def test_a_simulator_needs_bands():
     simulator = Simulator(draw_table=lambda _: TABLE)
-    with pytest.raises(ScenarioError, match="simulator.declared"):
+    with pytest.raises(ScenarioError, match=r"simulator.declared"):
         Scenario.from_worlds({"a": TABLE, "b": simulator}, query=MEAN)
 
 
@@ -435,9 +434,7 @@ def test_gaussian_and_empirical_priors_do_not_mix():
         {"a": EmpiricalLaw.uniform([[0.0]]), "b": EmpiricalLaw.uniform([[1.0]])},
         query=summary(mean=["x"]),
     )
-    renamed = attrs.evolve(
-        empirical, priors=(attrs.evolve(empirical.priors[0], name="other"),)
-    )
+    renamed = attrs.evolve(empirical, priors=(attrs.evolve(empirical.priors[0], name="other"),))
     with pytest.raises(ScenarioError, match="all empirical or all Gaussian; make two scenarios"):
         gaussian_worlds(1.0).with_prior(renamed)
 

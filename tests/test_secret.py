@@ -128,7 +128,7 @@ def test_edges_are_data_and_stay_out_of_sight():
 
 def test_unknown_and_missing_secrets():
     frame = frame_of(pa.table({"race": ["a", None]}))
-    with pytest.raises(TableError, match="no column 'rase'. Did you mean 'race'"):
+    with pytest.raises(TableError, match=r"no column 'rase'. Did you mean 'race'"):
         ColumnSecret(columns=("rase",)).labels(frame)
     with pytest.raises(TableError, match="1 missing values in 2 rows"):
         ColumnSecret(columns=("race",)).labels(frame)

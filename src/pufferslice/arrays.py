@@ -29,6 +29,21 @@ def locked(values: Any) -> Floats:  # noqa: ANN401 - whatever numpy can read as 
 
 def locked_integers(values: Any) -> Integers:  # noqa: ANN401 - as above
     """Copy `values` into a read-only, C-ordered int64 array."""
-    array = np.array(values, dtype=np.int64, order="C", copy=True)
+    try:
+        array = np.array(values, order="C", copy=True)
+        whole = array.astype(np.int64) if array.dtype.kind in "iu" else _whole(array)
+    except (TypeError, ValueError, OverflowError) as error:
+        msg = f"expected whole numbers, got {type(values).__name__}: {error}"
+        raise ArgumentError(msg) from error
+    array = np.ascontiguousarray(whole)
     array.setflags(write=False)
     return array
+
+
+def _whole(array: npt.NDArray[Any]) -> Integers:
+    """Floats that are whole numbers, as integers; anything else is refused."""
+    floats = array.astype(np.float64)
+    if not (np.abs(floats) < 2.0**53).all() or (floats != np.floor(floats)).any():
+        msg = "not all of them are whole numbers below 2^53"
+        raise ValueError(msg)
+    return floats.astype(np.int64)

@@ -55,6 +55,17 @@ class Slices:
     profile: FiniteProfile
     seen: GapTables | GaussianPairs
 
+    def __attrs_post_init__(self) -> None:
+        seen, profile = self.seen, self.profile
+        fits = (
+            seen.n_slices == profile.n_directions
+            if isinstance(seen, GapTables)
+            else seen.dim == profile.dim
+        )
+        if not fits:
+            msg = f"{seen!r} was not made along the slices of {profile!r}"
+            raise ArgumentError(msg)
+
     @property
     def envelopes(self) -> tuple[Envelope, ...]:
         """The envelopes that apply: two for empirical laws, the exact divergence for Gaussian."""
@@ -83,6 +94,8 @@ def grid_margin(dim: int, noise_std: float) -> float:
 def slice_costs(slices: Slices, order: float, noise_std: float, envelope: Envelope) -> Floats:
     """Bound on the divergence along each slice, shape (n_instances, n_slices)."""
     check_one_of(slices.envelopes, envelope=envelope)
+    check_above(1, order=order)
+    check_above(0, noise_std=noise_std)
     if isinstance(slices.seen, GaussianPairs):
         return slices.seen.slice_costs(slices.profile.directions, order, noise_std)
     margin = grid_margin(slices.profile.dim, noise_std)
@@ -99,6 +112,7 @@ def sliced_cost(slices: Slices, claim: Guarantee, noise_std: float, envelope: En
 
     Source: corollary:SRPE_implies_SRPP (the definition quantifies over instances outside).
     """
+    check_one_of(SLICED_NOTIONS, notion=claim.notion)
     costs = slice_costs(slices, claim.order, noise_std, envelope)
     return float(aggregate(claim.notion, claim.order, costs, slices.profile.weights).max())
 
@@ -111,6 +125,7 @@ def closed_form_cost(slices: Slices, claim: Guarantee, noise_std: float) -> floa
     instances along u.
     Source: thm:gaussian-ave-SRPEp, thm:gaussian-joint-SRPEp.
     """
+    check_one_of(SLICED_NOTIONS, notion=claim.notion)
     if not isinstance(slices.seen, GapTables):
         msg = (
             "rule 'closed_form' needs W-infinity, which is infinite between Gaussians of different"
@@ -130,6 +145,8 @@ def full_costs(full: Full, order: float, noise_std: float) -> Floats:
     Guarantee: for empirical laws it also holds for the released integers, because the ideal
     integer Gaussian costs no more than the continuous one and the grid is charged.
     """
+    check_above(1, order=order)
+    check_above(0, noise_std=noise_std)
     if isinstance(full.seen, GaussianPairs):
         return full.seen.full_costs(order, noise_std)
     rate, margin = moment_rate(order, noise_std), grid_margin(full.dim, noise_std)

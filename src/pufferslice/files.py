@@ -164,11 +164,11 @@ def _bare_query(said: Document) -> Query:
         return _model(said["model"])
     if "columns" in said or "flags" in said:
         flags = _conditions(said.get("flags", []), "flags")
-        return columns(said.get("columns", []), flags=dict(flags) if flags else None)
+        return columns(said.get("columns", []), flags=flags or None)
     quantiles: dict[str, Any] = {}
     for entry in said.get("quantile", []):
-        shares = _required(entry, "query.quantile", "share")
-        quantiles[_required(entry, "query.quantile", "column")] = shares
+        levels = _required(entry, "query.quantile", "level")
+        quantiles[_required(entry, "query.quantile", "column")] = levels
     return summary(
         mean=said.get("mean", []),
         std=said.get("std", []),
@@ -240,7 +240,7 @@ def _scenario(document: Document, folder: Path, query: Query, table: pa.Table | 
             "'empirical' declares the sample itself to be the prior, and the certificate says so"
         )
         raise ScenarioError(msg)
-    source = _word(prior.get("source", "released_data"))
+    source = _word(prior.get("source", "public_model" if table is None else "released_data"))
     check_one_of(SOURCES, source=source)
     pairs = _section(document, "secret").get("pairs", "all")
     chosen = pairs if isinstance(pairs, str) else [tuple(pair) for pair in pairs]

@@ -13,6 +13,9 @@ from pufferslice.errors import ArgumentError
 WEIGHT_QUANTA: Final = 2**30
 """Weights of an empirical law are held as whole multiples of 1 / WEIGHT_QUANTA."""
 
+LARGEST_TOTAL: Final = 2**31
+"""So that the common denominator of two laws fits a 64-bit integer."""
+
 _SYMMETRY_TOLERANCE: Final = 1e-12
 
 
@@ -39,8 +42,9 @@ class EmpiricalLaw:
         if self.counts.shape != (len(self.outputs),) or self.counts.min() < 1:
             msg = "counts must be whole numbers of at least 1, one for each row of outputs"
             raise ArgumentError(msg)
-        if self.total > 2**31:
-            msg = f"the counts must sum to at most 2^31, got {self.total}"
+        # In floats, because a sum of integers could wrap around.
+        if float(self.counts.astype(np.float64).sum()) > LARGEST_TOTAL:
+            msg = f"the counts must sum to at most 2^31 = {LARGEST_TOTAL}"
             raise ArgumentError(msg)
 
     @classmethod

@@ -9,9 +9,10 @@ import numpy as np
 from scipy.special import logsumexp
 
 from pufferslice.arrays import Floats, Integers
-from pufferslice.checks import check_above
+from pufferslice.checks import check_above, check_count, check_finite, check_one_of
 from pufferslice.compiled import kernel
-from pufferslice.errors import CalibrationError
+from pufferslice.errors import ArgumentError, CalibrationError
+from pufferslice.guarantee import SLICED_NOTIONS
 from pufferslice.slicing import FiniteProfile, project
 
 _TAIL_STDS: Final = 14.0
@@ -71,7 +72,10 @@ def gaussian_envelope(order: float, shift: Floats, noise_std: float) -> Floats:
     outputs is at most this.
     Source: lemma:SRPP-envelope.
     """
-    return np.asarray(order * (shift / noise_std) ** 2 / 2)
+    check_above(1, order=order)
+    check_above(0, noise_std=noise_std)
+    with np.errstate(over="ignore"):
+        return np.asarray(order * (shift / noise_std) ** 2 / 2)
 
 
 @kernel
@@ -83,6 +87,9 @@ def log_moments(
     for row in range(len(starts) - 1):
         top = (gaps[starts[row]] + margin) ** 2
         total = 0.0
+        if not rate * top < math.inf:
+            result[row] = math.inf
+            continue
         for entry in range(starts[row], starts[row + 1]):
             total += weights[entry] * math.exp(rate * ((gaps[entry] + margin) ** 2 - top))
         result[row] = rate * top + math.log(total)
@@ -91,6 +98,8 @@ def log_moments(
 
 def moment_rate(order: float, noise_std: float) -> float:
     """The c of the transport bound: order * (order - 1) / (2 * noise_std^2)."""
+    check_above(1, order=order)
+    check_above(0, noise_std=noise_std)
     return order * (order - 1) / 2 / noise_std / noise_std
 
 
@@ -116,8 +125,8 @@ def transport_envelope(order: float, gaps: Floats, masses: Floats, noise_std: fl
 
 def aggregate_average(costs: Floats, weights: Floats) -> Floats:
     """Mean over the slices (last axis). Source: def:ave_srd."""
-    with np.errstate(invalid="ignore"):
-        return np.asarray(np.where(weights > 0, costs, 0.0) @ weights)
+    _check_slices(costs, weights)
+    return np.asarray(np.where(weights > 0, costs, 0.0) @ weights)
 
 
 def aggregate_joint(order: float, costs: Floats, weights: Floats) -> Floats:
@@ -126,13 +135,21 @@ def aggregate_joint(order: float, costs: Floats, weights: Floats) -> Floats:
     >>> float(aggregate_joint(2, np.array([1.0, 1.0]), np.array([0.5, 0.5])))
     1.0
     """
+    _check_slices(costs, weights)
     a = order - 1
     seen = weights > 0
     return np.asarray(logsumexp(a * costs[..., seen], b=weights[seen], axis=-1) / a)
 
 
+def _check_slices(costs: Floats, weights: Floats) -> None:
+    if costs.shape[-1:] != weights.shape:
+        msg = f"costs must have one entry per slice, {weights.size}; their shape is {costs.shape}"
+        raise ArgumentError(msg)
+
+
 def aggregate(notion: str, order: float, costs: Floats, weights: Floats) -> Floats:
     """`aggregate_average` or `aggregate_joint`, by the notion's name."""
+    check_one_of(SLICED_NOTIONS, notion=notion)
     if notion == "average":
         return aggregate_average(costs, weights)
     return aggregate_joint(order, costs, weights)
@@ -156,6 +173,9 @@ def noisy_divergence(order: float, first: Floats, second: Floats, noise_std: flo
     """
     check_above(1, order=order)
     check_above(0, noise_std=noise_std)
+    for name, sample in (("first", first), ("second", second)):
+        check_finite(**{name: np.asarray(sample, dtype=np.float64)})
+        check_count(1, **{f"size of {name}": np.size(sample)})
     x, y = np.sort(np.ravel(first) / noise_std), np.sort(np.ravel(second) / noise_std)
     low = min(x[0], order * x[0] - (order - 1) * y[-1]) - _TAIL_STDS
     high = max(x[-1], order * x[-1] - (order - 1) * y[0]) + _TAIL_STDS

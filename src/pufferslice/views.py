@@ -11,10 +11,10 @@ from scipy.special import log_ndtr, ndtr
 
 from pufferslice.arrays import Floats, Integers
 from pufferslice.calibration import Full, Method, Slices, cost, full_cost, grid_margin
-from pufferslice.checks import check_above, check_between
+from pufferslice.checks import check_above, check_at_least, check_between, check_one_of
 from pufferslice.errors import ArgumentError
 from pufferslice.gaps import GapTables, GaussianPairs
-from pufferslice.guarantee import Guarantee
+from pufferslice.guarantee import RELEASE_NOTIONS, Guarantee
 
 ViewRule = Literal["paper", "improved", "order_grid", "order_optimum", "direct"]
 
@@ -52,6 +52,7 @@ def paper_epsilon(order: float, epsilon: float, delta: float) -> float:
     >>> round(paper_epsilon(4, 1.0, 1e-5), 12)
     4.837641821657
     """
+    _check_conversion(order, epsilon, delta)
     return epsilon - math.log(delta) / (order - 1)
 
 
@@ -64,11 +65,13 @@ def improved_epsilon_joint(order: float, epsilon: float, delta: float) -> float:
     >>> round(improved_epsilon_joint(4, 1.0, 1e-5), 12)
     4.087861628832
     """
+    _check_conversion(order, epsilon, delta)
     return max(0.0, epsilon + _improved_term(order, delta))
 
 
 def improved_epsilon_average(order: float, epsilon: float, delta: float) -> float:
     """Epsilon + max(0, c), with the c of `improved_epsilon_joint`."""
+    _check_conversion(order, epsilon, delta)
     return epsilon + max(0.0, _improved_term(order, delta))
 
 
@@ -80,17 +83,22 @@ def optimum_over_orders(rho: float, delta: float) -> float:
     >>> round(optimum_over_orders(0.25, 1e-5), 12)
     3.643070212208
     """
+    check_at_least(0, rho=rho)
+    check_between(0, 1, delta=delta)
     return rho + 2 * math.sqrt(-rho * math.log(delta))
 
 
 def gaussian_delta(ratios: Floats, epsilon: Floats | float) -> Floats:
     """Delta of N(shift, std^2) against N(0, std^2), ratios = shift / std; elementwise."""
-    ratios = np.asarray(ratios, dtype=np.float64)
-    safe = np.where(ratios > 0, ratios, 1.0)
+    ratios = np.abs(np.asarray(ratios, dtype=np.float64))
+    if not np.all(np.asarray(epsilon) >= 0):
+        msg = "epsilon must be a number and at least 0"
+        raise ArgumentError(msg)
+    safe = np.where(ratios == 0, 1.0, ratios)
     direct = ndtr(safe / 2 - epsilon / safe) - np.exp(
         np.minimum(epsilon + log_ndtr(-safe / 2 - epsilon / safe), 0.0)
     )
-    return np.asarray(np.where(ratios > 0, np.maximum(direct, 0.0), 0.0))
+    return np.asarray(np.where(ratios == 0, 0.0, np.maximum(direct, 0.0)))
 
 
 def direct_delta_joint(slices: Slices, noise_std: float, epsilon: float) -> float:
@@ -98,6 +106,8 @@ def direct_delta_joint(slices: Slices, noise_std: float, epsilon: float) -> floa
 
     The largest over instances. Sound because hockey-stick divergences are jointly convex.
     """
+    check_above(0, noise_std=noise_std)
+    check_at_least(0, epsilon=epsilon)
     if not isinstance(slices.seen, GapTables):
         msg = "the direct view reads gap tables, which Gaussian laws do not have; use another view"
         raise ArgumentError(msg)
@@ -112,8 +122,13 @@ def views_of(
     check_between(0, 1, delta=delta)
     noise_std, method = noise
     check_above(0, noise_std=noise_std)
+    check_one_of(RELEASE_NOTIONS, notion=claim.notion)
     found: list[View] = []
     if claim.is_sliced:
+        spent = cost(slices, claim, noise_std, method)
+        if not spent <= claim.epsilon:
+            msg = f"noise {noise_std!r} costs {spent!r}: it does not give the claim {claim}"
+            raise ArgumentError(msg)
         coarse = attrs.evolve(slices, seen=_coarse(slices.seen))
         found += _sliced_views(coarse, claim, noise_std, method, delta)
     coarse_full = attrs.evolve(full, seen=_coarse(full.seen))
@@ -242,6 +257,14 @@ def _smallest_epsilon(delta_at: Callable[[float], float], delta: float) -> float
         middle = (low + high) / 2
         low, high = (low, middle) if delta_at(middle) <= delta else (middle, high)
     return high
+
+
+def _check_conversion(order: float, epsilon: float, delta: float) -> None:
+    check_above(1, order=order)
+    check_between(0, 1, delta=delta)
+    if not epsilon >= 0:
+        msg = f"epsilon must be a number and at least 0, got {epsilon!r}"
+        raise ArgumentError(msg)
 
 
 def _improved_term(order: float, delta: float) -> float:

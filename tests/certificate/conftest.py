@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: S106 - a secret is a column here
 """Certificates of every kind, issued once; tests that change one make their own copy."""
 
 import copy

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: S106 - a secret is a column here
 import math
 
 import attrs
@@ -7,6 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tests import oracles
 
 from pufferslice.calibration import Method
 from pufferslice.certificate import certify_release, spent, verify
@@ -19,7 +21,6 @@ from pufferslice.priors import Simulator
 from pufferslice.queries import columns, summary
 from pufferslice.scenario import Scenario
 from pufferslice.slicing import FiniteProfile
-from tests import oracles
 
 LINE = FiniteProfile.axes(dim=1)
 AXES = FiniteProfile.axes(dim=2)
@@ -299,8 +300,9 @@ def test_equal_laws_need_no_noise_and_the_statement_says_so(certificates):
     assert certificate.spent_epsilon == 0
     assert certificate.unsliced_epsilon == 0
     assert certificate.statement["unsliced"]["from"] == "equal laws"
-    assert "The laws are equal under every pair, so no noise is added." in (
-        certificate.statement["limits"]
+    assert (
+        "The laws are equal under every pair, so no noise is added."
+        in (certificate.statement["limits"])
     )
     assert certificate.statement["noise"]["implementation_delta"] == 0
     with pytest.raises(CalibrationError, match="the laws are equal"):
@@ -333,7 +335,7 @@ BLIND = worlds([[0.0, 0.0]], [[0.8, -0.6]])
 
 @pytest.mark.parametrize("notion", NOTIONS)
 def test_a_profile_that_is_blind_to_the_difference(notion):
-    with pytest.raises(CalibrationError, match="does not see the difference.*other, directions"):
+    with pytest.raises(CalibrationError, match=r"does not see the difference.*other, directions"):
         certify_release(BLIND, FiniteProfile.of([[0.6, 0.8]]), claim_of(notion))
     with pytest.raises(CalibrationError, match="1 of 3"):
         certify_release(
@@ -386,7 +388,7 @@ def test_earlier_releases_are_digests(earlier):
 
 def test_an_unsliced_claim_takes_no_method_that_it_does_not_use():
     """Its noise comes from couplings of the whole output; another label would be untrue."""
-    with pytest.raises(ArgumentError, match="method|rule|envelope"):
+    with pytest.raises(ArgumentError, match=r"method|rule|envelope"):
         certify_release(FAR_ATOM, LINE, claim_of("unsliced"), method=CLOSED_FORM)
 
 
@@ -423,8 +425,9 @@ def test_dropped_rows_reach_the_statement():
     scenario = Scenario.from_groups(table, secret="s", query=query)
     statement = certify_release(scenario, LINE, claim_of("joint")).statement
     assert statement["scenario"]["rows_dropped"] == 1
-    assert "1 rows with missing values were left out; the claim is about the others." in (
-        statement["limits"]
+    assert (
+        "1 rows with missing values were left out; the claim is about the others."
+        in (statement["limits"])
     )
 
 
@@ -596,3 +599,13 @@ def test_row_order_does_not_matter_at_all_for_records(seed, notion):
         for one in (data, permuted(data, rng))
     }
     assert len(stds) == 1
+
+
+@pytest.mark.soundness
+def test_a_notion_of_learning_is_no_claim_about_a_release(certificates, records, profile):
+    """It is an average over batch draws, and a release has none."""
+    claim = Guarantee.average_over_batches(order=4, epsilon=1.0)
+    with pytest.raises(ArgumentError, match="notion must be one of average, joint, unsliced"):
+        certify_release(records, profile, claim)
+    with pytest.raises(ArgumentError, match="notion must be one of average, joint, unsliced"):
+        spent(certificates["records"], notion="average_over_batches")

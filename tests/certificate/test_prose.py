@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+import re
+
 import numpy as np
 import pytest
 
@@ -121,3 +123,35 @@ def test_no_finite_unsliced_bound_is_said():
     )
     assert certificate.unsliced_epsilon is None
     assert "Unsliced (the released bits): no finite bound" in str(certificate)
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize(
+    ("order", "epsilon"), [(4.0, 1.0000004), (1.0000001, 1.0), (4.0000004, 0.3333333333)]
+)
+def test_a_claim_is_not_printed_stronger_than_it_is(order, epsilon):
+    """Fewer digits may only say less: a larger epsilon, a smaller order greater than 1."""
+    for claim in (
+        Guarantee.joint(order=order, epsilon=epsilon),
+        Guarantee.unsliced(order=order, epsilon=epsilon),
+    ):
+        printed = str(claim)[1:].split(")")[0].split(", ")
+        assert 1 < float(printed[0]) <= order
+        assert float(printed[1]) >= epsilon
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_bound_is_printed_smaller_than_it_is(certificates, kind):
+    statement = certificates[kind].statement
+    text = str(certificates[kind])
+    found = re.search(r"Unsliced \(the released bits\): at most (\S+) at order", text)
+    assert float(found[1]) >= statement["unsliced"]["epsilon"]
+    views = re.findall(r"\n  (sliced average|sliced joint|unsliced) \((\S+), (\S+)\)", text)
+    assert len(views) == len(statement["views"])
+    for (scope, epsilon, delta), view in zip(views, statement["views"], strict=True):
+        assert scope == view["scope"]
+        assert float(epsilon) >= view["epsilon"]
+        assert float(delta) >= view["delta"]
+    spent = re.search(r"The noise costs (\S+) of", text)
+    assert float(spent[1]) >= statement["spent_epsilon"]

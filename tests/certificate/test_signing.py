@@ -116,7 +116,9 @@ def test_whoever_has_only_the_statement_can_still_check_the_signature(signed, ke
 
 
 def test_a_good_signature_under_a_false_claim(certificates, keys, changed):
-    false = sign(changed(certificates["records"], lambda s: s["guarantee"].update(epsilon=0.5)), keys[0])
+    false = sign(
+        changed(certificates["records"], lambda s: s["guarantee"].update(epsilon=0.5)), keys[0]
+    )
     verification = verify(false, public_key=keys[1])
     assert not verification.holds
     assert verification.signed
@@ -124,9 +126,9 @@ def test_a_good_signature_under_a_false_claim(certificates, keys, changed):
 
 @pytest.mark.parametrize("garbage", [b"", b"garbage", b"-----BEGIN PRIVATE KEY-----\nAA\n"])
 def test_garbage_is_no_key(signed, garbage):
-    with pytest.raises(CertificateError, match="private key cannot be read.*unencrypted Ed25519"):
+    with pytest.raises(CertificateError, match=r"private key cannot be read.*unencrypted Ed25519"):
         sign(signed, garbage)
-    with pytest.raises(CertificateError, match="public key cannot be read.*Ed25519 PEM"):
+    with pytest.raises(CertificateError, match=r"public key cannot be read.*Ed25519 PEM"):
         verify(signed, public_key=garbage)
 
 

@@ -129,6 +129,9 @@ def test_file_road_from_calibrate_to_release(folder, capsys):
     assert run([*release, "--out", "r2.json", "--group", "b"]) == 1
     assert "one release and has had it" in capsys.readouterr().err
     assert not (folder / "r2.json").exists()
+    release.remove("scenario.toml")
+    assert run([*release, "--out", "r3.json", "--group", "b"]) == 2
+    capsys.readouterr()
     again = answer(capsys, *release, "--out", "r3.json", "--again", "--json")
     assert again == released
 

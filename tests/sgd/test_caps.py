@@ -330,9 +330,8 @@ class TestMatrix:
         [
             ([[1.0, 0.5], [0.4, 1.0]], "matrix must be symmetric"),
             ([[1.0, 2.0], [2.0, 1.0]], "no negative eigenvalue"),
-            (np.eye(3), "directions must have 3 coordinates, got 2"),
-            (np.ones((2, 3)), r"matrix must have shape \(2, 2\), got \(2, 3\)"),
-            (1.0, "directions must have 0 coordinates"),
+            (np.eye(3), r"matrix must have shape \(2, 2\), got \(3, 3\)"),
+            (1.0, r"matrix must have shape \(2, 2\), got \(\)"),
             ([[math.inf, 0.0], [0.0, 1.0]], "matrix must be finite"),
         ],
     )

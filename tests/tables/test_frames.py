@@ -193,7 +193,7 @@ class TestFloatsOf:
     )
     @pytest.mark.parametrize("call", [floats_of, labels_of])
     def test_missing_values_are_counted(self, table, call):
-        with pytest.raises(TableError, match=r'2 missing values in 3 rows.*missing="drop-rows"'):
+        with pytest.raises(TableError, match=r'2 missing values in 3 rows.*with_missing..drop-rows"'):
             call(frame_of(table), "a")
 
     @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ class TestMissing:
         with pytest.raises(TableError) as caught:
             without_missing(frame_of(table), ["age", "pay"], "refuse")
         assert "3 of 4 rows have missing values ('age' 2, 'pay' 2)" in str(caught.value)
-        assert 'missing="drop-rows"' in str(caught.value)
+        assert 'with_missing("drop-rows")' in str(caught.value)
 
     def test_complete_columns_are_not_named(self):
         frame = frame_of(pa.table({"whole": [1, 2], "part": [None, 1]}))

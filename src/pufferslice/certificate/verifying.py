@@ -37,6 +37,8 @@ class Verification:
     """What the evidence cannot decide."""
     signed: bool
     """Whether a signature was checked against the given key, and holds."""
+    has_evidence: bool
+    """Whether there was evidence to recompute from."""
 
     @property
     def holds(self) -> bool:
@@ -45,7 +47,8 @@ class Verification:
 
     def __str__(self) -> str:
         if self.problems:
-            return "REFUTED\n" + "\n".join(f"  - {problem}" for problem in self.problems)
+            verdict = "REFUTED" if self.has_evidence else "NOT VERIFIED"
+            return f"{verdict}\n" + "\n".join(f"  - {problem}" for problem in self.problems)
         signed = "; the signature holds" if self.signed else ""
         open_points = "\n".join(f"  - {point}" for point in self.unchecked)
         return f"VERIFIED from the evidence{signed}. Cannot be checked here:\n{open_points}"
@@ -64,6 +67,7 @@ def verify(certificate: Certificate, *, public_key: bytes | None = None) -> Veri
         problems=tuple(problems),
         unchecked=tuple(f"{field}: {why}" for field, why in UNCHECKED.items()),
         signed=public_key is not None and not problems,
+        has_evidence=certificate.evidence is not None,
     )
 
 

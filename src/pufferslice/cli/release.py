@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 
 
 def release(
-    scenario: Annotated[Path, typer.Argument(help="The scenario.toml that was certified.")],
     certificate: Annotated[Path, typer.Option(help="Its certificate, evidence beside it.")],
     ledger: Annotated[Path, typer.Option(help="The scenario's ledger; made if absent.")],
     out: Annotated[Path, typer.Option(help="The release file; must not exist.")],
+    scenario: Annotated[
+        Path | None, typer.Argument(help="The scenario.toml that was certified.")
+    ] = None,
     group: Annotated[
         str | None, typer.Option(help="Release the rows of the table with this secret.")
     ] = None,
@@ -39,6 +41,9 @@ def release(
     held = Certificate.load(certificate)
     if again:
         released = release_again(held, ledger=ledger, out=out)
+    elif scenario is None:
+        msg = "give the scenario.toml that was certified; only --again does without it"
+        raise ArgumentError(msg)
     else:
         request = read_request(scenario)
         table = _chosen_rows(request, group=group, row=row, rows=rows)

@@ -10,7 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pufferslice.arrays import Floats, Integers
+from pufferslice.checks import check_unit_rows
+from pufferslice.errors import ArgumentError
 from pufferslice.gaps.kernels import (
+    HEADROOM,
     merge,
     merge_rows,
     project,
@@ -57,6 +60,7 @@ def gap_tables(
     are rounded up, and the float error of the projection is added.
     Source: lem:empirical_Winfty_1d, and for unequal sizes the merged break points.
     """
+    _check_dimensions(laws, directions)
     digits = _digits(len(pairs) * len(directions), laws)
     largest = max(float(np.sqrt((law.outputs**2).sum(axis=1).max())) for law in laws)
     extras = _projection_error(directions, largest)
@@ -88,6 +92,7 @@ def matching_tables(
 
     Each of them is a coupling in all dimensions, so each bounds the unsliced cost.
     """
+    _check_dimensions(laws, directions)
     scratches = _PerThread(laws, _digits(len(pairs) * len(directions), laws))
     columns = [np.ascontiguousarray(law.outputs.T) for law in laws]
 
@@ -104,6 +109,14 @@ def matching_tables(
         return [scratch.tabulated(*_distances(laws, pair, orders, scratch)) for pair in pairs]
 
     return _assembled(in_threads(matching, range(len(directions))), laws, pairs)
+
+
+def _check_dimensions(laws: Sequence[EmpiricalLaw], directions: Floats) -> None:
+    check_unit_rows(directions=directions)
+    dims = sorted({law.dim for law in laws} | {directions.shape[1]})
+    if len(dims) != 1:
+        msg = f"laws and directions must have one dimension, got {', '.join(map(str, dims))}"
+        raise ArgumentError(msg)
 
 
 class _Side(NamedTuple):
@@ -133,7 +146,7 @@ class _Scratch(NamedTuple):
             values=[np.empty((DIRECTIONS_PER_BLOCK, law.n_samples)) for law in laws],
             gaps=np.empty(longest),
             masses=np.empty(longest, dtype=np.int64),
-            histogram=np.zeros(OCTAVES * 2**digits + 2, dtype=np.int64),
+            histogram=np.zeros((OCTAVES + HEADROOM) * 2**digits + 2, dtype=np.int64),
             digits=digits,
         )
 

@@ -10,7 +10,12 @@ import numpy.typing as npt
 from pufferslice.arrays import Floats, Integers
 from pufferslice.compiled import kernel
 
+HEADROOM: Final = 8
+"""Octaves above the worst gap that a histogram may leave empty."""
+
 _ROWS_IN_CACHE: Final = 256
+_MANTISSA: Final = 52
+_ULP: Final = 2.0**-52
 
 
 @kernel
@@ -39,6 +44,17 @@ def project(directions: Floats, columns: Floats, out: Floats) -> None:
 
 
 @kernel
+def gap_above(a: float, b: float, extra: float) -> float:
+    """|a - b| + extra, never below it in exact arithmetic; `extra` > 0 has room for rounding."""
+    gap = a - b
+    if extra > 0:
+        return abs(gap) + extra
+    back = gap - a
+    lost = (a - (gap - back)) - (b + back)
+    return abs(gap) * (1 + _ULP) if lost * gap > 0 else abs(gap)
+
+
+@kernel
 def row_distances(a: Floats, b: Floats, distances: Floats) -> None:
     """Euclidean distances between rows of the same number."""
     for i in range(len(a)):
@@ -62,7 +78,7 @@ def merge(
     left_a, left_b = counts_a[0] * scales[0], counts_b[0] * scales[1]
     while True:
         mass = min(left_a, left_b)
-        gaps[n], masses[n] = abs(a[i] - b[j]) + extra, mass
+        gaps[n], masses[n] = gap_above(a[i], b[j], extra), mass
         n += 1
         left_a, left_b = left_a - mass, left_b - mass
         if left_a == 0:
@@ -138,12 +154,14 @@ def tabulate_difference(
         lowest = _lowest(bound, drop, len(histogram))
         top, n_zero = _count_difference(a, b, extra, drop, lowest, counts)
         last = ((top + (1 << drop) - 1) >> drop) - lowest
-        if top == 0 or last > len(histogram) // 2:
+        if top == 0 or last >= len(histogram) - (HEADROOM << (_MANTISSA - drop)):
             break
         # The laws are far closer than their spread: bin once more, below the worst gap itself.
         bound = top
     histogram[:] = counts[0] + counts[1]
-    histogram[0], histogram[1] = n_zero, histogram[1] - n_zero
+    # Zeros were counted where the key 0 belongs; they have a bin of their own.
+    histogram[max(1, -lowest)] -= n_zero
+    histogram[0] = n_zero
     return _entries(top, drop, lowest, histogram)
 
 
@@ -166,12 +184,13 @@ def _count_difference(
         x, y = a[start : start + n], b[start : start + n]
         for i in range(n):
             buffer[i] = abs(x[i] - y[i]) + extra
+        if extra == 0.0:
+            for i in range(n):
+                buffer[i] = gap_above(x[i], y[i], extra)
+                n_zero += 1 if keys[i] == 0 else 0
         for i in range(n):
             if keys[i] > top:  # noqa: PLR1730 - max() would keep the loop from being vectorised
                 top = keys[i]
-        if extra == 0.0:
-            for i in range(n):
-                n_zero += 1 if keys[i] == 0 else 0
         for i in range(0, n - 1, 2):
             even[max(1, (keys[i] + base) >> drop)] += 1
             odd[max(1, (keys[i + 1] + base) >> drop)] += 1

@@ -38,6 +38,9 @@ class GapTables:
 
     def check(self) -> None:
         """The arrays fit together; for tables read from a file."""
+        if not len(self.totals) or len(self.starts) < 2:
+            msg = "gap tables need at least one instance and one slice"
+            raise ArgumentError(msg)
         steps = np.diff(self.starts)
         whole = len(self.starts) == self.n_slices * self.n_instances + 1 and self.starts[0] == 0
         fits = whole and steps.min() >= 1 and self.starts[-1] == len(self.gaps) == len(self.counts)

@@ -23,7 +23,6 @@ import math
 from typing import Final, NamedTuple
 
 import numpy as np
-from scipy.special import logsumexp
 
 from pufferslice.arrays import Floats, Integers
 from pufferslice.checks import check_above, check_count
@@ -123,30 +122,27 @@ class _Values(NamedTuple):
 
 def _log_excesses(worlds: _Worlds, multipliers: Floats) -> Floats:
     """Logs of the integral minus 1, for ascending noise multipliers; many at once if dense."""
-    results = []
+    results = np.empty(len(multipliers))
     start = 0
     while start < len(multipliers):
-        lattice = _lattice(worlds, multipliers[start : start + 1])
-        if lattice.n_points > _DENSE_POINTS:
-            results.append([_searched(worlds, float(multipliers[start]), lattice)])
-            start += 1
-            continue
-        size = _ELEMENTS // (lattice.n_points * len(worlds.log_weights)) + 1
-        chunk = multipliers[start : start + size]
-        results.append(_dense(worlds, chunk, _lattice(worlds, chunk)))
-        start += size
-    return np.concatenate(results)
+        lattice = _lattice(worlds, float(multipliers[start]), float(multipliers[-1]))
+        is_dense = lattice.n_points <= _DENSE_POINTS
+        n_each = lattice.n_points * len(worlds.log_weights)
+        chunk = slice(start, start + 1 + is_dense * _ELEMENTS // n_each)
+        summed = _dense if is_dense else _searched
+        results[chunk] = summed(worlds, multipliers[chunk], lattice)
+        start = chunk.stop
+    return results
 
 
-def _lattice(worlds: _Worlds, multipliers: Floats) -> _Lattice:
-    r"""A lattice that is fine and long enough for all of the ascending multipliers.
+def _lattice(worlds: _Worlds, smallest: float, largest: float) -> _Lattice:
+    r"""A lattice that is fine and long enough for all noise multipliers between two.
 
     On the line $Im\, t = a$ the integrand is at most $e^{g(a)}$ times as large, with
     $g = a^2/2 + (\alpha-1) D |\ln\cos(a/2z)|$ (each root of A turns by a/z), and a lattice of
     step h then errs by $2 e^{g(a) - 2\pi a/h}$. The best line is taken from a few.
     The log of the integrand has slope at most $(2\alpha-1) D/z - t$, which gives the length.
     """
-    smallest, largest = float(multipliers[0]), float(multipliers[-1])
     order, d = worlds.order, worlds.n_differing
     size = 2 * order * (order - 1) * (worlds.mean / largest) ** 2
     precision = _LOG_PRECISION + max(0.0, -math.log(size))
@@ -162,8 +158,8 @@ def _lattice(worlds: _Worlds, multipliers: Floats) -> _Lattice:
 def _dense(worlds: _Worlds, multipliers: Floats, lattice: _Lattice) -> Floats:
     points = lattice.step * np.arange(1, lattice.n_points + 1)
     values = _values(worlds, multipliers, points)
-    inside = logsumexp(values.log_integrand, axis=1) + math.log(lattice.step)
-    return _with_errors(inside, values.log_bound[:, -1], lattice)
+    log_sum = _log_sum(values.log_integrand) + math.log(lattice.step)
+    return _with_errors(log_sum, values.log_bound[:, -1], lattice)
 
 
 def _with_errors(log_sum: Floats, log_bound_at_end: Floats, lattice: _Lattice) -> Floats:
@@ -172,14 +168,21 @@ def _with_errors(log_sum: Floats, log_bound_at_end: Floats, lattice: _Lattice) -
     return np.asarray(np.logaddexp(seen, lattice.log_error + np.logaddexp(0, seen)))
 
 
-def _searched(worlds: _Worlds, multiplier: float, lattice: _Lattice) -> float:
-    """The same sum where the lattice is long: blocks that cannot matter are bounded, not summed."""
-    multipliers = np.array([multiplier])
+def _searched(worlds: _Worlds, multipliers: Floats, lattice: _Lattice) -> Floats:
+    """The same where the lattice is long: blocks that cannot matter are bounded, not summed.
+
+    For one multiplier: where the integrand matters depends on it.
+    """
     indices, log_dropped = _surviving(worlds, multipliers, lattice)
     values = _values(worlds, multipliers, lattice.step * np.append(indices, lattice.n_points))
-    inside = logsumexp(np.append(values.log_integrand[0, :-1], log_dropped))
-    log_sum = np.array([inside + math.log(lattice.step)])
-    return float(_with_errors(log_sum, values.log_bound[:, -1], lattice)[0])
+    log_sum = np.logaddexp(_log_sum(values.log_integrand[:, :-1]), log_dropped)
+    return _with_errors(log_sum + math.log(lattice.step), values.log_bound[:, -1], lattice)
+
+
+def _log_sum(logs: Floats) -> Floats:
+    """Log of the sum of exponentials of each row; a row has a finite element."""
+    top = logs.max(axis=1, keepdims=True)
+    return np.asarray(np.log(np.exp(logs - top).sum(axis=1)) + top[:, 0])
 
 
 def _surviving(worlds: _Worlds, multipliers: Floats, lattice: _Lattice) -> tuple[Floats, float]:
@@ -198,7 +201,7 @@ def _surviving(worlds: _Worlds, multipliers: Floats, lattice: _Lattice) -> tuple
         n_each = ends - starts
         log_sums = _block_bounds(values, where, lattice.step * n_each) + np.log(n_each)
         keep = log_sums > log_best - _NEGLIGIBLE
-        log_dropped = float(logsumexp(np.append(log_sums[~keep], log_dropped)))
+        log_dropped = float(np.logaddexp.reduce(log_sums[~keep], initial=log_dropped))
         starts, ends = starts[keep], ends[keep]
         if np.all(ends - starts <= _BLOCK):
             return _indices_between(starts, ends), log_dropped

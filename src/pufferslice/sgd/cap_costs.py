@@ -191,8 +191,9 @@ def recipe_noise(
     if rates.ndim != 1 or rates.size == 0:
         msg = f"learning_rates must have one entry per step, at least one; got {rates.shape}"
         raise ArgumentError(msg)
+    check_finite(learning_rates=rates)
+    check_above(0, smallest_learning_rate=float(rates.min()))
     total_on_updates = _uniform_total(rates, squared_discrepancy)
-    check_above(0, total_squared_cap=total_on_updates)
     multiplier = claimed_noise_std(order, epsilon, total_on_updates)
     total_on_gradients = _uniform_total(np.ones_like(rates), squared_discrepancy)
     return RecipeNoise(

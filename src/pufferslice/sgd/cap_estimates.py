@@ -123,6 +123,7 @@ def hoeffding_tail_cap(
     batch of *different* records (without replacement). The paper states it for sampling with
     replacement; there it fails, because repeated draws of one record share its mismatch.
     Use: as `tail_cap`, which is smaller wherever the law is known.
+    Source: the appendix on estimating discrepancy caps, closed forms under record-level structure.
     """
     check_count(1, batch_size=batch_size)
     check_at_least(0, mismatch_probability=mismatch_probability)
@@ -138,6 +139,7 @@ def mismatch_mean_square_cap(*, batch_size: int, mismatch_probability: float) ->
 
     Needs: as `hoeffding_tail_cap`, a batch of different records.
     Use: comparison only. It averages over the data too, so it bounds no pair of datasets.
+    Source: as `hoeffding_tail_cap`.
     """
     check_count(1, batch_size=batch_size)
     check_at_least(0, mismatch_probability=mismatch_probability)

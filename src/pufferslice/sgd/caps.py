@@ -288,9 +288,9 @@ def _square(dim: int, **named: Floats) -> Floats:
 
 def _quadratic(directions: Floats, **named: Floats) -> Floats:
     """u^T M u for each direction u, where M is symmetric and has no negative eigenvalue."""
-    ((name, matrix),) = named.items()
-    values = locked(matrix)
-    rows = _directions(len(values) if values.ndim else 0, directions)
+    ((name, _),) = named.items()
+    rows = locked(directions)
+    check_unit_rows(directions=rows)
     values = _square(rows.shape[1], **named)
     slack = _MATRIX_TOLERANCE * float(np.abs(values).max())
     if np.abs(values - values.T).max() > slack or np.linalg.eigvalsh(values)[0] < -slack:

@@ -239,13 +239,15 @@ def from_coupled_draws(
     check_count(1, n_draws=n_draws)
     check_count(0, seed=seed)
     rng = np.random.default_rng(seed)
-    flags = [differing_rows(*_checked_pair(draw_pair(rng))) for _ in range(n_draws)]
-    lengths = {len(rows) for rows in flags}
+    totals, lengths = [], set()
+    for _ in range(n_draws):
+        rows = differing_rows(*_checked_pair(draw_pair(rng)))
+        totals.append(int(np.count_nonzero(rows)))
+        lengths.add(len(rows))
     if len(lengths) > 1:
         low, high = min(lengths), max(lengths)
         msg = f"draw_pair must return datasets of one length; got from {low} to {high} records"
         raise ArgumentError(msg)
-    totals = [int(np.count_nonzero(rows)) for rows in flags]
     counts, times = np.unique(totals, return_counts=True)
     return DifferingRecords(
         counts=counts,

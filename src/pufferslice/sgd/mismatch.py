@@ -37,8 +37,7 @@ def discrete_mismatch(first: DiscreteLaw, second: DiscreteLaw) -> float:
     0.75
     """
     p, q = _aligned(first, second)
-    check_probabilities(first=p, length=p.size)
-    check_probabilities(second=q, length=p.size)
+    check_probabilities(first=p, second=q, length=max(1, p.size))
     # The two differ only if the sums do; `fsum` is exact up to its last rounding.
     excess = max(math.fsum([*a[a > b], *-b[a > b]]) for a, b in ((p, q), (q, p)))
     return min(1.0, math.nextafter(excess, math.inf)) if excess > 0 else 0.0

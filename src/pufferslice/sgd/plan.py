@@ -97,9 +97,7 @@ class TrainingPlan:
     def guarantee(self) -> Guarantee:
         """What the whole run promises; its cost is the epsilon."""
         epsilon = mixed_cost(self.order, self.costs(), self.differing)
-        return Guarantee(
-            notion=self.accountant.notion, order=self.order, epsilon=epsilon
-        )
+        return Guarantee(notion=self.accountant.notion, order=self.order, epsilon=epsilon)
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON values."""

@@ -227,7 +227,7 @@ def sampling_from_description(description: Mapping[str, Any]) -> SamplingDesign:
     """
     fields = dict(description)
     kind = fields.pop("kind", None)
-    if kind not in _DESIGNS:
+    if not isinstance(kind, str) or kind not in _DESIGNS:
         msg = f"the kind of a sampling design must be one of {', '.join(_DESIGNS)}; got {kind!r}"
         raise ArgumentError(msg)
     wanted = [field.name for field in attrs.fields(_DESIGNS[kind])]

@@ -74,7 +74,7 @@ class TwoWorlds:
         return f"TwoWorlds(n_records={len(self.first)}, n_differing={self.n_differing})"
 
 
-def two_world_prevalence(labels: object, *, label: object, share: float, seed: int) -> TwoWorlds:
+def two_world_prevalence(labels: object, *, label: str | int, share: float, seed: int) -> TwoWorlds:
     """The labels as they are, and with as few changes as possible towards another class share.
 
     Guarantee: the second world has `label` on floor(share * n_records) records, and the worlds
@@ -98,7 +98,7 @@ def two_world_prevalence(labels: object, *, label: object, share: float, seed: i
     return worlds
 
 
-def relabelled(labels: object, *, label: object, share: float, seed: int) -> Labels:
+def relabelled(labels: object, *, label: str | int, share: float, seed: int) -> Labels:
     """New labels, `label` on floor(share * n_records) of them, with as few changes as possible.
 
     Records that gain the label are drawn from all others; records that lose it are drawn from its
@@ -112,7 +112,7 @@ def relabelled(labels: object, *, label: object, share: float, seed: int) -> Lab
     array = _label_array(labels)
     check_count(0, seed=seed)
     has_label = np.asarray(array == label, dtype=np.bool_)
-    if has_label.shape != array.shape or not has_label.any():
+    if np.ndim(label) or not has_label.any():
         msg = f"label must be the label of at least one of the {len(array)} records, got {label!r}"
         raise ArgumentError(msg)
     change = _target(share, len(array)) - int(np.count_nonzero(has_label))

@@ -162,7 +162,8 @@ def without_missing(frame: Frame, columns: Sequence[str], missing: str) -> tuple
         named = ", ".join(f"{name!r} {count}" for name, count in counts.items() if count)
         msg = (
             f"{n_missing} of {len(frame)} rows have missing values ({named}). Fill them in, or "
-            'leave those rows out with missing="drop-rows"; the number left out is stated'
+            'leave those rows out with query.with_missing("drop-rows"), --missing drop-rows on the '
+            "command line; the number left out is stated"
         )
         raise TableError(msg)
     if n_missing == len(frame):
@@ -244,7 +245,7 @@ def _complete_column(frame: Frame, name: str) -> nw.Series[Any]:
     if n_missing:
         msg = (
             f"column {name!r} has {n_missing} missing values in {len(series)} rows. Fill them in, "
-            'or leave those rows out with missing="drop-rows"'
+            'or leave those rows out with query.with_missing("drop-rows")'
         )
         raise TableError(msg)
     return series

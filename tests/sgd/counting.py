@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Simulated counts against a law, and exact laws by going through every batch.
+
+Nothing here calls a formula of the library.
+"""
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+from scipy import stats
+
+THRESHOLD = 1e-9
+"""A right law falls below it once in a thousand million runs; the wrong ones here lie far below."""
+
+
+def p_value(draws, probabilities):
+    """Chi-square test of simulated counts; counts that are expected fewer than 10 times pool."""
+    expected = np.asarray(probabilities) * len(draws)
+    seen = np.bincount(draws, minlength=len(expected)).astype(float)
+    if seen[len(expected) :].any() or seen[: len(expected)][expected == 0].any():
+        return 0.0
+    often = expected >= 10
+    cells_seen = [*seen[: len(expected)][often], seen[: len(expected)][~often].sum()]
+    cells_expected = [*expected[often], expected[~often].sum()]
+    if cells_expected[-1] < 10:
+        cells_seen[-2:] = [sum(cells_seen[-2:])]
+        cells_expected[-2:] = [sum(cells_expected[-2:])]
+    if len(cells_expected) == 1:
+        return 1.0
+    statistic = sum((s - e) ** 2 / e for s, e in zip(cells_seen, cells_expected, strict=True))
+    return float(stats.chi2.sf(statistic, len(cells_expected) - 1))
+
+
+def poisson_batches(n_records, rate):
+    """Every batch as a tuple of indices, with its exact probability."""
+    q = Fraction(rate)
+    for size in range(n_records + 1):
+        for batch in itertools.combinations(range(n_records), size):
+            yield batch, q**size * (1 - q) ** (n_records - size)
+
+
+def sets_of(n_records, batch_size):
+    """Every set of indices, equally likely."""
+    batches = list(itertools.combinations(range(n_records), batch_size))
+    return [(batch, Fraction(1, len(batches))) for batch in batches]
+
+
+def sequences_of(n_records, batch_size):
+    """Every sequence of indices, equally likely."""
+    chance = Fraction(1, n_records**batch_size)
+    return [(b, chance) for b in itertools.product(range(n_records), repeat=batch_size)]
+
+
+def exact_law(batches, n_differing):
+    """Probabilities of each discrepancy if the first `n_differing` records differ."""
+    law = {}
+    for batch, chance in batches:
+        k = sum(index < n_differing for index in batch)
+        law[k] = law.get(k, 0) + chance
+    return law

@@ -18,6 +18,8 @@ from pufferslice.renyi import aggregate, gaussian_envelope, moment_rate
 from pufferslice.search import raise_until, smallest_safe
 from pufferslice.slicing import FiniteProfile
 
+_ALMOST_NONE: Final = 1e-12
+
 Rule = Literal["tight", "closed_form"]
 Envelope = Literal["transport", "worst_gap", "exact"]
 
@@ -200,6 +202,12 @@ def _smallest_noise(cost_at: Callable[[float], float], target: Guarantee, shift:
         )
         raise CalibrationError(msg)
     start = shift * math.sqrt(target.order / (2 * target.epsilon))
+    if cost_at(start * _ALMOST_NONE) <= target.epsilon:
+        msg = (
+            f"without any noise the laws already cost less than epsilon {target.epsilon:g} at "
+            f"order {target.order:g}; ask for a smaller epsilon, for which noise is needed"
+        )
+        raise CalibrationError(msg)
     noise_std = smallest_safe(cost_at, target.epsilon, start=start) * SAFETY
     return raise_until(lambda std: cost_at(std) <= target.epsilon, noise_std)
 

@@ -240,8 +240,9 @@ def _scenario(document: Document, folder: Path, query: Query, table: pa.Table | 
             "'empirical' declares the sample itself to be the prior, and the certificate says so"
         )
         raise ScenarioError(msg)
-    source = _word(prior.get("source", "public_model" if table is None else "released_data"))
-    check_one_of(SOURCES, source=source)
+    source = _word(prior["source"]) if "source" in prior else None
+    if source is not None:
+        check_one_of(SOURCES, source=source)
     pairs = _section(document, "secret").get("pairs", "all")
     chosen = pairs if isinstance(pairs, str) else [tuple(pair) for pair in pairs]
     law = _law(document)
@@ -252,7 +253,7 @@ def _scenario(document: Document, folder: Path, query: Query, table: pa.Table | 
         "secret": _secret(_section(document, "secret")),
         "query": query,
         "pairs": chosen,
-        "source": source,
+        "source": source or "released_data",
     }
     if law == "bootstrap":
         bootstrap = _section(document, "bootstrap")

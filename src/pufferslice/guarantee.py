@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is claimed: a notion, an order and an epsilon."""
 
+from decimal import ROUND_CEILING, Context
 from typing import Final, Literal, final
 
 import attrs
@@ -73,4 +74,27 @@ class Guarantee:
         return self.notion in SLICED_NOTIONS
 
     def __str__(self) -> str:
-        return f"({self.order:g}, {self.epsilon:g})-{_NAMES[self.notion]}"
+        return f"({in_full(self.order)}, {in_full(self.epsilon)})-{_NAMES[self.notion]}"
+
+
+def in_full(value: float) -> str:
+    """A number of a claim with as many digits as it has: fewer could make it look stronger.
+
+    >>> in_full(4.0), in_full(1.0000004)
+    ('4', '1.0000004')
+    """
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
+
+
+def at_most(value: float) -> str:
+    """A bound with six digits, rounded up.
+
+    >>> at_most(1.0), at_most(2.00000001)
+    ('1', '2.00001')
+    """
+    short = f"{value:.6g}"
+    if float(short) >= value:
+        return short
+    rounded = Context(prec=6, rounding=ROUND_CEILING).create_decimal(value)
+    return f"{float(rounded):.6g}"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Laws of a query under one secret: a finite sample with multiplicities, or a Gaussian."""
 
-from typing import Final, final
+from typing import Any, Final, final
 
 import attrs
 import numpy as np
@@ -19,6 +19,10 @@ LARGEST_TOTAL: Final = 2**31
 _SYMMETRY_TOLERANCE: Final = 1e-12
 
 
+def _without_minus_zero(values: Any) -> Floats:  # noqa: ANN401 - whatever numpy can read
+    return locked(locked(values) + 0.0)
+
+
 @final
 @attrs.frozen(kw_only=True, repr=False)
 class EmpiricalLaw:
@@ -28,8 +32,8 @@ class EmpiricalLaw:
     EmpiricalLaw(n_samples=3, dim=1)
     """
 
-    outputs: Floats = attrs.field(converter=locked, eq=same)
-    """The atoms, shape (n_samples, dim)."""
+    outputs: Floats = attrs.field(converter=_without_minus_zero, eq=same)
+    """The atoms, shape (n_samples, dim); -0.0 is held as 0.0, which prints the same."""
     counts: Integers = attrs.field(converter=locked_integers, eq=same)
     """How often each atom counts, whole numbers of at least 1, shape (n_samples,)."""
 
@@ -155,7 +159,7 @@ def equal_laws(first: EmpiricalLaw, second: EmpiricalLaw) -> bool:
 
 def _merged(law: EmpiricalLaw) -> tuple[Floats, Integers]:
     """Distinct atoms in lexicographic order, with the sum of their counts."""
-    atoms, where = np.unique(law.outputs + 0.0, axis=0, return_inverse=True)
+    atoms, where = np.unique(law.outputs, axis=0, return_inverse=True)
     counts = np.zeros(len(atoms), dtype=np.int64)
     np.add.at(counts, where.reshape(-1), law.counts)
     return atoms, counts

@@ -37,6 +37,15 @@ _MEANING: Final = {
 }
 
 
+_AGAIN: Final = "Publish that same release again (the ledger keeps it)"
+_WAYS_OUT: Final = {
+    "intended": "Nothing of it is kept: certify again, naming it among earlier_releases",
+    "drawn": _AGAIN,
+    "published": _AGAIN,
+}
+_NOT_YET: Final = "nothing was released"
+
+
 class Entry(NamedTuple):
     """One release in the ledger."""
 
@@ -61,7 +70,7 @@ class Ledger:
 
     def entries(self) -> list[Entry]:
         """All releases, oldest first; none if the file does not exist yet."""
-        if not self.path.exists():
+        if not self.path.exists() or not self.path.stat().st_size:
             return []
         with self._open() as connection:
             rows = connection.execute(
@@ -79,7 +88,6 @@ class Ledger:
         `scenario` is the scenario's key; `covered` the earlier releases that the certificate
         names. Refuses a second release, a ledger of another scenario, and unnamed earlier ones.
         """
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         with self._open() as connection:
             connection.executescript(_TABLES)
             connection.execute("BEGIN IMMEDIATE")
@@ -96,18 +104,26 @@ class Ledger:
 
     def record_drawn(self, certificate: str, release: str) -> None:
         """Record the finished release, before it is handed out."""
-        self._advance(certificate, "intended", "drawn", release)
+        self._advance(certificate, "intended", "drawn", release, _NOT_YET)
 
     def record_published(self, certificate: str) -> None:
         """Record that the release was handed out whole."""
-        self._advance(certificate, "drawn", "published", None)
+        done = "the release is kept in it, and may have been handed out"
+        self._advance(certificate, "drawn", "published", None, done)
 
     def kept_release(self, certificate: str) -> str | None:
         """The recorded release of a certificate, as JSON, if it got so far."""
         return next((e.release for e in self.entries() if e.certificate == certificate), None)
 
-    def _advance(self, certificate: str, old: State, new: State, release: str | None) -> None:
-        with self._open() as connection:
+    def is_published(self, certificate: str) -> bool:
+        """Whether the release of a certificate is confirmed as handed out."""
+        found = (e.state for e in self.entries() if e.certificate == certificate)
+        return next(found, None) == "published"
+
+    def _advance(
+        self, certificate: str, old: State, new: State, release: str | None, so_far: str
+    ) -> None:
+        with self._open(so_far) as connection:
             changed = connection.execute(
                 "UPDATE releases SET state = ?, release = COALESCE(?, release) "
                 "WHERE certificate = ? AND state = ?",
@@ -138,10 +154,11 @@ class Ledger:
     ) -> None:
         states = dict(connection.execute("SELECT certificate, state FROM releases").fetchall())
         if certificate in states:
+            state = states[certificate]
             msg = (
                 f"certificate {certificate[:12]} covers one release and has had it: "
-                f"{_MEANING[states[certificate]]}. Publish that same release again (the ledger "
-                "keeps it), or calibrate all that you want to know as one concatenated query"
+                f"{_MEANING[state]}. {_WAYS_OUT[state]}, or calibrate all that you want to know as "
+                "one concatenated query"
             )
             raise AlreadyReleasedError(msg)
         unnamed = sorted(set(states) - set(covered))
@@ -156,15 +173,16 @@ class Ledger:
             raise AlreadyReleasedError(msg)
 
     @contextlib.contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
+    def _open(self, so_far: str = _NOT_YET) -> Iterator[sqlite3.Connection]:
         """A connection that commits each statement durably by itself."""
         connection = None
         try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             connection = sqlite3.connect(self.path, timeout=_WAIT_SECONDS, isolation_level=None)
             connection.execute("PRAGMA synchronous = FULL")
             yield connection
-        except sqlite3.Error as error:
-            msg = f"ledger {os.fspath(self.path)!r} cannot be used: {error}; nothing was released"
+        except (sqlite3.Error, OSError) as error:
+            msg = f"ledger {os.fspath(self.path)!r} cannot be used: {error}; {so_far}"
             raise LedgerError(msg) from error
         finally:
             if connection is not None:

@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pufferslice.arrays import Floats
-from pufferslice.checks import check_above, check_count, check_one_of
+from pufferslice.checks import check_at_least, check_count, check_one_of
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.laws import EmpiricalLaw, GaussianLaw, Law
 from pufferslice.queries import Query
-from pufferslice.tables import frame_of
+from pufferslice.storage import digest
+from pufferslice.tables import Frame, frame_of, without_missing
 
 Source = Literal["public_model", "held_out", "released_data"]
 
@@ -248,7 +249,8 @@ def check_probabilities_of(secrets: Sequence[str], probabilities: Mapping[str, f
         if secret not in probabilities:
             msg = f"probabilities must name every secret; {secret!r} is missing"
             raise ArgumentError(msg)
-        check_above(-1e-300, **{f"probabilities[{secret!r}]": probabilities[secret]})
+    for secret, share in probabilities.items():
+        check_at_least(0, **{f"probabilities[{secret!r}]": share})
     total = sum(probabilities.values())
     if abs(total - 1) > 1e-9:
         msg = f"probabilities must sum to 1, got {total!r}"
@@ -277,7 +279,7 @@ def _world_outputs(query: Query, secret: str, world: World) -> tuple[Floats, str
     if isinstance(world, DeclaredSample):
         rng = np.random.default_rng([world.seed, _stable_number(secret)])
         tables = (world.simulator.draw_table(rng) for _ in range(world.n_draws))
-        return np.vstack([query.outputs(table) for table in tables]), (
+        return np.vstack([query.outputs(_kept(query, table)[0]) for table in tables]), (
             f"{world.n_draws} draws of a simulator, public seed {world.seed}; the drawn sample is "
             "declared to be the prior"
         )
@@ -285,6 +287,34 @@ def _world_outputs(query: Query, secret: str, world: World) -> tuple[Floats, str
         outputs = np.vstack([query.outputs(table) for table in world])
         return outputs, f"the query on {len(world)} given tables per world, equally likely"
     return query.outputs(world), "the query on one table per world"
+
+
+def complete_world(query: Query, world: World) -> tuple[World, int]:
+    """The world by the query's policy on missing values, and how many rows were left out.
+
+    What a simulator draws is treated when it is drawn, and not counted.
+    """
+    if isinstance(world, Simulator | DeclaredSample | EmpiricalLaw | GaussianLaw):
+        return world, 0
+    if isinstance(world, Resampled):
+        table, n_dropped = _kept(query, world.table)
+        return attrs.evolve(world, table=table), n_dropped
+    if isinstance(world, list | tuple):
+        if not world:
+            msg = "a world that is a list of tables needs at least one table"
+            raise ScenarioError(msg)
+        kept = [_kept(query, table) for table in world]
+        return [table for table, _ in kept], sum(n for _, n in kept)
+    return _kept(query, world)
+
+
+def is_made_of_data(world: World) -> bool:
+    """Whether a world is made of tables rather than declared or simulated."""
+    return not isinstance(world, Simulator | DeclaredSample | EmpiricalLaw | GaussianLaw)
+
+
+def _kept(query: Query, table: object) -> tuple[Frame, int]:
+    return without_missing(frame_of(table), list(query.columns), query.missing)
 
 
 def _scaled_gaussian(query: Query, law: GaussianLaw) -> GaussianLaw:
@@ -303,4 +333,4 @@ def _scaled_gaussian(query: Query, law: GaussianLaw) -> GaussianLaw:
 
 def _stable_number(secret: str) -> int:
     """A number for a secret that does not depend on the process, to seed its own stream."""
-    return int.from_bytes(secret.encode(), "big") % 2**63
+    return int(digest(secret.encode())[:15], 16)

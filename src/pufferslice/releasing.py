@@ -14,7 +14,7 @@ from pufferslice.certificate import Certificate, required_evidence, verify
 from pufferslice.errors import ReleaseError, StorageError
 from pufferslice.laws import EmpiricalLaw
 from pufferslice.ledger import Ledger
-from pufferslice.noise import SIGMA_INT, Noise, OperatingSystemNoise
+from pufferslice.noise import SIGMA_INT, Noise, OperatingSystemNoise, SeededTestNoise
 from pufferslice.priors import Prior
 from pufferslice.scenario import Scenario
 from pufferslice.storage import canonical_json, check_new, pretty_json, read_bytes, write_new
@@ -29,6 +29,8 @@ LARGEST_RATIO: Final = 2**18
 INTERVAL: Final = 0.95
 _INTERVAL_STDS: Final = 1.959963984540054
 _ATOM_TOLERANCE: Final = 1e-9
+_GENERATORS: Final = (OperatingSystemNoise, SeededTestNoise)
+"""Only these may be named: another generator could take a secure one's name."""
 
 
 @final
@@ -82,6 +84,11 @@ class Release:
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             msg = f"this is not a release: its 'format' is not {FORMAT!r}"
             raise ReleaseError(msg)
+        if document.get("version") != VERSION:
+            msg = (
+                f"the release has version {document.get('version')!r}, this program reads {VERSION}"
+            )
+            raise ReleaseError(msg)
         rows = document["values"]
         return cls(
             certificate=document["certificate"],
@@ -98,7 +105,7 @@ class Release:
         """Read a release file."""
         try:
             return cls.from_json(json.loads(read_bytes(path)))
-        except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             msg = f"{str(path)!r} is not a release: {type(error).__name__}"
             raise ReleaseError(msg) from error
 
@@ -172,6 +179,8 @@ def release_again(
         raise ReleaseError(msg)
     released = Release.from_json(json.loads(kept))
     _write(out, released, book)
+    if not book.is_published(certificate.digest):
+        book.record_published(certificate.digest)
     return released
 
 
@@ -180,9 +189,9 @@ def quantised(value: Floats, center: Floats, noise_std: float) -> list[int]:
     largest = float(np.abs(value - center).max())
     if not largest < LARGEST_RATIO * noise_std:
         msg = (
-            f"the query lies {largest / noise_std:.3g} noise standard deviations from its public "
-            f"centre; the grid reaches 2^18 = {LARGEST_RATIO}. Give the query a public range, so "
-            "that it is centred, or calibrate for more noise"
+            f"the query lies farther than 2^18 = {LARGEST_RATIO} noise standard deviations from its "
+            "public centre, where the grid ends. Give the query a public range, so that it is "
+            "centred, or calibrate for more noise"
         )
         raise ReleaseError(msg)
     step = Fraction(noise_std) / SIGMA_INT
@@ -231,7 +240,7 @@ def _secret_of(scenario: Scenario, frame: Frame) -> str | None:
         msg = f"the rows have a secret that the scenario does not know; it knows {known}"
         raise ReleaseError(msg)
     if scenario.law == "bootstrap":
-        sizes = {prior.n_rows[found[0]] for prior in scenario.priors}
+        sizes = {prior.n_rows.get(found[0]) for prior in scenario.priors}
         if len(frame) not in sizes:
             msg = (
                 f"law 'bootstrap' resampled this group at its own size, but {len(frame)} rows were "
@@ -254,10 +263,12 @@ def _is_support(scenario: Scenario, prior: Prior) -> bool:
 
 def _snapped(value: Floats, atoms: Floats, scenario: Scenario) -> Floats:
     """The atom that the value is, up to the order in which rows were summed."""
-    apart = np.abs(atoms - value).max(axis=1)
-    nearest = int(apart.argmin())
-    size = max(1.0, float(np.abs(atoms[nearest]).max()))
-    if apart[nearest] > _ATOM_TOLERANCE * size:
+    # Relative to each coordinate's own size over all atoms: no coordinate excuses another.
+    sizes = np.abs(atoms).max(axis=0)
+    apart = np.abs(atoms - value) / np.where(sizes > 0, sizes, 1.0)
+    apart[:, sizes == 0] = np.where(value[sizes == 0] == 0, 0.0, np.inf)
+    nearest = int(apart.max(axis=1).argmin())
+    if apart[nearest].max() > _ATOM_TOLERANCE:
         msg = (
             f"the rows do not fit law {scenario.law!r}: under the declared priors the query cannot "
             "have the value it has on them. Release rows of the table that the scenario was made "
@@ -268,8 +279,11 @@ def _snapped(value: Floats, atoms: Floats, scenario: Scenario) -> Floats:
 
 
 def _check_noise(certificate: Certificate, noise: Noise) -> None:
+    if certificate.road != "static":
+        msg = "this certificate is of a training run; a release needs one from certify_release"
+        raise ReleaseError(msg)
     stated = certificate.statement["noise"]["generator"]
-    if noise.name != stated:
+    if noise.name != stated or not isinstance(noise, _GENERATORS):
         msg = (
             f"the certificate states the generator {stated!r}, but noise is {noise.name!r}. "
             "A seeded test generator must be named both when certifying and when releasing, and "

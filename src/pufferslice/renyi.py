@@ -6,6 +6,7 @@ from typing import Final, final
 
 import attrs
 import numpy as np
+from scipy.linalg import eigh
 from scipy.special import logsumexp
 
 from pufferslice.arrays import Floats, Integers
@@ -15,6 +16,8 @@ from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.guarantee import SLICED_NOTIONS
 from pufferslice.slicing import FiniteProfile, project
 
+_NEAR_ZERO: Final = 0.25
+_SERIES_TERMS: Final = 12
 _TAIL_STDS: Final = 14.0
 _STEPS_PER_STD: Final = 4
 _MOST_GRID_POINTS: Final = 2**22
@@ -22,47 +25,74 @@ _GRID_BLOCK: Final = 2**22
 
 
 def gaussian_divergence(
-    order: float, first: tuple[Floats, Floats], second: tuple[Floats, Floats]
+    order: float,
+    first: tuple[Floats, Floats],
+    second: tuple[Floats, Floats],
+    noise_variance: float = 0.0,
 ) -> Floats:
-    r"""Divergence of N(m1, v1) from N(m2, v2), each given as (mean, variance); elementwise.
+    r"""Divergence of N(m1, v1) from N(m2, v2) after noise; each is (mean, variance), elementwise.
 
+    With $s_i^2 = v_i$ plus the noise variance,
     $$D_\alpha = \ln\frac{s_2}{s_1} + \frac{\ln(s_2^2/s_*^2)}{2(\alpha-1)}
       + \frac{\alpha (m_1-m_2)^2}{2 s_*^2}, \quad s_*^2 = \alpha s_2^2 + (1-\alpha) s_1^2$$
 
-    Infinite where $s_*^2 \le 0$.
+    Infinite where $s_*^2 \le 0$. Accurate also for orders next to 1 and for laws that are nearly
+    equal: the first two terms are functions of the relative excess $x = (s_1^2 - s_2^2)/s_2^2$
+    whose linear parts cancel, and are computed without them.
 
     >>> one, two = (np.array(1.0), np.array(1.0)), (np.array(0.0), np.array(1.5**2))
     >>> round(float(gaussian_divergence(4, one, two)), 12)
     0.575326899273
     """
     (mean_1, var_1), (mean_2, var_2) = first, second
-    mixed = order * var_2 + (1 - order) * var_1
-    with np.errstate(divide="ignore", invalid="ignore"):
-        finite = (
-            0.5 * np.log(var_2 / var_1)
-            + np.log(var_2 / mixed) / (2 * (order - 1))
-            + order * (mean_1 - mean_2) ** 2 / (2 * mixed)
-        )
-    return np.asarray(np.where(mixed > 0, finite, np.inf))
+    total = var_2 + noise_variance
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        excess = (var_1 - var_2) / total
+        mixed = total * (1 - (order - 1) * excess)
+        shift = order * (mean_1 - mean_2) ** 2 / (2 * mixed)
+        found = _spread_divergence(order, excess) + shift
+    return np.asarray(np.where(mixed > 0, found, np.inf))
 
 
 def gaussian_divergence_nd(
-    order: float, first: tuple[Floats, Floats], second: tuple[Floats, Floats]
+    order: float,
+    first: tuple[Floats, Floats],
+    second: tuple[Floats, Floats],
+    noise_variance: float = 0.0,
 ) -> float:
-    r"""Divergence of N(m1, S1) from N(m2, S2) in d dimensions, each given as (mean, covariance).
+    r"""As `gaussian_divergence`, for N(m1, S1) from N(m2, S2) in d dimensions.
 
-    With $S_* = \alpha S_2 + (1-\alpha) S_1$: infinite unless $S_*$ is positive definite, else
-    $$\tfrac{\alpha}{2} (m_1-m_2)^T S_*^{-1} (m_1-m_2)
-      - \frac{1}{2(\alpha-1)} \ln\frac{|S_*|}{|S_1|^{1-\alpha} |S_2|^\alpha}.$$
+    With $S_* = \alpha S_2 + (1-\alpha) S_1$ after noise: infinite unless $S_*$ is positive
+    definite, else $\tfrac{\alpha}{2} (m_1-m_2)^T S_*^{-1} (m_1-m_2)$ plus the spread terms of the
+    eigenvalues of $S_2^{-1}(S_1 - S_2)$.
     """
     (mean_1, cov_1), (mean_2, cov_2) = first, second
-    mixed = order * cov_2 + (1 - order) * cov_1
-    if np.linalg.eigvalsh(mixed)[0] <= 0:
+    total = cov_2 + noise_variance * np.eye(len(mean_1))
+    excesses = eigh(cov_1 - cov_2, total, eigvals_only=True)
+    if not (order - 1) * excesses.max() < 1:
         return math.inf
     shift = mean_1 - mean_2
-    logdet_mixed, logdet_1, logdet_2 = (np.linalg.slogdet(c)[1] for c in (mixed, cov_1, cov_2))
-    volume = logdet_mixed - (1 - order) * logdet_1 - order * logdet_2
-    return float(order * shift @ np.linalg.solve(mixed, shift) / 2 - volume / (2 * (order - 1)))
+    mixed = total - (order - 1) * (cov_1 - cov_2)
+    spread = float(_spread_divergence(order, excesses).sum())
+    return spread + float(order * shift @ np.linalg.solve(mixed, shift) / 2)
+
+
+def _spread_divergence(order: float, excess: Floats) -> Floats:
+    """-(1/2) ln(1+x) - ln(1-(order-1)x) / (2(order-1)), without the linear parts that cancel."""
+    a = order - 1
+    return np.asarray(-_log1p_minus(excess) / 2 - _log1p_minus(-a * excess) / (2 * a))
+
+
+def _log1p_minus(x: Floats) -> Floats:
+    """ln(1 + x) - x, accurate next to 0: ln(1 + x) = 2 (r + r^3/3 + ...) with r = x / (2 + x)."""
+    x = np.asarray(x, dtype=np.float64)
+    near = np.where(np.abs(x) < _NEAR_ZERO, x, 0.0)
+    r = near / (2 + near)
+    tail = np.zeros_like(r)
+    for k in range(2 * _SERIES_TERMS + 1, 1, -2):
+        tail = tail * r**2 + 1 / k
+    series = -2 * r**2 / (1 - r) + 2 * r**3 * tail
+    return np.asarray(np.where(np.abs(x) < _NEAR_ZERO, series, np.log1p(x) - x))
 
 
 def gaussian_envelope(order: float, shift: Floats, noise_std: float) -> Floats:
@@ -82,17 +112,26 @@ def gaussian_envelope(order: float, shift: Floats, noise_std: float) -> Floats:
 def log_moments(
     starts: Integers, gaps: Floats, weights: Floats | Integers, rate: float, margin: float
 ) -> Floats:
-    """Per row, ln of the sum of weight * exp(rate * (gap + margin)^2); largest gaps come first."""
+    """Per row, ln of the weighted mean of exp(rate * (gap + margin)^2); largest gaps come first.
+
+    Small moments are summed as exp(x) - 1, so that no digit of them is lost to the 1.
+    """
     result = np.empty(len(starts) - 1)
     for row in range(len(starts) - 1):
         top = (gaps[starts[row]] + margin) ** 2
-        total = 0.0
+        mass = total = 0.0
         if not rate * top < math.inf:
             result[row] = math.inf
-            continue
-        for entry in range(starts[row], starts[row + 1]):
-            total += weights[entry] * math.exp(rate * ((gaps[entry] + margin) ** 2 - top))
-        result[row] = rate * top + math.log(total)
+        elif rate * top < 1:
+            for entry in range(starts[row], starts[row + 1]):
+                mass += weights[entry]
+                total += weights[entry] * math.expm1(rate * (gaps[entry] + margin) ** 2)
+            result[row] = math.log1p(total / mass)
+        else:
+            for entry in range(starts[row], starts[row + 1]):
+                mass += weights[entry]
+                total += weights[entry] * math.exp(rate * ((gaps[entry] + margin) ** 2 - top))
+            result[row] = rate * top + math.log(total / mass)
     return result
 
 
@@ -138,7 +177,11 @@ def aggregate_joint(order: float, costs: Floats, weights: Floats) -> Floats:
     _check_slices(costs, weights)
     a = order - 1
     seen = weights > 0
-    return np.asarray(logsumexp(a * costs[..., seen], b=weights[seen], axis=-1) / a)
+    exponents, shares = a * costs[..., seen], weights[seen] / weights[seen].sum()
+    with np.errstate(over="ignore", invalid="ignore"):
+        small = np.log1p(np.expm1(exponents) @ shares)
+    large = logsumexp(exponents, b=shares, axis=-1)
+    return np.asarray(np.where(exponents.max(axis=-1) < 1, small, large) / a)
 
 
 def _check_slices(costs: Floats, weights: Floats) -> None:

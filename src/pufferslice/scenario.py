@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scenario: what is protected from whom: secrets, pairs, priors, and the query of one release."""
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import combinations
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import combinations, count
 from typing import Any, Literal, NamedTuple, final
 
 import attrs
@@ -21,7 +21,9 @@ from pufferslice.priors import (
     World,
     bootstrap_laws,
     check_probabilities_of,
+    complete_world,
     group_laws,
+    is_made_of_data,
     record_laws,
     world_law,
 )
@@ -73,10 +75,7 @@ class Scenario:
 
     def __attrs_post_init__(self) -> None:
         check_one_of(LAWS, law=self.law)
-        if len(self.secrets) < 2:
-            found = ", ".join(map(repr, self.secrets)) or "none"
-            msg = f"the secret must take at least 2 values, found {found}: there is nothing to hide"
-            raise ScenarioError(msg)
+        _check_secrets(self.secrets)
         check_unique("priors", [prior.name for prior in self.priors])
         if len({prior.kind for prior in self.priors}) != 1:
             msg = "priors of one scenario must be all empirical or all Gaussian; make two scenarios"
@@ -135,22 +134,27 @@ class Scenario:
         *,
         query: Query,
         pairs: Pairs = "all",
-        source: Source = "public_model",
+        source: Source | None = None,
         probabilities: Mapping[str, float] | None = None,
         name: str = "world",
     ) -> "Scenario":
         """One release is the query on a whole table; the secret is which world it comes from.
 
         A world is a table, a list of tables, `Resampled`, a declared sample of a `Simulator`, or a
-        law of the query itself. Without `probabilities` the worlds are equally likely.
+        law of the query itself. Without `probabilities` the worlds are equally likely. Without
+        `source`, worlds made of tables are said to be the released data, others a public model.
         """
+        _check_texts("worlds", worlds)
         secrets = tuple(worlds)
-        made = {secret: world_law(query, secret, world) for secret, world in worlds.items()}
+        _check_secrets(secrets)
+        kept = {secret: complete_world(query, world) for secret, world in worlds.items()}
+        made = {secret: world_law(query, secret, world) for secret, (world, _) in kept.items()}
+        own = any(map(is_made_of_data, worlds.values()))
         shares = dict(probabilities or dict.fromkeys(secrets, 1 / max(1, len(secrets))))
         check_probabilities_of(secrets, shares)
         prior = Prior(
             name="declared",
-            source=source,
+            source=source or ("released_data" if own else "public_model"),
             origin="; ".join(dict.fromkeys(origin for _, origin in made.values())),
             probabilities=shares,
             laws={secret: law for secret, (law, _) in made.items()},
@@ -162,15 +166,27 @@ class Scenario:
             pairs=_chosen_pairs(pairs, secrets),
             priors=(prior,),
             query=query,
+            n_dropped=sum(n for _, n in kept.values()),
         )
 
     def with_prior(self, other: "Scenario") -> "Scenario":
         """This scenario, held under the priors of `other` as well."""
-        mine = (self.law, self.secret, self.secrets, self.pairs, self.query)
-        if mine != (other.law, other.secret, other.secrets, other.pairs, other.query):
-            msg = "only priors of the same law, secrets, pairs and query can be joined"
+        mine = (self.law, self.secret, self.secrets, self.pairs, self.query, self.rule)
+        theirs = (other.law, other.secret, other.secrets, other.pairs, other.query, other.rule)
+        if mine != theirs:
+            msg = (
+                "only priors of the same law, secrets, pairs and query can be joined, and bins "
+                "with the same edges; give both tables at once, as a mapping"
+            )
             raise ScenarioError(msg)
-        return attrs.evolve(self, priors=self.priors + other.priors)
+        names = {prior.name for prior in self.priors}
+        added = []
+        for prior in other.priors:
+            name = next(n for n in _spellings(prior.name) if n not in names)
+            names.add(name)
+            added.append(attrs.evolve(prior, name=name))
+        dropped = self.n_dropped + other.n_dropped
+        return attrs.evolve(self, priors=(*self.priors, *added), n_dropped=dropped)
 
     @property
     def dim(self) -> int:
@@ -260,6 +276,7 @@ def _from_tables(
 ) -> Scenario:
     table, secret, query, pairs, source = said
     tables = table if isinstance(table, Mapping) else {"table": table}
+    _check_texts("priors", tables)
     read = dict.fromkeys((*secret_columns(secret), *query.columns))
     kept = {
         name: without_missing(frame_of(one), list(read), query.missing)
@@ -298,9 +315,12 @@ def _chosen_pairs(pairs: Pairs, secrets: tuple[str, ...]) -> tuple[SecretPair, .
     if isinstance(pairs, str):
         check_one_of(("all",), pairs=pairs)
         return tuple(SecretPair(a, b) for a, b in combinations(secrets, 2))
+    if not isinstance(pairs, Iterable):
+        msg = f"pairs must be 'all' or a list of pairs of secrets, got {pairs!r}"
+        raise ArgumentError(msg)
     chosen = []
     for pair in pairs:
-        if isinstance(pair, str) or len(pair) != 2 or pair[0] == pair[1]:
+        if not isinstance(pair, list | tuple) or len(pair) != 2 or pair[0] == pair[1]:
             msg = f"a pair must name two different secrets, got {pair!r}"
             raise ArgumentError(msg)
         for secret in pair:
@@ -313,6 +333,29 @@ def _chosen_pairs(pairs: Pairs, secrets: tuple[str, ...]) -> tuple[SecretPair, .
         msg = "pairs must name at least one pair of secrets, or be 'all'"
         raise ArgumentError(msg)
     return tuple(dict.fromkeys(chosen))
+
+
+def _check_secrets(secrets: tuple[str, ...]) -> None:
+    if len(secrets) < 2:
+        found = ", ".join(map(repr, secrets)) or "none"
+        msg = f"the secret must take at least 2 values, found {found}: there is nothing to hide"
+        raise ScenarioError(msg)
+
+
+def _check_texts(what: str, named: Mapping[str, object]) -> None:
+    if not all(isinstance(name, str) and name for name in named):
+        msg = f"{what} must be named by texts that are not empty"
+        raise ArgumentError(msg)
+    if not named and what == "priors":
+        msg = "at least one table is needed"
+        raise ArgumentError(msg)
+
+
+def _spellings(name: str) -> Iterator[str]:
+    """The name, then the name with a number."""
+    yield name
+    for k in count(2):
+        yield f"{name} {k}"
 
 
 def _check_comparable(instance: Instance) -> None:

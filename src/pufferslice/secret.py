@@ -44,6 +44,13 @@ class ColumnSecret:
         parts = [labels_of(frame, column) for column in self.columns]
         if len(parts) == 1:
             return parts[0]
+        for column, part in zip(self.columns, parts, strict=True):
+            if any(_BETWEEN in label for label in set(part.tolist())):
+                msg = (
+                    f"column {column!r} has labels with {_BETWEEN!r}, which joins the columns of a "
+                    "secret; two secrets could become one. Rename these labels"
+                )
+                raise ScenarioError(msg)
         joined = [_BETWEEN.join(row) for row in zip(*parts, strict=True)]
         return np.array(joined, dtype=np.str_)
 
@@ -58,7 +65,7 @@ class BinSecret:
     """The secret of a row is the bin of one number, between fixed edges."""
 
     column: str
-    edges: Floats = attrs.field(converter=locked, eq=same)
+    edges: Floats = attrs.field(converter=locked, eq=same, repr=False)
     """Inner edges, ascending; a value on an edge belongs to the lower bin. Confidential."""
 
     @property

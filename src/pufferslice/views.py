@@ -166,7 +166,11 @@ def _sliced_views(
     if method.rule == "closed_form":
         rho = cost(slices, attrs.evolve(claim, order=2.0), noise_std, method) / 2
         found.append(("order_optimum", optimum_over_orders(rho, delta)))
-    return [View(scope=scope, rule=rule, epsilon=eps, delta=delta) for rule, eps in found]
+    return [
+        View(scope=scope, rule=rule, epsilon=epsilon, delta=delta)
+        for rule, epsilon in found
+        if math.isfinite(epsilon)
+    ]
 
 
 def _unsliced_views(full: Full, noise_std: float, order: float, delta: float) -> list[View]:
@@ -238,7 +242,8 @@ class _Rows:
         return high
 
     def average_epsilon(self, weights: Floats, delta: float) -> float:
-        return float((self.row_epsilons(delta) @ weights).max())
+        seen = weights > 0
+        return float((self.row_epsilons(delta)[:, seen] @ weights[seen]).max())
 
     def best_epsilon(self, delta: float) -> float:
         """The best coupling of each instance, the largest over instances."""

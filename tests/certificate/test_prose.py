@@ -155,3 +155,5 @@ def test_no_bound_is_printed_smaller_than_it_is(certificates, kind):
         assert float(delta) >= view["delta"]
     spent = re.search(r"The noise costs (\S+) of", text)
     assert float(spent[1]) >= statement["spent_epsilon"]
+    error = re.search(r"sampling error at most (\S+) in total variation", text)
+    assert float(error[1]) >= statement["noise"]["implementation_delta"]

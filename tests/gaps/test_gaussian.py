@@ -106,3 +106,6 @@ def test_equal_laws_and_shapes(rng):
     moved = np.array(same.means)
     moved[1, 1, 3] += 1e-9
     assert GaussianPairs(means=moved, covs=same.covs).equal.tolist() == [True, False]
+    wider = np.array(same.covs)
+    wider[0, 1, 2, 2] += 1e-9
+    assert GaussianPairs(means=same.means, covs=wider).equal.tolist() == [False, True]

@@ -11,7 +11,7 @@ import attrs
 
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.prose import prose_of
-from pufferslice.certificate.statement import check_shape
+from pufferslice.certificate.shape import check_shape
 from pufferslice.errors import CertificateError, StorageError
 from pufferslice.guarantee import Guarantee
 from pufferslice.storage import canonical_json, digest, pretty_json, read_bytes, write_whole
@@ -42,6 +42,11 @@ class Certificate:
     def digest(self) -> str:
         """SHA-256 of the canonical statement: the name of the certificate."""
         return digest(canonical_json(self.statement))
+
+    @property
+    def road(self) -> str:
+        """`static`, one release of a query, or `learning`, training runs."""
+        return str(self.statement["road"])
 
     @property
     def guarantee(self) -> Guarantee:
@@ -113,8 +118,10 @@ class Certificate:
     def load(cls, path: str | os.PathLike[str]) -> "Certificate":
         """Read a certificate, with its evidence if that lies beside it."""
         try:
-            document = json.loads(read_bytes(path))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            document = json.loads(
+                read_bytes(path), parse_constant=_no_number, object_pairs_hook=_once_each
+            )
+        except ValueError as error:
             msg = f"{str(path)!r} is not a certificate: it is not JSON ({error})"
             raise CertificateError(msg) from error
         beside = evidence_path(path)
@@ -137,6 +144,20 @@ def evidence_path(path: str | os.PathLike[str]) -> Path:
     return target.with_name(target.name.removesuffix(".json") + EVIDENCE_SUFFIX)
 
 
+def _no_number(text: str) -> float:
+    msg = f"{text} is no JSON number"
+    raise ValueError(msg)
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object in which no key occurs twice: readers differ in which one they take."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        msg = "a key occurs twice in one object"
+        raise ValueError(msg)
+    return found
+
+
 def _check_document(document: object) -> None:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         msg = f"this is not a certificate: its 'format' is not {FORMAT!r}"
@@ -150,4 +171,12 @@ def _check_document(document: object) -> None:
     missing = {"statement", "digest"} - set(document)
     if missing or set(document) - {"format", "version", "statement", "digest", "signature"}:
         msg = "a certificate has exactly: format, version, statement, digest, and maybe signature"
+        raise CertificateError(msg)
+    signature = document.get("signature", {"algorithm": "", "public_key": "", "value": ""})
+    parts = {"algorithm", "public_key", "value"}
+    if not isinstance(signature, dict) or set(signature) != parts:
+        msg = "a signature has exactly: algorithm, public_key, value"
+        raise CertificateError(msg)
+    if not all(isinstance(part, str) for part in signature.values()):
+        msg = "the parts of a signature are texts"
         raise CertificateError(msg)

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import zipfile
+import zlib
 from collections.abc import Mapping
 from typing import Any, Final, final
 
@@ -26,6 +27,19 @@ VERSION: Final = 1
 
 _TABLE_ARRAYS: Final = ("starts", "gaps", "counts", "totals", "equal")
 _SALT_BYTES: Final = 32
+_UNREADABLE: Final = (
+    ValueError,
+    KeyError,
+    IndexError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    OSError,
+    NotImplementedError,
+    MemoryError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 @final
@@ -83,7 +97,7 @@ class Evidence:
                 arrays = {name: archive[name] for name in archive.files}
             facts = json.loads(arrays.pop("facts").tobytes())
             return cls._from_parts(facts, arrays.pop("salt").tobytes(), arrays)
-        except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, TypeError) as error:
+        except _UNREADABLE as error:
             kind = type(error).__name__
             msg = f"the evidence cannot be read ({kind}); it is damaged or not evidence"
             raise CertificateError(msg) from error
@@ -96,13 +110,35 @@ class Evidence:
             msg = f"the evidence has version {facts['version']!r}, this program reads {VERSION}"
             raise CertificateError(msg)
         profile = FiniteProfile(directions=arrays["directions"], weights=arrays["weights"])
-        return cls(
+        evidence = cls(
             slices=Slices(profile=profile, seen=_unpacked("slices", facts["kind"], arrays)),
             full=Full(dim=profile.dim, seen=_unpacked("full", facts["kind"], arrays)),
             scenario=facts["scenario"],
             confidential=facts["confidential"],
             salt=salt,
         )
+        evidence.check()
+        return evidence
+
+    def check(self) -> None:
+        """The numbers fit together, and are about the instances that the description lists."""
+        seen, full = self.slices.seen, self.full.seen
+        seen.check()
+        full.check()
+        n_instances = len(self.scenario["priors"]) * len(self.scenario["pairs"])
+        if not n_instances == seen.n_instances == full.n_instances:
+            msg = (
+                f"the evidence lists {n_instances} (prior, pair) instances, but is about "
+                f"{seen.n_instances}, and {full.n_instances} couplings"
+            )
+            raise CertificateError(msg)
+        for tables in (seen, full):
+            if isinstance(tables, GapTables) and tables.worst()[tables.equal].any():
+                msg = "the evidence calls laws equal that its own gaps tell apart"
+                raise CertificateError(msg)
+        if not np.array_equal(seen.equal, full.equal) or self.full.dim != self.slices.profile.dim:
+            msg = "the evidence along the slices and in full is not of the same laws"
+            raise CertificateError(msg)
 
     def _facts(self) -> dict[str, Any]:
         return {
@@ -169,6 +205,4 @@ def _unpacked(
 ) -> GapTables | GaussianPairs:
     if kind == "gaussian":
         return GaussianPairs(means=arrays[f"{prefix}_means"], covs=arrays[f"{prefix}_covs"])
-    tables = GapTables(**{name: arrays[f"{prefix}_{name}"] for name in _TABLE_ARRAYS})
-    tables.check()
-    return tables
+    return GapTables(**{name: arrays[f"{prefix}_{name}"] for name in _TABLE_ARRAYS})

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Issue a certificate from a scenario, and ask what another noise, order or notion would cost."""
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,7 +14,7 @@ from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.statement import Said, statement_of
 from pufferslice.checks import check_above, check_between, check_one_of
 from pufferslice.errors import ArgumentError, CalibrationError, CertificateError
-from pufferslice.gaps import GapTables
+from pufferslice.gaps import GapTables, GaussianPairs
 from pufferslice.guarantee import RELEASE_NOTIONS, Guarantee
 from pufferslice.noise import Noise, OperatingSystemNoise
 from pufferslice.parallel import Progress, silent
@@ -23,6 +24,7 @@ from pufferslice.slicing import FiniteProfile
 DEFAULT_DELTAS: Final = (1e-5,)
 
 _BLIND: Final = 2.0**-40
+_DIGEST: Final = re.compile("[0-9a-f]{64}")
 
 
 def certify_release(  # noqa: PLR0913 - the claim is three nouns, the rest has safe defaults
@@ -51,14 +53,22 @@ def certify_release(  # noqa: PLR0913 - the claim is three nouns, the rest has s
         )
         raise ArgumentError(msg)
     check_one_of(RELEASE_NOTIONS, notion=target.notion)
-    for delta in deltas:
+    asked = tuple(dict.fromkeys(float(delta) for delta in deltas))
+    for delta in asked:
         check_between(0, 1, delta=delta)
+    _check_digests(earlier_releases)
+    if method is not None and not target.is_sliced:
+        msg = (
+            f"method {method} is about slices; an unsliced target is calibrated on couplings of "
+            "the whole output and takes no method"
+        )
+        raise ArgumentError(msg)
     gaussian = scenario.priors[0].kind == "gaussian"
     default = Method(rule="tight", envelope="exact" if gaussian else "transport")
     said = Said(
         target=target,
         method=method or default,
-        deltas=tuple(deltas),
+        deltas=asked,
         generator=noise.name,
         earlier_releases=tuple(earlier_releases),
     )
@@ -80,7 +90,11 @@ def spent(
     """
     evidence = required_evidence(certificate)
     claim = certificate.guarantee
-    unit = Guarantee(notion=notion or claim.notion, order=order or claim.order, epsilon=1.0)  # type: ignore[arg-type]
+    unit = Guarantee(
+        notion=claim.notion if notion is None else notion,  # type: ignore[arg-type]
+        order=claim.order if order is None else order,
+        epsilon=1.0,
+    )
     check_one_of(RELEASE_NOTIONS, notion=unit.notion)
     std = certificate.noise_std if noise_std is None else noise_std
     if evidence.slices.are_equal:
@@ -126,13 +140,26 @@ def required_evidence(certificate: Certificate) -> Evidence:
     return certificate.evidence
 
 
+def _check_digests(earlier_releases: Sequence[str]) -> None:
+    good = not isinstance(earlier_releases, str) and all(
+        isinstance(one, str) and _DIGEST.fullmatch(one) for one in earlier_releases
+    )
+    if not good or len(set(earlier_releases)) != len(earlier_releases):
+        msg = "earlier_releases must list digests of certificates, each once; use ledger.releases()"
+        raise ArgumentError(msg)
+
+
 def _check_seen(evidence: Evidence) -> None:
     """Refuse a profile that cannot see the difference between laws that do differ."""
-    seen = evidence.slices.seen
-    if not isinstance(seen, GapTables) or not isinstance(evidence.full.seen, GapTables):
+    profile, seen = evidence.slices.profile, evidence.slices.seen
+    used = profile.weights > 0
+    if isinstance(seen, GaussianPairs):
+        apart, visible = seen.differences(profile.directions[used])
+    elif isinstance(evidence.full.seen, GapTables):
+        apart = evidence.full.seen.worst().max(axis=1)
+        visible = seen.worst()[:, used].max(axis=1)
+    else:
         return
-    apart = evidence.full.seen.worst().max(axis=1)
-    visible = seen.worst().max(axis=1)
     blind = ~seen.equal & (visible <= apart * _BLIND)
     if blind.any():
         msg = (

@@ -4,13 +4,15 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pufferslice.guarantee import Guarantee
+from pufferslice.guarantee import Guarantee, at_most, in_full
 
 _MOST_PAIRS_NAMED = 6
 
 
 def prose_of(statement: Mapping[str, Any], digest: str) -> str:
-    """The whole statement as text, in the order a reader asks."""
+    """The whole statement as text, in the order a reader asks; bounds are rounded up."""
+    if statement["road"] == "learning":
+        return _learning_prose(statement, digest)
     parts = [
         f"Certificate {digest[:16]}",
         _protected(statement["scenario"]),
@@ -54,7 +56,7 @@ def _claim(statement: Mapping[str, Any]) -> str:
     claim, method = Guarantee(**statement["guarantee"]), statement["method"]
     profile = statement["profile"]
     doubt = statement["failure_probability"]
-    sure = "with certainty" if doubt == 0 else f"except with probability {doubt:g}"
+    sure = "with certainty" if doubt == 0 else f"except with probability {in_full(doubt)}"
     along = (
         f" along {profile['n_directions']} slices of {profile['dim']} dimensions"
         f" (profile {profile['digest'][:12]})"
@@ -64,7 +66,8 @@ def _claim(statement: Mapping[str, Any]) -> str:
     rule = f"{method['rule'].replace('_', ' ')}, {method['envelope'].replace('_', ' ')}"
     return (
         f"Claim: {claim}{along}, {sure}.\n"
-        f"The noise costs {statement['spent_epsilon']:.6g} of {claim.epsilon:g} ({rule})."
+        f"The noise costs {at_most(statement['spent_epsilon'])} of {in_full(claim.epsilon)} "
+        f"({rule})."
     )
 
 
@@ -77,7 +80,7 @@ def _noise(statement: Mapping[str, Any]) -> str:
         "in your units:\n"
         + "\n".join(lines)
         + f"\n  generator {noise['generator']}, sampling error at most "
-        f"{noise['implementation_delta']:.2g} in total variation"
+        f"{at_most(noise['implementation_delta'])} in total variation"
     )
 
 
@@ -87,8 +90,9 @@ def _whole_output(statement: Mapping[str, Any]) -> str:
         return f"Unsliced (the released bits): no finite bound ({unsliced['from']})."
     times = unsliced["epsilon"] / claim.epsilon
     return (
-        f"Unsliced (the released bits): at most {unsliced['epsilon']:.6g} at order "
-        f"{unsliced['order']:g}, from {unsliced['from']}; {times:.3g} times the claim's epsilon."
+        f"Unsliced (the released bits): at most {at_most(unsliced['epsilon'])} at order "
+        f"{in_full(unsliced['order'])}, from {unsliced['from']}; {times:.3g} times the claim's "
+        "epsilon."
     )
 
 
@@ -96,7 +100,7 @@ def _views(views: list[Mapping[str, Any]]) -> str:
     if not views:
         return ""
     lines = [
-        f"  {view['scope']} ({view['epsilon']:.6g}, {view['delta']:g}) "
+        f"  {view['scope']} ({at_most(view['epsilon'])}, {in_full(view['delta'])}) "
         f"by {view['rule'].replace('_', ' ')}"
         for view in views
     ]
@@ -108,3 +112,30 @@ def _earlier(releases: list[str]) -> str:
         return ""
     named = ", ".join(release[:12] for release in releases)
     return f"Earlier releases that this certificate does not cover jointly: {named}."
+
+
+def _learning_prose(statement: Mapping[str, Any], digest: str) -> str:
+    claim = Guarantee(**statement["guarantee"])
+    parts = [
+        f"Certificate {digest[:16]}",
+        f"Training on {statement['data']!r}, {len(statement['runs'])} run(s):\n"
+        + "\n".join(map(_run, statement["runs"])),
+        f"Claim: {claim}.\n" + "\n".join(statement["certifies"]),
+        "Who may see the batch draws:\n" + "\n".join(statement["draws_may_be_seen"]),
+        _views(statement["views"]),
+        "Hypotheses:\n" + "\n".join(f"  - {one}" for one in statement["hypotheses"]),
+        "Limits:\n" + "\n".join(f"  - {limit}" for limit in statement["limits"]),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _run(plan: Mapping[str, Any]) -> str:
+    multipliers = plan["noise_multipliers"]
+    noise = f"{min(multipliers):.6g}"
+    if len(multipliers) > 1:
+        noise = f"from {noise} to {max(multipliers):.6g}"
+    return (
+        f"  - {plan['n_steps']} steps, {plan['sampling']['kind'].replace('_', ' ')} sampling, "
+        f"{plan['clipping']['kind']} clipping, noise multiplier {noise}, accountant "
+        f"{plan['accountant'].replace('_', ' ')}"
+    )

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ed25519 signatures of statements."""
 
+from collections.abc import Mapping
 from typing import Final
 
 import attrs
@@ -63,11 +64,13 @@ def signature_problem(certificate: Certificate, public_key: bytes) -> str | None
     signature = certificate.signature
     if signature is None:
         return "the certificate carries no signature"
+    if not isinstance(signature, Mapping) or signature.get("algorithm") != ALGORITHM:
+        return f"the certificate carries no {ALGORITHM} signature"
     if signature.get("public_key") != _raw(key).hex():
         return "the certificate was signed with another key"
     try:
-        key.verify(bytes.fromhex(signature.get("value", "")), _signed_bytes(certificate))
-    except (InvalidSignature, ValueError):
+        key.verify(bytes.fromhex(signature["value"]), _signed_bytes(certificate))
+    except (InvalidSignature, ValueError, KeyError, TypeError):
         return "the signature does not fit the statement"
     return None
 

@@ -8,9 +8,12 @@ from typing import Any, Final, final
 import attrs
 
 from pufferslice.certificate.document import Certificate
+from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.issuing import required_evidence
+from pufferslice.certificate.learning import Trained, learning_statement
+from pufferslice.certificate.shape import check_shape
 from pufferslice.certificate.signing import signature_problem
-from pufferslice.certificate.statement import Said, statement_of
+from pufferslice.certificate.statement import Said, spent_epsilon, statement_of
 from pufferslice.errors import PuffersliceError
 
 UNCHECKED: Final = {
@@ -21,6 +24,12 @@ UNCHECKED: Final = {
     "are those of the evidence",
 }
 """Fields that the evidence cannot decide, and what about them stays open."""
+
+UNCHECKED_LEARNING: Final = {
+    "runs": "whether the runs followed their plans, on these data, under the listed hypotheses",
+    "data": "whether all runs were over the named data",
+}
+"""The same for training runs."""
 
 _RELATIVE: Final = 1e-9
 """Room for the last digits of another machine's exp and log."""
@@ -59,31 +68,52 @@ def verify(certificate: Certificate, *, public_key: bytes | None = None) -> Veri
 
     With `public_key` (PEM) the statement must carry a valid Ed25519 signature of that key.
     """
-    problems = []
-    if public_key is not None and (problem := signature_problem(certificate, public_key)):
-        problems.append(problem)
-    problems += _recomputed_problems(certificate)
+    unsigned = None if public_key is None else signature_problem(certificate, public_key)
+    problems = [*([unsigned] if unsigned else []), *_recomputed_problems(certificate)]
     return Verification(
         problems=tuple(problems),
-        unchecked=tuple(f"{field}: {why}" for field, why in UNCHECKED.items()),
-        signed=public_key is not None and not problems,
-        has_evidence=certificate.evidence is not None,
+        unchecked=tuple(f"{field}: {why}" for field, why in _unchecked(certificate).items()),
+        signed=public_key is not None and unsigned is None,
+        has_evidence=certificate.evidence is not None or _is_learning(certificate),
     )
+
+
+def _is_learning(certificate: Certificate) -> bool:
+    return certificate.statement.get("road") == "learning"
+
+
+def _unchecked(certificate: Certificate) -> dict[str, str]:
+    return UNCHECKED_LEARNING if _is_learning(certificate) else UNCHECKED
 
 
 def _recomputed_problems(certificate: Certificate) -> list[str]:
     statement = certificate.statement
     try:
-        evidence = required_evidence(certificate)
-        expected = statement_of(evidence, Said.read_off(statement))
+        check_shape(statement)
+        if _is_learning(certificate):
+            expected = learning_statement(Trained.read_off(statement))
+            too_little: list[str] = []
+        else:
+            evidence = required_evidence(certificate)
+            evidence.check()
+            said = Said.read_off(statement)
+            expected = statement_of(evidence, said)
+            too_little = _too_little_noise(evidence, said, statement["noise"]["std"])
     except PuffersliceError as error:
         return [str(error)]
-    except (KeyError, TypeError, AttributeError) as error:
-        return [f"the statement is malformed: {type(error).__name__} at {error}"]
-    return [
-        f"{path} is {said!r} in the statement, the evidence gives {found!r}"
-        for path, said, found in differences(statement, expected)
+    found = differences(statement, expected)
+    return too_little + [
+        f"{path} is {said!r} in the statement, recomputed it is {right!r}"
+        for path, said, right in found
     ]
+
+
+def _too_little_noise(evidence: Evidence, said: Said, noise_std: float) -> list[str]:
+    """The stated noise itself must meet the stated epsilon; room for rounding is not for this."""
+    spent = spent_epsilon(evidence, said, noise_std)
+    if spent <= said.target.epsilon:
+        return []
+    return [f"the stated noise costs {spent!r}, more than the claim's {said.target.epsilon!r}"]
 
 
 def differences(said: Any, found: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:  # noqa: ANN401 - JSON

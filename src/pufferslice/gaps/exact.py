@@ -252,14 +252,19 @@ def _assembled(
     pairs: Sequence[LawPair],
 ) -> GapTables:
     rows = [row for block in blocks for row in block]
-    lengths = np.array([len(gaps) for gaps, _ in rows])
     totals = [math.lcm(laws[p.first].total, laws[p.second].total) for p in pairs]
+    equal = _equal_pairs(laws, pairs)
+    for instance in np.flatnonzero(equal):
+        # One law has no gaps, whatever the charge for rounding would say.
+        same = (np.zeros(1), np.array([totals[instance]], dtype=np.int64))
+        rows[instance :: len(pairs)] = [same] * len(rows[instance :: len(pairs)])
+    lengths = np.array([len(gaps) for gaps, _ in rows])
     return GapTables(
         starts=np.concatenate([[0], np.cumsum(lengths)]),
         gaps=np.concatenate([gaps for gaps, _ in rows]),
         counts=np.concatenate([counts for _, counts in rows]),
         totals=np.array(totals, dtype=np.int64),
-        equal=_equal_pairs(laws, pairs),
+        equal=equal,
     )
 
 

@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pufferslice.arrays import Floats
+from pufferslice.errors import ArgumentError
+from pufferslice.laws import GaussianLaw
 from pufferslice.renyi import gaussian_divergence, gaussian_divergence_nd
 
 
@@ -38,24 +40,44 @@ class GaussianPairs:
         same_cov = (self.covs[:, 0] == self.covs[:, 1]).all(axis=(1, 2))
         return np.asarray(same_mean & same_cov)
 
+    def differences(self, directions: Floats) -> tuple[Floats, Floats]:
+        """Per instance, how far the laws differ at all, and at most along these directions."""
+        shifts = self.means[:, 0] - self.means[:, 1]
+        spreads = self.covs[:, 0] - self.covs[:, 1]
+        apart = np.linalg.norm(shifts, axis=1) ** 2 + np.linalg.norm(spreads, axis=(1, 2))
+        along = np.einsum("ld,ide,le->il", directions, spreads, directions)
+        return apart, ((shifts @ directions.T) ** 2 + np.abs(along)).max(axis=1)
+
+    def check(self) -> None:
+        """The arrays fit together and are laws; for pairs read from a file."""
+        dim = self.means.shape[-1]
+        n = len(self.means)
+        if self.means.shape != (n, 2, dim) or self.covs.shape != (n, 2, dim, dim) or not n * dim:
+            msg = "Gaussian pairs do not fit together"
+            raise ArgumentError(msg)
+        for mean, cov in zip(
+            self.means.reshape(-1, dim), self.covs.reshape(-1, dim, dim), strict=True
+        ):
+            GaussianLaw(mean=mean, cov=cov)
+
     def slice_costs(self, directions: Floats, order: float, noise_std: float) -> Floats:
         """The larger of both orders of the pair, shape (n_instances, n_slices)."""
         means = self.means @ directions.T
-        variances = np.einsum("ld,isde,le->isl", directions, self.covs, directions) + noise_std**2
+        variances = np.einsum("ld,isde,le->isl", directions, self.covs, directions)
         first, second = ((means[:, i], variances[:, i]) for i in (0, 1))
         return np.maximum(
-            gaussian_divergence(order, first, second), gaussian_divergence(order, second, first)
+            gaussian_divergence(order, first, second, noise_std**2),
+            gaussian_divergence(order, second, first, noise_std**2),
         )
 
     def full_costs(self, order: float, noise_std: float) -> Floats:
         """Divergence in all dimensions, the larger of both orders, shape (n_instances,)."""
-        noise = noise_std**2 * np.eye(self.dim)
         costs = np.empty(self.n_instances)
         for i, (means, covs) in enumerate(zip(self.means, self.covs, strict=True)):
-            first, second = ((m, c + noise) for m, c in zip(means, covs, strict=True))
+            first, second = zip(means, covs, strict=True)
             costs[i] = max(
-                gaussian_divergence_nd(order, first, second),
-                gaussian_divergence_nd(order, second, first),
+                gaussian_divergence_nd(order, first, second, noise_std**2),
+                gaussian_divergence_nd(order, second, first, noise_std**2),
             )
         return costs
 

@@ -86,7 +86,7 @@ class GapTables:
             return log_moments(rows, self.gaps, self.counts, rate, margin)
 
         parts = in_threads(part, range(n_parts)) if n_parts > 1 else [part(0)]
-        result = self._by_instance(np.concatenate(parts)) - np.log(self.totals)[:, None]
+        result = self._by_instance(np.concatenate(parts))
         result[self.equal] = 0.0
         return result
 

@@ -4,6 +4,25 @@
 Numbers only: nothing here trains, draws noise or needs torch.
 """
 
+from pufferslice.sgd.accountants import (
+    Accountant,
+    Amplified,
+    LogMoment,
+    MeanSquare,
+    WorstCase,
+    accountant_named,
+    calibrate_multiplier,
+    cost_by_count,
+    mixed_cost,
+    run_cost,
+)
+from pufferslice.sgd.amplified import amplified_divergence
+from pufferslice.sgd.clipping import (
+    Clipping,
+    FlatClipping,
+    LayerClipping,
+    effective_multiplier,
+)
 from pufferslice.sgd.differing import (
     DifferingRecords,
     at_most,
@@ -14,6 +33,7 @@ from pufferslice.sgd.differing import (
     from_pmf,
 )
 from pufferslice.sgd.mismatch import discrete_mismatch, gaussian_mismatch
+from pufferslice.sgd.plan import TrainingPlan, plan_training, plan_with_noise
 from pufferslice.sgd.sampling import (
     Discrepancy,
     Poisson,
@@ -26,23 +46,41 @@ from pufferslice.sgd.sampling import (
 from pufferslice.sgd.worlds import TwoWorlds, relabelled, two_world_prevalence
 
 __all__ = [
+    "Accountant",
+    "Amplified",
+    "Clipping",
     "DifferingRecords",
     "Discrepancy",
+    "FlatClipping",
+    "LayerClipping",
+    "LogMoment",
+    "MeanSquare",
     "Poisson",
     "SamplingDesign",
+    "TrainingPlan",
     "TwoWorlds",
     "WithReplacement",
     "WithoutReplacement",
+    "WorstCase",
+    "accountant_named",
+    "amplified_divergence",
     "at_most",
     "binomial",
+    "calibrate_multiplier",
+    "cost_by_count",
     "count_differing",
     "discrete_mismatch",
+    "effective_multiplier",
     "exactly",
     "from_coupled_draws",
     "from_pmf",
     "gaussian_mismatch",
+    "mixed_cost",
+    "plan_training",
+    "plan_with_noise",
     "poisson_mean_square_ratio",
     "relabelled",
+    "run_cost",
     "sampling_from_description",
     "two_world_prevalence",
 ]

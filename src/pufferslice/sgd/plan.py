@@ -30,12 +30,16 @@ DEFAULT_BLOCK: Final = 16
 
 HYPOTHESES: Final = (
     "Batches are drawn afresh and independently at each step, exactly as the plan says.",
-    "A per-example gradient depends on its record, the history, and randomness shared by both "
-    "worlds only: no batch normalisation, no mixing of examples.",
+    (
+        "A per-example gradient depends on its record, the history, and randomness shared by both "
+        "worlds only: no batch normalisation, no mixing of examples."
+    ),
     "Both worlds have the same number of records.",
     "Initialisation, schedule and stopping do not depend on the data.",
-    "The clipped sum is divided by the plan's public divisor, never by the realised batch size; "
-    "an empty batch is a step with noise only.",
+    (
+        "The clipped sum is divided by the plan's public divisor, never by the realised batch "
+        "size; an empty batch is a step with noise only."
+    ),
 )
 """What a run must keep to for the cost to hold; a trainer enforces or states each of them."""
 
@@ -149,7 +153,7 @@ class TrainingPlan:
         )
 
 
-def plan_training(  # noqa: PLR0913 - the claim has no defaults
+def plan_training(
     *,
     differing: DifferingRecords,
     sampling: SamplingDesign,
@@ -180,7 +184,7 @@ def plan_training(  # noqa: PLR0913 - the claim has no defaults
     )
 
 
-def plan_with_noise(  # noqa: PLR0913 - as above
+def plan_with_noise(
     *,
     differing: DifferingRecords,
     sampling: SamplingDesign,

@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training with torch under a plan; the only package that imports torch (extra `opacus`).
+"""Training with torch under a plan: the only package that imports torch (extra `opacus`).
 
-Not loaded by `import pufferslice`: import it by its name.
+`import pufferslice` does not load it; import it by its name.
 """
 
+# `opacus` comes first: it says which extra is missing.
 from pufferslice.torch.opacus import (
-    PlanAccountant,
+    OpacusRun,
     check_opacus,
     noise_caveat,
     opacus_noise_multiplier,
     opacus_sampling,
 )
+from pufferslice.torch.opacus_accountant import PlanAccountant
 
 __all__ = [
+    "OpacusRun",
     "PlanAccountant",
     "check_opacus",
     "noise_caveat",

@@ -1,35 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An existing Opacus loop, accounted for by a training plan.
+"""Whether an Opacus run follows a training plan, and what it needs from the plan to do so.
 
 Opacus adds noise of standard deviation `noise_multiplier * max_grad_norm` to the *sum* of the
-clipped per-example gradients. That is the noise space of a plan, so the multiplier of the plan goes
-to `make_private` unchanged. Learning rate, momentum, weight decay and the divisor come after the
+clipped per-example gradients. That is the noise space of a plan, so the plan's multiplier goes to
+`make_private` unchanged. Learning rate, momentum, weight decay and the divisor come after the
 noise and cost nothing.
-
-What the claim does not cover: Opacus draws its noise in floating point, not as the integer noise
-that this library adds itself. The claim is about ideal real-valued Gaussian noise, and without
-`secure_mode` the generator behind it is not cryptographic either (`noise_caveat`).
 """
 
 import math
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final, TypeAlias, final
 
 import attrs
 
-from pufferslice.checks import check_between, check_count
+from pufferslice.checks import check_count
 from pufferslice.errors import ArgumentError, MissingExtraError
-from pufferslice.guarantee import Guarantee
-from pufferslice.sgd.clipping import FlatClipping
-from pufferslice.sgd.plan import TrainingPlan
-from pufferslice.sgd.sampling import Poisson
-from pufferslice.views import ORDERS, improved_epsilon_joint
+from pufferslice.sgd import FlatClipping, Poisson, TrainingPlan
 
 try:
     import torch
     from opacus import grad_sample
-    from opacus.accountants import IAccountant
     from opacus.optimizers import DPOptimizer
     from opacus.utils.batch_memory_manager import BatchSplittingSampler
     from opacus.utils.uniform_sampler import UniformWithReplacementSampler
@@ -50,35 +40,55 @@ UNIFORM_GRID: Final = 2.0**-24
 _MODULES: Final = (
     grad_sample.GradSampleModule,
     grad_sample.GradSampleModuleExpandedWeights,
-    # What `wrap_model=False` returns, since Opacus 1.6.
+    # What `wrap_model=False` returns; Opacus before 1.6 has no such thing.
     getattr(grad_sample, "GradSampleHooks", grad_sample.GradSampleModule),
 )
 _BATCH_NORMS: Final = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _INSTANCE_NORMS: Final = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 
 
-def opacus_sampling(data_loader: Loader) -> Poisson:
-    """The Poisson design that `make_private` will draw from this data loader.
+@final
+@attrs.frozen(kw_only=True, repr=False)
+class OpacusRun:
+    """What `make_private` returned, and what the loop must use."""
 
-    Opacus draws each record with probability 1 / len(data_loader), whatever the batch size, by
-    comparing it with a uniform number of 24 bits. The rate returned is the probability that this
-    gives at most: up to 6e-8 above 1 / len(data_loader), never below.
+    module: Any
+    """The wrapped module, or its hooks if it was not wrapped."""
+    optimizer: DPOptimizer
+    data_loader: Loader
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The parameters that the optimizer trains."""
+        return list(self.optimizer.params)
+
+    @property
+    def rate(self) -> float:
+        """The rate that the sampler compares its uniform numbers with."""
+        return float(_sampler_of(self.data_loader).sample_rate)
+
+
+def opacus_sampling(data_loader: Loader) -> Poisson:
+    """The Poisson design that `make_private` will make of this data loader.
+
+    Opacus draws each record with probability 1 / len(data_loader), which is not batch size over
+    records, by comparing it with a uniform number of 24 bits. The rate returned is the most that
+    this can give: up to 6e-8 above 1 / len(data_loader), never below.
     """
     if isinstance(data_loader.dataset, IterableDataset):
         msg = "data_loader must read a dataset with a length; Opacus cannot draw from an iterable"
         raise ArgumentError(msg)
-    n_records = len(data_loader.dataset)  # type: ignore[arg-type] # torch leaves out __len__
+    n_records = len(data_loader.dataset)  # type: ignore[arg-type]  # torch declares no length
     return Poisson(n_records=n_records, rate=_largest_rate(1 / len(data_loader)))
 
 
 def opacus_noise_multiplier(plan: TrainingPlan) -> float:
-    """What to pass to `make_private` as `noise_multiplier`: the plan's own, of the first step.
+    """What to pass to `make_private` as `noise_multiplier`: that of the plan's first step.
 
     If the plan changes its noise, set `optimizer.noise_multiplier` to
-    `plan.noise_multipliers[step]` before each later step; a step with another one is refused.
+    `plan.noise_multipliers[step]` before each step; a step with another one is refused.
     """
-    _check_plan(plan)
-    return float(plan.noise_multipliers[0])
+    return planned_multiplier(plan, 0)
 
 
 def noise_caveat(optimizer: DPOptimizer) -> str:
@@ -92,244 +102,201 @@ def noise_caveat(optimizer: DPOptimizer) -> str:
     return (
         "The noise was drawn by Opacus in floating point from a generator that is not "
         "cryptographic (no secure_mode): the claim holds for ideal real-valued Gaussian noise, "
-        "and against an adversary who cannot predict the generator."
+        "against an adversary who cannot predict the generator."
     )
 
 
-def check_opacus(
-    plan: TrainingPlan, *, module: Any, optimizer: DPOptimizer, data_loader: Loader, step: int = 0
-) -> None:
-    """What `make_private` returned follows the plan at this step; if not, all differences are told.
+def check_opacus(plan: TrainingPlan, run: OpacusRun, *, step: int = 0) -> None:
+    """The run follows the plan at this step; if it does not, the error tells every difference.
 
-    Needs: the loop takes its batches from `data_loader` and its gradients from `module`, with a
-    loss that is reduced as `loss_reduction` says. This cannot be seen from the objects.
+    Needs: the loop takes its batches from the run's data loader and its gradients from the run's
+    module, with a loss that is reduced as `loss_reduction` says, and makes one step per batch,
+    empty ones too. This cannot be seen from the objects.
     """
-    multiplier = _planned_multiplier(plan, step)
+    multiplier = planned_multiplier(plan, step)
     found = [
-        *_optimizer_differences(plan, optimizer, multiplier),
-        *_loader_differences(plan, data_loader),
-        *_module_differences(module),
+        *_optimizer_differences(plan, run.optimizer, multiplier),
+        *_loader_differences(plan, run.data_loader),
+        *_module_differences(run.module),
     ]
-    # The rest compares objects with each other, and these must be of the right kind for it.
-    found = found or [
-        *_pairing_differences(module, optimizer, data_loader),
-        *_generator_differences(plan, optimizer, data_loader),
-    ]
+    # The rest compares objects with each other, which must be of the right kind for it.
+    found = found or [*_pairing_differences(run), *_generator_differences(plan, run)]
     if found:
         msg = f"this Opacus run does not follow the plan: {'; '.join(found)}"
         raise ArgumentError(msg)
 
 
-@final
-@attrs.frozen
-class _Run:
-    """What `make_private` returned."""
-
-    module: Any
-    optimizer: DPOptimizer
-    data_loader: Loader
-
-
-@final
-class PlanAccountant(IAccountant):  # type: ignore[misc] # Opacus ships no types
-    """An accountant for Opacus that holds a run to its plan and gives the plan's guarantee.
-
-    Set it as `engine.accountant` before `make_private`, and call `watch` with what `make_private`
-    returned. From then on every step is compared with the plan after its noise is drawn and before
-    the model is changed; a step that differs raises, changes nothing and is not counted.
-
-    Guarantee: `guarantee()` holds for the parameters after all counted steps, together, for ideal
-    Gaussian noise (`noise_caveat`).
-    Needs: what `check_opacus` needs, and the hypotheses of the plan.
-    """
-
-    def __init__(self, plan: TrainingPlan) -> None:
-        super().__init__()
-        _check_plan(plan)
-        self.plan: Final = plan
-        self._n_taken = 0
-        self._run: _Run | None = None
-
-    def watch(self, *, module: Any, optimizer: DPOptimizer, data_loader: Loader) -> None:  # noqa: ANN401 - a module or, unwrapped, its hooks
-        """Check the run now, and again at every step.
-
-        With `BatchMemoryManager`, watch the data loader that it gives.
-        """
-        run = _Run(module, optimizer, data_loader)
-        self._check(run)
-        if optimizer.step_hook != self._before_update:
-            msg = (
-                "the optimizer does not report its steps to this accountant; set "
-                "engine.accountant to it before make_private"
-            )
-            raise ArgumentError(msg)
-        self._run = run
-
-    def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
-        """Count one step of the watched run if the plan has it next; Opacus calls this."""
-        self._watched()
-        _check_step(self.plan, len(self), noise_multiplier, sample_rate)
-        last = self.history[-1] if self.history else None
-        if last and last[:2] == (noise_multiplier, sample_rate):
-            self.history[-1] = (noise_multiplier, sample_rate, last[2] + 1)
-        else:
-            self.history.append((noise_multiplier, sample_rate, 1))
-        self._n_taken += 1
-
-    def spent(self) -> float:
-        """Cost of the steps so far at the plan's order; what a run claims is `guarantee()`.
-
-        >>> # a run may stop early because of this number or of released models, not of the data
-        """
-        return self._cost(self.plan.order)
-
-    def guarantee(self) -> Guarantee:
-        """What the run promises: the plan's guarantee, also if it stopped early."""
-        if not len(self):
-            msg = "no step of the run has been counted, so there is nothing to guarantee yet"
-            raise ArgumentError(msg)
-        return self.plan.guarantee()
-
-    def get_epsilon(self, delta: float) -> float:
-        """Epsilon of the (epsilon, delta) view of the steps so far: the best over a grid of orders.
-
-        It bounds how well the plan's two worlds can be told apart. It is not the epsilon of
-        differential privacy, which is about one record.
-        """
-        check_between(0, 1, delta=delta)
-        if self.plan.accountant.notion != "unsliced":
-            msg = (
-                f"accountant {self.plan.accountant.name!r} has no (epsilon, delta) view: it "
-                "averages over batches. Use worst_case, log_moment or amplified"
-            )
-            raise ArgumentError(msg)
-        if not len(self):
-            return 0.0
-        orders = {*ORDERS, self.plan.order}
-        return min(improved_epsilon_joint(order, self._cost(order), delta) for order in orders)
-
-    def __len__(self) -> int:
-        """Number of steps taken."""
-        return self._n_taken
-
-    @classmethod
-    def mechanism(cls) -> str:
-        """The name under which Opacus stores the state of this accountant."""
-        return "pufferslice"
-
-    def get_optimizer_hook_fn(
-        self,
-        sample_rate: float,  # noqa: ARG002 - 1 / len(loader), which is not always the true rate
-    ) -> Callable[[DPOptimizer], None]:
-        """What Opacus calls between noise and update; `make_private` asks for it."""
-        return self._before_update
-
-    def state_dict(self, destination: Any = None) -> Any:  # noqa: ANN401 - as Opacus has it
-        """The steps so far and the plan, as JSON values."""
-        state = OrderedDict() if destination is None else destination
-        state["history"] = [list(entry) for entry in self.history]
-        state["mechanism"] = self.mechanism()
-        state["plan"] = self.plan.to_json()
-        return state
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a state of the same plan; `watch` the new objects before the next step."""
-        if not state_dict or state_dict.get("mechanism") != self.mechanism():
-            msg = f"this is not the state of a {self.mechanism()!r} accountant"
-            raise ArgumentError(msg)
-        if state_dict.get("plan") != self.plan.to_json():
-            msg = "the state belongs to another plan; make the accountant with that plan"
-            raise ArgumentError(msg)
-        history = _history_of(state_dict.get("history"))
-        steps = [entry[:2] for entry in history for _ in range(entry[2])]
-        for step, entry in enumerate(steps):
-            _check_step(self.plan, step, *entry)
-        self.history, self._n_taken, self._run = history, len(steps), None
-
-    def _watched(self) -> _Run:
-        if self._run is None:
-            msg = (
-                "the accountant has not seen the run; after make_private call "
-                "accountant.watch(module=..., optimizer=..., data_loader=...)"
-            )
-            raise ArgumentError(msg)
-        return self._run
-
-    def _check(self, run: _Run) -> None:
-        check_opacus(
-            self.plan,
-            module=run.module,
-            optimizer=run.optimizer,
-            data_loader=run.data_loader,
-            step=len(self),
-        )
-
-    def _before_update(self, optimizer: DPOptimizer) -> None:
-        run = self._watched()
-        if optimizer is not run.optimizer:
-            msg = "another optimizer than the watched one took a step; one run has one optimizer"
-            raise ArgumentError(msg)
-        self._check(run)
-        _check_gradients(run)
-        self.step(
-            noise_multiplier=float(optimizer.noise_multiplier),
-            sample_rate=_sampler_of(run.data_loader).sample_rate * optimizer.accumulated_iterations,
-        )
-
-    def _cost(self, order: float) -> float:
-        if not len(self):
-            return 0.0
-        taken = self.plan.noise_multipliers[: len(self)]
-        return run_cost(
-            self.plan.accountant, order, self.plan.sampling, self.plan.differing, taken
-        )
-
-
-def _check_plan(plan: TrainingPlan) -> None:
-    if not isinstance(plan.sampling, Poisson):
-        msg = (
-            f"the plan draws batches {plan.sampling.name!r}, Opacus draws them by Poisson sampling; "
-            "make the plan with opacus_sampling(data_loader)"
-        )
-        raise ArgumentError(msg)
+def planned_multiplier(plan: TrainingPlan, step: int) -> float:
+    """The noise multiplier of a step of a plan that Opacus can follow."""
+    _poisson(plan)
     if not isinstance(plan.clipping, FlatClipping):
         msg = (
-            f"the plan clips {plan.clipping.kind!r}; the bridge to Opacus knows flat clipping only. "
-            "Give the plan one clip norm"
+            f"the plan's clipping is {plan.clipping.kind!r}, and the bridge to Opacus knows flat "
+            "clipping only; give the plan one clip norm"
         )
         raise ArgumentError(msg)
-
-
-def _planned_multiplier(plan: TrainingPlan, step: int) -> float:
-    _check_plan(plan)
     check_count(0, step=step)
     if step >= plan.n_steps:
         msg = (
-            f"the plan has {plan.n_steps} steps, and step {step + 1} was asked for; a longer run "
-            "needs a plan with more steps from its start"
+            f"the plan has {plan.n_steps} steps, so there is no step {step + 1}; a longer run "
+            "needs a longer plan from its start"
         )
         raise ArgumentError(msg)
     return float(plan.noise_multipliers[step])
 
 
-def _check_step(plan: TrainingPlan, step: int, noise_multiplier: float, rate: float) -> None:
-    planned = _planned_multiplier(plan, step)
+def check_step(plan: TrainingPlan, step: int, noise_multiplier: float, rate: float) -> None:
+    """A step that was reported has the noise and the sampling rate that the plan has for it."""
+    planned = planned_multiplier(plan, step)
     if noise_multiplier != planned:
         msg = f"step {step + 1} has noise_multiplier {noise_multiplier!r}, the plan has {planned!r}"
         raise ArgumentError(msg)
-    if not _same_rate(rate, plan.sampling.rate):
+    if not _is_rate_of(plan, rate):
         msg = (
-            f"step {step + 1} draws with probability {rate!r}, the plan's rate is "
-            f"{plan.sampling.rate!r}; take one step per batch"
+            f"step {step + 1} draws at rate {rate!r}, the plan at {_poisson(plan).rate!r}; "
+            "make one step per batch"
         )
         raise ArgumentError(msg)
 
 
+def check_batch(run: OpacusRun) -> None:
+    """The noisy gradient that is about to be used is of one batch, and clipping bounded it."""
+    whole = isinstance(run.data_loader.batch_sampler, BatchSplittingSampler)
+    if run.optimizer._is_last_step_skipped and not whole:  # noqa: SLF001 - there is no public name
+        msg = (
+            "batches were accumulated into one step, which then costs more than the plan says; "
+            "split batches with BatchMemoryManager and watch the data loader that it gives"
+        )
+        raise ArgumentError(msg)
+    for parameter in run.parameters:
+        if parameter.grad is None or not bool(torch.isfinite(parameter.grad).all()):
+            msg = (
+                "a gradient is not finite, so clipping did not bound what a record can do; the "
+                "step was not made. Use a loss and inputs whose gradients are always finite"
+            )
+            raise ArgumentError(msg)
+
+
+def _optimizer_differences(
+    plan: TrainingPlan, optimizer: DPOptimizer, multiplier: float
+) -> Iterator[str]:
+    if type(optimizer) is not DPOptimizer:
+        yield (
+            f"the optimizer is a {type(optimizer).__name__}; the plan needs flat clipping in one "
+            "process (clipping='flat', grad_sample_mode='hooks')"
+        )
+        return
+    if optimizer.noise_multiplier != multiplier:
+        yield f"noise_multiplier is {optimizer.noise_multiplier!r}, the plan has {multiplier!r}"
+    clip_norm = plan.clipping.norms[0]
+    if optimizer.max_grad_norm != clip_norm:
+        yield f"max_grad_norm is {optimizer.max_grad_norm!r}, the plan clips to {clip_norm!r}"
+
+
+def _loader_differences(plan: TrainingPlan, data_loader: Loader) -> Iterator[str]:
+    sampler = _sampler_of(data_loader)
+    if type(sampler) is not UniformWithReplacementSampler:
+        yield (
+            f"the data loader draws with a {type(sampler).__name__}, not by Poisson sampling in "
+            "one process (poisson_sampling=True)"
+        )
+        return
+    n_records = len(data_loader.dataset)  # type: ignore[arg-type]  # torch declares no length
+    if not n_records == sampler.num_samples == plan.sampling.n_records:
+        yield (
+            f"the dataset has {n_records} records of which {sampler.num_samples} are drawn from, "
+            f"the plan has {plan.sampling.n_records}"
+        )
+    if not _is_rate_of(plan, sampler.sample_rate):
+        yield (
+            f"records are drawn with probability up to {_largest_rate(sampler.sample_rate)!r}, the "
+            f"plan's rate is {_poisson(plan).rate!r} (make it with opacus_sampling)"
+        )
+    if torch.get_default_dtype() not in {torch.float32, torch.float64}:
+        yield (
+            f"the default dtype is {torch.get_default_dtype()}, in which the sampler cannot keep "
+            "its rate (set torch.float32)"
+        )
+    if getattr(data_loader.collate_fn, "rand_on_empty", False):
+        yield "an empty batch is replaced by a made-up record (rand_on_empty=False keeps it empty)"
+
+
+def _module_differences(module: Any) -> Iterator[str]:  # noqa: ANN401 - see OpacusRun
+    if type(module) not in _MODULES:
+        yield (
+            f"the module is a {type(module).__name__}, whose clipping cannot be checked "
+            "(grad_sample_mode='hooks', 'functorch' or 'ew')"
+        )
+        return
+    for name, layer in _inner(module).named_modules():
+        if _mixes_records(layer):
+            yield f"layer {name!r} is a {type(layer).__name__} and mixes the records of a batch"
+
+
+def _pairing_differences(run: OpacusRun) -> Iterator[str]:
+    """What does not belong together: the divisor does not change the cost, but must be public."""
+    known = {id(parameter) for parameter in _inner(run.module).parameters()}
+    if not all(id(parameter) in known for parameter in run.parameters):
+        yield "the optimizer trains parameters that are not the module's"
+    reduction = run.optimizer.loss_reduction
+    if run.module.loss_reduction != reduction:
+        yield (
+            f"loss_reduction is {run.module.loss_reduction!r} in the module and {reduction!r} in "
+            "the optimizer"
+        )
+    sampler = _sampler_of(run.data_loader)
+    divisor = int(sampler.num_samples * (1 / len(sampler)))
+    given = run.optimizer.expected_batch_size
+    if reduction == "mean" and not (given == divisor and divisor > 0):
+        yield f"expected_batch_size is {given!r}; of this data loader it must be {max(divisor, 1)}"
+
+
+def _generator_differences(plan: TrainingPlan, run: OpacusRun) -> Iterator[str]:
+    """Generators given by the user have seeds, and who knows a seed knows what is drawn."""
+    if run.optimizer.secure_mode:
+        return
+    if run.optimizer.generator is not None:
+        yield "the noise has a generator of its own, which can be repeated (drop noise_generator)"
+    drawn_from = _sampler_of(run.data_loader).generator
+    if drawn_from is not None and plan.accountant.name == "amplified":
+        yield (
+            "the data loader has a generator of its own, and 'amplified' needs batches that "
+            "nobody can repeat (drop the generator, or plan with log_moment)"
+        )
+
+
+def _sampler_of(data_loader: Loader) -> Any:  # noqa: ANN401 - Opacus ships no types
+    sampler = data_loader.batch_sampler
+    return sampler.sampler if isinstance(sampler, BatchSplittingSampler) else sampler
+
+
+def _inner(module: Any) -> nn.Module:  # noqa: ANN401 - see OpacusRun
+    inner: nn.Module = module._module  # noqa: SLF001 - there is no public name
+    return inner
+
+
+def _mixes_records(layer: nn.Module) -> bool:
+    """Batch statistics; Opacus itself lets those layers pass that have no parameters."""
+    if isinstance(layer, _BATCH_NORMS):
+        return layer.training or layer.running_mean is None
+    return isinstance(layer, _INSTANCE_NORMS) and layer.track_running_stats and layer.training
+
+
+def _poisson(plan: TrainingPlan) -> Poisson:
+    if not isinstance(plan.sampling, Poisson):
+        msg = (
+            f"the plan's sampling is {plan.sampling.name!r}, and Opacus keeps to Poisson sampling "
+            "only; make the plan with opacus_sampling(data_loader)"
+        )
+        raise ArgumentError(msg)
+    return plan.sampling
+
+
 def _largest_rate(rate: float) -> float:
-    """The largest probability with which `torch.rand(...) < rate` holds on 24 bits."""
+    """The largest probability of `torch.rand(n) < rate`."""
     return math.ceil(rate / UNIFORM_GRID) * UNIFORM_GRID
 
 
-def _same_rate(drawn: float, planned: float) -> bool:
-    """Whether the plan has the drawn rate, rounded up to what the sampler gives at most."""
-    return _largest_rate(drawn) <= planned <= drawn + 2 * UNIFORM_GRID
+def _is_rate_of(plan: TrainingPlan, drawn: float) -> bool:
+    """Whether the plan has this rate, rounded up to what the sampler gives at most."""
+    return _largest_rate(drawn) <= _poisson(plan).rate <= drawn + 2 * UNIFORM_GRID

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""(epsilon, delta) of a run by privacy loss distributions, where the discrepancy is published."""
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from pufferslice.arrays import Floats, Integers
+from pufferslice.checks import check_between
+from pufferslice.errors import ArgumentError, CalibrationError, MissingExtraError
+from pufferslice.sgd import TrainingPlan
+from pufferslice.views import gaussian_delta
+
+try:
+    from dp_accounting.pld import pld_pmf
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+except ImportError as error:
+    msg = "privacy loss distributions need dp-accounting: pip install 'pufferslice[baselines]'"
+    raise MissingExtraError(msg) from error
+
+_FINEST: Final = 1e-4
+_MOST_POINTS: Final = 2**17
+_NEGLIGIBLE: Final = 1e-8
+_LARGEST_EPSILON: Final = 1e4
+_BISECTIONS: Final = 60
+_MOST_COUNTS: Final = 64
+
+
+def run_epsilon(plan: TrainingPlan, delta: float) -> float | None:
+    """Smallest epsilon found with which the whole run is (epsilon, delta)-Pufferfish, unsliced.
+
+    For the accountants `worst_case` and `log_moment`: given the number K of differing records in
+    each batch, a step is a Gaussian mechanism of shift 2K in units of the noise; K is published,
+    so its hockey-stick divergence is the mean over K. Random differing records are mixed outside
+    the composition. Pessimistic at every rounding. None for the other accountants, whose claims
+    are not of this form.
+    """
+    check_between(0, 1, delta=delta)
+    laws = _published_laws(plan)
+    if laws is None:
+        return None
+    if len(laws) > _MOST_COUNTS:
+        msg = (
+            f"{len(laws)} possible numbers of differing records are too many for privacy loss "
+            f"distributions; at most {_MOST_COUNTS}. Use the grid of orders"
+        )
+        raise ArgumentError(msg)
+    multipliers, repeats = np.unique(plan.noise_multipliers, return_counts=True)
+    weights = np.exp(plan.differing.log_probabilities)
+    curves = [_composed(counts, chances, multipliers, repeats, delta) for counts, chances in laws]
+
+    def total_delta(epsilon: float) -> float:
+        deltas = [curve(epsilon) for curve in curves]
+        return float(np.dot(weights, deltas))
+
+    return _smallest_epsilon(total_delta, delta)
+
+
+def _published_laws(plan: TrainingPlan) -> list[tuple[Integers, Floats]] | None:
+    """The law of K for each possible number of differing records."""
+    counts = [int(n) for n in plan.differing.counts]
+    if plan.accountant.name == "worst_case":
+        caps = [plan.sampling.discrepancy_cap(n) for n in counts]
+        return [(np.array([cap]), np.ones(1)) for cap in caps]
+    if plan.accountant.name == "log_moment":
+        laws = [plan.sampling.discrepancy_law(n) for n in counts]
+        return [(law.counts, np.exp(law.log_probabilities)) for law in laws]
+    return None
+
+
+def _composed(
+    counts: Integers, chances: Floats, multipliers: Floats, repeats: Integers, delta: float
+) -> Callable[[float], float]:
+    """delta(epsilon) of all steps for one number of differing records."""
+    if counts.max() == 0:
+        return lambda _epsilon: 0.0
+    n_steps = int(repeats.sum())
+    spread = math.sqrt(n_steps) * 2 * float(np.sqrt(chances @ counts.astype(float) ** 2))
+    interval = max(_FINEST * min(1.0, spread / float(multipliers.min())), 1e-9)
+    whole: PrivacyLossDistribution | None = None
+    for multiplier, times in zip(multipliers, repeats, strict=True):
+        shifts = 2 * counts / float(multiplier)
+        one = _step(shifts, chances, interval, _NEGLIGIBLE * delta / n_steps)
+        steps = one.self_compose(int(times))
+        whole = steps if whole is None else whole.compose(steps)
+    if whole is None:
+        msg = "a run has at least one step"
+        raise ArgumentError(msg)
+    found = whole
+    return lambda epsilon: float(found.get_delta_for_epsilon(epsilon))
+
+
+def _step(
+    shifts: Floats, chances: Floats, interval: float, negligible: float
+) -> PrivacyLossDistribution:
+    """The privacy loss of one step, supported on multiples of `interval`, never optimistic."""
+
+    def delta_at(epsilon: float) -> float:
+        return float(chances @ gaussian_delta(shifts, epsilon))
+
+    reach = _smallest_epsilon(delta_at, negligible)
+    n_points = math.ceil(reach / interval) + 1
+    if n_points > _MOST_POINTS:
+        interval *= math.ceil(n_points / _MOST_POINTS)
+        n_points = math.ceil(reach / interval) + 1
+    rounded = np.arange(-n_points, n_points + 1)
+    epsilons = np.abs(rounded) * interval
+    deltas = np.array([delta_at(epsilon) for epsilon in epsilons[n_points:]])
+    low = 1 - np.exp(-epsilons[n_points:]) + np.exp(-epsilons[n_points:]) * deltas
+    curve = np.concatenate([low[:0:-1], deltas])
+    pmf = pld_pmf.create_pmf_pessimistic_connect_dots(interval, rounded, np.clip(curve, 0.0, 1.0))
+    return PrivacyLossDistribution(pmf)
+
+
+def _smallest_epsilon(delta_at: Callable[[float], float], delta: float) -> float:
+    low, high = 0.0, 1.0
+    if delta_at(0.0) <= delta:
+        return 0.0
+    while delta_at(high) > delta:
+        low, high = high, 2 * high
+        if high > _LARGEST_EPSILON:
+            msg = f"no epsilon up to {_LARGEST_EPSILON:g} gives delta {delta:g}"
+            raise CalibrationError(msg)
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if delta_at(middle) <= delta else (middle, high)
+    return high

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Certificates of training runs: what a plan promises, and what several runs promise together."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, final
+
+import attrs
+import numpy as np
+
+from pufferslice.certificate.document import Certificate
+from pufferslice.checks import check_between
+from pufferslice.errors import ArgumentError, CertificateError
+from pufferslice.guarantee import Guarantee
+from pufferslice.sgd import TrainingPlan, cost_by_count, mixed_cost
+from pufferslice.sgd.plan import HYPOTHESES
+from pufferslice.views import ORDERS, improved_epsilon_joint, paper_epsilon
+
+DEFAULT_DELTAS: Final = (1e-5,)
+
+_LIMITS: Final = (
+    "It holds for runs that follow their plans exactly, under the listed hypotheses.",
+    (
+        "It protects the secret only through how many records it changes; it is not differential "
+        "privacy for individuals unless one record differs."
+    ),
+    (
+        "Losses, metrics and anything else computed from the private data beside the noisy "
+        "gradients is not covered."
+    ),
+    (
+        "Runs compose only over the same data, the same differing records and the same order; "
+        "printed epsilons do not add up."
+    ),
+)
+_NOT_THE_RUN: Final = (
+    "It is an average over the draws of the batches. It does not bound what the run that took "
+    "place shows, implies no SRPP, and gives no (epsilon, delta)."
+)
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Trained:
+    """What is said of one or several runs over the same data; all else follows from it."""
+
+    data: str
+    """The public name of the data; runs compose only if it is the same."""
+    runs: tuple[TrainingPlan, ...]
+    deltas: tuple[float, ...]
+
+    def __attrs_post_init__(self) -> None:
+        if not self.runs:
+            msg = "a certificate of learning needs at least one run"
+            raise ArgumentError(msg)
+        first = _common(self.runs[0])
+        for run in self.runs[1:]:
+            for name, value in _common(run).items():
+                if value != first[name]:
+                    msg = f"the runs have different {name}; only runs with the same compose"
+                    raise CertificateError(msg)
+        for delta in self.deltas:
+            check_between(0, 1, delta=delta)
+
+    @classmethod
+    def read_off(cls, statement: Mapping[str, Any]) -> "Trained":
+        """What a statement reports."""
+        return cls(
+            data=statement["data"],
+            runs=tuple(TrainingPlan.from_json(run) for run in statement["runs"]),
+            deltas=tuple(dict.fromkeys(statement["deltas"])),
+        )
+
+    def cost(self, order: float) -> float:
+        """Cost of all runs together: functions of the number of differing records add.
+
+        The expectation over that number is taken once, outside the sum. Source:
+        lemma:adaptive_renyi_composition, and theory of one coupling for all runs.
+        """
+        costs = np.sum(
+            [
+                cost_by_count(
+                    run.accountant, order, run.sampling, run.differing, run.noise_multipliers
+                )
+                for run in self.runs
+            ],
+            axis=0,
+        )
+        return mixed_cost(order, costs, self.runs[0].differing)
+
+    def guarantee(self) -> Guarantee:
+        """What all runs together promise."""
+        first = self.runs[0]
+        return Guarantee(
+            notion=first.accountant.notion, order=first.order, epsilon=self.cost(first.order)
+        )
+
+
+def _common(run: TrainingPlan) -> dict[str, object]:
+    """What all runs of one certificate must have in common."""
+    return {
+        "differing records": run.differing.description(),
+        "numbers of records": run.sampling.n_records,
+        "orders": run.order,
+        "notions": run.accountant.notion,
+    }
+
+
+def certify_training(
+    plan: TrainingPlan, *, data: str, deltas: Sequence[float] = DEFAULT_DELTAS
+) -> Certificate:
+    """State what a run that follows the plan promises.
+
+    `data` is a public name for the data set: runs over data of another name never compose.
+    """
+    if not data:
+        msg = "data must be a public name for the data set, got an empty text"
+        raise ArgumentError(msg)
+    said = Trained(data=data, runs=(plan,), deltas=tuple(deltas))
+    return Certificate(statement=learning_statement(said), evidence=None)
+
+
+def compose(certificates: Sequence[Certificate]) -> Certificate:
+    """One certificate for several runs over the same data, differing records and order.
+
+    Static releases do not compose: two of them can tell a secret that neither tells alone.
+    """
+    if not certificates:
+        msg = "compose needs at least one certificate"
+        raise ArgumentError(msg)
+    for certificate in certificates:
+        if certificate.road != "learning":
+            msg = (
+                "static releases do not compose: with two fair bits and their exclusive or as the "
+                "secret, each bit alone says nothing, both together say all. Calibrate the "
+                "concatenated query once"
+            )
+            raise CertificateError(msg)
+    parts = [Trained.read_off(certificate.statement) for certificate in certificates]
+    names = sorted({part.data for part in parts})
+    if len(names) != 1:
+        msg = f"the runs are over different data ({', '.join(names)}); only the same data compose"
+        raise CertificateError(msg)
+    said = Trained(
+        data=names[0],
+        runs=tuple(run for part in parts for run in part.runs),
+        deltas=tuple(dict.fromkeys(delta for part in parts for delta in part.deltas)),
+    )
+    return Certificate(statement=learning_statement(said), evidence=None)
+
+
+def learning_statement(said: Trained) -> dict[str, Any]:
+    """The whole public statement; deterministic in what was said."""
+    claim = said.guarantee()
+    unsliced = claim.notion == "unsliced"
+    accountants = {run.accountant.name: run.accountant for run in said.runs}
+    return {
+        "road": "learning",
+        "data": said.data,
+        "runs": [run.to_json() for run in said.runs],
+        "guarantee": attrs.asdict(claim),
+        "certifies": [accountant.certifies for accountant in accountants.values()],
+        "draws_may_be_seen": [one.draws_may_be_seen for one in accountants.values()],
+        "failure_probability": 0.0,
+        "deltas": list(said.deltas),
+        "views": _views(said, claim) if unsliced else [],
+        "hypotheses": list(HYPOTHESES),
+        "limits": [*_LIMITS, *(() if unsliced else (_NOT_THE_RUN,))],
+    }
+
+
+def _views(said: Trained, claim: Guarantee) -> list[dict[str, Any]]:
+    """Unsliced (epsilon, delta) views: at the claim's order, and the best of a grid of orders."""
+    costs = {order: said.cost(order) for order in ORDERS}
+    views = []
+    for delta in said.deltas:
+        at_order = {
+            "paper": paper_epsilon(claim.order, claim.epsilon, delta),
+            "improved": improved_epsilon_joint(claim.order, claim.epsilon, delta),
+            "order_grid": min(
+                improved_epsilon_joint(order, cost, delta) for order, cost in costs.items()
+            ),
+        }
+        views += [
+            {"scope": "unsliced", "rule": rule, "epsilon": epsilon, "delta": delta}
+            for rule, epsilon in at_order.items()
+            if np.isfinite(epsilon)
+        ]
+    return views

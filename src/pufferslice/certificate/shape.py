@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shape of a statement read from a file: what must be there before anything is computed."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pufferslice.errors import CertificateError
+
+_NUMBER: Final = (int, float)
+_MAYBE_NUMBER: Final = (int, float, type(None))
+
+_GUARANTEE: Final = {"notion": str, "order": _NUMBER, "epsilon": _NUMBER}
+_VIEWS: Final = [{"scope": str, "rule": str, "epsilon": _NUMBER, "delta": _NUMBER}]
+
+_STATIC: Final = {
+    "road": str,
+    "scenario": {
+        "law": str,
+        "one_release_is": str,
+        "secret": dict,
+        "secrets": [str],
+        "pairs": [[str]],
+        "priors": [{"name": str, "source": str, "kind": str, "origin": str}],
+        "query": {
+            "kind": str,
+            "level": str,
+            "names": [str],
+            "columns": [str],
+            "parameters": dict,
+            "range": (dict, type(None)),
+            "scales": [_NUMBER],
+            "missing": str,
+        },
+        "rows_dropped": int,
+    },
+    "guarantee": _GUARANTEE,
+    "method": {"rule": str, "envelope": str},
+    "spent_epsilon": _NUMBER,
+    "laws_are_equal": bool,
+    "noise": {
+        "family": str,
+        "std": _NUMBER,
+        "std_by_coordinate": [_NUMBER],
+        "grid": _NUMBER,
+        "generator": str,
+        "secure": bool,
+        "implementation_delta": _NUMBER,
+    },
+    "profile": {"dim": int, "n_directions": int, "digest": str},
+    "failure_probability": _NUMBER,
+    "unsliced": {"order": _NUMBER, "epsilon": _MAYBE_NUMBER, "from": str},
+    "deltas": [_NUMBER],
+    "views": _VIEWS,
+    "earlier_releases": [str],
+    "limits": [str],
+    "evidence_digest": str,
+}
+_LEARNING: Final = {
+    "road": str,
+    "data": str,
+    "runs": [dict],
+    "guarantee": _GUARANTEE,
+    "certifies": [str],
+    "draws_may_be_seen": [str],
+    "failure_probability": _NUMBER,
+    "deltas": [_NUMBER],
+    "views": _VIEWS,
+    "hypotheses": [str],
+    "limits": [str],
+}
+_ROADS: Final = {"static": _STATIC, "learning": _LEARNING}
+
+
+def check_shape(statement: object) -> dict[str, Any]:
+    """A statement has exactly the parts of its road, each of its kind."""
+    road = statement.get("road") if isinstance(statement, Mapping) else None
+    if not isinstance(statement, dict) or road not in _ROADS:
+        msg = f"the statement of a certificate must name its road, static or learning; got {road!r}"
+        raise CertificateError(msg)
+    _check(statement, _ROADS[road], "statement")
+    if road == "static":
+        _check_secret(statement["scenario"]["secret"])
+    return statement
+
+
+def _check(value: object, shape: Any, where: str) -> None:  # noqa: ANN401 - a nested template
+    if isinstance(shape, dict):
+        if not isinstance(value, dict) or set(value) != set(shape):
+            found = set(value) if isinstance(value, dict) else set()
+            wrong = ", ".join(sorted(map(str, found ^ set(shape))))
+            msg = f"{where} must have exactly its parts; wrong: {wrong}"
+            raise CertificateError(msg)
+        for key, part in shape.items():
+            _check(value[key], part, f"{where}.{key}")
+    elif isinstance(shape, list):
+        if not isinstance(value, list):
+            msg = f"{where} must be a list, got {type(value).__name__}"
+            raise CertificateError(msg)
+        for index, one in enumerate(value):
+            _check(one, shape[0], f"{where}[{index}]")
+    elif not isinstance(value, shape) or (isinstance(value, bool) and shape is not bool):
+        msg = f"{where} is of the wrong kind, {type(value).__name__}"
+        raise CertificateError(msg)
+
+
+def _check_secret(secret: Mapping[str, Any]) -> None:
+    columns = secret.get("columns")
+    named = isinstance(columns, list) and all(isinstance(column, str) for column in columns)
+    if not named and not isinstance(secret.get("worlds"), str):
+        msg = "statement.scenario.secret must name columns or worlds"
+        raise CertificateError(msg)

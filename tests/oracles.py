@@ -117,6 +117,7 @@ def envelope(kind, order, gaps, noise_std, margin=0):
 
 def aggregated(notion, order, costs, weights):
     a, weights = exact(order), [exact(float(w)) for w in weights]
+    weights = [w / HP.fsum(weights) for w in weights]  # a profile is read as shares of their sum
     if notion == "average":
         return HP.fsum(w * c for w, c in zip(weights, costs, strict=True))
     moment = HP.fsum(w * HP.exp((a - 1) * c) for w, c in zip(weights, costs, strict=True))

@@ -27,7 +27,7 @@ def test_prose():
 
 
 def test_a_release_cannot_claim_an_average_over_batches():
-    assert set(NOTIONS) - set(RELEASE_NOTIONS) == {}
+    assert set(NOTIONS) - set(RELEASE_NOTIONS) == {"average_over_batches"}
     assert set(SLICED_NOTIONS) < set(RELEASE_NOTIONS)
 
 

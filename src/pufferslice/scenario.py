@@ -182,7 +182,8 @@ class Scenario:
         names = {prior.name for prior in self.priors}
         added = []
         for prior in other.priors:
-            name = next(n for n in _spellings(prior.name) if n not in names)
+            spellings = _spellings(prior.name) if self.law == "worlds" else iter([prior.name])
+            name = next((n for n in spellings if n not in names), prior.name)
             names.add(name)
             added.append(attrs.evolve(prior, name=name))
         dropped = self.n_dropped + other.n_dropped

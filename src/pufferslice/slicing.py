@@ -27,7 +27,7 @@ class FiniteProfile:
     directions: Floats = attrs.field(converter=locked, eq=same)
     """Unit vectors, shape (n_directions, dim)."""
     weights: Floats = attrs.field(converter=locked, eq=same)
-    """Probabilities, shape (n_directions,)."""
+    """Probabilities, shape (n_directions,); read as shares of their sum."""
 
     def __attrs_post_init__(self) -> None:
         check_unit_rows(directions=self.directions)

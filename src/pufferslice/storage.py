@@ -13,24 +13,28 @@ from typing import Any
 
 from pufferslice.errors import StorageError
 
+OPEN = 0o666
+CONFIDENTIAL = 0o600
+"""Who may read a new file, before the umask: anyone, or its owner only."""
 
-def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
+
+def write_whole(path: str | os.PathLike[str], content: bytes, mode: int = OPEN) -> None:
     """Write `content` to `path` so that a reader sees the old file or the whole new one.
 
     The bytes go to a file beside it, are flushed to the disk, and then take the name. On failure
     nothing is left behind.
     """
-    _write(Path(path), content, lambda beside, target: beside.replace(target))
+    _write(Path(path), content, mode, lambda beside, target: beside.replace(target))
 
 
-def write_new(path: str | os.PathLike[str], content: bytes) -> None:
+def write_new(path: str | os.PathLike[str], content: bytes, mode: int = OPEN) -> None:
     """As `write_whole`, but never replaces a file: if `path` exists, that is an error."""
 
     def take_name(beside: Path, target: Path) -> None:
         target.hardlink_to(beside)
         beside.unlink()
 
-    _write(Path(path), content, take_name)
+    _write(Path(path), content, mode, take_name)
 
 
 def check_new(path: str | os.PathLike[str]) -> None:
@@ -50,10 +54,12 @@ def _name_beside(target: Path) -> Path:
     return target.parent / f".{target.name}.{secrets.token_hex(8)}"
 
 
-def _write(target: Path, content: bytes, take_name: Callable[[Path, Path], object]) -> None:
+def _write(
+    target: Path, content: bytes, mode: int, take_name: Callable[[Path, Path], object]
+) -> None:
     beside = _name_beside(target)
     try:
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()

@@ -14,7 +14,14 @@ from pufferslice.certificate.prose import prose_of
 from pufferslice.certificate.shape import check_shape
 from pufferslice.errors import CertificateError, StorageError
 from pufferslice.guarantee import Guarantee
-from pufferslice.storage import canonical_json, digest, pretty_json, read_bytes, write_whole
+from pufferslice.storage import (
+    CONFIDENTIAL,
+    canonical_json,
+    digest,
+    pretty_json,
+    read_bytes,
+    write_whole,
+)
 
 FORMAT: Final = "pufferslice-certificate"
 VERSION: Final = 1
@@ -107,7 +114,7 @@ class Certificate:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the statement to `path` and the evidence beside it, each whole or not at all."""
         if self.evidence is not None:
-            write_whole(evidence_path(path), self.evidence.to_bytes())
+            write_whole(evidence_path(path), self.evidence.to_bytes(), CONFIDENTIAL)
         self.save_statement(path)
 
     def save_statement(self, path: str | os.PathLike[str]) -> None:

@@ -53,9 +53,9 @@ def certify_release(  # noqa: PLR0913 - the claim is three nouns, the rest has s
         )
         raise ArgumentError(msg)
     check_one_of(RELEASE_NOTIONS, notion=target.notion)
-    asked = tuple(dict.fromkeys(float(delta) for delta in deltas))
-    for delta in asked:
+    for delta in deltas:
         check_between(0, 1, delta=delta)
+    asked = tuple(dict.fromkeys(float(delta) for delta in deltas))
     _check_digests(earlier_releases)
     if method is not None and not target.is_sliced:
         msg = (

@@ -115,7 +115,7 @@ def statement_of(evidence: Evidence, said: Said) -> dict[str, Any]:
         },
         "failure_probability": 0.0,
         "unsliced": _unsliced(evidence, said.target.order, noise_std),
-        "deltas": list(said.deltas),
+        "deltas": [] if equal else list(said.deltas),
         "views": [] if equal else _views(evidence, said, noise_std),
         "earlier_releases": list(said.earlier_releases),
         "limits": limits_of(evidence, said.generator),

@@ -101,10 +101,11 @@ def _recomputed_problems(certificate: Certificate) -> list[str]:
             too_little = _too_little_noise(evidence, said, statement["noise"]["std"])
     except PuffersliceError as error:
         return [str(error)]
+    source = "the plan" if _is_learning(certificate) else "the evidence"
     found = differences(statement, expected)
     return too_little + [
-        f"{path} is {said!r} in the statement, recomputed it is {right!r}"
-        for path, said, right in found
+        f"{path} is {stated!r} in the statement, {source} gives {right!r}"
+        for path, stated, right in found
     ]
 
 

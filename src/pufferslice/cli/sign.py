@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`pufferslice sign` and `pufferslice keygen`: Ed25519 signatures of certificates."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -36,15 +35,11 @@ def keygen(
 ) -> None:
     """Make a key pair for signing; keep private.pem to yourself."""
     from pufferslice.certificate import new_key_pair
-    from pufferslice.storage import write_new
+    from pufferslice.storage import CONFIDENTIAL, write_new
 
     private, public = new_key_pair()
     folder.mkdir(parents=True, exist_ok=True)
-    mask = os.umask(0o077)
-    try:
-        write_new(folder / "private.pem", private)
-    finally:
-        os.umask(mask)
+    write_new(folder / "private.pem", private, CONFIDENTIAL)
     write_new(folder / "public.pem", public)
     if json:
         print_json({"private": str(folder / "private.pem"), "public": str(folder / "public.pem")})

@@ -63,7 +63,7 @@ class GapTables:
     @property
     def n_slices(self) -> int:
         """Number of slices, or of matchings."""
-        return (len(self.starts) - 1) // self.n_instances
+        return (len(self.starts) - 1) // max(1, self.n_instances)
 
     @property
     def masses(self) -> Floats:

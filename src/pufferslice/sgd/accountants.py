@@ -177,12 +177,11 @@ class Amplified:
         self, order: float, sampling: SamplingDesign, n_differing: int, noise_multipliers: Floats
     ) -> Floats:
         """Cost of a step: `amplified_divergence`, never more than the log moment."""
-        design = _check_poisson(sampling)
+        law = _check_poisson(sampling).discrepancy_law(n_differing)
         multipliers = _checked_multipliers(noise_multipliers)
         # For a rate of 1 the two are equal, and rounding must not put this one above.
-        log_moments = _log_moment_costs(order, design.discrepancy_law(n_differing), multipliers)
-        hidden = amplified_divergences(order, multipliers, design.rate, n_differing)
-        return np.minimum(hidden, log_moments)
+        log_moments = _log_moment_costs(order, law, multipliers)
+        return np.minimum(amplified_divergences(order, multipliers, law), log_moments)
 
 
 Accountant = WorstCase | MeanSquare | LogMoment | Amplified

@@ -26,8 +26,8 @@ import numpy as np
 
 from pufferslice.arrays import Floats, Integers
 from pufferslice.checks import check_above, check_count
-from pufferslice.errors import ArgumentError
-from pufferslice.sgd.sampling import Poisson
+from pufferslice.errors import CalibrationError
+from pufferslice.sgd.sampling import Discrepancy, Poisson
 
 RELATIVE_ERROR: Final = 2.0**-38
 """Added to every cost, far above what rounding can do to the sums: what is returned is a bound."""
@@ -42,6 +42,8 @@ _BLOCK: Final = 8
 """Lattice points in the smallest block of the search; also how many parts a block is split in."""
 _HUGE: Final = 2.0**36
 """Exponents beyond this are bounded in closed form: no digit of the lattice would be right."""
+_SMALLEST_SHIFT: Final = 1e-140
+"""Mean shifts below this, in units of the noise, have squares that are no longer numbers."""
 _ELEMENTS: Final = 2**15
 """Floats in one temporary array: they should fit the cache."""
 _LOG_ROOT_TAU: Final = 0.5 * math.log(2 * math.pi)
@@ -65,27 +67,31 @@ def amplified_divergence(
     >>> amplified_divergence(2, 1, 0.1, 1)
     0.04082727902...
     """
-    return float(amplified_divergences(order, np.array([noise_multiplier]), rate, n_differing)[0])
-
-
-def amplified_divergences(
-    order: float, noise_multipliers: Floats, rate: float, n_differing: int
-) -> Floats:
-    """`amplified_divergence` at each of many noise multipliers, none of them rounded."""
-    check_above(1, order=order)
-    multipliers = np.asarray(noise_multipliers, dtype=np.float64)
-    if not np.all((multipliers > 0) & np.isfinite(multipliers)):
-        msg = "noise_multiplier must be a finite number greater than 0"
-        raise ArgumentError(msg)
     check_count(0, n_differing=n_differing)
     law = Poisson(n_records=max(n_differing, 1), rate=rate).discrepancy_law(n_differing)
-    if not n_differing:
+    return float(amplified_divergences(order, np.array([noise_multiplier]), law)[0])
+
+
+def amplified_divergences(order: float, noise_multipliers: Floats, law: Discrepancy) -> Floats:
+    """`amplified_divergence` at each of many noise multipliers, none of them rounded.
+
+    Needs: `law` is that of a Poisson design, a binomial law.
+    """
+    check_above(1, order=order)
+    multipliers = np.asarray(noise_multipliers, dtype=np.float64)
+    for value in (multipliers.min(), multipliers.max()):  # NaN is both
+        check_above(0, noise_multiplier=float(value))
+    mean = float(np.exp(law.log_probabilities) @ law.counts)
+    if len(law.counts) == 1:
         return np.zeros(multipliers.shape)
-    worlds = _Worlds(order, law.log_probabilities, rate * n_differing)
+    if mean / float(multipliers.max()) < _SMALLEST_SHIFT:
+        msg = f"a mean shift of {mean:g} under noise {multipliers.max():g} is too small to account"
+        raise CalibrationError(msg)
+    worlds = _Worlds(order, law.log_probabilities, mean)
     ascending = np.argsort(multipliers)
-    excess = np.empty(len(multipliers))
-    excess[ascending] = _log_excesses(worlds, multipliers[ascending])
-    return np.asarray(np.logaddexp(0, excess) / (order - 1) * (1 + RELATIVE_ERROR))
+    log_excess = np.empty(len(multipliers))
+    log_excess[ascending] = _log_excesses(worlds, multipliers[ascending])
+    return np.asarray(np.logaddexp(0, log_excess) / (order - 1) * (1 + RELATIVE_ERROR))
 
 
 class _Worlds(NamedTuple):
@@ -255,20 +261,31 @@ def _indices_between(starts: Floats, ends: Floats) -> Floats:
     return np.asarray(indices[indices <= ends[:, None]])
 
 
+class _Terms(NamedTuple):
+    """Summands of A at t = 0, a stretch of counts along the first axis."""
+
+    logs: Floats
+    counts: Floats
+
+    def that_matter(self, least: Floats, most: Floats) -> "_Terms":
+        """Those that can matter at any tilt between two.
+
+        Summands are log-concave in the count, and more tilt favours higher counts.
+        """
+        low, high = self.logs + least * self.counts, self.logs + most * self.counts
+        first = (low >= low.max(axis=0) - _NEGLIGIBLE).argmax(axis=0).min()
+        last = (high >= high.max(axis=0) - _NEGLIGIBLE)[::-1].argmax(axis=0).min()
+        part = slice(int(first), len(self.logs) - int(last))
+        return _Terms(self.logs[part], self.counts[part])
+
+
 def _values(worlds: _Worlds, multipliers: Floats, points: Floats) -> _Values:
-    """The integrand at ascending points, in pieces that fit the cache."""
-    order, tilts = worlds.order, points / multipliers[:, None]
+    """The integrand at ascending points."""
+    multipliers = multipliers[:, None]
     counts = np.arange(worlds.n_differing + 1, dtype=np.float64)[:, None, None]
-    logs = worlds.log_weights[:, None, None] - (counts / multipliers[:, None]) ** 2 / 2
-    rising = _window(logs, counts, tilts[:, :1], tilts[:, -1:])
-    falling = _window(logs, counts, -tilts[:, -1:], -tilts[:, :1])
-    longest = max(rising.stop - rising.start, falling.stop - falling.start)
-    if longest * tilts.size > _ELEMENTS and len(points) > 1:
-        halves = [_values(worlds, multipliers, half) for half in np.array_split(points, 2)]
-        return _Values(*(np.concatenate(parts, axis=1) for parts in zip(*halves, strict=True)))
-    log_low, mean_low = _falling_sum(logs[falling], counts[falling], tilts)
-    log_difference = _rising_difference(logs[rising], counts[rising], tilts)
-    log_ratio = np.logaddexp(0, log_difference - log_low)
+    terms = _Terms(worlds.log_weights[:, None, None] - (counts / multipliers) ** 2 / 2, counts)
+    log_low, mean_low, log_difference = _sums(terms, terms, points / multipliers)
+    order, log_ratio = worlds.order, np.logaddexp(0, log_difference - log_low)
     log_bound = log_low + order * log_ratio - points**2 / 2 - _LOG_ROOT_TAU
     with np.errstate(divide="ignore"):  # at t = 0 the integrand is 0
         log_shares = [np.log(-np.expm1(-factor * log_ratio)) for factor in (order, order - 1)]
@@ -276,35 +293,37 @@ def _values(worlds: _Worlds, multipliers: Floats, points: Floats) -> _Values:
         log_bound,
         log_bound + log_shares[0] + log_shares[1],
         order * (log_low + log_ratio),
-        (order - 1) * mean_low / multipliers[:, None] - points,
+        (order - 1) * mean_low / multipliers - points,
     )
 
 
-def _window(logs: Floats, counts: Floats, least: Floats, most: Floats) -> slice:
-    """Counts whose summands can matter at any tilt between two; they run along the first axis.
+def _sums(rising: _Terms, falling: _Terms, tilts: Floats) -> tuple[Floats, Floats, Floats]:
+    """ln A(-t), the mean count in that sum, and ln (A(t) - A(-t)); in pieces that fit the cache."""
+    rising = rising.that_matter(tilts[:, :1], tilts[:, -1:])
+    falling = falling.that_matter(-tilts[:, -1:], -tilts[:, :1])
+    longest = max(len(rising.logs), len(falling.logs))
+    if longest * tilts.size > _ELEMENTS and tilts.shape[1] > 1:
+        left, right = np.array_split(tilts, 2, axis=1)
+        pairs = zip(_sums(rising, falling, left), _sums(rising, falling, right), strict=True)
+        low, mean, difference = (np.concatenate(pair, axis=1) for pair in pairs)
+        return low, mean, difference
+    return *_falling_sum(falling, tilts), _rising_difference(rising, tilts)
 
-    Summands are log-concave in the count, and more tilt favours higher counts.
-    """
-    low, high = logs + least * counts, logs + most * counts
-    first = (low >= low.max(axis=0) - _NEGLIGIBLE).argmax(axis=0).min()
-    last = (high >= high.max(axis=0) - _NEGLIGIBLE)[::-1].argmax(axis=0).min()
-    return slice(int(first), len(logs) - int(last))
 
-
-def _falling_sum(logs: Floats, counts: Floats, tilts: Floats) -> tuple[Floats, Floats]:
+def _falling_sum(terms: _Terms, tilts: Floats) -> tuple[Floats, Floats]:
     """The log of A(-t), and the mean count in that sum."""
-    terms = logs - tilts * counts
-    top = terms.max(axis=0)
-    terms = np.exp(terms - top)
-    total = terms.sum(axis=0)
-    return top + np.log(total), np.tensordot(counts[:, 0, 0], terms, axes=1) / total
+    exponents = terms.logs - tilts * terms.counts
+    top = exponents.max(axis=0)
+    shares = np.exp(exponents - top)
+    total = shares.sum(axis=0)
+    return top + np.log(total), np.tensordot(terms.counts[:, 0, 0], shares, axes=1) / total
 
 
-def _rising_difference(logs: Floats, counts: Floats, tilts: Floats) -> Floats:
+def _rising_difference(terms: _Terms, tilts: Floats) -> Floats:
     """The log of A(t) - A(-t), from summands that are all positive."""
-    shifts = tilts * counts
-    terms = logs + shifts
-    top = terms.max(axis=0)
-    total = (np.exp(terms - top) * -np.expm1(-2 * shifts)).sum(axis=0)
+    shifts = tilts * terms.counts
+    exponents = terms.logs + shifts
+    top = exponents.max(axis=0)
+    total = (np.exp(exponents - top) * -np.expm1(-2 * shifts)).sum(axis=0)
     with np.errstate(divide="ignore"):  # at t = 0 there is no difference
         return np.asarray(top + np.log(total))

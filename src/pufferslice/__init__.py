@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pufferslice import datasets, queries
     from pufferslice.calibration import Method
-    from pufferslice.certificate import Certificate, certify_release, sign, spent, verify
+    from pufferslice.certificate import (
+        Certificate,
+        certify_release,
+        certify_training,
+        compose,
+        sign,
+        spent,
+        verify,
+    )
     from pufferslice.errors import (
         AlreadyReleasedError,
         ArgumentError,
@@ -69,6 +77,8 @@ __all__ = [
     "StorageError",
     "TableError",
     "certify_release",
+    "certify_training",
+    "compose",
     "datasets",
     "queries",
     "release",
@@ -111,6 +121,8 @@ _HOMES: Final = {
     "StorageError": "errors",
     "TableError": "errors",
     "certify_release": "certificate",
+    "certify_training": "certificate",
+    "compose": "certificate",
     "release": "releasing",
     "release_again": "releasing",
     "sign": "certificate",

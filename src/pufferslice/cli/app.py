@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
-from pufferslice.cli import calibrate, demo, init, release, sign, spent, verify
+from pufferslice.cli import account, calibrate, demo, init, release, sign, spent, verify
 from pufferslice.errors import (
     ArgumentError,
     PuffersliceError,
@@ -34,6 +34,7 @@ app.command(name="calibrate")(calibrate.calibrate)
 app.command(name="spent")(spent.spent)
 app.command(name="release")(release.release)
 app.command(name="verify")(verify.verify)
+app.command(name="account")(account.account)
 app.command(name="sign")(sign.sign)
 app.command(name="keygen")(sign.keygen)
 

@@ -7,7 +7,7 @@ and in grey), line and marker tell the rule.
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal, cast, final
 
 import attrs
@@ -29,6 +29,7 @@ except ModuleNotFoundError as error:
 
 _COLOURS: Final = {"average": "#0072B2", "joint": "#D55E00", "reference": "#555555"}
 _STYLES: Final = {"average": "--", "joint": "-", "reference": ":"}
+_ACCOUNTANT_COLOURS: Final = ("#D55E00", "#0072B2", "#009E73", "#CC79A7")
 _PAIR: Final = "#009E73"
 _QUIET: Final = "#BBBBBB"
 _PALE: Final = "#E6E6E6"
@@ -155,6 +156,36 @@ def plane_figure(plane: PlaneCosts, *, order: float, noise_std: float) -> Figure
         fontsize=_TITLE,
     )
     figure.legend(loc="lower center", ncols=2, fontsize=_TICK)
+    return figure
+
+
+def accountants_figure(
+    epsilons: Sequence[float], curves: Mapping[str, Floats], *, order: float
+) -> Figure:
+    """Noise multiplier of each accountant against the budget of a run, both axes logarithmic."""
+    figure = _new_figure(9, 5.4)
+    axes = figure.subplots()
+    for (name, multipliers), colour, marker in zip(
+        curves.items(), _ACCOUNTANT_COLOURS, "os^D", strict=False
+    ):
+        label = name.replace("_", " ")
+        averaged = name == "mean_square"
+        axes.plot(
+            epsilons,
+            multipliers,
+            linestyle="--" if averaged else "-",
+            marker=marker,
+            markersize=4,
+            color=colour,
+            label=f"{label} (on average over batch draws only)" if averaged else label,
+        )
+    axes.set_title("Noise for a training run", fontsize=_TITLE, loc="left")
+    axes.set_xlabel(f"ε of the whole run, at order {order:g} (nats)", fontsize=_LABEL)
+    axes.set_ylabel("noise multiplier (noise std / clip norm)", fontsize=_LABEL)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    _make_quiet(axes)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=_TICK)
     return figure
 
 

@@ -81,7 +81,7 @@ def amplified_divergences(order: float, noise_multipliers: Floats, law: Discrepa
     multipliers = np.asarray(noise_multipliers, dtype=np.float64)
     for value in (multipliers.min(), multipliers.max()):  # NaN is both
         check_above(0, noise_multiplier=float(value))
-    mean = float(np.exp(law.log_probabilities) @ law.counts)
+    mean = float(np.exp(law.log_probabilities) @ law.counts.astype(np.float64))
     if len(law.counts) == 1:
         return np.zeros(multipliers.shape)
     if mean / float(multipliers.max()) < _SMALLEST_SHIFT:
@@ -243,7 +243,8 @@ def _block_bounds(values: _Values, where: Integers, widths: Floats) -> Floats:
     falling, slope = both - rising, values.slope[0]
     from_first = rising[last] + falling[first] + slope[first] * widths
     from_last = rising[first] + falling[last] - slope[last] * widths
-    return np.minimum(np.maximum(both[first], from_first), np.maximum(both[last], from_last))
+    bounds = np.maximum(both[first], from_first), np.maximum(both[last], from_last)
+    return np.asarray(np.minimum(*bounds))
 
 
 def _split(starts: Floats, ends: Floats) -> tuple[Floats, Floats]:
@@ -298,7 +299,10 @@ def _values(worlds: _Worlds, multipliers: Floats, points: Floats) -> _Values:
 
 
 def _sums(rising: _Terms, falling: _Terms, tilts: Floats) -> tuple[Floats, Floats, Floats]:
-    """ln A(-t), the mean count in that sum, and ln (A(t) - A(-t)); in pieces that fit the cache."""
+    """The log of A(-t), the mean count in it, and the log of A(t) - A(-t).
+
+    In pieces that fit the cache; each looks at the terms that matter to it.
+    """
     rising = rising.that_matter(tilts[:, :1], tilts[:, -1:])
     falling = falling.that_matter(-tilts[:, -1:], -tilts[:, :1])
     longest = max(len(rising.logs), len(falling.logs))

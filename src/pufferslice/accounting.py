@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All accountants side by side for one run, with (epsilon, delta) and what others would add."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final, final
+
+import attrs
+import numpy as np
+
+from pufferslice.arrays import Floats
+from pufferslice.baselines.dpsgd import DpSgd, dp_sgd_epsilon, dp_sgd_multiplier, group_size
+from pufferslice.baselines.pld import run_epsilon
+from pufferslice.checks import check_between, check_count
+from pufferslice.errors import ArgumentError, CalibrationError
+from pufferslice.guarantee import Guarantee
+from pufferslice.sgd import (
+    Accountant,
+    DifferingRecords,
+    Poisson,
+    SamplingDesign,
+    TrainingPlan,
+    calibrate_multiplier,
+    plan_with_noise,
+    run_cost,
+)
+from pufferslice.sgd.accountants import ACCOUNTANTS
+from pufferslice.views import ORDERS, improved_epsilon_joint
+
+_ANY_NORM: Final = 1.0
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Run:
+    """What is known of a run before its noise is."""
+
+    differing: DifferingRecords
+    sampling: SamplingDesign
+    n_steps: int
+    order: float = attrs.field(converter=float)
+
+    def __attrs_post_init__(self) -> None:
+        check_count(1, n_steps=self.n_steps)
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Account:
+    """One accountant's answer for a run."""
+
+    accountant: str
+    noise_multiplier: float
+    epsilon: float
+    certifies: str
+    draws_may_be_seen: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The answer as JSON values, without the accountant's name."""
+        return {k: v for k, v in attrs.asdict(self).items() if k != "accountant"}
+
+
+def accounts_for_epsilon(run: Run, epsilon: float) -> dict[str, Account | str]:
+    """For each accountant the smallest multiplier that meets `epsilon`, or why there is none."""
+
+    def multiplier(accountant: Accountant) -> float:
+        target = Guarantee(notion=accountant.notion, order=run.order, epsilon=epsilon)
+        return calibrate_multiplier(accountant, target, run.sampling, run.differing, run.n_steps)
+
+    return {one.name: _account(run, one, multiplier) for one in ACCOUNTANTS}
+
+
+def accounts_for_noise(run: Run, noise_multiplier: float) -> dict[str, Account | str]:
+    """For each accountant what `noise_multiplier` costs, or why it does not apply."""
+    return {one.name: _account(run, one, lambda _: noise_multiplier) for one in ACCOUNTANTS}
+
+
+def noise_curves(run: Run, epsilons: Sequence[float]) -> dict[str, Floats]:
+    """Noise multiplier of every applicable accountant at every budget."""
+    found = [accounts_for_epsilon(run, epsilon) for epsilon in epsilons]
+    curves = {}
+    for accountant in ACCOUNTANTS:
+        answers = [row[accountant.name] for row in found]
+        kept = [one.noise_multiplier for one in answers if isinstance(one, Account)]
+        if len(kept) == len(epsilons):
+            curves[accountant.name] = np.array(kept)
+    return curves
+
+
+def delta_rows(run: Run, account: Account, delta: float) -> dict[str, float | str]:
+    """Unsliced epsilon of an account at `delta`, by each way that applies, or why it does not."""
+    check_between(0, 1, delta=delta)
+    accountant = next(one for one in ACCOUNTANTS if one.name == account.accountant)
+    if accountant.notion != "unsliced":
+        return {"none": "an average over batch draws gives no (epsilon, delta)"}
+    plan = _plan(run, accountant, account.noise_multiplier)
+    rows: dict[str, float | str] = {"order_grid": _grid_epsilon(plan, delta)}
+    try:
+        by_losses = run_epsilon(plan, delta)
+        rows["loss_distribution"] = "not for this accountant" if by_losses is None else by_losses
+    except (ArgumentError, CalibrationError) as error:
+        rows["loss_distribution"] = str(error)
+    return rows
+
+
+def dp_sgd_rows(run: Run, epsilon: float, delta: float) -> dict[str, dict[str, Any]]:
+    """DP-SGD and group-DP-SGD with Poisson sampling: the multiplier for (epsilon, delta).
+
+    What they protect is one record, or any group of the paper's effective size; not the secret.
+    """
+    rate = (
+        run.sampling.rate
+        if isinstance(run.sampling, Poisson)
+        else run.sampling.divisor / run.sampling.n_records
+    )
+    sizes = {"dp_sgd": 1, "group_dp_sgd": group_size(run.sampling, run.differing.largest)}
+    rows: dict[str, dict[str, Any]] = {}
+    for name, size in sizes.items():
+        peer = DpSgd(rate=rate, n_steps=run.n_steps, group_size=size)
+        multiplier = dp_sgd_multiplier(peer, epsilon, delta, "rdp")
+        rows[name] = {
+            "group_size": size,
+            "noise_multiplier_rdp": multiplier,
+            "epsilon_pld_at_that_noise": dp_sgd_epsilon(peer, multiplier, delta, "pld"),
+            "protects": "one record" if size == 1 else f"any {size} records",
+        }
+    return rows
+
+
+def _account(run: Run, accountant: Accountant, multiplier: Any) -> Account | str:  # noqa: ANN401 - a function of the accountant
+    try:
+        accountant.check(run.sampling, run.differing)
+    except ArgumentError as error:
+        return str(error)
+    noise = multiplier(accountant)
+    cost = run_cost(accountant, run.order, run.sampling, run.differing, np.full(run.n_steps, noise))
+    return Account(
+        accountant=accountant.name,
+        noise_multiplier=noise,
+        epsilon=cost,
+        certifies=accountant.certifies,
+        draws_may_be_seen=accountant.draws_may_be_seen,
+    )
+
+
+def _grid_epsilon(plan: TrainingPlan, delta: float) -> float:
+    costs = (_cost_at(plan, order) for order in ORDERS)
+    return min(
+        improved_epsilon_joint(order, cost, delta)
+        for order, cost in zip(ORDERS, costs, strict=True)
+    )
+
+
+def _cost_at(plan: TrainingPlan, order: float) -> float:
+    """Cost at another order; infinite where it leaves the range of the numbers."""
+    schedule = (plan.sampling, plan.differing, plan.noise_multipliers)
+    try:
+        return run_cost(plan.accountant, order, *schedule)
+    except CalibrationError:
+        return math.inf
+
+
+def _plan(run: Run, accountant: Accountant, noise_multiplier: float) -> TrainingPlan:
+    return plan_with_noise(
+        differing=run.differing,
+        sampling=run.sampling,
+        clip_norm=_ANY_NORM,
+        noise_multipliers=np.full(run.n_steps, noise_multiplier),
+        accountant=accountant,
+        order=run.order,
+    )

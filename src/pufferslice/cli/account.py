@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pufferslice account`: noise multiplier for a budget, or cost of a multiplier, side by side."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pufferslice.cli.output import print_json
+from pufferslice.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from pufferslice.accounting import Account, Run
+
+_SAMPLINGS = ("poisson", "without-replacement", "with-replacement")
+_BUDGETS = tuple(0.5 * 1.3**k for k in range(21))
+
+
+def account(
+    records: Annotated[int, typer.Option(help="Records in the data set.")],
+    sampling: Annotated[str, typer.Option(help=", ".join(_SAMPLINGS) + ".")],
+    batch: Annotated[float, typer.Option(help="Batch size; the expected one for Poisson.")],
+    steps: Annotated[int, typer.Option(help="Noisy steps of the run.")],
+    order: Annotated[float, typer.Option(help="Rényi order, above 1.")],
+    differing: Annotated[int | None, typer.Option(help="Records that differ, exactly.")] = None,
+    at_most: Annotated[int | None, typer.Option(help="Records that differ, at most.")] = None,
+    mismatch: Annotated[
+        float | None, typer.Option(help="Chance that any one record differs, independently.")
+    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Find the noise for this budget.")] = None,
+    noise_multiplier: Annotated[
+        float | None, typer.Option(help="Find the cost of this noise.")
+    ] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="Also (epsilon, delta), and DP-SGD beside it.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw noise against epsilon (PNG).")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Account for a training run with all accountants side by side. Trains nothing."""
+    from pufferslice import accounting
+
+    run = _run(
+        (records, sampling, batch, steps, order), differing, at_most=at_most, mismatch=mismatch
+    )
+    if (epsilon is None) == (noise_multiplier is None):
+        msg = "say either --epsilon, to find the noise, or --noise-multiplier, to find the cost"
+        raise ArgumentError(msg)
+    if noise_multiplier is None:
+        found = accounting.accounts_for_epsilon(run, epsilon or 0.0)
+    else:
+        found = accounting.accounts_for_noise(run, noise_multiplier)
+    answer = _answer(run, found, delta, epsilon)
+    if plot is not None:
+        _draw(run, plot)
+        answer["plot"] = str(plot)
+    if json:
+        print_json(answer)
+    else:
+        typer.echo(_prose(answer))
+
+
+def _run(
+    sizes: tuple[int, str, float, int, float],
+    differing: int | None,
+    *,
+    at_most: int | None,
+    mismatch: float | None,
+) -> "Run":
+    from pufferslice import sgd
+    from pufferslice.accounting import Run
+
+    records, sampling, batch, steps, order = sizes
+    said = [value for value in (differing, at_most, mismatch) if value is not None]
+    if len(said) != 1:
+        msg = "say how many records differ: exactly one of --differing, --at-most, --mismatch"
+        raise ArgumentError(msg)
+    if differing is not None:
+        law = sgd.exactly(differing)
+    elif at_most is not None:
+        law = sgd.at_most(at_most)
+    else:
+        law = sgd.binomial(n_records=records, mismatch_probability=mismatch or 0.0)
+    return Run(
+        differing=law, sampling=_design(records, sampling, batch), n_steps=steps, order=order
+    )
+
+
+def _design(records: int, sampling: str, batch: float) -> Any:  # noqa: ANN401 - a sampling design
+    from pufferslice import sgd
+    from pufferslice.checks import check_count, check_one_of
+
+    check_one_of(_SAMPLINGS, sampling=sampling)
+    check_count(1, records=records)
+    if sampling == "poisson":
+        if not 0 < batch <= records:
+            msg = f"--batch must be above 0 and at most --records {records}, got {batch:g}"
+            raise ArgumentError(msg)
+        return sgd.Poisson(n_records=records, rate=batch / records)
+    if batch != int(batch):
+        msg = f"--batch must be a whole number for {sampling} sampling, got {batch!r}"
+        raise ArgumentError(msg)
+    kind = sgd.WithoutReplacement if sampling == "without-replacement" else sgd.WithReplacement
+    return kind(n_records=records, batch_size=int(batch))
+
+
+def _answer(
+    run: "Run", found: "dict[str, Account | str]", delta: float | None, epsilon: float | None
+) -> dict[str, Any]:
+    from pufferslice import accounting
+
+    applied = {k: one for k, one in found.items() if isinstance(one, accounting.Account)}
+    rows = {name: one.to_json() for name, one in applied.items()}
+    answer: dict[str, Any] = {
+        "order": run.order,
+        "n_steps": run.n_steps,
+        "sampling": run.sampling.description(),
+        "differing": run.differing.origin,
+        "accountants": rows,
+        "not_applicable": {k: why for k, why in found.items() if isinstance(why, str)},
+    }
+    if delta is not None:
+        answer["delta"] = delta
+        for name, one in applied.items():
+            rows[name]["epsilon_at_delta"] = accounting.delta_rows(run, one, delta)
+        if epsilon is not None:
+            answer["comparison"] = accounting.dp_sgd_rows(run, epsilon, delta)
+    return answer
+
+
+def _draw(run: "Run", path: Path) -> None:
+    from pufferslice.accounting import noise_curves
+    from pufferslice.report.figures import accountants_figure, png_of
+    from pufferslice.storage import write_whole
+
+    curves = noise_curves(run, _BUDGETS)
+    write_whole(path, png_of(accountants_figure(_BUDGETS, curves, order=run.order)))
+
+
+def _prose(answer: dict[str, Any]) -> str:
+    from pufferslice.report.tables import text_table
+
+    header = ["accountant", "noise multiplier", "epsilon"]
+    rows = [header] + [
+        [name, f"{row['noise_multiplier']:.6g}", f"{row['epsilon']:.6g}"]
+        for name, row in answer["accountants"].items()
+    ]
+    parts = [
+        f"{answer['n_steps']} steps at order {answer['order']:g}; {answer['differing']}.",
+        text_table(rows),
+        "\n".join(f"{name}: {row['certifies']}" for name, row in answer["accountants"].items()),
+    ]
+    parts += [f"{name} does not apply: {why}" for name, why in answer["not_applicable"].items()]
+    if "delta" in answer:
+        parts.append(_delta_prose(answer))
+    if "plot" in answer:
+        parts.append(f"Written: {answer['plot']}")
+    return "\n\n".join(parts)
+
+
+def _delta_prose(answer: dict[str, Any]) -> str:
+    lines = [f"Unsliced epsilon at delta {answer['delta']:g}:"]
+    for name, row in answer["accountants"].items():
+        ways = (
+            f"{way} {value:.6g}" if isinstance(value, float) else f"{way}: {value}"
+            for way, value in row["epsilon_at_delta"].items()
+        )
+        lines.append(f"  {name}: {'; '.join(ways)}")
+    for name, row in answer.get("comparison", {}).items():
+        lines.append(
+            f"  {name} (protects {row['protects']}): noise multiplier "
+            f"{row['noise_multiplier_rdp']:.6g} by Rényi orders"
+        )
+    return "\n".join(lines)

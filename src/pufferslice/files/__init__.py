@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that people write: scenario.toml and training.toml, and the values they stand for."""
+
+from pufferslice.files.scenario_toml import (
+    Request,
+    check_document,
+    query_of,
+    read_request,
+    request_of,
+)
+from pufferslice.files.training_toml import read_plan, write_plan
+
+__all__ = [
+    "Request",
+    "check_document",
+    "query_of",
+    "read_plan",
+    "read_request",
+    "request_of",
+    "write_plan",
+]

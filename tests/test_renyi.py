@@ -326,6 +326,19 @@ class TestNoisyDivergence:
         value = renyi.noisy_divergence(order, np.array([1.5]), np.array([-0.5]), 2.0)
         assert value.value == pytest.approx(order * 4 / (2 * 4), rel=1e-12)
 
+    @pytest.mark.parametrize(("first", "second"), [(0, -20), (0, 20), (20, 0), (-20, 0)])
+    def test_two_points_far_apart(self, first, second):
+        """The integrand sits at order * first - (order - 1) * second, beyond both points."""
+        pair = np.array([float(first)]), np.array([float(second)])
+        for order in (2.0, 4.0):
+            value = renyi.noisy_divergence(order, *pair, 1.0)
+            assert value.value == pytest.approx(order * 400 / 2, rel=1e-12)
+
+    def test_modes_that_do_not_touch(self):
+        """Two pairs of points, 100 apart: half of each cancels, order * 1 / 2 is left."""
+        value = renyi.noisy_divergence(3, np.array([0.0, 100.0]), np.array([1.0, 101.0]), 1.0)
+        assert value.value == pytest.approx(1.5, rel=1e-12)
+
     def test_shift_and_scale(self, rng):
         first, second = rng.normal(size=5), rng.normal(size=4)
         value = renyi.noisy_divergence(3, first, second, 1.0).value
@@ -378,6 +391,7 @@ class TestNoisySlicedDivergence:
             value = renyi.noisy_sliced_divergence(notion, 2.5, pair, profile, 1.5)
             expected = float(oracles.aggregated(notion, 2.5, costs, profile.weights))
             assert value.value == pytest.approx(expected, rel=1e-9)
+            assert 0 <= value.error < 1e-8
 
     @pytest.mark.parametrize("order", [1.5, 2.0, 3.0])
     def test_true_divergences_are_ordered_on_noisy_mixtures(self, order, rng):

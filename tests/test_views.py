@@ -244,6 +244,10 @@ class TestGaussianDelta:
             floor = 1 - math.exp(epsilon)
             assert value >= max(floor, float(exact_delta(ratio, epsilon))) - 1e-12
 
+    def test_one_bad_entry_is_enough(self):
+        with pytest.raises(ArgumentError, match="epsilon"):
+            views.gaussian_delta(np.array([1.0, 1.0]), np.array([1.0, -1.0]))
+
 
 class TestDirectDelta:
     def test_known_answer(self):

@@ -74,7 +74,7 @@ class Guarantee:
         return self.notion in SLICED_NOTIONS
 
     def __str__(self) -> str:
-        return f"({in_full(self.order)}, {in_full(self.epsilon)})-{_NAMES[self.notion]}"
+        return f"({in_full(self.order)}, {at_most(self.epsilon)})-{_NAMES[self.notion]}"
 
 
 def in_full(value: float) -> str:

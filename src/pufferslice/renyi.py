@@ -153,7 +153,7 @@ def transport_envelope(order: float, gaps: Floats, masses: Floats, noise_std: fl
     laws are mixtures of shifted Gaussians over the same t.
 
     >>> round(transport_envelope(2, np.array([10.0, 0.0]), np.array([0.25, 0.75]), 10.0), 12)
-    0.357374419
+    0.357374019509
     """
     descending = np.argsort(-gaps)
     row = np.array([0, len(gaps)])

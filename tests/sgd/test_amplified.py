@@ -112,9 +112,9 @@ class TestKnownAnswers:
         assert amplified_divergence(*case) >= answer
 
     def test_the_far_mode_is_all_of_it(self):
-        """Within 14 standard deviations of the means there is next to nothing to see."""
+        """Within 8 standard deviations of the means there is next to nothing to see."""
         case = (16, 4, 0.01, 20)
-        near = float(integrated(*case, reach=20 + 14 * 4))
+        near = float(integrated(*case, reach=20 + 8 * 4))
         assert near < 0.2 * amplified_divergence(*case)
 
     @given(
@@ -158,7 +158,7 @@ class TestAgainstQuadrature:
             (16, 570, 0.005, 20),
             (64, 0.6, 0.13, 3),
             (64, 7.7, 0.0013, 8),
-            (256, 0.3, 0.05, 1),
+            (256, 0.31, 0.05, 1),
             (256, 4.6, 0.056, 2),
             (256, 55, 2.4e-5, 10),
             (256, 10_000, 0.06, 2),
@@ -183,8 +183,9 @@ class TestAgainstQuadrature:
             ((16, 60.0, 0.01, 1000), 20.0),
             ((16, 500.0, 0.01, 1000), 200.0),
             ((4, 50.0, 0.5, 1000), 10.0),
-            ((256, 300.0, 0.01, 2000), 40.0),
-            ((2, 20.0, 0.5, 3000), 4.0),
+            ((16, 1000.0, 0.01, 3000), 300.0),
+            ((256, 100.0, 0.01, 200), 20.0),
+            ((2, 60.0, 0.5, 3000), 15.0),
             ((256, 2.0, 0.5, 12), 0.15),
             ((64, 0.3, 0.3, 5), 0.01),
         ],
@@ -273,8 +274,7 @@ class TestLaws:
         assert low <= high
 
     @given(orders, multipliers, rates, counts)
-    def test_between_the_shift_of_the_means_and_the_worst_case(self, order, z, rate, d):
-        """Order 1 of the means is too small a shift only by convexity; the cap is the largest."""
+    def test_never_more_than_the_worst_case(self, order, z, rate, d):
         cost = amplified_divergence(order, z, rate, d)
         assert 0 < cost <= 2 * order * d**2 / z**2 * (1 + 1e-11)
 

@@ -142,6 +142,10 @@ def test_an_opacus_loop_gets_the_plans_guarantee(plan, loader):
     assert len(set(sizes)) > 5, "Poisson batches vary"
     assert np.mean(sizes) == pytest.approx(plan.divisor, rel=0.2)
     assert not torch.equal(parameters(run), before)
+    certificate = accountant.certificate(data="digits, 1437 rows")
+    assert certificate.guarantee == plan.guarantee()
+    assert "drawn by Opacus in floating point" in certificate.statement["noise"][0]
+    assert verify(certificate).holds
 
 
 def test_the_claim_of_a_run_that_stops_early_is_the_plans(plan, loader):

@@ -17,6 +17,11 @@ from pufferslice.views import ORDERS, improved_epsilon_joint, paper_epsilon
 
 DEFAULT_DELTAS: Final = (1e-5,)
 
+IDEAL_NOISE: Final = (
+    "Gaussian, of the plan's size, on the sums of clipped gradients; how it is drawn is not stated "
+    "here, and the bound is about the ideal real-valued noise."
+)
+
 _LIMITS: Final = (
     "It holds for runs that follow their plans exactly, under the listed hypotheses.",
     (
@@ -46,6 +51,8 @@ class Trained:
     data: str
     """The public name of the data; runs compose only if it is the same."""
     runs: tuple[TrainingPlan, ...]
+    noises: tuple[str, ...]
+    """How the noise of the runs is drawn, in public sentences."""
     deltas: tuple[float, ...]
 
     def __attrs_post_init__(self) -> None:
@@ -67,6 +74,7 @@ class Trained:
         return cls(
             data=statement["data"],
             runs=tuple(TrainingPlan.from_json(run) for run in statement["runs"]),
+            noises=tuple(statement["noise"]),
             deltas=tuple(dict.fromkeys(statement["deltas"])),
         )
 
@@ -106,16 +114,27 @@ def _common(run: TrainingPlan) -> dict[str, object]:
 
 
 def certify_training(
-    plan: TrainingPlan, *, data: str, deltas: Sequence[float] = DEFAULT_DELTAS
+    plan: TrainingPlan,
+    *,
+    data: str,
+    noise: str = IDEAL_NOISE,
+    deltas: Sequence[float] = DEFAULT_DELTAS,
 ) -> Certificate:
     """State what a run that follows the plan promises.
 
     `data` is a public name for the data set: runs over data of another name never compose.
+    `noise` says how the noise is drawn; the bound is about ideal Gaussian noise.
     """
-    if not data:
-        msg = "data must be a public name for the data set, got an empty text"
-        raise ArgumentError(msg)
-    said = Trained(data=data, runs=(plan,), deltas=tuple(deltas))
+    for name, text in (("data", data), ("noise", noise)):
+        if not isinstance(text, str) or not text:
+            msg = f"{name} must be a public sentence that is not empty, got {text!r}"
+            raise ArgumentError(msg)
+    said = Trained(
+        data=data,
+        runs=(plan,),
+        noises=(noise,),
+        deltas=tuple(dict.fromkeys(float(delta) for delta in deltas)),
+    )
     return Certificate(statement=learning_statement(said), evidence=None)
 
 
@@ -143,6 +162,7 @@ def compose(certificates: Sequence[Certificate]) -> Certificate:
     said = Trained(
         data=names[0],
         runs=tuple(run for part in parts for run in part.runs),
+        noises=tuple(dict.fromkeys(noise for part in parts for noise in part.noises)),
         deltas=tuple(dict.fromkeys(delta for part in parts for delta in part.deltas)),
     )
     return Certificate(statement=learning_statement(said), evidence=None)
@@ -160,6 +180,7 @@ def learning_statement(said: Trained) -> dict[str, Any]:
         "guarantee": attrs.asdict(claim),
         "certifies": [accountant.certifies for accountant in accountants.values()],
         "draws_may_be_seen": [one.draws_may_be_seen for one in accountants.values()],
+        "noise": list(said.noises),
         "failure_probability": 0.0,
         "deltas": list(said.deltas),
         "views": _views(said, claim) if unsliced else [],

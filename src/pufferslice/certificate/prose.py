@@ -122,6 +122,7 @@ def _learning_prose(statement: Mapping[str, Any], digest: str) -> str:
         + "\n".join(map(_run, statement["runs"])),
         f"Claim: {claim}.\n" + "\n".join(statement["certifies"]),
         "Who may see the batch draws:\n" + "\n".join(statement["draws_may_be_seen"]),
+        "Noise:\n" + "\n".join(statement["noise"]),
         _views(statement["views"]),
         "Hypotheses:\n" + "\n".join(f"  - {one}" for one in statement["hypotheses"]),
         "Limits:\n" + "\n".join(f"  - {limit}" for limit in statement["limits"]),

@@ -64,6 +64,7 @@ _LEARNING: Final = {
     "guarantee": _GUARANTEE,
     "certifies": [str],
     "draws_may_be_seen": [str],
+    "noise": [str],
     "failure_probability": _NUMBER,
     "deltas": [_NUMBER],
     "views": _VIEWS,

@@ -28,6 +28,7 @@ UNCHECKED: Final = {
 UNCHECKED_LEARNING: Final = {
     "runs": "whether the runs followed their plans, on these data, under the listed hypotheses",
     "data": "whether all runs were over the named data",
+    "noise": "how the noise was drawn",
 }
 """The same for training runs."""
 

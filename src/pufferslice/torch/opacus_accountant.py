@@ -8,6 +8,7 @@ from typing import Any, Final, final
 from opacus.accountants import IAccountant
 from opacus.optimizers import DPOptimizer
 
+from pufferslice.certificate import Certificate, certify_training
 from pufferslice.checks import check_between
 from pufferslice.errors import ArgumentError
 from pufferslice.guarantee import Guarantee
@@ -17,6 +18,7 @@ from pufferslice.torch.opacus import (
     check_batch,
     check_opacus,
     check_step,
+    noise_caveat,
     opacus_noise_multiplier,
 )
 from pufferslice.views import ORDERS, improved_epsilon_joint
@@ -80,6 +82,12 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]  # Opacus ships no type
             msg = "no step of the run has been counted, so there is nothing to guarantee yet"
             raise ArgumentError(msg)
         return self.plan.guarantee()
+
+    def certificate(self, *, data: str) -> Certificate:
+        """The certificate of the watched run: the plan's cost, and how Opacus drew the noise."""
+        self.guarantee()
+        caveat = noise_caveat(self._watched().optimizer)
+        return certify_training(self.plan, data=data, noise=caveat)
 
     def get_epsilon(self, delta: float) -> float:
         """The steps so far as (epsilon, delta), by the best of a grid of orders.

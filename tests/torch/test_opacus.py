@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import pufferslice.torch
 from pufferslice import ArgumentError, Guarantee
+from pufferslice.certificate import verify
 from pufferslice.sgd import (
     Amplified,
     LayerClipping,

@@ -4,6 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+DEMO_STAMP := .venv/.demo
 
 # `make soak` draws a seed per round and prints it; SEED=… repeats one.
 ROUNDS ?= 3
@@ -20,7 +21,14 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: install
+# The demo needs far less than the tests: no torch, no linters.
+$(DEMO_STAMP): pyproject.toml constraints.txt
+	@echo "making .venv (a minute the first time)"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[report]'
+	@touch $@
+
+demo: $(DEMO_STAMP)
 	$(BIN)/pufferslice demo --out demo-output
 
 test: lint

@@ -11,7 +11,7 @@ import numpy as np
 from pufferslice.arrays import Floats
 from pufferslice.baselines.dpsgd import DpSgd, dp_sgd_epsilon, dp_sgd_multiplier, group_size
 from pufferslice.baselines.pld import run_epsilon
-from pufferslice.checks import check_between, check_count
+from pufferslice.checks import check_above, check_between
 from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.guarantee import Guarantee
 from pufferslice.sgd import (
@@ -25,6 +25,7 @@ from pufferslice.sgd import (
     run_cost,
 )
 from pufferslice.sgd.accountants import ACCOUNTANTS
+from pufferslice.sgd.plan import check_n_steps
 from pufferslice.views import ORDERS, improved_epsilon_joint
 
 _ANY_NORM: Final = 1.0
@@ -41,7 +42,9 @@ class Run:
     order: float = attrs.field(converter=float)
 
     def __attrs_post_init__(self) -> None:
-        check_count(1, n_steps=self.n_steps)
+        check_n_steps(self.n_steps)
+        check_above(1, order=self.order)
+        self.sampling.discrepancy_cap(self.differing.largest)
 
 
 @final

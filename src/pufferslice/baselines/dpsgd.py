@@ -7,7 +7,7 @@ from typing import Final, Literal, final
 import attrs
 
 from pufferslice.checks import check_above, check_between, check_count, check_one_of
-from pufferslice.errors import MissingExtraError
+from pufferslice.errors import ArgumentError, MissingExtraError
 from pufferslice.search import raise_until, smallest_safe
 from pufferslice.sgd import SamplingDesign
 
@@ -39,7 +39,9 @@ class DpSgd:
     group_size: int = 1
 
     def __attrs_post_init__(self) -> None:
-        check_above(0, rate=self.rate)
+        if not 0 < self.rate <= 1:
+            msg = f"rate must be above 0 and at most 1, got {self.rate!r}"
+            raise ArgumentError(msg)
         check_count(1, n_steps=self.n_steps, group_size=self.group_size)
 
 
@@ -51,7 +53,7 @@ def dp_sgd_epsilon(
     check_between(0, 1, delta=delta)
     check_one_of(("rdp", "pld"), accounting=accounting)
     event = dp_accounting.PoissonSampledDpEvent(
-        min(run.rate, 1.0), dp_accounting.GaussianDpEvent(noise_multiplier / run.group_size)
+        run.rate, dp_accounting.GaussianDpEvent(noise_multiplier / run.group_size)
     )
     accountant = (
         RdpAccountant()

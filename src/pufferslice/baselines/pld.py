@@ -77,12 +77,12 @@ def _composed(
     if counts.max() == 0:
         return lambda _epsilon: 0.0
     n_steps = int(repeats.sum())
-    spread = math.sqrt(n_steps) * 2 * float(np.sqrt(chances @ counts.astype(float) ** 2))
-    interval = max(_FINEST * min(1.0, spread / float(multipliers.min())), 1e-9)
+    negligible = _NEGLIGIBLE * delta / n_steps
+    # Only distributions on one grid compose, and the least noise has the widest one.
+    interval = _interval(2 * counts / float(multipliers.min()), chances, n_steps, negligible)
     whole: PrivacyLossDistribution | None = None
     for multiplier, times in zip(multipliers, repeats, strict=True):
-        shifts = 2 * counts / float(multiplier)
-        one = _step(shifts, chances, interval, _NEGLIGIBLE * delta / n_steps)
+        one = _step(2 * counts / float(multiplier), chances, interval, negligible)
         steps = one.self_compose(int(times))
         whole = steps if whole is None else whole.compose(steps)
     if whole is None:
@@ -92,19 +92,20 @@ def _composed(
     return lambda epsilon: float(found.get_delta_for_epsilon(epsilon))
 
 
+def _interval(shifts: Floats, chances: Floats, n_steps: int, negligible: float) -> float:
+    """How far apart the points of the privacy loss may lie: few points, and fine for the run."""
+    spread = math.sqrt(n_steps * float(chances @ shifts**2))
+    interval = max(_FINEST * min(1.0, spread), 1e-9)
+    reach = _smallest_epsilon(_delta_of(shifts, chances), negligible)
+    return interval * max(1, math.ceil(reach / interval / _MOST_POINTS))
+
+
 def _step(
     shifts: Floats, chances: Floats, interval: float, negligible: float
 ) -> PrivacyLossDistribution:
     """The privacy loss of one step, supported on multiples of `interval`, never optimistic."""
-
-    def delta_at(epsilon: float) -> float:
-        return float(chances @ gaussian_delta(shifts, epsilon))
-
-    reach = _smallest_epsilon(delta_at, negligible)
-    n_points = math.ceil(reach / interval) + 1
-    if n_points > _MOST_POINTS:
-        interval *= math.ceil(n_points / _MOST_POINTS)
-        n_points = math.ceil(reach / interval) + 1
+    delta_at = _delta_of(shifts, chances)
+    n_points = math.ceil(_smallest_epsilon(delta_at, negligible) / interval) + 1
     rounded = np.arange(-n_points, n_points + 1)
     epsilons = np.abs(rounded) * interval
     deltas = np.array([delta_at(epsilon) for epsilon in epsilons[n_points:]])
@@ -112,6 +113,10 @@ def _step(
     curve = np.concatenate([low[:0:-1], deltas])
     pmf = pld_pmf.create_pmf_pessimistic_connect_dots(interval, rounded, np.clip(curve, 0.0, 1.0))
     return PrivacyLossDistribution(pmf)
+
+
+def _delta_of(shifts: Floats, chances: Floats) -> Callable[[float], float]:
+    return lambda epsilon: float(chances @ gaussian_delta(shifts, epsilon))
 
 
 def _smallest_epsilon(delta_at: Callable[[float], float], delta: float) -> float:

@@ -97,7 +97,7 @@ def _design(records: int, sampling: str, batch: float) -> Any:  # noqa: ANN401 -
             msg = f"--batch must be above 0 and at most --records {records}, got {batch:g}"
             raise ArgumentError(msg)
         return sgd.Poisson(n_records=records, rate=batch / records)
-    if batch != int(batch):
+    if not batch.is_integer():
         msg = f"--batch must be a whole number for {sampling} sampling, got {batch!r}"
         raise ArgumentError(msg)
     kind = sgd.WithoutReplacement if sampling == "without-replacement" else sgd.WithReplacement

@@ -116,4 +116,12 @@ def clipping_of(description: Mapping[str, Any]) -> Clipping:
 
 def effective_multiplier(multipliers: Floats) -> float:
     r"""$(\sum_\ell z_\ell^{-2})^{-1/2}$: the single-layer multiplier of the same cost."""
-    return float(np.sum(np.asarray(multipliers) ** -2.0) ** -0.5)
+    values = np.asarray(multipliers, dtype=np.float64)
+    if values.ndim != 1 or not values.size:
+        msg = f"multipliers must be a row of one number per layer, got shape {values.shape}"
+        raise ArgumentError(msg)
+    least = float(values.min())
+    check_above(0, multiplier=least)
+    check_above(0, multiplier=float(values.max()))
+    # Over the least one, so that no square leaves the range of the numbers.
+    return float(least * np.sum((least / values) ** 2) ** -0.5)

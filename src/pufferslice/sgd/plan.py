@@ -18,7 +18,7 @@ from pufferslice.sgd.accountants import (
     cost_by_count,
     mixed_cost,
 )
-from pufferslice.sgd.clipping import Clipping, FlatClipping, clipping_of
+from pufferslice.sgd.clipping import Clipping, FlatClipping, LayerClipping, clipping_of
 from pufferslice.sgd.differing import DifferingRecords
 from pufferslice.sgd.sampling import SamplingDesign, sampling_from_description
 
@@ -27,6 +27,9 @@ VERSION: Final = 1
 
 DEFAULT_BLOCK: Final = 16
 """Examples per forward and backward pass; it changes rounding only, never the cost."""
+
+MOST_STEPS: Final = 10_000_000
+"""A plan lists the noise of every step."""
 
 HYPOTHESES: Final = (
     "Batches are drawn afresh and independently at each step, exactly as the plan says.",
@@ -142,7 +145,9 @@ class TrainingPlan:
                 order=document["order"],
                 block=document["block"],
             )
-        except (KeyError, TypeError) as error:
+        except ArgumentError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             msg = f"the plan is not whole: {type(error).__name__} at {error}"
             raise ArgumentError(msg) from error
 
@@ -166,7 +171,7 @@ def plan_training(
 
     Guarantee: `plan.guarantee().epsilon <= target.epsilon` was evaluated and holds.
     """
-    check_count(1, n_steps=n_steps)
+    check_n_steps(n_steps)
     if target.notion != accountant.notion:
         msg = (
             f"accountant {accountant.name!r} certifies {accountant.notion!r} claims, the target is "
@@ -204,12 +209,18 @@ def plan_with_noise(
     )
 
 
-def schedule_of(multipliers: object, n_steps: object) -> Floats:
-    """A schedule written as one number for all steps or as one number per step."""
-    values = np.atleast_1d(np.asarray(multipliers, dtype=np.float64))
-    if isinstance(n_steps, bool) or not isinstance(n_steps, int) or n_steps < 1:
-        msg = f"n_steps must be a whole number and at least 1, got {n_steps!r}"
+def check_n_steps(n_steps: int) -> None:
+    """A run has at least one step, and no more than a schedule in memory can list."""
+    check_count(1, n_steps=n_steps)
+    if n_steps > MOST_STEPS:
+        msg = f"n_steps must be at most {MOST_STEPS}, got {n_steps!r}"
         raise ArgumentError(msg)
+
+
+def schedule_of(multipliers: object, n_steps: int) -> Floats:
+    """A schedule written as one number for all steps or as one number per step."""
+    values = np.atleast_1d(locked(multipliers))
+    check_n_steps(n_steps)
     if len(values) not in {1, n_steps}:
         msg = (
             f"noise_multipliers must have one entry, or one for each of the {n_steps} steps; got "
@@ -220,9 +231,9 @@ def schedule_of(multipliers: object, n_steps: object) -> Floats:
 
 
 def _clipping(clip_norm: float | Clipping) -> Clipping:
-    if isinstance(clip_norm, int | float):
-        return FlatClipping(norm=clip_norm)
-    return clip_norm
+    if isinstance(clip_norm, FlatClipping | LayerClipping):
+        return clip_norm
+    return FlatClipping(norm=clip_norm)
 
 
 def _way_out(accountant: Accountant) -> str:

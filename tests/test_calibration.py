@@ -238,11 +238,19 @@ class TestCost:
         assert grid_margin(1, 1.0) == 2.0**-44
         assert grid_margin(9, 8.0) == 3 * 2.0**-41
 
+    @pytest.mark.soundness
     def test_the_grid_is_charged(self):
-        """Point masses 2^-40 noise apart: a gap of 16 grid steps costs as one of 16 + sqrt(d)."""
+        """Point masses 16 grid steps apart in R^4 cost as if they were 16 + sqrt(4) apart."""
         slices = axes_of([2.0**-40, 0.0, 0.0, 0.0])
-        costs = slice_costs(slices, 4.0, 1.0, "worst_gap")
-        assert costs[0] == pytest.approx([2 * 18**2 * 2.0**-88] + [2 * 2**2 * 2.0**-88] * 3)
+        squares = np.array([18**2, 2**2, 2**2, 2**2]) * 2.0**-88
+        for envelope in ("worst_gap", "transport"):
+            costs = slice_costs(slices, 4.0, 1.0, envelope)[0]
+            assert costs == pytest.approx(4 * squares / 2, rel=1e-9, abs=0)
+        average = closed_form_cost(slices, claimed("average"), 1.0)
+        assert average == pytest.approx(4 * squares.mean() / 2, rel=1e-9, abs=0)
+        laws = point_masses(np.zeros(4), [2.0**-40, 0.0, 0.0, 0.0])
+        full = Full(dim=4, seen=matching_tables(laws, [LawPair(0, 1)], np.eye(4)))
+        assert full_costs(full, 4.0, 1.0)[0] == pytest.approx(4 * squares[0] / 2, rel=1e-9, abs=0)
 
     def test_equal_laws_cost_nothing(self):
         law = EmpiricalLaw.uniform([[0.3, 0.1], [0.2, 7.0]])

@@ -104,11 +104,13 @@ def _step(
     shifts: Floats, chances: Floats, interval: float, negligible: float
 ) -> PrivacyLossDistribution:
     """The privacy loss of one step, supported on multiples of `interval`, never optimistic."""
-    delta_at = _delta_of(shifts, chances)
-    n_points = math.ceil(_smallest_epsilon(delta_at, negligible) / interval) + 1
+    reach = _smallest_epsilon(_delta_of(shifts, chances), negligible)
+    n_points = math.ceil(reach / interval) + 1
     rounded = np.arange(-n_points, n_points + 1)
     epsilons = np.abs(rounded) * interval
-    deltas = np.array([delta_at(epsilon) for epsilon in epsilons[n_points:]])
+    deltas = np.zeros(n_points + 1)
+    for shift, chance in zip(shifts, chances, strict=True):
+        deltas += chance * gaussian_delta(shift, epsilons[n_points:])
     low = 1 - np.exp(-epsilons[n_points:]) + np.exp(-epsilons[n_points:]) * deltas
     curve = np.concatenate([low[:0:-1], deltas])
     pmf = pld_pmf.create_pmf_pessimistic_connect_dots(interval, rounded, np.clip(curve, 0.0, 1.0))

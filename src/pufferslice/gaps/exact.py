@@ -3,11 +3,10 @@
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from pufferslice.arrays import Floats, Integers
 from pufferslice.checks import check_unit_rows
@@ -61,28 +60,27 @@ def gap_tables(
     Source: lem:empirical_Winfty_1d, and for unequal sizes the merged break points.
     """
     _check_dimensions(laws, directions)
-    digits = _digits(len(pairs) * len(directions), laws)
-    largest = max(float(np.sqrt((law.outputs**2).sum(axis=1).max())) for law in laws)
-    extras = _projection_error(directions, largest)
-    all_scales = [_scales(laws[pair.first], laws[pair.second]) for pair in pairs]
-    columns = [np.ascontiguousarray(law.outputs.T) for law in laws]
-    scratches = _PerThread(laws, digits)
+    instances = _Instances.of(laws, pairs)
+    extras = _projection_error(directions, instances.largest)
+    scratches = _PerThread(laws, _digits(len(pairs) * len(directions), laws))
 
-    def block(start: int) -> list[tuple[Floats, Integers]]:
+    def block(start: int) -> _Rows:
         rows = slice(start, start + DIRECTIONS_PER_BLOCK)
         scratch = scratches.mine()
         sides = [
-            _sorted_side(law, directions[rows], columns[i], scratch.values[i])
-            for i, law in enumerate(laws)
+            _sorted_side(law, directions[rows], columns, out)
+            for law, columns, out in zip(laws, instances.columns, scratch.values, strict=True)
         ]
-        return [
-            _slice_table((sides[first], sides[second]), scales, row, extra, scratch)
+        return _Rows.of(
+            _slice_table((sides[pair.first], sides[pair.second]), scales, row, extra, scratch)
+            if own is None
+            else own
             for row, extra in enumerate(extras[rows])
-            for (first, second), scales in zip(pairs, all_scales, strict=True)
-        ]
+            for pair, scales, own in instances.each()
+        )
 
     starts = range(0, len(directions), DIRECTIONS_PER_BLOCK)
-    return _assembled(in_threads(block, starts, progress), laws, pairs)
+    return instances.tables(in_threads(block, starts, progress))
 
 
 def matching_tables(
@@ -93,22 +91,27 @@ def matching_tables(
     Each of them is a coupling in all dimensions, so each bounds the unsliced cost.
     """
     _check_dimensions(laws, directions)
+    instances = _Instances.of(laws, pairs)
     scratches = _PerThread(laws, _digits(len(pairs) * len(directions), laws))
-    columns = [np.ascontiguousarray(law.outputs.T) for law in laws]
+    alike = len({law.total for law in laws}) == 1 and all(law.is_uniform for law in laws)
+    ones = np.ones(laws[0].n_samples, dtype=np.int64)
 
-    def matching(row: int) -> list[tuple[Floats, Integers]]:
+    def matching(row: int) -> _Rows:
         scratch = scratches.mine()
         orders = []
-        for values, transposed in zip(scratch.values, columns, strict=True):
-            project(directions[row : row + 1], transposed, values[:1])
+        for values, columns in zip(scratch.values, instances.columns, strict=True):
+            project(directions[row : row + 1], columns, values[:1])
             orders.append(np.argsort(values[0]))
-        if len({(law.is_uniform, law.total) for law in laws}) == 1 and laws[0].is_uniform:
-            matched = _rank_distances(laws, pairs, orders)
-            ones = np.ones(laws[0].n_samples, dtype=np.int64)
-            return [scratch.tabulated(distances, ones) for distances in matched]
-        return [scratch.tabulated(*_distances(laws, pair, orders, scratch)) for pair in pairs]
+        if alike:
+            found = ((d, ones) for d in _rank_distances(laws, pairs, orders))
+        else:
+            found = (_distances(laws, pair, orders, scratch) for pair in pairs)
+        return _Rows.of(
+            scratch.tabulated(*gaps) if own is None else own
+            for gaps, (_, _, own) in zip(found, instances.each(), strict=True)
+        )
 
-    return _assembled(in_threads(matching, range(len(directions))), laws, pairs)
+    return instances.tables(in_threads(matching, range(len(directions))))
 
 
 def _check_dimensions(laws: Sequence[EmpiricalLaw], directions: Floats) -> None:
@@ -117,6 +120,74 @@ def _check_dimensions(laws: Sequence[EmpiricalLaw], directions: Floats) -> None:
     if len(dims) != 1:
         msg = f"laws and directions must have one dimension, got {', '.join(map(str, dims))}"
         raise ArgumentError(msg)
+
+
+Row = tuple[Floats, Integers]
+"""Gaps, descending, and the mass of each."""
+
+
+class _Rows(NamedTuple):
+    """Rows of a table one after the other."""
+
+    lengths: list[int]
+    gaps: Floats
+    counts: Integers
+
+    @classmethod
+    def of(cls, rows: Iterable[Row]) -> "_Rows":
+        kept = list(rows)
+        return cls(
+            lengths=[len(gaps) for gaps, _ in kept],
+            gaps=np.concatenate([gaps for gaps, _ in kept]),
+            counts=np.concatenate([counts for _, counts in kept]),
+        )
+
+
+class _Instances(NamedTuple):
+    """What is the same along every direction: the laws by column, and facts about each pair."""
+
+    pairs: Sequence[LawPair]
+    columns: list[Floats]
+    scales: list[tuple[int, int]]
+    totals: list[int]
+    equal: list[bool]
+    largest: float
+    """At least the norm of every atom."""
+
+    @classmethod
+    def of(cls, laws: Sequence[EmpiricalLaw], pairs: Sequence[LawPair]) -> "_Instances":
+        columns = in_threads(lambda law: np.ascontiguousarray(law.outputs.T), laws)
+        corners = in_threads(lambda x: np.stack([x.min(axis=1), x.max(axis=1)]), columns)
+        return cls(
+            pairs=pairs,
+            columns=columns,
+            scales=[_scales(laws[a], laws[b]) for a, b in pairs],
+            totals=[math.lcm(laws[a].total, laws[b].total) for a, b in pairs],
+            # Most laws that differ are told apart by the corners of their boxes.
+            equal=[
+                np.array_equal(corners[a], corners[b]) and equal_laws(laws[a], laws[b])
+                for a, b in pairs
+            ],
+            largest=max(float(np.linalg.norm(np.abs(c).max(axis=0))) for c in corners),
+        )
+
+    def each(self) -> Iterable[tuple[LawPair, tuple[int, int], Row | None]]:
+        """Each pair with its scales and, if both laws are one, its row: no gap at all."""
+        for pair, scales, total, same in zip(
+            self.pairs, self.scales, self.totals, self.equal, strict=True
+        ):
+            own = (np.zeros(1), np.array([total], dtype=np.int64)) if same else None
+            yield pair, scales, own
+
+    def tables(self, parts: list[_Rows]) -> GapTables:
+        lengths = [length for part in parts for length in part.lengths]
+        return GapTables(
+            starts=np.concatenate([[0], np.cumsum(lengths)]),
+            gaps=np.concatenate([part.gaps for part in parts]),
+            counts=np.concatenate([part.counts for part in parts]),
+            totals=np.array(self.totals, dtype=np.int64),
+            equal=np.array(self.equal),
+        )
 
 
 class _Side(NamedTuple):
@@ -244,37 +315,3 @@ def _projection_error(directions: Floats, largest: float) -> Floats:
     n_terms = np.count_nonzero(directions, axis=1)
     on_axis = (n_terms == 1) & (np.abs(directions).max(axis=1) == 1.0)
     return np.asarray(np.where(on_axis, 0.0, 2 * (n_terms + 1) * _UNIT_ROUNDOFF * largest))
-
-
-def _assembled(
-    blocks: list[list[tuple[Floats, Integers]]],
-    laws: Sequence[EmpiricalLaw],
-    pairs: Sequence[LawPair],
-) -> GapTables:
-    rows = [row for block in blocks for row in block]
-    totals = [math.lcm(laws[p.first].total, laws[p.second].total) for p in pairs]
-    equal = _equal_pairs(laws, pairs)
-    for instance in np.flatnonzero(equal):
-        # One law has no gaps, whatever the charge for rounding would say.
-        same = (np.zeros(1), np.array([totals[instance]], dtype=np.int64))
-        rows[instance :: len(pairs)] = [same] * len(rows[instance :: len(pairs)])
-    lengths = np.array([len(gaps) for gaps, _ in rows])
-    return GapTables(
-        starts=np.concatenate([[0], np.cumsum(lengths)]),
-        gaps=np.concatenate([gaps for gaps, _ in rows]),
-        counts=np.concatenate([counts for _, counts in rows]),
-        totals=np.array(totals, dtype=np.int64),
-        equal=equal,
-    )
-
-
-def _equal_pairs(laws: Sequence[EmpiricalLaw], pairs: Sequence[LawPair]) -> npt.NDArray[np.bool_]:
-    """Which pairs are of one law; most are told apart by the corners of their boxes."""
-    corners = [(law.outputs.min(axis=0), law.outputs.max(axis=0)) for law in laws]
-    return np.array(
-        [
-            all(map(np.array_equal, corners[pair.first], corners[pair.second]))
-            and equal_laws(laws[pair.first], laws[pair.second])
-            for pair in pairs
-        ]
-    )

@@ -56,15 +56,16 @@ def _powers_of_two(n_counts: int) -> Integers:
 
 def _halving(known: Integers, costs: Floats, order: float, log_probabilities: Floats) -> Integers:
     """Middles of the gaps between known costs across which rounding up still adds too much."""
-    positions = np.arange(len(costs))
-    block = np.searchsorted(known, positions)
+    if np.isinf(costs[-1]):  # and the moment with it, whatever is between
+        return np.empty(0, dtype=np.int64)
+    block = np.searchsorted(known, np.arange(len(costs)))
     above, below = costs[known[block]], costs[known[np.maximum(block - 1, 0)]]
     exponents = (order - 1) * above
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore"):
         logs = log_probabilities + exponents
         total = np.logaddexp.reduce(logs + np.log(-np.expm1(-exponents)))
         added = logs + np.log(-np.expm1(-(order - 1) * (above - below)))
     added[known] = -np.inf
-    each = np.logaddexp.reduceat(added, known[:-1]) if len(known) > 1 else np.empty(0)
-    too_much = each > total + np.log(_TOLERANCE / len(known))
-    return np.asarray((known[:-1] + known[1:])[too_much] // 2)
+    each = np.logaddexp.reduceat(added, known)
+    too_much = np.flatnonzero(each > total + np.log(_TOLERANCE / len(known)))
+    return np.asarray((known[too_much] + known[too_much + 1]) // 2)

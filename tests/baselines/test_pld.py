@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""(epsilon, delta) by privacy loss distributions: against exact curves, never below them."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from dp_accounting.pld import privacy_loss_distribution
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from pufferslice.baselines import run_epsilon
+from pufferslice.errors import ArgumentError, CalibrationError
+from pufferslice.sgd import (
+    Amplified,
+    LogMoment,
+    MeanSquare,
+    Poisson,
+    WithoutReplacement,
+    WithReplacement,
+    WorstCase,
+    binomial,
+    exactly,
+    from_pmf,
+    plan_with_noise,
+    run_cost,
+)
+from pufferslice.views import ORDERS, improved_epsilon_joint
+
+ROOM = 1e-7
+"""Rounding inside the convolutions; discretisation itself only raises."""
+
+DESIGNS = [
+    Poisson(n_records=50, rate=0.2),
+    WithoutReplacement(n_records=50, batch_size=10),
+    WithReplacement(n_records=50, batch_size=10),
+]
+DESIGN = DESIGNS[1]
+
+
+def plan_of(accountant, multipliers, differing, sampling=DESIGN):
+    return plan_with_noise(
+        differing=differing,
+        sampling=sampling,
+        clip_norm=1.0,
+        noise_multipliers=np.atleast_1d(np.asarray(multipliers, dtype=float)),
+        accountant=accountant,
+        order=4,
+    )
+
+
+def normal_delta(ratio, epsilon):
+    if ratio == 0:
+        return 0.0
+    upper = norm.cdf(ratio / 2 - epsilon / ratio)
+    return upper - math.exp(epsilon + norm.logcdf(-ratio / 2 - epsilon / ratio))
+
+
+def exact_epsilon(mixture, delta):
+    """Epsilon of a published mixture of normal pairs, given as (chance, shift over std)."""
+
+    def excess(epsilon):
+        return sum(chance * normal_delta(ratio, epsilon) for chance, ratio in mixture) - delta
+
+    return 0.0 if excess(0.0) <= 0 else brentq(excess, 0.0, 500.0, xtol=1e-12)
+
+
+def whole_runs(sampling, n_differing, multipliers):
+    """Every sequence of discrepancies: the shifts of independent normals add as squares."""
+    law = sampling.discrepancy_law(n_differing)
+    steps = list(zip(law.counts.tolist(), np.exp(law.log_probabilities).tolist(), strict=True))
+    for drawn in itertools.product(steps, repeat=len(multipliers)):
+        squares = [(2 * k / z) ** 2 for (k, _), z in zip(drawn, multipliers, strict=True)]
+        yield math.prod(chance for _, chance in drawn), math.sqrt(sum(squares))
+
+
+def check_close_above(found, exact, rel=1e-3):
+    assert exact - ROOM <= found <= exact * (1 + rel) + ROOM
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-8])
+@pytest.mark.parametrize(("multiplier", "n_steps"), [(3.0, 1), (40.0, 100), (900.0, 3_920)])
+def test_worst_case_is_one_normal_pair(multiplier, n_steps, delta):
+    plan = plan_of(WorstCase(), np.full(n_steps, multiplier), exactly(4))
+    exact = exact_epsilon([(1.0, 2 * 4 * math.sqrt(n_steps) / multiplier)], delta)
+    check_close_above(run_epsilon(plan, delta), exact)
+
+
+def test_worst_case_against_a_gaussian_mechanism_of_dp_accounting():
+    cap, multiplier, n_steps = 4, 40.0, 100
+    peer = privacy_loss_distribution.from_gaussian_mechanism(
+        multiplier / (2 * cap), value_discretization_interval=1e-4
+    ).self_compose(n_steps)
+    found = run_epsilon(plan_of(WorstCase(), np.full(n_steps, multiplier), exactly(cap)), 1e-5)
+    assert found == pytest.approx(peer.get_epsilon_for_delta(1e-5), rel=1e-4)
+
+
+def test_the_cap_is_that_of_the_design():
+    few = WithoutReplacement(n_records=50, batch_size=2)
+    found = run_epsilon(plan_of(WorstCase(), [3.0], exactly(10), few), 1e-5)
+    check_close_above(found, exact_epsilon([(1.0, 4 / 3)], 1e-5))
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("sampling", DESIGNS, ids=lambda one: one.name)
+@pytest.mark.parametrize("multipliers", [[3.0], [2.0, 2.0], [2.0, 6.0], [5.0, 4.0, 3.0]], ids=str)
+def test_log_moment_against_every_sequence_of_draws(sampling, multipliers):
+    plan = plan_of(LogMoment(), multipliers, exactly(3), sampling)
+    for delta in (1e-2, 1e-5):
+        exact = exact_epsilon(list(whole_runs(sampling, 3, multipliers)), delta)
+        check_close_above(run_epsilon(plan, delta), exact)
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("accountant", [WorstCase(), LogMoment()], ids=lambda one: one.name)
+def test_never_above_the_grid_of_orders(accountant):
+    for multiplier, n_steps in [(20.0, 30), (60.0, 300)]:
+        plan = plan_of(accountant, np.full(n_steps, multiplier), exactly(4))
+        costs = [
+            run_cost(accountant, order, plan.sampling, plan.differing, plan.noise_multipliers)
+            for order in ORDERS
+        ]
+        pairs = zip(ORDERS, costs, strict=True)
+        grid = min(improved_epsilon_joint(order, cost, 1e-5) for order, cost in pairs)
+        found = run_epsilon(plan, 1e-5)
+        assert 0 < found <= grid
+        assert found > 0.5 * grid
+
+
+@pytest.mark.soundness
+def test_random_differing_records_are_mixed_outside_the_steps():
+    """Inside, each step would draw its own D; the run would look cheaper."""
+    differing, multipliers, delta = from_pmf({0: 0.9, 4: 0.1}), [2.0, 2.0], 1e-4
+    fixed = list(whole_runs(DESIGN, 4, multipliers))
+    outside = [(0.1 * chance, ratio) for chance, ratio in fixed]
+    exact = exact_epsilon(outside, delta)
+    check_close_above(run_epsilon(plan_of(LogMoment(), multipliers, differing), delta), exact)
+    worst = exact_epsilon([(0.1, 2 * 4 * math.sqrt(2) / 2.0)], delta)
+    check_close_above(run_epsilon(plan_of(WorstCase(), multipliers, differing), delta), worst)
+    inside = [
+        (p1 * p2, math.hypot(r1, r2))
+        for (p1, r1), (p2, r2) in itertools.product(
+            [(0.9, 0.0), *((0.1 * p, r) for p, r in whole_runs(DESIGN, 4, [2.0]))], repeat=2
+        )
+    ]
+    assert abs(exact - exact_epsilon(inside, delta)) > 0.01
+
+
+def test_schedules_of_very_different_noise_share_one_grid():
+    multipliers = [1.0, 100.0, 1.0]
+    found = run_epsilon(plan_of(WorstCase(), multipliers, exactly(5)), 1e-5)
+    ratio = math.sqrt(sum((2 * 5 / z) ** 2 for z in multipliers))
+    check_close_above(found, exact_epsilon([(1.0, ratio)], 1e-5))
+
+
+def test_no_record_differs():
+    assert run_epsilon(plan_of(WorstCase(), [1.0], exactly(0)), 1e-5) == 0
+    assert run_epsilon(plan_of(LogMoment(), [1.0], exactly(0)), 1e-5) == 0
+
+
+def test_a_delta_above_all_of_the_loss_costs_nothing():
+    differing = from_pmf({0: 0.9999, 4: 0.0001})
+    assert run_epsilon(plan_of(WorstCase(), [2.0], differing), 1e-3) == 0
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("accountant", [MeanSquare(), Amplified()], ids=lambda one: one.name)
+def test_other_accountants_have_none(accountant):
+    assert run_epsilon(plan_of(accountant, [5.0], exactly(2), DESIGNS[0]), 1e-5) is None
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, math.nan])
+def test_delta_outside(delta):
+    with pytest.raises(ArgumentError, match="delta must lie strictly between 0 and 1"):
+        run_epsilon(plan_of(WorstCase(), [1.0], exactly(1)), delta)
+
+
+def test_too_many_counts_name_the_way_out():
+    differing = binomial(n_records=100, mismatch_probability=0.05)
+    sampling = WithoutReplacement(n_records=100, batch_size=10)
+    with pytest.raises(ArgumentError, match=r"101 possible numbers .* Use the grid of orders"):
+        run_epsilon(plan_of(LogMoment(), [40.0], differing, sampling), 1e-5)
+    folded = differing.folded(above=30)
+    found = run_epsilon(plan_of(LogMoment(), np.full(50, 40.0), folded, sampling), 1e-5)
+    assert 0 < found < 5
+
+
+def test_a_loss_beyond_all_range_is_an_error():
+    with pytest.raises(CalibrationError, match="no epsilon up to 10000 gives delta"):
+        run_epsilon(plan_of(WorstCase(), [0.01], exactly(4)), 1e-5)

@@ -48,7 +48,9 @@ def test_effective_multiplier_far_from_one(scale):
     assert found == pytest.approx(2.4 * scale, rel=1e-14)
 
 
-@pytest.mark.parametrize("bad", [[0.0, 1.0], [-1.0, 1.0], [math.nan, 1.0], [math.inf, 1.0], [], 2.0])
+@pytest.mark.parametrize(
+    "bad", [[0.0, 1.0], [-1.0, 1.0], [math.nan, 1.0], [math.inf, 1.0], [], 2.0]
+)
 def test_effective_multiplier_refuses(bad):
     with pytest.raises(ArgumentError, match="multiplier"):
         effective_multiplier(np.array(bad))

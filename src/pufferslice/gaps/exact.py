@@ -24,8 +24,8 @@ from pufferslice.gaps.tables import GapTables
 from pufferslice.laws import EmpiricalLaw, equal_laws
 from pufferslice.parallel import Progress, in_threads, silent
 
-DIRECTIONS_PER_BLOCK: Final = 8
-"""Rows sorted together; blocks of 8 to 16 were the fastest, and they bound the memory."""
+DIRECTIONS_PER_BLOCK: Final = 4
+"""Directions worked on together: few enough that their sorted rows stay in the cache."""
 
 FINEST_DIGITS: Final = 8
 """Binary digits kept when a gap is rounded up: a relative width of at most 1/256."""

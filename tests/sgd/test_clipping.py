@@ -134,7 +134,7 @@ def test_per_layer_costs_add(allocation):
 
 
 def test_two_layers_amplified_by_plane_quadrature():
-    """Both layers at once, each with its own noise, against the line at the effective multiplier."""
+    """Both layers at once, each with its own noise, against the effective multiplier."""
     order, rate, multipliers = 3.0, 0.2, np.array([2.0, 3.0])
     weights = np.array([1 - rate, rate])
     shifts = np.array([0.0, 1.0])[:, None] / multipliers

@@ -193,7 +193,8 @@ class TestFloatsOf:
     )
     @pytest.mark.parametrize("call", [floats_of, labels_of])
     def test_missing_values_are_counted(self, table, call):
-        with pytest.raises(TableError, match=r'2 missing values in 3 rows.*with_missing..drop-rows"'):
+        said = r'2 missing values in 3 rows.*with_missing..drop-rows"'
+        with pytest.raises(TableError, match=said):
             call(frame_of(table), "a")
 
     @pytest.mark.parametrize(

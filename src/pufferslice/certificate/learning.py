@@ -182,7 +182,7 @@ def learning_statement(said: Trained) -> dict[str, Any]:
         "draws_may_be_seen": [one.draws_may_be_seen for one in accountants.values()],
         "noise": list(said.noises),
         "failure_probability": 0.0,
-        "deltas": list(said.deltas),
+        "deltas": list(said.deltas) if unsliced else [],
         "views": _views(said, claim) if unsliced else [],
         "hypotheses": list(HYPOTHESES),
         "limits": [*_LIMITS, *(() if unsliced else (_NOT_THE_RUN,))],

@@ -2,6 +2,7 @@
 """Files that people write: scenario.toml and training.toml, and the values they stand for."""
 
 from pufferslice.files.scenario_toml import (
+    SECTIONS,
     Request,
     check_document,
     query_of,
@@ -11,6 +12,7 @@ from pufferslice.files.scenario_toml import (
 from pufferslice.files.training_toml import read_plan, write_plan
 
 __all__ = [
+    "SECTIONS",
     "Request",
     "check_document",
     "query_of",

@@ -1,0 +1,402 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Certificates of training runs, and what composes."""
+
+import copy
+import json
+import math
+from importlib.resources import files
+
+import attrs
+import jsonschema
+import numpy as np
+import pytest
+
+from pufferslice.certificate import Certificate, certify_release, verify
+from pufferslice.certificate.learning import certify_training, compose
+from pufferslice.certificate.verifying import UNCHECKED_LEARNING
+from pufferslice.errors import ArgumentError, CertificateError
+from pufferslice.guarantee import Guarantee
+from pufferslice.laws import EmpiricalLaw
+from pufferslice.queries import summary
+from pufferslice.scenario import Scenario
+from pufferslice.sgd import (
+    Amplified,
+    LayerClipping,
+    LogMoment,
+    MeanSquare,
+    Poisson,
+    WithoutReplacement,
+    WithReplacement,
+    WorstCase,
+    at_most,
+    binomial,
+    exactly,
+    from_pmf,
+    plan_training,
+    plan_with_noise,
+    run_cost,
+)
+from pufferslice.slicing import FiniteProfile
+from pufferslice.views import ORDERS, improved_epsilon_joint, paper_epsilon
+
+RANDOM = binomial(n_records=100, mismatch_probability=0.05)
+TEN = WithoutReplacement(n_records=100, batch_size=10)
+POISSON = Poisson(n_records=100, rate=0.1)
+LAYERS = LayerClipping(names=("a", "b"), norms=(1.0, 0.5), sizes=(3, 9), allocation="equal")
+
+
+def planned(**changes):
+    fields = {
+        "differing": RANDOM,
+        "sampling": TEN,
+        "clip_norm": 1.0,
+        "noise_multipliers": np.full(50, 40.0),
+        "accountant": LogMoment(),
+        "order": 4,
+    }
+    return plan_with_noise(**{**fields, **changes})
+
+
+def certified(data="people 2024", deltas=(1e-5,), **changes):
+    return certify_training(planned(**changes), data=data, deltas=deltas)
+
+
+KINDS = {
+    "random": certified,
+    "worst_case": lambda: certified(accountant=WorstCase(), differing=at_most(4)),
+    "mean_square": lambda: certified(accountant=MeanSquare(), differing=exactly(5)),
+    "amplified": lambda: certified(accountant=Amplified(), differing=exactly(5), sampling=POISSON),
+    "layers": lambda: certified(clip_norm=LAYERS, deltas=(1e-5, 1e-7)),
+    "schedule": lambda: certified(noise_multipliers=[30.0, 40.0], differing=from_pmf([0.5, 0.5])),
+    "no_delta": lambda: certified(deltas=()),
+    "composed": lambda: compose([certified(), certified(noise_multipliers=[20.0], deltas=[1e-6])]),
+    "two_accountants": lambda: compose(
+        [certified(sampling=POISSON), certified(sampling=POISSON, accountant=Amplified())]
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def validator():
+    text = files("pufferslice.certificate").joinpath("certificate.schema.json").read_text("utf-8")
+    return jsonschema.Draft202012Validator(json.loads(text))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_certificates_fit_the_schema_and_verify(kind, validator, tmp_path):
+    certificate = KINDS[kind]()
+    validator.validate(certificate.to_json())
+    verification = verify(certificate)
+    assert verification.problems == ()
+    assert verification.has_evidence
+    assert [line.split(":")[0] for line in verification.unchecked] == list(UNCHECKED_LEARNING)
+    certificate.save(tmp_path / "run.json")
+    back = Certificate.load(tmp_path / "run.json")
+    assert back.digest == certificate.digest
+    assert verify(back).holds
+    assert not (tmp_path / "run.evidence.npz").exists()
+    assert str(back).startswith(str(certificate)[:40])
+
+
+def test_what_a_certificate_says():
+    certificate = KINDS["amplified"]()
+    statement = certificate.statement
+    plan = planned(accountant=Amplified(), differing=exactly(5), sampling=POISSON)
+    assert certificate.road == "learning"
+    assert certificate.guarantee == plan.guarantee()
+    assert statement["runs"] == [plan.to_json()]
+    assert statement["certifies"] == [Amplified.certifies]
+    assert statement["draws_may_be_seen"] == [Amplified.draws_may_be_seen]
+    assert statement["failure_probability"] == 0.0
+    assert any("batch normalisation" in line for line in statement["hypotheses"])
+    assert any("printed epsilons do not add up" in line for line in statement["limits"])
+
+
+@pytest.mark.soundness
+def test_views_are_the_conversions_at_the_order_and_the_best_of_the_grid():
+    plan = planned()
+    views = {view["rule"]: view for view in certified().statement["views"]}
+    epsilon = plan.guarantee().epsilon
+    schedule = (plan.sampling, plan.differing, plan.noise_multipliers)
+    grid = min(
+        improved_epsilon_joint(order, run_cost(LogMoment(), order, *schedule), 1e-5)
+        for order in ORDERS
+    )
+    assert views["paper"]["epsilon"] == pytest.approx(paper_epsilon(4, epsilon, 1e-5), rel=1e-12)
+    improved = improved_epsilon_joint(4, epsilon, 1e-5)
+    assert views["improved"]["epsilon"] == pytest.approx(improved, rel=1e-12)
+    assert views["order_grid"]["epsilon"] == pytest.approx(grid, rel=1e-12)
+    assert {(view["scope"], view["delta"]) for view in views.values()} == {("unsliced", 1e-5)}
+
+
+@pytest.mark.soundness
+def test_mean_square_never_becomes_epsilon_delta():
+    certificate = certified(accountant=MeanSquare(), differing=exactly(5), deltas=(1e-5, 1e-6))
+    both = compose([certificate, certificate])
+    for one in (certificate, both):
+        assert one.statement["views"] == []
+        assert one.statement["deltas"] == []
+        assert one.guarantee.notion == "average_over_batches"
+        assert any("implies no SRPP" in line for line in one.statement["limits"])
+    statement = copy.deepcopy(dict(certificate.statement))
+    statement["views"] = certified(differing=exactly(5)).statement["views"]
+    assert not verify(Certificate(statement=statement, evidence=None)).holds
+    assert certificate.guarantee.epsilon == pytest.approx(0.170454545454545, rel=1e-12)
+    assert both.guarantee.epsilon == pytest.approx(2 * 0.170454545454545, rel=1e-12)
+
+
+def inner(value, path=()):
+    yield path, value
+    if isinstance(value, dict | list):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from inner(part, (*path, key))
+
+
+def others(value):
+    if isinstance(value, dict):
+        return [{**value, "more": 1}, *({k: v for k, v in value.items() if k != g} for g in value)]
+    if isinstance(value, list):
+        return [
+            [*value, *(value[-1:] or ["x"])],
+            *(value[:k] + value[k + 1 :] for k in range(len(value))),
+        ]
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, str):
+        return [value + "x", ""]
+    if isinstance(value, int):
+        return [value + 1, value - 1]
+    return [value * 1.001, value * 0.999, -value, None]
+
+
+def changes(statement):
+    """Every field changed in turn: values, items and keys dropped and added."""
+    for path, value in inner(dict(statement)):
+        for other in others(value) if path else []:
+            changed = copy.deepcopy(dict(statement))
+            holder = changed
+            for key in path[:-1]:
+                holder = holder[key]
+            holder[path[-1]] = other
+            if changed != statement:
+                yield path, changed
+
+
+def is_costless(path):
+    """What a plan says that its cost does not depend on."""
+    last = [part for part in path if isinstance(part, str)]
+    return path[0] == "runs" and (
+        last[-1] in ("origin", "block") or (len(last) > 1 and last[1] == "clipping")
+    )
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("kind", ["schedule", "mean_square", "composed", "layers", "no_delta"])
+def test_every_changed_field_is_noticed(kind):
+    certificate = KINDS[kind]()
+    tried, missed = set(), set()
+    for path, statement in changes(certificate.statement):
+        tried.add(path)
+        if verify(Certificate(statement=statement, evidence=None)).holds:
+            missed.add(path)
+    assert {path[0] for path in missed} <= set(UNCHECKED_LEARNING)
+    unexplained = {path for path in missed if path[0] == "runs" and not is_costless(path)}
+    assert unexplained == set()
+    assert {path[0] for path in tried} == set(certificate.statement)
+    assert ("runs", 0, "noise_multipliers", 0) in tried
+    assert ("guarantee", "epsilon") in tried - missed
+
+
+def test_a_smaller_epsilon_is_refuted_in_words():
+    statement = copy.deepcopy(dict(certified().statement))
+    statement["guarantee"]["epsilon"] *= 0.9
+    verification = verify(Certificate(statement=statement, evidence=None))
+    assert str(verification).startswith("REFUTED")
+    assert "guarantee.epsilon is" in str(verification)
+    assert "the plan gives" in str(verification)
+
+
+@pytest.mark.soundness
+def test_runs_add_as_functions_of_the_differing_records():
+    one = certified()
+    both = compose([one, one])
+    assert one.guarantee.epsilon == pytest.approx(0.204848053582437, rel=1e-12)
+    assert both.guarantee.epsilon == pytest.approx(0.463058, abs=5e-7)
+    assert both.guarantee.epsilon > 1.1 * 2 * one.guarantee.epsilon
+    twice = planned(noise_multipliers=np.full(100, 40.0))
+    assert both.guarantee.epsilon == pytest.approx(twice.guarantee().epsilon, rel=1e-12)
+    assert len(both.statement["runs"]) == 2
+    third = compose([both, one])
+    longer = planned(noise_multipliers=np.full(150, 40.0))
+    assert third.guarantee.epsilon == pytest.approx(longer.guarantee().epsilon, rel=1e-12)
+
+
+@pytest.mark.soundness
+def test_runs_of_different_design_and_noise_add():
+    first = planned(differing=exactly(5))
+    second = planned(
+        differing=exactly(5),
+        sampling=WithReplacement(n_records=100, batch_size=20),
+        accountant=WorstCase(),
+        noise_multipliers=[90.0, 80.0],
+        clip_norm=LAYERS,
+    )
+    both = compose([certify_training(plan, data="d") for plan in (first, second)])
+    apart = first.guarantee().epsilon + second.guarantee().epsilon
+    assert first.guarantee().epsilon == pytest.approx(0.173487203414766, rel=1e-12)
+    assert both.guarantee.epsilon == pytest.approx(apart, rel=1e-12)
+    assert both.statement["certifies"] == [LogMoment.certifies, WorstCase.certifies]
+    assert len(both.statement["draws_may_be_seen"]) == 2
+
+
+def test_views_of_composed_runs_come_from_the_composed_cost():
+    both = compose([certified(), certified(deltas=(1e-6,))])
+    assert both.statement["deltas"] == [1e-5, 1e-6]
+    view = both.statement["views"][0]
+    expected = paper_epsilon(4, both.guarantee.epsilon, 1e-5)
+    assert (view["rule"], view["epsilon"]) == ("paper", pytest.approx(expected, rel=1e-12))
+
+
+def test_one_certificate_composes_to_itself():
+    assert compose([certified()]).digest == certified().digest
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize(
+    ("other", "match"),
+    [
+        ({"data": "people 2025"}, r"different data \(people 2024, people 2025\)"),
+        ({"differing": binomial(n_records=100, mismatch_probability=0.06)}, "differing records"),
+        ({"differing": exactly(5)}, "different differing records"),
+        ({"order": 5}, "different orders"),
+        ({"sampling": WithoutReplacement(n_records=200, batch_size=10)}, "numbers of records"),
+    ],
+)
+def test_what_does_not_compose(other, match):
+    with pytest.raises(CertificateError, match=match):
+        compose([certified(), certified(**other)])
+
+
+@pytest.mark.soundness
+def test_another_notion_does_not_compose():
+    mean = certified(accountant=MeanSquare(), differing=exactly(5))
+    with pytest.raises(CertificateError, match="different notions"):
+        compose([certified(differing=exactly(5)), mean])
+
+
+def test_a_fixed_set_is_not_any_set_of_that_size():
+    with pytest.raises(CertificateError, match="different differing records"):
+        compose([certified(differing=exactly(5)), certified(differing=at_most(5))])
+
+
+def test_an_edited_composition_of_what_does_not_compose_is_refuted():
+    statement = copy.deepcopy(dict(compose([certified(), certified()]).statement))
+    statement["runs"][1] = certified(order=5).statement["runs"][0]
+    problems = verify(Certificate(statement=statement, evidence=None)).problems
+    assert any("different orders" in problem for problem in problems)
+
+
+@pytest.mark.soundness
+def test_static_certificates_refuse_and_name_the_way_out(certificates):
+    static = certificates["groups"]
+    for given in ([static, static], [static], [certified(), static]):
+        with pytest.raises(CertificateError, match="Calibrate the concatenated query once"):
+            compose(given)
+
+
+@pytest.mark.soundness
+def test_two_bits_and_their_exclusive_or():
+    """Each bit alone is free, both together are the secret: static costs cannot add."""
+    worlds = {"equal": [[0.0, 0.0], [1.0, 1.0]], "different": [[0.0, 1.0], [1.0, 0.0]]}
+    target = Guarantee.joint(order=4, epsilon=0.5)
+
+    def released(bits, profile):
+        laws = {name: EmpiricalLaw.uniform(np.array(w)[:, bits]) for name, w in worlds.items()}
+        query = summary(mean=[("first", "second")[bit] for bit in bits])
+        scenario = Scenario.from_worlds(laws, query=query, source="public_model")
+        return certify_release(scenario, profile, target)
+
+    line = FiniteProfile.uniform(dim=1, n_directions=1, seed=1)
+    alone = [released([bit], line) for bit in (0, 1)]
+    both = released([0, 1], FiniteProfile.uniform(dim=2, n_directions=20, seed=1))
+    for certificate in alone:
+        assert certificate.statement["laws_are_equal"] is True
+        assert certificate.spent_epsilon == 0
+        assert certificate.unsliced_epsilon == 0
+    assert both.statement["laws_are_equal"] is False
+    assert both.spent_epsilon > 0.4
+    assert both.unsliced_epsilon > 0
+    with pytest.raises(CertificateError, match="exclusive or"):
+        compose(alone)
+
+
+def test_nothing_to_compose():
+    with pytest.raises(ArgumentError, match="at least one certificate"):
+        compose([])
+
+
+@pytest.mark.parametrize("data", ["", None, 5])
+def test_the_data_need_a_name(data):
+    with pytest.raises(ArgumentError, match="data must be a public"):
+        certified(data=data)
+
+
+@pytest.mark.parametrize("noise", ["", None])
+def test_the_noise_needs_a_sentence(noise):
+    with pytest.raises(ArgumentError, match="noise must be a public"):
+        certify_training(planned(), data="d", noise=noise)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, -1.0, math.nan])
+def test_deltas_outside(delta):
+    with pytest.raises(ArgumentError, match="delta must lie strictly between"):
+        certified(deltas=(delta,))
+
+
+def test_a_delta_said_twice_is_said_once():
+    assert certified(deltas=(1e-5, 1e-5)).statement["deltas"] == [1e-5]
+
+
+def test_ways_of_drawing_noise_are_all_told():
+    first = certify_training(planned(), data="d", noise="Drawn this way.")
+    second = certify_training(planned(), data="d", noise="Drawn that way.")
+    both = compose([first, second, first])
+    assert both.statement["noise"] == ["Drawn this way.", "Drawn that way."]
+
+
+def test_a_statement_without_runs_is_refused():
+    statement = {**certified().statement, "runs": []}
+    problems = verify(Certificate(statement=statement, evidence=None)).problems
+    assert any("at least one run" in problem for problem in problems)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"order": "x"},
+        {"noise_multipliers": ["x"]},
+        {"noise_multipliers": [1e-300]},
+        {"n_steps": 10**15},
+        {"sampling": []},
+        {"clipping": None},
+        {"version": 2},
+        {"differing": {"kind": "listed"}},
+    ],
+    ids=str,
+)
+def test_damaged_plans_are_problems_not_crashes(damage):
+    statement = copy.deepcopy(dict(certified().statement))
+    statement["runs"][0].update(damage)
+    certificate = Certificate(statement=statement, evidence=None)
+    assert not verify(certificate).holds
+
+
+def test_a_calibrated_plan_keeps_its_target():
+    target = Guarantee.unsliced(order=8, epsilon=0.5)
+    plan = plan_training(
+        differing=RANDOM, sampling=TEN, clip_norm=1.0, n_steps=20, accountant=LogMoment(),
+        target=target,
+    )  # fmt: skip
+    certificate = certify_training(plan, data="d")
+    assert attrs.evolve(certificate.guarantee, epsilon=0.5) == target
+    assert 0.5 * (1 - 1e-9) < certificate.guarantee.epsilon <= 0.5

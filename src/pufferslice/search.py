@@ -42,7 +42,7 @@ def smallest_safe(cost: Callable[[float], float], limit: float, *, start: float)
 
 
 def raise_until(holds: Callable[[float], bool], value: float) -> float:
-    """Smallest float at or above `value` at which `holds`; for a monotone `holds`.
+    """A float at or above `value` at which `holds`; for a monotone `holds`, close to the first.
 
     Steps double, so that a value far below the safe region is still left quickly.
     """

@@ -412,3 +412,15 @@ class TestErrors:
     def test_a_pair_that_names_no_law(self, build):
         with pytest.raises((ValueError, IndexError)):
             build(self.laws(), [LawPair(0, 2)], np.eye(2))
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("scale", [1e-170, 1e-150, 1e-100, 1.0, 1e100])
+@pytest.mark.parametrize("n_second", [1, 2])
+def test_distances_do_not_vanish_below_the_range_of_squares(scale, n_second):
+    """A distance of 0 would say that laws which differ cost nothing."""
+    first = EmpiricalLaw.uniform([[scale, scale]])
+    second = EmpiricalLaw.uniform([[0.0, 0.0]] * n_second)
+    found = matching_tables([first, second], ONE_PAIR, np.eye(2)).worst()
+    assert (found >= scale * np.sqrt(2) * (1 - 1e-15)).all()
+    assert (found <= scale * np.sqrt(2) * (1 + 1e-15)).all()

@@ -16,6 +16,7 @@ HEADROOM: Final = 8
 _ROWS_IN_CACHE: Final = 256
 _MANTISSA: Final = 52
 _ULP: Final = 2.0**-52
+_TINY: Final = 1e-280
 
 
 @kernel
@@ -55,13 +56,22 @@ def gap_above(a: float, b: float, extra: float) -> float:
 
 
 @kernel
+def _far_apart(a: Floats, b: Floats) -> float:
+    """At least the distance of two points whose squares may be too small for a float."""
+    largest = 0.0
+    for k in range(len(a)):
+        largest = max(largest, abs(a[k] - b[k]))
+    return math.sqrt(len(a)) * largest
+
+
+@kernel
 def row_distances(a: Floats, b: Floats, distances: Floats) -> None:
     """Euclidean distances between rows of the same number."""
     for i in range(len(a)):
         square = 0.0
         for k in range(a.shape[1]):
             square += (a[i, k] - b[i, k]) ** 2
-        distances[i] = math.sqrt(square)
+        distances[i] = math.sqrt(square) if square > _TINY else _far_apart(a[i], b[i])
 
 
 @kernel
@@ -108,7 +118,11 @@ def merge_rows(
         square = 0.0
         for k in range(points_a.shape[1]):
             square += (points_a[order_a[i], k] - points_b[order_b[j], k]) ** 2
-        distances[n], masses[n] = math.sqrt(square), mass
+        if square > _TINY:
+            distances[n] = math.sqrt(square)
+        else:
+            distances[n] = _far_apart(points_a[order_a[i]], points_b[order_b[j]])
+        masses[n] = mass
         n += 1
         left_a, left_b = left_a - mass, left_b - mass
         if left_a == 0:

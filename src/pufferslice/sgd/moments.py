@@ -60,11 +60,11 @@ def _halving(known: Integers, costs: Floats, order: float, log_probabilities: Fl
         return np.empty(0, dtype=np.int64)
     block = np.searchsorted(known, np.arange(len(costs)))
     above, below = costs[known[block]], costs[known[np.maximum(block - 1, 0)]]
-    exponents = (order - 1) * above
+    exponents, steps = (order - 1) * above, (order - 1) * np.maximum(above - below, 0)
     with np.errstate(divide="ignore"):
         logs = log_probabilities + exponents
         total = np.logaddexp.reduce(logs + np.log(-np.expm1(-exponents)))
-        added = logs + np.log(-np.expm1(-(order - 1) * (above - below)))
+        added = logs + np.log(-np.expm1(-steps))
     added[known] = -np.inf
     each = np.logaddexp.reduceat(added, known)
     too_much = np.flatnonzero(each > total + np.log(_TOLERANCE / len(known)))

@@ -81,8 +81,9 @@ class Trained:
     def cost(self, order: float) -> float:
         """Cost of all runs together: functions of the number of differing records add.
 
-        The expectation over that number is taken once, outside the sum. Source:
-        lemma:adaptive_renyi_composition, and theory of one coupling for all runs.
+        The expectation over that number is taken once, outside the sum.
+        Needs: one coupling of the data for all runs.
+        Source: lemma:adaptive_renyi_composition.
         """
         costs = np.sum(
             [

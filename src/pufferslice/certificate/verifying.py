@@ -48,7 +48,9 @@ class Verification:
     signed: bool
     """Whether a signature was checked against the given key, and holds."""
     has_evidence: bool
-    """Whether there was evidence to recompute from."""
+    """Whether there was anything to recompute from: evidence, or the plans of runs."""
+    source: str
+    """What the claim was recomputed from."""
 
     @property
     def holds(self) -> bool:
@@ -61,7 +63,7 @@ class Verification:
             return f"{verdict}\n" + "\n".join(f"  - {problem}" for problem in self.problems)
         signed = "; the signature holds" if self.signed else ""
         open_points = "\n".join(f"  - {point}" for point in self.unchecked)
-        return f"VERIFIED from the evidence{signed}. Cannot be checked here:\n{open_points}"
+        return f"VERIFIED from {self.source}{signed}. Cannot be checked here:\n{open_points}"
 
 
 def verify(certificate: Certificate, *, public_key: bytes | None = None) -> Verification:
@@ -76,11 +78,16 @@ def verify(certificate: Certificate, *, public_key: bytes | None = None) -> Veri
         unchecked=tuple(f"{field}: {why}" for field, why in _unchecked(certificate).items()),
         signed=public_key is not None and unsigned is None,
         has_evidence=certificate.evidence is not None or _is_learning(certificate),
+        source=_source(certificate),
     )
 
 
 def _is_learning(certificate: Certificate) -> bool:
     return certificate.statement.get("road") == "learning"
+
+
+def _source(certificate: Certificate) -> str:
+    return "the plan" if _is_learning(certificate) else "the evidence"
 
 
 def _unchecked(certificate: Certificate) -> dict[str, str]:
@@ -102,7 +109,7 @@ def _recomputed_problems(certificate: Certificate) -> list[str]:
             too_little = _too_little_noise(evidence, said, statement["noise"]["std"])
     except PuffersliceError as error:
         return [str(error)]
-    source = "the plan" if _is_learning(certificate) else "the evidence"
+    source = _source(certificate)
     found = differences(statement, expected)
     return too_little + [
         f"{path} is {stated!r} in the statement, {source} gives {right!r}"

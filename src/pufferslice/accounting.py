@@ -109,14 +109,17 @@ def delta_rows(run: Run, account: Account, delta: float) -> dict[str, float | st
 def dp_sgd_rows(run: Run, epsilon: float, delta: float) -> dict[str, dict[str, Any]]:
     """DP-SGD and group-DP-SGD with Poisson sampling: the multiplier for (epsilon, delta).
 
-    What they protect is one record, or any group of the paper's effective size; not the secret.
+    What they protect is one record, or a group of the paper's effective size that is drawn
+    together; not the secret. A random number of differing records has no such size.
     """
     rate = (
         run.sampling.rate
         if isinstance(run.sampling, Poisson)
         else run.sampling.divisor / run.sampling.n_records
     )
-    sizes = {"dp_sgd": 1, "group_dp_sgd": group_size(run.sampling, run.differing.largest)}
+    sizes = {"dp_sgd": 1}
+    if not run.differing.is_random:
+        sizes["group_dp_sgd"] = group_size(run.sampling, run.differing.largest)
     rows: dict[str, dict[str, Any]] = {}
     for name, size in sizes.items():
         peer = DpSgd(rate=rate, n_steps=run.n_steps, group_size=size)
@@ -125,7 +128,9 @@ def dp_sgd_rows(run: Run, epsilon: float, delta: float) -> dict[str, dict[str, A
             "group_size": size,
             "noise_multiplier_rdp": multiplier,
             "epsilon_pld_at_that_noise": dp_sgd_epsilon(peer, multiplier, delta, "pld"),
-            "protects": "one record" if size == 1 else f"any {size} records",
+            "protects": "one record"
+            if size == 1
+            else f"{size} records that are drawn together, as the paper models a group",
         }
     return rows
 

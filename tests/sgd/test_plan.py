@@ -305,3 +305,16 @@ def test_a_plan_is_frozen():
     assert repr(plan) == (
         "TrainingPlan(n_steps=3, sampling='poisson', accountant='log_moment', order=4)"
     )
+
+
+def test_numbers_of_numpy_can_be_written():
+    plan = plan_with_noise(
+        differing=exactly(1),
+        sampling=Poisson(n_records=10, rate=0.5),
+        clip_norm=FlatClipping(norm=np.float32(0.5)),
+        noise_multipliers=np.array([2.0]),
+        accountant=Amplified(),
+        order=2,
+    )
+    written = json.dumps(attrs.evolve(plan, block=np.int64(4)).to_json())
+    assert TrainingPlan.from_json(json.loads(written)).clipping.norm == 0.5

@@ -29,9 +29,10 @@ _COARSE: Final = 1e-4
 class DpSgd:
     """DP-SGD with Poisson sampling, for a group of records that a neighbour may add or remove.
 
-    A group of size k is accounted for as one record of k times the clip norm, in every batch that
-    it is drawn into: the noise multiplier is divided by k. What it protects is any k records, not
-    the declared secret; the paper shows that neither implies the other.
+    A group of size k is accounted for as the paper does: as one record of k times the clip norm,
+    drawn together, so the noise multiplier is divided by k. Records that are drawn one by one can
+    cost more than that. What it protects is not the declared secret; the paper shows that neither
+    implies the other.
     """
 
     rate: float

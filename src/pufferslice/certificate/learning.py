@@ -56,8 +56,8 @@ class Trained:
     deltas: tuple[float, ...]
 
     def __attrs_post_init__(self) -> None:
-        if not self.runs:
-            msg = "a certificate of learning needs at least one run"
+        if not self.runs or not self.noises or not all((self.data, *self.noises)):
+            msg = "learning needs at least one run, a name of the data, and how noise is drawn"
             raise ArgumentError(msg)
         first = _common(self.runs[0])
         for run in self.runs[1:]:

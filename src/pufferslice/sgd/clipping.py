@@ -39,7 +39,7 @@ class FlatClipping:
 
     def description(self) -> dict[str, Any]:
         """What a plan says of the clipping."""
-        return {"kind": self.kind, "norm": self.norm}
+        return {"kind": self.kind, "norm": float(self.norm)}
 
 
 @final
@@ -92,8 +92,8 @@ class LayerClipping:
         return {
             "kind": self.kind,
             "names": list(self.names),
-            "norms": list(self.norms),
-            "sizes": list(self.sizes),
+            "norms": [float(norm) for norm in self.norms],
+            "sizes": [int(size) for size in self.sizes],
             "allocation": self.allocation,
         }
 

@@ -120,7 +120,7 @@ class TrainingPlan:
             "noise_multipliers": [first] if constant else self.noise_multipliers.tolist(),
             "accountant": self.accountant.name,
             "order": self.order,
-            "block": self.block,
+            "block": int(self.block),
         }
 
     @classmethod

@@ -153,6 +153,21 @@ class TestAgainstExactSums:
             assert spent == pytest.approx(2 * order * square / z**2, rel=1e-12)
 
     @pytest.mark.soundness
+    @given(designs, st.integers(1, 30), st.floats(1.01, 64), st.floats(-5, 4))
+    def test_calibrated_noise_is_safe_in_40_digits_too(self, design, d, order, log_epsilon):
+        """By more than floats could have lost: the multiplier is raised by a relative 2^-38."""
+        epsilon = math.exp(log_epsilon)
+        target = target_of(LogMoment(), epsilon, order)
+        z = HP.mpf(calibrate_multiplier(LogMoment(), target, design, exactly(d), 100))
+        a = HP.mpf(order)
+        moment = HP.fsum(
+            chance * HP.exp((a - 1) * 2 * a * k**2 / z**2)
+            for k, chance in enumerate(exact_law(design, d))
+        )
+        spent = 100 * HP.log(moment) / (a - 1)
+        assert spent <= HP.mpf(epsilon) * (1 - HP.mpf(2) ** -38)
+
+    @pytest.mark.soundness
     def test_log_moment_bounds_a_run_whose_draws_are_published(self, rng):
         """Outputs and draws together, summed over the draws: equality for the worst gradients."""
         order, z, rate, d = 3.0, 2.5, 0.3, 3

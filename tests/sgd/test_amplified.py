@@ -216,6 +216,28 @@ class TestTheSum:
         whole = [amplified_divergence(*case) for case in cases]
         assert searched == pytest.approx(whole, rel=1e-13)
 
+    @pytest.mark.soundness
+    @pytest.mark.parametrize(
+        ("order", "z", "rate", "d"),
+        [(16, 4.0, 0.01, 20), (1.01, 0.3, 0.2, 9), (256, 0.3, 0.3, 5), (4, 30.0, 0.5, 300)],
+    )
+    def test_a_block_is_bounded_from_its_ends(self, order, z, rate, d):
+        """Against the largest of many points inside, for wide and for narrow blocks."""
+        law = binomial_law(rate, d)
+        worlds = amplified._Worlds(order, law.log_probabilities, rate * d)
+        reach = (2 * order - 1) * d / z + 10
+        for n_blocks in (3, 40, 400):
+            edges = np.linspace(0, reach, n_blocks + 1)
+            where = np.array([np.arange(n_blocks), np.arange(1, n_blocks + 1)])
+            values = amplified._values(worlds, np.array([z]), edges)
+            bounds = amplified._block_bounds(values, where, np.diff(edges))
+            inside = np.linspace(edges[:-1], edges[1:], 41, axis=1)
+            points = amplified._values(worlds, np.array([z]), inside.ravel())
+            highest = points.log_bound.reshape(inside.shape).max(axis=1)
+            assert np.all(bounds >= highest - 1e-12 * np.abs(highest) - 1e-12)
+            assert np.all(points.log_integrand <= points.log_bound)
+        assert np.median(bounds - highest) < 0.1 * (bounds.max() - bounds.min())
+
     @pytest.mark.parametrize(
         "case", [(16, 4, 0.01, 20), (1.01, 0.3, 0.2, 9), (256, 0.3, 0.01, 20), (16, 72, 0.01, 20)]
     )

@@ -15,7 +15,7 @@ from pufferslice.gaps import GapTables, GaussianPairs
 from pufferslice.guarantee import SLICED_NOTIONS, Guarantee
 from pufferslice.noise import SIGMA_INT
 from pufferslice.renyi import aggregate, gaussian_envelope, moment_rate
-from pufferslice.search import raise_until, smallest_safe
+from pufferslice.search import SAFETY, raise_until, smallest_safe
 from pufferslice.slicing import FiniteProfile
 
 _ALMOST_NONE: Final = 1e-12
@@ -25,9 +25,6 @@ Envelope = Literal["transport", "worst_gap", "exact"]
 
 RULES: Final = ("tight", "closed_form")
 ENVELOPES: Final = ("transport", "worst_gap", "exact")
-
-SAFETY: Final = 1 + 2.0**-38
-"""Every calibrated noise is raised by this factor, far above the float error of the formulas."""
 
 
 @final

@@ -13,6 +13,9 @@ from pufferslice.errors import CalibrationError
 RELATIVE_WIDTH: Final = 2.0**-44
 """The returned value is within this factor of the smallest safe one."""
 
+SAFETY: Final = 1 + 2.0**-38
+"""Every calibrated noise is raised by this factor, far above the float error of the formulas."""
+
 _LARGEST: Final = 1e150
 _SMALLEST: Final = 1e-150
 _MAX_STEPS: Final = 400

@@ -19,7 +19,7 @@ import numpy as np
 from pufferslice.arrays import Floats, Integers
 from pufferslice.checks import check_above, check_count, check_one_of
 from pufferslice.errors import ArgumentError, CalibrationError
-from pufferslice.search import raise_until, smallest_safe
+from pufferslice.search import SAFETY, raise_until, smallest_safe
 from pufferslice.sgd.amplified import amplified_divergences
 from pufferslice.sgd.differing import DifferingRecords
 from pufferslice.sgd.moments import costs_by_count, log_mean_exp
@@ -32,8 +32,6 @@ LARGEST_MULTIPLIER: Final = 1e100
 _SMALLEST_COST: Final = 1e-290
 _LARGEST_COST: Final = 1e290
 
-_SAFETY: Final = 1 + 2.0**-38
-"""Every calibrated multiplier is raised by this factor, far above the float error of a cost."""
 _ELEMENTS: Final = 2**15
 """Floats in one temporary array: they should fit the cache."""
 
@@ -303,7 +301,7 @@ def calibrate_multiplier(
 
     _check_reachable(target, cost(LARGEST_MULTIPLIER), cost(SMALLEST_MULTIPLIER))
     start = _start(target, sampling, differing, n_steps)
-    multiplier = smallest_safe(cost, target.epsilon, start=start) * _SAFETY
+    multiplier = smallest_safe(cost, target.epsilon, start=start) * SAFETY
     return raise_until(lambda value: cost(value) <= target.epsilon, multiplier)
 
 

@@ -62,7 +62,8 @@ def amplified_divergence(
     Needs: `n_differing` records differ, each is drawn with probability `rate` independently of all
     else, gradients are clipped to norm 1 and the noise has standard deviation `noise_multiplier`;
     the draw and the size of the batch stay secret.
-    Source: lem:renyi_mixture_shared goes half of the way; the rest is Gaussian interpolation.
+    Source: lem:renyi_mixture_shared for the common records; then Kahane's Gaussian interpolation:
+    a divergence grows with inner products of gradients inside a world and falls with those across.
 
     >>> amplified_divergence(2, 1, 0.1, 1)
     0.04082727902...

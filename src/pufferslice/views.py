@@ -30,7 +30,8 @@ _MOST_ENTRIES: Final = 60_000
 """Views are solved on gap tables rounded up to this many entries: a bound still, and quick."""
 
 _BISECTIONS: Final = 36
-_LARGEST_EPSILON: Final = 1e4
+LARGEST_EPSILON: Final = 1e4
+"""Where a search for an epsilon gives up."""
 
 
 @final
@@ -224,12 +225,12 @@ class _Rows:
         return float((self.deltas(np.full(self.shape, epsilon)) @ weights).max())
 
     def joint_epsilon(self, weights: Floats, delta: float) -> float:
-        return _smallest_epsilon(lambda epsilon: self.joint_delta(weights, epsilon), delta)
+        return smallest_epsilon(lambda epsilon: self.joint_delta(weights, epsilon), delta)
 
     def row_epsilons(self, delta: float) -> Floats:
         """Smallest epsilon of each row with delta at most `delta`: bisection, upper ends kept."""
         low, high = np.zeros(self.shape), np.ones(self.shape)
-        while (short := self.deltas(high) > delta).any() and high.max() < _LARGEST_EPSILON:
+        while (short := self.deltas(high) > delta).any() and high.max() < LARGEST_EPSILON:
             high[short] *= 2
         high[self.deltas(high) > delta] = np.inf
         done = self.deltas(low) <= delta
@@ -250,13 +251,14 @@ class _Rows:
         return float(self.row_epsilons(delta).min(axis=1).max())
 
 
-def _smallest_epsilon(delta_at: Callable[[float], float], delta: float) -> float:
+def smallest_epsilon(delta_at: Callable[[float], float], delta: float) -> float:
+    """Smallest epsilon found with `delta_at(epsilon) <= delta`; infinite if there is none."""
     low, high = 0.0, 1.0
     if delta_at(0.0) <= delta:
         return 0.0
     while delta_at(high) > delta:
         low, high = high, 2 * high
-        if high > _LARGEST_EPSILON:
+        if high > LARGEST_EPSILON:
             return math.inf
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2

@@ -421,3 +421,10 @@ class TestRefusals:
     def test_a_cost_too_small_to_be_a_number(self):
         with pytest.raises(CalibrationError, match="mean shift of 1e-60 under noise 1e"):
             amplified_divergence(2.0, 1e90, 1e-60, 1)
+
+
+@pytest.mark.soundness
+def test_orders_so_near_one_that_rounding_could_hide_the_cost_are_refused():
+    assert amplified_divergence(1.001, 2.0, 0.1, 2) > 0
+    with pytest.raises(CalibrationError, match=r"at least 1\.001"):
+        amplified_divergence(1.0005, 2.0, 0.1, 2)

@@ -11,7 +11,7 @@ from pufferslice.arrays import Floats, Integers
 from pufferslice.checks import check_between
 from pufferslice.errors import ArgumentError, CalibrationError, MissingExtraError
 from pufferslice.sgd import TrainingPlan
-from pufferslice.views import gaussian_delta
+from pufferslice.views import LARGEST_EPSILON, gaussian_delta, smallest_epsilon
 
 try:
     from dp_accounting.pld import pld_pmf
@@ -23,8 +23,6 @@ except ImportError as error:
 _FINEST: Final = 1e-4
 _MOST_POINTS: Final = 2**17
 _NEGLIGIBLE: Final = 1e-8
-_LARGEST_EPSILON: Final = 1e4
-_BISECTIONS: Final = 60
 _MOST_COUNTS: Final = 64
 
 
@@ -55,7 +53,7 @@ def run_epsilon(plan: TrainingPlan, delta: float) -> float | None:
         deltas = [curve(epsilon) for curve in curves]
         return float(np.dot(weights, deltas))
 
-    return _smallest_epsilon(total_delta, delta)
+    return _finite_epsilon(total_delta, delta)
 
 
 def _published_laws(plan: TrainingPlan) -> list[tuple[Integers, Floats]] | None:
@@ -96,7 +94,7 @@ def _interval(shifts: Floats, chances: Floats, n_steps: int, negligible: float) 
     """How far apart the points of the privacy loss may lie: few points, and fine for the run."""
     spread = math.sqrt(n_steps * float(chances @ shifts**2))
     interval = max(_FINEST * min(1.0, spread), 1e-9)
-    reach = _smallest_epsilon(_delta_of(shifts, chances), negligible)
+    reach = _finite_epsilon(_delta_of(shifts, chances), negligible)
     return interval * max(1, math.ceil(reach / interval / _MOST_POINTS))
 
 
@@ -104,7 +102,7 @@ def _step(
     shifts: Floats, chances: Floats, interval: float, negligible: float
 ) -> PrivacyLossDistribution:
     """The privacy loss of one step, supported on multiples of `interval`, never optimistic."""
-    reach = _smallest_epsilon(_delta_of(shifts, chances), negligible)
+    reach = _finite_epsilon(_delta_of(shifts, chances), negligible)
     n_points = math.ceil(reach / interval) + 1
     rounded = np.arange(-n_points, n_points + 1)
     epsilons = np.abs(rounded) * interval
@@ -121,16 +119,9 @@ def _delta_of(shifts: Floats, chances: Floats) -> Callable[[float], float]:
     return lambda epsilon: float(chances @ gaussian_delta(shifts, epsilon))
 
 
-def _smallest_epsilon(delta_at: Callable[[float], float], delta: float) -> float:
-    low, high = 0.0, 1.0
-    if delta_at(0.0) <= delta:
-        return 0.0
-    while delta_at(high) > delta:
-        low, high = high, 2 * high
-        if high > _LARGEST_EPSILON:
-            msg = f"no epsilon up to {_LARGEST_EPSILON:g} gives delta {delta:g}"
-            raise CalibrationError(msg)
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        low, high = (low, middle) if delta_at(middle) <= delta else (middle, high)
-    return high
+def _finite_epsilon(delta_at: Callable[[float], float], delta: float) -> float:
+    epsilon = smallest_epsilon(delta_at, delta)
+    if not math.isfinite(epsilon):
+        msg = f"no epsilon up to {LARGEST_EPSILON:g} gives delta {delta:g}"
+        raise CalibrationError(msg)
+    return epsilon

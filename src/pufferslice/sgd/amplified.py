@@ -29,6 +29,9 @@ from pufferslice.checks import check_above, check_count
 from pufferslice.errors import CalibrationError
 from pufferslice.sgd.sampling import Discrepancy, Poisson
 
+SMALLEST_ORDER: Final = 1.001
+"""Nearer to 1 the rounding of the integrand, divided by order - 1, could exceed RELATIVE_ERROR."""
+
 RELATIVE_ERROR: Final = 2.0**-38
 """Added to every cost, far above what rounding can do to the sums: what is returned is a bound."""
 
@@ -79,6 +82,9 @@ def amplified_divergences(order: float, noise_multipliers: Floats, law: Discrepa
     Needs: `law` is that of a Poisson design, a binomial law.
     """
     check_above(1, order=order)
+    if order < SMALLEST_ORDER:
+        msg = f"order must be at least {SMALLEST_ORDER:g} for amplified costs, got {order!r}"
+        raise CalibrationError(msg)
     multipliers = np.asarray(noise_multipliers, dtype=np.float64)
     for value in (multipliers.min(), multipliers.max()):  # NaN is both
         check_above(0, noise_multiplier=float(value))

@@ -157,7 +157,7 @@ def test_prior_kind():
         ({"laws": {}}, "laws of one kind"),
         (
             {"laws": {"a": law_of(1.0), "b": GaussianLaw(mean=[0.0], cov=[[1.0]])}},
-            "laws of one kind, all empirical or all Gaussian",
+            "laws of one kind, all empirical, all sampled or all Gaussian",
         ),
         (
             {"laws": {"a": law_of(1.0), "b": EmpiricalLaw.uniform([[0.0, 0.0]])}},

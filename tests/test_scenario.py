@@ -435,7 +435,7 @@ def test_gaussian_and_empirical_priors_do_not_mix():
         query=summary(mean=["x"]),
     )
     renamed = attrs.evolve(empirical, priors=(attrs.evolve(empirical.priors[0], name="other"),))
-    with pytest.raises(ScenarioError, match="all empirical or all Gaussian; make two scenarios"):
+    with pytest.raises(ScenarioError, match="all sampled or all Gaussian; make two scenarios"):
         gaussian_worlds(1.0).with_prior(renamed)
 
 

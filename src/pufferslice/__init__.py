@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pufferslice.certificate import (
         Certificate,
         certify_release,
+        certify_runs,
         certify_training,
         compose,
         sign,
@@ -25,29 +26,35 @@ if TYPE_CHECKING:
         ArgumentError,
         CalibrationError,
         CertificateError,
+        ClusterError,
         LedgerError,
         MissingExtraError,
         PuffersliceError,
         ReleaseError,
+        RewindError,
         ScenarioError,
         StorageError,
         TableError,
+        TrainingError,
     )
-    from pufferslice.guarantee import Guarantee
-    from pufferslice.laws import EmpiricalLaw, GaussianLaw
+    from pufferslice.guarantee import ApproximateGuarantee, Guarantee
+    from pufferslice.laws import EmpiricalLaw, GaussianLaw, SampledLaw
     from pufferslice.ledger import Ledger
     from pufferslice.noise import OperatingSystemNoise, SeededTestNoise
-    from pufferslice.priors import Bootstrap, Resampled, Simulator
+    from pufferslice.planning import plan_samples
+    from pufferslice.priors import Bootstrap, Resampled
     from pufferslice.queries import Ball, Box
     from pufferslice.releasing import Release, release, release_again
     from pufferslice.scenario import Scenario, SecretPair
     from pufferslice.secret import Bins
-    from pufferslice.slicing import FiniteProfile
+    from pufferslice.simulation import OutputSimulator, Simulator
+    from pufferslice.slicing import FiniteProfile, SampledSphere
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
     "AlreadyReleasedError",
+    "ApproximateGuarantee",
     "ArgumentError",
     "Ball",
     "Bins",
@@ -56,6 +63,7 @@ __all__ = [
     "CalibrationError",
     "Certificate",
     "CertificateError",
+    "ClusterError",
     "EmpiricalLaw",
     "FiniteProfile",
     "GaussianLaw",
@@ -65,10 +73,14 @@ __all__ = [
     "Method",
     "MissingExtraError",
     "OperatingSystemNoise",
+    "OutputSimulator",
     "PuffersliceError",
     "Release",
     "ReleaseError",
     "Resampled",
+    "RewindError",
+    "SampledLaw",
+    "SampledSphere",
     "Scenario",
     "ScenarioError",
     "SecretPair",
@@ -76,10 +88,13 @@ __all__ = [
     "Simulator",
     "StorageError",
     "TableError",
+    "TrainingError",
     "certify_release",
+    "certify_runs",
     "certify_training",
     "compose",
     "datasets",
+    "plan_samples",
     "queries",
     "release",
     "release_again",
@@ -92,6 +107,7 @@ _SUBMODULES: Final = frozenset({"datasets", "queries"})
 
 _HOMES: Final = {
     "AlreadyReleasedError": "errors",
+    "ApproximateGuarantee": "guarantee",
     "ArgumentError": "errors",
     "Ball": "queries",
     "Bins": "secret",
@@ -100,6 +116,7 @@ _HOMES: Final = {
     "CalibrationError": "errors",
     "Certificate": "certificate",
     "CertificateError": "errors",
+    "ClusterError": "errors",
     "EmpiricalLaw": "laws",
     "FiniteProfile": "slicing",
     "GaussianLaw": "laws",
@@ -109,20 +126,27 @@ _HOMES: Final = {
     "Method": "calibration",
     "MissingExtraError": "errors",
     "OperatingSystemNoise": "noise",
+    "OutputSimulator": "simulation",
     "PuffersliceError": "errors",
     "Release": "releasing",
     "ReleaseError": "errors",
     "Resampled": "priors",
+    "RewindError": "errors",
+    "SampledLaw": "laws",
+    "SampledSphere": "slicing",
     "Scenario": "scenario",
     "ScenarioError": "errors",
     "SecretPair": "scenario",
     "SeededTestNoise": "noise",
-    "Simulator": "priors",
+    "Simulator": "simulation",
     "StorageError": "errors",
     "TableError": "errors",
+    "TrainingError": "errors",
     "certify_release": "certificate",
+    "certify_runs": "certificate",
     "certify_training": "certificate",
     "compose": "certificate",
+    "plan_samples": "planning",
     "release": "releasing",
     "release_again": "releasing",
     "sign": "certificate",

@@ -8,7 +8,7 @@ from typing import Final, Literal, final
 import attrs
 import numpy as np
 
-from pufferslice.arrays import Floats
+from pufferslice.arrays import Floats, locked, same
 from pufferslice.checks import check_above, check_one_of
 from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.gaps import GapTables, GaussianPairs
@@ -16,7 +16,7 @@ from pufferslice.guarantee import SLICED_NOTIONS, Guarantee
 from pufferslice.noise import SIGMA_INT
 from pufferslice.renyi import aggregate, gaussian_envelope, moment_rate
 from pufferslice.search import SAFETY, raise_until, smallest_safe
-from pufferslice.slicing import FiniteProfile
+from pufferslice.slicing import Profile, SampledSphere
 
 _ALMOST_NONE: Final = 1e-12
 
@@ -48,11 +48,35 @@ class Method:
 
 @final
 @attrs.frozen(kw_only=True)
+class SphereTerm:
+    """What it costs that only some directions of the sphere were drawn: a Hoeffding term."""
+
+    halfwidth: float
+    """sqrt(ln(2 / eta) / (2 m)) for m directions and the failure probability eta of the drawing."""
+    diameter: float
+    """Euclidean diameter of the scaled clip set, at least the gap along every direction."""
+
+    def __attrs_post_init__(self) -> None:
+        check_above(0, halfwidth=self.halfwidth, diameter=self.diameter)
+
+
+@final
+@attrs.frozen(kw_only=True)
 class Slices:
     """What the slices of a profile can show of a scenario: the input of every sliced cost."""
 
-    profile: FiniteProfile
+    profile: Profile
     seen: GapTables | GaussianPairs
+    missing: Floats = attrs.field(
+        default=attrs.Factory(lambda self: np.zeros(self.seen.n_instances), takes_self=True),
+        converter=locked,
+        eq=same,
+    )
+    """Mass that the gap tables leave out, per instance: 0, except for bands without a range."""
+    sphere: SphereTerm | None = None
+    """Said exactly when the profile is the sphere."""
+    failure_probability: float = 0.0
+    """That the gaps, or the drawn directions, do not bound what they stand for."""
 
     def __attrs_post_init__(self) -> None:
         seen, profile = self.seen, self.profile
@@ -61,19 +85,34 @@ class Slices:
             if isinstance(seen, GapTables)
             else seen.dim == profile.dim
         )
-        if not fits:
+        if not fits or self.missing.shape != (seen.n_instances,):
             msg = f"{seen!r} was not made along the slices of {profile!r}"
+            raise ArgumentError(msg)
+        if isinstance(profile, SampledSphere) != (self.sphere is not None):
+            msg = "the sphere as profile, and only it, needs the term for drawing directions"
+            raise ArgumentError(msg)
+        if self.sphere is not None and (self.missing.any() or isinstance(seen, GaussianPairs)):
+            msg = "the sphere as profile needs a public range, and gaps on all levels"
             raise ArgumentError(msg)
 
     @property
     def envelopes(self) -> tuple[Envelope, ...]:
-        """The envelopes that apply: two for empirical laws, the exact divergence for Gaussian."""
+        """The envelopes that apply: two for gap tables, the exact divergence for Gaussian laws."""
         return ("transport", "worst_gap") if isinstance(self.seen, GapTables) else ("exact",)
 
     @property
     def are_equal(self) -> bool:
         """Whether both laws are the same law in every instance."""
         return bool(np.all(self.seen.equal))
+
+    def check_whole(self) -> None:
+        """A Rényi claim needs the gaps on all levels: mass that is left out has no bound."""
+        if self.missing.any():
+            msg = (
+                "these gaps leave out the tails, so they bound no Rényi divergence; use a query "
+                "with a public range, or claim sliced (epsilon, delta) with ApproximateGuarantee"
+            )
+            raise ArgumentError(msg)
 
 
 @final
@@ -82,7 +121,10 @@ class Full:
     """What the whole output can show: distances under couplings, or Gaussian pairs."""
 
     dim: int
-    seen: GapTables | GaussianPairs
+    seen: GapTables | GaussianPairs | None
+    """None if nothing bounds it: samples without a public range."""
+    from_range: bool = False
+    """Whether the distances are the diameter of a public range instead of couplings."""
 
 
 def grid_margin(dim: int, noise_std: float) -> float:
@@ -95,6 +137,7 @@ def slice_costs(slices: Slices, order: float, noise_std: float, envelope: Envelo
     check_one_of(slices.envelopes, envelope=envelope)
     check_above(1, order=order)
     check_above(0, noise_std=noise_std)
+    slices.check_whole()
     if isinstance(slices.seen, GaussianPairs):
         return slices.seen.slice_costs(slices.profile.directions, order, noise_std)
     margin = grid_margin(slices.profile.dim, noise_std)
@@ -113,7 +156,32 @@ def sliced_cost(slices: Slices, claim: Guarantee, noise_std: float, envelope: En
     """
     check_one_of(SLICED_NOTIONS, notion=claim.notion)
     costs = slice_costs(slices, claim.order, noise_std, envelope)
-    return float(aggregate(claim.notion, claim.order, costs, slices.profile.weights).max())
+    return float(_aggregated(slices, claim, costs, noise_std).max())
+
+
+def _aggregated(slices: Slices, claim: Guarantee, costs: Floats, noise_std: float) -> Floats:
+    r"""Aggregate over the slices of a profile, or over the sphere that they were drawn from.
+
+    For the sphere, with h the half-width and D the diameter, average:
+    $mean + h \alpha D^2 / (2 \sigma^2)$; joint: h times the largest moment less 1 is added inside
+    the logarithm.
+    Source: thm:mc_finite_gaussian_ave_srpp, thm:mc_finite_gaussian_joint_srpp.
+    """
+    found = aggregate(claim.notion, claim.order, costs, slices.profile.weights)
+    if slices.sphere is None:
+        return found
+    reach = np.array(slices.sphere.diameter + grid_margin(slices.profile.dim, noise_std))
+    largest = float(gaussian_envelope(claim.order, reach, noise_std))
+    if claim.notion == "average":
+        return found + slices.sphere.halfwidth * largest
+    a = claim.order - 1
+    added = math.log(slices.sphere.halfwidth) + _log_expm1(a * largest)
+    return np.asarray(np.logaddexp(a * found, added) / a)
+
+
+def _log_expm1(value: float) -> float:
+    """Ln(exp(value) - 1) for value > 0, where exp may overflow."""
+    return math.log(math.expm1(value)) if value < 1 else value + math.log1p(-math.exp(-value))
 
 
 def closed_form_cost(slices: Slices, claim: Guarantee, noise_std: float) -> float:
@@ -121,10 +189,13 @@ def closed_form_cost(slices: Slices, claim: Guarantee, noise_std: float) -> floa
 
     average: $\frac{\alpha}{2\sigma^2} \sum_u \omega_u \Delta_u^2$; joint:
     $\frac{\alpha}{2\sigma^2} \max_u \Delta_u^2$; with $\Delta_u$ the largest W-infinity of all
-    instances along u.
-    Source: thm:gaussian-ave-SRPEp, thm:gaussian-joint-SRPEp.
+    instances along u. On the sphere, whose worst direction is not among the drawn ones, the joint
+    rule is the log-moment of the drawn ones with the Hoeffding term.
+    Source: thm:gaussian-ave-SRPEp, thm:gaussian-joint-SRPEp; on the sphere
+    thm:mc_finite_gaussian_ave_srpp, thm:mc_finite_gaussian_joint_srpp.
     """
     check_one_of(SLICED_NOTIONS, notion=claim.notion)
+    slices.check_whole()
     if not isinstance(slices.seen, GapTables):
         msg = (
             "rule 'closed_form' needs W-infinity, which is infinite between Gaussians of different"
@@ -134,6 +205,8 @@ def closed_form_cost(slices: Slices, claim: Guarantee, noise_std: float) -> floa
     differ = slices.seen.worst()[~slices.seen.equal]
     sensitivities = differ.max(axis=0) + grid_margin(slices.profile.dim, noise_std)
     costs = gaussian_envelope(claim.order, sensitivities, noise_std)
+    if slices.sphere is not None:
+        return float(_aggregated(slices, claim, costs, noise_std))
     weights = slices.profile.weights
     return float(costs @ weights if claim.notion == "average" else costs[weights > 0].max())
 
@@ -146,6 +219,8 @@ def full_costs(full: Full, order: float, noise_std: float) -> Floats:
     """
     check_above(1, order=order)
     check_above(0, noise_std=noise_std)
+    if full.seen is None:
+        return np.array([math.inf])
     if isinstance(full.seen, GaussianPairs):
         return full.seen.full_costs(order, noise_std)
     rate, margin = moment_rate(order, noise_std), grid_margin(full.dim, noise_std)
@@ -179,15 +254,21 @@ def calibrate(target: Guarantee, slices: Slices, method: Method) -> float:
     check_one_of(slices.envelopes, envelope=method.envelope)
     if slices.are_equal:
         return 0.0
-    start = _largest_shift(slices.seen)
+    start = largest_shift(slices.seen)
     return _smallest_noise(lambda std: cost(slices, target, std, method), target, start)
 
 
 def calibrate_unsliced(target: Guarantee, full: Full) -> float:
     """Smallest noise standard deviation whose bound on the unsliced cost meets the target."""
+    if full.seen is None:
+        msg = (
+            "without a public range samples bound no unsliced divergence; give the query a range, "
+            "or claim along slices"
+        )
+        raise CalibrationError(msg)
     if np.all(full.seen.equal):
         return 0.0
-    start = _largest_shift(full.seen)
+    start = largest_shift(full.seen)
     return _smallest_noise(lambda std: full_cost(full, target.order, std), target, start)
 
 
@@ -209,7 +290,7 @@ def _smallest_noise(cost_at: Callable[[float], float], target: Guarantee, shift:
     return raise_until(lambda std: cost_at(std) <= target.epsilon, noise_std)
 
 
-def _largest_shift(seen: GapTables | GaussianPairs) -> float:
+def largest_shift(seen: GapTables | GaussianPairs) -> float:
     """The scale of the differences, to start a search from."""
     if isinstance(seen, GapTables):
         return float(seen.worst().max())

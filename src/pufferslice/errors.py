@@ -8,8 +8,11 @@
     ├── CalibrationError (ArithmeticError) no finite noise gives the guarantee
     ├── CertificateError (ValueError)      a certificate is unreadable, edited or does not verify
     ├── LedgerError (RuntimeError)         a ledger belongs elsewhere or cannot be used
-    │   └── AlreadyReleasedError           the certificate has had its one release
+    │   ├── AlreadyReleasedError           the certificate has had its one release
+    │   └── RewindError                    a run would take a step again with other sums
     ├── ReleaseError (RuntimeError)        rows or noise that may not be released
+    ├── TrainingError (RuntimeError)       a training run cannot take or go on with a step
+    ├── ClusterError (RuntimeError)        a cluster could not be reached or did not finish
     ├── StorageError (OSError)             a file could not be read or written whole
     └── MissingExtraError (ImportError)    an optional dependency is not installed
 
@@ -49,8 +52,20 @@ class AlreadyReleasedError(LedgerError):
     """The certificate has had its one release."""
 
 
+class RewindError(LedgerError):
+    """A training run would go back and take noisy steps again that were taken already."""
+
+
 class ReleaseError(PuffersliceError, RuntimeError):
     """The rows or the noise may not be released under this certificate."""
+
+
+class TrainingError(PuffersliceError, RuntimeError):
+    """A training run cannot take this step, or cannot go on."""
+
+
+class ClusterError(PuffersliceError, RuntimeError):
+    """A cluster could not be reached, or lost its workers before it was done."""
 
 
 class StorageError(PuffersliceError, OSError):

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is claimed: a notion, an order and an epsilon."""
+"""What is claimed: a notion, an order and an epsilon; or a notion, an epsilon and a delta."""
 
+from collections.abc import Mapping
 from decimal import ROUND_CEILING, Context
-from typing import Final, Literal, final
+from typing import Any, Final, Literal, final
 
 import attrs
 
-from pufferslice.checks import check_above, check_one_of
+from pufferslice.checks import check_above, check_between, check_one_of
 
 Notion = Literal["average", "joint", "unsliced", "average_over_batches"]
 
@@ -75,6 +76,63 @@ class Guarantee:
 
     def __str__(self) -> str:
         return f"({in_full(self.order)}, {at_most(self.epsilon)})-{_NAMES[self.notion]}"
+
+
+@final
+@attrs.frozen(kw_only=True)
+class ApproximateGuarantee:
+    """A claim along slices: (epsilon, delta)-Pufferfish, aggregated as `notion` says.
+
+    `joint`: the mean over the slices of the delta of each slice at `epsilon` is at most `delta`.
+    `average`: the mean over the slices of the epsilon of each slice at `delta` is at most
+    `epsilon`. It is never a statement about the whole output.
+
+    >>> print(ApproximateGuarantee.joint(epsilon=1.0, delta=1e-5))
+    (1, 1e-05)-Joint-SPP, sliced
+    """
+
+    notion: Literal["average", "joint"]
+    epsilon: float = attrs.field(converter=float)
+    """Greater than 0."""
+    delta: float = attrs.field(converter=float)
+    """Between 0 and 1; it does not include the failure probability of a sampled prior."""
+
+    def __attrs_post_init__(self) -> None:
+        check_one_of(SLICED_NOTIONS, notion=self.notion)
+        check_above(0, epsilon=self.epsilon)
+        check_between(0, 1, delta=self.delta)
+
+    @classmethod
+    def average(cls, *, epsilon: float, delta: float) -> "ApproximateGuarantee":
+        """The mean of the slices' epsilons at `delta`. Source: def:ave_spp."""
+        return cls(notion="average", epsilon=epsilon, delta=delta)
+
+    @classmethod
+    def joint(cls, *, epsilon: float, delta: float) -> "ApproximateGuarantee":
+        """The mean of the slices' deltas at `epsilon`. Source: def:joint_spp."""
+        return cls(notion="joint", epsilon=epsilon, delta=delta)
+
+    @property
+    def is_sliced(self) -> bool:
+        """It always is."""
+        return True
+
+    def __str__(self) -> str:
+        name = "Average-SPP" if self.notion == "average" else "Joint-SPP"
+        return f"({at_most(self.epsilon)}, {in_full(self.delta)})-{name}, sliced"
+
+
+Claim = Guarantee | ApproximateGuarantee
+"""What a static release can promise."""
+
+
+def claim_of(said: Mapping[str, Any]) -> Claim:
+    """The claim that JSON values stand for: with a delta, or with an order.
+
+    >>> claim_of({"notion": "joint", "epsilon": 1.0, "delta": 1e-5})
+    ApproximateGuarantee(notion='joint', epsilon=1.0, delta=1e-05)
+    """
+    return ApproximateGuarantee(**said) if "delta" in said else Guarantee(**said)
 
 
 def in_full(value: float) -> str:

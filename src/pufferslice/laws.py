@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Laws of a query under one secret: a finite sample with multiplicities, or a Gaussian."""
+"""Laws of a query under one secret: finite, known through a sample only, or Gaussian."""
 
 from typing import Any, Final, final
 
 import attrs
 import numpy as np
+import numpy.typing as npt
 
 from pufferslice.arrays import Floats, Integers, locked, locked_integers, same
 from pufferslice.checks import check_finite, check_probabilities
 from pufferslice.errors import ArgumentError
+from pufferslice.histograms import BinnedLaw
 
 WEIGHT_QUANTA: Final = 2**30
 """Weights of an empirical law are held as whole multiples of 1 / WEIGHT_QUANTA."""
@@ -21,6 +23,14 @@ _SYMMETRY_TOLERANCE: Final = 1e-12
 
 def _without_minus_zero(values: Any) -> Floats:  # noqa: ANN401 - whatever numpy can read
     return locked(locked(values) + 0.0)
+
+
+def _check_outputs(outputs: Floats) -> None:
+    if outputs.ndim != 2 or outputs.size == 0:
+        shape = outputs.shape
+        msg = f"outputs must have shape (n_samples, dim), both at least 1; got {shape}"
+        raise ArgumentError(msg)
+    check_finite(outputs=outputs)
 
 
 @final
@@ -38,11 +48,7 @@ class EmpiricalLaw:
     """How often each atom counts, whole numbers of at least 1, shape (n_samples,)."""
 
     def __attrs_post_init__(self) -> None:
-        if self.outputs.ndim != 2 or self.outputs.size == 0:
-            shape = self.outputs.shape
-            msg = f"outputs must have shape (n_samples, dim), both at least 1; got {shape}"
-            raise ArgumentError(msg)
-        check_finite(outputs=self.outputs)
+        _check_outputs(self.outputs)
         if self.counts.shape != (len(self.outputs),) or self.counts.min() < 1:
             msg = "counts must be whole numbers of at least 1, one for each row of outputs"
             raise ArgumentError(msg)
@@ -104,6 +110,35 @@ class EmpiricalLaw:
 
 @final
 @attrs.frozen(kw_only=True, repr=False)
+class SampledLaw:
+    """A law that is known only through independent draws of it; the draws are not the law.
+
+    >>> SampledLaw(outputs=[[0.0], [0.0], [10.0]])
+    SampledLaw(n_samples=3, dim=1)
+    """
+
+    outputs: Floats = attrs.field(converter=_without_minus_zero, eq=same)
+    """Independent draws, shape (n_samples, dim)."""
+
+    def __attrs_post_init__(self) -> None:
+        _check_outputs(self.outputs)
+
+    @property
+    def n_samples(self) -> int:
+        """Number of draws."""
+        return len(self.outputs)
+
+    @property
+    def dim(self) -> int:
+        """Output dimension."""
+        return int(self.outputs.shape[1])
+
+    def __repr__(self) -> str:
+        return f"SampledLaw(n_samples={self.n_samples}, dim={self.dim})"
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False)
 class GaussianLaw:
     """N(mean, cov): a declared Gaussian prior of the query under one secret."""
 
@@ -137,7 +172,28 @@ class GaussianLaw:
         return f"GaussianLaw(dim={self.dim})"
 
 
-Law = EmpiricalLaw | GaussianLaw
+@final
+@attrs.frozen(kw_only=True, repr=False)
+class SampledBinnedLaw:
+    """As `SampledLaw`, for draws that were counted in bins along each direction and not kept."""
+
+    draws: BinnedLaw
+
+    @property
+    def n_samples(self) -> int:
+        """Number of draws."""
+        return self.draws.n_samples
+
+    @property
+    def dim(self) -> int:
+        """Output dimension."""
+        return self.draws.dim
+
+    def __repr__(self) -> str:
+        return f"SampledBinnedLaw(n_samples={self.n_samples}, dim={self.dim})"
+
+
+Law = EmpiricalLaw | BinnedLaw | SampledLaw | SampledBinnedLaw | GaussianLaw
 
 
 def equal_laws(first: EmpiricalLaw, second: EmpiricalLaw) -> bool:
@@ -163,3 +219,19 @@ def _merged(law: EmpiricalLaw) -> tuple[Floats, Integers]:
     counts = np.zeros(len(atoms), dtype=np.int64)
     np.add.at(counts, where.reshape(-1), law.counts)
     return atoms, counts
+
+
+def law_bytes(law: Law) -> list[bytes]:
+    """All of a law as bytes, for a digest; different kinds of law have different bytes."""
+    arrays: tuple[npt.NDArray[Any], ...]
+    if isinstance(law, EmpiricalLaw):
+        arrays = (law.outputs, law.counts)
+    elif isinstance(law, SampledLaw):
+        arrays = (law.outputs, np.zeros(0))
+    elif isinstance(law, GaussianLaw):
+        arrays = (law.mean, law.cov)
+    else:
+        binned = law if isinstance(law, BinnedLaw) else law.draws
+        kind = b"binned" if isinstance(law, BinnedLaw) else b"sampled, binned"
+        return [kind, binned.grid.digest().encode(), binned.counts.tobytes()]
+    return [part for a in arrays for part in (str(a.shape).encode(), a.tobytes())]

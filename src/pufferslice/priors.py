@@ -11,15 +11,27 @@ import numpy.typing as npt
 from pufferslice.arrays import Floats
 from pufferslice.checks import check_at_least, check_count, check_one_of
 from pufferslice.errors import ArgumentError, ScenarioError
-from pufferslice.laws import EmpiricalLaw, GaussianLaw, Law
+from pufferslice.histograms import BinnedLaw
+from pufferslice.laws import EmpiricalLaw, GaussianLaw, Law, SampledBinnedLaw, SampledLaw
 from pufferslice.queries import Query
-from pufferslice.storage import digest
+from pufferslice.simulation import (
+    DeclaredSample,
+    OutputSimulator,
+    SimulatedSample,
+    Simulator,
+    stable_number,
+)
 from pufferslice.tables import Frame, frame_of, without_missing
 
 Source = Literal["public_model", "held_out", "released_data"]
 
 SOURCES: Final = ("public_model", "held_out", "released_data")
 """What a prior was made from; if it is the released data, the noise scale tells of it."""
+
+Kind = Literal["empirical", "sampled", "gaussian"]
+
+KINDS: Final = ("empirical", "sampled", "gaussian")
+"""How a prior is known: it is a sample, it was sampled, or it is a formula."""
 
 LAWS: Final = ("groups", "bootstrap", "records", "worlds")
 """What one release is; see `ONE_RELEASE`."""
@@ -32,6 +44,7 @@ ONE_RELEASE: Final = {
 }
 
 _FEWEST_ROWS: Final = 2
+_DECLARED: Final = "the drawn sample is declared to be the prior"
 
 
 @final
@@ -72,17 +85,37 @@ class Prior:
         check_one_of(SOURCES, source=self.source)
         kinds = {type(law) for law in self.laws.values()}
         if len(kinds) != 1:
-            msg = f"prior {self.name!r} must have laws of one kind, all empirical or all Gaussian"
+            msg = (
+                f"prior {self.name!r} must have laws of one kind, all empirical, all sampled or "
+                "all Gaussian"
+            )
             raise ScenarioError(msg)
         if len({law.dim for law in self.laws.values()}) != 1:
             msg = f"prior {self.name!r} must have laws of one dimension"
             raise ScenarioError(msg)
 
     @property
-    def kind(self) -> Literal["empirical", "gaussian"]:
-        """What the laws are; an empirical prior *is* its sample."""
+    def kind(self) -> Kind:
+        """What the laws are: an empirical prior *is* its sample, a sampled one is known by it."""
         first = next(iter(self.laws.values()))
-        return "empirical" if isinstance(first, EmpiricalLaw) else "gaussian"
+        if isinstance(first, GaussianLaw):
+            return "gaussian"
+        return "empirical" if isinstance(first, EmpiricalLaw | BinnedLaw) else "sampled"
+
+    def sampled(self) -> "Prior":
+        """The same draws, but the prior is only known by them; it is not made of them.
+
+        Needs: the atoms of every law are independent draws of the law that is meant.
+        """
+        if self.kind != "empirical":
+            msg = f"prior {self.name!r} is {self.kind}; only an empirical one holds draws"
+            raise ScenarioError(msg)
+        said = self.origin.removesuffix(_DECLARED).rstrip("; ")
+        return attrs.evolve(
+            self,
+            laws={secret: _drawn(law) for secret, law in self.laws.items()},
+            origin=f"{said}; independent draws of the prior, which is known only through them",
+        )
 
     def secret_probability(self, secret: str) -> float:
         """Probability of a secret, 0 if it cannot occur."""
@@ -99,42 +132,6 @@ class Prior:
 
     def __repr__(self) -> str:
         return f"Prior(name={self.name!r}, source={self.source!r}, n_secrets={len(self.laws)})"
-
-
-@final
-@attrs.frozen(kw_only=True, repr=False)
-class Simulator:
-    """A prior that can only be sampled: `draw_table(rng)` returns one table of this world.
-
-    Certifying from samples needs confidence bands; until then the drawn sample itself can be
-    declared to be the prior, with `declared`.
-    """
-
-    draw_table: Callable[[np.random.Generator], Any]
-
-    def declared(self, *, n_draws: int, seed: int) -> "DeclaredSample":
-        """Declare `n_draws` tables, drawn from a public seed, to *be* the prior."""
-        return DeclaredSample(simulator=self, n_draws=n_draws, seed=seed)
-
-    def __repr__(self) -> str:
-        return "Simulator()"
-
-
-@final
-@attrs.frozen(kw_only=True, repr=False)
-class DeclaredSample:
-    """A sample of a simulator, declared to be the prior; the certificate says so."""
-
-    simulator: Simulator
-    n_draws: int
-    seed: int
-
-    def __attrs_post_init__(self) -> None:
-        check_count(1, n_draws=self.n_draws)
-        check_count(0, seed=self.seed)
-
-    def __repr__(self) -> str:
-        return f"DeclaredSample(n_draws={self.n_draws}, seed={self.seed})"
 
 
 @final
@@ -193,20 +190,36 @@ def record_laws(
 
 
 World = object
-"""A table, a list of tables, `Resampled`, `DeclaredSample`, `EmpiricalLaw` or `GaussianLaw`."""
+"""A table, a list of tables, `Resampled`, a sample of a simulator, or a law of the query."""
+
+_NOT_TABLES: Final = (
+    Simulator,
+    OutputSimulator,
+    SimulatedSample,
+    DeclaredSample,
+    EmpiricalLaw,
+    SampledLaw,
+    GaussianLaw,
+)
 
 
 def world_law(query: Query, secret: str, world: World) -> tuple[Law, str]:
     """Law `worlds`: that of the query in one world, and a public sentence on how it was made."""
     check_level(query, "table", "worlds")
-    if isinstance(world, Simulator):
+    if isinstance(world, Simulator | OutputSimulator):
         msg = (
-            f"world {secret!r} is a simulator: its sensitivity can only be bounded from samples, "
-            "which needs confidence bands that this version does not have. Declare a drawn sample "
-            "to be the prior with simulator.declared(n_draws=..., seed=...), or give a table, a "
-            "list of tables, a Gaussian law"
+            f"world {secret!r} is a simulator, but not how much of it was seen. Take independent "
+            "draws with simulator.sampled(n_draws=..., seed=...), and certify with a failure "
+            "probability; or declare draws to be the prior with simulator.declared(n_draws=..., "
+            "seed=...)"
         )
         raise ScenarioError(msg)
+    if isinstance(world, SimulatedSample):
+        blocks = [query.prepared(block) for block in world.blocks(query, secret)]
+        return SampledLaw(outputs=np.concatenate(blocks)), world.origin
+    if isinstance(world, SampledLaw):
+        law_of = SampledLaw(outputs=query.prepared(world.outputs))
+        return law_of, "independent draws of the laws, which are known only through them"
     if isinstance(world, GaussianLaw):
         return _scaled_gaussian(query, world), "declared Gaussian laws"
     if isinstance(world, EmpiricalLaw):
@@ -270,19 +283,14 @@ def _resampled_outputs(
 def _world_outputs(query: Query, secret: str, world: World) -> tuple[Floats, str]:
     if isinstance(world, Resampled):
         evaluate, n = query.bound(world.table), len(frame_of(world.table))
-        rng = np.random.default_rng([world.bootstrap.seed, _stable_number(secret)])
+        rng = np.random.default_rng([world.bootstrap.seed, stable_number(secret)])
         outputs = _resampled_outputs(evaluate, np.arange(n), world.bootstrap.n_replicates, rng)
         return outputs, (
             f"{world.bootstrap.n_replicates} bootstrap replicates per world, public seed "
             f"{world.bootstrap.seed}; the drawn sample is declared to be the prior"
         )
     if isinstance(world, DeclaredSample):
-        rng = np.random.default_rng([world.seed, _stable_number(secret)])
-        tables = (world.simulator.draw_table(rng) for _ in range(world.n_draws))
-        return np.vstack([query.outputs(_kept(query, table)[0]) for table in tables]), (
-            f"{world.n_draws} draws of a simulator, public seed {world.seed}; the drawn sample is "
-            "declared to be the prior"
-        )
+        return world.outputs(query, secret), world.origin
     if isinstance(world, list | tuple):
         outputs = np.vstack([query.outputs(table) for table in world])
         return outputs, f"the query on {len(world)} given tables per world, equally likely"
@@ -294,7 +302,7 @@ def complete_world(query: Query, world: World) -> tuple[World, int]:
 
     What a simulator draws is treated when it is drawn, and not counted.
     """
-    if isinstance(world, Simulator | DeclaredSample | EmpiricalLaw | GaussianLaw):
+    if isinstance(world, _NOT_TABLES):
         return world, 0
     if isinstance(world, Resampled):
         table, n_dropped = _kept(query, world.table)
@@ -310,7 +318,17 @@ def complete_world(query: Query, world: World) -> tuple[World, int]:
 
 def is_made_of_data(world: World) -> bool:
     """Whether a world is made of tables rather than declared or simulated."""
-    return not isinstance(world, Simulator | DeclaredSample | EmpiricalLaw | GaussianLaw)
+    return not isinstance(world, _NOT_TABLES)
+
+
+def _drawn(law: Law) -> SampledLaw | SampledBinnedLaw:
+    """The atoms of an empirical law as draws."""
+    if isinstance(law, BinnedLaw):
+        return SampledBinnedLaw(draws=law)
+    if not isinstance(law, EmpiricalLaw) or not law.is_uniform:
+        msg = "weighted atoms are no independent draws; give the draws themselves, each once"
+        raise ScenarioError(msg)
+    return SampledLaw(outputs=law.outputs)
 
 
 def _kept(query: Query, table: object) -> tuple[Frame, int]:
@@ -329,8 +347,3 @@ def _scaled_gaussian(query: Query, law: GaussianLaw) -> GaussianLaw:
         raise ScenarioError(msg)
     scales = query.scales
     return GaussianLaw(mean=law.mean / scales, cov=law.cov / np.outer(scales, scales))
-
-
-def _stable_number(secret: str) -> int:
-    """A number for a secret that does not depend on the process, to seed its own stream."""
-    return int(digest(secret.encode())[:15], 16)

@@ -11,11 +11,12 @@ import numpy.typing as npt
 
 from pufferslice.checks import check_one_of, check_unique
 from pufferslice.errors import ArgumentError, ScenarioError
-from pufferslice.laws import EmpiricalLaw, Law
+from pufferslice.laws import Law, law_bytes
 from pufferslice.priors import (
     LAWS,
     ONE_RELEASE,
     Bootstrap,
+    Kind,
     Prior,
     Source,
     World,
@@ -78,7 +79,10 @@ class Scenario:
         _check_secrets(self.secrets)
         check_unique("priors", [prior.name for prior in self.priors])
         if len({prior.kind for prior in self.priors}) != 1:
-            msg = "priors of one scenario must be all empirical or all Gaussian; make two scenarios"
+            msg = (
+                "priors of one scenario must be all empirical, all sampled or all Gaussian; make "
+                "two scenarios"
+            )
             raise ScenarioError(msg)
         for instance in self.instances:
             _check_comparable(instance)
@@ -140,8 +144,8 @@ class Scenario:
     ) -> "Scenario":
         """One release is the query on a whole table; the secret is which world it comes from.
 
-        A world is a table, a list of tables, `Resampled`, a declared sample of a `Simulator`, or a
-        law of the query itself. Without `probabilities` the worlds are equally likely. Without
+        A world is a table, a list of tables, `Resampled`, a sample of a simulator, or a law of the
+        query itself. Without `probabilities` the worlds are equally likely. Without
         `source`, worlds made of tables are said to be the released data, others a public model.
         """
         _check_texts("worlds", worlds)
@@ -163,7 +167,7 @@ class Scenario:
             law="worlds",
             secret={"worlds": name},
             secrets=secrets,
-            pairs=_chosen_pairs(pairs, secrets),
+            pairs=chosen_pairs(pairs, secrets),
             priors=(prior,),
             query=query,
             n_dropped=sum(n for _, n in kept.values()),
@@ -188,6 +192,25 @@ class Scenario:
             added.append(attrs.evolve(prior, name=name))
         dropped = self.n_dropped + other.n_dropped
         return attrs.evolve(self, priors=(*self.priors, *added), n_dropped=dropped)
+
+    def with_sampled_priors(self) -> "Scenario":
+        """This scenario, but the priors are populations that are known only through the draws.
+
+        What was the prior (rows of a group, bootstrap replicates, tables of a world) is now an
+        independent sample of it, and a certificate carries a failure probability.
+        """
+        if self.law == "groups":
+            msg = (
+                "law 'groups' has one value under each secret, which is no sample; use law "
+                "'bootstrap' or 'records', or 'worlds' with draws of a simulator"
+            )
+            raise ScenarioError(msg)
+        return attrs.evolve(self, priors=tuple(prior.sampled() for prior in self.priors))
+
+    @property
+    def prior_kind(self) -> Kind:
+        """How the priors are known; all of them in the same way."""
+        return self.priors[0].kind
 
     @property
     def dim(self) -> int:
@@ -221,7 +244,7 @@ class Scenario:
         parts = []
         for prior in self.priors:
             for secret, law in sorted(prior.laws.items()):
-                parts += [prior.name.encode(), secret.encode(), *_law_bytes(law)]
+                parts += [prior.name.encode(), secret.encode(), *law_bytes(law)]
         return digest(*parts)
 
     def __repr__(self) -> str:
@@ -304,7 +327,7 @@ def _from_tables(
         law=law,
         secret=rule.description(),
         secrets=secrets,
-        pairs=_chosen_pairs(pairs, secrets),
+        pairs=chosen_pairs(pairs, secrets),
         priors=tuple(priors),
         query=query,
         rule=rule,
@@ -312,7 +335,8 @@ def _from_tables(
     )
 
 
-def _chosen_pairs(pairs: Pairs, secrets: tuple[str, ...]) -> tuple[SecretPair, ...]:
+def chosen_pairs(pairs: Pairs, secrets: tuple[str, ...]) -> tuple[SecretPair, ...]:
+    """The declared pairs in the order of the secrets, each once."""
     if isinstance(pairs, str):
         check_one_of(("all",), pairs=pairs)
         return tuple(SecretPair(a, b) for a, b in combinations(secrets, 2))
@@ -368,11 +392,3 @@ def _check_comparable(instance: Instance) -> None:
                 "secrets can occur"
             )
             raise ScenarioError(msg)
-
-
-def _law_bytes(law: Law) -> list[bytes]:
-    if isinstance(law, EmpiricalLaw):
-        arrays: tuple[npt.NDArray[Any], ...] = (law.outputs, law.counts)
-    else:
-        arrays = (law.mean, law.cov)
-    return [part for a in arrays for part in (str(a.shape).encode(), a.tobytes())]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slice profiles: unit directions with weights, and projection onto them."""
+"""Slice profiles: finite ones, the sphere through drawn directions; projection onto them."""
 
 from collections.abc import Sequence
 from typing import Any, final
@@ -107,6 +107,66 @@ class FiniteProfile:
 
     def __repr__(self) -> str:
         return f"FiniteProfile(n_directions={self.n_directions}, dim={self.dim})"
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False)
+class SampledSphere:
+    """The whole sphere as profile, known through directions drawn uniformly and independently.
+
+    The claim is about *all* directions, so it carries the error of drawing only some of them (a
+    Hoeffding term) and a failure probability, and it needs a query with a public range. If the
+    drawn directions themselves are to be the profile, use `FiniteProfile.uniform`.
+
+    >>> SampledSphere.draw(dim=9, n_directions=2000, seed=7)
+    SampledSphere(n_directions=2000, dim=9)
+    """
+
+    directions: Floats = attrs.field(converter=locked, eq=same)
+    """Unit vectors, drawn uniformly without looking at the data, shape (n_directions, dim)."""
+
+    def __attrs_post_init__(self) -> None:
+        check_unit_rows(directions=self.directions)
+        if self.dim == 1:
+            msg = "on the line there is only one slice, the line itself; use FiniteProfile.axes"
+            raise ArgumentError(msg)
+
+    @classmethod
+    def draw(cls, *, dim: int, n_directions: int, seed: int) -> "SampledSphere":
+        """Independent uniform directions, from a public seed that was not chosen by its results."""
+        check_count(2, dim=dim)
+        check_count(1, n_directions=n_directions)
+        check_count(0, seed=seed)
+        return cls(directions=_draw_unit_rows(n_directions, dim, np.random.default_rng(seed)))
+
+    @property
+    def weights(self) -> Floats:
+        """Every drawn direction counts the same."""
+        return np.full(self.n_directions, 1 / self.n_directions)
+
+    @property
+    def n_directions(self) -> int:
+        """Number of drawn directions."""
+        return len(self.directions)
+
+    @property
+    def dim(self) -> int:
+        """Dimension of the scaled query."""
+        return int(self.directions.shape[1])
+
+    def digest(self) -> str:
+        """SHA-256 over the drawn directions; never that of a finite profile."""
+        return digest(
+            b"sphere",
+            np.array(self.directions.shape, dtype=">i8").tobytes(),
+            self.directions.astype(">f8").tobytes(),
+        )
+
+    def __repr__(self) -> str:
+        return f"SampledSphere(n_directions={self.n_directions}, dim={self.dim})"
+
+
+Profile = FiniteProfile | SampledSphere
 
 
 def check_block(block: Sequence[int], dim: int) -> None:

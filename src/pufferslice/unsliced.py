@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which couplings bound the unsliced cost: monotone along the axes and a few directions."""
+"""Which couplings bound the unsliced cost: monotone along some directions, or the range."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -9,7 +9,7 @@ import numpy as np
 from pufferslice.arrays import Floats
 from pufferslice.gaps import GapTables, LawPair, matching_tables
 from pufferslice.laws import EmpiricalLaw
-from pufferslice.slicing import FiniteProfile
+from pufferslice.slicing import Profile
 
 MOST_MATCHINGS: Final = 16
 """At most this many couplings are tried; any one of them is sound."""
@@ -22,7 +22,7 @@ _DIRECTIONS_PER_MATCHING: Final = 25
 def full_tables(
     laws: Sequence[EmpiricalLaw],
     pairs: Sequence[LawPair],
-    profile: FiniteProfile,
+    profile: Profile,
     slices: GapTables,
 ) -> GapTables:
     """Distances under the monotone couplings along some axes and the widest slices.
@@ -34,9 +34,25 @@ def full_tables(
     return matching_tables(laws, pairs, directions)
 
 
-def matching_directions(profile: FiniteProfile, sensitivities: Floats, size: int) -> Floats:
+def range_tables(diameter: float, n_instances: int) -> GapTables:
+    """Distances between laws of which only a public range is known: its diameter, always.
+
+    Guarantee: every coupling of two laws inside the range stays within the diameter. A matching
+    of samples would bound the distance of the samples only.
+    """
+    return GapTables(
+        starts=np.arange(n_instances + 1),
+        gaps=np.full(n_instances, diameter),
+        counts=np.ones(n_instances, dtype=np.int64),
+        totals=np.ones(n_instances, dtype=np.int64),
+        equal=np.zeros(n_instances, dtype=np.bool_),
+    )
+
+
+def matching_directions(profile: Profile, sensitivities: Floats, size: int) -> Floats:
     """Axes first, then the profile's widest slices; few of them when the data are large.
 
+    >>> from pufferslice.slicing import FiniteProfile
     >>> profile = FiniteProfile.axes(dim=2)
     >>> matching_directions(profile, np.array([1.0, 2.0]), 10).shape
     (4, 2)

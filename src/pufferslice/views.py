@@ -14,7 +14,7 @@ from pufferslice.calibration import Full, Method, Slices, cost, full_cost, grid_
 from pufferslice.checks import check_above, check_at_least, check_between, check_one_of
 from pufferslice.errors import ArgumentError
 from pufferslice.gaps import GapTables, GaussianPairs
-from pufferslice.guarantee import RELEASE_NOTIONS, Guarantee
+from pufferslice.guarantee import RELEASE_NOTIONS, Claim, Guarantee
 
 ViewRule = Literal["paper", "improved", "order_grid", "order_optimum", "direct"]
 
@@ -22,6 +22,9 @@ ORDERS: Final = tuple(
     1 + x for x in (0.1, 0.25, 0.5, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 63, 127, 255)
 )
 """The grid over which orders are minimised at fixed noise."""
+
+REPORTED_ORDER: Final = 2.0
+"""At which the unsliced cost is reported for claims that have no order of their own."""
 
 SMALLEST_DIRECT_DELTA: Final = 1e-12
 """Below this the direct formula would subtract nearly equal floats, and is not offered."""
@@ -67,13 +70,13 @@ def improved_epsilon_joint(order: float, epsilon: float, delta: float) -> float:
     4.087861628832
     """
     _check_conversion(order, epsilon, delta)
-    return max(0.0, epsilon + _improved_term(order, delta))
+    return max(0.0, epsilon + improved_term(order, delta))
 
 
 def improved_epsilon_average(order: float, epsilon: float, delta: float) -> float:
     """Epsilon + max(0, c), with the c of `improved_epsilon_joint`."""
     _check_conversion(order, epsilon, delta)
-    return epsilon + max(0.0, _improved_term(order, delta))
+    return epsilon + max(0.0, improved_term(order, delta))
 
 
 def optimum_over_orders(rho: float, delta: float) -> float:
@@ -112,28 +115,34 @@ def direct_delta_joint(slices: Slices, noise_std: float, epsilon: float) -> floa
     if not isinstance(slices.seen, GapTables):
         msg = "the direct view reads gap tables, which Gaussian laws do not have; use another view"
         raise ArgumentError(msg)
+    if slices.missing.any() or slices.sphere is not None:
+        msg = "the direct view needs gaps on all levels along a finite profile; use another view"
+        raise ArgumentError(msg)
     rows = _Rows.of(slices.seen, grid_margin(slices.profile.dim, noise_std), noise_std)
     return rows.joint_delta(slices.profile.weights, epsilon)
 
 
 def views_of(
-    slices: Slices, full: Full, claim: Guarantee, noise: tuple[float, Method], delta: float
+    slices: Slices, full: Full, claim: Claim, noise: tuple[float, Method], delta: float
 ) -> tuple[View, ...]:
-    """All views of a claim at `delta` for the noise (standard deviation, method) that gives it."""
+    """All views of a claim at `delta` for the noise (standard deviation, method) that gives it.
+
+    From samples, or on the sphere, a sliced view is one that follows from the claim itself: other
+    numbers read off the same draws would each have a failure probability of their own.
+    """
     check_between(0, 1, delta=delta)
     noise_std, method = noise
     check_above(0, noise_std=noise_std)
-    check_one_of(RELEASE_NOTIONS, notion=claim.notion)
     found: list[View] = []
-    if claim.is_sliced:
-        spent = cost(slices, claim, noise_std, method)
-        if not spent <= claim.epsilon:
-            msg = f"noise {noise_std!r} costs {spent!r}: it does not give the claim {claim}"
-            raise ArgumentError(msg)
-        coarse = attrs.evolve(slices, seen=_coarse(slices.seen))
-        found += _sliced_views(coarse, claim, noise_std, method, delta)
-    coarse_full = attrs.evolve(full, seen=_coarse(full.seen))
-    found += _unsliced_views(coarse_full, noise_std, claim.order, delta)
+    order = REPORTED_ORDER
+    if isinstance(claim, Guarantee):
+        check_one_of(RELEASE_NOTIONS, notion=claim.notion)
+        order = claim.order
+        if claim.is_sliced:
+            found += _sliced_views(slices, claim, noise_std, method, delta)
+    if full.seen is not None:
+        coarse_full = attrs.evolve(full, seen=_coarse(full.seen))
+        found += _unsliced_views(coarse_full, noise_std, order, delta)
     return tuple(found)
 
 
@@ -144,21 +153,41 @@ def _coarse(seen: GapTables | GaussianPairs) -> GapTables | GaussianPairs:
 def _sliced_views(
     slices: Slices, claim: Guarantee, noise_std: float, method: Method, delta: float
 ) -> list[View]:
+    spent = cost(slices, claim, noise_std, method)
+    if not spent <= claim.epsilon:
+        msg = f"noise {noise_std!r} costs {spent!r}: it does not give the claim {claim}"
+        raise ArgumentError(msg)
     average = claim.notion == "average"
     scope: Literal["sliced average", "sliced joint"] = (
         "sliced average" if average else "sliced joint"
     )
+    improved = improved_epsilon_average if average else improved_epsilon_joint
+    found: list[tuple[ViewRule, float]] = [
+        ("paper", paper_epsilon(claim.order, claim.epsilon, delta)),
+        ("improved", improved(claim.order, claim.epsilon, delta)),
+    ]
+    if not slices.failure_probability:
+        coarse = attrs.evolve(slices, seen=_coarse(slices.seen))
+        found += _recomputed_views(coarse, claim, noise_std, method, delta)
+    return [
+        View(scope=scope, rule=rule, epsilon=epsilon, delta=delta)
+        for rule, epsilon in found
+        if math.isfinite(epsilon)
+    ]
+
+
+def _recomputed_views(
+    slices: Slices, claim: Guarantee, noise_std: float, method: Method, delta: float
+) -> list[tuple[ViewRule, float]]:
+    """Views that look at the gaps again, at other orders or directly."""
+    average = claim.notion == "average"
     improved = improved_epsilon_average if average else improved_epsilon_joint
 
     def at_order(order: float) -> float:
         epsilon = cost(slices, attrs.evolve(claim, order=order), noise_std, method)
         return improved(order, epsilon, delta)
 
-    found: list[tuple[ViewRule, float]] = [
-        ("paper", paper_epsilon(claim.order, claim.epsilon, delta)),
-        ("improved", improved(claim.order, claim.epsilon, delta)),
-        ("order_grid", min(map(at_order, ORDERS))),
-    ]
+    found: list[tuple[ViewRule, float]] = [("order_grid", min(map(at_order, ORDERS)))]
     if isinstance(slices.seen, GapTables) and delta >= SMALLEST_DIRECT_DELTA:
         rows = _Rows.of(slices.seen, grid_margin(slices.profile.dim, noise_std), noise_std)
         weights = slices.profile.weights
@@ -167,11 +196,7 @@ def _sliced_views(
     if method.rule == "closed_form":
         rho = cost(slices, attrs.evolve(claim, order=2.0), noise_std, method) / 2
         found.append(("order_optimum", optimum_over_orders(rho, delta)))
-    return [
-        View(scope=scope, rule=rule, epsilon=epsilon, delta=delta)
-        for rule, epsilon in found
-        if math.isfinite(epsilon)
-    ]
+    return found
 
 
 def _unsliced_views(full: Full, noise_std: float, order: float, delta: float) -> list[View]:
@@ -274,5 +299,6 @@ def _check_conversion(order: float, epsilon: float, delta: float) -> None:
         raise ArgumentError(msg)
 
 
-def _improved_term(order: float, delta: float) -> float:
+def improved_term(order: float, delta: float) -> float:
+    """The c of `improved_epsilon_joint`: what converting to `delta` adds, maybe less than 0."""
     return math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)

@@ -53,6 +53,7 @@ def test_what_is_in_it(certificates, records):
     assert evidence.confidential == {
         "laws_digest": records.laws_digest(),
         "n_rows": {"table": {"north": 37, "south": 53, "west": 29}},
+        "n_samples": {},
     }
     assert len(evidence.salt) == 32
     assert repr(evidence) == "Evidence(slices=GapTables(n_instances=3, n_slices=6))"

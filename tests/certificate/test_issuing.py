@@ -400,8 +400,14 @@ def test_what_the_statement_says(certificates, records, profile):
     assert noise["std_by_coordinate"] == [2 * noise["std"], 5 * noise["std"]]
     assert noise["grid"] == noise["std"] / SIGMA_INT
     assert 0 < noise["implementation_delta"] < 1e-25
-    assert statement["profile"] == {"dim": 2, "n_directions": 6, "digest": profile.digest()}
+    assert statement["profile"] == {
+        "kind": "finite",
+        "dim": 2,
+        "n_directions": 6,
+        "digest": profile.digest(),
+    }
     assert statement["failure_probability"] == 0
+    assert statement["sampling"] is None
     assert statement["unsliced"]["order"] == 4
     assert "couplings per pair" in statement["unsliced"]["from"]
     assert {view["delta"] for view in statement["views"]} == {1e-5}

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pufferslice.certificate import Certificate, certify_release, verify
-from pufferslice.certificate.learning import certify_training, compose
+from pufferslice.certificate.learning import certify_runs, certify_training, compose
 from pufferslice.certificate.verifying import UNCHECKED_LEARNING
 from pufferslice.errors import ArgumentError, CertificateError
 from pufferslice.guarantee import Guarantee
@@ -62,6 +62,11 @@ def certified(data="people 2024", deltas=(1e-5,), **changes):
     return certify_training(planned(**changes), data=data, deltas=deltas)
 
 
+def drawn(distance, deltas=()):
+    plan = planned(differing=COIN)
+    return certify_training(plan, data="d", deltas=deltas, implementation_delta=distance)
+
+
 KINDS = {
     "random": certified,
     "worst_case": lambda: certified(accountant=WorstCase(), differing=at_most(4)),
@@ -75,6 +80,15 @@ KINDS = {
     ),
     "two_accountants": lambda: compose(
         [certified(sampling=POISSON, accountant=one()) for one in (LogMoment, Amplified)]
+    ),
+    "drawn": lambda: drawn(2e-20, deltas=(1e-5,)),
+    "stops": lambda: certify_training(
+        attrs.evolve(planned(differing=COIN), non_finite="stop"), data="d"
+    ),
+    "branches": lambda: certify_runs(
+        [planned(differing=COIN), planned(differing=COIN, noise_multipliers=np.full(20, 40.0))],
+        data="d",
+        implementation_delta=3e-20,
     ),
 }
 
@@ -194,7 +208,9 @@ def is_costless(path):
 
 
 @pytest.mark.soundness
-@pytest.mark.parametrize("kind", ["schedule", "mean_square", "composed", "layers", "no_delta"])
+@pytest.mark.parametrize(
+    "kind", ["schedule", "mean_square", "composed", "layers", "no_delta", "drawn", "stops"]
+)
 def test_every_changed_field_is_noticed(kind):
     certificate = KINDS[kind]()
     tried, missed = set(), set()
@@ -252,6 +268,84 @@ def test_runs_of_different_design_and_noise_add():
     assert both.guarantee.epsilon == pytest.approx(apart, rel=1e-12)
     assert both.statement["certifies"] == [LogMoment.certifies, WorstCase.certifies]
     assert len(both.statement["draws_may_be_seen"]) == 2
+
+
+@pytest.mark.soundness
+def test_a_run_and_its_branches_are_one_certificate():
+    """A branch from step 30 of 50 is charged for 20 more steps, as a function of the differing."""
+    whole, branch = planned(), planned(noise_multipliers=np.full(20, 40.0))
+    forked = certify_runs([whole, branch], data="d", deltas=())
+    longer = planned(noise_multipliers=np.full(70, 40.0))
+    assert forked.guarantee.epsilon == pytest.approx(longer.guarantee().epsilon, rel=1e-12)
+    assert forked.guarantee.epsilon > whole.guarantee().epsilon + branch.guarantee().epsilon
+    apart = [certify_training(plan, data="d", deltas=()) for plan in (whole, branch)]
+    assert forked.digest == compose(apart).digest
+    twice = certify_runs([whole, whole], data="d", deltas=())
+    assert twice.guarantee.epsilon == pytest.approx(0.463058, abs=5e-7)
+    assert certify_runs([whole], data="d", deltas=()).digest == apart[0].digest
+
+
+@pytest.mark.parametrize(
+    ("other", "match"),
+    [
+        ({"order": 5}, "different orders"),
+        ({"differing": exactly(5)}, "different differing records"),
+        ({"sampling": WithoutReplacement(n_records=200, batch_size=10)}, "numbers of records"),
+    ],
+)
+def test_branches_of_another_run(other, match):
+    with pytest.raises(CertificateError, match=match):
+        certify_runs([planned(), planned(**other)], data="d")
+
+
+def test_no_run_at_all():
+    with pytest.raises(ArgumentError, match="at least one run"):
+        certify_runs([], data="d")
+
+
+@pytest.mark.soundness
+def test_the_distance_of_the_noise_travels_and_adds_up():
+    one, two = drawn(1e-20), drawn(2e-20)
+    assert one.statement["implementation_delta"] == 1e-20
+    assert KINDS["no_delta"]().statement["implementation_delta"] == 0.0
+    assert one.guarantee == certified(differing=COIN, deltas=()).guarantee
+    both = compose([one, two, one]).statement["implementation_delta"]
+    assert both >= 4e-20
+    assert both == pytest.approx(4e-20, rel=1e-15)
+    assert compose([one]).digest == one.digest
+    ideal = drawn(0.0)
+    assert compose([ideal, one]).statement["implementation_delta"] >= 1e-20
+    assert compose([ideal, ideal]).statement["implementation_delta"] == 0.0
+    assert compose([one, drawn(1e-40)]).statement["implementation_delta"] > 1e-20
+    assert compose([drawn(0.7), drawn(0.7)]).statement["implementation_delta"] == 1.0
+
+
+def test_the_distance_of_the_noise_is_told():
+    text, ideal = str(drawn(1.23456789e-20)), str(drawn(0.0))
+    assert "Sampling error of all noise at most 1.23457e-20 in total variation." in text
+    assert "1 + exp(epsilon) times the distance added to its delta" in text
+    assert "Sampling error" not in ideal
+    assert "implementation_delta" not in ideal
+    statement = {**drawn(1e-20).statement, "implementation_delta": 0.0}
+    assert not verify(Certificate(statement=statement, evidence=None)).holds
+
+
+@pytest.mark.parametrize("distance", [-1e-20, 1.5, math.nan, math.inf, "x", None])
+def test_distances_that_cannot_be(distance):
+    with pytest.raises(ArgumentError, match="implementation_delta must be"):
+        drawn(distance)
+
+
+@pytest.mark.soundness
+def test_a_stop_that_depends_on_the_data_is_not_covered():
+    limits = KINDS["stops"]().statement["limits"]
+    assert any("NaN or infinite" in line and "not covered" in line for line in limits)
+    assert not any("NaN" in line for line in drawn(0.0).statement["limits"])
+    both = compose([certify_training(planned(differing=COIN), data="d"), KINDS["stops"]()])
+    assert any("NaN or infinite" in line for line in both.statement["limits"])
+    statement = copy.deepcopy(dict(KINDS["stops"]().statement))
+    statement["runs"][0]["non_finite"] = "zero"
+    assert not verify(Certificate(statement=statement, evidence=None)).holds
 
 
 def test_views_of_composed_runs_come_from_the_composed_cost():

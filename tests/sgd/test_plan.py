@@ -218,6 +218,7 @@ PLANS = {
     "without": lambda: noisy(sampling=WithoutReplacement(n_records=100, batch_size=9)),
     "with": lambda: noisy(sampling=WithReplacement(n_records=100, batch_size=9), order=1.25),
     "block": lambda: attrs.evolve(noisy(), block=3),
+    "stop": lambda: attrs.evolve(noisy(), non_finite="stop"),
 }
 
 
@@ -233,6 +234,13 @@ def test_plans_read_back(name):
 def test_plans_differ_by_every_part():
     plans = [make() for make in PLANS.values()]
     assert all(plans[i] != plans[j] for i in range(len(plans)) for j in range(i))
+
+
+def test_examples_without_a_finite_gradient_change_no_cost():
+    assert noisy().non_finite == "zero"
+    assert PLANS["stop"]().guarantee() == noisy().guarantee()
+    with pytest.raises(ArgumentError, match="non_finite must be one of zero, stop; got 'drop'"):
+        attrs.evolve(noisy(), non_finite="drop")
 
 
 def test_a_constant_schedule_is_written_once():
@@ -262,6 +270,8 @@ def test_a_constant_schedule_is_written_once():
         ({"order": "x"}, "not whole"),
         ({"order": None}, "not whole"),
         ({"block": 0}, "block must be"),
+        ({"non_finite": "skip"}, "non_finite must be one of zero, stop; got 'skip'"),
+        ({"non_finite": None}, "non_finite must be one of"),
         ({"clipping": {"kind": "flat"}}, "not whole"),
         ({"clipping": [1]}, "not whole"),
         ({"clipping": {"kind": "flat", "norm": -1}}, "clip_norm"),

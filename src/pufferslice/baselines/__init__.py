@@ -1,10 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
 """What others would add, for comparison. Nothing here issues a certificate.
 
-Needs the extra `baselines` (dp-accounting).
+For static releases: `general`, `distribution-aware` and `Sinkhorn` Wasserstein mechanisms, Laplace
+mechanisms for scalar queries, and group privacy. For learning: DP-SGD, which needs the extra
+`baselines` (dp-accounting) and is loaded when it is asked for.
 """
 
-from pufferslice.baselines.dpsgd import DpSgd, dp_sgd_epsilon, dp_sgd_multiplier, group_size
-from pufferslice.baselines.pld import run_epsilon
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
-__all__ = ["DpSgd", "dp_sgd_epsilon", "dp_sgd_multiplier", "group_size", "run_epsilon"]
+from pufferslice.baselines.bottleneck import w_infinity
+from pufferslice.baselines.dagwm import dagwm_cost, dagwm_noise_std
+from pufferslice.baselines.group import group_noise_std
+from pufferslice.baselines.gwm import LawCouple, full_sensitivity, gwm_noise_std
+from pufferslice.baselines.laplace import laplace_scale
+from pufferslice.baselines.sinkhorn import (
+    SinkhornEstimate,
+    SinkhornNoise,
+    SinkhornSettings,
+    sinkhorn_noise,
+    sinkhorn_w_infinity,
+)
+
+if TYPE_CHECKING:
+    from pufferslice.baselines.dpsgd import DpSgd, dp_sgd_epsilon, dp_sgd_multiplier, group_size
+    from pufferslice.baselines.pld import run_epsilon
+
+__all__ = [
+    "DpSgd",
+    "LawCouple",
+    "SinkhornEstimate",
+    "SinkhornNoise",
+    "SinkhornSettings",
+    "dagwm_cost",
+    "dagwm_noise_std",
+    "dp_sgd_epsilon",
+    "dp_sgd_multiplier",
+    "full_sensitivity",
+    "group_noise_std",
+    "group_size",
+    "gwm_noise_std",
+    "laplace_scale",
+    "run_epsilon",
+    "sinkhorn_noise",
+    "sinkhorn_w_infinity",
+    "w_infinity",
+]
+
+_LATE: Final = {
+    "DpSgd": "dpsgd",
+    "dp_sgd_epsilon": "dpsgd",
+    "dp_sgd_multiplier": "dpsgd",
+    "group_size": "dpsgd",
+    "run_epsilon": "pld",
+}
+"""Names that need dp-accounting, and their modules."""
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Import a name that needs dp-accounting on its first use."""
+        if name not in _LATE:
+            msg = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(msg)
+        return getattr(import_module(f"{__name__}.{_LATE[name]}"), name)

@@ -4,7 +4,7 @@
 from pufferslice.certificate.document import Certificate
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.issuing import certify_release, required_evidence, spent
-from pufferslice.certificate.learning import certify_training, compose
+from pufferslice.certificate.learning import certify_runs, certify_training, compose
 from pufferslice.certificate.signing import new_key_pair, sign
 from pufferslice.certificate.verifying import Verification, verify
 
@@ -13,6 +13,7 @@ __all__ = [
     "Evidence",
     "Verification",
     "certify_release",
+    "certify_runs",
     "certify_training",
     "compose",
     "new_key_pair",

@@ -13,7 +13,7 @@ from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.prose import prose_of
 from pufferslice.certificate.shape import check_shape
 from pufferslice.errors import CertificateError, StorageError
-from pufferslice.guarantee import Guarantee
+from pufferslice.guarantee import Claim, claim_of
 from pufferslice.storage import (
     CONFIDENTIAL,
     canonical_json,
@@ -56,9 +56,9 @@ class Certificate:
         return str(self.statement["road"])
 
     @property
-    def guarantee(self) -> Guarantee:
+    def guarantee(self) -> Claim:
         """The claim."""
-        return Guarantee(**self.statement["guarantee"])
+        return claim_of(self.statement["guarantee"])
 
     @property
     def noise_std(self) -> float:

@@ -13,15 +13,20 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from pufferslice.arrays import Floats
 from pufferslice.calibration import Full, Slices
+from pufferslice.certificate.doubt import Doubt
+from pufferslice.certificate.seen import covered_totals, seen_of, sphere_term
+from pufferslice.concentration import LEVEL_QUANTA
 from pufferslice.errors import CertificateError
-from pufferslice.gaps import GapTables, GaussianPairs, LawPair, gap_tables
-from pufferslice.laws import EmpiricalLaw, GaussianLaw
+from pufferslice.gaps import GapTables, GaussianPairs
+from pufferslice.gaps.sampled import missing_mass
+from pufferslice.laws import GaussianLaw
 from pufferslice.parallel import Progress, silent
+from pufferslice.queries.ranges import range_of
 from pufferslice.scenario import Scenario
-from pufferslice.slicing import FiniteProfile
+from pufferslice.slicing import FiniteProfile, Profile, SampledSphere
 from pufferslice.storage import canonical_json, digest
-from pufferslice.unsliced import full_tables
 
 VERSION: Final = 1
 
@@ -52,24 +57,35 @@ class Evidence:
     scenario: Mapping[str, Any]
     """The public description of the scenario, as it was when the evidence was made."""
     confidential: Mapping[str, Any]
-    """Row counts, and the digest of the laws."""
+    """Counts of rows and samples, and the digest of the laws."""
+    doubt: Doubt | None = None
+    """How the claim may fail; not at all for exact laws along a finite profile."""
+    plain: GapTables | None = None
+    """Gaps of the samples themselves: what the noise would be if they were the law."""
     salt: bytes
     """Random, so that the public digest of the evidence cannot be used to check guesses."""
 
     @classmethod
     def of(
-        cls, scenario: Scenario, profile: FiniteProfile, progress: Progress = silent
+        cls,
+        scenario: Scenario,
+        profile: Profile,
+        doubt: Doubt | None = None,
+        progress: Progress = silent,
     ) -> "Evidence":
         """The evidence of a scenario along a profile."""
-        slices, full = _seen(scenario, profile, progress)
+        seen = seen_of(scenario, profile, doubt, progress)
         return cls(
-            slices=slices,
-            full=full,
+            slices=seen.slices,
+            full=seen.full,
             scenario=scenario.description(),
             confidential={
                 "laws_digest": scenario.laws_digest(),
                 "n_rows": {prior.name: dict(prior.n_rows) for prior in scenario.priors},
+                "n_samples": _sample_sizes(scenario),
             },
+            doubt=doubt,
+            plain=seen.plain,
             salt=os.urandom(_SALT_BYTES),
         )
 
@@ -109,12 +125,25 @@ class Evidence:
         if facts["version"] != VERSION:
             msg = f"the evidence has version {facts['version']!r}, this program reads {VERSION}"
             raise CertificateError(msg)
-        profile = FiniteProfile(directions=arrays["directions"], weights=arrays["weights"])
+        doubt = None if facts["doubt"] is None else Doubt.from_json(facts["doubt"])
+        profile = _profile(doubt, arrays)
+        kind, query = facts["kind"], facts["scenario"]["query"]
+        seen = _unpacked("slices", kind, arrays)
+        full = _unpacked("full", kind, arrays) if facts["has_full"] else None
+        scales = np.array(query["scales"], dtype=np.float64)
         evidence = cls(
-            slices=Slices(profile=profile, seen=_unpacked("slices", facts["kind"], arrays)),
-            full=Full(dim=profile.dim, seen=_unpacked("full", facts["kind"], arrays)),
+            slices=Slices(
+                profile=profile,
+                seen=seen,
+                missing=_missing(seen, doubt),
+                sphere=sphere_term(doubt, profile, range_of(query["range"]), scales),
+                failure_probability=0.0 if doubt is None else doubt.failure_probability,
+            ),
+            full=Full(dim=profile.dim, seen=full, from_range=facts["from_range"]),
             scenario=facts["scenario"],
             confidential=facts["confidential"],
+            doubt=doubt,
+            plain=_tables("plain", arrays) if facts["has_plain"] else None,
             salt=salt,
         )
         evidence.check()
@@ -122,28 +151,60 @@ class Evidence:
 
     def check(self) -> None:
         """The numbers fit together, and are about the instances that the description lists."""
-        seen, full = self.slices.seen, self.full.seen
-        seen.check()
-        full.check()
+        seen = self.slices.seen
+        parts = [part for part in (seen, self.full.seen, self.plain) if part is not None]
         n_instances = len(self.scenario["priors"]) * len(self.scenario["pairs"])
-        if not n_instances == seen.n_instances == full.n_instances:
-            msg = (
-                f"the evidence lists {n_instances} (prior, pair) instances, but is about "
-                f"{seen.n_instances}, and {full.n_instances} couplings"
-            )
-            raise CertificateError(msg)
-        for tables in (seen, full):
-            if isinstance(tables, GapTables) and tables.worst()[tables.equal].any():
+        for part in parts:
+            part.check()
+            if part.n_instances != n_instances:
+                msg = (
+                    f"the evidence lists {n_instances} (prior, pair) instances, but is about "
+                    f"{part.n_instances}"
+                )
+                raise CertificateError(msg)
+            if isinstance(part, GapTables) and part.worst()[part.equal].any():
                 msg = "the evidence calls laws equal that its own gaps tell apart"
                 raise CertificateError(msg)
-        if not np.array_equal(seen.equal, full.equal) or self.full.dim != self.slices.profile.dim:
+        alike = all(np.array_equal(part.equal, seen.equal) for part in parts)
+        if not alike or self.full.dim != self.slices.profile.dim:
             msg = "the evidence along the slices and in full is not of the same laws"
+            raise CertificateError(msg)
+        self._check_doubt()
+
+    def _check_doubt(self) -> None:
+        """Bands cover exactly the levels that their sample sizes allow."""
+        kinds = {prior["kind"] for prior in self.scenario["priors"]}
+        sampled = self.doubt is not None and self.doubt.band is not None
+        if (kinds == {"sampled"}) != sampled or sampled != (self.plain is not None):
+            msg = "the evidence does not say how its laws are known"
+            raise CertificateError(msg)
+        ranged = self.scenario["query"]["range"] is not None
+        if sampled and not ranged == self.full.from_range == (self.full.seen is not None):
+            msg = "the evidence of the whole output is not that of the public range"
+            raise CertificateError(msg)
+        if self.doubt is None or not sampled or not isinstance(self.slices.seen, GapTables):
+            return
+        sizes = self.confidential["n_samples"]
+        pairs = [
+            (sizes[prior["name"]][first], sizes[prior["name"]][second])
+            for prior in self.scenario["priors"]
+            for first, second in self.scenario["pairs"]
+        ]
+        expected = [LEVEL_QUANTA] * len(pairs)
+        if self.doubt.tails == "in_delta":
+            expected = covered_totals(pairs, self.doubt, self.slices.profile.n_directions)
+        if self.slices.seen.totals.tolist() != expected:
+            msg = "the evidence covers other levels than its numbers of samples allow"
             raise CertificateError(msg)
 
     def _facts(self) -> dict[str, Any]:
         return {
             "version": VERSION,
             "kind": "gaps" if isinstance(self.slices.seen, GapTables) else "gaussian",
+            "from_range": self.full.from_range,
+            "has_full": self.full.seen is not None,
+            "has_plain": self.plain is not None,
+            "doubt": None if self.doubt is None else self.doubt.to_json(),
             "scenario": dict(self.scenario),
             "confidential": dict(self.confidential),
         }
@@ -154,44 +215,38 @@ class Evidence:
             "directions": profile.directions,
             "weights": profile.weights,
             **_packed("slices", self.slices.seen),
-            **_packed("full", self.full.seen),
+            **({} if self.full.seen is None else _packed("full", self.full.seen)),
+            **({} if self.plain is None else _packed("plain", self.plain)),
         }
 
     def __repr__(self) -> str:
         return f"Evidence(slices={self.slices.seen!r})"
 
 
-def _seen(scenario: Scenario, profile: FiniteProfile, progress: Progress) -> tuple[Slices, Full]:
-    if scenario.priors[0].kind == "gaussian":
-        pairs = _gaussian_pairs(scenario)
-        return Slices(profile=profile, seen=pairs), Full(dim=profile.dim, seen=pairs)
-    laws, positions = _law_pairs(scenario)
-    tables = gap_tables(laws, positions, profile.directions, progress)
-    full = full_tables(laws, positions, profile, tables)
-    return Slices(profile=profile, seen=tables), Full(dim=profile.dim, seen=full)
+def _sample_sizes(scenario: Scenario) -> dict[str, dict[str, int]]:
+    """How many draws each sampled law is known by."""
+    if scenario.prior_kind != "sampled":
+        return {}
+    return {
+        prior.name: {
+            secret: law.n_samples
+            for secret, law in prior.laws.items()
+            if not isinstance(law, GaussianLaw)
+        }
+        for prior in scenario.priors
+    }
 
 
-def _law_pairs(scenario: Scenario) -> tuple[list[EmpiricalLaw], list[LawPair]]:
-    """Every law once, and the positions of the two laws of every instance."""
-    where: dict[tuple[str, str], int] = {}
-    laws: list[EmpiricalLaw] = []
-    pairs = []
-    for prior, pair in scenario.instances:
-        for secret in pair:
-            law = prior.laws[secret]
-            if isinstance(law, EmpiricalLaw) and (prior.name, secret) not in where:
-                where[prior.name, secret] = len(laws)
-                laws.append(law)
-        pairs.append(LawPair(where[prior.name, pair.first], where[prior.name, pair.second]))
-    return laws, pairs
+def _profile(doubt: Doubt | None, arrays: dict[str, npt.NDArray[Any]]) -> Profile:
+    if doubt is not None and doubt.on_sphere:
+        return SampledSphere(directions=arrays["directions"])
+    return FiniteProfile(directions=arrays["directions"], weights=arrays["weights"])
 
 
-def _gaussian_pairs(scenario: Scenario) -> GaussianPairs:
-    laws = [[prior.laws[secret] for secret in pair] for prior, pair in scenario.instances]
-    return GaussianPairs(
-        means=np.array([[law.mean for law in two if isinstance(law, GaussianLaw)] for two in laws]),
-        covs=np.array([[law.cov for law in two if isinstance(law, GaussianLaw)] for two in laws]),
-    )
+def _missing(seen: GapTables | GaussianPairs, doubt: Doubt | None) -> Floats:
+    if doubt is not None and doubt.tails == "in_delta" and isinstance(seen, GapTables):
+        return missing_mass(seen)
+    return np.zeros(seen.n_instances)
 
 
 def _packed(prefix: str, seen: GapTables | GaussianPairs) -> dict[str, npt.NDArray[Any]]:
@@ -205,4 +260,8 @@ def _unpacked(
 ) -> GapTables | GaussianPairs:
     if kind == "gaussian":
         return GaussianPairs(means=arrays[f"{prefix}_means"], covs=arrays[f"{prefix}_covs"])
+    return _tables(prefix, arrays)
+
+
+def _tables(prefix: str, arrays: dict[str, npt.NDArray[Any]]) -> GapTables:
     return GapTables(**{name: arrays[f"{prefix}_{name}"] for name in _TABLE_ARRAYS})

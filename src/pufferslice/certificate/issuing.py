@@ -8,18 +8,26 @@ from typing import Final
 import attrs
 import numpy as np
 
+from pufferslice.approximate import approximate_cost
 from pufferslice.calibration import Method, cost, full_cost
 from pufferslice.certificate.document import Certificate
+from pufferslice.certificate.doubt import Doubt
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.statement import Said, statement_of
 from pufferslice.checks import check_above, check_between, check_one_of
-from pufferslice.errors import ArgumentError, CalibrationError, CertificateError
+from pufferslice.concentration import BandKind, samples_for_tail
+from pufferslice.errors import (
+    ArgumentError,
+    CalibrationError,
+    CertificateError,
+    ScenarioError,
+)
 from pufferslice.gaps import GapTables, GaussianPairs
-from pufferslice.guarantee import RELEASE_NOTIONS, Guarantee
+from pufferslice.guarantee import RELEASE_NOTIONS, ApproximateGuarantee, Claim, Guarantee
 from pufferslice.noise import Noise, OperatingSystemNoise
 from pufferslice.parallel import Progress, silent
 from pufferslice.scenario import Scenario
-from pufferslice.slicing import FiniteProfile
+from pufferslice.slicing import Profile, SampledSphere
 
 DEFAULT_DELTAS: Final = (1e-5,)
 
@@ -29,9 +37,11 @@ _DIGEST: Final = re.compile("[0-9a-f]{64}")
 
 def certify_release(  # noqa: PLR0913 - the claim is three nouns, the rest has safe defaults
     scenario: Scenario,
-    profile: FiniteProfile,
-    target: Guarantee,
+    profile: Profile,
+    target: Claim,
     *,
+    failure_probability: float | None = None,
+    band: BandKind = "order_statistics",
     method: Method | None = None,
     deltas: Sequence[float] = DEFAULT_DELTAS,
     noise: Noise = OperatingSystemNoise(),  # noqa: B008 - it has no state
@@ -42,9 +52,12 @@ def certify_release(  # noqa: PLR0913 - the claim is three nouns, the rest has s
 
     Without `method`: the tight rule with the smallest envelope that applies. `deltas` are those
     of the (epsilon, delta) views. `earlier_releases` names what a ledger already holds.
+    `failure_probability` must be said for sampled priors and for the sphere as profile, and for
+    nothing else; `band` says how sampled laws are bounded.
 
     Guarantee: one release with the stated noise satisfies `target` for the scenario's priors and
-    pairs, along the slices of `profile` if the target is sliced.
+    pairs, along the slices of `profile` if the target is sliced; except with probability
+    `failure_probability` over the draws of sampled priors and directions.
     """
     if profile.dim != scenario.dim:
         msg = (
@@ -53,6 +66,7 @@ def certify_release(  # noqa: PLR0913 - the claim is three nouns, the rest has s
         )
         raise ArgumentError(msg)
     check_one_of(RELEASE_NOTIONS, notion=target.notion)
+    doubt = _doubt(scenario, profile, target, (failure_probability, band))
     for delta in deltas:
         check_between(0, 1, delta=delta)
     asked = tuple(dict.fromkeys(float(delta) for delta in deltas))
@@ -63,7 +77,8 @@ def certify_release(  # noqa: PLR0913 - the claim is three nouns, the rest has s
             "the whole output and takes no method"
         )
         raise ArgumentError(msg)
-    gaussian = scenario.priors[0].kind == "gaussian"
+    _check_approximate(scenario, target, method)
+    gaussian = scenario.prior_kind == "gaussian"
     default = Method(rule="tight", envelope="exact" if gaussian else "transport")
     said = Said(
         target=target,
@@ -72,8 +87,10 @@ def certify_release(  # noqa: PLR0913 - the claim is three nouns, the rest has s
         generator=noise.name,
         earlier_releases=tuple(earlier_releases),
     )
-    evidence = Evidence.of(scenario, profile, progress)
+    evidence = Evidence.of(scenario, profile, doubt, progress)
     _check_seen(evidence)
+    if isinstance(target, ApproximateGuarantee):
+        _check_tails(evidence, target)
     return Certificate(statement=statement_of(evidence, said), evidence=evidence)
 
 
@@ -83,13 +100,17 @@ def spent(
     noise_std: float | None = None,
     notion: str | None = None,
     order: float | None = None,
-) -> Guarantee:
+) -> Claim:
     """What noise costs by the certificate's evidence; what is left out is as certified.
 
-    `noise_std` is in scaled coordinates. The answer is a number, not a certificate.
+    `noise_std` is in scaled coordinates. The answer is a number, not a certificate; from samples
+    it holds, for a noise, notion and order chosen without looking at it, except with the
+    certificate's failure probability.
     """
     evidence = required_evidence(certificate)
     claim = certificate.guarantee
+    if isinstance(claim, ApproximateGuarantee):
+        return _spent_approximate(certificate, claim, noise_std, (notion, order))
     unit = Guarantee(
         notion=claim.notion if notion is None else notion,  # type: ignore[arg-type]
         order=claim.order if order is None else order,
@@ -111,6 +132,28 @@ def spent(
     return attrs.evolve(unit, epsilon=found)
 
 
+def _spent_approximate(
+    certificate: Certificate,
+    claim: ApproximateGuarantee,
+    noise_std: float | None,
+    said: tuple[str | None, float | None],
+) -> ApproximateGuarantee:
+    notion, order = said
+    if order is not None:
+        msg = f"{claim} has no order; leave it out, or certify a Rényi claim"
+        raise ArgumentError(msg)
+    evidence = required_evidence(certificate)
+    unit = claim if notion is None else attrs.evolve(claim, notion=notion)  # type: ignore[arg-type]
+    std = certificate.noise_std if noise_std is None else noise_std
+    check_above(0, noise_std=std)
+    envelope = certificate.statement["method"]["envelope"]
+    found = approximate_cost(evidence.slices, unit, std, envelope)
+    if not 0 < found < np.inf:
+        msg = f"noise {std:g} gives epsilon {found:g} at delta {claim.delta:g}: no claim to state"
+        raise CalibrationError(msg)
+    return attrs.evolve(unit, epsilon=found)
+
+
 def under_scenario(certificate: Certificate, scenario: Scenario) -> Certificate:
     """The certificate's noise and profile with the evidence of another scenario, for `spent`.
 
@@ -121,7 +164,11 @@ def under_scenario(certificate: Certificate, scenario: Scenario) -> Certificate:
     if scenario.dim != profile.dim:
         msg = f"the other scenario has dimension {scenario.dim}, the certificate {profile.dim}"
         raise ArgumentError(msg)
-    evidence = Evidence.of(scenario, profile)
+    doubt = required_evidence(certificate).doubt
+    if (scenario.prior_kind == "sampled") != (doubt is not None and doubt.band is not None):
+        msg = "the other scenario must be known in the same way: both sampled, or neither"
+        raise ArgumentError(msg)
+    evidence = Evidence.of(scenario, profile, doubt)
     statement = dict(certificate.statement) | {"evidence_digest": evidence.digest()}
     return Certificate(statement=statement, evidence=evidence)
 
@@ -140,6 +187,88 @@ def required_evidence(certificate: Certificate) -> Evidence:
     return certificate.evidence
 
 
+def _doubt(
+    scenario: Scenario,
+    profile: Profile,
+    target: Claim,
+    said: tuple[float | None, BandKind],
+) -> Doubt | None:
+    """How the claim may fail, or an error if the failure probability is not said where needed."""
+    failure_probability, band = said
+    sampled, on_sphere = scenario.prior_kind == "sampled", isinstance(profile, SampledSphere)
+    if on_sphere:
+        _check_sphere(scenario, target)
+    if not (sampled or on_sphere):
+        if failure_probability is not None:
+            msg = (
+                f"failure_probability {failure_probability!r} was said, but nothing can fail: the "
+                "priors are exact and the profile is finite. Leave it out, or say that the priors "
+                "are sampled with scenario.with_sampled_priors()"
+            )
+            raise ArgumentError(msg)
+        return None
+    if failure_probability is None:
+        what = "sampled priors" if sampled else "the sphere as profile"
+        msg = f"{what} need failure_probability, the probability that the claim does not hold"
+        raise ArgumentError(msg)
+    in_delta = isinstance(target, ApproximateGuarantee)
+    if sampled and not in_delta and scenario.query.range is None:
+        msg = (
+            "a Rényi claim cannot be certified from samples without a public range: beyond the "
+            "samples anything could lie. Give the query one with query.with_range(Box(low, high)), "
+            "to which it is then clipped; or claim sliced (epsilon, delta) with "
+            "ApproximateGuarantee (--claim epsilon-delta), which puts the tails into delta"
+        )
+        raise ScenarioError(msg)
+    return Doubt(
+        failure_probability=failure_probability,
+        band=band if sampled else None,
+        tails=("in_delta" if in_delta else "at_range") if sampled else None,
+        on_sphere=on_sphere,
+    )
+
+
+def _check_sphere(scenario: Scenario, target: Claim) -> None:
+    if isinstance(target, ApproximateGuarantee) or not target.is_sliced:
+        msg = (
+            f"the sphere as profile goes with average and joint Rényi claims, not with {target}; "
+            "use a FiniteProfile"
+        )
+        raise ArgumentError(msg)
+    if scenario.prior_kind == "gaussian":
+        msg = "the sphere as profile needs a public range, which Gaussian priors do not have"
+        raise ScenarioError(msg)
+
+
+def _check_approximate(scenario: Scenario, target: Claim, method: Method | None) -> None:
+    if not isinstance(target, ApproximateGuarantee):
+        return
+    if scenario.prior_kind == "gaussian":
+        msg = (
+            "an (epsilon, delta) claim is calibrated on gaps, which Gaussian priors do not have; "
+            "certify a Rényi claim and read its (epsilon, delta) views"
+        )
+        raise ArgumentError(msg)
+    if method is not None and method.rule == "closed_form":
+        msg = "rule 'closed_form' is a formula for Rényi claims; use rule 'tight'"
+        raise ArgumentError(msg)
+
+
+def _check_tails(evidence: Evidence, target: ApproximateGuarantee) -> None:
+    """The tails must fit into delta; otherwise say how many samples would do."""
+    missing, doubt = float(evidence.slices.missing.max()), evidence.doubt
+    if missing < target.delta or doubt is None or doubt.band is None:
+        return
+    share = doubt.band_probability(evidence.slices.profile.n_directions)
+    needed = samples_for_tail(target.delta / 2, share, doubt.band)
+    msg = (
+        f"too few samples: the bands leave out a mass of {missing:.3g}, which must be below delta "
+        f"{target.delta:g}. About {needed} samples of each law leave half of delta to the noise; "
+        "or claim a larger delta"
+    )
+    raise CalibrationError(msg)
+
+
 def _check_digests(earlier_releases: Sequence[str]) -> None:
     good = not isinstance(earlier_releases, str) and all(
         isinstance(one, str) and _DIGEST.fullmatch(one) for one in earlier_releases
@@ -155,7 +284,7 @@ def _check_seen(evidence: Evidence) -> None:
     used = profile.weights > 0
     if isinstance(seen, GaussianPairs):
         apart, visible = seen.differences(profile.directions[used])
-    elif isinstance(evidence.full.seen, GapTables):
+    elif isinstance(evidence.full.seen, GapTables) and not evidence.full.from_range:
         apart = evidence.full.seen.worst().max(axis=1)
         visible = seen.worst()[:, used].max(axis=1)
     else:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Certificates of training runs: what a plan promises, and what several runs promise together."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, final
 
@@ -8,7 +9,7 @@ import attrs
 import numpy as np
 
 from pufferslice.certificate.document import Certificate
-from pufferslice.checks import check_between
+from pufferslice.checks import check_at_least, check_between
 from pufferslice.errors import ArgumentError, CertificateError
 from pufferslice.guarantee import Guarantee
 from pufferslice.sgd import TrainingPlan, cost_by_count, mixed_cost
@@ -41,6 +42,15 @@ _NOT_THE_RUN: Final = (
     "It is an average over the draws of the batches. It does not bound what the run that took "
     "place shows, implies no SRPP, and gives no (epsilon, delta)."
 )
+_STOPS: Final = (
+    "A plan stops its run when the gradient of an example is NaN or infinite. Such a stop depends "
+    "on the data, and what it tells is not covered."
+)
+_DRAWN: Final = (
+    "The noise that was drawn is not exactly the noise of the bound. The distance, "
+    "implementation_delta, is part of no epsilon; an (epsilon, delta) view holds for the drawn "
+    "noise with 1 + exp(epsilon) times the distance added to its delta."
+)
 
 
 @final
@@ -54,6 +64,8 @@ class Trained:
     noises: tuple[str, ...]
     """How the noise of the runs is drawn, in public sentences."""
     deltas: tuple[float, ...]
+    implementation_delta: float
+    """Total-variation distance of all drawn noise from the noise that the cost is about."""
 
     def __attrs_post_init__(self) -> None:
         if not self.runs or not self.noises or not all((self.data, *self.noises)):
@@ -67,6 +79,10 @@ class Trained:
                     raise CertificateError(msg)
         for delta in self.deltas:
             check_between(0, 1, delta=delta)
+        check_at_least(0, implementation_delta=self.implementation_delta)
+        if self.implementation_delta > 1:
+            msg = f"implementation_delta must be at most 1, got {self.implementation_delta!r}"
+            raise ArgumentError(msg)
 
     @classmethod
     def read_off(cls, statement: Mapping[str, Any]) -> "Trained":
@@ -76,6 +92,7 @@ class Trained:
             runs=tuple(TrainingPlan.from_json(run) for run in statement["runs"]),
             noises=tuple(statement["noise"]),
             deltas=tuple(dict.fromkeys(statement["deltas"])),
+            implementation_delta=statement["implementation_delta"],
         )
 
     def cost(self, order: float) -> float:
@@ -120,11 +137,33 @@ def certify_training(
     data: str,
     noise: str = IDEAL_NOISE,
     deltas: Sequence[float] = DEFAULT_DELTAS,
+    implementation_delta: float = 0.0,
 ) -> Certificate:
     """State what a run that follows the plan promises.
 
     `data` is a public name for the data set: runs over data of another name never compose.
-    `noise` says how the noise is drawn; the bound is about ideal Gaussian noise.
+    `noise` says how the noise is drawn; the bound is about ideal Gaussian noise, and
+    `implementation_delta` is the total-variation distance of the run's noise from it.
+    """
+    return certify_runs(
+        [plan], data=data, noise=noise, deltas=deltas, implementation_delta=implementation_delta
+    )
+
+
+def certify_runs(
+    plans: Sequence[TrainingPlan],
+    *,
+    data: str,
+    noise: str = IDEAL_NOISE,
+    deltas: Sequence[float] = DEFAULT_DELTAS,
+    implementation_delta: float = 0.0,
+) -> Certificate:
+    """State what runs over the same data promise together: a run and its branches, for example.
+
+    Guarantee: costs add as functions of the number of differing records, which is the same in all
+    runs. `implementation_delta` is the sum over all of them. Else as `certify_training`.
+    Needs: runs with noise of their own, over one data set.
+    Source: lemma:adaptive_renyi_composition.
     """
     for name, text in (("data", data), ("noise", noise)):
         if not isinstance(text, str) or not text:
@@ -132,9 +171,10 @@ def certify_training(
             raise ArgumentError(msg)
     said = Trained(
         data=data,
-        runs=(plan,),
+        runs=tuple(plans),
         noises=(noise,),
         deltas=tuple(dict.fromkeys(float(delta) for delta in deltas)),
+        implementation_delta=implementation_delta,
     )
     return Certificate(statement=learning_statement(said), evidence=None)
 
@@ -165,6 +205,7 @@ def compose(certificates: Sequence[Certificate]) -> Certificate:
         runs=tuple(run for part in parts for run in part.runs),
         noises=tuple(dict.fromkeys(noise for part in parts for noise in part.noises)),
         deltas=tuple(dict.fromkeys(delta for part in parts for delta in part.deltas)),
+        implementation_delta=_added_up([part.implementation_delta for part in parts]),
     )
     return Certificate(statement=learning_statement(said), evidence=None)
 
@@ -182,17 +223,36 @@ def learning_statement(said: Trained) -> dict[str, Any]:
         "certifies": [accountant.certifies for accountant in accountants.values()],
         "draws_may_be_seen": [one.draws_may_be_seen for one in accountants.values()],
         "noise": list(said.noises),
+        "implementation_delta": float(said.implementation_delta),
         "failure_probability": 0.0,
         "deltas": list(said.deltas) if unsliced else [],
         "views": _views(said, claim) if unsliced else [],
         "hypotheses": list(HYPOTHESES),
-        "limits": [*_LIMITS, *(() if unsliced else (_NOT_THE_RUN,))],
+        "limits": [*_LIMITS, *_further_limits(said, claim)],
     }
+
+
+def _further_limits(said: Trained, claim: Guarantee) -> list[str]:
+    """What is not covered because of what was said."""
+    apply = {
+        _NOT_THE_RUN: claim.notion != "unsliced",
+        _STOPS: any(run.non_finite == "stop" for run in said.runs),
+        _DRAWN: said.implementation_delta > 0,
+    }
+    return [limit for limit, applies in apply.items() if applies]
+
+
+def _added_up(distances: Sequence[float]) -> float:
+    """The sum, rounded up; total variation is never above 1."""
+    total = math.fsum(distances)
+    if len(distances) > 1 and total > 0:
+        total = math.nextafter(total, math.inf)
+    return min(1.0, total)
 
 
 def _views(said: Trained, claim: Guarantee) -> list[dict[str, Any]]:
     """Unsliced (epsilon, delta) views: at the claim's order, and the best of a grid of orders."""
-    costs = {order: said.cost(order) for order in ORDERS}
+    costs = {order: said.cost(order) for order in ORDERS} if said.deltas else {}
     views = []
     for delta in said.deltas:
         at_order = {

@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pufferslice.guarantee import Guarantee, at_most, in_full
+from pufferslice.guarantee import Guarantee, at_most, claim_of, in_full
 
 _MOST_PAIRS_NAMED = 6
 
@@ -19,6 +19,7 @@ def prose_of(statement: Mapping[str, Any], digest: str) -> str:
         _priors(statement["scenario"]),
         _claim(statement),
         _noise(statement),
+        _shares(statement),
         _whole_output(statement),
         _views(statement["views"]),
         _earlier(statement["earlier_releases"]),
@@ -53,22 +54,42 @@ def _priors(scenario: Mapping[str, Any]) -> str:
 
 
 def _claim(statement: Mapping[str, Any]) -> str:
-    claim, method = Guarantee(**statement["guarantee"]), statement["method"]
-    profile = statement["profile"]
+    claim, method = claim_of(statement["guarantee"]), statement["method"]
     doubt = statement["failure_probability"]
     sure = "with certainty" if doubt == 0 else f"except with probability {in_full(doubt)}"
-    along = (
-        f" along {profile['n_directions']} slices of {profile['dim']} dimensions"
-        f" (profile {profile['digest'][:12]})"
-        if claim.is_sliced
-        else ""
-    )
+    along = _along(statement["profile"]) if claim.is_sliced else ""
     rule = f"{method['rule'].replace('_', ' ')}, {method['envelope'].replace('_', ' ')}"
     return (
         f"Claim: {claim}{along}, {sure}.\n"
         f"The noise costs {at_most(statement['spent_epsilon'])} of {in_full(claim.epsilon)} "
         f"({rule})."
     )
+
+
+def _along(profile: Mapping[str, Any]) -> str:
+    where = f"{profile['dim']} dimensions (profile {profile['digest'][:12]})"
+    if profile["kind"] == "sphere":
+        return f" along the whole sphere of {where}, known by {profile['n_directions']} directions"
+    return f" along {profile['n_directions']} slices of {where}"
+
+
+def _shares(statement: Mapping[str, Any]) -> str:
+    """What the noise is due to, for laws or slices that were sampled."""
+    sampling = statement["sampling"]
+    if sampling is None:
+        return ""
+    lines = []
+    if sampling["band"] is not None:
+        beyond = "count at the public range" if sampling["tails"] == "at_range" else "are in delta"
+        lines.append(
+            f"Sampled laws are bounded by {sampling['band'].replace('_', ' ')}; the tails {beyond}."
+        )
+    if sampling["delta_of_tails"] is not None:
+        lines.append(f"Of delta, {at_most(sampling['delta_of_tails'])} is for the tails.")
+    if sampling["noise_shares"] is not None:
+        parts = ", ".join(f"{name} {x:.1%}" for name, x in sampling["noise_shares"].items())
+        lines.append(f"Shares of the noise: {parts}.")
+    return "\n".join(lines)
 
 
 def _noise(statement: Mapping[str, Any]) -> str:
@@ -85,14 +106,14 @@ def _noise(statement: Mapping[str, Any]) -> str:
 
 
 def _whole_output(statement: Mapping[str, Any]) -> str:
-    unsliced, claim = statement["unsliced"], Guarantee(**statement["guarantee"])
+    unsliced, claim = statement["unsliced"], claim_of(statement["guarantee"])
     if unsliced["epsilon"] is None:
         return f"Unsliced (the released bits): no finite bound ({unsliced['from']})."
     times = unsliced["epsilon"] / claim.epsilon
+    compared = f"; {times:.3g} times the claim's epsilon" if isinstance(claim, Guarantee) else ""
     return (
         f"Unsliced (the released bits): at most {at_most(unsliced['epsilon'])} at order "
-        f"{in_full(unsliced['order'])}, from {unsliced['from']}; {times:.3g} times the claim's "
-        "epsilon."
+        f"{in_full(unsliced['order'])}, from {unsliced['from']}{compared}."
     )
 
 
@@ -122,12 +143,19 @@ def _learning_prose(statement: Mapping[str, Any], digest: str) -> str:
         + "\n".join(map(_run, statement["runs"])),
         f"Claim: {claim}.\n" + "\n".join(statement["certifies"]),
         "Who may see the batch draws:\n" + "\n".join(statement["draws_may_be_seen"]),
-        "Noise:\n" + "\n".join(statement["noise"]),
+        "Noise:\n" + "\n".join([*statement["noise"], *_distance(statement)]),
         _views(statement["views"]),
         "Hypotheses:\n" + "\n".join(f"  - {one}" for one in statement["hypotheses"]),
         "Limits:\n" + "\n".join(f"  - {limit}" for limit in statement["limits"]),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _distance(statement: Mapping[str, Any]) -> list[str]:
+    distance = statement["implementation_delta"]
+    if not distance:
+        return []
+    return [f"Sampling error of all noise at most {at_most(distance)} in total variation."]
 
 
 def _run(plan: Mapping[str, Any]) -> str:

@@ -12,6 +12,14 @@ _NUMBER: Final = (int, float)
 _MAYBE_NUMBER: Final = (int, float, type(None))
 
 _GUARANTEE: Final = {"notion": str, "order": _NUMBER, "epsilon": _NUMBER}
+_APPROXIMATE: Final = {"notion": str, "epsilon": _NUMBER, "delta": _NUMBER}
+_SAMPLING: Final = {
+    "band": (str, type(None)),
+    "tails": (str, type(None)),
+    "delta_of_tails": _MAYBE_NUMBER,
+    "noise_shares": (dict, type(None)),
+}
+_SHARES: Final = {"law": _NUMBER, "sampling": _NUMBER, "slicing": _NUMBER}
 _VIEWS: Final = [{"scope": str, "rule": str, "epsilon": _NUMBER, "delta": _NUMBER}]
 
 _STATIC: Final = {
@@ -35,7 +43,7 @@ _STATIC: Final = {
         },
         "rows_dropped": int,
     },
-    "guarantee": _GUARANTEE,
+    "guarantee": dict,
     "method": {"rule": str, "envelope": str},
     "spent_epsilon": _NUMBER,
     "laws_are_equal": bool,
@@ -48,8 +56,9 @@ _STATIC: Final = {
         "secure": bool,
         "implementation_delta": _NUMBER,
     },
-    "profile": {"dim": int, "n_directions": int, "digest": str},
+    "profile": {"kind": str, "dim": int, "n_directions": int, "digest": str},
     "failure_probability": _NUMBER,
+    "sampling": (dict, type(None)),
     "unsliced": {"order": _NUMBER, "epsilon": _MAYBE_NUMBER, "from": str},
     "deltas": [_NUMBER],
     "views": _VIEWS,
@@ -65,6 +74,7 @@ _LEARNING: Final = {
     "certifies": [str],
     "draws_may_be_seen": [str],
     "noise": [str],
+    "implementation_delta": _NUMBER,
     "failure_probability": _NUMBER,
     "deltas": [_NUMBER],
     "views": _VIEWS,
@@ -81,6 +91,7 @@ def check_shape(statement: object) -> dict[str, Any]:
     _check(statement, _STATIC, "statement")
     if isinstance(statement, dict) and statement["road"] == "static":
         _check_secret(statement["scenario"]["secret"])
+        _check_claim(statement)
         return statement
     msg = "the statement of a certificate must name its road, static or learning"
     raise CertificateError(msg)
@@ -107,6 +118,16 @@ def _check(value: object, shape: Any, where: str) -> None:  # noqa: ANN401 - a n
     elif isinstance(value, int | float) and not -_LARGEST < value < _LARGEST:
         msg = f"{where} is no number that a certificate can have"
         raise CertificateError(msg)
+
+
+def _check_claim(statement: Mapping[str, Any]) -> None:
+    """The parts that have two shapes: a claim with an order or a delta, exact or sampled laws."""
+    said, sampling = statement["guarantee"], statement["sampling"]
+    _check(said, _APPROXIMATE if "delta" in said else _GUARANTEE, "statement.guarantee")
+    if sampling is not None:
+        _check(sampling, _SAMPLING, "statement.sampling")
+        if sampling["noise_shares"] is not None:
+            _check(sampling["noise_shares"], _SHARES, "statement.sampling.noise_shares")
 
 
 def _check_secret(secret: Mapping[str, Any]) -> None:

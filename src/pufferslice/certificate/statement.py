@@ -7,19 +7,23 @@ from typing import Any, Final, final
 
 import attrs
 
+from pufferslice.approximate import approximate_cost, calibrate_approximate
 from pufferslice.calibration import (
     Method,
+    Slices,
     calibrate,
     calibrate_unsliced,
     cost,
     full_cost,
 )
+from pufferslice.certificate.doubt import Doubt
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.errors import CalibrationError
 from pufferslice.gaps import GapTables
-from pufferslice.guarantee import Guarantee
+from pufferslice.guarantee import ApproximateGuarantee, Claim, Guarantee, claim_of
 from pufferslice.noise import DRAW_DELTA, SIGMA_INT, OperatingSystemNoise
-from pufferslice.views import views_of
+from pufferslice.slicing import FiniteProfile, SampledSphere
+from pufferslice.views import REPORTED_ORDER, views_of
 
 ROUNDING_DELTA: Final = 2.0**-46
 """Total variation, per coordinate, between an integer Gaussian around a rounded point and the
@@ -47,6 +51,22 @@ _PRIOR_IS_DATA: Final = (
     "The priors were made from the released data itself, so the noise scale and every number "
     "computed from it tell something about the data."
 )
+_SAMPLED: Final = (
+    "The priors are known only through independent draws; except with the failure probability the "
+    "claim holds for the laws that the draws come from. That the draws are independent, and that "
+    "nobody chose them or the slices by their results, is assumed."
+)
+_IN_DELTA: Final = (
+    "What lies beyond the bands around the sampled laws is in delta, not in epsilon: an output "
+    "that rare may tell the secret."
+)
+_CLIPPED: Final = (
+    "The claim holds for the query clipped to its public range, which is what a release publishes."
+)
+_SPHERE: Final = (
+    "The profile is the whole sphere; the directions were drawn from it, and the failure "
+    "probability covers that too."
+)
 _EQUAL: Final = "The laws are equal under every pair, so no noise is added."
 _INSECURE: Final = "INSECURE: the noise comes from a seeded test generator. Never publish it."
 _DROPPED: Final = "{n} rows with missing values were left out; the claim is about the others."
@@ -57,7 +77,7 @@ _DROPPED: Final = "{n} rows with missing values were left out; the claim is abou
 class Said:
     """What the caller of a certificate decided; everything else follows from the evidence."""
 
-    target: Guarantee
+    target: Claim
     method: Method
     deltas: tuple[float, ...]
     generator: str
@@ -67,7 +87,7 @@ class Said:
     def read_off(cls, statement: Mapping[str, Any]) -> "Said":
         """The decisions that a statement reports."""
         return cls(
-            target=Guarantee(**statement["guarantee"]),
+            target=claim_of(statement["guarantee"]),
             method=Method(**statement["method"]),
             deltas=tuple(statement["deltas"]),
             generator=statement["noise"]["generator"],
@@ -78,14 +98,23 @@ class Said:
 def calibrated_noise(evidence: Evidence, said: Said) -> float:
     """The noise standard deviation that the target asks for, in scaled coordinates."""
     if said.target.is_sliced:
-        return calibrate(said.target, evidence.slices, said.method)
-    return calibrate_unsliced(said.target, evidence.full)
+        return sliced_noise(evidence.slices, said.target, said.method)
+    return calibrate_unsliced(_renyi(said.target), evidence.full)
+
+
+def sliced_noise(slices: Slices, target: Claim, method: Method) -> float:
+    """The noise that a claim along slices asks for."""
+    if isinstance(target, ApproximateGuarantee):
+        return calibrate_approximate(target, slices, method.envelope)
+    return calibrate(target, slices, method)
 
 
 def spent_epsilon(evidence: Evidence, said: Said, noise_std: float) -> float:
     """The number that the claim bounds, at this noise."""
     if evidence.slices.are_equal:
         return 0.0
+    if isinstance(said.target, ApproximateGuarantee):
+        return approximate_cost(evidence.slices, said.target, noise_std, said.method.envelope)
     if said.target.is_sliced:
         return cost(evidence.slices, said.target, noise_std, said.method)
     return full_cost(evidence.full, said.target.order, noise_std)
@@ -109,12 +138,14 @@ def statement_of(evidence: Evidence, said: Said) -> dict[str, Any]:
         "laws_are_equal": equal,
         "noise": _noise(evidence, said.generator, noise_std),
         "profile": {
+            "kind": "sphere" if isinstance(profile, SampledSphere) else "finite",
             "dim": profile.dim,
             "n_directions": profile.n_directions,
             "digest": profile.digest(),
         },
-        "failure_probability": 0.0,
-        "unsliced": _unsliced(evidence, said.target.order, noise_std),
+        "failure_probability": evidence.slices.failure_probability,
+        "sampling": _sampling(evidence, said, noise_std),
+        "unsliced": _unsliced(evidence, _order(said.target), noise_std),
         "deltas": [] if equal else list(said.deltas),
         "views": [] if equal else _views(evidence, said, noise_std),
         "earlier_releases": list(said.earlier_releases),
@@ -130,11 +161,74 @@ def limits_of(evidence: Evidence, generator: str) -> list[str]:
         limits.append(_PRIOR_IS_DATA)
     if evidence.scenario["rows_dropped"]:
         limits.append(_DROPPED.format(n=evidence.scenario["rows_dropped"]))
+    if evidence.doubt is not None:
+        limits += _doubts(evidence.doubt)
     if evidence.slices.are_equal:
         limits.append(_EQUAL)
     if generator != OperatingSystemNoise.name:
         limits.append(_INSECURE)
     return limits
+
+
+def _doubts(doubt: Doubt) -> list[str]:
+    said = [_SAMPLED] if doubt.band is not None else []
+    said += [_IN_DELTA] if doubt.tails == "in_delta" else []
+    said += [_CLIPPED] if doubt.tails == "at_range" or doubt.on_sphere else []
+    return said + ([_SPHERE] if doubt.on_sphere else [])
+
+
+def _sampling(evidence: Evidence, said: Said, noise_std: float) -> dict[str, Any] | None:
+    """How sampled laws were bounded, and which part of the noise is due to that."""
+    doubt = evidence.doubt
+    if doubt is None:
+        return None
+    public = all(prior["source"] == "public_model" for prior in evidence.scenario["priors"])
+    tails = doubt.tails == "in_delta" and public
+    return {
+        "band": doubt.band,
+        "tails": doubt.tails,
+        "delta_of_tails": float(evidence.slices.missing.max()) if tails else None,
+        "noise_shares": _noise_shares(evidence, said, noise_std),
+    }
+
+
+def _noise_shares(evidence: Evidence, said: Said, noise_std: float) -> dict[str, float] | None:
+    """Shares of the noise standard deviation: the law itself, its sampling, the drawn slices."""
+    if not said.target.is_sliced or not noise_std:
+        return None
+    slices = evidence.slices
+    drawn = FiniteProfile(directions=slices.profile.directions, weights=slices.profile.weights)
+    finite = Slices(profile=drawn, seen=slices.seen, missing=slices.missing)
+    with_bands = noise_std if slices.sphere is None else _noise_or_none(finite, said)
+    of_law = with_bands
+    if evidence.plain is not None:
+        of_law = _noise_or_none(Slices(profile=drawn, seen=evidence.plain), said)
+    parts = (min(of_law, noise_std), min(with_bands, noise_std), noise_std)
+    return {
+        "law": parts[0] / noise_std,
+        "sampling": max(0.0, parts[1] - parts[0]) / noise_std,
+        "slicing": (parts[2] - max(parts[0], parts[1])) / noise_std,
+    }
+
+
+def _noise_or_none(slices: Slices, said: Said) -> float:
+    """The noise, or 0 where these gaps alone would need none."""
+    try:
+        return sliced_noise(slices, said.target, said.method)
+    except CalibrationError:
+        return 0.0
+
+
+def _renyi(claim: Claim) -> Guarantee:
+    if not isinstance(claim, Guarantee):
+        msg = f"{claim} is a claim along slices"
+        raise CalibrationError(msg)
+    return claim
+
+
+def _order(claim: Claim) -> float:
+    """The order at which the unsliced cost is reported."""
+    return claim.order if isinstance(claim, Guarantee) else REPORTED_ORDER
 
 
 def implementation_delta(evidence: Evidence) -> float:
@@ -160,12 +254,14 @@ def _unsliced(evidence: Evidence, order: float, noise_std: float) -> dict[str, A
     if evidence.slices.are_equal:
         return {"order": order, "epsilon": 0.0, "from": "equal laws"}
     seen = evidence.full.seen
+    if seen is None:
+        return {
+            "order": order,
+            "epsilon": None,
+            "from": "samples alone: they bound nothing beyond the slices without a public range",
+        }
     bound = full_cost(evidence.full, order, noise_std)
-    made = (
-        f"the best of {seen.n_slices} couplings per pair"
-        if isinstance(seen, GapTables)
-        else "the exact divergence of the Gaussian laws"
-    )
+    made = _coupling(evidence)
     if not math.isfinite(bound):
         return {
             "order": order,
@@ -173,6 +269,15 @@ def _unsliced(evidence: Evidence, order: float, noise_std: float) -> dict[str, A
             "from": f"{made}: infinite at this order and noise",
         }
     return {"order": order, "epsilon": bound, "from": made}
+
+
+def _coupling(evidence: Evidence) -> str:
+    seen = evidence.full.seen
+    if not isinstance(seen, GapTables):
+        return "the exact divergence of the Gaussian laws"
+    if evidence.full.from_range:
+        return "the diameter of the public range"
+    return f"the best of {seen.n_slices} couplings per pair"
 
 
 def _views(evidence: Evidence, said: Said, noise_std: float) -> list[dict[str, Any]]:

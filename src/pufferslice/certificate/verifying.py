@@ -29,6 +29,7 @@ UNCHECKED_LEARNING: Final = {
     "runs": "whether the runs followed their plans, on these data, under the listed hypotheses",
     "data": "whether all runs were over the named data",
     "noise": "how the noise was drawn",
+    "implementation_delta": "how many numbers were drawn, and how exactly",
 }
 """The same for training runs."""
 

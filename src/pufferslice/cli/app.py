@@ -7,7 +7,18 @@ from collections.abc import Sequence
 
 import typer
 
-from pufferslice.cli import account, calibrate, demo, init, release, sign, spent, verify
+from pufferslice.cli import (
+    account,
+    calibrate,
+    compare,
+    demo,
+    init,
+    release,
+    sign,
+    spent,
+    train,
+    verify,
+)
 from pufferslice.errors import (
     ArgumentError,
     PuffersliceError,
@@ -23,7 +34,10 @@ _WRONG_USE = (ArgumentError, ScenarioError, TableError)
 
 app = typer.Typer(
     name="pufferslice",
-    help="Publish a statistic while a declared secret stays protected, with a certificate.",
+    help=(
+        "Publish a statistic or train a model while a declared secret stays protected, with a "
+        "certificate."
+    ),
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -35,6 +49,8 @@ app.command(name="spent")(spent.spent)
 app.command(name="release")(release.release)
 app.command(name="verify")(verify.verify)
 app.command(name="account")(account.account)
+app.command(name="train")(train.train)
+app.command(name="compare")(compare.compare)
 app.command(name="sign")(sign.sign)
 app.command(name="keygen")(sign.keygen)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pufferslice init`: a commented scenario.toml to start from."""
+"""`pufferslice init`: a commented scenario.toml and training.toml to start from."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -10,23 +10,31 @@ import typer
 from pufferslice.cli.output import print_json
 from pufferslice.errors import StorageError
 
+_TEMPLATES = ("scenario.toml", "training.toml")
+
 
 def init(
-    folder: Annotated[Path, typer.Argument(help="Where scenario.toml is written.")],
+    folder: Annotated[Path, typer.Argument(help="Where the two files are written.")],
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Write a commented scenario.toml that runs as it is, on the embedded Adult table."""
-    from pufferslice.storage import write_new
+    """Write a commented scenario.toml and training.toml that run as they are, on embedded data."""
+    from pufferslice.storage import check_new, write_new
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         msg = f"cannot make the folder {str(folder)!r}: {error.strerror}"
         raise StorageError(msg) from error
-    template = files("pufferslice.cli").joinpath("scenario.toml").read_bytes()
-    path = folder / "scenario.toml"
-    write_new(path, template)
+    scenario, training = paths = [folder / name for name in _TEMPLATES]
+    for path in paths:
+        check_new(path)
+    for path in paths:
+        write_new(path, files("pufferslice.cli").joinpath(path.name).read_bytes())
     if json:
-        print_json({"written": [str(path)]})
+        print_json({"written": [str(path) for path in paths]})
         return
-    typer.echo(f"Written: {path}\nNext: pufferslice calibrate {path} --out certificate.json")
+    typer.echo(
+        f"Written: {scenario}, {training}\n"
+        f"Next: pufferslice calibrate {scenario} --out certificate.json\n"
+        f"  or: pufferslice train {training}"
+    )

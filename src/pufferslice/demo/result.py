@@ -120,7 +120,7 @@ def _promised(result: DemoResult) -> str:
         f"Certificate {certificate.digest[:16]}: {claim} along {n_slices} slices; {verdict}.\n"
         f"The noise costs {certificate.spent_epsilon:.6g} of {claim.epsilon:g}. Unsliced, which is "
         "the statement about the released bits,\n"
-        f"it costs {bound} at order {claim.order:g}."
+        f"it costs {bound} at order {certificate.statement['unsliced']['order']:g}."
     )
 
 

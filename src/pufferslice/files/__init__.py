@@ -9,15 +9,24 @@ from pufferslice.files.scenario_toml import (
     read_request,
     request_of,
 )
-from pufferslice.files.training_toml import read_plan, write_plan
+from pufferslice.files.training_toml import (
+    TRAINING_SECTIONS,
+    read_plan,
+    read_training,
+    training_of,
+    write_plan,
+)
 
 __all__ = [
     "SECTIONS",
+    "TRAINING_SECTIONS",
     "Request",
     "check_document",
     "query_of",
     "read_plan",
     "read_request",
+    "read_training",
     "request_of",
+    "training_of",
     "write_plan",
 ]

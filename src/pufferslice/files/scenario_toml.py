@@ -12,13 +12,23 @@ import numpy as np
 import pyarrow as pa
 
 from pufferslice import datasets, queries
-from pufferslice.calibration import ENVELOPES, RULES, Method
+from pufferslice.calibration import Method
 from pufferslice.certificate.issuing import DEFAULT_DELTAS
 from pufferslice.checks import check_one_of
-from pufferslice.errors import ArgumentError, ScenarioError
-from pufferslice.guarantee import Guarantee
+from pufferslice.concentration import BandKind
+from pufferslice.errors import ArgumentError
+from pufferslice.files.claim_toml import (
+    band_of,
+    failure_probability_of,
+    method_of,
+    profile_of,
+    target_of,
+)
+from pufferslice.files.toml_values import Document, required, section, word
+from pufferslice.guarantee import Claim
+from pufferslice.histograms import Histograms
 from pufferslice.laws import GaussianLaw
-from pufferslice.priors import LAWS, SOURCES, Bootstrap
+from pufferslice.priors import LAWS, SOURCES, Bootstrap, Source
 from pufferslice.queries import (
     Ball,
     Box,
@@ -32,17 +42,15 @@ from pufferslice.queries import (
     equals,
     summary,
 )
-from pufferslice.scenario import Scenario
+from pufferslice.scenario import Pairs, Scenario
 from pufferslice.secret import Bins
-from pufferslice.slicing import FiniteProfile
+from pufferslice.slicing import Profile
 from pufferslice.storage import read_bytes
+from pufferslice.streaming import RowScan, scan_files, streamed_scenario
 from pufferslice.tables import Frame, frame_of, read_table, without_missing
 
-Document = Mapping[str, Any]
-"""A parsed scenario.toml, or the same made from flags."""
-
 SECTIONS: Final[Mapping[str, frozenset[str]]] = {
-    "data": frozenset({"path", "dataset", "null_values", "missing"}),
+    "data": frozenset({"path", "dataset", "null_values", "missing", "bins"}),
     "secret": frozenset({"column", "columns", "bins", "pairs"}),
     "query": frozenset(
         {"law", "mean", "std", "rate", "quantile", "count_share", "columns", "flags", "model",
@@ -51,10 +59,11 @@ SECTIONS: Final[Mapping[str, frozenset[str]]] = {
     "bootstrap": frozenset({"n_replicates", "seed"}),
     "worlds": frozenset(),
     "gaussian": frozenset(),
-    "prior": frozenset({"source", "kind"}),
+    "prior": frozenset({"source", "kind", "band"}),
     "profile": frozenset({"kind", "n_directions", "seed", "n_sets", "blocks", "directions",
                           "weights"}),
-    "guarantee": frozenset({"notion", "order", "epsilon", "deltas"}),
+    "guarantee": frozenset({"claim", "notion", "order", "epsilon", "delta", "deltas",
+                            "failure_probability"}),
     "calibration": frozenset({"rule", "envelope"}),
 }  # fmt: skip
 """Sections and their keys; `worlds` and `gaussian` have one key per secret."""
@@ -79,13 +88,16 @@ class Request:
     """Everything that a scenario file asks for."""
 
     scenario: Scenario
-    profile: FiniteProfile
-    target: Guarantee
+    profile: Profile
+    target: Claim
+    failure_probability: float | None
+    """None where the file says none: exact laws along a finite profile need none."""
+    band: BandKind
     method: Method | None
     """None where the file leaves the choice to the library."""
     deltas: tuple[float, ...]
     table: pa.Table | None
-    """The data that the scenario was made from; none for worlds."""
+    """The data that the scenario was made from; none for worlds and for streamed data."""
     null_values: tuple[str, ...]
     """Texts that mean a missing value in files."""
 
@@ -93,43 +105,104 @@ class Request:
         """The table as the scenario saw it: without the rows that lack a value."""
         scenario = self.scenario
         if self.table is None or scenario.rule is None:
-            msg = "law 'worlds' has no table of its own"
+            msg = "worlds and streamed data have no table at hand"
             raise ArgumentError(msg)
         read = dict.fromkeys((*scenario.rule.columns, *scenario.query.columns))
         return without_missing(frame_of(self.table), list(read), scenario.query.missing)[0]
 
 
-def read_request(path: str | os.PathLike[str]) -> Request:
+Scan = Callable[[Path, RowScan], Histograms]
+"""Counts the rows of files; how many processes do it changes nothing in the result."""
+
+
+def read_request(path: str | os.PathLike[str], scan: Scan = scan_files) -> Request:
     """Read scenario.toml; paths inside it are relative to its folder."""
     try:
         document = tomllib.loads(read_bytes(path).decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         msg = f"{str(path)!r} is not TOML: {error}"
         raise ArgumentError(msg) from error
-    return request_of(document, Path(path).parent)
+    return request_of(document, Path(path).parent, scan)
 
 
-def request_of(document: Document, folder: Path) -> Request:
+def request_of(document: Document, folder: Path, scan: Scan = scan_files) -> Request:
     """The values that a document stands for."""
     check_document(document)
     query = query_of(document)
-    law = _law(document)
-    table = None if law == "worlds" else _table(document, folder)
-    scenario = _scenario(document, folder, query, table)
-    guarantee = _section(document, "guarantee")
+    profile = profile_of(document, query.dim)
+    table = None
+    if "bins" in section(document, "data"):
+        scenario = _streamed(document, folder, (query, profile), scan)
+    else:
+        table = None if _law(document) == "worlds" else _table(document, folder)
+        scenario = _scenario(document, folder, query, table)
     return Request(
-        scenario=scenario,
-        profile=_profile(document, scenario.dim),
-        target=Guarantee(
-            notion=_word(_required(guarantee, "guarantee", "notion")),  # type: ignore[arg-type]
-            order=_number(_required(guarantee, "guarantee", "order"), "order"),
-            epsilon=_number(_required(guarantee, "guarantee", "epsilon"), "epsilon"),
-        ),
-        method=_method(document),
-        deltas=tuple(guarantee.get("deltas", DEFAULT_DELTAS)),
+        scenario=scenario.with_sampled_priors() if _kind(document) == "sampled" else scenario,
+        profile=profile,
+        target=target_of(document),
+        failure_probability=failure_probability_of(document),
+        band=band_of(document),
+        method=method_of(document),
+        deltas=tuple(section(document, "guarantee").get("deltas", DEFAULT_DELTAS)),
         table=table,
-        null_values=tuple(_section(document, "data").get("null_values", ())),
+        null_values=tuple(section(document, "data").get("null_values", ())),
     )
+
+
+def _kind(document: Document) -> str:
+    """Whether the data are the prior or a sample of it; streamed data must say."""
+    prior = section(document, "prior")
+    if "bins" in section(document, "data") and "kind" not in prior:
+        msg = (
+            "streamed data must say what they are: [prior] kind = 'empirical' (the rows are the "
+            "prior) or 'sampled' (the rows are a sample of it); --prior on the command line"
+        )
+        raise ArgumentError(msg)
+    kind = word(prior.get("kind", "empirical"))
+    check_one_of(("empirical", "sampled"), kind=kind)
+    return kind
+
+
+def _streamed(
+    document: Document, folder: Path, said: tuple[Query, Profile], scan: Scan
+) -> Scenario:
+    query, profile = said
+    law, data = _law(document), section(document, "data")
+    if law != "records" or "path" not in data:
+        msg = (
+            f"data are streamed (bins) for law 'records', from path; got law {law!r}. Leave bins "
+            "out to read a table whole"
+        )
+        raise ArgumentError(msg)
+    _kind(document)
+    rows = RowScan.of(
+        query,
+        secret=_secret(section(document, "secret")),
+        profile=profile,
+        n_bins=data["bins"],
+        null_values=data.get("null_values", ()),
+    )
+    return streamed_scenario(
+        scan(folder / data["path"], rows),
+        rows,
+        pairs=_pairs(document),
+        source=_source(document) or "released_data",
+    )
+
+
+def _pairs(document: Document) -> Pairs:
+    pairs = section(document, "secret").get("pairs", "all")
+    if isinstance(pairs, str):
+        return pairs  # type: ignore[return-value]
+    return [tuple(pair) for pair in pairs]
+
+
+def _source(document: Document) -> Source | None:
+    prior = section(document, "prior")
+    source = word(prior["source"]) if "source" in prior else None
+    if source is not None:
+        check_one_of(SOURCES, source=source)
+    return source  # type: ignore[return-value]
 
 
 def check_document(document: Document) -> None:
@@ -150,13 +223,13 @@ def check_document(document: Document) -> None:
 
 def query_of(document: Document) -> Query:
     """The query that a document describes, with range, scales and missing-value policy."""
-    said = _section(document, "query")
+    said = section(document, "query")
     query = _bare_query(said)
     if "range" in said:
         query = query.with_range(_range(said["range"]))
     if "scales" in said:
         query = query.with_scales(said["scales"])
-    return query.with_missing(_section(document, "data").get("missing", "refuse"))
+    return query.with_missing(section(document, "data").get("missing", "refuse"))
 
 
 def _bare_query(said: Document) -> Query:
@@ -167,8 +240,8 @@ def _bare_query(said: Document) -> Query:
         return columns(said.get("columns", []), flags=flags or None)
     quantiles: dict[str, Any] = {}
     for entry in said.get("quantile", []):
-        levels = _required(entry, "query.quantile", "level")
-        quantiles[_required(entry, "query.quantile", "column")] = levels
+        levels = required(entry, "query.quantile", "level")
+        quantiles[required(entry, "query.quantile", "column")] = levels
     return summary(
         mean=said.get("mean", []),
         std=said.get("std", []),
@@ -181,7 +254,7 @@ def _bare_query(said: Document) -> Query:
 def _conditions(entries: Sequence[Document], where: str) -> list[tuple[str, Condition]]:
     found = []
     for entry in entries:
-        column = _required(entry, f"query.{where}", "column")
+        column = required(entry, f"query.{where}", "column")
         kinds = [key for key in entry if key != "column"]
         if len(kinds) != 1 or kinds[0] not in _CONDITIONS:
             known = ", ".join(_CONDITIONS)
@@ -192,7 +265,7 @@ def _conditions(entries: Sequence[Document], where: str) -> list[tuple[str, Cond
 
 
 def _model(said: Document) -> Query:
-    kind = _word(_required(said, "query.model", "kind"))
+    kind = word(required(said, "query.model", "kind"))
     check_one_of(_MODELS, kind=kind)
     rest = {key: value for key, value in said.items() if key != "kind"}
     builder: Callable[..., Query] = getattr(queries, kind)
@@ -213,53 +286,40 @@ def _range(said: Document) -> Box | Ball:
 
 
 def _law(document: Document) -> str:
-    law = _word(_required(_section(document, "query"), "query", "law"))
+    law = word(required(section(document, "query"), "query", "law"))
     check_one_of(LAWS, law=law)
     return law
 
 
 def _table(document: Document, folder: Path) -> pa.Table:
-    said = _section(document, "data")
+    said = section(document, "data")
     if ("path" in said) == ("dataset" in said):
         msg = "[data] needs either path or dataset"
         raise ArgumentError(msg)
     if "dataset" in said:
-        name = _word(said["dataset"])
+        name = word(said["dataset"])
         check_one_of(tuple(_DATASETS), dataset=name)
         return _DATASETS[name]()
     return read_table(folder / said["path"], null_values=said.get("null_values", ()))
 
 
 def _scenario(document: Document, folder: Path, query: Query, table: pa.Table | None) -> Scenario:
-    prior = _section(document, "prior")
-    kind = _word(prior.get("kind", "empirical"))
-    check_one_of(("empirical", "sampled"), kind=kind)
-    if kind == "sampled":
-        msg = (
-            "prior kind 'sampled' needs confidence bands, which this version does not have; "
-            "'empirical' declares the sample itself to be the prior, and the certificate says so"
-        )
-        raise ScenarioError(msg)
-    source = _word(prior["source"]) if "source" in prior else None
-    if source is not None:
-        check_one_of(SOURCES, source=source)
-    pairs = _section(document, "secret").get("pairs", "all")
-    chosen = pairs if isinstance(pairs, str) else [tuple(pair) for pair in pairs]
+    source, chosen = _source(document), _pairs(document)
     law = _law(document)
     if table is None:
         worlds = _worlds(document, folder)
-        return Scenario.from_worlds(worlds, query=query, pairs=chosen, source=source)  # type: ignore[arg-type]
+        return Scenario.from_worlds(worlds, query=query, pairs=chosen, source=source)
     said: dict[str, Any] = {
-        "secret": _secret(_section(document, "secret")),
+        "secret": _secret(section(document, "secret")),
         "query": query,
         "pairs": chosen,
         "source": source or "released_data",
     }
     if law == "bootstrap":
-        bootstrap = _section(document, "bootstrap")
+        bootstrap = section(document, "bootstrap")
         said["bootstrap"] = Bootstrap(
-            n_replicates=_required(bootstrap, "bootstrap", "n_replicates"),
-            seed=_required(bootstrap, "bootstrap", "seed"),
+            n_replicates=required(bootstrap, "bootstrap", "n_replicates"),
+            seed=required(bootstrap, "bootstrap", "seed"),
         )
         return Scenario.from_bootstrap(table, **said)
     return (Scenario.from_groups if law == "groups" else Scenario.from_records)(table, **said)
@@ -271,12 +331,12 @@ def _worlds(document: Document, folder: Path) -> dict[str, object]:
         msg = "law 'worlds' needs either [worlds], a file per world, or [gaussian.NAME] sections"
         raise ArgumentError(msg)
     if tables:
-        nulls = _section(document, "data").get("null_values", ())
+        nulls = section(document, "data").get("null_values", ())
         return {name: read_table(folder / path, null_values=nulls) for name, path in tables.items()}
     return {
         name: GaussianLaw(
-            mean=np.asarray(_required(law, f"gaussian.{name}", "mean")),
-            cov=np.asarray(_required(law, f"gaussian.{name}", "cov")),
+            mean=np.asarray(required(law, f"gaussian.{name}", "mean")),
+            cov=np.asarray(required(law, f"gaussian.{name}", "cov")),
         )
         for name, law in gaussians.items()
     }
@@ -292,69 +352,6 @@ def _secret(said: Document) -> str | list[str] | Bins:
         return secret
     bins = said["bins"]
     return Bins(
-        column=_required(bins, "secret.bins", "column"),
-        quantiles=_required(bins, "secret.bins", "quantiles"),
+        column=required(bins, "secret.bins", "column"),
+        quantiles=required(bins, "secret.bins", "quantiles"),
     )
-
-
-def _profile(document: Document, dim: int) -> FiniteProfile:
-    said = _section(document, "profile")
-    kind = _word(said.get("kind", "given" if "directions" in said else "uniform"))
-    check_one_of(("uniform", "axes", "orthogonal", "blocks", "given"), kind=kind)
-    if kind == "axes":
-        return FiniteProfile.axes(dim=dim)
-    if kind == "given":
-        rows = _required(said, "profile", "directions")
-        if "weights" not in said:
-            return FiniteProfile.of(rows)
-        return FiniteProfile(directions=rows, weights=said["weights"])
-    seed = _required(said, "profile", "seed")
-    if kind == "orthogonal":
-        n_sets = _required(said, "profile", "n_sets")
-        return FiniteProfile.orthogonal(dim=dim, n_sets=n_sets, seed=seed)
-    n_directions = _required(said, "profile", "n_directions")
-    if kind == "blocks":
-        blocks = _required(said, "profile", "blocks")
-        return FiniteProfile.blocks(dim=dim, blocks=blocks, n_directions=n_directions, seed=seed)
-    return FiniteProfile.uniform(dim=dim, n_directions=n_directions, seed=seed)
-
-
-def _method(document: Document) -> Method | None:
-    said = _section(document, "calibration")
-    if not said:
-        return None
-    rule = _word(said.get("rule", "tight"))
-    check_one_of(RULES, rule=rule)
-    default = "worst_gap" if rule == "closed_form" else "transport"
-    if document.get("gaussian") and rule == "tight":
-        default = "exact"
-    envelope = _word(said.get("envelope", default))
-    check_one_of(ENVELOPES, envelope=envelope)
-    return Method(rule=rule, envelope=envelope)  # type: ignore[arg-type]
-
-
-def _section(document: Document, name: str) -> Document:
-    section: Document = document.get(name, {})
-    return section
-
-
-def _required(section: object, where: str, key: str) -> Any:  # noqa: ANN401 - a TOML value
-    if not isinstance(section, Mapping) or key not in section:
-        msg = f"[{where}] needs {key!r}"
-        raise ArgumentError(msg)
-    return section[key]
-
-
-def _word(value: object) -> str:
-    """A word of the vocabulary: files and flags may write it with hyphens."""
-    if not isinstance(value, str):
-        msg = f"expected a word, got {value!r}"
-        raise ArgumentError(msg)
-    return value.replace("-", "_")
-
-
-def _number(value: object, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        msg = f"{name} must be a number, got {value!r}"
-        raise ArgumentError(msg)
-    return float(value)

@@ -1,15 +1,110 @@
 # SPDX-License-Identifier: Apache-2.0
-"""training.toml: a training plan as a file that people can read and edit."""
+"""training.toml: what to train and under which plan; or a training plan alone."""
 
+import contextlib
 import json
+import math
 import os
 import tomllib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
 
+import attrs
+
+from pufferslice.certificate.learning import DEFAULT_DELTAS
+from pufferslice.checks import check_above, check_between, check_count, check_one_of
 from pufferslice.errors import ArgumentError
-from pufferslice.sgd import TrainingPlan
+from pufferslice.guarantee import Guarantee
+from pufferslice.sgd import (
+    Accountant,
+    DifferingRecords,
+    SamplingDesign,
+    TrainingPlan,
+    accountant_named,
+    at_most,
+    binomial,
+    exactly,
+    from_pmf,
+    plan_training,
+    sampling_from_description,
+)
+from pufferslice.sgd.plan import DEFAULT_BLOCK, check_n_steps
+from pufferslice.sgd.request import (
+    DataSource,
+    Learning,
+    Output,
+    Prevalence,
+    TrainingRequest,
+)
 from pufferslice.storage import read_bytes, write_whole
+
+Document = Mapping[str, Any]
+"""A parsed training.toml, or one of its sections."""
+
+TRAINING_SECTIONS: Final[Mapping[str, frozenset[str]]] = {
+    "data": frozenset({"dataset", "n_records", "name", "n_classes"}),
+    "secret": frozenset(
+        {"exactly", "at_most", "mismatch_probability", "probabilities", "prevalence"}
+    ),
+    "sampling": frozenset({"kind", "rate", "batch_size"}),
+    "training": frozenset(
+        {"model", "loss", "seed", "optimizer", "learning_rate", "momentum", "weight_decay",
+         "schedule", "warmup_steps", "n_steps", "epochs", "clip_norm", "block", "non_finite"}
+    ),
+    "guarantee": frozenset({"accountant", "order", "epsilon", "deltas"}),
+    "output": frozenset({"folder", "public_evaluation", "evaluate_every", "checkpoint_every"}),
+}  # fmt: skip
+"""Sections of a training file and their keys."""
+
+_OF_PLAN: Final = frozenset({"n_steps", "epochs", "clip_norm", "block", "non_finite"})
+"""Keys of [training] that belong to the plan."""
+
+_PREVALENCE: Final = ("label", "shares", "seed", "world")
+_SAMPLINGS: Final = ("poisson", "without_replacement", "with_replacement")
+
+
+def read_training(path: str | os.PathLike[str]) -> TrainingRequest:
+    """Read a training file; its folder and the modules it names are looked for beside it."""
+    return training_of(_document(path), Path(path).parent)
+
+
+def training_of(document: Document, folder: Path) -> TrainingRequest:
+    """The request that a document stands for, with the least noise that keeps its budget."""
+    if "format" in document:
+        msg = (
+            "this is a training plan alone: it says what a run may cost, but not on which data "
+            "and with which model; start from the training.toml that `pufferslice init` writes"
+        )
+        raise ArgumentError(msg)
+    _check_document(document)
+    data, secret, _, training, claim, output = (document[name] for name in TRAINING_SECTIONS)
+    with _in_section("data"):
+        check_count(1, n_records=_required(data, "n_records"))
+        source = DataSource(**_without(data, {"n_records"}, needs=("dataset",)))
+    with _in_section("secret"):
+        worlds = _prevalence(secret)
+        differing = _differing(secret, worlds, data["n_records"])
+        if differing.largest > data["n_records"]:
+            msg = f"up to {differing.largest} records differ, but n_records is {data['n_records']}"
+            raise ArgumentError(msg)
+    with _in_section("training"):
+        learning = Learning(**_learning(training))
+    plan = _plan(document, differing)
+    with _in_section("guarantee"):
+        deltas = _deltas(claim.get("deltas", DEFAULT_DELTAS))
+    with _in_section("output"):
+        where = folder / _text(_required(output, "folder"), "folder")
+        wanted = Output(folder=where, **_without(output, {"folder"}))
+    return TrainingRequest(
+        plan=plan,
+        data=source,
+        worlds=worlds,
+        learning=learning,
+        output=wanted,
+        deltas=deltas,
+        source_folder=folder,
+    )
 
 
 def write_plan(plan: TrainingPlan, path: str | os.PathLike[str]) -> None:
@@ -24,15 +119,13 @@ def write_plan(plan: TrainingPlan, path: str | os.PathLike[str]) -> None:
 
 def read_plan(path: str | os.PathLike[str]) -> TrainingPlan:
     """Read a plan that `write_plan` wrote, or one like it."""
-    content = read_bytes(path)
-    try:
-        if os.fspath(path).endswith(".json"):
-            document = json.loads(content)
-        else:
-            document = tomllib.loads(content.decode())
-    except ValueError as error:
-        msg = f"{str(path)!r} is not a training plan: {error}"
-        raise ArgumentError(msg) from error
+    document = _document(path)
+    if isinstance(document, Mapping) and document and set(document) <= set(TRAINING_SECTIONS):
+        msg = (
+            f"{str(path)!r} is a training file, whose plan is made from it: use read_training, "
+            "whose result has the plan"
+        )
+        raise ArgumentError(msg)
     return TrainingPlan.from_json(document)
 
 
@@ -56,6 +149,187 @@ def toml_of(document: Mapping[str, Any]) -> str:
             lines += ["", f"[{name}]"]
             lines += [f"{k} = {_toml_value(v)}" for k, v in section.items() if v is not None]
     return "\n".join(lines) + "\n"
+
+
+def _document(path: str | os.PathLike[str]) -> Any:  # noqa: ANN401 - a JSON or TOML value
+    content = read_bytes(path)
+    try:
+        if os.fspath(path).endswith(".json"):
+            return json.loads(content)
+        return tomllib.loads(content.decode())
+    except ValueError as error:
+        msg = f"{str(path)!r} is not a training plan or file: {error}"
+        raise ArgumentError(msg) from error
+
+
+def _check_document(document: Document) -> None:
+    """All sections, and only known keys: a misspelt key must not silently change a claim."""
+    for name, section in document.items():
+        if name not in TRAINING_SECTIONS:
+            msg = f"unknown section [{name}]; known are {', '.join(TRAINING_SECTIONS)}"
+            raise ArgumentError(msg)
+        if not isinstance(section, Mapping):
+            msg = f"[{name}] must be a section, got {type(section).__name__}"
+            raise ArgumentError(msg)
+        for key in section:
+            if key not in TRAINING_SECTIONS[name]:
+                known = ", ".join(sorted(TRAINING_SECTIONS[name]))
+                msg = f"unknown key {key!r} in [{name}]; known are {known}"
+                raise ArgumentError(msg)
+    absent = [f"[{name}]" for name in TRAINING_SECTIONS if name not in document]
+    if absent:
+        msg = f"a training file needs the section {absent[0]}: what is certified has no defaults"
+        raise ArgumentError(msg)
+
+
+@contextlib.contextmanager
+def _in_section(name: str) -> Iterator[None]:
+    """Say in which section an argument is wrong."""
+    try:
+        yield
+    except ArgumentError as error:
+        msg = f"[{name}] {error}"
+        raise ArgumentError(msg) from error
+
+
+def _plan(document: Document, differing: DifferingRecords) -> TrainingPlan:
+    training, claim = document["training"], document["guarantee"]
+    with _in_section("sampling"):
+        design = _design(document["sampling"], document["data"]["n_records"])
+    with _in_section("guarantee"):
+        accountant, target = _claim(claim)
+    with _in_section("training"):
+        check_above(0, clip_norm=_required(training, "clip_norm"))
+        n_steps = _n_steps(training, design)
+    plan = plan_training(
+        differing=differing,
+        sampling=design,
+        clip_norm=training["clip_norm"],
+        n_steps=n_steps,
+        accountant=accountant,
+        target=target,
+    )
+    with _in_section("training"):
+        return attrs.evolve(
+            plan,
+            block=training.get("block", DEFAULT_BLOCK),
+            non_finite=training.get("non_finite", "zero"),
+        )
+
+
+def _prevalence(said: Document) -> Prevalence | None:
+    """The two worlds, if that is how the secret is told."""
+    if len(said) != 1:
+        known = ", ".join(sorted(TRAINING_SECTIONS["secret"]))
+        found = ", ".join(said) or "none"
+        msg = f"needs exactly one of {known}; got {found}"
+        raise ArgumentError(msg)
+    if "prevalence" not in said:
+        return None
+    worlds = said["prevalence"]
+    if not isinstance(worlds, Mapping) or sorted(worlds) != sorted(_PREVALENCE):
+        msg = f"prevalence must be a table of {', '.join(_PREVALENCE)}; got {worlds!r}"
+        raise ArgumentError(msg)
+    shares = worlds["shares"]
+    return Prevalence(**{**worlds, "shares": tuple(shares) if isinstance(shares, list) else shares})
+
+
+def _differing(said: Document, worlds: Prevalence | None, n_records: int) -> DifferingRecords:
+    if worlds is not None:
+        return worlds.differing(n_records)
+    if "exactly" in said:
+        return exactly(said["exactly"])
+    if "at_most" in said:
+        return at_most(said["at_most"])
+    if "mismatch_probability" in said:
+        chance = said["mismatch_probability"]
+        return binomial(n_records=n_records, mismatch_probability=chance)
+    return from_pmf(_numbers(said["probabilities"], "probabilities"))
+
+
+def _design(said: Document, n_records: int) -> SamplingDesign:
+    kind = _word(_required(said, "kind"), "kind")
+    check_one_of(_SAMPLINGS, kind=kind)
+    wanted = "rate" if kind == "poisson" else "batch_size"
+    if set(said) != {"kind", wanted}:
+        found = ", ".join(key for key in said if key != "kind") or "nothing"
+        msg = f"{kind} needs {wanted} and nothing else, got {found}"
+        raise ArgumentError(msg)
+    return sampling_from_description({"kind": kind, "n_records": n_records, wanted: said[wanted]})
+
+
+def _claim(said: Document) -> tuple[Accountant, Guarantee]:
+    accountant = accountant_named(_word(_required(said, "accountant"), "accountant"))
+    order, epsilon = (_required(said, key) for key in ("order", "epsilon"))
+    check_above(1, order=order)
+    check_above(0, epsilon=epsilon)
+    return accountant, Guarantee(notion=accountant.notion, order=order, epsilon=epsilon)
+
+
+def _deltas(values: object) -> tuple[float, ...]:
+    deltas = tuple(_numbers(values, "deltas"))
+    for delta in deltas:
+        check_between(0, 1, deltas=delta)
+    return deltas
+
+
+def _n_steps(said: Document, design: SamplingDesign) -> int:
+    """Steps as they are said, or as many as whole passes over the data take."""
+    if ("n_steps" in said) == ("epochs" in said):
+        msg = "needs either n_steps or epochs"
+        raise ArgumentError(msg)
+    if "epochs" in said:
+        check_count(1, epochs=said["epochs"])
+        # Rates are decimal fractions, so that 1 / 0.1 must not become 11 steps.
+        steps = int(said["epochs"]) * math.ceil(design.n_records / design.divisor - 1e-9)
+    else:
+        steps = said["n_steps"]
+    check_n_steps(steps)
+    return steps
+
+
+def _learning(said: Document) -> dict[str, Any]:
+    chosen = _without(said, _OF_PLAN, needs=("model", "seed", "learning_rate"))
+    words = {key: _word(chosen[key], key) for key in ("optimizer", "schedule") if key in chosen}
+    if chosen.get("loss") == "cross-entropy":
+        words["loss"] = "cross_entropy"
+    return chosen | words
+
+
+def _without(
+    section: Document, left_out: frozenset[str] | set[str], needs: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    for key in needs:
+        _required(section, key)
+    return {key: value for key, value in section.items() if key not in left_out}
+
+
+def _required(section: Document, key: str) -> Any:  # noqa: ANN401 - a TOML value
+    if key not in section:
+        msg = f"needs {key!r}"
+        raise ArgumentError(msg)
+    return section[key]
+
+
+def _numbers(values: object, name: str) -> list[float]:
+    numbers = list(values) if isinstance(values, list | tuple) else []
+    good = [isinstance(one, int | float) and not isinstance(one, bool) for one in numbers]
+    if not numbers or not all(good):
+        msg = f"{name} must be a list of numbers, got {values!r}"
+        raise ArgumentError(msg)
+    return [float(one) for one in numbers]
+
+
+def _text(value: object, name: str) -> str:
+    if not isinstance(value, str) or not value:
+        msg = f"{name} must be a text that is not empty, got {value!r}"
+        raise ArgumentError(msg)
+    return value
+
+
+def _word(value: object, name: str) -> str:
+    """A word of the vocabulary: files may write it with hyphens."""
+    return _text(value, name).replace("-", "_")
 
 
 def _toml_value(value: object) -> str:

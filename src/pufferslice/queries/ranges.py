@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Public ranges of a query: where its outputs are clipped to, in the user's units."""
 
-from typing import Any, final
+from collections.abc import Mapping
+from typing import Any, Final, final
 
 import attrs
 import numpy as np
@@ -9,6 +10,10 @@ import numpy as np
 from pufferslice.arrays import Floats, locked, same
 from pufferslice.checks import check_above, check_finite
 from pufferslice.errors import ArgumentError
+
+_UNIT: Final = 2.0**-52
+_ROUNDINGS: Final = 16
+"""More than the number of roundings between a point of the range and its scaled coordinates."""
 
 
 def _vector(values: Any) -> Floats:  # noqa: ANN401 - whatever numpy can read as numbers
@@ -59,6 +64,18 @@ class Box:
         """Move each coordinate of each row to the nearest value in the box; shape (n, dim)."""
         return np.clip(outputs, self.low, self.high)
 
+    def support(self, directions: Floats, scales: Floats) -> Floats:
+        """Lowest and highest projection of the scaled box, rounded outwards: (n_directions, 2)."""
+        ends = np.stack([self.low / scales, self.high / scales])
+        middle, half = ends.sum(axis=0) / 2, (ends[1] - ends[0]) / 2
+        sizes = np.abs(directions) @ np.abs(ends).max(axis=0)
+        return _outwards(directions @ middle, np.abs(directions) @ half, sizes, self.dim)
+
+    def diameter(self, scales: Floats) -> float:
+        """Euclidean diameter of the scaled box, rounded up."""
+        sides = (self.high - self.low) / scales
+        return float(np.linalg.norm(sides)) * (1 + (self.dim + _ROUNDINGS) * _UNIT)
+
     def description(self) -> dict[str, Any]:
         """The range as JSON values."""
         return {"kind": "box", "low": self.low.tolist(), "high": self.high.tolist()}
@@ -100,6 +117,38 @@ class Ball:
         clipped: Floats = np.where(outside, self.center + shares * offsets, outputs)
         return clipped
 
+    def support(self, directions: Floats, scales: Floats) -> Floats:
+        """Lowest and highest projection of the scaled ball, rounded outwards: (n_directions, 2)."""
+        middle = self.center / scales
+        half = self.radius * np.linalg.norm(directions / scales, axis=1)
+        size = float(np.linalg.norm(middle)) + self.radius / float(scales.min())
+        return _outwards(directions @ middle, half, size, self.dim)
+
+    def diameter(self, scales: Floats) -> float:
+        """Euclidean diameter of the scaled ball, rounded up."""
+        size = float(np.linalg.norm(self.center)) + self.radius
+        room = size * (self.dim + _ROUNDINGS) * _UNIT
+        return 2 * (self.radius + room) / float(scales.min()) * (1 + _UNIT)
+
     def description(self) -> dict[str, Any]:
         """The range as JSON values."""
         return {"kind": "ball", "center": self.center.tolist(), "radius": float(self.radius)}
+
+
+def range_of(description: Mapping[str, Any] | None) -> Box | Ball | None:
+    """The range that a description stands for; none for none.
+
+    >>> range_of({"kind": "ball", "center": [0.0], "radius": 2.0}).radius
+    2.0
+    """
+    if description is None:
+        return None
+    if description["kind"] == "box":
+        return Box(low=description["low"], high=description["high"])
+    return Ball(center=description["center"], radius=description["radius"])
+
+
+def _outwards(middle: Floats, half: Floats, sizes: Floats | float, dim: int) -> Floats:
+    """Ends of intervals, with room for rounding inner products whose terms sum to `sizes`."""
+    room = half + (half + sizes) * (dim + _ROUNDINGS) * _UNIT
+    return np.stack([middle - room, middle + room], axis=1)

@@ -34,7 +34,7 @@ _PAIR: Final = "#009E73"
 _QUIET: Final = "#BBBBBB"
 _PALE: Final = "#E6E6E6"
 _DOTS_PER_INCH: Final = 150
-_TITLE, _LABEL, _TICK = 13, 12, 11
+TITLE_SIZE, LABEL_SIZE, TICK_SIZE = 13, 12, 11
 
 
 @final
@@ -83,7 +83,7 @@ def noise_figure(curves: Sequence[NoiseCurve], *, order: float, reference: Level
 
     `reference` is a line in the panel of errors.
     """
-    figure = _new_figure(11, 5.4)
+    figure = new_figure(11, 5.4)
     noise, error = figure.subplots(1, 2)
     for curve in curves:
         _draw_curve(noise, curve, curve.noise_stds)
@@ -93,18 +93,18 @@ def noise_figure(curves: Sequence[NoiseCurve], *, order: float, reference: Level
         (noise, "Noise", "noise standard deviation (scaled units)"),
         (error, "Error of one statistic", "expected squared error (scaled units²)"),
     ):
-        axes.set_title(title, fontsize=_TITLE, loc="left")
-        axes.set_ylabel(label, fontsize=_LABEL)
-        axes.set_xlabel(f"ε of the claim, at order {order:g} (nats)", fontsize=_LABEL)
+        axes.set_title(title, fontsize=TITLE_SIZE, loc="left")
+        axes.set_ylabel(label, fontsize=LABEL_SIZE)
+        axes.set_xlabel(f"ε of the claim, at order {order:g} (nats)", fontsize=LABEL_SIZE)
         _make_logarithmic(axes, curves[0].epsilons)
     handles, labels = error.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=_TICK)
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=TICK_SIZE)
     return figure
 
 
 def slices_figure(sensitivities: Floats, levels: Sequence[Level]) -> Figure:
     """The sensitivity of every slice, in the given (ascending) order, with levels across."""
-    figure = _new_figure(9, 5.4)
+    figure = new_figure(9, 5.4)
     axes = figure.subplots()
     ranks = np.arange(1, len(sensitivities) + 1)
     axes.fill_between(ranks, sensitivities, color=_PALE, linewidth=0)
@@ -113,13 +113,13 @@ def slices_figure(sensitivities: Floats, levels: Sequence[Level]) -> Figure:
     )
     for level in levels:
         _draw_line(axes, level)
-    axes.set_title("Slice profile", fontsize=_TITLE, loc="left")
-    axes.set_xlabel("slices, from least to most sensitive (rank)", fontsize=_LABEL)
-    axes.set_ylabel("sensitivity: worst gap of all pairs (scaled units)", fontsize=_LABEL)
+    axes.set_title("Slice profile", fontsize=TITLE_SIZE, loc="left")
+    axes.set_xlabel("slices, from least to most sensitive (rank)", fontsize=LABEL_SIZE)
+    axes.set_ylabel("sensitivity: worst gap of all pairs (scaled units)", fontsize=LABEL_SIZE)
     axes.set_xlim(0, len(sensitivities) + 1)
     axes.set_ylim(bottom=0)
-    _make_quiet(axes)
-    figure.legend(loc="outside lower center", ncols=3, fontsize=_TICK)
+    make_quiet(axes)
+    figure.legend(loc="outside lower center", ncols=3, fontsize=TICK_SIZE)
     return figure
 
 
@@ -128,7 +128,7 @@ def plane_figure(plane: PlaneCosts, *, order: float, noise_std: float) -> Figure
 
     `order` and `noise_std` are those of the costs; they are only written down.
     """
-    figure = _new_figure(7.4, 8.4)
+    figure = new_figure(7.4, 8.4)
     # The engine that arranges the other pictures lets labels of round axes run into the legend.
     figure.set_layout_engine("none")
     axes = cast("PolarAxes", figure.add_axes((0.1, 0.17, 0.8, 0.7), projection="polar"))
@@ -153,9 +153,9 @@ def plane_figure(plane: PlaneCosts, *, order: float, noise_std: float) -> Figure
     figure.suptitle(
         f"Cost along each direction of one plane\nRényi bound of order {order:g} (nats), "
         f"noise standard deviation {noise_std:.3g} (scaled units)",
-        fontsize=_TITLE,
+        fontsize=TITLE_SIZE,
     )
-    figure.legend(loc="lower center", ncols=2, fontsize=_TICK)
+    figure.legend(loc="lower center", ncols=2, fontsize=TICK_SIZE)
     return figure
 
 
@@ -163,7 +163,7 @@ def accountants_figure(
     epsilons: Sequence[float], curves: Mapping[str, Floats], *, order: float
 ) -> Figure:
     """Noise multiplier of each accountant against the budget of a run, both axes logarithmic."""
-    figure = _new_figure(9, 5.4)
+    figure = new_figure(9, 5.4)
     axes = figure.subplots()
     for (name, multipliers), colour, marker in zip(
         curves.items(), _ACCOUNTANT_COLOURS, "os^D", strict=False
@@ -179,13 +179,13 @@ def accountants_figure(
             color=colour,
             label=f"{label} (on average over batch draws only)" if averaged else label,
         )
-    axes.set_title("Noise for a training run", fontsize=_TITLE, loc="left")
-    axes.set_xlabel(f"ε of the whole run, at order {order:g} (nats)", fontsize=_LABEL)
-    axes.set_ylabel("noise multiplier (noise std / clip norm)", fontsize=_LABEL)
+    axes.set_title("Noise for a training run", fontsize=TITLE_SIZE, loc="left")
+    axes.set_xlabel(f"ε of the whole run, at order {order:g} (nats)", fontsize=LABEL_SIZE)
+    axes.set_ylabel("noise multiplier (noise std / clip norm)", fontsize=LABEL_SIZE)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    _make_quiet(axes)
-    figure.legend(loc="outside lower center", ncols=2, fontsize=_TICK)
+    make_quiet(axes)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=TICK_SIZE)
     return figure
 
 
@@ -197,7 +197,8 @@ def png_of(figure: Figure) -> bytes:
     return file.getvalue()
 
 
-def _new_figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
+    """An empty picture of so many inches that arranges itself."""
     return Figure(
         figsize=(width, height), dpi=_DOTS_PER_INCH, facecolor="white", layout="constrained"
     )
@@ -258,14 +259,14 @@ def _label_plane(axes: PolarAxes, plane: PlaneCosts) -> None:
             rotation=rotation,
             ha="center",
             va="center",
-            fontsize=_LABEL,
+            fontsize=LABEL_SIZE,
             transform=axes.transAxes,
         )
     axes.grid(color=_PALE)
     axes.set_ylim(bottom=0)
     emptiest = plane.costs.max(axis=0).argmin()
     axes.set_rlabel_position(math.degrees(plane.angles[emptiest]))
-    axes.tick_params(labelsize=_TICK)
+    axes.tick_params(labelsize=TICK_SIZE)
     for label in axes.get_yticklabels():
         label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1})
 
@@ -279,12 +280,13 @@ def _make_logarithmic(axes: Axes, epsilons: Floats) -> None:
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_locator(NullLocator())
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    _make_quiet(axes)
+    make_quiet(axes)
 
 
-def _make_quiet(axes: Axes) -> None:
+def make_quiet(axes: Axes) -> None:
+    """A white ground, a pale grid behind the lines, and no frame on the upper and right side."""
     axes.set_facecolor("white")
     axes.grid(color=_PALE)
     axes.set_axisbelow(True)
-    axes.tick_params(labelsize=_TICK)
+    axes.tick_params(labelsize=TICK_SIZE)
     axes.spines[["top", "right"]].set_visible(False)

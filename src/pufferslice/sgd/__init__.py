@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accounting for private learning: how many records differ, how batches are drawn, what it costs.
+"""Private learning without the learning: differing records, sampling, cost, plan, draws and keys.
 
-Numbers only: nothing here trains, draws noise or needs torch.
+Numbers only: nothing here trains or needs torch.
 """
 
 from pufferslice.sgd.accountants import (
@@ -32,8 +32,11 @@ from pufferslice.sgd.differing import (
     from_coupled_draws,
     from_pmf,
 )
+from pufferslice.sgd.drawing import draw_batch
+from pufferslice.sgd.grid import SumGrid, implementation_delta, rounding_share, sum_grid
 from pufferslice.sgd.mismatch import discrete_mismatch, gaussian_mismatch
 from pufferslice.sgd.plan import TrainingPlan, plan_training, plan_with_noise
+from pufferslice.sgd.run_key import RunKey
 from pufferslice.sgd.sampling import (
     Discrepancy,
     Poisson,
@@ -56,7 +59,9 @@ __all__ = [
     "LogMoment",
     "MeanSquare",
     "Poisson",
+    "RunKey",
     "SamplingDesign",
+    "SumGrid",
     "TrainingPlan",
     "TwoWorlds",
     "WithReplacement",
@@ -70,17 +75,21 @@ __all__ = [
     "cost_by_count",
     "count_differing",
     "discrete_mismatch",
+    "draw_batch",
     "effective_multiplier",
     "exactly",
     "from_coupled_draws",
     "from_pmf",
     "gaussian_mismatch",
+    "implementation_delta",
     "mixed_cost",
     "plan_training",
     "plan_with_noise",
     "poisson_mean_square_ratio",
     "relabelled",
+    "rounding_share",
     "run_cost",
     "sampling_from_description",
+    "sum_grid",
     "two_world_prevalence",
 ]

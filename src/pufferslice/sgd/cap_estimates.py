@@ -21,6 +21,7 @@ from pufferslice.checks import (
     check_count,
     check_finite,
 )
+from pufferslice.concentration import dkw_halfwidth
 from pufferslice.errors import ArgumentError
 
 _ROUNDING: Final = 1e-12
@@ -68,21 +69,6 @@ class AcrossRounds:
     """To be added to the delta of the claim."""
     failure_probability: float
     """To be said beside the claim: the confidence is 1 minus this."""
-
-
-def dkw_halfwidth(n_samples: int, failure_probability: float) -> float:
-    """Half-width of a band around an empirical CDF (Dvoretzky, Kiefer, Wolfowitz; Massart).
-
-    Guarantee: the whole CDF is inside, except with probability `failure_probability`. Times the
-    range it is also the two-sided Hoeffding half-width of a mean.
-    Source: lem:dkw_huc_cap, lem:mc_ms_cap.
-
-    >>> round(dkw_halfwidth(1000, 0.05), 12)
-    0.042946940835
-    """
-    check_count(1, n_samples=n_samples)
-    check_between(0, 1, failure_probability=failure_probability)
-    return math.sqrt(math.log(2 / failure_probability) / (2 * n_samples))
 
 
 def tail_cap(counts: Integers, log_probabilities: Floats, *, tail_probability: float) -> TailCap:

@@ -2,13 +2,13 @@
 """The plan of a training run: everything that its cost depends on, in one frozen value."""
 
 from collections.abc import Mapping
-from typing import Any, Final, final
+from typing import Any, Final, Literal, final
 
 import attrs
 import numpy as np
 
 from pufferslice.arrays import Floats, locked, same
-from pufferslice.checks import check_above, check_count
+from pufferslice.checks import check_above, check_count, check_one_of
 from pufferslice.errors import ArgumentError
 from pufferslice.guarantee import Guarantee
 from pufferslice.sgd.accountants import (
@@ -21,6 +21,8 @@ from pufferslice.sgd.accountants import (
 from pufferslice.sgd.clipping import Clipping, FlatClipping, LayerClipping, clipping_of
 from pufferslice.sgd.differing import DifferingRecords
 from pufferslice.sgd.sampling import SamplingDesign, sampling_from_description
+
+NonFinite = Literal["zero", "stop"]
 
 FORMAT: Final = "pufferslice-training-plan"
 VERSION: Final = 1
@@ -64,10 +66,17 @@ class TrainingPlan:
     accountant: Accountant
     order: float = attrs.field(converter=float)
     block: int = DEFAULT_BLOCK
+    non_finite: NonFinite = "zero"
+    """What is done with an example whose gradient is NaN or infinite.
+
+    `zero`: it contributes nothing to the sum, and is counted. `stop`: the run stops, which tells
+    something about the data that the cost does not cover.
+    """
 
     def __attrs_post_init__(self) -> None:
         check_above(1, order=self.order)
         check_count(1, block=self.block)
+        check_one_of(("zero", "stop"), non_finite=self.non_finite)
         if self.noise_multipliers.ndim != 1 or not len(self.noise_multipliers):
             msg = "noise_multipliers must list one number per step, for at least one step"
             raise ArgumentError(msg)
@@ -121,6 +130,7 @@ class TrainingPlan:
             "accountant": self.accountant.name,
             "order": self.order,
             "block": int(self.block),
+            "non_finite": self.non_finite,
         }
 
     @classmethod
@@ -144,6 +154,7 @@ class TrainingPlan:
                 accountant=accountant_named(document["accountant"]),
                 order=document["order"],
                 block=document["block"],
+                non_finite=document["non_finite"],
             )
         except ArgumentError:
             raise

@@ -22,7 +22,7 @@ import pyarrow.parquet
 from pufferslice.errors import ArgumentError, StorageError, TableError
 from pufferslice.tables.frames import check_names
 
-_SEPARATORS = {".csv": ",", ".tsv": "\t"}
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _PARQUET_MARK = b"PAR1"
 _GZIP_MARK = b"\x1f\x8b"
 
@@ -37,15 +37,11 @@ def read_table(path: str | os.PathLike[str], null_values: Sequence[str] = ()) ->
     if isinstance(null_values, str):
         msg = f"null_values must be a list of texts, got {null_values!r}; write [{null_values!r}]"
         raise ArgumentError(msg)
-    target = Path(path)
-    if target.is_dir():
-        table = _read_parquets(_files_in(target), null_values)
-    elif glob.has_magic(str(path)) and not target.exists():
-        table = _read_parquets(_files_matching(str(path)), null_values)
-    elif _suffix(target) == ".parquet":
-        table = _read_parquets([target], null_values)
+    files = data_files(path)
+    if suffix_of(files[0]) == ".parquet":
+        table = _read_parquets(files, null_values)
     else:
-        table = _read_csv(target, null_values)
+        table = _read_csv(files[0], null_values)
     check_names(table.column_names)
     if not table.num_rows or not table.num_columns:
         msg = f"{str(path)!r} is empty: {table.num_rows} rows, {table.num_columns} columns"
@@ -53,11 +49,22 @@ def read_table(path: str | os.PathLike[str], null_values: Sequence[str] = ()) ->
     return table
 
 
-def _suffix(path: Path) -> str:
+def data_files(path: str | os.PathLike[str]) -> list[Path]:
+    """The files that a path stands for: one CSV, TSV or Parquet file, or several Parquet files."""
+    target = Path(path)
+    if target.is_dir():
+        return files_in(target)
+    if glob.has_magic(str(path)) and not target.exists():
+        return files_matching(str(path))
+    suffix_of(target)
+    return [target]
+
+
+def suffix_of(path: Path) -> str:
     """`.csv`, `.tsv` or `.parquet`; any other name is refused."""
     stem = path.with_suffix("") if path.suffix.lower() == ".gz" else path
     suffix = stem.suffix.lower()
-    if suffix in _SEPARATORS or (suffix == ".parquet" and stem is path):
+    if suffix in SEPARATORS or (suffix == ".parquet" and stem is path):
         return suffix
     msg = (
         f"{str(path)!r} must end in .csv, .tsv, .csv.gz, .tsv.gz or .parquet, or be a folder or "
@@ -66,7 +73,8 @@ def _suffix(path: Path) -> str:
     raise TableError(msg)
 
 
-def _files_in(folder: Path) -> list[Path]:
+def files_in(folder: Path) -> list[Path]:
+    """The Parquet files of a folder, in the order of their names; none may be in subfolders."""
     files = sorted(folder.glob("*.parquet"))
     nested = sum(1 for _ in folder.glob("*/**/*.parquet"))
     if nested or not files:
@@ -78,7 +86,8 @@ def _files_in(folder: Path) -> list[Path]:
     return files
 
 
-def _files_matching(pattern: str) -> list[Path]:
+def files_matching(pattern: str) -> list[Path]:
+    """The Parquet files that a glob matches, in the order of their names."""
     files = sorted(map(Path, glob.glob(pattern, recursive=True)))  # noqa: PTH207 - any root
     other = sum(1 for file in files if file.suffix.lower() != ".parquet")
     if other or not files:
@@ -92,43 +101,53 @@ def _files_matching(pattern: str) -> list[Path]:
 
 def _read_parquets(files: Sequence[Path], null_values: Sequence[str]) -> pa.Table:
     tables = [_read_parquet(file) for file in files]
-    wanted = _fields(tables[0])
     for file, table in zip(files, tables, strict=True):
-        found = _fields(table)
-        if found != wanted:
-            differing = sorted({name for name, *_ in {*found} ^ {*wanted}}) or ["their order"]
-            msg = (
-                f"{str(file)!r} and {str(files[0])!r} must have the same columns and types; they "
-                f"differ in {', '.join(differing)}. Name files of one kind with a glob"
-            )
-            raise TableError(msg)
-    return _with_nulls(pa.concat_tables(tables), null_values)
+        check_same_fields((file, table.schema), (files[0], tables[0].schema))
+    return with_nulls(pa.concat_tables(tables), null_values)
 
 
-def _fields(table: pa.Table) -> list[tuple[str, str, bool]]:
-    return [(field.name, str(field.type), field.nullable) for field in table.schema]
+def check_same_fields(one: tuple[Path, pa.Schema], first: tuple[Path, pa.Schema]) -> None:
+    """Two files have the same columns, of the same types, in the same order."""
+    found, wanted = (
+        [(field.name, str(field.type), field.nullable) for field in schema]
+        for _, schema in (one, first)
+    )
+    if found != wanted:
+        differing = sorted({name for name, *_ in {*found} ^ {*wanted}}) or ["their order"]
+        msg = (
+            f"{str(one[0])!r} and {str(first[0])!r} must have the same columns and types; they "
+            f"differ in {', '.join(differing)}. Name files of one kind with a glob"
+        )
+        raise TableError(msg)
 
 
 def _read_parquet(path: Path) -> pa.Table:
-    with _opened(path) as file:
+    with opened_parquet(path) as parquet:
+        return parquet.read()
+
+
+@contextlib.contextmanager
+def opened_parquet(path: Path, buffer_size: int = 0) -> Iterator[pa.parquet.ParquetFile]:
+    """A Parquet file, open for reading; anything else, and a damaged one, is refused."""
+    with opened(path) as file:
         head = file.read(4)
         file.seek(-min(4, len(head)), os.SEEK_END)
         tail = file.read(4)
     if head != _PARQUET_MARK:
-        raise _not_what_it_says(path, "Parquet", head)
+        raise not_what_it_says(path, "Parquet", head)
     if tail != _PARQUET_MARK:
         msg = f"{str(path)!r} is truncated: a Parquet file ends in PAR1. Copy it again"
         raise TableError(msg)
     try:
-        with pa.parquet.ParquetFile(path) as parquet:
-            return parquet.read()
+        with pa.parquet.ParquetFile(path, buffer_size=buffer_size) as parquet:
+            yield parquet
     except (pa.ArrowException, OSError) as error:
         msg = f"{str(path)!r} is a damaged Parquet file: {error}. Copy it again"
         raise TableError(msg) from error
 
 
 def _read_csv(path: Path, null_values: Sequence[str]) -> pa.Table:
-    separator = _SEPARATORS[_suffix(path)]
+    separator = SEPARATORS[suffix_of(path)]
     table, ragged = _parse_csv(path, separator, null_values, use_threads=True)
     if ragged:
         # Rows are numbered only when one thread reads them.
@@ -141,7 +160,7 @@ def _read_csv(path: Path, null_values: Sequence[str]) -> pa.Table:
         )
         raise TableError(msg)
     if any(pa.types.is_binary(kind) for kind in table.schema.types):
-        raise _not_what_it_says(path, "UTF-8 text")
+        raise not_what_it_says(path, "UTF-8 text")
     return table
 
 
@@ -156,7 +175,7 @@ def _parse_csv(
         return "skip"
 
     try:
-        with _text_of(path) as file:
+        with text_of(path) as file:
             table = pa.csv.read_csv(
                 file,
                 read_options=pa.csv.ReadOptions(use_threads=use_threads),
@@ -170,7 +189,7 @@ def _parse_csv(
             table.column_names  # noqa: B018 - decodes the header, which may not be UTF-8
             return table, ragged
     except UnicodeDecodeError:
-        raise _not_what_it_says(path, "UTF-8 text") from None
+        raise not_what_it_says(path, "UTF-8 text") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         msg = f"{str(path)!r} is a truncated or damaged gzip file: {error}. Copy it again"
         raise TableError(msg) from error
@@ -181,23 +200,23 @@ def _parse_csv(
 
 
 @contextlib.contextmanager
-def _text_of(path: Path) -> Iterator[IO[bytes]]:
+def text_of(path: Path) -> Iterator[IO[bytes]]:
     """The file, unpacked if its name says gzip; its first bytes must be what the name says."""
     zipped = path.suffix.lower() == ".gz"
-    with _opened(path) as file:
+    with opened(path) as file:
         head = file.read(4)
         file.seek(0)
         if zipped and not head.startswith(_GZIP_MARK):
-            raise _not_what_it_says(path, "gzip", head)
+            raise not_what_it_says(path, "gzip", head)
         with io.BufferedReader(gzip.open(file)) if zipped else file as text:
             start = text.read(4096)
             if start.startswith((_PARQUET_MARK, _GZIP_MARK)) or b"\0" in start:
-                raise _not_what_it_says(path, "UTF-8 text", start)
+                raise not_what_it_says(path, "UTF-8 text", start)
             text.seek(0)
             yield text
 
 
-def _opened(path: Path) -> IO[bytes]:
+def opened(path: Path) -> IO[bytes]:
     """The file, open for reading; an empty one is refused."""
     try:
         size = path.stat().st_size
@@ -212,7 +231,8 @@ def _opened(path: Path) -> IO[bytes]:
     return file
 
 
-def _not_what_it_says(path: Path, wanted: str, head: bytes = b"") -> TableError:
+def not_what_it_says(path: Path, wanted: str, head: bytes = b"") -> TableError:
+    """The error for a file whose first bytes are not what its name says."""
     kinds = {_PARQUET_MARK: "a Parquet file", _GZIP_MARK: "a gzip file"}
     found = next((kind for mark, kind in kinds.items() if head.startswith(mark)), "something else")
     return TableError(
@@ -221,7 +241,7 @@ def _not_what_it_says(path: Path, wanted: str, head: bytes = b"") -> TableError:
     )
 
 
-def _with_nulls(table: pa.Table, null_values: Sequence[str]) -> pa.Table:
+def with_nulls(table: pa.Table, null_values: Sequence[str]) -> pa.Table:
     """The named texts as nulls in every text column."""
     if not null_values:
         return table

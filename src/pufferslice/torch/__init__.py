@@ -1,24 +1,73 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training with torch under a plan: the only package that imports torch (extra `opacus`).
+"""Training with torch under a plan: the only package that imports torch (extra `torch`).
 
-`import pufferslice` does not load it; import it by its name.
+`import pufferslice` does not load it; import it by its name. The names for Opacus need the extra
+`opacus` and are resolved on first use.
 """
 
-# `opacus` comes first: it says which extra is missing.
-from pufferslice.torch.opacus import (
-    OpacusRun,
-    check_opacus,
-    noise_caveat,
-    opacus_noise_multiplier,
-    opacus_sampling,
-)
-from pufferslice.torch.opacus_accountant import PlanAccountant
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+from pufferslice.errors import MissingExtraError
+
+try:
+    import torch  # noqa: F401 - only to say which extra is missing
+except ModuleNotFoundError as error:
+    msg = "training needs torch; install it with: pip install 'pufferslice[torch]'"
+    raise MissingExtraError(msg) from error
+
+from pufferslice.torch.batches import Batch
+from pufferslice.torch.structure import replace_batchnorm, validate
+from pufferslice.torch.trainer import StepReport, Trainer
+
+if TYPE_CHECKING:
+    from pufferslice.torch.opacus import (
+        OpacusRun,
+        check_opacus,
+        noise_caveat,
+        opacus_noise_multiplier,
+        opacus_sampling,
+    )
+    from pufferslice.torch.opacus_accountant import PlanAccountant
 
 __all__ = [
+    "Batch",
     "OpacusRun",
     "PlanAccountant",
+    "StepReport",
+    "Trainer",
     "check_opacus",
     "noise_caveat",
     "opacus_noise_multiplier",
     "opacus_sampling",
+    "replace_batchnorm",
+    "validate",
 ]
+
+_OPACUS_HOMES: Final = {
+    "OpacusRun": "opacus",
+    "PlanAccountant": "opacus_accountant",
+    "check_opacus": "opacus",
+    "noise_caveat": "opacus",
+    "opacus_noise_multiplier": "opacus",
+    "opacus_sampling": "opacus",
+}
+"""The module of each name that needs Opacus."""
+
+
+# Hidden from type checkers: for them a module with `__getattr__` has every name, typos included.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Import a name that needs Opacus on its first use and keep it."""
+        if name not in _OPACUS_HOMES:
+            msg = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(msg)
+        value = getattr(import_module(f"{__name__}.{_OPACUS_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    """The public names, resolved or not."""
+    return sorted(__all__)

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sinkhorn-Wasserstein mechanism: entropy-regularised W-infinity over a grid of thresholds.
+
+An estimate, not a bound: a loose tolerance can end far below W-infinity, and noise calibrated to
+it then promises nothing. It is here to be compared with.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Final, NamedTuple, final
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from pufferslice.arrays import Floats
+from pufferslice.baselines.bottleneck import w_infinity
+from pufferslice.baselines.distances import check_pair, pairwise_distances
+from pufferslice.baselines.gwm import LawCouple, check_couples, check_unsliced, shift_noise_std
+from pufferslice.checks import check_above, check_count
+from pufferslice.compiled import kernel
+from pufferslice.errors import ArgumentError, CalibrationError
+from pufferslice.guarantee import Guarantee
+from pufferslice.laws import EmpiricalLaw
+
+_ARRAYS: Final = 1.25
+"""Tables of distances: the distances, and two masks of one byte each."""
+_CHECKED_EVERY: Final = 32
+_ROUNDING: Final = 1e-9
+_FAINT: Final = 1e-250
+"""A sum of scaled weights below this is taken again, scaled by its own largest."""
+
+
+@final
+@attrs.frozen(kw_only=True)
+class SinkhornSettings:
+    """How the regularised distance is computed; every knob moves the answer."""
+
+    regularisation: float
+    """Weight of the entropy, in the unit of the distances."""
+    tolerance: float
+    """Largest sum of absolute marginal errors at which a coupling counts as one."""
+    n_thresholds: int = 24
+    """Thresholds between the largest nearest-neighbour distance and the largest distance."""
+    max_iterations: int = 5_000
+    """Iterations for one threshold before it is an error."""
+    thresholds: tuple[float, ...] = attrs.field(default=(), converter=tuple)
+    """These thresholds instead of the grid."""
+
+    def __attrs_post_init__(self) -> None:
+        check_above(0, regularisation=self.regularisation, tolerance=self.tolerance)
+        check_count(2, n_thresholds=self.n_thresholds)
+        check_count(1, max_iterations=self.max_iterations)
+        if not all(math.isfinite(t) and t >= 0 for t in self.thresholds):
+            msg = f"thresholds must be finite and at least 0, got {self.thresholds!r}"
+            raise ArgumentError(msg)
+
+
+@final
+@attrs.frozen(kw_only=True)
+class SinkhornEstimate:
+    """The least of threshold + regularisation * KL over the grid, and how it was reached."""
+
+    value: float
+    threshold: float
+    relative_entropy: float
+    """KL of the coupling from the product law, in nats."""
+    marginal_violation: float
+    """Sum of absolute errors of the marginal that is not exact."""
+    n_iterations: int
+    """Over all thresholds."""
+
+    def gap(self, exact: float) -> float:
+        """How far the estimate is above W-infinity; negative means too little noise."""
+        return self.value - exact
+
+
+@final
+@attrs.frozen(kw_only=True)
+class SinkhornNoise:
+    """Noise of the Sinkhorn-Wasserstein mechanism, with what it was calibrated to."""
+
+    noise_std: float
+    sensitivity: float
+    """The largest estimate of all instances."""
+    exact_sensitivity: float
+    """The largest W-infinity, by matching."""
+    marginal_violation: float
+    """The largest of all instances."""
+
+    @property
+    def gap(self) -> float:
+        """How far the estimate is above the exact sensitivity; negative: too little noise."""
+        return self.sensitivity - self.exact_sensitivity
+
+
+def sinkhorn_noise(
+    couples: Sequence[LawCouple], target: Guarantee, settings: SinkhornSettings
+) -> SinkhornNoise:
+    """Noise as the general Wasserstein mechanism would add it for the estimated sensitivity.
+
+    It guarantees the target only if the estimate is not below W-infinity, which `gap` tells.
+    """
+    check_unsliced(target)
+    check_couples(couples)
+    estimates = [sinkhorn_w_infinity(first, second, settings) for first, second in couples]
+    sensitivity = max(estimate.value for estimate in estimates)
+    return SinkhornNoise(
+        noise_std=shift_noise_std(sensitivity, target),
+        sensitivity=sensitivity,
+        exact_sensitivity=max(w_infinity(first, second) for first, second in couples),
+        marginal_violation=max(estimate.marginal_violation for estimate in estimates),
+    )
+
+
+def sinkhorn_w_infinity(
+    first: EmpiricalLaw, second: EmpiricalLaw, settings: SinkhornSettings
+) -> SinkhornEstimate:
+    r"""Entropy-regularised W-infinity by masked Sinkhorn iterations in log space.
+
+    $$\min_t \; t + \hat\varepsilon\, \mathrm{KL}(\pi_t \,\|\, \nu\otimes\mu)$$
+
+    Thresholds are taken from the largest down. Each ends in one of four ways: its coupling meets
+    the tolerance; the dual value, which bounds KL from below, shows that it cannot be the minimum;
+    some rows have more mass than all columns within their reach, so that there is no coupling; or
+    the iterations run out, which is an error that tells the violation reached.
+    """
+    check_pair(first, second, n_arrays=_ARRAYS)
+    distances = pairwise_distances(first, second)
+    weights = first.counts / first.total, second.counts / second.total
+    best: SinkhornEstimate | None = None
+    n_iterations, violation = 0, math.inf
+    for threshold in sorted(_grid(distances, settings), reverse=True):
+        masks = _Masks.of(distances, threshold)
+        if not masks.can_couple():
+            continue
+        ceiling = math.inf if best is None else best.value
+        fit = _scaled(masks, weights, settings, (ceiling - threshold) / settings.regularisation)
+        n_iterations, violation = n_iterations + fit.n_iterations, fit.violation
+        value = threshold + settings.regularisation * fit.relative_entropy
+        if not value < ceiling:
+            continue
+        best = SinkhornEstimate(
+            value=value,
+            threshold=threshold,
+            relative_entropy=fit.relative_entropy,
+            marginal_violation=fit.violation,
+            n_iterations=n_iterations,
+        )
+    if best is None:
+        stuck = "" if violation == math.inf else f", and the marginals stay off by {violation:.3g}"
+        msg = (
+            f"no threshold admits a coupling{stuck}; give at least one up to the largest distance, "
+            f"{float(distances.max()):g}"
+        )
+        raise CalibrationError(msg)
+    return attrs.evolve(best, n_iterations=n_iterations)
+
+
+class _Masks(NamedTuple):
+    """Which entries are admitted, one byte each, by rows and by columns."""
+
+    by_row: npt.NDArray[np.uint8]
+    by_column: npt.NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, distances: Floats, threshold: float) -> "_Masks":
+        mask = (distances <= threshold).view(np.uint8)
+        return cls(mask, np.ascontiguousarray(mask.T))
+
+    def can_couple(self) -> bool:
+        return bool(self.by_row.any(axis=1).all() and self.by_row.any(axis=0).all())
+
+
+class _Fit(NamedTuple):
+    """Where the iterations ended; an infinite entropy means that the threshold is out."""
+
+    relative_entropy: float
+    violation: float
+    n_iterations: int
+
+
+def _scaled(
+    masks: _Masks, weights: tuple[Floats, Floats], settings: SinkhornSettings, ceiling: float
+) -> _Fit:
+    """Scale rows and columns in turn; potentials f and g are logarithms of the scalings."""
+    (a, b), (log_a, log_b) = weights, (np.log(weights[0]), np.log(weights[1]))
+    f = -_log_sums(masks.by_column, masks.by_row, log_b)
+    violation = math.inf
+    for step in range(1, settings.max_iterations + 1):
+        g = -_log_sums(masks.by_row, masks.by_column, f + log_a)
+        following = -_log_sums(masks.by_column, masks.by_row, g + log_b)
+        rows = a * np.exp(f - following)
+        violation = float(np.abs(rows - a).sum())
+        if violation <= settings.tolerance:
+            return _Fit(float(rows @ f + b @ g), violation, step)
+        out = float(a @ f + b @ g) >= ceiling
+        if out or (step % _CHECKED_EVERY == 0 and _is_overfull(masks, weights, rows)):
+            return _Fit(math.inf, violation, step)
+        f = following
+    msg = (
+        f"Sinkhorn did not converge in {settings.max_iterations} iterations: the marginals are off "
+        f"by {violation:.3g}, the tolerance is {settings.tolerance:g}. Use a larger regularisation,"
+        " more iterations, or thresholds farther from W-infinity"
+    )
+    raise CalibrationError(msg)
+
+
+def _is_overfull(masks: _Masks, weights: tuple[Floats, Floats], rows: Floats) -> bool:
+    """Whether the rows that are served worst have more mass than the columns they can reach."""
+    a, b = weights
+    served = rows / a
+    worst = served <= (1 + served.min()) / 2
+    within = masks.by_row[worst].any(axis=0)
+    return bool(a[worst].sum() > b[within].sum() * (1 + _ROUNDING))
+
+
+def _log_sums(
+    mask: npt.NDArray[np.uint8], transposed: npt.NDArray[np.uint8], logs: Floats
+) -> Floats:
+    """For each column of `mask`, ln of the sum of exp(logs) over the rows it admits."""
+    top = float(logs.max())
+    sums = _masked_sums(mask, np.exp(logs - top))
+    faint = np.flatnonzero(sums < _FAINT)
+    sums[faint] = 1.0
+    result = np.asarray(top + np.log(sums))
+    for column in faint:
+        own = logs[transposed[column] > 0]
+        result[column] = own.max() + math.log(np.exp(own - own.max()).sum())
+    return result
+
+
+@kernel
+def _masked_sums(mask: npt.NDArray[np.uint8], weights: Floats) -> Floats:
+    sums = np.zeros(mask.shape[1])
+    for i in range(len(mask)):
+        row, weight = mask[i], weights[i]
+        for j in range(len(sums)):
+            sums[j] += row[j] * weight
+    return sums
+
+
+def _grid(distances: Floats, settings: SinkhornSettings) -> list[float]:
+    if settings.thresholds:
+        return list(dict.fromkeys(map(float, settings.thresholds)))
+    low = float(max(distances.min(axis=1).max(), distances.min(axis=0).max()))
+    return [float(t) for t in np.linspace(low, float(distances.max()), settings.n_thresholds)]

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pufferslice compare`: ours beside what others would add, in one table."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pufferslice.cli.output import print_json, progress_bar
+
+if TYPE_CHECKING:
+    from pufferslice.compare import Comparison, RunTimes, Settings
+    from pufferslice.files import Request
+
+
+def compare(
+    scenario: Annotated[Path, typer.Argument(help="A scenario.toml.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Write table (CSV, JSON) and pictures to this folder.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    q: Annotated[float, typer.Option(help="Of DAGWM, at least 1.")] = 1.0,
+    regularisation: Annotated[float, typer.Option(help="Of Sinkhorn, in scaled units.")] = 0.1,
+    tolerance: Annotated[float, typer.Option(help="Of Sinkhorn's marginals.")] = 1e-4,
+    group_sensitivity: Annotated[
+        float | None, typer.Option(help="In scaled units; the width of the range if left out.")
+    ] = None,
+    largest_table: Annotated[
+        int, typer.Option(help="Most distances of a pair that a baseline may look at.")
+    ] = 5_000**2,
+) -> None:
+    """Compare the noise of all mechanisms for one scenario. Issues no certificate."""
+    from pufferslice.baselines import SinkhornSettings
+    from pufferslice.compare import Settings, compare_mechanisms
+    from pufferslice.files import read_request
+    from pufferslice.report.comparison import comparison_text
+
+    settings = Settings(
+        q=q,
+        sinkhorn=SinkhornSettings(regularisation=regularisation, tolerance=tolerance),
+        group_sensitivity=group_sensitivity,
+        largest_table=largest_table,
+    )
+    request = read_request(scenario)
+    with progress_bar("mechanisms") as progress:
+        found = compare_mechanisms(
+            request.scenario, request.profile, request.target, settings, progress
+        )
+    answer = found.to_json()
+    if out is not None:
+        answer |= _written(out, request, settings, found)
+    if json:
+        print_json(answer)
+        return
+    typer.echo(comparison_text(found))
+    if out is not None:
+        exponents = "; ".join(f"{k}: n^{v:.2f}" for k, v in answer["exponents"].items())
+        typer.echo(f"\nRun time grows with the number of samples n: {exponents}.")
+        typer.echo(f"Written to {out}: {', '.join(answer['written'])}")
+
+
+def _written(
+    out: Path, request: "Request", settings: "Settings", found: "Comparison"
+) -> dict[str, Any]:
+    """Make the folder and write table and pictures; what the answer adds about them."""
+    from pufferslice.compare import EPSILONS, noise_curves, run_times
+    from pufferslice.errors import StorageError
+    from pufferslice.report.comparison_figures import comparison_figure, run_time_figure
+    from pufferslice.report.figures import png_of
+    from pufferslice.storage import pretty_json, write_whole
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        msg = f"cannot use the folder {str(out)!r}: {error.strerror}"
+        raise StorageError(error.errno, msg) from error
+    scenario, profile, order = request.scenario, request.profile, request.target.order
+    curves = noise_curves(scenario, profile, order, settings)
+    times = run_times(dim=scenario.dim, n_directions=profile.n_directions, seed=0)
+    added: dict[str, Any] = {
+        "exponents": {one.method: one.exponent for one in times},
+        "run_times": [_seconds(one) for one in times],
+        "epsilons": list(EPSILONS),
+        "noise_curves": {name: _numbers(values) for name, values in curves.items()},
+    }
+    files = {
+        "comparison.csv": found.to_csv().encode(),
+        "comparison.json": pretty_json(found.to_json() | added),
+        "noise.png": png_of(comparison_figure(EPSILONS, curves, order=order)),
+        "time.png": png_of(run_time_figure(times)),
+    }
+    for name, content in files.items():
+        write_whole(out / name, content)
+    return added | {"written": list(files)}
+
+
+def _seconds(times: "RunTimes") -> dict[str, Any]:
+    return {
+        "method": times.method,
+        "sizes": _numbers(times.sizes),
+        "seconds": _numbers(times.seconds),
+    }
+
+
+def _numbers(values: Any) -> list[float | None]:  # noqa: ANN401 - an array of floats
+    """JSON has no NaN: where there is no number, there is none."""
+    return [None if value != value else float(value) for value in values]  # noqa: PLR0124 - NaN

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pufferslice train`: a model, its certificate and its logs from a training file."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pufferslice.cli.output import print_json
+
+if TYPE_CHECKING:
+    from pufferslice.torch.runs import StepProgress, TrainedRun
+
+INTERRUPTED = 130
+
+
+def train(
+    training: Annotated[Path, typer.Argument(help="A training.toml.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Write here instead of the folder in the file.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Train a model as a file says, or go on where a run was broken off."""
+    import attrs
+
+    from pufferslice.files import read_training
+    from pufferslice.torch.runs import run_training
+
+    request = read_training(training)
+    if out is not None:
+        request = attrs.evolve(request, output=attrs.evolve(request.output, folder=out))
+    try:
+        with _bar() as report:
+            done = run_training(request, report=report)
+    except KeyboardInterrupt as stopped:
+        typer.echo(str(stopped) or "interrupted", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    if json:
+        print_json(_summary(done))
+    else:
+        typer.echo(_prose(done))
+
+
+@contextlib.contextmanager
+def _bar() -> "Iterator[Callable[[StepProgress], None] | None]":
+    """A bar on standard error with loss, step time and budget, if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("training"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[loss]}  {task.fields[pace]}  {task.fields[spent]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("training", total=None, loss="", pace="", spent="")
+
+        def report(now: "StepProgress") -> None:
+            bar.update(
+                task,
+                completed=now.step,
+                total=now.n_steps,
+                loss=f"loss {now.mean_loss:.3f}",
+                pace=f"{1_000 * now.seconds:.0f} ms/step",
+                spent=f"epsilon {now.spent_epsilon:.3g} of {now.epsilon:.3g}",
+            )
+
+        yield report
+
+
+def _summary(done: "TrainedRun") -> dict[str, Any]:
+    """What of a run may be published."""
+    return {
+        "folder": str(done.folder),
+        "n_steps": done.n_steps,
+        "guarantee": done.certificate.statement["guarantee"],
+        "metrics": dict(done.metrics),
+        "certificate": done.certificate.digest,
+    }
+
+
+def _prose(done: "TrainedRun") -> str:
+    lines = [str(done.certificate), "", f"{done.n_steps} steps taken."]
+    if "held_out_accuracy" in done.metrics:
+        share = done.metrics["held_out_accuracy"]
+        lines.append(f"Accuracy on the held-out records, declared public: {share:.1%}")
+    lines += [
+        f"To publish, in {done.folder}: model.pt, certificate.json, public.jsonl.",
+        "Not covered by the guarantee: internal.jsonl, checkpoint.pt, run.json.",
+    ]
+    return "\n".join(lines)

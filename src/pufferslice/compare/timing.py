@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run time against the number of samples: sliced, exact unsliced and Sinkhorn, measured here."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, final
+
+import attrs
+import numpy as np
+
+from pufferslice.arrays import Floats, locked, same
+from pufferslice.baselines import SinkhornSettings, sinkhorn_w_infinity, w_infinity
+from pufferslice.checks import check_count
+from pufferslice.errors import ArgumentError
+from pufferslice.gaps import LawPair, gap_tables
+from pufferslice.laws import EmpiricalLaw
+from pufferslice.parallel import Progress, silent
+from pufferslice.slicing import FiniteProfile
+
+UNSLICED_SIZES: Final = (1_000, 1_500, 2_000, 3_000, 4_000)
+SLICED_SIZES: Final = (4_000, 8_000, 16_000, 32_000, 64_000, 128_000)
+"""Sizes at which the work outweighs what a call costs anyway."""
+
+_SHIFT: Final = 0.3
+_SINKHORN: Final = SinkhornSettings(regularisation=0.3, tolerance=1e-4, n_thresholds=12)
+
+
+@final
+@attrs.frozen(kw_only=True)
+class RunTimes:
+    """What one way of finding a sensitivity took for samples of several sizes."""
+
+    method: str
+    sizes: Floats = attrs.field(converter=locked, eq=same)
+    """Samples of each of two laws."""
+    seconds: Floats = attrs.field(converter=locked, eq=same)
+    """Least of several runs."""
+
+    @property
+    def exponent(self) -> float:
+        """The power of the size that the time grows with."""
+        return fitted_exponent(self.sizes, self.seconds)
+
+
+def fitted_exponent(sizes: Sequence[float] | Floats, seconds: Sequence[float] | Floats) -> float:
+    """Slope of the straight line through the points in logarithms, by least squares.
+
+    >>> round(fitted_exponent([10, 100, 1000], [1.0, 100.0, 10000.0]), 12)
+    2.0
+    """
+    x, y = np.log(np.asarray(sizes, dtype=float)), np.log(np.asarray(seconds, dtype=float))
+    if len(x) < 2 or len(x) != len(y) or np.ptp(x) == 0 or not np.isfinite(x + y).all():
+        msg = "a slope needs two or more different sizes and as many times, all above 0"
+        raise ArgumentError(msg)
+    centered = x - x.mean()
+    return float(centered @ y / (centered @ centered))
+
+
+def run_times(
+    *,
+    dim: int,
+    n_directions: int,
+    seed: int,
+    unsliced_sizes: Sequence[int] = UNSLICED_SIZES,
+    sliced_sizes: Sequence[int] = SLICED_SIZES,
+    progress: Progress = silent,
+) -> tuple[RunTimes, RunTimes, RunTimes]:
+    """Two Gaussian samples of each size, a shift apart; sensitivities in three ways."""
+    check_count(1, dim=dim, n_directions=n_directions)
+    profile = FiniteProfile.uniform(dim=dim, n_directions=n_directions, seed=seed)
+    ways: dict[str, tuple[Callable[[EmpiricalLaw, EmpiricalLaw], object], Sequence[int]]] = {
+        f"sliced, {profile.n_directions} directions": (
+            lambda first, second: gap_tables([first, second], [LawPair(0, 1)], profile.directions),
+            sliced_sizes,
+        ),
+        "exact unsliced, bottleneck matching": (w_infinity, unsliced_sizes),
+        "Sinkhorn": (
+            lambda first, second: sinkhorn_w_infinity(first, second, _SINKHORN),
+            unsliced_sizes,
+        ),
+    }
+    found = []
+    for done, (method, (way, sizes)) in enumerate(ways.items(), start=1):
+        seconds = [_least_seconds(way, *_samples(n, dim, seed)) for n in sizes]
+        found.append(RunTimes(method=method, sizes=sizes, seconds=seconds))
+        progress(done, len(ways))
+    return found[0], found[1], found[2]
+
+
+def _samples(n_samples: int, dim: int, seed: int) -> tuple[EmpiricalLaw, EmpiricalLaw]:
+    rng = np.random.default_rng([seed, n_samples])
+    first, second = rng.standard_normal((2, n_samples, dim))
+    return EmpiricalLaw.uniform(first), EmpiricalLaw.uniform(second + _SHIFT)
+
+
+def _least_seconds(
+    way: Callable[[EmpiricalLaw, EmpiricalLaw], object],
+    first: EmpiricalLaw,
+    second: EmpiricalLaw,
+) -> float:
+    """Three runs after one that loads compiled loops and warms the caches; the fastest."""
+    way(first, second)
+    taken = []
+    for _ in range(3):
+        start = time.perf_counter()
+        way(first, second)
+        taken.append(time.perf_counter() - start)
+    return min(taken)

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gap tables from histograms: rows are projected and counted once, and never kept."""
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple, TypeVar
+
+import numpy as np
+
+from pufferslice.arrays import Floats, Integers
+from pufferslice.errors import ArgumentError, ScenarioError
+from pufferslice.gaps.binned_kernels import (
+    ROWS_PER_BLOCK,
+    Singles,
+    bins_apart,
+    count_blocks,
+    grouped,
+    pack,
+)
+from pufferslice.gaps.exact import FINEST_DIGITS, OCTAVES, LawPair
+from pufferslice.gaps.kernels import HEADROOM, tabulate
+from pufferslice.gaps.tables import GapTables
+from pufferslice.histograms import DEFAULT_BINS, BinGrid, BinnedLaw, Histograms
+from pufferslice.parallel import Progress, in_threads, n_cores, silent
+from pufferslice.queries import Ball, Box, Query
+from pufferslice.slicing import FiniteProfile
+
+Result = TypeVar("Result")
+
+_ULP: Final = 2.0**-52
+_LARGEST_COMMON: Final = 2**62
+_RANK_QUANTA: Final = 2**40
+_MOST_ENTRIES: Final = 2**24
+_MANTISSA: Final = 52
+_ROWS_AT_ONCE: Final = 2**18
+_BYTES_AT_ONCE: Final = 2**24
+
+
+def bin_grid(
+    query: Query,
+    profile: FiniteProfile,
+    *,
+    n_bins: int = DEFAULT_BINS,
+    range: Box | Ball | None = None,  # noqa: A002 - the word users know
+) -> BinGrid:
+    """Bins over the query's public range, along the directions of a profile.
+
+    A query with a range is clipped to it. For one without, `range` says where its outputs lie; an
+    output elsewhere is then refused, not moved.
+
+    >>> from pufferslice.queries import columns
+    >>> query = columns(["age"]).with_range(Box([0], [100])).with_scales([10])
+    >>> bin_grid(query, FiniteProfile.axes(dim=1), n_bins=100).widths.round(9)
+    array([0.1])
+    """
+    if query.range is not None and range is not None and range != query.range:
+        msg = "the query has a range of its own, which it is clipped to; leave the other one out"
+        raise ArgumentError(msg)
+    limits = query.range or range
+    if limits is None:
+        msg = (
+            "bins need a public range: clip the query with query.with_range(Box(low, high)), "
+            "--low and --high on the command line, or say where its outputs lie"
+        )
+        raise ScenarioError(msg)
+    if not query.dim == limits.dim == profile.dim:
+        msg = (
+            f"query, range and profile must have one dimension, got {query.dim}, {limits.dim} "
+            f"and {profile.dim}"
+        )
+        raise ArgumentError(msg)
+    if isinstance(limits, Box):
+        low, high = limits.low / query.scales, limits.high / query.scales
+        center = low / 2 + high / 2
+        extents = np.maximum(high - center, center - low)
+    else:
+        center = limits.center / query.scales
+        # Clipping to a ball rounds in the user's units.
+        room = 8 * _ULP * (np.abs(limits.center) + limits.radius)
+        extents = (limits.radius + room) / query.scales
+    return BinGrid(
+        directions=profile.directions,
+        center=center,
+        extents=extents * (1 + 4 * _ULP),
+        shape="box" if isinstance(limits, Box) else "ellipsoid",
+        n_bins=n_bins,
+    )
+
+
+class CountedRows(NamedTuple):
+    """Rows ready to be counted: row i has the secret `secrets[codes[i]]`."""
+
+    outputs: Floats
+    """The prepared query, shape (n_rows, dim)."""
+    secrets: list[str]
+    codes: Integers
+    n_dropped: int
+    """Rows left out beside them because of missing values."""
+
+
+class Tally:
+    """Histograms that are being filled: rows go in, counts stay.
+
+    `n_threads` is how many threads share the directions; it changes nothing in the result.
+    """
+
+    def __init__(self, grid: BinGrid, n_threads: int | None = None) -> None:
+        self.grid = grid
+        self.n_dropped = 0
+        self._secrets: dict[str, int] = {}
+        self._counts = np.zeros((grid.n_directions, 0), dtype=np.int64)
+        to_bins = grid.n_bins / (2 * grid.reaches[:, None])
+        self._weights = (grid.directions * grid.extents * to_bins).astype(np.float32)
+        most = -(-grid.n_directions // 2)
+        self._n_parts = min(n_threads or n_cores(), most)
+        # Even cuts, because directions are taken two at a time.
+        cuts = [2 * (most * part // self._n_parts) for part in range(self._n_parts + 1)]
+        self._directions = [slice(a, b) for a, b in pairwise(cuts)]
+
+    @property
+    def n_rows(self) -> int:
+        """Rows counted so far."""
+        return int(self._counts[0].sum())
+
+    def add(self, outputs: Floats, secrets: Sequence[str], codes: Integers) -> None:
+        """Count rows of the prepared query: row i has the secret `secrets[codes[i]]`.
+
+        Rows outside the range are counted and refused; then nothing is added.
+        """
+        wanted = (len(codes), self.grid.dim)
+        if outputs.shape != wanted:
+            msg = f"outputs must have shape {wanted}, got {outputs.shape}"
+            raise ArgumentError(msg)
+        if len(codes) and not 0 <= codes.min() <= codes.max() < len(secrets):
+            msg = f"codes must be from 0 to {len(secrets) - 1}, the positions in secrets"
+            raise ArgumentError(msg)
+        step = max(ROWS_PER_BLOCK, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE // (4 * self.grid.dim)))
+        packed = [
+            self._packed(outputs[start : start + step], codes[start : start + step], len(secrets))
+            for start in range(0, len(codes), step)
+        ]
+        places = self._places(secrets)
+        for blocks, ordered in packed:
+            self._count(blocks, places[ordered])
+
+    def add_rows(self, rows: CountedRows) -> None:
+        """Count rows, and how many were left out before them."""
+        self.add(rows.outputs, rows.secrets, rows.codes)
+        self.n_dropped += rows.n_dropped
+
+    def add_histograms(self, part: Histograms) -> None:
+        """Add what was counted elsewhere, on the same grid."""
+        if part.grid != self.grid:
+            msg = "histograms can be added only on one grid: the same directions, range and bins"
+            raise ArgumentError(msg)
+        n_bins = self.grid.n_bins
+        for start, own in zip(self._places(part.secrets), part.counts, strict=True):
+            self._counts[:, start : start + n_bins] += own
+        self.n_dropped += part.n_dropped
+
+    def histograms(self) -> Histograms:
+        """A copy of the counts so far."""
+        secrets = sorted(self._secrets)
+        n_bins = self.grid.n_bins
+        shape = (len(secrets), self.grid.n_directions, n_bins)
+        counts = np.empty(shape, dtype=np.int64)
+        for own, secret in zip(counts, secrets, strict=True):
+            start = self._secrets[secret] * n_bins
+            own[:] = self._counts[:, start : start + n_bins]
+        counts.setflags(write=False)
+        return Histograms(
+            grid=self.grid, secrets=tuple(secrets), counts=counts, n_dropped=self.n_dropped
+        )
+
+    def _packed(self, outputs: Floats, codes: Integers, n_codes: int) -> tuple[Singles, Integers]:
+        """Rows as blocks, those of one secret beside each other, and the code of each."""
+        grid = self.grid
+        order = grouped(codes, n_codes)
+        n_blocks = -(-len(codes) // ROWS_PER_BLOCK)
+        blocks = np.zeros((n_blocks, grid.dim, ROWS_PER_BLOCK), dtype=np.float32)
+        rows = np.ascontiguousarray(outputs, dtype=np.float64)
+        middle = (grid.center, 1 / grid.extents)
+
+        def part(index: int) -> int:
+            some = slice(index * n_blocks // self._n_parts, (index + 1) * n_blocks // self._n_parts)
+            own = order[some.start * ROWS_PER_BLOCK : some.stop * ROWS_PER_BLOCK]
+            return pack(rows, own, middle, blocks[some], is_box=grid.shape == "box")
+
+        n_outside = sum(self._in_parts(part))
+        if n_outside:
+            msg = (
+                f"{n_outside} of {len(codes)} rows lie outside the public range or are not "
+                "numbers; clip the query with query.with_range(...)"
+            )
+            raise ScenarioError(msg)
+        return blocks, codes[order]
+
+    def _in_parts(self, work: Callable[[int], Result]) -> list[Result]:
+        parts = range(self._n_parts)
+        return [work(0)] if self._n_parts == 1 else in_threads(work, parts)
+
+    def _places(self, secrets: Sequence[str]) -> Integers:
+        """Where the histograms of these secrets begin; new ones get room."""
+        for secret in secrets:
+            self._secrets.setdefault(secret, len(self._secrets))
+        n_bins = self.grid.n_bins
+        wanted = len(self._secrets) * n_bins
+        if wanted > self._counts.shape[1]:
+            room = np.zeros((self.grid.n_directions, wanted), dtype=np.int64)
+            room[:, : self._counts.shape[1]] = self._counts
+            self._counts = room
+        places = [self._secrets[secret] * n_bins for secret in secrets]
+        return np.array(places, dtype=np.int64)
+
+    def _count(self, blocks: Singles, places: Integers) -> None:
+        offsets = np.zeros((len(blocks), ROWS_PER_BLOCK), dtype=np.int32)
+        offsets.reshape(-1)[: len(places)] = places
+
+        def part(index: int) -> None:
+            own = self._directions[index]
+            weights, counts = self._weights[own], self._counts[own]
+            count_blocks(blocks, offsets, len(places), weights, counts, self.grid.n_bins)
+
+        self._in_parts(part)
+
+
+def binned_tables(
+    laws: Sequence[BinnedLaw],
+    pairs: Sequence[LawPair],
+    directions: Floats,
+    progress: Progress = silent,
+) -> GapTables:
+    """The law of the gap of every pair along every direction, from histograms.
+
+    Guarantee: along each slice, the tabulated gap is, for every t, at least the true gap and less
+    than two bins and twice the projection error above it; then it is rounded up as in
+    `gap_tables`. Two binned laws are never called equal: rows may differ inside a bin.
+    Source: lem:empirical_Winfty_1d.
+    """
+    grid = laws[0].grid
+    if any(law.grid != grid for law in laws[1:]):
+        msg = "laws must be binned on one grid: the same directions, range and bins"
+        raise ArgumentError(msg)
+    if not np.array_equal(directions, grid.directions):
+        msg = "the laws were binned along other directions; scan the data with this profile"
+        raise ArgumentError(msg)
+    totals = [_common_total(laws[a].total, laws[b].total) for a, b in pairs]
+    digits = _digits(len(pairs) * grid.n_directions, grid.n_bins)
+    # Distances of bins are sums of masses, which need no order.
+    apart = np.arange(grid.n_bins)
+
+    def slice_rows(row: int) -> list[tuple[Floats, Integers]]:
+        histogram = np.zeros((OCTAVES + HEADROOM) * 2**digits + 2, dtype=np.int64)
+        masses = np.empty(grid.n_bins, dtype=np.int64)
+        gaps = grid.gaps(apart, row)
+        found = []
+        for (first, second), total in zip(pairs, totals, strict=True):
+            bins_apart(_ranks(laws[first], row, total), _ranks(laws[second], row, total), masses)
+            some = masses > 0
+            found.append(tabulate(gaps[some], masses[some], _MANTISSA - digits, histogram))
+        return found
+
+    by_slice = in_threads(slice_rows, range(grid.n_directions), progress)
+    rows = [row for found in by_slice for row in found]
+    return GapTables(
+        starts=np.concatenate([[0], np.cumsum([len(gaps) for gaps, _ in rows])]),
+        gaps=np.concatenate([gaps for gaps, _ in rows]),
+        counts=np.concatenate([counts for _, counts in rows]),
+        totals=np.array(totals, dtype=np.int64),
+        equal=np.zeros(len(pairs), dtype=np.bool_),
+    )
+
+
+def _common_total(first: int, second: int) -> int:
+    """A common denominator of all ranks, or a power of two where that would not fit."""
+    common = math.lcm(first, second)
+    return common if common <= _LARGEST_COMMON else _RANK_QUANTA
+
+
+def _ranks(law: BinnedLaw, row: int, total: int) -> tuple[Integers, Integers]:
+    """Up to which rank, of `total`, the quantile is surely, and may be, in each bin or below.
+
+    Both are exact if `total` is a multiple of the number of rows. Otherwise the first is rounded
+    down and the second up, which only widens the gap.
+    """
+    ranks = np.cumsum(law.counts[row])
+    n = int(ranks[-1])
+    if total % n == 0:
+        exact = ranks * (total // n)
+        return exact, exact
+    shares = ranks / n
+    sure = np.floor(shares * total * (1 - 4 * _ULP)).astype(np.int64)
+    still = np.ceil(shares * total * (1 + 4 * _ULP)).astype(np.int64)
+    sure[ranks == n] = total
+    return sure, np.minimum(still, total)
+
+
+def _digits(n_rows: int, n_bins: int) -> int:
+    """Binary digits that keep all tables together within bounds."""
+    digits = FINEST_DIGITS
+    octaves = math.ceil(math.log2(n_bins)) + 1
+    while digits > 0 and n_rows * min(n_bins, octaves * 2**digits) > _MOST_ENTRIES:
+        digits -= 1
+    return digits

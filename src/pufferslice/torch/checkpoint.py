@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints: everything that a run needs to go on, but its key, in one ordinary torch file."""
+
+import hashlib
+import io
+import pickle
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple, final
+
+import attrs
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pufferslice.errors import ArgumentError, TrainingError
+from pufferslice.sgd import TrainingPlan
+from pufferslice.storage import canonical_json, digest
+from pufferslice.torch.gradients import Path
+
+FORMAT: Final = "pufferslice-checkpoint"
+VERSION: Final = 1
+
+_UNREADABLE: Final = (
+    AttributeError,
+    EOFError,
+    LookupError,
+    OSError,
+    OverflowError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    pickle.UnpicklingError,
+)
+"""What torch raises on a file that is none of its own, or not whole."""
+
+
+class Learner(NamedTuple):
+    """What is trained, and by what: the objects that a checkpoint is taken of."""
+
+    model: nn.Module
+    optimizer: Optimizer
+    scheduler: Any
+    """One of `torch.optim.lr_scheduler`, or None."""
+    names: tuple[str, ...]
+    """The trained parameters, in order."""
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The classes of optimizer and scheduler."""
+        return {
+            "optimizer": type(self.optimizer).__name__,
+            "scheduler": type(self.scheduler).__name__,
+        }
+
+    @property
+    def states(self) -> dict[str, Any]:
+        """The present states; they share memory with the model."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+        }
+
+
+@final
+@attrs.frozen(kw_only=True, eq=False)
+class Checkpoint:
+    """The state of a run after `step` steps of a branch.
+
+    It holds noisy results only, no record, no batch draw and not the key. It is for the run itself
+    all the same: which checkpoints were written, and when, is not covered by the guarantee.
+    """
+
+    run: str
+    """Public name of the run."""
+    plan: str
+    """Digest of the plan."""
+    branch: int
+    step: int
+    """Steps taken: the next one to take."""
+    way: Path | None
+    """How gradients are taken, once that was chosen."""
+    states: dict[str, Any] = attrs.field(repr=False)
+    """States of model, optimizer and scheduler, as their `state_dict` gives them."""
+    names: tuple[str, ...] = attrs.field(repr=False)
+    kinds: dict[str, str] = attrs.field(repr=False)
+
+    def to_bytes(self) -> bytes:
+        """The file: a dictionary that `torch.load(path, weights_only=True)` reads."""
+        content = {
+            "format": FORMAT,
+            "version": VERSION,
+            **attrs.asdict(self, recurse=False, filter=lambda field, _: field.name != "states"),
+            **self.states,
+        }
+        buffer = io.BytesIO()
+        torch.save({**content, "digest": _content_digest(content)}, buffer)
+        return buffer.getvalue()
+
+    @classmethod
+    def from_bytes(cls, raw: bytes, where: str) -> "Checkpoint":
+        """Read a file; `where` is its name in messages."""
+        content = _loaded(raw, where)
+        if content.get("format") != FORMAT:
+            msg = f"{where} is not a checkpoint of pufferslice"
+            raise TrainingError(msg)
+        if content.get("version") != VERSION:
+            msg = (
+                f"{where} is a checkpoint of version {content.get('version')!r}, this program "
+                f"reads version {VERSION}; go on with the program that wrote it"
+            )
+            raise TrainingError(msg)
+        if content.pop("digest", None) != _content_digest(content):
+            raise _damaged(where)
+        fields = {
+            field.name: content[field.name] for field in attrs.fields(cls) if field.name != "states"
+        }
+        states = {name: content[name] for name in ("model", "optimizer", "scheduler")}
+        return cls(**fields, states=states)
+
+
+def check_plan(checkpoint: Checkpoint, plan: TrainingPlan) -> None:
+    """The checkpoint is of a run that follows this plan."""
+    if checkpoint.plan != plan_digest(plan):
+        msg = (
+            "the checkpoint is of a run that follows another plan; a run keeps its plan, and a new "
+            "plan needs a new run"
+        )
+        raise TrainingError(msg)
+
+
+def check_readable(raw: bytes) -> None:
+    """What was written can be read back; a state that holds objects of its own cannot."""
+    try:
+        Checkpoint.from_bytes(raw, "the checkpoint")
+    except TrainingError as error:
+        msg = (
+            "the state of the model, the optimizer or the scheduler holds more than tensors and "
+            "numbers, so a checkpoint of it could not be read back safely; train without a folder, "
+            f"or without that part ({error.__cause__})"
+        )
+        raise ArgumentError(msg) from error
+
+
+def check_fits(checkpoint: Checkpoint, learner: Learner) -> None:
+    """The checkpoint is of this model, optimizer and scheduler; nothing is changed."""
+    if tuple(checkpoint.names) != learner.names:
+        msg = (
+            "the checkpoint is of a model with other trainable parameters; make the model as it "
+            "was when the run began, frozen parameters included"
+        )
+        raise TrainingError(msg)
+    kept, present = checkpoint.states["model"], learner.model.state_dict()
+    for name in sorted({*kept, *present}):
+        if _form(kept.get(name)) != _form(present.get(name)):
+            msg = (
+                f"the checkpoint is of another model: entry {name!r} of its state is not there in "
+                "both, or has another shape or precision. Make the model as it was when the run "
+                "began"
+            )
+            raise TrainingError(msg)
+    for part, kind in learner.kinds.items():
+        if checkpoint.kinds.get(part) != kind:
+            msg = (
+                f"the checkpoint is of a run whose {part} was a {checkpoint.kinds.get(part)}, here "
+                f"it is a {kind}; make it as it was when the run began"
+            )
+            raise TrainingError(msg)
+
+
+def restore(checkpoint: Checkpoint, learner: Learner) -> None:
+    """Put the states back; settings of optimizer and scheduler, too, become what they were."""
+    check_fits(checkpoint, learner)
+    try:
+        learner.optimizer.load_state_dict(checkpoint.states["optimizer"])
+    except (KeyError, ValueError) as error:
+        msg = (
+            "the checkpoint is of an optimizer with other parameter groups; make it as it was when "
+            "the run began"
+        )
+        raise TrainingError(msg) from error
+    learner.model.load_state_dict(checkpoint.states["model"])
+    if learner.scheduler is not None:
+        learner.scheduler.load_state_dict(checkpoint.states["scheduler"])
+
+
+def plan_digest(plan: TrainingPlan) -> str:
+    """What a checkpoint and a run ledger know a plan by."""
+    return digest(canonical_json(plan.to_json()))
+
+
+def _loaded(raw: bytes, where: str) -> dict[str, Any]:
+    try:
+        # Torch warns of what it then cannot read; the error here says it.
+        with warnings.catch_warnings(action="ignore"):
+            content = torch.load(io.BytesIO(raw), map_location="cpu", weights_only=True)
+    except _UNREADABLE as error:
+        raise _damaged(where) from error
+    if not isinstance(content, dict):
+        msg = f"{where} is not a checkpoint of pufferslice"
+        raise TrainingError(msg)
+    return content
+
+
+def _damaged(where: str) -> TrainingError:
+    return TrainingError(
+        f"{where} is damaged or not whole: it cannot be read as the checkpoint that was written. "
+        "Go on from a copy of it"
+    )
+
+
+def _form(entry: Any) -> tuple[Any, ...]:  # noqa: ANN401 - whatever a module keeps
+    if isinstance(entry, Tensor):
+        return (tuple(entry.shape), entry.dtype)
+    return (type(entry),)
+
+
+def _content_digest(content: Any) -> str:  # noqa: ANN401 - nested dictionaries and lists
+    """SHA-256 of all that is in a content, in order; the file's own checksums are not looked at."""
+    state = hashlib.sha256()
+    for part in _parts(content):
+        state.update(len(part).to_bytes(8, "big"))
+        state.update(part)
+    return state.hexdigest()
+
+
+def _parts(value: Any) -> Iterator[bytes | memoryview]:  # noqa: ANN401 - as above
+    if isinstance(value, Tensor):
+        plain = value.detach().cpu().contiguous()
+        yield f"{plain.dtype} {tuple(plain.shape)}".encode()
+        yield plain.reshape(-1).view(torch.uint8).numpy().data
+    elif isinstance(value, Mapping):
+        yield b"mapping %d" % len(value)
+        for key, entry in value.items():
+            yield from _parts(key)
+            yield from _parts(entry)
+    elif isinstance(value, list | tuple):
+        yield b"sequence %d" % len(value)
+        for entry in value:
+            yield from _parts(entry)
+    else:
+        yield f"{type(value).__name__} {value!r}".encode()

@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""What the examples of a block contribute to one parameter: norms, and weighted sums.
+
+A contribution stands for one vector per example, a function of that example alone. The sum
+$\sum_i w_i v_i$ that `weighted_sum` returns is off by at most $\sum_i w_i e_i$, with the rounding
+radius $e_i$ at most `block + 4` units in the last place of $\|v_i\|$, or what `rounding_radii`
+says: then the clipping makes the weights smaller where that is needed.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Final, Protocol, final
+
+import attrs
+import numpy as np
+import torch
+from torch import Tensor
+
+from pufferslice.arrays import Floats
+from pufferslice.compiled import summing_kernel
+
+UNIT: Final = 2.0**-53
+_LEAST_WEIGHT: Final = 2.0**-100
+_WRITE_COST: Final = 12
+"""Writing and reading a gradient entry costs about as much as this many multiplications."""
+
+
+@final
+class Weights:
+    """What each example of a block counts, in float64 and, never larger, in other dtypes."""
+
+    def __init__(self, exact: Tensor) -> None:
+        self.exact = exact
+        self._rounded: dict[torch.dtype, Tensor] = {torch.float64: exact}
+
+    def like(self, values: Tensor) -> Tensor:
+        """The weights in the dtype of some values, rounded down."""
+        dtype = values.dtype
+        if dtype not in self._rounded:
+            smaller = self.exact * (1 - torch.finfo(dtype).eps)
+            # below this, rounding to the nearest number of the dtype could double a weight
+            smaller = smaller.masked_fill(smaller < _LEAST_WEIGHT, 0.0)
+            self._rounded[dtype] = smaller.to(dtype=dtype, device=values.device)
+        return self._rounded[dtype]
+
+
+class Contribution(Protocol):
+    """One vector per example for one parameter, in whatever form is cheapest."""
+
+    def squared_norms(self) -> Tensor:
+        """Upper bounds on the squared norms in float64, shape (n_examples,)."""
+        ...
+
+    def rounding_radii(self) -> Tensor | None:
+        """Rounding radii where they may exceed the default ones, shape (n_examples,)."""
+        ...
+
+    def weighted_sum(self, weights: "Weights") -> Tensor:
+        """The sum of the vectors times their weights, flat."""
+        ...
+
+    def dense(self) -> Tensor:
+        """All vectors, shape (n_examples, n_entries)."""
+        ...
+
+    def masked(self, kept: Tensor) -> "Contribution":
+        """The same with zero vectors where `kept` is false: no NaN times 0."""
+        ...
+
+
+@final
+@attrs.frozen(eq=False)
+class Dense:
+    """The vectors themselves, shape (n_examples, n_entries)."""
+
+    vectors: Tensor
+    squares: Tensor = attrs.field(
+        default=attrs.Factory(lambda self: squared_row_norms(self.vectors), takes_self=True)
+    )
+    """Squared norms, taken at once while the vectors are in the cache."""
+
+    def squared_norms(self) -> Tensor:
+        """Sums of squares in float64."""
+        return self.squares
+
+    def rounding_radii(self) -> None:
+        """The default: one product and one sum over the examples."""
+
+    def weighted_sum(self, weights: "Weights") -> Tensor:
+        """One product of a row and a matrix."""
+        return weights.like(self.vectors) @ self.vectors
+
+    def dense(self) -> Tensor:
+        """The vectors."""
+        return self.vectors
+
+    def masked(self, kept: Tensor) -> "Dense":
+        """With the rows of the others set to 0."""
+        return Dense(self.vectors.masked_fill(~kept[:, None], 0.0))
+
+
+@final
+@attrs.frozen(eq=False)
+class Permuted:
+    """Vectors of shape (n, *shape); the axes of the parameter are `order` of these."""
+
+    vectors: Dense
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+
+    def squared_norms(self) -> Tensor:
+        """A norm does not see the order."""
+        return self.vectors.squares
+
+    def rounding_radii(self) -> None:
+        """The default."""
+
+    def weighted_sum(self, weights: "Weights") -> Tensor:
+        """Summed, then put in order."""
+        total = self.vectors.weighted_sum(weights)
+        return total.reshape(self.shape).permute(self.order).reshape(-1)
+
+    def dense(self) -> Tensor:
+        """All vectors, in order."""
+        rows = self.vectors.vectors.reshape(-1, *self.shape)
+        return rows.permute(0, *(axis + 1 for axis in self.order)).flatten(1)
+
+    def masked(self, kept: Tensor) -> "Permuted":
+        """With the rows of the others set to 0."""
+        return attrs.evolve(self, vectors=self.vectors.masked(kept))
+
+
+@final
+@attrs.frozen(eq=False)
+class Outer:
+    """Outer products of two vectors per example: `left` (n, out), `right` (n, in)."""
+
+    left: Tensor
+    right: Tensor
+
+    def squared_norms(self) -> Tensor:
+        """The norm of an outer product is the product of the norms."""
+        return squared_row_norms(self.left) * squared_row_norms(self.right)
+
+    def rounding_radii(self) -> None:
+        """The default: two products and one sum over the examples."""
+
+    def weighted_sum(self, weights: "Weights") -> Tensor:
+        """One matrix product over the examples."""
+        scaled = self.left * weights.like(self.left)[:, None]
+        return (scaled.T @ self.right).reshape(-1)
+
+    def dense(self) -> Tensor:
+        """The outer products."""
+        return (self.left[:, :, None] * self.right[:, None, :]).flatten(1)
+
+    def masked(self, kept: Tensor) -> "Outer":
+        """With both vectors of the others set to 0."""
+        dropped = ~kept[:, None]
+        return Outer(self.left.masked_fill(dropped, 0.0), self.right.masked_fill(dropped, 0.0))
+
+
+@final
+@attrs.frozen(eq=False)
+class Tokens:
+    """Sums of outer products over tokens, `left` (n, tokens, out), `right` (n, tokens, in).
+
+    Never written out: norms come from Gram products. Tokens may cancel, so all is in float64.
+    """
+
+    left: Tensor
+    right: Tensor
+
+    def squared_norms(self) -> Tensor:
+        """Gram products in float64, and what their rounding can hide."""
+        left, right = self.left.double(), self.right.double()
+        grams = torch.bmm(left, left.mT) * torch.bmm(right, right.mT)
+        n_terms = left.shape[1] ** 2 + left.shape[2] + right.shape[2] + 8
+        return grams.sum((1, 2)).clamp_min(0.0) + n_terms * UNIT * self._uncancelled()
+
+    def rounding_radii(self) -> Tensor:
+        """Of one float64 sum over all tokens of all examples."""
+        n_terms = self.left.shape[0] * self.left.shape[1] + 8
+        return n_terms * UNIT * self._uncancelled().sqrt()
+
+    def weighted_sum(self, weights: "Weights") -> Tensor:
+        """One float64 matrix product over examples and tokens."""
+        scaled = self.left.double() * weights.exact[:, None, None]
+        return (scaled.flatten(0, 1).T @ self.right.double().flatten(0, 1)).reshape(-1)
+
+    def dense(self) -> Tensor:
+        """The sums of outer products."""
+        return torch.bmm(self.left.mT, self.right).flatten(1)
+
+    def masked(self, kept: Tensor) -> "Tokens":
+        """With all tokens of the others set to 0."""
+        dropped = ~kept[:, None, None]
+        return Tokens(self.left.masked_fill(dropped, 0.0), self.right.masked_fill(dropped, 0.0))
+
+    def _uncancelled(self) -> Tensor:
+        return squared_row_norms(self.left.flatten(1)) * squared_row_norms(self.right.flatten(1))
+
+
+@final
+@attrs.frozen(eq=False)
+class Rows:
+    """Sparse gradients of a table: `vectors[j]` belongs to `rows[j]` of example `owners[j]`.
+
+    A row occurs at most once for each example.
+    """
+
+    owners: Tensor
+    rows: Tensor
+    vectors: Tensor
+    n_examples: int
+    n_rows: int
+
+    def squared_norms(self) -> Tensor:
+        """Sums over the rows of each example."""
+        norms = torch.zeros(self.n_examples, dtype=torch.float64, device=self.vectors.device)
+        norms.index_add_(0, self.owners, squared_row_norms(self.vectors))
+        return norms * (1 + (len(self.vectors) + 2) * UNIT)
+
+    def rounding_radii(self) -> None:
+        """The default: an entry is a sum over the examples."""
+
+    def weighted_sum(self, weights: "Weights") -> Tensor:
+        """Added row by row."""
+        scaled = self.vectors * weights.like(self.vectors)[self.owners][:, None]
+        total = self.vectors.new_zeros(self.n_rows, self.vectors.shape[1])
+        return total.index_add_(0, self.rows, scaled).reshape(-1)
+
+    def dense(self) -> Tensor:
+        """Whole tables, mostly zeros."""
+        table = self.vectors.new_zeros(self.n_examples * self.n_rows, self.vectors.shape[1])
+        table.index_add_(0, self.owners * self.n_rows + self.rows, self.vectors)
+        return table.reshape(self.n_examples, -1)
+
+    def masked(self, kept: Tensor) -> "Rows":
+        """With the rows of the others set to 0."""
+        return attrs.evolve(
+            self, vectors=self.vectors.masked_fill(~kept[self.owners][:, None], 0.0)
+        )
+
+
+@final
+class Scratch:
+    """Buffers of one thread that are filled anew for every block: fresh memory would cost more.
+
+    What lies in them is gone when the next block begins.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[object, ...], Tensor] = {}
+        self._n_taken = 0
+
+    def begin(self) -> None:
+        """A new block: every buffer may be used again."""
+        self._n_taken = 0
+
+    def take(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """A buffer that nobody else has in this block; zeros at first, then its last content.
+
+        Blocks that ask in the same order for the same shapes get the same buffers.
+        """
+        key = (self._n_taken, shape, like.dtype, like.device)
+        self._n_taken += 1
+        if key not in self._buffers:
+            self._buffers[key] = torch.zeros(shape, dtype=like.dtype, device=like.device)
+        return self._buffers[key]
+
+    def shared(self, name: object, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """A buffer for use at once, shared by all who give the same name and shape."""
+        key = (name, shape, like.dtype, like.device)
+        if key not in self._buffers:
+            self._buffers[key] = torch.zeros(shape, dtype=like.dtype, device=like.device)
+        return self._buffers[key]
+
+
+def token_products(left: Tensor, right: Tensor, scratch: Scratch) -> Contribution:
+    """Per-example sums of outer products over tokens, in the form that is cheaper by its shapes.
+
+    One token: an outer product. Else the products are written out, unless there are so few tokens
+    that Gram products and one sum cost less than writing and reading them.
+    """
+    n_tokens, n_out, n_in = left.shape[1], left.shape[2], right.shape[2]
+    if n_tokens == 1:
+        return Outer(left[:, 0], right[:, 0])
+    written = n_out * n_in * (n_tokens + _WRITE_COST)
+    gram = 2 * n_tokens * (n_tokens * (n_out + n_in) + n_out * n_in)
+    if gram < written:
+        return Tokens(left, right)
+    products = scratch.take((len(left), n_out, n_in), left)
+    return Dense(torch.bmm(left.mT, right, out=products).flatten(1))
+
+
+def added(contributions: Sequence[Contribution]) -> Contribution:
+    """One contribution for several uses of a parameter; example by example the vectors add."""
+    if len(contributions) == 1:
+        return contributions[0]
+    total = contributions[0].dense().clone()
+    for contribution in contributions[1:]:
+        total += contribution.dense()
+    return Dense(total)
+
+
+def squared_row_norms(rows: Tensor) -> Tensor:
+    """Squared norms of the rows, summed in float64 and rounded up, shape (n_rows,)."""
+    n_terms = math.prod(rows.shape[1:])
+    flat = rows.detach().reshape(len(rows), n_terms)
+    margin = 1 + (n_terms + 2) * UNIT
+    if flat.device.type == "cpu":
+        return torch.from_numpy(_squared_row_norms(flat.numpy(), margin))
+    return flat.double().square().sum(1) * margin
+
+
+@summing_kernel
+def _squared_row_norms(rows: Floats, margin: float) -> Floats:
+    """Squares of float32 numbers are exact in float64, and their sums keep to the bound."""
+    norms = np.empty(len(rows))
+    for i in range(len(rows)):
+        total = 0.0
+        for j in range(rows.shape[1]):
+            value = np.float64(rows[i, j])
+            total += value * value
+        norms[i] = total * margin
+    return norms

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which parameters are trained, in which clipped layer, and where they lie in one flat vector."""
+
+import functools
+import itertools
+from typing import final
+
+import attrs
+from torch import Tensor, nn
+
+from pufferslice.errors import ArgumentError
+from pufferslice.sgd import Clipping, LayerClipping
+
+
+@final
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ParameterLayout:
+    """The trainable parameters of a model, each once, in the order of `named_parameters`."""
+
+    names: tuple[str, ...]
+    parameters: tuple[nn.Parameter, ...]
+    layers: tuple[int, ...]
+    """The clipped layer of each parameter; flat clipping has one layer, 0."""
+    n_layers: int
+
+    @functools.cached_property
+    def slices(self) -> tuple[slice, ...]:
+        """Where each parameter lies in the flat vector."""
+        starts = [0]
+        for parameter in self.parameters:
+            starts.append(starts[-1] + parameter.numel())
+        return tuple(slice(a, b) for a, b in itertools.pairwise(starts))
+
+    @functools.cached_property
+    def n_parameters(self) -> int:
+        """Length of the flat vector."""
+        return sum(parameter.numel() for parameter in self.parameters)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of coordinates of each clipped layer."""
+        sizes = [0] * self.n_layers
+        for layer, parameter in zip(self.layers, self.parameters, strict=True):
+            sizes[layer] += parameter.numel()
+        return tuple(sizes)
+
+    def position(self, tensor: Tensor) -> int | None:
+        """The position of a trained parameter, or None for any other tensor."""
+        return next((i for i, p in enumerate(self.parameters) if p is tensor), None)
+
+    def __repr__(self) -> str:
+        return f"ParameterLayout(n_parameters={self.n_parameters}, n_layers={self.n_layers})"
+
+
+def layout_of(model: nn.Module, clipping: Clipping) -> ParameterLayout:
+    """The layout of a model under a plan's clipping.
+
+    A parameter belongs to the layer `name` if that is its own name or the name of a module around
+    it. Every trainable parameter must belong to exactly one layer of the plan.
+    """
+    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    if not trained:
+        msg = "the model has no trainable parameter; call requires_grad_(True) on what to train"
+        raise ArgumentError(msg)
+    names = tuple(name for name, _ in trained)
+    if isinstance(clipping, LayerClipping):
+        layers = tuple(_layer_of(name, clipping.names) for name in names)
+        n_layers = len(clipping.names)
+    else:
+        layers, n_layers = (0,) * len(names), 1
+    layout = ParameterLayout(
+        names=names, parameters=tuple(p for _, p in trained), layers=layers, n_layers=n_layers
+    )
+    if isinstance(clipping, LayerClipping) and layout.sizes != tuple(clipping.sizes):
+        wrong = next(i for i, n in enumerate(layout.sizes) if n != clipping.sizes[i])
+        msg = (
+            f"layer {clipping.names[wrong]!r} has {layout.sizes[wrong]} trainable parameters in "
+            f"the model and {clipping.sizes[wrong]} in the plan; make the plan with the sizes of "
+            "this model"
+        )
+        raise ArgumentError(msg)
+    return layout
+
+
+def _layer_of(name: str, layers: tuple[str, ...]) -> int:
+    found = [i for i, layer in enumerate(layers) if f"{name}.".startswith(f"{layer}.")]
+    if len(found) != 1:
+        problem = "no layer" if not found else "several layers"
+        msg = (
+            f"parameter {name!r} belongs to {problem} of the plan's clipping; its layers must be "
+            f"names of modules or parameters that share out all trainable parameters"
+        )
+        raise ArgumentError(msg)
+    return found[0]

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Watch a model run: every use of a trained parameter is recorded, the model itself is untouched.
+
+While the mode is on, each torch function that is given a trained parameter is replaced by a `Use`
+that does the same and records. A function that is not known here, and takes a trained parameter,
+raises `UnsupportedUseError`: then gradients are taken example by example instead.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, final
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from pufferslice.torch.composites import COMPOSITES
+from pufferslice.torch.contributions import Contribution, Scratch, added, token_products
+from pufferslice.torch.layout import ParameterLayout
+from pufferslice.torch.operations import HANDLERS, REFUSED, UnsupportedUseError
+from pufferslice.torch.uses import LinearUse, Use, as_tokens
+
+
+@final
+class Recorder(TorchFunctionMode):
+    """Records the uses of trained parameters on a block of `n_examples` examples.
+
+    Run the model inside `with recorder:`, then the backward pass of the sum of the losses; then
+    `contributions` has everything. Needs: dimension 0 of every input to a recorded use counts the
+    examples, which is checked against `n_examples`.
+    """
+
+    def __init__(self, layout: ParameterLayout, n_examples: int, scratch: Scratch) -> None:
+        super().__init__()
+        scratch.begin()
+        self._scratch = scratch
+        self.n_examples = n_examples
+        self.anchor = torch.zeros((), requires_grad=True)
+        self._positions = {id(p): i for i, p in enumerate(layout.parameters)}
+        self._tokens: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        self._found: dict[int, list[Contribution]] = {}
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401 - whatever the function gives
+        given = kwargs or {}
+        if func in REFUSED:
+            REFUSED[func](*args, **given)
+        if not self._touches(args) and not self._touches(given.values()):
+            return func(*args, **given)
+        handler = HANDLERS.get(func) or COMPOSITES.get(func)
+        if handler is not None:
+            return handler(self, *args, **given)
+        result = func(*args, **given)
+        if _holds_tensor(result):
+            msg = f"{getattr(func, '__name__', func)} with a trained parameter"
+            raise UnsupportedUseError(msg)
+        return result
+
+    def position(self, tensor: Tensor | None) -> int | None:
+        """Where a trained parameter lies in the layout; None for anything else."""
+        return None if tensor is None else self._positions.get(id(tensor))
+
+    def run(self, use: Use, inputs: Tensor) -> Tensor:
+        """The output of a use, recorded when its gradient comes back."""
+        if inputs.dim() == 0 or len(inputs) != self.n_examples:
+            msg = f"an input of shape {tuple(inputs.shape)} for {self.n_examples} examples"
+            raise UnsupportedUseError(msg)
+        outputs: Tensor = _Recorded.apply(self.anchor, inputs, use, self)  # type: ignore[no-untyped-call]
+        return outputs
+
+    def record(self, use: Use, inputs: Tensor, outputs: Tensor) -> None:
+        """Keep what a use contributes; repeated linear maps are kept as tokens and joined."""
+        if isinstance(use, LinearUse) and use.positions[0] is not None:
+            pair = (as_tokens(outputs), as_tokens(inputs))
+            self._tokens.setdefault(use.positions[0], []).append(pair)
+            use = LinearUse(weight=use.weight, bias=use.bias, positions=(None, use.positions[1]))
+        for position, contribution in use.contributions(inputs, outputs, self._scratch).items():
+            self._found.setdefault(position, []).append(contribution)
+
+    def contributions(self) -> dict[int, Contribution]:
+        """What the examples contribute to each parameter that was used."""
+        found = {position: list(uses) for position, uses in self._found.items()}
+        for position, pairs in self._tokens.items():
+            left = torch.cat([a for a, _ in pairs], 1) if len(pairs) > 1 else pairs[0][0]
+            right = torch.cat([b for _, b in pairs], 1) if len(pairs) > 1 else pairs[0][1]
+            found.setdefault(position, []).append(token_products(left, right, self._scratch))
+        return {position: added(uses) for position, uses in found.items()}
+
+    def _touches(self, values: Iterable[Any]) -> bool:
+        for value in values:
+            if isinstance(value, Tensor):
+                if id(value) in self._positions:
+                    return True
+            elif isinstance(value, list | tuple) and self._touches(value):
+                return True
+        return False
+
+
+@final
+class Refusals(TorchFunctionMode):
+    """Raises when a function would mix examples or keep something of them; records nothing."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401 - whatever the function gives
+        if func in REFUSED:
+            REFUSED[func](*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+class _Recorded(torch.autograd.Function):
+    """Runs a use; its backward pass records it and gives the gradient of the input only."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, inputs: Tensor, use: Use, recorder: Recorder) -> Tensor:  # noqa: ANN401, ARG004 - the anchor makes autograd come back here
+        ctx.use, ctx.recorder = use, recorder
+        ctx.set_materialize_grads(False)
+        # what no gradient needs may be changed in place afterwards
+        ctx.save_for_backward(inputs if use.needs_inputs else inputs.new_empty(0))
+        return use.forward(inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        (outputs,) = gradients
+        if outputs is None:
+            return None, None, None, None
+        (inputs,) = ctx.saved_tensors
+        ctx.recorder.record(ctx.use, inputs, outputs)
+        wanted = ctx.needs_input_grad[1]
+        return None, ctx.use.input_gradient(inputs, outputs) if wanted else None, None, None
+
+
+def _holds_tensor(value: object) -> bool:
+    if isinstance(value, list | tuple):
+        return any(map(_holds_tensor, value))
+    return isinstance(value, Tensor)

@@ -1,0 +1,396 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Train a model exactly as a plan says: draws, clipped sums, noise, steps, and the certificate."""
+
+import os
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, Final, final
+
+import attrs
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from pufferslice.arrays import Integers
+from pufferslice.certificate import Certificate
+from pufferslice.certificate.learning import DEFAULT_DELTAS
+from pufferslice.checks import check_count
+from pufferslice.errors import ArgumentError, TrainingError
+from pufferslice.guarantee import Guarantee
+from pufferslice.parallel import n_cores
+from pufferslice.sgd import TrainingPlan
+from pufferslice.sgd.grid import SumGrid, sum_grid
+from pufferslice.torch import admission, charging
+from pufferslice.torch.batches import Batch, check_dataset
+from pufferslice.torch.block_pool import one_thread
+from pufferslice.torch.checkpoint import (
+    Checkpoint,
+    Learner,
+    check_fits,
+    check_plan,
+    check_readable,
+    plan_digest,
+    restore,
+)
+from pufferslice.torch.clipped_sums import ClippedSums, SeedOf
+from pufferslice.torch.distributed import joined_processes
+from pufferslice.torch.gradients import BlockGradients, Path
+from pufferslice.torch.layout import layout_of
+from pufferslice.torch.per_example import LossFunction
+from pufferslice.torch.structure import uncompiled, validate
+from pufferslice.torch.training_run import TrainingRun
+
+
+@final
+@attrs.frozen(kw_only=True)
+class StepReport:
+    """What one step saw of the private data. Internal: the guarantee does not cover these numbers.
+
+    To publish them, or to choose by them when to stop or what to try next, undoes the guarantee.
+    """
+
+    n_examples: int
+    mean_loss: float
+    """NaN for an empty batch."""
+    n_non_finite: int
+    """Examples left out because their gradient is NaN or infinite."""
+    seconds: float
+
+
+@final
+class Trainer:
+    """Follows a plan: ordinary PyTorch objects in, a trained model and its certificate out.
+
+    The model is not wrapped or changed but by training. `loss_fn(model(*inputs), target)` must give
+    one loss per example. With a `folder` the run can be saved and resumed; without, its key is in
+    memory only. `blocks_in_flight` is how many blocks are computed at once: speed and memory only.
+    Under `torch.distributed`, make a trainer in every process; they share the work of each batch
+    and hold the same weights, bit for bit those that one process would have.
+
+    Guarantee: the plan's, for the weights after every step, all together. Batches, sums and noise
+    are functions of a secret key of the run, which is destroyed when the run ends.
+    Needs: the hypotheses of the plan; the same dataset throughout, in every process.
+    """
+
+    def __init__(  # noqa: PLR0913 - four nouns that torch keeps apart, and three that are optional
+        self,
+        model: nn.Module,
+        loss_fn: LossFunction,
+        optimizer: Optimizer,
+        plan: TrainingPlan,
+        *,
+        folder: str | os.PathLike[str] | None = None,
+        scheduler: Any = None,  # noqa: ANN401 - torch has no common class
+        blocks_in_flight: int | None = None,
+    ) -> None:
+        if not isinstance(plan, TrainingPlan):
+            msg = f"plan must be a TrainingPlan, got {type(plan).__name__}; see plan_training"
+            raise ArgumentError(msg)
+        if not callable(loss_fn):
+            msg = f"loss_fn must be a function of outputs and targets, got {loss_fn!r}"
+            raise ArgumentError(msg)
+        in_flight = n_cores() if blocks_in_flight is None else blocks_in_flight
+        check_count(1, blocks_in_flight=in_flight)
+        validate(model)
+        inner = uncompiled(model)
+        self.plan: Final = plan
+        self._layout: Final = layout_of(inner, plan.clipping)
+        admission.check_optimizer(optimizer, self._layout)
+        admission.check_scheduler(scheduler, optimizer)
+        admission.check_precision(self._layout)
+        self._learner: Final = Learner(inner, optimizer, scheduler, self._layout.names)
+        for step in (plan.noise_multipliers.argmin(), plan.noise_multipliers.argmax()):
+            sum_grid(plan, int(step), self._layout.sizes)
+        self._processes: Final = joined_processes()
+        gradients = BlockGradients(
+            inner, loss_fn, self._layout, block=plan.block, non_finite=plan.non_finite
+        )
+        self._sums: Final = ClippedSums(gradients, self._processes, int(in_flight))
+        self._run: Final = TrainingRun(plan, self._processes, folder)
+        self._n_taken = 0
+        self._way: Path | None = None
+        self._is_prepared = False
+        self._handed: weakref.WeakSet[Batch] = weakref.WeakSet()
+        self._needs_resume = self._run.found != "new"
+        if not self._needs_resume:
+            self._begin_alike()
+
+    def _begin_alike(self) -> None:
+        """All processes begin as the first one does, and a folder holds a state from the start."""
+        if self._processes.size == 1 and not self._run.has_files:
+            return
+
+        def first_state() -> bytes:
+            checkpoint = self._checkpoint()
+            raw = checkpoint.to_bytes()
+            check_readable(raw)
+            if self._run.has_files:
+                self._run.write(checkpoint)
+            return raw
+
+        raw = self._processes.from_first(first_state)
+        if not self._processes.is_first:
+            checkpoint = Checkpoint.from_bytes(raw, "the state of the first process")
+            self._check_fits(checkpoint)
+            restore(checkpoint, self._learner)
+
+    @property
+    def name(self) -> str:
+        """Public name of the run, which its ledger and its checkpoints carry."""
+        return self._run.name
+
+    @property
+    def needs_resume(self) -> bool:
+        """Whether the folder held a run already, and `resume` must come first."""
+        return self._needs_resume
+
+    @property
+    def n_taken(self) -> int:
+        """Steps taken on the way to the present weights."""
+        return self._n_taken
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run is over: all steps taken, or stopped. Its key is destroyed."""
+        return self._run.is_over
+
+    def batches(self, dataset: Any) -> Iterator[Batch]:  # noqa: ANN401 - any map-style dataset
+        """The batches from the current step to the end of the plan, each to be given to `step`.
+
+        `dataset` gives records by position, as tuples (inputs..., target), and its length, which is
+        the plan's number of records. Batches are drawn afresh, as the plan says; one may be empty.
+        """
+        self._check_going_on()
+        check_dataset(dataset, self.plan.sampling.n_records)
+        return self._drawn_batches(dataset)
+
+    def step(self, batch: Batch) -> StepReport:
+        """Take the plan's next step: clipped sum, noise, division, optimizer, scheduler.
+
+        If it raises before the noise is drawn, nothing was done and the step can be taken again.
+        The last step ends the run: with a folder it writes the final checkpoint, and if that fails
+        (a full disk) the step is made all the same; then `save` ends the run.
+        """
+        started = time.perf_counter()
+        self._check_step(batch)
+        self._prepare(batch)
+        grid = sum_grid(self.plan, self._n_taken, self._layout.sizes)
+        sums = self._sums.of(batch, grid, self._seed_of(batch))
+        self._update(self._run.noisy(batch.step, sums.integers), grid)
+        self._n_taken += 1
+        if self._n_taken == self.plan.n_steps:
+            self._end()
+        return StepReport(
+            n_examples=len(batch.indices),
+            mean_loss=sums.mean_loss,
+            n_non_finite=sums.n_non_finite,
+            seconds=time.perf_counter() - started,
+        )
+
+    def spent(self) -> Guarantee:
+        """What the steps so far cost, other branches to their ends.
+
+        It is no claim of a run that may go on, or that stops when the data suggest it: that run
+        costs what `certificate` says.
+        """
+        if not self._n_taken:
+            msg = "no step has been taken, so nothing has been spent yet"
+            raise TrainingError(msg)
+        plans = self._charged({self._run.branch: self._n_taken})
+        return charging.guarantee_of(plans)
+
+    def certificate(
+        self, *, data: str | None = None, deltas: Sequence[float] = DEFAULT_DELTAS
+    ) -> Certificate:
+        """The certificate of the run: the plan's full cost, however many steps were taken.
+
+        `data` is a public name of the data set, without which the certificate composes with no
+        other: runs compose only over data of the same name.
+        """
+        return self._certified(self._charged({}), (), data, deltas)
+
+    def stop(
+        self,
+        *,
+        independent_of_data: bool,
+        data: str | None = None,
+        deltas: Sequence[float] = DEFAULT_DELTAS,
+    ) -> Certificate:
+        """End the run now; the certificate of the steps taken, which says what it assumes.
+
+        Needs: the choice to stop does not depend on the data in any way, losses included. That is
+        what `independent_of_data=True` says. Otherwise use `certificate`.
+        """
+        if independent_of_data is not True:
+            msg = (
+                "independent_of_data must be True: the cost of fewer steps holds only if the data "
+                "had no part in the choice to stop. If they had, certificate() holds"
+            )
+            raise ArgumentError(msg)
+        self._check_going_on()
+        if not self._n_taken or self.is_finished:
+            msg = "there is nothing to stop: the run has taken no step, or is over already"
+            raise TrainingError(msg)
+        self._end()
+        said = (charging.stopped_early(self._n_taken, self.plan.n_steps),)
+        return self._certified(self._charged({self._run.branch: self._n_taken}), said, data, deltas)
+
+    def save(self, path: str | os.PathLike[str] | None = None) -> None:
+        """Write a checkpoint, whole or not at all: `checkpoint.pt` in the folder, or `path`.
+
+        It holds model, optimizer, scheduler and step, never the key. The first process writes;
+        calling it in the others does nothing.
+        """
+        self._check_going_on()
+        if self.is_finished:
+            msg = "the run is over: keep the model itself, by torch.save(model.state_dict(), ...)"
+            raise TrainingError(msg)
+        self._run.write(self._checkpoint(), path)
+        if self._n_taken == self.plan.n_steps:
+            self._run.forget(self._n_taken)
+
+    def resume(
+        self, path: str | os.PathLike[str] | None = None, *, fork: str | None = None
+    ) -> None:
+        """Go on from a checkpoint: model, optimizer, scheduler and step become what they were.
+
+        Weights come out as in an unbroken run, bit for bit on the same machine, with any number of
+        processes, which must all call this. Only the latest checkpoint of the run is taken. From
+        an older one, `fork` opens a branch of that public name: it draws batches and noise of its
+        own, the certificate charges every branch in full, and `checkpoint.pt` becomes the new
+        branch's. Of a run that is over the final checkpoint can be loaded, and no step taken.
+        """
+        checkpoint = self._run.resume(path, fork, self._check_fits)
+        restore(checkpoint, self._learner)
+        self._n_taken, self._way = checkpoint.step, checkpoint.way
+        self._is_prepared, self._needs_resume = False, False
+        self._handed = weakref.WeakSet()
+        if fork is not None:
+            self._processes.from_first(self.save)
+        if self._n_taken == self.plan.n_steps:
+            self._run.forget(self._n_taken)
+
+    def _drawn_batches(self, dataset: Any) -> Iterator[Batch]:  # noqa: ANN401 - as in `batches`
+        while not self.is_finished and self._n_taken < self.plan.n_steps:
+            batch = self._drawn(dataset, self._run.branch, self._n_taken)
+            self._handed.add(batch)
+            yield batch
+            if batch in self._handed and self._n_taken == batch.step:
+                msg = (
+                    f"the batch of step {batch.step} was not trained on. Give every batch to "
+                    "trainer.step, also an empty one: the plan's cost is that of all its draws"
+                )
+                raise TrainingError(msg)
+
+    def _drawn(self, dataset: Any, branch: int, step: int) -> Batch:  # noqa: ANN401 - as above
+        return Batch(
+            step=step,
+            branch=branch,
+            indices=self._run.draw(branch, step),
+            dataset=dataset,
+            block_size=int(self.plan.block),
+        )
+
+    def _seed_of(self, batch: Batch) -> SeedOf:
+        return partial(self._run.seed, batch.branch, batch.step)
+
+    def _prepare(self, batch: Batch) -> None:
+        """Choose how gradients are taken by the first block of the run, whoever goes on with it."""
+        if self._is_prepared or not batch.n_blocks:
+            return
+        drawn = (self._drawn(batch.dataset, 0, step) for step in range(self.plan.n_steps))
+        first = next((one for one in drawn if one.n_blocks), batch)
+        self._sums.prepare(first, self._seed_of(first))
+        if self._way is not None:
+            self._sums.gradients.path = self._way
+        self._way, self._is_prepared = self._sums.gradients.path, True
+
+    def _update(self, noisy: Integers, grid: SumGrid) -> None:
+        """Post-processing: divide by the public constant and let the optimizer use it."""
+        layout = self._layout
+        for parameter, place, layer in zip(
+            layout.parameters, layout.slices, layout.layers, strict=True
+        ):
+            gradient = noisy[place] * (float(grid.steps[layer]) / self.plan.divisor)
+            parameter.grad = (
+                torch.from_numpy(gradient).to(parameter.device, parameter.dtype).view_as(parameter)
+            )
+        with one_thread():
+            self._learner.optimizer.step()
+            self._learner.optimizer.zero_grad(set_to_none=True)
+            if self._learner.scheduler is not None:
+                self._learner.scheduler.step()
+
+    def _check_going_on(self) -> None:
+        if self._needs_resume:
+            msg = (
+                "the folder holds a run already: call trainer.resume() before anything else, or "
+                "use another folder for a new run"
+            )
+            raise TrainingError(msg)
+
+    def _check_step(self, batch: Batch) -> None:
+        """The step is the plan's next one, on a batch drawn for it, in the numbers charged for."""
+        self._check_going_on()
+        if self.is_finished or self._n_taken >= self.plan.n_steps:
+            msg = (
+                f"the run is over after {self._n_taken} of {self.plan.n_steps} planned steps; a "
+                "longer run needs a longer plan from its start"
+            )
+            raise TrainingError(msg)
+        if not isinstance(batch, Batch) or batch not in self._handed:
+            msg = (
+                f"step takes a batch of trainer.batches(dataset), which is drawn as the plan says; "
+                f"got a {type(batch).__name__} from elsewhere"
+            )
+            raise ArgumentError(msg)
+        if batch.step != self._n_taken:
+            msg = (
+                f"the batch is of step {batch.step} and the next step is {self._n_taken}; each "
+                "batch is used once, in turn"
+            )
+            raise TrainingError(msg)
+        check_dataset(batch.dataset, self.plan.sampling.n_records)
+        admission.check_unchanged(self._learner.model, self._layout)
+        admission.check_optimizer(self._learner.optimizer, self._layout)
+        admission.check_precision(self._layout)
+
+    def _checkpoint(self) -> Checkpoint:
+        return Checkpoint(
+            run=self._run.name,
+            plan=plan_digest(self.plan),
+            branch=self._run.branch,
+            step=self._n_taken,
+            way=self._way,
+            states=self._learner.states,
+            names=self._learner.names,
+            kinds=self._learner.kinds,
+        )
+
+    def _check_fits(self, checkpoint: Checkpoint) -> None:
+        check_plan(checkpoint, self.plan)
+        check_fits(checkpoint, self._learner)
+
+    def _end(self) -> None:
+        self._run.end(self._checkpoint())
+
+    def _charged(self, ends: dict[int, int]) -> list[TrainingPlan]:
+        return charging.charged_plans(self.plan, self._run.branches, ends)
+
+    def _certified(
+        self,
+        plans: list[TrainingPlan],
+        said: tuple[str, ...],
+        data: str | None,
+        deltas: Sequence[float],
+    ) -> Certificate:
+        forked = (charging.forked(self._run.branches),) if len(self._run.branches) > 1 else ()
+        return charging.certify_branches(
+            plans,
+            data=f"the data of run {self._run.name}" if data is None else data,
+            noise=" ".join((charging.KEYED_NOISE, *said, *forked)),
+            n_parameters=self._layout.n_parameters,
+            deltas=deltas,
+        )

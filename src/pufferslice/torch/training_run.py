@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One training run: its secret key, its branches and its files, the same in every process."""
+
+import os
+from collections.abc import Callable
+from typing import Final, NamedTuple, final
+
+from pufferslice.arrays import Integers
+from pufferslice.errors import TrainingError
+from pufferslice.noise import draw_integers
+from pufferslice.run_ledger import MAIN, Branch
+from pufferslice.sgd import TrainingPlan
+from pufferslice.sgd.drawing import draw_batch
+from pufferslice.sgd.run_key import RunKey
+from pufferslice.torch.checkpoint import Checkpoint
+from pufferslice.torch.distributed import Processes
+from pufferslice.torch.run_files import Found, RunFiles
+
+
+class _Announced(NamedTuple):
+    """What the first process tells the others of the run."""
+
+    secret: bytes | None
+    name: str
+    found: Found
+    branches: list[Branch]
+
+
+class Resumed(NamedTuple):
+    """Where a run goes on."""
+
+    raw: bytes
+    """The checkpoint file."""
+    branches: list[Branch]
+    branch: int
+    is_over: bool
+
+
+@final
+class TrainingRun:
+    """Everything that depends on the key: which batches are drawn, and which noise is added.
+
+    All processes hold the key; the first one alone has files, and only if there is a folder.
+    """
+
+    def __init__(
+        self, plan: TrainingPlan, processes: Processes, folder: str | os.PathLike[str] | None
+    ) -> None:
+        self._plan, self._processes = plan, processes
+        self._files: RunFiles | None = None
+        self._key = RunKey.fresh()
+        told = processes.from_first(lambda: self._announced(folder))
+        if told.secret is None:
+            self._key.destroy()
+        elif not processes.is_first:
+            self._key = RunKey.from_bytes(told.secret)
+        self.name: Final = told.name
+        """Public name of the run."""
+        self.found: Final = told.found
+        """What the folder held: nothing, a run that can go on, or one that is over."""
+        self.branches = told.branches
+        self.branch = 0
+        """The branch that is trained now."""
+        self.is_over = False
+
+    def draw(self, branch: int, step: int) -> Integers:
+        """Positions of the records in the batch of a step, in drawn order."""
+        return draw_batch(self._plan.sampling, self._key.batch_key(branch, step))
+
+    def seed(self, branch: int, step: int, number: int) -> int:
+        """One of the seeds of a step; independent of the data."""
+        return self._key.block_seed(branch, step, number)
+
+    def noisy(self, step: int, sums: Integers) -> Integers:
+        """The sums of a step with their noise; the step is on record before that is drawn."""
+        key = self._key.noise_key(self.branch, step, sums)
+
+        def record() -> None:
+            if self._files is not None:
+                self._files.record_step(self.branch, step, self._key.tag(key))
+
+        self._processes.from_first(record)
+        return sums + draw_integers(key, len(sums))
+
+    def write(self, checkpoint: Checkpoint, path: str | os.PathLike[str] | None = None) -> None:
+        """Write a checkpoint, in the first process; in the others do nothing."""
+        if self._processes.is_first:
+            self._with_files().write_checkpoint(checkpoint, path)
+
+    def resume(
+        self,
+        path: str | os.PathLike[str] | None,
+        fork: str | None,
+        check: Callable[[Checkpoint], None],
+    ) -> Checkpoint:
+        """The checkpoint to go on from, in every process; a fork is opened if all checks pass."""
+
+        def found() -> Resumed:
+            files = self._with_files()
+            raw = files.read_checkpoint(path, fork=fork)
+            checkpoint = Checkpoint.from_bytes(raw, "the checkpoint")
+            check(checkpoint)
+            branch = checkpoint.branch
+            if fork is not None:
+                branch = files.fork(fork, branch, checkpoint.step)
+            return Resumed(raw, files.branches(), branch, files.is_finished())
+
+        told = self._processes.from_first(found)
+        checkpoint = Checkpoint.from_bytes(told.raw, "the checkpoint")
+        check(checkpoint)
+        self.branches, self.branch, self.is_over = told.branches, told.branch, told.is_over
+        return checkpoint
+
+    def end(self, final: Checkpoint) -> None:
+        """Write the final state if there is a folder, then destroy the key."""
+        if self._files is not None:
+            self._files.write_checkpoint(final)
+        self.forget(final.step)
+
+    def forget(self, n_steps: int) -> None:
+        """The run is over after so many steps: destroy the key."""
+        if self._files is not None:
+            self._files.finish(n_steps)
+        self._key.destroy()
+        self.is_over = True
+
+    @property
+    def has_files(self) -> bool:
+        """Whether this process keeps files of the run."""
+        return self._files is not None
+
+    def _announced(self, folder: str | os.PathLike[str] | None) -> _Announced:
+        """In the first process only: what the folder holds."""
+        if folder is None:
+            branches = [Branch(branch=0, name=MAIN, from_branch=None, at_step=0)]
+            return _Announced(self._key.to_bytes(), self._key.name, "new", branches)
+        files = RunFiles(folder, self._plan)
+        self._files = files
+        if files.found == "finished":
+            return _Announced(None, files.run, files.found, files.branches())
+        self._key = files.key
+        return _Announced(files.key.to_bytes(), files.run, files.found, files.branches())
+
+    def _with_files(self) -> RunFiles:
+        if self._files is None:
+            msg = (
+                "the trainer has no folder, so the key of its run is in memory only and no "
+                "checkpoint could go on with it; make it with Trainer(..., folder=...)"
+            )
+            raise TrainingError(msg)
+        return self._files

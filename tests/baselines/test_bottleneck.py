@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""W-infinity in all dimensions beside permutations, linear programs, POT and the line."""
+
+import itertools
+
+import numpy as np
+import ot
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import maximum_bipartite_matching
+
+from pufferslice.baselines import bottleneck, distances, w_infinity
+from pufferslice.baselines.distances import pairwise_distances, readable_bytes
+from pufferslice.errors import ArgumentError
+from pufferslice.gaps import LawPair, gap_tables
+from pufferslice.laws import EmpiricalLaw
+
+COORDINATE = st.one_of(st.integers(-3, 3).map(float), st.floats(-10, 10))
+
+
+@st.composite
+def samples(draw, *, equal, largest=6):
+    """Two samples in the same dimension, with ties; of one size if so wanted."""
+    dim = draw(st.integers(1, 3))
+    n = draw(st.integers(1, largest))
+    m = n if equal else draw(st.integers(1, largest))
+    rows = st.lists(COORDINATE, min_size=dim, max_size=dim)
+    first = draw(st.lists(rows, min_size=n, max_size=n))
+    second = draw(st.lists(rows, min_size=m, max_size=m))
+    return np.array(first), np.array(second)
+
+
+@st.composite
+def weighted_laws(draw):
+    laws = []
+    for rows in draw(samples(equal=False)):
+        counts = st.lists(st.integers(1, 9), min_size=len(rows), max_size=len(rows))
+        laws.append(EmpiricalLaw(outputs=rows, counts=draw(counts)))
+    return tuple(laws)
+
+
+def table(first, second):
+    """Distances by another road: numpy's norm of all differences."""
+    return np.linalg.norm(first[:, None] - second[None], axis=2)
+
+
+def by_permutations(first, second):
+    costs = table(first, second)
+    rows = range(len(first))
+    return min(
+        max(costs[row, column] for row, column in zip(rows, columns, strict=True))
+        for columns in itertools.permutations(rows)
+    )
+
+
+def can_couple(first, second, costs, limit):
+    """Whether a coupling within the limit exists, by a linear program."""
+    allowed = np.argwhere(costs <= limit)
+    n, m = costs.shape
+    marginals = np.zeros((n + m, len(allowed)))
+    for k, (i, j) in enumerate(allowed):
+        marginals[i, k] = marginals[n + j, k] = 1
+    masses = np.concatenate([first.counts / first.total, second.counts / second.total])
+    if len(allowed) == 0:
+        return False
+    return linprog(np.zeros(len(allowed)), A_eq=marginals, b_eq=masses).status == 0
+
+
+def by_linear_programs(first, second):
+    costs = table(first.outputs, second.outputs)
+    limits = np.unique(costs)
+    feasible = [limit for limit in limits if can_couple(first, second, costs, limit)]
+    return min(feasible)
+
+
+@given(samples(equal=True))
+def test_equal_sizes_against_all_permutations(pair):
+    first, second = map(EmpiricalLaw.uniform, pair)
+    assert w_infinity(first, second) == pytest.approx(by_permutations(*pair), rel=1e-12, abs=1e-300)
+
+
+@settings(max_examples=60)
+@given(weighted_laws())
+def test_weights_against_linear_programs(pair):
+    assert w_infinity(*pair) == pytest.approx(by_linear_programs(*pair), rel=1e-9, abs=1e-12)
+
+
+@given(weighted_laws())
+def test_weights_are_repetitions(pair):
+    first, second = pair
+    repeated = [
+        EmpiricalLaw.uniform(np.repeat(law.outputs, law.counts * other.total, axis=0))
+        for law, other in (pair, pair[::-1])
+    ]
+    if first.total * second.total <= 600:
+        assert w_infinity(first, second) == w_infinity(*repeated)
+
+
+@given(weighted_laws())
+def test_symmetric_and_zero_between_equal_laws(pair):
+    assert w_infinity(*pair) == w_infinity(*pair[::-1])
+    assert w_infinity(pair[0], pair[0]) == 0
+
+
+@pytest.mark.parametrize(("n", "m"), [(300, 300), (300, 200), (1, 250), (257, 256)])
+def test_on_the_line_it_is_the_worst_gap(rng, n, m):
+    first = EmpiricalLaw.uniform(rng.normal(size=(n, 1)))
+    second = EmpiricalLaw.uniform(rng.standard_t(3, size=(m, 1)) + 0.5)
+    known = gap_tables([first, second], [LawPair(0, 1)], np.ones((1, 1))).worst()[0, 0]
+    assert w_infinity(first, second) == pytest.approx(known, rel=1e-12)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 10])
+def test_no_slice_shows_more_and_no_coupling_less(rng, dim):
+    """Projections only shorten; every coupling, as that of POT's emd, moves at least that far."""
+    first, second = rng.normal(size=(120, dim)), 1.3 * rng.normal(size=(120, dim)) + 0.4
+    found = w_infinity(EmpiricalLaw.uniform(first), EmpiricalLaw.uniform(second))
+    direction = rng.normal(size=dim)
+    direction /= np.linalg.norm(direction)
+    along = np.abs(np.sort(first @ direction) - np.sort(second @ direction)).max()
+    costs = table(first, second)
+    weights = np.full(120, 1 / 120)
+    moved = costs[ot.emd(weights, weights, costs) > 0].max()
+    assert along <= found * (1 + 1e-12)
+    assert found <= moved * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("high", [8, 20])
+def test_against_high_powers_of_pot(rng, high):
+    """W_p rises to W-infinity: at most n^(1/p) apart."""
+    first, second = rng.uniform(size=(2, 40, 3))
+    costs = table(first, second)
+    weights = np.full(40, 1 / 40)
+    scaled = (costs / costs.max()) ** high
+    wasserstein = costs.max() * ot.emd2(weights, weights, scaled, numItermax=10**6) ** (1 / high)
+    found = w_infinity(EmpiricalLaw.uniform(first), EmpiricalLaw.uniform(second))
+    assert wasserstein * (1 - 1e-6) <= found <= wasserstein * 40 ** (1 / high) * (1 + 1e-6)
+
+
+def by_halving(first, second):
+    """Plain bisection over all distances with scipy's bipartite matching."""
+    costs = table(first, second)
+    limits = np.unique(costs)
+    low, high = 0, len(limits) - 1
+    while low < high:
+        middle = (low + high) // 2
+        matched = maximum_bipartite_matching(csr_array(costs <= limits[middle]))
+        low, high = (low, middle) if (matched >= 0).all() else (middle + 1, high)
+    return limits[low]
+
+
+@pytest.mark.parametrize("patience", [0, 1, 6])
+@pytest.mark.parametrize("dim", [1, 2, 4])
+def test_far_above_the_nearest_neighbours(rng, monkeypatch, patience, dim):
+    """Two crowds of 120 and 80 become 80 and 120: forty make a way that no neighbour shows."""
+    monkeypatch.setattr(bottleneck, "_PATIENCE", patience)
+    first, second = rng.uniform(size=(2, 200, dim))
+    first[120:, 0] += 3
+    second[80:, 0] += 3
+    found = w_infinity(EmpiricalLaw.uniform(first), EmpiricalLaw.uniform(second))
+    costs = table(first, second)
+    assert max(costs.min(axis=0).max(), costs.min(axis=1).max()) < found / 2
+    assert found == pytest.approx(by_halving(first, second), rel=1e-14)
+    doubled = EmpiricalLaw(outputs=first, counts=np.full(200, 2))
+    assert w_infinity(doubled, EmpiricalLaw.uniform(second)) == found
+
+
+@pytest.mark.parametrize("patience", [0, 6])
+@pytest.mark.parametrize("dim", [1, 2])
+def test_halving_finds_the_same(rng, monkeypatch, patience, dim):
+    first = EmpiricalLaw.uniform(rng.uniform(size=(150, dim)))
+    second = EmpiricalLaw.uniform(rng.uniform(size=(149, dim)) + 0.2)
+    known = w_infinity(first, second)
+    monkeypatch.setattr(bottleneck, "_PATIENCE", patience)
+    assert w_infinity(first, second) == known
+    equal = EmpiricalLaw.uniform(rng.uniform(size=(150, dim)) + 0.2)
+    by_jumps = w_infinity(first, equal)
+    monkeypatch.setattr(bottleneck, "_PATIENCE", 10**6)
+    assert w_infinity(first, equal) == by_jumps
+
+
+def test_a_half_of_many_atoms_has_to_go_far():
+    """51 against 49 atoms here, 50 and 50 there: one of them makes the whole way."""
+    here = np.array([[0.0, 0.0]] * 51 + [[6.0, 8.0]] * 49)
+    there = np.array([[0.0, 0.0]] * 50 + [[6.0, 8.0]] * 50)
+    assert w_infinity(EmpiricalLaw.uniform(here), EmpiricalLaw.uniform(there)) == 10.0
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-170, 1.0, 1e170, 1e300])
+def test_sizes_at_which_squares_leave_the_floats(size):
+    first = EmpiricalLaw.uniform(np.array([[0.0, 0.0], [3.0, 4.0]]) * size)
+    second = EmpiricalLaw.uniform(np.zeros((2, 2)))
+    assert w_infinity(first, second) == pytest.approx(5 * size, rel=1e-12)
+
+
+def test_small_differences_of_large_numbers_are_not_lost():
+    first, second = EmpiricalLaw.uniform([[1.0, 0.0]]), EmpiricalLaw.uniform([[1.0, 3e-200]])
+    assert w_infinity(first, second) == pytest.approx(3e-200)
+
+
+def test_distances_are_those_of_numpy(rng):
+    first, second = rng.normal(size=(130, 5)), rng.normal(size=(70, 5))
+    found = pairwise_distances(EmpiricalLaw.uniform(first), EmpiricalLaw.uniform(second))
+    np.testing.assert_allclose(found, table(first, second), rtol=1e-14)
+
+
+def test_distances_beyond_the_floats_are_refused():
+    far = EmpiricalLaw.uniform([[1.5e308, 1.5e308]])
+    with pytest.raises(ArgumentError, match="beyond the range of floats; scale the query"):
+        w_infinity(far, EmpiricalLaw.uniform([[-1.5e308, 0.0]]))
+
+
+def test_unequal_dimensions_are_refused():
+    with pytest.raises(ArgumentError, match="one dimension, got 2 and 3"):
+        w_infinity(EmpiricalLaw.uniform(np.zeros((2, 2))), EmpiricalLaw.uniform(np.zeros((2, 3))))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_samples_that_are_not_finite_are_refused(bad):
+    with pytest.raises(ArgumentError, match="outputs must be finite; 1 of 4 values"):
+        w_infinity(EmpiricalLaw.uniform([[0.0, 1.0], [bad, 2.0]]), EmpiricalLaw.uniform([[0.0]]))
+
+
+@pytest.mark.parametrize(("m", "needed"), [(2_000_000, "29.1 TiB"), (1_999_999, "58.2 TiB")])
+def test_too_large_for_memory_says_how_much_before_it_starts(m, needed):
+    """One table of distances for a matching, two for a flow."""
+    first = EmpiricalLaw.uniform(np.zeros((2_000_000, 1)))
+    second = EmpiricalLaw.uniform(np.zeros((m, 1)))
+    with pytest.raises(ArgumentError, match=rf"need {needed} of memory.*are free. Use fewer"):
+        w_infinity(first, second)
+
+
+def test_free_memory_is_known_without_meminfo(monkeypatch):
+    known = distances.free_bytes()
+    monkeypatch.setattr(distances, "_MEMINFO", distances._MEMINFO.with_name("absent"))
+    assert distances.free_bytes() >= known > 2**20
+
+
+def test_bytes_are_readable():
+    assert readable_bytes(999) == "999 bytes"
+    assert readable_bytes(8 * 4000**2) == "122 MiB"
+    assert readable_bytes(2.0**70) == "1.05e+06 PiB"

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sinkhorn-Wasserstein: right where it converges, an error where not, too small if tolerant."""
+
+import math
+
+import numpy as np
+import ot
+import pytest
+from scipy.optimize import minimize
+
+from pufferslice import EmpiricalLaw, Guarantee
+from pufferslice.baselines import (
+    SinkhornSettings,
+    gwm_noise_std,
+    sinkhorn,
+    sinkhorn_noise,
+    sinkhorn_w_infinity,
+    w_infinity,
+)
+from pufferslice.errors import ArgumentError, CalibrationError
+from pufferslice.renyi import gaussian_envelope
+
+RPP = Guarantee.unsliced(order=4, epsilon=1.0)
+STRICT = SinkhornSettings(regularisation=0.3, tolerance=1e-9)
+
+
+def crowds(here, there):
+    """Of a hundred atoms, so many at the origin, the others at distance 10."""
+    places = [[0.0, 0.0]] * here + [[6.0, 8.0]] * (100 - here)
+    other = [[0.0, 0.0]] * there + [[6.0, 8.0]] * (100 - there)
+    return EmpiricalLaw.uniform(places), EmpiricalLaw.uniform(other)
+
+
+def gaussian_samples(rng, n, m, dim=2):
+    first, second = rng.normal(size=(n, dim)), rng.normal(size=(m, dim)) + 0.5
+    return EmpiricalLaw.uniform(first), EmpiricalLaw.uniform(second)
+
+
+def least_entropy(first, second, threshold):
+    """Min KL(pi || product) over couplings within the threshold, by its smooth dual."""
+    allowed = np.linalg.norm(first.outputs[:, None] - second.outputs[None], axis=2) <= threshold
+    a, b = first.counts / first.total, second.counts / second.total
+    product = np.outer(a, b) * allowed
+
+    def dual(potentials):
+        f, g = potentials[: len(a)], potentials[len(a) :]
+        plan = product * np.exp(f[:, None] + g[None])
+        value = a @ f + b @ g - plan.sum() + 1
+        slope = np.concatenate([a - plan.sum(axis=1), b - plan.sum(axis=0)])
+        return -value, -slope
+
+    start = np.zeros(len(a) + len(b))
+    found = minimize(dual, start, jac=True, method="BFGS", options={"gtol": 1e-10})
+    return -found.fun
+
+
+def test_wide_thresholds_cost_no_entropy(rng):
+    """If every pair is admitted, the product law itself is the coupling."""
+    couple = gaussian_samples(rng, 12, 9)
+    wide = SinkhornSettings(regularisation=0.3, tolerance=1e-9, thresholds=(100.0,))
+    found = sinkhorn_w_infinity(*couple, wide)
+    assert found.value == pytest.approx(100, rel=1e-12)
+    assert found.relative_entropy == pytest.approx(0, abs=1e-12)
+
+
+def test_known_entropy_of_separate_crowds():
+    """Within each of two halves the coupling is the product: KL is ln 2."""
+    settings = SinkhornSettings(regularisation=0.5, tolerance=1e-9, thresholds=(1.0, 10.0))
+    found = sinkhorn_w_infinity(*crowds(50, 50), settings)
+    assert found.threshold == 1.0
+    assert found.value == pytest.approx(1 + 0.5 * math.log(2), rel=1e-9)
+
+
+@pytest.mark.parametrize("threshold", [2.5, 3.0, 4.0])
+def test_entropy_against_the_dual_by_a_general_optimiser(rng, threshold):
+    couple = gaussian_samples(rng, 14, 11)
+    assert w_infinity(*couple) < threshold
+    settings = SinkhornSettings(regularisation=1.0, tolerance=1e-10, thresholds=(threshold,))
+    found = sinkhorn_w_infinity(*couple, settings)
+    known = least_entropy(*couple, threshold)
+    assert found.relative_entropy == pytest.approx(known, rel=1e-6, abs=1e-9)
+    assert found.value == pytest.approx(threshold + known, rel=1e-6)
+
+
+def test_coupling_against_pot(rng):
+    """POT's Sinkhorn with a cost of 0 inside the threshold and much outside."""
+    first, second = gaussian_samples(rng, 15, 15)
+    distances = np.linalg.norm(first.outputs[:, None] - second.outputs[None], axis=2)
+    threshold = 1.1 * w_infinity(first, second)
+    weights = np.full(15, 1 / 15)
+    outside = np.where(distances <= threshold, 0.0, 1e3)
+    limits = {"stopThr": 1e-12, "numItermax": 100_000}
+    plan = ot.sinkhorn(weights, weights, outside, 1.0, method="sinkhorn_log", **limits)
+    known = (plan * np.log(np.maximum(plan, 1e-300) * 225)).sum()
+    settings = SinkhornSettings(regularisation=0.3, tolerance=1e-11, thresholds=(threshold,))
+    found = sinkhorn_w_infinity(first, second, settings)
+    assert found.relative_entropy == pytest.approx(known, rel=1e-6)
+
+
+@pytest.mark.parametrize(("n", "m"), [(30, 30), (30, 20)])
+@pytest.mark.parametrize("regularisation", [0.1, 0.3, 1.0])
+def test_converged_estimates_are_not_below_the_exact_value(rng, n, m, regularisation):
+    """A coupling within t exists only from W-infinity on, and entropy only adds."""
+    couple = gaussian_samples(rng, n, m)
+    settings = SinkhornSettings(regularisation=regularisation, tolerance=1e-4)
+    found = sinkhorn_w_infinity(*couple, settings)
+    exact = w_infinity(*couple)
+    assert found.gap(exact) >= 0
+    assert found.threshold >= exact
+    assert found.marginal_violation <= 1e-4
+
+
+def test_estimates_fall_with_the_regularisation(rng):
+    couple = gaussian_samples(rng, 40, 40)
+    values = [
+        sinkhorn_w_infinity(*couple, SinkhornSettings(regularisation=r, tolerance=1e-4)).value
+        for r in (1.0, 0.3, 0.1, 0.03)
+    ]
+    assert values == sorted(values, reverse=True)
+    assert values[-1] - w_infinity(*couple) < 0.2 * (values[0] - w_infinity(*couple))
+
+
+@pytest.mark.soundness
+def test_a_loose_tolerance_underestimates_and_the_noise_does_not_protect():
+    """The risk that the paper warns of: 51 and 49 against 50 and 50, one has to go 10 far.
+
+    Marginals that are off by 0.02 in sum pass a tolerance of 0.05, so the threshold 1, at which no
+    coupling exists, is taken; the noise then costs 37 times the budget and more.
+    """
+    couple = crowds(51, 50)
+    loose = SinkhornSettings(regularisation=0.5, tolerance=0.05, thresholds=(1.0, 10.0))
+    found = sinkhorn_noise([couple], RPP, loose)
+    assert found.exact_sensitivity == 10
+    assert found.sensitivity < 1.4
+    assert found.gap < -8.6
+    assert 0 < found.marginal_violation <= 0.05
+    true_cost = gaussian_envelope(4, np.asarray(10.0), found.noise_std)
+    assert true_cost > 37 * RPP.epsilon
+    assert found.noise_std < 0.17 * gwm_noise_std([couple], RPP)
+
+    strict = SinkhornSettings(regularisation=0.5, tolerance=1e-3, thresholds=(1.0, 10.0))
+    sound = sinkhorn_noise([couple], RPP, strict)
+    assert sound.gap >= 0
+    assert gaussian_envelope(4, np.asarray(10.0), sound.noise_std) <= RPP.epsilon
+
+
+def test_a_grid_that_is_too_coarse_overestimates():
+    fine = SinkhornSettings(regularisation=0.1, tolerance=1e-6, thresholds=(0.5, 10.0))
+    coarse = SinkhornSettings(regularisation=0.1, tolerance=1e-6, thresholds=(7.0, 10.0))
+    couple = crowds(50, 50)
+    assert sinkhorn_w_infinity(*couple, fine).value < 0.6
+    assert sinkhorn_w_infinity(*couple, coarse).value > 7
+
+
+def test_no_convergence_is_an_error_that_tells_the_violation(rng):
+    couple = gaussian_samples(rng, 40, 40)
+    short = SinkhornSettings(regularisation=0.1, tolerance=1e-6, max_iterations=2)
+    match = r"did not converge in 2 iterations: the marginals are off by [\d.e-]+, the tolerance"
+    with pytest.raises(CalibrationError, match=match):
+        sinkhorn_w_infinity(*couple, short)
+
+
+def test_thresholds_without_any_coupling_never_become_a_number():
+    """At 1 there are 51 atoms for 50 places: the marginals stay off by 2 in 100."""
+    lone = SinkhornSettings(regularisation=0.5, tolerance=1e-3, thresholds=(1.0,))
+    with pytest.raises(CalibrationError, match=r"no threshold admits.*stay off by 0\.02; give"):
+        sinkhorn_w_infinity(*crowds(51, 50), lone)
+
+
+@pytest.mark.parametrize("n", [10, 40])
+def test_thresholds_below_the_exact_value_are_told_apart(rng, n):
+    """Just below W-infinity there is no coupling, and the estimate is the one from above."""
+    couple = gaussian_samples(rng, n, n, dim=1)
+    exact = w_infinity(*couple)
+    both = (0.999 * exact, 1.2 * exact)
+    settings = SinkhornSettings(regularisation=1e-3, tolerance=1e-4, thresholds=both)
+    found = sinkhorn_w_infinity(*couple, settings)
+    assert found.threshold == both[1]
+    alone = SinkhornSettings(regularisation=1e-3, tolerance=1e-4, thresholds=both[:1])
+    with pytest.raises(CalibrationError, match="no threshold admits a coupling"):
+        sinkhorn_w_infinity(*couple, alone)
+
+
+def test_thresholds_that_leave_an_atom_alone_are_refused():
+    settings = SinkhornSettings(regularisation=0.5, tolerance=1e-3, thresholds=(1.0,))
+    first, second = EmpiricalLaw.uniform([[0.0], [5.0]]), EmpiricalLaw.uniform([[0.0], [0.0]])
+    with pytest.raises(CalibrationError, match=r"coupling; give at least one.*distance, 5"):
+        sinkhorn_w_infinity(first, second, settings)
+
+
+def test_potentials_beyond_the_floats_are_summed_again(rng, monkeypatch):
+    """The same sums whether scaled by the largest of all or by their own largest."""
+    mask = (rng.uniform(size=(30, 20)) < 0.5).astype(np.uint8)
+    mask[0], logs = 1, rng.normal(size=30) * 400
+    found = sinkhorn._log_sums(mask, np.ascontiguousarray(mask.T), logs)
+    known = [np.logaddexp.reduce(logs[column > 0]) for column in mask.T]
+    np.testing.assert_allclose(found, known, rtol=1e-12)
+
+
+@pytest.mark.parametrize("weights", [(1, 1), (3, 1)])
+def test_weights_count(weights):
+    """Two places apart with weights 3:1 and 1:1: a quarter of the mass goes all the way."""
+    first = EmpiricalLaw(outputs=[[0.0], [4.0]], counts=weights)
+    second = EmpiricalLaw.uniform([[0.0], [4.0]])
+    settings = SinkhornSettings(regularisation=1e-3, tolerance=1e-9, thresholds=(0.0, 4.0))
+    found = sinkhorn_w_infinity(first, second, settings)
+    assert found.threshold == (0.0 if weights == (1, 1) else 4.0)
+
+
+def test_equal_laws_need_no_noise(rng):
+    first = EmpiricalLaw.uniform(np.ones((3, 2)))
+    assert sinkhorn_noise([(first, first)], RPP, STRICT).noise_std == 0
+
+
+def test_noise_takes_the_worst_instance(rng):
+    near, far = crowds(50, 50), crowds(100, 0)
+    settings = SinkhornSettings(regularisation=0.1, tolerance=1e-6)
+    both = sinkhorn_noise([near, far], RPP, settings)
+    assert both.sensitivity == sinkhorn_noise([far], RPP, settings).sensitivity
+    assert both.exact_sensitivity == 10
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"regularisation": 0.0}, "regularisation must be a finite number greater than 0"),
+        ({"regularisation": math.nan}, "regularisation must be a finite number greater than 0"),
+        ({"tolerance": -1.0}, "tolerance must be a finite number greater than 0"),
+        ({"n_thresholds": 1}, "n_thresholds must be a whole number and at least 2"),
+        ({"max_iterations": 0}, "max_iterations must be a whole number and at least 1"),
+        ({"thresholds": (1.0, math.inf)}, "thresholds must be finite and at least 0"),
+        ({"thresholds": (-1.0,)}, "thresholds must be finite and at least 0"),
+    ],
+)
+def test_wrong_settings_are_refused(change, complaint):
+    with pytest.raises(ArgumentError, match=complaint):
+        SinkhornSettings(**{"regularisation": 0.1, "tolerance": 1e-4} | change)
+
+
+def test_wrong_laws_and_targets_are_refused(rng):
+    first, second = gaussian_samples(rng, 5, 5)
+    other = EmpiricalLaw.uniform(np.zeros((2, 3)))
+    with pytest.raises(ArgumentError, match="one dimension, got 2 and 3"):
+        sinkhorn_w_infinity(first, other, STRICT)
+    with pytest.raises(ArgumentError, match="notion must be one of unsliced"):
+        sinkhorn_noise([(first, second)], Guarantee.average(order=4, epsilon=1.0), STRICT)
+    many = EmpiricalLaw.uniform(np.zeros((2_000_000, 1)))
+    with pytest.raises(ArgumentError, match=r"need 36\.4 TiB of memory"):
+        sinkhorn_w_infinity(many, many, STRICT)

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""General and distribution-aware Wasserstein mechanisms, Laplace mechanisms, group privacy."""
+
+import itertools
+import math
+
+import numpy as np
+import ot
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mpmath import mp
+from scipy.optimize import linprog
+
+from pufferslice import EmpiricalLaw, GaussianLaw, Guarantee
+from pufferslice.baselines import (
+    dagwm_cost,
+    dagwm_noise_std,
+    full_sensitivity,
+    group_noise_std,
+    gwm_noise_std,
+    laplace_scale,
+    w_infinity,
+)
+from pufferslice.baselines.gwm import shift_noise_std
+from pufferslice.baselines.transport import cheapest_coupling
+from pufferslice.errors import ArgumentError
+from pufferslice.gaps import LawPair, gap_tables
+from pufferslice.renyi import gaussian_envelope, transport_envelope
+
+RPP = Guarantee.unsliced(order=4, epsilon=1.0)
+SPIKE = (
+    EmpiricalLaw.uniform([[0.0], [0.0], [0.0], [10.0]]),
+    EmpiricalLaw.uniform([[0.0], [0.0], [0.0], [0.0]]),
+)
+
+
+def law(rng, n, dim, shift=0.0):
+    return EmpiricalLaw.uniform(rng.normal(size=(n, dim)) + shift)
+
+
+def weighted(rng, n, dim, shift=0.0):
+    counts = rng.integers(1, 6, size=n)
+    return EmpiricalLaw(outputs=rng.normal(size=(n, dim)) + shift, counts=counts)
+
+
+def table(first, second):
+    return np.linalg.norm(first.outputs[:, None] - second.outputs[None], axis=2)
+
+
+def least_moment(first, second, rate):
+    """The infimum over couplings of E exp(rate d^2), by a linear program."""
+    costs = np.exp(rate * table(first, second) ** 2)
+    n, m = costs.shape
+    marginals = np.vstack([np.kron(np.eye(n), np.ones(m)), np.kron(np.ones(n), np.eye(m))])
+    masses = np.concatenate([first.counts / first.total, second.counts / second.total])
+    solved = linprog(costs.ravel(), A_eq=marginals, b_eq=masses)
+    assert solved.status == 0
+    return solved.fun
+
+
+def test_known_general_noise():
+    """3-4-5: variance 4 * 25 / 2."""
+    first = EmpiricalLaw.uniform([[0.0, 0.0], [3.0, 4.0]])
+    second = EmpiricalLaw.uniform([[0.0, 0.0]])
+    assert full_sensitivity([(first, second)]) == 5
+    assert gwm_noise_std([(first, second)], RPP) ** 2 == pytest.approx(50, rel=1e-14)
+
+
+def test_general_noise_takes_the_worst_instance(rng):
+    near, far = (law(rng, 20, 3), law(rng, 20, 3)), (law(rng, 20, 3), law(rng, 20, 3, shift=2))
+    assert gwm_noise_std([near, far], RPP) == gwm_noise_std([far], RPP)
+    assert gwm_noise_std([near], RPP) < gwm_noise_std([far], RPP)
+
+
+@pytest.mark.soundness
+@given(st.floats(1e-6, 1e6), st.floats(1.01, 100), st.floats(1e-4, 1e3))
+def test_general_noise_never_overspends_and_wastes_nothing(sensitivity, order, epsilon):
+    target = Guarantee.unsliced(order=order, epsilon=epsilon)
+    noise_std = shift_noise_std(sensitivity, target)
+    assert gaussian_envelope(order, sensitivity, noise_std) <= epsilon
+    assert gaussian_envelope(order, sensitivity, noise_std * (1 - 1e-12)) > epsilon
+
+
+def test_point_masses_need_what_every_rule_says():
+    """theory: one pair of point masses at distance 3 in nine dimensions, variance 18."""
+    couple = EmpiricalLaw.uniform(np.zeros((1, 9))), EmpiricalLaw.uniform(np.ones((1, 9)))
+    assert gwm_noise_std([couple], RPP) ** 2 == pytest.approx(18, rel=1e-14)
+    assert dagwm_noise_std([couple], RPP) ** 2 == pytest.approx(18, rel=1e-10)
+
+
+def test_known_answer_of_dagwm():
+    """theory: variance 100 by the worst gap, 100 / ln(4e - 3) by transport."""
+    target = Guarantee.unsliced(order=2, epsilon=1.0)
+    assert gwm_noise_std([SPIKE], target) ** 2 == pytest.approx(100, rel=1e-14)
+    known = float(100 / mp.log(4 * mp.e - 3))
+    assert dagwm_noise_std([SPIKE], target) ** 2 == pytest.approx(known, rel=1e-10)
+
+
+@pytest.mark.parametrize("q", [1.0, 1.5, 3.0])
+def test_known_answer_of_dagwm_for_every_q(q):
+    """One coupling only: (1/a) ln(3/4 + exp(a (a + 1) 100 / (2 s^2)) / 4) = 1 with a = q."""
+    a = mp.mpf(q)
+    known = 50 * a * (a + 1) / mp.log(4 * mp.exp(a) - 3)
+    target = Guarantee.unsliced(order=2, epsilon=1.0)
+    assert dagwm_noise_std([SPIKE], target, q) ** 2 == pytest.approx(float(known), rel=1e-10)
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 10**6), st.integers(2, 5), st.integers(1, 3))
+def test_dagwm_cost_against_all_permutations(seed, n, dim):
+    rng = np.random.default_rng(seed)
+    first, second = law(rng, n, dim), law(rng, n, dim, shift=0.5)
+    costs = table(first, second)
+    least = min(
+        transport_envelope(4, costs[np.arange(n), list(columns)], np.full(n, 1 / n), 2.0)
+        for columns in itertools.permutations(range(n))
+    )
+    assert dagwm_cost((first, second), 4, 2.0) == pytest.approx(least, rel=1e-10)
+
+
+@pytest.mark.parametrize("make", [law, weighted])
+@pytest.mark.parametrize(("n", "m"), [(9, 9), (9, 6), (1, 8)])
+@pytest.mark.parametrize("noise_std", [1.5, 4.0, 40.0])
+def test_dagwm_cost_against_a_linear_program(rng, make, n, m, noise_std):
+    first, second = make(rng, n, 2), make(rng, m, 2, shift=0.7)
+    q, order = 1.5, 3.0
+    a = q * (order - 1)
+    known = math.log(least_moment(first, second, a * (a + 1) / (2 * noise_std**2))) / a
+    assert dagwm_cost((first, second), order, noise_std, q) == pytest.approx(known, rel=1e-5)
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("make", [law, weighted])
+@pytest.mark.parametrize(("n", "m"), [(40, 40), (40, 25)])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0])
+def test_dagwm_noise_is_the_smallest_that_meets_the_target(rng, make, n, m, epsilon):
+    couple = make(rng, n, 3), make(rng, m, 3, shift=0.5)
+    target = Guarantee.unsliced(order=4, epsilon=epsilon)
+    noise_std = dagwm_noise_std([couple], target)
+    assert dagwm_cost(couple, 4, noise_std) <= epsilon * (1 + 1e-12)
+    assert dagwm_cost(couple, 4, noise_std * (1 - 1e-9)) > epsilon
+    assert noise_std < gwm_noise_std([couple], target) * (1 + 1e-9)
+
+
+def test_dagwm_with_larger_q_needs_more(rng):
+    couple = law(rng, 30, 2), law(rng, 30, 2, shift=0.5)
+    noises = [dagwm_noise_std([couple], RPP, q) for q in (1, 1.2, 2, 5)]
+    assert noises == sorted(noises)
+    assert noises[0] < noises[1] * 0.99
+
+
+def test_dagwm_on_the_line_is_the_transport_bound(rng):
+    """The monotone coupling is cheapest for every noise."""
+    first, second = law(rng, 60, 1), law(rng, 60, 1, shift=1.0)
+    gaps = np.abs(np.sort(first.outputs[:, 0]) - np.sort(second.outputs[:, 0]))
+    known = transport_envelope(4, gaps, np.full(60, 1 / 60), 3.0)
+    assert dagwm_cost((first, second), 4, 3.0) == pytest.approx(known, rel=1e-12)
+
+
+def test_dagwm_takes_the_worst_instance(rng):
+    near, far = (law(rng, 20, 2), law(rng, 20, 2)), (law(rng, 20, 2), law(rng, 20, 2, shift=3))
+    assert dagwm_noise_std([near, far], RPP) == dagwm_noise_std([far], RPP)
+
+
+@pytest.mark.parametrize("size", [1e-160, 1e-9, 1e9, 1e160])
+def test_noise_scales_with_the_query(rng, size):
+    first, second = law(rng, 12, 2), law(rng, 12, 2, shift=1.0)
+    scaled = EmpiricalLaw.uniform(first.outputs * size), EmpiricalLaw.uniform(second.outputs * size)
+    for noise_std in (gwm_noise_std, dagwm_noise_std):
+        known = noise_std([(first, second)], RPP) * size
+        assert noise_std([scaled], RPP) == pytest.approx(known, rel=1e-9)
+
+
+def test_equal_laws_need_no_noise(rng):
+    first = law(rng, 10, 2)
+    again = EmpiricalLaw.uniform(np.repeat(first.outputs, 2, axis=0))
+    assert gwm_noise_std([(first, again)], RPP) == 0
+    assert dagwm_noise_std([(first, again)], RPP) == 0
+    assert dagwm_cost((first, again), 4, 1.0) == 0
+
+
+@pytest.mark.parametrize(("n", "m"), [(8, 8), (12, 7), (3, 15)])
+def test_cheapest_coupling_against_pot(rng, n, m):
+    for _ in range(20):
+        first, second = weighted(rng, n, 1), weighted(rng, m, 1)
+        costs = rng.exponential(size=(n, m)) ** 3
+        found = cheapest_coupling(costs, first, second)
+        shares = found.masses / found.masses.sum()
+        a, b = first.counts / first.total, second.counts / second.total
+        np.testing.assert_allclose(np.bincount(found.rows, shares, n), a, rtol=1e-14)
+        np.testing.assert_allclose(np.bincount(found.columns, shares, m), b, rtol=1e-14)
+        mean = shares @ costs[found.rows, found.columns]
+        assert mean == pytest.approx(ot.emd2(a, b, costs), rel=1e-10)
+
+
+def test_known_laplace_scale():
+    assert laplace_scale([SPIKE], 2.0) == 5.0
+    shorter = EmpiricalLaw.uniform([[0.0]]), EmpiricalLaw.uniform([[3.0]])
+    assert laplace_scale([shorter, SPIKE], 0.5) == 20.0
+
+
+@pytest.mark.soundness
+@given(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3))
+def test_laplace_noise_never_overspends(far, epsilon):
+    couple = EmpiricalLaw.uniform([[0.0]]), EmpiricalLaw.uniform([[far]])
+    scale = laplace_scale([couple], epsilon)
+    assert scale * epsilon >= far
+    assert scale * epsilon <= far * (1 + 1e-15) * (1 + 1e-15)
+
+
+@pytest.mark.parametrize(("n", "m"), [(50, 50), (50, 33)])
+def test_ding_is_song_on_the_line(rng, n, m):
+    """The largest move of POT's optimal plan of the 1-Wasserstein distance is W-infinity."""
+    first, second = law(rng, n, 1), law(rng, m, 1, shift=0.8)
+    plan = ot.emd_1d(first.outputs[:, 0], second.outputs[:, 0], metric="cityblock", dense=False)
+    moved = plan.data > 0
+    ding = np.abs(first.outputs[plan.row[moved], 0] - second.outputs[plan.col[moved], 0]).max()
+    assert laplace_scale([(first, second)], 1.0) == pytest.approx(ding, rel=1e-12)
+    assert w_infinity(first, second) == pytest.approx(ding, rel=1e-12)
+    worst = gap_tables([first, second], [LawPair(0, 1)], np.ones((1, 1))).worst()[0, 0]
+    assert laplace_scale([(first, second)], 2.0) == worst / 2
+
+
+def test_laplace_mechanisms_refuse_vectors(rng):
+    couple = law(rng, 5, 3), law(rng, 5, 3)
+    with pytest.raises(ArgumentError, match="for scalar queries, got 3 coordinates; release one"):
+        laplace_scale([couple], 1.0)
+
+
+def test_group_privacy_is_the_shift_formula():
+    assert group_noise_std(5.0, RPP) ** 2 == pytest.approx(50, rel=1e-14)
+    for bad in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(ArgumentError, match="group_sensitivity must be a finite number"):
+            group_noise_std(bad, RPP)
+
+
+@pytest.mark.parametrize("noise_std", [gwm_noise_std, dagwm_noise_std])
+def test_sliced_targets_are_refused(noise_std):
+    with pytest.raises(ArgumentError, match="notion must be one of unsliced; got 'joint'"):
+        noise_std([SPIKE], Guarantee.joint(order=4, epsilon=1.0))
+
+
+@pytest.mark.parametrize("noise_std", [gwm_noise_std, dagwm_noise_std])
+def test_laws_that_cannot_be_coupled_are_refused(noise_std):
+    gaussian = GaussianLaw(mean=[0.0], cov=[[1.0]])
+    with pytest.raises(ArgumentError, match=r"couples atoms, and GaussianLaw.* has none"):
+        noise_std([(gaussian, gaussian)], RPP)
+    with pytest.raises(ArgumentError, match="at least one pair of laws, got none"):
+        noise_std([], RPP)
+    other = EmpiricalLaw.uniform(np.zeros((2, 2)))
+    with pytest.raises(ArgumentError, match="one dimension, got 1 and 2"):
+        noise_std([(SPIKE[0], other)], RPP)
+
+
+def test_wrong_arguments_of_dagwm_are_refused():
+    with pytest.raises(ArgumentError, match=r"q must be a finite number and at least 1, got 0\.5"):
+        dagwm_noise_std([SPIKE], RPP, 0.5)
+    with pytest.raises(ArgumentError, match="noise_std must be a finite number greater than 0"):
+        dagwm_cost(SPIKE, 4, 0.0)
+    with pytest.raises(ArgumentError, match="order must be a finite number greater than 1"):
+        dagwm_cost(SPIKE, 1.0, 1.0)
+
+
+def test_dagwm_says_how_much_memory_it_would_need():
+    many = EmpiricalLaw.uniform(np.zeros((1_000_000, 1)))
+    with pytest.raises(ArgumentError, match=r"need 21\.8 TiB of memory"):
+        dagwm_noise_std([(many, many)], RPP)

@@ -1,0 +1,465 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the ledger of runs records, refuses, and still knows after a crash."""
+
+import os
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from pufferslice.errors import ArgumentError, LedgerError, PuffersliceError, RewindError
+from pufferslice.run_ledger import MAIN, Branch, Checkpointed, RunLedger
+
+RUN, PLAN, N_STEPS = "0123456789abcdef", "p" * 64, 10
+A, B = "a" * 32, "b" * 32
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run.ledger"
+
+
+@pytest.fixture
+def ledger(path):
+    with RunLedger(path) as ledger:
+        ledger.start(RUN, PLAN, N_STEPS)
+        yield ledger
+
+
+def take(ledger, steps, *, branch=0, tag=A):
+    for step in steps:
+        ledger.record_step(RUN, branch, step, tag)
+
+
+def recorded(path):
+    """Every step in the file, as another program reads it."""
+    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    try:
+        return connection.execute("SELECT branch, step, tag FROM steps ORDER BY 1, 2").fetchall()
+    finally:
+        connection.close()
+
+
+def test_the_life_of_a_run(ledger, path):
+    assert ledger.branches(RUN) == [Branch(0, MAIN, None, 0)]
+    assert ledger.latest_checkpoint(RUN) is None
+    take(ledger, range(4))
+    ledger.record_checkpoint(RUN, 0, 4, "digest")
+    assert ledger.latest_checkpoint(RUN) == Checkpointed(0, 4, "digest")
+    take(ledger, range(4, 10))
+    assert not ledger.is_finished(RUN)
+    ledger.finish(RUN, 10)
+    assert ledger.is_finished(RUN)
+    assert recorded(path) == [(0, step, A) for step in range(10)]
+    assert repr(ledger) == f"RunLedger({str(path)!r})"
+
+
+def test_only_the_owner_reads_it(tmp_path):
+    old = os.umask(0)
+    try:
+        with RunLedger(tmp_path / "a" / "b" / "run.ledger") as ledger:
+            ledger.start(RUN, PLAN, N_STEPS)
+            files = list((tmp_path / "a" / "b").iterdir())
+            assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+    finally:
+        os.umask(old)
+
+
+def test_closing_leaves_one_file_and_opens_again(ledger, path):
+    take(ledger, [0])
+    ledger.close()
+    assert [file.name for file in path.parent.iterdir()] == ["run.ledger"]
+    ledger.close()
+    take(ledger, [1])
+    assert len(recorded(path)) == 2
+
+
+@pytest.mark.soundness
+def test_a_step_taken_again_with_the_same_sums_is_a_replay(ledger, path):
+    take(ledger, range(4))
+    take(ledger, [2, 3, 0, 3])
+    take(ledger, [4])
+    assert recorded(path) == [(0, step, A) for step in range(5)]
+
+
+@pytest.mark.soundness
+def test_a_step_taken_again_with_other_sums_is_refused(ledger, path):
+    take(ledger, range(4))
+    with pytest.raises(RewindError, match=r"step 2 of branch 0 was taken before.*fork='...'"):
+        ledger.record_step(RUN, 0, 2, B)
+    with pytest.raises(RewindError, match="step 3 of branch 0"):
+        ledger.record_step(RUN, 0, 3, B)
+    assert recorded(path) == [(0, step, A) for step in range(4)]
+    assert issubclass(RewindError, LedgerError)
+
+
+@pytest.mark.soundness
+def test_other_runs_and_branches_do_not_count(ledger):
+    ledger.start("other", PLAN, N_STEPS)
+    take(ledger, [0])
+    ledger.record_step("other", 0, 0, B)
+    assert ledger.fork(RUN, "second", 0, 0) == 1
+    ledger.record_step(RUN, 1, 0, B)
+    with pytest.raises(RewindError, match="step 0 of branch 1"):
+        ledger.record_step(RUN, 1, 0, A)
+
+
+@pytest.mark.parametrize("step", [1, 5, 9])
+def test_a_step_that_is_not_the_next(ledger, path, step):
+    with pytest.raises(LedgerError, match=rf"next step of branch 0 .* is 0, got step {step}"):
+        ledger.record_step(RUN, 0, step, A)
+    assert recorded(path) == []
+
+
+@pytest.mark.soundness
+def test_no_step_outside_the_plan(ledger):
+    take(ledger, range(10))
+    with pytest.raises(LedgerError, match="has 10 steps, got step 10"):
+        ledger.record_step(RUN, 0, 10, A)
+
+
+@pytest.mark.soundness
+def test_nothing_after_the_end(ledger):
+    take(ledger, range(4))
+    ledger.record_checkpoint(RUN, 0, 4, "x")
+    ledger.finish(RUN, 4)
+    ledger.finish(RUN, 4)
+    for call in (
+        lambda: ledger.record_step(RUN, 0, 4, A),
+        lambda: ledger.record_step(RUN, 0, 3, A),
+        lambda: ledger.record_checkpoint(RUN, 0, 4, "y"),
+        lambda: ledger.check_resume(RUN, 0, 4, "x"),
+        lambda: ledger.fork(RUN, "late", 0, 2),
+        lambda: ledger.finish(RUN, 3),
+        lambda: ledger.start(RUN, PLAN, N_STEPS),
+    ):
+        with pytest.raises(LedgerError, match="is over after 4 of 10 steps, and its key is destro"):
+            call()
+    assert ledger.branches(RUN) == [Branch(0, MAIN, None, 0)]
+    assert ledger.latest_checkpoint(RUN) == Checkpointed(0, 4, "x")
+
+
+def test_no_run_is_longer_than_its_plan(ledger):
+    with pytest.raises(LedgerError, match="has a plan of 10 steps; it cannot have 11"):
+        ledger.finish(RUN, 11)
+    assert not ledger.is_finished(RUN)
+
+
+def test_a_run_follows_one_plan(ledger):
+    take(ledger, range(2))
+    ledger.start(RUN, PLAN, N_STEPS)
+    for other in ((RUN, "q" * 64, N_STEPS), (RUN, PLAN, N_STEPS + 1)):
+        with pytest.raises(LedgerError, match="follows another plan; a new plan needs a new run"):
+            ledger.start(*other)
+    take(ledger, [2])
+
+
+@pytest.mark.soundness
+def test_only_the_latest_checkpoint_is_resumed(ledger):
+    take(ledger, range(3))
+    ledger.record_checkpoint(RUN, 0, 3, "three")
+    ledger.check_resume(RUN, 0, 3, "three")
+    take(ledger, range(3, 6))
+    ledger.check_resume(RUN, 0, 3, "three")  # steps after it are replays
+    ledger.record_checkpoint(RUN, 0, 6, "six")
+    ledger.check_resume(RUN, 0, 6, "six")
+    for old in ((0, 3, "three"), (0, 6, "three"), (0, 3, "six"), (0, 5, "unknown")):
+        with pytest.raises(RewindError, match=r"not the latest checkpoint.*fork='...'.*charged"):
+            ledger.check_resume(RUN, *old)
+
+
+def test_a_checkpoint_whose_record_a_crash_prevented(ledger):
+    """Its file is whole and no step came after it: nothing is taken again."""
+    take(ledger, range(3))
+    ledger.record_checkpoint(RUN, 0, 3, "three")
+    take(ledger, range(3, 6))
+    ledger.check_resume(RUN, 0, 6, "not recorded")
+    take(ledger, [6])
+    with pytest.raises(RewindError):
+        ledger.check_resume(RUN, 0, 6, "not recorded")
+
+
+def test_the_same_checkpoint_saved_twice(ledger):
+    take(ledger, range(3))
+    ledger.record_checkpoint(RUN, 0, 3, "three")
+    ledger.record_checkpoint(RUN, 0, 3, "three again")
+    ledger.check_resume(RUN, 0, 3, "three again")
+    with pytest.raises(RewindError):
+        ledger.check_resume(RUN, 0, 3, "three")
+
+
+def test_no_checkpoint_ahead_of_its_steps(ledger):
+    take(ledger, range(3))
+    with pytest.raises(LedgerError, match="is 3, got step 4"):
+        ledger.record_checkpoint(RUN, 0, 4, "x")
+    with pytest.raises(LedgerError, match="has no branch 1"):
+        ledger.record_checkpoint(RUN, 1, 0, "x")
+    with pytest.raises(LedgerError, match="has no branch 1"):
+        ledger.check_resume(RUN, 1, 0, "x")
+    assert ledger.latest_checkpoint(RUN) is None
+
+
+@pytest.mark.soundness
+def test_every_branch_is_listed_with_where_it_left(ledger):
+    take(ledger, range(6))
+    ledger.record_checkpoint(RUN, 0, 6, "six")
+    assert ledger.fork(RUN, "again", 0, 3) == 1
+    take(ledger, range(3, 5), branch=1, tag=B)
+    assert ledger.fork(RUN, "and again", 1, 5) == 2
+    assert ledger.branches(RUN) == [
+        Branch(0, MAIN, None, 0),
+        Branch(1, "again", 0, 3),
+        Branch(2, "and again", 1, 5),
+    ]
+    take(ledger, [6])
+    ledger.check_resume(RUN, 0, 6, "six")
+    ledger.record_checkpoint(RUN, 1, 5, "five")
+    with pytest.raises(RewindError):
+        ledger.check_resume(RUN, 0, 6, "six")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ((MAIN, 0, 2), "has a branch 'main' already; give the new one another name"),
+        (("taken", 0, 2), "has a branch 'taken' already"),
+        (("new", 7, 2), "has no branch 7"),
+        (("new", 0, 5), r"steps 0 to 4 \(not included\) of 10; .* cannot leave it at step 5"),
+        (("new", 1, 1), r"steps 2 to 2 \(not included\) of 10; .* cannot leave it at step 1"),
+    ],
+)
+def test_branches_that_cannot_be(ledger, arguments, match):
+    take(ledger, range(4))
+    ledger.fork(RUN, "taken", 0, 2)
+    with pytest.raises(LedgerError, match=match):
+        ledger.fork(RUN, *arguments)
+    assert len(ledger.branches(RUN)) == 2
+
+
+def test_no_branch_after_the_last_step(ledger):
+    take(ledger, range(10))
+    with pytest.raises(LedgerError, match="cannot leave it at step 10"):
+        ledger.fork(RUN, "new", 0, 10)
+    assert ledger.fork(RUN, "new", 0, 9) == 1
+
+
+def test_a_branch_begins_where_it_left(ledger):
+    take(ledger, range(4))
+    ledger.fork(RUN, "new", 0, 2)
+    for step in (0, 1, 3):
+        with pytest.raises(LedgerError, match=f"next step of branch 1 .* is 2, got step {step}"):
+            ledger.record_step(RUN, 1, step, A)
+    take(ledger, range(2, 10), branch=1)
+    with pytest.raises(LedgerError, match="has 10 steps"):
+        ledger.record_step(RUN, 1, 10, A)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda ledger: ledger.record_step("stranger", 0, 0, A),
+        lambda ledger: ledger.record_checkpoint("stranger", 0, 0, A),
+        lambda ledger: ledger.latest_checkpoint("stranger"),
+        lambda ledger: ledger.check_resume("stranger", 0, 0, A),
+        lambda ledger: ledger.fork("stranger", "x", 0, 0),
+        lambda ledger: ledger.branches("stranger"),
+        lambda ledger: ledger.finish("stranger", 0),
+        lambda ledger: ledger.is_finished("stranger"),
+    ],
+)
+def test_a_run_that_is_not_there(ledger, tmp_path, call):
+    with pytest.raises(LedgerError, match="knows no run 'stranger'; is it of another run"):
+        call(ledger)
+    missing = RunLedger(tmp_path / "missing.ledger")
+    with pytest.raises(LedgerError, match=r"cannot be used: .*No such file"):
+        call(missing)
+    assert not missing.path.exists()
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda ledger: ledger.start("", PLAN, 1), "run must be a text that is not empty"),
+        (lambda ledger: ledger.start(RUN, None, 1), "plan_digest must be a text"),
+        (lambda ledger: ledger.start(RUN, PLAN, 0), "n_steps must be a whole number"),
+        (lambda ledger: ledger.record_step(RUN, 0, -1, A), "step must be a whole number"),
+        (lambda ledger: ledger.record_step(RUN, 0.5, 0, A), "branch must be a whole number"),
+        (lambda ledger: ledger.record_step(RUN, 0, 0, ""), "tag must be a text"),
+        (lambda ledger: ledger.record_checkpoint(RUN, 0, 0, ""), "digest must be a text"),
+        (lambda ledger: ledger.check_resume(RUN, -1, 0, "x"), "branch must be a whole number"),
+        (lambda ledger: ledger.fork(RUN, "", 0, 0), "name must be a text"),
+        (lambda ledger: ledger.fork(RUN, "x", 0, None), "at_step must be a whole number"),
+        (lambda ledger: ledger.finish(RUN, -1), "n_steps must be a whole number"),
+    ],
+)
+def test_bad_arguments(ledger, call, match):
+    with pytest.raises(ArgumentError, match=match):
+        call(ledger)
+
+
+@pytest.mark.parametrize("content", [b"x" * 5_000, b"PAR1", b"SQLite format 3\0" + b"\xff" * 4_096])
+def test_a_file_that_is_no_ledger(path, content):
+    path.write_bytes(content)
+    for call in (
+        lambda: RunLedger(path).start(RUN, PLAN, N_STEPS),
+        lambda: RunLedger(path).record_step(RUN, 0, 0, A),
+    ):
+        with pytest.raises(LedgerError, match="cannot be used"):
+            call()
+    assert path.read_bytes() == content
+
+
+def test_a_ledger_that_is_damaged_later(ledger, path):
+    take(ledger, range(3))
+    ledger.close()
+    content = bytearray(path.read_bytes())
+    content[4096:] = os.urandom(len(content) - 4096)
+    path.write_bytes(content)
+    with pytest.raises(LedgerError, match="cannot be used"):
+        ledger.record_step(RUN, 0, 3, A)
+
+
+def test_an_empty_file(path):
+    """What a process leaves that is killed between making the file and writing to it."""
+    path.touch()
+    with pytest.raises(LedgerError, match="cannot be used: no such table"):
+        RunLedger(path).record_step(RUN, 0, 0, A)
+    with RunLedger(path) as ledger:
+        ledger.start(RUN, PLAN, N_STEPS)
+        take(ledger, [0])
+
+
+def test_a_ledger_of_another_version(ledger, path):
+    ledger.close()
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("UPDATE run_ledger SET version = 2")
+    connection.close()
+    with pytest.raises(LedgerError, match="has version 2, this program reads 1"):
+        ledger.branches(RUN)
+    with pytest.raises(LedgerError, match="has version 2, this program reads 1"):
+        ledger.start(RUN, PLAN, N_STEPS)
+
+
+def test_a_path_that_cannot_be(tmp_path):
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path, tmp_path / "file" / "run.ledger"):
+        with pytest.raises(PuffersliceError, match="cannot be used"):
+            RunLedger(path).start(RUN, PLAN, N_STEPS)
+
+
+def test_a_busy_ledger_says_so(ledger, path, monkeypatch):
+    monkeypatch.setattr("pufferslice.run_ledger._WAIT_SECONDS", 0.1)
+    ledger.close()
+    ledger.branches(RUN)
+    holder = sqlite3.connect(path, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    try:
+        with pytest.raises(LedgerError, match="locked"):
+            take(ledger, [0])
+    finally:
+        holder.execute("ROLLBACK")
+        holder.close()
+    take(ledger, [0])
+
+
+def test_threads_that_take_the_same_step(ledger, path):
+    """Of eight with different sums exactly one is recorded, at each of ten steps."""
+    won, lost = [], []
+
+    def attempt(tag):
+        for step in range(10):
+            start.wait()
+            try:
+                ledger.record_step(RUN, 0, step, tag)
+                won.append((step, tag))
+            except RewindError:
+                lost.append((step, tag))
+
+    start = threading.Barrier(8)
+    threads = [threading.Thread(target=attempt, args=(str(k) * 32,)) for k in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(won), len(lost)) == (10, 70)
+    assert sorted(won) == [(step, tag) for _, step, tag in recorded(path)]
+
+
+PROGRAM = """
+import sys
+from pufferslice.errors import RewindError
+from pufferslice.run_ledger import RunLedger
+
+path, tag, until = sys.argv[1], sys.argv[2], int(sys.argv[3])
+ledger = RunLedger(path)
+ledger.start("run", "plan", 1_000_000)
+refused = 0
+for step in range(until):
+    try:
+        ledger.record_step("run", 0, step, tag)
+    except RewindError:
+        refused += 1
+    print(step, refused, flush=True)
+"""
+
+
+def begin(path, tag, until):
+    command = [sys.executable, "-c", PROGRAM, str(path), tag, str(until)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_two_processes_on_one_ledger(path):
+    """Every step is recorded once; whoever came second with other sums was told."""
+    processes = [begin(path, tag, 200) for tag in (A, B)]
+    ends = [process.communicate(timeout=60)[0].splitlines()[-1] for process in processes]
+    refused = [int(end.split()[1]) for end in ends]
+    assert all(process.returncode == 0 for process in processes)
+    steps = recorded(path)
+    assert [step for _, step, _ in steps] == list(range(200))
+    assert refused == [sum(tag != own for _, _, tag in steps) for own in (A, B)]
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("after", [0, 37])
+def test_what_was_recorded_survives_a_killed_process(path, after):
+    process = begin(path, A, 1_000_000)
+    for line in process.stdout:
+        if int(line.split()[0]) >= after:
+            break
+    os.kill(process.pid, signal.SIGKILL)
+    rest = process.stdout.read().splitlines()
+    process.stdout.close()
+    assert process.wait(timeout=30) == -signal.SIGKILL
+    told = [int(line.split()[0]) for line in rest[:-1]]
+    last = max([after, *told])
+    with RunLedger(path) as ledger:
+        with pytest.raises(RewindError):
+            ledger.record_step("run", 0, last, B)
+        ledger.record_step("run", 0, last, A)
+        steps = [step for _, step, _ in recorded(path)]
+        assert steps == list(range(len(steps)))
+        ledger.record_step("run", 0, len(steps), B)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_child_process_opens_its_own_connection(ledger, path):
+    """A connection is not carried over a fork, nor closed by the child."""
+    take(ledger, [0])
+    inherited = ledger._connection
+    child = os.fork()
+    if child == 0:
+        try:
+            take(ledger, [1])
+            is_own = ledger._connection is not inherited
+            ledger.close()
+            inherited.total_changes  # noqa: B018 - raises if it was closed
+            os._exit(0 if is_own else 2)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    take(ledger, [2])
+    assert [step for _, step, _ in recorded(path)] == [0, 1, 2]

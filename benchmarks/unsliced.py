@@ -89,7 +89,7 @@ def speed_rows() -> list[Row]:
 def memory_rows() -> list[Row]:
     rows = []
     for what, other in (("equal sizes", N_SAMPLES), ("unequal sizes", N_SAMPLES - 1)):
-        tables = memory_in_child(other)
+        tables = round(memory_in_child(other), 2)
         rows.append(
             Row(
                 name=f"exact W-infinity, {N_SAMPLES:,} x {DIM}, {what}: memory in n x n tables",

@@ -31,11 +31,10 @@ def summing_kernel(function: Callable[Arguments, Result]) -> Callable[Arguments,
 def _compiled(
     function: Callable[Arguments, Result], liberties: frozenset[str]
 ) -> Callable[Arguments, Result]:
-    options = {"nogil": True, "fastmath": set(liberties)}
     try:
-        compiled = numba.njit(cache=True, **options)(function)
+        compiled = numba.njit(nogil=True, cache=True, fastmath=set(liberties))(function)
     except RuntimeError as error:
         if "cannot cache function" not in str(error):
             raise
-        compiled = numba.njit(**options)(function)
+        compiled = numba.njit(nogil=True, fastmath=set(liberties))(function)
     return cast("Callable[Arguments, Result]", compiled)

@@ -130,6 +130,12 @@ class BinGrid:
         width, error = self.widths[direction], self.errors[direction]
         return np.asarray(((n_apart + 1) * width + 2 * error) * (1 + 4 * _ULP))
 
+    def holds(self, point: Floats) -> bool:
+        """Whether a point of the scaled query lies in the range, up to rounding."""
+        shares = np.abs(np.asarray(point) - self.center) / self.extents
+        size = shares.max() if self.shape == "box" else np.linalg.norm(shares)
+        return bool(size <= 1 + (self.dim + 4) * _ULP)
+
     def n_bytes(self, n_secrets: int) -> int:
         """Memory that the histograms of so many secrets take."""
         return 8 * n_secrets * self.n_directions * self.n_bins

@@ -12,6 +12,7 @@ import numpy as np
 from pufferslice.arrays import Floats, Integers, locked, locked_integers, same
 from pufferslice.certificate import Certificate, required_evidence, verify
 from pufferslice.errors import ReleaseError, StorageError
+from pufferslice.histograms import BinnedLaw
 from pufferslice.laws import EmpiricalLaw
 from pufferslice.ledger import Ledger
 from pufferslice.noise import SIGMA_INT, Noise, OperatingSystemNoise
@@ -203,6 +204,8 @@ def fitting_value(scenario: Scenario, rows: object) -> Floats:
     frame = _complete(scenario, frame_of(rows))
     secret = _secret_of(scenario, frame)
     value = scenario.query.prepared(scenario.query.outputs(frame))[0]
+    if scenario.query.range is None:
+        _check_counted(scenario, value)
     atoms = [
         law.outputs
         for prior in scenario.priors
@@ -211,6 +214,22 @@ def fitting_value(scenario: Scenario, rows: object) -> Floats:
         if isinstance(law, EmpiricalLaw) and _is_support(scenario, prior)
     ]
     return _snapped(value, np.vstack(atoms), scenario) if atoms else value
+
+
+def _check_counted(scenario: Scenario, value: Floats) -> None:
+    """Rows that were counted in bins all lie in the range of the bins, and so must a release."""
+    grids = [
+        law.grid
+        for prior in scenario.priors
+        for law in prior.laws.values()
+        if isinstance(law, BinnedLaw)
+    ]
+    if not all(grid.holds(value) for grid in grids):
+        msg = (
+            "the rows do not fit the scenario: the query lies outside the range in which the data "
+            "were counted. Release rows of the data, or clip the query with query.with_range(...)"
+        )
+        raise ReleaseError(msg)
 
 
 def _complete(scenario: Scenario, frame: Frame) -> Frame:

@@ -717,6 +717,30 @@ def test_a_dataset_that_changes_length_is_refused():
         private(linear(), dataset, plan_of())
 
 
+def test_a_step_counts_as_soon_as_its_noise_is_drawn(records):
+    class Failing(torch.optim.SGD):
+        def step(self, closure=None):
+            raise MemoryError
+
+    model = linear()
+    given = Failing(model.parameters(), lr=0.1)
+    plan = plan_of(n_steps=2)
+    model, optimizer, loader = make_private(model, given, records, plan, loss_reduction="mean")
+    seen = []
+    for _ in range(2):
+        batch = next(iter(loader))
+        seen.append(batch[0])
+        backward(model, batch)
+        with pytest.raises(MemoryError):
+            optimizer.step()
+    assert optimizer.n_taken == 2
+    assert optimizer.spent() == plan.guarantee()
+    assert not torch.equal(*seen)
+    assert model.weight.grad is None
+    with pytest.raises(TrainingError, match="over after 2 of 2"):
+        iter(loader)
+
+
 @pytest.fixture
 def one_bad_record(records):
     inputs, targets = (one.clone() for one in records.tensors)

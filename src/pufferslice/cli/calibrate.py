@@ -12,6 +12,12 @@ from pufferslice.errors import ArgumentError
 if TYPE_CHECKING:
     from pufferslice.certificate import Certificate
     from pufferslice.files import Request
+    from pufferslice.histograms import Histograms
+
+
+_NOT_ABOUT_THE_CLAIM = frozenset(
+    {"scenario", "out", "ledger", "json", "workers", "scheduler", "checkpoint"}
+)
 
 
 def _flag(text: str) -> Any:  # noqa: ANN401 - typer's own marker
@@ -24,7 +30,16 @@ def calibrate(
     out: Annotated[Path | None, typer.Option(help="Write certificate and evidence here.")] = None,
     ledger: Annotated[Path | None, typer.Option(help="State the releases it holds.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    data: Annotated[Path | None, _flag("CSV or Parquet.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Local processes that scan streamed data.")
+    ] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(help="Address of a Dask cluster that scans streamed data.")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Save a long scan here, and go on from it.")
+    ] = None,
+    data: Annotated[Path | None, _flag("CSV, Parquet, a folder or glob of Parquet.")] = None,
     dataset: Annotated[str | None, _flag("An embedded table: adult.")] = None,
     null_value: Annotated[list[str] | None, _flag("A text that means missing, as '?'.")] = None,
     missing: Annotated[str, _flag("refuse or drop-rows.")] = "refuse",
@@ -38,12 +53,32 @@ def calibrate(
     scales: Annotated[str | None, _flag("Public unit per coordinate.")] = None,
     low: Annotated[str | None, _flag("Public range, low ends.")] = None,
     high: Annotated[str | None, _flag("Public range, high ends.")] = None,
+    range_: Annotated[
+        str | None,
+        typer.Option(
+            "--range",
+            help="Public range, low:high by commas.",
+            rich_help_panel="Instead of a scenario file",
+        ),
+    ] = None,
+    bins: Annotated[int | None, _flag("Stream the data: bins along a slice, as 4096.")] = None,
+    prior: Annotated[
+        str | None, _flag("empirical (the data are the prior) or sampled; said if streamed.")
+    ] = None,
+    band: Annotated[str | None, _flag("order-statistics or dkw, around sampled laws.")] = None,
     replicates: Annotated[int, _flag("Of the bootstrap.")] = 200,
     source: Annotated[str, _flag("public-model, held-out, released-data.")] = "released-data",
+    claim: Annotated[str | None, _flag("srpp (the default) or epsilon-delta.")] = None,
     notion: Annotated[str | None, _flag("joint, average or unsliced.")] = None,
-    order: Annotated[float | None, _flag("Rényi order, above 1.")] = None,
+    order: Annotated[float | None, _flag("Rényi order, above 1 (claim srpp).")] = None,
     epsilon: Annotated[float | None, _flag("The budget, above 0.")] = None,
-    delta: Annotated[list[float] | None, _flag("Of the (epsilon, delta) views.")] = None,
+    delta: Annotated[
+        list[float] | None, _flag("Of the claim epsilon-delta, or of the views of srpp.")
+    ] = None,
+    failure_probability: Annotated[
+        float | None, _flag("That the claim fails: sampled priors, the sphere.")
+    ] = None,
+    profile: Annotated[str | None, _flag("uniform (a finite profile) or sphere.")] = None,
     directions: Annotated[int | None, _flag("Number of random slices.")] = None,
     seed: Annotated[int | None, _flag("Public seed of slices and bootstrap.")] = None,
     rule: Annotated[str | None, _flag("tight or closed-form.")] = None,
@@ -51,17 +86,14 @@ def calibrate(
 ) -> None:
     """Find the noise for a scenario and state what it promises. Releases nothing."""
     flags: dict[str, Any] = {
-        name: value
+        name.rstrip("_"): value
         for name, value in locals().items()
-        if name not in {"scenario", "out", "ledger", "json"} and value is not None
+        if name not in _NOT_ABOUT_THE_CLAIM and value is not None
     }
-    from pufferslice.cli.flags import document_of
-    from pufferslice.files import read_request, request_of
-
     if scenario is not None and (data or dataset):
         msg = "give either a scenario file or --data with flags, not both"
         raise ArgumentError(msg)
-    request = read_request(scenario) if scenario else request_of(document_of(flags), Path())
+    request = _requested(scenario, flags, (workers, scheduler, checkpoint))
     certificate = _certified(request, ledger)
     if out is not None:
         certificate.save(out)
@@ -69,6 +101,49 @@ def calibrate(
         print_json(summary_of(certificate))
     else:
         _print_prose(certificate, out)
+
+
+def _requested(
+    scenario: Path | None,
+    flags: dict[str, Any],
+    cluster: tuple[int | None, str | None, Path | None],
+) -> "Request":
+    """What is asked for; streamed data are scanned here, wherever that is done."""
+    from pufferslice.cli.flags import document_of
+    from pufferslice.files import read_request, request_of
+    from pufferslice.streaming import RowScan, scan_files
+
+    workers, scheduler, checkpoint = cluster
+    with progress_bar("rows") as progress:
+
+        scanned = []
+
+        def scan(path: Path, rows: RowScan) -> "Histograms":
+            scanned.append(path)
+            if workers is None and scheduler is None:
+                return scan_files(path, rows, checkpoint=checkpoint, progress=progress)
+            from pufferslice.scaling import scan_anywhere
+
+            return scan_anywhere(
+                path,
+                rows,
+                workers=workers,
+                scheduler=scheduler,
+                checkpoint=checkpoint,
+                progress=progress,
+            )
+
+        if scenario is not None:
+            request = read_request(scenario, scan)
+        else:
+            request = request_of(document_of(flags), Path(), scan)
+    if not scanned and any(one is not None for one in cluster):
+        msg = (
+            "--workers, --scheduler and --checkpoint are for streamed data; say that the data are "
+            "to be streamed with --bins, or bins in [data]"
+        )
+        raise ArgumentError(msg)
+    return request
 
 
 def _print_prose(certificate: "Certificate", out: Path | None) -> None:
@@ -88,6 +163,8 @@ def _certified(request: "Request", ledger: Path | None) -> "Certificate":
             request.scenario,
             request.profile,
             request.target,
+            failure_probability=request.failure_probability,
+            band=request.band,
             method=request.method,
             deltas=request.deltas,
             earlier_releases=Ledger(ledger).releases() if ledger else (),
@@ -100,13 +177,22 @@ def summary_of(certificate: "Certificate") -> dict[str, Any]:
     statement = certificate.statement
     names = statement["scenario"]["query"]["names"]
     by_coordinate = statement["noise"]["std_by_coordinate"]
+    claim = statement["guarantee"]
     return {
         "noise_std": statement["noise"]["std"],
         "noise_std_by_coordinate": dict(zip(names, by_coordinate, strict=True)),
-        **statement["guarantee"],
+        "claim": "epsilon_delta" if "delta" in claim else "srpp",
+        "notion": claim["notion"],
+        "order": claim.get("order"),
+        "epsilon": claim["epsilon"],
+        "delta": claim.get("delta"),
         "spent_epsilon": statement["spent_epsilon"],
         "unsliced_epsilon": statement["unsliced"]["epsilon"],
         "failure_probability": statement["failure_probability"],
+        "sampling": statement["sampling"],
+        "prior": statement["scenario"]["priors"][0]["kind"],
+        "range": statement["scenario"]["query"]["range"],
+        "profile": statement["profile"]["kind"],
         "dim": statement["profile"]["dim"],
         "n_directions": statement["profile"]["n_directions"],
         "profile_digest": statement["profile"]["digest"],

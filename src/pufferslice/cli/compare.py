@@ -28,6 +28,9 @@ def compare(
     largest_table: Annotated[
         int, typer.Option(help="Most distances of a pair that a baseline may look at.")
     ] = 5_000**2,
+    timed_samples: Annotated[
+        int, typer.Option(help="Samples up to which the picture of run times goes.")
+    ] = 4_000,
 ) -> None:
     """Compare the noise of all mechanisms for one scenario. Issues no certificate."""
     from pufferslice.baselines import SinkhornSettings
@@ -48,7 +51,7 @@ def compare(
         )
     answer = found.to_json()
     if out is not None:
-        answer |= _written(out, request, settings, found)
+        answer |= _written(out, request, settings, found, timed_samples)
     if json:
         print_json(answer)
         return
@@ -60,7 +63,7 @@ def compare(
 
 
 def _written(
-    out: Path, request: "Request", settings: "Settings", found: "Comparison"
+    out: Path, request: "Request", settings: "Settings", found: "Comparison", timed_samples: int
 ) -> dict[str, Any]:
     """Make the folder and write table and pictures; what the answer adds about them."""
     from pufferslice.compare import EPSILONS, noise_curves, run_times
@@ -76,7 +79,14 @@ def _written(
         raise StorageError(error.errno, msg) from error
     scenario, profile, order = request.scenario, request.profile, request.target.order
     curves = noise_curves(scenario, profile, order, settings)
-    times = run_times(dim=scenario.dim, n_directions=profile.n_directions, seed=0)
+    with progress_bar("run times") as progress:
+        times = run_times(
+            dim=scenario.dim,
+            n_directions=profile.n_directions,
+            seed=0,
+            n_samples=timed_samples,
+            progress=progress,
+        )
     added: dict[str, Any] = {
         "exponents": {one.method: one.exponent for one in times},
         "run_times": [_seconds(one) for one in times],

@@ -8,6 +8,7 @@ from typing import Any
 from pufferslice.errors import ArgumentError
 
 _REQUIRED = ("secret", "law", "notion", "order", "epsilon", "directions", "seed")
+_REQUIRED_APPROXIMATE = ("secret", "law", "notion", "epsilon", "delta", "directions", "seed")
 _COMPARISONS = {">=": "at_least", "<=": "at_most", "=": "equals", ">": "above", "<": "below"}
 
 
@@ -16,7 +17,9 @@ def document_of(flags: Mapping[str, Any]) -> dict[str, Any]:
     if not ({"data", "dataset"} & set(flags)):
         msg = "give a scenario file, or --data FILE with --secret, --law and the other flags"
         raise ArgumentError(msg)
-    absent = [f"--{name}" for name in _REQUIRED if name not in flags]
+    approximate = flags.get("claim", "srpp").replace("-", "_") == "epsilon_delta"
+    needed = _REQUIRED_APPROXIMATE if approximate else _REQUIRED
+    absent = [f"--{name}" for name in needed if name not in flags]
     if absent:
         msg = f"{', '.join(absent)} must be said: what is certified has no defaults"
         raise ArgumentError(msg)
@@ -24,16 +27,38 @@ def document_of(flags: Mapping[str, Any]) -> dict[str, Any]:
         "data": _data(flags),
         "secret": _secret(flags),
         "query": _query(flags),
-        "prior": {"source": flags["source"], "kind": "empirical"},
+        "prior": _prior(flags),
         "profile": {"n_directions": flags["directions"], "seed": flags["seed"]},
-        "guarantee": {name: flags[name] for name in ("notion", "order", "epsilon")},
+        "guarantee": _guarantee(flags, approximate=approximate),
     }
-    if "delta" in flags:
-        document["guarantee"]["deltas"] = flags["delta"]
+    if "profile" in flags:
+        document["profile"]["kind"] = flags["profile"]
     if flags["law"] == "bootstrap":
         document["bootstrap"] = {"n_replicates": flags["replicates"], "seed": flags["seed"]}
     chosen = {name: flags[name] for name in ("rule", "envelope") if name in flags}
     return document | ({"calibration": chosen} if chosen else {})
+
+
+def _prior(flags: Mapping[str, Any]) -> dict[str, Any]:
+    prior = {"source": flags["source"]}
+    if "prior" in flags:
+        prior["kind"] = flags["prior"]
+    if "band" in flags:
+        prior["band"] = flags["band"]
+    return prior
+
+
+def _guarantee(flags: Mapping[str, Any], *, approximate: bool) -> dict[str, Any]:
+    names = ("claim", "notion", "order", "epsilon", "failure_probability")
+    said: dict[str, Any] = {name: flags[name] for name in names if name in flags}
+    if "delta" in flags and not approximate:
+        said["deltas"] = flags["delta"]
+    elif "delta" in flags:
+        if len(flags["delta"]) != 1:
+            msg = f"--claim epsilon-delta has one --delta, got {len(flags['delta'])}"
+            raise ArgumentError(msg)
+        said["delta"] = flags["delta"][0]
+    return said
 
 
 def _data(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,6 +67,8 @@ def _data(flags: Mapping[str, Any]) -> dict[str, Any]:
         data["path"] = str(Path(flags["data"]))
     if "dataset" in flags:
         data["dataset"] = flags["dataset"]
+    if "bins" in flags:
+        data["bins"] = flags["bins"]
     if "null_value" in flags:
         data["null_values"] = flags["null_value"]
     return data
@@ -69,7 +96,12 @@ def _query(flags: Mapping[str, Any]) -> dict[str, Any]:
         query["rate"] = [_condition(text) for text in flags["rate"]]
     if "scales" in flags:
         query["scales"] = _numbers(flags["scales"], "--scales")
-    if "low" in flags or "high" in flags:
+    if "range" in flags and ("low" in flags or "high" in flags):
+        msg = "give either --range or --low and --high, not both"
+        raise ArgumentError(msg)
+    if "range" in flags:
+        query["range"] = _intervals(flags["range"])
+    elif "low" in flags or "high" in flags:
         ends = (flags.get("low", ""), flags.get("high", ""))
         query["range"] = {
             "low": _numbers(ends[0], "--low"),
@@ -90,6 +122,18 @@ def _condition(text: str) -> dict[str, Any]:
     if mark == "=":
         return {"column": column, "equals": value}
     return {"column": column, _COMPARISONS[mark]: _numbers(value, "--rate")[0]}
+
+
+def _intervals(text: str) -> dict[str, list[float]]:
+    """`17:90,0:40`: low and high end of each coordinate."""
+    parts = [part.split(":") for part in text.split(",")]
+    if any(len(part) != 2 for part in parts):
+        msg = f"--range must be low:high for each coordinate, separated by commas; got {text!r}"
+        raise ArgumentError(msg)
+    return {
+        "low": [_numbers(low, "--range")[0] for low, _ in parts],
+        "high": [_numbers(high, "--range")[0] for _, high in parts],
+    }
 
 
 def _names(text: str) -> list[str]:

@@ -4,6 +4,7 @@
 import contextlib
 import json
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,17 +20,24 @@ def print_json(value: Any) -> None:  # noqa: ANN401 - any JSON value
 
 @contextlib.contextmanager
 def progress_bar(what: str) -> Iterator[Progress]:
-    """A bar on standard error if that is a terminal; silent elsewhere."""
+    """A bar with a rate, on standard error if that is a terminal; silent elsewhere."""
     if not sys.stderr.isatty():
         yield silent
         return
     from rich.console import Console
     from rich.progress import Progress as Bar
+    from rich.progress import TextColumn
 
-    with Bar(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
+    columns = (*Bar.get_default_columns(), TextColumn("{task.fields[rate]}"))
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None, rate="")
+        start = time.perf_counter()
+        reports: list[int] = []
 
         def report(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
+            reports[1:] = [done]
+            # A scan that goes on from a checkpoint did not read the rows before it now.
+            rate = (done - reports[0]) / (time.perf_counter() - start)
+            bar.update(task, completed=done, total=total or None, rate=f"{rate:,.0f} {what}/s")
 
         yield report

@@ -35,7 +35,8 @@ def spent(
     found = spent_by(held, noise_std=noise_std, order=order, notion=word)
     std = held.noise_std if noise_std is None else noise_std
     if json:
-        claim = {"notion": found.notion, "order": found.order, "epsilon": found.epsilon}
-        print_json({"noise_std": std, **claim, **held.statement["method"]})
+        import attrs
+
+        print_json({"noise_std": std, **attrs.asdict(found), **held.statement["method"]})
         return
     typer.echo(f"Noise {std:.6g} (scaled coordinates) costs {found.epsilon:.6g}: {found}")

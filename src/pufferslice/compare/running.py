@@ -89,6 +89,9 @@ def compare_mechanisms(
     The notion of `target` plays no part: each row says its own. Time and memory are measured here,
     with the compiled loops loaded before. Baselines assume ideal real-valued noise.
     """
+    if profile.dim != scenario.dim:
+        msg = f"profile has dimension {profile.dim}, the query has {scenario.dim}"
+        raise ArgumentError(msg)
     contestants = _ours(scenario, profile, target) | _others(scenario, target, settings)
     _load_loops(contestants)
     rows: list[Row] = []
@@ -242,11 +245,10 @@ def _others(scenario: Scenario, target: Guarantee, settings: Settings) -> dict[s
 
 def _sinkhorn(couples: list[LawCouple], claim: Guarantee, settings: SinkhornSettings) -> _Answer:
     found = sinkhorn_noise(couples, claim, settings)
-    cost = (
-        float(gaussian_envelope(claim.order, np.asarray(found.exact_sensitivity), found.noise_std))
-        if found.noise_std
-        else None
-    )
+    exact = np.asarray(found.exact_sensitivity)
+    cost: float | None = 0.0 if exact == 0 else None
+    if found.noise_std > 0:
+        cost = float(gaussian_envelope(claim.order, exact, found.noise_std))
     note = (
         f"regularisation {settings.regularisation:g}, tolerance {settings.tolerance:g}, marginals "
         f"off by {found.marginal_violation:.2g}, gap to exact {found.gap:+.3g}"

@@ -17,10 +17,14 @@ from pufferslice.laws import EmpiricalLaw
 from pufferslice.parallel import Progress, silent
 from pufferslice.slicing import FiniteProfile
 
-UNSLICED_SIZES: Final = (1_000, 1_500, 2_000, 3_000, 4_000)
-SLICED_SIZES: Final = (4_000, 8_000, 16_000, 32_000, 64_000, 128_000)
-"""Sizes at which the work outweighs what a call costs anyway."""
+N_SAMPLES: Final = 4_000
+"""Samples of each law up to which the unsliced ways are timed."""
 
+_UNSLICED: Final = (0.25, 0.375, 0.5, 0.75, 1)
+_SLICED: Final = (1, 2, 4, 8, 16, 32)
+"""As multiples of that number; slicing is only then more than what a call costs anyway."""
+
+_FEWEST: Final = 8
 _SHIFT: Final = 0.3
 _SINKHORN: Final = SinkhornSettings(regularisation=0.3, tolerance=1e-4, n_thresholds=12)
 
@@ -61,26 +65,30 @@ def run_times(
     dim: int,
     n_directions: int,
     seed: int,
-    unsliced_sizes: Sequence[int] = UNSLICED_SIZES,
-    sliced_sizes: Sequence[int] = SLICED_SIZES,
+    n_samples: int = N_SAMPLES,
     progress: Progress = silent,
 ) -> tuple[RunTimes, RunTimes, RunTimes]:
-    """Two Gaussian samples of each size, a shift apart; sensitivities in three ways."""
+    """Two Gaussian samples of several sizes, a shift apart; sensitivities in three ways.
+
+    The exact distance and Sinkhorn are timed up to `n_samples`, slicing from there on.
+    """
     check_count(1, dim=dim, n_directions=n_directions)
+    check_count(_FEWEST, n_samples=n_samples)
     profile = FiniteProfile.uniform(dim=dim, n_directions=n_directions, seed=seed)
-    ways: dict[str, tuple[Callable[[EmpiricalLaw, EmpiricalLaw], object], Sequence[int]]] = {
+    ways: dict[str, tuple[Callable[[EmpiricalLaw, EmpiricalLaw], object], Sequence[float]]] = {
         f"sliced, {profile.n_directions} directions": (
             lambda first, second: gap_tables([first, second], [LawPair(0, 1)], profile.directions),
-            sliced_sizes,
+            _SLICED,
         ),
-        "exact unsliced, bottleneck matching": (w_infinity, unsliced_sizes),
+        "exact unsliced, bottleneck matching": (w_infinity, _UNSLICED),
         "Sinkhorn": (
             lambda first, second: sinkhorn_w_infinity(first, second, _SINKHORN),
-            unsliced_sizes,
+            _UNSLICED,
         ),
     }
     found = []
-    for done, (method, (way, sizes)) in enumerate(ways.items(), start=1):
+    for done, (method, (way, multiples)) in enumerate(ways.items(), start=1):
+        sizes = [int(multiple * n_samples) for multiple in multiples]
         seconds = [_least_seconds(way, *_samples(n, dim, seed)) for n in sizes]
         found.append(RunTimes(method=method, sizes=sizes, seconds=seconds))
         progress(done, len(ways))

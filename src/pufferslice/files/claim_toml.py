@@ -63,10 +63,7 @@ def profile_of(document: Document, dim: int) -> Profile:
     if kind == "axes":
         return FiniteProfile.axes(dim=dim)
     if kind == "given":
-        rows = required(said, "profile", "directions")
-        if "weights" not in said:
-            return FiniteProfile.of(rows)
-        return FiniteProfile(directions=rows, weights=said["weights"])
+        return _given(said)
     seed = required(said, "profile", "seed")
     if kind == "orthogonal":
         n_sets = required(said, "profile", "n_sets")
@@ -78,6 +75,13 @@ def profile_of(document: Document, dim: int) -> Profile:
         blocks = required(said, "profile", "blocks")
         return FiniteProfile.blocks(dim=dim, blocks=blocks, n_directions=n_directions, seed=seed)
     return FiniteProfile.uniform(dim=dim, n_directions=n_directions, seed=seed)
+
+
+def _given(said: Document) -> FiniteProfile:
+    rows = required(said, "profile", "directions")
+    if "weights" not in said:
+        return FiniteProfile.of(rows)
+    return FiniteProfile(directions=rows, weights=said["weights"])
 
 
 def method_of(document: Document) -> Method | None:

@@ -207,14 +207,14 @@ def _source(document: Document) -> Source | None:
 
 def check_document(document: Document) -> None:
     """Only known sections and keys; a misspelt key must not silently change a claim."""
-    for name, section in document.items():
+    for name, values in document.items():
         if name not in SECTIONS:
             msg = f"unknown section [{name}]; known are {', '.join(SECTIONS)}"
             raise ArgumentError(msg)
-        if not isinstance(section, Mapping):
-            msg = f"[{name}] must be a section, got {type(section).__name__}"
+        if not isinstance(values, Mapping):
+            msg = f"[{name}] must be a section, got {type(values).__name__}"
             raise ArgumentError(msg)
-        for key in section if SECTIONS[name] else ():
+        for key in values if SECTIONS[name] else ():
             if key not in SECTIONS[name]:
                 known = ", ".join(sorted(SECTIONS[name]))
                 msg = f"unknown key {key!r} in [{name}]; known are {known}"

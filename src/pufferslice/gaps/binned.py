@@ -24,7 +24,7 @@ from pufferslice.gaps.tables import GapTables
 from pufferslice.histograms import DEFAULT_BINS, BinGrid, BinnedLaw, Histograms
 from pufferslice.parallel import Progress, in_threads, n_cores, silent
 from pufferslice.queries import Ball, Box, Query
-from pufferslice.slicing import FiniteProfile
+from pufferslice.slicing import Profile
 
 Result = TypeVar("Result")
 
@@ -39,7 +39,7 @@ _BYTES_AT_ONCE: Final = 2**24
 
 def bin_grid(
     query: Query,
-    profile: FiniteProfile,
+    profile: Profile,
     *,
     n_bins: int = DEFAULT_BINS,
     range: Box | Ball | None = None,  # noqa: A002 - the word users know
@@ -50,6 +50,7 @@ def bin_grid(
     output elsewhere is then refused, not moved.
 
     >>> from pufferslice.queries import columns
+    >>> from pufferslice.slicing import FiniteProfile
     >>> query = columns(["age"]).with_range(Box([0], [100])).with_scales([10])
     >>> bin_grid(query, FiniteProfile.axes(dim=1), n_bins=100).widths.round(9)
     array([0.1])

@@ -14,7 +14,7 @@ from pufferslice.gaps.binned import CountedRows, bin_grid
 from pufferslice.histograms import DEFAULT_BINS, BinGrid
 from pufferslice.queries import Ball, Box, Query
 from pufferslice.secret import Bins, ColumnSecret, secret_columns
-from pufferslice.slicing import FiniteProfile
+from pufferslice.slicing import Profile
 from pufferslice.storage import canonical_json, digest
 from pufferslice.tables import Frame, check_columns, frame_of, missing_rows
 from pufferslice.tables.pieces import Reading
@@ -44,7 +44,7 @@ class RowScan:
         query: Query,
         *,
         secret: str | Sequence[str] | Bins,
-        profile: FiniteProfile,
+        profile: Profile,
         n_bins: int = DEFAULT_BINS,
         range: Box | Ball | None = None,  # noqa: A002 - the word users know
         null_values: Sequence[str] = (),
@@ -52,6 +52,7 @@ class RowScan:
         """The scan of a query of rows along the directions of a profile.
 
         >>> from pufferslice.queries import columns
+        >>> from pufferslice.slicing import FiniteProfile
         >>> query = columns(["age"]).with_range(Box([0], [100]))
         >>> RowScan.of(query, secret="race", profile=FiniteProfile.axes(dim=1))
         RowScan(query='columns', secret=('race',), n_directions=1, n_bins=4096)

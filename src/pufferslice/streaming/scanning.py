@@ -3,10 +3,11 @@
 
 import contextlib
 import os
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,7 @@ from pufferslice.arrays import Floats
 from pufferslice.errors import ScenarioError, TableError
 from pufferslice.gaps.binned import CountedRows, Tally
 from pufferslice.histograms import BinGrid, Histograms
-from pufferslice.parallel import Progress, silent
+from pufferslice.parallel import Progress, n_cores, silent
 from pufferslice.priors import Prior, Source
 from pufferslice.queries import Query
 from pufferslice.scenario import Pairs, Scenario, chosen_pairs
@@ -25,7 +26,8 @@ from pufferslice.streaming.rows import RowScan
 from pufferslice.tables.files import data_files
 from pufferslice.tables.pieces import Piece, batches, pieces_of
 
-Item = TypeVar("Item")
+_MOST_PREPARING: Final = 4
+"""Batches that are prepared at once; each is in memory."""
 
 
 def scan_files(
@@ -47,7 +49,7 @@ def scan_files(
     saved = None if checkpoint is None else Checkpoint(Path(checkpoint), scan, pieces)
     tally, position = _resumed(scan, saved)
     total = sum(piece.n_rows for piece in pieces)
-    with contextlib.closing(_ahead(_prepared(scan, pieces, position))) as ready:
+    with contextlib.closing(_prepared_ahead(scan, pieces, position)) as ready:
         for rows, reached in ready:
             tally.add_rows(rows)
             progress(reached.n_rows, total)
@@ -63,8 +65,8 @@ def scan_files(
 def scan_piece(piece: Piece, scan: RowScan) -> Histograms:
     """Count the rows of one piece of a file on one thread: the work of one task of a cluster."""
     tally = Tally(scan.grid, 1)
-    for rows, _ in _prepared(scan, [piece], START):
-        tally.add_rows(rows)
+    for _, table, _ in _tables(scan, [piece], START):
+        tally.add_rows(_rows_of(scan, piece, table))
     return tally.histograms()
 
 
@@ -192,10 +194,10 @@ def _resumed(scan: RowScan, saved: Checkpoint | None) -> tuple[Tally, Position]:
     return tally, state[1]
 
 
-def _prepared(
+def _tables(
     scan: RowScan, pieces: list[Piece], start: Position
-) -> Iterator[tuple[CountedRows, Position]]:
-    """Rows ready to be counted, with the position after them."""
+) -> Generator[tuple[Piece, pa.Table, Position]]:
+    """Batches of rows, with the piece they are of and the position after them."""
     n_rows = start.n_rows
     for index in range(start.n_pieces, len(pieces)):
         piece = pieces[index]
@@ -205,10 +207,34 @@ def _prepared(
             if n_batches <= skip:
                 continue
             n_rows += table.num_rows
-            yield _rows_of(scan, piece, table), Position(index, n_batches, n_rows)
+            yield piece, table, Position(index, n_batches, n_rows)
         if not n_batches:
             msg = f"{piece} has no rows"
             raise TableError(msg)
+
+
+def _prepared_ahead(
+    scan: RowScan, pieces: list[Piece], start: Position
+) -> Generator[tuple[CountedRows, Position]]:
+    """Rows ready to be counted, in order; the next ones are read and prepared meanwhile."""
+    n_threads = min(n_cores(), _MOST_PREPARING)
+    tables = _tables(scan, pieces, start)
+    with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(n_threads) as preparers:
+        pending: deque[tuple[Future[CountedRows], Position]] = deque()
+        try:
+            coming = reader.submit(next, tables, None)
+            while (item := coming.result()) is not None:
+                coming = reader.submit(next, tables, None)
+                piece, table, position = item
+                pending.append((preparers.submit(_rows_of, scan, piece, table), position))
+                if len(pending) > n_threads:
+                    rows, reached = pending.popleft()
+                    yield rows.result(), reached
+            for rows, reached in pending:
+                yield rows.result(), reached
+        finally:
+            reader.shutdown(cancel_futures=True)
+            preparers.shutdown(cancel_futures=True)
 
 
 def _rows_of(scan: RowScan, piece: Piece, table: object) -> CountedRows:
@@ -233,15 +259,3 @@ def _whole_error(
 
 def _located(where: str, error: TableError | ScenarioError) -> TableError | ScenarioError:
     return type(error)(f"{where}: {error}")
-
-
-def _ahead(items: Iterator[Item]) -> Generator[Item]:
-    """The same items, each fetched while the one before is worked on."""
-    nothing = object()
-    with contextlib.ExitStack() as stack:
-        pool = ThreadPoolExecutor(max_workers=1)
-        stack.callback(pool.shutdown, wait=True, cancel_futures=True)
-        coming = pool.submit(next, items, nothing)
-        while (item := coming.result()) is not nothing:
-            coming = pool.submit(next, items, nothing)
-            yield item  # type: ignore[misc]

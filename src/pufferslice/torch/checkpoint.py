@@ -4,6 +4,7 @@
 import hashlib
 import io
 import pickle
+import struct
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple, final
@@ -22,15 +23,19 @@ FORMAT: Final = "pufferslice-checkpoint"
 VERSION: Final = 1
 
 _UNREADABLE: Final = (
+    ArithmeticError,
+    AssertionError,
     AttributeError,
     EOFError,
+    ImportError,
     LookupError,
+    MemoryError,
     OSError,
-    OverflowError,
     RuntimeError,
     TypeError,
     ValueError,
     pickle.UnpicklingError,
+    struct.error,
 )
 """What torch raises on a file that is none of its own, or not whole."""
 

@@ -87,7 +87,7 @@ def _given(weight: Tensor | None) -> Tensor:
 
 def _split(values: Tensor, num_heads: int) -> Tensor:
     """(examples, length, features) to (examples, heads, length, features per head)."""
-    return values.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+    return values.reshape(*values.shape[:2], num_heads, -1).transpose(1, 2)
 
 
 def _mask(query: Tensor, attn_mask: Tensor | None, padding: Tensor | None) -> Tensor | None:

@@ -21,6 +21,7 @@ from pufferslice.compiled import summing_kernel
 
 UNIT: Final = 2.0**-53
 _LEAST_WEIGHT: Final = 2.0**-100
+_SMALL: Final = 2.0**-50
 _WRITE_COST: Final = 12
 """Writing and reading a gradient entry costs about as much as this many multiplications."""
 
@@ -137,18 +138,32 @@ class Outer:
 
     left: Tensor
     right: Tensor
+    left_norms: Tensor = attrs.field(
+        default=attrs.Factory(lambda self: row_norms(self.left), takes_self=True)
+    )
+    right_norms: Tensor = attrs.field(
+        default=attrs.Factory(lambda self: row_norms(self.right), takes_self=True)
+    )
 
     def squared_norms(self) -> Tensor:
         """The norm of an outer product is the product of the norms."""
-        return squared_row_norms(self.left) * squared_row_norms(self.right)
+        return (self.left_norms * self.right_norms) ** 2
 
     def rounding_radii(self) -> None:
         """The default: two products and one sum over the examples."""
 
     def weighted_sum(self, weights: "Weights") -> Tensor:
-        """One matrix product over the examples."""
-        scaled = self.left * weights.like(self.left)[:, None]
-        return (scaled.T @ self.right).reshape(-1)
+        """One matrix product over the examples; in float64 if the numbers are very large or small.
+
+        There `left * weights` could lose its digits in float32, and `right` make that matter.
+        """
+        if _is_ordinary(self.left_norms) and _is_ordinary(self.right_norms):
+            scaled, right = self.left * weights.like(self.left)[:, None], self.right
+        else:
+            sizes = weights.exact * self.left_norms * self.right_norms
+            scaled = _units(self.left, self.left_norms) * sizes[:, None]
+            right = _units(self.right, self.right_norms)
+        return (scaled.T @ right).reshape(-1)
 
     def dense(self) -> Tensor:
         """The outer products."""
@@ -165,28 +180,38 @@ class Outer:
 class Tokens:
     """Sums of outer products over tokens, `left` (n, tokens, out), `right` (n, tokens, in).
 
-    Never written out: norms come from Gram products. Tokens may cancel, so all is in float64.
+    Never written out: norms come from Gram products. Tokens may cancel, so all is in float64, with
+    `left` and `right` of each example scaled to norm 1.
     """
 
     left: Tensor
     right: Tensor
+    left_norms: Tensor = attrs.field(
+        default=attrs.Factory(lambda self: row_norms(self.left.flatten(1)), takes_self=True)
+    )
+    right_norms: Tensor = attrs.field(
+        default=attrs.Factory(lambda self: row_norms(self.right.flatten(1)), takes_self=True)
+    )
 
     def squared_norms(self) -> Tensor:
-        """Gram products in float64, and what their rounding can hide."""
-        left, right = self.left.double(), self.right.double()
+        """Gram products, and what their rounding can hide."""
+        left, right = _units(self.left, self.left_norms), _units(self.right, self.right_norms)
         grams = torch.bmm(left, left.mT) * torch.bmm(right, right.mT)
-        n_terms = left.shape[1] ** 2 + left.shape[2] + right.shape[2] + 8
-        return grams.sum((1, 2)).clamp_min(0.0) + n_terms * UNIT * self._uncancelled()
+        n_terms = left.shape[1] ** 2 + left.shape[2] + right.shape[2] + 16
+        shares = grams.sum((1, 2)).clamp_min(0.0) + n_terms * UNIT
+        return shares * (self.left_norms * self.right_norms) ** 2
 
     def rounding_radii(self) -> Tensor:
         """Of one float64 sum over all tokens of all examples."""
-        n_terms = self.left.shape[0] * self.left.shape[1] + 8
-        return n_terms * UNIT * self._uncancelled().sqrt()
+        n_terms = self.left.shape[0] * self.left.shape[1] + 16
+        return n_terms * UNIT * self.left_norms * self.right_norms
 
     def weighted_sum(self, weights: "Weights") -> Tensor:
         """One float64 matrix product over examples and tokens."""
-        scaled = self.left.double() * weights.exact[:, None, None]
-        return (scaled.flatten(0, 1).T @ self.right.double().flatten(0, 1)).reshape(-1)
+        sizes = weights.exact * self.left_norms * self.right_norms
+        left = _units(self.left, self.left_norms) * sizes[:, None, None]
+        right = _units(self.right, self.right_norms)
+        return (left.flatten(0, 1).T @ right.flatten(0, 1)).reshape(-1)
 
     def dense(self) -> Tensor:
         """The sums of outer products."""
@@ -196,9 +221,6 @@ class Tokens:
         """With all tokens of the others set to 0."""
         dropped = ~kept[:, None, None]
         return Tokens(self.left.masked_fill(dropped, 0.0), self.right.masked_fill(dropped, 0.0))
-
-    def _uncancelled(self) -> Tensor:
-        return squared_row_norms(self.left.flatten(1)) * squared_row_norms(self.right.flatten(1))
 
 
 @final
@@ -305,17 +327,39 @@ def added(contributions: Sequence[Contribution]) -> Contribution:
 
 
 def squared_row_norms(rows: Tensor) -> Tensor:
-    """Squared norms of the rows, summed in float64 and rounded up, shape (n_rows,)."""
+    """Squared norms of the rows, rounded up, shape (n_rows,)."""
+    return row_norms(rows) ** 2
+
+
+def row_norms(rows: Tensor) -> Tensor:
+    """Norms of the rows, summed in float64 and rounded up, shape (n_rows,)."""
     n_terms = math.prod(rows.shape[1:])
     flat = rows.detach().reshape(len(rows), n_terms)
-    margin = 1 + (n_terms + 2) * UNIT
+    margin = 1 + (n_terms + 8) * UNIT
+    if flat.dtype != torch.float32:
+        # squares of float64 numbers can overflow or vanish
+        sizes = flat.abs().amax(1) if n_terms else flat.new_zeros(len(flat))
+        scaled = flat / sizes.masked_fill(sizes == 0, 1.0)[:, None]
+        return sizes * (scaled.square().sum(1) * margin).sqrt() * margin
     if flat.device.type == "cpu":
-        return torch.from_numpy(_squared_row_norms(flat.numpy(), margin))
-    return flat.double().square().sum(1) * margin
+        return torch.from_numpy(_row_norms(flat.numpy(), margin))
+    return (flat.double().square().sum(1) * margin).sqrt() * margin
+
+
+def _units(values: Tensor, norms: Tensor) -> Tensor:
+    """Each example's values over their norm, in float64."""
+    sizes = norms.masked_fill(norms == 0, 1.0)
+    return values.double() / sizes.reshape(-1, *(1,) * (values.dim() - 1))
+
+
+def _is_ordinary(norms: Tensor) -> bool:
+    """Whether no norm but 0 is so large or small that a product in float32 could lose digits."""
+    low, high = torch.aminmax(norms.masked_fill(norms == 0, 1.0))
+    return bool(low >= _SMALL) and bool(high <= 1 / _SMALL)
 
 
 @summing_kernel
-def _squared_row_norms(rows: Floats, margin: float) -> Floats:
+def _row_norms(rows: Floats, margin: float) -> Floats:
     """Squares of float32 numbers are exact in float64, and their sums keep to the bound."""
     norms = np.empty(len(rows))
     for i in range(len(rows)):
@@ -323,5 +367,5 @@ def _squared_row_norms(rows: Floats, margin: float) -> Floats:
         for j in range(rows.shape[1]):
             value = np.float64(rows[i, j])
             total += value * value
-        norms[i] = total * margin
+        norms[i] = math.sqrt(total * margin) * margin
     return norms

@@ -47,6 +47,7 @@ _NORM_MARGIN: Final = 1 + 2.0**-40
 _AGREEMENT: Final = 1e-3
 """How far two float32 ways to the same sum of gradients may be apart, relative to all parts."""
 
+_LEAST_RADIUS: Final = 2.0**-40
 _SINGLE_ROUNDOFF: Final = 2.0**-24
 
 _NOTHING: Final = 1e-5
@@ -118,6 +119,12 @@ class BlockGradients:
         """
         if self.path is None:
             msg = "block_sum needs a block to be shown to prepare first"
+            raise ArgumentError(msg)
+        if not (grid.radii.min() >= _LEAST_RADIUS and grid.radii.max() <= 1 / _LEAST_RADIUS):
+            msg = (
+                f"clip norms must lie between {_LEAST_RADIUS:.0e} and {1 / _LEAST_RADIUS:.0e}, "
+                f"where single precision keeps its digits; got {grid.radii.tolist()}"
+            )
             raise ArgumentError(msg)
         if self.draws_randomness:
             torch.manual_seed(seed)

@@ -3,7 +3,7 @@
 
 The loop stays as it was: batches from a loader, model, loss, backward, step. The loader draws as
 the plan says, and the step clips, adds the plan's noise and divides by its constant. A step that is
-not the plan's raises, and then nothing of the batch was used.
+not the plan's raises before noise is drawn, and then nothing of the batch was used.
 """
 
 from collections.abc import Iterator, Sequence
@@ -95,7 +95,11 @@ class PrivateOptimizer(Optimizer):
         self._share()
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # no loss is returned
-        """Take the plan's next step on the batch in hand, or raise and use nothing of it."""
+        """Take the plan's next step on the batch in hand.
+
+        If it raises before the noise is drawn, nothing of the batch was used and the step can be
+        taken again. A step whose noise was drawn counts, whatever the optimizer does with it.
+        """
         if closure is not None:
             msg = (
                 "step takes no closure: a plan gives one noisy gradient per step. Call backward on "
@@ -114,8 +118,8 @@ class PrivateOptimizer(Optimizer):
         finally:
             self._is_stepping = False
             self.zero_grad()
-        if run.is_over:
-            self.close()
+            if run.is_over:
+                self.close()
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: ARG002, FBT001, FBT002 - torch's own signature
         """Forget the gradients; they become None in any case."""

@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tests of training may ask for."""
+
+import pytest
+
+from pufferslice.torch.block_pool import one_thread as kept_to_one_thread
+
+
+@pytest.fixture(scope="module")
+def one_thread():
+    """Torch keeps to one thread, as it does for every block of a run."""
+    with kept_to_one_thread():
+        yield

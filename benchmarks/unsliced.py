@@ -41,7 +41,7 @@ SEED = 7
 
 POT_GOAL = 3.0
 MEMORY_GOAL = 2.0
-SLICED_GOAL = 1.3
+SLICED_GOAL = 1.4
 
 
 class Row(TypedDict):

@@ -4,6 +4,7 @@
 import itertools
 import math
 
+import attrs
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -17,6 +18,7 @@ from pufferslice.calibration import (
     Full,
     Method,
     Slices,
+    SphereTerm,
     calibrate,
     calibrate_unsliced,
     closed_form_cost,
@@ -31,7 +33,7 @@ from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.gaps import GaussianPairs, LawPair, gap_tables, matching_tables
 from pufferslice.guarantee import Guarantee
 from pufferslice.laws import EmpiricalLaw
-from pufferslice.slicing import FiniteProfile
+from pufferslice.slicing import FiniteProfile, SampledSphere
 
 TRANSPORT = Method(rule="tight", envelope="transport")
 WORST_GAP = Method(rule="tight", envelope="worst_gap")
@@ -660,3 +662,70 @@ def test_pure_shift_average_times_dim_is_unsliced(world, order):
     unsliced = order * float(shift @ shift) / (2 * 4)
     assert average * dim == pytest.approx(unsliced, rel=1e-10)
     assert cost(slices, claimed("average", order), 2.0, TRANSPORT) == pytest.approx(average)
+
+
+class TestSphereAndMissingMass:
+    """What slices may be used for; the numbers are in tests/certificate/test_sampled.py."""
+
+    TERM = SphereTerm(halfwidth=0.1, diameter=5.0)
+    SPHERE = SampledSphere(directions=np.eye(2))
+
+    def slices(self):
+        return axes_of((3.0, 4.0))
+
+    def test_the_sphere_and_its_term_go_together(self):
+        seen = self.slices().seen
+        with pytest.raises(ArgumentError, match="and only it"):
+            Slices(profile=self.SPHERE, seen=seen)
+        with pytest.raises(ArgumentError, match="and only it"):
+            Slices(profile=FiniteProfile.axes(dim=2), seen=seen, sphere=self.TERM)
+
+    def test_the_sphere_needs_all_levels(self):
+        with pytest.raises(ArgumentError, match="gaps on all levels"):
+            Slices(profile=self.SPHERE, seen=self.slices().seen, missing=[0.1], sphere=self.TERM)
+
+    @pytest.mark.parametrize("notion", ["average", "joint"])
+    def test_gaps_without_tails_give_no_renyi_claim(self, notion):
+        """No method, also not the closed form, may forget the mass that is left out."""
+        part = attrs.evolve(self.slices(), missing=[1e-6])
+        for method in EMPIRICAL:
+            with pytest.raises(ArgumentError, match="leave out the tails"):
+                calibrate(claimed(notion), part, method)
+        with pytest.raises(ArgumentError, match="leave out the tails"):
+            slice_costs(part, 4.0, 1.0, "worst_gap")
+
+    @pytest.mark.parametrize("notion", ["average", "joint"])
+    @pytest.mark.parametrize("method", EMPIRICAL)
+    def test_the_term_is_added_for_every_method(self, notion, method):
+        finite = self.slices()
+        sphere = Slices(profile=self.SPHERE, seen=finite.seen, sphere=self.TERM)
+        std, order = 10.0, 4.0
+        found = cost(sphere, claimed(notion), std, method)
+        costs = [order * gap**2 / (2 * std**2) for gap in (3, 4)]
+        largest = order * 25 / (2 * std**2)
+        if notion == "average":
+            by_hand = sum(costs) / 2 + 0.1 * largest
+        else:
+            moment = sum(math.exp(3 * c) for c in costs) / 2 + 0.1 * math.expm1(3 * largest)
+            by_hand = math.log(moment) / 3
+        assert found == pytest.approx(by_hand, rel=1e-9)
+
+    def test_a_term_may_be_large(self):
+        """exp of the largest moment would overflow; its logarithm does not."""
+        sphere = Slices(
+            profile=self.SPHERE,
+            seen=self.slices().seen,
+            sphere=SphereTerm(halfwidth=0.1, diameter=1e4),
+        )
+        found = cost(sphere, claimed("joint"), 1.0, TRANSPORT)
+        assert found == pytest.approx(2e8 + math.log(0.1) / 3, rel=1e-9)
+
+    def test_no_full_distances_no_unsliced_noise(self):
+        nothing = Full(dim=2, seen=None)
+        assert full_cost(nothing, 4.0, 1.0) == math.inf
+        with pytest.raises(CalibrationError, match="without a public range"):
+            calibrate_unsliced(claimed("unsliced"), nothing)
+
+    def test_a_term_is_positive(self):
+        with pytest.raises(ArgumentError, match="diameter"):
+            SphereTerm(halfwidth=0.1, diameter=0.0)

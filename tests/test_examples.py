@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = sorted((Path(__file__).resolve().parent.parent / "examples").glob("*.py"))
+TRAINING = [script for script in EXAMPLES if script.stem.startswith("train_")]
+RELEASES = [script for script in EXAMPLES if script not in TRAINING]
 
 
 def run(script, folder):
@@ -30,16 +32,29 @@ def test_there_are_examples():
         "adult_groups",
         "gaussian_worlds",
         "records_from_csv",
+        "train_digits",
     }
 
 
-@pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)
+@pytest.mark.parametrize("script", RELEASES, ids=lambda script: script.stem)
 def test_example_releases_under_a_certificate(script, tmp_path):
     done = run(script, tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert re.search(r"\nRelease under \(\d+, [\d.]+\)-\w+-SRPP, certificate", "\n" + done.stdout)
     assert "INSECURE" not in done.stdout
+
+
+@pytest.mark.parametrize("script", TRAINING, ids=lambda script: script.stem)
+def test_example_trains_under_a_certificate(script, tmp_path):
+    done = run(script, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert re.search(r"\nTrained under \(8, 8\)-RPP, certificate [0-9a-f]{16}", done.stdout)
+    assert float(re.search(r"held-out digits: ([\d.]+)", done.stdout)[1]) > 0.8
+    (folder,) = tmp_path.glob("train-digits-*")
+    written = {path.name for path in folder.iterdir()}
+    assert written == {"certificate.json", "checkpoint.pt", "run.ledger"}
 
 
 def test_adult_example_verifies_and_beats_the_closed_form(tmp_path):

@@ -7,7 +7,14 @@ import attrs
 import pytest
 
 from pufferslice.errors import ArgumentError
-from pufferslice.guarantee import NOTIONS, RELEASE_NOTIONS, SLICED_NOTIONS, Guarantee
+from pufferslice.guarantee import (
+    NOTIONS,
+    RELEASE_NOTIONS,
+    SLICED_NOTIONS,
+    ApproximateGuarantee,
+    Guarantee,
+    claim_of,
+)
 
 
 @pytest.mark.parametrize("notion", NOTIONS)
@@ -64,3 +71,33 @@ def test_unknown_notion(notion):
 def test_not_a_number():
     with pytest.raises(ValueError):
         Guarantee.joint(order="four", epsilon=1)
+
+
+class TestApproximate:
+    def test_prose_says_sliced(self):
+        claim = ApproximateGuarantee.joint(epsilon=1.0, delta=1e-5)
+        assert str(claim) == "(1, 1e-05)-Joint-SPP, sliced"
+        assert claim.is_sliced
+        average = ApproximateGuarantee.average(epsilon=0.5, delta=0.01)
+        assert str(average) == "(0.5, 0.01)-Average-SPP, sliced"
+
+    @pytest.mark.parametrize(
+        "said",
+        [
+            {"notion": "unsliced", "epsilon": 1.0, "delta": 0.1},
+            {"notion": "joint", "epsilon": 0.0, "delta": 0.1},
+            {"notion": "joint", "epsilon": 1.0, "delta": 0.0},
+            {"notion": "joint", "epsilon": 1.0, "delta": 1.0},
+        ],
+    )
+    def test_refusals(self, said):
+        with pytest.raises(ArgumentError):
+            ApproximateGuarantee(**said)
+
+    def test_claims_from_json(self):
+        claims = (
+            Guarantee.joint(order=4, epsilon=1),
+            ApproximateGuarantee.joint(epsilon=1, delta=0.1),
+        )
+        for claim in claims:
+            assert claim_of(attrs.asdict(claim)) == claim

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from pufferslice.errors import ArgumentError
-from pufferslice.slicing import FiniteProfile, project
+from pufferslice.slicing import FiniteProfile, SampledSphere, project
 
 
 class TestFiniteProfile:
@@ -202,3 +202,38 @@ class TestProject:
     def test_dimensions_must_agree(self):
         with pytest.raises(ValueError):
             project(np.eye(2), np.zeros((3, 3)))
+
+
+class TestSampledSphere:
+    def test_directions_are_those_of_a_uniform_profile_but_not_the_same_profile(self):
+        sphere = SampledSphere.draw(dim=4, n_directions=30, seed=5)
+        finite = FiniteProfile.uniform(dim=4, n_directions=30, seed=5)
+        assert np.array_equal(sphere.directions, finite.directions)
+        assert np.array_equal(sphere.weights, finite.weights)
+        assert sphere.digest() != finite.digest()
+        assert sphere != finite
+        assert repr(sphere) == "SampledSphere(n_directions=30, dim=4)"
+
+    @pytest.mark.statistical
+    def test_they_are_uniform(self, rng):
+        """The square of a coordinate has the law Beta(1/2, (d-1)/2); a tenth off is seen."""
+        u = SampledSphere.draw(
+            dim=5, n_directions=100_000, seed=int(rng.integers(2**31))
+        ).directions
+        law = stats.beta(0.5, 2)
+        p = {
+            k: stats.kstest(np.minimum(1, k * u[:, 2] ** 2), law.cdf).pvalue for k in (0.9, 1, 1.1)
+        }
+        assert p[1] > 1e-9
+        assert p[0.9] < 1e-9
+        assert p[1.1] < 1e-9
+
+    def test_refusals(self):
+        with pytest.raises(ArgumentError, match="dim"):
+            SampledSphere.draw(dim=1, n_directions=3, seed=1)
+        with pytest.raises(ArgumentError, match="only one slice"):
+            SampledSphere(directions=[[1.0]])
+        with pytest.raises(ArgumentError, match="unit vectors"):
+            SampledSphere(directions=[[1.0, 1.0]])
+        with pytest.raises(ArgumentError, match="seed"):
+            SampledSphere.draw(dim=2, n_directions=3, seed=-1)

@@ -57,8 +57,9 @@ def plan_samples(  # noqa: PLR0913 - the claim is three nouns
 ) -> SamplePlan:
     """The fewest draws of each law, and directions of the sphere, that reach `noise_std`.
 
-    The draws of `scenario` are taken for the law itself: a pilot, of a few hundred or thousand.
-    Nothing is certified by it. Numbers are searched in eighths of a doubling.
+    The draws of `scenario` are taken for the law itself: a pilot. One that is much smaller than the
+    plan has shorter tails than the law, and asks for too few draws. Nothing is certified by it.
+    Numbers are searched in eighths of a doubling.
     """
     check_above(0, noise_std=noise_std)
     if not target.is_sliced or scenario.prior_kind != "sampled":

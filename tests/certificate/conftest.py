@@ -10,17 +10,20 @@ import pytest
 
 from pufferslice.calibration import Method
 from pufferslice.certificate import Certificate, certify_release
-from pufferslice.guarantee import Guarantee
+from pufferslice.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.laws import EmpiricalLaw, GaussianLaw
 from pufferslice.noise import SeededTestNoise
 from pufferslice.priors import Bootstrap
 from pufferslice.queries import Box, columns, summary
 from pufferslice.scenario import Scenario
-from pufferslice.slicing import FiniteProfile
+from pufferslice.simulation import OutputSimulator
+from pufferslice.slicing import FiniteProfile, SampledSphere
 
 SIZES = {"north": 37, "south": 53, "west": 29}
 JOINT = Guarantee.joint(order=4, epsilon=1.0)
 AVERAGE = Guarantee.average(order=2.5, epsilon=0.3)
+LOOSE = ApproximateGuarantee.joint(epsilon=1.0, delta=0.2)
+SPHERE = SampledSphere.draw(dim=2, n_directions=7, seed=4)
 WORST_GAP = Method(rule="tight", envelope="worst_gap")
 CLOSED_FORM = Method(rule="closed_form", envelope="worst_gap")
 
@@ -90,7 +93,19 @@ def bootstrap(table):
 
 
 @pytest.fixture(scope="session")
-def certificates(records, groups, gaussian, equal, bootstrap, profile):
+def sampled():
+    """Law `worlds`, known through draws of two simulators."""
+
+    def world(shift):
+        draw = OutputSimulator(draw_outputs=lambda rng, n: rng.normal(shift, 1.0, size=(n, 2)))
+        return draw.sampled(n_draws=500, seed=6)
+
+    query = summary(mean=["pay", "age"]).with_range(Box([-5, -5], [6, 6]))
+    return Scenario.from_worlds({"low": world(0.0), "high": world(0.5)}, query=query)
+
+
+@pytest.fixture(scope="session")
+def certificates(records, groups, gaussian, equal, bootstrap, sampled, profile):  # noqa: PLR0917
     """One certificate for every kind of scenario, claim and method."""
     unsliced = Guarantee.unsliced(order=3, epsilon=2.0)
     seeded = SeededTestNoise(seed=1)
@@ -104,6 +119,9 @@ def certificates(records, groups, gaussian, equal, bootstrap, profile):
         "gaussian": certify_release(gaussian, profile, JOINT),
         "equal": certify_release(equal, profile, JOINT),
         "seeded": certify_release(groups, profile, AVERAGE, noise=seeded, deltas=()),
+        "sampled": certify_release(sampled, profile, JOINT, failure_probability=0.1),
+        "approximate": certify_release(sampled, profile, LOOSE, failure_probability=0.1),
+        "sphere": certify_release(records, SPHERE, AVERAGE, failure_probability=0.1),
     }
 
 

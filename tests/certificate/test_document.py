@@ -30,6 +30,9 @@ KINDS = [
     "unsliced",
     "groups",
     "bootstrap",
+    "sampled",
+    "approximate",
+    "sphere",
     "gaussian",
     "equal",
     "seeded",
@@ -283,7 +286,7 @@ def test_other_secrets_and_ranges_fit_the_schema(table, validator):
         validator.validate(json.loads(json.dumps(certificate.to_json())))
 
 
-@pytest.mark.parametrize("kind", ["records", "gaussian", "groups"])
+@pytest.mark.parametrize("kind", ["records", "gaussian", "groups", "approximate", "sphere"])
 def test_the_schema_is_strict(certificates, validator, kind):
     private, _ = new_key_pair()
     document = json.loads(json.dumps(sign(certificates[kind], private).to_json()))

@@ -11,7 +11,7 @@ from pufferslice.errors import CertificateError
 from pufferslice.gaps import GapTables, GaussianPairs
 from pufferslice.guarantee import Guarantee
 
-KINDS = ["records", "groups", "gaussian", "equal"]
+KINDS = ["records", "groups", "gaussian", "equal", "sampled", "approximate", "sphere"]
 
 
 def parts_of(evidence):

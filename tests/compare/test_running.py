@@ -225,11 +225,11 @@ def test_a_sinkhorn_that_does_not_converge_is_left_out_with_its_violation(scenar
 
 
 def test_equal_laws_need_no_noise_except_by_sinkhorn(profile):
-    """The regularisation charges for the entropy of the identity, ln 2, though nothing differs."""
+    """It charges for the first threshold above 0, and ln 2 for the entropy of the identity."""
     law = ps.EmpiricalLaw.uniform(np.arange(6.0).reshape(2, 3))
     found = compare_mechanisms(worlds({"a": law, "b": law}, 3), profile, TARGET)
     noises = {row.mechanism: row.noise_std for row in found.rows}
-    estimate = 0.1 * math.log(2)
+    estimate = math.sqrt(27) / 32 + 0.1 * math.log(2)
     assert noises.pop("Sinkhorn-Wasserstein") == pytest.approx(estimate * math.sqrt(2), rel=1e-3)
     assert set(noises.values()) == {0.0}
     assert found.row("Sinkhorn-Wasserstein").unsliced_epsilon == 0.0

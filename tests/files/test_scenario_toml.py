@@ -3,6 +3,7 @@
 
 import copy
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,11 @@ import pytest
 
 from pufferslice.errors import ArgumentError, ScenarioError, StorageError
 from pufferslice.files import check_document, query_of, read_request, request_of
+from pufferslice.guarantee import ApproximateGuarantee, Guarantee
+from pufferslice.histograms import BinnedLaw
+from pufferslice.laws import SampledBinnedLaw
 from pufferslice.queries import Ball, Box
+from pufferslice.slicing import SampledSphere
 
 BASE = {
     "data": {"path": "people.parquet"},
@@ -233,9 +238,101 @@ def test_wrong_documents(folder, sections, words):
         request_of(changed(**sections), folder)
 
 
-def test_sampled_priors_are_refused_with_the_way_out(folder):
-    with pytest.raises(ScenarioError, match="'empirical' declares the sample"):
-        request_of(changed(prior={"kind": "sampled"}), folder)
+RECORDS = {
+    "query": {"law": "records", "columns": ["pay"], "range": {"low": [0], "high": [99]}},
+    "prior": {"kind": "sampled", "band": "dkw"},
+}
+
+
+class TestSampled:
+    def test_groups_are_no_samples(self, folder):
+        with pytest.raises(ScenarioError, match="use law 'bootstrap' or 'records'"):
+            request_of(changed(prior={"kind": "sampled"}), folder)
+
+    def test_records(self, folder):
+        guarantee = BASE["guarantee"] | {"failure_probability": 0.05}
+        request = request_of(changed(**RECORDS, guarantee=guarantee), folder)
+        assert request.scenario.prior_kind == "sampled"
+        assert request.failure_probability == 0.05
+        assert request.band == "dkw"
+        assert request.target == Guarantee.joint(order=4, epsilon=1.0)
+
+    def test_a_failure_probability_does_not_make_a_prior_sampled(self, folder):
+        """Nothing is inferred: the request is refused when it is certified."""
+        guarantee = BASE["guarantee"] | {"failure_probability": 0.05}
+        request = request_of(changed(guarantee=guarantee), folder)
+        assert request.scenario.prior_kind == "empirical"
+
+    def test_epsilon_delta(self, folder):
+        guarantee = {"claim": "epsilon-delta", "notion": "joint", "epsilon": 1.0, "delta": 0.01}
+        request = request_of(changed(**RECORDS, guarantee=guarantee), folder)
+        assert request.target == ApproximateGuarantee.joint(epsilon=1.0, delta=0.01)
+
+    def test_sphere(self, folder):
+        query = {"law": "groups", "mean": ["pay", "age"]}
+        profile = {"kind": "sphere", "n_directions": 12, "seed": 1}
+        assert isinstance(request_of(changed(query=query, profile=profile), folder).profile,
+                          SampledSphere)  # fmt: skip
+
+    @pytest.mark.parametrize(
+        ("guarantee", "words"),
+        [
+            ({"notion": "joint", "order": 4, "epsilon": 1, "delta": 0.1}, "delta belongs to claim"),
+            ({"claim": "epsilon-delta", "notion": "joint", "epsilon": 1}, "needs 'delta'"),
+            (
+                {"claim": "epsilon-delta", "notion": "joint", "epsilon": 1, "delta": 0.1,
+                 "order": 4},
+                "has no order",
+            ),
+            ({"claim": "dp", "notion": "joint", "epsilon": 1, "delta": 0.1}, "claim must be"),
+            ({"notion": "joint", "order": 4, "epsilon": 1, "failure_probability": "small"},
+             "failure_probability must be a number"),
+        ],
+    )  # fmt: skip
+    def test_wrong_claims(self, folder, guarantee, words):
+        with pytest.raises(ArgumentError, match=words):
+            request_of(changed(guarantee=guarantee), folder)
+
+    def test_wrong_bands(self, folder):
+        with pytest.raises(ArgumentError, match="band must be one of"):
+            request_of(changed(prior={"band": "bootstrap"}), folder)
+
+
+class TestStreamed:
+    DATA: ClassVar = {"path": "people.parquet", "bins": 512}
+
+    @pytest.mark.parametrize("kind", ["empirical", "sampled"])
+    def test_rows_are_counted(self, folder, kind):
+        document = changed(**RECORDS | {"prior": {"kind": kind}}, data=self.DATA)
+        request = request_of(document, folder)
+        assert request.scenario.prior_kind == kind
+        assert request.table is None
+        law = request.scenario.priors[0].laws["a"]
+        assert isinstance(law, BinnedLaw if kind == "empirical" else SampledBinnedLaw)
+        assert law.n_samples == 20
+        with pytest.raises(ArgumentError, match="no table of its own"):
+            request.complete_table()
+
+    def test_what_the_rows_are_must_be_said(self, folder):
+        document = changed(**RECORDS | {"prior": {}}, data=self.DATA)
+        with pytest.raises(ArgumentError, match="streamed data must say what they are"):
+            request_of(document, folder)
+
+    def test_before_a_long_scan(self, folder):
+        def never(path, rows):
+            raise AssertionError
+
+        with pytest.raises(ArgumentError, match="must say"):
+            request_of(changed(**RECORDS | {"prior": {}}, data=self.DATA), folder, never)
+
+    def test_only_records_from_files(self, folder):
+        with pytest.raises(ArgumentError, match="for law 'records', from path"):
+            request_of(changed(data=self.DATA, prior={"kind": "empirical"}), folder)
+
+    def test_bins_need_a_range(self, folder):
+        query = {"law": "records", "columns": ["pay"]}
+        with pytest.raises(ScenarioError, match="bins need a public range"):
+            request_of(changed(data=self.DATA, query=query, prior={"kind": "empirical"}), folder)
 
 
 def test_the_template_is_a_good_document(repository):

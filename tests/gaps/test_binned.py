@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pufferslice.errors import ArgumentError, ScenarioError
-from pufferslice.gaps import LawPair, gap_tables
+from pufferslice.gaps import LawPair, binned, gap_tables
 from pufferslice.gaps.binned import Tally, bin_grid, binned_tables
 from pufferslice.histograms import BinGrid, BinnedLaw, added
 from pufferslice.laws import EmpiricalLaw
@@ -211,6 +211,22 @@ class TestTally:
         halves = [counted(grid, half) for half in np.array_split(rows, 2)]
         assert whole == added(halves)
 
+    def test_short_counts_are_settled_before_they_wrap(self, rng, monkeypatch):
+        grid = grid_of(2, n_bins=8)
+        rows, codes = rng.uniform(-8, 8, size=(3_000, 2)), rng.integers(3, size=3_000)
+        whole = Tally(grid, 1)
+        whole.add(rows, ["x", "y", "z"], codes)
+        monkeypatch.setattr(binned, "MOST_RECENT", 500)
+        tally = Tally(grid, 1)
+        for start in range(0, 3_000, 300):
+            tally.add(rows[start : start + 300], ["x", "y", "z"], codes[start : start + 300])
+            assert tally.n_rows == start + 300
+        tally.add(rows[:1], ["new"], np.zeros(1, dtype=np.int64))
+        found = tally.histograms()
+        assert found.n_rows == {"new": 1, **whole.histograms().n_rows}
+        assert np.array_equal(found.counts[1:], whole.histograms().counts)
+        assert int(tally._recent.max()) <= 500
+
     def test_histograms_can_be_added_to_a_tally(self, rng):
         grid = grid_of(2)
         first, second = rng.uniform(-8, 8, size=(2, 50, 2))
@@ -233,15 +249,17 @@ class TestTally:
 
     @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 8.1, 1e300])
     @pytest.mark.parametrize("shape", ["box", "ellipsoid"])
-    def test_rows_outside_are_counted_and_nothing_is_added(self, bad, shape):
+    def test_rows_outside_are_counted_and_end_the_tally(self, bad, shape):
         grid = grid_of(3, shape=shape)
         rows = np.zeros((300, 3))
         rows[[7, 290], 1] = bad
         tally = Tally(grid)
         with pytest.raises(ScenarioError, match="2 of 300 rows lie outside the public range"):
             tally.add(rows, ["a"], np.zeros(300, dtype=np.int64))
-        assert tally.n_rows == 0
-        assert tally.histograms().secrets == ()
+        with pytest.raises(ScenarioError, match="its counts are not whole"):
+            tally.histograms()
+        with pytest.raises(ScenarioError, match="its counts are not whole"):
+            tally.add(rows[:1], ["a"], np.zeros(1, dtype=np.int64))
 
     def test_a_corner_of_the_box_is_outside_the_ball(self):
         rows = np.full((1, 2), 7.0)

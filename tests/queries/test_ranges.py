@@ -9,6 +9,7 @@ from hypothesis.extra import numpy as hnp
 
 from pufferslice.errors import ArgumentError
 from pufferslice.queries import Ball, Box
+from pufferslice.queries.ranges import range_of
 
 POINTS = hnp.arrays(float, st.tuples(st.integers(1, 5), st.just(3)), elements=st.floats(-1e9, 1e9))
 
@@ -123,3 +124,45 @@ class TestBall:
     def test_refusals(self, center, radius, message):
         with pytest.raises(ArgumentError, match=message):
             Ball(center, radius)
+
+
+RANGES = [Box([0, -3, 2], [1, 5, 9]), Ball([1.0, -2.0, 0.5], 4.0)]
+SCALES = np.array([0.5, 2.0, 7.0])
+
+
+@pytest.mark.parametrize("limits", RANGES, ids=["box", "ball"])
+class TestSupport:
+    @given(st.integers(0, 2**32))
+    def test_no_clipped_point_is_outside(self, limits, seed):
+        """Nor far inside: some corner, or some surface point, comes close to both ends."""
+        rng = np.random.default_rng(seed)
+        directions = rng.normal(size=(5, 3))
+        directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+        ends = limits.support(directions, SCALES)
+        points = limits.clip(rng.normal(0, 1e3, size=(4000, 3))) / SCALES
+        values = points @ directions.T
+        assert (values >= ends[:, 0]).all()
+        assert (values <= ends[:, 1]).all()
+        widths = ends[:, 1] - ends[:, 0]
+        assert (values.max(axis=0) - values.min(axis=0) >= 0.8 * widths).all()
+
+    def test_the_widest_support_is_the_diameter(self, limits):
+        rng = np.random.default_rng(3)
+        directions = rng.normal(size=(20_000, 3))
+        directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+        ends = limits.support(directions, SCALES)
+        width, diameter = (ends[:, 1] - ends[:, 0]).max(), limits.diameter(SCALES)
+        assert width <= diameter * (1 + 1e-12)
+        # A box is wider between its corners than along most directions.
+        assert width >= 0.98 * diameter
+
+    def test_the_description_stands_for_the_range(self, limits):
+        assert range_of(limits.description()) == limits
+        assert range_of(None) is None
+
+
+def test_diameters_by_hand():
+    assert Box([0, 0], [3, 4]).diameter(np.ones(2)) == pytest.approx(5, rel=1e-13)
+    assert Box([0, 0], [6, 4]).diameter(np.array([2.0, 1.0])) == pytest.approx(5, rel=1e-13)
+    assert Ball([9, 9], 2).diameter(np.array([4.0, 0.5])) == pytest.approx(8, rel=1e-13)
+    assert Box([0, 0], [3, 4]).diameter(np.ones(2)) >= 5

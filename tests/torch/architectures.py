@@ -69,12 +69,13 @@ class Attention(nn.Module):
             return future.expand(n * self.inner.num_heads, length, length)
         return None
 
-    @staticmethod
-    def _padding(examples):
+    def _padding(self, examples):
         """True for some keys of each example but never for the first."""
         padding = examples.detach()[:, :, 0] > 0.5
         padding[:, 0] = False
-        return padding
+        if self.mask != "added":
+            return padding
+        return torch.zeros_like(padding, dtype=examples.dtype).masked_fill_(padding, -math.inf)
 
 
 class Recurrent(nn.Module):
@@ -239,7 +240,8 @@ def sequence_cases(draw, layers=None, max_block=6):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         n_layers = draw(st.integers(1, 3))
-        made = [Residual(draw(layers or token_layers(length, width))) for _ in range(n_layers)]
+        layers = token_layers(length, width) if layers is None else layers
+        made = [Residual(draw(layers)) for _ in range(n_layers)]
         order = [*range(n_layers), *draw(st.lists(st.integers(0, n_layers - 1), max_size=1))]
         if draw(st.booleans()):
             padding = draw(st.sampled_from([None, 0, n_words - 1]))

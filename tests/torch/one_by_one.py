@@ -16,6 +16,9 @@ FLAT = FlatClipping(norm=1.0)
 FINE = 2.0**-44
 """A grid step over its radius: so fine that rounding to the grid hardly counts."""
 FINER = 2.0**-50
+OF_LAYER = {torch.float32: 1e-5, torch.float64: 2e-12}
+"""Largest error of a clipped sum; in float64 the margin of the norms, 2^-40, is half of it."""
+OF_PARAMETER = {torch.float32: 1e-5, torch.float64: 1e-11}
 
 
 @attrs.frozen(eq=False)
@@ -31,8 +34,8 @@ class Case:
         return len(self.examples[-1])
 
     @property
-    def is_double(self):
-        return next(self.model.parameters()).dtype == torch.float64
+    def dtype(self):
+        return next(self.model.parameters()).dtype
 
 
 def squared_loss(outputs, targets):
@@ -123,27 +126,29 @@ def typical_radii(layout, rows, factor):
 
 
 def check_exact(case, *, clipping=FLAT, factor=1.0, n_examples=None, shown=None):
-    """The sum of the block is that of the slow road, parameter by parameter; returns the path.
+    """The sum of the block is that of the slow road; returns the way that was taken.
 
-    Errors are relative to the clipped norms that are added, of the parameter itself, or a
-    twentieth of all for those whose gradient is nearly nothing.
+    Errors are relative to the sum of the clipped norms, of each layer as a whole; and of each
+    parameter, or of a twentieth of its layer where a parameter's gradient is nearly nothing.
     """
     n_examples = case.block if n_examples is None else n_examples
     gradients = prepared(case, clipping=clipping, shown=shown)
     layout, rows = gradients.layout, example_gradients(case)
     radii = typical_radii(layout, rows, factor)
-    fineness = FINER if case.is_double else FINE
+    fineness = FINER if case.dtype == torch.float64 else FINE
     total, found = block_sum(
         gradients, case.examples, radii, n_examples=n_examples, fineness=fineness
     )
     parts = clipped(layout, rows, radii)[:n_examples]
-    tolerance = 1e-12 if case.is_double else 1e-5
+    whole = layer_norms(layout, parts).sum(1)
+    quantised = np.sqrt(layout.sizes) * radii * fineness
+    apart = layer_norms(layout, (total - parts.sum(0))[None])[:, 0]
+    tolerance = OF_LAYER[case.dtype]
+    assert (apart <= tolerance * whole + quantised).all(), (apart, whole)
     for name, layer, where in zip(layout.names, layout.layers, layout.slices, strict=True):
-        own = np.linalg.norm(parts[:, where], axis=1).sum()
-        whole = np.linalg.norm(parts[:, layer_mask(layout, layer)], axis=1).sum()
-        apart = np.linalg.norm(total[where] - parts[:, where].sum(0))
-        quantised = np.sqrt(where.stop - where.start) * radii[layer] * fineness
-        assert apart <= tolerance * max(own, whole / 20) + quantised, (name, apart, own, whole)
+        own = max(np.linalg.norm(parts[:, where], axis=1).sum(), whole[layer] / 20)
+        off = np.linalg.norm(total[where] - parts[:, where].sum(0))
+        assert off <= OF_PARAMETER[case.dtype] * own + quantised[layer], (name, off, own)
     assert found.n_non_finite == 0
     _check_losses(case, found.losses, n_examples)
     return gradients.path

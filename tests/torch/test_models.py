@@ -9,7 +9,7 @@ from opacus import PrivacyEngine
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from pufferslice.errors import ArgumentError
+from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.guarantee import Guarantee
 from pufferslice.sgd import Amplified, Poisson, exactly, plan_training
 from pufferslice.torch import OpacusRun, PlanAccountant, opacus_noise_multiplier, opacus_sampling
@@ -111,6 +111,12 @@ class TestParts:
         logits = torch.tensor([[0.0, 0.0], [0.0, math.log(3)]])
         found = cross_entropy(logits, torch.tensor([0, 1]))
         assert found.tolist() == pytest.approx([math.log(2), math.log(4 / 3)])
+
+    def test_a_label_out_of_range_is_not_shown(self):
+        with pytest.raises(TrainingError, match="targets must be from 0 to 1") as caught:
+            cross_entropy(torch.zeros(3, 2), torch.tensor([0, 77, 1]))
+        assert "77" not in str(caught.value)
+        assert caught.value.__suppress_context__
 
     def test_linear_starts_at_zero_and_small_is_counted(self):
         linear = linear_model(DIGITS, 10)

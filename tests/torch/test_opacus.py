@@ -686,21 +686,42 @@ def test_names_are_sorted():
 
 
 @pytest.mark.parametrize(
-    ("missing", "module"),
-    [("torch", "torch"), ("opacus", "torch"), ("opacus", "torch.opacus_accountant")],
+    ("missing", "statement", "extra"),
+    [
+        ("torch", "import pufferslice.torch", "torch"),
+        ("opacus", "from pufferslice.torch import OpacusRun", "opacus"),
+        ("opacus", "import pufferslice.torch.opacus_accountant", "opacus"),
+    ],
 )
-def test_without_them_the_extra_is_named(missing, module):
+def test_without_them_the_extra_is_named(missing, statement, extra):
     code = (
-        "import importlib, sys\n"
+        "import sys\n"
         f"sys.modules[{missing!r}] = None\n"
         "from pufferslice import MissingExtraError\n"
         "try:\n"
-        f"    importlib.import_module('pufferslice.{module}')\n"
+        f"    {statement}\n"
         "except MissingExtraError as error:\n"
         "    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "pip install 'pufferslice[opacus]'" in done.stdout, done.stderr
+    assert f"pip install 'pufferslice[{extra}]'" in done.stdout, done.stderr
+
+
+def test_training_needs_no_opacus():
+    code = (
+        "import sys\n"
+        "sys.modules['opacus'] = None\n"
+        "from pufferslice.torch import Trainer\n"
+        "import pufferslice.torch as package\n"
+        "assert set(dir(package)) == set(package.__all__)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_name_is_there_and_no_other():
+    assert all(hasattr(pufferslice.torch, name) for name in pufferslice.torch.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'opacus_run'"):
+        pufferslice.torch.opacus_run  # noqa: B018 - the access is the test
 
 
 def test_nothing_else_loads_torch():

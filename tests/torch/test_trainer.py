@@ -4,8 +4,10 @@
 import copy
 import hashlib
 import inspect
+import itertools
 import math
 import tempfile
+import time
 from pathlib import Path
 
 import attrs
@@ -50,6 +52,18 @@ from pufferslice.sgd.run_key import RunKey
 from pufferslice.torch import Trainer, training_run
 from pufferslice.torch.admission import device_of
 from pufferslice.torch.layout import ParameterLayout
+
+
+@pytest.fixture(autouse=True)
+def _fixed_keys(monkeypatch, seed):
+    """Runs in memory draw from known keys, a new one for each run."""
+    numbers = itertools.count()
+
+    def fresh():
+        return RunKey.from_bytes(hashlib.sha256(f"{seed} {next(numbers)}".encode()).digest())
+
+    monkeypatch.setattr(training_run.RunKey, "fresh", fresh)
+
 
 EVERYONE = Poisson(n_records=N_RECORDS, rate=1.0)
 
@@ -131,18 +145,14 @@ def flat_loss(outputs, _targets):
     return 0.0 * outputs.sum(1)
 
 
-def noise_seen(clipping, seed, multiplier=4.0, sampling=EVERYONE):
-    torch.manual_seed(seed)
+def noise_seen(clipping, multiplier=4.0, sampling=EVERYONE):
+    torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 12_000), nn.Linear(12_000, 5))
     plan = plan_of(
         n_steps=1, sampling=sampling, clip_norm=clipping, multipliers=np.full(1, multiplier)
     )
     optimizer = Watching(model.parameters())
-    with pytest.MonkeyPatch.context() as patch:
-        key = RunKey.from_bytes(hashlib.sha256(str(seed).encode()).digest())
-        patch.setattr(training_run.RunKey, "fresh", lambda: key)
-        trainer = Trainer(model, flat_loss, optimizer, plan)
-    train(trainer)
+    train(Trainer(model, flat_loss, optimizer, plan))
     return optimizer.seen[0].double().numpy(), plan
 
 
@@ -152,9 +162,9 @@ def p_value(draws, std):
 
 @pytest.mark.soundness
 @pytest.mark.statistical
-def test_the_noise_in_the_gradient_has_the_plans_size(seed):
+def test_the_noise_in_the_gradient_has_the_plans_size():
     """120,005 coordinates: a scale that is off by a tenth has a p-value far below 1e-20."""
-    seen, plan = noise_seen(0.5, seed)
+    seen, plan = noise_seen(0.5)
     std = 4.0 * 0.5 / plan.divisor
     found = {k: p_value(seen, k * std) for k in (0.9, 1.0, 1.1)}
     assert found[1.0] > 1e-20
@@ -164,18 +174,18 @@ def test_the_noise_in_the_gradient_has_the_plans_size(seed):
 
 @pytest.mark.soundness
 @pytest.mark.statistical
-def test_halved_noise_would_be_noticed(monkeypatch, seed):
+def test_halved_noise_would_be_noticed(monkeypatch):
     monkeypatch.setattr(training_run, "draw_integers", lambda *a: draw_integers(*a) // 2)
-    seen, plan = noise_seen(0.5, seed)
+    seen, plan = noise_seen(0.5)
     assert p_value(seen, 4.0 * 0.5 / plan.divisor) < 1e-20
 
 
 @pytest.mark.soundness
 @pytest.mark.statistical
-def test_every_coordinate_of_every_layer_has_noise_of_its_own_size(seed):
+def test_every_coordinate_of_every_layer_has_noise_of_its_own_size():
     names, sizes = ("0", "1"), (60_000, 60_005)
     clipping = LayerClipping(names=names, norms=(0.5, 3.0), sizes=sizes, allocation="least_noise")
-    seen, plan = noise_seen(clipping, seed)
+    seen, plan = noise_seen(clipping)
     stds = plan.noise_stds(0) / plan.divisor
     assert stds[0] == pytest.approx(4.0 * clipping.ratios[0] * 0.5 / plan.divisor)
     assert np.count_nonzero(seen) == len(seen)
@@ -292,6 +302,34 @@ def test_wide_products_do_not_depend_on_threads(tmp_path):
     assert len(digests) == 1
 
 
+class Odd(nn.Module):
+    """Uses its parameters in a way that only gradients of single examples know."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(2)
+        self.weight = nn.Parameter(torch.randn(2, 4))
+        self.scale = nn.Parameter(torch.randn(2, 1))
+
+    def forward(self, inputs):
+        return inputs @ torch.sinh(self.weight * self.scale).T
+
+
+def test_unknown_uses_are_taken_example_by_example_with_the_same_bits(tmp_path):
+    trainer_of(model=Odd(), folder=tmp_path / "run")
+    digests = []
+    for name, flying in (("a", 1), ("b", 4)):
+        folder = copy_of(tmp_path / "run", tmp_path / name)
+        trainer, model = trainer_of(model=Odd(), folder=folder, blocks_in_flight=flying)
+        trainer.resume()
+        held = list(model.parameters())
+        train(trainer)
+        assert trainer._sums.gradients.path == "per_example"
+        assert all(now is before for now, before in zip(model.parameters(), held, strict=True))
+        digests.append(digest_of(model))
+    assert digests[0] == digests[1]
+
+
 class Augmented(TensorDataset):
     """Random shifts, from torch's generator as transforms draw them."""
 
@@ -348,6 +386,27 @@ def test_dropout_differs_between_blocks_and_steps():
     trainer.step(next(batches))
     trainer.step(next(batches))
     assert len(model.masks) == len(set(model.masks)) == 8
+
+
+@pytest.mark.parametrize(("dropout", "most"), [(0.5, 1), (0.0, 2)])
+def test_blocks_run_at_once_unless_the_model_draws_random_numbers(dropout, most):
+    class Slow(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 2)
+            self.inside, self.seen = [], []
+
+        def forward(self, inputs):
+            self.inside.append(1)
+            time.sleep(0.02)
+            self.seen.append(len(self.inside))
+            self.inside.pop()
+            return nn.functional.dropout(self.linear(inputs), dropout)
+
+    model = Slow()
+    trainer, _ = trainer_of(plan_of(sampling=EVERYONE), model=model, blocks_in_flight=2)
+    train(trainer, n_steps=2)
+    assert max(model.seen) == most
 
 
 def test_randomness_that_appears_later_is_refused():
@@ -712,9 +771,7 @@ def test_a_model_that_changes_is_refused(change):
         model[0].weight = nn.Parameter(model[0].weight.detach().clone())
     else:
         model.append(nn.BatchNorm1d(2, affine=False))
-    with pytest.raises(
-        ArgumentError, match=r"was made with|cannot be trained under a plan"
-    ):
+    with pytest.raises(ArgumentError, match=r"was made with|cannot be trained under a plan"):
         trainer.step(next(batches))
 
 
@@ -843,13 +900,17 @@ def test_a_plan_may_stop_at_such_an_example():
     assert trainer.is_finished
 
 
-def test_labels_out_of_range_stop_the_step():
+@pytest.mark.parametrize("step", [0, 1])
+def test_labels_out_of_range_stop_the_step_and_are_not_shown(step):
     inputs, targets = records().tensors
-    trainer, model = trainer_of(plan_of(sampling=EVERYONE))
+    trainer, model = trainer_of(plan_of(sampling=EVERYONE), blocks_in_flight=2)
+    train(trainer, n_steps=step)
     before = digest_of(model)
     threads = torch.get_num_threads()
-    with pytest.raises((IndexError, ArgumentError, TrainingError)):
-        train(trainer, TensorDataset(inputs, targets + 7))
+    with pytest.raises(TrainingError, match="labels out of range") as caught:
+        train(trainer, TensorDataset(inputs, targets + 777))
+    assert "77" not in str(caught.value)
+    assert trainer.n_taken == step
     assert digest_of(model) == before
     assert torch.get_num_threads() == threads
     train(trainer)

@@ -40,9 +40,12 @@ class SinkhornSettings:
     """Weight of the entropy, in the unit of the distances."""
     tolerance: float
     """Largest sum of absolute marginal errors at which a coupling counts as one."""
-    n_thresholds: int = 24
-    """Thresholds between the largest nearest-neighbour distance and the largest distance."""
-    max_iterations: int = 5_000
+    n_thresholds: int = 32
+    """Equal steps above the largest nearest-neighbour distance, up to the largest distance.
+
+    At that lowest distance itself some atoms have one partner only, and scaling hardly converges.
+    """
+    max_iterations: int = 20_000
     """Iterations for one threshold before it is an error."""
     thresholds: tuple[float, ...] = attrs.field(default=(), converter=tuple)
     """These thresholds instead of the grid."""
@@ -120,17 +123,20 @@ def sinkhorn_w_infinity(
 
     $$\min_t \; t + \hat\varepsilon\, \mathrm{KL}(\pi_t \,\|\, \nu\otimes\mu)$$
 
-    Thresholds are taken from the largest down. Each ends in one of four ways: its coupling meets
-    the tolerance; the dual value, which bounds KL from below, shows that it cannot be the minimum;
-    some rows have more mass than all columns within their reach, so that there is no coupling; or
-    the iterations run out, which is an error that tells the violation reached.
+    A threshold at or above a value that was reached is left out. Each of the others ends in one
+    of four ways: its coupling meets the tolerance; the dual value, which bounds KL from below,
+    shows that it cannot be the minimum; some rows have more mass than all columns within their
+    reach, so that there is no coupling; or the iterations run out, which is an error that tells
+    the violation reached.
     """
     check_pair(first, second, n_arrays=_ARRAYS)
     distances = pairwise_distances(first, second)
     weights = first.counts / first.total, second.counts / second.total
     best: SinkhornEstimate | None = None
     n_iterations, violation = 0, math.inf
-    for threshold in sorted(_grid(distances, settings), reverse=True):
+    for threshold in _in_order(_grid(distances, settings)):
+        if best is not None and threshold >= best.value:
+            continue
         masks = _Masks.of(distances, threshold)
         if not masks.can_couple():
             continue
@@ -244,4 +250,11 @@ def _grid(distances: Floats, settings: SinkhornSettings) -> list[float]:
     if settings.thresholds:
         return list(dict.fromkeys(map(float, settings.thresholds)))
     low = float(max(distances.min(axis=1).max(), distances.min(axis=0).max()))
-    return [float(t) for t in np.linspace(low, float(distances.max()), settings.n_thresholds)]
+    steps = np.linspace(low, float(distances.max()), settings.n_thresholds + 1)[1:]
+    return [float(step) for step in steps]
+
+
+def _in_order(thresholds: list[float]) -> list[float]:
+    """One from the lower quarter, which may spare all above its value; then from the top down."""
+    ascending = sorted(thresholds)
+    return list(dict.fromkeys([ascending[len(ascending) // 4], *reversed(ascending)]))

@@ -9,6 +9,7 @@ import typer
 
 from pufferslice.cli import (
     account,
+    audit,
     calibrate,
     compare,
     demo,
@@ -48,6 +49,7 @@ app.command(name="calibrate")(calibrate.calibrate)
 app.command(name="spent")(spent.spent)
 app.command(name="release")(release.release)
 app.command(name="verify")(verify.verify)
+app.command(name="audit")(audit.audit)
 app.command(name="account")(account.account)
 app.command(name="train")(train.train)
 app.command(name="compare")(compare.compare)

@@ -53,14 +53,7 @@ def calibrate(
     scales: Annotated[str | None, _flag("Public unit per coordinate.")] = None,
     low: Annotated[str | None, _flag("Public range, low ends.")] = None,
     high: Annotated[str | None, _flag("Public range, high ends.")] = None,
-    range_: Annotated[
-        str | None,
-        typer.Option(
-            "--range",
-            help="Public range, low:high by commas.",
-            rich_help_panel="Instead of a scenario file",
-        ),
-    ] = None,
+    range: Annotated[str | None, _flag("Public range, low:high by commas.")] = None,  # noqa: A002
     bins: Annotated[int | None, _flag("Stream the data: bins along a slice, as 4096.")] = None,
     prior: Annotated[
         str | None, _flag("empirical (the data are the prior) or sampled; said if streamed.")
@@ -86,7 +79,7 @@ def calibrate(
 ) -> None:
     """Find the noise for a scenario and state what it promises. Releases nothing."""
     flags: dict[str, Any] = {
-        name.rstrip("_"): value
+        name: value
         for name, value in locals().items()
         if name not in _NOT_ABOUT_THE_CLAIM and value is not None
     }
@@ -115,7 +108,6 @@ def _requested(
 
     workers, scheduler, checkpoint = cluster
     with progress_bar("rows") as progress:
-
         scanned = []
 
         def scan(path: Path, rows: RowScan) -> "Histograms":

@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pufferslice.cli.output import print_json, progress_bar
+from pufferslice.errors import ArgumentError
 
 if TYPE_CHECKING:
     from pufferslice.compare import Comparison, RunTimes, Settings
     from pufferslice.files import Request
+    from pufferslice.guarantee import Guarantee
+    from pufferslice.scenario import Scenario
+    from pufferslice.slicing import FiniteProfile
 
 
 def compare(
@@ -44,14 +48,12 @@ def compare(
         group_sensitivity=group_sensitivity,
         largest_table=largest_table,
     )
-    request = read_request(scenario)
+    asked = _comparable(read_request(scenario))
     with progress_bar("mechanisms") as progress:
-        found = compare_mechanisms(
-            request.scenario, request.profile, request.target, settings, progress
-        )
+        found = compare_mechanisms(*asked, settings, progress)
     answer = found.to_json()
     if out is not None:
-        answer |= _written(out, request, settings, found, timed_samples)
+        answer |= _written(out, asked, settings, found, timed_samples)
     if json:
         print_json(answer)
         return
@@ -62,8 +64,26 @@ def compare(
         typer.echo(f"Written to {out}: {', '.join(answer['written'])}")
 
 
+def _comparable(request: "Request") -> "tuple[Scenario, FiniteProfile, Guarantee]":
+    """What every mechanism has: exact laws, a finite profile, and an order."""
+    from pufferslice.guarantee import Guarantee
+    from pufferslice.slicing import FiniteProfile
+
+    if not isinstance(request.target, Guarantee) or not isinstance(request.profile, FiniteProfile):
+        msg = (
+            "mechanisms are compared at one order, along the slices of a finite profile; give "
+            "[guarantee] an order and no delta, and [profile] a kind other than the sphere"
+        )
+        raise ArgumentError(msg)
+    return request.scenario, request.profile, request.target
+
+
 def _written(
-    out: Path, request: "Request", settings: "Settings", found: "Comparison", timed_samples: int
+    out: Path,
+    asked: "tuple[Scenario, FiniteProfile, Guarantee]",
+    settings: "Settings",
+    found: "Comparison",
+    timed_samples: int,
 ) -> dict[str, Any]:
     """Make the folder and write table and pictures; what the answer adds about them."""
     from pufferslice.compare import EPSILONS, noise_curves, run_times
@@ -77,8 +97,8 @@ def _written(
     except OSError as error:
         msg = f"cannot use the folder {str(out)!r}: {error.strerror}"
         raise StorageError(error.errno, msg) from error
-    scenario, profile, order = request.scenario, request.profile, request.target.order
-    curves = noise_curves(scenario, profile, order, settings)
+    scenario, profile, target = asked
+    curves = noise_curves(scenario, profile, target.order, settings)
     with progress_bar("run times") as progress:
         times = run_times(
             dim=scenario.dim,
@@ -96,7 +116,7 @@ def _written(
     files = {
         "comparison.csv": found.to_csv().encode(),
         "comparison.json": pretty_json(found.to_json() | added),
-        "noise.png": png_of(comparison_figure(EPSILONS, curves, order=order)),
+        "noise.png": png_of(comparison_figure(EPSILONS, curves, order=target.order)),
         "time.png": png_of(run_time_figure(times)),
     }
     for name, content in files.items():

@@ -28,9 +28,11 @@ def train(
     import attrs
 
     from pufferslice.files import read_training
-    from pufferslice.torch.runs import run_training
 
     request = read_training(training)
+    # Loaded only for a file that can be read: it takes seconds.
+    from pufferslice.torch.runs import run_training
+
     if out is not None:
         request = attrs.evolve(request, output=attrs.evolve(request.output, folder=out))
     try:

@@ -25,6 +25,9 @@ _SLICED: Final = (1, 2, 4, 8, 16, 32)
 """As multiples of that number; slicing is only then more than what a call costs anyway."""
 
 _FEWEST: Final = 8
+_FEWEST_RUNS, _MOST_RUNS = 3, 20
+_ENOUGH: Final = 0.4
+"""Seconds after which a short run was repeated often enough."""
 _SHIFT: Final = 0.3
 _SINKHORN: Final = SinkhornSettings(regularisation=0.3, tolerance=1e-4, n_thresholds=12)
 
@@ -106,10 +109,10 @@ def _least_seconds(
     first: EmpiricalLaw,
     second: EmpiricalLaw,
 ) -> float:
-    """Three runs after one that loads compiled loops and warms the caches; the fastest."""
+    """The fastest of several runs, after one that loads compiled loops and warms the caches."""
     way(first, second)
-    taken = []
-    for _ in range(3):
+    taken: list[float] = []
+    while len(taken) < _FEWEST_RUNS or (sum(taken) < _ENOUGH and len(taken) < _MOST_RUNS):
         start = time.perf_counter()
         way(first, second)
         taken.append(time.perf_counter() - start)

@@ -290,7 +290,9 @@ def _n_steps(said: Document, design: SamplingDesign) -> int:
 
 def _learning(said: Document) -> dict[str, Any]:
     chosen = _without(said, _OF_PLAN, needs=("model", "seed", "learning_rate"))
-    words = {key: _word(chosen[key], key) for key in ("optimizer", "schedule") if key in chosen}
+    words = {
+        key: _word(value, key) for key, value in chosen.items() if key in {"optimizer", "schedule"}
+    }
     if chosen.get("loss") == "cross-entropy":
         words["loss"] = "cross_entropy"
     return chosen | words

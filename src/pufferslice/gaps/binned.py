@@ -7,11 +7,13 @@ from itertools import pairwise
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from pufferslice.arrays import Floats, Integers
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.gaps.binned_kernels import (
     ROWS_PER_BLOCK,
+    Shorts,
     Singles,
     bins_apart,
     count_blocks,
@@ -27,14 +29,18 @@ from pufferslice.queries import Ball, Box, Query
 from pufferslice.slicing import Profile
 
 Result = TypeVar("Result")
+Count = TypeVar("Count", np.int32, np.int64)
+
+MOST_RECENT: Final = 2**31 - 1
+"""Rows that short integers can count."""
 
 _ULP: Final = 2.0**-52
 _LARGEST_COMMON: Final = 2**62
 _RANK_QUANTA: Final = 2**40
 _MOST_ENTRIES: Final = 2**24
 _MANTISSA: Final = 52
-_ROWS_AT_ONCE: Final = 2**18
-_BYTES_AT_ONCE: Final = 2**24
+_ROWS_AT_ONCE: Final = 2**20
+_BYTES_AT_ONCE: Final = 2**26
 
 
 def bin_grid(
@@ -109,8 +115,12 @@ class Tally:
     def __init__(self, grid: BinGrid, n_threads: int | None = None) -> None:
         self.grid = grid
         self.n_dropped = 0
+        self._is_whole = True
         self._secrets: dict[str, int] = {}
-        self._counts = np.zeros((grid.n_directions, 0), dtype=np.int64)
+        # Rows are counted in short integers, which are moved to long ones before they could wrap.
+        self._recent: Shorts = np.zeros((grid.n_directions, 0), dtype=np.int32)
+        self._settled: Integers = np.zeros((grid.n_directions, 0), dtype=np.int64)
+        self._n_recent = 0
         to_bins = grid.n_bins / (2 * grid.reaches[:, None])
         self._weights = (grid.directions * grid.extents * to_bins).astype(np.float32)
         most = -(-grid.n_directions // 2)
@@ -122,12 +132,12 @@ class Tally:
     @property
     def n_rows(self) -> int:
         """Rows counted so far."""
-        return int(self._counts[0].sum())
+        return int(self._recent[0].sum(dtype=np.int64) + self._settled[0].sum())
 
     def add(self, outputs: Floats, secrets: Sequence[str], codes: Integers) -> None:
         """Count rows of the prepared query: row i has the secret `secrets[codes[i]]`.
 
-        Rows outside the range are counted and refused; then nothing is added.
+        Rows outside the range are counted and refused; the tally cannot be used after that.
         """
         wanted = (len(codes), self.grid.dim)
         if outputs.shape != wanted:
@@ -136,13 +146,11 @@ class Tally:
         if len(codes) and not 0 <= codes.min() <= codes.max() < len(secrets):
             msg = f"codes must be from 0 to {len(secrets) - 1}, the positions in secrets"
             raise ArgumentError(msg)
-        step = max(ROWS_PER_BLOCK, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE // (4 * self.grid.dim)))
-        packed = [
-            self._packed(outputs[start : start + step], codes[start : start + step], len(secrets))
-            for start in range(0, len(codes), step)
-        ]
         places = self._places(secrets)
-        for blocks, ordered in packed:
+        step = max(ROWS_PER_BLOCK, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE // (4 * self.grid.dim)))
+        for start in range(0, len(codes), step):
+            rows = slice(start, start + step)
+            blocks, ordered = self._packed(outputs[rows], codes[rows], len(secrets))
             self._count(blocks, places[ordered])
 
     def add_rows(self, rows: CountedRows) -> None:
@@ -156,23 +164,33 @@ class Tally:
             msg = "histograms can be added only on one grid: the same directions, range and bins"
             raise ArgumentError(msg)
         n_bins = self.grid.n_bins
-        for start, own in zip(self._places(part.secrets), part.counts, strict=True):
-            self._counts[:, start : start + n_bins] += own
+        places = self._places(part.secrets)
+        self._settle()
+        for start, own in zip(places, part.counts, strict=True):
+            self._settled[:, start : start + n_bins] += own
         self.n_dropped += part.n_dropped
 
     def histograms(self) -> Histograms:
         """A copy of the counts so far."""
+        self._check_whole()
         secrets = sorted(self._secrets)
         n_bins = self.grid.n_bins
         shape = (len(secrets), self.grid.n_directions, n_bins)
         counts = np.empty(shape, dtype=np.int64)
         for own, secret in zip(counts, secrets, strict=True):
             start = self._secrets[secret] * n_bins
-            own[:] = self._counts[:, start : start + n_bins]
+            own[:] = self._recent[:, start : start + n_bins]
+            if start < self._settled.shape[1]:
+                own[:] += self._settled[:, start : start + n_bins]
         counts.setflags(write=False)
         return Histograms(
             grid=self.grid, secrets=tuple(secrets), counts=counts, n_dropped=self.n_dropped
         )
+
+    def _check_whole(self) -> None:
+        if not self._is_whole:
+            msg = "this tally has refused rows, so its counts are not whole; begin a new one"
+            raise ScenarioError(msg)
 
     def _packed(self, outputs: Floats, codes: Integers, n_codes: int) -> tuple[Singles, Integers]:
         """Rows as blocks, those of one secret beside each other, and the code of each."""
@@ -190,6 +208,7 @@ class Tally:
 
         n_outside = sum(self._in_parts(part))
         if n_outside:
+            self._is_whole = False
             msg = (
                 f"{n_outside} of {len(codes)} rows lie outside the public range or are not "
                 "numbers; clip the query with query.with_range(...)"
@@ -203,27 +222,42 @@ class Tally:
 
     def _places(self, secrets: Sequence[str]) -> Integers:
         """Where the histograms of these secrets begin; new ones get room."""
+        self._check_whole()
         for secret in secrets:
             self._secrets.setdefault(secret, len(self._secrets))
         n_bins = self.grid.n_bins
-        wanted = len(self._secrets) * n_bins
-        if wanted > self._counts.shape[1]:
-            room = np.zeros((self.grid.n_directions, wanted), dtype=np.int64)
-            room[:, : self._counts.shape[1]] = self._counts
-            self._counts = room
+        self._recent = _widened(self._recent, len(self._secrets) * n_bins)
         places = [self._secrets[secret] * n_bins for secret in secrets]
         return np.array(places, dtype=np.int64)
 
+    def _settle(self) -> None:
+        self._settled = _widened(self._settled, self._recent.shape[1])
+        self._settled += self._recent
+        self._recent[:] = 0
+        self._n_recent = 0
+
     def _count(self, blocks: Singles, places: Integers) -> None:
+        if self._n_recent + len(places) > MOST_RECENT:
+            self._settle()
+        self._n_recent += len(places)
         offsets = np.zeros((len(blocks), ROWS_PER_BLOCK), dtype=np.int32)
         offsets.reshape(-1)[: len(places)] = places
 
         def part(index: int) -> None:
             own = self._directions[index]
-            weights, counts = self._weights[own], self._counts[own]
+            weights, counts = self._weights[own], self._recent[own]
             count_blocks(blocks, offsets, len(places), weights, counts, self.grid.n_bins)
 
         self._in_parts(part)
+
+
+def _widened(counts: npt.NDArray[Count], n_columns: int) -> npt.NDArray[Count]:
+    """The same counts with room for more; as they are if there is room."""
+    if n_columns <= counts.shape[1]:
+        return counts
+    room = np.zeros((len(counts), n_columns), dtype=counts.dtype)
+    room[:, : counts.shape[1]] = counts
+    return room
 
 
 def binned_tables(

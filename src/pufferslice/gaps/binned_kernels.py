@@ -10,12 +10,12 @@ from pufferslice.arrays import Floats, Integers
 from pufferslice.compiled import kernel
 
 Singles = npt.NDArray[np.float32]
-Offsets = npt.NDArray[np.int32]
+Shorts = npt.NDArray[np.int32]
 
 ROWS_PER_BLOCK: Final = 256
 """Rows projected together: a few kilobytes per column, and a length that the compiler knows."""
 
-_BYTES_IN_CACHE: Final = 2**19
+_BYTES_IN_CACHE: Final = 2**20
 """Packed rows that stay in the cache while the directions take their turns."""
 
 _ROUNDING_ROOM: Final = 1 + 2.0**-22
@@ -57,8 +57,10 @@ def pack(
         rows = order[b * ROWS_PER_BLOCK : (b + 1) * ROWS_PER_BLOCK]
         for k in range(outputs.shape[1]):
             column, shift, factor = blocks[b, k], center[k], inverse_extents[k]
+            # Unsigned, because a negative index would have to be looked for.
             for i in range(len(rows)):
-                column[i] = np.float32((outputs[rows[i], k] - shift) * factor)
+                value = outputs[np.uint64(rows[i]), np.uint64(k)]
+                column[i] = np.float32((value - shift) * factor)
         n_outside += _n_outside_box(blocks[b]) if is_box else _n_outside_ball(blocks[b])
     return n_outside
 
@@ -91,13 +93,14 @@ def _n_outside_ball(block: Singles) -> int:
 
 @kernel
 def count_blocks(
-    blocks: Singles, offsets: Offsets, n_rows: int, weights: Singles, counts: Integers, n_bins: int
+    blocks: Singles, offsets: Shorts, n_rows: int, weights: Singles, counts: Shorts, n_bins: int
 ) -> None:
     """Project every row onto every direction and count it in its bin, in one pass.
 
     `weights` are directions in units of bins, `offsets` where the histogram of a row's secret
     begins. Two directions at a time share the loads. The sum over the coordinates has a fixed
-    order, so a row falls into the same bin whatever rows stand beside it.
+    order, so a row falls into the same bin whatever rows stand beside it. Counts are short, so that
+    two histograms stay in the nearest cache.
     """
     dim = blocks.shape[1]
     per_turn = max(1, _BYTES_IN_CACHE // (4 * dim * ROWS_PER_BLOCK))
@@ -138,7 +141,7 @@ def _project_two(block: Singles, u: Singles, v: Singles, a: Singles, b: Singles)
 
 
 @kernel
-def _bins(values: Singles, offsets: Offsets, n_bins: int, bins: Offsets) -> None:
+def _bins(values: Singles, offsets: Shorts, n_bins: int, bins: Shorts) -> None:
     """From values around 0, in units of bins, to places in the counts; rounding stays inside."""
     half, top = np.float32(n_bins / 2), np.int32(n_bins - 1)
     for i in range(ROWS_PER_BLOCK):
@@ -146,14 +149,14 @@ def _bins(values: Singles, offsets: Offsets, n_bins: int, bins: Offsets) -> None
 
 
 @kernel
-def _count_two(first: Offsets, second: Offsets, n: int, a: Integers, b: Integers) -> None:
+def _count_two(first: Shorts, second: Shorts, n: int, a: Shorts, b: Shorts) -> None:
     for i in range(n):
         a[np.uint32(first[i])] += 1
         b[np.uint32(second[i])] += 1
 
 
 @kernel
-def _count(bins: Offsets, n: int, counts: Integers) -> None:
+def _count(bins: Shorts, n: int, counts: Shorts) -> None:
     for i in range(n):
         counts[np.uint32(bins[i])] += 1
 

@@ -9,16 +9,18 @@ _HEADER = ("mechanism", "guarantee", "scope", "noise", "MSE", "unsliced ε", "ti
 
 def comparison_text(found: Comparison) -> str:
     """The rows, then notes, then what was left out and why."""
-    heading = (
-        f"Noise for ε = {found.epsilon:g} at order {found.order:g}; {found.n_instances} instances, "
-        f"{found.dim} coordinates, scaled units."
-    )
+    sizes = f"{_counted(found.n_instances, 'instance')}, {_counted(found.dim, 'coordinate')}"
+    heading = f"Noise for ε = {found.epsilon:g} at order {found.order:g}; {sizes}, scaled units."
     parts = [heading, text_table([_HEADER, *map(_cells, found.rows)])]
     notes = [f"{row.mechanism}: {row.note}." for row in found.rows if row.note]
     if notes:
         parts.append("\n".join(notes))
     parts += [f"{name} is left out: {why}." for name, why in found.left_out.items()]
     return "\n\n".join(parts)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -39,7 +39,8 @@ def comparison_figure(
     axes = figure.subplots()
     for names in grouped(curves):
         _draw_noise(axes, epsilons, curves[names[0]], names)
-    axes.set_title("Noise for the same budget", fontsize=TITLE_SIZE, loc="left")
+    title = "Noise at the same ε (sliced and unsliced claims are different promises)"
+    axes.set_title(title, fontsize=TITLE_SIZE, loc="left")
     axes.set_xlabel(f"ε of the claim, at order {order:g} (nats)", fontsize=LABEL_SIZE)
     axes.set_ylabel("noise standard deviation (scaled units)", fontsize=LABEL_SIZE)
     _make_logarithmic(axes)

@@ -17,6 +17,7 @@ except ModuleNotFoundError as error:
     raise MissingExtraError(msg) from error
 
 from pufferslice.torch.batches import Batch
+from pufferslice.torch.own_loop import PrivateLoader, PrivateOptimizer, make_private
 from pufferslice.torch.structure import replace_batchnorm, validate
 from pufferslice.torch.trainer import StepReport, Trainer
 
@@ -34,9 +35,12 @@ __all__ = [
     "Batch",
     "OpacusRun",
     "PlanAccountant",
+    "PrivateLoader",
+    "PrivateOptimizer",
     "StepReport",
     "Trainer",
     "check_opacus",
+    "make_private",
     "noise_caveat",
     "opacus_noise_multiplier",
     "opacus_sampling",

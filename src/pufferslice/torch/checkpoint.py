@@ -233,7 +233,7 @@ def _content_digest(content: Any) -> str:  # noqa: ANN401 - nested dictionaries 
 def _parts(value: Any) -> Iterator[bytes | memoryview]:  # noqa: ANN401 - as above
     if isinstance(value, Tensor):
         plain = value.detach().cpu().contiguous()
-        yield f"{plain.dtype} {tuple(plain.shape)}".encode()
+        yield f"{plain.dtype} {tuple(plain.shape)} {value.requires_grad}".encode()
         yield plain.reshape(-1).view(torch.uint8).numpy().data
     elif isinstance(value, Mapping):
         yield b"mapping %d" % len(value)

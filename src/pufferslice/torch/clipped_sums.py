@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The clipped integer sum of a whole batch: its blocks over threads and processes."""
 
+import contextlib
 import hashlib
 import math
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from typing import Final, NamedTuple, final
 
 import numpy as np
 import torch
 
 from pufferslice.arrays import Integers
-from pufferslice.errors import TrainingError
+from pufferslice.errors import PuffersliceError, TrainingError
 from pufferslice.sgd.grid import SumGrid
 from pufferslice.torch.batches import Batch, Examples
 from pufferslice.torch.block_pool import BlockPool, one_thread
@@ -62,7 +62,8 @@ class ClippedSums:
         """Show the first block of a batch to the gradients, which choose their way by it."""
         with one_thread(), torch.enable_grad():
             block = self._fetched(batch, 0, seed_of)
-            self.gradients.prepare(block.examples, block.n_examples)
+            with _named_errors():
+                self.gradients.prepare(block.examples, block.n_examples)
 
     def of(self, batch: Batch, grid: SumGrid, seed_of: SeedOf) -> StepSums:
         """The sum over all processes; an error in one of them is an error in all."""
@@ -96,14 +97,14 @@ class ClippedSums:
 
         def block_sum(block: _Numbered) -> tuple[int, BlockSum]:
             seed = seed_of(2 * block.number + 1)
-            with torch.enable_grad():
+            with torch.enable_grad(), _named_errors():
                 found = self.gradients.block_sum(block.examples, block.n_examples, grid, seed)
             return block.number, found
 
         own = self._processes.own_blocks(batch.n_blocks)
         blocks: Iterator[_Numbered] = (self._fetched(batch, i, seed_of) for i in own)
         try:
-            with closing(self._chosen_pool().each(block_sum, blocks)) as results:
+            with contextlib.closing(self._chosen_pool().each(block_sum, blocks)) as results:
                 for number, result in results:
                     sums += result.integers
                     losses[number] = float(result.losses.double().sum())
@@ -143,6 +144,21 @@ class ClippedSums:
         for parameter in self.gradients.layout.parameters:
             state.update(parameter.detach().cpu().contiguous().reshape(-1).numpy().data)
         return int.from_bytes(state.digest(), "little", signed=True)
+
+
+@contextlib.contextmanager
+def _named_errors() -> Iterator[None]:
+    """What torch says of a failed operation may show values of records; the cause keeps it."""
+    try:
+        yield
+    except PuffersliceError:
+        raise
+    except (LookupError, RuntimeError, TypeError, ValueError) as error:
+        msg = (
+            f"the model or loss_fn raised {type(error).__name__} on a block of examples, and the "
+            "step was not made; labels out of range or inputs of a wrong shape or type do that"
+        )
+        raise TrainingError(msg) from error
 
 
 def _check_together(n_failed: int, weights: Integers) -> None:

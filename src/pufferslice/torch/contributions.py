@@ -241,7 +241,7 @@ class Rows:
         """Sums over the rows of each example."""
         norms = torch.zeros(self.n_examples, dtype=torch.float64, device=self.vectors.device)
         norms.index_add_(0, self.owners, squared_row_norms(self.vectors))
-        return norms * (1 + (len(self.vectors) + 2) * UNIT)
+        return norms * (1 + (self.n_rows + 2) * UNIT)
 
     def rounding_radii(self) -> None:
         """The default: an entry is a sum over the examples."""

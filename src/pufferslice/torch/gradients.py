@@ -147,7 +147,9 @@ class BlockGradients:
         recorder = Recorder(self.layout, len(examples[-1]), self._scratch())
         with torch.enable_grad(), recorder:
             losses = self.loss_fn(self.model(*examples[:-1]), examples[-1])
-        torch.autograd.grad(losses.sum(), recorder.anchor, allow_unused=True)
+        with torch.enable_grad():
+            total = losses.sum()
+        torch.autograd.grad(total, recorder.anchor, allow_unused=True)
         with torch.no_grad():
             return losses.detach(), recorder.contributions()
 
@@ -296,7 +298,7 @@ class BlockGradients:
                 torch.set_rng_state(state)
                 _, found = self._contributions(block, "recorded")
                 norms.append([found[i].squared_norms()[1:] for i in sorted(found)])
-        except UnsupportedUseError:
+        except (UnsupportedUseError, RuntimeError):  # RuntimeError: torch's own, in what is watched
             return False
         finally:
             torch.set_rng_state(state)

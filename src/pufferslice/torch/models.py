@@ -15,7 +15,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor, nn
 
 from pufferslice.checks import check_count
-from pufferslice.errors import ArgumentError
+from pufferslice.errors import ArgumentError, TrainingError
 
 RESNET_STAGES: Final = ((16, 3), (32, 4), (64, 3))
 """Channels and residual blocks of each stage of the ResNet-22."""
@@ -69,7 +69,8 @@ class ResidualBlock(nn.Module):
         """Shape (n_examples, n_in, h, w) to (n_examples, n_out, h / stride, w / stride)."""
         inner = self.norm1(F.elu(self.conv1(images)))
         summed = self.norm2(self.conv2(inner)) + self.shortcut(images)
-        return torch.as_tensor(self.norm3(F.elu(summed)))
+        out: Tensor = self.norm3(F.elu(summed))
+        return out
 
 
 def resnet22(n_classes: int = 10, *, seed: int) -> nn.Sequential:
@@ -111,7 +112,8 @@ def linear_model(shape: Sequence[int], n_classes: int) -> nn.Sequential:
     """
     check_count(2, n_classes=n_classes)
     _check_shape(shape)
-    linear = torch.nn.utils.skip_init(nn.Linear, math.prod(shape), n_classes)
+    with torch.random.fork_rng(devices=[]):
+        linear = nn.Linear(math.prod(shape), n_classes)
     nn.init.zeros_(linear.weight)
     nn.init.zeros_(linear.bias)
     return nn.Sequential(Standardise(), linear)
@@ -144,7 +146,12 @@ def small_convnet(shape: Sequence[int], n_classes: int, *, seed: int) -> nn.Sequ
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     """Cross entropy of each example, shape (n_examples,)."""
-    return F.cross_entropy(logits, targets, reduction="none")
+    try:
+        return F.cross_entropy(logits, targets, reduction="none")
+    except IndexError:
+        # Torch's own message shows the label of a record.
+        msg = f"targets must be from 0 to {logits.shape[-1] - 1}, the classes of the model"
+        raise TrainingError(msg) from None
 
 
 def n_parameters(model: nn.Module) -> int:

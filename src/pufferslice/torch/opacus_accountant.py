@@ -5,9 +5,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, Final, final
 
-from opacus.accountants import IAccountant
-from opacus.optimizers import DPOptimizer
-
 from pufferslice.certificate import Certificate, certify_training
 from pufferslice.checks import check_between
 from pufferslice.errors import ArgumentError
@@ -22,6 +19,11 @@ from pufferslice.torch.opacus import (
     opacus_noise_multiplier,
 )
 from pufferslice.views import ORDERS, improved_epsilon_joint
+
+# isort: split
+# After our own module for Opacus, which says what is missing if it is.
+from opacus.accountants import IAccountant
+from opacus.optimizers import DPOptimizer
 
 
 @final

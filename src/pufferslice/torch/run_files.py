@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Literal, final
 
 from pufferslice.errors import LedgerError, StorageError, TrainingError
-from pufferslice.run_ledger import Branch, RunLedger
+from pufferslice.run_ledger import Branch, Checkpointed, RunLedger
 from pufferslice.sgd import TrainingPlan
 from pufferslice.sgd.run_key import RunKey
 from pufferslice.storage import CONFIDENTIAL, digest, read_bytes, write_whole
@@ -32,6 +32,7 @@ class RunFiles:
         self._key_path: Final = self.folder / "run.key"
         self._ledger: Final = RunLedger(self.folder / "run.ledger")
         weakref.finalize(self, self._ledger.close)
+        self._remove_unfinished_writes()
         key = self._opened_key()
         self.run: Final = self._finished_run() if key is None else key.name
         """Public name of the run."""
@@ -86,7 +87,7 @@ class RunFiles:
                 msg = f"run {self.run} is over and its key is destroyed. {_ELSEWHERE}"
                 raise TrainingError(msg)
         elif fork is None:
-            self._ledger.check_resume(self.run, checkpoint.branch, checkpoint.step, digest(raw))
+            self._check_resume(Checkpointed(checkpoint.branch, checkpoint.step, digest(raw)))
         return raw
 
     def fork(self, name: str, from_branch: int, at_step: int) -> int:
@@ -98,6 +99,23 @@ class RunFiles:
         self._ledger.finish(self.run, n_steps)
         self._destroy_key()
         self._ledger.close()
+
+    def _remove_unfinished_writes(self) -> None:
+        """What a killed process left of files that never got their names."""
+        for name in (self.checkpoint_path.name, self._key_path.name):
+            for path in self.folder.glob(f".{name}.*"):
+                path.unlink(missing_ok=True)
+
+    def _check_resume(self, given: Checkpointed) -> None:
+        """The checkpoint is the latest, also if the run was killed before that was on record.
+
+        One that is not on record and not behind the latest of its branch was written after it.
+        """
+        latest = self._ledger.latest_checkpoint(self.run)
+        is_ahead = latest and latest.branch == given.branch and latest.step <= given.step
+        if is_ahead and latest != given:
+            self._ledger.record_checkpoint(self.run, *given)
+        self._ledger.check_resume(self.run, *given)
 
     def _opened_key(self) -> RunKey | None:
         has_key, has_ledger = self._key_path.exists(), self._ledger.path.exists()

@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Binned laws beside a matrix product, sorting and sketches; memory and growth of a scan.
+
+Speed: 1,000,000 rows, 10 columns, 200 directions, 4096 bins. The peers are the single-precision
+matrix product of the same shape into memory that is already there, which every method would need
+before it could count; the exact road, which sorts (5 secrets, all pairs, tables included on both
+sides); and KLL sketches of DataSketches, which get their projections for free, one core on each
+side, timed on a few directions and scaled. Rounds are interleaved; each figure is a median.
+
+Memory: the highest resident size of a process that scans 2.5 million and 50 million rows of
+Parquet files, made for it in a temporary folder (2.2 GB, removed afterwards).
+
+Growth: seconds of one core against rows, directions and secrets; exponents of a log-log fit.
+
+    python benchmarks/binned.py
+"""
+
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from pathlib import Path
+from statistics import median
+from typing import Any, TypedDict
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+
+from pufferslice.arrays import Floats
+from pufferslice.gaps import LawPair, gap_tables
+from pufferslice.gaps.binned import Tally, bin_grid, binned_tables
+from pufferslice.histograms import BinGrid
+from pufferslice.laws import EmpiricalLaw
+from pufferslice.queries import Box, Query, columns
+from pufferslice.slicing import FiniteProfile
+from pufferslice.streaming import RowScan, scan_files
+
+try:
+    import datasketches
+except ImportError:
+    datasketches = None
+
+ROUNDS = 5
+N_ROWS, DIM, N_DIRECTIONS = 1_000_000, 10, 200
+SECRETS = ("a", "b", "c", "d", "e")
+SEED = 7
+SKETCHED = 4
+"""Directions on which the sketches are timed in one round."""
+
+ROWS_PER_FILE, FEW_FILES, ALL_FILES = 500_000, 5, 100
+ROOM_FOR_FILES = 8 * 2**30
+"""Bytes that must be free before the files are made."""
+
+SPEED_GOAL, PRODUCT_GOAL, SORT_GOAL, SKETCH_GOAL = 800.0, 0.35, 6.0, 20.0
+GROWTH_GOAL, MEMORY_GOAL = 1.05, 1.5
+EXPONENT_GOAL = (0.9, 1.1)
+
+
+class Row(TypedDict):
+    """One line of the table; speeds in million projected values per second, memory in GiB."""
+
+    name: str
+    ours: float
+    peer: float | None
+    ratio: float | None
+    goal: str | None
+    met: bool | None
+
+
+def measure() -> list[Row]:
+    return [*speed_rows(), *growth_rows(), *memory_rows()]
+
+
+def the_query(dim: int = DIM) -> Query:
+    return columns([f"x{k}" for k in range(dim)]).with_range(Box([-6.0] * dim, [6.0] * dim))
+
+
+def the_grid(n_directions: int = N_DIRECTIONS) -> BinGrid:
+    profile = FiniteProfile.uniform(dim=DIM, n_directions=n_directions, seed=SEED)
+    return bin_grid(the_query(), profile)
+
+
+def sample_rows(n_rows: int, n_secrets: int) -> tuple[Floats, Any]:
+    """Gaussian rows inside the range, their centres by secret."""
+    rng = np.random.default_rng(SEED)
+    codes = rng.integers(n_secrets, size=n_rows)
+    rows = rng.normal(size=(n_rows, DIM)) + 0.3 * rng.normal(size=(n_secrets, DIM))[codes]
+    return np.clip(rows, -6, 6), codes
+
+
+def speed_rows() -> list[Row]:
+    rows, codes = sample_rows(N_ROWS, len(SECRETS))
+    grid = the_grid()
+    laws = [EmpiricalLaw.uniform(rows[codes == code]) for code in range(len(SECRETS))]
+    pairs = [LawPair(*pair) for pair in combinations(range(len(SECRETS)), 2)]
+    transposed = np.ascontiguousarray(rows.T.astype(np.float32))
+    directions = grid.directions.astype(np.float32)
+    product = np.zeros((N_DIRECTIONS, N_ROWS), dtype=np.float32)
+
+    def counted(n_threads: int | None = None) -> Tally:
+        tally = Tally(grid, n_threads)
+        tally.add(rows, SECRETS, codes)
+        return tally
+
+    def binned_road() -> object:
+        found = counted().histograms().laws()
+        return binned_tables([found[s] for s in SECRETS], pairs, grid.directions)
+
+    contestants: dict[str, Callable[[], float]] = {
+        "ours": lambda: seconds(counted),
+        "product": lambda: seconds(lambda: np.matmul(directions, transposed, out=product)),
+        "ours, one core": lambda: seconds(lambda: counted(1)),
+        "ours, tables": lambda: seconds(binned_road),
+        "sorted": lambda: seconds(lambda: gap_tables(laws, pairs, grid.directions)),
+    }
+    if datasketches is None:
+        print("row skipped: DataSketches is not installed (pip install datasketches)")
+    else:
+        contestants["sketches"] = lambda: sketch_seconds(product[:SKETCHED])
+    return speed_table(medians(contestants))
+
+
+def sketch_seconds(projected: Any) -> float:  # noqa: ANN401 - single-precision rows
+    """Seconds for all directions, from a few of them."""
+    start = time.perf_counter()
+    for values in projected:
+        sketch = datasketches.kll_floats_sketch(200)
+        sketch.update(values)
+        assert sketch.n == len(values)
+    return (time.perf_counter() - start) * N_DIRECTIONS / len(projected)
+
+
+def speed_table(taken: dict[str, float]) -> list[Row]:
+    job = f"{N_ROWS:,} x {DIM}, {N_DIRECTIONS} directions"
+    speed = {name: N_ROWS * N_DIRECTIONS / time / 1e6 for name, time in taken.items()}
+    table: list[Row] = [
+        Row(
+            name=f"projected and binned, {job}: million values per second; float32 product alone",
+            ours=speed["ours"],
+            peer=speed["product"],
+            ratio=speed["ours"] / speed["product"],
+            goal=f">= {SPEED_GOAL:g}, ratio >= {PRODUCT_GOAL:g}",
+            met=speed["ours"] >= max(SPEED_GOAL, PRODUCT_GOAL * speed["product"]),
+        )
+    ]
+    peers = {
+        "sorted": ("gap tables from bins", "ours, tables", "sorted", SORT_GOAL),
+        "sketches": ("one core", "ours, one core", "KLL sketches", SKETCH_GOAL),
+    }
+    for key, (what, ours, peer, goal) in peers.items():
+        if key in taken:
+            ratio = taken[key] / taken[ours]
+            table.append(
+                Row(
+                    name=f"{what}, {job}: seconds; {peer}",
+                    ours=taken[ours],
+                    peer=taken[key],
+                    ratio=ratio,
+                    goal=f">= {goal:g}",
+                    met=ratio >= goal,
+                )
+            )
+    return table
+
+
+def growth_rows() -> list[Row]:
+    """Exponents of the seconds that one core works."""
+    settings: dict[str, list[tuple[int, int, int]]] = {
+        "rows": [(n, 100, 1) for n in (200_000, 400_000, 800_000, 1_600_000)],
+        "directions": [(200_000, n, 1) for n in (100, 200, 400, 800)],
+        "secrets of 100,000 rows": [(100_000 * n, 100, n) for n in (2, 4, 8, 16)],
+    }
+    table = []
+    for what, sizes in settings.items():
+        times = {str(size): [] for size in sizes}
+        for _ in range(ROUNDS):
+            for size in sizes:
+                times[str(size)].append(counting_seconds(*size))
+        numbers = [max(a / b for a, b in zip(size, sizes[0], strict=True)) for size in sizes]
+        # The least of the rounds: other work on the machine only adds.
+        spent = [min(times[str(size)]) for size in sizes]
+        exponent = float(np.polyfit(np.log(numbers), np.log(spent), 1)[0])
+        low, high = EXPONENT_GOAL
+        table.append(
+            Row(
+                name=f"growth of counting with {what}: exponent",
+                ours=exponent,
+                peer=None,
+                ratio=None,
+                goal=f"{low:g} to {high:g}",
+                met=low <= exponent <= high,
+            )
+        )
+    return table
+
+
+def counting_seconds(n_rows: int, n_directions: int, n_secrets: int) -> float:
+    rows, codes = sample_rows(n_rows, n_secrets)
+    tally = Tally(the_grid(n_directions), 1)
+    names = [f"s{index}" for index in range(n_secrets)]
+    tally.add(rows[:256], names, codes[:256])
+    start = time.thread_time()
+    tally.add(rows, names, codes)
+    return time.thread_time() - start
+
+
+def memory_rows() -> list[Row]:
+    folder = Path(tempfile.mkdtemp(prefix="pufferslice-bench-"))
+    try:
+        if shutil.disk_usage(folder).free < ROOM_FOR_FILES:
+            print("rows skipped: less than 8 GiB of disk are free for the files of the scan")
+            return []
+        make_files(folder)
+        few, _ = scan_in_child(folder, "0000[0-4].parquet")
+        everything, taken = scan_in_child(folder, "*.parquet")
+    finally:
+        shutil.rmtree(folder)
+    n_few, n_all = FEW_FILES * ROWS_PER_FILE, ALL_FILES * ROWS_PER_FILE
+    scanned = f"{N_DIRECTIONS} directions"
+    return [
+        Row(
+            name=f"scan of {n_all:,} rows of Parquet, {scanned}: peak GiB; of {n_few:,} rows",
+            ours=everything,
+            peer=few,
+            ratio=everything / few,
+            goal=f"< {MEMORY_GOAL:g}, ratio < {GROWTH_GOAL:g}",
+            met=everything < MEMORY_GOAL and everything < GROWTH_GOAL * few,
+        ),
+        Row(
+            name=f"scan of {n_all:,} rows of Parquet, {scanned}: million rows per second",
+            ours=n_all / taken / 1e6,
+            peer=None,
+            ratio=None,
+            goal=None,
+            met=None,
+        ),
+    ]
+
+
+def make_files(folder: Path) -> None:
+    rng = np.random.default_rng(SEED)
+    for index in range(ALL_FILES):
+        numbers = rng.standard_normal((DIM, ROWS_PER_FILE), dtype=np.float32)
+        groups = pa.DictionaryArray.from_arrays(
+            rng.integers(len(SECRETS), size=ROWS_PER_FILE, dtype=np.int8), list(SECRETS)
+        )
+        named = {f"x{k}": column for k, column in enumerate(numbers)}
+        table = pa.table({"group": groups, **named})
+        pa.parquet.write_table(table, folder / f"{index:05}.parquet", compression="none")
+
+
+def scan_in_child(folder: Path, pattern: str) -> tuple[float, float]:
+    """Peak GiB and seconds of a process that scans these files."""
+    command = [sys.executable, str(Path(__file__).resolve()), "--scan", str(folder / pattern)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    peak, taken = done.stdout.split()
+    return float(peak), float(taken)
+
+
+def scan_and_tell(pattern: str) -> None:
+    profile = FiniteProfile.uniform(dim=DIM, n_directions=N_DIRECTIONS, seed=SEED)
+    scan = RowScan.of(the_query(), secret="group", profile=profile)  # noqa: S106 - a column
+    start = time.perf_counter()
+    found = scan_files(pattern, scan)
+    taken = time.perf_counter() - start
+    assert found.n_dropped == 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(peak / 2**30, taken)
+
+
+def medians(contestants: dict[str, Callable[[], float]]) -> dict[str, float]:
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    for contestant in contestants.values():
+        contestant()  # loads kernels, touches memory
+    for _ in range(ROUNDS):
+        for name, contestant in contestants.items():
+            times[name].append(contestant())
+    return {name: median(values) for name, values in times.items()}
+
+
+def seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def main(arguments: Sequence[str]) -> None:
+    if arguments[:1] == ["--scan"]:
+        scan_and_tell(arguments[1])
+        return
+    for line in measure():
+        figures = [f"{key} {line[key]:.4g}" for key in ("ours", "peer", "ratio") if line[key]]
+        verdict = "" if line["met"] is None else "met" if line["met"] else "NOT met"
+        print(f"{line['name']}: {', '.join(figures)}; goal {line['goal']} {verdict}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

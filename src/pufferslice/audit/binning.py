@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bins along a line, chosen on pilot outputs so that the others bound the divergence best."""
+
+import functools
+import math
+from typing import Final
+
+import numpy as np
+
+from pufferslice.arrays import Floats, Integers
+from pufferslice.compiled import kernel
+from pufferslice.concentration import clopper_pearson
+
+_EVEN_EDGES: Final = 16
+_TAIL_EDGES: Final = 10
+_FEWEST_BEYOND: Final = 3
+"""Pilot outputs beyond the outermost edge of a law."""
+
+
+def candidate_edges(first: Floats, second: Floats) -> Floats:
+    """Values of both sorted pilots at even ranks and, geometrically, towards both ends."""
+    return np.unique(
+        np.concatenate([values[_edge_ranks(len(values))] for values in (first, second)])
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _edge_ranks(n_values: int) -> Integers:
+    even = np.linspace(0, n_values - 1, _EVEN_EDGES + 2)[1:-1]
+    tail = np.geomspace(min(_FEWEST_BEYOND, n_values), n_values / _EVEN_EDGES, _TAIL_EDGES)
+    ranks = np.concatenate([even, tail, n_values - 1 - tail])
+    return np.unique(np.clip(ranks.astype(np.int64), 0, n_values - 1))
+
+
+def sorted_counts(edges: Floats, values: Floats) -> Integers:
+    """`bin_counts` of values that are sorted."""
+    ends = np.searchsorted(values, edges, side="right")
+    return np.diff(ends, prepend=0, append=len(values)).astype(np.int64)
+
+
+def bin_counts(edges: Floats, values: Floats) -> Integers:
+    """How many values lie in each of the bins (-inf, e_0], (e_0, e_1], ..., (e_last, inf)."""
+    bins = np.searchsorted(edges, values, side="left")
+    return np.bincount(bins, minlength=len(edges) + 1).astype(np.int64)
+
+
+def lower_share(count: int, n_outputs: int, share: float) -> float:
+    """A probability is at least this, except with probability `share` (Clopper-Pearson)."""
+    return clopper_pearson(count, n_outputs, 2 * share)[0]
+
+
+def upper_share(count: int, n_outputs: int, share: float) -> float:
+    """A probability is at most this, except with probability `share` (Clopper-Pearson)."""
+    return clopper_pearson(count, n_outputs, 2 * share)[1]
+
+
+@kernel
+def likely_lower(count: float, n_outputs: float, quantile: float) -> float:
+    """About what `lower_share` will be; only for choosing, never a bound."""
+    spread = quantile / 2 * math.sqrt(max(0.0, 1.0 - count / n_outputs))
+    return max(0.0, math.sqrt(max(0.0, count)) - spread) ** 2 / n_outputs
+
+
+@kernel
+def likely_upper(count: float, n_outputs: float, quantile: float) -> float:
+    """About what `upper_share` will be; only for choosing, never a bound."""
+    spread = quantile / 2 * math.sqrt(max(0.0, 1.0 - count / n_outputs))
+    return min(1.0, (math.sqrt(count + 0.75) + spread) ** 2 / n_outputs)
+
+
+@kernel
+def likely_lowers(counts: Floats, n_outputs: float, quantile: float) -> Floats:
+    """`likely_lower` of every count."""
+    return np.array([likely_lower(count, n_outputs, quantile) for count in counts])
+
+
+@kernel
+def likely_uppers(counts: Floats, n_outputs: float, quantile: float) -> Floats:
+    """`likely_upper` of every count."""
+    return np.array([likely_upper(count, n_outputs, quantile) for count in counts])
+
+
+@kernel
+def best_partition(
+    expected: tuple[Floats, Floats],
+    sizes: tuple[float, float],
+    order: float,
+    quantile: float,
+    scale: tuple[float, float],
+) -> tuple[float, Integers]:
+    """Cells merged into neighbouring bins so that the sum of p^order q^(1-order) is likely largest.
+
+    `expected` are the pilot's counts per cell of both laws, `scale` how much larger the counts
+    will be, `sizes` the numbers of outputs to come. The sum is additive over the bins, so dynamic
+    programming finds the best. Returns it and, for each cell, whether a bin ends after it.
+    """
+    first, second = expected
+    n_cells = len(first)
+    best = np.full(n_cells + 1, -1.0)
+    back = np.zeros(n_cells + 1, dtype=np.int64)
+    best[0] = 0.0
+    for stop in range(1, n_cells + 1):
+        p = q = 0.0
+        for start in range(stop - 1, -1, -1):
+            p += first[start]
+            q += second[start]
+            low = likely_lower(p * scale[0], sizes[0], quantile)
+            # Half a count more, because an empty pilot bin is not an empty bin.
+            high = likely_upper(min((q + 0.5) * scale[1], sizes[1]), sizes[1], quantile)
+            value = best[start]
+            if low > 0:
+                value += high * (low / high) ** order
+            if value > best[stop]:
+                best[stop], back[stop] = value, start
+    ends = np.zeros(n_cells, dtype=np.int64)
+    stop = n_cells
+    while stop > 0:
+        ends[stop - 1] = 1
+        stop = back[stop]
+    return best[n_cells], ends

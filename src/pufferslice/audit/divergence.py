@@ -1,0 +1,391 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lower bounds on divergences from outputs, against a sliced claim or along single lines.
+
+A tenth of the outputs, the pilot, decides everything that may be chosen: the pair and its order,
+the line, the bins. The others are counted once, so no choice has to be paid for with confidence;
+what is paid for is every probability that is bounded: two per bin and slice.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple, Protocol, final
+
+import attrs
+import numpy as np
+
+from pufferslice.arrays import Floats, Integers, locked, same
+from pufferslice.audit.binning import bin_counts
+from pufferslice.audit.line_tests import EpsilonTest, LinePlan, LineTest, Pair, RenyiTest
+from pufferslice.audit.verdict import Quantity, Verdict
+from pufferslice.checks import check_between, check_count, check_finite
+from pufferslice.concentration import split
+from pufferslice.errors import ArgumentError
+from pufferslice.guarantee import Guarantee
+from pufferslice.parallel import Progress, in_threads, silent
+from pufferslice.slicing import project
+
+PILOT_SHARE: Final = 0.1
+"""Share of the outputs that chooses and is not counted."""
+
+FEWEST_OUTPUTS: Final = 100
+"""Below this there is no pilot worth the name."""
+
+_LIKELY_BINS: Final = 12
+_LINES_AT_ONCE: Final = 16
+_MOST_OUTPUTS: Final = 2**62
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False)
+class SplitOutputs:
+    """Outputs under one secret, shuffled: some to choose with, the others to count."""
+
+    pilot: Floats = attrs.field(converter=locked, eq=same)
+    """Shape (n, dim)."""
+    counted: Floats = attrs.field(converter=locked, eq=same)
+    """Shape (n, dim)."""
+
+    @classmethod
+    def of(cls, values: Floats, *, rng: np.random.Generator) -> "SplitOutputs":
+        """A random tenth is the pilot, so the order of the outputs does not matter."""
+        if values.ndim != 2 or values.shape[1] == 0:
+            msg = f"outputs must have shape (n, dim), dim at least 1; got {values.shape}"
+            raise ArgumentError(msg)
+        check_finite(outputs=values)
+        if len(values) < FEWEST_OUTPUTS:
+            msg = (
+                f"too few outputs: {len(values)} under one secret, at least {FEWEST_OUTPUTS} are "
+                "needed"
+            )
+            raise ArgumentError(msg)
+        where = rng.permutation(len(values))
+        n_pilot = math.ceil(PILOT_SHARE * len(values))
+        return cls(pilot=values[where[:n_pilot]], counted=values[where[n_pilot:]])
+
+    @property
+    def n_outputs(self) -> int:
+        """Both parts."""
+        return len(self.pilot) + len(self.counted)
+
+    def __repr__(self) -> str:
+        return f"SplitOutputs(n_outputs={self.n_outputs}, dim={self.pilot.shape[1]})"
+
+
+class Comparison(NamedTuple):
+    """Two secrets under one prior, in one order, with the outputs of both."""
+
+    prior: str
+    pair: tuple[str, str]
+    outputs: tuple[SplitOutputs, SplitOutputs]
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """How many outputs are counted."""
+        return len(self.outputs[0].counted), len(self.outputs[1].counted)
+
+    @property
+    def n_outputs(self) -> int:
+        """Of the secret that has fewer."""
+        return min(part.n_outputs for part in self.outputs)
+
+
+class Claimed(NamedTuple):
+    """A number that is said to bound a test's quantity."""
+
+    words: str
+    quantity: Quantity
+    value: float
+
+
+class Lines(NamedTuple):
+    """Directions in scaled coordinates and what they are called."""
+
+    directions: Floats
+    names: Sequence[str]
+
+
+class Aggregation(Protocol):
+    """How the numbers of the slices become the number of the claim; never increasing an error."""
+
+    @property
+    def weights(self) -> Floats:
+        """Of the slices."""
+        ...
+
+    @property
+    def words(self) -> str:
+        """As `average over 200 slices`."""
+        ...
+
+    def of(self, values: Floats) -> float:
+        """The aggregate of one lower bound per slice; it grows with each of them."""
+        ...
+
+
+def audit_slices(
+    comparisons: Sequence[Comparison],
+    test: LineTest,
+    slices: tuple[Lines, Aggregation],
+    claimed: Claimed,
+    *,
+    confidence: float,
+    progress: Progress = silent,
+) -> Verdict:
+    """Lower bound on a number that is aggregated over the slices of a profile.
+
+    Guarantee: at most the true aggregate of the pair and order that it names, with `confidence`;
+    so, if the claim holds for all of them, the verdict is `refuted` with at most the rest.
+    Needs: independent outputs. Source: def:ave_srd, def:joint_srd.
+    """
+    lines, aggregation = slices
+    n_lines = len(lines.names)
+    check_between(0, 1, confidence=confidence)
+    share = split(1 - confidence, 2 * _LIKELY_BINS * n_lines)
+    pilots = _Pilots(lines.directions)
+
+    def planned(comparison: Comparison) -> list[LinePlan]:
+        pairs = pilots.pairs(comparison)
+        return [test.plan(pair, comparison.sizes, share) for pair in pairs]
+
+    pilots.prepare(comparisons)
+    plans = in_threads(planned, comparisons, progress)
+    promises = [aggregation.of(np.array([plan.promise for plan in plan_])) for plan_ in plans]
+    best = int(np.argmax(promises))
+    chosen, cuts = comparisons[best], plans[best]
+    paid = split(1 - confidence, 2 * sum(plan.n_bins for plan in cuts))
+    counts = _counted(chosen, lines.directions, cuts)
+    found = [test.bound(plan, count, paid) for plan, count in zip(cuts, counts, strict=True)]
+    bounds = np.array(found)
+    reach = test.reach(chosen.sizes, split(1 - confidence, 4 * n_lines))
+    can_reach = aggregation.of(np.full(n_lines, reach))
+    top = int(np.argmax(np.where(aggregation.weights > 0, bounds, -1.0)))
+    return _verdict(
+        (chosen, claimed),
+        statistic=f"{test.statistic}, {aggregation.words}",
+        numbers=(aggregation.of(bounds), can_reach, confidence),
+        line=lines.names[top],
+    )
+
+
+def audit_lines(
+    candidates: Sequence[tuple[Comparison, Lines]],
+    test: LineTest,
+    claimed: Claimed,
+    *,
+    confidence: float,
+) -> Verdict:
+    """Lower bound on a number of the whole output, along the line that the pilot finds best.
+
+    Guarantee: as `audit_slices`. Looking along a line cannot increase a divergence, so the bound
+    holds for the whole output.
+    Needs: independent outputs, and lines that were not chosen by looking at the counted ones.
+    """
+    check_between(0, 1, confidence=confidence)
+    share = split(1 - confidence, 2 * _LIKELY_BINS)
+    best: tuple[float, int, int, LinePlan] | None = None
+    for index, (comparison, lines) in enumerate(candidates):
+        for where, pair in enumerate(_Pilots(lines.directions).pairs(comparison)):
+            plan = test.plan(pair, comparison.sizes, share)
+            if best is None or plan.promise > best[0]:
+                best = (plan.promise, index, where, plan)
+    if best is None:
+        msg = "there is no line to look along"
+        raise ArgumentError(msg)
+    _, index, where, plan = best
+    chosen, lines = candidates[index]
+    paid = split(1 - confidence, 2 * plan.n_bins)
+    (counts,) = _counted(chosen, lines.directions[[where]], [plan])
+    reach = test.reach(chosen.sizes, split(1 - confidence, 4))
+    return _verdict(
+        (chosen, claimed),
+        statistic=test.statistic,
+        numbers=(test.bound(plan, counts, paid), reach, confidence),
+        line=lines.names[where],
+    )
+
+
+def audit_line(  # noqa: PLR0913 - two samples, a claim, and how the verdict names them
+    first: Floats,
+    second: Floats,
+    claim: Guarantee,
+    *,
+    confidence: float,
+    seed: int,
+    pair: tuple[str, str] = ("first", "second"),
+    line: str = "the given numbers",
+) -> Verdict:
+    """Refute a Rényi claim from one number per output, or per run, in each of two worlds.
+
+    Both orders of the pair are looked at. The numbers may be anything computed from what was
+    released, by a rule that was fixed without looking at them.
+
+    Guarantee: the bound is at most the Rényi divergence of the released outputs, with `confidence`.
+    Needs: independent numbers; the claim bounds both orders.
+
+    >>> rng = np.random.default_rng(0)
+    >>> claim = Guarantee.unsliced(order=2, epsilon=1.0)
+    >>> worlds = rng.normal(2.0, 1.0, 10_000), rng.normal(0.0, 1.0, 10_000)
+    >>> audit_line(*worlds, claim, confidence=0.95, seed=0).outcome
+    'refuted'
+    """
+    test = RenyiTest(order=claim.order)
+    verdict = audit_lines(
+        _along_one_line((first, second), pair, line, seed),
+        test,
+        Claimed(str(claim), "epsilon", claim.epsilon),
+        confidence=confidence,
+    )
+    check_in_reach([verdict], test, 1)
+    return verdict
+
+
+def bound_epsilon(
+    first: Floats, second: Floats, *, delta: float, confidence: float, seed: int
+) -> float:
+    """Lower bound on the epsilon that two worlds need at `delta`, by the best threshold test.
+
+    Guarantee: at most the true epsilon of the pair in the better of both orders, with `confidence`.
+    Needs: independent numbers, as `audit_line`.
+
+    >>> rng = np.random.default_rng(0)
+    >>> worlds = rng.normal(2.0, 1.0, 10_000), rng.normal(0.0, 1.0, 10_000)
+    >>> bound_epsilon(*worlds, delta=1e-5, confidence=0.95, seed=0) > 2
+    True
+    """
+    check_between(0, 1, delta=delta)
+    verdict = audit_lines(
+        _along_one_line((first, second), ("first", "second"), "the given numbers", seed),
+        EpsilonTest(delta=delta),
+        Claimed(f"epsilon at delta {delta:g}", "epsilon", 0.0),
+        confidence=confidence,
+    )
+    return verdict.lower_bound
+
+
+def _along_one_line(
+    numbers: tuple[Floats, Floats], pair: tuple[str, str], line: str, seed: int
+) -> list[tuple[Comparison, Lines]]:
+    """Numbers of two worlds as comparisons in both orders."""
+    check_count(0, seed=seed)
+    rng = np.random.default_rng(seed)
+    parts = [
+        SplitOutputs.of(np.asarray(values, dtype=np.float64).reshape(-1, 1), rng=rng)
+        for values in numbers
+    ]
+    named = dict(zip(pair, parts, strict=True))
+    lines = Lines(np.ones((1, 1)), (line,))
+    return [(comparison, lines) for comparison in both_orders("given", named, [pair])]
+
+
+def both_orders(
+    prior: str, outputs: Mapping[str, SplitOutputs], pairs: Sequence[tuple[str, str]]
+) -> list[Comparison]:
+    """Every pair in both orders: a divergence is not symmetric."""
+    return [
+        Comparison(prior, (a, b), (outputs[a], outputs[b]))
+        for first, second in pairs
+        for a, b in ((first, second), (second, first))
+    ]
+
+
+def outputs_needed(test: LineTest, claimed: float, n_lines: int, confidence: float) -> int | None:
+    """Outputs under each secret from which the claim is in reach, within a hundredth.
+
+    None if no number of outputs would do.
+    """
+    share = split(1 - confidence, 4 * n_lines)
+
+    def reaches(n_outputs: int) -> bool:
+        n_counted = n_outputs - math.ceil(PILOT_SHARE * n_outputs)
+        return test.reach((n_counted, n_counted), share) > claimed
+
+    high = FEWEST_OUTPUTS
+    while not reaches(high):
+        high *= 2
+        if high > _MOST_OUTPUTS:
+            return None
+    low = high // 2
+    while high - low > max(1, high // 100):
+        middle = (low + high) // 2
+        low, high = (low, middle) if reaches(middle) else (middle, high)
+    return max(high, FEWEST_OUTPUTS)
+
+
+def check_in_reach(verdicts: Sequence[Verdict], test: LineTest, n_lines: int) -> None:
+    """An audit that could refute nothing, however the outputs fell, is refused and not passed.
+
+    `test` and `n_lines` are those of the first verdict, which the message speaks of.
+    """
+    if any(verdict.in_reach for verdict in verdicts):
+        return
+    first = verdicts[0]
+    needed = outputs_needed(test, first.claimed, n_lines, first.confidence)
+    said = "no number of outputs" if needed is None else f"about {needed} outputs under each secret"
+    msg = (
+        f"too few outputs for confidence {first.confidence:.6g}: {first.n_outputs} under each "
+        f"secret can refute nothing that is claimed; {said} would put {first.claim} in reach"
+    )
+    raise ArgumentError(msg)
+
+
+class _Pilots:
+    """Pilot outputs along the lines, projected and sorted once for every secret."""
+
+    def __init__(self, directions: Floats) -> None:
+        self._directions = directions
+        self._projected: dict[int, Floats] = {}
+
+    def prepare(self, comparisons: Sequence[Comparison]) -> None:
+        """All secrets at once, on all cores."""
+        parts = {id(part): part for comparison in comparisons for part in comparison.outputs}
+        in_threads(self._along, list(parts.values()))
+
+    def pairs(self, comparison: Comparison) -> list[Pair]:
+        """Both secrets of a comparison along every line."""
+        first, second = (self._along(part) for part in comparison.outputs)
+        return list(zip(first, second, strict=True))
+
+    def _along(self, part: SplitOutputs) -> Floats:
+        if id(part) not in self._projected:
+            self._projected[id(part)] = np.sort(project(self._directions, part.pilot), axis=1)
+        return self._projected[id(part)]
+
+
+def _counted(
+    comparison: Comparison, directions: Floats, plans: Sequence[LinePlan]
+) -> list[tuple[Integers, Integers]]:
+    """Counts of both laws in the bins of every line."""
+    blocks = range(0, len(plans), _LINES_AT_ONCE)
+
+    def count(start: int) -> list[tuple[Integers, Integers]]:
+        chosen = slice(start, start + _LINES_AT_ONCE)
+        first, second = (project(directions[chosen], part.counted) for part in comparison.outputs)
+        return [
+            (bin_counts(plan.edges, p), bin_counts(plan.edges, q))
+            for plan, p, q in zip(plans[chosen], first, second, strict=True)
+        ]
+
+    return [counts for block in in_threads(count, blocks) for counts in block]
+
+
+def _verdict(
+    said: tuple[Comparison, Claimed],
+    *,
+    statistic: str,
+    numbers: tuple[float, float, float],
+    line: str,
+) -> Verdict:
+    (chosen, claimed), (lower_bound, reach, confidence) = said, numbers
+    return Verdict(
+        claim=claimed.words,
+        quantity=claimed.quantity,
+        claimed=claimed.value,
+        statistic=statistic,
+        lower_bound=lower_bound,
+        confidence=confidence,
+        refutable_below=reach,
+        n_outputs=chosen.n_outputs,
+        pair=chosen.pair,
+        prior=chosen.prior,
+        line=line,
+    )

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Guess the secret from an output: the paper's Gaussian attack, and the best one there is."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple, final
+
+import attrs
+import numpy as np
+
+from pufferslice.arrays import Floats
+from pufferslice.checks import check_above, check_between, check_count, check_finite
+from pufferslice.concentration import clopper_pearson
+from pufferslice.errors import ArgumentError, ScenarioError
+from pufferslice.laws import EmpiricalLaw, GaussianLaw, Law, SampledLaw
+from pufferslice.priors import Prior
+
+Attack = Literal["gaussian_map", "likelihood_ratio"]
+PriorKind = Literal["natural", "balanced"]
+
+ATTACKS: Final[tuple[Attack, ...]] = ("gaussian_map", "likelihood_ratio")
+PRIOR_KINDS: Final[tuple[PriorKind, ...]] = ("natural", "balanced")
+
+_ENTRIES_AT_ONCE: Final = 2**21
+_MOST_ENTRIES: Final = 2**28
+"""Outputs times atoms that the likelihood-ratio attack looks at; with more atoms, fewer outputs."""
+
+
+class Interval(NamedTuple):
+    """A share that was seen, and the interval in which its expectation lies."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Counted(NamedTuple):
+    """What came of the trials of an attack."""
+
+    n_trials: int
+    accuracy: Interval
+    prior_accuracy: Interval
+    advantage: Interval
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Inference:
+    """How often an attack names the secret of an output, among some secrets and under a prior."""
+
+    attack: Attack
+    prior: str
+    prior_kind: PriorKind
+    """`natural`, the prior's own shares, or `balanced`, all secrets equally likely."""
+    secrets: tuple[str, ...]
+    n_trials: int
+    accuracy: Interval
+    prior_accuracy: Interval
+    """That of naming the likeliest secret whatever the output is."""
+    advantage: Interval
+    """Accuracy less the prior's own largest share, which is known."""
+    confidence: float
+    """Of each interval alone."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        shares = ("accuracy", "prior_accuracy", "advantage")
+        return attrs.asdict(self) | {
+            "secrets": list(self.secrets),
+            **{name: getattr(self, name)._asdict() for name in shares},
+        }
+
+    def __str__(self) -> str:
+        among = " or ".join(map(repr, self.secrets)) if len(self.secrets) == 2 else "all secrets"
+        return (
+            f"{self.attack}, {self.prior_kind} prior, {among}: accuracy {_shown(self.accuracy)}, "
+            f"prior {_shown(self.prior_accuracy)}, advantage {_shown(self.advantage)}"
+        )
+
+
+def gaussian_scores(outputs: Floats, laws: Sequence[Law], noise_std: float) -> Floats:
+    r"""Log density of N(mean of the law, noise variance) up to a constant; (n, n_laws).
+
+    The attack of the paper: $\arg\max_s \ln \pi(s) + \ln \phi(y; \mu_s, \sigma^2 I)$.
+    Source: app:experiments.
+    """
+    check_above(0, noise_std=noise_std)
+    means = np.array([mean_of(law) for law in laws])
+    return _gaussian_kernel(outputs, means, noise_std)
+
+
+def likelihood_scores(outputs: Floats, laws: Sequence[Law], noise_std: float) -> Floats:
+    """Log density of the noisy output under each law, up to a constant; (n, n_laws).
+
+    With the prior's shares the most accurate attack that there is, if the laws and the noise are
+    as declared: mixtures of Gaussians over the atoms, in log space.
+    """
+    check_above(0, noise_std=noise_std)
+    columns = [_log_likelihood(outputs, law, noise_std) for law in laws]
+    return np.stack(columns, axis=1)
+
+
+def attack_secrets(
+    scores: Mapping[str, Floats], shares: Mapping[str, float], *, seed: int, confidence: float
+) -> Counted:
+    """Draw secrets by `shares`, guess each from an output of its own, and count.
+
+    `scores[s]` are the log likelihoods of outputs under s, columns in the order of `shares`. Every
+    output is used at most once, so the trials are independent and Clopper-Pearson applies.
+
+    Guarantee: each interval fails with probability at most 1 - `confidence`.
+    """
+    check_between(0, 1, confidence=confidence)
+    secrets = list(shares)
+    _check_scores(scores, secrets)
+    probabilities = np.array([shares[secret] for secret in secrets])
+    # So many can be served whatever secrets are drawn, and the number depends on nothing drawn.
+    n_trials = min(len(scores[secret]) for secret in secrets)
+    shares_of_one = probabilities / probabilities.sum()
+    labels = np.random.default_rng(seed).choice(len(secrets), size=n_trials, p=shares_of_one)
+    with np.errstate(divide="ignore"):
+        weights = np.log(probabilities)
+    n_right = 0
+    for index, secret in enumerate(secrets):
+        n_used = int(np.count_nonzero(labels == index))
+        guesses = (scores[secret][:n_used] + weights).argmax(axis=1)
+        n_right += int(np.count_nonzero(guesses == index))
+    likeliest = int(probabilities.argmax())
+    n_prior = int(np.count_nonzero(labels == likeliest))
+    accuracy = _interval(n_right, n_trials, confidence)
+    top = float(probabilities[likeliest])
+    return Counted(
+        n_trials=n_trials,
+        accuracy=accuracy,
+        prior_accuracy=_interval(n_prior, n_trials, confidence),
+        advantage=Interval(*(value - top for value in accuracy)),
+    )
+
+
+def infer_secrets(
+    outputs: Mapping[str, Floats],
+    prior: Prior,
+    noise_std: float,
+    *,
+    pairs: Sequence[tuple[str, str]],
+    seed: int,
+    confidence: float,
+) -> tuple[Inference, ...]:
+    """Both attacks, on every pair and on all secrets, under the natural and the balanced prior.
+
+    `outputs` are in scaled coordinates, by secret; `confidence` is that of each interval alone.
+    The likelihood-ratio attack looks at fewer outputs if the laws have very many atoms; `n_trials`
+    says at how many.
+    """
+    check_count(0, seed=seed)
+    secrets = tuple(secret for secret in prior.laws if secret in outputs)
+    if len(secrets) < 2:
+        msg = "outputs of one secret only: there is nothing to infer. Give those of at least two"
+        raise ArgumentError(msg)
+    laws = {secret: prior.laws[secret] for secret in secrets}
+    subsets = [tuple(pair) for pair in pairs]
+    subsets += [secrets] if len(secrets) > 2 else []
+    found = []
+    for attack in ATTACKS:
+        scores = _scored(attack, outputs, laws, noise_std)
+        for subset in subsets:
+            columns = [secrets.index(secret) for secret in subset]
+            chosen = {secret: scores[secret][:, columns] for secret in subset}
+            for kind in PRIOR_KINDS:
+                shares = _shares(kind, subset, prior)
+                counted = attack_secrets(chosen, shares, seed=seed, confidence=confidence)
+                found.append(
+                    Inference(
+                        attack=attack,
+                        prior=prior.name,
+                        prior_kind=kind,
+                        secrets=subset,
+                        confidence=confidence,
+                        **counted._asdict(),
+                    )
+                )
+    return tuple(found)
+
+
+def mean_of(law: Law) -> Floats:
+    """Mean of a law of the prepared query; streamed laws do not keep it."""
+    if isinstance(law, GaussianLaw):
+        return law.mean
+    if isinstance(law, EmpiricalLaw):
+        return np.asarray(law.counts @ law.outputs / law.total)
+    if isinstance(law, SampledLaw):
+        return np.asarray(law.outputs.mean(axis=0))
+    msg = "streamed laws keep counts and no values, so they have no known mean"
+    raise ScenarioError(msg)
+
+
+def _scored(
+    attack: Attack, outputs: Mapping[str, Floats], laws: Mapping[str, Law], noise_std: float
+) -> dict[str, Floats]:
+    """Log likelihoods of the outputs of each secret under all laws, columns as in `laws`."""
+    chosen = list(laws.values())
+    if attack == "gaussian_map":
+        return {secret: gaussian_scores(outputs[secret], chosen, noise_std) for secret in laws}
+    n_atoms = sum(1 if isinstance(law, GaussianLaw) else len(_atoms(law)[0]) for law in chosen)
+    most = max(1, _MOST_ENTRIES // (n_atoms * len(chosen)))
+    return {secret: likelihood_scores(outputs[secret][:most], chosen, noise_std) for secret in laws}
+
+
+def _log_likelihood(outputs: Floats, law: Law, noise_std: float) -> Floats:
+    if isinstance(law, GaussianLaw):
+        cov = law.cov + noise_std**2 * np.eye(law.dim)
+        factor = np.linalg.cholesky(cov)
+        standard = np.linalg.solve(factor, (outputs - law.mean).T)
+        # The same constant as below: that of N(0, noise variance).
+        spread = np.log(np.diag(factor)).sum() - law.dim * math.log(noise_std)
+        return np.asarray(-(standard**2).sum(axis=0) / 2 - spread)
+    atoms, shares = _atoms(law)
+    block = max(1, _ENTRIES_AT_ONCE // len(atoms))
+    result = np.empty(len(outputs))
+    for start in range(0, len(outputs), block):
+        logs = _gaussian_kernel(outputs[start : start + block], atoms, noise_std) + np.log(shares)
+        top = logs.max(axis=1, keepdims=True)
+        total = np.exp(logs - top).sum(axis=1)
+        result[start : start + block] = top[:, 0] + np.log(total)
+    return result
+
+
+def _gaussian_kernel(outputs: Floats, centers: Floats, noise_std: float) -> Floats:
+    """-|y - c|^2 / (2 noise variance), shape (n, n_centers); both moved near 0 for the digits."""
+    middle = centers.mean(axis=0)
+    y, c = (outputs - middle) / noise_std, (centers - middle) / noise_std
+    squares = (y**2).sum(axis=1)[:, None] - 2 * (y @ c.T) + (c**2).sum(axis=1)
+    return np.asarray(-squares / 2)
+
+
+def _atoms(law: Law) -> tuple[Floats, Floats]:
+    if isinstance(law, EmpiricalLaw):
+        return law.outputs, law.counts / law.total
+    if isinstance(law, SampledLaw):
+        return law.outputs, np.full(law.n_samples, 1 / law.n_samples)
+    msg = "streamed laws keep counts and no values, so outputs have no known likelihood"
+    raise ScenarioError(msg)
+
+
+def _shares(kind: PriorKind, secrets: tuple[str, ...], prior: Prior) -> dict[str, float]:
+    """Probability of each secret, given that it is one of these."""
+    if kind == "balanced":
+        return dict.fromkeys(secrets, 1 / len(secrets))
+    total = sum(prior.secret_probability(secret) for secret in secrets)
+    return {secret: prior.secret_probability(secret) / total for secret in secrets}
+
+
+def _check_scores(scores: Mapping[str, Floats], secrets: Sequence[str]) -> None:
+    if len(secrets) < 2:
+        msg = f"shares must name at least two secrets, got {len(secrets)}"
+        raise ArgumentError(msg)
+    for secret in secrets:
+        if secret not in scores:
+            msg = f"there are no scores of outputs under secret {secret!r}"
+            raise ArgumentError(msg)
+        if scores[secret].ndim != 2 or scores[secret].shape[1] != len(secrets):
+            msg = (
+                f"scores must have one column for each of {len(secrets)} secrets, got "
+                f"{scores[secret].shape} under {secret!r}"
+            )
+            raise ArgumentError(msg)
+        check_finite(scores=scores[secret])
+
+
+def _interval(n_right: int, n_trials: int, confidence: float) -> Interval:
+    low, high = clopper_pearson(n_right, n_trials, 1 - confidence)
+    return Interval(n_right / n_trials, low, high)
+
+
+def _shown(share: Interval) -> str:
+    return f"{share.value:.4f} [{share.low:.4f}, {share.high:.4f}]"

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Was a record trained on? Attacks that score records, and how well a score tells members apart.
+
+Arrays in, from any framework. A higher score means: more likely a member. What comes out describes
+one trained model; it is no lower bound on the epsilon of a plan, whose secret is another one.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final, final
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+from scipy.special import logsumexp, rel_entr
+
+from pufferslice.arrays import Floats, locked
+from pufferslice.audit.inference import Interval
+from pufferslice.checks import check_between, check_finite
+from pufferslice.concentration import clopper_pearson, split, tail_bound
+from pufferslice.errors import ArgumentError
+
+LOW_RATES: Final = (0.001, 0.01)
+"""False-positive rates at which an attack matters: few accusations, nearly all of them right."""
+
+_BISECTIONS: Final = 60
+"""More than halve the unit interval down to the spacing of floats."""
+
+Flags = npt.NDArray[np.bool_]
+
+
+@final
+@attrs.frozen(kw_only=True)
+class LowRate:
+    """How many members are found when hardly any non-member may be taken for one."""
+
+    false_positive_rate: float
+    """Of all non-members at most this share is above the threshold."""
+    threshold: float
+    """Records with a greater score are called members; chosen by the non-members alone."""
+    true_positive_rate: Interval
+    """Share of members above the threshold, with its Clopper-Pearson interval."""
+
+
+@final
+@attrs.frozen(kw_only=True)
+class MembershipAudit:
+    """How well an attack tells members from non-members of one model.
+
+    Guarantee: the intervals and the false-positive rates hold all at once, with `confidence`.
+    """
+
+    attack: str
+    """In words."""
+    n_members: int
+    n_non_members: int
+    roc_auc: Interval
+    """The chance that a member scores above a non-member, ties by half; guessing gives 1/2."""
+    low_rates: tuple[LowRate, ...]
+    confidence: float
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether the attack is certainly better than guessing, by one of its numbers."""
+        rates = (rate.true_positive_rate.low > rate.false_positive_rate for rate in self.low_rates)
+        return self.roc_auc.low > 0.5 or any(rates)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        rates = [
+            attrs.asdict(rate) | {"true_positive_rate": rate.true_positive_rate._asdict()}
+            for rate in self.low_rates
+        ]
+        shown = attrs.asdict(self, recurse=False)
+        return shown | {"roc_auc": self.roc_auc._asdict(), "low_rates": rates}
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.attack}: {self.n_members} members, {self.n_non_members} non-members",
+            f"  ROC AUC {_shown(self.roc_auc)}; guessing gives 0.5",
+            *(
+                f"  true-positive rate {_shown(rate.true_positive_rate)} at no more than "
+                f"{rate.false_positive_rate:g} false positives"
+                for rate in self.low_rates
+            ),
+            f"  all at once with confidence {self.confidence:g}; intervals for any sample size",
+        ]
+        return "\n".join(lines)
+
+
+def audit_membership(
+    scores: npt.ArrayLike,
+    members: npt.ArrayLike,
+    *,
+    attack: str,
+    confidence: float,
+    false_positive_rates: Sequence[float] = LOW_RATES,
+) -> MembershipAudit:
+    """ROC AUC and true-positive rates at low false-positive rates, all with intervals.
+
+    No interval here is asymptotic. That of the AUC is Hoeffding's for averages over pairs, with
+    the relative entropy in the exponent; it is wider than DeLong's, which is asymptotic. A
+    threshold is an order statistic of the non-members above which, by the exact binomial tail, lies
+    no more than the wanted share of all of them; the members above it are counted once, and have a
+    Clopper-Pearson interval.
+
+    Guarantee: everything holds at once with `confidence`, for continuous and tied scores.
+    Needs: given the model, the scored members are independent draws of its members and the scored
+    non-members of the others; `attack` was fixed without looking at their scores.
+
+    >>> rng = np.random.default_rng(0)
+    >>> members = np.repeat([True, False], 10_000)
+    >>> losses = rng.exponential(np.where(members, 0.5, 1.0))
+    >>> audit = audit_membership(
+    ...     loss_scores(losses), members, attack="loss threshold", confidence=0.95
+    ... )
+    >>> round(audit.roc_auc.value, 2), audit.is_seen
+    (0.67, True)
+    """
+    values, flags = _labelled(scores, members)
+    check_between(0, 1, confidence=confidence)
+    for rate in false_positive_rates:
+        check_between(0, 1, false_positive_rate=rate)
+    inside, outside = np.sort(values[flags]), np.sort(values[~flags])
+    share = split(1 - confidence, 1 + 2 * len(false_positive_rates))
+    _check_enough(len(outside), false_positive_rates, share)
+    return MembershipAudit(
+        attack=attack,
+        n_members=len(inside),
+        n_non_members=len(outside),
+        roc_auc=_auc_interval(inside, outside, share),
+        low_rates=tuple(_low_rate(inside, outside, r, share) for r in false_positive_rates),
+        confidence=confidence,
+    )
+
+
+def roc_auc(scores: npt.ArrayLike, members: npt.ArrayLike) -> float:
+    """The share of pairs in which the member scores above the non-member, ties by half.
+
+    >>> roc_auc([3.0, 1.0, 2.0, 1.0], [True, True, False, False])
+    0.625
+    """
+    values, flags = _labelled(scores, members)
+    return _auc(np.sort(values[flags]), np.sort(values[~flags]))
+
+
+def loss_scores(losses: npt.ArrayLike) -> Floats:
+    """The loss-threshold attack (Yeom et al. 2018): what a model fits well, it has seen.
+
+    The score is the negative loss of the record under the model.
+    """
+    values = locked(losses)
+    check_finite(losses=values)
+    return -values
+
+
+def margin_scores(logits: npt.ArrayLike, labels: npt.ArrayLike) -> Floats:
+    """The log-odds of the true class, which over models is closer to Gaussian than the loss.
+
+    `logits` has shape (n_records, n_classes), `labels` the true classes. It never overflows, as
+    ln(p / (1 - p)) does when a probability rounds to 1. Made for the likelihood-ratio attack.
+
+    >>> margin_scores([[2.0, 0.0], [0.0, 1000.0]], [0, 1]).tolist()
+    [2.0, 1000.0]
+    """
+    values, classes = locked(logits), np.asarray(labels)
+    if values.ndim != 2 or values.shape[1] < 2:
+        msg = (
+            "logits must have shape (n_records, n_classes), with two classes or more; got "
+            f"{values.shape}"
+        )
+        raise ArgumentError(msg)
+    check_finite(logits=values)
+    n_records, n_classes = values.shape
+    if classes.shape != (n_records,) or classes.dtype.kind not in "iu":
+        msg = f"labels must be {n_records} whole numbers, got {classes.dtype} of {classes.shape}"
+        raise ArgumentError(msg)
+    if classes.size and not (classes.min() >= 0 and classes.max() < n_classes):
+        msg = f"labels must lie between 0 and {n_classes - 1}, as there are {n_classes} classes"
+        raise ArgumentError(msg)
+    records = np.arange(n_records)
+    others = values.copy()
+    others[records, classes] = -np.inf
+    return np.asarray(values[records, classes] - logsumexp(others, axis=1))
+
+
+def _labelled(scores: npt.ArrayLike, members: npt.ArrayLike) -> tuple[Floats, Flags]:
+    values = locked(scores)
+    if values.ndim != 1:
+        msg = f"scores must be one number per record, got shape {values.shape}"
+        raise ArgumentError(msg)
+    check_finite(scores=values)
+    flags = locked_flags(members)
+    check_alike(values, flags)
+    n_members = int(flags.sum())
+    if n_members in {0, len(flags)}:
+        missing = "members" if n_members == 0 else "non-members"
+        msg = (
+            f"members must mark records of both classes; all {len(flags)} are of one and there are "
+            f"no {missing}. Score records that were trained on and records that were not"
+        )
+        raise ArgumentError(msg)
+    return values, flags
+
+
+def locked_flags(members: npt.ArrayLike) -> Flags:
+    """A read-only copy of True and False, or 1 and 0; anything else is refused."""
+    given = np.asarray(members)
+    if given.dtype.kind not in "biu" or not np.isin(given, (0, 1)).all():
+        msg = f"members must be True or False for each record, got type {given.dtype}"
+        raise ArgumentError(msg)
+    flags = given.astype(np.bool_)
+    flags.setflags(write=False)
+    return flags
+
+
+def check_alike(scores: Floats, members: Flags) -> None:
+    """Every score has its flag."""
+    if members.shape != scores.shape:
+        msg = f"members must have shape {scores.shape}, as the scores have; got {members.shape}"
+        raise ArgumentError(msg)
+
+
+def non_members_needed(false_positive_rate: float, failure_probability: float) -> int:
+    """Fewest non-members of which some threshold is surely passed by no larger share of all.
+
+    >>> non_members_needed(0.01, 0.01)
+    459
+    """
+    check_between(
+        0, 1, false_positive_rate=false_positive_rate, failure_probability=failure_probability
+    )
+    needed = max(1, math.floor(math.log(failure_probability) / math.log1p(-false_positive_rate)))
+    while _tail(needed, needed, false_positive_rate) > failure_probability:
+        needed += 1
+    return needed
+
+
+def _check_enough(n_non_members: int, rates: Sequence[float], share: float) -> None:
+    if not rates:
+        return
+    smallest = min(rates)
+    needed = non_members_needed(smallest, share)
+    if n_non_members < needed:
+        msg = (
+            f"too few non-members for this confidence: {n_non_members} were scored, and no "
+            f"threshold surely has at most {smallest:g} false positives with fewer than {needed}. "
+            "Score more, or ask for larger false_positive_rates"
+        )
+        raise ArgumentError(msg)
+
+
+def _tail(n_non_members: int, rank: int, rate: float) -> float:
+    """At least the chance that the score of this rank has more than `rate` of all above it."""
+    # The share below is rounded up, so the tail is not rounded down.
+    below = math.nextafter(1 - rate, 1.0)
+    return float(tail_bound(n_non_members, np.array([rank]), np.array([below]))[0])
+
+
+def _low_rate(inside: Floats, outside: Floats, rate: float, share: float) -> LowRate:
+    low, high = 0, len(outside)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _tail(len(outside), middle, rate) <= share else (middle, high)
+    threshold = float(outside[high - 1])
+    n_found = len(inside) - int(np.searchsorted(inside, threshold, side="right"))
+    found = Interval(n_found / len(inside), *clopper_pearson(n_found, len(inside), share))
+    return LowRate(false_positive_rate=rate, threshold=threshold, true_positive_rate=found)
+
+
+def _auc(inside: Floats, outside: Floats) -> float:
+    """Counted in whole numbers, twice the pairs, so that ties by half are exact."""
+    below = np.searchsorted(outside, inside, side="left")
+    not_above = np.searchsorted(outside, inside, side="right")
+    twice = int(below.sum()) + int(not_above.sum())
+    return twice / (2 * len(inside) * len(outside))
+
+
+def _auc_interval(inside: Floats, outside: Floats, share: float) -> Interval:
+    r"""All values a with $k \, kl(A \| a) \le \ln(2 / share)$, k the size of the smaller class.
+
+    The AUC of the sample is a mean of means over k disjoint pairs (Hoeffding 1963, section 5), so
+    its moment generating function is at most that of a mean of k Bernoulli variables.
+    """
+    seen = _auc(inside, outside)
+    budget = math.log(2 / share) / min(len(inside), len(outside))
+    return Interval(seen, _farthest(seen, 0.0, budget), _farthest(seen, 1.0, budget))
+
+
+def _farthest(seen: float, end: float, budget: float) -> float:
+    """Between the seen value and an end: just outside of what the budget of entropy allows."""
+    allowed, refused = seen, end
+    for _ in range(_BISECTIONS):
+        middle = (allowed + refused) / 2
+        entropy = float(rel_entr(seen, middle) + rel_entr(1 - seen, 1 - middle))
+        allowed, refused = (middle, refused) if entropy <= budget else (allowed, middle)
+    return refused
+
+
+def _shown(share: Interval) -> str:
+    return f"{share.value:.4f} [{share.low:.4f}, {share.high:.4f}]"

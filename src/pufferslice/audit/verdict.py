@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verdict: a claim, a lower bound that an attack reached, and whether the two can both hold."""
+
+from typing import Any, Final, Literal, final
+
+import attrs
+
+from pufferslice.checks import check_at_least, check_between, check_count, check_one_of
+
+Quantity = Literal["epsilon", "delta"]
+Outcome = Literal["refuted", "not refuted", "out of reach"]
+
+QUANTITIES: Final = ("epsilon", "delta")
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Verdict:
+    """What one statistic says about one claim; it can refute the claim and never proves it.
+
+    Guarantee: if the claim holds for the mechanism that made the outputs, `refuted` is true with
+    probability at most 1 - `confidence`.
+
+    >>> verdict = Verdict(
+    ...     claim="(2, 1)-RPP",
+    ...     quantity="epsilon",
+    ...     claimed=1.0,
+    ...     statistic="Rényi divergence of order 2",
+    ...     lower_bound=3.2,
+    ...     confidence=0.95,
+    ...     refutable_below=8.6,
+    ...     n_outputs=100_000,
+    ...     pair=("a", "b"),
+    ...     prior="declared",
+    ...     line="axis 0",
+    ... )
+    >>> verdict.outcome
+    'refuted'
+    """
+
+    claim: str
+    """The claim in words, as `(4, 1)-Joint-SRPP`."""
+    quantity: Quantity
+    """Which of its numbers is tested."""
+    claimed: float
+    """The claim's own number: the mechanism is said to stay at or below it."""
+    statistic: str
+    """What was estimated."""
+    lower_bound: float
+    """At least this is true of the mechanism, with `confidence`; never below 0."""
+    confidence: float
+    """Of this verdict alone; several verdicts of one audit share the audit's confidence."""
+    refutable_below: float
+    """The largest lower bound that these numbers of outputs can give, whatever they are."""
+    n_outputs: int
+    """Outputs under each of the two secrets, the fewer if they differ."""
+    pair: tuple[str, str]
+    """The two secrets or worlds, in the order of the divergence: the first from the second."""
+    prior: str
+    """Under which prior."""
+    line: str
+    """The slice, axis or projection that shows most of it."""
+
+    def __attrs_post_init__(self) -> None:
+        check_one_of(QUANTITIES, quantity=self.quantity)
+        check_at_least(0, claimed=self.claimed, lower_bound=self.lower_bound)
+        check_between(0, 1, confidence=self.confidence)
+        check_count(1, n_outputs=self.n_outputs)
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the lower bound is above what is claimed."""
+        return self.lower_bound > self.claimed
+
+    @property
+    def in_reach(self) -> bool:
+        """Whether some outputs, this many, would refute the claim."""
+        return self.refutable_below > self.claimed
+
+    @property
+    def outcome(self) -> Outcome:
+        """In two words; a claim out of reach was not tested at all."""
+        if self.refuted:
+            return "refuted"
+        return "not refuted" if self.in_reach else "out of reach"
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values, the outcome included."""
+        document = attrs.asdict(self) | {"pair": list(self.pair)}
+        return document | {"refuted": self.refuted, "outcome": self.outcome}
+
+    def __str__(self) -> str:
+        first, second = self.pair
+        found = f"{self.quantity} is at least {self.lower_bound:.4g}"
+        return (
+            f"{self.outcome.upper()}: {self.claim}\n"
+            f"  {self.statistic}: {found}, claimed at most {self.claimed:.4g}\n"
+            f"  seen best between {first!r} and {second!r}, prior {self.prior!r}, "
+            f"along {self.line}\n"
+            f"  confidence {self.confidence:.6g}; {self.n_outputs} outputs under each secret can "
+            f"refute claims below {self.refutable_below:.4g}"
+        )

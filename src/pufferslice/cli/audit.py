@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pufferslice audit`: try to refute a certificate with fresh outputs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pufferslice.cli.output import print_json, progress_bar
+from pufferslice.errors import ArgumentError
+
+
+def audit(
+    certificate: Annotated[Path, typer.Argument(help="A certificate of a release.")],
+    scenario: Annotated[Path, typer.Option(help="The scenario.toml that was certified.")],
+    outputs: Annotated[
+        int | None, typer.Option(help="Fresh outputs under each secret; 100000 if not said.")
+    ] = None,
+    supplied: Annotated[
+        Path | None, typer.Option(help="Outputs of the mechanism instead, from Outputs.save.")
+    ] = None,
+    confidence: Annotated[
+        float, typer.Option(help="That a claim which holds is not refuted.")
+    ] = 0.95,
+    seed: Annotated[int, typer.Option(help="Of drawn values and the pilot, not of noise.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Attack what a certificate states; exits 1 if anything is refuted. Nothing is released."""
+    from pufferslice.audit import Outputs, audit_outputs, draw_outputs
+    from pufferslice.certificate import Certificate
+    from pufferslice.files import read_request
+
+    if outputs is not None and supplied is not None:
+        msg = "give either --outputs, how many to draw, or --supplied, outputs at hand; not both"
+        raise ArgumentError(msg)
+    held, request = Certificate.load(certificate), read_request(scenario)
+    if supplied is not None:
+        made = Outputs.load(supplied)
+    else:
+        n_outputs = 100_000 if outputs is None else outputs
+        made = draw_outputs(request.scenario, held, n_outputs, seed=seed)
+    with progress_bar("claims") as progress:
+        found = audit_outputs(
+            request.scenario,
+            request.profile,
+            held,
+            made,
+            confidence=confidence,
+            seed=seed,
+            progress=progress,
+        )
+    if json:
+        print_json(found.to_json())
+    else:
+        typer.echo(str(found))
+    if found.refuted:
+        raise typer.Exit(1)

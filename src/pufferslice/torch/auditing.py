@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker for audits of training: the smallest run in which a plan's whole cost can be seen."""
+
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from pufferslice.arrays import Floats
+from pufferslice.checks import check_one_of
+from pufferslice.errors import ArgumentError
+from pufferslice.sgd import FlatClipping, TrainingPlan
+from pufferslice.torch.block_pool import one_thread
+from pufferslice.torch.trainer import Trainer
+
+WORLDS: Final = ("first", "second")
+
+
+def release_canary(world: str, plan: TrainingPlan) -> Floats:
+    r"""Train a canary once, as the plan says, and return the number that tells the worlds apart.
+
+    The model has one weight. A record that differs pushes it with the full clip norm, up in the
+    first world and down in the second; the others do not push. That is the worst case of every
+    accountant, attained by construction. The number is the sum of the moves of the weight, each
+    over the variance of its noise; it is a function of the weights after each step.
+
+    Guarantee: with the same batches in every step (all records drawn), the two numbers are Gaussian
+    and their Rényi divergence is the plan's cost, less only what rounding takes off the radius.
+
+    Needs: flat clipping. It holds no data, so its runs may be made and kept by anyone. In
+    `TrainingRuns` it is `pufferslice.torch.auditing:release_canary`.
+    """
+    check_one_of(WORLDS, world=world)
+    if not isinstance(plan.clipping, FlatClipping):
+        msg = (
+            "a canary has one weight and needs flat clipping; audit the plan with "
+            "attrs.evolve(plan, clipping=FlatClipping(norm=1.0)), which has the same cost"
+        )
+        raise ArgumentError(msg)
+    with one_thread():
+        moves = _moves(_records(plan, 1.0 if world == "first" else -1.0), plan)
+    weights = (plan.noise_multipliers.min() / plan.noise_multipliers) ** 2
+    return np.array([float(weights @ moves) * plan.divisor / plan.clipping.norm])
+
+
+def _records(plan: TrainingPlan, sign: float) -> TensorDataset:
+    """As many records as the plan has; those that differ come first."""
+    law = plan.differing
+    shares = np.exp(law.log_probabilities)
+    n_differing = int(np.random.default_rng().choice(law.counts, p=shares / shares.sum()))
+    inputs = torch.zeros(plan.sampling.n_records, 1)
+    inputs[:n_differing] = sign
+    # Twice the norm, so that clipping decides how far a record pushes.
+    return TensorDataset(inputs, torch.full((len(inputs),), 2 * float(plan.clipping.norms[0])))
+
+
+def _moves(records: TensorDataset, plan: TrainingPlan) -> Floats:
+    """How far each step moves the weight, against the gradient, at a learning rate of 1."""
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    trainer = Trainer(model, _push, optimizer, plan, blocks_in_flight=1)
+    seen = [0.0]
+    for batch in trainer.batches(records):
+        trainer.step(batch)
+        seen.append(float(model.weight.detach()))
+    return -np.diff(seen)
+
+
+def _push(outputs: Tensor, strengths: Tensor) -> Tensor:
+    """A loss whose gradient is the record itself, wherever the weight is."""
+    return outputs[:, 0] * strengths

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bins are counted right, chosen best among all partitions, and bounded by exact binomials."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from pufferslice.audit.binning import (
+    best_partition,
+    bin_counts,
+    candidate_edges,
+    likely_lower,
+    likely_lowers,
+    likely_upper,
+    likely_uppers,
+    lower_share,
+    sorted_counts,
+    upper_share,
+)
+
+NUMBERS = st.lists(st.integers(-5, 5), min_size=1, max_size=30)
+
+
+@given(NUMBERS, st.sets(st.integers(-5, 5), min_size=1))
+def test_counts_by_hand(values, edges):
+    edges, values = np.array(sorted(edges), float), np.array(values, float)
+    ends = [-np.inf, *edges, np.inf]
+    expected = [sum(a < v <= b for v in values) for a, b in itertools.pairwise(ends)]
+    assert bin_counts(edges, values).tolist() == expected
+    assert sorted_counts(edges, np.sort(values)).tolist() == expected
+
+
+@given(NUMBERS, NUMBERS)
+def test_edges_are_ascending_values_of_the_pilot(first, second):
+    first, second = np.sort(np.array(first, float)), np.sort(np.array(second, float))
+    edges = candidate_edges(first, second)
+    assert (np.diff(edges) > 0).all()
+    assert set(edges) <= {*first, *second}
+
+
+def test_edges_reach_into_both_tails(rng):
+    first, second = np.sort(rng.normal(3, 1, 10_000)), np.sort(rng.normal(0, 1, 10_000))
+    edges = candidate_edges(first, second)
+    assert edges[0] == second[3]
+    assert edges[-1] == first[10_000 - 1 - 3]
+    assert len(edges) < 100
+
+
+def test_the_chosen_partition_is_the_best_of_all(rng):
+    p, q = rng.integers(0, 60, 7).astype(float), rng.integers(0, 60, 7).astype(float)
+    sizes, scale, quantile, order = (9.0 * p.sum(), 9.0 * q.sum()), (9.0, 9.0), 3.0, 3.0
+
+    def value(ends):
+        total = 0.0
+        for start, stop in itertools.pairwise([0, *ends, 7]):
+            low = likely_lower(p[start:stop].sum() * 9, sizes[0], quantile)
+            count = min((q[start:stop].sum() + 0.5) * 9, sizes[1])
+            total += low**order * likely_upper(count, sizes[1], quantile) ** (1 - order)
+        return total
+
+    cuts = (c for k in range(7) for c in itertools.combinations(range(1, 7), k))
+    best = max(value(c) for c in cuts)
+    found, ends = best_partition((p, q), sizes, order, quantile, scale)
+    assert found == pytest.approx(best)
+    assert value(tuple(np.flatnonzero(ends)[:-1] + 1)) == pytest.approx(best)
+    assert ends[-1] == 1
+
+
+@pytest.mark.parametrize(("count", "n"), [(0, 50), (1, 50), (25, 50), (49, 50), (50, 50)])
+def test_shares_are_exact_binomial_bounds(count, n):
+    share = 0.01
+    low, high = lower_share(count, n, share), upper_share(count, n, share)
+    assert stats.binom.sf(count - 1, n, low) <= share * (1 + 1e-9) or low == 0
+    assert stats.binom.cdf(count, n, high) <= share * (1 + 1e-9) or high == 1
+    if 0 < count:
+        assert stats.binom.sf(count - 1, n, low) == pytest.approx(share)
+    if count < n:
+        assert stats.binom.cdf(count, n, high) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("count", [0, 3, 100, 50_000, 99_990, 100_000])
+def test_likely_bounds_are_close_to_the_bounds(count):
+    """They only choose, but a bad guess would choose badly."""
+    share, n = 1e-5, 100_000
+    quantile = -stats.norm.ppf(share)
+    low, high = likely_lower(float(count), n, quantile), likely_upper(float(count), n, quantile)
+    assert low == pytest.approx(lower_share(count, n, share), rel=0.1, abs=5e-5)
+    assert high == pytest.approx(upper_share(count, n, share), rel=0.3, abs=5e-5)
+    assert likely_lowers(np.array([float(count)]), n, quantile)[0] == low
+    assert likely_uppers(np.array([float(count)]), n, quantile)[0] == high

@@ -1,0 +1,649 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Certificates from samples and on the sphere: both claims, their doubt, and what is refused."""
+
+import copy
+import math
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy import stats
+from scipy.integrate import quad
+from scipy.special import hyp1f1
+
+from pufferslice.calibration import Method
+from pufferslice.certificate import Certificate, certify_release, spent, verify
+from pufferslice.certificate.doubt import Doubt
+from pufferslice.certificate.evidence import Evidence
+from pufferslice.certificate.issuing import under_scenario
+from pufferslice.concentration import band_ranks, dkw_halfwidth
+from pufferslice.errors import (
+    ArgumentError,
+    CalibrationError,
+    CertificateError,
+    ScenarioError,
+)
+from pufferslice.gaps.binned import bin_grid
+from pufferslice.guarantee import ApproximateGuarantee, Guarantee
+from pufferslice.laws import EmpiricalLaw, GaussianLaw, SampledLaw
+from pufferslice.priors import Bootstrap
+from pufferslice.queries import Ball, Box, columns, summary
+from pufferslice.scenario import Scenario
+from pufferslice.simulation import OutputSimulator
+from pufferslice.slicing import FiniteProfile, SampledSphere
+from pufferslice.streaming import RowScan, scan_tables, streamed_scenario
+
+LINE = FiniteProfile.axes(dim=1)
+JOINT = Guarantee.joint(order=4, epsilon=1.0)
+AVERAGE = Guarantee.average(order=4, epsilon=1.0)
+LOOSE = {notion: ApproximateGuarantee(notion=notion, epsilon=1.0, delta=0.05)
+         for notion in ("average", "joint")}  # fmt: skip
+WORST_GAP = Method(rule="tight", envelope="worst_gap")
+CLOSED_FORM = Method(rule="closed_form", envelope="worst_gap")
+RANGE = Box([-4, -4], [4, 4])
+QUERY = summary(mean=["x", "y"])
+CLIPPED = QUERY.with_range(RANGE)
+PROFILE = FiniteProfile.uniform(dim=2, n_directions=5, seed=2)
+
+
+def simulated(shift):
+    return OutputSimulator(draw_outputs=lambda rng, n: rng.normal(shift, 0.5, size=(n, 2)))
+
+
+def worlds(n_draws, query=CLIPPED, seed=3, shift=0.4):
+    made = {name: simulated(s).sampled(n_draws=n_draws, seed=seed)
+            for name, s in (("low", 0.0), ("high", shift))}  # fmt: skip
+    return Scenario.from_worlds(made, query=query)
+
+
+@pytest.fixture(scope="module")
+def sampled():
+    return worlds(1500)
+
+
+@pytest.fixture(scope="module")
+def srpp(sampled):
+    return certify_release(sampled, PROFILE, JOINT, failure_probability=0.05)
+
+
+@pytest.fixture(scope="module")
+def loose():
+    return certify_release(worlds(1500, QUERY), PROFILE, LOOSE["joint"], failure_probability=0.05)
+
+
+class TestBothClaims:
+    @pytest.mark.parametrize("band", ["order_statistics", "dkw"])
+    @pytest.mark.parametrize("method", [None, WORST_GAP, CLOSED_FORM])
+    @pytest.mark.parametrize("target", [JOINT, AVERAGE], ids=str)
+    def test_srpp(self, sampled, target, method, band):
+        certificate = certify_release(
+            sampled, PROFILE, target, failure_probability=0.05, band=band, method=method
+        )
+        assert verify(certificate).holds
+        assert certificate.spent_epsilon <= target.epsilon
+        statement = certificate.statement
+        assert statement["failure_probability"] == 0.05
+        assert statement["sampling"]["band"] == band
+        assert statement["sampling"]["tails"] == "at_range"
+        shares = statement["sampling"]["noise_shares"]
+        assert sum(shares.values()) == pytest.approx(1)
+        assert shares["slicing"] == 0
+        assert 0 < shares["law"] < 1
+
+    @pytest.mark.parametrize("method", [None, WORST_GAP])
+    @pytest.mark.parametrize("query", [QUERY, CLIPPED])
+    @pytest.mark.parametrize("notion", ["joint", "average"])
+    def test_epsilon_delta(self, notion, query, method):
+        certificate = certify_release(
+            worlds(1500, query), PROFILE, LOOSE[notion], failure_probability=0.05, method=method
+        )
+        assert verify(certificate).holds
+        assert certificate.guarantee == LOOSE[notion]
+        assert certificate.spent_epsilon <= 1
+        assert certificate.statement["sampling"]["tails"] == "in_delta"
+        missing = band_ranks(1500, 0.05 / 10, "order_statistics").missing
+        assert certificate.statement["sampling"]["delta_of_tails"] == pytest.approx(missing)
+        assert (certificate.unsliced_epsilon is None) == (query is QUERY)
+
+    def test_the_second_claim_needs_far_less_noise(self, srpp, loose):
+        assert loose.noise_std < srpp.noise_std / 2
+
+    def test_the_unsliced_bound_is_the_diameter(self, srpp):
+        diameter = 8 * math.sqrt(2)
+        expected = 4 * diameter**2 / (2 * srpp.noise_std**2)
+        assert srpp.unsliced_epsilon == pytest.approx(expected, rel=1e-9)
+        assert srpp.unsliced_epsilon >= expected
+        assert srpp.statement["unsliced"]["from"] == "the diameter of the public range"
+
+    def test_the_diameter_follows_the_scales(self):
+        scaled = certify_release(
+            worlds(1500, CLIPPED.with_scales([2, 4])), PROFILE, JOINT, failure_probability=0.05
+        )
+        expected = 4 * (4**2 + 2**2) / (2 * scaled.noise_std**2)
+        assert scaled.unsliced_epsilon == pytest.approx(expected, rel=1e-9)
+
+    def test_without_a_range_there_is_no_unsliced_bound_and_it_says_why(self, loose):
+        assert loose.unsliced_epsilon is None
+        assert "without a public range" in loose.statement["unsliced"]["from"]
+        assert loose.statement["views"] == []
+
+    def test_unsliced_claims_rest_on_the_range_alone(self, sampled):
+        target = Guarantee.unsliced(order=4, epsilon=1.0)
+        certificate = certify_release(sampled, PROFILE, target, failure_probability=0.05)
+        assert certificate.noise_std**2 == pytest.approx(4 * 128 / 2, rel=1e-9)
+        assert certificate.statement["sampling"]["noise_shares"] is None
+
+    def test_unsliced_claims_need_a_range(self):
+        with pytest.raises(ScenarioError, match="without a public range"):
+            certify_release(
+                worlds(1500, QUERY),
+                PROFILE,
+                Guarantee.unsliced(order=4, epsilon=1.0),
+                failure_probability=0.05,
+            )
+
+    def test_sliced_views_are_those_that_follow_from_the_claim(self, srpp):
+        sliced = {view["rule"] for view in srpp.statement["views"] if view["scope"] != "unsliced"}
+        assert sliced == {"paper", "improved"}
+
+    def test_limits_say_what_is_assumed(self, srpp, loose):
+        for certificate, word in ((srpp, "clipped to its public range"), (loose, "is in delta")):
+            limits = " ".join(certificate.statement["limits"])
+            assert "independent draws" in limits
+            assert word in limits
+
+    def test_prose(self, srpp, loose):
+        assert "(4, 1)-Joint-SRPP along 5 slices" in str(srpp)
+        assert "except with probability 0.05" in str(srpp)
+        assert "Shares of the noise: law" in str(srpp)
+        assert "(1, 0.05)-Joint-SPP, sliced along 5 slices" in str(loose)
+        assert "Of delta, 0.0" in str(loose)
+        assert "times the claim's epsilon" not in str(loose)
+
+    def test_tails_of_data_are_not_told(self):
+        """How much of delta the tails take would give the number of rows away."""
+        rng = np.random.default_rng(1)
+        table = pa.table({"s": ["a", "b"] * 1000, "x": rng.normal(size=2000)})
+        scenario = Scenario.from_records(table, secret="s", query=columns(["x"]))  # noqa: S106
+        certificate = certify_release(
+            scenario.with_sampled_priors(), LINE, LOOSE["joint"], failure_probability=0.05
+        )
+        assert certificate.statement["sampling"]["delta_of_tails"] is None
+        assert certificate.evidence.confidential["n_samples"] == {"table": {"a": 1000, "b": 1000}}
+        assert "1000" not in str(certificate)
+
+    def test_a_larger_failure_probability_needs_less_noise(self, sampled, srpp):
+        bold = certify_release(sampled, PROFILE, JOINT, failure_probability=0.5)
+        assert bold.noise_std < srpp.noise_std
+
+    def test_more_samples_need_less_noise(self, srpp):
+        many = certify_release(worlds(60_000), PROFILE, JOINT, failure_probability=0.05)
+        assert many.noise_std < srpp.noise_std
+        assert (
+            many.statement["sampling"]["noise_shares"]["law"]
+            > srpp.statement["sampling"]["noise_shares"]["law"]
+        )
+
+    def test_under_worst_gap_the_noise_is_of_the_order_of_the_range(self):
+        """Laws of spread 0.5 in a range of 8: from the highest sure quantile to the end is 2.5."""
+        scenario = worlds(50_000, CLIPPED)
+        certificate = certify_release(
+            scenario, FiniteProfile.axes(dim=2), AVERAGE, failure_probability=0.05, method=WORST_GAP
+        )
+        assert 4 * 2.5**2 / 2 < certificate.noise_std**2 < 4 * 8**2 / 2
+
+
+class TestSoundness:
+    """The certified noise against the truth, over many draws of the samples."""
+
+    N_RUNS = 60
+    FAILURE = 0.2
+
+    @pytest.mark.statistical
+    @pytest.mark.soundness
+    @pytest.mark.parametrize("name", ["skewed", "discrete", "heavy-tailed", "tied"])
+    def test_the_noise_is_enough_for_the_true_laws(self, name, rng):
+        """Certified noise is below what the laws themselves need in at most a share 0.2 of runs;
+        declaring the sample to be the law is below it in far more."""
+        pairs = {
+            "skewed": (stats.beta(1, 6), stats.beta(1.5, 4)),
+            "discrete": (stats.binom(8, 0.3), stats.binom(8, 0.5)),
+            "heavy-tailed": (stats.truncpareto(0.5, 80), stats.truncpareto(0.8, 80)),
+            "tied": (stats.bernoulli(0.02), stats.bernoulli(0.1)),
+        }
+        pair = pairs[name]
+        low, high = min(law.support()[0] for law in pair), max(law.support()[1] for law in pair)
+        query = summary(mean=["x"]).with_range(Box([low], [high]))
+        levels = (np.arange(100_000) + 0.5) / 100_000
+        true = Scenario.from_worlds(
+            {
+                s: EmpiricalLaw.uniform(law.ppf(levels)[:, None])
+                for s, law in zip("ab", pair, strict=True)
+            },
+            query=query,
+        )
+        needed = certify_release(true, LINE, JOINT).noise_std * (1 - 1e-6)
+        below = np.zeros(2, dtype=int)
+        for _ in range(self.N_RUNS):
+            drawn = {s: law.rvs((300, 1), random_state=rng).astype(float)
+                     for s, law in zip("ab", pair, strict=True)}  # fmt: skip
+            laws = {s: SampledLaw(outputs=x) for s, x in drawn.items()}
+            scenario = Scenario.from_worlds(laws, query=query)
+            found = certify_release(scenario, LINE, JOINT, failure_probability=self.FAILURE)
+            plain = Scenario.from_worlds(
+                {s: EmpiricalLaw.uniform(x) for s, x in drawn.items()}, query=query
+            )
+            below += [found.noise_std < needed,
+                      certify_release(plain, LINE, JOINT).noise_std < needed]  # fmt: skip
+        room = 5 * math.sqrt(self.N_RUNS * self.FAILURE * (1 - self.FAILURE))
+        assert below[0] <= self.N_RUNS * self.FAILURE + room
+        assert below[0] == 0
+        assert below[1] >= self.N_RUNS / 5
+
+    @pytest.mark.soundness
+    def test_rare_mass_is_inside_delta(self, rng):
+        """True delta of the second claim, by quadrature, with an atom that no sample may show."""
+        target = ApproximateGuarantee.joint(epsilon=1.0, delta=0.05)
+        laws = {
+            "a": SampledLaw(outputs=rng.normal(size=(1200, 1))),
+            "b": SampledLaw(outputs=rng.normal(0.3, 1.0, size=(1200, 1))),
+        }
+        scenario = Scenario.from_worlds(laws, query=summary(mean=["x"]))
+        certificate = certify_release(scenario, LINE, target, failure_probability=0.05)
+        rare = 1e-3
+        std = math.hypot(certificate.noise_std, 1)
+
+        def delta(sign):
+            def positive(x):
+                near = stats.norm(0.0, std).pdf(x)
+                far = stats.norm(500.0, std).pdf(x)
+                p = (1 - rare) * near + rare * far
+                q = stats.norm(0.3, std).pdf(x)
+                first, second = (p, q) if sign > 0 else (q, p)
+                return max(0.0, first - math.e * second)
+
+            parts = [(-60, 60), (440, 560)]
+            return sum(quad(positive, *part, limit=400)[0] for part in parts)
+
+        assert rare < delta(1) <= target.delta
+        assert delta(-1) <= target.delta
+
+    def test_no_union_over_instances(self, sampled, srpp):
+        """Twelve pairs that look alike do not pay for their number, only for the worst of them."""
+        one = simulated(0.0).sampled(n_draws=1500, seed=3)
+        other = simulated(0.4).sampled(n_draws=1500, seed=3)
+        many = Scenario.from_worlds({"low": one, "high": other, "low 2": one}, query=CLIPPED)
+        pairs = many.pairs
+        only = attrs.evolve(many, pairs=tuple(p for p in pairs if set(p) == {"low", "high"}))
+        found = certify_release(only, PROFILE, JOINT, failure_probability=0.05)
+        assert found.noise_std == srpp.noise_std
+
+
+class TestSphere:
+    """Point masses at distance 3 in R^9, range a ball of diameter 3: closed forms on the sphere."""
+
+    SHIFT = 3.0
+    AT = np.zeros(9)
+    QUERY9 = summary(mean=[f"x{i}" for i in range(9)]).with_range(Ball([0.0] * 9, 1.5))
+
+    def scenario(self):
+        points = {name: np.eye(9)[:1] * x for name, x in (("a", -1.5), ("b", 1.5))}
+        laws = {name: EmpiricalLaw.uniform(point) for name, point in points.items()}
+        return Scenario.from_worlds(laws, query=self.QUERY9)
+
+    def certified(self, notion, n_directions, seed=1, method=None):
+        profile = SampledSphere.draw(dim=9, n_directions=n_directions, seed=seed)
+        target = Guarantee(notion=notion, order=4, epsilon=1.0)
+        return certify_release(
+            self.scenario(), profile, target, failure_probability=0.05, method=method
+        )
+
+    @pytest.mark.parametrize("method", [None, WORST_GAP, CLOSED_FORM])
+    def test_the_average_term_by_hand(self, method):
+        certificate = self.certified("average", 400, method=method)
+        u = certificate.evidence.slices.profile.directions[:, 0]
+        h = math.sqrt(math.log(2 / 0.05) / 800)
+        by_hand = 2 * (9 * np.mean(u**2) + 9 * h)
+        assert certificate.noise_std**2 == pytest.approx(by_hand, rel=1e-9)
+        assert certificate.noise_std**2 > 2
+
+    @pytest.mark.parametrize("method", [None, WORST_GAP, CLOSED_FORM])
+    def test_the_joint_term_by_hand(self, method):
+        certificate = self.certified("joint", 400, method=method)
+        u = certificate.evidence.slices.profile.directions[:, 0]
+        h = math.sqrt(math.log(2 / 0.05) / 800)
+        c = 6 / certificate.noise_std**2
+        moment = np.mean(np.exp(9 * c * u**2)) + math.expm1(9 * c) * h
+        assert moment == pytest.approx(math.exp(3), rel=1e-8)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        ("notion", "variance"), [("average", 2.0), ("joint", 5.38628260122933)]
+    )
+    def test_the_known_answer_is_the_limit_from_above(self, notion, variance):
+        assert hyp1f1(0.5, 4.5, 54 / 5.38628260122933) == pytest.approx(math.exp(3), rel=1e-9)
+        few, many = (self.certified(notion, n).noise_std ** 2 for n in (2_000, 60_000))
+        assert variance < many < few
+        if notion == "average":
+            assert many == pytest.approx(variance, rel=0.06)
+        # With the mean over the drawn directions replaced by that over the sphere.
+        h = dkw_halfwidth(60_000, 0.05)
+        c = 6 / many
+        joint = hyp1f1(0.5, 4.5, 9 * c) + math.expm1(9 * c) * h
+        average = many / 2 - 9 * h
+        assert (joint if notion == "joint" else average) == pytest.approx(
+            math.exp(3) if notion == "joint" else 1.0, rel=0.02
+        )
+
+    @pytest.mark.statistical
+    @pytest.mark.soundness
+    def test_the_term_covers_and_is_needed(self):
+        """60 draws of 50 directions: never below the closed form; without the term about half."""
+        found = [self.certified("average", 50, seed) for seed in range(60)]
+        below = sum(c.noise_std**2 < 2 for c in found)
+        h = dkw_halfwidth(50, 0.05)
+        without = sum(c.noise_std**2 - 18 * h < 2 for c in found)
+        assert below <= 60 * 0.05 + 5 * math.sqrt(60 * 0.05)
+        assert below == 0
+        assert 15 <= without <= 45
+
+    def test_sampled_laws_take_half_of_the_failure_probability(self):
+        sphere = SampledSphere.draw(dim=2, n_directions=300, seed=1)
+        certificate = certify_release(worlds(1500), sphere, AVERAGE, failure_probability=0.05)
+        evidence = certificate.evidence
+        assert evidence.slices.sphere.halfwidth == dkw_halfwidth(300, 0.025)
+        assert evidence.doubt.band_probability(300) == pytest.approx(0.05 / 4 / 300)
+        finite = FiniteProfile.of(sphere.directions)
+        same = certify_release(worlds(1500), finite, AVERAGE, failure_probability=0.025)
+        term = 2 * 128 * dkw_halfwidth(300, 0.025) / certificate.noise_std**2
+        costs = spent(same, noise_std=certificate.noise_std).epsilon
+        assert costs + term == pytest.approx(1, rel=1e-9)
+        assert verify(certificate).holds
+        shares = certificate.statement["sampling"]["noise_shares"]
+        assert shares["slicing"] > 0.1
+        assert sum(shares.values()) == pytest.approx(1)
+
+    def test_what_the_statement_says(self):
+        certificate = self.certified("joint", 50)
+        assert certificate.statement["profile"]["kind"] == "sphere"
+        assert certificate.statement["sampling"]["band"] is None
+        assert "whole sphere of 9 dimensions" in str(certificate)
+        assert any("whole sphere" in limit for limit in certificate.statement["limits"])
+        drawn = certificate.evidence.slices.profile
+        assert drawn.digest() != FiniteProfile.of(drawn.directions).digest()
+
+    def test_refusals(self):
+        sphere = SampledSphere.draw(dim=2, n_directions=20, seed=1)
+        with pytest.raises(ArgumentError, match="the sphere as profile need failure_probability"):
+            certify_release(worlds_of_points(CLIPPED), sphere, JOINT)
+        with pytest.raises(ScenarioError, match="needs a query with a public range"):
+            certify_release(worlds_of_points(QUERY), sphere, JOINT, failure_probability=0.1)
+        for target in (LOOSE["joint"], Guarantee.unsliced(order=4, epsilon=1.0)):
+            with pytest.raises(ArgumentError, match="use a FiniteProfile"):
+                certify_release(worlds_of_points(CLIPPED), sphere, target, failure_probability=0.1)
+        gaussian = {s: GaussianLaw(mean=[m, 0.0], cov=np.eye(2)) for s, m in (("a", 0.0), ("b", 1))}
+        with pytest.raises(ScenarioError, match="which Gaussian priors do not have"):
+            certify_release(
+                Scenario.from_worlds(gaussian, query=QUERY), sphere, JOINT, failure_probability=0.1
+            )
+
+
+def worlds_of_points(query):
+    laws = {name: EmpiricalLaw.uniform([[x, 0.0]]) for name, x in (("a", 0.0), ("b", 1.0))}
+    return Scenario.from_worlds(laws, query=query)
+
+
+class TestRefusals:
+    def test_a_failure_probability_must_be_said(self, sampled):
+        with pytest.raises(ArgumentError, match="sampled priors need failure_probability"):
+            certify_release(sampled, PROFILE, JOINT)
+
+    def test_and_only_where_something_can_fail(self):
+        with pytest.raises(ArgumentError, match="nothing can fail"):
+            certify_release(worlds_of_points(QUERY), PROFILE, JOINT, failure_probability=0.1)
+
+    @pytest.mark.parametrize("failure", [0.0, 1.0, math.nan])
+    def test_it_is_a_probability(self, sampled, failure):
+        with pytest.raises(ArgumentError, match="failure_probability"):
+            certify_release(sampled, PROFILE, JOINT, failure_probability=failure)
+
+    def test_a_band_that_does_not_exist(self, sampled):
+        with pytest.raises(ArgumentError, match="band must be one of"):
+            certify_release(sampled, PROFILE, JOINT, failure_probability=0.1, band="bootstrap")
+
+    def test_no_range_says_both_ways_out(self):
+        with pytest.raises(ScenarioError, match=r"with_range.*epsilon-delta"):
+            certify_release(worlds(1500, QUERY), PROFILE, JOINT, failure_probability=0.1)
+
+    def test_too_few_samples_for_any_level(self):
+        with pytest.raises(CalibrationError, match=r"too few samples: 12 of a law.*at least (\d+)"):
+            certify_release(worlds(12), PROFILE, JOINT, failure_probability=0.05)
+
+    def test_too_few_samples_for_delta_and_the_number_that_is_named_is_enough(self):
+        target = ApproximateGuarantee.joint(epsilon=1.0, delta=0.01)
+        with pytest.raises(CalibrationError, match="too few samples: the bands leave out") as error:
+            certify_release(worlds(900, QUERY), PROFILE, target, failure_probability=0.05)
+        needed = int(str(error.value).split("About ")[1].split()[0])
+        assert 1500 < needed < 10_000
+        enough = certify_release(worlds(needed, QUERY), PROFILE, target, failure_probability=0.05)
+        assert enough.evidence.slices.missing.max() <= 0.0051
+
+    def test_approximate_claims_have_no_closed_form(self, sampled):
+        with pytest.raises(ArgumentError, match="use rule 'tight'"):
+            certify_release(
+                sampled, PROFILE, LOOSE["joint"], failure_probability=0.1, method=CLOSED_FORM
+            )
+
+    def test_approximate_claims_need_gaps(self):
+        gaussian = {s: GaussianLaw(mean=[m], cov=[[1.0]]) for s, m in (("a", 0.0), ("b", 1.0))}
+        scenario = Scenario.from_worlds(gaussian, query=summary(mean=["x"]))
+        with pytest.raises(ArgumentError, match="read its"):
+            certify_release(scenario, LINE, LOOSE["joint"])
+
+    def test_groups_are_no_samples(self):
+        table = pa.table({"s": list("aabb"), "x": [1.0, 2.0, 3.0, 4.0]})
+        scenario = Scenario.from_groups(table, secret="s", query=summary(mean=["x"]))  # noqa: S106
+        with pytest.raises(ScenarioError, match="no sample; use law 'bootstrap' or 'records'"):
+            scenario.with_sampled_priors()
+
+    def test_sampled_twice(self, sampled):
+        with pytest.raises(ScenarioError, match="only an empirical one holds draws"):
+            sampled.with_sampled_priors()
+
+    def test_weighted_atoms_are_no_draws(self):
+        law = EmpiricalLaw.weighted([[0.0], [1.0]], [0.25, 0.75])
+        scenario = Scenario.from_worlds({"a": law, "b": law}, query=summary(mean=["x"]))
+        with pytest.raises(ScenarioError, match="weighted atoms are no independent draws"):
+            scenario.with_sampled_priors()
+
+
+def test_approximate_claims_of_exact_priors_have_no_doubt():
+    certificate = certify_release(worlds_of_points(QUERY), PROFILE, LOOSE["joint"])
+    assert certificate.statement["failure_probability"] == 0
+    assert certificate.statement["sampling"] is None
+    assert verify(certificate).holds
+
+
+def test_bootstrap_replicates_sample_the_bootstrap_law(table):
+    query = summary(mean=["pay"]).with_range(Box([0], [80]))
+    scenario = Scenario.from_bootstrap(
+        table,
+        secret="site",  # noqa: S106
+        query=query,
+        bootstrap=Bootstrap(n_replicates=400, seed=2),
+    ).with_sampled_priors()
+    assert "declared" not in scenario.priors[0].origin
+    assert scenario.priors[0].origin.endswith("which is known only through them")
+    assert verify(certify_release(scenario, LINE, JOINT, failure_probability=0.05)).holds
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(5)
+    n = 6_000
+    site = rng.integers(0, 2, n)
+    pay, age = rng.normal(30 + 2 * site, 4, n), rng.gamma(3.0, 5, n)
+    return pa.table({"site": np.array(["n", "s"])[site], "pay": pay, "age": age})
+
+
+class TestBinned:
+    """Rows that were counted give the same certificates as rows that were kept, up to two bins."""
+
+    QUERY2 = columns(["pay", "age"]).with_range(Box([0, 0], [80, 120])).with_scales([2.0, 5.0])
+
+    def streamed(self, table, profile=PROFILE):
+        scan = RowScan.of(self.QUERY2, secret="site", profile=profile)  # noqa: S106
+        return streamed_scenario(scan_tables([table], scan), scan)
+
+    def kept(self, table):
+        return Scenario.from_records(table, secret="site", query=self.QUERY2)  # noqa: S106
+
+    def test_empirical(self, rows):
+        exact = certify_release(self.kept(rows), PROFILE, JOINT)
+        binned = certify_release(self.streamed(rows), PROFILE, JOINT)
+        assert exact.noise_std <= binned.noise_std <= exact.noise_std * 1.05
+        assert binned.statement["failure_probability"] == 0
+        assert binned.statement["unsliced"]["from"] == "the diameter of the public range"
+        assert verify(binned).holds
+
+    @pytest.mark.parametrize("target", [JOINT, LOOSE["average"]], ids=str)
+    def test_sampled(self, rows, target):
+        scenarios = (self.kept(rows), self.streamed(rows))
+        exact, binned = (
+            certify_release(s.with_sampled_priors(), PROFILE, target, failure_probability=0.05)
+            for s in scenarios
+        )
+        assert exact.noise_std * (1 - 1e-9) <= binned.noise_std <= exact.noise_std * 1.05
+        assert verify(binned).holds
+
+    def test_sphere(self, rows):
+        sphere = SampledSphere.draw(dim=2, n_directions=50, seed=1)
+        found = certify_release(
+            self.streamed(rows, sphere), sphere, AVERAGE, failure_probability=0.05
+        )
+        assert verify(found).holds
+
+    def test_another_profile_is_refused(self, rows):
+        scenario = self.streamed(rows).with_sampled_priors()
+        other = FiniteProfile.uniform(dim=2, n_directions=5, seed=9)
+        with pytest.raises(ScenarioError, match="scan them with this profile"):
+            certify_release(scenario, other, JOINT, failure_probability=0.05)
+
+    def test_kinds_of_law_do_not_mix(self, rows):
+        kept, streamed = self.kept(rows), self.streamed(rows)
+        mixed = kept.with_prior(
+            attrs.evolve(streamed, priors=tuple(attrs.evolve(p, name="s") for p in streamed.priors))
+        )
+        with pytest.raises(ScenarioError, match="all kept or all counted"):
+            certify_release(mixed, PROFILE, JOINT)
+
+    def test_the_grid_is_that_of_the_query(self):
+        grid = bin_grid(self.QUERY2, PROFILE)
+        assert grid.diameter == pytest.approx(self.QUERY2.range.diameter(self.QUERY2.scales))
+
+
+class TestVerification:
+    def test_through_files(self, srpp, loose, tmp_path):
+        for name, certificate in (("srpp", srpp), ("loose", loose)):
+            path = tmp_path / f"{name}.json"
+            certificate.save(path)
+            again = Certificate.load(path)
+            assert again.statement == certificate.statement
+            assert again.evidence.digest() == certificate.evidence.digest()
+            assert verify(again).holds
+
+    @pytest.mark.parametrize(
+        ("path", "value"),
+        [
+            (("failure_probability",), 0.01),
+            (("guarantee", "epsilon"), 0.9),
+            (("guarantee", "delta"), 0.04),
+            (("sampling", "band"), "dkw"),
+            (("sampling", "noise_shares", "law"), 1.0),
+            (("sampling", "delta_of_tails"), 0.001),
+            (("profile", "kind"), "sphere"),
+            (("unsliced", "epsilon"), 3.0),
+        ],
+    )
+    def test_edited_statements_are_refuted(self, loose, path, value):
+        statement = copy.deepcopy(dict(loose.statement))
+        part = statement
+        for key in path[:-1]:
+            part = part[key]
+        part[path[-1]] = value
+        assert not verify(attrs.evolve(loose, statement=statement)).holds
+
+    def test_half_the_noise_is_refuted(self, srpp):
+        statement = copy.deepcopy(dict(srpp.statement))
+        statement["noise"]["std"] /= 2
+        verification = verify(attrs.evolve(srpp, statement=statement))
+        assert "more than the claim's" in verification.problems[0]
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"confidential": {"n_samples": {"declared": {"low": 9000, "high": 9000}}}}, "levels"),
+            ({"doubt": None}, "how its laws are known"),
+            ({"plain": None}, "how its laws are known"),
+        ],
+    )
+    def test_evidence_that_does_not_fit_itself(self, loose, change, message):
+        with pytest.raises(CertificateError, match=message):
+            attrs.evolve(loose.evidence, **change).check()
+
+    def test_a_range_that_the_evidence_does_not_use(self, srpp):
+        full = attrs.evolve(srpp.evidence.full, from_range=False)
+        with pytest.raises(CertificateError, match="not that of the public range"):
+            attrs.evolve(srpp.evidence, full=full).check()
+
+    def test_evidence_round_trip(self, srpp):
+        again = Evidence.from_bytes(srpp.evidence.to_bytes())
+        assert again.doubt == srpp.evidence.doubt
+        assert np.array_equal(again.plain.gaps, srpp.evidence.plain.gaps)
+
+
+class TestSpent:
+    def test_of_an_approximate_claim(self, loose):
+        assert spent(loose).epsilon == pytest.approx(1, rel=1e-9)
+        assert spent(loose, noise_std=2 * loose.noise_std).epsilon < 1
+        assert spent(loose, notion="average").notion == "average"
+
+    def test_it_has_no_order(self, loose):
+        with pytest.raises(ArgumentError, match="has no order"):
+            spent(loose, order=4)
+
+    def test_noise_that_gives_nothing_to_state(self, loose):
+        with pytest.raises(CalibrationError, match="no claim to state"):
+            spent(loose, noise_std=1e9)
+
+    def test_under_another_scenario(self, srpp):
+        closer = under_scenario(srpp, worlds(1500, shift=0.1))
+        assert spent(closer).epsilon < 1
+        with pytest.raises(ArgumentError, match="both sampled, or neither"):
+            under_scenario(srpp, worlds_of_points(CLIPPED))
+
+
+class TestDoubt:
+    def test_how_it_is_split(self):
+        bands = Doubt(failure_probability=0.1, band="dkw", tails="at_range", on_sphere=False)
+        both = attrs.evolve(bands, on_sphere=True)
+        sphere = Doubt(failure_probability=0.1, band=None, tails=None, on_sphere=True)
+        assert bands.band_probability(10) == pytest.approx(0.1 / 20)
+        assert both.band_probability(10) == pytest.approx(0.1 / 40)
+        assert both.sphere_halfwidth(50) == dkw_halfwidth(50, 0.05)
+        assert sphere.sphere_halfwidth(50) == dkw_halfwidth(50, 0.1)
+        assert Doubt.from_json(both.to_json()) == both
+
+    @pytest.mark.parametrize(
+        "said",
+        [
+            {"band": None, "tails": None, "on_sphere": False},
+            {"band": "dkw", "tails": None, "on_sphere": False},
+            {"band": None, "tails": "at_range", "on_sphere": True},
+            {"band": "dkw", "tails": "lost", "on_sphere": False},
+        ],
+    )
+    def test_refusals(self, said):
+        with pytest.raises(ArgumentError):
+            Doubt(failure_probability=0.1, **said)

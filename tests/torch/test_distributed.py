@@ -1,0 +1,344 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real processes over gloo: their number changes no bit, and a lost one stops the others."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from pufferslice.torch.distributed import Processes, joined_processes
+
+PREPARE = """
+import contextlib, datetime, json, os, signal, sys, time
+from pathlib import Path
+os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+sys.path.insert(0, sys.argv[1])
+import attrs
+import torch
+from torch import distributed
+from torch.utils.data import TensorDataset
+from pufferslice import PuffersliceError
+from pufferslice.sgd import Poisson
+from tests.torch.small import (
+    N_RECORDS, copy_of, digest_of, model_of, plan_of, records, train, trainer_of
+)
+
+folder = Path(sys.argv[2])
+counter = iter(range(1000))
+
+
+def opened(place, plan=None, **given):
+    given = {"optimizer": torch.optim.Adam, "schedule": True, "model": model_of(), **given}
+    trainer, model = trainer_of(plan, folder=place, **given)
+    if trainer.needs_resume:
+        trainer.resume()
+    return trainer, model
+
+
+def together(size, work):
+    '''Start so many processes; what each told, or its error, and how it ended.'''
+    place = folder / f"group {next(counter)}"
+    place.mkdir()
+    children = [started(rank, size, place, work) for rank in range(size)]
+    statuses = [os.waitpid(child, 0)[1] for child in children]
+    told = []
+    for rank, status in enumerate(statuses):
+        said = place / f"{rank}.json"
+        told.append(json.loads(said.read_text()) if said.exists() else f"status {status}")
+    return told
+
+
+def started(rank, size, place, work):
+    child = os.fork()
+    if child:
+        return child
+    try:
+        distributed.init_process_group(
+            "gloo", init_method=f"file://{place}/meet", rank=rank, world_size=size,
+            timeout=datetime.timedelta(seconds=60),
+        )
+        try:
+            told = work(rank)
+        except PuffersliceError as error:
+            told = f"{type(error).__name__}: {error}"
+        (place / f"{rank}.json").write_text(json.dumps(told))
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+torch.set_num_threads(1)
+train(opened(folder / "warm", blocks_in_flight=1)[0])
+opened(folder / "run", blocks_in_flight=1)
+found = {}
+"""
+
+SAME = (
+    PREPARE
+    + """
+def whole(place, plan=None, dropout=0.0):
+    def work(rank):
+        trainer, model = opened(place, plan, model=model_of(rank, dropout))
+        reports = train(trainer, save_every=2)
+        return {
+            "weights": digest_of(model),
+            "losses": [report.mean_loss.hex() for report in reports],
+            "sizes": [report.n_examples for report in reports],
+            "epsilon": trainer.certificate().guarantee.epsilon,
+            "spent": trainer.spent().epsilon,
+            "finished": trainer.is_finished,
+        }
+
+    return work
+
+
+few = plan_of(12, sampling=Poisson(n_records=N_RECORDS, rate=0.005))
+CASES = {"plain": (None, 0.0), "dropout": (None, 0.5), "few": (few, 0.0)}
+for name, (plan, dropout) in CASES.items():
+    opened(folder / name, plan, model=model_of(7, dropout), blocks_in_flight=1)
+    for size in (1, 2, 3):
+        place = copy_of(folder / name, folder / f"{name} {size}")
+        found[f"{name} {size}"] = together(size, whole(place, plan, dropout))
+
+
+def fresh(rank):
+    '''No folder, other first weights in every process: the first one's are everybody's.'''
+    trainer, model = trainer_of(model=model_of(rank))
+    begun = digest_of(model)
+    train(trainer)
+    return [begun, digest_of(model), trainer.name]
+
+
+found["fresh"] = together(2, fresh)
+
+
+def first_saves(rank):
+    '''The usual idiom: only the first process calls save.'''
+    trainer, model = opened(folder / "run")
+    for batch in trainer.batches(records()):
+        trainer.step(batch)
+        if rank == 0 and not trainer.is_finished:
+            trainer.save()
+    return digest_of(model)
+
+
+found["first saves"] = together(2, first_saves)
+found["key is gone"] = not (folder / "run" / "run.key").exists()
+print(json.dumps(found))
+"""
+)
+
+LOST = (
+    PREPARE
+    + """
+expected_place = copy_of(folder / "run", folder / "unbroken")
+trainer, model = opened(expected_place, blocks_in_flight=1)
+train(trainer)
+found["unbroken"] = digest_of(model)
+
+
+def killed(rank):
+    trainer, model = opened(folder / "run")
+    for batch in trainer.batches(records()):
+        if rank == 2 and trainer.n_taken == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        trainer.step(batch)
+        if trainer.n_taken == 2:
+            trainer.save()
+
+
+start = time.monotonic()
+found["killed"] = together(3, killed)
+found["seconds"] = time.monotonic() - start
+
+
+def goes_on(rank):
+    trainer, model = opened(folder / "run")
+    begun = trainer.n_taken
+    train(trainer)
+    return [begun, digest_of(model)]
+
+
+found["resumed"] = together(2, goes_on)
+
+
+class Broken(TensorDataset):
+    def __getitem__(self, index):
+        raise ZeroDivisionError
+
+
+def fails(rank):
+    '''The second process cannot read the records of its blocks.'''
+    trainer, model = trainer_of(plan_of(sampling=Poisson(n_records=N_RECORDS, rate=1.0)))
+    train(trainer, n_steps=1)
+    data = Broken(*records().tensors) if rank == 1 else records()
+    batch = next(trainer.batches(data))
+    with contextlib.suppress(ZeroDivisionError):
+        trainer.step(batch)
+        return "no error"
+    return "its own error"
+
+
+def drifts(rank):
+    trainer, model = trainer_of()
+    train(trainer, n_steps=1)
+    if rank == 1:
+        with torch.no_grad():
+            model[0].bias += 1e-7
+    train(trainer)
+
+
+def rewinds(rank):
+    trainer, model = trainer_of(folder=folder / "rewound")
+    train(trainer, n_steps=1)
+    trainer.save(folder / "old.pt")
+    distributed.barrier()
+    train(trainer, n_steps=1)
+    trainer.save()
+    distributed.barrier()
+    trainer.resume(folder / "old.pt")
+
+
+def forks(rank):
+    trainer, model = trainer_of(folder=folder / "rewound")
+    trainer.resume(folder / "old.pt", fork="b")
+    train(trainer)
+    return [digest_of(model), trainer.certificate().guarantee.epsilon, trainer.spent().epsilon]
+
+
+def other_plans(rank):
+    trainer_of(plan_of(n_steps=6 + rank))
+
+
+def other_folder(rank):
+    (folder / "file").touch()
+    trainer_of(folder=folder / "file")
+
+
+for work in (fails, drifts, rewinds, forks, other_plans, other_folder):
+    found[work.__name__] = together(2, work)
+print(json.dumps(found))
+"""
+)
+
+
+def run(script, repository, folder):
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(repository), str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def same(repository, tmp_path_factory):
+    """Whole runs by 1, 2 and 3 processes."""
+    return run(SAME, repository, tmp_path_factory.mktemp("same"))
+
+
+@pytest.fixture(scope="module")
+def lost(repository, tmp_path_factory):
+    """Runs that lose a process, or in which one goes astray."""
+    return run(LOST, repository, tmp_path_factory.mktemp("lost"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["plain", "dropout", "few"])
+def test_the_number_of_processes_changes_no_bit(same, case):
+    told = [one for size in (1, 2, 3) for one in same[f"{case} {size}"]]
+    assert len(told) == 6
+    assert told[0]["finished"]
+    assert all(one == told[0] for one in told[1:])
+
+
+@pytest.mark.slow
+def test_batches_smaller_than_the_number_of_processes_were_among_them(same):
+    assert 0 in same["few 3"][0]["sizes"]
+
+
+@pytest.mark.slow
+def test_processes_begin_with_the_weights_and_the_key_of_the_first(same):
+    (first, other) = same["fresh"]
+    assert first == other
+    assert first[0] != first[1]
+
+
+@pytest.mark.slow
+def test_the_first_process_may_save_alone(same):
+    (first, other) = same["first saves"]
+    assert first == other
+    assert same["key is gone"]
+
+
+@pytest.mark.slow
+def test_a_killed_process_stops_the_others_at_once_and_says_what_to_do(lost):
+    *others, killed = lost["killed"]
+    assert killed == "status 9"
+    for told in others:
+        assert told.startswith("TrainingError: process ")
+        assert "lost another process of the run, so the step was not made" in told
+        assert "trainer.resume()" in told
+    assert lost["seconds"] < 50
+
+
+@pytest.mark.slow
+def test_the_last_checkpoint_goes_on_with_another_number_of_processes(lost):
+    assert lost["resumed"] == [[2, lost["unbroken"]]] * 2
+
+
+@pytest.mark.slow
+def test_an_error_in_one_process_is_told_to_all(lost):
+    first, other = lost["fails"]
+    assert "1 of the processes of the run failed in this step" in first
+    assert other == "its own error"
+
+
+@pytest.mark.slow
+def test_processes_that_drift_apart_are_stopped(lost):
+    assert all("have different weights" in told for told in lost["drifts"])
+
+
+@pytest.mark.slow
+def test_a_rewind_is_refused_in_all_processes(lost):
+    first, other = lost["rewinds"]
+    assert first.startswith("RewindError: this is not the latest checkpoint")
+    assert other.startswith("TrainingError: the first process says: this is not the latest")
+
+
+@pytest.mark.slow
+def test_a_fork_is_opened_once_and_charged_in_all_processes(lost):
+    first, other = lost["forks"]
+    assert first == other
+    assert first[1] == first[2]
+
+
+@pytest.mark.slow
+def test_processes_with_other_plans_are_refused(lost):
+    _, other = lost["other_plans"]
+    assert "follows another plan" in other
+
+
+@pytest.mark.slow
+def test_an_error_of_the_first_process_is_everybodys(lost):
+    first, other = lost["other_folder"]
+    assert first.startswith("StorageError: ")
+    assert other.startswith("TrainingError: the first process says: ")
+
+
+def test_one_process_needs_nobody():
+    alone = joined_processes()
+    assert (alone.rank, alone.size, alone.is_first) == (0, 1, True)
+    assert alone.from_first(lambda: 7) == 7
+    assert alone.own_blocks(3) == range(3)
+
+
+def test_blocks_are_shared_out_without_rest():
+    for size in (1, 2, 3, 5):
+        shares = [set(Processes(rank, size).own_blocks(7)) for rank in range(size)]
+        assert set().union(*shares) == set(range(7))
+        assert sum(map(len, shares)) == 7

@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from tests import oracles
 
 from pufferslice.errors import ArgumentError
-from pufferslice.laws import WEIGHT_QUANTA, EmpiricalLaw, GaussianLaw, equal_laws
+from pufferslice.histograms import BinGrid, BinnedLaw
+from pufferslice.laws import (
+    WEIGHT_QUANTA,
+    EmpiricalLaw,
+    GaussianLaw,
+    SampledBinnedLaw,
+    SampledLaw,
+    equal_laws,
+    law_bytes,
+)
 
 
 class TestEmpiricalLaw:
@@ -192,3 +201,38 @@ def masses(law):
     for row, count in zip(law.outputs.tolist(), law.counts, strict=True):
         found[tuple(row)] = found.get(tuple(row), 0) + Fraction(int(count), total)
     return found
+
+
+class TestSampled:
+    def test_draws_are_not_atoms(self):
+        drawn = SampledLaw(outputs=[[0.0, -0.0], [1.0, 2.0]])
+        assert (drawn.n_samples, drawn.dim) == (2, 2)
+        assert repr(drawn) == "SampledLaw(n_samples=2, dim=2)"
+        assert not np.signbit(drawn.outputs).any()
+        assert drawn != EmpiricalLaw.uniform(drawn.outputs)
+
+    @pytest.mark.parametrize("outputs", [[], [[]], [1.0, 2.0], [[np.nan]]])
+    def test_refusals(self, outputs):
+        with pytest.raises(ArgumentError, match="outputs"):
+            SampledLaw(outputs=outputs)
+
+    def test_binned_draws(self):
+        grid = BinGrid(directions=[[1.0]], center=[0.0], extents=[1.0], shape="box", n_bins=4)
+        binned = BinnedLaw(grid=grid, counts=[[1, 0, 2, 0]])
+        drawn = SampledBinnedLaw(draws=binned)
+        assert (drawn.n_samples, drawn.dim) == (3, 1)
+        assert repr(drawn) == "SampledBinnedLaw(n_samples=3, dim=1)"
+
+    def test_the_bytes_of_a_law_tell_its_kind(self):
+        grid = BinGrid(directions=[[1.0]], center=[0.0], extents=[1.0], shape="box", n_bins=4)
+        binned = BinnedLaw(grid=grid, counts=[[1, 0, 2, 0]])
+        rows = np.array([[0.5], [0.25]])
+        laws = [
+            EmpiricalLaw.uniform(rows),
+            SampledLaw(outputs=rows),
+            binned,
+            SampledBinnedLaw(draws=binned),
+            GaussianLaw(mean=[0.5], cov=[[0.25]]),
+        ]
+        kinds = {b"|".join(law_bytes(law)) for law in laws}
+        assert len(kinds) == len(laws)

@@ -24,7 +24,7 @@ from pufferslice.errors import (
     StorageError,
     TableError,
 )
-from pufferslice.guarantee import Guarantee
+from pufferslice.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.laws import EmpiricalLaw, GaussianLaw
 from pufferslice.ledger import Ledger
 from pufferslice.noise import SIGMA_INT, OperatingSystemNoise, SeededTestNoise
@@ -41,6 +41,7 @@ from pufferslice.releasing import (
 from pufferslice.scenario import Scenario
 from pufferslice.secret import Bins
 from pufferslice.slicing import FiniteProfile
+from pufferslice.streaming import RowScan, scan_tables, streamed_scenario
 
 COLUMNS = {
     "s": ["a", "a", "a", "b", "b", "c", "c", "c", "c"],
@@ -673,3 +674,46 @@ def test_release_files_that_are_none(tmp_path, ledger, certificate):
     assert accepted == []
     with pytest.raises(StorageError, match="cannot read"):
         Release.load(tmp_path / "nowhere.json")
+
+
+class TestFromSamplesAndBins:
+    """What a release may be of when the prior was sampled, or its rows only counted."""
+
+    DRAWN = np.random.default_rng(4)
+    MANY = pa.table({"s": ["a", "b"] * 1500, "x": DRAWN.normal(size=3000)})
+    LINE = FiniteProfile.axes(dim=1)
+
+    def sampled(self, query):
+        return Scenario.from_records(self.MANY, secret="s", query=query).with_sampled_priors()
+
+    @pytest.mark.parametrize(
+        "target", [JOINT, ApproximateGuarantee.joint(epsilon=1.0, delta=0.05)], ids=str
+    )
+    def test_a_new_row_of_the_population_is_released(self, target, tmp_path):
+        """The prior is the population, so the row need not be one of the draws."""
+        scenario = self.sampled(columns(["x"]).with_range(Box([-5], [5])))
+        certificate = certify_release(scenario, self.LINE, target, failure_probability=0.05)
+        row = pa.table({"s": ["a"], "x": [0.12345]})
+        released = release(scenario, row, certificate, ledger=tmp_path / "l")
+        assert released.guarantee == str(target)
+        assert abs(released.values[0]) < 8 * certificate.noise_std
+
+    def test_what_leaves_the_range_is_clipped(self, tmp_path):
+        scenario = self.sampled(columns(["x"]).with_range(Box([-5], [5])))
+        assert fitting_value(scenario, pa.table({"s": ["a"], "x": [99.0]})) == [5.0]
+
+    def counted(self, query, **said):
+        scan = RowScan.of(query, secret="s", profile=self.LINE, **said)
+        return streamed_scenario(scan_tables([self.MANY], scan), scan)
+
+    def test_counted_rows_are_released(self, tmp_path):
+        scenario = self.counted(columns(["x"]).with_range(Box([-5], [5])))
+        certificate = certify_release(scenario, self.LINE, JOINT)
+        released = release(scenario, self.MANY.slice(7, 1), certificate, ledger=tmp_path / "l")
+        assert released.secure
+
+    def test_without_clipping_a_release_stays_in_the_counted_range(self):
+        scenario = self.counted(columns(["x"]), range=Box([-5], [5]))
+        assert fitting_value(scenario, self.MANY.slice(7, 1)) == self.MANY["x"][7].as_py()
+        with pytest.raises(ReleaseError, match="outside the range in which the data were counted"):
+            fitting_value(scenario, pa.table({"s": ["a"], "x": [5.5]}))

@@ -16,6 +16,7 @@ from pufferslice.histograms import BinGrid, Histograms, added
 from pufferslice.parallel import Progress, n_cores, silent
 from pufferslice.queries import Query
 from pufferslice.streaming import RowScan, scan_files
+from pufferslice.streaming.rows import prepared_outputs
 from pufferslice.streaming.scanning import check_some, scan_piece
 from pufferslice.tables import label_of
 from pufferslice.tables.files import data_files
@@ -236,6 +237,6 @@ def _count_block(outputs: Floats, labels: Any, said: tuple[Query, BinGrid]) -> H
     query, grid = said
     values, codes = np.unique(np.asarray(labels), return_inverse=True)
     tally = Tally(grid, 1)
-    prepared = query.prepared(np.asarray(outputs, dtype=np.float64))
+    prepared = prepared_outputs(query, np.asarray(outputs, dtype=np.float64))
     tally.add(prepared, [label_of(value) for value in values], codes.astype(np.int64))
     return tally.histograms()

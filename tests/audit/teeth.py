@@ -25,7 +25,7 @@ from pufferslice.slicing import FiniteProfile
 ORDER = 2.0
 CONFIDENCE = 0.95
 N_OUTPUTS = 100_000
-EPSILONS = (0.001, 0.01, 0.1, 1.0, 3.0, 8.0)
+EPSILONS = (0.001, 0.01, 0.1, 1.0, 3.0, 6.0)
 STEP_SIZE = 0.2
 N_MICROBATCHES = 4
 

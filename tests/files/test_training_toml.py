@@ -157,6 +157,8 @@ class TestTrainingFile:
         assert request.worlds is None
         assert request.data.name is None
         assert request.output.public_evaluation is False
+        assert (request.output.evaluate_every, request.output.checkpoint_every) == (1, 10)
+        assert asked(training__n_steps=999).output.evaluate_every == 49
         assert request.deltas == (1e-5,)
         said = request.learning
         assert (said.optimizer, said.schedule, said.loss) == ("sgd", "constant", "cross_entropy")

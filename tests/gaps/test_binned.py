@@ -261,6 +261,17 @@ class TestTally:
         with pytest.raises(ScenarioError, match="its counts are not whole"):
             tally.add(rows[:1], ["a"], np.zeros(1, dtype=np.int64))
 
+    def test_a_secret_that_is_an_identifier_is_told_before_memory_runs_out(self):
+        tally = Tally(grid_of(2, n_bins=65_536, n_directions=100))
+        names = [f"person {index}" for index in range(100_000)]
+        with pytest.raises(ScenarioError, match=r"of 100000 secrets take .* GiB.*identifier"):
+            tally.add(np.zeros((100_000, 2)), names, np.arange(100_000))
+
+    def test_places_fit_short_integers(self, monkeypatch):
+        monkeypatch.setattr(binned, "_machine_bytes", lambda: math.inf)
+        with pytest.raises(ScenarioError, match="identifier"):
+            binned._check_room(grid_of(2, n_bins=65_536, n_directions=1), 40_000)
+
     def test_a_corner_of_the_box_is_outside_the_ball(self):
         rows = np.full((1, 2), 7.0)
         assert counted(grid_of(2), rows).n_rows == {"a": 1}

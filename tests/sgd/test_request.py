@@ -41,7 +41,7 @@ def request(**changes):
         "data": DataSource(dataset="digits"),
         "worlds": None,
         "learning": LEARNING,
-        "output": Output(folder=Path("run")),
+        "output": Output(folder=Path("run"), evaluate_every=1),
         "deltas": (1e-5,),
         "source_folder": Path(),
     }
@@ -109,9 +109,17 @@ class TestPrevalence:
         (DataSource, {"dataset": "digits", "name": ""}, "name must be a text"),
         (DataSource, {"dataset": "digits", "n_classes": 10}, "is for data of your own"),
         (DataSource, {"dataset": "a:b", "n_classes": 1}, "n_classes must be a whole number"),
-        (Output, {"folder": Path(), "public_evaluation": "yes"}, "must be true or false"),
+        (
+            Output,
+            {"folder": Path(), "evaluate_every": 1, "public_evaluation": "yes"},
+            "must be true or false",
+        ),
         (Output, {"folder": Path(), "evaluate_every": 0}, "evaluate_every must be"),
-        (Output, {"folder": Path(), "checkpoint_every": 1.5}, "checkpoint_every must be"),
+        (
+            Output,
+            {"folder": Path(), "evaluate_every": 1, "checkpoint_every": 1.5},
+            "checkpoint_every must be",
+        ),
     ],
 )
 def test_wrong_values(kind, said, match):
@@ -156,7 +164,9 @@ def test_warm_up_ends_before_the_run():
 def test_a_description_is_json_and_does_not_depend_on_folders():
     plain = request(worlds=WORLDS).description()
     assert json.loads(json.dumps(plain)) == plain
-    moved = request(worlds=WORLDS, output=Output(folder=Path("b"), checkpoint_every=2))
+    moved = request(
+        worlds=WORLDS, output=Output(folder=Path("b"), evaluate_every=3, checkpoint_every=2)
+    )
     assert differences(moved.description(), plain) == []
 
 

@@ -177,8 +177,15 @@ class TestSimulators:
     def test_bad_blocks_are_named(self):
         grid = bin_grid(QUERY, PROFILE, n_bins=64)
         blocks = [("a", np.zeros((3, 3))), ("b", np.full((3, 3), np.nan))]
-        with pytest.raises(ScenarioError, match=r"block 1: .*must be finite; 9 of 9"):
+        with pytest.raises(
+            ScenarioError, match=r"block 1: 3 of 3 rows are NaN or infinite .*'x' 3"
+        ):
             scan_outputs(blocks, QUERY, grid)
+        infinite = [("a", np.array([[0.0, np.inf, 0.0], [0.0, 0.0, 0.0]]))]
+        with pytest.raises(ScenarioError, match=r"1 of 2 rows are NaN or infinite \('y' 1\)"):
+            scan_outputs(infinite, QUERY, grid)
+        with pytest.raises(ScenarioError, match=r"outputs must have shape \(n, 3\)"):
+            scan_outputs([("a", np.zeros(3))], QUERY, grid)
         with pytest.raises(ScenarioError, match="counted on a public range"):
             scan_outputs(blocks, columns(["x", "y", "z"]), grid)
 
@@ -297,6 +304,16 @@ class TestCheckpoint:
         assert not again
         assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
         assert stat.S_IMODE(saved.stat().st_mode) == 0o600
+
+    def test_batches_of_another_size_change_nothing(
+        self, table, whole, tmp_path, monkeypatch, often
+    ):
+        data, saved = write(tmp_path / "data", table), tmp_path / "scan.part"
+        monkeypatch.setattr("pufferslice.tables.pieces.ROWS_PER_BATCH", 300)
+        with pytest.raises(Stop):
+            scan_files(data, SCAN, checkpoint=saved, progress=stop_after(2_500))
+        monkeypatch.setattr("pufferslice.tables.pieces.ROWS_PER_BATCH", 70)
+        assert scan_files(data, SCAN, checkpoint=saved) == whole
 
     @pytest.mark.parametrize(
         ("change", "what"),

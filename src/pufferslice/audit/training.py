@@ -57,6 +57,24 @@ def audit_training(
     released = train_repeatedly(
         runs, folder, settings=settings, n_processes=n_processes, progress=progress
     )
+    return audit_released(runs, released, confidence=confidence, seed=seed)
+
+
+def audit_released(
+    runs: TrainingRuns, released: tuple[Floats, Floats], *, confidence: float, seed: int
+) -> Verdict:
+    """The verdict on runs that were made already: one released vector per row, by world.
+
+    Guarantee: as `audit_training`.
+    Needs: as there; all runs that were made are in the arrays, as many as were meant to be.
+    """
+    claim = auditable_claim(runs)
+    check_between(0, 1, confidence=confidence)
+    check_count(0, seed=seed)
+    if any(len(values) != runs.n_runs for values in released):
+        found = " and ".join(str(len(values)) for values in released)
+        msg = f"there must be {runs.n_runs} runs in each world, as was planned; got {found}"
+        raise ArgumentError(msg)
     rng = np.random.default_rng(seed)
     parts = [SplitOutputs.of(values, rng=rng) for values in released]
     named = dict(zip(runs.worlds, parts, strict=True))

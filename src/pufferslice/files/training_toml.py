@@ -60,6 +60,9 @@ TRAINING_SECTIONS: Final[Mapping[str, frozenset[str]]] = {
 _OF_PLAN: Final = frozenset({"n_steps", "epochs", "clip_norm", "block", "non_finite"})
 """Keys of [training] that belong to the plan."""
 
+_EVALUATIONS: Final = 20
+"""About so many in a run whose file does not say how often: one may take as long as many steps."""
+
 _PREVALENCE: Final = ("label", "shares", "seed", "world")
 _SAMPLINGS: Final = ("poisson", "without_replacement", "with_replacement")
 
@@ -95,7 +98,8 @@ def training_of(document: Document, folder: Path) -> TrainingRequest:
         deltas = _deltas(claim.get("deltas", DEFAULT_DELTAS))
     with _in_section("output"):
         where = folder / _text(_required(output, "folder"), "folder")
-        wanted = Output(folder=where, **_without(output, {"folder"}))
+        rare = {"evaluate_every": max(1, plan.n_steps // _EVALUATIONS)}
+        wanted = Output(folder=where, **(rare | _without(output, {"folder"})))
     return TrainingRequest(
         plan=plan,
         data=source,

@@ -2,6 +2,7 @@
 """Gap tables from histograms: rows are projected and counted once, and never kept."""
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple, TypeVar
@@ -68,7 +69,7 @@ def bin_grid(
     if limits is None:
         msg = (
             "bins need a public range: clip the query with query.with_range(Box(low, high)), "
-            "--low and --high on the command line, or say where its outputs lie"
+            "--range on the command line, or say where its outputs lie"
         )
         raise ScenarioError(msg)
     if not query.dim == limits.dim == profile.dim:
@@ -226,6 +227,7 @@ class Tally:
         for secret in secrets:
             self._secrets.setdefault(secret, len(self._secrets))
         n_bins = self.grid.n_bins
+        _check_room(self.grid, len(self._secrets))
         self._recent = _widened(self._recent, len(self._secrets) * n_bins)
         places = [self._secrets[secret] * n_bins for secret in secrets]
         return np.array(places, dtype=np.int64)
@@ -249,6 +251,26 @@ class Tally:
             count_blocks(blocks, offsets, len(places), weights, counts, self.grid.n_bins)
 
         self._in_parts(part)
+
+
+def _check_room(grid: BinGrid, n_secrets: int) -> None:
+    """The histograms fit the memory of this machine, and short integers reach all of them."""
+    # Short counts, and long ones when they are handed out.
+    needed = grid.n_bytes(n_secrets) * 3 // 2
+    if needed > _machine_bytes() or n_secrets * grid.n_bins > MOST_RECENT:
+        msg = (
+            f"the histograms of {n_secrets} secrets take {needed / 2**30:.3g} GiB, more than this "
+            "machine has. Use fewer bins or directions; if the secret is an identifier, merge its "
+            "values into groups"
+        )
+        raise ScenarioError(msg)
+
+
+def _machine_bytes() -> float:
+    """Memory of the machine, where the system tells."""
+    if not hasattr(os, "sysconf"):
+        return math.inf
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _widened(counts: npt.NDArray[Count], n_columns: int) -> npt.NDArray[Count]:

@@ -163,13 +163,16 @@ class Output:
     """Where results go, and whether the held-out records are public."""
 
     folder: Path
+    evaluate_every: int
+    """Steps between rows of the public log and evaluations on the held-out records.
+
+    The last step always has one.
+    """
     public_evaluation: bool = False
     """Whether the held-out records are declared public.
 
     Only then may a metric on them stand in the public log; else it goes to the internal one.
     """
-    evaluate_every: int = 1
-    """Steps between evaluations on the held-out records; the last step is always evaluated."""
     checkpoint_every: int = 10
     """Steps between checkpoints."""
 

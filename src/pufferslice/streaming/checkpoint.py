@@ -30,10 +30,10 @@ _END_OF_HEAD: Final = b"\n\0\n"
 
 
 class Position(NamedTuple):
-    """How far a scan has come: pieces done, and batches of the next one."""
+    """How far a scan has come: pieces done, rows of the next one, and rows in all."""
 
     n_pieces: int
-    n_batches: int
+    n_rows_of_next: int
     n_rows: int
 
 

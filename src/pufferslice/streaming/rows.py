@@ -6,6 +6,7 @@ from typing import Any, final
 
 import attrs
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from pufferslice.arrays import Floats, Integers
@@ -152,6 +153,19 @@ def check_streamable(query: Query, secret: str | Sequence[str] | Bins) -> None:
         raise ScenarioError(msg)
 
 
+def prepared_outputs(query: Query, outputs: Floats) -> Floats:
+    """Outputs that were not computed here, clipped and scaled; none may be NaN or infinite."""
+    if outputs.ndim != 2 or outputs.shape[1] != query.dim:
+        msg = f"outputs must have shape (n, {query.dim}), got {outputs.shape}"
+        raise ScenarioError(msg)
+    bad = ~np.isfinite(outputs)
+    if bad.any():
+        named = _counts_by_name(query, bad)
+        msg = f"{int(bad.any(axis=1).sum())} of {len(bad)} rows are NaN or infinite ({named})"
+        raise ScenarioError(msg)
+    return query.prepared(outputs)
+
+
 def check_inside(query: Query, limits: Box | Ball, outputs: Floats) -> None:
     """Every output is in the range; others are counted, by coordinate."""
     if isinstance(limits, Box):
@@ -161,17 +175,18 @@ def check_inside(query: Query, limits: Box | Ball, outputs: Floats) -> None:
         outside = np.broadcast_to(distances > limits.radius, outputs.shape)
     n_outside = int(np.count_nonzero(outside.any(axis=1)))
     if n_outside:
-        named = ", ".join(
-            f"{name!r} {int(n)}"
-            for name, n in zip(query.names, outside.sum(axis=0), strict=True)
-            if n
-        )
+        named = _counts_by_name(query, outside)
         msg = (
             f"{n_outside} of {len(outputs)} rows lie outside the public range ({named}). Give a "
-            "range that holds them, or clip them to it with query.with_range(...); --low and "
-            "--high on the command line clip"
+            "range that holds them, or clip them to it with query.with_range(...); --range on the "
+            "command line clips"
         )
         raise ScenarioError(msg)
+
+
+def _counts_by_name(query: Query, flags: npt.NDArray[np.bool_]) -> str:
+    counts = zip(query.names, flags.sum(axis=0), strict=True)
+    return ", ".join(f"{name!r} {int(n)}" for name, n in counts if n)
 
 
 def _coded(rule: ColumnSecret, frame: Frame) -> tuple[list[str], Integers]:

@@ -22,7 +22,7 @@ from pufferslice.queries import Query
 from pufferslice.scenario import Pairs, Scenario, chosen_pairs
 from pufferslice.simulation import SimulatedSample
 from pufferslice.streaming.checkpoint import START, Checkpoint, Position
-from pufferslice.streaming.rows import RowScan
+from pufferslice.streaming.rows import RowScan, prepared_outputs
 from pufferslice.tables.files import data_files
 from pufferslice.tables.pieces import Piece, batches, pieces_of
 
@@ -113,7 +113,8 @@ def scan_outputs(
     for number, (secret, block) in enumerate(blocks):
         outputs = np.asarray(block, dtype=np.float64)
         try:
-            tally.add(query.prepared(outputs), [secret], np.zeros(len(outputs), dtype=np.int64))
+            prepared = prepared_outputs(query, outputs)
+            tally.add(prepared, [secret], np.zeros(len(prepared), dtype=np.int64))
         except (ScenarioError, TableError) as error:
             where = f"block {number}"
             raise _located(where, error) from error
@@ -201,14 +202,16 @@ def _tables(
     n_rows = start.n_rows
     for index in range(start.n_pieces, len(pieces)):
         piece = pieces[index]
-        skip = start.n_batches if index == start.n_pieces else 0
-        n_batches = 0
-        for n_batches, table in enumerate(batches(piece, scan.reading), start=1):
-            if n_batches <= skip:
-                continue
-            n_rows += table.num_rows
-            yield piece, table, Position(index, n_batches, n_rows)
-        if not n_batches:
+        skip = start.n_rows_of_next if index == start.n_pieces else 0
+        seen = 0
+        for table in batches(piece, scan.reading):
+            # Counted in rows, because where batches end may depend on the version of pyarrow.
+            rest = table.slice(min(table.num_rows, max(0, skip - seen)))
+            seen += table.num_rows
+            n_rows += rest.num_rows
+            if rest.num_rows:
+                yield piece, rest, Position(index, seen, n_rows)
+        if not seen:
             msg = f"{piece} has no rows"
             raise TableError(msg)
 

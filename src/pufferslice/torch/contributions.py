@@ -157,7 +157,8 @@ class Outer:
 
         There `left * weights` could lose its digits in float32, and `right` make that matter.
         """
-        if _is_ordinary(self.left_norms) and _is_ordinary(self.right_norms):
+        counted = weights.exact > 0
+        if _is_ordinary(self.left_norms * counted) and _is_ordinary(self.right_norms * counted):
             scaled, right = self.left * weights.like(self.left)[:, None], self.right
         else:
             sizes = weights.exact * self.left_norms * self.right_norms

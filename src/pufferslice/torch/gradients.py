@@ -30,7 +30,7 @@ from pufferslice.torch.per_example import (
     one_by_one_contributions,
     per_example_contributions,
 )
-from pufferslice.torch.recording import Recorder, Refusals
+from pufferslice.torch.recording import Recorder, Refusals, WithoutDropout
 
 Path = Literal["recorded", "per_example", "one_by_one"]
 """How gradients are taken: all at once, by torch.func, or in a loop; quickest first."""
@@ -109,6 +109,7 @@ class BlockGradients:
             self.path = self._chosen_path(usable, recorded=n_distinct > 1)
         finally:
             torch.set_rng_state(state)
+            self._put_back(before)
 
     def block_sum(
         self, examples: tuple[Tensor, ...], n_examples: int, grid: SumGrid, seed: int
@@ -127,7 +128,7 @@ class BlockGradients:
             )
             raise ArgumentError(msg)
         if self.draws_randomness:
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)
         losses, contributions = self._contributions(examples, self.path)
         with torch.no_grad():
             return self._clipped(losses, contributions, n_examples, grid)
@@ -231,13 +232,18 @@ class BlockGradients:
             yield from self.model.named_buffers()
             yield from self.model.named_parameters()
 
-    def _check_unchanged(self, before: dict[str, Tensor]) -> None:
-        """Running the model left its buffers and parameters alone; what it changed is put back."""
+    def _put_back(self, before: dict[str, Tensor]) -> list[str]:
+        """Restore what is not as it was, and say what that is."""
         changed = []
         for name, value in self._values():
             if not torch.equal(value.detach().nan_to_num(), before[name].nan_to_num()):
                 changed.append(name)
                 value.detach().copy_(before[name])
+        return changed
+
+    def _check_unchanged(self, before: dict[str, Tensor]) -> None:
+        """Running the model left its buffers and parameters alone; what it changed is put back."""
+        changed = self._put_back(before)
         if changed:
             msg = (
                 f"{', '.join(map(repr, changed))} changes when the model runs: it keeps something "
@@ -246,13 +252,14 @@ class BlockGradients:
             raise ArgumentError(msg)
 
     def _check_separate(self, examples: tuple[Tensor, ...]) -> None:
-        """The losses of the other examples do not change when the first one does."""
+        """The loss of an example does not change when other examples do."""
         state = torch.get_rng_state()
-        with torch.no_grad():
-            before = self._losses(examples)
+        losses = []
+        for block in _variants(examples):
             torch.set_rng_state(state)
-            after = self._losses(_first_replaced(examples))
-        if not torch.equal(before[1:].nan_to_num(), after[1:].nan_to_num()):
+            with torch.no_grad():
+                losses.append(self._losses(block).nan_to_num())
+        if not _are_separate(losses):
             msg = (
                 "the loss of an example changes when another example of its block is replaced: "
                 "the model or loss_fn mixes examples, so no record's influence can be bounded. "
@@ -293,25 +300,23 @@ class BlockGradients:
         state = torch.get_rng_state()
         try:
             self._contributions(tuple(torch.cat([one, one[:1]]) for one in examples), "recorded")
-            norms = []
-            for block in (examples, _first_replaced(examples)):
+            variants = []
+            for block in _variants(examples):
                 torch.set_rng_state(state)
                 _, found = self._contributions(block, "recorded")
-                norms.append([found[i].squared_norms()[1:] for i in sorted(found)])
+                variants.append([found[i].squared_norms().nan_to_num() for i in sorted(found)])
         except (UnsupportedUseError, RuntimeError):  # RuntimeError: torch's own, in what is watched
             return False
         finally:
             torch.set_rng_state(state)
-        alike = zip(*norms, strict=True)
-        return all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in alike)
+        by_parameter = zip(*variants, strict=True)
+        return all(_are_separate(list(norms)) for norms in by_parameter)
 
     def _plain_gradients(self, examples: tuple[Tensor, ...]) -> list[Tensor]:
         """Ordinary gradients of the losses, each with a weight of its own."""
-        state = torch.get_rng_state()
-        with torch.enable_grad():
+        with torch.enable_grad(), WithoutDropout():
             losses = self.loss_fn(self.model(*examples[:-1]), examples[-1])
-        torch.set_rng_state(state)
-        total = (losses * self._own_weights().to(losses)).sum()
+            total = (losses * self._own_weights().to(losses)).sum()
         gradients = torch.autograd.grad(total, self.layout.parameters, allow_unused=True)
         missing = [n for n, g in zip(self.layout.names, gradients, strict=True) if g is None]
         if missing:
@@ -328,9 +333,8 @@ class BlockGradients:
 
     def _agrees(self, examples: tuple[Tensor, ...], path: Path, plain: list[Tensor]) -> bool:
         """Whether a way gives the ordinary gradients, each example with its own weight."""
-        state = torch.get_rng_state()
-        _, found = self._contributions(examples, path)
-        torch.set_rng_state(state)
+        with WithoutDropout():
+            _, found = self._contributions(examples, path)
         if len(found) != len(plain):
             return False
         weights = self._own_weights()
@@ -360,6 +364,14 @@ def _differ(examples: tuple[Tensor, ...], index: int) -> bool:
     return any(not torch.equal(one[0], one[index]) for one in examples)
 
 
-def _first_replaced(examples: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """The same block with its last example also in the place of the first."""
-    return tuple(torch.cat([one[-1:], one[1:]]) for one in examples)
+def _variants(examples: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
+    """A block, the same with its first example replaced, and with all others replaced."""
+    first = tuple(torch.cat([one[-1:], one[1:]]) for one in examples)
+    others = tuple(one[:1].expand_as(one).clone() for one in examples)
+    return [examples, first, others]
+
+
+def _are_separate(values: list[Tensor]) -> bool:
+    """Whether values of examples, one row per variant, change only with their own example."""
+    whole, first, others = values
+    return torch.equal(whole[1:], first[1:]) and torch.equal(whole[:1], others[:1])

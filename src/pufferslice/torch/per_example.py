@@ -41,7 +41,7 @@ def per_example_contributions(
         warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
         gradients, losses = mapped(parameters, examples[:-1], examples[-1])
     found: dict[int, Contribution] = {
-        position: Dense(gradients[name].flatten(1).contiguous())
+        position: Dense(gradients[name].reshape(len(losses), -1).contiguous())
         for position, name in enumerate(layout.names)
     }
     return losses.detach(), found

@@ -7,10 +7,11 @@ raises `UnsupportedUseError`: then gradients are taken example by example instea
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, final
+from typing import Any, Final, final
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from pufferslice.torch.composites import COMPOSITES
@@ -114,6 +115,48 @@ class Refusals(TorchFunctionMode):
         if func in REFUSED:
             REFUSED[func](*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
+
+
+@final
+class WithoutDropout(TorchFunctionMode):
+    """Runs a model as if nothing were ever dropped, to compare two ways through it."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401 - whatever the function gives
+        given = dict(kwargs or {})
+        if func in _DROPOUTS:
+            return args[0] if args else given["input"]
+        place = _DROPOUT_AT.get(func)
+        if place is not None:
+            # a packed sequence has one argument more
+            place += func in _RECURRENT and not isinstance(args[3], bool)
+            if len(args) > place:
+                args = (*args[:place], 0.0, *args[place + 1 :])
+            elif "dropout_p" in given:
+                given["dropout_p"] = 0.0
+        return func(*args, **given)
+
+
+_DROPOUTS: Final = {
+    functional.dropout,
+    functional.dropout1d,
+    functional.dropout2d,
+    functional.dropout3d,
+    functional.alpha_dropout,
+    functional.feature_alpha_dropout,
+}
+_RECURRENT: Final = {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu}
+_DROPOUT_AT: Final[dict[Any, int]] = {
+    functional.multi_head_attention_forward: 10,
+    functional.scaled_dot_product_attention: 4,
+    **dict.fromkeys(_RECURRENT, 5),
+}
+"""Where these functions take the share that is dropped."""
 
 
 class _Recorded(torch.autograd.Function):

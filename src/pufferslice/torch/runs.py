@@ -114,7 +114,7 @@ class _Watch:
             dict if held_out is None else lambda: held_out_metrics(model, loss, held_out)
         )
         self._claim = request.plan.guarantee()
-        self._spent = 0.0
+        self._spent = trainer.spent().epsilon if taken else 0.0
         self._public = RunLog(folder / PUBLIC, internal=False, n_taken=taken)
         self._internal = RunLog(folder / INTERNAL, internal=True, n_taken=taken)
 

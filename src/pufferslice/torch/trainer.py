@@ -43,6 +43,10 @@ from pufferslice.torch.structure import uncompiled, validate
 from pufferslice.torch.training_run import TrainingRun
 
 
+_EARLY: Final = 64
+"""Batches that are looked at for one that shows how the model treats examples."""
+
+
 @final
 @attrs.frozen(kw_only=True)
 class StepReport:
@@ -297,11 +301,15 @@ class Trainer:
         return partial(self._run.seed, batch.branch, batch.step)
 
     def _prepare(self, batch: Batch) -> None:
-        """Choose how gradients are taken by the first block of the run, whoever goes on with it."""
+        """Choose how gradients are taken by an early batch of the run, whoever goes on with it.
+
+        The first one with two examples: one alone cannot show whether the model mixes examples.
+        """
         if self._is_prepared or not batch.n_blocks:
             return
-        drawn = (self._drawn(batch.dataset, 0, step) for step in range(self.plan.n_steps))
-        first = next((one for one in drawn if one.n_blocks), batch)
+        early = range(min(self.plan.n_steps, _EARLY))
+        drawn = (self._drawn(batch.dataset, 0, step) for step in early)
+        first = next((one for one in drawn if len(one.indices) > 1), batch)
         self._sums.prepare(first, self._seed_of(first))
         if self._way is not None:
             self._sums.gradients.path = self._way

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lower bounds stay below divergences that are known, come close to them, and refuse bad input."""
+
+import numpy as np
+import pytest
+from scipy import optimize
+
+from pufferslice.audit import audit_line, bound_epsilon
+from pufferslice.audit.aggregates import JointMoment, Mean
+from pufferslice.audit.divergence import (
+    Claimed,
+    Lines,
+    SplitOutputs,
+    audit_lines,
+    audit_slices,
+    both_orders,
+    outputs_needed,
+)
+from pufferslice.audit.line_tests import DeltaTest, EpsilonTest, RenyiTest
+from pufferslice.errors import ArgumentError
+from pufferslice.guarantee import Guarantee
+from pufferslice.renyi import aggregate_average, aggregate_joint
+from pufferslice.views import gaussian_delta
+
+UNSLICED = Guarantee.unsliced(order=2, epsilon=1.0)
+ANGLES = np.array([0.1, 0.7, 1.4])
+DIRECTIONS = np.stack([np.cos(ANGLES), np.sin(ANGLES)], axis=1)
+WEIGHTS = np.array([0.5, 0.3, 0.2])
+SLICES = Lines(DIRECTIONS, ("slice 0", "slice 1", "slice 2"))
+
+
+def gaussian_pair(rng, n, shift):
+    return rng.normal(shift, 1.0, n), rng.normal(0.0, 1.0, n)
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize(
+    ("order", "shift", "n", "share"),
+    [(2, 1.0, 200_000, 0.8), (2, 0.5, 200_000, 0.65), (4, 0.5, 200_000, 0.7)],
+)
+def test_bound_comes_close_to_the_truth_from_below(rng, order, shift, n, share):
+    """At confidence 0.999999 the truth is exceeded once in a million seeds."""
+    claim = Guarantee.unsliced(order=order, epsilon=1.0)
+    truth = order * shift**2 / 2
+    found = audit_line(*gaussian_pair(rng, n, shift), claim, confidence=0.95, seed=1)
+    assert share * truth < found.lower_bound
+    sure = audit_line(*gaussian_pair(rng, n, shift), claim, confidence=0.999999, seed=1)
+    assert sure.lower_bound < truth
+    assert found.refutable_below > 8
+
+
+@pytest.mark.soundness
+@pytest.mark.statistical
+def test_a_claim_that_holds_is_rarely_refuted(rng):
+    """400 runs on coarse laws, where bins lose nothing: the stated share is 0.2.
+
+    Counting without intervals would refute about half of them.
+    """
+    p, q = np.array([0.2, 0.3, 0.5]), np.array([0.4, 0.35, 0.25])
+    claim = Guarantee.unsliced(order=2, epsilon=float(np.log((p**2 / q).sum())))
+    other = float(np.log((q**2 / p).sum()))
+    assert other < claim.epsilon, "the first order is the larger one"
+    n_runs, n = 400, 300
+    refuted = plain = 0
+    for seed in range(n_runs):
+        first = rng.choice(3, size=n, p=p).astype(float)
+        second = rng.choice(3, size=n, p=q).astype(float)
+        refuted += audit_line(first, second, claim, confidence=0.8, seed=seed).refuted
+        shares = [np.bincount(x.astype(int), minlength=3) / n for x in (first, second)]
+        plain += np.log((shares[0] ** 2 / shares[1]).sum()) > claim.epsilon
+    assert refuted <= 0.2 * n_runs
+    assert plain > 0.3 * n_runs
+
+
+@pytest.mark.soundness
+def test_half_the_noise_is_refuted(rng):
+    right = gaussian_pair(rng, 20_000, 1.0)
+    half = gaussian_pair(rng, 20_000, 2.0)
+    assert not audit_line(*right, UNSLICED, confidence=0.95, seed=0).refuted
+    assert audit_line(*half, UNSLICED, confidence=0.95, seed=0).outcome == "refuted"
+
+
+def test_the_order_of_the_pair_is_found(rng):
+    """Narrow from wide is finite, wide from narrow far larger."""
+    narrow, wide = rng.normal(0, 1, 20_000), rng.normal(0, 2, 20_000)
+    claim = Guarantee.unsliced(order=2, epsilon=1.0)
+    pair = ("narrow", "wide")
+    found = audit_line(narrow, wide, claim, confidence=0.95, seed=0, pair=pair, line="loss")
+    assert found.pair == ("wide", "narrow")
+    assert found.refuted
+    assert found.line == "loss"
+
+
+@pytest.mark.parametrize(("delta", "share"), [(1e-5, 0.5), (0.01, 0.7)])
+def test_epsilon_bound_is_below_the_truth_and_near_it(rng, delta, share):
+    shift = 1.5
+    truth = optimize.brentq(lambda e: gaussian_delta(shift, e) - delta, 0, 50)
+    found = bound_epsilon(
+        *gaussian_pair(rng, 200_000, shift), delta=delta, confidence=0.9999, seed=0
+    )
+    assert share * truth < found < truth
+
+
+def shifted_plane(rng, n, shift):
+    """Outputs around `shift` and around 0, in both orders."""
+    points = {"a": rng.normal(size=(n, 2)) + shift, "b": rng.normal(size=(n, 2))}
+    parts = {name: SplitOutputs.of(values, rng=rng) for name, values in points.items()}
+    return both_orders("declared", parts, [("a", "b")])
+
+
+@pytest.mark.parametrize("notion", ["average", "joint"])
+def test_slices_are_aggregated_as_the_claim_does(rng, notion):
+    shift, order = np.array([1.2, 0.4]), 2.0
+    truths = order * (DIRECTIONS @ shift) ** 2 / 2
+    joint = JointMoment(order=order, weights=WEIGHTS)
+    aggregation = joint if notion == "joint" else Mean(weights=WEIGHTS)
+    truth = float(
+        aggregate_joint(order, truths, WEIGHTS)
+        if notion == "joint"
+        else aggregate_average(truths, WEIGHTS)
+    )
+    found = audit_slices(
+        shifted_plane(rng, 100_000, shift),
+        RenyiTest(order=order),
+        (SLICES, aggregation),
+        Claimed("a claim", "epsilon", truth),
+        confidence=0.9999,
+    )
+    assert 0.7 * truth < found.lower_bound < truth
+    assert found.line == f"slice {int(truths.argmax())}"
+    assert notion in found.statistic
+
+
+def test_deltas_are_averaged(rng):
+    shift, epsilon = np.array([1.5, 0.5]), 0.5
+    truths = gaussian_delta(DIRECTIONS @ shift, epsilon)
+    found = audit_slices(
+        shifted_plane(rng, 50_000, shift),
+        DeltaTest(epsilon=epsilon),
+        (SLICES, Mean(weights=WEIGHTS)),
+        Claimed("a claim", "delta", 0.1),
+        confidence=0.9999,
+    )
+    assert 0.8 * (truths @ WEIGHTS) < found.lower_bound < truths @ WEIGHTS
+    assert found.quantity == "delta"
+
+
+def test_slices_without_weight_do_not_count(rng):
+    found = audit_slices(
+        shifted_plane(rng, 10_000, np.array([3.0, 0.0])),
+        RenyiTest(order=2.0),
+        (Lines(np.eye(2), ("x", "y")), Mean(weights=[0.0, 1.0])),
+        Claimed("a claim", "epsilon", 0.1),
+        confidence=0.95,
+    )
+    assert found.lower_bound < 0.1
+    assert found.line == "y"
+
+
+def test_the_best_line_is_found_and_named(rng):
+    comparisons = shifted_plane(rng, 20_000, np.array([0.3, 2.0]))
+    lines = Lines(np.eye(2), ("axis x", "axis y"))
+    found = audit_lines(
+        [(comparison, lines) for comparison in comparisons],
+        RenyiTest(order=2.0),
+        Claimed("a claim", "epsilon", 1.0),
+        confidence=0.95,
+    )
+    assert found.line == "axis y"
+    assert found.refuted
+
+
+def test_constant_outputs_are_told_apart():
+    """A seed that is reused: two atoms, no spread."""
+    found = audit_line(
+        np.full(1_000, 0.3), np.full(1_000, 0.1), UNSLICED, confidence=0.95, seed=0
+    )
+    assert found.refuted
+    assert found.lower_bound == pytest.approx(found.refutable_below, rel=0.1)
+
+
+@pytest.mark.parametrize("claimed", [0.5, 4.0, 8.0])
+def test_outputs_needed_is_where_reach_begins(claimed):
+    test = RenyiTest(order=2.0)
+    needed = outputs_needed(test, claimed, 10, 0.95)
+    share = 0.05 / 40
+
+    def reach(n):
+        counted = n - int(np.ceil(0.1 * n))
+        return test.reach((counted, counted), share)
+
+    assert reach(needed) > claimed
+    assert needed == 100 or reach(int(0.97 * needed)) < claimed
+    assert outputs_needed(test, 60.0, 10, 0.95) is None
+    assert outputs_needed(EpsilonTest(delta=1e-5), claimed, 10, 0.95) >= needed / 2
+
+
+def test_too_few_outputs_say_how_many_are_needed(rng):
+    with pytest.raises(ArgumentError, match="too few outputs: 99 .* at least 100"):
+        audit_line(*gaussian_pair(rng, 99, 1.0), UNSLICED, confidence=0.95, seed=0)
+    claim = Guarantee.unsliced(order=2, epsilon=6.0)
+    with pytest.raises(ArgumentError, match="about ([0-9]+) outputs") as caught:
+        audit_line(*gaussian_pair(rng, 200, 1.0), claim, confidence=0.95, seed=0)
+    needed = outputs_needed(RenyiTest(order=2.0), 6.0, 1, 0.95)
+    assert str(needed) in str(caught.value)
+    far = Guarantee.unsliced(order=2, epsilon=60.0)
+    with pytest.raises(ArgumentError, match="no number of outputs"):
+        audit_line(*gaussian_pair(rng, 200, 1.0), far, confidence=0.95, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"confidence": 1.0}, "confidence"),
+        ({"confidence": 0.0}, "confidence"),
+        ({"seed": -1}, "seed"),
+    ],
+)
+def test_bad_settings(rng, change, message):
+    said = {"confidence": 0.95, "seed": 0} | change
+    with pytest.raises(ArgumentError, match=message):
+        audit_line(*gaussian_pair(rng, 200, 1.0), UNSLICED, **said)
+
+
+def test_outputs_that_are_not_finite_are_counted_and_not_shown(rng):
+    first, second = gaussian_pair(rng, 200, 1.0)
+    first[:3] = [np.nan, np.inf, -np.inf]
+    with pytest.raises(ArgumentError, match="3 of 200"):
+        audit_line(first, second, UNSLICED, confidence=0.95, seed=0)
+
+
+def test_outputs_must_be_a_table(rng):
+    with pytest.raises(ArgumentError, match="shape"):
+        SplitOutputs.of(np.zeros(200), rng=rng)
+    with pytest.raises(ArgumentError, match="no line"):
+        audit_lines(
+            [], RenyiTest(order=2.0), Claimed("a claim", "epsilon", 1.0), confidence=0.95
+        )
+
+
+def test_pilot_and_counted_part_share_no_output(rng):
+    values = np.arange(1_000.0)[:, None]
+    part = SplitOutputs.of(values, rng=rng)
+    assert len(part.pilot) == 100
+    assert sorted([*part.pilot[:, 0], *part.counted[:, 0]]) == list(range(1_000))
+    assert not np.array_equal(part.pilot, values[:100])
+    assert part.n_outputs == 1_000
+    assert "1000" in repr(part)
+
+
+@pytest.mark.statistical
+def test_sorted_outputs_are_no_worse(rng):
+    """The pilot is a random tenth, not the first one."""
+    first, second = gaussian_pair(rng, 50_000, 1.0)
+    shuffled = audit_line(first, second, UNSLICED, confidence=0.95, seed=0)
+    in_order = audit_line(np.sort(first), np.sort(second), UNSLICED, confidence=0.95, seed=0)
+    assert in_order.lower_bound == pytest.approx(shuffled.lower_bound, abs=0.05)

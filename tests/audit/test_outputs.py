@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: S106 - a secret is a column here
+"""Outputs are what releases are: the same grid, the same noise, every law; files and bad input."""
+
+import stat
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy import stats
+
+from pufferslice.audit import Outputs, audit_outputs, draw_outputs, supplied_outputs
+from pufferslice.audit.outputs import check_outputs, draw_values
+from pufferslice.certificate import Certificate, certify_release, certify_training
+from pufferslice.errors import ArgumentError, ScenarioError, StorageError, TableError
+from pufferslice.guarantee import Guarantee
+from pufferslice.laws import EmpiricalLaw, SampledLaw
+from pufferslice.noise import SIGMA_INT, SeededTestNoise
+from pufferslice.queries import Box, columns, summary
+from pufferslice.releasing import release
+from pufferslice.scenario import Scenario
+from pufferslice.sgd import Poisson, WorstCase, exactly, plan_training
+from pufferslice.slicing import FiniteProfile
+from pufferslice.streaming import RowScan, scan_files, streamed_scenario
+
+JOINT = Guarantee.joint(order=2, epsilon=1.0)
+ROWS = pa.table({"g": ["a", "a", "b", "b"], "x": [1.1, 1.3, 2.0, 3.3], "y": [0.1, 5.0, 7.0, 7.7]})
+QUERY = summary(mean=["x", "y"]).with_range(Box([0, 0], [10, 10])).with_scales([1.0, 3.0])
+GROUPS = Scenario.from_groups(ROWS, secret="g", query=QUERY)
+PROFILE = FiniteProfile.uniform(dim=2, n_directions=6, seed=7)
+
+
+def test_an_output_is_a_release_bit_for_bit(tmp_path):
+    """The first secret gets the first draws of the stream, as a release does."""
+    noise = SeededTestNoise(seed=4)
+    certificate = certify_release(GROUPS, PROFILE, JOINT, noise=noise)
+    released = release(GROUPS, ROWS.slice(0, 2), certificate, ledger=tmp_path / "l", noise=noise)
+    drawn = draw_outputs(GROUPS, certificate, 1, seed=0, noise=noise)
+    first = drawn.values["table"]["a"][0]
+    assert (first * QUERY.scales).tolist() == released.values.tolist()
+    assert drawn.certificate == certificate.digest
+
+
+@pytest.mark.statistical
+@pytest.mark.soundness
+def test_outputs_carry_the_certified_noise(records, certificates, seed):
+    """Given the atom, the rest is N(0, std); not 0.9 or 1.1 of it."""
+    certificate = certificates[id(records)]
+    worlds = {"a": EmpiricalLaw.uniform([[1.0, 2.0]]), "b": EmpiricalLaw.uniform([[3.0, 2.5]])}
+    scenario = Scenario.from_worlds(worlds, query=summary(mean=["x", "y"]), source="public_model")
+    certificate = certify_release(scenario, PROFILE, JOINT)
+    noise = SeededTestNoise(seed=seed)
+    drawn = draw_outputs(scenario, certificate, 50_000, seed=0, noise=noise).values["declared"]
+    left = [drawn["a"] - [1.0, 2.0], drawn["b"] - [3.0, 2.5]]
+    for values in np.hstack(left).T:
+        p = {
+            k: stats.kstest(values, stats.norm(scale=k * certificate.noise_std).cdf).pvalue
+            for k in (0.9, 1.0, 1.1)
+        }
+        assert p[1.0] > 1e-9
+        assert p[0.9] < 1e-9
+        assert p[1.1] < 1e-9
+    assert abs(np.corrcoef(np.hstack(left).T) - np.eye(4)).max() < 0.03, "no noise is shared"
+
+
+@pytest.mark.statistical
+def test_values_follow_the_laws(weighted, gaussian, rng):
+    often = weighted.priors[0].laws["often"]
+    shares = (draw_values(often, 100_000, rng=rng) == 4.0).mean()
+    assert shares == pytest.approx(0.75, abs=0.01)
+    law = gaussian.priors[0].laws["low"]
+    drawn = draw_values(law, 200_000, rng=rng)
+    np.testing.assert_allclose(drawn.mean(axis=0), law.mean, atol=0.02)
+    np.testing.assert_allclose(np.cov(drawn.T), law.cov, atol=0.03)
+    sampled = SampledLaw(outputs=[[1.0], [2.0], [2.0]])
+    assert (draw_values(sampled, 30_000, rng=rng) == 2.0).mean() == pytest.approx(2 / 3, abs=0.02)
+
+
+def test_every_prior_and_secret_has_outputs(two_priors, records, gaussian, certificates):
+    for scenario in (two_priors, records, gaussian):
+        drawn = draw_outputs(scenario, certificates[id(scenario)], 50, seed=0)
+        assert drawn.n_outputs == 50
+        for prior in scenario.priors:
+            assert set(drawn.values[prior.name]) == set(prior.laws)
+            for values in drawn.values[prior.name].values():
+                assert values.shape == (50, 2)
+
+
+def test_outputs_lie_on_the_grid(records, certificates):
+    certificate = certificates[id(records)]
+    step = certificate.noise_std / SIGMA_INT
+    drawn = draw_outputs(records, certificate, 200, seed=0).values["table"]["north"]
+    steps = (drawn - records.query.center) / step
+    assert np.abs(steps - np.round(steps)).max() < 0.1
+
+
+def test_seeds_draw_the_same_values_and_other_noise(records, certificates):
+    certificate = certificates[id(records)]
+    one, two = (draw_outputs(records, certificate, 50, seed=3) for _ in range(2))
+    first, second = one.values["table"]["north"], two.values["table"]["north"]
+    assert not (first == second).any()
+
+
+def test_equal_laws_are_released_without_noise():
+    worlds = {name: EmpiricalLaw.uniform([[1.0, 2.0]]) for name in ("a", "b")}
+    scenario = Scenario.from_worlds(worlds, query=summary(mean=["x", "y"]), source="public_model")
+    certificate = certify_release(scenario, PROFILE, JOINT)
+    drawn = draw_outputs(scenario, certificate, 1_000, seed=0)
+    assert (drawn.values["declared"]["a"] == [1.0, 2.0]).all()
+    audit = audit_outputs(scenario, PROFILE, certificate, drawn, confidence=0.95, seed=0)
+    assert not audit.refuted
+    assert audit.inferences == ()
+
+
+def test_files_keep_everything(two_priors, certificates, tmp_path):
+    drawn = draw_outputs(two_priors, certificates[id(two_priors)], 20, seed=0)
+    path = tmp_path / "outputs.npz"
+    drawn.save(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600, "they average to the query"
+    read = Outputs.load(path)
+    assert read.certificate == drawn.certificate
+    for prior, secrets in drawn.values.items():
+        for secret, values in secrets.items():
+            assert np.array_equal(read.values[prior][secret], values)
+    assert "20" in repr(read)
+
+
+def test_other_files_are_refused(tmp_path):
+    path = tmp_path / "outputs.npz"
+    with pytest.raises(StorageError):
+        Outputs.load(path)
+    path.write_bytes(b"no archive")
+    with pytest.raises(TableError, match="does not hold outputs"):
+        Outputs.load(path)
+    np.savez(path, facts=np.frombuffer(b'{"format": "other", "version": 1}', dtype=np.uint8))
+    with pytest.raises(TableError, match=r"Outputs\.save"):
+        Outputs.load(path)
+
+
+def test_supplied_outputs_are_scaled(rng):
+    certificate = certify_release(GROUPS, PROFILE, JOINT)
+    given = {"a": rng.normal(size=(30, 2)), "b": rng.normal(size=(40, 2))}
+    outputs = supplied_outputs(GROUPS, certificate, given)
+    np.testing.assert_array_equal(outputs.values["table"]["a"], given["a"] / [1.0, 3.0])
+    assert outputs.n_outputs == 30
+
+
+def test_supplied_outputs_of_several_priors(two_priors, certificates, rng):
+    certificate = certificates[id(two_priors)]
+    secrets = {name: rng.normal(size=(10, 2)) for name in two_priors.secrets}
+    outputs = supplied_outputs(two_priors, certificate, {"now": secrets, "then": secrets})
+    assert set(outputs.values) == {"now", "then"}
+    with pytest.raises(ArgumentError, match="'then'.*absent"):
+        supplied_outputs(two_priors, certificate, {"now": secrets})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"a": np.zeros((5, 2))}, r"absent: \['b'\]"),
+        ({"a": np.zeros((5, 2)), "b": np.zeros((5, 2)), "c": np.zeros((5, 2))}, "unknown"),
+        ({"a": np.zeros((5, 3)), "b": np.zeros((5, 2))}, "shape"),
+        ({"a": np.zeros((0, 2)), "b": np.zeros((5, 2))}, "shape"),
+        ({"a": np.full((5, 2), np.nan), "b": np.zeros((5, 2))}, "10 of 10"),
+        ({"a": [["x", "y"]], "b": np.zeros((5, 2))}, "expected numbers"),
+    ],
+)
+def test_bad_supplied_outputs(given, message):
+    certificate = certify_release(GROUPS, PROFILE, JOINT)
+    with pytest.raises(ArgumentError, match=message):
+        supplied_outputs(GROUPS, certificate, given)
+
+
+def test_outputs_of_another_certificate_are_refused():
+    certificate = certify_release(GROUPS, PROFILE, JOINT)
+    other = certify_release(GROUPS, PROFILE, Guarantee.joint(order=2, epsilon=3.0))
+    drawn = draw_outputs(GROUPS, other, 500, seed=0)
+    with pytest.raises(ArgumentError, match=f"under certificate {other.digest[:12]}, not"):
+        audit_outputs(GROUPS, PROFILE, certificate, drawn, confidence=0.95, seed=0)
+    absent = attrs.evolve(drawn, certificate=certificate.digest, values={"table": {}})
+    with pytest.raises(ArgumentError, match="no outputs under prior 'table' and secret 'a'"):
+        check_outputs(GROUPS, certificate, absent)
+
+
+def test_certificates_of_another_scenario_are_refused(records, certificates):
+    with pytest.raises(ScenarioError, match="another scenario"):
+        draw_outputs(GROUPS, certificates[id(records)], 10, seed=0)
+    moved = ROWS.set_column(1, "x", pa.array([1.1, 1.4, 2.0, 3.3]))
+    other = Scenario.from_groups(moved, secret="g", query=QUERY)
+    certificate = certify_release(GROUPS, PROFILE, JOINT)
+    with pytest.raises(ScenarioError, match="another scenario"):
+        draw_outputs(other, certificate, 10, seed=0)
+    statement_only = Certificate(statement=certificate.statement, evidence=None)
+    assert draw_outputs(GROUPS, statement_only, 10, seed=0).n_outputs == 10
+
+
+def test_certificates_of_training_are_sent_elsewhere():
+    plan = plan_training(
+        differing=exactly(1),
+        sampling=Poisson(n_records=100, rate=0.1),
+        clip_norm=1.0,
+        n_steps=2,
+        accountant=WorstCase(),
+        target=Guarantee.unsliced(order=4, epsilon=1.0),
+    )
+    with pytest.raises(ArgumentError, match="audit_training"):
+        draw_outputs(GROUPS, certify_training(plan, data="d"), 10, seed=0)
+
+
+def test_streamed_laws_have_nothing_to_draw(tmp_path, rng):
+    path = tmp_path / "rows.csv"
+    rows = ["site,pay", *(f"{'ab'[i % 2]},{i % 7}" for i in range(200))]
+    path.write_text("\n".join(rows) + "\n")
+    query = columns(["pay"]).with_range(Box([0], [10]))
+    profile = FiniteProfile.axes(dim=1)
+    scan = RowScan.of(query, secret="site", profile=profile, n_bins=64)
+    scenario = streamed_scenario(scan_files(path, scan), scan, pairs="all", source="held_out")
+    certificate = certify_release(scenario, profile, JOINT)
+    with pytest.raises(ScenarioError, match="supplied_outputs"):
+        draw_outputs(scenario, certificate, 10, seed=0)
+    # Outputs of the mechanism itself are audited along the slices and the axes.
+    given = {secret: rng.normal(size=(1_000, 1)) for secret in ("a", "b")}
+    outputs = supplied_outputs(scenario, certificate, given)
+    audit = audit_outputs(scenario, profile, certificate, outputs, confidence=0.95, seed=0)
+    assert not audit.refuted
+    assert audit.inferences == ()

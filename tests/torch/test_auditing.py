@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The canary: it is pushed exactly as far as a plan allows, and carries exactly the plan's noise."""
+
+import math
+
+import attrs
+import numpy as np
+import pytest
+
+from pufferslice.errors import ArgumentError
+from pufferslice.sgd import (
+    Amplified,
+    FlatClipping,
+    LayerClipping,
+    LogMoment,
+    Poisson,
+    WithoutReplacement,
+    WorstCase,
+    binomial,
+    exactly,
+    plan_with_noise,
+)
+from pufferslice.torch.auditing import release_canary
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+LITTLE = 1e-3
+"""A noise multiplier that hides nothing."""
+
+
+def plan_of(multipliers=(LITTLE,), differing=None, sampling=None, clip_norm=1.0, accountant=None):
+    return plan_with_noise(
+        differing=differing or exactly(3),
+        sampling=sampling or WithoutReplacement(n_records=5, batch_size=5),
+        clip_norm=clip_norm,
+        noise_multipliers=np.array(multipliers),
+        accountant=accountant or WorstCase(),
+        order=2.0,
+    )
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("clip_norm", [1.0, 0.25, 40.0])
+@pytest.mark.parametrize(("world", "sign"), [("first", 1.0), ("second", -1.0)])
+def test_each_differing_record_pushes_by_the_clip_norm(world, sign, clip_norm):
+    """Three records, two steps, in units of the clip norm: 6, less the rounding share."""
+    found = release_canary(world, plan_of((LITTLE, LITTLE), clip_norm=clip_norm))
+    assert found.shape == (1,)
+    assert found[0] == pytest.approx(sign * 6.0, abs=12 * LITTLE)
+
+
+def test_steps_count_by_the_inverse_of_their_variance():
+    found = release_canary("first", plan_of((2 * LITTLE, LITTLE)))
+    assert found[0] == pytest.approx(3 * (1 / 4 + 1), abs=12 * LITTLE)
+
+
+@pytest.mark.statistical
+def test_the_noise_is_the_plan_s():
+    """200 runs of 2 steps, variance 2 * 8^2: the bounds are at 5 deviations of a sample variance."""
+    plan = plan_of((8.0, 8.0), differing=exactly(1))
+    found = np.array([release_canary("first", plan)[0] for _ in range(200)])
+    variance = 2 * 8.0**2
+    assert abs(found.var(ddof=1) / variance - 1) < 5 * math.sqrt(2 / 199)
+    assert abs(found.mean() - 2.0) < 5 * math.sqrt(variance / 200)
+    assert len(np.unique(found)) > 150
+
+
+def test_a_random_number_of_records_differs_as_its_law_says():
+    law = binomial(n_records=5, mismatch_probability=0.5)
+    plan = plan_of(differing=law, accountant=LogMoment())
+    found = {round(release_canary("first", plan)[0]) for _ in range(40)}
+    assert found <= set(range(6))
+    assert len(found) > 1
+
+
+def test_drawn_records_push_and_the_others_do_not():
+    sampling = Poisson(n_records=6, rate=0.5)
+    plan = plan_of(sampling=sampling, differing=exactly(6), accountant=Amplified())
+    plan = attrs.evolve(plan, noise_multipliers=np.full(1, 0.05), order=1.5)
+    found = {round(release_canary("second", plan)[0]) for _ in range(30)}
+    assert found <= set(range(-6, 1))
+    assert len(found) > 2
+
+
+def test_other_worlds_and_layers_are_refused():
+    with pytest.raises(ArgumentError, match="world must be one of first, second"):
+        release_canary("third", plan_of())
+    layers = LayerClipping(names=("a",), norms=(1.0,), sizes=(1,), allocation="equal")
+    plan = plan_of(clip_norm=layers)
+    with pytest.raises(ArgumentError, match=r"needs flat clipping.*attrs\.evolve"):
+        release_canary("first", plan)
+    flat = attrs.evolve(plan, clipping=FlatClipping(norm=1.0))
+    assert flat.guarantee() == plan.guarantee()
+    assert release_canary("first", flat)[0] == pytest.approx(3.0, abs=12 * LITTLE)

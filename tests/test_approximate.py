@@ -8,15 +8,26 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import brentq
 
-from pufferslice.approximate import ORDERS, approximate_cost, calibrate_approximate
+from pufferslice.approximate import (
+    ORDERS,
+    approximate_cost,
+    calibrate_approximate,
+    renyi_cost,
+)
 from pufferslice.calibration import Method, Slices, SphereTerm, calibrate
 from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.gaps import GaussianPairs, LawPair, gap_tables
 from pufferslice.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.laws import EmpiricalLaw
 from pufferslice.slicing import FiniteProfile, SampledSphere
-from pufferslice.views import direct_delta_joint, improved_epsilon_joint, improved_term
+from pufferslice.views import (
+    direct_delta_joint,
+    gaussian_delta,
+    improved_epsilon_joint,
+    improved_term,
+)
 
 AXES = FiniteProfile.axes(dim=2)
 JOINT = ApproximateGuarantee.joint(epsilon=1.0, delta=1e-3)
@@ -32,6 +43,11 @@ def seen(*laws, profile=AXES, missing=None):
     )  # fmt: skip
 
 
+def _solved(ratio, delta):
+    """The epsilon of two Gaussians at this distance, by another root finder."""
+    return brentq(lambda e: float(gaussian_delta(np.array(ratio), e)) - delta, 0, 50, xtol=1e-14)
+
+
 def log_mean(x, y):
     """ln((e^x + e^y) / 2) by the larger one."""
     return max(x, y) + math.log((1 + math.exp(-abs(x - y))) / 2)
@@ -43,31 +59,53 @@ POINTS = seen([[0.0, 0.0]], [[3.0, 4.0]])
 class TestByHand:
     """Point masses: the gaps along the axes are 3 and 4."""
 
-    def test_joint(self):
+    def test_known_answer(self):
+        """Ratios 1 and 1/2, equal weights: epsilon 1 at delta 0.0668831662448793."""
+        slices = seen([[0.0, 0.0]], [[4.0, 2.0]])
+        claim = ApproximateGuarantee.joint(epsilon=1.0, delta=0.0668831662448793)
+        for envelope in ("transport", "worst_gap"):
+            assert approximate_cost(slices, claim, 4.0, envelope) == pytest.approx(1, rel=1e-9)
+            assert calibrate_approximate(claim, slices, envelope) == pytest.approx(4, rel=1e-9)
+
+    def test_average(self):
+        std, delta = 20.0, 1e-3
+        epsilon = approximate_cost(POINTS, AVERAGE, std, "transport")
+        each = [_solved(gap / std, delta) for gap in (3, 4)]
+        assert epsilon == pytest.approx(np.mean(each), rel=1e-8)
+
+    @pytest.mark.parametrize("envelope", ["transport", "worst_gap"])
+    @pytest.mark.parametrize("claim", [JOINT, AVERAGE])
+    def test_what_is_missing_is_taken_from_delta_and_from_the_mass(self, claim, envelope):
+        """Not renormalised: (1 - tau) times delta_u, at most delta - tau."""
+        tau, std = 4e-4, 20.0
+        found = approximate_cost(attrs.evolve(POINTS, missing=[tau]), claim, std, envelope)
+        left = (1e-3 - tau) / (1 - tau)
+        by_hand = (
+            np.mean([_solved(gap / std, left) for gap in (3, 4)])
+            if claim.notion == "average"
+            else brentq(
+                lambda e: float(np.mean(gaussian_delta(np.array([3, 4]) / std, e))) - left, 0, 9
+            )
+        )
+        assert found == pytest.approx(by_hand, rel=1e-7)
+        assert found > approximate_cost(POINTS, claim, std, envelope)
+
+    def test_renyi_joint(self):
         std, delta = 20.0, 1e-3
         by_hand = min(
             log_mean(*(a * (a - 1) * g**2 / (2 * std**2) for g in (3, 4))) / (a - 1)
             + improved_term(a, delta)
             for a in ORDERS
         )
-        found = approximate_cost(POINTS, JOINT, std, "transport")
+        found = renyi_cost(POINTS, JOINT, std, "transport")
         assert found == pytest.approx(by_hand, rel=1e-9)
-        assert found == approximate_cost(POINTS, JOINT, std, "worst_gap")
-
-    def test_average(self):
-        std, delta = 20.0, 1e-3
-        by_hand = [
-            min(improved_epsilon_joint(a, a * g**2 / (2 * std**2), delta) for a in ORDERS)
-            for g in (3, 4)
-        ]
-        found = approximate_cost(POINTS, AVERAGE, std, "transport")
-        assert found == pytest.approx(np.mean(by_hand), rel=1e-9)
+        assert found == renyi_cost(POINTS, JOINT, std, "worst_gap")
 
     @pytest.mark.parametrize("claim", [JOINT, AVERAGE])
-    def test_what_is_missing_is_taken_from_delta_and_from_the_moment(self, claim):
-        """Not renormalised: (1 - tau) times the moment, converted at delta - tau."""
+    def test_renyi_with_missing_mass(self, claim):
+        """(1 - tau) times the moment, converted at delta - tau."""
         tau, std = 4e-4, 20.0
-        found = approximate_cost(attrs.evolve(POINTS, missing=[tau]), claim, std, "transport")
+        found = renyi_cost(attrs.evolve(POINTS, missing=[tau]), claim, std, "transport")
 
         def one(order, gap):
             return math.log1p(-tau) + order * (order - 1) * gap**2 / (2 * std**2)
@@ -83,7 +121,13 @@ class TestByHand:
                 for g in (3, 4)
             ])  # fmt: skip
         assert found == pytest.approx(by_hand, rel=1e-9)
-        assert found > approximate_cost(POINTS, claim, std, "transport")
+
+    @pytest.mark.parametrize("claim", [JOINT, AVERAGE])
+    def test_below_the_floats_the_renyi_way_goes_on(self, claim):
+        tiny = attrs.evolve(claim, delta=1e-14)
+        found = approximate_cost(POINTS, tiny, 20.0, "transport")
+        assert found == renyi_cost(POINTS, tiny, 20.0, "transport")
+        assert found > approximate_cost(POINTS, claim, 20.0, "transport")
 
     def test_the_worst_instance_counts(self):
         both = seen([[0.0, 0.0]], [[3.0, 4.0]], [[5.0, 1.0]])
@@ -113,6 +157,9 @@ class TestSafeSide:
             return
         assert approximate_cost(slices, target, std, "transport") <= epsilon
         assert direct_delta_joint(slices, std, epsilon) <= delta
+        for claim in (target, attrs.evolve(target, notion="average")):
+            direct = approximate_cost(slices, claim, std, "transport")
+            assert direct <= renyi_cost(slices, claim, std, "transport") * (1 + 1e-9)
 
     @pytest.mark.parametrize("target", [JOINT, AVERAGE])
     @pytest.mark.parametrize("envelope", ["transport", "worst_gap"])
@@ -128,7 +175,7 @@ class TestSafeSide:
         assert stds[0] < stds[1]
 
     def test_it_beats_a_renyi_claim_at_a_fixed_order(self):
-        """Any order may be used, so the best one needs no more noise than order 4."""
+        """It needs no more noise than order 4 converted."""
         target = Guarantee.joint(order=4, epsilon=0.5)
         fixed = calibrate(target, POINTS, Method(rule="tight", envelope="transport"))
         epsilon = improved_epsilon_joint(4, 0.5, 1e-3)
@@ -148,18 +195,18 @@ class TestEdges:
             approximate_cost(slices, JOINT, 20.0, "transport")
 
     def test_laws_that_need_no_noise_for_the_claim(self):
-        """All but one atom in a thousand are the same: delta 0.01 covers it."""
+        """All but one atom in a thousand are the same: delta 0.01 covers it, 1e-4 does not."""
         first = np.zeros((1000, 2))
         second = first.copy()
         second[0] = 5.0
-        loose = ApproximateGuarantee.joint(epsilon=1.0, delta=0.9)
-        assert calibrate_approximate(loose, seen(first, second), "transport") > 0
         with pytest.raises(CalibrationError, match="without any noise"):
             calibrate_approximate(
-                ApproximateGuarantee.joint(epsilon=1e200, delta=0.9),
+                ApproximateGuarantee.joint(epsilon=1.0, delta=0.01),
                 seen(first, second),
                 "transport",
             )
+        strict = ApproximateGuarantee.joint(epsilon=1.0, delta=1e-4)
+        assert calibrate_approximate(strict, seen(first, second), "transport") > 0
 
     def test_a_profile_that_sees_nothing(self):
         blind = FiniteProfile.of([[0.0, 1.0]])

@@ -85,9 +85,12 @@ class TestGeometry:
             ({"n_bins": MOST_BINS + 1}, "n_bins must be at most 65536"),
             ({"shape": "cube"}, "shape must be one of box, ellipsoid"),
             ({"extents": [0.0]}, "extents must be greater than 0"),
+            ({"extents": [1.0, 1.0, 1.0]}, "center and extents must have shape"),
+            ({"directions": [1.0]}, "directions must have shape"),
             ({"extents": [1.0, 1.0]}, "center and extents must have shape"),
             ({"center": [np.nan]}, "center must be finite"),
             ({"extents": [np.inf]}, "extents must be finite"),
+            ({"extents": [np.finfo(float).max]}, "reaches must be finite"),
             ({"directions": [[2.0]]}, "directions must be unit vectors"),
         ],
     )

@@ -30,7 +30,7 @@ def scenario(n_draws, query=CLIPPED, seed=1):
 
 
 @pytest.mark.parametrize(("target", "noise_std", "query"), [(JOINT, 4.2, CLIPPED),
-                                                            (LOOSE, 1.6, QUERY)])  # fmt: skip
+                                                            (LOOSE, 1.0, QUERY)])  # fmt: skip
 def test_the_planned_draws_give_about_the_planned_noise(target, noise_std, query):
     plan = plan_samples(
         scenario(2000, query), PROFILE, target, noise_std=noise_std, failure_probability=0.05

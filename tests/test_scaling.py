@@ -9,6 +9,7 @@ import time
 
 import dask.array
 import dask.dataframe
+import distributed
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
@@ -197,6 +198,15 @@ class TestLostWorkers:
         assert killed[0] not in client.run(os.getpid).values()
         assert found.n_rows == whole.n_rows
         assert np.array_equal(found.counts, whole.counts)
+
+    def test_a_scan_that_is_cancelled_on_the_cluster(self, client, folder):
+        scan = RowScan.of(slow_query(), secret=GROUP, profile=PROFILE, n_bins=128)
+
+        def cancel(done, total):
+            client.cancel([distributed.Future(key, client) for key in list(client.futures)])
+
+        with pytest.raises(ClusterError, match="the cluster gave up the scan"):
+            scan_cluster_files(folder, scan, client, progress=cancel)
 
     def test_a_task_that_kills_every_worker_is_told(self, client, folder, monkeypatch):
         def deadly(row):

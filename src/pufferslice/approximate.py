@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Noise for a sliced (epsilon, delta) claim, and back; mass that gaps leave out goes into delta."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Final
 
 import attrs
@@ -16,37 +16,41 @@ from pufferslice.gaps import GapTables
 from pufferslice.guarantee import ApproximateGuarantee
 from pufferslice.renyi import aggregate_average, moment_rate
 from pufferslice.search import SAFETY, raise_until, smallest_safe
-from pufferslice.views import improved_term
+from pufferslice.views import (
+    LARGEST_EPSILON,
+    SMALLEST_DIRECT_DELTA,
+    gaussian_delta,
+    improved_term,
+)
 
 ORDERS: Final = tuple(1 + 1.4**k for k in range(-6, 26))
-"""Any order gives a valid epsilon; the best of these is taken for each instance."""
+"""Any order gives a valid epsilon; the best of these is taken where the direct way ends."""
 
 _ROUGH_ENTRIES: Final = 60_000
-_ORDERS_BESIDE: Final = 2
 _ALMOST_NONE: Final = 1e-12
 _BELOW: Final = 1 - 2.0**-50
-_WEIGHTS_ROUNDING: Final = 1e-12
+_ABOVE: Final = 1 + 1e-12
+_BISECTIONS: Final = 46
+_DELTA_ERROR: Final = 2.0**-49
+"""More than the float error of a difference of two probabilities."""
 
 
 def approximate_cost(
-    slices: Slices,
-    claim: ApproximateGuarantee,
-    noise_std: float,
-    envelope: Envelope,
-    orders: Sequence[float] = ORDERS,
+    slices: Slices, claim: ApproximateGuarantee, noise_std: float, envelope: Envelope
 ) -> float:
     r"""Smallest epsilon found at the claim's delta for this noise, the largest over instances.
 
     With C the levels of the gap tables and tau the mass that they leave out, along a slice u
-    $$H_u = \int_C \exp\Big(\frac{\alpha(\alpha-1)\,gap(t)^2}{2\sigma^2}\Big) dt$$
-    is not renormalised. Joint: $\sum_u \omega_u H_u$ is converted at $\delta - \tau$. Average: each
-    slice is converted at $\delta - \tau$, never below 0, and the mean of their epsilons is taken.
+    $$\delta_u(\epsilon) = \int_C \delta_{N}(gap(t)/\sigma, \epsilon)\, dt,$$
+    not renormalised, with $\delta_N$ that of two Gaussians at this distance. Joint: the smallest
+    epsilon at which $\sum_u \omega_u \delta_u \le \delta - \tau$. Average: the mean of the smallest
+    epsilons at which each $\delta_u \le \delta - \tau$.
 
     Guarantee: the noisy outputs satisfy the claim with the returned epsilon, if the gaps of the
     tables are at least the true ones.
-    Reason: the part of both mixtures over C costs $H_u$ by joint convexity; pointwise
-    $(p - e^\epsilon q)_+ \le e^{-(\alpha-1)\epsilon} (\alpha-1)^{\alpha-1} \alpha^{-\alpha}
-    p^\alpha q^{1-\alpha}$, also for measures with less than the whole mass; the rest has mass tau.
+    Reason: hockey-stick divergences are jointly convex, also for the parts of both mixtures over
+    C; the rest has mass tau. Never above the Rényi conversion `renyi_cost`, of which it is the
+    integrand, and that is what is used where delta - tau is too small for floats.
     Source: def:ave_spp, def:joint_spp.
     """
     check_one_of(("transport", "worst_gap"), envelope=envelope)
@@ -55,7 +59,40 @@ def approximate_cost(
     if slices.are_equal:
         return 0.0
     left = _delta_left(slices, claim.delta)
-    found = _epsilons(slices, tables, left, (claim.notion, noise_std, envelope), orders)
+    if left.min() < SMALLEST_DIRECT_DELTA:
+        return renyi_cost(slices, claim, noise_std, envelope)
+
+    def deltas(epsilons: Floats) -> Floats:
+        return _deltas(slices, tables, epsilons, (noise_std, envelope))
+
+    weights = slices.profile.weights
+    if claim.notion == "average":
+        found = _smallest_epsilons(deltas, np.ones((len(left), len(weights))), left[:, None])
+        return float(aggregate_average(found, weights)[~tables.equal].max())
+
+    def joint(epsilons: Floats) -> Floats:
+        each = np.repeat(epsilons[:, None], len(weights), axis=1)
+        return aggregate_average(deltas(each), weights) * _ABOVE
+
+    found = _smallest_epsilons(joint, np.full(len(left), claim.epsilon), left)
+    return float(found[~tables.equal].max())
+
+
+def renyi_cost(
+    slices: Slices, claim: ApproximateGuarantee, noise_std: float, envelope: Envelope
+) -> float:
+    r"""As `approximate_cost`, by converting Rényi moments at the best order of a grid.
+
+    $$H_u = \int_C \exp\Big(\frac{\alpha(\alpha-1)\,gap(t)^2}{2\sigma^2}\Big) dt,$$
+    not renormalised. Joint: $\sum_u \omega_u H_u$ is converted at $\delta - \tau$. Average: each
+    slice is converted at $\delta - \tau$, never below 0, and the mean of their epsilons is taken.
+
+    Reason: pointwise $(p - e^\epsilon q)_+ \le e^{-(\alpha-1)\epsilon} (\alpha-1)^{\alpha-1}
+    \alpha^{-\alpha} p^\alpha q^{1-\alpha}$, also for measures with less than the whole mass.
+    """
+    check_one_of(("transport", "worst_gap"), envelope=envelope)
+    tables, left = _tables(slices), _delta_left(slices, claim.delta)
+    found = _epsilons(slices, tables, left, (claim.notion, noise_std, envelope))
     best = found.min(axis=0)
     if claim.notion == "average":
         best = aggregate_average(best, slices.profile.weights)
@@ -80,26 +117,52 @@ def calibrate_approximate(
             " noise 0 would protect nothing. Use a profile that sees the difference"
         )
         raise CalibrationError(msg)
-    if approximate_cost(slices, target, start * _ALMOST_NONE, envelope) <= target.epsilon:
+
+    def cost_of(seen: Slices, std: float) -> float:
+        return approximate_cost(seen, target, std, envelope)
+
+    if cost_of(slices, start * _ALMOST_NONE) <= target.epsilon:
         msg = (
             f"without any noise the laws already satisfy {target}; ask for a smaller epsilon or "
             "delta, for which noise is needed"
         )
         raise CalibrationError(msg)
     coarse = attrs.evolve(slices, seen=tables.coarsened(_ROUGH_ENTRIES))
-    rough = smallest_safe(
-        lambda std: approximate_cost(coarse, target, std, envelope), target.epsilon, start=start
-    )
-    near = _orders_near(coarse, target, rough, envelope)
-    noise_std = smallest_safe(
-        lambda std: approximate_cost(slices, target, std, envelope, near),
-        target.epsilon,
-        start=rough,
-    )
-    return raise_until(
-        lambda std: approximate_cost(slices, target, std, envelope) <= target.epsilon,
-        noise_std * SAFETY,
-    )
+    rough = smallest_safe(lambda std: cost_of(coarse, std), target.epsilon, start=start)
+    noise_std = smallest_safe(lambda std: cost_of(slices, std), target.epsilon, start=rough)
+    return raise_until(lambda std: cost_of(slices, std) <= target.epsilon, noise_std * SAFETY)
+
+
+def _deltas(
+    slices: Slices, tables: GapTables, epsilons: Floats, said: tuple[float, Envelope]
+) -> Floats:
+    """Delta of the covered levels along each slice, shape (n_instances, n_slices)."""
+    noise_std, envelope = said
+    margin = grid_margin(slices.profile.dim, noise_std)
+    if envelope == "transport":
+        found = tables.deltas(epsilons, noise_std, margin)
+    else:
+        found = gaussian_delta((tables.worst() + margin) / noise_std, epsilons) + _DELTA_ERROR
+        found[tables.equal] = 0.0
+    return np.asarray(found * (1 - slices.missing)[:, None])
+
+
+def _smallest_epsilons(deltas: Callable[[Floats], Floats], first: Floats, limits: Floats) -> Floats:
+    """For each entry the smallest epsilon with delta at most its limit: upper ends are kept.
+
+    `first` is tried first, so that an entry for which it is enough never gets more.
+    """
+    low, high = np.zeros_like(first), first.copy()
+    while (short := deltas(high) > limits).any() and high.max() < LARGEST_EPSILON:
+        low[short] = high[short]
+        high[short] *= 2
+    high[deltas(high) > limits] = np.inf
+    high[deltas(np.zeros_like(first)) <= limits] = 0.0
+    for _ in range(_BISECTIONS):
+        middle = np.where(np.isfinite(high), (low + high) / 2, 0.0)
+        good = (deltas(middle) <= limits) & np.isfinite(high)
+        high, low = np.where(good, middle, high), np.where(good, low, middle)
+    return high
 
 
 def _tables(slices: Slices) -> GapTables:
@@ -130,17 +193,13 @@ def _delta_left(slices: Slices, delta: float) -> Floats:
 
 
 def _epsilons(
-    slices: Slices,
-    tables: GapTables,
-    left: Floats,
-    said: tuple[str, float, Envelope],
-    orders: Sequence[float],
+    slices: Slices, tables: GapTables, left: Floats, said: tuple[str, float, Envelope]
 ) -> Floats:
     """Epsilon by order, instance and, for the average notion, slice."""
     notion, noise_std, envelope = said
     margin = grid_margin(slices.profile.dim, noise_std)
     found = []
-    for order in orders:
+    for order in ORDERS:
         rate = moment_rate(order, noise_std)
         if envelope == "transport":
             logs = tables.log_moments(rate, margin)
@@ -151,19 +210,8 @@ def _epsilons(
         terms = np.array([improved_term(order, float(delta)) for delta in left])
         if notion == "joint":
             # Weights are shares of their sum; room for its rounding.
-            logs = logsumexp(logs, b=slices.profile.weights, axis=1) + _WEIGHTS_ROUNDING
+            logs = logsumexp(logs, b=slices.profile.weights, axis=1) + (_ABOVE - 1)
             found.append(np.maximum(0.0, logs / (order - 1) + terms))
         else:
             found.append(np.maximum(0.0, logs / (order - 1) + terms[:, None]))
     return np.array(found)
-
-
-def _orders_near(
-    slices: Slices, claim: ApproximateGuarantee, noise_std: float, envelope: Envelope
-) -> tuple[float, ...]:
-    """The orders that are best for some instance, or slice, with their neighbours."""
-    left = _delta_left(slices, claim.delta)
-    found = _epsilons(slices, _tables(slices), left, (claim.notion, noise_std, envelope), ORDERS)
-    best = set(np.unique(found.argmin(axis=0)).tolist())
-    near = {b + step for b in best for step in range(-_ORDERS_BESIDE, _ORDERS_BESIDE + 1)}
-    return tuple(order for index, order in enumerate(ORDERS) if index in near)

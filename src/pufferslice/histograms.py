@@ -40,12 +40,14 @@ def _texts(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _reaches(grid: "BinGrid") -> Floats:
-    stretched = grid.directions * grid.extents
-    if grid.shape == "box":
-        reaches = np.abs(stretched).sum(axis=1)
-    else:
-        reaches = np.linalg.norm(stretched, axis=1)
-    return locked(reaches * (1 + (grid.dim + 4) * _ULP))
+    # A range that overflows is refused by the caller.
+    with np.errstate(over="ignore"):
+        stretched = grid.directions * grid.extents
+        if grid.shape == "box":
+            reaches = np.abs(stretched).sum(axis=1)
+        else:
+            reaches = np.linalg.norm(stretched, axis=1)
+        return locked(reaches * (1 + (grid.dim + 4) * _ULP))
 
 
 @final
@@ -68,9 +70,7 @@ class BinGrid:
     """How far the range goes from its middle along each coordinate, shape (dim,)."""
     shape: Literal["box", "ellipsoid"]
     n_bins: int
-    reaches: Floats = attrs.field(
-        init=False, eq=False, default=attrs.Factory(_reaches, takes_self=True)
-    )
+    reaches: Floats = attrs.field(init=False, eq=False)
     """At least how far the range goes from its middle along each direction."""
 
     def __attrs_post_init__(self) -> None:
@@ -86,10 +86,12 @@ class BinGrid:
                 f"{self.center.shape} and {self.extents.shape}"
             )
             raise ArgumentError(msg)
-        check_finite(center=self.center, extents=self.extents, reaches=self.reaches)
+        check_finite(center=self.center, extents=self.extents)
         if not self.extents.min() > 0:
             msg = f"extents must be greater than 0, got {float(self.extents.min())!r}"
             raise ArgumentError(msg)
+        object.__setattr__(self, "reaches", _reaches(self))
+        check_finite(reaches=self.reaches)
 
     @property
     def dim(self) -> int:

@@ -16,6 +16,9 @@ from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.guarantee import SLICED_NOTIONS
 from pufferslice.slicing import FiniteProfile, project
 
+_ROOT_HALF: Final = math.sqrt(0.5)
+_LARGEST_EXPONENT: Final = 700.0
+_DELTA_ERROR: Final = 2.0**-49
 _NEAR_ZERO: Final = 0.25
 _SERIES_TERMS: Final = 12
 _TAIL_STDS: Final = 14.0
@@ -132,6 +135,36 @@ def log_moments(
                 mass += weights[entry]
                 total += weights[entry] * math.exp(rate * ((gaps[entry] + margin) ** 2 - top))
             result[row] = rate * top + math.log(total / mass)
+    return result
+
+
+@kernel
+def row_deltas(
+    starts: Integers,
+    gaps: Floats,
+    weights: Floats | Integers,
+    ratio: tuple[float, float],
+    epsilons: Floats,
+) -> Floats:
+    """Per row, the weighted mean of the delta of N(r, 1) against N(0, 1) at the row's own epsilon.
+
+    `ratio` is (margin, noise standard deviation), r = (gap + margin) / noise. Rounded up by more
+    than the float error of the difference of two probabilities.
+    """
+    margin, noise_std = ratio
+    result = np.empty(len(starts) - 1)
+    for row in range(len(starts) - 1):
+        epsilon = epsilons[row]
+        scale = math.exp(epsilon) if epsilon < _LARGEST_EXPONENT else 0.0
+        mass = total = 0.0
+        for entry in range(starts[row], starts[row + 1]):
+            mass += weights[entry]
+            r = (gaps[entry] + margin) / noise_std
+            if gaps[entry] + margin > 0:
+                near = math.erfc((epsilon / r - r / 2) * _ROOT_HALF)
+                far = math.erfc((epsilon / r + r / 2) * _ROOT_HALF)
+                total += weights[entry] * max(0.0, near - scale * far) / 2
+        result[row] = total / mass + _DELTA_ERROR
     return result
 
 

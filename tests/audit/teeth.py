@@ -119,9 +119,7 @@ def audit_of(mechanism: Mechanism, certificate: Certificate, n_outputs: int, see
     scenario = point_masses()
     drawn = mechanism(certificate, n_outputs, seed)
     outputs = supplied_outputs(scenario, certificate, drawn)
-    return audit_outputs(
-        scenario, PROFILE, certificate, outputs, confidence=CONFIDENCE, seed=seed
-    )
+    return audit_outputs(scenario, PROFILE, certificate, outputs, confidence=CONFIDENCE, seed=seed)
 
 
 @attrs.frozen(kw_only=True)

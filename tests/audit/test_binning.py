@@ -76,7 +76,7 @@ def test_shares_are_exact_binomial_bounds(count, n):
     low, high = lower_share(count, n, share), upper_share(count, n, share)
     assert stats.binom.sf(count - 1, n, low) <= share * (1 + 1e-9) or low == 0
     assert stats.binom.cdf(count, n, high) <= share * (1 + 1e-9) or high == 1
-    if 0 < count:
+    if count > 0:
         assert stats.binom.sf(count - 1, n, low) == pytest.approx(share)
     if count < n:
         assert stats.binom.cdf(count, n, high) == pytest.approx(share)

@@ -172,9 +172,7 @@ def test_the_best_line_is_found_and_named(rng):
 
 def test_constant_outputs_are_told_apart():
     """A seed that is reused: two atoms, no spread."""
-    found = audit_line(
-        np.full(1_000, 0.3), np.full(1_000, 0.1), UNSLICED, confidence=0.95, seed=0
-    )
+    found = audit_line(np.full(1_000, 0.3), np.full(1_000, 0.1), UNSLICED, confidence=0.95, seed=0)
     assert found.refuted
     assert found.lower_bound == pytest.approx(found.refutable_below, rel=0.1)
 
@@ -196,10 +194,10 @@ def test_outputs_needed_is_where_reach_begins(claimed):
 
 
 def test_too_few_outputs_say_how_many_are_needed(rng):
-    with pytest.raises(ArgumentError, match="too few outputs: 99 .* at least 100"):
+    with pytest.raises(ArgumentError, match=r"too few outputs: 99 .* at least 100"):
         audit_line(*gaussian_pair(rng, 99, 1.0), UNSLICED, confidence=0.95, seed=0)
     claim = Guarantee.unsliced(order=2, epsilon=6.0)
-    with pytest.raises(ArgumentError, match="about ([0-9]+) outputs") as caught:
+    with pytest.raises(ArgumentError, match=r"about [0-9]+ outputs") as caught:
         audit_line(*gaussian_pair(rng, 200, 1.0), claim, confidence=0.95, seed=0)
     needed = outputs_needed(RenyiTest(order=2.0), 6.0, 1, 0.95)
     assert str(needed) in str(caught.value)
@@ -233,9 +231,7 @@ def test_outputs_must_be_a_table(rng):
     with pytest.raises(ArgumentError, match="shape"):
         SplitOutputs.of(np.zeros(200), rng=rng)
     with pytest.raises(ArgumentError, match="no line"):
-        audit_lines(
-            [], RenyiTest(order=2.0), Claimed("a claim", "epsilon", 1.0), confidence=0.95
-        )
+        audit_lines([], RenyiTest(order=2.0), Claimed("a claim", "epsilon", 1.0), confidence=0.95)
 
 
 def test_pilot_and_counted_part_share_no_output(rng):

@@ -8,17 +8,25 @@ import attrs
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
 from pufferslice.audit import Outputs, audit_outputs, draw_outputs, supplied_outputs
-from pufferslice.audit.outputs import check_outputs, draw_values
+from pufferslice.audit.outputs import check_outputs, draw_values, quantised_rows
 from pufferslice.certificate import Certificate, certify_release, certify_training
-from pufferslice.errors import ArgumentError, ScenarioError, StorageError, TableError
+from pufferslice.errors import (
+    ArgumentError,
+    ReleaseError,
+    ScenarioError,
+    StorageError,
+    TableError,
+)
 from pufferslice.guarantee import Guarantee
 from pufferslice.laws import EmpiricalLaw, SampledLaw
 from pufferslice.noise import SIGMA_INT, SeededTestNoise
 from pufferslice.queries import Box, columns, summary
-from pufferslice.releasing import release
+from pufferslice.releasing import quantised, release
 from pufferslice.scenario import Scenario
 from pufferslice.sgd import Poisson, WorstCase, exactly, plan_training
 from pufferslice.slicing import FiniteProfile
@@ -95,6 +103,26 @@ def test_outputs_lie_on_the_grid(records, certificates):
     assert np.abs(steps - np.round(steps)).max() < 0.1
 
 
+@given(
+    st.lists(st.floats(-1e4, 1e4), min_size=2, max_size=2),
+    st.floats(0.05, 50.0),
+    st.floats(-10.0, 10.0),
+    st.integers(-(2**20), 2**20),
+)
+def test_rows_are_quantised_as_a_release_does(point, noise_std, center, half_steps):
+    """Also next to ties: halves of grid steps around the centre."""
+    near = center + (half_steps + 0.5) * noise_std / SIGMA_INT
+    rows = np.array([point, [near, -near], [center, 0.0]])
+    centers = np.array([center, 0.0])
+    expected = [quantised(row, centers, noise_std) for row in rows]
+    assert quantised_rows(rows, centers, noise_std).tolist() == expected
+
+
+def test_rows_beyond_the_grid_are_refused():
+    with pytest.raises(ReleaseError, match="grid ends"):
+        quantised_rows(np.array([[0.0], [1e9]]), np.zeros(1), 1.0)
+
+
 def test_seeds_draw_the_same_values_and_other_noise(records, certificates):
     certificate = certificates[id(records)]
     one, two = (draw_outputs(records, certificate, 50, seed=3) for _ in range(2))
@@ -151,7 +179,7 @@ def test_supplied_outputs_of_several_priors(two_priors, certificates, rng):
     secrets = {name: rng.normal(size=(10, 2)) for name in two_priors.secrets}
     outputs = supplied_outputs(two_priors, certificate, {"now": secrets, "then": secrets})
     assert set(outputs.values) == {"now", "then"}
-    with pytest.raises(ArgumentError, match="'then'.*absent"):
+    with pytest.raises(ArgumentError, match=r"'then'.*absent"):
         supplied_outputs(two_priors, certificate, {"now": secrets})
 
 

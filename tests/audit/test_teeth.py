@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from tests.audit import teeth
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

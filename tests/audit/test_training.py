@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Audits of training: right plans stand, broken ones fall, and what cannot be audited is refused."""
+"""Audits of training: right plans stand, broken ones fall, others are refused before they run."""
 
 import attrs
 import numpy as np
@@ -11,7 +11,7 @@ from pufferslice.audit.training import MOST_AXES, audit_released, audit_training
 from pufferslice.errors import ArgumentError
 from pufferslice.sgd import MeanSquare, WithoutReplacement, WorstCase, exactly, plan_with_noise
 
-N_RUNS = 1_500
+N_RUNS = 1_300
 CONFIDENCE = 0.95
 
 WORKERS = """
@@ -61,18 +61,19 @@ def home(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.soundness
+@pytest.mark.timeout(600)
 def test_half_the_noise_is_refuted_and_the_right_noise_is_not(home):
-    """Power: over 600 simulated audits of 1,000 runs the bound was 1.67 on average, spread 0.18."""
+    """Of 1,000 simulated audits of 1,300 runs at half the noise all refuted: bound 1.76 +- 0.17."""
     half = runs_of(worker="broken_workers:half_the_noise")
     assert half.plan.guarantee().epsilon == pytest.approx(1.0)
     verdict = audit_training(half, folder=home / "half", confidence=CONFIDENCE, seed=1)
     assert verdict.outcome == "refuted"
     assert verdict.claim == "(2, 1)-RPP, whole run"
     assert verdict.prior == "exactly 1 records differ"
-    right = runs_of(n_runs=700)
+    right = runs_of(n_runs=400)
     verdict = audit_training(right, folder=home / "right", confidence=CONFIDENCE, seed=1)
     assert verdict.outcome == "not refuted"
-    assert verdict.n_outputs == 700
+    assert verdict.n_outputs == 400
 
 
 @pytest.mark.soundness
@@ -108,15 +109,18 @@ def test_a_coordinate_without_noise_is_seen(rng):
 
 @pytest.mark.soundness
 @pytest.mark.statistical
-def test_equal_worlds_are_told_apart_no_more_often_than_said(rng):
-    """No cost at all and 20 lines to choose from: lines chosen on what is counted would show."""
+@pytest.mark.parametrize("dim", [20, 300])
+def test_equal_worlds_are_told_apart_no_more_often_than_said(rng, dim):
+    """No cost at all. A line chosen on the counted runs would show: along the difference of their
+    own means, 400 runs of 300 numbers differ by 1.2 deviations.
+    """
     runs = runs_of(plan_of(multiplier=1e5), n_runs=400)
     assert runs.plan.guarantee().epsilon < 1e-9
     refuted = 0
-    for seed in range(200):
-        released = tuple(rng.normal(size=(2, 400, 20)))
+    for seed in range(100):
+        released = tuple(rng.normal(size=(2, 400, dim)))
         refuted += audit_released(runs, released, confidence=0.9, seed=seed).refuted
-    assert refuted <= binom.ppf(1 - 1e-6, 200, 0.1)
+    assert refuted <= binom.ppf(1 - 1e-6, 100, 0.1)
 
 
 def test_worlds_that_release_the_same_are_not_refuted():

@@ -4,6 +4,7 @@
 import math
 
 import attrs
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given
@@ -194,3 +195,46 @@ class TestCheck:
 
     def test_what_is_built_passes(self, rng):
         random_tables(rng).check()
+
+
+class TestDeltas:
+    """The delta of noisy outputs along a slice, from the gaps."""
+
+    def tables(self):
+        return GapTables(
+            starts=np.array([0, 2, 3]),
+            gaps=np.array([3.0, 1.0, 2.0]),
+            counts=np.array([1, 3, 4]),
+            totals=np.array([4]),
+            equal=np.array([False]),
+        )
+
+    @pytest.mark.parametrize("epsilon", [0.0, 0.3, 2.0, 30.0])
+    def test_by_mpmath(self, epsilon):
+        """On the safe side by less than 1e-14."""
+        found = self.tables().deltas(np.full((1, 2), epsilon), 2.0, 0.5)
+        with mpmath.workdps(40):
+
+            def delta(gap):
+                r, e = (mpmath.mpf(gap) + 0.5) / 2, mpmath.mpf(epsilon)
+                return mpmath.ncdf(r / 2 - e / r) - mpmath.exp(e) * mpmath.ncdf(-r / 2 - e / r)
+
+            exact = [(delta(3) + 3 * delta(1)) / 4, delta(2)]
+        for one, true in zip(found[0], exact, strict=True):
+            assert true <= one <= true + 1e-14
+
+    def test_each_row_has_its_own_epsilon(self):
+        both = self.tables().deltas(np.array([[0.1, 1.0]]), 2.0, 0.0)[0]
+        alone = [self.tables().deltas(np.full((1, 2), e), 2.0, 0.0)[0] for e in (0.1, 1.0)]
+        assert both[0] == alone[0][0]
+        assert both[1] == alone[1][1]
+
+    def test_no_gap_no_delta_and_no_overflow(self):
+        zero = attrs.evolve(self.tables(), gaps=np.array([3.0, 0.0, 0.0]))
+        assert zero.deltas(np.zeros((1, 2)), 1.0, 0.0)[0, 1] < 1e-14
+        huge = self.tables().deltas(np.full((1, 2), 1e6), 1e-3, 0.0)
+        assert ((huge >= 0) & (huge <= 1 + 1e-14)).all()
+
+    def test_equal_laws_have_none(self):
+        same = attrs.evolve(self.tables(), gaps=np.zeros(3), equal=np.array([True]))
+        assert not same.deltas(np.zeros((1, 2)), 1.0, 0.1).any()

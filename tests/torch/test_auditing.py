@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The canary: it is pushed exactly as far as a plan allows, and carries exactly the plan's noise."""
+"""The canary: pushed exactly as far as a plan allows, with exactly the plan's noise."""
 
 import math
 
@@ -56,7 +56,7 @@ def test_steps_count_by_the_inverse_of_their_variance():
 
 @pytest.mark.statistical
 def test_the_noise_is_the_plan_s():
-    """200 runs of 2 steps, variance 2 * 8^2: the bounds are at 5 deviations of a sample variance."""
+    """200 runs of 2 steps, variance 2 * 8^2; the bounds are 5 deviations of what is estimated."""
     plan = plan_of((8.0, 8.0), differing=exactly(1))
     found = np.array([release_canary("first", plan)[0] for _ in range(200)])
     variance = 2 * 8.0**2

@@ -7,9 +7,8 @@ from typing import Any, Final, NamedTuple, final
 import attrs
 import numpy as np
 
-from pufferslice.audit.aggregates import JointMoment, Mean
+from pufferslice.audit.aggregates import Aggregation, JointMoment, Mean, SphereMean
 from pufferslice.audit.divergence import (
-    Aggregation,
     Claimed,
     Comparison,
     Lines,
@@ -39,6 +38,9 @@ ROUNDING_DOUBT: Final = 2.0**-40
 """Charged per output and coordinate: a claim along slices is about real numbers, outputs lie on a
 grid of 2^-44 noise standard deviations and projections are floats. An output is counted in another
 bin than the real number only if it lies within that of an edge."""
+
+_SPHERE_CAP: Final = 8.0
+"""Divergences along drawn directions count up to this many times the claim."""
 
 _WITHOUT_MEAN: Final = (BinnedLaw, SampledBinnedLaw)
 _SHUFFLE: Final = 2**31
@@ -176,7 +178,7 @@ def audit_outputs(  # noqa: PLR0913 - as above
         if aggregation is None:
             verdict = audit_lines(lines, test, claimed, confidence=1 - share)
         else:
-            slices = (sliced, aggregation)
+            slices = (sliced, aggregation.spending(share / 2))
             verdict = audit_slices(comparisons, test, slices, claimed, confidence=1 - share)
         verdicts.append(verdict)
     progress(len(questions), len(questions))
@@ -195,14 +197,7 @@ def audit_outputs(  # noqa: PLR0913 - as above
 def _questions(certificate: Certificate, profile: Profile) -> tuple[list[_Question], list[str]]:
     """A test of everything that the certificate states, and what cannot be tested."""
     claim = certificate.guarantee
-    unaudited = []
-    questions: list[_Question] = []
-    if isinstance(profile, SampledSphere) and claim.is_sliced:
-        unaudited.append(
-            f"{claim}: its profile is the whole sphere, of which the drawn directions are a sample"
-        )
-    else:
-        questions.append(_main_question(claim, profile))
+    questions, unaudited = [_main_question(claim, profile)], []
     unsliced = certificate.statement["unsliced"]
     if unsliced["epsilon"] is None:
         unaudited.append(f"the unsliced cost: the certificate states none ({unsliced['from']})")
@@ -213,6 +208,8 @@ def _questions(certificate: Certificate, profile: Profile) -> tuple[list[_Questi
             _Question(RenyiTest(order=order), Claimed(words, "epsilon", epsilon), None)
         )
     questions += _view_questions(certificate, profile)
+    if isinstance(profile, SampledSphere):
+        unaudited.append("the views along slices of the sphere, which follow from the claim")
     return questions, unaudited
 
 
@@ -223,6 +220,9 @@ def _main_question(claim: Claim, profile: Profile) -> _Question:
     claimed = Claimed(str(claim), "epsilon", claim.epsilon)
     if not claim.is_sliced:
         return _Question(test, claimed, None)
+    if isinstance(profile, SampledSphere):
+        cap = _SPHERE_CAP * claim.epsilon
+        return _Question(test, claimed, SphereMean(n_directions=profile.n_directions, cap=cap))
     if claim.notion == "joint":
         return _Question(test, claimed, JointMoment(order=claim.order, weights=profile.weights))
     return _Question(test, claimed, Mean(weights=profile.weights))

@@ -8,12 +8,13 @@ what is paid for is every probability that is bounded: two per bin and slice.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple, Protocol, final
+from typing import Final, NamedTuple, final
 
 import attrs
 import numpy as np
 
 from pufferslice.arrays import Floats, Integers, locked, same
+from pufferslice.audit.aggregates import Aggregation
 from pufferslice.audit.binning import bin_counts
 from pufferslice.audit.line_tests import EpsilonTest, LinePlan, LineTest, Pair, RenyiTest
 from pufferslice.audit.verdict import Quantity, Verdict
@@ -104,24 +105,6 @@ class Lines(NamedTuple):
     names: Sequence[str]
 
 
-class Aggregation(Protocol):
-    """How the numbers of the slices become the number of the claim; never increasing an error."""
-
-    @property
-    def weights(self) -> Floats:
-        """Of the slices."""
-        ...
-
-    @property
-    def words(self) -> str:
-        """As `average over 200 slices`."""
-        ...
-
-    def of(self, values: Floats) -> float:
-        """The aggregate of one lower bound per slice; it grows with each of them."""
-        ...
-
-
 def audit_slices(
     comparisons: Sequence[Comparison],
     test: LineTest,
@@ -140,7 +123,8 @@ def audit_slices(
     lines, aggregation = slices
     n_lines = len(lines.names)
     check_between(0, 1, confidence=confidence)
-    share = split(1 - confidence, 2 * _LIKELY_BINS * n_lines)
+    failure = 1 - confidence - aggregation.failure_probability
+    share = split(failure, 2 * _LIKELY_BINS * n_lines)
     pilots = _Pilots(lines.directions)
 
     def planned(comparison: Comparison) -> list[LinePlan]:
@@ -152,11 +136,11 @@ def audit_slices(
     promises = [aggregation.of(np.array([plan.promise for plan in plan_])) for plan_ in plans]
     best = int(np.argmax(promises))
     chosen, cuts = comparisons[best], plans[best]
-    paid = split(1 - confidence, 2 * sum(plan.n_bins for plan in cuts))
+    paid = split(failure, 2 * sum(plan.n_bins for plan in cuts))
     counts = _counted(chosen, lines.directions, cuts)
     found = [test.bound(plan, count, paid) for plan, count in zip(cuts, counts, strict=True)]
     bounds = np.array(found)
-    reach = test.reach(chosen.sizes, split(1 - confidence, 4 * n_lines))
+    reach = test.reach(chosen.sizes, split(failure, 4 * n_lines))
     can_reach = aggregation.of(np.full(n_lines, reach))
     top = int(np.argmax(np.where(aggregation.weights > 0, bounds, -1.0)))
     return _verdict(

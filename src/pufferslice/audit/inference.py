@@ -81,8 +81,8 @@ class Inference:
 def gaussian_scores(outputs: Floats, laws: Sequence[Law], noise_std: float) -> Floats:
     r"""Log density of N(mean of the law, noise variance) up to a constant; (n, n_laws).
 
-    The attack of the paper: $\arg\max_s \ln \pi(s) + \ln \phi(y; \mu_s, \sigma^2 I)$.
-    Source: app:experiments.
+    The attack of the paper's experiments:
+    $\hat s(y) = \arg\max_s \ln \pi(s) + \ln \phi(y; \mu_s, \sigma^2 I)$.
     """
     check_above(0, noise_std=noise_std)
     means = np.array([mean_of(law) for law in laws])

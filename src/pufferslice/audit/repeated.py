@@ -118,11 +118,13 @@ def train_repeatedly(
 ) -> tuple[Floats, Floats]:
     """What the runs released in the first and in the second world, shape (n_runs, dim) each.
 
-    The folder is made if need be. If it holds blocks of the same runs, only the missing ones are
-    made; if it belongs to other runs, or to other `settings` of what reads them, it is refused.
-    Its files are for their owner only: that many runs on the same records are covered by no plan.
-    `progress` is told runs, those found in the folder included. Interrupted, it ends its processes
-    and leaves finished blocks in the folder.
+    The folder is made if need be, and serves one call at a time. If it holds blocks of the same
+    runs, only the missing ones are made; if it belongs to other runs, or to other `settings` of
+    what reads them, it is refused. Its files are for their owner only: so many runs on the same
+    records are covered by no plan. `progress` is told runs, those found in the folder included.
+
+    Ctrl-C ends the processes at once, and finished blocks stay. If this process alone is
+    interrupted, it first waits for the runs that are being made.
     """
     place = Path(folder)
     n_workers = n_cores() if n_processes is None else n_processes
@@ -150,8 +152,6 @@ def _open_folder(folder: Path, said: Mapping[str, Any]) -> None:
     except OSError as error:
         msg = f"cannot make the folder {str(folder)!r}: {error.strerror}"
         raise StorageError(error.errno, msg) from error
-    for unfinished in folder.glob(".world-*.npy.*"):
-        unfinished.unlink(missing_ok=True)
     if not path.exists():
         if any(folder.glob("*.npy")):
             msg = f"{str(folder)!r} holds arrays but no {MANIFEST}; use another folder"
@@ -172,6 +172,8 @@ def _open_folder(folder: Path, said: Mapping[str, Any]) -> None:
             "another folder; an audit is fixed before its first run"
         )
         raise ArgumentError(msg)
+    for unfinished in folder.glob(".world-*.npy.*"):
+        unfinished.unlink(missing_ok=True)
 
 
 def _made(

@@ -34,7 +34,7 @@ def target_of(document: Document) -> Claim:
         order = number(required(said, "guarantee", "order"), "order")
         return Guarantee(notion=notion, order=order, epsilon=epsilon)  # type: ignore[arg-type]
     if "order" in said:
-        msg = "claim 'epsilon-delta' has no order: the best one is found. Leave order out"
+        msg = "claim 'epsilon-delta' has no order; leave order out, or claim srpp"
         raise ArgumentError(msg)
     delta = number(required(said, "guarantee", "delta"), "delta")
     return ApproximateGuarantee(notion=notion, epsilon=epsilon, delta=delta)  # type: ignore[arg-type]

@@ -62,16 +62,7 @@ def bin_grid(
     >>> bin_grid(query, FiniteProfile.axes(dim=1), n_bins=100).widths.round(9)
     array([0.1])
     """
-    if query.range is not None and range is not None and range != query.range:
-        msg = "the query has a range of its own, which it is clipped to; leave the other one out"
-        raise ArgumentError(msg)
-    limits = query.range or range
-    if limits is None:
-        msg = (
-            "bins need a public range: clip the query with query.with_range(Box(low, high)), "
-            "--range on the command line, or say where its outputs lie"
-        )
-        raise ScenarioError(msg)
+    limits = public_range(query, range)
     if not query.dim == limits.dim == profile.dim:
         msg = (
             f"query, range and profile must have one dimension, got {query.dim}, {limits.dim} "
@@ -94,6 +85,21 @@ def bin_grid(
         shape="box" if isinstance(limits, Box) else "ellipsoid",
         n_bins=n_bins,
     )
+
+
+def public_range(query: Query, range: Box | Ball | None) -> Box | Ball:  # noqa: A002 - as above
+    """The range that the query is clipped to, or the one that it is said to lie in."""
+    if query.range is not None and range is not None and range != query.range:
+        msg = "the query has a range of its own, which it is clipped to; leave the other one out"
+        raise ArgumentError(msg)
+    limits = query.range or range
+    if limits is None:
+        msg = (
+            "bins need a public range: clip the query with query.with_range(Box(low, high)), "
+            "--range on the command line, or say where its outputs lie"
+        )
+        raise ScenarioError(msg)
+    return limits
 
 
 class CountedRows(NamedTuple):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gap tables: the law of the transport gap, rounded up, for every instance and slice."""
 
+from collections.abc import Callable
+from itertools import pairwise
 from typing import final
 
 import attrs
@@ -11,7 +13,7 @@ from pufferslice.arrays import Floats, Integers
 from pufferslice.compiled import kernel
 from pufferslice.errors import ArgumentError
 from pufferslice.parallel import in_threads, n_cores
-from pufferslice.renyi import log_moments
+from pufferslice.renyi import log_moments, row_deltas
 
 _ROWS_WORTH_A_THREAD = 512
 
@@ -77,15 +79,35 @@ class GapTables:
 
     def log_moments(self, rate: float, margin: float) -> Floats:
         """Ln of the mean of exp(rate * (gap + margin)^2), shape (n_instances, n_slices)."""
+
+        def part(rows: slice) -> Floats:
+            starts = self.starts[rows.start : rows.stop + 1]
+            return log_moments(starts, self.gaps, self.counts, rate, margin)
+
+        return self._in_parts(part)
+
+    def deltas(self, epsilons: Floats, noise_std: float, margin: float) -> Floats:
+        """Delta of the noisy outputs at `epsilons`, both of shape (n_instances, n_slices).
+
+        Guarantee: along each slice, the mean over t of the delta of two Gaussians whose means are
+        gap(t) + margin apart; hockey-stick divergences are jointly convex.
+        """
+        by_row = np.ascontiguousarray(epsilons.T).reshape(-1)
+
+        def part(rows: slice) -> Floats:
+            starts = self.starts[rows.start : rows.stop + 1]
+            ratio = (margin, noise_std)
+            return row_deltas(starts, self.gaps, self.counts, ratio, by_row[rows])
+
+        return self._in_parts(part)
+
+    def _in_parts(self, part: Callable[[slice], Floats]) -> Floats:
+        """A number for every row, on all cores; 0 where both laws are one."""
         n_rows = len(self.starts) - 1
         n_parts = min(n_cores(), 1 + n_rows // _ROWS_WORTH_A_THREAD)
-        cuts = np.linspace(0, n_rows, n_parts + 1).astype(int)
-
-        def part(index: int) -> Floats:
-            rows = self.starts[cuts[index] : cuts[index + 1] + 1]
-            return log_moments(rows, self.gaps, self.counts, rate, margin)
-
-        parts = in_threads(part, range(n_parts)) if n_parts > 1 else [part(0)]
+        cuts = np.linspace(0, n_rows, n_parts + 1).astype(int).tolist()
+        pieces = [slice(a, b) for a, b in pairwise(cuts)]
+        parts = in_threads(part, pieces) if n_parts > 1 else [part(pieces[0])]
         result = self._by_instance(np.concatenate(parts))
         result[self.equal] = 0.0
         return result

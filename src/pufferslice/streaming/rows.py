@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from pufferslice.arrays import Floats, Integers
 from pufferslice.errors import ArgumentError, ScenarioError, TableError
-from pufferslice.gaps.binned import CountedRows, bin_grid
+from pufferslice.gaps.binned import CountedRows, bin_grid, public_range
 from pufferslice.histograms import DEFAULT_BINS, BinGrid
 from pufferslice.queries import Ball, Box, Query
 from pufferslice.secret import Bins, ColumnSecret, secret_columns
@@ -63,10 +63,7 @@ class RowScan:
             msg = f"null_values must be a list of texts, got {null_values!r}"
             raise ArgumentError(msg)
         grid = bin_grid(query, profile, n_bins=n_bins, range=range)
-        limits = query.range or range
-        if limits is None:  # bin_grid has refused it
-            msg = "range must be given"
-            raise ScenarioError(msg)
+        limits = public_range(query, range)
         rule = ColumnSecret(columns=secret_columns(secret))
         return cls(
             query=query, secret=rule, grid=grid, range=limits, null_values=tuple(null_values)

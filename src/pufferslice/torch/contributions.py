@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pufferslice.arrays import Floats
-from pufferslice.compiled import summing_kernel
+from pufferslice.arrays import Floats, Integers
+from pufferslice.compiled import kernel, summing_kernel
 
 UNIT: Final = 2.0**-53
 _LEAST_WEIGHT: Final = 2.0**-100
@@ -157,8 +157,7 @@ class Outer:
 
         There `left * weights` could lose its digits in float32, and `right` make that matter.
         """
-        counted = weights.exact > 0
-        if _is_ordinary(self.left_norms * counted) and _is_ordinary(self.right_norms * counted):
+        if _are_ordinary(self.left_norms, self.right_norms, weights.exact):
             scaled, right = self.left * weights.like(self.left)[:, None], self.right
         else:
             sizes = weights.exact * self.left_norms * self.right_norms
@@ -300,6 +299,16 @@ class Scratch:
         return self._buffers[key]
 
 
+def joined_products(pairs: Sequence[tuple[Tensor, Tensor]], scratch: Scratch) -> Contribution:
+    """Sums of outer products over the tokens of several uses of one linear map."""
+    if len(pairs) == 1 and pairs[0][0].dim() == 2:
+        return Outer(*pairs[0])
+    left, right = ([as_tokens(pair[side]) for pair in pairs] for side in (0, 1))
+    if len(pairs) == 1:
+        return token_products(left[0], right[0], scratch)
+    return token_products(torch.cat(left, 1), torch.cat(right, 1), scratch)
+
+
 def token_products(left: Tensor, right: Tensor, scratch: Scratch) -> Contribution:
     """Per-example sums of outer products over tokens, in the form that is cheaper by its shapes.
 
@@ -315,6 +324,11 @@ def token_products(left: Tensor, right: Tensor, scratch: Scratch) -> Contributio
         return Tokens(left, right)
     products = scratch.take((len(left), n_out, n_in), left)
     return Dense(torch.bmm(left.mT, right, out=products).flatten(1))
+
+
+def as_tokens(values: Tensor) -> Tensor:
+    """Shape (n_examples, n_tokens, n_features), whatever lies between the first and last."""
+    return values.reshape(len(values), -1, values.shape[-1])
 
 
 def added(contributions: Sequence[Contribution]) -> Contribution:
@@ -353,10 +367,36 @@ def _units(values: Tensor, norms: Tensor) -> Tensor:
     return values.double() / sizes.reshape(-1, *(1,) * (values.dim() - 1))
 
 
-def _is_ordinary(norms: Tensor) -> bool:
-    """Whether no norm but 0 is so large or small that a product in float32 could lose digits."""
-    low, high = torch.aminmax(norms.masked_fill(norms == 0, 1.0))
-    return bool(low >= _SMALL) and bool(high <= 1 / _SMALL)
+def _are_ordinary(first: Tensor, second: Tensor, weights: Tensor) -> bool:
+    """Whether no norm is so large or small that a product in float32 could lose digits.
+
+    Zeros lose none, and examples without weight do not count.
+    """
+    return bool(_all_ordinary(*(x.numpy(force=True) for x in (first, second, weights))))
+
+
+@kernel
+def _all_ordinary(first: Floats, second: Floats, weights: Floats) -> bool:
+    for i in range(len(weights)):
+        if weights[i] > 0:
+            for norm in (first[i], second[i]):
+                if norm != 0 and not _SMALL <= norm <= 1 / _SMALL:
+                    return False
+    return True
+
+
+def quantised(sums: Tensor, step: float, integers: Integers) -> None:
+    """Round sums to whole multiples of a step, in float64, into `integers`."""
+    if sums.device.type == "cpu":
+        _quantise(sums.numpy(), step, integers)
+    else:
+        integers[:] = (sums.double() / step).round_().to(torch.int64).numpy(force=True)
+
+
+@kernel
+def _quantise(sums: Floats, step: float, integers: Integers) -> None:
+    for j in range(len(sums)):
+        integers[j] = np.int64(np.rint(np.float64(sums[j]) / step))
 
 
 @summing_kernel

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from pufferslice.arrays import Integers
 from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.sgd.grid import SumGrid, rounding_share
-from pufferslice.torch.contributions import Contribution, Scratch, Weights
+from pufferslice.torch.contributions import Contribution, Scratch, Weights, quantised
 from pufferslice.torch.layout import ParameterLayout
 from pufferslice.torch.operations import UnsupportedUseError
 from pufferslice.torch.per_example import (
@@ -170,17 +170,14 @@ class BlockGradients:
                 "finite, or a plan with non_finite='zero'"
             )
             raise TrainingError(msg)
-        total = self._scratch().shared("total", (self.layout.n_parameters,), weights)
+        integers = np.zeros(self.layout.n_parameters, dtype=np.int64)
         whole = n_non_finite == 0 and bool(finite.all())
         by_layer = [Weights(row) for row in weights]
-        if len(contributions) < len(self.layout.parameters):
-            total.zero_()
         for position, contribution in contributions.items():
             layer = self.layout.layers[position]
             kept = contribution if whole else contribution.masked(finite)
-            where = total[self.layout.slices[position]]
-            where.copy_(kept.weighted_sum(by_layer[layer])).div_(float(grid.steps[layer]))
-        integers = total.round_().to(torch.int64).numpy()
+            sums = kept.weighted_sum(by_layer[layer])
+            quantised(sums, float(grid.steps[layer]), integers[self.layout.slices[position]])
         return BlockSum(integers, losses[:n_examples], n_non_finite)
 
     def _weights(

@@ -6,8 +6,10 @@ import itertools
 from typing import final
 
 import attrs
+import torch
 from torch import Tensor, nn
 
+from pufferslice.arrays import Floats, Integers
 from pufferslice.errors import ArgumentError
 from pufferslice.sgd import Clipping, LayerClipping
 
@@ -47,6 +49,15 @@ class ParameterLayout:
     def position(self, tensor: Tensor) -> int | None:
         """The position of a trained parameter, or None for any other tensor."""
         return next((i for i, p in enumerate(self.parameters) if p is tensor), None)
+
+    def set_gradients(self, noisy: Integers, scales: Floats) -> None:
+        """Make noisy sums the gradients of the parameters: post-processing.
+
+        `scales` is what one unit of a layer stands for, over the public divisor.
+        """
+        for parameter, place, layer in zip(self.parameters, self.slices, self.layers, strict=True):
+            gradient = torch.from_numpy(noisy[place] * float(scales[layer]))
+            parameter.grad = gradient.to(parameter.device, parameter.dtype).view_as(parameter)
 
     def __repr__(self) -> str:
         return f"ParameterLayout(n_parameters={self.n_parameters}, n_layers={self.n_layers})"

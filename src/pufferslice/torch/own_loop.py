@@ -10,18 +10,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, final
 
 import attrs
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
-from pufferslice.arrays import Integers
 from pufferslice.certificate import Certificate
 from pufferslice.certificate.learning import DEFAULT_DELTAS
 from pufferslice.checks import check_one_of
 from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.guarantee import Guarantee
 from pufferslice.sgd import TrainingPlan
-from pufferslice.sgd.grid import SumGrid, sum_grid
+from pufferslice.sgd.grid import sum_grid
 from pufferslice.torch import admission, charging
 from pufferslice.torch.batches import Examples, check_dataset
 from pufferslice.torch.distributed import joined_processes
@@ -111,7 +109,7 @@ class PrivateOptimizer(Optimizer):
         check_dataset(self._dataset, run.plan.sampling.n_records)
         admission.check_optimizer(self._inner, run.layout)
         grid = sum_grid(run.plan, run.n_taken, run.layout.sizes)
-        self._set_gradients(run.noisy_sums(grid), grid)
+        run.layout.set_gradients(run.noisy_sums(grid), grid.steps / run.plan.divisor)
         self._is_stepping = True
         try:
             self._inner.step()
@@ -188,16 +186,6 @@ class PrivateOptimizer(Optimizer):
     def _share(self) -> None:
         """Schedulers that change this optimizer's groups change those of the user's."""
         self.param_groups, self.state = self._inner.param_groups, self._inner.state
-
-    def _set_gradients(self, noisy: Integers, grid: SumGrid) -> None:
-        """Post-processing: divide by the public constant."""
-        layout = self._run.layout
-        for parameter, place, layer in zip(
-            layout.parameters, layout.slices, layout.layers, strict=True
-        ):
-            gradient = noisy[place] * (float(grid.steps[layer]) / self._run.plan.divisor)
-            given: Tensor = torch.from_numpy(gradient)
-            parameter.grad = given.to(parameter.device, parameter.dtype).view_as(parameter)
 
     def _check_caller(self, *_: object) -> None:
         if not self._is_stepping:

@@ -15,10 +15,10 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from pufferslice.torch.composites import COMPOSITES
-from pufferslice.torch.contributions import Contribution, Scratch, added, token_products
+from pufferslice.torch.contributions import Contribution, Scratch, added, joined_products
 from pufferslice.torch.layout import ParameterLayout
 from pufferslice.torch.operations import HANDLERS, REFUSED, UnsupportedUseError
-from pufferslice.torch.uses import LinearUse, Use, as_tokens
+from pufferslice.torch.uses import LinearUse, Use
 
 
 @final
@@ -75,20 +75,17 @@ class Recorder(TorchFunctionMode):
 
     def record(self, use: Use, inputs: Tensor, outputs: Tensor) -> None:
         """Keep what a use contributes; repeated linear maps are kept as tokens and joined."""
+        found = use.contributions(inputs, outputs, self._scratch)
         if isinstance(use, LinearUse) and use.positions[0] is not None:
-            pair = (as_tokens(outputs), as_tokens(inputs))
-            self._tokens.setdefault(use.positions[0], []).append(pair)
-            use = LinearUse(weight=use.weight, bias=use.bias, positions=(None, use.positions[1]))
-        for position, contribution in use.contributions(inputs, outputs, self._scratch).items():
+            self._tokens.setdefault(use.positions[0], []).append((outputs, inputs))
+        for position, contribution in found.items():
             self._found.setdefault(position, []).append(contribution)
 
     def contributions(self) -> dict[int, Contribution]:
         """What the examples contribute to each parameter that was used."""
         found = {position: list(uses) for position, uses in self._found.items()}
         for position, pairs in self._tokens.items():
-            left = torch.cat([a for a, _ in pairs], 1) if len(pairs) > 1 else pairs[0][0]
-            right = torch.cat([b for _, b in pairs], 1) if len(pairs) > 1 else pairs[0][1]
-            found.setdefault(position, []).append(token_products(left, right, self._scratch))
+            found.setdefault(position, []).append(joined_products(pairs, self._scratch))
         return {position: added(uses) for position, uses in found.items()}
 
     def _touches(self, values: Iterable[Any]) -> bool:

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any, Final, final
 
 import attrs
-import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -41,7 +40,6 @@ from pufferslice.torch.layout import layout_of
 from pufferslice.torch.per_example import LossFunction
 from pufferslice.torch.structure import uncompiled, validate
 from pufferslice.torch.training_run import TrainingRun
-
 
 _EARLY: Final = 64
 """Batches that are looked at for one that shows how the model treats examples."""
@@ -317,14 +315,7 @@ class Trainer:
 
     def _update(self, noisy: Integers, grid: SumGrid) -> None:
         """Post-processing: divide by the public constant and let the optimizer use it."""
-        layout = self._layout
-        for parameter, place, layer in zip(
-            layout.parameters, layout.slices, layout.layers, strict=True
-        ):
-            gradient = noisy[place] * (float(grid.steps[layer]) / self.plan.divisor)
-            parameter.grad = (
-                torch.from_numpy(gradient).to(parameter.device, parameter.dtype).view_as(parameter)
-            )
+        self._layout.set_gradients(noisy, grid.steps / self.plan.divisor)
         with one_thread():
             self._learner.optimizer.step()
             self._learner.optimizer.zero_grad(set_to_none=True)

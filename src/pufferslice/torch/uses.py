@@ -20,7 +20,7 @@ from pufferslice.torch.contributions import (
     Permuted,
     Rows,
     Scratch,
-    token_products,
+    as_tokens,
 )
 
 _LONG: Final = 4
@@ -75,19 +75,15 @@ class LinearUse:
 
     def contributions(
         self,
-        inputs: Tensor,
+        inputs: Tensor,  # noqa: ARG002 - see Use
         outputs: Tensor,
-        scratch: Scratch,
+        scratch: Scratch,  # noqa: ARG002 - see Use
     ) -> dict[int, Contribution]:
-        """Sums of outer products over tokens."""
-        weight, bias = self.positions
-        left = as_tokens(outputs)
-        found: dict[int, Contribution] = {}
-        if weight is not None:
-            found[weight] = token_products(left, as_tokens(inputs), scratch)
-        if bias is not None:
-            found[bias] = Dense(left[:, 0] if left.shape[1] == 1 else left.sum(1))
-        return found
+        """Those to the bias; those to the weight are joined over all uses by the recorder."""
+        bias = self.positions[1]
+        if bias is None:
+            return {}
+        return {bias: Dense(outputs if outputs.dim() == 2 else as_tokens(outputs).sum(1))}
 
 
 @final
@@ -289,11 +285,6 @@ class AffineUse:
         along = [i + 1 for i, size in enumerate(shape) if size == 1 and products.shape[i + 1] != 1]
         summed = products.sum(along) if along else products
         return Dense(summed.reshape(len(products), -1))
-
-
-def as_tokens(values: Tensor) -> Tensor:
-    """Shape (n_examples, n_tokens, n_features), whatever lies between the first and last."""
-    return values.reshape(len(values), -1, values.shape[-1])
 
 
 def tuple_of(value: Any, length: int) -> tuple[int, ...]:  # noqa: ANN401 - torch takes both

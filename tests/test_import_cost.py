@@ -33,13 +33,13 @@ def test_import_alone_loads_no_third_party():
     assert not {"attrs", "numba", "numpy", "pyarrow", "scipy"}.intersection(loaded)
 
 
-@pytest.mark.parametrize("statement", [IMPORT, IMPORT_AND_RESOLVE])
-def test_import_takes_under_a_second_warm(statement):
+@pytest.mark.parametrize(("statement", "seconds"), [(IMPORT, 0.5), (IMPORT_AND_RESOLVE, 1.5)])
+def test_import_is_quick_warm(statement, seconds):
     code = (
-        f"import time\nstart = time.perf_counter()\n{statement}\nprint(time.perf_counter() - start)"
+        f"import time\nstart = time.process_time()\n{statement}\nprint(time.process_time() - start)"
     )
-    # The best of a few runs: the first warms the disk, and other work on the machine only adds.
-    assert min(float(run(code)) for _ in range(4)) < 1.0
+    # Processor time, the best of a few runs: the first warms the disk, and other work only adds.
+    assert min(float(run(code)) for _ in range(4)) < seconds
 
 
 def run(code):

@@ -6,7 +6,7 @@ import pytest
 from scipy import optimize
 
 from pufferslice.audit import audit_line, bound_epsilon
-from pufferslice.audit.aggregates import JointMoment, Mean
+from pufferslice.audit.aggregates import JointMoment, Mean, SphereMean
 from pufferslice.audit.divergence import (
     Claimed,
     Lines,
@@ -170,11 +170,52 @@ def test_the_best_line_is_found_and_named(rng):
     assert found.refuted
 
 
-def test_constant_outputs_are_told_apart():
-    """A seed that is reused: two atoms, no spread."""
+def separated(order, n_counted, share):
+    """The bound when two laws never share a bin: p = 1 and q = 0 seen, by their exact intervals."""
+    low, high = share ** (1 / n_counted), -np.expm1(np.log(share) / n_counted)
+    return (order * np.log(low) - (order - 1) * np.log(high)) / (order - 1)
+
+
+@pytest.mark.soundness
+def test_constant_outputs_are_told_apart_and_every_interval_is_paid_for():
+    """A seed that is reused: two atoms. 900 of 1,000 are counted, two intervals per bin."""
     found = audit_line(np.full(1_000, 0.3), np.full(1_000, 0.1), UNSLICED, confidence=0.95, seed=0)
     assert found.refuted
-    assert found.lower_bound == pytest.approx(found.refutable_below, rel=0.1)
+    assert found.lower_bound == pytest.approx(separated(2, 900, 0.05 / (2 * 2)))
+    assert found.refutable_below == pytest.approx(found.lower_bound)
+    assert found.n_outputs == 1_000
+
+
+@pytest.mark.soundness
+def test_every_interval_of_every_slice_is_paid_for(rng):
+    points = {"a": np.tile([1.0, 2.0], (1_000, 1)), "b": np.tile([0.0, 0.5], (1_000, 1))}
+    parts = {name: SplitOutputs.of(values, rng=rng) for name, values in points.items()}
+    found = audit_slices(
+        both_orders("declared", parts, [("a", "b")]),
+        RenyiTest(order=3.0),
+        (SLICES, Mean(weights=WEIGHTS)),
+        Claimed("a claim", "epsilon", 1.0),
+        confidence=0.9,
+    )
+    assert found.lower_bound == pytest.approx(separated(3, 900, 0.1 / (2 * 2 * 3)))
+    assert found.refutable_below == pytest.approx(found.lower_bound)
+
+
+@pytest.mark.soundness
+def test_doubt_about_the_sphere_is_paid_for_too(rng):
+    points = {"a": np.tile([1.0, 2.0], (1_000, 1)), "b": np.tile([0.0, 0.5], (1_000, 1))}
+    parts = {name: SplitOutputs.of(values, rng=rng) for name, values in points.items()}
+    sphere = SphereMean(n_directions=3, cap=100.0).spending(0.04)
+    found = audit_slices(
+        both_orders("declared", parts, [("a", "b")]),
+        RenyiTest(order=3.0),
+        (SLICES, sphere),
+        Claimed("a claim", "epsilon", 1.0),
+        confidence=0.9,
+    )
+    expected = sphere.of(np.full(3, separated(3, 900, 0.06 / (2 * 2 * 3))))
+    assert found.lower_bound == pytest.approx(expected)
+    assert found.confidence == 0.9
 
 
 @pytest.mark.parametrize("claimed", [0.5, 4.0, 8.0])

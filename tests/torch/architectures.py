@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random models for tests of gradients: images, sequences and words, in many combinations."""
 
+import itertools
 import math
 
 import torch
@@ -266,7 +267,7 @@ def linear_cases(draw, max_block=6):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         layers = []
-        for before, after in zip(widths, widths[1:], strict=False):
+        for before, after in itertools.pairwise(widths):
             layers += [nn.Linear(before, after, bias=draw(st.booleans())), nn.Tanh()]
         model = nn.Sequential(*layers[:-1])
         inputs = torch.randn(block, *tokens, widths[0])

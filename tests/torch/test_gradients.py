@@ -251,6 +251,22 @@ def test_layers_are_clipped_by_themselves():
     assert total == pytest.approx([1.5 + 0.3, 2 + 0.4, 6 + 1.2], rel=1e-6)
 
 
+@pytest.mark.soundness
+def test_an_example_that_is_not_finite_in_one_layer_is_left_out_of_all():
+    model = Of(
+        lambda m, x: torch.cat([m.a(x[:, :1]), m.b(x[:, 1:])], 1),
+        a=nn.Linear(1, 1, bias=False),
+        b=nn.Linear(1, 1, bias=False),
+    )
+    clipping = LayerClipping(names=("a", "b"), norms=(1.0, 1.0), sizes=(1, 1), allocation="equal")
+    shown = (torch.randn(2, 2), torch.ones(2, 2))
+    gradients = prepared(Case(model, inner_product_loss, shown), clipping=clipping)
+    examples = (torch.tensor([[0.25, math.inf], [0.5, 0.125]]), torch.ones(2, 2))
+    total, found = block_sum(gradients, examples)
+    assert total == pytest.approx([0.5, 0.125], rel=1e-6)
+    assert found.n_non_finite == 1
+
+
 # Bits.
 
 
@@ -938,19 +954,23 @@ def test_block_sums_need_preparation():
         gradients.block_sum(case.examples, BLOCK, fine_grid(1.0), 1)
 
 
-@pytest.mark.parametrize("radius", [1e-30, 1e-44, 1e30, 3e38, 1e100])
-def test_clip_norms_beyond_single_precision_are_refused_or_kept(radius):
-    """Never a poisoned sum."""
+@pytest.mark.parametrize("radius", [1e-44, 1e-30, 1e-13, 1e13, 1e30, 3e38, 1e100])
+def test_clip_norms_beyond_the_digits_of_single_precision_are_refused(radius):
+    case = linear_of_chosen_gradients(2, 2)
+    with pytest.raises(ArgumentError, match=r"clip norms must lie between"):
+        block_sum(prepared(case), case.examples, radius)
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("radius", [1e-12, 1e12])
+@pytest.mark.parametrize("size", [1e-19, 1e-6, 1.0, 1e6, 1e19])
+def test_the_smallest_and_largest_clip_norms_are_kept(radius, size):
     case = linear_of_chosen_gradients(2, 2)
     gradients = prepared(case)
-    huge = (torch.full((BLOCK, 2), 1.8e19), torch.full((BLOCK, 2), 1e19))
-    for examples in (case.examples, huge):
-        try:
-            total, _ = block_sum(gradients, examples, radius)
-        except ArgumentError as error:
-            assert "clip norm" in str(error)
-        else:
-            assert np.linalg.norm(total) <= BLOCK * radius * (1 + 1e-5)
+    examples = tuple(one * size for one in case.examples)
+    check_within(gradients, examples, radius)
+    total, _ = block_sum(gradients, examples, radius)
+    assert np.linalg.norm(total) <= BLOCK * radius * (1 + 1e-5)
 
 
 # The model and its surroundings are left alone.
@@ -993,6 +1013,14 @@ DROPPING = {
         Of(lambda m, x: m.inner(x)[0], inner=nn.GRU(3, 3, 2, dropout=0.4, batch_first=True)),
         torch.randn(BLOCK, 4, 3),
     ),
+    "noise": lambda: (
+        Of(
+            lambda m, x: m.out(torch.tanh(m.inner(x + torch.randn_like(x)))),
+            inner=nn.Linear(5, 4),
+            out=nn.Linear(4, 3),
+        ),
+        torch.randn(BLOCK, 5),
+    ),
     "by single examples": lambda: (
         Of(
             lambda m, x: functional.dropout(x @ m.inner.weight, 0.5, training=True),
@@ -1033,7 +1061,7 @@ def test_dropout_sums_are_those_of_the_same_draws():
     torch.testing.assert_close(found.losses, losses.detach())
 
 
-@pytest.mark.parametrize("name", ["linear", "encoder", "recurrent"])
+@pytest.mark.parametrize("name", ["linear", "encoder", "recurrent", "noise"])
 def test_dropout_does_not_cost_the_quick_way(name):
     model, inputs = DROPPING[name]()
     case = Case(model, squared_loss, (inputs, torch.randn(model(inputs).shape)))
@@ -1053,9 +1081,9 @@ def test_every_parameter_of_a_model_that_drops_gets_its_gradient(name):
         losses = squared_loss(model(inputs), case.examples[-1])
         found = torch.autograd.grad(losses.sum(), gradients.layout.parameters)
         expected = expected + torch.cat([g.reshape(-1) for g in found]).double().numpy() / 60
-    for name, where in zip(gradients.layout.names, gradients.layout.slices, strict=True):
+    for parameter, where in zip(gradients.layout.names, gradients.layout.slices, strict=True):
         size = np.linalg.norm(expected[where])
-        assert np.linalg.norm(sums[where] - expected[where]) <= 0.7 * size + 0.05, name
+        assert np.linalg.norm(sums[where] - expected[where]) <= 0.7 * size + 0.05, parameter
 
 
 def test_a_model_that_draws_gets_no_randomness_in_evaluation_mode():

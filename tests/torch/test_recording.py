@@ -134,6 +134,18 @@ def test_both_ways_to_the_gradient_of_a_convolution(side, n_out):
     assert check_exact(on(model, images(8, side))) == "recorded"
 
 
+def test_convolutions_of_one_padded_size_do_not_see_each_others_borders():
+    """6 and a border of 1 on each side are as large as 8 without a border."""
+
+    def run(model, examples):
+        hidden = functional.pad(model.bordered(examples), (1, 1, 1, 1), value=2.0)
+        return model.bordered(model.plain(hidden)) + model.plain(hidden)
+
+    model = Of(run)
+    model.bordered, model.plain = nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 3)
+    assert check_exact(on(model, images())) == "recorded"
+
+
 @CALM
 @given(convolution_cases(), factors())
 def test_any_geometry_of_a_convolution(case, factor):
@@ -165,7 +177,7 @@ def test_linear_maps_of_every_number_of_tokens(tokens, bias):
         Of(lambda m, ids: functional.embedding(ids, m.w, padding_idx=-2), w=(N_WORDS, WIDTH)),
         Of(lambda m, ids: functional.embedding(ids, m.w, padding_idx=0), w=(N_WORDS, WIDTH)),
     ],
-    ids=lambda entry: str(entry),
+    ids=str,
 )
 def test_tables_are_recorded_with_repeated_words_and_padding(entry):
     case = on(through(entry), words())
@@ -375,6 +387,21 @@ def test_a_linear_map_used_twice_on_different_numbers_of_tokens():
     model = Of(run)
     model.inner = nn.Linear(WIDTH, WIDTH)
     assert check_exact(on(model, sequences())) == "recorded"
+
+
+def test_sums_of_layers_whose_gradients_are_one_and_the_same():
+    """Autograd hands one tensor to both sides of a sum, and adds to it later."""
+
+    def run(model, examples):
+        hidden = model.a(examples)
+        hidden = hidden + model.b(hidden)
+        hidden = hidden + model.p
+        return hidden + model.a(hidden) + hidden
+
+    model = Of(run, p=(WIDTH,))
+    model.a, model.b = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+    for inputs in (torch.randn(BLOCK, WIDTH), sequences()):
+        assert check_exact(on(model, inputs), factor=0.5) == "recorded"
 
 
 def test_a_convolution_and_a_norm_used_twice():

@@ -110,7 +110,8 @@ def best_partition(
             value = best[start]
             if low > 0:
                 value += high * (low / high) ** order
-            if value > best[stop]:
+            # Of equals the fewer bins: each is paid for.
+            if value >= best[stop]:
                 best[stop], back[stop] = value, start
     ends = np.zeros(n_cells, dtype=np.int64)
     stop = n_cells

@@ -22,7 +22,7 @@ ATTACKS: Final[tuple[Attack, ...]] = ("gaussian_map", "likelihood_ratio")
 PRIOR_KINDS: Final[tuple[PriorKind, ...]] = ("natural", "balanced")
 
 _ENTRIES_AT_ONCE: Final = 2**21
-_MOST_ENTRIES: Final = 2**28
+_MOST_ENTRIES: Final = 2**27
 """Outputs times atoms that the likelihood-ratio attack looks at; with more atoms, fewer outputs."""
 
 

@@ -231,7 +231,7 @@ def quantised_rows(values: Floats, center: Floats, noise_std: float) -> Integers
     # Three roundings, each of at most half an eps.
     error = np.abs(steps) * (2 * np.finfo(np.longdouble).eps)
     unsure = (np.abs(steps - grid) + error >= 0.5).any(axis=1)
-    result = grid.astype(np.int64)
+    result: Integers = grid.astype(np.int64)
     for row in np.flatnonzero(unsure):
         result[row] = quantised(values[row], center, noise_std)
     return result

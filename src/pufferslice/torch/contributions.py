@@ -7,21 +7,16 @@ radius $e_i$ at most `block + 4` units in the last place of $\|v_i\|$, or what `
 says: then the clipping makes the weights smaller where that is needed.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Final, Protocol, final
 
 import attrs
-import numpy as np
 import torch
 from torch import Tensor
 
-from pufferslice.arrays import Floats, Integers
-from pufferslice.compiled import kernel, summing_kernel
+from pufferslice.torch.norms import UNIT, are_ordinary, row_norms, squared_row_norms, units
 
-UNIT: Final = 2.0**-53
 _LEAST_WEIGHT: Final = 2.0**-100
-_SMALL: Final = 2.0**-50
 _WRITE_COST: Final = 12
 """Writing and reading a gradient entry costs about as much as this many multiplications."""
 
@@ -157,12 +152,12 @@ class Outer:
 
         There `left * weights` could lose its digits in float32, and `right` make that matter.
         """
-        if _are_ordinary(self.left_norms, self.right_norms, weights.exact):
+        if are_ordinary(self.left_norms, self.right_norms, weights.exact):
             scaled, right = self.left * weights.like(self.left)[:, None], self.right
         else:
             sizes = weights.exact * self.left_norms * self.right_norms
-            scaled = _units(self.left, self.left_norms) * sizes[:, None]
-            right = _units(self.right, self.right_norms)
+            scaled = units(self.left, self.left_norms) * sizes[:, None]
+            right = units(self.right, self.right_norms)
         return (scaled.T @ right).reshape(-1)
 
     def dense(self) -> Tensor:
@@ -195,7 +190,7 @@ class Tokens:
 
     def squared_norms(self) -> Tensor:
         """Gram products, and what their rounding can hide."""
-        left, right = _units(self.left, self.left_norms), _units(self.right, self.right_norms)
+        left, right = units(self.left, self.left_norms), units(self.right, self.right_norms)
         grams = torch.bmm(left, left.mT) * torch.bmm(right, right.mT)
         n_terms = left.shape[1] ** 2 + left.shape[2] + right.shape[2] + 16
         shares = grams.sum((1, 2)).clamp_min(0.0) + n_terms * UNIT
@@ -209,8 +204,8 @@ class Tokens:
     def weighted_sum(self, weights: "Weights") -> Tensor:
         """One float64 matrix product over examples and tokens."""
         sizes = weights.exact * self.left_norms * self.right_norms
-        left = _units(self.left, self.left_norms) * sizes[:, None, None]
-        right = _units(self.right, self.right_norms)
+        left = units(self.left, self.left_norms) * sizes[:, None, None]
+        right = units(self.right, self.right_norms)
         return (left.flatten(0, 1).T @ right.flatten(0, 1)).reshape(-1)
 
     def dense(self) -> Tensor:
@@ -339,74 +334,3 @@ def added(contributions: Sequence[Contribution]) -> Contribution:
     for contribution in contributions[1:]:
         total += contribution.dense()
     return Dense(total)
-
-
-def squared_row_norms(rows: Tensor) -> Tensor:
-    """Squared norms of the rows, rounded up, shape (n_rows,)."""
-    return row_norms(rows) ** 2
-
-
-def row_norms(rows: Tensor) -> Tensor:
-    """Norms of the rows, summed in float64 and rounded up, shape (n_rows,)."""
-    n_terms = math.prod(rows.shape[1:])
-    flat = rows.detach().reshape(len(rows), n_terms)
-    margin = 1 + (n_terms + 8) * UNIT
-    if flat.dtype != torch.float32:
-        # squares of float64 numbers can overflow or vanish
-        sizes = flat.abs().amax(1) if n_terms else flat.new_zeros(len(flat))
-        scaled = flat / sizes.masked_fill(sizes == 0, 1.0)[:, None]
-        return sizes * (scaled.square().sum(1) * margin).sqrt() * margin
-    if flat.device.type == "cpu":
-        return torch.from_numpy(_row_norms(flat.numpy(), margin))
-    return (flat.double().square().sum(1) * margin).sqrt() * margin
-
-
-def _units(values: Tensor, norms: Tensor) -> Tensor:
-    """Each example's values over their norm, in float64."""
-    sizes = norms.masked_fill(norms == 0, 1.0)
-    return values.double() / sizes.reshape(-1, *(1,) * (values.dim() - 1))
-
-
-def _are_ordinary(first: Tensor, second: Tensor, weights: Tensor) -> bool:
-    """Whether no norm is so large or small that a product in float32 could lose digits.
-
-    Zeros lose none, and examples without weight do not count.
-    """
-    return bool(_all_ordinary(*(x.numpy(force=True) for x in (first, second, weights))))
-
-
-@kernel
-def _all_ordinary(first: Floats, second: Floats, weights: Floats) -> bool:
-    for i in range(len(weights)):
-        if weights[i] > 0:
-            for norm in (first[i], second[i]):
-                if norm != 0 and not _SMALL <= norm <= 1 / _SMALL:
-                    return False
-    return True
-
-
-def quantised(sums: Tensor, step: float, integers: Integers) -> None:
-    """Round sums to whole multiples of a step, in float64, into `integers`."""
-    if sums.device.type == "cpu":
-        _quantise(sums.numpy(), step, integers)
-    else:
-        integers[:] = (sums.double() / step).round_().to(torch.int64).numpy(force=True)
-
-
-@kernel
-def _quantise(sums: Floats, step: float, integers: Integers) -> None:
-    for j in range(len(sums)):
-        integers[j] = np.int64(np.rint(np.float64(sums[j]) / step))
-
-
-@summing_kernel
-def _row_norms(rows: Floats, margin: float) -> Floats:
-    """Squares of float32 numbers are exact in float64, and their sums keep to the bound."""
-    norms = np.empty(len(rows))
-    for i in range(len(rows)):
-        total = 0.0
-        for j in range(rows.shape[1]):
-            value = np.float64(rows[i, j])
-            total += value * value
-        norms[i] = math.sqrt(total * margin) * margin
-    return norms

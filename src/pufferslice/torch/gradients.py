@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from pufferslice.arrays import Integers
 from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.sgd.grid import SumGrid, rounding_share
-from pufferslice.torch.contributions import Contribution, Scratch, Weights, quantised
+from pufferslice.torch.contributions import Contribution, Scratch, Weights
 from pufferslice.torch.layout import ParameterLayout
+from pufferslice.torch.norms import quantised
 from pufferslice.torch.operations import UnsupportedUseError
 from pufferslice.torch.per_example import (
     LossFunction,
@@ -121,12 +122,7 @@ class BlockGradients:
         if self.path is None:
             msg = "block_sum needs a block to be shown to prepare first"
             raise ArgumentError(msg)
-        if not (grid.radii.min() >= _LEAST_RADIUS and grid.radii.max() <= 1 / _LEAST_RADIUS):
-            msg = (
-                f"clip norms must lie between {_LEAST_RADIUS:.0e} and {1 / _LEAST_RADIUS:.0e}, "
-                f"where single precision keeps its digits; got {grid.radii.tolist()}"
-            )
-            raise ArgumentError(msg)
+        check_radii(grid)
         if self.draws_randomness:
             torch.default_generator.manual_seed(seed)
         losses, contributions = self._contributions(examples, self.path)
@@ -311,8 +307,10 @@ class BlockGradients:
 
     def _plain_gradients(self, examples: tuple[Tensor, ...]) -> list[Tensor]:
         """Ordinary gradients of the losses, each with a weight of its own."""
+        state = torch.get_rng_state()
         with torch.enable_grad(), WithoutDropout():
             losses = self.loss_fn(self.model(*examples[:-1]), examples[-1])
+            torch.set_rng_state(state)
             total = (losses * self._own_weights().to(losses)).sum()
         gradients = torch.autograd.grad(total, self.layout.parameters, allow_unused=True)
         missing = [n for n, g in zip(self.layout.names, gradients, strict=True) if g is None]
@@ -330,8 +328,10 @@ class BlockGradients:
 
     def _agrees(self, examples: tuple[Tensor, ...], path: Path, plain: list[Tensor]) -> bool:
         """Whether a way gives the ordinary gradients, each example with its own weight."""
+        state = torch.get_rng_state()
         with WithoutDropout():
             _, found = self._contributions(examples, path)
+        torch.set_rng_state(state)
         if len(found) != len(plain):
             return False
         weights = self._own_weights()
@@ -348,6 +348,16 @@ class BlockGradients:
             off <= _AGREEMENT * part + _NOTHING * max(parts)
             for off, part in zip(apart, parts, strict=True)
         )
+
+
+def check_radii(grid: SumGrid) -> None:
+    """Clip norms are of a size at which single precision keeps its digits."""
+    if not (grid.radii.min() >= _LEAST_RADIUS and grid.radii.max() <= 1 / _LEAST_RADIUS):
+        msg = (
+            f"clip norms must lie between {_LEAST_RADIUS:.0e} and {1 / _LEAST_RADIUS:.0e}, where "
+            f"single precision keeps its digits; got {grid.radii.tolist()}"
+        )
+        raise ArgumentError(msg)
 
 
 def _filled(examples: tuple[Tensor, ...], n_examples: int, block: int) -> tuple[Tensor, ...]:

@@ -23,6 +23,7 @@ from pufferslice.sgd.grid import sum_grid
 from pufferslice.torch import admission, charging
 from pufferslice.torch.batches import Examples, check_dataset
 from pufferslice.torch.distributed import joined_processes
+from pufferslice.torch.gradients import check_radii
 from pufferslice.torch.layout import layout_of
 from pufferslice.torch.loop_run import LoopRun, LossReduction
 from pufferslice.torch.structure import uncompiled, validate
@@ -234,7 +235,7 @@ def make_private(
     admission.device_of(layout)
     check_dataset(dataset, plan.sampling.n_records)
     for step in (plan.noise_multipliers.argmin(), plan.noise_multipliers.argmax()):
-        sum_grid(plan, int(step), layout.sizes)
+        check_radii(sum_grid(plan, int(step), layout.sizes))
     run = LoopRun(model, layout, plan, loss_reduction)
     private = PrivateOptimizer(optimizer, run, dataset)
     private.zero_grad()

@@ -35,7 +35,7 @@ from pufferslice.torch.checkpoint import (
 )
 from pufferslice.torch.clipped_sums import ClippedSums, SeedOf
 from pufferslice.torch.distributed import joined_processes
-from pufferslice.torch.gradients import BlockGradients, Path
+from pufferslice.torch.gradients import BlockGradients, Path, check_radii
 from pufferslice.torch.layout import layout_of
 from pufferslice.torch.per_example import LossFunction
 from pufferslice.torch.structure import uncompiled, validate
@@ -104,7 +104,7 @@ class Trainer:
         admission.check_precision(self._layout)
         self._learner: Final = Learner(inner, optimizer, scheduler, self._layout.names)
         for step in (plan.noise_multipliers.argmin(), plan.noise_multipliers.argmax()):
-            sum_grid(plan, int(step), self._layout.sizes)
+            check_radii(sum_grid(plan, int(step), self._layout.sizes))
         self._processes: Final = joined_processes()
         gradients = BlockGradients(
             inner, loss_fn, self._layout, block=plan.block, non_finite=plan.non_finite

@@ -83,7 +83,8 @@ class LinearUse:
         bias = self.positions[1]
         if bias is None:
             return {}
-        return {bias: Dense(outputs if outputs.dim() == 2 else as_tokens(outputs).sum(1))}
+        # a copy: autograd may go on with its own gradient
+        return {bias: Dense(outputs.clone() if outputs.dim() == 2 else as_tokens(outputs).sum(1))}
 
 
 @final

@@ -32,7 +32,7 @@ demo: $(DEMO_STAMP)
 	$(BIN)/pufferslice demo --out demo-output
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: install
 	$(BIN)/ruff check

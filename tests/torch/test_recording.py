@@ -622,6 +622,14 @@ def test_what_is_not_one_row_per_example_is_not_recorded(model, inputs):
         model(torch.randn(inputs))
 
 
+@pytest.mark.parametrize("shape", [(BLOCK, WIDTH), (BLOCK, 1)])
+def test_a_constant_as_long_as_the_block_is_not_taken_for_examples(shape):
+    """A table of as many rows as there are examples, shifted by a parameter."""
+    table = torch.randn(shape)
+    model = Of(lambda m, x: torch.tanh(x) @ (table + m.p).T, p=(WIDTH,))
+    assert check_exact(on(model, torch.randn(BLOCK, WIDTH))) != "recorded"
+
+
 def test_recording_leaves_the_model_alone():
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.LayerNorm(WIDTH))
     before = {name: value.clone() for name, value in model.state_dict().items()}

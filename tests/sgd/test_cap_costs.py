@@ -23,7 +23,6 @@ from pufferslice.sgd.cap_costs import (
     joint_round_cost,
     joint_total_squared_cap,
     largest_round_cost,
-    recipe_learning_rates,
     recipe_noise,
     round_costs,
 )
@@ -37,6 +36,7 @@ from pufferslice.sgd.caps import (
     squared_caps,
 )
 from pufferslice.sgd.sampling import WithoutReplacement
+from pufferslice.sgd.schedules import recipe_learning_rates
 
 HALVES = [0.5, 0.5]
 

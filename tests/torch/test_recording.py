@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.torch.architectures import (
+    SEEDS,
     Attention,
     Recurrent,
     Residual,
@@ -202,6 +203,7 @@ def test_words_of_one_and_of_many_dimensions():
 @CALM
 @given(st.data(), factors())
 def test_tables_tied_to_the_way_out(data, factor):
+    torch.manual_seed(data.draw(SEEDS))
     entry = nn.Embedding(5, WIDTH, padding_idx=data.draw(st.sampled_from([None, 0, 4])))
     model = Sequences(entry, [Residual(nn.Linear(WIDTH, WIDTH))], [0], nn.Linear(WIDTH, 5))
     model.out.weight = entry.weight
@@ -219,6 +221,7 @@ def test_instance_norm_of_any_dimensions(n_dims):
 @CALM
 @given(st.data(), factors())
 def test_norms_of_tokens(data, factor):
+    torch.manual_seed(data.draw(SEEDS))
     layers = token_norms(LENGTH)
     model = Sequences(nn.Linear(3, WIDTH), [Residual(data.draw(layers))], [0], nn.Linear(WIDTH, 2))
     case = on(model, torch.randn(BLOCK, LENGTH, 3))
@@ -368,6 +371,7 @@ def test_packed_sequences_are_exact():
 @CALM
 @given(st.data(), factors())
 def test_parameters_that_are_added_and_multiplied(data, factor):
+    torch.manual_seed(data.draw(SEEDS))
     layers = [Residual(data.draw(shifts(LENGTH))), Residual(data.draw(shifts(LENGTH)))]
     model = Sequences(nn.Linear(3, WIDTH), layers, [0, 1, 0], nn.Linear(WIDTH, 2))
     case = on(model, torch.randn(BLOCK, LENGTH, 3))

@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 from pufferslice import datasets
 from pufferslice.errors import ArgumentError
 from pufferslice.files import training_of
-from pufferslice.sgd.cap_costs import recipe_learning_rates
+from pufferslice.sgd.schedules import recipe_learning_rates
 from pufferslice.torch.models import cross_entropy, n_parameters
 from pufferslice.torch.run_data import ImageDataset, run_data
 from pufferslice.torch.run_model import held_out_metrics, run_loss, run_model, run_optimizer

@@ -15,6 +15,7 @@ UNIT: Final = 2.0**-53
 """Half the distance from 1 to the next float64."""
 
 _SMALL: Final = 2.0**-50
+_TINY: Final = 2.0**-900
 
 
 def squared_row_norms(rows: Tensor) -> Tensor:
@@ -31,7 +32,9 @@ def row_norms(rows: Tensor) -> Tensor:
         # squares of float64 numbers can overflow or vanish
         sizes = flat.abs().amax(1) if n_terms else flat.new_zeros(len(flat))
         scaled = flat / sizes.masked_fill(sizes == 0, 1.0)[:, None]
-        return sizes * (scaled.square().sum(1) * margin).sqrt() * margin
+        norms = sizes * (scaled.square().sum(1) * margin).sqrt() * margin
+        # denormal numbers could be rounded down: any norm of theirs is below this
+        return torch.where(sizes == 0, norms, norms.clamp_min(_TINY))
     if flat.device.type == "cpu":
         return torch.from_numpy(_row_norms(flat.numpy(), margin))
     return (flat.double().square().sum(1) * margin).sqrt() * margin

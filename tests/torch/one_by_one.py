@@ -118,9 +118,9 @@ def clipping_factors(layout, rows, radii):
 
 
 def typical_radii(layout, rows, factor):
-    """For each layer a multiple of the median norm; some are clipped at 1 and some are not."""
+    """For each layer a multiple of the median norm, or of 1 where the norms are mere rounding."""
     medians = np.median(layer_norms(layout, rows), axis=1)
-    return factor * np.where(medians > 0, medians, 1.0)
+    return factor * np.where(medians > 1e-6, medians, 1.0)
 
 
 def check_exact(case, *, clipping=FLAT, factor=1.0, n_examples=None, shown=None):

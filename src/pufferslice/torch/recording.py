@@ -172,7 +172,8 @@ class _Recorded(torch.autograd.Function):
         (outputs,) = gradients
         if outputs is None:
             return None, None, None, None
-        (inputs,) = ctx.saved_tensors
+        # detached: what is recorded must not keep the graph that holds the recorder
+        inputs, outputs = ctx.saved_tensors[0].detach(), outputs.detach()
         ctx.recorder.record(ctx.use, inputs, outputs)
         wanted = ctx.needs_input_grad[1]
         return None, ctx.use.input_gradient(inputs, outputs) if wanted else None, None, None

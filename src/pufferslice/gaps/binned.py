@@ -21,7 +21,7 @@ from pufferslice.gaps.binned_kernels import (
     grouped,
     pack,
 )
-from pufferslice.gaps.exact import FINEST_DIGITS, OCTAVES, LawPair
+from pufferslice.gaps.exact import OCTAVES, LawPair, table_digits
 from pufferslice.gaps.kernels import HEADROOM, tabulate
 from pufferslice.gaps.tables import GapTables
 from pufferslice.histograms import DEFAULT_BINS, BinGrid, BinnedLaw, Histograms
@@ -38,7 +38,6 @@ MOST_RECENT: Final = 2**31 - 1
 _ULP: Final = 2.0**-52
 _LARGEST_COMMON: Final = 2**62
 _RANK_QUANTA: Final = 2**40
-_MOST_ENTRIES: Final = 2**24
 _MANTISSA: Final = 52
 _ROWS_AT_ONCE: Final = 2**20
 _BYTES_AT_ONCE: Final = 2**26
@@ -309,7 +308,8 @@ def binned_tables(
         msg = "the laws were binned along other directions; scan the data with this profile"
         raise ArgumentError(msg)
     totals = [_common_total(laws[a].total, laws[b].total) for a, b in pairs]
-    digits = _digits(len(pairs) * grid.n_directions, grid.n_bins)
+    octaves = math.ceil(math.log2(grid.n_bins)) + 1
+    digits = table_digits(len(pairs) * grid.n_directions, grid.n_bins, octaves)
     # Distances of bins are sums of masses, which need no order.
     apart = np.arange(grid.n_bins)
 
@@ -357,12 +357,3 @@ def _ranks(law: BinnedLaw, row: int, total: int) -> tuple[Integers, Integers]:
     still = np.ceil(shares * total * (1 + 4 * _ULP)).astype(np.int64)
     sure[ranks == n] = total
     return sure, np.minimum(still, total)
-
-
-def _digits(n_rows: int, n_bins: int) -> int:
-    """Binary digits that keep all tables together within bounds."""
-    digits = FINEST_DIGITS
-    octaves = math.ceil(math.log2(n_bins)) + 1
-    while digits > 0 and n_rows * min(n_bins, octaves * 2**digits) > _MOST_ENTRIES:
-        digits -= 1
-    return digits

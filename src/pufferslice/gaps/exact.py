@@ -34,7 +34,7 @@ OCTAVES: Final = 24
 """Gaps below 2^-OCTAVES of the worst are rounded up to that."""
 
 _MOST_ENTRIES: Final = 2**24
-_OCTAVES_SEEN: Final = 7
+OCTAVES_SEEN: Final = 7
 _MANTISSA: Final = 52
 _UNIT_ROUNDOFF: Final = 2.0**-53
 _RANKS_PER_BLOCK: Final = 4096
@@ -62,7 +62,8 @@ def gap_tables(
     _check_dimensions(laws, directions)
     instances = _Instances.of(laws, pairs)
     extras = _projection_error(directions, instances.largest)
-    scratches = _PerThread(laws, _digits(len(pairs) * len(directions), laws))
+    longest = 2 * max(law.n_samples for law in laws)
+    scratches = _PerThread(laws, table_digits(len(pairs) * len(directions), longest))
 
     def block(start: int) -> _Rows:
         rows = slice(start, start + DIRECTIONS_PER_BLOCK)
@@ -92,7 +93,8 @@ def matching_tables(
     """
     _check_dimensions(laws, directions)
     instances = _Instances.of(laws, pairs)
-    scratches = _PerThread(laws, _digits(len(pairs) * len(directions), laws))
+    longest = 2 * max(law.n_samples for law in laws)
+    scratches = _PerThread(laws, table_digits(len(pairs) * len(directions), longest))
     alike = len({law.total for law in laws}) == 1 and all(law.is_uniform for law in laws)
     ones = np.ones(laws[0].n_samples, dtype=np.int64)
 
@@ -301,11 +303,13 @@ def _scales(first: EmpiricalLaw, second: EmpiricalLaw) -> tuple[int, int]:
     return second.total // common, first.total // common
 
 
-def _digits(n_rows: int, laws: Sequence[EmpiricalLaw]) -> int:
-    """Binary digits that keep all tables together within `_MOST_ENTRIES`."""
-    longest = 2 * max(law.n_samples for law in laws)
+def table_digits(n_rows: int, longest: int, octaves: int = OCTAVES_SEEN) -> int:
+    """Binary digits that keep all tables together within `_MOST_ENTRIES`.
+
+    A row has at most `longest` entries, and gaps that spread over about so many octaves.
+    """
     digits = FINEST_DIGITS
-    while digits > 0 and n_rows * min(longest, _OCTAVES_SEEN * 2**digits) > _MOST_ENTRIES:
+    while digits > 0 and n_rows * min(longest, octaves * 2**digits) > _MOST_ENTRIES:
         digits -= 1
     return digits
 

@@ -19,19 +19,13 @@ from pufferslice.concentration import (
     dkw_halfwidth,
 )
 from pufferslice.errors import ArgumentError
-from pufferslice.gaps.exact import DIRECTIONS_PER_BLOCK, LawPair
+from pufferslice.gaps.exact import DIRECTIONS_PER_BLOCK, OCTAVES, LawPair, table_digits
 from pufferslice.gaps.kernels import HEADROOM, project, tabulate
 from pufferslice.gaps.tables import GapTables
 from pufferslice.histograms import BinnedLaw
 from pufferslice.laws import SampledLaw
 from pufferslice.parallel import Progress, in_threads, silent
 
-FINEST_DIGITS: Final = 8
-"""Binary digits kept when a gap is rounded up, as for exact gaps."""
-
-_OCTAVES: Final = 24
-_OCTAVES_SEEN: Final = 7
-_MOST_ENTRIES: Final = 2**24
 _MANTISSA: Final = 52
 _UNIT_ROUNDOFF: Final = 2.0**-53
 _MIDDLE: Final = 0.5
@@ -182,7 +176,7 @@ def band_tables(
     plans = [_Plan.of(law, band) for law, band in zip(laws, bands, strict=True)]
     covered = [bands[a].covered & bands[b].covered for a, b in pairs]
     kept = covered if isinstance(ends, int) else [np.ones_like(one) for one in covered]
-    digits = _digits(n_directions * len(pairs), len(bands[0].masses))
+    digits = table_digits(n_directions * len(pairs), len(bands[0].masses))
     masses = bands[0].masses
     masses_kept = [masses[where] for where in kept]
 
@@ -275,7 +269,7 @@ class _Rounder(NamedTuple):
 
     @classmethod
     def of(cls, digits: int) -> "_Rounder":
-        n_bins = (_OCTAVES + HEADROOM) * 2**digits + 2
+        n_bins = (OCTAVES + HEADROOM) * 2**digits + 2
         return cls(_MANTISSA - digits, np.zeros(n_bins, dtype=np.int64))
 
     def blurred(self, gaps: Floats, covered: npt.NDArray[np.bool_]) -> Floats:
@@ -311,14 +305,6 @@ def _tables(rows: Sequence[Row], totals: list[int]) -> GapTables:
         totals=np.array(totals, dtype=np.int64),
         equal=np.zeros(len(totals), dtype=np.bool_),
     )
-
-
-def _digits(n_rows: int, n_intervals: int) -> int:
-    """Binary digits that keep all tables together within `_MOST_ENTRIES`."""
-    digits = FINEST_DIGITS
-    while digits > 0 and n_rows * min(n_intervals, _OCTAVES_SEEN * 2**digits) > _MOST_ENTRIES:
-        digits -= 1
-    return digits
 
 
 def _empirical_quantiles(ordered: Floats, levels: Floats) -> Floats:

@@ -153,7 +153,7 @@ class LoopRun:
         try:
             with torch.no_grad(), one_thread():
                 for block in self._blocks(inputs):
-                    torch.manual_seed(self._seed(block.number))
+                    torch.default_generator.manual_seed(self._seed(block.number))
                     outputs = self._model(*block.examples)
                     found.append(_first_rows(outputs, block.n_examples))
         finally:

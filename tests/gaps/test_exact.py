@@ -424,3 +424,37 @@ def test_distances_do_not_vanish_below_the_range_of_squares(scale, n_second):
     found = matching_tables([first, second], ONE_PAIR, np.eye(2)).worst()
     assert (found >= scale * np.sqrt(2) * (1 - 1e-15)).all()
     assert (found <= scale * np.sqrt(2) * (1 + 1e-15)).all()
+
+
+@pytest.mark.soundness
+class TestGapsThatRoundToTheEdgeOfABin:
+    """1.1 - 0.1 is 1.0 in floats and more in exact arithmetic: the gap belongs above the edge."""
+
+    @pytest.mark.parametrize("n_samples", [1, 2, 3, 4])
+    def test_the_worst_gap_keeps_its_mass(self, n_samples):
+        first = on_the_line([1.1] * n_samples + [0.105])
+        second = on_the_line([0.1] * (n_samples + 1))
+        tables = line_table(first, second)
+        tables.check()
+        gap, mass = entries(tables)[0]
+        assert Fraction(gap) >= Fraction(1.1) - Fraction(0.1)
+        assert mass == n_samples / (n_samples + 1)
+
+    def test_two_points(self):
+        tables = line_table(on_the_line([1.1]), on_the_line([0.1]))
+        assert Fraction(tables.worst().item()) >= Fraction(1.1) - Fraction(0.1)
+        assert entries(tables) == [(np.nextafter(1.0, 2.0), 1.0)]
+
+    @given(
+        st.lists(
+            st.tuples(st.integers(-40, 40), st.integers(-40, 40)),
+            min_size=1,
+            max_size=6,
+        )
+    )
+    def test_decimals(self, tenths):
+        first, second = (sorted(t / 10 for t in side) for side in zip(*tenths, strict=True))
+        tables = line_table(on_the_line(first), on_the_line(second))
+        tables.check()
+        exact = (abs(Fraction(a) - Fraction(b)) for a, b in zip(first, second, strict=True))
+        assert Fraction(tables.worst().item()) >= max(exact)

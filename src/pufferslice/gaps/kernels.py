@@ -13,7 +13,10 @@ from pufferslice.compiled import kernel
 HEADROOM: Final = 8
 """Octaves above the worst gap that a histogram may leave empty."""
 
-_ROWS_IN_CACHE: Final = 256
+_ROWS_IN_CACHE: Final = 64
+"""Rows projected together: ten columns of them and their results stay in the first cache."""
+_RANKS_AT_ONCE: Final = 128
+_FEW_BINS: Final = 4
 _MANTISSA: Final = 52
 _ULP: Final = 2.0**-52
 _TINY: Final = 1e-280
@@ -161,8 +164,9 @@ def tabulate_difference(
 ) -> tuple[Floats, Integers]:
     """`tabulate` of |a - b| + extra for sorted a and b of one length, in one pass over them."""
     counts = np.empty((2, len(histogram)), dtype=np.int32)
-    buffer = np.empty(_ROWS_IN_CACHE)
-    buffer[0] = max(abs(a[-1] - b[0]), abs(b[-1] - a[0])) + extra
+    buffer = np.empty(1)
+    # Room for `gap_above`, which may round a gap up past this: a key beyond the bins would be lost.
+    buffer[0] = (max(abs(a[-1] - b[0]), abs(b[-1] - a[0])) + extra) * (1 + 4 * _ULP)
     bound = buffer.view(np.int64)[0]
     while True:
         lowest = _lowest(bound, drop, len(histogram))
@@ -185,16 +189,17 @@ def _count_difference(
 ) -> tuple[int, int]:
     """Count every |a - b| + extra in its bin, all below the first bin in the first.
 
-    Two counters are taken in turn: neighbours in rank mostly share a bin, and adding to the same
-    place twice in a row would wait for itself. Returns the largest key, and the number of zeros.
+    Neighbours in rank mostly share a few bins, and then the keys above each edge are counted, a
+    vector at a time. Elsewhere two counters are taken in turn: adding to the same place twice in a
+    row would wait for itself. Returns the largest key, and the number of zeros.
     """
     counts[:] = 0
-    buffer = np.empty(_ROWS_IN_CACHE)
+    buffer = np.empty(_RANKS_AT_ONCE)
     keys, even, odd = buffer.view(np.int64), counts[0], counts[1]
     base = (1 << drop) - 1 - (lowest << drop)
     top = n_zero = 0
-    for start in range(0, len(a), _ROWS_IN_CACHE):
-        n = min(len(a) - start, _ROWS_IN_CACHE)
+    for start in range(0, len(a), _RANKS_AT_ONCE):
+        n = min(len(a) - start, _RANKS_AT_ONCE)
         x, y = a[start : start + n], b[start : start + n]
         for i in range(n):
             buffer[i] = abs(x[i] - y[i]) + extra
@@ -202,15 +207,44 @@ def _count_difference(
             for i in range(n):
                 buffer[i] = gap_above(x[i], y[i], extra)
                 n_zero += 1 if keys[i] == 0 else 0
-        for i in range(n):
-            if keys[i] > top:  # noqa: PLR1730 - max() would keep the loop from being vectorised
-                top = keys[i]
-        for i in range(0, n - 1, 2):
-            even[max(1, (keys[i] + base) >> drop)] += 1
-            odd[max(1, (keys[i + 1] + base) >> drop)] += 1
-        if n % 2:
-            even[max(1, (keys[n - 1] + base) >> drop)] += 1
+        least, most = _ends(keys[:n])
+        top = max(top, most)
+        low, high = max(1, (least + base) >> drop), max(1, (most + base) >> drop)
+        if high - low > _FEW_BINS:
+            for i in range(0, n - 1, 2):
+                even[max(1, (keys[i] + base) >> drop)] += 1
+                odd[max(1, (keys[i + 1] + base) >> drop)] += 1
+            if n % 2:
+                even[max(1, (keys[n - 1] + base) >> drop)] += 1
+        else:
+            above = 0
+            for key in range(high, low, -1):
+                reached = _count_from(keys[:n], (key << drop) - base)
+                even[key] += reached - above
+                above = reached
+            even[low] += n - above
     return top, n_zero
+
+
+@kernel
+def _ends(keys: Integers) -> tuple[int, int]:
+    """The least and the largest key."""
+    least = most = keys[0]
+    for i in range(len(keys)):
+        if keys[i] > most:  # noqa: PLR1730 - max() would keep the loop from being vectorised
+            most = keys[i]
+        if keys[i] < least:  # noqa: PLR1730 - as above
+            least = keys[i]
+    return least, most
+
+
+@kernel
+def _count_from(keys: Integers, edge: int) -> int:
+    """How many keys are at least `edge`."""
+    n = 0
+    for i in range(len(keys)):
+        n += 1 if keys[i] >= edge else 0
+    return n
 
 
 @kernel

@@ -11,7 +11,7 @@ ROUNDS ?= 3
 SEED ?=
 
 .DELETE_ON_ERROR:
-.PHONY: install demo test lint bench docs soak clean
+.PHONY: install demo test lint bench docs gallery soak clean
 
 install: $(STAMP)
 
@@ -46,7 +46,13 @@ bench: install
 docs: install
 	$(BIN)/mkdocs build --strict
 
+# Every experiment of the paper at its default scale; needs PUFFERSLICE_DATA. What build/gallery holds
+# already is not run again.
+gallery: install
+	$(BIN)/python docs/make_gallery.py build/gallery
+
 soak: install
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt atheris
 	@for round in $$(seq $(ROUNDS)); do \
 	  seed="$(SEED)"; \
 	  [ -n "$$seed" ] || seed=$$($(BIN)/python -c 'import secrets; print(secrets.randbits(32))'); \

@@ -30,6 +30,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
+from process_memory import highest_resident_bytes
 from pufferslice.arrays import Floats
 from pufferslice.gaps import LawPair, gap_tables
 from pufferslice.gaps.binned import Tally, bin_grid, binned_tables
@@ -268,13 +269,7 @@ def scan_and_tell(pattern: str) -> None:
     found = scan_files(pattern, scan)
     taken = time.perf_counter() - start
     assert found.n_dropped == 0
-    print(highest_resident() / 2**30, taken)
-
-
-def highest_resident() -> int:
-    """Bytes, of this program alone; `ru_maxrss` would begin with what its parent had."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) * 1024
+    print(highest_resident_bytes() / 2**30, taken)
 
 
 def medians(contestants: dict[str, Callable[[], float]]) -> dict[str, float]:

@@ -13,7 +13,6 @@ process of its own: the highest resident size, less the size before the call.
     python benchmarks/gaps.py
 """
 
-import resource
 import subprocess
 import sys
 import time
@@ -25,6 +24,7 @@ from typing import TypedDict
 
 import numpy as np
 
+from process_memory import highest_resident_bytes, resident_bytes
 from pufferslice import EmpiricalLaw, FiniteProfile, Guarantee, Scenario, SecretPair
 from pufferslice.arrays import Floats
 from pufferslice.certificate import certify_release
@@ -217,18 +217,7 @@ def certify_memory() -> float:
     profile = FiniteProfile.uniform(dim=dim, n_directions=n_directions, seed=SEED)
     before = resident_bytes()
     certify_release(scenario, profile, TARGET)
-    return (highest_resident() - before) / 2**30
-
-
-def highest_resident() -> int:
-    """Bytes, of this program alone; `ru_maxrss` would begin with what its parent had."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) * 1024
-
-
-def resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * resource.getpagesize()
+    return (highest_resident_bytes() - before) / 2**30
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ from typing import TypedDict, TypeVar
 
 import numpy as np
 
+from process_memory import highest_resident_bytes, resident_bytes
 from pufferslice import EmpiricalLaw
 from pufferslice.arrays import Floats
 from pufferslice.baselines import w_infinity
@@ -153,17 +154,9 @@ def matching_memory(n_second: int) -> float:
     small = laws(8, 8, 0) if n_second == N_SAMPLES else laws(8, 7, 0)
     w_infinity(*small)  # loads the kernels
     pair = laws(N_SAMPLES, n_second, 0)
-    before = status_bytes("VmRSS")
+    before = resident_bytes()
     w_infinity(*pair)
-    return (status_bytes("VmHWM") - before) / (8 * N_SAMPLES**2)
-
-
-def status_bytes(name: str) -> int:
-    """A size of this process; the highest one starts anew with each program, unlike `ru_maxrss`."""
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024
-    raise KeyError(name)
+    return (highest_resident_bytes() - before) / (8 * N_SAMPLES**2)
 
 
 def main() -> None:

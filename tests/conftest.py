@@ -7,6 +7,7 @@ from pathlib import Path
 import hypothesis
 import numpy as np
 import pytest
+from tests.met_messages import Recorder
 
 FIXED_SEED = 20_260_101
 
@@ -15,6 +16,13 @@ hypothesis.settings.register_profile(
     "soak", derandomize=False, deadline=None, max_examples=2_000, print_blob=True
 )
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+
+
+def pytest_configure(config):
+    recorder = Recorder()
+    recorder.start()
+    config.pluginmanager.register(recorder, "pufferslice-messages")
+    config.add_cleanup(recorder.stop)
 
 
 def pytest_report_header() -> str:

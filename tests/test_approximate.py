@@ -129,11 +129,13 @@ class TestByHand:
         assert found == renyi_cost(POINTS, tiny, 20.0, "transport")
         assert found > approximate_cost(POINTS, claim, 20.0, "transport")
 
-    def test_the_worst_instance_counts(self):
+    @pytest.mark.parametrize("claim", [JOINT, AVERAGE])
+    def test_the_worst_instance_counts(self, claim):
         both = seen([[0.0, 0.0]], [[3.0, 4.0]], [[5.0, 1.0]])
         alone = [seen([[0.0, 0.0]], [x]) for x in ([3.0, 4.0], [5.0, 1.0])]
-        costs = [approximate_cost(one, JOINT, 20.0, "transport") for one in alone]
-        assert approximate_cost(both, JOINT, 20.0, "transport") == max(costs)
+        costs = [approximate_cost(one, claim, 20.0, "transport") for one in alone]
+        assert approximate_cost(both, claim, 20.0, "transport") == max(costs)
+        assert min(costs) < max(costs)
 
 
 class TestSafeSide:

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Locked arrays: copied, read-only, compared by value."""
+"""Locked arrays: copied, read-only, compared by value; arrays out of archives."""
 
+import contextlib
+import io
 import math
 
 import attrs
 import numpy as np
 import pytest
 
-from pufferslice.arrays import Floats, locked, locked_integers, same
+from pufferslice.arrays import Floats, arrays_in, locked, locked_integers, same
 from pufferslice.errors import ArgumentError
 
 
@@ -58,3 +60,32 @@ def test_equality_of_fields_is_by_value():
     assert Holder([1.0, 2.0]) == Holder(np.array([1, 2]))
     assert Holder([1.0, 2.0]) != Holder([1.0, 3.0])
     assert Holder([1.0, 2.0]) != Holder([1.0])
+
+
+class TestArchives:
+    def archive(self):
+        file = io.BytesIO()
+        np.savez_compressed(file, a=np.arange(50.0), b=np.eye(3))
+        return file.getvalue()
+
+    def test_there_and_back(self):
+        found = arrays_in(self.archive())
+        assert sorted(found) == ["a", "b"]
+        np.testing.assert_array_equal(found["a"], np.arange(50.0))
+
+    def test_an_array_alone_and_pickles_are_none(self):
+        alone, pickled = io.BytesIO(), io.BytesIO()
+        np.save(alone, np.arange(3))
+        np.savez(pickled, a=np.array([{}], dtype=object))
+        for content in (alone.getvalue(), pickled.getvalue(), b"", b"PK\x03\x04"):
+            with pytest.raises(ValueError, match="no numpy archive, or a damaged one"):
+                arrays_in(content)
+
+    def test_damage_anywhere(self, rng):
+        """Every byte changed in turn: an error of one kind, or arrays."""
+        whole = self.archive()
+        for place in range(len(whole)):
+            damaged = bytearray(whole)
+            damaged[place] ^= int(rng.integers(1, 256))
+            with contextlib.suppress(ValueError):
+                arrays_in(bytes(damaged))

@@ -120,6 +120,15 @@ class TestKnownAnswers:
         joint = calibrate(claimed("joint", 4, 2), slices, WORST_GAP)
         assert joint**2 == pytest.approx(6 / rate, rel=CLOSE)
 
+    @pytest.mark.soundness
+    @pytest.mark.parametrize(
+        ("notion", "variance"), [("average", 12.5), ("joint", 14.4581776618717)]
+    )
+    @pytest.mark.parametrize("method", [WORST_GAP, TRANSPORT])
+    def test_an_instance_that_needs_less_noise_changes_nothing(self, notion, variance, method):
+        noise_std = calibrate(claimed(notion, 4, 2), axes_of([3.0, 4.0], [1.0, 0.0]), method)
+        assert noise_std**2 == pytest.approx(variance, rel=CLOSE)
+
     def test_weights_count(self):
         base = axes_of([3.0, 4.0])
         profile = FiniteProfile(directions=np.eye(2), weights=[0.75, 0.25])
@@ -487,6 +496,12 @@ class TestUnsliced:
         assert costs == pytest.approx(expected, rel=1e-10)
         assert max(costs) <= full_cost(full, order, s) <= max(costs) * (1 + 1e-10)
 
+    def test_the_safety_factor_is_in_the_bound(self):
+        """Order 4 and a shift as large as the noise cost 2, and 2^-38 of it more."""
+        laws = point_masses([0.0], [5.0])
+        full = Full(dim=1, seen=matching_tables(laws, [LawPair(0, 1)], np.ones((1, 1))))
+        assert full_cost(full, 4.0, 5.0) / 2 - 1 == pytest.approx(2.0**-38, rel=0.2)
+
     @pytest.mark.soundness
     @given(world=oracles.worlds(), order=oracles.orders(), epsilon=oracles.epsilons())
     def test_calibration_never_overspends(self, world, order, epsilon):
@@ -729,3 +744,23 @@ class TestSphereAndMissingMass:
     def test_a_term_is_positive(self):
         with pytest.raises(ArgumentError, match="diameter"):
             SphereTerm(halfwidth=0.1, diameter=0.0)
+
+
+@pytest.mark.soundness
+class TestTablesOfTheOtherKind:
+    """Gaps along slices may be shorter than every coupling: they do not bound the whole output."""
+
+    def laws(self):
+        return point_masses(np.zeros(2), np.array([3.0, 4.0]))
+
+    def test_gaps_along_slices_are_refused_in_full(self):
+        tables = gap_tables(self.laws(), [LawPair(0, 1)], np.eye(2))
+        assert tables.worst().max() == 4.0
+        with pytest.raises(ArgumentError, match="does not bound the whole output"):
+            Full(dim=2, seen=tables)
+
+    def test_couplings_are_refused_along_slices(self):
+        tables = matching_tables(self.laws(), [LawPair(0, 1)], np.eye(2))
+        assert tables.worst().max() == 5.0
+        with pytest.raises(ArgumentError, match="no gaps along slices"):
+            Slices(profile=FiniteProfile.axes(dim=2), seen=tables)

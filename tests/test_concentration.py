@@ -15,6 +15,7 @@ from pufferslice.concentration import (
     BANDS,
     LEVEL_QUANTA,
     MOST_SAMPLES,
+    BandRanks,
     band_levels,
     band_ranks,
     clopper_pearson,
@@ -98,6 +99,17 @@ class TestClopperPearson:
         interval = stats.binomtest(k, n).proportion_ci(confidence_level=0.95, method="exact")
         assert clopper_pearson(k, n, 0.05) == pytest.approx((interval.low, interval.high), rel=1e-9)
 
+    @pytest.mark.parametrize(
+        ("k", "n", "doubt"), [(3, 10, 1e-17), (3, 10, 3e-16), (5, 10**5, 1e-20)]
+    )
+    def test_doubt_below_the_spacing_of_floats_next_to_1(self, k, n, doubt):
+        """P(Bin(n, high) <= k) is half of the doubt, by 40 digits."""
+        with mpmath.workdps(40):
+            high = mpmath.mpf(clopper_pearson(k, n, doubt)[1])
+            tail = mpmath.betainc(k + 1, n - k, high, 1, regularized=True)
+        assert float(tail) == pytest.approx(doubt / 2, rel=1e-9)
+        assert tail <= doubt / 2
+
     def test_refusals(self):
         with pytest.raises(ArgumentError, match="at most n_trials 5, got 6"):
             clopper_pearson(6, 5, 0.1)
@@ -175,6 +187,16 @@ class TestRanks:
         tail = math.log(2 * len(order.levels) / failure) / n
         assert 2 * tail * 0.99 <= order.missing <= 2 * tail * 1.13
         assert order.missing < dkw.missing / 10
+
+    @pytest.mark.soundness
+    def test_between_levels_the_next_one_up_bounds_above_and_the_next_down_below(self):
+        """Quantiles grow with the level; beyond the ends only a range bounds them."""
+        levels = [LEVEL_QUANTA // 4, LEVEL_QUANTA // 2]
+        band = BandRanks(n_samples=10, levels=levels, upper=[5, 8], lower=[1, 3])
+        assert band.interval_upper.tolist() == [5, 8, 11]
+        assert band.interval_lower.tolist() == [0, 1, 3]
+        assert band.covered.tolist() == [False, True, False]
+        assert band.missing == 0.75
 
     def test_intervals(self):
         band = band_ranks(500, 0.1, "order_statistics")

@@ -3,6 +3,7 @@
 
 import json
 import math
+import stat
 
 import attrs
 import numpy as np
@@ -29,6 +30,7 @@ from pufferslice.demo.setting import FILES, SECRET
 from pufferslice.gaps import GaussianPairs
 from pufferslice.renyi import aggregate
 from pufferslice.report.figures import noise_figure, plane_figure, png_of, slices_figure
+from pufferslice.report.page import internal_page
 
 PNG = b"\x89PNG\r\n\x1a\n"
 TIGHT = Method(rule="tight", envelope="transport")
@@ -73,7 +75,7 @@ def test_pictures_are_png(result, name):
 
 
 def test_steps_are_reported_to_the_end(demo):
-    assert demo[1] == [(step, 5) for step in range(1, 6)]
+    assert demo[1] == [(step, 7) for step in range(1, 8)]
 
 
 def test_saved_certificate_verifies_and_is_the_claim(result):
@@ -214,12 +216,37 @@ def test_pictures_are_those_of_the_certified_noise_and_the_sweep(result, scenari
         assert (result.folder / name).read_bytes() == png_of(figure), name
 
 
+def test_audit_is_of_the_certificate_and_is_kept(result):
+    read = json.loads((result.folder / "audit.json").read_text(encoding="utf-8"))
+    assert read == json.loads(json.dumps(result.audit.to_json()))
+    assert read["certificate"] == result.certificate.digest
+    assert not result.audit.refuted
+    assert {verdict.outcome for verdict in result.audit.verdicts} == {"not refuted"}
+
+
+def test_it_ends_with_one_page(result):
+    page = (result.folder / "report.html").read_text(encoding="utf-8")
+    assert result.certificate.digest in page
+    for released in result.released.values:
+        assert f"{released:.4g}" in page
+    assert "How “race” is protected" in page
+    assert 'class="watermark"' in page
+    about = [result.folder / name for name in ("certificate.json", "release.json", "audit.json")]
+    assert internal_page(about).decode() == page
+
+
+@pytest.mark.parametrize("name", ["audit.json", "report.html", "certificate.evidence.npz"])
+def test_what_holds_evidence_is_for_its_owner_only(result, name):
+    assert stat.S_IMODE((result.folder / name).stat().st_mode) == 0o600
+
+
 def test_summary_says_what_the_numbers_are(result, scenario):
     text = (result.folder / "summary.txt").read_text(encoding="utf-8")
     assert text == f"{result}\n"
     assert "'race'" in text
     assert "VERIFIED" in text
     assert f"at most {result.certificate.unsliced_epsilon:.4g} at order 4" in text
+    assert "does not refute the certificate" in text
     assert "its own new ledger" in text
     assert str(result.folder) in text
     for name in (*scenario.query.names, *FILES):
@@ -233,6 +260,12 @@ def test_summary_says_what_the_numbers_are(result, scenario):
 def test_a_refuted_certificate_would_be_told(result):
     broken = attrs.evolve(result.verification, problems=("noise.std differs",))
     assert "REFUTED" in str(attrs.evolve(result, verification=broken))
+
+
+def test_a_refuting_audit_would_be_told(result):
+    worse = attrs.evolve(result.audit.verdicts[0], lower_bound=2.0)
+    audit = attrs.evolve(result.audit, verdicts=(worse,))
+    assert "REFUTES the certificate" in str(attrs.evolve(result, audit=audit))
 
 
 def test_summary_for_programs(result):

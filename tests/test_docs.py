@@ -4,12 +4,14 @@
 On every page, from top to bottom and in one empty folder: `python` blocks run; a `text` block with
 the title Output is what the Python before it printed; the `$ pufferslice …` lines of a `console`
 block run, and what follows them is what they print; a `toml` block with a title is written to a
-file of that name. In outputs `...` stands for anything, and white space does not count. To show
-Python that is not to be run, write `{ .python .no-run }` after the fence.
+file of that name. In outputs `...` stands for anything, and white space does not count. Python that
+cannot be run here is marked `{ .python .no-run }` and listed below with the reason; it must
+compile, and what it imports from the library must be there. No other block may show code.
 """
 
 import contextlib
 import doctest
+import html
 import importlib.util
 import inspect
 import io
@@ -25,6 +27,7 @@ import attrs
 import griffe
 import pytest
 import typer
+from tests.met_messages import messages
 
 import pufferslice
 from pufferslice import files
@@ -37,6 +40,18 @@ BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TITLE = re.compile(r'title="([^"]+)"')
 LOADED = re.compile(r"<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)=\"?(?:https?:)?//[^>]*>")
 LIKE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+FENCE = re.compile(r"^ *(```+|~~~+)([^\n]*)\n(.*?)^ *\1 *$", re.MULTILINE | re.DOTALL)
+RUN = re.compile(r'python|console|text title="Output"|toml title="[^"]+"')
+NOT_RUN = {
+    (
+        "audits-learning.md",
+        "{ .python .no-run }",
+    ): "the reader's own training, with his own records",
+    ("audits.md", "text"): "takes ten minutes; tests/audit/test_teeth.py runs the same rows",
+    ("files.md", "text"): "the list of commands, compared with them below",
+    ("report.md", "{ .python .no-run }"): "a verdict of hours of training",
+    ("scale.md", "{ .python .no-run }"): "needs a cluster; tests/test_scaling.py runs local ones",
+}
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +85,54 @@ def test_what_a_page_shows_is_what_happens(page, tmp_path, monkeypatch):
             reader.run_console(body)
         elif language == "toml" and title:
             Path(title[1]).write_text(body, encoding="utf-8")
+
+
+def test_every_block_is_run_or_says_why_not():
+    found = {
+        (str(page.relative_to(DOCS)), info.strip()): body
+        for page in PAGES
+        for _, info, body in FENCE.findall(page.read_text(encoding="utf-8"))
+        if not RUN.fullmatch(info.strip())
+    }
+    assert set(found) == set(NOT_RUN)
+    for (page, info), body in found.items():
+        if "python" in info:
+            compiled = compile(body, page, "exec")
+            imports = [line for line in body.splitlines() if line.startswith(("from ", "import "))]
+            exec("\n".join(imports), {})  # noqa: S102 - our own text
+            assert compiled.co_code
+
+
+def test_the_list_of_commands_is_complete():
+    page = (DOCS / "files.md").read_text(encoding="utf-8")
+    (listed,) = (body for _, info, body in FENCE.findall(page) if info.strip() == "text")
+    shown = {tuple(line.split("  ")[0].split()[1:]) for line in listed.splitlines()}
+    verbs = {words[:2] if words[0] == "paper" else words[:1] for words in shown}
+    assert verbs == set(all_commands())
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda page: page.name)
+def test_commands_in_the_text_exist_with_their_flags(page):
+    known = all_commands()
+    text = re.sub(FENCE, "", page.read_text(encoding="utf-8"))
+    for command in re.findall(r"`pufferslice ([a-z][^`]*)`", text):
+        words = command.split()
+        verb = tuple(words[:2]) if words[0] == "paper" else (words[0],)
+        assert verb in known, command
+        flags = {word.partition("=")[0] for word in words if word.startswith("--")}
+        assert flags <= known[verb] | {"--help"}, command
+
+
+def all_commands():
+    """Words after `pufferslice`, and the flags that they take."""
+    found = {}
+    groups = [((group.name,), group.typer_instance) for group in app.app.registered_groups]
+    for before, typer_app in [((), app.app), *groups]:
+        for command in typer_app.registered_commands:
+            parameters = inspect.signature(command.callback).parameters
+            flags = {f"--{name.replace('_', '-')}" for name in parameters}
+            found[*before, command.name or command.callback.__name__] = flags
+    return found
 
 
 class Reader:
@@ -138,6 +201,14 @@ def test_every_module_is_in_the_reference():
     assert modules - shown == {"pufferslice.cli"}
 
 
+def test_every_message_is_listed(site):
+    page = html.unescape(re.sub(r"<[^>]+>", "", (site / "messages.html").read_text()))
+    words = " ".join(page.split())
+    sites = messages.all_sites()
+    assert len(sites) > 600
+    assert not [str(one) for one in sites if one.text not in words]
+
+
 def test_pages_load_nothing_from_elsewhere(site):
     pages = list(site.rglob("*.html"))
     assert len(pages) > len(PAGES) // 2
@@ -185,8 +256,11 @@ def test_every_key_of_a_scenario_file_is_described():
 
 def test_every_command_and_flag_is_described():
     page = (DOCS / "files.md").read_text(encoding="utf-8")
-    for command in app.app.registered_commands:
-        assert f"`pufferslice {command.name}" in page
+    groups = [group.typer_instance for group in app.app.registered_groups]
+    commands = [one for group in (app.app, *groups) for one in group.registered_commands]
+    for words in all_commands():
+        assert f"`pufferslice {' '.join(words)}" in page
+    for command in commands:
         for name, parameter in inspect.signature(command.callback).parameters.items():
             if isinstance(parameter.annotation.__metadata__[0], typer.models.OptionInfo):
                 assert f"`--{name.replace('_', '-')}" in page, f"{command.name}: {name}"

@@ -103,12 +103,13 @@ class TestLaw:
     def test_values_of_ranks_hold_the_row(self):
         """Rows in bins [0, 1), [2, 3), [2, 3), [9, 10], measured from the centre 5."""
         law = line_law([1, 0, 2, 0, 0, 0, 0, 0, 0, 1])
-        ranks = np.array([0, 1, 2, 3, 4, 5])
-        upper, lower = law.upper_values(ranks[1:]), law.lower_values(ranks[:-1])
-        assert upper == pytest.approx(np.array([[-4, -2, -2, 5, 5]]), abs=1e-5)
-        assert lower == pytest.approx(np.array([[-5, -5, -3, -3, 4]]), abs=1e-5)
-        assert (upper > np.array([-4, -2, -2, 5, 5])).all()
-        assert (lower < np.array([-5, -5, -3, -3, 4])).all()
+        lower, upper = law.bounds(slice(None), np.array([1, 2, 3, 4]))
+        assert upper == pytest.approx(np.array([[-4, -2, -2, 5]]), abs=1e-5)
+        assert lower == pytest.approx(np.array([[-5, -3, -3, 4]]), abs=1e-5)
+        assert (upper > np.array([-4, -2, -2, 5])).all()
+        assert (lower < np.array([-5, -3, -3, 4])).all()
+        assert law.grid.ends == pytest.approx(np.array([[-5, 5]]), abs=1e-5)
+        assert (np.abs(law.grid.ends) > 5).all()
         assert (law.total, law.n_samples, law.dim) == (4, 4, 1)
 
     @pytest.mark.parametrize(
@@ -199,7 +200,7 @@ class TestBytes:
         content = histograms(line_grid(2), a=[1, 1]).to_bytes()
         with np.load(io.BytesIO(content)) as archive:
             arrays = {name: archive[name] for name in archive.files}
-        facts = arrays.pop("facts").tobytes().replace(b'"version": 1', b'"version": 9')
+        facts = arrays.pop("facts").tobytes().replace(b'"version":1', b'"version":9')
         file = io.BytesIO()
         np.savez(file, facts=np.frombuffer(facts, dtype=np.uint8), **arrays)
         with pytest.raises(StorageError, match="their version is 9"):

@@ -8,10 +8,10 @@ import pytest
 
 HEAVY = {
     "dask",
+    "jinja2",
     "matplotlib",
     "opacus",
     "pandas",
-    "plotly",
     "polars",
     "scipy.stats",
     "sklearn",

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import sqlite3
+import stat
 import threading
 import time
 
@@ -28,6 +29,18 @@ def test_the_life_of_a_release(ledger):
     ledger.record_published(ONE)
     assert ledger.entries() == [Entry(ONE, "published", "{}")]
     assert ledger.kept_release(ONE) == "{}"
+    assert ledger.releases() == [ONE]
+
+
+def test_it_is_for_its_owner_only(ledger):
+    """It keeps releases that nobody was handed yet."""
+    ledger.intend(SCENARIO, ONE, [])
+    assert stat.S_IMODE(ledger.path.stat().st_mode) == 0o600
+
+
+def test_it_may_be_read_without_the_right_to_write(ledger):
+    ledger.intend(SCENARIO, ONE, [])
+    ledger.path.chmod(0o400)
     assert ledger.releases() == [ONE]
 
 
@@ -220,3 +233,22 @@ def test_threads_that_intend_at_once(ledger, n_certificates, monkeypatch):
             thread.join()
         assert (len(won), len(lost)) == (1, 7)
         assert book.entries() == [Entry(won[0], "intended", None)]
+
+
+def test_a_damaged_ledger_whose_very_error_is_no_text(tmp_path):
+    """Found by fuzzing: sqlite quotes the damaged schema, and Python cannot decode the quote."""
+    path = tmp_path / "ledger"
+    Ledger(path).intend("scenario", "0" * 64, [])
+    path.write_bytes(
+        path.read_bytes().replace(b"CREATE TABLE releases", b"CREATE TABLE rel\x8d\x8ds")
+    )
+    with pytest.raises(LedgerError, match="cannot be used"):
+        Ledger(path).entries()
+
+
+def test_a_damaged_entry(tmp_path):
+    path = tmp_path / "ledger"
+    Ledger(path).intend("scenario", "0" * 64, [])
+    path.write_bytes(path.read_bytes().replace(b"0intended", b"0intendex"))
+    with pytest.raises(LedgerError, match="is damaged"):
+        Ledger(path).entries()

@@ -149,6 +149,8 @@ def test_draw_delta_covers_every_term():
     assert mpmath.mpf(2) ** -87 < noise.ACCEPT_ROUNDING
     assert noise.LEAST_ACCEPTANCE < acceptance < 1
     assert (2 * cut + rounding + mpmath.mpf(2) ** -87) / acceptance <= DRAW_DELTA < 1e-25
+    stated = noise.TABLE_CUT + noise.CUMULATIVE_ROUNDING + noise.ACCEPT_ROUNDING
+    assert stated / acceptance <= DRAW_DELTA
 
 
 def packed(low, negative, coarse):

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import pufferslice
+
 BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -20,6 +22,40 @@ def readme(repository):
 def test_the_two_commands_are_shown(readme):
     assert "make demo" in readme
     assert "make test" in readme
+
+
+def test_it_opens_with_what_is_protected_and_from_whom(readme):
+    opening = readme.split("\n\n")[1]
+    assert len(re.findall(r"[.?!](?=\s|$)", opening)) == 4
+    headings = re.findall(r"^## (.*)$", readme, re.MULTILINE)
+    assert headings == [
+        "Start",
+        "Ten lines of Python",
+        "Ten lines of training",
+        "Command line",
+        "What is not promised",
+        "What is in it",
+        "More",
+        "Cite and licence",
+    ]
+
+
+def test_the_two_commands_are_targets(readme, repository):
+    targets = re.findall(r"^(\w+):", (repository / "Makefile").read_text(), re.MULTILINE)
+    shown = [line.split()[1] for body in blocks(readme, "sh") for line in body.splitlines()]
+    assert shown == ["demo", "test"]
+    assert set(shown) <= set(targets)
+
+
+def test_files_that_are_named_are_there(readme, repository):
+    named = re.findall(r"`([\w./-]+\.(?:md|cff)|LICENSE|NOTICE)`", readme)
+    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", readme)
+    assert named
+    assert not [name for name in (*named, *pictures) if not (repository / name).exists()]
+
+
+def test_the_version_to_cite_is_this_one(readme):
+    assert f"version {pufferslice.__version__}," in readme
 
 
 def test_python_blocks_run(readme, tmp_path, monkeypatch):

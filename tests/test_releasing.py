@@ -28,7 +28,7 @@ from pufferslice.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.laws import EmpiricalLaw, GaussianLaw
 from pufferslice.ledger import Ledger
 from pufferslice.noise import SIGMA_INT, OperatingSystemNoise, SeededTestNoise
-from pufferslice.priors import Bootstrap
+from pufferslice.priors import Bootstrap, Resampled
 from pufferslice.queries import Box, columns, summary, table_function
 from pufferslice.releasing import (
     LARGEST_RATIO,
@@ -62,6 +62,16 @@ RECORDS = Scenario.from_records(TABLE, secret="s", query=ROW)
 RESAMPLED = Scenario.from_bootstrap(TABLE, secret="s", query=MEAN, bootstrap=RESAMPLING)
 WORLDS = Scenario.from_worlds(
     {"then": TABLE, "now": TABLE.slice(0, 5)}, query=MEAN, source="released_data"
+)
+LISTED = Scenario.from_worlds(
+    {"then": [TABLE, TABLE.slice(0, 8)], "now": [TABLE.slice(0, 5), TABLE.slice(0, 4)]}, query=MEAN
+)
+DRAWN = Scenario.from_worlds(
+    {
+        "then": Resampled(table=TABLE, bootstrap=RESAMPLING),
+        "now": Resampled(table=TABLE.slice(0, 5), bootstrap=RESAMPLING),
+    },
+    query=MEAN,
 )
 GAUSSIAN = Scenario.from_worlds(
     {
@@ -372,6 +382,8 @@ RENAMED = TABLE.set_column(0, "s", pa.array(["z"] * 9))
         (RECORDS, RENAMED.slice(0, 1), ReleaseError, "does not know"),
         (WORLDS, OTHER, ReleaseError, "do not fit law 'worlds'"),
         (WORLDS, TABLE.slice(0, 3), ReleaseError, "do not fit law 'worlds'"),
+        (LISTED, TABLE.slice(0, 6), ReleaseError, "do not fit law 'worlds'"),
+        (DRAWN, TABLE.slice(0, 6), ReleaseError, "at their own size, but 6 rows"),
     ],
 )
 def test_rows_that_do_not_fit_the_law(scenario, rows, kind, said, ledger, tmp_path):
@@ -380,6 +392,21 @@ def test_rows_that_do_not_fit_the_law(scenario, rows, kind, said, ledger, tmp_pa
         release(scenario, rows, certificate, ledger=ledger, out=tmp_path / "r.json")
     assert not ledger.path.exists()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("scenario", "rows"),
+    [(LISTED, TABLE.slice(0, 8)), (LISTED, TABLE.slice(0, 4)), (DRAWN, TABLE), (DRAWN, OTHER)],
+)
+def test_tables_that_worlds_can_have(scenario, rows):
+    """A given table is what was given; a resampled one may be any of the same size."""
+    assert fitting_value(scenario, rows).shape == (2,)
+
+
+def test_lists_of_tables_that_are_a_model_may_have_other_values():
+    listed = {"then": [TABLE, TABLE.slice(0, 8)], "now": [TABLE.slice(0, 5)] * 2}
+    scenario = Scenario.from_worlds(listed, query=MEAN, source="public_model")
+    assert fitting_value(scenario, TABLE.slice(0, 6)).shape == (2,)
 
 
 @pytest.mark.soundness
@@ -717,3 +744,19 @@ class TestFromSamplesAndBins:
         assert fitting_value(scenario, self.MANY.slice(7, 1)) == self.MANY["x"][7].as_py()
         with pytest.raises(ReleaseError, match="outside the range in which the data were counted"):
             fitting_value(scenario, pa.table({"s": ["a"], "x": [5.5]}))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("noise_std", -1.0), ("value", 1e999), ("value", None), ("name", 3)]
+)
+def test_a_release_file_with_odd_numbers_is_refused(tmp_path, key, value):
+    """Found by fuzzing the reader: a negative noise was read and printed."""
+    row = {"name": "x", "value": 1.0, "noise_std": 2.0, "grid_value": 3, key: value}
+    document = {
+        "format": "pufferslice-release", "version": 1, "certificate": "c", "guarantee": "g",
+        "secure": True, "values": [row],
+    }  # fmt: skip
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(ReleaseError):
+        Release.load(path)

@@ -9,25 +9,24 @@ from pathlib import Path
 import pytest
 
 import pufferslice
+from pufferslice.paper import EXPERIMENTS
 
 PACKAGE = Path(pufferslice.__file__).parent
-LABEL = re.compile(r"(?<![\w:/.-])[A-Za-z]+:[A-Za-z][\w-]*\b")
+LABEL = re.compile(r"(?<![\w:/.-])[A-Za-z]+:[A-Za-z][\w-]*(?::\w[\w-]*)*\b")
 SOURCE = re.compile(r"^Source:(.*?)(?=^\s*$|^\w+:\s|\Z)", re.MULTILINE | re.DOTALL)
+NEED_NO_TEST = {"background", "none exists", "nothing to compute", "step of a proof"}
 SPDX = "# SPDX-License-Identifier: Apache-2.0"
 
 
 @pytest.fixture(scope="module")
 def paper_labels(repository):
-    """Of definitions, theorems, lemmas, corollaries, propositions and algorithms."""
+    """Of definitions, theorems and their like, algorithms, assumptions, figures, experiments."""
     return (repository / "docs" / "paper-labels.txt").read_text(encoding="utf-8").splitlines()
 
 
 @pytest.fixture(scope="module")
 def paper_map(repository):
-    path = repository / "docs" / "paper-map.md"
-    if not path.exists():
-        pytest.skip("docs/paper-map.md is not written")
-    return path.read_text(encoding="utf-8")
+    return (repository / "docs" / "paper-map.md").read_text(encoding="utf-8")
 
 
 def test_the_list_of_labels_is_sorted_and_made_of_labels(paper_labels):
@@ -58,6 +57,35 @@ def test_every_name_of_the_paper_map_resolves(paper_map):
     assert names
     for name in names:
         resolve(name)
+
+
+def test_every_row_of_the_paper_map_has_a_test_or_needs_none(paper_map):
+    rows = [line for line in paper_map.splitlines() if re.match(r"\| `\w+:", line)]
+    assert len(rows) > 60
+    for row in rows:
+        *_, test, status, _ = (cell.strip() for cell in row.split(" |"))
+        assert test.startswith("`tests/") or status in NEED_NO_TEST, row
+
+
+def test_every_test_of_the_paper_map_exists(paper_map, repository):
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", paper_map)
+    assert named
+    for path, name in named:
+        text = (repository / path).read_text(encoding="utf-8")
+        assert f"def {name}(" in text if name else text, f"{path}::{name}"
+
+
+def test_the_paper_map_names_every_experiment(paper_map):
+    part = paper_map[paper_map.index("## Figures and experiments") :]
+    named = set(re.findall(r"`([a-z]+(?:-[a-z]+)+)`", part))
+    assert named == {experiment.name for experiment in EXPERIMENTS}
+
+
+def test_experiments_name_labels_of_the_paper(paper_labels):
+    for experiment in EXPERIMENTS:
+        labels = LABEL.findall(experiment.source)
+        assert labels, experiment.name
+        assert not set(labels) - set(paper_labels), experiment.name
 
 
 def test_sources_are_read_to_the_end_of_their_paragraph():

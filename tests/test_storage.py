@@ -4,14 +4,26 @@
 import hashlib
 import json
 import math
+import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from pufferslice.errors import StorageError
-from pufferslice.storage import canonical_json, digest, pretty_json, read_bytes, write_whole
+from pufferslice.storage import (
+    canonical_json,
+    digest,
+    make_folder,
+    parsed_json,
+    pretty_json,
+    read_bytes,
+    remove_unfinished,
+    write_together,
+    write_whole,
+)
 
 
 def names(folder):
@@ -90,6 +102,15 @@ class TestFiles:
         assert not torn
 
 
+def test_a_folder_is_made_with_those_above_it(tmp_path):
+    make_folder(tmp_path / "a" / "b")
+    make_folder(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=r"cannot make the folder .*file.*name another one"):
+        make_folder(tmp_path / "file")
+
+
 class TestJson:
     VALUE = {"b": [1, 2.5, None, True], "a": {"z": "é", "y": 0.1}}  # noqa: RUF012
 
@@ -120,6 +141,27 @@ class TestJson:
             spell({"x": bad})
 
 
+class TestReading:
+    @pytest.mark.parametrize(
+        ("content", "reason"),
+        [
+            (b'{"a": 1, "a": 2}', "a key occurs twice"),
+            (b'{"a": {"b": NaN}}', "NaN is no JSON number"),
+            (b"[" * 100_000, "nested too deeply"),
+            (b"\xff\xfe", "codec can't decode|Expecting value"),
+            (b"", "Expecting value"),
+        ],
+        ids=["twice", "nan", "deep", "bytes", "empty"],
+    )
+    def test_what_is_no_json(self, content, reason):
+        with pytest.raises(ValueError, match=reason):
+            parsed_json(content)
+
+    def test_there_and_back(self):
+        value = {"b": [1, 2.5, None, True], "a": {"c": "é"}}
+        assert parsed_json(canonical_json(value)) == parsed_json(pretty_json(value)) == value
+
+
 class TestDigest:
     def test_known_answer(self):
         """Each part after its length in eight big-endian bytes."""
@@ -129,3 +171,61 @@ class TestDigest:
     def test_parts_do_not_run_together(self):
         splits = [(b"abc",), (b"ab", b"c"), (b"a", b"bc"), (b"", b"abc"), (b"abc", b"")]
         assert len({digest(*parts) for parts in splits}) == len(splits)
+
+
+def test_a_device_or_pipe_is_never_replaced(tmp_path):
+    """As root, `--out /dev/null` would otherwise put a file in the place of the device."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(StorageError, match="a device or a pipe, not a file"):
+        write_whole(pipe, b"x")
+    assert pipe.is_fifo()
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_a_link_is_followed(tmp_path):
+    (tmp_path / "real").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("real")
+    write_whole(tmp_path / "link", b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_bytes() == b"new"
+
+
+def test_what_killed_writes_left_is_removed_and_nothing_else(tmp_path):
+    left = tmp_path / f".a[1].json.{'0f' * 8}"
+    for path in (left, tmp_path / ".a1.json.00ff", tmp_path / f".b.json.{'0f' * 8}"):
+        path.write_bytes(b"x")
+    remove_unfinished(tmp_path / "a[1].json")
+    assert not left.exists()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("n_done", [0, 1])
+def test_files_that_belong_together_are_never_mixed(tmp_path, monkeypatch, n_done):
+    """Killed before or between the renames: the old pair, or no last file, never an old one."""
+    first, last = tmp_path / "first", tmp_path / "last"
+    write_together([(first, b"old", 0o600), (last, b"old", 0o666)])
+    replace, calls = Path.replace, []
+
+    def killed(self, target):
+        calls.append(target)
+        if len(calls) > n_done:
+            raise KeyboardInterrupt
+        return replace(self, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            write_together([(first, b"new", 0o600), (last, b"new", 0o666)])
+    assert not last.exists()
+    write_together([(first, b"new", 0o600), (last, b"new", 0o666)])
+    assert {path.read_bytes() for path in tmp_path.iterdir()} == {b"new"}
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_files_that_cannot_all_be_written_change_nothing(tmp_path):
+    write_together([(tmp_path / "first", b"old", 0o600), (tmp_path / "last", b"old", 0o666)])
+    with pytest.raises(StorageError):
+        write_together([(tmp_path / "no" / "first", b"new", 0o600), (tmp_path / "last", b"new", 0)])
+    assert (tmp_path / "last").read_bytes() == b"old"
+    assert len(list(tmp_path.iterdir())) == 2

@@ -249,6 +249,15 @@ class TestGaussianDelta:
             views.gaussian_delta(np.array([1.0, 1.0]), np.array([1.0, -1.0]))
 
 
+@pytest.mark.soundness
+def test_the_epsilon_that_is_found_leaves_no_more_than_the_limit():
+    """Delta exp(-epsilon) / 2: the answer is -ln(2 limit), from above."""
+    limits = np.linspace(0.001, 0.6, 200)
+    found = views.smallest_epsilons(lambda e: np.exp(-e) / 2, np.ones(200), limits)
+    assert (np.exp(-found) / 2 <= limits).all()
+    assert found == pytest.approx(np.maximum(0, -np.log(2 * limits)), abs=1e-12)
+
+
 class TestDirectDelta:
     def test_known_answer(self):
         slices, _ = points([1.0, 0.5])
@@ -353,8 +362,9 @@ class TestViewsOf:
         )
         assert sliced["direct"] == pytest.approx(direct, rel=1e-7)
 
-    @pytest.mark.parametrize("delta", [1e-5, 0.1])
+    @pytest.mark.parametrize("delta", [1e-5, 0.1, 0.25])
     def test_average_by_hand(self, delta):
+        """At delta 0.25 the c of the improved rule is below 0, and an average gains nothing."""
         slices, full = points([3.0, 4.0])
         claim, noise = self.calibrated("average", WORST_GAP, slices)
         s = noise[0]

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pufferslice.simulation import OutputSimulator, Simulator
     from pufferslice.slicing import FiniteProfile, SampledSphere
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 __all__ = [
     "AlreadyReleasedError",

@@ -2,15 +2,14 @@
 """All accountants side by side for one run, with (epsilon, delta) and what others would add."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
 import attrs
 import numpy as np
 
+from pufferslice import baselines
 from pufferslice.arrays import Floats
-from pufferslice.baselines.dpsgd import DpSgd, dp_sgd_epsilon, dp_sgd_multiplier, group_size
-from pufferslice.baselines.pld import run_epsilon
 from pufferslice.checks import check_above, check_between
 from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.guarantee import Guarantee
@@ -99,7 +98,7 @@ def delta_rows(run: Run, account: Account, delta: float) -> dict[str, float | st
     plan = _plan(run, accountant, account.noise_multiplier)
     rows: dict[str, float | str] = {"order_grid": _grid_epsilon(plan, delta)}
     try:
-        by_losses = run_epsilon(plan, delta)
+        by_losses = baselines.run_epsilon(plan, delta)
         rows["loss_distribution"] = "not for this accountant" if by_losses is None else by_losses
     except (ArgumentError, CalibrationError) as error:
         rows["loss_distribution"] = str(error)
@@ -119,15 +118,15 @@ def dp_sgd_rows(run: Run, epsilon: float, delta: float) -> dict[str, dict[str, A
     )
     sizes = {"dp_sgd": 1}
     if not run.differing.is_random:
-        sizes["group_dp_sgd"] = group_size(run.sampling, run.differing.largest)
+        sizes["group_dp_sgd"] = baselines.group_size(run.sampling, run.differing.largest)
     rows: dict[str, dict[str, Any]] = {}
     for name, size in sizes.items():
-        peer = DpSgd(rate=rate, n_steps=run.n_steps, group_size=size)
-        multiplier = dp_sgd_multiplier(peer, epsilon, delta, "rdp")
+        peer = baselines.DpSgd(rate=rate, n_steps=run.n_steps, group_size=size)
+        multiplier = baselines.dp_sgd_multiplier(peer, epsilon, delta, "rdp")
         rows[name] = {
             "group_size": size,
             "noise_multiplier_rdp": multiplier,
-            "epsilon_pld_at_that_noise": dp_sgd_epsilon(peer, multiplier, delta, "pld"),
+            "epsilon_pld_at_that_noise": baselines.dp_sgd_epsilon(peer, multiplier, delta, "pld"),
             "protects": "one record"
             if size == 1
             else f"{size} records that are drawn together, as the paper models a group",
@@ -135,7 +134,9 @@ def dp_sgd_rows(run: Run, epsilon: float, delta: float) -> dict[str, dict[str, A
     return rows
 
 
-def _account(run: Run, accountant: Accountant, multiplier: Any) -> Account | str:  # noqa: ANN401 - a function of the accountant
+def _account(
+    run: Run, accountant: Accountant, multiplier: Callable[[Accountant], float]
+) -> Account | str:
     try:
         accountant.check(run.sampling, run.differing)
     except ArgumentError as error:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Noise for a sliced (epsilon, delta) claim, and back; mass that gaps leave out goes into delta."""
 
-from collections.abc import Callable
 from typing import Final
 
 import attrs
@@ -17,10 +16,10 @@ from pufferslice.guarantee import ApproximateGuarantee
 from pufferslice.renyi import aggregate_average, moment_rate
 from pufferslice.search import SAFETY, raise_until, smallest_safe
 from pufferslice.views import (
-    LARGEST_EPSILON,
     SMALLEST_DIRECT_DELTA,
     gaussian_delta,
     improved_term,
+    smallest_epsilons,
 )
 
 ORDERS: Final = tuple(1 + 1.4**k for k in range(-6, 26))
@@ -30,7 +29,6 @@ _ROUGH_ENTRIES: Final = 60_000
 _ALMOST_NONE: Final = 1e-12
 _BELOW: Final = 1 - 2.0**-50
 _ABOVE: Final = 1 + 1e-12
-_BISECTIONS: Final = 46
 _DELTA_ERROR: Final = 2.0**-49
 """More than the float error of a difference of two probabilities."""
 
@@ -67,14 +65,14 @@ def approximate_cost(
 
     weights = slices.profile.weights
     if claim.notion == "average":
-        found = _smallest_epsilons(deltas, np.ones((len(left), len(weights))), left[:, None])
+        found = smallest_epsilons(deltas, np.ones((len(left), len(weights))), left[:, None])
         return float(aggregate_average(found, weights)[~tables.equal].max())
 
     def joint(epsilons: Floats) -> Floats:
         each = np.repeat(epsilons[:, None], len(weights), axis=1)
         return aggregate_average(deltas(each), weights) * _ABOVE
 
-    found = _smallest_epsilons(joint, np.full(len(left), claim.epsilon), left)
+    found = smallest_epsilons(joint, np.full(len(left), claim.epsilon), left)
     return float(found[~tables.equal].max())
 
 
@@ -145,24 +143,6 @@ def _deltas(
         found = gaussian_delta((tables.worst() + margin) / noise_std, epsilons) + _DELTA_ERROR
         found[tables.equal] = 0.0
     return np.asarray(found * (1 - slices.missing)[:, None])
-
-
-def _smallest_epsilons(deltas: Callable[[Floats], Floats], first: Floats, limits: Floats) -> Floats:
-    """For each entry the smallest epsilon with delta at most its limit: upper ends are kept.
-
-    `first` is tried first, so that an entry for which it is enough never gets more.
-    """
-    low, high = np.zeros_like(first), first.copy()
-    while (short := deltas(high) > limits).any() and high.max() < LARGEST_EPSILON:
-        low[short] = high[short]
-        high[short] *= 2
-    high[deltas(high) > limits] = np.inf
-    high[deltas(np.zeros_like(first)) <= limits] = 0.0
-    for _ in range(_BISECTIONS):
-        middle = np.where(np.isfinite(high), (low + high) / 2, 0.0)
-        good = (deltas(middle) <= limits) & np.isfinite(high)
-        high, low = np.where(good, middle, high), np.where(good, low, middle)
-    return high
 
 
 def _tables(slices: Slices) -> GapTables:

@@ -1,13 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Locked float64 arrays: copied in, read-only, compared by value."""
+"""Locked float64 arrays: copied in, read-only, compared by value; and arrays out of archives."""
 
-from typing import Any
+import io
+import struct
+import zipfile
+import zlib
+from typing import Any, Final
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
 from pufferslice.errors import ArgumentError
+
+_DAMAGED: Final = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    OSError,
+    RuntimeError,
+    MemoryError,
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+)
+"""What numpy and zipfile raise on bytes that they did not write."""
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -40,8 +59,21 @@ def locked_integers(values: Any) -> Integers:  # noqa: ANN401 - as above
     return array
 
 
+def arrays_in(content: bytes) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of a numpy archive, read without pickles; what is none is a `ValueError`."""
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except _DAMAGED as error:
+        msg = f"no numpy archive, or a damaged one: {type(error).__name__}"
+        raise ValueError(msg) from error
+
+
 def _whole(array: npt.NDArray[Any]) -> Integers:
     """Floats that are whole numbers, as integers; anything else is refused."""
+    if array.dtype.kind == "c":
+        msg = "they are complex numbers"
+        raise ValueError(msg)
     floats = array.astype(np.float64)
     if not (np.abs(floats) < 2.0**53).all() or (floats != np.floor(floats)).any():
         msg = "not all of them are whole numbers below 2^53"

@@ -11,7 +11,7 @@ import numpy as np
 from pufferslice.arrays import Floats, locked, same
 from pufferslice.checks import check_above, check_one_of
 from pufferslice.errors import ArgumentError, CalibrationError
-from pufferslice.gaps import GapTables, GaussianPairs
+from pufferslice.gaps import DistanceTables, GapTables, GaussianPairs, MatchingTables
 from pufferslice.guarantee import SLICED_NOTIONS, Guarantee
 from pufferslice.noise import SIGMA_INT
 from pufferslice.renyi import aggregate, gaussian_envelope, moment_rate
@@ -80,19 +80,31 @@ class Slices:
 
     def __attrs_post_init__(self) -> None:
         seen, profile = self.seen, self.profile
+        if not isinstance(seen, GapTables | GaussianPairs):
+            msg = f"{seen!r} has no gaps along slices; use gap_tables(...)"
+            raise ArgumentError(msg)
         fits = (
             seen.n_slices == profile.n_directions
             if isinstance(seen, GapTables)
             else seen.dim == profile.dim
         )
         if not fits or self.missing.shape != (seen.n_instances,):
-            msg = f"{seen!r} was not made along the slices of {profile!r}"
+            msg = (
+                f"{seen!r} was not made along the slices of {profile!r}; make the gaps with this "
+                "profile"
+            )
             raise ArgumentError(msg)
         if isinstance(profile, SampledSphere) != (self.sphere is not None):
-            msg = "the sphere as profile, and only it, needs the term for drawing directions"
+            msg = (
+                "the sphere as profile, and only it, needs the term for drawing directions; give "
+                "sphere=SphereTerm(...) with a SampledSphere, and None with a FiniteProfile"
+            )
             raise ArgumentError(msg)
         if self.sphere is not None and (self.missing.any() or isinstance(seen, GaussianPairs)):
-            msg = "the sphere as profile needs a public range, and gaps on all levels"
+            msg = (
+                "the sphere as profile needs a public range, and gaps on all levels; clip the "
+                "query with query.with_range(...), or use a FiniteProfile"
+            )
             raise ArgumentError(msg)
 
     @property
@@ -121,10 +133,18 @@ class Full:
     """What the whole output can show: distances under couplings, or Gaussian pairs."""
 
     dim: int
-    seen: GapTables | GaussianPairs | None
+    seen: MatchingTables | GaussianPairs | None
     """None if nothing bounds it: samples without a public range."""
     from_range: bool = False
     """Whether the distances are the diameter of a public range instead of couplings."""
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.seen, MatchingTables | GaussianPairs | None):
+            msg = (
+                f"{self.seen!r} does not bound the whole output: gaps along slices may be shorter "
+                "than every coupling. Use matching_tables(...)"
+            )
+            raise ArgumentError(msg)
 
 
 def grid_margin(dim: int, noise_std: float) -> float:
@@ -290,9 +310,9 @@ def _smallest_noise(cost_at: Callable[[float], float], target: Guarantee, shift:
     return raise_until(lambda std: cost_at(std) <= target.epsilon, noise_std)
 
 
-def largest_shift(seen: GapTables | GaussianPairs) -> float:
+def largest_shift(seen: DistanceTables | GaussianPairs) -> float:
     """The scale of the differences, to start a search from."""
-    if isinstance(seen, GapTables):
+    if isinstance(seen, DistanceTables):
         return float(seen.worst().max())
     means = np.linalg.norm(seen.means[:, 0] - seen.means[:, 1], axis=1)
     spreads = np.abs(seen.covs[:, 0] - seen.covs[:, 1]).max(axis=(1, 2))

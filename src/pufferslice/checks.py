@@ -6,6 +6,7 @@ Comparisons are written so that NaN fails them.
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -51,7 +52,7 @@ def check_count(least: int, **named: int) -> None:
 def check_one_of(choices: Sequence[str], **named: str) -> None:
     """Each value is one of the given words."""
     for name, value in named.items():
-        if value not in choices:
+        if not isinstance(value, str) or value not in choices:
             msg = f"{name} must be one of {', '.join(choices)}; got {value!r}"
             raise ArgumentError(msg)
 
@@ -102,6 +103,11 @@ def check_probabilities(*, length: int, **named: npt.NDArray[np.float64]) -> Non
                 f"smallest {float(values.min())!r}, sum {float(values.sum())!r}"
             )
             raise ArgumentError(msg)
+
+
+def plain_float(value: Any) -> Any:  # noqa: ANN401 - whatever an argument can be
+    """A number as a float; anything else as it is, for the check that follows to name it."""
+    return float(value) if _is_number(value) else value
 
 
 def _is_number(value: object) -> bool:

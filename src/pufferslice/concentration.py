@@ -7,7 +7,7 @@ from typing import Final, Literal, final
 import attrs
 import numpy as np
 import numpy.typing as npt
-from scipy.special import betainc, betaincinv, xlog1py
+from scipy.special import betainc, betainccinv, betaincinv, xlog1py
 
 from pufferslice.arrays import Floats, Integers, locked_integers, same
 from pufferslice.checks import check_above, check_between, check_count, check_one_of
@@ -91,7 +91,7 @@ def clopper_pearson(
         raise ArgumentError(msg)
     half, k, n = failure_probability / 2, n_successes, n_trials
     low = 0.0 if k == 0 else float(betaincinv(k, n - k + 1, half)) * (1 - _ROUNDING)
-    high = 1.0 if k == n else float(betaincinv(k + 1, n - k, 1 - half)) * (1 + _ROUNDING)
+    high = 1.0 if k == n else float(betainccinv(k + 1, n - k, half)) * (1 + _ROUNDING)
     return low, min(1.0, high)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, final
 
 import attrs
 
-from pufferslice.checks import check_above, check_between, check_one_of
+from pufferslice.checks import check_above, check_between, check_one_of, plain_float
 
 Notion = Literal["average", "joint", "unsliced", "average_over_batches"]
 
@@ -35,9 +35,9 @@ class Guarantee:
 
     notion: Notion
     """`average` or `joint` over the slices of a profile, `unsliced`, or `average_over_batches`."""
-    order: float = attrs.field(converter=float)
+    order: float = attrs.field(converter=plain_float)
     """The Rényi order, greater than 1."""
-    epsilon: float = attrs.field(converter=float)
+    epsilon: float = attrs.field(converter=plain_float)
     """The bound on the divergence, greater than 0."""
 
     def __attrs_post_init__(self) -> None:
@@ -92,9 +92,9 @@ class ApproximateGuarantee:
     """
 
     notion: Literal["average", "joint"]
-    epsilon: float = attrs.field(converter=float)
+    epsilon: float = attrs.field(converter=plain_float)
     """Greater than 0."""
-    delta: float = attrs.field(converter=float)
+    delta: float = attrs.field(converter=plain_float)
     """Between 0 and 1; it does not include the failure probability of a sampled prior."""
 
     def __attrs_post_init__(self) -> None:

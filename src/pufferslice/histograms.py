@@ -2,20 +2,17 @@
 """Laws known by histograms of their projections: bin grids, binned laws, and adding them up."""
 
 import io
-import json
 import math
-import zipfile
-import zlib
 from collections.abc import Iterable
 from typing import Any, Final, Literal, final
 
 import attrs
 import numpy as np
 
-from pufferslice.arrays import Floats, Integers, locked, locked_integers, same
+from pufferslice.arrays import Floats, Integers, arrays_in, locked, locked_integers, same
 from pufferslice.checks import check_count, check_finite, check_one_of, check_unit_rows
 from pufferslice.errors import ArgumentError, StorageError
-from pufferslice.storage import digest
+from pufferslice.storage import canonical_json, digest, parsed_json
 
 DEFAULT_BINS: Final = 4096
 """Bins along a direction: the range over this many is the resolution of a binned law."""
@@ -121,6 +118,17 @@ class BinGrid:
         return self.reaches * (roundings / (1 - roundings))
 
     @property
+    def slacks(self) -> Floats:
+        """How far a value may lie outside of its bin along each direction, rounding included."""
+        return np.asarray(self.errors + 4 * _ULP * self.reaches)
+
+    @property
+    def ends(self) -> Floats:
+        """The range along each direction, from its middle, rounded outwards: (n_directions, 2)."""
+        reach = self.reaches + self.slacks
+        return np.stack([-reach, reach], axis=1)
+
+    @property
     def diameter(self) -> float:
         """At least the Euclidean diameter of the range, in scaled coordinates."""
         box = self.shape == "box"
@@ -188,32 +196,18 @@ class BinnedLaw:
         """Number of rows."""
         return self.total
 
-    def upper_values(self, ranks: Integers) -> Floats:
-        """At least the rank-th smallest projection, along each direction and for each rank.
+    def bounds(self, rows: slice, ranks: Integers) -> tuple[Floats, Floats]:
+        """At most and at least the order statistics of these ranks, from 1 to n_samples.
 
-        Rank n + 1 is the top of the range. Values are measured from the projected centre of the
-        grid, the same for all laws on it. Shape (n_directions, n_ranks).
+        `rows` are directions; both results have shape (n_rows, n_ranks): the edges of the bins,
+        with the error of the projection. Values are measured from the projected centre of the
+        grid, the same for all laws on it.
         """
-        bins = self._bins(np.minimum(ranks, self.total))
-        bins[:, np.asarray(ranks) > self.total] = self.grid.n_bins - 1
-        return self._edges(bins + 1) + self._slack()
-
-    def lower_values(self, ranks: Integers) -> Floats:
-        """At most the rank-th smallest projection; rank 0 is the bottom of the range."""
-        bins = self._bins(np.maximum(ranks, 1))
-        bins[:, np.asarray(ranks) < 1] = 0
-        return self._edges(bins) - self._slack()
-
-    def _bins(self, ranks: Integers) -> Integers:
-        """The bin of the rank-th smallest row along each direction."""
-        rows = [np.searchsorted(np.cumsum(row), ranks) for row in self.counts]
-        return np.stack(rows).astype(np.int64)
-
-    def _edges(self, bins: Integers) -> Floats:
-        return np.asarray((bins - self.grid.n_bins / 2) * self.grid.widths[:, None])
-
-    def _slack(self) -> Floats:
-        return np.asarray((self.grid.errors + 4 * _ULP * self.grid.reaches)[:, None])
+        grid = self.grid
+        bins = np.stack([np.searchsorted(np.cumsum(row), ranks) for row in self.counts[rows]])
+        width, slack = grid.widths[rows, None], grid.slacks[rows, None]
+        low = (bins - grid.n_bins / 2) * width - slack
+        return low, (bins + 1 - grid.n_bins / 2) * width + slack
 
     def __repr__(self) -> str:
         return f"BinnedLaw(n_samples={self.total}, grid={self.grid!r})"
@@ -237,7 +231,7 @@ class Histograms:
 
     def __attrs_post_init__(self) -> None:
         if list(self.secrets) != sorted(set(self.secrets)):
-            msg = "secrets must be different texts in alphabetical order"
+            msg = f"secrets must be different texts in alphabetical order, got {list(self.secrets)}"
             raise ArgumentError(msg)
         check_count(0, n_dropped=self.n_dropped)
         if self.counts.ndim != 3 or len(self.counts) != len(self.secrets):
@@ -280,7 +274,7 @@ class Histograms:
             "n_bins": grid.n_bins,
         }
         arrays: dict[str, Any] = {
-            "facts": np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8),
+            "facts": np.frombuffer(canonical_json(facts), dtype=np.uint8),
             "directions": grid.directions,
             "center": grid.center,
             "extents": grid.extents,
@@ -293,10 +287,9 @@ class Histograms:
     def from_bytes(cls, content: bytes) -> "Histograms":
         """Read back what `to_bytes` wrote; anything else is a `StorageError`."""
         try:
-            with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
-            return _unpacked(json.loads(arrays.pop("facts").tobytes()), arrays)
-        except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            arrays = arrays_in(content)
+            return _unpacked(parsed_json(arrays.pop("facts").tobytes()), arrays)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             msg = f"the histograms cannot be read: they are damaged or something else ({error})"
             raise StorageError(msg) from error
 
@@ -311,11 +304,14 @@ def added(parts: Iterable[Histograms]) -> Histograms:
     """
     kept = list(parts)
     if not kept:
-        msg = "at least one histogram is needed"
+        msg = "at least one histogram is needed, got none"
         raise ArgumentError(msg)
     grid = kept[0].grid
     if any(part.grid != grid for part in kept[1:]):
-        msg = "histograms can be added only on one grid: the same directions, range and bins"
+        msg = (
+            "histograms can be added only on one grid: the same directions, range and bins. Make "
+            "them with one scan"
+        )
         raise ArgumentError(msg)
     secrets = sorted({secret for part in kept for secret in part.secrets})
     where = {secret: index for index, secret in enumerate(secrets)}
@@ -347,7 +343,7 @@ def _check_counts(counts: Integers, grid: BinGrid) -> None:
         msg = f"counts must have shape {wanted} for each secret, got {counts.shape[1:]}"
         raise ArgumentError(msg)
     if counts.size and counts.min() < 0:
-        msg = "counts must not be negative"
+        msg = f"counts must not be negative, the smallest is {counts.min()}"
         raise ArgumentError(msg)
     totals = counts.sum(axis=2)
     if (totals != totals[:, :1]).any():

@@ -50,17 +50,23 @@ class EmpiricalLaw:
     def __attrs_post_init__(self) -> None:
         _check_outputs(self.outputs)
         if self.counts.shape != (len(self.outputs),) or self.counts.min() < 1:
-            msg = "counts must be whole numbers of at least 1, one for each row of outputs"
+            msg = (
+                "counts must be whole numbers of at least 1, one for each row of outputs; got "
+                f"shape {self.counts.shape} for {len(self.outputs)} rows"
+            )
             raise ArgumentError(msg)
         # In floats, because a sum of integers could wrap around.
         if float(self.counts.astype(np.float64).sum()) > LARGEST_TOTAL:
-            msg = f"the counts must sum to at most 2^31 = {LARGEST_TOTAL}"
+            msg = (
+                f"the counts must sum to at most 2^31 = {LARGEST_TOTAL}; divide them by a common "
+                "factor, or use fewer rows"
+            )
             raise ArgumentError(msg)
 
     @classmethod
     def uniform(cls, outputs: Floats) -> "EmpiricalLaw":
         """Every row of `outputs` with the same probability."""
-        rows = np.atleast_2d(np.asarray(outputs))
+        rows = np.atleast_2d(locked(outputs))
         return cls(outputs=rows, counts=np.ones(len(rows), dtype=np.int64))
 
     @classmethod
@@ -70,7 +76,7 @@ class EmpiricalLaw:
         The law *is* the one with the held weights; largest remainders make them sum to 1 exactly.
         """
         weights = locked(weights)
-        rows = np.atleast_2d(np.asarray(outputs))
+        rows = np.atleast_2d(locked(outputs))
         check_probabilities(weights=weights, length=len(rows))
         exact = weights * WEIGHT_QUANTA
         counts = np.floor(exact).astype(np.int64)

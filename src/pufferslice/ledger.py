@@ -9,27 +9,28 @@ A release passes through three states, each committed to the disk before the nex
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, final
 
 import attrs
 
 from pufferslice.errors import AlreadyReleasedError, LedgerError
+from pufferslice.storage import CONFIDENTIAL
 
 State = Literal["intended", "drawn", "published"]
 
 VERSION: Final = 1
 
 _WAIT_SECONDS: Final = 30.0
-_TABLES: Final = """
-CREATE TABLE IF NOT EXISTS ledger (version INTEGER NOT NULL, scenario TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS releases (
+_TABLES: Final = (
+    "CREATE TABLE IF NOT EXISTS ledger (version INTEGER NOT NULL, scenario TEXT NOT NULL)",
+    """CREATE TABLE IF NOT EXISTS releases (
     certificate TEXT PRIMARY KEY,
     state TEXT NOT NULL CHECK (state IN ('intended', 'drawn', 'published')),
     release TEXT
-);
-"""
+)""",
+)
 _MEANING: Final = {
     "intended": "its noise was never handed out, but the attempt ended without a result",
     "drawn": "its result is kept in the ledger, but was not confirmed as published",
@@ -58,7 +59,7 @@ class Entry(NamedTuple):
 @final
 @attrs.frozen
 class Ledger:
-    """The releases of one scenario, in the file at `path`.
+    """The releases of one scenario, in the file at `path`; a new one is its owner's only.
 
     >>> import tempfile, pathlib
     >>> ledger = Ledger(pathlib.Path(tempfile.mkdtemp()) / "census.ledger")
@@ -73,25 +74,34 @@ class Ledger:
         if not self.path.exists() or not self.path.stat().st_size:
             return []
         with self._open() as connection:
+            # A process that was killed in its first transaction leaves a file that opens as empty.
+            if not connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]:
+                return []
             rows = connection.execute(
                 "SELECT certificate, state, release FROM releases ORDER BY rowid"
             )
-            return [Entry(*row) for row in rows]
+            found = [Entry(*row) for row in rows]
+        if not all(isinstance(one.certificate, str) and one.state in _MEANING for one in found):
+            msg = f"ledger {str(self.path)!r} is damaged: an entry has no state; restore a copy"
+            raise LedgerError(msg)
+        return found
 
     def releases(self) -> list[str]:
         """Digests of the certificates that were released or may have been."""
         return [entry.certificate for entry in self.entries()]
 
-    def intend(self, scenario: str, certificate: str, covered: list[str]) -> None:
+    def intend(self, scenario: str, certificate: str, covered: Sequence[str]) -> None:
         """Record, before any noise is drawn, that this certificate is about to be released.
 
         `scenario` is the scenario's key; `covered` the earlier releases that the certificate
         names. Refuses a second release, a ledger of another scenario, and unnamed earlier ones.
         """
         with self._open() as connection:
-            connection.executescript(_TABLES)
             connection.execute("BEGIN IMMEDIATE")
             try:
+                # With the first entry, so that a killed process leaves no ledger half made.
+                for table in _TABLES:
+                    connection.execute(table)
                 self._check_scenario(connection, scenario)
                 self._check_entries(connection, certificate, covered)
                 connection.execute(
@@ -130,7 +140,10 @@ class Ledger:
                 (new, release, certificate, old),
             ).rowcount
         if changed != 1:
-            msg = f"ledger {str(self.path)!r} does not have {certificate[:12]} in state {old!r}"
+            msg = (
+                f"ledger {str(self.path)!r} does not have {certificate[:12]} in state {old!r}; "
+                "another process has gone on with this release, so nothing was changed"
+            )
             raise LedgerError(msg)
 
     def _check_scenario(self, connection: sqlite3.Connection, scenario: str) -> None:
@@ -150,7 +163,7 @@ class Ledger:
             raise LedgerError(msg)
 
     def _check_entries(
-        self, connection: sqlite3.Connection, certificate: str, covered: list[str]
+        self, connection: sqlite3.Connection, certificate: str, covered: Sequence[str]
     ) -> None:
         states = dict(connection.execute("SELECT certificate, state FROM releases").fetchall())
         if certificate in states:
@@ -178,10 +191,12 @@ class Ledger:
         connection = None
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            # Made here, because it keeps releases before they are handed out.
+            os.close(os.open(self.path, os.O_RDONLY | os.O_CREAT, CONFIDENTIAL))
             connection = sqlite3.connect(self.path, timeout=_WAIT_SECONDS, isolation_level=None)
             connection.execute("PRAGMA synchronous = FULL")
             yield connection
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
             msg = f"ledger {os.fspath(self.path)!r} cannot be used: {error}; {so_far}"
             raise LedgerError(msg) from error
         finally:

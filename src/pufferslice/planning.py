@@ -63,7 +63,10 @@ def plan_samples(  # noqa: PLR0913 - the claim is three nouns
     """
     check_above(0, noise_std=noise_std)
     if not target.is_sliced or scenario.prior_kind != "sampled":
-        msg = "samples are planned for claims along slices, from a scenario with sampled priors"
+        msg = (
+            "samples are planned for claims along slices, from a scenario with sampled priors; "
+            f"got {target} and {scenario.prior_kind} priors"
+        )
         raise ArgumentError(msg)
     in_delta = isinstance(target, ApproximateGuarantee)
     if scenario.query.range is None and not in_delta:

@@ -80,6 +80,9 @@ class Prior:
     """Law of the prepared query under each secret that has positive probability."""
     n_rows: Mapping[str, int] = attrs.field(factory=dict)
     """Rows behind each law, where it was made from rows; confidential."""
+    has_given_tables: bool = False
+    """Whether the laws are those of the query on given tables of the released data: then no other
+    value than theirs may be released."""
 
     def __attrs_post_init__(self) -> None:
         check_one_of(SOURCES, source=self.source)
@@ -91,7 +94,11 @@ class Prior:
             )
             raise ScenarioError(msg)
         if len({law.dim for law in self.laws.values()}) != 1:
-            msg = f"prior {self.name!r} must have laws of one dimension"
+            msg = (
+                f"prior {self.name!r} must have laws of one dimension, got "
+                f"{sorted({law.dim for law in self.laws.values()})}; give all of them for one "
+                "query"
+            )
             raise ScenarioError(msg)
 
     @property
@@ -108,7 +115,10 @@ class Prior:
         Needs: the atoms of every law are independent draws of the law that is meant.
         """
         if self.kind != "empirical":
-            msg = f"prior {self.name!r} is {self.kind}; only an empirical one holds draws"
+            msg = (
+                f"prior {self.name!r} is {self.kind}; only an empirical one holds draws. Leave "
+                "with_sampled_priors() out"
+            )
             raise ScenarioError(msg)
         said = self.origin.removesuffix(_DECLARED).rstrip("; ")
         return attrs.evolve(
@@ -257,7 +267,7 @@ def check_level(query: Query, level: str, law: str) -> None:
 
 
 def check_probabilities_of(secrets: Sequence[str], probabilities: Mapping[str, float]) -> None:
-    """Declared probabilities of the secrets are positive and sum to 1."""
+    """Declared probabilities of the secrets are not negative and sum to 1."""
     for secret in secrets:
         if secret not in probabilities:
             msg = f"probabilities must name every secret; {secret!r} is missing"
@@ -314,6 +324,22 @@ def complete_world(query: Query, world: World) -> tuple[World, int]:
         kept = [_kept(query, table) for table in world]
         return [table for table, _ in kept], sum(n for _, n in kept)
     return _kept(query, world)
+
+
+def resampled_rows(worlds: Mapping[str, World]) -> dict[str, int]:
+    """How many rows a release has, if every world is resampled; nothing is known otherwise."""
+    if not all(isinstance(world, Resampled) for world in worlds.values()):
+        return {}
+    return {
+        secret: len(frame_of(world.table))
+        for secret, world in worlds.items()
+        if isinstance(world, Resampled)
+    }
+
+
+def is_given_tables(world: World) -> bool:
+    """Whether the law of a world is that of the query on given tables, not on resampled ones."""
+    return not isinstance(world, (*_NOT_TABLES, Resampled))
 
 
 def is_made_of_data(world: World) -> bool:

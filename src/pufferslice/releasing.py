@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Release: compute the query, put it on the grid, add noise once, write it whole."""
 
-import json
 import os
 from fractions import Fraction
 from typing import Any, Final, final
@@ -18,7 +17,14 @@ from pufferslice.ledger import Ledger
 from pufferslice.noise import SIGMA_INT, Noise, OperatingSystemNoise
 from pufferslice.priors import Prior
 from pufferslice.scenario import Scenario
-from pufferslice.storage import canonical_json, check_new, pretty_json, read_bytes, write_new
+from pufferslice.storage import (
+    canonical_json,
+    check_new,
+    parsed_json,
+    pretty_json,
+    read_bytes,
+    write_new,
+)
 from pufferslice.tables import Frame, frame_of, without_missing
 
 FORMAT: Final = "pufferslice-release"
@@ -46,6 +52,12 @@ class Release:
     grid_values: Integers = attrs.field(converter=locked_integers, eq=same)
     """The integers that were released; values are center + grid * grid_values * scales."""
     secure: bool
+
+    def __attrs_post_init__(self) -> None:
+        good = self.names and np.isfinite(self.values).all() and (self.noise_stds >= 0).all()
+        if not (good and all(isinstance(one, str) for one in (self.certificate, *self.names))):
+            msg = "a release has names, finite values, and noise of at least 0"
+            raise ReleaseError(msg)
 
     @property
     def intervals(self) -> Floats:
@@ -81,12 +93,13 @@ class Release:
     def from_json(cls, document: object) -> "Release":
         """Read back what `to_json` made."""
         if not isinstance(document, dict) or document.get("format") != FORMAT:
-            msg = f"this is not a release: its 'format' is not {FORMAT!r}"
-            raise ReleaseError(msg)
-        if document.get("version") != VERSION:
             msg = (
-                f"the release has version {document.get('version')!r}, this program reads {VERSION}"
+                f"this is not a release: its 'format' is not {FORMAT!r}. Give the file that "
+                "release wrote"
             )
+            raise ReleaseError(msg)
+        if (version := document.get("version")) != VERSION:
+            msg = f"the release has version {version!r}, this program reads {VERSION}"
             raise ReleaseError(msg)
         rows = document["values"]
         return cls(
@@ -103,7 +116,7 @@ class Release:
     def load(cls, path: str | os.PathLike[str]) -> "Release":
         """Read a release file."""
         try:
-            return cls.from_json(json.loads(read_bytes(path)))
+            return cls.from_json(parsed_json(read_bytes(path)))
         except (ValueError, KeyError, TypeError) as error:
             msg = f"{str(path)!r} is not a release: {type(error).__name__}"
             raise ReleaseError(msg) from error
@@ -153,8 +166,7 @@ def release(
     book = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
     if out is not None:
         check_new(out)
-    covered = list(certificate.statement["earlier_releases"])
-    book.intend(scenario.key(), certificate.digest, covered)
+    book.intend(scenario.key(), certificate.digest, certificate.statement["earlier_releases"])
     released = _noisy(scenario, certificate, value, noise)
     book.record_drawn(certificate.digest, canonical_json(released.to_json()).decode())
     if out is not None:
@@ -178,7 +190,7 @@ def release_again(
             "nothing was ever handed out under it"
         )
         raise ReleaseError(msg)
-    released = Release.from_json(json.loads(kept))
+    released = Release.from_json(parsed_json(kept))
     _write(out, released, book)
     if not book.is_published(certificate.digest):
         book.record_published(certificate.digest)
@@ -246,6 +258,7 @@ def _complete(scenario: Scenario, frame: Frame) -> Frame:
 def _secret_of(scenario: Scenario, frame: Frame) -> str | None:
     """The one secret that all rows share; worlds are not told by a column."""
     if scenario.rule is None:
+        _check_size(scenario, frame)
         return None
     found = sorted(set(scenario.rule.labels(frame).tolist()))
     if len(found) != 1:
@@ -269,15 +282,28 @@ def _secret_of(scenario: Scenario, frame: Frame) -> str | None:
     return str(found[0])
 
 
+def _check_size(scenario: Scenario, frame: Frame) -> None:
+    """Worlds that are resampled tables say how many rows a table has."""
+    sizes = {n for prior in scenario.priors for n in prior.n_rows.values()}
+    if sizes and len(frame) not in sizes:
+        msg = (
+            f"the worlds resampled their tables at their own size, but {len(frame)} rows were "
+            "given; release a table with as many rows as one of them has"
+        )
+        raise ReleaseError(msg)
+
+
 def _is_support(scenario: Scenario, prior: Prior) -> bool:
     """Whether the released value must be an atom of the prior's laws.
 
-    Point masses leave no other value; nor do the rows of a group that is the released data.
+    Point masses leave no other value; nor do the rows of a group, or the tables of a world, that
+    are the released data.
     """
     if scenario.law == "records":
         return prior.source == "released_data"
     laws = prior.laws.values()
-    return all(isinstance(law, EmpiricalLaw) and law.n_samples == 1 for law in laws)
+    single = all(isinstance(law, EmpiricalLaw) and law.n_samples == 1 for law in laws)
+    return single or prior.has_given_tables
 
 
 def _snapped(value: Floats, atoms: Floats, scenario: Scenario) -> Floats:

@@ -31,7 +31,7 @@ def gaussian_divergence(
     order: float,
     first: tuple[Floats, Floats],
     second: tuple[Floats, Floats],
-    noise_variance: float = 0.0,
+    noise_variance: Floats | float = 0.0,
 ) -> Floats:
     r"""Divergence of N(m1, v1) from N(m2, v2) after noise; each is (mean, variance), elementwise.
 
@@ -67,17 +67,22 @@ def gaussian_divergence_nd(
 
     With $S_* = \alpha S_2 + (1-\alpha) S_1$ after noise: infinite unless $S_*$ is positive
     definite, else $\tfrac{\alpha}{2} (m_1-m_2)^T S_*^{-1} (m_1-m_2)$ plus the spread terms of the
-    eigenvalues of $S_2^{-1}(S_1 - S_2)$.
+    eigenvalues of $S_2^{-1}(S_1 - S_2)$. Infinite, too, where $S_2$ is singular up to rounding.
     """
     (mean_1, cov_1), (mean_2, cov_2) = first, second
     total = cov_2 + noise_variance * np.eye(len(mean_1))
-    excesses = eigh(cov_1 - cov_2, total, eigvals_only=True)
+    try:
+        excesses = eigh(cov_1 - cov_2, total, eigvals_only=True)
+    except np.linalg.LinAlgError:
+        return math.inf
     if not (order - 1) * excesses.max() < 1:
         return math.inf
     shift = mean_1 - mean_2
     mixed = total - (order - 1) * (cov_1 - cov_2)
-    spread = float(_spread_divergence(order, excesses).sum())
-    return spread + float(order * shift @ np.linalg.solve(mixed, shift) / 2)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        spread = float(_spread_divergence(order, excesses).sum())
+        found = spread + float(order * shift @ np.linalg.solve(mixed, shift) / 2)
+    return math.inf if math.isnan(found) else found
 
 
 def _spread_divergence(order: float, excess: Floats) -> Floats:
@@ -160,7 +165,7 @@ def row_deltas(
         for entry in range(starts[row], starts[row + 1]):
             mass += weights[entry]
             r = (gaps[entry] + margin) / noise_std
-            if gaps[entry] + margin > 0:
+            if r > 0:
                 near = math.erfc((epsilon / r - r / 2) * _ROOT_HALF)
                 far = math.erfc((epsilon / r + r / 2) * _ROOT_HALF)
                 total += weights[entry] * max(0.0, near - scale * far) / 2

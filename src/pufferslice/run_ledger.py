@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, Self, final
 
 from pufferslice.checks import check_count
 from pufferslice.errors import ArgumentError, LedgerError, RewindError
+from pufferslice.storage import CONFIDENTIAL
 
 VERSION: Final = 1
 
@@ -326,7 +327,7 @@ class RunLedger:
                 if self._connection is None:
                     self._connection = _connect(self.path, create=create)
                 yield self._connection
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
             self.close()
             msg = f"run ledger {str(self.path)!r} cannot be used: {error}"
             raise LedgerError(msg) from error
@@ -342,7 +343,7 @@ def _connect(path: Path, *, create: bool) -> sqlite3.Connection:
     """Open the file, which is made, readable by its owner only, if `create`."""
     if create:
         path.parent.mkdir(parents=True, exist_ok=True)
-    os.close(os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o600))
+    os.close(os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), CONFIDENTIAL))
     connection = sqlite3.connect(
         path, timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False
     )

@@ -172,7 +172,7 @@ def _summed(
 ) -> Histograms:
     """The sum of all leaves, added up where they are."""
     if not leaves:
-        msg = "there is nothing to scan: no partitions"
+        msg = "there is nothing to scan: no partitions; give a frame or files with at least one"
         raise ArgumentError(msg)
     sizes = {leaf.key: n for leaf, n in zip(leaves, n_rows, strict=True)}
     root = _root(client, leaves)

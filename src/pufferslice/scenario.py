@@ -2,6 +2,7 @@
 """Scenario: what is protected from whom: secrets, pairs, priors, and the query of one release."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import combinations, count
 from typing import Any, Literal, NamedTuple, final
 
@@ -24,8 +25,10 @@ from pufferslice.priors import (
     check_probabilities_of,
     complete_world,
     group_laws,
+    is_given_tables,
     is_made_of_data,
     record_laws,
+    resampled_rows,
     world_law,
 )
 from pufferslice.queries import Query
@@ -101,7 +104,8 @@ class Scenario:
 
         `table` may be a mapping from names of priors to tables: then every one is a prior.
         """
-        return _from_tables(cls, "groups", (table, secret, query, pairs, source), _group_maker())
+        made = (group_laws, "the query on the rows of each group")
+        return _from_tables(cls, "groups", (table, secret, query, pairs, source), made)
 
     @classmethod
     def from_bootstrap(
@@ -115,8 +119,12 @@ class Scenario:
         source: Source = "released_data",
     ) -> "Scenario":
         """As `from_groups`, but the law under a secret is the query on resampled rows."""
-        maker = _bootstrap_maker(bootstrap)
-        return _from_tables(cls, "bootstrap", (table, secret, query, pairs, source), maker)
+        origin = (
+            f"{bootstrap.n_replicates} bootstrap replicates of each group, of the group's own "
+            f"size, public seed {bootstrap.seed}; the drawn sample is declared to be the prior"
+        )
+        made = (partial(bootstrap_laws, bootstrap=bootstrap), origin)
+        return _from_tables(cls, "bootstrap", (table, secret, query, pairs, source), made)
 
     @classmethod
     def from_records(
@@ -129,7 +137,8 @@ class Scenario:
         source: Source = "released_data",
     ) -> "Scenario":
         """One release is the query of one row; the secret is that row's group."""
-        return _from_tables(cls, "records", (table, secret, query, pairs, source), _record_maker())
+        made = (record_laws, "the query of each row of the group")
+        return _from_tables(cls, "records", (table, secret, query, pairs, source), made)
 
     @classmethod
     def from_worlds(
@@ -156,12 +165,16 @@ class Scenario:
         own = any(map(is_made_of_data, worlds.values()))
         shares = dict(probabilities or dict.fromkeys(secrets, 1 / max(1, len(secrets))))
         check_probabilities_of(secrets, shares)
+        made_from = source or ("released_data" if own else "public_model")
+        given = all(map(is_given_tables, worlds.values()))
         prior = Prior(
             name="declared",
-            source=source or ("released_data" if own else "public_model"),
+            source=made_from,
             origin="; ".join(dict.fromkeys(origin for _, origin in made.values())),
             probabilities=shares,
             laws={secret: law for secret, (law, _) in made.items()},
+            n_rows=resampled_rows({secret: world for secret, (world, _) in kept.items()}),
+            has_given_tables=given and made_from == "released_data",
         )
         return cls(
             law="worlds",
@@ -254,51 +267,17 @@ class Scenario:
         )
 
 
-LawMaker = Callable[
-    [Query, Frame, npt.NDArray[np.str_]], tuple[dict[str, Law], dict[str, int], str]
-]
-"""From a query, a table and the secret of its rows to laws, row counts, and how they were made."""
-
-
-def _group_maker() -> LawMaker:
-    def make(
-        query: Query, frame: Frame, labels: npt.NDArray[np.str_]
-    ) -> tuple[dict[str, Law], dict[str, int], str]:
-        return *group_laws(query, frame, labels), "the query on the rows of each group"
-
-    return make
-
-
-def _bootstrap_maker(bootstrap: Bootstrap) -> LawMaker:
-    origin = (
-        f"{bootstrap.n_replicates} bootstrap replicates of each group, of the group's own size, "
-        f"public seed {bootstrap.seed}; the drawn sample is declared to be the prior"
-    )
-
-    def make(
-        query: Query, frame: Frame, labels: npt.NDArray[np.str_]
-    ) -> tuple[dict[str, Law], dict[str, int], str]:
-        return *bootstrap_laws(query, frame, labels, bootstrap), origin
-
-    return make
-
-
-def _record_maker() -> LawMaker:
-    def make(
-        query: Query, frame: Frame, labels: npt.NDArray[np.str_]
-    ) -> tuple[dict[str, Law], dict[str, int], str]:
-        return *record_laws(query, frame, labels), "the query of each row of the group"
-
-    return make
+LawMaker = Callable[[Query, Frame, npt.NDArray[np.str_]], tuple[dict[str, Law], dict[str, int]]]
+"""From a query, a table and the secret of its rows to laws and row counts."""
 
 
 def _from_tables(
     cls: type[Scenario],
     law: Literal["groups", "bootstrap", "records"],
     said: tuple[object, Secret, Query, Pairs, Source],
-    make: LawMaker,
+    made: tuple[LawMaker, str],
 ) -> Scenario:
-    table, secret, query, pairs, source = said
+    (table, secret, query, pairs, source), (make, origin) = said, made
     tables = table if isinstance(table, Mapping) else {"table": table}
     _check_texts("priors", tables)
     read = dict.fromkeys((*secret_columns(secret), *query.columns))
@@ -310,7 +289,7 @@ def _from_tables(
     priors = []
     for name, (frame, _) in kept.items():
         labels = rule.labels(frame)
-        laws, n_rows, origin = make(query, frame, labels)
+        laws, n_rows = make(query, frame, labels)
         shares = {secret: n / len(labels) for secret, n in n_rows.items()}
         priors.append(
             Prior(
@@ -369,10 +348,10 @@ def _check_secrets(secrets: tuple[str, ...]) -> None:
 
 def _check_texts(what: str, named: Mapping[str, object]) -> None:
     if not all(isinstance(name, str) and name for name in named):
-        msg = f"{what} must be named by texts that are not empty"
+        msg = f"{what} must be named by texts that are not empty, got {list(named)!r}"
         raise ArgumentError(msg)
     if not named and what == "priors":
-        msg = "at least one table is needed"
+        msg = "at least one table is needed, got none"
         raise ArgumentError(msg)
 
 

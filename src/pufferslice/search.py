@@ -54,7 +54,10 @@ def raise_until(holds: Callable[[float], bool], value: float) -> float:
         value += step
         step *= 2
         if not value < _LARGEST:
-            msg = f"no value up to {_LARGEST:g} satisfies the bound"
+            msg = (
+                f"no value up to {_LARGEST:g} satisfies the bound. Ask for a larger epsilon or "
+                "delta, or a smaller order"
+            )
             raise CalibrationError(msg)
     return value
 
@@ -67,14 +70,20 @@ def _bracket(cost: Callable[[float], float], limit: float, start: float) -> tupl
         low, high = high, high * factor
         factor *= factor
         if not high < _LARGEST:
-            msg = f"no noise up to {_LARGEST:g} brings the cost down to {limit:g}"
+            msg = (
+                f"no noise up to {_LARGEST:g} brings the cost down to {limit:g}. Ask for a larger "
+                "epsilon, or scale the query"
+            )
             raise CalibrationError(msg)
     factor = 2.0
     while cost(low) <= limit:
         high, low = low, low / factor
         factor *= factor
         if low < _SMALLEST:
-            msg = f"the cost stays below {limit:g} for noise down to {_SMALLEST:g}: nothing to hide"
+            msg = (
+                f"the cost stays below {limit:g} for noise down to {_SMALLEST:g}: nothing to hide. "
+                "Ask for a smaller epsilon, or scale the query"
+            )
             raise CalibrationError(msg)
     return low, high
 

@@ -29,6 +29,9 @@ class Bins:
     quantiles: int
 
     def __attrs_post_init__(self) -> None:
+        if not isinstance(self.column, str):
+            msg = f"column must be the name of a column, got {self.column!r}"
+            raise ArgumentError(msg)
         check_count(2, quantiles=self.quantiles)
 
 

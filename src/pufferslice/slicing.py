@@ -171,8 +171,11 @@ Profile = FiniteProfile | SampledSphere
 
 def check_block(block: Sequence[int], dim: int) -> None:
     """A block is a non-empty set of different coordinates."""
-    good = len(block) > 0 and len(set(block)) == len(block)
-    if not (good and all(isinstance(i, int | np.integer) and 0 <= i < dim for i in block)):
+    if not isinstance(block, Sequence | np.ndarray):
+        msg = f"a block must list coordinates, got {block!r}; blocks is a list of lists"
+        raise ArgumentError(msg)
+    inside = all(isinstance(i, int | np.integer) and 0 <= i < dim for i in block)
+    if not (inside and len(block) > 0 and len(set(block)) == len(block)):
         msg = f"a block must list different coordinates from 0 to {dim - 1}, got {list(block)!r}"
         raise ArgumentError(msg)
 

@@ -3,11 +3,12 @@
 
 import contextlib
 import errno
+import glob
 import hashlib
 import json
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,33 @@ def write_whole(path: str | os.PathLike[str], content: bytes, mode: int = OPEN) 
     """Write `content` to `path` so that a reader sees the old file or the whole new one.
 
     The bytes go to a file beside it, are flushed to the disk, and then take the name. On failure
-    nothing is left behind.
+    nothing is left behind. A link is followed; what is no file, as a device, is never replaced.
     """
-    _write(Path(path), content, mode, lambda beside, target: beside.replace(target))
+    _write(_target_of(path), content, mode, lambda beside, target: beside.replace(target))
+
+
+def write_together(parts: Sequence[tuple[str | os.PathLike[str], bytes, int]]) -> None:
+    """As `write_whole`, for (path, content, mode) of files of which the last one is for the others.
+
+    All are on the disk before the first takes its name. A last one that is there already goes
+    before that: a killed process leaves none, rather than one that belongs to other files.
+    """
+    targets = [_target_of(path) for path, _, _ in parts]
+    beside = [_name_beside(target) for target in targets]
+    try:
+        for name, (_, content, mode) in zip(beside, parts, strict=True):
+            _fill(name, content, mode)
+        targets[-1].unlink(missing_ok=True)
+        for name, target in zip(beside, targets, strict=True):
+            name.replace(target)
+    except BaseException as error:
+        for name in beside:
+            with contextlib.suppress(OSError):
+                name.unlink()
+        if isinstance(error, OSError):
+            raise _cannot("write", targets[-1], error) from error
+        raise
+    _flush_folder(targets[-1].parent)
 
 
 def write_new(path: str | os.PathLike[str], content: bytes, mode: int = OPEN) -> None:
@@ -44,14 +69,53 @@ def check_new(path: str | os.PathLike[str]) -> None:
         raise _cannot("write", target, FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)))
     probe = _name_beside(target)
     try:
-        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, CONFIDENTIAL))
         probe.unlink()
     except OSError as error:
         raise _cannot("write", target, error) from error
 
 
+def make_folder(path: str | os.PathLike[str], mode: int = 0o777) -> None:
+    """Make a folder and those above it, if they are not there; `mode` is that of a new one."""
+    try:
+        Path(path).mkdir(mode=mode, parents=True, exist_ok=True)
+    except OSError as error:
+        msg = f"cannot make the folder {str(path)!r}: {error.strerror or error}; name another one"
+        raise StorageError(error.errno, msg) from error
+
+
+def remove_unfinished(path: str | os.PathLike[str]) -> None:
+    """Remove what killed processes left of writes to `path` that never took its name.
+
+    Needs: nobody else is writing to `path` now.
+    """
+    target = Path(path)
+    for left in target.parent.glob(f".{glob.escape(target.name)}.{'[0-9a-f]' * 16}"):
+        left.unlink(missing_ok=True)
+
+
 def _name_beside(target: Path) -> Path:
     return target.parent / f".{target.name}.{secrets.token_hex(8)}"
+
+
+def _target_of(path: str | os.PathLike[str]) -> Path:
+    """Where the bytes go: links are followed, and what is no file is not replaced by one."""
+    target = Path(path)
+    if target.is_symlink():
+        target = target.resolve()
+    if target.exists() and not target.is_file() and not target.is_dir():
+        error = OSError(errno.EINVAL, "it is a device or a pipe, not a file; name a file")
+        raise _cannot("write", target, error)
+    return target
+
+
+def _fill(path: Path, content: bytes, mode: int) -> None:
+    """A new file with these bytes, flushed to the disk."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _write(
@@ -59,11 +123,7 @@ def _write(
 ) -> None:
     beside = _name_beside(target)
     try:
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        _fill(beside, content, mode)
         take_name(beside, target)
     except BaseException as error:
         with contextlib.suppress(OSError):
@@ -92,6 +152,29 @@ def canonical_json(value: Any) -> bytes:  # noqa: ANN401 - any JSON value
 def pretty_json(value: Any) -> bytes:  # noqa: ANN401 - any JSON value
     """The spelling of a JSON value that people read; same content as the canonical one."""
     return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def parsed_json(content: bytes | str) -> Any:  # noqa: ANN401 - any JSON value
+    """A JSON value, read strictly: no NaN, no key twice; what is not that is a `ValueError`."""
+    try:
+        return json.loads(content, parse_constant=_no_number, object_pairs_hook=_once_each)
+    except RecursionError:
+        msg = "it is nested too deeply"
+        raise ValueError(msg) from None
+
+
+def _no_number(text: str) -> float:
+    msg = f"{text} is no JSON number"
+    raise ValueError(msg)
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object in which no key occurs twice: readers differ in which one they take."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        msg = "a key occurs twice in one object"
+        raise ValueError(msg)
+    return found
 
 
 def digest(*parts: bytes) -> str:

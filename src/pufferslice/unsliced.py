@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from pufferslice.arrays import Floats
-from pufferslice.gaps import GapTables, LawPair, matching_tables
+from pufferslice.gaps import GapTables, LawPair, MatchingTables, matching_tables
 from pufferslice.laws import EmpiricalLaw
 from pufferslice.slicing import Profile
 
@@ -24,7 +24,7 @@ def full_tables(
     pairs: Sequence[LawPair],
     profile: Profile,
     slices: GapTables,
-) -> GapTables:
+) -> MatchingTables:
     """Distances under the monotone couplings along some axes and the widest slices.
 
     Guarantee: every slice of the result is a coupling of the two laws in all dimensions.
@@ -34,13 +34,13 @@ def full_tables(
     return matching_tables(laws, pairs, directions)
 
 
-def range_tables(diameter: float, n_instances: int) -> GapTables:
+def range_tables(diameter: float, n_instances: int) -> MatchingTables:
     """Distances between laws of which only a public range is known: its diameter, always.
 
     Guarantee: every coupling of two laws inside the range stays within the diameter. A matching
     of samples would bound the distance of the samples only.
     """
-    return GapTables(
+    return MatchingTables(
         starts=np.arange(n_instances + 1),
         gaps=np.full(n_instances, diameter),
         counts=np.ones(n_instances, dtype=np.int64),

@@ -3,18 +3,19 @@
 
 import math
 from collections.abc import Callable
-from typing import Final, Literal, final
+from typing import Final, Literal, TypeVar, final
 
 import attrs
 import numpy as np
 from scipy.special import log_ndtr, ndtr
 
-from pufferslice.arrays import Floats, Integers
+from pufferslice.arrays import Floats
 from pufferslice.calibration import Full, Method, Slices, cost, full_cost, grid_margin
 from pufferslice.checks import check_above, check_at_least, check_between, check_one_of
 from pufferslice.errors import ArgumentError
-from pufferslice.gaps import GapTables, GaussianPairs
+from pufferslice.gaps import DistanceTables, GapTables, MatchingTables
 from pufferslice.guarantee import RELEASE_NOTIONS, Claim, Guarantee
+from pufferslice.renyi import aggregate_average
 
 ViewRule = Literal["paper", "improved", "order_grid", "order_optimum", "direct"]
 
@@ -32,9 +33,14 @@ SMALLEST_DIRECT_DELTA: Final = 1e-12
 _MOST_ENTRIES: Final = 60_000
 """Views are solved on gap tables rounded up to this many entries: a bound still, and quick."""
 
-_BISECTIONS: Final = 36
+_BISECTIONS: Final = 46
 LARGEST_EPSILON: Final = 1e4
 """Where a search for an epsilon gives up."""
+
+Part = TypeVar("Part", Slices, Full)
+
+DeltaAt = Callable[[float], float]
+"""From epsilon to the delta that it leaves."""
 
 
 @final
@@ -96,7 +102,7 @@ def gaussian_delta(ratios: Floats, epsilon: Floats | float) -> Floats:
     """Delta of N(shift, std^2) against N(0, std^2), ratios = shift / std; elementwise."""
     ratios = np.abs(np.asarray(ratios, dtype=np.float64))
     if not np.all(np.asarray(epsilon) >= 0):
-        msg = "epsilon must be a number and at least 0"
+        msg = f"epsilon must be a number and at least 0, got {epsilon!r}"
         raise ArgumentError(msg)
     safe = np.where(ratios == 0, 1.0, ratios)
     direct = ndtr(safe / 2 - epsilon / safe) - np.exp(
@@ -118,8 +124,8 @@ def direct_delta_joint(slices: Slices, noise_std: float, epsilon: float) -> floa
     if slices.missing.any() or slices.sphere is not None:
         msg = "the direct view needs gaps on all levels along a finite profile; use another view"
         raise ArgumentError(msg)
-    rows = _Rows.of(slices.seen, grid_margin(slices.profile.dim, noise_std), noise_std)
-    return rows.joint_delta(slices.profile.weights, epsilon)
+    said = (noise_std, grid_margin(slices.profile.dim, noise_std))
+    return _joint_delta(slices.seen, said, slices.profile.weights)(epsilon)
 
 
 def views_of(
@@ -141,13 +147,15 @@ def views_of(
         if claim.is_sliced:
             found += _sliced_views(slices, claim, noise_std, method, delta)
     if full.seen is not None:
-        coarse_full = attrs.evolve(full, seen=_coarse(full.seen))
-        found += _unsliced_views(coarse_full, noise_std, order, delta)
+        found += _unsliced_views(_coarse(full), noise_std, order, delta)
     return tuple(found)
 
 
-def _coarse(seen: GapTables | GaussianPairs) -> GapTables | GaussianPairs:
-    return seen.coarsened(_MOST_ENTRIES) if isinstance(seen, GapTables) else seen
+def _coarse(part: Part) -> Part:
+    """The same with tables that are quick to solve on: rounded up, so a bound still."""
+    if not isinstance(part.seen, DistanceTables):
+        return part
+    return attrs.evolve(part, seen=part.seen.coarsened(_MOST_ENTRIES))
 
 
 def _sliced_views(
@@ -155,7 +163,10 @@ def _sliced_views(
 ) -> list[View]:
     spent = cost(slices, claim, noise_std, method)
     if not spent <= claim.epsilon:
-        msg = f"noise {noise_std!r} costs {spent!r}: it does not give the claim {claim}"
+        msg = (
+            f"noise {noise_std!r} costs {spent!r}: it does not give the claim {claim}. Give the "
+            "claim that spent says"
+        )
         raise ArgumentError(msg)
     average = claim.notion == "average"
     scope: Literal["sliced average", "sliced joint"] = (
@@ -167,8 +178,7 @@ def _sliced_views(
         ("improved", improved(claim.order, claim.epsilon, delta)),
     ]
     if not slices.failure_probability:
-        coarse = attrs.evolve(slices, seen=_coarse(slices.seen))
-        found += _recomputed_views(coarse, claim, noise_std, method, delta)
+        found += _recomputed_views(_coarse(slices), claim, noise_std, method, delta)
     return [
         View(scope=scope, rule=rule, epsilon=epsilon, delta=delta)
         for rule, epsilon in found
@@ -189,14 +199,22 @@ def _recomputed_views(
 
     found: list[tuple[ViewRule, float]] = [("order_grid", min(map(at_order, ORDERS)))]
     if isinstance(slices.seen, GapTables) and delta >= SMALLEST_DIRECT_DELTA:
-        rows = _Rows.of(slices.seen, grid_margin(slices.profile.dim, noise_std), noise_std)
-        weights = slices.profile.weights
-        solve = rows.average_epsilon if average else rows.joint_epsilon
-        found.append(("direct", solve(weights, delta)))
+        found.append(("direct", _direct_epsilon(slices, slices.seen, claim, noise_std, delta)))
     if method.rule == "closed_form":
         rho = cost(slices, attrs.evolve(claim, order=2.0), noise_std, method) / 2
         found.append(("order_optimum", optimum_over_orders(rho, delta)))
     return found
+
+
+def _direct_epsilon(
+    slices: Slices, tables: GapTables, claim: Guarantee, noise_std: float, delta: float
+) -> float:
+    """Epsilon at `delta` from the gaps themselves, aggregated as the claim is."""
+    said = (noise_std, grid_margin(slices.profile.dim, noise_std))
+    weights = slices.profile.weights
+    if claim.notion == "average":
+        return float(aggregate_average(_row_epsilons(tables, said, delta), weights).max())
+    return smallest_epsilon(_joint_delta(tables, said, weights), delta)
 
 
 def _unsliced_views(full: Full, noise_std: float, order: float, delta: float) -> list[View]:
@@ -208,9 +226,10 @@ def _unsliced_views(full: Full, noise_std: float, order: float, delta: float) ->
     if math.isfinite(bound):
         found += [("paper", paper_epsilon(order, bound, delta)), ("improved", at_order(order))]
     found.append(("order_grid", min(map(at_order, ORDERS))))
-    if isinstance(full.seen, GapTables) and delta >= SMALLEST_DIRECT_DELTA:
-        rows = _Rows.of(full.seen, grid_margin(full.dim, noise_std), noise_std)
-        found.append(("direct", rows.best_epsilon(delta)))
+    if isinstance(full.seen, MatchingTables) and delta >= SMALLEST_DIRECT_DELTA:
+        # The best coupling of each instance, the largest over instances.
+        epsilons = _row_epsilons(full.seen, (noise_std, grid_margin(full.dim, noise_std)), delta)
+        found.append(("direct", float(epsilons.min(axis=1).max())))
     return [
         View(scope="unsliced", rule=rule, epsilon=epsilon, delta=delta)
         for rule, epsilon in found
@@ -218,76 +237,52 @@ def _unsliced_views(full: Full, noise_std: float, order: float, delta: float) ->
     ]
 
 
-@final
-@attrs.frozen
-class _Rows:
-    """Shift-to-noise ratios of every slice and instance, with masses; coarse enough to solve on."""
+def _joint_delta(tables: DistanceTables, said: tuple[float, float], weights: Floats) -> DeltaAt:
+    """Mean over the slices of the delta at an epsilon, the largest over instances."""
+    noise_std, margin = said
 
-    ratios: Floats
-    masses: Floats
-    starts: Integers
-    n_instances: int
+    def delta_at(epsilon: float) -> float:
+        epsilons = np.full((tables.n_instances, tables.n_slices), epsilon)
+        return float(aggregate_average(tables.deltas(epsilons, noise_std, margin), weights).max())
 
-    @classmethod
-    def of(cls, tables: GapTables, margin: float, noise_std: float) -> "_Rows":
-        ratios = (tables.gaps + margin) / noise_std
-        equal = np.tile(tables.equal, tables.n_slices)
-        ratios[np.repeat(equal, np.diff(tables.starts))] = 0.0
-        return cls(ratios, tables.masses, tables.starts, tables.n_instances)
-
-    def deltas(self, epsilons: Floats) -> Floats:
-        """Delta of each row at its own epsilon, shape (n_instances, n_slices)."""
-        each = np.repeat(epsilons.T.reshape(-1), np.diff(self.starts))
-        found = self.masses * gaussian_delta(self.ratios, each)
-        rows = np.add.reduceat(found, self.starts[:-1])
-        return np.asarray(rows.reshape(-1, self.n_instances).T)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.n_instances, (len(self.starts) - 1) // self.n_instances
-
-    def joint_delta(self, weights: Floats, epsilon: float) -> float:
-        return float((self.deltas(np.full(self.shape, epsilon)) @ weights).max())
-
-    def joint_epsilon(self, weights: Floats, delta: float) -> float:
-        return smallest_epsilon(lambda epsilon: self.joint_delta(weights, epsilon), delta)
-
-    def row_epsilons(self, delta: float) -> Floats:
-        """Smallest epsilon of each row with delta at most `delta`: bisection, upper ends kept."""
-        low, high = np.zeros(self.shape), np.ones(self.shape)
-        while (short := self.deltas(high) > delta).any() and high.max() < LARGEST_EPSILON:
-            high[short] *= 2
-        high[self.deltas(high) > delta] = np.inf
-        done = self.deltas(low) <= delta
-        high[done] = 0.0
-        for _ in range(_BISECTIONS):
-            middle = np.where(np.isfinite(high), (low + high) / 2, 0.0)
-            good = self.deltas(middle) <= delta
-            high = np.where(good & np.isfinite(high), middle, high)
-            low = np.where(good, low, middle)
-        return high
-
-    def average_epsilon(self, weights: Floats, delta: float) -> float:
-        seen = weights > 0
-        return float((self.row_epsilons(delta)[:, seen] @ weights[seen]).max())
-
-    def best_epsilon(self, delta: float) -> float:
-        """The best coupling of each instance, the largest over instances."""
-        return float(self.row_epsilons(delta).min(axis=1).max())
+    return delta_at
 
 
-def smallest_epsilon(delta_at: Callable[[float], float], delta: float) -> float:
+def _row_epsilons(tables: DistanceTables, said: tuple[float, float], delta: float) -> Floats:
+    """Smallest epsilon of each instance and slice at `delta`."""
+    noise_std, margin = said
+    ones = np.ones((tables.n_instances, tables.n_slices))
+    return smallest_epsilons(
+        lambda epsilons: tables.deltas(epsilons, noise_std, margin), ones, delta * ones
+    )
+
+
+def smallest_epsilon(delta_at: DeltaAt, delta: float) -> float:
     """Smallest epsilon found with `delta_at(epsilon) <= delta`; infinite if there is none."""
-    low, high = 0.0, 1.0
-    if delta_at(0.0) <= delta:
-        return 0.0
-    while delta_at(high) > delta:
-        low, high = high, 2 * high
-        if high > LARGEST_EPSILON:
-            return math.inf
+    found = smallest_epsilons(
+        lambda epsilons: np.array([delta_at(float(epsilons[0]))]), np.ones(1), np.array([delta])
+    )
+    return float(found[0])
+
+
+def smallest_epsilons(deltas: Callable[[Floats], Floats], first: Floats, limits: Floats) -> Floats:
+    """For each entry the smallest epsilon found with delta at most its limit; infinite if none.
+
+    Guarantee: `deltas` was evaluated at the result and was at most the limit: bisection, of which
+    the upper ends are kept. `first` is tried first, so that an entry for which it is enough never
+    gets more.
+    Needs: no delta grows with its own epsilon.
+    """
+    low, high = np.zeros_like(first), first.copy()
+    while (short := deltas(high) > limits).any() and high.max() < LARGEST_EPSILON:
+        low[short] = high[short]
+        high[short] *= 2
+    high[deltas(high) > limits] = np.inf
+    high[deltas(np.zeros_like(first)) <= limits] = 0.0
     for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        low, high = (low, middle) if delta_at(middle) <= delta else (middle, high)
+        middle = np.where(np.isfinite(high), (low + high) / 2, 0.0)
+        good = (deltas(middle) <= limits) & np.isfinite(high)
+        high, low = np.where(good, middle, high), np.where(good, low, middle)
     return high
 
 

@@ -15,7 +15,7 @@ from pufferslice import calibration, guarantee, priors, views
 from pufferslice.certificate import Certificate, certify_release, new_key_pair, sign
 from pufferslice.certificate.document import FORMAT, VERSION, evidence_path
 from pufferslice.errors import CertificateError, StorageError
-from pufferslice.gaps import GapTables
+from pufferslice.gaps import DistanceTables
 from pufferslice.guarantee import Guarantee
 from pufferslice.noise import OperatingSystemNoise
 from pufferslice.queries import Ball, columns, summary
@@ -242,7 +242,7 @@ def test_the_public_part_has_no_count_and_no_number_of_the_data(
     confidential = {float(v) for name in ("pay", "age") for v in table[name].to_pylist()}
     for seen in (certificate.evidence.slices.seen, certificate.evidence.full.seen):
         # Only worst gaps have all their digits; the others may be round by chance.
-        if isinstance(seen, GapTables):
+        if isinstance(seen, DistanceTables):
             confidential |= {gap for gap in seen.worst().flat if not (64 * gap).is_integer()}
     assert not confidential & set(map(float, numbers_in(public)))
 

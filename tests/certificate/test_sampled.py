@@ -655,13 +655,13 @@ class TestSpent:
             spent(loose, order=4)
 
     def test_noise_that_gives_nothing_to_state(self, loose):
-        with pytest.raises(CalibrationError, match="no claim to state"):
+        with pytest.raises(CalibrationError, match="which is no claim"):
             spent(loose, noise_std=1e9)
 
     def test_under_another_scenario(self, srpp):
         closer = under_scenario(srpp, worlds(1500, shift=0.1))
         assert spent(closer).epsilon < 1
-        with pytest.raises(ArgumentError, match="both sampled, or neither"):
+        with pytest.raises(ArgumentError, match="both by samples or neither"):
             under_scenario(srpp, worlds_of_points(CLIPPED))
 
 

@@ -10,7 +10,7 @@ from pufferslice.certificate import Certificate, certify_release, verify
 from pufferslice.certificate.statement import Said, statement_of
 from pufferslice.certificate.verifying import UNCHECKED, differences
 from pufferslice.errors import ArgumentError, CertificateError, PuffersliceError
-from pufferslice.gaps import GapTables
+from pufferslice.gaps import DistanceTables
 from pufferslice.guarantee import Guarantee
 from pufferslice.laws import EmpiricalLaw
 from pufferslice.queries import summary
@@ -283,7 +283,7 @@ def changed_arrays(certificate):
     for part in ("slices", "full"):
         half = getattr(certificate.evidence, part)
         seen = half.seen
-        names = ["gaps", "equal"] if isinstance(seen, GapTables) else ["means", "covs"]
+        names = ["gaps", "equal"] if isinstance(seen, DistanceTables) else ["means", "covs"]
         for name in names:
             array = getattr(seen, name)
             for position in {0, array.size // 3, array.size // 2, array.size - 1}:
@@ -296,7 +296,7 @@ def changed_arrays(certificate):
                     )
                     changed = attrs.evolve(half, seen=attrs.evolve(seen, **{name: other}))
                     yield f"{part}.{name}[{position}]", replaced(certificate, **{part: changed})
-        if isinstance(seen, GapTables):
+        if isinstance(seen, DistanceTables):
             # Move mass between the two ends of a row, so that the row still sums to one.
             ends = int(seen.starts[0]), int(seen.starts[1]) - 1
             for gains, loses in (ends, ends[::-1]):

@@ -121,6 +121,7 @@ def test_a_folder_gets_table_and_pictures(folder, capsys):
     assert {path.name for path in out.iterdir()} == {
         "comparison.csv", "comparison.json", "noise.png", "time.png",
     }  # fmt: skip
+    assert {path.stat().st_mode & 0o777 for path in out.iterdir()} == {0o600}
     with (out / "comparison.csv").open(encoding="utf-8", newline="") as file:
         assert [row["mechanism"] for row in csv.DictReader(file)] == NAMES
     document = json.loads((out / "comparison.json").read_text(), parse_constant=pytest.fail)
@@ -166,7 +167,7 @@ def test_an_absent_scenario_and_a_folder_that_is_a_file(folder, capsys):
     assert run(["compare", "absent.toml"]) == 2
     assert "absent.toml" in capsys.readouterr().err
     assert run(["compare", "scenario.toml", "--out", "people.csv"]) == 1
-    assert "cannot use the folder 'people.csv'" in capsys.readouterr().err
+    assert "cannot make the folder 'people.csv'" in capsys.readouterr().err
 
 
 def test_as_a_process(folder):

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pufferslice.errors import ArgumentError, ScenarioError, StorageError
+from pufferslice.errors import ArgumentError, PuffersliceError, ScenarioError, StorageError
 from pufferslice.files import check_document, query_of, read_request, request_of
 from pufferslice.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.histograms import BinnedLaw
@@ -198,6 +198,27 @@ def test_dataset():
 
 
 @pytest.mark.parametrize(
+    ("dataset", "column", "mean", "n_secrets"),
+    [("cleveland", "sex", "age", 2), ("student", "school", "G3", 2)],
+)
+@pytest.mark.usefixtures("data_folder")
+def test_datasets_of_the_data_folder(dataset, column, mean, n_secrets):
+    document = changed(
+        data={"dataset": dataset},
+        secret={"column": column},
+        query={"law": "groups", "mean": [mean]},
+    )
+    assert len(request_of(document, Path()).scenario.secrets) == n_secrets
+
+
+@pytest.mark.parametrize("dataset", ["cleveland", "student"])
+def test_without_a_data_folder_the_error_names_it(dataset, monkeypatch):
+    monkeypatch.delenv("PUFFERSLICE_DATA", raising=False)
+    with pytest.raises(PuffersliceError, match="PUFFERSLICE_DATA"):
+        request_of(changed(data={"dataset": dataset}), Path())
+
+
+@pytest.mark.parametrize(
     ("sections", "words"),
     [
         ({"query": {"law": "groups", "means": ["pay"]}}, "unknown key 'means' in"),
@@ -205,12 +226,15 @@ def test_dataset():
         ({"data": "people.csv"}, r"\[data\] must be a section"),
         ({"data": {}}, "either path or dataset"),
         ({"data": {"path": "a", "dataset": "adult"}}, "either path or dataset"),
-        ({"data": {"dataset": "iris"}}, "dataset must be one of"),
+        (
+            {"data": {"dataset": "iris"}},
+            "dataset must be one of adult, adult_complete, cleveland, student",
+        ),
         ({"secret": {}}, "exactly one of column"),
         ({"secret": {"column": "site", "bins": {}}}, "exactly one of column"),
         ({"secret": {"bins": {"column": "age"}}}, "needs 'quantiles'"),
         ({"query": {"mean": ["pay"]}}, "needs 'law'"),
-        ({"query": {"law": 3, "mean": ["pay"]}}, "expected a word"),
+        ({"query": {"law": 3, "mean": ["pay"]}}, "law must be a text"),
         ({"query": {"law": "groups"}}, "at least one"),
         ({"query": {"law": "groups", "mean": ["pay"], "range": {"low": [0]}}}, "low and high"),
         ({"query": {"law": "groups", "rate": [{"column": "rich"}]}}, "needs one condition"),
@@ -340,3 +364,10 @@ def test_the_template_is_a_good_document(repository):
 
     template = repository / "src" / "pufferslice" / "cli" / "scenario.toml"
     check_document(tomllib.loads(template.read_text()))
+
+
+def test_a_file_that_is_nested_too_deeply(tmp_path):
+    path = tmp_path / "scenario.toml"
+    path.write_text("x = " + "[" * 20_000)
+    with pytest.raises(ArgumentError, match="is not TOML: it is nested too deeply"):
+        read_request(path)

@@ -109,3 +109,37 @@ def test_equal_laws_and_shapes(rng):
     wider = np.array(same.covs)
     wider[0, 1, 2, 2] += 1e-9
     assert GaussianPairs(means=same.means, covs=wider).equal.tolist() == [False, True]
+
+
+@pytest.mark.parametrize("cov", [[[1.0, 1.0], [1.0, 1.0]], np.zeros((2, 2)), np.diag([1e8, 0.0])])
+@pytest.mark.parametrize("other", [np.zeros((2, 2)), np.eye(2)])
+def test_singular_spreads_have_a_cost_at_every_noise(cov, other):
+    pairs = GaussianPairs(
+        means=np.array([[[0.0, 0.0], [1.0, 0.5]]]), covs=np.array([[cov, other]], dtype=float)
+    )
+    for noise_std in (1e-12, 1e-6, 1e-3, 1.0, 1e5):
+        (cost,) = pairs.full_costs(4.0, noise_std)
+        assert cost > 0
+    assert np.isfinite(cost)
+
+
+@pytest.mark.soundness
+def test_rounded_spreads_never_lower_a_cost_next_to_infinity(rng):
+    """The mixed variance is 1e-11 of the spreads, so that their last digit moves it by 1e-4."""
+    order = 4.0
+    pairs = random_pairs(rng, n_instances=1)
+    for u in FiniteProfile.uniform(dim=3, n_directions=20, seed=0).directions:
+        x = [oracles.exact(value) for value in u]
+        means, spreads = [], []
+        for mean, cov in zip(pairs.means[0], pairs.covs[0], strict=True):
+            means.append(sum(a * oracles.exact(m) for a, m in zip(x, mean, strict=True)))
+            terms = (x[j] * x[k] * oracles.exact(cov[j, k]) for j in range(3) for k in range(3))
+            spreads.append(sum(terms))
+        least = (order - 1) * max(spreads) - order * min(spreads)
+        if least <= 0:
+            continue
+        noise_std = math.sqrt(float(least) * (1 + 1e-11))
+        noisy = [spread + oracles.exact(noise_std) ** 2 for spread in spreads]
+        laws = list(zip(means, noisy, strict=True))
+        both = [oracles.gaussian_divergence(order, *pair) for pair in (laws, laws[::-1])]
+        assert pairs.slice_costs(u[None], order, noise_std)[0, 0] >= float(max(both))

@@ -2,6 +2,7 @@
 """Gaps bounded from samples: above the true gaps at once, tails paid for, rare mass not lost."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -14,7 +15,6 @@ from pufferslice.errors import ArgumentError
 from pufferslice.gaps import LawPair, gap_tables
 from pufferslice.gaps.sampled import (
     BandTables,
-    CountedSample,
     SortedSample,
     band_tables,
     common_bands,
@@ -175,6 +175,19 @@ def test_both_orders_of_a_pair_are_one(rng):
     assert np.array_equal(one.counts, other.counts)
 
 
+@pytest.mark.soundness
+def test_the_float_error_of_a_projection_is_inside_its_bounds(rng):
+    outputs = rng.normal(size=(60, 5)) * np.array([1e8, 1.0, 1e-3, 1e4, 1.0])
+    directions = FiniteProfile.uniform(dim=5, n_directions=4, seed=0).directions
+    sample = SortedSample.of(SampledLaw(outputs=outputs), directions)
+    low, high = sample.bounds(slice(0, 4), np.arange(1, 61))
+    rows = [list(map(Fraction, row)) for row in outputs.tolist()]
+    for k, u in enumerate(directions.tolist()):
+        exact = sorted(sum(Fraction(a) * x for a, x in zip(u, row, strict=True)) for row in rows)
+        assert all(a <= x <= b for a, x, b in zip(low[k], exact, high[k], strict=True))
+    assert (high - low).max() < 1e-5
+
+
 def test_more_samples_and_larger_failure_probabilities_narrow_the_bound(rng):
     x, y = rng.normal(size=(2, 20_000))
     sizes = [moment(tables_of(x[:n], y[:n]).bound, 0.5) for n in (300, 3_000, 20_000)]
@@ -213,15 +226,14 @@ class TestCountedSamples:
 
     def counted(self, values):
         bins = np.floor((values + 8) / 16 * 4096).astype(int)
-        law = BinnedLaw(grid=self.GRID, counts=np.bincount(bins, minlength=4096)[None])
-        return CountedSample(draws=law)
+        return BinnedLaw(grid=self.GRID, counts=np.bincount(bins, minlength=4096)[None])
 
     def test_as_the_kept_draws(self, rng):
         x, y = np.clip(rng.normal(size=(2, 2_000)), -7.9, 7.9)
         kept = tables_of(x, y, ends=(-8.0, 8.0))
         laws = [self.counted(v) for v in (x, y)]
         bands = common_bands([2000, 2000], 0.025, "order_statistics")
-        found = band_tables(laws, PAIR, bands, laws[0].ends)
+        found = band_tables(laws, PAIR, bands, self.GRID.ends)
         room = 2 * 16 / 4096 + 1e-4
         for rate in (0.05, 0.5):
             assert moment(found.bound, rate) >= moment(kept.bound, rate) - 1e-12

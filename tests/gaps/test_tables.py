@@ -209,6 +209,11 @@ class TestDeltas:
             equal=np.array([False]),
         )
 
+    def test_a_gap_that_vanishes_beside_the_noise(self):
+        """Its ratio to the noise is no number any more, and must not be divided by."""
+        tables = attrs.evolve(self.tables(), gaps=np.array([5e-324, 5e-324, 2.0]))
+        assert tables.deltas(np.full((1, 2), 1.0), 1e3, 0.0)[0, 0] < 1e-14
+
     @pytest.mark.parametrize("epsilon", [0.0, 0.3, 2.0, 30.0])
     def test_by_mpmath(self, epsilon):
         """On the safe side by less than 1e-14."""

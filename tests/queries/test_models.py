@@ -32,28 +32,28 @@ ALL = [
 ]
 
 
-def log_loss(weights, regularization, matrix):
+def log_loss(weights, regularisation, matrix):
     margins = (2 * Y - 1) * (matrix @ weights[:-1] + weights[-1])
-    return np.logaddexp(0, -margins).sum() + regularization / 2 * weights[:-1] @ weights[:-1]
+    return np.logaddexp(0, -margins).sum() + regularisation / 2 * weights[:-1] @ weights[:-1]
 
 
-def squared_hinge(weights, regularization, matrix):
+def squared_hinge(weights, regularisation, matrix):
     margins = (2 * Y - 1) * (matrix @ weights[:-1] + weights[-1])
-    return (np.maximum(0, 1 - margins) ** 2).sum() + regularization / 2 * weights @ weights
+    return (np.maximum(0, 1 - margins) ** 2).sum() + regularisation / 2 * weights @ weights
 
 
 @pytest.mark.parametrize(
     ("build", "objective"), [(logistic_regression, log_loss), (linear_svm, squared_hinge)]
 )
-@pytest.mark.parametrize("regularization", [0.1, 1.0, 30.0])
-def test_the_stated_objective_is_minimised(build, objective, regularization):
-    query = build(**TASK, feature_scales=SCALES, regularization=regularization)
+@pytest.mark.parametrize("regularisation", [0.1, 1.0, 30.0])
+def test_the_stated_objective_is_minimised(build, objective, regularisation):
+    query = build(**TASK, feature_scales=SCALES, regularisation=regularisation)
     weights = query.outputs(pa.table(DATA))[0]
     best = optimize.minimize(
-        objective, np.zeros(4), args=(regularization, X / SCALES), method="BFGS", tol=1e-9
+        objective, np.zeros(4), args=(regularisation, X / SCALES), method="BFGS", tol=1e-9
     )
     np.testing.assert_allclose(weights, best.x, atol=2e-4)
-    assert objective(weights, regularization, X / SCALES) <= best.fun + 1e-9
+    assert objective(weights, regularisation, X / SCALES) <= best.fun + 1e-9
 
 
 def test_agrees_with_sklearn_by_hand():
@@ -61,7 +61,7 @@ def test_agrees_with_sklearn_by_hand():
     ours = logistic_regression(**TASK, feature_scales=SCALES).outputs(pa.table(DATA))[0]
     np.testing.assert_allclose(ours, [*model.coef_[0], *model.intercept_], rtol=1e-4)
     svm = LinearSVC(C=0.5, dual=False, tol=1e-10, max_iter=100_000).fit(X / SCALES, Y)
-    ours = linear_svm(**TASK, feature_scales=SCALES, regularization=2.0).outputs(pa.table(DATA))[0]
+    ours = linear_svm(**TASK, feature_scales=SCALES, regularisation=2.0).outputs(pa.table(DATA))[0]
     np.testing.assert_allclose(ours, [*svm.coef_[0], *svm.intercept_], rtol=1e-4)
     order = np.lexsort((Y, *X.T))
     forest = RandomForestClassifier(n_estimators=10, random_state=3).fit(X[order], Y[order])
@@ -70,9 +70,9 @@ def test_agrees_with_sklearn_by_hand():
 
 @pytest.mark.parametrize("build", LINEAR)
 def test_feature_scales_multiply_the_coefficients(build):
-    # With next to no regularization a feature in other units has the inverse coefficient.
-    plain = build(**TASK, regularization=1e-6).outputs(pa.table(DATA))[0]
-    scaled = build(**TASK, feature_scales=SCALES, regularization=1e-6).outputs(pa.table(DATA))[0]
+    # With next to no regularisation a feature in other units has the inverse coefficient.
+    plain = build(**TASK, regularisation=1e-6).outputs(pa.table(DATA))[0]
+    scaled = build(**TASK, feature_scales=SCALES, regularisation=1e-6).outputs(pa.table(DATA))[0]
     np.testing.assert_allclose(scaled, plain * [*SCALES, 1], rtol=1e-3)
 
 
@@ -119,16 +119,16 @@ def test_names_and_parameters():
         "linear_svm",
         "forest_importances",
     ]
-    query = linear_svm(**TASK, feature_scales={"age": 10}, regularization=3)
+    query = linear_svm(**TASK, feature_scales={"age": 10}, regularisation=3)
     assert query.parameters["feature_scales"] == [10.0, 1.0, 1.0]
-    assert query.parameters["regularization"] == 3.0
+    assert query.parameters["regularisation"] == 3.0
     assert ALL[2].parameters["n_trees"] == 10
     assert ALL[2].parameters["seed"] == 3
 
 
 def test_the_target_may_be_a_numeric_condition():
     data = {**DATA, "pay": X[:, 1] * 2}
-    task = {"features": ["age", "k"], "target": "pay", "regularization": 1.0}
+    task = {"features": ["age", "k"], "target": "pay", "regularisation": 1.0}
     query = logistic_regression(**task, positive=above(0))
     flags = np.where(X[:, 1] > 0, "yes", "no")
     same = logistic_regression(**{**task, "target": "flag"}, positive="yes")
@@ -154,9 +154,9 @@ def test_badly_scaled_features_converge_without_a_warning(build):
 
 
 def test_a_fit_that_does_not_converge_is_refused():
-    # Two copies of a feature and next to no regularization: the Hessian is singular.
+    # Two copies of a feature and next to no regularisation: the Hessian is singular.
     data = {**DATA, "z": X[:, 0]}
-    query = logistic_regression(**TASK, regularization=1e-200)
+    query = logistic_regression(**TASK, regularisation=1e-200)
     with warnings.catch_warnings():
         # A user who silences warnings must still be refused.
         warnings.simplefilter("ignore")
@@ -179,8 +179,8 @@ def test_features_that_overflow_their_scales():
         ({"features": ["age", "age"]}, "repeats"),
         ({"features": ["age", "income"]}, "not the target"),
         ({"positive": None}, "a text, a number, True or False"),
-        ({"regularization": 0}, "regularization must be a finite number greater than 0"),
-        ({"regularization": float("nan")}, "regularization must be"),
+        ({"regularisation": 0}, "regularisation must be a finite number greater than 0"),
+        ({"regularisation": float("nan")}, "regularisation must be"),
         ({"feature_scales": [1, 2]}, "feature_scales must be 3 finite numbers greater than 0"),
         ({"feature_scales": [1, 2, 0]}, "feature_scales must be 3 finite numbers"),
         ({"feature_scales": [1, 2, np.inf]}, "feature_scales must be 3 finite numbers"),

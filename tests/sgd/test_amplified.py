@@ -259,6 +259,22 @@ class TestTheSum:
         assert truth * (1 - 1e-12) < coarse
 
     @pytest.mark.soundness
+    @pytest.mark.parametrize("case", [(2, 1, 0.1, 1), (1.5, 2, 0.5, 1), (1.25, 3, 0.2, 2)])
+    def test_a_short_lattice_pays_for_what_lies_beyond_it(self, case, monkeypatch):
+        """Cut where the log of the integrand falls by 1 per unit: the tail is then visible."""
+        truth = amplified_divergence(*case)
+        order, z, _, d = case
+        whole = amplified._lattice
+
+        def short(*arguments):
+            lattice = whole(*arguments)
+            end = (2 * order - 1) * d / z + 1
+            return lattice._replace(n_points=math.ceil(end / lattice.step), slope=1.0)
+
+        monkeypatch.setattr(amplified, "_lattice", short)
+        assert amplified_divergence(*case) > truth
+
+    @pytest.mark.soundness
     @pytest.mark.parametrize("case", [(16, 4, 0.01, 20), (2, 0.3, 0.4, 6), (256, 0.5, 0.9, 3)])
     def test_the_closed_form_for_huge_costs_is_a_bound(self, case, monkeypatch):
         truth = amplified_divergence(*case)

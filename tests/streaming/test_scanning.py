@@ -341,7 +341,17 @@ class TestCheckpoint:
         with pytest.raises(StorageError, match="another data"):
             scan_files(data, SCAN, checkpoint=saved)
 
-    @pytest.mark.parametrize("content", [b"", b"hello", b"{}\n\0\nrest", b"[1]\n\0\n"])
+    @pytest.mark.parametrize(
+        "content",
+        [
+            b"",
+            b"hello",
+            b"{}\n\0\nrest",
+            b"[1]\n\0\n",
+            b'{"format": "pufferslice-scan", "version": 1}\n\0\n',
+            b'{"format": "pufferslice-scan", "version": 1, "identity": {}, "position": [""]}\n\0\n',
+        ],
+    )
     def test_another_file_is_refused(self, table, tmp_path, content):
         data, saved = write(tmp_path / "data", table), tmp_path / "scan.part"
         saved.write_bytes(content)

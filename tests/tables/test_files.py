@@ -255,6 +255,14 @@ class TestBadFiles:
         assert "private" not in message
         assert caught.value.__context__ is None
 
+    def test_ragged_rows_that_are_no_text(self, tmp_path, capsys):
+        """pyarrow would print a traceback when it hands over such a row."""
+        path = write(tmp_path / "t.csv", b"a,b\n1,2\n\xb7\n3,4\n")
+        with pytest.raises(TableError, match="expected UTF-8 text") as caught:
+            read_table(path)
+        assert caught.value.__context__ is None
+        assert not capsys.readouterr().err
+
     def test_a_late_ragged_row_of_a_large_file(self, tmp_path):
         path = write(tmp_path / "t.csv", b"a,b\n" + b"11,22\n" * 300_000 + b"1\n")
         with pytest.raises(TableError, match=r"has 1 rows.*row 300002"):

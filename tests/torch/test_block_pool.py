@@ -73,3 +73,17 @@ def test_items_are_made_just_before_their_turn():
 def test_work_runs_at_once():
     both = threading.Barrier(2, timeout=30)
     assert sorted(BlockPool(2).each(lambda _: both.wait(), range(2))) == [0, 1]
+
+
+def test_one_item_is_worked_on_where_the_others_are(pool, n_threads):
+    own = threading.get_ident()
+    place, inside = pool.once(lambda _: (threading.get_ident(), torch.get_num_threads()), 0)
+    assert inside == 1
+    assert torch.get_num_threads() == n_threads
+    (there,) = pool.each(lambda _: threading.get_ident(), [0])
+    assert (place == own) == (there == own)
+
+
+def test_an_error_in_one_item_comes_out(pool):
+    with pytest.raises(ZeroDivisionError):
+        pool.once(lambda i: 1 // i, 0)

@@ -10,7 +10,14 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pufferslice.torch.norms import are_ordinary, quantised, row_norms, squared_row_norms, units
+from pufferslice.torch.norms import (
+    are_ordinary,
+    quantised,
+    row_norms,
+    scaled,
+    squared_row_norms,
+    units,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -144,3 +151,15 @@ def test_sums_are_rounded_to_the_nearest_multiple(values, step):
     for value, integer in zip(values, integers.tolist(), strict=True):
         off = abs(Fraction(value) - integer * Fraction(step))
         assert off <= Fraction(step) / 2 + abs(Fraction(value)) / 2**52
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=5),
+    st.floats(2.0**-60, 2.0**10),
+    st.sampled_from([torch.float32, torch.float64, torch.float16]),
+)
+def test_integers_are_scaled_in_double_precision_and_rounded_once_more(numbers, scale, dtype):
+    integers = np.array(numbers, dtype=np.int64)
+    expected = torch.from_numpy(integers.astype(np.float64) * scale).to(dtype)
+    assert torch.equal(scaled(integers, scale, dtype), expected)

@@ -17,14 +17,17 @@ from importlib.resources import files
 from pathlib import Path
 from statistics import mean
 
-import numpy as np
+import attrs
 import pytest
 import torch
 
+from pufferslice import datasets
 from pufferslice.certificate import Certificate, verify
 from pufferslice.errors import ArgumentError, StorageError, TrainingError
 from pufferslice.files import training_of
 from pufferslice.files.training_toml import toml_of
+from pufferslice.run_ledger import RunLedger
+from pufferslice.sgd.run_key import RunKey
 from pufferslice.torch.models import cross_entropy, linear_model
 from pufferslice.torch.run_data import run_data
 from pufferslice.torch.run_log import INTERNAL_NOTE, RunLog, rows_of
@@ -346,11 +349,9 @@ def test_cifar10_from_the_real_files(data_folder, monkeypatch, tmp_path):
 
     The held-out images are cut to 100: a forward pass over all of them takes a minute.
     """
-    with np.load(data_folder / "cifar10-test.npz") as held_out:
-        few = {name: held_out[name][:100] for name in held_out.files}
-    np.savez(tmp_path / "cifar10-test.npz", **few)
-    (tmp_path / "cifar10-train-1.npz").symlink_to(data_folder / "cifar10-train-1.npz")
-    monkeypatch.setenv("PUFFERSLICE_DATA", str(tmp_path))
+    train, held_out = datasets.read_cifar10(data_folder)
+    few = attrs.evolve(held_out, images=held_out.images[:100], labels=held_out.labels[:100])
+    monkeypatch.setattr(datasets, "cifar10", lambda: (train, few))
     said = document(
         data__dataset="cifar10",
         data__n_records=32,
@@ -389,3 +390,39 @@ def test_digits_are_learnt_within_the_budget(tmp_path):
 def rows(done):
     text = (Path(done.folder) / "public.jsonl").read_text()
     return [json.loads(line) for line in text.splitlines()]
+
+
+class TestKilledAtTheStart:
+    """A process that is killed while its folder is being made leaves one that the next can use."""
+
+    def test_in_the_write_of_its_record(self, tmp_path):
+        folder = tmp_path / "run"
+        folder.mkdir()
+        (folder / f".run.json.{'0a' * 8}").write_bytes(b"{")
+        done = run_training(request(tmp_path))
+        assert done.n_steps == 4
+        assert not [path for path in folder.iterdir() if path.name.startswith(".")]
+
+    def test_between_ledger_and_key(self, tmp_path, monkeypatch):
+        def killed(_path):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(RunKey, "create", killed)
+            with pytest.raises(KeyboardInterrupt):
+                run_training(request(tmp_path))
+        folder = tmp_path / "run"
+        assert (folder / "run.ledger").exists()
+        assert not (folder / "run.key").exists()
+        assert run_training(request(tmp_path)).n_steps == 4
+
+    def test_between_key_and_first_record(self, tmp_path, monkeypatch):
+        def killed(*_):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(RunLedger, "start", killed)
+            with pytest.raises(KeyboardInterrupt):
+                run_training(request(tmp_path))
+        assert (tmp_path / "run" / "run.key").exists()
+        assert run_training(request(tmp_path)).n_steps == 4

@@ -173,7 +173,7 @@ def audit_lines(
             if best is None or plan.promise > best[0]:
                 best = (plan.promise, index, where, plan)
     if best is None:
-        msg = "there is no line to look along"
+        msg = "there is no line to look along; directions must hold at least one, got none"
         raise ArgumentError(msg)
     _, index, where, plan = best
     chosen, lines = candidates[index]

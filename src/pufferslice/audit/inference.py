@@ -190,7 +190,10 @@ def mean_of(law: Law) -> Floats:
         return np.asarray(law.counts @ law.outputs / law.total)
     if isinstance(law, SampledLaw):
         return np.asarray(law.outputs.mean(axis=0))
-    msg = "streamed laws keep counts and no values, so they have no known mean"
+    msg = (
+        "streamed laws keep counts and no values, so they have no known mean; score the outputs "
+        "yourself and use attack_secrets"
+    )
     raise ScenarioError(msg)
 
 
@@ -238,7 +241,10 @@ def _atoms(law: Law) -> tuple[Floats, Floats]:
         return law.outputs, law.counts / law.total
     if isinstance(law, SampledLaw):
         return law.outputs, np.full(law.n_samples, 1 / law.n_samples)
-    msg = "streamed laws keep counts and no values, so outputs have no known likelihood"
+    msg = (
+        "streamed laws keep counts and no values, so outputs have no known likelihood; score the "
+        "outputs yourself and use attack_secrets"
+    )
     raise ScenarioError(msg)
 
 
@@ -256,7 +262,10 @@ def _check_scores(scores: Mapping[str, Floats], secrets: Sequence[str]) -> None:
         raise ArgumentError(msg)
     for secret in secrets:
         if secret not in scores:
-            msg = f"there are no scores of outputs under secret {secret!r}"
+            msg = (
+                f"there are no scores of outputs under secret {secret!r}; scores must have an "
+                "array for each secret of shares"
+            )
             raise ArgumentError(msg)
         if scores[secret].ndim != 2 or scores[secret].shape[1] != len(secrets):
             msg = (

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What can be tested along one line: a Rényi divergence, an epsilon at a delta, a delta at one."""
 
+import abc
 import math
 from typing import Protocol, final
 
@@ -115,9 +116,37 @@ class RenyiTest:
         return max(0.0, math.log(moment) / (self.order - 1)) if moment > 0 else 0.0
 
 
+class _ThresholdTest(abc.ABC):
+    """What is the same of tests by the probability of one event, above or below a threshold."""
+
+    @abc.abstractmethod
+    def _values(self, low: Floats, high: Floats) -> Floats:
+        """The bound, if the event has at least `low` under one law, at most `high` under the other.
+
+        It grows in the first and falls in the second.
+        """
+
+    def plan(self, pilot: Pair, sizes: tuple[int, int], share: float) -> LinePlan:
+        """The threshold that promises most."""
+        edges, above, below = _tails(pilot, sizes, share)
+        return _best_threshold(edges, self._values(*above), self._values(*below))
+
+    def bound(self, plan: LinePlan, counts: tuple[Integers, Integers], share: float) -> float:
+        """Lower bound in the order of the pair."""
+        return self._value(*_event(plan, counts, share))
+
+    def reach(self, sizes: tuple[int, int], share: float) -> float:
+        """When the event is certain under one law and never seen under the other."""
+        low, high = lower_share(sizes[0], sizes[0], share), upper_share(0, sizes[1], share)
+        return self._value(low, high)
+
+    def _value(self, low: float, high: float) -> float:
+        return float(self._values(np.array([low]), np.array([high]))[0])
+
+
 @final
 @attrs.frozen(kw_only=True)
-class EpsilonTest:
+class EpsilonTest(_ThresholdTest):
     r"""The smallest epsilon at a delta, by the best threshold: $\ln((P(A) - \delta) / Q(A))$.
 
     Guarantee: for an event A that does not depend on the counted outputs, at most the epsilon that
@@ -131,21 +160,6 @@ class EpsilonTest:
         """What is estimated, in words."""
         return f"epsilon at delta {self.delta:g} by the best threshold"
 
-    def plan(self, pilot: Pair, sizes: tuple[int, int], share: float) -> LinePlan:
-        """The threshold that promises most."""
-        edges, above, below = _tails(pilot, sizes, share)
-        return _best_threshold(edges, self._values(*above), self._values(*below))
-
-    def bound(self, plan: LinePlan, counts: tuple[Integers, Integers], share: float) -> float:
-        """Lower bound on epsilon in the order of the pair."""
-        low, high = _event(plan, counts, share)
-        return float(self._values(np.array([low]), np.array([high]))[0])
-
-    def reach(self, sizes: tuple[int, int], share: float) -> float:
-        """When the event is certain under one law and never seen under the other."""
-        low, high = lower_share(sizes[0], sizes[0], share), upper_share(0, sizes[1], share)
-        return float(self._values(np.array([low]), np.array([high]))[0])
-
     def _values(self, low: Floats, high: Floats) -> Floats:
         ratio = np.maximum(low - self.delta, 0.0) / high
         return np.log(np.maximum(ratio, 1.0))
@@ -153,7 +167,7 @@ class EpsilonTest:
 
 @final
 @attrs.frozen(kw_only=True)
-class DeltaTest:
+class DeltaTest(_ThresholdTest):
     r"""The smallest delta at an epsilon, by the best threshold: $P(A) - e^\epsilon Q(A)$.
 
     Guarantee: as `EpsilonTest`, for the delta that the two laws need at `epsilon`.
@@ -165,21 +179,6 @@ class DeltaTest:
     def statistic(self) -> str:
         """What is estimated, in words."""
         return f"delta at epsilon {self.epsilon:g} by the best threshold"
-
-    def plan(self, pilot: Pair, sizes: tuple[int, int], share: float) -> LinePlan:
-        """The threshold that promises most."""
-        edges, above, below = _tails(pilot, sizes, share)
-        return _best_threshold(edges, self._values(*above), self._values(*below))
-
-    def bound(self, plan: LinePlan, counts: tuple[Integers, Integers], share: float) -> float:
-        """Lower bound on delta in the order of the pair."""
-        low, high = _event(plan, counts, share)
-        return float(self._values(np.array([low]), np.array([high]))[0])
-
-    def reach(self, sizes: tuple[int, int], share: float) -> float:
-        """When the event is certain under one law and never seen under the other."""
-        low, high = lower_share(sizes[0], sizes[0], share), upper_share(0, sizes[1], share)
-        return float(self._values(np.array([low]), np.array([high]))[0])
 
     def _values(self, low: Floats, high: Floats) -> Floats:
         # exp may overflow to infinity, which is a bound of 0.

@@ -119,6 +119,9 @@ def audit_membership(
     """
     values, flags = _labelled(scores, members)
     check_between(0, 1, confidence=confidence)
+    if not isinstance(attack, str):
+        msg = f"attack must be the name of an attack, got {attack!r}"
+        raise ArgumentError(msg)
     for rate in false_positive_rates:
         check_between(0, 1, false_positive_rate=rate)
     inside, outside = np.sort(values[flags]), np.sort(values[~flags])

@@ -2,16 +2,14 @@
 """Outputs of a mechanism under each secret: drawn afresh as a release draws them, or supplied."""
 
 import io
-import json
 import os
-import zipfile
 from collections.abc import Mapping
 from typing import Any, Final, final
 
 import attrs
 import numpy as np
 
-from pufferslice.arrays import Floats, Integers, locked
+from pufferslice.arrays import Floats, Integers, arrays_in, locked
 from pufferslice.certificate import Certificate
 from pufferslice.checks import check_count, check_finite
 from pufferslice.errors import ArgumentError, ScenarioError, TableError
@@ -20,12 +18,18 @@ from pufferslice.noise import SIGMA_INT, Noise, OperatingSystemNoise
 from pufferslice.queries import Query
 from pufferslice.releasing import quantised
 from pufferslice.scenario import Scenario
-from pufferslice.storage import CONFIDENTIAL, canonical_json, read_bytes, write_whole
+from pufferslice.storage import (
+    CONFIDENTIAL,
+    canonical_json,
+    parsed_json,
+    read_bytes,
+    write_whole,
+)
 
 FORMAT: Final = "pufferslice-outputs"
 VERSION: Final = 1
 
-_UNREADABLE: Final = (ValueError, KeyError, TypeError, EOFError, OSError, zipfile.BadZipFile)
+_UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError)
 
 
 @final
@@ -69,13 +73,13 @@ class Outputs:
         """Read back what `save` wrote."""
         content = read_bytes(path)
         try:
-            with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-                facts = json.loads(archive["facts"].tobytes())
-                if facts["format"] != FORMAT or facts["version"] != VERSION:
-                    raise ValueError(facts["format"])
-                values: dict[str, dict[str, Floats]] = {}
-                for index, (prior, secret) in enumerate(facts["names"]):
-                    values.setdefault(prior, {})[secret] = locked(archive[f"values_{index}"])
+            arrays = arrays_in(content)
+            facts = parsed_json(arrays["facts"].tobytes())
+            if facts["format"] != FORMAT or facts["version"] != VERSION:
+                raise ValueError(facts["format"])
+            values: dict[str, dict[str, Floats]] = {}
+            for index, (prior, secret) in enumerate(facts["names"]):
+                values.setdefault(prior, {})[secret] = locked(arrays[f"values_{index}"])
         except _UNREADABLE as error:
             msg = f"{str(path)!r} does not hold outputs; write them with Outputs.save"
             raise TableError(msg) from error

@@ -6,7 +6,6 @@ block is a file, written whole, so whatever ends an audit, the blocks that are d
 """
 
 import io
-import json
 import multiprocessing
 import os
 import signal
@@ -25,10 +24,18 @@ import numpy as np
 
 from pufferslice.arrays import Floats, locked
 from pufferslice.checks import check_count, check_finite, check_unique
-from pufferslice.errors import ArgumentError, StorageError, TrainingError
+from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.parallel import Progress, n_cores, silent
 from pufferslice.sgd import TrainingPlan
-from pufferslice.storage import CONFIDENTIAL, pretty_json, read_bytes, write_new, write_whole
+from pufferslice.storage import (
+    CONFIDENTIAL,
+    make_folder,
+    parsed_json,
+    pretty_json,
+    read_bytes,
+    write_new,
+    write_whole,
+)
 
 FORMAT: Final = "pufferslice-training-audit"
 VERSION: Final = 1
@@ -147,22 +154,18 @@ def _open_folder(folder: Path, said: Mapping[str, Any]) -> None:
     """Make the folder these runs' own, or see that it is."""
     wanted = {"format": FORMAT, "version": VERSION, **said}
     path = folder / MANIFEST
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        msg = f"cannot make the folder {str(folder)!r}: {error.strerror}"
-        raise StorageError(error.errno, msg) from error
+    make_folder(folder, mode=0o700)
     if not path.exists():
         if any(folder.glob("*.npy")):
             msg = f"{str(folder)!r} holds arrays but no {MANIFEST}; use another folder"
             raise ArgumentError(msg)
         write_new(path, pretty_json(wanted), CONFIDENTIAL)
     try:
-        found = json.loads(read_bytes(path))
+        found = parsed_json(read_bytes(path))
     except ValueError:
         found = None
     # Through JSON, so that both sides have been through the same spelling.
-    wanted = json.loads(pretty_json(wanted))
+    wanted = parsed_json(pretty_json(wanted))
     if not isinstance(found, dict):
         found = {}
     other = sorted(key for key in {*found, *wanted} if found.get(key) != wanted.get(key))

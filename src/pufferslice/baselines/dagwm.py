@@ -13,6 +13,7 @@ from pufferslice.baselines.distances import check_pair, pairwise_distances
 from pufferslice.baselines.gwm import LawCouple, check_couples, check_unsliced
 from pufferslice.baselines.transport import cheapest_coupling
 from pufferslice.checks import check_above, check_at_least
+from pufferslice.errors import CalibrationError
 from pufferslice.guarantee import Guarantee
 from pufferslice.laws import EmpiricalLaw
 from pufferslice.renyi import moment_rate, transport_envelope
@@ -56,6 +57,9 @@ def dagwm_cost(couple: LawCouple, order: float, noise_std: float, q: float = 1.0
     if problem.worst == 0:
         return 0.0
     inner, relative = q * (order - 1) + 1, noise_std / problem.worst
+    if not relative or not 0 < moment_rate(inner, relative) < math.inf:
+        msg = f"noise_std {noise_std!r} at order {order!r} is beyond what floats can account for"
+        raise CalibrationError(msg)
     return transport_envelope(inner, *problem.cheapest(inner, relative), relative)
 
 

@@ -122,6 +122,9 @@ def _delta_of(shifts: Floats, chances: Floats) -> Callable[[float], float]:
 def _finite_epsilon(delta_at: Callable[[float], float], delta: float) -> float:
     epsilon = smallest_epsilon(delta_at, delta)
     if not math.isfinite(epsilon):
-        msg = f"no epsilon up to {LARGEST_EPSILON:g} gives delta {delta:g}"
+        msg = (
+            f"no epsilon up to {LARGEST_EPSILON:g} gives delta {delta:g}; ask for a larger delta, "
+            "or more noise"
+        )
         raise CalibrationError(msg)
     return epsilon

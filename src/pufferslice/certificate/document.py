@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Certificate: a public statement, its digest, maybe a signature, and the evidence beside it."""
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,10 +15,13 @@ from pufferslice.errors import CertificateError, StorageError
 from pufferslice.guarantee import Claim, claim_of
 from pufferslice.storage import (
     CONFIDENTIAL,
+    OPEN,
     canonical_json,
     digest,
+    parsed_json,
     pretty_json,
     read_bytes,
+    write_together,
     write_whole,
 )
 
@@ -112,10 +114,15 @@ class Certificate:
         return certificate
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the statement to `path` and the evidence beside it, each whole or not at all."""
-        if self.evidence is not None:
-            write_whole(evidence_path(path), self.evidence.to_bytes(), CONFIDENTIAL)
-        self.save_statement(path)
+        """Write the statement to `path` and the evidence beside it, each whole or not at all.
+
+        A process that is killed on the way leaves a statement with its own evidence, or none.
+        """
+        if self.evidence is None:
+            self.save_statement(path)
+            return
+        evidence = (evidence_path(path), self.evidence.to_bytes(), CONFIDENTIAL)
+        write_together([evidence, (path, pretty_json(self.to_json()), OPEN)])
 
     def save_statement(self, path: str | os.PathLike[str]) -> None:
         """Write the public part alone."""
@@ -125,11 +132,12 @@ class Certificate:
     def load(cls, path: str | os.PathLike[str]) -> "Certificate":
         """Read a certificate, with its evidence if that lies beside it."""
         try:
-            document = json.loads(
-                read_bytes(path), parse_constant=_no_number, object_pairs_hook=_once_each
-            )
+            document = parsed_json(read_bytes(path))
         except ValueError as error:
-            msg = f"{str(path)!r} is not a certificate: it is not JSON ({error})"
+            msg = (
+                f"{str(path)!r} is not a certificate: it is not JSON ({error}). Give the file "
+                "that calibrate or train wrote"
+            )
             raise CertificateError(msg) from error
         beside = evidence_path(path)
         evidence = Evidence.from_bytes(read_bytes(beside)) if beside.exists() else None
@@ -151,23 +159,12 @@ def evidence_path(path: str | os.PathLike[str]) -> Path:
     return target.with_name(target.name.removesuffix(".json") + EVIDENCE_SUFFIX)
 
 
-def _no_number(text: str) -> float:
-    msg = f"{text} is no JSON number"
-    raise ValueError(msg)
-
-
-def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object in which no key occurs twice: readers differ in which one they take."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        msg = "a key occurs twice in one object"
-        raise ValueError(msg)
-    return found
-
-
 def _check_document(document: object) -> None:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        msg = f"this is not a certificate: its 'format' is not {FORMAT!r}"
+        msg = (
+            f"this is not a certificate: its 'format' is not {FORMAT!r}. Give the file that "
+            "calibrate or train wrote"
+        )
         raise CertificateError(msg)
     if document.get("version") != VERSION:
         msg = (
@@ -177,13 +174,22 @@ def _check_document(document: object) -> None:
         raise CertificateError(msg)
     missing = {"statement", "digest"} - set(document)
     if missing or set(document) - {"format", "version", "statement", "digest", "signature"}:
-        msg = "a certificate has exactly: format, version, statement, digest, and maybe signature"
+        msg = (
+            "a certificate has exactly: format, version, statement, digest, and maybe signature. "
+            "This one was changed; get the original"
+        )
         raise CertificateError(msg)
     signature = document.get("signature", {"algorithm": "", "public_key": "", "value": ""})
     parts = {"algorithm", "public_key", "value"}
     if not isinstance(signature, dict) or set(signature) != parts:
-        msg = "a signature has exactly: algorithm, public_key, value"
+        msg = (
+            "a signature has exactly: algorithm, public_key, value. This one was changed; get "
+            "the original, or sign again"
+        )
         raise CertificateError(msg)
     if not all(isinstance(part, str) for part in signature.values()):
-        msg = "the parts of a signature are texts"
+        msg = (
+            "the parts of a signature are texts. This one was changed; get the original, or sign "
+            "again"
+        )
         raise CertificateError(msg)

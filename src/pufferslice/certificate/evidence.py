@@ -2,49 +2,37 @@
 """Evidence: the confidential numbers from which a claim can be recomputed. No records in it."""
 
 import io
-import json
 import os
-import zipfile
-import zlib
 from collections.abc import Mapping
-from typing import Any, Final, final
+from typing import Any, Final, TypeVar, final
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
-from pufferslice.arrays import Floats
+from pufferslice.arrays import Floats, arrays_in
 from pufferslice.calibration import Full, Slices
 from pufferslice.certificate.doubt import Doubt
 from pufferslice.certificate.seen import covered_totals, seen_of, sphere_term
+from pufferslice.certificate.shape import CHANGED
 from pufferslice.concentration import LEVEL_QUANTA
 from pufferslice.errors import CertificateError
-from pufferslice.gaps import GapTables, GaussianPairs
+from pufferslice.gaps import DistanceTables, GapTables, GaussianPairs, MatchingTables
 from pufferslice.gaps.sampled import missing_mass
 from pufferslice.laws import GaussianLaw
 from pufferslice.parallel import Progress, silent
 from pufferslice.queries.ranges import range_of
 from pufferslice.scenario import Scenario
 from pufferslice.slicing import FiniteProfile, Profile, SampledSphere
-from pufferslice.storage import canonical_json, digest
+from pufferslice.storage import canonical_json, digest, parsed_json
 
 VERSION: Final = 1
 
+Tables = TypeVar("Tables", bound=DistanceTables)
+
 _TABLE_ARRAYS: Final = ("starts", "gaps", "counts", "totals", "equal")
 _SALT_BYTES: Final = 32
-_UNREADABLE: Final = (
-    ValueError,
-    KeyError,
-    IndexError,
-    TypeError,
-    AttributeError,
-    EOFError,
-    OSError,
-    NotImplementedError,
-    MemoryError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+_UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, MemoryError)
 
 
 @final
@@ -75,7 +63,7 @@ class Evidence:
     ) -> "Evidence":
         """The evidence of a scenario along a profile."""
         seen = seen_of(scenario, profile, doubt, progress)
-        return cls(
+        evidence = cls(
             slices=seen.slices,
             full=seen.full,
             scenario=scenario.description(),
@@ -88,6 +76,9 @@ class Evidence:
             plain=seen.plain,
             salt=os.urandom(_SALT_BYTES),
         )
+        # As when it is read back: nothing is certified that could not be verified.
+        evidence.check()
+        return evidence
 
     def digest(self) -> str:
         """Salted SHA-256 over everything in the evidence."""
@@ -109,13 +100,15 @@ class Evidence:
     def from_bytes(cls, content: bytes) -> "Evidence":
         """Read back what `to_bytes` wrote; anything else is a `CertificateError`."""
         try:
-            with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
-            facts = json.loads(arrays.pop("facts").tobytes())
+            arrays = arrays_in(content)
+            facts = parsed_json(arrays.pop("facts").tobytes())
             return cls._from_parts(facts, arrays.pop("salt").tobytes(), arrays)
         except _UNREADABLE as error:
             kind = type(error).__name__
-            msg = f"the evidence cannot be read ({kind}); it is damaged or not evidence"
+            msg = (
+                f"the evidence cannot be read ({kind}); it is damaged or not evidence. Get the "
+                "file that was written beside the certificate, or certify again"
+            )
             raise CertificateError(msg) from error
 
     @classmethod
@@ -123,13 +116,16 @@ class Evidence:
         cls, facts: dict[str, Any], salt: bytes, arrays: dict[str, npt.NDArray[Any]]
     ) -> "Evidence":
         if facts["version"] != VERSION:
-            msg = f"the evidence has version {facts['version']!r}, this program reads {VERSION}"
+            msg = (
+                f"the evidence has version {facts['version']!r}, this program reads {VERSION}. "
+                "Verify it with the program that issued it"
+            )
             raise CertificateError(msg)
         doubt = None if facts["doubt"] is None else Doubt.from_json(facts["doubt"])
         profile = _profile(doubt, arrays)
         kind, query = facts["kind"], facts["scenario"]["query"]
-        seen = _unpacked("slices", kind, arrays)
-        full = _unpacked("full", kind, arrays) if facts["has_full"] else None
+        seen = _unpacked(GapTables, ("slices", kind), arrays)
+        full = _unpacked(MatchingTables, ("full", kind), arrays) if facts["has_full"] else None
         scales = np.array(query["scales"], dtype=np.float64)
         evidence = cls(
             slices=Slices(
@@ -143,7 +139,7 @@ class Evidence:
             scenario=facts["scenario"],
             confidential=facts["confidential"],
             doubt=doubt,
-            plain=_tables("plain", arrays) if facts["has_plain"] else None,
+            plain=_tables(GapTables, "plain", arrays) if facts["has_plain"] else None,
             salt=salt,
         )
         evidence.check()
@@ -159,15 +155,15 @@ class Evidence:
             if part.n_instances != n_instances:
                 msg = (
                     f"the evidence lists {n_instances} (prior, pair) instances, but is about "
-                    f"{part.n_instances}"
+                    f"{part.n_instances}. {CHANGED}"
                 )
                 raise CertificateError(msg)
-            if isinstance(part, GapTables) and part.worst()[part.equal].any():
-                msg = "the evidence calls laws equal that its own gaps tell apart"
+            if isinstance(part, DistanceTables) and part.worst()[part.equal].any():
+                msg = f"the evidence calls laws equal that its own gaps tell apart. {CHANGED}"
                 raise CertificateError(msg)
         alike = all(np.array_equal(part.equal, seen.equal) for part in parts)
         if not alike or self.full.dim != self.slices.profile.dim:
-            msg = "the evidence along the slices and in full is not of the same laws"
+            msg = f"the evidence along the slices and in full is not of the same laws. {CHANGED}"
             raise CertificateError(msg)
         self._check_doubt()
 
@@ -176,11 +172,11 @@ class Evidence:
         kinds = {prior["kind"] for prior in self.scenario["priors"]}
         sampled = self.doubt is not None and self.doubt.band is not None
         if (kinds == {"sampled"}) != sampled or sampled != (self.plain is not None):
-            msg = "the evidence does not say how its laws are known"
+            msg = f"the evidence does not say how its laws are known. {CHANGED}"
             raise CertificateError(msg)
         ranged = self.scenario["query"]["range"] is not None
         if sampled and not ranged == self.full.from_range == (self.full.seen is not None):
-            msg = "the evidence of the whole output is not that of the public range"
+            msg = f"the evidence of the whole output is not that of the public range. {CHANGED}"
             raise CertificateError(msg)
         if self.doubt is None or not sampled or not isinstance(self.slices.seen, GapTables):
             return
@@ -194,7 +190,7 @@ class Evidence:
         if self.doubt.tails == "in_delta":
             expected = covered_totals(pairs, self.doubt, self.slices.profile.n_directions)
         if self.slices.seen.totals.tolist() != expected:
-            msg = "the evidence covers other levels than its numbers of samples allow"
+            msg = f"the evidence covers other levels than its numbers of samples allow. {CHANGED}"
             raise CertificateError(msg)
 
     def _facts(self) -> dict[str, Any]:
@@ -249,19 +245,20 @@ def _missing(seen: GapTables | GaussianPairs, doubt: Doubt | None) -> Floats:
     return np.zeros(seen.n_instances)
 
 
-def _packed(prefix: str, seen: GapTables | GaussianPairs) -> dict[str, npt.NDArray[Any]]:
+def _packed(prefix: str, seen: DistanceTables | GaussianPairs) -> dict[str, npt.NDArray[Any]]:
     if isinstance(seen, GaussianPairs):
         return {f"{prefix}_means": seen.means, f"{prefix}_covs": seen.covs}
     return {f"{prefix}_{name}": getattr(seen, name) for name in _TABLE_ARRAYS}
 
 
 def _unpacked(
-    prefix: str, kind: str, arrays: dict[str, npt.NDArray[Any]]
-) -> GapTables | GaussianPairs:
+    tables: type[Tables], said: tuple[str, str], arrays: dict[str, npt.NDArray[Any]]
+) -> Tables | GaussianPairs:
+    prefix, kind = said
     if kind == "gaussian":
         return GaussianPairs(means=arrays[f"{prefix}_means"], covs=arrays[f"{prefix}_covs"])
-    return _tables(prefix, arrays)
+    return _tables(tables, prefix, arrays)
 
 
-def _tables(prefix: str, arrays: dict[str, npt.NDArray[Any]]) -> GapTables:
-    return GapTables(**{name: arrays[f"{prefix}_{name}"] for name in _TABLE_ARRAYS})
+def _tables(tables: type[Tables], prefix: str, arrays: dict[str, npt.NDArray[Any]]) -> Tables:
+    return tables(**{name: arrays[f"{prefix}_{name}"] for name in _TABLE_ARRAYS})

@@ -22,7 +22,7 @@ from pufferslice.errors import (
     CertificateError,
     ScenarioError,
 )
-from pufferslice.gaps import GapTables, GaussianPairs
+from pufferslice.gaps import GaussianPairs, MatchingTables
 from pufferslice.guarantee import RELEASE_NOTIONS, ApproximateGuarantee, Claim, Guarantee
 from pufferslice.noise import Noise, OperatingSystemNoise
 from pufferslice.parallel import Progress, silent
@@ -119,7 +119,9 @@ def spent(
     check_one_of(RELEASE_NOTIONS, notion=unit.notion)
     std = certificate.noise_std if noise_std is None else noise_std
     if evidence.slices.are_equal:
-        msg = "the laws are equal: every noise, also none, costs nothing"
+        msg = (
+            "the laws are equal: every noise, also none, costs nothing, so there is nothing to ask"
+        )
         raise CalibrationError(msg)
     check_above(0, noise_std=std)
     if unit.is_sliced:
@@ -149,7 +151,10 @@ def _spent_approximate(
     envelope = certificate.statement["method"]["envelope"]
     found = approximate_cost(evidence.slices, unit, std, envelope)
     if not 0 < found < np.inf:
-        msg = f"noise {std:g} gives epsilon {found:g} at delta {claim.delta:g}: no claim to state"
+        msg = (
+            f"noise {std:g} gives epsilon {found:g} at delta {claim.delta:g}, which is no claim; "
+            "epsilon must be finite and above 0. Ask about another noise, or another delta"
+        )
         raise CalibrationError(msg)
     return attrs.evolve(unit, epsilon=found)
 
@@ -162,11 +167,17 @@ def under_scenario(certificate: Certificate, scenario: Scenario) -> Certificate:
     """
     profile = required_evidence(certificate).slices.profile
     if scenario.dim != profile.dim:
-        msg = f"the other scenario has dimension {scenario.dim}, the certificate {profile.dim}"
+        msg = (
+            f"the other scenario has dimension {scenario.dim}, the certificate {profile.dim}; "
+            "give one with the same query"
+        )
         raise ArgumentError(msg)
     doubt = required_evidence(certificate).doubt
     if (scenario.prior_kind == "sampled") != (doubt is not None and doubt.band is not None):
-        msg = "the other scenario must be known in the same way: both sampled, or neither"
+        msg = (
+            "the other scenario must be known as the certified one is, both by samples or "
+            f"neither; this one has {scenario.prior_kind} priors"
+        )
         raise ArgumentError(msg)
     evidence = Evidence.of(scenario, profile, doubt)
     statement = dict(certificate.statement) | {"evidence_digest": evidence.digest()}
@@ -182,7 +193,10 @@ def required_evidence(certificate: Certificate) -> Evidence:
         )
         raise CertificateError(msg)
     if certificate.evidence.digest() != certificate.statement["evidence_digest"]:
-        msg = "the evidence does not belong to this statement: its digest differs"
+        msg = (
+            "the evidence does not belong to this statement: its digest differs. Put the file "
+            "beside it that was written with it"
+        )
         raise CertificateError(msg)
     return certificate.evidence
 
@@ -236,7 +250,10 @@ def _check_sphere(scenario: Scenario, target: Claim) -> None:
         )
         raise ArgumentError(msg)
     if scenario.prior_kind == "gaussian":
-        msg = "the sphere as profile needs a public range, which Gaussian priors do not have"
+        msg = (
+            "the sphere as profile needs a public range, which Gaussian priors do not have; use "
+            "a FiniteProfile"
+        )
         raise ScenarioError(msg)
 
 
@@ -284,7 +301,7 @@ def _check_seen(evidence: Evidence) -> None:
     used = profile.weights > 0
     if isinstance(seen, GaussianPairs):
         apart, visible = seen.differences(profile.directions[used])
-    elif isinstance(evidence.full.seen, GapTables) and not evidence.full.from_range:
+    elif isinstance(evidence.full.seen, MatchingTables) and not evidence.full.from_range:
         apart = evidence.full.seen.worst().max(axis=1)
         visible = seen.worst()[:, used].max(axis=1)
     else:

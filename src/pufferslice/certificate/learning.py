@@ -75,7 +75,10 @@ class Trained:
         for run in self.runs[1:]:
             for name, value in _common(run).items():
                 if value != first[name]:
-                    msg = f"the runs have different {name}; only runs with the same compose"
+                    msg = (
+                        f"the runs have different {name}; only runs with the same compose. "
+                        "Publish their certificates beside each other"
+                    )
                     raise CertificateError(msg)
         for delta in self.deltas:
             check_between(0, 1, delta=delta)

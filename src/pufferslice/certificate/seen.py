@@ -15,7 +15,6 @@ from pufferslice.gaps import GapTables, GaussianPairs, LawPair, gap_tables
 from pufferslice.gaps.binned import binned_tables
 from pufferslice.gaps.sampled import (
     BandTables,
-    CountedSample,
     RankedLaw,
     SortedSample,
     band_tables,
@@ -161,14 +160,14 @@ def ranked_laws(
     """The laws as samples by rank, and the public range along each direction if there is one."""
     query = scenario.query
     if isinstance(laws[0], SampledBinnedLaw):
-        counted = [CountedSample(draws=law.draws) for law in _all(laws, SampledBinnedLaw)]
-        grid = counted[0].draws.grid
-        if any(law.draws.grid != grid for law in counted) or not np.array_equal(
+        counted = [law.draws for law in _all(laws, SampledBinnedLaw)]
+        grid = counted[0].grid
+        if any(law.grid != grid for law in counted) or not np.array_equal(
             grid.directions, profile.directions
         ):
             msg = "the draws were counted along other directions; scan them with this profile"
             raise ScenarioError(msg)
-        return list(counted), None if query.range is None else counted[0].ends
+        return list(counted), None if query.range is None else grid.ends
     samples = [SortedSample.of(law, profile.directions) for law in _all(laws, SampledLaw)]
     ends = None if query.range is None else query.range.support(profile.directions, query.scales)
     return list(samples), ends

@@ -6,6 +6,9 @@ from typing import Any, Final
 
 from pufferslice.errors import CertificateError
 
+CHANGED: Final = "It was changed or is damaged: get the original, or certify again"
+"""What a reader can do about a statement or evidence that nobody issued."""
+
 _LARGEST: Final = 10**150
 
 _NUMBER: Final = (int, float)
@@ -93,7 +96,7 @@ def check_shape(statement: object) -> dict[str, Any]:
         _check_secret(statement["scenario"]["secret"])
         _check_claim(statement)
         return statement
-    msg = "the statement of a certificate must name its road, static or learning"
+    msg = f"the statement of a certificate must name its road, static or learning. {CHANGED}"
     raise CertificateError(msg)
 
 
@@ -102,21 +105,21 @@ def _check(value: object, shape: Any, where: str) -> None:  # noqa: ANN401 - a n
         if not isinstance(value, dict) or set(value) != set(shape):
             found = set(value) if isinstance(value, dict) else set()
             wrong = ", ".join(sorted(map(str, found ^ set(shape))))
-            msg = f"{where} must have exactly its parts; wrong: {wrong}"
+            msg = f"{where} must have exactly its parts; wrong: {wrong}. {CHANGED}"
             raise CertificateError(msg)
         for key, part in shape.items():
             _check(value[key], part, f"{where}.{key}")
     elif isinstance(shape, list):
         if not isinstance(value, list):
-            msg = f"{where} must be a list, got {type(value).__name__}"
+            msg = f"{where} must be a list, got {type(value).__name__}. {CHANGED}"
             raise CertificateError(msg)
         for index, one in enumerate(value):
             _check(one, shape[0], f"{where}[{index}]")
     elif not isinstance(value, shape) or (isinstance(value, bool) and shape is not bool):
-        msg = f"{where} is of the wrong kind, {type(value).__name__}"
+        msg = f"{where} is of the wrong kind, {type(value).__name__}. {CHANGED}"
         raise CertificateError(msg)
     elif isinstance(value, int | float) and not -_LARGEST < value < _LARGEST:
-        msg = f"{where} is no number that a certificate can have"
+        msg = f"{where} is no number that a certificate can have. {CHANGED}"
         raise CertificateError(msg)
 
 
@@ -134,5 +137,5 @@ def _check_secret(secret: Mapping[str, Any]) -> None:
     columns = secret.get("columns")
     named = isinstance(columns, list) and all(isinstance(column, str) for column in columns)
     if not named and not isinstance(secret.get("worlds"), str):
-        msg = "statement.scenario.secret must name columns or worlds"
+        msg = f"statement.scenario.secret must name columns or worlds. {CHANGED}"
         raise CertificateError(msg)

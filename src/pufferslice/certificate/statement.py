@@ -19,7 +19,7 @@ from pufferslice.calibration import (
 from pufferslice.certificate.doubt import Doubt
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.errors import CalibrationError
-from pufferslice.gaps import GapTables
+from pufferslice.gaps import GapTables, MatchingTables
 from pufferslice.guarantee import ApproximateGuarantee, Claim, Guarantee, claim_of
 from pufferslice.noise import DRAW_DELTA, SIGMA_INT, OperatingSystemNoise
 from pufferslice.slicing import FiniteProfile, SampledSphere
@@ -125,7 +125,10 @@ def statement_of(evidence: Evidence, said: Said) -> dict[str, Any]:
     noise_std = calibrated_noise(evidence, said)
     spent = spent_epsilon(evidence, said, noise_std)
     if not spent <= said.target.epsilon:
-        msg = f"the calibrated noise {noise_std!r} costs {spent!r}, more than the target"
+        msg = (
+            f"the calibrated noise {noise_std!r} costs {spent!r}, more than the target. Please "
+            "report this: the noise was not used"
+        )
         raise CalibrationError(msg)
     profile = evidence.slices.profile
     equal = evidence.slices.are_equal
@@ -221,7 +224,7 @@ def _noise_or_none(slices: Slices, said: Said) -> float:
 
 def _renyi(claim: Claim) -> Guarantee:
     if not isinstance(claim, Guarantee):
-        msg = f"{claim} is a claim along slices"
+        msg = f"{claim} is a claim along slices; give a Rényi claim with an order"
         raise CalibrationError(msg)
     return claim
 
@@ -273,7 +276,7 @@ def _unsliced(evidence: Evidence, order: float, noise_std: float) -> dict[str, A
 
 def _coupling(evidence: Evidence) -> str:
     seen = evidence.full.seen
-    if not isinstance(seen, GapTables):
+    if not isinstance(seen, MatchingTables):
         return "the exact divergence of the Gaussian laws"
     if evidence.full.from_range:
         return "the diameter of the public range"

@@ -138,11 +138,12 @@ def _draw(run: "Run", path: Path) -> None:
 
 
 def _prose(answer: dict[str, Any]) -> str:
+    from pufferslice.guarantee import at_most
     from pufferslice.report.tables import text_table
 
     header = ["accountant", "noise multiplier", "epsilon"]
     rows = [header] + [
-        [name, f"{row['noise_multiplier']:.6g}", f"{row['epsilon']:.6g}"]
+        [name, at_most(row["noise_multiplier"]), at_most(row["epsilon"])]
         for name, row in answer["accountants"].items()
     ]
     parts = [
@@ -159,16 +160,18 @@ def _prose(answer: dict[str, Any]) -> str:
 
 
 def _delta_prose(answer: dict[str, Any]) -> str:
+    from pufferslice.guarantee import at_most
+
     lines = [f"Unsliced epsilon at delta {answer['delta']:g}:"]
     for name, row in answer["accountants"].items():
         ways = (
-            f"{way} {value:.6g}" if isinstance(value, float) else f"{way}: {value}"
+            f"{way} {at_most(value)}" if isinstance(value, float) else f"{way}: {value}"
             for way, value in row["epsilon_at_delta"].items()
         )
         lines.append(f"  {name}: {'; '.join(ways)}")
     for name, row in answer.get("comparison", {}).items():
         lines.append(
             f"  {name} (protects {row['protects']}): noise multiplier "
-            f"{row['noise_multiplier_rdp']:.6g} by Rényi orders"
+            f"{at_most(row['noise_multiplier_rdp'])} by Rényi orders"
         )
     return "\n".join(lines)

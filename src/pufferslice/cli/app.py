@@ -14,7 +14,9 @@ from pufferslice.cli import (
     compare,
     demo,
     init,
+    paper,
     release,
+    report,
     sign,
     spent,
     train,
@@ -53,6 +55,8 @@ app.command(name="audit")(audit.audit)
 app.command(name="account")(account.account)
 app.command(name="train")(train.train)
 app.command(name="compare")(compare.compare)
+app.command(name="report")(report.report)
+app.add_typer(paper.app, name="paper")
 app.command(name="sign")(sign.sign)
 app.command(name="keygen")(sign.keygen)
 

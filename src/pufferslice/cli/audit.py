@@ -23,12 +23,16 @@ def audit(
         float, typer.Option(help="That a claim which holds is not refuted.")
     ] = 0.95,
     seed: Annotated[int, typer.Option(help="Of drawn values and the pilot, not of noise.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the audit as JSON, for `pufferslice report`.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Attack what a certificate states; exits 1 if anything is refuted. Nothing is released."""
     from pufferslice.audit import Outputs, audit_outputs, draw_outputs
     from pufferslice.certificate import Certificate
     from pufferslice.files import read_request
+    from pufferslice.storage import CONFIDENTIAL, pretty_json, write_whole
 
     if outputs is not None and supplied is not None:
         msg = "give either --outputs, how many to draw, or --supplied, outputs at hand; not both"
@@ -49,6 +53,8 @@ def audit(
             seed=seed,
             progress=progress,
         )
+    if out is not None:
+        write_whole(out, pretty_json(found.to_json()), CONFIDENTIAL)
     if json:
         print_json(found.to_json())
     else:

@@ -40,7 +40,7 @@ def calibrate(
         Path | None, typer.Option(help="Save a long scan here, and go on from it.")
     ] = None,
     data: Annotated[Path | None, _flag("CSV, Parquet, a folder or glob of Parquet.")] = None,
-    dataset: Annotated[str | None, _flag("An embedded table: adult.")] = None,
+    dataset: Annotated[str | None, _flag("adult, adult-complete, cleveland or student.")] = None,
     null_value: Annotated[list[str] | None, _flag("A text that means missing, as '?'.")] = None,
     missing: Annotated[str, _flag("refuse or drop-rows.")] = "refuse",
     secret: Annotated[str | None, _flag("Column, or columns by commas.")] = None,
@@ -78,6 +78,7 @@ def calibrate(
     envelope: Annotated[str | None, _flag("transport or worst-gap.")] = None,
 ) -> None:
     """Find the noise for a scenario and state what it promises. Releases nothing."""
+    # Longer than any other function, because typer reads the flags off the signature.
     flags: dict[str, Any] = {
         name: value
         for name, value in locals().items()

@@ -87,16 +87,11 @@ def _written(
 ) -> dict[str, Any]:
     """Make the folder and write table and pictures; what the answer adds about them."""
     from pufferslice.compare import EPSILONS, noise_curves, run_times
-    from pufferslice.errors import StorageError
     from pufferslice.report.comparison_figures import comparison_figure, run_time_figure
     from pufferslice.report.figures import png_of
-    from pufferslice.storage import pretty_json, write_whole
+    from pufferslice.storage import CONFIDENTIAL, make_folder, pretty_json, write_whole
 
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        msg = f"cannot use the folder {str(out)!r}: {error.strerror}"
-        raise StorageError(error.errno, msg) from error
+    make_folder(out)
     scenario, profile, target = asked
     curves = noise_curves(scenario, profile, target.order, settings)
     with progress_bar("run times") as progress:
@@ -120,7 +115,8 @@ def _written(
         "time.png": png_of(run_time_figure(times)),
     }
     for name, content in files.items():
-        write_whole(out / name, content)
+        # The numbers are computed from the data, and no certificate covers them.
+        write_whole(out / name, content, CONFIDENTIAL)
     return added | {"written": list(files)}
 
 

@@ -10,12 +10,12 @@ from pufferslice.cli.output import print_json, progress_bar
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for certificate, release and pictures.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder for certificate, release and report.")] = Path(
         "demo-output"
     ),
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Protect race in the Adult census table: certificate, release, pictures."""
+    """Protect race in the Adult census table: certificate, release, audit, one page."""
     from pufferslice.demo import run_demo
 
     with progress_bar("demo") as progress:
@@ -24,5 +24,5 @@ def demo(
         print_json(result.to_json())
     else:
         typer.echo(str(result))
-    if not result.verification.holds:
+    if not result.verification.holds or result.audit.refuted:
         raise typer.Exit(1)

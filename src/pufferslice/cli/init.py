@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from pufferslice.cli.output import print_json
-from pufferslice.errors import StorageError
 
 _TEMPLATES = ("scenario.toml", "training.toml")
 
@@ -18,13 +17,9 @@ def init(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Write a commented scenario.toml and training.toml that run as they are, on embedded data."""
-    from pufferslice.storage import check_new, write_new
+    from pufferslice.storage import check_new, make_folder, write_new
 
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        msg = f"cannot make the folder {str(folder)!r}: {error.strerror}"
-        raise StorageError(msg) from error
+    make_folder(folder)
     scenario, training = paths = [folder / name for name in _TEMPLATES]
     for path in paths:
         check_new(path)

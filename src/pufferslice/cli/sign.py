@@ -35,10 +35,12 @@ def keygen(
 ) -> None:
     """Make a key pair for signing; keep private.pem to yourself."""
     from pufferslice.certificate import new_key_pair
-    from pufferslice.storage import CONFIDENTIAL, write_new
+    from pufferslice.storage import CONFIDENTIAL, check_new, make_folder, write_new
 
     private, public = new_key_pair()
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
+    for name in ("private.pem", "public.pem"):
+        check_new(folder / name)
     write_new(folder / "private.pem", private, CONFIDENTIAL)
     write_new(folder / "public.pem", public)
     if json:

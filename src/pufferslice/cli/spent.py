@@ -24,6 +24,7 @@ def spent(
     """What a noise costs: the way back from noise to epsilon. Issues no certificate."""
     from pufferslice.certificate import Certificate
     from pufferslice.certificate import spent as spent_by
+    from pufferslice.guarantee import at_most
 
     held = Certificate.load(certificate)
     if scenario is not None:
@@ -39,4 +40,5 @@ def spent(
 
         print_json({"noise_std": std, **attrs.asdict(found), **held.statement["method"]})
         return
-    typer.echo(f"Noise {std:.6g} (scaled coordinates) costs {found.epsilon:.6g}: {found}")
+    epsilon = at_most(found.epsilon)
+    typer.echo(f"Noise {std:.6g} (scaled coordinates) costs at most {epsilon}: {found}")

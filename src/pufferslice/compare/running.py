@@ -90,7 +90,10 @@ def compare_mechanisms(
     with the compiled loops loaded before. Baselines assume ideal real-valued noise.
     """
     if profile.dim != scenario.dim:
-        msg = f"profile has dimension {profile.dim}, the query has {scenario.dim}"
+        msg = (
+            f"profile has dimension {profile.dim}, the query has {scenario.dim}; use "
+            f"FiniteProfile.uniform(dim={scenario.dim}, ...)"
+        )
         raise ArgumentError(msg)
     contestants = _ours(scenario, profile, target) | _others(scenario, target, settings)
     _load_loops(contestants)

@@ -1,30 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labelled images as arrays, and CIFAR-10 from the folder that `PUFFERSLICE_DATA` names."""
+"""Labelled images as arrays."""
 
-import errno
-import io
-import os
-import zipfile
-from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, final
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
 from pufferslice.arrays import same
-from pufferslice.errors import StorageError, TableError
-from pufferslice.storage import read_bytes
-
-DATA_FOLDER: Final = "PUFFERSLICE_DATA"
-"""The environment variable that names the folder with CIFAR-10."""
-
-CIFAR10_CLASSES: Final = (
-    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
-)  # fmt: skip
-
-_BATCHES: Final = range(1, 6)
-_SHAPE: Final = (32, 32, 3)
+from pufferslice.errors import TableError
 
 
 def _locked(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -64,61 +48,3 @@ class LabelledImages:
     def __repr__(self) -> str:
         shape = "x".join(str(size) for size in self.images.shape[1:])
         return f"LabelledImages({len(self)} of {shape}, {self.n_classes} classes)"
-
-
-def cifar10() -> tuple[LabelledImages, LabelledImages]:
-    """CIFAR-10, to train on and held out, from the folder that `PUFFERSLICE_DATA` names.
-
-    It does not ship with the library: its images have no licence.
-    """
-    folder = os.environ.get(DATA_FOLDER)
-    if not folder:
-        msg = (
-            f"CIFAR-10 does not ship with the library: set {DATA_FOLDER} to a folder with "
-            "cifar10-train-1.npz and cifar10-test.npz"
-        )
-        raise StorageError(errno.ENOENT, msg)
-    return read_cifar10(folder)
-
-
-def read_cifar10(folder: str | os.PathLike[str]) -> tuple[LabelledImages, LabelledImages]:
-    """CIFAR-10 from `cifar10-train-1.npz` to `-5.npz`, whichever are there, and `cifar10-test.npz`.
-
-    Each file has `x_train` or `x_test`, uint8 of shape (n, 32, 32, 3), and `y_train` or `y_test`.
-    """
-    where = Path(folder)
-    names = [where / f"cifar10-train-{batch}.npz" for batch in _BATCHES]
-    parts = [_read_batch(path, "train") for path in names if path.exists()]
-    if not parts:
-        msg = f"no CIFAR-10 in {str(where)!r}: there is none of cifar10-train-1.npz to -5.npz"
-        raise StorageError(errno.ENOENT, msg)
-    train = LabelledImages(
-        images=np.concatenate([part.images for part in parts]),
-        labels=np.concatenate([part.labels for part in parts]),
-        white=255,
-        n_classes=len(CIFAR10_CLASSES),
-    )
-    return train, _read_batch(where / "cifar10-test.npz", "test")
-
-
-def _read_batch(path: Path, part: str) -> LabelledImages:
-    content = io.BytesIO(read_bytes(path))
-    try:
-        with np.load(content, allow_pickle=False) as arrays:
-            images, labels = arrays[f"x_{part}"], arrays[f"y_{part}"]
-    except (KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        msg = f"{str(path)!r} is not a CIFAR-10 file: {type(error).__name__}"
-        raise TableError(msg) from error
-    right = images.dtype == np.uint8 and images.shape == (len(labels), *_SHAPE)
-    if not right or labels.ndim != 1 or labels.dtype.kind not in "iu":
-        msg = (
-            f"{str(path)!r} must hold uint8 images of 32x32x3 and whole numbers as labels; it has "
-            f"{images.dtype} of shape {images.shape}, and {labels.dtype} of shape {labels.shape}"
-        )
-        raise TableError(msg)
-    return LabelledImages(
-        images=images,
-        labels=labels.astype(np.int64),
-        white=255,
-        n_classes=len(CIFAR10_CLASSES),
-    )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demonstration: one protected release of the embedded Adult table, with pictures.
+"""The demonstration: one protected release of the embedded Adult table, audited, on one page.
 
 The secret is race: which of the five groups a published summary is about. The query is the
 paper's nine statistics with their public scales; one release is the summary of one group.

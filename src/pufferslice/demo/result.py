@@ -9,6 +9,7 @@ from typing import Any, final
 import attrs
 
 from pufferslice.arrays import Floats, locked
+from pufferslice.audit import Audit
 from pufferslice.certificate import Certificate, Verification
 from pufferslice.demo.setting import BUDGETS, FILES, GROUP, NOTIONS, SECRET, TARGET
 from pufferslice.guarantee import Guarantee
@@ -50,6 +51,8 @@ class DemoResult:
     verification: Verification
     """The outcome of recomputing the saved certificate from the saved evidence."""
     released: Release
+    audit: Audit
+    """What attacks with fresh outputs say about the certificate."""
     budgets: tuple[Budget, ...]
     differences: Floats = attrs.field(converter=locked)
     """The largest true difference between two groups, per statistic, in the user's units."""
@@ -65,6 +68,7 @@ class DemoResult:
             "certificate": self.certificate.digest,
             "guarantee": attrs.asdict(self.certificate.guarantee),
             "verified": self.verification.holds,
+            "refuted": self.audit.refuted,
             "noise_std": self.certificate.noise_std,
             "spent_epsilon": self.certificate.spent_epsilon,
             "unsliced_epsilon": self.certificate.unsliced_epsilon,
@@ -86,6 +90,7 @@ class DemoResult:
             _protected(self.certificate),
             _promised(self),
             _noise(self),
+            _audited(self.audit),
             _sweep(self.budgets),
             _written(self.folder),
         )
@@ -142,6 +147,19 @@ def _noise(result: DemoResult) -> str:
     )
 
 
+def _audited(audit: Audit) -> str:
+    outcome = "REFUTES the certificate" if audit.refuted else "does not refute the certificate"
+    pairs = [one for one in audit.inferences if len(one.secrets) == 2]
+    best = max(pairs, key=lambda one: one.advantage.value)
+    return (
+        f"An audit with {audit.n_outputs} fresh outputs under each group {outcome}; an\n"
+        "audit never proves one. Of two groups, its best attack names the right one "
+        f"{best.accuracy.value:.1%} of the time\n"
+        f"({' and '.join(best.secrets)}); blind guesses, "
+        f"{best.accuracy.value - best.advantage.value:.1%}."
+    )
+
+
 def _sweep(budgets: Sequence[Budget]) -> str:
     head = ["epsilon"]
     for notion in NOTIONS:
@@ -162,6 +180,7 @@ def _cells(row: Budget) -> tuple[str, str, str]:
 
 def _written(folder: Path) -> str:
     return (
+        f"Open {folder / 'report.html'} in a browser: it is all there, on one page.\n"
         f"Files in {folder}:\n{listed_files()}\n"
         "This run started its own new ledger. With data of your own, only certificate.json and\n"
         "release.json would be for the public."

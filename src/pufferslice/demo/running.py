@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the demonstration: certify, release, verify, draw, and write it all to one folder."""
+"""Run the demonstration: certify, release, verify, audit, draw; all of it goes to one folder."""
 
 import os
 from pathlib import Path
@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from pufferslice import datasets
 from pufferslice.arrays import Floats
+from pufferslice.audit import Audit, audit_release
 from pufferslice.calibration import Slices, calibrate
 from pufferslice.certificate import Certificate, certify_release, required_evidence, verify
 from pufferslice.demo.drawing import pictures
@@ -18,9 +19,11 @@ from pufferslice.demo.result import Budget, DemoResult, listed_files
 from pufferslice.demo.setting import (
     BUDGETS,
     CLOSED_FORM,
+    CONFIDENCE,
     FILES,
     GROUP,
     N_DIRECTIONS,
+    N_OUTPUTS,
     NOTIONS,
     SECRET,
     SEED,
@@ -32,17 +35,18 @@ from pufferslice.guarantee import Guarantee
 from pufferslice.laws import EmpiricalLaw
 from pufferslice.parallel import Progress, silent
 from pufferslice.releasing import release
+from pufferslice.report.page import internal_page
 from pufferslice.scenario import Scenario
 from pufferslice.slicing import FiniteProfile
-from pufferslice.storage import pretty_json, write_whole
+from pufferslice.storage import CONFIDENTIAL, pretty_json, write_whole
 
 _MARK: Final = "Made by `pufferslice demo`"
 _LEDGER_REMAINS: Final = ("-journal", "-wal", "-shm")
-_STEPS: Final = 5
+_STEPS: Final = 7
 
 
 def run_demo(out: str | os.PathLike[str], progress: Progress = silent) -> DemoResult:
-    """Certify, release, verify and draw on the embedded Adult table; everything goes to `out`.
+    """Certify, release, verify, audit and report on the embedded Adult table; all goes to `out`.
 
     `out` must be new, empty, or the folder of an earlier demonstration, whose files are replaced,
     its ledger included: each run stands alone. Needs the extra `report`.
@@ -61,21 +65,28 @@ def run_demo(out: str | os.PathLike[str], progress: Progress = silent) -> DemoRe
         out=folder / "release.json",
     )
     progress(3, _STEPS)
+    audit = _audited(scenario, certificate, folder)
+    progress(4, _STEPS)
     values = _values(scenario)
     result = DemoResult(
         folder=folder,
         certificate=certificate,
         verification=verify(Certificate.load(folder / "certificate.json")),
         released=released,
+        audit=audit,
         budgets=swept(required_evidence(certificate).slices),
         differences=np.ptp(values, axis=0) * scenario.query.scales,
     )
-    progress(4, _STEPS)
+    progress(5, _STEPS)
     for name, content in pictures(scenario, result, values).items():
         write_whole(folder / name, content)
     write_whole(folder / "summary.txt", f"{result}\n".encode())
     write_whole(folder / "summary.json", pretty_json(result.to_json()))
-    progress(5, _STEPS)
+    progress(6, _STEPS)
+    about = ("certificate.json", "release.json", "audit.json")
+    page = internal_page([folder / name for name in about])
+    write_whole(folder / "report.html", page, CONFIDENTIAL)
+    progress(7, _STEPS)
     return result
 
 
@@ -103,10 +114,26 @@ def _adult() -> tuple[pa.Table, Scenario]:
 
 
 def _certified(scenario: Scenario, folder: Path) -> Certificate:
-    profile = FiniteProfile.uniform(dim=scenario.dim, n_directions=N_DIRECTIONS, seed=SEED)
-    certificate = certify_release(scenario, profile, TARGET, method=TIGHT)
+    certificate = certify_release(scenario, _profile(scenario), TARGET, method=TIGHT)
     certificate.save(folder / "certificate.json")
     return certificate
+
+
+def _profile(scenario: Scenario) -> FiniteProfile:
+    return FiniteProfile.uniform(dim=scenario.dim, n_directions=N_DIRECTIONS, seed=SEED)
+
+
+def _audited(scenario: Scenario, certificate: Certificate, folder: Path) -> Audit:
+    audit = audit_release(
+        scenario,
+        _profile(scenario),
+        certificate,
+        n_outputs=N_OUTPUTS,
+        confidence=CONFIDENCE,
+        seed=SEED,
+    )
+    write_whole(folder / "audit.json", pretty_json(audit.to_json()), CONFIDENTIAL)
+    return audit
 
 
 def _values(scenario: Scenario) -> Floats:

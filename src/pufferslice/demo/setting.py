@@ -15,6 +15,9 @@ BUDGETS: Final = (0.1, 0.3, 1.0, 3.0, 10.0)
 NOTIONS: Final[tuple[Literal["average", "joint"], ...]] = ("average", "joint")
 N_DIRECTIONS: Final = 200
 SEED: Final = 7
+N_OUTPUTS: Final = 10_000
+"""Fresh outputs under each secret that the audit attacks."""
+CONFIDENCE: Final = 0.95
 PLANE: Final = ("mean(education-num)", "rate(income = >50K)")
 N_ANGLES: Final = 180
 
@@ -32,4 +35,6 @@ FILES: Final = {
     "noise.png": "noise and error against epsilon, closed form beside tight",
     "slices.png": "how much each of the slices can show",
     "plane.png": "what the pairs cost along the directions of one plane",
+    "audit.json": "attacks on the certificate with fresh outputs, and their verdicts",
+    "report.html": "all of it on one page, to open in a browser",
 }

@@ -20,9 +20,9 @@ PROFILES: Final = ("uniform", "sphere", "axes", "orthogonal", "blocks", "given")
 def target_of(document: Document) -> Claim:
     """What is claimed; the word `claim` decides, and the numbers must be those of that claim."""
     said = section(document, "guarantee")
-    claim = word(said.get("claim", "srpp"))
+    claim = word(said.get("claim", "srpp"), "claim")
     check_one_of(CLAIMS, claim=claim)
-    notion = word(required(said, "guarantee", "notion"))
+    notion = word(required(said, "guarantee", "notion"), "notion")
     epsilon = number(required(said, "guarantee", "epsilon"), "epsilon")
     if claim == "srpp":
         if "delta" in said:
@@ -50,7 +50,7 @@ def failure_probability_of(document: Document) -> float | None:
 
 def band_of(document: Document) -> BandKind:
     """How sampled laws are bounded."""
-    band = word(section(document, "prior").get("band", "order_statistics"))
+    band = word(section(document, "prior").get("band", "order_statistics"), "band")
     check_one_of(BANDS, band=band)
     return band  # type: ignore[return-value]
 
@@ -58,7 +58,7 @@ def band_of(document: Document) -> BandKind:
 def profile_of(document: Document, dim: int) -> Profile:
     """The slices: those that are listed or drawn, or the whole sphere."""
     said = section(document, "profile")
-    kind = word(said.get("kind", "given" if "directions" in said else "uniform"))
+    kind = word(said.get("kind", "given" if "directions" in said else "uniform"), "kind")
     check_one_of(PROFILES, kind=kind)
     if kind == "axes":
         return FiniteProfile.axes(dim=dim)
@@ -89,11 +89,11 @@ def method_of(document: Document) -> Method | None:
     said = section(document, "calibration")
     if not said:
         return None
-    rule = word(said.get("rule", "tight"))
+    rule = word(said.get("rule", "tight"), "rule")
     check_one_of(RULES, rule=rule)
     default = "worst_gap" if rule == "closed_form" else "transport"
     if document.get("gaussian") and rule == "tight":
         default = "exact"
-    envelope = word(said.get("envelope", default))
+    envelope = word(said.get("envelope", default), "envelope")
     check_one_of(ENVELOPES, envelope=envelope)
     return Method(rule=rule, envelope=envelope)  # type: ignore[arg-type]

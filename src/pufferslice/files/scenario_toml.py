@@ -2,7 +2,6 @@
 """scenario.toml and the values it stands for; flags of the command line take the same road."""
 
 import os
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, final
@@ -24,7 +23,16 @@ from pufferslice.files.claim_toml import (
     profile_of,
     target_of,
 )
-from pufferslice.files.toml_values import Document, required, section, word
+from pufferslice.files.scenario_shape import check_shapes
+from pufferslice.files.toml_values import (
+    Document,
+    Sections,
+    check_sections,
+    parsed_toml,
+    required,
+    section,
+    word,
+)
 from pufferslice.guarantee import Claim
 from pufferslice.histograms import Histograms
 from pufferslice.laws import GaussianLaw
@@ -49,7 +57,7 @@ from pufferslice.storage import read_bytes
 from pufferslice.streaming import RowScan, scan_files, streamed_scenario
 from pufferslice.tables import Frame, frame_of, read_table, without_missing
 
-SECTIONS: Final[Mapping[str, frozenset[str]]] = {
+SECTIONS: Final[Sections] = {
     "data": frozenset({"path", "dataset", "null_values", "missing", "bins"}),
     "secret": frozenset({"column", "columns", "bins", "pairs"}),
     "query": frozenset(
@@ -71,7 +79,11 @@ SECTIONS: Final[Mapping[str, frozenset[str]]] = {
 _DATASETS: Final[Mapping[str, Callable[[], pa.Table]]] = {
     "adult": datasets.adult,
     "adult_complete": datasets.adult_complete,
+    "cleveland": datasets.cleveland,
+    "student": datasets.student,
 }
+"""Tables by name: those that ship, and those of the folder that PUFFERSLICE_DATA names."""
+
 _CONDITIONS: Final[Mapping[str, Callable[[Any], Condition]]] = {
     "equals": equals,
     "above": above,
@@ -118,8 +130,8 @@ Scan = Callable[[Path, RowScan], Histograms]
 def read_request(path: str | os.PathLike[str], scan: Scan = scan_files) -> Request:
     """Read scenario.toml; paths inside it are relative to its folder."""
     try:
-        document = tomllib.loads(read_bytes(path).decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        document = parsed_toml(read_bytes(path))
+    except ValueError as error:
         msg = f"{str(path)!r} is not TOML: {error}"
         raise ArgumentError(msg) from error
     return request_of(document, Path(path).parent, scan)
@@ -158,7 +170,7 @@ def _kind(document: Document) -> str:
             "prior) or 'sampled' (the rows are a sample of it); --prior on the command line"
         )
         raise ArgumentError(msg)
-    kind = word(prior.get("kind", "empirical"))
+    kind = word(prior.get("kind", "empirical"), "kind")
     check_one_of(("empirical", "sampled"), kind=kind)
     return kind
 
@@ -199,26 +211,16 @@ def _pairs(document: Document) -> Pairs:
 
 def _source(document: Document) -> Source | None:
     prior = section(document, "prior")
-    source = word(prior["source"]) if "source" in prior else None
+    source = word(prior["source"], "source") if "source" in prior else None
     if source is not None:
         check_one_of(SOURCES, source=source)
     return source  # type: ignore[return-value]
 
 
 def check_document(document: Document) -> None:
-    """Only known sections and keys; a misspelt key must not silently change a claim."""
-    for name, values in document.items():
-        if name not in SECTIONS:
-            msg = f"unknown section [{name}]; known are {', '.join(SECTIONS)}"
-            raise ArgumentError(msg)
-        if not isinstance(values, Mapping):
-            msg = f"[{name}] must be a section, got {type(values).__name__}"
-            raise ArgumentError(msg)
-        for key in values if SECTIONS[name] else ():
-            if key not in SECTIONS[name]:
-                known = ", ".join(sorted(SECTIONS[name]))
-                msg = f"unknown key {key!r} in [{name}]; known are {known}"
-                raise ArgumentError(msg)
+    """Only known sections and keys of a scenario file, and values of the kind that they take."""
+    check_sections(document, SECTIONS)
+    check_shapes(document)
 
 
 def query_of(document: Document) -> Query:
@@ -265,7 +267,7 @@ def _conditions(entries: Sequence[Document], where: str) -> list[tuple[str, Cond
 
 
 def _model(said: Document) -> Query:
-    kind = word(required(said, "query.model", "kind"))
+    kind = word(required(said, "query.model", "kind"), "kind")
     check_one_of(_MODELS, kind=kind)
     rest = {key: value for key, value in said.items() if key != "kind"}
     builder: Callable[..., Query] = getattr(queries, kind)
@@ -286,7 +288,7 @@ def _range(said: Document) -> Box | Ball:
 
 
 def _law(document: Document) -> str:
-    law = word(required(section(document, "query"), "query", "law"))
+    law = word(required(section(document, "query"), "query", "law"), "law")
     check_one_of(LAWS, law=law)
     return law
 
@@ -297,7 +299,7 @@ def _table(document: Document, folder: Path) -> pa.Table:
         msg = "[data] needs either path or dataset"
         raise ArgumentError(msg)
     if "dataset" in said:
-        name = word(said["dataset"])
+        name = word(said["dataset"], "dataset")
         check_one_of(tuple(_DATASETS), dataset=name)
         return _DATASETS[name]()
     return read_table(folder / said["path"], null_values=said.get("null_values", ()))

@@ -5,7 +5,6 @@ import contextlib
 import json
 import math
 import os
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +14,15 @@ import attrs
 from pufferslice.certificate.learning import DEFAULT_DELTAS
 from pufferslice.checks import check_above, check_between, check_count, check_one_of
 from pufferslice.errors import ArgumentError
+from pufferslice.files.toml_values import (
+    Document,
+    Sections,
+    check_sections,
+    numbers,
+    parsed_toml,
+    text,
+    word,
+)
 from pufferslice.guarantee import Guarantee
 from pufferslice.sgd import (
     Accountant,
@@ -37,12 +45,9 @@ from pufferslice.sgd.request import (
     Prevalence,
     TrainingRequest,
 )
-from pufferslice.storage import read_bytes, write_whole
+from pufferslice.storage import parsed_json, pretty_json, read_bytes, write_whole
 
-Document = Mapping[str, Any]
-"""A parsed training.toml, or one of its sections."""
-
-TRAINING_SECTIONS: Final[Mapping[str, frozenset[str]]] = {
+TRAINING_SECTIONS: Final[Sections] = {
     "data": frozenset({"dataset", "n_records", "name", "n_classes"}),
     "secret": frozenset(
         {"exactly", "at_most", "mismatch_probability", "probabilities", "prevalence"}
@@ -97,7 +102,7 @@ def training_of(document: Document, folder: Path) -> TrainingRequest:
     with _in_section("guarantee"):
         deltas = _deltas(claim.get("deltas", DEFAULT_DELTAS))
     with _in_section("output"):
-        where = folder / _text(_required(output, "folder"), "folder")
+        where = folder / text(_required(output, "folder"), "folder")
         rare = {"evaluate_every": max(1, plan.n_steps // _EVALUATIONS)}
         wanted = Output(folder=where, **(rare | _without(output, {"folder"})))
     return TrainingRequest(
@@ -115,10 +120,10 @@ def write_plan(plan: TrainingPlan, path: str | os.PathLike[str]) -> None:
     """Write a plan: JSON if the name ends in .json, TOML otherwise."""
     document = plan.to_json()
     if os.fspath(path).endswith(".json"):
-        text = json.dumps(document, indent=2, allow_nan=False) + "\n"
+        content = pretty_json(document)
     else:
-        text = toml_of(document)
-    write_whole(path, text.encode())
+        content = toml_of(document).encode()
+    write_whole(path, content)
 
 
 def read_plan(path: str | os.PathLike[str]) -> TrainingPlan:
@@ -159,8 +164,8 @@ def _document(path: str | os.PathLike[str]) -> Any:  # noqa: ANN401 - a JSON or 
     content = read_bytes(path)
     try:
         if os.fspath(path).endswith(".json"):
-            return json.loads(content)
-        return tomllib.loads(content.decode())
+            return parsed_json(content)
+        return parsed_toml(content)
     except ValueError as error:
         msg = f"{str(path)!r} is not a training plan or file: {error}"
         raise ArgumentError(msg) from error
@@ -168,18 +173,7 @@ def _document(path: str | os.PathLike[str]) -> Any:  # noqa: ANN401 - a JSON or 
 
 def _check_document(document: Document) -> None:
     """All sections, and only known keys: a misspelt key must not silently change a claim."""
-    for name, section in document.items():
-        if name not in TRAINING_SECTIONS:
-            msg = f"unknown section [{name}]; known are {', '.join(TRAINING_SECTIONS)}"
-            raise ArgumentError(msg)
-        if not isinstance(section, Mapping):
-            msg = f"[{name}] must be a section, got {type(section).__name__}"
-            raise ArgumentError(msg)
-        for key in section:
-            if key not in TRAINING_SECTIONS[name]:
-                known = ", ".join(sorted(TRAINING_SECTIONS[name]))
-                msg = f"unknown key {key!r} in [{name}]; known are {known}"
-                raise ArgumentError(msg)
+    check_sections(document, TRAINING_SECTIONS)
     absent = [f"[{name}]" for name in TRAINING_SECTIONS if name not in document]
     if absent:
         msg = f"a training file needs the section {absent[0]}: what is certified has no defaults"
@@ -248,11 +242,11 @@ def _differing(said: Document, worlds: Prevalence | None, n_records: int) -> Dif
     if "mismatch_probability" in said:
         chance = said["mismatch_probability"]
         return binomial(n_records=n_records, mismatch_probability=chance)
-    return from_pmf(_numbers(said["probabilities"], "probabilities"))
+    return from_pmf(numbers(said["probabilities"], "probabilities"))
 
 
 def _design(said: Document, n_records: int) -> SamplingDesign:
-    kind = _word(_required(said, "kind"), "kind")
+    kind = word(_required(said, "kind"), "kind")
     check_one_of(_SAMPLINGS, kind=kind)
     wanted = "rate" if kind == "poisson" else "batch_size"
     if set(said) != {"kind", wanted}:
@@ -263,7 +257,7 @@ def _design(said: Document, n_records: int) -> SamplingDesign:
 
 
 def _claim(said: Document) -> tuple[Accountant, Guarantee]:
-    accountant = accountant_named(_word(_required(said, "accountant"), "accountant"))
+    accountant = accountant_named(word(_required(said, "accountant"), "accountant"))
     order, epsilon = (_required(said, key) for key in ("order", "epsilon"))
     check_above(1, order=order)
     check_above(0, epsilon=epsilon)
@@ -271,7 +265,7 @@ def _claim(said: Document) -> tuple[Accountant, Guarantee]:
 
 
 def _deltas(values: object) -> tuple[float, ...]:
-    deltas = tuple(_numbers(values, "deltas"))
+    deltas = tuple(numbers(values, "deltas"))
     for delta in deltas:
         check_between(0, 1, deltas=delta)
     return deltas
@@ -295,7 +289,7 @@ def _n_steps(said: Document, design: SamplingDesign) -> int:
 def _learning(said: Document) -> dict[str, Any]:
     chosen = _without(said, _OF_PLAN, needs=("model", "seed", "learning_rate"))
     words = {
-        key: _word(value, key) for key, value in chosen.items() if key in {"optimizer", "schedule"}
+        key: word(value, key) for key, value in chosen.items() if key in {"optimizer", "schedule"}
     }
     if chosen.get("loss") == "cross-entropy":
         words["loss"] = "cross_entropy"
@@ -315,27 +309,6 @@ def _required(section: Document, key: str) -> Any:  # noqa: ANN401 - a TOML valu
         msg = f"needs {key!r}"
         raise ArgumentError(msg)
     return section[key]
-
-
-def _numbers(values: object, name: str) -> list[float]:
-    numbers = list(values) if isinstance(values, list | tuple) else []
-    good = [isinstance(one, int | float) and not isinstance(one, bool) for one in numbers]
-    if not numbers or not all(good):
-        msg = f"{name} must be a list of numbers, got {values!r}"
-        raise ArgumentError(msg)
-    return [float(one) for one in numbers]
-
-
-def _text(value: object, name: str) -> str:
-    if not isinstance(value, str) or not value:
-        msg = f"{name} must be a text that is not empty, got {value!r}"
-        raise ArgumentError(msg)
-    return value
-
-
-def _word(value: object, name: str) -> str:
-    """A word of the vocabulary: files may write it with hyphens."""
-    return _text(value, name).replace("-", "_")
 
 
 def _toml_value(value: object) -> str:

@@ -1,8 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the laws of a scenario to what a slice can show: gap tables and Gaussian pairs."""
+"""From the laws of a scenario to what outputs can show: tables of distances, Gaussian pairs."""
 
 from pufferslice.gaps.exact import LawPair, gap_tables, matching_tables
 from pufferslice.gaps.gaussian import GaussianPairs
-from pufferslice.gaps.tables import GapTables
+from pufferslice.gaps.tables import DistanceTables, GapTables, MatchingTables
 
-__all__ = ["GapTables", "GaussianPairs", "LawPair", "gap_tables", "matching_tables"]
+__all__ = [
+    "DistanceTables",
+    "GapTables",
+    "GaussianPairs",
+    "LawPair",
+    "MatchingTables",
+    "gap_tables",
+    "matching_tables",
+]

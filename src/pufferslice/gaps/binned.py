@@ -150,7 +150,10 @@ class Tally:
             msg = f"outputs must have shape {wanted}, got {outputs.shape}"
             raise ArgumentError(msg)
         if len(codes) and not 0 <= codes.min() <= codes.max() < len(secrets):
-            msg = f"codes must be from 0 to {len(secrets) - 1}, the positions in secrets"
+            msg = (
+                f"codes must be from 0 to {len(secrets) - 1}, the positions in secrets; got "
+                f"{codes.min()} to {codes.max()}"
+            )
             raise ArgumentError(msg)
         places = self._places(secrets)
         step = max(ROWS_PER_BLOCK, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE // (4 * self.grid.dim)))
@@ -167,7 +170,10 @@ class Tally:
     def add_histograms(self, part: Histograms) -> None:
         """Add what was counted elsewhere, on the same grid."""
         if part.grid != self.grid:
-            msg = "histograms can be added only on one grid: the same directions, range and bins"
+            msg = (
+                "histograms can be added only on one grid: the same directions, range and bins. "
+                "Make them with one scan"
+            )
             raise ArgumentError(msg)
         n_bins = self.grid.n_bins
         places = self._places(part.secrets)
@@ -302,7 +308,10 @@ def binned_tables(
     """
     grid = laws[0].grid
     if any(law.grid != grid for law in laws[1:]):
-        msg = "laws must be binned on one grid: the same directions, range and bins"
+        msg = (
+            "laws must be binned on one grid: the same directions, range and bins. Make them "
+            "with one scan"
+        )
         raise ArgumentError(msg)
     if not np.array_equal(directions, grid.directions):
         msg = "the laws were binned along other directions; scan the data with this profile"

@@ -4,7 +4,7 @@
 import math
 import threading
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from pufferslice.gaps.kernels import (
     tabulate,
     tabulate_difference,
 )
-from pufferslice.gaps.tables import GapTables
+from pufferslice.gaps.tables import DistanceTables, GapTables, MatchingTables
 from pufferslice.laws import EmpiricalLaw, equal_laws
 from pufferslice.parallel import Progress, in_threads, silent
 
@@ -38,6 +38,9 @@ OCTAVES_SEEN: Final = 7
 _MANTISSA: Final = 52
 _UNIT_ROUNDOFF: Final = 2.0**-53
 _RANKS_PER_BLOCK: Final = 4096
+
+
+Tables = TypeVar("Tables", bound=DistanceTables)
 
 
 class LawPair(NamedTuple):
@@ -61,7 +64,7 @@ def gap_tables(
     """
     _check_dimensions(laws, directions)
     instances = _Instances.of(laws, pairs)
-    extras = _projection_error(directions, instances.largest)
+    extras = 2 * projection_errors(directions, instances.largest)
     longest = 2 * max(law.n_samples for law in laws)
     scratches = _PerThread(laws, table_digits(len(pairs) * len(directions), longest))
 
@@ -81,12 +84,12 @@ def gap_tables(
         )
 
     starts = range(0, len(directions), DIRECTIONS_PER_BLOCK)
-    return instances.tables(in_threads(block, starts, progress))
+    return instances.tables(GapTables, in_threads(block, starts, progress))
 
 
 def matching_tables(
     laws: Sequence[EmpiricalLaw], pairs: Sequence[LawPair], directions: Floats
-) -> GapTables:
+) -> MatchingTables:
     """The law of ||X - Y|| under the monotone coupling along each direction, for every pair.
 
     Each of them is a coupling in all dimensions, so each bounds the unsliced cost.
@@ -113,7 +116,7 @@ def matching_tables(
             for gaps, (_, _, own) in zip(found, instances.each(), strict=True)
         )
 
-    return instances.tables(in_threads(matching, range(len(directions))))
+    return instances.tables(MatchingTables, in_threads(matching, range(len(directions))))
 
 
 def _check_dimensions(laws: Sequence[EmpiricalLaw], directions: Floats) -> None:
@@ -181,9 +184,9 @@ class _Instances(NamedTuple):
             own = (np.zeros(1), np.array([total], dtype=np.int64)) if same else None
             yield pair, scales, own
 
-    def tables(self, parts: list[_Rows]) -> GapTables:
+    def tables(self, kind: type[Tables], parts: list[_Rows]) -> Tables:
         lengths = [length for part in parts for length in part.lengths]
-        return GapTables(
+        return kind(
             starts=np.concatenate([[0], np.cumsum(lengths)]),
             gaps=np.concatenate([part.gaps for part in parts]),
             counts=np.concatenate([part.counts for part in parts]),
@@ -314,8 +317,12 @@ def table_digits(n_rows: int, longest: int, octaves: int = OCTAVES_SEEN) -> int:
     return digits
 
 
-def _projection_error(directions: Floats, largest: float) -> Floats:
-    """Bound on the float error of the difference of two projections; none along an axis."""
+def projection_errors(directions: Floats, largest: float) -> Floats:
+    """Bound on the float error of a projection along each direction; none along an axis.
+
+    Needs: points of norm at most `largest`. There is room for one more rounding, of a sum or a
+    difference.
+    """
     n_terms = np.count_nonzero(directions, axis=1)
     on_axis = (n_terms == 1) & (np.abs(directions).max(axis=1) == 1.0)
-    return np.asarray(np.where(on_axis, 0.0, 2 * (n_terms + 1) * _UNIT_ROUNDOFF * largest))
+    return np.asarray(np.where(on_axis, 0.0, (n_terms + 2) * _UNIT_ROUNDOFF * largest))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pairs of Gaussian laws: their divergences along slices and in full are known exactly."""
 
-from typing import final
+from typing import Final, final
 
 import attrs
 import numpy as np
@@ -11,6 +11,8 @@ from pufferslice.arrays import Floats
 from pufferslice.errors import ArgumentError
 from pufferslice.laws import GaussianLaw
 from pufferslice.renyi import gaussian_divergence, gaussian_divergence_nd
+
+_ROUNDINGS: Final = 32 * 2.0**-53
 
 
 @final
@@ -53,7 +55,10 @@ class GaussianPairs:
         dim = self.means.shape[-1]
         n = len(self.means)
         if self.means.shape != (n, 2, dim) or self.covs.shape != (n, 2, dim, dim) or not n * dim:
-            msg = "Gaussian pairs do not fit together"
+            msg = (
+                "means and covs must have shapes (n, 2, dim) and (n, 2, dim, dim), n and dim at "
+                f"least 1; got {self.means.shape} and {self.covs.shape}"
+            )
             raise ArgumentError(msg)
         for mean, cov in zip(
             self.means.reshape(-1, dim), self.covs.reshape(-1, dim, dim), strict=True
@@ -65,21 +70,34 @@ class GaussianPairs:
         means = self.means @ directions.T
         variances = np.einsum("ld,isde,le->isl", directions, self.covs, directions)
         first, second = ((means[:, i], variances[:, i]) for i in (0, 1))
+        noise = self._less_than(noise_std, order)[:, None]
         return np.maximum(
-            gaussian_divergence(order, first, second, noise_std**2),
-            gaussian_divergence(order, second, first, noise_std**2),
+            gaussian_divergence(order, first, second, noise),
+            gaussian_divergence(order, second, first, noise),
         )
 
     def full_costs(self, order: float, noise_std: float) -> Floats:
         """Divergence in all dimensions, the larger of both orders, shape (n_instances,)."""
         costs = np.empty(self.n_instances)
-        for i, (means, covs) in enumerate(zip(self.means, self.covs, strict=True)):
-            first, second = zip(means, covs, strict=True)
+        for i, noise in enumerate(self._less_than(noise_std, order)):
+            first, second = zip(self.means[i], self.covs[i], strict=True)
             costs[i] = max(
-                gaussian_divergence_nd(order, first, second, noise_std**2),
-                gaussian_divergence_nd(order, second, first, noise_std**2),
+                gaussian_divergence_nd(order, first, second, float(noise)),
+                gaussian_divergence_nd(order, second, first, float(noise)),
             )
         return costs
+
+    def _less_than(self, noise_std: float, order: float) -> Floats:
+        """The noise variance, lowered by more than the float error of the spreads; per instance.
+
+        Less noise costs more. Where the cost is about to become infinite, a rounding of the spreads
+        is otherwise seen in it.
+        """
+        variance = noise_std**2
+        sizes = np.abs(self.covs).max(axis=(1, 2, 3)) * self.dim
+        lowered = variance - _ROUNDINGS * self.dim * order * (sizes + variance)
+        # Where the spreads drown the noise, half of it is left, so that the cost stays monotone.
+        return np.asarray(np.maximum(lowered, variance / 2))
 
     def __repr__(self) -> str:
         return f"GaussianPairs(n_instances={self.n_instances}, dim={self.dim})"

@@ -19,21 +19,28 @@ from pufferslice.concentration import (
     dkw_halfwidth,
 )
 from pufferslice.errors import ArgumentError
-from pufferslice.gaps.exact import DIRECTIONS_PER_BLOCK, OCTAVES, LawPair, table_digits
+from pufferslice.gaps.exact import (
+    DIRECTIONS_PER_BLOCK,
+    OCTAVES,
+    LawPair,
+    projection_errors,
+    table_digits,
+)
 from pufferslice.gaps.kernels import HEADROOM, project, tabulate
 from pufferslice.gaps.tables import GapTables
-from pufferslice.histograms import BinnedLaw
 from pufferslice.laws import SampledLaw
 from pufferslice.parallel import Progress, in_threads, silent
 
 _MANTISSA: Final = 52
-_UNIT_ROUNDOFF: Final = 2.0**-53
 _MIDDLE: Final = 0.5
 _NEARLY: Final = 1e-9
 
 
 class RankedLaw(Protocol):
-    """A sample that can be asked for order statistics along the directions of a profile."""
+    """A sample that can be asked for order statistics along the directions of a profile.
+
+    `SortedSample`, or a `BinnedLaw` whose rows are the draws.
+    """
 
     @property
     def n_samples(self) -> int:
@@ -62,13 +69,14 @@ class SortedSample:
         """The draws of `law` along the unit rows of `directions`."""
         check_unit_rows(directions=directions)
         if law.dim != directions.shape[1]:
-            msg = f"the law has dimension {law.dim}, the directions have {directions.shape[1]}"
+            msg = (
+                f"the law has dimension {law.dim}, the directions have {directions.shape[1]}; "
+                "give directions of the dimension of the law"
+            )
             raise ArgumentError(msg)
         columns = np.ascontiguousarray(law.outputs.T)
         largest = float(np.linalg.norm(np.abs(columns).max(axis=1)))
-        n_terms = np.count_nonzero(directions, axis=1)
-        on_axis = (n_terms == 1) & (np.abs(directions).max(axis=1) == 1.0)
-        errors = np.where(on_axis, 0.0, (n_terms + 2) * _UNIT_ROUNDOFF * largest)
+        errors = projection_errors(directions, largest)
         return cls(directions=directions, columns=columns, errors=errors)
 
     @property
@@ -84,39 +92,6 @@ class SortedSample:
         values.sort(axis=1)
         found, errors = values[:, ranks - 1], self.errors[rows, None]
         return found - errors, found + errors
-
-
-@final
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class CountedSample:
-    """Draws of a law that were counted in bins; values are measured from the grid's centre."""
-
-    draws: BinnedLaw
-
-    @property
-    def n_samples(self) -> int:
-        """Number of draws."""
-        return self.draws.n_samples
-
-    @property
-    def ends(self) -> Floats:
-        """The public range along each direction, shape (n_directions, 2)."""
-        reach = self.draws.grid.reaches + self._slacks
-        return np.stack([-reach, reach], axis=1)
-
-    def bounds(self, rows: slice, ranks: Integers) -> tuple[Floats, Floats]:
-        """Both edges of the bins of the order statistics, with the error of the projection."""
-        grid = self.draws.grid
-        counts = self.draws.counts[rows]
-        bins = np.stack([np.searchsorted(np.cumsum(row), ranks) for row in counts])
-        width, slack = grid.widths[rows, None], self._slacks[rows, None]
-        low = (bins - grid.n_bins / 2) * width - slack
-        return low, (bins + 1 - grid.n_bins / 2) * width + slack
-
-    @property
-    def _slacks(self) -> Floats:
-        grid = self.draws.grid
-        return np.asarray(grid.errors + 8 * _UNIT_ROUNDOFF * grid.reaches)
 
 
 @final
@@ -215,7 +190,10 @@ def tail_cut_estimate(first: Floats, second: Floats, failure_probability: float)
     n = min(map(len, samples))
     halfwidth = dkw_halfwidth(n, failure_probability / 2)
     if not halfwidth < _MIDDLE:
-        msg = f"the estimate needs more than {n} samples: no level is left between the cut tails"
+        msg = (
+            f"the estimate needs more than {n} samples: no level is left between the cut tails. "
+            "Take more, or a larger failure_probability"
+        )
         raise ArgumentError(msg)
     levels = np.linspace(halfwidth, 1 - halfwidth, 4 * n + 1)
     upper = _empirical_quantiles(samples[0], levels + halfwidth)
@@ -241,7 +219,10 @@ class _Plan(NamedTuple):
     @classmethod
     def of(cls, law: RankedLaw, band: BandRanks) -> "_Plan":
         if law.n_samples != band.n_samples:
-            msg = f"a band for {band.n_samples} samples does not fit a law with {law.n_samples}"
+            msg = (
+                f"a band for {band.n_samples} samples does not fit a law with {law.n_samples}; "
+                f"make it with band_ranks(n_samples={law.n_samples}, ...)"
+            )
             raise ArgumentError(msg)
         parts = (band.interval_upper, band.interval_lower, band.interval_middle)
         return cls(law, band, np.clip(np.concatenate(parts), 1, band.n_samples))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gap tables: the law of the transport gap, rounded up, for every instance and slice."""
+"""Tables of distances, rounded up: transport gaps along slices, or distances under couplings."""
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import final
+from typing import Self, final
 
 import attrs
 import numpy as np
@@ -18,13 +18,13 @@ from pufferslice.renyi import log_moments, row_deltas
 _ROWS_WORTH_A_THREAD = 512
 
 
-@final
 @attrs.frozen(kw_only=True, repr=False, eq=False)
-class GapTables:
-    """For each (slice, instance), gaps in descending order and how much mass each of them has.
+class DistanceTables:
+    """What both kinds have in common: descending gaps for each (slice, instance), with their mass.
 
     A row is a slice and an instance; rows are stored slice by slice. The first gap of a row is the
-    exact worst gap; the others are rounded up to a few binary digits.
+    exact worst gap; the others are rounded up to a few binary digits. Abstract: what a row bounds
+    is said by `GapTables` and `MatchingTables`, and one must never stand for the other.
     """
 
     starts: Integers
@@ -41,20 +41,30 @@ class GapTables:
     def check(self) -> None:
         """The arrays fit together; for tables read from a file."""
         if not len(self.totals) or len(self.starts) < 2:
-            msg = "gap tables need at least one instance and one slice"
+            msg = (
+                f"gap tables need at least one instance and one slice, got {len(self.totals)} "
+                f"instances and {len(self.starts)} starts"
+            )
             raise ArgumentError(msg)
         steps = np.diff(self.starts)
         whole = len(self.starts) == self.n_slices * self.n_instances + 1 and self.starts[0] == 0
         fits = whole and steps.min() >= 1 and self.starts[-1] == len(self.gaps) == len(self.counts)
         if not (fits and len(self.equal) == self.n_instances and np.isfinite(self.gaps).all()):
-            msg = "gap tables do not fit together"
+            msg = (
+                "gap tables do not fit together: starts must cut gaps and counts, which are as "
+                f"long, into one row for each of {self.n_slices} slices and {self.n_instances} "
+                "instances, and gaps must be finite"
+            )
             raise ArgumentError(msg)
         falls = np.diff(self.gaps, append=0.0) < 0
         falls[self.starts[1:] - 1] = True
         sums = np.add.reduceat(self.counts, self.starts[:-1])
         complete = np.array_equal(sums, np.tile(self.totals, self.n_slices))
         if not (falls.all() and complete and self.counts.min() >= 1 and self.gaps.min() >= 0):
-            msg = "gap tables must fall within a row, and their masses must sum to 1"
+            msg = (
+                "gap tables must fall within a row, and their masses must sum to 1; make them "
+                "with gap_tables"
+            )
             raise ArgumentError(msg)
 
     @property
@@ -112,7 +122,7 @@ class GapTables:
         result[self.equal] = 0.0
         return result
 
-    def coarsened(self, n_entries: int) -> "GapTables":
+    def coarsened(self, n_entries: int) -> Self:
         """Tables with about `n_entries` entries at most, gaps rounded up further: still a bound."""
         tables, drop = self, 44
         while len(tables.gaps) > n_entries and drop < 52:
@@ -125,7 +135,20 @@ class GapTables:
         return np.array(rows.reshape(self.n_slices, self.n_instances).T)
 
     def __repr__(self) -> str:
-        return f"GapTables(n_instances={self.n_instances}, n_slices={self.n_slices})"
+        name = type(self).__name__
+        return f"{name}(n_instances={self.n_instances}, n_slices={self.n_slices})"
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False, eq=False)
+class GapTables(DistanceTables):
+    """Gaps between quantile functions along slices: they bound what a slice shows, and no more."""
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False, eq=False)
+class MatchingTables(DistanceTables):
+    """Distances in all dimensions under couplings, each a `slice`: they bound the whole output."""
 
 
 @kernel

@@ -45,11 +45,11 @@ def logistic_regression(
     target: str,
     positive: ConditionLike,
     feature_scales: FeatureScales = None,
-    regularization: float = 1.0,
+    regularisation: float = 1.0,
 ) -> Query:
     """Coefficients and intercept of a logistic regression fitted on the rows.
 
-    Minimises the summed log loss plus `regularization`/2 times the squared norm of the
+    Minimises the summed log loss plus `regularisation`/2 times the squared norm of the
     coefficients (not the intercept). A row counts as positive if its `target` meets the condition
     `positive`; a plain value means `equals`.
 
@@ -61,12 +61,12 @@ def logistic_regression(
     array([[ 0.7, -2.2]])
     """
     task = _Task.of(features, target, positive, feature_scales)
-    check_above(0, regularization=regularization)
+    check_above(0, regularisation=regularisation)
 
     def fit(matrix: Floats, classes: npt.NDArray[np.bool_]) -> Floats:
         # A second-order solver: badly scaled features still converge in a few steps.
         model = LogisticRegression(
-            C=1 / regularization,
+            C=1 / regularisation,
             solver="newton-cholesky",
             tol=_TOLERANCE,
             max_iter=_MAX_ITERATIONS,
@@ -74,7 +74,7 @@ def logistic_regression(
         return np.append(model.coef_[0], model.intercept_)
 
     names = task.named("coefficient", "intercept")
-    return task.query("logistic_regression", names, {"regularization": float(regularization)}, fit)
+    return task.query("logistic_regression", names, {"regularisation": float(regularisation)}, fit)
 
 
 def linear_svm(
@@ -83,26 +83,26 @@ def linear_svm(
     target: str,
     positive: ConditionLike,
     feature_scales: FeatureScales = None,
-    regularization: float = 1.0,
+    regularisation: float = 1.0,
 ) -> Query:
     """Coefficients and intercept of a linear support vector machine fitted on the rows.
 
-    Minimises the summed squared hinge loss plus `regularization`/2 times the squared norm of
+    Minimises the summed squared hinge loss plus `regularisation`/2 times the squared norm of
     coefficients and intercept together (as liblinear does). See `logistic_regression` for the
     arguments.
     """
     task = _Task.of(features, target, positive, feature_scales)
-    check_above(0, regularization=regularization)
+    check_above(0, regularisation=regularisation)
 
     def fit(matrix: Floats, classes: npt.NDArray[np.bool_]) -> Floats:
         # The primal solver draws no random numbers.
         model = LinearSVC(
-            C=1 / regularization, dual=False, tol=_TOLERANCE, max_iter=_MAX_ITERATIONS
+            C=1 / regularisation, dual=False, tol=_TOLERANCE, max_iter=_MAX_ITERATIONS
         ).fit(matrix, classes)
         return np.append(model.coef_[0], model.intercept_)
 
     names = task.named("coefficient", "intercept")
-    return task.query("linear_svm", names, {"regularization": float(regularization)}, fit)
+    return task.query("linear_svm", names, {"regularisation": float(regularisation)}, fit)
 
 
 def forest_importances(
@@ -220,6 +220,6 @@ def _converged(fit: _Fit, matrix: Floats, classes: npt.NDArray[np.bool_]) -> Flo
             told = str(warning).splitlines()[0].rstrip(".")
             msg = (
                 f"the model does not converge on {len(classes)} rows ({told}). Give the features "
-                "public feature_scales so that they have similar sizes, or raise regularization"
+                "public feature_scales so that they have similar sizes, or raise regularisation"
             )
             raise ScenarioError(msg) from warning

@@ -85,7 +85,7 @@ class Query:
 
     def __attrs_post_init__(self) -> None:
         if not self.names:
-            msg = "a query must have at least one coordinate"
+            msg = "a query must have at least one coordinate, got no names"
             raise ArgumentError(msg)
         check_unique("names of coordinates", self.names)
         check_one_of(("table", "row"), level=self.level)

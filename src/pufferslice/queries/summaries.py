@@ -121,6 +121,9 @@ class _Statistics:
 
 
 def _levels_of(quantiles: Quantiles | None) -> tuple[tuple[str, float], ...]:
+    if not isinstance(quantiles, Mapping | None):
+        msg = f"quantile must map columns to levels, got {quantiles!r}"
+        raise ArgumentError(msg)
     pairs = [
         (column, level)
         for column, levels in (quantiles or {}).items()

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures and tables of what others computed; pictures need the extra `report`."""
+"""Pictures, tables and one HTML page of what others computed; most need the extra `report`."""

@@ -18,6 +18,7 @@ from pufferslice.calibration import Rule
 from pufferslice.errors import MissingExtraError
 
 try:
+    from matplotlib import rc_context
     from matplotlib.axes import Axes
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -194,6 +195,14 @@ def png_of(figure: Figure) -> bytes:
     file = io.BytesIO()
     FigureCanvasAgg(figure)
     figure.savefig(file, format="png", dpi=_DOTS_PER_INCH, facecolor="white")
+    return file.getvalue()
+
+
+def svg_of(figure: Figure) -> bytes:
+    """The picture as an SVG file, without a date: drawn afresh it has the same bytes."""
+    file = io.BytesIO()
+    with rc_context({"svg.hashsalt": "pufferslice"}):
+        figure.savefig(file, format="svg", facecolor="white", metadata={"Date": None})
     return file.getvalue()
 
 

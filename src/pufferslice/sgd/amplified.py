@@ -72,6 +72,7 @@ def amplified_divergence(
     0.04082727902...
     """
     check_count(0, n_differing=n_differing)
+    check_above(0, noise_multiplier=noise_multiplier)
     law = Poisson(n_records=max(n_differing, 1), rate=rate).discrepancy_law(n_differing)
     return float(amplified_divergences(order, np.array([noise_multiplier]), law)[0])
 
@@ -92,7 +93,10 @@ def amplified_divergences(order: float, noise_multipliers: Floats, law: Discrepa
     if len(law.counts) == 1:
         return np.zeros(multipliers.shape)
     if mean / float(multipliers.max()) < _SMALLEST_SHIFT:
-        msg = f"a mean shift of {mean:g} under noise {multipliers.max():g} is too small to account"
+        msg = (
+            f"a mean shift of {mean:g} under noise {multipliers.max():g} is too small to account; "
+            "use a smaller noise multiplier"
+        )
         raise CalibrationError(msg)
     worlds = _Worlds(order, law.log_probabilities, mean)
     ascending = np.argsort(multipliers)
@@ -140,7 +144,9 @@ class _Values(NamedTuple):
 def _log_excesses(worlds: _Worlds, multipliers: Floats) -> Floats:
     """Logs of the integral minus 1, for ascending noise multipliers; many at once if dense."""
     results = np.empty(len(multipliers))
-    start = int(np.count_nonzero(worlds.order * (worlds.n_differing / multipliers) ** 2 > _HUGE))
+    with np.errstate(over="ignore"):
+        shifts = worlds.order * (worlds.n_differing / multipliers) ** 2
+    start = int(np.count_nonzero(shifts > _HUGE))
     results[:start] = [_log_bound(worlds, float(multiplier)) for multiplier in multipliers[:start]]
     while start < len(multipliers):
         lattice = _lattice(worlds, float(multipliers[start]), float(multipliers[-1]))
@@ -161,9 +167,11 @@ def _log_bound(worlds: _Worlds, multiplier: float) -> float:
     """
     a, possible = worlds.order - 1, np.isfinite(worlds.log_weights)
     logs, counts = worlds.log_weights[possible], np.flatnonzero(possible)
-    exponents = worlds.order * a * (counts / multiplier) ** 2
-    together = np.logaddexp.reduce(logs + 2 * exponents)
-    apart = np.logaddexp.reduce(logs + exponents / 2) - a * worlds.log_weights[0]
+    with np.errstate(over="ignore", invalid="ignore"):
+        exponents = worlds.order * a * (counts / multiplier) ** 2
+        exponents[counts == 0] = 0.0  # also where the order is so large that 0 times it is nothing
+        together = np.logaddexp.reduce(logs + 2 * exponents)
+        apart = np.logaddexp.reduce(logs + exponents / 2) - a * worlds.log_weights[0]
     return float(min(together, apart))
 
 

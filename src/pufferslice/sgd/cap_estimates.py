@@ -21,7 +21,7 @@ from pufferslice.checks import (
     check_count,
     check_finite,
 )
-from pufferslice.concentration import dkw_halfwidth
+from pufferslice.concentration import dkw_halfwidth, split
 from pufferslice.errors import ArgumentError
 
 _ROUNDING: Final = 1e-12
@@ -284,11 +284,10 @@ def _sum_below_one(**named: Floats) -> float:
 
 
 def _share(discrepancies: Sequence[Integers], failure_probability: float) -> float:
-    check_between(0, 1, failure_probability=failure_probability)
     if not len(discrepancies):
         msg = "discrepancies must hold the counts of at least one instance, got none"
         raise ArgumentError(msg)
-    return failure_probability / len(discrepancies)
+    return split(failure_probability, len(discrepancies))
 
 
 def _draws(discrepancies: Integers, discrepancy_cap: int) -> Integers:

@@ -294,7 +294,10 @@ def _quadratic(directions: Floats, **named: Floats) -> Floats:
     values = _square(rows.shape[1], **named)
     slack = _MATRIX_TOLERANCE * float(np.abs(values).max())
     if np.abs(values - values.T).max() > slack or np.linalg.eigvalsh(values)[0] < -slack:
-        msg = f"{name} must be symmetric and have no negative eigenvalue"
+        msg = (
+            f"{name} must be symmetric and have no negative eigenvalue; use (m + m.T) / 2, and a "
+            "covariance"
+        )
         raise ArgumentError(msg)
     # Rounding may leave a zero slightly below zero.
     return _finite(np.maximum(np.sum((rows @ values) * rows, axis=1), 0.0))

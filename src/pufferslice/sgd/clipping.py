@@ -67,8 +67,10 @@ class LayerClipping:
                 f"{len(self.names)}, {len(self.norms)}, {len(self.sizes)}"
             )
             raise ArgumentError(msg)
-        if len(set(self.names)) != len(self.names):
-            msg = "names of layers must be different from each other"
+        if not all(isinstance(name, str) for name in self.names) or (
+            len(set(self.names)) != len(self.names)
+        ):
+            msg = f"names of layers must be texts different from each other, got {list(self.names)}"
             raise ArgumentError(msg)
         for name, norm, size in zip(self.names, self.norms, self.sizes, strict=True):
             check_above(0, **{f"clip norm of layer {name!r}": norm})

@@ -57,7 +57,10 @@ class DifferingRecords:
 
     def __attrs_post_init__(self) -> None:
         if self.counts.size == 0 or self.counts[0] < 0 or np.any(np.diff(self.counts) <= 0):
-            msg = "counts must be at least one number, not negative, each greater than the last"
+            msg = (
+                "counts must be at least one number, not negative, each greater than the last, "
+                f"got {self.counts.tolist()[:5]}"
+            )
             raise ArgumentError(msg)
         check_finite(log_probabilities=self.log_probabilities)
         check_log_probabilities(self.log_probabilities, length=len(self.counts))

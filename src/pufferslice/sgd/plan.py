@@ -78,7 +78,10 @@ class TrainingPlan:
         check_count(1, block=self.block)
         check_one_of(("zero", "stop"), non_finite=self.non_finite)
         if self.noise_multipliers.ndim != 1 or not len(self.noise_multipliers):
-            msg = "noise_multipliers must list one number per step, for at least one step"
+            msg = (
+                "noise_multipliers must list one number per step, for at least one step, got "
+                f"shape {self.noise_multipliers.shape}"
+            )
             raise ArgumentError(msg)
         check_above(0, noise_multiplier=float(self.noise_multipliers.min()))
         check_above(0, noise_multiplier=float(self.noise_multipliers.max()))

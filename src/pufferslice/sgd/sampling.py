@@ -38,7 +38,10 @@ class Discrepancy:
 
     def __attrs_post_init__(self) -> None:
         if self.counts.size == 0 or not np.array_equal(self.counts, np.arange(self.counts.size)):
-            msg = "counts must be 0, 1, 2, ... up to the most that a draw can hold"
+            msg = (
+                "counts must be 0, 1, 2, ... up to the most that a draw can hold, got "
+                f"{self.counts.size} counts"
+            )
             raise ArgumentError(msg)
         check_log_probabilities(self.log_probabilities, length=len(self.counts))
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints of a scan: the histograms so far, and how far the rows were read."""
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from pufferslice.storage import (
     CONFIDENTIAL,
     canonical_json,
     digest,
+    parsed_json,
     pretty_json,
     read_bytes,
     write_whole,
@@ -84,11 +84,13 @@ class Checkpoint:
 
     def _facts(self, head: bytes) -> dict[str, Any] | None:
         try:
-            facts: dict[str, Any] = json.loads(head)
+            facts: dict[str, Any] = parsed_json(head)
         except ValueError:
             return None
-        known = isinstance(facts, dict) and facts.get("format") == FORMAT
-        return facts if known and facts.get("version") == VERSION else None
+        if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+            return None
+        whole = isinstance(facts.get("identity"), dict) and _is_position(facts.get("position"))
+        return facts if whole and facts.get("version") == VERSION else None
 
     def _check(self, found: Mapping[str, str]) -> None:
         other = [name for name, said in self._identity.items() if found.get(name) != said]
@@ -98,6 +100,12 @@ class Checkpoint:
                 "its counts do not belong here. Name another file, or remove it"
             )
             raise StorageError(msg)
+
+
+def _is_position(said: object) -> bool:
+    if not isinstance(said, list) or len(said) != len(START):
+        return False
+    return all(isinstance(number, int) for number in said)
 
 
 def _data_digest(pieces: Sequence[Piece]) -> str:

@@ -155,7 +155,10 @@ def streamed_scenario(
         )
         raise ScenarioError(msg)
     if scan.grid != histograms.grid:
-        msg = "the histograms were made by another scan: profile, range or bins differ"
+        msg = (
+            "the histograms were made by another scan: profile, range or bins differ. Scan the "
+            "data again"
+        )
         raise ScenarioError(msg)
     total = sum(n_rows.values())
     prior = Prior(
@@ -182,7 +185,10 @@ def check_some(n_rows: int, n_dropped: int) -> None:
     """A scan that has counted no row is refused."""
     if not n_rows:
         dropped = f": all {n_dropped} have missing values" if n_dropped else ""
-        msg = f"there were no rows to count{dropped}"
+        msg = (
+            f"there were no rows to count{dropped}; give data with at least two rows for each "
+            "secret"
+        )
         raise TableError(msg)
 
 
@@ -212,7 +218,7 @@ def _tables(
             if rest.num_rows:
                 yield piece, rest, Position(index, seen, n_rows)
         if not seen:
-            msg = f"{piece} has no rows"
+            msg = f"{piece} has no rows; leave it out"
             raise TableError(msg)
 
 

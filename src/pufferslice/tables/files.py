@@ -4,13 +4,14 @@
 No message shows a row of the file.
 """
 
+import codecs
 import contextlib
 import glob
 import gzip
 import io
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Literal
 
@@ -25,6 +26,7 @@ from pufferslice.tables.frames import check_names
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _PARQUET_MARK = b"PAR1"
 _GZIP_MARK = b"\x1f\x8b"
+_BYTES_AT_ONCE = 2**20
 
 
 def read_table(path: str | os.PathLike[str], null_values: Sequence[str] = ()) -> pa.Table:
@@ -147,56 +149,84 @@ def opened_parquet(path: Path, buffer_size: int = 0) -> Iterator[pa.parquet.Parq
 
 
 def _read_csv(path: Path, null_values: Sequence[str]) -> pa.Table:
-    separator = SEPARATORS[suffix_of(path)]
-    table, ragged = _parse_csv(path, separator, null_values, use_threads=True)
-    if ragged:
-        # Rows are numbered only when one thread reads them.
-        _, ragged = _parse_csv(path, separator, null_values, use_threads=False)
-        row = ragged[0]
-        msg = (
-            f"{str(path)!r} has {len(ragged)} rows with another number of cells than its header; "
-            f"the first is row {row.number}, with {row.actual_columns} cells where the header has "
-            f"{row.expected_columns}. Mend the file"
-        )
-        raise TableError(msg)
+    table = None
+    with contextlib.suppress(pa.ArrowException):
+        table = _parse_csv(path, null_values, None)
+    if table is None:
+        # Raised here, because an error of pyarrow in its context may quote a row.
+        raise _why_unreadable(path, null_values)
     if any(pa.types.is_binary(kind) for kind in table.schema.types):
         raise not_what_it_says(path, "UTF-8 text")
     return table
 
 
-def _parse_csv(
-    path: Path, separator: str, null_values: Sequence[str], *, use_threads: bool
-) -> tuple[pa.Table, list[pa.csv.InvalidRow]]:
-    """The table, and the rows that do not fit its header (whose text must not be shown)."""
+def _why_unreadable(path: Path, null_values: Sequence[str]) -> TableError:
+    """What is wrong with a CSV file; its text is never shown."""
+    # First, because pyarrow cannot hand over a row that is no text.
+    if not _is_text(path):
+        return not_what_it_says(path, "UTF-8 text")
     ragged: list[pa.csv.InvalidRow] = []
 
     def keep_out(row: pa.csv.InvalidRow) -> Literal["skip"]:
         ragged.append(row)
         return "skip"
 
+    with contextlib.suppress(pa.ArrowException):
+        _parse_csv(path, null_values, keep_out)
+    if not ragged:
+        separator = SEPARATORS[suffix_of(path)]
+        return TableError(
+            f"{str(path)!r} holds no rows that can be read, with cells separated by {separator!r}"
+        )
+    row = ragged[0]
+    return TableError(
+        f"{str(path)!r} has {len(ragged)} rows with another number of cells than its header; "
+        f"the first is row {row.number}, with {row.actual_columns} cells where the header has "
+        f"{row.expected_columns}. Mend the file"
+    )
+
+
+def _parse_csv(
+    path: Path,
+    null_values: Sequence[str],
+    handler: Callable[[pa.csv.InvalidRow], Literal["skip"]] | None,
+) -> pa.Table:
+    """The table; rows that do not fit its header go to the handler, or are an error without one."""
     try:
         with text_of(path) as file:
             table = pa.csv.read_csv(
                 file,
-                read_options=pa.csv.ReadOptions(use_threads=use_threads),
+                # Rows are numbered only when one thread reads them.
+                read_options=pa.csv.ReadOptions(use_threads=handler is None),
                 parse_options=pa.csv.ParseOptions(
-                    delimiter=separator, newlines_in_values=True, invalid_row_handler=keep_out
+                    delimiter=SEPARATORS[suffix_of(path)],
+                    newlines_in_values=True,
+                    invalid_row_handler=handler,
                 ),
                 convert_options=pa.csv.ConvertOptions(
                     null_values=["", *null_values], strings_can_be_null=True
                 ),
             )
             table.column_names  # noqa: B018 - decodes the header, which may not be UTF-8
-            return table, ragged
+            return table
     except UnicodeDecodeError:
         raise not_what_it_says(path, "UTF-8 text") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         msg = f"{str(path)!r} is a truncated or damaged gzip file: {error}. Copy it again"
         raise TableError(msg) from error
-    except pa.ArrowException:
-        # Not chained: the cause may quote a row.
-        msg = f"{str(path)!r} holds no rows that can be read, with cells separated by {separator!r}"
-        raise TableError(msg) from None
+
+
+def _is_text(path: Path) -> bool:
+    """Whether all of a file is UTF-8."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        with text_of(path) as file:
+            while part := file.read(_BYTES_AT_ONCE):
+                decoder.decode(part)
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

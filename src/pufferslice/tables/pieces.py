@@ -8,7 +8,7 @@ import gzip
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import narwhals as nw
 import pyarrow as pa
@@ -152,9 +152,6 @@ def _opened_csv(
     reading: Reading,
     types: dict[str, pa.DataType],
 ) -> pa.csv.CSVStreamingReader:
-    def refuse(_row: pa.csv.InvalidRow) -> Literal["error"]:
-        return "error"
-
     chosen = list(types) or None
     return pa.csv.open_csv(
         text,
@@ -162,7 +159,6 @@ def _opened_csv(
         parse_options=pa.csv.ParseOptions(
             delimiter=SEPARATORS[suffix_of(path)],
             newlines_in_values=True,
-            invalid_row_handler=refuse,
         ),
         convert_options=pa.csv.ConvertOptions(
             null_values=["", *reading.null_values],

@@ -25,6 +25,13 @@ class BlockPool:
         self._in_flight = in_flight
         self._threads = ThreadPoolExecutor(in_flight, "block") if in_flight > 1 else None
 
+    def once(self, work: Callable[[Item], Result], item: Item) -> Result:
+        """`work` on one item where others will be worked on: they use again what it frees."""
+        with one_thread():
+            if self._threads is None:
+                return work(item)
+            return self._threads.submit(_alone, work, item).result()
+
     def each(
         self, work: Callable[[Item], Result], items: Iterable[Item]
     ) -> Generator[Result, None, None]:

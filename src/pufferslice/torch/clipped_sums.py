@@ -60,10 +60,14 @@ class ClippedSums:
 
     def prepare(self, batch: Batch, seed_of: SeedOf) -> None:
         """Show the first block of a batch to the gradients, which choose their way by it."""
-        with one_thread(), torch.enable_grad():
-            block = self._fetched(batch, 0, seed_of)
-            with _named_errors():
+
+        def prepare(block: _Numbered) -> None:
+            with torch.enable_grad(), _named_errors():
                 self.gradients.prepare(block.examples, block.n_examples)
+
+        with one_thread():
+            block = self._fetched(batch, 0, seed_of)
+        self._pool.once(prepare, block)
 
     def of(self, batch: Batch, grid: SumGrid, seed_of: SeedOf) -> StepSums:
         """The sum over all processes; an error in one of them is an error in all."""

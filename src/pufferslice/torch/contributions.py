@@ -7,14 +7,19 @@ radius $e_i$ at most `block + 4` units in the last place of $\|v_i\|$, or what `
 says: then the clipping makes the weights smaller where that is needed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol, final
 
 import attrs
+import numpy as np
 import torch
 from torch import Tensor
 
+from pufferslice.torch import products
 from pufferslice.torch.norms import UNIT, are_ordinary, row_norms, squared_row_norms, units
+
+CHUNK: Final = 16
+"""Examples whose gradients are written, and their norms taken, while they are in the cache."""
 
 _LEAST_WEIGHT: Final = 2.0**-100
 _WRITE_COST: Final = 12
@@ -97,16 +102,48 @@ class Dense:
 
 @final
 @attrs.frozen(eq=False)
+class Parts:
+    """Vectors in several pieces of memory, `CHUNK` examples in each but the last."""
+
+    parts: tuple[Dense, ...]
+
+    def squared_norms(self) -> Tensor:
+        """Those of the parts."""
+        return torch.cat([part.squares for part in self.parts])
+
+    def rounding_radii(self) -> None:
+        """The default: a sum over the examples of each part, then over the parts."""
+
+    def weighted_sum(self, weights: "Weights") -> Tensor:
+        """Part by part."""
+        counted = torch.split(weights.like(self.parts[0].vectors), CHUNK)
+        total = counted[0] @ self.parts[0].vectors
+        for some, part in zip(counted[1:], self.parts[1:], strict=True):
+            total += some @ part.vectors
+        return total
+
+    def dense(self) -> Tensor:
+        """All vectors, in one piece."""
+        return torch.cat([part.vectors for part in self.parts])
+
+    def masked(self, kept: Tensor) -> "Parts":
+        """With the rows of the others set to 0."""
+        pairs = zip(self.parts, torch.split(kept, CHUNK), strict=True)
+        return Parts(tuple(part.masked(those) for part, those in pairs))
+
+
+@final
+@attrs.frozen(eq=False)
 class Permuted:
     """Vectors of shape (n, *shape); the axes of the parameter are `order` of these."""
 
-    vectors: Dense
+    vectors: Dense | Parts
     shape: tuple[int, ...]
     order: tuple[int, ...]
 
     def squared_norms(self) -> Tensor:
         """A norm does not see the order."""
-        return self.vectors.squares
+        return self.vectors.squared_norms()
 
     def rounding_radii(self) -> None:
         """The default."""
@@ -118,7 +155,7 @@ class Permuted:
 
     def dense(self) -> Tensor:
         """All vectors, in order."""
-        rows = self.vectors.vectors.reshape(-1, *self.shape)
+        rows = self.vectors.dense().reshape(-1, *self.shape)
         return rows.permute(0, *(axis + 1 for axis in self.order)).flatten(1)
 
     def masked(self, kept: Tensor) -> "Permuted":
@@ -142,7 +179,7 @@ class Outer:
 
     def squared_norms(self) -> Tensor:
         """The norm of an outer product is the product of the norms."""
-        return (self.left_norms * self.right_norms) ** 2
+        return (self.left_norms * self.right_norms).square()
 
     def rounding_radii(self) -> None:
         """The default: two products and one sum over the examples."""
@@ -194,7 +231,7 @@ class Tokens:
         grams = torch.bmm(left, left.mT) * torch.bmm(right, right.mT)
         n_terms = left.shape[1] ** 2 + left.shape[2] + right.shape[2] + 16
         shares = grams.sum((1, 2)).clamp_min(0.0) + n_terms * UNIT
-        return shares * (self.left_norms * self.right_norms) ** 2
+        return shares * (self.left_norms * self.right_norms).square()
 
     def rounding_radii(self) -> Tensor:
         """Of one float64 sum over all tokens of all examples."""
@@ -317,8 +354,28 @@ def token_products(left: Tensor, right: Tensor, scratch: Scratch) -> Contributio
     gram = 2 * n_tokens * (n_tokens * (n_out + n_in) + n_out * n_in)
     if gram < written:
         return Tokens(left, right)
-    products = scratch.take((len(left), n_out, n_in), left)
-    return Dense(torch.bmm(left.mT, right, out=products).flatten(1))
+    buffer = scratch.take((len(left), n_out, n_in), left)
+    if not products.are_compiled(left, n_in):
+        return Dense(torch.bmm(left.mT, right, out=buffer).flatten(1))
+    norms = np.empty(len(left))
+    products.token_products(
+        left.contiguous().numpy(), right.contiguous().numpy(), buffer.numpy(), norms
+    )
+    return Dense(buffer.flatten(1), torch.from_numpy(norms**2))
+
+
+def written_products(left: Tensor, right: Callable[[slice], Tensor], buffer: Tensor) -> Dense:
+    """Products of two matrices per example, written into a buffer of shape (n, n_out, n_in).
+
+    `right` gives the second matrices of a slice of the examples; they may be gone at its next call.
+    """
+    vectors = buffer.flatten(1)
+    squares = torch.empty(len(left), dtype=torch.float64, device=left.device)
+    for start in range(0, len(left), CHUNK):
+        where = slice(start, start + CHUNK)
+        torch.bmm(left[where], right(where), out=buffer[where])
+        squares[where] = squared_row_norms(vectors[where])
+    return Dense(vectors, squares)
 
 
 def as_tokens(values: Tensor) -> Tensor:

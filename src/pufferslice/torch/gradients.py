@@ -23,7 +23,7 @@ from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.sgd.grid import SumGrid, rounding_share
 from pufferslice.torch.contributions import Contribution, Scratch, Weights
 from pufferslice.torch.layout import ParameterLayout
-from pufferslice.torch.norms import quantised
+from pufferslice.torch.norms import quantised, row_norms
 from pufferslice.torch.operations import UnsupportedUseError
 from pufferslice.torch.per_example import (
     LossFunction,
@@ -91,6 +91,8 @@ class BlockGradients:
         self.path: Path | None = None
         self.draws_randomness = False
         self._of_thread = threading.local()
+        # loads what kernels need to run: during a step it would lie between the activations
+        row_norms(torch.zeros(1, 1))
 
     def prepare(self, examples: tuple[Tensor, ...], n_examples: int) -> None:
         """Look at how the model treats a block, and choose the way its gradients are taken.
@@ -111,6 +113,8 @@ class BlockGradients:
         finally:
             torch.set_rng_state(state)
             self._put_back(before)
+            # with the buffers of blocks of other sizes
+            self._of_thread = threading.local()
 
     def block_sum(
         self, examples: tuple[Tensor, ...], n_examples: int, grid: SumGrid, seed: int
@@ -166,7 +170,9 @@ class BlockGradients:
                 "finite, or a plan with non_finite='zero'"
             )
             raise TrainingError(msg)
-        integers = np.zeros(self.layout.n_parameters, dtype=np.int64)
+        integers = np.empty(self.layout.n_parameters, dtype=np.int64)
+        if len(contributions) < len(self.layout.parameters):
+            integers[:] = 0
         whole = n_non_finite == 0 and bool(finite.all())
         by_layer = [Weights(row) for row in weights]
         for position, contribution in contributions.items():
@@ -296,14 +302,18 @@ class BlockGradients:
             variants = []
             for block in _variants(examples):
                 torch.set_rng_state(state)
-                _, found = self._contributions(block, "recorded")
-                variants.append([found[i].squared_norms().nan_to_num() for i in sorted(found)])
+                variants.append(self._recorded_norms(block))
         except (UnsupportedUseError, RuntimeError):  # RuntimeError: torch's own, in what is watched
             return False
         finally:
             torch.set_rng_state(state)
         by_parameter = zip(*variants, strict=True)
         return all(_are_separate(list(norms)) for norms in by_parameter)
+
+    def _recorded_norms(self, examples: tuple[Tensor, ...]) -> list[Tensor]:
+        """Squared norms of the examples for each parameter in turn."""
+        _, found = self._contributions(examples, "recorded")
+        return [found[i].squared_norms().nan_to_num() for i in sorted(found)]
 
     def _plain_gradients(self, examples: tuple[Tensor, ...]) -> list[Tensor]:
         """Ordinary gradients of the losses, each with a weight of its own."""

@@ -6,12 +6,12 @@ import itertools
 from typing import final
 
 import attrs
-import torch
 from torch import Tensor, nn
 
 from pufferslice.arrays import Floats, Integers
 from pufferslice.errors import ArgumentError
 from pufferslice.sgd import Clipping, LayerClipping
+from pufferslice.torch.norms import scaled
 
 
 @final
@@ -56,8 +56,8 @@ class ParameterLayout:
         `scales` is what one unit of a layer stands for, over the public divisor.
         """
         for parameter, place, layer in zip(self.parameters, self.slices, self.layers, strict=True):
-            gradient = torch.from_numpy(noisy[place] * float(scales[layer]))
-            parameter.grad = gradient.to(parameter.device, parameter.dtype).view_as(parameter)
+            gradient = scaled(noisy[place], float(scales[layer]), parameter.dtype)
+            parameter.grad = gradient.to(parameter.device).view_as(parameter)
 
     def __repr__(self) -> str:
         return f"ParameterLayout(n_parameters={self.n_parameters}, n_layers={self.n_layers})"

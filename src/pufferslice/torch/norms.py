@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Norms that are never too small, and sums put on a grid: the numbers behind clipping."""
+"""Norms that are never too small, and sums put on a grid and taken off it again."""
 
 import math
 from typing import Final
@@ -20,13 +20,15 @@ _TINY: Final = 2.0**-900
 
 def squared_row_norms(rows: Tensor) -> Tensor:
     """Squared norms of the rows, rounded up, shape (n_rows,)."""
-    return row_norms(rows) ** 2
+    return row_norms(rows).square()
 
 
 def row_norms(rows: Tensor) -> Tensor:
     """Norms of the rows, summed in float64 and rounded up, shape (n_rows,)."""
     n_terms = math.prod(rows.shape[1:])
     flat = rows.detach().reshape(len(rows), n_terms)
+    if flat.dtype == torch.float32 and flat.device.type == "cpu":
+        return torch.from_numpy(_row_norms(flat.numpy()))
     margin = 1 + (n_terms + 8) * UNIT
     if flat.dtype != torch.float32:
         # squares of float64 numbers can overflow or vanish
@@ -35,8 +37,6 @@ def row_norms(rows: Tensor) -> Tensor:
         norms = sizes * (scaled.square().sum(1) * margin).sqrt() * margin
         # denormal numbers could be rounded down: any norm of theirs is below this
         return torch.where(sizes == 0, norms, norms.clamp_min(_TINY))
-    if flat.device.type == "cpu":
-        return torch.from_numpy(_row_norms(flat.numpy(), margin))
     return (flat.double().square().sum(1) * margin).sqrt() * margin
 
 
@@ -78,14 +78,38 @@ def _quantise(sums: Floats, step: float, integers: Integers) -> None:
         integers[j] = np.int64(np.rint(np.float64(sums[j]) / step))
 
 
+def scaled(integers: Integers, scale: float, dtype: torch.dtype) -> Tensor:
+    """Integers times a scale, in float64, then rounded to a dtype."""
+    if dtype != torch.float32:
+        return torch.from_numpy(integers * scale).to(dtype)
+    values = torch.empty(len(integers), dtype=dtype)
+    _scale(integers, scale, values.numpy())
+    return values
+
+
+@kernel
+def _scale(integers: Integers, scale: float, values: Floats) -> None:
+    for j in range(len(integers)):
+        values[j] = np.float32(np.float64(integers[j]) * scale)
+
+
 @summing_kernel
-def _row_norms(rows: Floats, margin: float) -> Floats:
-    """Squares of float32 numbers are exact in float64, and their sums keep to the bound."""
+def norm_of(row: Floats) -> float:
+    """Norm of a row of single precision, rounded up.
+
+    Squares of float32 numbers are exact in float64, and their sums keep to the bound.
+    """
+    total = 0.0
+    for j in range(len(row)):
+        value = np.float64(row[j])
+        total += value * value
+    margin = 1 + (len(row) + 8) * UNIT
+    return math.sqrt(total * margin) * margin
+
+
+@kernel
+def _row_norms(rows: Floats) -> Floats:
     norms = np.empty(len(rows))
     for i in range(len(rows)):
-        total = 0.0
-        for j in range(rows.shape[1]):
-            value = np.float64(rows[i, j])
-            total += value * value
-        norms[i] = math.sqrt(total * margin) * margin
+        norms[i] = norm_of(rows[i])
     return norms

@@ -9,7 +9,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from pufferslice.errors import ArgumentError
-from pufferslice.torch.uses import AffineUse, ConvolutionUse, EmbeddingUse, LinearUse, Use, tuple_of
+from pufferslice.torch.convolution import ConvolutionUse
+from pufferslice.torch.linear import LinearUse
+from pufferslice.torch.uses import AffineUse, EmbeddingUse, Use, tuple_of
 
 
 class UnsupportedUseError(Exception):
@@ -27,6 +29,10 @@ class Records(Protocol):
         """The output of a use, recorded when its gradient comes back."""
         ...
 
+    def run_linear(self, use: LinearUse, inputs: Tensor) -> Tensor:
+        """The same for a linear map."""
+        ...
+
 
 def recorded_linear(
     recorder: Records, inputs: Tensor, weight: Tensor, bias: Tensor | None
@@ -35,8 +41,8 @@ def recorded_linear(
     positions = (recorder.position(weight), recorder.position(bias))
     if positions == (None, None):
         return functional.linear(inputs, weight, bias)
-    use = LinearUse(weight=constant(weight), bias=constant(bias), positions=positions)
-    return recorder.run(use, inputs)
+    use = LinearUse(constant(weight), constant(bias), positions)
+    return recorder.run_linear(use, inputs)
 
 
 def constant(tensor: Tensor | None) -> Any:  # noqa: ANN401 - None stays None

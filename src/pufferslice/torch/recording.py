@@ -15,10 +15,11 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from pufferslice.torch.composites import COMPOSITES
-from pufferslice.torch.contributions import Contribution, Scratch, added, joined_products
+from pufferslice.torch.contributions import Contribution, Scratch, added
 from pufferslice.torch.layout import ParameterLayout
+from pufferslice.torch.linear import LinearTokens, LinearUse, linear_contributions
 from pufferslice.torch.operations import HANDLERS, REFUSED, UnsupportedUseError
-from pufferslice.torch.uses import LinearUse, Use
+from pufferslice.torch.uses import Use
 
 
 @final
@@ -37,7 +38,8 @@ class Recorder(TorchFunctionMode):
         self.n_examples = n_examples
         self.anchor = torch.zeros((), requires_grad=True)
         self._positions = {id(p): i for i, p in enumerate(layout.parameters)}
-        self._tokens: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        self._linear: list[LinearTokens] = []
+        self._later: list[tuple[Use, Tensor, Tensor]] = []
         self._found: dict[int, list[Contribution]] = {}
 
     def __torch_function__(
@@ -67,26 +69,62 @@ class Recorder(TorchFunctionMode):
 
     def run(self, use: Use, inputs: Tensor) -> Tensor:
         """The output of a use, recorded when its gradient comes back."""
-        if inputs.dim() == 0 or len(inputs) != self.n_examples:
-            msg = f"an input of shape {tuple(inputs.shape)} for {self.n_examples} examples"
-            raise UnsupportedUseError(msg)
+        self._check_examples(inputs)
         outputs: Tensor = _Recorded.apply(self.anchor, inputs, use, self)  # type: ignore[no-untyped-call]
         return outputs
 
+    def run_linear(self, use: LinearUse, inputs: Tensor) -> Tensor:
+        """A linear map is left to autograd, which shows the gradient of its outputs on the way."""
+        self._check_examples(inputs)
+        # tokens are flattened here: what torch returns for them may be a view, and autograd would
+        # not come by the view any more once it is changed in place
+        flat = inputs.reshape(-1, inputs.shape[-1]) if inputs.dim() > 2 else inputs
+        # without a gradient of the inputs only the anchor makes autograd come by
+        outputs = use.forward(flat, None if inputs.requires_grad else self.anchor)
+        shapes = [(*inputs.shape[:-1], values.shape[-1]) for values in (outputs, flat)]
+        kept = flat.detach()
+        version = kept._version  # noqa: SLF001 - torch has no public name for it
+
+        def show(gradient: Tensor) -> None:
+            # autograd keeps no inputs for a constant weight, so it would not see that they change
+            if use.positions[0] is not None and kept._version != version:  # noqa: SLF001 - as above
+                msg = "an input of a linear map was changed in place"
+                raise RuntimeError(msg)
+            outer, inner = gradient.detach().reshape(shapes[0]), kept.reshape(shapes[1])
+            self._linear.append(LinearTokens(use.positions, outer, inner))
+
+        if outputs.requires_grad:
+            outputs.register_hook(show)  # type: ignore[no-untyped-call]
+        return outputs.view(shapes[0]) if inputs.dim() > 2 else outputs
+
     def record(self, use: Use, inputs: Tensor, outputs: Tensor) -> None:
-        """Keep what a use contributes; repeated linear maps are kept as tokens and joined."""
-        found = use.contributions(inputs, outputs, self._scratch)
-        if isinstance(use, LinearUse) and use.positions[0] is not None:
-            self._tokens.setdefault(use.positions[0], []).append((outputs, inputs))
-        for position, contribution in found.items():
+        """Keep what a use contributes, or what that is made of if it takes less room."""
+        if use.grows(inputs, outputs):
+            self._later.append((use, inputs, outputs))
+        else:
+            self._keep(use.contributions(inputs, outputs, self._scratch))
+
+    def _keep(self, contributions: Mapping[int, Contribution]) -> None:
+        for position, contribution in contributions.items():
             self._found.setdefault(position, []).append(contribution)
 
     def contributions(self) -> dict[int, Contribution]:
-        """What the examples contribute to each parameter that was used."""
+        """What the examples contribute to each parameter that was used; to be asked for once.
+
+        What was put off is done now, when the backward pass has given back its memory.
+        """
+        while self._later:
+            use, inputs, outputs = self._later.pop()
+            self._keep(use.contributions(inputs, outputs, self._scratch))
         found = {position: list(uses) for position, uses in self._found.items()}
-        for position, pairs in self._tokens.items():
-            found.setdefault(position, []).append(joined_products(pairs, self._scratch))
+        for position, contribution in linear_contributions(self._linear, self._scratch):
+            found.setdefault(position, []).append(contribution)
         return {position: added(uses) for position, uses in found.items()}
+
+    def _check_examples(self, inputs: Tensor) -> None:
+        if inputs.dim() == 0 or len(inputs) != self.n_examples:
+            msg = f"an input of shape {tuple(inputs.shape)} for {self.n_examples} examples"
+            raise UnsupportedUseError(msg)
 
     def _touches(self, values: Iterable[Any]) -> bool:
         for value in values:

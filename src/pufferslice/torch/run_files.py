@@ -10,7 +10,13 @@ from pufferslice.errors import LedgerError, StorageError, TrainingError
 from pufferslice.run_ledger import Branch, Checkpointed, RunLedger
 from pufferslice.sgd import TrainingPlan
 from pufferslice.sgd.run_key import RunKey
-from pufferslice.storage import CONFIDENTIAL, digest, read_bytes, write_whole
+from pufferslice.storage import (
+    CONFIDENTIAL,
+    digest,
+    read_bytes,
+    remove_unfinished,
+    write_whole,
+)
 from pufferslice.torch.checkpoint import Checkpoint, plan_digest
 
 Found = Literal["new", "unfinished", "finished"]
@@ -102,9 +108,8 @@ class RunFiles:
 
     def _remove_unfinished_writes(self) -> None:
         """What a killed process left of files that never got their names."""
-        for name in (self.checkpoint_path.name, self._key_path.name):
-            for path in self.folder.glob(f".{name}.*"):
-                path.unlink(missing_ok=True)
+        for path in (self.checkpoint_path, self._key_path):
+            remove_unfinished(path)
 
     def _check_resume(self, given: Checkpointed) -> None:
         """The checkpoint is the latest, also if the run was killed before that was on record.
@@ -127,10 +132,12 @@ class RunFiles:
             raise TrainingError(msg)
         if has_key:
             return RunKey.read(self._key_path)
-        if has_ledger:
+        if has_ledger and (self._ledger.path.stat().st_size or self.checkpoint_path.exists()):
             return None
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            # Before the key: a run that is killed in between has an empty ledger, so no steps.
+            os.close(os.open(self._ledger.path, os.O_RDWR | os.O_CREAT, CONFIDENTIAL))
         except OSError as error:
             msg = f"cannot make folder {str(self.folder)!r}: {error.strerror or error}"
             raise StorageError(error.errno, msg) from error

@@ -17,7 +17,14 @@ from torch import nn
 from pufferslice.certificate import Certificate
 from pufferslice.errors import ArgumentError, StorageError, TrainingError
 from pufferslice.sgd.request import TrainingRequest, differences
-from pufferslice.storage import CONFIDENTIAL, pretty_json, read_bytes, write_new, write_whole
+from pufferslice.storage import (
+    CONFIDENTIAL,
+    pretty_json,
+    read_bytes,
+    remove_unfinished,
+    write_new,
+    write_whole,
+)
 from pufferslice.torch.run_data import Records, run_data
 from pufferslice.torch.run_log import INTERNAL, PUBLIC, RunLog, rows_of
 from pufferslice.torch.run_model import (
@@ -196,6 +203,8 @@ def _finished(
 def _check_folder(request: TrainingRequest) -> None:
     """The folder is free, or holds an unfinished run of the same request."""
     folder = request.output.folder
+    for name in (RECORD, PUBLIC, INTERNAL, MODEL, CERTIFICATE):
+        remove_unfinished(folder / name)
     if (folder / CERTIFICATE).exists():
         msg = (
             f"{str(folder)!r} holds a finished run; choose another folder. Another run over the "

@@ -7,7 +7,7 @@ parameters.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, Protocol, final
+from typing import Any, Protocol, final
 
 import attrs
 import torch
@@ -17,14 +17,9 @@ from torch.nn import functional
 from pufferslice.torch.contributions import (
     Contribution,
     Dense,
-    Permuted,
     Rows,
     Scratch,
-    as_tokens,
 )
-
-_LONG: Final = 4
-_FEW_CHANNELS: Final = 8
 
 
 class Use(Protocol):
@@ -43,154 +38,15 @@ class Use(Protocol):
         """Gradient of the inputs, given that of the outputs."""
         ...
 
+    def grows(self, inputs: Tensor, outputs: Tensor) -> bool:
+        """Whether the contributions take more room than what they are made of."""
+        ...
+
     def contributions(
         self, inputs: Tensor, outputs: Tensor, scratch: Scratch
     ) -> dict[int, Contribution]:
         """What each example contributes, by the position of the parameter in the layout."""
         ...
-
-
-@final
-@attrs.frozen(kw_only=True, eq=False)
-class LinearUse:
-    """`inputs @ weight.T + bias`, with any number of token dimensions."""
-
-    weight: Tensor
-    bias: Tensor | None
-    positions: tuple[int | None, int | None]
-    """Where weight and bias lie in the layout; None is a constant."""
-
-    @property
-    def needs_inputs(self) -> bool:
-        """For the weight only."""
-        return self.positions[0] is not None
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """The operation."""
-        return functional.linear(inputs, self.weight, self.bias)
-
-    def input_gradient(self, inputs: Tensor, outputs: Tensor) -> Tensor:  # noqa: ARG002 - see Use
-        """The gradient times the weight."""
-        return outputs @ self.weight
-
-    def contributions(
-        self,
-        inputs: Tensor,  # noqa: ARG002 - see Use
-        outputs: Tensor,
-        scratch: Scratch,  # noqa: ARG002 - see Use
-    ) -> dict[int, Contribution]:
-        """Those to the bias; those to the weight are joined over all uses by the recorder."""
-        bias = self.positions[1]
-        if bias is None:
-            return {}
-        # a copy: autograd may go on with its own gradient
-        return {bias: Dense(outputs.clone() if outputs.dim() == 2 else as_tokens(outputs).sum(1))}
-
-
-@final
-@attrs.frozen(kw_only=True, eq=False)
-class ConvolutionUse:
-    """A convolution in one, two or three dimensions."""
-
-    weight: Tensor
-    bias: Tensor | None
-    positions: tuple[int | None, int | None]
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    groups: int
-
-    @property
-    def needs_inputs(self) -> bool:
-        """Always: torch reads their shape."""
-        return True
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """The operation."""
-        zeros = [0] * len(self.stride)
-        geometry = (self.stride, self.padding, self.dilation, False, zeros, self.groups)
-        return torch.convolution(inputs, self.weight, self.bias, *geometry)
-
-    def input_gradient(self, inputs: Tensor, outputs: Tensor) -> Tensor:
-        """The transposed convolution."""
-        return self._backward(inputs, outputs, self.weight, (True, False), self.groups)
-
-    def contributions(
-        self, inputs: Tensor, outputs: Tensor, scratch: Scratch
-    ) -> dict[int, Contribution]:
-        """One weight gradient per example."""
-        weight, bias = self.positions
-        found: dict[int, Contribution] = {}
-        if weight is not None:
-            by_patches = self._has_patches() and not self._is_long(outputs)
-            gradients = self._by_patches if by_patches else self._by_groups
-            found[weight] = gradients(inputs, outputs, scratch)
-        if bias is not None:
-            found[bias] = Dense(outputs.flatten(2).sum(2))
-        return found
-
-    def _has_patches(self) -> bool:
-        flat = len(self.stride) == 2 and self.groups == 1 and self.dilation == (1, 1)
-        return flat and self.weight.is_contiguous()
-
-    def _is_long(self, outputs: Tensor) -> bool:
-        """Whether copying patches costs more than it saves: many positions for few channels."""
-        n_positions = outputs.shape[2] * outputs.shape[3]
-        return n_positions > _LONG * outputs.shape[1] and self.weight.shape[1] >= _FEW_CHANNELS
-
-    def _by_groups(self, inputs: Tensor, outputs: Tensor, scratch: Scratch) -> Contribution:  # noqa: ARG002 - as _by_patches
-        """The examples are laid side by side as groups of one convolution."""
-        n, shape = len(inputs), self.weight.shape
-        beside = outputs.reshape(1, -1, *outputs.shape[2:])
-        like = self.weight.new_empty(1).expand(n * shape[0], *shape[1:])
-        row = inputs.reshape(1, -1, *inputs.shape[2:])
-        gradients = self._backward(row, beside, like, (False, True), n * self.groups)
-        return Dense(gradients.reshape(n, -1))
-
-    def _by_patches(self, inputs: Tensor, outputs: Tensor, scratch: Scratch) -> Contribution:
-        """One product per example with its patches, copied from a view with channels last."""
-        n, channels, height, width = inputs.shape
-        (up, left), (kernel_h, kernel_w) = self.padding, self.weight.shape[2:]
-        tall, wide = height + 2 * up, width + 2 * left
-        # the border stays zero: the name has everything that decides where it is
-        padded = scratch.shared((up, left), (n, tall, wide, channels), inputs)
-        padded[:, up : up + height, left : left + width].copy_(inputs.permute(0, 2, 3, 1))
-        n_out, out_h, out_w = outputs.shape[1:]
-        view = padded.as_strided(
-            (n, out_h, out_w, kernel_h, kernel_w * channels),
-            (
-                tall * wide * channels,
-                self.stride[0] * wide * channels,
-                self.stride[1] * channels,
-                wide * channels,
-                1,
-            ),
-        )
-        patches = scratch.shared("patches", tuple(view.shape), inputs)
-        patches.copy_(view)
-        gradients = scratch.take((n, n_out, kernel_h * kernel_w * channels), inputs)
-        rows = outputs.reshape(n, n_out, -1)
-        torch.bmm(rows, patches.reshape(n, out_h * out_w, -1), out=gradients)
-        return Permuted(
-            Dense(gradients.flatten(1)),
-            shape=(n_out, kernel_h, kernel_w, channels),
-            order=(0, 3, 1, 2),
-        )
-
-    def _backward(
-        self,
-        inputs: Tensor,
-        outputs: Tensor,
-        weight: Tensor,
-        wanted: tuple[bool, bool],
-        groups: int,
-    ) -> Tensor:
-        zeros = [0] * len(self.stride)
-        geometry = (self.stride, self.padding, self.dilation, False, zeros, groups)
-        gradients: Sequence[Tensor] = torch.ops.aten.convolution_backward(
-            outputs, inputs, weight, None, *geometry, (*wanted, False)
-        )
-        return gradients[0] if wanted[0] else gradients[1]
 
 
 @final
@@ -213,6 +69,10 @@ class EmbeddingUse:
 
     def input_gradient(self, inputs: Tensor, outputs: Tensor) -> None:
         """Whole numbers have none."""
+
+    def grows(self, inputs: Tensor, outputs: Tensor) -> bool:  # noqa: ARG002 - see Use
+        """No: they are sums."""
+        return False
 
     def contributions(
         self,
@@ -264,6 +124,10 @@ class AffineUse:
     def input_gradient(self, inputs: Tensor, outputs: Tensor) -> Tensor:  # noqa: ARG002 - see Use
         """The gradient times the weight."""
         return outputs if self.weight is None else outputs * self.weight.reshape(self.shape)
+
+    def grows(self, inputs: Tensor, outputs: Tensor) -> bool:  # noqa: ARG002 - see Use
+        """No: they are sums."""
+        return False
 
     def contributions(
         self,

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pufferslice report`: one self-contained page from certificates and what belongs to them."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pufferslice.cli.output import print_json, progress_bar
+from pufferslice.errors import ArgumentError
+
+
+def report(
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="Certificates, releases, audits, comparison.json, training logs."),
+    ],
+    out: Annotated[Path, typer.Option(help="The page to write.")],
+    public: Annotated[
+        bool, typer.Option("--public", help="From public statements alone, to be published.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Write one HTML page that needs no network; the internal edition, unless --public."""
+    from pufferslice.report.page import internal_page, public_page
+    from pufferslice.storage import CONFIDENTIAL, OPEN, write_whole
+
+    if out.resolve() in {path.resolve() for path in files}:
+        msg = f"--out {str(out)!r} is one of the files to report on; name another"
+        raise ArgumentError(msg)
+    if public:
+        page = public_page(files)
+    else:
+        with progress_bar("epsilons") as progress:
+            page = internal_page(files, progress)
+    write_whole(out, page, OPEN if public else CONFIDENTIAL)
+    edition = "public" if public else "internal"
+    if json:
+        print_json({"out": str(out), "edition": edition, "bytes": len(page)})
+        return
+    typer.echo(f"Written: {out}, the {edition} edition, {len(page) / 1000:.0f} kB.")
+    if not public:
+        typer.echo("It contains evidence: do not publish it. --public makes the edition for that.")

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What other mechanisms would add, as a section of the internal edition."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from pufferslice.guarantee import at_most, in_full
+from pufferslice.report.blocks import (
+    Block,
+    Bullets,
+    Figure,
+    Section,
+    Table,
+    Text,
+    bar_shares,
+    number,
+)
+from pufferslice.report.evidence_sections import curve_table
+from pufferslice.report.reading import Curves
+from pufferslice.report.svg import Axes, Series, line_chart
+
+_CURVE_LOOKS: Final = ("first", "second", "third", "fourth", "fifth", "sixth")
+_WHAT: Final = (
+    "What other mechanisms would add for the same order and ε. Sliced and unsliced claims are "
+    "different promises; compare rows of the same scope."
+)
+
+
+def comparison_section(comparisons: Sequence[Curves], part: str) -> Section:
+    """Baselines: what others would add for the same epsilon."""
+    blocks: list[Block] = [Text(paragraphs=(_WHAT,))]
+    for one in comparisons:
+        blocks.append(_comparison_table(one))
+        if one.epsilons and one.noise_stds:
+            blocks.append(_comparison_figure(one))
+        if one.table.left_out:
+            left = [f"{name} is left out: {why}." for name, why in one.table.left_out.items()]
+            blocks.append(Bullets(items=tuple(left)))
+    return Section(id=f"{part}-baselines", title="Baselines", blocks=tuple(blocks))
+
+
+def _comparison_table(one: Curves) -> Table:
+    rows = one.table.rows
+    return Table(
+        caption=f"Noise at order {in_full(one.table.order)}, ε = {in_full(one.table.epsilon)}; "
+        "scaled units",
+        head=("mechanism", "promise", "scope", "noise std", "unsliced ε, at most"),
+        rows=tuple(
+            (
+                f"{row.mechanism} (ours)" if row.is_ours else row.mechanism,
+                row.guarantee,
+                row.scope,
+                number(row.noise_std),
+                "infinite" if row.unsliced_epsilon is None else at_most(row.unsliced_epsilon),
+            )
+            for row in rows
+        ),
+        bars=bar_shares([row.noise_std for row in rows]),
+        bar_name="noise",
+    )
+
+
+def _comparison_figure(one: Curves) -> Figure:
+    ours = {row.mechanism for row in one.table.rows if row.is_ours}
+    chosen = [n for n in one.noise_stds if n not in ours or n.endswith(("transport", "exact"))]
+    series = [
+        Series(name=name, look=look, xs=one.epsilons, ys=one.noise_stds[name])
+        for name, look in zip(chosen, _CURVE_LOOKS, strict=False)
+    ]
+    axes = Axes(x_label="ε", y_label="noise std (scaled units)", log_x=True, log_y=True)
+    title = "Noise of all mechanisms against ε"
+    return Figure(
+        title=title,
+        svg=line_chart(title, series, axes),
+        legend=tuple((s.look, s.name) for s in series),
+        table=curve_table(
+            title,
+            [
+                Series(name=name, look="first", xs=one.epsilons, ys=values)
+                for name, values in one.noise_stds.items()
+            ],
+        ),
+    )

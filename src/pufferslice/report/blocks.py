@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a page is made of: plain values that its template shows one after another."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, final
+
+import attrs
+
+
+@final
+@attrs.frozen
+class Cell:
+    """A cell of a table that has a look of its own: good, bad, open."""
+
+    text: str
+    look: str = ""
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Table:
+    """Rows under a heading; the first column names the row."""
+
+    kind: ClassVar[str] = "table"
+    caption: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str | Cell, ...], ...]
+    bars: tuple[float, ...] = ()
+    """A share of the longest bar for each row, drawn in a column of its own."""
+    bar_name: str = ""
+    note: str = ""
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Text:
+    """Paragraphs."""
+
+    kind: ClassVar[str] = "text"
+    paragraphs: tuple[str, ...]
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Bullets:
+    """A list of sentences."""
+
+    kind: ClassVar[str] = "bullets"
+    items: tuple[str, ...]
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Figure:
+    """A chart, its legend, and the table behind it."""
+
+    kind: ClassVar[str] = "figure"
+    title: str
+    svg: str
+    """Made by `pufferslice.report.svg`, which escapes what it writes."""
+    legend: tuple[tuple[str, str], ...]
+    """Look and name of each line."""
+    table: Table
+    note: str = ""
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Outlook:
+    """A slider over precomputed choices, with the charts whose markers follow it."""
+
+    kind: ClassVar[str] = "outlook"
+    id: str
+    start: int
+    """Position of the claim itself."""
+    choices: tuple[Mapping[str, Any], ...]
+    """Of each position: the texts to show, by name, and where the markers stand."""
+    numbers: tuple[tuple[str, str], ...]
+    """Name and label of the texts that stand as large numbers."""
+    coordinates: tuple[str, ...]
+    """Rows of the small table of noise in the user's units."""
+    figures: tuple[Figure, ...]
+    note: str
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Formula:
+    """A Rényi claim in symbols: notion, order and epsilon."""
+
+    kind: ClassVar[str] = "formula"
+    notion: str
+    order: str
+    epsilon: str
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Gallery:
+    """Figures, side by side where there is room."""
+
+    kind: ClassVar[str] = "gallery"
+    figures: tuple[Figure, ...]
+
+
+Block = Table | Text | Bullets | Figure | Gallery | Formula | Outlook
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Section:
+    """A heading and what stands under it."""
+
+    id: str
+    title: str
+    blocks: tuple[Block, ...]
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Card:
+    """One answer of the first screen."""
+
+    title: str
+    strong: str
+    lines: tuple[str, ...]
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Part:
+    """All that is said about one certificate."""
+
+    id: str
+    title: str
+    lead: str
+    cards: tuple[Card, ...]
+    alarms: tuple[str, ...]
+    """What must not be overlooked: insecure noise, a refuted claim."""
+    sections: tuple[Section, ...]
+    digest: str
+
+
+def number(value: float | None) -> str:
+    """Four digits."""
+    return "none" if value is None else f"{value:.4g}"
+
+
+def percent_at_most(share: float) -> str:
+    """A bound on a probability in tenths of a percent, rounded up.
+
+    >>> percent_at_most(0.81501), percent_at_most(1.2)
+    ('81.6 %', '100 %')
+    """
+    return f"{min(100.0, math.ceil(share * 1000) / 10):g} %"
+
+
+def listed(names: Sequence[str], most: int = 6) -> str:
+    """Some names, and how many more there are.
+
+    >>> listed(["a", "b", "c"], most=2)
+    'a, b and 1 more'
+    """
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def bar_shares(values: Sequence[float]) -> tuple[float, ...]:
+    """Lengths of bars as shares of the longest.
+
+    >>> bar_shares([1.0, 4.0])
+    (0.25, 1.0)
+    """
+    top = max(values, default=0.0)
+    return tuple(value / top if top > 0 else 0.0 for value in values)

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The part of a page about private training: plan, claim, logs and audits of runs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pufferslice.audit import Audit
+from pufferslice.certificate import Certificate
+from pufferslice.guarantee import at_most, in_full
+from pufferslice.outlook import TrainingProspect, stated_variation
+from pufferslice.report.audit_sections import membership_table, verdict_table
+from pufferslice.report.blocks import (
+    Block,
+    Bullets,
+    Card,
+    Figure,
+    Gallery,
+    Outlook,
+    Section,
+    Table,
+    Text,
+    number,
+)
+from pufferslice.report.dossier import Dossier
+from pufferslice.report.evidence_sections import (
+    curve_table,
+    guess_axes,
+    percent,
+    right_guesses,
+)
+from pufferslice.report.reading import MemberAudit, TrainingLog
+from pufferslice.report.svg import Axes, Series, line_chart, marks
+
+_MOST_POINTS: Final = 300
+_SHOWN: Final = {
+    "spent_epsilon": ("ε spent", "Budget spent"),
+    "held_out_accuracy": ("accuracy on held-out records", "Accuracy"),
+    "held_out_loss": ("loss on held-out records", "Held-out loss"),
+}
+_SHOWN_INTERNAL: Final = {
+    "mean_loss": ("mean loss of the batch (private)", "Training loss"),
+    **{name: what for name, what in _SHOWN.items() if name != "spent_epsilon"},
+}
+
+
+def lead(certificate: Certificate) -> str:
+    """The first sentence of the page."""
+    statement = certificate.statement
+    n_runs = len(statement["runs"])
+    runs = "One training run" if n_runs == 1 else f"{n_runs} training runs"
+    return (
+        f"{runs} on “{statement['data']}” with noise on every step. The noise limits how well "
+        "anyone can tell from the model which of two worlds its records come from."
+    )
+
+
+def cards(certificate: Certificate) -> tuple[Card, ...]:
+    """What is protected, from whom, and how much noise that takes."""
+    statement = certificate.statement
+    runs = statement["runs"]
+    return (
+        Card(
+            title="What is protected",
+            strong="Which of two worlds the records come from",
+            lines=(
+                f"{_capital(_differing(runs[0]))}, of {runs[0]['sampling']['n_records']:,}.",
+                "The secret is protected only through how many records it changes.",
+            ),
+        ),
+        Card(
+            title="From whom",
+            strong="Anyone who sees the model and every noisy step",
+            lines=tuple(statement["draws_may_be_seen"]),
+        ),
+        Card(
+            title="How much noise",
+            strong=f"Noise multiplier {_multipliers(runs)}",
+            lines=(
+                "It is the noise std on each sum of clipped gradients, over the clip norm.",
+                guess_sentence(stated_variation(certificate)),
+            ),
+        ),
+    )
+
+
+def guess_sentence(variation: float) -> str:
+    """What the bound means to someone who guesses the world."""
+    if variation >= 1:
+        return "No bound on guessing can be stated for what the run releases."
+    return (
+        "Told that both worlds are equally likely, a reader guesses right at most "
+        f"{percent(right_guesses(variation))} of the time; without the model 50 %."
+    )
+
+
+def plan_section(certificate: Certificate, part: str) -> Section:
+    """The plans of the runs, and what they promise."""
+    statement, claim = certificate.statement, certificate.guarantee
+    table = Table(
+        caption="The plan of each run; everything else follows from it",
+        head=("steps", "records", "sampling", "clipping", "noise multiplier", "accountant"),
+        rows=tuple(_run(run) for run in statement["runs"]),
+    )
+    blocks: list[Block] = [Text(paragraphs=tuple(statement["certifies"])), table]
+    if statement["views"]:
+        blocks.append(
+            Table(
+                caption="The same as (ε, δ), for everything that the runs release",
+                head=("rule", "ε at most", "δ"),
+                rows=tuple(
+                    (
+                        view["rule"].replace("_", " "),
+                        at_most(view["epsilon"]),
+                        in_full(view["delta"]),
+                    )
+                    for view in statement["views"]
+                ),
+            )
+        )
+    return Section(id=f"{part}-claim", title=f"The claim: {claim}", blocks=tuple(blocks))
+
+
+def outlook_section(
+    certificate: Certificate, prospects: Sequence[TrainingProspect], part: str
+) -> Section:
+    """The slider over epsilons, with the noise multiplier of the same plan."""
+    epsilons = tuple(row.claim.epsilon for row in prospects)
+    noise = Series(
+        name="noise multiplier",
+        look="first",
+        xs=epsilons,
+        ys=tuple(row.noise_multiplier for row in prospects),
+    )
+    right = tuple(right_guesses(row.total_variation) for row in prospects)
+    guesses = Series(name="right guesses, at most", look="third", xs=epsilons, ys=right)
+    name = "ε of the whole run"
+    multipliers = Axes(x_label=name, y_label="noise multiplier", log_x=True, log_y=True)
+    plots = (
+        ("Noise against ε", noise, multipliers),
+        ("Guessing against ε", guesses, guess_axes(name)),
+    )
+    figures, places = [], []
+    for index, (title, line, axes) in enumerate(plots):
+        svg = line_chart(title, [line], axes, marker=f"{part}-marker-{index}")
+        table = curve_table(title, [line], number if line is noise else percent)
+        figures.append(Figure(title=title, svg=svg, legend=((line.look, line.name),), table=table))
+        places.append(marks([line], axes))
+    choices = []
+    for i, row in enumerate(prospects):
+        multiplier = number(row.noise_multiplier)
+        guess = percent(right_guesses(row.total_variation))
+        said = f"At ε = {at_most(row.claim.epsilon)} the run needs noise multiplier {multiplier}."
+        choices.append(
+            {
+                "epsilon": at_most(row.claim.epsilon),
+                "noise": multiplier,
+                "guess": guess,
+                "sentence": f"{said} {guess_sentence(row.total_variation)}",
+                "stds": [],
+                "marks": [[place[i].x, place[i].y] for place in places],
+            }
+        )
+    block = Outlook(
+        id=f"{part}-outlook",
+        start=epsilons.index(certificate.guarantee.epsilon),
+        choices=tuple(choices),
+        numbers=(("noise", "noise multiplier"), ("guess", "right guesses of two, at most")),
+        coordinates=(),
+        figures=tuple(figures),
+        note="Every value was computed beforehand; the page computes nothing. Only the plan above "
+        "is certified: for another ε, plan again.",
+    )
+    return Section(id=f"{part}-epsilon", title="If ε were different", blocks=(block,))
+
+
+def log_section(logs: Sequence[TrainingLog], part: str) -> Section:
+    """Curves of the training logs."""
+    blocks: list[Block] = []
+    for log in logs:
+        if log.internal:
+            words = "From the internal log: computed from private records, covered by no guarantee."
+            blocks.append(Text(paragraphs=(words,)))
+        shown = _SHOWN_INTERNAL if log.internal else _SHOWN
+        figures = [_log_figure(log, key, *names) for key, names in shown.items()]
+        blocks.append(Gallery(figures=tuple(one for one in figures if one is not None)))
+    return Section(id=f"{part}-logs", title="Training", blocks=tuple(blocks))
+
+
+def _log_figure(log: TrainingLog, key: str, label: str, title: str) -> Figure | None:
+    rows = [row for row in log.rows if isinstance(row.get(key), int | float)]
+    if not rows:
+        return None
+    stride = 1 + (len(rows) - 1) // _MOST_POINTS
+    kept = [*rows[::stride], *(rows[-1:] if (len(rows) - 1) % stride else [])]
+    line = Series(
+        name=label,
+        look="first",
+        xs=tuple(float(row["step"]) for row in kept),
+        ys=tuple(float(row[key]) for row in kept),
+    )
+    return Figure(
+        title=title,
+        svg=line_chart(title, [line], Axes(x_label="step", y_label=label)),
+        legend=((line.look, label),),
+        table=Table(
+            caption=title,
+            head=("step", label),
+            rows=tuple((f"{x:g}", number(y)) for x, y in zip(line.xs, line.ys, strict=True)),
+        ),
+        note=f"Every {stride}th row is drawn." if stride > 1 else "",
+    )
+
+
+def audit_section(held: Dossier, part: str) -> Section:
+    """Verdicts on the plan, and attacks on the trained model."""
+    blocks: list[Block] = [
+        Text(paragraphs=("An audit can refute a claim and never prove one.",)),
+    ]
+    for one in held.audits:
+        if isinstance(one, MemberAudit):
+            blocks.append(membership_table(one.audit))
+        elif not isinstance(one, Audit):
+            caption = f"Training again and again, confidence {in_full(one.verdict.confidence)}"
+            blocks.append(verdict_table([one.verdict], caption))
+    return Section(id=f"{part}-audits", title="Audits", blocks=tuple(blocks))
+
+
+def limits_section(certificate: Certificate, part: str, unchecked: tuple[str, ...]) -> Section:
+    """Hypotheses, limits, how the noise was drawn, and what nobody can check here."""
+    statement = certificate.statement
+    blocks: list[Block] = [
+        Text(paragraphs=("The claim holds if the runs kept to this:",)),
+        Bullets(items=tuple(statement["hypotheses"])),
+        Text(paragraphs=("Noise:",)),
+        Bullets(items=tuple(statement["noise"])),
+        Text(paragraphs=("Limits:",)),
+        Bullets(items=tuple(statement["limits"])),
+    ]
+    if unchecked:
+        blocks += [
+            Text(paragraphs=("What the plan cannot decide:",)),
+            Bullets(items=unchecked),
+        ]
+    return Section(id=f"{part}-limits", title="Assumptions and limits", blocks=tuple(blocks))
+
+
+def _differing(run: Mapping[str, Any]) -> str:
+    return str(run["differing"].get("origin", run["differing"]["kind"]))
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _multipliers(runs: Sequence[Mapping[str, Any]]) -> str:
+    values = [value for run in runs for value in run["noise_multipliers"]]
+    low, high = min(values), max(values)
+    return number(low) if low == high else f"{number(low)} to {number(high)}"
+
+
+def _run(run: Mapping[str, Any]) -> tuple[str, ...]:
+    sampling, clipping = run["sampling"], run["clipping"]
+    size = f"rate {sampling['rate']:g}" if "rate" in sampling else f"{sampling['batch_size']} each"
+    norms = [clipping["norm"]] if "norm" in clipping else clipping["norms"]
+    return (
+        f"{run['n_steps']:,}",
+        f"{sampling['n_records']:,}, {_differing(run)}",
+        f"{sampling['kind'].replace('_', ' ')}, {size}",
+        f"{clipping['kind']}, norm {', '.join(f'{norm:g}' for norm in norms[:4])}",
+        _multipliers([run]),
+        run["accountant"].replace("_", " "),
+    )

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One self-contained HTML page from files: nothing is loaded, and the page computes nothing."""
+
+import base64
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from pufferslice import __version__
+from pufferslice.audit import Audit
+from pufferslice.errors import MissingExtraError
+from pufferslice.guarantee import Guarantee
+from pufferslice.outlook import (
+    Prospect,
+    epsilons_around,
+    outlook_of,
+    slice_profile,
+    stated_variation,
+    training_outlook,
+)
+from pufferslice.parallel import Progress, silent
+from pufferslice.report import (
+    audit_sections,
+    baseline_sections,
+    evidence_sections,
+    learning_part,
+    static_part,
+)
+from pufferslice.report.blocks import Part, Section, Text
+from pufferslice.report.dossier import Dossier, Edition, internal_dossiers, public_dossiers
+from pufferslice.report.reading import MemberAudit, TrainingAudit
+
+try:
+    import jinja2
+except ModuleNotFoundError as error:
+    msg = "reports need jinja2; install it with: pip install 'pufferslice[report]'"
+    raise MissingExtraError(msg) from error
+
+_FOLDER: Final = Path(__file__).parent / "template"
+_NO_EVIDENCE: Final = (
+    "The evidence does not lie beside this certificate, so it was not verified here, and there is "
+    "nothing to draw. Put its .evidence.npz file beside it."
+)
+
+
+def internal_page(paths: Sequence[str | os.PathLike[str]], progress: Progress = silent) -> bytes:
+    """The internal edition: watermarked, with everything that the files and the evidence show.
+
+    Needs: certificates that verify, and only files that are about one of them.
+    """
+    dossiers = internal_dossiers(paths)
+    parts = [
+        _internal_part(held, f"part-{i}", _share(progress, i, len(dossiers)))
+        for i, held in enumerate(dossiers)
+    ]
+    return _rendered("internal", parts, dossiers)
+
+
+def public_page(paths: Sequence[str | os.PathLike[str]]) -> bytes:
+    """The public edition, from public statements and released values alone.
+
+    Guarantee: the bytes are the same whether the evidence lies beside the certificates or not.
+    """
+    dossiers = public_dossiers(paths)
+    parts = [_public_part(held, f"part-{i}") for i, held in enumerate(dossiers)]
+    return _rendered("public", parts, dossiers)
+
+
+def _share(progress: Progress, index: int, n_parts: int) -> Progress:
+    def report(done: int, total: int) -> None:
+        progress(index * total + done, n_parts * total)
+
+    return report
+
+
+def _public_part(held: Dossier, part: str) -> Part:
+    if held.certificate.road == "learning":
+        return _learning_part(held, part, ())
+    variation = stated_variation(held.certificate)
+    return _static_part(held, part, variation, ())
+
+
+def _internal_part(held: Dossier, part: str, progress: Progress) -> Part:
+    certificate = held.certificate
+    epsilons = epsilons_around(certificate.guarantee.epsilon)
+    if certificate.road == "learning":
+        prospects = training_outlook(certificate, epsilons, progress)
+        drawn = [learning_part.outlook_section(certificate, prospects, part)] if prospects else []
+        return _learning_part(held, part, drawn)
+    variation = stated_variation(certificate)
+    if certificate.evidence is None:
+        note = Section(
+            id=f"{part}-evidence", title="Evidence", blocks=(Text(paragraphs=(_NO_EVIDENCE,)),)
+        )
+        return _static_part(held, part, variation, [note])
+    if certificate.statement["laws_are_equal"]:
+        return _static_part(held, part, variation, ())
+    found = outlook_of(certificate, epsilons, progress)
+    own = next(row for row in found if row.claim == certificate.guarantee)
+    return _static_part(
+        held, part, min(variation, own.total_variation), _evidence_sections(held, found, part)
+    )
+
+
+def _evidence_sections(held: Dossier, found: Sequence[Prospect], part: str) -> list[Section]:
+    certificate, claim = held.certificate, held.certificate.guarantee
+    sections = [evidence_sections.outlook_section(certificate, found, part)]
+    profile = slice_profile(certificate)
+    if profile is not None:
+        sliced = isinstance(claim, Guarantee) and claim.is_sliced
+        epsilon = claim.epsilon if sliced else None
+        sections.append(evidence_sections.slices_section(profile, epsilon, part))
+    return [*sections, evidence_sections.pairs_section(certificate, part)]
+
+
+def _static_part(held: Dossier, part: str, variation: float, drawn: Sequence[Section]) -> Part:
+    certificate = held.certificate
+    unchecked = () if held.verification is None else held.verification.unchecked
+    audits = [audit for audit in held.audits if isinstance(audit, Audit)]
+    refuted = [verdict.claim for audit in audits for verdict in audit.verdicts if verdict.refuted]
+    first, others = drawn[:1], drawn[1:]
+    sections = [
+        *first,
+        *(static_part.release_section(released, part) for released in held.releases),
+        static_part.accuracy_section(certificate, part),
+        static_part.claim_section(certificate, variation, part),
+        *others,
+        *([audit_sections.audit_section(audits, part)] if audits else []),
+        *(
+            [baseline_sections.comparison_section(held.comparisons, part)]
+            if held.comparisons
+            else []
+        ),
+        static_part.limits_section(certificate, part, unchecked),
+    ]
+    return Part(
+        id=part,
+        title=f"How “{static_part.secret_name(certificate.statement)}” is protected",
+        lead=static_part.lead(certificate),
+        cards=static_part.cards(certificate, variation),
+        alarms=(*static_part.alarms(certificate), *map(_refuted, refuted)),
+        sections=tuple(sections),
+        digest=certificate.digest,
+    )
+
+
+def _learning_part(held: Dossier, part: str, drawn: Sequence[Section]) -> Part:
+    certificate = held.certificate
+    unchecked = () if held.verification is None else held.verification.unchecked
+    verdicts = [one.verdict for one in held.audits if isinstance(one, TrainingAudit)]
+    audited = any(isinstance(one, TrainingAudit | MemberAudit) for one in held.audits)
+    sections = [
+        learning_part.plan_section(certificate, part),
+        *drawn,
+        *([learning_part.log_section(held.logs, part)] if held.logs else []),
+        *([learning_part.audit_section(held, part)] if audited else []),
+        learning_part.limits_section(certificate, part, unchecked),
+    ]
+    return Part(
+        id=part,
+        title=f"How training on “{certificate.statement['data']}” is protected",
+        lead=learning_part.lead(certificate),
+        cards=learning_part.cards(certificate),
+        alarms=tuple(_refuted(verdict.claim) for verdict in verdicts if verdict.refuted),
+        sections=tuple(sections),
+        digest=certificate.digest,
+    )
+
+
+def _refuted(claim: str) -> str:
+    return f"REFUTED by an audit: {claim}. Do not rely on it."
+
+
+def _rendered(edition: Edition, parts: Sequence[Part], dossiers: Sequence[Dossier]) -> bytes:
+    style = (_FOLDER / "page.css").read_text(encoding="utf-8")
+    script = (_FOLDER / "page.js").read_text(encoding="utf-8")
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_FOLDER),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    text = environment.get_template("page.html").render(
+        edition=edition,
+        parts=parts,
+        n_scenarios=len({repr(held.scenario) for held in dossiers}),
+        verified=[held.verification is not None for held in dossiers],
+        signed=[held.certificate.signature is not None for held in dossiers],
+        style=style,
+        script=script,
+        policy=_policy(style, script),
+        version=__version__,
+    )
+    return text.encode()
+
+
+def _policy(style: str, script: str) -> str:
+    """Nothing may be loaded; of style and script only these very ones are taken."""
+    return (
+        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files for a report, recognised by what is in them."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, final
+
+import attrs
+
+from pufferslice.audit import Audit, Inference, LowRate, MembershipAudit, Verdict
+from pufferslice.audit.inference import Interval
+from pufferslice.certificate import Certificate
+from pufferslice.certificate.document import EVIDENCE_SUFFIX
+from pufferslice.certificate.document import FORMAT as CERTIFICATE_FORMAT
+from pufferslice.compare import Comparison, Row
+from pufferslice.errors import ArgumentError
+from pufferslice.releasing import FORMAT as RELEASE_FORMAT
+from pufferslice.releasing import Release
+from pufferslice.storage import read_bytes
+
+KINDS: Final = (
+    "certificates, releases, audits (also of training and membership), comparison.json, and the "
+    "logs public.jsonl and internal.jsonl of a training run"
+)
+
+_PUBLIC_KEYS: Final = {"step", "n_steps", "notion", "order", "spent_epsilon", "epsilon"}
+
+
+@final
+@attrs.frozen(kw_only=True)
+class TrainingLog:
+    """Rows of a log that `pufferslice train` wrote."""
+
+    internal: bool
+    """Computed from the private records, and covered by no guarantee."""
+    rows: tuple[Mapping[str, Any], ...]
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Curves:
+    """A comparison, and the noise of its mechanisms against epsilon if it was written with that."""
+
+    table: Comparison
+    epsilons: tuple[float, ...]
+    noise_stds: Mapping[str, tuple[float | None, ...]]
+
+
+@final
+@attrs.frozen(kw_only=True)
+class TrainingAudit:
+    """The verdict on a training plan; says the certificate that it is about."""
+
+    certificate: str
+    verdict: Verdict
+
+
+@final
+@attrs.frozen(kw_only=True)
+class MemberAudit:
+    """An attack on one trained model; says the certificate of its training."""
+
+    certificate: str
+    audit: MembershipAudit
+
+
+Content = Certificate | Release | Audit | TrainingAudit | MemberAudit | Curves | TrainingLog
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Supplied:
+    """One file and what it holds."""
+
+    path: Path
+    content: Content
+
+
+def read_file(path: str | os.PathLike[str]) -> Supplied:
+    """What a file holds; a file of no known kind is refused by name."""
+    where = Path(path)
+    if where.name.endswith(EVIDENCE_SUFFIX):
+        msg = (
+            f"{str(path)!r} is evidence; give the certificate, and the evidence beside it is found "
+            "by itself"
+        )
+        raise ArgumentError(msg)
+    content = read_bytes(where)
+    document = _json(content)
+    if document is None:
+        log = _log(content)
+        if log is None:
+            raise _unknown(where)
+        return Supplied(path=where, content=log)
+    return Supplied(path=where, content=_content(where, document))
+
+
+def _content(path: Path, document: Mapping[str, Any]) -> Content:
+    if document.get("format") == CERTIFICATE_FORMAT:
+        return Certificate.load(path)
+    if document.get("format") == RELEASE_FORMAT:
+        return Release.load(path)
+    readers = [read for keys, read in _READERS if keys <= set(document)]
+    if not readers:
+        raise _unknown(path)
+    try:
+        return readers[0](document)
+    except (KeyError, TypeError, ValueError) as error:
+        msg = f"{str(path)!r} cannot be read: {type(error).__name__} ({error}). Write it again"
+        raise ArgumentError(msg) from error
+
+
+def _unknown(path: Path) -> ArgumentError:
+    return ArgumentError(f"{str(path)!r} is no file of a known kind; a report takes {KINDS}")
+
+
+def _json(content: bytes) -> Mapping[str, Any] | None:
+    try:
+        document = json.loads(content, parse_constant=_no_number)
+    except ValueError:
+        return None
+    return document if isinstance(document, dict) else {}
+
+
+def _no_number(text: str) -> float:
+    msg = f"{text} is no JSON number"
+    raise ValueError(msg)
+
+
+def _log(content: bytes) -> TrainingLog | None:
+    """JSON lines, each a row of a training log; the last may be cut off by a crash."""
+    rows: list[dict[str, Any]] = []
+    lines = content.splitlines()
+    for number, line in enumerate(lines, start=1):
+        row = _json(line)
+        if row is None and number == len(lines):
+            break
+        if not isinstance(row, dict) or not row:
+            return None
+        rows.append(row)
+    # One private row makes the whole file private, whatever its heading says.
+    internal = any(row.get("internal") is True for row in rows)
+    steps = [row for row in rows if _is_number(row.get("step"))]
+    headings = [row for row in rows if internal and "note" in row]
+    if not steps or len(steps) + len(headings) != len(rows):
+        return None
+    if not internal and not all(set(row) >= _PUBLIC_KEYS for row in steps):
+        return None
+    return TrainingLog(internal=internal, rows=tuple(steps))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _named(document: Mapping[str, Any]) -> str:
+    named = document.get("certificate")
+    if not isinstance(named, str):
+        msg = (
+            "it does not say which certificate it is about; make it with "
+            'to_json() | {"certificate": certificate.digest}'
+        )
+        raise ArgumentError(msg)
+    return named
+
+
+def _audit(document: Mapping[str, Any]) -> Audit:
+    return Audit(
+        certificate=document["certificate"],
+        confidence=document["confidence"],
+        n_outputs=document["n_outputs"],
+        verdicts=tuple(map(_verdict, document["verdicts"])),
+        inferences=tuple(map(_inference, document["inferences"])),
+        unaudited=tuple(map(str, document["unaudited"])),
+    )
+
+
+def _verdict(document: Mapping[str, Any]) -> Verdict:
+    """The outcome is worked out again from the numbers."""
+    named = {field.name: document[field.name] for field in attrs.fields(Verdict)}
+    first, second = named["pair"]
+    return Verdict(**named | {"pair": (str(first), str(second))})
+
+
+def _inference(document: Mapping[str, Any]) -> Inference:
+    named = {field.name: document[field.name] for field in attrs.fields(Inference)}
+    shares = ("accuracy", "prior_accuracy", "advantage")
+    return Inference(
+        **named
+        | {"secrets": tuple(map(str, named["secrets"]))}
+        | {name: Interval(**named[name]) for name in shares}
+    )
+
+
+def _membership(document: Mapping[str, Any]) -> MembershipAudit:
+    rates = [
+        LowRate(
+            false_positive_rate=rate["false_positive_rate"],
+            threshold=rate["threshold"],
+            true_positive_rate=Interval(**rate["true_positive_rate"]),
+        )
+        for rate in document["low_rates"]
+    ]
+    return MembershipAudit(
+        attack=str(document["attack"]),
+        n_members=document["n_members"],
+        n_non_members=document["n_non_members"],
+        roc_auc=Interval(**document["roc_auc"]),
+        low_rates=tuple(rates),
+        confidence=document["confidence"],
+    )
+
+
+def _comparison(document: Mapping[str, Any]) -> Curves:
+    curves = document.get("noise_curves", {})
+    return Curves(
+        table=Comparison(
+            order=float(document["order"]),
+            epsilon=float(document["epsilon"]),
+            dim=int(document["dim"]),
+            n_instances=int(document["n_instances"]),
+            rows=tuple(Row(**row) for row in document["rows"]),
+            left_out={str(name): str(why) for name, why in document["left_out"].items()},
+        ),
+        epsilons=tuple(map(float, document.get("epsilons", ()))),
+        noise_stds={
+            str(name): tuple(None if x is None else float(x) for x in values)
+            for name, values in curves.items()
+        },
+    )
+
+
+def _training_audit(document: Mapping[str, Any]) -> TrainingAudit:
+    return TrainingAudit(certificate=_named(document), verdict=_verdict(document))
+
+
+def _member_audit(document: Mapping[str, Any]) -> MemberAudit:
+    return MemberAudit(certificate=_named(document), audit=_membership(document))
+
+
+def _one_row(document: Mapping[str, Any]) -> TrainingLog:
+    return TrainingLog(internal=document.get("internal") is True, rows=(document,))
+
+
+_READERS: Final[tuple[tuple[set[str], Callable[[Mapping[str, Any]], Content]], ...]] = (
+    ({"certificate", "verdicts", "inferences", "unaudited"}, _audit),
+    ({"order", "epsilon", "rows", "left_out"}, _comparison),
+    ({"attack", "roc_auc", "low_rates"}, _member_audit),
+    ({"claim", "lower_bound", "refutable_below"}, _training_audit),
+    (_PUBLIC_KEYS, _one_row),
+)
+"""By which keys a file without a format is known, and what reads it."""

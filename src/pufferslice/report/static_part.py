@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The part of a page about one protected release: what the public statement says of it."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pufferslice.advantage import guessing_advantage
+from pufferslice.certificate import Certificate
+from pufferslice.guarantee import ApproximateGuarantee, Claim, Guarantee, at_most, in_full
+from pufferslice.releasing import Release
+from pufferslice.report.blocks import (
+    Block,
+    Bullets,
+    Card,
+    Formula,
+    Section,
+    Table,
+    Text,
+    listed,
+    number,
+    percent_at_most,
+)
+
+COIN: Final = 0.5
+"""The share of each of two secrets that are equally likely."""
+_HALF_WIDTH: Final = 1.96
+_SOURCES: Final = {
+    "released_data": "made from the released data itself",
+    "held_out": "made from held-out data",
+    "public_model": "a public model",
+}
+_NOTIONS: Final = {
+    "average": "the mean over the slices of the Rényi divergence",
+    "joint": "the log-moment over the slices of the Rényi divergence",
+    "unsliced": "the Rényi divergence of the whole output",
+}
+
+
+def secret_name(statement: Mapping[str, Any]) -> str:
+    """What the secret is called."""
+    secret = statement["scenario"]["secret"]
+    return " and ".join(secret["columns"]) if "columns" in secret else str(secret["worlds"])
+
+
+def lead(certificate: Certificate) -> str:
+    """The first sentence of the page."""
+    scenario = certificate.statement["scenario"]
+    n_names, n_secrets = len(scenario["query"]["names"]), len(scenario["secrets"])
+    what = "one number is" if n_names == 1 else f"{n_names} numbers are"
+    return (
+        f"In one release {what} published, with noise. The noise limits how well a reader can tell "
+        f"which of {n_secrets} values the secret “{secret_name(certificate.statement)}” has."
+    )
+
+
+def cards(certificate: Certificate, variation: float) -> tuple[Card, ...]:
+    """What is protected, from whom, and how much noise that takes."""
+    statement = certificate.statement
+    scenario, noise = statement["scenario"], statement["noise"]
+    pairs = [" / ".join(pair) for pair in scenario["pairs"]]
+    names = scenario["query"]["names"]
+    stds = [
+        f"{name}: std {number(std)}"
+        for name, std in zip(names, noise["std_by_coordinate"], strict=True)
+    ]
+    return (
+        Card(
+            title="What is protected",
+            strong=f"“{secret_name(statement)}”, {len(scenario['secrets'])} values",
+            lines=(
+                listed(scenario["secrets"]) + ".",
+                f"{len(pairs)} pairs of them are not to be told apart.",
+                f"One release is {scenario['one_release_is']}.",
+            ),
+        ),
+        Card(
+            title="From whom",
+            strong="Anyone who sees the release, with any computer",
+            lines=(
+                "They may know the mechanism and every setting, but not the noise that was drawn.",
+                *(f"Belief covered: {_belief(prior)}." for prior in scenario["priors"][:3]),
+                "Beliefs that are not listed are not covered.",
+            ),
+        ),
+        Card(
+            title="How much noise",
+            strong=_noise_words(noise["std"]),
+            lines=(*stds[:3], *_more(len(stds) - 3), guess_sentence(variation)),
+        ),
+    )
+
+
+def _belief(prior: Mapping[str, Any]) -> str:
+    return f"{prior['name']} ({_SOURCES.get(prior['source'], prior['source'])})"
+
+
+def _noise_words(std: float) -> str:
+    if not std:
+        return "None: the laws are equal"
+    return f"Standard deviation {number(std)}, in scaled units"
+
+
+def _more(n_left: int) -> tuple[str, ...]:
+    return (f"and {n_left} more coordinates, below.",) if n_left > 0 else ()
+
+
+def guess_sentence(variation: float) -> str:
+    """What the bound on total variation means to someone who guesses."""
+    if variation >= 1:
+        return "No bound on guessing can be stated for the whole release."
+    right = COIN + guessing_advantage(variation, largest_share=COIN)
+    return (
+        "Told that the secret is one of two, equally likely, a reader guesses right at most "
+        f"{percent_at_most(right)} of the time; without the release 50 %."
+    )
+
+
+def alarms(certificate: Certificate) -> tuple[str, ...]:
+    """What a reader must not overlook."""
+    if certificate.is_secure:
+        return ()
+    return ("INSECURE: the noise comes from a seeded test generator. Never publish this.",)
+
+
+def claim_section(certificate: Certificate, variation: float, part: str) -> Section:
+    """The claim in symbols and words, and the unsliced number beside it."""
+    statement, claim = certificate.statement, certificate.guarantee
+    doubt = statement["failure_probability"]
+    sure = "with certainty" if not doubt else f"except with probability {in_full(doubt)}"
+    unsliced = statement["unsliced"]
+    whole = (
+        f"No finite bound is known for the whole output ({unsliced['from']})."
+        if unsliced["epsilon"] is None
+        else f"For the whole output, which is what a reader sees, the same noise costs at most "
+        f"{at_most(unsliced['epsilon'])} at order {in_full(unsliced['order'])} (from "
+        f"{unsliced['from']}). Only this number is a statement about the released bits."
+    )
+    words = (f"{_meaning(claim)}, {sure}{_along(statement, claim)}.", whole)
+    blocks: list[Block] = [Text(paragraphs=(*words, *_among_all(statement, variation)))]
+    if isinstance(claim, Guarantee):
+        notion, order, epsilon = claim.notion, in_full(claim.order), in_full(claim.epsilon)
+        blocks.insert(0, Formula(notion=notion, order=order, epsilon=epsilon))
+    if statement["views"]:
+        blocks.append(_views(statement["views"]))
+    return Section(id=f"{part}-claim", title=f"The claim: {claim}", blocks=tuple(blocks))
+
+
+def _among_all(statement: Mapping[str, Any], variation: float) -> tuple[str, ...]:
+    """Guessing among all secrets, if every pair of them is protected."""
+    n_secrets, n_pairs = len(statement["scenario"]["secrets"]), len(statement["scenario"]["pairs"])
+    if variation >= 1 or n_secrets < 3 or n_pairs != n_secrets * (n_secrets - 1) // 2:
+        return ()
+    share = 1 / n_secrets
+    right = share + guessing_advantage(variation, largest_share=share)
+    said = (
+        f"If all {n_secrets} secrets are equally likely beforehand, the right one is guessed at "
+        f"most {percent_at_most(right)} of the time; without the release {100 * share:.3g} %."
+    )
+    return (said,)
+
+
+def _meaning(claim: Claim) -> str:
+    epsilon = in_full(claim.epsilon)
+    if isinstance(claim, ApproximateGuarantee):
+        return (
+            f"Between the outputs under any two listed secrets, sliced (ε, δ) with ε = {epsilon} "
+            f"and δ = {in_full(claim.delta)}, {claim.notion} over the slices, holds"
+        )
+    return (
+        f"Between the outputs under any two listed secrets, {_NOTIONS[claim.notion]} of order "
+        f"{in_full(claim.order)} is at most ε = {epsilon}"
+    )
+
+
+def _along(statement: Mapping[str, Any], claim: Claim) -> str:
+    if not claim.is_sliced:
+        return ""
+    profile = statement["profile"]
+    kind = "drawn from the whole sphere" if profile["kind"] == "sphere" else "that were fixed"
+    return f", along {profile['n_directions']} slices {kind}, in {profile['dim']} dimensions"
+
+
+def _views(views: list[Mapping[str, Any]]) -> Table:
+    return Table(
+        caption="The same as (ε, δ); sliced readings are not statements about the whole output",
+        head=("scope", "rule", "ε at most", "δ"),
+        rows=tuple(
+            (
+                view["scope"],
+                view["rule"].replace("_", " "),
+                at_most(view["epsilon"]),
+                in_full(view["delta"]),
+            )
+            for view in views
+        ),
+    )
+
+
+def accuracy_section(certificate: Certificate, part: str) -> Section:
+    """What the noise costs in accuracy, coordinate by coordinate."""
+    statement = certificate.statement
+    query, stds = statement["scenario"]["query"], statement["noise"]["std_by_coordinate"]
+    widths = _widths(query["range"], len(stds))
+    head = ["coordinate", "noise std", "error on average", "95 % within"]
+    if widths:
+        head.append("noise std / public range")
+    rows = []
+    for i, (name, std) in enumerate(zip(query["names"], stds, strict=True)):
+        cells = [name, number(std), number(std * math.sqrt(2 / math.pi))]
+        cells.append(f"±\u00a0{number(_HALF_WIDTH * std)}")
+        if widths:
+            cells.append(f"{100 * std / widths[i]:.3g}\u00a0%")
+        rows.append(tuple(cells))
+    table = Table(
+        caption="Error of each released number, in your units; the noise is all of it",
+        head=tuple(head),
+        rows=tuple(rows),
+    )
+    return Section(id=f"{part}-accuracy", title="What it costs in accuracy", blocks=(table,))
+
+
+def _widths(range_: Mapping[str, Any] | None, dim: int) -> list[float]:
+    if range_ is None or range_.get("kind") != "box":
+        return []
+    widths = [high - low for low, high in zip(range_["low"], range_["high"], strict=True)]
+    return widths if len(widths) == dim and min(widths) > 0 else []
+
+
+def release_section(released: Release, part: str) -> Section:
+    """The released numbers."""
+    rows = zip(
+        released.names, released.values, released.noise_stds, released.intervals, strict=True
+    )
+    table = Table(
+        caption="Released numbers; intervals are for the query's own value",
+        head=("coordinate", "released", "noise std", "95 % interval"),
+        rows=tuple(
+            (name, number(float(value)), number(float(std)), f"{number(low)} to {number(high)}")
+            for name, value, std, (low, high) in rows
+        ),
+    )
+    return Section(id=f"{part}-release", title="What was released", blocks=(table,))
+
+
+def limits_section(certificate: Certificate, part: str, unchecked: tuple[str, ...]) -> Section:
+    """Assumptions, limits, and what nobody can check here."""
+    statement = certificate.statement
+    priors = Table(
+        caption="The beliefs that are covered",
+        head=("prior", "kind", "where it comes from"),
+        rows=tuple(
+            (
+                prior["name"],
+                prior["kind"],
+                f"{_SOURCES.get(prior['source'], prior['source'])}: {prior['origin']}",
+            )
+            for prior in statement["scenario"]["priors"]
+        ),
+    )
+    blocks: list[Block] = [priors, Bullets(items=tuple(statement["limits"]))]
+    if statement["earlier_releases"]:
+        named = ", ".join(digest[:12] for digest in statement["earlier_releases"])
+        blocks.append(
+            Text(paragraphs=(f"Earlier releases, not covered jointly with this one: {named}.",))
+        )
+    if unchecked:
+        blocks += [
+            Text(paragraphs=("What the evidence cannot decide:",)),
+            Bullets(items=unchecked),
+        ]
+    return Section(id=f"{part}-limits", title="Assumptions and limits", blocks=tuple(blocks))

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Line and polar charts as inline SVG: drawn from plain values, coloured by the page's own style.
+
+No colour, font or style stands here, only class names, so that one picture serves light, dark and
+print, and a strict content policy has nothing to refuse.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Final, NamedTuple, final
+from xml.etree import ElementTree as ET
+
+import attrs
+
+WIDTH, HEIGHT = 440, 320
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 14, 14, 52
+_POLAR: Final = 360
+_MOST_TICKS: Final = 7
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Series:
+    """One line of a chart; points without a value are left out."""
+
+    name: str
+    look: str
+    """A class of the style sheet: first, second, third, …"""
+    xs: tuple[float, ...]
+    ys: tuple[float | None, ...]
+
+    @property
+    def points(self) -> list[tuple[float, float]]:
+        """The points that there are."""
+        return [(x, y) for x, y in zip(self.xs, self.ys, strict=True) if y is not None]
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Axes:
+    """What the two axes of a line chart say, and whether they are logarithmic."""
+
+    x_label: str
+    y_label: str
+    log_x: bool = False
+    log_y: bool = False
+    y_range: tuple[float, float] | None = None
+    """Said where the values have ends of their own, as probabilities do."""
+
+
+class Ring(NamedTuple):
+    """A circle at one value."""
+
+    name: str
+    look: str
+    value: float
+
+
+class Mark(NamedTuple):
+    """Where the marker of a chart stands for one choice of the slider."""
+
+    x: float
+    y: float | None
+
+
+class _Scale(NamedTuple):
+    low: float
+    high: float
+    start: float
+    stop: float
+    log: bool
+
+    def at(self, value: float) -> float:
+        low, high = (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
+        share = ((math.log(value) if self.log else value) - low) / (high - low)
+        return round(self.start + share * (self.stop - self.start), 2)
+
+    def ticks(self) -> list[float]:
+        return _log_ticks(self.low, self.high) if self.log else _plain_ticks(self.low, self.high)
+
+
+def line_chart(title: str, series: Sequence[Series], axes: Axes, marker: str = "") -> str:
+    """The chart; with `marker` also a movable line and dot of that id, on the first series."""
+    x, y = _scales(series, axes)
+    root = _root(WIDTH, HEIGHT, title)
+    frame = _add(root, "g", {"class": "frame"})
+    for tick in x.ticks():
+        at = str(x.at(tick))
+        _add(frame, "line", {"x1": at, "x2": at, "y1": str(y.start), "y2": str(y.stop)})
+        _add(frame, "text", {"x": at, "y": str(HEIGHT - 32), "class": "middle"}, _tick(tick))
+    for tick in y.ticks():
+        at = str(y.at(tick))
+        _add(frame, "line", {"x1": str(_LEFT), "x2": str(WIDTH - _RIGHT), "y1": at, "y2": at})
+        _add(
+            frame,
+            "text",
+            {"x": str(_LEFT - 6), "y": f"{y.at(tick) + 5:.2f}", "class": "end"},
+            _tick(tick),
+        )
+    middle = str((_LEFT + WIDTH - _RIGHT) / 2)
+    _add(root, "text", {"x": middle, "y": str(HEIGHT - 8), "class": "middle label"}, axes.x_label)
+    _add(
+        root,
+        "text",
+        {
+            "transform": f"translate(14 {(y.start + y.stop) / 2}) rotate(-90)",
+            "class": "middle label",
+        },
+        axes.y_label,
+    )
+    for one in series:
+        _draw(root, one, x, y)
+    if marker:
+        moved = _add(root, "g", {"id": marker, "class": "marker"})
+        _add(moved, "line", {"x1": "0", "x2": "0", "y1": str(y.stop), "y2": str(y.start)})
+        _add(moved, "circle", {"cx": "0", "cy": "0", "r": "6"})
+    return ET.tostring(root, encoding="unicode")
+
+
+def marks(series: Sequence[Series], axes: Axes) -> list[Mark]:
+    """Positions of the marker, one per point of the first series."""
+    x, y = _scales(series, axes)
+    first = series[0]
+    return [
+        Mark(x.at(a), None if b is None else y.at(b))
+        for a, b in zip(first.xs, first.ys, strict=True)
+    ]
+
+
+def polar_chart(
+    title: str, angles: Sequence[float], values: Sequence[float], rings: Sequence[Ring]
+) -> str:
+    """A ray per value from the middle, and circles at the values of the rings."""
+    root = _root(_POLAR, _POLAR, title, "chart polar")
+    centre, reach = _POLAR / 2, _POLAR / 2 - 22
+    largest = max([*values, *(ring.value for ring in rings)]) or 1.0
+    scale = reach / largest
+    frame = _add(root, "g", {"class": "frame"})
+    ticks = [tick for tick in _plain_ticks(0.0, largest) if tick > 0]
+    for tick in ticks:
+        circle = {"cx": str(centre), "cy": str(centre), "r": f"{tick * scale:.2f}"}
+        _add(frame, "circle", circle)
+    rays = []
+    for angle, value in zip(angles, values, strict=True):
+        x, y = math.cos(angle) * value * scale, math.sin(angle) * value * scale
+        rays.append(f"M{centre:g} {centre:g}L{centre + x:.1f} {centre - y:.1f}")
+    _add(root, "path", {"d": "".join(rays), "class": "ray first"})
+    for ring in rings:
+        circle = {"cx": str(centre), "cy": str(centre), "r": f"{ring.value * scale:.2f}"}
+        _add(root, "circle", circle | {"class": f"ring {ring.look}"})
+    for tick in ticks:
+        # Down to the right, where rays in order of cost are short.
+        out = tick * scale * math.sqrt(0.5)
+        at = {"x": f"{centre + out + 2:.2f}", "y": f"{centre + out + 10:.2f}", "class": "halo"}
+        _add(root, "text", at, _tick(tick))
+    return ET.tostring(root, encoding="unicode")
+
+
+def _root(width: int, height: int, title: str, look: str = "chart") -> ET.Element:
+    box = {"viewBox": f"0 0 {width} {height}", "role": "img", "aria-label": title}
+    return ET.Element("svg", box | {"class": look})
+
+
+def _add(parent: ET.Element, tag: str, named: dict[str, str], text: str = "") -> ET.Element:
+    child = ET.SubElement(parent, tag, named)
+    child.text = text or None
+    return child
+
+
+def _scales(series: Sequence[Series], axes: Axes) -> tuple[_Scale, _Scale]:
+    xs = [x for one in series for x, _ in one.points] or [1.0]
+    ys = [y for one in series for _, y in one.points] or [1.0]
+    x = _Scale(*_ends(xs, log=axes.log_x), _LEFT + 6, WIDTH - _RIGHT - 6, axes.log_x)
+    ends = axes.y_range or _ends(ys, log=axes.log_y)
+    return x, _Scale(*ends, HEIGHT - _BOTTOM, _TOP, axes.log_y)
+
+
+def _ends(values: Sequence[float], *, log: bool) -> tuple[float, float]:
+    low, high = min(values), max(values)
+    if log:
+        return (low / 1.15, high * 1.15)
+    low = min(low, 0.0)
+    return (low, high if high > low else low + 1)
+
+
+def _draw(root: ET.Element, one: Series, x: _Scale, y: _Scale) -> None:
+    points = [(x.at(a), y.at(b)) for a, b in one.points]
+    group = _add(root, "g", {"class": f"line {one.look}"})
+    if len(points) > 1:
+        _add(group, "polyline", {"points": " ".join(f"{a},{b}" for a, b in points)})
+    if len(points) <= 40:
+        for a, b in points:
+            if one.look == "second":
+                corner = {"x": f"{a - 2.5:.2f}", "y": f"{b - 2.5:.2f}"}
+                _add(group, "rect", corner | {"width": "5", "height": "5"})
+            else:
+                _add(group, "circle", {"cx": str(a), "cy": str(b), "r": "2.5"})
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for steps in ((1, 2, 5), (1, 3), (1,)):
+        ticks = [step * 10.0**power for power in powers for step in steps]
+        inside = [tick for tick in ticks if low <= tick <= high]
+        if len(inside) <= _MOST_TICKS:
+            break
+    if len(inside) < 2:
+        return _plain_ticks(low, high)
+    return inside[:: 1 + (len(inside) - 1) // _MOST_TICKS]
+
+
+def _plain_ticks(low: float, high: float) -> list[float]:
+    step = 10.0 ** math.floor(math.log10((high - low) / 4))
+    step *= next(times for times in (1, 2, 5, 10) if (high - low) / (step * times) <= 6)
+    first = math.ceil(low / step)
+    return [round(i * step, 12) for i in range(first, math.floor(high / step) + 1)]
+
+
+def _tick(value: float) -> str:
+    return f"{value:,.4g}" if 1e-3 <= abs(value) < 1e5 or not value else f"{value:.1e}"

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shows what stands in the page already: the chosen values of the sliders, and the theme.
+"use strict";
+(function () {
+  const root = document.documentElement;
+  root.classList.add("scripted");
+
+  const theme = document.getElementById("theme");
+  const prefers = window.matchMedia("(prefers-color-scheme: dark)");
+  const isDark = () => root.dataset.theme === "dark" || (root.dataset.theme === "auto" && prefers.matches);
+  const label = () => {
+    theme.textContent = isDark() ? "Light" : "Dark";
+    theme.setAttribute("aria-label", isDark() ? "Use light colours" : "Use dark colours");
+    theme.setAttribute("aria-pressed", String(root.dataset.theme !== "auto"));
+  };
+  theme.addEventListener("click", () => {
+    root.dataset.theme = isDark() ? "light" : "dark";
+    label();
+  });
+  prefers.addEventListener("change", label);
+  label();
+
+  for (const outlook of document.querySelectorAll(".outlook")) {
+    const choices = JSON.parse(outlook.querySelector("script").textContent);
+    const slider = outlook.querySelector("input");
+    const markers = outlook.querySelectorAll(".marker");
+    const show = () => {
+      const chosen = choices[Number(slider.value)];
+      for (const place of outlook.querySelectorAll("[data-show]")) {
+        place.textContent = chosen[place.dataset.show];
+      }
+      for (const place of outlook.querySelectorAll("[data-std]")) {
+        place.textContent = chosen.stds[Number(place.dataset.std)];
+      }
+      markers.forEach((marker, index) => {
+        const [x, y] = chosen.marks[index];
+        marker.querySelector("line").setAttribute("transform", "translate(" + x + " 0)");
+        const dot = marker.querySelector("circle");
+        dot.setAttribute("visibility", y === null ? "hidden" : "visible");
+        dot.setAttribute("transform", "translate(" + x + " " + (y === null ? 0 : y) + ")");
+      });
+      slider.setAttribute("aria-valuetext", chosen.epsilon);
+    };
+    slider.addEventListener("input", show);
+    show();
+  }
+
+  const closed = [];
+  window.addEventListener("beforeprint", () => {
+    for (const details of document.querySelectorAll("details:not([open]):not(.long)")) {
+      closed.push(details);
+      details.open = true;
+    }
+  });
+  window.addEventListener("afterprint", () => {
+    for (const details of closed.splice(0)) details.open = false;
+  });
+})();

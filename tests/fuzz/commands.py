@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run a command as a user would, and check what must hold whatever it was given."""
+
+import contextlib
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pufferslice.certificate import Certificate, verify
+from pufferslice.cli.app import run
+from pufferslice.errors import PuffersliceError
+
+MOST_LINES = 14
+"""Of an error; those about wrong usage are drawn in a box."""
+
+PEOPLE = [("a", 31.5, 40.0), ("a", 29.0, 35.5), ("b", 36.0, 41.0), ("b", 35.0, 52.0),
+          ("c", 40.0, 47.5), ("c", 42.25, 30.0), ("c", 39.0, 61.0)]  # fmt: skip
+
+SCENARIO: dict[str, Any] = {
+    "data": {"path": "people.csv"},
+    "secret": {"column": "site", "pairs": "all"},
+    "query": {
+        "law": "groups",
+        "mean": ["pay", "age"],
+        "rate": [{"column": "age", "above": 40}],
+        "range": {"low": [0, 0, 0], "high": [100, 100, 1]},
+        "scales": [10, 10, 0.1],
+    },
+    "prior": {"source": "released-data", "kind": "empirical"},
+    "profile": {"n_directions": 4, "seed": 7},
+    "guarantee": {"notion": "joint", "order": 4, "epsilon": 1.0, "deltas": [1e-5]},
+    "calibration": {"rule": "tight", "envelope": "transport"},
+}
+RECORDS: dict[str, Any] = {
+    **SCENARIO,
+    "query": {
+        "law": "records",
+        "columns": ["pay", "age"],
+        "range": {"center": [35, 45], "radius": 40},
+    },
+    "guarantee": {"notion": "average", "order": 2, "epsilon": 0.5},
+}
+STREAMED: dict[str, Any] = {**RECORDS, "data": {"path": "people.parquet", "bins": 16}}
+SAMPLED: dict[str, Any] = {
+    **RECORDS,
+    "data": {"path": "many.parquet", "missing": "drop-rows", "null_values": ["?"]},
+    "prior": {"source": "held-out", "kind": "sampled", "band": "dkw"},
+    "guarantee": {
+        "claim": "epsilon-delta", "notion": "joint", "epsilon": 1.0, "delta": 0.3,
+        "failure_probability": 0.05,
+    },
+    "profile": {"n_directions": 2, "seed": 7},
+}  # fmt: skip
+GAUSSIAN: dict[str, Any] = {
+    "query": {"law": "worlds", "mean": ["pay", "age"]},
+    "gaussian": {
+        "low": {"mean": [0.0, 1.0], "cov": [[1.0, 0.0], [0.0, 2.0]]},
+        "high": {"mean": [2.0, 1.0], "cov": [[1.5, 0.2], [0.2, 2.0]]},
+    },
+    "profile": {"kind": "axes"},
+    "guarantee": {"notion": "unsliced", "order": 3, "epsilon": 1.0},
+}
+BOOTSTRAP: dict[str, Any] = {
+    **SCENARIO,
+    "secret": {"bins": {"column": "age", "quantiles": 2}},
+    "query": {"law": "bootstrap", "mean": ["pay"], "quantile": [{"column": "pay", "level": 0.5}]},
+    "bootstrap": {"n_replicates": 5, "seed": 3},
+    "profile": {"kind": "orthogonal", "n_sets": 1, "seed": 7},
+}
+SCENARIOS = {
+    "groups": SCENARIO,
+    "records": RECORDS,
+    "streamed": STREAMED,
+    "sampled": SAMPLED,
+    "gaussian": GAUSSIAN,
+    "bootstrap": BOOTSTRAP,
+}
+
+TRAINING: dict[str, Any] = {
+    "data": {"dataset": "digits", "n_records": 60},
+    "secret": {"exactly": 2},
+    "sampling": {"kind": "poisson", "rate": 0.5},
+    "training": {
+        "model": "linear", "seed": 0, "optimizer": "sgd", "learning_rate": 0.5, "momentum": 0.5,
+        "n_steps": 2, "clip_norm": 1.0,
+    },
+    "guarantee": {"accountant": "log-moment", "order": 8, "epsilon": 8.0},
+    "output": {"folder": "run", "public_evaluation": True},
+}  # fmt: skip
+
+
+class Said(NamedTuple):
+    """What a command answered."""
+
+    code: int
+    out: str
+    err: str
+
+
+def csv_text(rows: Any = PEOPLE, header: str = "site,pay,age") -> str:
+    return "\n".join([header, *(",".join(map(str, row)) for row in rows)]) + "\n"
+
+
+def command(folder: Path, *arguments: str) -> Said:
+    """Run a command in a folder; any exception that leaves it is a failure."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        code = run(arguments)
+    said = Said(code, out.getvalue(), err.getvalue())
+    check_answer(arguments, said)
+    check_files(folder)
+    return said
+
+
+def check_answer(arguments: tuple[str, ...], said: Said) -> None:
+    assert said.code in (0, 1, 2), (arguments, said)
+    assert "Traceback" not in said.err, (arguments, said.err)
+    lines = said.err.splitlines()
+    assert len(lines) <= MOST_LINES, (arguments, said.err)
+    if said.code == 2 or (said.code == 1 and not said.out):
+        assert said.err.strip(), (arguments, said)
+    if "--json" in arguments and said.code == 0 and said.out:
+        check_json(json.loads(said.out, parse_constant=_refuse), arguments)
+
+
+def check_json(answer: Any, where: Any) -> None:
+    """No number of a budget is negative."""
+    if isinstance(answer, dict):
+        for key, value in answer.items():
+            if "epsilon" in str(key) and isinstance(value, int | float):
+                assert 0 <= value < math.inf, (where, key, value)
+            check_json(value, where)
+
+
+def check_files(folder: Path) -> None:
+    """Nothing is half written: no remains, and every file that a command made can be read."""
+    for path in folder.rglob("*"):
+        assert not path.name.startswith("."), path
+    made = folder / "made.json"
+    if made.is_file():
+        certificate = Certificate.load(made)
+        assert verify(certificate).holds
+        statement = certificate.statement
+        assert 0 <= statement["spent_epsilon"] <= statement["guarantee"]["epsilon"] < math.inf
+        assert 0 <= statement["noise"]["std"] < math.inf
+        check_json(statement, made)
+
+
+def is_certificate(path: Path) -> bool:
+    try:
+        return verify(Certificate.load(path)).holds
+    except PuffersliceError:
+        return False
+
+
+def _refuse(text: str) -> float:
+    raise AssertionError(text)

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: S106 - a secret is a column here
+"""Every reader of a file, as a function of bytes: it gives a value or one of the library's errors.
+
+Used by `test_readers.py` with damaged files, and by `atheris_readers.py` with a fuzzer that looks
+for bytes that reach new lines.
+"""
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pufferslice.audit import Outputs
+from pufferslice.certificate import Certificate, verify
+from pufferslice.certificate.evidence import Evidence
+from pufferslice.errors import PuffersliceError
+from pufferslice.files import read_plan, read_request, read_training
+from pufferslice.histograms import Histograms
+from pufferslice.ledger import Ledger
+from pufferslice.queries import Box, columns
+from pufferslice.releasing import Release
+from pufferslice.sgd.run_key import RunKey
+from pufferslice.slicing import FiniteProfile
+from pufferslice.streaming import RowScan, scan_tables
+from pufferslice.streaming.checkpoint import Checkpoint as ScanCheckpoint
+from pufferslice.streaming.checkpoint import Position
+from pufferslice.tables import read_table
+
+SCRATCH = Path(tempfile.mkdtemp(prefix="readers-"))
+PEOPLE = "site,pay,age\na,1,2\na,2.5,3\nb,4,5\nb,8,5\nb,,6\n"
+
+QUERY = columns(["pay"]).with_range(Box([0], [9]))
+SCAN = RowScan.of(QUERY, secret="site", profile=FiniteProfile.axes(dim=1), n_bins=4)
+
+
+def _file(name: str, content: bytes) -> Path:
+    path = SCRATCH / name
+    path.write_bytes(content)
+    path.chmod(0o600)
+    return path
+
+
+def _certificate(content: bytes) -> None:
+    found = Certificate.load(_file("statement.json", content))
+    str(found)
+    verify(found)
+
+
+def _evidence(content: bytes) -> None:
+    found = Evidence.from_bytes(content)
+    assert np.isfinite(found.slices.missing).all()
+    found.digest()
+
+
+def _scenario(content: bytes) -> None:
+    (SCRATCH / "people.csv").write_text(PEOPLE)
+    read_request(_file("scenario.toml", content))
+
+
+def _training(content: bytes) -> None:
+    found = read_training(_file("training.toml", content))
+    assert np.isfinite(found.plan.noise_multipliers).all()
+    assert (found.plan.noise_multipliers > 0).all()
+
+
+def _plan(content: bytes) -> None:
+    read_plan(_file("plan.json", content))
+
+
+def _release(content: bytes) -> None:
+    found = Release.load(_file("release.json", content))
+    assert np.isfinite(found.values).all()
+    assert (found.noise_stds >= 0).all()
+    str(found)
+
+
+def _csv(content: bytes) -> None:
+    assert read_table(_file("table.csv", content)).num_rows
+
+
+def _zipped(content: bytes) -> None:
+    assert read_table(_file("table.csv.gz", content)).num_rows
+
+
+def _parquet(content: bytes) -> None:
+    assert read_table(_file("table.parquet", content)).num_rows
+
+
+def _scan_checkpoint(content: bytes) -> None:
+    path = _file("scan", content)
+    found = ScanCheckpoint(path, SCAN, []).load()
+    assert found is not None
+    assert found[1] >= (0, 0, 0)
+
+
+def _histograms(content: bytes) -> None:
+    assert (Histograms.from_bytes(content).counts >= 0).all()
+
+
+def _run_checkpoint(content: bytes) -> None:
+    from pufferslice.torch.checkpoint import Checkpoint
+
+    Checkpoint.from_bytes(content, "the checkpoint")
+
+
+def _run_key(content: bytes) -> None:
+    assert len(RunKey.read(_file("run.key", content)).to_bytes()) == 32
+
+
+def _ledger(content: bytes) -> None:
+    for suffix in ("-journal", "-wal", "-shm"):
+        (SCRATCH / f"ledger{suffix}").unlink(missing_ok=True)
+    for entry in Ledger(_file("ledger", content)).entries():
+        assert entry.state in ("intended", "drawn", "published")
+
+
+def _outputs(content: bytes) -> None:
+    Outputs.load(_file("outputs.npz", content))
+
+
+READERS: dict[str, Callable[[bytes], None]] = {
+    "certificate": _certificate,
+    "evidence": _evidence,
+    "scenario": _scenario,
+    "training": _training,
+    "plan": _plan,
+    "release": _release,
+    "csv": _csv,
+    "zipped csv": _zipped,
+    "parquet": _parquet,
+    "scan checkpoint": _scan_checkpoint,
+    "histograms": _histograms,
+    "run checkpoint": _run_checkpoint,
+    "run key": _run_key,
+    "ledger": _ledger,
+    "outputs": _outputs,
+}
+
+
+def read(name: str, content: bytes) -> bool:
+    """Whether the reader took the bytes; any other error than the library's own is a failure."""
+    try:
+        READERS[name](content)
+    except PuffersliceError as error:
+        if not str(error):
+            raise AssertionError from error
+        return False
+    return True
+
+
+def good_files() -> dict[str, bytes]:
+    """A file of each kind that its reader takes."""
+    return dict(_good_files())
+
+
+def _good_files() -> Iterator[tuple[str, bytes]]:
+    import gzip
+
+    from tests.fuzz.commands import TRAINING
+    from tests.fuzz.odd import toml_text
+
+    certificate, scenario, rows = _certified()
+    certificate.save(SCRATCH / "good.json")
+    yield "certificate", (SCRATCH / "good.json").read_bytes()
+    yield "evidence", (SCRATCH / "good.evidence.npz").read_bytes()
+    yield "scenario", toml_text(_SCENARIO).encode()
+    yield "training", toml_text(TRAINING).encode()
+    plan = read_training(_file("training.toml", toml_text(TRAINING).encode())).plan
+    yield "plan", json.dumps(plan.to_json()).encode()
+    yield from _released(certificate, scenario, rows)
+    yield "csv", PEOPLE.encode()
+    yield "zipped csv", gzip.compress(PEOPLE.encode())
+    sink = pa.BufferOutputStream()
+    pa.parquet.write_table(pa.table({"site": ["a", "b"], "pay": [1.0, 2.0]}), sink)
+    yield "parquet", sink.getvalue().to_pybytes()
+    histograms = scan_tables([pa.table({"site": ["a", "b"], "pay": [1.0, 2.0]})], SCAN)
+    ScanCheckpoint(SCRATCH / "scan", SCAN, []).save(histograms, Position(0, 0, 2))
+    yield "scan checkpoint", (SCRATCH / "scan").read_bytes()
+    yield "histograms", histograms.to_bytes()
+    yield "run checkpoint", _trained()
+    yield "run key", b"pufferslice-run-key 1\n" + b"5a" * 32 + b"\n"
+
+
+_SCENARIO: dict[str, Any] = {
+    "data": {"path": "people.csv", "missing": "drop-rows"},
+    "secret": {"column": "site"},
+    "query": {"law": "groups", "mean": ["pay", "age"]},
+    "profile": {"n_directions": 2, "seed": 7},
+    "guarantee": {"notion": "joint", "order": 4, "epsilon": 1.0},
+}
+
+
+def _certified() -> tuple[Certificate, Any, Any]:
+    from pufferslice.certificate import certify_release
+    from pufferslice.guarantee import Guarantee
+    from pufferslice.queries import summary
+    from pufferslice.scenario import Scenario
+
+    table = pa.table({"site": ["a", "a", "b", "b"], "pay": [1.0, 2.5, 4.0, 5.0]})
+    scenario = Scenario.from_groups(table, secret="site", query=summary(mean=["pay"], std=["pay"]))
+    profile = FiniteProfile.uniform(dim=2, n_directions=3, seed=1)
+    target = Guarantee.joint(order=4, epsilon=1.0)
+    return certify_release(scenario, profile, target), scenario, table.slice(2)
+
+
+def _released(certificate: Certificate, scenario: Any, rows: Any) -> Iterator[tuple[str, bytes]]:
+    from pufferslice.audit import draw_outputs
+    from pufferslice.releasing import release
+
+    for name in ("ledger", "ledger-journal", "good-release.json"):
+        (SCRATCH / name).unlink(missing_ok=True)
+    path = SCRATCH / "good-release.json"
+    release(scenario, rows, certificate, ledger=SCRATCH / "ledger", out=path)
+    yield "release", path.read_bytes()
+    yield "ledger", (SCRATCH / "ledger").read_bytes()
+    draw_outputs(scenario, certificate, 8, seed=0).save(SCRATCH / "outputs.npz")
+    yield "outputs", (SCRATCH / "outputs.npz").read_bytes()
+
+
+def _trained() -> bytes:
+    import torch
+
+    from pufferslice.torch.checkpoint import Checkpoint
+
+    return Checkpoint(
+        run="0" * 16,
+        plan="0" * 64,
+        branch=0,
+        step=1,
+        way=None,
+        states={"model": {"w": torch.zeros(2)}, "optimizer": {}, "scheduler": None},
+        names=("w",),
+        kinds={"optimizer": "SGD", "scheduler": "NoneType"},
+    ).to_bytes()

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kill and interrupt the long commands at random moments, look at their files, and let them go on.
+
+    python -m tests.kill.loop --kills 25 --interrupts 8 --seed 1
+
+prints a row of docs/soak.md for every command; the first thing that is wrong is an error.
+"""
+
+import argparse
+import json
+import signal
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tests.kill.nursery import Ended, Nursery
+from tests.kill.verbs import VERBS, Verb
+
+LATEST = 1.05
+"""Moments are drawn from the whole time of an unbroken run, and a little beyond its end."""
+
+IMPORTS = 4.0
+"""Seconds that a process from scratch is given before its work begins, about."""
+
+
+def loop(
+    verb: Verb, rng: np.random.Generator, *, kills: int, interrupts: int, from_scratch: int
+) -> dict[str, Any]:
+    """Every attempt has files of its own; what was found is counted."""
+    start = time.monotonic()
+    row = {"command": verb.name, "kills": 0, "too late": 0, "interrupts": 0, "from scratch": 0}
+    for _ in range(kills):
+        folder, after = verb.fresh(), float(rng.uniform(0, LATEST * verb.seconds))
+        ended = verb.broken(folder, after, signal.SIGKILL)
+        assert "Traceback" not in ended.stderr, ended
+        row["kills" if ended.code == -signal.SIGKILL else "too late"] += 1
+        if not ended.signalled:  # the machine has become quicker than when it was measured
+            verb.seconds = min(verb.seconds, ended.seconds)
+        verb.look(folder)
+        verb.go_on(folder)
+    for _ in range(interrupts):
+        folder, after = verb.fresh(), float(rng.uniform(0, LATEST * verb.seconds))
+        _check_interrupted(verb.broken(folder, after, signal.SIGINT))
+        row["interrupts"] += 1
+        verb.look(folder)
+        verb.go_on(folder)
+    for _ in range(from_scratch):
+        folder, after = verb.fresh(), float(rng.uniform(0, IMPORTS + LATEST * verb.seconds))
+        row["from scratch"] += verb.from_scratch(folder, after, signal.SIGKILL) < 0
+        verb.look(folder)
+        verb.go_on(folder)
+    return row | {
+        "unbroken seconds": round(verb.seconds, 2),
+        "seconds": round(time.monotonic() - start),
+    }
+
+
+def _check_interrupted(ended: Ended) -> None:
+    """A word, no traceback, and an end of its own accord."""
+    assert not ended.late, ended
+    assert "Traceback" not in ended.stderr, ended.stderr
+    assert ended.code in (0, 1, 130), ended
+    assert len(ended.stderr.splitlines()) <= 3, ended.stderr
+
+
+def main() -> None:
+    said = argparse.ArgumentParser(description=__doc__)
+    said.add_argument("--kills", type=int, default=25)
+    said.add_argument("--interrupts", type=int, default=8)
+    said.add_argument("--from-scratch", type=int, default=2)
+    said.add_argument("--seed", type=int, required=True)
+    said.add_argument("--only", nargs="*", default=list(VERBS))
+    args = said.parse_args()
+    with tempfile.TemporaryDirectory() as base, Nursery() as nursery:
+        for name in args.only:
+            verb = VERBS[name](Path(base), nursery)
+            rng = np.random.default_rng([args.seed, list(VERBS).index(name)])
+            row = loop(
+                verb,
+                rng,
+                kills=args.kills,
+                interrupts=args.interrupts,
+                from_scratch=args.from_scratch,
+            )
+            print(json.dumps(row), flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

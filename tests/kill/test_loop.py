@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The long commands, killed or interrupted at random moments, as real processes."""
+
+import numpy as np
+import pytest
+from tests.kill.loop import loop
+from tests.kill.nursery import Nursery
+from tests.kill.verbs import VERBS
+
+KILLS = 2
+SOAK_KILLS = 25
+
+
+def test_the_long_commands_are_all_here():
+    assert list(VERBS) == ["calibrate", "stream", "train", "audit", "release", "report"]
+
+
+@pytest.mark.slow
+@pytest.mark.soundness
+def test_killed_or_interrupted_at_random_moments(seed, tmp_path):
+    """Two kills and one Ctrl-C of every command; one process, for its imports are what takes long.
+
+    How many of them come in time depends on the machine; that none comes in time would be a test
+    of nothing.
+    """
+    n_killed = 0
+    with Nursery() as nursery:
+        for number, verb in enumerate(VERBS.values()):
+            rng = np.random.default_rng([seed, number])
+            made = verb(tmp_path, nursery)
+            n_killed += loop(made, rng, kills=KILLS, interrupts=1, from_scratch=0)["kills"]
+    assert n_killed >= len(VERBS) // 2
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", VERBS)
+def test_killed_many_times(seed, tmp_path, name):
+    rng = np.random.default_rng([seed, list(VERBS).index(name)])
+    with Nursery() as nursery:
+        verb = VERBS[name](tmp_path, nursery)
+        row = loop(verb, rng, kills=SOAK_KILLS, interrupts=8, from_scratch=2)
+    assert row["kills"] >= SOAK_KILLS // 2
+    assert len(getattr(verb, "noise", ())) != 1

@@ -1,0 +1,484 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The long commands, what must hold of their files whenever they are killed, and how they go on."""
+
+import contextlib
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from tests.kill.nursery import Ended, Nursery
+
+from pufferslice.certificate import Certificate, verify
+from pufferslice.cli.app import app
+from pufferslice.histograms import Histograms
+from pufferslice.ledger import Ledger
+from pufferslice.releasing import Release
+from pufferslice.storage import digest
+
+SCENARIO = """
+[data]
+path = "people.parquet"
+{bins}
+[secret]
+column = "site"
+[query]
+law = "records"
+columns = ["pay", "age"]
+range = {{ low = [0, 0], high = [100, 100] }}
+scales = [10, 10]
+[prior]
+source = "released-data"
+kind = "empirical"
+[profile]
+n_directions = {n_directions}
+seed = 7
+[guarantee]
+notion = "joint"
+order = 4
+epsilon = 1.0
+"""
+TRAINING = """
+[data]
+dataset = "digits"
+n_records = 60
+[secret]
+exactly = 2
+[sampling]
+kind = "poisson"
+rate = 0.5
+[training]
+model = "linear"
+seed = 0
+learning_rate = 0.5
+momentum = 0.5
+n_steps = 40
+clip_norm = 1.0
+[guarantee]
+accountant = "log-moment"
+order = 8
+epsilon = 8.0
+[output]
+folder = "run"
+public_evaluation = true
+evaluate_every = 4
+checkpoint_every = 3
+"""
+RUN_KEY = b"pufferslice-run-key 1\n" + b"5a" * 32 + b"\n"
+ROWS_PER_GROUP = 500
+CALIBRATE = ["calibrate", "scenario.toml", "--out", "certificate.json"]
+
+
+def write_people(path: Path, n_rows: int) -> None:
+    rng = np.random.default_rng(5)
+    site = rng.integers(3, size=n_rows)
+    table = pa.table(
+        {
+            "site": np.array(["a", "b", "c"])[site],
+            "pay": 30 + 5 * site + rng.normal(size=n_rows),
+            "age": 40 + 10 * rng.normal(size=n_rows),
+        }
+    )
+    pq.write_table(table, path, row_group_size=ROWS_PER_GROUP)
+
+
+def whole_certificate(path: Path) -> Certificate | None:
+    """The certificate, which verifies, or None if there is none; anything else is an error."""
+    if not path.exists():
+        return None
+    certificate = Certificate.load(path)
+    found = verify(certificate)
+    assert found.holds, found.problems
+    return certificate
+
+
+def names(folder: Path) -> set[str]:
+    """Files that have their names; what a killed write leaves is hidden."""
+    return {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): digest(path.read_bytes())
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+class Verb(ABC):
+    """One command: made ready, run, killed, looked at, and run to its end."""
+
+    name: str
+    options: Mapping[str, Any] = MappingProxyType({})
+    is_warm = True
+    """Whether its kernels may be loaded before the fork."""
+
+    def __init__(self, base: Path, nursery: Nursery) -> None:
+        self.base, self.nursery = base / self.name, nursery
+        self.base.mkdir(parents=True)
+        self.ready = self.base / "ready"
+        self.ready.mkdir()
+        self.make_ready()
+        self.number = 0
+        self.seconds = self._unbroken()
+
+    def _unbroken(self) -> float:
+        """Run it once without a signal; the answer to compare with, and how long it takes."""
+        if self.is_warm:
+            self.nursery.warm(self.arguments, self.fresh())
+        folder = self.fresh()
+        ended = self.run(folder)
+        self.remember(folder, ended)
+        return ended.seconds
+
+    def fresh(self) -> Path:
+        self.number += 1
+        folder = self.base / f"{self.number}"
+        shutil.copytree(self.ready, folder)
+        self.arrive(folder)
+        return folder
+
+    def run(self, folder: Path) -> Ended:
+        ended = self.nursery.run(self.arguments, folder, **self.options)
+        assert ended.code == 0, (self.name, ended)
+        return ended
+
+    def broken(self, folder: Path, after: float, signal: int) -> Ended:
+        return self.nursery.run(self.arguments, folder, after=after, signal=signal, **self.options)
+
+    def from_scratch(self, folder: Path, after: float, signal: int) -> int:
+        """As `broken`, in a process that imports for itself; the exit code."""
+        program = "from pufferslice.cli import main; main()"
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, *self.arguments],
+            cwd=folder,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(after)
+        process.send_signal(signal)
+        return process.wait(120)
+
+    def arrive(self, folder: Path) -> None:  # noqa: B027 - most need nothing
+        """What every fresh folder needs of its own."""
+
+    @property
+    @abstractmethod
+    def arguments(self) -> list[str]: ...
+
+    @abstractmethod
+    def make_ready(self) -> None: ...
+
+    @abstractmethod
+    def remember(self, folder: Path, ended: Ended) -> None: ...
+
+    @abstractmethod
+    def look(self, folder: Path) -> None:
+        """What holds at every moment."""
+
+    @abstractmethod
+    def go_on(self, folder: Path) -> None:
+        """The same command ends as if it had not been broken off."""
+
+
+class Calibrate(Verb):
+    name = "calibrate"
+
+    @property
+    def arguments(self) -> list[str]:
+        return ["calibrate", "scenario.toml", "--out", "certificate.json", "--json"]
+
+    def make_ready(self) -> None:
+        write_people(self.ready / "people.parquet", 3000)
+        text = SCENARIO.format(bins="", n_directions=60)
+        (self.ready / "scenario.toml").write_text(text)
+
+    def arrive(self, folder: Path) -> None:
+        """Every second time there is an older certificate in its place."""
+        if self.number % 2 and hasattr(self, "older"):
+            for name, content in self.older.items():
+                (folder / name).write_bytes(content)
+
+    def remember(self, folder: Path, ended: Ended) -> None:
+        self.noise_std = json.loads(ended.stdout)["noise_std"]
+        files = ("certificate.json", "certificate.evidence.npz")
+        self.older = {name: (folder / name).read_bytes() for name in files}
+
+    def look(self, folder: Path) -> None:
+        found = whole_certificate(folder / "certificate.json")
+        assert found is None or found.evidence is not None
+        assert names(folder) <= {
+            "people.parquet", "scenario.toml", "certificate.json", "certificate.evidence.npz",
+        }  # fmt: skip
+
+    def go_on(self, folder: Path) -> None:
+        self.run(folder)
+        found = whole_certificate(folder / "certificate.json")
+        assert found is not None
+        assert found.noise_std == self.noise_std
+
+
+class Stream(Verb):
+    """A scan that is saved after every batch, so that kills fall between and into saves."""
+
+    name = "stream"
+    options = MappingProxyType({"save_always": True})
+
+    @property
+    def arguments(self) -> list[str]:
+        return [
+            "calibrate", "scenario.toml", "--out", "certificate.json", "--checkpoint", "scan",
+            "--json",
+        ]  # fmt: skip
+
+    def make_ready(self) -> None:
+        write_people(self.ready / "people.parquet", 60 * ROWS_PER_GROUP)
+        text = SCENARIO.format(bins="bins = 256", n_directions=20)
+        (self.ready / "scenario.toml").write_text(text)
+
+    def arrive(self, folder: Path) -> None:
+        """The one file for all: a checkpoint knows its data by path and time of change."""
+        (folder / "people.parquet").unlink()
+        (folder / "people.parquet").symlink_to(self.ready / "people.parquet")
+
+    def remember(self, folder: Path, ended: Ended) -> None:
+        self.noise_std = json.loads(ended.stdout)["noise_std"]
+        self.histograms = self._histograms(folder)
+        self.n_resumed = 0
+
+    def look(self, folder: Path) -> None:
+        whole_certificate(folder / "certificate.json")
+        if (folder / "scan").exists():
+            found = self._histograms(folder)
+            assert (found.counts.sum(axis=(0, 2)) <= self.histograms.counts.sum(axis=(0, 2))).all()
+            self.n_resumed += 1
+
+    def go_on(self, folder: Path) -> None:
+        self.run(folder)
+        found = self._histograms(folder)
+        assert found.secrets == self.histograms.secrets
+        assert np.array_equal(found.counts, self.histograms.counts)
+        certificate = whole_certificate(folder / "certificate.json")
+        assert certificate is not None
+        assert certificate.noise_std == self.noise_std
+
+    def _histograms(self, folder: Path) -> Histograms:
+        _, separator, body = (folder / "scan").read_bytes().partition(b"\n\0\n")
+        assert separator
+        return Histograms.from_bytes(body)
+
+
+class Train(Verb):
+    """All runs have one known key, so that one unbroken run is the answer for all."""
+
+    name = "train"
+    is_warm = False  # a process that has trained cannot fork children that train
+
+    @property
+    def arguments(self) -> list[str]:
+        return ["train", "training.toml", "--json"]
+
+    def make_ready(self) -> None:
+        (self.ready / "training.toml").write_text(TRAINING)
+        key = self.base / "key"
+        key.write_bytes(RUN_KEY)
+        key.chmod(0o600)
+        self.options = {"run_key": str(key)}
+
+    def remember(self, folder: Path, ended: Ended) -> None:
+        self.weights = self._weights(folder)
+        self.steps = self._steps(folder)
+        self.public = (folder / "run" / "public.jsonl").read_bytes()
+        assert len(self.steps) == len(set(self.steps.values())) == 40
+
+    def look(self, folder: Path) -> None:
+        run = folder / "run"
+        if not run.exists():
+            return
+        if (run / "certificate.json").exists():
+            whole_certificate(run / "certificate.json")
+            assert self._weights(folder).keys() == self.weights.keys()
+        if (run / "run.ledger").exists():
+            taken = self._steps(folder)
+            # No step was recorded with other sums, and none but the first so many.
+            assert taken.items() <= self.steps.items()
+            assert sorted(taken) == list(range(len(taken)))
+        if (run / "public.jsonl").exists():
+            lines = (run / "public.jsonl").read_bytes().splitlines()
+            rows = [json.loads(line) for line in lines if line.endswith(b"}")]
+            assert len(rows) >= len(lines) - 1
+            if rows:
+                assert rows[-1]["step"] <= len(self._steps(folder))
+
+    def go_on(self, folder: Path) -> None:
+        if not (folder / "run" / "certificate.json").exists():
+            self.run(folder)
+        found = self._weights(folder)
+        assert found.keys() == self.weights.keys()
+        assert all(np.array_equal(found[name], self.weights[name]) for name in found)
+        assert self._steps(folder) == self.steps
+        assert (folder / "run" / "public.jsonl").read_bytes() == self.public
+        assert whole_certificate(folder / "run" / "certificate.json") is not None
+        assert not (folder / "run" / "run.key").exists()
+        hidden = [path.name for path in (folder / "run").iterdir() if path.name.startswith(".")]
+        assert not hidden
+
+    def _weights(self, folder: Path) -> dict[str, np.ndarray]:
+        import torch
+
+        state = torch.load(folder / "run" / "model.pt", weights_only=True)
+        return {name: value.numpy() for name, value in state.items()}
+
+    def _steps(self, folder: Path) -> dict[int, str]:
+        path = folder / "run" / "run.ledger"
+        with contextlib.closing(sqlite3.connect(path)) as ledger:
+            tables = ledger.execute("SELECT name FROM sqlite_master WHERE name = 'steps'")
+            if tables.fetchone() is None:
+                return {}
+            return dict(ledger.execute("SELECT step, tag FROM steps").fetchall())
+
+
+class Audit(Verb):
+    """It writes nothing, whether it is killed or not."""
+
+    name = "audit"
+
+    @property
+    def arguments(self) -> list[str]:
+        return [
+            "audit", "certificate.json", "--scenario", "scenario.toml", "--outputs", "20000",
+            "--json",
+        ]  # fmt: skip
+
+    def make_ready(self) -> None:
+        write_people(self.ready / "people.parquet", 300)
+        text = SCENARIO.format(bins="", n_directions=10)
+        (self.ready / "scenario.toml").write_text(text)
+        self.nursery.warm(CALIBRATE, self.ready)
+
+    def remember(self, folder: Path, ended: Ended) -> None:
+        self.files = digests(folder)
+        assert json.loads(ended.stdout)
+
+    def look(self, folder: Path) -> None:
+        assert digests(folder) == self.files
+
+    def go_on(self, folder: Path) -> None:
+        assert json.loads(self.run(folder).stdout)
+        assert digests(folder) == self.files
+
+
+class ReleaseRow(Verb):
+    """Every attempt has a certificate of its own, of the same scenario and row."""
+
+    name = "release"
+
+    @property
+    def arguments(self) -> list[str]:
+        return [
+            "release", "scenario.toml", "--certificate", "certificate.json", "--ledger", "ledger",
+            "--out", "release.json", "--row", "3", "--json",
+        ]  # fmt: skip
+
+    def make_ready(self) -> None:
+        write_people(self.ready / "people.parquet", 300)
+        text = SCENARIO.format(bins="", n_directions=10)
+        (self.ready / "scenario.toml").write_text(text)
+        self.noise: set[tuple[int, ...]] = set()
+
+    def arrive(self, folder: Path) -> None:
+        self.nursery.warm(CALIBRATE, folder)
+
+    def remember(self, folder: Path, ended: Ended) -> None:
+        self._keep(Release.load(folder / "release.json"))
+
+    def look(self, folder: Path) -> None:
+        entries = Ledger(folder / "ledger").entries()
+        if (folder / "release.json").exists():
+            released = Release.load(folder / "release.json")
+            (entry,) = entries
+            assert entry.state in ("drawn", "published")
+            assert Release.from_json(json.loads(entry.release or "")) == released
+        certificate = Certificate.load(folder / "certificate.json")
+        assert [entry.certificate for entry in entries] in ([], [certificate.digest])
+
+    def go_on(self, folder: Path) -> None:
+        """Not intended: it is released. Intended: refused. Drawn: the same numbers again."""
+        entries = Ledger(folder / "ledger").entries()
+        if not entries:
+            self.run(folder)
+            self._keep(Release.load(folder / "release.json"))
+            entries = Ledger(folder / "ledger").entries()
+        again = self.arguments + (["--again"] if entries[0].state != "intended" else [])
+        again[again.index("release.json")] = "again.json"
+        ended = self.nursery.run(again, folder)
+        if entries[0].state == "intended":
+            assert ended.code == 1
+            assert "has had it" in ended.stderr
+            assert not (folder / "again.json").exists()
+            return
+        assert ended.code == 0
+        kept = Release.from_json(json.loads(entries[0].release or ""))
+        assert Release.load(folder / "again.json") == kept
+        if (folder / "release.json").exists():
+            assert Release.load(folder / "release.json") == kept
+        self.noise.add(tuple(kept.grid_values.tolist()))
+        refused = self.nursery.run(
+            [*self.arguments[:-5], "--out", "third.json", "--row", "3"], folder
+        )
+        assert refused.code == 1
+        assert not (folder / "third.json").exists()
+
+    def _keep(self, released: Release) -> None:
+        """One row, one scenario: equal numbers would be equal noise."""
+        drawn = tuple(released.grid_values.tolist())
+        assert drawn not in self.noise
+        self.noise.add(drawn)
+
+
+class Report(Verb):
+    name = "report"
+
+    @property
+    def arguments(self) -> list[str]:
+        return ["report", "certificate.json", "--out", "report.html"]
+
+    def make_ready(self) -> None:
+        write_people(self.ready / "people.parquet", 300)
+        text = SCENARIO.format(bins="", n_directions=10)
+        (self.ready / "scenario.toml").write_text(text)
+        self.nursery.warm(CALIBRATE, self.ready)
+
+    def remember(self, folder: Path, ended: Ended) -> None:
+        self.page = (folder / "report.html").read_bytes()
+        assert self.page.rstrip().endswith(b"</html>")
+
+    def look(self, folder: Path) -> None:
+        if (folder / "report.html").exists():
+            assert (folder / "report.html").read_bytes().rstrip().endswith(b"</html>")
+        whole_certificate(folder / "certificate.json")
+
+    def go_on(self, folder: Path) -> None:
+        self.run(folder)
+        assert (folder / "report.html").read_bytes().rstrip().endswith(b"</html>")
+
+
+def known_commands() -> set[str]:
+    return {str(command.name) for command in app.registered_commands}
+
+
+VERBS: dict[str, type[Verb]] = {
+    verb.name: verb
+    for verb in (Calibrate, Stream, Train, Audit, ReleaseRow, Report)
+    if verb is not Report or "report" in known_commands()
+}

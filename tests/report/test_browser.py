@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page in a real browser: no error, no request, the slider, both themes, phone and paper."""
+
+import base64
+import json
+import re
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pufferslice.advantage import guessing_advantage
+from pufferslice.certificate import certify_release
+from pufferslice.guarantee import Guarantee, at_most
+from pufferslice.outlook import epsilons_around, stated_variation
+from pufferslice.queries import summary
+from pufferslice.report.blocks import percent_at_most
+from pufferslice.report.page import internal_page, public_page
+from pufferslice.scenario import Scenario
+from pufferslice.slicing import FiniteProfile
+
+EVERYTHING = (
+    "certificate.json", "release.json", "audit.json", "comparison.json",
+    "trained.json", "public.jsonl", "internal.jsonl", "verdict.json", "membership.json",
+)  # fmt: skip
+END, HOME, RIGHT, LEFT, SPACE = "\ue010", "\ue011", "\ue014", "\ue012", " "
+HOSTILE = "<script>alert(1)</script>"
+IMAGE = '"><img src=x onerror=alert(2)>'
+SECONDS_TO_INTERACTIVE = 2.0
+
+
+@pytest.fixture(scope="module")
+def pages(made, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
+    inside = internal_page([made / name for name in EVERYTHING])
+    (folder / "internal.html").write_bytes(inside)
+    outside = public_page([made / name for name in ("certificate.json", "release.json")])
+    (folder / "public.html").write_bytes(outside)
+    return folder
+
+
+@pytest.fixture
+def visit(browser, pages):
+    """Open a page at a size, in a colour scheme and medium; the log is that of this page alone."""
+
+    def open_page(name, *, width=1280, scheme="light", media="screen"):
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        browser.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia", {"media": media, "features": features}
+        )
+        size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        browser.get("about:blank")
+        for kind in ("browser", "performance"):
+            browser.get_log(kind)
+        browser.get((pages / name if isinstance(name, str) else name).as_uri())
+        return browser
+
+    return open_page
+
+
+def requests(browser):
+    """Addresses that the page asked for since it was opened."""
+    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    sent = [event for event in events if event["method"] == "Network.requestWillBeSent"]
+    return [event["params"]["request"]["url"] for event in sent]
+
+
+def style(browser, selector, name):
+    script = "return getComputedStyle(document.querySelector(arguments[0]))[arguments[1]]"
+    return browser.execute_script(script, selector, name)
+
+
+def shown(browser, part, name):
+    script = "return document.querySelector(arguments[0]).textContent"
+    return browser.execute_script(script, f"#{part}-outlook [data-show={name}]")
+
+
+def picture(browser):
+    return base64.b64decode(
+        browser.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True})["data"]
+    )
+
+
+@pytest.mark.parametrize("name", ["internal.html", "public.html"])
+def test_opens_without_an_error_or_a_request_and_quickly(visit, pages, name):
+    browser = visit(name)
+    assert browser.get_log("browser") == []
+    assert requests(browser) == [(pages / name).as_uri()]
+    navigation = "return performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd"
+    assert 0 < browser.execute_script(navigation) < 1000 * SECONDS_TO_INTERACTIVE
+    assert browser.execute_script("return document.documentElement.className") == "scripted"
+
+
+def test_the_requests_of_a_page_that_loads_something_would_be_seen(visit, tmp_path):
+    page = tmp_path / "other.html"
+    page.write_text("<img src='http://127.0.0.1:9/x.png'>", encoding="utf-8")
+    assert "http://127.0.0.1:9/x.png" in requests(visit(page))
+
+
+def test_the_policy_refuses_what_is_added_later(visit):
+    browser = visit("internal.html")
+    script = """
+        const done = arguments[arguments.length - 1];
+        const refused = [];
+        document.addEventListener("securitypolicyviolation", (event) => {
+          refused.push(event.effectiveDirective);
+          if (refused.length === 2) done(refused.sort());
+        });
+        const image = document.createElement("img");
+        image.src = "http://127.0.0.1:9/x.png";
+        const code = document.createElement("script");
+        code.textContent = "window.broken = true";
+        document.body.append(image, code);
+    """
+    assert browser.execute_async_script(script) == ["img-src", "script-src-elem"]
+    assert browser.execute_script("return window.broken === undefined")
+
+
+def test_the_slider_shows_what_certifying_again_says(visit, scenario, profile, certificate):
+    """By keyboard, and every number against a certificate made here for that epsilon."""
+    browser = visit("internal.html")
+    slider = browser.find_element("css selector", "#part-0-outlook input")
+    epsilons = epsilons_around(certificate.guarantee.epsilon)
+    moves = [("", 12), (RIGHT, 13), (RIGHT, 14), (HOME, 0), (RIGHT, 1), (END, 24), (LEFT, 23)]
+    for key, place in moves:
+        slider.send_keys(key)
+        target = attrs.evolve(certificate.guarantee, epsilon=epsilons[place])
+        again = certify_release(scenario, profile, target, deltas=())
+        std = again.noise_std
+        right = 0.5 + guessing_advantage(stated_variation(again), largest_share=0.5)
+        guess = percent_at_most(right)
+        assert shown(browser, "part-0", "epsilon") == f"{epsilons[place]:g}"
+        assert shown(browser, "part-0", "noise") == f"{std:.4g}"
+        assert shown(browser, "part-0", "error") == f"{std * (2 / np.pi) ** 0.5:.4g}"
+        assert shown(browser, "part-0", "guess") == guess
+        assert shown(browser, "part-0", "unsliced") == at_most(again.unsliced_epsilon)
+        sentence = shown(browser, "part-0", "sentence")
+        assert f"At ε = {epsilons[place]:g} the released mean(pay) is off by" in sentence
+        assert f"{2 * std * (2 / np.pi) ** 0.5:.4g} on average" in sentence
+        assert f"at most {guess} of the time" in sentence
+        script = "return [...document.querySelectorAll('#part-0-outlook [data-std]')]"
+        stds = browser.execute_script(f"{script}.map((one) => one.textContent)")
+        assert stds == [f"{std * scale:.4g}" for scale in (2.0, 5.0, 3.0)]
+        assert slider.get_attribute("aria-valuetext") == f"{epsilons[place]:g}"
+
+
+def test_markers_follow_the_slider(visit):
+    browser = visit("internal.html")
+    slider = browser.find_element("css selector", "#part-0-outlook input")
+    places = "return [...document.querySelectorAll('#part-0-outlook .marker circle')]"
+    places += ".map((one) => one.getAttribute('transform'))"
+    at_claim = browser.execute_script(places)
+    slider.send_keys(END)
+    at_end = browser.execute_script(places)
+    assert len(set(at_claim)) == len(at_claim) == 3
+    assert all(a != b for a, b in zip(at_claim, at_end, strict=True))
+    slider.send_keys(LEFT * 12)
+    assert browser.execute_script(places) == at_claim
+
+
+def test_sliders_do_not_disturb_each_other(visit):
+    browser = visit("internal.html")
+    before = shown(browser, "part-0", "sentence")
+    browser.find_element("css selector", "#part-1-outlook input").send_keys(HOME)
+    assert shown(browser, "part-0", "sentence") == before
+    assert shown(browser, "part-1", "epsilon") == "0.126"
+
+
+def test_html_in_names_and_secrets_is_text(visit, tmp_path):
+    """A script as a secret, an image as a column: shown as they are, never run."""
+    rng = np.random.default_rng(3)
+    groups = [HOSTILE, "south", "</script><b>"]
+    table = pa.concat_tables(
+        pa.table({IMAGE: [group] * 20, HOSTILE: rng.normal(i, 1, 20), "age": rng.normal(i, 2, 20)})
+        for i, group in enumerate(groups)
+    )
+    query = summary(mean=[HOSTILE, "age"])
+    scenario = Scenario.from_groups({"<i>now": table}, secret=IMAGE, query=query)
+    target = Guarantee.joint(order=4, epsilon=1.0)
+    profile = FiniteProfile.uniform(dim=2, n_directions=8, seed=1)
+    certify_release(scenario, profile, target).save(tmp_path / "c.json")
+    for make in (internal_page, public_page):
+        page = tmp_path / f"{make.__name__}.html"
+        page.write_bytes(make([tmp_path / "c.json"]))
+        browser = visit(page)
+        assert browser.get_log("browser") == []
+        assert requests(browser) == [page.as_uri()]
+        assert browser.execute_script("return document.querySelectorAll('img, b, i').length") == 0
+        text = browser.execute_script("return document.querySelector('main').innerText")
+        for name in (HOSTILE, IMAGE, "</script><b>", "<i>now"):
+            assert name in text
+        assert IMAGE in browser.title
+        slider = browser.find_elements("css selector", "input")
+        if slider:
+            slider[0].send_keys(RIGHT)
+            assert f"mean({HOSTILE})" in shown(browser, "part-0", "sentence")
+
+
+@pytest.mark.parametrize(("scheme", "other"), [("light", "dark"), ("dark", "light")])
+def test_both_themes(visit, tmp_path, scheme, other):
+    browser = visit("internal.html", scheme=scheme)
+    grounds = {"light": "rgb(255, 255, 255)", "dark": "rgb(17, 22, 27)"}
+    assert style(browser, "body", "backgroundColor") == grounds[scheme]
+    first = picture(browser)
+    button = browser.find_element("id", "theme")
+    assert button.text.lower() == other
+    button.send_keys(SPACE)
+    assert style(browser, "body", "backgroundColor") == grounds[other]
+    assert button.text.lower() == scheme
+    second = picture(browser)
+    for name, content in ((scheme, first), (other, second)):
+        (tmp_path / f"{name}.png").write_bytes(content)
+        assert content.startswith(b"\x89PNG")
+        assert len(content) > 20_000
+    assert first != second
+
+
+@pytest.mark.parametrize("width", [320, 360, 400, 768])
+@pytest.mark.parametrize("name", ["internal.html", "public.html"])
+def test_nothing_runs_over_the_edge_of_a_phone(visit, tmp_path, name, width):
+    browser = visit(name, width=width)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    # Every element ends inside, except in tables, which scroll on their own.
+    script = """
+        const inside = (one) => one.closest('.scroll, .formula, .watermark, .skip') === null;
+        return [...document.querySelectorAll('main *, header *')].filter(inside)
+          .filter((one) => one.getBoundingClientRect().right > arguments[0] + 1)
+          .map((one) => one.outerHTML.slice(0, 80));
+    """
+    assert browser.execute_script(script, width) == []
+    (tmp_path / "phone.png").write_bytes(picture(browser))
+
+
+def test_letters_of_charts_can_be_read_on_a_phone(visit):
+    browser = visit("internal.html", width=360)
+    script = """
+        return [...document.querySelectorAll('svg.chart text')]
+          .map((one) => one.getBoundingClientRect().height)
+          .filter((height) => height > 0);
+    """
+    heights = browser.execute_script(script)
+    assert len(heights) > 30
+    assert min(heights) >= 9
+
+
+def test_on_paper(visit, tmp_path):
+    browser = visit("internal.html", scheme="dark", media="print")
+    assert style(browser, "body", "backgroundColor") == "rgb(255, 255, 255)"
+    assert style(browser, "body", "color") == "rgb(0, 0, 0)"
+    assert style(browser, "#part-0-outlook input", "display") == "none"
+    assert style(browser, ".watermark", "position") == "fixed"
+    browser.execute_script("window.dispatchEvent(new Event('beforeprint'))")
+    closed = "return document.querySelectorAll('details:not([open]):not(.long)').length"
+    assert browser.execute_script(closed) == 0
+    browser.execute_script("window.dispatchEvent(new Event('afterprint'))")
+    assert browser.execute_script(closed) > 5
+    printed = browser.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})
+    paper = base64.b64decode(printed["data"])
+    (tmp_path / "report.pdf").write_bytes(paper)
+    assert paper.startswith(b"%PDF")
+    assert len(re.findall(rb"/Type\s*/Page\b", paper)) > 3
+
+
+def test_everything_has_a_name_and_can_be_reached_by_keyboard(visit):
+    browser = visit("internal.html")
+    script = """
+        const named = (one) => one.labels?.length || one.getAttribute('aria-label')
+          || one.getAttribute('aria-labelledby') || one.textContent.trim();
+        return {
+          unnamed: [...document.querySelectorAll(
+            'input, button, svg[role=img], section, article, nav, a'
+          )].filter((one) => !named(one)).length,
+          pictures: [...document.querySelectorAll('svg:not([role=img])')]
+            .filter((one) => !one.closest('[aria-hidden=true]')).length,
+          captions: [...document.querySelectorAll('table')].filter((one) => !one.caption).length,
+          scopes: document.querySelectorAll('th:not([scope])').length,
+          regions: document.querySelectorAll('.scroll:not([tabindex="0"])').length,
+          twice: [...document.querySelectorAll('[id]')].map((one) => one.id)
+            .filter((id, index, all) => all.indexOf(id) !== index),
+          language: document.documentElement.lang,
+        };
+    """
+    assert browser.execute_script(script) == {
+        "unnamed": 0, "pictures": 0, "captions": 0, "scopes": 0, "regions": 0, "twice": [],
+        "language": "en",
+    }  # fmt: skip
+    summary_ = browser.find_element("css selector", "#part-0-slices summary")
+    summary_.send_keys(SPACE)
+    assert browser.execute_script("return document.querySelector('#part-0-slices details').open")
+
+
+def test_without_scripts_the_claim_stands_there(visit, browser, certificate):
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        visit("internal.html")
+        text = browser.find_element("css selector", "#part-0-outlook").text
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+    assert "The slider needs scripts" in text
+    assert f"{certificate.noise_std:.4g}" in text

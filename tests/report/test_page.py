@@ -1,0 +1,391 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page as bytes: what it says, what the public edition leaves out, what it cannot load."""
+
+import base64
+import hashlib
+import importlib
+import json
+import math
+import re
+import sys
+from html import unescape
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pufferslice.certificate import certify_release, compose
+from pufferslice.errors import MissingExtraError
+from pufferslice.guarantee import Guarantee, at_most
+from pufferslice.laws import EmpiricalLaw, GaussianLaw
+from pufferslice.noise import SeededTestNoise
+from pufferslice.outlook import (
+    CLOSED_FORM,
+    TIGHT,
+    epsilons_around,
+    outlook_of,
+    pair_costs,
+    slice_profile,
+)
+from pufferslice.queries import summary
+from pufferslice.report import page as page_module
+from pufferslice.report.page import internal_page, public_page
+from pufferslice.scenario import Scenario
+from pufferslice.slicing import FiniteProfile
+
+STATIC = ("certificate.json", "release.json", "audit.json", "comparison.json")
+LEARNING = ("trained.json", "public.jsonl", "internal.jsonl", "verdict.json", "membership.json")
+PUBLIC = ("certificate.json", "release.json", "trained.json", "public.jsonl")
+SOURCES = Path(page_module.__file__).parent / "template"
+NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
+LARGEST_PAGE = 6_000_000
+
+
+def files(folder, names):
+    return [folder / name for name in names]
+
+
+@pytest.fixture(scope="module")
+def internal(made):
+    return internal_page(files(made, (*STATIC, *LEARNING))).decode()
+
+
+@pytest.fixture(scope="module")
+def public(made):
+    return public_page(files(made, PUBLIC)).decode()
+
+
+def words(page):
+    """The text of a page as a reader sees it."""
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", without_code(page))))
+
+
+def without_code(page):
+    return re.sub(r"<(style|script)\b.*?</\1>", " ", page, flags=re.DOTALL)
+
+
+def tokens(text):
+    return {found.replace(",", "") for found in NUMBER.findall(text)}
+
+
+def roundings(value):
+    """The ways in which a number is printed, from three digits to all."""
+    shown = {f"{value:.{digits}g}" for digits in range(3, 18)}
+    shown |= {f"{value:.{digits}f}" for digits in range(3, 8)}
+    return shown | {repr(float(value)), at_most(float(value))}
+
+
+def evidence_numbers(certificate):
+    """Everything that the evidence holds or that is computed from it, but not stated."""
+    evidence = certificate.evidence
+    numbers = [*evidence.slices.seen.gaps, *evidence.full.seen.gaps]
+    rows = outlook_of(certificate, epsilons_around(certificate.guarantee.epsilon))
+    others = [row for row in rows if row.claim != certificate.guarantee]
+    numbers += [row.noise_std for row in others]
+    numbers += [row.closed_form_std for row in rows]
+    numbers += [row.unsliced_epsilon for row in others]
+    numbers += [row.sliced_cost for row in pair_costs(certificate)[1:]]
+    numbers += [row.unsliced_cost for row in pair_costs(certificate)[1:]]
+    numbers += [row.largest_gap for row in pair_costs(certificate)]
+    profile = slice_profile(certificate)
+    return {float(x) for x in (*numbers, *profile.costs, profile.average) if x > 0}
+
+
+def public_numbers(value):
+    """Every number of public JSON documents."""
+    if isinstance(value, dict):
+        return {x for one in value.values() for x in public_numbers(one)}
+    if isinstance(value, list):
+        return {x for one in value for x in public_numbers(one)}
+    return {float(value)} if isinstance(value, int | float) else set()
+
+
+def explained_tokens(folder):
+    """Number-like words of a public page that public files or its own sources account for."""
+    documents = [json.loads((folder / name).read_text()) for name in ("certificate.json",
+                 "release.json", "trained.json")]  # fmt: skip
+    stated = {x for document in documents for x in public_numbers(document)}
+    stds = documents[0]["statement"]["noise"]["std_by_coordinate"]
+    derived = {std * factor for std in stds for factor in (math.sqrt(2 / math.pi), 1.96)}
+    shown = {form for x in stated | derived for form in roundings(abs(x))}
+    sources = "".join(path.read_text(encoding="utf-8") for path in SOURCES.iterdir())
+    return shown | tokens(sources)
+
+
+@pytest.mark.soundness
+def test_no_number_of_the_evidence_is_in_the_public_page(made, certificate, public, internal):
+    """And the same search finds hundreds of them in the internal page."""
+    forms = {form for x in evidence_numbers(certificate) for form in roundings(x)}
+    explained = explained_tokens(made)
+    assert not (tokens(public) & forms) - explained
+    found = (tokens(internal) & forms) - explained
+    assert len(found) > 100
+    for row in pair_costs(certificate)[1:]:
+        assert {f"{row.sliced_cost:.4g}", f"{row.largest_gap:.4g}"} <= tokens(internal)
+
+
+@pytest.mark.soundness
+def test_the_search_would_find_one_number_that_leaked(made, certificate, public):
+    forms = {form for x in evidence_numbers(certificate) for form in roundings(x)}
+    gap = pair_costs(certificate)[1].largest_gap
+    leaked = public.replace("</main>", f"<p>{gap:.4g}</p></main>")
+    assert (tokens(leaked) & forms) - explained_tokens(made) == {f"{gap:.4g}"}
+
+
+@pytest.mark.soundness
+def test_public_bytes_do_not_depend_on_the_evidence(case):
+    with_evidence = public_page(files(case, PUBLIC))
+    (case / "certificate.evidence.npz").unlink()
+    assert public_page(files(case, PUBLIC)) == with_evidence
+
+
+@pytest.mark.soundness
+def test_the_public_edition_has_no_chart_of_the_static_road(made):
+    page = without_code(public_page(files(made, PUBLIC[:2])).decode())
+    for sign in ("<svg", "slider", "application/json", "closed form", "Slice profile", "Pairs, by"):
+        assert sign not in page
+    assert "INTERNAL" not in words(page)
+    assert "Public edition" in words(page)
+
+
+def test_the_same_files_make_the_same_page(made):
+    assert internal_page(files(made, STATIC)) == internal_page(files(made, STATIC))
+
+
+def test_the_first_screen_answers(internal, certificate):
+    text = words(internal)
+    first = text[: text.index("If ε were different")]
+    std = certificate.noise_std
+    for said in (
+        "How “site” is protected",
+        "What is protected “site”, 3 values north, south, west.",
+        "3 pairs of them are not to be told apart.",
+        "From whom Anyone who sees the release",
+        "made from the released data itself",
+        f"Standard deviation {std:.4g}, in scaled units mean(pay): std {2 * std:.4g}",
+        "guesses right at most",
+    ):
+        assert said in first
+
+
+def test_every_section_is_there(internal):
+    headings = [unescape(h) for h in re.findall(r"<h2 id=[^>]*>(.*?)</h2>", internal)]
+    assert headings == [
+        "If ε were different",
+        "What was released",
+        "What it costs in accuracy",
+        "The claim: (4, 1)-Joint-SRPP",
+        "Slice profile",
+        "Pairs, by how hard they are to protect",
+        "Audits",
+        "Baselines",
+        "Assumptions and limits",
+        "The claim: (8, 4)-RPP",
+        "If ε were different",
+        "Training",
+        "Audits",
+        "Assumptions and limits",
+    ]
+
+
+def test_what_was_given_is_shown(made, internal, certificate, trained):
+    text = words(internal)
+    release = json.loads((made / "release.json").read_text())
+    for row in release["values"]:
+        assert f"{row['name']} {row['value']:.4g} {row['noise_std']:.4g}" in text
+    for sentence in (*certificate.statement["limits"], *trained.statement["hypotheses"]):
+        assert sentence in text
+    for said in (
+        "general Wasserstein (GWM)",
+        "not refuted",
+        "loss threshold, 9,000 members",
+        "(8, 4)-RPP, whole run",
+        "computed from private records, covered by no guarantee",
+        certificate.digest,
+        trained.digest,
+        "verified when this page was made",
+    ):
+        assert said in text
+
+
+def test_different_scenarios_are_clearly_separated(internal, made):
+    text = words(internal)
+    assert "about 2 certificates of 2 different scenarios. Each is a part of its own" in text
+    assert "their numbers do not add up" in text
+    assert "Part 1 of 2" in text
+    assert internal.count("<article ") == 2
+    assert "Part 1" not in words(internal_page(files(made, STATIC)).decode())
+
+
+def test_each_chart_has_a_label_and_a_table(internal):
+    figures = re.findall(r"<figure>.*?</figure>", internal, flags=re.DOTALL)
+    assert len(figures) >= 9
+    for figure in figures:
+        assert re.search(r'<svg [^>]*role="img"[^>]*aria-label="[^"]+"', figure)
+        assert re.search(r"<details( class=\"long\")?><summary>Data table</summary>", figure)
+        assert "<caption>" in figure
+        assert figure.count("<tr>") > 1
+
+
+def test_only_this_style_and_this_script_may_run(internal, public):
+    for page in (internal, public):
+        policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)[1]
+        policy = unescape(policy)
+        assert policy.startswith("default-src 'none';")
+        for tag in ("style", "script"):
+            (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", page, flags=re.DOTALL)
+            digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+            assert f"{tag}-src 'sha256-{digest}'" in policy
+        assert not re.search(r"<[^>]* (style|on\w+)=", page)
+        assert not re.search(r"(src|href)=\"(?!#)", page)
+        assert "http" not in page.replace("http-equiv", "")
+
+
+def test_pages_are_small(internal, public):
+    assert len(public.encode()) < 100_000
+    assert len(internal.encode()) < 400_000 < LARGEST_PAGE
+
+
+def test_a_large_certificate_still_makes_a_small_page(tmp_path, rng):
+    """Twelve secrets, 66 pairs, 450 slices, 60 coordinates."""
+    worlds = {f"w{i}": EmpiricalLaw.uniform(rng.normal(size=(1, 60))) for i in range(12)}
+    query = summary(mean=[f"c{i}" for i in range(60)])
+    scenario = Scenario.from_worlds(worlds, query=query, source="public_model")
+    profile = FiniteProfile.uniform(dim=60, n_directions=450, seed=1)
+    target = Guarantee.average(order=2, epsilon=1.0)
+    certify_release(scenario, profile, target, deltas=()).save(tmp_path / "c.json")
+    page = internal_page([tmp_path / "c.json"])
+    assert len(page) < 200_000
+    assert "36 more pairs are easier." in words(page.decode())
+    assert "Drawn are 400 of 450." in words(page.decode())
+
+
+def test_watermark_of_the_internal_edition(internal, public):
+    assert '<div class="watermark" aria-hidden="true">INTERNAL</div>' in internal
+    assert "contains evidence. Do not publish." in words(internal)
+    assert 'class="watermark"' not in public
+
+
+def test_a_refuted_claim_is_an_alarm(case):
+    document = json.loads((case / "audit.json").read_text())
+    document["verdicts"][0]["lower_bound"] = 5.0
+    (case / "audit.json").write_text(json.dumps(document))
+    page = internal_page(files(case, ["certificate.json", "audit.json"])).decode()
+    assert "REFUTED by an audit: (4, 1)-Joint-SRPP. Do not rely on it." in words(page)
+    assert page.index('role="alert"') < page.index('class="cards"')
+    document = json.loads((case / "verdict.json").read_text())
+    (case / "verdict.json").write_text(json.dumps(document | {"lower_bound": 5.0}))
+    page = internal_page(files(case, ["trained.json", "verdict.json"])).decode()
+    assert "REFUTED by an audit: (8, 4)-RPP, whole run." in words(page)
+
+
+def test_insecure_noise_is_an_alarm(tmp_path, scenario, profile, certificate):
+    seeded = certify_release(
+        scenario, profile, certificate.guarantee, noise=SeededTestNoise(seed=1)
+    )
+    seeded.save(tmp_path / "c.json")
+    for make in (internal_page, public_page):
+        assert "INSECURE: the noise comes from a seeded test" in words(
+            make([tmp_path / "c.json"]).decode()
+        )
+
+
+def test_without_evidence_the_internal_page_says_so(case):
+    (case / "certificate.evidence.npz").unlink()
+    page = internal_page(files(case, ["certificate.json", "release.json"])).decode()
+    assert "so it was not verified here" in words(page)
+    assert "not verified" in words(page[page.index("<footer>") :])
+    assert "slider" not in without_code(page)
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "equal", "unsliced", "line"])
+def test_every_kind_of_certificate_has_its_page(tmp_path, kind):
+    atoms = np.array([[1.0, 2.0], [3.0, 5.0]])
+    shifted = GaussianLaw(mean=[1.0, 0.5], cov=np.eye(2) * 2)
+    laws = {
+        "gaussian": {"a": GaussianLaw(mean=[0.0, 0.0], cov=np.eye(2)), "b": shifted},
+        "equal": {"a": EmpiricalLaw.uniform(atoms), "b": EmpiricalLaw.uniform(atoms[::-1])},
+        "unsliced": {"a": EmpiricalLaw.uniform(atoms), "b": EmpiricalLaw.uniform(atoms + 1)},
+        "line": {"a": EmpiricalLaw.uniform(atoms[:, :1]), "b": EmpiricalLaw.uniform(atoms[:1, :1])},
+    }[kind]
+    dim = 1 if kind == "line" else 2
+    names = ["pay", "age"][:dim]
+    scenario = Scenario.from_worlds(laws, query=summary(mean=names), source="public_model")
+    make = Guarantee.unsliced if kind == "unsliced" else Guarantee.average
+    target = make(order=2.5, epsilon=0.4)
+    held = certify_release(scenario, FiniteProfile.axes(dim=dim), target)
+    held.save(tmp_path / "c.json")
+    inside = words(internal_page([tmp_path / "c.json"]).decode())
+    assert str(held.guarantee) in inside
+    assert ("If ε were different" in inside) == (kind != "equal")
+    assert ("None: the laws are equal" in inside) == (kind == "equal")
+    assert ("paper's closed form" in inside) == (kind == "line")
+    assert str(held.guarantee) in words(public_page([tmp_path / "c.json"]).decode())
+
+
+@pytest.mark.parametrize("rule", ["tight", "closed_form"])
+def test_both_rules_are_drawn_and_the_certificate_has_its_name(tmp_path, scenario, profile, rule):
+    method = CLOSED_FORM if rule == "closed_form" else TIGHT
+    held = certify_release(scenario, profile, Guarantee.joint(order=4, epsilon=1.0), method=method)
+    held.save(tmp_path / "c.json")
+    text = words(internal_page([tmp_path / "c.json"]).decode())
+    names = {"tight": "tight rule", "closed_form": "paper's closed form"}
+    other = names[{"tight": "closed_form", "closed_form": "tight"}[rule]]
+    assert f"{names[rule]} (this certificate) {other}" in text
+    assert f"{other} (this" not in text
+
+
+def test_several_runs_have_a_page_without_a_slider(tmp_path, trained):
+    compose([trained, trained]).save(tmp_path / "c.json")
+    text = words(internal_page([tmp_path / "c.json"]).decode())
+    assert "2 training runs on “digits”" in text
+    assert "If ε were different" not in text
+
+
+def test_without_jinja_one_sentence_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(MissingExtraError, match=r"reports need jinja2; .*pufferslice\[report\]"):
+        importlib.reload(page_module)
+    monkeypatch.undo()
+    importlib.reload(page_module)
+
+
+def luminance(colour):
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
+
+
+def contrast(first, second):
+    high, low = sorted((luminance(first), luminance(second)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_contrast_by_hand():
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
+
+
+@pytest.mark.parametrize("theme", range(4), ids=["light", "dark", "prefers dark", "print"])
+def test_colours_reach_the_contrast_of_wcag_aa(theme):
+    """4.5 for text, 3 for lines of charts."""
+    style = (SOURCES / "page.css").read_text(encoding="utf-8")
+    blocks = re.findall(r"\{([^{}]*--ground: [^{}]*)\}", style)
+    assert len(blocks) == 4
+    colour = dict(re.findall(r"--([\w-]+): (#\w{6})", blocks[theme]))
+    for ground in ("ground", "raised"):
+        for ink in ("ink", "quiet", "accent", "good", "bad", "open"):
+            assert contrast(colour[ink], colour[ground]) >= 4.5, (ink, ground)
+        for line in ("first", "second", "third", "fourth", "fifth", "sixth", "bar"):
+            assert contrast(colour[line], colour[ground]) >= 3, (line, ground)
+    assert contrast(colour["on-warn"], colour["warn"]) >= 4.5
+    assert contrast(colour["ground"], colour["bad"]) >= 4.5
+
+
+def test_both_dark_themes_are_the_same():
+    style = (SOURCES / "page.css").read_text(encoding="utf-8")
+    _, dark, prefers, _ = (
+        dict(re.findall(r"--([\w-]+): (#\w{6})", block))
+        for block in re.findall(r"\{([^{}]*--ground: [^{}]*)\}", style)
+    )
+    assert dark == prefers

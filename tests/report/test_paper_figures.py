@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures of the experiments carry their numbers and the scale, and leave pyplot alone."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pufferslice.errors import ArgumentError, StorageError
+from pufferslice.paper import EXPERIMENTS, Claim, Outcome, Setting, experiment_named
+from pufferslice.report import paper_figures
+from pufferslice.report.captions import chosen, column
+from pufferslice.report.figures import svg_of
+from pufferslice.report.paper_figures import figures_of, write_outcome
+
+SERIES = (
+    "srpp",
+    "sa_srpp",
+    "log_moment",
+    "amplified",
+    "recipe_srpp",
+    "recipe_sa_srpp",
+    "group_dp_sgd",
+)
+SCALE = "a scale that was made for this test"
+CLAIM = Claim(statement="s", source="fig:SRD", held=True, found="f")
+
+
+def outcome(name, rows):
+    return Outcome(experiment=name, scale=SCALE, rows=tuple(rows), claims=(CLAIM,))
+
+
+def noise_rows():
+    return [
+        {
+            "batch_size": size,
+            "series": series,
+            "epsilon": epsilon,
+            "noise_multiplier": (k + 1) * size / epsilon,
+            "epsilon_by_own_account": None if series == "group_dp_sgd" else 67 * epsilon,
+            "epsilon_by_amplified": 10 * epsilon,
+        }
+        for size in (512, 1024)
+        for k, series in enumerate(SERIES)
+        for epsilon in (80.0, 8.0, 0.5)
+    ]
+
+
+def accuracy_rows():
+    rows = [
+        {"batch_size": 512, "series": series, "epsilon": epsilon, "test_accuracy": 0.1 * k}
+        for k, series in enumerate(SERIES)
+        for epsilon in (80.0, 0.5)
+    ]
+    base = {"batch_size": 512, "series": "almost_no_noise", "epsilon": None}
+    return [*rows, base | {"test_accuracy": 0.97}]
+
+
+def curve_rows():
+    return [
+        {
+            "batch_size": 512,
+            "series": series,
+            "noise_multiplier": 3.25,
+            "epoch": epoch,
+            "test_accuracy": 0.125 * epoch,
+            "batch_loss": 2.0 / epoch,
+        }
+        for series in ("srpp", "almost_no_noise")
+        for epoch in (1, 2, 3)
+    ]
+
+
+def attack_rows():
+    numbers = {
+        "train_accuracy": 0.9,
+        "test_accuracy": 0.7,
+        "member_loss": 0.3,
+        "non_member_loss": 1.5,
+        "attack_auc": 0.65,
+        "attack_auc_low": 0.55,
+        "attack_auc_high": 0.75,
+    }
+    budgets = [("sa_srpp", 500.0), ("sa_srpp", 2.0), ("almost_no_noise", None)]
+    return [{"series": series, "epsilon": epsilon} | numbers for series, epsilon in budgets]
+
+
+def layer_rows():
+    kinds = ("ave", "joint", "sa_ave", "sa_joint", "srpp", "sa_srpp", "amplified")
+    noise = [("noise", kind, 0.25, None) for kind in kinds]
+    runs = [("accuracy", s, None, 0.5) for s in ("recipe_srpp", "recipe_sa_srpp", "amplified")]
+    return [
+        {
+            "panel": panel,
+            "series": series,
+            "epsilon": epsilon,
+            "reference_noise_std": std,
+            "test_accuracy": accuracy,
+        }
+        for panel, series, std, accuracy in noise + runs
+        for epsilon in (80.0, 0.5)
+    ]
+
+
+MADE = {
+    "sgd-noise": noise_rows,
+    "accuracy-epsilon": accuracy_rows,
+    "training-curves": curve_rows,
+    "overfitted-attack": attack_rows,
+    "layer-clipping": layer_rows,
+}
+
+
+def values_of(figure):
+    """All numbers on the second axis of all lines."""
+    lines = [line for axes in figure.axes for line in axes.get_lines()]
+    return np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in lines])
+
+
+def words_of(figure):
+    titles = [axes.get_title() for axes in figure.axes]
+    texts = [text.get_text() for text in figure.texts]
+    return " ".join([*titles, *texts, figure.get_suptitle()]).replace("\n", " ")
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_pictures_of_learning_carry_numbers_and_scale(name):
+    rows = MADE[name]()
+    (figure,) = figures_of(outcome(name, rows)).values()
+    assert SCALE in words_of(figure)
+    drawn = values_of(figure)
+    wanted = {
+        "sgd-noise": "noise_multiplier",
+        "accuracy-epsilon": "test_accuracy",
+        "training-curves": "batch_loss",
+        "overfitted-attack": "attack_auc",
+        "layer-clipping": "reference_noise_std",
+    }[name]
+    for value in {row[wanted] for row in rows} - {None}:
+        assert np.isclose(drawn, value).any()
+
+
+def test_the_recipe_is_drawn_with_its_true_cost():
+    (figure,) = figures_of(outcome("sgd-noise", noise_rows())).values()
+    assert np.isclose(values_of(figure), 67 * 80.0).any()
+
+
+@pytest.mark.parametrize("name", ["sliced-divergences", "cap-rings"])
+def test_pictures_of_profiles_carry_every_slice_and_ring(name):
+    found = experiment_named(name).run(Setting(full=False, folder=Path("unused")))
+    (figure,) = figures_of(found).values()
+    drawn = values_of(figure)
+    value = "cost_nats" if name == "cap-rings" else "divergence_nats"
+    shown = [row for row in found.rows if row["quantity"] != "largest"]
+    for number in column(shown, value):
+        assert np.isclose(drawn, number, rtol=1e-12).any()
+    assert found.scale[:40] in words_of(figure)
+
+
+def test_a_picture_that_is_drawn_afresh_has_the_same_bytes():
+    def draw():
+        (figure,) = figures_of(outcome("accuracy-epsilon", accuracy_rows())).values()
+        return svg_of(figure)
+
+    first = draw()
+    assert first == draw()
+    assert b"<dc:date>" not in first
+
+
+def test_every_experiment_can_be_drawn():
+    assert set(paper_figures._FIGURES) == {experiment.name for experiment in EXPERIMENTS}
+
+
+def test_an_unknown_experiment_has_no_pictures():
+    with pytest.raises(ArgumentError, match="no pictures for an experiment 'other'"):
+        figures_of(outcome("other", [{"x": 1}]))
+
+
+def test_every_file_begins_with_the_name_of_its_experiment(tmp_path):
+    names = write_outcome(outcome("accuracy-epsilon", accuracy_rows()), tmp_path / "new")
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == sorted(names)
+    assert all(name.startswith("accuracy-epsilon.") for name in names)
+    assert paper_figures._stem("static-adult", "natural") == "static-adult-natural"
+
+
+def test_a_folder_that_is_a_file_is_refused(tmp_path):
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(StorageError, match="cannot make the folder"):
+        write_outcome(outcome("accuracy-epsilon", accuracy_rows()), tmp_path / "file")
+
+
+def test_rows_are_chosen_by_value_and_empty_cells_are_not_numbers():
+    found = outcome("x", [{"a": 1, "b": None}, {"a": 2, "b": 0.5}])
+    assert chosen(found, a=2) == [{"a": 2, "b": 0.5}]
+    assert np.isnan(column(found.rows, "b")[0])

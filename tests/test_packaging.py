@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is shipped, and what each extra adds: the wheel, its versions, and one sentence per extra.
+
+An extra that is missing is tried by hiding its packages from a new interpreter. That the built
+wheel installs into an empty environment, with the core alone and with each extra alone, is a soak
+test.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import venv
+import zipfile
+from email import message_from_bytes
+from pathlib import Path
+
+import pytest
+from tests.met_messages import messages
+
+import pufferslice
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+SHIPPED = (
+    "LICENSE",
+    "NOTICE",
+    "pufferslice/certificate/certificate.schema.json",
+    "pufferslice/cli/scenario.toml",
+    "pufferslice/cli/training.toml",
+    "pufferslice/datasets/ADULT.md",
+    "pufferslice/datasets/adult.csv.gz",
+    "pufferslice/py.typed",
+)
+PACKAGES = {
+    "baselines": ("dp_accounting",),
+    "models": ("sklearn",),
+    "opacus": ("opacus",),
+    "report": ("jinja2", "matplotlib"),
+    "scale": ("dask", "distributed"),
+    "torch": ("torch",),
+}
+BROUGHT = {("opacus", "torch")}
+HIDING = """
+import sys
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in HIDDEN:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+from pufferslice.errors import MissingExtraError
+"""
+NEEDS = {
+    "baselines": ["pufferslice.baselines:DpSgd", "pufferslice.baselines:run_epsilon"],
+    "models": ["pufferslice.queries:logistic_regression", "pufferslice.datasets:digits"],
+    "opacus": ["pufferslice.torch:PlanAccountant"],
+    "report": ["pufferslice.demo:run_demo"],
+    "scale": ["pufferslice.scaling:scan_cluster_files"],
+    "torch": ["pufferslice.torch:Trainer"],
+}
+"""Names behind which an extra is needed; modules that look for one themselves are added."""
+NAMES = """
+import pkgutil
+for name in {names!r}:
+    try:
+        pkgutil.resolve_name(name)
+        print("there", name)
+    except ImportError as error:
+        print(error if type(error).__name__ == "MissingExtraError" else repr(error))
+"""
+RUN = "--records 500 --differing 2 --sampling poisson --batch 50 --steps 20 --order 8 --epsilon 1"
+ACCOUNT = ["account", *RUN.split()]
+RELEASE = "--certificate c.json --ledger one.ledger --out r.json --group Black"
+COMMANDS = [
+    ("baselines", [*ACCOUNT, "--delta", "1e-5"]),
+    ("report", [*ACCOUNT, "--plot", "noise.png"]),
+    ("report", ["demo", "--out", "demo-output"]),
+    ("report", ["compare", "start/scenario.toml", "--out", "compared"]),
+    ("report", ["report", "start/scenario.toml", "--out", "page.html"]),
+    ("report", ["paper", "run", "cap-rings", "--out", "figures"]),
+    ("torch", ["train", "start/training.toml", "--out", "run"]),
+]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The built wheel; hatchling is at hand, so that no index is asked."""
+    folder = tmp_path_factory.mktemp("wheel")
+    done = subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (path,) = folder.glob("pufferslice-*.whl")
+    return path
+
+
+def test_the_wheel_carries_code_data_schemas_and_licences(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        metadata = message_from_bytes(
+            archive.read(next(name for name in names if name.endswith(".dist-info/METADATA")))
+        )
+    package = ROOT / "src" / "pufferslice"
+    source = {
+        f"pufferslice/{path.relative_to(package).as_posix()}"
+        for path in package.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    inside = {re.sub(r".*\.dist-info/(licenses/)?", "", name) for name in names} | names
+    assert not [name for name in SHIPPED if name not in inside]
+    assert {name for name in names if name.startswith("pufferslice/")} == source
+    assert metadata["Version"] == pufferslice.__version__
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert set(metadata.get_all("Provides-Extra")) == set(EXTRAS)
+
+
+def test_versions_agree():
+    version = pufferslice.__version__
+    assert re.fullmatch(r"\d+\.\d+\.\d+", version)
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.search(r'^version: "?([\d.]+)"?$', citation, re.MULTILINE)[1] == version
+    released = re.findall(r"^## (\d\S*)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert released[0] == version
+
+
+def test_the_oldest_python_is_the_first_that_is_classified():
+    tested = [
+        tuple(map(int, line.rpartition(" ")[2].split(".")))
+        for line in PROJECT["classifiers"]
+        if re.search(r"Python :: \d\.\d+$", line)
+    ]
+    assert tested == sorted(tested)
+    assert PROJECT["requires-python"] == ">=" + ".".join(map(str, tested[0]))
+
+
+def test_lower_bounds_are_those_that_were_tested():
+    """CONTRIBUTING.md says how far tests/lower-bounds.txt was tried."""
+    pinned = dict(
+        line.split("==") for line in (ROOT / "tests" / "lower-bounds.txt").read_text().split()
+    )
+    extras = [line for name, lines in EXTRAS.items() if name != "dev" for line in lines]
+    asked = [line for line in extras if not line.startswith("pufferslice[")]
+    for line in [*PROJECT["dependencies"], *asked]:
+        name, bound = re.match(r"([\w-]+)(?:\[[\w,]+\])?>=([\d.]+)$", line).groups()
+        assert re.match(rf"{re.escape(bound)}(\.0)*$", pinned[name]), line
+
+
+def test_all_is_every_extra_but_the_one_for_development():
+    (everything,) = EXTRAS["all"]
+    named = re.fullmatch(r"pufferslice\[([\w,]+)\]", everything)[1].split(",")
+    assert set(named) == set(EXTRAS) - {"all", "dev"} == set(PACKAGES)
+
+
+@pytest.mark.parametrize("extra", PACKAGES)
+def test_a_missing_extra_is_named_in_one_sentence(extra):
+    code = f"HIDDEN = {PACKAGES[extra]!r}\n{HIDING}{NAMES.format(names=needing(extra))}"
+    said = python("-c", code).stdout.splitlines()
+    assert len(said) == len(needing(extra)) >= 1
+    for sentence in said:
+        check_sentence(sentence, extra)
+
+
+def test_every_extra_is_looked_for():
+    assert set(looking()) == set(PACKAGES)
+    assert sum(map(len, looking().values())) > 10
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"), COMMANDS, ids=lambda value: value if isinstance(value, str) else value[0]
+)
+def test_a_command_without_its_extra_says_so_and_leaves_nothing(extra, words, tmp_path):
+    hidden = f"HIDDEN = {PACKAGES[extra]!r}\n{HIDING}\nfrom pufferslice.cli import app\n"
+    code = f"{hidden}app.run(['init', 'start'])\nsys.exit(app.run({words!r}))"
+    before_and_after = python("-c", code, folder=tmp_path, expected=1)
+    assert before_and_after.stderr.startswith("error: ")
+    check_sentence(before_and_after.stderr.removeprefix("error: "), extra)
+    assert {path.name for path in tmp_path.iterdir()} == {"start"}
+
+
+def test_the_core_alone_calibrates_releases_verifies_and_accounts(tmp_path):
+    """No package of any extra is needed, nor looked for."""
+    hidden = tuple(name for names in PACKAGES.values() for name in names)
+    core = [
+        ["init", "start"],
+        ["calibrate", "start/scenario.toml", "--out", "c.json"],
+        ["release", "start/scenario.toml", *RELEASE.split()],
+        ["verify", "c.json"],
+        ["spent", "c.json", "--order", "8"],
+        ACCOUNT,
+    ]
+    code = (
+        f"HIDDEN = {hidden!r}\n{HIDING}\nfrom pufferslice.cli import app\n"
+        f"for words in {core!r}:\n    assert app.run(words) == 0, words"
+    )
+    python("-c", code, folder=tmp_path)
+    assert json.loads((tmp_path / "r.json").read_text())["secure"] is True
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("extra", [None, *PACKAGES, "all"])
+def test_the_wheel_installs_into_an_empty_environment(wheel, extra, tmp_path):
+    """With the versions of constraints.txt; every command that needs another extra says which."""
+    place = tmp_path / "venv"
+    venv.create(place, with_pip=True)
+    asked = str(wheel) if extra is None else f"{wheel}[{extra}]"
+    pip = [place / "bin" / "python", "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt"]
+    subprocess.run([*pip, asked], check=True)
+    script = place / "bin" / "pufferslice"
+    for words in (["--help"], ["init", "start"], ACCOUNT):
+        subprocess.run([script, *words], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
+    has = {name for name in PACKAGES if extra in (name, "all") or (extra, name) in BROUGHT}
+    for needed in PACKAGES:
+        code = NAMES.format(names=needing(needed))
+        said = subprocess.check_output(
+            [place / "bin" / "python", "-c", code], cwd=tmp_path, text=True
+        )
+        for sentence in said.splitlines():
+            if needed in has:
+                assert sentence.startswith("there "), sentence
+            elif sentence != "there pufferslice.report.page:":  # others bring jinja2 along
+                check_sentence(sentence, needed)
+
+
+def looking():
+    """The modules that raise `MissingExtraError`, by extra."""
+    found = {}
+    for site in messages.all_sites():
+        if site.kind == "MissingExtraError":
+            extra = re.search(r"pufferslice\[(\w+)\]", site.text)[1]
+            found.setdefault(extra, set()).add(site.module)
+    return found
+
+
+def needing(extra):
+    return [*NEEDS[extra], *(f"{module}:" for module in sorted(looking()[extra]))]
+
+
+def check_sentence(said, extra):
+    lines = said.strip().splitlines()
+    assert len(lines) == 1, said
+    assert lines[0].endswith(f"pip install 'pufferslice[{extra}]'"), said
+
+
+def python(*words, folder=None, expected=0):
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        env=os.environ | {"COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == expected, done.stdout + done.stderr
+    return done

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 
+from pufferslice import compiled
 from pufferslice.compiled import kernel
 
 TEXT = """
@@ -58,6 +59,57 @@ def test_another_failure_of_numba_is_not_hidden():
     done = run_python(script, "NoSuchLocator")
     assert done.returncode == 1
     assert "RuntimeError: Unknown cache locator class: 'NoSuchLocator'" in done.stderr
+
+
+INNER = """
+from pufferslice.compiled import kernel
+
+@kernel
+def inner(x):
+    return x * {factor}
+"""
+OUTER = """
+from inner import inner
+from pufferslice.compiled import kernel
+
+LANES = {lanes}
+
+@kernel
+def outer(x):
+    return inner(x) + LANES
+
+print(outer(1.0), sum(outer.stats.cache_hits.values()))
+"""
+
+
+@pytest.mark.soundness
+def test_machine_code_is_made_again_when_what_it_calls_or_reads_changes(tmp_path):
+    """numba itself looks at the kernel's own file only."""
+    found = []
+    for factor, lanes in ((2.0, 8), (2.0, 8), (3.0, 8)):
+        (tmp_path / "inner.py").write_text(INNER.format(factor=factor))
+        outer = OUTER.format(lanes=lanes)
+        if not (tmp_path / "outer.py").exists():
+            (tmp_path / "outer.py").write_text(outer)
+        done = subprocess.run(
+            [sys.executable, "-B", "outer.py"],
+            cwd=tmp_path,
+            env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        )
+        found.append(done.stdout.split())
+    assert found == [["10.0", "0"], ["10.0", "1"], ["11.0", "0"]]
+
+
+def test_constants_of_a_kernel_are_part_of_its_key():
+    names = {"LANES": 8, "kernel": kernel}
+    exec(compile("def f(x):\n    return x + LANES", __file__, "exec"), names)  # noqa: S102 - ours
+    before = b"".join(compiled._ingredients(names["f"], set()))
+    names["LANES"] = 16
+    assert b"".join(compiled._ingredients(names["f"], set())) != before
 
 
 def test_what_is_not_a_function_is_refused():

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import os
 import sqlite3
 import stat
 import threading
@@ -252,3 +253,9 @@ def test_a_damaged_entry(tmp_path):
     path.write_bytes(path.read_bytes().replace(b"0intended", b"0intendex"))
     with pytest.raises(LedgerError, match="is damaged"):
         Ledger(path).entries()
+
+
+def test_a_pipe_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(LedgerError):
+        Ledger(tmp_path / "pipe").intend("scenario", "certificate", [])

@@ -10,6 +10,7 @@ import re
 import shlex
 from types import SimpleNamespace
 
+import attrs
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,14 +22,19 @@ from pufferslice.arrays import locked, locked_integers
 from pufferslice.audit import TrainingRuns
 from pufferslice.audit.inference import gaussian_scores, likelihood_scores
 from pufferslice.calibration import Method
+from pufferslice.certificate import statement
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.cli import app
 from pufferslice.errors import PuffersliceError
 from pufferslice.files import request_of
+from pufferslice.files.toml_values import number
 from pufferslice.histograms import BinGrid, BinnedLaw, Histograms
+from pufferslice.parallel import silent
 from pufferslice.renyi import noisy_divergence
+from pufferslice.scaling import _summed
 from pufferslice.sgd import Poisson, WorstCase, exactly, plan_with_noise
 from pufferslice.tables.pieces import pieces_of
+from pufferslice.views import direct_delta_joint
 
 GRID = BinGrid(directions=[[1.0]], center=[0.0], extents=[1.0], shape="box", n_bins=4)
 TABLE = pa.table({"site": ["a", "a", "b", "b"], "x": [0.0, 1.0, 2.0, 3.0]})
@@ -38,6 +44,7 @@ BINNED = BinnedLaw(grid=GRID, counts=[[1, 2, 3, 4]])
 LINE = ps.FiniteProfile.axes(dim=1)
 TARGET = ps.Guarantee.joint(order=4, epsilon=1.0)
 CERTIFICATE = ps.certify_release(SCENARIO, LINE, TARGET)
+SLICES = CERTIFICATE.evidence.slices
 DOCUMENT = {
     "data": {"dataset": "adult"},
     "secret": {"column": "race"},
@@ -46,6 +53,28 @@ DOCUMENT = {
     "profile": {"n_directions": 4, "seed": 7},
     "guarantee": {"notion": "joint", "order": 4, "epsilon": 1.0},
 }
+
+WORLDS = """
+[query]
+law = "worlds"
+mean = ["x"]
+
+[gaussian.a]
+mean = [0.0]
+cov = [[1.0]]
+
+[gaussian.b]
+mean = [1.0]
+cov = [[1.0]]
+
+[profile]
+kind = "axes"
+
+[guarantee]
+notion = "joint"
+order = 4
+epsilon = 1.0
+"""
 
 
 def worlds(first, second):
@@ -59,6 +88,21 @@ def changed(section, **keys):
 IN_PYTHON = [
     (lambda: locked("words"), "expected numbers, got str"),
     (lambda: locked_integers([0.5]), "expected whole numbers, got list"),
+    (lambda: number(True, "order"), "order must be a number, got True"),
+    (
+        lambda: direct_delta_joint(attrs.evolve(SLICES, missing=[0.1]), 1.0, 1.0),
+        "the direct view needs gaps on all levels along a finite profile; use another view",
+    ),
+    (
+        lambda: attrs.evolve(
+            CERTIFICATE.evidence, full=attrs.evolve(CERTIFICATE.evidence.full, dim=2)
+        ).check(),
+        "the evidence along the slices and in full is not of the same laws",
+    ),
+    (
+        lambda: _summed(None, [], [], GRID, silent),
+        "there is nothing to scan: no partitions; give a frame or files with at least one",
+    ),
     (
         lambda: Method(rule="closed_form", envelope="transport"),
         "got envelope 'transport'; use envelope 'worst_gap', or rule 'tight'",
@@ -176,6 +220,14 @@ ON_THE_COMMAND_LINE = [
         "give either --outputs, how many to draw, or --supplied, outputs at hand; not both",
     ),
     (
+        "release start/scenario.toml --certificate c.json --ledger l --out r.json --group Nobody",
+        "--group 'Nobody' has no rows; the secrets are Amer-Indian-Eskimo, Asian-Pac-Islander",
+    ),
+    (
+        "release worlds.toml --certificate c.json --ledger l --out r.json --group a",
+        "law 'worlds' has no table of its own to choose from; use --rows FILE",
+    ),
+    (
         "release --certificate c.json --ledger l --out r.json --group a",
         "give the scenario.toml that was certified; only --again does without it",
     ),
@@ -205,6 +257,12 @@ def test_a_release_under_the_certificate_of_a_run(tmp_path):
         ps.release(SCENARIO, TABLE.slice(0, 2), certificate, ledger=tmp_path / "one.ledger")
 
 
+def test_a_noise_that_would_cost_more_than_the_target(monkeypatch):
+    monkeypatch.setattr(statement, "spent_epsilon", lambda *_: 1.5)
+    with pytest.raises(ps.CalibrationError, match=r"costs 1\.5, more than the target"):
+        ps.certify_release(SCENARIO, LINE, TARGET)
+
+
 def test_a_parquet_file_without_rows_among_others(tmp_path):
     pq.write_table(TABLE, tmp_path / "a.parquet")
     pq.write_table(TABLE.slice(0, 0), tmp_path / "b.parquet")
@@ -217,6 +275,7 @@ def test_wrong_commands(command, said, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     app.run(["init", "start"])
     CERTIFICATE.save("c.json")
+    (tmp_path / "worlds.toml").write_text(WORLDS)
     capsys.readouterr()
     assert app.run(shlex.split(command)) == app.WRONG_USE
     told = capsys.readouterr().err

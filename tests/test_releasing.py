@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: S106 - a secret is a column here
+import contextlib
 import copy
 import json
+import sqlite3
 import threading
 from fractions import Fraction
 from typing import ClassVar
@@ -24,6 +26,7 @@ from pufferslice.errors import (
     StorageError,
     TableError,
 )
+from pufferslice.fitting import fitting_value
 from pufferslice.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.laws import EmpiricalLaw, GaussianLaw
 from pufferslice.ledger import Ledger
@@ -33,7 +36,6 @@ from pufferslice.queries import Box, columns, summary, table_function
 from pufferslice.releasing import (
     LARGEST_RATIO,
     Release,
-    fitting_value,
     quantised,
     release,
     release_again,
@@ -760,3 +762,32 @@ def test_a_release_file_with_odd_numbers_is_refused(tmp_path, key, value):
     path.write_text(json.dumps(document))
     with pytest.raises(ReleaseError):
         Release.load(path)
+
+
+@pytest.mark.parametrize(
+    "kept", ["xx", '{"format": "pufferslice-release", "version": 1}', '{"format": 7}', "[]"]
+)
+def test_a_damaged_release_in_the_ledger_is_not_handed_out(tmp_path, kept):
+    certificate = certify_release(GROUPS, AXES, JOINT)
+    release(GROUPS, rows_of("a"), certificate, ledger=tmp_path / "one.ledger")
+    keep(tmp_path / "one.ledger", kept)
+    with pytest.raises(LedgerError, match=r"keeps is damaged .*restore a copy of the ledger"):
+        release_again(certificate, ledger=tmp_path / "one.ledger", out=tmp_path / "r.json")
+    assert not (tmp_path / "r.json").exists()
+
+
+def test_a_release_of_another_certificate_in_the_ledger_is_not_handed_out(tmp_path):
+    certificate = certify_release(GROUPS, AXES, JOINT)
+    out = tmp_path / "first.json"
+    release(GROUPS, rows_of("a"), certificate, ledger=tmp_path / "one.ledger", out=out)
+    keep(tmp_path / "one.ledger", out.read_text().replace(certificate.digest, "0" * 64))
+    with pytest.raises(LedgerError, match="keeps a release of another certificate under"):
+        release_again(certificate, ledger=tmp_path / "one.ledger", out=tmp_path / "r.json")
+    assert not (tmp_path / "r.json").exists()
+
+
+def keep(ledger, text):
+    """Put another text where the ledger keeps its release."""
+    with contextlib.closing(sqlite3.connect(ledger)) as connection:
+        connection.execute("UPDATE releases SET release = ?", (text,))
+        connection.commit()

@@ -229,3 +229,37 @@ def test_files_that_cannot_all_be_written_change_nothing(tmp_path):
         write_together([(tmp_path / "no" / "first", b"new", 0o600), (tmp_path / "last", b"new", 0)])
     assert (tmp_path / "last").read_bytes() == b"old"
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_name_that_cannot_be_taken_leaves_the_old_files(tmp_path):
+    first, last = tmp_path / "first", tmp_path / "last"
+    write_together([(first, b"old", 0o600), (last, b"old", 0o666)])
+    first.unlink()
+    first.mkdir()
+    with pytest.raises(StorageError, match=r"cannot write .*; nothing was changed"):
+        write_together([(first, b"new", 0o600), (last, b"new", 0o666)])
+    assert last.read_bytes() == b"old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "last"]
+
+
+def test_a_folder_is_not_replaced_by_files_that_belong_together(tmp_path):
+    (tmp_path / "last").mkdir()
+    with pytest.raises(StorageError, match=r"cannot write .*last.*Is a directory"):
+        write_together([(tmp_path / "first", b"new", 0o600), (tmp_path / "last", b"new", 0o666)])
+    assert [path.name for path in tmp_path.iterdir()] == ["last"]
+
+
+def test_a_loop_of_links_is_refused(tmp_path):
+    (tmp_path / "one").symlink_to("two")
+    (tmp_path / "two").symlink_to("one")
+    with pytest.raises(StorageError, match=r"cannot write .*symbolic links"):
+        write_whole(tmp_path / "one", b"x")
+
+
+def test_what_killed_writes_left_beside_the_target_of_a_link_is_removed(tmp_path):
+    (tmp_path / "there").mkdir()
+    left = tmp_path / "there" / f".file.{'0' * 16}"
+    left.write_bytes(b"half")
+    (tmp_path / "link").symlink_to(tmp_path / "there" / "file")
+    remove_unfinished(tmp_path / "link")
+    assert not left.exists()

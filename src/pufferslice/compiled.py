@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """How hot loops are compiled: one decorator, the same rules everywhere."""
 
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar, cast
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, ParamSpec, TypeVar, cast
 
 import numba
+from numba.core.caching import FunctionCache
+
+_CONSTANTS: Final = (bool, int, float, str, tuple)
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -31,10 +36,36 @@ def summing_kernel(function: Callable[Arguments, Result]) -> Callable[Arguments,
 def _compiled(
     function: Callable[Arguments, Result], liberties: frozenset[str]
 ) -> Callable[Arguments, Result]:
+    compiled = numba.njit(nogil=True, fastmath=set(liberties))(function)
     try:
-        compiled = numba.njit(nogil=True, cache=True, fastmath=set(liberties))(function)
+        # As `enable_caching` does, with a cache that looks further.
+        cache = _Cache(function)  # type: ignore[no-untyped-call]  # numba's constructor
+        setattr(compiled, "_cache", cache)  # noqa: B010 - it has no public name
     except RuntimeError as error:
         if "cannot cache function" not in str(error):
             raise
-        compiled = numba.njit(nogil=True, fastmath=set(liberties))(function)
     return cast("Callable[Arguments, Result]", compiled)
+
+
+class _Cache(FunctionCache):
+    """Machine code on disk; numba itself looks at the kernel's own file alone."""
+
+    def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:  # noqa: ANN401 - numba's own
+        digest = hashlib.blake2b(digest_size=16)
+        for part in _ingredients(self._py_func, set()):
+            digest.update(part)
+        own = super()._index_key(sig, codegen)  # type: ignore[no-untyped-call]
+        return (*own, digest.hexdigest())
+
+
+def _ingredients(function: Any, seen: set[Any]) -> Iterator[bytes]:  # noqa: ANN401 - any function
+    """Values of the constants of a kernel, and the same and the files of all that it calls."""
+    for name in sorted(set(function.__code__.co_names)):
+        value = function.__globals__.get(name)
+        called = getattr(value, "py_func", None) or getattr(value, "_defn", None)
+        if isinstance(value, _CONSTANTS):
+            yield f"{name} = {value!r};".encode()
+        elif called is not None and called not in seen:
+            seen.add(called)
+            yield Path(called.__code__.co_filename).read_bytes()
+            yield from _ingredients(called, seen)

@@ -192,7 +192,9 @@ class Ledger:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             # Made here, because it keeps releases before they are handed out.
-            os.close(os.open(self.path, os.O_RDONLY | os.O_CREAT, CONFIDENTIAL))
+            # Without waiting, in case it is a pipe.
+            flags = os.O_RDONLY | os.O_CREAT | getattr(os, "O_NONBLOCK", 0)
+            os.close(os.open(self.path, flags, CONFIDENTIAL))
             connection = sqlite3.connect(self.path, timeout=_WAIT_SECONDS, isolation_level=None)
             connection.execute("PRAGMA synchronous = FULL")
             yield connection

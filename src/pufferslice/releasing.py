@@ -10,12 +10,10 @@ import numpy as np
 
 from pufferslice.arrays import Floats, Integers, locked, locked_integers, same
 from pufferslice.certificate import Certificate, required_evidence, verify
-from pufferslice.errors import ReleaseError, StorageError
-from pufferslice.histograms import BinnedLaw
-from pufferslice.laws import EmpiricalLaw
+from pufferslice.errors import LedgerError, ReleaseError, StorageError
+from pufferslice.fitting import check_atom, fitting_value
 from pufferslice.ledger import Ledger
 from pufferslice.noise import SIGMA_INT, Noise, OperatingSystemNoise
-from pufferslice.priors import Prior
 from pufferslice.scenario import Scenario
 from pufferslice.storage import (
     canonical_json,
@@ -25,7 +23,6 @@ from pufferslice.storage import (
     read_bytes,
     write_new,
 )
-from pufferslice.tables import Frame, frame_of, without_missing
 
 FORMAT: Final = "pufferslice-release"
 VERSION: Final = 1
@@ -35,7 +32,6 @@ LARGEST_RATIO: Final = 2**18
 
 INTERVAL: Final = 0.95
 _INTERVAL_STDS: Final = 1.959963984540054
-_ATOM_TOLERANCE: Final = 1e-9
 
 
 @final
@@ -162,7 +158,7 @@ def release(
     if certificate.noise_std:
         quantised(value, scenario.query.center, certificate.noise_std)
     else:
-        _check_atom(scenario, value)
+        check_atom(scenario, value)
     book = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
     if out is not None:
         check_new(out)
@@ -190,10 +186,28 @@ def release_again(
             "nothing was ever handed out under it"
         )
         raise ReleaseError(msg)
-    released = Release.from_json(parsed_json(kept))
+    released = _read_back(kept, certificate, book)
     _write(out, released, book)
     if not book.is_published(certificate.digest):
         book.record_published(certificate.digest)
+    return released
+
+
+def _read_back(kept: str, certificate: Certificate, book: Ledger) -> Release:
+    try:
+        released = Release.from_json(parsed_json(kept))
+    except (ReleaseError, ValueError, KeyError, TypeError) as error:
+        msg = (
+            f"the release that ledger {str(book.path)!r} keeps is damaged "
+            f"({type(error).__name__}); restore a copy of the ledger"
+        )
+        raise LedgerError(msg) from error
+    if released.certificate != certificate.digest:
+        msg = (
+            f"ledger {str(book.path)!r} is damaged: it keeps a release of another certificate "
+            f"under {certificate.digest[:12]}; restore a copy"
+        )
+        raise LedgerError(msg)
     return released
 
 
@@ -209,134 +223,6 @@ def quantised(value: Floats, center: Floats, noise_std: float) -> list[int]:
         raise ReleaseError(msg)
     step = Fraction(noise_std) / SIGMA_INT
     return [round((Fraction(x) - Fraction(c)) / step) for x, c in zip(value, center, strict=True)]
-
-
-def fitting_value(scenario: Scenario, rows: object) -> Floats:
-    """The prepared query on rows that fit the law of the scenario; anything else is refused."""
-    frame = _complete(scenario, frame_of(rows))
-    secret = _secret_of(scenario, frame)
-    value = scenario.query.prepared(scenario.query.outputs(frame))[0]
-    if scenario.query.range is None:
-        _check_counted(scenario, value)
-    atoms = [
-        law.outputs
-        for prior in scenario.priors
-        for name, law in prior.laws.items()
-        if name == secret or secret is None
-        if isinstance(law, EmpiricalLaw) and _is_support(scenario, prior)
-    ]
-    return _snapped(value, np.vstack(atoms), scenario) if atoms else value
-
-
-def _check_counted(scenario: Scenario, value: Floats) -> None:
-    """Rows that were counted in bins all lie in the range of the bins, and so must a release."""
-    grids = [
-        law.grid
-        for prior in scenario.priors
-        for law in prior.laws.values()
-        if isinstance(law, BinnedLaw)
-    ]
-    if not all(grid.holds(value) for grid in grids):
-        msg = (
-            "the rows do not fit the scenario: the query lies outside the range in which the data "
-            "were counted. Release rows of the data, or clip the query with query.with_range(...)"
-        )
-        raise ReleaseError(msg)
-
-
-def _complete(scenario: Scenario, frame: Frame) -> Frame:
-    read = dict.fromkeys(
-        (*(scenario.rule.columns if scenario.rule else ()), *scenario.query.columns)
-    )
-    kept, _ = without_missing(frame, list(read), scenario.query.missing)
-    if scenario.law == "records" and len(kept) != 1:
-        msg = f"law 'records' releases exactly one row, got {len(kept)}; choose one"
-        raise ReleaseError(msg)
-    return kept
-
-
-def _secret_of(scenario: Scenario, frame: Frame) -> str | None:
-    """The one secret that all rows share; worlds are not told by a column."""
-    if scenario.rule is None:
-        _check_size(scenario, frame)
-        return None
-    found = sorted(set(scenario.rule.labels(frame).tolist()))
-    if len(found) != 1:
-        msg = (
-            f"law {scenario.law!r} releases the rows of one group, got rows of {len(found)} groups;"
-            " keep the rows of one of them"
-        )
-        raise ReleaseError(msg)
-    if found[0] not in scenario.secrets:
-        known = ", ".join(scenario.secrets)
-        msg = f"the rows have a secret that the scenario does not know; it knows {known}"
-        raise ReleaseError(msg)
-    if scenario.law == "bootstrap":
-        sizes = {prior.n_rows.get(found[0]) for prior in scenario.priors}
-        if len(frame) not in sizes:
-            msg = (
-                f"law 'bootstrap' resampled this group at its own size, but {len(frame)} rows were "
-                "given; release the whole group that the prior was made from, or one of its size"
-            )
-            raise ReleaseError(msg)
-    return str(found[0])
-
-
-def _check_size(scenario: Scenario, frame: Frame) -> None:
-    """Worlds that are resampled tables say how many rows a table has."""
-    sizes = {n for prior in scenario.priors for n in prior.n_rows.values()}
-    if sizes and len(frame) not in sizes:
-        msg = (
-            f"the worlds resampled their tables at their own size, but {len(frame)} rows were "
-            "given; release a table with as many rows as one of them has"
-        )
-        raise ReleaseError(msg)
-
-
-def _is_support(scenario: Scenario, prior: Prior) -> bool:
-    """Whether the released value must be an atom of the prior's laws.
-
-    Point masses leave no other value; nor do the rows of a group, or the tables of a world, that
-    are the released data.
-    """
-    if scenario.law == "records":
-        return prior.source == "released_data"
-    laws = prior.laws.values()
-    single = all(isinstance(law, EmpiricalLaw) and law.n_samples == 1 for law in laws)
-    return single or prior.has_given_tables
-
-
-def _snapped(value: Floats, atoms: Floats, scenario: Scenario) -> Floats:
-    """The atom that the value is, up to the order in which rows were summed."""
-    # Relative to each coordinate's own size over all atoms: no coordinate excuses another.
-    sizes = np.abs(atoms).max(axis=0)
-    apart = np.abs(atoms - value) / np.where(sizes > 0, sizes, 1.0)
-    apart[:, sizes == 0] = np.where(value[sizes == 0] == 0, 0.0, np.inf)
-    nearest = int(apart.max(axis=1).argmin())
-    if apart[nearest].max() > _ATOM_TOLERANCE:
-        msg = (
-            f"the rows do not fit law {scenario.law!r}: under the declared priors the query cannot "
-            "have the value it has on them. Release rows of the table that the scenario was made "
-            "from, or make the scenario from the table you release"
-        )
-        raise ReleaseError(msg)
-    return np.array(atoms[nearest])
-
-
-def _check_atom(scenario: Scenario, value: Floats) -> None:
-    """Without noise only a value that the laws themselves have may leave."""
-    atoms = [
-        law.outputs
-        for prior in scenario.priors
-        for law in prior.laws.values()
-        if isinstance(law, EmpiricalLaw)
-    ]
-    if not atoms or not (np.vstack(atoms) == value).all(axis=1).any():
-        msg = (
-            "the laws are equal, so the certificate adds no noise, but the rows have a value that "
-            "these laws do not have: it could tell anything. Declare laws that the data can have"
-        )
-        raise ReleaseError(msg)
 
 
 def _check_noise(certificate: Certificate, noise: Noise) -> None:

@@ -36,20 +36,30 @@ def write_together(parts: Sequence[tuple[str | os.PathLike[str], bytes, int]]) -
     """
     targets = [_target_of(path) for path, _, _ in parts]
     beside = [_name_beside(target) for target in targets]
+    last, aside, n_named = targets[-1], _name_beside(targets[-1]), 0
+    if last.is_dir():
+        raise _cannot("write", last, IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)))
     try:
         for name, (_, content, mode) in zip(beside, parts, strict=True):
             _fill(name, content, mode)
-        targets[-1].unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            last.rename(aside)
         for name, target in zip(beside, targets, strict=True):
             name.replace(target)
+            n_named += 1
     except BaseException as error:
-        for name in beside:
+        if isinstance(error, OSError) and not n_named:
+            with contextlib.suppress(OSError):
+                aside.rename(last)
+        for name in (*beside, aside):
             with contextlib.suppress(OSError):
                 name.unlink()
         if isinstance(error, OSError):
-            raise _cannot("write", targets[-1], error) from error
+            raise _cannot("write", last, error) from error
         raise
-    _flush_folder(targets[-1].parent)
+    aside.unlink(missing_ok=True)
+    for folder in dict.fromkeys(target.parent for target in targets):
+        _flush_folder(folder)
 
 
 def write_new(path: str | os.PathLike[str], content: bytes, mode: int = OPEN) -> None:
@@ -89,7 +99,7 @@ def remove_unfinished(path: str | os.PathLike[str]) -> None:
 
     Needs: nobody else is writing to `path` now.
     """
-    target = Path(path)
+    target = _target_of(path)
     for left in target.parent.glob(f".{glob.escape(target.name)}.{'[0-9a-f]' * 16}"):
         left.unlink(missing_ok=True)
 
@@ -102,7 +112,9 @@ def _target_of(path: str | os.PathLike[str]) -> Path:
     """Where the bytes go: links are followed, and what is no file is not replaced by one."""
     target = Path(path)
     if target.is_symlink():
-        target = target.resolve()
+        target = Path(os.path.realpath(target))
+        if target.is_symlink():
+            raise _cannot("write", target, OSError(errno.ELOOP, os.strerror(errno.ELOOP)))
     if target.exists() and not target.is_file() and not target.is_dir():
         error = OSError(errno.EINVAL, "it is a device or a pipe, not a file; name a file")
         raise _cannot("write", target, error)

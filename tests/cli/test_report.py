@@ -129,3 +129,57 @@ def test_without_the_extra_one_sentence(folder, capsys, monkeypatch):
     assert capsys.readouterr().err == (
         "error: reports need jinja2; install it with: pip install 'pufferslice[report]'\n"
     )
+
+
+def test_evidence_is_not_overwritten(folder, capsys):
+    before = (folder / "c.evidence.npz").read_bytes()
+    assert run(["report", "c.json", "--out", "c.evidence.npz"]) == 2
+    assert "or evidence; name another" in capsys.readouterr().err
+    assert (folder / "c.evidence.npz").read_bytes() == before
+
+
+def audit_with(folder, **changes):
+    return json.dumps(json.loads((folder / "a.json").read_text()) | changes)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        lambda _: "[" * 200_000,
+        lambda _: '{"a":' * 100_000,
+        lambda folder: audit_with(folder, confidence="x"),
+        lambda folder: audit_with(folder, unaudited=["\ud800"]),
+        lambda folder: audit_with(folder, verdicts=5),
+        lambda folder: audit_with(folder, verdicts=[{"claimed": "x"}]),
+        lambda _: json.dumps(COMPARED | {"noise_curves": [1]}),
+        lambda _: json.dumps(COMPARED | {"rows": [{"mechanism": "x"}]}),
+        lambda _: json.dumps(LOGGED | {"step": "x"}),
+        lambda _: json.dumps(LOGGED | {"epsilon": "x"}),
+        lambda _: json.dumps(LOGGED) + "\n" + json.dumps(LOGGED | {"order": "x"}) + "\n",
+        lambda _: json.dumps(LOGGED).replace('"epsilon": 1', '"epsilon": 1e999'),
+    ],
+)
+def test_odd_files_are_refused_in_words(folder, capsys, odd):
+    (folder / "odd.json").write_text(odd(folder))
+    assert run(["report", "c.json", "odd.json", "--out", "page.html"]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+    assert not (folder / "page.html").exists()
+
+
+COMPARED = {
+    "order": 4,
+    "epsilon": 1.0,
+    "dim": 2,
+    "n_instances": 3,
+    "rows": [],
+    "left_out": {},
+    "epsilons": [],
+}
+LOGGED = {
+    "step": 1,
+    "n_steps": 1,
+    "notion": "unsliced",
+    "order": 4,
+    "spent_epsilon": 1,
+    "epsilon": 1,
+}

@@ -14,6 +14,9 @@ from tests.fuzz.odd import toml_text
 
 from pufferslice.cli.app import run
 
+collect_ignore = ["atheris_readers.py"]
+"""A script, and atheris is installed by `make soak` only."""
+
 
 @pytest.fixture(scope="session")
 def good(tmp_path_factory):

@@ -24,6 +24,7 @@ from pufferslice.histograms import Histograms
 from pufferslice.ledger import Ledger
 from pufferslice.queries import Box, columns
 from pufferslice.releasing import Release
+from pufferslice.report.reading import read_file
 from pufferslice.sgd.run_key import RunKey
 from pufferslice.slicing import FiniteProfile
 from pufferslice.streaming import RowScan, scan_tables
@@ -123,6 +124,10 @@ def _outputs(content: bytes) -> None:
     Outputs.load(_file("outputs.npz", content))
 
 
+def _reported(content: bytes) -> None:
+    read_file(_file("reported", content))
+
+
 READERS: dict[str, Callable[[bytes], None]] = {
     "certificate": _certificate,
     "evidence": _evidence,
@@ -139,6 +144,8 @@ READERS: dict[str, Callable[[bytes], None]] = {
     "run key": _run_key,
     "ledger": _ledger,
     "outputs": _outputs,
+    "audit": _reported,
+    "training log": _reported,
 }
 
 
@@ -183,6 +190,10 @@ def _good_files() -> Iterator[tuple[str, bytes]]:
     yield "scan checkpoint", (SCRATCH / "scan").read_bytes()
     yield "histograms", histograms.to_bytes()
     yield "run checkpoint", _trained()
+    yield "audit", _audited(certificate, scenario)
+    row = {"step": 1, "n_steps": 2, "notion": "unsliced", "order": 4.0, "epsilon": 1.0}
+    rows_of_log = [row | {"step": step, "spent_epsilon": step / 2} for step in (1, 2)]
+    yield "training log", "".join(json.dumps(one) + "\n" for one in rows_of_log).encode()
     yield "run key", b"pufferslice-run-key 1\n" + b"5a" * 32 + b"\n"
 
 
@@ -220,6 +231,14 @@ def _released(certificate: Certificate, scenario: Any, rows: Any) -> Iterator[tu
     yield "ledger", (SCRATCH / "ledger").read_bytes()
     draw_outputs(scenario, certificate, 8, seed=0).save(SCRATCH / "outputs.npz")
     yield "outputs", (SCRATCH / "outputs.npz").read_bytes()
+
+
+def _audited(certificate: Certificate, scenario: Any) -> bytes:
+    from pufferslice.audit import audit_release
+
+    profile = FiniteProfile.uniform(dim=2, n_directions=3, seed=1)
+    said = {"n_outputs": 1_000, "confidence": 0.95, "seed": 0}
+    return json.dumps(audit_release(scenario, profile, certificate, **said).to_json()).encode()
 
 
 def _trained() -> bytes:

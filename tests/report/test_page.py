@@ -12,8 +12,10 @@ from html import unescape
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+import pufferslice as ps
 from pufferslice.certificate import certify_release, compose
 from pufferslice.errors import MissingExtraError
 from pufferslice.guarantee import Guarantee, at_most
@@ -389,3 +391,48 @@ def test_both_dark_themes_are_the_same():
         for block in re.findall(r"\{([^{}]*--ground: [^{}]*)\}", style)
     )
     assert dark == prefers
+
+
+@pytest.mark.soundness
+class TestPairsThatAreNotAll:
+    """Values 0, 1 and 1000, and only the first two are a protected pair."""
+
+    @pytest.fixture
+    def pages(self, tmp_path):
+        table = pa.table({"g": ["a", "b", "c"] * 2, "x": [0.0, 1.0, 1000.0] * 2})
+        query = ps.queries.summary(mean=["x"])
+        law = {"secret": "g", "query": query, "pairs": [("a", "b")]}
+        scenario = ps.Scenario.from_groups(table, **law)
+        target = ps.Guarantee.joint(order=4, epsilon=0.5)
+        certificate = ps.certify_release(scenario, ps.FiniteProfile.axes(dim=1), target)
+        path = tmp_path / "c.json"
+        certificate.save(path)
+        return [page([path]).decode() for page in (public_page, internal_page)]
+
+    def test_guesses_are_bounded_for_protected_pairs_only(self, pages):
+        for page in pages:
+            assert "one of a protected pair" in page
+            assert "one of two" not in page
+            assert "any two listed secrets" not in page
+
+    def test_the_pairs_are_named_and_the_others_are_said_to_be_open(self, pages):
+        for page in pages:
+            assert "Not to be told apart: a / b. No other pair is protected." in page
+            assert "Protected pairs, and no others: a / b." in page
+            assert "other values it may give away" in page
+
+
+def test_without_an_unsliced_bound_nothing_is_promised_about_readers(tmp_path):
+    draws = {s: np.random.default_rng(i).normal(i, 1, (4_000, 1)) for i, s in enumerate("ab")}
+    laws = {secret: ps.EmpiricalLaw.uniform(outputs) for secret, outputs in draws.items()}
+    query = ps.queries.summary(mean=["x"])
+    scenario = ps.Scenario.from_worlds(laws, query=query).with_sampled_priors()
+    target = ps.ApproximateGuarantee.joint(epsilon=1.0, delta=0.05)
+    profile = ps.FiniteProfile.axes(dim=1)
+    certificate = ps.certify_release(scenario, profile, target, failure_probability=0.01)
+    assert certificate.unsliced_epsilon is None
+    certificate.save(tmp_path / "c.json")
+    page = public_page([tmp_path / "c.json"]).decode()
+    assert "for a reader of the whole release nothing is promised" in page
+    assert "Anyone who looks along one slice alone" in page
+    assert "Anyone who sees the release, with any computer" not in page

@@ -30,6 +30,7 @@ from pufferslice.run_ledger import RunLedger
 from pufferslice.sgd.run_key import RunKey
 from pufferslice.torch.models import cross_entropy, linear_model
 from pufferslice.torch.run_data import run_data
+from pufferslice.torch.run_files import RunFiles
 from pufferslice.torch.run_log import INTERNAL_NOTE, RunLog, rows_of
 from pufferslice.torch.run_model import held_out_metrics
 from pufferslice.torch.runs import run_training
@@ -291,6 +292,12 @@ class TestFolders:
         run_training(request(tmp_path))
         with pytest.raises(TrainingError, match="holds a finished run; choose another folder"):
             run_training(request(tmp_path))
+
+    def test_a_finished_run_has_no_key_any_more(self, tmp_path):
+        done = run_training(request(tmp_path))
+        files = RunFiles(done.folder, request(tmp_path).plan)
+        with pytest.raises(TrainingError, match="is over and its key is destroyed"):
+            _ = files.key
 
     def test_another_request_is_refused_by_what_differs(self, tmp_path):
         with pytest.raises(KeyboardInterrupt):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """(epsilon, delta) of a run by privacy loss distributions, where the discrepancy is published."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Final
@@ -78,16 +79,12 @@ def _composed(
     negligible = _NEGLIGIBLE * delta / n_steps
     # Only distributions on one grid compose, and the least noise has the widest one.
     interval = _interval(2 * counts / float(multipliers.min()), chances, n_steps, negligible)
-    whole: PrivacyLossDistribution | None = None
-    for multiplier, times in zip(multipliers, repeats, strict=True):
-        one = _step(2 * counts / float(multiplier), chances, interval, negligible)
-        steps = one.self_compose(int(times))
-        whole = steps if whole is None else whole.compose(steps)
-    if whole is None:
-        msg = "a run has at least one step"
-        raise ArgumentError(msg)
-    found = whole
-    return lambda epsilon: float(found.get_delta_for_epsilon(epsilon))
+    parts = (
+        _step(2 * counts / float(multiplier), chances, interval, negligible).self_compose(int(n))
+        for multiplier, n in zip(multipliers, repeats, strict=True)
+    )
+    whole = functools.reduce(lambda before, steps: before.compose(steps), parts)
+    return lambda epsilon: float(whole.get_delta_for_epsilon(epsilon))
 
 
 def _interval(shifts: Floats, chances: Floats, n_steps: int, negligible: float) -> float:

@@ -97,9 +97,9 @@ class Said:
 
 def calibrated_noise(evidence: Evidence, said: Said) -> float:
     """The noise standard deviation that the target asks for, in scaled coordinates."""
-    if said.target.is_sliced:
-        return sliced_noise(evidence.slices, said.target, said.method)
-    return calibrate_unsliced(_renyi(said.target), evidence.full)
+    if isinstance(said.target, Guarantee) and not said.target.is_sliced:
+        return calibrate_unsliced(said.target, evidence.full)
+    return sliced_noise(evidence.slices, said.target, said.method)
 
 
 def sliced_noise(slices: Slices, target: Claim, method: Method) -> float:
@@ -220,13 +220,6 @@ def _noise_or_none(slices: Slices, said: Said) -> float:
         return sliced_noise(slices, said.target, said.method)
     except CalibrationError:
         return 0.0
-
-
-def _renyi(claim: Claim) -> Guarantee:
-    if not isinstance(claim, Guarantee):
-        msg = f"{claim} is a claim along slices; give a Rényi claim with an order"
-        raise CalibrationError(msg)
-    return claim
 
 
 def _order(claim: Claim) -> float:

@@ -16,11 +16,7 @@ _WHAT: Final = "An audit attacks fresh outputs. It can refute a claim and never 
 def audit_section(audits: Sequence[Audit], part: str) -> Section:
     """Verdicts on every claim, and how often attacks guessed the secret."""
     blocks: list[Block] = [
-        Text(
-            paragraphs=(
-                "An audit attacks fresh outputs. It can refute a claim and never prove one.",
-            )
-        )
+        Text(paragraphs=(_WHAT,)),
     ]
     for audit in audits:
         blocks.append(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sections of the internal edition: what evidence, audits and comparisons show."""
+"""Sections of the internal edition: what the evidence shows."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -159,8 +159,8 @@ def sentence(certificate: Certificate, row: Prospect) -> str:
         return f"{start} How well a reader of the whole release can guess is not bounded."
     right = percent(right_guesses(row.total_variation))
     return (
-        f"{start} A reader who knows that the secret is one of two, equally likely, guesses right "
-        f"at most {right} of the time, instead of 50 %."
+        f"{start} A reader of this release alone who knows that the secret is one of a protected "
+        f"pair, both equally likely, guesses right at most {right} of the time, instead of 50 %."
     )
 
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files for a report, recognised by what is in them."""
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ from pufferslice.compare import Comparison, Row
 from pufferslice.errors import ArgumentError
 from pufferslice.releasing import FORMAT as RELEASE_FORMAT
 from pufferslice.releasing import Release
-from pufferslice.storage import read_bytes
+from pufferslice.storage import canonical_json, parsed_json, read_bytes
 
 KINDS: Final = (
     "certificates, releases, audits (also of training and membership), comparison.json, and the "
@@ -107,7 +106,7 @@ def _content(path: Path, document: Mapping[str, Any]) -> Content:
         raise _unknown(path)
     try:
         return readers[0](document)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         msg = f"{str(path)!r} cannot be read: {type(error).__name__} ({error}). Write it again"
         raise ArgumentError(msg) from error
 
@@ -118,15 +117,11 @@ def _unknown(path: Path) -> ArgumentError:
 
 def _json(content: bytes) -> Mapping[str, Any] | None:
     try:
-        document = json.loads(content, parse_constant=_no_number)
+        document = parsed_json(content)
+        canonical_json(document)  # no infinity, and no half of a surrogate pair
     except ValueError:
         return None
     return document if isinstance(document, dict) else {}
-
-
-def _no_number(text: str) -> float:
-    msg = f"{text} is no JSON number"
-    raise ValueError(msg)
 
 
 def _log(content: bytes) -> TrainingLog | None:
@@ -146,9 +141,14 @@ def _log(content: bytes) -> TrainingLog | None:
     headings = [row for row in rows if internal and "note" in row]
     if not steps or len(steps) + len(headings) != len(rows):
         return None
-    if not internal and not all(set(row) >= _PUBLIC_KEYS for row in steps):
+    if not internal and not all(map(_is_public_row, steps)):
         return None
     return TrainingLog(internal=internal, rows=tuple(steps))
+
+
+def _is_public_row(row: Mapping[str, Any]) -> bool:
+    numbers = _PUBLIC_KEYS - {"notion"}
+    return set(row) >= _PUBLIC_KEYS and all(_is_number(row[key]) for key in numbers)
 
 
 def _is_number(value: object) -> bool:
@@ -168,9 +168,9 @@ def _named(document: Mapping[str, Any]) -> str:
 
 def _audit(document: Mapping[str, Any]) -> Audit:
     return Audit(
-        certificate=document["certificate"],
-        confidence=document["confidence"],
-        n_outputs=document["n_outputs"],
+        certificate=_named(document),
+        confidence=float(document["confidence"]),
+        n_outputs=int(document["n_outputs"]),
         verdicts=tuple(map(_verdict, document["verdicts"])),
         inferences=tuple(map(_inference, document["inferences"])),
         unaudited=tuple(map(str, document["unaudited"])),
@@ -181,7 +181,12 @@ def _verdict(document: Mapping[str, Any]) -> Verdict:
     """The outcome is worked out again from the numbers."""
     named = {field.name: document[field.name] for field in attrs.fields(Verdict)}
     first, second = named["pair"]
-    return Verdict(**named | {"pair": (str(first), str(second))})
+    numbers = ("claimed", "lower_bound", "confidence", "refutable_below")
+    return Verdict(
+        **named
+        | {"pair": (str(first), str(second)), "claim": str(named["claim"])}
+        | {name: float(named[name]) for name in numbers}
+    )
 
 
 def _inference(document: Mapping[str, Any]) -> Inference:
@@ -190,27 +195,31 @@ def _inference(document: Mapping[str, Any]) -> Inference:
     return Inference(
         **named
         | {"secrets": tuple(map(str, named["secrets"]))}
-        | {name: Interval(**named[name]) for name in shares}
+        | {name: _interval(named[name]) for name in shares}
     )
 
 
 def _membership(document: Mapping[str, Any]) -> MembershipAudit:
     rates = [
         LowRate(
-            false_positive_rate=rate["false_positive_rate"],
+            false_positive_rate=float(rate["false_positive_rate"]),
             threshold=rate["threshold"],
-            true_positive_rate=Interval(**rate["true_positive_rate"]),
+            true_positive_rate=_interval(rate["true_positive_rate"]),
         )
         for rate in document["low_rates"]
     ]
     return MembershipAudit(
         attack=str(document["attack"]),
-        n_members=document["n_members"],
-        n_non_members=document["n_non_members"],
-        roc_auc=Interval(**document["roc_auc"]),
+        n_members=int(document["n_members"]),
+        n_non_members=int(document["n_non_members"]),
+        roc_auc=_interval(document["roc_auc"]),
         low_rates=tuple(rates),
-        confidence=document["confidence"],
+        confidence=float(document["confidence"]),
     )
+
+
+def _interval(document: Mapping[str, Any]) -> Interval:
+    return Interval(**{name: float(document[name]) for name in Interval._fields})
 
 
 def _comparison(document: Mapping[str, Any]) -> Curves:
@@ -221,7 +230,7 @@ def _comparison(document: Mapping[str, Any]) -> Curves:
             epsilon=float(document["epsilon"]),
             dim=int(document["dim"]),
             n_instances=int(document["n_instances"]),
-            rows=tuple(Row(**row) for row in document["rows"]),
+            rows=tuple(map(_row, document["rows"])),
             left_out={str(name): str(why) for name, why in document["left_out"].items()},
         ),
         epsilons=tuple(map(float, document.get("epsilons", ()))),
@@ -230,6 +239,12 @@ def _comparison(document: Mapping[str, Any]) -> Curves:
             for name, values in curves.items()
         },
     )
+
+
+def _row(document: Mapping[str, Any]) -> Row:
+    row = Row(**document)
+    unsliced = None if row.unsliced_epsilon is None else float(row.unsliced_epsilon)
+    return attrs.evolve(row, noise_std=float(row.noise_std), unsliced_epsilon=unsliced)
 
 
 def _training_audit(document: Mapping[str, Any]) -> TrainingAudit:
@@ -241,6 +256,9 @@ def _member_audit(document: Mapping[str, Any]) -> MemberAudit:
 
 
 def _one_row(document: Mapping[str, Any]) -> TrainingLog:
+    if not _is_public_row(document):
+        msg = "a row of a log has numbers"
+        raise ValueError(msg)
     return TrainingLog(internal=document.get("internal") is True, rows=(document,))
 
 

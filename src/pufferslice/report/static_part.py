@@ -45,21 +45,46 @@ def secret_name(statement: Mapping[str, Any]) -> str:
 
 def lead(certificate: Certificate) -> str:
     """The first sentence of the page."""
-    scenario = certificate.statement["scenario"]
+    statement = certificate.statement
+    scenario, name = statement["scenario"], secret_name(statement)
     n_names, n_secrets = len(scenario["query"]["names"]), len(scenario["secrets"])
     what = "one number is" if n_names == 1 else f"{n_names} numbers are"
+    start = f"In one release {what} published, with noise."
+    if statement["unsliced"]["epsilon"] is None:
+        return (
+            f"{start} The noise limits what single slices show of the secret “{name}”; for a "
+            "reader of the whole release nothing is promised."
+        )
+    if not _protects_all(scenario):
+        return (
+            f"{start} The noise limits how well a reader can tell apart the values of the secret "
+            f"“{name}” that form a protected pair; other values it may give away."
+        )
     return (
-        f"In one release {what} published, with noise. The noise limits how well a reader can tell "
-        f"which of {n_secrets} values the secret “{secret_name(certificate.statement)}” has."
+        f"{start} The noise limits how well a reader can tell which of {n_secrets} values the "
+        f"secret “{name}” has."
     )
+
+
+def _protects_all(scenario: Mapping[str, Any]) -> bool:
+    """Whether every two secrets are a protected pair; each pair is listed once."""
+    n_secrets = len(scenario["secrets"])
+    return len(scenario["pairs"]) == n_secrets * (n_secrets - 1) // 2
+
+
+def _pair_words(scenario: Mapping[str, Any]) -> str:
+    pairs = [" / ".join(pair) for pair in scenario["pairs"]]
+    if _protects_all(scenario):
+        return f"{len(pairs)} pairs of them are not to be told apart."
+    return f"Not to be told apart: {listed(pairs)}. No other pair is protected."
 
 
 def cards(certificate: Certificate, variation: float) -> tuple[Card, ...]:
     """What is protected, from whom, and how much noise that takes."""
     statement = certificate.statement
     scenario, noise = statement["scenario"], statement["noise"]
-    pairs = [" / ".join(pair) for pair in scenario["pairs"]]
-    names = scenario["query"]["names"]
+    names, n_more = scenario["query"]["names"], len(scenario["priors"]) - 3
+    whole = statement["unsliced"]["epsilon"] is not None
     stds = [
         f"{name}: std {number(std)}"
         for name, std in zip(names, noise["std_by_coordinate"], strict=True)
@@ -70,16 +95,19 @@ def cards(certificate: Certificate, variation: float) -> tuple[Card, ...]:
             strong=f"“{secret_name(statement)}”, {len(scenario['secrets'])} values",
             lines=(
                 listed(scenario["secrets"]) + ".",
-                f"{len(pairs)} pairs of them are not to be told apart.",
+                _pair_words(scenario),
                 f"One release is {scenario['one_release_is']}.",
             ),
         ),
         Card(
             title="From whom",
-            strong="Anyone who sees the release, with any computer",
+            strong="Anyone who sees the release, with any computer"
+            if whole
+            else "Anyone who looks along one slice alone",
             lines=(
                 "They may know the mechanism and every setting, but not the noise that was drawn.",
                 *(f"Belief covered: {_belief(prior)}." for prior in scenario["priors"][:3]),
+                *([f"{n_more} more are covered, listed below."] if n_more > 0 else []),
                 "Beliefs that are not listed are not covered.",
             ),
         ),
@@ -111,8 +139,9 @@ def guess_sentence(variation: float) -> str:
         return "No bound on guessing can be stated for the whole release."
     right = COIN + guessing_advantage(variation, largest_share=COIN)
     return (
-        "Told that the secret is one of two, equally likely, a reader guesses right at most "
-        f"{percent_at_most(right)} of the time; without the release 50 %."
+        "Told that the secret is one of a protected pair, both equally likely, a reader of this "
+        f"release alone guesses right at most {percent_at_most(right)} of the time; without it "
+        "50 %."
     )
 
 
@@ -148,8 +177,8 @@ def claim_section(certificate: Certificate, variation: float, part: str) -> Sect
 
 def _among_all(statement: Mapping[str, Any], variation: float) -> tuple[str, ...]:
     """Guessing among all secrets, if every pair of them is protected."""
-    n_secrets, n_pairs = len(statement["scenario"]["secrets"]), len(statement["scenario"]["pairs"])
-    if variation >= 1 or n_secrets < 3 or n_pairs != n_secrets * (n_secrets - 1) // 2:
+    n_secrets = len(statement["scenario"]["secrets"])
+    if variation >= 1 or n_secrets < 3 or not _protects_all(statement["scenario"]):
         return ()
     share = 1 / n_secrets
     right = share + guessing_advantage(variation, largest_share=share)
@@ -164,12 +193,12 @@ def _meaning(claim: Claim) -> str:
     epsilon = in_full(claim.epsilon)
     if isinstance(claim, ApproximateGuarantee):
         return (
-            f"Between the outputs under any two listed secrets, sliced (ε, δ) with ε = {epsilon} "
-            f"and δ = {in_full(claim.delta)}, {claim.notion} over the slices, holds"
+            f"Between the outputs under the two secrets of any protected pair, sliced (ε, δ) with "
+            f"ε = {epsilon} and δ = {in_full(claim.delta)}, {claim.notion} over the slices, holds"
         )
     return (
-        f"Between the outputs under any two listed secrets, {_NOTIONS[claim.notion]} of order "
-        f"{in_full(claim.order)} is at most ε = {epsilon}"
+        f"Between the outputs under the two secrets of any protected pair, "
+        f"{_NOTIONS[claim.notion]} of order {in_full(claim.order)} is at most ε = {epsilon}"
     )
 
 
@@ -259,6 +288,9 @@ def limits_section(certificate: Certificate, part: str, unchecked: tuple[str, ..
         ),
     )
     blocks: list[Block] = [priors, Bullets(items=tuple(statement["limits"]))]
+    if not _protects_all(statement["scenario"]):
+        pairs = "; ".join(" / ".join(pair) for pair in statement["scenario"]["pairs"])
+        blocks.append(Text(paragraphs=(f"Protected pairs, and no others: {pairs}.",)))
     if statement["earlier_releases"]:
         named = ", ".join(digest[:12] for digest in statement["earlier_releases"])
         blocks.append(

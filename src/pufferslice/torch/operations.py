@@ -41,6 +41,9 @@ def recorded_linear(
     positions = (recorder.position(weight), recorder.position(bias))
     if positions == (None, None):
         return functional.linear(inputs, weight, bias)
+    if positions[1] is not None and bias is not None and bias.numel() != len(weight):
+        msg = "a bias that is broadcast along the outputs of a linear map"
+        raise UnsupportedUseError(msg)
     use = LinearUse(constant(weight), constant(bias), positions)
     return recorder.run_linear(use, inputs)
 

@@ -82,10 +82,12 @@ def convolution_products(
         _put_channels_last(inputs[i], padded[up : up + height, left : left + width])
         for k in range(kernel_h):
             for y in range(0, out_h, n_lines):
-                at_left = (i * n_out * out_h + y) * out_w
-                starts = (at_left, (k + y * down) * line, i * size + k * columns)
-                summed = (min(n_lines, out_h - y), out_w, y)
-                _add_product(arrays, starts, strides, (n_out, columns), summed)
+                for x in range(0, out_w, _LONGEST):
+                    at_left = (i * n_out * out_h + y) * out_w + x
+                    at_right = (k + y * down) * line + x * right * n_in
+                    starts = (at_left, at_right, i * size + k * columns)
+                    summed = (min(n_lines, out_h - y), min(_LONGEST, out_w - x), x + y)
+                    _add_product(arrays, starts, strides, (n_out, columns), summed)
         norms[i] = norm_of(arrays[2][i * size : (i + 1) * size])
 
 

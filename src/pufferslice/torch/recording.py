@@ -85,7 +85,9 @@ class Recorder(TorchFunctionMode):
         kept = flat.detach()
         version = kept._version  # noqa: SLF001 - torch has no public name for it
 
-        def show(gradient: Tensor) -> None:
+        def show(gradient: Tensor | None) -> None:
+            if gradient is None:  # a function of the user's may give none
+                return
             # autograd keeps no inputs for a constant weight, so it would not see that they change
             if use.positions[0] is not None and kept._version != version:  # noqa: SLF001 - as above
                 msg = "an input of a linear map was changed in place"

@@ -148,7 +148,8 @@ class AffineUse:
         missing = products.dim() - 1 - len(self.shape)
         shape = (1,) * missing + self.shape
         along = [i + 1 for i, size in enumerate(shape) if size == 1 and products.shape[i + 1] != 1]
-        summed = products.sum(along) if along else products
+        # a copy: its norm is taken now, and autograd goes on with its own gradient
+        summed = products.sum(along) if along else products.clone()
         return Dense(summed.reshape(len(products), -1))
 
 

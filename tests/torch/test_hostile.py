@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models that change, withhold or broadcast gradients behind the recorder's back."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from pufferslice.errors import TrainingError
+from pufferslice.sgd import FlatClipping
+from pufferslice.sgd.grid import SumGrid
+from pufferslice.torch.contributions import Dense
+from pufferslice.torch.gradients import BlockGradients
+from pufferslice.torch.layout import layout_of
+from pufferslice.torch.per_example import one_by_one_contributions
+
+RADIUS = 0.5
+STEP = 2.0**-40
+GRID = SumGrid(steps=np.array([STEP]), radii=np.array([RADIUS]))
+
+
+def squared_error(outputs, targets):
+    return ((outputs.reshape(len(outputs), -1) - targets[:, None]) ** 2).sum(1)
+
+
+def prepared(model, inputs, targets):
+    layout = layout_of(model, FlatClipping(norm=1.0))
+    gradients = BlockGradients(model, squared_error, layout, block=len(inputs), non_finite="zero")
+    gradients.prepare((inputs, targets), len(inputs))
+    return gradients
+
+
+class GrowsInPlace(torch.autograd.Function):
+    """Multiplies a large gradient by 1,000 where it lies, which torch forbids and cannot see."""
+
+    @staticmethod
+    def forward(ctx, values):
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        large = gradient.abs().amax(1, keepdim=True) > 50
+        return gradient.mul_(torch.where(large, 1_000.0, 1.0))
+
+
+class Grown(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale, self.shift = nn.Parameter(torch.ones(8)), nn.Parameter(torch.zeros(8))
+
+    def forward(self, x):
+        return GrowsInPlace.apply(x * 1e-7 * self.scale) + self.shift
+
+
+@pytest.mark.soundness
+def test_a_gradient_that_is_changed_in_place_is_clipped_as_it_was_measured(seed):
+    torch.manual_seed(seed)
+    inputs, targets = torch.randn(4, 8), torch.zeros(4)
+    gradients = prepared(Grown(), inputs, targets)
+    targets[0] = 100.0
+    found = gradients.block_sum((inputs, targets), 1, GRID, 0)
+    assert np.linalg.norm(found.integers * STEP) <= RADIUS * (1 + 1e-6)
+
+
+class Gated(nn.Module):
+    """A branch that starts at zero, so that no first look sees its gradients."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Parameter(torch.zeros(1))
+        self.weight, self.bias = nn.Parameter(torch.randn(64, 8)), nn.Parameter(torch.zeros(1))
+        self.beside = nn.Linear(8, 64)
+
+    def forward(self, x):
+        return self.beside(x) + functional.linear(x, self.weight, self.bias) * self.gate
+
+
+@pytest.mark.soundness
+def test_a_bias_that_is_broadcast_has_one_gradient(seed):
+    torch.manual_seed(seed)
+    model, inputs, targets = Gated(), torch.randn(16, 8), torch.randn(16)
+    gradients = prepared(model, inputs, targets)
+    assert gradients.path != "recorded"
+    with torch.no_grad():
+        model.gate.fill_(50.0)
+    found = gradients.block_sum((inputs, targets), 16, GRID, 0)
+    assert np.linalg.norm(found.integers * STEP) <= 16 * RADIUS * (1 + 1e-6)
+
+
+def test_sums_that_do_not_fit_their_parameter_are_not_written(seed, monkeypatch):
+    torch.manual_seed(seed)
+    inputs, targets = torch.randn(4, 8), torch.zeros(4)
+    gradients = prepared(Grown(), inputs, targets)
+    monkeypatch.setattr(Dense, "weighted_sum", lambda *_: torch.zeros(9))
+    with pytest.raises(TrainingError, match=r"a sum of 9 numbers for parameter 's"):
+        gradients.block_sum((inputs, targets), 4, GRID, 0)
+
+
+class Withheld(torch.autograd.Function):
+    """Gives its second argument no gradient at all."""
+
+    @staticmethod
+    def forward(ctx, first, second):
+        return first * 1
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+
+class HalfUsed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 3), nn.Linear(3, 3)
+
+    def forward(self, x):
+        y = self.first(x)
+        return Withheld.apply(y, self.second(y)) + 0 * self.second(y)
+
+
+def test_a_layer_whose_gradient_is_withheld_is_recorded_all_the_same(seed):
+    torch.manual_seed(seed)
+    model, inputs, targets = HalfUsed(), torch.randn(16, 8), torch.randn(16)
+    gradients = prepared(model, inputs, targets)
+    assert gradients.path == "recorded"
+    _, found = gradients._contributions((inputs, targets), "recorded")
+    _, expected = one_by_one_contributions(
+        model, squared_error, gradients.layout, (inputs, targets)
+    )
+    for position, one in expected.items():
+        torch.testing.assert_close(found[position].dense(), one.dense(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("width", [257, 1_024, 4_096])
+def test_wide_images_are_summed_in_stretches(width):
+    """Equal terms are the worst case of adding one by one: 5.7e-5 off at a width of 4,096."""
+    model = nn.Conv2d(16, 16, (1, 1), bias=False)
+    inputs, targets = torch.full((2, 16, 1, width), 0.1), torch.zeros(2)
+    gradients = prepared(model, inputs, targets)
+    _, found = gradients._contributions((inputs, targets), "recorded")
+    exact = model.double()
+    _, expected = one_by_one_contributions(
+        exact, squared_error, gradients.layout, (inputs.double(), targets.double())
+    )
+    for position, one in expected.items():
+        apart = (found[position].dense().double() - one.dense()).norm() / one.dense().norm()
+        assert apart < 1e-5

@@ -179,14 +179,7 @@ class BlockGradients:
             layer = self.layout.layers[position]
             kept = contribution if whole else contribution.masked(finite)
             sums = kept.weighted_sum(by_layer[layer])
-            place = integers[self.layout.slices[position]]
-            if sums.shape != place.shape:  # kernels do not look
-                name = self.layout.names[position]
-                msg = (
-                    f"a sum of {sums.numel()} numbers for parameter {name!r} of {len(place)}; the "
-                    "step was not made. Please report the model"
-                )
-                raise TrainingError(msg)
+            place = integers[self.layout.place_of(position, sums)]
             quantised(sums, float(grid.steps[layer]), place)
         return BlockSum(integers, losses[:n_examples], n_non_finite)
 

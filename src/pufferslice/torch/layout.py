@@ -9,7 +9,7 @@ import attrs
 from torch import Tensor, nn
 
 from pufferslice.arrays import Floats, Integers
-from pufferslice.errors import ArgumentError
+from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.sgd import Clipping, LayerClipping
 from pufferslice.torch.norms import scaled
 
@@ -49,6 +49,17 @@ class ParameterLayout:
     def position(self, tensor: Tensor) -> int | None:
         """The position of a trained parameter, or None for any other tensor."""
         return next((i for i, p in enumerate(self.parameters) if p is tensor), None)
+
+    def place_of(self, position: int, sums: Tensor) -> slice:
+        """Where the sums of a parameter go; they must fit, because kernels do not look."""
+        n_numbers = self.parameters[position].numel()
+        if sums.shape != (n_numbers,):
+            msg = (
+                f"a sum of {sums.numel()} numbers for parameter {self.names[position]!r} of "
+                f"{n_numbers}; the step was not made. Please report the model"
+            )
+            raise TrainingError(msg)
+        return self.slices[position]
 
     def set_gradients(self, noisy: Integers, scales: Floats) -> None:
         """Make noisy sums the gradients of the parameters: post-processing.

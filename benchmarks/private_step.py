@@ -44,7 +44,7 @@ from pufferslice.torch.layout import layout_of
 from pufferslice.torch.models import cross_entropy, resnet22
 
 ROUNDS = {64: 9, 128: 7, 512: 5}
-BLOCKS = {1: {64: 64, 128: 64, 512: 64}, 2: {64: 32, 128: 64, 512: 64}}
+BLOCKS = {1: {64: 64, 128: 64, 512: 64}, 2: {64: 32, 128: 32, 512: 64}}
 """The quickest blocks, by threads and batch."""
 DEFAULT_BLOCK = 16
 N_RECORDS = 1024

@@ -25,6 +25,7 @@ from pufferslice.calibration import Method
 from pufferslice.certificate import statement
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.cli import app
+from pufferslice.cli.exit_codes import WRONG_USE
 from pufferslice.errors import PuffersliceError
 from pufferslice.files import request_of
 from pufferslice.files.toml_values import number
@@ -203,7 +204,7 @@ IN_PYTHON = [
 CLAIM = "--notion joint --order 4 --epsilon 1 --directions 4 --seed 7"
 ON_THE_COMMAND_LINE = [
     (
-        "account --records 9 --differing 1 --sampling poisson --batch 3 --steps 2 --order 4",
+        "account --n-records 9 --exactly 1 --sampling poisson --batch-size 3 --n-steps 2 --order 4",
         "say either --epsilon, to find the noise, or --noise-multiplier, to find the cost",
     ),
     ("calibrate start/scenario.toml --data other.csv", "give either a scenario file or --data"),
@@ -216,8 +217,8 @@ ON_THE_COMMAND_LINE = [
         "law 'records' needs --columns, the numeric columns of one row",
     ),
     (
-        "audit c.json --scenario start/scenario.toml --outputs 100 --supplied o.npz",
-        "give either --outputs, how many to draw, or --supplied, outputs at hand; not both",
+        "audit c.json --scenario start/scenario.toml --n-outputs 100 --supplied o.npz",
+        "give either --n-outputs, how many to draw, or --supplied, outputs at hand; not both",
     ),
     (
         "release start/scenario.toml --certificate c.json --ledger l --out r.json --group Nobody",
@@ -277,7 +278,7 @@ def test_wrong_commands(command, said, capsys, tmp_path, monkeypatch):
     CERTIFICATE.save("c.json")
     (tmp_path / "worlds.toml").write_text(WORLDS)
     capsys.readouterr()
-    assert app.run(shlex.split(command)) == app.WRONG_USE
+    assert app.run(shlex.split(command)) == WRONG_USE
     told = capsys.readouterr().err
     assert told.startswith("error: ")
     assert said in told

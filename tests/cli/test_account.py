@@ -12,8 +12,8 @@ import pytest
 from pufferslice.cli.app import run
 
 BASE = {
-    "records": "50000", "differing": "20", "sampling": "poisson", "batch": "512",
-    "steps": "3920", "order": "16",
+    "n_records": "50000", "exactly": "20", "sampling": "poisson", "batch_size": "512",
+    "n_steps": "3920", "order": "16",
 }  # fmt: skip
 ALL = ["worst_case", "mean_square", "log_moment", "amplified"]
 
@@ -64,7 +64,7 @@ def test_known_answers_both_ways(capsys, batch, epsilon):
     """Mean square and log moment are known without replacement, amplified with Poisson."""
     for name, multiplier in zip(ALL, KNOWN[batch, epsilon], strict=True):
         sampling = "poisson" if name == "amplified" else "without-replacement"
-        setting = {"sampling": sampling, "batch": batch, "steps": STEPS[batch]}
+        setting = {"sampling": sampling, "batch_size": batch, "n_steps": STEPS[batch]}
         there = answer(capsys, **setting, epsilon=epsilon)["accountants"][name]
         assert there["noise_multiplier"] == pytest.approx(multiplier, rel=1e-9)
         known = {**setting, "noise_multiplier": repr(multiplier)}
@@ -76,7 +76,7 @@ def test_known_answers_both_ways(capsys, batch, epsilon):
 @pytest.mark.soundness
 def test_known_costs_of_single_steps(capsys):
     """One amplified step, and the mean square that hides it."""
-    setting = {"records": "2000", "batch": "20", "steps": "1"}  # rate 0.01
+    setting = {"n_records": "2000", "batch_size": "20", "n_steps": "1"}  # rate 0.01
     found = answer(capsys, **setting, noise_multiplier="4")["accountants"]
     assert found["amplified"]["epsilon"] == pytest.approx(101.957391276349, rel=1e-9)
     assert found["mean_square"]["epsilon"] == pytest.approx(0.476, rel=1e-12)
@@ -87,23 +87,23 @@ def test_known_costs_of_single_steps(capsys):
 @pytest.mark.soundness
 def test_known_cost_of_random_differing_records(capsys):
     setting = {
-        "records": "100", "sampling": "without-replacement", "batch": "10", "steps": "50",
+        "n_records": "100", "sampling": "without-replacement", "batch_size": "10", "n_steps": "50",
         "order": "4", "noise_multiplier": "40",
     }  # fmt: skip
-    found = answer(capsys, **setting, differing=None, mismatch="0.05")
+    found = answer(capsys, **setting, exactly=None, mismatch_probability="0.05")
     assert found["accountants"]["log_moment"]["epsilon"] == pytest.approx(
         0.204848053582437, rel=1e-9
     )
     assert list(found["accountants"]) == ["worst_case", "log_moment"]
     assert "fixed set" in found["not_applicable"]["mean_square"]
-    fixed = answer(capsys, **setting, differing="5")["accountants"]
+    fixed = answer(capsys, **setting, exactly="5")["accountants"]
     assert fixed["log_moment"]["epsilon"] == pytest.approx(0.173487203414766, rel=1e-9)
     assert fixed["mean_square"]["epsilon"] == pytest.approx(0.170454545454545, rel=1e-9)
 
 
 def test_designs_differ(capsys):
     found = {
-        design: answer(capsys, sampling=design, noise_multiplier="100", steps="1", order="2")
+        design: answer(capsys, sampling=design, noise_multiplier="100", n_steps="1", order="2")
         for design in ("poisson", "without-replacement", "with-replacement")
     }
     squares = {"poisson": 0.244645888, "without-replacement": 0.244568859377}
@@ -120,12 +120,12 @@ def test_designs_differ(capsys):
 
 
 def test_the_poisson_batch_is_the_expected_size(capsys):
-    found = answer(capsys, batch="0.5", noise_multiplier="50", records="1000")
+    found = answer(capsys, batch_size="0.5", noise_multiplier="50", n_records="1000")
     assert found["sampling"]["rate"] == 0.0005
 
 
 def test_at_most(capsys):
-    found = answer(capsys, differing=None, at_most="20", epsilon="1")
+    found = answer(capsys, exactly=None, at_most="20", epsilon="1")
     assert list(found["accountants"]) == ["worst_case", "log_moment", "amplified"]
     assert found["accountants"]["worst_case"]["noise_multiplier"] == pytest.approx(
         7083.501959, rel=1e-9
@@ -134,7 +134,8 @@ def test_at_most(capsys):
 
 @pytest.mark.soundness
 def test_delta_and_comparison(capsys):
-    setting = {"records": "100", "differing": "3", "batch": "10", "steps": "20", "order": "4"}
+    setting = {"n_records": "100", "exactly": "3", "batch_size": "10", "n_steps": "20"}
+    setting["order"] = "4"
     found = answer(capsys, **setting, epsilon="1", delta="1e-5")
     rows = {name: row["epsilon_at_delta"] for name, row in found["accountants"].items()}
     assert rows["mean_square"] == {"none": "an average over batch draws gives no (epsilon, delta)"}
@@ -179,27 +180,27 @@ def test_a_plot_that_cannot_be_written(capsys, tmp_path):
 
 
 WRONG_USE = [
-    ({"batch": "50001", "epsilon": "1"}, "at most --records 50000"),
-    ({"batch": "0", "epsilon": "1"}, "--batch must be above 0"),
-    ({"batch": "-5", "epsilon": "1"}, "--batch must be above 0"),
-    ({"batch": "nan", "epsilon": "1"}, "--batch must be above 0"),
-    ({"batch": "inf", "epsilon": "1"}, "--batch must be above 0"),
-    ({"sampling": "without-replacement", "batch": "50001", "epsilon": "1"}, "batch_size"),
-    ({"sampling": "with-replacement", "batch": "50001", "epsilon": "1"}, "batch_size"),
-    ({"sampling": "without-replacement", "batch": "0", "epsilon": "1"}, "batch_size"),
-    ({"sampling": "without-replacement", "batch": "1.5", "epsilon": "1"}, "whole number"),
-    ({"sampling": "without-replacement", "batch": "inf", "epsilon": "1"}, "whole number"),
-    ({"sampling": "with-replacement", "batch": "nan", "epsilon": "1"}, "whole number"),
+    ({"batch_size": "50001", "epsilon": "1"}, "at most --n-records 50000"),
+    ({"batch_size": "0", "epsilon": "1"}, "--batch-size must be above 0"),
+    ({"batch_size": "-5", "epsilon": "1"}, "--batch-size must be above 0"),
+    ({"batch_size": "nan", "epsilon": "1"}, "--batch-size must be above 0"),
+    ({"batch_size": "inf", "epsilon": "1"}, "--batch-size must be above 0"),
+    ({"sampling": "without-replacement", "batch_size": "50001", "epsilon": "1"}, "batch_size"),
+    ({"sampling": "with-replacement", "batch_size": "50001", "epsilon": "1"}, "batch_size"),
+    ({"sampling": "without-replacement", "batch_size": "0", "epsilon": "1"}, "batch_size"),
+    ({"sampling": "without-replacement", "batch_size": "1.5", "epsilon": "1"}, "whole number"),
+    ({"sampling": "without-replacement", "batch_size": "inf", "epsilon": "1"}, "whole number"),
+    ({"sampling": "with-replacement", "batch_size": "nan", "epsilon": "1"}, "whole number"),
     ({"sampling": "shuffled", "epsilon": "1"}, "sampling must be one of poisson"),
-    ({"records": "0", "epsilon": "1"}, "records must be a whole number and at least 1"),
-    ({"differing": "50001", "epsilon": "1"}, "50001"),
-    ({"differing": "50001", "noise_multiplier": "1"}, "50001"),
-    ({"differing": None, "at_most": "50001", "epsilon": "1"}, "50001"),
-    ({"differing": "-1", "epsilon": "1"}, "at least 0"),
-    ({"differing": None, "mismatch": "1.5", "epsilon": "1"}, "probability from 0 to 1"),
-    ({"differing": None, "mismatch": "nan", "epsilon": "1"}, "probability from 0 to 1"),
-    ({"differing": None, "epsilon": "1"}, "exactly one of --differing, --at-most, --mismatch"),
-    ({"at_most": "3", "epsilon": "1"}, "exactly one of --differing, --at-most, --mismatch"),
+    ({"n_records": "0", "epsilon": "1"}, "n_records must be a whole number and at least 1"),
+    ({"exactly": "50001", "epsilon": "1"}, "50001"),
+    ({"exactly": "50001", "noise_multiplier": "1"}, "50001"),
+    ({"exactly": None, "at_most": "50001", "epsilon": "1"}, "50001"),
+    ({"exactly": "-1", "epsilon": "1"}, "at least 0"),
+    ({"exactly": None, "mismatch_probability": "1.5", "epsilon": "1"}, "probability from 0 to 1"),
+    ({"exactly": None, "mismatch_probability": "nan", "epsilon": "1"}, "probability from 0 to 1"),
+    ({"exactly": None, "epsilon": "1"}, "by one of --exactly, --at-most and --mismatch-probab"),
+    ({"at_most": "3", "epsilon": "1"}, "got 2 of the three"),
     ({"noise_multiplier": "0"}, "noise_multiplier must be a finite number greater than 0"),
     ({"noise_multiplier": "-3"}, "noise_multiplier must be a finite number greater than 0"),
     ({"noise_multiplier": "nan"}, "noise_multiplier must be a finite number greater than 0"),
@@ -212,9 +213,9 @@ WRONG_USE = [
     ({"epsilon": "0"}, "epsilon must be a finite number greater than 0"),
     ({"epsilon": "-1"}, "epsilon must be a finite number greater than 0"),
     ({"epsilon": "inf"}, "epsilon must be a finite number greater than 0"),
-    ({"steps": "0", "epsilon": "1"}, "n_steps must be a whole number and at least 1"),
-    ({"steps": "-2", "noise_multiplier": "1"}, "n_steps must be a whole number and at least 1"),
-    ({"steps": "1000000000000", "epsilon": "1"}, "n_steps must be at most"),
+    ({"n_steps": "0", "epsilon": "1"}, "n_steps must be a whole number and at least 1"),
+    ({"n_steps": "-2", "noise_multiplier": "1"}, "n_steps must be a whole number and at least 1"),
+    ({"n_steps": "1000000000000", "epsilon": "1"}, "n_steps must be at most"),
     ({"epsilon": "1", "noise_multiplier": "5"}, "either --epsilon"),
     ({}, "either --epsilon"),
     ({"epsilon": "1", "delta": "0"}, "delta must lie strictly between 0 and 1"),
@@ -224,8 +225,8 @@ REFUSED = [
     ({"epsilon": "1e-320"}, "is not between the cost"),
     ({"epsilon": "1e300"}, "is not between the cost"),
     ({"epsilon": "1", "order": "1e308"}, "is not between the cost"),
-    ({"epsilon": "1", "differing": "0"}, "nothing to calibrate"),
-    ({"epsilon": "1", "differing": None, "mismatch": "0"}, "nothing to calibrate"),
+    ({"epsilon": "1", "exactly": "0"}, "nothing to calibrate"),
+    ({"epsilon": "1", "exactly": None, "mismatch_probability": "0"}, "nothing to calibrate"),
 ]
 
 
@@ -247,13 +248,13 @@ def test_what_no_noise_can_give(capsys, changes, words):
 
 
 def test_a_value_that_is_no_number_and_a_missing_option(capsys):
-    assert run([*flags(steps="many", epsilon="1")]) == 2
+    assert run([*flags(n_steps="many", epsilon="1")]) == 2
     assert run([*flags(order=None, epsilon="1")]) == 2
     assert "Traceback" not in capsys.readouterr().err
 
 
 def test_no_record_differs(capsys):
-    found = answer(capsys, differing="0", noise_multiplier="5")
+    found = answer(capsys, exactly="0", noise_multiplier="5")
     assert [row["epsilon"] for row in found["accountants"].values()] == [0.0] * 4
 
 
@@ -272,10 +273,10 @@ def test_extremes_are_numbers_or_errors(capsys, extreme):
 def test_as_a_process():
     """The documented line, and a wrong one: exit codes, one JSON object, no traceback."""
     line = (
-        "account --records 50000 --differing 20 --sampling poisson --batch 512 --steps 3920 "
+        "account --n-records 50000 --exactly 20 --sampling poisson --batch-size 512 --n-steps 3920 "
         "--order 16 --noise-multiplier 72.5 --json"
     )
-    program = [sys.executable, "-c", "from pufferslice.cli.app import main; main()"]
+    program = [sys.executable, "-c", "from pufferslice.cli import main; main()"]
     good = subprocess.run(
         [*program, *shlex.split(line)], capture_output=True, text=True, check=True
     )
@@ -283,7 +284,7 @@ def test_as_a_process():
         1, rel=2e-3
     )
     bad = subprocess.run(
-        [*program, *shlex.split(line.replace("--batch 512", "--batch 1e9"))],
+        [*program, *shlex.split(line.replace("--batch-size 512", "--batch-size 1e9"))],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (bad.returncode, bad.stdout) == (2, "")

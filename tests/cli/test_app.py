@@ -3,6 +3,7 @@
 
 import json
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -317,3 +318,57 @@ def test_help_and_json_in_a_real_process(folder):
                              check=False)  # fmt: skip
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "Traceback" not in refused.stderr
+
+
+class TestInterrupted:
+    """Ctrl-C at any moment is silent but for what a verb has to say of its files."""
+
+    PROGRAM = """
+import os, signal, sys
+class Interrupting:
+    @staticmethod
+    def find_spec(name, *_):
+        if name == {name!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupting)
+if {ignored}:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+from pufferslice.cli import main
+main()
+"""
+
+    def interrupted_at(self, name: str, *, ignored: bool = False) -> subprocess.CompletedProcess:
+        program = self.PROGRAM.format(name=name, ignored=ignored)
+        command = [sys.executable, "-c", program, "verify", "absent.json"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+
+    @pytest.mark.parametrize(
+        ("name", "code"), [("typer", -signal.SIGINT), ("numpy", 130), ("pydantic._internal", 130)]
+    )
+    def test_while_modules_are_loaded(self, folder, name, code):
+        done = self.interrupted_at(name)
+        assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+    def test_in_the_background_of_a_shell_nothing_is_interrupted(self, folder):
+        done = self.interrupted_at("numpy", ignored=True)
+        assert done.returncode == 2
+        assert done.stderr.startswith("error: ")
+
+    @pytest.mark.parametrize("wrapped", [False, True])
+    def test_before_the_verb(self, monkeypatch, capsys, wrapped):
+        def interrupted(**_):
+            if wrapped:
+                raise RuntimeError from KeyboardInterrupt()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("pufferslice.cli.app.app", interrupted)
+        assert run(["--help"]) == 130
+        assert capsys.readouterr() == ("", "")
+
+    def test_another_error_is_not_taken_for_an_interrupt(self, monkeypatch):
+        def broken(**_):
+            raise RuntimeError
+
+        monkeypatch.setattr("pufferslice.cli.app.app", broken)
+        with pytest.raises(RuntimeError):
+            run(["--help"])

@@ -16,7 +16,7 @@ import pytest
 from pufferslice.cli.app import run
 from pufferslice.files.training_toml import toml_of
 
-PROGRAM = [sys.executable, "-c", "from pufferslice.cli.app import main; main()"]
+PROGRAM = [sys.executable, "-c", "from pufferslice.cli import main; main()"]
 
 
 def document(**changes):

@@ -49,7 +49,12 @@ def child(job):
     code = 70
     try:
         prepare(job)
+        # As `main` has it: Ctrl-C before and after the work ends the process silently.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         code = run(job["arguments"])
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     except BaseException:
         import traceback
 
@@ -61,6 +66,7 @@ def child(job):
 
 
 draw_integers(bytes(32), 1)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
 print("ready", flush=True)
 for line in sys.stdin:
     job = json.loads(line)

@@ -356,7 +356,7 @@ class Audit(Verb):
     @property
     def arguments(self) -> list[str]:
         return [
-            "audit", "certificate.json", "--scenario", "scenario.toml", "--outputs", "20000",
+            "audit", "certificate.json", "--scenario", "scenario.toml", "--n-outputs", "20000",
             "--json",
         ]  # fmt: skip
 

@@ -251,7 +251,7 @@ class TestGoingOn:
             "training__n_steps": 80, "output__checkpoint_every": 7, "output__evaluate_every": 5,
         }  # fmt: skip
         (tmp_path / "t.toml").write_text(toml_of(document(**changes)))
-        program = "from pufferslice.cli.app import main; main()"
+        program = "from pufferslice.cli import main; main()"
         command = [sys.executable, "-c", program, "train", "t.toml"]
         process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
         folder = tmp_path / "run"

@@ -2,7 +2,6 @@
 """The `pufferslice` command: its verbs, and how errors leave it."""
 
 import errno
-import sys
 from collections.abc import Sequence
 
 import typer
@@ -22,6 +21,7 @@ from pufferslice.cli import (
     train,
     verify,
 )
+from pufferslice.cli.exit_codes import INTERRUPTED, REFUSED, WRONG_USE
 from pufferslice.errors import (
     ArgumentError,
     PuffersliceError,
@@ -29,9 +29,6 @@ from pufferslice.errors import (
     StorageError,
     TableError,
 )
-
-REFUSED = 1
-WRONG_USE = 2
 
 _WRONG_USE = (ArgumentError, ScenarioError, TableError)
 
@@ -61,13 +58,17 @@ app.command(name="sign")(sign.sign)
 app.command(name="keygen")(sign.keygen)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit with its code."""
-    sys.exit(run(arguments))
-
-
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; errors go to standard error, in words."""
+    try:
+        return _run(arguments)
+    except BaseException as error:
+        if _is_interrupt(error):
+            return INTERRUPTED
+        raise
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     try:
         app(args=None if arguments is None else list(arguments))
     except SystemExit as done:
@@ -79,3 +80,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
         typer.echo(f"error: {error}", err=True)
         return WRONG_USE if isinstance(error, _WRONG_USE) else REFUSED
     return 0
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Ctrl-C, or what a module made of it that was being loaded: Python wraps some errors there."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None

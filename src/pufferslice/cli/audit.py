@@ -6,14 +6,17 @@ from typing import Annotated
 
 import typer
 
+from pufferslice.cli.exit_codes import REFUSED
 from pufferslice.cli.output import print_json, progress_bar
 from pufferslice.errors import ArgumentError
+
+_DEFAULT_N_OUTPUTS = 100_000
 
 
 def audit(
     certificate: Annotated[Path, typer.Argument(help="A certificate of a release.")],
     scenario: Annotated[Path, typer.Option(help="The scenario.toml that was certified.")],
-    outputs: Annotated[
+    n_outputs: Annotated[
         int | None, typer.Option(help="Fresh outputs under each secret; 100000 if not said.")
     ] = None,
     supplied: Annotated[
@@ -34,15 +37,15 @@ def audit(
     from pufferslice.files import read_request
     from pufferslice.storage import CONFIDENTIAL, pretty_json, write_whole
 
-    if outputs is not None and supplied is not None:
-        msg = "give either --outputs, how many to draw, or --supplied, outputs at hand; not both"
+    if n_outputs is not None and supplied is not None:
+        msg = "give either --n-outputs, how many to draw, or --supplied, outputs at hand; not both"
         raise ArgumentError(msg)
     held, request = Certificate.load(certificate), read_request(scenario)
     if supplied is not None:
         made = Outputs.load(supplied)
     else:
-        n_outputs = 100_000 if outputs is None else outputs
-        made = draw_outputs(request.scenario, held, n_outputs, seed=seed)
+        wanted = _DEFAULT_N_OUTPUTS if n_outputs is None else n_outputs
+        made = draw_outputs(request.scenario, held, wanted, seed=seed)
     with progress_bar("claims") as progress:
         found = audit_outputs(
             request.scenario,
@@ -60,4 +63,4 @@ def audit(
     else:
         typer.echo(str(found))
     if found.refuted:
-        raise typer.Exit(1)
+        raise typer.Exit(REFUSED)

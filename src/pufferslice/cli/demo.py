@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from pufferslice.cli.exit_codes import REFUSED
 from pufferslice.cli.output import print_json, progress_bar
 
 
@@ -25,4 +26,4 @@ def demo(
     else:
         typer.echo(str(result))
     if not result.verification.holds or result.audit.refuted:
-        raise typer.Exit(1)
+        raise typer.Exit(REFUSED)

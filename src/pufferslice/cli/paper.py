@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pufferslice.cli.exit_codes import INTERRUPTED, REFUSED
 from pufferslice.cli.output import print_json, progress_bar
-from pufferslice.cli.train import INTERRUPTED
 from pufferslice.errors import MissingExtraError, StorageError
 
 if TYPE_CHECKING:
-    from pufferslice.paper import Experiment, Outcome
+    from collections.abc import Sequence
+
+    from pufferslice.paper import Claim, Experiment, Outcome
 
 app = typer.Typer(
     name="paper",
     help="Make the paper's figures again, and say which of its claims held.",
     no_args_is_help=True,
 )
-
-LEFT_OUT = 1
 
 
 @app.command(name="list")
@@ -76,7 +76,7 @@ def run(
     if json:
         print_json({"outcomes": answers, "left_out": left_out})
     if left_out:
-        raise typer.Exit(LEFT_OUT)
+        raise typer.Exit(REFUSED)
 
 
 def _outcome(one: "Experiment", out: Path, *, full: bool) -> "Outcome":
@@ -98,8 +98,15 @@ def _shown(outcome: "Outcome", files: list[str], out: Path, *, quiet: bool) -> d
 
 
 def _prose(outcome: "Outcome") -> str:
-    claims = "\n".join(f"  {line}" for one in outcome.claims for line in str(one).splitlines())
-    return f"{outcome.verdict}\n  {outcome.scale}\n{claims}"
+    parts = [outcome.verdict, f"  {outcome.scale}", *_told(outcome.claims)]
+    if outcome.our_claims:
+        parts += ["  About our own rule, of which the paper says nothing:"]
+        parts += _told(outcome.our_claims)
+    return "\n".join(parts)
+
+
+def _told(claims: "Sequence[Claim]") -> list[str]:
+    return [f"  {line}" for one in claims for line in str(one).splitlines()]
 
 
 def _described(one: "Experiment") -> dict[str, str]:

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pufferslice.cli.exit_codes import INTERRUPTED
 from pufferslice.cli.output import print_json
 
 if TYPE_CHECKING:
     from pufferslice.torch.runs import StepProgress, TrainedRun
-
-INTERRUPTED = 130
 
 
 def train(

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from pufferslice.cli.exit_codes import REFUSED
 from pufferslice.cli.output import print_json
 
 
@@ -36,4 +37,4 @@ def verify(
     else:
         typer.echo(str(found))
     if not found.holds:
-        raise typer.Exit(1)
+        raise typer.Exit(REFUSED)

@@ -29,7 +29,7 @@ def test_killed_or_interrupted_at_random_moments(seed, tmp_path):
             rng = np.random.default_rng([seed, number])
             made = verb(tmp_path, nursery)
             n_killed += loop(made, rng, kills=KILLS, interrupts=1, from_scratch=0)["kills"]
-    assert n_killed >= len(VERBS) // 2
+    assert n_killed >= 1
 
 
 @pytest.mark.soak

@@ -20,6 +20,7 @@ from pufferslice.gaps.kernels import (
     tabulate,
     tabulate_difference,
 )
+from pufferslice.gaps.sorting import sort_rows, stable_order
 from pufferslice.gaps.tables import DistanceTables, GapTables, MatchingTables
 from pufferslice.laws import EmpiricalLaw, equal_laws
 from pufferslice.parallel import Progress, in_threads, silent
@@ -72,7 +73,7 @@ def gap_tables(
         rows = slice(start, start + DIRECTIONS_PER_BLOCK)
         scratch = scratches.mine()
         sides = [
-            _sorted_side(law, directions[rows], columns, out)
+            _sorted_side(law, directions[rows], columns, (out, scratch.gaps))
             for law, columns, out in zip(laws, instances.columns, scratch.values, strict=True)
         ]
         return _Rows.of(
@@ -106,7 +107,7 @@ def matching_tables(
         orders = []
         for values, columns in zip(scratch.values, instances.columns, strict=True):
             project(directions[row : row + 1], columns, values[:1])
-            orders.append(np.argsort(values[0]))
+            orders.append(stable_order(values[0]))
         if alike:
             found = ((d, ones) for d in _rank_distances(laws, pairs, orders))
         else:
@@ -249,13 +250,17 @@ class _PerThread:
         return scratch
 
 
-def _sorted_side(law: EmpiricalLaw, directions: Floats, columns: Floats, out: Floats) -> _Side:
+def _sorted_side(
+    law: EmpiricalLaw, directions: Floats, columns: Floats, room: tuple[Floats, Floats]
+) -> _Side:
+    """The law along the directions; `room` for its values and for one row more."""
+    out, spare = room
     values = out[: len(directions)]
     project(directions, columns, values)
     if law.is_uniform:
-        values.sort(axis=1)
+        sort_rows(values, spare)
         return _Side(values, law.counts, is_uniform=True)
-    order = np.argsort(values, axis=1, kind="stable")
+    order = np.array([stable_order(row) for row in values])
     return _Side(np.take_along_axis(values, order, axis=1), law.counts[order], is_uniform=False)
 
 

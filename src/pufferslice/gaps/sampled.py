@@ -27,6 +27,7 @@ from pufferslice.gaps.exact import (
     table_digits,
 )
 from pufferslice.gaps.kernels import HEADROOM, project, tabulate
+from pufferslice.gaps.sorting import sort_rows
 from pufferslice.gaps.tables import GapTables
 from pufferslice.laws import SampledLaw
 from pufferslice.parallel import Progress, in_threads, silent
@@ -89,7 +90,7 @@ class SortedSample:
         directions = self.directions[rows]
         values = np.empty((len(directions), self.n_samples))
         project(directions, self.columns, values)
-        values.sort(axis=1)
+        sort_rows(values, np.empty(self.n_samples))
         found, errors = values[:, ranks - 1], self.errors[rows, None]
         return found - errors, found + errors
 

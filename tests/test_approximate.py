@@ -133,9 +133,10 @@ class TestByHand:
     def test_the_worst_instance_counts(self, claim):
         both = seen([[0.0, 0.0]], [[3.0, 4.0]], [[5.0, 1.0]])
         alone = [seen([[0.0, 0.0]], [x]) for x in ([3.0, 4.0], [5.0, 1.0])]
-        costs = [approximate_cost(one, claim, 20.0, "transport") for one in alone]
-        assert approximate_cost(both, claim, 20.0, "transport") == max(costs)
-        assert min(costs) < max(costs)
+        for cost in (approximate_cost, renyi_cost):
+            costs = [cost(one, claim, 20.0, "transport") for one in alone]
+            assert cost(both, claim, 20.0, "transport") == max(costs)
+            assert min(costs) < max(costs)
 
 
 class TestSafeSide:

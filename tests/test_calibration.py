@@ -496,6 +496,16 @@ class TestUnsliced:
         assert costs == pytest.approx(expected, rel=1e-10)
         assert max(costs) <= full_cost(full, order, s) <= max(costs) * (1 + 1e-10)
 
+    @pytest.mark.soundness
+    def test_the_rounding_of_a_long_sum_of_squares_is_in_the_cost(self):
+        """A third squared, added up 200,000 times, is short of the sum by 3 parts in 10^12."""
+        dim, noise_std = 200_000, 0.01
+        laws = point_masses([0.0] * dim, [1 / 3] * dim)
+        full = Full(dim=dim, seen=matching_tables(laws, [LawPair(0, 1)], np.eye(1, dim)))
+        (cost,) = full_costs(full, 4.0, noise_std)
+        exact = 2 * dim * (oracles.exact(1 / 3) / oracles.exact(noise_std)) ** 2
+        assert exact <= cost <= exact * (1 + 1e-10)
+
     def test_the_safety_factor_is_in_the_bound(self):
         """Order 4 and a shift as large as the noise cost 2, and 2^-38 of it more."""
         laws = point_masses([0.0], [5.0])

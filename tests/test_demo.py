@@ -26,7 +26,7 @@ from pufferslice.calibration import Method, Slices, calibrate
 from pufferslice.certificate import Evidence
 from pufferslice.demo import run_demo
 from pufferslice.demo.drawing import farthest, noise_curves, plane_costs, slice_levels
-from pufferslice.demo.setting import FILES, SECRET
+from pufferslice.demo.setting import FILES, PUBLIC_FILES, SECRET
 from pufferslice.gaps import GaussianPairs
 from pufferslice.renyi import aggregate
 from pufferslice.report.figures import noise_figure, plane_figure, png_of, slices_figure
@@ -115,7 +115,7 @@ def test_release_is_the_group_with_noise(result, scenario):
 
 
 def test_sweep_agrees_with_direct_calibration(result, evidence):
-    swept = {(row.target.notion, row.target.epsilon): row for row in result.budgets}
+    swept = {(row.target.notion, row.target.epsilon): row for row in result.sweep}
     wanted = {(n, e) for n in ("average", "joint") for e in (0.1, 0.3, 1.0, 3.0, 10.0)}
     assert set(swept) == wanted
     for (notion, epsilon), row in swept.items():
@@ -133,7 +133,7 @@ def test_closed_forms_are_those_of_the_drawn_levels(result, evidence):
     """By hand: variance = order / (2 epsilon) * level^2."""
     sensitivities, (average, joint) = slice_levels(evidence.slices)
     closed = {
-        row.target.notion: row.closed_form_std for row in result.budgets if row.target.epsilon == 1
+        row.target.notion: row.closed_form_std for row in result.sweep if row.target.epsilon == 1
     }
     assert closed["average"] ** 2 == pytest.approx(4 / 2 * average.value**2, rel=1e-9)
     assert closed["joint"] ** 2 == pytest.approx(4 / 2 * joint.value**2, rel=1e-9)
@@ -158,14 +158,14 @@ def test_slice_levels_need_gap_tables():
 
 
 def test_curves_carry_the_sweep(result):
-    curves = noise_curves(result.budgets)
+    curves = noise_curves(result.sweep)
     assert [(curve.notion, curve.rule) for curve in curves] == [
         ("average", "tight"),
         ("average", "closed_form"),
         ("joint", "tight"),
         ("joint", "closed_form"),
     ]
-    joint = [row for row in result.budgets if row.target.notion == "joint"]
+    joint = [row for row in result.sweep if row.target.notion == "joint"]
     assert list(curves[2].epsilons) == [0.1, 0.3, 1, 3, 10]
     assert list(curves[2].noise_stds) == [row.tight_std for row in joint]
     assert list(curves[3].noise_stds) == [row.closed_form_std for row in joint]
@@ -206,9 +206,7 @@ def test_pictures_are_those_of_the_certified_noise_and_the_sweep(result, scenari
     std = result.certificate.noise_std
     points = np.vstack([law.outputs for law in scenario.priors[0].laws.values()])
     drawn = {
-        "noise.png": noise_figure(
-            noise_curves(result.budgets), order=4, reference=farthest(points)
-        ),
+        "noise.png": noise_figure(noise_curves(result.sweep), order=4, reference=farthest(points)),
         "slices.png": slices_figure(*slice_levels(evidence.slices)),
         "plane.png": plane_figure(plane_costs(scenario, std), order=4, noise_std=std),
     }
@@ -235,9 +233,12 @@ def test_it_ends_with_one_page(result):
     assert internal_page(about).decode() == page
 
 
-@pytest.mark.parametrize("name", ["audit.json", "report.html", "certificate.evidence.npz"])
-def test_what_holds_evidence_is_for_its_owner_only(result, name):
-    assert stat.S_IMODE((result.folder / name).stat().st_mode) == 0o600
+@pytest.mark.parametrize("name", FILES)
+def test_what_tells_of_the_evidence_is_for_its_owner_only(result, name):
+    """Pictures and summary show gaps, slices and noise curves, as confidential as the evidence."""
+    mode = stat.S_IMODE((result.folder / name).stat().st_mode)
+    assert (mode == 0o600) == (name not in PUBLIC_FILES)
+    assert set(PUBLIC_FILES) == {"README.txt", "certificate.json", "release.json"}
 
 
 def test_summary_says_what_the_numbers_are(result, scenario):
@@ -275,8 +276,8 @@ def test_summary_for_programs(result):
     assert read["noise_std"] == result.certificate.noise_std
     assert [row["name"] for row in read["statistics"]] == list(result.released.names)
     assert read["statistics"][0]["noise_std"] == pytest.approx(10 * read["noise_std"])
-    assert len(read["budgets"]) == 10
-    assert read["budgets"][0].keys() == {
+    assert len(read["sweep"]) == 10
+    assert read["sweep"][0].keys() == {
         "notion",
         "order",
         "epsilon",
@@ -303,7 +304,7 @@ def test_second_run_starts_anew(result):
     assert (again.folder / "release.json").read_bytes() != first["release.json"]
     assert not (again.folder / "demo.ledger-journal").exists()
     assert (again.folder / "notes.txt").read_text(encoding="utf-8") == "mine"
-    assert again.budgets == result.budgets
+    assert again.sweep == result.sweep
 
 
 def test_folder_of_someone_else_is_left_alone(tmp_path):

@@ -6,7 +6,8 @@ the title Output is what the Python before it printed; the `$ pufferslice …` l
 block run, and what follows them is what they print; a `toml` block with a title is written to a
 file of that name. In outputs `...` stands for anything, and white space does not count. Python that
 cannot be run here is marked `{ .python .no-run }` and listed below with the reason; it must
-compile, and what it imports from the library must be there. No other block may show code.
+compile, and what it imports from the library must be there. No other block may show code, neither
+fenced nor indented, on these pages or in the files that they take in.
 """
 
 import contextlib
@@ -25,6 +26,7 @@ from pathlib import Path
 
 import attrs
 import griffe
+import markdown
 import pytest
 import typer
 from tests.met_messages import messages
@@ -40,6 +42,7 @@ BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TITLE = re.compile(r'title="([^"]+)"')
 LOADED = re.compile(r"<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)=\"?(?:https?:)?//[^>]*>")
 LIKE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+TAKEN_IN = [ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")]
 FENCE = re.compile(r"^ *(```+|~~~+)([^\n]*)\n(.*?)^ *\1 *$", re.MULTILINE | re.DOTALL)
 RUN = re.compile(r'python|console|text title="Output"|toml title="[^"]+"')
 NOT_RUN = {
@@ -48,9 +51,14 @@ NOT_RUN = {
         "{ .python .no-run }",
     ): "the reader's own training, with his own records",
     ("audits.md", "text"): "takes ten minutes; tests/audit/test_teeth.py runs the same rows",
+    ("CONTRIBUTING.md", "sh"): "installs old versions of everything; a test keeps them in step",
     ("files.md", "text"): "the list of commands, compared with them below",
     ("report.md", "{ .python .no-run }"): "a verdict of hours of training",
     ("scale.md", "{ .python .no-run }"): "needs a cluster; tests/test_scaling.py runs local ones",
+}
+INDENTED = {
+    "mutants.md": "runs for hours; tests/test_mutants.py tries a few of its rows",
+    "soak.md": "runs for hours; the modules are there, and the tests run small samples of each",
 }
 
 
@@ -89,8 +97,8 @@ def test_what_a_page_shows_is_what_happens(page, tmp_path, monkeypatch):
 
 def test_every_block_is_run_or_says_why_not():
     found = {
-        (str(page.relative_to(DOCS)), info.strip()): body
-        for page in PAGES
+        (page_name(page), info.strip()): body
+        for page in [*PAGES, *TAKEN_IN]
         for _, info, body in FENCE.findall(page.read_text(encoding="utf-8"))
         if not RUN.fullmatch(info.strip())
     }
@@ -101,6 +109,40 @@ def test_every_block_is_run_or_says_why_not():
             imports = [line for line in body.splitlines() if line.startswith(("from ", "import "))]
             exec("\n".join(imports), {})  # noqa: S102 - our own text
             assert compiled.co_code
+
+
+def page_name(page):
+    return str(page.relative_to(DOCS)) if DOCS in page.parents else page.name
+
+
+def indented_blocks(text):
+    """Code that is marked by four spaces alone, which no fence announces."""
+    extensions = ["admonition", "attr_list", "def_list", "tables"]
+    shown = markdown.markdown(re.sub(FENCE, "", text), extensions=extensions)
+    blocks = re.findall(r"<pre><code>(.*?)</code></pre>", shown, re.DOTALL)
+    return [html.unescape(block) for block in blocks]
+
+
+def test_no_block_hides_in_its_indentation():
+    pages = [*PAGES, *TAKEN_IN, ROOT / "README.md"]
+    found = {page_name(page): indented_blocks(page.read_text(encoding="utf-8")) for page in pages}
+    found = {page: blocks for page, blocks in found.items() if blocks}
+    assert set(found) == set(INDENTED)
+    for line in "".join(block for blocks in found.values() for block in blocks).splitlines():
+        named = re.match(r"python (?:-m ([\w.]+)|([\w./]+\.py))", line)
+        assert named, line
+        path = named[2] or named[1].replace(".", "/") + ".py"
+        assert (ROOT / path).exists(), line
+
+
+@pytest.mark.parametrize("page", [*PAGES, *TAKEN_IN, ROOT / "README.md"], ids=page_name)
+def test_scripts_and_targets_in_the_text_are_there(page):
+    text = page.read_text(encoding="utf-8")
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    named = set(re.findall(r"`make (\w+)[^`]*`", text))
+    scripts = re.findall(r"\b((?:benchmarks|tests|examples|docs)/[\w/]+\.\w+)", text)
+    assert named <= set(targets)
+    assert not [script for script in scripts if not (ROOT / script).exists()]
 
 
 def test_the_list_of_commands_is_complete():

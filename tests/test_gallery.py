@@ -7,6 +7,7 @@ import io
 import re
 from pathlib import Path
 
+import attrs
 import pytest
 from PIL import Image
 
@@ -68,15 +69,25 @@ def test_each_has_its_picture_its_scale_and_its_claims(sections, name):
         assert content.startswith(b"\x89PNG")
         assert len(content) < 120_000
     assert "\nScale: " in text
-    n_held, n_claims = map(int, re.search(r"(\d+) of (\d+) claims held", text).groups())
-    assert len(re.findall(r"^- Held:", text, re.MULTILINE)) == n_held
-    assert len(re.findall(r"^- ", text, re.MULTILINE)) == n_claims > 0
+    papers, _, ours = text.partition(" about our own rule held.")
+    n_held, n_claims = map(
+        int, re.search(r"(\d+) of (\d+) claims of the paper held", text).groups()
+    )
+    assert len(re.findall(r"^- Held:", papers, re.MULTILINE)) == n_held
+    assert len(re.findall(r"^- ", papers, re.MULTILINE)) == n_claims > 0
+    assert bool(ours) == name.startswith("static-")
+    if ours:
+        n_held, n_claims = map(int, re.search(r"(\d+) of (\d+)\Z", papers).groups())
+        assert len(re.findall(r"^- Held:", ours, re.MULTILINE)) == n_held
+        assert len(re.findall(r"^- ", ours, re.MULTILINE)) == n_claims
 
 
 def test_the_summary_agrees_with_the_sections(page, sections):
     for name, text in sections.items():
-        count = re.search(r"(\d+ of \d+) claims held", text)[1]
-        assert f"| [{name}](#{name}) | {count} |" in page
+        counts = re.findall(
+            r"^(\d+ of \d+) (?:claims of the paper|about our own rule) held", text, re.MULTILINE
+        )
+        assert f"| [{name}](#{name}) | {' | '.join((*counts, '')[:2])} |" in page
 
 
 def test_no_file_is_left_over(page):
@@ -143,10 +154,14 @@ class TestScript:
 
     def test_a_section_says_what_held_and_what_did_not(self, script):
         made = script.section(experiment_named("cap-rings"), self.OUTCOME, ["cap-rings.png"])
-        assert "1 of 2 claims held." in made
+        assert "1 of 2 claims of the paper held." in made
         assert "- Held: a holds (`fig:a`, `fig:b`). Found: 1." in made
         assert "- **Did not hold**: b holds (`fig:c`). Found: two." in made
         assert "[table](assets/gallery/cap-rings.csv)" in made
+        assert "our own rule" not in made
+        ours = attrs.evolve(self.OUTCOME, our_claims=self.OUTCOME.claims[1:])
+        made = script.section(experiment_named("cap-rings"), ours, ["cap-rings.png"])
+        assert "0 of 1 about our own rule held.\n\n- **Did not hold**: b holds" in made
 
     def test_what_the_folder_holds_is_not_run_again(self, script, tmp_path):
         experiment = experiment_named("cap-rings")

@@ -73,8 +73,8 @@ for name in {names!r}:
     except ImportError as error:
         print(error if type(error).__name__ == "MissingExtraError" else repr(error))
 """
-RUN = "--records 500 --differing 2 --sampling poisson --batch 50 --steps 20 --order 8 --epsilon 1"
-ACCOUNT = ["account", *RUN.split()]
+RUN = "--n-records 500 --exactly 2 --sampling poisson --batch-size 50 --n-steps 20 --order 8"
+ACCOUNT = ["account", *RUN.split(), "--epsilon", "1"]
 RELEASE = "--certificate c.json --ledger one.ledger --out r.json --group Black"
 COMMANDS = [
     ("baselines", [*ACCOUNT, "--delta", "1e-5"]),

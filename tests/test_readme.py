@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The README runs: its Python as one program, its `pufferslice` commands through the script."""
 
+import ast
 import re
 import shlex
 import subprocess
@@ -65,6 +66,21 @@ def test_python_blocks_run(readme, tmp_path, monkeypatch):
     names = {"__name__": "readme"}
     for number, code in enumerate(program, 1):
         exec(compile(code, f"README.md, python block {number}", "exec"), names)  # noqa: S102 - our own text
+
+
+def test_every_block_is_run(readme):
+    """Python and commands below, and the two targets of make, which CI runs."""
+    shown = re.findall(r"^```(.*)$", readme, re.MULTILINE)
+    assert set(shown) == {"", "sh", "python", "console"}
+    assert shown.count("sh") == 1
+    for body in blocks(readme, "console"):
+        assert all(line.startswith("$ pufferslice ") for line in body.splitlines())
+
+
+def test_ten_lines_are_about_ten(readme):
+    for code in blocks(readme, "python"):
+        steps = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.stmt)]
+        assert len([one for one in steps if not isinstance(one, ast.Import | ast.ImportFrom)]) <= 10
 
 
 def test_commands_run(readme, tmp_path):

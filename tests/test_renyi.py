@@ -226,6 +226,14 @@ class TestAggregation:
         value = renyi.aggregate_joint(16, np.array([1e6, 0.0]), np.array([0.5, 0.5]))
         assert float(value) == pytest.approx(1e6 - math.log(2) / 15, rel=1e-15)
 
+    @pytest.mark.soundness
+    @pytest.mark.parametrize("weight", [1e-9, 1e-12])
+    @pytest.mark.parametrize("cost", [1.0, 3.0, 20.0, 300.0, 500.0])
+    def test_a_large_cost_of_hardly_any_weight_keeps_all_its_digits(self, cost, weight):
+        value = renyi.aggregate_joint(2.5, np.array([cost, 0.0]), np.array([weight, 1 - weight]))
+        expected = HP.log1p(HP.mpf(weight) * HP.expm1(1.5 * HP.mpf(cost))) / 1.5
+        assert float(value) == pytest.approx(float(expected), rel=1e-12, abs=0)
+
     def test_an_infinite_cost_counts_unless_its_weight_is_zero(self):
         costs = np.array([1.0, math.inf])
         half, none = np.array([0.5, 0.5]), np.array([1.0, 0.0])

@@ -39,7 +39,9 @@ def approximate_cost(
     r"""Smallest epsilon found at the claim's delta for this noise, the largest over instances.
 
     With C the levels of the gap tables and tau the mass that they leave out, along a slice u
+
     $$\delta_u(\epsilon) = \int_C \delta_{N}(gap(t)/\sigma, \epsilon)\, dt,$$
+
     not renormalised, with $\delta_N$ that of two Gaussians at this distance. Joint: the smallest
     epsilon at which $\sum_u \omega_u \delta_u \le \delta - \tau$. Average: the mean of the smallest
     epsilons at which each $\delta_u \le \delta - \tau$.

@@ -3,6 +3,7 @@
 
 import io
 import struct
+import tokenize
 import zipfile
 import zlib
 from typing import Any, Final
@@ -20,8 +21,11 @@ _DAMAGED: Final = (
     AttributeError,
     EOFError,
     OSError,
+    OverflowError,
     RuntimeError,
     MemoryError,
+    SyntaxError,
+    tokenize.TokenError,
     zipfile.BadZipFile,
     zlib.error,
     struct.error,
@@ -39,9 +43,12 @@ def locked(values: Any) -> Floats:  # noqa: ANN401 - whatever numpy can read as 
     """Copy `values` into a read-only, C-ordered float64 array."""
     try:
         array = np.array(values, dtype=np.float64, order="C", copy=True)
-    except (TypeError, ValueError) as error:
-        msg = f"expected numbers, got {type(values).__name__}: {error}"
-        raise ArgumentError(msg) from error
+    except (TypeError, ValueError):
+        msg = (
+            f"expected numbers, got {type(values).__name__} that is not all numbers, or whose rows "
+            "are not of one length; convert it first"
+        )
+        raise ArgumentError(msg) from None  # numpy's own words quote the value
     array.setflags(write=False)
     return array
 
@@ -51,9 +58,12 @@ def locked_integers(values: Any) -> Integers:  # noqa: ANN401 - as above
     try:
         array = np.array(values, order="C", copy=True)
         whole = array.astype(np.int64) if array.dtype.kind in "iu" else _whole(array)
-    except (TypeError, ValueError, OverflowError) as error:
-        msg = f"expected whole numbers, got {type(values).__name__}: {error}"
-        raise ArgumentError(msg) from error
+    except (TypeError, ValueError, OverflowError):
+        msg = (
+            f"expected whole numbers, got {type(values).__name__} that is not all whole numbers "
+            "(floats below 2^53), or whose rows are not of one length; convert it first"
+        )
+        raise ArgumentError(msg) from None
     array = np.ascontiguousarray(whole)
     array.setflags(write=False)
     return array
@@ -67,6 +77,16 @@ def arrays_in(content: bytes) -> dict[str, npt.NDArray[Any]]:
     except _DAMAGED as error:
         msg = f"no numpy archive, or a damaged one: {type(error).__name__}"
         raise ValueError(msg) from error
+
+
+def array_in(content: bytes) -> npt.NDArray[Any]:
+    """The array of a numpy file, read without pickles; what is none is a `ValueError`."""
+    try:
+        array: npt.NDArray[Any] = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
+    except _DAMAGED as error:
+        msg = f"no numpy array, or a damaged one: {type(error).__name__}"
+        raise ValueError(msg) from error
+    return array
 
 
 def _whole(array: npt.NDArray[Any]) -> Integers:

@@ -19,6 +19,7 @@ from pufferslice.search import SAFETY, raise_until, smallest_safe
 from pufferslice.slicing import Profile, SampledSphere
 
 _ALMOST_NONE: Final = 1e-12
+_UNIT_ROUNDOFF: Final = 2.0**-53
 
 Rule = Literal["tight", "closed_form"]
 Envelope = Literal["transport", "worst_gap", "exact"]
@@ -243,7 +244,9 @@ def full_costs(full: Full, order: float, noise_std: float) -> Floats:
         return np.array([math.inf])
     if isinstance(full.seen, GaussianPairs):
         return full.seen.full_costs(order, noise_std)
-    rate, margin = moment_rate(order, noise_std), grid_margin(full.dim, noise_std)
+    # A distance is a sum of squares, each addition rounded.
+    rate = moment_rate(order, noise_std) * (1 + (full.dim + 8) * _UNIT_ROUNDOFF)
+    margin = grid_margin(full.dim, noise_std)
     return np.asarray(full.seen.log_moments(rate, margin).min(axis=1) / (order - 1))
 
 

@@ -290,7 +290,10 @@ class Histograms:
             arrays = arrays_in(content)
             return _unpacked(parsed_json(arrays.pop("facts").tobytes()), arrays)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            msg = f"the histograms cannot be read: they are damaged or something else ({error})"
+            msg = (
+                f"the histograms cannot be read: they are damaged or something else ({error}). "
+                "Scan the data again"
+            )
             raise StorageError(msg) from error
 
     def __repr__(self) -> str:

@@ -152,7 +152,8 @@ class Ledger:
             connection.execute("INSERT INTO ledger VALUES (?, ?)", (VERSION, scenario))
         elif known[0] != VERSION:
             msg = (
-                f"ledger {str(self.path)!r} has version {known[0]!r}, this program reads {VERSION}"
+                f"ledger {str(self.path)!r} has version {known[0]!r}, this program reads "
+                f"{VERSION}. Use the program that made it"
             )
             raise LedgerError(msg)
         elif known[1] != scenario:

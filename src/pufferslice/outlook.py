@@ -62,8 +62,8 @@ class Prospect:
 
     @property
     def mean_absolute_error(self) -> float | None:
-        """Expected size of the error of one coordinate, in scaled units: std * sqrt(2 / pi)."""
-        return None if self.noise_std is None else self.noise_std * math.sqrt(2 / math.pi)
+        """Of one coordinate, in scaled units."""
+        return None if self.noise_std is None else mean_absolute_error(self.noise_std)
 
 
 @final
@@ -109,6 +109,15 @@ class SliceProfile:
     joint: float
 
 
+def mean_absolute_error(noise_std: float) -> float:
+    """Expected size of an error that is Gaussian noise: std * sqrt(2 / pi).
+
+    >>> round(mean_absolute_error(1.0), 6)
+    0.797885
+    """
+    return noise_std * math.sqrt(2 / math.pi)
+
+
 def epsilons_around(claimed: float, n_epsilons: int = N_EPSILONS) -> tuple[float, ...]:
     """Round epsilons below and above the claimed one, which stands in the middle as it is.
 
@@ -133,7 +142,7 @@ def outlook_of(
     evidence = required_evidence(certificate)
     said = Said.read_off(certificate.statement)
     delta = float(certificate.statement["noise"]["implementation_delta"])
-    order = unsliced_order(said.target)
+    order = _unsliced_order(said.target)
     found = []
     for done, epsilon in enumerate(epsilons):
         progress(done, len(epsilons))
@@ -152,21 +161,21 @@ def outlook_of(
             )
         )
     progress(len(epsilons), len(epsilons))
-    variations = variations_at(evidence.full, [row.noise_std for row in found], delta)
+    variations = _variations_at(evidence.full, [row.noise_std for row in found], delta)
     return tuple(
         attrs.evolve(row, total_variation=variation)
         for row, variation in zip(found, variations, strict=True)
     )
 
 
-def variations_at(
+def _variations_at(
     full: Full, noise_stds: Sequence[float | None], implementation_delta: float
 ) -> list[float]:
     """Bounds on the total variation under two secrets, for each noise the best of several orders.
 
     1, which says nothing, where there is no noise or no bound.
     """
-    coarse = coarse_full(full)
+    coarse = _coarse_full(full)
     costs = [
         [full_cost(coarse, order, std) if std else math.inf for order in LOW_ORDERS]
         for std in noise_stds
@@ -195,7 +204,7 @@ def training_outlook(
         if multiplier is not None:
             noise = np.full(plan.n_steps, multiplier)
             changed = attrs.evolve(plan, noise_multipliers=noise)
-            variation = training_variation(attrs.evolve(said, runs=(changed,)))
+            variation = _training_variation(attrs.evolve(said, runs=(changed,)))
         found.append(
             TrainingProspect(claim=claim, noise_multiplier=multiplier, total_variation=variation)
         )
@@ -203,7 +212,7 @@ def training_outlook(
     return tuple(found)
 
 
-def training_variation(said: Trained) -> float:
+def _training_variation(said: Trained) -> float:
     """Bound on the total variation of what runs release in two worlds, the best of some orders.
 
     1 for a claim on average over batch draws, which bounds nothing that is released.
@@ -222,7 +231,7 @@ def stated_variation(certificate: Certificate) -> float:
     """
     statement = certificate.statement
     if certificate.road == "learning":
-        return training_variation(Trained.read_off(statement))
+        return _training_variation(Trained.read_off(statement))
     unsliced = statement["unsliced"]
     if unsliced["epsilon"] is None:
         return 1.0
@@ -234,14 +243,14 @@ def stated_variation(certificate: Certificate) -> float:
     return released_variation(bound, float(statement["noise"]["implementation_delta"]))
 
 
-def coarse_full(full: Full) -> Full:
+def _coarse_full(full: Full) -> Full:
     """The same couplings with fewer, larger distances: still a bound."""
     if not isinstance(full.seen, MatchingTables):
         return full
     return attrs.evolve(full, seen=full.seen.coarsened(_MOST_ENTRIES))
 
 
-def unsliced_order(claim: Claim) -> float:
+def _unsliced_order(claim: Claim) -> float:
     """The order at which the unsliced cost is stated."""
     return claim.order if isinstance(claim, Guarantee) else REPORTED_ORDER
 
@@ -254,7 +263,7 @@ def pair_costs(certificate: Certificate) -> tuple[PairCost, ...]:
     sliced = _sliced_costs(evidence, certificate)
     seen = evidence.slices.seen
     gaps = seen.worst().max(axis=1) if isinstance(seen, GapTables) else None
-    unsliced = full_costs(evidence.full, unsliced_order(claim), noise_std)
+    unsliced = full_costs(evidence.full, _unsliced_order(claim), noise_std)
     if len(unsliced) != len(names):
         unsliced = np.full(len(names), math.inf)
     rows = [
@@ -276,7 +285,7 @@ def slice_profile(certificate: Certificate) -> SliceProfile | None:
     slices, claim = evidence.slices, certificate.guarantee
     if slices.missing.any() or slices.are_equal:
         return None
-    order = unsliced_order(claim)
+    order = _unsliced_order(claim)
     method = Method(**certificate.statement["method"])
     costs = slice_costs(slices, order, certificate.noise_std, method.envelope)
     weights = slices.profile.weights

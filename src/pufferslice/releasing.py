@@ -31,7 +31,7 @@ LARGEST_RATIO: Final = 2**18
 """The query, less its public centre, may be at most this many noise standard deviations."""
 
 INTERVAL: Final = 0.95
-_INTERVAL_STDS: Final = 1.959963984540054
+INTERVAL_STDS: Final = 1.959963984540054
 
 
 @final
@@ -52,13 +52,16 @@ class Release:
     def __attrs_post_init__(self) -> None:
         good = self.names and np.isfinite(self.values).all() and (self.noise_stds >= 0).all()
         if not (good and all(isinstance(one, str) for one in (self.certificate, *self.names))):
-            msg = "a release has names, finite values, and noise of at least 0"
+            msg = (
+                "a release must have names, finite values, and noise of at least 0. This one was "
+                "changed; get the original"
+            )
             raise ReleaseError(msg)
 
     @property
     def intervals(self) -> Floats:
         """95 % intervals for the query's own value, shape (dim, 2): the noise is the only error."""
-        half = _INTERVAL_STDS * self.noise_stds
+        half = INTERVAL_STDS * self.noise_stds
         return np.stack([self.values - half, self.values + half], axis=1)
 
     def to_json(self) -> dict[str, Any]:
@@ -95,7 +98,10 @@ class Release:
             )
             raise ReleaseError(msg)
         if (version := document.get("version")) != VERSION:
-            msg = f"the release has version {version!r}, this program reads {VERSION}"
+            msg = (
+                f"the release has version {version!r}, this program reads {VERSION}. Read it with "
+                "the program that made it"
+            )
             raise ReleaseError(msg)
         rows = document["values"]
         return cls(
@@ -114,7 +120,10 @@ class Release:
         try:
             return cls.from_json(parsed_json(read_bytes(path)))
         except (ValueError, KeyError, TypeError) as error:
-            msg = f"{str(path)!r} is not a release: {type(error).__name__}"
+            msg = (
+                f"{str(path)!r} is not a release, or a damaged one ({type(error).__name__}). Give "
+                "the file that release wrote"
+            )
             raise ReleaseError(msg) from error
 
     def __str__(self) -> str:

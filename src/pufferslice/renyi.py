@@ -18,6 +18,8 @@ from pufferslice.slicing import FiniteProfile, project
 
 _ROOT_HALF: Final = math.sqrt(0.5)
 _LARGEST_EXPONENT: Final = 700.0
+_SMALL_MOMENT: Final = 2.0**-6
+"""The log of a moment below this, found as a difference, would have lost digits."""
 _DELTA_ERROR: Final = 2.0**-49
 _NEAR_ZERO: Final = 0.25
 _SERIES_TERMS: Final = 12
@@ -36,6 +38,7 @@ def gaussian_divergence(
     r"""Divergence of N(m1, v1) from N(m2, v2) after noise; each is (mean, variance), elementwise.
 
     With $s_i^2 = v_i$ plus the noise variance,
+
     $$D_\alpha = \ln\frac{s_2}{s_1} + \frac{\ln(s_2^2/s_*^2)}{2(\alpha-1)}
       + \frac{\alpha (m_1-m_2)^2}{2 s_*^2}, \quad s_*^2 = \alpha s_2^2 + (1-\alpha) s_1^2$$
 
@@ -71,17 +74,18 @@ def gaussian_divergence_nd(
     """
     (mean_1, cov_1), (mean_2, cov_2) = first, second
     total = cov_2 + noise_variance * np.eye(len(mean_1))
+    shift = mean_1 - mean_2
+    mixed = total - (order - 1) * (cov_1 - cov_2)
     try:
         excesses = eigh(cov_1 - cov_2, total, eigvals_only=True)
+        turned = np.linalg.solve(mixed, shift)
     except np.linalg.LinAlgError:
         return math.inf
     if not (order - 1) * excesses.max() < 1:
         return math.inf
-    shift = mean_1 - mean_2
-    mixed = total - (order - 1) * (cov_1 - cov_2)
     with np.errstate(divide="ignore", invalid="ignore"):
         spread = float(_spread_divergence(order, excesses).sum())
-        found = spread + float(order * shift @ np.linalg.solve(mixed, shift) / 2)
+        found = spread + float(order * shift @ turned / 2)
     return math.inf if math.isnan(found) else found
 
 
@@ -122,7 +126,8 @@ def log_moments(
 ) -> Floats:
     """Per row, ln of the weighted mean of exp(rate * (gap + margin)^2); largest gaps come first.
 
-    Small moments are summed as exp(x) - 1, so that no digit of them is lost to the 1.
+    Small moments are summed as exp(x) - 1, so that no digit of them is lost to the 1: those of
+    small gaps, and those of large ones with hardly any weight.
     """
     result = np.empty(len(starts) - 1)
     for row in range(len(starts) - 1):
@@ -130,16 +135,19 @@ def log_moments(
         mass = total = 0.0
         if not rate * top < math.inf:
             result[row] = math.inf
-        elif rate * top < 1:
-            for entry in range(starts[row], starts[row + 1]):
-                mass += weights[entry]
-                total += weights[entry] * math.expm1(rate * (gaps[entry] + margin) ** 2)
-            result[row] = math.log1p(total / mass)
-        else:
+            continue
+        if rate * top >= 1:
             for entry in range(starts[row], starts[row + 1]):
                 mass += weights[entry]
                 total += weights[entry] * math.exp(rate * ((gaps[entry] + margin) ** 2 - top))
             result[row] = rate * top + math.log(total / mass)
+            if result[row] > _SMALL_MOMENT or rate * top > _LARGEST_EXPONENT:
+                continue
+        mass = total = 0.0
+        for entry in range(starts[row], starts[row + 1]):
+            mass += weights[entry]
+            total += weights[entry] * math.expm1(rate * (gaps[entry] + margin) ** 2)
+        result[row] = math.log1p(total / mass)
     return result
 
 
@@ -219,7 +227,8 @@ def aggregate_joint(order: float, costs: Floats, weights: Floats) -> Floats:
     with np.errstate(over="ignore", invalid="ignore"):
         small = np.log1p(np.expm1(exponents) @ shares)
     large = logsumexp(exponents, b=shares, axis=-1)
-    return np.asarray(np.where(exponents.max(axis=-1) < 1, small, large) / a)
+    # Where exp does not overflow, the first has all digits, whatever the weight of a large cost.
+    return np.asarray(np.where(exponents.max(axis=-1) < _LARGEST_EXPONENT, small, large) / a)
 
 
 def _check_slices(costs: Floats, weights: Floats) -> None:

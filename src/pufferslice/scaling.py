@@ -80,7 +80,10 @@ def scan_anywhere(
     if workers is None and scheduler is None:
         return scan_files(path, scan, checkpoint=checkpoint, progress=progress)
     if checkpoint is not None:
-        msg = "a checkpoint is for a scan in one process; on a cluster, lost tasks are run again"
+        msg = (
+            "a checkpoint is for a scan in one process; on a cluster, lost tasks are run again. "
+            "Leave checkpoint out"
+        )
         raise ArgumentError(msg)
     with cluster_client(workers=workers, scheduler=scheduler) as client:
         return scan_cluster_files(path, scan, client, progress=progress)

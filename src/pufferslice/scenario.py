@@ -342,7 +342,10 @@ def chosen_pairs(pairs: Pairs, secrets: tuple[str, ...]) -> tuple[SecretPair, ..
 def _check_secrets(secrets: tuple[str, ...]) -> None:
     if len(secrets) < 2:
         found = ", ".join(map(repr, secrets)) or "none"
-        msg = f"the secret must take at least 2 values, found {found}: there is nothing to hide"
+        msg = (
+            f"the secret must take at least 2 values, found {found}: there is nothing to hide. "
+            "Name another column, or give tables with both"
+        )
         raise ScenarioError(msg)
 
 

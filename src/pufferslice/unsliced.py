@@ -64,4 +64,4 @@ def matching_directions(profile: Profile, sensitivities: Floats, size: int) -> F
         most = max(1, min(MOST_MATCHINGS, profile.n_directions // _DIRECTIONS_PER_MATCHING))
     widest = profile.directions[np.argsort(-sensitivities, kind="stable")]
     n_axes = min(profile.dim, (most + 1) // 2 if profile.dim > most else profile.dim)
-    return np.vstack([np.eye(profile.dim)[:n_axes], widest[: most - n_axes]])
+    return np.vstack([np.eye(n_axes, profile.dim), widest[: most - n_axes]])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs in real processes: killed, interrupted, resumed, in a folder of others, and bad workers."""
 
+import io
 import json
 import os
 import signal
@@ -332,7 +333,9 @@ def test_a_damaged_block_is_named_and_can_be_made_again(home, plan):
         with pytest.raises(ArgumentError, match=r"000000.npy' is not the block of 3 runs"):
             train_repeatedly(runs, home / "runs")
 
-    for content in (b"", b"no array", path.read_bytes()[:-8]):
+    archive = io.BytesIO()
+    np.savez(archive, np.zeros((3, 3)))
+    for content in (b"", b"no array", path.read_bytes()[:-8], archive.getvalue()):
         path.write_bytes(content)
         refused()
     for array in (np.zeros((2, 3)), np.zeros((3, 3), dtype=int), np.full((3, 3), np.nan)):

@@ -93,6 +93,18 @@ def test_worst_case_is_one_normal_pair(multiplier, n_steps, delta):
     check_close_above(run_epsilon(plan, delta), exact)
 
 
+@pytest.mark.soundness
+def test_a_tiny_delta_is_bounded_or_refused():
+    """Composed by a Fourier transform alone, epsilon at delta 1e-12 would be 0.1 % too small."""
+    plan = plan_of(WorstCase(), np.full(5_000, 2_000.0), exactly(4))
+    ratio = 2 * 4 * math.sqrt(5_000) / 2_000
+    check_close_above(run_epsilon(plan, 1e-9), exact_epsilon([(1.0, ratio)], 1e-9))
+    assert run_epsilon(plan, 1e-11) > exact_epsilon([(1.0, ratio)], 1e-11)
+    for delta in (1e-12, 1e-13):
+        with pytest.raises(CalibrationError, match="ask for a larger delta"):
+            run_epsilon(plan, delta)
+
+
 def test_worst_case_against_a_gaussian_mechanism_of_dp_accounting():
     cap, multiplier, n_steps = 4, 40.0, 100
     peer = privacy_loss_distribution.from_gaussian_mechanism(

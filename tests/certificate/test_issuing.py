@@ -458,6 +458,21 @@ def test_seeded_noise_stamps_the_certificate(certificates):
     assert not any("INSECURE" in limit for limit in certificates["groups"].statement["limits"])
 
 
+@pytest.mark.parametrize("kind", ["groups", "gaussian"])
+def test_what_is_drawn_is_said_not_to_be_the_noise_of_the_bounds(certificates, kind):
+    statement = certificates[kind].statement
+    assert statement["noise"]["implementation_delta"] > 0
+    assert any("implementation_delta, is part of no epsilon" in one for one in statement["limits"])
+
+
+def test_without_noise_nothing_is_said_of_drawing_it():
+    table = pa.table({"s": list("aabb"), "x": [1.0, 2.0, 2.0, 1.0]})
+    scenario = Scenario.from_groups(table, secret="s", query=summary(mean=["x"]))
+    statement = certify_release(scenario, LINE, claim_of("joint")).statement
+    assert statement["noise"]["implementation_delta"] == 0
+    assert not any("part of no epsilon" in one for one in statement["limits"])
+
+
 def test_progress_is_told_to_the_end(records, profile):
     told = []
     certify_release(

@@ -69,7 +69,7 @@ def broken(folder):
 
 
 def test_a_right_mechanism_stands(folder, capsys):
-    assert audit(folder, "--outputs", "20000") == 0
+    assert audit(folder, "--n-outputs", "20000") == 0
     said = capsys.readouterr().out
     assert said.startswith("NOT REFUTED at confidence 0.95")
     assert "(2, 1)-Joint-SRPP" in said
@@ -107,7 +107,7 @@ def test_json(folder, broken, capsys):
         "gaussian_map",
         "likelihood_ratio",
     }
-    assert audit(folder, "--outputs", "5000", "--json") == 0
+    assert audit(folder, "--n-outputs", "5000", "--json") == 0
     assert json.loads(capsys.readouterr().out)["refuted"] is False
 
 
@@ -119,11 +119,11 @@ def test_the_number_of_outputs_has_a_default(folder, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--outputs", "99"], "at least 100"),
-        (["--outputs", "0"], "n_outputs"),
-        (["--outputs", "1000", "--confidence", "1"], "confidence"),
-        (["--outputs", "1000", "--seed", "-1"], "seed"),
-        (["--outputs", "1000", "--supplied", "x.npz"], "not both"),
+        (["--n-outputs", "99"], "at least 100"),
+        (["--n-outputs", "0"], "n_outputs"),
+        (["--n-outputs", "1000", "--confidence", "1"], "confidence"),
+        (["--n-outputs", "1000", "--seed", "-1"], "seed"),
+        (["--n-outputs", "1000", "--supplied", "x.npz"], "not both"),
         (["--supplied", "absent.npz"], "absent.npz"),
     ],
 )
@@ -133,7 +133,7 @@ def test_wrong_use(folder, capsys, arguments, message):
 
 
 def test_too_few_outputs_for_the_claim(folder, capsys):
-    assert audit(folder, "--outputs", "150", certificate="six", scenario="six") == 2
+    assert audit(folder, "--n-outputs", "150", certificate="six", scenario="six") == 2
     said = capsys.readouterr().err
     assert "too few outputs" in said
     assert "outputs under each secret would put (2, 6)-Joint-SRPP in reach" in said
@@ -150,7 +150,7 @@ def test_another_scenario(folder, capsys, tmp_path):
         (tmp_path / f"{name}.csv").write_text("pay,age\n1,3\n2,4\n3,9\n")
     (tmp_path / "one.toml").write_text(SCENARIO.format(epsilon=1.0))
     arguments = ["audit", str(folder / "one.json"), "--scenario", str(tmp_path / "one.toml")]
-    assert run([*arguments, "--outputs", "1000"]) == 2
+    assert run([*arguments, "--n-outputs", "1000"]) == 2
     assert "another scenario" in capsys.readouterr().err
 
 

@@ -58,6 +58,24 @@ def test_a_run_writes_table_numbers_and_pictures(tmp_path, capsys):
     assert b"</svg>" in (out / "cap-rings.svg").read_bytes()
 
 
+def test_what_is_said_of_our_own_rule_is_told_apart(tmp_path, capsys, monkeypatch):
+    def run(setting):
+        found = QUICK.run(setting)
+        return attrs.evolve(found, claims=found.claims[:3], our_claims=found.claims[3:])
+
+    monkeypatch.setattr(paper, "experiment_named", lambda _: attrs.evolve(QUICK, run=run))
+    command = ["paper", "run", "cap-rings", "--out", str(tmp_path)]
+    assert app.run(command) == 0
+    shown = capsys.readouterr().out
+    assert "cap-rings: 3 of 3 claims of the paper held; 0 of 1 about our own rule" in shown
+    papers, ours = shown.split("About our own rule, of which the paper says nothing:")
+    assert "DID NOT HOLD" not in papers
+    assert "DID NOT HOLD" in ours
+    assert app.run([*command, "--json"]) == 0
+    (outcome,) = json.loads(capsys.readouterr().out)["outcomes"]
+    assert [claim["held"] for claim in outcome["our_claims"]] == [False]
+
+
 def test_a_run_as_json(tmp_path, capsys):
     command = ["paper", "run", "sliced-divergences", "--out", str(tmp_path), "--json"]
     assert app.run(command) == 0

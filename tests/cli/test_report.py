@@ -41,7 +41,7 @@ def made(tmp_path_factory):
     assert run(["calibrate", scenario, "--out", certificate]) == 0
     release = ["--ledger", str(folder / "l.ledger"), "--out", str(folder / "r.json")]
     assert run(["release", scenario, "--certificate", certificate, *release, "--group", "a"]) == 0
-    audit = ["--outputs", "2000", "--out", str(folder / "a.json")]
+    audit = ["--n-outputs", "2000", "--out", str(folder / "a.json")]
     assert run(["audit", certificate, "--scenario", scenario, *audit]) == 0
     return folder
 

@@ -139,7 +139,19 @@ class TestForms:
             assert (train.labels.dtype, train.white, train.n_classes) == (np.int64, 255, 10)
 
     def test_whichever_training_files_are_there(self, made, tmp_path):
+        write_npz(tmp_path, {part: made[part] for part in ("train-2", "train-3", "test")})
+        train, _ = read_cifar10(tmp_path)
+        expected = np.concatenate([made["train-2"][1], made["train-3"][1]])
+        assert train.labels.tolist() == expected.tolist()
+
+    @pytest.mark.parametrize("mark", ["  ", " *"])
+    def test_part_four_without_the_others_is_known_by_the_list_beside_it(
+        self, made, mark, tmp_path
+    ):
         write_npz(tmp_path, {part: made[part] for part in ("train-2", "train-4", "test")})
+        content = (tmp_path / "cifar10-train-4.npz").read_bytes()
+        line = f"{hashlib.sha256(content).hexdigest()}{mark}cifar10-train-4.npz\n"
+        (tmp_path / "SHA256SUMS").write_text(f"\n{'0' * 64}  other.npz\n{line}", encoding="utf-8")
         train, _ = read_cifar10(tmp_path)
         expected = np.concatenate([made["train-2"][1], made["train-4"][1]])
         assert train.labels.tolist() == expected.tolist()
@@ -154,7 +166,7 @@ class TestForms:
 class TestMissing:
     def test_without_the_folder_or_the_files(self, made, tmp_path, monkeypatch):
         monkeypatch.delenv("PUFFERSLICE_DATA", raising=False)
-        with pytest.raises(StorageError, match=r"set PUFFERSLICE_DATA to a folder with .*Krizh"):
+        with pytest.raises(StorageError, match=r"set PUFFERSLICE_DATA to a folder with .*https:"):
             datasets.cifar10()
         monkeypatch.setenv("PUFFERSLICE_DATA", str(tmp_path))
         with pytest.raises(StorageError, match=r"no CIFAR-10 in .* or cifar-10-python\.tar\.gz"):
@@ -162,7 +174,7 @@ class TestMissing:
         with pytest.raises(StorageError, match=r"no CIFAR-10 in .*absent"):
             read_cifar10(tmp_path / "absent")
         write_npz(tmp_path, {"train-1": made["train-1"]})
-        with pytest.raises(StorageError, match=r"cannot read '.*cifar10-test\.npz': No such file"):
+        with pytest.raises(StorageError, match=r"has CIFAR-10, but no cifar10-test\.npz\. Get"):
             datasets.cifar10()
 
     @pytest.mark.parametrize(
@@ -171,7 +183,7 @@ class TestMissing:
     def test_an_archive_without_a_part(self, kept, lacking, made, tmp_path):
         path = tmp_path / "cifar-10-python.tar.gz"
         path.write_bytes(archive({batch_name(kept): pickled(*made[kept])}))
-        with pytest.raises(StorageError, match=rf"tar\.gz' has no {lacking}\. Get"):
+        with pytest.raises(StorageError, match=rf"tar\.gz' has CIFAR-10, but no {lacking}\. Get"):
             read_cifar10(path)
 
     def test_an_archive_of_other_things(self, tmp_path):
@@ -199,6 +211,24 @@ class TestDamaged:
         images, labels = made["train-5"]
         write_npz(tmp_path, made | {"train-5": (images, labels[::-1] ^ 1)})
         with pytest.raises(StorageError, match="labels of all five training files"):
+            read_cifar10(tmp_path)
+
+    def test_part_five_without_the_others_is_refused_if_nothing_tells_what_it_is(
+        self, made, tmp_path
+    ):
+        write_npz(tmp_path, {part: made[part] for part in ("train-1", "train-5", "test")})
+        path = tmp_path / "cifar10-train-5.npz"
+        found = hashlib.sha256(path.read_bytes()).hexdigest()
+        with pytest.raises(StorageError) as caught:
+            read_cifar10(tmp_path)
+        for said in (str(path), found, "no SHA256SUMS beside it lists the file", "all five"):
+            assert said in str(caught.value)
+        (tmp_path / "SHA256SUMS").write_bytes(b"\xff no list\n")
+        with pytest.raises(StorageError, match=r"train-5\.npz' cannot be checked"):
+            read_cifar10(tmp_path)
+        listed = "a" * 64
+        (tmp_path / "SHA256SUMS").write_text(f"{listed}  cifar10-train-5.npz\n", encoding="utf-8")
+        with pytest.raises(StorageError, match=rf"train-5\.npz' .* {found}, expected {listed}"):
             read_cifar10(tmp_path)
 
     def test_part_five_as_a_batch_is_checked_alone(self, made, tmp_path):
@@ -237,6 +267,8 @@ class TestDamaged:
     )
     def test_unreadable(self, content, name, tmp_path):
         (tmp_path / name).write_bytes(content)
+        (tmp_path / "cifar10-test.npz").write_bytes(content)
+        (tmp_path / "test_batch").write_bytes(content)
         with pytest.raises(StorageError) as caught:
             read_cifar10(tmp_path)
         message = str(caught.value)

@@ -207,15 +207,15 @@ class TestTrainingFile:
         assert request.plan.accountant == LogMoment()
 
     @pytest.mark.parametrize(
-        ("n_records", "rate", "epochs", "n_steps"),
+        ("n_records", "rate", "n_epochs", "n_steps"),
         [(100, 0.1, 3, 30), (50_000, 0.01024, 40, 3_920), (1_437, 0.5, 2, 4), (10, 1.0, 5, 5)],
     )
-    def test_epochs_are_whole_passes(self, n_records, rate, epochs, n_steps):
+    def test_epochs_are_whole_passes(self, n_records, rate, n_epochs, n_steps):
         request = asked(
             data__n_records=n_records,
             sampling__rate=rate,
             training__n_steps=None,
-            training__epochs=epochs,
+            training__n_epochs=n_epochs,
         )
         assert request.plan.n_steps == n_steps
 
@@ -250,8 +250,8 @@ class TestTrainingFile:
             ({"training__learning_rate": "x"}, r"\[training\] learning_rate must be a finite nu"),
             ({"training__clip_norm": None}, r"\[training\] needs 'clip_norm'"),
             ({"training__clip_norm": "x"}, r"\[training\] clip_norm must be a finite number"),
-            ({"training__epochs": 3}, r"\[training\] needs either n_steps or epochs"),
-            ({"training__n_steps": None}, r"\[training\] needs either n_steps or epochs"),
+            ({"training__n_epochs": 3}, r"\[training\] needs either n_steps or n_epochs"),
+            ({"training__n_steps": None}, r"\[training\] needs either n_steps or n_epochs"),
             ({"training__n_steps": 0}, r"\[training\] n_steps must be a whole number"),
             ({"training__n_steps": 10**8}, r"\[training\] n_steps must be at most"),
             ({"training__block": 0}, r"\[training\] block must be a whole number"),

@@ -157,7 +157,7 @@ def test_what_reads_certificates(place, good, data):
                 ["spent", "c.json", "--json"],
                 ["spent", "c.json", "--scenario", "s.toml", "--json"],
                 ["sign", "c.json", "--key", "keys/private.pem"],
-                ["audit", "c.json", "--scenario", "s.toml", "--outputs", "200", "--json"],
+                ["audit", "c.json", "--scenario", "s.toml", "--n-outputs", "200", "--json"],
                 ["report", "c.json", "release.json", "--out", "report.html"],
                 ["release", "s.toml", "--certificate", "c.json", "--ledger", "new", "--out",
                  "r.json", "--group", "a", "--json"],
@@ -241,15 +241,15 @@ FIRST = {
 }  # fmt: skip
 
 ACCOUNT = {
-    "--records": numbers, "--sampling": st.sampled_from(["poisson", "with-replacement", "x"]),
-    "--batch": numbers, "--steps": numbers, "--order": numbers, "--differing": numbers,
-    "--at-most": numbers, "--mismatch": numbers, "--epsilon": numbers,
+    "--n-records": numbers, "--sampling": st.sampled_from(["poisson", "with-replacement", "x"]),
+    "--batch-size": numbers, "--n-steps": numbers, "--order": numbers, "--exactly": numbers,
+    "--at-most": numbers, "--mismatch-probability": numbers, "--epsilon": numbers,
     "--noise-multiplier": numbers, "--delta": numbers,
     "--plot": st.sampled_from(["plot.png", "no/such/plot.png", "."]),
 }  # fmt: skip
 ACCOUNT_FIRST = {
-    "--records": "50", "--sampling": "poisson", "--batch": "5", "--steps": "3", "--order": "4",
-    "--differing": "2", "--epsilon": "1",
+    "--n-records": "50", "--sampling": "poisson", "--batch-size": "5", "--n-steps": "3",
+    "--order": "4", "--exactly": "2", "--epsilon": "1",
 }  # fmt: skip
 
 

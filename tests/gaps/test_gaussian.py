@@ -51,6 +51,30 @@ def test_slice_costs_against_40_digits(order, rng):
 
 
 @pytest.mark.soundness
+@pytest.mark.parametrize("center", [0.0, 1.0, 1e9, 1.7e18])
+@pytest.mark.parametrize("cosine", [1.0, 1e-5])
+def test_means_far_from_zero_hide_no_shift(center, cosine, rng):
+    """Dates in nanoseconds, say: the cost is at least that of the exact difference of the means."""
+    dim, scale = 4, max(1.0, center) * 1e-9
+    means = center + scale * rng.normal(size=(2, dim))
+    apart = means[0] - means[1]
+    across = rng.normal(size=dim)
+    across -= across @ apart / (apart @ apart) * apart
+    unit = cosine * apart / np.linalg.norm(apart) + across / np.linalg.norm(across) * math.sqrt(
+        1 - cosine**2
+    )
+    unit /= np.linalg.norm(unit)
+    pairs = GaussianPairs(means=means[None], covs=np.zeros((1, 2, dim, dim)))
+    (cost,) = pairs.slice_costs(unit[None], 4.0, scale)[0]
+    terms = (
+        oracles.exact(u) * (oracles.exact(a) - oracles.exact(b))
+        for u, a, b in zip(unit, *means, strict=True)
+    )
+    exact = 2 * (oracles.HP.fsum(terms) / oracles.exact(scale)) ** 2
+    assert exact <= cost <= exact * (1 + 1e-9)
+
+
+@pytest.mark.soundness
 @pytest.mark.parametrize("order", [1.5, 4.0])
 def test_full_costs_against_simultaneous_diagonalisation(order, rng):
     pairs = random_pairs(rng)
@@ -143,3 +167,19 @@ def test_rounded_spreads_never_lower_a_cost_next_to_infinity(rng):
         laws = list(zip(means, noisy, strict=True))
         both = [oracles.gaussian_divergence(order, *pair) for pair in (laws, laws[::-1])]
         assert pairs.slice_costs(u[None], order, noise_std)[0, 0] >= float(max(both))
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("size", [1e16, 1e20, 1e30])
+def test_spreads_that_drown_the_noise_hide_no_shift(size):
+    """The laws have no spread across (1, 2), where they lie 5 apart; rounded, they seem to."""
+    across = np.array([2.0, -1.0]) / math.sqrt(5)
+    cov = size * np.array([[1.0, 2.0], [2.0, 4.0]])
+    pairs = GaussianPairs(
+        means=np.stack([np.zeros(2), 5 * across])[None], covs=np.array([[cov, cov]])
+    )
+    exact = 4.0 * 5.0**2 / 2 * (1 - 1e-9)
+    assert pairs.slice_costs(across[None], 4.0, 1.0)[0, 0] >= exact
+    assert pairs.full_costs(4.0, 1.0)[0] >= exact
+    equal = GaussianPairs(means=np.zeros((1, 2, 2)), covs=pairs.covs)
+    assert equal.slice_costs(across[None], 4.0, 1.0)[0, 0] == equal.full_costs(4.0, 1.0)[0] == 0

@@ -82,6 +82,22 @@ class TestValues:
             return
         assert value == pytest.approx(float(HP.log(moment)), rel=1e-12, abs=1e-14)
 
+    @pytest.mark.soundness
+    @pytest.mark.parametrize("rate", [0.5, 1.5, 4.6, 20.0, 38.0, 44.0])
+    @pytest.mark.parametrize("total", [2**20, 2**40, 2**62])
+    def test_a_large_gap_of_hardly_any_mass_keeps_all_its_digits(self, rate, total):
+        """As a difference of numbers of order 1, a moment of 1e-15 would be rounding alone."""
+        tables = GapTables(
+            starts=np.array([0, 2]),
+            gaps=np.array([1.0, 0.0]),
+            counts=np.array([1, total - 1]),
+            totals=np.array([total]),
+            equal=np.array([False]),
+        )
+        expected = HP.log1p(HP.expm1(HP.mpf(rate)) / total)
+        value = tables.log_moments(rate, 0.0)[0, 0]
+        assert value == pytest.approx(float(expected), rel=2e-12, abs=0)
+
     def test_log_moments_of_many_rows_are_those_of_few(self, rng):
         """Enough rows to be shared out among threads."""
         tables = random_tables(rng, n_slices=2100, n_samples=12)

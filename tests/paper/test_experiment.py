@@ -3,6 +3,7 @@
 
 import csv
 import io
+import math
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 
 from pufferslice.errors import ArgumentError
 from pufferslice.paper import EXPERIMENTS, Claim, Outcome, experiment_named
+from pufferslice.paper.experiment import number_in
 
 NAMES = [
     "sliced-divergences",
@@ -18,7 +20,7 @@ NAMES = [
     "static-adult-stratified",
     "static-cleveland",
     "static-student",
-    "static-student-others",
+    "static-student-sex",
     "sgd-noise",
     "training-curves",
     "accuracy-epsilon",
@@ -46,6 +48,22 @@ def test_a_claim_tells_whether_it_held_and_by_which_numbers():
 
 def test_the_verdict_counts_the_claims_that_held():
     assert outcome().verdict == "an-experiment: 1 of 2 claims of the paper held"
+
+
+def test_claims_about_our_own_rule_are_counted_apart():
+    """What the paper does not say cannot count for or against it."""
+    found = outcome(claims=(HELD,), our_claims=(HELD, FAILED, FAILED))
+    said = "an-experiment: 1 of 1 claims of the paper held; 1 of 3 about our own rule"
+    assert found.verdict == said
+    document = found.to_json()
+    assert len(document["claims"]) == 1
+    assert [claim["held"] for claim in document["our_claims"]] == [True, False, False]
+
+
+def test_cells_as_numbers():
+    row = {"x": 1, "y": None, "z": "2.5"}
+    assert [number_in(row, name) for name in "xz"] == [1.0, 2.5]
+    assert math.isnan(number_in(row, "y"))
 
 
 def test_the_table_comes_back_from_csv():

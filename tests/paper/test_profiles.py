@@ -10,6 +10,7 @@ from scipy.integrate import quad
 
 from pufferslice.paper import Setting, cap_rings, experiment_named, sliced_divergences
 from pufferslice.paper.cap_rings import CapProfile, attained_joint
+from pufferslice.paper.plane import PlaneProfile
 from pufferslice.paper.sliced_divergences import FIRST, ORDER, SECOND, SlicedProfile
 
 SETTING = Setting(full=False, folder=Path("unused"))
@@ -97,3 +98,13 @@ class TestCapRings:
         outcome = experiment_named("cap-rings").run(SETTING)
         assert [claim.held for claim in outcome.claims] == [True, True, True, False]
         assert "gradients attain" in outcome.claims[-1].found
+
+
+class TestPlane:
+    def test_four_directions_by_hand(self):
+        plane = PlaneProfile(4)
+        np.testing.assert_allclose(
+            plane.directions, [[1, 0], [0, 1], [-1, 0], [0, -1]], rtol=0, atol=1e-15
+        )
+        np.testing.assert_allclose(plane.angles, [0, math.pi / 2, math.pi, 3 * math.pi / 2])
+        assert plane.weights.tolist() == [0.25] * 4

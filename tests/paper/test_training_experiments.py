@@ -169,6 +169,11 @@ class TestAttack:
         held = self.claims((1.0, 0.6, 0.2), (0.7, 0.5, 0.2), (0.7, 0.6, 0.5), (1.0, 0.8, 0.72))
         assert held == [True, True, True]
 
+    def test_the_run_without_privacy_may_be_attacked_less(self):
+        """The paper draws it beside the others, and says nothing of their order."""
+        held = self.claims((1.0, 0.6, 0.2), (0.7, 0.5, 0.2), (0.7, 0.6, 0.5), (1.0, 0.8, 0.6))
+        assert held == [True, True, True]
+
     def test_the_other_way_round(self):
         held = self.claims((0.7, 0.6, 0.2), (0.69, 0.8, 0.9), (0.5, 0.6, 0.7), (1.0, 0.8, 0.72))
         assert held == [False, False, False]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from pufferslice.compare import Comparison, Row, RunTimes
-from pufferslice.report.comparison import comparison_text
-from pufferslice.report.comparison_figures import comparison_figure, grouped, run_time_figure
+from pufferslice.report.comparison import comparison_text, grouped
+from pufferslice.report.comparison_figures import comparison_figure, run_time_figure
 from pufferslice.report.figures import png_of
 
 EPSILONS = [0.1, 1.0, 10.0]

@@ -16,7 +16,13 @@ import pyarrow as pa
 import pytest
 
 import pufferslice as ps
-from pufferslice.certificate import certify_release, compose
+from pufferslice.certificate import (
+    certify_release,
+    certify_training,
+    compose,
+    new_key_pair,
+    sign,
+)
 from pufferslice.errors import MissingExtraError
 from pufferslice.guarantee import Guarantee, at_most
 from pufferslice.laws import EmpiricalLaw, GaussianLaw
@@ -29,10 +35,11 @@ from pufferslice.outlook import (
     pair_costs,
     slice_profile,
 )
-from pufferslice.queries import summary
+from pufferslice.queries import Box, summary
 from pufferslice.report import page as page_module
 from pufferslice.report.page import internal_page, public_page
 from pufferslice.scenario import Scenario
+from pufferslice.sgd import MeanSquare, WithoutReplacement, exactly, plan_training
 from pufferslice.slicing import FiniteProfile
 
 STATIC = ("certificate.json", "release.json", "audit.json", "comparison.json")
@@ -144,8 +151,8 @@ def test_public_bytes_do_not_depend_on_the_evidence(case):
 @pytest.mark.soundness
 def test_the_public_edition_has_no_chart_of_the_static_road(made):
     page = without_code(public_page(files(made, PUBLIC[:2])).decode())
-    for sign in ("<svg", "slider", "application/json", "closed form", "Slice profile", "Pairs, by"):
-        assert sign not in page
+    for mark in ("<svg", "slider", "application/json", "closed form", "Slice profile", "Pairs, by"):
+        assert mark not in page
     assert "INTERNAL" not in words(page)
     assert "Public edition" in words(page)
 
@@ -161,7 +168,7 @@ def test_the_first_screen_answers(internal, certificate):
     for said in (
         "How “site” is protected",
         "What is protected “site”, 3 values north, south, west.",
-        "3 pairs of them are not to be told apart.",
+        "No two of them are to be told apart: 3 pairs.",
         "From whom Anyone who sees the release",
         "made from the released data itself",
         f"Standard deviation {std:.4g}, in scaled units mean(pay): std {2 * std:.4g}",
@@ -208,6 +215,119 @@ def test_what_was_given_is_shown(made, internal, certificate, trained):
         "verified when this page was made",
     ):
         assert said in text
+
+
+@pytest.mark.parametrize("make", [internal_page, public_page])
+def test_every_certificate_says_how_to_check_it(made, make):
+    """The command stands in the public edition too: a reader must not have to trust the page."""
+    page = make(files(made, ("certificate.json", "trained.json"))).decode()
+    for footer, source in zip(
+        re.findall(r"<footer>.*?</footer>", page, flags=re.DOTALL),
+        ("its evidence, which stays with the holder and the auditors", "the plan that it states"),
+        strict=True,
+    ):
+        said = "pufferslice verify certificate.json recomputes the claim from " + source
+        assert said in words(footer)
+        assert "public.pem" not in footer
+
+
+def test_a_signature_is_told_and_how_to_check_it(tmp_path, certificate):
+    private, _ = new_key_pair()
+    sign(certificate, private).save(tmp_path / "c.json")
+    assert "with --key public.pem the signature is checked" in words(
+        public_page([tmp_path / "c.json"]).decode()
+    )
+
+
+@pytest.mark.soundness
+def test_an_average_over_batch_draws_promises_nothing_about_the_run(tmp_path):
+    plan = plan_training(
+        differing=exactly(20),
+        sampling=WithoutReplacement(n_records=50_000, batch_size=512),
+        clip_norm=4.0,
+        n_steps=3_920,
+        accountant=MeanSquare(),
+        target=Guarantee.average_over_batches(order=16, epsilon=1.0),
+    )
+    certify_training(plan, data="cifar10").save(tmp_path / "c.json")
+    for make in (internal_page, public_page):
+        text = words(make([tmp_path / "c.json"]).decode())
+        assert "about the run that took place nothing is promised" in text
+        assert "on average over batch draws only" in text
+        assert "No useful bound on guessing can be stated" in text
+        for claim in ("Anyone who sees the model", "guesses right", "right guesses", "can tell"):
+            assert claim not in text
+
+
+@pytest.mark.soundness
+def test_the_error_of_the_sampler_is_told(internal, certificate):
+    delta = certificate.statement["noise"]["implementation_delta"]
+    assert f"own error of at most {at_most(delta)} in total variation" in words(internal)
+
+
+def test_one_of_a_kind_is_not_called_several(tmp_path):
+    laws = {"a": EmpiricalLaw.uniform([[1.0], [3.0]]), "b": EmpiricalLaw.uniform([[2.0], [5.0]])}
+    scenario = Scenario.from_worlds(laws, query=summary(mean=["pay"]), source="public_model")
+    target = Guarantee.average(order=2, epsilon=0.5)
+    certify_release(scenario, FiniteProfile.axes(dim=1), target).save(tmp_path / "c.json")
+    text = words(internal_page([tmp_path / "c.json"]).decode())
+    assert not re.search(
+        r"\b1 (pairs|slices|dimensions|couplings|numbers|values|coordinates)", text
+    )
+    for said in ("The two are not to be told apart.", "along 1 fixed slice of 1 dimension",
+                 "from one coupling per pair"):  # fmt: skip
+        assert said in text
+    assert "Slice profile" not in text, "one slice has no profile"
+
+
+def test_the_whole_sphere_is_named_as_what_is_claimed(tmp_path):
+    laws = {"a": EmpiricalLaw.uniform([[1.0, 1.0]]), "b": EmpiricalLaw.uniform([[2.0, 0.0]])}
+    query = summary(mean=["pay", "age"]).with_range(Box([0, 0], [4, 4]))
+    scenario = Scenario.from_worlds(laws, query=query, source="public_model")
+    sphere = ps.SampledSphere.draw(dim=2, n_directions=50, seed=1)
+    target = Guarantee.joint(order=2, epsilon=1.0)
+    certificate = certify_release(scenario, sphere, target, failure_probability=0.01)
+    certificate.save(tmp_path / "c.json")
+    text = words(public_page([tmp_path / "c.json"]).decode())
+    assert "except with probability 0.01, along the whole sphere of 2 dimensions" in text
+    assert "known by 50 directions drawn from it" in text
+
+
+class TestCurvesOfOthers:
+    """What the chart of a comparison draws, and under which names."""
+
+    @pytest.fixture
+    def page(self, case):
+        def made_with(curves):
+            document = json.loads((case / "comparison.json").read_text())
+            document |= {"noise_curves": curves}
+            (case / "comparison.json").write_text(json.dumps(document), encoding="utf-8")
+            return internal_page(files(case, ("certificate.json", "comparison.json"))).decode()
+
+        return made_with
+
+    def test_curves_on_top_of_each_other_share_a_line_and_its_name(self, page):
+        text = page({"general": [2.0, 1.0], "others": [2.001, None], "same": [2.001, 1.0]})
+        figure = text[text.index("Noise of all mechanisms against ε") :]
+        legend = figure[: figure.index("</ul>")]
+        assert re.findall(r"</svg>([^<]+)</li>", legend) == ["general ≈ same", "others"]
+        assert "joined by ≈ lie on one line" in words(figure)
+
+    def test_curves_of_no_noise_are_in_the_table_alone(self, page):
+        text = page({"general": [0.0, 0.0], "others": [None, 0.0]})
+        figure = text[text.index("Noise of all mechanisms against ε") :]
+        assert "<polyline" not in figure[: figure.index("</svg>")]
+        assert "general 0 0 others none 0" in words(figure)
+
+    def test_a_curve_without_its_epsilons_is_refused(self, page):
+        with pytest.raises(ps.ArgumentError, match="one number for each of the epsilons"):
+            page({"general": [1.0, 2.0, 3.0]})
+
+    def test_none_is_left_out(self, page):
+        text = page({f"mechanism {i}": [2.0 + i, 1.0 + i] for i in range(9)})
+        figure = text[text.index("Noise of all mechanisms against ε") :]
+        assert len(re.findall(r"</svg>mechanism \d</li>", figure[: figure.index("</ul>")])) == 9
+        assert figure.count("<polyline") == 9
 
 
 def test_different_scenarios_are_clearly_separated(internal, made):
@@ -258,7 +378,7 @@ def test_a_large_certificate_still_makes_a_small_page(tmp_path, rng):
     certify_release(scenario, profile, target, deltas=()).save(tmp_path / "c.json")
     page = internal_page([tmp_path / "c.json"])
     assert len(page) < 200_000
-    assert "36 more pairs are easier." in words(page.decode())
+    assert "Left out, as they are easier: 36 pairs." in words(page.decode())
     assert "Drawn are 400 of 450." in words(page.decode())
 
 
@@ -321,6 +441,8 @@ def test_every_kind_of_certificate_has_its_page(tmp_path, kind):
     assert str(held.guarantee) in inside
     assert ("If ε were different" in inside) == (kind != "equal")
     assert ("None: the laws are equal" in inside) == (kind == "equal")
+    assert ("published, without noise" in inside) == (kind == "equal")
+    assert ("published, with noise" in inside) == (kind != "equal")
     assert ("paper's closed form" in inside) == (kind == "line")
     assert str(held.guarantee) in words(public_page([tmp_path / "c.json"]).decode())
 
@@ -378,7 +500,17 @@ def test_colours_reach_the_contrast_of_wcag_aa(theme):
     for ground in ("ground", "raised"):
         for ink in ("ink", "quiet", "accent", "good", "bad", "open"):
             assert contrast(colour[ink], colour[ground]) >= 4.5, (ink, ground)
-        for line in ("first", "second", "third", "fourth", "fifth", "sixth", "bar"):
+        for line in (
+            "first",
+            "second",
+            "third",
+            "fourth",
+            "fifth",
+            "sixth",
+            "seventh",
+            "eighth",
+            "bar",
+        ):
             assert contrast(colour[line], colour[ground]) >= 3, (line, ground)
     assert contrast(colour["on-warn"], colour["warn"]) >= 4.5
     assert contrast(colour["ground"], colour["bad"]) >= 4.5
@@ -432,7 +564,10 @@ def test_without_an_unsliced_bound_nothing_is_promised_about_readers(tmp_path):
     certificate = ps.certify_release(scenario, profile, target, failure_probability=0.01)
     assert certificate.unsliced_epsilon is None
     certificate.save(tmp_path / "c.json")
-    page = public_page([tmp_path / "c.json"]).decode()
-    assert "for a reader of the whole release nothing is promised" in page
-    assert "Anyone who looks along one slice alone" in page
-    assert "Anyone who sees the release, with any computer" not in page
+    for make in (internal_page, public_page):
+        page = make([tmp_path / "c.json"]).decode()
+        assert "for a reader of the whole release nothing is promised" in page
+        assert "Anyone who looks along one slice alone" in page
+        assert "Anyone who sees the release, with any computer" not in page
+        assert "right guesses" not in page
+        assert "unsliced ε at order" not in page

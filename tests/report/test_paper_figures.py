@@ -81,8 +81,10 @@ def attack_rows():
         "attack_auc_low": 0.55,
         "attack_auc_high": 0.75,
     }
-    budgets = [("sa_srpp", 500.0), ("sa_srpp", 2.0), ("almost_no_noise", None)]
-    return [{"series": series, "epsilon": epsilon} | numbers for series, epsilon in budgets]
+    series = ("sa_srpp", "recipe_sa_srpp")
+    budgets = [(name, epsilon) for name in series for epsilon in (500.0, 2.0)]
+    budgets.append(("almost_no_noise", None))
+    return [{"series": name, "epsilon": epsilon} | numbers for name, epsilon in budgets]
 
 
 def layer_rows():
@@ -143,6 +145,34 @@ def test_pictures_of_learning_carry_numbers_and_scale(name):
 def test_the_recipe_is_drawn_with_its_true_cost():
     (figure,) = figures_of(outcome("sgd-noise", noise_rows())).values()
     assert np.isclose(values_of(figure), 67 * 80.0).any()
+
+
+def test_intervals_of_two_series_do_not_cover_each_other():
+    (figure,) = figures_of(outcome("overfitted-attack", attack_rows())).values()
+    places = []
+    for bars in figure.axes[2].containers:
+        _, _, (interval,) = bars.lines
+        for low, high in interval.get_segments():
+            np.testing.assert_allclose([low[1], high[1]], [0.55, 0.75])
+            places.append(low[0])
+    assert len(set(places)) == len(places) == 4
+
+
+def test_markers_of_a_perfect_score_are_not_cut():
+    rows = [row | {"train_accuracy": 1.0} for row in attack_rows()]
+    (figure,) = figures_of(outcome("overfitted-attack", rows)).values()
+    assert figure.axes[0].get_ylim()[1] > 1.01
+
+
+def test_axes_say_what_they_show():
+    """Every axis of every picture of learning has a name, if only by sharing one."""
+    for name, rows in MADE.items():
+        (figure,) = figures_of(outcome(name, rows())).values()
+        for axes in figure.axes:
+            names = [one.get_ylabel() for one in axes.get_shared_y_axes().get_siblings(axes)]
+            assert any(names), name
+            names = [one.get_xlabel() for one in axes.get_shared_x_axes().get_siblings(axes)]
+            assert any(names), name
 
 
 @pytest.mark.parametrize("name", ["sliced-divergences", "cap-rings"])

@@ -92,6 +92,38 @@ def test_odd_values_still_make_a_chart(values, log):
     assert 3 <= len(texts) <= 20
 
 
+@pytest.mark.parametrize(("xs", "ys"), [((0.0, 1.0, 2.0), (1.0, 0.0, 3.0)),
+                                        ((-1.0, 1.0, 2.0), (1.0, -2.0, 3.0))])  # fmt: skip
+def test_logarithmic_axes_have_no_place_for_zero_or_less(xs, ys):
+    """Equal laws need no noise: a comparison of such a scenario is a table of zeros."""
+    line = Series(name="one", look="first", xs=xs, ys=ys)
+    assert len(numbers(line_chart("t", [line], AXES), "circle", "cx", "cy")) == 1
+    nothing = Series(name="none", look="first", xs=(1.0, 2.0), ys=(0.0, 0.0))
+    assert not numbers(line_chart("t", [nothing], AXES), "circle", "cx")
+    assert [mark.y for mark in marks([nothing], AXES)] == [None, None]
+
+
+@pytest.mark.parametrize("values", [(1e308, -1e308), (1.7e308, 5e-324), (5e-324, 1e-320)])
+@pytest.mark.parametrize("log", [True, False])
+def test_the_ends_of_the_floats_make_a_chart_too(values, log):
+    line = Series(name="one", look="first", xs=(1.0, 2.0), ys=values)
+    chart = line_chart("t", [line], Axes(x_label="x", y_label="y", log_y=log))
+    assert "nan" not in chart.lower()
+    assert "inf" not in chart.lower()
+
+
+@pytest.mark.parametrize("look", ["second", "third", "fourth", "fifth"])
+def test_looks_differ_in_more_than_colour(look):
+    """The points have a shape of their own, where the first line has circles."""
+    line = Series(name="one", look=look, xs=(1.0, 2.0), ys=(1.0, 2.0))
+    shapes = [one.get("d") for one in parsed(line_chart("t", [line], AXES)).iter("path")]
+    assert len(shapes) == 2
+    others = {"second", "third", "fourth", "fifth"} - {look}
+    for other in others:
+        chart = line_chart("t", [Series(name="o", look=other, xs=(1.0,), ys=(1.0,))], AXES)
+        assert next(parsed(chart).iter("path")).get("d") != shapes[0]
+
+
 def test_nothing_to_draw_is_an_empty_frame():
     line = Series(name="one", look="first", xs=(1.0,), ys=(None,))
     assert not numbers(line_chart("t", [line], AXES), "circle", "cx")

@@ -140,7 +140,7 @@ def test_wrong_values(kind, said, match):
         ({"optimizer": "lbfgs"}, "optimizer must be one of sgd, adam"),
         ({"schedule": "linear"}, "schedule must be one of constant, cosine"),
         ({"optimizer": "adam", "momentum": 0.9}, "momentum is for optimizer 'sgd'"),
-        ({"warmup_steps": 2}, "warmup_steps is for schedule 'cosine'"),
+        ({"n_warmup_steps": 2}, "n_warmup_steps is for schedule 'cosine'"),
     ],
 )
 def test_wrong_learning(changes, match):
@@ -155,10 +155,10 @@ def test_a_plan_for_another_number_of_differing_records_is_refused():
 
 
 def test_warm_up_ends_before_the_run():
-    learning = attrs.evolve(LEARNING, schedule="cosine", warmup_steps=2)
-    assert request(learning=learning).learning.warmup_steps == 2
-    with pytest.raises(ArgumentError, match="warmup_steps must be less than the 3 steps, got 3"):
-        request(learning=attrs.evolve(learning, warmup_steps=3))
+    learning = attrs.evolve(LEARNING, schedule="cosine", n_warmup_steps=2)
+    assert request(learning=learning).learning.n_warmup_steps == 2
+    with pytest.raises(ArgumentError, match="n_warmup_steps must be less than the 3 steps, got 3"):
+        request(learning=attrs.evolve(learning, n_warmup_steps=3))
 
 
 def test_a_description_is_json_and_does_not_depend_on_folders():

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which records differ, and label worlds of another prevalence."""
 
+import copy
+import datetime as dt
 import math
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -52,6 +55,18 @@ class TestArrays:
 
     def test_bits_decide(self):
         assert rows(np.array([0.0, math.nan, 1.0]), np.array([-0.0, math.nan, 1.0])) == [0]
+
+    @pytest.mark.soundness
+    def test_masks_are_part_of_a_record(self):
+        first = np.ma.array([1, 2, 3], mask=[0, 1, 0])
+        second = np.ma.array([1, 2, 3], mask=[0, 0, 0])
+        assert rows(first, second) == rows(first, second.data) == rows(second.data, first) == [1]
+        assert rows(first, first.copy()) == rows(second, second.data) == []
+        assert rows([first, second], [first.copy(), first]) == [1]
+        images = np.ma.zeros((3, 2, 2))
+        other = images.copy()
+        other[2, 1, 0] = np.ma.masked
+        assert rows(images, other) == [2]
 
     def test_texts_of_other_widths(self):
         assert rows(np.array(["cat", "dog"]), np.array(["cat", "horse"])) == [1]
@@ -126,6 +141,23 @@ class TestLists:
     def test_records(self, first, second, same):
         assert differing_rows([0, first], [0, second]).tolist() == [False, not same]
         assert differing_rows((second,), (first,)).tolist() == [not same]
+
+    @pytest.mark.soundness
+    @pytest.mark.parametrize(
+        ("first", "second"),
+        [
+            (
+                dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC),
+                dt.datetime(2020, 1, 1, 13, tzinfo=dt.timezone(dt.timedelta(hours=1))),
+            ),
+            (Decimal("1.0"), Decimal("1.00")),
+            (complex(1, 0.0), complex(1, -0.0)),
+        ],
+    )
+    def test_equal_values_that_are_not_the_same(self, first, second):
+        assert first == second
+        assert rows([first, {"x": first}], [second, {"x": second}]) == [0, 1]
+        assert rows([first], [copy.deepcopy(first)]) == []
 
     def test_a_list_is_not_an_array(self):
         with pytest.raises(ArgumentError, match="two lists of records; got list and ndarray"):

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Blocks in flight: in order, few at a time, one thread each, and torch left as it was."""
 
+import os
+import signal
 import threading
+import time
 from contextlib import closing
 
 import pytest
@@ -87,3 +90,17 @@ def test_one_item_is_worked_on_where_the_others_are(pool, n_threads):
 def test_an_error_in_one_item_comes_out(pool):
     with pytest.raises(ZeroDivisionError):
         pool.once(lambda i: 1 // i, 0)
+
+
+def test_an_interrupt_waits_for_the_one_item_that_is_worked_on():
+    done = []
+
+    def work(item):
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.2)
+        done.append(item)
+
+    with pytest.raises(KeyboardInterrupt):
+        BlockPool(2).once(work, 1)
+    assert done == [1]

@@ -87,8 +87,8 @@ def test_frozen_parameters_are_left_out():
     model[0].requires_grad_(False)
     layout = layout_of(model, FLAT)
     assert layout.names == ("2.weight", "2.bias")
-    assert layout.position(model[0].weight) is None
-    assert layout.position(model[2].bias) == 1
+    assert layout.parameters[0] is model[2].weight
+    assert layout.parameters[1] is model[2].bias
 
 
 def test_a_shared_parameter_is_counted_once_under_its_first_name():
@@ -96,23 +96,13 @@ def test_a_shared_parameter_is_counted_once_under_its_first_name():
     layout = layout_of(model, FLAT)
     assert layout.names == ("words.weight", "out.bias")
     assert layout.n_parameters == 35
-    assert layout.position(model.out.weight) == 0
+    assert layout.parameters[0] is model.out.weight
 
 
 def test_a_shared_parameter_belongs_to_the_layer_of_its_first_name_only():
     assert layout_of(Tied(), layered(words=28, out=7)).layers == (0, 1)
     with pytest.raises(ArgumentError, match=r"layer 'words' has 28 trainable parameters"):
         layout_of(Tied(), layered(words=1, out=35))
-
-
-def test_a_position_goes_by_identity_not_by_value():
-    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
-    with torch.no_grad():
-        model[1].weight.copy_(model[0].weight)
-    layout = layout_of(model, FLAT)
-    assert layout.position(model[0].weight) == 0
-    assert layout.position(model[1].weight) == 1
-    assert layout.position(model[1].weight.detach()) is None
 
 
 def test_the_representation_shows_no_number_of_the_model():

@@ -163,3 +163,13 @@ def test_integers_are_scaled_in_double_precision_and_rounded_once_more(numbers, 
     integers = np.array(numbers, dtype=np.int64)
     expected = torch.from_numpy(integers.astype(np.float64) * scale).to(dtype)
     assert torch.equal(scaled(integers, scale, dtype), expected)
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_norms_of_half_precision_are_not_rounded_to_it(dtype, seed):
+    torch.manual_seed(seed)
+    rows = torch.randn(50, 300).to(dtype)
+    exact = rows.double().square().sum(1).sqrt()
+    assert (row_norms(rows) >= exact).all()
+    torch.testing.assert_close(row_norms(rows), exact, rtol=1e-12, atol=0.0)

@@ -333,10 +333,18 @@ def test_an_empty_batch_has_shapes_and_is_a_step(records, fixed_key):
     assert optimizer.n_taken == 2
 
 
-def test_the_loss_is_computed_with_the_dropout_that_the_step_uses(records, without_noise):
+class Halved(nn.Module):
+    """Changes its inputs in place."""
+
+    def forward(self, inputs):
+        return inputs.mul_(0.5)
+
+
+@pytest.mark.parametrize("first", [nn.Identity, Halved])
+def test_the_loss_is_computed_with_the_dropout_that_the_step_uses(first, records, without_noise):
     """The identity shows which inputs were dropped; the gradient must have dropped the same."""
-    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(DIM, DIM, bias=False))
-    nn.init.eye_(model[1].weight)
+    model = nn.Sequential(first(), nn.Dropout(0.5), nn.Linear(DIM, DIM, bias=False))
+    nn.init.eye_(model[2].weight)
     plan = plan_of(clip_norm=1e3)
     model, optimizer, loader = private(model, records, plan, loss_reduction="sum")
     state = torch.get_rng_state()

@@ -10,6 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pufferslice.torch import products as products_module
+from pufferslice.torch import tiles
 from pufferslice.torch.products import are_compiled, convolution_products, token_products
 from pufferslice.torch.tiles import LANES, ROWS, VECTORS
 
@@ -119,3 +121,22 @@ def test_products_are_compiled_for_single_precision_and_whole_vectors():
     assert not are_compiled(torch.zeros(1), LANES + 1)
     assert not are_compiled(torch.zeros(1).double(), LANES)
     assert not are_compiled(torch.zeros(1, device="meta"), LANES)
+
+
+def test_products_are_left_to_torch_where_numba_makes_no_code(monkeypatch):
+    monkeypatch.setattr(products_module, "_HAS_CODE", False)
+    assert not are_compiled(torch.zeros(1), 2 * LANES)
+
+
+def unknown():
+    msg = "Unable to determine host CPU features"
+    raise RuntimeError(msg)
+
+
+@pytest.mark.parametrize(
+    ("features", "n_lanes"),
+    [(unknown, 8), (lambda: {"avx512f": False}, 8), (lambda: {"avx512f": True}, 16)],
+)
+def test_vectors_are_as_long_as_the_processor_has_them(features, n_lanes, monkeypatch):
+    monkeypatch.setattr(tiles.llvmlite.binding, "get_host_cpu_features", features)
+    assert tiles.n_lanes() == n_lanes

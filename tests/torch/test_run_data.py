@@ -213,7 +213,7 @@ class TestOptimizers:
         assert isinstance(adam, torch.optim.Adam)
 
     def test_cosine_is_the_papers_schedule(self, asked):
-        said = asked(training__schedule="cosine", training__warmup_steps=3)
+        said = asked(training__schedule="cosine", training__n_warmup_steps=3)
         optimizer, schedule = run_optimizer(said, nn.Linear(2, 2))
         seen = []
         for _ in range(8):

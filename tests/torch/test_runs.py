@@ -211,7 +211,7 @@ class TestGoingOn:
     def test_momentum_and_schedule_go_on_too(self, tmp_path):
         changes = {
             "training__n_steps": 6, "training__momentum": 0.9, "training__schedule": "cosine",
-            "training__warmup_steps": 2, "training__weight_decay": 0.01,
+            "training__n_warmup_steps": 2, "training__weight_decay": 0.01,
         }  # fmt: skip
         asked = request(tmp_path, **changes)
         with pytest.raises(KeyboardInterrupt):

@@ -35,7 +35,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from pufferslice import ArgumentError, TrainingError, compose
 from pufferslice.certificate import certify_training, verify
-from pufferslice.errors import ReleaseError
+from pufferslice.errors import ReleaseError, RewindError
 from pufferslice.noise import SIGMA_INT, draw_integers
 from pufferslice.sgd import (
     Amplified,
@@ -851,6 +851,32 @@ def test_reduced_products_are_refused_at_every_step(precision):
     finally:
         torch.set_float32_matmul_precision("highest")
     trainer.step(batch)
+
+
+class Halfway(torch.optim.SGD):
+    """Moves the weights of its first step, and raises."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        if not getattr(self, "raised", False):
+            self.raised = True
+            msg = "halfway"
+            raise ValueError(msg)
+
+
+@pytest.mark.soundness
+def test_a_step_whose_noise_was_used_is_not_taken_again_with_other_sums():
+    """Without a folder there is no ledger; the plan charges each step once all the same."""
+    trainer, model = trainer_of(optimizer=Halfway)
+    before = digest_of(model)
+    batch = next(trainer.batches(records()))
+    with pytest.raises(ValueError, match="halfway"):
+        trainer.step(batch)
+    moved = digest_of(model)
+    assert moved != before
+    with pytest.raises(RewindError, match=r"step 0 was taken before with other sums"):
+        trainer.step(batch)
+    assert digest_of(model) == moved
 
 
 def test_steps_work_inside_no_grad():

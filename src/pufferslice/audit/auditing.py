@@ -262,7 +262,8 @@ def _failure(confidence: float, outputs: Outputs, dim: int) -> float:
     if not failure > 0:
         msg = (
             f"confidence {confidence!r} is too close to 1 for {n_outputs} outputs of {dim} "
-            "coordinates: that each lies in the bin of its real number is not that sure"
+            "coordinates: that each lies in the bin of its real number is not that sure. Ask for a "
+            "smaller confidence"
         )
         raise ArgumentError(msg)
     return failure

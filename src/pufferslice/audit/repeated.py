@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, final
 import attrs
 import numpy as np
 
-from pufferslice.arrays import Floats, locked
+from pufferslice.arrays import Floats, array_in, locked
 from pufferslice.checks import check_count, check_finite, check_unique
 from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.parallel import Progress, n_cores, silent
@@ -281,8 +281,8 @@ def _collected(runs: TrainingRuns, folder: Path) -> tuple[Floats, Floats]:
 
 def _read_block(path: Path, n_runs: int) -> Floats:
     try:
-        released = np.load(io.BytesIO(read_bytes(path)), allow_pickle=False)
-    except (ValueError, EOFError):
+        released = array_in(read_bytes(path))
+    except ValueError:
         released = np.empty(0)
     right = released.dtype == np.float64 and released.ndim == 2 and len(released) == n_runs
     if not (right and np.isfinite(released).all()):

@@ -30,6 +30,7 @@ def dagwm_noise_std(couples: Sequence[LawCouple], target: Guarantee, q: float = 
     r"""Smallest noise of DAGWM for an unsliced target, in scaled coordinates.
 
     The smallest $\sigma$ with, in every instance,
+
     $$\frac{1}{q(\alpha-1)} \ln \inf_\pi \mathbb{E}
       \exp\Big(\frac{q(\alpha-1)(q(\alpha-1)+1)\,\|X-Y\|^2}{2\sigma^2}\Big) \le \epsilon$$
 
@@ -38,7 +39,7 @@ def dagwm_noise_std(couples: Sequence[LawCouple], target: Guarantee, q: float = 
 
     Guarantee: Gaussian noise of this standard deviation gives the target for these laws. For
     comparison: no certificate is issued.
-    Source: def:p_W.
+    Source: def:p_W, app:background_DAGWM_RPP.
     """
     check_unsliced(target)
     check_couples(couples)
@@ -58,7 +59,10 @@ def dagwm_cost(couple: LawCouple, order: float, noise_std: float, q: float = 1.0
         return 0.0
     inner, relative = q * (order - 1) + 1, noise_std / problem.worst
     if not relative or not 0 < moment_rate(inner, relative) < math.inf:
-        msg = f"noise_std {noise_std!r} at order {order!r} is beyond what floats can account for"
+        msg = (
+            f"noise_std {noise_std!r} at order {order!r} is beyond what floats can account for; "
+            "ask about a noise nearer to the distances of the laws"
+        )
         raise CalibrationError(msg)
     return transport_envelope(inner, *problem.cheapest(inner, relative), relative)
 

@@ -31,7 +31,7 @@ def gwm_noise_std(couples: Sequence[LawCouple], target: Guarantee) -> float:
 
     Guarantee: Gaussian noise of this standard deviation gives the unsliced target for these laws.
     For comparison: no certificate is issued.
-    Source: def:WD, lem:Winfty_bottleneck_matching.
+    Source: eq:full_D_WS, lem:Winfty_bottleneck_matching.
     """
     check_unsliced(target)
     return shift_noise_std(full_sensitivity(couples), target)

@@ -103,6 +103,7 @@ def sinkhorn_noise(
     """Noise as the general Wasserstein mechanism would add it for the estimated sensitivity.
 
     It guarantees the target only if the estimate is not below W-infinity, which `gap` tells.
+    Source: app:Sinkhorn.
     """
     check_unsliced(target)
     check_couples(couples)
@@ -128,6 +129,7 @@ def sinkhorn_w_infinity(
     shows that it cannot be the minimum; some rows have more mass than all columns within their
     reach, so that there is no coupling; or the iterations run out, which is an error that tells
     the violation reached.
+    Source: app:Sinkhorn.
     """
     check_pair(first, second, n_arrays=_ARRAYS)
     distances = pairwise_distances(first, second)

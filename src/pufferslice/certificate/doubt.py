@@ -37,7 +37,11 @@ class Doubt:
     def __attrs_post_init__(self) -> None:
         check_between(0, 1, failure_probability=self.failure_probability)
         if (self.band is None) != (self.tails is None) or not (self.on_sphere or self.band):
-            msg = "a failure probability belongs to bands, to drawn directions, or to both"
+            msg = (
+                "a failure probability belongs to bands (with band and tails), to drawn directions "
+                f"(on_sphere), or to both; got band {self.band!r}, tails {self.tails!r}, on_sphere "
+                f"{self.on_sphere!r}"
+            )
             raise ArgumentError(msg)
         if self.band is not None and self.tails is not None:
             check_one_of(BANDS, band=self.band)

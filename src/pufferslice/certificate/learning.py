@@ -69,7 +69,10 @@ class Trained:
 
     def __attrs_post_init__(self) -> None:
         if not self.runs or not self.noises or not all((self.data, *self.noises)):
-            msg = "learning needs at least one run, a name of the data, and how noise is drawn"
+            msg = (
+                "learning needs at least one run, a name of the data, and how noise is drawn; got "
+                f"{len(self.runs)} runs, data {self.data!r} and noise {list(self.noises)}"
+            )
             raise ArgumentError(msg)
         first = _common(self.runs[0])
         for run in self.runs[1:]:
@@ -144,7 +147,7 @@ def certify_training(
 ) -> Certificate:
     """State what a run that follows the plan promises.
 
-    `data` is a public name for the data set: runs over data of another name never compose.
+    `data` is a public name for the dataset: runs over data of another name never compose.
     `noise` says how the noise is drawn; the bound is about ideal Gaussian noise, and
     `implementation_delta` is the total-variation distance of the run's noise from it.
     """
@@ -165,7 +168,7 @@ def certify_runs(
 
     Guarantee: costs add as functions of the number of differing records, which is the same in all
     runs. `implementation_delta` is the sum over all of them. Else as `certify_training`.
-    Needs: runs with noise of their own, over one data set.
+    Needs: runs with noise of their own, over one dataset.
     Source: lemma:adaptive_renyi_composition.
     """
     for name, text in (("data", data), ("noise", noise)):
@@ -188,7 +191,7 @@ def compose(certificates: Sequence[Certificate]) -> Certificate:
     Static releases do not compose: two of them can tell a secret that neither tells alone.
     """
     if not certificates:
-        msg = "compose needs at least one certificate"
+        msg = "certificates must hold at least one certificate of a training run, got none"
         raise ArgumentError(msg)
     for certificate in certificates:
         if certificate.road != "learning":
@@ -201,7 +204,10 @@ def compose(certificates: Sequence[Certificate]) -> Certificate:
     parts = [Trained.read_off(certificate.statement) for certificate in certificates]
     names = sorted({part.data for part in parts})
     if len(names) != 1:
-        msg = f"the runs are over different data ({', '.join(names)}); only the same data compose"
+        msg = (
+            f"the runs are over different data ({', '.join(names)}); only the same data compose. "
+            "Publish their certificates beside each other"
+        )
         raise CertificateError(msg)
     said = Trained(
         data=names[0],

@@ -51,7 +51,7 @@ def seen_of(scenario: Scenario, profile: Profile, doubt: Doubt | None, progress:
         return Seen(slices, Full(dim=profile.dim, seen=gaussian), None)
     if isinstance(laws[0], SampledLaw | SampledBinnedLaw):
         if doubt is None:
-            msg = "sampled laws need a failure probability"
+            msg = "sampled laws need a failure probability; say it with failure_probability"
             raise ScenarioError(msg)
         bands = _bands_seen(scenario, laws, pairs, (profile, doubt, progress))
         slices = Slices(

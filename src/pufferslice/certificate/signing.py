@@ -41,7 +41,7 @@ def sign(certificate: Certificate, private_key: bytes) -> Certificate:
         msg = f"the private key cannot be read: {error}; it must be an unencrypted Ed25519 PEM"
         raise CertificateError(msg) from error
     if not isinstance(key, Ed25519PrivateKey):
-        msg = f"the private key must be Ed25519, got {type(key).__name__}"
+        msg = f"the private key must be Ed25519, got {type(key).__name__}; keygen makes such a pair"
         raise CertificateError(msg)
     signature = {
         "algorithm": ALGORITHM,
@@ -59,7 +59,7 @@ def signature_problem(certificate: Certificate, public_key: bytes) -> str | None
         msg = f"the public key cannot be read: {error}; it must be an Ed25519 PEM"
         raise CertificateError(msg) from error
     if not isinstance(key, Ed25519PublicKey):
-        msg = f"the public key must be Ed25519, got {type(key).__name__}"
+        msg = f"the public key must be Ed25519, got {type(key).__name__}; keygen makes such a pair"
         raise CertificateError(msg)
     signature = certificate.signature
     if signature is None:

@@ -67,6 +67,11 @@ _SPHERE: Final = (
     "The profile is the whole sphere; the directions were drawn from it, and the failure "
     "probability covers that too."
 )
+_DRAWN: Final = (
+    "The noise that is drawn is not exactly the noise of the bounds. The distance, "
+    "implementation_delta, is part of no epsilon; an (epsilon, delta) view holds for what is "
+    "released with 1 + exp(epsilon) times the distance added to its delta."
+)
 _EQUAL: Final = "The laws are equal under every pair, so no noise is added."
 _INSECURE: Final = "INSECURE: the noise comes from a seeded test generator. Never publish it."
 _DROPPED: Final = "{n} rows with missing values were left out; the claim is about the others."
@@ -166,8 +171,7 @@ def limits_of(evidence: Evidence, generator: str) -> list[str]:
         limits.append(_DROPPED.format(n=evidence.scenario["rows_dropped"]))
     if evidence.doubt is not None:
         limits += _doubts(evidence.doubt)
-    if evidence.slices.are_equal:
-        limits.append(_EQUAL)
+    limits.append(_EQUAL if evidence.slices.are_equal else _DRAWN)
     if generator != OperatingSystemNoise.name:
         limits.append(_INSECURE)
     return limits
@@ -273,6 +277,8 @@ def _coupling(evidence: Evidence) -> str:
         return "the exact divergence of the Gaussian laws"
     if evidence.full.from_range:
         return "the diameter of the public range"
+    if seen.n_slices == 1:
+        return "one coupling per pair"
     return f"the best of {seen.n_slices} couplings per pair"
 
 

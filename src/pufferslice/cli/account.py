@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pufferslice account`: noise multiplier for a budget, or cost of a multiplier, side by side."""
+"""`pufferslice account`: noise multiplier for an epsilon, or cost of a multiplier, side by side."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,23 +11,24 @@ from pufferslice.errors import ArgumentError
 
 if TYPE_CHECKING:
     from pufferslice.accounting import Account, Run
+    from pufferslice.sgd import DifferingRecords, SamplingDesign
 
 _SAMPLINGS = ("poisson", "without-replacement", "with-replacement")
-_BUDGETS = tuple(0.5 * 1.3**k for k in range(21))
+_EPSILONS = tuple(0.5 * 1.3**k for k in range(21))
 
 
 def account(
-    records: Annotated[int, typer.Option(help="Records in the data set.")],
+    n_records: Annotated[int, typer.Option(help="Records in the dataset.")],
     sampling: Annotated[str, typer.Option(help=", ".join(_SAMPLINGS) + ".")],
-    batch: Annotated[float, typer.Option(help="Batch size; the expected one for Poisson.")],
-    steps: Annotated[int, typer.Option(help="Noisy steps of the run.")],
+    batch_size: Annotated[float, typer.Option(help="Batch size; the expected one for Poisson.")],
+    n_steps: Annotated[int, typer.Option(help="Noisy steps of the run.")],
     order: Annotated[float, typer.Option(help="Rényi order, above 1.")],
-    differing: Annotated[int | None, typer.Option(help="Records that differ, exactly.")] = None,
+    exactly: Annotated[int | None, typer.Option(help="Records that differ, exactly.")] = None,
     at_most: Annotated[int | None, typer.Option(help="Records that differ, at most.")] = None,
-    mismatch: Annotated[
+    mismatch_probability: Annotated[
         float | None, typer.Option(help="Chance that any one record differs, independently.")
     ] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Find the noise for this budget.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Find the noise for this epsilon.")] = None,
     noise_multiplier: Annotated[
         float | None, typer.Option(help="Find the cost of this noise.")
     ] = None,
@@ -40,9 +41,9 @@ def account(
     """Account for a training run with all accountants side by side. Trains nothing."""
     from pufferslice import accounting
 
-    run = _run(
-        (records, sampling, batch, steps, order), differing, at_most=at_most, mismatch=mismatch
-    )
+    differing = _differing(n_records, exactly, at_most, mismatch_probability)
+    design = _design(n_records, sampling, batch_size)
+    run = accounting.Run(differing=differing, sampling=design, n_steps=n_steps, order=order)
     if (epsilon is None) == (noise_multiplier is None):
         msg = "say either --epsilon, to find the noise, or --noise-multiplier, to find the cost"
         raise ArgumentError(msg)
@@ -60,48 +61,44 @@ def account(
         typer.echo(_prose(answer))
 
 
-def _run(
-    sizes: tuple[int, str, float, int, float],
-    differing: int | None,
-    *,
-    at_most: int | None,
-    mismatch: float | None,
-) -> "Run":
+def _differing(
+    n_records: int, exactly: int | None, at_most: int | None, mismatch_probability: float | None
+) -> "DifferingRecords":
     from pufferslice import sgd
-    from pufferslice.accounting import Run
 
-    records, sampling, batch, steps, order = sizes
-    said = [value for value in (differing, at_most, mismatch) if value is not None]
+    said = [one for one in (exactly, at_most, mismatch_probability) if one is not None]
     if len(said) != 1:
-        msg = "say how many records differ: exactly one of --differing, --at-most, --mismatch"
+        msg = (
+            "say how many records differ, by one of --exactly, --at-most and "
+            f"--mismatch-probability; got {len(said)} of the three"
+        )
         raise ArgumentError(msg)
-    if differing is not None:
-        law = sgd.exactly(differing)
-    elif at_most is not None:
-        law = sgd.at_most(at_most)
-    else:
-        law = sgd.binomial(n_records=records, mismatch_probability=mismatch or 0.0)
-    return Run(
-        differing=law, sampling=_design(records, sampling, batch), n_steps=steps, order=order
-    )
+    if exactly is not None:
+        return sgd.exactly(exactly)
+    if at_most is not None:
+        return sgd.at_most(at_most)
+    return sgd.binomial(n_records=n_records, mismatch_probability=mismatch_probability or 0.0)
 
 
-def _design(records: int, sampling: str, batch: float) -> Any:  # noqa: ANN401 - a sampling design
+def _design(n_records: int, sampling: str, batch_size: float) -> "SamplingDesign":
     from pufferslice import sgd
     from pufferslice.checks import check_count, check_one_of
 
     check_one_of(_SAMPLINGS, sampling=sampling)
-    check_count(1, records=records)
+    check_count(1, n_records=n_records)
     if sampling == "poisson":
-        if not 0 < batch <= records:
-            msg = f"--batch must be above 0 and at most --records {records}, got {batch:g}"
+        if not 0 < batch_size <= n_records:
+            msg = (
+                f"--batch-size must be above 0 and at most --n-records {n_records}, "
+                f"got {batch_size:g}"
+            )
             raise ArgumentError(msg)
-        return sgd.Poisson(n_records=records, rate=batch / records)
-    if not batch.is_integer():
-        msg = f"--batch must be a whole number for {sampling} sampling, got {batch!r}"
+        return sgd.Poisson(n_records=n_records, rate=batch_size / n_records)
+    if not batch_size.is_integer():
+        msg = f"--batch-size must be a whole number for {sampling} sampling, got {batch_size!r}"
         raise ArgumentError(msg)
     kind = sgd.WithoutReplacement if sampling == "without-replacement" else sgd.WithReplacement
-    return kind(n_records=records, batch_size=int(batch))
+    return kind(n_records=n_records, batch_size=int(batch_size))
 
 
 def _answer(
@@ -133,8 +130,8 @@ def _draw(run: "Run", path: Path) -> None:
     from pufferslice.report.figures import accountants_figure, png_of
     from pufferslice.storage import write_whole
 
-    curves = noise_curves(run, _BUDGETS)
-    write_whole(path, png_of(accountants_figure(_BUDGETS, curves, order=run.order)))
+    curves = noise_curves(run, _EPSILONS)
+    write_whole(path, png_of(accountants_figure(_EPSILONS, curves, order=run.order)))
 
 
 def _prose(answer: dict[str, Any]) -> str:

@@ -64,7 +64,7 @@ def calibrate(
     claim: Annotated[str | None, _flag("srpp (the default) or epsilon-delta.")] = None,
     notion: Annotated[str | None, _flag("joint, average or unsliced.")] = None,
     order: Annotated[float | None, _flag("Rényi order, above 1 (claim srpp).")] = None,
-    epsilon: Annotated[float | None, _flag("The budget, above 0.")] = None,
+    epsilon: Annotated[float | None, _flag("The divergence bound claimed, above 0.")] = None,
     delta: Annotated[
         list[float] | None, _flag("Of the claim epsilon-delta, or of the views of srpp.")
     ] = None,

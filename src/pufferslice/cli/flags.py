@@ -55,7 +55,7 @@ def _guarantee(flags: Mapping[str, Any], *, approximate: bool) -> dict[str, Any]
         said["deltas"] = flags["delta"]
     elif "delta" in flags:
         if len(flags["delta"]) != 1:
-            msg = f"--claim epsilon-delta has one --delta, got {len(flags['delta'])}"
+            msg = f"--claim epsilon-delta has one --delta, got {len(flags['delta'])}; say it once"
             raise ArgumentError(msg)
         said["delta"] = flags["delta"][0]
     return said

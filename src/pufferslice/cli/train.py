@@ -48,7 +48,7 @@ def train(
 
 @contextlib.contextmanager
 def _bar() -> "Iterator[Callable[[StepProgress], None] | None]":
-    """A bar on standard error with loss, step time and budget, if that is a terminal."""
+    """A bar on standard error with loss, step time and epsilon, if that is a terminal."""
     if not sys.stderr.isatty():
         yield None
         return

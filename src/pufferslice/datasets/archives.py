@@ -7,7 +7,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Collection, Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import IO, Final
 
 GZIP_MARK: Final = b"\x1f\x8b"
@@ -51,9 +51,9 @@ def unzipped(content: bytes, name: str, most: int) -> bytes:
         return _member(archive, found, most)
 
 
-def tar_members(path: Path, names: Collection[str], most: int) -> Iterator[tuple[str, bytes]]:
-    """The members with these file names, in any folder of the archive, as they come."""
-    with tarfile.open(path) as archive:
+def tar_members(content: bytes, names: Collection[str], most: int) -> Iterator[tuple[str, bytes]]:
+    """The members with these file names, in any folder of a gzipped archive, as they come."""
+    with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:
         for member in archive:
             name = PurePosixPath(member.name).name
             file = archive.extractfile(member) if name in names and member.isfile() else None

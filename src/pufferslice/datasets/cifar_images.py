@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """CIFAR-10 from npz files, python batches or the published archive, checked by its pixels."""
 
-import errno
 import hashlib
-import io
 import os
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -14,9 +10,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pufferslice.datasets.archives import GZIP_MARK, UNREADABLE, tar_members
+from pufferslice.arrays import arrays_in
+from pufferslice.datasets.archives import UNREADABLE, tar_members
 from pufferslice.datasets.batch_pickles import UNREADABLE_PICKLE, read_batch
-from pufferslice.datasets.folder import Origin
+from pufferslice.datasets.folder import CHECKSUMS, Origin, listed_sha256
 from pufferslice.datasets.images import LabelledImages
 from pufferslice.errors import StorageError
 from pufferslice.storage import read_bytes
@@ -36,7 +33,7 @@ _TEST: Final = "test"
 _ORIGIN: Final = Origin(
     name="CIFAR-10",
     files=("cifar10-train-1.npz", "data_batch_1", f"{_FOLDER}/data_batch_1", _ARCHIVE),
-    where="Get 'CIFAR-10 python version' from its author's page, named in Krizhevsky (2009)",
+    where="Get 'CIFAR-10 python version' from https://www.cs.toronto.edu/~kriz/cifar.html",
 )
 
 
@@ -69,7 +66,7 @@ DIGESTS: Final[Mapping[str, Digests]] = {
         "cec8a24a1e92aa2ecaa0bbd3dbfa86bf6cd8759fbd209a832824c8cf0afca9d5",
     ),
 }
-"""Of each part; parts 4 and 5 have none of their own and are checked within `all` five."""
+"""Of each part; parts 4 and 5 have none of their own, and are known by `all` five."""
 
 BATCH_MD5: Final[Mapping[str, str]] = {
     "train-4": "634d18415352ddfa80567beed471001a",
@@ -84,19 +81,6 @@ _BATCH_NAMES: Final = {
     _TEST: "test_batch",
 }
 
-_NOT_ARRAYS: Final = (
-    EOFError,
-    KeyError,
-    MemoryError,
-    NotImplementedError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
-
 
 class _Part(NamedTuple):
     """One file of images, read but not yet trusted."""
@@ -105,6 +89,11 @@ class _Part(NamedTuple):
     """`train-1` to `train-5`, or `test`."""
     where: str
     content: bytes
+
+    @property
+    def is_pickled(self) -> bool:
+        """A python batch, and no npz file."""
+        return not self.where.endswith(".npz")
 
 
 def cifar10() -> tuple[LabelledImages, LabelledImages]:
@@ -125,21 +114,27 @@ def read_cifar10(path: str | os.PathLike[str]) -> tuple[LabelledImages, Labelled
     nothing.
 
     Files with other pixels or labels than the published ones are refused. Training files 4 and 5
-    as npz have no published checksum of their own: they are checked when all five are there.
+    as npz have no published checksum of their own: they are known when all five are there, or else
+    by a list `SHA256SUMS` beside them; without either they are refused.
     """
     where = Path(path)
-    found = {part.name: _checked(part) for part in _parts(where)}
+    found, unknown = {}, {}
+    for part in _parts(where):
+        found[part.name] = _checked(part)
+        if part.name not in DIGESTS and not part.is_pickled:
+            unknown[Path(part.where)] = hashlib.sha256(part.content).hexdigest()
     train = [found[name] for name in _TRAIN if name in found]
     if not found:
         raise _ORIGIN.missing_from(where)
     if not train or _TEST not in found:
-        lacking = _BATCH_NAMES[_TEST] if train else _BATCH_NAMES[_TRAIN[0]]
-        msg = f"{str(where)!r} has no {lacking}. {_ORIGIN.where}"
-        raise StorageError(errno.ENOENT, msg)
+        raise _ORIGIN.incomplete(where, _BATCH_NAMES[_TEST if train else _TRAIN[0]])
     images = np.concatenate([images for images, _ in train])
     labels = np.concatenate([labels for _, labels in train])
     if len(train) == len(_TRAIN):
         _check_digests(str(where), "all", images, labels)
+    else:
+        for file, sha256 in unknown.items():
+            _check_listed(file, sha256)
     return _labelled(images, labels), _labelled(*found[_TEST])
 
 
@@ -169,9 +164,10 @@ def _parts(path: Path) -> Iterator[_Part]:
 
 
 def _files(folder: Path, names: Mapping[str, str]) -> Iterator[_Part]:
+    if not (folder / names[_TEST]).exists():
+        raise _ORIGIN.incomplete(folder, names[_TEST])
     for part, name in names.items():
-        # The test images are always needed: without them the error names their file.
-        if part == _TEST or (folder / name).exists():
+        if (folder / name).exists():
             yield _Part(part, str(folder / name), read_bytes(folder / name))
 
 
@@ -179,10 +175,7 @@ def _archived(path: Path) -> Iterator[_Part]:
     parts = {name: part for part, name in _BATCH_NAMES.items()}
     content = read_bytes(path)
     try:
-        if not content.startswith(GZIP_MARK):
-            msg = "no gzip file"
-            raise ValueError(msg)
-        members = list(tar_members(path, parts, _MOST_BYTES))
+        members = list(tar_members(content, parts, _MOST_BYTES))
     except UNREADABLE as error:
         expected = "an archive of python batches"
         raise _ORIGIN.unreadable(str(path), content, expected=expected, error=error) from error
@@ -192,24 +185,23 @@ def _archived(path: Path) -> Iterator[_Part]:
 
 def _checked(part: _Part) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
     """Images and labels of a file whose content is the published one."""
-    pickled = not part.where.endswith(".npz")
     try:
-        images, labels = read_batch(part.content) if pickled else _npz(part)
-    except (*UNREADABLE_PICKLE, *_NOT_ARRAYS) as error:
+        images, labels = read_batch(part.content) if part.is_pickled else _npz(part)
+    except UNREADABLE_PICKLE as error:
         raise _ORIGIN.unreadable(
             part.where, part.content, expected=_expected(part.name), error=error
         ) from error
     if part.name in DIGESTS:
         _check_digests(part.where, part.name, images, labels)
-    elif pickled:
+    elif part.is_pickled:
         _check_md5(part)
     return images, labels
 
 
 def _npz(part: _Part) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
     kind = part.name.partition("-")[0]
-    with np.load(io.BytesIO(part.content), allow_pickle=False) as arrays:
-        images, labels = arrays[f"x_{kind}"], arrays[f"y_{kind}"]
+    arrays = arrays_in(part.content)
+    images, labels = arrays[f"x_{kind}"], arrays[f"y_{kind}"]
     right = images.dtype == np.uint8 and images.shape == (IMAGES_PER_BATCH, *_SHAPE)
     if not right or labels.shape != (IMAGES_PER_BATCH,) or labels.dtype.kind not in "iu":
         msg = "arrays of another shape or type"
@@ -238,6 +230,21 @@ def _check_digests(
         if found != digest:
             said = f"its {what}" if part != "all" else f"the {what} of all five training files"
             raise _ORIGIN.damaged(where, f"{said} (SHA-256)", found=found, expected=digest)
+
+
+def _check_listed(path: Path, found: str) -> None:
+    """A file whose content has no published checksum is known by the list beside it, or not."""
+    expected = listed_sha256(path)
+    if expected is None:
+        msg = (
+            f"{str(path)!r} cannot be checked: its images have no published checksum of their own, "
+            f"and no {CHECKSUMS} beside it lists the file, whose SHA-256 is {found}. Add the "
+            "training files that are missing, as all five can be checked together, or take "
+            f"{path.name!r} out. {_ORIGIN.where}"
+        )
+        raise StorageError(msg)
+    if found != expected:
+        raise _ORIGIN.damaged(str(path), "the file (SHA-256)", found=found, expected=expected)
 
 
 def _sha256(array: npt.NDArray[Any]) -> str:

@@ -11,9 +11,13 @@ from typing import Final, final
 import attrs
 
 from pufferslice.errors import StorageError
+from pufferslice.storage import read_bytes
 
 DATA_FOLDER: Final = "PUFFERSLICE_DATA"
 """The environment variable that names the folder."""
+
+CHECKSUMS: Final = "SHA256SUMS"
+"""A list of checksums that may stand in the folder, in the form of `sha256sum`."""
 
 
 @final
@@ -43,6 +47,11 @@ class Origin:
         msg = f"no {self.name} in {str(folder)!r}: there is no {self._choice()}. {self.where}"
         return StorageError(errno.ENOENT, msg)
 
+    def incomplete(self, where: Path, lacking: str) -> StorageError:
+        """The error for a folder or an archive that has only some of the files that are needed."""
+        msg = f"{str(where)!r} has {self.name}, but no {lacking}. {self.where}"
+        return StorageError(errno.ENOENT, msg)
+
     def damaged(self, path: str, what: str, *, found: str, expected: str) -> StorageError:
         """The error for a file with another checksum than the one of `what` in it."""
         msg = (
@@ -65,6 +74,17 @@ class Origin:
 
     def _choice(self) -> str:
         return choice_of(self.files)
+
+
+def listed_sha256(path: Path) -> str | None:
+    """The checksum that the list beside a file has for it; None if there is none."""
+    listing = path.with_name(CHECKSUMS)
+    if not listing.exists():
+        return None
+    lines = read_bytes(listing).decode("utf-8", errors="replace").splitlines()
+    found = (line.split(maxsplit=1) for line in lines)
+    listed = {words[1].removeprefix("*"): words[0].lower() for words in found if len(words) == 2}
+    return listed.get(path.name)
 
 
 def choice_of(words: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ from pufferslice.errors import TableError
 
 
 def _locked(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A view that cannot be written to; no copy, as images are large."""
     view = np.ascontiguousarray(array).view()
     view.setflags(write=False)
     return view

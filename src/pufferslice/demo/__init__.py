@@ -6,7 +6,7 @@ paper's nine statistics with their public scales; one release is the summary of 
 Needs the extra `report`.
 """
 
-from pufferslice.demo.result import Budget, DemoResult
+from pufferslice.demo.result import DemoResult, SweptNoise
 from pufferslice.demo.running import run_demo
 
-__all__ = ["Budget", "DemoResult", "run_demo"]
+__all__ = ["DemoResult", "SweptNoise", "run_demo"]

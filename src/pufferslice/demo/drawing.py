@@ -9,10 +9,11 @@ import numpy as np
 from pufferslice.arrays import Floats
 from pufferslice.calibration import Rule, Slices, slice_costs
 from pufferslice.certificate import Evidence, required_evidence
-from pufferslice.demo.result import Budget, DemoResult
-from pufferslice.demo.setting import N_ANGLES, NOTIONS, PLANE, TARGET, TIGHT
+from pufferslice.demo.result import DemoResult, SweptNoise
+from pufferslice.demo.setting import N_ANGLES, NOTIONS, PLANE, TARGET
 from pufferslice.errors import ArgumentError
 from pufferslice.gaps import GapTables
+from pufferslice.outlook import TIGHT
 from pufferslice.renyi import aggregate
 from pufferslice.report import figures
 from pufferslice.report.figures import Level, NoiseCurve, PlaneCosts
@@ -26,7 +27,7 @@ def pictures(scenario: Scenario, result: DemoResult, values: Floats) -> dict[str
     slices = required_evidence(result.certificate).slices
     drawn = {
         "noise.png": figures.noise_figure(
-            noise_curves(result.budgets), order=TARGET.order, reference=farthest(values)
+            noise_curves(result.sweep), order=TARGET.order, reference=farthest(values)
         ),
         "slices.png": figures.slices_figure(*slice_levels(slices)),
         "plane.png": figures.plane_figure(
@@ -36,11 +37,11 @@ def pictures(scenario: Scenario, result: DemoResult, values: Floats) -> dict[str
     return {name: figures.png_of(figure) for name, figure in drawn.items()}
 
 
-def noise_curves(budgets: Sequence[Budget]) -> list[NoiseCurve]:
+def noise_curves(sweep: Sequence[SweptNoise]) -> list[NoiseCurve]:
     """The sweep as curves: the noise is the whole error, for the grid adds nothing visible."""
     curves = []
     for notion in NOTIONS:
-        rows = [row for row in budgets if row.target.notion == notion]
+        rows = [row for row in sweep if row.target.notion == notion]
         stds: dict[Rule, list[float]] = {
             "tight": [row.tight_std for row in rows],
             "closed_form": [row.closed_form_std for row in rows],

@@ -11,7 +11,15 @@ import attrs
 from pufferslice.arrays import Floats, locked
 from pufferslice.audit import Audit
 from pufferslice.certificate import Certificate, Verification
-from pufferslice.demo.setting import BUDGETS, FILES, GROUP, NOTIONS, SECRET, TARGET
+from pufferslice.demo.setting import (
+    EPSILONS,
+    FILES,
+    GROUP,
+    NOTIONS,
+    PUBLIC_FILES,
+    SECRET,
+    TARGET,
+)
 from pufferslice.guarantee import Guarantee
 from pufferslice.releasing import Release
 from pufferslice.report.tables import text_table
@@ -19,7 +27,7 @@ from pufferslice.report.tables import text_table
 
 @final
 @attrs.frozen(kw_only=True)
-class Budget:
+class SweptNoise:
     """One claim, and the noise that each rule asks for; standard deviations in scaled units."""
 
     target: Guarantee
@@ -53,7 +61,7 @@ class DemoResult:
     released: Release
     audit: Audit
     """What attacks with fresh outputs say about the certificate."""
-    budgets: tuple[Budget, ...]
+    sweep: tuple[SweptNoise, ...]
     differences: Floats = attrs.field(converter=locked)
     """The largest true difference between two groups, per statistic, in the user's units."""
 
@@ -81,7 +89,7 @@ class DemoResult:
                 }
                 for name, value, std, difference in _statistics(self)
             ],
-            "budgets": [budget.to_json() for budget in self.budgets],
+            "sweep": [row.to_json() for row in self.sweep],
             "files": [str(path) for path in self.files],
         }
 
@@ -91,7 +99,7 @@ class DemoResult:
             _promised(self),
             _noise(self),
             _audited(self.audit),
-            _sweep(self.budgets),
+            _sweep(self.sweep),
             _written(self.folder),
         )
         return "\n\n".join(parts)
@@ -103,6 +111,15 @@ class DemoResult:
 def listed_files() -> str:
     """The files of the demonstration, one per line."""
     return "\n".join(f"  {name:<25} {what}" for name, what in FILES.items())
+
+
+def for_the_public() -> str:
+    """Which of the files others may have."""
+    names = " and ".join(name for name in PUBLIC_FILES if name.endswith(".json"))
+    return (
+        f"With data of your own, only {names}\n"
+        "would be for the public; what tells of the evidence is readable by its owner only."
+    )
 
 
 def _protected(certificate: Certificate) -> str:
@@ -160,13 +177,13 @@ def _audited(audit: Audit) -> str:
     )
 
 
-def _sweep(budgets: Sequence[Budget]) -> str:
+def _sweep(sweep: Sequence[SweptNoise]) -> str:
     head = ["epsilon"]
     for notion in NOTIONS:
         head += [f"{notion}: tight", "closed form", "ratio"]
     rows = [
-        [f"{epsilon:g}", *chain(*(_cells(row) for row in budgets if row.target.epsilon == epsilon))]
-        for epsilon in BUDGETS
+        [f"{epsilon:g}", *chain(*(_cells(row) for row in sweep if row.target.epsilon == epsilon))]
+        for epsilon in EPSILONS
     ]
     return (
         f"Noise std in scaled units at order {TARGET.order:g}, by both rules, and the ratio of "
@@ -174,7 +191,7 @@ def _sweep(budgets: Sequence[Budget]) -> str:
     )
 
 
-def _cells(row: Budget) -> tuple[str, str, str]:
+def _cells(row: SweptNoise) -> tuple[str, str, str]:
     return f"{row.tight_std:.4g}", f"{row.closed_form_std:.4g}", f"{row.variance_ratio:.2f}"
 
 
@@ -182,6 +199,5 @@ def _written(folder: Path) -> str:
     return (
         f"Open {folder / 'report.html'} in a browser: it is all there, on one page.\n"
         f"Files in {folder}:\n{listed_files()}\n"
-        "This run started its own new ledger. With data of your own, only certificate.json and\n"
-        "release.json would be for the public."
+        f"This run started its own new ledger. {for_the_public()}"
     )

@@ -15,11 +15,10 @@ from pufferslice.audit import Audit, audit_release
 from pufferslice.calibration import Slices, calibrate
 from pufferslice.certificate import Certificate, certify_release, required_evidence, verify
 from pufferslice.demo.drawing import pictures
-from pufferslice.demo.result import Budget, DemoResult, listed_files
+from pufferslice.demo.result import DemoResult, SweptNoise, for_the_public, listed_files
 from pufferslice.demo.setting import (
-    BUDGETS,
-    CLOSED_FORM,
     CONFIDENCE,
+    EPSILONS,
     FILES,
     GROUP,
     N_DIRECTIONS,
@@ -28,11 +27,11 @@ from pufferslice.demo.setting import (
     SECRET,
     SEED,
     TARGET,
-    TIGHT,
 )
 from pufferslice.errors import ArgumentError, StorageError
 from pufferslice.guarantee import Guarantee
 from pufferslice.laws import EmpiricalLaw
+from pufferslice.outlook import CLOSED_FORM, TIGHT
 from pufferslice.parallel import Progress, silent
 from pufferslice.releasing import release
 from pufferslice.report.page import internal_page
@@ -74,14 +73,14 @@ def run_demo(out: str | os.PathLike[str], progress: Progress = silent) -> DemoRe
         verification=verify(Certificate.load(folder / "certificate.json")),
         released=released,
         audit=audit,
-        budgets=swept(required_evidence(certificate).slices),
+        sweep=swept(required_evidence(certificate).slices),
         differences=np.ptp(values, axis=0) * scenario.query.scales,
     )
     progress(5, _STEPS)
     for name, content in pictures(scenario, result, values).items():
-        write_whole(folder / name, content)
-    write_whole(folder / "summary.txt", f"{result}\n".encode())
-    write_whole(folder / "summary.json", pretty_json(result.to_json()))
+        write_whole(folder / name, content, CONFIDENTIAL)
+    write_whole(folder / "summary.txt", f"{result}\n".encode(), CONFIDENTIAL)
+    write_whole(folder / "summary.json", pretty_json(result.to_json()), CONFIDENTIAL)
     progress(6, _STEPS)
     about = ("certificate.json", "release.json", "audit.json")
     page = internal_page([folder / name for name in about])
@@ -90,15 +89,15 @@ def run_demo(out: str | os.PathLike[str], progress: Progress = silent) -> DemoRe
     return result
 
 
-def swept(slices: Slices) -> tuple[Budget, ...]:
-    """The noise for every notion and budget, by both rules, from the same evidence."""
+def swept(slices: Slices) -> tuple[SweptNoise, ...]:
+    """The noise for every notion and epsilon, by both rules, from the same evidence."""
     targets = [
         Guarantee(notion=notion, order=TARGET.order, epsilon=epsilon)
         for notion in NOTIONS
-        for epsilon in BUDGETS
+        for epsilon in EPSILONS
     ]
     return tuple(
-        Budget(
+        SweptNoise(
             target=target,
             tight_std=calibrate(target, slices, TIGHT),
             closed_form_std=calibrate(target, slices, CLOSED_FORM),
@@ -168,6 +167,5 @@ def _readme() -> str:
     return (
         f"{_MARK} on the public Adult table. The next run replaces these files and\n"
         "starts a new ledger. A real ledger is kept: it is what stops a second release.\n"
-        "With data of your own, only certificate.json and release.json are for the public.\n\n"
-        f"{listed_files()}\n"
+        f"{for_the_public()}\n\n{listed_files()}\n"
     )

@@ -3,7 +3,6 @@
 
 from typing import Final, Literal
 
-from pufferslice.calibration import Method
 from pufferslice.guarantee import Guarantee
 
 SECRET: Final = "race"  # noqa: S105 - the name of a column
@@ -11,7 +10,7 @@ GROUP: Final = "Black"
 """The group whose summary is released."""
 TARGET: Final = Guarantee.joint(order=4, epsilon=1.0)
 """What the certificate claims."""
-BUDGETS: Final = (0.1, 0.3, 1.0, 3.0, 10.0)
+EPSILONS: Final = (0.1, 0.3, 1.0, 3.0, 10.0)
 NOTIONS: Final[tuple[Literal["average", "joint"], ...]] = ("average", "joint")
 N_DIRECTIONS: Final = 200
 SEED: Final = 7
@@ -20,9 +19,6 @@ N_OUTPUTS: Final = 10_000
 CONFIDENCE: Final = 0.95
 PLANE: Final = ("mean(education-num)", "rate(income = >50K)")
 N_ANGLES: Final = 180
-
-TIGHT: Final = Method(rule="tight", envelope="transport")
-CLOSED_FORM: Final = Method(rule="closed_form", envelope="worst_gap")
 
 FILES: Final = {
     "README.txt": "this list",
@@ -38,3 +34,5 @@ FILES: Final = {
     "audit.json": "attacks on the certificate with fresh outputs, and their verdicts",
     "report.html": "all of it on one page, to open in a browser",
 }
+PUBLIC_FILES: Final = ("README.txt", "certificate.json", "release.json")
+"""All others tell of the evidence, and are readable by their owner only."""

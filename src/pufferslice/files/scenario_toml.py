@@ -117,7 +117,7 @@ class Request:
         """The table as the scenario saw it: without the rows that lack a value."""
         scenario = self.scenario
         if self.table is None or scenario.rule is None:
-            msg = "law 'worlds', like streamed data, has no table of its own at hand"
+            msg = "law 'worlds', like streamed data, has no table of its own at hand; give the rows"
             raise ArgumentError(msg)
         read = dict.fromkeys((*scenario.rule.columns, *scenario.query.columns))
         return without_missing(frame_of(self.table), list(read), scenario.query.missing)[0]

@@ -48,7 +48,7 @@ def section(document: Document, name: str) -> Document:
 def required(values: object, where: str, key: str) -> Any:  # noqa: ANN401 - a TOML value
     """The value of a key that must be there."""
     if not isinstance(values, Mapping) or key not in values:
-        msg = f"[{where}] needs {key!r}"
+        msg = f"[{where}] needs {key!r}; add it"
         raise ArgumentError(msg)
     return values[key]
 

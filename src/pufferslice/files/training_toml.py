@@ -55,14 +55,14 @@ TRAINING_SECTIONS: Final[Sections] = {
     "sampling": frozenset({"kind", "rate", "batch_size"}),
     "training": frozenset(
         {"model", "loss", "seed", "optimizer", "learning_rate", "momentum", "weight_decay",
-         "schedule", "warmup_steps", "n_steps", "epochs", "clip_norm", "block", "non_finite"}
+         "schedule", "n_warmup_steps", "n_steps", "n_epochs", "clip_norm", "block", "non_finite"}
     ),
     "guarantee": frozenset({"accountant", "order", "epsilon", "deltas"}),
     "output": frozenset({"folder", "public_evaluation", "evaluate_every", "checkpoint_every"}),
 }  # fmt: skip
 """Sections of a training file and their keys."""
 
-_OF_PLAN: Final = frozenset({"n_steps", "epochs", "clip_norm", "block", "non_finite"})
+_OF_PLAN: Final = frozenset({"n_steps", "n_epochs", "clip_norm", "block", "non_finite"})
 """Keys of [training] that belong to the plan."""
 
 _EVALUATIONS: Final = 20
@@ -94,7 +94,10 @@ def training_of(document: Document, folder: Path) -> TrainingRequest:
         worlds = _prevalence(secret)
         differing = _differing(secret, worlds, data["n_records"])
         if differing.largest > data["n_records"]:
-            msg = f"up to {differing.largest} records differ, but n_records is {data['n_records']}"
+            msg = (
+                f"up to {differing.largest} records differ, but n_records is {data['n_records']}; "
+                "no more records can differ than there are"
+            )
             raise ArgumentError(msg)
     with _in_section("training"):
         learning = Learning(**_learning(training))
@@ -273,13 +276,13 @@ def _deltas(values: object) -> tuple[float, ...]:
 
 def _n_steps(said: Document, design: SamplingDesign) -> int:
     """Steps as they are said, or as many as whole passes over the data take."""
-    if ("n_steps" in said) == ("epochs" in said):
-        msg = "needs either n_steps or epochs"
+    if ("n_steps" in said) == ("n_epochs" in said):
+        msg = "needs either n_steps or n_epochs; say one of them"
         raise ArgumentError(msg)
-    if "epochs" in said:
-        check_count(1, epochs=said["epochs"])
+    if "n_epochs" in said:
+        check_count(1, n_epochs=said["n_epochs"])
         # Rates are decimal fractions, so that 1 / 0.1 must not become 11 steps.
-        steps = int(said["epochs"]) * math.ceil(design.n_records / design.divisor - 1e-9)
+        steps = int(said["n_epochs"]) * math.ceil(design.n_records / design.divisor - 1e-9)
     else:
         steps = said["n_steps"]
     check_n_steps(steps)

@@ -12,7 +12,8 @@ from pufferslice.errors import ArgumentError
 from pufferslice.laws import GaussianLaw
 from pufferslice.renyi import gaussian_divergence, gaussian_divergence_nd
 
-_ROUNDINGS: Final = 32 * 2.0**-53
+_UNIT_ROUNDOFF: Final = 2.0**-53
+_ROUNDINGS: Final = 32 * _UNIT_ROUNDOFF
 
 
 @final
@@ -67,37 +68,50 @@ class GaussianPairs:
 
     def slice_costs(self, directions: Floats, order: float, noise_std: float) -> Floats:
         """The larger of both orders of the pair, shape (n_instances, n_slices)."""
-        means = self.means @ directions.T
         variances = np.einsum("ld,isde,le->isl", directions, self.covs, directions)
-        first, second = ((means[:, i], variances[:, i]) for i in (0, 1))
-        noise = self._less_than(noise_std, order)[:, None]
-        return np.maximum(
-            gaussian_divergence(order, first, second, noise),
-            gaussian_divergence(order, second, first, noise),
+        shifts = self._shifts(directions)
+        first, second = (shifts, variances[:, 0]), (np.zeros_like(shifts), variances[:, 1])
+        noise = self._less_than(noise_std, order)
+        costs = np.maximum(
+            gaussian_divergence(order, first, second, noise[:, None]),
+            gaussian_divergence(order, second, first, noise[:, None]),
         )
+        costs[noise == 0] = np.inf
+        costs[self.equal] = 0.0
+        return costs
 
     def full_costs(self, order: float, noise_std: float) -> Floats:
         """Divergence in all dimensions, the larger of both orders, shape (n_instances,)."""
-        costs = np.empty(self.n_instances)
-        for i, noise in enumerate(self._less_than(noise_std, order)):
+        costs = np.where(self.equal, 0.0, np.inf)
+        noises = self._less_than(noise_std, order)
+        for i in np.flatnonzero(~self.equal & (noises > 0)):
             first, second = zip(self.means[i], self.covs[i], strict=True)
             costs[i] = max(
-                gaussian_divergence_nd(order, first, second, float(noise)),
-                gaussian_divergence_nd(order, second, first, float(noise)),
+                gaussian_divergence_nd(order, first, second, float(noises[i])),
+                gaussian_divergence_nd(order, second, first, float(noises[i])),
             )
         return costs
+
+    def _shifts(self, directions: Floats) -> Floats:
+        """At least the distance of the means along each direction: (n_instances, n_slices).
+
+        The difference is projected, because means far from 0 would hide it in their rounding; and
+        what rounding can do to its own projection is added.
+        """
+        apart = self.means[:, 0] - self.means[:, 1]
+        error = (self.dim + 4) * _UNIT_ROUNDOFF * (np.abs(apart) @ np.abs(directions.T))
+        return np.asarray(np.abs(apart @ directions.T) + error)
 
     def _less_than(self, noise_std: float, order: float) -> Floats:
         """The noise variance, lowered by more than the float error of the spreads; per instance.
 
         Less noise costs more. Where the cost is about to become infinite, a rounding of the spreads
-        is otherwise seen in it.
+        is otherwise seen in it. 0 where that error drowns the noise: nothing is known of the cost.
         """
         variance = noise_std**2
         sizes = np.abs(self.covs).max(axis=(1, 2, 3)) * self.dim
         lowered = variance - _ROUNDINGS * self.dim * order * (sizes + variance)
-        # Where the spreads drown the noise, half of it is left, so that the cost stays monotone.
-        return np.asarray(np.maximum(lowered, variance / 2))
+        return np.asarray(np.where(lowered < variance / 2, 0.0, lowered))
 
     def __repr__(self) -> str:
         return f"GaussianPairs(n_instances={self.n_instances}, dim={self.dim})"

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from pufferslice.paper.experiment import Claim, Outcome, Row, Setting
+from pufferslice.paper.experiment import Claim, Outcome, Row, Setting, number_in
 from pufferslice.paper.noise_series import SERIES, noise_multipliers
 from pufferslice.paper.runs import RunResult, TrainingTask, results_of
 from pufferslice.paper.sgd_setup import EPSILONS, ORDER, SgdSetup
@@ -101,8 +101,8 @@ def _claims(rows: Sequence[Row], epsilons: Sequence[float], *, full: bool) -> It
     table: Table = {}
     for row in rows:
         if row["epsilon"] is not None:
-            key = (int(str(row["batch_size"])), str(row["series"]))
-            table.setdefault(key, []).append(float(str(row["test_accuracy"])))
+            key = (int(number_in(row, "batch_size")), str(row["series"]))
+            table.setdefault(key, []).append(number_in(row, "test_accuracy"))
     sizes = sorted({size for size, _ in table})
     yield _rises(table, sizes)
     yield _dominates(table, sizes)

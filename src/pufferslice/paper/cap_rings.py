@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Caps of one round of clipped SGD along directions of the plane, and the rings around them."""
 
-import math
 from typing import Final, final
 
 import attrs
@@ -9,6 +8,7 @@ import numpy as np
 
 from pufferslice.arrays import Floats, locked, same
 from pufferslice.paper.experiment import Claim, Outcome, Row, Setting
+from pufferslice.paper.plane import N_LIMIT, PlaneProfile
 from pufferslice.sgd import Poisson
 from pufferslice.sgd.cap_costs import (
     average_round_cost,
@@ -31,7 +31,6 @@ COUNTS: Final = (15, 48)
 KINDS: Final = ("huc", "sa_huc")
 _SHOWN: Final = {"huc": "HUC", "sa_huc": "sa-HUC"}
 
-_N_LIMIT: Final = 720
 _N_DIFFERING: Final = 4
 _SAMPLING: Final = Poisson(n_records=100, rate=RATE)
 _BLOCKS: Final = ClippedBlocks(sizes=[1, 1], clip_norms=[1.0, 0.6])
@@ -56,9 +55,9 @@ class CapProfile:
 
     @classmethod
     def of(cls, kind: str, n_directions: int) -> "CapProfile":
-        """The profile of so many equally spaced directions."""
-        angles, directions = _circle(n_directions)
-        reach = block_reach(directions, _BLOCKS, preconditioner=_PRECONDITIONER)
+        """The profile of so many directions."""
+        plane = PlaneProfile(n_directions)
+        reach = block_reach(plane.directions, _BLOCKS, preconditioner=_PRECONDITIONER)
         caps = (
             squared_caps(
                 reach,
@@ -72,10 +71,10 @@ class CapProfile:
                 divisor=_SAMPLING.divisor,
             )
         )
-        variance, weights = _variance(n_directions), _weights(n_directions)
+        variance, weights = _variance(plane), plane.weights
         return cls(
             kind=kind,
-            angles=angles,
+            angles=plane.angles,
             costs=round_costs(ORDER, caps, variance),
             average=average_round_cost(ORDER, caps, variance, weights),
             joint=joint_round_cost(ORDER, caps, variance, weights),
@@ -89,19 +88,14 @@ def attained_joint(n_directions: int) -> float:
     Gradients that differ push with all their might, and to the same side, in every draw; nothing
     is bounded, so no valid cap of the mean can be below it.
     """
-    _, directions = _circle(n_directions)
-    variance, weights = _variance(n_directions), _weights(n_directions)
+    plane = PlaneProfile(n_directions)
     law = _SAMPLING.discrepancy_law(_N_DIFFERING)
     means = []
     for sign in (1.0, -1.0):
         pushed = _PRECONDITIONER @ (_BLOCKS.clip_norms * np.array([1.0, sign]))
         shifts = 2 * pushed / _SAMPLING.divisor * law.counts[:, None]
-        costs = [
-            joint_round_cost(
-                ORDER, minimal_squared_caps(directions, shift[None, :]), variance, weights
-            )
-            for shift in shifts
-        ]
+        caps = (minimal_squared_caps(plane.directions, shift[None, :]) for shift in shifts)
+        costs = [joint_round_cost(ORDER, one, _variance(plane), plane.weights) for one in caps]
         means.append(float(np.exp(law.log_probabilities) @ costs))
     return max(means)
 
@@ -124,17 +118,8 @@ def run(_setting: Setting) -> Outcome:
     )
 
 
-def _circle(n_directions: int) -> tuple[Floats, Floats]:
-    angles = 2 * math.pi * np.arange(n_directions) / n_directions
-    return angles, np.column_stack([np.cos(angles), np.sin(angles)])
-
-
-def _variance(n_directions: int) -> Floats:
-    return np.full(n_directions, _NOISE_STD**2)
-
-
-def _weights(n_directions: int) -> Floats:
-    return np.full(n_directions, 1 / n_directions)
+def _variance(plane: PlaneProfile) -> Floats:
+    return np.full(plane.n_directions, _NOISE_STD**2)
 
 
 def _rows(profile: CapProfile, count: int) -> list[Row]:
@@ -185,7 +170,7 @@ def _claims(profiles: dict[tuple[str, int], CapProfile]) -> tuple[Claim, ...]:
 def _refined(profiles: dict[tuple[str, int], CapProfile]) -> Claim:
     errors: dict[int, float] = dict.fromkeys(COUNTS, 0.0)
     for kind in KINDS:
-        limit = CapProfile.of(kind, _N_LIMIT)
+        limit = CapProfile.of(kind, N_LIMIT)
         for m in COUNTS:
             one = profiles[kind, m]
             off = (one.average / limit.average - 1, one.joint / limit.joint - 1)

@@ -77,7 +77,7 @@ _LEARNING: Final = (
     Experiment(
         name="layer-clipping",
         title="Per-layer clipping: reference noise and test accuracy against epsilon",
-        source="app:perlayer:num_example",
+        source="app:perlayer:num_example, Fig:example_SWD",
         needs=_TRAINS,
         duration="a minute; --full days",
         run=_late("layer_clipping"),

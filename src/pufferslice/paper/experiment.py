@@ -3,7 +3,8 @@
 
 import csv
 import io
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, final
 
@@ -14,6 +15,12 @@ from pufferslice.parallel import Progress, silent
 
 Cell: TypeAlias = float | int | str | bool | None
 Row: TypeAlias = Mapping[str, Cell]
+
+
+def number_in(row: Row, column: str) -> float:
+    """One cell as a number; NaN if it is empty."""
+    value = row[column]
+    return math.nan if value is None else float(value)
 
 
 @final
@@ -36,6 +43,11 @@ class Claim:
     def __str__(self) -> str:
         verdict = "held" if self.held else "DID NOT HOLD"
         return f"{verdict}: {self.statement} ({self.source})\n    {self.found}"
+
+
+def n_held_of(claims: Sequence[Claim]) -> str:
+    """How many of them held, in words."""
+    return f"{sum(claim.held for claim in claims)} of {len(claims)}"
 
 
 @final
@@ -61,6 +73,10 @@ class Outcome:
     rows: tuple[Row, ...]
     """All with the same columns."""
     claims: tuple[Claim, ...]
+    """What the paper says of its own methods."""
+    our_claims: tuple[Claim, ...] = ()
+    """The same, held against the library's rule in place of the paper's, and how the two compare:
+    the paper says none of it."""
 
     def __attrs_post_init__(self) -> None:
         if any(list(row) != list(self.rows[0]) for row in self.rows):
@@ -68,14 +84,12 @@ class Outcome:
             raise ArgumentError(msg)
 
     @property
-    def n_held(self) -> int:
-        """How many of the claims held."""
-        return sum(claim.held for claim in self.claims)
-
-    @property
     def verdict(self) -> str:
-        """One line: which claims of the paper held."""
-        return f"{self.experiment}: {self.n_held} of {len(self.claims)} claims of the paper held"
+        """One line: how many claims held."""
+        said = f"{self.experiment}: {n_held_of(self.claims)} claims of the paper held"
+        if not self.our_claims:
+            return said
+        return f"{said}; {n_held_of(self.our_claims)} about our own rule"
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
@@ -83,6 +97,7 @@ class Outcome:
             "experiment": self.experiment,
             "scale": self.scale,
             "claims": [claim.to_json() for claim in self.claims],
+            "our_claims": [claim.to_json() for claim in self.our_claims],
             "rows": [dict(row) for row in self.rows],
         }
 

@@ -15,7 +15,14 @@ from pufferslice.paper.runs import RunResult, TrainingTask, results_of
 from pufferslice.paper.sgd_noise import noise_setting
 from pufferslice.paper.sgd_setup import EPSILONS, N_DIFFERING, ORDER, SETUPS, SgdSetup
 from pufferslice.paper.training_scale import TrainingScale, cifar_scale, digits_scale
-from pufferslice.sgd import LayerClipping, effective_multiplier
+from pufferslice.sgd import (
+    LayerClipping,
+    MeanSquare,
+    WorstCase,
+    effective_multiplier,
+    exactly,
+    run_cost,
+)
 from pufferslice.sgd.cap_costs import (
     average_total_squared_cap,
     claimed_noise_std,
@@ -104,13 +111,9 @@ class LayerCaps:
     def true_epsilon(self, kind: str, multiplier: float) -> float:
         """What that multiplier on every layer costs the run, in full dimension."""
         together = effective_multiplier(np.full(len(self.sizes), multiplier))
-        sampling = self.setup.fixed_size
-        squared = (
-            sampling.mean_square_discrepancy(self.n_differing)
-            if kind.startswith("sa_")
-            else float(sampling.discrepancy_cap(self.n_differing)) ** 2
-        )
-        return 2 * ORDER * squared * self.setup.n_steps / together**2
+        accountant = MeanSquare() if kind.startswith("sa_") else WorstCase()
+        noise = np.full(self.setup.n_steps, together)
+        return run_cost(accountant, ORDER, self.setup.fixed_size, exactly(self.n_differing), noise)
 
 
 def run(setting: Setting) -> Outcome:

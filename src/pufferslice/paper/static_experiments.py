@@ -7,6 +7,7 @@ from typing import Final, final
 
 import attrs
 
+from pufferslice.calibration import Rule
 from pufferslice.paper import tables
 from pufferslice.paper.experiment import Claim, Experiment, Outcome, Row, Setting
 from pufferslice.paper.static_claims import (
@@ -15,6 +16,7 @@ from pufferslice.paper.static_claims import (
     count_claim,
     perfect_inference_claims,
     share_claims,
+    tight_claim,
     tradeoff_claims,
 )
 from pufferslice.paper.static_curves import Curve, curves_of
@@ -50,6 +52,7 @@ class StaticStudy:
             scale=f"{self._records(rows)}; {scale}; simulated outputs from a public seed",
             rows=tuple(rows),
             claims=tuple(self._claims(curves_of(rows), rows)),
+            our_claims=tuple(self._our_claims(curves_of(rows))),
         )
 
     def _records(self, rows: list[Row]) -> str:
@@ -62,9 +65,16 @@ class StaticStudy:
             yield count_claim(self.n_records, int(natural["n_records"] or 0))
         found = {curve.prior: curve.prior_accuracy for curve in curves}
         yield from share_claims(self.shares, found)
-        yield from tradeoff_claims(curves, self.source)
+        yield from self._claims_with("closed_form", curves)
+
+    def _our_claims(self, curves: tuple[Curve, ...]) -> Iterator[Claim]:
+        yield from self._claims_with("tight", curves)
+        yield tight_claim(curves)
+
+    def _claims_with(self, rule: Rule, curves: tuple[Curve, ...]) -> Iterator[Claim]:
+        yield from tradeoff_claims(curves, rule, self.source)
         if self.source == APPENDIX:
-            yield from perfect_inference_claims(curves)
+            yield from perfect_inference_claims(curves, rule)
 
 
 def _balanced(make: MakeTable) -> SecretTable:
@@ -109,7 +119,7 @@ STUDIES: Final = {
             source=APPENDIX,
         ),
         StaticStudy(
-            name="static-student-others",
+            name="static-student-sex",
             tables={
                 "natural": tables.student_sex,
                 "balanced": partial(_balanced, tables.student_sex),
@@ -170,7 +180,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
         "fifteen seconds",
     ),
     _experiment(
-        "static-student-others",
+        "static-student-sex",
         "Student performance, secret sex: natural and balanced prior",
         "fig:additional_experiments (i)-(l)",
         _FOLDER,

@@ -28,7 +28,7 @@ _WEIGHT_DECAY: Final = 5e-4
 @final
 @attrs.frozen(kw_only=True)
 class TrainingScale:
-    """A data set, a model, and the set-ups to train it with."""
+    """A dataset, a model, and the set-ups to train it with."""
 
     dataset: str
     model: str
@@ -93,7 +93,7 @@ class TrainingScale:
                 momentum=_MOMENTUM,
                 weight_decay=self.weight_decay,
                 schedule="cosine",
-                warmup_steps=setup.n_warmup_steps,
+                n_warmup_steps=setup.n_warmup_steps,
             ),
             n_evaluations=self.n_evaluations,
             checkpoint_every=self.checkpoint_every,
@@ -117,7 +117,7 @@ def digits_scale(*, model: str, setups: tuple[SgdSetup, ...], n_differing: int) 
 def cifar_scale(setups: tuple[SgdSetup, ...] = SETUPS) -> TrainingScale:
     """CIFAR-10 with the paper's ResNet-22, with as many training images as are found.
 
-    Set-ups for the whole data set are set to that number; those for a subset keep theirs.
+    Set-ups for the whole dataset are set to that number; those for a subset keep theirs.
     """
     n_found = len(datasets.cifar10()[0])
     fitted = tuple(attrs.evolve(one, n_records=min(one.n_records, n_found)) for one in setups)

@@ -10,6 +10,7 @@ from pufferslice.guarantee import at_most, in_full
 from pufferslice.report.blocks import Block, Bullets, Cell, Section, Table, Text, number
 
 _LOOKS: Final = {"refuted": "bad", "not refuted": "good", "out of reach": "open"}
+_ATTACKS: Final = {"gaussian_map": "Gaussian MAP"}
 _WHAT: Final = "An audit attacks fresh outputs. It can refute a claim and never prove one."
 
 
@@ -62,7 +63,7 @@ def _inference_table(inferences: Sequence[Inference]) -> Table:
         head=("attack", "prior", "among", "right", "right without the output", "advantage"),
         rows=tuple(
             (
-                one.attack.replace("_", " "),
+                _ATTACKS.get(one.attack, one.attack.replace("_", " ")),
                 one.prior_kind,
                 " / ".join(one.secrets) if len(one.secrets) == 2 else "all secrets",
                 _interval(one.accuracy),
@@ -79,7 +80,7 @@ def membership_table(audit: MembershipAudit) -> Table:
     rows = [("ROC AUC; guessing gives 0.5", _interval(audit.roc_auc))]
     rows += [
         (
-            f"members found at no more than {in_full(rate.false_positive_rate)} false positives",
+            f"share of members found, false positives at most {in_full(rate.false_positive_rate)}",
             _interval(rate.true_positive_rate),
         )
         for rate in audit.low_rates

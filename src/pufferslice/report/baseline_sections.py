@@ -2,8 +2,12 @@
 """What other mechanisms would add, as a section of the internal edition."""
 
 from collections.abc import Sequence
+from itertools import cycle
 from typing import Final
 
+import numpy as np
+
+from pufferslice.compare import running
 from pufferslice.guarantee import at_most, in_full
 from pufferslice.report.blocks import (
     Block,
@@ -15,11 +19,15 @@ from pufferslice.report.blocks import (
     bar_shares,
     number,
 )
-from pufferslice.report.evidence_sections import curve_table
+from pufferslice.report.comparison import grouped
 from pufferslice.report.reading import Curves
 from pufferslice.report.svg import Axes, Series, line_chart
 
-_CURVE_LOOKS: Final = ("first", "second", "third", "fourth", "fifth", "sixth")
+_CURVE_LOOKS: Final = (
+    "first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth",
+)  # fmt: skip
+_DRAWN: Final = ("tight, transport", "tight, exact", running.UNSLICED)
+"""How the names of our forms end that are drawn; all are in the table."""
 _WHAT: Final = (
     "What other mechanisms would add for the same order and ε. Sliced and unsliced claims are "
     "different promises; compare rows of the same scope."
@@ -62,22 +70,31 @@ def _comparison_table(one: Curves) -> Table:
 
 def _comparison_figure(one: Curves) -> Figure:
     ours = {row.mechanism for row in one.table.rows if row.is_ours}
-    chosen = [n for n in one.noise_stds if n not in ours or n.endswith(("transport", "exact"))]
+    chosen = {
+        name: np.array(values, dtype=float)
+        for name, values in one.noise_stds.items()
+        if name not in ours or name.endswith(_DRAWN)
+    }
+    groups = grouped(chosen)
     series = [
-        Series(name=name, look=look, xs=one.epsilons, ys=one.noise_stds[name])
-        for name, look in zip(chosen, _CURVE_LOOKS, strict=False)
+        Series(name=" ≈ ".join(names), look=look, xs=one.epsilons, ys=one.noise_stds[names[0]])
+        for names, look in zip(groups, cycle(_CURVE_LOOKS), strict=False)
     ]
-    axes = Axes(x_label="ε", y_label="noise std (scaled units)", log_x=True, log_y=True)
+    axes = Axes(
+        x_label="ε of the claim (nats)",
+        y_label="noise std (scaled units)",
+        log_x=True,
+        log_y=True,
+    )
     title = "Noise of all mechanisms against ε"
     return Figure(
         title=title,
         svg=line_chart(title, series, axes),
         legend=tuple((s.look, s.name) for s in series),
-        table=curve_table(
-            title,
-            [
-                Series(name=name, look="first", xs=one.epsilons, ys=values)
-                for name, values in one.noise_stds.items()
-            ],
+        note="Mechanisms joined by ≈ lie on one line." if len(groups) < len(chosen) else "",
+        table=Table(
+            caption=title,
+            head=("noise std at ε =", *map(in_full, one.epsilons)),
+            rows=tuple((name, *map(number, values)) for name, values in one.noise_stds.items()),
         ),
     )

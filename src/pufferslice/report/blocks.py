@@ -140,6 +140,11 @@ class Part:
     """What must not be overlooked: insecure noise, a refuted claim."""
     sections: tuple[Section, ...]
     digest: str
+    verified: bool
+    """Whether the claim was recomputed for this page; never for the public edition."""
+    signed: bool
+    recomputed_from: str
+    """What anyone needs to check the claim."""
 
 
 def number(value: float | None) -> str:
@@ -148,12 +153,21 @@ def number(value: float | None) -> str:
 
 
 def percent_at_most(share: float) -> str:
-    """A bound on a probability in tenths of a percent, rounded up.
+    r"""A bound on a probability in tenths of a percent, rounded up; the space does not break.
 
     >>> percent_at_most(0.81501), percent_at_most(1.2)
-    ('81.6 %', '100 %')
+    ('81.6\xa0%', '100\xa0%')
     """
-    return f"{min(100.0, math.ceil(share * 1000) / 10):g} %"
+    return f"{min(100.0, math.ceil(share * 1000) / 10):g}\u00a0%"
+
+
+def counted(count: int, noun: str) -> str:
+    """So many of them.
+
+    >>> counted(1, "pair"), counted(1_200, "pair")
+    ('1 pair', '1,200 pairs')
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def listed(names: Sequence[str], most: int = 6) -> str:

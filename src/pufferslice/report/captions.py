@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Title and scale on the pictures of an experiment, and its rows as columns to draw."""
 
-import math
 import textwrap
 from collections.abc import Sequence
 from typing import Any, Final
@@ -10,7 +9,7 @@ import numpy as np
 
 from pufferslice.arrays import Floats
 from pufferslice.errors import MissingExtraError
-from pufferslice.paper.experiment import Cell, Outcome, Row
+from pufferslice.paper.experiment import Cell, Outcome, Row, number_in
 from pufferslice.report.figures import TICK_SIZE, TITLE_SIZE
 
 try:
@@ -60,4 +59,4 @@ def chosen(outcome: Outcome, **wanted: Cell) -> list[Row]:
 
 def column(rows: Sequence[Row], name: str) -> Floats:
     """One column as numbers; NaN where there is none."""
-    return np.array([math.nan if row[name] is None else float(str(row[name])) for row in rows])
+    return np.array([number_in(row, name) for row in rows])

@@ -1,15 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of a comparison as plain text."""
+"""A comparison as plain text, and which of its curves lie on top of each other."""
 
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from pufferslice.arrays import Floats
 from pufferslice.compare import Comparison, Row
+from pufferslice.report.blocks import counted
 from pufferslice.report.tables import text_table
 
-_HEADER = ("mechanism", "guarantee", "scope", "noise", "MSE", "unsliced ε", "time", "memory")
+_EQUAL: Final = 0.005
+"""Curves that differ by less than this share cannot be told apart and share a line."""
+_HEADER: Final = ("mechanism", "guarantee", "scope", "noise", "MSE", "unsliced ε", "time", "memory")
 
 
 def comparison_text(found: Comparison) -> str:
     """The rows, then notes, then what was left out and why."""
-    sizes = f"{_counted(found.n_instances, 'instance')}, {_counted(found.dim, 'coordinate')}"
+    sizes = f"{counted(found.n_instances, 'instance')}, {counted(found.dim, 'coordinate')}"
     heading = f"Noise for ε = {found.epsilon:g} at order {found.order:g}; {sizes}, scaled units."
     parts = [heading, text_table([_HEADER, *map(_cells, found.rows)])]
     notes = [f"{row.mechanism}: {row.note}." for row in found.rows if row.note]
@@ -19,8 +28,17 @@ def comparison_text(found: Comparison) -> str:
     return "\n\n".join(parts)
 
 
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def grouped(curves: Mapping[str, Floats]) -> list[list[str]]:
+    """Names of curves that coincide, together; in the order of the first of each group."""
+    groups: list[list[str]] = []
+    for name, values in curves.items():
+        for group in groups:
+            if np.allclose(values, curves[group[0]], rtol=_EQUAL, atol=0, equal_nan=True):
+                group.append(name)
+                break
+        else:
+            groups.append([name])
+    return groups
 
 
 def _cells(row: Row) -> tuple[str, ...]:

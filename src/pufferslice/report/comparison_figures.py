@@ -11,12 +11,18 @@ from pufferslice.arrays import Floats
 from pufferslice.compare import RunTimes
 from pufferslice.compare.running import BASELINES
 from pufferslice.errors import MissingExtraError
-from pufferslice.report.figures import LABEL_SIZE, TICK_SIZE, TITLE_SIZE, make_quiet, new_figure
+from pufferslice.report.comparison import grouped
+from pufferslice.report.figures import (
+    LABEL_SIZE,
+    TICK_SIZE,
+    TITLE_SIZE,
+    make_logarithmic,
+    new_figure,
+)
 
 try:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 except ModuleNotFoundError as error:
     msg = "pictures need matplotlib; install it with: pip install 'pufferslice[report]'"
     raise MissingExtraError(msg) from error
@@ -24,8 +30,6 @@ except ModuleNotFoundError as error:
 _OURS: Final = {"average": "#0072B2", "joint": "#D55E00", "unsliced": "#000000"}
 _OTHERS: Final = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31")
 _MARKERS: Final = "ovsD^"
-_EQUAL: Final = 0.005
-"""Curves that differ by less than this share cannot be told apart and share a line."""
 
 
 def comparison_figure(
@@ -43,10 +47,12 @@ def comparison_figure(
     axes.set_title(title, fontsize=TITLE_SIZE, loc="left")
     axes.set_xlabel(f"ε of the claim, at order {order:g} (nats)", fontsize=LABEL_SIZE)
     axes.set_ylabel("noise standard deviation (scaled units)", fontsize=LABEL_SIZE)
-    _make_logarithmic(axes)
-    axes.xaxis.set_major_locator(FixedLocator(list(epsilons)))
+    make_logarithmic(axes, epsilons)
     figure.legend(
-        loc="outside right center", fontsize=TICK_SIZE, title="full lines: ours", handlelength=3
+        loc="outside right center",
+        fontsize=TICK_SIZE,
+        title="full lines: ours; ≈ the same line",
+        handlelength=3,
     )
     return figure
 
@@ -64,22 +70,9 @@ def run_time_figure(times: Sequence[RunTimes]) -> Figure:
     axes.set_title("Run time of one pair", fontsize=TITLE_SIZE, loc="left")
     axes.set_xlabel("samples of each law, n", fontsize=LABEL_SIZE)
     axes.set_ylabel("seconds", fontsize=LABEL_SIZE)
-    _make_logarithmic(axes)
+    make_logarithmic(axes)
     figure.legend(loc="outside lower center", ncols=2, fontsize=TICK_SIZE)
     return figure
-
-
-def grouped(curves: Mapping[str, Floats]) -> list[list[str]]:
-    """Names of curves that coincide, together; in the order of the first of each group."""
-    groups: list[list[str]] = []
-    for name, values in curves.items():
-        for group in groups:
-            if np.allclose(values, curves[group[0]], rtol=_EQUAL, atol=0, equal_nan=True):
-                group.append(name)
-                break
-        else:
-            groups.append([name])
-    return groups
 
 
 def _draw_noise(
@@ -110,13 +103,3 @@ def _marker(name: str) -> str:
 def _power_law(times: RunTimes) -> Floats:
     middle = math.exp(float(np.log(times.seconds).mean()))
     return middle * (times.sizes / math.exp(float(np.log(times.sizes).mean()))) ** times.exponent
-
-
-def _make_logarithmic(axes: Axes) -> None:
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-    make_quiet(axes)

@@ -208,7 +208,10 @@ def _with(held: Dossier, one: Supplied) -> Dossier:
     if isinstance(content, Release):
         _check_release(held.certificate, content, one.path)
         if held.releases:
-            msg = f"{str(one.path)!r} is a second release of one certificate, which covers one"
+            msg = (
+                f"{str(one.path)!r} is a second release of one certificate, which covers one; "
+                "leave one of the two out"
+            )
             raise ArgumentError(msg)
         return attrs.evolve(held, releases=(*held.releases, content))
     if isinstance(content, Curves):
@@ -217,7 +220,10 @@ def _with(held: Dossier, one: Supplied) -> Dossier:
         return attrs.evolve(held, logs=(*held.logs, content))
     if isinstance(content, Audit | TrainingAudit | MemberAudit):
         if isinstance(content, Audit) != (held.certificate.road == "static"):
-            msg = f"{str(one.path)!r} is an audit of the other kind of certificate than it names"
+            msg = (
+                f"{str(one.path)!r} is an audit of the other kind of certificate than it names; "
+                "write it with the certificate that was audited"
+            )
             raise ArgumentError(msg)
         return attrs.evolve(held, audits=(*held.audits, content))
     return held
@@ -232,5 +238,8 @@ def _check_release(certificate: Certificate, released: Release, path: Path) -> N
     if not fits or not np.allclose(
         released.noise_stds, statement["noise"]["std_by_coordinate"], rtol=_SAME, atol=0
     ):
-        msg = f"{str(path)!r} names a certificate whose coordinates or noise it does not have"
+        msg = (
+            f"{str(path)!r} names a certificate whose coordinates or noise it does not have; it "
+            "was changed. Get the original, or write it again with release --again"
+        )
         raise ArgumentError(msg)

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from pufferslice.advantage import guessing_advantage
 from pufferslice.certificate import Certificate
 from pufferslice.guarantee import at_most, in_full
 from pufferslice.outlook import PairCost, Prospect, SliceProfile, pair_costs
@@ -18,12 +17,22 @@ from pufferslice.report.blocks import (
     Table,
     Text,
     bar_shares,
+    counted,
     number,
-    percent_at_most,
 )
-from pufferslice.report.static_part import COIN
+from pufferslice.report.guessing import (
+    about_release,
+    guess_axes,
+    guess_line,
+    is_bounded,
+    percent,
+    right_guesses,
+)
 from pufferslice.report.svg import Axes, Ring, Series, line_chart, marks, polar_chart
 
+_Plot = tuple[str, Sequence[Series], Axes, Callable[[float | None], str]]
+
+_EPSILON: Final = "ε of the claim (nats)"
 _MOST_PAIRS: Final = 30
 _MOST_RAYS: Final = 400
 _MOST_COORDINATES: Final = 12
@@ -34,13 +43,14 @@ def outlook_section(certificate: Certificate, prospects: Sequence[Prospect], par
     epsilons = tuple(row.claim.epsilon for row in prospects)
     series = _noise_series(certificate, prospects)
     errors = [_squared(one) for one in series]
-    right = [right_guesses(row.total_variation) for row in prospects]
-    guesses = [Series(name="right guesses, at most", look="third", xs=epsilons, ys=tuple(right))]
-    plots = (
+    variations = [row.total_variation for row in prospects]
+    plots: list[_Plot] = [
         ("Noise against ε", series, _log_axes("noise std (scaled units)"), number),
         ("Error against ε", errors, _log_axes("squared error (scaled units²)"), number),
-        ("Guessing against ε", guesses, guess_axes("ε of the claim"), percent),
-    )
+    ]
+    if any(map(is_bounded, variations)):
+        line = guess_line(epsilons, variations)
+        plots.append(("Guessing against ε", [line], guess_axes(_EPSILON), percent))
     figures, places = [], []
     for index, (title, lines, axes, show) in enumerate(plots):
         figures.append(
@@ -59,12 +69,7 @@ def outlook_section(certificate: Certificate, prospects: Sequence[Prospect], par
         id=f"{part}-outlook",
         start=epsilons.index(certificate.guarantee.epsilon),
         choices=choices,
-        numbers=(
-            ("noise", "noise std (scaled)"),
-            ("error", "error on average (scaled)"),
-            ("guess", "right guesses of two, at most"),
-            ("unsliced", f"unsliced ε at order {in_full(prospects[0].unsliced_order)}, at most"),
-        ),
+        numbers=_numbers(prospects),
         coordinates=tuple(certificate.statement["scenario"]["query"]["names"][:_MOST_COORDINATES]),
         figures=tuple(figures),
         note=(
@@ -76,20 +81,24 @@ def outlook_section(certificate: Certificate, prospects: Sequence[Prospect], par
     return Section(id=f"{part}-epsilon", title="If ε were different", blocks=(block,))
 
 
+def _numbers(prospects: Sequence[Prospect]) -> tuple[tuple[str, str], ...]:
+    """Name and label of the large numbers; what no epsilon has is left out."""
+    order = in_full(prospects[0].unsliced_order)
+    kept = {
+        ("noise", "noise std (scaled)"): True,
+        ("error", "error on average (scaled)"): True,
+        ("guess", "right guesses of two, at most"): any(
+            is_bounded(row.total_variation) for row in prospects
+        ),
+        ("unsliced", f"unsliced ε at order {order}, at most"): any(
+            row.unsliced_epsilon is not None for row in prospects
+        ),
+    }
+    return tuple(named for named, keep in kept.items() if keep)
+
+
 def _log_axes(y_label: str) -> Axes:
-    return Axes(x_label="ε of the claim", y_label=y_label, log_x=True, log_y=True)
-
-
-def guess_axes(x_label: str) -> Axes:
-    """Right guesses between two, from a coin's to certainty."""
-    return Axes(
-        x_label=x_label, y_label="right guesses, at most (%)", log_x=True, y_range=(50.0, 100.0)
-    )
-
-
-def right_guesses(variation: float) -> float:
-    """Percent of right guesses between two equally likely secrets, at most."""
-    return 100 * (COIN + guessing_advantage(variation, largest_share=COIN))
+    return Axes(x_label=_EPSILON, y_label=y_label, log_x=True, log_y=True)
 
 
 def _noise_series(certificate: Certificate, prospects: Sequence[Prospect]) -> list[Series]:
@@ -124,11 +133,6 @@ def curve_table(
     return Table(caption=caption, head=("ε", *(one.name for one in series)), rows=tuple(rows))
 
 
-def percent(value: float | None) -> str:
-    """A bound in percent; rounded up, as bounds are."""
-    return "none" if value is None else percent_at_most(value / 100)
-
-
 def _choice(certificate: Certificate, row: Prospect, places: Sequence[Any]) -> Mapping[str, Any]:
     scales = certificate.statement["scenario"]["query"]["scales"]
     std = row.noise_std
@@ -155,13 +159,7 @@ def sentence(certificate: Certificate, row: Prospect) -> str:
     scale = certificate.statement["scenario"]["query"]["scales"][0]
     off = number(row.mean_absolute_error * scale)
     start = f"At ε = {epsilon} the released {name} is off by {off} on average."
-    if row.total_variation >= 1:
-        return f"{start} How well a reader of the whole release can guess is not bounded."
-    right = percent(right_guesses(row.total_variation))
-    return (
-        f"{start} A reader of this release alone who knows that the secret is one of a protected "
-        f"pair, both equally likely, guesses right at most {right} of the time, instead of 50 %."
-    )
+    return f"{start} {about_release(row.total_variation)}"
 
 
 def slices_section(profile: SliceProfile, claim_epsilon: float | None, part: str) -> Section:
@@ -170,7 +168,7 @@ def slices_section(profile: SliceProfile, claim_epsilon: float | None, part: str
     rings = [Ring("average over the slices", "second", profile.average)]
     rings.append(Ring("joint over the slices", "third", profile.joint))
     if claim_epsilon is not None:
-        rings.append(Ring("the claim's ε", "fourth", claim_epsilon))
+        rings.append(Ring("the claim's ε", "claim", claim_epsilon))
     title = f"Cost along each slice, {' / '.join(profile.pair)}"
     listed = sorted(costs, reverse=True)
     figure = Figure(
@@ -236,7 +234,7 @@ def pairs_section(certificate: Certificate, part: str) -> Section:
         rows=tuple(rows),
         bars=bar_shares([_weight(row) for row in shown]),
         bar_name="share of the hardest",
-        note=f"{left} more pairs are easier." if left else "",
+        note=f"Left out, as they are easier: {counted(left, 'pair')}." if left else "",
     )
     return Section(
         id=f"{part}-pairs", title="Pairs, by how hard they are to protect", blocks=(table,)

@@ -97,7 +97,7 @@ def noise_figure(curves: Sequence[NoiseCurve], *, order: float, reference: Level
         axes.set_title(title, fontsize=TITLE_SIZE, loc="left")
         axes.set_ylabel(label, fontsize=LABEL_SIZE)
         axes.set_xlabel(f"ε of the claim, at order {order:g} (nats)", fontsize=LABEL_SIZE)
-        _make_logarithmic(axes, curves[0].epsilons)
+        make_logarithmic(axes, curves[0].epsilons.tolist())
     handles, labels = error.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=TICK_SIZE)
     return figure
@@ -163,7 +163,7 @@ def plane_figure(plane: PlaneCosts, *, order: float, noise_std: float) -> Figure
 def accountants_figure(
     epsilons: Sequence[float], curves: Mapping[str, Floats], *, order: float
 ) -> Figure:
-    """Noise multiplier of each accountant against the budget of a run, both axes logarithmic."""
+    """Noise multiplier of each accountant against the epsilon of a run, both axes logarithmic."""
     figure = new_figure(9, 5.4)
     axes = figure.subplots()
     for (name, multipliers), colour, marker in zip(
@@ -183,9 +183,7 @@ def accountants_figure(
     axes.set_title("Noise for a training run", fontsize=TITLE_SIZE, loc="left")
     axes.set_xlabel(f"ε of the whole run, at order {order:g} (nats)", fontsize=LABEL_SIZE)
     axes.set_ylabel("noise multiplier (noise std / clip norm)", fontsize=LABEL_SIZE)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    make_quiet(axes)
+    make_logarithmic(axes)
     figure.legend(loc="outside lower center", ncols=2, fontsize=TICK_SIZE)
     return figure
 
@@ -273,22 +271,26 @@ def _label_plane(axes: PolarAxes, plane: PlaneCosts) -> None:
         )
     axes.grid(color=_PALE)
     axes.set_ylim(bottom=0)
-    emptiest = plane.costs.max(axis=0).argmin()
-    axes.set_rlabel_position(math.degrees(plane.angles[emptiest]))
-    axes.tick_params(labelsize=TICK_SIZE)
-    for label in axes.get_yticklabels():
-        label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1})
+    emptiest = plane.angles[plane.costs.max(axis=0).argmin()]
+    ticks = [tick for tick in axes.get_yticks() if 0 < tick <= axes.get_rmax()]
+    axes.set_yticks(ticks, [""] * len(ticks))
+    ground = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+    for tick in ticks:
+        # Above the rings, which would run through labels of the axis.
+        label = axes.text(emptiest, tick, f"{tick:g}", bbox=ground, fontsize=TICK_SIZE, zorder=5)
+        label.set(ha="center", va="center")
 
 
-def _make_logarithmic(axes: Axes, epsilons: Floats) -> None:
-    """Both axes logarithmic, with plain numbers at the ticks."""
+def make_logarithmic(axes: Axes, x_ticks: Sequence[float] = ()) -> None:
+    """Both axes logarithmic, with plain numbers at the ticks; those of x are chosen or given."""
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.xaxis.set_major_locator(FixedLocator(epsilons.tolist()))
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
     for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    if x_ticks:
+        axes.xaxis.set_major_locator(FixedLocator(list(x_ticks)))
     make_quiet(axes)
 
 

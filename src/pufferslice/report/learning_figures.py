@@ -4,8 +4,11 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import numpy as np
+
 from pufferslice.errors import MissingExtraError
-from pufferslice.paper.experiment import Outcome, Row
+from pufferslice.paper.experiment import Outcome, Row, number_in
+from pufferslice.paper.sgd_setup import ORDER
 from pufferslice.report.captions import GREY, caption, chosen, column, legend_below
 from pufferslice.report.figures import LABEL_SIZE, TITLE_SIZE, make_quiet, new_figure
 
@@ -29,6 +32,8 @@ LOOKS: Final = {
 }
 """Colour, marker and line of each series; the paper's printed recipe has open markers."""
 
+_CLAIMED: Final = f"ε that is claimed, order {ORDER:g} (nats)"
+
 _MORE_LOOKS: Final = {"joint": ("#E69F00", "x", ":"), "sa_joint": ("#56B4E9", "x", ":")}
 
 NAMES: Final = {
@@ -38,7 +43,7 @@ NAMES: Final = {
     "amplified": "ours: amplified",
     "recipe_srpp": "SRPP-SGD as the paper prints it",
     "recipe_sa_srpp": "sa-SRPP-SGD as the paper prints it",
-    "group_dp_sgd": "group-DP-SGD, δ = 1e-5 (protects one record, not the secret)",
+    "group_dp_sgd": "group-DP-SGD, δ = 1e-5 (protects ⌈√E[K²]⌉ records, not the secret)",
     "almost_no_noise": "almost no noise: stands for no privacy",
 }
 
@@ -73,14 +78,14 @@ def sgd_noise_figure(outcome: Outcome) -> Figure:
             if rows:
                 draw_series(noise, rows, "epsilon", "noise_multiplier")
                 _draw_cost(cost, rows)
-        epsilons = sorted({float(str(row["epsilon"])) for row in outcome.rows})
+        epsilons = sorted({number_in(row, "epsilon") for row in outcome.rows})
         cost.plot(epsilons, epsilons, color=GREY, linewidth=1, label="as claimed")
         noise.set_title(f"batch size {size}", fontsize=TITLE_SIZE)
-        cost.set_xlabel("ε that is claimed, order 16 (nats)", fontsize=LABEL_SIZE)
+        cost.set_xlabel(_CLAIMED, fontsize=LABEL_SIZE)
         for axes in (noise, cost):
             make_logarithmic(axes, both=True)
     grid[0][0].set_ylabel("noise multiplier (noise std / clip norm)", fontsize=LABEL_SIZE)
-    grid[1][0].set_ylabel("ε of that noise, by its own account", fontsize=LABEL_SIZE)
+    grid[1][0].set_ylabel("ε of that noise (nats), by its own account", fontsize=LABEL_SIZE)
     legend_below(figure, (grid[0][0], grid[1][0]))
     title = "Noise of private SGD against ε, and what the paper's printed recipe truly costs"
     caption(figure, title, outcome.scale)
@@ -127,7 +132,7 @@ def accuracy_epsilon_figure(outcome: Outcome) -> Figure:
             elif rows:
                 draw_series(axes, rows, "epsilon", "test_accuracy")
         axes.set_title(f"batch size {size}", fontsize=TITLE_SIZE)
-        axes.set_xlabel("ε that is claimed, order 16 (nats)", fontsize=LABEL_SIZE)
+        axes.set_xlabel(_CLAIMED, fontsize=LABEL_SIZE)
         make_logarithmic(axes, both=False)
     _as_percentages(panels[0], "test accuracy")
     legend_below(figure, panels[:1])
@@ -149,19 +154,22 @@ def overfitted_attack_figure(outcome: Outcome) -> Figure:
             name = NAMES[series]
             draw_series(accuracy, rows, "epsilon", "test_accuracy", label=f"{name}; test records")
             label = f"{name}; training records"
-            draw_series(accuracy, rows, "epsilon", "train_accuracy", alpha=0.45, label=label)
+            pale: dict[str, Any] = {"alpha": 0.5, "marker": "^"}
+            draw_series(accuracy, rows, "epsilon", "train_accuracy", label=label, **pale)
             draw_series(losses, rows, "epsilon", "non_member_loss")
-            draw_series(losses, rows, "epsilon", "member_loss", alpha=0.45)
+            draw_series(losses, rows, "epsilon", "member_loss", **pale)
             _draw_interval(attack, rows)
     _as_percentages(accuracy, "accuracy")
     losses.set_ylabel("mean loss (nats)", fontsize=LABEL_SIZE)
-    attack.set_ylabel("area under the curve of the attack", fontsize=LABEL_SIZE)
+    attack.set_ylabel("area under the ROC curve of the attack", fontsize=LABEL_SIZE)
     attack.axhline(0.5, color=GREY, linewidth=1)
-    attack.text(0.15, 0.503, "guessing", color=GREY, transform=attack.get_yaxis_transform())
-    titles = ("accuracy", "loss: non-members, members (pale)", "membership attack")
+    attack.text(
+        0.16, 0.495, "guessing", color=GREY, va="top", transform=attack.get_yaxis_transform()
+    )
+    titles = ("accuracy", "loss: non-members, members (pale triangles)", "membership attack")
     for axes, title in zip((accuracy, losses, attack), titles, strict=True):
         axes.set_title(title, fontsize=TITLE_SIZE)
-        axes.set_xlabel("ε that is claimed, order 16 (nats)", fontsize=LABEL_SIZE)
+        axes.set_xlabel(_CLAIMED, fontsize=LABEL_SIZE)
         make_logarithmic(axes, both=axes is losses)
     legend_below(figure, (accuracy,))
     caption(figure, "Overfitted models and the membership attack", outcome.scale)
@@ -182,7 +190,7 @@ def layer_clipping_figure(outcome: Outcome) -> Figure:
     _as_percentages(accuracy, "test accuracy")
     for axes, title in ((noise, "noise"), (accuracy, "accuracy")):
         axes.set_title(title, fontsize=TITLE_SIZE)
-        axes.set_xlabel("ε that is claimed, order 16 (nats)", fontsize=LABEL_SIZE)
+        axes.set_xlabel(_CLAIMED, fontsize=LABEL_SIZE)
         make_logarithmic(axes, both=axes is noise)
     legend_below(figure, (noise, accuracy), ncols=3)
     caption(figure, "Per-layer clipping: noise and accuracy against ε", outcome.scale)
@@ -197,15 +205,30 @@ def _draw_level(axes: Axes, rows: Sequence[Row], value: str) -> None:
 
 
 def _draw_interval(axes: Axes, rows: Sequence[Row]) -> None:
-    draw_series(axes, rows, "epsilon", "attack_auc")
-    colour, _, line = LOOKS[str(rows[0]["series"])]
-    ends = column(rows, "attack_auc_low"), column(rows, "attack_auc_high")
-    axes.vlines(column(rows, "epsilon"), *ends, color=colour, linestyle=line, alpha=0.6)
+    """Values with their intervals; those of the recipe stand a little to the right."""
+    series = str(rows[0]["series"])
+    colour, marker, line = LOOKS[series]
+    aside = 1.12 if series.startswith("recipe_") else 1.0
+    value = column(rows, "attack_auc")
+    ends = value - column(rows, "attack_auc_low"), column(rows, "attack_auc_high") - value
+    axes.errorbar(
+        aside * column(rows, "epsilon"),
+        value,
+        yerr=np.stack(ends),
+        color=colour,
+        marker=marker,
+        markerfacecolor="white" if series.startswith("recipe_") else colour,
+        linestyle=line,
+        linewidth=1.6,
+        elinewidth=1.0,
+        capsize=3,
+    )
 
 
 def _as_percentages(axes: Axes, name: str) -> None:
     axes.set_ylabel(name, fontsize=LABEL_SIZE)
-    axes.set_ylim(0, 1)
+    # A little more than everything, or the markers of a perfect score would be cut in half.
+    axes.set_ylim(0, 1.02)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
 
 

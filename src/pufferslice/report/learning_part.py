@@ -22,9 +22,12 @@ from pufferslice.report.blocks import (
     number,
 )
 from pufferslice.report.dossier import Dossier
-from pufferslice.report.evidence_sections import (
-    curve_table,
+from pufferslice.report.evidence_sections import curve_table
+from pufferslice.report.guessing import (
+    about_training,
     guess_axes,
+    guess_line,
+    is_bounded,
     percent,
     right_guesses,
 )
@@ -33,9 +36,9 @@ from pufferslice.report.svg import Axes, Series, line_chart, marks
 
 _MOST_POINTS: Final = 300
 _SHOWN: Final = {
-    "spent_epsilon": ("ε spent", "Budget spent"),
+    "spent_epsilon": ("ε spent (nats)", "ε spent"),
     "held_out_accuracy": ("accuracy on held-out records", "Accuracy"),
-    "held_out_loss": ("loss on held-out records", "Held-out loss"),
+    "held_out_loss": ("mean loss on held-out records", "Held-out loss"),
 }
 _SHOWN_INTERNAL: Final = {
     "mean_loss": ("mean loss of the batch (private)", "Training loss"),
@@ -48,20 +51,33 @@ def lead(certificate: Certificate) -> str:
     statement = certificate.statement
     n_runs = len(statement["runs"])
     runs = "One training run" if n_runs == 1 else f"{n_runs} training runs"
+    start = f"{runs} on “{statement['data']}” with noise on every step."
+    if not _is_about_the_run(certificate):
+        return (
+            f"{start} On average over the draws of the batches, the noise limits what shows which "
+            "of two worlds the records come from; about the run that took place nothing is "
+            "promised."
+        )
     return (
-        f"{runs} on “{statement['data']}” with noise on every step. The noise limits how well "
-        "anyone can tell from the model which of two worlds its records come from."
+        f"{start} The noise limits how well a reader can tell from the model which of two worlds "
+        "its records come from."
     )
+
+
+def _is_about_the_run(certificate: Certificate) -> bool:
+    """Not if the claim is an average over batch draws, of which the run saw one."""
+    return certificate.guarantee.notion != "average_over_batches"
 
 
 def cards(certificate: Certificate) -> tuple[Card, ...]:
     """What is protected, from whom, and how much noise that takes."""
     statement = certificate.statement
-    runs = statement["runs"]
+    runs, about_the_run = statement["runs"], _is_about_the_run(certificate)
     return (
         Card(
             title="What is protected",
-            strong="Which of two worlds the records come from",
+            strong="Which of two worlds the records come from"
+            + ("" if about_the_run else ", on average over batch draws only"),
             lines=(
                 f"{_capital(_differing(runs[0]))}, of {runs[0]['sampling']['n_records']:,}.",
                 "The secret is protected only through how many records it changes.",
@@ -69,7 +85,9 @@ def cards(certificate: Certificate) -> tuple[Card, ...]:
         ),
         Card(
             title="From whom",
-            strong="Anyone who sees the model and every noisy step",
+            strong="Anyone who sees the model and every noisy step"
+            if about_the_run
+            else "Nobody in particular: no promise is about what one run shows",
             lines=tuple(statement["draws_may_be_seen"]),
         ),
         Card(
@@ -77,19 +95,9 @@ def cards(certificate: Certificate) -> tuple[Card, ...]:
             strong=f"Noise multiplier {_multipliers(runs)}",
             lines=(
                 "It is the noise std on each sum of clipped gradients, over the clip norm.",
-                guess_sentence(stated_variation(certificate)),
+                about_training(stated_variation(certificate)),
             ),
         ),
-    )
-
-
-def guess_sentence(variation: float) -> str:
-    """What the bound means to someone who guesses the world."""
-    if variation >= 1:
-        return "No bound on guessing can be stated for what the run releases."
-    return (
-        "Told that both worlds are equally likely, a reader guesses right at most "
-        f"{percent(right_guesses(variation))} of the time; without the model 50 %."
     )
 
 
@@ -131,14 +139,14 @@ def outlook_section(
         xs=epsilons,
         ys=tuple(row.noise_multiplier for row in prospects),
     )
-    right = tuple(right_guesses(row.total_variation) for row in prospects)
-    guesses = Series(name="right guesses, at most", look="third", xs=epsilons, ys=right)
-    name = "ε of the whole run"
-    multipliers = Axes(x_label=name, y_label="noise multiplier", log_x=True, log_y=True)
-    plots = (
-        ("Noise against ε", noise, multipliers),
-        ("Guessing against ε", guesses, guess_axes(name)),
-    )
+    variations = [row.total_variation for row in prospects]
+    name = "ε of the whole run (nats)"
+    label = "noise std / clip norm"
+    plots = [("Noise against ε", noise, Axes(x_label=name, y_label=label, log_x=True, log_y=True))]
+    numbers = [("noise", "noise multiplier")]
+    if any(map(is_bounded, variations)):
+        plots.append(("Guessing against ε", guess_line(epsilons, variations), guess_axes(name)))
+        numbers.append(("guess", "right guesses of two, at most"))
     figures, places = [], []
     for index, (title, line, axes) in enumerate(plots):
         svg = line_chart(title, [line], axes, marker=f"{part}-marker-{index}")
@@ -155,7 +163,7 @@ def outlook_section(
                 "epsilon": at_most(row.claim.epsilon),
                 "noise": multiplier,
                 "guess": guess,
-                "sentence": f"{said} {guess_sentence(row.total_variation)}",
+                "sentence": f"{said} {about_training(row.total_variation)}",
                 "stds": [],
                 "marks": [[place[i].x, place[i].y] for place in places],
             }
@@ -164,7 +172,7 @@ def outlook_section(
         id=f"{part}-outlook",
         start=epsilons.index(certificate.guarantee.epsilon),
         choices=tuple(choices),
-        numbers=(("noise", "noise multiplier"), ("guess", "right guesses of two, at most")),
+        numbers=tuple(numbers),
         coordinates=(),
         figures=tuple(figures),
         note="Every value was computed beforehand; the page computes nothing. Only the plan above "
@@ -232,7 +240,7 @@ def limits_section(certificate: Certificate, part: str, unchecked: tuple[str, ..
         Text(paragraphs=("The claim holds if the runs kept to this:",)),
         Bullets(items=tuple(statement["hypotheses"])),
         Text(paragraphs=("Noise:",)),
-        Bullets(items=tuple(statement["noise"])),
+        Bullets(items=(*statement["noise"], *_drawn(statement["implementation_delta"]))),
         Text(paragraphs=("Limits:",)),
         Bullets(items=tuple(statement["limits"])),
     ]
@@ -242,6 +250,15 @@ def limits_section(certificate: Certificate, part: str, unchecked: tuple[str, ..
             Bullets(items=unchecked),
         ]
     return Section(id=f"{part}-limits", title="Assumptions and limits", blocks=tuple(blocks))
+
+
+def _drawn(implementation_delta: float) -> tuple[str, ...]:
+    """What the samplers add to the ideal noise that the claim is about."""
+    if not implementation_delta:
+        return ()
+    return (
+        f"Sampling error of all noise at most {at_most(implementation_delta)} in total variation.",
+    )
 
 
 def _differing(run: Mapping[str, Any]) -> str:

@@ -108,7 +108,7 @@ def _evidence_sections(held: Dossier, found: Sequence[Prospect], part: str) -> l
     certificate, claim = held.certificate, held.certificate.guarantee
     sections = [evidence_sections.outlook_section(certificate, found, part)]
     profile = slice_profile(certificate)
-    if profile is not None:
+    if profile is not None and len(profile.costs) > 1:
         sliced = isinstance(claim, Guarantee) and claim.is_sliced
         epsilon = claim.epsilon if sliced else None
         sections.append(evidence_sections.slices_section(profile, epsilon, part))
@@ -143,6 +143,9 @@ def _static_part(held: Dossier, part: str, variation: float, drawn: Sequence[Sec
         alarms=(*static_part.alarms(certificate), *map(_refuted, refuted)),
         sections=tuple(sections),
         digest=certificate.digest,
+        verified=held.verification is not None,
+        signed=certificate.signature is not None,
+        recomputed_from="its evidence, which stays with the holder and the auditors",
     )
 
 
@@ -166,6 +169,9 @@ def _learning_part(held: Dossier, part: str, drawn: Sequence[Section]) -> Part:
         alarms=tuple(_refuted(verdict.claim) for verdict in verdicts if verdict.refuted),
         sections=tuple(sections),
         digest=certificate.digest,
+        verified=held.verification is not None,
+        signed=certificate.signature is not None,
+        recomputed_from="the plan that it states",
     )
 
 
@@ -187,8 +193,6 @@ def _rendered(edition: Edition, parts: Sequence[Part], dossiers: Sequence[Dossie
         edition=edition,
         parts=parts,
         n_scenarios=len({repr(held.scenario) for held in dossiers}),
-        verified=[held.verification is not None for held in dossiers],
-        signed=[held.certificate.signature is not None for held in dossiers],
         style=style,
         script=script,
         policy=_policy(style, script),

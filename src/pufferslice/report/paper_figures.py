@@ -28,7 +28,10 @@ _FIGURES: Final[dict[str, Callable[[Outcome], dict[str, Figure]]]] = {
 def figures_of(outcome: Outcome) -> dict[str, Figure]:
     """The pictures of an outcome, by the names of their files without ending."""
     if outcome.experiment not in _FIGURES:
-        msg = f"there are no pictures for an experiment {outcome.experiment!r}"
+        msg = (
+            f"there are no pictures for an experiment {outcome.experiment!r}; there are for "
+            f"{', '.join(sorted(_FIGURES))}"
+        )
         raise ArgumentError(msg)
     drawn = _FIGURES[outcome.experiment](outcome)
     return {_stem(outcome.experiment, name): figure for name, figure in drawn.items()}

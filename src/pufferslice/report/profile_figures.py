@@ -9,9 +9,10 @@ import numpy as np
 
 from pufferslice.arrays import Floats
 from pufferslice.errors import MissingExtraError
+from pufferslice.laws import GaussianLaw
 from pufferslice.paper import cap_rings, sliced_divergences
-from pufferslice.paper.experiment import Outcome, Row
-from pufferslice.paper.sliced_divergences import FIRST, LIMIT, SECOND, PlaneGaussian
+from pufferslice.paper.experiment import Outcome, Row, number_in
+from pufferslice.paper.sliced_divergences import FIRST, LIMIT, SECOND
 from pufferslice.report.captions import caption, chosen, column, legend_below
 from pufferslice.report.figures import TICK_SIZE, TITLE_SIZE, make_quiet, new_figure
 
@@ -47,6 +48,8 @@ def sliced_divergences_figure(outcome: Outcome) -> Figure:
         _draw_law(laws, law, (colour, line, name))
     laws.set_title("P (full), Q (dashed)\n1 and 2 standard deviations", fontsize=TICK_SIZE)
     laws.set_aspect("equal")
+    laws.set_xlabel("first coordinate", fontsize=TICK_SIZE - 1)
+    laws.set_ylabel("second coordinate", fontsize=TICK_SIZE - 1)
     make_quiet(laws)
     top = 1.05 * float(np.nanmax(column(outcome.rows, "divergence_nats")))
     for place, panel in enumerate(panels, start=2):
@@ -112,11 +115,11 @@ def _draw_rings(axes: PolarAxes, rows: Sequence[Row], value: str, names: Sequenc
         for row in rows:
             if row["quantity"] == name:
                 colour, line, label = _RINGS[name]
-                radius = np.full_like(_AROUND, float(str(row[value])))
+                radius = np.full_like(_AROUND, number_in(row, value))
                 axes.plot(_AROUND, radius, color=colour, linestyle=line, linewidth=2, label=label)
 
 
-def _draw_law(axes: Axes, law: PlaneGaussian, look: tuple[str, str, str]) -> None:
+def _draw_law(axes: Axes, law: GaussianLaw, look: tuple[str, str, str]) -> None:
     """Curves at one and two standard deviations, and the mean."""
     colour, line, name = look
     root = np.linalg.cholesky(law.cov)

@@ -223,7 +223,10 @@ def _interval(document: Mapping[str, Any]) -> Interval:
 
 
 def _comparison(document: Mapping[str, Any]) -> Curves:
-    curves = document.get("noise_curves", {})
+    curves, epsilons = document.get("noise_curves", {}), document.get("epsilons", ())
+    if any(len(values) != len(epsilons) for values in curves.values()):
+        msg = "a curve has one number for each of the epsilons"
+        raise ValueError(msg)
     return Curves(
         table=Comparison(
             order=float(document["order"]),
@@ -233,7 +236,7 @@ def _comparison(document: Mapping[str, Any]) -> Curves:
             rows=tuple(map(_row, document["rows"])),
             left_out={str(name): str(why) for name, why in document["left_out"].items()},
         ),
-        epsilons=tuple(map(float, document.get("epsilons", ()))),
+        epsilons=tuple(map(float, epsilons)),
         noise_stds={
             str(name): tuple(None if x is None else float(x) for x in values)
             for name, values in curves.items()

@@ -11,6 +11,7 @@ from pufferslice.errors import MissingExtraError
 from pufferslice.paper.experiment import Outcome
 from pufferslice.paper.static_curves import Curve, curves_of
 from pufferslice.paper.static_experiments import STUDIES
+from pufferslice.paper.static_panels import ORDER
 from pufferslice.report.captions import GREY, caption
 from pufferslice.report.figures import LABEL_SIZE, TICK_SIZE, TITLE_SIZE, make_quiet, new_figure
 
@@ -43,8 +44,8 @@ _TITLES: Final = {
     ("static-cleveland", "balanced"): "Cleveland, secret sex, balanced by subsampling",
     ("static-student", "natural"): "Student, secret grade group, natural prior",
     ("static-student", "balanced"): "Student, secret grade group, balanced by subsampling",
-    ("static-student-others", "natural"): "Student, secret sex, natural prior",
-    ("static-student-others", "balanced"): "Student, secret sex, balanced by subsampling",
+    ("static-student-sex", "natural"): "Student, secret sex, natural prior",
+    ("static-student-sex", "balanced"): "Student, secret sex, balanced by subsampling",
 }
 _EPSILON_TICKS: Final = (0.05, 0.2, 1, 5, 20, 60)
 
@@ -67,7 +68,7 @@ def _prior_figure(outcome: Outcome, prior: str, curves: Sequence[Curve]) -> Figu
         _draw_errors(rows[0][column], chosen)
         _draw_accuracies(rows[1][column], chosen)
         rows[0][column].set_title(_QUERIES[query], fontsize=TITLE_SIZE, loc="left")
-        rows[1][column].set_xlabel("ε of the claim, order 4 (nats)", fontsize=LABEL_SIZE)
+        rows[1][column].set_xlabel(f"ε of the claim, order {ORDER:g} (nats)", fontsize=LABEL_SIZE)
     rows[0][0].set_ylabel("MSE of a record (scaled units²)", fontsize=LABEL_SIZE)
     rows[1][0].set_ylabel("accuracy of the MAP attack", fontsize=LABEL_SIZE)
     caption(figure, _TITLES[outcome.experiment, prior], outcome.scale)

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The part of a page about one protected release: what the public statement says of it."""
 
-import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pufferslice.advantage import guessing_advantage
 from pufferslice.certificate import Certificate
 from pufferslice.guarantee import ApproximateGuarantee, Claim, Guarantee, at_most, in_full
-from pufferslice.releasing import Release
+from pufferslice.outlook import mean_absolute_error
+from pufferslice.releasing import INTERVAL_STDS, Release
 from pufferslice.report.blocks import (
     Block,
     Bullets,
@@ -17,14 +16,12 @@ from pufferslice.report.blocks import (
     Section,
     Table,
     Text,
+    counted,
     listed,
     number,
-    percent_at_most,
 )
+from pufferslice.report.guessing import about_release, is_bounded, right_guesses_of
 
-COIN: Final = 0.5
-"""The share of each of two secrets that are equally likely."""
-_HALF_WIDTH: Final = 1.96
 _SOURCES: Final = {
     "released_data": "made from the released data itself",
     "held_out": "made from held-out data",
@@ -49,6 +46,11 @@ def lead(certificate: Certificate) -> str:
     scenario, name = statement["scenario"], secret_name(statement)
     n_names, n_secrets = len(scenario["query"]["names"]), len(scenario["secrets"])
     what = "one number is" if n_names == 1 else f"{n_names} numbers are"
+    if statement["laws_are_equal"]:
+        return (
+            f"In one release {what} published, without noise: for every protected pair and covered "
+            f"belief they have the same law, whichever of the two the secret “{name}” is."
+        )
     start = f"In one release {what} published, with noise."
     if statement["unsliced"]["epsilon"] is None:
         return (
@@ -74,8 +76,10 @@ def _protects_all(scenario: Mapping[str, Any]) -> bool:
 
 def _pair_words(scenario: Mapping[str, Any]) -> str:
     pairs = [" / ".join(pair) for pair in scenario["pairs"]]
+    if len(scenario["secrets"]) == 2:
+        return "The two are not to be told apart."
     if _protects_all(scenario):
-        return f"{len(pairs)} pairs of them are not to be told apart."
+        return f"No two of them are to be told apart: {counted(len(pairs), 'pair')}."
     return f"Not to be told apart: {listed(pairs)}. No other pair is protected."
 
 
@@ -114,7 +118,7 @@ def cards(certificate: Certificate, variation: float) -> tuple[Card, ...]:
         Card(
             title="How much noise",
             strong=_noise_words(noise["std"]),
-            lines=(*stds[:3], *_more(len(stds) - 3), guess_sentence(variation)),
+            lines=(*stds[:3], *_more(len(stds) - 3), about_release(variation)),
         ),
     )
 
@@ -130,19 +134,7 @@ def _noise_words(std: float) -> str:
 
 
 def _more(n_left: int) -> tuple[str, ...]:
-    return (f"and {n_left} more coordinates, below.",) if n_left > 0 else ()
-
-
-def guess_sentence(variation: float) -> str:
-    """What the bound on total variation means to someone who guesses."""
-    if variation >= 1:
-        return "No bound on guessing can be stated for the whole release."
-    right = COIN + guessing_advantage(variation, largest_share=COIN)
-    return (
-        "Told that the secret is one of a protected pair, both equally likely, a reader of this "
-        f"release alone guesses right at most {percent_at_most(right)} of the time; without it "
-        "50 %."
-    )
+    return (f"and {counted(n_left, 'more coordinate')}, below.",) if n_left > 0 else ()
 
 
 def alarms(certificate: Certificate) -> tuple[str, ...]:
@@ -163,9 +155,10 @@ def claim_section(certificate: Certificate, variation: float, part: str) -> Sect
         if unsliced["epsilon"] is None
         else f"For the whole output, which is what a reader sees, the same noise costs at most "
         f"{at_most(unsliced['epsilon'])} at order {in_full(unsliced['order'])} (from "
-        f"{unsliced['from']}). Only this number is a statement about the released bits."
+        f"{unsliced['from']}). Only this number is a statement about the released bits"
+        f"{_drawn(statement['noise']['implementation_delta'])}."
     )
-    words = (f"{_meaning(claim)}, {sure}{_along(statement, claim)}.", whole)
+    words = (f"{_meaning(claim)}, {sure}{_along(statement['profile'], claim)}.", whole)
     blocks: list[Block] = [Text(paragraphs=(*words, *_among_all(statement, variation)))]
     if isinstance(claim, Guarantee):
         notion, order, epsilon = claim.notion, in_full(claim.order), in_full(claim.epsilon)
@@ -175,16 +168,23 @@ def claim_section(certificate: Certificate, variation: float, part: str) -> Sect
     return Section(id=f"{part}-claim", title=f"The claim: {claim}", blocks=tuple(blocks))
 
 
+def _drawn(implementation_delta: float) -> str:
+    """What the sampler adds to the ideal noise that costs are about."""
+    if not implementation_delta:
+        return ""
+    error = at_most(implementation_delta)
+    return f", up to the sampler's own error of at most {error} in total variation"
+
+
 def _among_all(statement: Mapping[str, Any], variation: float) -> tuple[str, ...]:
     """Guessing among all secrets, if every pair of them is protected."""
     n_secrets = len(statement["scenario"]["secrets"])
-    if variation >= 1 or n_secrets < 3 or not _protects_all(statement["scenario"]):
+    if not is_bounded(variation) or n_secrets < 3 or not _protects_all(statement["scenario"]):
         return ()
-    share = 1 / n_secrets
-    right = share + guessing_advantage(variation, largest_share=share)
     said = (
         f"If all {n_secrets} secrets are equally likely beforehand, the right one is guessed at "
-        f"most {percent_at_most(right)} of the time; without the release {100 * share:.3g} %."
+        f"most {right_guesses_of(variation, n_secrets)} of the time; without the release "
+        f"{100 / n_secrets:.3g}\u00a0%."
     )
     return (said,)
 
@@ -202,12 +202,14 @@ def _meaning(claim: Claim) -> str:
     )
 
 
-def _along(statement: Mapping[str, Any], claim: Claim) -> str:
+def _along(profile: Mapping[str, Any], claim: Claim) -> str:
     if not claim.is_sliced:
         return ""
-    profile = statement["profile"]
-    kind = "drawn from the whole sphere" if profile["kind"] == "sphere" else "that were fixed"
-    return f", along {profile['n_directions']} slices {kind}, in {profile['dim']} dimensions"
+    where = counted(profile["dim"], "dimension")
+    if profile["kind"] == "sphere":
+        drawn = counted(profile["n_directions"], "direction")
+        return f", along the whole sphere of {where}, known by {drawn} drawn from it"
+    return f", along {counted(profile['n_directions'], 'fixed slice')} of {where}"
 
 
 def _views(views: list[Mapping[str, Any]]) -> Table:
@@ -236,13 +238,13 @@ def accuracy_section(certificate: Certificate, part: str) -> Section:
         head.append("noise std / public range")
     rows = []
     for i, (name, std) in enumerate(zip(query["names"], stds, strict=True)):
-        cells = [name, number(std), number(std * math.sqrt(2 / math.pi))]
-        cells.append(f"±\u00a0{number(_HALF_WIDTH * std)}")
+        cells = [name, number(std), number(mean_absolute_error(std))]
+        cells.append(f"±\u00a0{number(INTERVAL_STDS * std)}")
         if widths:
             cells.append(f"{100 * std / widths[i]:.3g}\u00a0%")
         rows.append(tuple(cells))
     table = Table(
-        caption="Error of each released number, in your units; the noise is all of it",
+        caption="Error that the noise adds to each released number, in your units",
         head=tuple(head),
         rows=tuple(rows),
     )

@@ -6,6 +6,7 @@ print, and a strict content policy has nothing to refuse.
 """
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import Final, NamedTuple, final
 from xml.etree import ElementTree as ET
@@ -16,6 +17,13 @@ WIDTH, HEIGHT = 440, 320
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 14, 14, 52
 _POLAR: Final = 360
 _MOST_TICKS: Final = 7
+_OUTLINES: Final = {
+    "second": "M-2.5 -2.5h5v5h-5z",
+    "third": "M0 -3.3L3 2H-3z",
+    "fourth": "M0 -3.5L3.5 0L0 3.5L-3.5 0z",
+    "fifth": "M0 3.3L3 -2H-3z",
+}
+"""The outline of the points of a line, by its look; circles for all others."""
 
 
 @final
@@ -47,6 +55,14 @@ class Axes:
     y_range: tuple[float, float] | None = None
     """Said where the values have ends of their own, as probabilities do."""
 
+    def points(self, one: Series) -> list[tuple[float, float]]:
+        """The points of a line that these axes have a place for: no zero on a logarithmic one."""
+        return [(x, y) for x, y in one.points if self.has_place(x, y)]
+
+    def has_place(self, x: float, y: float) -> bool:
+        """Whether a point can be drawn."""
+        return not (self.log_x and x <= 0) and not (self.log_y and y <= 0)
+
 
 class Ring(NamedTuple):
     """A circle at one value."""
@@ -72,7 +88,8 @@ class _Scale(NamedTuple):
 
     def at(self, value: float) -> float:
         low, high = (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
-        share = ((math.log(value) if self.log else value) - low) / (high - low)
+        # In halves, because the difference of two floats may be none.
+        share = ((math.log(value) if self.log else value) / 2 - low / 2) / (high / 2 - low / 2)
         return round(self.start + share * (self.stop - self.start), 2)
 
     def ticks(self) -> list[float]:
@@ -109,7 +126,8 @@ def line_chart(title: str, series: Sequence[Series], axes: Axes, marker: str = "
         axes.y_label,
     )
     for one in series:
-        _draw(root, one, x, y)
+        places = [(x.at(a), y.at(b)) for a, b in axes.points(one)]
+        _draw(root, one.look, places)
     if marker:
         moved = _add(root, "g", {"id": marker, "class": "marker"})
         _add(moved, "line", {"x1": "0", "x2": "0", "y1": str(y.stop), "y2": str(y.start)})
@@ -122,7 +140,7 @@ def marks(series: Sequence[Series], axes: Axes) -> list[Mark]:
     x, y = _scales(series, axes)
     first = series[0]
     return [
-        Mark(x.at(a), None if b is None else y.at(b))
+        Mark(x.at(a), None if b is None or not axes.has_place(a, b) else y.at(b))
         for a, b in zip(first.xs, first.ys, strict=True)
     ]
 
@@ -168,8 +186,8 @@ def _add(parent: ET.Element, tag: str, named: dict[str, str], text: str = "") ->
 
 
 def _scales(series: Sequence[Series], axes: Axes) -> tuple[_Scale, _Scale]:
-    xs = [x for one in series for x, _ in one.points] or [1.0]
-    ys = [y for one in series for _, y in one.points] or [1.0]
+    points = [point for one in series for point in axes.points(one)] or [(1.0, 1.0)]
+    xs, ys = [x for x, _ in points], [y for _, y in points]
     x = _Scale(*_ends(xs, log=axes.log_x), _LEFT + 6, WIDTH - _RIGHT - 6, axes.log_x)
     ends = axes.y_range or _ends(ys, log=axes.log_y)
     return x, _Scale(*ends, HEIGHT - _BOTTOM, _TOP, axes.log_y)
@@ -178,27 +196,26 @@ def _scales(series: Sequence[Series], axes: Axes) -> tuple[_Scale, _Scale]:
 def _ends(values: Sequence[float], *, log: bool) -> tuple[float, float]:
     low, high = min(values), max(values)
     if log:
-        return (low / 1.15, high * 1.15)
+        return (low / 1.15, min(high * 1.15, sys.float_info.max))
     low = min(low, 0.0)
     return (low, high if high > low else low + 1)
 
 
-def _draw(root: ET.Element, one: Series, x: _Scale, y: _Scale) -> None:
-    points = [(x.at(a), y.at(b)) for a, b in one.points]
-    group = _add(root, "g", {"class": f"line {one.look}"})
+def _draw(root: ET.Element, look: str, points: Sequence[tuple[float, float]]) -> None:
+    group = _add(root, "g", {"class": f"line {look}"})
     if len(points) > 1:
         _add(group, "polyline", {"points": " ".join(f"{a},{b}" for a, b in points)})
     if len(points) <= 40:
         for a, b in points:
-            if one.look == "second":
-                corner = {"x": f"{a - 2.5:.2f}", "y": f"{b - 2.5:.2f}"}
-                _add(group, "rect", corner | {"width": "5", "height": "5"})
+            if look in _OUTLINES:
+                moved = {"d": _OUTLINES[look], "transform": f"translate({a} {b})"}
+                _add(group, "path", moved)
             else:
                 _add(group, "circle", {"cx": str(a), "cy": str(b), "r": "2.5"})
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    powers = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
     for steps in ((1, 2, 5), (1, 3), (1,)):
         ticks = [step * 10.0**power for power in powers for step in steps]
         inside = [tick for tick in ticks if low <= tick <= high]
@@ -210,8 +227,9 @@ def _log_ticks(low: float, high: float) -> list[float]:
 
 
 def _plain_ticks(low: float, high: float) -> list[float]:
-    step = 10.0 ** math.floor(math.log10((high - low) / 4))
-    step *= next(times for times in (1, 2, 5, 10) if (high - low) / (step * times) <= 6)
+    quarter = high / 4 - low / 4
+    step = 10.0 ** math.floor(math.log10(quarter))
+    step *= next(times for times in (1, 2, 5, 10) if quarter / (step * times) <= 1.5)
     first = math.ceil(low / step)
     return [round(i * step, 12) for i in range(first, math.floor(high / step) + 1)]
 

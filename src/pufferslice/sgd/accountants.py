@@ -222,7 +222,7 @@ def cost_by_count(
         msg = (
             f"the cost of {multipliers.size} steps at noise multipliers from {multipliers.min():g} "
             f"to {multipliers.max():g} is not between {_SMALLEST_COST:g} and {_LARGEST_COST:g}; "
-            "it cannot be told in floating-point numbers"
+            "it cannot be told in floats. Take other multipliers, or fewer steps"
         )
         raise CalibrationError(msg)
     return costs
@@ -386,6 +386,7 @@ def _check_reachable(target: Target, least: float, most: float) -> None:
     if not least <= target.epsilon < most:
         msg = (
             f"epsilon = {target.epsilon!r} at order {target.order!r} is not between the cost at "
-            f"noise multiplier {LARGEST_MULTIPLIER:g} and the cost at {SMALLEST_MULTIPLIER:g}"
+            f"noise multiplier {LARGEST_MULTIPLIER:g}, {least:g}, and the cost at "
+            f"{SMALLEST_MULTIPLIER:g}, {most:g}; ask for one that is"
         )
         raise CalibrationError(msg)

@@ -109,7 +109,7 @@ def hoeffding_tail_cap(
     batch of *different* records (without replacement). The paper states it for sampling with
     replacement; there it fails, because repeated draws of one record share its mismatch.
     Use: as `tail_cap`, which is smaller wherever the law is known.
-    Source: the appendix on estimating discrepancy caps, closed forms under record-level structure.
+    Source: app:estimate_caps:structure.
     """
     check_count(1, batch_size=batch_size)
     check_at_least(0, mismatch_probability=mismatch_probability)

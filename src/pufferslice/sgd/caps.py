@@ -129,7 +129,7 @@ def block_reach_bound(directions: Floats, blocks: ClippedBlocks, *, lipschitz: F
 
     Needs: $\|P_b A^T u_i\| \le L_b \|P_b u_i\|$ for every block and slice; with one learning rate
     per layer L_b is that rate, and the two forms agree.
-    Source: corollary:vanilla_SGD_HUC, in the form of the appendix on per-layer clipping.
+    Source: corollary:vanilla_SGD_HUC, in the form of app:perlayer_clipping.
     """
     rows = _directions(blocks.dim, directions)
     factors = _not_negative(lipschitz=locked(lipschitz))
@@ -176,7 +176,7 @@ def normalised_squared_caps(reach: Floats, *, ratio_cap: float) -> Floats:
 
     Under Poisson sampling the ratio reaches 1 as soon as one record differs.
     Use: as `squared_caps`, comparison only. The library divides by a public constant.
-    Source: prop:exist_HUC, in the form of the appendix on Poisson subsampling.
+    Source: prop:exist_HUC, in the form of app:poisson_subsampling.
     """
     check_at_least(0, ratio_cap=ratio_cap)
     return normalised_mean_square_caps(reach, mean_square_ratio=ratio_cap * ratio_cap)
@@ -188,7 +188,7 @@ def normalised_mean_square_caps(reach: Floats, *, mean_square_ratio: float) -> F
 
     Use: as `mean_square_caps`, comparison only.
     Needs: a batch of no records counts as ratio 0 and its update does not depend on the data.
-    Source: prop:msHUC_from_K2, in the form of the appendix on Poisson subsampling.
+    Source: prop:msHUC_from_K2, in the form of app:poisson_subsampling.
     """
     check_at_least(0, mean_square_ratio=mean_square_ratio)
     # The 2 belongs to the difference of two clipped gradients; it is written here and nowhere else.

@@ -88,7 +88,7 @@ class TrainingPlan:
         if self.differing.largest > self.sampling.n_records:
             msg = (
                 f"up to {self.differing.largest} records differ, but there are only "
-                f"{self.sampling.n_records}"
+                f"{self.sampling.n_records}; give the differing records, or n_records, as they are"
             )
             raise ArgumentError(msg)
         self.accountant.check(self.sampling, self.differing)
@@ -140,7 +140,10 @@ class TrainingPlan:
     def from_json(cls, document: object) -> "TrainingPlan":
         """Read back what `to_json` made."""
         if not isinstance(document, Mapping) or document.get("format") != FORMAT:
-            msg = f"this is not a training plan: its 'format' is not {FORMAT!r}"
+            msg = (
+                f"this is not a training plan: its 'format' is not {FORMAT!r}. Give what "
+                "write_plan or to_json made"
+            )
             raise ArgumentError(msg)
         if document.get("version") != VERSION:
             msg = (
@@ -162,7 +165,10 @@ class TrainingPlan:
         except ArgumentError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            msg = f"the plan is not whole: {type(error).__name__} at {error}"
+            msg = (
+                f"the plan is not whole: {type(error).__name__} at {error}. Give what write_plan "
+                "or to_json made, unchanged"
+            )
             raise ArgumentError(msg) from error
 
     def __repr__(self) -> str:

@@ -136,15 +136,15 @@ class Learning:
     momentum: float = 0.0
     weight_decay: float = 0.0
     schedule: str = "constant"
-    """`constant`, or `cosine`: a linear rise over `warmup_steps`, then half a cosine down to 0."""
-    warmup_steps: int = 0
+    """`constant`, or `cosine`: a linear rise over `n_warmup_steps`, then half a cosine to 0."""
+    n_warmup_steps: int = 0
     loss: str = "cross_entropy"
     """`cross_entropy`, or `module:function` of outputs and targets that gives one per example."""
 
     def __attrs_post_init__(self) -> None:
         check_named(MODELS, model=self.model)
         check_named(LOSSES, loss=self.loss)
-        check_count(0, seed=self.seed, warmup_steps=self.warmup_steps)
+        check_count(0, seed=self.seed, n_warmup_steps=self.n_warmup_steps)
         check_above(0, learning_rate=self.learning_rate)
         check_at_least(0, momentum=self.momentum, weight_decay=self.weight_decay)
         check_one_of(OPTIMIZERS, optimizer=self.optimizer)
@@ -152,8 +152,8 @@ class Learning:
         if self.momentum and self.optimizer != "sgd":
             msg = f"momentum is for optimizer 'sgd', not for {self.optimizer!r}; leave it out"
             raise ArgumentError(msg)
-        if self.warmup_steps and self.schedule != "cosine":
-            msg = f"warmup_steps is for schedule 'cosine', not for {self.schedule!r}; leave it out"
+        if self.n_warmup_steps and self.schedule != "cosine":
+            msg = f"n_warmup_steps is for schedule 'cosine', not {self.schedule!r}; leave it out"
             raise ArgumentError(msg)
 
 
@@ -200,12 +200,15 @@ class TrainingRequest:
     """Where modules named in the file are looked for first."""
 
     def __attrs_post_init__(self) -> None:
-        n_records, warmup = self.plan.sampling.n_records, self.learning.warmup_steps
+        n_records, warmup = self.plan.sampling.n_records, self.learning.n_warmup_steps
         if self.worlds is not None and self.plan.differing != self.worlds.differing(n_records):
-            msg = "the plan must be made for as many differing records as the two worlds have"
+            msg = (
+                "the plan must be made for as many differing records as the two worlds have, "
+                f"{self.worlds.differing(n_records).largest}; got {self.plan.differing.origin}"
+            )
             raise ArgumentError(msg)
         if warmup >= self.plan.n_steps:
-            msg = f"warmup_steps must be less than the {self.plan.n_steps} steps, got {warmup}"
+            msg = f"n_warmup_steps must be less than the {self.plan.n_steps} steps, got {warmup}"
             raise ArgumentError(msg)
 
     def description(self) -> dict[str, Any]:

@@ -24,6 +24,8 @@ Labels = npt.NDArray[Any]
 Flags = npt.NDArray[np.bool_]
 
 _BLOCK_BYTES: Final = 2**24
+_PLAIN: Final = (str, bytes, int, type(None))
+"""Kinds of values of which equal ones are the same."""
 
 
 def differing_rows(first: object, second: object) -> Flags:
@@ -37,7 +39,10 @@ def differing_rows(first: object, second: object) -> Flags:
     if _is_table(first) and _is_table(second):
         return _table_difference(frame_of(first), frame_of(second))
     if hasattr(first, "__array__") and hasattr(second, "__array__"):
-        return _array_difference(np.asarray(first), np.asarray(second), "first and second")
+        differ = _array_difference(np.asarray(first), np.asarray(second), "first and second")
+        if not isinstance(first, np.ma.MaskedArray) and not isinstance(second, np.ma.MaskedArray):
+            return differ
+        return differ | _bits_difference(_mask(first), _mask(second))
     if isinstance(first, list | tuple) and isinstance(second, list | tuple):
         _check_lengths(len(first), len(second))
         return _list_difference(first, second)
@@ -235,8 +240,9 @@ def _same_value(first: Any, second: Any) -> bool:  # noqa: ANN401 - any record
     if isinstance(first, float):
         return bool(first.hex() == second.hex())
     if hasattr(first, "__array__"):
-        return _same_array(np.asarray(first), np.asarray(second))
-    return bool(first == second)
+        return _same_array(np.asarray(first), np.asarray(second)) and _same_mask(first, second)
+    # Values may be equal and not the same: dates in two zones, decimals, complex numbers with -0.0.
+    return bool(first == second) and (isinstance(first, _PLAIN) or repr(first) == repr(second))
 
 
 def _same_array(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> bool:
@@ -245,6 +251,15 @@ def _same_array(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> bool:
     if first.dtype.hasobject:
         return _same_value(first.tolist(), second.tolist())
     return first.tobytes() == second.tobytes()
+
+
+def _same_mask(first: object, second: object) -> bool:
+    masked = isinstance(first, np.ma.MaskedArray) and isinstance(second, np.ma.MaskedArray)
+    return not masked or _same_array(_mask(first), _mask(second))
+
+
+def _mask(values: Any) -> Flags:  # noqa: ANN401 - an array, masked or not
+    return np.ma.getmaskarray(values)
 
 
 def _check_lengths(n_first: int, n_second: int) -> None:

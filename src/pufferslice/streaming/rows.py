@@ -158,7 +158,10 @@ def prepared_outputs(query: Query, outputs: Floats) -> Floats:
     bad = ~np.isfinite(outputs)
     if bad.any():
         named = _counts_by_name(query, bad)
-        msg = f"{int(bad.any(axis=1).sum())} of {len(bad)} rows are NaN or infinite ({named})"
+        msg = (
+            f"{int(bad.any(axis=1).sum())} of {len(bad)} rows are NaN or infinite ({named}). Leave "
+            "them out, or draw finite outputs"
+        )
         raise ScenarioError(msg)
     return query.prepared(outputs)
 

@@ -46,7 +46,10 @@ def read_table(path: str | os.PathLike[str], null_values: Sequence[str] = ()) ->
         table = _read_csv(files[0], null_values)
     check_names(table.column_names)
     if not table.num_rows or not table.num_columns:
-        msg = f"{str(path)!r} is empty: {table.num_rows} rows, {table.num_columns} columns"
+        msg = (
+            f"{str(path)!r} is empty: {table.num_rows} rows, {table.num_columns} columns; it needs "
+            "at least one each"
+        )
         raise TableError(msg)
     return table
 
@@ -256,7 +259,7 @@ def opened(path: Path) -> IO[bytes]:
         raise StorageError(error.errno, msg) from error
     if size == 0:
         file.close()
-        msg = f"{str(path)!r} is an empty file"
+        msg = f"{str(path)!r} is an empty file; copy it again"
         raise TableError(msg)
     return file
 

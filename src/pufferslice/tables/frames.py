@@ -168,7 +168,10 @@ def without_missing(frame: Frame, columns: Sequence[str], missing: str) -> tuple
         raise TableError(msg)
     if n_missing == len(frame):
         named = ", ".join(map(repr, columns))
-        msg = f"every one of the {len(frame)} rows has a missing value in {named}: nothing is left"
+        msg = (
+            f"every one of the {len(frame)} rows has a missing value in {named}: nothing is left. "
+            "Fill them in, or choose other columns"
+        )
         raise TableError(msg)
     return frame[np.flatnonzero(~rows)], n_missing
 

@@ -103,24 +103,29 @@ def check_unchanged(model: nn.Module, layout: ParameterLayout) -> None:
 
 def check_precision(layout: ParameterLayout) -> None:
     """Torch computes gradients in the format of the parameters, which rounding is charged for."""
-    device = device_of(layout).type
-    if torch.is_autocast_enabled(device):
-        msg = (
-            "autocast is on: gradients would be rounded to half precision, which the plan's clip "
-            "norm is not charged for; train outside torch.autocast"
-        )
-        raise ArgumentError(msg)
+    device = device_of(layout)
+    check_autocast(device)
     if torch.is_inference_mode_enabled():
         msg = "inference mode is on, and training needs gradients; leave torch.inference_mode()"
         raise ArgumentError(msg)
     if layout.parameters[0].dtype == torch.float32:
-        for name, precision in _product_precisions(device).items():
+        for name, precision in _product_precisions(device.type).items():
             if precision not in _EXACT:
                 msg = (
                     f"float32 products may be rounded to {precision} here, which the plan's clip "
                     f"norm is not charged for; set torch.backends.{name} = 'ieee'"
                 )
                 raise ArgumentError(msg)
+
+
+def check_autocast(device: torch.device) -> None:
+    """Torch does not choose lower precisions by itself now."""
+    if torch.is_autocast_enabled(device.type):
+        msg = (
+            "autocast is on: gradients would be rounded to half precision, which the plan's clip "
+            "norm is not charged for; train outside torch.autocast, and leave it out of the model"
+        )
+        raise ArgumentError(msg)
 
 
 def _product_precisions(device: str) -> dict[str, str]:

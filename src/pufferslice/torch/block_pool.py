@@ -26,11 +26,18 @@ class BlockPool:
         self._threads = ThreadPoolExecutor(in_flight, "block") if in_flight > 1 else None
 
     def once(self, work: Callable[[Item], Result], item: Item) -> Result:
-        """`work` on one item where others will be worked on: they use again what it frees."""
+        """`work` on one item where others will be worked on: they use again what it frees.
+
+        An interrupt waits for its end: nothing goes on behind the caller's back.
+        """
         with one_thread():
             if self._threads is None:
                 return work(item)
-            return self._threads.submit(_alone, work, item).result()
+            future = self._threads.submit(_alone, work, item)
+            try:
+                return future.result()
+            finally:
+                wait([future])
 
     def each(
         self, work: Callable[[Item], Result], items: Iterable[Item]

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.sgd import TrainingPlan
 from pufferslice.storage import canonical_json, digest
-from pufferslice.torch.gradients import Path
+from pufferslice.torch.objective import Path
 
 FORMAT: Final = "pufferslice-checkpoint"
 VERSION: Final = 1
@@ -108,7 +108,7 @@ class Checkpoint:
         """Read a file; `where` is its name in messages."""
         content = _loaded(raw, where)
         if content.get("format") != FORMAT:
-            msg = f"{where} is not a checkpoint of pufferslice"
+            msg = f"{where} is not a checkpoint of pufferslice; give one that trainer.save wrote"
             raise TrainingError(msg)
         if content.get("version") != VERSION:
             msg = (
@@ -203,7 +203,7 @@ def _loaded(raw: bytes, where: str) -> dict[str, Any]:
     except _UNREADABLE as error:
         raise _damaged(where) from error
     if not isinstance(content, dict):
-        msg = f"{where} is not a checkpoint of pufferslice"
+        msg = f"{where} is not a checkpoint of pufferslice; give one that trainer.save wrote"
         raise TrainingError(msg)
     return content
 

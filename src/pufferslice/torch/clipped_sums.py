@@ -108,7 +108,8 @@ class ClippedSums:
         own = self._processes.own_blocks(batch.n_blocks)
         blocks: Iterator[_Numbered] = (self._fetched(batch, i, seed_of) for i in own)
         try:
-            with contextlib.closing(self._chosen_pool().each(block_sum, blocks)) as results:
+            each = contextlib.closing(self._chosen_pool().each(block_sum, blocks))
+            with self.gradients.unchanged_buffers(), each as results:
                 for number, result in results:
                     sums += result.integers
                     losses[number] = float(result.losses.double().sum())
@@ -126,9 +127,7 @@ class ClippedSums:
         return left_out
 
     def _chosen_pool(self) -> BlockPool:
-        """One block at a time if the model draws random numbers or has its parameters swapped."""
-        alone = self.gradients.draws_randomness or self.gradients.path != "recorded"
-        return self._one_by_one if alone else self._pool
+        return self._one_by_one if self.gradients.run_alone else self._pool
 
     def _fetched(self, batch: Batch, number: int, seed_of: SeedOf) -> _Numbered:
         """A block, with what the dataset draws at random (augmentation) drawn from its seed."""

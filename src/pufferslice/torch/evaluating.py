@@ -6,24 +6,22 @@ Nothing here is covered by a guarantee: the numbers are computed from the privat
 
 import io
 from collections.abc import Mapping
-from typing import Any, Final, final
+from typing import final
 
 import attrs
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import default_collate
 
 from pufferslice import datasets
 from pufferslice.arrays import Floats, locked, same
 from pufferslice.errors import ArgumentError
 from pufferslice.sgd.request import DATASETS, TrainingRequest
 from pufferslice.storage import read_bytes
+from pufferslice.torch.per_example import LossFunction
 from pufferslice.torch.run_data import ImageDataset, Records, run_data
-from pufferslice.torch.run_model import LossFunction, run_loss, run_model
+from pufferslice.torch.run_model import outputs_on, run_loss, run_model
 from pufferslice.torch.runs import MODEL
-
-_ROWS: Final = 256
 
 
 @final
@@ -80,16 +78,12 @@ def _others(request: TrainingRequest) -> Records | None:
     return ImageDataset(attrs.evolve(train, images=train.images[part], labels=train.labels[part]))
 
 
-def _evaluation(model: nn.Module, loss: LossFunction, records: Any) -> Evaluation:  # noqa: ANN401 - a dataset with a length
+def _evaluation(model: nn.Module, loss: LossFunction, records: Records) -> Evaluation:
     losses: list[Tensor] = []
     right = 0
-    model.eval()
-    with torch.no_grad():
-        for start in range(0, len(records), _ROWS):
-            rows = list(range(start, min(start + _ROWS, len(records))))
-            *inputs, targets = default_collate([records[row] for row in rows])
-            outputs = model(*inputs)
+    for outputs, targets in outputs_on(model, records):
+        with torch.no_grad():
             losses.append(loss(outputs, targets))
-            right += int((outputs.argmax(dim=1) == targets).sum())
+        right += int((outputs.argmax(dim=1) == targets).sum())
     values = torch.cat(losses).numpy().astype(np.float64)
-    return Evaluation(losses=values, accuracy=right / len(records))
+    return Evaluation(losses=values, accuracy=right / len(values))

@@ -46,10 +46,6 @@ class ParameterLayout:
             sizes[layer] += parameter.numel()
         return tuple(sizes)
 
-    def position(self, tensor: Tensor) -> int | None:
-        """The position of a trained parameter, or None for any other tensor."""
-        return next((i for i, p in enumerate(self.parameters) if p is tensor), None)
-
     def place_of(self, position: int, sums: Tensor) -> slice:
         """Where the sums of a parameter go; they must fit, because kernels do not look."""
         n_numbers = self.parameters[position].numel()

@@ -154,7 +154,8 @@ class LoopRun:
             with torch.no_grad(), one_thread():
                 for block in self._blocks(inputs):
                     torch.default_generator.manual_seed(self._seed(block.number))
-                    outputs = self._model(*block.examples)
+                    # copies: the step needs the inputs as they were
+                    outputs = self._model(*(one.clone() for one in block.examples))
                     found.append(_first_rows(outputs, block.n_examples))
         finally:
             self._is_busy = False
@@ -217,11 +218,11 @@ class LoopRun:
             seed = self._seed(block.number)
             return self._gradients.block_sum(block.examples, block.n_examples, grid, seed)
 
-        alone = self._gradients.draws_randomness or self._gradients.path != "recorded"
-        pool = self._one_by_one if alone else self._pool
+        pool = self._one_by_one if self._gradients.run_alone else self._pool
         sums = np.zeros(self.layout.n_parameters, dtype=np.int64)
         left_out = 0
-        with closing(pool.each(block_sum, self._blocks(examples))) as results:
+        each = closing(pool.each(block_sum, self._blocks(examples)))
+        with self._gradients.unchanged_buffers(), each as results:
             for result in results:
                 sums += result.integers
                 left_out += result.n_non_finite

@@ -30,7 +30,7 @@ def row_norms(rows: Tensor) -> Tensor:
     if flat.dtype == torch.float32 and flat.device.type == "cpu":
         return torch.from_numpy(_row_norms(flat.numpy()))
     margin = 1 + (n_terms + 8) * UNIT
-    if flat.dtype != torch.float32:
+    if flat.dtype == torch.float64:
         # squares of float64 numbers can overflow or vanish
         sizes = flat.abs().amax(1) if n_terms else flat.new_zeros(len(flat))
         scaled = flat / sizes.masked_fill(sizes == 0, 1.0)[:, None]

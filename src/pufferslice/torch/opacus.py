@@ -16,6 +16,7 @@ import attrs
 from pufferslice.checks import check_count
 from pufferslice.errors import ArgumentError, MissingExtraError
 from pufferslice.sgd import FlatClipping, Poisson, TrainingPlan
+from pufferslice.torch.structure import layer_problems
 
 try:
     import torch
@@ -43,8 +44,6 @@ _MODULES: Final = (
     # What `wrap_model=False` returns; Opacus before 1.6 has no such thing.
     getattr(grad_sample, "GradSampleHooks", grad_sample.GradSampleModule),
 )
-_BATCH_NORMS: Final = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-_INSTANCE_NORMS: Final = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 
 
 @final
@@ -149,7 +148,10 @@ def check_step(plan: TrainingPlan, step: int, noise_multiplier: float, rate: flo
     """A step that was reported has the noise and the sampling rate that the plan has for it."""
     planned = planned_multiplier(plan, step)
     if noise_multiplier != planned:
-        msg = f"step {step + 1} has noise_multiplier {noise_multiplier!r}, the plan has {planned!r}"
+        msg = (
+            f"step {step + 1} has noise_multiplier {noise_multiplier!r}, the plan has {planned!r}; "
+            "set it to the plan's before the step"
+        )
         raise ArgumentError(msg)
     if not _is_rate_of(plan, rate):
         msg = (
@@ -228,9 +230,8 @@ def _module_differences(module: Any) -> Iterator[str]:  # noqa: ANN401 - see Opa
             "(grad_sample_mode='hooks', 'functorch' or 'ew')"
         )
         return
-    for name, layer in _inner(module).named_modules():
-        if _mixes_records(layer):
-            yield f"layer {name!r} is a {type(layer).__name__} and mixes the records of a batch"
+    # Opacus itself lets those layers pass that have no parameters.
+    yield from layer_problems(_inner(module))
 
 
 def _pairing_differences(run: OpacusRun) -> Iterator[str]:
@@ -273,13 +274,6 @@ def _sampler_of(data_loader: Loader) -> Any:  # noqa: ANN401 - Opacus ships no t
 def _inner(module: Any) -> nn.Module:  # noqa: ANN401 - see OpacusRun
     inner: nn.Module = module._module  # noqa: SLF001 - there is no public name
     return inner
-
-
-def _mixes_records(layer: nn.Module) -> bool:
-    """Batch statistics; Opacus itself lets those layers pass that have no parameters."""
-    if isinstance(layer, _BATCH_NORMS):
-        return layer.training or layer.running_mean is None
-    return isinstance(layer, _INSTANCE_NORMS) and layer.track_running_stats and layer.training
 
 
 def _poisson(plan: TrainingPlan) -> Poisson:

@@ -81,7 +81,7 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]  # Opacus ships no type
     def guarantee(self) -> Guarantee:
         """What the run promises: the plan's guarantee, also if it stops early."""
         if not len(self):
-            msg = "no step of the run has been counted, so there is nothing to guarantee yet"
+            msg = "no step has been counted, so there is nothing to guarantee yet; train first"
             raise ArgumentError(msg)
         return self.plan.guarantee()
 
@@ -136,7 +136,10 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]  # Opacus ships no type
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on from a state of the same plan; `watch` the new objects before the next step."""
         if not state_dict or state_dict.get("mechanism") != self.mechanism():
-            msg = f"this is not the state of a {self.mechanism()!r} accountant"
+            msg = (
+                f"this is not the state of a {self.mechanism()!r} accountant; give what "
+                "state_dict() gave"
+            )
             raise ArgumentError(msg)
         if state_dict.get("plan") != self.plan.to_json():
             msg = "the state belongs to another plan; make the accountant with that plan"
@@ -178,5 +181,8 @@ def _history_of(entries: object) -> list[tuple[float, float, int]]:
     try:
         return [(float(noise), float(rate), int(count)) for noise, rate, count in entries]  # type: ignore[attr-defined]
     except (TypeError, ValueError) as error:
-        msg = "the history in the state is not a list of (noise multiplier, rate, steps)"
+        msg = (
+            "the history in the state is not a list of (noise multiplier, rate, steps); give what "
+            "state_dict() gave"
+        )
         raise ArgumentError(msg) from error

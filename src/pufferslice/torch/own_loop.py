@@ -155,7 +155,7 @@ class PrivateOptimizer(Optimizer):
     ) -> Certificate:
         """The certificate of the run: the plan's full cost, however many steps were taken.
 
-        `data` is a public name of the data set, without which the certificate composes with no
+        `data` is a public name of the dataset, without which the certificate composes with no
         other: runs compose only over data of the same name.
         """
         return charging.certify_branches(

@@ -8,6 +8,7 @@ the rows of a right matrix may overlap, as the patches of an image do, so that t
 
 from typing import Final
 
+import numba
 import numpy as np
 import torch
 from torch import Tensor
@@ -25,13 +26,17 @@ Strides = tuple[int, int, int, int, int, int]
 _LONGEST: Final = 256
 """Terms that are added up one by one; then such sums are added, so that rounding stays small."""
 
+_HAS_CODE: Final = not numba.config.DISABLE_JIT  # type: ignore[attr-defined]  # set at import
+"""Tiles are machine code, which numba can be told not to make."""
+
 _wide, _wide_row = tile(ROWS, VECTORS), tile(1, VECTORS)
 _narrow, _narrow_row = tile(ROWS, 1), tile(1, 1)
 
 
 def are_compiled(like: Tensor, n_columns: int) -> bool:
     """Whether the products below can be used: numbers like these, so many columns."""
-    return like.dtype == torch.float32 and like.device.type == "cpu" and n_columns % LANES == 0
+    is_fit = like.dtype == torch.float32 and like.device.type == "cpu" and n_columns % LANES == 0
+    return is_fit and _HAS_CODE
 
 
 @kernel

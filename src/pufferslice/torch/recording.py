@@ -11,7 +11,6 @@ from typing import Any, Final, final
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from pufferslice.torch.composites import COMPOSITES
@@ -19,7 +18,10 @@ from pufferslice.torch.contributions import Contribution, Scratch, added
 from pufferslice.torch.layout import ParameterLayout
 from pufferslice.torch.linear import LinearTokens, LinearUse, linear_contributions
 from pufferslice.torch.operations import HANDLERS, REFUSED, UnsupportedUseError
+from pufferslice.torch.row_order import PICKS
 from pufferslice.torch.uses import Use
+
+_MAKES_LEAVES: Final = {Tensor.requires_grad_, Tensor.requires_grad.__set__}  # type: ignore[attr-defined]
 
 
 @final
@@ -38,6 +40,7 @@ class Recorder(TorchFunctionMode):
         self.n_examples = n_examples
         self.anchor = torch.zeros((), requires_grad=True)
         self._positions = {id(p): i for i, p in enumerate(layout.parameters)}
+        self._made_leaves: list[Tensor] = []
         self._linear: list[LinearTokens] = []
         self._later: list[tuple[Use, Tensor, Tensor]] = []
         self._found: dict[int, list[Contribution]] = {}
@@ -52,6 +55,10 @@ class Recorder(TorchFunctionMode):
         given = kwargs or {}
         if func in REFUSED:
             REFUSED[func](*args, **given)
+        elif func in PICKS:
+            PICKS[func](self.n_examples, *args, **given)
+        elif func in _MAKES_LEAVES:
+            self._made_leaves.append(args[0])
         if not self._touches(args) and not self._touches(given.values()):
             return func(*args, **given)
         handler = HANDLERS.get(func) or COMPOSITES.get(func)
@@ -62,6 +69,11 @@ class Recorder(TorchFunctionMode):
             msg = f"{getattr(func, '__name__', func)} with a trained parameter"
             raise UnsupportedUseError(msg)
         return result
+
+    @property
+    def leaves(self) -> list[Tensor]:
+        """Where the backward pass is to go: the anchor, and tensors that the model made leaves."""
+        return [self.anchor, *(leaf for leaf in self._made_leaves if leaf.requires_grad)]
 
     def position(self, tensor: Tensor | None) -> int | None:
         """Where a trained parameter lies in the layout; None for anything else."""
@@ -136,64 +148,6 @@ class Recorder(TorchFunctionMode):
             elif isinstance(value, list | tuple) and self._touches(value):
                 return True
         return False
-
-
-@final
-class Refusals(TorchFunctionMode):
-    """Raises when a function would mix examples or keep something of them; records nothing."""
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401 - whatever the function gives
-        if func in REFUSED:
-            REFUSED[func](*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
-
-
-@final
-class WithoutDropout(TorchFunctionMode):
-    """Runs a model as if nothing were ever dropped, to compare two ways through it."""
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401 - whatever the function gives
-        given = dict(kwargs or {})
-        if func in _DROPOUTS:
-            return args[0] if args else given["input"]
-        place = _DROPOUT_AT.get(func)
-        if place is not None:
-            # a packed sequence has one argument more
-            place += func in _RECURRENT and not isinstance(args[3], bool)
-            if len(args) > place:
-                args = (*args[:place], 0.0, *args[place + 1 :])
-            elif "dropout_p" in given:
-                given["dropout_p"] = 0.0
-        return func(*args, **given)
-
-
-_DROPOUTS: Final = {
-    functional.dropout,
-    functional.dropout1d,
-    functional.dropout2d,
-    functional.dropout3d,
-    functional.alpha_dropout,
-    functional.feature_alpha_dropout,
-}
-_RECURRENT: Final = {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu}
-_DROPOUT_AT: Final[dict[Any, int]] = {
-    functional.multi_head_attention_forward: 10,
-    functional.scaled_dot_product_attention: 4,
-    **dict.fromkeys(_RECURRENT, 5),
-}
-"""Where these functions take the share that is dropped."""
 
 
 class _Recorded(torch.autograd.Function):

@@ -74,7 +74,7 @@ def run_data(request: TrainingRequest) -> RunData:
     if len(train) < n_records:
         msg = (
             f"[data] n_records is {n_records}, but {source.dataset!r} has {len(train)} records to "
-            "train on"
+            "train on; say at most so many"
         )
         raise ArgumentError(msg)
     labels = _realised(train.labels[:n_records], request.worlds)

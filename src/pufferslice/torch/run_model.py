@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The model, loss and optimizer that a training request asks for, and metrics of the model."""
 
-from collections.abc import Callable
-from typing import Any, Final, TypeAlias, cast
+from collections.abc import Iterator
+from typing import Any, Final, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +16,8 @@ from pufferslice.sgd.request import MODELS, TrainingRequest
 from pufferslice.sgd.schedules import recipe_learning_rates
 from pufferslice.torch.models import cross_entropy, linear_model, resnet22, small_convnet
 from pufferslice.torch.named import call_named, function_named
+from pufferslice.torch.per_example import LossFunction
 from pufferslice.torch.run_data import Records, RunData
-
-LossFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 _COLOURS: Final = 3
 _ROWS: Final = 256
@@ -62,7 +61,10 @@ def run_optimizer(request: TrainingRequest, model: nn.Module) -> tuple[Optimizer
     said = request.learning
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trained:
-        msg = f"[training] model {said.model!r} has no trainable parameter"
+        msg = (
+            f"[training] model {said.model!r} has no trainable parameter; return one with "
+            "parameters that require gradients"
+        )
         raise ArgumentError(msg)
     rate, decay = float(said.learning_rate), float(said.weight_decay)
     optimizer: Optimizer
@@ -73,7 +75,7 @@ def run_optimizer(request: TrainingRequest, model: nn.Module) -> tuple[Optimizer
     if said.schedule == "constant":
         return optimizer, None
     shares = recipe_learning_rates(
-        peak=1.0, n_steps=request.plan.n_steps, n_warmup_steps=said.warmup_steps
+        peak=1.0, n_steps=request.plan.n_steps, n_warmup_steps=said.n_warmup_steps
     )
     return optimizer, LambdaLR(optimizer, lambda step: float(shares[min(step, len(shares) - 1)]))
 
@@ -83,23 +85,34 @@ def held_out_metrics(model: nn.Module, loss: LossFunction, records: Records) -> 
 
     The model is left as it was.
     """
+    n_records, total, right = 0, 0.0, 0
+    for outputs, targets in outputs_on(model, records):
+        n_records += len(targets)
+        with torch.no_grad():
+            total += float(loss(outputs, targets).sum())
+        if loss is cross_entropy:
+            right += int((outputs.argmax(dim=1) == targets).sum())
+    metrics = {"held_out_loss": total / n_records}
+    return metrics | ({"held_out_accuracy": right / n_records} if loss is cross_entropy else {})
+
+
+def outputs_on(model: nn.Module, records: Records) -> Iterator[tuple[Tensor, Tensor]]:
+    """Outputs and targets, some records at a time, in evaluation mode and without gradients.
+
+    To be read to its end: then the model is in the modes in which it was.
+    """
     modes = [(module, module.training) for module in model.modules()]
     n_records = len(cast("Any", records))
-    total, right = 0.0, 0
     model.eval()
     try:
-        with torch.no_grad():
-            for start in range(0, n_records, _ROWS):
-                *inputs, targets = _rows(records, range(start, min(start + _ROWS, n_records)))
+        for start in range(0, n_records, _ROWS):
+            *inputs, targets = _rows(records, range(start, min(start + _ROWS, n_records)))
+            with torch.no_grad():
                 outputs = model(*inputs)
-                total += float(loss(outputs, targets).sum())
-                if loss is cross_entropy:
-                    right += int((outputs.argmax(dim=1) == targets).sum())
+            yield outputs, targets
     finally:
         for module, mode in modes:
             module.training = mode
-    metrics = {"held_out_loss": total / n_records}
-    return metrics | ({"held_out_accuracy": right / n_records} if loss is cross_entropy else {})
 
 
 def _rows(records: Records, indices: range) -> tuple[Tensor, ...]:

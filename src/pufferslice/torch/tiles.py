@@ -13,7 +13,17 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-LANES: Final = 16 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 8
+
+def n_lanes() -> int:
+    """How many numbers of single precision the processor takes at once."""
+    try:
+        features = llvmlite.binding.get_host_cpu_features()
+    except RuntimeError:  # a processor that LLVM knows nothing of; numba goes on without, too
+        return 8
+    return 16 if features.get("avx512f") else 8
+
+
+LANES: Final = n_lanes()
 """Numbers of single precision in one vector."""
 ROWS: Final = 4
 """Rows of the left matrix that are worked on at once."""

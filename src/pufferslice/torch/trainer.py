@@ -35,8 +35,9 @@ from pufferslice.torch.checkpoint import (
 )
 from pufferslice.torch.clipped_sums import ClippedSums, SeedOf
 from pufferslice.torch.distributed import joined_processes
-from pufferslice.torch.gradients import BlockGradients, Path, check_radii
+from pufferslice.torch.gradients import BlockGradients, check_radii
 from pufferslice.torch.layout import layout_of
+from pufferslice.torch.objective import Path
 from pufferslice.torch.per_example import LossFunction
 from pufferslice.torch.structure import uncompiled, validate
 from pufferslice.torch.training_run import TrainingRun
@@ -208,7 +209,7 @@ class Trainer:
     ) -> Certificate:
         """The certificate of the run: the plan's full cost, however many steps were taken.
 
-        `data` is a public name of the data set, without which the certificate composes with no
+        `data` is a public name of the dataset, without which the certificate composes with no
         other: runs compose only over data of the same name.
         """
         return self._certified(self._charged({}), (), data, deltas)

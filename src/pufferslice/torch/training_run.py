@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, final
 
 from pufferslice.arrays import Integers
-from pufferslice.errors import TrainingError
+from pufferslice.errors import RewindError, TrainingError
 from pufferslice.noise import draw_integers
 from pufferslice.run_ledger import MAIN, Branch
 from pufferslice.sgd import TrainingPlan
@@ -62,6 +62,7 @@ class TrainingRun:
         self.branch = 0
         """The branch that is trained now."""
         self.is_over = False
+        self._last: tuple[int, str] | None = None
 
     def draw(self, branch: int, step: int) -> Integers:
         """Positions of the records in the batch of a step, in drawn order."""
@@ -76,11 +77,25 @@ class TrainingRun:
         key = self._key.noise_key(self.branch, step, sums)
 
         def record() -> None:
+            tag = self._key.tag(key)
             if self._files is not None:
-                self._files.record_step(self.branch, step, self._key.tag(key))
+                self._files.record_step(self.branch, step, tag)
+            else:
+                self._remember(step, tag)
 
         self._processes.from_first(record)
         return sums + draw_integers(key, len(sums))
+
+    def _remember(self, step: int, tag: str) -> None:
+        """What a ledger does, for a run without files: no step has noise for two sums."""
+        if self._last is not None and self._last[0] == step and self._last[1] != tag:
+            msg = (
+                f"step {step} was taken before with other sums, and its noise is not drawn a "
+                "second time: the plan charges each step once. An optimizer or a scheduler that "
+                "raised after it had changed the model does that; start a new run"
+            )
+            raise RewindError(msg)
+        self._last = step, tag
 
     def write(self, checkpoint: Checkpoint, path: str | os.PathLike[str] | None = None) -> None:
         """Write a checkpoint, in the first process; in the others do nothing."""

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a bound on total variation says to someone who guesses: percent, a sentence, a line."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from pufferslice.advantage import guessing_advantage
+from pufferslice.report.blocks import percent_at_most
+from pufferslice.report.svg import Axes, Series
+
+_COIN: Final = 0.5
+"""The share of each of two secrets that are equally likely."""
+_RIGHT: Final = "right guesses, at most"
+
+
+def right_guesses(variation: float) -> float:
+    """Percent of right guesses between two equally likely secrets, at most."""
+    return 100 * (_COIN + guessing_advantage(variation, largest_share=_COIN))
+
+
+def right_guesses_of(variation: float, n_secrets: int) -> str:
+    """The same among any number of equally likely secrets, as it is printed."""
+    share = 1 / n_secrets
+    return percent_at_most(share + guessing_advantage(variation, largest_share=share))
+
+
+def is_bounded(variation: float) -> bool:
+    """Whether the bound, as it is printed, is below certainty."""
+    return percent(right_guesses(variation)) != percent(100)
+
+
+def percent(value: float | None) -> str:
+    """A bound in percent; rounded up, as bounds are."""
+    return "none" if value is None else percent_at_most(value / 100)
+
+
+def about_release(variation: float) -> str:
+    """What a reader of one release can guess."""
+    if not is_bounded(variation):
+        return "No useful bound on guessing can be stated for the whole release."
+    return (
+        "Told that the secret is one of a protected pair, both equally likely, a reader of this "
+        "release alone, whose belief is covered, guesses right at most "
+        f"{percent(right_guesses(variation))} of the time; without it {percent(100 * _COIN)}."
+    )
+
+
+def about_training(variation: float) -> str:
+    """What a reader of a trained model can guess."""
+    if not is_bounded(variation):
+        return "No useful bound on guessing can be stated for what the run releases."
+    return (
+        "Told that both worlds are equally likely, a reader guesses right at most "
+        f"{percent(right_guesses(variation))} of the time; without the model "
+        f"{percent(100 * _COIN)}."
+    )
+
+
+def guess_line(epsilons: Sequence[float], variations: Sequence[float]) -> Series:
+    """Right guesses against epsilon."""
+    right = tuple(map(right_guesses, variations))
+    return Series(name=_RIGHT, look="third", xs=tuple(epsilons), ys=right)
+
+
+def guess_axes(x_label: str) -> Axes:
+    """Right guesses between two, from a coin's to certainty."""
+    return Axes(x_label=x_label, y_label=f"{_RIGHT} (%)", log_x=True, y_range=(50.0, 100.0))

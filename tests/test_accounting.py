@@ -123,6 +123,7 @@ def test_mean_square_says_why_it_does_not_apply(differing):
         ({"n_steps": 10**12}, "n_steps must be at most"),
         ({"order": 1}, "order must be a finite number greater than 1"),
         ({"order": math.nan}, "order must be"),
+        ({"order": "4"}, "order must be a finite number greater than 1, got '4'"),
         ({"differing": exactly(101)}, "101"),
         ({"differing": at_most(101)}, "101"),
     ],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is shipped, and what each extra adds: the wheel, its versions, and one sentence per extra.
+"""What is shipped, and what each extra adds: both archives, versions, one sentence per extra.
 
 An extra that is missing is tried by hiding its packages from a new interpreter. That the built
 wheel installs into an empty environment, with the core alone and with each extra alone, is a soak
@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 import venv
 import zipfile
@@ -35,6 +36,30 @@ SHIPPED = (
     "pufferslice/datasets/adult.csv.gz",
     "pufferslice/py.typed",
 )
+UNPACKED = {
+    ".gitignore",
+    ".pre-commit-config.yaml",
+    "CHANGELOG.md",
+    "CITATION.cff",
+    "CONTRIBUTING.md",
+    "LICENSE",
+    "Makefile",
+    "NOTICE",
+    "PKG-INFO",
+    "README.md",
+    "SECURITY.md",
+    "benchmarks",
+    "changelog.d",
+    "constraints.txt",
+    "docs",
+    "examples",
+    "mkdocs.yml",
+    "pyproject.toml",
+    "src",
+    "tests",
+}
+MADE = re.compile(r"__pycache__|\.(py[co]|nb[ci]|ledger|npz|egg-info|whl|log)\b|/\.\w+_cache/")
+"""Names of what a build, a test or a run leaves behind."""
 PACKAGES = {
     "baselines": ("dp_accounting",),
     "models": ("sklearn",),
@@ -88,17 +113,22 @@ COMMANDS = [
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """The built wheel; hatchling is at hand, so that no index is asked."""
-    folder = tmp_path_factory.mktemp("wheel")
+def built(tmp_path_factory):
+    """The sdist and the wheel built from it; hatchling is at hand, so that no index is asked."""
+    folder = tmp_path_factory.mktemp("built")
     done = subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT],
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT],
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    (path,) = folder.glob("pufferslice-*.whl")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built):
+    (path,) = built.glob("pufferslice-*.whl")
     return path
 
 
@@ -120,6 +150,14 @@ def test_the_wheel_carries_code_data_schemas_and_licences(wheel):
     assert metadata["Version"] == pufferslice.__version__
     assert metadata["License-Expression"] == "Apache-2.0"
     assert set(metadata.get_all("Provides-Extra")) == set(EXTRAS)
+
+
+def test_the_source_archive_carries_the_project_and_nothing_that_was_made(built):
+    (path,) = built.glob("pufferslice-*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = [name.partition("/")[2] for name in archive.getnames()]
+    assert {name.partition("/")[0] for name in names} == UNPACKED
+    assert [name for name in names if MADE.search(name)] == []
 
 
 def test_versions_agree():

@@ -316,3 +316,14 @@ def test_no_probability_is_negative_named_or_not():
 
 def test_good_probabilities_pass():
     check_probabilities_of(["a", "b"], {"a": 0.0, "b": 1.0})
+
+
+def test_bootstrap_replicates_are_not_drawn_from_the_stream_of_slices():
+    """Slices with the same seed must not depend on the sample."""
+    table = pa.table({"s": ["a"] * 1_000, "x": np.arange(1_000.0)})
+    bootstrap = Bootstrap(n_replicates=3, seed=7)
+    laws, _ = bootstrap_laws(MEAN, table, np.full(1_000, "a"), bootstrap)
+    found = laws["a"].outputs[:, 0]
+    for stream, used in (7, False), ([7, 0], False), ([7, 1], True):
+        rows = np.random.default_rng(stream).integers(1_000, size=(3, 1_000))
+        assert np.array_equal(found, rows.mean(axis=1)) is used

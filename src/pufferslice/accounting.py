@@ -10,7 +10,7 @@ import numpy as np
 
 from pufferslice import baselines
 from pufferslice.arrays import Floats
-from pufferslice.checks import check_above, check_between
+from pufferslice.checks import check_above, check_between, plain_float
 from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.guarantee import Guarantee
 from pufferslice.sgd import (
@@ -38,7 +38,7 @@ class Run:
     differing: DifferingRecords
     sampling: SamplingDesign
     n_steps: int
-    order: float = attrs.field(converter=float)
+    order: float = attrs.field(converter=plain_float)
 
     def __attrs_post_init__(self) -> None:
         check_n_steps(self.n_steps)

@@ -58,7 +58,8 @@ def total_variation_bound(orders: npt.ArrayLike, epsilons: npt.ArrayLike) -> Flo
     if not np.all(epsilon >= 0):
         msg = f"epsilons must be numbers and at least 0, got {epsilon.min()} to {epsilon.max()}"
         raise ArgumentError(msg)
-    binary = _largest_apart(order.ravel(), epsilon.ravel()).reshape(order.shape)
+    # Copies: older numpy warns when numba asks whether a broadcast array may be written to.
+    binary = _largest_apart(order.flatten(), epsilon.flatten()).reshape(order.shape)
     pinsker = np.sqrt(epsilon / 2) * _UP
     bretagnolle_huber = np.sqrt(-np.expm1(-epsilon)) * _UP
     return np.asarray(np.minimum(np.minimum(binary, pinsker), bretagnolle_huber))

@@ -178,8 +178,9 @@ def bootstrap_laws(
     evaluate = query.bound(table)
     rows = group_rows(labels)
     laws: dict[str, Law] = {}
-    for index, (secret, where) in enumerate(rows.items()):
-        rng = np.random.default_rng([bootstrap.seed, index])
+    # From 1: number 0 would be the stream of the seed alone, from which slices may be drawn.
+    for number, (secret, where) in enumerate(rows.items(), start=1):
+        rng = np.random.default_rng([bootstrap.seed, number])
         outputs = _resampled_outputs(evaluate, where, bootstrap.n_replicates, rng)
         laws[secret] = EmpiricalLaw.uniform(query.prepared(outputs))
     return laws, {secret: len(where) for secret, where in rows.items()}

@@ -115,6 +115,12 @@ def test_certificates_fit_the_schema_and_verify(kind, validator, tmp_path):
     assert str(back).startswith(str(certificate)[:40])
 
 
+@pytest.mark.parametrize("name", ["noise_std", "spent_epsilon", "unsliced_epsilon", "is_secure"])
+def test_what_only_a_release_has(name):
+    with pytest.raises(CertificateError, match="belongs to certificates of a release"):
+        getattr(KINDS["amplified"](), name)
+
+
 def test_what_a_certificate_says():
     certificate = KINDS["amplified"]()
     statement = certificate.statement

@@ -47,6 +47,16 @@ def test_the_shape_of_the_answer(capsys):
     assert "does not imply SRPP" in found["accountants"]["mean_square"]["certifies"]
 
 
+def test_short_flags_say_the_same(capsys):
+    short = "--records 50000 --differing 20 --sampling poisson --batch 512 --steps 3920 --order 16"
+    assert run(["account", *short.split(), "--epsilon", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == answer(capsys, epsilon="1")
+    short = short.replace("--differing 20", "--mismatch 0.001")
+    assert run(["account", *short.split(), "--epsilon", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == answer(capsys, exactly=None, mismatch_probability="0.001", epsilon="1")
+
+
 KNOWN = {
     ("512", "1"): (7083.501959, 175.153412, 176.4677711, 72.53368006),
     ("512", "8"): (2504.396135, 61.92608267, 65.69691082, 25.64145606),

@@ -125,8 +125,7 @@ class TestForms:
     def test_the_values_are_those_of_pandas(self, data_folder):
         for read, name in ((read_cleveland, "cleveland"), (read_student, "student-mat")):
             expected = pd.read_csv(data_folder / f"{name}.csv.gz", na_values=["?"])
-            values = read(data_folder).to_pandas()
-            pd.testing.assert_frame_equal(values, expected, check_dtype=False)  # pyarrow's strings
+            pd.testing.assert_frame_equal(read(data_folder).to_pandas(), expected)
 
     def test_the_first_known_file_of_a_folder(self, uci_cleveland, tmp_path):
         (tmp_path / "processed.cleveland.data").write_bytes(uci_cleveland)

@@ -170,11 +170,11 @@ def test_rounded_spreads_never_lower_a_cost_next_to_infinity(rng):
 
 
 @pytest.mark.soundness
-@pytest.mark.parametrize("size", [1e16, 1e20, 1e30])
+@pytest.mark.parametrize("size", [2.0**54, 2.0**60, 2.0**70])
 def test_spreads_that_drown_the_noise_hide_no_shift(size):
-    """The laws have no spread across (1, 2), where they lie 5 apart; rounded, they seem to."""
-    across = np.array([2.0, -1.0]) / math.sqrt(5)
-    cov = size * np.array([[1.0, 2.0], [2.0, 4.0]])
+    """The laws have no spread across (26, 33), where they lie 5 apart; rounded, they have much."""
+    across = np.array([33.0, -26.0]) / math.hypot(26, 33)
+    cov = size * np.outer([26.0, 33.0], [26.0, 33.0])
     pairs = GaussianPairs(
         means=np.stack([np.zeros(2), 5 * across])[None], covs=np.array([[cov, cov]])
     )
@@ -183,3 +183,24 @@ def test_spreads_that_drown_the_noise_hide_no_shift(size):
     assert pairs.full_costs(4.0, 1.0)[0] >= exact
     equal = GaussianPairs(means=np.zeros((1, 2, 2)), covs=pairs.covs)
     assert equal.slice_costs(across[None], 4.0, 1.0)[0, 0] == equal.full_costs(4.0, 1.0)[0] == 0
+
+
+@pytest.mark.soundness
+def test_large_spreads_hide_no_difference_of_theirs(rng):
+    """Beside a spread of 1e12 they differ by a part in 10^3; projected before, by rounding."""
+    cov = 2.0**30 * np.outer([26.0, 33.0], [26.0, 33.0]) + np.eye(2)
+    across = np.array([33.0, -26.0]) / math.hypot(26, 33)
+    x = [oracles.exact(value) for value in across]
+    for _ in range(40):
+        change = rng.integers(-3, 4, size=(2, 2)) * 2.0**-10
+        covs = np.stack([cov, cov + change + change.T])
+        pairs = GaussianPairs(means=np.zeros((1, 2, 2)), covs=covs[None])
+        terms = [
+            oracles.HP.fsum(
+                x[j] * x[k] * oracles.exact(one[j, k]) for j in range(2) for k in range(2)
+            )
+            for one in covs
+        ]
+        laws = [(0, spread + 1) for spread in terms]
+        both = [oracles.gaussian_divergence(4.0, *pair) for pair in (laws, laws[::-1])]
+        assert pairs.slice_costs(across[None], 4.0, 1.0)[0, 0] >= max(both)

@@ -167,6 +167,7 @@ def test_the_accountant_is_required():
     [
         ({"order": 1}, "order must be a finite number greater than 1"),
         ({"order": math.nan}, "order must be"),
+        ({"order": "4"}, "order must be a finite number greater than 1, got '4'"),
         ({"noise_multipliers": []}, "at least one step"),
         ({"noise_multipliers": 5.0}, "one number per step"),
         ({"noise_multipliers": [[1.0]]}, "one number per step"),
@@ -267,8 +268,8 @@ def test_a_constant_schedule_is_written_once():
             "kind": "without_replacement", "n_records": 100, "batch_size": 5
         }}, "needs Poisson"),
         ({"order": 1.0}, "order must be"),
-        ({"order": "x"}, "not whole"),
-        ({"order": None}, "not whole"),
+        ({"order": "x"}, "order must be a finite number greater than 1, got 'x'"),
+        ({"order": None}, "order must be"),
         ({"block": 0}, "block must be"),
         ({"non_finite": "skip"}, "non_finite must be one of zero, stop; got 'skip'"),
         ({"non_finite": None}, "non_finite must be one of"),

@@ -648,7 +648,8 @@ def test_epsilon_for_a_delta_is_the_best_over_orders(plan, loader):
         - (math.log(1e-5) + math.log(order)) / (order - 1)
         for order in (2, 8, 17, 33, 64)
     }
-    assert 0 < found <= min(by_order.values())
+    # rounded up
+    assert 0 < found <= min(by_order.values()) * (1 + 1e-12)
     assert found > 0.5 * min(by_order.values())
     engine = PrivacyEngine()
     engine.accountant = accountant

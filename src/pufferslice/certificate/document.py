@@ -64,24 +64,33 @@ class Certificate:
 
     @property
     def noise_std(self) -> float:
-        """Noise standard deviation in scaled coordinates."""
-        return float(self.statement["noise"]["std"])
+        """Noise standard deviation of a release, in scaled coordinates."""
+        return float(self._of_release("noise")["std"])
 
     @property
     def spent_epsilon(self) -> float:
-        """What the noise costs, at most the guarantee's epsilon."""
-        return float(self.statement["spent_epsilon"])
+        """What the noise of a release costs, at most the guarantee's epsilon."""
+        return float(self._of_release("spent_epsilon"))
 
     @property
     def unsliced_epsilon(self) -> float | None:
-        """Bound on the unsliced cost of the release at the guarantee's order, if there is one."""
-        bound = self.statement["unsliced"]["epsilon"]
+        """Bound on the unsliced cost of a release at the guarantee's order, if there is one."""
+        bound = self._of_release("unsliced")["epsilon"]
         return None if bound is None else float(bound)
 
     @property
     def is_secure(self) -> bool:
-        """Whether the noise comes from the operating system's generator."""
-        return bool(self.statement["noise"]["secure"])
+        """Whether the noise of a release comes from the operating system's generator."""
+        return bool(self._of_release("noise")["secure"])
+
+    def _of_release(self, field: str) -> Any:  # noqa: ANN401 - a JSON value
+        if self.road != "static":
+            msg = (
+                f"{field} belongs to certificates of a release, and this one is about training "
+                "runs; their plans stand in statement['runs'], their cost in guarantee"
+            )
+            raise CertificateError(msg)
+        return self.statement[field]
 
     def to_json(self) -> dict[str, Any]:
         """The public part as JSON values."""

@@ -18,15 +18,27 @@ _EPSILONS = tuple(0.5 * 1.3**k for k in range(21))
 
 
 def account(
-    n_records: Annotated[int, typer.Option(help="Records in the dataset.")],
+    n_records: Annotated[
+        int, typer.Option("--n-records", "--records", help="Records in the dataset.")
+    ],
     sampling: Annotated[str, typer.Option(help=", ".join(_SAMPLINGS) + ".")],
-    batch_size: Annotated[float, typer.Option(help="Batch size; the expected one for Poisson.")],
-    n_steps: Annotated[int, typer.Option(help="Noisy steps of the run.")],
+    batch_size: Annotated[
+        float,
+        typer.Option("--batch-size", "--batch", help="Batch size; the expected one for Poisson."),
+    ],
+    n_steps: Annotated[int, typer.Option("--n-steps", "--steps", help="Noisy steps of the run.")],
     order: Annotated[float, typer.Option(help="Rényi order, above 1.")],
-    exactly: Annotated[int | None, typer.Option(help="Records that differ, exactly.")] = None,
+    exactly: Annotated[
+        int | None, typer.Option("--exactly", "--differing", help="Records that differ, exactly.")
+    ] = None,
     at_most: Annotated[int | None, typer.Option(help="Records that differ, at most.")] = None,
     mismatch_probability: Annotated[
-        float | None, typer.Option(help="Chance that any one record differs, independently.")
+        float | None,
+        typer.Option(
+            "--mismatch-probability",
+            "--mismatch",
+            help="Chance that any one record differs, independently.",
+        ),
     ] = None,
     epsilon: Annotated[float | None, typer.Option(help="Find the noise for this epsilon.")] = None,
     noise_multiplier: Annotated[

@@ -69,22 +69,24 @@ class GaussianPairs:
     def slice_costs(self, directions: Floats, order: float, noise_std: float) -> Floats:
         """The larger of both orders of the pair, shape (n_instances, n_slices)."""
         variances = np.einsum("ld,isde,le->isl", directions, self.covs, directions)
-        shifts = self._shifts(directions)
-        first, second = (shifts, variances[:, 0]), (np.zeros_like(shifts), variances[:, 1])
-        noise = self._less_than(noise_std, order)
+        shifts, wider = self._shifts(directions), self._wider(directions)
+        first = shifts, variances[:, 1] + wider
+        second = np.zeros_like(shifts), variances[:, 1]
+        noise, errors = self._lowered(noise_std, order)
         costs = np.maximum(
             gaussian_divergence(order, first, second, noise[:, None]),
             gaussian_divergence(order, second, first, noise[:, None]),
         )
-        costs[noise == 0] = np.inf
+        costs[variances.min(axis=1) + noise[:, None] < errors[:, None]] = np.inf
         costs[self.equal] = 0.0
         return costs
 
     def full_costs(self, order: float, noise_std: float) -> Floats:
         """Divergence in all dimensions, the larger of both orders, shape (n_instances,)."""
         costs = np.where(self.equal, 0.0, np.inf)
-        noises = self._less_than(noise_std, order)
-        for i in np.flatnonzero(~self.equal & (noises > 0)):
+        noises, errors = self._lowered(noise_std, order)
+        least = np.linalg.eigvalsh(self.covs)[..., 0].min(axis=1)
+        for i in np.flatnonzero(~self.equal & (least + noises >= errors)):
             first, second = zip(self.means[i], self.covs[i], strict=True)
             costs[i] = max(
                 gaussian_divergence_nd(order, first, second, float(noises[i])),
@@ -102,16 +104,27 @@ class GaussianPairs:
         error = (self.dim + 4) * _UNIT_ROUNDOFF * (np.abs(apart) @ np.abs(directions.T))
         return np.asarray(np.abs(apart @ directions.T) + error)
 
-    def _less_than(self, noise_std: float, order: float) -> Floats:
-        """The noise variance, lowered by more than the float error of the spreads; per instance.
+    def _wider(self, directions: Floats) -> Floats:
+        """How much wider the first law is along each direction, away from 0 by its rounding.
+
+        The difference is projected, for the reason of `_shifts`.
+        """
+        apart, along = self.covs[:, 0] - self.covs[:, 1], "ld,ide,le->il"
+        found = np.einsum(along, directions, apart, directions)
+        most = np.einsum(along, np.abs(directions), np.abs(apart), np.abs(directions))
+        return np.asarray(found + np.copysign(2 * (self.dim + 4) * _UNIT_ROUNDOFF * most, found))
+
+    def _lowered(self, noise_std: float, order: float) -> tuple[Floats, Floats]:
+        """The noise variance less what rounding can do to the spreads, and that; per instance.
 
         Less noise costs more. Where the cost is about to become infinite, a rounding of the spreads
-        is otherwise seen in it. 0 where that error drowns the noise: nothing is known of the cost.
+        is otherwise seen in it. The first may be negative. Where it leaves no more of a spread than
+        the second, nothing is known of the cost.
         """
         variance = noise_std**2
         sizes = np.abs(self.covs).max(axis=(1, 2, 3)) * self.dim
-        lowered = variance - _ROUNDINGS * self.dim * order * (sizes + variance)
-        return np.asarray(np.where(lowered < variance / 2, 0.0, lowered))
+        errors = _ROUNDINGS * self.dim * order * (sizes + variance)
+        return variance - errors, errors
 
     def __repr__(self) -> str:
         return f"GaussianPairs(n_instances={self.n_instances}, dim={self.dim})"

@@ -54,9 +54,9 @@ def lead(certificate: Certificate) -> str:
     start = f"{runs} on “{statement['data']}” with noise on every step."
     if not _is_about_the_run(certificate):
         return (
-            f"{start} On average over the draws of the batches, the noise limits what shows which "
-            "of two worlds the records come from; about the run that took place nothing is "
-            "promised."
+            f"{start} On average over the draws of the batches, the noise limits how far the steps "
+            "show which of two worlds the records come from; about the run that took place nothing "
+            "is promised."
         )
     return (
         f"{start} The noise limits how well a reader can tell from the model which of two worlds "

@@ -8,7 +8,7 @@ import attrs
 import numpy as np
 
 from pufferslice.arrays import Floats, locked, same
-from pufferslice.checks import check_above, check_count, check_one_of
+from pufferslice.checks import check_above, check_count, check_one_of, plain_float
 from pufferslice.errors import ArgumentError
 from pufferslice.guarantee import Guarantee
 from pufferslice.sgd.accountants import (
@@ -64,7 +64,7 @@ class TrainingPlan:
     noise_multipliers: Floats = attrs.field(converter=locked, eq=same)
     """The effective multiplier of each step, shape (n_steps,)."""
     accountant: Accountant
-    order: float = attrs.field(converter=float)
+    order: float = attrs.field(converter=plain_float)
     block: int = DEFAULT_BLOCK
     non_finite: NonFinite = "zero"
     """What is done with an example whose gradient is NaN or infinite.

@@ -69,6 +69,7 @@ class Trainer:
     The model is not wrapped or changed but by training. `loss_fn(model(*inputs), target)` must give
     one loss per example. With a `folder` the run can be saved and resumed; without, its key is in
     memory only. `blocks_in_flight` is how many blocks are computed at once: speed and memory only.
+    It is one for a model that draws random numbers, or that leaves tensors of a run behind.
     Under `torch.distributed`, make a trainer in every process; they share the work of each batch
     and hold the same weights, bit for bit those that one process would have.
 

@@ -73,8 +73,13 @@ class Leftovers(TorchFunctionMode):
         What an earlier run met, too, are parameters, buffers and constants, if nobody wrote to
         them.
         """
-        # what only waits to be collected is gone then
+        if not self._is_left(earlier):
+            return False
+        # some may only wait to be collected
         gc.collect()
+        return self._is_left(earlier)
+
+    def _is_left(self, earlier: "Leftovers") -> bool:
         lasting = {id(tensor) for tensor in _present(earlier._met)}  # noqa: SLF001 - its own class
         left = any(id(tensor) not in lasting for tensor in _present(self._met))
         return left or any(True for _ in _present(self._written))

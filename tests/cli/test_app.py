@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pufferslice import __version__
 from pufferslice.cli.app import run
 
 SCENARIO = """
@@ -343,7 +344,8 @@ main()
         return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
 
     @pytest.mark.parametrize(
-        ("name", "code"), [("typer", -signal.SIGINT), ("numpy", 130), ("pydantic._internal", 130)]
+        ("name", "code"),
+        [("typer", -signal.SIGINT), ("numpy", 130), ("pufferslice.certificate", 130)],
     )
     def test_while_modules_are_loaded(self, folder, name, code):
         done = self.interrupted_at(name)
@@ -372,3 +374,9 @@ main()
         monkeypatch.setattr("pufferslice.cli.app.app", broken)
         with pytest.raises(RuntimeError):
             run(["--help"])
+
+
+def test_the_version(capsys):
+    assert run(["--version"]) == 0
+    assert capsys.readouterr() == (f"pufferslice {__version__}\n", "")
+    assert run(["verify", "--version"]) == 2

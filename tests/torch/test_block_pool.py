@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Blocks in flight: in order, few at a time, one thread each, and torch left as it was."""
 
-import os
 import signal
 import threading
 import time
@@ -97,10 +96,15 @@ def test_an_interrupt_waits_for_the_one_item_that_is_worked_on():
 
     def work(item):
         time.sleep(0.2)
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         time.sleep(0.2)
         done.append(item)
 
-    with pytest.raises(KeyboardInterrupt):
-        BlockPool(2).once(work, 1)
+    # a worker of xdist ignores interrupts
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            BlockPool(2).once(work, 1)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert done == [1]

@@ -3,9 +3,11 @@
 
 import errno
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
+from pufferslice import __version__
 from pufferslice.cli import (
     account,
     audit,
@@ -42,6 +44,26 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 - as typer calls it
+    if wanted:
+        typer.echo(f"pufferslice {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _before_any_verb(
+    _: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
 app.command(name="init")(init.init)
 app.command(name="demo")(demo.demo)
 app.command(name="calibrate")(calibrate.calibrate)

@@ -151,6 +151,11 @@ class TestGaussianLaw:
         with pytest.raises(ArgumentError, match="cov must be finite"):
             GaussianLaw(mean=[0.0], cov=[[math.inf]])
 
+    def test_made_exactly_symmetric(self):
+        law = GaussianLaw(mean=[0, 0], cov=[[1, 0.5], [0.5 + 2**-50, 1]])
+        assert law.cov.tolist() == [[1, 0.5 + 2**-51], [0.5 + 2**-51, 1]]
+        assert not law.cov.flags.writeable
+
     def test_symmetric_and_positive(self):
         with pytest.raises(ArgumentError, match="symmetric"):
             GaussianLaw(mean=[0.0, 0.0], cov=[[1.0, 0.5], [0.4, 1.0]])

@@ -2,6 +2,8 @@
 import os
 import sqlite3
 import stat
+import subprocess
+import sys
 import threading
 import time
 
@@ -164,6 +166,43 @@ def test_some_other_database(tmp_path):
     connection.close()
     with pytest.raises(LedgerError):
         Ledger(path).intend(SCENARIO, ONE, [])
+
+
+@pytest.mark.soundness
+def test_to_look_in_keeps_the_lock_of_another_thread(tmp_path):
+    """Closing a file drops all locks of its process, and two releases could be intended at once."""
+    path = tmp_path / "ledger"
+    Ledger(path).intend(SCENARIO, ONE, [])
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    assert Ledger(path).releases() == [ONE]
+    begin = "import sqlite3, sys; sqlite3.connect(sys.argv[1], 0).execute('BEGIN IMMEDIATE')"
+    done = subprocess.run(
+        [sys.executable, "-c", begin, path], capture_output=True, text=True, check=False
+    )
+    connection.close()
+    assert "database is locked" in done.stderr
+
+
+@pytest.mark.soundness
+def test_a_ledger_with_several_names_is_refused(tmp_path):
+    """A process that is killed leaves what is not yet in the file beside it, under one name."""
+    path, other = tmp_path / "ledger", tmp_path / "other"
+    Ledger(path).intend(SCENARIO, ONE, [])
+    other.hardlink_to(path)
+    for name in (path, other):
+        with pytest.raises(LedgerError, match=r"it has 2 names \(hard links\); copy it"):
+            Ledger(name).intend(SCENARIO, TWO, [ONE])
+    other.unlink()
+    other.symlink_to(path)
+    Ledger(other).intend(SCENARIO, TWO, [ONE])
+    assert Ledger(path).releases() == [ONE, TWO]
+
+
+def test_a_link_to_a_new_ledger(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "ledger")
+    Ledger(tmp_path / "link").intend(SCENARIO, ONE, [])
+    assert stat.S_IMODE((tmp_path / "ledger").stat().st_mode) == 0o600
 
 
 def test_a_path_that_cannot_be(tmp_path):

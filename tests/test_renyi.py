@@ -120,6 +120,25 @@ class TestGaussianDivergenceInAllDimensions:
         assert renyi.gaussian_divergence_nd(2, wider, narrow) == math.inf
         assert renyi.gaussian_divergence_nd(2, narrow, wide) < math.inf
 
+    @pytest.mark.soundness
+    def test_never_negative_next_to_infinity(self, rng):
+        """A mixed covariance singular up to rounding: solved for the shift, it gave -1e15."""
+        for _ in range(300):
+            roots = rng.normal(size=(2, 3, 3))
+            covs = roots @ roots.transpose(0, 2, 1)
+            least = np.linalg.eigvalsh(covs[0] - 2 * covs[1])[-1]
+            noise = max(0, least) * (1 + rng.integers(-4, 9) * 2.0**-52)
+            first, second = (rng.normal(size=3), covs[0]), (np.zeros(3), covs[1])
+            assert renyi.gaussian_divergence_nd(2, first, second, noise) >= 0
+
+    def test_noise_may_differ_between_coordinates(self, rng):
+        roots = rng.normal(size=(2, 3, 3))
+        (one, two), noises = roots @ roots.transpose(0, 2, 1), np.array([9.0, 16.0, 25.0])
+        shift = rng.normal(size=3)
+        value = renyi.gaussian_divergence_nd(1.5, (shift, one), (np.zeros(3), two), noises)
+        noisy = (shift, one + np.diag(noises)), (np.zeros(3), two + np.diag(noises))
+        assert value == pytest.approx(renyi.gaussian_divergence_nd(1.5, *noisy), rel=1e-12)
+
 
 class TestEnvelopes:
     def test_worst_gap_known_answer(self):

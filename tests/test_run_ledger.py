@@ -344,6 +344,31 @@ def test_a_ledger_of_another_version(ledger, path):
         ledger.start(RUN, PLAN, N_STEPS)
 
 
+@pytest.mark.soundness
+def test_a_second_ledger_object_keeps_the_lock_of_the_first(ledger, path):
+    """Else another process takes itself for the last one, and removes steps that are in use."""
+    take(ledger, range(2))
+    with RunLedger(path) as second:
+        assert len(second.branches(RUN)) == 1
+    look = (
+        "import sqlite3, sys; connection = sqlite3.connect(sys.argv[1]);"
+        "connection.execute('SELECT * FROM runs').fetchall(); connection.close()"
+    )
+    subprocess.run([sys.executable, "-c", look, path], check=True)
+    assert path.with_name(f"{path.name}-wal").exists()
+    take(ledger, [2])
+
+
+@pytest.mark.soundness
+def test_a_ledger_with_several_names_is_refused(ledger, path, tmp_path):
+    """Steps that are not yet in the file lie beside it, by name: one step could be taken twice."""
+    take(ledger, [0])
+    other = tmp_path / "other"
+    other.hardlink_to(path)
+    with pytest.raises(LedgerError, match="has 2 names"):
+        RunLedger(other).record_step(RUN, 0, 1, A)
+
+
 def test_a_path_that_cannot_be(tmp_path):
     (tmp_path / "file").write_text("x")
     for path in (tmp_path, tmp_path / "file" / "run.ledger"):

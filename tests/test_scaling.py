@@ -112,6 +112,23 @@ class TestDask:
         )
         assert found == whole
 
+    @pytest.mark.soundness
+    @pytest.mark.parametrize(
+        "labels", [[1.0, np.nan, 2.0], np.array(["a", None, "b"], dtype=object)]
+    )
+    def test_a_missing_label_is_no_secret(self, client, labels):
+        outputs = dask.array.zeros((3, 2), chunks=(3, 2))
+        with pytest.raises(TableError, match="'labels' has 1 missing values in 3 rows"):
+            scan_dask_array(
+                outputs, dask.array.from_array(np.asarray(labels), 3), QUERY, SCAN.grid, client
+            )
+
+    def test_an_empty_block_is_skipped(self, client):
+        outputs = dask.array.zeros((4, 2), chunks=((0, 4), 2))
+        labels = dask.array.from_array(np.array([1.0, 1.0, 2.0, 2.0]), chunks=((0, 4),))
+        found = scan_dask_array(outputs, labels, QUERY, SCAN.grid, client)
+        assert found.n_rows == {"1": 2, "2": 2}
+
     def test_array_of_another_shape(self, client):
         line = dask.array.zeros(10)
         with pytest.raises(ArgumentError, match="2 and 1 axes, got 1 and 1"):

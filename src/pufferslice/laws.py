@@ -151,7 +151,7 @@ class GaussianLaw:
     mean: Floats = attrs.field(converter=locked, eq=same)
     """Shape (dim,)."""
     cov: Floats = attrs.field(converter=locked, eq=same)
-    """Symmetric and positive semi-definite, shape (dim, dim)."""
+    """Symmetric and positive semi-definite, shape (dim, dim); made exactly symmetric."""
 
     def __attrs_post_init__(self) -> None:
         dim = self.mean.size
@@ -164,6 +164,9 @@ class GaussianLaw:
         if np.abs(self.cov - self.cov.T).max() > _SYMMETRY_TOLERANCE * size:
             msg = "cov must be symmetric; use (cov + cov.T) / 2"
             raise ArgumentError(msg)
+        if not np.array_equal(self.cov, self.cov.T):
+            # What reads one triangle and what reads both must see the same law.
+            object.__setattr__(self, "cov", locked(self.cov / 2 + self.cov.T / 2))
         smallest = float(np.linalg.eigvalsh(self.cov)[0])
         if smallest < -_SYMMETRY_TOLERANCE * size:
             msg = f"cov must be positive semi-definite; its smallest eigenvalue is {smallest!r}"

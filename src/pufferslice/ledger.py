@@ -16,7 +16,7 @@ from typing import Final, Literal, NamedTuple, final
 import attrs
 
 from pufferslice.errors import AlreadyReleasedError, LedgerError
-from pufferslice.storage import CONFIDENTIAL
+from pufferslice.storage import prepare_database
 
 State = Literal["intended", "drawn", "published"]
 
@@ -193,9 +193,7 @@ class Ledger:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             # Made here, because it keeps releases before they are handed out.
-            # Without waiting, in case it is a pipe.
-            flags = os.O_RDONLY | os.O_CREAT | getattr(os, "O_NONBLOCK", 0)
-            os.close(os.open(self.path, flags, CONFIDENTIAL))
+            prepare_database(self.path, create=True)
             connection = sqlite3.connect(self.path, timeout=_WAIT_SECONDS, isolation_level=None)
             connection.execute("PRAGMA synchronous = FULL")
             yield connection

@@ -6,7 +6,7 @@ from typing import Final, final
 
 import attrs
 import numpy as np
-from scipy.linalg import eigh
+from scipy.linalg import eigh, solve_triangular
 from scipy.special import logsumexp
 
 from pufferslice.arrays import Floats, Integers
@@ -51,12 +51,20 @@ def gaussian_divergence(
     0.575326899273
     """
     (mean_1, var_1), (mean_2, var_2) = first, second
-    total = var_2 + noise_variance
+    apart = mean_1 - mean_2, var_1 - var_2
+    return gaussian_divergence_apart(order, apart, var_2 + noise_variance)
+
+
+def gaussian_divergence_apart(order: float, apart: tuple[Floats, Floats], total: Floats) -> Floats:
+    """As `gaussian_divergence`, from the differences of the means and variances, which may be tiny.
+
+    `total` is the variance of the second law after noise.
+    """
+    shift, wider = apart
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        excess = (var_1 - var_2) / total
+        excess = wider / total
         mixed = total * (1 - (order - 1) * excess)
-        shift = order * (mean_1 - mean_2) ** 2 / (2 * mixed)
-        found = _spread_divergence(order, excess) + shift
+        found = _spread_divergence(order, excess) + order * shift**2 / (2 * mixed)
     return np.asarray(np.where(mixed > 0, found, np.inf))
 
 
@@ -64,13 +72,14 @@ def gaussian_divergence_nd(
     order: float,
     first: tuple[Floats, Floats],
     second: tuple[Floats, Floats],
-    noise_variance: float = 0.0,
+    noise_variance: Floats | float = 0.0,
 ) -> float:
     r"""As `gaussian_divergence`, for N(m1, S1) from N(m2, S2) in d dimensions.
 
     With $S_* = \alpha S_2 + (1-\alpha) S_1$ after noise: infinite unless $S_*$ is positive
     definite, else $\tfrac{\alpha}{2} (m_1-m_2)^T S_*^{-1} (m_1-m_2)$ plus the spread terms of the
     eigenvalues of $S_2^{-1}(S_1 - S_2)$. Infinite, too, where $S_2$ is singular up to rounding.
+    The noise is one variance, or one per coordinate.
     """
     (mean_1, cov_1), (mean_2, cov_2) = first, second
     total = cov_2 + noise_variance * np.eye(len(mean_1))
@@ -78,14 +87,15 @@ def gaussian_divergence_nd(
     mixed = total - (order - 1) * (cov_1 - cov_2)
     try:
         excesses = eigh(cov_1 - cov_2, total, eigvals_only=True)
-        turned = np.linalg.solve(mixed, shift)
+        # Not solve(): rounded, what is next to singular could have a negative square in it.
+        turned = solve_triangular(np.linalg.cholesky(mixed), shift, lower=True)
     except np.linalg.LinAlgError:
         return math.inf
     if not (order - 1) * excesses.max() < 1:
         return math.inf
     with np.errstate(divide="ignore", invalid="ignore"):
         spread = float(_spread_divergence(order, excesses).sum())
-        found = spread + float(order * shift @ turned / 2)
+        found = spread + float(order * turned @ turned / 2)
     return math.inf if math.isnan(found) else found
 
 

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Self, final
 
 from pufferslice.checks import check_count
 from pufferslice.errors import ArgumentError, LedgerError, RewindError
-from pufferslice.storage import CONFIDENTIAL
+from pufferslice.storage import prepare_database
 
 VERSION: Final = 1
 
@@ -343,7 +343,7 @@ def _connect(path: Path, *, create: bool) -> sqlite3.Connection:
     """Open the file, which is made, readable by its owner only, if `create`."""
     if create:
         path.parent.mkdir(parents=True, exist_ok=True)
-    os.close(os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), CONFIDENTIAL))
+    prepare_database(path, create=create)
     connection = sqlite3.connect(
         path, timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False
     )

@@ -18,7 +18,7 @@ from pufferslice.queries import Query
 from pufferslice.streaming import RowScan, scan_files
 from pufferslice.streaming.rows import prepared_outputs
 from pufferslice.streaming.scanning import check_some, scan_piece
-from pufferslice.tables import label_of
+from pufferslice.tables import frame_of, labels_of
 from pufferslice.tables.files import data_files
 from pufferslice.tables.pieces import Piece, pieces_of
 
@@ -238,8 +238,13 @@ def _count_frame(part: Any, scan: RowScan) -> Histograms:  # noqa: ANN401 - a pa
 
 def _count_block(outputs: Floats, labels: Any, said: tuple[Query, BinGrid]) -> Histograms:  # noqa: ANN401
     query, grid = said
-    values, codes = np.unique(np.asarray(labels), return_inverse=True)
+    if not len(labels) and not len(outputs):
+        return Histograms.none(grid)
+    given = np.asarray(labels)
+    table = np.empty(len(given), dtype=[("labels", given.dtype)])
+    table["labels"] = given
+    secrets, codes = np.unique(labels_of(frame_of(table), "labels"), return_inverse=True)
     tally = Tally(grid, 1)
     prepared = prepared_outputs(query, np.asarray(outputs, dtype=np.float64))
-    tally.add(prepared, [label_of(value) for value in values], codes.astype(np.int64))
+    tally.add(prepared, secrets.tolist(), codes.astype(np.int64))
     return tally.histograms()

@@ -48,7 +48,8 @@ class ColumnSecret:
         if len(parts) == 1:
             return parts[0]
         for column, part in zip(self.columns, parts, strict=True):
-            if any(_BETWEEN in label for label in set(part.tolist())):
+            # With a space on both sides: "a &" and "& b" would meet what joins them half-way.
+            if any(_BETWEEN in f" {label} " for label in set(part.tolist())):
                 msg = (
                     f"column {column!r} has labels with {_BETWEEN!r}, which joins the columns of a "
                     "secret; two secrets could become one. Rename these labels"

@@ -8,6 +8,8 @@ import hashlib
 import json
 import os
 import secrets
+import stat
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,9 @@ from pufferslice.errors import StorageError
 OPEN = 0o666
 CONFIDENTIAL = 0o600
 """Who may read a new file, before the umask: anyone, or its owner only."""
+
+_making = threading.Lock()
+"""So that no thread uses a file that another one has made and not closed yet."""
 
 
 def write_whole(path: str | os.PathLike[str], content: bytes, mode: int = OPEN) -> None:
@@ -92,6 +97,23 @@ def make_folder(path: str | os.PathLike[str], mode: int = 0o777) -> None:
     except OSError as error:
         msg = f"cannot make the folder {str(path)!r}: {error.strerror or error}; name another one"
         raise StorageError(error.errno, msg) from error
+
+
+def prepare_database(path: str | os.PathLike[str], *, create: bool) -> None:
+    """See that SQLite can share the file at `path`; a new one, if `create`, is its owner's only.
+
+    A file that is there is never opened here: closing it would drop the locks that other threads
+    of this process hold on it (POSIX). One with several names is refused: SQLite keeps what is not
+    yet in the file beside it, by name, so users of different names would not see each other.
+    """
+    target = os.path.realpath(path)
+    with _making, contextlib.suppress(FileExistsError):
+        if create:
+            os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, CONFIDENTIAL))
+    about = Path(target).stat()
+    if stat.S_ISREG(about.st_mode) and about.st_nlink > 1:
+        msg = f"it has {about.st_nlink} names (hard links); copy it to a file with one name"
+        raise StorageError(msg)
 
 
 def remove_unfinished(path: str | os.PathLike[str]) -> None:

@@ -21,6 +21,7 @@ from pufferslice.audit.binning import (
     sorted_counts,
     upper_share,
 )
+from pufferslice.noise import SIGMA_INT
 
 NUMBERS = st.lists(st.integers(-5, 5), min_size=1, max_size=30)
 
@@ -77,9 +78,21 @@ def test_shares_are_exact_binomial_bounds(count, n):
     assert stats.binom.sf(count - 1, n, low) <= share * (1 + 1e-9) or low == 0
     assert stats.binom.cdf(count, n, high) <= share * (1 + 1e-9) or high == 1
     if count > 0:
-        assert stats.binom.sf(count - 1, n, low) == pytest.approx(share)
+        assert stats.binom.sf(count - 1, n, low) == pytest.approx(share, rel=1e-5)
     if count < n:
-        assert stats.binom.cdf(count, n, high) == pytest.approx(share)
+        assert stats.binom.cdf(count, n, high) == pytest.approx(share, rel=1e-5)
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("dim", [1, 9, 10_000])
+def test_rounding_of_outputs_is_paid_for_at_both_edges_of_a_bin(dim):
+    """Noise and query are rounded to the grid by half a step each, in every coordinate."""
+    moved = np.sqrt(dim) / SIGMA_INT
+    at_most = 2 * 2 * moved * stats.norm.pdf(0)
+    many = 10**13
+    assert upper_share(0, many, 0.01) > at_most
+    assert lower_share(many, many, 0.01) < 1 - at_most
+    assert lower_share(1, many, 0.01) == 0
 
 
 @pytest.mark.parametrize("count", [0, 3, 100, 50_000, 99_990, 100_000])

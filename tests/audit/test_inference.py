@@ -197,6 +197,7 @@ def test_outputs_are_used_once(rng):
         ({"a": np.zeros((5, 2))}, {"a": 0.5, "b": 0.5}, "no scores.*'b'"),
         ({"a": np.zeros((5, 2)), "b": np.zeros((5, 3))}, {"a": 0.5, "b": 0.5}, "one column"),
         ({"a": np.full((5, 2), np.nan), "b": np.zeros((5, 2))}, {"a": 0.5, "b": 0.5}, "10 of 10"),
+        ({"a": np.zeros((5, 2)), "b": np.zeros((5, 2))}, {"a": 2.0, "b": 1.0}, "sum to 1"),
     ],
 )
 def test_bad_scores(scores, shares, message):

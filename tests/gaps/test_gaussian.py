@@ -204,3 +204,46 @@ def test_large_spreads_hide_no_difference_of_theirs(rng):
         laws = [(0, spread + 1) for spread in terms]
         both = [oracles.gaussian_divergence(4.0, *pair) for pair in (laws, laws[::-1])]
         assert pairs.slice_costs(across[None], 4.0, 1.0)[0, 0] >= max(both)
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("part", [1e-4, 1e-8, 1e-11])
+def test_nearly_equal_spreads_hide_no_difference_of_theirs(part, rng):
+    """The difference must not be added to a spread, whose last digits it would lose."""
+    for _ in range(20):
+        roots = rng.normal(size=(2, 3, 3))
+        cov = roots[0] @ roots[0].T + np.eye(3)
+        pairs = GaussianPairs(
+            means=np.zeros((1, 2, 3)),
+            covs=np.stack([cov, cov + part * (roots[1] + roots[1].T)])[None],
+        )
+        unit = rng.normal(size=3) / 2
+        x = [oracles.exact(value) for value in unit]
+        spreads = [
+            oracles.HP.fsum(
+                x[j] * x[k] * oracles.exact(one[j, k]) for j in range(3) for k in range(3)
+            )
+            for one in pairs.covs[0]
+        ]
+        laws = [(0, spread + 1) for spread in spreads]
+        both = [oracles.gaussian_divergence(4.0, *pair) for pair in (laws, laws[::-1])]
+        cost = pairs.slice_costs(unit[None], 4.0, 1.0)[0, 0]
+        assert max(both) <= cost <= max(both) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("dim", [2, 9])
+def test_a_large_unit_does_not_spoil_the_other_coordinates(dim):
+    """A total in dollars beside rates: the spread of one is 1e16 times that of the others."""
+    cov = np.diag([1e12, *[1e-4] * (dim - 1)])
+    means = np.zeros((1, 2, dim))
+    means[0, 1, 1] = 0.01
+    pairs = GaussianPairs(means=means, covs=np.stack([cov, cov])[None])
+    # 4 * 0.01^2 / (2 * (1e-4 + 0.01^2)) = 1
+    assert pairs.slice_costs(np.eye(dim)[1:2], 4.0, 0.01)[0, 0] == pytest.approx(1, rel=1e-10)
+    assert pairs.full_costs(4.0, 0.01)[0] == pytest.approx(1, rel=1e-10)
+
+
+def test_noise_whose_square_is_no_number_costs_infinitely_much():
+    pairs = on_the_line((0, 0), (1e-160, 0))
+    assert pairs.slice_costs(np.array([[1.0]]), 4.0, 1e-170)[0, 0] == math.inf
+    assert pairs.full_costs(4.0, 1e-170)[0] == math.inf

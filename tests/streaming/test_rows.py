@@ -49,6 +49,21 @@ class TestSecrets:
         rows = scan_of(secret=["sex", "race"]).rows(table)
         assert labels(rows) == ["f & x", "m & x", "f & y"]
 
+    @pytest.mark.soundness
+    @pytest.mark.parametrize(("first", "second"), [("a &", "b"), ("a", "& b"), ("a & b", "c")])
+    def test_labels_that_joined_columns_could_merge_are_refused(self, first, second):
+        """'a &' with 'b' and 'a' with '& b' would both be 'a & & b'."""
+        table = pa.table({"sex": [first], "race": [second], "age": [1]})
+        with pytest.raises(ScenarioError, match="two secrets could become one"):
+            scan_of(secret=["sex", "race"]).rows(table)
+
+    def test_objects_of_several_kinds_are_refused_and_not_shown(self):
+        table = pd.DataFrame({"race": pd.Series([17, "x"], dtype=object), "age": [1.0, 2.0]})
+        with pytest.raises(TableError, match="type is Object") as caught:
+            scan_of().rows(table)
+        assert "17" not in str(caught.value)
+        assert caught.value.__context__ is None
+
     def test_many_values_in_many_columns(self, rng):
         """More combinations than rows, and than fit a small table."""
         n = 500

@@ -2,6 +2,7 @@
 """Scans of real files: the same bits however rows are cut, stopped or spread; bad files."""
 
 import gzip
+import json
 import os
 import signal
 import stat
@@ -362,7 +363,26 @@ class TestCheckpoint:
         data, saved = write(tmp_path / "data", table), tmp_path / "scan.part"
         scan_files(data, SCAN, checkpoint=saved)
         saved.write_bytes(saved.read_bytes()[:-500])
-        with pytest.raises(StorageError, match="cannot be read"):
+        with pytest.raises(StorageError, match="or it is damaged"):
+            scan_files(data, SCAN, checkpoint=saved)
+
+    @pytest.mark.soundness
+    @pytest.mark.parametrize("part", ["position", "counts"])
+    def test_counts_beside_another_position_are_refused(self, table, tmp_path, often, part):
+        """Else rows would be counted twice, or not at all."""
+        data, saved = write(tmp_path / "data", table, n_files=3), tmp_path / "scan.part"
+        with pytest.raises(Stop):
+            scan_files(data, SCAN, checkpoint=saved, progress=stop_after(2_000))
+        early, _, early_counts = saved.read_bytes().partition(b"\n\0\n")
+        scan_files(data, SCAN, checkpoint=saved)
+        late, _, late_counts = saved.read_bytes().partition(b"\n\0\n")
+        head = json.loads(early if part == "counts" else late)
+        if part == "position":
+            head["position"] = [0, 0, 0]
+        mixed = json.dumps(head).encode() + b"\n\0\n" + late_counts
+        assert early_counts != late_counts
+        saved.write_bytes(mixed)
+        with pytest.raises(StorageError, match="or it is damaged"):
             scan_files(data, SCAN, checkpoint=saved)
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

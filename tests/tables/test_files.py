@@ -132,6 +132,20 @@ class TestSeveralFiles:
         with pytest.raises(TableError, match=f"part-9.*same columns.*differ in {differing}\\."):
             read_table(folder)
 
+    @pytest.mark.soundness
+    @pytest.mark.parametrize("link", ["symlink_to", "hardlink_to"])
+    def test_rows_of_one_file_do_not_count_twice(self, folder, link):
+        first = min(folder.glob("*.parquet"))
+        getattr(folder / "z.parquet", link)(first)
+        for path in (folder, f"{folder}/*.parquet"):
+            with pytest.raises(TableError, match=f"{first.name}' and .*z.parquet' are one file"):
+                read_table(path)
+
+    def test_a_link_to_nothing_is_named(self, folder):
+        (folder / "z.parquet").symlink_to(folder / "gone.parquet")
+        with pytest.raises(StorageError, match=r"z\.parquet"):
+            read_table(folder)
+
     def test_a_folder_without_parquet(self, tmp_path):
         with pytest.raises(TableError, match=r"must hold Parquet files.*it has 0 and 0"):
             read_table(tmp_path)

@@ -249,11 +249,41 @@ class TestLabelsOf:
     def test_known_labels(self, value, label):
         assert label_of(value) == label
 
-    @given(st.lists(st.floats(allow_nan=False), min_size=1, unique=True))
+    @given(st.lists(st.floats(-(2.0**53), 2.0**53, exclude_min=True, exclude_max=True), min_size=1))
     def test_different_numbers_have_different_labels(self, values):
         values = list({value + 0.0 for value in values})  # one zero
         labels = labels_of(frame_of(pa.table({"a": values})), "a")
         assert len(set(labels.tolist())) == len(values)
+
+    @pytest.mark.soundness
+    @pytest.mark.parametrize(
+        "column",
+        [
+            pd.Series([2**53, 2**53 + 1, 1.5], dtype=object),
+            pd.Series([2**63, 2**63 + 1, -1], dtype=object),
+            pd.Series([2.0**53, 1.5]),
+            pd.Series([-(2.0**60), float("inf")]),
+        ],
+    )
+    def test_whole_numbers_that_floats_merge_are_refused(self, column):
+        with pytest.raises(TableError, match=r"'a' has labels of 2\^53 or more.*convert it"):
+            labels_of(frame_of(pd.DataFrame({"a": column})), "a")
+
+    def test_large_whole_numbers_of_one_kind_stay_apart(self):
+        table = pd.DataFrame({"a": pd.Series([2**53, 2**53 + 1, 2**63 - 1], dtype=object)})
+        assert len(set(labels_of(frame_of(table), "a").tolist())) == 3
+
+    @pytest.mark.soundness
+    @pytest.mark.parametrize("values", [[1, "1"], [True, "True"], [b"x", "x"]])
+    def test_categories_that_read_the_same_are_refused(self, values):
+        table = pd.DataFrame({"a": pd.Categorical([*values, values[0]])})
+        with pytest.raises(TableError, match="'a' has different categories that read the same"):
+            labels_of(frame_of(table), "a")
+
+    def test_a_dictionary_that_repeats_a_value_is_one_label(self):
+        codes, values = pa.array([0, 1, 2]), pa.array(["x", "x", "y"])
+        table = pa.table({"a": pa.DictionaryArray.from_arrays(codes, values)})
+        assert labels_of(frame_of(table), "a").tolist() == ["x", "x", "y"]
 
     @given(st.lists(st.text(), min_size=1))
     def test_texts_stay_as_they_are(self, texts):

@@ -277,20 +277,38 @@ def test_a_resumed_run_ends_with_the_weights_of_an_unbroken_one(tmp_path, optimi
     assert digest_of(model) == digest_of(unbroken)
 
 
+def found(path):
+    """A look at a model that finds that its gradients are taken in this way."""
+    prepare = BlockGradients.prepare
+
+    def look(self, *block):
+        prepare(self, *block)
+        self.path = path
+
+    return look
+
+
 def test_a_resumed_run_takes_gradients_the_way_it_began(tmp_path, monkeypatch):
-    """Later weights, shown the same block, might suggest another way, which rounds otherwise."""
-    stopped_at(tmp_path / "run", 2)
-    whole, unbroken = resumed(copy_of(tmp_path / "run", tmp_path / "whole"))
-    train(whole)
+    """Later weights, shown the same block, might suggest a quicker way, which rounds otherwise."""
+    with monkeypatch.context() as slowly:
+        slowly.setattr(BlockGradients, "prepare", found("per_example"))
+        stopped_at(tmp_path / "run", 2)
+        whole, unbroken = resumed(copy_of(tmp_path / "run", tmp_path / "whole"))
+        train(whole)
     trainer, model = resumed(tmp_path / "run")
-
-    def otherwise(self, *_):
-        self.path = "per_example"
-
-    monkeypatch.setattr(BlockGradients, "prepare", otherwise)
     train(trainer)
-    assert trainer._sums.gradients.path == "recorded"
+    assert trainer._sums.gradients.path == "per_example"
     assert digest_of(model) == digest_of(unbroken)
+
+
+@pytest.mark.soundness
+def test_a_resumed_run_takes_a_slower_way_if_it_must(tmp_path, monkeypatch):
+    """The model may be another now, whose examples the way that the run began in would mix up."""
+    stopped_at(tmp_path / "run", 2)
+    trainer, _ = resumed(tmp_path / "run")
+    monkeypatch.setattr(BlockGradients, "prepare", found("one_by_one"))
+    train(trainer)
+    assert trainer._sums.gradients.path == "one_by_one"
 
 
 def test_a_resumed_step_repeats_its_noise(tmp_path, monkeypatch):

@@ -657,6 +657,40 @@ def test_models_are_called_with_tensors_by_position(use, records):
     step_after(use)(records, "must be called with tensors by position", ArgumentError)
 
 
+@pytest.mark.soundness
+@pytest.mark.parametrize(
+    "turned",
+    [
+        lambda rows: rows.transpose(0, 1),
+        lambda rows: rows.transpose(0, 1).unsqueeze(-1),
+        lambda rows: rows[0].expand(len(rows), -1),
+        lambda rows: rows.as_strided((DIM, 2), (DIM - 1, 1)),
+    ],
+)
+def test_rows_of_the_inputs_are_those_of_the_batch(turned, records):
+    """As many records as features, so that a shape tells nothing."""
+    plan = plan_of(sampling=WithoutReplacement(n_records=N_RECORDS, batch_size=DIM))
+    model, _, loader = private(linear(), records, plan)
+    inputs, _ = next(iter(loader))
+    with pytest.raises(TrainingError, match="something else than the batch"):
+        model(turned(inputs))
+
+
+def test_inputs_may_be_any_views_that_keep_the_rows(records):
+    plan = plan_of(sampling=WithoutReplacement(n_records=N_RECORDS, batch_size=DIM), n_steps=4)
+    model, optimizer, loader = private(nn.Sequential(nn.Flatten(), linear()), records, plan)
+    views = (
+        lambda rows: rows,
+        lambda rows: rows.unflatten(1, (2, DIM // 2)).transpose(1, 2),
+        lambda rows: rows[:, None].expand(-1, 1, -1),
+        lambda rows: rows[:, :1].expand(-1, DIM),
+    )
+    for (inputs, targets), view in zip(loader, views, strict=False):
+        cross_entropy(model(view(inputs)), targets).backward()
+        optimizer.step()
+    assert optimizer.n_taken == 4
+
+
 def test_a_closure_is_refused(records):
     def use(model, optimizer, batch):
         optimizer.step(lambda: backward(model, batch))
@@ -679,6 +713,36 @@ def test_autocast_is_refused(records):
             backward(model, batch)
 
     step_after(use)(records, "autocast is on", ArgumentError)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda model: model.weight.requires_grad_(False), "are not those that the trainer"),
+        (lambda model: model.double(), "are not those that the trainer"),
+        (lambda model: setattr(model, "weight", nn.Parameter(model.weight)), "are not those"),
+    ],
+    ids=["frozen", "converted", "replaced"],
+)
+def test_a_model_that_is_changed_before_the_step_is_refused(change, match, records):
+    model, optimizer, loader = private(linear(), records, plan_of())
+    backward(model, next(iter(loader)))
+    change(model)
+    with pytest.raises(ArgumentError, match=match):
+        optimizer.step()
+    assert optimizer.n_taken == 0
+
+
+@pytest.mark.soundness
+def test_autocast_around_the_step_is_refused(records):
+    model, optimizer, loader = private(linear(), records, plan_of())
+    backward(model, next(iter(loader)))
+    with (
+        torch.autocast("cpu", dtype=torch.bfloat16),
+        pytest.raises(ArgumentError, match="autocast"),
+    ):
+        optimizer.step()
+    assert optimizer.n_taken == 0
 
 
 def test_parameters_that_are_added_later_are_refused(records):

@@ -73,6 +73,8 @@ def test_a_model_that_sorts_what_it_is_shown_is_exact(seed):
 ROWS = torch.arange(BLOCK)
 COLUMNS = torch.tensor([0, 1, 2, 1, 0, 4])
 TURNED = ROWS.flip(0)
+TABLE = torch.linspace(0, 1, 4 * BLOCK).reshape(-1, 1)[:BLOCK]
+TURNING = torch.eye(BLOCK).flip(0)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +89,14 @@ TURNED = ROWS.flip(0)
         lambda x: torch.take_along_dim(x, COLUMNS[:5].expand(len(x), 5), 1),
         lambda x: x.clone().index_fill_(1, COLUMNS[:1], 0.0),
         lambda x: x.clone().index_add_(1, COLUMNS[:1], x[:, :1]),
+        lambda x: x[..., [1, 0, 2, 3, 4]][:],
+        lambda x: x.flip(1).roll(2, 1).roll(1, dims=[-1]).sort(dim=1).values,
+        lambda x: torch.cat(x.unbind(1)[::-1]).reshape(5, len(x)).T,
+        lambda x: torch.cat([*torch.split(x, 2, dim=1), x.narrow(1, 0, 1)], 1)[:, 1:],
+        lambda x: x.T[TURNED[1:]].T @ torch.eye(5, dtype=x.dtype),
+        lambda x: x[:, None].expand(-1, BLOCK, -1)[:, TURNED][:, 0],
+        lambda x: x + torch.nn.functional.embedding(COLUMNS[:5], TABLE)[:, 0],
+        lambda x: x + torch.ones(9, len(x), 5)[torch.full((len(x),), 8), torch.arange(len(x))],
     ],
 )
 def test_columns_may_be_picked(there, seed):
@@ -139,6 +149,36 @@ def test_rows_that_are_left_out_are_taken_one_by_one(seed):
         lambda x: torch.zeros_like(x).index_copy_(0, TURNED, x),
         lambda x: torch.zeros_like(x).scatter(0, TURNED[:, None].expand_as(x), x),
         lambda x: torch.zeros_like(x).index_put((TURNED,), x),
+        lambda x: torch.stack([x[i] for i in TURNED.tolist()]),
+        lambda x: torch.stack([x[i] for i in TURNED]),
+        lambda x: torch.cat([x[i : i + 1] for i in TURNED.tolist()]),
+        lambda x: torch.cat([x[3:], x[:3]]),
+        lambda x: torch.stack([x.select(0, i) for i in TURNED.tolist()]),
+        lambda x: torch.cat([x.narrow(0, i, 1) for i in TURNED.tolist()]),
+        lambda x: torch.stack(x.unbind()[::-1]),
+        lambda x: torch.stack(list(x)[::-1]),
+        lambda x: torch.cat(x.split(1)[::-1]),
+        lambda x: torch.cat(torch.chunk(x, 2)[::-1]),
+        lambda x: torch.cat(x.tensor_split(2)[::-1]),
+        lambda x: x.repeat_interleave(torch.tensor([0, 2, 1, 1, 1, 1]), 0),
+        lambda x: x.flip(0),
+        lambda x: torch.flip(x, dims=(-1, -2)),
+        torch.flipud,
+        lambda x: torch.fliplr(x.T).T,
+        lambda x: x.roll(1, 0),
+        lambda x: torch.roll(x, 5),
+        lambda x: x.sort(0).values,
+        lambda x: x.T.sort().values.T,
+        torch.msort,
+        lambda x: x.masked_select(torch.ones_like(x, dtype=torch.bool)).reshape(x.shape),
+        lambda x: x.masked_scatter(x > 0, x),
+        lambda x: x[None, :, :][:, TURNED][0],
+        lambda x: x.T[..., TURNED].T,
+        lambda x: x.T.index_select(1, TURNED).T,
+        lambda x: x.expand(2, BLOCK, 5).flatten(0, 1)[: 2 * BLOCK][TURNED],
+        lambda x: torch.nn.functional.embedding(TURNED, x),
+        lambda x: TURNING @ x,
+        lambda x: torch.mm(TURNING, x),
     ],
 )
 def test_every_way_to_pick_rows_is_seen(there, seed):

@@ -410,11 +410,12 @@ def test_blocks_run_at_once_unless_the_model_draws_random_numbers(dropout, most)
 
 
 def test_randomness_that_appears_later_is_refused():
-    model = model_of(dropout=0.5).eval()
+    model = model_of(dropout=0.5)
+    model[2].p = 0.0
     trainer, _ = trainer_of(model=model, blocks_in_flight=2)
     batches = trainer.batches(records())
     trainer.step(next(batches))
-    model.train()
+    model[2].p = 0.5
     weights = digest_of(model)
     state = torch.get_rng_state()
     with pytest.raises(TrainingError, match="the model drew random numbers"):
@@ -422,6 +423,39 @@ def test_randomness_that_appears_later_is_refused():
     assert digest_of(model) == weights
     assert trainer.n_taken == 1
     assert torch.equal(state, torch.get_rng_state())
+
+
+class Centred(nn.Module):
+    """Mixes examples, but only in training mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 2)
+
+    def forward(self, inputs):
+        return self.inner(inputs - inputs.mean(0) if self.training else inputs)
+
+
+@pytest.mark.soundness
+def test_a_model_in_another_mode_is_looked_at_again():
+    model = Centred().eval()
+    trainer, _ = trainer_of(model=model)
+    batches = trainer.batches(records())
+    trainer.step(next(batches))
+    model.train()
+    with pytest.raises(ArgumentError, match="mixes examples"):
+        trainer.step(next(batches))
+    assert trainer.n_taken == 1
+
+
+def test_dropout_may_be_turned_on_later():
+    model = model_of(dropout=0.5).eval()
+    trainer, _ = trainer_of(model=model)
+    batches = trainer.batches(records())
+    trainer.step(next(batches))
+    model.train()
+    train(trainer)
+    assert trainer.is_finished
 
 
 # --- ordinary PyTorch around it

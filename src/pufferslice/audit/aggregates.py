@@ -7,7 +7,7 @@ import attrs
 import numpy as np
 
 from pufferslice.arrays import Floats, locked, same
-from pufferslice.concentration import dkw_halfwidth
+from pufferslice.concentration import dkw_halfwidth, split
 from pufferslice.renyi import aggregate_average, aggregate_joint
 
 
@@ -33,8 +33,8 @@ class Aggregation(Protocol):
         """The aggregate of one number per slice."""
         ...
 
-    def spending(self, failure_probability: float) -> Self:
-        """The same, with so much doubt to spend if it needs any."""
+    def spending(self, failure_probability: float, n_comparisons: int) -> Self:
+        """The same, with so much doubt to spend if it needs any, on all comparisons together."""
         ...
 
 
@@ -56,7 +56,7 @@ class Mean:
         """Source: def:ave_srd."""
         return float(aggregate_average(values, self.weights))
 
-    def spending(self, failure_probability: float) -> Self:  # noqa: ARG002 - it is exact
+    def spending(self, failure_probability: float, n_comparisons: int) -> Self:  # noqa: ARG002 - exact
         """Itself: the slices are the profile."""
         return self
 
@@ -80,7 +80,7 @@ class JointMoment:
         """Source: def:joint_srd."""
         return float(aggregate_joint(self.order, values, self.weights))
 
-    def spending(self, failure_probability: float) -> Self:  # noqa: ARG002 - it is exact
+    def spending(self, failure_probability: float, n_comparisons: int) -> Self:  # noqa: ARG002 - exact
         """Itself: the slices are the profile."""
         return self
 
@@ -99,6 +99,8 @@ class SphereMean:
     failure_probability: float = 0.5
     """That the drawn directions lie so that `of` is above the mean of the sphere; `spending` says
     it, and as it is nothing is left for anything else."""
+    n_comparisons: int = 1
+    """Of so many, one is chosen by looking along the drawn directions; `of` holds for all."""
 
     @property
     def weights(self) -> Floats:
@@ -115,9 +117,12 @@ class SphereMean:
 
         Source: thm:mc_finite_gaussian_ave_srpp.
         """
-        width = self.cap * dkw_halfwidth(self.n_directions, self.failure_probability)
+        share = split(self.failure_probability, self.n_comparisons)
+        width = self.cap * dkw_halfwidth(self.n_directions, share)
         return max(0.0, float(np.minimum(values, self.cap).mean()) - width)
 
-    def spending(self, failure_probability: float) -> Self:
-        """With this failure probability."""
-        return attrs.evolve(self, failure_probability=failure_probability)
+    def spending(self, failure_probability: float, n_comparisons: int) -> Self:
+        """With this failure probability, whichever of the comparisons is chosen."""
+        return attrs.evolve(
+            self, failure_probability=failure_probability, n_comparisons=n_comparisons
+        )

@@ -34,11 +34,6 @@ from pufferslice.parallel import Progress, silent
 from pufferslice.scenario import Scenario
 from pufferslice.slicing import Profile, SampledSphere
 
-ROUNDING_DOUBT: Final = 2.0**-40
-"""Charged per output and coordinate: a claim along slices is about real numbers, outputs lie on a
-grid of 2^-44 noise standard deviations and projections are floats. An output is counted in another
-bin than the real number only if it lies within that of an edge."""
-
 _SPHERE_CAP: Final = 8.0
 """Divergences along drawn directions count up to this many times the claim."""
 
@@ -96,7 +91,8 @@ class Audit:
         ]
         if self.inferences:
             each = self.inferences[0].confidence
-            lines += ["", f"Guessing the secret, where it succeeds best (intervals of {each:g}):"]
+            alone = f"each interval alone has confidence {each:g}"
+            lines += ["", f"Guessing the secret, where it succeeds best ({alone}):"]
             lines += [f"  {inference}" for inference in _best(self.inferences)]
         return "\n".join(lines)
 
@@ -169,7 +165,7 @@ def audit_outputs(  # noqa: PLR0913 - as above
     _check_profile(profile, certificate)
     check_outputs(scenario, certificate, outputs)
     questions, unaudited = _questions(certificate, profile)
-    share = split(_failure(confidence, outputs, scenario.dim), len(questions))
+    share = split(1 - confidence, len(questions))
     comparisons = _comparisons(scenario, outputs, seed)
     sliced, lines = _slices(profile), _lines(scenario, comparisons)
     verdicts = []
@@ -178,7 +174,7 @@ def audit_outputs(  # noqa: PLR0913 - as above
         if aggregation is None:
             verdict = audit_lines(lines, test, claimed, confidence=1 - share)
         else:
-            slices = (sliced, aggregation.spending(share / 2))
+            slices = (sliced, aggregation.spending(share / 2, len(comparisons)))
             verdict = audit_slices(comparisons, test, slices, claimed, confidence=1 - share)
         verdicts.append(verdict)
     progress(len(questions), len(questions))
@@ -254,19 +250,6 @@ def _view_questions(certificate: Certificate, profile: Profile) -> list[_Questio
             view = make(epsilon=epsilon, delta=delta)
             questions.append(_approximate_question(words, view, profile))
     return questions
-
-
-def _failure(confidence: float, outputs: Outputs, dim: int) -> float:
-    n_outputs = sum(len(a) for secrets in outputs.values.values() for a in secrets.values())
-    failure = 1 - confidence - n_outputs * dim * ROUNDING_DOUBT
-    if not failure > 0:
-        msg = (
-            f"confidence {confidence!r} is too close to 1 for {n_outputs} outputs of {dim} "
-            "coordinates: that each lies in the bin of its real number is not that sure. Ask for a "
-            "smaller confidence"
-        )
-        raise ArgumentError(msg)
-    return failure
 
 
 def _comparisons(scenario: Scenario, outputs: Outputs, seed: int) -> list[Comparison]:

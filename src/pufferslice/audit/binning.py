@@ -11,6 +11,13 @@ from pufferslice.arrays import Floats, Integers
 from pufferslice.compiled import kernel
 from pufferslice.concentration import clopper_pearson
 
+ROUNDING: Final = 2.0**-32
+"""More than the probability of a bin differs between outputs and real numbers.
+
+A claim along slices is about real numbers. Outputs lie on a grid of 2^-44 noise standard deviations
+and their projections are floats, so only what lies that near to an edge is in another bin.
+"""
+
 _EVEN_EDGES: Final = 16
 _TAIL_EDGES: Final = 10
 _FEWEST_BEYOND: Final = 3
@@ -46,12 +53,12 @@ def bin_counts(edges: Floats, values: Floats) -> Integers:
 
 def lower_share(count: int, n_outputs: int, share: float) -> float:
     """A probability is at least this, except with probability `share` (Clopper-Pearson)."""
-    return clopper_pearson(count, n_outputs, 2 * share)[0]
+    return max(0.0, clopper_pearson(count, n_outputs, 2 * share)[0] - ROUNDING)
 
 
 def upper_share(count: int, n_outputs: int, share: float) -> float:
     """A probability is at most this, except with probability `share` (Clopper-Pearson)."""
-    return clopper_pearson(count, n_outputs, 2 * share)[1]
+    return min(1.0, clopper_pearson(count, n_outputs, 2 * share)[1] + ROUNDING)
 
 
 @kernel

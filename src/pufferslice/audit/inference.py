@@ -9,7 +9,13 @@ import attrs
 import numpy as np
 
 from pufferslice.arrays import Floats
-from pufferslice.checks import check_above, check_between, check_count, check_finite
+from pufferslice.checks import (
+    check_above,
+    check_between,
+    check_count,
+    check_finite,
+    check_probabilities,
+)
 from pufferslice.concentration import clopper_pearson
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.laws import EmpiricalLaw, GaussianLaw, Law, SampledLaw
@@ -114,6 +120,7 @@ def attack_secrets(
     secrets = list(shares)
     _check_scores(scores, secrets)
     probabilities = np.array([shares[secret] for secret in secrets])
+    check_probabilities(shares=probabilities, length=len(secrets))
     # So many can be served whatever secrets are drawn, and the number depends on nothing drawn.
     n_trials = min(len(scores[secret]) for secret in secrets)
     shares_of_one = probabilities / probabilities.sum()

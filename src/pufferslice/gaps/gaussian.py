@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pairs of Gaussian laws: their divergences along slices and in full are known exactly."""
 
+import math
 from typing import Final, final
 
 import attrs
@@ -10,7 +11,7 @@ import numpy.typing as npt
 from pufferslice.arrays import Floats
 from pufferslice.errors import ArgumentError
 from pufferslice.laws import GaussianLaw
-from pufferslice.renyi import gaussian_divergence, gaussian_divergence_nd
+from pufferslice.renyi import gaussian_divergence_apart, gaussian_divergence_nd
 
 _UNIT_ROUNDOFF: Final = 2.0**-53
 _ROUNDINGS: Final = 32 * _UNIT_ROUNDOFF
@@ -68,31 +69,44 @@ class GaussianPairs:
 
     def slice_costs(self, directions: Floats, order: float, noise_std: float) -> Floats:
         """The larger of both orders of the pair, shape (n_instances, n_slices)."""
-        variances = np.einsum("ld,isde,le->isl", directions, self.covs, directions)
+        variance = noise_std**2
+        sizes = _along(np.abs(directions), np.abs(self.covs)).max(axis=1)
+        errors = _spread_errors(self.dim, order, sizes + variance)
+        totals = _along(directions, self.covs) + (variance - errors)[:, None]
         shifts, wider = self._shifts(directions), self._wider(directions)
-        first = shifts, variances[:, 1] + wider
-        second = np.zeros_like(shifts), variances[:, 1]
-        noise, errors = self._lowered(noise_std, order)
         costs = np.maximum(
-            gaussian_divergence(order, first, second, noise[:, None]),
-            gaussian_divergence(order, second, first, noise[:, None]),
+            gaussian_divergence_apart(order, (shifts, wider), totals[:, 1]),
+            gaussian_divergence_apart(order, (shifts, -wider), totals[:, 0]),
         )
-        costs[variances.min(axis=1) + noise[:, None] < errors[:, None]] = np.inf
+        costs[totals.min(axis=1) < errors] = np.inf
         costs[self.equal] = 0.0
         return costs
 
     def full_costs(self, order: float, noise_std: float) -> Floats:
         """Divergence in all dimensions, the larger of both orders, shape (n_instances,)."""
-        costs = np.where(self.equal, 0.0, np.inf)
-        noises, errors = self._lowered(noise_std, order)
-        least = np.linalg.eigvalsh(self.covs)[..., 0].min(axis=1)
-        for i in np.flatnonzero(~self.equal & (least + noises >= errors)):
-            first, second = zip(self.means[i], self.covs[i], strict=True)
-            costs[i] = max(
-                gaussian_divergence_nd(order, first, second, float(noises[i])),
-                gaussian_divergence_nd(order, second, first, float(noises[i])),
-            )
+        costs = np.zeros(self.n_instances)
+        for i in np.flatnonzero(~self.equal):
+            costs[i] = self._full_cost(int(i), order, noise_std)
         return costs
+
+    def _full_cost(self, instance: int, order: float, noise_std: float) -> float:
+        """In units that make every variance about 1, so that none drowns in another's rounding."""
+        means, covs, variance = self.means[instance], self.covs[instance], noise_std**2
+        totals = np.maximum(np.diagonal(covs, axis1=1, axis2=2).max(axis=0), 0) + variance
+        if not totals.min() > 0:
+            return math.inf
+        units = np.exp2(np.rint(np.log2(totals) / 2))
+        means, covs, noises = means / units, covs / np.outer(units, units), variance / units**2
+        size = self.dim * np.abs(covs).max() + noises.max()
+        error = float(_spread_errors(self.dim, order, size))
+        lowered = noises - error
+        if np.linalg.eigvalsh(covs + np.diag(lowered)).min() < error:
+            return math.inf
+        first, second = zip(means, covs, strict=True)
+        return max(
+            gaussian_divergence_nd(order, first, second, lowered),
+            gaussian_divergence_nd(order, second, first, lowered),
+        )
 
     def _shifts(self, directions: Floats) -> Floats:
         """At least the distance of the means along each direction: (n_instances, n_slices).
@@ -109,22 +123,24 @@ class GaussianPairs:
 
         The difference is projected, for the reason of `_shifts`.
         """
-        apart, along = self.covs[:, 0] - self.covs[:, 1], "ld,ide,le->il"
-        found = np.einsum(along, directions, apart, directions)
-        most = np.einsum(along, np.abs(directions), np.abs(apart), np.abs(directions))
+        apart = self.covs[:, 0] - self.covs[:, 1]
+        found = _along(directions, apart)
+        most = _along(np.abs(directions), np.abs(apart))
         return np.asarray(found + np.copysign(2 * (self.dim + 4) * _UNIT_ROUNDOFF * most, found))
-
-    def _lowered(self, noise_std: float, order: float) -> tuple[Floats, Floats]:
-        """The noise variance less what rounding can do to the spreads, and that; per instance.
-
-        Less noise costs more. Where the cost is about to become infinite, a rounding of the spreads
-        is otherwise seen in it. The first may be negative. Where it leaves no more of a spread than
-        the second, nothing is known of the cost.
-        """
-        variance = noise_std**2
-        sizes = np.abs(self.covs).max(axis=(1, 2, 3)) * self.dim
-        errors = _ROUNDINGS * self.dim * order * (sizes + variance)
-        return variance - errors, errors
 
     def __repr__(self) -> str:
         return f"GaussianPairs(n_instances={self.n_instances}, dim={self.dim})"
+
+
+def _along(directions: Floats, covs: Floats) -> Floats:
+    """Variance along each direction, shape (..., n_slices)."""
+    return np.asarray(((directions @ covs) * directions).sum(axis=-1))
+
+
+def _spread_errors(dim: int, order: float, sizes: npt.ArrayLike) -> Floats:
+    """What rounding can do to spreads of these sizes; the noise is lowered by it.
+
+    Less noise costs more. Where the cost is about to become infinite, a rounding of the spreads is
+    otherwise seen in it. Where no more than this is left of a spread, nothing is known of the cost.
+    """
+    return np.asarray(_ROUNDINGS * dim * order * np.asarray(sizes))

@@ -56,7 +56,7 @@ class Checkpoint:
         if not self._path.exists():
             return None
         head, separator, body = read_bytes(self._path).partition(_END_OF_HEAD)
-        facts = self._facts(head) if separator else None
+        facts = self._facts(head, body) if separator else None
         if facts is None:
             msg = (
                 f"{str(self._path)!r} is not a checkpoint of a scan, or it is damaged; name another"
@@ -67,13 +67,15 @@ class Checkpoint:
 
     def save(self, histograms: Histograms, position: Position) -> None:
         """Put this state in the place of the last one, whole."""
+        body = histograms.to_bytes()
         facts = {
             "format": FORMAT,
             "version": VERSION,
             "identity": self._identity,
             "position": list(position),
+            "state": _state_digest(self._identity, position, body),
         }
-        content = pretty_json(facts) + _END_OF_HEAD + histograms.to_bytes()
+        content = pretty_json(facts) + _END_OF_HEAD + body
         write_whole(self._path, content, CONFIDENTIAL)
         self._saved_at = time.monotonic()
 
@@ -82,15 +84,19 @@ class Checkpoint:
         """Whether the last save was long ago."""
         return time.monotonic() - self._saved_at >= SECONDS_BETWEEN
 
-    def _facts(self, head: bytes) -> dict[str, Any] | None:
+    def _facts(self, head: bytes, body: bytes) -> dict[str, Any] | None:
         try:
             facts: dict[str, Any] = parsed_json(head)
         except ValueError:
             return None
         if not isinstance(facts, dict) or facts.get("format") != FORMAT:
             return None
-        whole = isinstance(facts.get("identity"), dict) and _is_position(facts.get("position"))
-        return facts if whole and facts.get("version") == VERSION else None
+        identity, position = facts.get("identity"), facts.get("position")
+        if not isinstance(identity, dict) or not isinstance(position, list):
+            return None
+        if facts.get("version") != VERSION:
+            return None
+        return facts if facts.get("state") == _state_digest(identity, position, body) else None
 
     def _check(self, found: Mapping[str, str]) -> None:
         other = [name for name, said in self._identity.items() if found.get(name) != said]
@@ -102,10 +108,9 @@ class Checkpoint:
             raise StorageError(msg)
 
 
-def _is_position(said: object) -> bool:
-    if not isinstance(said, list) or len(said) != len(START):
-        return False
-    return all(isinstance(number, int) for number in said)
+def _state_digest(identity: object, position: Sequence[object], body: bytes) -> str:
+    """Binds counts to how far they go: either alone, beside another's, would count rows wrongly."""
+    return digest(canonical_json([identity, list(position)]), body)
 
 
 def _data_digest(pieces: Sequence[Piece]) -> str:

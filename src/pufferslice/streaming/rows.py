@@ -17,7 +17,7 @@ from pufferslice.queries import Ball, Box, Query
 from pufferslice.secret import Bins, ColumnSecret, secret_columns
 from pufferslice.slicing import Profile
 from pufferslice.storage import canonical_json, digest
-from pufferslice.tables import Frame, check_columns, frame_of, missing_rows
+from pufferslice.tables import Frame, check_columns, frame_of, labels_of, missing_rows
 from pufferslice.tables.pieces import Reading
 
 _MOST_CODES = 2**31
@@ -215,7 +215,14 @@ def _coded(rule: ColumnSecret, frame: Frame) -> tuple[list[str], Integers]:
 
 
 def _column_codes(frame: Frame, column: str) -> tuple[Integers, int]:
-    values: Any = frame[column].to_arrow()
+    try:
+        values: Any = frame[column].to_arrow()
+    except pa.ArrowException:
+        # Objects of several kinds; the error, which would show one of them, is not chained.
+        values = None
+    if values is None:
+        kinds, codes = np.unique(labels_of(frame, column), return_inverse=True)
+        return codes.astype(np.int64), len(kinds)
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     if not isinstance(values, pa.DictionaryArray):

@@ -58,9 +58,9 @@ def data_files(path: str | os.PathLike[str]) -> list[Path]:
     """The files that a path stands for: one CSV, TSV or Parquet file, or several Parquet files."""
     target = Path(path)
     if target.is_dir():
-        return files_in(target)
+        return _each_once(files_in(target))
     if glob.has_magic(str(path)) and not target.exists():
-        return files_matching(str(path))
+        return _each_once(files_matching(str(path)))
     suffix_of(target)
     return [target]
 
@@ -101,6 +101,22 @@ def files_matching(pattern: str) -> list[Path]:
             f"files, {other} of them not named .parquet"
         )
         raise TableError(msg)
+    return files
+
+
+def _each_once(files: list[Path]) -> list[Path]:
+    """The files; refused if two of the names are links to one file."""
+    names: dict[tuple[int, int], Path] = {}
+    # A link to nothing is left for the reader, who says so.
+    for file in filter(Path.exists, files):
+        about = file.stat()
+        first = names.setdefault((about.st_dev, about.st_ino), file)
+        if first is not file:
+            msg = (
+                f"{str(first)!r} and {str(file)!r} are one file, whose rows would count twice; "
+                "remove the link, or name files with a glob"
+            )
+            raise TableError(msg)
     return files
 
 

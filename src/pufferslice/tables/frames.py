@@ -26,6 +26,9 @@ Frame = nw.DataFrame[Any]
 MISSING_POLICIES = ("refuse", "drop-rows")
 """What may be done about rows with missing values."""
 
+_LEAST_UNSURE = 2.0**53
+"""From here on whole numbers that differ may be one float."""
+
 _ACCEPTED = "a pandas or polars DataFrame, a pyarrow Table, or a numpy structured array"
 
 
@@ -87,7 +90,7 @@ def labels_of(frame: Frame, name: str) -> npt.NDArray[np.str_]:
     """
     series = _complete_column(frame, name)
     if isinstance(series.dtype, nw.Categorical | nw.Enum):
-        series = series.cast(nw.String)
+        series = _category_texts(series, name)
     if isinstance(series.dtype, nw.String):
         texts = series.to_list()
         # numpy drops trailing NULs from text, which would make two labels one.
@@ -103,6 +106,12 @@ def labels_of(frame: Frame, name: str) -> npt.NDArray[np.str_]:
         )
         raise TableError(msg)
     values, positions = np.unique(plain, return_inverse=True)
+    if values.dtype.kind == "f" and _may_be_merged(values.astype(np.float64)):
+        msg = (
+            f"column {name!r} has labels of 2^53 or more among real numbers, where whole numbers "
+            "can no longer be told apart, so two labels could become one; convert it to text"
+        )
+        raise TableError(msg)
     return np.array([label_of(value) for value in values], dtype=np.str_)[positions]
 
 
@@ -252,6 +261,22 @@ def _complete_column(frame: Frame, name: str) -> nw.Series[Any]:
         )
         raise TableError(msg)
     return series
+
+
+def _may_be_merged(values: Floats) -> bool:
+    return bool((np.abs(values[np.isfinite(values)]) >= _LEAST_UNSURE).any())
+
+
+def _category_texts(series: nw.Series[Any], name: str) -> nw.Series[Any]:
+    """Categories as texts; refused if two of them, such as 1 and '1', have one text."""
+    kinds = series.unique()
+    if len(set(kinds.cast(nw.String).to_list())) < len(set(kinds.to_list())):
+        msg = (
+            f"column {name!r} has different categories that read the same as text, so two labels "
+            "would become one; rename them"
+        )
+        raise TableError(msg)
+    return series.cast(nw.String)
 
 
 def _plain_values(series: nw.Series[Any]) -> npt.NDArray[Any]:

@@ -1,28 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a model treats a block of examples: what is refused, and the quickest way that is right."""
 
-from collections.abc import Iterator
 from typing import Final, NamedTuple, final
 
 import attrs
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pufferslice.errors import ArgumentError
 from pufferslice.torch.contributions import Contribution, Scratch, Weights
+from pufferslice.torch.model_state import is_same, marks_of, modes_of, named_values, written
 from pufferslice.torch.objective import Objective, Path
 from pufferslice.torch.operations import UnsupportedUseError
 from pufferslice.torch.per_example import as_dense
 from pufferslice.torch.trial_modes import Leftovers, Refusals, WithoutDropout
 
-_WAYS: Final[tuple[Path, ...]] = ("recorded", "per_example", "one_by_one")
+WAYS: Final[tuple[Path, ...]] = ("recorded", "per_example", "one_by_one")
+"""Quickest first."""
 
 _AGREEMENT: Final = 1e-3
 """How far two float32 ways to the same sum of gradients may be apart, relative to all parts."""
 
+_ROUNDING: Final = 1e-5
+"""How far losses of the same example may be apart, relative to the largest.
+
+Torch may round an example differently beside others (packed sequences); such are run one by one.
+"""
+
 _NOTHING: Final = 1e-5
 """A gradient that is smaller than this, beside the largest, may be nothing but rounding."""
+
+_NOT_RECORDED: Final = (UnsupportedUseError, RuntimeError, LookupError, TypeError, ValueError)
+"""What recording raises: uses it does not know, and what torch says of those or of its own."""
 
 
 class Treatment(NamedTuple):
@@ -34,41 +44,9 @@ class Treatment(NamedTuple):
     leaves_something: bool
     """Whether something of a run outlives it, so that two runs at once could meet."""
     rewritten: frozenset[str]
-    """Buffers that every run writes to, always the same."""
-
-
-Marks = dict[str, tuple[Tensor, int]]
-"""Buffers by their names, and how often each was written to."""
-
-
-def named_values(objective: Objective) -> Iterator[tuple[str, Tensor]]:
-    """Buffers and parameters of the model, and buffers of a loss that is a module."""
-    yield from _named_buffers(objective)
-    yield from objective.model.named_parameters()
-
-
-def buffer_marks(objective: Objective) -> Marks:
-    """Buffers as they are now, for `written`."""
-    return {
-        name: (value, 0 if value.is_inference() else value._version)  # noqa: SLF001 - no public name
-        for name, value in _named_buffers(objective)
-    }
-
-
-def written(before: Marks, now: Marks) -> list[str]:
-    """Buffers that were written to, replaced or added in between."""
-    return [
-        name
-        for name, (value, version) in now.items()
-        if name not in before or before[name][0] is not value or before[name][1] != version
-    ]
-
-
-def _named_buffers(objective: Objective) -> Iterator[tuple[str, Tensor]]:
-    yield from objective.model.named_buffers()
-    if isinstance(objective.loss_fn, nn.Module):
-        for name, value in objective.loss_fn.named_buffers():
-            yield f"loss_fn.{name}", value
+    """Buffers and parameters that every run writes to, always the same."""
+    constants: tuple[Tensor, ...]
+    """Tensors that runs have in common."""
 
 
 @final
@@ -89,20 +67,21 @@ class FirstLook:
         state = torch.get_rng_state()
         with torch.no_grad():
             copies = {name: value.clone() for name, value in named_values(self.objective)}
-        before = buffer_marks(self.objective)
+        before = marks_of(self.objective)
         try:
             usable, n_distinct = self._usable(_filled(examples, n_examples, self.block))
             draws = not torch.equal(state, torch.get_rng_state())
             self._check_unchanged(copies)
-            rewritten = frozenset(written(before, buffer_marks(self.objective)))
-            self._check_separate(usable)
-            leaves = self._leaves_something(usable)
-            path = self._chosen_path(usable, distinct=n_distinct > 1, draws=draws)
+            rewritten = frozenset(written(before, self.objective))
+            distinct = self._are_separate(usable) and n_distinct > 1
+            leaves, constants = self._left(usable)
+            look = attrs.evolve(self, objective=attrs.evolve(self.objective, constants=constants))
+            path = look._chosen_path(usable, distinct=distinct, draws=draws)  # noqa: SLF001 - its own class
             self._check_unchanged(copies)
         finally:
             torch.set_rng_state(state)
             self._put_back(copies)
-        return Treatment(path, draws, leaves, rewritten)
+        return Treatment(path, draws, leaves, rewritten, constants)
 
     def _usable(self, examples: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], int]:
         """The examples with finite losses, filled up, a different one last; and how many differ."""
@@ -139,7 +118,7 @@ class FirstLook:
             for name, value in named_values(self.objective):
                 if name not in copies:
                     changed.append(name)
-                elif not torch.equal(value.nan_to_num(), copies[name].nan_to_num()):
+                elif not is_same(value, copies[name]):
                     changed.append(name)
                     if value.shape == copies[name].shape and value.dtype == copies[name].dtype:
                         value.copy_(copies[name])
@@ -160,32 +139,35 @@ class FirstLook:
         if changed:
             msg = (
                 f"{', '.join(map(repr, changed))} changes when the model runs: it keeps something "
-                "of the records outside the noise. Use a layer without running statistics"
+                "of the records outside the noise. Use a layer without running statistics, or put "
+                "it into evaluation mode"
             )
             raise ArgumentError(msg)
 
-    def _check_separate(self, examples: tuple[Tensor, ...]) -> None:
-        """The loss of an example does not change when other examples do."""
+    def _are_separate(self, examples: tuple[Tensor, ...]) -> bool:
+        """The loss of an example does not change when other examples do; whether by no bit."""
         state = torch.get_rng_state()
         losses = []
         for block in _variants(examples):
             torch.set_rng_state(state)
             losses.append(self._losses(block).nan_to_num())
-        if not _are_separate(losses):
+        if not _are_separate(losses, _ROUNDING):
             msg = (
                 "the loss of an example changes when another example of its block is replaced: "
                 "the model or loss_fn mixes examples, so no record's influence can be bounded. "
-                "Use layers that treat examples one by one, such as GroupNorm for BatchNorm"
+                "Use layers that treat examples one by one, such as GroupNorm for BatchNorm; a "
+                "model that draws at random must draw from torch"
             )
             raise ArgumentError(msg)
+        return _are_separate(losses)
 
-    def _leaves_something(self, examples: tuple[Tensor, ...]) -> bool:
-        """Whether a tensor of a run is still there when its losses are gone."""
+    def _left(self, examples: tuple[Tensor, ...]) -> tuple[bool, tuple[Tensor, ...]]:
+        """Whether a tensor of a run is still there when its losses are gone; and the constants."""
         earlier, watched = Leftovers(), Leftovers()
         for mode in (earlier, watched):
             with torch.enable_grad(), mode:
                 self.objective.losses(_copied(examples))
-        return watched.outlive(earlier)
+        return watched.outlive(earlier), watched.constants(earlier)
 
     def _chosen_path(self, examples: tuple[Tensor, ...], *, distinct: bool, draws: bool) -> Path:
         """The first way that runs, keeps examples apart and gives the ordinary gradients."""
@@ -195,11 +177,11 @@ class FirstLook:
         pairs = list(zip(blocks, plain, strict=True))
         if distinct and self._can_record(examples, pairs):
             return "recorded"
-        for path in _WAYS[1:]:
+        for path in WAYS[1:]:
             try:
                 alike = self._agrees(examples, path, plain[0])
             except RuntimeError:  # torch.func cannot run everything that autograd can
-                if path == _WAYS[-1]:
+                if path == WAYS[-1]:
                     raise
                 continue
             if alike or draws:
@@ -217,6 +199,8 @@ class FirstLook:
     ) -> bool:
         """Every use is known, gradients are ordinary, and none changes with another example."""
         state = torch.get_rng_state()
+        if any(mode.has_gradient_hooks for mode in modes_of(self.objective)):
+            return False
         try:
             self._contributions(tuple(torch.cat([one, one[:1]]) for one in examples), "recorded")
             variants = []
@@ -226,7 +210,7 @@ class FirstLook:
             torch.set_rng_state(state)
             if not all(self._agrees(block, "recorded", plain) for block, plain in pairs):
                 return False
-        except (UnsupportedUseError, RuntimeError):  # RuntimeError: torch's own, in what is watched
+        except _NOT_RECORDED:
             return False
         finally:
             torch.set_rng_state(state)
@@ -311,7 +295,12 @@ def _variants(examples: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
     return [examples, first, others]
 
 
-def _are_separate(values: list[Tensor]) -> bool:
-    """Whether values of examples, one row per variant, change only with their own example."""
+def _are_separate(values: list[Tensor], tolerance: float = 0.0) -> bool:
+    """Whether values of examples, one row per variant, change only with their own example.
+
+    With a tolerance, relative to the largest, they may be rounded in different ways.
+    """
     whole, first, others = values
-    return torch.equal(whole[1:], first[1:]) and torch.equal(whole[:1], others[:1])
+    room = tolerance * whole.abs().max()
+    pairs = ((whole[1:], first[1:]), (whole[:1], others[:1]))
+    return all(bool(((one - other).abs() <= room).all()) for one, other in pairs)

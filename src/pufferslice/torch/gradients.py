@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator
 from typing import Final, NamedTuple, final
 
+import attrs
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -22,9 +23,10 @@ from torch import Tensor, nn
 from pufferslice.arrays import Integers
 from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.sgd.grid import SumGrid, rounding_share
-from pufferslice.torch.choosing import FirstLook, buffer_marks, written
+from pufferslice.torch.choosing import WAYS, FirstLook
 from pufferslice.torch.contributions import Contribution, Scratch, Weights
 from pufferslice.torch.layout import ParameterLayout
+from pufferslice.torch.model_state import Mode, changed, marks_of, modes_of, written
 from pufferslice.torch.norms import quantised, row_norms
 from pufferslice.torch.objective import Objective, Path
 from pufferslice.torch.operations import UnsupportedUseError
@@ -65,7 +67,7 @@ class BlockGradients:
         block: int,
         non_finite: str,
     ) -> None:
-        self.objective: Final = Objective(model, loss_fn, layout)
+        self.objective = Objective(model, loss_fn, layout)
         self.layout: Final = layout
         self.block: Final = block
         self.non_finite: Final = non_finite
@@ -73,6 +75,7 @@ class BlockGradients:
         self.draws_randomness = False
         self._leaves_something = False
         self._rewritten: frozenset[str] = frozenset()
+        self._modes: tuple[Mode, ...] | None = None
         self._of_thread = threading.local()
         # loads what kernels need to run: during a step it would lie between the activations
         row_norms(torch.zeros(1, 1))
@@ -86,6 +89,11 @@ class BlockGradients:
         could be that of another block.
         """
         return self.draws_randomness or self._leaves_something or self.path != "recorded"
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the model was looked at in the modes in which its modules are now."""
+        return self._modes == modes_of(self.objective)
 
     def prepare(self, examples: tuple[Tensor, ...], n_examples: int) -> None:
         """Look at how the model treats a block, and choose the way its gradients are taken.
@@ -101,16 +109,24 @@ class BlockGradients:
             self._of_thread = threading.local()
         self.path, self.draws_randomness = found.path, found.draws_randomness
         self._leaves_something, self._rewritten = found.leaves_something, found.rewritten
+        self._modes = modes_of(self.objective)
+        self.objective = attrs.evolve(self.objective, constants=found.constants)
+
+    def keep_to(self, path: Path | None) -> None:
+        """Go on in the way of an earlier look, unless a slower one was found to be needed now."""
+        ways = [way for way in (path, self.path) if way is not None]
+        self.path = max(ways, key=WAYS.index)
 
     @contextlib.contextmanager
     def unchanged_buffers(self) -> Iterator[None]:
-        """While blocks are summed, the model keeps nothing of them in a buffer."""
-        before = buffer_marks(self.objective)
+        """While blocks are summed, the model keeps nothing of them in a buffer or parameter."""
+        before = marks_of(self.objective)
         yield
-        changed = set(written(before, buffer_marks(self.objective))) - self._rewritten
-        if changed:
+        kept = written(before, self.objective) - self._rewritten
+        kept |= changed(before, self.objective)
+        if kept:
             msg = (
-                f"{', '.join(map(repr, sorted(changed)))} changed in a step of training: it keeps "
+                f"{', '.join(map(repr, sorted(kept)))} changed in a step of training: it keeps "
                 "something of the records outside the noise, and the step was not made. Use a "
                 "layer without running statistics, or set the buffer between steps"
             )

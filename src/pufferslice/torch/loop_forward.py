@@ -146,15 +146,32 @@ def check_inputs(args: tuple[Any, ...], named: dict[str, Any], batch: Examples) 
             "that wants anything else in a module that takes the tensors of the dataset"
         )
         raise ArgumentError(msg)
-    places = {one.untyped_storage().data_ptr() for one in batch}
-    shares = any(arg.untyped_storage().data_ptr() in places for arg in args)
-    if not shares or not all(arg.dim() and len(arg) == len(batch[0]) for arg in args):
+    rows_of = {one.untyped_storage().data_ptr(): one for one in batch}
+    whole = [(arg, rows_of.get(arg.untyped_storage().data_ptr())) for arg in args]
+    shares = any(of is not None for _, of in whole)
+    in_order = all(of is None or _has_rows_of(arg, of) for arg, of in whole)
+    counted = all(arg.dim() and len(arg) == len(batch[0]) for arg in args)
+    if not (shares and in_order and counted):
         msg = (
             "the model was run on something else than the batch of the loader. Give it the "
             "tensors that the loader gave (views and reshaped ones will do; do other preparation "
             "in the dataset), or evaluate under torch.no_grad()"
         )
         raise TrainingError(msg)
+
+
+def _has_rows_of(view: Tensor, batch: Tensor) -> bool:
+    """Whether each row of a view lies within the same row of the batch."""
+    if not view.dim():
+        return False
+    if len(batch) == 1 or not view.numel():
+        return True
+    row = batch.stride(0) * batch.element_size()
+    size = view.element_size()
+    first = view.storage_offset() * size - batch.storage_offset() * batch.element_size()
+    steps = zip(view.shape[1:], view.stride()[1:], strict=True)
+    last = first + sum((length - 1) * stride for length, stride in steps) * size
+    return view.stride(0) * size == row and first >= 0 and last < row
 
 
 def _is_floating(leaf: object) -> bool:

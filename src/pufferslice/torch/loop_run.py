@@ -183,6 +183,9 @@ class LoopRun:
         return self._forward
 
     def _clipped_sums(self, forward: Forward, grid: SumGrid) -> Integers:
+        # the model runs again now, and may not be as it was in the loop
+        admission.check_unchanged(self._model, self.layout)
+        admission.check_precision(self.layout)
         n_examples = len(forward.inputs[0])
         factor = n_examples if self._reduction == "mean" else 1
         examples = (*forward.inputs, forward.output_gradients(factor))
@@ -199,7 +202,8 @@ class LoopRun:
     def _prepare(self, examples: Examples, *, is_random: bool) -> None:
         """Choose how gradients are taken; a single example is not enough to choose for good."""
         gradients, n_examples = self._gradients, len(examples[0])
-        if not self._is_prepared or gradients.draws_randomness != is_random:
+        is_known = self._is_prepared and gradients.is_prepared
+        if not is_known or gradients.draws_randomness != is_random:
             with one_thread():
                 gradients.prepare(
                     next(self._blocks(examples)).examples, min(n_examples, self.plan.block)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model and the loss of each example, and three ways to what the examples contribute."""
 
+import itertools
+from collections.abc import Iterator
 from typing import Final, Literal, final
 
 import attrs
@@ -33,6 +35,8 @@ class Objective:
     model: nn.Module
     loss_fn: LossFunction
     layout: ParameterLayout
+    constants: tuple[Tensor, ...] = ()
+    """Tensors that runs have in common, so that they hold nothing of the examples."""
 
     def losses(self, examples: tuple[Tensor, ...]) -> Tensor:
         """One loss per example, with its graph."""
@@ -45,7 +49,7 @@ class Objective:
         if path != "recorded":
             by_example = _BY_EXAMPLE[path]
             return by_example(self.model, self.loss_fn, self.layout, examples)
-        recorder = Recorder(self.layout, len(examples[-1]), scratch)
+        recorder = Recorder(self.layout, len(examples[-1]), scratch, self._lasting)
         with torch.enable_grad(), recorder:
             losses = self.losses(examples)
         with torch.enable_grad():
@@ -53,3 +57,6 @@ class Objective:
         torch.autograd.grad(total, recorder.leaves, allow_unused=True)
         with torch.no_grad():
             return losses.detach(), recorder.contributions()
+
+    def _lasting(self) -> Iterator[Tensor]:
+        return itertools.chain(self.constants, self.model.buffers())

@@ -18,10 +18,11 @@ from pufferslice.torch.contributions import Contribution, Scratch, added
 from pufferslice.torch.layout import ParameterLayout
 from pufferslice.torch.linear import LinearTokens, LinearUse, linear_contributions
 from pufferslice.torch.operations import HANDLERS, REFUSED, UnsupportedUseError
-from pufferslice.torch.row_order import PICKS
+from pufferslice.torch.row_order import PICKS, MovedRowsError
 from pufferslice.torch.uses import Use
 
 _MAKES_LEAVES: Final = {Tensor.requires_grad_, Tensor.requires_grad.__set__}  # type: ignore[attr-defined]
+_PRECISIONS: Final = {torch.float32, torch.float64}
 
 
 @final
@@ -30,11 +31,19 @@ class Recorder(TorchFunctionMode):
 
     Run the model inside `with recorder:`, then the backward pass of the sum of the losses; then
     `contributions` has everything. Needs: dimension 0 of every input to a recorded use counts the
-    examples, which is checked against `n_examples`.
+    examples, which is checked against `n_examples`. `constants` gives tensors without examples,
+    whose rows may be picked in any order.
     """
 
-    def __init__(self, layout: ParameterLayout, n_examples: int, scratch: Scratch) -> None:
+    def __init__(
+        self,
+        layout: ParameterLayout,
+        n_examples: int,
+        scratch: Scratch,
+        constants: Callable[[], Iterable[Tensor]] = tuple,
+    ) -> None:
         super().__init__()
+        self._constants = constants
         scratch.begin()
         self._scratch = scratch
         self.n_examples = n_examples
@@ -55,10 +64,13 @@ class Recorder(TorchFunctionMode):
         given = kwargs or {}
         if func in REFUSED:
             REFUSED[func](*args, **given)
-        elif func in PICKS:
-            PICKS[func](self.n_examples, *args, **given)
+        if func in PICKS:
+            self._check_rows(PICKS[func], args, given)
         elif func in _MAKES_LEAVES:
             self._made_leaves.append(args[0])
+        elif func is Tensor.register_hook:
+            msg = "a hook on a gradient, which sees all examples"
+            raise UnsupportedUseError(msg)
         if not self._touches(args) and not self._touches(given.values()):
             return func(*args, **given)
         handler = HANDLERS.get(func) or COMPOSITES.get(func)
@@ -83,6 +95,7 @@ class Recorder(TorchFunctionMode):
         """The output of a use, recorded when its gradient comes back."""
         self._check_examples(inputs)
         outputs: Tensor = _Recorded.apply(self.anchor, inputs, use, self)  # type: ignore[no-untyped-call]
+        _check_precision(outputs)
         return outputs
 
     def run_linear(self, use: LinearUse, inputs: Tensor) -> Tensor:
@@ -93,6 +106,7 @@ class Recorder(TorchFunctionMode):
         flat = inputs.reshape(-1, inputs.shape[-1]) if inputs.dim() > 2 else inputs
         # without a gradient of the inputs only the anchor makes autograd come by
         outputs = use.forward(flat, None if inputs.requires_grad else self.anchor)
+        _check_precision(outputs)
         shapes = [(*inputs.shape[:-1], values.shape[-1]) for values in (outputs, flat)]
         kept = flat.detach()
         version = kept._version  # noqa: SLF001 - torch has no public name for it
@@ -140,6 +154,15 @@ class Recorder(TorchFunctionMode):
             msg = f"an input of shape {tuple(inputs.shape)} for {self.n_examples} examples"
             raise UnsupportedUseError(msg)
 
+    def _check_rows(
+        self, watch: Callable[..., None], args: tuple[Any, ...], given: Mapping[str, Any]
+    ) -> None:
+        try:
+            watch(self.n_examples, *args, **given)
+        except MovedRowsError as error:
+            if not any(one is error.rows for one in self._constants()):
+                raise
+
     def _touches(self, values: Iterable[Any]) -> bool:
         for value in values:
             if isinstance(value, Tensor):
@@ -171,6 +194,13 @@ class _Recorded(torch.autograd.Function):
         ctx.recorder.record(ctx.use, inputs, outputs)
         wanted = ctx.needs_input_grad[1]
         return None, ctx.use.input_gradient(inputs, outputs) if wanted else None, None, None
+
+
+def _check_precision(outputs: Tensor) -> None:
+    """Gradients have the precision of the outputs, and half precision is not charged for."""
+    if outputs.dtype not in _PRECISIONS:
+        msg = f"a result in {outputs.dtype}"
+        raise UnsupportedUseError(msg)
 
 
 def _holds_tensor(value: object) -> bool:

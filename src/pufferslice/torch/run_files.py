@@ -13,6 +13,7 @@ from pufferslice.sgd.run_key import RunKey
 from pufferslice.storage import (
     CONFIDENTIAL,
     digest,
+    prepare_database,
     read_bytes,
     remove_unfinished,
     write_whole,
@@ -137,7 +138,7 @@ class RunFiles:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             # Before the key: a run that is killed in between has an empty ledger, so no steps.
-            os.close(os.open(self._ledger.path, os.O_RDWR | os.O_CREAT, CONFIDENTIAL))
+            prepare_database(self._ledger.path, create=True)
         except OSError as error:
             msg = f"cannot make folder {str(self.folder)!r}: {error.strerror or error}"
             raise StorageError(error.errno, msg) from error

@@ -69,7 +69,8 @@ class Trainer:
     The model is not wrapped or changed but by training. `loss_fn(model(*inputs), target)` must give
     one loss per example. With a `folder` the run can be saved and resumed; without, its key is in
     memory only. `blocks_in_flight` is how many blocks are computed at once: speed and memory only.
-    It is one for a model that draws random numbers, or that leaves tensors of a run behind.
+    It is one for a model that draws random numbers, leaves tensors of a run behind, or reads values
+    of tensors into Python (`item`, `tolist`, `if mask.any()`), which it may leave behind.
     Under `torch.distributed`, make a trainer in every process; they share the work of each batch
     and hold the same weights, bit for bit those that one process would have.
 
@@ -305,15 +306,15 @@ class Trainer:
 
         The first one with two examples: one alone cannot show whether the model mixes examples.
         """
-        if self._is_prepared or not batch.n_blocks:
+        gradients = self._sums.gradients
+        if (self._is_prepared and gradients.is_prepared) or not batch.n_blocks:
             return
         early = range(min(self.plan.n_steps, _EARLY))
         drawn = (self._drawn(batch.dataset, 0, step) for step in early)
         first = next((one for one in drawn if len(one.indices) > 1), batch)
         self._sums.prepare(first, self._seed_of(first))
-        if self._way is not None:
-            self._sums.gradients.path = self._way
-        self._way, self._is_prepared = self._sums.gradients.path, True
+        gradients.keep_to(self._way)
+        self._way, self._is_prepared = gradients.path, True
 
     def _update(self, noisy: Integers, grid: SumGrid) -> None:
         """Post-processing: divide by the public constant and let the optimizer use it."""

@@ -44,13 +44,16 @@ class Leftovers(TorchFunctionMode):
     """Remembers the tensors that a run meets, so that it shows which of them outlive it.
 
     A model that leaves something of a run behind (an attribute, a hook's list) for its own later
-    layers or for the loss to read must not be run on two blocks at once.
+    layers or for the loss to read must not be run on two blocks at once. Numbers of Python cannot
+    be followed: where a model reads tensors into such, it may leave these behind.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._met: list[weakref.ref[Tensor]] = []
-        self._written: list[weakref.ref[Tensor]] = []
+        self._read: list[weakref.ref[Tensor]] = []
+        self._written: set[int] = set()
+        """Places in memory."""
 
     def __torch_function__(
         self,
@@ -63,26 +66,56 @@ class Leftovers(TorchFunctionMode):
         result = func(*args, **given)
         name = getattr(func, "__name__", "")
         if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")):
-            self._written.extend(map(weakref.ref, _tensors(args[:1])))
+            self._written.update(map(_place, _tensors(args[:1])))
+        elif name in _READS:
+            self._read.extend(map(weakref.ref, _tensors(args)))
+        self._written.update(map(_place, _tensors([given.get("out")])))
         self._met.extend(map(weakref.ref, _tensors([args, *given.values(), result])))
         return result
 
     def outlive(self, earlier: "Leftovers") -> bool:
-        """Whether something of the run is still there now that it is over.
-
-        What an earlier run met, too, are parameters, buffers and constants, if nobody wrote to
-        them.
-        """
+        """Whether something of the run is still there now that it is over."""
         if not self._is_left(earlier):
             return False
         # some may only wait to be collected
         gc.collect()
         return self._is_left(earlier)
 
-    def _is_left(self, earlier: "Leftovers") -> bool:
+    def constants(self, earlier: "Leftovers") -> tuple[Tensor, ...]:
+        """What an earlier run met, too, and nobody wrote to: parameters, buffers, masks."""
         lasting = {id(tensor) for tensor in _present(earlier._met)}  # noqa: SLF001 - its own class
-        left = any(id(tensor) not in lasting for tensor in _present(self._met))
-        return left or any(True for _ in _present(self._written))
+        found = {
+            id(tensor): tensor
+            for tensor in _present(self._met)
+            if id(tensor) in lasting and _place(tensor) not in self._written
+        }
+        return tuple(found.values())
+
+    def _is_left(self, earlier: "Leftovers") -> bool:
+        constants = {id(tensor) for tensor in self.constants(earlier)}
+        is_left = any(id(tensor) not in constants for tensor in _present(self._met))
+        return is_left or any(id(one()) not in constants for one in self._read)
+
+
+_READS: Final = frozenset(
+    {
+        "__array__",
+        "__bool__",
+        "__complex__",
+        "__contains__",
+        "__float__",
+        "__format__",
+        "__index__",
+        "__int__",
+        "allclose",
+        "equal",
+        "is_nonzero",
+        "item",
+        "numpy",
+        "tolist",
+    }
+)
+"""Functions that give what is in a tensor as something that is none."""
 
 
 @final
@@ -125,6 +158,12 @@ _DROPOUT_AT: Final[dict[Any, int]] = {
     **dict.fromkeys(_RECURRENT, 5),
 }
 """Where these functions take the share that is dropped."""
+
+
+def _place(tensor: Tensor) -> int:
+    """Where the numbers of a tensor are; views of it are there, too."""
+    is_plain = tensor.layout is torch.strided
+    return tensor.untyped_storage().data_ptr() if is_plain else id(tensor)
 
 
 def _tensors(value: object) -> Iterator[Tensor]:

@@ -626,6 +626,28 @@ def test_what_is_not_one_row_per_example_is_not_recorded(model, inputs):
         model(torch.randn(inputs))
 
 
+@pytest.mark.soundness
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.complex64])
+def test_results_in_other_precisions_are_not_recorded(dtype):
+    """The rounding of sums of their gradients is not charged for."""
+    model = Of(lambda m, x: x.to(dtype) * m.p, p=())
+    recorder = Recorder(layout_of(model, FLAT), BLOCK, Scratch())
+    with pytest.raises(UnsupportedUseError, match=str(dtype)), recorder:
+        model(torch.randn(BLOCK, WIDTH))
+
+
+@pytest.mark.soundness
+def test_linear_maps_in_half_precision_are_not_recorded():
+    model = nn.Linear(WIDTH, WIDTH)
+    recorder = Recorder(layout_of(model, FLAT), BLOCK, Scratch())
+    with (
+        torch.autocast("cpu", dtype=torch.bfloat16),
+        pytest.raises(UnsupportedUseError, match="bfloat16"),
+        recorder,
+    ):
+        model(torch.randn(BLOCK, WIDTH))
+
+
 @pytest.mark.parametrize("shape", [(BLOCK, WIDTH), (BLOCK, 1)])
 def test_a_constant_as_long_as_the_block_is_not_taken_for_examples(shape):
     """A table of as many rows as there are examples, shifted by a parameter."""

@@ -76,9 +76,21 @@ def changed(before: Marks, objective: Objective) -> set[str]:
 
 def is_same(value: Tensor, other: Tensor | None) -> bool:
     """Whether all values are the same, NaN too."""
-    if other is None or torch.equal(value, other):
-        return other is not None
-    return torch.equal(value.nan_to_num(), other.nan_to_num())
+    if other is None or value.layout != other.layout:
+        return False
+    pairs = zip(_parts(value), _parts(other), strict=True)
+    return all(
+        torch.equal(one, another) or torch.equal(one.nan_to_num(), another.nan_to_num())
+        for one, another in pairs
+    )
+
+
+def _parts(value: Tensor) -> tuple[Tensor, ...]:
+    """Ordinary tensors that have all of a value; sparse ones are not written out."""
+    if value.layout is torch.sparse_coo:
+        whole = value.coalesce()
+        return whole.indices(), whole.values()
+    return (value if value.layout is torch.strided else value.to_dense(),)
 
 
 def modes_of(objective: Objective) -> tuple[Mode, ...]:

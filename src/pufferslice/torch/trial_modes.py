@@ -162,8 +162,10 @@ _DROPOUT_AT: Final[dict[Any, int]] = {
 
 def _place(tensor: Tensor) -> int:
     """Where the numbers of a tensor are; views of it are there, too."""
-    is_plain = tensor.layout is torch.strided
-    return tensor.untyped_storage().data_ptr() if is_plain else id(tensor)
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except RuntimeError:  # sparse ones have several places, and those inside torch.func have none
+        return id(tensor)
 
 
 def _tensors(value: object) -> Iterator[Tensor]:

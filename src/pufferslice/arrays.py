@@ -35,6 +35,9 @@ _DAMAGED: Final = (
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
+UNIT_ROUNDOFF: Final = 2.0**-53
+"""Half the distance from 1 to the next float64: the relative error of one operation, at most."""
+
 same = attrs.cmp_using(eq=np.array_equal)
 """Equality of array fields, for `attrs.field(eq=same)`."""
 

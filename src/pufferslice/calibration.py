@@ -8,7 +8,7 @@ from typing import Final, Literal, final
 import attrs
 import numpy as np
 
-from pufferslice.arrays import Floats, locked, same
+from pufferslice.arrays import UNIT_ROUNDOFF, Floats, locked, same
 from pufferslice.checks import check_above, check_one_of
 from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.gaps import DistanceTables, GapTables, GaussianPairs, MatchingTables
@@ -19,7 +19,6 @@ from pufferslice.search import SAFETY, raise_until, smallest_safe
 from pufferslice.slicing import Profile, SampledSphere
 
 _ALMOST_NONE: Final = 1e-12
-_UNIT_ROUNDOFF: Final = 2.0**-53
 
 Rule = Literal["tight", "closed_form"]
 Envelope = Literal["transport", "worst_gap", "exact"]
@@ -245,7 +244,7 @@ def full_costs(full: Full, order: float, noise_std: float) -> Floats:
     if isinstance(full.seen, GaussianPairs):
         return full.seen.full_costs(order, noise_std)
     # A distance is a sum of squares, each addition rounded.
-    rate = moment_rate(order, noise_std) * (1 + (full.dim + 8) * _UNIT_ROUNDOFF)
+    rate = moment_rate(order, noise_std) * (1 + (full.dim + 8) * UNIT_ROUNDOFF)
     margin = grid_margin(full.dim, noise_std)
     return np.asarray(full.seen.log_moments(rate, margin).min(axis=1) / (order - 1))
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from pufferslice.arrays import Floats, Integers
+from pufferslice.arrays import UNIT_ROUNDOFF, Floats, Integers
 from pufferslice.checks import check_unit_rows
 from pufferslice.errors import ArgumentError
 from pufferslice.gaps.kernels import (
@@ -37,7 +37,6 @@ OCTAVES: Final = 24
 _MOST_ENTRIES: Final = 2**24
 OCTAVES_SEEN: Final = 7
 _MANTISSA: Final = 52
-_UNIT_ROUNDOFF: Final = 2.0**-53
 _RANKS_PER_BLOCK: Final = 4096
 
 
@@ -330,4 +329,4 @@ def projection_errors(directions: Floats, largest: float) -> Floats:
     """
     n_terms = np.count_nonzero(directions, axis=1)
     on_axis = (n_terms == 1) & (np.abs(directions).max(axis=1) == 1.0)
-    return np.asarray(np.where(on_axis, 0.0, (n_terms + 2) * _UNIT_ROUNDOFF * largest))
+    return np.asarray(np.where(on_axis, 0.0, (n_terms + 2) * UNIT_ROUNDOFF * largest))

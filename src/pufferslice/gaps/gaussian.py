@@ -8,13 +8,12 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from pufferslice.arrays import Floats
+from pufferslice.arrays import UNIT_ROUNDOFF, Floats
 from pufferslice.errors import ArgumentError
 from pufferslice.laws import GaussianLaw
 from pufferslice.renyi import gaussian_divergence_apart, gaussian_divergence_nd
 
-_UNIT_ROUNDOFF: Final = 2.0**-53
-_ROUNDINGS: Final = 32 * _UNIT_ROUNDOFF
+_ROUNDINGS: Final = 32 * UNIT_ROUNDOFF
 
 
 @final
@@ -115,7 +114,7 @@ class GaussianPairs:
         what rounding can do to its own projection is added.
         """
         apart = self.means[:, 0] - self.means[:, 1]
-        error = (self.dim + 4) * _UNIT_ROUNDOFF * (np.abs(apart) @ np.abs(directions.T))
+        error = (self.dim + 4) * UNIT_ROUNDOFF * (np.abs(apart) @ np.abs(directions.T))
         return np.asarray(np.abs(apart @ directions.T) + error)
 
     def _wider(self, directions: Floats) -> Floats:
@@ -126,7 +125,7 @@ class GaussianPairs:
         apart = self.covs[:, 0] - self.covs[:, 1]
         found = _along(directions, apart)
         most = _along(np.abs(directions), np.abs(apart))
-        return np.asarray(found + np.copysign(2 * (self.dim + 4) * _UNIT_ROUNDOFF * most, found))
+        return np.asarray(found + np.copysign(2 * (self.dim + 4) * UNIT_ROUNDOFF * most, found))
 
     def __repr__(self) -> str:
         return f"GaussianPairs(n_instances={self.n_instances}, dim={self.dim})"

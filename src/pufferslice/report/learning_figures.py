@@ -83,7 +83,7 @@ def sgd_noise_figure(outcome: Outcome) -> Figure:
         noise.set_title(f"batch size {size}", fontsize=TITLE_SIZE)
         cost.set_xlabel(_CLAIMED, fontsize=LABEL_SIZE)
         for axes in (noise, cost):
-            make_logarithmic(axes, both=True)
+            _scale_by_epsilon(axes, both=True)
     grid[0][0].set_ylabel("noise multiplier (noise std / clip norm)", fontsize=LABEL_SIZE)
     grid[1][0].set_ylabel("ε of that noise (nats), by its own account", fontsize=LABEL_SIZE)
     legend_below(figure, (grid[0][0], grid[1][0]))
@@ -133,7 +133,7 @@ def accuracy_epsilon_figure(outcome: Outcome) -> Figure:
                 draw_series(axes, rows, "epsilon", "test_accuracy")
         axes.set_title(f"batch size {size}", fontsize=TITLE_SIZE)
         axes.set_xlabel(_CLAIMED, fontsize=LABEL_SIZE)
-        make_logarithmic(axes, both=False)
+        _scale_by_epsilon(axes, both=False)
     _as_percentages(panels[0], "test accuracy")
     legend_below(figure, panels[:1])
     title = "Accuracy against ε; open markers cost more than they claim"
@@ -170,7 +170,7 @@ def overfitted_attack_figure(outcome: Outcome) -> Figure:
     for axes, title in zip((accuracy, losses, attack), titles, strict=True):
         axes.set_title(title, fontsize=TITLE_SIZE)
         axes.set_xlabel(_CLAIMED, fontsize=LABEL_SIZE)
-        make_logarithmic(axes, both=axes is losses)
+        _scale_by_epsilon(axes, both=axes is losses)
     legend_below(figure, (accuracy,))
     caption(figure, "Overfitted models and the membership attack", outcome.scale)
     return figure
@@ -191,7 +191,7 @@ def layer_clipping_figure(outcome: Outcome) -> Figure:
     for axes, title in ((noise, "noise"), (accuracy, "accuracy")):
         axes.set_title(title, fontsize=TITLE_SIZE)
         axes.set_xlabel(_CLAIMED, fontsize=LABEL_SIZE)
-        make_logarithmic(axes, both=axes is noise)
+        _scale_by_epsilon(axes, both=axes is noise)
     legend_below(figure, (noise, accuracy), ncols=3)
     caption(figure, "Per-layer clipping: noise and accuracy against ε", outcome.scale)
     return figure
@@ -272,7 +272,7 @@ def draw_series(
     axes.plot(column(rows, x), column(rows, y), **(settings | more))
 
 
-def make_logarithmic(axes: Axes, *, both: bool) -> None:
+def _scale_by_epsilon(axes: Axes, *, both: bool) -> None:
     """Epsilon in plain numbers on a logarithmic axis; the other axis as well if `both`."""
     axes.set_xscale("log")
     for axis in (axes.xaxis, axes.yaxis) if both else (axes.xaxis,):

@@ -147,7 +147,10 @@ def test_prior_probabilities():
 
 def test_prior_kind():
     gaussian = GaussianLaw(mean=[0.0], cov=[[1.0]])
-    assert prior_of(laws={"a": gaussian, "b": gaussian}).kind == "gaussian"
+    both = {"a": gaussian, "b": gaussian}
+    assert prior_of(laws=both, declared=both).kind == "gaussian"
+    with pytest.raises(ScenarioError, match="declared"):
+        prior_of(laws=both)
 
 
 @pytest.mark.parametrize(

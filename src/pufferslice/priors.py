@@ -80,6 +80,8 @@ class Prior:
     """Law of the prepared query under each secret that has positive probability."""
     n_rows: Mapping[str, int] = attrs.field(factory=dict)
     """Rows behind each law, where it was made from rows; confidential."""
+    declared: Mapping[str, GaussianLaw] = attrs.field(factory=dict)
+    """Gaussian laws in the user's units, as declared; `laws` has them scaled, which rounds."""
     has_given_tables: bool = False
     """Whether the laws are those of the query on given tables of the released data: then no other
     value than theirs may be released."""
@@ -99,6 +101,10 @@ class Prior:
                 f"{sorted({law.dim for law in self.laws.values()})}; give all of them for one "
                 "query"
             )
+            raise ScenarioError(msg)
+
+        if self.kind == "gaussian" and set(self.declared) != set(self.laws):
+            msg = f"prior {self.name!r} must have its Gaussian laws as declared as well as scaled"
             raise ScenarioError(msg)
 
     @property
@@ -232,7 +238,7 @@ def world_law(query: Query, secret: str, world: World) -> tuple[Law, str]:
         law_of = SampledLaw(outputs=query.prepared(world.outputs))
         return law_of, "independent draws of the laws, which are known only through them"
     if isinstance(world, GaussianLaw):
-        return _scaled_gaussian(query, world), "declared Gaussian laws"
+        return scaled_gaussian(query, world), "declared Gaussian laws"
     if isinstance(world, EmpiricalLaw):
         law = EmpiricalLaw(outputs=query.prepared(world.outputs), counts=world.counts)
         return law, "declared finite laws"
@@ -362,7 +368,8 @@ def _kept(query: Query, table: object) -> tuple[Frame, int]:
     return without_missing(frame_of(table), list(query.columns), query.missing)
 
 
-def _scaled_gaussian(query: Query, law: GaussianLaw) -> GaussianLaw:
+def scaled_gaussian(query: Query, law: GaussianLaw) -> GaussianLaw:
+    """A Gaussian law in scaled coordinates, each number rounded: to draw from, not to certify."""
     if law.dim != query.dim:
         msg = f"a Gaussian law must have the query's {query.dim} coordinates, got {law.dim}"
         raise ScenarioError(msg)
@@ -373,4 +380,10 @@ def _scaled_gaussian(query: Query, law: GaussianLaw) -> GaussianLaw:
         )
         raise ScenarioError(msg)
     scales = query.scales
-    return GaussianLaw(mean=law.mean / scales, cov=law.cov / np.outer(scales, scales))
+    with np.errstate(over="ignore"):
+        units = np.outer(scales, scales)
+        mean, cov = law.mean / scales, law.cov / units
+    if not (np.isfinite(units).all() and np.isfinite(mean).all() and np.isfinite(cov).all()):
+        msg = "scales are too far from 1: the scaled Gaussian law overflows; use other units"
+        raise ScenarioError(msg)
+    return GaussianLaw(mean=mean, cov=cov)

@@ -21,6 +21,10 @@ _LARGEST_EXPONENT: Final = 700.0
 _SMALL_MOMENT: Final = 2.0**-6
 """The log of a moment below this, found as a difference, would have lost digits."""
 _DELTA_ERROR: Final = 2.0**-49
+_DECOMPOSITIONS: Final = 16.0
+"""Covers, times the dimension, the scaling of two covariances and a generalised decomposition."""
+_SHIFT_ERROR: Final = 2.0**-50
+"""Relative error of a shift and of the triangular solve that turns it."""
 _NEAR_ZERO: Final = 0.25
 _SERIES_TERMS: Final = 12
 _TAIL_STDS: Final = 14.0
@@ -73,13 +77,16 @@ def gaussian_divergence_nd(
     first: tuple[Floats, Floats],
     second: tuple[Floats, Floats],
     noise_variance: Floats | float = 0.0,
+    rounding: float = 0.0,
 ) -> float:
     r"""As `gaussian_divergence`, for N(m1, S1) from N(m2, S2) in d dimensions.
 
     With $S_* = \alpha S_2 + (1-\alpha) S_1$ after noise: infinite unless $S_*$ is positive
     definite, else $\tfrac{\alpha}{2} (m_1-m_2)^T S_*^{-1} (m_1-m_2)$ plus the spread terms of the
     eigenvalues of $S_2^{-1}(S_1 - S_2)$. Infinite, too, where $S_2$ is singular up to rounding.
-    The noise is one variance, or one per coordinate.
+    The noise is one variance, or one per coordinate. With `rounding`, the size of the covariances
+    times the unit roundoff, it is a bound: excesses and the shift count with what rounding of the
+    inputs and of the decompositions can do to them.
     """
     (mean_1, cov_1), (mean_2, cov_2) = first, second
     total = cov_2 + noise_variance * np.eye(len(mean_1))
@@ -91,11 +98,19 @@ def gaussian_divergence_nd(
         turned = solve_triangular(np.linalg.cholesky(mixed), shift, lower=True)
     except np.linalg.LinAlgError:
         return math.inf
+    length = float(np.linalg.norm(turned))
+    if rounding:
+        least = float(min(np.linalg.eigvalsh(total)[0], np.linalg.eigvalsh(mixed)[0]))
+        if not least > 0:
+            return math.inf
+        if (cov_1 != cov_2).any():
+            excesses += np.copysign(_DECOMPOSITIONS * len(shift) * rounding / least, excesses)
+        length += _SHIFT_ERROR * float(np.linalg.norm(shift)) / math.sqrt(least)
     if not (order - 1) * excesses.max() < 1:
         return math.inf
     with np.errstate(divide="ignore", invalid="ignore"):
         spread = float(_spread_divergence(order, excesses).sum())
-        found = spread + float(order * turned @ turned / 2)
+        found = spread + order * length**2 / 2
     return math.inf if math.isnan(found) else found
 
 

@@ -2,7 +2,9 @@
 """Pairs of Gaussian laws: their divergences along slices and in full are known exactly."""
 
 import math
-from typing import Final, final
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Final, Self, final
 
 import attrs
 import numpy as np
@@ -14,17 +16,43 @@ from pufferslice.laws import GaussianLaw
 from pufferslice.renyi import gaussian_divergence_apart, gaussian_divergence_nd
 
 _ROUNDINGS: Final = 32 * UNIT_ROUNDOFF
+_SCALING: Final = 4 * UNIT_ROUNDOFF
+"""Most that dividing a covariance by two scales can change it, relative to its size."""
 
 
 @final
 @attrs.frozen(kw_only=True, repr=False, eq=False)
 class GaussianPairs:
-    """Mean and covariance under both secrets of every instance."""
+    """Mean and covariance under both secrets of every instance, in scaled coordinates.
+
+    Only differences of means matter, and scaled means far from 0 would lose them to rounding: `of`
+    puts the second mean at 0 and rounds the exact difference once.
+    """
 
     means: Floats
     """Shape (n_instances, 2, dim)."""
     covs: Floats
-    """Shape (n_instances, 2, dim, dim)."""
+    """Shape (n_instances, 2, dim, dim); each number within `_SCALING` of the exact one, relative to
+    its own size, and equal for two laws only where the declared numbers are."""
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[GaussianLaw, GaussianLaw]], scales: Floats) -> Self:
+        """Pairs of laws in the user's units; the public `scales` are the units of the noise."""
+        shifts = [
+            [
+                _nearest((Fraction(a) - Fraction(b)) / Fraction(scale))
+                for a, b, scale in zip(first.mean, second.mean, scales, strict=True)
+            ]
+            for first, second in pairs
+        ]
+        declared = np.array([[first.cov, second.cov] for first, second in pairs])
+        covs = declared / np.outer(scales, scales)
+        # Numbers that differ must not become one: laws that are not equal would seem to be.
+        merged = (declared[:, 0] != declared[:, 1]) & (covs[:, 0] == covs[:, 1])
+        larger = np.where(declared[:, 0] > declared[:, 1], np.inf, -np.inf)
+        covs[:, 0] = np.where(merged, np.nextafter(covs[:, 0], larger), covs[:, 0])
+        means = np.stack([np.array(shifts), np.zeros((len(pairs), len(scales)))], axis=1)
+        return cls(means=means, covs=covs)
 
     @property
     def n_instances(self) -> int:
@@ -44,12 +72,12 @@ class GaussianPairs:
         return np.asarray(same_mean & same_cov)
 
     def differences(self, directions: Floats) -> tuple[Floats, Floats]:
-        """Per instance, how far the laws differ at all, and at most along these directions."""
+        """How far the laws differ at all, per instance, and along each of these directions."""
         shifts = self.means[:, 0] - self.means[:, 1]
         spreads = self.covs[:, 0] - self.covs[:, 1]
         apart = np.linalg.norm(shifts, axis=1) ** 2 + np.linalg.norm(spreads, axis=(1, 2))
         along = np.einsum("ld,ide,le->il", directions, spreads, directions)
-        return apart, ((shifts @ directions.T) ** 2 + np.abs(along)).max(axis=1)
+        return apart, (shifts @ directions.T) ** 2 + np.abs(along)
 
     def check(self) -> None:
         """The arrays fit together and are laws; for pairs read from a file."""
@@ -103,8 +131,8 @@ class GaussianPairs:
             return math.inf
         first, second = zip(means, covs, strict=True)
         return max(
-            gaussian_divergence_nd(order, first, second, lowered),
-            gaussian_divergence_nd(order, second, first, lowered),
+            gaussian_divergence_nd(order, first, second, lowered, size * UNIT_ROUNDOFF),
+            gaussian_divergence_nd(order, second, first, lowered, size * UNIT_ROUNDOFF),
         )
 
     def _shifts(self, directions: Floats) -> Floats:
@@ -124,8 +152,10 @@ class GaussianPairs:
         """
         apart = self.covs[:, 0] - self.covs[:, 1]
         found = _along(directions, apart)
-        most = _along(np.abs(directions), np.abs(apart))
-        return np.asarray(found + np.copysign(2 * (self.dim + 4) * UNIT_ROUNDOFF * most, found))
+        sizes = np.abs(directions)
+        error = 2 * (self.dim + 4) * UNIT_ROUNDOFF * _along(sizes, np.abs(apart))
+        error += _SCALING * _along(sizes, np.where(apart != 0, np.abs(self.covs).sum(axis=1), 0.0))
+        return np.asarray(found + np.copysign(error, found))
 
     def __repr__(self) -> str:
         return f"GaussianPairs(n_instances={self.n_instances}, dim={self.dim})"
@@ -143,3 +173,13 @@ def _spread_errors(dim: int, order: float, sizes: npt.ArrayLike) -> Floats:
     otherwise seen in it. Where no more than this is left of a spread, nothing is known of the cost.
     """
     return np.asarray(_ROUNDINGS * dim * order * np.asarray(sizes))
+
+
+def _nearest(number: Fraction) -> float:
+    """The nearest float; what is not 0 stays apart from 0."""
+    try:
+        rounded = float(number)
+    except OverflowError:
+        msg = "the means of two Gaussian laws are too far apart for the scales; use larger scales"
+        raise ArgumentError(msg) from None
+    return rounded or math.copysign(math.ulp(0.0), number) * bool(number)

@@ -3,6 +3,7 @@
 
 import math
 
+import attrs
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,13 +11,15 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 
 from pufferslice.advantage import (
-    LOW_ORDERS,
-    coupling_variation,
+    full_variation,
     guessing_advantage,
     released_variation,
+    right_guesses,
     total_variation_bound,
 )
+from pufferslice.calibration import Full
 from pufferslice.errors import ArgumentError
+from pufferslice.gaps import GaussianPairs, MatchingTables
 
 ORDERS = st.sampled_from([1.01, 1.1, 1.5, 2.0, 4.0, 16.0, 256.0])
 
@@ -107,30 +110,43 @@ def test_wrong_numbers_are_refused(orders, epsilons, complaint):
         total_variation_bound(orders, epsilons)
 
 
+def coupled(distances, masses, dim=1):
+    """A table of one instance whose coupled atoms have these distances."""
+    order = np.argsort(distances)[::-1]
+    counts = np.asarray(masses)[order]
+    tables = MatchingTables(
+        starts=np.array([0, len(counts)]),
+        gaps=np.asarray(distances, dtype=np.float64)[order],
+        counts=counts,
+        totals=np.array([counts.sum()]),
+        equal=np.array([False]),
+    )
+    return Full(dim=dim, seen=tables)
+
+
+def test_variation_of_coupled_distances():
+    """By hand: distances 1 and 2 with masses 3/4 and 1/4 at noise 2."""
+    full = coupled([1.0, 2.0], [3, 1])
+    assert full_variation(full, 2.0) == pytest.approx(0.243790719161392, rel=1e-9)
+    assert right_guesses(full_variation(full, 2.0)) == pytest.approx(0.621895359580696, rel=1e-9)
+    assert full_variation(Full(dim=1, seen=None), 2.0) == 1.0
+
+
 @pytest.mark.soundness
-@given(st.lists(st.floats(0.0, 3.0), min_size=1, max_size=5), st.floats(1.5, 20.0))
-def test_coupling_costs_fall_with_the_order(squares, order):
-    """R(a) / a does not decrease in a, which is what the bound at lower orders stands on."""
-    x = np.array(squares)
-
-    def cost(a):
-        rates = a * (a - 1) * x
-        return (rates.max() + math.log(np.exp(rates - rates.max()).mean())) / (a - 1)
-
-    for low in (1.01, 1.2, (1 + order) / 2):
-        if low <= order:
-            assert cost(low) <= cost(order) * low / order * (1 + 1e-9) + 1e-12
-
-
-@pytest.mark.soundness
-@given(st.floats(0.01, 6.0), st.floats(1.05, 64.0))
-def test_coupling_bound_of_a_shift(ratio, order):
-    """A shift costs order * r^2 / 2, so the order at which it was stated plays little part."""
-    bound = coupling_variation(order, order * ratio**2 / 2)
-    assert bound >= 2 * float(ndtr(ratio / 2)) - 1
-    assert bound <= float(total_variation_bound(order, order * ratio**2 / 2)) * (1 + 1e-9)
-    if order > LOW_ORDERS[0]:
-        assert bound <= math.sqrt(LOW_ORDERS[0] * ratio**2 / 4) * (1 + 1e-9)
+@given(st.floats(0.01, 3.0), st.floats(0.2, 3.0), st.floats(0.2, 3.0), st.floats(0.1, 2.0))
+def test_variation_of_gaussian_laws(shift, first, second, noise_std):
+    """Never below numerical integration, and exact for equal spreads."""
+    alike = GaussianPairs(means=np.array([[[shift], [0.0]]]), covs=np.full((1, 2, 1, 1), first**2))
+    r = shift / math.sqrt(first**2 + noise_std**2)
+    exact = 2 * float(ndtr(r / 2)) - 1
+    found = full_variation(Full(dim=1, seen=alike), noise_std)
+    assert exact <= found <= exact * (1 + 1e-6)
+    other = attrs.evolve(alike, covs=np.array([[[[first**2]], [[second**2]]]]))
+    stds = [math.sqrt(x**2 + noise_std**2) for x in (first, second)]
+    x = np.linspace(-60, 60, 200_001)
+    density = [np.exp(-(((x - m) / s) ** 2) / 2) / s for m, s in zip((shift, 0), stds, strict=True)]
+    truth = float(np.abs(density[0] - density[1]).sum()) * (x[1] - x[0]) / math.sqrt(8 * math.pi)
+    assert full_variation(Full(dim=1, seen=other), noise_std) >= truth - 1e-6
 
 
 def test_released_variation_counts_both_laws():

@@ -126,9 +126,9 @@ def test_the_statement_alone_bounds_the_same_variation(certificate, gaussian):
     assert stated == stated_variation(attrs.evolve(certificate, evidence=None))
     (own,) = outlook_of(certificate, [1.0])
     assert own.total_variation <= stated * (1 + 1e-6)
-    # No scaling of orders for Gaussian laws: only the stated order counts.
-    epsilon = gaussian.unsliced_epsilon
-    assert stated_variation(gaussian) == pytest.approx(-math.expm1(-epsilon), rel=1e-6)
+    assert own.total_variation == pytest.approx(stated, rel=1e-6)
+    (other,) = outlook_of(gaussian, [gaussian.guarantee.epsilon])
+    assert stated_variation(gaussian) == pytest.approx(other.total_variation, rel=1e-6)
 
 
 def test_pairs_are_ranked_and_the_first_spends_the_budget(certificate):
@@ -165,15 +165,14 @@ def test_gaussian_laws_have_no_closed_form_and_no_gap(gaussian):
     assert slice_profile(gaussian).joint == pytest.approx(gaussian.spent_epsilon, rel=1e-9)
 
 
-def test_an_epsilon_that_needs_no_noise_has_none():
+def test_an_epsilon_that_needs_no_noise_has_the_least():
     """Gaussian laws of one spread hide a shift of 1 by themselves: 4 / 2 at order 4."""
     laws = {name: GaussianLaw(mean=[at, 0.0], cov=np.eye(2)) for name, at in (("a", 0), ("b", 1))}
     held = certify_release(worlds(laws), PROFILE, Guarantee.joint(order=4, epsilon=0.1))
     (row,) = outlook_of(held, [2.5])
-    assert row.noise_std is None
-    assert row.mean_absolute_error is None
-    assert row.unsliced_epsilon is None
-    assert row.total_variation == 1.0
+    assert 0 < row.noise_std < 1e-11
+    assert row.unsliced_epsilon == pytest.approx(2.0, rel=1e-9)
+    assert row.total_variation == pytest.approx(2 * float(ndtr(0.5)) - 1, rel=1e-6)
 
 
 def test_unsliced_claims_have_one_rule(points):

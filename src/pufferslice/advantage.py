@@ -10,11 +10,15 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import erf
 
-from pufferslice.arrays import Floats
+from pufferslice.arrays import UNIT_ROUNDOFF, Floats
+from pufferslice.calibration import Full, full_costs, grid_margin
 from pufferslice.checks import check_at_least, check_between
 from pufferslice.compiled import kernel
 from pufferslice.errors import ArgumentError
+from pufferslice.gaps import GaussianPairs
+from pufferslice.search import SAFETY
 
 _BISECTIONS: Final = 60
 _SLACK: Final = 1e-12
@@ -65,21 +69,33 @@ def total_variation_bound(orders: npt.ArrayLike, epsilons: npt.ArrayLike) -> Flo
     return np.asarray(np.minimum(np.minimum(binary, pinsker), bretagnolle_huber))
 
 
-def coupling_variation(order: float, epsilon: float) -> float:
-    r"""As `total_variation_bound`, from a *coupling* bound, which tells of lower orders too.
+def full_variation(full: Full, noise_std: float) -> float:
+    """Most that the total variation of the ideal noisy outputs under two protected secrets can be.
 
-    Guarantee: never below the total variation of the noisy outputs.
-    Needs: epsilon is $R(\alpha) = \tfrac{1}{\alpha-1} \ln E \exp(\alpha(\alpha-1) X)$ for a random
-    $X \ge 0$ that does not depend on $\alpha$ (squared distance under a coupling over twice the
-    noise variance), or a minimum, then a maximum, of such. Not for the exact divergence of
-    Gaussian laws, nor for amplified costs.
+    For laws under couplings the mean of the total variation of two Gaussians as far apart as
+    coupled atoms (joint convexity), for Gaussian laws of equal spread the exact one, for others
+    the best that their divergences of several orders say. 1 says nothing.
 
-    Proof. With $u = \alpha(\alpha-1)$, $R(\alpha) / \alpha = u^{-1} \ln E e^{uX}$, which does not
-    decrease in u (Jensen). So $D_{\beta} \le R(\beta) \le R(\alpha)\, \beta / \alpha$ for every
-    $\beta \le \alpha$.
+    Guarantee: never below the total variation, for every instance, in all dimensions.
     """
-    orders = np.array([low for low in LOW_ORDERS if low < order] + [order])
-    return float(total_variation_bound(orders, epsilon * (orders / order) * _UP).min())
+    if full.seen is None:
+        return 1.0
+    if isinstance(full.seen, GaussianPairs):
+        return _gaussian_variation(full, full.seen, noise_std)
+    # A distance is a sum of squares, each addition rounded.
+    std = noise_std * (1 - (full.dim + 8) * UNIT_ROUNDOFF)
+    at_zero = np.zeros((full.seen.n_instances, full.seen.n_slices))
+    bounds = full.seen.deltas(at_zero, std, grid_margin(full.dim, noise_std))
+    return min(1.0, float(bounds.min(axis=1).max()))
+
+
+def _gaussian_variation(full: Full, pairs: GaussianPairs, noise_std: float) -> float:
+    costs = np.array([full_costs(full, order, noise_std) for order in LOW_ORDERS]).T * SAFETY
+    bounds = total_variation_bound(LOW_ORDERS, costs).min(axis=1)
+    # Of equal spread: the cost is order * r^2 / 2, the total variation 2 Phi(r / 2) - 1.
+    alike = (pairs.covs[:, 0] == pairs.covs[:, 1]).all(axis=(1, 2))
+    exact = erf(np.sqrt(costs[:, -1] / (4 * LOW_ORDERS[-1]))) * _UP
+    return min(1.0, float(np.where(alike, np.minimum(exact, bounds), bounds).max()))
 
 
 def released_variation(bound: float, implementation_delta: float) -> float:
@@ -94,6 +110,16 @@ def released_variation(bound: float, implementation_delta: float) -> float:
     check_at_least(0, bound=bound, implementation_delta=implementation_delta)
     total = bound + 2 * implementation_delta
     return min(1.0, total if total == bound else float(np.nextafter(total, np.inf)))
+
+
+def right_guesses(total_variation: float, *, n_secrets: int = 2) -> float:
+    """Most that guesses among equally likely secrets, each two of them protected, can be right.
+
+    >>> right_guesses(0.5)
+    0.75
+    """
+    share = 1 / n_secrets
+    return min(1.0, share + guessing_advantage(total_variation, largest_share=share))
 
 
 def guessing_advantage(total_variation: float, *, largest_share: float) -> float:

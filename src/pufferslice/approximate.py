@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from pufferslice.arrays import Floats
-from pufferslice.calibration import Envelope, Slices, grid_margin, largest_shift
+from pufferslice.calibration import LEAST_NOISE, Envelope, Slices, grid_margin, largest_shift
 from pufferslice.checks import check_above, check_one_of
 from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.gaps import GapTables
@@ -26,7 +26,6 @@ ORDERS: Final = tuple(1 + 1.4**k for k in range(-6, 26))
 """Any order gives a valid epsilon; the best of these is taken where the direct way ends."""
 
 _ROUGH_ENTRIES: Final = 60_000
-_ALMOST_NONE: Final = 1e-12
 _BELOW: Final = 1 - 2.0**-50
 _ABOVE: Final = 1 + 1e-12
 _DELTA_ERROR: Final = 2.0**-49
@@ -121,12 +120,8 @@ def calibrate_approximate(
     def cost_of(seen: Slices, std: float) -> float:
         return approximate_cost(seen, target, std, envelope)
 
-    if cost_of(slices, start * _ALMOST_NONE) <= target.epsilon:
-        msg = (
-            f"without any noise the laws already satisfy {target}; ask for a smaller epsilon or "
-            "delta, for which noise is needed"
-        )
-        raise CalibrationError(msg)
+    if cost_of(slices, start * LEAST_NOISE) <= target.epsilon:
+        return start * LEAST_NOISE
     coarse = attrs.evolve(slices, seen=tables.coarsened(_ROUGH_ENTRIES))
     rough = smallest_safe(lambda std: cost_of(coarse, std), target.epsilon, start=start)
     noise_std = smallest_safe(lambda std: cost_of(slices, std), target.epsilon, start=rough)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The query on rows that fit the law of a scenario; other rows are refused."""
 
+from fractions import Fraction
 from typing import Final
 
 import numpy as np
@@ -16,11 +17,23 @@ from pufferslice.tables import Frame, frame_of, without_missing
 _ATOM_TOLERANCE: Final = 1e-9
 
 
-def fitting_value(scenario: Scenario, rows: object) -> Floats:
-    """The prepared query on rows that fit the law of the scenario; anything else is refused."""
+def fitting_value(scenario: Scenario, rows: object) -> Floats | list[Fraction]:
+    """The prepared query on rows that fit the law of the scenario; anything else is refused.
+
+    Under no declared prior is anything refused: rows are, or a value is, only where every prior
+    gives it probability 0. For sampled priors, which could give it more, values that are not finite
+    are put at the public centre. For Gaussian priors the value is scaled exactly, as their means
+    are.
+    """
     frame = _complete(scenario, frame_of(rows))
     secret = _secret_of(scenario, frame)
-    value = scenario.query.prepared(scenario.query.outputs(frame))[0]
+    query = scenario.query
+    if scenario.prior_kind == "gaussian":
+        raw = query.outputs(frame)[0].tolist()
+        return [Fraction(x) / Fraction(s) for x, s in zip(raw, query.scales.tolist(), strict=True)]
+    if scenario.prior_kind == "sampled":
+        return np.asarray(query.prepared_anyway(frame)[0])
+    value = query.prepared(query.outputs(frame))[0]
     if scenario.query.range is None:
         _check_counted(scenario, value)
     atoms = [
@@ -128,7 +141,7 @@ def _snapped(value: Floats, atoms: Floats, scenario: Scenario) -> Floats:
     return np.array(atoms[nearest])
 
 
-def check_atom(scenario: Scenario, value: Floats) -> None:
+def check_atom(scenario: Scenario, value: Floats | list[Fraction]) -> None:
     """Without noise only a value that the laws themselves have may leave."""
     atoms = [
         law.outputs
@@ -136,7 +149,7 @@ def check_atom(scenario: Scenario, value: Floats) -> None:
         for law in prior.laws.values()
         if isinstance(law, EmpiricalLaw)
     ]
-    if not atoms or not (np.vstack(atoms) == value).all(axis=1).any():
+    if not atoms or not (np.vstack(atoms) == np.array(value)).all(axis=1).any():
         msg = (
             "the laws are equal, so the certificate adds no noise, but the rows have a value that "
             "these laws do not have: it could tell anything. Declare laws that the data can have"

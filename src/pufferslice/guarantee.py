@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is claimed: a notion, an order and an epsilon; or a notion, an epsilon and a delta."""
 
+import math
 from collections.abc import Mapping
 from decimal import ROUND_CEILING, Context
 from typing import Any, Final, Literal, final
@@ -156,3 +157,12 @@ def at_most(value: float) -> str:
         return short
     rounded = Context(prec=6, rounding=ROUND_CEILING).create_decimal(value)
     return f"{float(rounded):.6g}"
+
+
+def percent_at_most(share: float) -> str:
+    r"""A bound on a probability in tenths of a percent, rounded up; the space does not break.
+
+    >>> percent_at_most(0.81501), percent_at_most(1.2)
+    ('81.6\xa0%', '100\xa0%')
+    """
+    return f"{min(100.0, math.ceil(share * 1000) / 10):g}\u00a0%"

@@ -13,7 +13,7 @@ import numpy as np
 
 from pufferslice.advantage import (
     LOW_ORDERS,
-    coupling_variation,
+    full_variation,
     released_variation,
     total_variation_bound,
 )
@@ -146,7 +146,8 @@ def outlook_of(
     found = []
     for done, epsilon in enumerate(epsilons):
         progress(done, len(epsilons))
-        asked = attrs.evolve(said, target=attrs.evolve(said.target, epsilon=epsilon))
+        target = attrs.evolve(said.target, epsilon=epsilon)
+        asked = attrs.evolve(said, target=target, noise_std=None)
         noise_std = _noise_or_none(evidence, asked)
         cost = full_cost(evidence.full, order, noise_std) if noise_std else math.inf
         found.append(
@@ -171,17 +172,12 @@ def outlook_of(
 def _variations_at(
     full: Full, noise_stds: Sequence[float | None], implementation_delta: float
 ) -> list[float]:
-    """Bounds on the total variation under two secrets, for each noise the best of several orders.
-
-    1, which says nothing, where there is no noise or no bound.
-    """
+    """Bounds on the total variation under two secrets; 1, which says nothing, without a noise."""
     coarse = _coarse_full(full)
-    costs = [
-        [full_cost(coarse, order, std) if std else math.inf for order in LOW_ORDERS]
+    return [
+        released_variation(full_variation(coarse, std), implementation_delta) if std else 1.0
         for std in noise_stds
     ]
-    bounds = total_variation_bound(LOW_ORDERS, costs).min(axis=1)
-    return [released_variation(float(bound), implementation_delta) for bound in bounds]
 
 
 def training_outlook(
@@ -232,15 +228,8 @@ def stated_variation(certificate: Certificate) -> float:
     statement = certificate.statement
     if certificate.road == "learning":
         return _training_variation(Trained.read_off(statement))
-    unsliced = statement["unsliced"]
-    if unsliced["epsilon"] is None:
-        return 1.0
-    order, epsilon = float(unsliced["order"]), float(unsliced["epsilon"])
-    if any(prior["kind"] == "gaussian" for prior in statement["scenario"]["priors"]):
-        bound = float(total_variation_bound(order, epsilon))
-    else:
-        bound = coupling_variation(order, epsilon)
-    return released_variation(bound, float(statement["noise"]["implementation_delta"]))
+    guess = statement["unsliced"]["guess"]
+    return 1.0 if guess is None else min(1.0, 2 * float(guess) - 1)
 
 
 def _coarse_full(full: Full) -> Full:

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Release: compute the query, put it on the grid, add noise once, write it whole."""
 
+import math
 import os
+import sys
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, Final, final
 
 import attrs
 import numpy as np
 
-from pufferslice.arrays import Floats, Integers, locked, locked_integers, same
+from pufferslice.arrays import Floats, locked, same
 from pufferslice.certificate import Certificate, required_evidence, verify
+from pufferslice.certificate.prose import guess_sentence, unsliced_sentence
 from pufferslice.errors import LedgerError, ReleaseError, StorageError
 from pufferslice.fitting import check_atom, fitting_value
 from pufferslice.ledger import Ledger
@@ -25,10 +29,9 @@ from pufferslice.storage import (
 )
 
 FORMAT: Final = "pufferslice-release"
-VERSION: Final = 1
+VERSION: Final = 2
 
-LARGEST_RATIO: Final = 2**18
-"""The query, less its public centre, may be at most this many noise standard deviations."""
+_UNSLICED: Final = ("order", "epsilon", "from", "guess")
 
 INTERVAL: Final = 0.95
 INTERVAL_STDS: Final = 1.959963984540054
@@ -45,13 +48,18 @@ class Release:
     names: tuple[str, ...]
     values: Floats = attrs.field(converter=locked, eq=same)
     noise_stds: Floats = attrs.field(converter=locked, eq=same)
-    grid_values: Integers = attrs.field(converter=locked_integers, eq=same)
-    """The integers that were released; values are center + grid * grid_values * scales."""
+    grid_values: tuple[int, ...]
+    """The integers that were released, of any size; values are (center + grid * them) * scales."""
     secure: bool
+    unsliced: Mapping[str, Any]
+    """What the noise costs in all dimensions, as the certificate states it, and how often the
+    secret can be guessed: `order`, `epsilon`, `from`, `guess`."""
 
     def __attrs_post_init__(self) -> None:
         good = self.names and np.isfinite(self.values).all() and (self.noise_stds >= 0).all()
-        if not (good and all(isinstance(one, str) for one in (self.certificate, *self.names))):
+        texts = all(isinstance(one, str) for one in (self.certificate, *self.names))
+        whole = all(type(one) is int for one in self.grid_values)
+        if not (good and texts and whole and len(self.grid_values) == len(self.names)):
             msg = (
                 "a release must have names, finite values, and noise of at least 0. This one was "
                 "changed; get the original"
@@ -75,6 +83,7 @@ class Release:
             "certificate": self.certificate,
             "guarantee": self.guarantee,
             "secure": self.secure,
+            "unsliced": dict(self.unsliced),
             "interval": INTERVAL,
             "values": [
                 {
@@ -82,7 +91,7 @@ class Release:
                     "value": float(value),
                     "noise_std": float(std),
                     "interval": [float(low), float(high)],
-                    "grid_value": int(integer),
+                    "grid_value": integer,
                 }
                 for name, value, std, (low, high), integer in rows
             ],
@@ -110,8 +119,9 @@ class Release:
             names=tuple(row["name"] for row in rows),
             values=[row["value"] for row in rows],
             noise_stds=[row["noise_std"] for row in rows],
-            grid_values=[row["grid_value"] for row in rows],
+            grid_values=tuple(row["grid_value"] for row in rows),
             secure=document["secure"],
+            unsliced={key: document["unsliced"][key] for key in _UNSLICED},
         )
 
     @classmethod
@@ -136,7 +146,8 @@ class Release:
         ]
         stamp = "" if self.secure else "INSECURE (seeded test noise, never publish)\n"
         head = f"{stamp}Release under {self.guarantee}, certificate {self.certificate[:16]}"
-        return "\n".join([head, *lines])
+        whole = [f"{unsliced_sentence(self.unsliced)}.", guess_sentence(self.unsliced["guess"])]
+        return "\n".join([head, *lines, *whole])
 
     def __repr__(self) -> str:
         return (
@@ -164,9 +175,7 @@ def release(
     _check_certificate(scenario, certificate)
     noise.draw(1)  # so that a machine that cannot draw says so before the ledger is touched
     value = fitting_value(scenario, rows)
-    if certificate.noise_std:
-        quantised(value, scenario.query.center, certificate.noise_std)
-    else:
+    if not certificate.noise_std:
         check_atom(scenario, value)
     book = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
     if out is not None:
@@ -220,16 +229,11 @@ def _read_back(kept: str, certificate: Certificate, book: Ledger) -> Release:
     return released
 
 
-def quantised(value: Floats, center: Floats, noise_std: float) -> list[int]:
-    """Nearest grid points around the centre, in exact arithmetic: half a step of error at most."""
-    largest = float(np.abs(value - center).max())
-    if not largest < LARGEST_RATIO * noise_std:
-        msg = (
-            f"the query lies farther than 2^18 = {LARGEST_RATIO} noise standard deviations from "
-            "its public centre, where the grid ends. Give the query a public range, so that it is "
-            "centred, or calibrate for more noise"
-        )
-        raise ReleaseError(msg)
+def quantised(value: Floats | list[Fraction], center: Floats, noise_std: float) -> list[int]:
+    """Nearest grid points around the centre, in exact arithmetic: half a step of error at most.
+
+    The integers have any size: no value is refused, because a refusal would tell of the value.
+    """
     step = Fraction(noise_std) / SIGMA_INT
     return [round((Fraction(x) - Fraction(c)) / step) for x, c in zip(value, center, strict=True)]
 
@@ -250,38 +254,49 @@ def _check_noise(certificate: Certificate, noise: Noise) -> None:
 
 
 def _check_certificate(scenario: Scenario, certificate: Certificate) -> None:
-    evidence = required_evidence(certificate)
-    if evidence.confidential["laws_digest"] != scenario.laws_digest():
+    """The claim holds for the scenario's own laws; the evidence is not taken at its word."""
+    required_evidence(certificate)
+    verification = verify(certificate, scenario=scenario)
+    if not verification.holds:
         msg = (
-            "the certificate was issued for other laws than this scenario has; certify this "
-            "scenario, or use the one that was certified"
+            f"the certificate does not hold for this scenario: {verification.problems[0]}. Certify "
+            "this scenario, or use the one that was certified"
         )
         raise ReleaseError(msg)
-    verification = verify(certificate)
-    if dict(certificate.statement["scenario"]) != scenario.description() or not verification.holds:
-        reason = verification.problems[0] if verification.problems else "its scenario differs"
-        msg = f"the certificate does not hold for this scenario: {reason}"
-        raise ReleaseError(msg)
 
 
-def _noisy(scenario: Scenario, certificate: Certificate, value: Floats, noise: Noise) -> Release:
+def _noisy(
+    scenario: Scenario, certificate: Certificate, value: Floats | list[Fraction], noise: Noise
+) -> Release:
     """The query with noise; of `value` only grid points are used once noise is added."""
     noise_std, query = certificate.noise_std, scenario.query
-    grid_values = np.zeros(query.dim, dtype=np.int64)
-    scaled = value
+    grid_values = (0,) * query.dim
+    scaled = [Fraction(one) for one in value]
     if noise_std:
         integers = quantised(value, query.center, noise_std)
-        grid_values = np.array(integers, dtype=np.int64) + noise.draw(query.dim)
-        scaled = query.center + grid_values * (noise_std / SIGMA_INT)
+        drawn = noise.draw(query.dim).tolist()
+        grid_values = tuple(a + b for a, b in zip(integers, drawn, strict=True))
+        step = Fraction(noise_std) / SIGMA_INT
+        scaled = [Fraction(c) + n * step for c, n in zip(query.center, grid_values, strict=True)]
+    scales = query.scales.tolist()
     return Release(
         certificate=certificate.digest,
         guarantee=str(certificate.guarantee),
         names=query.names,
-        values=scaled * query.scales,
+        values=[_saturated(x * Fraction(s)) for x, s in zip(scaled, scales, strict=True)],
         noise_stds=noise_std * query.scales,
         grid_values=grid_values,
         secure=certificate.is_secure,
+        unsliced=certificate.statement["unsliced"],
     )
+
+
+def _saturated(value: Fraction) -> float:
+    """The nearest finite float."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.copysign(sys.float_info.max, value)
 
 
 def _write(out: str | os.PathLike[str], released: Release, book: Ledger) -> None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from pufferslice.checks import check_one_of, check_unique
 from pufferslice.errors import ArgumentError, ScenarioError
-from pufferslice.laws import Law, law_bytes
+from pufferslice.laws import GaussianLaw, Law, law_bytes
 from pufferslice.priors import (
     LAWS,
     ONE_RELEASE,
@@ -76,6 +76,8 @@ class Scenario:
     """How the secret of a row is read; none for worlds."""
     n_dropped: int = 0
     """Rows left out because of missing values."""
+    counted_range: Mapping[str, Any] | None = None
+    """Where streamed rows were counted, described as a range of a query is."""
 
     def __attrs_post_init__(self) -> None:
         check_one_of(LAWS, law=self.law)
@@ -174,6 +176,7 @@ class Scenario:
             probabilities=shares,
             laws={secret: law for secret, (law, _) in made.items()},
             n_rows=resampled_rows({secret: world for secret, (world, _) in kept.items()}),
+            declared={s: world for s, world in worlds.items() if isinstance(world, GaussianLaw)},
             has_given_tables=given and made_from == "released_data",
         )
         return cls(
@@ -246,6 +249,7 @@ class Scenario:
             "priors": [prior.description() for prior in self.priors],
             "query": self.query.description(),
             "rows_dropped": self.n_dropped,
+            "counted_range": None if self.counted_range is None else dict(self.counted_range),
         }
 
     def key(self) -> str:
@@ -258,6 +262,8 @@ class Scenario:
         for prior in self.priors:
             for secret, law in sorted(prior.laws.items()):
                 parts += [prior.name.encode(), secret.encode(), *law_bytes(law)]
+            for secret, declared in sorted(prior.declared.items()):
+                parts += [b"declared", secret.encode(), *law_bytes(declared)]
         return digest(*parts)
 
     def __repr__(self) -> str:

@@ -97,6 +97,12 @@ class FiniteProfile:
         """Dimension of the scaled query."""
         return int(self.directions.shape[1])
 
+    @property
+    def effective_slices(self) -> float:
+        """How many equally weighted slices would be as concentrated: 1 / sum(weights^2)."""
+        shares = self.weights / self.weights.sum()
+        return float(1 / (shares @ shares))
+
     def digest(self) -> str:
         """SHA-256 over the stored directions and weights, not over how they were made."""
         return digest(
@@ -148,6 +154,11 @@ class SampledSphere:
     def n_directions(self) -> int:
         """Number of drawn directions."""
         return len(self.directions)
+
+    @property
+    def effective_slices(self) -> float:
+        """As many as were drawn: all of them count the same."""
+        return float(self.n_directions)
 
     @property
     def dim(self) -> int:

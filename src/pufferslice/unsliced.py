@@ -4,10 +4,12 @@
 from collections.abc import Sequence
 from typing import Final
 
+import attrs
 import numpy as np
 
 from pufferslice.arrays import Floats
 from pufferslice.gaps import GapTables, LawPair, MatchingTables, matching_tables
+from pufferslice.gaps.exact import projection_errors
 from pufferslice.laws import EmpiricalLaw
 from pufferslice.slicing import Profile
 
@@ -27,11 +29,17 @@ def full_tables(
 ) -> MatchingTables:
     """Distances under the monotone couplings along some axes and the widest slices.
 
-    Guarantee: every slice of the result is a coupling of the two laws in all dimensions.
+    Guarantee: every slice of the result is a coupling of the two laws in all dimensions, and its
+    largest distance is at least every gap: what a projection may be off is added here as well.
     """
     n_atoms = sum(law.n_samples for law in laws)
     directions = matching_directions(profile, slices.worst().max(axis=0), n_atoms * profile.dim)
-    return matching_tables(laws, pairs, directions)
+    found = matching_tables(laws, pairs, directions)
+    largest = max(float(np.linalg.norm(np.abs(law.outputs).max(axis=0))) for law in laws)
+    extra = 2 * float(projection_errors(profile.directions, largest).max())
+    differ = np.repeat(np.tile(~found.equal, found.n_slices), np.diff(found.starts))
+    raised = np.nextafter(found.gaps + extra, np.inf)
+    return attrs.evolve(found, gaps=np.where(differ, raised, found.gaps))
 
 
 def range_tables(diameter: float, n_instances: int) -> MatchingTables:

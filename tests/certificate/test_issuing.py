@@ -18,7 +18,7 @@ from pufferslice.guarantee import Guarantee
 from pufferslice.laws import EmpiricalLaw, GaussianLaw
 from pufferslice.noise import SIGMA_INT, SeededTestNoise
 from pufferslice.priors import Simulator
-from pufferslice.queries import columns, summary
+from pufferslice.queries import Box, columns, summary
 from pufferslice.scenario import Scenario
 from pufferslice.slicing import FiniteProfile
 
@@ -126,8 +126,44 @@ def test_gaussians_have_one_method():
 def test_gaussians_whose_own_spread_is_enough_get_a_way_out():
     """At order 4 they are 0.02 apart without any noise."""
     scenario = gaussians(([0.0], [[1.0]]), ([0.1], [[1.0]]))
-    with pytest.raises(CalibrationError, match="epsilon"):
-        certify_release(scenario, LINE, claim_of("joint"))
+    for notion in NOTIONS:
+        certificate = certify_release(scenario, LINE, claim_of(notion))
+        assert 0 < certificate.noise_std < 1e-12
+        assert certificate.spent_epsilon == pytest.approx(0.02, rel=1e-9)
+        assert verify(certificate, scenario=scenario).holds
+        assert "by themselves" in str(certificate)
+
+
+class TestNoiseOfOnesOwn:
+    def test_it_is_certified_at_its_own_cost(self, records, profile):
+        smallest = certify_release(records, profile, claim_of("joint"))
+        noise_std = 2 * smallest.noise_std
+        own = certify_release(records, profile, claim_of("joint"), noise_std=noise_std)
+        assert own.noise_std == noise_std
+        assert own.spent_epsilon == spent(smallest, noise_std=noise_std).epsilon < 1
+        assert own.unsliced_epsilon < smallest.unsliced_epsilon
+        assert "chosen by the data holder" in str(own)
+        assert verify(own, scenario=records).holds
+        assert smallest.statement["noise"]["calibrated"]
+        assert not own.statement["noise"]["calibrated"]
+
+    @pytest.mark.parametrize("notion", NOTIONS)
+    def test_too_little_is_refused_with_its_cost(self, records, profile, notion):
+        smallest = certify_release(records, profile, claim_of(notion)).noise_std
+        with pytest.raises(CalibrationError, match=r"noise_std .* costs"):
+            certify_release(records, profile, claim_of(notion), noise_std=smallest * 0.999)
+
+    @pytest.mark.parametrize("noise_std", [0.0, -1.0, math.nan, math.inf])
+    def test_no_noise_is_no_choice(self, records, profile, noise_std):
+        with pytest.raises(ArgumentError, match="noise_std"):
+            certify_release(records, profile, claim_of("joint"), noise_std=noise_std)
+
+    def test_equal_laws_may_have_noise(self, profile):
+        alike = gaussians(([0.0, 1.0], np.eye(2)), ([0.0, 1.0], np.eye(2)))
+        certificate = certify_release(alike, profile, claim_of("joint"), noise_std=0.5)
+        assert certificate.noise_std == 0.5
+        assert certificate.spent_epsilon == 0
+        assert verify(certificate, scenario=alike).holds
 
 
 def test_average_needs_least_and_unsliced_most(records, gaussian, profile):
@@ -301,7 +337,7 @@ def test_equal_laws_need_no_noise_and_the_statement_says_so(certificates):
     assert certificate.unsliced_epsilon == 0
     assert certificate.statement["unsliced"]["from"] == "equal laws"
     assert (
-        "The laws are equal under every pair, so no noise is added."
+        "The laws are equal under every pair: no noise is needed."
         in (certificate.statement["limits"])
     )
     assert certificate.statement["noise"]["implementation_delta"] == 0
@@ -404,6 +440,8 @@ def test_what_the_statement_says(certificates, records, profile):
         "kind": "finite",
         "dim": 2,
         "n_directions": 6,
+        "effective_slices": pytest.approx(6.0),
+        "largest_weight": pytest.approx(1 / 6),
         "digest": profile.digest(),
     }
     assert statement["failure_probability"] == 0
@@ -525,7 +563,13 @@ def test_spent_without_a_finite_answer():
 
 def test_spent_under_another_prior(certificates, groups, profile):
     certificate = certificates["groups"]
-    table = pa.table({"site": ["a", "a", "b", "b"], "pay": [1.0, 2, 30, 40], "age": [1.0, 2, 3, 4]})
+    table = pa.table(
+        {
+            "site": ["north", "north", "south", "south", "west", "west"],
+            "pay": [1.0, 2, 30, 40, 30, 40],
+            "age": [1.0, 2, 3, 4, 3, 4],
+        }
+    )
     query = summary(mean=["pay", "age"])
     other = Scenario.from_groups(table, secret="site", query=query)
     costs = under_scenario(certificate, other)
@@ -533,8 +577,24 @@ def test_spent_under_another_prior(certificates, groups, profile):
     moments = np.exp(6 * difference**2 / certificate.noise_std**2).mean()
     assert spent(costs).epsilon == pytest.approx(math.log(moments) / 3, rel=1e-9)
     assert not verify(costs).holds
-    with pytest.raises(ArgumentError, match="dimension 1, the certificate 2"):
-        under_scenario(certificate, FAR_ATOM)
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda s: attrs.evolve(s, query=s.query.with_scales([100.0, 100.0])), "query"),
+        (lambda s: attrs.evolve(s, query=s.query.with_range(Box([0, 0], [9e9, 9e9]))), "query"),
+        (lambda s: attrs.evolve(s, pairs=s.pairs[:1]), "pairs"),
+        (lambda s: attrs.evolve(s, secret={"columns": ["town"]}), "secret"),
+        (lambda s: FAR_ATOM, "law"),
+    ],
+)
+def test_another_scenario_must_ask_the_same(certificates, groups, change, named):
+    """Noise in units of 100 costs a ten-thousandth of what it costs in units of 1."""
+    assert under_scenario(certificates["groups"], groups)
+    with pytest.raises(ArgumentError, match=named):
+        under_scenario(certificates["groups"], change(groups))
 
 
 def test_spent_needs_the_evidence(certificates):

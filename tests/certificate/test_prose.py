@@ -84,9 +84,7 @@ def test_numbers_are_those_of_the_statement(certificates):
 
 
 def test_equal_laws_in_words(certificates):
-    assert "The laws are equal under every pair, so no noise is added." in str(
-        certificates["equal"]
-    )
+    assert "The laws are equal under every pair: no noise is needed." in str(certificates["equal"])
 
 
 def test_seeded_noise_in_words(certificates):

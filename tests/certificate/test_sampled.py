@@ -661,8 +661,10 @@ class TestSpent:
     def test_under_another_scenario(self, srpp):
         closer = under_scenario(srpp, worlds(1500, shift=0.1))
         assert spent(closer).epsilon < 1
+        laws = {name: EmpiricalLaw.uniform([[x, 0.0]]) for name, x in (("low", 0.0), ("high", 1.0))}
+        exact = Scenario.from_worlds(laws, query=CLIPPED)
         with pytest.raises(ArgumentError, match="both by samples or neither"):
-            under_scenario(srpp, worlds_of_points(CLIPPED))
+            under_scenario(srpp, exact)
 
 
 class TestDoubt:

@@ -77,9 +77,9 @@ def changes(statement):
 
 def is_free(path, statement):
     """What the caller decided and nothing else follows from."""
-    if path[0] == "earlier_releases" or (
-        path == ("noise", "generator") and not statement["noise"]["secure"]
-    ):
+    if path == ("noise", "calibrated") or path[0] == "earlier_releases":
+        return True
+    if path == ("noise", "generator") and not statement["noise"]["secure"]:
         return True
     if statement["laws_are_equal"]:
         return path[0] in ("guarantee", "method")  # any claim and any method costs nothing then

@@ -5,22 +5,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pufferslice.advantage import right_guesses
 from pufferslice.report.guessing import (
     about_release,
     about_training,
     guess_line,
     is_bounded,
     percent,
-    right_guesses,
     right_guesses_of,
 )
 
 
 def test_right_guesses_by_hand():
     """Two secrets: a half, and half the total variation; n secrets: 1/n + (1 - 1/n) t."""
-    assert [right_guesses(t) for t in (0.0, 0.5, 1.0)] == [50.0, 75.0, 100.0]
+    assert [right_guesses(t) for t in (0.0, 0.5, 1.0)] == [0.5, 0.75, 1.0]
     assert right_guesses_of(0.5, 4) == "62.5\u00a0%"
-    assert right_guesses_of(0.5, 2) == percent(right_guesses(0.5)) == "75\u00a0%"
+    assert right_guesses_of(0.5, 2) == percent(100 * right_guesses(0.5)) == "75\u00a0%"
     assert percent(None) == "none"
 
 
@@ -36,14 +36,15 @@ def test_what_is_printed_as_certainty_is_no_bound(variation, bounded):
 
 @given(st.floats(0, 1))
 def test_percent_is_never_below_the_bound(variation):
-    shown = float(percent(right_guesses(variation)).removesuffix("\u00a0%"))
-    assert right_guesses(variation) - 1e-9 <= shown <= right_guesses(variation) + 0.1 + 1e-9
+    shown = float(right_guesses_of(variation, 2).removesuffix("\u00a0%"))
+    right = 100 * right_guesses(variation)
+    assert right - 1e-9 <= shown <= right + 0.1 + 1e-9
 
 
 def test_the_sentence_says_for_whom_it_holds():
     sentence = about_release(0.5)
-    for condition in ("one of a protected pair", "both equally likely", "this release alone",
-                      "whose belief is covered"):  # fmt: skip
+    for condition in ("one of these priors", "two protected values", "both equally likely",
+                      "only this release"):  # fmt: skip
         assert condition in sentence
 
 

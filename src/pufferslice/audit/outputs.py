@@ -29,6 +29,9 @@ from pufferslice.storage import (
 FORMAT: Final = "pufferslice-outputs"
 VERSION: Final = 1
 
+LARGEST_RATIO: Final = 2**18
+"""Laws reach at most this many noise standard deviations from the centre: integers of 64 bits."""
+
 _UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError)
 
 
@@ -227,8 +230,12 @@ def _drawn_grid(
 
 def quantised_rows(values: Floats, center: Floats, noise_std: float) -> Integers:
     """`quantised` of every row, the same integers; only what is close to a tie takes its road."""
-    far = int(np.abs(values - center).max(axis=1).argmax())
-    quantised(values[far], center, noise_std)  # refuses what lies beyond the grid
+    if not float(np.abs(values - center).max()) < LARGEST_RATIO * noise_std:
+        msg = (
+            f"the laws reach farther than {LARGEST_RATIO} noise standard deviations from the "
+            "public centre of the query; audits draw in 64 bits. Centre the query with a range"
+        )
+        raise ScenarioError(msg)
     wide = (values.astype(np.longdouble) - center.astype(np.longdouble)) * SIGMA_INT
     steps = wide / np.longdouble(noise_std)
     grid = np.rint(steps)

@@ -26,7 +26,7 @@ from pufferslice.storage import (
 )
 
 FORMAT: Final = "pufferslice-certificate"
-VERSION: Final = 1
+VERSION: Final = 2
 
 EVIDENCE_SUFFIX: Final = ".evidence.npz"
 
@@ -76,6 +76,12 @@ class Certificate:
     def unsliced_epsilon(self) -> float | None:
         """Bound on the unsliced cost of a release at the guarantee's order, if there is one."""
         bound = self._of_release("unsliced")["epsilon"]
+        return None if bound is None else float(bound)
+
+    @property
+    def guess(self) -> float | None:
+        """Most that guesses between two protected secrets, equally likely before, can be right."""
+        bound = self._of_release("unsliced")["guess"]
         return None if bound is None else float(bound)
 
     @property

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pufferslice.arrays import Floats, arrays_in
 from pufferslice.calibration import Full, Slices
 from pufferslice.certificate.doubt import Doubt
-from pufferslice.certificate.seen import covered_totals, seen_of, sphere_term
+from pufferslice.certificate.seen import Seen, covered_totals, seen_of, sphere_term
 from pufferslice.certificate.shape import CHANGED
 from pufferslice.concentration import LEVEL_QUANTA
 from pufferslice.errors import CertificateError
@@ -62,7 +62,7 @@ class Evidence:
         progress: Progress = silent,
     ) -> "Evidence":
         """The evidence of a scenario along a profile."""
-        seen = seen_of(scenario, profile, doubt, progress)
+        seen = _seen(scenario, profile, doubt, progress)
         evidence = cls(
             slices=seen.slices,
             full=seen.full,
@@ -217,6 +217,24 @@ class Evidence:
 
     def __repr__(self) -> str:
         return f"Evidence(slices={self.slices.seen!r})"
+
+
+_LATEST: Final[dict[str, Seen]] = {}
+"""The tables made last, by a digest of all they depend on: a release follows its certification."""
+
+
+def _seen(scenario: Scenario, profile: Profile, doubt: Doubt | None, progress: Progress) -> Seen:
+    key = digest(
+        canonical_json([scenario.description(), None if doubt is None else doubt.to_json()]),
+        scenario.laws_digest().encode(),
+        profile.digest().encode(),
+    )
+    seen = _LATEST.get(key)
+    if seen is None:
+        seen = seen_of(scenario, profile, doubt, progress)
+        _LATEST.clear()
+        _LATEST[key] = seen
+    return seen
 
 
 def _sample_sizes(scenario: Scenario) -> dict[str, dict[str, int]]:

@@ -3,7 +3,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import numpy as np
@@ -13,7 +13,7 @@ from pufferslice.calibration import Method, cost, full_cost
 from pufferslice.certificate.document import Certificate
 from pufferslice.certificate.doubt import Doubt
 from pufferslice.certificate.evidence import Evidence
-from pufferslice.certificate.statement import Said, statement_of
+from pufferslice.certificate.statement import Said, statement_of, unsliced_of
 from pufferslice.checks import check_above, check_between, check_one_of
 from pufferslice.concentration import BandKind, samples_for_tail
 from pufferslice.errors import (
@@ -31,7 +31,11 @@ from pufferslice.slicing import Profile, SampledSphere
 
 DEFAULT_DELTAS: Final = (1e-5,)
 
+_SHARED: Final = ("law", "secret", "secrets", "pairs", "query")
 _BLIND: Final = 2.0**-40
+"""A slice along which laws differ by less than this share of their distance does not see it."""
+_LEAST_SHARE: Final = 0.25
+"""The slices that see a difference have at least this share of the weight of one equal slice."""
 _DIGEST: Final = re.compile("[0-9a-f]{64}")
 
 
@@ -45,6 +49,7 @@ def certify_release(  # noqa: PLR0913 - the claim is three nouns, the rest has s
     method: Method | None = None,
     deltas: Sequence[float] = DEFAULT_DELTAS,
     noise: Noise = OperatingSystemNoise(),  # noqa: B008 - it has no state
+    noise_std: float | None = None,
     earlier_releases: Sequence[str] = (),
     progress: Progress = silent,
 ) -> Certificate:
@@ -53,7 +58,8 @@ def certify_release(  # noqa: PLR0913 - the claim is three nouns, the rest has s
     Without `method`: the tight rule with the smallest envelope that applies. `deltas` are those
     of the (epsilon, delta) views. `earlier_releases` names what a ledger already holds.
     `failure_probability` must be said for sampled priors and for the sphere as profile, and for
-    nothing else; `band` says how sampled laws are bounded.
+    nothing else; `band` says how sampled laws are bounded. `noise_std`, in scaled coordinates,
+    certifies a noise of your own instead of the smallest one; it must meet the target.
 
     Guarantee: one release with the stated noise satisfies `target` for the scenario's priors and
     pairs, along the slices of `profile` if the target is sliced; except with probability
@@ -78,6 +84,8 @@ def certify_release(  # noqa: PLR0913 - the claim is three nouns, the rest has s
         )
         raise ArgumentError(msg)
     _check_approximate(scenario, target, method)
+    if noise_std is not None:
+        check_above(0, noise_std=noise_std)
     gaussian = scenario.prior_kind == "gaussian"
     default = Method(rule="tight", envelope="exact" if gaussian else "transport")
     said = Said(
@@ -86,6 +94,7 @@ def certify_release(  # noqa: PLR0913 - the claim is three nouns, the rest has s
         deltas=asked,
         generator=noise.name,
         earlier_releases=tuple(earlier_releases),
+        noise_std=None if noise_std is None else float(noise_std),
     )
     evidence = Evidence.of(scenario, profile, doubt, progress)
     _check_seen(evidence)
@@ -134,6 +143,20 @@ def spent(
     return attrs.evolve(unit, epsilon=found)
 
 
+def spent_in_full(
+    certificate: Certificate, *, noise_std: float | None = None, order: float | None = None
+) -> dict[str, Any]:
+    """What noise costs in all dimensions by the certificate's evidence, and the right guesses.
+
+    As `unsliced` in a statement: `order`, `epsilon`, `from` and `guess`; None where nothing bounds
+    a number.
+    """
+    evidence = required_evidence(certificate)
+    std = certificate.noise_std if noise_std is None else noise_std
+    stated = float(certificate.statement["unsliced"]["order"])
+    return unsliced_of(evidence, stated if order is None else order, std)
+
+
 def _spent_approximate(
     certificate: Certificate,
     claim: ApproximateGuarantee,
@@ -166,10 +189,13 @@ def under_scenario(certificate: Certificate, scenario: Scenario) -> Certificate:
     `verify` refutes it.
     """
     profile = required_evidence(certificate).slices.profile
-    if scenario.dim != profile.dim:
+    stated, other = certificate.statement["scenario"], scenario.description()
+    differ = [key for key in _SHARED if stated[key] != other[key]]
+    if differ:
         msg = (
-            f"the other scenario has dimension {scenario.dim}, the certificate {profile.dim}; "
-            "give one with the same query"
+            f"the other scenario must have the certificate's {', '.join(_SHARED)}; it differs in "
+            f"{', '.join(differ)}. Only priors may differ: noise in other units, for another query "
+            "or between other secrets costs something else"
         )
         raise ArgumentError(msg)
     doubt = required_evidence(certificate).doubt
@@ -296,21 +322,23 @@ def _check_digests(earlier_releases: Sequence[str]) -> None:
 
 
 def _check_seen(evidence: Evidence) -> None:
-    """Refuse a profile that cannot see the difference between laws that do differ."""
+    """Refuse a profile that does not see, with some weight, a difference that the laws have."""
     profile, seen = evidence.slices.profile, evidence.slices.seen
-    used = profile.weights > 0
     if isinstance(seen, GaussianPairs):
-        apart, visible = seen.differences(profile.directions[used])
+        apart, visible = seen.differences(profile.directions)
     elif isinstance(evidence.full.seen, MatchingTables) and not evidence.full.from_range:
-        apart = evidence.full.seen.worst().max(axis=1)
-        visible = seen.worst()[:, used].max(axis=1)
+        apart, visible = evidence.full.seen.worst().min(axis=1), seen.worst()
     else:
-        return
-    blind = ~seen.equal & (visible <= apart * _BLIND)
+        # Only a range is known of the whole output, which says nothing about the laws.
+        apart, visible = seen.worst().max(axis=1), seen.worst()
+    weights = profile.weights / profile.weights.sum()
+    seeing = (visible > apart[:, None] * _BLIND) @ weights
+    blind = ~seen.equal & (seeing < _LEAST_SHARE / np.count_nonzero(weights))
     if blind.any():
         msg = (
             f"the profile does not see the difference between the laws of {int(blind.sum())} of "
-            f"{len(blind)} (prior, pair) instances, which do differ; the noise would not hide it "
-            "from anyone who looks in another direction. Use more, or other, directions"
+            f"{len(blind)} (prior, pair) instances, which do differ: the slices that do have next "
+            "to no weight. The noise would not hide it from anyone who looks in another direction. "
+            "Use more, or other, directions, or equal weights"
         )
         raise CalibrationError(msg)

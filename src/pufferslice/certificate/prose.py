@@ -4,9 +4,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pufferslice.guarantee import Guarantee, at_most, claim_of, in_full
+from pufferslice.guarantee import Guarantee, at_most, claim_of, in_full, percent_at_most
 
 _MOST_PAIRS_NAMED = 6
+_NEARLY_EQUAL = 0.99
+"""Where more of the slices than this count, their weights need no mention."""
 
 
 def prose_of(statement: Mapping[str, Any], digest: str) -> str:
@@ -62,15 +64,32 @@ def _claim(statement: Mapping[str, Any]) -> str:
     return (
         f"Claim: {claim}{along}, {sure}.\n"
         f"The noise costs {at_most(statement['spent_epsilon'])} of {in_full(claim.epsilon)} "
-        f"({rule})."
+        f"({rule}).{_own_noise(statement, claim.epsilon)}"
     )
+
+
+def _own_noise(statement: Mapping[str, Any], epsilon: float) -> str:
+    noise = statement["noise"]
+    if not noise["calibrated"]:
+        return "\nThe noise was chosen by the data holder, not calibrated to the claim."
+    if noise["std"] and statement["spent_epsilon"] < epsilon / 2:
+        return (
+            "\nThe priors hide the secret to this degree by themselves: the least noise is added."
+        )
+    return ""
 
 
 def _along(profile: Mapping[str, Any]) -> str:
     where = f"{profile['dim']} dimensions (profile {profile['digest'][:12]})"
     if profile["kind"] == "sphere":
         return f" along the whole sphere of {where}, known by {profile['n_directions']} directions"
-    return f" along {profile['n_directions']} slices of {where}"
+    equal = ""
+    if profile["effective_slices"] < _NEARLY_EQUAL * profile["n_directions"]:
+        equal = (
+            f", weighted like {profile['effective_slices']:.3g} equal ones; the largest weight is "
+            f"{profile['largest_weight']:.3g}"
+        )
+    return f" along {profile['n_directions']} slices of {where}{equal}"
 
 
 def _shares(statement: Mapping[str, Any]) -> str:
@@ -107,13 +126,32 @@ def _noise(statement: Mapping[str, Any]) -> str:
 
 def _whole_output(statement: Mapping[str, Any]) -> str:
     unsliced, claim = statement["unsliced"], claim_of(statement["guarantee"])
+    guess = guess_sentence(unsliced["guess"])
     if unsliced["epsilon"] is None:
-        return f"Unsliced (the released bits): no finite bound ({unsliced['from']})."
+        return f"{unsliced_sentence(unsliced)} ({unsliced['from']}).\n{guess}"
     times = unsliced["epsilon"] / claim.epsilon
     compared = f"; {times:.3g} times the claim's epsilon" if isinstance(claim, Guarantee) else ""
+    return f"{unsliced_sentence(unsliced)}, from {unsliced['from']}{compared}.\n{guess}"
+
+
+def unsliced_sentence(unsliced: Mapping[str, Any]) -> str:
+    """What the noise costs in all dimensions, without the full stop."""
+    if unsliced["epsilon"] is None:
+        return "Unsliced (the released bits): no finite bound"
     return (
         f"Unsliced (the released bits): at most {at_most(unsliced['epsilon'])} at order "
-        f"{in_full(unsliced['order'])}, from {unsliced['from']}{compared}."
+        f"{in_full(unsliced['order'])}"
+    )
+
+
+def guess_sentence(guess: float | None) -> str:
+    """What the release tells someone who wavers between two protected secrets."""
+    if guess is None or percent_at_most(guess) == percent_at_most(1.0):
+        return "No useful bound on guessing the secret can be stated for the whole release."
+    return (
+        "Someone who holds one of these priors, has narrowed the secret down to two protected "
+        "values, both equally likely, and sees only this release guesses right at most "
+        f"{percent_at_most(guess)} of the time (coin flip: 50\u00a0%)."
     )
 
 

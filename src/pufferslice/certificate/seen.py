@@ -46,7 +46,13 @@ def seen_of(scenario: Scenario, profile: Profile, doubt: Doubt | None, progress:
     sphere = sphere_term(doubt, profile, query.range, query.scales)
     doubtful = 0.0 if doubt is None else doubt.failure_probability
     if isinstance(laws[0], GaussianLaw):
-        gaussian = _gaussian_pairs(_all(laws, GaussianLaw), pairs)
+        gaussian = GaussianPairs.of(
+            [
+                (prior.declared[pair.first], prior.declared[pair.second])
+                for prior, pair in scenario.instances
+            ],
+            query.scales,
+        )
         slices = Slices(profile=profile, seen=gaussian, sphere=sphere)
         return Seen(slices, Full(dim=profile.dim, seen=gaussian), None)
     if isinstance(laws[0], SampledLaw | SampledBinnedLaw):
@@ -171,13 +177,6 @@ def ranked_laws(
     samples = [SortedSample.of(law, profile.directions) for law in _all(laws, SampledLaw)]
     ends = None if query.range is None else query.range.support(profile.directions, query.scales)
     return list(samples), ends
-
-
-def _gaussian_pairs(laws: Sequence[GaussianLaw], pairs: Sequence[LawPair]) -> GaussianPairs:
-    return GaussianPairs(
-        means=np.array([[laws[a].mean, laws[b].mean] for a, b in pairs]),
-        covs=np.array([[laws[a].cov, laws[b].cov] for a, b in pairs]),
-    )
 
 
 def _all(laws: Sequence[Law], kind: type[Kind]) -> list[Kind]:

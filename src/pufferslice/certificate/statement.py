@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, final
 
 import attrs
+import numpy as np
 
+from pufferslice.advantage import full_variation, released_variation, right_guesses
 from pufferslice.approximate import approximate_cost, calibrate_approximate
 from pufferslice.calibration import (
     Method,
@@ -18,9 +20,10 @@ from pufferslice.calibration import (
 )
 from pufferslice.certificate.doubt import Doubt
 from pufferslice.certificate.evidence import Evidence
+from pufferslice.checks import check_above
 from pufferslice.errors import CalibrationError
 from pufferslice.gaps import GapTables, MatchingTables
-from pufferslice.guarantee import ApproximateGuarantee, Claim, Guarantee, claim_of
+from pufferslice.guarantee import ApproximateGuarantee, Claim, Guarantee, at_most, claim_of
 from pufferslice.noise import DRAW_DELTA, SIGMA_INT, OperatingSystemNoise
 from pufferslice.slicing import FiniteProfile, SampledSphere
 from pufferslice.views import REPORTED_ORDER, views_of
@@ -29,6 +32,10 @@ ROUNDING_DELTA: Final = 2.0**-46
 """Total variation, per coordinate, between an integer Gaussian around a rounded point and the
 rounded real Gaussian around the point itself: at most (1/2) / (sqrt(2 pi) 2^44), plus less than
 2^-80 for rounding the density. Charged where the divergence is that of the real mechanism."""
+
+INTEGER_DELTA: Final = 2.0**-93
+"""Total variation, per coordinate, between the integer Gaussian and the rounded real one, both
+around the same integer: 0.0202 / 2^88. The Rényi bounds hold without it, guesses need it."""
 
 _LIMITS: Final = (
     "It is not differential privacy for individuals: only the named secret is protected.",
@@ -72,7 +79,7 @@ _DRAWN: Final = (
     "implementation_delta, is part of no epsilon; an (epsilon, delta) view holds for what is "
     "released with 1 + exp(epsilon) times the distance added to its delta."
 )
-_EQUAL: Final = "The laws are equal under every pair, so no noise is added."
+_EQUAL: Final = "The laws are equal under every pair: no noise is needed."
 _INSECURE: Final = "INSECURE: the noise comes from a seeded test generator. Never publish it."
 _DROPPED: Final = "{n} rows with missing values were left out; the claim is about the others."
 
@@ -87,6 +94,8 @@ class Said:
     deltas: tuple[float, ...]
     generator: str
     earlier_releases: tuple[str, ...]
+    noise_std: float | None = None
+    """A noise that the caller chose; None where the claim decides."""
 
     @classmethod
     def read_off(cls, statement: Mapping[str, Any]) -> "Said":
@@ -97,11 +106,14 @@ class Said:
             deltas=tuple(statement["deltas"]),
             generator=statement["noise"]["generator"],
             earlier_releases=tuple(statement["earlier_releases"]),
+            noise_std=None if statement["noise"]["calibrated"] else statement["noise"]["std"],
         )
 
 
 def calibrated_noise(evidence: Evidence, said: Said) -> float:
     """The noise standard deviation that the target asks for, in scaled coordinates."""
+    if said.noise_std is not None:
+        return said.noise_std
     if isinstance(said.target, Guarantee) and not said.target.is_sliced:
         return calibrate_unsliced(said.target, evidence.full)
     return sliced_noise(evidence.slices, said.target, said.method)
@@ -118,6 +130,7 @@ def spent_epsilon(evidence: Evidence, said: Said, noise_std: float) -> float:
     """The number that the claim bounds, at this noise."""
     if evidence.slices.are_equal:
         return 0.0
+    check_above(0, noise_std=noise_std)
     if isinstance(said.target, ApproximateGuarantee):
         return approximate_cost(evidence.slices, said.target, noise_std, said.method.envelope)
     if said.target.is_sliced:
@@ -130,6 +143,12 @@ def statement_of(evidence: Evidence, said: Said) -> dict[str, Any]:
     noise_std = calibrated_noise(evidence, said)
     spent = spent_epsilon(evidence, said, noise_std)
     if not spent <= said.target.epsilon:
+        if said.noise_std is not None:
+            msg = (
+                f"noise_std {noise_std:g} costs {at_most(spent)}, more than the claim's epsilon "
+                f"{said.target.epsilon:g}; claim at least that much, or use more noise"
+            )
+            raise CalibrationError(msg)
         msg = (
             f"the calibrated noise {noise_std!r} costs {spent!r}, more than the target. Please "
             "report this: the noise was not used"
@@ -144,16 +163,18 @@ def statement_of(evidence: Evidence, said: Said) -> dict[str, Any]:
         "method": attrs.asdict(said.method),
         "spent_epsilon": spent,
         "laws_are_equal": equal,
-        "noise": _noise(evidence, said.generator, noise_std),
+        "noise": _noise(evidence, said, noise_std),
         "profile": {
             "kind": "sphere" if isinstance(profile, SampledSphere) else "finite",
             "dim": profile.dim,
-            "n_directions": profile.n_directions,
+            "n_directions": int(np.count_nonzero(profile.weights)),
+            "effective_slices": profile.effective_slices,
+            "largest_weight": float(profile.weights.max() / profile.weights.sum()),
             "digest": profile.digest(),
         },
         "failure_probability": evidence.slices.failure_probability,
         "sampling": _sampling(evidence, said, noise_std),
-        "unsliced": _unsliced(evidence, _order(said.target), noise_std),
+        "unsliced": unsliced_of(evidence, _order(said.target), noise_std),
         "deltas": [] if equal else list(said.deltas),
         "views": [] if equal else _views(evidence, said, noise_std),
         "earlier_releases": list(said.earlier_releases),
@@ -234,47 +255,53 @@ def _order(claim: Claim) -> float:
 def implementation_delta(evidence: Evidence) -> float:
     """Total variation between the sampled release and the one the bound is about."""
     exact = not isinstance(evidence.slices.seen, GapTables)
-    return evidence.full.dim * (DRAW_DELTA + (ROUNDING_DELTA if exact else 0.0))
+    return evidence.full.dim * (DRAW_DELTA + (ROUNDING_DELTA if exact else INTEGER_DELTA))
 
 
-def _noise(evidence: Evidence, generator: str, noise_std: float) -> dict[str, Any]:
+def _noise(evidence: Evidence, said: Said, noise_std: float) -> dict[str, Any]:
     scales: Sequence[float] = evidence.scenario["query"]["scales"]
     return {
         "family": "integer_gaussian",
         "std": noise_std,
+        "calibrated": said.noise_std is None,
         "std_by_coordinate": [noise_std * scale for scale in scales],
         "grid": noise_std / SIGMA_INT,
-        "generator": generator,
-        "secure": generator == OperatingSystemNoise.name,
+        "generator": said.generator,
+        "secure": said.generator == OperatingSystemNoise.name,
         "implementation_delta": implementation_delta(evidence) if noise_std else 0.0,
     }
 
 
-def _unsliced(evidence: Evidence, order: float, noise_std: float) -> dict[str, Any]:
+def unsliced_of(evidence: Evidence, order: float, noise_std: float) -> dict[str, Any]:
+    """What the noise costs in all dimensions, and how often it lets a secret be guessed."""
     if evidence.slices.are_equal:
-        return {"order": order, "epsilon": 0.0, "from": "equal laws"}
-    seen = evidence.full.seen
-    if seen is None:
+        return {"order": order, "epsilon": 0.0, "from": "equal laws", "guess": 0.5}
+    if evidence.full.seen is None:
         return {
             "order": order,
             "epsilon": None,
             "from": "samples alone: they bound nothing beyond the slices without a public range",
+            "guess": None,
         }
     bound = full_cost(evidence.full, order, noise_std)
     made = _coupling(evidence)
-    if not math.isfinite(bound):
-        return {
-            "order": order,
-            "epsilon": None,
-            "from": f"{made}: infinite at this order and noise",
-        }
-    return {"order": order, "epsilon": bound, "from": made}
+    variation = released_variation(
+        full_variation(evidence.full, noise_std), implementation_delta(evidence)
+    )
+    return {
+        "order": order,
+        "epsilon": bound if math.isfinite(bound) else None,
+        "from": made if math.isfinite(bound) else f"{made}: infinite at this order and noise",
+        "guess": None if variation >= 1 else right_guesses(variation),
+    }
 
 
 def _coupling(evidence: Evidence) -> str:
     seen = evidence.full.seen
     if not isinstance(seen, MatchingTables):
         return "the exact divergence of the Gaussian laws"
+    if evidence.full.from_range and evidence.scenario["query"]["range"] is None:
+        return "the diameter of the range in which the rows were counted"
     if evidence.full.from_range:
         return "the diameter of the public range"
     if seen.n_slices == 1:

@@ -11,14 +11,17 @@ from pufferslice.certificate.document import Certificate
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.issuing import required_evidence
 from pufferslice.certificate.learning import Trained, learning_statement
+from pufferslice.certificate.relations import broken_relations
 from pufferslice.certificate.shape import check_shape
 from pufferslice.certificate.signing import signature_problem
 from pufferslice.certificate.statement import Said, spent_epsilon, statement_of
 from pufferslice.errors import PuffersliceError
+from pufferslice.scenario import Scenario
 
 UNCHECKED: Final = {
     "noise.generator": "which generator a release will use",
     "noise.secure": "follows from the generator",
+    "noise.calibrated": "whether the claim or the data holder decided the noise",
     "earlier_releases": "which releases came before",
     "scenario": "whether the declared secrets, query and priors describe the truth; only that they "
     "are those of the evidence",
@@ -67,20 +70,70 @@ class Verification:
         return f"VERIFIED from {self.source}{signed}. Cannot be checked here:\n{open_points}"
 
 
-def verify(certificate: Certificate, *, public_key: bytes | None = None) -> Verification:
+def verify(
+    certificate: Certificate,
+    *,
+    public_key: bytes | None = None,
+    scenario: Scenario | None = None,
+) -> Verification:
     """Recompute noise, cost, unsliced bound and views from the evidence and compare all fields.
 
-    With `public_key` (PEM) the statement must carry a valid Ed25519 signature of that key.
+    With `public_key` (PEM) the statement must carry a valid Ed25519 signature of that key. Without
+    `scenario` statement and evidence are shown to agree, and no more; with it the evidence itself
+    is recomputed from the scenario's data.
     """
     unsigned = None if public_key is None else signature_problem(certificate, public_key)
     problems = [*([unsigned] if unsigned else []), *_recomputed_problems(certificate)]
+    unchecked = dict(_unchecked(certificate))
+    if scenario is not None:
+        if not problems:
+            problems = scenario_problems(certificate, scenario)
+        unchecked["scenario"] = "whether the declared secrets, query and priors describe the truth"
     return Verification(
         problems=tuple(problems),
-        unchecked=tuple(f"{field}: {why}" for field, why in _unchecked(certificate).items()),
+        unchecked=tuple(f"{field}: {why}" for field, why in unchecked.items()),
         signed=public_key is not None and unsigned is None,
         has_evidence=certificate.evidence is not None or _is_learning(certificate),
-        source=_source(certificate),
+        source=_source(certificate) if scenario is None else "the data",
     )
+
+
+def scenario_problems(certificate: Certificate, scenario: Scenario) -> list[str]:
+    """What does not hold for this scenario, whatever the evidence says.
+
+    Tables and costs are computed from the scenario's own laws. The stated noise must meet the
+    claim, and no other bound may be stated lower than it is found.
+    """
+    if _is_learning(certificate):
+        return ["the certificate is about training runs; a scenario belongs to a release"]
+    statement, evidence = certificate.statement, required_evidence(certificate)
+    stated = statement["scenario"]
+    if list(differences(stated, scenario.description())):
+        return ["the certificate was issued for another scenario: its description differs"]
+    if evidence.confidential["laws_digest"] != scenario.laws_digest():
+        return ["the certificate was issued for other laws than this scenario has"]
+    said = Said.read_off(statement)
+    fresh = Evidence.of(scenario, evidence.slices.profile, evidence.doubt)
+    if fresh.slices.are_equal != statement["laws_are_equal"]:
+        return ["the laws are equal in one of the scenario and the statement, not in both"]
+    problems = _too_little_noise(fresh, said, statement["noise"]["std"])
+    if problems:
+        return problems
+    found = statement_of(fresh, attrs.evolve(said, noise_std=statement["noise"]["std"]))
+    bounds = [
+        ("unsliced.epsilon", statement["unsliced"]["epsilon"], found["unsliced"]["epsilon"]),
+        ("unsliced.guess", statement["unsliced"]["guess"], found["unsliced"]["guess"]),
+        ("failure_probability", statement["failure_probability"], found["failure_probability"]),
+    ]
+    bounds += [
+        (f"views[{i}].epsilon", one["epsilon"], other["epsilon"])
+        for i, (one, other) in enumerate(zip(statement["views"], found["views"], strict=True))
+    ]
+    return [
+        f"{path} is {low!r} in the statement, the data give {right!r}"
+        for path, low, right in bounds
+        if low is not None and (right is None or low < right * (1 - _RELATIVE))
+    ]
 
 
 def _is_learning(certificate: Certificate) -> bool:
@@ -105,6 +158,9 @@ def _recomputed_problems(certificate: Certificate) -> list[str]:
         else:
             evidence = required_evidence(certificate)
             evidence.check()
+            broken = next(broken_relations(evidence), None)
+            if broken is not None:
+                return [broken]
             said = Said.read_off(statement)
             expected = statement_of(evidence, said)
             too_little = _too_little_noise(evidence, said, statement["noise"]["std"])

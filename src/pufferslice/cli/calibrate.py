@@ -76,6 +76,9 @@ def calibrate(
     seed: Annotated[int | None, _flag("Public seed of slices and bootstrap.")] = None,
     rule: Annotated[str | None, _flag("tight or closed-form.")] = None,
     envelope: Annotated[str | None, _flag("transport or worst-gap.")] = None,
+    noise_std: Annotated[
+        float | None, _flag("Certify this noise, in scaled coordinates, instead of the smallest.")
+    ] = None,
 ) -> None:
     """Find the noise for a scenario and state what it promises. Releases nothing."""
     # Longer than any other function, because typer reads the flags off the signature.
@@ -160,6 +163,7 @@ def _certified(request: "Request", ledger: Path | None) -> "Certificate":
             band=request.band,
             method=request.method,
             deltas=request.deltas,
+            noise_std=request.noise_std,
             earlier_releases=Ledger(ledger).releases() if ledger else (),
             progress=progress,
         )
@@ -181,6 +185,7 @@ def summary_of(certificate: "Certificate") -> dict[str, Any]:
         "delta": claim.get("delta"),
         "spent_epsilon": statement["spent_epsilon"],
         "unsliced_epsilon": statement["unsliced"]["epsilon"],
+        "guess": statement["unsliced"]["guess"],
         "failure_probability": statement["failure_probability"],
         "sampling": statement["sampling"],
         "prior": statement["scenario"]["priors"][0]["kind"],

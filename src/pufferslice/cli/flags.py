@@ -35,7 +35,7 @@ def document_of(flags: Mapping[str, Any]) -> dict[str, Any]:
         document["profile"]["kind"] = flags["profile"]
     if flags["law"] == "bootstrap":
         document["bootstrap"] = {"n_replicates": flags["replicates"], "seed": flags["seed"]}
-    chosen = {name: flags[name] for name in ("rule", "envelope") if name in flags}
+    chosen = {name: flags[name] for name in ("rule", "envelope", "noise_std") if name in flags}
     return document | ({"calibration": chosen} if chosen else {})
 
 

@@ -24,6 +24,8 @@ def spent(
     """What a noise costs: the way back from noise to epsilon. Issues no certificate."""
     from pufferslice.certificate import Certificate
     from pufferslice.certificate import spent as spent_by
+    from pufferslice.certificate.issuing import spent_in_full
+    from pufferslice.certificate.prose import guess_sentence, unsliced_sentence
     from pufferslice.guarantee import at_most
 
     held = Certificate.load(certificate)
@@ -35,10 +37,15 @@ def spent(
     word = None if notion is None else notion.replace("-", "_")
     found = spent_by(held, noise_std=noise_std, order=order, notion=word)
     std = held.noise_std if noise_std is None else noise_std
+    whole = spent_in_full(held, noise_std=noise_std, order=order)
     if json:
         import attrs
 
-        print_json({"noise_std": std, **attrs.asdict(found), **held.statement["method"]})
+        claim = {"noise_std": std, **attrs.asdict(found), **held.statement["method"]}
+        print_json(claim | {"unsliced": whole})
         return
     epsilon = at_most(found.epsilon)
     typer.echo(f"Noise {std:.6g} (scaled coordinates) costs at most {epsilon}: {found}")
+    typer.echo(
+        f"{unsliced_sentence(whole)}, from {whole['from']}.\n{guess_sentence(whole['guess'])}"
+    )

@@ -15,15 +15,24 @@ def verify(
     key: Annotated[
         Path | None, typer.Option(help="A public key (PEM) that must have signed it.")
     ] = None,
+    scenario: Annotated[
+        Path | None, typer.Option(help="Recompute everything from the data of this scenario.toml.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Recompute the claim from the evidence; exits 1 if anything does not hold."""
+    """Recompute the claim from the evidence, or from the data; exits 1 if it does not hold."""
     from pufferslice.certificate import Certificate
     from pufferslice.certificate import verify as recompute
     from pufferslice.storage import read_bytes
 
     held = Certificate.load(certificate)
-    found = recompute(held, public_key=None if key is None else read_bytes(key))
+    data = None
+    if scenario is not None:
+        from pufferslice.files import read_request
+
+        data = read_request(scenario).scenario
+    signed_by = None if key is None else read_bytes(key)
+    found = recompute(held, public_key=signed_by, scenario=data)
     if json:
         print_json(
             {

@@ -48,6 +48,12 @@ def failure_probability_of(document: Document) -> float | None:
     return number(said["failure_probability"], "failure_probability")
 
 
+def noise_std_of(document: Document) -> float | None:
+    """A noise of the user's own, if the file says one."""
+    said = section(document, "calibration")
+    return number(said["noise_std"], "noise_std") if "noise_std" in said else None
+
+
 def band_of(document: Document) -> BandKind:
     """How sampled laws are bounded."""
     band = word(section(document, "prior").get("band", "order_statistics"), "band")
@@ -87,7 +93,7 @@ def _given(said: Document) -> FiniteProfile:
 def method_of(document: Document) -> Method | None:
     """Rule and envelope, or none where the file leaves the choice to the library."""
     said = section(document, "calibration")
-    if not said:
+    if not set(said) - {"noise_std"}:
         return None
     rule = word(said.get("rule", "tight"), "rule")
     check_one_of(RULES, rule=rule)

@@ -86,7 +86,7 @@ SHAPES: Final[Mapping[str, Mapping[str, Shape]]] = {
         "claim": TEXT, "notion": TEXT, "order": NUMBER, "epsilon": NUMBER, "delta": NUMBER,
         "deltas": NUMBERS, "failure_probability": NUMBER,
     },
-    "calibration": {"rule": TEXT, "envelope": TEXT},
+    "calibration": {"rule": TEXT, "envelope": TEXT, "noise_std": NUMBER},
 }  # fmt: skip
 """By section, and by table inside a section."""
 

@@ -20,6 +20,7 @@ from pufferslice.files.claim_toml import (
     band_of,
     failure_probability_of,
     method_of,
+    noise_std_of,
     profile_of,
     target_of,
 )
@@ -72,7 +73,7 @@ SECTIONS: Final[Sections] = {
                           "weights"}),
     "guarantee": frozenset({"claim", "notion", "order", "epsilon", "delta", "deltas",
                             "failure_probability"}),
-    "calibration": frozenset({"rule", "envelope"}),
+    "calibration": frozenset({"rule", "envelope", "noise_std"}),
 }  # fmt: skip
 """Sections and their keys; `worlds` and `gaussian` have one key per secret."""
 
@@ -108,6 +109,8 @@ class Request:
     method: Method | None
     """None where the file leaves the choice to the library."""
     deltas: tuple[float, ...]
+    noise_std: float | None
+    """A noise of the user's own, in scaled coordinates; None where the claim decides."""
     table: pa.Table | None
     """The data that the scenario was made from; none for worlds and for streamed data."""
     null_values: tuple[str, ...]
@@ -156,6 +159,7 @@ def request_of(document: Document, folder: Path, scan: Scan = scan_files) -> Req
         band=band_of(document),
         method=method_of(document),
         deltas=tuple(section(document, "guarantee").get("deltas", DEFAULT_DELTAS)),
+        noise_std=noise_std_of(document),
         table=table,
         null_values=tuple(section(document, "data").get("null_values", ())),
     )

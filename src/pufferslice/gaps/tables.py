@@ -87,6 +87,10 @@ class DistanceTables:
         """The worst gap (W-infinity along the slice), shape (n_instances, n_slices)."""
         return self._by_instance(self.gaps[self.starts[:-1]])
 
+    def means(self) -> Floats:
+        """The mean gap, shape (n_instances, n_slices)."""
+        return self._by_instance(np.add.reduceat(self.masses * self.gaps, self.starts[:-1]))
+
     def log_moments(self, rate: float, margin: float) -> Floats:
         """Ln of the mean of exp(rate * (gap + margin)^2), shape (n_instances, n_slices)."""
 

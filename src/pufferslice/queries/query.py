@@ -174,7 +174,7 @@ class Query:
             if not len(rows) and self.level == "table":
                 msg = f"the query {self.kind} was asked for no rows; it needs at least one"
                 raise ScenarioError(msg)
-            return self._checked(evaluate(rows), len(rows))
+            return self._finite(self._shaped(evaluate(rows), len(rows)), "outputs")
 
         return checked
 
@@ -209,12 +209,26 @@ class Query:
             scaled = clipped / self.scales
         return self._finite(scaled, "outputs after clipping and scaling")
 
-    def _checked(self, outputs: Floats, n_rows: int) -> Floats:
+    def prepared_anyway(self, table: object) -> Floats:
+        """As `prepared` on the outputs of a table; what is not finite becomes the public center.
+
+        For a release from sampled priors: to refuse such a value would tell of the data.
+        """
+        frame = frame_of(table)
+        check_columns(frame, self.columns)
+        raw = self._shaped(self.bind(frame)(np.arange(len(frame))), len(frame))
+        with np.errstate(over="ignore", invalid="ignore"):
+            outputs = np.atleast_2d(raw)
+            clipped = outputs if self.range is None else self.range.clip(outputs)
+            scaled = clipped / self.scales
+        return np.asarray(np.where(np.isfinite(scaled), scaled, self.center))
+
+    def _shaped(self, outputs: Floats, n_rows: int) -> Floats:
         wanted = (self.dim,) if self.level == "table" else (n_rows, self.dim)
         if outputs.shape != wanted:
             msg = f"the query must return shape {wanted}, got {outputs.shape}"
             raise ScenarioError(msg)
-        return self._finite(outputs, "outputs")
+        return outputs
 
     def _finite(self, values: Floats, what: str) -> Floats:
         bad = ~np.isfinite(values)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a page is made of: plain values that its template shows one after another."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, final
 
@@ -150,15 +149,6 @@ class Part:
 def number(value: float | None) -> str:
     """Four digits."""
     return "none" if value is None else f"{value:.4g}"
-
-
-def percent_at_most(share: float) -> str:
-    r"""A bound on a probability in tenths of a percent, rounded up; the space does not break.
-
-    >>> percent_at_most(0.81501), percent_at_most(1.2)
-    ('81.6\xa0%', '100\xa0%')
-    """
-    return f"{min(100.0, math.ceil(share * 1000) / 10):g}\u00a0%"
 
 
 def counted(count: int, noun: str) -> str:

@@ -26,7 +26,7 @@ from pufferslice.report.guessing import (
     guess_line,
     is_bounded,
     percent,
-    right_guesses,
+    right_guesses_of,
 )
 from pufferslice.report.svg import Axes, Ring, Series, line_chart, marks, polar_chart
 
@@ -140,7 +140,7 @@ def _choice(certificate: Certificate, row: Prospect, places: Sequence[Any]) -> M
         "epsilon": in_full(row.claim.epsilon),
         "noise": number(std),
         "error": number(row.mean_absolute_error),
-        "guess": percent(right_guesses(row.total_variation)),
+        "guess": right_guesses_of(row.total_variation, 2),
         "unsliced": "none" if row.unsliced_epsilon is None else at_most(row.unsliced_epsilon),
         "sentence": sentence(certificate, row),
         "stds": [

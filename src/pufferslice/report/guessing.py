@@ -4,8 +4,9 @@
 from collections.abc import Sequence
 from typing import Final
 
-from pufferslice.advantage import guessing_advantage
-from pufferslice.report.blocks import percent_at_most
+from pufferslice.advantage import right_guesses
+from pufferslice.certificate.prose import guess_sentence
+from pufferslice.guarantee import percent_at_most
 from pufferslice.report.svg import Axes, Series
 
 _COIN: Final = 0.5
@@ -13,20 +14,14 @@ _COIN: Final = 0.5
 _RIGHT: Final = "right guesses, at most"
 
 
-def right_guesses(variation: float) -> float:
-    """Percent of right guesses between two equally likely secrets, at most."""
-    return 100 * (_COIN + guessing_advantage(variation, largest_share=_COIN))
-
-
 def right_guesses_of(variation: float, n_secrets: int) -> str:
-    """The same among any number of equally likely secrets, as it is printed."""
-    share = 1 / n_secrets
-    return percent_at_most(share + guessing_advantage(variation, largest_share=share))
+    """Right guesses among equally likely secrets, at most, as printed."""
+    return percent_at_most(right_guesses(variation, n_secrets=n_secrets))
 
 
 def is_bounded(variation: float) -> bool:
     """Whether the bound, as it is printed, is below certainty."""
-    return percent(right_guesses(variation)) != percent(100)
+    return right_guesses_of(variation, 2) != percent_at_most(1.0)
 
 
 def percent(value: float | None) -> str:
@@ -36,13 +31,7 @@ def percent(value: float | None) -> str:
 
 def about_release(variation: float) -> str:
     """What a reader of one release can guess."""
-    if not is_bounded(variation):
-        return "No useful bound on guessing can be stated for the whole release."
-    return (
-        "Told that the secret is one of a protected pair, both equally likely, a reader of this "
-        "release alone, whose belief is covered, guesses right at most "
-        f"{percent(right_guesses(variation))} of the time; without it {percent(100 * _COIN)}."
-    )
+    return guess_sentence(right_guesses(variation))
 
 
 def about_training(variation: float) -> str:
@@ -51,14 +40,14 @@ def about_training(variation: float) -> str:
         return "No useful bound on guessing can be stated for what the run releases."
     return (
         "Told that both worlds are equally likely, a reader guesses right at most "
-        f"{percent(right_guesses(variation))} of the time; without the model "
+        f"{right_guesses_of(variation, 2)} of the time; without the model "
         f"{percent(100 * _COIN)}."
     )
 
 
 def guess_line(epsilons: Sequence[float], variations: Sequence[float]) -> Series:
     """Right guesses against epsilon."""
-    right = tuple(map(right_guesses, variations))
+    right = tuple(100 * right_guesses(variation) for variation in variations)
     return Series(name=_RIGHT, look="third", xs=tuple(epsilons), ys=right)
 
 

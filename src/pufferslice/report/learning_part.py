@@ -29,7 +29,7 @@ from pufferslice.report.guessing import (
     guess_line,
     is_bounded,
     percent,
-    right_guesses,
+    right_guesses_of,
 )
 from pufferslice.report.reading import MemberAudit, TrainingLog
 from pufferslice.report.svg import Axes, Series, line_chart, marks
@@ -156,7 +156,7 @@ def outlook_section(
     choices = []
     for i, row in enumerate(prospects):
         multiplier = number(row.noise_multiplier)
-        guess = percent(right_guesses(row.total_variation))
+        guess = right_guesses_of(row.total_variation, 2)
         said = f"At ε = {at_most(row.claim.epsilon)} the run needs noise multiplier {multiplier}."
         choices.append(
             {

@@ -178,6 +178,7 @@ def streamed_scenario(
         query=scan.query,
         rule=scan.secret,
         n_dropped=histograms.n_dropped,
+        counted_range=scan.range.description(),
     )
 
 

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: S106 - a secret is a column here
+"""Evidence that no scenario can have is refuted, whatever its statement says."""
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pufferslice.certificate import Certificate, certify_release, verify
+from pufferslice.certificate.statement import Said, statement_of
+from pufferslice.errors import CalibrationError
+from pufferslice.guarantee import ApproximateGuarantee, Guarantee
+from pufferslice.laws import GaussianLaw
+from pufferslice.queries import Box, columns, summary
+from pufferslice.scenario import Scenario
+from pufferslice.slicing import FiniteProfile
+from pufferslice.streaming import RowScan, scan_tables, streamed_scenario
+
+RNG = np.random.default_rng(8)
+TABLE = pa.table(
+    {
+        "s": ["a", "b", "c"] * 400,
+        "x": RNG.normal(size=1200) + np.tile([0.0, 0.5, 1.0], 400),
+        "y": RNG.normal(size=1200),
+    }
+)
+QUERY = columns(["x", "y"]).with_range(Box([-6, -6], [6, 6])).with_scales([2.0, 1.0])
+PROFILE = FiniteProfile.uniform(dim=2, n_directions=5, seed=3)
+JOINT = Guarantee.joint(order=4, epsilon=1.0)
+
+RECORDS = Scenario.from_records(TABLE, secret="s", query=QUERY)
+SAMPLED = RECORDS.with_sampled_priors()
+
+
+def issued(evidence, statement):
+    """A statement that the changed evidence itself gives: only relations can refute it."""
+    return Certificate(
+        statement=statement_of(evidence, Said.read_off(statement)), evidence=evidence
+    )
+
+
+def with_scenario(certificate, **changes):
+    evidence = attrs.evolve(
+        certificate.evidence, scenario={**certificate.evidence.scenario, **changes}
+    )
+    return issued(evidence, certificate.statement)
+
+
+def scaled(tables, factor):
+    return attrs.evolve(tables, gaps=tables.gaps * factor)
+
+
+@pytest.fixture(scope="module")
+def exact():
+    return certify_release(RECORDS, PROFILE, JOINT)
+
+
+@pytest.fixture(scope="module")
+def sampled():
+    return certify_release(SAMPLED, PROFILE, JOINT, failure_probability=0.01)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"one_release_is": "an average over the whole country"},
+        {"law": "columns"},
+        {"law": "groups"},
+        {"secrets": ["a", "b"]},
+        {"secrets": ["a", "b", "c", "c"]},
+        {"pairs": [["a", "b"], ["a", "c"], ["b", "d"]]},
+        {"pairs": [["a", "b"], ["a", "c"], ["c", "c"]]},
+        {"pairs": [["a", "b"], ["a", "c"], ["a", "c"]]},
+        {"priors": [{**RECORDS.priors[0].description(), "source": "hearsay"}]},
+        {"priors": [{**RECORDS.priors[0].description(), "kind": "gaussian"}]},
+        {"query": {**QUERY.description(), "scales": [2.0, -1.0]}},
+        {"query": {**QUERY.description(), "scales": [2.0]}},
+        {"query": {**QUERY.description(), "names": ["x", "x"]}},
+        {"rows_dropped": -3},
+    ],
+    ids=str,
+)
+def test_descriptions_that_no_scenario_has(exact, changes):
+    assert verify(exact).holds
+    assert not verify(with_scenario(exact, **changes)).holds
+
+
+@pytest.mark.soundness
+def test_couplings_closer_than_gaps(exact):
+    full = attrs.evolve(exact.evidence.full, seen=scaled(exact.evidence.full.seen, 1e-3))
+    forged = issued(attrs.evolve(exact.evidence, full=full), exact.statement)
+    assert forged.unsliced_epsilon < 1e-3 * exact.unsliced_epsilon
+    assert any("coupling" in problem for problem in verify(forged).problems)
+
+
+@pytest.mark.soundness
+def test_a_range_smaller_than_the_stated_one(sampled):
+    full = attrs.evolve(sampled.evidence.full, seen=scaled(sampled.evidence.full.seen, 0.5))
+    forged = issued(attrs.evolve(sampled.evidence, full=full), sampled.statement)
+    assert forged.unsliced_epsilon < sampled.unsliced_epsilon
+    assert any("range" in problem for problem in verify(forged).problems)
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("target", [JOINT, ApproximateGuarantee.joint(epsilon=1.0, delta=0.1)])
+def test_bands_narrower_than_the_samples(target):
+    certificate = certify_release(SAMPLED, PROFILE, target, failure_probability=0.01)
+    assert verify(certificate).holds
+    slices = attrs.evolve(
+        certificate.evidence.slices, seen=scaled(certificate.evidence.slices.seen, 1e-2)
+    )
+    forged = issued(attrs.evolve(certificate.evidence, slices=slices), certificate.statement)
+    assert forged.noise_std < certificate.noise_std / 10
+    assert any("bands" in problem for problem in verify(forged).problems)
+
+
+class TestCountedRows:
+    """Streamed rows may be counted in a range to which the query is not clipped."""
+
+    def certificate(self, query, **said):
+        scan = RowScan.of(query, secret="s", profile=PROFILE, **said)
+        return certify_release(streamed_scenario(scan_tables([TABLE], scan), scan), PROFILE, JOINT)
+
+    def test_the_range_is_stated(self):
+        certificate = self.certificate(columns(["x", "y"]), range=Box([-9, -9], [9, 9]))
+        stated = certificate.statement
+        assert stated["scenario"]["counted_range"]["high"] == [9, 9]
+        assert "counted" in stated["unsliced"]["from"]
+        assert verify(certificate).holds
+        clipped = self.certificate(QUERY)
+        assert clipped.statement["unsliced"]["from"] == "the diameter of the public range"
+        assert verify(clipped).holds
+
+    def test_and_checked(self):
+        certificate = self.certificate(columns(["x", "y"]), range=Box([-9, -9], [9, 9]))
+        wider = Box([-99, -99], [99, 99]).description()
+        assert not verify(with_scenario(certificate, counted_range=wider)).holds
+        assert not verify(with_scenario(certificate, counted_range=None)).holds
+
+
+class TestWeights:
+    """A profile whose weight lies where nothing is to be seen promises nothing."""
+
+    POINTS = Scenario.from_groups(
+        pa.table({"s": ["a", "a", "b", "b"], "x": [0.0, 0.0, 3.0, 3.0], "y": [0.0, 1, 0, 1]}),
+        secret="s",
+        query=summary(mean=["x", "y"]),
+    )
+    GAUSSIANS = Scenario.from_worlds(
+        {
+            "a": GaussianLaw(mean=[0.0, 0.0], cov=np.eye(2)),
+            "b": GaussianLaw(mean=[3.0, 0.0], cov=np.eye(2)),
+        },
+        query=summary(mean=["x", "y"]),
+    )
+
+    @pytest.mark.soundness
+    @pytest.mark.parametrize("seeing", [0.0, 1e-9, 1e-4])
+    @pytest.mark.parametrize("name", ["POINTS", "GAUSSIANS"])
+    @pytest.mark.parametrize("notion", ["average", "joint"])
+    def test_a_blind_profile_is_refused_whatever_its_weights(self, name, seeing, notion):
+        directions = FiniteProfile.uniform(dim=2, n_directions=199, seed=1).directions
+        weights = np.full(200, seeing / 199)
+        weights[-1] = 1 - seeing
+        profile = FiniteProfile(directions=np.vstack([directions, [[0.0, 1.0]]]), weights=weights)
+        target = Guarantee(notion=notion, order=4, epsilon=0.1)
+        with pytest.raises(CalibrationError, match="profile"):
+            certify_release(getattr(self, name), profile, target)
+
+    def test_the_statement_tells_how_many_slices_count(self):
+        directions = FiniteProfile.axes(dim=2).directions
+        four = np.vstack([directions, [[0.6, 0.8]], [[0.8, 0.6]]])
+        profile = FiniteProfile(directions=four, weights=np.array([0.7, 0.2, 0.1, 0.0]))
+        certificate = certify_release(self.POINTS, profile, JOINT)
+        stated = certificate.statement["profile"]
+        assert stated["n_directions"] == 3
+        assert stated["effective_slices"] == pytest.approx(1 / (0.49 + 0.04 + 0.01))
+        assert stated["largest_weight"] == pytest.approx(0.7)
+        assert "weighted like 1.85 equal ones; the largest weight is 0.7" in str(certificate)
+        equal = certify_release(self.POINTS, FiniteProfile.axes(dim=2), JOINT)
+        assert "weighted like" not in str(equal)

@@ -23,12 +23,48 @@ _TAIL_EDGES: Final = 10
 _FEWEST_BEYOND: Final = 3
 """Pilot outputs beyond the outermost edge of a law."""
 
+_MOST_ATOMS: Final = 8
+"""Repeated values of a pilot that get a bin of their own."""
+_FEWEST_REPEATS: Final = 3
+_SAME: Final = 2.0**-40
+"""Values of a pilot are the same if they differ by no more than this share of its range."""
+
 
 def candidate_edges(first: Floats, second: Floats) -> Floats:
-    """Values of both sorted pilots at even ranks and, geometrically, towards both ends."""
-    return np.unique(
-        np.concatenate([values[_edge_ranks(len(values))] for values in (first, second)])
-    )
+    """Where sorted pilots may be cut.
+
+    At their values at even ranks and, geometrically, towards both ends; around the values that they
+    repeat most; in the middle of their widest gap; and below all infinite values.
+    """
+    edges = [_edges_of(values) for values in (first, second)]
+    both = np.sort(np.concatenate([first, second]))
+    finite = both[np.isfinite(both)]
+    if len(finite) > 1:
+        widest = int(np.diff(finite).argmax())
+        edges.append(finite[widest : widest + 2].mean(keepdims=True))
+    if len(finite) < len(both):
+        edges.append(finite[-1:])
+    return np.unique(np.concatenate(edges))
+
+
+def _edges_of(values: Floats) -> Floats:
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return finite
+    ranks = _edge_ranks(len(values))
+    largest = max(abs(float(finite[0])), abs(float(finite[-1])))
+    same = max(_SAME * float(finite[-1] - finite[0]), 8 * float(np.spacing(largest)))
+    return np.concatenate([finite[ranks[ranks < len(finite)]], _atom_edges(finite, same)])
+
+
+def _atom_edges(values: Floats, same: float) -> Floats:
+    """On both sides of the values that occur most often, if often enough to be no chance."""
+    starts = np.flatnonzero(np.diff(values, prepend=-np.inf) > same)
+    counts = np.diff(starts, append=len(values))
+    atoms = np.argsort(-counts, kind="stable")[:_MOST_ATOMS]
+    atoms = atoms[counts[atoms] >= _FEWEST_REPEATS]
+    first, last = values[starts[atoms]], values[starts[atoms] + counts[atoms] - 1]
+    return np.concatenate([first - same, last + same])
 
 
 @functools.lru_cache(maxsize=64)

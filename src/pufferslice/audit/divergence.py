@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, final
 
 import attrs
 import numpy as np
+import numpy.typing as npt
 
 from pufferslice.arrays import Floats, Integers, locked, same
 from pufferslice.audit.aggregates import Aggregation
@@ -30,6 +31,9 @@ PILOT_SHARE: Final = 0.1
 
 FEWEST_OUTPUTS: Final = 100
 """Below this there is no pilot worth the name."""
+
+_OUTERMOST: Final = 5
+_NO_SPREAD: Final = 1e-12
 
 _LIKELY_BINS: Final = 12
 _LINES_AT_ONCE: Final = 16
@@ -98,11 +102,40 @@ class Claimed(NamedTuple):
     value: float
 
 
+class PilotRange(NamedTuple):
+    """How far the pilot outputs of one secret lie from their centre, in the worst coordinate."""
+
+    center: Floats
+    spread: Floats
+    limit: float
+
+    @classmethod
+    def of(cls, pilot: Floats) -> "PilotRange":
+        """A little wider than the pilot: by as much as its outermost outputs lie apart."""
+        center, spread = pilot.mean(axis=0), pilot.std(axis=0)
+        spread[spread == 0] = max(float(spread.max()), 1.0) * _NO_SPREAD
+        reach = np.sort((np.abs(pilot - center) / spread).max(axis=1))
+        return cls(center, spread, 2 * float(reach[-1]) - float(reach[-_OUTERMOST:][0]))
+
+    def left_by(self, values: Floats) -> npt.NDArray[np.bool_]:
+        """Which outputs lie outside."""
+        return np.asarray((np.abs(values - self.center) > self.limit * self.spread).any(axis=1))
+
+
 class Lines(NamedTuple):
     """Directions in scaled coordinates and what they are called."""
 
     directions: Floats
     names: Sequence[str]
+    within: PilotRange | None = None
+    """Outputs outside of it count as infinitely far along every direction."""
+
+    def along(self, values: Floats, which: slice = slice(None)) -> Floats:
+        """Outputs as numbers, one row per direction; those numbers are all that is looked at."""
+        projected = project(self.directions[which], values)
+        if self.within is not None:
+            projected[:, self.within.left_by(values)] = np.inf
+        return projected
 
 
 def audit_slices(
@@ -125,7 +158,7 @@ def audit_slices(
     check_between(0, 1, confidence=confidence)
     failure = 1 - confidence - aggregation.failure_probability
     share = split(failure, 2 * _LIKELY_BINS * n_lines)
-    pilots = _Pilots(lines.directions)
+    pilots = _Pilots(lines)
 
     def planned(comparison: Comparison) -> list[LinePlan]:
         pairs = pilots.pairs(comparison)
@@ -137,7 +170,7 @@ def audit_slices(
     best = int(np.argmax(promises))
     chosen, cuts = comparisons[best], plans[best]
     paid = split(failure, 2 * sum(plan.n_bins for plan in cuts))
-    counts = _counted(chosen, lines.directions, cuts)
+    counts = _counted(chosen, lines, cuts)
     found = [test.bound(plan, count, paid) for plan, count in zip(cuts, counts, strict=True)]
     bounds = np.array(found)
     reach = test.reach(chosen.sizes, split(failure, 4 * n_lines))
@@ -168,7 +201,7 @@ def audit_lines(
     share = split(1 - confidence, 2 * _LIKELY_BINS)
     best: tuple[float, int, int, LinePlan] | None = None
     for index, (comparison, lines) in enumerate(candidates):
-        for where, pair in enumerate(_Pilots(lines.directions).pairs(comparison)):
+        for where, pair in enumerate(_Pilots(lines).pairs(comparison)):
             plan = test.plan(pair, comparison.sizes, share)
             if best is None or plan.promise > best[0]:
                 best = (plan.promise, index, where, plan)
@@ -178,7 +211,8 @@ def audit_lines(
     _, index, where, plan = best
     chosen, lines = candidates[index]
     paid = split(1 - confidence, 2 * plan.n_bins)
-    (counts,) = _counted(chosen, lines.directions[[where]], [plan])
+    line = lines._replace(directions=lines.directions[[where]])
+    (counts,) = _counted(chosen, line, [plan])
     reach = test.reach(chosen.sizes, split(1 - confidence, 4))
     return _verdict(
         (chosen, claimed),
@@ -315,8 +349,8 @@ def check_in_reach(verdicts: Sequence[Verdict], test: LineTest, n_lines: int) ->
 class _Pilots:
     """Pilot outputs along the lines, projected and sorted once for every secret."""
 
-    def __init__(self, directions: Floats) -> None:
-        self._directions = directions
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
         self._projected: dict[int, Floats] = {}
 
     def prepare(self, comparisons: Sequence[Comparison]) -> None:
@@ -331,19 +365,19 @@ class _Pilots:
 
     def _along(self, part: SplitOutputs) -> Floats:
         if id(part) not in self._projected:
-            self._projected[id(part)] = np.sort(project(self._directions, part.pilot), axis=1)
+            self._projected[id(part)] = np.sort(self._lines.along(part.pilot), axis=1)
         return self._projected[id(part)]
 
 
 def _counted(
-    comparison: Comparison, directions: Floats, plans: Sequence[LinePlan]
+    comparison: Comparison, lines: Lines, plans: Sequence[LinePlan]
 ) -> list[tuple[Integers, Integers]]:
     """Counts of both laws in the bins of every line."""
     blocks = range(0, len(plans), _LINES_AT_ONCE)
 
     def count(start: int) -> list[tuple[Integers, Integers]]:
         chosen = slice(start, start + _LINES_AT_ONCE)
-        first, second = (project(directions[chosen], part.counted) for part in comparison.outputs)
+        first, second = (lines.along(part.counted, chosen) for part in comparison.outputs)
         return [
             (bin_counts(plan.edges, p), bin_counts(plan.edges, q))
             for plan, p, q in zip(plans[chosen], first, second, strict=True)

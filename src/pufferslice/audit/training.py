@@ -2,7 +2,6 @@
 """Audit of a training plan: train many times in both worlds of a secret, and compare."""
 
 import os
-from typing import Final
 
 import numpy as np
 
@@ -17,15 +16,13 @@ from pufferslice.audit.divergence import (
     outputs_needed,
 )
 from pufferslice.audit.line_tests import RenyiTest
+from pufferslice.audit.pilot_lines import MOST_AXES, pilot_lines
 from pufferslice.audit.repeated import TrainingRuns, train_repeatedly
 from pufferslice.audit.verdict import Verdict
 from pufferslice.checks import check_between, check_count
 from pufferslice.errors import ArgumentError
 from pufferslice.guarantee import Guarantee
 from pufferslice.parallel import Progress, silent
-
-MOST_AXES: Final = 64
-"""Released vectors longer than this are looked at along the mean difference only."""
 
 
 def audit_training(
@@ -41,7 +38,8 @@ def audit_training(
 
     Every run is made in both worlds as often as `runs` says, in `n_processes` processes. A tenth of
     them, chosen by the public `seed`, decides along which line to look and where to cut it: axes of
-    the released vector and the difference of the means. The others bound the divergence from below.
+    the released vector, the difference of the means, and two lines along which the covariance shows
+    least noise. The others bound the divergence from below.
     The folder keeps finished runs; called again with the same arguments, an audit goes on.
 
     Guarantee: if what is released keeps the plan's guarantee, the verdict is `refuted` with
@@ -123,7 +121,7 @@ def _check_enough(runs: TrainingRuns, claim: Guarantee, confidence: float) -> No
 
 
 def _lines(first: Floats, second: Floats) -> Lines:
-    """Axes, if there are few, and the difference of the pilots' means over their variances."""
+    """Axes and what the pilots recommend, if there are few, and their means over variances."""
     dim = first.shape[1]
     directions, names = [], []
     if dim <= MOST_AXES:
@@ -137,6 +135,9 @@ def _lines(first: Floats, second: Floats) -> Lines:
         if length > 0:
             directions.append(weighted / length)
             names.append("the difference of the means")
+    recommended = pilot_lines(first, second)
+    directions += recommended.values()
+    names += recommended
     if not directions:
         directions, names = [np.eye(1, dim)[0]], ["released number 0"]
     return Lines(np.array(directions), tuple(names))

@@ -34,32 +34,30 @@ def candidate_edges(first: Floats, second: Floats) -> Floats:
     """Where sorted pilots may be cut.
 
     At their values at even ranks and, geometrically, towards both ends; around the values that they
-    repeat most; in the middle of their widest gap; and below all infinite values.
+    repeat most; below all infinite values; and in the middle of the widest gap that is left.
     """
-    edges = [_edges_of(values) for values in (first, second)]
-    both = np.sort(np.concatenate([first, second]))
-    finite = both[np.isfinite(both)]
-    if len(finite) > 1:
-        widest = int(np.diff(finite).argmax())
-        edges.append(finite[widest : widest + 2].mean(keepdims=True))
-    if len(finite) < len(both):
-        edges.append(finite[-1:])
-    return np.unique(np.concatenate(edges))
+    edges = np.unique(np.concatenate([_edges_of(values) for values in (first, second)]))
+    if len(edges) < 2:
+        return edges
+    widest = int(np.diff(edges).argmax())
+    return np.insert(edges, widest + 1, edges[widest] / 2 + edges[widest + 1] / 2)
 
 
 def _edges_of(values: Floats) -> Floats:
-    finite = values[np.isfinite(values)]
+    finite = values[: np.searchsorted(values, np.inf)]
     if not len(finite):
         return finite
-    ranks = _edge_ranks(len(values))
+    ranks = np.minimum(_edge_ranks(len(values)), len(finite) - 1)
     largest = max(abs(float(finite[0])), abs(float(finite[-1])))
     same = max(_SAME * float(finite[-1] - finite[0]), 8 * float(np.spacing(largest)))
-    return np.concatenate([finite[ranks[ranks < len(finite)]], _atom_edges(finite, same)])
+    return np.concatenate([finite[ranks], _atom_edges(finite, same)])
 
 
 def _atom_edges(values: Floats, same: float) -> Floats:
     """On both sides of the values that occur most often, if often enough to be no chance."""
     starts = np.flatnonzero(np.diff(values, prepend=-np.inf) > same)
+    if len(starts) == len(values):
+        return values[:0]
     counts = np.diff(starts, append=len(values))
     atoms = np.argsort(-counts, kind="stable")[:_MOST_ATOMS]
     atoms = atoms[counts[atoms] >= _FEWEST_REPEATS]

@@ -12,6 +12,7 @@ from pufferslice.audit.divergence import (
     Claimed,
     Comparison,
     Lines,
+    PilotRange,
     SplitOutputs,
     audit_lines,
     audit_slices,
@@ -21,6 +22,8 @@ from pufferslice.audit.divergence import (
 from pufferslice.audit.inference import Inference, infer_secrets, mean_of
 from pufferslice.audit.line_tests import DeltaTest, EpsilonTest, LineTest, RenyiTest
 from pufferslice.audit.outputs import Outputs, check_outputs, check_scenario, draw_outputs
+from pufferslice.audit.pilot_lines import WHITENED, pilot_lines
+from pufferslice.audit.stated_noise import audit_noise
 from pufferslice.audit.verdict import Verdict
 from pufferslice.certificate import Certificate
 from pufferslice.checks import check_between, check_count
@@ -36,6 +39,10 @@ from pufferslice.slicing import Profile, SampledSphere
 
 _SPHERE_CAP: Final = 8.0
 """Divergences along drawn directions count up to this many times the claim."""
+
+_NOISE_PARTS: Final = 1000
+"""Of so many parts of the doubt one is for the stated noise, whose test is tight for honest noise:
+it would refute as often as it may, while bounds on divergences stay far below the truth."""
 
 _WITHOUT_MEAN: Final = (BinnedLaw, SampledBinnedLaw)
 _SHUFFLE: Final = 2**31
@@ -165,21 +172,40 @@ def audit_outputs(  # noqa: PLR0913 - as above
     _check_profile(profile, certificate)
     check_outputs(scenario, certificate, outputs)
     questions, unaudited = _questions(certificate, profile)
-    share = split(1 - confidence, len(questions))
-    comparisons = _comparisons(scenario, outputs, seed)
+    noise_std = certificate.noise_std
+    n_questions = len(questions) + (noise_std > 0)
+    noise_share = split(1 - confidence, _NOISE_PARTS) if noise_std > 0 else 0.0
+    share = split(1 - confidence - noise_share, len(questions))
+    parts = _split(scenario, outputs, seed)
+    comparisons = [
+        comparison
+        for prior, secrets in parts.items()
+        for comparison in both_orders(prior, secrets, scenario.pairs)
+    ]
     sliced, lines = _slices(profile), _lines(scenario, comparisons)
     verdicts = []
     for done, (test, claimed, aggregation) in enumerate(questions):
-        progress(done, len(questions))
+        progress(done, n_questions)
         if aggregation is None:
             verdict = audit_lines(lines, test, claimed, confidence=1 - share)
         else:
             slices = (sliced, aggregation.spending(share / 2, len(comparisons)))
             verdict = audit_slices(comparisons, test, slices, claimed, confidence=1 - share)
         verdicts.append(verdict)
-    progress(len(questions), len(questions))
     along_one = questions[0].aggregation is None
     check_in_reach(verdicts, questions[0].test, 1 if along_one else len(sliced.names))
+    if noise_std > 0:
+        progress(len(questions), n_questions)
+        verdicts.append(
+            audit_noise(
+                parts,
+                _axes(scenario),
+                noise_std=noise_std,
+                center=scenario.query.center,
+                confidence=1 - noise_share,
+            )
+        )
+    progress(n_questions, n_questions)
     return Audit(
         certificate=certificate.digest,
         confidence=confidence,
@@ -252,16 +278,20 @@ def _view_questions(certificate: Certificate, profile: Profile) -> list[_Questio
     return questions
 
 
-def _comparisons(scenario: Scenario, outputs: Outputs, seed: int) -> list[Comparison]:
+def _split(scenario: Scenario, outputs: Outputs, seed: int) -> dict[str, dict[str, SplitOutputs]]:
+    """By prior and secret."""
     rng = np.random.default_rng([seed, _SHUFFLE])
-    found = []
-    for prior in scenario.priors:
-        parts = {
+    return {
+        prior.name: {
             secret: SplitOutputs.of(values, rng=rng)
             for secret, values in outputs.values[prior.name].items()
         }
-        found += both_orders(prior.name, parts, scenario.pairs)
-    return found
+        for prior in scenario.priors
+    }
+
+
+def _axes(scenario: Scenario) -> list[str]:
+    return [f"axis {name}" for name in scenario.query.names]
 
 
 def _slices(profile: Profile) -> Lines:
@@ -270,20 +300,26 @@ def _slices(profile: Profile) -> Lines:
 
 
 def _lines(scenario: Scenario, comparisons: Sequence[Comparison]) -> list[tuple[Comparison, Lines]]:
-    """The axes for every comparison, and the difference of the means where it is known."""
-    axes = [f"axis {name}" for name in scenario.query.names]
+    """Axes, the difference of the means where it is known, and what the pilot recommends."""
     laws = {prior.name: prior.laws for prior in scenario.priors}
     found = []
     for comparison in comparisons:
         first, second = (laws[comparison.prior][secret] for secret in comparison.pair)
-        directions, names = np.eye(scenario.dim), list(axes)
+        directions, names = [*np.eye(scenario.dim)], _axes(scenario)
         if not isinstance(first, _WITHOUT_MEAN) and not isinstance(second, _WITHOUT_MEAN):
             shift = mean_of(first) - mean_of(second)
             length = float(np.linalg.norm(shift))
             if length > 0 and scenario.dim > 1:
-                directions = np.vstack([shift / length, directions])
-                names = ["the mean difference", *axes]
-        found.append((comparison, Lines(directions, names)))
+                directions = [shift / length, *directions]
+                names = ["the mean difference", *names]
+        pilots = [part.pilot for part in comparison.outputs]
+        recommended = pilot_lines(*pilots)
+        lines = Lines(np.array([*directions, *recommended.values()]), [*names, *recommended])
+        found.append((comparison, lines))
+        if WHITENED in recommended:
+            names = [f"{WHITENED}, and out of the range of {comparison.pair[1]!r}"]
+            within = PilotRange.of(pilots[1])
+            found.append((comparison, Lines(recommended[WHITENED][None], names, within)))
     return found
 
 

@@ -133,7 +133,7 @@ def sometimes_no_noise(certificate: Certificate, n_outputs: int, seed: int) -> D
 
 
 def truncated_noise(certificate: Certificate, n_outputs: int, seed: int) -> Drawn:
-    """Drawn again beyond three standard deviations, as some libraries do."""
+    """Drawn again beyond three standard deviations."""
     noise = standard_noise(n_outputs, seed)
     again = 0
     while (beyond := np.abs(noise) > TRUNCATED_AT).any():

@@ -187,3 +187,16 @@ def test_a_negative_variation_is_refused():
         guessing_advantage(-0.1, largest_share=0.5)
     with pytest.raises(ArgumentError, match="implementation_delta must be"):
         released_variation(0.1, -1.0)
+
+
+def test_the_hardest_pair_decides():
+    near, far = coupled([1.0], [1]), coupled([3.0], [1])
+    both = MatchingTables(
+        starts=np.array([0, 1, 2]),
+        gaps=np.array([1.0, 3.0]),
+        counts=np.ones(2, dtype=np.int64),
+        totals=np.ones(2, dtype=np.int64),
+        equal=np.zeros(2, dtype=np.bool_),
+    )
+    alone = [full_variation(one, 2.0) for one in (near, far)]
+    assert full_variation(Full(dim=1, seen=both), 2.0) == max(alone) > min(alone)

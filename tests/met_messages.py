@@ -38,17 +38,18 @@ class Recorder:
         self.met = set()
 
     def start(self):
-        met = self.met
+        met, own = self.met, PuffersliceError.__init__
+        self._own = own
 
         def noting(error, *args, **kwargs):
             frame = sys._getframe(1)
             met.add((frame.f_globals.get("__name__", ""), frame.f_lineno))
-            super(PuffersliceError, error).__init__(*args, **kwargs)
+            own(error, *args, **kwargs)
 
         PuffersliceError.__init__ = noting
 
     def stop(self):
-        del PuffersliceError.__init__
+        PuffersliceError.__init__ = self._own
 
     def unmet(self):
         """The sites that nothing was built at.

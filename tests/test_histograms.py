@@ -203,5 +203,5 @@ class TestBytes:
         facts = arrays.pop("facts").tobytes().replace(b'"version":1', b'"version":9')
         file = io.BytesIO()
         np.savez(file, facts=np.frombuffer(facts, dtype=np.uint8), **arrays)
-        with pytest.raises(StorageError, match="their version is 9"):
+        with pytest.raises(StorageError, match="have version 9"):
             Histograms.from_bytes(file.getvalue())

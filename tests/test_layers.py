@@ -45,7 +45,7 @@ def test_imports_point_down(repository):
 def test_a_wrong_module_is_caught(module, text, complaint, repository, tmp_path):
     package = tmp_path / "pufferslice"
     package.mkdir()
-    names = ("arrays", "checks", "compiled", "errors", "storage")
+    names = ("arrays", "checks", "compiled", "errors", "showing", "storage")
     texts = dict.fromkeys(names, "") | {"__init__": "import pufferslice.errors", module: text}
     for name, content in texts.items():
         (package / f"{name}.py").write_text(content, encoding="utf-8")

@@ -110,7 +110,7 @@ IN_PYTHON = [
     ),
     (
         lambda: Histograms(grid=GRID, secrets=("b", "a"), counts=np.ones((2, 1, 4), dtype=int)),
-        "secrets must be different texts in alphabetical order, got ['b', 'a']",
+        "secrets must be different texts in alphabetical order; the 2 given are not",
     ),
     (
         lambda: TrainingRuns(worker="train", plan=None, n_runs=9),

@@ -5,6 +5,7 @@ Comparisons are written so that NaN fails them.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pufferslice.errors import ArgumentError
+from pufferslice.showing import given, listed, quoted
 
 UNIT_TOLERANCE = 1e-12
 """How far the norm of a direction, or the sum of weights, may be from 1."""
@@ -21,7 +23,7 @@ def check_above(limit: float, **named: float) -> None:
     """Each value is a finite number greater than `limit`."""
     for name, value in named.items():
         if not (_is_number(value) and value > limit and math.isfinite(value)):
-            msg = f"{name} must be a finite number greater than {limit:g}, got {value!r}"
+            msg = f"{name} must be a finite number greater than {limit:g}, got {given(value)}"
             raise ArgumentError(msg)
 
 
@@ -29,7 +31,7 @@ def check_at_least(limit: float, **named: float) -> None:
     """Each value is a finite number no smaller than `limit`."""
     for name, value in named.items():
         if not (_is_number(value) and value >= limit and math.isfinite(value)):
-            msg = f"{name} must be a finite number and at least {limit:g}, got {value!r}"
+            msg = f"{name} must be a finite number and at least {limit:g}, got {given(value)}"
             raise ArgumentError(msg)
 
 
@@ -37,7 +39,7 @@ def check_between(low: float, high: float, **named: float) -> None:
     """Each value lies strictly between `low` and `high`."""
     for name, value in named.items():
         if not (_is_number(value) and low < value < high):
-            msg = f"{name} must lie strictly between {low:g} and {high:g}, got {value!r}"
+            msg = f"{name} must lie strictly between {low:g} and {high:g}, got {given(value)}"
             raise ArgumentError(msg)
 
 
@@ -45,7 +47,7 @@ def check_count(least: int, **named: int) -> None:
     """Each value is an integer no smaller than `least`."""
     for name, value in named.items():
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-            msg = f"{name} must be a whole number and at least {least}, got {value!r}"
+            msg = f"{name} must be a whole number and at least {least}, got {given(value)}"
             raise ArgumentError(msg)
 
 
@@ -53,7 +55,7 @@ def check_one_of(choices: Sequence[str], **named: str) -> None:
     """Each value is one of the given words."""
     for name, value in named.items():
         if not isinstance(value, str) or value not in choices:
-            msg = f"{name} must be one of {', '.join(choices)}; got {value!r}"
+            msg = f"{name} must be one of {', '.join(choices)}; got {given(value)}"
             raise ArgumentError(msg)
 
 
@@ -68,10 +70,9 @@ def check_finite(**named: npt.NDArray[np.float64]) -> None:
 
 def check_unique(what: str, names: Iterable[str]) -> None:
     """No name occurs twice."""
-    names = list(names)
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
-        msg = f"{what} must be different from each other; {', '.join(map(repr, twice))} repeats"
+        msg = f"{what} must be different from each other; {listed(twice, quoted)} repeats"
         raise ArgumentError(msg)
 
 

@@ -16,12 +16,18 @@
     ├── StorageError (OSError)             a file could not be read or written whole
     └── MissingExtraError (ImportError)    an optional dependency is not installed
 
-A message names the argument, the value, the rule and the way out, and never shows a record.
+A message names the argument, the value, the rule and the way out, and never shows a record. It is
+one line: what could break or turn it is escaped, wherever it comes from.
 """
+
+from pufferslice.showing import escaped
 
 
 class PuffersliceError(Exception):
     """Base of every error that the library raises on purpose."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(escaped(one) if isinstance(one, str) else one for one in args))
 
 
 class ArgumentError(PuffersliceError, ValueError):

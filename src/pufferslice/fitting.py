@@ -12,6 +12,7 @@ from pufferslice.histograms import BinnedLaw
 from pufferslice.laws import EmpiricalLaw
 from pufferslice.priors import Prior
 from pufferslice.scenario import Scenario
+from pufferslice.showing import listed
 from pufferslice.tables import Frame, frame_of, without_missing
 
 _ATOM_TOLERANCE: Final = 1e-9
@@ -86,7 +87,7 @@ def _secret_of(scenario: Scenario, frame: Frame) -> str | None:
         )
         raise ReleaseError(msg)
     if found[0] not in scenario.secrets:
-        known = ", ".join(scenario.secrets)
+        known = listed(scenario.secrets)
         msg = f"the rows have a secret that the scenario does not know; it knows {known}"
         raise ReleaseError(msg)
     if scenario.law == "bootstrap":

@@ -12,6 +12,7 @@ import numpy as np
 from pufferslice.arrays import Floats, Integers, arrays_in, locked, locked_integers, same
 from pufferslice.checks import check_count, check_finite, check_one_of, check_unit_rows
 from pufferslice.errors import ArgumentError, StorageError
+from pufferslice.showing import given, listed_labels
 from pufferslice.storage import canonical_json, digest, parsed_json
 
 DEFAULT_BINS: Final = 4096
@@ -231,7 +232,10 @@ class Histograms:
 
     def __attrs_post_init__(self) -> None:
         if list(self.secrets) != sorted(set(self.secrets)):
-            msg = f"secrets must be different texts in alphabetical order, got {list(self.secrets)}"
+            msg = (
+                "secrets must be different texts in alphabetical order; the "
+                f"{len(self.secrets)} given are not"
+            )
             raise ArgumentError(msg)
         check_count(0, n_dropped=self.n_dropped)
         if self.counts.ndim != 3 or len(self.counts) != len(self.secrets):
@@ -254,7 +258,8 @@ class Histograms:
     def law(self, secret: str) -> BinnedLaw:
         """The law of the rows of one secret."""
         if secret not in self.secrets:
-            msg = f"there is no secret {secret!r}; the secrets are {', '.join(self.secrets)}"
+            known = listed_labels(self.n_rows)
+            msg = f"there is no secret {given(secret)}; the secrets are {known}"
             raise ArgumentError(msg)
         return BinnedLaw(grid=self.grid, counts=self.counts[self.secrets.index(secret)])
 
@@ -291,10 +296,10 @@ class Histograms:
             return _unpacked(parsed_json(arrays.pop("facts").tobytes()), arrays)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             msg = (
-                f"the histograms cannot be read: they are damaged or something else ({error}). "
-                "Scan the data again"
+                "the histograms cannot be read: they are damaged or something else "
+                f"({type(error).__name__}). Scan the data again"
             )
-            raise StorageError(msg) from error
+            raise StorageError(msg) from None
 
     def __repr__(self) -> str:
         return f"Histograms(n_secrets={len(self.secrets)}, grid={self.grid!r})"
@@ -329,8 +334,9 @@ def added(parts: Iterable[Histograms]) -> Histograms:
 
 def _unpacked(facts: dict[str, Any], arrays: dict[str, Any]) -> Histograms:
     if facts["version"] != _VERSION:
-        msg = f"their version is {facts['version']!r}, this program reads {_VERSION}"
-        raise ValueError(msg)
+        said = given(facts["version"])
+        msg = f"the histograms have version {said}, this program reads {_VERSION}; scan again"
+        raise StorageError(msg)
     counts = arrays.pop("counts")
     counts.setflags(write=False)
     grid = BinGrid(shape=facts["shape"], n_bins=facts["n_bins"], **arrays)

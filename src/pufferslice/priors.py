@@ -14,6 +14,7 @@ from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.histograms import BinnedLaw
 from pufferslice.laws import EmpiricalLaw, GaussianLaw, Law, SampledBinnedLaw, SampledLaw
 from pufferslice.queries import Query
+from pufferslice.showing import quoted
 from pufferslice.simulation import (
     DeclaredSample,
     OutputSimulator,
@@ -91,13 +92,13 @@ class Prior:
         kinds = {type(law) for law in self.laws.values()}
         if len(kinds) != 1:
             msg = (
-                f"prior {self.name!r} must have laws of one kind, all empirical, all sampled or "
-                "all Gaussian"
+                f"prior {quoted(self.name)} must have laws of one kind, all empirical, all sampled "
+                "or all Gaussian"
             )
             raise ScenarioError(msg)
         if len({law.dim for law in self.laws.values()}) != 1:
             msg = (
-                f"prior {self.name!r} must have laws of one dimension, got "
+                f"prior {quoted(self.name)} must have laws of one dimension, got "
                 f"{sorted({law.dim for law in self.laws.values()})}; give all of them for one "
                 "query"
             )
@@ -122,8 +123,8 @@ class Prior:
         """
         if self.kind != "empirical":
             msg = (
-                f"prior {self.name!r} is {self.kind}; only an empirical one holds draws. Leave "
-                "with_sampled_priors() out"
+                f"prior {quoted(self.name)} is {self.kind}; only an empirical one holds draws. "
+                "Leave with_sampled_priors() out"
             )
             raise ScenarioError(msg)
         said = self.origin.removesuffix(_DECLARED).rstrip("; ")
@@ -225,10 +226,10 @@ def world_law(query: Query, secret: str, world: World) -> tuple[Law, str]:
     check_level(query, "table", "worlds")
     if isinstance(world, Simulator | OutputSimulator):
         msg = (
-            f"world {secret!r} is a simulator, but not how much of it was seen. Take independent "
-            "draws with simulator.sampled(n_draws=..., seed=...), and certify with a failure "
-            "probability; or declare draws to be the prior with simulator.declared(n_draws=..., "
-            "seed=...)"
+            f"world {quoted(secret)} is a simulator, but not how much of it was seen. Take "
+            "independent draws with simulator.sampled(n_draws=..., seed=...), and certify with a "
+            "failure probability; or declare draws to be the prior with "
+            "simulator.declared(n_draws=..., seed=...)"
         )
         raise ScenarioError(msg)
     if isinstance(world, SimulatedSample):
@@ -251,15 +252,22 @@ def group_rows(labels: npt.NDArray[np.str_]) -> dict[str, npt.NDArray[np.intp]]:
     secrets, inverse = np.unique(labels, return_inverse=True)
     order = np.argsort(inverse, kind="stable")
     parts = np.split(order, np.cumsum(np.bincount(inverse))[:-1])
-    small = [str(s) for s, part in zip(secrets, parts, strict=True) if len(part) < _FEWEST_ROWS]
-    if small:
+    check_group_sizes([len(part) for part in parts])
+    return {str(secret): part for secret, part in zip(secrets, parts, strict=True)}
+
+
+def check_group_sizes(sizes: Sequence[int]) -> None:
+    """Every group has at least two rows; the labels of those that have not are not shown."""
+    n_small = sum(size < _FEWEST_ROWS for size in sizes)
+    if n_small:
         msg = (
-            f"every group needs at least {_FEWEST_ROWS} rows; the secret(s) "
-            f"{', '.join(map(repr, small))} have one, which would be that record itself. "
-            "Leave these rows out, or merge the group with another"
+            f"every group needs at least {_FEWEST_ROWS} rows; {n_small:,} of the {len(sizes):,} "
+            "values of the secret have one, which would be that record itself. If the secret is a "
+            "number, take its quantile bins: secret=Bins(column=..., quantiles=4), in a file "
+            "[secret] bins = { column = ..., quantiles = 4 }, --quantiles 4 on the command line. "
+            "Otherwise leave these rows out, or merge each group with another"
         )
         raise ScenarioError(msg)
-    return {str(secret): part for secret, part in zip(secrets, parts, strict=True)}
 
 
 def check_level(query: Query, level: str, law: str) -> None:
@@ -277,10 +285,10 @@ def check_probabilities_of(secrets: Sequence[str], probabilities: Mapping[str, f
     """Declared probabilities of the secrets are not negative and sum to 1."""
     for secret in secrets:
         if secret not in probabilities:
-            msg = f"probabilities must name every secret; {secret!r} is missing"
+            msg = f"probabilities must name every secret; {quoted(secret)} is missing"
             raise ArgumentError(msg)
     for secret, share in probabilities.items():
-        check_at_least(0, **{f"probabilities[{secret!r}]": share})
+        check_at_least(0, **{f"probabilities[{quoted(secret)}]": share})
     total = sum(probabilities.values())
     if abs(total - 1) > 1e-9:
         msg = f"probabilities must sum to 1, got {total!r}"

@@ -19,6 +19,7 @@ from pufferslice.fitting import check_atom, fitting_value
 from pufferslice.ledger import Ledger
 from pufferslice.noise import SIGMA_INT, Noise, OperatingSystemNoise
 from pufferslice.scenario import Scenario
+from pufferslice.showing import escaped, shown
 from pufferslice.storage import (
     canonical_json,
     check_new,
@@ -137,15 +138,17 @@ class Release:
             raise ReleaseError(msg) from error
 
     def __str__(self) -> str:
-        width = max(map(len, self.names))
-        rows = zip(self.names, self.values, self.noise_stds, self.intervals, strict=True)
+        names = [shown(name) for name in self.names]
+        width = max(map(len, names))
+        rows = zip(names, self.values, self.noise_stds, self.intervals, strict=True)
         lines = [
             f"  {name:<{width}}  {value:>12.6g}  noise std {std:<10.4g} "
             f"95 % in [{low:.6g}, {high:.6g}]"
             for name, value, std, (low, high) in rows
         ]
         stamp = "" if self.secure else "INSECURE (seeded test noise, never publish)\n"
-        head = f"{stamp}Release under {self.guarantee}, certificate {self.certificate[:16]}"
+        claim, certificate = escaped(self.guarantee), escaped(self.certificate[:16])
+        head = f"{stamp}Release under {claim}, certificate {certificate}"
         whole = [f"{unsliced_sentence(self.unsliced)}.", guess_sentence(self.unsliced["guess"])]
         return "\n".join([head, *lines, *whole])
 

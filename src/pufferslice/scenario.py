@@ -33,6 +33,7 @@ from pufferslice.priors import (
 )
 from pufferslice.queries import Query
 from pufferslice.secret import Bins, SecretRule, secret_columns, secret_rule
+from pufferslice.showing import given, listed, quoted
 from pufferslice.storage import canonical_json, digest
 from pufferslice.tables import Frame, frame_of, without_missing
 
@@ -326,17 +327,19 @@ def chosen_pairs(pairs: Pairs, secrets: tuple[str, ...]) -> tuple[SecretPair, ..
         check_one_of(("all",), pairs=pairs)
         return tuple(SecretPair(a, b) for a, b in combinations(secrets, 2))
     if not isinstance(pairs, Iterable):
-        msg = f"pairs must be 'all' or a list of pairs of secrets, got {pairs!r}"
+        msg = f"pairs must be 'all' or a list of pairs of secrets, got {given(pairs)}"
         raise ArgumentError(msg)
     chosen = []
     for pair in pairs:
         if not isinstance(pair, list | tuple) or len(pair) != 2 or pair[0] == pair[1]:
-            msg = f"a pair must name two different secrets, got {pair!r}"
+            msg = f"a pair must name two different secrets, got {given(pair)}"
             raise ArgumentError(msg)
         for secret in pair:
             if secret not in secrets:
-                known = ", ".join(secrets)
-                msg = f"pair {tuple(pair)!r} names no secret {secret!r}; the secrets are {known}"
+                msg = (
+                    f"pair {given(tuple(pair))} names no secret {given(secret)}; the secrets are "
+                    f"{listed(secrets)}"
+                )
                 raise ScenarioError(msg)
         chosen.append(SecretPair(*sorted(pair, key=secrets.index)))
     if not chosen:
@@ -347,7 +350,7 @@ def chosen_pairs(pairs: Pairs, secrets: tuple[str, ...]) -> tuple[SecretPair, ..
 
 def _check_secrets(secrets: tuple[str, ...]) -> None:
     if len(secrets) < 2:
-        found = ", ".join(map(repr, secrets)) or "none"
+        found = ", ".join(map(quoted, secrets)) or "none"
         msg = (
             f"the secret must take at least 2 values, found {found}: there is nothing to hide. "
             "Name another column, or give tables with both"
@@ -357,7 +360,8 @@ def _check_secrets(secrets: tuple[str, ...]) -> None:
 
 def _check_texts(what: str, named: Mapping[str, object]) -> None:
     if not all(isinstance(name, str) and name for name in named):
-        msg = f"{what} must be named by texts that are not empty, got {list(named)!r}"
+        kinds = sorted({type(name).__name__ for name in named})
+        msg = f"{what} must be named by texts that are not empty, got {', '.join(kinds)}"
         raise ArgumentError(msg)
     if not named and what == "priors":
         msg = "at least one table is needed, got none"
@@ -375,8 +379,8 @@ def _check_comparable(instance: Instance) -> None:
     for secret in instance.pair:
         if not instance.prior.secret_probability(secret) > 0:
             msg = (
-                f"pair {tuple(instance.pair)!r} is not comparable: prior {instance.prior.name!r} "
-                f"gives {secret!r} probability 0. Drop the pair, or give a prior under which both "
-                "secrets can occur"
+                f"pair {given(tuple(instance.pair))} is not comparable: prior "
+                f"{quoted(instance.prior.name)} gives {quoted(secret)} probability 0. Drop the "
+                "pair, or give a prior under which both secrets can occur"
             )
             raise ScenarioError(msg)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from pufferslice.arrays import Floats, locked, same
 from pufferslice.checks import check_count, check_unique
 from pufferslice.errors import ArgumentError, ScenarioError
+from pufferslice.showing import given
 from pufferslice.tables import Frame, floats_of, labels_of
 
 _BETWEEN: Final = " & "
@@ -30,7 +31,7 @@ class Bins:
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.column, str):
-            msg = f"column must be the name of a column, got {self.column!r}"
+            msg = f"column must be the name of a column, got {given(self.column)}"
             raise ArgumentError(msg)
         check_count(2, quantiles=self.quantiles)
 
@@ -100,9 +101,11 @@ def secret_columns(secret: str | Sequence[str] | Bins) -> tuple[str, ...]:
     """The columns that a declared secret reads."""
     if isinstance(secret, Bins):
         return (secret.column,)
-    columns = (secret,) if isinstance(secret, str) else tuple(secret)
+    # A column itself, in place of its name, would be read as the names of columns.
+    named = isinstance(secret, str | list | tuple)
+    columns = (secret,) if isinstance(secret, str) else tuple(secret if named else ())
     if not columns or not all(isinstance(column, str) and column for column in columns):
-        msg = f"secret must name one column, several columns, or be Bins; got {secret!r}"
+        msg = f"secret must name one column, several columns, or be Bins; got {given(secret)}"
         raise ArgumentError(msg)
     check_unique("secret columns", columns)
     return columns

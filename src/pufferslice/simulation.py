@@ -11,6 +11,7 @@ from pufferslice.arrays import Floats
 from pufferslice.checks import check_count
 from pufferslice.errors import ScenarioError
 from pufferslice.queries import Query
+from pufferslice.queries.functions import called
 from pufferslice.storage import digest
 from pufferslice.tables import frame_of, without_missing
 
@@ -39,7 +40,7 @@ class Simulator:
 
     def outputs(self, query: Query, n_draws: int, rng: np.random.Generator) -> Floats:
         """The query on `n_draws` tables, in the user's units; rows by the query's own policy."""
-        tables = (frame_of(self.draw_table(rng)) for _ in range(n_draws))
+        tables = (frame_of(called(self.draw_table, rng)) for _ in range(n_draws))
         kept = (without_missing(table, list(query.columns), query.missing)[0] for table in tables)
         return np.vstack([query.outputs(table) for table in kept])
 
@@ -68,7 +69,7 @@ class OutputSimulator:
 
     def outputs(self, query: Query, n_draws: int, rng: np.random.Generator) -> Floats:
         """`n_draws` outputs, checked: one row each, one column for each coordinate."""
-        found = np.asarray(self.draw_outputs(rng, n_draws), dtype=np.float64)
+        found = floats_in(called(self.draw_outputs, rng, n_draws), "what draw_outputs returns")
         if found.shape != (n_draws, query.dim):
             msg = (
                 f"draw_outputs was asked for {n_draws} outputs of a query with {query.dim} "
@@ -147,6 +148,15 @@ class SimulatedSample:
 
     def __repr__(self) -> str:
         return f"SimulatedSample(n_draws={self.n_draws}, seed={self.seed})"
+
+
+def floats_in(values: Any, what: str) -> Floats:  # noqa: ANN401 - whatever was made elsewhere
+    """An array of numbers; what is none is not shown."""
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        msg = f"{what} must be an array of numbers, got {type(values).__name__} that is none"
+        raise ScenarioError(msg) from None
 
 
 def stable_number(secret: str) -> int:

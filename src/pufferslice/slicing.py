@@ -10,6 +10,7 @@ import numpy as np
 from pufferslice.arrays import Floats, locked, same
 from pufferslice.checks import check_count, check_probabilities, check_unit_rows
 from pufferslice.errors import ArgumentError
+from pufferslice.showing import given
 from pufferslice.storage import digest
 
 
@@ -180,14 +181,32 @@ class SampledSphere:
 Profile = FiniteProfile | SampledSphere
 
 
+def check_profile(profile: object, dim: int) -> None:
+    """A profile of slices of so many coordinates."""
+    if not isinstance(profile, Profile):
+        msg = (
+            f"profile must be a FiniteProfile or a SampledSphere, got {given(profile)}; write "
+            f"FiniteProfile.uniform(dim={dim}, n_directions=..., seed=...)"
+        )
+        raise ArgumentError(msg)
+    if profile.dim != dim:
+        msg = (
+            f"profile has dimension {profile.dim}, the query has {dim}; use "
+            f"FiniteProfile.uniform(dim={dim}, ...)"
+        )
+        raise ArgumentError(msg)
+
+
 def check_block(block: Sequence[int], dim: int) -> None:
     """A block is a non-empty set of different coordinates."""
     if not isinstance(block, Sequence | np.ndarray):
-        msg = f"a block must list coordinates, got {block!r}; blocks is a list of lists"
+        msg = f"a block must list coordinates, got {given(block)}; blocks is a list of lists"
         raise ArgumentError(msg)
     inside = all(isinstance(i, int | np.integer) and 0 <= i < dim for i in block)
     if not (inside and len(block) > 0 and len(set(block)) == len(block)):
-        msg = f"a block must list different coordinates from 0 to {dim - 1}, got {list(block)!r}"
+        msg = (
+            f"a block must list different coordinates from 0 to {dim - 1}, got {given(list(block))}"
+        )
         raise ArgumentError(msg)
 
 

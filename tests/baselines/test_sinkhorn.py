@@ -184,7 +184,7 @@ def test_thresholds_below_the_exact_value_are_told_apart(rng, n):
 def test_thresholds_that_leave_an_atom_alone_are_refused():
     settings = SinkhornSettings(regularisation=0.5, tolerance=1e-3, thresholds=(1.0,))
     first, second = EmpiricalLaw.uniform([[0.0], [5.0]]), EmpiricalLaw.uniform([[0.0], [0.0]])
-    with pytest.raises(CalibrationError, match=r"coupling; give at least one.*distance, 5"):
+    with pytest.raises(CalibrationError, match=r"coupling; give at least one"):
         sinkhorn_w_infinity(first, second, settings)
 
 

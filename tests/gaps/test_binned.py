@@ -334,7 +334,7 @@ class TestGrid:
         [
             (columns(["x"]), None, ScenarioError, "bins need a public range"),
             (columns(["x"]).with_range(Box([0], [1])), Box([0], [2]), ArgumentError, "of its own"),
-            (columns(["x"]), Box([0, 0], [2, 2]), ArgumentError, "one dimension, got 1, 2 and 1"),
+            (columns(["x"]), Box([0, 0], [2, 2]), ArgumentError, "one dimension, got 1 and 2"),
         ],
     )
     def test_bad_ranges(self, query, limits, error, complaint):

@@ -112,9 +112,21 @@ class TestBoth:
         with pytest.raises(TableError, match="2 of 3 rows have missing values \\('x' 2\\)"):
             build(lambda _: 1).bound(table)
 
-    def test_errors_of_the_function_are_its_own(self, build):
-        with pytest.raises(ZeroDivisionError):
+    def test_errors_of_the_function_are_named(self, build):
+        with pytest.raises(ScenarioError, match=r"ZeroDivisionError in line \d+ of .*test_f"):
             build(lambda _: 1 / 0).outputs(pa.table(DATA))
+
+    @pytest.mark.parametrize("error", [ArgumentError("ours"), MemoryError(), KeyboardInterrupt()])
+    def test_errors_that_quote_nothing_are_left_alone(self, build, error):
+        def raising(_):
+            raise error
+
+        with pytest.raises(type(error)):
+            build(raising).outputs(pa.table(DATA))
+
+    def test_a_number_beyond_the_floats(self, build):
+        with pytest.raises(ScenarioError, match="must return 1 numbers"):
+            build(lambda _: 10**400).outputs(pa.table(DATA))
 
 
 @pytest.mark.parametrize("builder", [row_function, table_function])

@@ -150,7 +150,7 @@ class TestScenario:
     def test_groups_of_one_row_are_refused(self, table, tmp_path):
         one = table.slice(0, 1).set_column(0, "group", pa.array(["alone"]))
         histograms = scan_tables([table, one], SCAN)
-        with pytest.raises(ScenarioError, match=r"at least 2 rows; the secret.s. 'alone'"):
+        with pytest.raises(ScenarioError, match="at least 2 rows; 1 of the 4 values"):
             streamed_scenario(histograms, SCAN)
 
     def test_histograms_of_another_scan_are_refused(self, whole):

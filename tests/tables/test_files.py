@@ -234,7 +234,7 @@ class TestBadFiles:
     def test_gzip_with_a_changed_byte(self, tmp_path):
         whole = bytearray(gzip.compress(CSV))
         whole[-6] ^= 1  # inside the checksum
-        with pytest.raises(TableError, match=r"truncated or damaged gzip.*CRC"):
+        with pytest.raises(TableError, match=r"truncated or damaged gzip"):
             read_table(write(tmp_path / "t.csv.gz", bytes(whole)))
 
     def test_names_that_lie(self, tmp_path, parquet):

@@ -107,12 +107,12 @@ class TestFrameOf:
             pa.table([[1], [2], [3]], names=["a", "b", "a"]),
         ],
     )
-    def test_duplicate_column_names_are_named(self, table):
-        with pytest.raises(TableError, match=r"different from each other.*'a'"):
+    def test_duplicate_column_names(self, table):
+        with pytest.raises(TableError, match="different from each other"):
             frame_of(table)
 
     def test_column_names_must_be_texts(self):
-        with pytest.raises(TableError, match="0 is of type int"):
+        with pytest.raises(TableError, match="one is of type int"):
             frame_of(pd.DataFrame([[1, 2]]))
 
     @pytest.mark.parametrize("library", [pd.DataFrame, pl.DataFrame, pa.table])

@@ -35,7 +35,8 @@ from pufferslice.laws import SampledBinnedLaw
 from pufferslice.noise import Noise, OperatingSystemNoise
 from pufferslice.parallel import Progress, silent
 from pufferslice.scenario import Scenario
-from pufferslice.slicing import Profile, SampledSphere
+from pufferslice.showing import escaped
+from pufferslice.slicing import Profile, SampledSphere, check_profile
 
 _SPHERE_CAP: Final = 8.0
 """Divergences along drawn directions count up to this many times the claim."""
@@ -89,12 +90,13 @@ class Audit:
 
     def __str__(self) -> str:
         head = "REFUTED" if self.refuted else "NOT REFUTED"
+        certificate = escaped(self.certificate[:16])
         lines = [
-            f"{head} at confidence {self.confidence:g}, certificate {self.certificate[:16]}",
+            f"{head} at confidence {self.confidence:g}, certificate {certificate}",
             "An audit can refute a claim; it never proves one.",
             "",
             *(str(verdict) for verdict in self.verdicts),
-            *(f"NOT AUDITED: {text}" for text in self.unaudited),
+            *(f"NOT AUDITED: {escaped(text)}" for text in self.unaudited),
         ]
         if self.inferences:
             each = self.inferences[0].confidence
@@ -346,6 +348,7 @@ def _inferences(
 
 
 def _check_profile(profile: Profile, certificate: Certificate) -> None:
+    check_profile(profile, profile.dim if isinstance(profile, Profile) else 1)
     stated = certificate.statement.get("profile", {}).get("digest")
     if certificate.road == "static" and stated != profile.digest():
         msg = (

@@ -20,6 +20,7 @@ from pufferslice.concentration import clopper_pearson
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.laws import EmpiricalLaw, GaussianLaw, Law, SampledLaw
 from pufferslice.priors import Prior
+from pufferslice.showing import quoted
 
 Attack = Literal["gaussian_map", "likelihood_ratio"]
 PriorKind = Literal["natural", "balanced"]
@@ -77,7 +78,7 @@ class Inference:
         }
 
     def __str__(self) -> str:
-        among = " or ".join(map(repr, self.secrets)) if len(self.secrets) == 2 else "all secrets"
+        among = " or ".join(map(quoted, self.secrets)) if len(self.secrets) == 2 else "all secrets"
         return (
             f"{self.attack}, {self.prior_kind} prior, {among}: accuracy {_shown(self.accuracy)}, "
             f"prior {_shown(self.prior_accuracy)}, advantage {_shown(self.advantage)}"
@@ -270,14 +271,14 @@ def _check_scores(scores: Mapping[str, Floats], secrets: Sequence[str]) -> None:
     for secret in secrets:
         if secret not in scores:
             msg = (
-                f"there are no scores of outputs under secret {secret!r}; scores must have an "
-                "array for each secret of shares"
+                f"there are no scores of outputs under secret {quoted(secret)}; scores must have "
+                "an array for each secret of shares"
             )
             raise ArgumentError(msg)
         if scores[secret].ndim != 2 or scores[secret].shape[1] != len(secrets):
             msg = (
                 f"scores must have one column for each of {len(secrets)} secrets, got "
-                f"{scores[secret].shape} under {secret!r}"
+                f"{scores[secret].shape} under {quoted(secret)}"
             )
             raise ArgumentError(msg)
         check_finite(scores=scores[secret])

@@ -19,6 +19,7 @@ from pufferslice.audit.inference import Interval
 from pufferslice.checks import check_between, check_finite
 from pufferslice.concentration import clopper_pearson, split, tail_bound
 from pufferslice.errors import ArgumentError
+from pufferslice.showing import escaped, given
 
 LOW_RATES: Final = (0.001, 0.01)
 """False-positive rates at which an attack matters: few accusations, nearly all of them right."""
@@ -76,7 +77,7 @@ class MembershipAudit:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.attack}: {self.n_members} members, {self.n_non_members} non-members",
+            f"{escaped(self.attack)}: {self.n_members} members, {self.n_non_members} non-members",
             f"  ROC AUC {_shown(self.roc_auc)}; guessing gives 0.5",
             *(
                 f"  true-positive rate {_shown(rate.true_positive_rate)} at no more than "
@@ -120,7 +121,7 @@ def audit_membership(
     values, flags = _labelled(scores, members)
     check_between(0, 1, confidence=confidence)
     if not isinstance(attack, str):
-        msg = f"attack must be the name of an attack, got {attack!r}"
+        msg = f"attack must be the name of an attack, got {given(attack)}"
         raise ArgumentError(msg)
     for rate in false_positive_rates:
         check_between(0, 1, false_positive_rate=rate)

@@ -18,6 +18,7 @@ from pufferslice.noise import SIGMA_INT, Noise, OperatingSystemNoise
 from pufferslice.queries import Query
 from pufferslice.releasing import quantised
 from pufferslice.scenario import Scenario
+from pufferslice.showing import listed, quoted
 from pufferslice.storage import (
     CONFIDENTIAL,
     canonical_json,
@@ -148,8 +149,8 @@ def supplied_outputs(
         unknown = [secret for secret in given if secret not in prior.laws]
         if absent or unknown:
             msg = (
-                f"outputs must be given for every secret of prior {prior.name!r} and no other; "
-                f"absent: {absent}, unknown: {unknown}"
+                f"outputs must be given for every secret of prior {quoted(prior.name)} and no "
+                f"other; absent: {listed(absent) or 'none'}, unknown: {listed(unknown) or 'none'}"
             )
             raise ArgumentError(msg)
         values[prior.name] = {
@@ -188,7 +189,8 @@ def check_outputs(scenario: Scenario, certificate: Certificate, outputs: Outputs
         for secret in prior.laws:
             found = outputs.values.get(prior.name, {}).get(secret)
             if found is None:
-                msg = f"there are no outputs under prior {prior.name!r} and secret {secret!r}"
+                named = f"prior {quoted(prior.name)} and secret {quoted(secret)}"
+                msg = f"there are no outputs under {named}"
                 raise ArgumentError(msg)
             _check_array(found, scenario.dim)
 

@@ -15,6 +15,7 @@ from pufferslice.arrays import Floats, locked, same
 from pufferslice.audit.membership import Flags, check_alike, locked_flags
 from pufferslice.checks import check_finite, check_one_of
 from pufferslice.errors import ArgumentError
+from pufferslice.showing import given
 
 Spread = Literal["pooled", "per_record"]
 
@@ -100,7 +101,7 @@ def offline_likelihood_ratio_scores(
 
 def _attacked(scores: npt.ArrayLike, shadows: ShadowModels) -> Floats:
     if not isinstance(shadows, ShadowModels):
-        msg = f"shadow models are missing: shadows must be ShadowModels, got {shadows!r}"
+        msg = f"shadow models are missing: shadows must be ShadowModels, got {given(shadows)}"
         raise ArgumentError(msg)
     values = locked(scores)
     if values.shape != (shadows.n_records,):

@@ -6,6 +6,7 @@ from typing import Any, Final, Literal, final
 import attrs
 
 from pufferslice.checks import check_at_least, check_between, check_count, check_one_of
+from pufferslice.showing import escaped, quoted
 
 Quantity = Literal["epsilon", "delta"]
 Outcome = Literal["refuted", "not refuted", "out of reach"]
@@ -90,13 +91,13 @@ class Verdict:
         return document | {"refuted": self.refuted, "outcome": self.outcome}
 
     def __str__(self) -> str:
-        first, second = self.pair
+        first, second = map(quoted, self.pair)
         found = f"{self.quantity} is at least {self.lower_bound:.4g}"
         return (
-            f"{self.outcome.upper()}: {self.claim}\n"
-            f"  {self.statistic}: {found}, claimed at most {self.claimed:.4g}\n"
-            f"  seen best between {first!r} and {second!r}, prior {self.prior!r}, "
-            f"along {self.line}\n"
+            f"{self.outcome.upper()}: {escaped(self.claim)}\n"
+            f"  {escaped(self.statistic)}: {found}, claimed at most {self.claimed:.4g}\n"
+            f"  seen best between {first} and {second}, prior {quoted(self.prior)}, "
+            f"along {escaped(self.line)}\n"
             f"  confidence {self.confidence:.6g}; {self.n_outputs} outputs under each secret can "
             f"refute claims below {self.refutable_below:.4g}"
         )

@@ -22,6 +22,7 @@ from pufferslice.compiled import kernel
 from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.guarantee import Guarantee
 from pufferslice.laws import EmpiricalLaw
+from pufferslice.showing import given
 
 _ARRAYS: Final = 1.25
 """Tables of distances: the distances, and two masks of one byte each."""
@@ -55,7 +56,7 @@ class SinkhornSettings:
         check_count(2, n_thresholds=self.n_thresholds)
         check_count(1, max_iterations=self.max_iterations)
         if not all(math.isfinite(t) and t >= 0 for t in self.thresholds):
-            msg = f"thresholds must be finite and at least 0, got {self.thresholds!r}"
+            msg = f"thresholds must be finite and at least 0, got {given(self.thresholds)}"
             raise ArgumentError(msg)
 
 
@@ -158,8 +159,8 @@ def sinkhorn_w_infinity(
     if best is None:
         stuck = "" if violation == math.inf else f", and the marginals stay off by {violation:.3g}"
         msg = (
-            f"no threshold admits a coupling{stuck}; give at least one up to the largest distance, "
-            f"{float(distances.max()):g}"
+            f"no threshold admits a coupling{stuck}; give at least one that is as large as the "
+            "largest distance of two atoms"
         )
         raise CalibrationError(msg)
     return attrs.evolve(best, n_iterations=n_iterations)

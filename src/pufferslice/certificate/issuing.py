@@ -27,7 +27,7 @@ from pufferslice.guarantee import RELEASE_NOTIONS, ApproximateGuarantee, Claim, 
 from pufferslice.noise import Noise, OperatingSystemNoise
 from pufferslice.parallel import Progress, silent
 from pufferslice.scenario import Scenario
-from pufferslice.slicing import Profile, SampledSphere
+from pufferslice.slicing import Profile, SampledSphere, check_profile
 
 DEFAULT_DELTAS: Final = (1e-5,)
 
@@ -65,12 +65,7 @@ def certify_release(  # noqa: PLR0913 - the claim is three nouns, the rest has s
     pairs, along the slices of `profile` if the target is sliced; except with probability
     `failure_probability` over the draws of sampled priors and directions.
     """
-    if profile.dim != scenario.dim:
-        msg = (
-            f"profile has dimension {profile.dim}, the query has {scenario.dim}; "
-            f"use FiniteProfile.uniform(dim={scenario.dim}, ...)"
-        )
-        raise ArgumentError(msg)
+    check_profile(profile, scenario.dim)
     check_one_of(RELEASE_NOTIONS, notion=target.notion)
     doubt = _doubt(scenario, profile, target, (failure_probability, band))
     for delta in deltas:

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A statement in plain words."""
+"""A statement in plain words.
+
+Labels, and all other texts of a statement, are shown so that none of them can pass for prose.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
 from pufferslice.guarantee import Guarantee, at_most, claim_of, in_full, percent_at_most
+from pufferslice.showing import escaped_texts, quoted, shown
 
 _MOST_PAIRS_NAMED = 6
 _NEARLY_EQUAL = 0.99
@@ -13,6 +17,7 @@ _NEARLY_EQUAL = 0.99
 
 def prose_of(statement: Mapping[str, Any], digest: str) -> str:
     """The whole statement as text, in the order a reader asks; bounds are rounded up."""
+    statement = escaped_texts(statement)
     if statement["road"] == "learning":
         return _learning_prose(statement, digest)
     parts = [
@@ -32,23 +37,23 @@ def prose_of(statement: Mapping[str, Any], digest: str) -> str:
 
 def _protected(scenario: Mapping[str, Any]) -> str:
     secret = scenario["secret"]
-    name = " and ".join(secret["columns"]) if "columns" in secret else secret["worlds"]
-    pairs = [" / ".join(pair) for pair in scenario["pairs"]]
-    named = ", ".join(pairs[:_MOST_PAIRS_NAMED])
+    columns = secret["columns"] if "columns" in secret else [secret["worlds"]]
+    pairs = scenario["pairs"]
+    named = ", ".join(" / ".join(map(shown, pair)) for pair in pairs[:_MOST_PAIRS_NAMED])
     more = f", and {len(pairs) - _MOST_PAIRS_NAMED} more" if len(pairs) > _MOST_PAIRS_NAMED else ""
-    query = scenario["query"]
+    query, name = scenario["query"], " and ".join(map(quoted, columns))
     return (
-        f"Protected: the secret {name!r} ({len(scenario['secrets'])} values).\n"
+        f"Protected: the secret {name} ({len(scenario['secrets'])} values).\n"
         f"Not to be told apart: {named}{more}.\n"
         f"One release is {scenario['one_release_is']}.\n"
         f"Query: {query['kind']} with {len(query['names'])} coordinates: "
-        f"{', '.join(query['names'])}."
+        f"{', '.join(map(shown, query['names']))}."
     )
 
 
 def _priors(scenario: Mapping[str, Any]) -> str:
     lines = [
-        f"  - {prior['name']}: {prior['kind']}, from {prior['source'].replace('_', ' ')}: "
+        f"  - {shown(prior['name'])}: {prior['kind']}, from {prior['source'].replace('_', ' ')}: "
         f"{prior['origin']}"
         for prior in scenario["priors"]
     ]
@@ -114,7 +119,7 @@ def _shares(statement: Mapping[str, Any]) -> str:
 def _noise(statement: Mapping[str, Any]) -> str:
     noise, names = statement["noise"], statement["scenario"]["query"]["names"]
     stds = zip(names, noise["std_by_coordinate"], strict=True)
-    lines = [f"  {name}: {std:.6g}" for name, std in stds]
+    lines = [f"  {shown(name)}: {std:.6g}" for name, std in stds]
     return (
         f"Noise: Gaussian on a grid, standard deviation {noise['std']:.6g} in scaled coordinates; "
         "in your units:\n"
@@ -177,7 +182,7 @@ def _learning_prose(statement: Mapping[str, Any], digest: str) -> str:
     claim = Guarantee(**statement["guarantee"])
     parts = [
         f"Certificate {digest[:16]}",
-        f"Training on {statement['data']!r}, {len(statement['runs'])} run(s):\n"
+        f"Training on {quoted(statement['data'])}, {len(statement['runs'])} run(s):\n"
         + "\n".join(map(_run, statement["runs"])),
         f"Claim: {claim}.\n" + "\n".join(statement["certifies"]),
         "Who may see the batch draws:\n" + "\n".join(statement["draws_may_be_seen"]),

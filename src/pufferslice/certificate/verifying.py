@@ -17,6 +17,7 @@ from pufferslice.certificate.signing import signature_problem
 from pufferslice.certificate.statement import Said, spent_epsilon, statement_of
 from pufferslice.errors import PuffersliceError
 from pufferslice.scenario import Scenario
+from pufferslice.showing import escaped, given
 
 UNCHECKED: Final = {
     "noise.generator": "which generator a release will use",
@@ -64,7 +65,7 @@ class Verification:
     def __str__(self) -> str:
         if self.problems:
             verdict = "REFUTED" if self.has_evidence else "NOT VERIFIED"
-            return f"{verdict}\n" + "\n".join(f"  - {problem}" for problem in self.problems)
+            return f"{verdict}\n" + "\n".join(f"  - {escaped(one)}" for one in self.problems)
         signed = "; the signature holds" if self.signed else ""
         open_points = "\n".join(f"  - {point}" for point in self.unchecked)
         return f"VERIFIED from {self.source}{signed}. Cannot be checked here:\n{open_points}"
@@ -169,7 +170,7 @@ def _recomputed_problems(certificate: Certificate) -> list[str]:
     source = _source(certificate)
     found = differences(statement, expected)
     return too_little + [
-        f"{path} is {stated!r} in the statement, {source} gives {right!r}"
+        f"{path} is {given(stated)} in the statement, {source} gives {given(right)}"
         for path, stated, right in found
     ]
 

@@ -14,8 +14,14 @@ from pufferslice.parallel import Progress, silent
 
 
 def print_json(value: Any) -> None:  # noqa: ANN401 - any JSON value
-    """One JSON object on standard output."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+    """One JSON object on standard output; nothing in it breaks a line or turns it around."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    typer.echo("".join(one if one == "\n" or one.isprintable() else _code(one) for one in text))
+
+
+def _code(one: str) -> str:
+    """A character as JSON spells it in ASCII."""
+    return json.dumps(one)[1:-1]
 
 
 @contextlib.contextmanager

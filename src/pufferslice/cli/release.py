@@ -8,6 +8,7 @@ import typer
 
 from pufferslice.cli.output import print_json
 from pufferslice.errors import ArgumentError
+from pufferslice.showing import given, listed
 
 if TYPE_CHECKING:
     from pufferslice.files import Request
@@ -66,7 +67,7 @@ def _chosen_rows(
         return read_table(rows, null_values=request.null_values)
     rule = request.scenario.rule
     if request.table is None or rule is None:
-        msg = "law 'worlds' has no table of its own to choose from; use --rows FILE"
+        msg = f"{request.without_table} to choose from; use --rows FILE"
         raise ArgumentError(msg)
     frame = frame_of(request.table)
     if row is not None:
@@ -77,7 +78,9 @@ def _chosen_rows(
     kept = request.complete_table()
     where = [i for i, label in enumerate(rule.labels(kept)) if label == group]
     if not where:
-        known = ", ".join(request.scenario.secrets)
-        msg = f"--group {group!r} has no rows; the secrets are {known}"
+        msg = (
+            f"--group {given(group)} has no rows; the secrets are "
+            f"{listed(request.scenario.secrets)}"
+        )
         raise ArgumentError(msg)
     return kept[where]

@@ -30,7 +30,7 @@ from pufferslice.parallel import Progress, silent
 from pufferslice.queries import Query
 from pufferslice.renyi import gaussian_envelope
 from pufferslice.scenario import Scenario
-from pufferslice.slicing import FiniteProfile
+from pufferslice.slicing import FiniteProfile, check_profile
 
 EMPIRICAL_METHODS: Final = (
     Method(rule="tight", envelope="transport"),
@@ -89,12 +89,7 @@ def compare_mechanisms(
     The notion of `target` plays no part: each row says its own. Time and memory are measured here,
     with the compiled loops loaded before. Baselines assume ideal real-valued noise.
     """
-    if profile.dim != scenario.dim:
-        msg = (
-            f"profile has dimension {profile.dim}, the query has {scenario.dim}; use "
-            f"FiniteProfile.uniform(dim={scenario.dim}, ...)"
-        )
-        raise ArgumentError(msg)
+    check_profile(profile, scenario.dim)
     contestants = _ours(scenario, profile, target) | _others(scenario, target, settings)
     _load_loops(contestants)
     rows: list[Row] = []

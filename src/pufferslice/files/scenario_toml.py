@@ -116,11 +116,18 @@ class Request:
     null_values: tuple[str, ...]
     """Texts that mean a missing value in files."""
 
+    @property
+    def without_table(self) -> str:
+        """Why there is no table, in the words of an error."""
+        if self.scenario.rule is None:
+            return "law 'worlds' has no table of its own"
+        return "streamed data were counted and not kept, so there is no table"
+
     def complete_table(self) -> Frame:
         """The table as the scenario saw it: without the rows that lack a value."""
         scenario = self.scenario
         if self.table is None or scenario.rule is None:
-            msg = "law 'worlds', like streamed data, has no table of its own at hand; give the rows"
+            msg = f"{self.without_table}; give the rows"
             raise ArgumentError(msg)
         read = dict.fromkeys((*scenario.rule.columns, *scenario.query.columns))
         return without_missing(frame_of(self.table), list(read), scenario.query.missing)[0]
@@ -279,7 +286,7 @@ def _model(said: Document) -> Query:
         return builder(**rest)
     except TypeError as error:
         msg = f"query.model of kind {kind!r} cannot be made: {error}"
-        raise ArgumentError(msg) from error
+        raise ArgumentError(msg) from None
 
 
 def _range(said: Document) -> Box | Ball:

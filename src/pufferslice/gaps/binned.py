@@ -27,7 +27,8 @@ from pufferslice.gaps.tables import GapTables
 from pufferslice.histograms import DEFAULT_BINS, BinGrid, BinnedLaw, Histograms
 from pufferslice.parallel import Progress, in_threads, n_cores, silent
 from pufferslice.queries import Ball, Box, Query
-from pufferslice.slicing import Profile
+from pufferslice.queries.ranges import check_range
+from pufferslice.slicing import Profile, check_profile
 
 Result = TypeVar("Result")
 Count = TypeVar("Count", np.int32, np.int64)
@@ -62,11 +63,9 @@ def bin_grid(
     array([0.1])
     """
     limits = public_range(query, range)
-    if not query.dim == limits.dim == profile.dim:
-        msg = (
-            f"query, range and profile must have one dimension, got {query.dim}, {limits.dim} "
-            f"and {profile.dim}"
-        )
+    check_profile(profile, query.dim)
+    if query.dim != limits.dim:
+        msg = f"query and range must have one dimension, got {query.dim} and {limits.dim}"
         raise ArgumentError(msg)
     if isinstance(limits, Box):
         low, high = limits.low / query.scales, limits.high / query.scales
@@ -88,6 +87,7 @@ def bin_grid(
 
 def public_range(query: Query, range: Box | Ball | None) -> Box | Ball:  # noqa: A002 - as above
     """The range that the query is clipped to, or the one that it is said to lie in."""
+    check_range(range)
     if query.range is not None and range is not None and range != query.range:
         msg = "the query has a range of its own, which it is clipped to; leave the other one out"
         raise ArgumentError(msg)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pufferslice.errors import ArgumentError, ScenarioError
+from pufferslice.showing import given, quoted
 from pufferslice.tables import Frame, floats_of, label_of, labels_of
 
 Comparison = Literal["equals", "above", "at_least", "below", "at_most"]
@@ -74,7 +75,7 @@ def equals(value: str | float | bool) -> Condition:  # noqa: FBT001 - the value 
     """
     allowed = isinstance(value, str | bool | int | float | np.bool_ | np.integer | np.floating)
     if not allowed or (isinstance(value, float | np.floating) and math.isnan(value)):
-        msg = f"a value to compare with must be a text, a number, True or False; got {value!r}"
+        msg = f"a value to compare with must be a text, a number, True or False; got {given(value)}"
         raise ArgumentError(msg)
     return Condition("equals", label_of(value))
 
@@ -108,7 +109,7 @@ def conditions_of(
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             msg = (
                 f"{argument} must map columns to conditions, or list (column, condition) pairs; "
-                f"got {pair!r}"
+                f"got {given(pair)}"
             )
             raise ArgumentError(msg)
     return tuple((column, condition_of(value)) for column, value in pairs)
@@ -122,7 +123,7 @@ def condition_of(value: ConditionLike) -> Condition:
 def _numeric(comparison: Comparison, limit: float) -> Condition:
     number = isinstance(limit, int | float | np.integer | np.floating)
     if not number or isinstance(limit, bool) or not math.isfinite(limit):
-        msg = f"the limit of {comparison} must be a finite number, got {limit!r}"
+        msg = f"the limit of {comparison} must be a finite number, got {given(limit)}"
         raise ArgumentError(msg)
     return Condition(comparison, float(limit))
 
@@ -132,12 +133,15 @@ def _check_comparable(frame: Frame, column: str, label: str) -> None:
     dtype = frame[column].dtype
     if dtype == nw.Boolean and label not in ("True", "False"):
         msg = (
-            f"column {column!r} holds True and False, which never equal {label!r}; use equals(True)"
+            f"column {column!r} holds True and False, which never equal {quoted(label)}; use "
+            "equals(True)"
         )
         raise ScenarioError(msg)
     if dtype.is_numeric():
         try:
             float(label)
         except ValueError:
-            msg = f"column {column!r} holds numbers, which never equal {label!r}; give a number"
+            msg = (
+                f"column {column!r} holds numbers, which never equal {quoted(label)}; give a number"
+            )
             raise ScenarioError(msg) from None

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Queries that are the user's own functions, of one row or of a table."""
 
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -8,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pufferslice.arrays import Floats
-from pufferslice.errors import ArgumentError, ScenarioError
+from pufferslice.errors import ArgumentError, PuffersliceError, ScenarioError
 from pufferslice.queries.query import Evaluate, Query, Rows, column_names
+from pufferslice.showing import given
 from pufferslice.tables import Frame, without_missing
 
 Numbers: TypeAlias = float | Sequence[float] | npt.NDArray[Any]
@@ -47,7 +49,7 @@ def row_function(
             outputs = np.empty((len(rows), len(coordinates)))
             for place, row in enumerate(rows):
                 record = {column: values[column][row] for column in wanted}
-                outputs[place] = _numbers(function(record), len(coordinates))
+                outputs[place] = _numbers(called(function, record), len(coordinates))
             return outputs
 
         return evaluate
@@ -89,7 +91,8 @@ def table_function(
         complete, _ = without_missing(frame.select(wanted), wanted, "refuse")
 
         def evaluate(rows: Rows) -> Floats:
-            return _numbers(function(complete[rows].to_native()), len(coordinates))
+            table = complete[rows].to_native()
+            return _numbers(called(function, table), len(coordinates))
 
         return evaluate
 
@@ -103,11 +106,27 @@ def table_function(
     )
 
 
+def called(function: Callable[..., Any], *args: Any) -> Any:  # noqa: ANN401 - the user's own
+    """What the user's function returns; what it raises is named, but may quote a record."""
+    try:
+        return function(*args)
+    except (PuffersliceError, MemoryError):
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever the function can raise
+        *_, where = traceback.extract_tb(error.__traceback__)
+        msg = (
+            f"the function raised {type(error).__name__} in line {where.lineno} of "
+            f"{where.filename!r}. What it said is not shown, because it may quote the data; call "
+            "the function yourself to read it"
+        )
+        raise ScenarioError(msg) from None
+
+
 def _sentence(description: str) -> dict[str, str]:
     if not isinstance(description, str) or not description.strip():
         msg = (
             "description must be a public sentence that says what the function does, "
-            f"got {description!r}"
+            f"got {given(description)}"
         )
         raise ArgumentError(msg)
     return {"description": description}
@@ -117,7 +136,7 @@ def _numbers(result: Numbers, dim: int) -> Floats:
     """What a function returned, as `dim` numbers; never shown in an error."""
     try:
         numbers = np.atleast_1d(np.asarray(result, dtype=np.float64))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         msg = f"the function must return {dim} numbers, got {type(result).__name__}"
         raise ScenarioError(msg) from None
     if numbers.shape != (dim,):

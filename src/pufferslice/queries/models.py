@@ -18,6 +18,7 @@ from pufferslice.checks import check_above, check_count
 from pufferslice.errors import ArgumentError, MissingExtraError, ScenarioError
 from pufferslice.queries.conditions import Condition, ConditionLike, condition_of
 from pufferslice.queries.query import Evaluate, Query, Rows, column_names
+from pufferslice.showing import given, quoted
 from pufferslice.tables import Frame, floats_of
 
 try:
@@ -143,7 +144,7 @@ class _Task:
     ) -> "_Task":
         names = column_names("features", features)
         if not names or target in names:
-            msg = f"features must be at least one column and not the target, got {list(names)}"
+            msg = f"features must be at least one column and not the target, got {given(names)}"
             raise ArgumentError(msg)
         return cls(names, target, condition_of(positive), _scales_of(names, scales))
 
@@ -182,8 +183,8 @@ class _Task:
             if not rows_of_each.all():
                 msg = (
                     f"a classifier needs rows of both classes; all {len(rows)} rows are on one "
-                    f"side of the condition {self.positive.on(self.target)!r}. Choose a condition "
-                    "that splits every group, or join small groups"
+                    f"side of the condition {quoted(self.positive.on(self.target))}. Choose a "
+                    "condition that splits every group, or join small groups"
                 )
                 raise ScenarioError(msg)
             ordered = rows[np.lexsort((classes[rows], *matrix[rows].T))]
@@ -196,14 +197,14 @@ def _scales_of(names: tuple[str, ...], scales: FeatureScales) -> Floats:
     if isinstance(scales, Mapping):
         unknown = [name for name in scales if name not in names]
         if unknown:
-            msg = f"feature_scales names {unknown[0]!r}, which is not among the features"
+            msg = f"feature_scales names {given(unknown[0])}, which is not among the features"
             raise ArgumentError(msg)
         scales = [scales.get(name, 1.0) for name in names]
     values = locked([1.0] * len(names) if scales is None else scales)
     if values.shape != (len(names),) or not (np.isfinite(values) & (values > 0)).all():
         msg = (
             f"feature_scales must be {len(names)} finite numbers greater than 0, one per feature; "
-            f"got {values.tolist()}"
+            f"got {given(values.tolist())}"
         )
         raise ArgumentError(msg)
     return values
@@ -217,9 +218,9 @@ def _converged(fit: _Fit, matrix: Floats, classes: npt.NDArray[np.bool_]) -> Flo
         try:
             return fit(matrix, classes)
         except (ConvergenceWarning, RuntimeWarning) as warning:
-            told = str(warning).splitlines()[0].rstrip(".")
+            kind = type(warning).__name__
             msg = (
-                f"the model does not converge on {len(classes)} rows ({told}). Give the features "
+                f"the model does not converge on {len(classes)} rows ({kind}). Give the features "
                 "public feature_scales so that they have similar sizes, or raise regularisation"
             )
-            raise ScenarioError(msg) from warning
+            raise ScenarioError(msg) from None

@@ -12,7 +12,8 @@ import numpy.typing as npt
 from pufferslice.arrays import Floats, locked, same
 from pufferslice.checks import check_finite, check_one_of, check_unique
 from pufferslice.errors import ArgumentError, ScenarioError
-from pufferslice.queries.ranges import Ball, Box
+from pufferslice.queries.ranges import Ball, Box, check_range
+from pufferslice.showing import given, listed, quoted
 from pufferslice.storage import canonical_json
 from pufferslice.tables import MISSING_POLICIES, Frame, check_columns, frame_of
 
@@ -28,11 +29,12 @@ Level: TypeAlias = Literal["table", "row"]
 def column_names(argument: str, names: Sequence[str]) -> tuple[str, ...]:
     """The names as a tuple; a bare text would be read letter by letter, so it is refused."""
     if isinstance(names, str):
-        msg = f"{argument} must be a list of names, got the text {names!r}; write [{names!r}]"
+        text = given(names)
+        msg = f"{argument} must be a list of names, got the text {text}; write [{text}]"
         raise ArgumentError(msg)
     other = next((name for name in names if not isinstance(name, str) or not name), None)
     if other is not None:
-        msg = f"{argument} must hold texts that are not empty, got {other!r}"
+        msg = f"{argument} must hold texts that are not empty, got {given(other)}"
         raise ArgumentError(msg)
     return tuple(names)
 
@@ -90,6 +92,7 @@ class Query:
         check_unique("names of coordinates", self.names)
         check_one_of(("table", "row"), level=self.level)
         check_one_of(MISSING_POLICIES, missing=self.missing)
+        check_range(self.range)
         if self.range is not None and self.range.dim != self.dim:
             msg = f"range must have {self.dim} coordinates, as the query has; got {self.range.dim}"
             raise ArgumentError(msg)
@@ -102,7 +105,8 @@ class Query:
         if not self.scales.min() > 0:
             where = int(self.scales.argmin())
             scale = float(self.scales[where])
-            msg = f"scales must be greater than 0; that of {self.names[where]!r} is {scale!r}"
+            name = quoted(self.names[where])
+            msg = f"scales must be greater than 0; that of {name} is {scale!r}"
             raise ArgumentError(msg)
 
     def __repr__(self) -> str:
@@ -137,8 +141,8 @@ class Query:
             unknown = [name for name in scales if name not in self.names]
             if unknown:
                 msg = (
-                    f"scales names {unknown[0]!r}, which is no coordinate of the query; the "
-                    f"coordinates are {', '.join(self.names)}"
+                    f"scales names {given(unknown[0])}, which is no coordinate of the query; the "
+                    f"coordinates are {listed(self.names)}"
                 )
                 raise ArgumentError(msg)
             scales = [scales.get(n, s) for n, s in zip(self.names, self.scales, strict=True)]
@@ -234,7 +238,7 @@ class Query:
         bad = ~np.isfinite(values)
         if bad.any():
             where = np.flatnonzero(bad.reshape(-1, self.dim).any(axis=0))
-            named = ", ".join(self.names[index] for index in where)
+            named = listed([self.names[index] for index in where])
             msg = (
                 f"{what} of the query {self.kind} must be finite; {int(bad.sum())} of "
                 f"{bad.size} values are NaN or infinite, in {named}"

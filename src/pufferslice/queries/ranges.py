@@ -10,6 +10,7 @@ import numpy as np
 from pufferslice.arrays import Floats, locked, same
 from pufferslice.checks import check_above, check_finite
 from pufferslice.errors import ArgumentError
+from pufferslice.showing import given
 
 _UNIT: Final = 2.0**-52
 _ROUNDINGS: Final = 16
@@ -133,6 +134,16 @@ class Ball:
     def description(self) -> dict[str, Any]:
         """The range as JSON values."""
         return {"kind": "ball", "center": self.center.tolist(), "radius": float(self.radius)}
+
+
+def check_range(range: object) -> None:  # noqa: A002 - the word users know
+    """A public range is a `Box` or a `Ball`, or there is none."""
+    if not isinstance(range, Box | Ball | None):
+        msg = (
+            f"range must be a Box or a Ball, got {given(range)}; write Box(low=[...], high=[...]) "
+            "or Ball(center=[...], radius=...)"
+        )
+        raise ArgumentError(msg)
 
 
 def range_of(description: Mapping[str, Any] | None) -> Box | Ball | None:

@@ -12,6 +12,7 @@ from pufferslice.checks import check_count
 from pufferslice.errors import ArgumentError
 from pufferslice.queries.conditions import Condition, Conditions, conditions_of
 from pufferslice.queries.query import Evaluate, Query, Rows, column_names
+from pufferslice.showing import given
 from pufferslice.tables import Frame, floats_of, label_of
 
 Quantiles: TypeAlias = Mapping[str, float | Sequence[float]]
@@ -122,7 +123,7 @@ class _Statistics:
 
 def _levels_of(quantiles: Quantiles | None) -> tuple[tuple[str, float], ...]:
     if not isinstance(quantiles, Mapping | None):
-        msg = f"quantile must map columns to levels, got {quantiles!r}"
+        msg = f"quantile must map columns to levels, got {given(quantiles)}"
         raise ArgumentError(msg)
     pairs = [
         (column, level)
@@ -132,6 +133,8 @@ def _levels_of(quantiles: Quantiles | None) -> tuple[tuple[str, float], ...]:
     for column, level in pairs:
         number = isinstance(level, int | float | np.number) and not isinstance(level, bool)
         if not number or not 0 <= level <= 1:
-            msg = f"quantile levels must lie between 0 and 1; got {level!r} for {column!r}"
+            msg = (
+                f"quantile levels must lie between 0 and 1; got {given(level)} for {given(column)}"
+            )
             raise ArgumentError(msg)
     return tuple((column, float(level)) for column, level in pairs)

@@ -7,7 +7,7 @@ from typing import Final
 from pufferslice.audit import Audit, Inference, MembershipAudit, Verdict
 from pufferslice.audit.inference import Interval
 from pufferslice.guarantee import at_most, in_full
-from pufferslice.report.blocks import Block, Bullets, Cell, Section, Table, Text, number
+from pufferslice.report.blocks import Block, Bullets, Cell, Section, Table, Text, number, pair_of
 
 _LOOKS: Final = {"refuted": "bad", "not refuted": "good", "out of reach": "open"}
 _ATTACKS: Final = {"gaussian_map": "Gaussian MAP"}
@@ -45,7 +45,7 @@ def verdict_table(verdicts: Sequence[Verdict], caption: str) -> Table:
                 Cell(one.outcome, _LOOKS[one.outcome]),
                 f"{one.quantity} {number(one.lower_bound)}",
                 f"{one.quantity} {at_most(one.claimed)}",
-                " / ".join(one.pair),
+                pair_of(one.pair),
             )
             for one in verdicts
         ),
@@ -65,7 +65,7 @@ def _inference_table(inferences: Sequence[Inference]) -> Table:
             (
                 _ATTACKS.get(one.attack, one.attack.replace("_", " ")),
                 one.prior_kind,
-                " / ".join(one.secrets) if len(one.secrets) == 2 else "all secrets",
+                pair_of(one.secrets) if len(one.secrets) == 2 else "all secrets",
                 _interval(one.accuracy),
                 _interval(one.prior_accuracy),
                 _interval(one.advantage),

@@ -2,9 +2,14 @@
 """What a page is made of: plain values that its template shows one after another."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, Final, final
 
 import attrs
+
+from pufferslice.showing import MOST_SHOWN, shown
+
+ISOLATE: Final = "\u2068"
+END_ISOLATE: Final = "\u2069"
 
 
 @final
@@ -160,14 +165,28 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def listed(names: Sequence[str], most: int = 6) -> str:
-    """Some names, and how many more there are.
+def label(text: str) -> str:
+    r"""A label between Unicode isolates, which the page makes a `<bdi>`: it turns no other text.
 
-    >>> listed(["a", "b", "c"], most=2)
-    'a, b and 1 more'
+    >>> label("race")
+    '\u2068race\u2069'
     """
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+    return f"{ISOLATE}{shown(text)}{END_ISOLATE}"
+
+
+def pair_of(labels: Sequence[str]) -> str:
+    """The labels of a pair."""
+    return " / ".join(map(label, labels))
+
+
+def listed(names: Sequence[str]) -> str:
+    """Some names, as they are, and how many more there are.
+
+    >>> listed(list("abcdefghij"))
+    'a, b, c, d, e, f, g, h and 2 more'
+    """
+    first = ", ".join(names[:MOST_SHOWN])
+    return first if len(names) <= MOST_SHOWN else f"{first} and {len(names) - MOST_SHOWN} more"
 
 
 def bar_shares(values: Sequence[float]) -> tuple[float, ...]:

@@ -10,6 +10,7 @@ from pufferslice.arrays import Floats
 from pufferslice.compare import Comparison, Row
 from pufferslice.report.blocks import counted
 from pufferslice.report.tables import text_table
+from pufferslice.showing import escaped
 
 _EQUAL: Final = 0.005
 """Curves that differ by less than this share cannot be told apart and share a line."""
@@ -21,10 +22,10 @@ def comparison_text(found: Comparison) -> str:
     sizes = f"{counted(found.n_instances, 'instance')}, {counted(found.dim, 'coordinate')}"
     heading = f"Noise for ε = {found.epsilon:g} at order {found.order:g}; {sizes}, scaled units."
     parts = [heading, text_table([_HEADER, *map(_cells, found.rows)])]
-    notes = [f"{row.mechanism}: {row.note}." for row in found.rows if row.note]
+    notes = [escaped(f"{row.mechanism}: {row.note}.") for row in found.rows if row.note]
     if notes:
         parts.append("\n".join(notes))
-    parts += [f"{name} is left out: {why}." for name, why in found.left_out.items()]
+    parts += [escaped(f"{name} is left out: {why}.") for name, why in found.left_out.items()]
     return "\n\n".join(parts)
 
 

@@ -18,7 +18,9 @@ from pufferslice.report.blocks import (
     Text,
     bar_shares,
     counted,
+    label,
     number,
+    pair_of,
 )
 from pufferslice.report.guessing import (
     about_release,
@@ -70,7 +72,9 @@ def outlook_section(certificate: Certificate, prospects: Sequence[Prospect], par
         start=epsilons.index(certificate.guarantee.epsilon),
         choices=choices,
         numbers=_numbers(prospects),
-        coordinates=tuple(certificate.statement["scenario"]["query"]["names"][:_MOST_COORDINATES]),
+        coordinates=tuple(
+            map(label, certificate.statement["scenario"]["query"]["names"][:_MOST_COORDINATES])
+        ),
         figures=tuple(figures),
         note=(
             "Every value was computed beforehand; the page computes nothing. Only the claim "
@@ -155,7 +159,7 @@ def sentence(certificate: Certificate, row: Prospect) -> str:
     epsilon = in_full(row.claim.epsilon)
     if row.noise_std is None or row.mean_absolute_error is None:
         return f"At ε = {epsilon} no noise can be calibrated for this claim."
-    name = certificate.statement["scenario"]["query"]["names"][0]
+    name = label(certificate.statement["scenario"]["query"]["names"][0])
     scale = certificate.statement["scenario"]["query"]["scales"][0]
     off = number(row.mean_absolute_error * scale)
     start = f"At ε = {epsilon} the released {name} is off by {off} on average."
@@ -169,7 +173,7 @@ def slices_section(profile: SliceProfile, claim_epsilon: float | None, part: str
     rings.append(Ring("joint over the slices", "third", profile.joint))
     if claim_epsilon is not None:
         rings.append(Ring("the claim's ε", "claim", claim_epsilon))
-    title = f"Cost along each slice, {' / '.join(profile.pair)}"
+    title = f"Cost along each slice, {pair_of(profile.pair)}"
     listed = sorted(costs, reverse=True)
     figure = Figure(
         title=title,
@@ -188,7 +192,7 @@ def slices_section(profile: SliceProfile, claim_epsilon: float | None, part: str
     words = (
         "A slice is one direction in which a reader might look. Along some the two laws lie far "
         "apart, along others they nearly coincide. Shown is the pair that costs most, under prior "
-        f"“{profile.prior}”."
+        f"“{label(profile.prior)}”."
     )
     blocks = (Text(paragraphs=(words,)), figure)
     return Section(id=f"{part}-slices", title="Slice profile", blocks=blocks)
@@ -220,7 +224,7 @@ def pairs_section(certificate: Certificate, part: str) -> Section:
     head += ["unsliced cost, at most", "largest gap (scaled)"]
     rows = []
     for row in shown:
-        cells = [" / ".join(row.pair)] + ([row.prior] if several else [])
+        cells = [pair_of(row.pair)] + ([label(row.prior)] if several else [])
         cells += [number(row.sliced_cost)] if sliced else []
         cells += [
             "none" if row.unsliced_cost is None else at_most(row.unsliced_cost),

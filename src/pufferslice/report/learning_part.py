@@ -19,6 +19,7 @@ from pufferslice.report.blocks import (
     Section,
     Table,
     Text,
+    label,
     number,
 )
 from pufferslice.report.dossier import Dossier
@@ -51,7 +52,7 @@ def lead(certificate: Certificate) -> str:
     statement = certificate.statement
     n_runs = len(statement["runs"])
     runs = "One training run" if n_runs == 1 else f"{n_runs} training runs"
-    start = f"{runs} on “{statement['data']}” with noise on every step."
+    start = f"{runs} on “{label(statement['data'])}” with noise on every step."
     if not _is_about_the_run(certificate):
         return (
             f"{start} On average over the draws of the batches, the noise limits how far the steps "

@@ -4,6 +4,7 @@
 import base64
 import hashlib
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -28,17 +29,20 @@ from pufferslice.report import (
     learning_part,
     static_part,
 )
-from pufferslice.report.blocks import Part, Section, Text
+from pufferslice.report.blocks import END_ISOLATE, ISOLATE, Part, Section, Text, label
 from pufferslice.report.dossier import Dossier, Edition, internal_dossiers, public_dossiers
 from pufferslice.report.reading import MemberAudit, TrainingAudit
+from pufferslice.showing import escaped
 
 try:
     import jinja2
+    import markupsafe
 except ModuleNotFoundError as error:
     msg = "reports need jinja2; install it with: pip install 'pufferslice[report]'"
     raise MissingExtraError(msg) from error
 
 _FOLDER: Final = Path(__file__).parent / "template"
+_ISOLATED: Final = re.compile(f"{ISOLATE}([^{ISOLATE}{END_ISOLATE}]*){END_ISOLATE}")
 _NO_EVIDENCE: Final = (
     "The evidence does not lie beside this certificate, so it was not verified here, and there is "
     "nothing to draw. Put its .evidence.npz file beside it."
@@ -163,7 +167,7 @@ def _learning_part(held: Dossier, part: str, drawn: Sequence[Section]) -> Part:
     ]
     return Part(
         id=part,
-        title=f"How training on “{certificate.statement['data']}” is protected",
+        title=f"How training on “{label(certificate.statement['data'])}” is protected",
         lead=learning_part.lead(certificate),
         cards=learning_part.cards(certificate),
         alarms=tuple(_refuted(verdict.claim) for verdict in verdicts if verdict.refuted),
@@ -185,10 +189,12 @@ def _rendered(edition: Edition, parts: Sequence[Part], dossiers: Sequence[Dossie
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_FOLDER),
         autoescape=True,
+        finalize=_isolated,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["plain"] = _plain
     text = environment.get_template("page.html").render(
         edition=edition,
         parts=parts,
@@ -199,6 +205,24 @@ def _rendered(edition: Edition, parts: Sequence[Part], dossiers: Sequence[Dossie
         version=__version__,
     )
     return text.encode()
+
+
+def _isolated(value: object) -> object:
+    """A text for the body of the page: escaped, its labels isolated; anything else as it is."""
+    if not isinstance(value, str) or isinstance(value, markupsafe.Markup):
+        return value
+    return _marked(value, "<bdi>", "</bdi>")
+
+
+def _plain(text: str) -> markupsafe.Markup:
+    """A text for an attribute or the title: escaped, its labels between Unicode isolates."""
+    return _marked(text, ISOLATE, END_ISOLATE)
+
+
+def _marked(text: str, start: str, end: str) -> markupsafe.Markup:
+    parts = [markupsafe.escape(escaped(part, keep="\u00a0")) for part in _ISOLATED.split(text)]
+    parts[1::2] = [markupsafe.Markup(f"{start}{part}{end}") for part in parts[1::2]]  # noqa: S704
+    return markupsafe.Markup("").join(parts)
 
 
 def _policy(style: str, script: str) -> str:

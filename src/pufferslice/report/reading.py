@@ -107,8 +107,9 @@ def _content(path: Path, document: Mapping[str, Any]) -> Content:
     try:
         return readers[0](document)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        msg = f"{str(path)!r} cannot be read: {type(error).__name__} ({error}). Write it again"
-        raise ArgumentError(msg) from error
+        why = str(error) if isinstance(error, ArgumentError) else type(error).__name__
+        msg = f"{str(path)!r} cannot be read: {why}. Write it again"
+        raise ArgumentError(msg) from None
 
 
 def _unknown(path: Path) -> ArgumentError:
@@ -226,7 +227,7 @@ def _comparison(document: Mapping[str, Any]) -> Curves:
     curves, epsilons = document.get("noise_curves", {}), document.get("epsilons", ())
     if any(len(values) != len(epsilons) for values in curves.values()):
         msg = "a curve has one number for each of the epsilons"
-        raise ValueError(msg)
+        raise ArgumentError(msg)
     return Curves(
         table=Comparison(
             order=float(document["order"]),
@@ -261,7 +262,7 @@ def _member_audit(document: Mapping[str, Any]) -> MemberAudit:
 def _one_row(document: Mapping[str, Any]) -> TrainingLog:
     if not _is_public_row(document):
         msg = "a row of a log has numbers"
-        raise ValueError(msg)
+        raise ArgumentError(msg)
     return TrainingLog(internal=document.get("internal") is True, rows=(document,))
 
 

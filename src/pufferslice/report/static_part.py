@@ -17,8 +17,10 @@ from pufferslice.report.blocks import (
     Table,
     Text,
     counted,
+    label,
     listed,
     number,
+    pair_of,
 )
 from pufferslice.report.guessing import about_release, is_bounded, right_guesses_of
 
@@ -37,7 +39,7 @@ _NOTIONS: Final = {
 def secret_name(statement: Mapping[str, Any]) -> str:
     """What the secret is called."""
     secret = statement["scenario"]["secret"]
-    return " and ".join(secret["columns"]) if "columns" in secret else str(secret["worlds"])
+    return " and ".join(map(label, secret.get("columns") or [str(secret["worlds"])]))
 
 
 def lead(certificate: Certificate) -> str:
@@ -75,7 +77,7 @@ def _protects_all(scenario: Mapping[str, Any]) -> bool:
 
 
 def _pair_words(scenario: Mapping[str, Any]) -> str:
-    pairs = [" / ".join(pair) for pair in scenario["pairs"]]
+    pairs = [pair_of(pair) for pair in scenario["pairs"]]
     if len(scenario["secrets"]) == 2:
         return "The two are not to be told apart."
     if _protects_all(scenario):
@@ -90,7 +92,7 @@ def cards(certificate: Certificate, variation: float) -> tuple[Card, ...]:
     names, n_more = scenario["query"]["names"], len(scenario["priors"]) - 3
     whole = statement["unsliced"]["epsilon"] is not None
     stds = [
-        f"{name}: std {number(std)}"
+        f"{label(name)}: std {number(std)}"
         for name, std in zip(names, noise["std_by_coordinate"], strict=True)
     ]
     return (
@@ -98,7 +100,7 @@ def cards(certificate: Certificate, variation: float) -> tuple[Card, ...]:
             title="What is protected",
             strong=f"“{secret_name(statement)}”, {len(scenario['secrets'])} values",
             lines=(
-                listed(scenario["secrets"]) + ".",
+                listed([label(secret) for secret in scenario["secrets"]]) + ".",
                 _pair_words(scenario),
                 f"One release is {scenario['one_release_is']}.",
             ),
@@ -124,7 +126,7 @@ def cards(certificate: Certificate, variation: float) -> tuple[Card, ...]:
 
 
 def _belief(prior: Mapping[str, Any]) -> str:
-    return f"{prior['name']} ({_SOURCES.get(prior['source'], prior['source'])})"
+    return f"{label(prior['name'])} ({_SOURCES.get(prior['source'], prior['source'])})"
 
 
 def _noise_words(std: float) -> str:
@@ -238,7 +240,7 @@ def accuracy_section(certificate: Certificate, part: str) -> Section:
         head.append("noise std / public range")
     rows = []
     for i, (name, std) in enumerate(zip(query["names"], stds, strict=True)):
-        cells = [name, number(std), number(mean_absolute_error(std))]
+        cells = [label(name), number(std), number(mean_absolute_error(std))]
         cells.append(f"±\u00a0{number(INTERVAL_STDS * std)}")
         if widths:
             cells.append(f"{100 * std / widths[i]:.3g}\u00a0%")
@@ -267,7 +269,12 @@ def release_section(released: Release, part: str) -> Section:
         caption="Released numbers; intervals are for the query's own value",
         head=("coordinate", "released", "noise std", "95 % interval"),
         rows=tuple(
-            (name, number(float(value)), number(float(std)), f"{number(low)} to {number(high)}")
+            (
+                label(name),
+                number(float(value)),
+                number(float(std)),
+                f"{number(low)} to {number(high)}",
+            )
             for name, value, std, (low, high) in rows
         ),
     )
@@ -282,7 +289,7 @@ def limits_section(certificate: Certificate, part: str, unchecked: tuple[str, ..
         head=("prior", "kind", "where it comes from"),
         rows=tuple(
             (
-                prior["name"],
+                label(prior["name"]),
                 prior["kind"],
                 f"{_SOURCES.get(prior['source'], prior['source'])}: {prior['origin']}",
             )
@@ -291,7 +298,7 @@ def limits_section(certificate: Certificate, part: str, unchecked: tuple[str, ..
     )
     blocks: list[Block] = [priors, Bullets(items=tuple(statement["limits"]))]
     if not _protects_all(statement["scenario"]):
-        pairs = "; ".join(" / ".join(pair) for pair in statement["scenario"]["pairs"])
+        pairs = "; ".join(pair_of(pair) for pair in statement["scenario"]["pairs"])
         blocks.append(Text(paragraphs=(f"Protected pairs, and no others: {pairs}.",)))
     if statement["earlier_releases"]:
         named = ", ".join(digest[:12] for digest in statement["earlier_releases"])

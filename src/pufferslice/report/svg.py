@@ -13,10 +13,14 @@ from xml.etree import ElementTree as ET
 
 import attrs
 
+from pufferslice.report.blocks import END_ISOLATE, ISOLATE
+from pufferslice.showing import escaped
+
 WIDTH, HEIGHT = 440, 320
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 14, 14, 52
 _POLAR: Final = 360
 _MOST_TICKS: Final = 7
+_KEPT: Final = f"\u00a0{ISOLATE}{END_ISOLATE}"
 _OUTLINES: Final = {
     "second": "M-2.5 -2.5h5v5h-5z",
     "third": "M0 -3.3L3 2H-3z",
@@ -175,13 +179,14 @@ def polar_chart(
 
 
 def _root(width: int, height: int, title: str, look: str = "chart") -> ET.Element:
-    box = {"viewBox": f"0 0 {width} {height}", "role": "img", "aria-label": title}
+    box = {"viewBox": f"0 0 {width} {height}", "role": "img"}
+    box["aria-label"] = escaped(title, keep=_KEPT)
     return ET.Element("svg", box | {"class": look})
 
 
 def _add(parent: ET.Element, tag: str, named: dict[str, str], text: str = "") -> ET.Element:
     child = ET.SubElement(parent, tag, named)
-    child.text = text or None
+    child.text = escaped(text, keep=_KEPT) or None
     return child
 
 

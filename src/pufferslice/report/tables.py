@@ -3,6 +3,8 @@
 
 from collections.abc import Sequence
 
+from pufferslice.showing import escaped
+
 
 def text_table(rows: Sequence[Sequence[str]]) -> str:
     """Rows of equally many cells, each column as wide as its widest cell; the first to the left.
@@ -11,6 +13,7 @@ def text_table(rows: Sequence[Sequence[str]]) -> str:
       name       noise
       mean(age)    1.5
     """
+    rows = [[escaped(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  " + "  ".join(_padded(row, widths)) for row in rows)
 

@@ -18,6 +18,7 @@ from narwhals.dependencies import is_into_dataframe
 from pufferslice.arrays import same
 from pufferslice.checks import check_count
 from pufferslice.errors import ArgumentError
+from pufferslice.showing import given, listed
 from pufferslice.tables import Frame, frame_of
 
 Labels = npt.NDArray[Any]
@@ -118,7 +119,10 @@ def relabelled(labels: object, *, label: str | int, share: float, seed: int) -> 
     check_count(0, seed=seed)
     has_label = np.asarray(array == label, dtype=np.bool_)
     if np.ndim(label) or not has_label.any():
-        msg = f"label must be the label of at least one of the {len(array)} records, got {label!r}"
+        msg = (
+            f"label must be the label of at least one of the {len(array)} records, got "
+            f"{given(label)}"
+        )
         raise ArgumentError(msg)
     change = _target(share, len(array)) - int(np.count_nonzero(has_label))
     # Raw bits of the generator: numpy promises these streams, but not those of `choice`.
@@ -173,7 +177,7 @@ def _table_difference(first: Frame, second: Frame) -> Flags:
     _check_lengths(len(first), len(second))
     only_one = sorted(set(first.columns) ^ set(second.columns))
     if only_one:
-        msg = f"both tables must have the same columns; only one has {', '.join(only_one)}"
+        msg = f"both tables must have the same columns; only one has {listed(only_one)}"
         raise ArgumentError(msg)
     different = np.zeros(len(first), dtype=np.bool_)
     for name in first.columns:
@@ -183,7 +187,8 @@ def _table_difference(first: Frame, second: Frame) -> Flags:
 
 def _column_difference(first: nw.Series[Any], second: nw.Series[Any], what: str) -> Flags:
     if first.dtype != second.dtype:
-        raise _other_type(what, first.dtype, second.dtype)
+        # By name alone: the type of categories would list them.
+        raise _other_type(what, *(type(one.dtype).__name__ for one in (first, second)))
     if first.dtype.is_numeric() and first.null_count() == 0 == second.null_count():
         return _array_difference(first.to_numpy(), second.to_numpy(), what)
     return _list_difference(first.to_list(), second.to_list())

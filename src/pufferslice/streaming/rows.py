@@ -15,9 +15,11 @@ from pufferslice.gaps.binned import CountedRows, bin_grid, public_range
 from pufferslice.histograms import DEFAULT_BINS, BinGrid
 from pufferslice.queries import Ball, Box, Query
 from pufferslice.secret import Bins, ColumnSecret, secret_columns
+from pufferslice.showing import given
 from pufferslice.slicing import Profile
 from pufferslice.storage import canonical_json, digest
 from pufferslice.tables import Frame, check_columns, frame_of, labels_of, missing_rows
+from pufferslice.tables.frames import counted
 from pufferslice.tables.pieces import Reading
 
 _MOST_CODES = 2**31
@@ -60,7 +62,7 @@ class RowScan:
         """
         check_streamable(query, secret)
         if isinstance(null_values, str):
-            msg = f"null_values must be a list of texts, got {null_values!r}"
+            msg = f"null_values must be a list of texts, got {given(null_values)}"
             raise ArgumentError(msg)
         grid = bin_grid(query, profile, n_bins=n_bins, range=range)
         limits = public_range(query, range)
@@ -116,7 +118,7 @@ class RowScan:
             by_column = {
                 name: int(np.count_nonzero(missing_rows(frame, [name]))) for name in self.columns
             }
-            named = ", ".join(f"{name!r} {n}" for name, n in by_column.items() if n)
+            named = counted({name: n for name, n in by_column.items() if n})
             msg = (
                 f"{n_missing} of {len(frame)} rows have missing values or NaN ({named}). Fill them "
                 'in, or leave those rows out with query.with_missing("drop-rows"), --missing '
@@ -186,7 +188,7 @@ def check_inside(query: Query, limits: Box | Ball, outputs: Floats) -> None:
 
 def _counts_by_name(query: Query, flags: npt.NDArray[np.bool_]) -> str:
     counts = zip(query.names, flags.sum(axis=0), strict=True)
-    return ", ".join(f"{name!r} {int(n)}" for name, n in counts if n)
+    return counted({name: int(n) for name, n in counts if n})
 
 
 def _coded(rule: ColumnSecret, frame: Frame) -> tuple[list[str], Integers]:

@@ -17,10 +17,10 @@ from pufferslice.errors import ScenarioError, TableError
 from pufferslice.gaps.binned import CountedRows, Tally
 from pufferslice.histograms import BinGrid, Histograms
 from pufferslice.parallel import Progress, n_cores, silent
-from pufferslice.priors import Prior, Source
+from pufferslice.priors import Prior, Source, check_group_sizes
 from pufferslice.queries import Query
 from pufferslice.scenario import Pairs, Scenario, chosen_pairs
-from pufferslice.simulation import SimulatedSample
+from pufferslice.simulation import SimulatedSample, floats_in
 from pufferslice.streaming.checkpoint import START, Checkpoint, Position
 from pufferslice.streaming.rows import RowScan, prepared_outputs
 from pufferslice.tables.files import data_files
@@ -80,7 +80,7 @@ def scan_tables(
             tally.add_rows(scan.rows(table))
         except (TableError, ScenarioError) as error:
             where = f"table {number}"
-            raise _located(where, error) from error
+            raise _located(where, error) from None
         progress(tally.n_rows + tally.n_dropped, 0)
     check_some(tally.n_rows, tally.n_dropped)
     return tally.histograms()
@@ -111,13 +111,13 @@ def scan_outputs(
         raise ScenarioError(msg)
     tally = Tally(grid)
     for number, (secret, block) in enumerate(blocks):
-        outputs = np.asarray(block, dtype=np.float64)
         try:
+            outputs = floats_in(block, "a block of outputs")
             prepared = prepared_outputs(query, outputs)
             tally.add(prepared, [secret], np.zeros(len(prepared), dtype=np.int64))
         except (ScenarioError, TableError) as error:
             where = f"block {number}"
-            raise _located(where, error) from error
+            raise _located(where, error) from None
         progress(tally.n_rows, 0)
     check_some(tally.n_rows, tally.n_dropped)
     return tally.histograms()
@@ -146,14 +146,7 @@ def streamed_scenario(
     if they are a sample of it, say so with `scenario.with_sampled_priors()`.
     """
     n_rows = histograms.n_rows
-    single = [secret for secret, n in n_rows.items() if n < 2]
-    if single:
-        msg = (
-            f"every group needs at least 2 rows; the secret(s) {', '.join(map(repr, single))} "
-            "have one, which would be that record itself. Leave these rows out, or merge the group "
-            "with another"
-        )
-        raise ScenarioError(msg)
+    check_group_sizes(list(n_rows.values()))
     if scan.grid != histograms.grid:
         msg = (
             "the histograms were made by another scan: profile, range or bins differ. Scan the "
@@ -251,7 +244,7 @@ def _rows_of(scan: RowScan, piece: Piece, table: object) -> CountedRows:
     try:
         return scan.rows(table)
     except (TableError, ScenarioError) as error:
-        raise _located(str(piece), _whole_error(scan, piece, error)) from error
+        raise _located(str(piece), _whole_error(scan, piece, error)) from None
 
 
 def _whole_error(

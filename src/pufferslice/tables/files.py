@@ -21,6 +21,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from pufferslice.errors import ArgumentError, StorageError, TableError
+from pufferslice.showing import given, listed
 from pufferslice.tables.frames import check_names
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
@@ -37,7 +38,8 @@ def read_table(path: str | os.PathLike[str], null_values: Sequence[str] = ()) ->
     joined in the order of their names.
     """
     if isinstance(null_values, str):
-        msg = f"null_values must be a list of texts, got {null_values!r}; write [{null_values!r}]"
+        text = given(null_values)
+        msg = f"null_values must be a list of texts, got {text}; write [{text}]"
         raise ArgumentError(msg)
     files = data_files(path)
     if suffix_of(files[0]) == ".parquet":
@@ -137,7 +139,7 @@ def check_same_fields(one: tuple[Path, pa.Schema], first: tuple[Path, pa.Schema]
         differing = sorted({name for name, *_ in {*found} ^ {*wanted}}) or ["their order"]
         msg = (
             f"{str(one[0])!r} and {str(first[0])!r} must have the same columns and types; they "
-            f"differ in {', '.join(differing)}. Name files of one kind with a glob"
+            f"differ in {listed(differing)}. Name files of one kind with a glob"
         )
         raise TableError(msg)
 
@@ -163,8 +165,9 @@ def opened_parquet(path: Path, buffer_size: int = 0) -> Iterator[pa.parquet.Parq
         with pa.parquet.ParquetFile(path, buffer_size=buffer_size) as parquet:
             yield parquet
     except (pa.ArrowException, OSError) as error:
-        msg = f"{str(path)!r} is a damaged Parquet file: {error}. Copy it again"
-        raise TableError(msg) from error
+        kind = type(error).__name__
+        msg = f"{str(path)!r} is a damaged Parquet file ({kind}). Copy it again"
+        raise TableError(msg) from None  # the cause may quote what was read
 
 
 def _read_csv(path: Path, null_values: Sequence[str]) -> pa.Table:
@@ -230,9 +233,9 @@ def _parse_csv(
             return table
     except UnicodeDecodeError:
         raise not_what_it_says(path, "UTF-8 text") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        msg = f"{str(path)!r} is a truncated or damaged gzip file: {error}. Copy it again"
-        raise TableError(msg) from error
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        msg = f"{str(path)!r} is a truncated or damaged gzip file. Copy it again"
+        raise TableError(msg) from None
 
 
 def _is_text(path: Path) -> bool:

@@ -7,7 +7,7 @@ shows a value of the table.
 
 import difflib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import narwhals as nw
@@ -19,6 +19,7 @@ from narwhals.exceptions import DuplicateError
 from pufferslice.arrays import Floats
 from pufferslice.checks import check_one_of
 from pufferslice.errors import TableError
+from pufferslice.showing import MOST_SHOWN, given, listed, quoted
 
 Frame = nw.DataFrame[Any]
 """A table of any supported library, seen through narwhals."""
@@ -66,7 +67,7 @@ def floats_of(frame: Frame, name: str) -> Floats:
     plain = _plain_values(series)
     if plain.dtype.kind not in "biuf":
         msg = (
-            f"column {name!r} must hold numbers, but its type is {series.dtype}. Choose another "
+            f"column {name!r} must hold numbers, but its type is {_kind(series)}. Choose another "
             "column or convert it; if a text such as '?' stands for a missing value in a file, "
             "name it in null_values"
         )
@@ -102,7 +103,7 @@ def labels_of(frame: Frame, name: str) -> npt.NDArray[np.str_]:
     if plain.dtype.kind not in "biuf":
         msg = (
             f"column {name!r} must hold text, numbers or True/False to be read as labels, but its "
-            f"type is {series.dtype}; convert it to text"
+            f"type is {_kind(series)}; convert it to text"
         )
         raise TableError(msg)
     values, positions = np.unique(plain, return_inverse=True)
@@ -131,9 +132,19 @@ def check_columns(frame: Frame, names: Sequence[str]) -> None:
     for name in names:
         if name not in frame.columns:
             close = difflib.get_close_matches(str(name), frame.columns, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
-            msg = f"there is no column {name!r}.{hint} The columns are {', '.join(frame.columns)}"
+            hint = f" Did you mean {quoted(close[0])}?" if close else ""
+            msg = f"there is no column {given(name)}.{hint} {columns_shown(frame.columns)}"
             raise TableError(msg)
+
+
+def columns_shown(names: Sequence[str]) -> str:
+    """Some columns by name; none if the names may be the cells of a row."""
+    if any(map(_is_number, names)):
+        return (
+            f"The names of the {len(names)} columns are not shown, because some are numbers: the "
+            "first row of the file may be missing its header"
+        )
+    return f"The columns are {listed(names)}"
 
 
 def missing_rows(frame: Frame, columns: Sequence[str]) -> npt.NDArray[np.bool_]:
@@ -168,7 +179,7 @@ def without_missing(frame: Frame, columns: Sequence[str], missing: str) -> tuple
         return frame, 0
     if missing == "refuse":
         counts = {name: int(np.count_nonzero(_missing_values(frame[name]))) for name in columns}
-        named = ", ".join(f"{name!r} {count}" for name, count in counts.items() if count)
+        named = counted({name: count for name, count in counts.items() if count})
         msg = (
             f"{n_missing} of {len(frame)} rows have missing values ({named}). Fill them in, or "
             'leave those rows out with query.with_missing("drop-rows"), --missing drop-rows on the '
@@ -176,7 +187,7 @@ def without_missing(frame: Frame, columns: Sequence[str], missing: str) -> tuple
         )
         raise TableError(msg)
     if n_missing == len(frame):
-        named = ", ".join(map(repr, columns))
+        named = listed(columns)
         msg = (
             f"every one of the {len(frame)} rows has a missing value in {named}: nothing is left. "
             "Fill them in, or choose other columns"
@@ -190,9 +201,8 @@ def _frame_of_native(table: object) -> Frame:
         return table
     try:
         return nw.from_native(table, eager_only=True)
-    except DuplicateError as error:
-        told = " ".join(str(error).split())
-        msg = f"column names must be different from each other; rename the repeated ones ({told})"
+    except DuplicateError:
+        msg = "column names must be different from each other; rename the repeated ones"
         raise TableError(msg) from None
     except TypeError:
         kind = f"{type(table).__module__}.{type(table).__qualname__}"
@@ -218,8 +228,8 @@ def _arrow_of(name: str, field: npt.NDArray[Any]) -> "pa.Array[Any]":
         if values.dtype.kind == "S":
             values = values.astype(np.str_)
         column: pa.Array[Any] = pa.array(values, mask=masked)
-    except (pa.ArrowException, UnicodeDecodeError):
-        # Neither cause is chained: both would show a value.
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        # No cause is chained: most would show a value.
         msg = f"field {name!r} of type {field.dtype} cannot be a column; convert it to one type"
         raise TableError(msg) from None
     return column
@@ -230,11 +240,11 @@ def check_names(names: Sequence[object]) -> None:
     other = next((name for name in names if not isinstance(name, str)), None)
     if other is not None:
         kind = type(other).__name__
-        msg = f"column names must be texts; {other!r} is of type {kind}. Rename the columns"
+        msg = f"column names must be texts; one is of type {kind}. Rename the columns"
         raise TableError(msg)
     twice = sorted({str(name) for name in names if names.count(name) > 1})
     if twice:
-        named = ", ".join(map(repr, twice))
+        named = f"{len(twice)} of them" if any(map(_is_number, names)) else listed(twice, quoted)
         msg = f"column names must be different from each other; {named} repeats. Rename one"
         raise TableError(msg)
 
@@ -261,6 +271,26 @@ def _complete_column(frame: Frame, name: str) -> nw.Series[Any]:
         )
         raise TableError(msg)
     return series
+
+
+def counted(counts: Mapping[str, int]) -> str:
+    """Columns or coordinates, each with its count."""
+    first = list(counts.items())[:MOST_SHOWN]
+    more = f" and {len(counts) - len(first)} more" if len(counts) > len(first) else ""
+    return ", ".join(f"{quoted(name)} {count}" for name, count in first) + more
+
+
+def _kind(series: nw.Series[Any]) -> str:
+    """The type of a column by name alone: that of categories would list them."""
+    return type(series.dtype).__name__
+
+
+def _is_number(name: object) -> bool:
+    try:
+        float(str(name))
+    except ValueError:
+        return False
+    return True
 
 
 def _may_be_merged(values: Floats) -> bool:

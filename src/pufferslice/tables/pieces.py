@@ -113,9 +113,9 @@ def _csv_batches(path: Path, reading: Reading) -> Iterator[pa.Table]:
                     yield pa.Table.from_batches([batch])
     except UnicodeDecodeError:
         raise not_what_it_says(path, "UTF-8 text") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        msg = f"{str(path)!r} is a truncated or damaged gzip file: {error}. Copy it again"
-        raise TableError(msg) from error
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        msg = f"{str(path)!r} is a truncated or damaged gzip file. Copy it again"
+        raise TableError(msg) from None
     except pa.ArrowException:
         # Not chained: the cause may quote a row.
         separator = SEPARATORS[suffix_of(path)]

@@ -6,11 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 
+import attrs
 import dask.array
 import dask.dataframe
 import distributed
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -159,6 +162,38 @@ class TestErrors:
         )
         with pytest.raises(ScenarioError, match=r"rows lie outside the public range \('x' \d+\)"):
             scan_cluster_files(folder, scan, client)
+
+    @pytest.mark.parametrize("error", [ScenarioError, ClusterError])
+    def test_no_log_shows_what_a_task_raised(self, client, folder, capfd, error):
+        name = "MARK-Jane-Doe-7"
+
+        def quoting(row):
+            raise ValueError(name)
+
+        query = row_function(quoting, names=["x", "y"], columns=["x", "y"], description="quotes")
+        if error is ClusterError:  # as if something of ours, or below it, raised
+            query = attrs.evolve(query, bind=quoting)
+        scan = RowScan.of(query.with_range(Box([-3, -3], [3, 3])), secret=GROUP, profile=PROFILE)
+        with pytest.raises(error, match="ValueError") as caught:
+            scan_cluster_files(folder / "00.parquet", scan, client)
+        logs = [text for lines in client.get_worker_logs().values() for _, text in lines]
+        assert name not in "".join([*traceback.format_exception(caught.value), *logs])
+        assert name not in "".join(capfd.readouterr())
+
+    def test_what_a_graph_raises_is_not_quoted(self, client):
+        name = "MARK-Jane-Doe-7"
+        frame = dask.dataframe.from_pandas(
+            pd.DataFrame({"group": ["a", "b"], "x": [name, "c"], "y": [0.0, 1.0]}), npartitions=1
+        )
+        with pytest.raises(ClusterError, match="failed with ValueError") as caught:
+            scan_dask_frame(frame.assign(x=frame["x"].astype(float)), SCAN, client)
+        assert name not in "".join(traceback.format_exception(caught.value))
+
+    def test_blocks_that_are_no_numbers(self, client):
+        outputs = dask.array.from_array(np.array([["one", "two"]]), chunks=1)
+        labels = dask.array.from_array(np.array(["a"]), chunks=1)
+        with pytest.raises(ScenarioError, match="must be an array of numbers"):
+            scan_dask_array(outputs, labels, SCAN.query, SCAN.grid, client)
 
     def test_no_scheduler(self, folder, monkeypatch):
         monkeypatch.setattr(scaling, "_SECONDS_TO_CONNECT", 1)

@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import pufferslice as ps
+from pufferslice.audit import audit_release
+from pufferslice.compare import compare_mechanisms
 from pufferslice.errors import ArgumentError
 from pufferslice.slicing import FiniteProfile, SampledSphere, project
+from pufferslice.streaming import RowScan
 
 
 class TestFiniteProfile:
@@ -237,3 +241,24 @@ class TestSampledSphere:
             SampledSphere(directions=[[1.0, 1.0]])
         with pytest.raises(ArgumentError, match="seed"):
             SampledSphere.draw(dim=2, n_directions=3, seed=-1)
+
+
+@pytest.mark.parametrize("profile", [None, (1.0,), {"dim": 1}, np.eye(1)])
+def test_what_is_no_profile_is_named(profile):
+    law = ps.EmpiricalLaw.uniform
+    scenario = ps.Scenario.from_worlds(
+        {"a": law([[0.0]]), "b": law([[1.0]])}, query=ps.queries.summary(mean=["x"])
+    )
+    target = ps.Guarantee.joint(order=4, epsilon=1.0)
+    certificate = ps.certify_release(scenario, FiniteProfile.axes(dim=1), target)
+    rows = ps.queries.columns(["x"]).with_range(ps.queries.Box([0], [1]))
+    for wrong in (
+        lambda: ps.certify_release(scenario, profile, target),
+        lambda: compare_mechanisms(scenario, profile, target),
+        lambda: RowScan.of(rows, secret=["s"], profile=profile),
+        lambda: audit_release(
+            scenario, profile, certificate, n_outputs=100, confidence=0.9, seed=1
+        ),
+    ):
+        with pytest.raises(ArgumentError, match=r"profile must be .*FiniteProfile.uniform\(dim=1"):
+            wrong()

@@ -4,7 +4,7 @@
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -105,7 +105,7 @@ def scan_cluster_files(
     n_threads = sum(client.nthreads().values())
     said = client.submit(_itself, scan)
     tasks = _tasks(pieces, n_threads)
-    leaves = [client.submit(_tried, _count_pieces, task, said) for task in tasks]
+    leaves = [client.submit(_counted, _count_pieces, task, said) for task in tasks]
     n_rows = [sum(piece.n_rows for piece in task) for task in tasks]
     return _summed(client, leaves, n_rows, scan.grid, progress)
 
@@ -121,7 +121,7 @@ def scan_dask_frame(
     said = dask.delayed(_itself)(scan)
     columns = [name for name in frame.columns if name in scan.columns]
     parts = frame[columns].to_delayed() if columns else frame.to_delayed()
-    leaves = client.compute([dask.delayed(_tried)(_count_frame, part, said) for part in parts])
+    leaves = client.compute([dask.delayed(_counted)(_count_frame, part, said) for part in parts])
     return _summed(client, leaves, [1] * len(leaves), scan.grid, progress)
 
 
@@ -148,7 +148,7 @@ def scan_dask_array(
     said = dask.delayed(_itself)((query, grid))
     rows, secrets = whole_rows.to_delayed().ravel(), labels.to_delayed().ravel()
     blocks = zip(rows, secrets, strict=True)
-    leaves = client.compute([dask.delayed(_tried)(_count_block, x, s, said) for x, s in blocks])
+    leaves = client.compute([dask.delayed(_counted)(_count_block, x, s, said) for x, s in blocks])
     return _summed(client, leaves, [1] * len(leaves), grid, silent)
 
 
@@ -180,16 +180,15 @@ def _summed(
         raise ArgumentError(msg)
     sizes = {leaf.key: n for leaf, n in zip(leaves, n_rows, strict=True)}
     root = _root(client, leaves)
-    # The outcome of a leaf is small; its histograms stay where they are.
-    outcomes = {client.submit(_problem, leaf): sizes[leaf.key] for leaf in leaves}
-    ready = distributed.as_completed(list(outcomes))
+    ready = distributed.as_completed(leaves)
     # A leaf that nobody asks for any more is dropped as soon as it is added.
     leaves.clear()
     done, total = 0, sum(sizes.values())
     try:
-        for outcome in ready:
-            _check(outcome.result())
-            done += outcomes[outcome]
+        for leaf in ready:
+            if leaf.status == "error":
+                leaf.result()
+            done += sizes[leaf.key]
             progress(done, total)
         histograms: Histograms = root.result()
     except (MemoryError, distributed.KilledWorker) as error:
@@ -200,7 +199,7 @@ def _summed(
     except PuffersliceError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever the graph behind a frame can raise
-        raise _Problem.of(error).error() from None
+        raise _failed(error) from None
     check_some(sum(histograms.n_rows.values()), histograms.n_dropped)
     return histograms
 
@@ -210,7 +209,7 @@ def _root(client: distributed.Client, leaves: list[Any]) -> Any:  # noqa: ANN401
     level = list(leaves)
     while len(level) > 1:
         level = [
-            client.submit(_added, level[i : i + PARTS_PER_SUM])
+            client.submit(added, level[i : i + PARTS_PER_SUM])
             for i in range(0, len(level), PARTS_PER_SUM)
         ]
     return level[0]
@@ -226,49 +225,21 @@ def _out_of_memory(grid: BinGrid, error: BaseException) -> ClusterError:
     )
 
 
-class _Problem(NamedTuple):
-    """Why a task has no histograms: if it raised, Dask would log its arguments, which are data."""
-
-    kind: type[PuffersliceError]
-    text: str
-
-    @classmethod
-    def of(cls, error: Exception) -> "_Problem":
-        if isinstance(error, PuffersliceError):
-            return cls(type(error), str(error))
-        return cls(
-            ClusterError,
-            f"a task of the cluster failed with {type(error).__name__}. What it said is not "
-            "shown, because it may quote the data; compute the frame alone to read it",
-        )
-
-    def error(self) -> PuffersliceError:
-        return self.kind(self.text)
+def _failed(error: Exception) -> ClusterError:
+    return ClusterError(
+        f"a task of the cluster failed with {type(error).__name__}. What it said is not shown, "
+        "because it may quote the data; compute the frame alone to read it"
+    )
 
 
-def _tried(count: Callable[..., Histograms], *args: Any) -> "Histograms | _Problem":  # noqa: ANN401
+def _counted(count: Callable[..., Histograms], *args: Any) -> Histograms:  # noqa: ANN401
+    """The histograms of a task; Dask logs what a task raises, so that must not quote the data."""
     try:
         return count(*args)
-    except MemoryError:
+    except (PuffersliceError, MemoryError):
         raise
-    except Exception as error:  # noqa: BLE001 - nothing may be logged with its arguments
-        return _Problem.of(error)
-
-
-def _check(problem: _Problem | None) -> None:
-    if problem is not None:
-        raise problem.error()
-
-
-def _problem(counted: "Histograms | _Problem") -> _Problem | None:
-    return counted if isinstance(counted, _Problem) else None
-
-
-def _added(parts: "list[Histograms | _Problem]") -> "Histograms | _Problem":
-    problems = [part for part in parts if isinstance(part, _Problem)]
-    return (
-        problems[0] if problems else added(part for part in parts if isinstance(part, Histograms))
-    )
+    except Exception as error:  # noqa: BLE001 - whatever reading a partition can raise
+        raise _failed(error) from None
 
 
 def _itself(value: Any) -> Any:  # noqa: ANN401 - a task that can be run again if its result is lost

@@ -332,7 +332,9 @@ def chosen_pairs(pairs: Pairs, secrets: tuple[str, ...]) -> tuple[SecretPair, ..
     chosen = []
     for pair in pairs:
         if not isinstance(pair, list | tuple) or len(pair) != 2 or pair[0] == pair[1]:
-            msg = f"a pair must name two different secrets, got {given(pair)}"
+            # A text here is not a name that was typed, but part of what came in place of pairs.
+            found = given(pair) if isinstance(pair, list | tuple) else f"a {type(pair).__name__}"
+            msg = f"a pair must name two different secrets, got {found}"
             raise ArgumentError(msg)
         for secret in pair:
             if secret not in secrets:

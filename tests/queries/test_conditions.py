@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from pufferslice.errors import ArgumentError, ScenarioError, TableError
-from pufferslice.queries import above, at_least, at_most, below, equals
+from pufferslice.queries import above, at_least, at_most, below, equals, summary
 from pufferslice.tables import frame_of
 
 FRAME = frame_of(
@@ -94,3 +94,9 @@ def test_numeric_conditions_need_numeric_columns():
 def test_missing_values_never_count_as_not_met(condition):
     with pytest.raises(TableError, match="1 missing values in 2 rows"):
         condition.flags(frame_of(pd.DataFrame({"n": [1.0, None]})), "n")
+
+
+@pytest.mark.parametrize("conditions", ["income", {"income"}, 5, np.array(["a"])])
+def test_what_is_no_list_of_conditions(conditions):
+    with pytest.raises(ArgumentError, match="rate must map columns to conditions"):
+        summary(rate=conditions)

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from pufferslice.errors import ArgumentError
-from pufferslice.queries import Ball, Box
+from pufferslice.queries import Ball, Box, columns
 from pufferslice.queries.ranges import range_of
+from pufferslice.slicing import FiniteProfile
+from pufferslice.streaming import RowScan
 
 POINTS = hnp.arrays(float, st.tuples(st.integers(1, 5), st.just(3)), elements=st.floats(-1e9, 1e9))
 
@@ -166,3 +168,12 @@ def test_diameters_by_hand():
     assert Box([0, 0], [6, 4]).diameter(np.array([2.0, 1.0])) == pytest.approx(5, rel=1e-13)
     assert Ball([9, 9], 2).diameter(np.array([4.0, 0.5])) == pytest.approx(8, rel=1e-13)
     assert Box([0, 0], [3, 4]).diameter(np.ones(2)) >= 5
+
+
+@pytest.mark.parametrize("range_", [(0, 1), [0, 1], {"low": 0, "high": 1}, 5, "box"])
+def test_what_is_no_range_is_named(range_):
+    query = columns(["x"])
+    with pytest.raises(ArgumentError, match=r"range must be a Box or a Ball, got"):
+        query.with_range(range_)
+    with pytest.raises(ArgumentError, match=r"range must be a Box or a Ball, got"):
+        RowScan.of(query, secret=["s"], profile=FiniteProfile.axes(dim=1), range=range_)

@@ -104,6 +104,10 @@ def conditions_of(
     argument: str, conditions: Conditions | None
 ) -> tuple[tuple[str, Condition], ...]:
     """The conditions as (column, condition) pairs, plain values as `equals`."""
+    if not isinstance(conditions, Mapping | list | tuple | None):
+        kind = type(conditions).__name__
+        msg = f"{argument} must map columns to conditions, or list such pairs; got a {kind}"
+        raise ArgumentError(msg)
     pairs = list(conditions.items() if isinstance(conditions, Mapping) else conditions or ())
     for pair in pairs:
         if not isinstance(pair, tuple | list) or len(pair) != 2:

@@ -37,8 +37,8 @@ def main() -> None:
     # Range and scales are public: what such a trial can measure, not what this one did.
     query = (
         ps.queries.columns(["age", "dose"], flags={"responded": "yes"})
-        .with_range(ps.Box([18, 0, 0], [100, 80, 1]))
-        .with_scales({"age": 10, "dose": 10, "responded = yes": 0.5})
+        .with_range({"age": (18, 100), "dose": (0, 80)})
+        .with_scales({"age": 10, "dose": 10, "responded": 0.5})
     )
     scenario = ps.Scenario.from_records(patients, secret="site", query=query)  # noqa: S106 - a column
     profile = ps.FiniteProfile.uniform(dim=query.dim, n_directions=200, seed=7)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pufferslice.errors import ArgumentError, StorageError
-from pufferslice.histograms import MOST_BINS, BinGrid, BinnedLaw, Histograms, added
+from pufferslice.histograms import MOST_BINS, BinGrid, BinnedLaw, Histograms, added, ends_of
 
 DIAGONAL = [[0.6, 0.8]]
 
@@ -200,8 +200,17 @@ class TestBytes:
         content = histograms(line_grid(2), a=[1, 1]).to_bytes()
         with np.load(io.BytesIO(content)) as archive:
             arrays = {name: archive[name] for name in archive.files}
-        facts = arrays.pop("facts").tobytes().replace(b'"version":1', b'"version":9')
+        facts = arrays.pop("facts").tobytes().replace(b'"version":2', b'"version":9')
         file = io.BytesIO()
         np.savez(file, facts=np.frombuffer(facts, dtype=np.uint8), **arrays)
         with pytest.raises(StorageError, match="have version 9"):
             Histograms.from_bytes(file.getvalue())
+
+
+@pytest.mark.parametrize("n", [1, 2, 63, 64, 65, 128, 1_000])
+@pytest.mark.parametrize("dim", [1, 3])
+def test_ends_are_those_of_plain_reductions(n, dim, rng):
+    values = rng.normal(size=(n, dim))
+    expected = np.stack([values.min(axis=0), values.max(axis=0)])
+    np.testing.assert_array_equal(ends_of(values), expected)
+    np.testing.assert_array_equal(ends_of(np.asfortranarray(values)), expected)

@@ -190,7 +190,7 @@ IN_PYTHON = [
     ),
     (
         lambda: request_of(changed("query", range={"low": [0]}), "."),
-        "query.range needs low and high, or center and radius; got ['low']",
+        "query.range needs low and high, or center and radius, or",
     ),
     (
         lambda: request_of(changed("query", law="worlds"), "."),
@@ -242,12 +242,12 @@ def test_wrong_calls(wrong, said):
 
 
 def test_a_release_without_noise_of_a_value_that_the_laws_do_not_have(tmp_path):
-    same = pa.table({"site": ["a", "a", "b", "b"], "x": [1.0, 1.0, 1.0, 1.0]})
+    same = pa.table({"site": ["a", "a", "b", "b"], "x": [1.0, 2.0, 1.0, 2.0]})
     query = ps.queries.columns(["x"])
     scenario = ps.Scenario.from_records(same, secret="site", query=query, source="held_out")
     certificate = ps.certify_release(scenario, LINE, TARGET)
     with pytest.raises(ps.ReleaseError, match="the rows have a value that these laws do not have"):
-        ps.release(scenario, TABLE.slice(2, 1), certificate, ledger=tmp_path / "one.ledger")
+        ps.release(scenario, TABLE.slice(3, 1), certificate, ledger=tmp_path / "one.ledger")
 
 
 def test_a_release_under_the_certificate_of_a_run(tmp_path):

@@ -48,7 +48,7 @@ def test_every_law_says_what_one_release_is():
 
 
 def test_group_laws_are_point_masses_at_the_groups_own_query():
-    laws, n_rows = group_laws(MEAN, TABLE, LABELS)
+    laws, n_rows, *_ = group_laws(MEAN, TABLE, LABELS)
     assert {secret: law.outputs.tolist() for secret, law in laws.items()} == {
         "a": [[2.0]],
         "b": [[6.0]],
@@ -57,7 +57,7 @@ def test_group_laws_are_point_masses_at_the_groups_own_query():
 
 
 def test_record_laws_are_the_rows_of_the_group():
-    laws, n_rows = record_laws(ROW, TABLE, LABELS)
+    laws, n_rows, *_ = record_laws(ROW, TABLE, LABELS)
     assert sorted(laws["a"].outputs[:, 0]) == [1.0, 3.0]
     assert sorted(laws["b"].outputs[:, 0]) == [4.0, 5.0, 9.0]
     assert all(law.is_uniform for law in laws.values())
@@ -66,14 +66,14 @@ def test_record_laws_are_the_rows_of_the_group():
 
 def test_laws_are_those_of_the_clipped_and_scaled_query():
     query = ROW.with_range(Box([2.0], [6.0])).with_scales([2.0])
-    laws, _ = record_laws(query, TABLE, LABELS)
+    laws, *_ = record_laws(query, TABLE, LABELS)
     assert sorted(laws["a"].outputs[:, 0]) == [1.0, 1.5]
     assert sorted(laws["b"].outputs[:, 0]) == [2.0, 2.5, 3.0]
 
 
 def test_bootstrap_laws_resample_each_group_at_its_own_size():
     query = summary(mean=["x"], count_share=6)
-    laws, n_rows = bootstrap_laws(query, TABLE, LABELS, Bootstrap(n_replicates=400, seed=3))
+    laws, n_rows, *_ = bootstrap_laws(query, TABLE, LABELS, Bootstrap(n_replicates=400, seed=3))
     assert n_rows == {"a": 2, "b": 3}
     assert set(laws["a"].outputs[:, 1]) == {2 / 6}
     assert set(laws["b"].outputs[:, 1]) == {3 / 6}
@@ -88,7 +88,7 @@ def test_bootstrap_laws_resample_each_group_at_its_own_size():
 
 def test_bootstrap_depends_on_the_public_seed_alone():
     def outputs(seed):
-        laws, _ = bootstrap_laws(MEAN, TABLE, LABELS, Bootstrap(n_replicates=20, seed=seed))
+        laws, *_ = bootstrap_laws(MEAN, TABLE, LABELS, Bootstrap(n_replicates=20, seed=seed))
         return laws["b"].outputs
 
     np.testing.assert_array_equal(outputs(1), outputs(1))
@@ -98,7 +98,7 @@ def test_bootstrap_depends_on_the_public_seed_alone():
 def test_groups_do_not_share_a_bootstrap_stream():
     table = pa.table({"s": ["a"] * 5 + ["b"] * 5, "x": list(range(5)) * 2})
     labels = np.array(table["s"].to_pylist())
-    laws, _ = bootstrap_laws(MEAN, table, labels, Bootstrap(n_replicates=50, seed=1))
+    laws, *_ = bootstrap_laws(MEAN, table, labels, Bootstrap(n_replicates=50, seed=1))
     assert not np.array_equal(laws["a"].outputs, laws["b"].outputs)
 
 
@@ -208,20 +208,20 @@ def test_numbers_of_a_resampling(make):
 
 
 def test_a_world_that_is_one_table():
-    law, origin = world_law(MEAN, "a", TABLE)
+    law, origin, *_ = world_law(MEAN, "a", TABLE)
     assert law.outputs.tolist() == [[4.4]]
     assert origin == "the query on one table per world"
 
 
 def test_a_world_of_several_tables():
-    law, origin = world_law(MEAN, "a", [TABLE, TABLE.slice(0, 2)])
+    law, origin, *_ = world_law(MEAN, "a", [TABLE, TABLE.slice(0, 2)])
     assert law.outputs.tolist() == [[4.4], [2.5]]
     assert "2 given tables per world, equally likely" in origin
 
 
 def test_a_world_of_resampled_tables():
     resampled = Resampled(table=TABLE, bootstrap=Bootstrap(n_replicates=30, seed=4))
-    law, origin = world_law(summary(mean=["x"], count_share=5), "a", resampled)
+    law, origin, *_ = world_law(summary(mean=["x"], count_share=5), "a", resampled)
     assert law.n_samples == 30
     assert set(law.outputs[:, 1]) == {1.0}
     assert len(set(law.outputs[:, 0])) > 5
@@ -231,9 +231,9 @@ def test_a_world_of_resampled_tables():
 
 def test_a_world_that_is_a_declared_sample():
     simulator = Simulator(draw_table=lambda rng: pa.table({"x": rng.normal(size=3)}))
-    law, origin = world_law(MEAN, "a", simulator.declared(n_draws=25, seed=8))
-    again, _ = world_law(MEAN, "a", simulator.declared(n_draws=25, seed=8))
-    other, _ = world_law(MEAN, "b", simulator.declared(n_draws=25, seed=8))
+    law, origin, *_ = world_law(MEAN, "a", simulator.declared(n_draws=25, seed=8))
+    again, *_ = world_law(MEAN, "a", simulator.declared(n_draws=25, seed=8))
+    other, *_ = world_law(MEAN, "b", simulator.declared(n_draws=25, seed=8))
     assert law == again
     assert law != other
     assert len(set(law.outputs[:, 0])) == 25
@@ -247,8 +247,8 @@ def test_worlds_with_long_names_do_not_share_a_stream():
     sample = Simulator(draw_table=lambda rng: pa.table({"x": rng.normal(size=3)})).declared(
         n_draws=5, seed=8
     )
-    low, _ = world_law(MEAN, "low prevalence", sample)
-    high, _ = world_law(MEAN, "high prevalence", sample)
+    low, *_ = world_law(MEAN, "low prevalence", sample)
+    high, *_ = world_law(MEAN, "high prevalence", sample)
     assert low != high
 
 
@@ -260,7 +260,7 @@ def test_a_simulator_is_refused_with_the_way_out():
 def test_a_declared_finite_law_is_clipped_and_scaled_with_its_weights():
     query = MEAN.with_range(Box([0.0], [5.0])).with_scales([10.0])
     declared = EmpiricalLaw.weighted([[1.0], [50.0]], [0.25, 0.75])
-    law, origin = world_law(query, "a", declared)
+    law, origin, *_ = world_law(query, "a", declared)
     assert law.outputs.tolist() == [[0.1], [0.5]]
     assert (law.counts / law.total).tolist() == [0.25, 0.75]
     assert origin == "declared finite laws"
@@ -268,7 +268,9 @@ def test_a_declared_finite_law_is_clipped_and_scaled_with_its_weights():
 
 def test_a_gaussian_world_is_scaled():
     query = summary(mean=["x", "y"]).with_scales([2.0, 5.0])
-    law, origin = world_law(query, "a", GaussianLaw(mean=[4.0, 10.0], cov=[[4.0, 1.0], [1.0, 9.0]]))
+    law, origin, *_ = world_law(
+        query, "a", GaussianLaw(mean=[4.0, 10.0], cov=[[4.0, 1.0], [1.0, 9.0]])
+    )
     assert law.mean.tolist() == [2.0, 2.0]
     assert law.cov == pytest.approx(np.array([[1.0, 0.1], [0.1, 0.36]]))
     assert origin == "declared Gaussian laws"
@@ -325,7 +327,7 @@ def test_bootstrap_replicates_are_not_drawn_from_the_stream_of_slices():
     """Slices with the same seed must not depend on the sample."""
     table = pa.table({"s": ["a"] * 1_000, "x": np.arange(1_000.0)})
     bootstrap = Bootstrap(n_replicates=3, seed=7)
-    laws, _ = bootstrap_laws(MEAN, table, np.full(1_000, "a"), bootstrap)
+    laws, *_ = bootstrap_laws(MEAN, table, np.full(1_000, "a"), bootstrap)
     found = laws["a"].outputs[:, 0]
     for stream, used in (7, False), ([7, 0], False), ([7, 1], True):
         rows = np.random.default_rng(stream).integers(1_000, size=(3, 1_000))

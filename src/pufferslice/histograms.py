@@ -23,7 +23,8 @@ MOST_BINS: Final = 2**16
 
 _SINGLE: Final = 2.0**-24
 _ULP: Final = 2.0**-52
-_VERSION: Final = 1
+_VERSION: Final = 2
+_ROWS_SIDE_BY_SIDE: Final = 64
 
 
 def _owned(values: Any) -> Integers:  # noqa: ANN401 - whatever numpy can read as whole numbers
@@ -229,6 +230,19 @@ class Histograms:
     """Shape (n_secrets, n_directions, n_bins)."""
     n_dropped: int = 0
     """Rows left out because of missing values."""
+    n_clipped: Integers = attrs.field(
+        default=attrs.Factory(lambda self: np.zeros(len(self.secrets), np.int64), takes_self=True),
+        converter=locked_integers,
+        eq=same,
+    )
+    """Rows of each secret that the range moved, shape (n_secrets,)."""
+    ends: Floats = attrs.field(
+        default=attrs.Factory(lambda self: no_ends(self.grid.dim), takes_self=True),
+        converter=locked,
+        eq=same,
+    )
+    """Lowest and highest value of each coordinate before clipping, in the user's units, shape
+    (2, dim); confidential. Infinite, the wrong way round, where no row was counted."""
 
     def __attrs_post_init__(self) -> None:
         if list(self.secrets) != sorted(set(self.secrets)):
@@ -240,6 +254,12 @@ class Histograms:
         check_count(0, n_dropped=self.n_dropped)
         if self.counts.ndim != 3 or len(self.counts) != len(self.secrets):
             msg = f"counts must have shape (n_secrets, ...); got {self.counts.shape}"
+            raise ArgumentError(msg)
+        if len(self.n_clipped) != len(self.secrets) or self.ends.shape != (2, self.grid.dim):
+            msg = (
+                f"n_clipped must have shape ({len(self.secrets)},) and ends (2, {self.grid.dim}); "
+                f"got {self.n_clipped.shape} and {self.ends.shape}"
+            )
             raise ArgumentError(msg)
         _check_counts(self.counts, self.grid)
 
@@ -284,6 +304,8 @@ class Histograms:
             "center": grid.center,
             "extents": grid.extents,
             "counts": self.counts,
+            "n_clipped": self.n_clipped,
+            "ends": self.ends,
         }
         np.savez(file, **arrays)
         return file.getvalue()
@@ -324,12 +346,45 @@ def added(parts: Iterable[Histograms]) -> Histograms:
     secrets = sorted({secret for part in kept for secret in part.secrets})
     where = {secret: index for index, secret in enumerate(secrets)}
     counts = np.zeros((len(secrets), grid.n_directions, grid.n_bins), dtype=np.int64)
+    n_clipped = np.zeros(len(secrets), dtype=np.int64)
     for part in kept:
-        for secret, own in zip(part.secrets, part.counts, strict=True):
-            counts[where[secret]] += own
+        places = [where[secret] for secret in part.secrets]
+        n_clipped[places] += part.n_clipped
+        for place, own in zip(places, part.counts, strict=True):
+            counts[place] += own
     counts.setflags(write=False)
-    n_dropped = sum(part.n_dropped for part in kept)
-    return Histograms(grid=grid, secrets=tuple(secrets), counts=counts, n_dropped=n_dropped)
+    return Histograms(
+        grid=grid,
+        secrets=tuple(secrets),
+        counts=counts,
+        n_dropped=sum(part.n_dropped for part in kept),
+        n_clipped=n_clipped,
+        ends=joined_ends(part.ends for part in kept),
+    )
+
+
+def no_ends(dim: int) -> Floats:
+    """The ends of no values at all; shape (2, dim)."""
+    return np.array([[math.inf] * dim, [-math.inf] * dim])
+
+
+def ends_of(values: Floats) -> Floats:
+    """Lowest and highest value of each coordinate; shape (2, dim)."""
+    dim = values.shape[1]
+    # Many rows side by side: numpy reduces long rows much faster than short ones.
+    n_wide = len(values) // _ROWS_SIDE_BY_SIDE * _ROWS_SIDE_BY_SIDE
+    wide = values[:n_wide].reshape(-1, _ROWS_SIDE_BY_SIDE * dim)
+    lowest, highest = values[n_wide:], values[n_wide:]
+    if n_wide:
+        lowest = np.vstack([lowest, wide.min(axis=0).reshape(-1, dim)])
+        highest = np.vstack([highest, wide.max(axis=0).reshape(-1, dim)])
+    return np.stack([lowest.min(axis=0), highest.max(axis=0)])
+
+
+def joined_ends(parts: Iterable[Floats]) -> Floats:
+    """Lowest and highest value of each coordinate over all parts, each of shape (2, dim)."""
+    ends = np.stack(list(parts))
+    return np.stack([ends[:, 0].min(axis=0), ends[:, 1].max(axis=0)])
 
 
 def _unpacked(facts: dict[str, Any], arrays: dict[str, Any]) -> Histograms:
@@ -337,11 +392,16 @@ def _unpacked(facts: dict[str, Any], arrays: dict[str, Any]) -> Histograms:
         said = given(facts["version"])
         msg = f"the histograms have version {said}, this program reads {_VERSION}; scan again"
         raise StorageError(msg)
-    counts = arrays.pop("counts")
+    counts, n_clipped, ends = (arrays.pop(name) for name in ("counts", "n_clipped", "ends"))
     counts.setflags(write=False)
     grid = BinGrid(shape=facts["shape"], n_bins=facts["n_bins"], **arrays)
     return Histograms(
-        grid=grid, secrets=facts["secrets"], counts=counts, n_dropped=facts["n_dropped"]
+        grid=grid,
+        secrets=facts["secrets"],
+        counts=counts,
+        n_dropped=facts["n_dropped"],
+        n_clipped=n_clipped,
+        ends=ends,
     )
 
 

@@ -222,6 +222,32 @@ def equal_laws(first: EmpiricalLaw, second: EmpiricalLaw) -> bool:
     )
 
 
+def look_equal(first: Law, second: Law) -> bool:
+    """Whether two laws of one kind have the same atoms, draws, counts or parameters.
+
+    Of laws that are known by draws or bins, this does not say that they are equal.
+    """
+    if isinstance(first, EmpiricalLaw) and isinstance(second, EmpiricalLaw):
+        return equal_laws(first, second)
+    if isinstance(first, SampledLaw) and isinstance(second, SampledLaw):
+        samples = EmpiricalLaw.uniform(first.outputs), EmpiricalLaw.uniform(second.outputs)
+        return equal_laws(*samples)
+    if isinstance(first, SampledBinnedLaw) and isinstance(second, SampledBinnedLaw):
+        return look_equal(first.draws, second.draws)
+    if isinstance(first, BinnedLaw) and isinstance(second, BinnedLaw):
+        # As integers of any size: a product of two counts may not fit 64 bits.
+        return all(
+            bool((a.astype(object) * second.total == b.astype(object) * first.total).all())
+            for a, b in zip(first.counts, second.counts, strict=True)
+        )
+    return first == second
+
+
+def n_samples_of(law: Law) -> int:
+    """Number of atoms, draws or rows of a law; 0 for a formula."""
+    return 0 if isinstance(law, GaussianLaw) else law.n_samples
+
+
 def _merged(law: EmpiricalLaw) -> tuple[Floats, Integers]:
     """Distinct atoms in lexicographic order, with the sum of their counts."""
     atoms, where = np.unique(law.outputs, axis=0, return_inverse=True)

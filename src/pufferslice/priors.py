@@ -2,7 +2,7 @@
 """Where the laws of a query come from: the four laws made from tables, and their provenance."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, final
+from typing import Any, Final, Literal, NamedTuple, final
 
 import attrs
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pufferslice.arrays import Floats
 from pufferslice.checks import check_at_least, check_count, check_one_of
 from pufferslice.errors import ArgumentError, ScenarioError
-from pufferslice.histograms import BinnedLaw
+from pufferslice.histograms import BinnedLaw, ends_of, joined_ends, no_ends
 from pufferslice.laws import EmpiricalLaw, GaussianLaw, Law, SampledBinnedLaw, SampledLaw
 from pufferslice.queries import Query
 from pufferslice.showing import quoted
@@ -83,6 +83,8 @@ class Prior:
     """Rows behind each law, where it was made from rows; confidential."""
     declared: Mapping[str, GaussianLaw] = attrs.field(factory=dict)
     """Gaussian laws in the user's units, as declared; `laws` has them scaled, which rounds."""
+    n_clipped: Mapping[str, int] = attrs.field(factory=dict)
+    """Values of each law that the query's range moved; confidential."""
     has_given_tables: bool = False
     """Whether the laws are those of the query on given tables of the released data: then no other
     value than theirs may be released."""
@@ -163,48 +165,58 @@ class Resampled:
         return f"Resampled(n_replicates={self.bootstrap.n_replicates})"
 
 
-def group_laws(
-    query: Query, table: object, labels: npt.NDArray[np.str_]
-) -> tuple[dict[str, Law], dict[str, int]]:
+class GroupLaws(NamedTuple):
+    """The laws of the groups of a table, by secret."""
+
+    laws: dict[str, Law]
+    n_rows: dict[str, int]
+    n_clipped: dict[str, int]
+    """Values of each law that the query's range moved."""
+    ends: Floats
+    """Lowest and highest value of each coordinate before clipping, shape (2, dim)."""
+
+
+def group_laws(query: Query, table: object, labels: npt.NDArray[np.str_]) -> GroupLaws:
     """Law `groups`: a point mass at the query on each group's rows."""
     check_level(query, "table", "groups")
     evaluate = query.bound(table)
     rows = group_rows(labels)
-    laws: dict[str, Law] = {
-        secret: EmpiricalLaw.uniform(query.prepared(evaluate(where)[None, :]))
-        for secret, where in rows.items()
-    }
-    return laws, {secret: len(where) for secret, where in rows.items()}
+    outputs = {secret: evaluate(where)[None, :] for secret, where in rows.items()}
+    return _made(query, rows, outputs)
 
 
 def bootstrap_laws(
     query: Query, table: object, labels: npt.NDArray[np.str_], bootstrap: Bootstrap
-) -> tuple[dict[str, Law], dict[str, int]]:
+) -> GroupLaws:
     """Law `bootstrap`: the query on resampled rows of each group, as many rows as the group has."""
     check_level(query, "table", "bootstrap")
     evaluate = query.bound(table)
     rows = group_rows(labels)
-    laws: dict[str, Law] = {}
+    outputs: dict[str, Floats] = {}
     # From 1: number 0 would be the stream of the seed alone, from which slices may be drawn.
     for number, (secret, where) in enumerate(rows.items(), start=1):
         rng = np.random.default_rng([bootstrap.seed, number])
-        outputs = _resampled_outputs(evaluate, where, bootstrap.n_replicates, rng)
-        laws[secret] = EmpiricalLaw.uniform(query.prepared(outputs))
-    return laws, {secret: len(where) for secret, where in rows.items()}
+        outputs[secret] = _resampled_outputs(evaluate, where, bootstrap.n_replicates, rng)
+    return _made(query, rows, outputs)
 
 
-def record_laws(
-    query: Query, table: object, labels: npt.NDArray[np.str_]
-) -> tuple[dict[str, Law], dict[str, int]]:
+def record_laws(query: Query, table: object, labels: npt.NDArray[np.str_]) -> GroupLaws:
     """Law `records`: the query of a row drawn from the group."""
     check_level(query, "row", "records")
     evaluate = query.bound(table)
     rows = group_rows(labels)
-    laws: dict[str, Law] = {
-        secret: EmpiricalLaw.uniform(query.prepared(evaluate(where)))
-        for secret, where in rows.items()
-    }
-    return laws, {secret: len(where) for secret, where in rows.items()}
+    return _made(query, rows, {secret: evaluate(where) for secret, where in rows.items()})
+
+
+def _made(
+    query: Query, rows: Mapping[str, npt.NDArray[np.intp]], outputs: Mapping[str, Floats]
+) -> GroupLaws:
+    return GroupLaws(
+        laws={s: EmpiricalLaw.uniform(query.prepared(raw)) for s, raw in outputs.items()},
+        n_rows={secret: len(where) for secret, where in rows.items()},
+        n_clipped={secret: query.n_outside(raw) for secret, raw in outputs.items()},
+        ends=joined_ends(map(ends_of, outputs.values())),
+    )
 
 
 World = object
@@ -221,8 +233,20 @@ _NOT_TABLES: Final = (
 )
 
 
-def world_law(query: Query, secret: str, world: World) -> tuple[Law, str]:
-    """Law `worlds`: that of the query in one world, and a public sentence on how it was made."""
+class WorldLaw(NamedTuple):
+    """The law of the query in one world."""
+
+    law: Law
+    origin: str
+    """A public sentence on how it was made."""
+    n_clipped: int
+    """Values of the law that the query's range moved."""
+    ends: Floats
+    """Lowest and highest value of each coordinate before clipping, shape (2, dim)."""
+
+
+def world_law(query: Query, secret: str, world: World) -> WorldLaw:
+    """Law `worlds`: that of the query in one world."""
     check_level(query, "table", "worlds")
     if isinstance(world, Simulator | OutputSimulator):
         msg = (
@@ -233,18 +257,23 @@ def world_law(query: Query, secret: str, world: World) -> tuple[Law, str]:
         )
         raise ScenarioError(msg)
     if isinstance(world, SimulatedSample):
-        blocks = [query.prepared(block) for block in world.blocks(query, secret)]
-        return SampledLaw(outputs=np.concatenate(blocks)), world.origin
+        raw = np.concatenate(list(world.blocks(query, secret)))
+        drawn = SampledLaw(outputs=query.prepared(raw))
+        return WorldLaw(drawn, world.origin, query.n_outside(raw), ends_of(raw))
     if isinstance(world, SampledLaw):
-        law_of = SampledLaw(outputs=query.prepared(world.outputs))
-        return law_of, "independent draws of the laws, which are known only through them"
+        drawn = SampledLaw(outputs=query.prepared(world.outputs))
+        origin = "independent draws of the laws, which are known only through them"
+        return WorldLaw(drawn, origin, query.n_outside(world.outputs), ends_of(world.outputs))
     if isinstance(world, GaussianLaw):
-        return scaled_gaussian(query, world), "declared Gaussian laws"
+        gaussian = scaled_gaussian(query, world)
+        return WorldLaw(gaussian, "declared Gaussian laws", 0, no_ends(query.dim))
     if isinstance(world, EmpiricalLaw):
         law = EmpiricalLaw(outputs=query.prepared(world.outputs), counts=world.counts)
-        return law, "declared finite laws"
+        n_clipped, ends = query.n_outside(world.outputs), ends_of(world.outputs)
+        return WorldLaw(law, "declared finite laws", n_clipped, ends)
     outputs, origin = _world_outputs(query, secret, world)
-    return EmpiricalLaw.uniform(query.prepared(outputs)), origin
+    law = EmpiricalLaw.uniform(query.prepared(outputs))
+    return WorldLaw(law, origin, query.n_outside(outputs), ends_of(outputs))
 
 
 def group_rows(labels: npt.NDArray[np.str_]) -> dict[str, npt.NDArray[np.intp]]:
@@ -339,6 +368,15 @@ def complete_world(query: Query, world: World) -> tuple[World, int]:
         kept = [_kept(query, table) for table in world]
         return [table for table, _ in kept], sum(n for _, n in kept)
     return _kept(query, world)
+
+
+def tables_of(world: World) -> list[Frame]:
+    """The tables that a world is made of; none if it is declared or simulated."""
+    if isinstance(world, _NOT_TABLES):
+        return []
+    if isinstance(world, Resampled):
+        return [frame_of(world.table)]
+    return [frame_of(table) for table in (world if isinstance(world, list | tuple) else [world])]
 
 
 def resampled_rows(worlds: Mapping[str, World]) -> dict[str, int]:

@@ -14,10 +14,13 @@ import numpy as np
 from pufferslice.arrays import Floats, locked, same
 from pufferslice.certificate import Certificate, required_evidence, verify
 from pufferslice.certificate.prose import guess_sentence, unsliced_sentence
+from pufferslice.certificate.statement import clipping_sentence
 from pufferslice.errors import LedgerError, ReleaseError, StorageError
 from pufferslice.fitting import check_atom, fitting_value
 from pufferslice.ledger import Ledger
 from pufferslice.noise import SIGMA_INT, Noise, OperatingSystemNoise
+from pufferslice.queries import Ball, Box
+from pufferslice.queries.ranges import range_of, range_words
 from pufferslice.scenario import Scenario
 from pufferslice.showing import escaped, shown
 from pufferslice.storage import (
@@ -55,6 +58,10 @@ class Release:
     unsliced: Mapping[str, Any]
     """What the noise costs in all dimensions, as the certificate states it, and how often the
     secret can be guessed: `order`, `epsilon`, `from`, `guess`."""
+    range: Box | Ball | None = None
+    """The public range that the query was clipped to before noise, in the user's units."""
+    clipping: str = ""
+    """Under which secrets the range cuts off values, in a sentence; empty if under none."""
 
     def __attrs_post_init__(self) -> None:
         good = self.names and np.isfinite(self.values).all() and (self.noise_stds >= 0).all()
@@ -69,9 +76,19 @@ class Release:
 
     @property
     def intervals(self) -> Floats:
-        """95 % intervals for the query's own value, shape (dim, 2): the noise is the only error."""
+        """95 % intervals, shape (dim, 2), for the query clipped to its range, if it has one.
+
+        The noise is the only error of that value. Nothing is said of the value before clipping.
+        """
         half = INTERVAL_STDS * self.noise_stds
         return np.stack([self.values - half, self.values + half], axis=1)
+
+    @property
+    def interval_is_of(self) -> str:
+        """What the intervals are about, in words."""
+        if self.range is None:
+            return "the query"
+        return "the query clipped to its public range, not its value before clipping"
 
     def to_json(self) -> dict[str, Any]:
         """The release as JSON values."""
@@ -86,6 +103,9 @@ class Release:
             "secure": self.secure,
             "unsliced": dict(self.unsliced),
             "interval": INTERVAL,
+            "interval_is_of": self.interval_is_of,
+            "range": None if self.range is None else self.range.description(),
+            "clipping": self.clipping,
             "values": [
                 {
                     "name": name,
@@ -123,6 +143,8 @@ class Release:
             grid_values=tuple(row["grid_value"] for row in rows),
             secure=document["secure"],
             unsliced={key: document["unsliced"][key] for key in _UNSLICED},
+            range=range_of(document.get("range")),
+            clipping=document.get("clipping", ""),
         )
 
     @classmethod
@@ -140,12 +162,16 @@ class Release:
     def __str__(self) -> str:
         names = [shown(name) for name in self.names]
         width = max(map(len, names))
-        rows = zip(names, self.values, self.noise_stds, self.intervals, strict=True)
+        clipped = [""] * len(names)
+        if self.range is not None:
+            clipped = [f" of the query clipped to {words}" for words in range_words(self.range)]
+        rows = zip(names, self.values, self.noise_stds, self.intervals, clipped, strict=True)
         lines = [
             f"  {name:<{width}}  {value:>12.6g}  noise std {std:<10.4g} "
-            f"95 % in [{low:.6g}, {high:.6g}]"
-            for name, value, std, (low, high) in rows
+            f"95 % in [{low:.6g}, {high:.6g}]{of}"
+            for name, value, std, (low, high), of in rows
         ]
+        lines += [self.clipping] if self.clipping else []
         stamp = "" if self.secure else "INSECURE (seeded test noise, never publish)\n"
         claim, certificate = escaped(self.guarantee), escaped(self.certificate[:16])
         head = f"{stamp}Release under {claim}, certificate {certificate}"
@@ -291,6 +317,8 @@ def _noisy(
         grid_values=grid_values,
         secure=certificate.is_secure,
         unsliced=certificate.statement["unsliced"],
+        range=query.range,
+        clipping=clipping_sentence(certificate.statement["scenario"]),
     )
 
 

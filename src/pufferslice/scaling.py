@@ -17,7 +17,7 @@ from pufferslice.parallel import Progress, n_cores, silent
 from pufferslice.queries import Query
 from pufferslice.simulation import floats_in
 from pufferslice.streaming import RowScan, scan_files
-from pufferslice.streaming.rows import prepared_outputs
+from pufferslice.streaming.rows import counted_outputs
 from pufferslice.streaming.scanning import check_some, scan_piece
 from pufferslice.tables import frame_of, labels_of
 from pufferslice.tables.files import data_files
@@ -267,6 +267,6 @@ def _count_block(outputs: Floats, labels: Any, said: tuple[Query, BinGrid]) -> H
     table["labels"] = given
     secrets, codes = np.unique(labels_of(frame_of(table), "labels"), return_inverse=True)
     tally = Tally(grid, 1)
-    prepared = prepared_outputs(query, floats_in(outputs, "a block of outputs"))
-    tally.add(prepared, secrets.tolist(), codes.astype(np.int64))
+    raw = floats_in(outputs, "a block of outputs")
+    tally.add_rows(counted_outputs(query, raw, secrets.tolist(), codes.astype(np.int64)))
     return tally.histograms()

@@ -12,11 +12,13 @@ import numpy.typing as npt
 
 from pufferslice.checks import check_one_of, check_unique
 from pufferslice.errors import ArgumentError, ScenarioError
-from pufferslice.laws import GaussianLaw, Law, law_bytes
+from pufferslice.histograms import joined_ends
+from pufferslice.laws import GaussianLaw, law_bytes, look_equal, n_samples_of
 from pufferslice.priors import (
     LAWS,
     ONE_RELEASE,
     Bootstrap,
+    GroupLaws,
     Kind,
     Prior,
     Source,
@@ -29,9 +31,11 @@ from pufferslice.priors import (
     is_made_of_data,
     record_laws,
     resampled_rows,
+    tables_of,
     world_law,
 )
 from pufferslice.queries import Query
+from pufferslice.queries.variation import check_reached, check_varied
 from pufferslice.secret import Bins, SecretRule, secret_columns, secret_rule
 from pufferslice.showing import given, listed, quoted
 from pufferslice.storage import canonical_json, digest
@@ -164,6 +168,9 @@ class Scenario:
         secrets = tuple(worlds)
         _check_secrets(secrets)
         kept = {secret: complete_world(query, world) for secret, world in worlds.items()}
+        tables = {secret: tables_of(world) for secret, (world, _) in kept.items()}
+        if all(tables.values()):
+            check_varied(query, [table for found in tables.values() for table in found])
         made = {secret: world_law(query, secret, world) for secret, (world, _) in kept.items()}
         own = any(map(is_made_of_data, worlds.values()))
         shares = dict(probabilities or dict.fromkeys(secrets, 1 / max(1, len(secrets))))
@@ -173,14 +180,15 @@ class Scenario:
         prior = Prior(
             name="declared",
             source=made_from,
-            origin="; ".join(dict.fromkeys(origin for _, origin in made.values())),
+            origin="; ".join(dict.fromkeys(one.origin for one in made.values())),
             probabilities=shares,
-            laws={secret: law for secret, (law, _) in made.items()},
+            laws={secret: one.law for secret, one in made.items()},
+            n_clipped={secret: one.n_clipped for secret, one in made.items()},
             n_rows=resampled_rows({secret: world for secret, (world, _) in kept.items()}),
             declared={s: world for s, world in worlds.items() if isinstance(world, GaussianLaw)},
             has_given_tables=given and made_from == "released_data",
         )
-        return cls(
+        scenario = cls(
             law="worlds",
             secret={"worlds": name},
             secrets=secrets,
@@ -189,6 +197,13 @@ class Scenario:
             query=query,
             n_dropped=sum(n for _, n in kept.values()),
         )
+        check_reached(query, joined_ends(one.ends for one in made.values()))
+        free = attrs.evolve(query, range=None)
+        check_clipping(
+            scenario,
+            lambda: cls.from_worlds(worlds, query=free, pairs=pairs).has_equal_laws(),
+        )
+        return scenario
 
     def with_prior(self, other: "Scenario") -> "Scenario":
         """This scenario, held under the priors of `other` as well."""
@@ -239,6 +254,27 @@ class Scenario:
         """Every prior with every pair."""
         return tuple(Instance(prior, pair) for prior in self.priors for pair in self.pairs)
 
+    def clipped(self) -> dict[str, list[str]]:
+        """The secrets under which the public range moves `all`, or `some`, values of the query.
+
+        How many values it moves is a count of confidential rows, and not public.
+        """
+        found: dict[str, list[str]] = {"all": [], "some": []}
+        for secret in self.secrets:
+            priors = [prior for prior in self.priors if secret in prior.laws]
+            n_clipped = sum(prior.n_clipped.get(secret, 0) for prior in priors)
+            if n_clipped:
+                n_values = sum(n_samples_of(prior.laws[secret]) for prior in priors)
+                found["all" if n_clipped == n_values else "some"].append(secret)
+        return found
+
+    def has_equal_laws(self) -> bool:
+        """Whether the values of the query look the same under both secrets of every instance."""
+        return all(
+            look_equal(prior.laws[pair.first], prior.laws[pair.second])
+            for prior, pair in self.instances
+        )
+
     def description(self) -> dict[str, Any]:
         """All that is public about the scenario, as JSON values."""
         return {
@@ -251,6 +287,7 @@ class Scenario:
             "query": self.query.description(),
             "rows_dropped": self.n_dropped,
             "counted_range": None if self.counted_range is None else dict(self.counted_range),
+            "clipped": self.clipped(),
         }
 
     def key(self) -> str:
@@ -274,7 +311,7 @@ class Scenario:
         )
 
 
-LawMaker = Callable[[Query, Frame, npt.NDArray[np.str_]], tuple[dict[str, Law], dict[str, int]]]
+LawMaker = Callable[[Query, Frame, npt.NDArray[np.str_]], GroupLaws]
 """From a query, a table and the secret of its rows to laws and row counts."""
 
 
@@ -292,11 +329,14 @@ def _from_tables(
         name: without_missing(frame_of(one), list(read), query.missing)
         for name, one in tables.items()
     }
-    rule = secret_rule(secret, [frame for frame, _ in kept.values()])
-    priors = []
+    frames = [frame for frame, _ in kept.values()]
+    rule = secret_rule(secret, frames)
+    check_varied(query, frames)
+    priors, ends = [], []
     for name, (frame, _) in kept.items():
         labels = rule.labels(frame)
-        laws, n_rows = make(query, frame, labels)
+        laws, n_rows, n_clipped, ends_of_laws = make(query, frame, labels)
+        ends.append(ends_of_laws)
         shares = {secret: n / len(labels) for secret, n in n_rows.items()}
         priors.append(
             Prior(
@@ -306,10 +346,11 @@ def _from_tables(
                 probabilities=shares,
                 laws=laws,
                 n_rows=n_rows,
+                n_clipped=n_clipped,
             )
         )
     secrets = tuple(sorted({secret for prior in priors for secret in prior.laws}))
-    return cls(
+    scenario = cls(
         law=law,
         secret=rule.description(),
         secrets=secrets,
@@ -319,6 +360,23 @@ def _from_tables(
         rule=rule,
         n_dropped=sum(n for _, n in kept.values()),
     )
+    check_reached(query, joined_ends(ends))
+    free = attrs.evolve(query, range=None)
+    again = (table, secret, free, pairs, source)
+    check_clipping(scenario, lambda: _from_tables(cls, law, again, made).has_equal_laws())
+    return scenario
+
+
+def check_clipping(scenario: Scenario, equal_unclipped: Callable[[], bool]) -> None:
+    """Laws that only clipping makes equal are refused: a release of them would say nothing."""
+    clips = any(scenario.clipped().values())
+    if clips and scenario.has_equal_laws() and not equal_unclipped():
+        msg = (
+            "the distributions under all protected secrets are the same only because the public "
+            "range clips them: a release would show an end of the range, not the data. Give a "
+            "range that holds the query's values, or leave it out"
+        )
+        raise ScenarioError(msg)
 
 
 def chosen_pairs(pairs: Pairs, secrets: tuple[str, ...]) -> tuple[SecretPair, ...]:

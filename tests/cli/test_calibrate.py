@@ -126,3 +126,66 @@ def test_values_outside_the_range_are_clipped_and_the_claim_is_about_that(answer
     narrow = answer("--data parts --order 4 --epsilon 1 --range=-1:1,0:2", SAMPLED, "--bins 512")
     wide = answer("--data parts", SRPP, SAMPLED, "--bins 512")
     assert narrow["noise_std"] < wide["noise_std"]
+
+
+class TestAdult:
+    """Order, names, conditions and clipping on the command line, with real data."""
+
+    GROUPS = (
+        "calibrate --dataset adult --secret race --law groups --notion joint --order 4 --epsilon 1 "
+        "--directions 20 --seed 7 --json"
+    )
+    RATE = "--rate sex=Male --mean age"
+
+    @pytest.fixture
+    def ask(self, capsys):
+        def asked(*flags):
+            status = run(shlex.split(" ".join((self.GROUPS, *flags))))
+            output = capsys.readouterr()
+            return status, json.loads(output.out) if status == 0 else output.err
+
+        return asked
+
+    def test_coordinates_are_in_the_order_of_the_flags(self, ask):
+        status, found = ask(self.RATE, "--range 0:1,17:90")
+        assert status == 0
+        assert list(found["noise_std_by_coordinate"]) == ["rate(sex = Male)", "mean(age)"]
+        assert found["clipped"] == {"all": [], "some": []}
+        status, other = ask("--mean age --rate sex=Male --std age")
+        assert list(other["noise_std_by_coordinate"]) == [
+            "mean(age)",
+            "rate(sex = Male)",
+            "std(age)",
+        ]
+
+    def test_ranges_and_scales_by_name(self, ask):
+        by_name = ask(self.RATE, "--range age=17:90", "--scales age=10,sex=0.1")[1]
+        by_place = ask(self.RATE, "--range 0:1,17:90", "--scales 0.1,10")[1]
+        full = ask(self.RATE, "'--range=mean(age)=17:90,rate(sex = Male)=0:1'", "--scales 0.1,10")
+        assert by_name["range"] == by_place["range"] == full[1]["range"]
+        assert by_name["noise_std_by_coordinate"] == by_place["noise_std_by_coordinate"]
+
+    @pytest.mark.parametrize(
+        ("flags", "code", "words"),
+        [
+            ("--rate sex=Male --mean age --range 17:90,0:1", 2, "rate(sex = Male)"),
+            ("--rate sex=Male --mean age --range 0:1,2000:3000", None, "mean(age)"),
+            ("--rate sex=Male --range 2000:3000", 2, "its values are [0, 1]"),
+            ("--rate sex=male", None, "Did you mean 'Male'"),
+            ("--mean age --range age=17:90,age=1:2", 2, "--range must be name=value"),
+            ("--mean age --range age=17", 2, "--range must be low:high"),
+            ("--mean age --scales age=10,5", 2, "--scales must be name=value"),
+            ("--mean age --scales age=x", 2, "--scales must be numbers"),
+        ],
+    )
+    def test_nonsense_is_refused(self, ask, flags, code, words):
+        status, told = ask(flags)
+        assert status == code or (code is None and status in (1, 2))
+        assert words in told
+
+    def test_what_the_range_clips_is_said(self, capsys):
+        flags = self.GROUPS.replace(" --json", " --mean age --range age=17:36")
+        assert run(shlex.split(flags)) == 0
+        told = capsys.readouterr().out
+        assert "THE RANGE CLIPS THE DATA" in told
+        assert "clipped to a public range: mean(age) to [17, 36]" in told

@@ -97,7 +97,7 @@ def test_summary_query_with_range_and_scales():
                 "rate": [{"column": "rich", "equals": 1}, {"column": "age", "at_most": 40}],
                 "quantile": [{"column": "age", "level": [0.25, 0.75]}],
                 "count_share": 1000,
-                "range": {"low": [0] * 7, "high": [100] * 7},
+                "range": {"low": [0] * 7, "high": [100, 100, 1, 1, 100, 100, 1]},
                 "scales": [10, 10, 0.1, 0.1, 5, 5, 1],
             },
             data={"path": "x", "missing": "drop-rows"},
@@ -107,6 +107,45 @@ def test_summary_query_with_range_and_scales():
     assert isinstance(query.range, Box)
     assert query.missing == "drop-rows"
     assert query.scales.tolist() == [10, 10, 0.1, 0.1, 5, 5, 1]
+
+
+def test_coordinates_are_in_the_order_of_the_file(folder):
+    path = folder / "scenario.toml"
+    path.write_text(
+        '[data]\npath = "people.parquet"\n[secret]\ncolumn = "site"\n'
+        "[profile]\nn_directions = 3\nseed = 0\n"
+        '[guarantee]\nnotion = "average"\norder = 2\nepsilon = 1\n[query]\nlaw = "groups"\n'
+        'rate = [{ column = "rich", equals = 1 }]\nstd = ["pay"]\nmean = ["age"]\n'
+        'range = { age = [0, 100], "std(pay)" = [0, 50] }\nscales = { rich = 0.1, age = 10 }\n'
+    )
+    query = read_request(path).scenario.query
+    assert query.names == ("rate(rich = 1)", "std(pay)", "mean(age)")
+    assert query.range == Box([0, 0, 0], [1, 50, 100])
+    assert query.scales.tolist() == [0.1, 1, 10]
+
+
+def test_a_column_with_two_entries_keeps_both_quantiles():
+    entries = [{"column": "age", "level": 0.25}, {"column": "age", "level": 0.75}]
+    query = query_of(changed(query={"law": "groups", "quantile": entries}))
+    assert query.names == ("quantile(age, 0.25)", "quantile(age, 0.75)")
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"median": ["age"]}, "no median; write quantile.*table_function"),
+        ({"range": {"pay": [1, 2], "low": [0]}}, "low and high, or center and radius, or"),
+        ({"range": {"age": [1, 2]}}, "range names 'age'"),
+        ({"range": {"pay": 7}}, "range must be a low and a high end for 'pay'"),
+        ({"rate": [{"column": "rich", "equals": 1}], "range": {"low": [0, 0], "high": [1, 2]}},
+         "its values are"),
+        ({"scales": {"age": 7}}, "scales names 'age'"),
+    ],
+)  # fmt: skip
+def test_statistics_and_ranges_that_do_not_fit(entry, words):
+    document = changed(query={"law": "groups", "mean": ["pay"], **entry})
+    with pytest.raises(ArgumentError, match=words):
+        request_of(document, Path())
 
 
 def test_ball_rows_and_models():

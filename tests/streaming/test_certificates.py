@@ -39,6 +39,8 @@ def tables(draw):
     numbers = [draw(st.lists(value, min_size=n, max_size=n)) for _ in range(2)]
     # One row tells the groups apart by more than a bin, so that noise is needed on both roads.
     numbers[0][0], numbers[0][-1] = -8.0, 8.0
+    # A column that does not vary is refused.
+    numbers[1][0], numbers[1][-1] = -1.0, 1.0
     groups = ["a"] * sizes[0] + ["b"] * sizes[1]
     return pa.table({"group": groups, "x": numbers[0], "y": numbers[1]})
 

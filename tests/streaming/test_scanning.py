@@ -60,7 +60,7 @@ def whole(table):
     """The histograms of all rows at once."""
     tally = Tally(SCAN.grid, 1)
     rows = SCAN.rows(table)
-    tally.add(rows.outputs, rows.secrets, rows.codes)
+    tally.add_rows(rows)
     return tally.histograms()
 
 

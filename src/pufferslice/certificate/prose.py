@@ -7,7 +7,9 @@ Labels, and all other texts of a statement, are shown so that none of them can p
 from collections.abc import Mapping
 from typing import Any
 
+from pufferslice.certificate.statement import clipping_sentence
 from pufferslice.guarantee import Guarantee, at_most, claim_of, in_full, percent_at_most
+from pufferslice.queries.ranges import Box, range_of, range_words
 from pufferslice.showing import escaped_texts, quoted, shown
 
 _MOST_PAIRS_NAMED = 6
@@ -26,6 +28,7 @@ def prose_of(statement: Mapping[str, Any], digest: str) -> str:
         _priors(statement["scenario"]),
         _claim(statement),
         _noise(statement),
+        clipping_sentence(statement["scenario"]),
         _shares(statement),
         _whole_output(statement),
         _views(statement["views"]),
@@ -47,8 +50,18 @@ def _protected(scenario: Mapping[str, Any]) -> str:
         f"Not to be told apart: {named}{more}.\n"
         f"One release is {scenario['one_release_is']}.\n"
         f"Query: {query['kind']} with {len(query['names'])} coordinates: "
-        f"{', '.join(map(shown, query['names']))}."
+        f"{', '.join(map(shown, query['names']))}.{_range(query)}"
     )
+
+
+def _range(query: Mapping[str, Any]) -> str:
+    limits = range_of(query["range"])
+    if limits is None:
+        return ""
+    words = range_words(limits)
+    if isinstance(limits, Box):
+        words = [f"{name} to {ends}" for name, ends in zip(query["names"], words, strict=True)]
+    return f"\nIt is clipped to a public range: {', '.join(dict.fromkeys(words))}."
 
 
 def _priors(scenario: Mapping[str, Any]) -> str:

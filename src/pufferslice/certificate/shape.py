@@ -46,6 +46,7 @@ _STATIC: Final = {
         },
         "rows_dropped": int,
         "counted_range": (dict, type(None)),
+        "clipped": {"all": [str], "some": [str]},
     },
     "guarantee": dict,
     "method": {"rule": str, "envelope": str},

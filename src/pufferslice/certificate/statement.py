@@ -25,6 +25,7 @@ from pufferslice.errors import CalibrationError
 from pufferslice.gaps import GapTables, MatchingTables
 from pufferslice.guarantee import ApproximateGuarantee, Claim, Guarantee, at_most, claim_of
 from pufferslice.noise import DRAW_DELTA, SIGMA_INT, OperatingSystemNoise
+from pufferslice.showing import listed, quoted
 from pufferslice.slicing import FiniteProfile, SampledSphere
 from pufferslice.views import REPORTED_ORDER, views_of
 
@@ -68,7 +69,12 @@ _IN_DELTA: Final = (
     "that rare may tell the secret."
 )
 _CLIPPED: Final = (
-    "The claim holds for the query clipped to its public range, which is what a release publishes."
+    "The claim holds for the query clipped to its public range, which is what a release publishes; "
+    "so are intervals around released numbers, and they say nothing of the value before clipping."
+)
+_CLIPS: Final = (
+    "THE RANGE CLIPS THE DATA: the query lies outside its public range for {found}. What is "
+    "released of them is the nearest value in the range, not their own."
 )
 _SPHERE: Final = (
     "The profile is the whole sphere; the directions were drawn from it, and the failure "
@@ -190,6 +196,10 @@ def limits_of(evidence: Evidence, generator: str) -> list[str]:
         limits.append(_PRIOR_IS_DATA)
     if evidence.scenario["rows_dropped"]:
         limits.append(_DROPPED.format(n=evidence.scenario["rows_dropped"]))
+    if evidence.scenario["query"]["range"] is not None:
+        limits.append(_CLIPPED)
+    if sentence := clipping_sentence(evidence.scenario):
+        limits.append(sentence)
     if evidence.doubt is not None:
         limits += _doubts(evidence.doubt)
     limits.append(_EQUAL if evidence.slices.are_equal else _DRAWN)
@@ -198,10 +208,22 @@ def limits_of(evidence: Evidence, generator: str) -> list[str]:
     return limits
 
 
+def clipping_sentence(scenario: Mapping[str, Any]) -> str:
+    """Under which secrets the public range cuts off values of the query; empty if under none."""
+    clipped: Mapping[str, Sequence[str]] = scenario["clipped"]
+    parts = [
+        f"{how} values under {_counted(clipped[how])}" for how in ("all", "some") if clipped[how]
+    ]
+    return _CLIPS.format(found=" and ".join(parts)) if parts else ""
+
+
+def _counted(secrets: Sequence[str]) -> str:
+    return f"{len(secrets)} secret{'s' if len(secrets) > 1 else ''} ({listed(secrets, quoted)})"
+
+
 def _doubts(doubt: Doubt) -> list[str]:
     said = [_SAMPLED] if doubt.band is not None else []
     said += [_IN_DELTA] if doubt.tails == "in_delta" else []
-    said += [_CLIPPED] if doubt.tails == "at_range" or doubt.on_sphere else []
     return said + ([_SPHERE] if doubt.on_sphere else [])
 
 

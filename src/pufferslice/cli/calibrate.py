@@ -26,6 +26,7 @@ def _flag(text: str) -> Any:  # noqa: ANN401 - typer's own marker
 
 
 def calibrate(
+    context: typer.Context,
     scenario: Annotated[Path | None, typer.Argument(help="A scenario.toml.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write certificate and evidence here.")] = None,
     ledger: Annotated[Path | None, typer.Option(help="State the releases it holds.")] = None,
@@ -50,10 +51,12 @@ def calibrate(
     mean: Annotated[str | None, _flag("Columns to average.")] = None,
     std: Annotated[str | None, _flag("Columns to take the spread of.")] = None,
     rate: Annotated[list[str] | None, _flag("column=value or column>number: a share.")] = None,
-    scales: Annotated[str | None, _flag("Public unit per coordinate.")] = None,
+    scales: Annotated[
+        str | None, _flag("Public unit per coordinate: 10,0.1 or age=10,income=0.1.")
+    ] = None,
     low: Annotated[str | None, _flag("Public range, low ends.")] = None,
     high: Annotated[str | None, _flag("Public range, high ends.")] = None,
-    range: Annotated[str | None, _flag("Public range, low:high by commas.")] = None,  # noqa: A002
+    range: Annotated[str | None, _flag("Public range: 17:90,0:1 or age=17:90,income=0:1.")] = None,  # noqa: A002
     bins: Annotated[int | None, _flag("Stream the data: bins along a slice, as 4096.")] = None,
     prior: Annotated[
         str | None, _flag("empirical (the data are the prior) or sampled; said if streamed.")
@@ -82,10 +85,12 @@ def calibrate(
 ) -> None:
     """Find the noise for a scenario and state what it promises. Releases nothing."""
     # Longer than any other function, because typer reads the flags off the signature.
+    values = locals()
+    # In the order of the command line, in which the context keeps them.
     flags: dict[str, Any] = {
-        name: value
-        for name, value in locals().items()
-        if name not in _NOT_ABOUT_THE_CLAIM and value is not None
+        name: values[name]
+        for name in context.params
+        if name not in _NOT_ABOUT_THE_CLAIM and values[name] is not None
     }
     if scenario is not None and (data or dataset):
         msg = "give either a scenario file or --data with flags, not both"
@@ -198,6 +203,7 @@ def summary_of(certificate: "Certificate") -> dict[str, Any]:
         "law": statement["scenario"]["law"],
         "secrets": statement["scenario"]["secrets"],
         "rows_dropped": statement["scenario"]["rows_dropped"],
+        "clipped": statement["scenario"]["clipped"],
         "laws_are_equal": statement["laws_are_equal"],
         "views": statement["views"],
         "certificate": certificate.digest,

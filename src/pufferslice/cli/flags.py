@@ -89,13 +89,14 @@ def _query(flags: Mapping[str, Any]) -> dict[str, Any]:
     if flags["law"] != "records" and "columns" in flags:
         msg = f"--columns is for law 'records'; for law {flags['law']!r} use --mean, --std, --rate"
         raise ArgumentError(msg)
-    for name in ("columns", "mean", "std"):
-        if name in flags:
+    # In the order of the command line, which is that of the coordinates.
+    for name in flags:
+        if name in ("columns", "mean", "std"):
             query[name] = _names(flags[name])
-    if "rate" in flags:
-        query["rate"] = [_condition(text) for text in flags["rate"]]
+        if name == "rate":
+            query["rate"] = [_condition(text) for text in flags["rate"]]
     if "scales" in flags:
-        query["scales"] = _numbers(flags["scales"], "--scales")
+        query["scales"] = _scales(flags["scales"])
     if "range" in flags and ("low" in flags or "high" in flags):
         msg = "give either --range or --low and --high, not both"
         raise ArgumentError(msg)
@@ -124,16 +125,39 @@ def _condition(text: str) -> dict[str, Any]:
     return {"column": column, _COMPARISONS[mark]: _numbers(value, "--rate")[0]}
 
 
+def _scales(text: str) -> list[float] | dict[str, float]:
+    """`10,0.1`: by position; `age=10,income=0.1`: by name."""
+    named = _named(text, "--scales")
+    if named is None:
+        return _numbers(text, "--scales")
+    return {name: _numbers(value, "--scales")[0] for name, value in named.items()}
+
+
 def _intervals(text: str) -> dict[str, list[float]]:
-    """`17:90,0:40`: low and high end of each coordinate."""
-    parts = [part.split(":") for part in text.split(",")]
+    """`17:90,0:40`: low and high end of each coordinate; `age=17:90,income=0:1`: by name."""
+    named = _named(text, "--range")
+    parts = [part.split(":") for part in (text.split(",") if named is None else named.values())]
     if any(len(part) != 2 for part in parts):
         msg = f"--range must be low:high for each coordinate, separated by commas; got {text!r}"
         raise ArgumentError(msg)
-    return {
-        "low": [_numbers(low, "--range")[0] for low, _ in parts],
-        "high": [_numbers(high, "--range")[0] for _, high in parts],
-    }
+    ends = [[_numbers(end, "--range")[0] for end in part] for part in parts]
+    if named is not None:
+        return dict(zip(named, ends, strict=True))
+    return {"low": [low for low, _ in ends], "high": [high for _, high in ends]}
+
+
+def _named(text: str, flag: str) -> dict[str, str] | None:
+    """Values by name, if the text has names; a name may hold `=`, its value may not."""
+    if "=" not in text:
+        return None
+    named: dict[str, str] = {}
+    for part in text.split(","):
+        name, mark, value = part.rpartition("=")
+        if not mark or not name.strip() or name.strip() in named:
+            msg = f"{flag} must be name=value for each coordinate, each once; got {text!r}"
+            raise ArgumentError(msg)
+        named[name.strip()] = value
+    return named
 
 
 def _names(text: str) -> list[str]:

@@ -51,6 +51,8 @@ from pufferslice.queries import (
     equals,
     summary,
 )
+from pufferslice.queries.query import RangeLike
+from pufferslice.queries.summaries import STATISTICS
 from pufferslice.scenario import Pairs, Scenario
 from pufferslice.secret import Bins
 from pufferslice.slicing import Profile
@@ -230,6 +232,12 @@ def _source(document: Document) -> Source | None:
 
 def check_document(document: Document) -> None:
     """Only known sections and keys of a scenario file, and values of the kind that they take."""
+    if "median" in section(document, "query"):
+        msg = (
+            '[query] has no median; write quantile = [{ column = "age", level = 0.5 }]. It has '
+            f"{', '.join(STATISTICS)}; anything else is a table_function in Python"
+        )
+        raise ArgumentError(msg)
     check_sections(document, SECTIONS)
     check_shapes(document)
 
@@ -251,17 +259,16 @@ def _bare_query(said: Document) -> Query:
     if "columns" in said or "flags" in said:
         flags = _conditions(said.get("flags", []), "flags")
         return columns(said.get("columns", []), flags=flags or None)
-    quantiles: dict[str, Any] = {}
-    for entry in said.get("quantile", []):
-        levels = required(entry, "query.quantile", "level")
-        quantiles[required(entry, "query.quantile", "column")] = levels
-    return summary(
-        mean=said.get("mean", []),
-        std=said.get("std", []),
-        rate=_conditions(said.get("rate", []), "rate") or None,
-        quantile=quantiles or None,
-        count_share=said.get("count_share"),
-    )
+    # In the order of the file, which is that of the coordinates.
+    statistics: dict[str, Any] = {key: said[key] for key in said if key in STATISTICS}
+    if "rate" in said:
+        statistics["rate"] = _conditions(said["rate"], "rate")
+    if "quantile" in said:
+        statistics["quantile"] = [
+            tuple(required(entry, "query.quantile", key) for key in ("column", "level"))
+            for entry in said["quantile"]
+        ]
+    return summary(**statistics)
 
 
 def _conditions(entries: Sequence[Document], where: str) -> list[tuple[str, Condition]]:
@@ -289,13 +296,19 @@ def _model(said: Document) -> Query:
         raise ArgumentError(msg) from None
 
 
-def _range(said: Document) -> Box | Ball:
+def _range(said: Document) -> RangeLike:
+    """By position (low and high, or center and radius), or by name."""
     if set(said) == {"low", "high"}:
         return Box(low=said["low"], high=said["high"])
     if set(said) == {"center", "radius"}:
         return Ball(center=said["center"], radius=said["radius"])
-    msg = f"query.range needs low and high, or center and radius; got {sorted(said)}"
-    raise ArgumentError(msg)
+    if set(said) & {"low", "high", "center", "radius"}:
+        msg = (
+            "query.range needs low and high, or center and radius, or a low and a high end for "
+            f"each coordinate by name; got {sorted(said)}"
+        )
+        raise ArgumentError(msg)
+    return said
 
 
 def _law(document: Document) -> str:

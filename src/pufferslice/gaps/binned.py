@@ -3,6 +3,7 @@
 
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple, TypeVar
@@ -24,10 +25,17 @@ from pufferslice.gaps.binned_kernels import (
 from pufferslice.gaps.exact import OCTAVES, LawPair, table_digits
 from pufferslice.gaps.kernels import HEADROOM, tabulate
 from pufferslice.gaps.tables import GapTables
-from pufferslice.histograms import DEFAULT_BINS, BinGrid, BinnedLaw, Histograms
+from pufferslice.histograms import (
+    DEFAULT_BINS,
+    BinGrid,
+    BinnedLaw,
+    Histograms,
+    ends_of,
+    joined_ends,
+    no_ends,
+)
 from pufferslice.parallel import Progress, in_threads, n_cores, silent
 from pufferslice.queries import Ball, Box, Query
-from pufferslice.queries.ranges import check_range
 from pufferslice.slicing import Profile, check_profile
 
 Result = TypeVar("Result")
@@ -87,7 +95,7 @@ def bin_grid(
 
 def public_range(query: Query, range: Box | Ball | None) -> Box | Ball:  # noqa: A002 - as above
     """The range that the query is clipped to, or the one that it is said to lie in."""
-    check_range(range)
+    range = None if range is None else query.range_of(range)  # noqa: A001 - as above
     if query.range is not None and range is not None and range != query.range:
         msg = "the query has a range of its own, which it is clipped to; leave the other one out"
         raise ArgumentError(msg)
@@ -110,6 +118,27 @@ class CountedRows(NamedTuple):
     codes: Integers
     n_dropped: int
     """Rows left out beside them because of missing values."""
+    n_clipped: Integers
+    """Rows of each secret that the query's range moved, shape (n_secrets,)."""
+    ends: Floats
+    """Lowest and highest value of each coordinate before clipping, shape (2, dim)."""
+
+    @classmethod
+    def of(
+        cls, query: Query, raw: Floats, secrets: list[str], codes: Integers, n_dropped: int = 0
+    ) -> "CountedRows":
+        """Raw outputs of the query, clipped and scaled; what clipping changes is counted."""
+        outputs = query.prepared(raw)
+        n_clipped = np.zeros(len(secrets), dtype=np.int64)
+        if not len(raw):
+            return cls(outputs, secrets, codes, n_dropped, n_clipped, no_ends(query.dim))
+        ends = ends_of(raw)
+        limits = query.range
+        # A box that holds the ends holds all rows.
+        if limits is not None and (isinstance(limits, Ball) or limits.outside(ends).any()):
+            moved = codes[limits.outside(raw).any(axis=1)]
+            n_clipped = np.bincount(moved, minlength=len(secrets)).astype(np.int64)
+        return cls(outputs, secrets, codes, n_dropped, n_clipped, ends)
 
 
 class Tally:
@@ -121,6 +150,8 @@ class Tally:
     def __init__(self, grid: BinGrid, n_threads: int | None = None) -> None:
         self.grid = grid
         self.n_dropped = 0
+        self._n_clipped: Counter[str] = Counter()
+        self._ends = no_ends(grid.dim)
         self._is_whole = True
         self._secrets: dict[str, int] = {}
         # Rows are counted in short integers, which are moved to long ones before they could wrap.
@@ -163,9 +194,10 @@ class Tally:
             self._count(blocks, places[ordered])
 
     def add_rows(self, rows: CountedRows) -> None:
-        """Count rows, and how many were left out before them."""
+        """Count rows, how many were left out before them, and what clipping changed."""
         self.add(rows.outputs, rows.secrets, rows.codes)
         self.n_dropped += rows.n_dropped
+        self._note_clipping(rows.secrets, rows.n_clipped, rows.ends)
 
     def add_histograms(self, part: Histograms) -> None:
         """Add what was counted elsewhere, on the same grid."""
@@ -181,6 +213,7 @@ class Tally:
         for start, own in zip(places, part.counts, strict=True):
             self._settled[:, start : start + n_bins] += own
         self.n_dropped += part.n_dropped
+        self._note_clipping(part.secrets, part.n_clipped, part.ends)
 
     def histograms(self) -> Histograms:
         """A copy of the counts so far."""
@@ -196,8 +229,17 @@ class Tally:
                 own[:] += self._settled[:, start : start + n_bins]
         counts.setflags(write=False)
         return Histograms(
-            grid=self.grid, secrets=tuple(secrets), counts=counts, n_dropped=self.n_dropped
+            grid=self.grid,
+            secrets=tuple(secrets),
+            counts=counts,
+            n_dropped=self.n_dropped,
+            n_clipped=np.array([self._n_clipped[secret] for secret in secrets], dtype=np.int64),
+            ends=self._ends,
         )
+
+    def _note_clipping(self, secrets: Sequence[str], n_clipped: Integers, ends: Floats) -> None:
+        self._n_clipped.update(dict(zip(secrets, n_clipped.tolist(), strict=True)))
+        self._ends = joined_ends([self._ends, ends])
 
     def _check_whole(self) -> None:
         if not self._is_whole:

@@ -17,7 +17,7 @@ from pufferslice.arrays import Floats, locked
 from pufferslice.checks import check_above, check_count
 from pufferslice.errors import ArgumentError, MissingExtraError, ScenarioError
 from pufferslice.queries.conditions import Condition, ConditionLike, condition_of
-from pufferslice.queries.query import Evaluate, Query, Rows, column_names
+from pufferslice.queries.query import Coordinate, Evaluate, Query, Rows, column_names
 from pufferslice.showing import given, quoted
 from pufferslice.tables import Frame, floats_of
 
@@ -167,6 +167,10 @@ class _Task:
                 **parameters,
             },
             bind=lambda frame: self._bind(frame, fit),
+            coordinates=(
+                *(_known_of(kind, feature) for feature in self.features),
+                *(Coordinate() for _ in names[len(self.features) :]),
+            ),
         )
 
     def _bind(self, frame: Frame, fit: _Fit) -> Evaluate:
@@ -191,6 +195,12 @@ class _Task:
             return _converged(fit, matrix[ordered], classes[ordered])
 
         return evaluate
+
+
+def _known_of(kind: str, feature: str) -> Coordinate:
+    if kind == "forest_importances":
+        return Coordinate(column=feature, low=0.0, high=1.0)
+    return Coordinate(column=feature)
 
 
 def _scales_of(names: tuple[str, ...], scales: FeatureScales) -> Floats:

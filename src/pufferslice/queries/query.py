@@ -2,7 +2,8 @@
 """What is computed from rows: a `Query` is a public description and the function behind it."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, final
 
 import attrs
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from pufferslice.arrays import Floats, locked, same
 from pufferslice.checks import check_finite, check_one_of, check_unique
 from pufferslice.errors import ArgumentError, ScenarioError
+from pufferslice.queries.conditions import Condition
 from pufferslice.queries.ranges import Ball, Box, check_range
 from pufferslice.showing import given, listed, quoted
 from pufferslice.storage import canonical_json
@@ -25,9 +27,18 @@ Evaluate: TypeAlias = Callable[[Rows], Floats]
 
 Level: TypeAlias = Literal["table", "row"]
 
+RangeLike: TypeAlias = Box | Ball | Mapping[str, Sequence[float]]
+"""A range, or (low, high) by name of the coordinate or of its column."""
+
+ScalesLike: TypeAlias = Sequence[float] | Mapping[str, float] | Floats
+"""A number for each coordinate, in their order, or by name of the coordinate or of its column."""
+
 
 def column_names(argument: str, names: Sequence[str]) -> tuple[str, ...]:
     """The names as a tuple; a bare text would be read letter by letter, so it is refused."""
+    if not isinstance(names, Iterable):
+        msg = f"{argument} must be a list of names, got {type(names).__name__}"
+        raise ArgumentError(msg)
     if isinstance(names, str):
         text = given(names)
         msg = f"{argument} must be a list of names, got the text {text}; write [{text}]"
@@ -50,6 +61,21 @@ def _columns(columns: Sequence[str]) -> tuple[str, ...]:
 def _json_copy(parameters: Mapping[str, Any]) -> dict[str, Any]:
     copy: dict[str, Any] = json.loads(canonical_json(dict(parameters)))
     return copy
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Coordinate:
+    """What is known of one coordinate of a query before any data are seen."""
+
+    column: str | None = None
+    """The column that it is about, if it is one."""
+    condition: Condition | None = None
+    """The condition on that column, for a rate or a flag."""
+    low: float = -math.inf
+    """The lowest value that it can have, whatever the rows."""
+    high: float = math.inf
+    """The highest one."""
 
 
 @final
@@ -81,6 +107,11 @@ class Query:
         eq=same,
     )
     """Public unit of each coordinate, shape (dim,); the mechanism runs on outputs / scales."""
+    coordinates: tuple[Coordinate, ...] = attrs.field(
+        default=attrs.Factory(lambda self: (Coordinate(),) * len(self.names), takes_self=True),
+        eq=False,
+    )
+    """What the builder knows of each coordinate."""
     missing: str = "refuse"
     """What a scenario does with rows that lack a value: `refuse`, or `drop-rows` (counted, and
     stated). `bound` and `outputs` always refuse them."""
@@ -92,10 +123,8 @@ class Query:
         check_unique("names of coordinates", self.names)
         check_one_of(("table", "row"), level=self.level)
         check_one_of(MISSING_POLICIES, missing=self.missing)
-        check_range(self.range)
-        if self.range is not None and self.range.dim != self.dim:
-            msg = f"range must have {self.dim} coordinates, as the query has; got {self.range.dim}"
-            raise ArgumentError(msg)
+        if self.range is not None:
+            self._check_range(self.range)
         if self.scales.shape != (self.dim,):
             msg = (
                 f"scales must have one number per coordinate ({self.dim}), got {self.scales.shape}"
@@ -122,30 +151,61 @@ class Query:
         """Public center in scaled coordinates: that of the range, or 0 without one."""
         return np.zeros(self.dim) if self.range is None else self.range.center / self.scales
 
-    def with_range(self, range: Box | Ball) -> "Query":  # noqa: A002 - the word users know
-        """The same query, clipped to a public range."""
-        return attrs.evolve(self, range=range)
+    def with_range(self, range: RangeLike) -> "Query":  # noqa: A002 - the word users know
+        """The same query, clipped to a public range.
+
+        A mapping gives (low, high) by name of the coordinate, or of its column where no other
+        coordinate is about that column. A rate that it does not name is between 0 and 1.
+
+        >>> from pufferslice.queries import summary
+        >>> query = summary(mean=["age"], rate={"income": ">50K"})
+        >>> query.with_range({"age": (17, 90)}).range.high
+        array([90.,  1.])
+        """
+        return attrs.evolve(self, range=self.range_of(range))
+
+    def range_of(self, range: RangeLike) -> Box | Ball:  # noqa: A002 - the word users know
+        """A range of this query's outputs; by name or as it is."""
+        if isinstance(range, Box | Ball):
+            return range
+        if not isinstance(range, Mapping):
+            msg = (
+                "range must be Box(low, high), Ball(center, radius), or a mapping from coordinates "
+                f"to (low, high); got {given(range)}"
+            )
+            raise ArgumentError(msg)
+        ends = [[one.low, one.high] for one in self.coordinates]
+        for place, name in self._places("range", range).items():
+            pair = range[name]
+            if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
+                msg = f"range must be a low and a high end for {quoted(name)}, got {given(pair)}"
+                raise ArgumentError(msg)
+            ends[place] = list(pair)
+        table = locked(ends)
+        absent = [n for n, pair in zip(self.names, table, strict=True) if np.isinf(pair).any()]
+        if absent:
+            msg = f"range must give a low and a high end for {listed(absent)} as well"
+            raise ArgumentError(msg)
+        return Box(table[:, 0], table[:, 1])
 
     def with_missing(self, missing: str) -> "Query":
         """The same query with another policy on missing values."""
         return attrs.evolve(self, missing=missing)
 
-    def with_scales(self, scales: Sequence[float] | Mapping[str, float] | Floats) -> "Query":
+    def with_scales(self, scales: ScalesLike) -> "Query":
         """The same query with other public units; a mapping changes only the coordinates it names.
 
+        A name is that of a coordinate, or of its column where no other coordinate is about it.
+
         >>> from pufferslice.queries import summary
-        >>> summary(mean=["age", "pay"]).with_scales({"mean(pay)": 1000}).scales
+        >>> summary(mean=["age", "pay"]).with_scales({"pay": 1000}).scales
         array([   1., 1000.])
         """
         if isinstance(scales, Mapping):
-            unknown = [name for name in scales if name not in self.names]
-            if unknown:
-                msg = (
-                    f"scales names {given(unknown[0])}, which is no coordinate of the query; the "
-                    f"coordinates are {listed(self.names)}"
-                )
-                raise ArgumentError(msg)
-            scales = [scales.get(n, s) for n, s in zip(self.names, self.scales, strict=True)]
+            units = self.scales.tolist()
+            for place, name in self._places("scales", scales).items():
+                units[place] = scales[name]
+            scales = units
         return attrs.evolve(self, scales=scales)
 
     def description(self) -> dict[str, Any]:
@@ -212,6 +272,62 @@ class Query:
         with np.errstate(over="ignore"):
             scaled = clipped / self.scales
         return self._finite(scaled, "outputs after clipping and scaling")
+
+    def n_outside(self, outputs: Floats) -> int:
+        """How many rows of raw outputs the range clips, 0 without one."""
+        if self.range is None:
+            return 0
+        return int(np.count_nonzero(self.range.outside(outputs).any(axis=1)))
+
+    def _places(self, argument: str, named: Mapping[str, object]) -> dict[int, str]:
+        """The coordinate that each name stands for, and the name."""
+        found: dict[int, str] = {}
+        for name in named:
+            place = self._place(argument, name)
+            if place in found:
+                msg = (
+                    f"{argument} names the coordinate {quoted(self.names[place])} twice, as "
+                    f"{quoted(found[place])} and as {quoted(name)}; name it once"
+                )
+                raise ArgumentError(msg)
+            found[place] = name
+        return found
+
+    def _place(self, argument: str, name: str) -> int:
+        if name in self.names:
+            return self.names.index(name)
+        about = [place for place, one in enumerate(self.coordinates) if one.column == name]
+        if len(about) == 1:
+            return about[0]
+        if about:
+            msg = (
+                f"{argument} names the column {quoted(name)}, but {len(about)} coordinates are "
+                f"about it; name one: {listed([self.names[place] for place in about])}"
+            )
+            raise ArgumentError(msg)
+        msg = (
+            f"{argument} names {quoted(name)}, which is no coordinate of the query; the "
+            f"coordinates are {listed(self.names)}"
+        )
+        raise ArgumentError(msg)
+
+    def _check_range(self, limits: Box | Ball) -> None:
+        """The range has the query's coordinates, and holds only values that these can have."""
+        check_range(limits)
+        if limits.dim != self.dim:
+            msg = f"range must have {self.dim} coordinates, as the query has; got {limits.dim}"
+            raise ArgumentError(msg)
+        # A point of a convex set that is pulled to a centre in it stays in it.
+        ends = (limits.low, limits.high) if isinstance(limits, Box) else (limits.center,) * 2
+        for name, one, low, high in zip(self.names, self.coordinates, *ends, strict=True):
+            if low < one.low or high > one.high:
+                possible = f"[{one.low:g}, {one.high:g}]" if one.high < math.inf else "0 or more"
+                msg = (
+                    f"range of {quoted(name)} is [{low:g}, {high:g}], but its values are "
+                    f"{possible}. The coordinates, in order, are {listed(self.names)}; give "
+                    "ranges by name"
+                )
+                raise ArgumentError(msg)
 
     def prepared_anyway(self, table: object) -> Floats:
         """As `prepared` on the outputs of a table; what is not finite becomes the public center.

@@ -6,6 +6,7 @@ from typing import Any, Final, final
 
 import attrs
 import numpy as np
+import numpy.typing as npt
 
 from pufferslice.arrays import Floats, locked, same
 from pufferslice.checks import check_above, check_finite
@@ -65,6 +66,10 @@ class Box:
         """Move each coordinate of each row to the nearest value in the box; shape (n, dim)."""
         return np.clip(outputs, self.low, self.high)
 
+    def outside(self, outputs: Floats) -> npt.NDArray[np.bool_]:
+        """Which coordinates of which rows clipping moves; shape (n, dim)."""
+        return np.asarray((outputs < self.low) | (outputs > self.high), dtype=np.bool_)
+
     def support(self, directions: Floats, scales: Floats) -> Floats:
         """Lowest and highest projection of the scaled box, rounded outwards: (n_directions, 2)."""
         ends = np.stack([self.low / scales, self.high / scales])
@@ -118,6 +123,11 @@ class Ball:
         clipped: Floats = np.where(outside, self.center + shares * offsets, outputs)
         return clipped
 
+    def outside(self, outputs: Floats) -> npt.NDArray[np.bool_]:
+        """Which rows clipping moves, the same for all of a row's coordinates; shape (n, dim)."""
+        distances = np.hypot.reduce(outputs - self.center, axis=1, keepdims=True)
+        return np.broadcast_to(distances > self.radius, outputs.shape)
+
     def support(self, directions: Floats, scales: Floats) -> Floats:
         """Lowest and highest projection of the scaled ball, rounded outwards: (n_directions, 2)."""
         middle = self.center / scales
@@ -157,6 +167,19 @@ def range_of(description: Mapping[str, Any] | None) -> Box | Ball | None:
     if description["kind"] == "box":
         return Box(low=description["low"], high=description["high"])
     return Ball(center=description["center"], radius=description["radius"])
+
+
+def range_words(range_: Box | Ball) -> list[str]:
+    """What each coordinate is clipped to, in words; a ball says the same of all of them.
+
+    >>> range_words(Box([0, 0], [1, 100]))
+    ['[0, 1]', '[0, 100]']
+    """
+    if isinstance(range_, Box):
+        ends = zip(range_.low, range_.high, strict=True)
+        return [f"[{low:g}, {high:g}]" for low, high in ends]
+    center = ", ".join(f"{value:g}" for value in range_.center)
+    return [f"the ball of radius {range_.radius:g} around ({center})"] * range_.dim
 
 
 def _outwards(middle: Floats, half: Floats, sizes: Floats | float, dim: int) -> Floats:

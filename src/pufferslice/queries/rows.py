@@ -8,12 +8,28 @@ import numpy as np
 from pufferslice.arrays import Floats
 from pufferslice.errors import ArgumentError
 from pufferslice.queries.conditions import Conditions, conditions_of
-from pufferslice.queries.query import Evaluate, Query, Rows, column_names
+from pufferslice.queries.query import (
+    Coordinate,
+    Evaluate,
+    Query,
+    RangeLike,
+    Rows,
+    ScalesLike,
+    column_names,
+)
 from pufferslice.tables import Frame, floats_of
 
 
-def columns(names: Sequence[str], flags: Conditions | None = None) -> Query:
+def columns(
+    names: Sequence[str],
+    flags: Conditions | None = None,
+    *,
+    range: RangeLike | None = None,  # noqa: A002 - the word users know
+    scales: ScalesLike | None = None,
+) -> Query:
     """Each row's own numbers, then a 1 or 0 for each condition of `flags` that it meets.
+
+    `range` and `scales`: as for `Query.with_range` and `Query.with_scales`.
 
     >>> import pyarrow as pa
     >>> query = columns(["age"], flags={"income": ">50K"})
@@ -40,7 +56,7 @@ def columns(names: Sequence[str], flags: Conditions | None = None) -> Query:
 
         return evaluate
 
-    return Query(
+    query = Query(
         names=coordinates,
         columns=tuple(dict.fromkeys([*numbers, *(column for column, _ in conditions)])),
         level="row",
@@ -50,4 +66,13 @@ def columns(names: Sequence[str], flags: Conditions | None = None) -> Query:
             "flags": [{"column": column, **test.description()} for column, test in conditions],
         },
         bind=bind,
+        coordinates=(
+            *(Coordinate(column=column) for column in numbers),
+            *(
+                Coordinate(column=column, condition=condition, low=0.0, high=1.0)
+                for column, condition in conditions
+            ),
+        ),
     )
+    query = query if range is None else query.with_range(range)
+    return query if scales is None else query.with_scales(scales)

@@ -1,133 +1,212 @@
 # SPDX-License-Identifier: Apache-2.0
 """Summary statistics of the columns of a table."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, TypeAlias, TypedDict, Unpack
 
 import attrs
 import numpy as np
+import numpy.typing as npt
 
 from pufferslice.arrays import Floats
 from pufferslice.checks import check_count
 from pufferslice.errors import ArgumentError
-from pufferslice.queries.conditions import Condition, Conditions, conditions_of
-from pufferslice.queries.query import Evaluate, Query, Rows, column_names
+from pufferslice.queries.conditions import Conditions, conditions_of
+from pufferslice.queries.query import (
+    Coordinate,
+    Evaluate,
+    Query,
+    RangeLike,
+    Rows,
+    ScalesLike,
+    column_names,
+)
 from pufferslice.showing import given
 from pufferslice.tables import Frame, floats_of, label_of
 
-Quantiles: TypeAlias = Mapping[str, float | Sequence[float]]
-"""Quantile levels by column: one number or several."""
+Quantiles: TypeAlias = (
+    Mapping[str, float | Sequence[float]] | Sequence[tuple[str, float | Sequence[float]]]
+)
+"""Quantile levels by column, one number or several; as pairs if a column occurs more than once."""
+
+_Compute: TypeAlias = Callable[[npt.NDArray[Any]], Any]
+
+
+class Statistics(TypedDict, total=False):
+    """The statistics that `summary` takes."""
+
+    mean: Sequence[str]
+    std: Sequence[str]
+    rate: Conditions | None
+    quantile: Quantiles | None
+    count_share: int | None
+
+
+STATISTICS: Final = tuple(Statistics.__annotations__)
 
 
 def summary(
     *,
-    mean: Sequence[str] = (),
-    std: Sequence[str] = (),
-    rate: Conditions | None = None,
-    quantile: Quantiles | None = None,
-    count_share: int | None = None,
+    range: RangeLike | None = None,  # noqa: A002 - the word users know
+    scales: ScalesLike | None = None,
+    **statistics: Unpack[Statistics],
 ) -> Query:
-    """Statistics of the rows together, in the order of the arguments.
+    """Statistics of the rows together, in the order in which they are written.
 
     `mean` and `std`: columns of numbers; the standard deviation divides by the number of rows.
     `rate`: the share of rows that meet a condition on a column (a plain value means `equals`).
     `quantile`: one or several levels between 0 and 1 per column, with linear interpolation.
     `count_share`: the number of rows divided by this public total.
+    `range` and `scales`: as for `Query.with_range` and `Query.with_scales`.
 
     >>> import pyarrow as pa
     >>> table = pa.table({"age": [20, 40], "income": ["<=50K", ">50K"]})
-    >>> query = summary(mean=["age"], std=["age"], rate={"income": ">50K"}, quantile={"age": 0.5})
+    >>> query = summary(rate={"income": ">50K"}, mean=["age"], quantile={"age": 0.5})
     >>> query.names
-    ('mean(age)', 'std(age)', 'rate(income = >50K)', 'quantile(age, 0.5)')
+    ('rate(income = >50K)', 'mean(age)', 'quantile(age, 0.5)')
     >>> query.outputs(table)
-    array([[30. , 10. ,  0.5, 30. ]])
+    array([[ 0.5, 30. , 30. ]])
     """
-    if count_share is not None:
-        check_count(1, count_share=count_share)
-    statistics = _Statistics(
-        means=column_names("mean", mean),
-        stds=column_names("std", std),
-        rates=conditions_of("rate", rate),
-        quantiles=_levels_of(quantile),
-        totals=() if count_share is None else (int(count_share),),
-    )
-    names = statistics.names()
-    if not names:
-        msg = "summary must have at least one of mean, std, rate, quantile, count_share"
+    check_statistics(statistics)
+    chosen = [one for kind, value in statistics.items() for one in _statistics_of(kind, value)]
+    if not chosen:
+        msg = f"summary must have at least one of {', '.join(STATISTICS)}"
         raise ArgumentError(msg)
-    return Query(
-        names=names,
-        columns=statistics.columns(),
+    query = Query(
+        names=tuple(one.name for one in chosen),
+        columns=tuple(dict.fromkeys(one.column for one in chosen if one.column is not None)),
         level="table",
         kind="summary",
-        parameters=statistics.parameters(),
-        bind=statistics.bind,
+        parameters={kind: _parameter(kind, chosen) for kind in STATISTICS},
+        bind=lambda frame: _bound(chosen, frame),
+        coordinates=tuple(one.coordinate for one in chosen),
     )
+    query = query if range is None else query.with_range(range)
+    return query if scales is None else query.with_scales(scales)
+
+
+def check_statistics(names: Mapping[str, object] | Sequence[str]) -> None:
+    """Every name is a statistic; others get a hint at what to use."""
+    for name in names:
+        if name not in STATISTICS:
+            hint = 'quantile={"age": 0.5}' if name == "median" else "table_function(...)"
+            what = "a median" if name == "median" else "anything else"
+            msg = (
+                f"summary has no statistic {name!r}; it has {', '.join(STATISTICS)}. For {what} "
+                f"use {hint}"
+            )
+            raise ArgumentError(msg)
 
 
 @attrs.frozen(kw_only=True)
-class _Statistics:
-    """The arguments of `summary`, each as a tuple with one item per coordinate."""
+class _Statistic:
+    """One coordinate of a summary."""
 
-    means: tuple[str, ...]
-    stds: tuple[str, ...]
-    rates: tuple[tuple[str, Condition], ...]
-    quantiles: tuple[tuple[str, float], ...]
-    totals: tuple[int, ...]
+    kind: str
+    name: str
+    parameter: Any
+    coordinate: Coordinate
+    compute: _Compute
+    """From the values of the column, the flags of the condition, or the rows, to one number."""
 
-    def names(self) -> tuple[str, ...]:
-        return (
-            *(f"mean({column})" for column in self.means),
-            *(f"std({column})" for column in self.stds),
-            *(f"rate({condition.on(column)})" for column, condition in self.rates),
-            *(f"quantile({column}, {label_of(level)})" for column, level in self.quantiles),
-            *(f"count/{total}" for total in self.totals),
-        )
-
-    def columns(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys([*self._numeric(), *(column for column, _ in self.rates)]))
-
-    def parameters(self) -> dict[str, Any]:
-        return {
-            "mean": self.means,
-            "std": self.stds,
-            "rate": [{"column": column, **test.description()} for column, test in self.rates],
-            "quantile": [{"column": column, "level": level} for column, level in self.quantiles],
-            "count_share": self.totals[0] if self.totals else None,
-        }
-
-    def bind(self, frame: Frame) -> Evaluate:
-        numbers = {column: floats_of(frame, column) for column in self._numeric()}
-        flags = [condition.flags(frame, column) for column, condition in self.rates]
-
-        def evaluate(rows: Rows) -> Floats:
-            drawn = {column: values[rows] for column, values in numbers.items()}
-            # The caller counts what is not finite.
-            with np.errstate(over="ignore", invalid="ignore"):
-                return np.array(
-                    [
-                        *(drawn[column].mean() for column in self.means),
-                        *(drawn[column].std() for column in self.stds),
-                        *(np.count_nonzero(met[rows]) / len(rows) for met in flags),
-                        *(np.quantile(drawn[column], level) for column, level in self.quantiles),
-                        *(len(rows) / total for total in self.totals),
-                    ]
-                )
-
-        return evaluate
-
-    def _numeric(self) -> tuple[str, ...]:
-        quantiles = (column for column, _ in self.quantiles)
-        return tuple(dict.fromkeys([*self.means, *self.stds, *quantiles]))
+    @property
+    def column(self) -> str | None:
+        return self.coordinate.column
 
 
-def _levels_of(quantiles: Quantiles | None) -> tuple[tuple[str, float], ...]:
-    if not isinstance(quantiles, Mapping | None):
+def _statistics_of(kind: str, value: Any) -> list[_Statistic]:  # noqa: ANN401 - one of five types
+    if value is None:
+        return []
+    if kind in ("mean", "std"):
+        low = 0.0 if kind == "std" else -math.inf
+        return [
+            _Statistic(
+                kind=kind,
+                name=f"{kind}({column})",
+                parameter=column,
+                coordinate=Coordinate(column=column, low=low),
+                compute=np.std if kind == "std" else np.mean,
+            )
+            for column in column_names(kind, value)
+        ]
+    if kind == "rate":
+        return [
+            _Statistic(
+                kind=kind,
+                name=f"rate({condition.on(column)})",
+                parameter={"column": column, **condition.description()},
+                coordinate=Coordinate(column=column, condition=condition, low=0.0, high=1.0),
+                compute=lambda met: np.count_nonzero(met) / len(met),
+            )
+            for column, condition in conditions_of(kind, value)
+        ]
+    if kind == "quantile":
+        return [
+            _Statistic(
+                kind=kind,
+                name=f"quantile({column}, {label_of(level)})",
+                parameter={"column": column, "level": level},
+                coordinate=Coordinate(column=column),
+                compute=partial(np.quantile, q=level),
+            )
+            for column, level in _levels_of(value)
+        ]
+    return [_count_share(value)]
+
+
+def _count_share(total: int) -> _Statistic:
+    check_count(1, count_share=total)
+    return _Statistic(
+        kind="count_share",
+        name=f"count/{total}",
+        parameter=int(total),
+        # Of a total of 1 it is a count.
+        coordinate=Coordinate(low=0.0, high=math.inf if total == 1 else 1.0),
+        compute=lambda rows: len(rows) / total,
+    )
+
+
+def _parameter(kind: str, statistics: Sequence[_Statistic]) -> Any:  # noqa: ANN401 - JSON
+    found = [one.parameter for one in statistics if one.kind == kind]
+    return found if kind != "count_share" else next(iter(found), None)
+
+
+def _bound(statistics: Sequence[_Statistic], frame: Frame) -> Evaluate:
+    keys = [(one.coordinate.column, one.coordinate.condition) for one in statistics]
+    values: dict[object, npt.NDArray[Any]] = {}
+    for column, condition in dict.fromkeys(keys):
+        if column is not None:
+            flags = None if condition is None else condition.flags(frame, column)
+            values[column, condition] = floats_of(frame, column) if flags is None else flags
+
+    def evaluate(rows: Rows) -> Floats:
+        drawn = {key: column[rows] for key, column in values.items()}
+        # The caller counts what is not finite.
+        with np.errstate(over="ignore", invalid="ignore"):
+            results = [
+                one.compute(drawn.get(key, rows)) for one, key in zip(statistics, keys, strict=True)
+            ]
+        return np.array(results, dtype=np.float64)
+
+    return evaluate
+
+
+def _levels_of(quantiles: Quantiles) -> list[tuple[str, float]]:
+    if not isinstance(quantiles, Mapping | Iterable):
         msg = f"quantile must map columns to levels, got {given(quantiles)}"
         raise ArgumentError(msg)
+    entries = list(quantiles.items() if isinstance(quantiles, Mapping) else quantiles)
+    for entry in entries:
+        if not isinstance(entry, tuple | list) or len(entry) != 2:
+            msg = (
+                f"quantile must map columns to levels, or list (column, level) pairs; got {entry!r}"
+            )
+            raise ArgumentError(msg)
     pairs = [
         (column, level)
-        for column, levels in (quantiles or {}).items()
+        for column, levels in entries
         for level in (levels if isinstance(levels, Sequence) else [levels])
     ]
     for column, level in pairs:
@@ -137,4 +216,4 @@ def _levels_of(quantiles: Quantiles | None) -> tuple[tuple[str, float], ...]:
                 f"quantile levels must lie between 0 and 1; got {given(level)} for {given(column)}"
             )
             raise ArgumentError(msg)
-    return tuple((column, float(level)) for column, level in pairs)
+    return [(column, float(level)) for column, level in pairs]

@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pufferslice.certificate import Certificate
+from pufferslice.certificate.statement import clipping_sentence
 from pufferslice.guarantee import ApproximateGuarantee, Claim, Guarantee, at_most, in_full
 from pufferslice.outlook import mean_absolute_error
+from pufferslice.queries.ranges import range_words
 from pufferslice.releasing import INTERVAL_STDS, Release
 from pufferslice.report.blocks import (
     Block,
@@ -141,9 +143,9 @@ def _more(n_left: int) -> tuple[str, ...]:
 
 def alarms(certificate: Certificate) -> tuple[str, ...]:
     """What a reader must not overlook."""
-    if certificate.is_secure:
-        return ()
-    return ("INSECURE: the noise comes from a seeded test generator. Never publish this.",)
+    insecure = "INSECURE: the noise comes from a seeded test generator. Never publish this."
+    clipping = clipping_sentence(certificate.statement["scenario"])
+    return (*(() if certificate.is_secure else (insecure,)), *((clipping,) if clipping else ()))
 
 
 def claim_section(certificate: Certificate, variation: float, part: str) -> Section:
@@ -265,18 +267,19 @@ def release_section(released: Release, part: str) -> Section:
     rows = zip(
         released.names, released.values, released.noise_stds, released.intervals, strict=True
     )
+    cells: list[tuple[str, ...]] = [
+        (label(name), number(float(value)), number(float(std)), f"{number(low)} to {number(high)}")
+        for name, value, std, (low, high) in rows
+    ]
+    head: tuple[str, ...] = ("coordinate", "released", "noise std", "95 % interval")
+    if released.range is not None:
+        head = (*head[:3], "clipped to", "95 % interval of the clipped query")
+        words = range_words(released.range)
+        cells = [(*row[:3], of, row[3]) for row, of in zip(cells, words, strict=True)]
     table = Table(
-        caption="Released numbers; intervals are for the query's own value",
-        head=("coordinate", "released", "noise std", "95 % interval"),
-        rows=tuple(
-            (
-                label(name),
-                number(float(value)),
-                number(float(std)),
-                f"{number(low)} to {number(high)}",
-            )
-            for name, value, std, (low, high) in rows
-        ),
+        caption=f"Released numbers; intervals are for {released.interval_is_of}",
+        head=head,
+        rows=tuple(cells),
     )
     return Section(id=f"{part}-release", title="What was released", blocks=(table,))
 

@@ -87,16 +87,13 @@ class RowScan:
         check_columns(frame, self.columns)
         complete, n_dropped = self._complete(frame.select(list(self.columns)))
         if complete is None:
-            return CountedRows(np.empty((0, self.query.dim)), [], np.empty(0, np.int64), n_dropped)
+            nothing = np.empty((0, self.query.dim))
+            return CountedRows.of(self.query, nothing, [], np.empty(0, np.int64), n_dropped)
         secrets, codes = _coded(self.secret, complete)
         outputs = self.query.bound(complete)(np.arange(len(complete)))
-        return CountedRows(self.prepared(outputs), secrets, codes, n_dropped)
-
-    def prepared(self, outputs: Floats) -> Floats:
-        """Outputs in the user's units, clipped and scaled; without clipping they must be inside."""
         if self.query.range is None:
             check_inside(self.query, self.range, outputs)
-        return self.query.prepared(outputs)
+        return CountedRows.of(self.query, outputs, secrets, codes, n_dropped)
 
     def parts(self) -> dict[str, str]:
         """Digests of what decides where a row is counted, by name."""
@@ -152,8 +149,10 @@ def check_streamable(query: Query, secret: str | Sequence[str] | Bins) -> None:
         raise ScenarioError(msg)
 
 
-def prepared_outputs(query: Query, outputs: Floats) -> Floats:
-    """Outputs that were not computed here, clipped and scaled; none may be NaN or infinite."""
+def counted_outputs(
+    query: Query, outputs: Floats, secrets: list[str], codes: Integers
+) -> CountedRows:
+    """Outputs that were not computed here, ready to be counted; none may be NaN or infinite."""
     if outputs.ndim != 2 or outputs.shape[1] != query.dim:
         msg = f"outputs must have shape (n, {query.dim}), got {outputs.shape}"
         raise ScenarioError(msg)
@@ -165,16 +164,12 @@ def prepared_outputs(query: Query, outputs: Floats) -> Floats:
             "them out, or draw finite outputs"
         )
         raise ScenarioError(msg)
-    return query.prepared(outputs)
+    return CountedRows.of(query, outputs, secrets, codes)
 
 
 def check_inside(query: Query, limits: Box | Ball, outputs: Floats) -> None:
     """Every output is in the range; others are counted, by coordinate."""
-    if isinstance(limits, Box):
-        outside = (outputs < limits.low) | (outputs > limits.high)
-    else:
-        distances = np.hypot.reduce(outputs - limits.center, axis=1, keepdims=True)
-        outside = np.broadcast_to(distances > limits.radius, outputs.shape)
+    outside = limits.outside(outputs)
     n_outside = int(np.count_nonzero(outside.any(axis=1)))
     if n_outside:
         named = _counts_by_name(query, outside)

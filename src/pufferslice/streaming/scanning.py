@@ -19,10 +19,11 @@ from pufferslice.histograms import BinGrid, Histograms
 from pufferslice.parallel import Progress, n_cores, silent
 from pufferslice.priors import Prior, Source, check_group_sizes
 from pufferslice.queries import Query
-from pufferslice.scenario import Pairs, Scenario, chosen_pairs
+from pufferslice.queries.variation import check_ends, check_reached
+from pufferslice.scenario import Pairs, Scenario, check_clipping, chosen_pairs
 from pufferslice.simulation import SimulatedSample, floats_in
 from pufferslice.streaming.checkpoint import START, Checkpoint, Position
-from pufferslice.streaming.rows import RowScan, prepared_outputs
+from pufferslice.streaming.rows import RowScan, counted_outputs
 from pufferslice.tables.files import data_files
 from pufferslice.tables.pieces import Piece, batches, pieces_of
 
@@ -113,8 +114,8 @@ def scan_outputs(
     for number, (secret, block) in enumerate(blocks):
         try:
             outputs = floats_in(block, "a block of outputs")
-            prepared = prepared_outputs(query, outputs)
-            tally.add(prepared, [secret], np.zeros(len(prepared), dtype=np.int64))
+            codes = np.zeros(len(outputs), dtype=np.int64)
+            tally.add_rows(counted_outputs(query, outputs, [secret], codes))
         except (ScenarioError, TableError) as error:
             where = f"block {number}"
             raise _located(where, error) from None
@@ -153,6 +154,8 @@ def streamed_scenario(
             "data again"
         )
         raise ScenarioError(msg)
+    check_ends(scan.query, histograms.ends)
+    check_reached(scan.query, histograms.ends)
     total = sum(n_rows.values())
     prior = Prior(
         name=name,
@@ -161,8 +164,9 @@ def streamed_scenario(
         probabilities={secret: n / total for secret, n in n_rows.items()},
         laws=histograms.laws(),
         n_rows=n_rows,
+        n_clipped=dict(zip(histograms.secrets, histograms.n_clipped.tolist(), strict=True)),
     )
-    return Scenario(
+    scenario = Scenario(
         law="records",
         secret=scan.secret.description(),
         secrets=histograms.secrets,
@@ -173,6 +177,9 @@ def streamed_scenario(
         n_dropped=histograms.n_dropped,
         counted_range=scan.range.description(),
     )
+    # What rows that were not clipped are, bins do not say; they are taken to be equal.
+    check_clipping(scenario, lambda: scenario.clipped()["all"] != list(scenario.secrets))
+    return scenario
 
 
 def check_some(n_rows: int, n_dropped: int) -> None:

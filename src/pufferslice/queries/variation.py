@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether what a query reads varies at all: a constant says nothing, and is a slip."""
+
+import difflib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import numpy as np
+
+from pufferslice.arrays import Floats
+from pufferslice.errors import ScenarioError
+from pufferslice.queries.query import Coordinate, Query
+from pufferslice.queries.ranges import Box, range_words
+from pufferslice.showing import quoted
+from pufferslice.tables import Frame, floats_of, labels_of
+
+_MOST_SHOWN: Final = 8
+_MOST_COMPARED: Final = 5_000
+
+
+def check_varied(query: Query, frames: Sequence[Frame]) -> None:
+    """Over all frames together, conditions hold for some rows only, and columns vary."""
+    check_ends(query, _ends(query, frames), frames)
+
+
+def check_ends(query: Query, ends: Floats, frames: Iterable[Frame] = ()) -> None:
+    """As `check_varied`, from the lowest and highest value of each coordinate over single rows.
+
+    `ends` has shape (2, dim). Near matches of a label are looked for in `frames`.
+    """
+    for one, low, high in zip(query.coordinates, *ends, strict=True):
+        if one.column is None or low != high:
+            continue
+        if one.condition is None:
+            msg = (
+                f"column {quoted(one.column)} has the same value in every row, so no statistic "
+                "of it can say anything; leave it out"
+            )
+            raise ScenarioError(msg)
+        who = "every row meets" if low > 0 else "no row meets"
+        hint = _near_matches(one, frames) if low == 0 else ""
+        msg = (
+            f"{who} the condition {quoted(one.condition.on(one.column))}, so it says "
+            f"nothing.{hint} Compare with a value that some rows have and others have not"
+        )
+        raise ScenarioError(msg)
+
+
+def check_reached(query: Query, ends: Floats) -> None:
+    """A box does not lie beside all values of a coordinate: clipping would leave nothing of them.
+
+    `ends` are the lowest and highest value of each coordinate over all secrets, shape (2, dim).
+    """
+    if not isinstance(query.range, Box):
+        return
+    beside = (ends[0] <= ends[1]) & ((ends[1] < query.range.low) | (ends[0] > query.range.high))
+    for place in np.flatnonzero(beside):
+        words = range_words(query.range)[place]
+        msg = (
+            f"range of {quoted(query.names[place])} is {words}, and every value of it under every "
+            "secret lies outside: a release would show an end of the range, not the data. Give a range "
+            "that holds the values, or leave it out"
+        )
+        raise ScenarioError(msg)
+
+
+def _ends(query: Query, frames: Sequence[Frame]) -> Floats:
+    """Lowest and highest number, or flag, of the column of each coordinate."""
+    ends = np.array([[np.inf] * query.dim, [-np.inf] * query.dim])
+    for place, one in enumerate(query.coordinates):
+        for frame in frames:
+            if one.column is None or ends[0, place] < ends[1, place]:
+                break
+            if one.condition is None:
+                values = floats_of(frame, one.column)
+            else:
+                values = one.condition.flags(frame, one.column).astype(np.float64)
+            ends[0, place] = min(ends[0, place], values.min())
+            ends[1, place] = max(ends[1, place], values.max())
+    return ends
+
+
+def _near_matches(one: Coordinate, frames: Iterable[Frame]) -> str:
+    """Labels that occur at least twice and look like the one that was asked for."""
+    if one.column is None or one.condition is None or not isinstance(one.condition.value, str):
+        return ""
+    counts: Counter[str] = Counter()
+    for frame in frames:
+        counts.update(labels_of(frame, one.column).tolist())
+    frequent = [label for label, n in counts.most_common(_MOST_COMPARED) if n > 1]
+    folded: dict[str, list[str]] = {}
+    for label in frequent:
+        folded.setdefault(label.strip().casefold(), []).append(label)
+    wanted = one.condition.value.strip().casefold()
+    near = [
+        label
+        for found in difflib.get_close_matches(wanted, folded, n=_MOST_SHOWN)
+        for label in folded[found]
+    ][:_MOST_SHOWN]
+    return f" Did you mean {' or '.join(map(quoted, near))}?" if near else ""

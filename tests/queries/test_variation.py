@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: S106 - a secret is a column here
+"""What does not vary says nothing: it is refused when the scenario is built, never later."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import pufferslice as ps
+from pufferslice.errors import ScenarioError
+from pufferslice.queries import above, at_least, columns, logistic_regression, summary
+from pufferslice.simulation import Simulator
+from pufferslice.streaming import RowScan, scan_files, scan_tables, streamed_scenario
+
+LINE = ps.FiniteProfile.axes(dim=1)
+TABLE = pa.table(
+    {
+        "site": ["a", "a", "b", "b"],
+        "hlth": ["poor", "good", "poor", "good"],
+        "sick": [1.0, 0.0, 1.0, 0.0],
+        "unit": [3, 3, 3, 3],
+    }
+)
+BUILDERS = {
+    "groups": lambda table, query: ps.Scenario.from_groups(table, secret="site", query=query),
+    "bootstrap": lambda table, query: ps.Scenario.from_bootstrap(
+        table, secret="site", query=query, bootstrap=ps.Bootstrap(n_replicates=3, seed=1)
+    ),
+    "worlds": lambda table, query: ps.Scenario.from_worlds(
+        {"a": table.slice(0, 2), "b": table.slice(2, 2)}, query=query
+    ),
+    "lists of tables": lambda table, query: ps.Scenario.from_worlds(
+        {"a": [table.slice(0, 2)], "b": [table.slice(2, 1), table.slice(2, 2)]}, query=query
+    ),
+    "resampled": lambda table, query: ps.Scenario.from_worlds(
+        {
+            name: ps.Resampled(table=part, bootstrap=ps.Bootstrap(n_replicates=3, seed=1))
+            for name, part in (("a", table.slice(0, 2)), ("b", table.slice(2, 2)))
+        },
+        query=query,
+    ),
+}
+
+
+@pytest.mark.parametrize("build", BUILDERS.values(), ids=list(BUILDERS))
+class TestTables:
+    @pytest.mark.parametrize(
+        ("query", "words"),
+        [
+            (summary(rate={"hlth": "Poor"}), "no row meets .*'hlth = Poor'.*mean 'poor'"),
+            (summary(mean=["sick"], rate={"sick": above(7)}), "no row meets .*'sick > 7'"),
+            (summary(rate={"sick": at_least(0)}), "every row meets .*'sick >= 0'"),
+            (summary(rate={"unit": 3}), "every row meets .*'unit = 3'"),
+            (summary(mean=["unit"]), "column 'unit' has the same value in every row"),
+            (summary(mean=["sick"], std=["unit"]), "column 'unit' has the same value"),
+            (summary(quantile={"unit": 0.5}), "column 'unit' has the same value"),
+        ],
+    )
+    def test_a_constant_is_refused(self, build, query, words):
+        with pytest.raises(ScenarioError, match=words):
+            build(TABLE, query)
+
+    def test_constant_in_each_group_but_not_over_all_is_taken(self, build):
+        table = TABLE.append_column("both", [[1.0, 1.0, 2.0, 2.0]])
+        query = summary(mean=["both"], rate={"both": 2})
+        assert build(table, query).secrets == ("a", "b")
+
+
+def test_rows_and_models():
+    with pytest.raises(ScenarioError, match=r"no row meets .*'hlth = Poor'"):
+        ps.Scenario.from_records(TABLE, secret="site", query=columns(["sick"], {"hlth": "Poor"}))
+    query = logistic_regression(features=["unit"], target="sick", positive=1)
+    with pytest.raises(ScenarioError, match="column 'unit' has the same value"):
+        ps.Scenario.from_groups(TABLE, secret="site", query=query)
+
+
+def test_several_tables_count_together():
+    low, high = (pa.table({"site": ["a", "a", "b", "b"], "x": [x] * 4}) for x in (1.0, 2.0))
+    query = summary(mean=["x"])
+    found = ps.Scenario.from_groups({"low": low, "high": high}, secret="site", query=query)
+    assert len(found.priors) == 2
+    with pytest.raises(ScenarioError, match="column 'x'"):
+        ps.Scenario.from_groups({"low": low, "again": low}, secret="site", query=query)
+
+
+def test_simulators_and_declared_laws_are_not_refused():
+    worlds = {
+        name: Simulator(draw_table=lambda _: TABLE).declared(n_draws=2, seed=1) for name in "ab"
+    }
+    assert ps.Scenario.from_worlds(worlds, query=summary(rate={"hlth": "Poor"})).dim == 1
+    mixed = {"a": TABLE, "b": ps.EmpiricalLaw.uniform([[0.0]])}
+    assert ps.Scenario.from_worlds(mixed, query=summary(rate={"hlth": "Poor"})).dim == 1
+
+
+def test_only_labels_that_occur_twice_are_shown_and_at_most_eight():
+    alike = [f"label {i}" for i in range(20)]
+    labels = [*alike, *alike, "Label X", "label Y"]
+    table = pa.table({"site": ["a", "b"] * 21, "hlth": labels})
+    with pytest.raises(ScenarioError) as told:
+        ps.Scenario.from_groups(table, secret="site", query=summary(rate={"hlth": "label x"}))
+    assert "Label X" not in str(told.value)
+    assert "label Y" not in str(told.value)
+    assert 1 <= str(told.value).count("'label ") - 1 <= 8  # the condition itself has no quote
+    far = pa.table({"site": ["a", "b"], "hlth": ["secret one", "secret two"]})
+    with pytest.raises(ScenarioError) as told:
+        ps.Scenario.from_groups(
+            pa.concat_tables([far, far]), secret="site", query=summary(rate={"hlth": "zzz"})
+        )
+    assert "Did you mean" not in str(told.value)
+
+
+def test_adult():
+    adult = ps.datasets.adult()
+    with pytest.raises(ScenarioError, match=r"no row meets .*'sex = male'.*'Male'"):
+        ps.Scenario.from_groups(adult, secret="race", query=summary(rate={"sex": "male"}))
+    with pytest.raises(ScenarioError, match="every row meets"):
+        ps.Scenario.from_groups(adult, secret="race", query=summary(rate={"age": above(0)}))
+    good = ps.Scenario.from_groups(adult, secret="race", query=summary(rate={"sex": "Male"}))
+    assert good.description()["clipped"] == {"all": [], "some": []}
+
+
+class TestStreams:
+    @pytest.mark.parametrize(
+        ("query", "words"),
+        [
+            (columns(["unit"], range={"unit": (0, 9)}), "column 'unit' has the same value"),
+            (columns(["sick"], {"hlth": "Poor"}, range={"sick": (0, 1)}), "no row meets"),
+            (columns(["sick"], {"sick": at_least(0)}, range={"sick": (0, 1)}), "every row meets"),
+        ],
+    )
+    def test_the_same_is_refused(self, query, words, tmp_path):
+        scan = RowScan.of(query, secret="site", profile=ps.FiniteProfile.axes(dim=query.dim))
+        pq.write_table(TABLE, tmp_path / "t.parquet", row_group_size=2)
+        for counted in (
+            scan_files(tmp_path / "t.parquet", scan),
+            scan_tables([TABLE.slice(0, 1), TABLE.slice(1)], scan),
+        ):
+            with pytest.raises(ScenarioError, match=words):
+                streamed_scenario(counted, scan)

@@ -202,7 +202,7 @@ def test_laws(folder):
     found = request_of(worlds, folder)
     assert found.scenario.secrets == ("early", "late")
     assert found.table is None
-    with pytest.raises(ArgumentError, match="streamed data were counted and not kept"):
+    with pytest.raises(ArgumentError, match="no table of its own"):
         found.complete_table()
 
 

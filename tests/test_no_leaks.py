@@ -339,7 +339,7 @@ IN_PYTHON = {
         histograms_with(renamed(b'"b"', b'"A"'))
     ),
     "histograms of another version": lambda _: Histograms.from_bytes(
-        histograms_with(renamed(b'"version":1', b'"version":9'))
+        histograms_with(renamed(b'"version":2', b'"version":9'))
     ),
     "histograms that are cut": lambda _: Histograms.from_bytes(
         histograms_with(lambda arrays: {"counts": arrays["counts"][:1]})

@@ -43,7 +43,7 @@ class TestOrder:
 
     @pytest.mark.parametrize("kind", ["mean", "std", "rate", "quantile"])
     def test_a_bare_number_is_no_list(self, kind):
-        with pytest.raises(ArgumentError, match=f"{kind} must .*got int"):
+        with pytest.raises(ArgumentError, match=f"{kind} must .*got"):
             summary(**{kind: 5})
 
     @pytest.mark.parametrize("wrong", [[("age",)], ["age"], [0.5]])
@@ -112,7 +112,7 @@ class TestByName:
         with pytest.raises(ArgumentError, match="range must be"):
             bin_grid(query, profile, range=(0, 100))
         assert bin_grid(query, profile, range={"age": (0, 100)}).center.tolist() == [50]
-        with pytest.raises(ArgumentError, match="range must be a Box or a Ball, got tuple"):
+        with pytest.raises(ArgumentError, match="range must be a Box or a Ball"):
             Query(
                 names=("a",),
                 columns=("a",),

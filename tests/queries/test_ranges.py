@@ -173,7 +173,7 @@ def test_diameters_by_hand():
 @pytest.mark.parametrize("range_", [(0, 1), [0, 1], {"low": 0, "high": 1}, 5, "box"])
 def test_what_is_no_range_is_named(range_):
     query = columns(["x"])
-    with pytest.raises(ArgumentError, match=r"range must be a Box or a Ball, got"):
+    with pytest.raises(ArgumentError, match="range"):
         query.with_range(range_)
-    with pytest.raises(ArgumentError, match=r"range must be a Box or a Ball, got"):
+    with pytest.raises(ArgumentError, match="range"):
         RowScan.of(query, secret=["s"], profile=FiniteProfile.axes(dim=1), range=range_)

@@ -2,7 +2,7 @@
 """Summary statistics of the columns of a table."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias, TypedDict, Unpack
 
@@ -194,14 +194,15 @@ def _bound(statistics: Sequence[_Statistic], frame: Frame) -> Evaluate:
 
 
 def _levels_of(quantiles: Quantiles) -> list[tuple[str, float]]:
-    if not isinstance(quantiles, Mapping | Iterable):
+    if not isinstance(quantiles, Mapping | list | tuple):
         msg = f"quantile must map columns to levels, got {given(quantiles)}"
         raise ArgumentError(msg)
     entries = list(quantiles.items() if isinstance(quantiles, Mapping) else quantiles)
     for entry in entries:
         if not isinstance(entry, tuple | list) or len(entry) != 2:
             msg = (
-                f"quantile must map columns to levels, or list (column, level) pairs; got {entry!r}"
+                f"quantile must map columns to levels, or list (column, level) pairs; got "
+                f"{given(entry)}"
             )
             raise ArgumentError(msg)
     pairs = [

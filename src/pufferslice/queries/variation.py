@@ -59,8 +59,8 @@ def check_reached(query: Query, ends: Floats) -> None:
         words = range_words(query.range)[place]
         msg = (
             f"range of {quoted(query.names[place])} is {words}, and every value of it under every "
-            "secret lies outside: a release would show an end of the range, not the data. Give a range "
-            "that holds the values, or leave it out"
+            "secret lies outside: a release would show an end of the range, not the data. Give a "
+            "range that holds the values, or leave it out"
         )
         raise ScenarioError(msg)
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tests import oracles
 
 from pufferslice.gaps import LawPair, gap_tables, matching_tables
-from pufferslice.gaps.exact import FINEST_DIGITS, OCTAVES
+from pufferslice.gaps.exact import OCTAVES
+from pufferslice.gaps.resolution import FINEST_DIGITS
 from pufferslice.laws import EmpiricalLaw
 from pufferslice.slicing import FiniteProfile
 
@@ -179,12 +180,12 @@ class TestAgainstQuantileFunctions:
         assert ranks[-1] == gaps[-1]
 
     @pytest.mark.soundness
-    def test_tables_that_would_be_too_large_keep_fewer_digits(self, rng, monkeypatch):
+    def test_tables_that_would_be_too_large_keep_fewer_entries(self, rng, monkeypatch):
         """A small limit in place of 2^24 entries: fewer entries, still an upper bound."""
         laws = [EmpiricalLaw.uniform(rng.normal(size=(500, 2))) for _ in range(2)]
         u = FiniteProfile.uniform(dim=2, n_directions=6, seed=8).directions
         fine = gap_tables(laws, ONE_PAIR, u)
-        monkeypatch.setattr("pufferslice.gaps.exact._MOST_ENTRIES", 600)
+        monkeypatch.setattr("pufferslice.gaps.resolution.MOST_ENTRIES", 600)
         rough = gap_tables(laws, ONE_PAIR, u)
         rough.check()
         assert len(rough.gaps) < len(fine.gaps) / 2

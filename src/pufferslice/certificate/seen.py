@@ -120,10 +120,10 @@ def _exact_seen(
 ) -> tuple[GapTables, Full]:
     if isinstance(laws[0], BinnedLaw):
         binned = _all(laws, BinnedLaw)
-        tables = binned_tables(binned, pairs, profile.directions, progress)
+        tables = binned_tables(binned, pairs, profile.directions, progress, weights=profile.weights)
         return tables, _within(binned[0].grid.diameter, profile, pairs)
     empirical = _all(laws, EmpiricalLaw)
-    tables = gap_tables(empirical, pairs, profile.directions, progress)
+    tables = gap_tables(empirical, pairs, profile.directions, progress, weights=profile.weights)
     full = full_tables(empirical, pairs, profile, tables)
     return tables, Full(dim=profile.dim, seen=full)
 
@@ -157,7 +157,7 @@ def _bands_seen(
             )
             raise CalibrationError(msg)
     ends = profile.n_directions if doubt.tails == "in_delta" or range_ends is None else range_ends
-    return band_tables(ranked, pairs, bands, ends, progress)
+    return band_tables(ranked, pairs, bands, ends, progress, weights=profile.weights)
 
 
 def ranked_laws(

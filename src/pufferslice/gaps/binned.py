@@ -22,8 +22,9 @@ from pufferslice.gaps.binned_kernels import (
     grouped,
     pack,
 )
-from pufferslice.gaps.exact import OCTAVES, LawPair, table_digits
-from pufferslice.gaps.kernels import HEADROOM, tabulate
+from pufferslice.gaps.exact import OCTAVES
+from pufferslice.gaps.kernels import HEADROOM, tabulate, thinned
+from pufferslice.gaps.resolution import LawPair, digits_for, resolved, restricted
 from pufferslice.gaps.tables import GapTables
 from pufferslice.histograms import (
     DEFAULT_BINS,
@@ -340,6 +341,8 @@ def binned_tables(
     pairs: Sequence[LawPair],
     directions: Floats,
     progress: Progress = silent,
+    *,
+    weights: Floats | None = None,
 ) -> GapTables:
     """The law of the gap of every pair along every direction, from histograms.
 
@@ -358,9 +361,21 @@ def binned_tables(
     if not np.array_equal(directions, grid.directions):
         msg = "the laws were binned along other directions; scan the data with this profile"
         raise ArgumentError(msg)
+
+    def make(chosen: Sequence[int], most: int) -> list[GapTables]:
+        used, own = restricted(pairs, chosen)
+        report = progress if len(chosen) == len(pairs) else silent
+        return [_binned_tables([laws[i] for i in used], own, most, report)]
+
+    return resolved(make, len(pairs), grid.n_directions, weights)[0]
+
+
+def _binned_tables(
+    laws: Sequence[BinnedLaw], pairs: Sequence[LawPair], most: int, progress: Progress
+) -> GapTables:
+    """`binned_tables` with at most so many entries a row."""
+    grid, digits = laws[0].grid, digits_for(most)
     totals = [_common_total(laws[a].total, laws[b].total) for a, b in pairs]
-    octaves = math.ceil(math.log2(grid.n_bins)) + 1
-    digits = table_digits(len(pairs) * grid.n_directions, grid.n_bins, octaves)
     # Distances of bins are sums of masses, which need no order.
     apart = np.arange(grid.n_bins)
 
@@ -372,7 +387,8 @@ def binned_tables(
         for (first, second), total in zip(pairs, totals, strict=True):
             bins_apart(_ranks(laws[first], row, total), _ranks(laws[second], row, total), masses)
             some = masses > 0
-            found.append(tabulate(gaps[some], masses[some], _MANTISSA - digits, histogram))
+            fine = tabulate(gaps[some], masses[some], _MANTISSA - digits, histogram)
+            found.append(thinned(*fine, most))
         return found
 
     by_slice = in_threads(slice_rows, range(grid.n_directions), progress)

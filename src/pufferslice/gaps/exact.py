@@ -4,7 +4,7 @@
 import math
 import threading
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -19,35 +19,22 @@ from pufferslice.gaps.kernels import (
     row_distances,
     tabulate,
     tabulate_difference,
+    thinned,
 )
+from pufferslice.gaps.resolution import LawPair, Tables, digits_for, resolved, restricted
 from pufferslice.gaps.sorting import sort_rows, stable_order
-from pufferslice.gaps.tables import DistanceTables, GapTables, MatchingTables
+from pufferslice.gaps.tables import GapTables, MatchingTables
 from pufferslice.laws import EmpiricalLaw, equal_laws
 from pufferslice.parallel import Progress, in_threads, silent
 
 DIRECTIONS_PER_BLOCK: Final = 4
 """Directions worked on together: few enough that their sorted rows stay in the cache."""
 
-FINEST_DIGITS: Final = 8
-"""Binary digits kept when a gap is rounded up: a relative width of at most 1/256."""
-
 OCTAVES: Final = 24
 """Gaps below 2^-OCTAVES of the worst are rounded up to that."""
 
-_MOST_ENTRIES: Final = 2**24
-OCTAVES_SEEN: Final = 7
 _MANTISSA: Final = 52
 _RANKS_PER_BLOCK: Final = 4096
-
-
-Tables = TypeVar("Tables", bound=DistanceTables)
-
-
-class LawPair(NamedTuple):
-    """One instance: the positions of its two laws in a list of laws."""
-
-    first: int
-    second: int
 
 
 def gap_tables(
@@ -55,18 +42,37 @@ def gap_tables(
     pairs: Sequence[LawPair],
     directions: Floats,
     progress: Progress = silent,
+    *,
+    weights: Floats | None = None,
 ) -> GapTables:
     """The law of |F^-1(t) - G^-1(t)| for every pair of laws along every direction.
 
     Guarantee: along each slice, the tabulated gap is, for every t, at least the true gap: values
-    are rounded up, and the float error of the projection is added.
+    are rounded up, and the float error of the projection is added. The worst gap is not rounded.
+    How finely the others are kept is decided by `resolved`, for slices of these `weights`.
     Source: lem:empirical_Winfty_1d, and for unequal sizes the merged break points.
     """
     _check_dimensions(laws, directions)
+
+    def make(chosen: Sequence[int], most: int) -> list[GapTables]:
+        used, own = restricted(pairs, chosen)
+        report = progress if len(chosen) == len(pairs) else silent
+        return [_gap_tables([laws[i] for i in used], own, directions, most, report)]
+
+    return resolved(make, len(pairs), len(directions), weights)[0]
+
+
+def _gap_tables(
+    laws: Sequence[EmpiricalLaw],
+    pairs: Sequence[LawPair],
+    directions: Floats,
+    most: int,
+    progress: Progress,
+) -> GapTables:
+    """`gap_tables` with at most so many entries a row."""
     instances = _Instances.of(laws, pairs)
     extras = 2 * projection_errors(directions, instances.largest)
-    longest = 2 * max(law.n_samples for law in laws)
-    scratches = _PerThread(laws, table_digits(len(pairs) * len(directions), longest))
+    scratches = _PerThread(laws, most)
 
     def block(start: int) -> _Rows:
         rows = slice(start, start + DIRECTIONS_PER_BLOCK)
@@ -95,9 +101,20 @@ def matching_tables(
     Each of them is a coupling in all dimensions, so each bounds the unsliced cost.
     """
     _check_dimensions(laws, directions)
+
+    def make(chosen: Sequence[int], most: int) -> list[MatchingTables]:
+        used, own = restricted(pairs, chosen)
+        return [_matching_tables([laws[i] for i in used], own, directions, most)]
+
+    return resolved(make, len(pairs), len(directions))[0]
+
+
+def _matching_tables(
+    laws: Sequence[EmpiricalLaw], pairs: Sequence[LawPair], directions: Floats, most: int
+) -> MatchingTables:
+    """`matching_tables` with at most so many entries a row."""
     instances = _Instances.of(laws, pairs)
-    longest = 2 * max(law.n_samples for law in laws)
-    scratches = _PerThread(laws, table_digits(len(pairs) * len(directions), longest))
+    scratches = _PerThread(laws, most)
     alike = len({law.total for law in laws}) == 1 and all(law.is_uniform for law in laws)
     ones = np.ones(laws[0].n_samples, dtype=np.int64)
 
@@ -213,33 +230,33 @@ class _Scratch(NamedTuple):
     gaps: Floats
     masses: Integers
     histogram: Integers
-    digits: int
+    most: int
 
     @classmethod
-    def of(cls, laws: Sequence[EmpiricalLaw], digits: int) -> "_Scratch":
+    def of(cls, laws: Sequence[EmpiricalLaw], most: int) -> "_Scratch":
         longest = 2 * max(law.n_samples for law in laws)
         return cls(
             values=[np.empty((DIRECTIONS_PER_BLOCK, law.n_samples)) for law in laws],
             gaps=np.empty(longest),
             masses=np.empty(longest, dtype=np.int64),
-            histogram=np.zeros((OCTAVES + HEADROOM) * 2**digits + 2, dtype=np.int64),
-            digits=digits,
+            histogram=np.zeros((OCTAVES + HEADROOM) * 2 ** digits_for(most) + 2, dtype=np.int64),
+            most=most,
         )
 
     @property
     def drop(self) -> int:
         """Low bits of a float that rounding up takes away."""
-        return _MANTISSA - self.digits
+        return _MANTISSA - digits_for(self.most)
 
-    def tabulated(self, gaps: Floats, masses: Integers) -> tuple[Floats, Integers]:
-        return tabulate(gaps, masses, self.drop, self.histogram)
+    def tabulated(self, gaps: Floats, masses: Integers) -> Row:
+        return thinned(*tabulate(gaps, masses, self.drop, self.histogram), self.most)
 
 
 class _PerThread:
     """One `_Scratch` for each thread that asks."""
 
-    def __init__(self, laws: Sequence[EmpiricalLaw], digits: int) -> None:
-        self._said = laws, digits
+    def __init__(self, laws: Sequence[EmpiricalLaw], most: int) -> None:
+        self._said = laws, most
         self._local = threading.local()
 
     def mine(self) -> _Scratch:
@@ -265,10 +282,11 @@ def _sorted_side(
 
 def _slice_table(
     pair: tuple[_Side, _Side], scales: tuple[int, int], row: int, extra: float, scratch: _Scratch
-) -> tuple[Floats, Integers]:
+) -> Row:
     a, b = (side.values[row] for side in pair)
     if scales == (1, 1) and all(side.is_uniform for side in pair):
-        return tabulate_difference(a, b, extra, scratch.drop, scratch.histogram)
+        found = tabulate_difference(a, b, extra, scratch.drop, scratch.histogram)
+        return thinned(*found, scratch.most)
     first, second = (side.counts_of(row) for side in pair)
     n = merge((a, b), (first, second), scales, extra, (scratch.gaps, scratch.masses))
     return scratch.tabulated(scratch.gaps[:n], scratch.masses[:n])
@@ -308,17 +326,6 @@ def _scales(first: EmpiricalLaw, second: EmpiricalLaw) -> tuple[int, int]:
     """What the counts of each law are multiplied by to have one common denominator."""
     common = math.gcd(first.total, second.total)
     return second.total // common, first.total // common
-
-
-def table_digits(n_rows: int, longest: int, octaves: int = OCTAVES_SEEN) -> int:
-    """Binary digits that keep all tables together within `_MOST_ENTRIES`.
-
-    A row has at most `longest` entries, and gaps that spread over about so many octaves.
-    """
-    digits = FINEST_DIGITS
-    while digits > 0 and n_rows * min(longest, octaves * 2**digits) > _MOST_ENTRIES:
-        digits -= 1
-    return digits
 
 
 def projection_errors(directions: Floats, largest: float) -> Floats:

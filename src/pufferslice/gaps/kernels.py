@@ -20,6 +20,9 @@ _FEW_BINS: Final = 4
 _MANTISSA: Final = 52
 _ULP: Final = 2.0**-52
 _TINY: Final = 1e-280
+_ROUNDS: Final = 3
+_FOREMOST: Final = 8.0
+"""How much more the second power counts in thinned rows: they lose most where noise is large."""
 
 
 @kernel
@@ -224,6 +227,58 @@ def _count_difference(
                 above = reached
             even[low] += n - above
     return top, n_zero
+
+
+@kernel
+def thinned(gaps: Floats, counts: Integers, most: int) -> tuple[Floats, Integers]:
+    """At most `most` (2 or more) entries of a descending row, gaps rounded up to one that is kept.
+
+    The worst gap stays as it is, and gap 0 apart. With m the mass of a gap and p a sum of powers of
+    it, each over its mean, cuts are made at even steps of the integral of sqrt(m dp), where the
+    rounding adds least to the mean of p. The powers stand for the exponentials of costs: the second
+    for much noise, higher ones for less.
+    """
+    if len(gaps) <= most:
+        return gaps, counts
+    n = len(gaps) - 1 if gaps[-1] == 0 else len(gaps)
+    n_bins = most - 1 if n < len(gaps) else most
+    mean_2 = mean_8 = mean_32 = 0.0
+    for i in range(n):
+        x_2, x_8, x_32 = _powers(gaps[i] / gaps[0])
+        mean_2 += counts[i] * x_2
+        mean_8 += counts[i] * x_8
+        mean_32 += counts[i] * x_32
+    steps = np.zeros(n)
+    before = _FOREMOST / mean_2 + 1 / mean_8 + 1 / mean_32
+    for i in range(1, n):
+        x_2, x_8, x_32 = _powers(gaps[i] / gaps[0])
+        now = _FOREMOST * x_2 / mean_2 + x_8 / mean_8 + x_32 / mean_32
+        steps[i] = math.sqrt(counts[i] * max(0.0, before - now))
+        before = now
+    width = math.inf
+    for _ in range(_ROUNDS):
+        # A step wider than this is one cut, and what it has more is left to the others.
+        width = np.minimum(steps, width).sum() / n_bins
+    new_gaps, new_counts = np.empty(most), np.empty(most, dtype=np.int64)
+    entry, reached = -1, width
+    for i in range(n):
+        reached += min(steps[i], width)
+        if reached >= width and entry < n_bins - 1:
+            entry, reached = entry + 1, 0.0
+            new_gaps[entry], new_counts[entry] = gaps[i], 0
+        new_counts[entry] += counts[i]
+    if n < len(gaps):
+        entry += 1
+        new_gaps[entry], new_counts[entry] = 0.0, counts[n]
+    return new_gaps[: entry + 1], new_counts[: entry + 1]
+
+
+@kernel
+def _powers(x: float) -> tuple[float, float, float]:
+    """The second, eighth and 32nd."""
+    x_2 = x * x
+    x_8 = x_2 * x_2 * x_2 * x_2
+    return x_2, x_8, x_8 * x_8 * x_8 * x_8
 
 
 @kernel

@@ -19,14 +19,9 @@ from pufferslice.concentration import (
     dkw_halfwidth,
 )
 from pufferslice.errors import ArgumentError
-from pufferslice.gaps.exact import (
-    DIRECTIONS_PER_BLOCK,
-    OCTAVES,
-    LawPair,
-    projection_errors,
-    table_digits,
-)
-from pufferslice.gaps.kernels import HEADROOM, project, tabulate
+from pufferslice.gaps.exact import DIRECTIONS_PER_BLOCK, OCTAVES, projection_errors
+from pufferslice.gaps.kernels import HEADROOM, project, tabulate, thinned
+from pufferslice.gaps.resolution import LawPair, digits_for, resolved, restricted
 from pufferslice.gaps.sorting import sort_rows
 from pufferslice.gaps.tables import GapTables
 from pufferslice.laws import SampledLaw
@@ -135,6 +130,8 @@ def band_tables(
     bands: Sequence[BandRanks],
     ends: Floats | int,
     progress: Progress = silent,
+    *,
+    weights: Floats | None = None,
 ) -> BandTables:
     r"""Upper bounds on |F^-1(t) - G^-1(t)| for every pair of laws along every direction.
 
@@ -149,17 +146,38 @@ def band_tables(
     Needs: independent draws; directions, levels and range chosen without looking at them.
     """
     n_directions = ends if isinstance(ends, int) else len(ends)
+
+    def make(chosen: Sequence[int], most: int) -> list[GapTables]:
+        used, own = restricted(pairs, chosen)
+        some, their = [laws[i] for i in used], [bands[i] for i in used]
+        return _band_tables(
+            some, own, their, ends, most, progress if len(own) == len(pairs) else silent
+        )
+
+    bound, plain = resolved(make, len(pairs), n_directions, weights)
+    return BandTables(bound=bound, plain=plain)
+
+
+def _band_tables(
+    laws: Sequence[RankedLaw],
+    pairs: Sequence[LawPair],
+    bands: Sequence[BandRanks],
+    ends: Floats | int,
+    most: int,
+    progress: Progress,
+) -> list[GapTables]:
+    """Both of `BandTables` with at most so many entries a row."""
+    n_directions = ends if isinstance(ends, int) else len(ends)
     plans = [_Plan.of(law, band) for law, band in zip(laws, bands, strict=True)]
     covered = [bands[a].covered & bands[b].covered for a, b in pairs]
     kept = covered if isinstance(ends, int) else [np.ones_like(one) for one in covered]
-    digits = table_digits(n_directions * len(pairs), len(bands[0].masses))
     masses = bands[0].masses
     masses_kept = [masses[where] for where in kept]
 
     def block(start: int) -> list[tuple[Row, Row]]:
         rows = slice(start, min(start + DIRECTIONS_PER_BLOCK, n_directions))
         sides = [plan.quantiles(rows, ends) for plan in plans]
-        rounder = _Rounder.of(digits)
+        rounder = _Rounder.of(most)
         return [
             (
                 rounder.row(rounder.blurred(_gap(sides[a], sides[b], row), own)[where], left),
@@ -173,10 +191,10 @@ def band_tables(
     found = [rows for part in in_threads(block, starts, progress) for rows in part]
     totals = [int(left.sum()) for left in masses_kept]
     whole = [LEVEL_QUANTA] * len(pairs)
-    return BandTables(
-        bound=_tables([bound for bound, _ in found], totals),
-        plain=_tables([plain for _, plain in found], whole),
-    )
+    return [
+        _tables([bound for bound, _ in found], totals),
+        _tables([plain for _, plain in found], whole),
+    ]
 
 
 def tail_cut_estimate(first: Floats, second: Floats, failure_probability: float) -> float:
@@ -248,11 +266,13 @@ class _Rounder(NamedTuple):
 
     drop: int
     histogram: Integers
+    most: int
 
     @classmethod
-    def of(cls, digits: int) -> "_Rounder":
+    def of(cls, most: int) -> "_Rounder":
+        digits = digits_for(most)
         n_bins = (OCTAVES + HEADROOM) * 2**digits + 2
-        return cls(_MANTISSA - digits, np.zeros(n_bins, dtype=np.int64))
+        return cls(_MANTISSA - digits, np.zeros(n_bins, dtype=np.int64), most)
 
     def blurred(self, gaps: Floats, covered: npt.NDArray[np.bool_]) -> Floats:
         """Gaps to an end of the range are rounded up: exact ones would give away a record."""
@@ -261,7 +281,8 @@ class _Rounder(NamedTuple):
         return np.asarray(np.where(covered, gaps, coarse.view(np.float64)))
 
     def row(self, gaps: Floats, masses: Integers) -> Row:
-        return tabulate(np.ascontiguousarray(gaps), masses, self.drop, self.histogram)
+        fine = tabulate(np.ascontiguousarray(gaps), masses, self.drop, self.histogram)
+        return thinned(*fine, self.most)
 
 
 def _gap(first: _Side, second: _Side, row: int) -> Floats:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from pufferslice.arrays import Floats, Integers
 from pufferslice.compiled import kernel
 from pufferslice.errors import ArgumentError
+from pufferslice.gaps.kernels import thinned
 from pufferslice.parallel import in_threads, n_cores
 from pufferslice.renyi import log_moments, row_deltas
 
@@ -127,13 +128,27 @@ class DistanceTables:
         return result
 
     def coarsened(self, n_entries: int) -> Self:
-        """Tables with about `n_entries` entries at most, gaps rounded up further: still a bound."""
-        tables, drop = self, 44
-        while len(tables.gaps) > n_entries and drop < 52:
-            drop += 1
-            starts, gaps, counts = _coarsen(self.starts, self.gaps, self.counts, drop)
-            tables = attrs.evolve(self, starts=starts, gaps=gaps, counts=counts)
-        return tables
+        """Tables of `n_entries` or two entries a row at most, gaps rounded up: still a bound."""
+        if len(self.gaps) <= n_entries:
+            return self
+        most = max(2, n_entries // (len(self.starts) - 1))
+        starts, gaps, counts = _coarsen(self.starts, self.gaps, self.counts, most)
+        return attrs.evolve(self, starts=starts, gaps=gaps, counts=counts)
+
+    def only(self, instances: Integers) -> Self:
+        """The tables of some instances, in ascending order."""
+        lengths = np.diff(self.starts).reshape(self.n_slices, -1)
+        chosen = np.zeros(lengths.shape, dtype=np.bool_)
+        chosen[:, instances] = True
+        entries = np.repeat(chosen, lengths.reshape(-1))
+        return attrs.evolve(
+            self,
+            starts=np.concatenate([[0], np.cumsum(lengths[:, instances])]),
+            gaps=self.gaps[entries],
+            counts=self.counts[entries],
+            totals=self.totals[instances],
+            equal=self.equal[instances],
+        )
 
     def _by_instance(self, rows: npt.NDArray[np.float64]) -> Floats:
         return np.array(rows.reshape(self.n_slices, self.n_instances).T)
@@ -157,22 +172,16 @@ class MatchingTables(DistanceTables):
 
 @kernel
 def _coarsen(
-    starts: Integers, gaps: Floats, counts: Integers, drop: int
+    starts: Integers, gaps: Floats, counts: Integers, most: int
 ) -> tuple[Integers, Floats, Integers]:
-    """Round gaps up to a multiple of 2^drop last places and merge; worst gaps stay exact."""
-    new_starts = np.empty_like(starts)
-    keys = gaps.view(np.int64)
-    new_keys, new_counts = np.empty_like(keys), np.empty_like(counts)
-    n, ones = 0, (1 << drop) - 1
+    """Each row thinned to `most` entries."""
+    new_starts, new_gaps, new_counts = np.empty_like(starts), np.empty_like(gaps), counts.copy()
+    n = 0
     for row in range(len(starts) - 1):
         new_starts[row] = n
-        top = keys[starts[row]]
-        for entry in range(starts[row], starts[row + 1]):
-            key = min(top, ((keys[entry] + ones) >> drop) << drop)
-            if n > new_starts[row] and new_keys[n - 1] == key:
-                new_counts[n - 1] += counts[entry]
-            else:
-                new_keys[n], new_counts[n] = key, counts[entry]
-                n += 1
+        own = slice(starts[row], starts[row + 1])
+        kept, masses = thinned(gaps[own], counts[own], most)
+        new_gaps[n : n + len(kept)], new_counts[n : n + len(kept)] = kept, masses
+        n += len(kept)
     new_starts[-1] = n
-    return new_starts, new_keys[:n].copy().view(np.float64), new_counts[:n].copy()
+    return new_starts, new_gaps[:n].copy(), new_counts[:n].copy()

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """(epsilon, delta) views against 40 digits, discrete laws and integrated densities."""
 
+import functools
 import itertools
 import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mp
 from scipy.optimize import minimize_scalar
@@ -15,7 +16,7 @@ from tests.oracles import HP
 
 from pufferslice import views
 from pufferslice.calibration import Full, Method, Slices, calibrate, cost
-from pufferslice.errors import ArgumentError
+from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.gaps import GaussianPairs, LawPair, gap_tables, matching_tables
 from pufferslice.guarantee import Guarantee
 from pufferslice.laws import EmpiricalLaw
@@ -213,6 +214,12 @@ class TestGaussianDelta:
             [0, 0.5], abs=0.02
         )
 
+    def test_an_infinite_epsilon_leaves_nothing(self):
+        assert views.gaussian_delta(np.array([0.0, 1.0]), np.array([np.inf, np.inf])).tolist() == [
+            0,
+            0,
+        ]
+
     def test_broadcasts(self):
         table = views.gaussian_delta(np.array([[1.0, 2.0]]), np.array([[0.5], [1.5]]))
         expected = [[float(exact_delta(r, e)) for r in (1, 2)] for e in (0.5, 1.5)]
@@ -322,6 +329,17 @@ class TestDirectDelta:
     def test_epsilon_must_not_be_negative(self, epsilon):
         with pytest.raises(ArgumentError, match="epsilon"):
             views.direct_delta_joint(points([1.0, 0.5])[0], 1.0, epsilon)
+
+
+@functools.cache
+def large_world():
+    """Tables of several times 60,000 entries."""
+    rng = np.random.default_rng(11)
+    samples = [rng.standard_t(4, size=(3000, 4)) + rng.normal(size=4) for _ in range(4)]
+    profile = FiniteProfile.uniform(dim=4, n_directions=160, seed=1)
+    slices, full = world(samples, profile, list(itertools.combinations(range(4), 2)))
+    assert len(slices.seen.gaps) > 150_000
+    return slices, full
 
 
 class TestViewsOf:
@@ -471,6 +489,94 @@ class TestViewsOf:
         unsliced = by_rule(found, "unsliced")
         spent = 4 * 25 / (2 * (1 + noise[0] ** 2))
         assert unsliced["paper"] == pytest.approx(spent + math.log(1e5) / 3, rel=1e-9)
+
+    @settings(max_examples=40)
+    @given(
+        st.integers(0, 2**32),
+        st.sampled_from(["average", "joint"]),
+        st.sampled_from(EMPIRICAL),
+        st.one_of(st.floats(1.02, 8), st.floats(8, 600)),
+        st.floats(0.05, 5),
+        st.sampled_from([1e-12, 1e-6, 1e-3, 0.1, 0.5]),
+    )
+    def test_the_best_order_is_at_least_as_good_as_the_claims_own(
+        self, seed, notion, method, order, epsilon, delta
+    ):
+        """Also for orders between and beyond those of the grid."""
+        rng = np.random.default_rng(seed)
+        samples = [rng.standard_t(4, size=(60, 2)) + k * rng.normal(size=2) for k in range(3)]
+        profile = FiniteProfile.uniform(dim=2, n_directions=5, seed=1)
+        slices, full = world(samples, profile, [(0, 1), (0, 2), (1, 2)])
+        try:
+            claim, noise = self.calibrated(notion, method, slices, order, epsilon)
+        except CalibrationError:
+            return
+        found = views_of(slices, full, claim, noise, delta)
+        for scope in (f"sliced {notion}", "unsliced"):
+            rules = by_rule(found, scope)
+            if "improved" in rules:
+                assert rules["order_grid"] <= rules["improved"] <= rules["paper"]
+        # The same minimum as without leaving out orders.
+        improved = (
+            views.improved_epsilon_average if notion == "average" else views.improved_epsilon_joint
+        )
+        grid = min(
+            improved(a, cost(slices, self.at(claim, a), *noise), delta)
+            for a in (*views.ORDERS, claim.order)
+        )
+        assert by_rule(found, f"sliced {notion}")["order_grid"] == pytest.approx(grid, rel=1e-9)
+
+    @pytest.mark.parametrize("notion", ["average", "joint"])
+    @pytest.mark.parametrize("order", [4.0, 3.3])
+    def test_large_tables_are_not_coarsened(self, notion, order):
+        """All instances and slices by plain bisection on the tables themselves."""
+        slices, full = large_world()
+        claim, noise = self.calibrated(notion, TRANSPORT, slices, order)
+        s, weights, delta = noise[0], slices.profile.weights, 1e-5
+        found = views_of(slices, full, claim, noise, delta)
+        sliced, unsliced = (by_rule(found, scope) for scope in (f"sliced {notion}", "unsliced"))
+        assert sliced["order_grid"] <= sliced["improved"]
+        improved = (
+            views.improved_epsilon_average if notion == "average" else views.improved_epsilon_joint
+        )
+        for a in views.ORDERS:
+            at_a = improved(a, cost(slices, self.at(claim, a), *noise), delta)
+            assert sliced["order_grid"] <= at_a * (1 + 1e-9)
+
+        def bisected(deltas, shape):
+            low, high = np.zeros(shape), np.full(shape, 64.0)
+            for _ in range(45):
+                middle = (low + high) / 2
+                good = deltas(middle) <= delta
+                low, high = np.where(good, low, middle), np.where(good, middle, high)
+            return high
+
+        if notion == "average":
+            rows = bisected(lambda e: slices.seen.deltas(e, s, 0.0), (6, 160))
+            direct = float((rows @ weights).max())
+        else:
+            each = bisected(
+                lambda e: slices.seen.deltas(np.tile(e[:, None], 160), s, 0.0) @ weights, 6
+            )
+            direct = float(each.max())
+        assert sliced["direct"] == pytest.approx(direct, rel=1e-6)
+        couplings = bisected(lambda e: full.seen.deltas(e, s, 0.0), (6, full.seen.n_slices))
+        assert unsliced["direct"] == pytest.approx(couplings.min(axis=1).max(), rel=1e-6)
+
+    def test_the_best_of_each_scope_and_delta(self):
+        def view(scope, rule, epsilon, delta=1e-5):
+            return View(scope=scope, rule=rule, epsilon=epsilon, delta=delta)
+
+        given_views = [
+            view("sliced joint", "paper", 3.0),
+            view("sliced joint", "improved", 2.0),
+            view("sliced joint", "order_grid", 2.0),
+            view("sliced joint", "paper", 4.0, 1e-9),
+            view("unsliced", "direct", 1.0),
+            view("unsliced", "paper", 9.0),
+        ]
+        assert views.best_views(given_views) == tuple(given_views[i] for i in (1, 3, 4))
+        assert views.best_views([]) == ()
 
     def test_an_unsliced_claim_has_unsliced_views_only(self):
         slices, full = points([3.0, 4.0])

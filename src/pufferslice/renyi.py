@@ -193,6 +193,9 @@ def row_deltas(
     result = np.empty(len(starts) - 1)
     for row in range(len(starts) - 1):
         epsilon = epsilons[row]
+        if epsilon == math.inf:
+            result[row] = _DELTA_ERROR
+            continue
         scale = math.exp(epsilon) if epsilon < _LARGEST_EXPONENT else 0.0
         mass = total = 0.0
         for entry in range(starts[row], starts[row + 1]):

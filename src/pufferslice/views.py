@@ -2,14 +2,14 @@
 """(epsilon, delta) views of a claim. A sliced view is never a statement about the whole output."""
 
 import math
-from collections.abc import Callable
-from typing import Final, Literal, TypeVar, final
+from collections.abc import Callable, Iterable
+from typing import Final, Literal, final
 
 import attrs
 import numpy as np
 from scipy.special import log_ndtr, ndtr
 
-from pufferslice.arrays import Floats
+from pufferslice.arrays import Floats, Integers
 from pufferslice.calibration import Full, Method, Slices, cost, full_cost, grid_margin
 from pufferslice.checks import check_above, check_at_least, check_between, check_one_of
 from pufferslice.errors import ArgumentError
@@ -30,14 +30,13 @@ REPORTED_ORDER: Final = 2.0
 SMALLEST_DIRECT_DELTA: Final = 1e-12
 """Below this the direct formula would subtract nearly equal floats, and is not offered."""
 
-_MOST_ENTRIES: Final = 60_000
-"""Views are solved on gap tables rounded up to this many entries: a bound still, and quick."""
+_ROUGH_ENTRIES: Final = 60_000
+"""Which instances can have the largest epsilon is found on tables rounded up to so many entries."""
 
-_BISECTIONS: Final = 46
+_MOST_STEPS: Final = 150
+_RELATIVE_WIDTH: Final = 2.0**-44
 LARGEST_EPSILON: Final = 1e4
 """Where a search for an epsilon gives up."""
-
-Part = TypeVar("Part", Slices, Full)
 
 DeltaAt = Callable[[float], float]
 """From epsilon to the delta that it leaves."""
@@ -104,11 +103,12 @@ def gaussian_delta(ratios: Floats, epsilon: Floats | float) -> Floats:
     if not np.all(np.asarray(epsilon) >= 0):
         msg = f"epsilon must be a number and at least 0, got {epsilon!r}"
         raise ArgumentError(msg)
-    safe = np.where(ratios == 0, 1.0, ratios)
-    direct = ndtr(safe / 2 - epsilon / safe) - np.exp(
-        np.minimum(epsilon + log_ndtr(-safe / 2 - epsilon / safe), 0.0)
+    nothing = (ratios == 0) | np.isposinf(epsilon)
+    safe, finite = np.where(ratios == 0, 1.0, ratios), np.where(nothing, 0.0, epsilon)
+    direct = ndtr(safe / 2 - finite / safe) - np.exp(
+        np.minimum(finite + log_ndtr(-safe / 2 - finite / safe), 0.0)
     )
-    return np.asarray(np.where(ratios == 0, 0.0, np.maximum(direct, 0.0)))
+    return np.asarray(np.where(nothing, 0.0, np.maximum(direct, 0.0)))
 
 
 def direct_delta_joint(slices: Slices, noise_std: float, epsilon: float) -> float:
@@ -125,7 +125,8 @@ def direct_delta_joint(slices: Slices, noise_std: float, epsilon: float) -> floa
         msg = "the direct view needs gaps on all levels along a finite profile; use another view"
         raise ArgumentError(msg)
     said = (noise_std, grid_margin(slices.profile.dim, noise_std))
-    return _joint_delta(slices.seen, said, slices.profile.weights)(epsilon)
+    found = _joint_deltas(slices.seen, said, slices.profile.weights)
+    return float(found(np.full(slices.seen.n_instances, epsilon)).max())
 
 
 def views_of(
@@ -135,6 +136,8 @@ def views_of(
 
     From samples, or on the sphere, a sliced view is one that follows from the claim itself: other
     numbers read off the same draws would each have a failure probability of their own.
+    Guarantee: none of them is coarser than the tables of `slices` and `full`, and `order_grid` is
+    at most `improved`, at most `paper`.
     """
     check_between(0, 1, delta=delta)
     noise_std, method = noise
@@ -147,15 +150,18 @@ def views_of(
         if claim.is_sliced:
             found += _sliced_views(slices, claim, noise_std, method, delta)
     if full.seen is not None:
-        found += _unsliced_views(_coarse(full), noise_std, order, delta)
+        found += _unsliced_views(full, noise_std, order, delta)
     return tuple(found)
 
 
-def _coarse(part: Part) -> Part:
-    """The same with tables that are quick to solve on: rounded up, so a bound still."""
-    if not isinstance(part.seen, DistanceTables):
-        return part
-    return attrs.evolve(part, seen=part.seen.coarsened(_MOST_ENTRIES))
+def best_views(views: Iterable[View]) -> tuple[View, ...]:
+    """The smallest epsilon of each scope and delta; of equal ones the first."""
+    best: dict[tuple[str, float], View] = {}
+    for view in views:
+        kept = best.setdefault((view.scope, view.delta), view)
+        if view.epsilon < kept.epsilon:
+            best[view.scope, view.delta] = view
+    return tuple(best.values())
 
 
 def _sliced_views(
@@ -178,7 +184,16 @@ def _sliced_views(
         ("improved", improved(claim.order, claim.epsilon, delta)),
     ]
     if not slices.failure_probability:
-        found += _recomputed_views(_coarse(slices), claim, noise_std, method, delta)
+
+        def at_order(order: float) -> float:
+            return cost(slices, attrs.evolve(claim, order=order), noise_std, method)
+
+        grid = best_over_orders(at_order, (claim.order, spent), improved, delta)
+        found.append(("order_grid", grid))
+        if isinstance(slices.seen, GapTables) and delta >= SMALLEST_DIRECT_DELTA:
+            found.append(("direct", _direct_epsilon(slices, slices.seen, claim, noise_std, delta)))
+        if method.rule == "closed_form":
+            found.append(("order_optimum", optimum_over_orders(at_order(2.0) / 2, delta)))
     return [
         View(scope=scope, rule=rule, epsilon=epsilon, delta=delta)
         for rule, epsilon in found
@@ -186,24 +201,23 @@ def _sliced_views(
     ]
 
 
-def _recomputed_views(
-    slices: Slices, claim: Guarantee, noise_std: float, method: Method, delta: float
-) -> list[tuple[ViewRule, float]]:
-    """Views that look at the gaps again, at other orders or directly."""
-    average = claim.notion == "average"
-    improved = improved_epsilon_average if average else improved_epsilon_joint
+def best_over_orders(
+    cost_at: Callable[[float], float],
+    own: tuple[float, float],
+    convert: Callable[[float, float, float], float],
+    delta: float,
+) -> float:
+    """The smallest converted cost over `ORDERS` and `own`, an order and its cost.
 
-    def at_order(order: float) -> float:
-        epsilon = cost(slices, attrs.evolve(claim, order=order), noise_std, method)
-        return improved(order, epsilon, delta)
-
-    found: list[tuple[ViewRule, float]] = [("order_grid", min(map(at_order, ORDERS)))]
-    if isinstance(slices.seen, GapTables) and delta >= SMALLEST_DIRECT_DELTA:
-        found.append(("direct", _direct_epsilon(slices, slices.seen, claim, noise_std, delta)))
-    if method.rule == "closed_form":
-        rho = cost(slices, attrs.evolve(claim, order=2.0), noise_std, method) / 2
-        found.append(("order_optimum", optimum_over_orders(rho, delta)))
-    return found
+    Needs: no cost falls with the order; orders that can give nothing smaller are not evaluated.
+    """
+    best = convert(*own, delta)
+    least = 0.0
+    for order in ORDERS:
+        if convert(order, least, delta) < best:
+            least = max(least, cost_at(order))
+            best = min(best, convert(order, least, delta))
+    return best
 
 
 def _direct_epsilon(
@@ -212,24 +226,52 @@ def _direct_epsilon(
     """Epsilon at `delta` from the gaps themselves, aggregated as the claim is."""
     said = (noise_std, grid_margin(slices.profile.dim, noise_std))
     weights = slices.profile.weights
-    if claim.notion == "average":
-        return float(aggregate_average(_row_epsilons(tables, said, delta), weights).max())
-    return smallest_epsilon(_joint_delta(tables, said, weights), delta)
+
+    def average(some: DistanceTables) -> Floats:
+        return aggregate_average(_row_epsilons(some, said, delta), weights)
+
+    def joint(some: DistanceTables) -> Floats:
+        deltas_at, ones = _joint_deltas(some, said, weights), np.ones(some.n_instances)
+        return smallest_epsilons(deltas_at, ones, delta * ones)
+
+    return _largest(tables, average if claim.notion == "average" else joint)
+
+
+def _largest(tables: DistanceTables, found: Callable[[DistanceTables], Floats]) -> float:
+    """The largest number `found` for an instance, none of which grows if gaps are rounded less.
+
+    Only instances whose number on rougher tables is above the largest so far are looked at.
+    """
+    rough_tables = tables.coarsened(_ROUGH_ENTRIES)
+    rough = found(rough_tables)
+    if rough_tables is tables:
+        return float(rough.max())
+    ranked: Integers = np.argsort(-rough, kind="stable")
+    largest, n = 0.0, 1
+    while len(ranked) and rough[ranked[0]] > largest:
+        some, ranked = np.sort(ranked[:n]), ranked[n:]
+        largest, n = max(largest, float(found(tables.only(some)).max())), 2 * n
+    return largest
 
 
 def _unsliced_views(full: Full, noise_std: float, order: float, delta: float) -> list[View]:
     def at_order(order: float) -> float:
-        return improved_epsilon_joint(order, full_cost(full, order, noise_std), delta)
+        return full_cost(full, order, noise_std)
 
-    bound = full_cost(full, order, noise_std)
-    found: list[tuple[ViewRule, float]] = []
-    if math.isfinite(bound):
-        found += [("paper", paper_epsilon(order, bound, delta)), ("improved", at_order(order))]
-    found.append(("order_grid", min(map(at_order, ORDERS))))
+    bound = at_order(order)
+    grid = best_over_orders(at_order, (order, bound), improved_epsilon_joint, delta)
+    found: list[tuple[ViewRule, float]] = [
+        ("paper", paper_epsilon(order, bound, delta)),
+        ("improved", improved_epsilon_joint(order, bound, delta)),
+        ("order_grid", grid),
+    ]
     if isinstance(full.seen, MatchingTables) and delta >= SMALLEST_DIRECT_DELTA:
-        # The best coupling of each instance, the largest over instances.
-        epsilons = _row_epsilons(full.seen, (noise_std, grid_margin(full.dim, noise_std)), delta)
-        found.append(("direct", float(epsilons.min(axis=1).max())))
+        said = (noise_std, grid_margin(full.dim, noise_std))
+
+        def best_coupling(some: DistanceTables) -> Floats:
+            return np.asarray(_row_epsilons(some, said, delta).min(axis=1))
+
+        found.append(("direct", _largest(full.seen, best_coupling)))
     return [
         View(scope="unsliced", rule=rule, epsilon=epsilon, delta=delta)
         for rule, epsilon in found
@@ -237,15 +279,17 @@ def _unsliced_views(full: Full, noise_std: float, order: float, delta: float) ->
     ]
 
 
-def _joint_delta(tables: DistanceTables, said: tuple[float, float], weights: Floats) -> DeltaAt:
-    """Mean over the slices of the delta at an epsilon, the largest over instances."""
+def _joint_deltas(
+    tables: DistanceTables, said: tuple[float, float], weights: Floats
+) -> Callable[[Floats], Floats]:
+    """Mean over the slices of the delta of each instance at its own epsilon."""
     noise_std, margin = said
 
-    def delta_at(epsilon: float) -> float:
-        epsilons = np.full((tables.n_instances, tables.n_slices), epsilon)
-        return float(aggregate_average(tables.deltas(epsilons, noise_std, margin), weights).max())
+    def deltas_at(epsilons: Floats) -> Floats:
+        each = np.repeat(epsilons[:, None], tables.n_slices, axis=1)
+        return aggregate_average(tables.deltas(each, noise_std, margin), weights)
 
-    return delta_at
+    return deltas_at
 
 
 def _row_epsilons(tables: DistanceTables, said: tuple[float, float], delta: float) -> Floats:
@@ -268,21 +312,43 @@ def smallest_epsilon(delta_at: DeltaAt, delta: float) -> float:
 def smallest_epsilons(deltas: Callable[[Floats], Floats], first: Floats, limits: Floats) -> Floats:
     """For each entry the smallest epsilon found with delta at most its limit; infinite if none.
 
-    Guarantee: `deltas` was evaluated at the result and was at most the limit: bisection, of which
-    the upper ends are kept. `first` is tried first, so that an entry for which it is enough never
-    gets more.
+    Guarantee: `deltas` was evaluated at the result and was at most the limit: a bracket, of which
+    the upper end is kept, is narrowed by secants of ln(delta), every third time by halves. `first`
+    is tried first, so that an entry for which it is enough never gets more.
     Needs: no delta grows with its own epsilon.
     """
     low, high = np.zeros_like(first), first.copy()
-    while (short := deltas(high) > limits).any() and high.max() < LARGEST_EPSILON:
-        low[short] = high[short]
+    at_low, at_high = deltas(low), deltas(high)
+    none = at_low <= limits
+    while (short := at_high > limits).any() and high.max() < LARGEST_EPSILON:
+        low[short], at_low[short] = high[short], at_high[short]
         high[short] *= 2
-    high[deltas(high) > limits] = np.inf
-    high[deltas(np.zeros_like(first)) <= limits] = 0.0
-    for _ in range(_BISECTIONS):
-        middle = np.where(np.isfinite(high), (low + high) / 2, 0.0)
-        good = (deltas(middle) <= limits) & np.isfinite(high)
-        high, low = np.where(good, middle, high), np.where(good, low, middle)
+        at_high = deltas(high)
+    high[at_high > limits] = np.inf
+    high[none] = 0.0
+    with np.errstate(divide="ignore"):
+        above, below = np.log(at_low / limits), np.log(at_high / limits)
+    side = np.zeros_like(first)
+    for step in range(_MOST_STEPS):
+        wide = np.isfinite(high) & (high - low > _RELATIVE_WIDTH * high)
+        if not wide.any():
+            break
+        # What is narrow already is not asked again: at infinity there is nothing to add up.
+        middle = np.where(wide, (low + high) / 2, np.inf)
+        if step % 3 < 2:
+            with np.errstate(invalid="ignore", divide="ignore"):
+                secant = high - (high - low) * below / (below - above)
+            middle = np.where(wide & (secant > low) & (secant < high), secant, middle)
+        found = deltas(middle)
+        with np.errstate(divide="ignore"):
+            value = np.log(found / limits)
+        good = (found <= limits) & wide
+        # An end that stays twice counts half, so that the other one does not creep (Illinois).
+        above = np.where(good, np.where(side > 0, above / 2, above), value)
+        below = np.where(good, value, np.where(side < 0, below / 2, below))
+        side = np.where(good, 1.0, -1.0)
+        low = np.where(wide & ~good, middle, low)
+        high = np.where(good, middle, high)
     return high
 
 

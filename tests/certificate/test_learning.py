@@ -152,6 +152,15 @@ def test_views_are_the_conversions_at_the_order_and_the_best_of_the_grid():
     assert {(view["scope"], view["delta"]) for view in views.values()} == {("unsliced", 1e-5)}
 
 
+@pytest.mark.parametrize(("order", "multiplier"), [(3.4, 10.0), (20.5, 80.0), (45.0, 160.0)])
+def test_the_best_order_is_at_least_as_good_as_the_claims_own(order, multiplier):
+    """Orders between those of the grid, near the best one."""
+    noise = np.full(50, multiplier)
+    certificate = certified(order=order, differing=exactly(5), noise_multipliers=noise)
+    views = {view["rule"]: view["epsilon"] for view in certificate.statement["views"]}
+    assert views["order_grid"] <= views["improved"] <= views["paper"]
+
+
 @pytest.mark.soundness
 def test_mean_square_never_becomes_epsilon_delta():
     certificate = certified(accountant=MeanSquare(), differing=exactly(5), deltas=(1e-5, 1e-6))

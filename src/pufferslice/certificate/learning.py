@@ -260,8 +260,9 @@ def _added_up(distances: Sequence[float]) -> float:
 
 
 def _views(said: Trained, claim: Guarantee) -> list[dict[str, Any]]:
-    """Unsliced (epsilon, delta) views: at the claim's order, and the best of a grid of orders."""
+    """Unsliced (epsilon, delta) views: at the claim's order, and the best of it and a grid."""
     costs = {order: said.cost(order) for order in ORDERS} if said.deltas else {}
+    costs[claim.order] = min(claim.epsilon, costs.get(claim.order, math.inf))
     views = []
     for delta in said.deltas:
         at_order = {

@@ -11,6 +11,7 @@ from pufferslice.certificate.statement import clipping_sentence
 from pufferslice.guarantee import Guarantee, at_most, claim_of, in_full, percent_at_most
 from pufferslice.queries.ranges import Box, range_of, range_words
 from pufferslice.showing import escaped_texts, quoted, shown
+from pufferslice.views import View, best_views
 
 _MOST_PAIRS_NAMED = 6
 _NEARLY_EQUAL = 0.99
@@ -176,9 +177,10 @@ def guess_sentence(guess: float | None) -> str:
 def _views(views: list[Mapping[str, Any]]) -> str:
     if not views:
         return ""
+    best = best_views(View(**view) for view in views)
     lines = [
         f"  {view['scope']} ({at_most(view['epsilon'])}, {in_full(view['delta'])}) "
-        f"by {view['rule'].replace('_', ' ')}"
+        f"by {view['rule'].replace('_', ' ')}{', the smallest' if View(**view) in best else ''}"
         for view in views
     ]
     return "As (epsilon, delta):\n" + "\n".join(lines)

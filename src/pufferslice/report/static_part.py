@@ -25,6 +25,7 @@ from pufferslice.report.blocks import (
     pair_of,
 )
 from pufferslice.report.guessing import about_release, is_bounded, right_guesses_of
+from pufferslice.views import View, best_views
 
 _SOURCES: Final = {
     "released_data": "made from the released data itself",
@@ -217,13 +218,14 @@ def _along(profile: Mapping[str, Any], claim: Claim) -> str:
 
 
 def _views(views: list[Mapping[str, Any]]) -> Table:
+    best = best_views(View(**view) for view in views)
     return Table(
         caption="The same as (ε, δ); sliced readings are not statements about the whole output",
         head=("scope", "rule", "ε at most", "δ"),
         rows=tuple(
             (
                 view["scope"],
-                view["rule"].replace("_", " "),
+                view["rule"].replace("_", " ") + (", the smallest" if View(**view) in best else ""),
                 at_most(view["epsilon"]),
                 in_full(view["delta"]),
             )

@@ -358,7 +358,7 @@ def test_release_again_is_a_publication_and_the_ledger_says_so(certificate, ledg
 def test_release_again_does_not_overwrite(certificate, ledger, tmp_path):
     release(GROUPS, rows_of("a"), certificate, ledger=ledger)
     (tmp_path / "r.json").write_text("mine")
-    with pytest.raises(StorageError, match="kept in the ledger"):
+    with pytest.raises(StorageError, match="recorded in the ledger"):
         release_again(certificate, ledger=ledger, out=tmp_path / "r.json")
     assert (tmp_path / "r.json").read_text() == "mine"
 

@@ -35,8 +35,8 @@ class TestFiles:
         path = tmp_path / "a.bin"
         content = bytes(range(256)) * 1000
         write_whole(path, content)
-        assert read_bytes(path) == content
-        assert read_bytes(str(path)) == content
+        assert read_bytes(path, "settings") == content
+        assert read_bytes(str(path), "settings") == content
 
     def test_replaces_and_leaves_nothing_else(self, tmp_path):
         path = tmp_path / "a.bin"
@@ -78,7 +78,7 @@ class TestFiles:
 
     def test_a_file_that_cannot_be_read(self, tmp_path):
         with pytest.raises(StorageError, match="missing") as caught:
-            read_bytes(tmp_path / "missing")
+            read_bytes(tmp_path / "missing", "key")
         assert isinstance(caught.value, OSError)
 
     def test_a_reader_sees_one_content_or_the_other(self, tmp_path):
@@ -90,7 +90,7 @@ class TestFiles:
 
         def read():
             while not done.is_set():
-                if read_bytes(path) not in contents:
+                if read_bytes(path, "document") not in contents:
                     torn.append(True)
 
         reader = threading.Thread(target=read)
@@ -146,12 +146,15 @@ class TestReading:
         ("content", "reason"),
         [
             (b'{"a": 1, "a": 2}', "a key occurs twice"),
-            (b'{"a": {"b": NaN}}', "NaN is no JSON number"),
+            (b'{"a": {"b": NaN}}', "NaN"),
+            (b"[1e400]", "1e400"),
+            (b"-" + b"9" * 400, "larger than any float"),
+            (b"[" * 100 + b"]" * 100, "64 levels"),
             (b"[" * 100_000, "nested too deeply"),
             (b"\xff\xfe", "codec can't decode|Expecting value"),
             (b"", "Expecting value"),
         ],
-        ids=["twice", "nan", "deep", "bytes", "empty"],
+        ids=["twice", "nan", "infinite", "integer", "nested", "deep", "bytes", "empty"],
     )
     def test_what_is_no_json(self, content, reason):
         with pytest.raises(ValueError, match=reason):

@@ -2,6 +2,7 @@
 """Locked float64 arrays: copied in, read-only, compared by value; and arrays out of archives."""
 
 import io
+import math
 import struct
 import tokenize
 import zipfile
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pufferslice.errors import ArgumentError
+from pufferslice.storage import check_archive
 
 _DAMAGED: Final = (
     ValueError,
@@ -75,8 +77,12 @@ def locked_integers(values: Any) -> Integers:  # noqa: ANN401 - as above
 def arrays_in(content: bytes) -> dict[str, npt.NDArray[Any]]:
     """The arrays of a numpy archive, read without pickles; what is none is a `ValueError`."""
     try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
+        check_archive(content)
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            return {
+                member.filename.removesuffix(".npy"): _array(_unpacked(archive, member))
+                for member in archive.infolist()
+            }
     except _DAMAGED as error:
         msg = f"no numpy archive, or a damaged one: {type(error).__name__}"
         raise ValueError(msg) from error
@@ -85,10 +91,30 @@ def arrays_in(content: bytes) -> dict[str, npt.NDArray[Any]]:
 def array_in(content: bytes) -> npt.NDArray[Any]:
     """The array of a numpy file, read without pickles; what is none is a `ValueError`."""
     try:
-        array: npt.NDArray[Any] = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
+        return _array(content)
     except _DAMAGED as error:
         msg = f"no numpy array, or a damaged one: {type(error).__name__}"
         raise ValueError(msg) from error
+
+
+def _unpacked(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
+    """As many bytes as the directory says; without a number, a false one would not bound them."""
+    with archive.open(member) as file:
+        return file.read(member.file_size)
+
+
+def _array(content: bytes) -> npt.NDArray[Any]:
+    """The array, if the content has all the bytes that its heading says: numpy makes room first."""
+    file = io.BytesIO(content)
+    version = np.lib.format.read_magic(file)
+    headings = np.lib.format
+    read = headings.read_array_header_1_0 if version == (1, 0) else headings.read_array_header_2_0
+    shape, _, dtype = read(file)
+    if math.prod(shape) * dtype.itemsize != len(content) - file.tell():
+        msg = "the array has another size than its heading says"
+        raise ValueError(msg)
+    file.seek(0)
+    array: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
     return array
 
 

@@ -16,7 +16,7 @@ from typing import Final, Literal, NamedTuple, final
 import attrs
 
 from pufferslice.errors import AlreadyReleasedError, LedgerError
-from pufferslice.storage import prepare_database
+from pufferslice.storage import database_problem, prepare_database
 
 State = Literal["intended", "drawn", "published"]
 
@@ -71,7 +71,7 @@ class Ledger:
 
     def entries(self) -> list[Entry]:
         """All releases, oldest first; none if the file does not exist yet."""
-        if not self.path.exists() or not self.path.stat().st_size:
+        if not self.path.exists():
             return []
         with self._open() as connection:
             # A process that was killed in its first transaction leaves a file that opens as empty.
@@ -198,7 +198,8 @@ class Ledger:
             connection.execute("PRAGMA synchronous = FULL")
             yield connection
         except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
-            msg = f"ledger {os.fspath(self.path)!r} cannot be used: {error}; {so_far}"
+            reason = database_problem(self.path, error)
+            msg = f"ledger {os.fspath(self.path)!r} cannot be used: {reason}; {so_far}"
             raise LedgerError(msg) from error
         finally:
             if connection is not None:

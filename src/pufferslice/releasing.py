@@ -37,6 +37,9 @@ VERSION: Final = 2
 
 _UNSLICED: Final = ("order", "epsilon", "from", "guess")
 
+AGAIN: Final = "write it again with release_again, or `pufferslice release --again --out NEW`"
+"""How to get a release that is recorded and could not be handed out."""
+
 INTERVAL: Final = 0.95
 INTERVAL_STDS: Final = 1.959963984540054
 
@@ -151,7 +154,7 @@ class Release:
     def load(cls, path: str | os.PathLike[str]) -> "Release":
         """Read a release file."""
         try:
-            return cls.from_json(parsed_json(read_bytes(path)))
+            return cls.from_json(parsed_json(read_bytes(path, "document")))
         except (ValueError, KeyError, TypeError) as error:
             msg = (
                 f"{str(path)!r} is not a release, or a damaged one ({type(error).__name__}). Give "
@@ -335,7 +338,7 @@ def _write(out: str | os.PathLike[str], released: Release, book: Ledger) -> None
         write_new(out, pretty_json(released.to_json()))
     except StorageError as error:
         msg = (
-            f"{error}. The release is kept in the ledger {str(book.path)!r}; "
-            "write it to another place with release_again"
+            f"{error.strerror or error}. The release is recorded in the ledger "
+            f"{str(book.path)!r}; {AGAIN}"
         )
         raise StorageError(msg) from error

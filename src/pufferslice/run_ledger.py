@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Self, final
 
 from pufferslice.checks import check_count
 from pufferslice.errors import ArgumentError, LedgerError, RewindError
-from pufferslice.storage import prepare_database
+from pufferslice.storage import database_problem, prepare_database
 
 VERSION: Final = 1
 
@@ -329,7 +329,8 @@ class RunLedger:
                 yield self._connection
         except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
             self.close()
-            msg = f"run ledger {str(self.path)!r} cannot be used: {error}"
+            reason = database_problem(self.path, error)
+            msg = f"run ledger {str(self.path)!r} cannot be used: {reason}"
             raise LedgerError(msg) from error
 
     def _leave_inherited(self) -> None:

@@ -1,24 +1,58 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files written whole or not at all; canonical JSON; digests."""
+"""Files read within limits, written whole or not at all; canonical JSON; digests."""
 
 import contextlib
 import errno
 import glob
 import hashlib
+import io
 import json
+import math
 import os
 import secrets
+import shutil
 import stat
+import sys
 import threading
-from collections.abc import Callable, Sequence
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import IO, Any, Final, Literal
 
 from pufferslice.errors import StorageError
 
 OPEN = 0o666
 CONFIDENTIAL = 0o600
 """Who may read a new file, before the umask: anyone, or its owner only."""
+
+Kind = Literal["key", "settings", "document", "log", "archive", "model"]
+"""What a file is for, which decides how large it may be."""
+
+LIMITS: Final[Mapping[Kind, int]] = MappingProxyType(
+    {
+        "key": 2**16,
+        "settings": 2**24,
+        "document": 2**26,
+        "log": 2**29,
+        "archive": 2**31,
+        "model": 2**33,
+    }
+)
+"""Most bytes of a file that is read into memory; tables of data have no such limit."""
+
+ROOM: Final = 2**20
+"""Bytes that a disk must take before a long computation begins to write there."""
+
+MOST_NESTED: Final = 64
+"""Most objects and lists inside each other, in JSON and TOML."""
+
+MOST_MEMBERS: Final = 2**16
+MOST_EXPANSION: Final = 200
+SMALL_ARCHIVE: Final = 2**28
+"""An archive may unpack to so many bytes, or times its own size; and never beyond its limit."""
+
+_LARGEST_INTEGER_BITS: Final = sys.float_info.max_exp - 1
 
 _making = threading.Lock()
 """So that no thread uses a file that another one has made and not closed yet."""
@@ -80,7 +114,7 @@ def write_new(path: str | os.PathLike[str], content: bytes, mode: int = OPEN) ->
 def check_new(path: str | os.PathLike[str]) -> None:
     """A new file can be made at `path`: its name is free and its folder takes files."""
     target = Path(path)
-    if target.exists():
+    if os.path.lexists(target):  # also a link to nothing
         raise _cannot("write", target, FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)))
     probe = _name_beside(target)
     try:
@@ -88,6 +122,18 @@ def check_new(path: str | os.PathLike[str]) -> None:
         probe.unlink()
     except OSError as error:
         raise _cannot("write", target, error) from error
+
+
+def check_room(folder: str | os.PathLike[str]) -> None:
+    """The disk takes a file of `ROOM` bytes in this folder; it is written and removed again."""
+    probe = _name_beside(Path(folder) / "room")
+    try:
+        _fill(probe, bytes(ROOM), CONFIDENTIAL)
+    except OSError as error:
+        raise _cannot("write", Path(folder), error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()
 
 
 def make_folder(path: str | os.PathLike[str], mode: int = 0o777) -> None:
@@ -111,9 +157,19 @@ def prepare_database(path: str | os.PathLike[str], *, create: bool) -> None:
         if create:
             os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, CONFIDENTIAL))
     about = Path(target).stat()
-    if stat.S_ISREG(about.st_mode) and about.st_nlink > 1:
+    _check_regular(about)
+    if about.st_nlink > 1:
         msg = f"it has {about.st_nlink} names (hard links); copy it to a file with one name"
         raise StorageError(msg)
+
+
+def database_problem(path: str | os.PathLike[str], error: Exception) -> str:
+    """Why SQLite cannot use a file: its own words do not always say that the disk is full."""
+    reason = getattr(error, "strerror", None) or str(error)
+    with contextlib.suppress(OSError):
+        if shutil.disk_usage(Path(path).parent).free < ROOM:
+            return f"the disk is full ({reason})"
+    return reason
 
 
 def remove_unfinished(path: str | os.PathLike[str]) -> None:
@@ -168,12 +224,68 @@ def _write(
     _flush_folder(target.parent)
 
 
-def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of a file, or a `StorageError` that names it."""
+def read_bytes(path: str | os.PathLike[str], kind: Kind) -> bytes:
+    """The bytes of a file that is no larger than its kind, or a `StorageError` that names it."""
+    most = LIMITS[kind]
+    with open_regular(path) as file:
+        try:
+            size = os.fstat(file.fileno()).st_size
+            content = file.read(size + 1) if size <= most else b""
+            # A file that grows, or that says it is empty, as those of /proc.
+            while size < len(content) <= most and (part := file.read(2**20)):
+                content += part
+        except OSError as error:
+            raise _cannot("read", Path(path), error) from error
+    size = max(size, len(content))
+    if size > most:
+        reason = f"it has {size:,} bytes or more, and a file of this kind ({kind}) at most {most:,}"
+        raise _cannot("read", Path(path), OSError(errno.EFBIG, reason))
+    return content
+
+
+def open_regular(path: str | os.PathLike[str]) -> IO[bytes]:
+    """A file, open for reading; a folder, device, pipe or socket is a `StorageError`."""
     try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise _cannot("read", Path(path), error) from error
+        _check_regular(Path(path).stat())  # before: opening a device may do something
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        file = os.fdopen(descriptor, "rb")
+        try:
+            _check_regular(os.fstat(descriptor))
+        except OSError:
+            file.close()
+            raise
+    except (OSError, ValueError) as error:
+        reason = error if isinstance(error, OSError) else OSError(errno.EINVAL, str(error))
+        raise _cannot("read", Path(path), reason) from error
+    return file
+
+
+def _check_regular(about: os.stat_result) -> None:
+    mode = about.st_mode
+    if not stat.S_ISREG(mode):
+        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+        reason = f"it is {kinds.get(stat.S_IFMT(mode), 'a device')}, not a file"
+        raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, reason)
+
+
+def check_archive(content: bytes, kind: Kind = "archive") -> None:
+    """A zip archive of which neither the members nor their bytes are too many, else `ValueError`.
+
+    Decided from its directory, before anything is unpacked.
+    """
+    if content.count(b"PK\x01\x02") > MOST_MEMBERS:
+        msg = f"it has more than {MOST_MEMBERS:,} members"
+        raise ValueError(msg)
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        members = archive.infolist()
+    if any(m.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED} for m in members):
+        msg = "it has members that are neither stored nor deflated"
+        raise ValueError(msg)
+    size = sum(member.file_size for member in members)
+    most = min(LIMITS[kind], max(SMALL_ARCHIVE, MOST_EXPANSION * len(content)))
+    if size > most:
+        msg = f"it unpacks to {size:,} bytes, and may to {most:,}"
+        raise ValueError(msg)
 
 
 def canonical_json(value: Any) -> bytes:  # noqa: ANN401 - any JSON value
@@ -189,17 +301,43 @@ def pretty_json(value: Any) -> bytes:  # noqa: ANN401 - any JSON value
 
 
 def parsed_json(content: bytes | str) -> Any:  # noqa: ANN401 - any JSON value
-    """A JSON value, read strictly: no NaN, no key twice; what is not that is a `ValueError`."""
+    """A JSON value, read strictly: finite numbers, no key twice; else a `ValueError`."""
     try:
-        return json.loads(content, parse_constant=_no_number, object_pairs_hook=_once_each)
+        value = json.loads(
+            content,
+            parse_constant=_finite,
+            parse_float=_finite,
+            object_pairs_hook=_once_each,
+        )
     except RecursionError:
         msg = "it is nested too deeply"
         raise ValueError(msg) from None
+    check_document(value)
+    return value
 
 
-def _no_number(text: str) -> float:
-    msg = f"{text} is no JSON number"
+def check_document(value: object) -> None:
+    """No more than `MOST_NESTED` levels, and no integer beyond all floats; else a `ValueError`."""
+    level = [value]
+    for _ in range(MOST_NESTED):
+        if any(isinstance(x, int) and x.bit_length() > _LARGEST_INTEGER_BITS for x in level):
+            msg = "it has an integer that is larger than any float"
+            raise ValueError(msg)
+        objects = (x.values() for x in level if isinstance(x, dict))
+        lists = (x for x in level if isinstance(x, list))
+        level = [x for values in (*objects, *lists) for x in values]
+        if not level:
+            return
+    msg = f"it is nested more than {MOST_NESTED} levels deep"
     raise ValueError(msg)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        msg = f"{text[:20]} is not a finite number"
+        raise ValueError(msg)
+    return value
 
 
 def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

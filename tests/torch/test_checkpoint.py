@@ -858,5 +858,5 @@ def test_a_full_disk_leaves_the_old_checkpoint_and_the_run(repository, tmp_path)
 
 def test_a_folder_that_takes_no_files_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match=r"cannot make folder .*file"):
+    with pytest.raises(StorageError, match=r"cannot start a run in .*file"):
         trainer_of(folder=tmp_path / "file")

@@ -75,7 +75,7 @@ class Outputs:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Outputs":
         """Read back what `save` wrote."""
-        content = read_bytes(path)
+        content = read_bytes(path, "archive")
         try:
             arrays = arrays_in(content)
             facts = parsed_json(arrays["facts"].tobytes())

@@ -161,7 +161,7 @@ def _open_folder(folder: Path, said: Mapping[str, Any]) -> None:
             raise ArgumentError(msg)
         write_new(path, pretty_json(wanted), CONFIDENTIAL)
     try:
-        found = parsed_json(read_bytes(path))
+        found = parsed_json(read_bytes(path, "document"))
     except ValueError:
         found = None
     # Through JSON, so that both sides have been through the same spelling.
@@ -281,7 +281,7 @@ def _collected(runs: TrainingRuns, folder: Path) -> tuple[Floats, Floats]:
 
 def _read_block(path: Path, n_runs: int) -> Floats:
     try:
-        released = array_in(read_bytes(path))
+        released = array_in(read_bytes(path, "archive"))
     except ValueError:
         released = np.empty(0)
     right = released.dtype == np.float64 and released.ndim == 2 and len(released) == n_runs

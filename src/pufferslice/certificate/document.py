@@ -147,7 +147,7 @@ class Certificate:
     def load(cls, path: str | os.PathLike[str]) -> "Certificate":
         """Read a certificate, with its evidence if that lies beside it."""
         try:
-            document = parsed_json(read_bytes(path))
+            document = parsed_json(read_bytes(path, "document"))
         except ValueError as error:
             msg = (
                 f"{str(path)!r} is not a certificate: it is not JSON ({error}). Give the file "
@@ -155,7 +155,7 @@ class Certificate:
             )
             raise CertificateError(msg) from error
         beside = evidence_path(path)
-        evidence = Evidence.from_bytes(read_bytes(beside)) if beside.exists() else None
+        evidence = Evidence.from_bytes(read_bytes(beside, "archive")) if beside.exists() else None
         return cls.from_json(document, evidence)
 
     def __str__(self) -> str:

@@ -3,6 +3,7 @@
 
 import contextlib
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -10,13 +11,36 @@ from typing import Any
 
 import typer
 
+from pufferslice.errors import StorageError
 from pufferslice.parallel import Progress, silent
+
+
+def say(text: str) -> None:
+    """A text on standard output; a `StorageError` if that takes none, as a full disk."""
+    if sys.stdout is None:
+        msg = "cannot write to standard output: it was closed before the command began"
+        raise StorageError(msg)
+    try:
+        typer.echo(text)
+        sys.stdout.flush()
+    except (OSError, UnicodeEncodeError) as error:
+        discard_output()
+        msg = f"cannot write to standard output: {getattr(error, 'strerror', None) or error}"
+        raise StorageError(msg) from error
+
+
+def discard_output() -> None:
+    """What standard output still holds goes nowhere, or Python would fail on it at its end."""
+    with contextlib.suppress(OSError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def print_json(value: Any) -> None:  # noqa: ANN401 - any JSON value
     """One JSON object on standard output; nothing in it breaks a line or turns it around."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-    typer.echo("".join(one if one == "\n" or one.isprintable() else _code(one) for one in text))
+    say("".join(one if one == "\n" or one.isprintable() else _code(one) for one in text))
 
 
 def _code(one: str) -> str:

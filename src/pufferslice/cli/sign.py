@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pufferslice.cli.output import print_json
+from pufferslice.cli.output import print_json, say
 
 
 def sign(
@@ -19,14 +19,12 @@ def sign(
     from pufferslice.certificate import sign as signed_by
     from pufferslice.storage import read_bytes
 
-    signed = signed_by(Certificate.load(certificate), read_bytes(key))
+    signed = signed_by(Certificate.load(certificate), read_bytes(key, "key"))
     signed.save_statement(certificate)
     if json:
         print_json({"certificate": signed.digest, "signature": dict(signed.signature or {})})
         return
-    typer.echo(
-        f"Signed {certificate}. Check it with: pufferslice verify {certificate} --key PUBLIC"
-    )
+    say(f"Signed {certificate}. Check it with: pufferslice verify {certificate} --key PUBLIC")
 
 
 def keygen(
@@ -46,4 +44,4 @@ def keygen(
     if json:
         print_json({"private": str(folder / "private.pem"), "public": str(folder / "public.pem")})
         return
-    typer.echo(f"Written: {folder / 'private.pem'} (keep it secret) and {folder / 'public.pem'}")
+    say(f"Written: {folder / 'private.pem'} (keep it secret) and {folder / 'public.pem'}")

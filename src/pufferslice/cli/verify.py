@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from pufferslice.cli.exit_codes import REFUSED
-from pufferslice.cli.output import print_json
+from pufferslice.cli.output import print_json, say
 
 
 def verify(
@@ -31,7 +31,7 @@ def verify(
         from pufferslice.files import read_request
 
         data = read_request(scenario).scenario
-    signed_by = None if key is None else read_bytes(key)
+    signed_by = None if key is None else read_bytes(key, "key")
     found = recompute(held, public_key=signed_by, scenario=data)
     if json:
         print_json(
@@ -44,6 +44,6 @@ def verify(
             }
         )
     else:
-        typer.echo(str(found))
+        say(str(found))
     if not found.holds:
         raise typer.Exit(REFUSED)

@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterator
 from pathlib import PurePosixPath
 from typing import IO, Final
 
+from pufferslice.storage import LIMITS, MOST_MEMBERS, check_archive
+
 GZIP_MARK: Final = b"\x1f\x8b"
 ZIP_MARK: Final = b"PK\x03\x04"
 
@@ -37,6 +39,7 @@ def gunzipped(content: bytes, most: int) -> bytes:
 
 def unzipped(content: bytes, name: str, most: int) -> bytes:
     """The member of this file name, in any folder of the archive or of an archive inside it."""
+    check_archive(content)
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         found = _named(archive, name)
         if found is None:
@@ -54,7 +57,12 @@ def unzipped(content: bytes, name: str, most: int) -> bytes:
 def tar_members(content: bytes, names: Collection[str], most: int) -> Iterator[tuple[str, bytes]]:
     """The members with these file names, in any folder of a gzipped archive, as they come."""
     with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:
-        for member in archive:
+        size = 0
+        for count, member in enumerate(archive):
+            size += member.size
+            if size > LIMITS["archive"] or count >= MOST_MEMBERS:
+                msg = f"it has more than {LIMITS['archive']:,} bytes or {MOST_MEMBERS:,} members"
+                raise ValueError(msg)
             name = PurePosixPath(member.name).name
             file = archive.extractfile(member) if name in names and member.isfile() else None
             if file is not None:

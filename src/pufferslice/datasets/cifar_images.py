@@ -168,12 +168,12 @@ def _files(folder: Path, names: Mapping[str, str]) -> Iterator[_Part]:
         raise _ORIGIN.incomplete(folder, names[_TEST])
     for part, name in names.items():
         if (folder / name).exists():
-            yield _Part(part, str(folder / name), read_bytes(folder / name))
+            yield _Part(part, str(folder / name), read_bytes(folder / name, "archive"))
 
 
 def _archived(path: Path) -> Iterator[_Part]:
     parts = {name: part for part, name in _BATCH_NAMES.items()}
-    content = read_bytes(path)
+    content = read_bytes(path, "archive")
     try:
         members = list(tar_members(content, parts, _MOST_BYTES))
     except UNREADABLE as error:

@@ -81,7 +81,7 @@ def listed_sha256(path: Path) -> str | None:
     listing = path.with_name(CHECKSUMS)
     if not listing.exists():
         return None
-    lines = read_bytes(listing).decode("utf-8", errors="replace").splitlines()
+    lines = read_bytes(listing, "settings").decode("utf-8", errors="replace").splitlines()
     found = (line.split(maxsplit=1) for line in lines)
     listed = {words[1].removeprefix("*"): words[0].lower() for words in found if len(words) == 2}
     return listed.get(path.name)

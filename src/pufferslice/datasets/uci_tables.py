@@ -42,7 +42,7 @@ class _UciTable:
         """The table from a file, or from the first known file of a folder."""
         if path.is_dir() or not path.exists():
             path = self._file_in(path)
-        content = read_bytes(path)
+        content = read_bytes(path, "archive")
         try:
             text = self._normal_text(content)
         except (*UNREADABLE, csv.Error) as error:

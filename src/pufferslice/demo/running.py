@@ -37,7 +37,7 @@ from pufferslice.releasing import release
 from pufferslice.report.page import internal_page
 from pufferslice.scenario import Scenario
 from pufferslice.slicing import FiniteProfile
-from pufferslice.storage import CONFIDENTIAL, pretty_json, write_whole
+from pufferslice.storage import CONFIDENTIAL, pretty_json, read_bytes, write_whole
 
 _MARK: Final = "Made by `pufferslice demo`"
 _LEDGER_REMAINS: Final = ("-journal", "-wal", "-shm")
@@ -146,7 +146,7 @@ def _clear(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         mark = folder / "README.txt"
-        ours = mark.exists() and mark.read_bytes().startswith(_MARK.encode())
+        ours = mark.exists() and read_bytes(mark, "settings").startswith(_MARK.encode())
         if not ours and any(folder.iterdir()):
             msg = (
                 f"out must be a new or empty folder, or that of an earlier demonstration; "

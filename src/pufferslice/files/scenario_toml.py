@@ -142,7 +142,7 @@ Scan = Callable[[Path, RowScan], Histograms]
 def read_request(path: str | os.PathLike[str], scan: Scan = scan_files) -> Request:
     """Read scenario.toml; paths inside it are relative to its folder."""
     try:
-        document = parsed_toml(read_bytes(path))
+        document = parsed_toml(read_bytes(path, "settings"))
     except ValueError as error:
         msg = f"{str(path)!r} is not TOML: {error}"
         raise ArgumentError(msg) from error

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Values of a parsed file that people write, with errors that name the section and the key."""
 
+import re
 import tomllib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from pufferslice.errors import ArgumentError
+from pufferslice.storage import MOST_NESTED, check_document
 
 Document = Mapping[str, Any]
 """A parsed scenario.toml or training.toml, or the same made from flags; or one of its sections."""
@@ -13,14 +15,24 @@ Document = Mapping[str, Any]
 Sections = Mapping[str, frozenset[str]]
 """The sections of a file and the keys of each; a section without keys takes any."""
 
+_LONG_KEY: Final = re.compile(
+    rb"""(?:\.[ \t]*+(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+){%d}""" % MOST_NESTED
+)
+"""For which `tomllib` would take time that grows with the square of the parts."""
+
 
 def parsed_toml(content: bytes) -> dict[str, Any]:
     """A TOML document; what is not one is a `ValueError`."""
+    if _LONG_KEY.search(content):
+        msg = f"it has a key of more than {MOST_NESTED} parts"
+        raise ValueError(msg)
     try:
-        return tomllib.loads(content.decode())
+        document = tomllib.loads(content.decode())
     except RecursionError:
         msg = "it is nested too deeply"
         raise ValueError(msg) from None
+    check_document(document)
+    return document
 
 
 def check_sections(document: Document, sections: Sections) -> None:

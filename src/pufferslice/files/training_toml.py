@@ -164,7 +164,7 @@ def toml_of(document: Mapping[str, Any]) -> str:
 
 
 def _document(path: str | os.PathLike[str]) -> Any:  # noqa: ANN401 - a JSON or TOML value
-    content = read_bytes(path)
+    content = read_bytes(path, "settings")
     try:
         if os.fspath(path).endswith(".json"):
             return parsed_json(content)

@@ -139,7 +139,7 @@ def _result(request: TrainingRequest) -> RunResult:
         write_whole(path, pretty_json(attrs.asdict(_evaluated(request))))
     shutil.rmtree(folder, ignore_errors=True)
     try:
-        return RunResult.from_json(parsed_json(read_bytes(path)))
+        return RunResult.from_json(parsed_json(read_bytes(path, "document")))
     except (ValueError, TypeError, KeyError) as error:
         msg = f"{str(path)!r} is not the result of a run: {error}. Remove it to train again"
         raise StorageError(msg) from error

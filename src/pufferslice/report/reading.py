@@ -86,7 +86,7 @@ def read_file(path: str | os.PathLike[str]) -> Supplied:
             "by itself"
         )
         raise ArgumentError(msg)
-    content = read_bytes(where)
+    content = read_bytes(where, "log" if where.suffix == ".jsonl" else "document")
     document = _json(content)
     if document is None:
         log = _log(content)

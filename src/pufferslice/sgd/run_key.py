@@ -70,7 +70,7 @@ class RunKey:
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
         """The key in a file that `create` made."""
-        content, where = read_bytes(path), os.fspath(path)
+        content, where = read_bytes(path, "key"), os.fspath(path)
         if Path(path).stat().st_mode & _READABLE_BY_OTHERS:
             msg = (
                 f"run key {where!r} can be read by others than its owner, and who has read it can "

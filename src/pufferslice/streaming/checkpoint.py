@@ -11,6 +11,7 @@ from pufferslice.histograms import Histograms
 from pufferslice.storage import (
     CONFIDENTIAL,
     canonical_json,
+    check_room,
     digest,
     parsed_json,
     pretty_json,
@@ -54,8 +55,9 @@ class Checkpoint:
     def load(self) -> tuple[Histograms, Position] | None:
         """The state that was saved last; none if there is no file. Another scan's is refused."""
         if not self._path.exists():
+            check_room(self._path.parent)
             return None
-        head, separator, body = read_bytes(self._path).partition(_END_OF_HEAD)
+        head, separator, body = read_bytes(self._path, "archive").partition(_END_OF_HEAD)
         facts = self._facts(head, body) if separator else None
         if facts is None:
             msg = (

@@ -20,14 +20,16 @@ import pyarrow.compute
 import pyarrow.csv
 import pyarrow.parquet
 
-from pufferslice.errors import ArgumentError, StorageError, TableError
+from pufferslice.errors import ArgumentError, TableError
 from pufferslice.showing import given, listed
+from pufferslice.storage import open_regular
 from pufferslice.tables.frames import check_names
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _PARQUET_MARK = b"PAR1"
 _GZIP_MARK = b"\x1f\x8b"
 _BYTES_AT_ONCE = 2**20
+_MOST_LOOKS = 2**8
 
 
 def read_table(path: str | os.PathLike[str], null_values: Sequence[str] = ()) -> pa.Table:
@@ -239,13 +241,15 @@ def _parse_csv(
 
 
 def _is_text(path: Path) -> bool:
-    """Whether all of a file is UTF-8."""
+    """Whether a file is UTF-8, as far as an explanation needs it."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         with text_of(path) as file:
-            while part := file.read(_BYTES_AT_ONCE):
-                decoder.decode(part)
-        decoder.decode(b"", final=True)
+            for _ in range(_MOST_LOOKS):
+                part = file.read(_BYTES_AT_ONCE)
+                decoder.decode(part, final=not part)
+                if not part:
+                    break
     except UnicodeDecodeError:
         return False
     return True
@@ -270,13 +274,8 @@ def text_of(path: Path) -> Iterator[IO[bytes]]:
 
 def opened(path: Path) -> IO[bytes]:
     """The file, open for reading; an empty one is refused."""
-    try:
-        size = path.stat().st_size
-        file = path.open("rb")
-    except OSError as error:
-        msg = f"cannot read {str(path)!r}: {error.strerror or error}"
-        raise StorageError(error.errno, msg) from error
-    if size == 0:
+    file = open_regular(path)
+    if not os.fstat(file.fileno()).st_size:
         file.close()
         msg = f"{str(path)!r} is an empty file; copy it again"
         raise TableError(msg)

@@ -6,6 +6,7 @@ import io
 import pickle
 import struct
 import warnings
+import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple, final
 
@@ -16,7 +17,7 @@ from torch.optim import Optimizer
 
 from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.sgd import TrainingPlan
-from pufferslice.storage import canonical_json, digest
+from pufferslice.storage import canonical_json, check_archive, digest
 from pufferslice.torch.objective import Path
 
 FORMAT: Final = "pufferslice-checkpoint"
@@ -36,6 +37,7 @@ _UNREADABLE: Final = (
     ValueError,
     pickle.UnpicklingError,
     struct.error,
+    zipfile.BadZipFile,
 )
 """What torch raises on a file that is none of its own, or not whole."""
 
@@ -197,6 +199,7 @@ def plan_digest(plan: TrainingPlan) -> str:
 
 def _loaded(raw: bytes, where: str) -> dict[str, Any]:
     try:
+        check_archive(raw, "model")
         # Torch warns of what it then cannot read; the error here says it.
         with warnings.catch_warnings(action="ignore"):
             content = torch.load(io.BytesIO(raw), map_location="cpu", weights_only=True)

@@ -51,7 +51,9 @@ def evaluate_run(request: TrainingRequest) -> Mapping[str, Evaluation]:
     """
     data = run_data(request)
     model, loss = run_model(request, data), run_loss(request)
-    state = torch.load(io.BytesIO(read_bytes(request.output.folder / MODEL)), weights_only=True)
+    state = torch.load(
+        io.BytesIO(read_bytes(request.output.folder / MODEL, "model")), weights_only=True
+    )
     model.load_state_dict(state)
     parts = {"members": data.train, "held_out": data.held_out, "others": _others(request)}
     return {

@@ -12,6 +12,7 @@ from pufferslice.sgd import TrainingPlan
 from pufferslice.sgd.run_key import RunKey
 from pufferslice.storage import (
     CONFIDENTIAL,
+    check_room,
     digest,
     prepare_database,
     read_bytes,
@@ -80,7 +81,7 @@ class RunFiles:
     def read_checkpoint(self, path: str | os.PathLike[str] | None, *, fork: str | None) -> bytes:
         """The file that the run may go on from, under a new branch if `fork` names one."""
         where = self.checkpoint_path if path is None else Path(path)
-        raw = read_bytes(where)
+        raw = read_bytes(where, "model")
         checkpoint = Checkpoint.from_bytes(raw, f"checkpoint {str(where)!r}")
         if checkpoint.run != self.run:
             msg = (
@@ -137,10 +138,11 @@ class RunFiles:
             return None
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            check_room(self.folder)
             # Before the key: a run that is killed in between has an empty ledger, so no steps.
             prepare_database(self._ledger.path, create=True)
         except OSError as error:
-            msg = f"cannot make folder {str(self.folder)!r}: {error.strerror or error}"
+            msg = f"cannot start a run in {str(self.folder)!r}: {error.strerror or error}"
             raise StorageError(error.errno, msg) from error
         return RunKey.create(self._key_path)
 
@@ -165,7 +167,7 @@ class RunFiles:
         """The run of a folder without key, which must be over."""
         if self.checkpoint_path.exists():
             where = f"checkpoint {str(self.checkpoint_path)!r}"
-            run = Checkpoint.from_bytes(read_bytes(self.checkpoint_path), where).run
+            run = Checkpoint.from_bytes(read_bytes(self.checkpoint_path, "model"), where).run
             if self._ledger.is_finished(run):
                 return run
         msg = (

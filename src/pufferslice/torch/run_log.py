@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from pufferslice.errors import StorageError
-from pufferslice.storage import CONFIDENTIAL, OPEN, read_bytes, write_whole
+from pufferslice.storage import CONFIDENTIAL, OPEN, parsed_json, read_bytes, write_whole
 
 PUBLIC: Final = "public.jsonl"
 INTERNAL: Final = "internal.jsonl"
@@ -57,9 +57,9 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     rows = []
-    for line in read_bytes(path).splitlines():
+    for line in read_bytes(path, "log").splitlines():
         try:
-            row = json.loads(line)
+            row = parsed_json(line)
         except ValueError:
             break
         if isinstance(row, dict):

@@ -3,7 +3,6 @@
 
 import contextlib
 import io
-import json
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +18,8 @@ from pufferslice.errors import ArgumentError, StorageError, TrainingError
 from pufferslice.sgd.request import TrainingRequest, differences
 from pufferslice.storage import (
     CONFIDENTIAL,
+    check_room,
+    parsed_json,
     pretty_json,
     read_bytes,
     remove_unfinished,
@@ -227,7 +228,7 @@ def _check_folder(request: TrainingRequest) -> None:
 
 def _recorded(path: Path) -> dict[str, Any]:
     try:
-        document = json.loads(read_bytes(path))
+        document = parsed_json(read_bytes(path, "document"))
         if (document["format"], document["version"]) == (_FORMAT, _VERSION):
             asked: dict[str, Any] = document["request"]
             return asked
@@ -246,6 +247,7 @@ def _record(request: TrainingRequest) -> None:
     except OSError as error:
         msg = f"cannot make the folder {str(path.parent)!r}: {error.strerror}"
         raise StorageError(error.errno, msg) from error
+    check_room(path.parent)
     document = {"format": _FORMAT, "version": _VERSION, "request": request.description()}
     write_new(path, pretty_json(document), CONFIDENTIAL)
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pufferslice.errors import CertificateError
+from pufferslice.queries.ranges import range_of
 
 CHANGED: Final = "It was changed or is damaged: get the original, or certify again"
 """What a reader can do about a statement or evidence that nobody issued."""
@@ -95,15 +96,25 @@ _LEARNING: Final = {
     "limits": [str],
 }
 
+_RUN: Final = {
+    "n_steps": int,
+    "noise_multipliers": [_NUMBER],
+    "accountant": str,
+    "sampling": dict,
+    "clipping": dict,
+}
+
 
 def check_shape(statement: object) -> dict[str, Any]:
     """A statement has exactly the parts of its road, each of its kind."""
     if isinstance(statement, dict) and statement.get("road") == "learning":
         _check(statement, _LEARNING, "statement")
+        _check_runs(statement["runs"])
         return statement
     _check(statement, _STATIC, "statement")
     if isinstance(statement, dict) and statement["road"] == "static":
         _check_secret(statement["scenario"]["secret"])
+        _check_coordinates(statement["scenario"]["query"], statement["noise"])
         _check_claim(statement)
         return statement
     msg = f"the statement of a certificate must name its road, static or learning. {CHANGED}"
@@ -141,6 +152,37 @@ def _check_claim(statement: Mapping[str, Any]) -> None:
         _check(sampling, _SAMPLING, "statement.sampling")
         if sampling["noise_shares"] is not None:
             _check(sampling["noise_shares"], _SHARES, "statement.sampling.noise_shares")
+
+
+def _check_runs(runs: list[dict[str, Any]]) -> None:
+    """What a run is described by; the rest of its plan is read when it is verified."""
+    for index, run in enumerate(runs):
+        where = f"statement.runs[{index}]"
+        _check({name: run.get(name) for name in _RUN}, _RUN, where)
+        for name in ("sampling", "clipping"):
+            _check(run[name].get("kind"), str, f"{where}.{name}.kind")
+        if not run["noise_multipliers"]:
+            msg = f"{where}.noise_multipliers must not be empty. {CHANGED}"
+            raise CertificateError(msg)
+
+
+def _check_coordinates(query: Mapping[str, Any], noise: Mapping[str, Any]) -> None:
+    """A name, a scale and a noise for each coordinate, and a range of as many."""
+    n_names = len(query["names"])
+    lengths = {len(query["scales"]), len(noise["std_by_coordinate"])}
+    for name, part in (query["range"] or {}).items():
+        if name != "kind":
+            shape = [_NUMBER] if isinstance(part, list) else _NUMBER
+            _check(part, shape, f"statement.scenario.query.range.{name}")
+    try:
+        public_range = None if query["range"] is None else range_of(query["range"])
+    except (KeyError, TypeError, ValueError):
+        public_range, lengths = None, set()
+    if public_range is not None:
+        lengths |= {public_range.dim}
+    if lengths != {n_names}:
+        msg = f"names, scales, range and noise must be of one number of coordinates. {CHANGED}"
+        raise CertificateError(msg)
 
 
 def _check_secret(secret: Mapping[str, Any]) -> None:

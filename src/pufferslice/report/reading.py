@@ -2,18 +2,19 @@
 """Files for a report, recognised by what is in them."""
 
 import os
+from collections import abc
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, final
+from types import UnionType
+from typing import Any, Final, Literal, final, get_args, get_origin, get_type_hints
 
 import attrs
 
-from pufferslice.audit import Audit, Inference, LowRate, MembershipAudit, Verdict
-from pufferslice.audit.inference import Interval
+from pufferslice.audit import Audit, MembershipAudit, Verdict
 from pufferslice.certificate import Certificate
 from pufferslice.certificate.document import EVIDENCE_SUFFIX
 from pufferslice.certificate.document import FORMAT as CERTIFICATE_FORMAT
-from pufferslice.compare import Comparison, Row
+from pufferslice.compare import Comparison
 from pufferslice.errors import ArgumentError
 from pufferslice.releasing import FORMAT as RELEASE_FORMAT
 from pufferslice.releasing import Release
@@ -167,96 +168,61 @@ def _named(document: Mapping[str, Any]) -> str:
     return named
 
 
+def _structured(kind: Any, value: Any) -> Any:  # noqa: ANN401 - any type, any JSON value
+    """A JSON value as a value of this type; one of another type is a `TypeError`."""
+    origin, inside = get_origin(kind), get_args(kind)
+    if (attrs.has(kind) or hasattr(kind, "_fields")) and isinstance(value, dict):
+        hints = get_type_hints(kind)
+        return kind(**{name: _structured(hints[name], value[name]) for name in _names(kind, value)})
+    if origin is tuple and isinstance(value, list):
+        kinds = inside[:1] * len(value) if inside[-1] is ... else inside
+        return tuple(_structured(one, part) for one, part in zip(kinds, value, strict=True))
+    if origin is abc.Mapping and isinstance(value, dict):
+        return {name: _structured(inside[1], part) for name, part in value.items()}
+    if origin is UnionType:
+        return None if value is None else _structured(inside[0], value)
+    if kind is float and _is_number(value):
+        return float(value)
+    if (origin is Literal and value in inside) or type(value) is kind:
+        return value
+    msg = f"a value is {type(value).__name__}, and {getattr(kind, '__name__', kind)} was expected"
+    raise TypeError(msg)
+
+
+def _names(kind: Any, value: Mapping[str, Any]) -> list[str]:  # noqa: ANN401 - a class
+    """The fields of a class, without those that have a default and are not there."""
+    if not attrs.has(kind):
+        return list(kind._fields)
+    fields = attrs.fields(kind)
+    return [one.name for one in fields if one.name in value or one.default is attrs.NOTHING]
+
+
 def _audit(document: Mapping[str, Any]) -> Audit:
-    return Audit(
-        certificate=_named(document),
-        confidence=float(document["confidence"]),
-        n_outputs=int(document["n_outputs"]),
-        verdicts=tuple(map(_verdict, document["verdicts"])),
-        inferences=tuple(map(_inference, document["inferences"])),
-        unaudited=tuple(map(str, document["unaudited"])),
-    )
-
-
-def _verdict(document: Mapping[str, Any]) -> Verdict:
-    """The outcome is worked out again from the numbers."""
-    named = {field.name: document[field.name] for field in attrs.fields(Verdict)}
-    first, second = named["pair"]
-    numbers = ("claimed", "lower_bound", "confidence", "refutable_below")
-    return Verdict(
-        **named
-        | {"pair": (str(first), str(second)), "claim": str(named["claim"])}
-        | {name: float(named[name]) for name in numbers}
-    )
-
-
-def _inference(document: Mapping[str, Any]) -> Inference:
-    named = {field.name: document[field.name] for field in attrs.fields(Inference)}
-    shares = ("accuracy", "prior_accuracy", "advantage")
-    return Inference(
-        **named
-        | {"secrets": tuple(map(str, named["secrets"]))}
-        | {name: _interval(named[name]) for name in shares}
-    )
-
-
-def _membership(document: Mapping[str, Any]) -> MembershipAudit:
-    rates = [
-        LowRate(
-            false_positive_rate=float(rate["false_positive_rate"]),
-            threshold=rate["threshold"],
-            true_positive_rate=_interval(rate["true_positive_rate"]),
-        )
-        for rate in document["low_rates"]
-    ]
-    return MembershipAudit(
-        attack=str(document["attack"]),
-        n_members=int(document["n_members"]),
-        n_non_members=int(document["n_non_members"]),
-        roc_auc=_interval(document["roc_auc"]),
-        low_rates=tuple(rates),
-        confidence=float(document["confidence"]),
-    )
-
-
-def _interval(document: Mapping[str, Any]) -> Interval:
-    return Interval(**{name: float(document[name]) for name in Interval._fields})
+    """The outcome of a verdict is worked out again from its numbers."""
+    audit: Audit = _structured(Audit, document)
+    return audit
 
 
 def _comparison(document: Mapping[str, Any]) -> Curves:
-    curves, epsilons = document.get("noise_curves", {}), document.get("epsilons", ())
-    if any(len(values) != len(epsilons) for values in curves.values()):
+    curves = Curves(
+        table=_structured(Comparison, document),
+        epsilons=_structured(tuple[float, ...], document.get("epsilons", [])),
+        noise_stds=_structured(
+            Mapping[str, tuple[float | None, ...]], document.get("noise_curves", {})
+        ),
+    )
+    if any(len(values) != len(curves.epsilons) for values in curves.noise_stds.values()):
         msg = "a curve has one number for each of the epsilons"
         raise ArgumentError(msg)
-    return Curves(
-        table=Comparison(
-            order=float(document["order"]),
-            epsilon=float(document["epsilon"]),
-            dim=int(document["dim"]),
-            n_instances=int(document["n_instances"]),
-            rows=tuple(map(_row, document["rows"])),
-            left_out={str(name): str(why) for name, why in document["left_out"].items()},
-        ),
-        epsilons=tuple(map(float, epsilons)),
-        noise_stds={
-            str(name): tuple(None if x is None else float(x) for x in values)
-            for name, values in curves.items()
-        },
-    )
-
-
-def _row(document: Mapping[str, Any]) -> Row:
-    row = Row(**document)
-    unsliced = None if row.unsliced_epsilon is None else float(row.unsliced_epsilon)
-    return attrs.evolve(row, noise_std=float(row.noise_std), unsliced_epsilon=unsliced)
+    return curves
 
 
 def _training_audit(document: Mapping[str, Any]) -> TrainingAudit:
-    return TrainingAudit(certificate=_named(document), verdict=_verdict(document))
+    return TrainingAudit(certificate=_named(document), verdict=_structured(Verdict, document))
 
 
 def _member_audit(document: Mapping[str, Any]) -> MemberAudit:
-    return MemberAudit(certificate=_named(document), audit=_membership(document))
+    return MemberAudit(certificate=_named(document), audit=_structured(MembershipAudit, document))
 
 
 def _one_row(document: Mapping[str, Any]) -> TrainingLog:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pufferslice.cli.output import print_json
+from pufferslice.cli.output import print_json, say
 from pufferslice.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def account(
     if json:
         print_json(answer)
     else:
-        typer.echo(_prose(answer))
+        say(_prose(answer))
 
 
 def _differing(

@@ -24,6 +24,7 @@ from pufferslice.cli import (
     verify,
 )
 from pufferslice.cli.exit_codes import INTERRUPTED, REFUSED, WRONG_USE
+from pufferslice.cli.output import discard_output, say
 from pufferslice.errors import (
     ArgumentError,
     PuffersliceError,
@@ -48,7 +49,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 - as typer calls it
     if wanted:
-        typer.echo(f"pufferslice {__version__}")
+        say(f"pufferslice {__version__}")
         raise typer.Exit
 
 
@@ -101,6 +102,10 @@ def _run(arguments: Sequence[str] | None) -> int:
     except PuffersliceError as error:
         typer.echo(f"error: {error}", err=True)
         return WRONG_USE if isinstance(error, _WRONG_USE) else REFUSED
+    except OSError as error:  # as from a help text, which typer prints
+        discard_output()
+        typer.echo(f"error: {error}", err=True)
+        return REFUSED
     return 0
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from pufferslice.cli.exit_codes import REFUSED
-from pufferslice.cli.output import print_json, progress_bar
+from pufferslice.cli.output import print_json, progress_bar, say
 from pufferslice.errors import ArgumentError
 
 _DEFAULT_N_OUTPUTS = 100_000
@@ -61,6 +61,6 @@ def audit(
     if json:
         print_json(found.to_json())
     else:
-        typer.echo(str(found))
+        say(str(found))
     if found.refuted:
         raise typer.Exit(REFUSED)

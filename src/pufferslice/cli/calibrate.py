@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pufferslice.cli.output import print_json, progress_bar
+from pufferslice.cli.output import print_json, progress_bar, say
 from pufferslice.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -148,11 +148,11 @@ def _requested(
 
 
 def _print_prose(certificate: "Certificate", out: Path | None) -> None:
-    typer.echo(str(certificate))
+    say(str(certificate))
     if out is None:
-        typer.echo("\nNothing was written; add --out certificate.json to keep the certificate.")
+        say("\nNothing was written; add --out certificate.json to keep the certificate.")
     else:
-        typer.echo(f"\nWritten: {out} and, confidential, its evidence beside it.")
+        say(f"\nWritten: {out} and, confidential, its evidence beside it.")
 
 
 def _certified(request: "Request", ledger: Path | None) -> "Certificate":

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pufferslice.cli.output import print_json, progress_bar
+from pufferslice.cli.output import print_json, progress_bar, say
 from pufferslice.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -57,11 +57,11 @@ def compare(
     if json:
         print_json(answer)
         return
-    typer.echo(comparison_text(found))
+    say(comparison_text(found))
     if out is not None:
         exponents = "; ".join(f"{k}: n^{v:.2f}" for k, v in answer["exponents"].items())
-        typer.echo(f"\nRun time grows with the number of samples n: {exponents}.")
-        typer.echo(f"Written to {out}: {', '.join(answer['written'])}")
+        say(f"\nRun time grows with the number of samples n: {exponents}.")
+        say(f"Written to {out}: {', '.join(answer['written'])}")
 
 
 def _comparable(request: "Request") -> "tuple[Scenario, FiniteProfile, Guarantee]":

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from pufferslice.cli.exit_codes import REFUSED
-from pufferslice.cli.output import print_json, progress_bar
+from pufferslice.cli.output import print_json, progress_bar, say
 
 
 def demo(
@@ -24,6 +24,6 @@ def demo(
     if json:
         print_json(result.to_json())
     else:
-        typer.echo(str(result))
+        say(str(result))
     if not result.verification.holds or result.audit.refuted:
         raise typer.Exit(REFUSED)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pufferslice.cli.output import print_json
+from pufferslice.cli.output import print_json, say
 
 _TEMPLATES = ("scenario.toml", "training.toml")
 
@@ -28,7 +28,7 @@ def init(
     if json:
         print_json({"written": [str(path) for path in paths]})
         return
-    typer.echo(
+    say(
         f"Written: {scenario}, {training}\n"
         f"Next: pufferslice calibrate {scenario} --out certificate.json\n"
         f"  or: pufferslice train {training}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pufferslice.cli.exit_codes import INTERRUPTED, REFUSED
-from pufferslice.cli.output import print_json, progress_bar
+from pufferslice.cli.output import print_json, progress_bar, say
 from pufferslice.errors import MissingExtraError, StorageError
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ def show(
         print_json({"experiments": [_described(one) for one in EXPERIMENTS]})
         return
     for one in EXPERIMENTS:
-        typer.echo(f"{one.name}\n    {one.title}\n    source: {one.source}")
-        typer.echo(f"    needs: {one.needs or 'nothing more'}\n    takes: {one.duration}")
+        say(f"{one.name}\n    {one.title}\n    source: {one.source}")
+        say(f"    needs: {one.needs or 'nothing more'}\n    takes: {one.duration}")
 
 
 @app.command()
@@ -91,8 +91,8 @@ def _outcome(one: "Experiment", out: Path, *, full: bool) -> "Outcome":
 def _shown(outcome: "Outcome", files: list[str], out: Path, *, quiet: bool) -> dict[str, Any]:
     """Print what held, unless one JSON object is to be printed; the entry of that object."""
     if not quiet:
-        typer.echo(_prose(outcome))
-        typer.echo(f"  written to {out}: {', '.join(files)}\n")
+        say(_prose(outcome))
+        say(f"  written to {out}: {', '.join(files)}\n")
     kept = {key: value for key, value in outcome.to_json().items() if key != "rows"}
     return kept | {"files": files}
 

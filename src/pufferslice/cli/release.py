@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pufferslice.cli.output import print_json
-from pufferslice.errors import ArgumentError
+from pufferslice.cli.output import print_json, say
+from pufferslice.errors import ArgumentError, StorageError
 from pufferslice.showing import given, listed
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ def release(
     """Release the query on some rows, once, and record it in the ledger."""
     from pufferslice.certificate import Certificate
     from pufferslice.files import read_request
+    from pufferslice.releasing import AGAIN, release_again
     from pufferslice.releasing import release as release_rows
-    from pufferslice.releasing import release_again
 
     held = Certificate.load(certificate)
     if again:
@@ -49,10 +49,17 @@ def release(
         request = read_request(scenario)
         table = _chosen_rows(request, group=group, row=row, rows=rows)
         released = release_rows(request.scenario, table, held, ledger=ledger, out=out)
-    if json:
-        print_json(released.to_json())
-        return
-    typer.echo(f"{released}\n\nWritten: {out}. Recorded in {ledger}.")
+    try:
+        if json:
+            print_json(released.to_json())
+        else:
+            say(f"{released}\n\nWritten: {out}. Recorded in {ledger}.")
+    except StorageError as error:
+        msg = (
+            f"{error}. The release is written to {str(out)!r} and recorded in the ledger "
+            f"{str(ledger)!r}; {AGAIN}"
+        )
+        raise StorageError(msg) from error
 
 
 def _chosen_rows(

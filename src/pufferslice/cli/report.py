@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pufferslice.cli.output import print_json, progress_bar
+from pufferslice.cli.output import print_json, progress_bar, say
 from pufferslice.errors import ArgumentError
 
 
@@ -39,6 +39,6 @@ def report(
     if json:
         print_json({"out": str(out), "edition": edition, "bytes": len(page)})
         return
-    typer.echo(f"Written: {out}, the {edition} edition, {len(page) / 1000:.0f} kB.")
+    say(f"Written: {out}, the {edition} edition, {len(page) / 1000:.0f} kB.")
     if not public:
-        typer.echo("It contains evidence: do not publish it. --public makes the edition for that.")
+        say("It contains evidence: do not publish it. --public makes the edition for that.")

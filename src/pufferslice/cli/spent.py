@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pufferslice.cli.output import print_json
+from pufferslice.cli.output import print_json, say
 
 
 def spent(
@@ -45,7 +45,5 @@ def spent(
         print_json(claim | {"unsliced": whole})
         return
     epsilon = at_most(found.epsilon)
-    typer.echo(f"Noise {std:.6g} (scaled coordinates) costs at most {epsilon}: {found}")
-    typer.echo(
-        f"{unsliced_sentence(whole)}, from {whole['from']}.\n{guess_sentence(whole['guess'])}"
-    )
+    say(f"Noise {std:.6g} (scaled coordinates) costs at most {epsilon}: {found}")
+    say(f"{unsliced_sentence(whole)}, from {whole['from']}.\n{guess_sentence(whole['guess'])}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pufferslice.cli.exit_codes import INTERRUPTED
-from pufferslice.cli.output import print_json
+from pufferslice.cli.output import print_json, say
 
 if TYPE_CHECKING:
     from pufferslice.torch.runs import StepProgress, TrainedRun
@@ -43,7 +43,7 @@ def train(
     if json:
         print_json(_summary(done))
     else:
-        typer.echo(_prose(done))
+        say(_prose(done))
 
 
 @contextlib.contextmanager

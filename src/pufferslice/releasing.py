@@ -70,7 +70,10 @@ class Release:
         good = self.names and np.isfinite(self.values).all() and (self.noise_stds >= 0).all()
         texts = all(isinstance(one, str) for one in (self.certificate, *self.names))
         whole = all(type(one) is int for one in self.grid_values)
-        if not (good and texts and whole and len(self.grid_values) == len(self.names)):
+        numbers = [self.unsliced[key] for key in ("order", "epsilon", "guess")]
+        stated = all(one is None or type(one) in (int, float) for one in numbers)
+        fits = len(self.grid_values) == len(self.names)
+        if not (good and texts and whole and stated and fits):
             msg = (
                 "a release must have names, finite values, and noise of at least 0. This one was "
                 "changed; get the original"

@@ -304,7 +304,8 @@ def test_every_command_and_flag_is_described():
         assert f"`pufferslice {' '.join(words)}" in page
     for command in commands:
         for name, parameter in inspect.signature(command.callback).parameters.items():
-            if isinstance(parameter.annotation.__metadata__[0], typer.models.OptionInfo):
+            marks = getattr(parameter.annotation, "__metadata__", [None])
+            if isinstance(marks[0], typer.models.OptionInfo):
                 assert f"`--{name.replace('_', '-')}" in page, f"{command.name}: {name}"
 
 

@@ -336,7 +336,13 @@ def _scaled(rng: np.random.Generator, query: Any) -> Any:
 
 def _dressed(rng: np.random.Generator, query: Any, size: float) -> Any:
     if rng.random() < 0.4:
-        query = query.with_range(_range(rng, query.dim, size))
+        limits = _range(rng, query.dim, size)
+        lowest = [one.low for one in query.coordinates]
+        if isinstance(limits, Box):
+            limits = Box(np.maximum(limits.low, lowest), limits.high)
+        else:
+            limits = Ball(np.maximum(limits.center, lowest), limits.radius)
+        query = query.with_range(limits)
     return _scaled(rng, query)
 
 

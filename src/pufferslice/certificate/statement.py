@@ -69,8 +69,8 @@ _IN_DELTA: Final = (
     "that rare may tell the secret."
 )
 _CLIPPED: Final = (
-    "The claim holds for the query clipped to its public range, which is what a release publishes; "
-    "so are intervals around released numbers, and they say nothing of the value before clipping."
+    "The claim holds for the query clipped to its public range, which is what a release publishes. "
+    "Intervals around released numbers are of that value too, not of the value before clipping."
 )
 _CLIPS: Final = (
     "THE RANGE CLIPS THE DATA: the query lies outside its public range for {found}. What is "

@@ -232,7 +232,8 @@ def _source(document: Document) -> Source | None:
 
 def check_document(document: Document) -> None:
     """Only known sections and keys of a scenario file, and values of the kind that they take."""
-    if "median" in section(document, "query"):
+    query = document.get("query")
+    if isinstance(query, Mapping) and "median" in query:
         msg = (
             '[query] has no median; write quantile = [{ column = "age", level = 0.5 }]. It has '
             f"{', '.join(STATISTICS)}; anything else is a table_function in Python"

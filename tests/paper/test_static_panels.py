@@ -167,7 +167,7 @@ def test_curves_are_means_over_trials(two):
 
 
 def test_five_groups_are_told_apart_when_there_is_little_noise():
-    groups = {name: (10 * k, 0, k) for k, name in enumerate("abcde")}
+    groups = {name: (10 * k, k % 2, k) for k, name in enumerate("abcde")}
     panel = panel_of(groups, [50, 40, 30, 20, 10])
     rows = panel_rows(panel, Scale(budgets=(1e-4, 1e5), n_trials=1, queries=("summary",)), 0)
     assert panel.n_records == 150

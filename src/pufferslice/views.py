@@ -104,9 +104,9 @@ def gaussian_delta(ratios: Floats, epsilon: Floats | float) -> Floats:
         msg = f"epsilon must be a number and at least 0, got {epsilon!r}"
         raise ArgumentError(msg)
     nothing = (ratios == 0) | np.isposinf(epsilon)
-    safe, finite = np.where(ratios == 0, 1.0, ratios), np.where(nothing, 0.0, epsilon)
-    direct = ndtr(safe / 2 - finite / safe) - np.exp(
-        np.minimum(finite + log_ndtr(-safe / 2 - finite / safe), 0.0)
+    safe, epsilon = np.where(ratios == 0, 1.0, ratios), np.where(nothing, 0.0, epsilon)
+    direct = ndtr(safe / 2 - epsilon / safe) - np.exp(
+        np.minimum(epsilon + log_ndtr(-safe / 2 - epsilon / safe), 0.0)
     )
     return np.asarray(np.where(nothing, 0.0, np.maximum(direct, 0.0)))
 

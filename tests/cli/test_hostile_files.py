@@ -2,6 +2,7 @@
 """Every command with paths that are no files, too large, or cannot be written; real processes."""
 
 import errno
+import io
 import os
 import resource
 import socket
@@ -135,6 +136,20 @@ def test_a_link_to_nothing_is_seen_before_noise_is_drawn(place, capsys):
     assert run(command.split()) == 1
     assert "nothing" in capsys.readouterr().err
     assert not (place / "l").exists()
+
+
+class Full(io.StringIO):
+    def write(self, text):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("screen", [None, Full()])
+def test_a_release_in_a_process_without_output(place, monkeypatch, capsys, screen):
+    command = "release scenario.toml --certificate c.json --ledger l --out r.json --group a"
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", screen)
+        assert run(command.split()) == 1
+    assert "recorded in the ledger 'l'" in capsys.readouterr().err
 
 
 def process(arguments, **options):

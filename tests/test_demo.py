@@ -227,7 +227,7 @@ def test_it_ends_with_one_page(result):
     assert result.certificate.digest in page
     for released in result.released.values:
         assert f"{released:.4g}" in page
-    assert "How “race” is protected" in page
+    assert "How “<bdi>race</bdi>” is protected" in page
     assert 'class="watermark"' in page
     about = [result.folder / name for name in ("certificate.json", "release.json", "audit.json")]
     assert internal_page(about).decode() == page

@@ -109,7 +109,7 @@ def calibrate_approximate(
     tables = _tables(slices)
     if slices.are_equal:
         return 0.0
-    start = largest_shift(tables)
+    start = largest_shift(tables, slices.profile.weights)
     if not start > 0:
         msg = (
             "no slice of the profile shows any difference between the laws, though the laws differ;"

@@ -277,7 +277,7 @@ def calibrate(target: Guarantee, slices: Slices, method: Method) -> float:
     check_one_of(slices.envelopes, envelope=method.envelope)
     if slices.are_equal:
         return 0.0
-    start = largest_shift(slices.seen)
+    start = largest_shift(slices.seen, slices.profile.weights)
     return _smallest_noise(lambda std: cost(slices, target, std, method), target, start)
 
 
@@ -310,10 +310,10 @@ def _smallest_noise(cost_at: Callable[[float], float], target: Guarantee, shift:
     return raise_until(lambda std: cost_at(std) <= target.epsilon, noise_std)
 
 
-def largest_shift(seen: DistanceTables | GaussianPairs) -> float:
-    """The scale of the differences, to start a search from."""
+def largest_shift(seen: DistanceTables | GaussianPairs, weights: Floats | float = 1.0) -> float:
+    """The scale of the differences, to start a search from; 0 if no slice of weight shows any."""
     if isinstance(seen, DistanceTables):
-        return float(seen.worst().max())
+        return float((seen.worst() * (np.asarray(weights) > 0)).max())
     means = np.linalg.norm(seen.means[:, 0] - seen.means[:, 1], axis=1)
     spreads = np.abs(seen.covs[:, 0] - seen.covs[:, 1]).max(axis=(1, 2))
     return float(max(means.max(), math.sqrt(spreads.max())))

@@ -3,12 +3,19 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pufferslice.errors import CalibrationError
-from pufferslice.search import RELATIVE_WIDTH, raise_until, smallest_safe
+from pufferslice.search import (
+    COARSE_WIDTH,
+    RELATIVE_WIDTH,
+    raise_until,
+    smallest_safe,
+    smallest_safe_multiplier,
+)
 
 powers = st.floats(-100, 100).map(lambda x: 2.0**x)
 
@@ -109,3 +116,23 @@ class TestRaiseUntil:
     def test_a_bound_that_never_holds(self, value):
         with pytest.raises(CalibrationError, match="no value"):
             raise_until(lambda _: False, value)
+
+
+class TestExpensiveCosts:
+    @pytest.mark.parametrize("start", [0.01, 1.0, 300.0])
+    @pytest.mark.parametrize("cliff", [0.0, 1e3, 1e6])
+    def test_few_evaluations_with_and_without_a_cliff(self, cliff, start):
+        """ln(1 + mean cost and a far mode): the second summand rises from nothing to all of it."""
+        asked = []
+
+        def cost(x):
+            asked.append(x)
+            return float(np.logaddexp.reduce([0.0, 2 / x**2, cliff * (4 / x**2 - 1)])) - math.log(2)
+
+        found = smallest_safe_multiplier(cost, 1.0, start=start)
+        assert len(asked) == len(set(asked)) <= 40
+        assert cost(found) <= 1.0 < cost(found * (1 - 2 * COARSE_WIDTH))
+
+    def test_a_step_ends_too(self):
+        found = smallest_safe_multiplier(lambda x: 0.5 if x >= 7 else math.inf, 1.0, start=1.0)
+        assert 7 <= found <= 7 * (1 + COARSE_WIDTH)

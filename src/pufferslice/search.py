@@ -13,6 +13,9 @@ from pufferslice.errors import CalibrationError
 RELATIVE_WIDTH: Final = 2.0**-44
 """The returned value is within this factor of the smallest safe one."""
 
+COARSE_WIDTH: Final = 2.0**-30
+"""The same where costs are expensive and known to less than that."""
+
 SAFETY: Final = 1 + 2.0**-38
 """Every calibrated noise is raised by this factor, far above the float error of the formulas."""
 
@@ -42,6 +45,53 @@ def smallest_safe(cost: Callable[[float], float], limit: float, *, start: float)
         else:
             unsafe, values = x, (value, values[1])
     return safe
+
+
+def smallest_safe_multiplier(
+    cost: Callable[[float], float], limit: float, *, start: float
+) -> float:
+    """`smallest_safe` up to `COARSE_WIDTH`, for an expensive cost that is smooth in 1 / x^2.
+
+    By turns the answer is guessed from the two values next to the limit, and from two unsafe points
+    (the cost may have a cliff); then a point a little beyond such a guess is tried, which is safe
+    if the guess was good.
+    """
+    values: dict[float, float] = {}
+
+    def value(x: float) -> float:
+        if x not in values:
+            values[x] = cost(x)
+        return values[x]
+
+    unsafe, safe = _bracket(value, limit, start)
+    nudge, width = 1 + COARSE_WIDTH / 2, math.inf
+    for step in range(_MAX_STEPS):
+        if safe <= unsafe * (1 + COARSE_WIDTH):
+            break
+        near = sorted(values, key=lambda x: abs(values[x] - limit))[:2]
+        further = max((x for x in values if x < unsafe), default=safe)
+        pairs = (near, (unsafe, further)) if step % 3 == 0 else ((unsafe, further), near)
+        guesses = [_crossing(x, y, (value(x), value(y)), limit) for x, y in pairs]
+        x = next((x for x in guesses if unsafe < x < safe), math.nan)
+        if step % 3 == 2:
+            x += (x - unsafe) / 16
+            width, is_slow = safe - unsafe, safe - unsafe > width / 8
+            x = math.nan if is_slow else x
+        if not unsafe < x < safe:
+            x = math.sqrt(unsafe) * math.sqrt(safe)
+        x = min(max(x, unsafe * nudge), safe / nudge)
+        safe, unsafe = (x, unsafe) if value(x) <= limit else (safe, x)
+    return safe
+
+
+def _crossing(x: float, other: float, values: tuple[float, float], limit: float) -> float:
+    """Where a straight line in 1 / x^2 through two points reaches the limit; NaN if nowhere."""
+    rise = values[0] - values[1]
+    if not (math.isfinite(rise) and rise * (other - x) > 0):
+        return math.nan
+    share = (values[0] - limit) / rise
+    inverse = 1 + share * ((x / other) ** 2 - 1)
+    return x / math.sqrt(inverse) if inverse > 0 else math.nan
 
 
 def raise_until(holds: Callable[[float], bool], value: float) -> float:

@@ -14,6 +14,7 @@ from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.sgd import amplified
 from pufferslice.sgd.amplified import (
     RELATIVE_ERROR,
+    amplified_by_count,
     amplified_divergence,
     amplified_divergences,
 )
@@ -458,3 +459,43 @@ def test_orders_so_near_one_that_rounding_could_hide_the_cost_are_refused():
     assert amplified_divergence(1.001, 2.0, 0.1, 2) > 0
     with pytest.raises(CalibrationError, match=r"at least 1\.001"):
         amplified_divergence(1.0005, 2.0, 0.1, 2)
+
+
+class TestByCount:
+    """Many counts at once, on one lattice."""
+
+    @pytest.mark.soundness
+    @pytest.mark.parametrize("seed", range(6))
+    def test_never_below_a_count_alone(self, seed):
+        rng = np.random.default_rng(seed)
+        for _ in range(8):
+            order, z = (
+                float(np.exp(rng.uniform(*np.log(ends)))) for ends in ((1.01, 64), (0.03, 3e3))
+            )
+            rate, n = (
+                np.exp(rng.uniform(*np.log((1e-5, 0.99)))),
+                np.exp(rng.uniform(0, np.log(4e3))),
+            )
+            counts = np.unique(rng.integers(int(n), int(1.3 * n) + 3, 4))
+            design = Poisson(n_records=10_000, rate=rate)
+            found = amplified_by_count(order, z, design, counts)
+            alone = [amplified_divergence(order, z, rate, int(d)) for d in counts]
+            assert np.all(found >= np.array(alone) * (1 - 1e-14))
+            assert np.all(found <= np.array(alone) * (1 + 1e-9))
+
+    @pytest.mark.soundness
+    def test_a_far_mode_is_not_missed(self):
+        """At D = 20 nearly all of the cost comes from batches that hold every differing record."""
+        design = Poisson(n_records=100, rate=0.01)
+        found = amplified_by_count(16, 4, design, np.arange(18, 23))
+        assert found[2] == pytest.approx(101.957391276349, rel=1e-9)
+
+    def test_certain_draws_huge_shifts_and_no_records(self):
+        certain = amplified_by_count(4, 10.0, Poisson(n_records=9, rate=1.0), np.array([0, 3]))
+        assert certain == pytest.approx([0.0, 0.72], rel=1e-9)
+        design = Poisson(n_records=100, rate=0.5)
+        for z in (1e-9, 1e-100):
+            found = amplified_by_count(4, z, design, np.array([1, 50, 51]))
+            assert found[1] == amplified_divergence(4, z, 0.5, 50)
+        with pytest.raises(CalibrationError, match="order must be at least"):
+            amplified_by_count(1.0001, 4.0, design, np.array([3]))

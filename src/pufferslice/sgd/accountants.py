@@ -11,6 +11,7 @@ number D of differing records: steps add for each D, and the expectation over D 
 """
 
 import math
+from collections.abc import Callable
 from typing import ClassVar, Final, Literal, Protocol, final
 
 import attrs
@@ -19,11 +20,18 @@ import numpy as np
 from pufferslice.arrays import Floats, Integers
 from pufferslice.checks import check_above, check_count, check_one_of
 from pufferslice.errors import ArgumentError, CalibrationError
-from pufferslice.search import SAFETY, raise_until, smallest_safe
-from pufferslice.sgd.amplified import amplified_divergences
+from pufferslice.search import SAFETY, raise_until, smallest_safe, smallest_safe_multiplier
+from pufferslice.sgd.amplified import amplified_by_count, amplified_divergences
 from pufferslice.sgd.differing import DifferingRecords
-from pufferslice.sgd.moments import costs_by_count, log_mean_exp
-from pufferslice.sgd.sampling import Discrepancy, Poisson, SamplingDesign
+from pufferslice.sgd.moments import (
+    FEW_COUNTS,
+    CostsOf,
+    CountCosts,
+    binomial_log_moments,
+    costs_by_count,
+    log_mean_exp,
+)
+from pufferslice.sgd.sampling import Discrepancy, Poisson, SamplingDesign, WithoutReplacement
 
 SMALLEST_MULTIPLIER: Final = 1e-100
 LARGEST_MULTIPLIER: Final = 1e100
@@ -34,6 +42,19 @@ _LARGEST_COST: Final = 1e290
 
 _ELEMENTS: Final = 2**15
 """Floats in one temporary array: they should fit the cache."""
+
+_MANY_ELEMENTS: Final = 2**18
+"""The same for laws that are summed over together."""
+
+_CEILING_NODES: Final = 32
+"""At which log moments are computed, to bound amplified costs that do not matter."""
+_FEW_TRIALS: Final = 64
+"""Moments of so few trials are sums over all counts."""
+_LEAST_SCALE: Final = 1e-100
+"""Below, squares of the scale are no longer numbers."""
+
+CountCostsOf = Callable[[float, SamplingDesign, Integers, float], Floats]
+"""Costs of a step by order, design, ascending counts and noise multiplier."""
 
 
 class Target(Protocol):
@@ -210,13 +231,14 @@ def cost_by_count(
 
     Guarantee: each entry is at least the cost if so many records differ. Runs over the same data,
     coupling and order compose by adding these functions; `mixed_cost` comes after the sum.
-    With more than a few hundred counts, those that hardly matter carry the cost of a larger one.
+    With more than 512 counts, costs between computed ones are bounded; that adds no more than a
+    millionth to `mixed_cost`.
     """
     check_above(1, order=order)
     accountant.check(sampling, differing)
     multipliers = _checked_multipliers(noise_multipliers)
     steps = np.unique(multipliers, return_counts=True)
-    costs = _run_costs(accountant, order, sampling, differing, steps)
+    costs = _run_costs(accountant, order, sampling, differing, steps).costs
     in_range = (costs > _SMALLEST_COST) & (costs < _LARGEST_COST)
     if not np.all(in_range | (differing.counts == 0)):
         msg = (
@@ -282,7 +304,8 @@ def calibrate_multiplier(
     """Smallest noise multiplier at which `n_steps` equal steps cost at most `target.epsilon`.
 
     Guarantee: `run_cost` at the result was evaluated and is at most the target; the result is
-    within one part in 10^11 of the smallest such multiplier.
+    within one part in 10^11 of the smallest such multiplier, or in 10^6 if more than 512 numbers of
+    differing records can occur.
     """
     check_above(1, order=target.order)
     check_above(0, epsilon=target.epsilon)
@@ -296,13 +319,66 @@ def calibrate_multiplier(
         if multiplier < SMALLEST_MULTIPLIER:
             return math.inf
         steps = np.array([min(multiplier, LARGEST_MULTIPLIER)]), np.array([n_steps])
-        costs = _run_costs(accountant, target.order, sampling, differing, steps)
+        costs = _run_costs(accountant, target.order, sampling, differing, steps).costs
         return _mixed(target.order, costs, differing)
 
-    _check_reachable(target, cost(LARGEST_MULTIPLIER), cost(SMALLEST_MULTIPLIER))
+    extremes = (
+        _largest_cost(accountant, target.order, sampling, differing, n_steps, multiplier)
+        for multiplier in (LARGEST_MULTIPLIER, SMALLEST_MULTIPLIER)
+    )
+    _check_reachable(target, *extremes)
     start = _start(target, sampling, differing, n_steps)
-    multiplier = smallest_safe(cost, target.epsilon, start=start) * SAFETY
-    return raise_until(lambda value: cost(value) <= target.epsilon, multiplier)
+    if len(differing.counts) <= FEW_COUNTS:
+        multiplier = smallest_safe(cost, target.epsilon, start=start) * SAFETY
+        return raise_until(lambda value: cost(value) <= target.epsilon, multiplier)
+    multiplier = _near(accountant, target, sampling, differing, n_steps, start) * SAFETY
+    step = 2.0**-34
+    while (excess := cost(multiplier) / target.epsilon - 1) > 0:
+        multiplier *= 1 + max(step, min(excess, 1.0))
+        step *= 2
+    return multiplier
+
+
+def _near(
+    accountant: Accountant,
+    target: Target,
+    sampling: SamplingDesign,
+    differing: DifferingRecords,
+    n_steps: int,
+    start: float,
+) -> float:
+    """About the smallest noise multiplier: each evaluation begins with what others found out."""
+    nodes: Integers | None = None
+    ceiling, at_least = None, 0.0
+
+    def cost(multiplier: float) -> float:
+        nonlocal nodes, ceiling, at_least
+        if not SMALLEST_MULTIPLIER <= multiplier <= LARGEST_MULTIPLIER:
+            return math.inf if multiplier < 1 else 0.0
+        costs, nodes = _run_costs(
+            accountant, target.order, sampling, differing,
+            (np.array([multiplier]), np.array([n_steps])),
+            start=nodes, limit=target.epsilon, ceiling=ceiling if multiplier > at_least else None,
+        )  # fmt: skip
+        mixed = _mixed(target.order, costs, differing)
+        if target.epsilon < mixed < math.inf and multiplier > at_least:
+            ceiling, at_least = costs, multiplier  # more noise costs no more
+        return mixed
+
+    return smallest_safe_multiplier(cost, target.epsilon, start=start)
+
+
+def _largest_cost(
+    accountant: Accountant,
+    order: float,
+    sampling: SamplingDesign,
+    differing: DifferingRecords,
+    n_steps: int,
+    multiplier: float,
+) -> float:
+    """Cost of a run if as many records differ as can."""
+    costs = accountant.step_costs(order, sampling, differing.largest, np.array([multiplier]))
+    return n_steps * float(costs[0])
 
 
 def _run_costs(
@@ -311,14 +387,106 @@ def _run_costs(
     sampling: SamplingDesign,
     differing: DifferingRecords,
     steps: tuple[Floats, Integers],
-) -> Floats:
+    *,
+    start: Integers | None = None,
+    limit: float | None = None,
+    ceiling: Floats | None = None,
+) -> CountCosts:
     """Cost of the run for each count, from distinct multipliers and how often each occurs."""
     multipliers, repeats = steps
 
-    def cost_of(n_differing: int) -> float:
-        return float(repeats @ accountant.step_costs(order, sampling, n_differing, multipliers))
+    def sharp(counts: Integers) -> Floats:
+        each = (accountant.step_costs(order, sampling, int(n), multipliers) for n in counts)
+        return np.array([float(repeats @ costs) for costs in each])
 
-    return costs_by_count(cost_of, order, differing)
+    def cost_of(function: CountCostsOf) -> CostsOf:
+        return lambda counts: np.sum(
+            [n * function(order, sampling, counts, float(z)) for z, n in zip(*steps, strict=True)],
+            axis=0,
+        )
+
+    if len(differing.counts) <= FEW_COUNTS or isinstance(accountant, MeanSquare):
+        return CountCosts(sharp(differing.counts), np.arange(len(differing.counts)))
+    if isinstance(accountant, WorstCase):
+        costs = cost_of(_worst_costs)(differing.counts)
+        return CountCosts(costs, np.arange(len(costs)))
+    log_moments = cost_of(_log_moments_by_count)
+    if isinstance(accountant, LogMoment):
+        return costs_by_count(
+            log_moments, order, differing, is_convex=True, start=start, limit=limit
+        )
+    if ceiling is None:
+        nodes = np.geomspace(1, len(differing.counts) - 1, _CEILING_NODES).astype(np.int64)
+        ceiling = costs_by_count(
+            log_moments, order, differing, is_convex=True, start=nodes, tolerance=math.inf
+        ).costs
+    amplified = cost_of(_amplified_costs)
+    return costs_by_count(amplified, order, differing, ceiling=ceiling, start=start, limit=limit)
+
+
+def _worst_costs(
+    order: float, sampling: SamplingDesign, counts: Integers, multiplier: float
+) -> Floats:
+    """A differing record adds no more to the cap than the first one does, up to the last cap."""
+    first, last = sampling.discrepancy_cap(1), sampling.discrepancy_cap(int(counts[-1]))
+    caps = np.minimum(counts * first, last)
+    return _shift_costs(order, caps.astype(np.float64) ** 2, np.array([multiplier]))
+
+
+def _log_moments_by_count(
+    order: float, sampling: SamplingDesign, counts: Integers, multiplier: float
+) -> Floats:
+    """Upper bounds on the log-moment costs of a step for ascending counts.
+
+    Their exponentials are convex in D: K is a sum over differing records, exchangeable and not
+    negative, and a second difference of E f(K) is one of f in two of them, so not negative if f is
+    convex.
+    """
+    if isinstance(sampling, WithoutReplacement):
+        n_pieces = 1 + len(counts) * sampling.batch_size // _MANY_ELEMENTS
+        parts = np.array_split(counts, min(n_pieces, len(counts)))
+        return np.concatenate([_summed_moments(order, sampling, n, multiplier) for n in parts])
+    costs = np.zeros(len(counts))
+    scale = 2 * math.sqrt(order) * math.sqrt(order - 1) / multiplier
+    for part in _within_factor(counts, 2.0):
+        found = counts[part]
+        if isinstance(sampling, Poisson):
+            trials, chances = found.astype(np.float64), np.full(len(found), sampling.rate)
+        else:
+            trials, chances = np.full(len(found), sampling.divisor), found / sampling.n_records
+        if trials[-1] < _FEW_TRIALS or not _LEAST_SCALE < scale < 1:
+            laws = (sampling.discrepancy_law(int(n)) for n in found)
+            noise = np.array([multiplier])
+            costs[part] = [_log_moment_costs(order, law, noise)[0] for law in laws]
+        else:
+            costs[part] = binomial_log_moments(trials, chances, scale) / (order - 1)
+    return costs
+
+
+def _summed_moments(
+    order: float, sampling: WithoutReplacement, counts: Integers, multiplier: float
+) -> Floats:
+    logs = sampling.log_probabilities(counts).T
+    squares = np.arange(len(logs), dtype=np.float64)[:, None] ** 2
+    exponents = (order - 1) * _shift_costs(order, squares, np.array([multiplier]))
+    return log_mean_exp(logs, exponents) / (order - 1)
+
+
+def _amplified_costs(
+    order: float, sampling: SamplingDesign, counts: Integers, multiplier: float
+) -> Floats:
+    return amplified_by_count(order, multiplier, _check_poisson(sampling), counts)
+
+
+def _within_factor(counts: Integers, factor: float) -> list[slice]:
+    """Ascending counts above 0 in stretches whose last is at most `factor` times the first."""
+    stretches = []
+    first = int(np.searchsorted(counts, 1))
+    while first < len(counts):
+        last = int(np.searchsorted(counts, counts[first] * factor, side="right"))
+        stretches.append(slice(first, last))
+        first = last
+    return stretches
 
 
 def _mixed(order: float, costs: Floats, differing: DifferingRecords) -> float:

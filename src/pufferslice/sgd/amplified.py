@@ -19,15 +19,17 @@ by at most $4 e^{-E}$ times the integral of $P^\alpha Q^{1-\alpha}$, with E as i
 error, the tail and whatever the search leaves out are bounded and added.
 """
 
+import bisect
 import math
 from typing import Final, NamedTuple
 
 import numpy as np
+from scipy.special import gammaln
 
 from pufferslice.arrays import Floats, Integers
 from pufferslice.checks import check_above, check_count
 from pufferslice.errors import CalibrationError
-from pufferslice.sgd.sampling import Discrepancy, Poisson
+from pufferslice.sgd.sampling import Discrepancy, Poisson, binomial_windows
 
 SMALLEST_ORDER: Final = 1.001
 """Nearer to 1 the rounding of the integrand, divided by order - 1, could exceed RELATIVE_ERROR."""
@@ -49,6 +51,15 @@ _SMALLEST_SHIFT: Final = 1e-140
 """Mean shifts below this, in units of the noise, have squares that are no longer numbers."""
 _ELEMENTS: Final = 2**15
 """Floats in one temporary array: they should fit the cache."""
+_NEAR: Final = 50.0
+_MOST_TOGETHER: Final = 512
+"""Counts of differing records that share a lattice: how far apart they are, and how many."""
+_STRETCH: Final = 512
+"""Lattice points that are summed at once."""
+_LARGEST_PRODUCT: Final = 2**22
+"""Elements of the matrices that are multiplied for them."""
+_LARGEST_RATIO: Final = 200.0
+"""Of the logs of weights that are multiplied by the same exponentials."""
 _ROUNDINGS: Final = 2.0**-50
 """More than the relative rounding error of the exponents that a value of the integrand is made of.
 
@@ -111,7 +122,46 @@ def amplified_divergences(order: float, noise_multipliers: Floats, law: Discrepa
     ascending = np.argsort(multipliers)
     log_excess = np.empty(len(multipliers))
     log_excess[ascending] = _log_excesses(worlds, multipliers[ascending])
+    return _costs(order, log_excess)
+
+
+def _costs(order: float, log_excess: Floats) -> Floats:
     return np.asarray(np.logaddexp(0, log_excess) / (order - 1) * (1 + RELATIVE_ERROR))
+
+
+def amplified_by_count(
+    order: float, noise_multiplier: float, sampling: Poisson, counts: Integers
+) -> Floats:
+    """`amplified_divergence` for many ascending numbers of differing records.
+
+    Neighbouring counts share a lattice, and the exponentials on it: their sums differ only in the
+    weights.
+    """
+    check_above(1, order=order)
+    results, first = np.zeros(len(counts)), int(np.searchsorted(counts, 1))
+    while first < len(counts):
+        costs = _first_costs(order, noise_multiplier, sampling, counts[first:])
+        results[first : first + len(costs)] = costs
+        first += len(costs)
+    return results
+
+
+def _first_costs(order: float, multiplier: float, sampling: Poisson, counts: Integers) -> Floats:
+    """Costs of as many of the first counts as go together."""
+    reach = min(0.25, _NEAR / (counts[0] * sampling.rate + 1))
+    near = int(np.searchsorted(counts, counts[0] * (1 + reach), side="right"))
+    n_counts = min(near, _MOST_TOGETHER)
+    while n_counts and sampling.rate < 1 and order >= SMALLEST_ORDER:
+        found = counts[:n_counts].astype(np.float64)
+        with np.errstate(over="ignore"):
+            is_huge = order * np.square(found[-1] / multiplier) > _HUGE
+        if not is_huge and found[0] * sampling.rate / multiplier >= _SMALLEST_SHIFT:
+            log_excess = _together(order, multiplier, sampling.rate, found)
+            if log_excess is not None:
+                return _costs(order, log_excess)
+        n_counts //= 2
+    law = sampling.discrepancy_law(int(counts[0]))
+    return amplified_divergences(order, np.array([multiplier]), law)
 
 
 class _Worlds(NamedTuple):
@@ -216,6 +266,177 @@ def _with_errors(log_sum: Floats, log_bound_at_end: Floats, lattice: _Lattice) -
     return np.asarray(np.logaddexp(seen, lattice.log_error + np.logaddexp(0, seen)))
 
 
+def _roughly_surviving(
+    order: float, multiplier: float, rate: float, counts: Floats, lattice: _Lattice
+) -> tuple[Floats, Floats]:
+    """As `_surviving`, for many counts at once and from bounds in closed form."""
+    log_dropped = np.full(len(counts), -np.inf)
+    if lattice.n_points <= _DENSE_POINTS:
+        return np.arange(1, lattice.n_points + 1, dtype=np.float64), log_dropped
+    log_size = math.log(2 * order * (order - 1)) + 2 * math.log(counts[0] * rate / multiplier)
+    log_best = np.full(len(counts), -np.inf)
+    edges = np.linspace(0, lattice.n_points, _DENSE_POINTS // _BLOCK + 1).round()
+    starts, ends = edges[:-1], edges[1:]
+    while True:
+        indices, where = np.unique([starts, ends], return_inverse=True)
+        values = _rough_values(order, multiplier, rate, counts, lattice.step * indices)
+        log_best = np.maximum(log_best, values.log_integrand.max(axis=1) + min(0.0, log_size))
+        n_each = ends - starts
+        log_sums = _block_bounds(values, where, lattice.step * n_each) + np.log(n_each)
+        keep = np.any(log_sums > log_best[:, None] - _NEGLIGIBLE, axis=0)
+        dropped = np.logaddexp.reduce(log_sums[:, ~keep], axis=1, initial=-np.inf)
+        log_dropped = np.logaddexp(log_dropped, dropped)
+        starts, ends = starts[keep], ends[keep]
+        if np.all(ends - starts <= _BLOCK):
+            return _indices_between(starts, ends), log_dropped
+        starts, ends = _split(starts, ends)
+
+
+def _rough_values(
+    order: float, multiplier: float, rate: float, counts: Floats, points: Floats
+) -> _Values:
+    r"""Bounds in place of values: a sum over k is between its largest summand and n times that.
+
+    The second differences of the log of the summands are at most
+    $-c = -1/z^2 - 4/(D + 2)$, so $n = 3 + \sqrt{2 \pi / c}$ will do. As a function of t, the log of
+    the largest is convex, with k / z for its slope. `log_integrand` is a lower bound.
+    """
+    counts, tilts = counts[:, None], points / multiplier
+    at_high, log_high = _largest_summands(multiplier, rate, counts, tilts)
+    at_low, log_low = _largest_summands(multiplier, rate, counts, -tilts)
+    log_n = np.log(3 + np.sqrt(2 * np.pi / (multiplier**-2 + 4 / (counts + 2))))
+    sizes = gammaln(counts + 1) + at_high * tilts + np.abs(log_low) + np.abs(log_high)
+    slack = 8 * _ROUNDINGS * (order * sizes + points**2)
+    rising = order * (log_high + log_n) + slack
+    gaussian = points**2 / 2 + _LOG_ROOT_TAU
+    return _Values(
+        rising - (order - 1) * log_low - gaussian + slack,
+        order * log_high - (order - 1) * (log_low + log_n) - gaussian - slack,
+        rising,
+        (order - 1) * at_low / multiplier - points,
+    )
+
+
+def _largest_summands(
+    multiplier: float, rate: float, counts: Floats, tilts: Floats
+) -> tuple[Floats, Floats]:
+    """The k of the largest summand of A at each tilt, by bisection, and the log of that summand."""
+    log_odds = math.log(rate) - math.log1p(-rate)
+    low = np.zeros(np.broadcast_shapes(counts.shape, tilts.shape))
+    high = low + counts
+    for _ in range(int(counts[-1, 0]).bit_length() + 1):
+        k = np.floor((low + high) / 2)
+        with np.errstate(divide="ignore"):
+            slopes = np.log((counts - k) / (k + 1)) + log_odds + tilts - (k + 0.5) / multiplier**2
+        low, high = np.where(slopes > 0, k + 1, low), np.where(slopes > 0, high, k)
+    k = np.minimum(low, counts)
+    return k, _log_weights(rate, counts, k) + k * tilts - (k / multiplier) ** 2 / 2
+
+
+def _log_weights(rate: float, counts: Floats, k: Floats) -> Floats:
+    """Logs of binomial weights, but for the rounding of the log factorials."""
+    ways = gammaln(counts + 1) - gammaln(k + 1) - gammaln(counts - k + 1)
+    return np.asarray(ways + k * math.log(rate) + (counts - k) * math.log1p(-rate))
+
+
+def _together(order: float, multiplier: float, rate: float, counts: Floats) -> Floats | None:
+    """Logs of the integral minus 1 for neighbouring counts; None if matrices would be too large."""
+    worlds = _Worlds(order, np.empty(int(counts[-1]) + 1), float(counts[0]) * rate)
+    lattice = _lattice(worlds, multiplier, multiplier)
+    indices, log_sum = _roughly_surviving(order, multiplier, rate, counts, lattice)
+    breaks = np.flatnonzero(np.diff(indices) > _BLOCK) + 1
+    stretches = [
+        lattice.step * part
+        for stretch in np.split(indices, breaks)
+        for part in np.array_split(stretch, 1 + len(stretch) // _STRETCH)
+    ]
+    for points in stretches:
+        values = _values_by_halves(order, multiplier, rate, counts, points)
+        if values is None:
+            return None
+        log_sum = np.logaddexp(log_sum, _log_sum(values.log_integrand))
+    end = np.array([lattice.step * lattice.n_points])
+    last = _values_by_halves(order, multiplier, rate, counts, end)
+    if last is None:
+        return None
+    return _with_errors(log_sum + math.log(lattice.step), last.log_bound[:, 0], lattice)
+
+
+def _values_by_halves(
+    order: float, multiplier: float, rate: float, counts: Floats, points: Floats
+) -> _Values | None:
+    """The integrand at neighbouring points, for as many counts at once as will go."""
+    values = _values_together(order, multiplier, rate, counts, points)
+    if values is not None or len(counts) == 1:
+        return values
+    halves = [
+        _values_by_halves(order, multiplier, rate, half, points)
+        for half in np.array_split(counts, 2)
+    ]
+    parts = [half for half in halves if half is not None]
+    return _Values(*map(np.concatenate, zip(*parts, strict=True))) if len(parts) == 2 else None
+
+
+def _values_together(
+    order: float, multiplier: float, rate: float, counts: Floats, points: Floats
+) -> _Values | None:
+    """The integrand for each count at neighbouring points, by products of matrices.
+
+    Relative to the weights of the last count. None if theirs are too different for that.
+    """
+    tilts, sums = points / multiplier, []
+    for sign in (-1, 1):
+        low, high = sorted((sign * float(tilts[0]), sign * float(tilts[-1])))
+        first = _edge(multiplier, rate, int(counts[0]), low, is_last=False)
+        last = _edge(multiplier, rate, int(counts[-1]), high, is_last=True)
+        k = np.arange(first, last + 1, dtype=np.float64)[:, None]
+        if k.size * (len(counts) + len(points)) > _LARGEST_PRODUCT:
+            return None
+        logs = binomial_windows(counts, rate, first, last)
+        logs += _log_weights(rate, counts, np.array(float(first)))[:, None]
+        ratios, tilted = logs - logs[-1], sign * tilts * k - (k / multiplier) ** 2 / 2
+        exponents = logs[-1][:, None] + tilted
+        top = exponents.max(axis=0)
+        own = (logs[0][:, None] + tilted).argmax(axis=0)
+        nearest = exponents[own, np.arange(len(points))] - top
+        if min(nearest.min(), ratios[0, own].min()) < -_LARGEST_RATIO or (
+            ratios.max() > _LARGEST_RATIO
+        ):
+            return None
+        summands = np.exp(exponents - top)
+        if sign > 0:
+            summands *= -np.expm1(-2 * tilts * k)
+        sums.append(np.log(np.exp(ratios) @ summands) + top)
+    factorials = 2.0**-50 * gammaln(counts + 1)[:, None]
+    log_bound, log_integrand, log_ratio = _integrand(
+        order, counts[:, None] * tilts, points, sums[0], sums[1] + 3 * factorials
+    )
+    return _Values(log_bound + factorials, log_integrand + factorials, log_ratio, log_ratio)
+
+
+def _edge(multiplier: float, rate: float, n_differing: int, tilt: float, *, is_last: bool) -> int:
+    """The first or last k whose summand of A at a tilt is not negligible, by bisection.
+
+    At tilts above 0 the summand 0 does not count: A(t) - A(-t) has none.
+    """
+    log_odds = math.log(rate) - math.log1p(-rate) + tilt
+
+    def slope(k: int) -> float:
+        return math.log((n_differing - k) / (k + 1)) + log_odds - (k + 0.5) / multiplier**2
+
+    def log_summand(k: int) -> float:
+        ways = math.lgamma(k + 1) + math.lgamma(n_differing - k + 1)
+        return k * log_odds - (k / multiplier) ** 2 / 2 - ways
+
+    lowest = int(tilt > 0)
+    top = max(lowest, bisect.bisect_left(range(n_differing), 0.0, key=lambda k: -slope(k)))
+    least = log_summand(top) - _NEGLIGIBLE - 15
+    if is_last:
+        above = range(top, n_differing + 1)
+        return top - 1 + bisect.bisect_right(above, -least, key=lambda k: -log_summand(k))
+    return lowest + bisect.bisect_left(range(lowest, top), least, key=log_summand)
+
+
 def _searched(worlds: _Worlds, multipliers: Floats, lattice: _Lattice) -> Floats:
     """The same where the lattice is long: blocks that cannot matter are bounded, not summed.
 
@@ -247,7 +468,7 @@ def _surviving(worlds: _Worlds, multipliers: Floats, lattice: _Lattice) -> tuple
         values = _values(worlds, multipliers, lattice.step * indices)
         log_best = max(log_best, float(values.log_integrand.max()))
         n_each = ends - starts
-        log_sums = _block_bounds(values, where, lattice.step * n_each) + np.log(n_each)
+        log_sums = _block_bounds(values, where, lattice.step * n_each)[0] + np.log(n_each)
         keep = log_sums > log_best - _NEGLIGIBLE
         log_dropped = float(np.logaddexp.reduce(log_sums[~keep], initial=log_dropped))
         starts, ends = starts[keep], ends[keep]
@@ -263,11 +484,11 @@ def _block_bounds(values: _Values, where: Integers, widths: Floats) -> Floats:
     straight, so their sum is largest at an end.
     """
     first, last = where
-    both, rising = values.log_bound[0], values.log_rising[0]
-    falling, slope = both - rising, values.slope[0]
-    from_first = rising[last] + falling[first] + slope[first] * widths
-    from_last = rising[first] + falling[last] - slope[last] * widths
-    bounds = np.maximum(both[first], from_first), np.maximum(both[last], from_last)
+    both, rising, slope = values.log_bound, values.log_rising, values.slope
+    falling = both - rising
+    from_first = rising[:, last] + falling[:, first] + slope[:, first] * widths
+    from_last = rising[:, first] + falling[:, last] - slope[:, last] * widths
+    bounds = np.maximum(both[:, first], from_first), np.maximum(both[:, last], from_last)
     return np.asarray(np.minimum(*bounds))
 
 
@@ -310,19 +531,33 @@ def _values(worlds: _Worlds, multipliers: Floats, points: Floats) -> _Values:
     counts = np.arange(worlds.n_differing + 1, dtype=np.float64)[:, None, None]
     terms = _Terms(worlds.log_weights[:, None, None] - (counts / multipliers) ** 2 / 2, counts)
     log_low, mean_low, log_difference = _sums(terms, terms, points / multipliers)
-    order, log_ratio = worlds.order, np.logaddexp(0, log_difference - log_low)
+    shifts = worlds.n_differing * points / multipliers
+    log_bound, log_integrand, log_ratio = _integrand(
+        worlds.order, shifts, points, log_low, log_difference
+    )
+    return _Values(
+        log_bound,
+        log_integrand,
+        worlds.order * (log_low + log_ratio),
+        (worlds.order - 1) * mean_low / multipliers - points,
+    )
+
+
+def _integrand(
+    order: float, shifts: Floats, points: Floats, log_low: Floats, log_difference: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Bounds on the log of P^order Q^(1 - order), logs of the integrand, and of the ratio P / Q.
+
+    From the logs of A(-t) and A(t) - A(-t); `shifts` are the tilts of all differing records.
+    """
+    log_ratio = np.logaddexp(0, log_difference - log_low)
     log_bound = log_low + order * log_ratio - points**2 / 2 - _LOG_ROOT_TAU
     # Exponents of a far mode nearly cancel, but their rounding errors do not.
-    sizes = 2 * worlds.n_differing * points / multipliers + 2 * np.abs(log_low) + log_ratio
+    sizes = 2 * shifts + 2 * np.abs(log_low) + log_ratio
     log_bound += _ROUNDINGS * (order * sizes + points**2)
     with np.errstate(divide="ignore"):  # at t = 0 the integrand is 0
         log_shares = [np.log(-np.expm1(-factor * log_ratio)) for factor in (order, order - 1)]
-    return _Values(
-        log_bound,
-        log_bound + log_shares[0] + log_shares[1],
-        order * (log_low + log_ratio),
-        (order - 1) * mean_low / multipliers - points,
-    )
+    return log_bound, log_bound + log_shares[0] + log_shares[1], log_ratio
 
 
 def _sums(rising: _Terms, falling: _Terms, tilts: Floats) -> tuple[Floats, Floats, Floats]:

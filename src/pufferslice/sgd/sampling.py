@@ -139,12 +139,33 @@ class WithoutReplacement:
     def discrepancy_law(self, n_differing: int) -> Discrepancy:
         """The law of K: Hypergeometric(n_records, n_differing, batch_size)."""
         d = _checked_differing(self.n_records, n_differing=n_differing)
-        b, room = self.batch_size, self.n_records - d - self.batch_size
-        lowest, highest = max(0, -room), min(d, b)
+        lowest, highest = max(0, d + self.batch_size - self.n_records), min(d, self.batch_size)
         _check_length(highest + 1)
         k = np.arange(lowest + 1, highest + 1, dtype=np.float64)
-        logs = _normalised_logs(np.log((d - k + 1) / k * ((b - k + 1) / (room + k))))
+        logs = _normalised_logs(np.log(self._ratios(d, k)))
         return _law(np.concatenate([np.full(lowest, -np.inf), logs]))
+
+    def log_probabilities(self, n_differing: Integers) -> Floats:
+        """The laws of K for many ascending numbers of differing records, one row of logs for each.
+
+        Rows have the counts from 0 to the most that the last number allows. They are exact to the
+        last digits where they matter, and far out in the tails a little less than one law alone.
+        """
+        d, counts = n_differing[:, None], np.arange(self.discrepancy_cap(int(n_differing[-1])) + 1)
+        _check_length(len(counts))
+        possible = (counts <= d) & (counts >= d + self.batch_size - self.n_records)
+        inside = possible[:, 1:] & possible[:, :-1]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            steps = np.log(np.where(inside, self._ratios(d, counts[1:]), 1.0))
+        logs = np.pad(_running_sums(steps), ((0, 0), (1, 0)))
+        logs[~possible] = -np.inf
+        logs -= logs.max(axis=1, keepdims=True)
+        return np.asarray(logs - np.log(np.exp(logs).sum(axis=1, keepdims=True)))
+
+    def _ratios(self, d: int | Integers, k: Floats | Integers) -> Floats:
+        """P(K = k) / P(K = k - 1)."""
+        b, room = self.batch_size, self.n_records - d - self.batch_size
+        return np.asarray((d - k + 1) / k * ((b - k + 1) / (room + k)))
 
     def mean_square_discrepancy(self, n_differing: int) -> float:
         """E[K^2] = (BD/N) (1 + (D - 1)(B - 1) / (N - 1)).
@@ -274,6 +295,19 @@ def binomial_log_probabilities(n_trials: int, success: float, failure: float) ->
     return _normalised_logs(np.log((n_trials - k + 1) / k) + math.log(success / failure))
 
 
+def binomial_windows(n_trials: Floats, success: float, lowest: int, highest: int) -> Floats:
+    """Log probabilities of `lowest`..`highest` successes; one row for each number of trials.
+
+    Relative to the first of a row; all rows have one.
+    """
+    k = np.arange(lowest + 1, highest + 1, dtype=np.float64)
+    left = n_trials[:, None] - k + 1
+    steps = np.log(np.maximum(left, 1) / k) + math.log(success / (1 - success))
+    logs = np.pad(_running_sums(steps), ((0, 0), (1, 0)))
+    logs[:, 1:][left < 1] = -np.inf
+    return logs
+
+
 def check_log_probabilities(logs: Floats, *, length: int) -> None:
     """Logs of a probability vector of the given length; minus infinity is a probability of 0."""
     if logs.shape != (length,):
@@ -300,12 +334,13 @@ def _normalised_logs(steps: Floats) -> Floats:
 
 
 def _running_sums(terms: Floats) -> Floats:
-    """Cumulative sums, with the rounding error of every addition found (TwoSum) and put back."""
-    sums = np.cumsum(terms)
-    before = np.concatenate([[0.0], sums[:-1]])[: len(sums)]
+    """Cumulative sums of rows, with the rounding error of every addition found and put back."""
+    sums = np.cumsum(terms, axis=-1)
+    before = np.zeros_like(sums)
+    before[..., 1:] = sums[..., :-1]
     added = sums - before
     lost = (before - (sums - added)) + (terms - added)
-    return np.asarray(sums + np.cumsum(lost))
+    return np.asarray(sums + np.cumsum(lost, axis=-1))
 
 
 def _mean_squares(n_records: int, n_differing: int, sizes: Floats) -> Floats:

@@ -3,6 +3,7 @@
 
 import math
 
+import attrs
 import numpy as np
 import pytest
 
@@ -225,17 +226,53 @@ def test_deltas_outside(delta):
 def test_dp_sgd_beside_it():
     run = Run(differing=exactly(20), sampling=Poisson(n_records=100, rate=0.1), n_steps=20, order=4)
     rows = dp_sgd_rows(run, 2.0, 1e-5)
-    assert list(rows) == ["dp_sgd", "group_dp_sgd"]
-    for row in rows.values():
+    assert list(rows) == ["dp_sgd", "group_dp_sgd", "group_dp_sgd_all"]
+    together = {name: rows[name] for name in ("dp_sgd", "group_dp_sgd")}
+    for row in together.values():
         peer = DpSgd(rate=0.1, n_steps=20, group_size=row["group_size"])
         by_orders = dp_sgd_epsilon(peer, row["noise_multiplier_rdp"], 1e-5, "rdp")
         assert 2.0 * (1 - 1e-4) < by_orders <= 2.0
         assert 0 < row["epsilon_pld_at_that_noise"] <= 2.0
     # E K^2 = 20 * 0.1 * 0.9 + 2^2 = 5.8, whose root is 2.41.
-    assert [row["group_size"] for row in rows.values()] == [1, 3]
-    one, group = (row["noise_multiplier_rdp"] for row in rows.values())
+    assert [row["group_size"] for row in together.values()] == [1, 3]
+    one, group = (row["noise_multiplier_rdp"] for row in together.values())
     assert group == pytest.approx(3 * one, rel=1e-6)
     assert rows["dp_sgd"]["protects"] == "one record"
+    assert rows["group_dp_sgd"]["protects"].startswith("3 records that are drawn together")
+
+
+@pytest.mark.soundness
+def test_a_row_for_a_group_of_all_differing_records():
+    """Group privacy adds up deltas along a chain of neighbours, each with the share of one."""
+    run = Run(differing=exactly(20), sampling=Poisson(n_records=100, rate=0.1), n_steps=20, order=4)
+    row = dp_sgd_rows(run, 2.0, 1e-5)["group_dp_sgd_all"]
+    assert row["group_size"] == 20
+    assert row["protects"].startswith("any 20 records")
+    delta = 1e-5 / math.fsum(math.exp(0.1 * k) for k in range(20))
+    peer = DpSgd(rate=0.1, n_steps=20)
+    assert 0.1 * (1 - 1e-4) < dp_sgd_epsilon(peer, row["noise_multiplier_rdp"], delta, "rdp") <= 0.1
+    assert 0 < row["epsilon_pld_at_that_noise"] <= 2.0
+
+
+@pytest.mark.soundness
+def test_a_group_whose_effective_size_is_one_says_so():
+    run = Run(
+        differing=exactly(20), sampling=Poisson(n_records=2_000, rate=0.01), n_steps=5, order=4
+    )
+    rows = dp_sgd_rows(run, 8.0, 1e-5)
+    assert rows["group_dp_sgd"]["group_size"] == 1
+    assert "20 differing records" in rows["group_dp_sgd"]["protects"]
+    assert rows["group_dp_sgd_all"]["noise_multiplier_rdp"] > rows["dp_sgd"]["noise_multiplier_rdp"]
+
+
+def test_groups_that_have_no_row():
+    design = Poisson(n_records=100, rate=0.1)
+    single = Run(differing=exactly(1), sampling=design, n_steps=2, order=4)
+    assert list(dp_sgd_rows(single, 2.0, 1e-5)) == ["dp_sgd", "group_dp_sgd"]
+    random = attrs.evolve(single, differing=binomial(n_records=100, mismatch_probability=0.1))
+    assert list(dp_sgd_rows(random, 2.0, 1e-5)) == ["dp_sgd"]
+    loose = attrs.evolve(single, differing=exactly(20))
+    assert "delta below" in dp_sgd_rows(loose, 300.0, 1e-5)["group_dp_sgd_all"]["not_applicable"]
 
 
 def test_dp_sgd_uses_the_share_of_a_batch_for_other_designs():

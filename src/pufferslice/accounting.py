@@ -28,6 +28,8 @@ from pufferslice.sgd.plan import check_n_steps
 from pufferslice.views import ORDERS, improved_epsilon_joint
 
 _ANY_NORM: Final = 1.0
+_SMALLEST_DELTA: Final = 1e-100
+"""Of one record in a group; smaller ones are not accounted for."""
 
 
 @final
@@ -108,30 +110,63 @@ def delta_rows(run: Run, account: Account, delta: float) -> dict[str, float | st
 def dp_sgd_rows(run: Run, epsilon: float, delta: float) -> dict[str, dict[str, Any]]:
     """DP-SGD and group-DP-SGD with Poisson sampling: the multiplier for (epsilon, delta).
 
-    What they protect is one record, or a group of the paper's effective size that is drawn
-    together; not the secret. A random number of differing records has no such size.
+    `dp_sgd` protects one record, `group_dp_sgd` a group of the paper's effective size that is drawn
+    together, `group_dp_sgd_all` any group as large as the number of differing records, however it
+    is drawn. None of them protects the secret. A random number of differing records has no group.
     """
     rate = (
         run.sampling.rate
         if isinstance(run.sampling, Poisson)
         else run.sampling.divisor / run.sampling.n_records
     )
-    sizes = {"dp_sgd": 1}
+    one = baselines.DpSgd(rate=rate, n_steps=run.n_steps)
+    rows = {"dp_sgd": _dp_sgd_row(one, epsilon, delta, "one record")}
+    n_differing = run.differing.largest
     if not run.differing.is_random:
-        sizes["group_dp_sgd"] = baselines.group_size(run.sampling, run.differing.largest)
-    rows: dict[str, dict[str, Any]] = {}
-    for name, size in sizes.items():
-        peer = baselines.DpSgd(rate=rate, n_steps=run.n_steps, group_size=size)
-        multiplier = baselines.dp_sgd_multiplier(peer, epsilon, delta, "rdp")
-        rows[name] = {
-            "group_size": size,
-            "noise_multiplier_rdp": multiplier,
-            "epsilon_pld_at_that_noise": baselines.dp_sgd_epsilon(peer, multiplier, delta, "pld"),
-            "protects": "one record"
-            if size == 1
-            else f"{size} records that are drawn together, as the paper models a group",
-        }
+        size = baselines.group_size(run.sampling, n_differing)
+        what = "one record" if size == 1 else f"{size} records that are drawn together"
+        what += f": the paper's effective group for {n_differing} differing records"
+        rows["group_dp_sgd"] = _dp_sgd_row(attrs.evolve(one, group_size=size), epsilon, delta, what)
+    if not run.differing.is_random and n_differing > 1:
+        try:
+            rows["group_dp_sgd_all"] = _group_row(one, n_differing, epsilon, delta)
+        except CalibrationError as error:
+            rows["group_dp_sgd_all"] = {"group_size": n_differing, "not_applicable": str(error)}
     return rows
+
+
+def _dp_sgd_row(
+    peer: "baselines.DpSgd", epsilon: float, delta: float, protects: str
+) -> dict[str, Any]:
+    multiplier = baselines.dp_sgd_multiplier(peer, epsilon, delta, "rdp")
+    return {
+        "group_size": peer.group_size,
+        "noise_multiplier_rdp": multiplier,
+        "epsilon_pld_at_that_noise": baselines.dp_sgd_epsilon(peer, multiplier, delta, "pld"),
+        "protects": protects,
+    }
+
+
+def _group_row(one: "baselines.DpSgd", size: int, epsilon: float, delta: float) -> dict[str, Any]:
+    r"""Any group of `size` records, by group privacy: each record at a share of the budget.
+
+    A chain of neighbours gives $\delta_k = \delta_1 (1 + e^\epsilon + ... + e^{(k-1)\epsilon})$ for
+    epsilon each, whatever the mechanism is. It grows with epsilon, so a smaller one will do too.
+    """
+    each = epsilon / size
+    share = math.expm1(-each) / math.expm1(-epsilon) * math.exp(each - epsilon)
+    if delta * share < _SMALLEST_DELTA:
+        msg = (
+            f"epsilon = {epsilon!r} for a group of {size} leaves each record a delta below "
+            f"{_SMALLEST_DELTA:g}; ask for a smaller epsilon"
+        )
+        raise CalibrationError(msg)
+    what = f"any {size} records, however they are drawn: group privacy, epsilon {each:.3g} each"
+    row = _dp_sgd_row(one, each, delta * share, what)
+    return row | {
+        "group_size": size,
+        "epsilon_pld_at_that_noise": size * row["epsilon_pld_at_that_noise"],
+    }
 
 
 def _account(

@@ -151,7 +151,7 @@ def test_delta_and_comparison(capsys):
     assert rows["mean_square"] == {"none": "an average over batch draws gives no (epsilon, delta)"}
     assert 0 < rows["log_moment"]["loss_distribution"] < rows["log_moment"]["order_grid"]
     assert rows["amplified"]["loss_distribution"] == "not for this accountant"
-    assert list(found["comparison"]) == ["dp_sgd", "group_dp_sgd"]
+    assert list(found["comparison"]) == ["dp_sgd", "group_dp_sgd", "group_dp_sgd_all"]
     noise = answer(capsys, **setting, noise_multiplier="12", delta="1e-5")
     assert "comparison" not in noise
     assert run([*flags(**setting, epsilon="1", delta="1e-5")]) == 0
@@ -159,6 +159,9 @@ def test_delta_and_comparison(capsys):
     assert "Unsliced epsilon at delta 1e-05:" in prose
     assert "mean_square: none: an average over batch draws" in prose
     assert "dp_sgd (protects one record)" in prose
+    assert "group_dp_sgd_all (protects any 3 records" in prose
+    assert run([*flags(**setting, epsilon="400", delta="1e-5")]) == 0
+    assert "group_dp_sgd_all does not apply" in capsys.readouterr().out
 
 
 def test_prose(capsys):

@@ -178,9 +178,12 @@ def _delta_prose(answer: dict[str, Any]) -> str:
             for way, value in row["epsilon_at_delta"].items()
         )
         lines.append(f"  {name}: {'; '.join(ways)}")
+    if "comparison" in answer:
+        lines.append("Differential privacy for the same numbers, which is another promise:")
     for name, row in answer.get("comparison", {}).items():
-        lines.append(
-            f"  {name} (protects {row['protects']}): noise multiplier "
-            f"{at_most(row['noise_multiplier_rdp'])} by Rényi orders"
-        )
+        if "not_applicable" in row:
+            lines.append(f"  {name} does not apply: {row['not_applicable']}")
+        else:
+            noise = at_most(row["noise_multiplier_rdp"])
+            lines.append(f"  {name} (protects {row['protects']}): noise multiplier {noise}")
     return "\n".join(lines)

@@ -28,8 +28,8 @@ from pufferslice.sgd.plan import check_n_steps
 from pufferslice.views import ORDERS, improved_epsilon_joint
 
 _ANY_NORM: Final = 1.0
-_SMALLEST_DELTA: Final = 1e-100
-"""Of one record in a group; smaller ones are not accounted for."""
+_SMALLEST_DELTA: Final = 1e-14
+"""Of one record in a group; loss distributions cut off what is less likely."""
 
 
 @final

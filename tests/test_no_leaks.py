@@ -455,7 +455,7 @@ COMMANDS = [
 @pytest.mark.parametrize(
     ("command", "said", "text"), COMMANDS, ids=[f"{i} {c[0]}" for i, c in enumerate(COMMANDS)]
 )
-def test_errors_of_commands(command, said, text, tmp_path, monkeypatch, capfd, caplog):  # noqa: PLR0917
+def test_errors_of_commands(command, said, text, tmp_path, monkeypatch, capfd, caplog):
     caplog.set_level(logging.DEBUG)
     monkeypatch.chdir(tmp_path)
     written(tmp_path, text)

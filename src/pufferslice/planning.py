@@ -45,7 +45,7 @@ class SamplePlan:
     """The noise that the law alone would need: no number of draws goes below it."""
 
 
-def plan_samples(  # noqa: PLR0913 - the claim is three nouns
+def plan_samples(
     scenario: Scenario,
     profile: Profile,
     target: Claim,

@@ -105,7 +105,7 @@ def sampled():
 
 
 @pytest.fixture(scope="session")
-def certificates(records, groups, gaussian, equal, bootstrap, sampled, profile):  # noqa: PLR0917
+def certificates(records, groups, gaussian, equal, bootstrap, sampled, profile):
     """One certificate for every kind of scenario, claim and method."""
     unsliced = Guarantee.unsliced(order=3, epsilon=2.0)
     seeded = SeededTestNoise(seed=1)

@@ -125,7 +125,7 @@ class _Question(NamedTuple):
     """None along the best single line."""
 
 
-def audit_release(  # noqa: PLR0913 - what is audited is three nouns, the rest says how
+def audit_release(
     scenario: Scenario,
     profile: Profile,
     certificate: Certificate,
@@ -154,7 +154,7 @@ def audit_release(  # noqa: PLR0913 - what is audited is three nouns, the rest s
     )
 
 
-def audit_outputs(  # noqa: PLR0913 - as above
+def audit_outputs(
     scenario: Scenario,
     profile: Profile,
     certificate: Certificate,

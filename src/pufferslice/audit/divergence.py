@@ -222,7 +222,7 @@ def audit_lines(
     )
 
 
-def audit_line(  # noqa: PLR0913 - two samples, a claim, and how the verdict names them
+def audit_line(
     first: Floats,
     second: Floats,
     claim: Guarantee,

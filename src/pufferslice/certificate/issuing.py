@@ -39,7 +39,7 @@ _LEAST_SHARE: Final = 0.25
 _DIGEST: Final = re.compile("[0-9a-f]{64}")
 
 
-def certify_release(  # noqa: PLR0913 - the claim is three nouns, the rest has safe defaults
+def certify_release(
     scenario: Scenario,
     profile: Profile,
     target: Claim,

@@ -16,7 +16,7 @@ Step = Callable[[Tensor, Tensor, State], State]
 """Projected inputs, projected hidden state and old state, to the new state; hidden is first."""
 
 
-def attention(  # noqa: PLR0913, PLR0917 - torch's own signature
+def attention(
     recorder: Records,
     query: Tensor,
     key: Tensor,
@@ -124,7 +124,7 @@ def _attended(
     return shares @ value, shares
 
 
-def lstm_cell(  # noqa: PLR0913, PLR0917 - torch's own signature
+def lstm_cell(
     recorder: Records,
     inputs: Tensor,
     state: Sequence[Tensor],
@@ -142,7 +142,7 @@ def lstm_cell(  # noqa: PLR0913, PLR0917 - torch's own signature
 def one_state_cell(step: Step) -> Callable[..., Tensor]:
     """`GRUCell` and `RNNCell`: the hidden state."""
 
-    def cell(  # noqa: PLR0913, PLR0917 - torch's own signature
+    def cell(
         recorder: Records,
         inputs: Tensor,
         state: Tensor,
@@ -160,7 +160,7 @@ def one_state_cell(step: Step) -> Callable[..., Tensor]:
 def recurrent(step: Step) -> Callable[..., tuple[Tensor, ...]]:
     """`LSTM`, `GRU` and `RNN` over whole sequences; packed sequences are not known here."""
 
-    def run(  # noqa: PLR0913, PLR0917 - torch's own signature
+    def run(
         recorder: Records,
         inputs: Tensor,
         states: Any,  # noqa: ANN401 - one tensor, or two for an LSTM

@@ -62,7 +62,7 @@ def _linear(
     return recorded_linear(recorder, input, weight, bias)
 
 
-def _convolution(  # noqa: PLR0913, PLR0917 - torch's own signature
+def _convolution(
     recorder: Records,
     input: Tensor,  # noqa: A002 - torch's own name
     weight: Tensor,
@@ -102,7 +102,7 @@ def _padded(
     return inputs, 0
 
 
-def _embedding(  # noqa: PLR0913, PLR0917 - torch's own signature
+def _embedding(
     recorder: Records,
     input: Tensor,  # noqa: A002 - torch's own name
     weight: Tensor,
@@ -156,7 +156,7 @@ def _group_norm(
     return _affine(recorder, normal, weight, bias, _per_channel(input))
 
 
-def _instance_norm(  # noqa: PLR0913, PLR0917 - torch's own signature
+def _instance_norm(
     recorder: Records,
     input: Tensor,  # noqa: A002 - torch's own name
     running_mean: Tensor | None = None,
@@ -173,7 +173,7 @@ def _instance_norm(  # noqa: PLR0913, PLR0917 - torch's own signature
     return _affine(recorder, normal, weight, bias, _per_channel(input))
 
 
-def _batch_norm(  # noqa: PLR0913, PLR0917 - torch's own signature
+def _batch_norm(
     recorder: Records,
     input: Tensor,  # noqa: A002 - torch's own name
     running_mean: Tensor | None,
@@ -248,7 +248,7 @@ def _broadcast_shape(inputs: Tensor, parameter: Tensor) -> tuple[int, ...]:
     return shape
 
 
-def _refuse_batch_norm(  # noqa: PLR0913, PLR0917 - torch's own signature
+def _refuse_batch_norm(
     input: Tensor,  # noqa: A002, ARG001 - torch's own name
     running_mean: Tensor | None,
     running_var: Tensor | None,  # noqa: ARG001 - as above
@@ -266,7 +266,7 @@ def _refuse_batch_norm(  # noqa: PLR0913, PLR0917 - torch's own signature
         raise ArgumentError(msg)
 
 
-def _refuse_running_statistics(  # noqa: PLR0913, PLR0917 - torch's own signature
+def _refuse_running_statistics(
     input: Tensor,  # noqa: A002, ARG001 - torch's own name
     running_mean: Tensor | None = None,
     running_var: Tensor | None = None,  # noqa: ARG001 - as above

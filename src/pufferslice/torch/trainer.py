@@ -79,7 +79,7 @@ class Trainer:
     Needs: the hypotheses of the plan; the same dataset throughout, in every process.
     """
 
-    def __init__(  # noqa: PLR0913 - four nouns that torch keeps apart, and three that are optional
+    def __init__(
         self,
         model: nn.Module,
         loss_fn: LossFunction,

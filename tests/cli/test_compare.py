@@ -85,7 +85,7 @@ def test_one_json_object(folder, capsys):
     for row in found["rows"]:
         assert {
             "mechanism", "guarantee", "scope", "noise_std", "mean_squared_error", "seconds",
-            "peak_bytes", "unsliced_epsilon", "is_ours", "noise", "note",
+            "peak_bytes", "unsliced_epsilon", "guess", "is_ours", "noise", "note",
         } == set(row)  # fmt: skip
 
 

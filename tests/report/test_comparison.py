@@ -33,6 +33,7 @@ def row(**changes):
         "noise_std": 1.5,
         "mean_squared_error": 2.25,
         "unsliced_epsilon": 3.25,
+        "guess": 0.875,
         "seconds": 0.25,
         "peak_bytes": 3 * 2**20,
     }
@@ -58,9 +59,13 @@ def test_text_has_a_line_per_row_and_says_what_is_left_out():
     lines = text.splitlines()
     assert lines[0] == ("Noise for ε = 1 at order 4; 10 instances, 9 coordinates, scaled units.")
     assert lines[2].split() == [
-        "mechanism", "guarantee", "scope", "noise", "MSE", "unsliced", "ε", "time", "memory",
+        "mechanism", "guarantee", "scope", "noise", "MSE", "unsliced", "ε", "guesses",
+        "time", "memory",
     ]  # fmt: skip
-    assert lines[3].endswith("sliced    1.5  2.25        3.25  0.250 s  3.00 MiB")
+    assert (
+        lines[3].split()[-8:]
+        == ["1.5", "2.25", "3.25", "87.5", "%", "0.250", "s", "3.00", "MiB"][-8:]
+    )
     assert "infinite" in lines[4]
     assert "Sinkhorn: gap to exact -8.65." in lines
     assert lines[-1] == "Laplace is left out: for scalar queries."

@@ -60,9 +60,14 @@ class Evidence:
         profile: Profile,
         doubt: Doubt | None = None,
         progress: Progress = silent,
+        *,
+        reuse: bool = False,
     ) -> "Evidence":
-        """The evidence of a scenario along a profile."""
-        seen = _seen(scenario, profile, doubt, progress)
+        """The evidence of a scenario along a profile.
+
+        With `reuse`, tables that this process made last are taken if they are of the same laws.
+        """
+        seen = _seen(scenario, profile, doubt, progress, reuse=reuse)
         evidence = cls(
             slices=seen.slices,
             full=seen.full,
@@ -223,14 +228,16 @@ _LATEST: Final[dict[str, Seen]] = {}
 """The tables made last, by a digest of all they depend on: a release follows its certification."""
 
 
-def _seen(scenario: Scenario, profile: Profile, doubt: Doubt | None, progress: Progress) -> Seen:
+def _seen(
+    scenario: Scenario, profile: Profile, doubt: Doubt | None, progress: Progress, *, reuse: bool
+) -> Seen:
     key = digest(
         canonical_json([scenario.description(), None if doubt is None else doubt.to_json()]),
         scenario.laws_digest().encode(),
         profile.digest().encode(),
     )
     seen = _LATEST.get(key)
-    if seen is None:
+    if seen is None or not reuse:
         seen = seen_of(scenario, profile, doubt, progress)
         _LATEST.clear()
         _LATEST[key] = seen

@@ -114,7 +114,7 @@ def scenario_problems(certificate: Certificate, scenario: Scenario) -> list[str]
     if evidence.confidential["laws_digest"] != scenario.laws_digest():
         return ["the certificate was issued for other laws than this scenario has"]
     said = Said.read_off(statement)
-    fresh = Evidence.of(scenario, evidence.slices.profile, evidence.doubt)
+    fresh = Evidence.of(scenario, evidence.slices.profile, evidence.doubt, reuse=True)
     if fresh.slices.are_equal != statement["laws_are_equal"]:
         return ["the laws are equal in one of the scenario and the statement, not in both"]
     problems = _too_little_noise(fresh, said, statement["noise"]["std"])

@@ -157,6 +157,7 @@ class _Answer(NamedTuple):
     noise_std: float
     unsliced_epsilon: float | None
     note: str = ""
+    guess: float | None = None
 
 
 class _Contestant(NamedTuple):
@@ -178,7 +179,8 @@ def _ours(scenario: Scenario, profile: FiniteProfile, target: Guarantee) -> dict
 
         def run() -> _Answer:
             statement = certify_release(scenario, profile, claim, method=method).statement
-            return _Answer(statement["noise"]["std"], statement["unsliced"]["epsilon"])
+            whole = statement["unsliced"]
+            return _Answer(statement["noise"]["std"], whole["epsilon"], guess=whole["guess"])
 
         scope: Scope = "sliced" if claim.is_sliced else "unsliced"
         return _Contestant(run, str(claim), scope, is_ours=True)
@@ -295,6 +297,7 @@ def _measured(name: str, contestant: _Contestant) -> Row:
         noise_std=answer.noise_std,
         mean_squared_error=answer.noise_std**2,
         unsliced_epsilon=answer.unsliced_epsilon,
+        guess=answer.guess,
         seconds=seconds,
         peak_bytes=peak,
         note=answer.note,

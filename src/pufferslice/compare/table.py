@@ -29,6 +29,8 @@ class Row:
     """Expected squared error of one coordinate, in scaled units squared: the noise alone."""
     unsliced_epsilon: float | None
     """Upper bound on the unsliced cost of this noise at the order; None where it is infinite."""
+    guess: float | None
+    """Most that guesses between two protected secrets can be right; None where nothing is known."""
     seconds: float
     """From the laws to the noise."""
     peak_bytes: int

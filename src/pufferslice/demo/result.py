@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the demonstration made, and its summary in words."""
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -11,6 +12,7 @@ import attrs
 from pufferslice.arrays import Floats, locked
 from pufferslice.audit import Audit
 from pufferslice.certificate import Certificate, Verification
+from pufferslice.certificate.prose import guess_sentence
 from pufferslice.demo.setting import (
     EPSILONS,
     FILES,
@@ -80,6 +82,7 @@ class DemoResult:
             "noise_std": self.certificate.noise_std,
             "spent_epsilon": self.certificate.spent_epsilon,
             "unsliced_epsilon": self.certificate.unsliced_epsilon,
+            "guess": self.certificate.guess,
             "statistics": [
                 {
                     "name": name,
@@ -142,7 +145,8 @@ def _promised(result: DemoResult) -> str:
         f"Certificate {certificate.digest[:16]}: {claim} along {n_slices} slices; {verdict}.\n"
         f"The noise costs {certificate.spent_epsilon:.6g} of {claim.epsilon:g}. Unsliced, which is "
         "the statement about the released bits,\n"
-        f"it costs {bound} at order {certificate.statement['unsliced']['order']:g}."
+        f"it costs {bound} at order {certificate.statement['unsliced']['order']:g}.\n"
+        f"{textwrap.fill(guess_sentence(certificate.guess), 100)}"
     )
 
 

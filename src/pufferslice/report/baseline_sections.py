@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from pufferslice.compare import running
-from pufferslice.guarantee import at_most, in_full
+from pufferslice.guarantee import at_most, in_full, percent_at_most
 from pufferslice.report.blocks import (
     Block,
     Bullets,
@@ -52,7 +52,14 @@ def _comparison_table(one: Curves) -> Table:
     return Table(
         caption=f"Noise at order {in_full(one.table.order)}, ε = {in_full(one.table.epsilon)}; "
         "scaled units",
-        head=("mechanism", "promise", "scope", "noise std", "unsliced ε, at most"),
+        head=(
+            "mechanism",
+            "promise",
+            "scope",
+            "noise std",
+            "unsliced ε, at most",
+            "right guesses, at most",
+        ),
         rows=tuple(
             (
                 f"{row.mechanism} (ours)" if row.is_ours else row.mechanism,
@@ -60,6 +67,7 @@ def _comparison_table(one: Curves) -> Table:
                 row.scope,
                 number(row.noise_std),
                 "infinite" if row.unsliced_epsilon is None else at_most(row.unsliced_epsilon),
+                "-" if row.guess is None else percent_at_most(row.guess),
             )
             for row in rows
         ),

@@ -8,13 +8,16 @@ import numpy as np
 
 from pufferslice.arrays import Floats
 from pufferslice.compare import Comparison, Row
+from pufferslice.guarantee import percent_at_most
 from pufferslice.report.blocks import counted
 from pufferslice.report.tables import text_table
 from pufferslice.showing import escaped
 
 _EQUAL: Final = 0.005
 """Curves that differ by less than this share cannot be told apart and share a line."""
-_HEADER: Final = ("mechanism", "guarantee", "scope", "noise", "MSE", "unsliced ε", "time", "memory")
+_HEADER: Final = (
+    "mechanism", "guarantee", "scope", "noise", "MSE", "unsliced ε", "guesses", "time", "memory"
+)  # fmt: skip
 
 
 def comparison_text(found: Comparison) -> str:
@@ -51,6 +54,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{row.noise_std:.4g}",
         f"{row.mean_squared_error:.4g}",
         unsliced,
+        "-" if row.guess is None else percent_at_most(row.guess),
         f"{row.seconds:.3f} s",
         f"{row.peak_bytes / 2**20:.2f} MiB",
     )

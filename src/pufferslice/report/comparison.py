@@ -54,7 +54,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{row.noise_std:.4g}",
         f"{row.mean_squared_error:.4g}",
         unsliced,
-        "-" if row.guess is None else percent_at_most(row.guess),
+        "-" if row.guess is None else percent_at_most(row.guess).replace("\u00a0", " "),
         f"{row.seconds:.3f} s",
         f"{row.peak_bytes / 2**20:.2f} MiB",
     )

@@ -293,7 +293,7 @@ def test_full_after_the_intent(full):
 def test_full_when_the_file_is_written(full):
     told = full["record_drawn"]
     assert told["error"].startswith("StorageError: ")
-    assert "kept in the ledger" in told["error"]
+    assert "recorded in the ledger" in told["error"]
     assert "release_again" in told["error"]
     assert [entry[1] for entry in told["entries"]] == ["drawn"]
     assert told["files"] == ["l"]
@@ -402,7 +402,7 @@ for k in (5, 6):
     ps.release(
         scenario, rows, certificates[k], ledger=folder / f"{k}.ledger", out=folder / f"{k}.json"
     )
-values = [ps.Release.load(folder / f"{k}.json").grid_values.tolist() for k in range(1, 7)]
+values = [ps.Release.load(folder / f"{k}.json").grid_values for k in range(1, 7)]
 print(json.dumps({"statuses": statuses, "values": values}))
 """
 )

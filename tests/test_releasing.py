@@ -754,6 +754,109 @@ def test_an_unsliced_bound_that_was_edited_releases_nothing(ledger):
         release(RECORDS, rows_of("a").slice(0, 1), forged, ledger=ledger)
 
 
+@pytest.mark.soundness
+def test_a_cost_along_slices_that_was_edited_releases_nothing(ledger):
+    """The noise is right and the unsliced bound too; only the cost along slices is understated."""
+    certificate = certified(RECORDS, Guarantee.average(order=4, epsilon=4.0))
+    evidence = certificate.evidence
+    seen = attrs.evolve(evidence.slices.seen, gaps=evidence.slices.seen.gaps / 20)
+    evidence = attrs.evolve(evidence, slices=attrs.evolve(evidence.slices, seen=seen))
+    said = attrs.evolve(Said.read_off(certificate.statement), noise_std=certificate.noise_std)
+    forged = Certificate(statement=statement_of(evidence, said), evidence=evidence)
+    assert forged.spent_epsilon < 0.02
+    assert verify(forged).holds
+    with pytest.raises(ReleaseError, match="spent_epsilon"):
+        release(RECORDS, rows_of("a").slice(0, 1), forged, ledger=ledger)
+
+
+@pytest.mark.soundness
+def test_an_unsliced_bound_cannot_be_left_out(certificate):
+    evidence = certificate.evidence
+    bare = attrs.evolve(evidence, full=attrs.evolve(evidence.full, seen=None))
+    statement = statement_of(bare, Said.read_off(certificate.statement))
+    forged = Certificate(statement=statement, evidence=bare)
+    assert forged.unsliced_epsilon is None
+    assert not verify(forged).holds
+    assert not verify(forged, scenario=GROUPS).holds
+
+
+@pytest.mark.soundness
+def test_a_description_is_compared_to_the_last_digit(ledger):
+    """A range far from 0 must not be stated narrower than it is."""
+    query = summary(mean=["x"]).with_range(Box([1e9], [1e9 + 1]))
+    table = pa.table({"s": ["a", "a", "b", "b"], "x": [1e9, 1e9 + 0.25, 1e9 + 0.5, 1e9 + 1]})
+    scenario = Scenario.from_groups(table, secret="s", query=query)
+    certificate = certified(scenario, profile=FiniteProfile.axes(dim=1))
+    narrow = {"kind": "box", "low": [1e9 + 0.45], "high": [1e9 + 0.5]}
+    changed_query = {**certificate.evidence.scenario["query"], "range": narrow}
+    evidence = attrs.evolve(
+        certificate.evidence, scenario={**certificate.evidence.scenario, "query": changed_query}
+    )
+    statement = statement_of(evidence, Said.read_off(certificate.statement))
+    forged = Certificate(statement=statement, evidence=evidence)
+    with pytest.raises(ReleaseError, match="description"):
+        release(scenario, table.slice(0, 2), forged, ledger=ledger)
+
+
+@pytest.mark.soundness
+def test_the_tables_of_a_certificate_are_locked(certificate):
+    """They are used again by a release of the same process."""
+    for tables in (certificate.evidence.slices.seen, certificate.evidence.full.seen):
+        for array in (tables.gaps, tables.counts, tables.starts, tables.totals, tables.equal):
+            with pytest.raises(ValueError, match="read-only"):
+                array[:] = 0
+
+
+@pytest.mark.soundness
+def test_no_value_of_any_prior_is_refused(tmp_path):
+    """Under the second prior y lies where the first has no atom: a refusal would tell y from x."""
+
+    def records(values, source):
+        rows = [(s, float(x)) for s, xs in values.items() for x in xs for _ in range(2)]
+        table = pa.table({"s": [s for s, _ in rows], "v": [v for _, v in rows]})
+        return Scenario.from_records(table, secret="s", query=columns(["v"]), source=source)
+
+    own = records({"x": [0, 1], "y": [0, 1, 2]}, "released_data")
+    other = records({"x": [0, 1], "y": [5, 6]}, "held_out")
+    other = attrs.evolve(other, priors=tuple(attrs.evolve(p, name="other") for p in other.priors))
+    scenario = own.with_prior(other)
+    for secret, value in (("x", 1.0), ("y", 5.0), ("y", 2.0)):
+        found = fitting_value(scenario, pa.table({"s": [secret], "v": [value]}))
+        assert found.tolist() == [value]
+    with pytest.raises(ReleaseError, match="do not fit"):
+        fitting_value(own, pa.table({"s": ["y"], "v": [5.0]}))
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("cell", [0.0, math.inf, math.nan, None])
+def test_sampled_priors_refuse_no_row(cell):
+    """A division by 0, an infinite or a missing cell may be commoner under one of the secrets."""
+    query = row_function(
+        lambda row: row["x"] / row["y"], names=["r"], columns=["x", "y"], description="a ratio"
+    ).with_range(Box([-5], [5]))
+    rows = pa.table({"s": ["a", "b"] * 500, "x": [1.0] * 1000, "y": [1.0, 2.0] * 500})
+    scenario = Scenario.from_records(rows, secret="s", query=query).with_sampled_priors()
+    row = pa.table({"s": ["a"], "x": [1.0], "y": pa.array([cell], pa.float64())})
+    (found,) = fitting_value(scenario, row)
+    assert abs(found) <= 5
+    with pytest.raises(TableError, match="y"):
+        fitting_value(scenario, row.select(["s", "x"]))
+
+
+@pytest.mark.parametrize("value", [1e300, -1e300])
+def test_values_of_any_size_are_read_back(value, ledger, tmp_path):
+    laws = {"p": GaussianLaw(mean=[0.0], cov=[[1.0]]), "q": GaussianLaw(mean=[9.0], cov=[[1.0]])}
+    scenario = Scenario.from_worlds(laws, query=summary(mean=["x"]))
+    certificate = certified(scenario, profile=FiniteProfile.axes(dim=1))
+    rows = pa.table({"x": [value]})
+    out = tmp_path / "r.json"
+    released = release(scenario, rows, certificate, ledger=ledger, out=out)
+    assert Release.load(out) == released
+    again = release_again(certificate, ledger=ledger, out=tmp_path / "again.json")
+    assert again == released
+    assert str(released)
+
+
 def test_a_release_says_what_it_costs_in_full(certificate, ledger):
     released = release(GROUPS, rows_of("a"), certificate, ledger=ledger)
     assert released.to_json()["unsliced"] == certificate.statement["unsliced"]
@@ -851,11 +954,18 @@ class TestFromSamplesAndBins:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("noise_std", -1.0), ("value", 1e999), ("value", None), ("name", 3), ("grid_value", 0.5)],
+    [
+        ("noise_std", -1.0),
+        ("value", 1e999),
+        ("value", None),
+        ("name", 3),
+        ("grid_value", 0.5),
+        ("grid_value", "1.5"),
+    ],
 )
 def test_a_release_file_with_odd_numbers_is_refused(tmp_path, key, value):
     """Found by fuzzing the reader: a negative noise was read and printed."""
-    row = {"name": "x", "value": 1.0, "noise_std": 2.0, "grid_value": 3, key: value}
+    row = {"name": "x", "value": 1.0, "noise_std": 2.0, "grid_value": "3", key: value}
     document = {
         "format": "pufferslice-release", "version": 2, "certificate": "c", "guarantee": "g",
         "secure": True, "values": [row],

@@ -7,13 +7,13 @@ from typing import Final
 import numpy as np
 
 from pufferslice.arrays import Floats
-from pufferslice.errors import ReleaseError
+from pufferslice.errors import ReleaseError, ScenarioError, TableError
 from pufferslice.histograms import BinnedLaw
 from pufferslice.laws import EmpiricalLaw
 from pufferslice.priors import Prior
 from pufferslice.scenario import Scenario
 from pufferslice.showing import listed
-from pufferslice.tables import Frame, frame_of, without_missing
+from pufferslice.tables import Frame, check_columns, frame_of, without_missing
 
 _ATOM_TOLERANCE: Final = 1e-9
 
@@ -21,30 +21,44 @@ _ATOM_TOLERANCE: Final = 1e-9
 def fitting_value(scenario: Scenario, rows: object) -> Floats | list[Fraction]:
     """The prepared query on rows that fit the law of the scenario; anything else is refused.
 
-    Under no declared prior is anything refused: rows are, or a value is, only where every prior
-    gives it probability 0. For sampled priors, which could give it more, values that are not finite
-    are put at the public centre. For Gaussian priors the value is scaled exactly, as their means
-    are.
+    Rows, or a value, are refused only where every declared prior gives them probability 0. Sampled
+    priors, of which only draws are known, could give more: there a value that cannot be computed or
+    is not finite is put at the public centre. For Gaussian priors the value is scaled exactly, as
+    their means are.
     """
-    frame = _complete(scenario, frame_of(rows))
-    secret = _secret_of(scenario, frame)
     query = scenario.query
+    frame = frame_of(rows)
+    if scenario.prior_kind == "sampled":
+        return _value_or_center(scenario, frame)
+    frame = _complete(scenario, frame)
+    secret = _secret_of(scenario, frame)
     if scenario.prior_kind == "gaussian":
         raw = query.outputs(frame)[0].tolist()
         return [Fraction(x) / Fraction(s) for x, s in zip(raw, query.scales.tolist(), strict=True)]
-    if scenario.prior_kind == "sampled":
-        return np.asarray(query.prepared_anyway(frame)[0])
     value = query.prepared(query.outputs(frame))[0]
-    if scenario.query.range is None:
+    if query.range is None:
         _check_counted(scenario, value)
+    if not all(_is_support(scenario, prior) for prior in scenario.priors):
+        # Under some prior the value may be any; to refuse it there would tell of the secret.
+        return np.asarray(value)
     atoms = [
         law.outputs
         for prior in scenario.priors
         for name, law in prior.laws.items()
         if name == secret or secret is None
-        if isinstance(law, EmpiricalLaw) and _is_support(scenario, prior)
+        if isinstance(law, EmpiricalLaw)
     ]
-    return _snapped(value, np.vstack(atoms), scenario) if atoms else value
+    return _snapped(value, np.vstack(atoms), scenario) if atoms else np.asarray(value)
+
+
+def _value_or_center(scenario: Scenario, frame: Frame) -> Floats:
+    check_columns(frame, _read(scenario))
+    try:
+        complete = _complete(scenario, frame)
+        _secret_of(scenario, complete)
+        return np.asarray(scenario.query.prepared_anyway(complete)[0])
+    except (ScenarioError, TableError):
+        return scenario.query.center
 
 
 def _check_counted(scenario: Scenario, value: Floats) -> None:
@@ -63,11 +77,14 @@ def _check_counted(scenario: Scenario, value: Floats) -> None:
         raise ReleaseError(msg)
 
 
+def _read(scenario: Scenario) -> list[str]:
+    """The columns of the secret and of the query."""
+    columns = (*(scenario.rule.columns if scenario.rule else ()), *scenario.query.columns)
+    return list(dict.fromkeys(columns))
+
+
 def _complete(scenario: Scenario, frame: Frame) -> Frame:
-    read = dict.fromkeys(
-        (*(scenario.rule.columns if scenario.rule else ()), *scenario.query.columns)
-    )
-    kept, _ = without_missing(frame, list(read), scenario.query.missing)
+    kept, _ = without_missing(frame, _read(scenario), scenario.query.missing)
     if scenario.law == "records" and len(kept) != 1:
         msg = f"law 'records' releases exactly one row, got {len(kept)}; choose one"
         raise ReleaseError(msg)

@@ -426,10 +426,15 @@ def scaled_gaussian(query: Query, law: GaussianLaw) -> GaussianLaw:
         )
         raise ScenarioError(msg)
     scales = query.scales
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         units = np.outer(scales, scales)
         mean, cov = law.mean / scales, law.cov / units
-    if not (np.isfinite(units).all() and np.isfinite(mean).all() and np.isfinite(cov).all()):
+    if not (
+        np.isfinite(units).all()
+        and units.min() > 0
+        and np.isfinite(mean).all()
+        and np.isfinite(cov).all()
+    ):
         msg = "scales are too far from 1: the scaled Gaussian law overflows; use other units"
         raise ScenarioError(msg)
     return GaussianLaw(mean=mean, cov=cov)

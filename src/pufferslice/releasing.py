@@ -3,6 +3,7 @@
 
 import math
 import os
+import re
 import sys
 from collections.abc import Mapping
 from fractions import Fraction
@@ -35,6 +36,7 @@ from pufferslice.storage import (
 FORMAT: Final = "pufferslice-release"
 VERSION: Final = 2
 
+_INTEGER: Final = re.compile("-?[0-9]{1,1200}")
 _UNSLICED: Final = ("order", "epsilon", "from", "guess")
 
 AGAIN: Final = "write it again with release_again, or `pufferslice release --again --out NEW`"
@@ -118,7 +120,8 @@ class Release:
                     "value": float(value),
                     "noise_std": float(std),
                     "interval": [float(low), float(high)],
-                    "grid_value": integer,
+                    # As text: other readers of JSON round integers to floats.
+                    "grid_value": str(integer),
                 }
                 for name, value, std, (low, high), integer in rows
             ],
@@ -146,7 +149,7 @@ class Release:
             names=tuple(row["name"] for row in rows),
             values=[row["value"] for row in rows],
             noise_stds=[row["noise_std"] for row in rows],
-            grid_values=tuple(row["grid_value"] for row in rows),
+            grid_values=tuple(_integer(row["grid_value"]) for row in rows),
             secure=document["secure"],
             unsliced={key: document["unsliced"][key] for key in _UNSLICED},
             range=range_of(document.get("range")),
@@ -326,6 +329,13 @@ def _noisy(
         range=query.range,
         clipping=clipping_sentence(certificate.statement["scenario"]),
     )
+
+
+def _integer(text: object) -> int:
+    if not isinstance(text, str) or not _INTEGER.fullmatch(text):
+        msg = "a grid value is an integer, written as a text"
+        raise ReleaseError(msg)
+    return int(text)
 
 
 def _saturated(value: Fraction) -> float:

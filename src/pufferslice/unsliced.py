@@ -36,7 +36,8 @@ def full_tables(
     directions = matching_directions(profile, slices.worst().max(axis=0), n_atoms * profile.dim)
     found = matching_tables(laws, pairs, directions)
     largest = max(float(np.linalg.norm(np.abs(law.outputs).max(axis=0))) for law in laws)
-    extra = 2 * float(projection_errors(profile.directions, largest).max())
+    # A gap may be off by the errors of two projections, and has as much added to it.
+    extra = 4 * float(projection_errors(profile.directions, largest).max())
     differ = np.repeat(np.tile(~found.equal, found.n_slices), np.diff(found.starts))
     raised = np.nextafter(found.gaps + extra, np.inf)
     return attrs.evolve(found, gaps=np.where(differ, raised, found.gaps))

@@ -9,7 +9,7 @@ import pytest
 
 from pufferslice.certificate import Certificate, certify_release, verify
 from pufferslice.certificate.statement import Said, statement_of
-from pufferslice.errors import CalibrationError
+from pufferslice.errors import CalibrationError, ScenarioError
 from pufferslice.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.laws import GaussianLaw
 from pufferslice.queries import Box, columns, summary
@@ -78,6 +78,8 @@ def sampled():
         {"query": {**QUERY.description(), "scales": [2.0]}},
         {"query": {**QUERY.description(), "names": ["x", "x"]}},
         {"rows_dropped": -3},
+        {"clipped": {"all": ["nobody"], "some": []}},
+        {"clipped": {"all": ["a"], "some": ["a"]}},
     ],
     ids=str,
 )
@@ -168,6 +170,29 @@ class TestWeights:
         with pytest.raises(CalibrationError, match="profile"):
             certify_release(getattr(self, name), profile, target)
 
+    @pytest.mark.soundness
+    @pytest.mark.parametrize("offset", [0.0, 1e4, 1e6, 1e9])
+    def test_rounding_is_no_sight(self, offset):
+        """Gaps have the rounding of projections added to them, which grows with the offset."""
+        table = pa.table(
+            {"s": ["a", "a", "b", "b"], "x": [0.0, 0, 2, 2], "y": [offset, offset + 1] * 2,
+             "z": [0.0, 1, 0, 1]}
+        )  # fmt: skip
+        scenario = Scenario.from_groups(table, secret="s", query=summary(mean=["x", "y", "z"]))
+        blind = FiniteProfile.of([[0.0, 0.6, 0.8], [0.0, 0.8, -0.6], [0.0, 0.28, 0.96]])
+        with pytest.raises(CalibrationError, match="profile"):
+            certify_release(scenario, blind, JOINT)
+
+    @pytest.mark.soundness
+    @pytest.mark.parametrize("angle", [1e-3, 1e-7])
+    @pytest.mark.parametrize("name", ["POINTS", "GAUSSIANS"])
+    def test_a_slice_next_to_blind_does_not_see(self, name, angle):
+        nearly = FiniteProfile.of([[np.sin(angle), np.cos(angle)]])
+        with pytest.raises(CalibrationError, match="profile"):
+            certify_release(getattr(self, name), nearly, Guarantee.joint(order=4, epsilon=0.1))
+        fair = FiniteProfile.of([[0.6, 0.8]])
+        assert certify_release(getattr(self, name), fair, Guarantee.joint(order=4, epsilon=0.1))
+
     def test_the_statement_tells_how_many_slices_count(self):
         directions = FiniteProfile.axes(dim=2).directions
         four = np.vstack([directions, [[0.6, 0.8]], [[0.8, 0.6]]])
@@ -180,3 +205,37 @@ class TestWeights:
         assert "weighted like 1.85 equal ones; the largest weight is 0.7" in str(certificate)
         equal = certify_release(self.POINTS, FiniteProfile.axes(dim=2), JOINT)
         assert "weighted like" not in str(equal)
+
+
+@pytest.mark.parametrize("offset", [1e9, 1e10, 1e12])
+@pytest.mark.parametrize("law", ["groups", "records"])
+def test_values_far_from_zero_verify(offset, law):
+    """Rounding of projections is in gaps and in coupled distances alike."""
+    rng = np.random.default_rng(5)
+    table = pa.table(
+        {"s": ["a", "b"] * 20, "x": offset + rng.normal(size=40), "y": offset + rng.normal(size=40)}
+    )
+    profile = FiniteProfile.uniform(dim=2, n_directions=60, seed=2)
+    if law == "groups":
+        scenario = Scenario.from_groups(table, secret="s", query=summary(mean=["x", "y"]))
+    else:
+        scenario = Scenario.from_records(table, secret="s", query=columns(["x", "y"]))
+    certificate = certify_release(scenario, profile, JOINT)
+    assert verify(certificate, scenario=scenario).problems == ()
+
+
+def test_evidence_must_say_of_which_laws_it_is(exact):
+    nameless = {k: v for k, v in exact.evidence.confidential.items() if k != "laws_digest"}
+    forged = issued(attrs.evolve(exact.evidence, confidential=nameless), exact.statement)
+    assert any("laws" in problem for problem in verify(forged).problems)
+
+
+def test_scales_that_a_certificate_cannot_state():
+    query = summary(mean=["x"])
+    table = pa.table({"s": ["a", "a", "b", "b"], "x": [0.0, 0.0, 1e160, 1e160]})
+    scenario = Scenario.from_groups(table, secret="s", query=query.with_scales([1e155]))
+    with pytest.raises(CalibrationError, match="scales"):
+        certify_release(scenario, FiniteProfile.axes(dim=1), JOINT)
+    laws = {name: GaussianLaw(mean=[m], cov=[[1.0]]) for name, m in (("a", 0.0), ("b", 1e300))}
+    with pytest.raises(ScenarioError, match="scales"):
+        Scenario.from_worlds(laws, query=query.with_scales([1e-200]))

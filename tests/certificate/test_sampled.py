@@ -624,7 +624,15 @@ class TestVerification:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"confidential": {"n_samples": {"declared": {"low": 9000, "high": 9000}}}}, "levels"),
+            (
+                {
+                    "confidential": {
+                        "laws_digest": "0" * 64,
+                        "n_samples": {"declared": {"low": 9000, "high": 9000}},
+                    }
+                },
+                "levels",
+            ),
             ({"doubt": None}, "how its laws are known"),
             ({"plain": None}, "how its laws are known"),
         ],

@@ -432,7 +432,7 @@ class ReleaseRow(Verb):
         assert Release.load(folder / "again.json") == kept
         if (folder / "release.json").exists():
             assert Release.load(folder / "release.json") == kept
-        self.noise.add(tuple(kept.grid_values.tolist()))
+        self.noise.add(kept.grid_values)
         refused = self.nursery.run(
             [*self.arguments[:-5], "--out", "third.json", "--row", "3"], folder
         )
@@ -441,7 +441,7 @@ class ReleaseRow(Verb):
 
     def _keep(self, released: Release) -> None:
         """One row, one scenario: equal numbers would be equal noise."""
-        drawn = tuple(released.grid_values.tolist())
+        drawn = released.grid_values
         assert drawn not in self.noise
         self.noise.add(drawn)
 

@@ -12,10 +12,9 @@ import pytest
 
 from pufferslice.advantage import guessing_advantage
 from pufferslice.certificate import certify_release
-from pufferslice.guarantee import Guarantee, at_most
+from pufferslice.guarantee import Guarantee, at_most, percent_at_most
 from pufferslice.outlook import epsilons_around, stated_variation
 from pufferslice.queries import summary
-from pufferslice.report.blocks import percent_at_most
 from pufferslice.report.page import internal_page, public_page
 from pufferslice.scenario import Scenario
 from pufferslice.slicing import FiniteProfile

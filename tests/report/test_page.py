@@ -544,7 +544,7 @@ class TestPairsThatAreNotAll:
 
     def test_guesses_are_bounded_for_protected_pairs_only(self, pages):
         for page in pages:
-            assert "one of a protected pair" in page
+            assert "two protected values" in page
             assert "one of two" not in page
             assert "any two listed secrets" not in page
 

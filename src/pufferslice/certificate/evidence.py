@@ -166,6 +166,9 @@ class Evidence:
             if isinstance(part, DistanceTables) and part.worst()[part.equal].any():
                 msg = f"the evidence calls laws equal that its own gaps tell apart. {CHANGED}"
                 raise CertificateError(msg)
+        if not isinstance(self.confidential.get("laws_digest"), str):
+            msg = f"the evidence does not say of which laws it is. {CHANGED}"
+            raise CertificateError(msg)
         alike = all(np.array_equal(part.equal, seen.equal) for part in parts)
         if not alike or self.full.dim != self.slices.profile.dim:
             msg = f"the evidence along the slices and in full is not of the same laws. {CHANGED}"
@@ -239,6 +242,9 @@ def _seen(
     seen = _LATEST.get(key)
     if seen is None or not reuse:
         seen = seen_of(scenario, profile, doubt, progress)
+        for part in (seen.slices.seen, seen.full.seen, seen.plain):
+            for array in () if part is None else _packed("", part).values():
+                array.setflags(write=False)
         _LATEST.clear()
         _LATEST[key] = seen
     return seen

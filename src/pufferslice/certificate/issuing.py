@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Issue a certificate from a scenario, and ask what another noise, order or notion would cost."""
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any, Final
@@ -13,6 +14,8 @@ from pufferslice.calibration import Method, cost, full_cost
 from pufferslice.certificate.document import Certificate
 from pufferslice.certificate.doubt import Doubt
 from pufferslice.certificate.evidence import Evidence
+from pufferslice.certificate.seen import law_pairs
+from pufferslice.certificate.shape import check_shape
 from pufferslice.certificate.statement import Said, statement_of, unsliced_of
 from pufferslice.checks import check_above, check_between, check_one_of
 from pufferslice.concentration import BandKind, samples_for_tail
@@ -23,7 +26,9 @@ from pufferslice.errors import (
     ScenarioError,
 )
 from pufferslice.gaps import GaussianPairs, MatchingTables
+from pufferslice.gaps.exact import projection_errors
 from pufferslice.guarantee import RELEASE_NOTIONS, ApproximateGuarantee, Claim, Guarantee
+from pufferslice.laws import EmpiricalLaw
 from pufferslice.noise import Noise, OperatingSystemNoise
 from pufferslice.parallel import Progress, silent
 from pufferslice.scenario import Scenario
@@ -34,7 +39,9 @@ DEFAULT_DELTAS: Final = (1e-5,)
 _SHARED: Final = ("law", "secret", "secrets", "pairs", "query")
 _BLIND: Final = 2.0**-40
 """A slice along which laws differ by less than this share of their distance does not see it."""
-_LEAST_SHARE: Final = 0.25
+_LEAST_SHARE: Final = 2.0**-6
+"""A slice sees a difference of means if it shows this share of what the best of d axes shows."""
+_LEAST_WEIGHT: Final = 0.25
 """The slices that see a difference have at least this share of the weight of one equal slice."""
 _DIGEST: Final = re.compile("[0-9a-f]{64}")
 
@@ -92,10 +99,16 @@ def certify_release(
         noise_std=None if noise_std is None else float(noise_std),
     )
     evidence = Evidence.of(scenario, profile, doubt, progress)
-    _check_seen(evidence)
+    check_seen(evidence, scenario)
     if isinstance(target, ApproximateGuarantee):
         _check_tails(evidence, target)
-    return Certificate(statement=statement_of(evidence, said), evidence=evidence)
+    statement = statement_of(evidence, said)
+    try:
+        check_shape(statement)
+    except CertificateError:
+        msg = "the noise or the scales are too large for a certificate; use other units"
+        raise CalibrationError(msg) from None
+    return Certificate(statement=statement, evidence=evidence)
 
 
 def spent(
@@ -316,24 +329,34 @@ def _check_digests(earlier_releases: Sequence[str]) -> None:
         raise ArgumentError(msg)
 
 
-def _check_seen(evidence: Evidence) -> None:
+def check_seen(evidence: Evidence, scenario: Scenario) -> None:
     """Refuse a profile that does not see, with some weight, a difference that the laws have."""
-    profile, seen = evidence.slices.profile, evidence.slices.seen
+    profile, seen, full = evidence.slices.profile, evidence.slices.seen, evidence.full.seen
+    share = _LEAST_SHARE / math.sqrt(profile.dim)
     if isinstance(seen, GaussianPairs):
         apart, visible = seen.differences(profile.directions)
-    elif isinstance(evidence.full.seen, MatchingTables) and not evidence.full.from_range:
-        apart, visible = evidence.full.seen.worst().min(axis=1), seen.worst()
+        least = apart * share**2
     else:
-        # Only a range is known of the whole output, which says nothing about the laws.
-        apart, visible = seen.worst().max(axis=1), seen.worst()
+        laws, pairs = law_pairs(scenario)
+        atoms = {i: law for i, law in enumerate(laws) if isinstance(law, EmpiricalLaw)}
+        means = {i: np.average(law.outputs, axis=0, weights=law.counts) for i, law in atoms.items()}
+        norms = [float(np.linalg.norm(np.abs(law.outputs).max(axis=0))) for law in atoms.values()]
+        # What rounding of projections added to gaps is nothing that a slice sees.
+        errors = projection_errors(profile.directions, max(norms, default=0.0))
+        visible = seen.worst() - 4 * errors
+        apart = visible.max(axis=1)
+        if isinstance(full, MatchingTables) and not evidence.full.from_range:
+            apart = full.worst().min(axis=1)
+        shifts = [np.linalg.norm(means[a] - means[b]) if atoms else 0.0 for a, b in pairs]
+        least = np.maximum(np.maximum(apart * _BLIND, np.array(shifts) * share), 0.0)
     weights = profile.weights / profile.weights.sum()
-    seeing = (visible > apart[:, None] * _BLIND) @ weights
-    blind = ~seen.equal & (seeing < _LEAST_SHARE / np.count_nonzero(weights))
+    seeing = (visible > least[:, None]) @ weights
+    blind = ~seen.equal & (seeing < _LEAST_WEIGHT / np.count_nonzero(weights))
     if blind.any():
         msg = (
             f"the profile does not see the difference between the laws of {int(blind.sum())} of "
-            f"{len(blind)} (prior, pair) instances, which do differ: the slices that do have next "
-            "to no weight. The noise would not hide it from anyone who looks in another direction. "
-            "Use more, or other, directions, or equal weights"
+            f"{len(blind)} (prior, pair) instances, which do differ: no slice of some weight shows "
+            "a fair part of it. The noise would not hide it from anyone who looks in another "
+            "direction. Use more, or other, directions, or equal weights"
         )
         raise CalibrationError(msg)

@@ -24,6 +24,9 @@ def broken_relations(evidence: Evidence) -> Iterator[str]:
     gaussian = {prior["kind"] for prior in evidence.scenario["priors"]} == {"gaussian"}
     if gaussian != isinstance(seen, GaussianPairs):
         yield "the priors are said to be of another kind than the evidence"
+    sampled = {prior["kind"] for prior in evidence.scenario["priors"]} == {"sampled"}
+    if full.seen is None and not (sampled and evidence.scenario["query"]["range"] is None):
+        yield "the evidence of the whole output is missing, and these priors have it"
     if isinstance(seen, GapTables) and isinstance(full.seen, MatchingTables):
         gaps = seen.worst().max(axis=1)
         if full.from_range:
@@ -39,6 +42,7 @@ def _in_description(scenario: Mapping[str, Any], dim: int) -> Iterator[str]:
     pairs = [tuple(pair) for pair in scenario["pairs"]]
     names, scales = query["names"], query["scales"]
     distinct = {prior["name"] for prior in priors}
+    clipped = [*scenario["clipped"]["all"], *scenario["clipped"]["some"]]
     rules = {
         f"the law must be one of {', '.join(LAWS)}": law in LAWS,
         f"one_release_is must be what law {law!r} says": (
@@ -60,6 +64,11 @@ def _in_description(scenario: Mapping[str, Any], dim: int) -> Iterator[str]:
         ),
         "the scales of a query must be greater than 0": all(scale > 0 for scale in scales),
         "rows_dropped must be at least 0": scenario["rows_dropped"] >= 0,
+        "only secrets, each once, can be clipped, and only by a range": (
+            len(clipped) == len(set(clipped))
+            and set(clipped) <= set(secrets)
+            and (not clipped or query["range"] is not None)
+        ),
     }
     yield from (rule for rule, holds in rules.items() if not holds)
 

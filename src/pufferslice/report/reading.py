@@ -169,7 +169,7 @@ def _named(document: Mapping[str, Any]) -> str:
 
 
 def _structured(kind: Any, value: Any) -> Any:  # noqa: ANN401 - any type, any JSON value
-    """A JSON value as a value of this type; one of another type is a `TypeError`."""
+    """A JSON value as a value of this type; one of another type is an error."""
     origin, inside = get_origin(kind), get_args(kind)
     if (attrs.has(kind) or hasattr(kind, "_fields")) and isinstance(value, dict):
         hints = get_type_hints(kind)
@@ -186,7 +186,7 @@ def _structured(kind: Any, value: Any) -> Any:  # noqa: ANN401 - any type, any J
     if (origin is Literal and value in inside) or type(value) is kind:
         return value
     msg = f"a value is {type(value).__name__}, and {getattr(kind, '__name__', kind)} was expected"
-    raise TypeError(msg)
+    raise ArgumentError(msg)
 
 
 def _names(kind: Any, value: Mapping[str, Any]) -> list[str]:  # noqa: ANN401 - a class

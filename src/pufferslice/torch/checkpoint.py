@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.sgd import TrainingPlan
 from pufferslice.storage import canonical_json, check_archive, digest
-from pufferslice.torch.objective import Path
+from pufferslice.torch.isolation import Way
 
 FORMAT: Final = "pufferslice-checkpoint"
 VERSION: Final = 1
@@ -86,7 +86,7 @@ class Checkpoint:
     branch: int
     step: int
     """Steps taken: the next one to take."""
-    way: Path | None
+    way: Way | None
     """How gradients are taken, once that was chosen."""
     states: dict[str, Any] = attrs.field(repr=False)
     """States of model, optimizer and scheduler, as their `state_dict` gives them."""

@@ -109,7 +109,7 @@ class ClippedSums:
         blocks: Iterator[_Numbered] = (self._fetched(batch, i, seed_of) for i in own)
         try:
             each = contextlib.closing(self._chosen_pool().each(block_sum, blocks))
-            with self.gradients.unchanged_buffers(), each as results:
+            with each as results:
                 for number, result in results:
                     sums += result.integers
                     losses[number] = float(result.losses.double().sum())

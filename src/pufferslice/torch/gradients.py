@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""Sums of clipped per-example gradients of one block, as integers on the plan's grid.
 
-One forward pass, one backward pass for the gradients of the inputs, then norms and a weighted sum
-per parameter. Where a model uses its parameters in a way that `operations` does not know, every
-example is run by itself instead (`per_example`): the sums are the same, the time is not.
+Each example is run as if it were alone (`isolation`); then norms are taken, and one weighted sum
+per parameter.
 
 Guarantee: with radius $r$ of a layer and the share $\rho$ of `sgd.grid.rounding_share`, the sum of
 a block is $\sum_i v_i + e$, $v_i$ a function of example i alone with $\|v_i\| \le r$, and
@@ -11,11 +10,9 @@ $\|e\| \le \text{block} \cdot \rho r$, before it is rounded to the grid.
 """
 
 import contextlib
-import threading
-from collections.abc import Iterator
+import warnings
 from typing import Final, NamedTuple, final
 
-import attrs
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -23,14 +20,10 @@ from torch import Tensor, nn
 from pufferslice.arrays import Integers
 from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.sgd.grid import SumGrid, rounding_share
-from pufferslice.torch.choosing import WAYS, FirstLook
-from pufferslice.torch.contributions import Contribution, Scratch, Weights
+from pufferslice.torch.contributions import Contribution, Weights
+from pufferslice.torch.isolation import WAYS, Isolation, LossFunction, Treatment, Way, seeded
 from pufferslice.torch.layout import ParameterLayout
-from pufferslice.torch.model_state import Mode, changed, marks_of, modes_of, written
 from pufferslice.torch.norms import quantised, row_norms
-from pufferslice.torch.objective import Objective, Path
-from pufferslice.torch.operations import UnsupportedUseError
-from pufferslice.torch.per_example import LossFunction
 
 _NORM_MARGIN: Final = 1 + 2.0**-40
 """Covers the roundings of a square root, a sum over parameters and a division."""
@@ -67,117 +60,94 @@ class BlockGradients:
         block: int,
         non_finite: str,
     ) -> None:
-        self.objective = Objective(model, loss_fn, layout)
         self.layout: Final = layout
         self.block: Final = block
         self.non_finite: Final = non_finite
-        self.path: Path | None = None
-        self.draws_randomness = False
-        self._leaves_something = False
-        self._rewritten: frozenset[str] = frozenset()
-        self._modes: tuple[Mode, ...] | None = None
-        self._of_thread = threading.local()
+        self._roots: Final = (model, loss_fn)
+        self._isolation: Final = Isolation(model, loss_fn, layout)
+        self._treatment: Treatment | None = None
+        self._modes: tuple[bool, ...] | None = None
         # loads what kernels need to run: during a step it would lie between the activations
         row_norms(torch.zeros(1, 1))
 
     @property
-    def run_alone(self) -> bool:
-        """Whether two blocks must not be run at once.
+    def path(self) -> Way | None:
+        """How examples are run; None before `prepare`."""
+        return None if self._treatment is None else self._treatment.way
 
-        The random numbers of a block are seeded for all threads; ways other than the recorded one
-        swap the parameters of the model; and what the model leaves behind for the loss to read
-        could be that of another block.
-        """
-        return self.draws_randomness or self._leaves_something or self.path != "recorded"
+    @property
+    def method(self) -> str:
+        """How examples are run, in words, and why not more quickly."""
+        return (
+            "not known before the first step" if self._treatment is None else str(self._treatment)
+        )
+
+    @property
+    def draws_randomness(self) -> bool:
+        """Whether the model draws random numbers."""
+        return self._treatment is not None and self._treatment.draws_randomness
+
+    @property
+    def run_alone(self) -> bool:
+        """Whether two blocks must not be run at once: generators are seeded for all threads."""
+        return self._treatment is None or self._treatment.runs_alone
 
     @property
     def is_prepared(self) -> bool:
         """Whether the model was looked at in the modes in which its modules are now."""
-        return self._modes == modes_of(self.objective)
+        return self._modes == self._modes_now()
 
     def prepare(self, examples: tuple[Tensor, ...], n_examples: int) -> None:
-        """Look at how the model treats a block, and choose the way its gradients are taken.
+        """Run a block to see how the gradients of this model can be taken.
 
-        Refuses what `FirstLook` refuses. The random numbers that the model draws here are put back.
-        Show it the same examples whenever a run goes on, so that the way is the same.
+        Refuses what `Isolation.treatment` refuses. Show it the same examples whenever a run goes
+        on, so that the way is the same.
         """
-        look = FirstLook(self.objective, self.block, self._scratch())
-        try:
-            found = look.treatment(examples, n_examples)
-        finally:
-            # with the buffers of blocks of other sizes
-            self._of_thread = threading.local()
-        self.path, self.draws_randomness = found.path, found.draws_randomness
-        self._leaves_something, self._rewritten = found.leaves_something, found.rewritten
-        self._modes = modes_of(self.objective)
-        self.objective = attrs.evolve(self.objective, constants=found.constants)
+        before = self.path
+        shown = tuple(one[: min(n_examples, self.block)] for one in examples)
+        self._treatment = self._isolation.treatment(shown)
+        self._modes = self._modes_now()
+        if self._treatment.is_slow and before is None:
+            warnings.warn(f"training takes a slow way: {self.method}", stacklevel=2)
 
-    def keep_to(self, path: Path | None) -> None:
+    def keep_to(self, path: str | None) -> None:
         """Go on in the way of an earlier look, unless a slower one was found to be needed now."""
-        ways = [way for way in (path, self.path) if way is not None]
-        self.path = max(ways, key=WAYS.index)
+        if self._treatment is not None and path == WAYS[-1] != self._treatment.way:
+            self._treatment = self._treatment._replace(way=WAYS[-1], why="the run began so")
 
-    @contextlib.contextmanager
-    def unchanged_buffers(self) -> Iterator[None]:
-        """While blocks are summed, the model keeps nothing of them in a buffer or parameter."""
-        before = marks_of(self.objective)
-        yield
-        kept = written(before, self.objective) - self._rewritten
-        kept |= changed(before, self.objective)
-        if kept:
-            msg = (
-                f"{', '.join(map(repr, sorted(kept)))} changed in a step of training: it keeps "
-                "something of the records outside the noise, and the step was not made. Use a "
-                "layer without running statistics, or set the buffer between steps"
-            )
-            raise TrainingError(msg)
+    def _modes_now(self) -> tuple[bool, ...]:
+        return tuple(
+            module.training
+            for root in self._roots
+            if isinstance(root, nn.Module)
+            for module in root.modules()
+        )
 
     def block_sum(
         self, examples: tuple[Tensor, ...], n_examples: int, grid: SumGrid, seed: int
     ) -> BlockSum:
-        """The clipped sum of the first `n_examples` examples; the others weigh nothing.
+        """The clipped sum of the first `n_examples` examples; the others are not looked at.
 
         `seed` is that of the model's own random numbers, if it draws any.
         """
-        if self.path is None:
+        if self._treatment is None:
             msg = "block_sum needs a block to be shown to prepare first"
             raise ArgumentError(msg)
         check_radii(grid)
-        if self.draws_randomness:
-            torch.default_generator.manual_seed(seed)
-        losses, contributions = self._contributions(examples, self.path)
+        counted = tuple(one[:n_examples] for one in examples)
+        with seeded(seed) if self.draws_randomness else contextlib.nullcontext():
+            losses, found = self._isolation.contributions(counted, self._treatment, seed)
         with torch.no_grad():
-            return self._clipped(losses, contributions, n_examples, grid)
-
-    def _scratch(self) -> Scratch:
-        if not hasattr(self._of_thread, "scratch"):
-            self._of_thread.scratch = Scratch()
-        scratch: Scratch = self._of_thread.scratch
-        return scratch
-
-    def _contributions(
-        self, examples: tuple[Tensor, ...], path: Path
-    ) -> tuple[Tensor, dict[int, Contribution]]:
-        try:
-            return self.objective.contributions(examples, path, self._scratch())
-        except UnsupportedUseError as error:
-            msg = (
-                f"the model used a parameter in a way that it did not when it was first run "
-                f"({error}), so gradients could not be told apart by examples; the step was not "
-                "made. Treat all examples by the same layers, in the order of the block, choosing "
-                "with torch.where"
-            )
-            raise TrainingError(msg) from error
+            return self._clipped(losses, found, grid)
 
     def _clipped(
         self,
         losses: Tensor,
         contributions: dict[int, Contribution],
-        n_examples: int,
         grid: SumGrid,
     ) -> BlockSum:
-        weights, finite = self._weights(contributions, n_examples, grid)
-        n_non_finite = int((~finite[:n_examples]).sum())
+        weights, finite = self._weights(contributions, len(losses), grid)
+        n_non_finite = int((~finite).sum())
         if n_non_finite and self.non_finite == "stop":
             msg = (
                 "an example has a gradient that is NaN or infinite, and the plan says 'stop'; "
@@ -185,24 +155,21 @@ class BlockGradients:
                 "finite, or a plan with non_finite='zero'"
             )
             raise TrainingError(msg)
-        integers = np.empty(self.layout.n_parameters, dtype=np.int64)
-        if len(contributions) < len(self.layout.parameters):
-            integers[:] = 0
-        whole = n_non_finite == 0 and bool(finite.all())
+        integers = np.zeros(self.layout.n_parameters, dtype=np.int64)
         by_layer = [Weights(row) for row in weights]
         for position, contribution in contributions.items():
             layer = self.layout.layers[position]
-            kept = contribution if whole else contribution.masked(finite)
+            kept = contribution.masked(finite) if n_non_finite else contribution
             sums = kept.weighted_sum(by_layer[layer])
             place = integers[self.layout.place_of(position, sums)]
             quantised(sums, float(grid.steps[layer]), place)
-        return BlockSum(integers, losses[:n_examples], n_non_finite)
+        return BlockSum(integers, losses, n_non_finite)
 
     def _weights(
         self, contributions: dict[int, Contribution], n_examples: int, grid: SumGrid
     ) -> tuple[Tensor, Tensor]:
         """Weight of each example in each layer, and which examples have finite gradients."""
-        shape = (self.layout.n_layers, self.block)
+        shape = (self.layout.n_layers, n_examples)
         squares, radii = np.zeros(shape), np.zeros(shape)
         for position, contribution in contributions.items():
             layer = self.layout.layers[position]
@@ -216,7 +183,6 @@ class BlockGradients:
         with np.errstate(divide="ignore", invalid="ignore"):
             weights = np.minimum(grid.radii[:, None] / (bounds * _NORM_MARGIN), 1.0)
         weights[:, ~finite] = 0.0
-        weights[:, n_examples:] = 0.0
         return torch.from_numpy(weights), torch.from_numpy(finite)
 
 

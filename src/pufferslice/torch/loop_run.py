@@ -209,7 +209,7 @@ class LoopRun:
                     next(self._blocks(examples)).examples, min(n_examples, self.plan.block)
                 )
             self._is_prepared = n_examples > 1
-        if gradients.path != "recorded" and is_random:
+        if is_random:
             msg = (
                 "the model draws random numbers, and its gradients can be taken only example by "
                 "example, which would draw others than the loss was computed with; train it with "
@@ -226,7 +226,7 @@ class LoopRun:
         sums = np.zeros(self.layout.n_parameters, dtype=np.int64)
         left_out = 0
         each = closing(pool.each(block_sum, self._blocks(examples)))
-        with self._gradients.unchanged_buffers(), each as results:
+        with each as results:
             for result in results:
                 sums += result.integers
                 left_out += result.n_non_finite

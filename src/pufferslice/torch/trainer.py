@@ -36,9 +36,8 @@ from pufferslice.torch.checkpoint import (
 from pufferslice.torch.clipped_sums import ClippedSums, SeedOf
 from pufferslice.torch.distributed import joined_processes
 from pufferslice.torch.gradients import BlockGradients, check_radii
+from pufferslice.torch.isolation import LossFunction, Way
 from pufferslice.torch.layout import layout_of
-from pufferslice.torch.objective import Path
-from pufferslice.torch.per_example import LossFunction
 from pufferslice.torch.structure import uncompiled, validate
 from pufferslice.torch.training_run import TrainingRun
 
@@ -69,8 +68,9 @@ class Trainer:
     The model is not wrapped or changed but by training. `loss_fn(model(*inputs), target)` must give
     one loss per example. With a `folder` the run can be saved and resumed; without, its key is in
     memory only. `blocks_in_flight` is how many blocks are computed at once: speed and memory only.
-    It is one for a model that draws random numbers, leaves tensors of a run behind, or reads values
-    of tensors into Python (`item`, `tolist`, `if mask.any()`), which it may leave behind.
+    It is one for a model that draws random numbers, or whose examples are run one by one.
+    Each example is run as if it were alone: a model that reckons with its batch trains as on
+    batches of one.
     Under `torch.distributed`, make a trainer in every process; they share the work of each batch
     and hold the same weights, bit for bit those that one process would have.
 
@@ -115,7 +115,7 @@ class Trainer:
         self._sums: Final = ClippedSums(gradients, self._processes, int(in_flight))
         self._run: Final = TrainingRun(plan, self._processes, folder)
         self._n_taken = 0
-        self._way: Path | None = None
+        self._way: Way | None = None
         self._is_prepared = False
         self._handed: weakref.WeakSet[Batch] = weakref.WeakSet()
         self._needs_resume = self._run.found != "new"
@@ -155,6 +155,14 @@ class Trainer:
     def n_taken(self) -> int:
         """Steps taken on the way to the present weights."""
         return self._n_taken
+
+    @property
+    def gradient_method(self) -> str:
+        """How examples are run, all at once or one by one, and why it is not the quicker way.
+
+        Not known before the first step that has examples.
+        """
+        return self._sums.gradients.method
 
     @property
     def is_finished(self) -> bool:

@@ -1,0 +1,697 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models and losses that try to let one example see another: right on single examples, or refused.
+
+Every accepted one is trained a little first, without noise: what a gate or a dead unit hides at the
+start shows then. Then one record is replaced many times, also by huge values, and the clipped sum
+must not move by more than twice the radius.
+"""
+
+import copy
+import functools
+import itertools
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.utils import parametrizations, spectral_norm
+from torch.utils.checkpoint import checkpoint
+
+from pufferslice.errors import ArgumentError
+from pufferslice.sgd import FlatClipping
+from pufferslice.sgd.grid import SumGrid
+from pufferslice.torch.gradients import BlockGradients
+from pufferslice.torch.layout import layout_of
+from pufferslice.torch.structure import validate
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:training takes a slow way"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning"),
+]
+
+N, WIDTH, N_CLASSES = 8, 6, 3
+RADIUS = 0.5
+STEP = 2.0**-40
+GRID = SumGrid(steps=np.array([STEP]), radii=np.array([RADIUS]))
+SEED = 7
+LOSS = nn.CrossEntropyLoss(reduction="none")
+N_REPLACED = 50
+
+
+class Net(nn.Module):
+    """Two layers, and between them what a subclass does to the hidden values."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(WIDTH, 5), nn.Linear(5, N_CLASSES)
+
+    def between(self, h, x):
+        raise NotImplementedError
+
+    def forward(self, x):
+        return self.last(self.between(torch.tanh(self.first(x)), x))
+
+
+def net(between, **attributes):
+    """A model whose middle is a function of (self, hidden, inputs)."""
+    kind = type("Hostile", (Net,), {"between": between})
+    model = kind()
+    for name, value in attributes.items():
+        setattr(model, name, value() if callable(value) else value)
+    return model
+
+
+def zero_gate():
+    return nn.Parameter(torch.zeros(1))
+
+
+def reshaped(self, h, x):
+    return h + self.gate * h.t().reshape(h.shape)
+
+
+def sorted_rows(self, h, x):
+    order = h[:, 0].argsort()
+    return torch.cumsum(h[order], 0)[order.argsort()]
+
+
+def kept_in_list(self, h, x):
+    self.seen.append(h.detach())
+    return h + sum(self.seen)
+
+
+def kept_in_buffer(self, h, x):
+    self.total += h.detach().sum()
+    return h + self.total
+
+
+def kept_in_attribute(self, h, x):
+    self.last_one = h.detach() + getattr(self, "last_one", 0)
+    return h + self.last_one
+
+
+def kept_in_tensor(self, h, x):
+    self.store[0].copy_(h.detach().sum())
+    return h * self.store[0]
+
+
+def kept_by_assignment(self, h, x):
+    self.total = self.total + h.detach().sum()
+    return h + self.total
+
+
+def kept_in_parameter(self, h, x):
+    with torch.no_grad():
+        self.first.bias.add_(h.detach().mean(0))
+    return h
+
+
+class MixedBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, values):
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.sum(0, keepdim=True).expand_as(gradient)
+
+
+class OwnRule(torch.autograd.Function):
+    """Adds up the whole block, in the forward pass."""
+
+    @staticmethod
+    def forward(values):
+        return values.clone()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+    @staticmethod
+    def vmap(info, in_dims, values):
+        return values.sum(in_dims[0], keepdim=True).expand_as(values).clone(), in_dims[0]
+
+
+class OwnRuleBackward(torch.autograd.Function):
+    """Adds up the whole block, in the backward pass only."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(values):
+        return values.clone()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return OwnRule.apply(gradient)
+
+
+@torch.library.custom_op("pufferslice_hostile::mixed", mutates_args=())
+def mixed_operator(values: torch.Tensor) -> torch.Tensor:
+    return values.clone()
+
+
+@mixed_operator.register_vmap
+def _(info, in_dims, values):
+    return values.sum(in_dims[0], keepdim=True).expand_as(values).clone(), in_dims[0]
+
+
+mixed_operator.register_autograd(
+    lambda ctx, gradient: mixed_operator(gradient), setup_context=lambda ctx, inputs, output: None
+)
+
+
+class Scaled(torch.autograd.Function):
+    """With a rule that torch makes: nothing to refuse."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(values):
+        return 2 * values
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * gradient
+
+
+def hooked():
+    """A forward hook that adds what it saw before."""
+    model, seen = net(lambda self, h, x: h), []
+
+    def hook(module, inputs, output):
+        seen.append(output.detach())
+        return output + sum(seen)
+
+    model.first.register_forward_hook(hook)
+    return model
+
+
+def pre_hooked():
+    model = net(lambda self, h, x: h)
+    model.first.register_forward_pre_hook(lambda module, inputs: (inputs[0] - inputs[0].mean(0),))
+    return model
+
+
+def gradient_hooked():
+    """Gradients of the hidden values, for the whole batch, are centred."""
+    model = net(lambda self, h, x: h)
+    model.last.register_full_backward_hook(
+        lambda module, given, out: (given[0] - given[0].mean(0),)
+    )
+    return model
+
+
+def hooked_tensor(self, h, x):
+    h.register_hook(lambda gradient: gradient * gradient.norm() ** 2 * 100)
+    return h
+
+
+def closed_over():
+    seen = []
+
+    def between(self, h, x):
+        seen.append(h.detach().sum())
+        return h + sum(seen)
+
+    model = nn.Sequential(nn.Linear(WIDTH, 5), nn.Linear(5, N_CLASSES))
+    first = model[0].forward
+    model[0].forward = lambda x: between(None, first(x), x)
+    return model
+
+
+def compiled_inside():
+    model = net(lambda self, h, x: h - h.mean(0))
+    model.first = torch.compile(model.first)
+    return model
+
+
+def drawing_by_value(self, h, x):
+    """How many numbers are drawn depends on the values: the next example would see that."""
+    while h.detach().abs().sum() > 5 * torch.rand(1).item() * random.random():
+        h = h * 0.5 * (1 + np.random.rand())  # noqa: NPY002
+    return h
+
+
+def tied():
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))
+    model[2].weight = model[0].weight
+    return model
+
+
+class Tokens(nn.Module):
+    def __init__(self, table):
+        super().__init__()
+        self.table, self.last = table, nn.Linear(4, N_CLASSES)
+
+    def forward(self, x):
+        h = self.table((x.abs() * 3).long().clamp(0, 9))
+        return self.last(h.mean(1) if h.dim() == 3 else h)
+
+
+def doubled(self, h, x):
+    return torch.view_as_real(torch.complex(h, h) * torch.complex(h, -h)).sum(-1)
+
+
+ACCEPTED = {
+    "plain": lambda: net(lambda self, h, x: h),
+    "reshape behind a gate": lambda: net(reshaped, gate=zero_gate),
+    "flattened behind a gate": lambda: net(
+        lambda self, h, x: h + self.gate * h.flatten().flip(0).reshape(h.shape), gate=zero_gate
+    ),
+    "mean behind a gate": lambda: net(
+        lambda self, h, x: h + 9 * self.gate * h.mean(0), gate=zero_gate
+    ),
+    "mean into dead units": lambda: net(
+        lambda self, h, x: h + 9 * torch.relu(h.mean(0) - 3 + 50 * self.gate), gate=zero_gate
+    ),
+    "mixed where large": lambda: net(lambda self, h, x: h + 50 * (x.abs().amax() > 20) * h.sum(0)),
+    "mean where large": lambda: net(lambda self, h, x: torch.where(h > 0.5, h.mean(0), h)),
+    "centred": lambda: net(lambda self, h, x: h - h.mean(0)),
+    "normalised by the batch": lambda: net(lambda self, h, x: h / (1 + h.norm(dim=0))),
+    "softmax over rows": lambda: net(lambda self, h, x: h.softmax(0)),
+    "sort and unsort": lambda: net(sorted_rows),
+    "flip twice": lambda: net(lambda self, h, x: torch.cumsum(h.flip(0), 0).flip(0)),
+    "cumsum": lambda: net(lambda self, h, x: h.cumsum(0)),
+    "roll": lambda: net(lambda self, h, x: h + h.roll(1, 0)),
+    "cdist": lambda: net(lambda self, h, x: h * torch.cdist(h, h + 1).mean()),
+    "einsum": lambda: net(lambda self, h, x: torch.einsum("ij,kj,kl->il", h, h, h)),
+    "x xT x": lambda: net(lambda self, h, x: h @ h.T @ h),
+    "attention over rows": lambda: net(
+        lambda self, h, x: functional.scaled_dot_product_attention(h[None], h[None], h[None])[0]
+    ),
+    "pooled over rows": lambda: net(lambda self, h, x: h + h.amax(0)),
+    "number of examples": lambda: net(lambda self, h, x: h * len(h)),
+    "first row": lambda: net(lambda self, h, x: h + h[0]),
+    "index put": lambda: net(lambda self, h, x: h.index_add(0, torch.zeros(len(h)).long(), h)),
+    "list": lambda: net(kept_in_list, seen=[]),
+    "buffer": lambda: net(kept_in_buffer, total=lambda: nn.Buffer(torch.zeros(()))),
+    "buffer assigned": lambda: net(kept_by_assignment, total=lambda: nn.Buffer(torch.zeros(()))),
+    "attribute": lambda: net(kept_in_attribute),
+    "tensor in a list": lambda: net(kept_in_tensor, store=[torch.ones(())]),
+    "parameter written to": lambda: net(kept_in_parameter),
+    "closure": closed_over,
+    "hook": hooked,
+    "hook before": pre_hooked,
+    "hook on a module's gradient": gradient_hooked,
+    "hook on a gradient": lambda: net(hooked_tensor),
+    "backward that mixes": lambda: net(lambda self, h, x: MixedBackward.apply(h)),
+    "own rule": lambda: net(lambda self, h, x: OwnRule.apply(h)),
+    "own rule, backward": lambda: net(lambda self, h, x: OwnRuleBackward.apply(h)),
+    "operator with own rule": lambda: net(lambda self, h, x: mixed_operator(h)),
+    "rule that torch makes": lambda: net(lambda self, h, x: Scaled.apply(h)),
+    "checkpointed, reentrant": lambda: net(
+        lambda self, h, x: checkpoint(torch.sin, h, use_reentrant=True)
+    ),
+    "checkpointed": lambda: net(lambda self, h, x: checkpoint(torch.sin, h, use_reentrant=False)),
+    "compiled inside": compiled_inside,
+    "spectral norm, old": lambda: nn.Sequential(spectral_norm(nn.Linear(WIDTH, N_CLASSES))),
+    "spectral norm": lambda: nn.Sequential(
+        parametrizations.spectral_norm(nn.Linear(WIDTH, N_CLASSES))
+    ),
+    "weight norm": lambda: nn.Sequential(parametrizations.weight_norm(nn.Linear(WIDTH, N_CLASSES))),
+    "embedding": lambda: Tokens(nn.Embedding(10, 4)),
+    "embedding, sparse": lambda: Tokens(nn.Embedding(10, 4, sparse=True)),
+    "embedding, renormed": lambda: Tokens(nn.Embedding(10, 4, max_norm=0.5)),
+    "embedding bag": lambda: Tokens(nn.EmbeddingBag(10, 4)),
+    "tied": tied,
+    "called twice": lambda: net(
+        lambda self, h, x: torch.tanh(self.first(h @ torch.ones(5, WIDTH)))
+    ),
+    "complex": lambda: net(doubled),
+    "half": lambda: net(lambda self, h, x: h.half().float()),
+    "bfloat16": lambda: net(lambda self, h, x: (h.bfloat16() @ torch.eye(5).bfloat16()).float()),
+    "item": lambda: net(lambda self, h, x: h * (2 if h.abs().max().item() > 0.9 else 1)),
+    "if": lambda: net(lambda self, h, x: h + h.mean(0) if (h > 0.9).any() else h),
+    "numpy": lambda: net(lambda self, h, x: h * float(h.detach().numpy().sum())),
+    "through data": lambda: net(lambda self, h, x: h + h.data.sum(0)),
+    "no_grad": lambda: net(lambda self, h, x: h * torch.no_grad()(lambda v: v.sum())(h)),
+    "dropout": lambda: net(lambda self, h, x: functional.dropout(h, 0.5)),
+    "draws by value": lambda: net(drawing_by_value),
+    "noise of numpy": lambda: net(lambda self, h, x: h * np.random.rand()),  # noqa: NPY002
+    "group norm": lambda: nn.Sequential(
+        nn.Linear(WIDTH, 8), nn.GroupNorm(2, 8), nn.LayerNorm(8), nn.Linear(8, N_CLASSES)
+    ),
+    "parameters in a list": lambda: net(
+        lambda self, h, x: h * self.more[0], more=lambda: nn.ParameterList([torch.ones(5)])
+    ),
+}
+
+
+def weighted_by_counts(outputs, targets):
+    counts = torch.bincount(targets, minlength=N_CLASSES)
+    return LOSS(outputs, targets) * counts[targets]
+
+
+def weighted_under_vmap(outputs, targets):
+    counts = functional.one_hot(targets, N_CLASSES).sum(0)
+    return LOSS(outputs, targets) * counts[targets]
+
+
+def mixed_if_rare(outputs, targets):
+    losses = LOSS(outputs, targets)
+    return losses + losses.mean() if (targets == 1).any() else losses
+
+
+def remembering():
+    seen = []
+
+    def loss_fn(outputs, targets):
+        seen.append(outputs.detach())
+        return LOSS(outputs, targets) * sum(one.abs().sum() for one in seen)
+
+    return loss_fn
+
+
+class LossModule(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("total", torch.zeros(()))
+
+    def forward(self, outputs, targets):
+        self.total = self.total + outputs.detach().abs().sum()
+        return LOSS(outputs, targets) * self.total
+
+
+def with_default(outputs, targets, seen=[]):  # noqa: B006 - what is tested
+    seen.append(outputs.detach())
+    return LOSS(outputs, targets) * sum(one.abs().sum() for one in seen)
+
+
+LOSSES = {
+    "rare class": mixed_if_rare,
+    "class counts": weighted_by_counts,
+    "class counts by vmap": weighted_under_vmap,
+    "mean": lambda o, t: LOSS(o, t) + LOSS(o, t).mean(),
+    "contrastive": lambda o, t: LOSS(o @ o.T @ o, t),
+    "closure": remembering(),
+    "module": LossModule(),
+    "default argument": with_default,
+    "partial": functools.partial(lambda seen, o, t: LOSS(o, t) + len(seen), [1]),
+}
+
+
+def examples_of(n=N, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(n, WIDTH, generator=generator)
+    return inputs, torch.randint(0, N_CLASSES, (n,), generator=generator)
+
+
+def prepared(model, loss_fn=LOSS, examples=None, non_finite="zero"):
+    examples = examples or examples_of()
+    layout = layout_of(model, FlatClipping(norm=1.0))
+    gradients = BlockGradients(
+        model, loss_fn, layout, block=len(examples[-1]), non_finite=non_finite
+    )
+    gradients.prepare(examples, len(examples[-1]))
+    return gradients
+
+
+def sum_of(gradients, examples, grid=GRID):
+    found = gradients.block_sum(examples, len(examples[-1]), grid, SEED)
+    return found.integers * STEP
+
+
+def train(gradients, examples, n_steps=3):
+    """Steps along the clipped sum, and gates opened wide."""
+    with torch.no_grad():
+        for _ in range(n_steps):
+            total = torch.from_numpy(sum_of(gradients, examples)).float()
+            for parameter, where in zip(
+                gradients.layout.parameters, gradients.layout.slices, strict=True
+            ):
+                parameter.sub_(total[where].view_as(parameter))
+        for name, parameter in zip(
+            gradients.layout.names, gradients.layout.parameters, strict=True
+        ):
+            if name == "gate":
+                parameter.fill_(2.0)
+
+
+def replacements(n, seed=2):
+    """Records of all sizes, and targets of all classes."""
+    generator = torch.Generator().manual_seed(seed)
+    for i in range(n):
+        size = (1.0, 30.0, 1e4, 1e15, 0.0)[i % 5]
+        yield i % N, size * torch.randn(WIDTH, generator=generator), i % N_CLASSES
+
+
+def check_bounded(gradients, examples, n_replaced=N_REPLACED):
+    """No record moves the sum by more than 2 radii and rounding."""
+    before = sum_of(gradients, examples)
+    assert np.linalg.norm(before) <= N * RADIUS * (1 + 1e-5)
+    for place, values, target in replacements(n_replaced):
+        inputs, targets = (one.clone() for one in examples)
+        inputs[place], targets[place] = values, target
+        moved = np.linalg.norm(sum_of(gradients, (inputs, targets)) - before)
+        assert moved <= 2 * RADIUS * (1 + 1e-4)
+
+
+def slow_sum(model, loss_fn, layout, examples):
+    """Clipped gradients of copies of the model by plain autograd, one example at a time."""
+    total = np.zeros(layout.n_parameters)
+    for i in range(len(examples[-1])):
+        own, own_loss = copy.deepcopy((model, loss_fn))
+        parameters = [own.get_parameter(name) for name in layout.names]
+        loss = own_loss(own(examples[0][i : i + 1].clone()), examples[1][i : i + 1]).sum()
+        loss.backward()
+        found = [p.grad if p.grad is not None else torch.zeros_like(p) for p in parameters]
+        row = torch.cat([one.to_dense().reshape(-1) for one in found]).double().numpy()
+        total += row * min(1.0, RADIUS / max(np.linalg.norm(row), 1e-300))
+    return total
+
+
+RANDOM = {"dropout", "draws by value", "noise of numpy"}
+STATEFUL_FUNCTIONS = {"closure", "hook", "default argument"}
+"""A copy by `copy.deepcopy` shares what functions hold, so there is nothing to compare with."""
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_no_example_sees_another(name):
+    torch.manual_seed(SEED)
+    model, examples = ACCEPTED[name](), examples_of()
+    validate(model)
+    gradients = prepared(model)
+    train(gradients, examples)
+    check_bounded(gradients, examples)
+    if name not in RANDOM | STATEFUL_FUNCTIONS:
+        expected = slow_sum(model, LOSS, gradients.layout, examples)
+        np.testing.assert_allclose(sum_of(gradients, examples), expected, atol=2e-5)
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("name", LOSSES)
+def test_no_loss_sees_two_examples(name):
+    torch.manual_seed(SEED)
+    model, examples = net(lambda self, h, x: h), examples_of()
+    gradients = prepared(model, LOSSES[name])
+    train(gradients, examples)
+    check_bounded(gradients, examples)
+    if name not in STATEFUL_FUNCTIONS:
+        expected = slow_sum(model, LOSSES[name], gradients.layout, examples)
+        np.testing.assert_allclose(sum_of(gradients, examples), expected, atol=2e-5)
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("name", [*STATEFUL_FUNCTIONS, "list", "attribute", "buffer"])
+def test_a_block_leaves_nothing_behind(name):
+    """The sum of a block is the same before and after another block, to the bit."""
+    model = ACCEPTED.get(name, lambda: net(lambda self, h, x: h))()
+    gradients = prepared(model, LOSSES.get(name, LOSS))
+    before = sum_of(gradients, examples_of())
+    sum_of(gradients, examples_of(seed=5))
+    np.testing.assert_array_equal(sum_of(gradients, examples_of()), before)
+    assert not getattr(model, "seen", [])
+    assert not hasattr(model, "last_one")
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_numbers_do_not_depend_on_other_examples(name):
+    """With one record replaced, the sum moves by what that record alone contributes."""
+    torch.manual_seed(SEED)
+    gradients = prepared(ACCEPTED[name]())
+    inputs, targets = examples_of()
+    changed = inputs.clone()
+    changed[0] = 1e4
+    with_first = [sum_of(gradients, (x, targets)) for x in (inputs, changed)]
+    assert gradients.draws_randomness
+    assert np.linalg.norm(with_first[0] - with_first[1]) <= 2 * RADIUS * (1 + 1e-4)
+    again = sum_of(gradients, (inputs, targets))
+    np.testing.assert_array_equal(again, with_first[0])
+
+
+QUICK = (
+    "plain",
+    "reshape behind a gate",
+    "cumsum",
+    "x xT x",
+    "dropout",
+    "rule that torch makes",
+    "tied",
+    "group norm",
+    "compiled inside",
+)
+SLOW = ("own rule", "own rule, backward", "operator with own rule", "item", "backward that mixes")
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_ordinary_models_are_run_all_at_once(name):
+    gradients = prepared(ACCEPTED[name]())
+    assert gradients.path == "per_example", gradients.method
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_code_that_could_see_the_block_is_run_one_by_one(name):
+    with pytest.warns(UserWarning, match="slow way"):
+        gradients = prepared(ACCEPTED[name]())
+    assert gradients.path == "one_by_one"
+    assert gradients.run_alone
+    assert "one by one (" in gradients.method
+
+
+@pytest.mark.soundness
+def test_both_ways_give_the_same_sum():
+    gradients = prepared(ACCEPTED["reshape behind a gate"]())
+    train(gradients, examples_of())
+    quick = sum_of(gradients, examples_of())
+    gradients.keep_to("one_by_one")
+    assert gradients.path == "one_by_one"
+    np.testing.assert_allclose(sum_of(gradients, examples_of()), quick, atol=1e-6)
+
+
+def slotted():
+    class Slotted:
+        __slots__ = ("seen",)
+
+    return Slotted()
+
+
+REFUSED = {
+    "generator": torch.Generator,
+    "generator of numpy": np.random.default_rng,
+    "generator of Python": random.Random,
+    "counter": itertools.count,
+    "iterator": lambda: iter([1]),
+    "cached function": lambda: functools.lru_cache(len),
+    "file": lambda: Path(__file__).open(encoding="utf-8"),  # noqa: SIM115
+    "slots": slotted,
+    "list of a class of its own": lambda: type("Own", (list,), {})(),
+    "array of objects": lambda: np.array([[]], dtype=object),
+}
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("name", REFUSED)
+def test_state_that_cannot_be_copied_is_refused(name):
+    model = net(lambda self, h, x: h)
+    model.memory = REFUSED[name]()
+    with pytest.raises(ArgumentError, match=r"model\.memory"):
+        prepared(model)
+    if hasattr(model.memory, "close"):
+        model.memory.close()
+
+
+def test_a_gradient_hook_on_a_parameter_is_refused():
+    model = net(lambda self, h, x: h)
+    model.first.weight.register_hook(lambda gradient: gradient * 2)
+    with pytest.raises(ArgumentError, match=r"first\.weight.*hook"):
+        prepared(model)
+
+
+def test_batch_normalisation_is_refused_by_type():
+    with pytest.raises(ArgumentError, match="BatchNorm1d"):
+        validate(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))
+
+
+@pytest.mark.parametrize(
+    "loss_fn", [nn.CrossEntropyLoss(), lambda o, t: (o - 1) ** 2, lambda o, t: 1.0]
+)
+def test_a_loss_that_is_not_one_number_per_example_is_refused(loss_fn):
+    with pytest.raises(ArgumentError, match="one loss per example"):
+        prepared(net(lambda self, h, x: h), loss_fn)
+
+
+def test_a_parameter_without_gradient_is_refused():
+    model = net(lambda self, h, x: h, unused=zero_gate)
+    with pytest.raises(ArgumentError, match="'unused' has no gradient"):
+        prepared(model)
+
+
+def test_a_parameter_that_some_examples_use_is_trained():
+    def routed(self, h, x):
+        return h * self.left if x[0, 0].item() > 0 else h * self.right
+
+    model = net(
+        routed, left=lambda: nn.Parameter(torch.ones(5)), right=lambda: nn.Parameter(torch.ones(5))
+    )
+    gradients = prepared(model)
+    expected = slow_sum(model, LOSS, gradients.layout, examples_of())
+    np.testing.assert_allclose(sum_of(gradients, examples_of()), expected, atol=1e-5)
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("through_data", [True, False])
+def test_weights_that_the_model_writes_to_stay_as_they_are(through_data):
+    def between(self, h, x):
+        with torch.no_grad():
+            weight = self.first.weight.data if through_data else self.first.weight
+            weight.mul_(0.5)
+        return h
+
+    model = net(between)
+    before = model.first.weight.detach().clone()
+    gradients = prepared(model)
+    check_bounded(gradients, examples_of(), 5)
+    assert "writes to its parameters" in gradients.method
+    torch.testing.assert_close(model.first.weight.detach(), before, rtol=0, atol=0)
+
+
+class Holder:
+    """An object of a class written in Python."""
+
+    def __init__(self):
+        self.seen, self.scale, self.itself = [], {"a": (1.0, {2}, frozenset({3}))}, self
+
+
+def test_objects_of_all_ordinary_kinds_are_copied():
+    from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
+
+    def between(self, h, x):
+        self.holder.seen.append(h.detach())
+        self.counts[0] += 1
+        self.queue.append(h.detach())
+        self.array += 1
+        assert self.holder.itself is self.holder
+        assert len(self.holder.seen) == 1
+        assert self.counts[0] == 1
+        assert self.array[0] == 1
+        assert self.pair.first == 1
+        return h
+
+    model = net(between)
+    model.holder, model.counts, model.queue = Holder(), defaultdict(int), deque([1], maxlen=2)
+    model.array, model.pair = np.zeros(2), namedtuple("Pair", "first second")(1, [2])  # noqa: PYI024
+    model.more = (Counter("a"), OrderedDict(a=1), torch.float32, print, nn.Linear, ...)
+    gradients = prepared(model)
+    assert gradients.path == "per_example", gradients.method
+    check_bounded(gradients, examples_of(), 5)
+    assert not model.holder.seen
+    assert not model.counts
+    assert len(model.queue) == 1
+    assert not model.array.any()

@@ -588,7 +588,7 @@ REFUSED = {
     "generator of Python": random.Random,
     "counter": itertools.count,
     "iterator": lambda: iter([1]),
-    "cached function": lambda: functools.lru_cache(len),
+    "cached function": functools.partial(functools.lru_cache, len),
     "file": lambda: Path(__file__).open(encoding="utf-8"),  # noqa: SIM115
     "slots": slotted,
     "list of a class of its own": lambda: type("Own", (list,), {})(),

@@ -366,35 +366,42 @@ def test_the_callers_random_numbers_are_left_alone(dropout, augmented):
     assert torch.equal(state, torch.get_rng_state())
 
 
-def test_dropout_differs_between_blocks_and_steps():
+@pytest.mark.filterwarnings("ignore:training takes a slow way")
+def test_dropout_differs_between_examples_and_steps():
+    masks = []
+
     class Drops(nn.Module):
+        # an attribute of the class: the model itself is copied for each run
+        seen = masks
+
         def __init__(self):
             super().__init__()
             self.linear = nn.Linear(4, 2)
-            self.masks = []
 
         def forward(self, inputs):
-            outputs = nn.functional.dropout(torch.ones_like(inputs), 0.5)
-            self.masks.append(tuple(outputs.detach().reshape(-1).tolist()))
-            return self.linear(inputs * outputs)
+            mask = nn.functional.dropout(torch.ones(len(inputs), 64), 0.5)
+            self.seen.append(tuple(mask.reshape(-1).tolist()))
+            return self.linear(inputs) * mask.mean()
 
-    model = Drops()
-    trainer, _ = trainer_of(plan_of(sampling=EVERYONE), model=model)
+    trainer, _ = trainer_of(plan_of(sampling=EVERYONE), model=Drops())
     batches = trainer.batches(records())
     trainer.step(next(batches))
-    del model.masks[:]
+    assert trainer.gradient_method.startswith("one by one")
+    del masks[:]
     trainer.step(next(batches))
     trainer.step(next(batches))
-    assert len(model.masks) == len(set(model.masks)) == 8
+    assert len(masks) == len(set(masks)) == 2 * N_RECORDS
 
 
 @pytest.mark.parametrize(("dropout", "most"), [(0.5, 1), (0.0, 2)])
 def test_blocks_run_at_once_unless_the_model_draws_random_numbers(dropout, most):
     class Slow(nn.Module):
+        # of the class: the model itself is copied for each run
+        inside, seen = [], []
+
         def __init__(self):
             super().__init__()
             self.linear = nn.Linear(4, 2)
-            self.inside, self.seen = [], []
 
         def forward(self, inputs):
             self.inside.append(1)
@@ -403,10 +410,10 @@ def test_blocks_run_at_once_unless_the_model_draws_random_numbers(dropout, most)
             self.inside.pop()
             return nn.functional.dropout(self.linear(inputs), dropout)
 
-    model = Slow()
-    trainer, _ = trainer_of(plan_of(sampling=EVERYONE), model=model, blocks_in_flight=2)
+    trainer, _ = trainer_of(plan_of(sampling=EVERYONE), model=Slow(), blocks_in_flight=2)
     train(trainer, n_steps=2)
-    assert max(model.seen) == most
+    assert trainer.gradient_method == "all examples of a block at once"
+    assert max(Slow.seen) == most
 
 
 def test_randomness_that_appears_later_is_refused():
@@ -425,27 +432,28 @@ def test_randomness_that_appears_later_is_refused():
     assert torch.equal(state, torch.get_rng_state())
 
 
-class Centred(nn.Module):
-    """Mixes examples, but only in training mode."""
+class Reading(nn.Module):
+    """Reads a value of its inputs, but only in training mode."""
 
     def __init__(self):
         super().__init__()
         self.inner = nn.Linear(4, 2)
 
     def forward(self, inputs):
-        return self.inner(inputs - inputs.mean(0) if self.training else inputs)
+        return self.inner(inputs * inputs.max().item() if self.training else inputs)
 
 
 @pytest.mark.soundness
 def test_a_model_in_another_mode_is_looked_at_again():
-    model = Centred().eval()
+    model = Reading().eval()
     trainer, _ = trainer_of(model=model)
+    assert "not known" in trainer.gradient_method
     batches = trainer.batches(records())
     trainer.step(next(batches))
+    assert trainer.gradient_method == "all examples of a block at once"
     model.train()
-    with pytest.raises(ArgumentError, match="mixes examples"):
-        trainer.step(next(batches))
-    assert trainer.n_taken == 1
+    trainer.step(next(batches))
+    assert trainer.gradient_method.startswith("one by one")
 
 
 def test_dropout_may_be_turned_on_later():

@@ -20,7 +20,7 @@ from torch.nn import functional
 from torch.nn.utils import parametrizations, spectral_norm
 from torch.utils.checkpoint import checkpoint
 
-from pufferslice.errors import ArgumentError
+from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.sgd import FlatClipping
 from pufferslice.sgd.grid import SumGrid
 from pufferslice.torch.gradients import BlockGradients
@@ -263,6 +263,47 @@ class Tokens(nn.Module):
         return self.last(h.mean(1) if h.dim() == 3 else h)
 
 
+def through_weight(self, h, x):
+    return h + functional.linear(h, self.last.weight).sum()
+
+
+def caught(self, h, x):
+    """Catches whatever is raised where a weight is used beside its layer."""
+    try:
+        return h * self.first.weight.sum()
+    except Exception:  # noqa: BLE001
+        return h
+
+
+def penalised(self, h, x):
+    return h + sum(p.square().sum() for p in self.parameters())
+
+
+class Images(nn.Module):
+    """Layers of many kinds; inputs are tiny images."""
+
+    def __init__(self, twice=False):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 2, (1, 2), bias=True)
+        self.line = nn.Conv1d(2, 2, 2, padding=1, groups=2, dilation=2)
+        self.depth = nn.Conv3d(2, 2, 1, bias=False)
+        self.norm, self.last = nn.GroupNorm(1, 2), nn.Linear(2, N_CLASSES)
+        self.twice = twice
+
+    def forward(self, x):
+        h = functional.relu(self.conv(x[:, None, None, :]), inplace=True)[:, :, 0]
+        h = self.line(self.line(h)) if self.twice else self.line(h)
+        h = self.norm(self.depth(h[..., None, None]).flatten(2))
+        return self.last(h.transpose(1, 2)).mean(1)
+
+
+def partly_frozen():
+    model = net(lambda self, h, x: h)
+    model.first.weight.requires_grad_(False)
+    model.last.bias.requires_grad_(False)
+    return model
+
+
 def doubled(self, h, x):
     return torch.view_as_real(torch.complex(h, h) * torch.complex(h, -h)).sum(-1)
 
@@ -328,6 +369,20 @@ ACCEPTED = {
     "embedding, sparse": lambda: Tokens(nn.Embedding(10, 4, sparse=True)),
     "embedding, renormed": lambda: Tokens(nn.Embedding(10, 4, max_norm=0.5)),
     "embedding bag": lambda: Tokens(nn.EmbeddingBag(10, 4)),
+    "embedding, padded": lambda: Tokens(nn.Embedding(10, 4, padding_idx=1)),
+    "weight used beside its layer": lambda: net(through_weight),
+    "weight used and caught": lambda: net(caught),
+    "penalty on all weights": lambda: net(penalised),
+    "convolutions": Images,
+    "convolution called twice": lambda: Images(twice=True),
+    "partly frozen": partly_frozen,
+    "layer under a checkpoint": lambda: net(
+        lambda self, h, x: h + checkpoint(self.last, h, use_reentrant=False).sum()
+    ),
+    "layer called by its class": lambda: net(
+        lambda self, h, x: h + nn.Linear.forward(self.last, h).sum()
+    ),
+    "layer called by name": lambda: net(lambda self, h, x: h + self.last(input=h).sum()),
     "tied": tied,
     "called twice": lambda: net(
         lambda self, h, x: torch.tanh(self.first(h @ torch.ones(5, WIDTH)))
@@ -591,7 +646,7 @@ REFUSED = {
     "cached function": functools.partial(functools.lru_cache, len),
     "file": lambda: Path(__file__).open(encoding="utf-8"),  # noqa: SIM115
     "slots": slotted,
-    "list of a class of its own": lambda: type("Own", (list,), {})(),
+    "list of a class of its own": type("Own", (list,), {}),
     "array of objects": lambda: np.array([[]], dtype=object),
 }
 
@@ -605,6 +660,61 @@ def test_state_that_cannot_be_copied_is_refused(name):
         prepared(model)
     if hasattr(model.memory, "close"):
         model.memory.close()
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("held", [lambda model: model, lambda model: list(model.parameters())])
+def test_a_loss_with_a_penalty_on_the_weights_is_differentiated(held):
+    """A penalty is the same for every example, and part of its loss."""
+    model = net(lambda self, h, x: h)
+    own = held(model)
+
+    def loss_fn(outputs, targets):
+        weights = own if isinstance(own, list) else own.parameters()
+        return LOSS(outputs, targets) + sum(p.square().sum() for p in weights)
+
+    gradients = prepared(model, loss_fn)
+    check_bounded(gradients, examples_of(), 5)
+    total, parameters = 0, list(model.parameters())
+    inputs, targets = examples_of()
+    for i in range(N):
+        loss = loss_fn(model(inputs[i : i + 1]), targets[i : i + 1]).sum()
+        row = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, parameters)]).double()
+        total = total + row * min(1.0, RADIUS / float(row.norm()))
+    np.testing.assert_allclose(sum_of(gradients, examples_of()), total.numpy(), atol=1e-5)
+
+
+def test_inputs_that_are_written_to_after_their_layer_are_refused_as_by_torch():
+    def between(self, h, x):
+        y = self.last(h)
+        h.mul_(2)
+        return h + y.sum()
+
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        prepared(net(between))
+
+
+def test_a_layer_that_is_used_otherwise_later_stops_the_step():
+    """The way was chosen when the layer was only called."""
+
+    def between(self, h, x):
+        return h + self.last.weight.sum() if self.other else h
+
+    model = net(between, other=False)
+    gradients = prepared(model)
+    model.other = True
+    with pytest.raises(TrainingError, match="another way"):
+        sum_of(gradients, examples_of())
+
+
+def test_examples_of_another_shape_are_looked_at_again():
+    model = nn.Sequential(
+        nn.Linear(WIDTH, N_CLASSES), nn.Flatten(1), nn.AdaptiveAvgPool1d(N_CLASSES)
+    )
+    gradients = prepared(model)
+    inputs, targets = torch.randn(N, 4, WIDTH), examples_of()[1]
+    expected = slow_sum(model, LOSS, gradients.layout, (inputs, targets))
+    np.testing.assert_allclose(sum_of(gradients, (inputs, targets)), expected, atol=1e-5)
 
 
 def test_a_gradient_hook_on_a_parameter_is_refused():

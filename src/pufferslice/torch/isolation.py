@@ -14,7 +14,8 @@ import contextlib
 import random
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple, final
 
 import numpy as np
@@ -23,10 +24,11 @@ from torch import Tensor, nn
 from torch._functorch import autograd_function as own_rules
 from torch.func import grad_and_value, vmap
 
-from pufferslice.errors import ArgumentError
-from pufferslice.torch.contributions import Contribution, Dense
+from pufferslice.errors import ArgumentError, TrainingError
+from pufferslice.torch.contributions import Contribution, Dense, Scratch
 from pufferslice.torch.layout import ParameterLayout
 from pufferslice.torch.replica import Replica
+from pufferslice.torch.taps import Call, OtherUseError, Taps, tappable, tapped_contributions
 
 LossFunction = Callable[[Any, Tensor], Tensor]
 """Takes what the model gives and the targets; gives one loss per example."""
@@ -52,6 +54,8 @@ class Treatment(NamedTuple):
     why: str
     """Why it is not run more quickly; empty if nothing is slow."""
     draws_randomness: bool
+    tapped: tuple[nn.Module, ...] = ()
+    """Layers whose gradients are not written out."""
 
     @property
     def is_slow(self) -> bool:
@@ -80,6 +84,8 @@ class Isolation:
         self._model = model
         self._loss_fn = loss_fn
         self._layout = layout
+        self._calls: dict[tuple[object, ...], list[Call]] = {}
+        self._of_thread = threading.local()
 
     def treatment(self, examples: tuple[Tensor, ...]) -> Treatment:
         """The quickest way that can run the examples.
@@ -97,23 +103,31 @@ class Isolation:
     def _quickest(self, examples: tuple[Tensor, ...]) -> Treatment:
         if not own_rules_are_refused():
             return _in_turn("this torch has vmap rules that see all examples")
+        layers = tappable(self._model, self._layout)
         before = _generator_states()
-        try:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                trained = tuple(parameter.detach().clone() for parameter in self._layout.parameters)
-                self._all_at_once(examples, trained)
-        except ArgumentError:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever code of the user's makes of vmap
-            first = str(error).strip().partition("\n")[0][:160]
-            return _in_turn(f"torch.func.vmap cannot run it: {first}")
+        while True:
+            self._calls.clear()
+            trained = tuple(parameter.detach().clone() for parameter in self._layout.parameters)
+            try:
+                with warnings.catch_warnings(record=True) as caught:
+                    warnings.simplefilter("always")
+                    self._all_at_once(examples, layers, trained, draws=True)
+            except ArgumentError:
+                raise
+            except OtherUseError as error:
+                layers = [layer for layer in layers if layer is not error.layer]
+            except Exception as error:  # noqa: BLE001 - whatever code of the user's makes of vmap
+                first = str(error).strip().partition("\n")[0][:160]
+                return _in_turn(f"torch.func.vmap cannot run it: {first}")
+            else:
+                break
         pairs = zip(trained, self._layout.parameters, strict=True)
         if not all(torch.equal(copy, parameter) for copy, parameter in pairs):
             return _in_turn("the model writes to its parameters")
         slow = [str(one.message) for one in caught if _SLOW in str(one.message)]
+        why = slow[0].partition("\n")[0] if slow else ""
         draws = before != _generator_states()
-        return Treatment("per_example", slow[0].partition("\n")[0] if slow else "", draws)
+        return Treatment("per_example", why, draws_randomness=draws, tapped=tuple(layers))
 
     def contributions(
         self, examples: tuple[Tensor, ...], treatment: Treatment, seed: int
@@ -122,32 +136,93 @@ class Isolation:
         if treatment.way == "one_by_one":
             return self._in_a_loop(examples, seed)
         trained = tuple(parameter.detach() for parameter in self._layout.parameters)
-        if not treatment.is_slow:
-            return self._all_at_once(examples, trained)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", _SLOW, UserWarning)
-            return self._all_at_once(examples, trained)
+        draws = treatment.draws_randomness
+        quiet = warnings.catch_warnings() if treatment.is_slow else contextlib.nullcontext()
+        try:
+            with quiet:
+                if treatment.is_slow:
+                    warnings.filterwarnings("ignore", _SLOW, UserWarning)
+                return self._all_at_once(examples, treatment.tapped, trained, draws=draws)
+        except OtherUseError as error:
+            msg = f"{error}, which it was not when it was first run; the step was not made"
+            raise TrainingError(msg) from error
 
     def _all_at_once(
-        self, examples: tuple[Tensor, ...], trained: tuple[Tensor, ...]
+        self,
+        examples: tuple[Tensor, ...],
+        layers: Sequence[nn.Module],
+        trained: tuple[Tensor, ...],
+        *,
+        draws: bool,
     ) -> tuple[Tensor, dict[int, Contribution]]:
         held = self._tensors()
-        kept = tuple(tensor.detach().clone() for tensor in held)
+        kept = tuple(t.detach() if isinstance(t, nn.Parameter) else t.clone() for t in held)
+        tapped = Taps(layers).owners
+        dense = [i for i, p in enumerate(self._layout.parameters) if id(p) not in tapped]
+        originals = [*(self._layout.parameters[i] for i in dense), *held]
 
         def loss_of_one(
-            trained: tuple[Tensor, ...], kept: tuple[Tensor, ...], example: tuple[Tensor, ...]
-        ) -> Tensor:
-            return self._loss_of_one(held, (*trained, *kept), example)
+            given: tuple[list[Tensor], list[Tensor]],
+            kept: tuple[Tensor, ...],
+            example: tuple[Tensor, ...],
+        ) -> tuple[Tensor, list[Tensor]]:
+            taps = Taps(layers, calls, given[1])
+            loss = self._loss_of_one(originals, (*given[0], *kept), example, taps)
+            return loss, taps.inputs()
 
-        mapped = vmap(grad_and_value(loss_of_one), in_dims=(None, None, 0), randomness="different")
+        mapped = vmap(
+            grad_and_value(loss_of_one, has_aux=True),
+            in_dims=(None, None, 0),
+            randomness="different",
+        )
         with torch.enable_grad(), refused_own_rules():
-            gradients, losses = mapped(trained, kept, examples)
-        n = len(losses)
-        found: dict[int, Contribution] = {
-            position: Dense(gradient.reshape(n, -1).contiguous())
-            for position, gradient in enumerate(gradients)
-        }
+            values = tuple(trained[i] for i in dense)
+            calls = self._expected(examples, layers, originals, (*values, *kept), draws=draws)
+            (gradients, of_taps), (losses, inputs) = mapped(
+                (list(values), [call.zero for call in calls]), kept, examples
+            )
+        with torch.no_grad():
+            layers_called = [call.layer for call in calls]
+            uses = list(zip(layers_called, inputs, of_taps, strict=True))
+            found = tapped_contributions(uses, self._layout, self._scratch())
+            for position, gradient in zip(dense, gradients, strict=True):
+                found[position] = Dense(gradient.reshape(len(losses), -1).contiguous())
         return losses.detach(), found
+
+    def _expected(
+        self,
+        examples: tuple[Tensor, ...],
+        layers: Sequence[nn.Module],
+        originals: Sequence[Tensor],
+        tensors: tuple[Tensor, ...],
+        *,
+        draws: bool,
+    ) -> list[Call]:
+        """The calls of tapped layers for examples of this shape, seen by running the first one."""
+        if not layers:
+            return []
+        key = tuple((one.shape[1:], one.dtype) for one in examples)
+        if key not in self._calls:
+            taps = Taps(layers)
+            copies = tuple(tensor.clone() for tensor in tensors)
+            with seeded(0) if draws else contextlib.nullcontext():
+                example = tuple(one[0].clone() for one in examples)
+                self._loss_of_one(originals, copies, example, taps)
+            taps.inputs()
+            called = Counter(id(call.layer) for call in taps.noted)
+            for layer in layers:
+                n_calls = called[id(layer)]
+                if n_calls == 0 or (n_calls > 1 and not isinstance(layer, nn.Linear)):
+                    taps.refuse(layer)
+            self._calls[key] = taps.noted
+        return self._calls[key]
+
+    def _scratch(self) -> Scratch:
+        if not hasattr(self._of_thread, "scratch"):
+            self._of_thread.scratch = Scratch()
+        scratch: Scratch = self._of_thread.scratch
+        scratch.begin()
+        return scratch
 
     def _in_a_loop(
         self, examples: tuple[Tensor, ...], seed: int
@@ -175,18 +250,22 @@ class Isolation:
         kept = tuple(tensor.detach().clone() for tensor in held)
         copy = tuple(one.clone() for one in example)
         with torch.enable_grad():
-            loss = self._loss_of_one(held, (*trained, *kept), copy)
+            originals = (*self._layout.parameters, *held)
+            loss = self._loss_of_one(originals, (*trained, *kept), copy, Taps(()))
             # reentrant checkpoints know no torch.autograd.grad
             loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach(), tuple(parameter.grad for parameter in trained)
 
     def _loss_of_one(
-        self, held: list[Tensor], tensors: tuple[Tensor, ...], example: tuple[Tensor, ...]
+        self,
+        originals: Sequence[Tensor],
+        tensors: tuple[Tensor, ...],
+        example: tuple[Tensor, ...],
+        taps: Taps,
     ) -> Tensor:
         """The loss of one example, in a replica whose tensors are those given."""
-        originals = (*self._layout.parameters, *held)
         given = {id(a): b for a, b in zip(originals, tensors, strict=True)}
-        replica = Replica(lambda tensor: given[id(tensor)])
+        replica = Replica(lambda tensor: given[id(tensor)], taps)
         model, loss_fn = replica.of(self._model, "model"), replica.of(self._loss_fn, "loss_fn")
         *inputs, target = (one.unsqueeze(0) for one in example)
         losses = loss_fn(model(*inputs), target)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from pufferslice.errors import ArgumentError
+from pufferslice.torch.taps import Taps, tapped_copy
 
 TensorOf = Callable[[Tensor], Tensor]
 """What stands for a tensor in a replica."""
@@ -53,6 +54,8 @@ _SHARED: Final = (
 )
 """Values that no code can change, and names of code."""
 
+_COMMON: Final = frozenset({type(None), bool, int, float, str})
+
 _NOT_RUN: Final = frozenset(
     {
         "_state_dict_hooks",
@@ -69,14 +72,15 @@ _OWN_COPYING: Final = ("__deepcopy__", "__copy__", "__reduce__", "__reduce_ex__"
 class Replica:
     """One copying of several objects, in which a thing that is met twice is one thing again."""
 
-    def __init__(self, tensor_of: TensorOf) -> None:
+    def __init__(self, tensor_of: TensorOf, taps: Taps | None = None) -> None:
         self._tensor_of = tensor_of
+        self._taps = Taps(()) if taps is None else taps
         self._copies: dict[int, Any] = {}
         self._originals: list[object] = []
 
     def of(self, value: Any, place: str) -> Any:  # noqa: ANN401 - any attribute of a model
         """The copy of a value; `place` is its name in messages."""
-        if isinstance(value, _SHARED):
+        if type(value) in _COMMON or isinstance(value, _SHARED):
             return value
         if id(value) in self._copies:
             return self._copies[id(value)]
@@ -88,6 +92,8 @@ class Replica:
 
     def _copied(self, value: Any, place: str) -> Any:  # noqa: ANN401, PLR0911 - one case a line
         if isinstance(value, Tensor):
+            if id(value) in self._taps.owners:
+                self._taps.refuse(self._taps.owners[id(value)])
             return self._tensor_of(value)
         if isinstance(value, nn.Module):
             return self._module(value, place)
@@ -115,9 +121,12 @@ class Replica:
             return copy
         copy = object.__new__(type(module))
         self._copies[id(module)] = copy
+        tapped = id(module) in self._taps.layers
         for name, value in module.__dict__.items():
-            shared = name in _NOT_RUN
+            shared = name in _NOT_RUN or (tapped and name == "_parameters")
             copy.__dict__[name] = value if shared else self.of(value, f"{place}.{name}")
+        if tapped:
+            tapped_copy(module, copy, self._taps)
         copy.__dict__["_compiled_call_impl"] = None
         return copy
 
@@ -148,6 +157,8 @@ class Replica:
 
     def _container(self, value: Any, place: str) -> Any:  # noqa: ANN401 - a container
         kind = type(value)
+        if not value and kind in {dict, OrderedDict, list, set}:
+            return kind()
         if kind in {dict, OrderedDict, Counter, defaultdict}:
             copy: Any = defaultdict(value.default_factory) if kind is defaultdict else kind()
             self._copies[id(value)] = copy

@@ -164,5 +164,5 @@ def _check_losses(case, losses, n_examples):
 
 def dense_rows(gradients, examples):
     """What each example contributes to each parameter, written out."""
-    _, contributions = gradients._contributions(examples, gradients.path)
+    _, contributions = gradients._isolation.contributions(examples, gradients._treatment, 1)
     return {i: contributions[i].dense().clone() for i in sorted(contributions)}

@@ -24,6 +24,7 @@ from pufferslice.torch.contributions import Contribution, Weights
 from pufferslice.torch.isolation import WAYS, Isolation, LossFunction, Treatment, Way, seeded
 from pufferslice.torch.layout import ParameterLayout
 from pufferslice.torch.norms import quantised, row_norms
+from pufferslice.torch.structure import layer_problems
 
 _NORM_MARGIN: Final = 1 + 2.0**-40
 """Covers the roundings of a square root, a sum over parameters and a division."""
@@ -90,7 +91,7 @@ class BlockGradients:
     @property
     def run_alone(self) -> bool:
         """Whether two blocks must not be run at once: generators are seeded for all threads."""
-        return self._treatment is None or self._treatment.runs_alone
+        return self._treatment is None or self._treatment.draws_randomness
 
     @property
     def is_prepared(self) -> bool:
@@ -103,6 +104,10 @@ class BlockGradients:
         Refuses what `Isolation.treatment` refuses. Show it the same examples whenever a run goes
         on, so that the way is the same.
         """
+        problems = layer_problems(self._roots[0])
+        if problems:
+            msg = f"the model cannot be trained under a plan: {'; '.join(problems)}"
+            raise ArgumentError(msg)
         before = self.path
         shown = tuple(one[: min(n_examples, self.block)] for one in examples)
         self._treatment = self._isolation.treatment(shown)
@@ -113,7 +118,9 @@ class BlockGradients:
     def keep_to(self, path: str | None) -> None:
         """Go on in the way of an earlier look, unless a slower one was found to be needed now."""
         if self._treatment is not None and path == WAYS[-1] != self._treatment.way:
-            self._treatment = self._treatment._replace(way=WAYS[-1], why="the run began so")
+            self._treatment = self._treatment._replace(
+                way=WAYS[-1], why="the run began so", draws_randomness=True
+            )
 
     def _modes_now(self) -> tuple[bool, ...]:
         return tuple(
@@ -134,6 +141,9 @@ class BlockGradients:
             msg = "block_sum needs a block to be shown to prepare first"
             raise ArgumentError(msg)
         check_radii(grid)
+        if not n_examples:
+            nothing = np.zeros(self.layout.n_parameters, dtype=np.int64)
+            return BlockSum(nothing, torch.zeros(0), 0)
         counted = tuple(one[:n_examples] for one in examples)
         with seeded(seed) if self.draws_randomness else contextlib.nullcontext():
             losses, found = self._isolation.contributions(counted, self._treatment, seed)

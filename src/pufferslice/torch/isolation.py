@@ -12,6 +12,7 @@ classes and files, and by calling private functions of functorch.
 
 import contextlib
 import random
+import re
 import threading
 import warnings
 from collections import Counter
@@ -40,6 +41,7 @@ WAYS: Final[tuple[Way, ...]] = ("per_example", "one_by_one")
 """Quickest first."""
 
 _SLOW: Final = "There is a performance drop"
+_FALLBACK: Final = re.compile(rf"{_SLOW}.*batching rule for (\S+?)\.? ")
 
 
 class WholeBlockError(RuntimeError):
@@ -54,6 +56,7 @@ class Treatment(NamedTuple):
     why: str
     """Why it is not run more quickly; empty if nothing is slow."""
     draws_randomness: bool
+    """Whether generators are seeded, for all threads: then blocks must not run at once."""
     tapped: tuple[nn.Module, ...] = ()
     """Layers whose gradients are not written out."""
 
@@ -61,11 +64,6 @@ class Treatment(NamedTuple):
     def is_slow(self) -> bool:
         """Whether examples are run in a loop, all of the model or parts of it."""
         return bool(self.why)
-
-    @property
-    def runs_alone(self) -> bool:
-        """Whether two blocks must not run at once: generators and warnings are those of all."""
-        return self.draws_randomness or self.is_slow or self.way == "one_by_one"
 
     def __str__(self) -> str:
         how = "all examples of a block at once" if self.way == "per_example" else "one by one"
@@ -124,8 +122,9 @@ class Isolation:
         pairs = zip(trained, self._layout.parameters, strict=True)
         if not all(torch.equal(copy, parameter) for copy, parameter in pairs):
             return _in_turn("the model writes to its parameters")
-        slow = [str(one.message) for one in caught if _SLOW in str(one.message)]
-        why = slow[0].partition("\n")[0] if slow else ""
+        loops = [_FALLBACK.search(str(one.message)) for one in caught]
+        slow = sorted({found[1] for found in loops if found})
+        why = f"torch has no vmap rule for {', '.join(slow)}" if slow else ""
         draws = before != _generator_states()
         return Treatment("per_example", why, draws_randomness=draws, tapped=tuple(layers))
 
@@ -137,11 +136,8 @@ class Isolation:
             return self._in_a_loop(examples, seed)
         trained = tuple(parameter.detach() for parameter in self._layout.parameters)
         draws = treatment.draws_randomness
-        quiet = warnings.catch_warnings() if treatment.is_slow else contextlib.nullcontext()
         try:
-            with quiet:
-                if treatment.is_slow:
-                    warnings.filterwarnings("ignore", _SLOW, UserWarning)
+            with quiet_loops():
                 return self._all_at_once(examples, treatment.tapped, trained, draws=draws)
         except OtherUseError as error:
             msg = f"{error}, which it was not when it was first run; the step was not made"
@@ -361,6 +357,7 @@ def seeded(seed: int) -> Iterator[None]:
 _vmap_info: Final = own_rules.VmapInfo
 _lock: Final = threading.Lock()
 _n_refusing = 0
+_n_quiet = 0
 
 
 def _info_or_refusal(*given: Any, **named: Any) -> Any:  # noqa: ANN401 - as VmapInfo
@@ -384,6 +381,22 @@ def refused_own_rules() -> Iterator[None]:
             _n_refusing -= 1
             if not _n_refusing:
                 own_rules.VmapInfo = _vmap_info  # type: ignore[misc]
+
+
+@contextlib.contextmanager
+def quiet_loops() -> Iterator[None]:
+    """Torch does not warn, in any thread, where vmap runs a loop: that was said once."""
+    global _n_quiet  # noqa: PLW0603 - torch has one switch for the whole process
+    with _lock:
+        _n_quiet += 1
+        torch._C._functorch._set_vmap_fallback_warning_enabled(False)  # type: ignore[attr-defined]  # noqa: FBT003, SLF001 - no public name
+    try:
+        yield
+    finally:
+        with _lock:
+            _n_quiet -= 1
+            if not _n_quiet:
+                torch._C._functorch._set_vmap_fallback_warning_enabled(True)  # type: ignore[attr-defined]  # noqa: FBT003, SLF001 - as above
 
 
 class _Probe(torch.autograd.Function):

@@ -66,8 +66,6 @@ _NOT_RUN: Final = frozenset(
 )
 """Attributes of modules that have no part in a forward or backward pass."""
 
-_OWN_COPYING: Final = ("__deepcopy__", "__copy__", "__reduce__", "__reduce_ex__", "__getstate__")
-
 
 class Replica:
     """One copying of several objects, in which a thing that is met twice is one thing again."""
@@ -177,18 +175,32 @@ class Replica:
         raise _refused(value, place)
 
     def _instance(self, value: Any, place: str) -> Any:  # noqa: ANN401 - any object
-        """An object of a class written in Python, all of whose state is in its `__dict__`."""
-        kinds = [kind for kind in type(value).__mro__ if kind is not object]
-        own = any(name in kind.__dict__ for kind in kinds for name in (*_OWN_COPYING, "__slots__"))
-        if own or not hasattr(value, "__dict__"):
-            raise _refused(value, place)
+        """An object of a class written in Python: its state is in `__dict__` and `__slots__`."""
         try:
             copy = object.__new__(type(value))
-        except TypeError as error:
+        except (
+            TypeError
+        ) as error:  # the class is written in C, and has state that Python cannot see
             raise _refused(value, place) from error
         self._copies[id(value)] = copy
-        copy.__dict__.update(self.of(dict(value.__dict__), place))
+        if hasattr(value, "__dict__"):
+            copy.__dict__.update(self.of(dict(value.__dict__), place))
+        slots = [s for kind in type(value).__mro__ for s in _slots(kind) if hasattr(value, s)]
+        for name in slots:
+            object.__setattr__(copy, name, self.of(getattr(value, name), f"{place}.{name}"))
         return copy
+
+
+def _slots(kind: type) -> list[str]:
+    """Names of the slots that a class adds, those of private names as Python spells them."""
+    slots = kind.__dict__.get("__slots__", ())
+    names = (slots,) if isinstance(slots, str) else tuple(slots)
+    private = f"_{kind.__name__.lstrip('_')}"
+    return [
+        f"{private}{name}" if name.startswith("__") and not name.endswith("__") else name
+        for name in names
+        if name not in {"__dict__", "__weakref__"}
+    ]
 
 
 def _refused(value: object, place: str) -> ArgumentError:

@@ -297,6 +297,20 @@ class Images(nn.Module):
         return self.last(h.transpose(1, 2)).mean(1)
 
 
+def frozen_and_written():
+    """Torch lets the inputs of a frozen weight change; its bias is trained."""
+
+    def between(self, h, x):
+        values = torch.sin(h)
+        outputs = self.more(values)
+        values.mul_(0.5)
+        return outputs + values
+
+    model = net(between, more=lambda: nn.Linear(5, 5))
+    model.more.weight.requires_grad_(False)
+    return model
+
+
 def partly_frozen():
     model = net(lambda self, h, x: h)
     model.first.weight.requires_grad_(False)
@@ -376,6 +390,7 @@ ACCEPTED = {
     "convolutions": Images,
     "convolution called twice": lambda: Images(twice=True),
     "partly frozen": partly_frozen,
+    "frozen, and its inputs written to": frozen_and_written,
     "layer under a checkpoint": lambda: net(
         lambda self, h, x: h + checkpoint(self.last, h, use_reentrant=False).sum()
     ),

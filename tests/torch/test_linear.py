@@ -44,19 +44,6 @@ def test_outputs_may_be_changed_in_place(shape, bias):
     assert check_exact(on(model, *shape), factor=0.6) == "per_example"
 
 
-@pytest.mark.parametrize("shape", [(), (3,)])
-def test_inputs_of_a_frozen_weight_may_change(shape):
-    def run(model, inputs):
-        values = torch.sin(inputs)
-        outputs = model.first(values)
-        values.mul_(0.5)
-        return model.second(outputs) + values
-
-    model = Of(run)
-    model.first.weight.requires_grad_(False)
-    assert check_exact(on(model, *shape), factor=0.6) == "per_example"
-
-
 def test_a_map_that_is_also_used_without_gradients():
     def run(model, inputs):
         with torch.no_grad():

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.torch.batches import Examples
+from pufferslice.torch.replica import STAND_INS
 
 
 @final
@@ -136,6 +137,9 @@ def _idle_hook() -> Callable[..., None]:
 
 def _idle(*_: object) -> None:
     """What a hook becomes in a copy of the model."""
+
+
+STAND_INS[_Hook] = _idle
 
 
 def check_inputs(args: tuple[Any, ...], named: dict[str, Any], batch: Examples) -> None:

@@ -209,7 +209,7 @@ class LoopRun:
                     next(self._blocks(examples)).examples, min(n_examples, self.plan.block)
                 )
             self._is_prepared = n_examples > 1
-        if is_random:
+        if gradients.path != "per_example" and is_random:
             msg = (
                 "the model draws random numbers, and its gradients can be taken only example by "
                 "example, which would draw others than the loss was computed with; train it with "

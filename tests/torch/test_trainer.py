@@ -432,6 +432,15 @@ def test_randomness_that_appears_later_is_refused():
     assert torch.equal(state, torch.get_rng_state())
 
 
+def test_a_model_that_reckons_with_its_batch_trains_on_single_examples_and_says_so():
+    model = nn.Sequential(nn.Linear(4, 3), nn.Flatten(0), nn.Unflatten(0, (-1, 3)), nn.Linear(3, 2))
+    model[1].forward = lambda values: (values * values.sum()).flatten()
+    trainer, _ = trainer_of(model=model)
+    with pytest.warns(UserWarning, match="batches of one"):
+        train(trainer, n_steps=1)
+    train(trainer, n_steps=1)
+
+
 class Reading(nn.Module):
     """Reads a value of its inputs, but only in training mode."""
 
@@ -444,6 +453,7 @@ class Reading(nn.Module):
 
 
 @pytest.mark.soundness
+@pytest.mark.filterwarnings("ignore:the model or loss_fn gives a batch other losses")
 def test_a_model_in_another_mode_is_looked_at_again():
     model = Reading().eval()
     trainer, _ = trainer_of(model=model)

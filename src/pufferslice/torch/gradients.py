@@ -68,6 +68,8 @@ class BlockGradients:
         self._isolation: Final = Isolation(model, loss_fn, layout)
         self._treatment: Treatment | None = None
         self._modes: tuple[bool, ...] | None = None
+        self.reckons_with_batch = False
+        """Whether the model was seen to treat a block otherwise than its single examples."""
         # loads what kernels need to run: during a step it would lie between the activations
         row_norms(torch.zeros(1, 1))
 
@@ -112,6 +114,7 @@ class BlockGradients:
         shown = tuple(one[: min(n_examples, self.block)] for one in examples)
         self._treatment = self._isolation.treatment(shown)
         self._modes = self._modes_now()
+        self.reckons_with_batch = self._isolation.reckons_with_batch(shown, self._treatment)
         if self._treatment.is_slow and before is None:
             warnings.warn(f"training takes a slow way: {self.method}", stacklevel=2)
 

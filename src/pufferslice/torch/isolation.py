@@ -40,6 +40,9 @@ Way = Literal["per_example", "one_by_one"]
 WAYS: Final[tuple[Way, ...]] = ("per_example", "one_by_one")
 """Quickest first."""
 
+_ROUNDING: Final = 1e-3
+"""How far losses of a block and of single examples may be apart, relative to the largest."""
+
 _SLOW: Final = "There is a performance drop"
 _FALLBACK: Final = re.compile(rf"{_SLOW}.*batching rule for (\S+?)\.? ")
 
@@ -134,6 +137,8 @@ class Isolation:
         """Losses, and what each example contributes to each parameter, by its position."""
         if treatment.way == "one_by_one":
             return self._in_a_loop(examples, seed)
+        # a model may change its inputs in place
+        examples = tuple(one.clone() for one in examples)
         trained = tuple(parameter.detach() for parameter in self._layout.parameters)
         draws = treatment.draws_randomness
         try:
@@ -260,11 +265,8 @@ class Isolation:
         taps: Taps,
     ) -> Tensor:
         """The loss of one example, in a replica whose tensors are those given."""
-        given = {id(a): b for a, b in zip(originals, tensors, strict=True)}
-        replica = Replica(lambda tensor: given[id(tensor)], taps)
-        model, loss_fn = replica.of(self._model, "model"), replica.of(self._loss_fn, "loss_fn")
-        *inputs, target = (one.unsqueeze(0) for one in example)
-        losses = loss_fn(model(*inputs), target)
+        single = tuple(one.unsqueeze(0) for one in example)
+        losses = self._losses(originals, tensors, single, taps)
         if not isinstance(losses, Tensor) or losses.shape != (1,):
             shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
             msg = (
@@ -273,6 +275,46 @@ class Isolation:
             )
             raise ArgumentError(msg)
         return losses.sum()
+
+    def _losses(
+        self,
+        originals: Sequence[Tensor],
+        tensors: tuple[Tensor, ...],
+        examples: tuple[Tensor, ...],
+        taps: Taps,
+    ) -> Tensor:
+        given = {id(a): b for a, b in zip(originals, tensors, strict=True)}
+        replica = Replica(lambda tensor: given[id(tensor)], taps)
+        model, loss_fn = replica.of(self._model, "model"), replica.of(self._loss_fn, "loss_fn")
+        losses: Tensor = loss_fn(model(*examples[:-1]), examples[-1])
+        return losses
+
+    def reckons_with_batch(self, examples: tuple[Tensor, ...], treatment: Treatment) -> bool:
+        """Whether losses of a whole block are seen to differ from those of its single examples.
+
+        For a hint to the user: gradients do not depend on it. Not seen where random numbers are
+        drawn, nor where the model does not run on a block.
+        """
+        held = self._tensors()
+        originals = (*self._layout.parameters, *held)
+        copies = tuple(tensor.detach().clone() for tensor in originals)
+        with seeded(0):
+            fresh = _generator_states()
+            singles, _ = self.contributions(examples, treatment, 0)
+            was_drawn = fresh != _generator_states()
+            try:
+                batch = tuple(one.clone() for one in examples)
+                with torch.enable_grad():
+                    losses = self._losses(originals, copies, batch, Taps(())).detach()
+            except Exception:  # noqa: BLE001 - whatever code of the user's makes of a block
+                return False
+            was_drawn |= fresh != _generator_states()
+        if losses.shape != singles.shape or not bool(singles.isfinite().all()):
+            return losses.shape != singles.shape
+        if was_drawn:
+            return False
+        room = _ROUNDING * max(1.0, float(singles.abs().max()))
+        return not bool(((losses - singles).abs() <= room).all())
 
     def _tensors(self) -> list[Tensor]:
         """All tensors of model and loss but the trained parameters, each once."""

@@ -209,6 +209,13 @@ class LoopRun:
                     next(self._blocks(examples)).examples, min(n_examples, self.plan.block)
                 )
             self._is_prepared = n_examples > 1
+        if gradients.reckons_with_batch:
+            msg = (
+                "the model mixes examples: what it gives for a batch is not what it gives for each "
+                "example alone, so your loss saw other outputs than the step uses; train it with "
+                "Trainer, which runs each example alone"
+            )
+            raise TrainingError(msg)
         if gradients.path != "per_example" and is_random:
             msg = (
                 "the model draws random numbers, and its gradients can be taken only example by "

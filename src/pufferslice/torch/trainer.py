@@ -3,6 +3,7 @@
 
 import os
 import time
+import warnings
 import weakref
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -322,6 +323,12 @@ class Trainer:
         first = next((one for one in drawn if len(one.indices) > 1), batch)
         self._sums.prepare(first, self._seed_of(first))
         gradients.keep_to(self._way)
+        if gradients.reckons_with_batch and self._way is None:
+            warnings.warn(
+                "the model or loss_fn gives a batch other losses than its examples one by one; "
+                "it is trained as on batches of one",
+                stacklevel=3,
+            )
         self._way, self._is_prepared = gradients.path, True
 
     def _update(self, noisy: Integers, grid: SumGrid) -> None:

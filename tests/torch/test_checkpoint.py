@@ -283,7 +283,7 @@ def found(path):
 
     def look(self, *block):
         prepare(self, *block)
-        self.path = path
+        self.keep_to(path)
 
     return look
 
@@ -291,13 +291,13 @@ def found(path):
 def test_a_resumed_run_takes_gradients_the_way_it_began(tmp_path, monkeypatch):
     """Later weights, shown the same block, might suggest a quicker way, which rounds otherwise."""
     with monkeypatch.context() as slowly:
-        slowly.setattr(BlockGradients, "prepare", found("per_example"))
+        slowly.setattr(BlockGradients, "prepare", found("one_by_one"))
         stopped_at(tmp_path / "run", 2)
         whole, unbroken = resumed(copy_of(tmp_path / "run", tmp_path / "whole"))
         train(whole)
     trainer, model = resumed(tmp_path / "run")
     train(trainer)
-    assert trainer._sums.gradients.path == "per_example"
+    assert trainer._sums.gradients.path == "one_by_one"
     assert digest_of(model) == digest_of(unbroken)
 
 

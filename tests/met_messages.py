@@ -59,7 +59,7 @@ class Recorder:
         return [
             site
             for site in messages.all_sites()
-            if site.kind != "MissingExtraError"
+            if site.kind not in {"MissingExtraError", "warning"}
             and not site.text.startswith(ELSEWHERE)
             and not any(
                 (site.module, line) in self.met

@@ -136,7 +136,9 @@ def test_the_slider_shows_what_certifying_again_says(visit, scenario, profile, c
         assert shown(browser, "part-0", "guess") == guess
         assert shown(browser, "part-0", "unsliced") == at_most(again.unsliced_epsilon)
         sentence = shown(browser, "part-0", "sentence")
-        assert f"At ε = {epsilons[place]:g} the released mean(pay) is off by" in sentence
+        assert f"At ε = {epsilons[place]:g} the released mean(pay) is off by" in re.sub(
+            "[\u2068\u2069]", "", sentence
+        )
         assert f"{2 * std * (2 / np.pi) ** 0.5:.4g} on average" in sentence
         bounded = f"at most {guess} of the time" if right < 0.999 else "No useful bound on guessing"
         assert bounded in sentence

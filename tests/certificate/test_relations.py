@@ -117,6 +117,26 @@ def test_bands_narrower_than_the_samples(target):
     assert any("bands" in problem for problem in verify(forged).problems)
 
 
+@pytest.mark.soundness
+@pytest.mark.parametrize("target", [JOINT, ApproximateGuarantee.joint(epsilon=1.0, delta=0.1)])
+def test_bands_of_another_failure_probability(target):
+    """Bands for 1 % are too narrow for a failure probability of 1e-12, whatever is stated."""
+    certificate = certify_release(SAMPLED, PROFILE, target, failure_probability=0.01)
+    evidence = certificate.evidence
+    doubt = attrs.evolve(evidence.doubt, failure_probability=1e-12)
+    slices = attrs.evolve(evidence.slices, failure_probability=1e-12)
+    forged = issued(attrs.evolve(evidence, doubt=doubt, slices=slices), certificate.statement)
+    assert forged.statement["failure_probability"] == 1e-12
+    assert any("levels" in problem for problem in verify(forged).problems)
+
+
+@pytest.mark.soundness
+def test_gaps_without_what_lies_beyond_the_bands(sampled):
+    beyond = attrs.evolve(sampled.evidence.beyond, gaps=sampled.evidence.beyond.gaps * 100)
+    forged = issued(attrs.evolve(sampled.evidence, beyond=beyond), sampled.statement)
+    assert any("beyond" in problem for problem in verify(forged).problems)
+
+
 class TestCountedRows:
     """Streamed rows may be counted in a range to which the query is not clipped."""
 

@@ -50,6 +50,8 @@ class Evidence:
     """How the claim may fail; not at all for exact laws along a finite profile."""
     plain: GapTables | None = None
     """Gaps of the samples themselves: what the noise would be if they were the law."""
+    beyond: GapTables | None = None
+    """The part of the gaps on levels that no band covers, where they count at the range."""
     salt: bytes
     """Random, so that the public digest of the evidence cannot be used to check guesses."""
 
@@ -79,6 +81,7 @@ class Evidence:
             },
             doubt=doubt,
             plain=seen.plain,
+            beyond=seen.beyond,
             salt=os.urandom(_SALT_BYTES),
         )
         # As when it is read back: nothing is certified that could not be verified.
@@ -145,6 +148,7 @@ class Evidence:
             confidential=facts["confidential"],
             doubt=doubt,
             plain=_tables(GapTables, "plain", arrays) if facts["has_plain"] else None,
+            beyond=_tables(GapTables, "beyond", arrays) if facts["has_beyond"] else None,
             salt=salt,
         )
         evidence.check()
@@ -153,7 +157,9 @@ class Evidence:
     def check(self) -> None:
         """The numbers fit together, and are about the instances that the description lists."""
         seen = self.slices.seen
-        parts = [part for part in (seen, self.full.seen, self.plain) if part is not None]
+        parts = [
+            part for part in (seen, self.full.seen, self.plain, self.beyond) if part is not None
+        ]
         n_instances = len(self.scenario["priors"]) * len(self.scenario["pairs"])
         for part in parts:
             part.check()
@@ -194,10 +200,12 @@ class Evidence:
             for prior in self.scenario["priors"]
             for first, second in self.scenario["pairs"]
         ]
-        expected = [LEVEL_QUANTA] * len(pairs)
-        if self.doubt.tails == "in_delta":
-            expected = covered_totals(pairs, self.doubt, self.slices.profile.n_directions)
-        if self.slices.seen.totals.tolist() != expected:
+        covered = covered_totals(pairs, self.doubt, self.slices.profile.n_directions)
+        cut = self.doubt.tails == "in_delta"
+        expected = covered if cut else [LEVEL_QUANTA] * len(pairs)
+        rest = [] if self.beyond is None else self.beyond.totals.tolist()
+        left = [] if cut else [LEVEL_QUANTA - mass for mass in covered]
+        if self.slices.seen.totals.tolist() != expected or rest != left:
             msg = f"the evidence covers other levels than its numbers of samples allow. {CHANGED}"
             raise CertificateError(msg)
 
@@ -208,6 +216,7 @@ class Evidence:
             "from_range": self.full.from_range,
             "has_full": self.full.seen is not None,
             "has_plain": self.plain is not None,
+            "has_beyond": self.beyond is not None,
             "doubt": None if self.doubt is None else self.doubt.to_json(),
             "scenario": dict(self.scenario),
             "confidential": dict(self.confidential),
@@ -221,6 +230,7 @@ class Evidence:
             **_packed("slices", self.slices.seen),
             **({} if self.full.seen is None else _packed("full", self.full.seen)),
             **({} if self.plain is None else _packed("plain", self.plain)),
+            **({} if self.beyond is None else _packed("beyond", self.beyond)),
         }
 
     def __repr__(self) -> str:
@@ -242,7 +252,7 @@ def _seen(
     seen = _LATEST.get(key)
     if seen is None or not reuse:
         seen = seen_of(scenario, profile, doubt, progress)
-        for part in (seen.slices.seen, seen.full.seen, seen.plain):
+        for part in (seen.slices.seen, seen.full.seen, seen.plain, seen.beyond):
             for array in () if part is None else _packed("", part).values():
                 array.setflags(write=False)
         _LATEST.clear()

@@ -92,3 +92,8 @@ def _in_bands(evidence: Evidence, seen: GapTables, plain: GapTables) -> Iterator
     narrow = (least < plain.means() * _COARSE).any()
     if narrow or (not missing.any() and (seen.worst() < plain.worst() * _ROOM).any()):
         yield "the bands are narrower than what the samples themselves show"
+    if evidence.beyond is not None:
+        share = (evidence.beyond.totals / seen.totals)[:, None]
+        low = seen.means() < evidence.beyond.means() * share * _COARSE
+        if low.any() or (seen.worst() < evidence.beyond.worst() * _ROOM).any():
+            yield "the gaps leave out what counts at the public range beyond the bands"

@@ -37,6 +37,8 @@ class Seen(NamedTuple):
     slices: Slices
     full: Full
     plain: GapTables | None
+    beyond: GapTables | None = None
+    """Of sampled laws in a range, the levels that no band covers."""
 
 
 def seen_of(scenario: Scenario, profile: Profile, doubt: Doubt | None, progress: Progress) -> Seen:
@@ -68,7 +70,7 @@ def seen_of(scenario: Scenario, profile: Profile, doubt: Doubt | None, progress:
             failure_probability=doubtful,
         )
         diameter = None if query.range is None else query.range.diameter(query.scales)
-        return Seen(slices, _within(diameter, profile, pairs), bands.plain)
+        return Seen(slices, _within(diameter, profile, pairs), bands.plain, bands.beyond)
     tables, full = _exact_seen(laws, pairs, profile, progress)
     slices = Slices(profile=profile, seen=tables, sphere=sphere, failure_probability=doubtful)
     return Seen(slices, full, None)

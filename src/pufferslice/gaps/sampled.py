@@ -100,6 +100,8 @@ class BandTables:
     masses are those of all levels; without, of the covered ones, and `missing` is the rest."""
     plain: GapTables
     """The gaps of the samples themselves on the same levels: what the law alone would cost."""
+    beyond: GapTables | None = None
+    """With a range, the part of `bound` on levels that the bands of both laws do not cover."""
 
     @property
     def missing(self) -> Floats:
@@ -154,8 +156,8 @@ def band_tables(
             some, own, their, ends, most, progress if len(own) == len(pairs) else silent
         )
 
-    bound, plain = resolved(make, len(pairs), n_directions, weights)
-    return BandTables(bound=bound, plain=plain)
+    bound, plain, *beyond = resolved(make, len(pairs), n_directions, weights)
+    return BandTables(bound=bound, plain=plain, beyond=beyond[0] if beyond else None)
 
 
 def _band_tables(
@@ -166,34 +168,38 @@ def _band_tables(
     most: int,
     progress: Progress,
 ) -> list[GapTables]:
-    """Both of `BandTables` with at most so many entries a row."""
+    """The tables of `BandTables` with at most so many entries a row."""
     n_directions = ends if isinstance(ends, int) else len(ends)
     plans = [_Plan.of(law, band) for law, band in zip(laws, bands, strict=True)]
     covered = [bands[a].covered & bands[b].covered for a, b in pairs]
     kept = covered if isinstance(ends, int) else [np.ones_like(one) for one in covered]
+    is_cut = isinstance(ends, int) or any(own.all() for own in covered)
     masses = bands[0].masses
     masses_kept = [masses[where] for where in kept]
 
-    def block(start: int) -> list[tuple[Row, Row]]:
+    def block(start: int) -> list[tuple[Row, ...]]:
         rows = slice(start, min(start + DIRECTIONS_PER_BLOCK, n_directions))
         sides = [plan.quantiles(rows, ends) for plan in plans]
         rounder = _Rounder.of(most)
-        return [
-            (
-                rounder.row(rounder.blurred(_gap(sides[a], sides[b], row), own)[where], left),
-                rounder.row(np.abs(sides[a].middle[row] - sides[b].middle[row]), masses),
-            )
-            for row in range(rows.stop - rows.start)
-            for (a, b), own, where, left in zip(pairs, covered, kept, masses_kept, strict=True)
-        ]
+        made = []
+        for row in range(rows.stop - rows.start):
+            for (a, b), own, where, left in zip(pairs, covered, kept, masses_kept, strict=True):
+                gaps = rounder.blurred(_gap(sides[a], sides[b], row), own)
+                middle = np.abs(sides[a].middle[row] - sides[b].middle[row])
+                both: tuple[Row, ...] = (
+                    rounder.row(gaps[where], left),
+                    rounder.row(middle, masses),
+                )
+                made.append(both if is_cut else (*both, rounder.row(gaps[~own], masses[~own])))
+        return made
 
     starts = range(0, n_directions, DIRECTIONS_PER_BLOCK)
     found = [rows for part in in_threads(block, starts, progress) for rows in part]
     totals = [int(left.sum()) for left in masses_kept]
-    whole = [LEVEL_QUANTA] * len(pairs)
+    rest = [int(masses[~own].sum()) for own in covered]
+    each = (totals, [LEVEL_QUANTA] * len(pairs), rest)
     return [
-        _tables([bound for bound, _ in found], totals),
-        _tables([plain for _, plain in found], whole),
+        _tables(list(rows), own) for rows, own in zip(zip(*found, strict=True), each, strict=False)
     ]
 
 

@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from pufferslice.errors import ArgumentError, LedgerError, PuffersliceError, RewindError
-from pufferslice.run_ledger import MAIN, Branch, Checkpointed, RunLedger
+from pufferslice.run_ledger import Checkpointed, RunLedger
 
 RUN, PLAN, N_STEPS = "0123456789abcdef", "p" * 64, 10
 A, B = "a" * 32, "b" * 32
@@ -30,31 +30,30 @@ def ledger(path):
         yield ledger
 
 
-def take(ledger, steps, *, branch=0, tag=A):
+def take(ledger, steps, *, tag=A):
     for step in steps:
-        ledger.record_step(RUN, branch, step, tag)
+        ledger.record_step(RUN, step, tag)
 
 
 def recorded(path):
     """Every step in the file, as another program reads it."""
     connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
     try:
-        return connection.execute("SELECT branch, step, tag FROM steps ORDER BY 1, 2").fetchall()
+        return connection.execute("SELECT step, tag FROM steps ORDER BY 1").fetchall()
     finally:
         connection.close()
 
 
 def test_the_life_of_a_run(ledger, path):
-    assert ledger.branches(RUN) == [Branch(0, MAIN, None, 0)]
     assert ledger.latest_checkpoint(RUN) is None
     take(ledger, range(4))
-    ledger.record_checkpoint(RUN, 0, 4, "digest")
-    assert ledger.latest_checkpoint(RUN) == Checkpointed(0, 4, "digest")
+    ledger.record_checkpoint(RUN, 4, "digest")
+    assert ledger.latest_checkpoint(RUN) == Checkpointed(4, "digest")
     take(ledger, range(4, 10))
     assert not ledger.is_finished(RUN)
     ledger.finish(RUN, 10)
     assert ledger.is_finished(RUN)
-    assert recorded(path) == [(0, step, A) for step in range(10)]
+    assert recorded(path) == [(step, A) for step in range(10)]
     assert repr(ledger) == f"RunLedger({str(path)!r})"
 
 
@@ -79,81 +78,57 @@ def test_closing_leaves_one_file_and_opens_again(ledger, path):
 
 
 @pytest.mark.soundness
-def test_a_step_taken_again_with_the_same_sums_is_a_replay(ledger, path):
+def test_a_step_taken_again_is_a_replay_or_refused(ledger, path):
     take(ledger, range(4))
     take(ledger, [2, 3, 0, 3])
+    for step in (2, 3):
+        with pytest.raises(RewindError, match=f"step {step} .*compose"):
+            ledger.record_step(RUN, step, B)
+    ledger.start("other", PLAN, N_STEPS)
+    ledger.record_step("other", 0, B)
     take(ledger, [4])
-    assert recorded(path) == [(0, step, A) for step in range(5)]
-
-
-@pytest.mark.soundness
-def test_a_step_taken_again_with_other_sums_is_refused(ledger, path):
-    take(ledger, range(4))
-    with pytest.raises(RewindError, match=r"step 2 of branch 0 was taken before.*fork='...'"):
-        ledger.record_step(RUN, 0, 2, B)
-    with pytest.raises(RewindError, match="step 3 of branch 0"):
-        ledger.record_step(RUN, 0, 3, B)
-    assert recorded(path) == [(0, step, A) for step in range(4)]
+    assert recorded(path) == [(0, A), (0, B), *((step, A) for step in range(1, 5))]
     assert issubclass(RewindError, LedgerError)
 
 
 @pytest.mark.soundness
-def test_other_runs_and_branches_do_not_count(ledger):
-    ledger.start("other", PLAN, N_STEPS)
-    take(ledger, [0])
-    ledger.record_step("other", 0, 0, B)
-    assert ledger.fork(RUN, "second", 0, 0) == 1
-    ledger.record_step(RUN, 1, 0, B)
-    with pytest.raises(RewindError, match="step 0 of branch 1"):
-        ledger.record_step(RUN, 1, 0, A)
-
-
-@pytest.mark.parametrize("step", [1, 5, 9])
-def test_a_step_that_is_not_the_next(ledger, path, step):
-    with pytest.raises(LedgerError, match=rf"next step of branch 0 .* is 0, got step {step}"):
-        ledger.record_step(RUN, 0, step, A)
+def test_steps_come_in_turn_and_within_the_plan(ledger, path):
+    for step in (1, 5, 9):
+        with pytest.raises(LedgerError, match=f"is 0, got step {step}"):
+            ledger.record_step(RUN, step, A)
     assert recorded(path) == []
-
-
-@pytest.mark.soundness
-def test_no_step_outside_the_plan(ledger):
     take(ledger, range(10))
-    with pytest.raises(LedgerError, match="has 10 steps, got step 10"):
-        ledger.record_step(RUN, 0, 10, A)
+    with pytest.raises(LedgerError, match="step 10"):
+        ledger.record_step(RUN, 10, A)
+    with pytest.raises(LedgerError, match="11"):
+        ledger.finish(RUN, 11)
+    assert not ledger.is_finished(RUN)
 
 
 @pytest.mark.soundness
 def test_nothing_after_the_end(ledger):
     take(ledger, range(4))
-    ledger.record_checkpoint(RUN, 0, 4, "x")
+    ledger.record_checkpoint(RUN, 4, "x")
     ledger.finish(RUN, 4)
     ledger.finish(RUN, 4)
     for call in (
-        lambda: ledger.record_step(RUN, 0, 4, A),
-        lambda: ledger.record_step(RUN, 0, 3, A),
-        lambda: ledger.record_checkpoint(RUN, 0, 4, "y"),
-        lambda: ledger.check_resume(RUN, 0, 4, "x"),
-        lambda: ledger.fork(RUN, "late", 0, 2),
+        lambda: ledger.record_step(RUN, 4, A),
+        lambda: ledger.record_step(RUN, 3, A),
+        lambda: ledger.record_checkpoint(RUN, 4, "y"),
+        lambda: ledger.check_resume(RUN, 4, "x"),
         lambda: ledger.finish(RUN, 3),
         lambda: ledger.start(RUN, PLAN, N_STEPS),
     ):
-        with pytest.raises(LedgerError, match="is over after 4 of 10 steps, and its key is destro"):
+        with pytest.raises(LedgerError, match="4 of 10 steps"):
             call()
-    assert ledger.branches(RUN) == [Branch(0, MAIN, None, 0)]
-    assert ledger.latest_checkpoint(RUN) == Checkpointed(0, 4, "x")
-
-
-def test_no_run_is_longer_than_its_plan(ledger):
-    with pytest.raises(LedgerError, match="has a plan of 10 steps; it cannot have 11"):
-        ledger.finish(RUN, 11)
-    assert not ledger.is_finished(RUN)
+    assert ledger.latest_checkpoint(RUN) == Checkpointed(4, "x")
 
 
 def test_a_run_follows_one_plan(ledger):
     take(ledger, range(2))
     ledger.start(RUN, PLAN, N_STEPS)
     for other in ((RUN, "q" * 64, N_STEPS), (RUN, PLAN, N_STEPS + 1)):
-        with pytest.raises(LedgerError, match="follows another plan; a new plan needs a new run"):
+        with pytest.raises(LedgerError, match="another plan"):
             ledger.start(*other)
     take(ledger, [2])
 
@@ -161,143 +136,66 @@ def test_a_run_follows_one_plan(ledger):
 @pytest.mark.soundness
 def test_only_the_latest_checkpoint_is_resumed(ledger):
     take(ledger, range(3))
-    ledger.record_checkpoint(RUN, 0, 3, "three")
-    ledger.check_resume(RUN, 0, 3, "three")
+    with pytest.raises(LedgerError, match="is 3, got step 4"):
+        ledger.record_checkpoint(RUN, 4, "ahead of its steps")
+    ledger.record_checkpoint(RUN, 3, "first")
+    ledger.record_checkpoint(RUN, 3, "three")
+    ledger.check_resume(RUN, 3, "three")
     take(ledger, range(3, 6))
-    ledger.check_resume(RUN, 0, 3, "three")  # steps after it are replays
-    ledger.record_checkpoint(RUN, 0, 6, "six")
-    ledger.check_resume(RUN, 0, 6, "six")
-    for old in ((0, 3, "three"), (0, 6, "three"), (0, 3, "six"), (0, 5, "unknown")):
-        with pytest.raises(RewindError, match=r"not the latest checkpoint.*fork='...'.*charged"):
+    ledger.check_resume(RUN, 3, "three")  # steps after it are replays
+    ledger.record_checkpoint(RUN, 6, "six")
+    ledger.check_resume(RUN, 6, "six")
+    for old in ((3, "first"), (3, "three"), (6, "three"), (3, "six"), (5, "unknown")):
+        with pytest.raises(RewindError, match=r"not the latest checkpoint.*compose"):
             ledger.check_resume(RUN, *old)
 
 
 def test_a_checkpoint_whose_record_a_crash_prevented(ledger):
     """Its file is whole and no step came after it: nothing is taken again."""
     take(ledger, range(3))
-    ledger.record_checkpoint(RUN, 0, 3, "three")
+    ledger.record_checkpoint(RUN, 3, "three")
     take(ledger, range(3, 6))
-    ledger.check_resume(RUN, 0, 6, "not recorded")
+    ledger.check_resume(RUN, 6, "not recorded")
     take(ledger, [6])
     with pytest.raises(RewindError):
-        ledger.check_resume(RUN, 0, 6, "not recorded")
-
-
-def test_the_same_checkpoint_saved_twice(ledger):
-    take(ledger, range(3))
-    ledger.record_checkpoint(RUN, 0, 3, "three")
-    ledger.record_checkpoint(RUN, 0, 3, "three again")
-    ledger.check_resume(RUN, 0, 3, "three again")
-    with pytest.raises(RewindError):
-        ledger.check_resume(RUN, 0, 3, "three")
-
-
-def test_no_checkpoint_ahead_of_its_steps(ledger):
-    take(ledger, range(3))
-    with pytest.raises(LedgerError, match="is 3, got step 4"):
-        ledger.record_checkpoint(RUN, 0, 4, "x")
-    with pytest.raises(LedgerError, match="has no branch 1"):
-        ledger.record_checkpoint(RUN, 1, 0, "x")
-    with pytest.raises(LedgerError, match="has no branch 1"):
-        ledger.check_resume(RUN, 1, 0, "x")
-    assert ledger.latest_checkpoint(RUN) is None
-
-
-@pytest.mark.soundness
-def test_every_branch_is_listed_with_where_it_left(ledger):
-    take(ledger, range(6))
-    ledger.record_checkpoint(RUN, 0, 6, "six")
-    assert ledger.fork(RUN, "again", 0, 3) == 1
-    take(ledger, range(3, 5), branch=1, tag=B)
-    assert ledger.fork(RUN, "and again", 1, 5) == 2
-    assert ledger.branches(RUN) == [
-        Branch(0, MAIN, None, 0),
-        Branch(1, "again", 0, 3),
-        Branch(2, "and again", 1, 5),
-    ]
-    take(ledger, [6])
-    ledger.check_resume(RUN, 0, 6, "six")
-    ledger.record_checkpoint(RUN, 1, 5, "five")
-    with pytest.raises(RewindError):
-        ledger.check_resume(RUN, 0, 6, "six")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "match"),
-    [
-        ((MAIN, 0, 2), "has a branch 'main' already; give the new one another name"),
-        (("taken", 0, 2), "has a branch 'taken' already"),
-        (("new", 7, 2), "has no branch 7"),
-        (("new", 0, 5), r"steps 0 to 4 \(not included\) of 10; .* cannot leave it at step 5"),
-        (("new", 1, 1), r"steps 2 to 2 \(not included\) of 10; .* cannot leave it at step 1"),
-    ],
-)
-def test_branches_that_cannot_be(ledger, arguments, match):
-    take(ledger, range(4))
-    ledger.fork(RUN, "taken", 0, 2)
-    with pytest.raises(LedgerError, match=match):
-        ledger.fork(RUN, *arguments)
-    assert len(ledger.branches(RUN)) == 2
-
-
-def test_no_branch_after_the_last_step(ledger):
-    take(ledger, range(10))
-    with pytest.raises(LedgerError, match="cannot leave it at step 10"):
-        ledger.fork(RUN, "new", 0, 10)
-    assert ledger.fork(RUN, "new", 0, 9) == 1
-
-
-def test_a_branch_begins_where_it_left(ledger):
-    take(ledger, range(4))
-    ledger.fork(RUN, "new", 0, 2)
-    for step in (0, 1, 3):
-        with pytest.raises(LedgerError, match=f"next step of branch 1 .* is 2, got step {step}"):
-            ledger.record_step(RUN, 1, step, A)
-    take(ledger, range(2, 10), branch=1)
-    with pytest.raises(LedgerError, match="has 10 steps"):
-        ledger.record_step(RUN, 1, 10, A)
+        ledger.check_resume(RUN, 6, "not recorded")
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda ledger: ledger.record_step("stranger", 0, 0, A),
-        lambda ledger: ledger.record_checkpoint("stranger", 0, 0, A),
+        lambda ledger: ledger.record_step("stranger", 0, A),
+        lambda ledger: ledger.record_checkpoint("stranger", 0, A),
         lambda ledger: ledger.latest_checkpoint("stranger"),
-        lambda ledger: ledger.check_resume("stranger", 0, 0, A),
-        lambda ledger: ledger.fork("stranger", "x", 0, 0),
-        lambda ledger: ledger.branches("stranger"),
+        lambda ledger: ledger.check_resume("stranger", 0, A),
         lambda ledger: ledger.finish("stranger", 0),
         lambda ledger: ledger.is_finished("stranger"),
     ],
 )
 def test_a_run_that_is_not_there(ledger, tmp_path, call):
-    with pytest.raises(LedgerError, match="knows no run 'stranger'; is it of another run"):
+    with pytest.raises(LedgerError, match="stranger"):
         call(ledger)
     missing = RunLedger(tmp_path / "missing.ledger")
-    with pytest.raises(LedgerError, match=r"cannot be used: .*No such file"):
+    with pytest.raises(LedgerError, match="No such file"):
         call(missing)
     assert not missing.path.exists()
 
 
 @pytest.mark.parametrize(
-    ("call", "match"),
+    ("name", "call"),
     [
-        (lambda ledger: ledger.start("", PLAN, 1), "run must be a text that is not empty"),
-        (lambda ledger: ledger.start(RUN, None, 1), "plan_digest must be a text"),
-        (lambda ledger: ledger.start(RUN, PLAN, 0), "n_steps must be a whole number"),
-        (lambda ledger: ledger.record_step(RUN, 0, -1, A), "step must be a whole number"),
-        (lambda ledger: ledger.record_step(RUN, 0.5, 0, A), "branch must be a whole number"),
-        (lambda ledger: ledger.record_step(RUN, 0, 0, ""), "tag must be a text"),
-        (lambda ledger: ledger.record_checkpoint(RUN, 0, 0, ""), "digest must be a text"),
-        (lambda ledger: ledger.check_resume(RUN, -1, 0, "x"), "branch must be a whole number"),
-        (lambda ledger: ledger.fork(RUN, "", 0, 0), "name must be a text"),
-        (lambda ledger: ledger.fork(RUN, "x", 0, None), "at_step must be a whole number"),
-        (lambda ledger: ledger.finish(RUN, -1), "n_steps must be a whole number"),
+        ("run", lambda ledger: ledger.start("", PLAN, 1)),
+        ("plan_digest", lambda ledger: ledger.start(RUN, None, 1)),
+        ("n_steps", lambda ledger: ledger.start(RUN, PLAN, 0)),
+        ("step", lambda ledger: ledger.record_step(RUN, -1, A)),
+        ("tag", lambda ledger: ledger.record_step(RUN, 0, "")),
+        ("digest", lambda ledger: ledger.record_checkpoint(RUN, 0, "")),
+        ("step", lambda ledger: ledger.check_resume(RUN, 0.5, "x")),
+        ("n_steps", lambda ledger: ledger.finish(RUN, -1)),
     ],
 )
-def test_bad_arguments(ledger, call, match):
-    with pytest.raises(ArgumentError, match=match):
+def test_bad_arguments(ledger, name, call):
+    with pytest.raises(ArgumentError, match=f"^{name} must be"):
         call(ledger)
 
 
@@ -306,7 +204,7 @@ def test_a_file_that_is_no_ledger(path, content):
     path.write_bytes(content)
     for call in (
         lambda: RunLedger(path).start(RUN, PLAN, N_STEPS),
-        lambda: RunLedger(path).record_step(RUN, 0, 0, A),
+        lambda: RunLedger(path).record_step(RUN, 0, A),
     ):
         with pytest.raises(LedgerError, match="cannot be used"):
             call()
@@ -320,28 +218,27 @@ def test_a_ledger_that_is_damaged_later(ledger, path):
     content[4096:] = os.urandom(len(content) - 4096)
     path.write_bytes(content)
     with pytest.raises(LedgerError, match="cannot be used"):
-        ledger.record_step(RUN, 0, 3, A)
+        ledger.record_step(RUN, 3, A)
 
 
 def test_an_empty_file(path):
     """What a process leaves that is killed between making the file and writing to it."""
     path.touch()
     with pytest.raises(LedgerError, match="cannot be used: no such table"):
-        RunLedger(path).record_step(RUN, 0, 0, A)
+        RunLedger(path).record_step(RUN, 0, A)
     with RunLedger(path) as ledger:
         ledger.start(RUN, PLAN, N_STEPS)
         take(ledger, [0])
 
 
-def test_a_ledger_of_another_version(ledger, path):
+def test_a_ledger_of_an_older_version(ledger, path):
     ledger.close()
     connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("UPDATE run_ledger SET version = 2")
+    connection.execute("UPDATE run_ledger SET version = 1")
     connection.close()
-    with pytest.raises(LedgerError, match="has version 2, this program reads 1"):
-        ledger.branches(RUN)
-    with pytest.raises(LedgerError, match="has version 2, this program reads 1"):
-        ledger.start(RUN, PLAN, N_STEPS)
+    for call in (lambda: ledger.is_finished(RUN), lambda: ledger.start(RUN, PLAN, N_STEPS)):
+        with pytest.raises(LedgerError, match="version 1"):
+            call()
 
 
 @pytest.mark.soundness
@@ -349,7 +246,7 @@ def test_a_second_ledger_object_keeps_the_lock_of_the_first(ledger, path):
     """Else another process takes itself for the last one, and removes steps that are in use."""
     take(ledger, range(2))
     with RunLedger(path) as second:
-        assert len(second.branches(RUN)) == 1
+        assert not second.is_finished(RUN)
     look = (
         "import sqlite3, sys; connection = sqlite3.connect(sys.argv[1]);"
         "connection.execute('SELECT * FROM runs').fetchall(); connection.close()"
@@ -366,7 +263,7 @@ def test_a_ledger_with_several_names_is_refused(ledger, path, tmp_path):
     other = tmp_path / "other"
     other.hardlink_to(path)
     with pytest.raises(LedgerError, match="has 2 names"):
-        RunLedger(other).record_step(RUN, 0, 1, A)
+        RunLedger(other).record_step(RUN, 1, A)
 
 
 def test_a_path_that_cannot_be(tmp_path):
@@ -379,7 +276,7 @@ def test_a_path_that_cannot_be(tmp_path):
 def test_a_busy_ledger_says_so(ledger, path, monkeypatch):
     monkeypatch.setattr("pufferslice.run_ledger._WAIT_SECONDS", 0.1)
     ledger.close()
-    ledger.branches(RUN)
+    ledger.is_finished(RUN)
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
     try:
@@ -399,7 +296,7 @@ def test_threads_that_take_the_same_step(ledger, path):
         for step in range(10):
             start.wait()
             try:
-                ledger.record_step(RUN, 0, step, tag)
+                ledger.record_step(RUN, step, tag)
                 won.append((step, tag))
             except RewindError:
                 lost.append((step, tag))
@@ -411,7 +308,7 @@ def test_threads_that_take_the_same_step(ledger, path):
     for thread in threads:
         thread.join()
     assert (len(won), len(lost)) == (10, 70)
-    assert sorted(won) == [(step, tag) for _, step, tag in recorded(path)]
+    assert sorted(won) == recorded(path)
 
 
 PROGRAM = """
@@ -425,7 +322,7 @@ ledger.start("run", "plan", 1_000_000)
 refused = 0
 for step in range(until):
     try:
-        ledger.record_step("run", 0, step, tag)
+        ledger.record_step("run", step, tag)
     except RewindError:
         refused += 1
     print(step, refused, flush=True)
@@ -444,8 +341,8 @@ def test_two_processes_on_one_ledger(path):
     refused = [int(end.split()[1]) for end in ends]
     assert all(process.returncode == 0 for process in processes)
     steps = recorded(path)
-    assert [step for _, step, _ in steps] == list(range(200))
-    assert refused == [sum(tag != own for _, _, tag in steps) for own in (A, B)]
+    assert [step for step, _ in steps] == list(range(200))
+    assert refused == [sum(tag != own for _, tag in steps) for own in (A, B)]
 
 
 @pytest.mark.soundness
@@ -463,11 +360,11 @@ def test_what_was_recorded_survives_a_killed_process(path, after):
     last = max([after, *told])
     with RunLedger(path) as ledger:
         with pytest.raises(RewindError):
-            ledger.record_step("run", 0, last, B)
-        ledger.record_step("run", 0, last, A)
-        steps = [step for _, step, _ in recorded(path)]
+            ledger.record_step("run", last, B)
+        ledger.record_step("run", last, A)
+        steps = [step for step, _ in recorded(path)]
         assert steps == list(range(len(steps)))
-        ledger.record_step("run", 0, len(steps), B)
+        ledger.record_step("run", len(steps), B)
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -487,4 +384,4 @@ def test_a_child_process_opens_its_own_connection(ledger, path):
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     take(ledger, [2])
-    assert [step for _, step, _ in recorded(path)] == [0, 1, 2]
+    assert [step for step, _ in recorded(path)] == [0, 1, 2]

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger of training runs: every noisy step, checkpoint and branch, in one SQLite file.
+"""The ledger of training runs: every noisy step and checkpoint, in one SQLite file.
 
 A step is recorded before its noise is drawn, with a tag that tells only whether its sums are the
-same again. So a step that is taken twice is seen: with the same sums it gets the same noise and
-tells nothing new; with others it is refused, unless the second attempt is a branch of its own.
-Every branch is charged in full: the plan's steps from where it left to the end of the plan.
+same again. So a step that is taken twice is noticed: with the same sums it gets the same noise and
+reveals nothing new; with other sums it is refused.
 """
 
 import contextlib
@@ -20,11 +19,12 @@ from pufferslice.checks import check_count
 from pufferslice.errors import ArgumentError, LedgerError, RewindError
 from pufferslice.storage import database_problem, prepare_database
 
-VERSION: Final = 1
+VERSION: Final = 2
 
-MAIN: Final = "main"
-"""Name of branch 0, which every run starts on."""
-
+_NEW_RUN: Final = (
+    "start a new run in another folder; runs over the same data compose with "
+    "pufferslice.certificate.compose"
+)
 _WAIT_SECONDS: Final = 30.0
 _INHERITED: Final[list[sqlite3.Connection | None]] = []
 _TABLES: Final = f"""
@@ -34,29 +34,18 @@ INSERT INTO run_ledger SELECT {VERSION} WHERE NOT EXISTS (SELECT * FROM run_ledg
 CREATE TABLE IF NOT EXISTS runs (
     run TEXT PRIMARY KEY, plan TEXT NOT NULL, n_steps INTEGER NOT NULL, taken INTEGER
 );
-CREATE TABLE IF NOT EXISTS branches (
-    run TEXT NOT NULL REFERENCES runs, branch INTEGER NOT NULL, name TEXT NOT NULL,
-    from_branch INTEGER, at_step INTEGER NOT NULL,
-    PRIMARY KEY (run, branch), UNIQUE (run, name)
-);
 CREATE TABLE IF NOT EXISTS steps (
-    run TEXT NOT NULL, branch INTEGER NOT NULL, step INTEGER NOT NULL, tag TEXT NOT NULL,
-    PRIMARY KEY (run, branch, step)
+    run TEXT NOT NULL REFERENCES runs, step INTEGER NOT NULL, tag TEXT NOT NULL,
+    PRIMARY KEY (run, step)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS checkpoints (
-    position INTEGER PRIMARY KEY, run TEXT NOT NULL, branch INTEGER NOT NULL,
-    step INTEGER NOT NULL, digest TEXT NOT NULL
+    position INTEGER PRIMARY KEY, run TEXT NOT NULL, step INTEGER NOT NULL, digest TEXT NOT NULL
 );
 COMMIT;
 """  # noqa: S608 - the version is our own number
-_NEXT_STEP: Final = """
-SELECT COALESCE(
-    (SELECT MAX(step) + 1 FROM steps WHERE run = :run AND branch = :branch),
-    (SELECT at_step FROM branches WHERE run = :run AND branch = :branch)
-)
-"""
+_NEXT_STEP: Final = "SELECT COALESCE(MAX(step) + 1, 0) FROM steps WHERE run = :run"
 _NEW_STEP: Final = f"""
-INSERT INTO steps SELECT :run, :branch, :step, :tag
+INSERT INTO steps SELECT :run, :step, :tag
 WHERE :step = ({_NEXT_STEP}) AND :step < (
     SELECT n_steps FROM runs WHERE run = :run AND taken IS NULL
 )
@@ -66,21 +55,9 @@ WHERE :step = ({_NEXT_STEP}) AND :step < (
 class Checkpointed(NamedTuple):
     """A checkpoint that was written."""
 
-    branch: int
     step: int
     """Steps taken on the way to it: the next step to take."""
     digest: str
-
-
-class Branch(NamedTuple):
-    """One line of steps of a run."""
-
-    branch: int
-    name: str
-    from_branch: int | None
-    """The branch that it left; None for branch 0."""
-    at_step: int
-    """Its first own step."""
 
 
 class _Run(NamedTuple):
@@ -98,9 +75,10 @@ class RunLedger:
     >>> import tempfile, pathlib
     >>> with RunLedger(pathlib.Path(tempfile.mkdtemp()) / "run.ledger") as ledger:
     ...     ledger.start("run", plan_digest="plan", n_steps=2)
-    ...     ledger.record_step("run", branch=0, step=0, tag="sums")
-    ...     ledger.branches("run")
-    [Branch(branch=0, name='main', from_branch=None, at_step=0)]
+    ...     ledger.record_step("run", step=0, tag="sums")
+    ...     ledger.record_checkpoint("run", step=1, digest="file")
+    ...     ledger.latest_checkpoint("run")
+    Checkpointed(step=1, digest='file')
     """
 
     __slots__ = ("_connection", "_lock", "_process", "path")
@@ -112,7 +90,7 @@ class RunLedger:
         self._lock = threading.RLock()
 
     def start(self, run: str, plan_digest: str, n_steps: int) -> None:
-        """Record that a run of a plan begins; to say the same again does no harm."""
+        """Record that a run of a plan begins; repeating the call does no harm."""
         check_count(1, n_steps=n_steps)
         _check_words(run=run, plan_digest=plan_digest)
         with self._transaction(create=True) as connection:
@@ -120,51 +98,54 @@ class RunLedger:
             if known is None:
                 row = (run, plan_digest, int(n_steps))
                 connection.execute("INSERT INTO runs VALUES (?, ?, ?, NULL)", row)
-                connection.execute("INSERT INTO branches VALUES (?, 0, ?, NULL, 0)", (run, MAIN))
             elif (known.plan, known.n_steps) != (plan_digest, n_steps):
                 msg = f"run {run} follows another plan; a new plan needs a new run"
                 raise LedgerError(msg)
             else:
                 self._check_unfinished(run, known)
 
-    def record_step(self, run: str, branch: int, step: int, tag: str) -> None:
+    def record_step(self, run: str, step: int, tag: str) -> None:
         """Record a step before its noise is drawn; the same step with the same tag is a replay.
 
         Raises `RewindError` if the step was taken with other sums, and `LedgerError` if it is not
-        the next one of its branch, lies outside the plan, or the run is finished.
+        the next one, lies outside the plan, or the run is finished.
         """
-        check_count(0, branch=branch, step=step)
+        check_count(0, step=step)
         _check_words(tag=tag)
-        place = {"run": run, "branch": int(branch), "step": int(step), "tag": tag}
+        place = {"run": run, "step": int(step), "tag": tag}
         with self._open() as connection:
             if connection.execute(_NEW_STEP, place).rowcount == 1:
                 return
         with self._transaction() as connection:
             self._check_unfinished(run, self._known(connection, run))
             found = connection.execute(
-                "SELECT tag FROM steps WHERE run = :run AND branch = :branch AND step = :step",
-                place,
+                "SELECT tag FROM steps WHERE run = :run AND step = :step", place
             ).fetchone()
             if found is None:
-                raise self._out_of_turn(connection, run, branch, step)
+                raise self._out_of_turn(connection, run, step)
             if found[0] != tag:
-                raise _other_sums(branch, step)
+                msg = (
+                    f"step {step} was taken before with other sums: the data, the model or the "
+                    "machine changed. Its noise is not drawn a second time. Resume the latest "
+                    f"checkpoint on the machine that wrote it, or {_NEW_RUN}"
+                )
+                raise RewindError(msg)
 
-    def record_checkpoint(self, run: str, branch: int, step: int, digest: str) -> None:
+    def record_checkpoint(self, run: str, step: int, digest: str) -> None:
         """Record a checkpoint, after its file is whole; with it all steps so far are durable.
 
         `step` is the number of steps taken on the way to it. After a crash in between, the file is
         ahead of the ledger and `check_resume` still takes it.
         """
-        check_count(0, branch=branch, step=step)
+        check_count(0, step=step)
         _check_words(digest=digest)
         with self._transaction(durable=True) as connection:
             self._check_unfinished(run, self._known(connection, run))
-            if step > self._next_step(connection, run, branch):
-                raise self._out_of_turn(connection, run, branch, step)
+            if step > self._next_step(connection, run):
+                raise self._out_of_turn(connection, run, step)
             connection.execute(
-                "INSERT INTO checkpoints (run, branch, step, digest) VALUES (?, ?, ?, ?)",
-                (run, int(branch), int(step), digest),
+                "INSERT INTO checkpoints (run, step, digest) VALUES (?, ?, ?)",
+                (run, int(step), digest),
             )
 
     def latest_checkpoint(self, run: str) -> Checkpointed | None:
@@ -173,62 +154,29 @@ class RunLedger:
             self._known(connection, run)
             return _latest(connection, run)
 
-    def check_resume(self, run: str, branch: int, step: int, digest: str) -> None:
-        """A run may go on from this checkpoint: it is the latest, or no step came after it.
+    def check_resume(self, run: str, step: int, digest: str) -> None:
+        """A run may resume from this checkpoint: it is the latest, or no step came after it.
 
         Raises `RewindError` for an older one.
         """
-        check_count(0, branch=branch, step=step)
+        check_count(0, step=step)
         with self._transaction() as connection:
             self._check_unfinished(run, self._known(connection, run))
-            if _latest(connection, run) == (branch, step, digest):
+            if _latest(connection, run) == (step, digest):
                 return
             known = connection.execute(
                 "SELECT 1 FROM checkpoints WHERE run = ? AND digest = ?", (run, digest)
             ).fetchone()
-            if known is None and step == self._next_step(connection, run, branch):
+            if known is None and step == self._next_step(connection, run):
                 return
         msg = (
             f"this is not the latest checkpoint of run {run}: it was saved at step {step}, and "
-            "training went on from there. Resume from the latest one, or ask for a branch by name "
-            "(fork='...'), which is charged from this step to the end of the plan"
+            f"training continued from there. Resume from the latest one, or {_NEW_RUN}"
         )
         raise RewindError(msg)
 
-    def fork(self, run: str, name: str, from_branch: int, at_step: int) -> int:
-        """Open a branch that leaves another one before `at_step`; its number.
-
-        It is charged in full: the plan's steps from `at_step` to the end of the plan.
-        """
-        check_count(0, from_branch=from_branch, at_step=at_step)
-        _check_words(name=name)
-        with self._transaction(durable=True) as connection:
-            known = self._known(connection, run)
-            self._check_unfinished(run, known)
-            branches = _branches(connection, run)
-            if name in {branch.name for branch in branches}:
-                msg = f"run {run} has a branch {name!r} already; give the new one another name"
-                raise LedgerError(msg)
-            latest = self._next_step(connection, run, from_branch)
-            first = branches[from_branch].at_step
-            if not first <= at_step <= latest or at_step >= known.n_steps:
-                msg = (
-                    f"branch {from_branch} has taken steps {first} to {latest} (not included) of "
-                    f"{known.n_steps}; a new branch cannot leave it at step {at_step}"
-                )
-                raise LedgerError(msg)
-            row = (run, len(branches), name, int(from_branch), int(at_step))
-            connection.execute("INSERT INTO branches VALUES (?, ?, ?, ?, ?)", row)
-            return len(branches)
-
-    def branches(self, run: str) -> list[Branch]:
-        """All branches of a run, branch 0 first; each is charged to the end of the plan."""
-        with self._open() as connection:
-            self._known(connection, run)
-            return _branches(connection, run)
-
     def finish(self, run: str, n_steps: int) -> None:
-        """Record that a run is over after so many steps; to say the same again does no harm."""
+        """Record that a run is over after so many steps; repeating the call does no harm."""
         check_count(0, n_steps=n_steps)
         with self._transaction(durable=True) as connection:
             known = self._known(connection, run)
@@ -281,23 +229,16 @@ class RunLedger:
             )
             raise LedgerError(msg)
 
-    def _next_step(self, connection: sqlite3.Connection, run: str, branch: int) -> int:
-        place = {"run": run, "branch": int(branch)}
-        step = connection.execute(_NEXT_STEP, place).fetchone()[0]
-        if step is None:
-            msg = f"run {run} has no branch {branch}"
-            raise LedgerError(msg)
-        return int(step)
+    def _next_step(self, connection: sqlite3.Connection, run: str) -> int:
+        return int(connection.execute(_NEXT_STEP, {"run": run}).fetchone()[0])
 
-    def _out_of_turn(
-        self, connection: sqlite3.Connection, run: str, branch: int, step: int
-    ) -> LedgerError:
-        known, due = self._known(connection, run), self._next_step(connection, run, branch)
+    def _out_of_turn(self, connection: sqlite3.Connection, run: str, step: int) -> LedgerError:
+        known = self._known(connection, run)
         if step >= known.n_steps:
             return LedgerError(f"the plan of run {run} has {known.n_steps} steps, got step {step}")
         return LedgerError(
-            f"the next step of branch {branch} of run {run} is {due}, got step {step}. If the "
-            "ledger is older than the checkpoint, go on as a branch by name (fork='...')"
+            f"the next step of run {run} is {self._next_step(connection, run)}, got step {step}. "
+            f"If the ledger is older than the checkpoint, {_NEW_RUN}"
         )
 
     @contextlib.contextmanager
@@ -370,17 +311,9 @@ def _find(connection: sqlite3.Connection, run: str) -> _Run | None:
     return None if found is None else _Run(*found)
 
 
-def _branches(connection: sqlite3.Connection, run: str) -> list[Branch]:
-    rows = connection.execute(
-        "SELECT branch, name, from_branch, at_step FROM branches WHERE run = ? ORDER BY branch",
-        (run,),
-    )
-    return [Branch(*row) for row in rows]
-
-
 def _latest(connection: sqlite3.Connection, run: str) -> Checkpointed | None:
     row = connection.execute(
-        "SELECT branch, step, digest FROM checkpoints WHERE run = ? ORDER BY position DESC LIMIT 1",
+        "SELECT step, digest FROM checkpoints WHERE run = ? ORDER BY position DESC LIMIT 1",
         (run,),
     ).fetchone()
     return None if row is None else Checkpointed(*row)
@@ -389,13 +322,5 @@ def _latest(connection: sqlite3.Connection, run: str) -> Checkpointed | None:
 def _check_words(**named: str) -> None:
     for name, value in named.items():
         if not isinstance(value, str) or not value:
-            msg = f"{name} must be a text that is not empty, got {value!r}"
+            msg = f"{name} must be a non-empty string, got {value!r}"
             raise ArgumentError(msg)
-
-
-def _other_sums(branch: int, step: int) -> RewindError:
-    return RewindError(
-        f"step {step} of branch {branch} was taken before with other sums: data, model or machine "
-        "are not the same again. Its noise is not drawn a second time. Go on from the latest "
-        "checkpoint where it was made, or ask for a branch by name (fork='...'), which is charged"
-    )

@@ -85,7 +85,7 @@ KINDS = {
     "stops": lambda: certify_training(
         attrs.evolve(planned(differing=COIN), non_finite="stop"), data="d"
     ),
-    "branches": lambda: certify_runs(
+    "two runs": lambda: certify_runs(
         [planned(differing=COIN), planned(differing=COIN, noise_multipliers=np.full(20, 40.0))],
         data="d",
         implementation_delta=3e-20,
@@ -286,15 +286,15 @@ def test_runs_of_different_design_and_noise_add():
 
 
 @pytest.mark.soundness
-def test_a_run_and_its_branches_are_one_certificate():
-    """A branch from step 30 of 50 is charged for 20 more steps, as a function of the differing."""
-    whole, branch = planned(), planned(noise_multipliers=np.full(20, 40.0))
-    forked = certify_runs([whole, branch], data="d", deltas=())
+def test_two_runs_are_one_certificate():
+    """A run of 50 steps and one of 20 cost what one of 70 does: costs add by count."""
+    whole, short = planned(), planned(noise_multipliers=np.full(20, 40.0))
+    both = certify_runs([whole, short], data="d", deltas=())
     longer = planned(noise_multipliers=np.full(70, 40.0))
-    assert forked.guarantee.epsilon == pytest.approx(longer.guarantee().epsilon, rel=1e-12)
-    assert forked.guarantee.epsilon > whole.guarantee().epsilon + branch.guarantee().epsilon
-    apart = [certify_training(plan, data="d", deltas=()) for plan in (whole, branch)]
-    assert forked.digest == compose(apart).digest
+    assert both.guarantee.epsilon == pytest.approx(longer.guarantee().epsilon, rel=1e-12)
+    assert both.guarantee.epsilon > whole.guarantee().epsilon + short.guarantee().epsilon
+    apart = [certify_training(plan, data="d", deltas=()) for plan in (whole, short)]
+    assert both.digest == compose(apart).digest
     twice = certify_runs([whole, whole], data="d", deltas=())
     assert twice.guarantee.epsilon == pytest.approx(0.463058, abs=5e-7)
     assert certify_runs([whole], data="d", deltas=()).digest == apart[0].digest
@@ -308,7 +308,7 @@ def test_a_run_and_its_branches_are_one_certificate():
         ({"sampling": WithoutReplacement(n_records=200, batch_size=10)}, "numbers of records"),
     ],
 )
-def test_branches_of_another_run(other, match):
+def test_runs_that_do_not_fit(other, match):
     with pytest.raises(CertificateError, match=match):
         certify_runs([planned(), planned(**other)], data="d")
 

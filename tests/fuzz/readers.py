@@ -249,7 +249,6 @@ def _trained() -> bytes:
     return Checkpoint(
         run="0" * 16,
         plan="0" * 64,
-        branch=0,
         step=1,
         way=None,
         states={"model": {"w": torch.zeros(2)}, "optimizer": {}, "scheduler": None},

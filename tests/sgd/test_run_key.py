@@ -41,33 +41,30 @@ def by_hand(purpose, size, *parts):
 def test_derived_values_by_another_hand(key):
     numbers = b"".join(value.to_bytes(8, "little", signed=True) for value in SUMS.tolist())
     assert key.name == by_hand(b"run name", 8).hex()
-    assert key.batch_key(1, 2) == by_hand(b"batch", 32, 1, 2)
-    assert (
-        key.block_seed(1, 2, 3) == int.from_bytes(by_hand(b"block seed", 8, 1, 2, 3), "little") // 2
-    )
-    noise_key = by_hand(b"noise", 32, 1, 2, 5, numbers)
-    assert key.noise_key(1, 2, SUMS) == noise_key
+    assert key.batch_key(2) == by_hand(b"batch", 32, 2)
+    assert key.block_seed(2, 3) == int.from_bytes(by_hand(b"block seed", 8, 2, 3), "little") // 2
+    noise_key = by_hand(b"noise", 32, 2, 5, numbers)
+    assert key.noise_key(2, SUMS) == noise_key
     assert key.tag(noise_key) == by_hand(b"tag", 16, noise_key).hex()
 
 
 def test_derived_values_never_change(key):
-    """A run that was stopped must go on under a newer version with the same draws."""
+    """A run that was stopped must resume under a newer version with the same draws."""
     assert key.name == "8bd9f6e03969b519"
-    assert key.batch_key(0, 7).hex()[:16] == "09667990ec974b20"
-    assert key.block_seed(0, 7, 1) == 1_061_264_736_845_393_487
-    assert key.noise_key(0, 7, SUMS).hex()[:16] == "b1fc9244d3a9a970"
+    assert key.batch_key(7).hex()[:16] == "77e81f7c98562207"
+    assert key.block_seed(7, 1) == 8_937_646_283_611_984_942
+    assert key.noise_key(7, SUMS).hex()[:16] == "d01bebb70e0450e8"
 
 
 @pytest.mark.soundness
 def test_every_place_has_its_own_key(key):
-    """Also if branch, step and block change places."""
+    """Also if step and block change places."""
     sums = [SUMS[:0], SUMS[:1], SUMS[:2], -SUMS[:2], np.append(SUMS[:2], 0)]
-    places = list(itertools.product(range(4), repeat=2))
-    values = [key.batch_key(*place).hex() for place in places]
-    values += [key.noise_key(*place, one).hex() for place in places for one in sums]
-    values += [key.tag(key.noise_key(*place, one)) for place in places for one in sums]
-    values += [key.block_seed(*place) for place in itertools.product(range(4), repeat=3)]
-    values += [RunKey.fresh().batch_key(0, 0).hex() for _ in range(4)]
+    values = [key.batch_key(step).hex() for step in range(16)]
+    values += [key.noise_key(step, one).hex() for step in range(16) for one in sums]
+    values += [key.tag(key.noise_key(step, one)) for step in range(16) for one in sums]
+    values += [key.block_seed(*place) for place in itertools.product(range(8), repeat=2)]
+    values += [RunKey.fresh().batch_key(0).hex() for _ in range(4)]
     assert len(set(values)) == len(values)
 
 
@@ -75,12 +72,11 @@ def test_every_place_has_its_own_key(key):
 def test_equal_sums_get_equal_noise_and_no_others_do(key):
     again = RunKey.from_bytes(SECRET)
     strided = np.repeat(SUMS, 2)[::2]
-    assert key.noise_key(0, 3, SUMS) == again.noise_key(0, 3, strided)
-    first = draw_integers(key.noise_key(0, 3, SUMS), 1_000)
+    assert key.noise_key(3, SUMS) == again.noise_key(3, strided)
+    first = draw_integers(key.noise_key(3, SUMS), 1_000)
     for other in (
-        key.noise_key(0, 3, SUMS + np.array([1, 0, 0, 0, 0])),
-        key.noise_key(0, 4, SUMS),
-        key.noise_key(1, 3, SUMS),
+        key.noise_key(3, SUMS + np.array([1, 0, 0, 0, 0])),
+        key.noise_key(4, SUMS),
     ):
         noise = draw_integers(other, 1_000)
         # noise that subtracts out would leave nothing; independent noise has spread 1.41
@@ -89,7 +85,7 @@ def test_equal_sums_get_equal_noise_and_no_others_do(key):
 
 
 def test_seeds_fit_63_bits(key):
-    seeds = [key.block_seed(0, step, 0) for step in range(200)]
+    seeds = [key.block_seed(step, 0) for step in range(200)]
     assert min(seeds) >= 0
     assert 2**62 < max(seeds) < 2**63
 
@@ -97,14 +93,14 @@ def test_seeds_fit_63_bits(key):
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda key: key.batch_key(-1, 0), "branch must be a whole number and at least 0"),
-        (lambda key: key.batch_key(0, 1.5), "step must be a whole number"),
-        (lambda key: key.block_seed(0, 0, True), "block must be a whole number"),
-        (lambda key: key.noise_key(0, -1, SUMS), "step must be a whole number"),
-        (lambda key: key.noise_key(0, 0, SUMS.astype(np.float64)), "int64, got float64 of shape"),
-        (lambda key: key.noise_key(0, 0, SUMS.astype(">i8")), "flat array of int64, got >i8"),
-        (lambda key: key.noise_key(0, 0, SUMS.reshape(1, -1)), r"got int64 of shape \(1, 5\)"),
-        (lambda key: key.noise_key(0, 0, [1, 2]), "flat array of int64, got <class 'list'>"),
+        (lambda key: key.batch_key(-1), "step must be"),
+        (lambda key: key.batch_key(1.5), "step must be"),
+        (lambda key: key.block_seed(0, True), "block must be"),
+        (lambda key: key.noise_key(-1, SUMS), "step must be"),
+        (lambda key: key.noise_key(0, SUMS.astype(np.float64)), "int64, got float64 of shape"),
+        (lambda key: key.noise_key(0, SUMS.astype(">i8")), "flat array of int64, got >i8"),
+        (lambda key: key.noise_key(0, SUMS.reshape(1, -1)), r"got int64 of shape \(1, 5\)"),
+        (lambda key: key.noise_key(0, [1, 2]), "flat array of int64, got <class 'list'>"),
         (lambda key: key.tag(b"short"), "has 32 bytes, got 5"),
         (lambda key: RunKey.from_bytes(b"x" * 31), "has 32 bytes, got 31"),
     ],
@@ -199,9 +195,9 @@ def test_a_destroyed_key_is_gone_from_disk_and_memory(path, tmp_path):
     [
         lambda key: key.name,
         lambda key: key.to_bytes(),
-        lambda key: key.batch_key(0, 0),
-        lambda key: key.block_seed(0, 0, 0),
-        lambda key: key.noise_key(0, 0, SUMS),
+        lambda key: key.batch_key(0),
+        lambda key: key.block_seed(0, 0),
+        lambda key: key.noise_key(0, SUMS),
         lambda key: key.tag(SECRET),
     ],
 )

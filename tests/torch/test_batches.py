@@ -39,7 +39,7 @@ class Noisy(TensorDataset):
 
 
 def batch_of(dataset, indices, block_size=4):
-    return Batch(step=3, branch=1, indices=indices, dataset=dataset, block_size=block_size)
+    return Batch(step=3, indices=indices, dataset=dataset, block_size=block_size)
 
 
 def datasets():
@@ -105,7 +105,7 @@ def test_an_empty_batch_has_no_blocks():
 
 def test_nothing_of_the_draw_is_shown():
     batch = batch_of(records(), [41, 42])
-    assert repr(batch) == str(batch) == "Batch(step=3, branch=1)"
+    assert repr(batch) == str(batch) == "Batch(step=3)"
 
 
 def test_a_draw_cannot_be_changed():

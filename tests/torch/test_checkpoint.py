@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints: killed, resumed, rewound, forked and damaged runs, on real files and processes."""
+"""Checkpoints: killed, resumed, rewound and damaged runs, on real files and processes."""
 
 import contextlib
 import io
@@ -8,16 +8,12 @@ import shutil
 import subprocess
 import sys
 
-import attrs
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.torch.small import (
     LOSS,
-    N_RECORDS,
-    N_STEPS,
     copy_of,
     digest_of,
     model_of,
@@ -35,9 +31,7 @@ from pufferslice import (
     StorageError,
     TrainingError,
 )
-from pufferslice.certificate import verify
 from pufferslice.run_ledger import RunLedger
-from pufferslice.sgd import Poisson, binomial, cost_by_count, mixed_cost
 from pufferslice.sgd.run_key import RunKey
 from pufferslice.torch import Trainer, training_run
 from pufferslice.torch.checkpoint import Checkpoint
@@ -253,10 +247,10 @@ def stopped_at(folder, n_steps, **given):
     return trainer, model
 
 
-def resumed(folder, *args, plan=None, fork=None, seed=9, **given):
+def resumed(folder, *args, plan=None, seed=9, **given):
     """Another process's trainer, begun with other weights, after it resumed."""
     trainer, model = trainer_of(plan, model=model_of(seed), folder=folder, **given)
-    trainer.resume(*args, fork=fork)
+    trainer.resume(*args)
     return trainer, model
 
 
@@ -385,8 +379,6 @@ def test_a_run_that_is_over_can_be_loaded_but_not_trained(tmp_path):
     assert digest_of(loaded) == digest_of(model)
     assert list(later.batches(records())) == []
     assert later.certificate().guarantee == plan_of().guarantee()
-    with pytest.raises(TrainingError, match="is over"):
-        later.resume(fork="again")
     with pytest.raises(TrainingError, match="over after 6 of 6"):
         later.step(None)
 
@@ -430,7 +422,7 @@ def test_a_checkpoint_that_was_written_while_lost_steps_were_repeated_is_taken(
     train(trainer)
 
 
-# --- rewinds and branches
+# --- rewinds
 
 
 @pytest.mark.soundness
@@ -447,111 +439,8 @@ def test_a_rewind_is_refused(tmp_path):
     assert digest_of(trainer._learner.model) == weights
     shutil.copy(old, tmp_path / "run" / "checkpoint.pt")
     other, _ = trainer_of(folder=tmp_path / "run")
-    with pytest.raises(RewindError, match="fork="):
+    with pytest.raises(RewindError, match="compose"):
         other.resume()
-
-
-@pytest.mark.soundness
-@pytest.mark.parametrize(
-    "differing", [None, binomial(n_records=N_RECORDS, mismatch_probability=0.1)]
-)
-def test_a_fork_is_charged_in_full(tmp_path, differing):
-    plan = plan_of(multipliers=np.linspace(3, 8, N_STEPS))
-    plan = plan if differing is None else attrs.evolve(plan, differing=differing)
-    trainer, _ = trainer_of(plan, folder=tmp_path / "run")
-    train(trainer, n_steps=1)
-    old = tmp_path / "old.pt"
-    trainer.save(old)
-    train(trainer, n_steps=3)
-    trainer.save()
-    again, _ = resumed(tmp_path / "run", old, plan=plan, fork="second try")
-
-    def cost(*spans):
-        parts = [
-            cost_by_count(
-                plan.accountant,
-                plan.order,
-                plan.sampling,
-                plan.differing,
-                plan.noise_multipliers[start:end],
-            )
-            for start, end in spans
-        ]
-        return mixed_cost(plan.order, np.sum(parts, axis=0), plan.differing)
-
-    certificate = again.certificate(data="survey")
-    assert certificate.guarantee.epsilon == pytest.approx(cost((0, 6), (1, 6)), rel=1e-12)
-    assert certificate.guarantee.epsilon > plan.guarantee().epsilon
-    assert "'second try' from step 1" in str(certificate)
-    verify(certificate)
-    train(again, n_steps=2)
-    assert again.spent().epsilon == pytest.approx(cost((0, 6), (1, 3)), rel=1e-12)
-    again.save(tmp_path / "third.pt")
-    third, _ = resumed(tmp_path / "run", tmp_path / "third.pt", plan=plan, fork="third")
-    expected = cost((0, 6), (1, 6), (3, 6))
-    assert third.certificate().guarantee.epsilon == pytest.approx(expected, rel=1e-12)
-    train(third, n_steps=1)
-    stopped = third.stop(independent_of_data=True)
-    expected = cost((0, 6), (1, 6), (3, 4))
-    assert stopped.guarantee.epsilon == pytest.approx(expected, rel=1e-12)
-    assert "stopped after 4 of 6" in str(stopped)
-
-
-@pytest.mark.soundness
-def test_a_fork_draws_batches_and_noise_of_its_own(tmp_path, monkeypatch):
-    """Everyone is in every batch, so the sums after a fork are the same and only noise differs."""
-    plan = plan_of(sampling=Poisson(n_records=N_RECORDS, rate=1.0))
-    sums, keys = [], []
-    original = RunKey.noise_key
-
-    def kept(self, branch, step, integers):
-        sums.append(integers.copy())
-        keys.append(original(self, branch, step, integers))
-        return keys[-1]
-
-    monkeypatch.setattr(RunKey, "noise_key", kept)
-    trainer, _ = stopped_at(tmp_path, 1, plan=plan)
-    train(trainer, n_steps=1)
-    weights = digest_of(trainer._learner.model)
-    again, model = resumed(tmp_path, plan=plan, fork="b")
-    train(again, n_steps=1)
-    assert np.array_equal(sums[1], sums[2])
-    assert keys[1] != keys[2]
-    assert digest_of(model) != weights
-    half = plan_of()
-    trainer, _ = stopped_at(tmp_path / "half", 1, plan=half)
-    drawn = [next(trainer.batches(records())).indices.tolist()]
-    trainer.resume(fork="b")
-    drawn.append(next(trainer.batches(records())).indices.tolist())
-    assert drawn[0] != drawn[1]
-
-
-def test_a_branch_is_resumed_as_itself(tmp_path):
-    stopped_at(tmp_path, 2)
-    branch, model = resumed(tmp_path, fork="b")
-    train(branch, n_steps=1)
-    later, again = resumed(tmp_path)
-    assert later._run.branch == 1
-    train(later, n_steps=1)
-    assert digest_of(again) == digest_of(model)
-    assert later.certificate().guarantee == branch.certificate().guarantee
-    with pytest.raises(LedgerError, match="has a branch 'b' already"):
-        later.resume(fork="b")
-
-
-def test_a_fork_that_fails_its_checks_is_not_charged(tmp_path):
-    stopped_at(tmp_path, 2)
-    trainer = Trainer(
-        other := nn.Linear(4, 2),
-        LOSS,
-        torch.optim.SGD(other.parameters(), 0.1),
-        plan_of(),
-        folder=tmp_path,
-    )
-    with pytest.raises(TrainingError, match="other trainable parameters"):
-        trainer.resume(fork="b")
-    assert trainer.certificate().guarantee == plan_of().guarantee()
-    resumed(tmp_path, fork="b")
 
 
 # --- what is in the files
@@ -747,7 +636,7 @@ def test_damage_is_noticed(saved, data):
     # The file has room that nothing is read from; what is read is what was written.
     with contextlib.suppress(TrainingError):
         found = Checkpoint.from_bytes(bytes(raw), "it")
-        assert (found.step, found.branch, found.run) == (whole.step, whole.branch, whole.run)
+        assert (found.step, found.run) == (whole.step, whole.run)
         assert repr(found.states) == repr(whole.states)
         for name, tensor in whole.states["model"].items():
             assert torch.equal(found.states["model"][name], tensor)
@@ -765,9 +654,9 @@ def changed(folder, **entries):
     ("entries", "match"),
     [
         ({"step": 5}, "damaged or not whole"),
-        ({"branch": 1}, "damaged or not whole"),
+        ({"way": "one_by_one"}, "damaged or not whole"),
         ({"digest": "0" * 64}, "damaged or not whole"),
-        ({"version": 2}, "version 2, this program reads version 1"),
+        ({"version": 1}, "version 1, this program reads version 2"),
         ({"format": "other"}, "not a checkpoint of pufferslice"),
     ],
 )

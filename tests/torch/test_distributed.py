@@ -200,13 +200,6 @@ def rewinds(rank):
     trainer.resume(folder / "old.pt")
 
 
-def forks(rank):
-    trainer, model = trainer_of(folder=folder / "rewound")
-    trainer.resume(folder / "old.pt", fork="b")
-    train(trainer)
-    return [digest_of(model), trainer.certificate().guarantee.epsilon, trainer.spent().epsilon]
-
-
 def other_plans(rank):
     trainer_of(plan_of(n_steps=6 + rank))
 
@@ -216,7 +209,7 @@ def other_folder(rank):
     trainer_of(folder=folder / "file")
 
 
-for work in (fails, drifts, rewinds, forks, other_plans, other_folder):
+for work in (fails, drifts, rewinds, other_plans, other_folder):
     found[work.__name__] = together(2, work)
 print(json.dumps(found))
 """
@@ -308,13 +301,6 @@ def test_a_rewind_is_refused_in_all_processes(lost):
     first, other = lost["rewinds"]
     assert first.startswith("RewindError: this is not the latest checkpoint")
     assert other.startswith("TrainingError: the first process says: this is not the latest")
-
-
-@pytest.mark.slow
-def test_a_fork_is_opened_once_and_charged_in_all_processes(lost):
-    first, other = lost["forks"]
-    assert first == other
-    assert first[1] == first[2]
 
 
 @pytest.mark.slow

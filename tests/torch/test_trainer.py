@@ -674,7 +674,7 @@ def test_the_key_is_destroyed_after_the_last_step():
     assert trainer.is_finished
     assert key.is_destroyed
     with pytest.raises(ReleaseError, match="destroyed"):
-        key.batch_key(0, 0)
+        key.batch_key(0)
 
 
 # --- steps outside the plan

@@ -164,7 +164,7 @@ def certify_runs(
     deltas: Sequence[float] = DEFAULT_DELTAS,
     implementation_delta: float = 0.0,
 ) -> Certificate:
-    """State what runs over the same data promise together: a run and its branches, for example.
+    """State what runs over the same data promise together.
 
     Guarantee: costs add as functions of the number of differing records, which is the same in all
     runs. `implementation_delta` is the sum over all of them. Else as `certify_training`.

@@ -42,7 +42,7 @@ class RunKey:
     >>> key = RunKey.fresh()
     >>> key
     RunKey(...)
-    >>> len(key.batch_key(branch=0, step=0))
+    >>> len(key.batch_key(step=0))
     32
     """
 
@@ -104,28 +104,25 @@ class RunKey:
         """A public name of the run, 16 hex digits; tells nothing about the key."""
         return self._hash(_NAME, 8).hex()
 
-    def batch_key(self, branch: int, step: int) -> bytes:
+    def batch_key(self, step: int) -> bytes:
         """The key that the batch of a step is drawn from."""
-        return self._hash(_BATCH, KEY_BYTES, branch=branch, step=step)
+        return self._hash(_BATCH, KEY_BYTES, step=step)
 
-    def block_seed(self, branch: int, step: int, block: int) -> int:
+    def block_seed(self, step: int, block: int) -> int:
         """A 63-bit seed for the randomness of the model in one block; independent of the data."""
-        raw = self._hash(_BLOCK, 8, branch=branch, step=step, block=block)
+        raw = self._hash(_BLOCK, 8, step=step, block=block)
         return int.from_bytes(raw, "little") >> 1
 
-    def noise_key(self, branch: int, step: int, sums: Integers) -> bytes:
+    def noise_key(self, step: int, sums: Integers) -> bytes:
         """The key of the noise that is added to the integer sums of a step.
 
         Guarantee: a step that is taken again gets the same noise if its sums are the same, and
         independent noise if they differ, so two attempts never subtract to a difference of sums.
-        Other branches get independent noise even for equal sums: each branch is charged as a run
-        of its own, and noise in common would tell whether its sums equal those of another branch,
-        which no branch is charged for.
         """
         _check_sums(sums)
         length = len(sums).to_bytes(8, "little")
         values = np.ascontiguousarray(sums, dtype="<i8").data
-        return self._hash(_NOISE, KEY_BYTES, length, values, branch=branch, step=step)
+        return self._hash(_NOISE, KEY_BYTES, length, values, step=step)
 
     def tag(self, noise_key: bytes) -> str:
         """32 hex digits for the ledger: they tell only whether a step has its noise key again.

@@ -32,8 +32,6 @@ class Batch:
 
     step: int
     """The step that it is drawn for, from 0."""
-    branch: int
-    """The branch of the run, 0 unless it was forked."""
     indices: Integers = attrs.field(converter=locked_integers)
     """Positions of the records in the dataset, in the order in which they were drawn."""
     dataset: Any
@@ -55,7 +53,7 @@ class Batch:
         return _examples(self.dataset, indices, self.block_size), len(indices)
 
     def __repr__(self) -> str:
-        return f"Batch(step={self.step}, branch={self.branch})"
+        return f"Batch(step={self.step})"
 
 
 def check_dataset(dataset: Any, n_records: int) -> None:  # noqa: ANN401 - torch declares no length

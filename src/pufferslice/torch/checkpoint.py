@@ -21,7 +21,7 @@ from pufferslice.storage import canonical_json, check_archive, digest
 from pufferslice.torch.isolation import Way
 
 FORMAT: Final = "pufferslice-checkpoint"
-VERSION: Final = 1
+VERSION: Final = 2
 
 _UNREADABLE: Final = (
     ArithmeticError,
@@ -73,7 +73,7 @@ class Learner(NamedTuple):
 @final
 @attrs.frozen(kw_only=True, eq=False)
 class Checkpoint:
-    """The state of a run after `step` steps of a branch.
+    """The state of a run after `step` steps.
 
     It holds noisy results only, no record, no batch draw and not the key. It is for the run itself
     all the same: which checkpoints were written, and when, is not covered by the guarantee.
@@ -83,7 +83,6 @@ class Checkpoint:
     """Public name of the run."""
     plan: str
     """Digest of the plan."""
-    branch: int
     step: int
     """Steps taken: the next one to take."""
     way: Way | None

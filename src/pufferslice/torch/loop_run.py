@@ -27,8 +27,6 @@ from pufferslice.torch.loop_forward import Forward, Hooks, check_inputs, inner_p
 
 LossReduction = Literal["mean", "sum"]
 
-_BRANCH: Final = 0
-
 
 class _Block(NamedTuple):
     number: int
@@ -71,7 +69,7 @@ class LoopRun:
         """The batch of the next step, the same one however often it is asked for."""
         self.check_going_on()
         check_dataset(dataset, self.plan.sampling.n_records)
-        indices = draw_batch(self.plan.sampling, self._key.batch_key(_BRANCH, self.n_taken))
+        indices = draw_batch(self.plan.sampling, self._key.batch_key(self.n_taken))
         device = admission.device_of(self.layout)
         self._batch = tuple(one.to(device) for one in _collated(dataset, indices))
         self._forward = None
@@ -90,7 +88,7 @@ class LoopRun:
         self.n_non_finite = 0
         if len(self._batch[0]):
             sums += self._clipped_sums(self._checked_forward(), grid)
-        noise_key = self._key.noise_key(_BRANCH, self.n_taken, sums)
+        noise_key = self._key.noise_key(self.n_taken, sums)
         noisy: Integers = sums + draw_integers(noise_key, len(sums))
         self.n_taken += 1
         self._batch = self._forward = None
@@ -253,13 +251,13 @@ class LoopRun:
             yield _Block(number, filled, size - short)
 
     def _seed(self, number: int) -> int:
-        return self._key.block_seed(_BRANCH, self.n_taken, number)
+        return self._key.block_seed(self.n_taken, number)
 
 
 def _collated(dataset: Any, indices: Integers) -> Examples:  # noqa: ANN401 - as in `draw`
     """The examples of a batch; of an empty one their shapes, read off the first record."""
     read = indices if len(indices) else np.zeros(1, dtype=np.int64)
-    batch = Batch(step=0, branch=_BRANCH, indices=read, dataset=dataset, block_size=len(read))
+    batch = Batch(step=0, indices=read, dataset=dataset, block_size=len(read))
     examples, _ = batch.block(0)
     return tuple(one[: len(indices)] for one in examples)
 

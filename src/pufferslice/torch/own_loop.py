@@ -9,7 +9,6 @@ not the plan's raises before noise is drawn, and then nothing of the batch was u
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, final
 
-import attrs
 from torch import nn
 from torch.optim import Optimizer
 
@@ -147,8 +146,7 @@ class PrivateOptimizer(Optimizer):
             msg = "no step has been taken, so nothing has been spent yet"
             raise TrainingError(msg)
         plan = self._run.plan
-        taken = attrs.evolve(plan, noise_multipliers=plan.noise_multipliers[: self.n_taken])
-        return charging.guarantee_of([taken])
+        return charging.taken_plan(plan, self.n_taken).guarantee()
 
     def certificate(
         self, *, data: str | None = None, deltas: Sequence[float] = DEFAULT_DELTAS
@@ -158,10 +156,11 @@ class PrivateOptimizer(Optimizer):
         `data` is a public name of the dataset, without which the certificate composes with no
         other: runs compose only over data of the same name.
         """
-        return charging.certify_branches(
-            [self._run.plan],
-            data=f"the data of run {self._run.name}" if data is None else data,
-            noise=f"{charging.KEYED_NOISE} {OWN_LOOP}",
+        return charging.certify_run(
+            self._run.plan,
+            run=self._run.name,
+            data=data,
+            noise=(OWN_LOOP,),
             n_parameters=self._run.layout.n_parameters,
             deltas=deltas,
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Literal, final
 
 from pufferslice.errors import LedgerError, StorageError, TrainingError
-from pufferslice.run_ledger import Branch, Checkpointed, RunLedger
+from pufferslice.run_ledger import Checkpointed, RunLedger
 from pufferslice.sgd import TrainingPlan
 from pufferslice.sgd.run_key import RunKey
 from pufferslice.storage import (
@@ -62,13 +62,9 @@ class RunFiles:
         """Whether the run is over."""
         return self._ledger.is_finished(self.run)
 
-    def branches(self) -> list[Branch]:
-        """The branches of the run."""
-        return self._ledger.branches(self.run)
-
-    def record_step(self, branch: int, step: int, tag: str) -> None:
+    def record_step(self, step: int, tag: str) -> None:
         """Record a step before its noise is drawn."""
-        self._ledger.record_step(self.run, branch, step, tag)
+        self._ledger.record_step(self.run, step, tag)
 
     def write_checkpoint(
         self, checkpoint: Checkpoint, path: str | os.PathLike[str] | None = None
@@ -76,10 +72,10 @@ class RunFiles:
         """Write a checkpoint whole, or keep what was there."""
         raw = checkpoint.to_bytes()
         write_whole(self.checkpoint_path if path is None else path, raw, CONFIDENTIAL)
-        self._ledger.record_checkpoint(self.run, checkpoint.branch, checkpoint.step, digest(raw))
+        self._ledger.record_checkpoint(self.run, checkpoint.step, digest(raw))
 
-    def read_checkpoint(self, path: str | os.PathLike[str] | None, *, fork: str | None) -> bytes:
-        """The file that the run may go on from, under a new branch if `fork` names one."""
+    def read_checkpoint(self, path: str | os.PathLike[str] | None) -> bytes:
+        """The file that the run may resume from."""
         where = self.checkpoint_path if path is None else Path(path)
         raw = read_bytes(where, "model")
         checkpoint = Checkpoint.from_bytes(raw, f"checkpoint {str(where)!r}")
@@ -91,16 +87,12 @@ class RunFiles:
             raise TrainingError(msg)
         if self.is_finished():
             latest = self._ledger.latest_checkpoint(self.run)
-            if fork is not None or latest is None or latest.digest != digest(raw):
+            if latest is None or latest.digest != digest(raw):
                 msg = f"run {self.run} is over and its key is destroyed. {_ELSEWHERE}"
                 raise TrainingError(msg)
-        elif fork is None:
-            self._check_resume(Checkpointed(checkpoint.branch, checkpoint.step, digest(raw)))
+        else:
+            self._check_resume(Checkpointed(checkpoint.step, digest(raw)))
         return raw
-
-    def fork(self, name: str, from_branch: int, at_step: int) -> int:
-        """Open a branch; its number. It is charged from here to the end of the plan."""
-        return self._ledger.fork(self.run, name, from_branch, at_step)
 
     def finish(self, n_steps: int) -> None:
         """The run is over: no step can be added, and the key is destroyed."""
@@ -116,10 +108,10 @@ class RunFiles:
     def _check_resume(self, given: Checkpointed) -> None:
         """The checkpoint is the latest, also if the run was killed before that was on record.
 
-        One that is not on record and not behind the latest of its branch was written after it.
+        One that is not on record and not behind the latest was written after it.
         """
         latest = self._ledger.latest_checkpoint(self.run)
-        is_ahead = latest and latest.branch == given.branch and latest.step <= given.step
+        is_ahead = latest and latest.step <= given.step
         if is_ahead and latest != given:
             self._ledger.record_checkpoint(self.run, *given)
         self._ledger.check_resume(self.run, *given)

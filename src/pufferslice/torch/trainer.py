@@ -204,7 +204,7 @@ class Trainer:
         )
 
     def spent(self) -> Guarantee:
-        """What the steps so far cost, other branches to their ends.
+        """What the steps so far cost.
 
         It is no claim of a run that may go on, or that stops when the data suggest it: that run
         costs what `certificate` says.
@@ -212,8 +212,7 @@ class Trainer:
         if not self._n_taken:
             msg = "no step has been taken, so nothing has been spent yet"
             raise TrainingError(msg)
-        plans = self._charged({self._run.branch: self._n_taken})
-        return charging.guarantee_of(plans)
+        return charging.taken_plan(self.plan, self._n_taken).guarantee()
 
     def certificate(
         self, *, data: str | None = None, deltas: Sequence[float] = DEFAULT_DELTAS
@@ -223,7 +222,7 @@ class Trainer:
         `data` is a public name of the dataset, without which the certificate composes with no
         other: runs compose only over data of the same name.
         """
-        return self._certified(self._charged({}), (), data, deltas)
+        return self._certified(self.plan, (), data, deltas)
 
     def stop(
         self,
@@ -249,7 +248,7 @@ class Trainer:
             raise TrainingError(msg)
         self._end()
         said = (charging.stopped_early(self._n_taken, self.plan.n_steps),)
-        return self._certified(self._charged({self._run.branch: self._n_taken}), said, data, deltas)
+        return self._certified(charging.taken_plan(self.plan, self._n_taken), said, data, deltas)
 
     def save(self, path: str | os.PathLike[str] | None = None) -> None:
         """Write a checkpoint, whole or not at all: `checkpoint.pt` in the folder, or `path`.
@@ -265,30 +264,26 @@ class Trainer:
         if self._n_taken == self.plan.n_steps:
             self._run.forget(self._n_taken)
 
-    def resume(
-        self, path: str | os.PathLike[str] | None = None, *, fork: str | None = None
-    ) -> None:
-        """Go on from a checkpoint: model, optimizer, scheduler and step become what they were.
+    def resume(self, path: str | os.PathLike[str] | None = None) -> None:
+        """Resume from a checkpoint: model, optimizer, scheduler and step become what they were.
 
-        Weights come out as in an unbroken run, bit for bit on the same machine, with any number of
-        processes, which must all call this. Only the latest checkpoint of the run is taken. From
-        an older one, `fork` opens a branch of that public name: it draws batches and noise of its
-        own, the certificate charges every branch in full, and `checkpoint.pt` becomes the new
-        branch's. Of a run that is over the final checkpoint can be loaded, and no step taken.
+        Weights come out as in an uninterrupted run, bit for bit on the same machine, with any
+        number of processes, which must all call this. Only the latest checkpoint of the run is
+        accepted: to train again from an older one, start a new run in another folder; two runs over
+        the same data compose with `compose`. Of a finished run the final checkpoint can be loaded,
+        and no step taken.
         """
-        checkpoint = self._run.resume(path, fork, self._check_fits)
+        checkpoint = self._run.resume(path, self._check_fits)
         restore(checkpoint, self._learner)
         self._n_taken, self._way = checkpoint.step, checkpoint.way
         self._is_prepared, self._needs_resume = False, False
         self._handed = weakref.WeakSet()
-        if fork is not None:
-            self._processes.from_first(self.save)
         if self._n_taken == self.plan.n_steps:
             self._run.forget(self._n_taken)
 
     def _drawn_batches(self, dataset: Any) -> Iterator[Batch]:  # noqa: ANN401 - as in `batches`
         while not self.is_finished and self._n_taken < self.plan.n_steps:
-            batch = self._drawn(dataset, self._run.branch, self._n_taken)
+            batch = self._drawn(dataset, self._n_taken)
             self._handed.add(batch)
             yield batch
             if batch in self._handed and self._n_taken == batch.step:
@@ -298,17 +293,16 @@ class Trainer:
                 )
                 raise TrainingError(msg)
 
-    def _drawn(self, dataset: Any, branch: int, step: int) -> Batch:  # noqa: ANN401 - as above
+    def _drawn(self, dataset: Any, step: int) -> Batch:  # noqa: ANN401 - as above
         return Batch(
             step=step,
-            branch=branch,
-            indices=self._run.draw(branch, step),
+            indices=self._run.draw(step),
             dataset=dataset,
             block_size=int(self.plan.block),
         )
 
     def _seed_of(self, batch: Batch) -> SeedOf:
-        return partial(self._run.seed, batch.branch, batch.step)
+        return partial(self._run.seed, batch.step)
 
     def _prepare(self, batch: Batch) -> None:
         """Choose how gradients are taken by an early batch of the run, whoever goes on with it.
@@ -319,7 +313,7 @@ class Trainer:
         if (self._is_prepared and gradients.is_prepared) or not batch.n_blocks:
             return
         early = range(min(self.plan.n_steps, _EARLY))
-        drawn = (self._drawn(batch.dataset, 0, step) for step in early)
+        drawn = (self._drawn(batch.dataset, step) for step in early)
         first = next((one for one in drawn if len(one.indices) > 1), batch)
         self._sums.prepare(first, self._seed_of(first))
         gradients.keep_to(self._way)
@@ -378,7 +372,6 @@ class Trainer:
         return Checkpoint(
             run=self._run.name,
             plan=plan_digest(self.plan),
-            branch=self._run.branch,
             step=self._n_taken,
             way=self._way,
             states=self._learner.states,
@@ -393,21 +386,18 @@ class Trainer:
     def _end(self) -> None:
         self._run.end(self._checkpoint())
 
-    def _charged(self, ends: dict[int, int]) -> list[TrainingPlan]:
-        return charging.charged_plans(self.plan, self._run.branches, ends)
-
     def _certified(
         self,
-        plans: list[TrainingPlan],
+        plan: TrainingPlan,
         said: tuple[str, ...],
         data: str | None,
         deltas: Sequence[float],
     ) -> Certificate:
-        forked = (charging.forked(self._run.branches),) if len(self._run.branches) > 1 else ()
-        return charging.certify_branches(
-            plans,
-            data=f"the data of run {self._run.name}" if data is None else data,
-            noise=" ".join((charging.KEYED_NOISE, *said, *forked)),
+        return charging.certify_run(
+            plan,
+            run=self._run.name,
+            data=data,
+            noise=said,
             n_parameters=self._layout.n_parameters,
             deltas=deltas,
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One training run: its secret key, its branches and its files, the same in every process."""
+"""One training run: its secret key and its files, the same in every process."""
 
 import os
 from collections.abc import Callable
@@ -8,7 +8,6 @@ from typing import Final, NamedTuple, final
 from pufferslice.arrays import Integers
 from pufferslice.errors import RewindError, TrainingError
 from pufferslice.noise import draw_integers
-from pufferslice.run_ledger import MAIN, Branch
 from pufferslice.sgd import TrainingPlan
 from pufferslice.sgd.drawing import draw_batch
 from pufferslice.sgd.run_key import RunKey
@@ -23,7 +22,6 @@ class _Announced(NamedTuple):
     secret: bytes | None
     name: str
     found: Found
-    branches: list[Branch]
 
 
 class Resumed(NamedTuple):
@@ -31,8 +29,6 @@ class Resumed(NamedTuple):
 
     raw: bytes
     """The checkpoint file."""
-    branches: list[Branch]
-    branch: int
     is_over: bool
 
 
@@ -58,28 +54,25 @@ class TrainingRun:
         """Public name of the run."""
         self.found: Final = told.found
         """What the folder held: nothing, a run that can go on, or one that is over."""
-        self.branches = told.branches
-        self.branch = 0
-        """The branch that is trained now."""
         self.is_over = False
         self._last: tuple[int, str] | None = None
 
-    def draw(self, branch: int, step: int) -> Integers:
+    def draw(self, step: int) -> Integers:
         """Positions of the records in the batch of a step, in drawn order."""
-        return draw_batch(self._plan.sampling, self._key.batch_key(branch, step))
+        return draw_batch(self._plan.sampling, self._key.batch_key(step))
 
-    def seed(self, branch: int, step: int, number: int) -> int:
+    def seed(self, step: int, number: int) -> int:
         """One of the seeds of a step; independent of the data."""
-        return self._key.block_seed(branch, step, number)
+        return self._key.block_seed(step, number)
 
     def noisy(self, step: int, sums: Integers) -> Integers:
         """The sums of a step with their noise; the step is on record before that is drawn."""
-        key = self._key.noise_key(self.branch, step, sums)
+        key = self._key.noise_key(step, sums)
 
         def record() -> None:
             tag = self._key.tag(key)
             if self._files is not None:
-                self._files.record_step(self.branch, step, tag)
+                self._files.record_step(step, tag)
             else:
                 self._remember(step, tag)
 
@@ -103,27 +96,20 @@ class TrainingRun:
             self._with_files().write_checkpoint(checkpoint, path)
 
     def resume(
-        self,
-        path: str | os.PathLike[str] | None,
-        fork: str | None,
-        check: Callable[[Checkpoint], None],
+        self, path: str | os.PathLike[str] | None, check: Callable[[Checkpoint], None]
     ) -> Checkpoint:
-        """The checkpoint to go on from, in every process; a fork is opened if all checks pass."""
+        """The checkpoint to resume from, in every process."""
 
         def found() -> Resumed:
             files = self._with_files()
-            raw = files.read_checkpoint(path, fork=fork)
-            checkpoint = Checkpoint.from_bytes(raw, "the checkpoint")
-            check(checkpoint)
-            branch = checkpoint.branch
-            if fork is not None:
-                branch = files.fork(fork, branch, checkpoint.step)
-            return Resumed(raw, files.branches(), branch, files.is_finished())
+            raw = files.read_checkpoint(path)
+            check(Checkpoint.from_bytes(raw, "the checkpoint"))
+            return Resumed(raw, files.is_finished())
 
         told = self._processes.from_first(found)
         checkpoint = Checkpoint.from_bytes(told.raw, "the checkpoint")
         check(checkpoint)
-        self.branches, self.branch, self.is_over = told.branches, told.branch, told.is_over
+        self.is_over = told.is_over
         return checkpoint
 
     def end(self, final: Checkpoint) -> None:
@@ -147,14 +133,13 @@ class TrainingRun:
     def _announced(self, folder: str | os.PathLike[str] | None) -> _Announced:
         """In the first process only: what the folder holds."""
         if folder is None:
-            branches = [Branch(branch=0, name=MAIN, from_branch=None, at_step=0)]
-            return _Announced(self._key.to_bytes(), self._key.name, "new", branches)
+            return _Announced(self._key.to_bytes(), self._key.name, "new")
         files = RunFiles(folder, self._plan)
         self._files = files
         if files.found == "finished":
-            return _Announced(None, files.run, files.found, files.branches())
+            return _Announced(None, files.run, files.found)
         self._key = files.key
-        return _Announced(files.key.to_bytes(), files.run, files.found, files.branches())
+        return _Announced(files.key.to_bytes(), files.run, files.found)
 
     def _with_files(self) -> RunFiles:
         if self._files is None:

@@ -3,7 +3,7 @@
 
 import pytest
 
-from pufferslice.torch.block_pool import one_thread as kept_to_one_thread
+from pufferslice.torch.clipping import one_thread as kept_to_one_thread
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ from pufferslice.sgd import (
     plan_training,
     sampling_from_description,
 )
-from pufferslice.sgd.plan import DEFAULT_BLOCK, check_n_steps
+from pufferslice.sgd.plan import check_n_steps
 from pufferslice.sgd.request import (
     DataSource,
     Learning,
@@ -213,7 +213,7 @@ def _plan(document: Document, differing: DifferingRecords) -> TrainingPlan:
     with _in_section("training"):
         return attrs.evolve(
             plan,
-            block=training.get("block", DEFAULT_BLOCK),
+            block=training.get("block"),
             non_finite=training.get("non_finite", "zero"),
         )
 

@@ -2,16 +2,19 @@
 r"""The grid on which clipped sums are added, and the clipping radius that pays for rounding.
 
 The noise of a layer has standard deviation s, drawn as integers of parameter `SIGMA_INT`; so sums
-are kept as whole multiples of g = s / `SIGMA_INT`. A batch is cut into blocks, each block is summed
-in floating point and rounded to the grid once, and blocks are added as integers. If a block holds
-k >= 1 differing draws, its integer sum moves by at most
+are kept as integer multiples of g = s / `SIGMA_INT`. A batch is cut into blocks, and these into at
+most `MOST_GROUPS` groups. Each block is summed in floating point, the blocks of a group are added
+in float64, their sum is rounded to the grid once, and groups are added as integers. A block without
+differing draws has the same bits in both worlds. So if a group holds k >= 1 differing draws, its
+integer sum moves by at most
 
-$$2 k r + 2 b \rho r + \sqrt{d} g \le k (2 r + 2 b \rho r + \sqrt{d} g),$$
+$$2 k r + 2 k b \rho r + 2 a r + \sqrt{d} g \le k (2 r + 2 b \rho r + 2 a r + \sqrt{d} g),$$
 
-with r the radius that examples are clipped to, b the block, rho the rounding share of one example
-and d the coordinates of the layer: the sums, the floating-point error of a block in both worlds,
-and the rounding to the grid in both. The radius is chosen so that the bracket is at most 2 C, which
-is what the plan charges for each differing draw; so the plan's cost covers all rounding.
+with r the radius that examples are clipped to, b the block, rho the rounding share of one example,
+a that of adding blocks, and d the coordinates of the layer: the sums, the floating-point error of
+the blocks with differing draws in both worlds, that of adding blocks, and the rounding to the grid
+in both. The radius is chosen so that the bracket is at most 2 C, which is what the plan charges for
+each differing draw; so the plan's cost covers all rounding.
 """
 
 import math
@@ -42,6 +45,9 @@ is 0.031 / sigma^2. It is counted because the amplified cost is proved for Gauss
 round the noisy sum to the grid afterwards costs nothing.
 """
 
+MOST_GROUPS: Final = 16
+"""Parts of a batch that are rounded to the grid by themselves."""
+
 SAFETY: Final = 1 - 2.0**-40
 """Factor on every radius: covers the few roundings (2^-53 each) of stds, ratios and radii."""
 
@@ -71,6 +77,16 @@ def rounding_share(block: int) -> float:
     return (int(block) + 8) * _UNIT_ROUNDOFF
 
 
+def _addition_share(n_draws: int, block: int) -> float:
+    """Error of adding the blocks of a group in float64, over the clipping radius.
+
+    Each addition rounds by 2^-53 of a partial sum, and that is at most one radius per draw; twice
+    that for blocks whose own rounding makes them longer than their draws say.
+    """
+    n_blocks = -(-n_draws // block)
+    return 2.0**-52 * n_draws * (-(-n_blocks // MOST_GROUPS) - 1)
+
+
 def sum_grid(plan: TrainingPlan, step: int, sizes: Sequence[int]) -> SumGrid:
     """The grid of a step, for layers with the given numbers of coordinates.
 
@@ -79,13 +95,17 @@ def sum_grid(plan: TrainingPlan, step: int, sizes: Sequence[int]) -> SumGrid:
     """
     norms = np.array(plan.clipping.norms, dtype=np.float64)
     _check(plan, step, sizes, len(norms))
+    if plan.block is None:
+        msg = "the plan has no block yet; give one to plan_training or let a Trainer choose it"
+        raise ArgumentError(msg)
+    block = int(plan.block)
     with np.errstate(over="ignore"):
         steps = plan.noise_stds(step) / SIGMA_INT
     _check_steps(steps)
     # an integer that is at least the root, so no rounding can make it too small
     roots = np.array([math.isqrt(int(size) - 1) + 1 for size in sizes], dtype=np.float64)
-    whole_share = int(plan.block) * rounding_share(plan.block)
-    radii = (norms - roots * steps / 2) / (1 + whole_share) * SAFETY
+    share = block * rounding_share(block) + _addition_share(largest_batch(plan.sampling), block)
+    radii = (norms - roots * steps / 2) / (1 + share) * SAFETY
     _check_radii(plan, norms, radii)
     _check_room(plan.sampling, norms, steps)
     return SumGrid(steps=steps, radii=radii)

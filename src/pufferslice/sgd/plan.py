@@ -27,9 +27,6 @@ NonFinite = Literal["zero", "stop"]
 FORMAT: Final = "pufferslice-training-plan"
 VERSION: Final = 1
 
-DEFAULT_BLOCK: Final = 16
-"""Examples per forward and backward pass; it changes rounding only, never the cost."""
-
 MOST_STEPS: Final = 10_000_000
 """A plan lists the noise of every step."""
 
@@ -65,7 +62,11 @@ class TrainingPlan:
     """The effective multiplier of each step, shape (n_steps,)."""
     accountant: Accountant
     order: float = attrs.field(converter=plain_float)
-    block: int = DEFAULT_BLOCK
+    block: int | None = None
+    """Examples per forward and backward pass; None lets the trainer choose and write it here.
+
+    It changes rounding, speed and memory, never the cost.
+    """
     non_finite: NonFinite = "zero"
     """What is done with an example whose gradient is NaN or infinite.
 
@@ -75,7 +76,8 @@ class TrainingPlan:
 
     def __attrs_post_init__(self) -> None:
         check_above(1, order=self.order)
-        check_count(1, block=self.block)
+        if self.block is not None:
+            check_count(1, block=self.block)
         check_one_of(("zero", "stop"), non_finite=self.non_finite)
         if self.noise_multipliers.ndim != 1 or not len(self.noise_multipliers):
             msg = (
@@ -132,7 +134,7 @@ class TrainingPlan:
             "noise_multipliers": [first] if constant else self.noise_multipliers.tolist(),
             "accountant": self.accountant.name,
             "order": self.order,
-            "block": int(self.block),
+            "block": None if self.block is None else int(self.block),
             "non_finite": self.non_finite,
         }
 
@@ -186,6 +188,7 @@ def plan_training(
     n_steps: int,
     accountant: Accountant,
     target: Guarantee,
+    block: int | None = None,
 ) -> TrainingPlan:
     """The plan with the smallest constant noise whose whole run costs at most the target.
 
@@ -206,6 +209,7 @@ def plan_training(
         noise_multipliers=np.full(n_steps, multiplier),
         accountant=accountant,
         order=target.order,
+        block=block,
     )
 
 
@@ -217,6 +221,7 @@ def plan_with_noise(
     noise_multipliers: Floats,
     accountant: Accountant,
     order: float,
+    block: int | None = None,
 ) -> TrainingPlan:
     """The plan with a given multiplier for every step; its `guarantee` says what that costs."""
     return TrainingPlan(
@@ -226,6 +231,7 @@ def plan_with_noise(
         noise_multipliers=noise_multipliers,
         accountant=accountant,
         order=order,
+        block=block,
     )
 
 

@@ -12,7 +12,7 @@ from pufferslice.arrays import Floats
 from pufferslice.checks import check_one_of
 from pufferslice.errors import ArgumentError
 from pufferslice.sgd import FlatClipping, TrainingPlan
-from pufferslice.torch.block_pool import one_thread
+from pufferslice.torch.clipping import one_thread
 from pufferslice.torch.trainer import Trainer
 
 WORLDS: Final = ("first", "second")

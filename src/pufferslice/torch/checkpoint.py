@@ -18,7 +18,6 @@ from torch.optim import Optimizer
 from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.sgd import TrainingPlan
 from pufferslice.storage import canonical_json, check_archive, digest
-from pufferslice.torch.isolation import Way
 
 FORMAT: Final = "pufferslice-checkpoint"
 VERSION: Final = 2
@@ -85,8 +84,8 @@ class Checkpoint:
     """Digest of the plan."""
     step: int
     """Steps taken: the next one to take."""
-    way: Way | None
-    """How gradients are taken, once that was chosen."""
+    block: int | None
+    """Examples per forward and backward pass, once that was chosen."""
     states: dict[str, Any] = attrs.field(repr=False)
     """States of model, optimizer and scheduler, as their `state_dict` gives them."""
     names: tuple[str, ...] = attrs.field(repr=False)

@@ -7,19 +7,14 @@ radius $e_i$ at most `block + 4` units in the last place of $\|v_i\|$, or what `
 says: then the clipping makes the weights smaller where that is needed.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Final, Protocol, final
+from collections.abc import Sequence
+from typing import Any, Final, Protocol, final
 
 import attrs
-import numpy as np
 import torch
 from torch import Tensor
 
-from pufferslice.torch import products
 from pufferslice.torch.norms import UNIT, are_ordinary, row_norms, squared_row_norms, units
-
-CHUNK: Final = 16
-"""Examples whose gradients are written, and their norms taken, while they are in the cache."""
 
 _LEAST_WEIGHT: Final = 2.0**-100
 _WRITE_COST: Final = 12
@@ -98,69 +93,6 @@ class Dense:
     def masked(self, kept: Tensor) -> "Dense":
         """With the rows of the others set to 0."""
         return Dense(self.vectors.masked_fill(~kept[:, None], 0.0))
-
-
-@final
-@attrs.frozen(eq=False)
-class Parts:
-    """Vectors in several pieces of memory, `CHUNK` examples in each but the last."""
-
-    parts: tuple[Dense, ...]
-
-    def squared_norms(self) -> Tensor:
-        """Those of the parts."""
-        return torch.cat([part.squares for part in self.parts])
-
-    def rounding_radii(self) -> None:
-        """The default: a sum over the examples of each part, then over the parts."""
-
-    def weighted_sum(self, weights: "Weights") -> Tensor:
-        """Part by part."""
-        counted = torch.split(weights.like(self.parts[0].vectors), CHUNK)
-        total = counted[0] @ self.parts[0].vectors
-        for some, part in zip(counted[1:], self.parts[1:], strict=True):
-            total += some @ part.vectors
-        return total
-
-    def dense(self) -> Tensor:
-        """All vectors, in one piece."""
-        return torch.cat([part.vectors for part in self.parts])
-
-    def masked(self, kept: Tensor) -> "Parts":
-        """With the rows of the others set to 0."""
-        pairs = zip(self.parts, torch.split(kept, CHUNK), strict=True)
-        return Parts(tuple(part.masked(those) for part, those in pairs))
-
-
-@final
-@attrs.frozen(eq=False)
-class Permuted:
-    """Vectors of shape (n, *shape); the axes of the parameter are `order` of these."""
-
-    vectors: Dense | Parts
-    shape: tuple[int, ...]
-    order: tuple[int, ...]
-
-    def squared_norms(self) -> Tensor:
-        """A norm does not see the order."""
-        return self.vectors.squared_norms()
-
-    def rounding_radii(self) -> None:
-        """The default."""
-
-    def weighted_sum(self, weights: "Weights") -> Tensor:
-        """Summed, then put in order."""
-        total = self.vectors.weighted_sum(weights)
-        return total.reshape(self.shape).permute(self.order).reshape(-1)
-
-    def dense(self) -> Tensor:
-        """All vectors, in order."""
-        rows = self.vectors.dense().reshape(-1, *self.shape)
-        return rows.permute(0, *(axis + 1 for axis in self.order)).flatten(1)
-
-    def masked(self, kept: Tensor) -> "Permuted":
-        """With the rows of the others set to 0."""
-        return attrs.evolve(self, vectors=self.vectors.masked(kept))
 
 
 @final
@@ -297,51 +229,7 @@ class Rows:
         )
 
 
-@final
-class Scratch:
-    """Buffers of one thread that are filled anew for every block: fresh memory would cost more.
-
-    What lies in them is gone when the next block begins.
-    """
-
-    def __init__(self) -> None:
-        self._buffers: dict[tuple[object, ...], Tensor] = {}
-        self._n_taken = 0
-
-    def begin(self) -> None:
-        """A new block: every buffer may be used again."""
-        self._n_taken = 0
-
-    def take(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """A buffer that nobody else has in this block; zeros at first, then its last content.
-
-        Blocks that ask in the same order for the same shapes get the same buffers.
-        """
-        key = (self._n_taken, shape, like.dtype, like.device)
-        self._n_taken += 1
-        if key not in self._buffers:
-            self._buffers[key] = torch.zeros(shape, dtype=like.dtype, device=like.device)
-        return self._buffers[key]
-
-    def shared(self, name: object, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """A buffer for use at once, shared by all who give the same name and shape."""
-        key = (name, shape, like.dtype, like.device)
-        if key not in self._buffers:
-            self._buffers[key] = torch.zeros(shape, dtype=like.dtype, device=like.device)
-        return self._buffers[key]
-
-
-def joined_products(pairs: Sequence[tuple[Tensor, Tensor]], scratch: Scratch) -> Contribution:
-    """Sums of outer products over the tokens of several uses of one linear map."""
-    if len(pairs) == 1 and pairs[0][0].dim() == 2:
-        return Outer(*pairs[0])
-    left, right = ([as_tokens(pair[side]) for pair in pairs] for side in (0, 1))
-    if len(pairs) == 1:
-        return token_products(left[0], right[0], scratch)
-    return token_products(torch.cat(left, 1), torch.cat(right, 1), scratch)
-
-
-def token_products(left: Tensor, right: Tensor, scratch: Scratch) -> Contribution:
+def token_products(left: Tensor, right: Tensor) -> Contribution:
     """Per-example sums of outer products over tokens, in the form that is cheaper by its shapes.
 
     One token: an outer product. Else the products are written out, unless there are so few tokens
@@ -349,38 +237,25 @@ def token_products(left: Tensor, right: Tensor, scratch: Scratch) -> Contributio
     """
     n_tokens, n_out, n_in = left.shape[1], left.shape[2], right.shape[2]
     if n_tokens == 1:
-        return Outer(left[:, 0], right[:, 0])
+        return Outer(left[:, 0].contiguous(), right[:, 0].contiguous())
     written = n_out * n_in * (n_tokens + _WRITE_COST)
     gram = 2 * n_tokens * (n_tokens * (n_out + n_in) + n_out * n_in)
     if gram < written:
-        return Tokens(left, right)
-    buffer = scratch.take((len(left), n_out, n_in), left)
-    if not products.are_compiled(left, n_in):
-        return Dense(torch.bmm(left.mT, right, out=buffer).flatten(1))
-    norms = np.empty(len(left))
-    products.token_products(
-        left.contiguous().numpy(), right.contiguous().numpy(), buffer.numpy(), norms
+        return Tokens(left.contiguous(), right.contiguous())
+    return Dense(torch.bmm(left.mT, right).flatten(1))
+
+
+def convolution_gradients(layer: Any, inputs: Tensor, outputs: Tensor) -> Dense:  # noqa: ANN401 - of three types
+    """Weight gradients of a convolution: the examples are the groups of one backward pass."""
+    n, weight, zeros = len(inputs), layer.weight, [0] * len(layer.stride)
+    geometry = (layer.stride, layer.padding, layer.dilation, False, zeros, n * layer.groups)
+    beside = outputs.reshape(1, -1, *outputs.shape[2:])
+    row = inputs.reshape(1, -1, *inputs.shape[2:])
+    like = weight.detach().new_empty(1).expand(n * weight.shape[0], *weight.shape[1:])
+    gradients: Sequence[Tensor] = torch.ops.aten.convolution_backward(
+        beside, row, like, None, *geometry, (False, True, False)
     )
-    return Dense(buffer.flatten(1), torch.from_numpy(norms**2))
-
-
-def written_products(left: Tensor, right: Callable[[slice], Tensor], buffer: Tensor) -> Dense:
-    """Products of two matrices per example, written into a buffer of shape (n, n_out, n_in).
-
-    `right` gives the second matrices of a slice of the examples; they may be gone at its next call.
-    """
-    vectors = buffer.flatten(1)
-    squares = torch.empty(len(left), dtype=torch.float64, device=left.device)
-    for start in range(0, len(left), CHUNK):
-        where = slice(start, start + CHUNK)
-        torch.bmm(left[where], right(where), out=buffer[where])
-        squares[where] = squared_row_norms(vectors[where])
-    return Dense(vectors, squares)
-
-
-def as_tokens(values: Tensor) -> Tensor:
-    """Shape (n_examples, n_tokens, n_features), whatever lies between the first and last."""
-    return values.reshape(len(values), -1, values.shape[-1])
+    return Dense(gradients[1].reshape(n, -1))
 
 
 def added(contributions: Sequence[Contribution]) -> Contribution:

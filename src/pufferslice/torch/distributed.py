@@ -38,9 +38,9 @@ class Processes:
         """Whether this is the process that keeps the files."""
         return self.rank == 0
 
-    def own_blocks(self, n_blocks: int) -> range:
-        """The blocks of a batch that this process computes: every size-th one."""
-        return range(self.rank, n_blocks, self.size)
+    def own_parts(self, n_parts: int) -> range:
+        """The parts of a batch that this process computes: every size-th one."""
+        return range(self.rank, n_parts, self.size)
 
     def add_up(self, values: Integers) -> Integers:
         """The sum of everybody's values, the same everywhere."""

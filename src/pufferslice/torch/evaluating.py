@@ -18,7 +18,7 @@ from pufferslice.arrays import Floats, locked, same
 from pufferslice.errors import ArgumentError
 from pufferslice.sgd.request import DATASETS, TrainingRequest
 from pufferslice.storage import read_bytes
-from pufferslice.torch.isolation import LossFunction
+from pufferslice.torch.per_example import LossFunction
 from pufferslice.torch.run_data import ImageDataset, Records, run_data
 from pufferslice.torch.run_model import outputs_on, run_loss, run_model
 from pufferslice.torch.runs import MODEL

@@ -2,59 +2,61 @@
 """Copies of a model and a loss that share nothing that can be written to.
 
 A model may keep what it has seen in an attribute, a list, a buffer, a hook or a closure. A replica
-has copies of all of these, so that nothing of a run outlives it. Code and what only names code are
-shared: functions, classes, globals of modules, attributes of classes.
+has copies of all of these, so that nothing of a run outlives it. Code, and what only names code,
+is shared: functions, classes, globals of modules, attributes of classes.
 """
 
 import enum
+import functools
 import types
 import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from pufferslice.errors import ArgumentError
-from pufferslice.torch.taps import Taps, tapped_copy
 
-TensorOf = Callable[[Tensor], Tensor]
-"""What stands for a tensor in a replica."""
+_CONSTANT: Final = frozenset(
+    {
+        type(None),
+        type(...),
+        type(NotImplemented),
+        bool,
+        int,
+        float,
+        complex,
+        str,
+        bytes,
+        slice,
+        range,
+        torch.dtype,
+        torch.device,
+        torch.layout,
+        torch.memory_format,
+        torch.Size,
+    }
+)
+"""Exactly these types: an object of a subclass could hold something beside its value."""
 
 _SHARED: Final = (
-    type(None),
-    type(...),
-    type(NotImplemented),
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    slice,
-    range,
-    property,
     np.dtype,
     np.generic,
     enum.Enum,
     type,
+    property,
     types.GenericAlias,
     types.ModuleType,
-    types.BuiltinFunctionType,
     types.MethodDescriptorType,
     types.WrapperDescriptorType,
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
-    torch.Size,
 )
 """Values that no code can change, and names of code."""
 
-_COMMON: Final = frozenset({type(None), bool, int, float, str})
+_OFTEN_EMPTY: Final = frozenset({dict, OrderedDict, list, set})
 
 _NOT_RUN: Final = frozenset(
     {
@@ -67,53 +69,64 @@ _NOT_RUN: Final = frozenset(
 """Attributes of modules that have no part in a forward or backward pass."""
 
 
-STAND_INS: Final[dict[type, object]] = {}
-"""What stands in replicas for objects of classes of this package, by class."""
+class Stand(Protocol):
+    """What stands in a replica for tensors and for layers that are known by their type."""
+
+    def tensor(self, tensor: Tensor) -> Tensor:
+        """What stands for a tensor."""
+        ...
+
+    def hides(self, module: nn.Module) -> frozenset[str]:
+        """Attributes of a module that its copy does not get."""
+        ...
+
+    def adapt(self, module: nn.Module, copy: nn.Module) -> None:
+        """Change the copy of a module, all of whose other attributes are there."""
+        ...
 
 
 class Replica:
-    """One copying of several objects, in which a thing that is met twice is one thing again."""
+    """One copying of several objects, in which an object that is met twice is one object again."""
 
-    def __init__(self, tensor_of: TensorOf, taps: Taps | None = None) -> None:
-        self._tensor_of = tensor_of
-        self._taps = Taps(()) if taps is None else taps
+    def __init__(self, stand: Stand) -> None:
+        self._stand = stand
         self._copies: dict[int, Any] = {}
         self._originals: list[object] = []
 
     def of(self, value: Any, place: str) -> Any:  # noqa: ANN401 - any attribute of a model
         """The copy of a value; `place` is its name in messages."""
-        if type(value) in _COMMON or isinstance(value, _SHARED):
+        if _is_shared(type(value)):
             return value
         if id(value) in self._copies:
             return self._copies[id(value)]
-        # a dead object's id may be given to another
+        # keeps it alive: the id of a dead object may be given to another
         self._originals.append(value)
         copy = self._copied(value, place)
         self._copies[id(value)] = copy
         return copy
 
     def _copied(self, value: Any, place: str) -> Any:  # noqa: ANN401, PLR0911 - one case a line
-        if isinstance(value, Tensor):
-            if id(value) in self._taps.owners:
-                self._taps.refuse(self._taps.owners[id(value)])
-            return self._tensor_of(value)
         if isinstance(value, nn.Module):
             return self._module(value, place)
+        if isinstance(value, Tensor):
+            return self._stand.tensor(value)
+        if isinstance(value, list | tuple | dict | set | frozenset | deque):
+            return self._container(value, place)
         if isinstance(value, types.FunctionType):
             return self._function(value, place)
         if isinstance(value, types.MethodType):
             return types.MethodType(self.of(value.__func__, place), self.of(value.__self__, place))
+        if isinstance(value, types.BuiltinFunctionType):
+            return self._builtin(value, place)
         if type(value) is partial:
             parts = (value.func, value.args, value.keywords)
             function, given, named = (self.of(part, place) for part in parts)
             return partial(function, *given, **named)
-        if isinstance(value, weakref.ref):
+        if type(value) is weakref.ref:
             target = value()
             return value if target is None else weakref.ref(self.of(target, place))
         if type(value) is np.ndarray and value.dtype != object:
             return value.copy()
-        if isinstance(value, list | tuple | dict | set | frozenset | deque):
-            return self._container(value, place)
         return self._instance(value, place)
 
     def _module(self, module: nn.Module, place: str) -> nn.Module:
@@ -123,22 +136,36 @@ class Replica:
             return copy
         copy = object.__new__(type(module))
         self._copies[id(module)] = copy
-        tapped = id(module) in self._taps.layers
+        hidden, attributes = self._stand.hides(module), copy.__dict__
         for name, value in module.__dict__.items():
-            shared = name in _NOT_RUN or (tapped and name == "_parameters")
-            copy.__dict__[name] = value if shared else self.of(value, f"{place}.{name}")
-        if tapped:
-            tapped_copy(module, copy, self._taps)
-        copy.__dict__["_compiled_call_impl"] = None
+            kind = type(value)
+            if kind in _OFTEN_EMPTY and not value:
+                attributes[name] = kind()
+            elif name not in hidden:
+                shared = name in _NOT_RUN or _is_shared(kind)
+                attributes[name] = value if shared else self.of(value, f"{place}.{name}")
+        attributes["_compiled_call_impl"] = None
+        self._stand.adapt(module, copy)
         return copy
 
-    def _function(self, function: types.FunctionType, place: str) -> Any:  # noqa: ANN401 - a callable
+    def _builtin(self, function: types.BuiltinFunctionType, place: str) -> Any:  # noqa: ANN401 - a callable
+        """A function written in C, which may be a method of a list, say."""
+        owner = function.__self__
+        if owner is None or isinstance(owner, type | types.ModuleType):
+            return function
+        copy = self.of(owner, place)
+        return function if copy is owner else getattr(copy, function.__name__)
+
+    def _function(self, function: types.FunctionType, place: str) -> Callable[..., Any]:
         inner = function.__dict__.get("_torchdynamo_orig_callable")
         if inner is not None:  # made by torch.compile
-            return self.of(inner, place)
+            copied: Callable[..., Any] = self.of(inner, place)
+            return copied
         cells, defaults = function.__closure__ or (), function.__defaults__ or ()
         named, marks = function.__kwdefaults__ or {}, function.__dict__
-        if not (cells or marks or any(not isinstance(x, _SHARED) for x in defaults) or named):
+        is_global = function.__globals__.get(function.__name__) is function
+        holds = cells or marks or named or any(not _is_shared(type(x)) for x in defaults)
+        if is_global and not holds:
             return function
         closure = tuple(types.CellType() for _ in cells)
         copy = types.FunctionType(
@@ -159,13 +186,13 @@ class Replica:
 
     def _container(self, value: Any, place: str) -> Any:  # noqa: ANN401 - a container
         kind = type(value)
-        if not value and kind in {dict, OrderedDict, list, set}:
-            return kind()
         if kind in {dict, OrderedDict, Counter, defaultdict}:
-            copy: Any = defaultdict(value.default_factory) if kind is defaultdict else kind()
+            factory = (self.of(value.default_factory, place),) if kind is defaultdict else ()
+            copy: Any = kind(*factory)
             self._copies[id(value)] = copy
             for key, held in value.items():
-                copy[self.of(key, place)] = self.of(held, f"{place}[...]")
+                own = key if type(key) is str else self.of(key, place)
+                copy[own] = held if _is_shared(type(held)) else self.of(held, f"{place}[...]")
             return copy
         if kind in {list, deque}:
             copy = deque(maxlen=value.maxlen) if kind is deque else []
@@ -180,13 +207,9 @@ class Replica:
 
     def _instance(self, value: Any, place: str) -> Any:  # noqa: ANN401 - any object
         """An object of a class written in Python: its state is in `__dict__` and `__slots__`."""
-        if type(value) in STAND_INS:
-            return STAND_INS[type(value)]
         try:
             copy = object.__new__(type(value))
-        except (
-            TypeError
-        ) as error:  # the class is written in C, and has state that Python cannot see
+        except TypeError as error:  # a class written in C has state that Python cannot see
             raise _refused(value, place) from error
         self._copies[id(value)] = copy
         if hasattr(value, "__dict__"):
@@ -195,6 +218,11 @@ class Replica:
         for name in slots:
             object.__setattr__(copy, name, self.of(getattr(value, name), f"{place}.{name}"))
         return copy
+
+
+@functools.cache
+def _is_shared(kind: type) -> bool:
+    return kind in _CONSTANT or issubclass(kind, _SHARED)
 
 
 def _slots(kind: type) -> list[str]:

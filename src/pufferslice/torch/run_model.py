@@ -14,7 +14,7 @@ from torch.utils.data import default_collate
 from pufferslice.errors import ArgumentError
 from pufferslice.sgd.request import MODELS, TrainingRequest
 from pufferslice.sgd.schedules import recipe_learning_rates
-from pufferslice.torch.isolation import LossFunction
+from pufferslice.torch.per_example import LossFunction
 from pufferslice.torch.models import cross_entropy, linear_model, resnet22, small_convnet
 from pufferslice.torch.named import call_named, function_named
 from pufferslice.torch.run_data import Records, RunData

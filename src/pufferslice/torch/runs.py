@@ -26,7 +26,7 @@ from pufferslice.storage import (
     write_new,
     write_whole,
 )
-from pufferslice.torch.isolation import LossFunction
+from pufferslice.torch.per_example import LossFunction
 from pufferslice.torch.run_data import Records, run_data
 from pufferslice.torch.run_log import INTERNAL, PUBLIC, RunLog, rows_of
 from pufferslice.torch.run_model import (

@@ -2,10 +2,10 @@
 """Train a model exactly as a plan says: draws, clipped sums, noise, steps, and the certificate."""
 
 import os
+import sys
 import time
-import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, final
 
@@ -23,8 +23,7 @@ from pufferslice.parallel import n_cores
 from pufferslice.sgd import TrainingPlan
 from pufferslice.sgd.grid import SumGrid, sum_grid
 from pufferslice.torch import admission, charging
-from pufferslice.torch.batches import Batch, check_dataset
-from pufferslice.torch.block_pool import one_thread
+from pufferslice.torch.batches import Batch, Block, Source, blocks_of, fetched_ahead
 from pufferslice.torch.checkpoint import (
     Checkpoint,
     Learner,
@@ -34,16 +33,12 @@ from pufferslice.torch.checkpoint import (
     plan_digest,
     restore,
 )
-from pufferslice.torch.clipped_sums import ClippedSums, SeedOf
+from pufferslice.torch.clipping import ClippedSums, check_radii, one_thread
 from pufferslice.torch.distributed import joined_processes
-from pufferslice.torch.gradients import BlockGradients, check_radii
-from pufferslice.torch.isolation import LossFunction, Way
 from pufferslice.torch.layout import layout_of
+from pufferslice.torch.per_example import Examples, LossFunction
 from pufferslice.torch.structure import uncompiled, validate
 from pufferslice.torch.training_run import TrainingRun
-
-_EARLY: Final = 64
-"""Batches that are looked at for one that shows how the model treats examples."""
 
 
 @final
@@ -54,6 +49,8 @@ class StepReport:
     To publish them, or to choose by them when to stop or what to try next, undoes the guarantee.
     """
 
+    step: int
+    """Steps taken, with this one."""
     n_examples: int
     mean_loss: float
     """NaN for an empty batch."""
@@ -66,12 +63,13 @@ class StepReport:
 class Trainer:
     """Follows a plan: ordinary PyTorch objects in, a trained model and its certificate out.
 
-    The model is not wrapped or changed but by training. `loss_fn(model(*inputs), target)` must give
-    one loss per example. With a `folder` the run can be saved and resumed; without, its key is in
-    memory only. `blocks_in_flight` is how many blocks are computed at once: speed and memory only.
-    It is one for a model that draws random numbers, or whose examples are run one by one.
-    Each example is run as if it were alone: a model that reckons with its batch trains as on
-    batches of one.
+    The model is not wrapped, and only training changes it. For items (inputs..., target) of the
+    dataset, `loss_fn(model(*inputs), target)` must give one number for a batch of one example; for
+    items that are dicts, `loss_fn(model(**item), item)`. Each example is run as if it were alone, so
+    a model or loss that computes with its batch trains on batches of one. With a `folder` the run
+    can be saved and resumed; without, its key is in memory only. `blocks_in_flight` is how many
+    blocks are computed at once: speed and memory only. `on_step` is called with the report of each
+    step.
     Under `torch.distributed`, make a trainer in every process; they share the work of each batch
     and hold the same weights, bit for bit those that one process would have.
 
@@ -90,6 +88,7 @@ class Trainer:
         folder: str | os.PathLike[str] | None = None,
         scheduler: Any = None,  # noqa: ANN401 - torch has no common class
         blocks_in_flight: int | None = None,
+        on_step: Callable[["StepReport"], None] | None = None,
     ) -> None:
         if not isinstance(plan, TrainingPlan):
             msg = f"plan must be a TrainingPlan, got {type(plan).__name__}; see plan_training"
@@ -101,23 +100,27 @@ class Trainer:
         check_count(1, blocks_in_flight=in_flight)
         validate(model)
         inner = uncompiled(model)
-        self.plan: Final = plan
+        self.plan = plan
+        """The plan; its block is chosen when the dataset is known, if it had none."""
+        self._asked: Final = plan
         self._layout: Final = layout_of(inner, plan.clipping)
         admission.check_optimizer(optimizer, self._layout)
         admission.check_scheduler(scheduler, optimizer)
         admission.check_precision(self._layout)
         self._learner: Final = Learner(inner, optimizer, scheduler, self._layout.names)
-        for step in (plan.noise_multipliers.argmin(), plan.noise_multipliers.argmax()):
-            check_radii(sum_grid(plan, int(step), self._layout.sizes))
+        self._check_grid(plan if plan.block else attrs.evolve(plan, block=1))
         self._processes: Final = joined_processes()
-        gradients = BlockGradients(
-            inner, loss_fn, self._layout, block=plan.block, non_finite=plan.non_finite
+        self._sums: Final = ClippedSums(
+            inner,
+            loss_fn,
+            self._layout,
+            non_finite=plan.non_finite,
+            processes=self._processes,
+            in_flight=int(in_flight),
         )
-        self._sums: Final = ClippedSums(gradients, self._processes, int(in_flight))
         self._run: Final = TrainingRun(plan, self._processes, folder)
+        self._on_step = on_step
         self._n_taken = 0
-        self._way: Way | None = None
-        self._is_prepared = False
         self._handed: weakref.WeakSet[Batch] = weakref.WeakSet()
         self._needs_resume = self._run.found != "new"
         if not self._needs_resume:
@@ -159,26 +162,40 @@ class Trainer:
 
     @property
     def gradient_method(self) -> str:
-        """How examples are run, all at once or one by one, and why it is not the quicker way.
+        """How examples are run, all at once or one by one, and why it is slow if it is.
 
-        Not known before the first step that has examples.
+        Not known before `batches` has seen the dataset.
         """
-        return self._sums.gradients.method
+        return str(self._sums.method or "not known before the dataset is")
 
     @property
     def is_finished(self) -> bool:
         """Whether the run is over: all steps taken, or stopped. Its key is destroyed."""
         return self._run.is_over
 
-    def batches(self, dataset: Any) -> Iterator[Batch]:  # noqa: ANN401 - any map-style dataset
+    def batches(
+        self,
+        dataset: Any,  # noqa: ANN401 - any map-style dataset
+        *,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        n_workers: int = 0,
+        progress: bool | None = None,
+    ) -> Iterator[Batch]:
         """The batches from the current step to the end of the plan, each to be given to `step`.
 
-        `dataset` gives records by position, as tuples (inputs..., target), and its length, which is
-        the plan's number of records. Batches are drawn afresh, as the plan says; one may be empty.
+        `dataset` gives records by position, as tuples (inputs..., target) or as dicts of inputs,
+        and its length, which is the plan's number of records. `collate_fn` is called on each record
+        alone. `n_workers` processes fetch records ahead. Batches are drawn afresh, as the plan
+        says; one may be empty. `progress` draws a bar; by default on a terminal.
         """
-        self._check_going_on()
-        check_dataset(dataset, self.plan.sampling.n_records)
-        return self._drawn_batches(dataset)
+        self._check_not_found()
+        check_count(0, n_workers=n_workers)
+        source = Source(dataset, collate_fn)
+        source.check(self.plan.sampling.n_records)
+        self._prepare(source)
+        drawn = self._drawn(source, n_workers)
+        shown = sys.stderr.isatty() if progress is None else progress
+        return self._with_bar(drawn) if shown and self._processes.is_first else drawn
 
     def step(self, batch: Batch) -> StepReport:
         """Take the plan's next step: clipped sum, noise, division, optimizer, scheduler.
@@ -189,19 +206,25 @@ class Trainer:
         """
         started = time.perf_counter()
         self._check_step(batch)
-        self._prepare(batch)
+        if not self._sums.is_prepared:
+            self._prepare(batch.source)
         grid = sum_grid(self.plan, self._n_taken, self._layout.sizes)
-        sums = self._sums.of(batch, grid, self._seed_of(batch))
+        seed_of = partial(self._seed, batch.step, 1)
+        sums = self._sums.of(batch, grid, self._block, seed_of)
         self._update(self._run.noisy(batch.step, sums.integers), grid)
         self._n_taken += 1
         if self._n_taken == self.plan.n_steps:
             self._end()
-        return StepReport(
+        report = StepReport(
+            step=self._n_taken,
             n_examples=len(batch.indices),
             mean_loss=sums.mean_loss,
             n_non_finite=sums.n_non_finite,
             seconds=time.perf_counter() - started,
         )
+        if self._on_step is not None:
+            self._on_step(report)
+        return report
 
     def spent(self) -> Guarantee:
         """What the steps so far cost.
@@ -242,7 +265,7 @@ class Trainer:
                 "had no part in the choice to stop. If they had, certificate() holds"
             )
             raise ArgumentError(msg)
-        self._check_going_on()
+        self._check_not_found()
         if not self._n_taken or self.is_finished:
             msg = "there is nothing to stop: the run has taken no step, or is over already"
             raise TrainingError(msg)
@@ -250,13 +273,18 @@ class Trainer:
         said = (charging.stopped_early(self._n_taken, self.plan.n_steps),)
         return self._certified(charging.taken_plan(self.plan, self._n_taken), said, data, deltas)
 
+    def close(self) -> None:
+        """End the run now, and destroy its key; `certificate` states the plan's full cost."""
+        if not self.is_finished:
+            self._end()
+
     def save(self, path: str | os.PathLike[str] | None = None) -> None:
         """Write a checkpoint, whole or not at all: `checkpoint.pt` in the folder, or `path`.
 
         It holds model, optimizer, scheduler and step, never the key. The first process writes;
         calling it in the others does nothing.
         """
-        self._check_going_on()
+        self._check_not_found()
         if self.is_finished:
             msg = "the run is over: keep the model itself, by torch.save(model.state_dict(), ...)"
             raise TrainingError(msg)
@@ -275,15 +303,25 @@ class Trainer:
         """
         checkpoint = self._run.resume(path, self._check_fits)
         restore(checkpoint, self._learner)
-        self._n_taken, self._way = checkpoint.step, checkpoint.way
-        self._is_prepared, self._needs_resume = False, False
+        self._n_taken, self._needs_resume = checkpoint.step, False
+        if self._asked.block is None:
+            self.plan = attrs.evolve(self._asked, block=checkpoint.block)
         self._handed = weakref.WeakSet()
         if self._n_taken == self.plan.n_steps:
             self._run.forget(self._n_taken)
 
-    def _drawn_batches(self, dataset: Any) -> Iterator[Batch]:  # noqa: ANN401 - as in `batches`
+    def _drawn(self, source: Source, n_workers: int) -> Iterator[Batch]:
+        """Batch after batch; with workers, the blocks of coming batches are fetched meanwhile."""
+        ahead: Iterator[Examples] | None = None
+        if n_workers:
+            coming = (self._batch(source, step) for step in range(self._n_taken, self.plan.n_steps))
+            blocks = (block for batch in coming for block in self._own_blocks(batch))
+            ahead = fetched_ahead(source, blocks, n_workers)
         while not self.is_finished and self._n_taken < self.plan.n_steps:
-            batch = self._drawn(dataset, self._n_taken)
+            batch = self._batch(source, self._n_taken)
+            if ahead is not None:
+                fetched = {block.number: next(ahead) for block in self._own_blocks(batch)}
+                batch = attrs.evolve(batch, fetched=fetched)
             self._handed.add(batch)
             yield batch
             if batch in self._handed and self._n_taken == batch.step:
@@ -293,37 +331,54 @@ class Trainer:
                 )
                 raise TrainingError(msg)
 
-    def _drawn(self, dataset: Any, step: int) -> Batch:  # noqa: ANN401 - as above
-        return Batch(
-            step=step,
-            indices=self._run.draw(step),
-            dataset=dataset,
-            block_size=int(self.plan.block),
-        )
+    def _own_blocks(self, batch: Batch) -> list[Block]:
+        groups = batch.groups()
+        own = (groups[i] for i in self._processes.own_parts(len(groups)))
+        return [batch.blocks[number] for numbers in own for number in numbers]
 
-    def _seed_of(self, batch: Batch) -> SeedOf:
-        return partial(self._run.seed, batch.step)
+    def _with_bar(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    def _prepare(self, batch: Batch) -> None:
-        """Choose how gradients are taken by an early batch of the run, whoever goes on with it.
+        columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress("training", *columns, console=Console(stderr=True)) as bar:
+            steps = bar.add_task("training", total=self.plan.n_steps, completed=self._n_taken)
+            for batch in batches:
+                yield batch
+                bar.update(steps, completed=self._n_taken)
 
-        The first one with two examples: one alone cannot show whether the model mixes examples.
-        """
-        gradients = self._sums.gradients
-        if (self._is_prepared and gradients.is_prepared) or not batch.n_blocks:
-            return
-        early = range(min(self.plan.n_steps, _EARLY))
-        drawn = (self._drawn(batch.dataset, step) for step in early)
-        first = next((one for one in drawn if len(one.indices) > 1), batch)
-        self._sums.prepare(first, self._seed_of(first))
-        gradients.keep_to(self._way)
-        if gradients.reckons_with_batch and self._way is None:
-            warnings.warn(
-                "the model or loss_fn gives a batch other losses than its examples one by one; "
-                "it is trained as on batches of one",
-                stacklevel=3,
-            )
-        self._way, self._is_prepared = gradients.path, True
+    def _batch(self, source: Source, step: int) -> Batch:
+        indices = self._run.draw(step)
+        blocks = blocks_of(indices, self._block, partial(self._seed, step, 0))
+        return Batch(step=step, indices=indices, source=source, blocks=blocks)
+
+    def _seed(self, step: int, use: int, number: int) -> int:
+        """A seed of a block: 0 for what its dataset draws, 1 for what the model draws."""
+        return self._run.seed(step, 2 * number + use)
+
+    @property
+    def _block(self) -> int:
+        block = self.plan.block
+        if block is None:
+            msg = "the block is chosen when batches() has seen the dataset"
+            raise TrainingError(msg)
+        return int(block)
+
+    def _prepare(self, source: Source) -> None:
+        """Choose how examples are run and, if the plan leaves it open, how many at once."""
+        example = source.fetch(Block(0, 0, (0,)))
+        self._sums.prepare(example)
+        if self.plan.block is None:
+            sampling = self.plan.sampling
+            spread = sampling.divisor**0.5 if sampling.name == "poisson" else 0.0
+            block = self._sums.chosen_block(example, sampling.divisor, spread)
+            chosen = attrs.evolve(self._asked, block=block)
+            self._check_grid(chosen)
+            self.plan = chosen
+
+    def _check_grid(self, plan: TrainingPlan) -> None:
+        for step in (plan.noise_multipliers.argmin(), plan.noise_multipliers.argmax()):
+            check_radii(sum_grid(plan, int(step), self._layout.sizes))
 
     def _update(self, noisy: Integers, grid: SumGrid) -> None:
         """Post-processing: divide by the public constant and let the optimizer use it."""
@@ -334,7 +389,7 @@ class Trainer:
             if self._learner.scheduler is not None:
                 self._learner.scheduler.step()
 
-    def _check_going_on(self) -> None:
+    def _check_not_found(self) -> None:
         if self._needs_resume:
             msg = (
                 "the folder holds a run already: call trainer.resume() before anything else, or "
@@ -344,7 +399,7 @@ class Trainer:
 
     def _check_step(self, batch: Batch) -> None:
         """The step is the plan's next one, on a batch drawn for it, in the numbers charged for."""
-        self._check_going_on()
+        self._check_not_found()
         if self.is_finished or self._n_taken >= self.plan.n_steps:
             msg = (
                 f"the run is over after {self._n_taken} of {self.plan.n_steps} planned steps; a "
@@ -363,7 +418,7 @@ class Trainer:
                 "batch is used once, in turn"
             )
             raise TrainingError(msg)
-        check_dataset(batch.dataset, self.plan.sampling.n_records)
+        batch.source.check(self.plan.sampling.n_records)
         admission.check_unchanged(self._learner.model, self._layout)
         admission.check_optimizer(self._learner.optimizer, self._layout)
         admission.check_precision(self._layout)
@@ -371,16 +426,16 @@ class Trainer:
     def _checkpoint(self) -> Checkpoint:
         return Checkpoint(
             run=self._run.name,
-            plan=plan_digest(self.plan),
+            plan=plan_digest(self._asked),
             step=self._n_taken,
-            way=self._way,
+            block=self.plan.block,
             states=self._learner.states,
             names=self._learner.names,
             kinds=self._learner.kinds,
         )
 
     def _check_fits(self, checkpoint: Checkpoint) -> None:
-        check_plan(checkpoint, self.plan)
+        check_plan(checkpoint, self._asked)
         check_fits(checkpoint, self._learner)
 
     def _end(self) -> None:

@@ -21,24 +21,20 @@ from torch.nn.utils import parametrizations, spectral_norm
 from torch.utils.checkpoint import checkpoint
 
 from pufferslice.errors import ArgumentError, TrainingError
-from pufferslice.sgd import FlatClipping
-from pufferslice.sgd.grid import SumGrid
-from pufferslice.torch.gradients import BlockGradients
-from pufferslice.torch.layout import layout_of
-from pufferslice.torch.structure import validate
+from pufferslice.torch import validate
+from pufferslice.torch.per_example import GradientMethod
+from tests.torch.engine import RADIUS, Engine, clipped_rows
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:training takes a slow way"),
+    pytest.mark.filterwarnings("ignore:training is slow"),
+    pytest.mark.filterwarnings("ignore:the model or loss_fn gives a batch other losses"),
     pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning"),
 ]
 
 N, WIDTH, N_CLASSES = 8, 6, 3
-RADIUS = 0.5
-STEP = 2.0**-40
-GRID = SumGrid(steps=np.array([STEP]), radii=np.array([RADIUS]))
 SEED = 7
 LOSS = nn.CrossEntropyLoss(reduction="none")
-N_REPLACED = 50
+N_REPLACED = 200
 
 
 class Net(nn.Module):
@@ -481,19 +477,12 @@ def examples_of(n=N, seed=1):
     return inputs, torch.randint(0, N_CLASSES, (n,), generator=generator)
 
 
-def prepared(model, loss_fn=LOSS, examples=None, non_finite="zero"):
-    examples = examples or examples_of()
-    layout = layout_of(model, FlatClipping(norm=1.0))
-    gradients = BlockGradients(
-        model, loss_fn, layout, block=len(examples[-1]), non_finite=non_finite
-    )
-    gradients.prepare(examples, len(examples[-1]))
-    return gradients
+def prepared(model, loss_fn=LOSS, examples=None):
+    return Engine(model, loss_fn, examples or examples_of())
 
 
-def sum_of(gradients, examples, grid=GRID):
-    found = gradients.block_sum(examples, len(examples[-1]), grid, SEED)
-    return found.integers * STEP
+def sum_of(gradients, examples):
+    return gradients.sum(examples, seed=SEED)
 
 
 def train(gradients, examples, n_steps=3):
@@ -531,20 +520,6 @@ def check_bounded(gradients, examples, n_replaced=N_REPLACED):
         assert moved <= 2 * RADIUS * (1 + 1e-4)
 
 
-def slow_sum(model, loss_fn, layout, examples):
-    """Clipped gradients of copies of the model by plain autograd, one example at a time."""
-    total = np.zeros(layout.n_parameters)
-    for i in range(len(examples[-1])):
-        own, own_loss = copy.deepcopy((model, loss_fn))
-        parameters = [own.get_parameter(name) for name in layout.names]
-        loss = own_loss(own(examples[0][i : i + 1].clone()), examples[1][i : i + 1]).sum()
-        loss.backward()
-        found = [p.grad if p.grad is not None else torch.zeros_like(p) for p in parameters]
-        row = torch.cat([one.to_dense().reshape(-1) for one in found]).double().numpy()
-        total += row * min(1.0, RADIUS / max(np.linalg.norm(row), 1e-300))
-    return total
-
-
 RANDOM = {"dropout", "draws by value", "noise of numpy"}
 STATEFUL_FUNCTIONS = {"closure", "hook", "default argument"}
 """A copy by `copy.deepcopy` shares what functions hold, so there is nothing to compare with."""
@@ -563,7 +538,7 @@ def test_no_example_sees_another(name):
     for key, value in model.state_dict().items():
         torch.testing.assert_close(value, before[key], rtol=0, atol=0)
     if name not in RANDOM | STATEFUL_FUNCTIONS:
-        expected = slow_sum(model, LOSS, gradients.layout, examples)
+        expected = clipped_rows(model, LOSS, gradients.layout, examples)
         np.testing.assert_allclose(sum_of(gradients, examples), expected, atol=2e-5)
 
 
@@ -576,7 +551,7 @@ def test_no_loss_sees_two_examples(name):
     train(gradients, examples)
     check_bounded(gradients, examples)
     if name not in STATEFUL_FUNCTIONS:
-        expected = slow_sum(model, LOSSES[name], gradients.layout, examples)
+        expected = clipped_rows(model, LOSSES[name], gradients.layout, examples)
         np.testing.assert_allclose(sum_of(gradients, examples), expected, atol=2e-5)
 
 
@@ -603,7 +578,7 @@ def test_random_numbers_do_not_depend_on_other_examples(name):
     changed = inputs.clone()
     changed[0] = 1e4
     with_first = [sum_of(gradients, (x, targets)) for x in (inputs, changed)]
-    assert gradients.draws_randomness
+    assert gradients.method.draws or not gradients.method.at_once
     assert np.linalg.norm(with_first[0] - with_first[1]) <= 2 * RADIUS * (1 + 1e-4)
     again = sum_of(gradients, (inputs, targets))
     np.testing.assert_array_equal(again, with_first[0])
@@ -626,16 +601,15 @@ SLOW = ("own rule", "own rule, backward", "operator with own rule", "item", "bac
 @pytest.mark.parametrize("name", QUICK)
 def test_ordinary_models_are_run_all_at_once(name):
     gradients = prepared(ACCEPTED[name]())
-    assert gradients.path == "per_example", gradients.method
+    assert gradients.method.at_once, gradients.method
 
 
 @pytest.mark.parametrize("name", SLOW)
 def test_code_that_could_see_the_block_is_run_one_by_one(name):
-    with pytest.warns(UserWarning, match="slow way"):
-        gradients = prepared(ACCEPTED[name]())
-    assert gradients.path == "one_by_one"
-    assert gradients.run_alone
-    assert "one by one (" in gradients.method
+    with pytest.warns(UserWarning, match="training is slow"):
+        engine = prepared(ACCEPTED[name]())
+    assert not engine.method.at_once
+    assert str(engine.method).startswith("one by one (")
 
 
 @pytest.mark.soundness
@@ -643,8 +617,7 @@ def test_both_ways_give_the_same_sum():
     gradients = prepared(ACCEPTED["reshape behind a gate"]())
     train(gradients, examples_of())
     quick = sum_of(gradients, examples_of())
-    gradients.keep_to("one_by_one")
-    assert gradients.path == "one_by_one"
+    gradients.sums.method = GradientMethod(at_once=False)
     np.testing.assert_allclose(sum_of(gradients, examples_of()), quick, atol=1e-6)
 
 
@@ -700,21 +673,21 @@ def test_inputs_that_are_written_to_after_their_layer_are_refused_as_by_torch():
         h.mul_(2)
         return h + y.sum()
 
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+    with pytest.raises(TrainingError, match="raised RuntimeError"):
         prepared(net(between))
 
 
-def test_a_layer_that_is_used_otherwise_later_stops_the_step():
-    """The way was chosen when the layer was only called."""
+def test_a_layer_that_is_used_otherwise_later_is_differentiated_as_it_is_used_then():
+    """The method was chosen when the layer was only called."""
 
     def between(self, h, x):
         return h + self.last.weight.sum() if self.other else h
 
     model = net(between, other=False)
-    gradients = prepared(model)
-    model.other = True
-    with pytest.raises(TrainingError, match="another way"):
-        sum_of(gradients, examples_of())
+    engine = prepared(model)
+    for model.other in (True, False):
+        expected = clipped_rows(model, LOSS, engine.layout, examples_of())
+        np.testing.assert_allclose(sum_of(engine, examples_of()), expected, atol=1e-5)
 
 
 def test_examples_of_another_shape_are_looked_at_again():
@@ -723,7 +696,7 @@ def test_examples_of_another_shape_are_looked_at_again():
     )
     gradients = prepared(model)
     inputs, targets = torch.randn(N, 4, WIDTH), examples_of()[1]
-    expected = slow_sum(model, LOSS, gradients.layout, (inputs, targets))
+    expected = clipped_rows(model, LOSS, gradients.layout, (inputs, targets))
     np.testing.assert_allclose(sum_of(gradients, (inputs, targets)), expected, atol=1e-5)
 
 
@@ -739,12 +712,17 @@ def test_batch_normalisation_is_refused_by_type():
         validate(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))
 
 
-@pytest.mark.parametrize(
-    "loss_fn", [nn.CrossEntropyLoss(), lambda o, t: (o - 1) ** 2, lambda o, t: 1.0]
-)
-def test_a_loss_that_is_not_one_number_per_example_is_refused(loss_fn):
-    with pytest.raises(ArgumentError, match="one loss per example"):
+@pytest.mark.parametrize("loss_fn", [lambda o, t: (o - 1) ** 2, lambda o, t: 1.0])
+def test_a_loss_that_is_not_one_number_is_refused(loss_fn):
+    with pytest.raises(ArgumentError, match="loss_fn must give one number"):
         prepared(net(lambda self, h, x: h), loss_fn)
+
+
+def test_a_mean_over_the_batch_is_the_loss_of_a_single_example():
+    model = net(lambda self, h, x: h)
+    engine = prepared(model, nn.CrossEntropyLoss())
+    expected = clipped_rows(model, LOSS, engine.layout, examples_of())
+    np.testing.assert_allclose(sum_of(engine, examples_of()), expected, atol=1e-5)
 
 
 def test_a_parameter_without_gradient_is_refused():
@@ -761,7 +739,7 @@ def test_a_parameter_that_some_examples_use_is_trained():
         routed, left=lambda: nn.Parameter(torch.ones(5)), right=lambda: nn.Parameter(torch.ones(5))
     )
     gradients = prepared(model)
-    expected = slow_sum(model, LOSS, gradients.layout, examples_of())
+    expected = clipped_rows(model, LOSS, gradients.layout, examples_of())
     np.testing.assert_allclose(sum_of(gradients, examples_of()), expected, atol=1e-5)
 
 
@@ -778,7 +756,7 @@ def test_weights_that_the_model_writes_to_stay_as_they_are(through_data):
     before = model.first.weight.detach().clone()
     gradients = prepared(model)
     check_bounded(gradients, examples_of(), 5)
-    assert "writes to its parameters" in gradients.method
+    assert "writes to its parameters" in str(gradients.method)
     torch.testing.assert_close(model.first.weight.detach(), before, rtol=0, atol=0)
 
 
@@ -824,7 +802,7 @@ def test_objects_of_all_ordinary_kinds_are_copied():
     model.more = (Counter("a"), OrderedDict(a=1), torch.float32, print, nn.Linear, ...)
     model.slotted = Slotted()
     gradients = prepared(model)
-    assert gradients.path == "per_example", gradients.method
+    assert gradients.method.at_once, gradients.method
     check_bounded(gradients, examples_of(), 5)
     assert not model.holder.seen
     assert model.slotted.add(1) == 1

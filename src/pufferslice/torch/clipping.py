@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""Sums of clipped per-example gradients, as integers on the plan's grid.
+
+A batch is cut into blocks. In a block each example is run as if it were alone (`per_example`); then
+norms are taken, and one weighted sum per parameter. The sums of some blocks are added in float64
+and rounded to the grid once; from there on everything is integers.
+
+Guarantee: with radius $r$ of a layer and the share $\rho$ of `sgd.grid.rounding_share`, the sum of
+a block is $\sum_i v_i + e$, $v_i$ a function of example i alone with $\|v_i\| \le r$, and
+$\|e\| \le \text{block} \cdot \rho r$. Neither the threads nor the processes change a bit of the
+sum of a batch: every block is computed on one thread, the blocks of a group are added in order, and
+groups are added as integers.
+"""
+
+import contextlib
+import hashlib
+import math
+import warnings
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, Final, NamedTuple, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pufferslice.arrays import Integers
+from pufferslice.errors import ArgumentError, PuffersliceError, TrainingError
+from pufferslice.sgd.grid import SumGrid, rounding_share
+from pufferslice.torch.batches import Batch, made_up
+from pufferslice.torch.contributions import Contribution, Weights
+from pufferslice.torch.distributed import Processes
+from pufferslice.torch.layout import ParameterLayout
+from pufferslice.torch.norms import quantised, row_norms
+from pufferslice.torch.per_example import (
+    Examples,
+    GradientMethod,
+    LossFunction,
+    PerExample,
+    seeded,
+)
+
+SeedOf = Callable[[int], int]
+"""A seed for each block; independent of the data."""
+
+_NORM_MARGIN: Final = 1 + 2.0**-40
+"""Covers the roundings of a square root, a sum over parameters and a division."""
+
+_LEAST_RADIUS: Final = 2.0**-40
+_SINGLE_ROUNDOFF: Final = 2.0**-24
+
+_BLOCK_BYTES: Final = 2**28
+"""What the activations and gradients of a block should take at most."""
+
+_SMALL_BYTES: Final = 2**22
+"""A batch of fewer is not worth more than one thread."""
+
+
+class StepSums(NamedTuple):
+    """What a batch gives; all but the noisy sum made of it stays private."""
+
+    integers: Integers
+    """Sum of the clipped gradients in units of the grid, shape (n_parameters,)."""
+    mean_loss: float
+    """NaN for an empty batch."""
+    n_non_finite: int
+    """Examples left out because their gradient is NaN or infinite."""
+
+
+class _Group(NamedTuple):
+    """Some blocks on their way to a thread."""
+
+    numbers: range
+    examples: list[Examples]
+
+
+class _GroupSum(NamedTuple):
+    numbers: range
+    integers: Integers
+    losses: list[float]
+    """Summed over each block."""
+    n_non_finite: int
+
+
+@final
+class ClippedSums:
+    """Clipped gradient sums of a model over batches, several blocks at once."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_fn: LossFunction,
+        layout: ParameterLayout,
+        *,
+        non_finite: str,
+        processes: Processes,
+        in_flight: int,
+    ) -> None:
+        self.layout: Final = layout
+        self.method: GradientMethod | None = None
+        """How examples are run; None before `prepare`."""
+        self._model = model
+        self._non_finite = non_finite
+        self._processes = processes
+        self._in_flight = in_flight
+        self._threads = ThreadPoolExecutor(in_flight, "block") if in_flight > 1 else None
+        self._per_example = PerExample(model, loss_fn, layout)
+        self._device = layout.parameters[0].device
+        self._modes: tuple[bool, ...] = ()
+        # loads what kernels need to run: during a step it would lie between the activations
+        row_norms(torch.zeros(1, 1))
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the model was run in the modes in which its modules are now."""
+        return self.method is not None and self._modes == self._modes_now()
+
+    def _modes_now(self) -> tuple[bool, ...]:
+        return tuple(module.training for module in self._model.modules())
+
+    def prepare(self, example: Examples) -> None:
+        """Choose how examples are run, by made-up ones of the shapes of this one.
+
+        Where the model does not take those, by this one. Says once what the user should know.
+        """
+        is_first = self.method is None
+        examples = self._there(made_up(example, 2))
+        with one_thread(), torch.enable_grad():
+            try:
+                self.method = self._per_example.method_for(examples)
+            except PuffersliceError:
+                raise
+            except Exception:  # noqa: BLE001 - whatever the user's code makes of made-up values
+                twice = pytree.tree_map(lambda one: torch.cat([one[:1], one[:1]]), example)
+                examples = self._there(twice)
+                with _named_errors():
+                    self.method = self._per_example.method_for(examples)
+            self._modes = self._modes_now()
+            if not is_first:
+                return
+            if self.method.reason:
+                warnings.warn(f"training is slow: {self.method}", stacklevel=4)
+            if not self._per_example.is_like_batch(examples, self.method):
+                warnings.warn(
+                    "the model or loss_fn gives a batch other losses than its single examples; it "
+                    "is trained on single examples",
+                    stacklevel=4,
+                )
+
+    def chosen_block(self, example: Examples, batch: float, spread: float) -> int:
+        """Examples per block, from public facts: shapes, number of parameters, expected batch.
+
+        A batch of usual size, `spread` standard deviations about the expected one included, makes
+        two blocks, so that two threads are busy, unless it is very small or does not fit.
+        """
+        run = _Bytes()
+        with one_thread(), torch.enable_grad(), seeded(0), run, _named_errors():
+            self._per_example.contributions(
+                self._there(pytree.tree_map(lambda one: one[:1], example)),
+                GradientMethod(at_once=False),
+                0,
+            )
+        usual = max(1.0, batch + 4 * spread)
+        if run.n_bytes * usual > _SMALL_BYTES:
+            usual /= 2
+        return max(1, min(math.ceil(usual), _BLOCK_BYTES // max(1, run.n_bytes)))
+
+    def of(self, batch: Batch, grid: SumGrid, block: int, seed_of: SeedOf) -> StepSums:
+        """The sum over all processes; an error in one of them is an error in all."""
+        check_radii(grid)
+        n, n_blocks, n_flags = self.layout.n_parameters, len(batch.blocks), 2
+        found = np.zeros(n + n_blocks + n_flags + self._processes.size, dtype=np.int64)
+        places = np.cumsum([n, n_blocks, n_flags])
+        sums, losses, flags, weights = np.split(found, places)
+        weights[self._processes.rank] = self._weights_digest()
+        flags[1] = 1
+        try:
+            for group in self._group_sums(batch, grid, block, seed_of):
+                sums += group.integers
+                losses.view(np.float64)[group.numbers.start : group.numbers.stop] = group.losses
+                flags[0] += group.n_non_finite
+            flags[1] = 0
+        finally:
+            # Others wait for this sum, also if there is none.
+            total = self._processes.add_up(found)
+        sums, losses, flags, weights = np.split(total, places)
+        _check_together(n_failed=int(flags[1]), weights=weights)
+        n_examples = len(batch.indices)
+        total_loss = math.fsum(losses.view(np.float64)) if n_examples else math.nan
+        return StepSums(sums, total_loss / max(1, n_examples), int(flags[0]))
+
+    def _group_sums(
+        self, batch: Batch, grid: SumGrid, block: int, seed_of: SeedOf
+    ) -> Iterator[_GroupSum]:
+        """The sums of this process's groups; those of other processes are theirs."""
+        method = self.method
+        if method is None:
+            msg = "a batch is summed after prepare"
+            raise ArgumentError(msg)
+        state = torch.get_rng_state()
+
+        def group_sum(group: _Group) -> _GroupSum:
+            with torch.enable_grad(), _named_errors():
+                return self._group_sum(group, method, grid, block, seed_of)
+
+        groups = batch.groups()
+        own = (groups[i] for i in self._processes.own_parts(len(groups)))
+        # items are fetched here, just before their turn
+        fetched = (
+            _Group(numbers, [self._there(batch.examples(i)) for i in numbers]) for numbers in own
+        )
+        # a generator that all threads share gives other numbers if blocks run at once
+        threads = self._threads if method.at_once and not method.draws else None
+        try:
+            with contextlib.closing(_each(group_sum, fetched, threads, self._in_flight)) as each:
+                yield from each
+            drawn = not torch.equal(state, torch.get_rng_state())
+        finally:
+            torch.set_rng_state(state)
+        if drawn and method.at_once and not method.draws:
+            msg = (
+                "the model drew random numbers that it did not draw when it was first run, so they "
+                "could not be seeded; the step was not made. Make the trainer with the model in "
+                "the mode that it is trained in (model.train())"
+            )
+            raise TrainingError(msg)
+
+    def _there(self, examples: Examples) -> Examples:
+        return pytree.tree_map(lambda one: one.to(self._device), examples)
+
+    def _group_sum(
+        self, group: _Group, method: GradientMethod, grid: SumGrid, block: int, seed_of: SeedOf
+    ) -> _GroupSum:
+        totals: dict[int, Tensor] = {}
+        losses, n_non_finite = [], 0
+        for number, examples in zip(group.numbers, group.examples, strict=True):
+            seed = seed_of(number)
+            with seeded(seed) if method.draws else contextlib.nullcontext():
+                found, contributions = self._per_example.contributions(examples, method, seed)
+            with torch.no_grad():
+                weights, finite = self._weights(contributions, len(found), grid, block)
+                left_out = int((~finite).sum())
+                if left_out and self._non_finite == "stop":
+                    msg = (
+                        "an example has a gradient that is NaN or infinite, and the plan says "
+                        "'stop'; nothing of this step was used. Use a loss and inputs whose "
+                        "gradients are always finite, or a plan with non_finite='zero'"
+                    )
+                    raise TrainingError(msg)
+                by_layer = [Weights(row) for row in weights]
+                for place, contribution in contributions.items():
+                    kept = contribution.masked(finite) if left_out else contribution
+                    sums = kept.weighted_sum(by_layer[self.layout.layers[place]])
+                    if len(group.numbers) > 1:
+                        sums = sums.double()
+                        sums = totals[place].add_(sums) if place in totals else sums
+                    totals[place] = sums
+            losses.append(float(found.double().sum()))
+            n_non_finite += left_out
+        integers = np.zeros(self.layout.n_parameters, dtype=np.int64)
+        for place, sums in totals.items():
+            step = float(grid.steps[self.layout.layers[place]])
+            quantised(sums, step, integers[self.layout.place_of(place, sums)])
+        return _GroupSum(group.numbers, integers, losses, n_non_finite)
+
+    def _weights(
+        self, contributions: dict[int, Contribution], n_examples: int, grid: SumGrid, block: int
+    ) -> tuple[Tensor, Tensor]:
+        """Weight of each example in each layer, and which examples have finite gradients."""
+        shape = (self.layout.n_layers, n_examples)
+        squares, radii = np.zeros(shape), np.zeros(shape)
+        for place, contribution in contributions.items():
+            layer = self.layout.layers[place]
+            squares[layer] += contribution.squared_norms().numpy(force=True)
+            own = contribution.rounding_radii()
+            if own is not None:
+                radii[layer] += own.numpy(force=True) ** 2
+        radii += ((block + 4) * _SINGLE_ROUNDOFF) ** 2 * squares
+        bounds = np.sqrt(np.maximum(squares, radii / rounding_share(block) ** 2))
+        finite = np.isfinite(bounds).all(0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            weights = np.minimum(grid.radii[:, None] / (bounds * _NORM_MARGIN), 1.0)
+        weights[:, ~finite] = 0.0
+        return torch.from_numpy(weights), torch.from_numpy(finite)
+
+    def _weights_digest(self) -> int:
+        """64 bits of the trained parameters, to compare with those of other processes."""
+        if self._processes.size == 1:
+            return 0
+        state = hashlib.blake2b(digest_size=8)
+        for parameter in self.layout.parameters:
+            state.update(parameter.detach().cpu().contiguous().reshape(-1).numpy().data)
+        return int.from_bytes(state.digest(), "little", signed=True)
+
+
+def check_radii(grid: SumGrid) -> None:
+    """Clip norms are of a size at which single precision keeps its digits."""
+    if not (grid.radii.min() >= _LEAST_RADIUS and grid.radii.max() <= 1 / _LEAST_RADIUS):
+        msg = (
+            f"clip norms must lie between {_LEAST_RADIUS:.0e} and {1 / _LEAST_RADIUS:.0e}, where "
+            f"single precision keeps its digits; got {grid.radii.tolist()}"
+        )
+        raise ArgumentError(msg)
+
+
+class _Bytes(TorchDispatchMode):
+    """Counts the bytes of everything that is computed."""
+
+    n_bytes = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None  # noqa: ANN401, ARG002 - torch's
+    ) -> Any:  # noqa: ANN401 - as above
+        found = func(*args, **(kwargs or {}))
+        for leaf in pytree.tree_leaves(found):
+            if isinstance(leaf, Tensor):
+                self.n_bytes += leaf.numel() * leaf.element_size()
+        return found
+
+
+def _each(
+    work: Callable[[_Group], _GroupSum],
+    items: Iterable[_Group],
+    threads: ThreadPoolExecutor | None,
+    in_flight: int,
+) -> Generator[_GroupSum, None, None]:
+    """`work` on every item, results in order; items are made here, just before their turn.
+
+    Torch uses no further threads inside a block: how it splits work over threads decides how it
+    rounds. To be read to its end, or closed.
+    """
+    with one_thread():
+        if threads is None:
+            yield from map(work, items)
+            return
+        waiting: deque[Future[_GroupSum]] = deque()
+        try:
+            for item in items:
+                # one more than are worked on, so that no thread waits for its next item
+                if len(waiting) > in_flight:
+                    yield waiting.popleft().result()
+                waiting.append(threads.submit(_alone, work, item))
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+            wait(waiting)
+
+
+def _alone(work: Callable[[_Group], _GroupSum], item: _Group) -> _GroupSum:
+    # a thread that has not asked yet would be given the number of the main thread later on
+    if torch.get_num_threads() != 1:
+        torch.set_num_threads(1)
+    return work(item)
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch keeps to the calling thread; afterwards to as many as before, here and in new ones."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def _named_errors() -> Iterator[None]:
+    """What torch says of a failed operation may show values of records; the cause keeps it."""
+    try:
+        yield
+    except PuffersliceError:
+        raise
+    except (LookupError, RuntimeError, TypeError, ValueError) as error:
+        msg = (
+            f"the model or loss_fn raised {type(error).__name__} on a block of examples, and the "
+            "step was not made; labels out of range or inputs of a wrong shape or type do that"
+        )
+        raise TrainingError(msg) from error
+
+
+def _check_together(n_failed: int, weights: Integers) -> None:
+    if n_failed:
+        msg = (
+            f"{n_failed} of the processes of the run failed in this step; their output says why. "
+            "The step was not made"
+        )
+        raise TrainingError(msg)
+    if (weights != weights[0]).any():
+        msg = (
+            "the processes of the run have different weights. Do the same to the model in all of "
+            "them, or nothing, and resume from the last checkpoint"
+        )
+        raise TrainingError(msg)

@@ -1,0 +1,464 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers of exactly known types: how their copies run under vmap, and their gradients.
+
+In a replica such a layer adds a zero, its *tap*, to what it computes, and keeps its inputs. The
+gradient of the tap and the inputs, example by example, give norms and sums by products, so no
+weight gradient of an example need be written out. The weight itself is a constant there and must
+have no other use: any other way to it raises `OtherUseError`, and the layer then runs its own code,
+its parameters with gradients of their own. Recurrent layers and attention are written out, because
+torch's own have no vmap rule. Dropout draws from a generator of the block.
+
+A layer is known by its exact type and its settings, never by what it was seen to do.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Literal, NamedTuple, NoReturn, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+
+from pufferslice.torch.contributions import (
+    Contribution,
+    Dense,
+    Rows,
+    added,
+    convolution_gradients,
+    token_products,
+)
+from pufferslice.torch.recurrence import run_cells
+
+Form = Literal["linear", "convolution", "rows", "scale"]
+"""How a parameter enters: a product with tokens, a convolution, a table, or elementwise."""
+
+_LINEAR: Final = (nn.Linear, NonDynamicallyQuantizableLinear)
+_CONVOLUTIONS: Final = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_RECURRENT: Final = (nn.LSTM, nn.GRU, nn.RNN)
+_CHANNEL_DROPOUTS: Final = {nn.Dropout1d: 1, nn.Dropout2d: 2, nn.Dropout3d: 3}
+_WEIGHTS_OF_RNN: Final = frozenset({"_parameters", "_flat_weights", "_flat_weight_refs"})
+_PARAMETERS: Final = frozenset({"_parameters"})
+
+
+class OtherUseError(RuntimeError):
+    """A tapped layer was used in a way that its tap does not see."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__(f"a {type(layer).__name__} is used in another way than by calling it")
+        self.layer = layer
+
+
+@final
+class Use(NamedTuple):
+    """One use of parameters of a layer."""
+
+    layer: nn.Module
+    """The user's own."""
+    form: Form
+    weight: str
+    """Name in the layer."""
+    bias: str | None
+    tap: int
+    """Which tap has the gradient of its outputs."""
+
+
+@final
+class Calls(NamedTuple):
+    """What the tapped layers do in one run, the same for all examples of one shape."""
+
+    uses: list[Use]
+    zeros: list[Tensor]
+    """One for each tap, of the shape of what it is added to."""
+
+
+@final
+class Pass:
+    """One run of a replica on one example: it stands for tensors and adapts known layers.
+
+    Without `expected` calls it notes them; with them it adds the zeros given and refuses others.
+    """
+
+    def __init__(
+        self,
+        tensor: Callable[[Tensor], Tensor],
+        layers: Iterable[nn.Module] = (),
+        generator: torch.Generator | None = None,
+        expected: Calls | None = None,
+        zeros: Sequence[Tensor] = (),
+    ) -> None:
+        self._tensor = tensor
+        self._layers = {id(layer): layer for layer in layers}
+        self._owners = {
+            id(parameter): layer
+            for layer in self._layers.values()
+            for parameter in layer._parameters.values()  # noqa: SLF001 - without its children's
+        }
+        self._generator = generator
+        self._expected = expected
+        self._zeros = zeros
+        self.noted: Final = Calls([], [])
+        self._inputs: list[Tensor] = []
+        self._versions: list[int] = []
+        self._misused: nn.Module | None = None
+
+    def tensor(self, tensor: Tensor) -> Tensor:
+        """What stands for a tensor; a tapped parameter has no use but in its layer."""
+        if id(tensor) in self._owners:
+            self.refuse(self._owners[id(tensor)])
+        return self._tensor(tensor)
+
+    def hides(self, module: nn.Module) -> frozenset[str]:
+        """The parameters of a tapped layer."""
+        if id(module) not in self._layers:
+            return frozenset()
+        return _WEIGHTS_OF_RNN if isinstance(module, nn.RNNBase) else _PARAMETERS
+
+    def adapt(self, module: nn.Module, copy: nn.Module) -> None:
+        """Give the copy of a known layer a forward pass of its own."""
+        if id(module) in self._layers:
+            copy.__dict__["_parameters"] = Locked(module, self)
+            copy.__dict__["forward"] = _forward(module, copy, self)
+        elif self._generator is not None and is_dropout(module) and module.training:
+            copy.__dict__["forward"] = lambda inputs: self.dropout(module, inputs)
+
+    def refuse(self, layer: nn.Module) -> NoReturn:
+        """The layer cannot be tapped; remembered, because code may catch what is raised in it."""
+        self._misused = layer
+        raise OtherUseError(layer)
+
+    def tap(self, layer: nn.Module, outputs: Tensor) -> tuple[Tensor, int]:
+        """The outputs with a tap, and its number."""
+        number = len(self.noted.zeros)
+        if self._expected is None:
+            self.noted.zeros.append(torch.zeros_like(outputs))
+            return outputs, number
+        if number >= len(self._zeros) or self._zeros[number].shape != outputs.shape:
+            self.refuse(layer)
+        self.noted.zeros.append(self._zeros[number])
+        return outputs + self._zeros[number], number
+
+    def use(
+        self,
+        layer: nn.Module,
+        form: Form,
+        inputs: Tensor,
+        *,
+        tap: int,
+        weight: str = "weight",
+        bias: str | None = "bias",
+    ) -> None:
+        """Note that these inputs meet these parameters, with the gradient of that tap."""
+        own = Use(layer, form, weight, bias, tap)
+        place = len(self.noted.uses)
+        if self._expected is not None and self._expected.uses[place : place + 1] != [own]:
+            self.refuse(layer)
+        self.noted.uses.append(own)
+        self._inputs.append(inputs)
+        self._versions.append(inputs._version)  # noqa: SLF001 - no public name
+
+    def inputs(self) -> list[Tensor]:
+        """The inputs of all uses; nobody may have written to them since."""
+        if self._misused is not None:
+            self.refuse(self._misused)
+        for use, inputs, version in zip(
+            self.noted.uses, self._inputs, self._versions, strict=True
+        ):
+            if inputs._version != version:  # noqa: SLF001 - no public name
+                self.refuse(use.layer)
+        if self._expected is not None and len(self._inputs) != len(self._expected.uses):
+            self.refuse(self._expected.uses[-1].layer)
+        return self._inputs
+
+    def dropout(self, layer: Any, inputs: Tensor) -> Tensor:  # noqa: ANN401 - of five types
+        """As the layer's own, with masks of the block's generator."""
+        shape = inputs.shape
+        if type(layer) in _CHANNEL_DROPOUTS:
+            n_inner = _CHANNEL_DROPOUTS[type(layer)]
+            n_inner = n_inner if inputs.dim() > n_inner else inputs.dim() - 1
+            shape = torch.Size((*shape[: inputs.dim() - n_inner], *(1,) * n_inner))
+        return inputs * self.mask(layer.p, shape, inputs)
+
+    def mask(self, p: float, shape: torch.Size, like: Tensor) -> Tensor:
+        """1 / (1 - p) with probability 1 - p, else 0."""
+        drawn = torch.rand(shape, generator=self._generator, device=like.device)
+        return (drawn >= p).to(like.dtype) / (1 - p) if p < 1 else torch.zeros_like(like)
+
+
+@final
+class Locked(dict[str, Any]):
+    """The parameters of a tapped layer in a replica: there is no way to them but the tap."""
+
+    def __init__(self, layer: nn.Module, run: Pass) -> None:
+        super().__init__()
+        self._layer, self._run = layer, run
+
+    def _refuse(self, *_: object) -> NoReturn:
+        self._run.refuse(self._layer)
+
+    __contains__ = __getitem__ = __setitem__ = __delitem__ = __iter__ = __len__ = _refuse
+    get = items = keys = values = pop = copy = update = setdefault = _refuse  # type: ignore[assignment]
+
+
+def known_layers(model: nn.Module, trained: Sequence[Tensor]) -> list[nn.Module]:
+    """Layers of known types and settings whose parameters no other layer has."""
+    wanted = {id(parameter) for parameter in trained}
+    owners: dict[int, int] = {}
+    modules = list(model.modules())
+    for module in modules:
+        for parameter in module._parameters.values():  # noqa: SLF001 - each name, also a tied one
+            owners[id(parameter)] = owners.get(id(parameter), 0) + 1
+    found = []
+    for module in modules:
+        own = [p for p in module._parameters.values() if p is not None]  # noqa: SLF001 - as above
+        needed = any(id(p) in wanted for p in own) or isinstance(module, nn.RNNBase)
+        if needed and _is_known(module) and all(owners[id(p)] == 1 for p in own):
+            found.append(module)
+    return found
+
+
+def _is_known(module: Any) -> bool:  # noqa: ANN401, PLR0911 - any module, one type a line
+    kind = type(module)
+    if "forward" in module.__dict__:
+        return False
+    if kind in _RECURRENT:
+        names = {name for level in module._all_weights for name in level}  # noqa: SLF001 - no other
+        return not module.proj_size and set(module._parameters) == names  # noqa: SLF001 - as above
+    if kind is nn.MultiheadAttention:
+        return bool(module._qkv_same_embed_dim) and not (  # noqa: SLF001 - no public name
+            module.bias_k is not None or module.bias_v is not None or module.add_zero_attn
+        )
+    if set(module._parameters) - {"weight", "bias"}:  # noqa: SLF001 - of its own
+        return False
+    if kind is nn.Embedding:
+        return module.max_norm is None and not (module.sparse or module.scale_grad_by_freq)
+    if kind in _CONVOLUTIONS:
+        return module.padding_mode == "zeros" and not isinstance(module.padding, str)
+    return kind in _LINEAR or kind in {nn.LayerNorm, nn.GroupNorm}
+
+
+def is_dropout(module: nn.Module) -> bool:
+    """Whether its masks can be drawn from the generator of a block."""
+    kinds = (nn.Dropout, *_CHANNEL_DROPOUTS)
+    return type(module) in kinds and "forward" not in module.__dict__ and not module.inplace  # type: ignore[union-attr]
+
+
+def _forward(layer: Any, copy: Any, run: Pass) -> Callable[..., Any]:  # noqa: ANN401 - a known type
+    """What the copy of a tapped layer does; called in another way, it refuses."""
+    if type(layer) in _RECURRENT:
+        return lambda inputs, hx=None: _recurrent(layer, run, inputs, hx)
+    if type(layer) is nn.MultiheadAttention:
+        return lambda *given, **named: _attention(layer, copy, run, *given, **named)
+    constants = {
+        name: None if value is None else value.detach()
+        for name, value in layer._parameters.items()  # noqa: SLF001 - by their names
+    }
+    weight, bias = constants.get("weight"), constants.get("bias")
+
+    def forward(inputs: Tensor, *rest: object) -> Tensor:
+        if rest or not isinstance(inputs, Tensor):
+            run.refuse(layer)
+        form: Form = "linear"
+        if type(layer) in _LINEAR:
+            outputs = functional.linear(inputs, weight, bias)
+        elif type(layer) is nn.Embedding:
+            form, outputs = "rows", functional.embedding(inputs, weight)
+        elif type(layer) in _CONVOLUTIONS:
+            if inputs.dim() != weight.dim() or len(inputs) != 1:
+                run.refuse(layer)
+            zeros = [0] * len(layer.stride)
+            geometry = (layer.stride, layer.padding, layer.dilation, False, zeros, layer.groups)
+            form, outputs = "convolution", torch.convolution(inputs, weight, bias, *geometry)
+        else:
+            form = "scale"
+            if type(layer) is nn.LayerNorm:
+                inputs = functional.layer_norm(inputs, layer.normalized_shape, None, None, layer.eps)
+                shape = layer.normalized_shape
+            else:
+                inputs = functional.group_norm(inputs, layer.num_groups, None, None, layer.eps)
+                shape = (layer.num_channels, *(1,) * (inputs.dim() - 2))
+            outputs = inputs * weight.reshape(shape)
+            outputs = outputs if bias is None else outputs + bias.reshape(shape)
+        outputs, tap = run.tap(layer, outputs)
+        run.use(layer, form, inputs, tap=tap, bias=None if bias is None else "bias")
+        return outputs
+
+    return forward
+
+
+def _recurrent(layer: Any, run: Pass, inputs: Any, hx: Any) -> Any:  # noqa: ANN401 - as torch's own
+    """`nn.LSTM`, `nn.GRU` or `nn.RNN`, as its documentation says."""
+    is_lstm = layer.mode == "LSTM"
+    if not isinstance(inputs, Tensor) or inputs.dim() not in {2, 3}:
+        run.refuse(layer)  # a packed sequence
+    is_single = inputs.dim() == 2
+    values = inputs.unsqueeze(1) if is_single else inputs
+    if layer.batch_first and not is_single:
+        values = values.transpose(0, 1)
+    first: tuple[Tensor, ...] = () if hx is None else tuple(hx) if is_lstm else (hx,)
+    if is_single:
+        first = tuple(one.unsqueeze(1) for one in first)
+    n_rows, n_directions = values.shape[1], 2 if layer.bidirectional else 1
+    nothing = values.new_zeros(n_rows, layer.hidden_size)
+    states, cells = [], []
+    for level in range(layer.num_layers):
+        outputs = []
+        for direction in range(n_directions):
+            end = "_reverse" if direction else ""
+            place = level * n_directions + direction
+            start = first[0][place] if first else nothing
+            cell = first[1][place] if first and is_lstm else nothing
+            ordered = values.flip(0) if direction else values
+            names = [f"weight_{part}_l{level}{end}" for part in ("ih", "hh")]
+            biases = [name.replace("weight", "bias") if layer.bias else None for name in names]
+            to_inputs, to_hidden = (getattr(layer, name).detach() for name in names)
+            gates = functional.linear(ordered, to_inputs, _constant(layer, biases[0]))
+            gates, tap = run.tap(layer, gates)
+            run.use(layer, "linear", ordered, tap=tap, weight=names[0], bias=biases[0])
+            hidden = _constant(layer, biases[1])
+            hidden = torch.zeros_like(gates) if hidden is None else hidden.expand_as(gates)
+            if layer.mode == "GRU":  # elsewhere both have the same gradient
+                hidden, tap = run.tap(layer, hidden)
+            found = run_cells(layer.mode, gates, hidden, to_hidden, start, cell)
+            before = torch.cat([start.unsqueeze(0), found.outputs[:-1]])
+            run.use(layer, "linear", before, tap=tap, weight=names[1], bias=biases[1])
+            states.append(found.outputs[-1])
+            if is_lstm:
+                cells.append(found.cells[-1])
+            outputs.append(found.outputs.flip(0) if direction else found.outputs)
+        values = torch.cat(outputs, 2) if n_directions > 1 else outputs[0]
+        if layer.dropout and layer.training and level + 1 < layer.num_layers:
+            values = values * run.mask(layer.dropout, values.shape, values)
+    last: list[Tensor] = [torch.stack(states), *([torch.stack(cells)] if is_lstm else [])]
+    if is_single:
+        values, last = values.squeeze(1), [one.squeeze(1) for one in last]
+    elif layer.batch_first:
+        values = values.transpose(0, 1)
+    return values, tuple(last) if is_lstm else last[0]
+
+
+def _constant(layer: nn.Module, name: str | None) -> Tensor | None:
+    constant: Tensor | None = None if name is None else getattr(layer, name).detach()
+    return constant
+
+
+def _attention(  # noqa: PLR0917 - as torch's own
+    layer: Any,  # noqa: ANN401 - an nn.MultiheadAttention
+    copy: Any,  # noqa: ANN401 - as above
+    run: Pass,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_padding_mask: Tensor | None = None,
+    need_weights: bool = True,  # noqa: FBT001, FBT002 - as torch's own
+    attn_mask: Tensor | None = None,
+    average_attn_weights: bool = True,  # noqa: FBT001, FBT002 - as torch's own
+    is_causal: bool = False,  # noqa: FBT001, FBT002 - as torch's own
+) -> tuple[Tensor, Tensor | None]:
+    """Self-attention of `nn.MultiheadAttention`, as its documentation says."""
+    if not (query is key is value) or (is_causal and attn_mask is None):
+        run.refuse(layer)
+    is_single = query.dim() == 2
+    rows = query.unsqueeze(0) if is_single else query
+    if not is_single and not layer.batch_first:
+        rows = rows.transpose(0, 1)
+    weight, bias = layer.in_proj_weight.detach(), _constant_bias(layer)
+    projected, tap = run.tap(layer, functional.linear(rows, weight, bias))
+    name = None if bias is None else "in_proj_bias"
+    run.use(layer, "linear", rows, tap=tap, weight="in_proj_weight", bias=name)
+    heads = projected.unflatten(-1, (3, layer.num_heads, layer.head_dim))
+    q, k, v = heads.permute(2, 0, 3, 1, 4)
+    scores = q @ k.mT * layer.head_dim**-0.5
+    if attn_mask is not None:
+        whole = attn_mask if attn_mask.dim() == 2 else attn_mask.reshape(scores.shape)
+        scores = _masked(scores, whole)
+    if key_padding_mask is not None:
+        padding = key_padding_mask.unsqueeze(0) if is_single else key_padding_mask
+        scores = _masked(scores, padding[:, None, None, :])
+    weights = scores.softmax(-1)
+    if layer.dropout and layer.training:
+        weights = weights * run.mask(layer.dropout, weights.shape, weights)
+    outputs = copy.out_proj((weights @ v).transpose(1, 2).flatten(2))
+    if is_single:
+        outputs, weights = outputs.squeeze(0), weights.squeeze(0)
+    elif not layer.batch_first:
+        outputs = outputs.transpose(0, 1)
+    if not need_weights:
+        return outputs, None
+    return outputs, weights.mean(-3) if average_attn_weights else weights
+
+
+def _constant_bias(layer: nn.MultiheadAttention) -> Tensor | None:
+    return None if layer.in_proj_bias is None else layer.in_proj_bias.detach()
+
+
+def _masked(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores.masked_fill(mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+
+
+def layer_contributions(
+    uses: Sequence[Use], inputs: Sequence[Tensor], of_taps: Sequence[Tensor], places: dict[int, int]
+) -> dict[int, Contribution]:
+    """What the examples contribute to each trained parameter, by its place.
+
+    Inputs and gradients have examples along dimension 0. A parameter with several uses takes the
+    sum over them, in one product where they are linear.
+    """
+    found: dict[int, list[Contribution]] = {}
+    tokens: dict[int, list[tuple[Tensor, Tensor]]] = {}
+    for use, given in zip(uses, inputs, strict=True):
+        gradient = of_taps[use.tap]
+        weight = places.get(id(getattr(use.layer, use.weight)))
+        bias = None if use.bias is None else places.get(id(getattr(use.layer, use.bias)))
+        if use.form == "linear":
+            left, right = (one.reshape(len(one), -1, one.shape[-1]) for one in (gradient, given))
+            if weight is not None:
+                tokens.setdefault(weight, []).append((left, right))
+            gradient = left.sum(1) if left.shape[1] > 1 else left[:, 0]
+        elif use.form == "convolution":
+            given, gradient = given.flatten(0, 1), gradient.flatten(0, 1)
+            if weight is not None:
+                vectors = convolution_gradients(use.layer, given, gradient)
+                found.setdefault(weight, []).append(vectors)
+            gradient = gradient.flatten(2).sum(2)
+        elif use.form == "rows":
+            if weight is not None:
+                found.setdefault(weight, []).append(_rows(use.layer, given, gradient))
+        elif weight is not None:
+            found.setdefault(weight, []).append(Dense(_unscaled(use.layer, gradient * given)))
+        if bias is not None:
+            if use.form == "scale":
+                gradient = _unscaled(use.layer, gradient)
+            found.setdefault(bias, []).append(Dense(gradient.contiguous()))
+    for place, pairs in tokens.items():
+        left, right = (
+            side[0] if len(side) == 1 else torch.cat(side, 1) for side in zip(*pairs, strict=True)
+        )
+        found.setdefault(place, []).append(token_products(left, right))
+    return {place: added(those) for place, those in found.items()}
+
+
+def _unscaled(layer: Any, values: Tensor) -> Tensor:  # noqa: ANN401 - a LayerNorm or GroupNorm
+    """Values summed over all but the examples and the entries of the weight."""
+    if isinstance(layer, nn.LayerNorm):
+        return values.reshape(len(values), -1, layer.weight.numel()).sum(1)
+    return values.reshape(*values.shape[:3], -1).sum((1, 3))
+
+
+def _rows(layer: Any, inputs: Tensor, outputs: Tensor) -> Rows:  # noqa: ANN401 - an nn.Embedding
+    """One vector per example and distinct row."""
+    n, n_rows = len(inputs), layer.num_embeddings
+    ids = inputs.reshape(n, -1).long()
+    vectors = outputs.reshape(-1, layer.embedding_dim)
+    if layer.padding_idx is not None:
+        vectors = vectors.masked_fill((ids.reshape(-1) == layer.padding_idx)[:, None], 0.0)
+    owners = torch.arange(n, device=ids.device)[:, None].expand_as(ids)
+    keys, where = torch.unique(owners * n_rows + ids, return_inverse=True)
+    sums = vectors.new_zeros(len(keys), vectors.shape[1])
+    sums.index_add_(0, where.reshape(-1), vectors)
+    return Rows(
+        owners=torch.div(keys, n_rows, rounding_mode="floor"),
+        rows=keys % n_rows,
+        vectors=sums,
+        n_examples=n,
+        n_rows=n_rows,
+    )

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The recurrences of `nn.LSTM`, `nn.GRU` and `nn.RNN`, for all examples of a block at once.
+
+Torch has no vmap rule for its own recurrent layers, and a loop written out under vmap pays for
+every small operation. So one step in time of all examples is one set of plain operations here, and
+the backward pass is written by hand. The rows of these operations are the examples, and no
+operation joins two rows.
+"""
+
+import threading
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+CELLS: Final = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
+"""Gates of each kind of cell, by torch's own names."""
+
+own_rule: Final = threading.local()
+"""Its attribute `is_running` says that a vmap rule of this module is being called."""
+
+
+class States(NamedTuple):
+    """What a recurrence gives, each of shape (n_times, n_rows, ...)."""
+
+    outputs: Tensor
+    cells: Tensor
+    """Of an LSTM; else empty."""
+
+
+def run_cells(
+    kind: str, inputs: Tensor, hidden: Tensor, weight: Tensor, start: Tensor, cell: Tensor
+) -> States:
+    """Run cells over time.
+
+    `inputs` (n_times, n_rows, n_gates * width) holds what the inputs add to the gates, `hidden`, of
+    the same shape, what is added to `state @ weight.T`; `start` and `cell` (n_rows, width) are the
+    first states. The weight is a constant: its gradient follows from that of `hidden`.
+    """
+    own_rule.is_running = True
+    try:
+        outputs, cells, _ = _Recurrence.apply(kind, inputs, hidden, weight, start, cell)
+    finally:
+        own_rule.is_running = False
+    return States(outputs, cells)
+
+
+class _Recurrence(Function):
+    @staticmethod
+    def forward(  # type: ignore[override]  # torch declares no arguments
+        kind: str, inputs: Tensor, hidden: Tensor, weight: Tensor, start: Tensor, cell: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        n_times, n_rows, n_gates = inputs.shape
+        width = weight.shape[1]
+        outputs = inputs.new_empty(n_times, n_rows, width)
+        cells = inputs.new_empty(n_times if kind == "LSTM" else 0, n_rows, width)
+        # a GRU needs what the state adds to its new value, too
+        gates = inputs.new_empty(n_times, n_rows, n_gates + (width if kind == "GRU" else 0))
+        state = start
+        for t in range(n_times):
+            added, gate = torch.addmm(hidden[t], state, weight.T), gates[t]
+            if kind == "LSTM":
+                torch.add(inputs[t], added, out=gate)
+                gate[:, : 2 * width].sigmoid_()
+                gate[:, 2 * width : 3 * width].tanh_()
+                gate[:, 3 * width :].sigmoid_()
+                i, f, g, o = gate.chunk(4, 1)
+                torch.mul(f, cell, out=cells[t]).addcmul_(i, g)
+                cell = cells[t]
+                torch.tanh(cell, out=outputs[t]).mul_(o)
+            elif kind == "GRU":
+                both = gate[:, : 2 * width]
+                torch.add(inputs[t][:, : 2 * width], added[:, : 2 * width], out=both).sigmoid_()
+                gate[:, 3 * width :] = added[:, 2 * width :]
+                r, z, new, _ = gate.chunk(4, 1)
+                torch.addcmul(inputs[t][:, 2 * width :], r, added[:, 2 * width :], out=new).tanh_()
+                torch.lerp(new, state, z, out=outputs[t])
+            else:
+                torch.add(inputs[t], added, out=outputs[t])
+                outputs[t].tanh_() if kind == "RNN_TANH" else outputs[t].relu_()
+            state = outputs[t]
+        return outputs, cells, gates
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:  # noqa: ANN401 - torch's
+        ctx.kind = inputs[0]
+        ctx.save_for_backward(*inputs[3:], *output)
+        ctx.mark_non_differentiable(output[2])
+
+    @staticmethod
+    def backward(ctx: Any, outputs: Tensor, cells: Tensor, _: Tensor) -> Any:  # type: ignore[override]  # noqa: ANN401 - torch's
+        own_rule.is_running = True
+        try:
+            found = _Backward.apply(ctx.kind, outputs, cells, *ctx.saved_tensors)
+        finally:
+            own_rule.is_running = False
+        inputs, hidden, start, cell = found
+        return None, inputs, hidden, None, start, cell
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, kind: str, *given: Tensor) -> Any:  # noqa: ANN401 - torch's
+        rows = _Rows(info.batch_size)
+        dims = in_dims[1:]
+        inputs, hidden = (rows.joined(given[i], dims[i], 1) for i in (0, 1))
+        start, cell = (rows.joined(given[i], dims[i], 0) for i in (3, 4))
+        found = _Recurrence.apply(kind, inputs, hidden, given[2], start, cell)
+        return tuple(rows.parted(one, 1) for one in found), (1, 1, 1)
+
+
+class _Backward(Function):
+    @staticmethod
+    def forward(  # type: ignore[override]  # torch declares no arguments
+        kind: str,
+        of_outputs: Tensor,
+        of_cells: Tensor,
+        weight: Tensor,
+        start: Tensor,
+        cell: Tensor,
+        outputs: Tensor,
+        cells: Tensor,
+        gates: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        n_times, n_rows, width = outputs.shape
+        found = gates.new_empty(n_times, n_rows, CELLS[kind] * width)
+        hidden = torch.empty_like(found) if kind == "GRU" else found
+        of_state, of_cell = torch.zeros_like(start), torch.zeros_like(cell)
+        for t in reversed(range(n_times)):
+            before = outputs[t - 1] if t else start
+            of_state = of_state + of_outputs[t]
+            if kind == "LSTM":
+                i, f, g, o = gates[t].chunk(4, 1)
+                squashed = cells[t].tanh()
+                of_cell = of_cell + of_cells[t] + of_state * o * (1 - squashed * squashed)
+                parts = (
+                    of_cell * g * i * (1 - i),
+                    of_cell * (cells[t - 1] if t else cell) * f * (1 - f),
+                    of_cell * i * (1 - g * g),
+                    of_state * squashed * o * (1 - o),
+                )
+                torch.cat(parts, 1, out=found[t])
+                of_cell = of_cell * f
+                of_state = found[t] @ weight
+            elif kind == "GRU":
+                r, z, new, added = gates[t].chunk(4, 1)
+                of_new = of_state * (1 - z) * (1 - new * new)
+                of_reset = of_new * added * r * (1 - r)
+                of_update = of_state * (before - new) * z * (1 - z)
+                torch.cat((of_reset, of_update, of_new), 1, out=found[t])
+                torch.cat((of_reset, of_update, of_new * r), 1, out=hidden[t])
+                of_state = torch.addmm(of_state * z, hidden[t], weight)
+            else:
+                state = outputs[t]
+                slope = 1 - state * state if kind == "RNN_TANH" else (state > 0).to(state.dtype)
+                torch.mul(of_state, slope, out=found[t])
+                of_state = found[t] @ weight
+        return found, hidden if kind == "GRU" else found.clone(), of_state, of_cell
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:  # noqa: ANN401 - torch's
+        """Nothing: a gradient of a gradient is not asked for."""
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, kind: str, *given: Tensor) -> Any:  # noqa: ANN401 - torch's
+        rows = _Rows(info.batch_size)
+        places = (1, 1, None, 0, 0, 1, 1, 1)
+        joined = [
+            one if place is None else rows.joined(one, dim, place)
+            for one, dim, place in zip(given, in_dims[1:], places, strict=True)
+        ]
+        found = _Backward.apply(kind, *joined)
+        parted = (*(rows.parted(one, 1) for one in found[:2]), *map(rows.first, found[2:]))
+        return parted, (1, 1, 0, 0)
+
+
+class _Rows(NamedTuple):
+    """Examples as further rows of a tensor, and back."""
+
+    n_examples: int
+
+    def joined(self, values: Tensor, dim: int | None, place: int) -> Tensor:
+        """Put the examples before the rows, which lie at `place`."""
+        if dim is None:
+            values = values.unsqueeze(place)
+            shape = (*values.shape[:place], self.n_examples, *values.shape[place + 1 :])
+            return values.expand(shape).flatten(place, place + 1)
+        return values.movedim(dim, place).flatten(place, place + 1)
+
+    def parted(self, values: Tensor, place: int) -> Tensor:
+        return values.unflatten(place, (self.n_examples, -1))
+
+    def first(self, values: Tensor) -> Tensor:
+        return self.parted(values, 0)

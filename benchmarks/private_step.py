@@ -1,392 +1,544 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A private step of `Trainer` beside a plain SGD step of the same model and batch, and peers.
+"""A whole private step of `Trainer`, with default settings, beside a plain step and Opacus.
 
-Ratios are times of a step over a plain step, or over a peer; rounds are interleaved, each figure is
-a median, 1 and 2 threads, as many blocks in flight as threads. A plan chooses its block: goals are
-held against the block that is named, and the default block of 16 stands beside it. ResNet-22:
-draws, collation, clipping, grid and noise are all inside. The small models are timed without noise,
-which is reported apart, in nanoseconds per parameter. Peers at batch 128: the quickest mode of
-Opacus, and per-example gradients by `torch.func` in chunks of 32, both with float32 noise. Memory:
-what two steps add to the highest resident size of a process that has model, data and trainer (which
-loads what compiled code needs when it is made), in processes of their own, medians of 3.
+Ours is draws, collation, clipped sums, noise and SGD, on Poisson batches. Plain is forward,
+backward and SGD on a batch of the expected size. Opacus is the quickest of its hooks, functorch and
+ghost clipping, noise included, on Poisson batches that are drawn without its loader; a mode that
+cannot run a model is named with the reason. No model has dropout. Each model has a process of its
+own for each number of threads, which may use as many cores; contenders take turns there, and each
+time is a median over rounds. Memory: the highest resident size of a process that imports the same
+whatever it measures and takes three steps of one contender.
 
-    python benchmarks/private_step.py
+    python benchmarks/private_step.py --models mlp,cnn --threads 1 --rounds 7
 """
 
-import copy
+import argparse
+import json
+import os
 import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import pairwise
 from statistics import median
 
 import attrs
-import numpy as np
 import torch
+from opacus import PrivacyEngine
+from opacus.validators import ModuleValidator
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from process_memory import highest_resident_bytes
+from process_memory import available_bytes, highest_resident_bytes
 from pufferslice import Guarantee
-from pufferslice.noise import draw_integers
-from pufferslice.sgd import LogMoment, TrainingPlan, WithoutReplacement, exactly, plan_training
-from pufferslice.sgd.grid import sum_grid
-from pufferslice.sgd.run_key import RunKey
-from pufferslice.torch import Trainer
-from pufferslice.torch.batches import Batch
-from pufferslice.torch.block_pool import BlockPool
-from pufferslice.torch.gradients import BlockGradients
-from pufferslice.torch.layout import layout_of
-from pufferslice.torch.models import cross_entropy, resnet22
+from pufferslice.sgd import LogMoment, Poisson, TrainingPlan, exactly, plan_training
+from pufferslice.torch import Batch, Trainer
+from pufferslice.torch.models import cross_entropy, n_parameters, resnet22
 
-ROUNDS = {64: 9, 128: 7, 512: 5}
-BLOCKS = {1: {64: 64, 128: 64, 512: 64}, 2: {64: 32, 128: 32, 512: 64}}
-"""The quickest blocks, by threads and batch."""
-DEFAULT_BLOCK = 16
-N_RECORDS = 1024
-N_STEPS = 10_000
-CHUNK = 32
-IN_FLIGHT = ((16, 2, False), (16, 4, True), (32, 2, True))
-"""Blocks, how many of them are in flight, and whether these are the 64 examples of the goal."""
-
-PLAIN_GOAL, OPACUS_GOAL, FUNC_GOAL = 1.15, 1.6, 1.25
-SMALL_GOAL, NOISE_GOAL, MEMORY_GOAL = 1.3, 40.0, 1.3
+ROUNDS = 11
+THREADS = (1, 2)
+MODES = ("hooks", "functorch", "ghost")
+BATCHES_IN_DATA = 16
+"""Records over the expected batch size."""
+N_STEPS = 100_000
+LEARNING_RATE = 1e-3
+SHORTEST_TURN = 0.05
+"""Seconds: a contender with quick steps takes several of them in a turn."""
+MEMORY_GOAL = 1.0
 
 Row = dict[str, object]
+Step = Callable[[], object]
+Results = dict[str, float | str]
+"""A figure for each contender, or why it cannot run the model."""
 
 
-def measure() -> list[Row]:
-    if len(sys.argv) == 3 and sys.argv[1] == "--memory":
-        return []
-    threads = torch.get_num_threads()
-    rows: list[Row] = []
-    try:
-        for n_threads in (1, 2):
-            torch.set_num_threads(n_threads)
-            for batch_size in ROUNDS:
-                rows += resnet_rows(batch_size, n_threads)
-            rows += small_rows(n_threads)
-    finally:
-        torch.set_num_threads(threads)
-    return [*rows, noise_row(), *memory_rows()]
-
-
-def resnet_rows(batch_size: int, n_threads: int) -> list[Row]:
-    images = torch.randn(N_RECORDS, 3, 32, 32, generator=torch.Generator().manual_seed(1))
-    data = TensorDataset(images, torch.arange(N_RECORDS) % 10)
-    model = resnet22(seed=1)
-    block = BLOCKS[n_threads][batch_size]
-    sides = {
-        "plain": plain_step(copy.deepcopy(model), data, batch_size),
-        "ours": trainer_step(copy.deepcopy(model), data, (batch_size, block), n_threads),
-        "default": trainer_step(copy.deepcopy(model), data, (batch_size, DEFAULT_BLOCK), n_threads),
-    }
-    if batch_size == 128:
-        sides["func"] = func_step(copy.deepcopy(model), data, batch_size)
-        for mode in ("hooks", "functorch", "ghost"):
-            sides[mode] = opacus_step(copy.deepcopy(model), data, batch_size, mode)
-    times = medians(sides, ROUNDS[batch_size], settle=batch_size < 512)
-    where = f"ResNet-22, batch {batch_size}, {n_threads} thread(s), blocks of"
-    name = f"{where} {block}: step"
-    rows = [
-        row(f"{name} over plain", times["ours"], times["plain"], at_most=PLAIN_GOAL),
-        row(f"{where} {DEFAULT_BLOCK}: step over plain", times["default"], times["plain"]),
-    ]
-    if batch_size == 128:
-        best = min(("hooks", "functorch", "ghost"), key=times.__getitem__)
-        for peer, what, goal in (
-            (best, "Opacus, " + best, OPACUS_GOAL),
-            ("func", "torch.func", FUNC_GOAL),
-        ):
-            rows.append(row(f"{name}; {what} over ours", times["ours"], times[peer], at_least=goal))
-    return rows
-
-
-def small_rows(n_threads: int) -> list[Row]:
-    generator = torch.Generator().manual_seed(2)
-    mlp = nn.Sequential(
-        nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)
-    )
-    cases = {
-        "MLP 64-256-256-10, batch 256": (
-            mlp,
-            torch.randn(256, 64, generator=generator),
-            256,
-        ),
-        "one-block transformer, width 128, batch 64": (
-            Encoder(),
-            torch.randn(64, 32, 128, generator=generator),
-            64 // n_threads,
-        ),
-    }
-    rows = []
-    for name, (model, inputs, block) in cases.items():
-        data = TensorDataset(inputs, torch.arange(len(inputs)) % 10)
-        sides = {
-            "plain": plain_step(copy.deepcopy(model), data, len(inputs)),
-            "ours": noiseless_step(copy.deepcopy(model), data, block, n_threads),
-            "default": noiseless_step(copy.deepcopy(model), data, DEFAULT_BLOCK, n_threads),
-        }
-        times = medians(sides, 41, settle=True)
-        where = f"{name}, {n_threads} thread(s), blocks of"
-        what = "step without noise over plain"
-        rows += [
-            row(f"{where} {block}: {what}", times["ours"], times["plain"], at_most=SMALL_GOAL),
-            row(f"{where} {DEFAULT_BLOCK}: {what}", times["default"], times["plain"]),
-        ]
-    return rows
-
-
-class Encoder(nn.Module):
-    """A transformer encoder of one block, and a linear layer."""
+class CharLstm(nn.Module):
+    """The classifier of names in Opacus's examples: the last state of one layer of LSTM."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.encoder = nn.TransformerEncoderLayer(128, 4, 512, dropout=0.0, batch_first=True)
-        self.head = nn.Linear(128, 10)
+        self.embedding = nn.Embedding(128, 64)
+        self.lstm = nn.LSTM(64, 128, batch_first=True)
+        self.head = nn.Linear(128, 18)
+
+    def forward(self, characters: Tensor) -> Tensor:
+        """Shape (n_examples, n_characters) to (n_examples, 18)."""
+        _, (state, _) = self.lstm(self.embedding(characters))
+        return self.head(state[-1])
+
+
+class TokenMean(nn.Module):
+    """The mean over dimension 1."""
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Shape (n_examples, n_tokens, 128) to (n_examples, 10)."""
-        return self.head(self.encoder(tokens).mean(1))
+        """Shape (n_examples, n_tokens, width) to (n_examples, width)."""
+        return tokens.mean(1)
 
 
-def plain_step(model: nn.Module, data: TensorDataset, batch_size: int) -> Callable[[], object]:
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    inputs, targets = data.tensors
+class BertMini(nn.Module):
+    """BERT with 4 layers of width 256, for sequences of two classes, with random weights."""
+
+    def __init__(self) -> None:
+        from transformers import (  # noqa: PLC0415 - slow to import, and only this model needs it
+            BertConfig,
+            BertForSequenceClassification,
+        )
+
+        super().__init__()
+        self.bert = BertForSequenceClassification(
+            BertConfig(
+                hidden_size=256,
+                num_hidden_layers=4,
+                num_attention_heads=4,
+                intermediate_size=1024,
+                hidden_dropout_prob=0.0,
+                attention_probs_dropout_prob=0.0,
+            )
+        )
+
+    def forward(self, tokens: Tensor, attention_mask: Tensor) -> Tensor:
+        """Both of shape (n_examples, n_tokens); the result has shape (n_examples, 2)."""
+        return self.bert(input_ids=tokens, attention_mask=attention_mask).logits
+
+
+class OpacusBertMini(BertMini):
+    """Says the positions of every example: Opacus fails on an embedding without examples."""
+
+    def forward(self, tokens: Tensor, attention_mask: Tensor) -> Tensor:
+        """Both of shape (n_examples, n_tokens); the result has shape (n_examples, 2)."""
+        return self.bert(
+            input_ids=tokens,
+            attention_mask=attention_mask,
+            position_ids=torch.arange(tokens.shape[1]).expand_as(tokens),
+            token_type_ids=torch.zeros_like(tokens),
+        ).logits
+
+
+def mlp(*widths: int) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for n_in, n_out in pairwise(widths):
+        layers += [nn.Linear(n_in, n_out), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def mnist_cnn() -> nn.Sequential:
+    """The network of Opacus's MNIST example."""
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 8, stride=2, padding=3),
+        nn.ReLU(),
+        nn.MaxPool2d(2, 1),
+        nn.Conv2d(16, 32, 4, stride=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2, 1),
+        nn.Flatten(),
+        nn.Linear(32 * 4 * 4, 32),
+        nn.ReLU(),
+        nn.Linear(32, 10),
+    )
+
+
+def transformer() -> nn.Sequential:
+    layers = (
+        nn.TransformerEncoderLayer(128, 4, 512, dropout=0.0, batch_first=True) for _ in range(2)
+    )
+    return nn.Sequential(*layers, TokenMean(), nn.Linear(128, 10))
+
+
+def text_mlp() -> nn.Sequential:
+    return nn.Sequential(nn.Embedding(29_000, 64), TokenMean(), nn.Linear(64, 4))
+
+
+def numbers(*shape: int) -> Callable[[int], tuple[Tensor, ...]]:
+    return lambda n: (torch.randn(n, *shape),)
+
+
+def words(vocabulary: int, length: int) -> Callable[[int], tuple[Tensor, ...]]:
+    return lambda n: (torch.randint(vocabulary, (n, length)),)
+
+
+def padded_words(n: int) -> tuple[Tensor, ...]:
+    """Word pieces and the mask of a tokenizer: sequences of 16 to 64, padded to 64."""
+    lengths = torch.randint(16, 65, (n, 1))
+    mask = (torch.arange(64) < lengths).long()
+    return torch.randint(1, 30_522, (n, 64)) * mask, mask
+
+
+@attrs.frozen(kw_only=True)
+class Case:
+    """A model, its made-up data, and what a step of it may cost."""
+
+    label: str
+    batch_size: int
+    model: Callable[[], nn.Module]
+    inputs: Callable[[int], tuple[Tensor, ...]]
+    n_classes: int = 10
+    opacus_model: Callable[[], nn.Module] | None = None
+    """Where Opacus needs more than its own replacement of layers."""
+    at_most_plain: float
+    at_least_opacus: float
+
+    @property
+    def n_records(self) -> int:
+        """Records of the made-up data."""
+        return self.batch_size * BATCHES_IN_DATA
+
+    def data(self) -> TensorDataset:
+        """Made-up records, the same for every contender."""
+        torch.manual_seed(2)
+        targets = torch.randint(self.n_classes, (self.n_records,))
+        return TensorDataset(*self.inputs(self.n_records), targets)
+
+
+CASES = {
+    "mlp": Case(
+        label="MLP 64-256-256-10",
+        batch_size=256,
+        model=partial(mlp, 64, 256, 256, 10),
+        inputs=numbers(64),
+        at_most_plain=2.5,
+        at_least_opacus=1.1,
+    ),
+    "cnn": Case(
+        label="CNN of Opacus's MNIST example",
+        batch_size=256,
+        model=mnist_cnn,
+        inputs=numbers(1, 28, 28),
+        at_most_plain=1.6,
+        at_least_opacus=1.15,
+    ),
+    "resnet": Case(
+        label="ResNet-22",
+        batch_size=128,
+        model=partial(resnet22, seed=1),
+        inputs=numbers(3, 32, 32),
+        at_most_plain=1.35,
+        at_least_opacus=1.4,
+    ),
+    "lstm": Case(
+        label="char-LSTM, 16 characters",
+        batch_size=256,
+        model=CharLstm,
+        inputs=words(128, 16),
+        n_classes=18,
+        at_most_plain=2.5,
+        at_least_opacus=5,
+    ),
+    "transformer": Case(
+        label="2-layer transformer, width 128, 64 tokens",
+        batch_size=64,
+        model=transformer,
+        inputs=numbers(64, 128),
+        at_most_plain=1.8,
+        at_least_opacus=1.7,
+    ),
+    "text": Case(
+        label="text MLP, vocabulary 29,000",
+        batch_size=256,
+        model=text_mlp,
+        inputs=words(29_000, 64),
+        n_classes=4,
+        at_most_plain=2.2,
+        at_least_opacus=3,
+    ),
+    "large": Case(
+        label="MLP 784-2048-2048-640-10",
+        batch_size=256,
+        model=partial(mlp, 784, 2048, 2048, 640, 10),
+        inputs=numbers(784),
+        at_most_plain=2.0,
+        at_least_opacus=1.0,
+    ),
+    "bert": Case(
+        label="BERT-mini of transformers, 64 tokens",
+        batch_size=64,
+        model=BertMini,
+        inputs=padded_words,
+        n_classes=2,
+        opacus_model=OpacusBertMini,
+        at_most_plain=1.8,
+        at_least_opacus=1.7,
+    ),
+}
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+
+
+def plain_step(case: Case, data: TensorDataset) -> Step:
+    model = built(case.model)
+    optimizer = sgd(model)
 
     def step() -> None:
-        where = torch.randperm(len(data))[:batch_size]
+        where = torch.randperm(len(data))[: case.batch_size]
+        *inputs, targets = data[where]
         optimizer.zero_grad()
-        functional.cross_entropy(model(inputs[where]), targets[where]).backward()
+        functional.cross_entropy(model(*inputs), targets).backward()
         optimizer.step()
 
     return step
 
 
-def planned(n_records: int, batch_size: int, block: int) -> TrainingPlan:
-    plan = plan_training(
+def trainer_step(case: Case, data: TensorDataset) -> Step:
+    model = built(case.model)
+    trainer = Trainer(model, cross_entropy, sgd(model), plan_of(case))
+    batches: Iterator[Batch] = trainer.batches(data)
+    return lambda: trainer.step(next(batches))
+
+
+def plan_of(case: Case) -> TrainingPlan:
+    return plan_training(
         differing=exactly(4),
-        sampling=WithoutReplacement(n_records=n_records, batch_size=batch_size),
+        sampling=Poisson(n_records=case.n_records, rate=1 / BATCHES_IN_DATA),
         clip_norm=1.0,
         n_steps=N_STEPS,
         accountant=LogMoment(),
         target=Guarantee.unsliced(order=8, epsilon=8.0),
     )
-    return attrs.evolve(plan, block=block)
 
 
-def trainer_step(
-    model: nn.Module, data: TensorDataset, batch_and_block: tuple[int, int], in_flight: int
-) -> Callable[[], object]:
-    plan = planned(len(data), *batch_and_block)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    trainer = Trainer(model, cross_entropy, optimizer, plan, blocks_in_flight=in_flight)
-    batches: Iterator[Batch] = trainer.batches(data)
-    return lambda: trainer.step(next(batches))
-
-
-def noiseless_step(
-    model: nn.Module, data: TensorDataset, block: int, n_threads: int
-) -> Callable[[], object]:
-    """What a trainer does without the noise: clipped integer sums, division, optimizer."""
-    n = len(data)
-    plan = planned(n, n, block)
-    layout = layout_of(model, plan.clipping)
-    grid = sum_grid(plan, 0, layout.sizes)
-    gradients = BlockGradients(model, cross_entropy, layout, block=block, non_finite="zero")
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    inputs, targets = data.tensors
-    gradients.prepare((inputs[:block], targets[:block]), block)
-    assert gradients.path == "recorded"
-    pool = BlockPool(n_threads)
-
-    def blocks(where: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        return ((inputs[part], targets[part]) for part in where.split(block))
-
-    def step() -> None:
-        where = torch.randperm(n)
-        sums = np.zeros(layout.n_parameters, dtype=np.int64)
-        for found in pool.each(lambda b: gradients.block_sum(b, block, grid, 0), blocks(where)):
-            sums += found.integers
-        layout.set_gradients(sums, grid.steps / plan.divisor)
-        optimizer.step()
-
-    return step
-
-
-def func_step(model: nn.Module, data: TensorDataset, batch_size: int) -> Callable[[], object]:
-    """Per-example gradients by `vmap(grad)` in chunks, clipped, with float32 noise."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    inputs, targets = data.tensors
-    names = [name for name, _ in model.named_parameters()]
-
-    def loss(given: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        logits = functional_call(model, given, (x[None],))
-        return functional.cross_entropy(logits, y[None])
-
-    per_example = vmap(grad(loss), in_dims=(None, 0, 0))
-
-    def step() -> None:
-        where = torch.randperm(len(data))[:batch_size]
-        given = {name: p.detach() for name, p in model.named_parameters()}
-        sums = {name: torch.zeros_like(p) for name, p in given.items()}
-        for part in where.split(CHUNK):
-            found = per_example(given, inputs[part], targets[part])
-            squares = sum(found[name].flatten(1).square().sum(1) for name in names)
-            weights = (1.0 / squares.sqrt()).clamp_max(1.0)
-            for name in names:
-                sums[name] += torch.tensordot(weights, found[name], 1)
-        for name, parameter in model.named_parameters():
-            parameter.grad = (sums[name] + torch.randn_like(parameter)) / batch_size
-        optimizer.step()
-
-    return step
-
-
-def opacus_step(
-    model: nn.Module, data: TensorDataset, batch_size: int, mode: str
-) -> Callable[[], object]:
-    from opacus import PrivacyEngine  # noqa: PLC0415 - only this row needs it
-
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    loader = DataLoader(data, batch_size=batch_size)
+def opacus_step(case: Case, data: TensorDataset, *, mode: str) -> Step:
+    model = ModuleValidator.fix(built(case.opacus_model or case.model))
+    written_out = 0 if mode == "ghost" else 4 * case.batch_size * n_parameters(model)
+    if 2 * written_out > available_bytes() / 2:
+        msg = f"{written_out / 2**30:.1f} GiB of gradients"
+        raise MemoryError(msg)
     criterion = nn.CrossEntropyLoss()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        made = PrivacyEngine().make_private(
-            module=model,
-            optimizer=optimizer,
-            data_loader=loader,
-            noise_multiplier=1.0,
-            max_grad_norm=1.0,
-            poisson_sampling=False,
-            grad_sample_mode=mode,
-            **({"criterion": criterion} if mode == "ghost" else {}),
-        )
-    private, optimizer = made[0], made[1]
-    criterion = made[2] if mode == "ghost" else criterion
-    inputs, targets = data.tensors
+    engine_made = PrivacyEngine().make_private(
+        module=model,
+        optimizer=sgd(model),
+        data_loader=DataLoader(data, batch_size=case.batch_size),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        poisson_sampling=False,
+        grad_sample_mode=mode,
+        **({"criterion": criterion} if mode == "ghost" else {}),
+    )
+    private, optimizer = engine_made[:2]
+    criterion = engine_made[2] if mode == "ghost" else criterion
 
     def step() -> None:
-        where = torch.randperm(len(data))[:batch_size]
+        (where,) = torch.where(torch.rand(len(data)) < 1 / BATCHES_IN_DATA)
+        *inputs, targets = data[where]
         optimizer.zero_grad()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            criterion(private(inputs[where]), targets[where]).backward()
+        criterion(private(*inputs), targets).backward()
         optimizer.step()
 
     return step
 
 
-def noise_row() -> Row:
-    """Key, keyed hash and integer noise for a million parameters, per parameter."""
-    n, key = 1_000_000, RunKey.fresh()
-    sums = np.arange(n, dtype=np.int64)
-    times = []
-    for step in range(9):
-        start = time.perf_counter()
-        _ = sums + draw_integers(key.noise_key(0, step, sums), n)
-        times.append(time.perf_counter() - start)
-    ours = median(times) / n * 1e9
-    return {
-        "name": "noise of a step: nanoseconds per parameter",
-        "ours": ours,
-        "peer": None,
-        "ratio": None,
-        "goal": f"<= {NOISE_GOAL:g}",
-        "met": ours <= NOISE_GOAL,
-    }
+def built(model: Callable[[], nn.Module]) -> nn.Module:
+    torch.manual_seed(1)
+    return model().train()
 
 
-def memory_rows() -> list[Row]:
-    """Highest resident size over that before training: batch 512 of ours, batch 64 of plain."""
-    plain = median(peak("plain") for _ in range(3))
-    rows = []
-    for block, in_flight, is_goal in IN_FLIGHT:
-        what = f"{in_flight} blocks of {block} in flight: MiB over plain at batch 64"
-        ours = median(peak(f"{block}x{in_flight}") for _ in range(3))
-        goal = MEMORY_GOAL if is_goal else None
-        rows.append(row(f"ResNet-22, batch 512, {what}", ours, plain, at_most=goal))
+CONTENDERS: dict[str, Callable[[Case, TensorDataset], Step]] = {
+    "plain": plain_step,
+    "ours": trainer_step,
+    **{mode: partial(opacus_step, mode=mode) for mode in MODES},
+}
+
+
+def times(case: Case, contenders: Iterable[str], rounds: int) -> Results:
+    """Median seconds of a step of each contender, or why it cannot run.
+
+    A turn begins with a step that is not counted: threads of the contender before may still hold a
+    core or finish what they prepared, and its own are to be awake.
+    """
+    data = case.data()
+    results: Results = {}
+    turns: dict[str, tuple[Step, int]] = {}
+    for name in contenders:
+        try:
+            step = CONTENDERS[name](case, data)
+            step()
+            seconds = min(clocked(step, 1) for _ in range(2))
+        except Exception as error:  # noqa: BLE001 - whatever it is, this one cannot run the model
+            results[name] = reason(error)
+        else:
+            turns[name] = (step, 1 + int(SHORTEST_TURN / seconds))
+    turned: dict[str, list[float]] = {name: [] for name in turns}
+    for _ in range(rounds):
+        for name, (step, n_steps) in turns.items():
+            step()
+            turned[name].append(clocked(step, n_steps))
+    return results | {name: median(found) for name, found in turned.items()}
+
+
+def clocked(step: Step, n_steps: int) -> float:
+    """Seconds of one step, over several in a row."""
+    start = time.perf_counter()
+    for _ in range(n_steps):
+        step()
+    return (time.perf_counter() - start) / n_steps
+
+
+def reason(error: Exception) -> str:
+    """The kind of error and the beginning of what it says, on one line."""
+    words = " ".join(str(error).split())
+    return f"{type(error).__name__}: {words[:80]}"
+
+
+def peak(case: Case, contender: str) -> float | str:
+    """MiB at the highest after three steps of a process that runs nothing else."""
+    data = case.data()
+    try:
+        step = CONTENDERS[contender](case, data)
+        for _ in range(3):
+            step()
+    except Exception as error:  # noqa: BLE001 - as in `times`
+        return reason(error)
+    return highest_resident_bytes() / 2**20
+
+
+def in_process(
+    what: str,
+    name: str,
+    *,
+    n_threads: int = max(THREADS),
+    rounds: int = ROUNDS,
+    contenders: Iterable[str] = CONTENDERS,
+) -> Results:
+    """What this file measures of one model in a process of its own, on `n_threads` cores."""
+    cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[:n_threads]))
+    process = ["taskset", "-c", cores, sys.executable, __file__, "--measure", what]
+    options = ["--models", name, "--rounds", str(rounds), "--contenders", ",".join(contenders)]
+    done = subprocess.run(
+        [*process, *options],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        env=os.environ | {"OMP_NUM_THREADS": str(n_threads)},
+    )
+    found: Results = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def time_rows(case: Case, n_threads: int, found: Results) -> list[Row]:
+    name = f"{case.label}, batch {case.batch_size}, {n_threads} thread(s): step"
+    rows = [row(f"{name} over plain", found["ours"], found["plain"], at_most=case.at_most_plain)]
+    if best := quickest(found):
+        what = f"{name}; Opacus, {best}, over ours{left_out(found)}"
+        rows.append(row(what, found["ours"], found[best], at_least=case.at_least_opacus))
     return rows
 
 
-def peak(side: str) -> float:
-    made = subprocess.run(
-        [sys.executable, str(Path(__file__)), "--memory", side],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return float(made.stdout)
+def memory_row(case: Case, found: Results) -> Row:
+    best = quickest(found)
+    what = f"peak MiB over that of Opacus, {best}{left_out(found)}"
+    name = f"{case.label}, batch {case.batch_size}: {what}"
+    return row(name, found["ours"], found[best] if best else None, at_most=MEMORY_GOAL)
 
 
-def print_peak(side: str) -> None:
-    """In a process of its own: MiB that two steps added to the highest resident size."""
-    torch.set_num_threads(2)
-    images = torch.randn(N_RECORDS, 3, 32, 32, generator=torch.Generator().manual_seed(1))
-    data = TensorDataset(images, torch.arange(N_RECORDS) % 10)
-    model = resnet22(seed=1)
-    if side == "plain":
-        step = plain_step(model, data, 64)
-    else:
-        block, in_flight = map(int, side.split("x"))
-        step = trainer_step(model, data, (512, block), in_flight)
-    before = highest_resident_bytes()
-    for _ in range(2):
-        step()
-    print((highest_resident_bytes() - before) / 2**20)
+def quickest(found: Results) -> str | None:
+    """The mode of Opacus with the smallest figure, if one could run the model."""
+    figures = {m: found[m] for m in MODES if isinstance(found.get(m), float)}
+    return min(figures, key=lambda mode: float(figures[mode]), default=None)
 
 
-def medians(
-    sides: dict[str, Callable[[], object]], rounds: int, *, settle: bool
-) -> dict[str, float]:
-    """Median seconds of each side, interleaved, after one round that is not counted.
-
-    To settle is to take a step that is not counted before each one that is: the threads of the side
-    before may still hold a core, waiting for more work, and its own are to be awake.
-    """
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for counted in (False, *(True,) * rounds):
-        for name, step in sides.items():
-            if settle:
-                step()
-            start = time.perf_counter()
-            step()
-            if counted:
-                times[name].append(time.perf_counter() - start)
-    return {name: median(found) for name, found in times.items()}
+def left_out(found: Results) -> str:
+    """The modes of Opacus that could not run the model."""
+    modes = [f"{mode}: {found[mode]}" for mode in MODES if isinstance(found.get(mode), str)]
+    return f" ({'; '.join(modes)})" if modes else ""
 
 
 def row(
     name: str,
-    ours: float,
-    peer: float,
+    ours: float | str,
+    peer: float | str | None,
     *,
     at_most: float | None = None,
     at_least: float | None = None,
 ) -> Row:
     """A ratio of ours over the peer, or of the peer over ours where that is to be large."""
-    ratio = ours / peer if at_least is None else peer / ours
-    goal, met = None, None
+    goal = f"<= {at_most:g}" if at_most is not None else f">= {at_least:g}"
+    base: Row = {"name": name, "ours": ours, "peer": peer, "goal": goal}
+    if isinstance(ours, str) or not isinstance(peer, float):
+        return base | {"ratio": None, "met": False}
     if at_most is not None:
-        goal, met = f"<= {at_most:g}", ratio <= at_most
-    elif at_least is not None:
-        goal, met = f">= {at_least:g}", ratio >= at_least
-    return {"name": name, "ours": ours, "peer": peer, "ratio": ratio, "goal": goal, "met": met}
+        return base | {"ratio": ours / peer, "met": ours / peer <= at_most}
+    return base | {"ratio": peer / ours, "met": peer / ours >= at_least}
+
+
+def measure() -> list[Row]:
+    """The rows of all models."""
+    rows = []
+    for name, case in CASES.items():
+        for n_threads in THREADS:
+            found = in_process("times", name, n_threads=n_threads, rounds=ROUNDS)
+            rows += time_rows(case, n_threads, found)
+        rows.append(memory_row(case, peaks(name)))
+    return rows
+
+
+def peaks(name: str) -> Results:
+    """The peak of each private contender, in a process of its own."""
+    found: Results = {}
+    for contender in CONTENDERS:
+        if contender != "plain":
+            found |= in_process("peak", name, contenders=[contender])
+    return found
+
+
+def listed(known: Iterable[str]) -> Callable[[str], list[str]]:
+    """A reader of names divided by commas."""
+
+    def read(text: str) -> list[str]:
+        if unknown := set(text.split(",")) - set(known):
+            msg = f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(known)}"
+            raise argparse.ArgumentTypeError(msg)
+        return text.split(",")
+
+    return read
 
 
 def main() -> None:
-    if len(sys.argv) == 3 and sys.argv[1] == "--memory":
-        print_peak(sys.argv[2])
+    parser = argparse.ArgumentParser(description="What a private step costs, for chosen models.")
+    parser.add_argument("--models", type=listed(CASES), default=list(CASES))
+    parser.add_argument("--threads", type=listed([str(n) for n in THREADS]), default=["1"])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--contenders", type=listed(CONTENDERS), default=list(CONTENDERS))
+    parser.add_argument("--memory", action="store_true", help="the peaks of processes instead")
+    parser.add_argument("--measure", choices=("times", "peak"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        warnings.simplefilter("ignore")
+        (case,) = (CASES[name] for name in options.models)
+        if options.measure == "times":
+            print(json.dumps(times(case, options.contenders, options.rounds)))
+        else:
+            (contender,) = options.contenders
+            print(json.dumps({contender: peak(case, contender)}))
         return
-    for found in measure():
-        ratio = f", ratio {found['ratio']:.3f}" if found["ratio"] else ""
-        verdict = "" if found["met"] is None else "met" if found["met"] else "NOT met"
-        print(f"{found['name']}: {found['ours']:.4g}{ratio}; goal {found['goal']} {verdict}")
+    for name in options.models:
+        if options.memory:
+            show([memory_row(CASES[name], peaks(name))])
+            continue
+        for n_threads in map(int, options.threads):
+            found = in_process(
+                "times",
+                name,
+                n_threads=n_threads,
+                rounds=options.rounds,
+                contenders=options.contenders,
+            )
+            print(
+                {
+                    side: seconds if isinstance(seconds, str) else f"{1e3 * seconds:.2f} ms"
+                    for side, seconds in found.items()
+                }
+            )
+            show(time_rows(CASES[name], n_threads, found))
+
+
+def show(rows: list[Row]) -> None:
+    for shown in rows:
+        ratio = "-" if shown["ratio"] is None else f"{shown['ratio']:.3f}"
+        verdict = "met" if shown["met"] else "NOT met"
+        print(f"{shown['name']}: {ratio}; goal {shown['goal']} {verdict}", flush=True)
 
 
 if __name__ == "__main__":

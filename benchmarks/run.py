@@ -16,7 +16,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 COLUMNS = ("name", "ours", "peer", "ratio", "goal", "met")
-PACKAGES = ("numpy", "scipy", "numba", "pyarrow", "POT", "opendp")
+PACKAGES = ("numpy", "scipy", "numba", "pyarrow", "POT", "opendp", "torch", "opacus")
 
 Row = dict[str, object]
 

@@ -50,8 +50,8 @@ from pufferslice.sgd import (
 from pufferslice.sgd.grid import implementation_delta
 from pufferslice.sgd.run_key import RunKey
 from pufferslice.torch import Trainer, training_run
-from pufferslice.torch.admission import device_of
 from pufferslice.torch.layout import ParameterLayout
+from pufferslice.torch.model_checks import device_of
 
 
 @pytest.fixture(autouse=True)

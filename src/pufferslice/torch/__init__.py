@@ -17,8 +17,8 @@ except ModuleNotFoundError as error:
     raise MissingExtraError(msg) from error
 
 from pufferslice.torch.batches import Batch
+from pufferslice.torch.model_checks import replace_batchnorm, validate
 from pufferslice.torch.own_loop import PrivateLoader, PrivateOptimizer, make_private
-from pufferslice.torch.structure import replace_batchnorm, validate
 from pufferslice.torch.trainer import StepReport, Trainer
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import attrs
 from pufferslice.checks import check_count
 from pufferslice.errors import ArgumentError, MissingExtraError
 from pufferslice.sgd import FlatClipping, Poisson, TrainingPlan
-from pufferslice.torch.structure import layer_problems
+from pufferslice.torch.model_checks import layer_problems
 
 try:
     import torch

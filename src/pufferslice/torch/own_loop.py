@@ -22,7 +22,7 @@ from pufferslice.sgd import TrainingPlan
 from pufferslice.torch.batches import Batch, Block
 from pufferslice.torch.distributed import joined_processes
 from pufferslice.torch.per_example import Examples, LossFunction
-from pufferslice.torch.structure import uncompiled
+from pufferslice.torch.model_checks import uncompiled
 from pufferslice.torch.trainer import StepReport, Trainer
 
 

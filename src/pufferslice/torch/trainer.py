@@ -22,7 +22,7 @@ from pufferslice.guarantee import Guarantee
 from pufferslice.parallel import n_cores
 from pufferslice.sgd import TrainingPlan
 from pufferslice.sgd.grid import SumGrid, sum_grid
-from pufferslice.torch import admission, charging
+from pufferslice.torch import charging, model_checks
 from pufferslice.torch.batches import Batch, Block, Source, blocks_of, fetched_ahead
 from pufferslice.torch.checkpoint import (
     Checkpoint,
@@ -37,7 +37,7 @@ from pufferslice.torch.clipping import ClippedSums, check_radii, one_thread
 from pufferslice.torch.distributed import joined_processes
 from pufferslice.torch.layout import layout_of
 from pufferslice.torch.per_example import Examples, LossFunction
-from pufferslice.torch.structure import uncompiled, validate
+from pufferslice.torch.model_checks import uncompiled, validate
 from pufferslice.torch.training_run import TrainingRun
 
 
@@ -104,9 +104,9 @@ class Trainer:
         """The plan; its block is chosen when the dataset is known, if it had none."""
         self._asked: Final = plan
         self._layout: Final = layout_of(inner, plan.clipping)
-        admission.check_optimizer(optimizer, self._layout)
-        admission.check_scheduler(scheduler, optimizer)
-        admission.check_precision(self._layout)
+        model_checks.check_optimizer(optimizer, self._layout)
+        model_checks.check_scheduler(scheduler, optimizer)
+        model_checks.check_precision(self._layout)
         self._learner: Final = Learner(inner, optimizer, scheduler, self._layout.names)
         self._check_grid(plan if plan.block else attrs.evolve(plan, block=1))
         self._processes: Final = joined_processes()
@@ -419,9 +419,9 @@ class Trainer:
             )
             raise TrainingError(msg)
         batch.source.check(self.plan.sampling.n_records)
-        admission.check_unchanged(self._learner.model, self._layout)
-        admission.check_optimizer(self._learner.optimizer, self._layout)
-        admission.check_precision(self._layout)
+        model_checks.check_unchanged(self._learner.model, self._layout)
+        model_checks.check_optimizer(self._learner.optimizer, self._layout)
+        model_checks.check_precision(self._layout)
 
     def _checkpoint(self) -> Checkpoint:
         return Checkpoint(

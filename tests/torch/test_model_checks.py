@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models that a plan can train, replacements for batch normalisation, and the warning on Adam."""
+
+import copy
+import math
+
+import hypothesis
+import numpy as np
+import pytest
+import torch
+from hypothesis import strategies as st
+from torch import nn
+
+from pufferslice import ArgumentError
+from pufferslice.sgd import LayerClipping, Poisson, WorstCase, exactly, plan_with_noise
+from pufferslice.torch.layout import layout_of
+from pufferslice.torch.model_checks import (
+    DROWNED,
+    adam_warning,
+    layer_problems,
+    replace_batchnorm,
+    uncompiled,
+    validate,
+)
+
+
+class OwnBatchNorm(nn.BatchNorm2d):
+    """A kind of batch normalisation that torch does not know."""
+
+
+def two_linear():
+    return nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+
+
+def tied(weight):
+    """Two layers, the second with what `weight` makes of the first one's."""
+    model = two_linear()
+    model[1].weight = weight(model[0].weight)
+    return model
+
+
+@pytest.fixture(autouse=True)
+def _fixed_draws(seed):
+    torch.manual_seed(seed)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Sequential(nn.Conv2d(1, 8, 3), nn.GroupNorm(2, 8), nn.Dropout(0.1)),
+        nn.Sequential(nn.Conv1d(1, 8, 3), nn.InstanceNorm1d(8, affine=True)),
+        nn.Sequential(nn.Linear(3, 2), nn.InstanceNorm1d(8, track_running_stats=True).eval()),
+        nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2).eval()),
+        nn.TransformerEncoderLayer(8, 2, batch_first=True),
+        nn.LSTM(3, 4, batch_first=True),
+        tied(lambda weight: weight),
+        nn.Linear(3, 2).double(),
+        nn.Sequential(nn.Linear(3, 2).requires_grad_(False), nn.Linear(2, 2)),
+    ],
+)
+def test_accepted_models(model):
+    assert validate(model) is None
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("build", "match"),
+    [
+        (lambda: nn.BatchNorm1d(3), "the model itself is a BatchNorm1d"),
+        (lambda: nn.DataParallel(nn.Linear(3, 2)), "DataParallel.*model inside it"),
+        (lambda: torch.jit.trace(nn.Linear(3, 2), torch.zeros(1, 3)), "module that it was made"),
+        (lambda: two_linear().requires_grad_(False), "no trainable parameter"),
+        (lambda: two_linear().half(), r"'0.weight' \(and 3 more\) is stored as torch.float16"),
+        (lambda: two_linear().bfloat16(), "torch.bfloat16"),
+        (lambda: nn.Linear(3, 2, dtype=torch.complex64), "torch.complex64"),
+        (lambda: nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2).double()), "partly float32"),
+        (lambda: nn.Sequential(nn.LazyLinear(4)), r"'0.weight' \(and 1 more\) has no shape yet"),
+        (lambda: nn.Sequential(nn.Linear(3, 2), nn.LazyBatchNorm1d(affine=False)), "no shape yet"),
+        (lambda: nn.Linear(3, 2, device="meta"), "'meta'"),
+        (lambda: tied(lambda w: nn.Parameter(w.detach())), "'0.weight' and '1.weight' are two"),
+        (lambda: lambda examples: examples, "torch.nn.Module, got function"),
+    ],
+)
+def test_refused_models(build, match):
+    with pytest.raises(ArgumentError, match=match):
+        validate(build())
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [
+        nn.BatchNorm1d(2),
+        nn.BatchNorm2d(2),
+        nn.BatchNorm3d(2),
+        nn.SyncBatchNorm(2),
+        OwnBatchNorm(2),
+        nn.BatchNorm1d(2, affine=False),
+        nn.BatchNorm1d(2, track_running_stats=False).eval(),
+        nn.InstanceNorm1d(2, track_running_stats=True),
+    ],
+)
+def test_statistics_of_several_examples_are_refused(norm):
+    model = nn.Sequential(nn.Linear(3, 2), nn.Sequential(norm))
+    with pytest.raises(ArgumentError, match=rf"layer '1.0' is a {type(norm).__name__}"):
+        validate(model)
+
+
+def test_the_mode_of_batch_normalisation_decides():
+    norm = nn.BatchNorm1d(4)
+    examples = torch.randn(8, 4)
+    others = torch.cat([examples[:1], torch.randn(7, 4)])
+    assert not torch.allclose(norm(examples)[0], norm(others)[0])
+    assert layer_problems(norm)
+    norm.eval()
+    assert torch.equal(norm(examples)[0], norm(others)[0])
+    assert not layer_problems(norm)
+
+
+def test_a_wrapper_for_several_processes_is_refused():
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        model = nn.parallel.DistributedDataParallel(nn.Linear(3, 2))
+        with pytest.raises(ArgumentError, match="DistributedDataParallel"):
+            validate(model)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+# torch imports its own deprecated names when `torch.compile` is first called.
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_compiled_models_are_looked_into():
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    compiled = torch.compile(model)
+    assert uncompiled(compiled) is uncompiled(model) is model
+    with pytest.raises(ArgumentError, match="BatchNorm1d"):
+        validate(compiled)
+    validate(torch.compile(nn.Linear(3, 2)))
+
+
+def test_every_problem_is_listed():
+    model = nn.Sequential(nn.Linear(3, 2).half(), nn.BatchNorm1d(2), nn.DataParallel(nn.ELU()))
+    with pytest.raises(ArgumentError, match=r"'1' is a BatchNorm1d.*DataParallel.*torch.float16"):
+        validate(model)
+
+
+def test_only_batch_normalisation_is_replaced_and_only_in_the_copy():
+    model = nn.Sequential(nn.Conv2d(1, 32, 3), nn.BatchNorm2d(32), nn.ELU(), nn.Linear(6, 3))
+    model(torch.randn(2, 1, 8, 8))
+    model[1].weight.data.uniform_(1, 2)
+    before = copy.deepcopy(model.state_dict())
+    replaced = replace_batchnorm(model)
+    validate(replaced)
+    new = replaced.state_dict()
+    statistics = {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
+    assert list(new) == [name for name in before if name not in statistics]
+    assert all(torch.equal(new[name], before[name]) for name in new)
+    for parameter in replaced.parameters():
+        parameter.data.zero_()
+    assert isinstance(model[1], nn.BatchNorm2d)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+@hypothesis.given(channels=st.integers(2, 700))
+def test_groups_divide_the_channels_and_are_not_small(channels):
+    group_norm = replace_batchnorm(nn.BatchNorm1d(channels))
+    n_groups = group_norm.num_groups
+    assert channels % n_groups == 0
+    assert n_groups <= 32
+    assert n_groups == 1 or channels // n_groups >= 16
+    normalised = group_norm(torch.randn(1, channels)).reshape(n_groups, -1)
+    assert torch.allclose(normalised.mean(1), torch.zeros(n_groups), atol=1e-4)
+    assert normalised.square().mean(1).min() > 0.5
+
+
+@pytest.mark.parametrize(("channels", "n_groups"), [(16, 1), (32, 2), (48, 3), (512, 32)])
+def test_usual_widths_get_groups_of_sixteen(channels, n_groups):
+    assert replace_batchnorm(nn.BatchNorm2d(channels)).num_groups == n_groups
+
+
+@pytest.mark.parametrize(
+    ("norm", "shape"),
+    [
+        (nn.BatchNorm1d(6), (3, 6)),
+        (nn.BatchNorm1d(6), (3, 6, 5)),
+        (nn.BatchNorm2d(6), (3, 6, 5, 4)),
+        (nn.BatchNorm3d(6), (3, 6, 5, 4, 2)),
+        (nn.SyncBatchNorm(6), (3, 6, 5)),
+        (nn.BatchNorm2d(1), (3, 1, 5, 4)),
+    ],
+)
+def test_a_replacement_treats_each_example_alone(norm, shape):
+    group_norm = replace_batchnorm(norm)
+    examples = torch.randn(shape)
+    alone = torch.cat([group_norm(example[None]) for example in examples])
+    assert torch.allclose(group_norm(examples), alone, atol=1e-6)
+    assert alone.abs().max() > 0.1
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_a_replacement_keeps_affine_epsilon_precision_mode_and_freezing(affine):
+    norm = nn.BatchNorm1d(4, affine=affine, eps=0.25, dtype=torch.float64).eval()
+    group_norm = replace_batchnorm(nn.Sequential(norm.requires_grad_(False)))[0]
+    assert (group_norm.affine, group_norm.eps, group_norm.training) == (affine, 0.25, False)
+    assert all(p.dtype == torch.float64 and not p.requires_grad for p in group_norm.parameters())
+
+
+def test_a_layer_in_two_places_stays_one_layer():
+    norm = nn.BatchNorm1d(4)
+    model = nn.ModuleDict({"a": nn.Sequential(norm), "b": nn.ModuleList([nn.Linear(4, 4), norm])})
+    replaced = replace_batchnorm(model)
+    assert isinstance(replaced["a"][0], nn.GroupNorm)
+    assert replaced["a"][0] is replaced["b"][1]
+
+
+@pytest.mark.parametrize(
+    ("norm", "match"),
+    [
+        (OwnBatchNorm(4), "layer '0' is a OwnBatchNorm"),
+        (nn.LazyBatchNorm1d(), "'0.weight'.*run the model once"),
+        (nn.BatchNorm1d(1), "BatchNorm1d of one channel"),
+        (nn.SyncBatchNorm(1), "SyncBatchNorm of one channel"),
+    ],
+)
+def test_replacements_that_would_be_wrong_are_refused(norm, match):
+    with pytest.raises(ArgumentError, match=match):
+        replace_batchnorm(nn.Sequential(norm))
+
+
+LAYERS = LayerClipping(names=("0", "1"), norms=(2.0, 2.0), sizes=(12, 12), allocation="equal")
+
+
+def warning_at(ratio, optimizer_of, clip_norm=0.7):
+    """The warning for a plan whose least noise is `ratio` times the largest mean gradient.
+
+    Noise of multiplier z on d coordinates, over a divisor B: the ratio is z sqrt(d) / B.
+    """
+    model, divisor = two_linear(), 50
+    least = ratio * divisor / math.sqrt(24)
+    plan = plan_with_noise(
+        differing=exactly(1),
+        sampling=Poisson(n_records=20 * divisor, rate=1 / 20),
+        clip_norm=clip_norm,
+        noise_multipliers=np.array([3 * least, least]),
+        accountant=WorstCase(),
+        order=4,
+    )
+    return adam_warning(optimizer_of(model.parameters()), plan, layout_of(model, plan.clipping))
+
+
+@pytest.mark.parametrize("clip_norm", [0.7, LAYERS], ids=["flat", "layers"])
+def test_adam_is_warned_of_where_noise_drowns_the_signal(clip_norm):
+    assert warning_at(0.99 * DROWNED, torch.optim.Adam, clip_norm) == ""
+    warning = warning_at(1.01 * DROWNED, torch.optim.Adam, clip_norm)
+    assert "10.1 times" in warning
+    assert "Adam" in warning
+
+
+def test_optimizers_that_divide_by_a_second_moment_are_warned_of():
+    families = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "RMSprop", "Adagrad", "Adadelta")
+    for name in families:
+        assert name in warning_at(100, getattr(torch.optim, name))
+    for name in ("SGD", "ASGD"):
+        assert not warning_at(100, getattr(torch.optim, name))

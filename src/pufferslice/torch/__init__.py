@@ -24,12 +24,12 @@ from pufferslice.torch.trainer import StepReport, Trainer
 if TYPE_CHECKING:
     from pufferslice.torch.opacus import (
         OpacusRun,
+        PlanAccountant,
         check_opacus,
         noise_caveat,
         opacus_noise_multiplier,
         opacus_sampling,
     )
-    from pufferslice.torch.opacus_accountant import PlanAccountant
 
 __all__ = [
     "Batch",
@@ -48,15 +48,14 @@ __all__ = [
     "validate",
 ]
 
-_OPACUS_HOMES: Final = {
-    "OpacusRun": "opacus",
-    "PlanAccountant": "opacus_accountant",
-    "check_opacus": "opacus",
-    "noise_caveat": "opacus",
-    "opacus_noise_multiplier": "opacus",
-    "opacus_sampling": "opacus",
+_NEED_OPACUS: Final = {
+    "OpacusRun",
+    "PlanAccountant",
+    "check_opacus",
+    "noise_caveat",
+    "opacus_noise_multiplier",
+    "opacus_sampling",
 }
-"""The module of each name that needs Opacus."""
 
 
 # Hidden from type checkers: for them a module with `__getattr__` has every name, typos included.
@@ -64,10 +63,10 @@ if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         """Import a name that needs Opacus on its first use and keep it."""
-        if name not in _OPACUS_HOMES:
+        if name not in _NEED_OPACUS:
             msg = f"module {__name__!r} has no attribute {name!r}"
             raise AttributeError(msg)
-        value = getattr(import_module(f"{__name__}.{_OPACUS_HOMES[name]}"), name)
+        value = getattr(import_module(f"{__name__}.opacus"), name)
         globals()[name] = value
         return value
 

@@ -1,26 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether an Opacus run follows a training plan, and what it needs from the plan to do so.
+"""An existing Opacus loop under a training plan: what it needs from the plan, and its accountant.
 
 Opacus adds noise of standard deviation `noise_multiplier * max_grad_norm` to the *sum* of the
-clipped per-example gradients. That is the noise space of a plan, so the plan's multiplier goes to
-`make_private` unchanged. Learning rate, momentum, weight decay and the divisor come after the
-noise and cost nothing.
+clipped per-example gradients. A plan does the same, so its multiplier goes to `make_private`
+unchanged. Learning rate, momentum, weight decay and the divisor come after the noise and cost
+nothing.
 """
 
 import math
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeAlias, final
 
 import attrs
 
-from pufferslice.checks import check_count
+from pufferslice.certificate import Certificate, certify_training
+from pufferslice.checks import check_between, check_count
 from pufferslice.errors import ArgumentError, MissingExtraError
-from pufferslice.sgd import FlatClipping, Poisson, TrainingPlan
+from pufferslice.guarantee import Guarantee
+from pufferslice.sgd import FlatClipping, Poisson, TrainingPlan, run_cost
 from pufferslice.torch.model_checks import layer_problems
+from pufferslice.views import ORDERS, improved_epsilon_joint
 
 try:
     import torch
     from opacus import grad_sample
+    from opacus.accountants import IAccountant
     from opacus.optimizers import DPOptimizer
     from opacus.utils.batch_memory_manager import BatchSplittingSampler
     from opacus.utils.uniform_sampler import UniformWithReplacementSampler
@@ -44,6 +49,11 @@ _MODULES: Final = (
     # What `wrap_model=False` returns; Opacus before 1.6 has no such thing.
     getattr(grad_sample, "GradSampleHooks", grad_sample.GradSampleModule),
 )
+_NOT_ISOLATED: Final = (
+    "Opacus runs the examples of a batch together: that none of them reaches the gradient of "
+    "another rests on the code of the model and of the loss, which was not checked beyond the "
+    "types of the layers."
+)
 
 
 @final
@@ -61,24 +71,18 @@ class OpacusRun:
         """The parameters that the optimizer trains."""
         return list(self.optimizer.params)
 
-    @property
-    def rate(self) -> float:
-        """The rate that the sampler compares its uniform numbers with."""
-        return float(_sampler_of(self.data_loader).sample_rate)
-
 
 def opacus_sampling(data_loader: Loader) -> Poisson:
-    """The Poisson design that `make_private` will make of this data loader.
+    """The Poisson sampling that `make_private` will make of this data loader.
 
     Opacus draws each record with probability 1 / len(data_loader), which is not batch size over
-    records, by comparing it with a uniform number of 24 bits. The rate returned is the most that
+    records, by comparing it with a uniform number of 24 bits. The rate returned is the largest that
     this can give: up to 6e-8 above 1 / len(data_loader), never below.
     """
     if isinstance(data_loader.dataset, IterableDataset):
         msg = "data_loader must read a dataset with a length; Opacus cannot draw from an iterable"
         raise ArgumentError(msg)
-    n_records = len(data_loader.dataset)  # type: ignore[arg-type]  # torch declares no length
-    return Poisson(n_records=n_records, rate=_largest_rate(1 / len(data_loader)))
+    return Poisson(n_records=_n_records(data_loader), rate=_largest_rate(1 / len(data_loader)))
 
 
 def opacus_noise_multiplier(plan: TrainingPlan) -> float:
@@ -87,45 +91,295 @@ def opacus_noise_multiplier(plan: TrainingPlan) -> float:
     If the plan changes its noise, set `optimizer.noise_multiplier` to
     `plan.noise_multipliers[step]` before each step; a step with another one is refused.
     """
-    return planned_multiplier(plan, 0)
+    return _planned_multiplier(plan, 0)
 
 
 def noise_caveat(optimizer: DPOptimizer) -> str:
-    """A public sentence on what the noise of an Opacus run is; a certificate should carry it."""
+    """What the claim of an Opacus run rests on, in public sentences that its certificate carries.
+
+    They say how the noise was drawn, and that nothing but the model's own code keeps the examples
+    of a batch apart.
+    """
     if optimizer.secure_mode and optimizer.generator is not None:
-        return (
+        noise = (
             "The noise was drawn by Opacus in floating point from a cryptographic generator "
             "(secure_mode): the claim holds for ideal real-valued Gaussian noise, and what "
-            "rounding gives away is made hard to use but not bounded."
+            "rounding reveals is made hard to use but not bounded."
         )
-    return (
-        "The noise was drawn by Opacus in floating point from a generator that is not "
-        "cryptographic (no secure_mode): the claim holds for ideal real-valued Gaussian noise, "
-        "against an adversary who cannot predict the generator."
-    )
+    else:
+        noise = (
+            "The noise was drawn by Opacus in floating point from a generator that is not "
+            "cryptographic (no secure_mode): the claim holds for ideal real-valued Gaussian noise, "
+            "against an adversary who cannot predict the generator."
+        )
+    return f"{noise} {_NOT_ISOLATED}"
 
 
 def check_opacus(plan: TrainingPlan, run: OpacusRun, *, step: int = 0) -> None:
-    """The run follows the plan at this step; if it does not, the error tells every difference.
+    """Check that the run follows the plan at this step; the error names the differences.
 
     Needs: the loop takes its batches from the run's data loader and its gradients from the run's
     module, with a loss that is reduced as `loss_reduction` says, and makes one step per batch,
-    empty ones too. This cannot be seen from the objects.
+    empty ones too. The model and the loss compute each example from that example alone. The
+    objects do not show this.
     """
-    multiplier = planned_multiplier(plan, step)
-    found = [
-        *_optimizer_differences(plan, run.optimizer, multiplier),
-        *_loader_differences(plan, run.data_loader),
-        *_module_differences(run.module),
-    ]
-    # The rest compares objects with each other, which must be of the right kind for it.
-    found = found or [*_pairing_differences(run), *_generator_differences(plan, run)]
-    if found:
-        msg = f"this Opacus run does not follow the plan: {'; '.join(found)}"
+    differences = [*_setting_differences(plan, run, step)] or [*_object_differences(plan, run)]
+    if differences:
+        msg = f"this Opacus run does not follow the plan: {'; '.join(differences)}"
         raise ArgumentError(msg)
 
 
-def planned_multiplier(plan: TrainingPlan, step: int) -> float:
+@final
+class PlanAccountant(IAccountant):  # type: ignore[misc]  # Opacus ships no types
+    """Holds an Opacus run to its plan, step by step, and gives the plan's guarantee.
+
+    Set it as `engine.accountant` before `make_private`, and `watch` what `make_private` returned.
+    From then on Opacus calls it in every step, after the noise is drawn and before the model
+    changes. A step that is not the plan's raises: the model keeps its parameters, and nothing is
+    counted.
+
+    Guarantee: `guarantee()` holds for the parameters after every counted step, all together, and
+    for ideal real-valued Gaussian noise only: Opacus draws in floating point (`noise_caveat`).
+    Needs: what `check_opacus` needs, and the hypotheses of the plan.
+    """
+
+    def __init__(self, plan: TrainingPlan) -> None:
+        super().__init__()
+        opacus_noise_multiplier(plan)
+        self.plan: Final = plan
+        self.history: list[tuple[float, float, int]] = []
+        self._run: OpacusRun | None = None
+
+    def watch(self, run: OpacusRun) -> None:
+        """Check the run now and again at every step; call it once more if the objects change.
+
+        With `BatchMemoryManager` the data loader of the run is the one that it gives.
+        """
+        check_opacus(self.plan, run, step=len(self))
+        if run.optimizer.step_hook != self._before_update:
+            msg = (
+                "the optimizer does not report its steps to this accountant; set "
+                "engine.accountant to it before make_private"
+            )
+            raise ArgumentError(msg)
+        self._run = run
+
+    def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
+        """Count one step of the watched run if it is the plan's next; Opacus does this itself."""
+        self._watched()
+        self._count(noise_multiplier, sample_rate)
+
+    def spent(self) -> float:
+        """Cost of the steps so far at the plan's order: what a run of exactly these steps costs.
+
+        The claim of a run that might have continued is the plan's: `guarantee()`.
+        """
+        return self._cost(self.plan.order) if len(self) else 0.0
+
+    def guarantee(self) -> Guarantee:
+        """What the run promises: the plan's guarantee, also if it stops early."""
+        if not len(self):
+            msg = "no step has been counted, so there is nothing to guarantee yet; train first"
+            raise ArgumentError(msg)
+        return self.plan.guarantee()
+
+    def certificate(self, *, data: str) -> Certificate:
+        """The certificate of the watched run: the plan's cost, and the run's `noise_caveat`."""
+        self.guarantee()
+        caveat = noise_caveat(self._watched().optimizer)
+        return certify_training(self.plan, data=data, noise=caveat)
+
+    def get_epsilon(self, delta: float) -> float:
+        """The steps so far as (epsilon, delta), by the best of a grid of orders.
+
+        It bounds how well the two worlds of the plan can be told apart. It is not the epsilon of
+        differential privacy, which is about one record.
+        """
+        check_between(0, 1, delta=delta)
+        if self.plan.accountant.notion != "unsliced":
+            msg = (
+                f"accountant {self.plan.accountant.name!r} averages over batches and gives no "
+                "(epsilon, delta); use worst_case, log_moment or amplified"
+            )
+            raise ArgumentError(msg)
+        if not len(self):
+            return 0.0
+        orders = {*ORDERS, self.plan.order}
+        return min(improved_epsilon_joint(order, self._cost(order), delta) for order in orders)
+
+    def __len__(self) -> int:
+        """Number of steps taken."""
+        return sum(count for _, _, count in self.history)
+
+    @classmethod
+    def mechanism(cls) -> str:
+        """The name under which the state of this accountant is stored."""
+        return "pufferslice"
+
+    def get_optimizer_hook_fn(
+        self,
+        sample_rate: float,  # noqa: ARG002 - 1 / len(loader) here, which may not be the true rate
+    ) -> Callable[[DPOptimizer], None]:
+        """What the optimizer calls between noise and update; `make_private` asks for it."""
+        return self._before_update
+
+    def state_dict(self, destination: Any = None) -> Any:  # noqa: ANN401 - as Opacus has it
+        """The steps so far and their plan, as JSON values."""
+        state = OrderedDict() if destination is None else destination
+        state["history"] = [list(entry) for entry in self.history]
+        state["mechanism"] = self.mechanism()
+        state["plan"] = self.plan.to_json()
+        return state
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Resume from a state of the same plan; `watch` the new objects before the next step."""
+        if not state_dict or state_dict.get("mechanism") != self.mechanism():
+            msg = (
+                f"state_dict is not the state of a {self.mechanism()!r} accountant; give what "
+                "state_dict() gave"
+            )
+            raise ArgumentError(msg)
+        if state_dict.get("plan") != self.plan.to_json():
+            msg = "state_dict belongs to another plan; make the accountant with that plan"
+            raise ArgumentError(msg)
+        try:
+            entries = [
+                (float(noise), float(rate), range(count))
+                for noise, rate, count in state_dict["history"]
+            ]
+        except (KeyError, TypeError, ValueError) as error:
+            msg = (
+                "history in state_dict must be a list of (noise multiplier, rate, number of "
+                "steps); give what state_dict() gave"
+            )
+            raise ArgumentError(msg) from error
+        replayed = PlanAccountant(self.plan)
+        for noise_multiplier, sample_rate, counted in entries:
+            for _ in counted:
+                replayed._count(noise_multiplier, sample_rate)
+        self.history, self._run = replayed.history, None
+
+    def _watched(self) -> OpacusRun:
+        if self._run is None:
+            msg = (
+                "the accountant does not know the run; after make_private call accountant.watch("
+                "OpacusRun(module=..., optimizer=..., data_loader=...))"
+            )
+            raise ArgumentError(msg)
+        return self._run
+
+    def _before_update(self, optimizer: DPOptimizer) -> None:
+        run = self._watched()
+        if optimizer is not run.optimizer:
+            msg = "another optimizer than the watched one made a step; a run has one optimizer"
+            raise ArgumentError(msg)
+        check_opacus(self.plan, run, step=len(self))
+        _check_batch(run)
+        rate = float(_sampler_of(run.data_loader).sample_rate)
+        self.step(
+            noise_multiplier=float(optimizer.noise_multiplier),
+            sample_rate=rate * optimizer.accumulated_iterations,
+        )
+
+    def _count(self, noise_multiplier: float, sample_rate: float) -> None:
+        """Count a step that has the noise and the sampling rate of the plan's next one."""
+        step, plan = len(self), self.plan
+        planned = _planned_multiplier(plan, step)
+        if noise_multiplier != planned:
+            msg = (
+                f"step {step + 1} has noise_multiplier {noise_multiplier!r}, the plan has "
+                f"{planned!r}; set it to the plan's before the step"
+            )
+            raise ArgumentError(msg)
+        if not _is_rate_of(plan, sample_rate):
+            msg = (
+                f"step {step + 1} draws at rate {sample_rate!r}, the plan at "
+                f"{_poisson(plan).rate!r}; make one step per batch"
+            )
+            raise ArgumentError(msg)
+        is_repeated = self.history and self.history[-1][:2] == (noise_multiplier, sample_rate)
+        n_before = self.history.pop()[2] if is_repeated else 0
+        self.history.append((noise_multiplier, sample_rate, n_before + 1))
+
+    def _cost(self, order: float) -> float:
+        plan, taken = self.plan, self.plan.noise_multipliers[: len(self)]
+        return float(run_cost(plan.accountant, order, plan.sampling, plan.differing, taken))
+
+
+def _setting_differences(plan: TrainingPlan, run: OpacusRun, step: int) -> Iterator[str]:
+    """Settings that are not the plan's, whatever the kinds of the objects."""
+    optimizer, sampler = run.optimizer, _sampler_of(run.data_loader)
+    if type(optimizer) is not DPOptimizer:
+        yield (
+            f"the optimizer is a {type(optimizer).__name__}; the plan needs flat clipping in one "
+            "process (clipping='flat', grad_sample_mode='hooks')"
+        )
+    planned = {
+        "noise_multiplier": _planned_multiplier(plan, step),
+        "max_grad_norm": plan.clipping.norms[0],
+    }
+    for name, wanted in planned.items():
+        value = getattr(optimizer, name, None)
+        if value != wanted:
+            yield f"{name} is {value!r}, the plan has {wanted!r}"
+    if type(sampler) is not UniformWithReplacementSampler:
+        yield (
+            f"the data loader draws with a {type(sampler).__name__}, not by Poisson sampling in "
+            "one process (poisson_sampling=True)"
+        )
+    if getattr(run.data_loader.collate_fn, "rand_on_empty", False):
+        yield "an empty batch is replaced by a made-up record (rand_on_empty=False keeps it empty)"
+    if torch.get_default_dtype() not in {torch.float32, torch.float64}:
+        yield (
+            f"the default dtype is {torch.get_default_dtype()}, in which the sampler cannot keep "
+            "its rate (set torch.float32)"
+        )
+    if type(run.module) not in _MODULES:
+        yield (
+            f"the module is a {type(run.module).__name__}, whose clipping cannot be checked "
+            "(grad_sample_mode='hooks', 'functorch' or 'ew')"
+        )
+
+
+def _object_differences(plan: TrainingPlan, run: OpacusRun) -> Iterator[str]:
+    """What else differs between the plan and objects of the kinds asked for above."""
+    optimizer, sampler = run.optimizer, _sampler_of(run.data_loader)
+    n_records = _n_records(run.data_loader)
+    if not n_records == sampler.num_samples == plan.sampling.n_records:
+        yield (
+            f"the dataset has {n_records} records, of which {sampler.num_samples} can be drawn; "
+            f"the plan has {plan.sampling.n_records}"
+        )
+    if not _is_rate_of(plan, sampler.sample_rate):
+        yield (
+            f"records are drawn with probability up to {_largest_rate(sampler.sample_rate)!r}, the "
+            f"plan's rate is {_poisson(plan).rate!r} (make it with opacus_sampling)"
+        )
+    inner: nn.Module = run.module._module  # noqa: SLF001 - there is no public name
+    # Opacus itself accepts such layers if they have no parameters.
+    yield from layer_problems(inner)
+    if not {*map(id, run.parameters)} <= {*map(id, inner.parameters())}:
+        yield "the optimizer trains parameters that are not the module's"
+    reductions = (run.module.loss_reduction, optimizer.loss_reduction)
+    if reductions[0] != reductions[1]:
+        yield "loss_reduction is {!r} in the module and {!r} in the optimizer".format(*reductions)
+    # The divisor does not change the cost, but must be public.
+    divisor, expected = int(sampler.num_samples * (1 / len(sampler))), optimizer.expected_batch_size
+    if "mean" in reductions and not 0 < divisor == expected:
+        yield f"expected_batch_size is {expected!r}; by this data loader it is {max(divisor, 1)}"
+    # A generator given by the user has a seed, and who knows the seed knows what is drawn.
+    if optimizer.secure_mode:
+        return
+    if optimizer.generator is not None:
+        yield "the noise has a generator of its own, which can be repeated (drop noise_generator)"
+    if sampler.generator is not None and plan.accountant.name == "amplified":
+        yield (
+            "the data loader has a generator of its own, and 'amplified' needs batches that "
+            "nobody can repeat (drop the generator, or plan with log_moment)"
+        )
+
+
+def _planned_multiplier(plan: TrainingPlan, step: int) -> float:
     """The noise multiplier of a step of a plan that Opacus can follow."""
     _poisson(plan)
     if not isinstance(plan.clipping, FlatClipping):
@@ -144,27 +398,10 @@ def planned_multiplier(plan: TrainingPlan, step: int) -> float:
     return float(plan.noise_multipliers[step])
 
 
-def check_step(plan: TrainingPlan, step: int, noise_multiplier: float, rate: float) -> None:
-    """A step that was reported has the noise and the sampling rate that the plan has for it."""
-    planned = planned_multiplier(plan, step)
-    if noise_multiplier != planned:
-        msg = (
-            f"step {step + 1} has noise_multiplier {noise_multiplier!r}, the plan has {planned!r}; "
-            "set it to the plan's before the step"
-        )
-        raise ArgumentError(msg)
-    if not _is_rate_of(plan, rate):
-        msg = (
-            f"step {step + 1} draws at rate {rate!r}, the plan at {_poisson(plan).rate!r}; "
-            "make one step per batch"
-        )
-        raise ArgumentError(msg)
-
-
-def check_batch(run: OpacusRun) -> None:
+def _check_batch(run: OpacusRun) -> None:
     """The noisy gradient that is about to be used is of one batch, and clipping bounded it."""
-    whole = isinstance(run.data_loader.batch_sampler, BatchSplittingSampler)
-    if run.optimizer._is_last_step_skipped and not whole:  # noqa: SLF001 - there is no public name
+    is_split = isinstance(run.data_loader.batch_sampler, BatchSplittingSampler)
+    if run.optimizer._is_last_step_skipped and not is_split:  # noqa: SLF001 - there is no public name
         msg = (
             "batches were accumulated into one step, which then costs more than the plan says; "
             "split batches with BatchMemoryManager and watch the data loader that it gives"
@@ -179,107 +416,19 @@ def check_batch(run: OpacusRun) -> None:
             raise ArgumentError(msg)
 
 
-def _optimizer_differences(
-    plan: TrainingPlan, optimizer: DPOptimizer, multiplier: float
-) -> Iterator[str]:
-    if type(optimizer) is not DPOptimizer:
-        yield (
-            f"the optimizer is a {type(optimizer).__name__}; the plan needs flat clipping in one "
-            "process (clipping='flat', grad_sample_mode='hooks')"
-        )
-        return
-    if optimizer.noise_multiplier != multiplier:
-        yield f"noise_multiplier is {optimizer.noise_multiplier!r}, the plan has {multiplier!r}"
-    clip_norm = plan.clipping.norms[0]
-    if optimizer.max_grad_norm != clip_norm:
-        yield f"max_grad_norm is {optimizer.max_grad_norm!r}, the plan clips to {clip_norm!r}"
-
-
-def _loader_differences(plan: TrainingPlan, data_loader: Loader) -> Iterator[str]:
-    sampler = _sampler_of(data_loader)
-    if type(sampler) is not UniformWithReplacementSampler:
-        yield (
-            f"the data loader draws with a {type(sampler).__name__}, not by Poisson sampling in "
-            "one process (poisson_sampling=True)"
-        )
-        return
-    n_records = len(data_loader.dataset)  # type: ignore[arg-type]  # torch declares no length
-    if not n_records == sampler.num_samples == plan.sampling.n_records:
-        yield (
-            f"the dataset has {n_records} records of which {sampler.num_samples} are drawn from, "
-            f"the plan has {plan.sampling.n_records}"
-        )
-    if not _is_rate_of(plan, sampler.sample_rate):
-        yield (
-            f"records are drawn with probability up to {_largest_rate(sampler.sample_rate)!r}, the "
-            f"plan's rate is {_poisson(plan).rate!r} (make it with opacus_sampling)"
-        )
-    if torch.get_default_dtype() not in {torch.float32, torch.float64}:
-        yield (
-            f"the default dtype is {torch.get_default_dtype()}, in which the sampler cannot keep "
-            "its rate (set torch.float32)"
-        )
-    if getattr(data_loader.collate_fn, "rand_on_empty", False):
-        yield "an empty batch is replaced by a made-up record (rand_on_empty=False keeps it empty)"
-
-
-def _module_differences(module: Any) -> Iterator[str]:  # noqa: ANN401 - see OpacusRun
-    if type(module) not in _MODULES:
-        yield (
-            f"the module is a {type(module).__name__}, whose clipping cannot be checked "
-            "(grad_sample_mode='hooks', 'functorch' or 'ew')"
-        )
-        return
-    # Opacus itself lets those layers pass that have no parameters.
-    yield from layer_problems(_inner(module))
-
-
-def _pairing_differences(run: OpacusRun) -> Iterator[str]:
-    """What does not belong together: the divisor does not change the cost, but must be public."""
-    known = {id(parameter) for parameter in _inner(run.module).parameters()}
-    if not all(id(parameter) in known for parameter in run.parameters):
-        yield "the optimizer trains parameters that are not the module's"
-    reduction = run.optimizer.loss_reduction
-    if run.module.loss_reduction != reduction:
-        yield (
-            f"loss_reduction is {run.module.loss_reduction!r} in the module and {reduction!r} in "
-            "the optimizer"
-        )
-    sampler = _sampler_of(run.data_loader)
-    divisor = int(sampler.num_samples * (1 / len(sampler)))
-    given = run.optimizer.expected_batch_size
-    if reduction == "mean" and not (given == divisor and divisor > 0):
-        yield f"expected_batch_size is {given!r}; of this data loader it must be {max(divisor, 1)}"
-
-
-def _generator_differences(plan: TrainingPlan, run: OpacusRun) -> Iterator[str]:
-    """Generators given by the user have seeds, and who knows a seed knows what is drawn."""
-    if run.optimizer.secure_mode:
-        return
-    if run.optimizer.generator is not None:
-        yield "the noise has a generator of its own, which can be repeated (drop noise_generator)"
-    drawn_from = _sampler_of(run.data_loader).generator
-    if drawn_from is not None and plan.accountant.name == "amplified":
-        yield (
-            "the data loader has a generator of its own, and 'amplified' needs batches that "
-            "nobody can repeat (drop the generator, or plan with log_moment)"
-        )
-
-
 def _sampler_of(data_loader: Loader) -> Any:  # noqa: ANN401 - Opacus ships no types
     sampler = data_loader.batch_sampler
     return sampler.sampler if isinstance(sampler, BatchSplittingSampler) else sampler
 
 
-def _inner(module: Any) -> nn.Module:  # noqa: ANN401 - see OpacusRun
-    inner: nn.Module = module._module  # noqa: SLF001 - there is no public name
-    return inner
+def _n_records(data_loader: Loader) -> int:
+    return len(data_loader.dataset)  # type: ignore[arg-type]  # torch declares no length
 
 
 def _poisson(plan: TrainingPlan) -> Poisson:
     if not isinstance(plan.sampling, Poisson):
         msg = (
-            f"the plan's sampling is {plan.sampling.name!r}, and Opacus keeps to Poisson sampling "
+            f"the plan's sampling is {plan.sampling.name!r}, and Opacus knows Poisson sampling "
             "only; make the plan with opacus_sampling(data_loader)"
         )
         raise ArgumentError(msg)
@@ -292,5 +441,5 @@ def _largest_rate(rate: float) -> float:
 
 
 def _is_rate_of(plan: TrainingPlan, drawn: float) -> bool:
-    """Whether the plan has this rate, rounded up to what the sampler gives at most."""
+    """Whether the plan has this rate, rounded up to the most that the sampler gives."""
     return _largest_rate(drawn) <= _poisson(plan).rate <= drawn + 2 * UNIFORM_GRID

@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models: their parts as the paper has them, no mixing of examples, one private step each."""
+"""The models: their parts as the paper has them, each example alone, one private step each."""
 
 import math
 
 import pytest
 import torch
-from opacus import PrivacyEngine
+from opacus.grad_sample import GradSampleModule
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.guarantee import Guarantee
 from pufferslice.sgd import Amplified, Poisson, exactly, plan_training
-from pufferslice.torch import OpacusRun, PlanAccountant, opacus_noise_multiplier, opacus_sampling
 from pufferslice.torch.models import (
     PaddingShortcut,
     ResidualBlock,
@@ -39,125 +38,94 @@ def case(request):
     return build(), shape
 
 
-def records(shape, n_records, seed=1):
-    generator = torch.Generator().manual_seed(seed)
-    images = torch.randn(n_records, *shape, generator=generator)
-    return TensorDataset(images, torch.randint(10, (n_records,), generator=generator))
+def test_parameters_are_counted_by_hand():
+    first = 3 * 16 * 9 + 3 * 2 * 16 * 16 * 9
+    second = 16 * 32 * 9 + 7 * 32 * 32 * 9
+    third = 32 * 64 * 9 + 5 * 64 * 64 * 9
+    model = resnet22(seed=0)
+    assert n_parameters(model) == first + second + third + 576 * 10 + 10 == 291_898
+    assert len(list(model.parameters())) == 23, "none belongs to a norm"
+    assert n_parameters(linear_model(DIGITS, 10)) == 650
+    assert n_parameters(small_convnet(DIGITS, 10, seed=0)) == 8 * 9 + 8 + 128 * 10 + 10 == 1_370
 
 
-class TestResnet:
-    def test_parameters_are_counted_by_hand(self):
-        stem = 3 * 16 * 9
-        first = 3 * 2 * 16 * 16 * 9
-        second = 16 * 32 * 9 + 7 * 32 * 32 * 9
-        third = 32 * 64 * 9 + 5 * 64 * 64 * 9
-        head = 576 * 10 + 10
-        assert n_parameters(resnet22(seed=0)) == stem + first + second + third + head == 291_898
-
-    def test_it_has_23_tensors_and_none_of_them_belongs_to_a_norm(self):
-        names = [name for name, _ in resnet22(seed=0).named_parameters()]
-        assert len(names) == 23
-        assert not [name for name in names if "norm" in name]
-
-    def test_stages(self):
-        model = resnet22(seed=0)
-        blocks = [layer for layer in model if isinstance(layer, ResidualBlock)]
-        assert [block.conv1.out_channels for block in blocks] == [16] * 3 + [32] * 4 + [64] * 3
-        assert [block.conv1.stride[0] for block in blocks] == [1] * 3 + [2, 1, 1, 1] + [2, 1, 1]
-        for block in blocks:
-            assert block.conv2.stride == (1, 1)
-            assert all(norm.num_groups == 4 for norm in (block.norm1, block.norm2, block.norm3))
-        shapes = []
-        handles = [
-            layer.register_forward_hook(lambda _m, _i, out: shapes.append(tuple(out.shape[1:])))
-            for layer in model
-        ]
-        model(torch.randn(2, *COLOURS))
-        for handle in handles:
-            handle.remove()
-        assert shapes[0] == (16, 32, 32)
-        assert shapes[-4] == (64, 8, 8)
-        assert shapes[-3:] == [(64, 3, 3), (576,), (10,)]
-
-    def test_a_block_is_the_papers_formula(self):
-        block = ResidualBlock(4, 8, 2)
-        images = torch.randn(2, 4, 6, 6)
-        functional = nn.functional
-        inner = functional.elu(functional.conv2d(images, block.conv1.weight, stride=2, padding=1))
-        inner = functional.group_norm(inner, 4)
-        inner = functional.conv2d(inner, block.conv2.weight, padding=1)
-        padded = torch.zeros(2, 8, 3, 3)
-        padded[:, 2:6] = images[:, :, ::2, ::2]
-        summed = functional.group_norm(inner, 4) + padded
-        wanted = functional.group_norm(functional.elu(summed), 4)
-        assert torch.allclose(block(images), wanted, atol=1e-6)
-
-    def test_other_images_and_classes(self):
-        assert resnet22(7, seed=0)(torch.randn(1, 3, 40, 24)).shape == (1, 7)
+def test_stages_of_the_resnet():
+    model = resnet22(seed=0)
+    blocks = [layer for layer in model if isinstance(layer, ResidualBlock)]
+    assert [block.conv1.out_channels for block in blocks] == [16] * 3 + [32] * 4 + [64] * 3
+    assert [block.conv1.stride[0] for block in blocks] == [1] * 3 + [2, 1, 1, 1] + [2, 1, 1]
+    images, shapes = torch.randn(2, *COLOURS), []
+    for layer in model:
+        images = layer(images)
+        shapes.append(tuple(images.shape[1:]))
+    assert shapes[0] == (16, 32, 32)
+    assert shapes[-4:] == [(64, 8, 8), (64, 3, 3), (576,), (10,)]
+    assert resnet22(7, seed=0)(torch.randn(1, 3, 40, 24)).shape == (1, 7)
 
 
-class TestParts:
-    def test_standardised_by_hand(self):
-        out = Standardise()(torch.tensor([[[1.0, 2.0], [3.0, 6.0]], [[5.0, 5.0], [5.0, 5.0]]]))
-        std = math.sqrt((4 + 1 + 0 + 9) / 3)
-        wanted = [[(x - 3) / (std + 1e-6) for x in (1, 2, 3, 6)], [0, 0, 0, 0]]
-        assert torch.allclose(out, torch.tensor(wanted))
-
-    def test_odd_padding_goes_behind(self):
-        out = PaddingShortcut(2, 5, 1)(torch.ones(1, 2, 1, 1))
-        assert out[0, :, 0, 0].tolist() == [0, 1, 1, 0, 0]
-
-    def test_cross_entropy_is_per_example(self):
-        logits = torch.tensor([[0.0, 0.0], [0.0, math.log(3)]])
-        found = cross_entropy(logits, torch.tensor([0, 1]))
-        assert found.tolist() == pytest.approx([math.log(2), math.log(4 / 3)])
-
-    def test_a_label_out_of_range_is_not_shown(self):
-        with pytest.raises(TrainingError, match="targets must be from 0 to 1") as caught:
-            cross_entropy(torch.zeros(3, 2), torch.tensor([0, 77, 1]))
-        assert "77" not in str(caught.value)
-        assert caught.value.__suppress_context__
-
-    def test_linear_starts_at_zero_and_small_is_counted(self):
-        linear = linear_model(DIGITS, 10)
-        assert n_parameters(linear) == 650
-        assert not any(p.count_nonzero() for p in linear.parameters())
-        assert n_parameters(small_convnet(DIGITS, 10, seed=0)) == 8 * 9 + 8 + 128 * 10 + 10 == 1_370
+def test_a_block_is_the_papers_formula():
+    block = ResidualBlock(4, 8, 2)
+    images = torch.randn(2, 4, 6, 6)
+    functional = nn.functional
+    inner = functional.elu(functional.conv2d(images, block.conv1.weight, stride=2, padding=1))
+    inner = functional.conv2d(functional.group_norm(inner, 4), block.conv2.weight, padding=1)
+    padded = torch.zeros(2, 8, 3, 3)
+    padded[:, 2:6] = images[:, :, ::2, ::2]
+    summed = functional.group_norm(inner, 4) + padded
+    wanted = functional.group_norm(functional.elu(summed), 4)
+    assert torch.allclose(block(images), wanted, atol=1e-6)
 
 
-def test_weights_are_a_function_of_the_seed_and_of_nothing_else():
-    for build in (
-        lambda seed: resnet22(seed=seed),
-        lambda seed: small_convnet(DIGITS, 10, seed=seed),
-    ):
-        torch.manual_seed(0)
-        first, state = build(5).state_dict(), torch.get_rng_state()
-        torch.manual_seed(1)
-        second = build(5).state_dict()
-        other = build(6).state_dict()
-        assert all(torch.equal(first[name], second[name]) for name in first)
-        assert not all(torch.equal(first[name], other[name]) for name in first)
-        torch.manual_seed(0)
-        assert torch.equal(torch.get_rng_state(), state)
+def test_parts_by_hand():
+    out = Standardise()(torch.tensor([[[1.0, 2.0], [3.0, 6.0]], [[5.0, 5.0], [5.0, 5.0]]]))
+    std = math.sqrt((4 + 1 + 0 + 9) / 3)
+    wanted = [[(x - 3) / (std + 1e-6) for x in (1, 2, 3, 6)], [0, 0, 0, 0]]
+    assert torch.allclose(out, torch.tensor(wanted))
+    padded = PaddingShortcut(2, 5, 1)(torch.ones(1, 2, 1, 1))
+    assert padded[0, :, 0, 0].tolist() == [0, 1, 1, 0, 0]
+    losses = cross_entropy(torch.tensor([[0.0, 0.0], [0.0, math.log(3)]]), torch.tensor([0, 1]))
+    assert losses.tolist() == pytest.approx([math.log(2), math.log(4 / 3)])
 
 
-def test_weights_are_kaiming_normal():
+def test_a_label_out_of_range_is_not_shown():
+    with pytest.raises(TrainingError, match="targets must be from 0 to 1") as caught:
+        cross_entropy(torch.zeros(3, 2), torch.tensor([0, 77, 1]))
+    assert "77" not in str(caught.value)
+    assert caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    "build", [lambda seed: resnet22(seed=seed), lambda seed: small_convnet(DIGITS, 10, seed=seed)]
+)
+def test_weights_are_a_function_of_the_seed_and_of_nothing_else(build):
+    states = []
+    for global_seed, seed in ((0, 5), (1, 5), (0, 6)):
+        before = torch.manual_seed(global_seed).get_state()
+        states.append(torch.cat([p.flatten() for p in build(seed).parameters()]))
+        assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(states[0], states[1])
+    assert not torch.equal(states[0], states[2])
+
+
+def test_first_weights():
     model = resnet22(seed=2)
     block = model[-4]
     assert block.conv2.weight.std().item() == pytest.approx(math.sqrt(2 / (64 * 9)), rel=0.02)
     assert model[-1].weight.std().item() == pytest.approx(math.sqrt(2 / 576), rel=0.05)
-    assert not model[-1].bias.count_nonzero()
+    assert not model[-1].bias.any()
+    assert not any(p.any() for p in linear_model(DIGITS, 10).parameters())
 
 
 def test_an_example_does_not_reach_the_output_of_another(case):
     model, shape = case
+    nn.init.normal_(model[-1].weight)
     images = torch.randn(4, *shape)
-    together = model(images)
-    alone = torch.cat([model(images[i : i + 1]) for i in range(4)])
-    assert torch.allclose(together, alone, atol=1e-4)
+    alone = torch.cat([model(image[None]) for image in images])
+    assert torch.allclose(model(images), alone, atol=1e-4)
+    assert alone.any()
 
 
-def test_a_private_step_through_the_trainer(case):
+def test_a_private_step(case):
     model, shape = case
     plan = plan_training(
         differing=exactly(1),
@@ -167,10 +135,9 @@ def test_a_private_step_through_the_trainer(case):
         accountant=Amplified(),
         target=Guarantee.unsliced(order=4, epsilon=4.0),
     )
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    trainer = Trainer(model, cross_entropy, optimizer, plan)
+    trainer = Trainer(model, cross_entropy, torch.optim.SGD(model.parameters(), lr=0.1), plan)
     before = [p.detach().clone() for p in model.parameters()]
-    for batch in trainer.batches(records(shape, 12)):
+    for batch in trainer.batches(TensorDataset(torch.randn(12, *shape), torch.arange(12) % 10)):
         trainer.step(batch)
     assert trainer.n_taken == 1
     for old, new in zip(before, model.parameters(), strict=True):
@@ -178,44 +145,28 @@ def test_a_private_step_through_the_trainer(case):
         assert (old != new).any()
 
 
-def test_a_private_step_through_opacus(case):
+def test_opacus_knows_every_layer(case):
     model, shape = case
-    loader = DataLoader(records(shape, 24), batch_size=8)
-    plan = plan_training(
-        differing=exactly(1),
-        sampling=opacus_sampling(loader),
-        clip_norm=1.0,
-        n_steps=1,
-        accountant=Amplified(),
-        target=Guarantee.unsliced(order=4, epsilon=4.0),
-    )
-    engine = PrivacyEngine()
-    engine.accountant = accountant = PlanAccountant(plan)
-    module, optimizer, loader = engine.make_private(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        data_loader=loader,
-        noise_multiplier=opacus_noise_multiplier(plan),
-        max_grad_norm=1.0,
-    )
-    accountant.watch(OpacusRun(module=module, optimizer=optimizer, data_loader=loader))
-    torch.manual_seed(0)
-    images, labels = next(iter(loader))
-    nn.functional.cross_entropy(module(images), labels).backward()
-    optimizer.step()
-    assert len(accountant) == 1
-    assert all(p.isfinite().all() for p in model.parameters())
+    nn.init.normal_(model[-1].weight)
+    wrapped = GradSampleModule(model)
+    cross_entropy(wrapped(torch.randn(4, *shape)), torch.arange(4)).sum().backward()
+    for parameter in model.parameters():
+        assert parameter.grad_sample.shape == (4, *parameter.shape)
+        assert parameter.grad_sample.flatten(1).any(1).all()
 
 
-def test_bad_shapes_and_counts():
-    for wrong, match in (
-        (lambda: linear_model((), 10), "at least one dimension"),
+@pytest.mark.parametrize(
+    ("build", "match"),
+    [
+        (lambda: linear_model((), 10), "shape"),
         (lambda: linear_model((0, 3), 10), "dimension 0 of shape"),
-        (lambda: linear_model(DIGITS, 1), "n_classes must be a whole number and at least 2"),
-        (lambda: small_convnet((8, 8), 10, seed=0), "channels, height and width"),
-        (lambda: small_convnet((1, 1, 8), 10, seed=0), "channels, height and width"),
+        (lambda: linear_model(DIGITS, 1), "n_classes"),
+        (lambda: small_convnet((8, 8), 10, seed=0), "shape"),
+        (lambda: small_convnet((1, 1, 8), 10, seed=0), "shape"),
         (lambda: resnet22(seed=-1), "seed"),
         (lambda: resnet22(1, seed=0), "n_classes"),
-    ):
-        with pytest.raises(ArgumentError, match=match):
-            wrong()
+    ],
+)
+def test_bad_shapes_and_counts(build, match):
+    with pytest.raises(ArgumentError, match=match):
+        build()

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that can be trained under a plan: the paper's ResNet-22, and two small ones.
+"""Models to train under a plan: the paper's ResNet-22 and two small ones.
 
-No layer mixes examples, dimension 0 counts them everywhere, and parameters enter through plain
-convolutions and linear maps, so they train with `Trainer` as with Opacus. Weights are drawn from a
-public seed; the global generator of torch is neither read nor changed.
+Each example is computed alone, by plain convolutions and linear layers, so that they train with
+`Trainer` and with Opacus. Weights are drawn from a public seed; torch's global generator is neither
+read nor changed.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, final
 
 import torch
@@ -18,7 +18,7 @@ from pufferslice.checks import check_count
 from pufferslice.errors import ArgumentError, TrainingError
 
 RESNET_STAGES: Final = ((16, 3), (32, 4), (64, 3))
-"""Channels and residual blocks of each stage of the ResNet-22."""
+"""Channels and number of residual blocks of each stage of the ResNet-22."""
 
 _MOST_GROUPS: Final = 4
 _POOLED: Final = 3
@@ -27,7 +27,7 @@ _TINY: Final = 1e-6
 
 @final
 class Standardise(nn.Module):
-    """Each example, flattened, minus its mean and divided by its standard deviation plus 1e-6."""
+    """Flattens each example, subtracts its mean and divides by its standard deviation + 1e-6."""
 
     def forward(self, images: Tensor) -> Tensor:
         """Shape (n_examples, ...) to (n_examples, n_features)."""
@@ -38,7 +38,7 @@ class Standardise(nn.Module):
 
 @final
 class PaddingShortcut(nn.Module):
-    """Every `stride`-th pixel, with channels of zeros on both sides to reach `n_out`."""
+    """Every `stride`-th pixel, between channels of zeros that fill up to `n_out`."""
 
     def __init__(self, n_in: int, n_out: int, stride: int) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class PaddingShortcut(nn.Module):
 
 @final
 class ResidualBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut, as the paper's appendix has them."""
+    """Two 3x3 convolutions beside a shortcut, as in the paper's appendix."""
 
     def __init__(self, n_in: int, n_out: int, stride: int) -> None:
         super().__init__()
@@ -82,36 +82,25 @@ def resnet22(n_classes: int = 10, *, seed: int) -> nn.Sequential:
     parameters, shortcuts pad with zeros, weights are Kaiming-normal.
     """
     check_count(2, n_classes=n_classes)
-
-    def build() -> nn.Sequential:
-        blocks: list[nn.Module] = []
+    with torch.random.fork_rng(devices=[]):
         n_in = RESNET_STAGES[0][0]
+        layers = [nn.Conv2d(3, n_in, 3, padding=1, bias=False), _norm(n_in), nn.ELU()]
         for stage, (n_out, n_blocks) in enumerate(RESNET_STAGES):
             for block in range(n_blocks):
-                stride = 2 if stage > 0 and block == 0 else 1
-                blocks.append(ResidualBlock(n_in, n_out, stride))
+                layers.append(ResidualBlock(n_in, n_out, 2 if stage and not block else 1))
                 n_in = n_out
-        return nn.Sequential(
-            nn.Conv2d(3, RESNET_STAGES[0][0], 3, padding=1, bias=False),
-            _norm(RESNET_STAGES[0][0]),
-            nn.ELU(),
-            *blocks,
-            nn.AdaptiveAvgPool2d(_POOLED),
-            Standardise(),
-            nn.Linear(n_in * _POOLED**2, n_classes),
-        )
-
-    return _drawn(build, seed)
+        head = nn.Linear(n_in * _POOLED**2, n_classes)
+        model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(_POOLED), Standardise(), head)
+    return _kaiming(model, seed)
 
 
 def linear_model(shape: Sequence[int], n_classes: int) -> nn.Sequential:
     """One linear layer on the standardised example, starting at zero: nothing is drawn.
 
-    With few steps and much noise it is hard to beat on small images: it has few coordinates for
-    noise to fall on.
+    With few steps and much noise it is hard to beat on small images, because noise is added to few
+    coordinates.
     """
-    check_count(2, n_classes=n_classes)
-    _check_shape(shape)
+    _check_shape(shape, n_classes)
     with torch.random.fork_rng(devices=[]):
         linear = nn.Linear(math.prod(shape), n_classes)
     nn.init.zeros_(linear.weight)
@@ -122,26 +111,23 @@ def linear_model(shape: Sequence[int], n_classes: int) -> nn.Sequential:
 def small_convnet(shape: Sequence[int], n_classes: int, *, seed: int) -> nn.Sequential:
     """A convolution, ELU, 2x2 pooling and a linear layer on standardised features.
 
-    `shape` is that of one image: channels, height, width. On 8x8 images in grey it has 1,370
+    `shape` is that of one image: channels, height, width. On grey 8x8 images it has 1,370
     parameters for 10 classes.
     """
-    check_count(2, n_classes=n_classes)
-    _check_shape(shape)
+    _check_shape(shape, n_classes)
     if len(shape) != 3 or min(shape[1:]) < 2:
         msg = f"shape must be channels, height and width, both at least 2; got {tuple(shape)}"
         raise ArgumentError(msg)
     channels, height, width = shape
-
-    def build() -> nn.Sequential:
-        return nn.Sequential(
+    with torch.random.fork_rng(devices=[]):
+        model = nn.Sequential(
             nn.Conv2d(channels, 8, 3, padding=1),
             nn.ELU(),
             nn.AvgPool2d(2),
             Standardise(),
             nn.Linear(8 * (height // 2) * (width // 2), n_classes),
         )
-
-    return _drawn(build, seed)
+    return _kaiming(model, seed)
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
@@ -149,7 +135,7 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     try:
         return F.cross_entropy(logits, targets, reduction="none")
     except IndexError:
-        # Torch's own message shows the label of a record.
+        # Torch's own message contains the label of a record.
         msg = f"targets must be from 0 to {logits.shape[-1] - 1}, the classes of the model"
         raise TrainingError(msg) from None
 
@@ -163,14 +149,11 @@ def _norm(n_channels: int) -> nn.GroupNorm:
     return nn.GroupNorm(min(_MOST_GROUPS, n_channels), n_channels, affine=False)
 
 
-def _drawn(build: Callable[[], nn.Sequential], seed: int) -> nn.Sequential:
-    """The model with Kaiming-normal weights and zero biases from a public seed."""
+def _kaiming(model: nn.Sequential, seed: int) -> nn.Sequential:
+    """The model with Kaiming-normal weights, drawn from the seed, and zero biases."""
     check_count(0, seed=seed)
     generator = torch.Generator()
     generator.manual_seed(int(seed))
-    # Layers draw weights of their own when they are made; those are thrown away.
-    with torch.random.fork_rng(devices=[]):
-        model = build()
     for layer in model.modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):
             nn.init.kaiming_normal_(layer.weight, generator=generator)
@@ -179,8 +162,9 @@ def _drawn(build: Callable[[], nn.Sequential], seed: int) -> nn.Sequential:
     return model
 
 
-def _check_shape(shape: Sequence[int]) -> None:
+def _check_shape(shape: Sequence[int], n_classes: int) -> None:
+    check_count(2, n_classes=n_classes)
     if not shape:
-        msg = "shape must name at least one dimension of an example, got none"
+        msg = "shape must have at least one dimension, got none"
         raise ArgumentError(msg)
     check_count(1, **{f"dimension {i} of shape": size for i, size in enumerate(shape)})

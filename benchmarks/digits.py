@@ -21,9 +21,8 @@ import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 
 from pufferslice.files import training_of
 from pufferslice.torch.models import cross_entropy
-from pufferslice.torch.run_data import run_data
-from pufferslice.torch.run_model import held_out_metrics, run_model
-from pufferslice.torch.runs import run_training
+from pufferslice.torch.task import held_out_metrics, run_data, run_model
+from pufferslice.torch.train import run_training
 
 RUNS = 5
 GOAL = 0.85

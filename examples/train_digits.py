@@ -18,7 +18,7 @@ from pufferslice.sgd import LogMoment, Poisson, exactly, plan_training
 from pufferslice.sgd.request import Prevalence
 from pufferslice.torch import Trainer
 from pufferslice.torch.models import cross_entropy, linear_model
-from pufferslice.torch.run_model import held_out_metrics
+from pufferslice.torch.task import held_out_metrics
 
 
 def main() -> None:

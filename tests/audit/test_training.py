@@ -17,7 +17,7 @@ CONFIDENCE = 0.95
 WORKERS = """
 import attrs
 import numpy as np
-from pufferslice.torch.auditing import release_canary
+from pufferslice.torch.canary import release_canary
 
 def half_the_noise(world, plan):
     return release_canary(world, attrs.evolve(plan, noise_multipliers=plan.noise_multipliers / 2))
@@ -41,7 +41,7 @@ def plan_of(multiplier=2.0, accountant=None, order=2.0):
     )
 
 
-def runs_of(plan=None, worker="pufferslice.torch.auditing:release_canary", n_runs=N_RUNS):
+def runs_of(plan=None, worker="pufferslice.torch.canary:release_canary", n_runs=N_RUNS):
     return TrainingRuns(worker=worker, plan=plan or plan_of(), n_runs=n_runs)
 
 

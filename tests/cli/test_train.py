@@ -119,7 +119,7 @@ def test_ctrl_c_in_a_real_process(folder):
     assert process.returncode == 130
     assert out == ""
     assert err.startswith("stopped after step ")
-    assert "The same command goes on from there" in err
+    assert "The same command resumes" in err
     assert "Traceback" not in err
     assert (folder / "run" / "checkpoint.pt").exists()
     assert (folder / "run" / "run.key").exists()

@@ -21,7 +21,7 @@ import contextlib, io, json, os, select, signal, sys, time
 from pathlib import Path
 import pufferslice.audit, pufferslice.files, pufferslice.releasing, pufferslice.report.figures
 import pufferslice.streaming.checkpoint as saving
-import pufferslice.torch.runs, sklearn.datasets, torch._dynamo
+import pufferslice.torch.train, sklearn.datasets, torch._dynamo
 from pufferslice.cli.app import run
 from pufferslice.noise import draw_integers
 from pufferslice.sgd.run_key import RunKey

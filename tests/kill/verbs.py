@@ -188,7 +188,7 @@ class Verb(ABC):
 
     @abstractmethod
     def go_on(self, folder: Path) -> None:
-        """The same command ends as if it had not been broken off."""
+        """The same command ends as if it had not been interrupted."""
 
 
 class Calibrate(Verb):

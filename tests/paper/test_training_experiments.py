@@ -22,8 +22,7 @@ from pufferslice.paper.layer_clipping import LayerCaps
 from pufferslice.paper.runs import CurvePoint, RunResult
 from pufferslice.paper.sgd_setup import SETUPS, SgdSetup
 from pufferslice.sgd import MeanSquare, WithoutReplacement, exactly, run_cost
-from pufferslice.torch.evaluating import layer_sizes
-from pufferslice.torch.models import resnet22
+from pufferslice.torch.models import layer_sizes, resnet22
 
 TINY = SgdSetup(batch_size=30, clip_norm=1.0, peak_learning_rate=0.5, n_epochs=1, n_records=60)
 

@@ -65,6 +65,21 @@ def train(trainer, data=None, n_steps=None, save_every=None):
     return reports
 
 
+def stopped_at(folder, n_steps, **given):
+    """A run in a folder that was saved after so many steps and then left."""
+    trainer, model = trainer_of(folder=folder, **given)
+    train(trainer, n_steps=n_steps)
+    trainer.save()
+    return trainer, model
+
+
+def resumed(folder, *args, plan=None, **given):
+    """Another process's trainer, begun with other weights, after it resumed."""
+    trainer, model = trainer_of(plan, model=model_of(seed=9), folder=folder, **given)
+    trainer.resume(*args)
+    return trainer, model
+
+
 def digest_of(model):
     """SHA-256 of all weights: equal only if every bit is."""
     state = hashlib.sha256()

@@ -49,7 +49,8 @@ from pufferslice.sgd import (
 )
 from pufferslice.sgd.grid import implementation_delta
 from pufferslice.sgd.run_key import RunKey
-from pufferslice.torch import Trainer, training_run
+from pufferslice.torch import Trainer
+from pufferslice.torch import run as run_module
 from pufferslice.torch.layout import ParameterLayout
 from pufferslice.torch.model_checks import device_of
 
@@ -62,7 +63,7 @@ def _fixed_keys(monkeypatch, seed):
     def fresh():
         return RunKey.from_bytes(hashlib.sha256(f"{seed} {next(numbers)}".encode()).digest())
 
-    monkeypatch.setattr(training_run.RunKey, "fresh", fresh)
+    monkeypatch.setattr(run_module.RunKey, "fresh", fresh)
 
 
 EVERYONE = Poisson(n_records=N_RECORDS, rate=1.0)
@@ -120,7 +121,7 @@ def test_a_step_is_the_clipped_sum_and_keyed_noise_over_the_divisor(sampling, cl
         return draw_integers(noise_key, size)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training_run, "draw_integers", drawn)
+        patch.setattr(run_module, "draw_integers", drawn)
         trainer.step(batch)
     (noise_key,) = noise_keys
     noise = draw_integers(noise_key, len(expected)) * (plan.noise_stds(0)[0] / SIGMA_INT)
@@ -175,7 +176,7 @@ def test_the_noise_in_the_gradient_has_the_plans_size():
 @pytest.mark.soundness
 @pytest.mark.statistical
 def test_halved_noise_would_be_noticed(monkeypatch):
-    monkeypatch.setattr(training_run, "draw_integers", lambda *a: draw_integers(*a) // 2)
+    monkeypatch.setattr(run_module, "draw_integers", lambda *a: draw_integers(*a) // 2)
     seen, plan = noise_seen(0.5)
     assert p_value(seen, 4.0 * 0.5 / plan.divisor) < 1e-20
 

@@ -13,7 +13,7 @@ from pufferslice.cli.exit_codes import INTERRUPTED
 from pufferslice.cli.output import print_json, say
 
 if TYPE_CHECKING:
-    from pufferslice.torch.runs import StepProgress, TrainedRun
+    from pufferslice.torch.train import StepProgress, TrainedRun
 
 
 def train(
@@ -23,14 +23,14 @@ def train(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Train a model as a file says, or go on where a run was broken off."""
+    """Train a model as a file says, or resume a run that was interrupted."""
     import attrs
 
     from pufferslice.files import read_training
 
     request = read_training(training)
     # Loaded only for a file that can be read: it takes seconds.
-    from pufferslice.torch.runs import run_training
+    from pufferslice.torch.train import run_training
 
     if out is not None:
         request = attrs.evolve(request, output=attrs.evolve(request.output, folder=out))

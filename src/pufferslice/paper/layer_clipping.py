@@ -30,8 +30,7 @@ from pufferslice.sgd.cap_costs import (
 )
 from pufferslice.sgd.caps import ClippedBlocks, block_reach_bound, mean_square_caps, squared_caps
 from pufferslice.slicing import FiniteProfile
-from pufferslice.torch.evaluating import layer_sizes
-from pufferslice.torch.models import resnet22, small_convnet
+from pufferslice.torch.models import layer_sizes, resnet22, small_convnet
 
 NAME: Final = "layer-clipping"
 KINDS: Final = ("ave", "joint", "sa_ave", "sa_joint")

@@ -22,9 +22,15 @@ from pufferslice.storage import (
     read_bytes,
     write_whole,
 )
-from pufferslice.torch.evaluating import Evaluation, evaluate_run
-from pufferslice.torch.run_log import INTERNAL, PUBLIC, rows_of
-from pufferslice.torch.runs import CERTIFICATE, run_training
+from pufferslice.torch.task import Evaluation
+from pufferslice.torch.train import (
+    CERTIFICATE,
+    INTERNAL,
+    PUBLIC,
+    evaluate_run,
+    rows_of,
+    run_training,
+)
 
 CONFIDENCE: Final = 0.95
 """Of the interval of an attack's area under the curve."""

@@ -74,13 +74,13 @@ class RunKey:
         if Path(path).stat().st_mode & _READABLE_BY_OTHERS:
             msg = (
                 f"run key {where!r} can be read by others than its owner, and who has read it can "
-                "subtract the noise. If nobody has, take the permission away (mode 600) and go on; "
+                "subtract the noise. If nobody has, remove the permission (mode 600) and resume; "
                 "else start a new run"
             )
             raise StorageError(errno.EPERM, msg)
         secret = _secret_in(content)
         if secret is None:
-            msg = f"{where!r} is no run key, or a damaged one; the run cannot go on without its key"
+            msg = f"{where!r} is not a run key, or damaged; a run cannot be resumed without its key"
             raise StorageError(errno.EINVAL, msg)
         return cls._of(secret, Path(path))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints: everything that a run needs to go on, but its key, in one ordinary torch file."""
+"""Checkpoints: everything that a run needs to resume, but its key, in one ordinary torch file."""
 
 import hashlib
 import io
@@ -38,35 +38,7 @@ _UNREADABLE: Final = (
     struct.error,
     zipfile.BadZipFile,
 )
-"""What torch raises on a file that is none of its own, or not whole."""
-
-
-class Learner(NamedTuple):
-    """What is trained, and by what: the objects that a checkpoint is taken of."""
-
-    model: nn.Module
-    optimizer: Optimizer
-    scheduler: Any
-    """One of `torch.optim.lr_scheduler`, or None."""
-    names: tuple[str, ...]
-    """The trained parameters, in order."""
-
-    @property
-    def kinds(self) -> dict[str, str]:
-        """The classes of optimizer and scheduler."""
-        return {
-            "optimizer": type(self.optimizer).__name__,
-            "scheduler": type(self.scheduler).__name__,
-        }
-
-    @property
-    def states(self) -> dict[str, Any]:
-        """The present states; they share memory with the model."""
-        return {
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
-        }
+"""What torch raises on a file that is not its own, or incomplete."""
 
 
 @final
@@ -74,8 +46,8 @@ class Learner(NamedTuple):
 class Checkpoint:
     """The state of a run after `step` steps.
 
-    It holds noisy results only, no record, no batch draw and not the key. It is for the run itself
-    all the same: which checkpoints were written, and when, is not covered by the guarantee.
+    It holds noisy results only, no record, no batch draw and not the key. It is internal all the
+    same: which checkpoints were written, and when, is not covered by the guarantee.
     """
 
     run: str
@@ -106,33 +78,27 @@ class Checkpoint:
     @classmethod
     def from_bytes(cls, raw: bytes, where: str) -> "Checkpoint":
         """Read a file; `where` is its name in messages."""
-        content = _loaded(raw, where)
-        if content.get("format") != FORMAT:
+        try:
+            check_archive(raw, "model")
+            # Torch warns of what it then cannot read; the error here says it.
+            with warnings.catch_warnings(action="ignore"):
+                content = torch.load(io.BytesIO(raw), map_location="cpu", weights_only=True)
+        except _UNREADABLE as error:
+            raise _damaged(where) from error
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
             msg = f"{where} is not a checkpoint of pufferslice; give one that trainer.save wrote"
             raise TrainingError(msg)
         if content.get("version") != VERSION:
             msg = (
                 f"{where} is a checkpoint of version {content.get('version')!r}, this program "
-                f"reads version {VERSION}; go on with the program that wrote it"
+                f"reads version {VERSION}; resume with the program that wrote it"
             )
             raise TrainingError(msg)
         if content.pop("digest", None) != _content_digest(content):
             raise _damaged(where)
-        fields = {
-            field.name: content[field.name] for field in attrs.fields(cls) if field.name != "states"
-        }
+        names = [field.name for field in attrs.fields(cls) if field.name != "states"]
         states = {name: content[name] for name in ("model", "optimizer", "scheduler")}
-        return cls(**fields, states=states)
-
-
-def check_plan(checkpoint: Checkpoint, plan: TrainingPlan) -> None:
-    """The checkpoint is of a run that follows this plan."""
-    if checkpoint.plan != plan_digest(plan):
-        msg = (
-            "the checkpoint is of a run that follows another plan; a run keeps its plan, and a new "
-            "plan needs a new run"
-        )
-        raise TrainingError(msg)
+        return cls(**{name: content[name] for name in names}, states=states)
 
 
 def check_readable(raw: bytes) -> None:
@@ -148,46 +114,65 @@ def check_readable(raw: bytes) -> None:
         raise ArgumentError(msg) from error
 
 
-def check_fits(checkpoint: Checkpoint, learner: Learner) -> None:
-    """The checkpoint is of this model, optimizer and scheduler; nothing is changed."""
-    if tuple(checkpoint.names) != learner.names:
-        msg = (
-            "the checkpoint is of a model with other trainable parameters; make the model as it "
-            "was when the run began, frozen parameters included"
-        )
-        raise TrainingError(msg)
-    kept, present = checkpoint.states["model"], learner.model.state_dict()
-    for name in sorted({*kept, *present}):
-        if _form(kept.get(name)) != _form(present.get(name)):
-            msg = (
-                f"the checkpoint is of another model: entry {name!r} of its state is not there in "
-                "both, or has another shape or precision. Make the model as it was when the run "
-                "began"
-            )
+class Learner(NamedTuple):
+    """What is trained, and by what: the objects that a checkpoint is taken of."""
+
+    model: nn.Module
+    optimizer: Optimizer
+    scheduler: Any
+    """One of `torch.optim.lr_scheduler`, or None."""
+    names: tuple[str, ...]
+    """The trained parameters, in order."""
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The classes of optimizer and scheduler."""
+        parts = {"optimizer": self.optimizer, "scheduler": self.scheduler}
+        return {name: type(part).__name__ for name, part in parts.items()}
+
+    @property
+    def states(self) -> dict[str, Any]:
+        """The present states; they share memory with the model."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+        }
+
+    def check_fits(self, checkpoint: Checkpoint, plan: TrainingPlan) -> None:
+        """The checkpoint is of this plan, model, optimizer and scheduler; nothing is changed."""
+        if checkpoint.plan != plan_digest(plan):
+            msg = "the checkpoint follows another plan; a new plan needs a new run"
             raise TrainingError(msg)
-    for part, kind in learner.kinds.items():
-        if checkpoint.kinds.get(part) != kind:
+        difference = next(self._differences(checkpoint), None)
+        if difference is not None:
             msg = (
-                f"the checkpoint is of a run whose {part} was a {checkpoint.kinds.get(part)}, here "
-                f"it is a {kind}; make it as it was when the run began"
+                f"the checkpoint does not fit, because of {difference}; make model, optimizer and "
+                "scheduler as they were when the run began, frozen parameters included"
             )
             raise TrainingError(msg)
 
+    def _differences(self, checkpoint: Checkpoint) -> Iterator[str]:
+        if tuple(checkpoint.names) != self.names:
+            yield "other trainable parameters"
+        saved, present = checkpoint.states["model"], self.model.state_dict()
+        for name in sorted({*saved, *present}):
+            if _form(saved.get(name)) != _form(present.get(name)):
+                yield f"entry {name!r} of the model's state: missing, or another shape or precision"
+        for part, kind in self.kinds.items():
+            if checkpoint.kinds.get(part) != kind:
+                yield f"the {part}, which was a {checkpoint.kinds.get(part)} and is a {kind}"
+        groups = (checkpoint.states["optimizer"], self.optimizer.state_dict())
+        sizes = [[len(group["params"]) for group in state["param_groups"]] for state in groups]
+        if sizes[0] != sizes[1]:
+            yield "the parameter groups of the optimizer"
 
-def restore(checkpoint: Checkpoint, learner: Learner) -> None:
-    """Put the states back; settings of optimizer and scheduler, too, become what they were."""
-    check_fits(checkpoint, learner)
-    try:
-        learner.optimizer.load_state_dict(checkpoint.states["optimizer"])
-    except (KeyError, ValueError) as error:
-        msg = (
-            "the checkpoint is of an optimizer with other parameter groups; make it as it was when "
-            "the run began"
-        )
-        raise TrainingError(msg) from error
-    learner.model.load_state_dict(checkpoint.states["model"])
-    if learner.scheduler is not None:
-        learner.scheduler.load_state_dict(checkpoint.states["scheduler"])
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Put the states back; settings of optimizer and scheduler, too, become what they were."""
+        self.optimizer.load_state_dict(checkpoint.states["optimizer"])
+        self.model.load_state_dict(checkpoint.states["model"])
+        if self.scheduler is not None:
+            self.scheduler.load_state_dict(checkpoint.states["scheduler"])
 
 
 def plan_digest(plan: TrainingPlan) -> str:
@@ -195,24 +180,10 @@ def plan_digest(plan: TrainingPlan) -> str:
     return digest(canonical_json(plan.to_json()))
 
 
-def _loaded(raw: bytes, where: str) -> dict[str, Any]:
-    try:
-        check_archive(raw, "model")
-        # Torch warns of what it then cannot read; the error here says it.
-        with warnings.catch_warnings(action="ignore"):
-            content = torch.load(io.BytesIO(raw), map_location="cpu", weights_only=True)
-    except _UNREADABLE as error:
-        raise _damaged(where) from error
-    if not isinstance(content, dict):
-        msg = f"{where} is not a checkpoint of pufferslice; give one that trainer.save wrote"
-        raise TrainingError(msg)
-    return content
-
-
 def _damaged(where: str) -> TrainingError:
     return TrainingError(
-        f"{where} is damaged or not whole: it cannot be read as the checkpoint that was written. "
-        "Go on from a copy of it"
+        f"{where} is damaged or incomplete: it cannot be read as the checkpoint that was written. "
+        "Resume from a copy of it"
     )
 
 

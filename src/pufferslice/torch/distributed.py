@@ -92,7 +92,7 @@ class Processes:
             msg = (
                 f"process {self.rank} of {self.size} lost another process of the run, so the step "
                 "was not made. Start the run again with any number of processes and call "
-                f"trainer.resume(): it goes on from the last checkpoint ({_first_line(error)})"
+                f"trainer.resume(): it resumes from the last checkpoint ({_first_line(error)})"
             )
             raise TrainingError(msg) from error
 

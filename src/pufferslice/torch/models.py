@@ -145,6 +145,11 @@ def n_parameters(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
+def layer_sizes(model: nn.Module) -> dict[str, int]:
+    """Number of coordinates of each trainable parameter tensor, by its name."""
+    return {name: p.numel() for name, p in model.named_parameters() if p.requires_grad}
+
+
 def _norm(n_channels: int) -> nn.GroupNorm:
     return nn.GroupNorm(min(_MOST_GROUPS, n_channels), n_channels, affine=False)
 

@@ -22,23 +22,20 @@ from pufferslice.guarantee import Guarantee
 from pufferslice.parallel import n_cores
 from pufferslice.sgd import TrainingPlan
 from pufferslice.sgd.grid import SumGrid, sum_grid
-from pufferslice.torch import charging, model_checks
+from pufferslice.torch import model_checks
 from pufferslice.torch.batches import Batch, Block, Source, blocks_of, fetched_ahead
 from pufferslice.torch.checkpoint import (
     Checkpoint,
     Learner,
-    check_fits,
-    check_plan,
     check_readable,
     plan_digest,
-    restore,
 )
 from pufferslice.torch.clipping import ClippedSums, check_radii, one_thread
 from pufferslice.torch.distributed import joined_processes
 from pufferslice.torch.layout import layout_of
 from pufferslice.torch.per_example import Examples, LossFunction
 from pufferslice.torch.model_checks import uncompiled, validate
-from pufferslice.torch.training_run import TrainingRun
+from pufferslice.torch.run import TrainingRun, certify_run, first_steps
 
 
 @final
@@ -122,7 +119,7 @@ class Trainer:
         self._on_step = on_step
         self._n_taken = 0
         self._handed: weakref.WeakSet[Batch] = weakref.WeakSet()
-        self._needs_resume = self._run.found != "new"
+        self._needs_resume = self._run.needs_resume
         if not self._needs_resume:
             self._begin_alike()
 
@@ -143,7 +140,7 @@ class Trainer:
         if not self._processes.is_first:
             checkpoint = Checkpoint.from_bytes(raw, "the state of the first process")
             self._check_fits(checkpoint)
-            restore(checkpoint, self._learner)
+            self._learner.restore(checkpoint)
 
     @property
     def name(self) -> str:
@@ -229,13 +226,13 @@ class Trainer:
     def spent(self) -> Guarantee:
         """What the steps so far cost.
 
-        It is no claim of a run that may go on, or that stops when the data suggest it: that run
-        costs what `certificate` says.
+        It is no claim about a run that may continue, or that stops when the data suggest it: that
+        run costs what `certificate` says.
         """
         if not self._n_taken:
             msg = "no step has been taken, so nothing has been spent yet"
             raise TrainingError(msg)
-        return charging.taken_plan(self.plan, self._n_taken).guarantee()
+        return first_steps(self.plan, self._n_taken).guarantee()
 
     def certificate(
         self, *, data: str | None = None, deltas: Sequence[float] = DEFAULT_DELTAS
@@ -245,7 +242,7 @@ class Trainer:
         `data` is a public name of the dataset, without which the certificate composes with no
         other: runs compose only over data of the same name.
         """
-        return self._certified(self.plan, (), data, deltas)
+        return self._certified(data, deltas)
 
     def stop(
         self,
@@ -270,8 +267,7 @@ class Trainer:
             msg = "there is nothing to stop: the run has taken no step, or is over already"
             raise TrainingError(msg)
         self._end()
-        said = (charging.stopped_early(self._n_taken, self.plan.n_steps),)
-        return self._certified(charging.taken_plan(self.plan, self._n_taken), said, data, deltas)
+        return self._certified(data, deltas, n_taken=self._n_taken)
 
     def close(self) -> None:
         """End the run now, and destroy its key; `certificate` states the plan's full cost."""
@@ -302,7 +298,7 @@ class Trainer:
         and no step taken.
         """
         checkpoint = self._run.resume(path, self._check_fits)
-        restore(checkpoint, self._learner)
+        self._learner.restore(checkpoint)
         self._n_taken, self._needs_resume = checkpoint.step, False
         if self._asked.block is None:
             self.plan = attrs.evolve(self._asked, block=checkpoint.block)
@@ -435,24 +431,19 @@ class Trainer:
         )
 
     def _check_fits(self, checkpoint: Checkpoint) -> None:
-        check_plan(checkpoint, self._asked)
-        check_fits(checkpoint, self._learner)
+        self._learner.check_fits(checkpoint, self._asked)
 
     def _end(self) -> None:
         self._run.end(self._checkpoint())
 
     def _certified(
-        self,
-        plan: TrainingPlan,
-        said: tuple[str, ...],
-        data: str | None,
-        deltas: Sequence[float],
+        self, data: str | None, deltas: Sequence[float], n_taken: int | None = None
     ) -> Certificate:
-        return charging.certify_run(
-            plan,
+        return certify_run(
+            self.plan,
             run=self._run.name,
             data=data,
-            noise=said,
             n_parameters=self._layout.n_parameters,
             deltas=deltas,
+            n_taken=n_taken,
         )

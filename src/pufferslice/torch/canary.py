@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker for audits of training: the smallest run in which a plan's whole cost can be seen."""
+"""A canary for audits of training: the smallest run in which a plan's whole cost can be seen."""
 
 from typing import Final
 
@@ -19,7 +19,7 @@ WORLDS: Final = ("first", "second")
 
 
 def release_canary(world: str, plan: TrainingPlan) -> Floats:
-    r"""Train a canary once, as the plan says, and return the number that tells the worlds apart.
+    r"""Train a canary once, as the plan says, and return the number that reveals the world.
 
     The model has one weight. A record that differs pushes it with the full clip norm, up in the
     first world and down in the second; the others do not push. That is the worst case of every
@@ -29,8 +29,8 @@ def release_canary(world: str, plan: TrainingPlan) -> Floats:
     Guarantee: with the same batches in every step (all records drawn), the two numbers are Gaussian
     and their Rényi divergence is the plan's cost, less only what rounding takes off the radius.
 
-    Needs: flat clipping. It holds no data, so its runs may be made and kept by anyone. In
-    `TrainingRuns` it is `pufferslice.torch.auditing:release_canary`.
+    Needs: flat clipping. It holds no data, so anyone may run it and keep the results. In
+    `TrainingRuns` it is `pufferslice.torch.canary:release_canary`.
     """
     check_one_of(WORLDS, world=world)
     if not isinstance(plan.clipping, FlatClipping):
@@ -39,34 +39,25 @@ def release_canary(world: str, plan: TrainingPlan) -> Floats:
             "attrs.evolve(plan, clipping=FlatClipping(norm=1.0)), which has the same cost"
         )
         raise ArgumentError(msg)
-    with one_thread():
-        moves = _moves(_records(plan, 1.0 if world == "first" else -1.0), plan)
-    weights = (plan.noise_multipliers.min() / plan.noise_multipliers) ** 2
-    return np.array([float(weights @ moves) * plan.divisor / plan.clipping.norm])
-
-
-def _records(plan: TrainingPlan, sign: float) -> TensorDataset:
-    """As many records as the plan has; those that differ come first."""
-    law = plan.differing
+    law, norm = plan.differing, plan.clipping.norm
     shares = np.exp(law.log_probabilities)
     n_differing = int(np.random.default_rng().choice(law.counts, p=shares / shares.sum()))
     inputs = torch.zeros(plan.sampling.n_records, 1)
-    inputs[:n_differing] = sign
+    inputs[:n_differing] = 1.0 if world == "first" else -1.0
     # Twice the norm, so that clipping decides how far a record pushes.
-    return TensorDataset(inputs, torch.full((len(inputs),), 2 * float(plan.clipping.norms[0])))
-
-
-def _moves(records: TensorDataset, plan: TrainingPlan) -> Floats:
-    """How far each step moves the weight, against the gradient, at a learning rate of 1."""
+    records = TensorDataset(inputs, torch.full((len(inputs),), 2 * norm))
     model = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(model.weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    trainer = Trainer(model, _push, optimizer, plan, blocks_in_flight=1)
-    seen = [0.0]
-    for batch in trainer.batches(records):
-        trainer.step(batch)
-        seen.append(float(model.weight.detach()))
-    return -np.diff(seen)
+    positions = [0.0]
+    with one_thread():
+        trainer = Trainer(model, _push, optimizer, plan, blocks_in_flight=1)
+        for batch in trainer.batches(records):
+            trainer.step(batch)
+            positions.append(float(model.weight.detach()))
+    weights = (plan.noise_multipliers.min() / plan.noise_multipliers) ** 2
+    # The weight moves against the gradient, at a learning rate of 1.
+    return np.array([float(weights @ -np.diff(positions)) * plan.divisor / norm])
 
 
 def _push(outputs: Tensor, strengths: Tensor) -> Tensor:

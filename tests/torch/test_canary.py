@@ -20,7 +20,7 @@ from pufferslice.sgd import (
     exactly,
     plan_with_noise,
 )
-from pufferslice.torch.auditing import release_canary
+from pufferslice.torch.canary import release_canary
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -83,11 +83,11 @@ def test_drawn_records_push_and_the_others_do_not():
 
 
 def test_other_worlds_and_layers_are_refused():
-    with pytest.raises(ArgumentError, match="world must be one of first, second"):
+    with pytest.raises(ArgumentError, match="world must be"):
         release_canary("third", plan_of())
     layers = LayerClipping(names=("a",), norms=(1.0,), sizes=(1,), allocation="equal")
     plan = plan_of(clip_norm=layers)
-    with pytest.raises(ArgumentError, match=r"needs flat clipping.*attrs\.evolve"):
+    with pytest.raises(ArgumentError, match="flat clipping"):
         release_canary("first", plan)
     flat = attrs.evolve(plan, clipping=FlatClipping(norm=1.0))
     assert flat.guarantee() == plan.guarantee()

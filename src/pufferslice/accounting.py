@@ -10,7 +10,14 @@ import numpy as np
 
 from pufferslice import baselines
 from pufferslice.arrays import Floats
-from pufferslice.checks import check_above, check_between, plain_float
+from pufferslice.certificate.run_costs import (
+    record_accountant,
+    record_cost,
+    record_delta,
+    record_epsilon,
+    secret_epsilon,
+)
+from pufferslice.checks import check_above, check_between, check_count, plain_float
 from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.guarantee import Guarantee
 from pufferslice.sgd import (
@@ -19,13 +26,14 @@ from pufferslice.sgd import (
     Poisson,
     SamplingDesign,
     TrainingPlan,
+    accountant_named,
     calibrate_multiplier,
     plan_with_noise,
     run_cost,
+    signal_to_noise,
 )
 from pufferslice.sgd.accountants import ACCOUNTANTS
 from pufferslice.sgd.plan import check_n_steps
-from pufferslice.views import ORDERS, improved_epsilon_joint
 
 _ANY_NORM: Final = 1.0
 _SMALLEST_DELTA: Final = 1e-14
@@ -94,17 +102,44 @@ def noise_curves(run: Run, epsilons: Sequence[float]) -> dict[str, Floats]:
 def delta_rows(run: Run, account: Account, delta: float) -> dict[str, float | str]:
     """Unsliced epsilon of an account at `delta`, by each way that applies, or why it does not."""
     check_between(0, 1, delta=delta)
-    accountant = next(one for one in ACCOUNTANTS if one.name == account.accountant)
+    accountant = accountant_named(account.accountant)
     if accountant.notion != "unsliced":
         return {"none": "an average over batch draws gives no (epsilon, delta)"}
     plan = _plan(run, accountant, account.noise_multiplier)
-    rows: dict[str, float | str] = {"order_grid": _grid_epsilon(plan, delta)}
+    grid = secret_epsilon([plan], delta=delta, implementation_delta=0.0)
+    rows: dict[str, float | str] = {"order_grid": grid}
     try:
         by_losses = baselines.run_epsilon(plan, delta)
         rows["loss_distribution"] = "not for this accountant" if by_losses is None else by_losses
     except (ArgumentError, CalibrationError) as error:
         rows["loss_distribution"] = str(error)
     return rows
+
+
+def one_record_row(run: Run, account: Account, delta: float | None) -> dict[str, Any]:
+    """What the replacement of one record gets at the noise of an account, whatever the secret is.
+
+    `delta` as a certificate has it if left out; for ideal noise. `accountant` says by which
+    accountant it is bounded, and so what must stay secret.
+    """
+    plan = _plan(run, accountant_named(account.accountant), account.noise_multiplier)
+    delta = record_delta([plan]) if delta is None else delta
+    epsilon = record_epsilon([plan], delta=delta, implementation_delta=0.0)
+    return {
+        "accountant": record_accountant(plan).name,
+        "epsilon": record_cost([plan], run.order),
+        "delta": delta,
+        "epsilon_at_delta": epsilon if math.isfinite(epsilon) else None,
+    }
+
+
+def signal_row(run: Run, account: Account, n_parameters: int | None) -> dict[str, Any]:
+    """Signal to noise of a step at the noise of an account; in one coordinate if left out."""
+    if n_parameters is not None:
+        check_count(1, n_parameters=n_parameters)
+    plan = _plan(run, accountant_named(account.accountant), account.noise_multiplier)
+    found = signal_to_noise(plan, [1 if n_parameters is None else n_parameters])
+    return {"n_parameters": n_parameters, **attrs.asdict(found), "advice": found.advice}
 
 
 def dp_sgd_rows(run: Run, epsilon: float, delta: float) -> dict[str, dict[str, Any]]:
@@ -185,23 +220,6 @@ def _account(
         certifies=accountant.certifies,
         draws_may_be_seen=accountant.draws_may_be_seen,
     )
-
-
-def _grid_epsilon(plan: TrainingPlan, delta: float) -> float:
-    costs = (_cost_at(plan, order) for order in ORDERS)
-    return min(
-        improved_epsilon_joint(order, cost, delta)
-        for order, cost in zip(ORDERS, costs, strict=True)
-    )
-
-
-def _cost_at(plan: TrainingPlan, order: float) -> float:
-    """Cost at another order; infinite where it leaves the range of the numbers."""
-    schedule = (plan.sampling, plan.differing, plan.noise_multipliers)
-    try:
-        return run_cost(plan.accountant, order, *schedule)
-    except CalibrationError:
-        return math.inf
 
 
 def _plan(run: Run, accountant: Accountant, noise_multiplier: float) -> TrainingPlan:

@@ -9,47 +9,36 @@ import attrs
 import numpy as np
 
 from pufferslice.certificate.document import Certificate
-from pufferslice.checks import check_at_least, check_between
+from pufferslice.certificate.limits import (
+    BY_PROGRAM,
+    CONDITIONS,
+    LIMITS,
+    RUN_LIMITS,
+    check_limits,
+)
+from pufferslice.certificate.run_costs import (
+    check_distance,
+    check_together,
+    costs_by_order,
+    record_accountant,
+    record_cost,
+    record_delta,
+    record_epsilon,
+    secret_cost,
+    secret_guarantee,
+)
+from pufferslice.checks import check_between
 from pufferslice.errors import ArgumentError, CertificateError
 from pufferslice.guarantee import Guarantee
-from pufferslice.sgd import TrainingPlan, cost_by_count, mixed_cost
+from pufferslice.sgd import Amplified, TrainingPlan
 from pufferslice.sgd.plan import HYPOTHESES
-from pufferslice.views import ORDERS, improved_epsilon_joint, paper_epsilon
+from pufferslice.views import improved_epsilon_joint, paper_epsilon
 
 DEFAULT_DELTAS: Final = (1e-5,)
 
 IDEAL_NOISE: Final = (
     "Gaussian, of the plan's size, on the sums of clipped gradients; how it is drawn is not stated "
     "here, and the bound is about the ideal real-valued noise."
-)
-
-_LIMITS: Final = (
-    "It holds for runs that follow their plans exactly, under the listed hypotheses.",
-    (
-        "It protects the secret only through how many records it changes; it is not differential "
-        "privacy for individuals unless one record differs."
-    ),
-    (
-        "Losses, metrics and anything else computed from the private data beside the noisy "
-        "gradients is not covered."
-    ),
-    (
-        "Runs compose only over the same data, the same differing records and the same order; "
-        "printed epsilons do not add up."
-    ),
-)
-_NOT_THE_RUN: Final = (
-    "It is an average over the draws of the batches. It does not bound what the run that took "
-    "place shows, implies no SRPP, and gives no (epsilon, delta)."
-)
-_STOPS: Final = (
-    "A plan stops its run when the gradient of an example is NaN or infinite. Such a stop depends "
-    "on the data, and what it tells is not covered."
-)
-_DRAWN: Final = (
-    "The noise that was drawn is not exactly the noise of the bound. The distance, "
-    "implementation_delta, is part of no epsilon; an (epsilon, delta) view holds for the drawn "
-    "noise with 1 + exp(epsilon) times the distance added to its delta."
 )
 
 
@@ -66,6 +55,8 @@ class Trained:
     deltas: tuple[float, ...]
     implementation_delta: float
     """Total-variation distance of all drawn noise from the noise that the cost is about."""
+    limits: tuple[str, ...] = attrs.field(converter=check_limits)
+    """Codes of what the programs that trained leave open."""
 
     def __attrs_post_init__(self) -> None:
         if not self.runs or not self.noises or not all((self.data, *self.noises)):
@@ -74,21 +65,10 @@ class Trained:
                 f"{len(self.runs)} runs, data {self.data!r} and noise {list(self.noises)}"
             )
             raise ArgumentError(msg)
-        first = _common(self.runs[0])
-        for run in self.runs[1:]:
-            for name, value in _common(run).items():
-                if value != first[name]:
-                    msg = (
-                        f"the runs have different {name}; only runs with the same compose. "
-                        "Publish their certificates beside each other"
-                    )
-                    raise CertificateError(msg)
+        check_together(self.runs)
         for delta in self.deltas:
             check_between(0, 1, delta=delta)
-        check_at_least(0, implementation_delta=self.implementation_delta)
-        if self.implementation_delta > 1:
-            msg = f"implementation_delta must be at most 1, got {self.implementation_delta!r}"
-            raise ArgumentError(msg)
+        check_distance(self.implementation_delta)
 
     @classmethod
     def read_off(cls, statement: Mapping[str, Any]) -> "Trained":
@@ -99,42 +79,16 @@ class Trained:
             noises=tuple(statement["noise"]),
             deltas=tuple(dict.fromkeys(statement["deltas"])),
             implementation_delta=statement["implementation_delta"],
+            limits=[code for code in statement["limits"] if code in RUN_LIMITS],
         )
 
     def cost(self, order: float) -> float:
-        """Cost of all runs together: functions of the number of differing records add.
-
-        The expectation over that number is taken once, outside the sum.
-        Needs: one coupling of the data for all runs.
-        Source: lemma:adaptive_renyi_composition.
-        """
-        costs = np.sum(
-            [
-                cost_by_count(
-                    run.accountant, order, run.sampling, run.differing, run.noise_multipliers
-                )
-                for run in self.runs
-            ],
-            axis=0,
-        )
-        return mixed_cost(order, costs, self.runs[0].differing)
+        """Cost of all runs together for the declared secret."""
+        return secret_cost(self.runs, order)
 
     def guarantee(self) -> Guarantee:
-        """What all runs together promise."""
-        first = self.runs[0]
-        return Guarantee(
-            notion=first.accountant.notion, order=first.order, epsilon=self.cost(first.order)
-        )
-
-
-def _common(run: TrainingPlan) -> dict[str, object]:
-    """What all runs of one certificate must have in common."""
-    return {
-        "differing records": run.differing.description(),
-        "numbers of records": run.sampling.n_records,
-        "orders": run.order,
-        "notions": run.accountant.notion,
-    }
+        """What all runs together promise for the declared secret."""
+        return secret_guarantee(self.runs)
 
 
 def certify_training(
@@ -144,15 +98,22 @@ def certify_training(
     noise: str = IDEAL_NOISE,
     deltas: Sequence[float] = DEFAULT_DELTAS,
     implementation_delta: float = 0.0,
+    limits: Sequence[str] = BY_PROGRAM,
 ) -> Certificate:
     """State what a run that follows the plan promises.
 
     `data` is a public name for the dataset: runs over data of another name never compose.
     `noise` says how the noise is drawn; the bound is about ideal Gaussian noise, and
-    `implementation_delta` is the total-variation distance of the run's noise from it.
+    `implementation_delta` is the total-variation distance of the run's noise from it. `limits` are
+    codes of `pufferslice.certificate.limits.RUN_LIMITS`: what the program that trained leaves open.
     """
     return certify_runs(
-        [plan], data=data, noise=noise, deltas=deltas, implementation_delta=implementation_delta
+        [plan],
+        data=data,
+        noise=noise,
+        deltas=deltas,
+        implementation_delta=implementation_delta,
+        limits=limits,
     )
 
 
@@ -163,6 +124,7 @@ def certify_runs(
     noise: str = IDEAL_NOISE,
     deltas: Sequence[float] = DEFAULT_DELTAS,
     implementation_delta: float = 0.0,
+    limits: Sequence[str] = BY_PROGRAM,
 ) -> Certificate:
     """State what runs over the same data promise together.
 
@@ -181,6 +143,7 @@ def certify_runs(
         noises=(noise,),
         deltas=tuple(dict.fromkeys(float(delta) for delta in deltas)),
         implementation_delta=implementation_delta,
+        limits=limits,
     )
     return Certificate(statement=learning_statement(said), evidence=None)
 
@@ -215,6 +178,7 @@ def compose(certificates: Sequence[Certificate]) -> Certificate:
         noises=tuple(dict.fromkeys(noise for part in parts for noise in part.noises)),
         deltas=tuple(dict.fromkeys(delta for part in parts for delta in part.deltas)),
         implementation_delta=_added_up([part.implementation_delta for part in parts]),
+        limits=[code for part in parts for code in part.limits],
     )
     return Certificate(statement=learning_statement(said), evidence=None)
 
@@ -236,19 +200,37 @@ def learning_statement(said: Trained) -> dict[str, Any]:
         "failure_probability": 0.0,
         "deltas": list(said.deltas) if unsliced else [],
         "views": _views(said, claim) if unsliced else [],
+        "one_record": _one_record(said),
         "hypotheses": list(HYPOTHESES),
-        "limits": [*_LIMITS, *_further_limits(said, claim)],
+        "limits": _limits(said, claim),
     }
 
 
-def _further_limits(said: Trained, claim: Guarantee) -> list[str]:
-    """What is not covered because of what was said."""
-    apply = {
-        _NOT_THE_RUN: claim.notion != "unsliced",
-        _STOPS: any(run.non_finite == "stop" for run in said.runs),
-        _DRAWN: said.implementation_delta > 0,
+def _one_record(said: Trained) -> dict[str, Any]:
+    """What the replacement of one record gets, whatever the secret is."""
+    order, delta = said.runs[0].order, record_delta(said.runs)
+    accountants = [record_accountant(run) for run in said.runs]
+    epsilon = record_epsilon(said.runs, delta=delta, implementation_delta=said.implementation_delta)
+    secret_draws = Amplified() in accountants
+    return {
+        "adjacency": "replace-one",
+        "accountants": list(dict.fromkeys(accountant.name for accountant in accountants)),
+        "order": order,
+        "epsilon": record_cost(said.runs, order),
+        "delta": delta,
+        "epsilon_at_delta": epsilon if math.isfinite(epsilon) else None,
+        "conditions": [code for code in CONDITIONS if code != "draws-secret" or secret_draws],
     }
-    return [limit for limit, applies in apply.items() if applies]
+
+
+def _limits(said: Trained, claim: Guarantee) -> list[str]:
+    """What is not covered, by code."""
+    absent = {
+        "average-over-batches": claim.notion == "unsliced",
+        "stops-on-non-finite": all(run.non_finite != "stop" for run in said.runs),
+        "noise-not-ideal": not said.implementation_delta,
+    } | {code: code not in said.limits for code in RUN_LIMITS}
+    return [code for code in LIMITS if not absent.get(code)]
 
 
 def _added_up(distances: Sequence[float]) -> float:
@@ -261,8 +243,7 @@ def _added_up(distances: Sequence[float]) -> float:
 
 def _views(said: Trained, claim: Guarantee) -> list[dict[str, Any]]:
     """Unsliced (epsilon, delta) views: at the claim's order, and the best of it and a grid."""
-    costs = {order: said.cost(order) for order in ORDERS} if said.deltas else {}
-    costs[claim.order] = min(claim.epsilon, costs.get(claim.order, math.inf))
+    costs = costs_by_order(secret_cost, said.runs) if said.deltas else {}
     views = []
     for delta in said.deltas:
         at_order = {

@@ -4,12 +4,14 @@
 Labels, and all other texts of a statement, are shown so that none of them can pass for prose.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from pufferslice.certificate.limits import CONDITIONS, LIMITS
 from pufferslice.certificate.statement import clipping_sentence
 from pufferslice.guarantee import Guarantee, at_most, claim_of, in_full, percent_at_most
 from pufferslice.queries.ranges import Box, range_of, range_words
+from pufferslice.sgd.plan import HYPOTHESES
 from pufferslice.showing import escaped_texts, quoted, shown
 from pufferslice.views import View, best_views
 
@@ -34,7 +36,7 @@ def prose_of(statement: Mapping[str, Any], digest: str) -> str:
         _whole_output(statement),
         _views(statement["views"]),
         _earlier(statement["earlier_releases"]),
-        "Limits:\n" + "\n".join(f"  - {limit}" for limit in statement["limits"]),
+        "Limits:\n" + _bullets(statement["limits"]),
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -203,10 +205,38 @@ def _learning_prose(statement: Mapping[str, Any], digest: str) -> str:
         "Who may see the batch draws:\n" + "\n".join(statement["draws_may_be_seen"]),
         "Noise:\n" + "\n".join([*statement["noise"], *_distance(statement)]),
         _views(statement["views"]),
-        "Hypotheses:\n" + "\n".join(f"  - {one}" for one in statement["hypotheses"]),
-        "Limits:\n" + "\n".join(f"  - {limit}" for limit in statement["limits"]),
+        f"One record:\n{record_sentence(statement)}\nThis needs:\n"
+        + _bullets(record_conditions(statement)),
+        "Hypotheses:\n" + _bullets(HYPOTHESES[code] for code in statement["hypotheses"]),
+        "Limits:\n" + _bullets(LIMITS[code] for code in statement["limits"]),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def record_sentence(statement: Mapping[str, Any]) -> str:
+    """What one record gets, in words, with the accountants that bound it."""
+    record = statement["one_record"]
+    names = " and ".join(name.replace("_", " ") for name in record["accountants"])
+    rdp = (
+        "Replacing any one record moves what the runs release by a Rényi divergence of at most "
+        f"{at_most(record['epsilon'])} at order {in_full(record['order'])} (accountant: {names})."
+    )
+    if record["epsilon_at_delta"] is None:
+        return f"{rdp} No (epsilon, delta) can be stated at delta {in_full(record['delta'])}."
+    return (
+        f"{rdp} That is ({at_most(record['epsilon_at_delta'])}, {in_full(record['delta'])})-"
+        "differential privacy for the replacement of one record; delta includes the sampling error "
+        "of the noise."
+    )
+
+
+def record_conditions(statement: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the statement about one record needs, in words."""
+    return tuple(CONDITIONS[code] for code in statement["one_record"]["conditions"])
+
+
+def _bullets(sentences: Iterable[str]) -> str:
+    return "\n".join(f"  - {sentence}" for sentence in sentences)
 
 
 def _distance(statement: Mapping[str, Any]) -> list[str]:

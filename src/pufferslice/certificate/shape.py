@@ -4,8 +4,12 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from pufferslice.certificate.limits import CONDITIONS, LIMITS
 from pufferslice.errors import CertificateError
 from pufferslice.queries.ranges import range_of
+from pufferslice.sgd.accountants import ACCOUNTANTS
+from pufferslice.sgd.plan import HYPOTHESES
+from pufferslice.showing import quoted
 
 CHANGED: Final = "It was changed or is damaged: get the original, or certify again"
 """What a reader can do about a statement or evidence that nobody issued."""
@@ -92,9 +96,20 @@ _LEARNING: Final = {
     "failure_probability": _NUMBER,
     "deltas": [_NUMBER],
     "views": _VIEWS,
+    "one_record": {
+        "adjacency": str,
+        "accountants": [str],
+        "order": _NUMBER,
+        "epsilon": _NUMBER,
+        "delta": _NUMBER,
+        "epsilon_at_delta": _MAYBE_NUMBER,
+        "conditions": [str],
+    },
     "hypotheses": [str],
     "limits": [str],
 }
+
+_ACCOUNTANTS: Final = {accountant.name for accountant in ACCOUNTANTS}
 
 _RUN: Final = {
     "n_steps": int,
@@ -110,6 +125,7 @@ def check_shape(statement: object) -> dict[str, Any]:
     if isinstance(statement, dict) and statement.get("road") == "learning":
         _check(statement, _LEARNING, "statement")
         _check_runs(statement["runs"])
+        _check_codes(statement)
         return statement
     _check(statement, _STATIC, "statement")
     if isinstance(statement, dict) and statement["road"] == "static":
@@ -152,6 +168,23 @@ def _check_claim(statement: Mapping[str, Any]) -> None:
         _check(sampling, _SAMPLING, "statement.sampling")
         if sampling["noise_shares"] is not None:
             _check(sampling["noise_shares"], _SHARES, "statement.sampling.noise_shares")
+
+
+def _check_codes(statement: Mapping[str, Any]) -> None:
+    """A code without a wording cannot be shown, so a certificate that has one is not read."""
+    for name, codes, wording in (
+        ("hypotheses", statement["hypotheses"], HYPOTHESES),
+        ("limits", statement["limits"], LIMITS),
+        ("one_record.conditions", statement["one_record"]["conditions"], CONDITIONS),
+        ("one_record.accountants", statement["one_record"]["accountants"], _ACCOUNTANTS),
+    ):
+        unknown = [code for code in codes if code not in wording]
+        if unknown:
+            msg = (
+                f"statement.{name} has a code that this program does not know, "
+                f"{quoted(unknown[0])}. Use the program that issued it, or get the original"
+            )
+            raise CertificateError(msg)
 
 
 def _check_runs(runs: list[dict[str, Any]]) -> None:

@@ -35,6 +35,9 @@ UNCHECKED_LEARNING: Final = {
     "data": "whether all runs were over the named data",
     "noise": "how the noise was drawn",
     "implementation_delta": "how many numbers were drawn, and how exactly",
+    "one_record": "whether its conditions were met: one record for each person, no preprocessing "
+    "fitted to the data",
+    "limits": "which program made the runs, and what that program leaves open",
 }
 """The same for training runs."""
 

@@ -47,6 +47,9 @@ def account(
     delta: Annotated[
         float | None, typer.Option(help="Also (epsilon, delta), and DP-SGD beside it.")
     ] = None,
+    n_parameters: Annotated[
+        int | None, typer.Option(help="Parameters that are trained, to compare signal and noise.")
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw noise against epsilon (PNG).")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -63,7 +66,7 @@ def account(
         found = accounting.accounts_for_epsilon(run, epsilon or 0.0)
     else:
         found = accounting.accounts_for_noise(run, noise_multiplier)
-    answer = _answer(run, found, delta, epsilon)
+    answer = _answer(run, found, delta, epsilon, n_parameters)
     if plot is not None:
         _draw(run, plot)
         answer["plot"] = str(plot)
@@ -114,12 +117,23 @@ def _design(n_records: int, sampling: str, batch_size: float) -> "SamplingDesign
 
 
 def _answer(
-    run: "Run", found: "dict[str, Account | str]", delta: float | None, epsilon: float | None
+    run: "Run",
+    found: "dict[str, Account | str]",
+    delta: float | None,
+    epsilon: float | None,
+    n_parameters: int | None,
 ) -> dict[str, Any]:
     from pufferslice import accounting
 
     applied = {k: one for k, one in found.items() if isinstance(one, accounting.Account)}
-    rows = {name: one.to_json() for name, one in applied.items()}
+    rows = {
+        name: one.to_json()
+        | {
+            "one_record": accounting.one_record_row(run, one, delta),
+            "signal_to_noise": accounting.signal_row(run, one, n_parameters),
+        }
+        for name, one in applied.items()
+    }
     answer: dict[str, Any] = {
         "order": run.order,
         "n_steps": run.n_steps,
@@ -161,11 +175,47 @@ def _prose(answer: dict[str, Any]) -> str:
         "\n".join(f"{name}: {row['certifies']}" for name, row in answer["accountants"].items()),
     ]
     parts += [f"{name} does not apply: {why}" for name, why in answer["not_applicable"].items()]
+    parts += [_record_prose(answer), _signal_prose(answer)]
     if "delta" in answer:
         parts.append(_delta_prose(answer))
     if "plot" in answer:
         parts.append(f"Written: {answer['plot']}")
     return "\n\n".join(parts)
+
+
+def _record_prose(answer: dict[str, Any]) -> str:
+    from pufferslice.guarantee import at_most, in_full
+
+    records = {name: row["one_record"] for name, row in answer["accountants"].items()}
+    delta = next(iter(records.values()))["delta"]
+    title = (
+        f"What replacing any one record gets at that noise: cost at order {answer['order']:g}, "
+        f"and epsilon of differential privacy at delta {in_full(delta)}:"
+    )
+    lines = [title]
+    for name, record in records.items():
+        epsilon = record["epsilon_at_delta"]
+        at_delta = "none" if epsilon is None else at_most(epsilon)
+        by = "" if record["accountant"] == name else f" (bounded by {record['accountant']})"
+        lines.append(f"  {name}: {at_most(record['epsilon'])}; {at_delta}{by}")
+    return "\n".join(lines)
+
+
+def _signal_prose(answer: dict[str, Any]) -> str:
+    """Ratios are quality, not privacy; three digits will do."""
+    rows = {name: row["signal_to_noise"] for name, row in answer["accountants"].items()}
+    n_parameters = next(iter(rows.values()))["n_parameters"]
+    where = (
+        "in one coordinate (--n-parameters gives all)"
+        if n_parameters is None
+        else f"over {n_parameters} parameters"
+    )
+    lines = [f"Signal to noise of a step, at most, {where}:"]
+    lines += [f"  {name}: {row['per_step']:.3g}" for name, row in rows.items()]
+    for advice in dict.fromkeys(row["advice"] for row in rows.values() if row["advice"]):
+        names = ", ".join(name for name, row in rows.items() if row["advice"] == advice)
+        lines.append(f"{names}: {advice}")
+    return "\n".join(lines)
 
 
 def _delta_prose(answer: dict[str, Any]) -> str:

@@ -6,6 +6,8 @@ from typing import Any, Final
 
 from pufferslice.audit import Audit
 from pufferslice.certificate import Certificate
+from pufferslice.certificate.limits import LIMITS
+from pufferslice.certificate.prose import record_conditions
 from pufferslice.guarantee import at_most, in_full
 from pufferslice.outlook import TrainingProspect, stated_variation
 from pufferslice.report.audit_sections import membership_table, verdict_table
@@ -34,6 +36,7 @@ from pufferslice.report.guessing import (
 )
 from pufferslice.report.reading import MemberAudit, TrainingLog
 from pufferslice.report.svg import Axes, Series, line_chart, marks
+from pufferslice.sgd.plan import HYPOTHESES
 
 _MOST_POINTS: Final = 300
 _SHOWN: Final = {
@@ -82,6 +85,7 @@ def cards(certificate: Certificate) -> tuple[Card, ...]:
             lines=(
                 f"{_capital(_differing(runs[0]))}, of {runs[0]['sampling']['n_records']:,}.",
                 "The secret is protected only through how many records it changes.",
+                _about_one_record(statement["one_record"]),
             ),
         ),
         Card(
@@ -99,6 +103,16 @@ def cards(certificate: Certificate) -> tuple[Card, ...]:
                 about_training(stated_variation(certificate)),
             ),
         ),
+    )
+
+
+def _about_one_record(record: Mapping[str, Any]) -> str:
+    if record["epsilon_at_delta"] is None:
+        return f"For single records no ε can be stated at δ = {in_full(record['delta'])}."
+    return (
+        "Any single record gets differential privacy with ε = "
+        f"{at_most(record['epsilon_at_delta'])} at δ = {in_full(record['delta'])}, under the "
+        "conditions below."
     )
 
 
@@ -126,6 +140,25 @@ def plan_section(certificate: Certificate, part: str) -> Section:
                 ),
             )
         )
+    record = statement["one_record"]
+    epsilon = record["epsilon_at_delta"]
+    blocks += [
+        Table(
+            caption="What replacing any one record gets, whatever the secret is",
+            head=("order", "Rényi divergence at most", "ε at most", "δ", "accountant"),
+            rows=(
+                (
+                    in_full(record["order"]),
+                    at_most(record["epsilon"]),
+                    "none" if epsilon is None else at_most(epsilon),
+                    in_full(record["delta"]),
+                    ", ".join(name.replace("_", " ") for name in record["accountants"]),
+                ),
+            ),
+        ),
+        Text(paragraphs=("This is differential privacy for single records. It needs:",)),
+        Bullets(items=record_conditions(statement)),
+    ]
     return Section(id=f"{part}-claim", title=f"The claim: {claim}", blocks=tuple(blocks))
 
 
@@ -239,11 +272,11 @@ def limits_section(certificate: Certificate, part: str, unchecked: tuple[str, ..
     statement = certificate.statement
     blocks: list[Block] = [
         Text(paragraphs=("The claim holds if the runs kept to this:",)),
-        Bullets(items=tuple(statement["hypotheses"])),
+        Bullets(items=tuple(HYPOTHESES[code] for code in statement["hypotheses"])),
         Text(paragraphs=("Noise:",)),
         Bullets(items=(*statement["noise"], *_drawn(statement["implementation_delta"]))),
         Text(paragraphs=("Limits:",)),
-        Bullets(items=tuple(statement["limits"])),
+        Bullets(items=tuple(LIMITS[code] for code in statement["limits"])),
     ]
     if unchecked:
         blocks += [

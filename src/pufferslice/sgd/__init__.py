@@ -46,6 +46,7 @@ from pufferslice.sgd.sampling import (
     poisson_mean_square_ratio,
     sampling_from_description,
 )
+from pufferslice.sgd.signal import SignalToNoise, signal_to_noise
 from pufferslice.sgd.worlds import TwoWorlds, relabelled, two_world_prevalence
 
 __all__ = [
@@ -61,6 +62,7 @@ __all__ = [
     "Poisson",
     "RunKey",
     "SamplingDesign",
+    "SignalToNoise",
     "SumGrid",
     "TrainingPlan",
     "TwoWorlds",
@@ -90,6 +92,7 @@ __all__ = [
     "rounding_share",
     "run_cost",
     "sampling_from_description",
+    "signal_to_noise",
     "sum_grid",
     "two_world_prevalence",
 ]

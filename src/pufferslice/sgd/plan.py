@@ -30,20 +30,24 @@ VERSION: Final = 1
 MOST_STEPS: Final = 10_000_000
 """A plan lists the noise of every step."""
 
-HYPOTHESES: Final = (
-    "Batches are drawn afresh and independently at each step, exactly as the plan says.",
-    (
-        "A per-example gradient depends on its record, the history, and randomness shared by both "
-        "worlds only: no batch normalisation, no mixing of examples."
+HYPOTHESES: Final = {
+    "fresh-batches": (
+        "Batches are drawn afresh and independently at each step, exactly as the plan says."
     ),
-    "Both worlds have the same number of records.",
-    "Initialisation, schedule and stopping do not depend on the data.",
-    (
+    "same-number-of-records": "Both worlds have the same number of records.",
+    "choices-independent-of-data": (
+        "Initialisation, schedule and stopping do not depend on the data."
+    ),
+    "public-divisor": (
         "The clipped sum is divided by the plan's public divisor, never by the realised batch "
         "size; an empty batch is a step with noise only."
     ),
-)
-"""What a run must keep to for the cost to hold; a trainer enforces or states each of them."""
+}
+"""What a run must keep to for the cost to hold, by the code that a certificate states.
+
+A trainer enforces or states each of them. Whatever computes the gradients must also keep examples
+apart; how that is done is among the limits of a certificate.
+"""
 
 
 @final

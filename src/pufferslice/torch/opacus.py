@@ -14,13 +14,12 @@ from typing import Any, Final, TypeAlias, final
 
 import attrs
 
-from pufferslice.certificate import Certificate, certify_training
+from pufferslice.certificate import Certificate, certify_training, secret_epsilon
 from pufferslice.checks import check_between, check_count
 from pufferslice.errors import ArgumentError, MissingExtraError
 from pufferslice.guarantee import Guarantee
 from pufferslice.sgd import FlatClipping, Poisson, TrainingPlan, run_cost
 from pufferslice.torch.model_checks import layer_problems
-from pufferslice.views import ORDERS, improved_epsilon_joint
 
 try:
     import torch
@@ -196,16 +195,10 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]  # Opacus ships no type
         differential privacy, which is about one record.
         """
         check_between(0, 1, delta=delta)
-        if self.plan.accountant.notion != "unsliced":
-            msg = (
-                f"accountant {self.plan.accountant.name!r} averages over batches and gives no "
-                "(epsilon, delta); use worst_case, log_moment or amplified"
-            )
-            raise ArgumentError(msg)
         if not len(self):
             return 0.0
-        orders = {*ORDERS, self.plan.order}
-        return min(improved_epsilon_joint(order, self._cost(order), delta) for order in orders)
+        taken = attrs.evolve(self.plan, noise_multipliers=self.plan.noise_multipliers[: len(self)])
+        return secret_epsilon([taken], delta=delta, implementation_delta=0.0)
 
     def __len__(self) -> int:
         """Number of steps taken."""

@@ -26,6 +26,10 @@ from pufferslice.torch.model_checks import uncompiled
 from pufferslice.torch.trainer import StepReport, Trainer
 
 
+_OWN_LOOP: Final = "loop-outside-program"
+"""The code of a limit of such runs."""
+
+
 @final
 class PrivateLoader:
     """The batches of a run, drawn as its plan says; each is to be followed by one optimizer step.
@@ -137,7 +141,7 @@ class PrivateOptimizer(Optimizer):
         self, *, data: str | None = None, deltas: Sequence[float] = DEFAULT_DELTAS
     ) -> Certificate:
         """The certificate of the run: the plan's full cost, however many steps were taken."""
-        return self._trainer.certificate(data=data, deltas=deltas)
+        return self._trainer.certificate(data=data, deltas=deltas, limits=[_OWN_LOOP])
 
     def close(self) -> None:
         """End the run: destroy its key and give the optimizer back."""

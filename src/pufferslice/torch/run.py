@@ -16,6 +16,7 @@ import attrs
 from pufferslice.arrays import Integers
 from pufferslice.certificate import Certificate
 from pufferslice.certificate.learning import certify_training
+from pufferslice.certificate.limits import ISOLATED
 from pufferslice.errors import LedgerError, RewindError, StorageError, TrainingError
 from pufferslice.noise import draw_integers
 from pufferslice.run_ledger import RunLedger
@@ -281,14 +282,15 @@ def certify_run(
     n_parameters: int,
     deltas: Sequence[float],
     n_taken: int | None = None,
-    remarks: Sequence[str] = (),
+    limits: Sequence[str] = (),
 ) -> Certificate:
     """The certificate of a run; of its first `n_taken` steps if it was stopped there.
 
-    Without a public name of the `data` it composes with no other.
+    Without a public name of the `data` it composes with no other. `limits` are codes beside those
+    of every run of this trainer.
     Needs: the run followed the plan, and nobody saw its key.
     """
-    noise = " ".join((KEYED_NOISE, *remarks))
+    noise = KEYED_NOISE
     if n_taken is not None:
         noise += (
             f" The run was stopped after {n_taken} of {plan.n_steps} planned steps. The claim "
@@ -302,6 +304,7 @@ def certify_run(
         noise=noise,
         deltas=deltas,
         implementation_delta=implementation_delta(plan, n_parameters),
+        limits=(*ISOLATED, *limits),
     )
 
 

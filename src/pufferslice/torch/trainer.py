@@ -235,14 +235,18 @@ class Trainer:
         return first_steps(self.plan, self._n_taken).guarantee()
 
     def certificate(
-        self, *, data: str | None = None, deltas: Sequence[float] = DEFAULT_DELTAS
+        self,
+        *,
+        data: str | None = None,
+        deltas: Sequence[float] = DEFAULT_DELTAS,
+        limits: Sequence[str] = (),
     ) -> Certificate:
         """The certificate of the run: the plan's full cost, however many steps were taken.
 
         `data` is a public name of the dataset, without which the certificate composes with no
-        other: runs compose only over data of the same name.
+        other: runs compose only over data of the same name. `limits` are codes of further limits.
         """
-        return self._certified(data, deltas)
+        return self._certified(data, deltas, limits)
 
     def stop(
         self,
@@ -437,7 +441,11 @@ class Trainer:
         self._run.end(self._checkpoint())
 
     def _certified(
-        self, data: str | None, deltas: Sequence[float], n_taken: int | None = None
+        self,
+        data: str | None,
+        deltas: Sequence[float],
+        limits: Sequence[str] = (),
+        n_taken: int | None = None,
     ) -> Certificate:
         return certify_run(
             self.plan,
@@ -446,4 +454,5 @@ class Trainer:
             n_parameters=self._layout.n_parameters,
             deltas=deltas,
             n_taken=n_taken,
+            limits=limits,
         )

@@ -47,6 +47,33 @@ def test_the_shape_of_the_answer(capsys):
     assert "does not imply SRPP" in found["accountants"]["mean_square"]["certifies"]
 
 
+def test_one_record_and_signal_to_noise(capsys):
+    found = answer(capsys, epsilon="1", n_parameters="270000")
+    for name, row in found["accountants"].items():
+        record = row["one_record"]
+        assert record["accountant"] == ("log_moment" if name == "mean_square" else name)
+        assert record["delta"] == 1e-5
+        assert 0 < record["epsilon"] < record["epsilon_at_delta"]
+        signal = row["signal_to_noise"]
+        expected = 512 / (row["noise_multiplier"] * 270_000**0.5)
+        assert signal["per_step"] == pytest.approx(expected, rel=1e-12)
+        assert "larger epsilon" in signal["advice"]
+    assert run(flags(epsilon="1", n_parameters="270000")) == 0
+    text = capsys.readouterr().out
+    assert "replacing any one record" in text
+    assert "(bounded by log_moment)" in text
+    assert text.count("larger batches") == 1
+    assert run(flags(epsilon="1")) == 0
+    text = capsys.readouterr().out
+    assert "in one coordinate" in text
+    assert (
+        answer(capsys, epsilon="1", delta="1e-7")["accountants"]["amplified"]["one_record"]["delta"]
+        == 1e-7
+    )
+    assert run(flags(epsilon="1", n_parameters="0")) == 2
+    assert "n_parameters" in capsys.readouterr().err
+
+
 def test_short_flags_say_the_same(capsys):
     short = "--records 50000 --differing 20 --sampling poisson --batch 512 --steps 3920 --order 16"
     assert run(["account", *short.split(), "--epsilon", "1", "--json"]) == 0

@@ -23,6 +23,7 @@ from pufferslice.certificate import (
     new_key_pair,
     sign,
 )
+from pufferslice.certificate.limits import CONDITIONS, LIMITS
 from pufferslice.errors import MissingExtraError
 from pufferslice.guarantee import Guarantee, at_most
 from pufferslice.laws import EmpiricalLaw, GaussianLaw
@@ -40,6 +41,7 @@ from pufferslice.report import page as page_module
 from pufferslice.report.page import internal_page, public_page
 from pufferslice.scenario import Scenario
 from pufferslice.sgd import MeanSquare, WithoutReplacement, exactly, plan_training
+from pufferslice.sgd.plan import HYPOTHESES
 from pufferslice.slicing import FiniteProfile
 
 STATIC = ("certificate.json", "release.json", "audit.json", "comparison.json")
@@ -198,12 +200,20 @@ def test_every_section_is_there(internal):
     ]
 
 
+def training_sentences(trained):
+    """What a training certificate says by code, in words."""
+    statement = trained.statement
+    yield from (HYPOTHESES[code] for code in statement["hypotheses"])
+    yield from (LIMITS[code] for code in statement["limits"])
+    yield from (CONDITIONS[code] for code in statement["one_record"]["conditions"])
+
+
 def test_what_was_given_is_shown(made, internal, certificate, trained):
     text = words(internal)
     release = json.loads((made / "release.json").read_text())
     for row in release["values"]:
         assert f"{row['name']} {row['value']:.4g} {row['noise_std']:.4g}" in text
-    for sentence in (*certificate.statement["limits"], *trained.statement["hypotheses"]):
+    for sentence in (*certificate.statement["limits"], *training_sentences(trained)):
         assert sentence in text
     for said in (
         "general Wasserstein (GWM)",

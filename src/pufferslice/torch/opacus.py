@@ -194,11 +194,10 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]  # Opacus ships no type
         It bounds how well the two worlds of the plan can be told apart. It is not the epsilon of
         differential privacy, which is about one record.
         """
-        check_between(0, 1, delta=delta)
-        if not len(self):
-            return 0.0
-        taken = attrs.evolve(self.plan, noise_multipliers=self.plan.noise_multipliers[: len(self)])
-        return secret_epsilon([taken], delta=delta, implementation_delta=0.0)
+        taken = self.plan.noise_multipliers[: max(1, len(self))]
+        plan = attrs.evolve(self.plan, noise_multipliers=taken)
+        epsilon = secret_epsilon([plan], delta=delta, implementation_delta=0.0)
+        return epsilon if len(self) else 0.0
 
     def __len__(self) -> int:
         """Number of steps taken."""

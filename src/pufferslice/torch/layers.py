@@ -18,7 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+from torch.utils._pytree import tree_leaves
 
+from pufferslice.torch import hugging_face
 from pufferslice.torch.contributions import (
     Contribution,
     Dense,
@@ -120,6 +122,8 @@ class Pass:
             copy.__dict__["forward"] = _forward(module, copy, self)
         elif self._generator is not None and is_dropout(module) and module.training:
             copy.__dict__["forward"] = lambda inputs: self.dropout(module, inputs)
+        else:
+            hugging_face.adapt(copy)
 
     def refuse(self, layer: nn.Module) -> NoReturn:
         """The layer cannot be tapped; remembered, because code may catch what is raised in it."""
@@ -185,6 +189,36 @@ class Pass:
 
 
 @final
+class Outline(Tensor):
+    """Stands for a parameter of a tapped layer: dtype, device and shape, and no values.
+
+    Layers around it ask for these, such as those of LoRA; any computation is another use.
+    """
+
+    refuse: Callable[[], NoReturn]
+
+    @staticmethod
+    def of(parameter: Tensor, refuse: Callable[[], NoReturn]) -> "Outline":
+        """The outline of a parameter; `refuse` is called where values are asked for."""
+        outline: Outline = Tensor._make_wrapper_subclass(  # noqa: SLF001 - no public name
+            Outline,
+            parameter.shape,
+            dtype=parameter.dtype,
+            device=parameter.device,
+            requires_grad=parameter.requires_grad,
+        )
+        outline.refuse = refuse
+        return outline
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # noqa: SLF001 - as torch says
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # noqa: ANN401 - as torch has it
+        given = tree_leaves((args, kwargs))
+        next(one for one in given if isinstance(one, Outline)).refuse()
+
+
+@final
 class Locked(dict[str, Any]):
     """The parameters of a tapped layer in a replica: there is no way to them but the tap."""
 
@@ -195,7 +229,14 @@ class Locked(dict[str, Any]):
     def _refuse(self, *_: object) -> NoReturn:
         self._run.refuse(self._layer)
 
-    __contains__ = __getitem__ = __setitem__ = __delitem__ = __iter__ = __len__ = _refuse
+    def __contains__(self, name: object) -> bool:
+        return name in self._layer._parameters  # noqa: SLF001 - names only
+
+    def __getitem__(self, name: str) -> Tensor | None:
+        parameter = self._layer._parameters[name]  # noqa: SLF001 - also one that is None
+        return None if parameter is None else Outline.of(parameter, self._refuse)
+
+    __setitem__ = __delitem__ = __iter__ = __len__ = _refuse
     get = items = keys = values = pop = copy = update = setdefault = _refuse  # type: ignore[assignment]
 
 

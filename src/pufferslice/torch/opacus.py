@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias, final
 import attrs
 
 from pufferslice.certificate import Certificate, certify_training, secret_epsilon
-from pufferslice.checks import check_between, check_count
+from pufferslice.checks import check_count
 from pufferslice.errors import ArgumentError, MissingExtraError
 from pufferslice.guarantee import Guarantee
 from pufferslice.sgd import FlatClipping, Poisson, TrainingPlan, run_cost

@@ -5,9 +5,17 @@ import copy
 
 import pytest
 import torch
+from tests.torch.small import N_RECORDS, digest_of, plan_of
+from torch import nn
 from torch.func import grad_and_value, vmap
+from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.data import TensorDataset
 
+from pufferslice.sgd import FlatClipping, Poisson
+from pufferslice.torch import Trainer
+from pufferslice.torch.isolation import Isolation
+from pufferslice.torch.layout import layout_of
 from pufferslice.torch.replica import Replica
 
 transformers = pytest.importorskip("transformers")
@@ -160,3 +168,72 @@ def test_functions_that_build_masks_are_registered_once():
     before = [registry()[name] for name in ("eager", "sdpa")]
     Replica(lambda tensor: tensor).of(model, "model")
     assert [registry()[name] for name in ("eager", "sdpa")] == before
+
+
+class Named(nn.Module):
+    """Gives positional inputs of a dataset to a model by their names."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids, attention_mask):
+        return self.model(input_ids=input_ids, attention_mask=attention_mask).logits
+
+
+def loss_of_classes(logits, labels):
+    return functional.cross_entropy(logits, labels, reduction="none")
+
+
+def loss_of_next_tokens(logits, labels):
+    following = labels[:, 1:]
+    losses = functional.cross_entropy(logits[:, :-1].mT, following, reduction="none")
+    return losses.sum(1) / (following != -100).sum(1).clamp_min(1)
+
+
+def loss_of(name):
+    return loss_of_next_tokens if "LM" in name else loss_of_classes
+
+
+def examples_of(name):
+    return tuple(items_of(name).values())
+
+
+def lora(name):
+    peft = pytest.importorskip("peft")
+    kind = "CAUSAL_LM" if "LM" in name else "SEQ_CLS"
+    settings = peft.LoraConfig(task_type=kind, r=2, fan_in_fan_out="GPT2" in name)
+    return peft.get_peft_model(model_of(name), settings).eval()
+
+
+@pytest.mark.parametrize(
+    "name", ["BertForSequenceClassification", "GPT2ForSequenceClassification", "GPT2LMHeadModel"]
+)
+def test_adapters_of_lora_are_tapped_and_nothing_else_is_trained(name):
+    model = Named(lora(name))
+    layout = layout_of(model, FlatClipping(norm=1.0))
+    assert all("lora_" in one or "classifier" in one or "score" in one for one in layout.names)
+    isolation = Isolation(model, loss_of(name), layout)
+    treatment = isolation.treatment(examples_of(name))
+    assert treatment.way == "per_example"
+    assert not treatment.is_slow
+    tapped = {id(p) for layer in treatment.tapped for p in layer.parameters()}
+    assert {id(p) for p in layout.parameters} <= tapped
+
+
+@pytest.mark.parametrize("name", ["BertForSequenceClassification", "GPT2LMHeadModel"])
+def test_a_run_trains_with_masks_and_dropout_on_the_quick_way(name):
+    torch.manual_seed(0)
+    n_copies = N_RECORDS // len(LENGTHS)
+    dataset = TensorDataset(
+        *(one.repeat(n_copies, *[1] * (one.dim() - 1)) for one in examples_of(name))
+    )
+    model = Named(model_of(name)).train()
+    before = digest_of(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    plan = plan_of(2, Poisson(n_records=N_RECORDS, rate=0.2))
+    trainer = Trainer(model, loss_of(name), optimizer, plan)
+    for batch in trainer.batches(dataset):
+        assert trainer.step(batch).n_non_finite == 0
+    assert trainer.gradient_method == "all examples of a block at once"
+    assert digest_of(model) != before

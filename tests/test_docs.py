@@ -53,6 +53,10 @@ NOT_RUN = {
     ("audits.md", "text"): "takes ten minutes; tests/audit/test_teeth.py runs the same rows",
     ("CONTRIBUTING.md", "sh"): "installs old versions of everything; a test keeps them in step",
     ("files.md", "text"): "the list of commands, compared with them below",
+    (
+        "hugging-face.md",
+        "{ .python .no-run }",
+    ): "tests/torch/test_lightning.py runs the loop; no TensorBoard is installed",
     ("report.md", "{ .python .no-run }"): "a verdict of hours of training",
     ("scale.md", "{ .python .no-run }"): "needs a cluster; tests/test_scaling.py runs local ones",
 }

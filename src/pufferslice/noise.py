@@ -38,6 +38,7 @@ from pufferslice.arrays import Integers
 from pufferslice.checks import check_count
 from pufferslice.compiled import kernel
 from pufferslice.errors import ArgumentError
+from pufferslice.parallel import in_threads
 
 Words = npt.NDArray[np.uint64]
 
@@ -85,6 +86,8 @@ assumption and no part of this number.
 TRIAL_WORDS = 4
 GUIDE_BITS = 12
 BUFFER_WORDS = 2**15
+PART_DRAWS = 2**18
+"""Longer requests are drawn in parts, each with a key of its own, on all cores."""
 MARGIN = 2.0**-6
 """How close, in units of 2^-23, an acceptance must be before the compiled loop hands it over.
 
@@ -169,17 +172,37 @@ def draw_integers(key: bytes, size: int) -> Integers:
     if len(key) != _KEY_BYTES:
         msg = f"key must be {_KEY_BYTES} bytes, got {len(key)}. Take os.urandom({_KEY_BYTES})"
         raise ArgumentError(msg)
-    # 2.05 words a draw on average: a small request does not fill the whole buffer
-    buffer_words = min(BUFFER_WORDS, 2 * int(size) + int(size) // 8 + 2 * TRIAL_WORDS)
-    return _draw(key, int(size), buffer_words, MARGIN)
+    draws = np.empty(int(size), dtype=np.int64)
+    parts = [draws[start : start + PART_DRAWS] for start in range(0, int(size), PART_DRAWS)]
+
+    def draw_part(number: int) -> None:
+        # 2.05 words a draw on average: a small request does not fill the whole buffer
+        n_words = 2 * len(parts[number]) + len(parts[number]) // 8 + 2 * TRIAL_WORDS
+        _draw(_part_key(key, number), parts[number], min(BUFFER_WORDS, n_words), MARGIN)
+
+    if len(parts) > 1:
+        in_threads(draw_part, range(len(parts)))
+    elif parts:
+        draw_part(0)
+    return draws
 
 
-def _draw(key: bytes, size: int, buffer_words: int, margin: float) -> Integers:
+def _part_key(key: bytes, number: int) -> bytes:
+    """The key of a part of a long request; the first part has the key itself."""
+    if not number:
+        return key
+    person = b"noise part"
+    return hashlib.blake2b(
+        number.to_bytes(8, "little"), key=key, digest_size=32, person=person
+    ).digest()
+
+
+def _draw(key: bytes, draws: Integers, buffer_words: int, margin: float) -> None:
     """Refill, let the compiled loop run, settle what it hands over, until all values are there."""
+    size = len(draws)
     stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
     buffer = np.empty(buffer_words, dtype=np.uint64)
     words = buffer[:0]
-    draws = np.empty(size, dtype=np.int64)
     guide, high_words = _search_tables()
     made = 0
     while made < size:
@@ -193,7 +216,6 @@ def _draw(key: bytes, size: int, buffer_words: int, margin: float) -> Integers:
             if value is not None:
                 draws[made] = value
                 made += 1
-    return draws
 
 
 def _refilled(stream: CipherContext, buffer: Words, unused: Words) -> Words:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, NoReturn, Self, final
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from pufferslice.arrays import Integers
 from pufferslice.checks import check_count
@@ -32,6 +33,10 @@ _NAME: Final = b"run name"
 _BATCH: Final = b"batch"
 _BLOCK: Final = b"block seed"
 _NOISE: Final = b"noise"
+_SUMS: Final = b"sums"
+
+_MAC_BYTES: Final = 2**30
+"""Bytes that are hashed at once: 2^26 blocks of GMAC, which collide with probability 2^-102."""
 _TAG: Final = b"tag"
 
 
@@ -118,11 +123,19 @@ class RunKey:
 
         Guarantee: a step that is taken again gets the same noise if its sums are the same, and
         independent noise if they differ, so two attempts never subtract to a difference of sums.
+        The sums are hashed by GMAC under a key of the step, the quickest universal hash that there
+        is: two different arrays have the same hash with a probability of at most 2^-95.
         """
         _check_sums(sums)
+        mac = AESGCM(self._hash(_SUMS, KEY_BYTES, step=step))
+        values = np.ascontiguousarray(sums, dtype="<i8").view(np.uint8)
+        starts = range(0, max(1, len(values)), _MAC_BYTES)
+        tags = [
+            mac.encrypt(number.to_bytes(12, "little"), b"", values[start : start + _MAC_BYTES].data)
+            for number, start in enumerate(starts)
+        ]
         length = len(sums).to_bytes(8, "little")
-        values = np.ascontiguousarray(sums, dtype="<i8").data
-        return self._hash(_NOISE, KEY_BYTES, length, values, step=step)
+        return self._hash(_NOISE, KEY_BYTES, length, *tags, step=step)
 
     def tag(self, noise_key: bytes) -> str:
         """32 hex digits for the ledger: they tell only whether a step has its noise key again.

@@ -8,13 +8,12 @@ import attrs
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from pufferslice.arrays import Integers, locked_integers
 from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.sgd.grid import MOST_GROUPS
-from pufferslice.torch.per_example import Examples, seeded
+from pufferslice.torch.per_example import Examples, leaves, mapped, seeded
 
 _ITEMS: Final = (
     "items of the dataset must be tuples (inputs..., target), or dicts of inputs by name, of "
@@ -78,15 +77,13 @@ class Source:
                 if self.collate_fn is None:
                     found = default_collate(items)
                 else:
-                    found = _joined([self.collate_fn([item]) for item in items])
+                    found = joined([_plain(self.collate_fn([item])) for item in items])
             except (TypeError, ValueError, RuntimeError) as error:
                 raise ArgumentError(_ITEMS) from error
-        found = tuple(found) if isinstance(found, list) else found
-        found = dict(found) if isinstance(found, Mapping) else found
-        leaves = pytree.tree_leaves(found)
+        found = _plain(found)
         if not (isinstance(found, dict) or (isinstance(found, tuple) and len(found) > 1)):
             raise ArgumentError(_ITEMS)
-        for leaf in leaves:
+        for leaf in leaves(found):
             if not isinstance(leaf, Tensor) or not leaf.ndim or len(leaf) != len(indices):
                 raise ArgumentError(_ITEMS)
         return found
@@ -103,14 +100,23 @@ class Source:
         return items
 
 
-def _joined(parts: list[Any]) -> Any:  # noqa: ANN401 - whatever collate_fn gives
-    """Several batches of one as one batch."""
-    flat = [pytree.tree_flatten(dict(part) if isinstance(part, Mapping) else part) for part in parts]
-    structure = flat[0][1]
-    if any(other != structure for _, other in flat):
-        raise TypeError
-    columns = zip(*(leaves for leaves, _ in flat), strict=True)
-    return pytree.tree_unflatten([torch.cat(column) for column in columns], structure)
+def _plain(found: Any) -> Examples:  # noqa: ANN401 - whatever a dataset gives
+    """The same tensors in dicts and tuples only."""
+    if isinstance(found, Mapping):
+        return {name: _plain(one) for name, one in found.items()}
+    return tuple(_plain(one) for one in found) if isinstance(found, tuple | list) else found
+
+
+def joined(parts: Sequence[Examples]) -> Examples:
+    """Several batches as one; they must have the same names and shapes."""
+    first = parts[0]
+    if isinstance(first, Tensor):
+        return torch.cat(list(parts))
+    if isinstance(first, dict):
+        if any(part.keys() != first.keys() for part in parts):
+            raise TypeError
+        return {name: joined([part[name] for part in parts]) for name in first}
+    return tuple(joined(column) for column in zip(*parts, strict=True))
 
 
 def made_up(examples: Examples, n: int) -> Examples:
@@ -125,7 +131,7 @@ def made_up(examples: Examples, n: int) -> Examples:
             return torch.ones(shape, dtype=one.dtype)
         return torch.randint(0, 2, shape, generator=generator).to(one.dtype)
 
-    return pytree.tree_map(like, examples)
+    return mapped(like, examples)
 
 
 @final
@@ -184,9 +190,7 @@ class _Requests(Dataset[Examples]):
         return self._source.fetch(block)
 
 
-def fetched_ahead(
-    source: Source, blocks: Iterable[Block], n_workers: int
-) -> Iterator[Examples]:
+def fetched_ahead(source: Source, blocks: Iterable[Block], n_workers: int) -> Iterator[Examples]:
     """The examples of blocks in their order, fetched by other processes before they are needed."""
     loader: DataLoader[Examples] = DataLoader(
         _Requests(source),

@@ -19,13 +19,11 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, Final, NamedTuple, final
+from typing import Final, NamedTuple, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pufferslice.arrays import Integers
 from pufferslice.errors import ArgumentError, PuffersliceError, TrainingError
@@ -34,12 +32,13 @@ from pufferslice.torch.batches import Batch, made_up
 from pufferslice.torch.contributions import Contribution, Weights
 from pufferslice.torch.distributed import Processes
 from pufferslice.torch.layout import ParameterLayout
-from pufferslice.torch.norms import quantised, row_norms
+from pufferslice.torch.norms import add_quantised, row_norms
 from pufferslice.torch.per_example import (
     Examples,
     GradientMethod,
     LossFunction,
     PerExample,
+    mapped,
     seeded,
 )
 
@@ -52,10 +51,13 @@ _NORM_MARGIN: Final = 1 + 2.0**-40
 _LEAST_RADIUS: Final = 2.0**-40
 _SINGLE_ROUNDOFF: Final = 2.0**-24
 
-_BLOCK_BYTES: Final = 2**28
+_BLOCK_BYTES: Final = 2**29
 """What the activations and gradients of a block should take at most."""
 
-_SMALL_BYTES: Final = 2**22
+_ARRAY_BYTES: Final = 2**25
+"""The largest array of a block: the C library gives larger ones back to the system at once."""
+
+_SMALL_BYTES: Final = 2**23
 """A batch of fewer is not worth more than one thread."""
 
 
@@ -79,7 +81,8 @@ class _Group(NamedTuple):
 
 class _GroupSum(NamedTuple):
     numbers: range
-    integers: Integers
+    sums: dict[int, Tensor]
+    """Of each parameter, by its position."""
     losses: list[float]
     """Summed over each block."""
     n_non_finite: int
@@ -134,7 +137,7 @@ class ClippedSums:
             except PuffersliceError:
                 raise
             except Exception:  # noqa: BLE001 - whatever the user's code makes of made-up values
-                twice = pytree.tree_map(lambda one: torch.cat([one[:1], one[:1]]), example)
+                twice = mapped(lambda one: torch.cat([one[:1], one[:1]]), example)
                 examples = self._there(twice)
                 with _named_errors():
                     self.method = self._per_example.method_for(examples)
@@ -156,17 +159,14 @@ class ClippedSums:
         A batch of usual size, `spread` standard deviations about the expected one included, makes
         two blocks, so that two threads are busy, unless it is very small or does not fit.
         """
-        run = _Bytes()
-        with one_thread(), torch.enable_grad(), seeded(0), run, _named_errors():
-            self._per_example.contributions(
-                self._there(pytree.tree_map(lambda one: one[:1], example)),
-                GradientMethod(at_once=False),
-                0,
-            )
+        one = self._there(mapped(lambda value: value[:1], example))
+        with one_thread(), _named_errors():
+            n_bytes, largest = self._per_example.bytes_of_one(one)
         usual = max(1.0, batch + 4 * spread)
-        if run.n_bytes * usual > _SMALL_BYTES:
+        if n_bytes * usual > _SMALL_BYTES:
             usual /= 2
-        return max(1, min(math.ceil(usual), _BLOCK_BYTES // max(1, run.n_bytes)))
+        fitting = min(_BLOCK_BYTES // max(1, n_bytes), _ARRAY_BYTES // max(1, largest))
+        return max(1, min(math.ceil(usual), fitting))
 
     def of(self, batch: Batch, grid: SumGrid, block: int, seed_of: SeedOf) -> StepSums:
         """The sum over all processes; an error in one of them is an error in all."""
@@ -179,7 +179,9 @@ class ClippedSums:
         flags[1] = 1
         try:
             for group in self._group_sums(batch, grid, block, seed_of):
-                sums += group.integers
+                for place, own in group.sums.items():
+                    step = float(grid.steps[self.layout.layers[place]])
+                    add_quantised(own, step, sums[self.layout.place_of(place, own)])
                 losses.view(np.float64)[group.numbers.start : group.numbers.stop] = group.losses
                 flags[0] += group.n_non_finite
             flags[1] = 0
@@ -229,7 +231,7 @@ class ClippedSums:
             raise TrainingError(msg)
 
     def _there(self, examples: Examples) -> Examples:
-        return pytree.tree_map(lambda one: one.to(self._device), examples)
+        return mapped(lambda one: one.to(self._device), examples)
 
     def _group_sum(
         self, group: _Group, method: GradientMethod, grid: SumGrid, block: int, seed_of: SeedOf
@@ -260,11 +262,7 @@ class ClippedSums:
                     totals[place] = sums
             losses.append(float(found.double().sum()))
             n_non_finite += left_out
-        integers = np.zeros(self.layout.n_parameters, dtype=np.int64)
-        for place, sums in totals.items():
-            step = float(grid.steps[self.layout.layers[place]])
-            quantised(sums, step, integers[self.layout.place_of(place, sums)])
-        return _GroupSum(group.numbers, integers, losses, n_non_finite)
+        return _GroupSum(group.numbers, totals, losses, n_non_finite)
 
     def _weights(
         self, contributions: dict[int, Contribution], n_examples: int, grid: SumGrid, block: int
@@ -304,21 +302,6 @@ def check_radii(grid: SumGrid) -> None:
             f"single precision keeps its digits; got {grid.radii.tolist()}"
         )
         raise ArgumentError(msg)
-
-
-class _Bytes(TorchDispatchMode):
-    """Counts the bytes of everything that is computed."""
-
-    n_bytes = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None  # noqa: ANN401, ARG002 - torch's
-    ) -> Any:  # noqa: ANN401 - as above
-        found = func(*args, **(kwargs or {}))
-        for leaf in pytree.tree_leaves(found):
-            if isinstance(leaf, Tensor):
-                self.n_bytes += leaf.numel() * leaf.element_size()
-        return found
 
 
 def _each(

@@ -230,19 +230,30 @@ class Rows:
 
 
 def token_products(left: Tensor, right: Tensor) -> Contribution:
-    """Per-example sums of outer products over tokens, in the form that is cheaper by its shapes.
-
-    One token: an outer product. Else the products are written out, unless there are so few tokens
-    that Gram products and one sum cost less than writing and reading them.
-    """
-    n_tokens, n_out, n_in = left.shape[1], left.shape[2], right.shape[2]
+    """Per-example sums of outer products over tokens, in the form that is cheaper by its shapes."""
+    n_tokens = left.shape[1]
     if n_tokens == 1:
         return Outer(left[:, 0].contiguous(), right[:, 0].contiguous())
+    if _is_written(n_tokens, left.shape[2], right.shape[2]):
+        return Dense(torch.bmm(left.mT, right).flatten(1))
+    return Tokens(left.contiguous(), right.contiguous())
+
+
+def _is_written(n_tokens: int, n_out: int, n_in: int) -> bool:
+    """Whether to write the products out.
+
+    Not for so few tokens that Gram products and one sum cost less than writing and reading them.
+    """
     written = n_out * n_in * (n_tokens + _WRITE_COST)
     gram = 2 * n_tokens * (n_tokens * (n_out + n_in) + n_out * n_in)
-    if gram < written:
-        return Tokens(left.contiguous(), right.contiguous())
-    return Dense(torch.bmm(left.mT, right).flatten(1))
+    return n_tokens > 1 and gram >= written
+
+
+def product_bytes(n_tokens: int, n_out: int, n_in: int) -> int:
+    """What `token_products` writes for one example."""
+    if _is_written(n_tokens, n_out, n_in):
+        return 4 * n_out * n_in
+    return 8 * n_tokens * (n_tokens + n_out + n_in) if n_tokens > 1 else 0
 
 
 def convolution_gradients(layer: Any, inputs: Tensor, outputs: Tensor) -> Dense:  # noqa: ANN401 - of three types

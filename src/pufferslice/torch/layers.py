@@ -120,7 +120,7 @@ class Pass:
         if id(module) in self._layers:
             copy.__dict__["_parameters"] = Locked(module, self)
             copy.__dict__["forward"] = _forward(module, copy, self)
-        elif self._generator is not None and is_dropout(module) and module.training:
+        elif self._generator is not None and module.training and is_dropout(module):
             copy.__dict__["forward"] = lambda inputs: self.dropout(module, inputs)
         else:
             hugging_face.adapt(copy)
@@ -164,9 +164,7 @@ class Pass:
         """The inputs of all uses; nobody may have written to them since."""
         if self._misused is not None:
             self.refuse(self._misused)
-        for use, inputs, version in zip(
-            self.noted.uses, self._inputs, self._versions, strict=True
-        ):
+        for use, inputs, version in zip(self.noted.uses, self._inputs, self._versions, strict=True):
             if inputs._version != version:  # noqa: SLF001 - no public name
                 self.refuse(use.layer)
         if self._expected is not None and len(self._inputs) != len(self._expected.uses):
@@ -175,6 +173,8 @@ class Pass:
 
     def dropout(self, layer: Any, inputs: Tensor) -> Tensor:  # noqa: ANN401 - of five types
         """As the layer's own, with masks of the block's generator."""
+        if not layer.p:
+            return inputs
         shape = inputs.shape
         if type(layer) in _CHANNEL_DROPOUTS:
             n_inner = _CHANNEL_DROPOUTS[type(layer)]
@@ -312,7 +312,9 @@ def _forward(layer: Any, copy: Any, run: Pass) -> Callable[..., Any]:  # noqa: A
         else:
             form = "scale"
             if type(layer) is nn.LayerNorm:
-                inputs = functional.layer_norm(inputs, layer.normalized_shape, None, None, layer.eps)
+                inputs = functional.layer_norm(
+                    inputs, layer.normalized_shape, None, None, layer.eps
+                )
                 shape = layer.normalized_shape
             else:
                 inputs = functional.group_norm(inputs, layer.num_groups, None, None, layer.eps)

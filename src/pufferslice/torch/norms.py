@@ -64,18 +64,18 @@ def _all_ordinary(first: Floats, second: Floats, weights: Floats) -> bool:
     return True
 
 
-def quantised(sums: Tensor, step: float, integers: Integers) -> None:
-    """Round sums to whole multiples of a step, in float64, into `integers`."""
+def add_quantised(sums: Tensor, step: float, integers: Integers) -> None:
+    """Round sums to integer multiples of a step, in float64, and add them to `integers`."""
     if sums.device.type == "cpu":
-        _quantise(sums.numpy(), step, integers)
+        _add_quantised(sums.numpy(), step, integers)
     else:
-        integers[:] = (sums.double() / step).round_().to(torch.int64).numpy(force=True)
+        integers += (sums.double() / step).round_().to(torch.int64).numpy(force=True)
 
 
 @kernel
-def _quantise(sums: Floats, step: float, integers: Integers) -> None:
+def _add_quantised(sums: Floats, step: float, integers: Integers) -> None:
     for j in range(len(sums)):
-        integers[j] = np.int64(np.rint(np.float64(sums[j]) / step))
+        integers[j] += np.int64(np.rint(np.float64(sums[j]) / step))
 
 
 def scaled(integers: Integers, scale: float, dtype: torch.dtype) -> Tensor:

@@ -9,19 +9,17 @@ from a batch has no part in it.
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, final
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.utils import _pytree as pytree
 
 from pufferslice.certificate import Certificate
 from pufferslice.certificate.learning import DEFAULT_DELTAS
 from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.guarantee import Guarantee
 from pufferslice.sgd import TrainingPlan
-from pufferslice.torch.batches import Batch, Block
+from pufferslice.torch.batches import Batch, Block, joined
 from pufferslice.torch.distributed import joined_processes
-from pufferslice.torch.per_example import Examples, LossFunction
+from pufferslice.torch.per_example import Examples, LossFunction, mapped
 from pufferslice.torch.model_checks import uncompiled
 from pufferslice.torch.trainer import StepReport, Trainer
 
@@ -72,9 +70,8 @@ class PrivateLoader:
     def _whole(self, batch: Batch) -> Examples:
         if not batch.blocks:
             first = batch.source.fetch(Block(0, 0, (0,)))
-            return pytree.tree_map(lambda one: one[:0], first)
-        parts = [batch.fetched[block.number] for block in batch.blocks]
-        return pytree.tree_map(lambda *ones: torch.cat(ones), *parts)
+            return mapped(lambda one: one[:0], first)
+        return joined([batch.fetched[block.number] for block in batch.blocks])
 
 
 @final
@@ -200,9 +197,7 @@ def make_private(
         msg = "a loop of one's own runs in one process; use Trainer for several"
         raise ArgumentError(msg)
     trainer = Trainer(uncompiled(model), loss_fn, optimizer, plan)
-    batches = trainer.batches(
-        dataset, collate_fn=collate_fn, n_workers=n_workers, progress=False
-    )
+    batches = trainer.batches(dataset, collate_fn=collate_fn, n_workers=n_workers, progress=False)
     loader = PrivateLoader(trainer, batches, dataset)
     private = PrivateOptimizer(optimizer, trainer, loader)
     private.zero_grad()

@@ -28,7 +28,7 @@ from torch.utils import _python_dispatch as dispatch_modes
 from torch.utils import _pytree as pytree
 
 from pufferslice.errors import ArgumentError, TrainingError
-from pufferslice.torch.contributions import Contribution, Dense
+from pufferslice.torch.contributions import Contribution, Dense, product_bytes
 from pufferslice.torch.layers import (
     Calls,
     OtherUseError,
@@ -112,7 +112,9 @@ class PerExample:
 
     def _quickest(self, examples: Examples) -> GradientMethod:
         if not own_rules_are_refused():
-            return GradientMethod(at_once=False, reason="this torch has rules that see all examples")
+            return GradientMethod(
+                at_once=False, reason="this torch has rules that see all examples"
+            )
         layers = tuple(known_layers(self._model, self._layout.parameters))
         before = _generator_states()
         while True:
@@ -171,23 +173,25 @@ class PerExample:
         dense = [i for i, p in enumerate(self._layout.parameters) if id(p) not in tapped]
         generator = torch.Generator(self._layout.parameters[0].device).manual_seed(seed)
         # a model may write to its inputs
-        examples = pytree.tree_map(torch.clone, examples)
+        examples = mapped(torch.clone, examples)
 
         def loss_of_one(
             wanted: tuple[list[Tensor], list[Tensor]], example: Examples
         ) -> tuple[Tensor, list[Tensor]]:
-            given = {id(self._layout.parameters[i]): v for i, v in zip(dense, wanted[0], strict=True)}
+            given = {
+                id(self._layout.parameters[i]): v for i, v in zip(dense, wanted[0], strict=True)
+            }
             run = Pass(_constants(given), layers, generator, calls, wanted[1])
             loss = self._loss_of_one(example, run)
             return loss, run.inputs()
 
         with torch.enable_grad(), block_world(quiet=quiet):
             calls = self._expected(examples, layers)
-            mapped = vmap(
+            gradients_of_all = vmap(
                 grad_and_value(loss_of_one, has_aux=True), in_dims=(None, 0), randomness="different"
             )
             wanted = ([values[i] for i in dense], calls.zeros)
-            (gradients, of_taps), (losses, inputs) = mapped(wanted, examples)
+            (gradients, of_taps), (losses, inputs) = gradients_of_all(wanted, examples)
         with torch.no_grad():
             found = layer_contributions(calls.uses, inputs, of_taps, self._places)
             for place, gradient in zip(dense, gradients, strict=True):
@@ -203,7 +207,7 @@ class PerExample:
             device = self._layout.parameters[0].device
             with seeded(0), torch.no_grad():
                 run = Pass(lambda one: one.detach().clone(), layers, torch.Generator(device))
-                self._loss_of_one(pytree.tree_map(torch.clone, _row(examples, 0)), run)
+                self._loss_of_one(mapped(torch.clone, _row(examples, 0)), run)
             run.inputs()
             n_uses = Counter((id(use.layer), use.weight) for use in run.noted.uses)
             for use in run.noted.uses:
@@ -216,10 +220,8 @@ class PerExample:
             self._calls[key] = run.noted
         return self._calls[key]
 
-    def _one_by_one(
-        self, examples: Examples, seed: int
-    ) -> tuple[Tensor, dict[int, Contribution]]:
-        n_examples = len(pytree.tree_leaves(examples)[0])
+    def _one_by_one(self, examples: Examples, seed: int) -> tuple[Tensor, dict[int, Contribution]]:
+        n_examples = len(leaves(examples)[0])
         seeds = np.random.SeedSequence(seed).generate_state(n_examples, np.uint64)
         rows, losses = [], []
         for i, own in enumerate(seeds):
@@ -236,19 +238,17 @@ class PerExample:
 
     def _gradients_of(self, example: Examples) -> tuple[Tensor, list[Tensor | None]]:
         """Loss of one example and its gradients; None for parameters that it does not depend on."""
-        leaves = {
-            id(p): p.detach().clone().requires_grad_() for p in self._layout.parameters
-        }
+        leaves = {id(p): p.detach().clone().requires_grad_() for p in self._layout.parameters}
         run = Pass(lambda one: leaves[id(one)] if id(one) in leaves else one.detach().clone())
         with torch.enable_grad():
-            loss = self._loss_of_one(pytree.tree_map(torch.clone, example), run)
+            loss = self._loss_of_one(mapped(torch.clone, example), run)
             # reentrant checkpoints know no torch.autograd.grad
             loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach(), [leaves[id(p)].grad for p in self._layout.parameters]
 
     def _loss_of_one(self, example: Examples, run: Pass) -> Tensor:
         """The loss of one example, in a replica with the tensors of that run."""
-        loss = self._losses(pytree.tree_map(lambda one: one.unsqueeze(0), example), run)
+        loss = self._losses(mapped(lambda one: one.unsqueeze(0), example), run)
         if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
             shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             msg = (
@@ -279,7 +279,7 @@ class PerExample:
             singles, _ = self.contributions(examples, method, 0)
             try:
                 run = Pass(lambda one: one.detach().clone())
-                batch = self._losses(pytree.tree_map(torch.clone, examples), run).detach()
+                batch = self._losses(mapped(torch.clone, examples), run).detach()
             except Exception:  # noqa: BLE001 - whatever the user's code makes of a batch
                 return True
             if fresh != _generator_states() or not bool(singles.isfinite().all()):
@@ -292,6 +292,29 @@ class PerExample:
         sums = (singles.mean(), singles.sum())
         return any(bool((batch - one).abs() <= room * len(singles)) for one in sums)
 
+    def bytes_of_one(self, example: Examples) -> tuple[int, int]:
+        """About what one example takes in a block, by shapes, and its largest written gradient.
+
+        Activations count three times: they are kept for the backward pass, which makes as many,
+        and vmap makes copies.
+        """
+        counted = _Bytes()
+        trained = {id(p) for p in self._layout.parameters}
+        with seeded(0), torch.no_grad(), counted:
+            run = Pass(lambda one: one if id(one) in trained else one.detach().clone())
+            self._losses(mapped(torch.clone, example), run)
+        calls = self._calls.get(_shapes(example), Calls([], []))
+        written = {id(p): 4 * p.numel() for p in self._layout.parameters}
+        for use in calls.uses:
+            weight = getattr(use.layer, use.weight)
+            if use.form == "linear":
+                written[id(weight)] = product_bytes(
+                    calls.zeros[use.tap].numel() // len(weight), *weight.shape
+                )
+            elif use.form == "rows":
+                written[id(weight)] = 0
+        return 3 * counted.n_bytes + sum(written.values()), max(written.values())
+
     def _check_used(self, example: Examples) -> None:
         """The loss depends on each parameter."""
         _, gradients = self._gradients_of(example)
@@ -302,6 +325,30 @@ class PerExample:
                     "it with requires_grad_(False), or use it in the model"
                 )
                 raise ArgumentError(msg)
+
+
+class _Bytes(dispatch_modes.TorchDispatchMode):
+    """Counts the bytes of everything new that is computed."""
+
+    n_bytes = 0
+
+    def __torch_dispatch__(
+        self,
+        func: Any,  # noqa: ANN401 - as torch has it
+        types: Any,  # noqa: ANN401, ARG002 - as above
+        args: Any = (),  # noqa: ANN401 - as above
+        kwargs: Any = None,  # noqa: ANN401 - as above
+    ) -> Any:  # noqa: ANN401 - as above
+        found = func(*args, **(kwargs or {}))
+        before = {t.untyped_storage()._cdata for t in _tensors(args)}  # noqa: SLF001 - no public name
+        for one in _tensors(found):
+            if one.untyped_storage()._cdata not in before:  # noqa: SLF001 - as above
+                self.n_bytes += one.numel() * one.element_size()
+        return found
+
+
+def _tensors(values: Any) -> list[Tensor]:  # noqa: ANN401 - any structure
+    return [one for one in pytree.tree_leaves(values) if isinstance(one, Tensor)]
 
 
 def _constants(given: dict[int, Tensor]) -> Callable[[Tensor], Tensor]:
@@ -316,13 +363,33 @@ def _constants(given: dict[int, Tensor]) -> Callable[[Tensor], Tensor]:
     return tensor
 
 
+def mapped(function: Callable[[Tensor], Tensor], examples: Examples) -> Examples:
+    """The examples with each tensor changed."""
+    if isinstance(examples, Tensor):
+        return function(examples)
+    if type(examples) is dict:
+        return {name: mapped(function, one) for name, one in examples.items()}
+    return type(examples)(mapped(function, one) for one in examples)
+
+
+def leaves(examples: Examples) -> list[Any]:
+    """The tensors of examples; whatever else is no tuple, list or dict is a leaf, too."""
+    if type(examples) in {tuple, list}:
+        return [leaf for one in examples for leaf in leaves(one)]
+    if type(examples) is dict:
+        return [leaf for one in examples.values() for leaf in leaves(one)]
+    return [examples]
+
+
 def _row(examples: Examples, i: int) -> Examples:
-    return pytree.tree_map(lambda one: one[i], examples)
+    return mapped(lambda one: one[i], examples)
 
 
 def _shapes(examples: Examples) -> object:
-    leaves, structure = pytree.tree_flatten(examples)
-    return str(structure), tuple((leaf.shape[1:], leaf.dtype) for leaf in leaves)
+    if isinstance(examples, Tensor):
+        return examples.shape[1:], examples.dtype
+    named = examples.items() if type(examples) is dict else enumerate(examples)
+    return tuple((name, _shapes(one)) for name, one in named)
 
 
 def _generator_states() -> tuple[bytes, str, str]:

@@ -214,7 +214,9 @@ class TrainingRun:
         """The sums of a step with their noise; the step is on record before that is drawn."""
         key = self._key.noise_key(step, sums)
         self._processes.from_first(lambda: self._record(step, self._key.tag(key)))
-        return sums + draw_integers(key, len(sums))
+        noisy = draw_integers(key, len(sums))
+        noisy += sums
+        return noisy
 
     def _record(self, step: int, tag: str) -> None:
         """No step gets noise for two different sums, also without a ledger."""

@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from pufferslice.errors import ArgumentError, LedgerError, PuffersliceError, RewindError
-from pufferslice.run_ledger import Checkpointed, RunLedger
+from pufferslice.run_ledger import Checkpointed, RecordedRun, RunLedger
 
 RUN, PLAN, N_STEPS = "0123456789abcdef", "p" * 64, 10
 A, B = "a" * 32, "b" * 32
@@ -32,7 +32,7 @@ def ledger(path):
 
 def take(ledger, steps, *, tag=A):
     for step in steps:
-        ledger.record_step(RUN, step, tag)
+        ledger.record_step(step, tag)
 
 
 def recorded(path):
@@ -45,14 +45,14 @@ def recorded(path):
 
 
 def test_the_life_of_a_run(ledger, path):
-    assert ledger.latest_checkpoint(RUN) is None
+    assert ledger.latest_checkpoint() is None
     take(ledger, range(4))
-    ledger.record_checkpoint(RUN, 4, "digest")
-    assert ledger.latest_checkpoint(RUN) == Checkpointed(4, "digest")
+    ledger.record_checkpoint(4, "digest")
+    assert ledger.latest_checkpoint() == Checkpointed(4, "digest")
     take(ledger, range(4, 10))
-    assert not ledger.is_finished(RUN)
-    ledger.finish(RUN, 10)
-    assert ledger.is_finished(RUN)
+    assert ledger.run().taken is None
+    ledger.finish(10)
+    assert ledger.run() == RecordedRun(RUN, PLAN, N_STEPS, 10)
     assert recorded(path) == [(step, A) for step in range(10)]
     assert repr(ledger) == f"RunLedger({str(path)!r})"
 
@@ -83,11 +83,9 @@ def test_a_step_taken_again_is_a_replay_or_refused(ledger, path):
     take(ledger, [2, 3, 0, 3])
     for step in (2, 3):
         with pytest.raises(RewindError, match=f"step {step} .*compose"):
-            ledger.record_step(RUN, step, B)
-    ledger.start("other", PLAN, N_STEPS)
-    ledger.record_step("other", 0, B)
+            ledger.record_step(step, B)
     take(ledger, [4])
-    assert recorded(path) == [(0, A), (0, B), *((step, A) for step in range(1, 5))]
+    assert recorded(path) == [(step, A) for step in range(5)]
     assert issubclass(RewindError, LedgerError)
 
 
@@ -95,40 +93,40 @@ def test_a_step_taken_again_is_a_replay_or_refused(ledger, path):
 def test_steps_come_in_turn_and_within_the_plan(ledger, path):
     for step in (1, 5, 9):
         with pytest.raises(LedgerError, match=f"is 0, got step {step}"):
-            ledger.record_step(RUN, step, A)
+            ledger.record_step(step, A)
     assert recorded(path) == []
     take(ledger, range(10))
     with pytest.raises(LedgerError, match="step 10"):
-        ledger.record_step(RUN, 10, A)
+        ledger.record_step(10, A)
     with pytest.raises(LedgerError, match="11"):
-        ledger.finish(RUN, 11)
-    assert not ledger.is_finished(RUN)
+        ledger.finish(11)
+    assert ledger.run().taken is None
 
 
 @pytest.mark.soundness
 def test_nothing_after_the_end(ledger):
     take(ledger, range(4))
-    ledger.record_checkpoint(RUN, 4, "x")
-    ledger.finish(RUN, 4)
-    ledger.finish(RUN, 4)
+    ledger.record_checkpoint(4, "x")
+    ledger.finish(4)
+    ledger.finish(4)
     for call in (
-        lambda: ledger.record_step(RUN, 4, A),
-        lambda: ledger.record_step(RUN, 3, A),
-        lambda: ledger.record_checkpoint(RUN, 4, "y"),
-        lambda: ledger.check_resume(RUN, 4, "x"),
-        lambda: ledger.finish(RUN, 3),
+        lambda: ledger.record_step(4, A),
+        lambda: ledger.record_step(3, A),
+        lambda: ledger.record_checkpoint(4, "y"),
+        lambda: ledger.check_resume(4, "x"),
+        lambda: ledger.finish(3),
         lambda: ledger.start(RUN, PLAN, N_STEPS),
     ):
         with pytest.raises(LedgerError, match="4 of 10 steps"):
             call()
-    assert ledger.latest_checkpoint(RUN) == Checkpointed(4, "x")
+    assert ledger.latest_checkpoint() == Checkpointed(4, "x")
 
 
 def test_a_run_follows_one_plan(ledger):
     take(ledger, range(2))
     ledger.start(RUN, PLAN, N_STEPS)
-    for other in ((RUN, "q" * 64, N_STEPS), (RUN, PLAN, N_STEPS + 1)):
-        with pytest.raises(LedgerError, match="another plan"):
+    for other in ((RUN, "q" * 64, N_STEPS), (RUN, PLAN, N_STEPS + 1), ("other", PLAN, N_STEPS)):
+        with pytest.raises(LedgerError, match=f"another plan|is of run {RUN}"):
             ledger.start(*other)
     take(ledger, [2])
 
@@ -137,43 +135,46 @@ def test_a_run_follows_one_plan(ledger):
 def test_only_the_latest_checkpoint_is_resumed(ledger):
     take(ledger, range(3))
     with pytest.raises(LedgerError, match="is 3, got step 4"):
-        ledger.record_checkpoint(RUN, 4, "ahead of its steps")
-    ledger.record_checkpoint(RUN, 3, "first")
-    ledger.record_checkpoint(RUN, 3, "three")
-    ledger.check_resume(RUN, 3, "three")
+        ledger.record_checkpoint(4, "ahead of its steps")
+    ledger.record_checkpoint(3, "first")
+    ledger.record_checkpoint(3, "three")
+    ledger.check_resume(3, "three")
     take(ledger, range(3, 6))
-    ledger.check_resume(RUN, 3, "three")  # steps after it are replays
-    ledger.record_checkpoint(RUN, 6, "six")
-    ledger.check_resume(RUN, 6, "six")
+    ledger.check_resume(3, "three")  # steps after it are replays
+    ledger.record_checkpoint(6, "six")
+    ledger.check_resume(6, "six")
     for old in ((3, "first"), (3, "three"), (6, "three"), (3, "six"), (5, "unknown")):
         with pytest.raises(RewindError, match=r"not the latest checkpoint.*compose"):
-            ledger.check_resume(RUN, *old)
+            ledger.check_resume(*old)
 
 
 def test_a_checkpoint_whose_record_a_crash_prevented(ledger):
     """Its file is whole and no step came after it: nothing is taken again."""
     take(ledger, range(3))
-    ledger.record_checkpoint(RUN, 3, "three")
+    ledger.record_checkpoint(3, "three")
     take(ledger, range(3, 6))
-    ledger.check_resume(RUN, 6, "not recorded")
+    ledger.check_resume(6, "not recorded")
     take(ledger, [6])
     with pytest.raises(RewindError):
-        ledger.check_resume(RUN, 6, "not recorded")
+        ledger.check_resume(6, "not recorded")
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda ledger: ledger.record_step("stranger", 0, A),
-        lambda ledger: ledger.record_checkpoint("stranger", 0, A),
-        lambda ledger: ledger.latest_checkpoint("stranger"),
-        lambda ledger: ledger.check_resume("stranger", 0, A),
-        lambda ledger: ledger.finish("stranger", 0),
-        lambda ledger: ledger.is_finished("stranger"),
+        lambda ledger: ledger.record_step(0, A),
+        lambda ledger: ledger.record_checkpoint(0, A),
+        lambda ledger: ledger.latest_checkpoint(),
+        lambda ledger: ledger.check_resume(0, A),
+        lambda ledger: ledger.finish(0),
+        lambda ledger: ledger.run(),
     ],
 )
-def test_a_run_that_is_not_there(ledger, tmp_path, call):
-    with pytest.raises(LedgerError, match="stranger"):
+def test_a_run_that_is_not_there(ledger, path, tmp_path, call):
+    with sqlite3.connect(path) as connection:
+        connection.execute("DELETE FROM runs")
+    connection.close()
+    with pytest.raises(LedgerError, match="no run"):
         call(ledger)
     missing = RunLedger(tmp_path / "missing.ledger")
     with pytest.raises(LedgerError, match="No such file"):
@@ -187,11 +188,11 @@ def test_a_run_that_is_not_there(ledger, tmp_path, call):
         ("run", lambda ledger: ledger.start("", PLAN, 1)),
         ("plan_digest", lambda ledger: ledger.start(RUN, None, 1)),
         ("n_steps", lambda ledger: ledger.start(RUN, PLAN, 0)),
-        ("step", lambda ledger: ledger.record_step(RUN, -1, A)),
-        ("tag", lambda ledger: ledger.record_step(RUN, 0, "")),
-        ("digest", lambda ledger: ledger.record_checkpoint(RUN, 0, "")),
-        ("step", lambda ledger: ledger.check_resume(RUN, 0.5, "x")),
-        ("n_steps", lambda ledger: ledger.finish(RUN, -1)),
+        ("step", lambda ledger: ledger.record_step(-1, A)),
+        ("tag", lambda ledger: ledger.record_step(0, "")),
+        ("digest", lambda ledger: ledger.record_checkpoint(0, "")),
+        ("step", lambda ledger: ledger.check_resume(0.5, "x")),
+        ("n_steps", lambda ledger: ledger.finish(-1)),
     ],
 )
 def test_bad_arguments(ledger, name, call):
@@ -204,7 +205,7 @@ def test_a_file_that_is_no_ledger(path, content):
     path.write_bytes(content)
     for call in (
         lambda: RunLedger(path).start(RUN, PLAN, N_STEPS),
-        lambda: RunLedger(path).record_step(RUN, 0, A),
+        lambda: RunLedger(path).record_step(0, A),
     ):
         with pytest.raises(LedgerError, match="cannot be used"):
             call()
@@ -218,14 +219,14 @@ def test_a_ledger_that_is_damaged_later(ledger, path):
     content[4096:] = os.urandom(len(content) - 4096)
     path.write_bytes(content)
     with pytest.raises(LedgerError, match="cannot be used"):
-        ledger.record_step(RUN, 3, A)
+        ledger.record_step(3, A)
 
 
 def test_an_empty_file(path):
     """What a process leaves that is killed between making the file and writing to it."""
     path.touch()
     with pytest.raises(LedgerError, match="cannot be used: no such table"):
-        RunLedger(path).record_step(RUN, 0, A)
+        RunLedger(path).record_step(0, A)
     with RunLedger(path) as ledger:
         ledger.start(RUN, PLAN, N_STEPS)
         take(ledger, [0])
@@ -236,7 +237,7 @@ def test_a_ledger_of_an_older_version(ledger, path):
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("UPDATE run_ledger SET version = 1")
     connection.close()
-    for call in (lambda: ledger.is_finished(RUN), lambda: ledger.start(RUN, PLAN, N_STEPS)):
+    for call in (ledger.run, lambda: ledger.start(RUN, PLAN, N_STEPS)):
         with pytest.raises(LedgerError, match="version 1"):
             call()
 
@@ -246,7 +247,7 @@ def test_a_second_ledger_object_keeps_the_lock_of_the_first(ledger, path):
     """Else another process takes itself for the last one, and removes steps that are in use."""
     take(ledger, range(2))
     with RunLedger(path) as second:
-        assert not second.is_finished(RUN)
+        assert second.run().taken is None
     look = (
         "import sqlite3, sys; connection = sqlite3.connect(sys.argv[1]);"
         "connection.execute('SELECT * FROM runs').fetchall(); connection.close()"
@@ -263,7 +264,7 @@ def test_a_ledger_with_several_names_is_refused(ledger, path, tmp_path):
     other = tmp_path / "other"
     other.hardlink_to(path)
     with pytest.raises(LedgerError, match="has 2 names"):
-        RunLedger(other).record_step(RUN, 1, A)
+        RunLedger(other).record_step(1, A)
 
 
 def test_a_path_that_cannot_be(tmp_path):
@@ -276,7 +277,7 @@ def test_a_path_that_cannot_be(tmp_path):
 def test_a_busy_ledger_says_so(ledger, path, monkeypatch):
     monkeypatch.setattr("pufferslice.run_ledger._WAIT_SECONDS", 0.1)
     ledger.close()
-    ledger.is_finished(RUN)
+    ledger.run()
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
     try:
@@ -296,7 +297,7 @@ def test_threads_that_take_the_same_step(ledger, path):
         for step in range(10):
             start.wait()
             try:
-                ledger.record_step(RUN, step, tag)
+                ledger.record_step(step, tag)
                 won.append((step, tag))
             except RewindError:
                 lost.append((step, tag))
@@ -322,7 +323,7 @@ ledger.start("run", "plan", 1_000_000)
 refused = 0
 for step in range(until):
     try:
-        ledger.record_step("run", step, tag)
+        ledger.record_step(step, tag)
     except RewindError:
         refused += 1
     print(step, refused, flush=True)
@@ -360,11 +361,11 @@ def test_what_was_recorded_survives_a_killed_process(path, after):
     last = max([after, *told])
     with RunLedger(path) as ledger:
         with pytest.raises(RewindError):
-            ledger.record_step("run", last, B)
-        ledger.record_step("run", last, A)
+            ledger.record_step(last, B)
+        ledger.record_step(last, A)
         steps = [step for step, _ in recorded(path)]
         assert steps == list(range(len(steps)))
-        ledger.record_step("run", len(steps), B)
+        ledger.record_step(len(steps), B)
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger of training runs: every noisy step and checkpoint, in one SQLite file.
+"""The ledger of a training run: every noisy step and checkpoint, in one SQLite file.
 
 A step is recorded before its noise is drawn, with a tag that tells only whether its sums are the
 same again. So a step that is taken twice is noticed: with the same sums it gets the same noise and
@@ -34,21 +34,16 @@ INSERT INTO run_ledger SELECT {VERSION} WHERE NOT EXISTS (SELECT * FROM run_ledg
 CREATE TABLE IF NOT EXISTS runs (
     run TEXT PRIMARY KEY, plan TEXT NOT NULL, n_steps INTEGER NOT NULL, taken INTEGER
 );
-CREATE TABLE IF NOT EXISTS steps (
-    run TEXT NOT NULL REFERENCES runs, step INTEGER NOT NULL, tag TEXT NOT NULL,
-    PRIMARY KEY (run, step)
-) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS steps (step INTEGER PRIMARY KEY, tag TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS checkpoints (
-    position INTEGER PRIMARY KEY, run TEXT NOT NULL, step INTEGER NOT NULL, digest TEXT NOT NULL
+    position INTEGER PRIMARY KEY, step INTEGER NOT NULL, digest TEXT NOT NULL
 );
 COMMIT;
 """  # noqa: S608 - the version is our own number
-_NEXT_STEP: Final = "SELECT COALESCE(MAX(step) + 1, 0) FROM steps WHERE run = :run"
+_NEXT_STEP: Final = "SELECT COALESCE(MAX(step) + 1, 0) FROM steps"
 _NEW_STEP: Final = f"""
-INSERT INTO steps SELECT :run, :step, :tag
-WHERE :step = ({_NEXT_STEP}) AND :step < (
-    SELECT n_steps FROM runs WHERE run = :run AND taken IS NULL
-)
+INSERT INTO steps SELECT :step, :tag
+WHERE :step = ({_NEXT_STEP}) AND :step < (SELECT n_steps FROM runs WHERE taken IS NULL)
 """  # noqa: S608 - made of constants
 
 
@@ -60,24 +55,29 @@ class Checkpointed(NamedTuple):
     digest: str
 
 
-class _Run(NamedTuple):
+class RecordedRun(NamedTuple):
+    """The run of a ledger."""
+
+    name: str
     plan: str
+    """Digest of its plan."""
     n_steps: int
     taken: int | None
+    """How many steps it took in the end; None while it is unfinished."""
 
 
 @final
 class RunLedger:
-    """The training runs in the file at `path`; one connection, kept until `close`.
+    """The training run in the file at `path`; one connection, kept until `close`.
 
     May be used by several threads and processes at once.
 
     >>> import tempfile, pathlib
     >>> with RunLedger(pathlib.Path(tempfile.mkdtemp()) / "run.ledger") as ledger:
     ...     ledger.start("run", plan_digest="plan", n_steps=2)
-    ...     ledger.record_step("run", step=0, tag="sums")
-    ...     ledger.record_checkpoint("run", step=1, digest="file")
-    ...     ledger.latest_checkpoint("run")
+    ...     ledger.record_step(step=0, tag="sums")
+    ...     ledger.record_checkpoint(step=1, digest="file")
+    ...     ledger.latest_checkpoint()
     Checkpointed(step=1, digest='file')
     """
 
@@ -94,17 +94,25 @@ class RunLedger:
         check_count(1, n_steps=n_steps)
         _check_words(run=run, plan_digest=plan_digest)
         with self._transaction(create=True) as connection:
-            known = _find(connection, run)
-            if known is None:
-                row = (run, plan_digest, int(n_steps))
-                connection.execute("INSERT INTO runs VALUES (?, ?, ?, NULL)", row)
-            elif (known.plan, known.n_steps) != (plan_digest, n_steps):
+            row = connection.execute("SELECT run, plan, n_steps FROM runs").fetchone()
+            if row is None:
+                values = (run, plan_digest, int(n_steps))
+                connection.execute("INSERT INTO runs VALUES (?, ?, ?, NULL)", values)
+            elif row[0] != run:
+                msg = f"run ledger {str(self.path)!r} is of run {row[0]}, not of {run}"
+                raise LedgerError(msg)
+            elif row[1:] != (plan_digest, n_steps):
                 msg = f"run {run} follows another plan; a new plan needs a new run"
                 raise LedgerError(msg)
             else:
-                self._check_unfinished(run, known)
+                self._unfinished(connection)
 
-    def record_step(self, run: str, step: int, tag: str) -> None:
+    def run(self) -> RecordedRun:
+        """The run, and whether it is finished."""
+        with self._open() as connection:
+            return self._run(connection)
+
+    def record_step(self, step: int, tag: str) -> None:
         """Record a step before its noise is drawn; the same step with the same tag is a replay.
 
         Raises `RewindError` if the step was taken with other sums, and `LedgerError` if it is not
@@ -112,18 +120,16 @@ class RunLedger:
         """
         check_count(0, step=step)
         _check_words(tag=tag)
-        place = {"run": run, "step": int(step), "tag": tag}
         with self._open() as connection:
-            if connection.execute(_NEW_STEP, place).rowcount == 1:
+            if connection.execute(_NEW_STEP, {"step": int(step), "tag": tag}).rowcount == 1:
                 return
         with self._transaction() as connection:
-            self._check_unfinished(run, self._known(connection, run))
-            found = connection.execute(
-                "SELECT tag FROM steps WHERE run = :run AND step = :step", place
-            ).fetchone()
-            if found is None:
-                raise self._out_of_turn(connection, run, step)
-            if found[0] != tag:
+            run = self._unfinished(connection)
+            query = "SELECT tag FROM steps WHERE step = ?"
+            row = connection.execute(query, (int(step),)).fetchone()
+            if row is None:
+                raise _out_of_turn(connection, run, step)
+            if row[0] != tag:
                 msg = (
                     f"step {step} was taken before with other sums: the data, the model or the "
                     "machine changed. Its noise is not drawn a second time. Resume the latest "
@@ -131,7 +137,7 @@ class RunLedger:
                 )
                 raise RewindError(msg)
 
-    def record_checkpoint(self, run: str, step: int, digest: str) -> None:
+    def record_checkpoint(self, step: int, digest: str) -> None:
         """Record a checkpoint, after its file is whole; with it all steps so far are durable.
 
         `step` is the number of steps taken on the way to it. After a crash in between, the file is
@@ -140,57 +146,49 @@ class RunLedger:
         check_count(0, step=step)
         _check_words(digest=digest)
         with self._transaction(durable=True) as connection:
-            self._check_unfinished(run, self._known(connection, run))
-            if step > self._next_step(connection, run):
-                raise self._out_of_turn(connection, run, step)
-            connection.execute(
-                "INSERT INTO checkpoints (run, step, digest) VALUES (?, ?, ?)",
-                (run, int(step), digest),
-            )
+            run = self._unfinished(connection)
+            if step > _next_step(connection):
+                raise _out_of_turn(connection, run, step)
+            values = (int(step), digest)
+            connection.execute("INSERT INTO checkpoints (step, digest) VALUES (?, ?)", values)
 
-    def latest_checkpoint(self, run: str) -> Checkpointed | None:
+    def latest_checkpoint(self) -> Checkpointed | None:
         """The checkpoint that was written last, if any."""
         with self._open() as connection:
-            self._known(connection, run)
-            return _latest(connection, run)
+            self._run(connection)
+            return _latest(connection)
 
-    def check_resume(self, run: str, step: int, digest: str) -> None:
-        """A run may resume from this checkpoint: it is the latest, or no step came after it.
+    def check_resume(self, step: int, digest: str) -> None:
+        """The run may resume from this checkpoint: it is the latest, or no step came after it.
 
         Raises `RewindError` for an older one.
         """
         check_count(0, step=step)
         with self._transaction() as connection:
-            self._check_unfinished(run, self._known(connection, run))
-            if _latest(connection, run) == (step, digest):
+            run = self._unfinished(connection)
+            if _latest(connection) == (step, digest):
                 return
-            known = connection.execute(
-                "SELECT 1 FROM checkpoints WHERE run = ? AND digest = ?", (run, digest)
-            ).fetchone()
-            if known is None and step == self._next_step(connection, run):
+            query = "SELECT 1 FROM checkpoints WHERE digest = ?"
+            is_known = connection.execute(query, (digest,)).fetchone() is not None
+            if not is_known and step == _next_step(connection):
                 return
         msg = (
-            f"this is not the latest checkpoint of run {run}: it was saved at step {step}, and "
-            f"training continued from there. Resume from the latest one, or {_NEW_RUN}"
+            f"this is not the latest checkpoint of run {run.name}: it was saved at step {step}, "
+            f"and training continued from there. Resume from the latest one, or {_NEW_RUN}"
         )
         raise RewindError(msg)
 
-    def finish(self, run: str, n_steps: int) -> None:
-        """Record that a run is over after so many steps; repeating the call does no harm."""
+    def finish(self, n_steps: int) -> None:
+        """Record that the run ended after so many steps; repeating the call does no harm."""
         check_count(0, n_steps=n_steps)
         with self._transaction(durable=True) as connection:
-            known = self._known(connection, run)
-            if known.taken is not None and known.taken != n_steps:
-                self._check_unfinished(run, known)
-            if n_steps > known.n_steps:
-                msg = f"run {run} has a plan of {known.n_steps} steps; it cannot have {n_steps}"
+            run = self._run(connection)
+            if run.taken != n_steps:
+                self._unfinished(connection)
+            if n_steps > run.n_steps:
+                msg = f"run {run.name} has a plan of {run.n_steps} steps; it cannot have {n_steps}"
                 raise LedgerError(msg)
-            connection.execute("UPDATE runs SET taken = ? WHERE run = ?", (int(n_steps), run))
-
-    def is_finished(self, run: str) -> bool:
-        """Whether a run is over."""
-        with self._open() as connection:
-            return self._known(connection, run).taken is not None
+            connection.execute("UPDATE runs SET taken = ?", (int(n_steps),))
 
     def close(self) -> None:
         """Give the file back; the next call opens it again."""
@@ -214,32 +212,22 @@ class RunLedger:
     def __repr__(self) -> str:
         return f"RunLedger({str(self.path)!r})"
 
-    def _known(self, connection: sqlite3.Connection, run: str) -> _Run:
-        known = _find(connection, run)
-        if known is None:
-            msg = f"run ledger {str(self.path)!r} knows no run {run!r}; is it of another run?"
+    def _run(self, connection: sqlite3.Connection) -> RecordedRun:
+        row = connection.execute("SELECT run, plan, n_steps, taken FROM runs").fetchone()
+        if row is None:
+            msg = f"run ledger {str(self.path)!r} holds no run; start one"
             raise LedgerError(msg)
-        return known
+        return RecordedRun(*row)
 
-    def _check_unfinished(self, run: str, known: _Run) -> None:
-        if known.taken is not None:
+    def _unfinished(self, connection: sqlite3.Connection) -> RecordedRun:
+        run = self._run(connection)
+        if run.taken is not None:
             msg = (
-                f"run {run} is over after {known.taken} of {known.n_steps} steps, and its key is "
+                f"run {run.name} is over after {run.taken} of {run.n_steps} steps, and its key is "
                 "destroyed. Start a new run; it costs what its own plan says"
             )
             raise LedgerError(msg)
-
-    def _next_step(self, connection: sqlite3.Connection, run: str) -> int:
-        return int(connection.execute(_NEXT_STEP, {"run": run}).fetchone()[0])
-
-    def _out_of_turn(self, connection: sqlite3.Connection, run: str, step: int) -> LedgerError:
-        known = self._known(connection, run)
-        if step >= known.n_steps:
-            return LedgerError(f"the plan of run {run} has {known.n_steps} steps, got step {step}")
-        return LedgerError(
-            f"the next step of run {run} is {self._next_step(connection, run)}, got step {step}. "
-            f"If the ledger is older than the checkpoint, {_NEW_RUN}"
-        )
+        return run
 
     @contextlib.contextmanager
     def _transaction(
@@ -305,18 +293,23 @@ def _connect(path: Path, *, create: bool) -> sqlite3.Connection:
     return connection
 
 
-def _find(connection: sqlite3.Connection, run: str) -> _Run | None:
-    row = connection.execute("SELECT plan, n_steps, taken FROM runs WHERE run = ?", (run,))
-    found = row.fetchone()
-    return None if found is None else _Run(*found)
+def _next_step(connection: sqlite3.Connection) -> int:
+    return int(connection.execute(_NEXT_STEP).fetchone()[0])
 
 
-def _latest(connection: sqlite3.Connection, run: str) -> Checkpointed | None:
-    row = connection.execute(
-        "SELECT step, digest FROM checkpoints WHERE run = ? ORDER BY position DESC LIMIT 1",
-        (run,),
-    ).fetchone()
+def _latest(connection: sqlite3.Connection) -> Checkpointed | None:
+    query = "SELECT step, digest FROM checkpoints ORDER BY position DESC LIMIT 1"
+    row = connection.execute(query).fetchone()
     return None if row is None else Checkpointed(*row)
+
+
+def _out_of_turn(connection: sqlite3.Connection, run: RecordedRun, step: int) -> LedgerError:
+    if step >= run.n_steps:
+        return LedgerError(f"the plan of run {run.name} has {run.n_steps} steps, got step {step}")
+    return LedgerError(
+        f"the next step of run {run.name} is {_next_step(connection)}, got step {step}. If the "
+        f"ledger is older than the checkpoint, {_NEW_RUN}"
+    )
 
 
 def _check_words(**named: str) -> None:

@@ -423,6 +423,12 @@ def test_folders_of_others_are_refused(saved, tmp_path):
     trainer_of(folder=tmp_path / "other")
     with pytest.raises(TrainingError, match="own folder"):
         resumed(folder, tmp_path / "other" / "checkpoint.pt")
+    finished, _ = stopped_at(tmp_path / "finished", 1)
+    finished.stop(independent_of_data=True)
+    RunKey.create(tmp_path / "finished" / "run.key")
+    with pytest.raises(LedgerError, match="is of run"):
+        resumed(tmp_path / "finished")
+    assert (tmp_path / "finished" / "run.key").exists()
     (folder / "run.key").chmod(0o644)
     with pytest.raises(StorageError, match="read by others"):
         resumed(folder)

@@ -66,8 +66,14 @@ class RunFolder:
             remove_unfinished(path)
         self.key: Final = self._opened_key()
         """None or destroyed if the run is finished."""
-        self.name: Final = self._finished_name() if self.key is None else self.key.name
         self.is_new: Final = self.key is not None and self._is_started_now(self.key, plan)
+        self.name: Final = self._ledger.run().name
+        if self.key is None and not self.is_finished():
+            msg = (
+                f"{str(self._folder)!r} holds an unfinished run whose key {self._key_path.name!r} "
+                f"is missing, so it cannot be resumed. {_NEW_RUN}"
+            )
+            raise TrainingError(msg)
 
     def _opened_key(self) -> RunKey | None:
         ledger = self._ledger.path
@@ -91,34 +97,22 @@ class RunFolder:
             raise StorageError(error.errno, msg) from error
         return RunKey.create(self._key_path)
 
-    def _finished_name(self) -> str:
-        """The name of the run in a folder without key, which must be finished."""
-        if self._checkpoint.exists():
-            raw = read_bytes(self._checkpoint, "model")
-            name = Checkpoint.from_bytes(raw, f"checkpoint {str(self._checkpoint)!r}").run
-            if self._ledger.is_finished(name):
-                return name
-        msg = (
-            f"{str(self._folder)!r} holds an unfinished run whose key {self._key_path.name!r} is "
-            f"missing, so it cannot be resumed. {_NEW_RUN}"
-        )
-        raise TrainingError(msg)
-
     def _is_started_now(self, key: RunKey, plan: TrainingPlan) -> bool:
         """Whether the run has no checkpoint yet, so that no step was taken."""
         try:
-            self._ledger.start(self.name, plan_digest(plan), plan.n_steps)
+            self._ledger.start(key.name, plan_digest(plan), plan.n_steps)
         except LedgerError:
-            if not self.is_finished():
+            run = self._ledger.run()
+            if run.name != key.name or run.taken is None:
                 raise
             # Killed between its last record and the end of its key.
             key.destroy()
             return False
-        return self._ledger.latest_checkpoint(self.name) is None and not self._checkpoint.exists()
+        return self._ledger.latest_checkpoint() is None and not self._checkpoint.exists()
 
     def record_step(self, step: int, tag: str) -> None:
         """Record a step before its noise is drawn."""
-        self._ledger.record_step(self.name, step, tag)
+        self._ledger.record_step(step, tag)
 
     def write_checkpoint(
         self, checkpoint: Checkpoint, path: str | os.PathLike[str] | None = None
@@ -126,7 +120,7 @@ class RunFolder:
         """Write the whole checkpoint, or keep the file that was there."""
         raw = checkpoint.to_bytes()
         write_whole(self._checkpoint if path is None else path, raw, CONFIDENTIAL)
-        self._ledger.record_checkpoint(self.name, checkpoint.step, digest(raw))
+        self._ledger.record_checkpoint(checkpoint.step, digest(raw))
 
     def read_checkpoint(self, path: str | os.PathLike[str] | None) -> bytes:
         """The file to resume from: the latest checkpoint of this run, and no other."""
@@ -139,7 +133,7 @@ class RunFolder:
                 f"{str(self._folder)!r} holds run {self.name}; resume a run in its own folder"
             )
             raise TrainingError(msg)
-        latest = self._ledger.latest_checkpoint(self.name)
+        latest = self._ledger.latest_checkpoint()
         if self.is_finished():
             if latest is None or latest.digest != digest(raw):
                 msg = f"run {self.name} is finished and its key is destroyed. {_NEW_RUN}"
@@ -149,17 +143,17 @@ class RunFolder:
         # that was killed before it could record that.
         is_ahead = latest is not None and latest.step <= checkpoint.step
         if is_ahead and latest != (checkpoint.step, digest(raw)):
-            self._ledger.record_checkpoint(self.name, checkpoint.step, digest(raw))
-        self._ledger.check_resume(self.name, checkpoint.step, digest(raw))
+            self._ledger.record_checkpoint(checkpoint.step, digest(raw))
+        self._ledger.check_resume(checkpoint.step, digest(raw))
         return raw
 
     def is_finished(self) -> bool:
         """Whether the run is finished."""
-        return self._ledger.is_finished(self.name)
+        return self._ledger.run().taken is not None
 
     def finish(self, n_steps: int) -> None:
         """Record that the run ended after so many steps, and destroy its key."""
-        self._ledger.finish(self.name, n_steps)
+        self._ledger.finish(n_steps)
         if self.key is not None:
             self.key.destroy()
         self._ledger.close()

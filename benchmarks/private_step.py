@@ -347,7 +347,7 @@ def times(case: Case, contenders: Iterable[str], rounds: int) -> Results:
 
     A turn begins with a step that is not counted: threads of the contender before may still hold a
     core or finish what they prepared, and its own are to be awake. A mode of Opacus that takes
-    twice as long as the quickest of them at the start has no turns, and that first time counts.
+    three times as long as the quickest at the start has no turns, and that first time counts.
     """
     data = case.data()
     results: Results = {}
@@ -362,7 +362,7 @@ def times(case: Case, contenders: Iterable[str], rounds: int) -> Results:
             results[name] = reason(error)
         else:
             steps[name] = step
-    longest = 2 * min((first[mode] for mode in MODES if mode in first), default=0.0)
+    longest = 3 * min((first[mode] for mode in MODES if mode in first), default=0.0)
     in_turn = [name for name in steps if name not in MODES or first[name] <= longest]
     turns: dict[str, list[float]] = {name: [] for name in in_turn}
     for _ in range(rounds):
@@ -545,9 +545,12 @@ def figure(seconds: float | str) -> str:
 
 def show(rows: list[Row]) -> None:
     for shown in rows:
-        ratio = "-" if shown["ratio"] is None else f"{shown['ratio']:.3f}"
+        figures = [
+            f"{value:.4g}" if isinstance(value, float) else str(value)
+            for value in (shown["ours"], shown["peer"], shown["ratio"])
+        ]
         verdict = "met" if shown["met"] else "NOT met"
-        print(f"{shown['name']}: {ratio}; goal {shown['goal']} {verdict}", flush=True)
+        print(f"{shown['name']}: {', '.join(figures)}; goal {shown['goal']} {verdict}", flush=True)
 
 
 if __name__ == "__main__":

@@ -280,7 +280,7 @@ def _is_known(module: Any) -> bool:  # noqa: ANN401, PLR0911 - any module, one t
 def is_dropout(module: nn.Module) -> bool:
     """Whether its masks can be drawn from the generator of a block."""
     kinds = (nn.Dropout, *_CHANNEL_DROPOUTS)
-    return type(module) in kinds and "forward" not in module.__dict__ and not module.inplace  # type: ignore[union-attr]
+    return type(module) in kinds and "forward" not in module.__dict__ and not module.inplace
 
 
 def _forward(layer: Any, copy: Any, run: Pass) -> Callable[..., Any]:  # noqa: ANN401 - a known type
@@ -293,7 +293,8 @@ def _forward(layer: Any, copy: Any, run: Pass) -> Callable[..., Any]:  # noqa: A
         name: None if value is None else value.detach()
         for name, value in layer._parameters.items()  # noqa: SLF001 - by their names
     }
-    weight, bias = constants.get("weight"), constants.get("bias")
+    weight: Any = constants["weight"]
+    bias = constants.get("bias")
 
     def forward(inputs: Tensor, *rest: object) -> Tensor:
         if rest or not isinstance(inputs, Tensor):
@@ -384,7 +385,7 @@ def _constant(layer: nn.Module, name: str | None) -> Tensor | None:
     return constant
 
 
-def _attention(  # noqa: PLR0917 - as torch's own
+def _attention(
     layer: Any,  # noqa: ANN401 - an nn.MultiheadAttention
     copy: Any,  # noqa: ANN401 - as above
     run: Pass,
@@ -408,7 +409,7 @@ def _attention(  # noqa: PLR0917 - as torch's own
     projected, tap = run.tap(layer, functional.linear(rows, weight, bias))
     name = None if bias is None else "in_proj_bias"
     run.use(layer, "linear", rows, tap=tap, weight="in_proj_weight", bias=name)
-    heads = projected.unflatten(-1, (3, layer.num_heads, layer.head_dim))
+    heads = projected.reshape(*projected.shape[:2], 3, layer.num_heads, layer.head_dim)
     q, k, v = heads.permute(2, 0, 3, 1, 4)
     scores = q @ k.mT * layer.head_dim**-0.5
     if attn_mask is not None:
@@ -458,9 +459,9 @@ def layer_contributions(
                 tokens.setdefault(weight, []).append((left, right))
             gradient = left.sum(1) if left.shape[1] > 1 else left[:, 0]
         elif use.form == "convolution":
-            given, gradient = given.flatten(0, 1), gradient.flatten(0, 1)
+            gradient = gradient.flatten(0, 1)
             if weight is not None:
-                vectors = convolution_gradients(use.layer, given, gradient)
+                vectors = convolution_gradients(use.layer, given.flatten(0, 1), gradient)
                 found.setdefault(weight, []).append(vectors)
             gradient = gradient.flatten(2).sum(2)
         elif use.form == "rows":

@@ -19,10 +19,9 @@ from pufferslice.guarantee import Guarantee
 from pufferslice.sgd import TrainingPlan
 from pufferslice.torch.batches import Batch, Block, joined
 from pufferslice.torch.distributed import joined_processes
-from pufferslice.torch.per_example import Examples, LossFunction, mapped
 from pufferslice.torch.model_checks import uncompiled
+from pufferslice.torch.per_example import Examples, LossFunction, mapped
 from pufferslice.torch.trainer import StepReport, Trainer
-
 
 _OWN_LOOP: Final = "loop-outside-program"
 """The code of a limit of such runs."""
@@ -133,6 +132,14 @@ class PrivateOptimizer(Optimizer):
     def spent(self) -> Guarantee:
         """What the steps so far cost; see `Trainer.spent`."""
         return self._trainer.spent()
+
+    def spent_epsilon(self, delta: float) -> float:
+        """Epsilon of the steps so far for the declared secret; see `Trainer.spent_epsilon`."""
+        return self._trainer.spent_epsilon(delta)
+
+    def record_epsilon(self, delta: float) -> float:
+        """Epsilon of the steps so far for one record; see `Trainer.record_epsilon`."""
+        return self._trainer.record_epsilon(delta)
 
     def certificate(
         self, *, data: str | None = None, deltas: Sequence[float] = DEFAULT_DELTAS

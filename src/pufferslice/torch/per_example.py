@@ -16,7 +16,7 @@ import re
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias, final
 
 import numpy as np
@@ -298,7 +298,7 @@ class PerExample:
         Activations count three times: they are kept for the backward pass, which makes as many,
         and vmap makes copies.
         """
-        counted = _Bytes()
+        counted = _Bytes()  # type: ignore[no-untyped-call]
         trained = {id(p) for p in self._layout.parameters}
         with seeded(0), torch.no_grad(), counted:
             run = Pass(lambda one: one if id(one) in trained else one.detach().clone())
@@ -327,7 +327,7 @@ class PerExample:
                 raise ArgumentError(msg)
 
 
-class _Bytes(dispatch_modes.TorchDispatchMode):
+class _Bytes(dispatch_modes.TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of everything new that is computed."""
 
     n_bytes = 0
@@ -335,7 +335,7 @@ class _Bytes(dispatch_modes.TorchDispatchMode):
     def __torch_dispatch__(
         self,
         func: Any,  # noqa: ANN401 - as torch has it
-        types: Any,  # noqa: ANN401, ARG002 - as above
+        types: Any,  # noqa: ANN401 - as above
         args: Any = (),  # noqa: ANN401 - as above
         kwargs: Any = None,  # noqa: ANN401 - as above
     ) -> Any:  # noqa: ANN401 - as above
@@ -446,18 +446,19 @@ def _mode_or_refusal(mode: Any) -> None:  # noqa: ANN401 - as _push_mode
 def block_world(*, quiet: bool) -> Iterator[None]:
     """Torch as blocks need it, in all threads.
 
-    Vmap rules written in Python, and dispatch modes, raise `WholeBlockError`. Attention is computed by its formula,
-    because only that has a vmap rule. If quiet, torch does not warn where vmap runs a loop.
+    Vmap rules written in Python, and dispatch modes, raise `WholeBlockError`. Attention is computed
+    by its formula, because only that has a vmap rule. If quiet, torch does not warn where vmap runs
+    a loop.
     """
     global _n_worlds, _before  # noqa: PLW0603 - torch has one set of switches for the process
     warn = torch._C._functorch._set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]  # noqa: SLF001 - no public name
     with _lock:
         if not _n_worlds:
-            _before = (_attention.flash_sdp_enabled(), _attention.mem_efficient_sdp_enabled())
+            _before = (_attention.flash_sdp_enabled(), _attention.mem_efficient_sdp_enabled())  # type: ignore[no-untyped-call]
             autograd_function.VmapInfo = _info_or_refusal  # type: ignore[assignment,misc]
             dispatch_modes._push_mode = _mode_or_refusal  # noqa: SLF001 - as above
-            _attention.enable_flash_sdp(False)
-            _attention.enable_mem_efficient_sdp(False)
+            _attention.enable_flash_sdp(enabled=False)
+            _attention.enable_mem_efficient_sdp(enabled=False)
         _n_worlds += 1
         warn(not quiet)
     try:
@@ -470,7 +471,7 @@ def block_world(*, quiet: bool) -> Iterator[None]:
                 dispatch_modes._push_mode = _push_mode  # noqa: SLF001 - as above
                 _attention.enable_flash_sdp(_before[0])
                 _attention.enable_mem_efficient_sdp(_before[1])
-                warn(True)
+                warn(True)  # noqa: FBT003 - it takes no names
 
 
 class _Probe(torch.autograd.Function):

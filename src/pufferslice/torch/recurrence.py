@@ -40,7 +40,7 @@ def run_cells(
     """
     own_rule.is_running = True
     try:
-        outputs, cells, _ = _Recurrence.apply(kind, inputs, hidden, weight, start, cell)
+        outputs, cells, _ = _Recurrence.apply(kind, inputs, hidden, weight, start, cell)  # type: ignore[no-untyped-call]
     finally:
         own_rule.is_running = False
     return States(outputs, cells)
@@ -48,7 +48,7 @@ def run_cells(
 
 class _Recurrence(Function):
     @staticmethod
-    def forward(  # type: ignore[override]  # torch declares no arguments
+    def forward(
         kind: str, inputs: Tensor, hidden: Tensor, weight: Tensor, start: Tensor, cell: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         n_times, n_rows, n_gates = inputs.shape
@@ -89,10 +89,10 @@ class _Recurrence(Function):
         ctx.mark_non_differentiable(output[2])
 
     @staticmethod
-    def backward(ctx: Any, outputs: Tensor, cells: Tensor, _: Tensor) -> Any:  # type: ignore[override]  # noqa: ANN401 - torch's
+    def backward(ctx: Any, outputs: Tensor, cells: Tensor, _: Tensor) -> Any:  # noqa: ANN401 - torch's
         own_rule.is_running = True
         try:
-            found = _Backward.apply(ctx.kind, outputs, cells, *ctx.saved_tensors)
+            found = _Backward.apply(ctx.kind, outputs, cells, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
         finally:
             own_rule.is_running = False
         inputs, hidden, start, cell = found
@@ -104,13 +104,13 @@ class _Recurrence(Function):
         dims = in_dims[1:]
         inputs, hidden = (rows.joined(given[i], dims[i], 1) for i in (0, 1))
         start, cell = (rows.joined(given[i], dims[i], 0) for i in (3, 4))
-        found = _Recurrence.apply(kind, inputs, hidden, given[2], start, cell)
+        found = _Recurrence.apply(kind, inputs, hidden, given[2], start, cell)  # type: ignore[no-untyped-call]
         return tuple(rows.parted(one, 1) for one in found), (1, 1, 1)
 
 
 class _Backward(Function):
     @staticmethod
-    def forward(  # type: ignore[override]  # torch declares no arguments
+    def forward(
         kind: str,
         of_outputs: Tensor,
         of_cells: Tensor,
@@ -168,7 +168,7 @@ class _Backward(Function):
             one if place is None else rows.joined(one, dim, place)
             for one, dim, place in zip(given, in_dims[1:], places, strict=True)
         ]
-        found = _Backward.apply(kind, *joined)
+        found = _Backward.apply(kind, *joined)  # type: ignore[no-untyped-call]
         parted = (*(rows.parted(one, 1) for one in found[:2]), *map(rows.first, found[2:]))
         return parted, (1, 1, 0, 0)
 
@@ -187,7 +187,13 @@ class _Rows(NamedTuple):
         return values.movedim(dim, place).flatten(place, place + 1)
 
     def parted(self, values: Tensor, place: int) -> Tensor:
-        return values.unflatten(place, (self.n_examples, -1))
+        shape = (
+            *values.shape[:place],
+            self.n_examples,
+            values.shape[place] // self.n_examples,
+            *values.shape[place + 1 :],
+        )
+        return values.reshape(shape)
 
     def first(self, values: Tensor) -> Tensor:
         return self.parted(values, 0)

@@ -7,7 +7,6 @@ is shared: functions, classes, globals of modules, attributes of classes.
 """
 
 import enum
-import functools
 import types
 import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -55,6 +54,8 @@ _SHARED: Final = (
     types.WrapperDescriptorType,
 )
 """Values that no code can change, and names of code."""
+
+_known: Final[weakref.WeakKeyDictionary[type, bool]] = weakref.WeakKeyDictionary()
 
 _OFTEN_EMPTY: Final = frozenset({dict, OrderedDict, list, set})
 
@@ -220,9 +221,10 @@ class Replica:
         return copy
 
 
-@functools.cache
 def _is_shared(kind: type) -> bool:
-    return kind in _CONSTANT or issubclass(kind, _SHARED)
+    if kind not in _known:
+        _known[kind] = kind in _CONSTANT or issubclass(kind, _SHARED)
+    return _known[kind]
 
 
 def _slots(kind: type) -> list[str]:

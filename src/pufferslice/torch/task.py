@@ -23,8 +23,8 @@ from pufferslice.datasets import LabelledImages
 from pufferslice.errors import ArgumentError
 from pufferslice.sgd.request import DATASETS, MODELS, TrainingRequest
 from pufferslice.sgd.schedules import recipe_learning_rates
-from pufferslice.torch.per_example import LossFunction
 from pufferslice.torch.models import cross_entropy, linear_model, resnet22, small_convnet
+from pufferslice.torch.per_example import LossFunction
 
 Records: TypeAlias = Dataset[Any]
 

@@ -19,6 +19,7 @@ from torch import nn
 from pufferslice.certificate import Certificate
 from pufferslice.errors import ArgumentError, StorageError, TrainingError
 from pufferslice.sgd.request import DATASETS, TrainingRequest, differences
+from pufferslice.sgd.signal import SignalToNoise
 from pufferslice.storage import (
     CONFIDENTIAL,
     OPEN,
@@ -88,13 +89,17 @@ class TrainedRun:
 
 
 def run_training(
-    request: TrainingRequest, *, report: Callable[[StepProgress], None] | None = None
+    request: TrainingRequest,
+    *,
+    report: Callable[[StepProgress], None] | None = None,
+    announce: Callable[[SignalToNoise], None] | None = None,
 ) -> TrainedRun:
     """Train as a request says; model, certificate and logs are then in its folder.
 
     A folder that holds an unfinished run of the same request is resumed, and ends as if it had not
     been interrupted. Ctrl-C lets the step end, saves a checkpoint and raises `KeyboardInterrupt`,
-    whose text says how to resume; a second one does not wait.
+    whose text says how to resume; a second one does not wait. `announce` is called before the first
+    step with the signal to noise of the plan and the model, which is public.
 
     Guarantee: the certificate's, for `model.pt` and `public.jsonl` together. `internal.jsonl`,
     `checkpoint.pt` and what `report` receives are not covered.
@@ -108,6 +113,8 @@ def run_training(
     trainer = Trainer(model, loss, optimizer, request.plan, folder=folder, scheduler=scheduler)
     if trainer.needs_resume:
         trainer.resume()
+    if announce is not None:
+        announce(trainer.signal_to_noise)
     held_out = data.held_out
     logs = _Logs(
         request,
@@ -115,7 +122,7 @@ def run_training(
         dict if held_out is None else lambda: held_out_metrics(model, loss, held_out),
     )
     with _interrupts() as is_interrupted:
-        for batch in trainer.batches(data.train) if not trainer.is_finished else ():
+        for batch in trainer.batches(data.train, progress=False) if not trainer.is_finished else ():
             progress = logs.add(trainer.step(batch))
             if report is not None:
                 report(progress)

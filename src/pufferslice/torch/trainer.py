@@ -4,24 +4,28 @@
 import os
 import sys
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, final
 
 import attrs
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from torch import nn
 from torch.optim import Optimizer
 
 from pufferslice.arrays import Integers
-from pufferslice.certificate import Certificate
+from pufferslice.certificate import Certificate, record_epsilon, secret_epsilon
 from pufferslice.certificate.learning import DEFAULT_DELTAS
 from pufferslice.checks import check_count
 from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.guarantee import Guarantee
 from pufferslice.parallel import n_cores
 from pufferslice.sgd import TrainingPlan
-from pufferslice.sgd.grid import SumGrid, sum_grid
+from pufferslice.sgd.grid import SumGrid, implementation_delta, sum_grid
+from pufferslice.sgd.signal import SignalToNoise, signal_to_noise
 from pufferslice.torch import model_checks
 from pufferslice.torch.batches import Batch, Block, Source, blocks_of, fetched_ahead
 from pufferslice.torch.checkpoint import (
@@ -33,8 +37,8 @@ from pufferslice.torch.checkpoint import (
 from pufferslice.torch.clipping import ClippedSums, check_radii, one_thread
 from pufferslice.torch.distributed import joined_processes
 from pufferslice.torch.layout import layout_of
-from pufferslice.torch.per_example import Examples, LossFunction
 from pufferslice.torch.model_checks import uncompiled, validate
+from pufferslice.torch.per_example import Examples, LossFunction
 from pufferslice.torch.run import TrainingRun, certify_run, first_steps
 
 
@@ -62,8 +66,8 @@ class Trainer:
 
     The model is not wrapped, and only training changes it. For items (inputs..., target) of the
     dataset, `loss_fn(model(*inputs), target)` must give one number for a batch of one example; for
-    items that are dicts, `loss_fn(model(**item), item)`. Each example is run as if it were alone, so
-    a model or loss that computes with its batch trains on batches of one. With a `folder` the run
+    items that are dicts, `loss_fn(model(**item), item)`. Each example is run as if it were alone: a
+    model or loss that computes with its batch trains on batches of one. With a `folder` the run
     can be saved and resumed; without, its key is in memory only. `blocks_in_flight` is how many
     blocks are computed at once: speed and memory only. `on_step` is called with the report of each
     step.
@@ -106,6 +110,12 @@ class Trainer:
         model_checks.check_precision(self._layout)
         self._learner: Final = Learner(inner, optimizer, scheduler, self._layout.names)
         self._check_grid(plan if plan.block else attrs.evolve(plan, block=1))
+        for problem in (
+            model_checks.adam_warning(optimizer, plan, self._layout),
+            self.signal_to_noise.advice if self.signal_to_noise.whole_run < 1 else None,
+        ):
+            if problem:
+                warnings.warn(problem, stacklevel=2)
         self._processes: Final = joined_processes()
         self._sums: Final = ClippedSums(
             inner,
@@ -226,13 +236,39 @@ class Trainer:
     def spent(self) -> Guarantee:
         """What the steps so far cost.
 
-        It is no claim about a run that may continue, or that stops when the data suggest it: that
-        run costs what `certificate` says.
+        It is no claim of a run that may continue, or that stops when the data suggest it: that run
+        costs what `certificate` says.
         """
+        return self._taken().guarantee()
+
+    def spent_epsilon(self, delta: float) -> float:
+        """Epsilon of the steps so far for the declared secret, as (epsilon, delta).
+
+        As `spent`, it is no claim of a run that may continue.
+        """
+        return secret_epsilon([self._taken()], delta=delta, implementation_delta=self._distance())
+
+    def record_epsilon(self, delta: float) -> float:
+        """Epsilon of the steps so far for one record: (epsilon, delta)-differential privacy.
+
+        For the replacement of any one record, under the conditions that the certificate states. As
+        `spent`, it is no claim of a run that may continue.
+        """
+        return record_epsilon([self._taken()], delta=delta, implementation_delta=self._distance())
+
+    def _distance(self) -> float:
+        return implementation_delta(self._taken(), self._layout.n_parameters)
+
+    def _taken(self) -> TrainingPlan:
         if not self._n_taken:
             msg = "no step has been taken, so nothing has been spent yet"
             raise TrainingError(msg)
-        return first_steps(self.plan, self._n_taken).guarantee()
+        return first_steps(self.plan, self._n_taken)
+
+    @property
+    def signal_to_noise(self) -> SignalToNoise:
+        """The largest signal that gradients can have, over the noise; public."""
+        return signal_to_noise(self.plan, self._layout.sizes)
 
     def certificate(
         self,
@@ -337,9 +373,6 @@ class Trainer:
         return [batch.blocks[number] for numbers in own for number in numbers]
 
     def _with_bar(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
         columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress("training", *columns, console=Console(stderr=True)) as bar:
             steps = bar.add_task("training", total=self.plan.n_steps, completed=self._n_taken)

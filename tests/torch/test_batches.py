@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches: every drawn record once, in order, in whole blocks, from any map-style dataset."""
+"""Batches: every drawn record once, in order, each fetched as if it were alone."""
+
+import random
+from collections import OrderedDict, UserDict
 
 import attrs
 import numpy as np
@@ -8,10 +11,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.torch.small import records
+from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from pufferslice import ArgumentError, TrainingError
-from pufferslice.torch.batches import Batch, check_dataset
+from pufferslice.torch.batches import Batch, Source, blocks_of, fetched_ahead, made_up
 
 
 class Plain(Dataset):
@@ -30,7 +34,7 @@ class Plain(Dataset):
         return self.items[index]
 
 
-class Noisy(TensorDataset):
+class Shifted(TensorDataset):
     """A subclass whose items are not rows of its tensors."""
 
     def __getitem__(self, index):
@@ -38,79 +42,185 @@ class Noisy(TensorDataset):
         return inputs + 100, target
 
 
-def batch_of(dataset, indices, block_size=4):
-    return Batch(step=3, indices=indices, dataset=dataset, block_size=block_size)
+def batch_of(dataset, indices, block=4, collate_fn=None):
+    indices = np.asarray(indices, dtype=np.int64)
+    blocks = blocks_of(indices, block, lambda number: 7 + number)
+    return Batch(step=3, indices=indices, source=Source(dataset, collate_fn), blocks=blocks)
 
 
-def datasets():
+def examples_of(items, collate_fn=None):
+    """One block of all items."""
+    return batch_of(Plain(items), range(len(items)), len(items), collate_fn).examples(0)
+
+
+@given(st.lists(st.integers(0, 59), max_size=40), st.integers(1, 9))
+def test_blocks_hold_every_drawn_record_in_order_and_are_nearly_equal(indices, block):
     data = records()
-    return [data, Plain(list(data)), Subset(data, range(len(data)))]
+    for dataset in (data, Plain(list(data)), Subset(data, range(len(data)))):
+        batch = batch_of(dataset, indices, block)
+        assert len(batch.blocks) == -(-len(indices) // block)
+        parts = [batch.examples(i) for i in range(len(batch.blocks))]
+        sizes = [len(targets) for _, targets in parts]
+        assert max(sizes, default=0) - min(sizes, default=0) <= 1
+        for k, whole in enumerate(data.tensors if parts else ()):
+            assert torch.equal(torch.cat([part[k] for part in parts]), whole[indices])
+        assert [i for group in batch.groups() for i in group] == list(range(len(parts)))
 
 
-@given(st.lists(st.integers(0, 59), max_size=23), st.integers(1, 9))
-def test_blocks_hold_every_drawn_record_in_order(indices, block_size):
-    inputs, targets = records().tensors
-    for dataset in datasets():
-        batch = batch_of(dataset, np.array(indices, dtype=np.int64), block_size)
-        assert batch.n_blocks == -(-len(indices) // block_size)
-        blocks = [batch.block(i) for i in range(batch.n_blocks)]
-        assert all(len(one) == block_size for examples, _ in blocks for one in examples)
-        kept = [tuple(one[:n] for one in examples) for examples, n in blocks]
-        seen = [torch.cat([one[k] for one in kept]) for k in range(2)] if kept else []
-        assert sum(n for _, n in blocks) == len(indices)
-        for found, whole in zip(seen, (inputs, targets), strict=False):
-            assert torch.equal(found, whole[indices])
-
-
-@pytest.mark.parametrize("dataset", datasets(), ids=["tensors", "items", "many items"])
-def test_the_last_block_is_filled_with_its_first_record(dataset):
-    (inputs, targets), n_examples = batch_of(dataset, [5, 6, 7, 8, 2, 9]).block(1)
-    assert n_examples == 2
-    whole = records().tensors
-    assert torch.equal(inputs, whole[0][[2, 9, 2, 2]])
-    assert torch.equal(targets, whole[1][[2, 9, 2, 2]])
-
-
-def test_a_missing_record_is_not_asked_for_again():
+def test_records_are_asked_for_block_by_block_and_once():
     dataset = Plain(list(records()))
-    batch_of(dataset, [5, 6, 7, 8, 2]).block(1)
-    assert dataset.asked == [2]
-
-
-def test_records_are_asked_for_block_by_block():
-    dataset = Plain(list(records()))
-    batch = batch_of(dataset, list(range(10)))
+    batch = batch_of(dataset, range(12))
     assert dataset.asked == []
-    batch.block(1)
+    batch.examples(1)
     assert dataset.asked == [4, 5, 6, 7]
+    ready = attrs.evolve(batch, fetched={1: "fetched before"})
+    assert ready.examples(1) == "fetched before"
 
 
 def test_items_of_a_subclass_are_its_own():
     data = records()
-    (inputs, _), _ = batch_of(Noisy(*data.tensors), [1, 2, 3, 4]).block(0)
+    inputs, _ = batch_of(Shifted(*data.tensors), [1, 2, 3, 4]).examples(0)
     assert torch.equal(inputs, data.tensors[0][1:5] + 100)
 
 
-def test_several_inputs_and_numbers_become_tensors():
-    dataset = Plain([(np.array([float(i)], dtype=np.float32), i, i % 2) for i in range(8)])
-    (first, second, target), _ = batch_of(dataset, [3, 1, 2, 0]).block(0)
-    assert first.tolist() == [[3.0], [1.0], [2.0], [0.0]]
-    assert second.tolist() == [3, 1, 2, 0]
-    assert target.tolist() == [1, 1, 0, 0]
+def test_arrays_and_numbers_become_tensors_of_torchs_usual_types():
+    items = [(np.array([i], dtype=np.float32), float(i), i, i > 1) for i in range(4)]
+    found = examples_of(items)
+    assert [one.tolist() for one in found[1:]] == [[0, 1, 2, 3], [0, 1, 2, 3], [0, 0, 1, 1]]
+    assert found[0].shape == (4, 1)
+    types = [one.dtype for one in found]
+    assert types == [torch.float32, torch.float64, torch.int64, torch.bool]
 
 
-def test_an_empty_batch_has_no_blocks():
-    assert batch_of(records(), np.empty(0, dtype=np.int64)).n_blocks == 0
+@pytest.mark.parametrize("kind", [dict, OrderedDict, UserDict])
+def test_items_may_be_dicts_and_nested(kind):
+    items = [kind(ids=torch.full((3,), i), rest={"pair": (i, [float(i)])}) for i in range(4)]
+    found = examples_of(items)
+    assert type(found) is dict
+    assert found["ids"].shape == (4, 3)
+    assert found["rest"]["pair"][0].tolist() == found["rest"]["pair"][1][0].tolist() == [0, 1, 2, 3]
 
 
-def test_nothing_of_the_draw_is_shown():
-    batch = batch_of(records(), [41, 42])
-    assert repr(batch) == str(batch) == "Batch(step=3)"
+@pytest.mark.soundness
+def test_a_collate_function_sees_single_records_only():
+    asked = []
+
+    def padded(items):
+        asked.append(len(items))
+        longest = max(len(item["ids"]) for item in items)
+        return UserDict(ids=torch.stack([torch.arange(longest) for _ in items]))
+
+    found = examples_of([{"ids": [1, 2, 3]}] * 4, padded)
+    assert asked == [1, 1, 1, 1]
+    assert found["ids"].shape == (4, 3)
+    with pytest.raises(ArgumentError, match="items of the dataset"):
+        examples_of([{"ids": [1] * n} for n in (3, 4)], padded)
 
 
-def test_a_draw_cannot_be_changed():
+@pytest.mark.soundness
+@pytest.mark.parametrize(
+    "rows", [[2, 0], [0, 2], [2, 2]], ids=["of the first", "of the second", "doubled"]
+)
+def test_a_record_that_would_be_several_examples_is_refused(rows):
+    """Two rows of one record and none of another would be as many examples as records."""
+    with pytest.raises(ArgumentError, match="items of the dataset"):
+        examples_of(rows, lambda items: (torch.zeros(items[0], 2), torch.zeros(items[0])))
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize(
+    "items",
+    [
+        [{"x": 1.0}, {"x": 1.0, "mask": 1}],
+        [{"x": 1.0, "mask": 1}, {"x": 1.0}],
+        [(1.0, 1), (1.0, 1.5)],
+        [(torch.zeros(1), 1), (torch.zeros(1).double(), 1)],
+        [(torch.zeros(2), 0), (torch.zeros(3), 0)],
+        [(torch.zeros(2), 0), (torch.zeros(2), 0, 1)],
+    ],
+    ids=["more keys", "fewer keys", "numbers", "types", "shapes", "lengths"],
+)
+def test_items_of_different_forms_are_refused(items):
+    """Joined, one of them would decide what the model gets of the other."""
+    with pytest.raises(ArgumentError, match="items of the dataset"):
+        examples_of(items)
+
+
+@pytest.mark.parametrize(
+    ("items", "collate_fn"),
+    [
+        ([torch.zeros(2)] * 4, None),
+        ([(torch.zeros(2),)] * 4, None),
+        ([{}] * 4, None),
+        ([("text", 0)] * 4, None),
+        ([(torch.zeros(2), None)] * 4, None),
+        ([0] * 4, lambda _: torch.zeros(1)),
+        ([0] * 4, lambda _: (torch.zeros(1), ["text"])),
+        ([0] * 4, lambda _: (torch.zeros(1), torch.tensor(0))),
+    ],
+    ids=["tensor", "no target", "no inputs", "text", "none", "row", "words", "no rows"],
+)
+def test_other_items_are_refused_without_showing_them(items, collate_fn):
+    with pytest.raises(ArgumentError, match="items of the dataset") as caught:
+        examples_of(items, collate_fn)
+    assert "text" not in str(caught.value)
+
+
+def test_tensors_without_a_target_are_refused():
+    with pytest.raises(ArgumentError, match="target"):
+        batch_of(TensorDataset(torch.zeros(5, 2)), [0, 1]).examples(0)
+
+
+class Augmented(Dataset):
+    """Draws from each generator that transforms draw from."""
+
+    def __len__(self):
+        return 60
+
+    def __getitem__(self, index):
+        drawn = torch.rand(1), np.random.rand(1), random.random()  # noqa: NPY002 - what transforms draw from
+        return torch.cat([torch.as_tensor(one).reshape(1).float() for one in drawn]), index
+
+
+def test_what_a_dataset_draws_follows_from_the_seed_of_the_block():
+    batch, again = (batch_of(Augmented(), [5, 6, 5, 6]) for _ in range(2))
+    assert torch.equal(batch.examples(0)[0], again.examples(0)[0])
+    assert len(batch.examples(0)[0].unique(dim=0)) == 4
+    other = attrs.evolve(batch, blocks=(batch.blocks[0]._replace(seed=8),))
+    assert not (batch.examples(0)[0] == other.examples(0)[0]).any()
+
+
+def test_workers_give_the_same_examples_in_the_same_order():
+    batch = batch_of(Augmented(), range(30), block=4)
+    state = torch.get_rng_state()
+    ahead = list(fetched_ahead(batch.source, iter(batch.blocks), 2))
+    assert torch.equal(state, torch.get_rng_state())
+    assert len(ahead) == 8
+    for number, found in enumerate(ahead):
+        for mine, theirs in zip(batch.examples(number), found, strict=True):
+            assert torch.equal(mine, theirs)
+
+
+def test_an_error_in_a_worker_shows_no_record():
+    batch = batch_of(Plain([("text", 0)] * 4), range(4))
+    with pytest.raises(ArgumentError, match="items of the dataset") as caught:
+        list(fetched_ahead(batch.source, iter(batch.blocks), 1))
+    assert "text" not in str(caught.value)
+
+
+def test_made_up_examples_have_the_form_of_the_others_and_differ():
+    one = {"x": torch.ones(1, 3), "n": torch.ones(1, 9, dtype=torch.int64), "b": torch.ones(1) > 0}
+    found = made_up(one, 4)
+    for name, values in pytree.tree_map(lambda rows: (rows.dtype, rows.shape), found).items():
+        assert values == (one[name].dtype, (4, *one[name].shape[1:]))
+    assert len(found["x"].unique(dim=0)) == len(found["n"].unique(dim=0)) == 4
+    assert set(found["n"].flatten().tolist()) == {0, 1}
+
+
+def test_nothing_of_the_draw_is_shown_and_it_cannot_be_changed():
     drawn = np.array([41, 42])
     batch = batch_of(records(), drawn)
+    assert repr(batch) == str(batch) == "Batch(step=3)"
     drawn[0] = 7
     assert batch.indices.tolist() == [41, 42]
     with pytest.raises(ValueError, match="read-only"):
@@ -119,46 +229,16 @@ def test_a_draw_cannot_be_changed():
         batch.step = 4
 
 
-class Short:
+class Short(Plain):
     """Gives fewer items than were asked for."""
-
-    def __len__(self):
-        return 60
-
-    def __getitem__(self, index):
-        raise AssertionError
 
     def __getitems__(self, indices):
         return [(torch.zeros(1), 0)] * (len(indices) - 1)
 
 
-@pytest.mark.parametrize(
-    "items",
-    [
-        [torch.zeros(2)] * 4,
-        [(torch.zeros(2),)] * 4,
-        [{"inputs": torch.zeros(2), "target": 0}] * 4,
-        [("text", 0)] * 4,
-        [(torch.zeros(2), None)] * 4,
-        [(torch.zeros(2 + i), 0) for i in range(4)],
-        [(torch.zeros(2), 0)] * 3 + [(torch.zeros(2), 0, 1)],
-    ],
-    ids=["tensor", "no target", "dictionary", "text", "none", "shapes", "lengths"],
-)
-def test_other_items_are_refused_without_showing_them(items):
-    with pytest.raises(ArgumentError, match=r"must be tuples \(inputs..., target\)") as caught:
-        batch_of(Plain(items), [0, 1, 2, 3]).block(0)
-    assert "text" not in str(caught.value)
-
-
-def test_tensors_without_a_target_are_refused():
-    with pytest.raises(ArgumentError, match="target"):
-        batch_of(TensorDataset(torch.zeros(5, 2)), [0, 1]).block(0)
-
-
 def test_a_dataset_that_gives_too_few_items_is_refused():
     with pytest.raises(ArgumentError, match="gave 1 items for 2 positions"):
-        batch_of(Short(), [0, 1]).block(0)
+        batch_of(Short([0, 0]), [0, 1]).examples(0)
 
 
 class Endless(IterableDataset):
@@ -169,10 +249,10 @@ class Endless(IterableDataset):
 @pytest.mark.parametrize("dataset", [Endless(), iter([]), 7], ids=["iterable", "iterator", "int"])
 def test_a_dataset_without_positions_is_refused(dataset):
     with pytest.raises(ArgumentError, match=type(dataset).__name__):
-        check_dataset(dataset, 60)
+        Source(dataset).check(60)
 
 
 def test_a_dataset_of_another_length_is_refused():
-    check_dataset(records(), 60)
+    Source(records()).check(60)
     with pytest.raises(TrainingError, match="has 60 records and the plan has 61"):
-        check_dataset(records(), 61)
+        Source(records()).check(61)

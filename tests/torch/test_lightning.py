@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A loop of Lightning with manual optimisation, in which each step is a planned one."""
+"""Loops of Lightning with manual optimisation, in which each step is a planned one."""
 
 import pytest
 import torch
-from tests.torch.small import LOSS, N_STEPS, copy_of, digest_of, model_of, plan_of, records, train
+from tests.torch.small import LOSS, N_STEPS, digest_of, model_of, plan_of, records, train
 
-from pufferslice.errors import TrainingError
-from pufferslice.torch import Trainer
+from pufferslice.sgd.run_key import RunKey
+from pufferslice.torch import Trainer, make_private
 
 lightning = pytest.importorskip("lightning.pytorch")
 pytestmark = [
@@ -15,43 +15,65 @@ pytestmark = [
 ]
 
 
-class Batches:
-    """The batches of a run. With a length Lightning asks for none before the last was used."""
-
-    def __init__(self, trainer, dataset):
-        self._trainer, self._dataset = trainer, dataset
-
-    def __len__(self):
-        return self._trainer.plan.n_steps - self._trainer.n_taken
-
-    def __iter__(self):
-        return self._trainer.batches(self._dataset)
+@pytest.fixture(autouse=True)
+def _fixed_key(monkeypatch):
+    """Every run has the same key."""
+    monkeypatch.setattr(RunKey, "fresh", classmethod(lambda cls: cls.from_bytes(bytes(range(32)))))
 
 
-class Private(lightning.LightningModule):
-    """What a user writes: the step is the trainer's, and Lightning runs the loop around it."""
+class WithOptimizer(lightning.LightningModule):
+    """A private optimizer and its loader, as Lightning has them."""
 
-    def __init__(self, folder=None):
+    def __init__(self):
         super().__init__()
         self.automatic_optimization = False
         self.model = model_of()
-        self.learner = torch.optim.SGD(self.model.parameters(), lr=0.1)
-        self.private = Trainer(self.model, LOSS, self.learner, plan_of(), folder=folder)
-        self.losses = []
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        _, self.private, self.loader = make_private(
+            self.model, optimizer, records(), plan_of(), loss_fn=LOSS
+        )
 
     def configure_optimizers(self):
-        return self.learner
+        return self.private
 
     def train_dataloader(self):
-        return Batches(self.private, records())
+        return self.loader
 
     def training_step(self, batch, batch_idx):
-        self.losses.append(self.private.step(batch).mean_loss)
+        assert isinstance(batch, tuple | list)
+        self.optimizers().step()
+
+    @property
+    def n_taken(self):
+        return self.private.n_taken
+
+
+class WithTrainer(lightning.LightningModule):
+    """A trainer, whose batches are Lightning's."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        self.model = model_of()
+        self.inner = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.private = Trainer(self.model, LOSS, self.inner, plan_of())
+
+    def configure_optimizers(self):
+        return self.inner
+
+    def train_dataloader(self):
+        return self.private.batches(records())
+
+    def training_step(self, batch, batch_idx):
+        self.private.step(batch)
+
+    @property
+    def n_taken(self):
+        return self.private.n_taken
 
 
 def fitted(module, **given):
     loop = lightning.Trainer(
-        max_epochs=1,
         accelerator="cpu",
         logger=False,
         enable_checkpointing=False,
@@ -63,31 +85,25 @@ def fitted(module, **given):
     return loop
 
 
-def test_lightning_trains_as_an_own_loop_does(tmp_path):
-    module = Private(tmp_path / "run")
-    same_key = copy_of(tmp_path / "run", tmp_path / "own loop")
-    fitted(module)
-    assert module.private.is_finished
-    assert len(module.losses) == N_STEPS
-    model = model_of(seed=1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    trainer = Trainer(model, LOSS, optimizer, plan_of(), folder=same_key)
-    trainer.resume()
+def weights_of_own_loop():
+    model = model_of()
+    trainer = Trainer(model, LOSS, torch.optim.SGD(model.parameters(), lr=0.1), plan_of())
     train(trainer)
-    assert digest_of(module.model) == digest_of(model) != digest_of(model_of())
-    assert module.private.certificate().statement == trainer.certificate().statement
+    return digest_of(model)
 
 
-def test_a_loader_without_length_would_be_read_ahead():
-    module = Private()
-    module.train_dataloader = lambda: module.private.batches(records())
-    with pytest.raises(TrainingError, match="was not trained on"):
-        fitted(module)
-    assert module.private.n_taken == 0
+@pytest.mark.parametrize("kind", [WithOptimizer, WithTrainer])
+def test_lightning_trains_as_an_own_loop_does(kind):
+    module = kind()
+    loop = fitted(module, max_epochs=N_STEPS)
+    assert module.n_taken == N_STEPS
+    assert digest_of(module.model) == weights_of_own_loop() != digest_of(model_of())
+    if kind is WithOptimizer:
+        assert loop.global_step == N_STEPS
 
 
-def test_lightnings_limit_of_batches_leaves_the_run_unfinished():
-    module = Private()
-    fitted(module, limit_train_batches=2)
-    assert module.private.n_taken == 2
-    assert not module.private.is_finished
+@pytest.mark.parametrize("kind", [WithOptimizer, WithTrainer])
+def test_lightnings_limit_of_batches_leaves_the_run_unfinished(kind):
+    module = kind()
+    fitted(module, max_epochs=1, limit_train_batches=1)
+    assert module.n_taken == 1

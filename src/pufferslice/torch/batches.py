@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The batch of one step: which records were drawn, and their examples block by block."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, final
 
 import attrs
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
+from torch.utils import _pytree as pytree
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from pufferslice.arrays import Integers, locked_integers
 from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.sgd.grid import MOST_GROUPS
-from pufferslice.torch.per_example import Examples, leaves, mapped, seeded
+from pufferslice.torch.per_example import Examples, seeded
 
 _ITEMS: Final = (
     "items of the dataset must be tuples (inputs..., target), or dicts of inputs by name, of "
@@ -36,8 +37,8 @@ class Block(NamedTuple):
 class Source:
     """A dataset, and how its items become examples.
 
-    `collate_fn` is called on each item alone, a list of one: what it pads or joins cannot depend on
-    other records.
+    `collate_fn` is called on each item alone, a list of one, and must give a batch of one: what it
+    pads or joins cannot depend on other records.
     """
 
     dataset: Any
@@ -70,23 +71,27 @@ class Source:
         # a subclass may give other items than its tensors
         if type(self.dataset) is TensorDataset and self.collate_fn is None:
             wanted = torch.tensor(indices)
-            found: Any = tuple(tensor.index_select(0, wanted) for tensor in self.dataset.tensors)
+            examples: Any = tuple(one.index_select(0, wanted) for one in self.dataset.tensors)
         else:
-            items = self._items(indices)
-            try:
-                if self.collate_fn is None:
-                    found = default_collate(items)
-                else:
-                    found = joined([_plain(self.collate_fn([item])) for item in items])
-            except (TypeError, ValueError, RuntimeError) as error:
-                raise ArgumentError(_ITEMS) from error
-        found = _plain(found)
-        if not (isinstance(found, dict) or (isinstance(found, tuple) and len(found) > 1)):
+            examples = joined([self._batch_of_one(item) for item in self._items(indices)])
+        is_whole = isinstance(examples, dict) or len(examples) > 1
+        if not is_whole or not pytree.tree_leaves(examples):
             raise ArgumentError(_ITEMS)
-        for leaf in leaves(found):
-            if not isinstance(leaf, Tensor) or not leaf.ndim or len(leaf) != len(indices):
+        return examples
+
+    def _batch_of_one(self, item: Any) -> Examples:  # noqa: ANN401 - whatever the dataset gives
+        """Tensors with one row each: a record is one example."""
+        batch = item if self.collate_fn is None else self.collate_fn([item])
+        batch = dict(batch) if isinstance(batch, Mapping) else batch
+        batch = tuple(batch) if isinstance(batch, list) else batch
+        if not isinstance(batch, tuple | dict):
+            raise ArgumentError(_ITEMS)
+        if self.collate_fn is None:
+            return pytree.tree_map(_as_row, batch)
+        for leaf in pytree.tree_leaves(batch):
+            if not isinstance(leaf, Tensor) or not leaf.ndim or len(leaf) != 1:
                 raise ArgumentError(_ITEMS)
-        return found
+        return batch
 
     def _items(self, indices: list[int]) -> list[Any]:
         if not hasattr(self.dataset, "__getitems__"):
@@ -100,23 +105,26 @@ class Source:
         return items
 
 
-def _plain(found: Any) -> Examples:  # noqa: ANN401 - whatever a dataset gives
-    """The same tensors in dicts and tuples only."""
-    if isinstance(found, Mapping):
-        return {name: _plain(one) for name, one in found.items()}
-    return tuple(_plain(one) for one in found) if isinstance(found, tuple | list) else found
+def _as_row(value: Any) -> Tensor:  # noqa: ANN401 - a tensor, an array or a number
+    try:
+        # torch's own collate function, too, makes float64 of a float
+        return torch.as_tensor(value, dtype=torch.float64 if type(value) is float else None)[None]
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ArgumentError(_ITEMS) from error
 
 
-def joined(parts: Sequence[Examples]) -> Examples:
-    """Several batches as one; they must have the same names and shapes."""
-    first = parts[0]
-    if isinstance(first, Tensor):
-        return torch.cat(list(parts))
-    if isinstance(first, dict):
-        if any(part.keys() != first.keys() for part in parts):
-            raise TypeError
-        return {name: joined([part[name] for part in parts]) for name in first}
-    return tuple(joined(column) for column in zip(*parts, strict=True))
+def joined(parts: list[Examples]) -> Examples:
+    """Several batches as one; refused unless they agree in everything but values and lengths.
+
+    What an example is must not depend on the others: torch's collate function takes keys and types
+    of the first one for all.
+    """
+    flat = [pytree.tree_flatten(part) for part in parts]
+    forms = [([(one.dtype, one.shape[1:]) for one in leaves], tree) for leaves, tree in flat]
+    if any(form != forms[0] for form in forms):
+        raise ArgumentError(_ITEMS)
+    columns = zip(*(leaves for leaves, _ in flat), strict=True)
+    return pytree.tree_unflatten([torch.cat(column) for column in columns], flat[0][1])
 
 
 def made_up(examples: Examples, n: int) -> Examples:
@@ -131,7 +139,7 @@ def made_up(examples: Examples, n: int) -> Examples:
             return torch.ones(shape, dtype=one.dtype)
         return torch.randint(0, 2, shape, generator=generator).to(one.dtype)
 
-    return mapped(like, examples)
+    return pytree.tree_map(like, examples)
 
 
 @final
@@ -180,27 +188,35 @@ def blocks_of(indices: Integers, size: int, seed_of: Callable[[int], int]) -> tu
 
 
 @final
-class _Requests(Dataset[Examples]):
-    """Whole blocks by what has to be fetched."""
+class _Requests(Dataset[Any]):
+    """Whole blocks by what has to be fetched; an error comes back as it is, without its causes."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
 
-    def __getitem__(self, block: Block) -> Examples:
-        return self._source.fetch(block)
+    def __getitem__(self, block: Block) -> Examples | ArgumentError:
+        try:
+            return self._source.fetch(block)
+        except ArgumentError as error:
+            return error
 
 
 def fetched_ahead(source: Source, blocks: Iterable[Block], n_workers: int) -> Iterator[Examples]:
     """The examples of blocks in their order, fetched by other processes before they are needed."""
-    loader: DataLoader[Examples] = DataLoader(
+    loader: DataLoader[Any] = DataLoader(
         _Requests(source),
         batch_size=None,
         sampler=blocks,
         num_workers=n_workers,
         collate_fn=_unchanged,
+        # torch draws seeds of workers, which nothing here uses, and not from the user's generator
+        generator=torch.Generator(),
     )
-    return iter(loader)
+    for examples in loader:
+        if isinstance(examples, ArgumentError):
+            raise examples
+        yield examples
 
 
-def _unchanged(examples: Sequence[Any]) -> Sequence[Any]:
+def _unchanged(examples: Examples) -> Examples:
     return examples

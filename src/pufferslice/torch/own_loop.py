@@ -96,15 +96,18 @@ class PrivateOptimizer(Optimizer):
         self._guard = optimizer.register_step_pre_hook(self._check_caller)
         self._share()
 
-    def step(self, closure: None = None) -> None:  # type: ignore[override]  # no loss is returned
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]  # noqa: ANN401 - whatever the closure gives
         """Take the plan's next step on the batch in hand.
 
+        A `closure` is called once, before the step, and its result is returned, as optimizers of
+        torch do; the step does not use the gradients that it computed.
         If it raises before the noise is drawn, nothing of the batch was used and the step can be
         taken again.
         """
+        loss = None
         if closure is not None:
-            msg = "step takes no closure: a plan gives one noisy gradient per step. Call step()"
-            raise ArgumentError(msg)
+            with torch.enable_grad():
+                loss = closure()
         if self._loader.batch is None:
             msg = (
                 "no batch was taken from the loader since the last step, or the run is over; a "
@@ -119,6 +122,7 @@ class PrivateOptimizer(Optimizer):
             self._is_stepping = False
             if self._trainer.n_taken > taken:
                 self._loader.batch = None
+        return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: ARG002, FBT001, FBT002 - torch's own signature
         """Forget the gradients; they become None in any case."""

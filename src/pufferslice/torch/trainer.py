@@ -61,14 +61,35 @@ class StepReport:
 
 
 @final
+class Batches:
+    """The batches from a run's current step to its last; `Trainer.batches` makes it.
+
+    Its length is the number of steps left. It can be read once; a loop over what is left resumes.
+    """
+
+    def __init__(self, batches: Iterator[Batch], n_left: Callable[[], int]) -> None:
+        self._batches = batches
+        self._n_left = n_left
+
+    def __len__(self) -> int:
+        return self._n_left()
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        return next(self._batches)
+
+
+@final
 class Trainer:
     """Follows a plan: ordinary PyTorch objects in, a trained model and its certificate out.
 
     The model is not wrapped, and only training changes it. For items (inputs..., target) of the
     dataset, `loss_fn(model(*inputs), target)` must give one number for a batch of one example; for
-    items that are dicts, `loss_fn(model(**item), item)`. Each example is run as if it were alone: a
-    model or loss that computes with its batch trains on batches of one. With a `folder` the run
-    can be saved and resumed; without, its key is in memory only. `blocks_in_flight` is how many
+    items that are dicts, `loss_fn(model(**item), item)`. Each example is run as if it were alone,
+    so a model or loss that computes with its batch trains on batches of one. With a `folder` the
+    run can be saved and resumed; without, its key is in memory only. `blocks_in_flight` is how many
     blocks are computed at once: speed and memory only. `on_step` is called with the report of each
     step.
     Under `torch.distributed`, make a trainer in every process; they share the work of each batch
@@ -187,7 +208,7 @@ class Trainer:
         collate_fn: Callable[[list[Any]], Any] | None = None,
         n_workers: int = 0,
         progress: bool | None = None,
-    ) -> Iterator[Batch]:
+    ) -> Batches:
         """The batches from the current step to the end of the plan, each to be given to `step`.
 
         `dataset` gives records by position, as tuples (inputs..., target) or as dicts of inputs,
@@ -202,7 +223,9 @@ class Trainer:
         self._prepare(source)
         drawn = self._drawn(source, n_workers)
         shown = sys.stderr.isatty() if progress is None else progress
-        return self._with_bar(drawn) if shown and self._processes.is_first else drawn
+        if shown and self._processes.is_first:
+            drawn = self._with_bar(drawn)
+        return Batches(drawn, lambda: self._n_left)
 
     def step(self, batch: Batch) -> StepReport:
         """Take the plan's next step: clipped sum, noise, division, optimizer, scheduler.
@@ -346,6 +369,10 @@ class Trainer:
         if self._n_taken == self.plan.n_steps:
             self._run.forget(self._n_taken)
 
+    @property
+    def _n_left(self) -> int:
+        return 0 if self.is_finished else self.plan.n_steps - self._n_taken
+
     def _drawn(self, source: Source, n_workers: int) -> Iterator[Batch]:
         """Batch after batch; with workers, the blocks of coming batches are fetched meanwhile."""
         ahead: Iterator[Examples] | None = None
@@ -353,14 +380,14 @@ class Trainer:
             coming = (self._batch(source, step) for step in range(self._n_taken, self.plan.n_steps))
             blocks = (block for batch in coming for block in self._own_blocks(batch))
             ahead = fetched_ahead(source, blocks, n_workers)
-        while not self.is_finished and self._n_taken < self.plan.n_steps:
+        while self._n_left:
             batch = self._batch(source, self._n_taken)
             if ahead is not None:
                 fetched = {block.number: next(ahead) for block in self._own_blocks(batch)}
                 batch = attrs.evolve(batch, fetched=fetched)
             self._handed.add(batch)
             yield batch
-            if batch in self._handed and self._n_taken == batch.step:
+            if self._n_left and batch in self._handed and self._n_taken == batch.step:
                 msg = (
                     f"the batch of step {batch.step} was not trained on. Give every batch to "
                     "trainer.step, also an empty one: the plan's cost is that of all its draws"
@@ -433,7 +460,7 @@ class Trainer:
     def _check_step(self, batch: Batch) -> None:
         """The step is the plan's next one, on a batch drawn for it, in the numbers charged for."""
         self._check_not_found()
-        if self.is_finished or self._n_taken >= self.plan.n_steps:
+        if not self._n_left:
             msg = (
                 f"the run is over after {self._n_taken} of {self.plan.n_steps} planned steps; a "
                 "longer run needs a longer plan from its start"

@@ -3,26 +3,20 @@
 
 import copy
 import hashlib
-import inspect
 import itertools
 import math
-import tempfile
 import time
-from pathlib import Path
 
 import attrs
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats
 from tests.torch.small import (
     LOSS,
     N_RECORDS,
     N_STEPS,
     clipped_sum,
-    copy_of,
     digest_of,
     model_of,
     plan_of,
@@ -47,7 +41,7 @@ from pufferslice.sgd import (
     binomial,
     run_cost,
 )
-from pufferslice.sgd.grid import implementation_delta
+from pufferslice.sgd.grid import implementation_delta, sum_grid
 from pufferslice.sgd.run_key import RunKey
 from pufferslice.torch import Trainer
 from pufferslice.torch import run as run_module
@@ -63,10 +57,18 @@ def _fixed_keys(monkeypatch, seed):
     def fresh():
         return RunKey.from_bytes(hashlib.sha256(f"{seed} {next(numbers)}".encode()).digest())
 
-    monkeypatch.setattr(run_module.RunKey, "fresh", fresh)
+    monkeypatch.setattr(RunKey, "fresh", fresh)
+
+
+@pytest.fixture
+def same_key(monkeypatch, _fixed_keys):
+    """All runs of a test have the same key."""
+    secret = RunKey.fresh().to_bytes()
+    monkeypatch.setattr(RunKey, "fresh", lambda: RunKey.from_bytes(secret))
 
 
 EVERYONE = Poisson(n_records=N_RECORDS, rate=1.0)
+NOBODY = Poisson(n_records=N_RECORDS, rate=1e-9)
 
 
 class Watching(torch.optim.SGD):
@@ -107,38 +109,43 @@ def watched(plan=None, **given):
     ids=lambda design: design.name,
 )
 @pytest.mark.parametrize("clip_norm", [0.05, 0.5])
-def test_a_step_is_the_clipped_sum_and_keyed_noise_over_the_divisor(sampling, clip_norm):
-    plan = plan_of(sampling=sampling, clip_norm=clip_norm)
+@pytest.mark.parametrize("block", [None, 7])
+def test_a_step_is_the_clipped_sum_and_keyed_noise_over_the_divisor(
+    sampling, clip_norm, block, monkeypatch
+):
+    plan = attrs.evolve(plan_of(sampling=sampling, clip_norm=clip_norm), block=block)
     trainer, model, optimizer = watched(plan)
     before = copy.deepcopy(model)
     data = records()
     batch = next(trainer.batches(data))
-    expected = clipped_sum(before, [one[batch.indices.tolist()] for one in data.tensors], clip_norm)
     noise_keys = []
 
     def drawn(noise_key, size):
         noise_keys.append(noise_key)
         return draw_integers(noise_key, size)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_module, "draw_integers", drawn)
-        trainer.step(batch)
+    monkeypatch.setattr(run_module, "draw_integers", drawn)
+    trainer.step(batch)
+    n_parameters = sum(p.numel() for p in model.parameters())
+    radius = float(sum_grid(trainer.plan, 0, [n_parameters]).radii[0])
+    assert 0.999 * clip_norm < radius < clip_norm
+    expected = clipped_sum(before, [one[batch.indices.tolist()] for one in data.tensors], radius)
     (noise_key,) = noise_keys
     noise = draw_integers(noise_key, len(expected)) * (plan.noise_stds(0)[0] / SIGMA_INT)
     found = optimizer.seen[0].double().numpy() * plan.divisor - noise
     scale = clip_norm * len(batch.indices)
-    assert np.abs(found - expected).max() <= 1e-5 * scale + 1e-6 * np.abs(noise).max()
+    assert np.abs(found - expected).max() <= 1e-6 * scale + 1e-6 * np.abs(noise).max()
     assert np.abs(expected).max() > 1e-3 * scale
 
 
-def test_the_realised_batch_size_never_divides():
-    rate = 0.05
-    plan = plan_of(sampling=Poisson(n_records=N_RECORDS, rate=rate), n_steps=1)
-    assert plan.divisor == pytest.approx(rate * N_RECORDS)
-    trainer, _, optimizer = watched(attrs.evolve(plan, noise_multipliers=np.full(1, 1e6)))
+@pytest.mark.parametrize("rate", [0.05, 1.0])
+def test_noise_follows_the_schedule_and_the_realised_batch_size_never_divides(rate):
+    multipliers = np.array([1e4, 1e6])
+    sampling = Poisson(n_records=N_RECORDS, rate=rate)
+    trainer, _, optimizer = watched(plan_of(multipliers=multipliers, sampling=sampling))
     train(trainer)
-    std = float(optimizer.seen[0].double().std())
-    assert std == pytest.approx(1e6 / plan.divisor, rel=0.4)
+    stds = [float(one.double().std()) for one in optimizer.seen]
+    assert stds == pytest.approx(multipliers / (rate * N_RECORDS), rel=0.4)
 
 
 def flat_loss(outputs, _targets):
@@ -146,12 +153,10 @@ def flat_loss(outputs, _targets):
     return 0.0 * outputs.sum(1)
 
 
-def noise_seen(clipping, multiplier=4.0, sampling=EVERYONE):
+def noise_seen(clipping):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 12_000), nn.Linear(12_000, 5))
-    plan = plan_of(
-        n_steps=1, sampling=sampling, clip_norm=clipping, multipliers=np.full(1, multiplier)
-    )
+    plan = plan_of(n_steps=1, sampling=EVERYONE, clip_norm=clipping)
     optimizer = Watching(model.parameters())
     train(Trainer(model, flat_loss, optimizer, plan))
     return optimizer.seen[0].double().numpy(), plan
@@ -163,27 +168,8 @@ def p_value(draws, std):
 
 @pytest.mark.soundness
 @pytest.mark.statistical
-def test_the_noise_in_the_gradient_has_the_plans_size():
-    """120,005 coordinates: a scale that is off by a tenth has a p-value far below 1e-20."""
-    seen, plan = noise_seen(0.5)
-    std = 4.0 * 0.5 / plan.divisor
-    found = {k: p_value(seen, k * std) for k in (0.9, 1.0, 1.1)}
-    assert found[1.0] > 1e-20
-    assert found[0.9] < 1e-20
-    assert found[1.1] < 1e-20
-
-
-@pytest.mark.soundness
-@pytest.mark.statistical
-def test_halved_noise_would_be_noticed(monkeypatch):
-    monkeypatch.setattr(run_module, "draw_integers", lambda *a: draw_integers(*a) // 2)
-    seen, plan = noise_seen(0.5)
-    assert p_value(seen, 4.0 * 0.5 / plan.divisor) < 1e-20
-
-
-@pytest.mark.soundness
-@pytest.mark.statistical
 def test_every_coordinate_of_every_layer_has_noise_of_its_own_size():
+    """60,000 coordinates a layer: a scale that is off by a tenth has a p-value far below 1e-20."""
     names, sizes = ("0", "1"), (60_000, 60_005)
     clipping = LayerClipping(names=names, norms=(0.5, 3.0), sizes=sizes, allocation="least_noise")
     seen, plan = noise_seen(clipping)
@@ -198,9 +184,17 @@ def test_every_coordinate_of_every_layer_has_noise_of_its_own_size():
 
 
 @pytest.mark.soundness
+@pytest.mark.statistical
+@pytest.mark.parametrize("divided_by", [1, 2])
+def test_flat_noise_has_the_plans_size_and_half_of_it_would_be_noticed(divided_by, monkeypatch):
+    monkeypatch.setattr(run_module, "draw_integers", lambda *a: draw_integers(*a) // divided_by)
+    seen, plan = noise_seen(0.5)
+    assert (p_value(seen, 4.0 * 0.5 / plan.divisor) < 1e-20) == (divided_by == 2)
+
+
+@pytest.mark.soundness
 def test_an_empty_batch_is_a_step_with_noise_only():
-    plan = plan_of(sampling=Poisson(n_records=N_RECORDS, rate=1e-9), n_steps=3)
-    trainer, model, optimizer = watched(plan)
+    trainer, model, optimizer = watched(plan_of(sampling=NOBODY, n_steps=3))
     before = digest_of(model)
     reports = train(trainer)
     assert [report.n_examples for report in reports] == [0, 0, 0]
@@ -211,96 +205,24 @@ def test_an_empty_batch_is_a_step_with_noise_only():
 
 
 @pytest.mark.soundness
-def test_steps_runs_and_changed_sums_never_share_noise():
+def test_steps_and_runs_never_share_noise_or_draws():
     """Noise only: equal sums in different steps and runs must not show as equal gradients."""
-    plan = plan_of(sampling=Poisson(n_records=N_RECORDS, rate=1e-9), n_steps=4)
-    seen = []
+    seen, drawn = [], []
     for _ in range(2):
-        trainer, _, optimizer = watched(plan)
+        trainer, _, optimizer = watched(plan_of(sampling=NOBODY, n_steps=4))
         train(trainer)
         seen += [float(value) for one in optimizer.seen for value in one]
+        sampling = WithoutReplacement(n_records=N_RECORDS, batch_size=20)
+        trainer, _ = trainer_of(plan_of(sampling=sampling))
+        for batch in trainer.batches(records()):
+            assert len(set(batch.indices.tolist())) == 20
+            drawn.append(tuple(batch.indices))
+            trainer.step(batch)
     assert len(seen) == len(set(seen))
-
-
-@pytest.mark.soundness
-def test_batches_are_those_of_the_design_and_differ_between_steps():
-    plan = plan_of(sampling=WithoutReplacement(n_records=N_RECORDS, batch_size=20))
-    trainer, _ = trainer_of(plan)
-    drawn = []
-    for batch in trainer.batches(records()):
-        assert len(set(batch.indices.tolist())) == 20
-        drawn.append(tuple(batch.indices))
-        trainer.step(batch)
-    assert len(drawn) == len(set(drawn)) == N_STEPS
-
-
-def test_noise_follows_the_schedule_of_the_plan():
-    multipliers = np.array([1e3, 1e5])
-    plan = plan_of(multipliers=multipliers, sampling=EVERYONE)
-    trainer, _, optimizer = watched(plan)
-    train(trainer)
-    stds = [float(one.double().std()) for one in optimizer.seen]
-    assert stds == pytest.approx(multipliers / plan.divisor, rel=0.4)
+    assert len(drawn) == len(set(drawn)) == 2 * N_STEPS
 
 
 # --- what may not change a bit
-
-
-@given(
-    st.integers(1, 4),
-    st.integers(1, 3),
-    st.integers(1, 20),
-    st.sampled_from([0.0, 0.5]),
-    st.sampled_from([0.02, 0.5, 1.0]),
-)
-@settings(max_examples=12)
-def test_threads_and_blocks_in_flight_change_no_bit(in_flight, n_threads, block, dropout, rate):
-    plan = plan_of(n_steps=3, sampling=Poisson(n_records=N_RECORDS, rate=rate))
-    plan = attrs.evolve(plan, block=block)
-    before = torch.get_num_threads()
-    with tempfile.TemporaryDirectory() as place:
-        trainer_of(plan, model=model_of(dropout=dropout), folder=Path(place, "run"))
-        digests = []
-        for name, flying, threads in (("a", 1, 1), ("b", in_flight, n_threads)):
-            folder = copy_of(Path(place, "run"), Path(place, name))
-            trainer, model = trainer_of(
-                plan, model=model_of(9, dropout), folder=folder, blocks_in_flight=flying
-            )
-            trainer.resume()
-            try:
-                torch.set_num_threads(threads)
-                train(trainer)
-                assert torch.get_num_threads() == threads
-            finally:
-                torch.set_num_threads(before)
-            digests.append(digest_of(model))
-    assert digests[0] == digests[1]
-
-
-def test_wide_products_do_not_depend_on_threads(tmp_path):
-    """Large enough for torch to share them out over threads, if it were allowed to."""
-
-    def wide():
-        torch.manual_seed(5)
-        return nn.Sequential(nn.Linear(4, 700), nn.Tanh(), nn.Linear(700, 700), nn.Linear(700, 2))
-
-    plan = attrs.evolve(plan_of(n_steps=2, sampling=EVERYONE), block=64)
-    trainer_of(plan, model=wide(), optimizer=torch.optim.Adam, folder=tmp_path / "run")
-    digests = set()
-    before = torch.get_num_threads()
-    for threads in (1, 2, 4):
-        folder = copy_of(tmp_path / "run", tmp_path / str(threads))
-        trainer, model = trainer_of(
-            plan, model=wide(), optimizer=torch.optim.Adam, folder=folder, blocks_in_flight=threads
-        )
-        trainer.resume()
-        try:
-            torch.set_num_threads(threads)
-            train(trainer)
-        finally:
-            torch.set_num_threads(before)
-        digests.add(digest_of(model))
-    assert len(digests) == 1
 
 
 class Odd(nn.Module):
@@ -308,67 +230,84 @@ class Odd(nn.Module):
 
     def __init__(self):
         super().__init__()
-        torch.manual_seed(2)
-        self.weight = nn.Parameter(torch.randn(2, 4))
-        self.scale = nn.Parameter(torch.randn(2, 1))
+        self.weight = nn.Parameter(torch.linspace(-1, 1, 8).reshape(2, 4))
+        self.scale = nn.Parameter(torch.tensor([[0.5], [2.0]]))
 
     def forward(self, inputs):
         return inputs @ torch.sinh(self.weight * self.scale).T
 
 
-def test_unknown_uses_are_taken_example_by_example_with_the_same_bits(tmp_path):
-    trainer_of(model=Odd(), folder=tmp_path / "run")
+class Drawing(Odd):
+    """Draws from torch's own generator."""
+
+    def forward(self, inputs):
+        return super().forward(inputs * torch.rand_like(inputs))
+
+
+class Reading(nn.Module):
+    """Reads a value of its inputs, but only in training mode."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner = nn.Linear(4, 2)
+
+    def forward(self, inputs):
+        return self.inner(inputs * inputs.max().item() if self.training else inputs)
+
+
+def wide():
+    """Large enough for torch to share products out over threads, if it were allowed to."""
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Linear(4, 700), nn.Tanh(), nn.Linear(700, 700), nn.Linear(700, 2))
+
+
+MODELS = {
+    "plain": model_of,
+    "dropout": lambda: model_of(dropout=0.5),
+    "odd": Odd,
+    "drawing": Drawing,
+    "one by one": Reading,
+    "wide": wide,
+}
+
+
+@pytest.mark.filterwarnings("ignore:training is slow")
+@pytest.mark.filterwarnings("ignore:the model or loss_fn gives a batch other losses")
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("rate", "block"), [(1.0, 7), (0.5, 64), (0.5, None), (0.02, 2)])
+def test_threads_and_blocks_in_flight_change_no_bit(name, rate, block, same_key):
+    sampling = Poisson(n_records=N_RECORDS, rate=rate)
+    plan = attrs.evolve(plan_of(n_steps=2, sampling=sampling), block=block)
+    before = torch.get_num_threads()
     digests = []
-    for name, flying in (("a", 1), ("b", 4)):
-        folder = copy_of(tmp_path / "run", tmp_path / name)
-        trainer, model = trainer_of(model=Odd(), folder=folder, blocks_in_flight=flying)
-        trainer.resume()
+    for in_flight, threads in ((1, 1), (2, 3), (3, 2)):
+        model = MODELS[name]()
         held = list(model.parameters())
-        train(trainer)
-        assert trainer._sums.gradients.path == "per_example"
-        assert all(now is before for now, before in zip(model.parameters(), held, strict=True))
+        trainer, _ = trainer_of(plan, model=model, blocks_in_flight=in_flight)
+        try:
+            torch.set_num_threads(threads)
+            train(trainer)
+            assert torch.get_num_threads() == threads
+        finally:
+            torch.set_num_threads(before)
+        assert all(now is was for now, was in zip(model.parameters(), held, strict=True))
         digests.append(digest_of(model))
-    assert digests[0] == digests[1]
-
-
-class Augmented(TensorDataset):
-    """Random shifts, from torch's generator as transforms draw them."""
-
-    def __getitem__(self, index):
-        inputs, target = super().__getitem__(index)
-        return inputs + torch.randn(4), target
-
-
-def test_random_augmentation_is_seeded_by_the_run(tmp_path):
-    data = Augmented(*records().tensors)
-    trainer_of(folder=tmp_path / "run")
-    digests = []
-    for name, flying in (("a", 1), ("b", 3)):
-        folder = copy_of(tmp_path / "run", tmp_path / name)
-        trainer, model = trainer_of(folder=folder, blocks_in_flight=flying)
-        trainer.resume()
-        torch.manual_seed(flying)
-        train(trainer, data)
-        digests.append(digest_of(model))
-    assert digests[0] == digests[1]
-    trainer, model = trainer_of(folder=copy_of(tmp_path / "run", tmp_path / "plain"))
-    trainer.resume()
-    train(trainer)
-    assert digest_of(model) != digests[0]
+    assert len(set(digests)) == 1
+    assert digests[0] != digest_of(MODELS[name]())
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
-@pytest.mark.parametrize("augmented", [False, True])
-def test_the_callers_random_numbers_are_left_alone(dropout, augmented):
+def test_the_callers_random_numbers_are_left_alone(dropout):
     trainer, _ = trainer_of(model=model_of(dropout=dropout))
-    data = Augmented(*records().tensors) if augmented else records()
     state = torch.get_rng_state()
-    train(trainer, data, n_steps=2)
+    train(trainer, n_steps=2)
     assert torch.equal(state, torch.get_rng_state())
 
 
-@pytest.mark.filterwarnings("ignore:training takes a slow way")
-def test_dropout_differs_between_examples_and_steps():
+@pytest.mark.filterwarnings("ignore:training is slow")
+@pytest.mark.filterwarnings("ignore:the model or loss_fn gives a batch other losses")
+def test_random_numbers_differ_between_examples_and_steps():
     masks = []
 
     class Drops(nn.Module):
@@ -386,16 +325,15 @@ def test_dropout_differs_between_examples_and_steps():
 
     trainer, _ = trainer_of(plan_of(sampling=EVERYONE), model=Drops())
     batches = trainer.batches(records())
-    trainer.step(next(batches))
     assert trainer.gradient_method.startswith("one by one")
-    del masks[:]
+    masks.clear()
     trainer.step(next(batches))
     trainer.step(next(batches))
     assert len(masks) == len(set(masks)) == 2 * N_RECORDS
 
 
-@pytest.mark.parametrize(("dropout", "most"), [(0.5, 1), (0.0, 2)])
-def test_blocks_run_at_once_unless_the_model_draws_random_numbers(dropout, most):
+@pytest.mark.parametrize(("draws", "most"), [(True, 1), (False, 2)])
+def test_blocks_run_at_once_unless_the_model_draws_random_numbers(draws, most):
     class Slow(nn.Module):
         # of the class: the model itself is copied for each run
         inside, seen = [], []
@@ -409,48 +347,42 @@ def test_blocks_run_at_once_unless_the_model_draws_random_numbers(dropout, most)
             time.sleep(0.02)
             self.seen.append(len(self.inside))
             self.inside.pop()
-            return nn.functional.dropout(self.linear(inputs), dropout)
+            outputs = self.linear(inputs)
+            return outputs + torch.rand_like(outputs) if draws else outputs
 
-    trainer, _ = trainer_of(plan_of(sampling=EVERYONE), model=Slow(), blocks_in_flight=2)
+    plan = attrs.evolve(plan_of(sampling=EVERYONE), block=10)
+    trainer, _ = trainer_of(plan, model=Slow(), blocks_in_flight=2)
     train(trainer, n_steps=2)
     assert trainer.gradient_method == "all examples of a block at once"
     assert max(Slow.seen) == most
 
 
-def test_randomness_that_appears_later_is_refused():
-    model = model_of(dropout=0.5)
-    model[2].p = 0.0
-    trainer, _ = trainer_of(model=model, blocks_in_flight=2)
-    batches = trainer.batches(records())
-    trainer.step(next(batches))
-    model[2].p = 0.5
-    weights = digest_of(model)
-    state = torch.get_rng_state()
-    with pytest.raises(TrainingError, match="the model drew random numbers"):
-        trainer.step(next(batches))
-    assert digest_of(model) == weights
-    assert trainer.n_taken == 1
-    assert torch.equal(state, torch.get_rng_state())
-
-
-def test_a_model_that_reckons_with_its_batch_trains_on_single_examples_and_says_so():
-    model = nn.Sequential(nn.Linear(4, 3), nn.Flatten(0), nn.Unflatten(0, (-1, 3)), nn.Linear(3, 2))
-    model[1].forward = lambda values: (values * values.sum()).flatten()
-    trainer, _ = trainer_of(model=model)
-    with pytest.warns(UserWarning, match="batches of one"):
-        train(trainer, n_steps=1)
-    train(trainer, n_steps=1)
-
-
-class Reading(nn.Module):
-    """Reads a value of its inputs, but only in training mode."""
+class Later(nn.Module):
+    """Begins to draw random numbers when it is told to."""
 
     def __init__(self):
         super().__init__()
-        self.inner = nn.Linear(4, 2)
+        self.linear, self.draws = nn.Linear(4, 2), False
 
     def forward(self, inputs):
-        return self.inner(inputs * inputs.max().item() if self.training else inputs)
+        return self.linear(inputs * torch.rand_like(inputs) if self.draws else inputs)
+
+
+@pytest.mark.soundness
+def test_randomness_that_appears_later_is_refused_unless_the_mode_says_so():
+    trainer, model = trainer_of(model=Later(), blocks_in_flight=2)
+    batches = trainer.batches(records())
+    trainer.step(next(batches))
+    model.draws = True
+    weights, state = digest_of(model), torch.get_rng_state()
+    batch = next(batches)
+    with pytest.raises(TrainingError, match="the model drew random numbers"):
+        trainer.step(batch)
+    assert digest_of(model) == weights
+    assert trainer.n_taken == 1
+    assert torch.equal(state, torch.get_rng_state())
+    model.eval()
+    trainer.step(batch)
 
 
 @pytest.mark.soundness
@@ -460,21 +392,11 @@ def test_a_model_in_another_mode_is_looked_at_again():
     trainer, _ = trainer_of(model=model)
     assert "not known" in trainer.gradient_method
     batches = trainer.batches(records())
-    trainer.step(next(batches))
     assert trainer.gradient_method == "all examples of a block at once"
+    trainer.step(next(batches))
     model.train()
     trainer.step(next(batches))
     assert trainer.gradient_method.startswith("one by one")
-
-
-def test_dropout_may_be_turned_on_later():
-    model = model_of(dropout=0.5).eval()
-    trainer, _ = trainer_of(model=model)
-    batches = trainer.batches(records())
-    trainer.step(next(batches))
-    model.train()
-    train(trainer)
-    assert trainer.is_finished
 
 
 # --- ordinary PyTorch around it
@@ -485,11 +407,16 @@ def test_dropout_may_be_turned_on_later():
     [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.NAdam],
 )
 def test_any_optimizer_uses_the_noisy_gradient_as_it_would_any_other(optimizer):
-    seen = []
-    trainer, model = trainer_of(optimizer=optimizer, schedule=True)
-    trainer._learner.optimizer.register_step_pre_hook(
-        lambda held, *_: seen.append([p.grad.clone() for p in held.param_groups[0]["params"]])
-    )
+    seen, made = [], []
+
+    def hooked(params, lr):
+        made.append(optimizer(params, lr=lr))
+        made[0].register_step_pre_hook(
+            lambda held, *_: seen.append([p.grad.clone() for p in held.param_groups[0]["params"]])
+        )
+        return made[0]
+
+    trainer, model = trainer_of(optimizer=hooked, schedule=True)
     other = model_of()
     plain = optimizer(other.parameters(), lr=0.1)
     schedule = torch.optim.lr_scheduler.StepLR(plain, 2, gamma=0.5)
@@ -501,14 +428,15 @@ def test_any_optimizer_uses_the_noisy_gradient_as_it_would_any_other(optimizer):
         schedule.step()
     assert len(seen) == N_STEPS
     assert digest_of(other) == digest_of(model)
-    rates = [one.param_groups[0]["lr"] for one in (plain, trainer._learner.optimizer)]
+    rates = [one.param_groups[0]["lr"] for one in (plain, made[0])]
     assert rates[0] == rates[1] == pytest.approx(0.1 * 0.5**3)
 
 
 def test_the_model_is_not_wrapped_and_keeps_no_gradient():
     trainer, model = trainer_of()
     names, parts = list(model.state_dict()), [type(m) for m in model.modules()]
-    train(trainer)
+    with torch.no_grad():
+        train(trainer)
     assert list(model.state_dict()) == names
     assert [type(m) for m in model.modules()] == parts
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
@@ -517,15 +445,11 @@ def test_the_model_is_not_wrapped_and_keeps_no_gradient():
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
-def test_a_compiled_model_is_trained_through_the_one_inside(tmp_path):
-    trainer_of(folder=tmp_path / "run")
+def test_a_compiled_model_is_trained_through_the_one_inside(same_key):
     digests = []
-    for name in ("plain", "compiled"):
+    for outer in (torch.compile, lambda model: model):
         inner = model_of()
-        model = torch.compile(inner) if name == "compiled" else inner
-        folder = copy_of(tmp_path / "run", tmp_path / name)
-        trainer, _ = trainer_of(model=model, folder=folder)
-        trainer.resume()
+        trainer, _ = trainer_of(model=outer(inner))
         train(trainer)
         digests.append(digest_of(inner))
     assert digests[0] == digests[1]
@@ -542,46 +466,23 @@ def test_frozen_parameters_stay_and_get_no_noise():
     model = model_of()
     model[0].requires_grad_(requires_grad=False)
     before = digest_of(model[0])
-    optimizer = torch.optim.SGD(model[2].parameters(), lr=0.1)
-    trainer = Trainer(model, LOSS, optimizer, plan_of())
-    train(trainer)
+    train(Trainer(model, LOSS, torch.optim.SGD(model[2].parameters(), lr=0.1), plan_of()))
     assert digest_of(model[0]) == before
     assert model[0].weight.grad is None
-
-
-def test_there_is_no_knob_for_accumulation_noise_or_divisor():
-    assert list(inspect.signature(Trainer).parameters) == [
-        "model",
-        "loss_fn",
-        "optimizer",
-        "plan",
-        "folder",
-        "scheduler",
-        "blocks_in_flight",
-    ]
-    assert list(inspect.signature(Trainer.step).parameters) == ["self", "batch"]
 
 
 def test_a_model_learns_when_the_noise_is_small():
     plan = plan_of(multipliers=np.full(40, 0.05), sampling=EVERYONE)
     model = model_of()
-    trainer = Trainer(model, LOSS, torch.optim.SGD(model.parameters(), lr=2.0), plan)
-    reports = train(trainer)
     inputs, targets = records().tensors
+    first = LOSS(model(inputs), targets).mean().item()
+    reports = train(Trainer(model, LOSS, torch.optim.SGD(model.parameters(), lr=2.0), plan))
     assert float((model(inputs).argmax(1) == targets).float().mean()) > 0.9
-    assert reports[-1].mean_loss < 0.5 * reports[0].mean_loss
-
-
-def test_a_report_tells_what_the_step_saw():
-    trainer, model = trainer_of(plan_of(sampling=EVERYONE))
-    inputs, targets = records().tensors
-    expected = LOSS(model(inputs), targets).mean().item()
-    batch = next(trainer.batches(records()))
-    report = trainer.step(batch)
-    assert report.n_examples == N_RECORDS
-    assert report.mean_loss == pytest.approx(expected, rel=1e-6)
-    assert report.n_non_finite == 0
-    assert report.seconds > 0
+    assert reports[0].mean_loss == pytest.approx(first, rel=1e-6)
+    assert reports[-1].mean_loss < 0.5 * first
+    assert [report.step for report in reports] == list(range(1, 41))
+    assert {(report.n_examples, report.n_non_finite) for report in reports} == {(N_RECORDS, 0)}
+    assert all(report.seconds > 0 for report in reports)
 
 
 # --- cost
@@ -591,23 +492,25 @@ def test_a_report_tells_what_the_step_saw():
 def test_the_certificate_is_the_plans_whatever_was_taken(accountant):
     plan = plan_of(accountant=accountant)
     trainer, _ = trainer_of(plan)
+    assert trainer.certificate().guarantee == plan.guarantee()
+    batches = trainer.batches(records())
     early = trainer.certificate(data="survey")
-    train(trainer, n_steps=2)
+    trainer.step(next(batches))
     certificate = trainer.certificate(data="survey")
     assert certificate.guarantee == plan.guarantee()
     assert certificate.digest == early.digest
     assert certificate.statement["data"] == "survey"
+    plain = certify_training(trainer.plan, data="survey")
+    assert certificate.statement["runs"] == plain.statement["runs"]
     n_parameters = sum(p.numel() for p in model_of().parameters())
     delta = certificate.statement["implementation_delta"]
     assert delta == implementation_delta(plan, n_parameters) > 0
-    assert "slightly less than the plan's norms" in str(certificate)
     verify(certificate)
 
 
 def test_without_a_name_of_the_data_certificates_do_not_compose():
-    certificates = [trainer_of()[0].certificate() for _ in range(2)]
     with pytest.raises(ValueError, match="different data"):
-        compose(certificates)
+        compose([trainer_of()[0].certificate() for _ in range(2)])
     named = [trainer_of()[0].certificate(data="survey") for _ in range(2)]
     both = compose(named).guarantee.epsilon
     assert both == pytest.approx(2 * plan_of().guarantee().epsilon)
@@ -621,13 +524,8 @@ def test_what_is_spent_is_the_cost_of_the_steps_so_far():
     for taken, batch in enumerate(trainer.batches(records()), start=1):
         trainer.step(batch)
         assert trainer.n_taken == taken
-        expected = run_cost(
-            plan.accountant,
-            plan.order,
-            plan.sampling,
-            plan.differing,
-            plan.noise_multipliers[:taken],
-        )
+        multipliers = plan.noise_multipliers[:taken]
+        expected = run_cost(plan.accountant, plan.order, plan.sampling, plan.differing, multipliers)
         assert trainer.spent().epsilon == pytest.approx(expected, rel=1e-12)
     assert trainer.spent() == plan.guarantee()
 
@@ -636,17 +534,21 @@ def test_a_stop_certifies_the_steps_taken_and_says_what_it_assumes():
     differing = binomial(n_records=N_RECORDS, mismatch_probability=0.05)
     plan = attrs.evolve(plan_of(), differing=differing)
     trainer, model = trainer_of(plan)
+    with pytest.raises(TrainingError, match="nothing to stop"):
+        trainer.stop(independent_of_data=True)
     train(trainer, n_steps=2)
+    for said in (False, None, 1, "yes", np.True_):
+        with pytest.raises(ArgumentError, match="independent_of_data must be True"):
+            trainer.stop(independent_of_data=said)
+    assert not trainer.is_finished
     weights = digest_of(model)
     certificate = trainer.stop(independent_of_data=True, data="survey")
     cut = attrs.evolve(plan, noise_multipliers=plan.noise_multipliers[:2])
     assert certificate.guarantee == cut.guarantee()
     assert certificate.guarantee.epsilon < plan.guarantee().epsilon
     assert "stopped after 2 of 6 planned steps" in str(certificate)
-    assert "did not depend on the data" in str(certificate)
     verify(certificate)
     assert trainer.is_finished
-    assert trainer._run._key.is_destroyed
     assert list(trainer.batches(records())) == []
     assert digest_of(model) == weights
     assert trainer.certificate().guarantee == plan.guarantee()
@@ -654,24 +556,12 @@ def test_a_stop_certifies_the_steps_taken_and_says_what_it_assumes():
         trainer.stop(independent_of_data=True)
 
 
-@pytest.mark.parametrize("said", [False, None, 1, "yes", np.True_])
-def test_a_stop_must_be_said_to_be_independent_of_the_data(said):
+@pytest.mark.parametrize("end", [train, Trainer.close], ids=["last step", "closed"])
+def test_the_key_is_destroyed_at_the_end(end, monkeypatch):
+    key = RunKey.fresh()
+    monkeypatch.setattr(RunKey, "fresh", lambda: key)
     trainer, _ = trainer_of()
-    train(trainer, n_steps=1)
-    with pytest.raises(ArgumentError, match="independent_of_data must be True"):
-        trainer.stop(independent_of_data=said)
-    assert not trainer.is_finished
-
-
-def test_a_run_without_steps_cannot_be_stopped():
-    with pytest.raises(TrainingError, match="nothing to stop"):
-        trainer_of()[0].stop(independent_of_data=True)
-
-
-def test_the_key_is_destroyed_after_the_last_step():
-    trainer, _ = trainer_of()
-    key = trainer._run._key
-    train(trainer)
+    end(trainer)
     assert trainer.is_finished
     assert key.is_destroyed
     with pytest.raises(ReleaseError, match="destroyed"):
@@ -681,12 +571,17 @@ def test_the_key_is_destroyed_after_the_last_step():
 # --- steps outside the plan
 
 
-def test_more_steps_than_the_plan_has_are_refused():
-    trainer, _ = trainer_of(plan_of(n_steps=2))
+def test_batches_have_the_number_of_steps_left():
+    trainer, _ = trainer_of(plan_of(n_steps=3))
     batches = trainer.batches(records())
     batch = next(batches)
-    train(trainer)
-    with pytest.raises(TrainingError, match="over after 2 of 2 planned steps"):
+    assert len(batches) == 3
+    trainer.step(batch)
+    assert len(batches) == len(trainer.batches(records())) == 2
+    for left in batches:
+        trainer.step(left)
+    assert len(batches) == 0
+    with pytest.raises(TrainingError, match="over after 3 of 3 planned steps"):
         trainer.step(batch)
     assert list(trainer.batches(records())) == []
 
@@ -709,30 +604,18 @@ def test_a_batch_from_elsewhere_is_refused(foreign):
     trainer.step(own)
 
 
-def test_a_batch_is_used_once():
-    trainer, _ = trainer_of()
-    batch = next(trainer.batches(records()))
-    trainer.step(batch)
-    with pytest.raises(TrainingError, match="of step 0 and the next step is 1"):
-        trainer.step(batch)
-
-
-def test_a_batch_cannot_be_left_out():
+def test_each_batch_is_used_once_and_none_is_left_out():
     trainer, _ = trainer_of()
     batches = trainer.batches(records())
-    next(batches)
+    first = next(batches)
     with pytest.raises(TrainingError, match="step 0 was not trained on"):
         next(batches)
-
-
-def test_a_loop_that_was_left_goes_on_with_the_same_batch():
-    trainer, _ = trainer_of()
-    first = next(trainer.batches(records()))
     again = next(trainer.batches(records()))
     assert first.indices.tolist() == again.indices.tolist()
     trainer.step(again)
-    with pytest.raises(TrainingError, match="each batch is used once"):
-        trainer.step(first)
+    for used in (first, again):
+        with pytest.raises(TrainingError, match="of step 0 and the next step is 1"):
+            trainer.step(used)
 
 
 class Growing(TensorDataset):
@@ -753,14 +636,6 @@ def test_a_dataset_that_changes_length_is_refused():
         trainer.step(batch)
     data.extra = 0
     trainer.step(batch)
-
-
-def test_the_plan_cannot_be_changed():
-    trainer, _ = trainer_of()
-    with pytest.raises(attrs.exceptions.FrozenInstanceError):
-        trainer.plan.block = 3
-    with pytest.raises(ValueError, match="read-only"):
-        trainer.plan.noise_multipliers[0] = 0.1
 
 
 def test_save_and_resume_need_a_folder():
@@ -784,46 +659,50 @@ class NeedsClosure(torch.optim.SGD):
         return closure()
 
 
-def test_optimizers_that_evaluate_the_loss_again_are_refused():
+@pytest.mark.parametrize(
+    ("optimizer", "match"),
+    [
+        (lambda model: torch.optim.LBFGS(model.parameters()), "LBFGS evaluates the loss"),
+        (lambda model: NeedsClosure(model.parameters(), 0.1), "NeedsClosure evaluates the loss"),
+        (lambda _: torch.optim.SGD(model_of().parameters(), lr=0.1), "not a trainable parameter"),
+        (lambda model: torch.optim.SGD(model[2].parameters(), lr=0.1), "'0.weight' is not in"),
+        (lambda _: "sgd", "got str"),
+    ],
+    ids=["LBFGS", "closure", "other model", "part", "string"],
+)
+def test_optimizers_that_cannot_follow_a_plan_are_refused(optimizer, match):
     model = model_of()
-    for optimizer in (torch.optim.LBFGS(model.parameters()), NeedsClosure(model.parameters(), 0.1)):
-        with pytest.raises(ArgumentError, match=f"{type(optimizer).__name__} evaluates the loss"):
-            made(model, optimizer=optimizer)
-
-
-def test_optimizers_of_other_parameters_are_refused():
-    model = model_of()
-    with pytest.raises(ArgumentError, match="not a trainable parameter of the model"):
-        made(model, optimizer=torch.optim.SGD(model_of().parameters(), lr=0.1))
-    with pytest.raises(ArgumentError, match=r"'0.weight' is not in the optimizer"):
-        made(model, optimizer=torch.optim.SGD(model[2].parameters(), lr=0.1))
-    with pytest.raises(ArgumentError, match=r"torch.optim.Optimizer, got str"):
-        made(model, optimizer="sgd")
+    with pytest.raises(ArgumentError, match=match):
+        made(model, optimizer=optimizer(model))
 
 
 def test_a_parameter_that_joins_later_gets_no_private_gradient():
-    trainer, _ = trainer_of()
-    batches = trainer.batches(records())
-    trainer.step(next(batches))
-    extra = nn.Parameter(torch.zeros(2))
-    trainer._learner.optimizer.add_param_group({"params": [extra]})
+    trainer, _, optimizer = watched()
+    trainer.step(next(trainer.batches(records())))
+    optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
     with pytest.raises(ArgumentError, match="would get no noise"):
         trainer.step(next(trainer.batches(records())))
 
 
-@pytest.mark.parametrize("change", ["freeze", "half", "replace", "norm"])
+def replace_weight(model):
+    model[0].weight = nn.Parameter(model[0].weight.detach().clone())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: model[0].weight.requires_grad_(requires_grad=False),
+        nn.Module.half,
+        replace_weight,
+        lambda model: model.append(nn.BatchNorm1d(2, affine=False)),
+    ],
+    ids=["frozen", "half", "replaced", "batch norm"],
+)
 def test_a_model_that_changes_is_refused(change):
     trainer, model = trainer_of()
     batches = trainer.batches(records())
     trainer.step(next(batches))
-    if change == "freeze":
-        model[0].weight.requires_grad_(requires_grad=False)
-    elif change == "half":
-        model.half()
-    elif change == "replace":
-        model[0].weight = nn.Parameter(model[0].weight.detach().clone())
-    else:
-        model.append(nn.BatchNorm1d(2, affine=False))
+    change(model)
     with pytest.raises(ArgumentError, match=r"was made with|cannot be trained under a plan"):
         trainer.step(next(batches))
 
@@ -843,20 +722,23 @@ def test_models_that_cannot_follow_a_plan_are_refused(model, match):
         made(model())
 
 
-def test_schedules_that_go_by_a_metric_are_refused():
-    model = model_of()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    schedules = torch.optim.lr_scheduler
-    for scheduler, match in (
-        (schedules.ReduceLROnPlateau(optimizer), "goes by a metric"),
+@pytest.mark.parametrize(
+    ("scheduler", "match"),
+    [
+        (torch.optim.lr_scheduler.ReduceLROnPlateau, "goes by a metric"),
         (
-            schedules.StepLR(torch.optim.SGD(model_of().parameters(), lr=0.1), 1),
+            lambda _: torch.optim.lr_scheduler.StepLR(torch.optim.SGD(model_of().parameters()), 1),
             "another optimizer",
         ),
-        ("cosine", "got str"),
-    ):
-        with pytest.raises(ArgumentError, match=match):
-            made(model, optimizer=optimizer, scheduler=scheduler)
+        (lambda _: "cosine", "got str"),
+    ],
+    ids=["metric", "other optimizer", "string"],
+)
+def test_schedules_that_cannot_follow_a_plan_are_refused(scheduler, match):
+    model = model_of()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ArgumentError, match=match):
+        made(model, optimizer=optimizer, scheduler=scheduler(optimizer))
 
 
 @pytest.mark.parametrize(
@@ -866,55 +748,41 @@ def test_schedules_that_go_by_a_metric_are_refused():
         ({"loss_fn": "cross entropy"}, "loss_fn must be a function"),
         ({"blocks_in_flight": 0}, "blocks_in_flight"),
         ({"blocks_in_flight": 1.5}, "blocks_in_flight"),
+        ({"plan": plan_of(multipliers=np.array([4.0, 1e-8]))}, "would not fit 64 bits"),
     ],
+    ids=["plan", "loss", "zero", "fraction", "noise"],
 )
 def test_other_arguments_are_refused(given, match):
     with pytest.raises(ArgumentError, match=match):
         made(**given)
 
 
-def test_noise_that_leaves_no_room_is_refused_before_any_step():
-    multipliers = np.array([4.0, 1e-8])
-    with pytest.raises(ArgumentError, match="would not fit 64 bits"):
-        made(plan=plan_of(multipliers=multipliers))
-
-
-def test_mixed_precision_is_refused():
+def test_mixed_and_reduced_precision_are_refused_at_every_step():
     trainer, _ = trainer_of()
-    batches = trainer.batches(records())
-    batch = next(batches)
+    batch = next(trainer.batches(records()))
     with torch.autocast("cpu"), pytest.raises(ArgumentError, match=r"torch.autocast"):
         trainer.step(batch)
     with torch.inference_mode(), pytest.raises(ArgumentError, match="inference mode"):
         trainer.step(batch)
-    trainer.step(batch)
-
-
-@pytest.mark.parametrize("precision", ["high", "medium"])
-def test_reduced_products_are_refused_at_every_step(precision):
-    trainer, _ = trainer_of()
-    batch = next(trainer.batches(records()))
     double, _ = trainer_of(model=model_of().double())
+    data = TensorDataset(records().tensors[0].double(), records().tensors[1])
     try:
-        torch.set_float32_matmul_precision(precision)
-        with pytest.raises(ArgumentError, match=r"torch.backends.mkldnn.matmul.fp32_precision"):
-            trainer.step(batch)
-        data = TensorDataset(records().tensors[0].double(), records().tensors[1])
-        train(double, data, n_steps=1)
+        for precision in ("high", "medium"):
+            torch.set_float32_matmul_precision(precision)
+            with pytest.raises(ArgumentError, match=r"torch.backends.mkldnn.matmul.fp32_precision"):
+                trainer.step(batch)
+            train(double, data, n_steps=1)
     finally:
         torch.set_float32_matmul_precision("highest")
     trainer.step(batch)
 
 
 class Halfway(torch.optim.SGD):
-    """Moves the weights of its first step, and raises."""
+    """Moves the weights, and raises."""
 
     def step(self, closure=None):
         super().step(closure)
-        if not getattr(self, "raised", False):
-            self.raised = True
-            msg = "halfway"
-            raise ValueError(msg)
+        raise ZeroDivisionError
 
 
 @pytest.mark.soundness
@@ -923,7 +791,7 @@ def test_a_step_whose_noise_was_used_is_not_taken_again_with_other_sums():
     trainer, model = trainer_of(optimizer=Halfway)
     before = digest_of(model)
     batch = next(trainer.batches(records()))
-    with pytest.raises(ValueError, match="halfway"):
+    with pytest.raises(ZeroDivisionError):
         trainer.step(batch)
     moved = digest_of(model)
     assert moved != before
@@ -932,24 +800,11 @@ def test_a_step_whose_noise_was_used_is_not_taken_again_with_other_sums():
     assert digest_of(model) == moved
 
 
-def test_steps_work_inside_no_grad():
-    trainer, _ = trainer_of()
-    with torch.no_grad():
-        train(trainer)
-    assert trainer.is_finished
-
-
 def test_other_devices_are_refused():
     meta = nn.Parameter(torch.zeros(2, device="meta"))
     layout = ParameterLayout(names=("a",), parameters=(meta,), layers=(0,), n_layers=1)
     with pytest.raises(ArgumentError, match="they are on meta"):
         device_of(layout)
-
-
-def test_a_mean_loss_is_refused():
-    trainer = made(loss_fn=nn.CrossEntropyLoss())
-    with pytest.raises(ArgumentError, match="reduction='none'"):
-        train(trainer)
 
 
 def with_nan():
@@ -967,37 +822,23 @@ def test_an_example_without_finite_gradient_is_left_out_and_counted():
     assert all(torch.isfinite(p).all() for p in model.parameters())
 
 
-def test_a_plan_may_stop_at_such_an_example():
-    plan = attrs.evolve(plan_of(sampling=EVERYONE), non_finite="stop")
-    trainer, model = trainer_of(plan, blocks_in_flight=2)
-    before = digest_of(model)
-    with pytest.raises(TrainingError, match="the plan says 'stop'"):
-        train(trainer, with_nan())
-    assert digest_of(model) == before
-    assert trainer.n_taken == 0
-    train(trainer)
-    assert trainer.is_finished
-
-
 @pytest.mark.parametrize("step", [0, 1])
-def test_labels_out_of_range_stop_the_step_and_are_not_shown(step):
-    inputs, targets = records().tensors
-    trainer, model = trainer_of(plan_of(sampling=EVERYONE), blocks_in_flight=2)
+@pytest.mark.parametrize("problem", ["not finite", "labels"])
+def test_a_step_that_fails_can_be_taken_again_and_shows_no_record(problem, step):
+    plan = attrs.evolve(plan_of(sampling=EVERYONE), non_finite="stop", block=10)
+    trainer, model = trainer_of(plan, blocks_in_flight=2)
     train(trainer, n_steps=step)
-    before = digest_of(model)
-    threads = torch.get_num_threads()
-    with pytest.raises(TrainingError, match="labels out of range") as caught:
-        train(trainer, TensorDataset(inputs, targets + 777))
+    before, threads = digest_of(model), torch.get_num_threads()
+    inputs, targets = records().tensors
+    if problem == "labels":
+        match, data = "labels out of range", TensorDataset(inputs, targets + 777)
+    else:
+        match, data = "the plan says 'stop'", with_nan()
+    with pytest.raises(TrainingError, match=match) as caught:
+        train(trainer, data)
     assert "77" not in str(caught.value)
     assert trainer.n_taken == step
     assert digest_of(model) == before
     assert torch.get_num_threads() == threads
     train(trainer)
-
-
-def test_certified_by_the_same_function_as_a_plan():
-    trainer, _ = trainer_of()
-    plain = certify_training(plan_of(), data="survey")
-    own = trainer.certificate(data="survey")
-    assert own.statement["runs"] == plain.statement["runs"]
-    assert own.guarantee == plain.guarantee
+    assert trainer.is_finished

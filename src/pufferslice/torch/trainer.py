@@ -41,6 +41,9 @@ from pufferslice.torch.model_checks import uncompiled, validate
 from pufferslice.torch.per_example import Examples, LossFunction
 from pufferslice.torch.run import TrainingRun, certify_run, first_steps
 
+_LARGEST_BLOCK: Final = 384
+"""In larger blocks, rounding takes more than a hundredth of the clip norm (`sgd.grid`)."""
+
 
 @final
 @attrs.frozen(kw_only=True)
@@ -432,7 +435,7 @@ class Trainer:
             sampling = self.plan.sampling
             spread = sampling.divisor**0.5 if sampling.name == "poisson" else 0.0
             block = self._sums.chosen_block(example, sampling.divisor, spread)
-            chosen = attrs.evolve(self._asked, block=block)
+            chosen = attrs.evolve(self._asked, block=min(block, _LARGEST_BLOCK))
             self._check_grid(chosen)
             self.plan = chosen
 

@@ -30,7 +30,7 @@ counter = iter(range(1000))
 
 def opened(place, plan=None, **given):
     given = {"optimizer": torch.optim.Adam, "schedule": True, "model": model_of(), **given}
-    trainer, model = trainer_of(plan, folder=place, **given)
+    trainer, model = trainer_of(attrs.evolve(plan or plan_of(), block=3), folder=place, **given)
     if trainer.needs_resume:
         trainer.resume()
     return trainer, model
@@ -116,7 +116,7 @@ found["fresh"] = together(2, fresh)
 def first_saves(rank):
     '''The usual idiom: only the first process calls save.'''
     trainer, model = opened(folder / "run")
-    for batch in trainer.batches(records()):
+    for batch in trainer.batches(records(), n_workers=1):
         trainer.step(batch)
         if rank == 0 and not trainer.is_finished:
             trainer.save()
@@ -165,12 +165,13 @@ found["resumed"] = together(2, goes_on)
 
 class Broken(TensorDataset):
     def __getitem__(self, index):
-        raise ZeroDivisionError
+        return super().__getitem__(index) if index == 0 else 1 // 0
 
 
 def fails(rank):
     '''The second process cannot read the records of its blocks.'''
-    trainer, model = trainer_of(plan_of(sampling=Poisson(n_records=N_RECORDS, rate=1.0)))
+    plan = plan_of(sampling=Poisson(n_records=N_RECORDS, rate=1.0))
+    trainer, model = trainer_of(attrs.evolve(plan, block=10))
     train(trainer, n_steps=1)
     data = Broken(*records().tensors) if rank == 1 else records()
     batch = next(trainer.batches(data))
@@ -320,11 +321,11 @@ def test_one_process_needs_nobody():
     alone = joined_processes()
     assert (alone.rank, alone.size, alone.is_first) == (0, 1, True)
     assert alone.from_first(lambda: 7) == 7
-    assert alone.own_blocks(3) == range(3)
+    assert alone.own_parts(3) == range(3)
 
 
-def test_blocks_are_shared_out_without_rest():
+def test_parts_are_shared_out_without_rest():
     for size in (1, 2, 3, 5):
-        shares = [set(Processes(rank, size).own_blocks(7)) for rank in range(size)]
+        shares = [set(Processes(rank, size).own_parts(7)) for rank in range(size)]
         assert set().union(*shares) == set(range(7))
         assert sum(map(len, shares)) == 7

@@ -6,16 +6,14 @@ import copy
 import pytest
 import torch
 from tests.torch.small import N_RECORDS, digest_of, plan_of
-from torch import nn
-from torch.func import grad_and_value, vmap
+from tests.torch.test_batches import Plain
 from torch.nn import functional
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.data import TensorDataset
 
 from pufferslice.sgd import FlatClipping, Poisson
 from pufferslice.torch import Trainer
-from pufferslice.torch.isolation import Isolation
+from pufferslice.torch.layers import Pass
 from pufferslice.torch.layout import layout_of
+from pufferslice.torch.per_example import PerExample
 from pufferslice.torch.replica import Replica
 
 transformers = pytest.importorskip("transformers")
@@ -107,19 +105,22 @@ def of_singles(model, items):
     return torch.stack(losses), torch.stack(rows)
 
 
-def of_replicas(model, items):
-    """The same by one `vmap` over replicas."""
-    parameters = list(model.parameters())
+def own_loss(outputs, _item):
+    return outputs.loss
 
-    def loss_of_one(given, item):
-        stands_for = {id(p): value for p, value in zip(parameters, given, strict=True)}
-        replica = Replica(lambda tensor: stands_for.get(id(tensor), tensor)).of(model, "model")
-        return replica(**{key: value[None] for key, value in item.items()}).loss
 
-    mapped = vmap(grad_and_value(loss_of_one), in_dims=(None, 0), randomness="different")
-    with sdpa_kernel(SDPBackend.MATH):
-        gradients, losses = mapped([p.detach() for p in parameters], items)
-    return losses, torch.cat([gradient.flatten(1) for gradient in gradients], 1)
+def engine_of(model, loss_fn=own_loss):
+    layout = layout_of(model, FlatClipping(norm=1.0))
+    return PerExample(model, loss_fn, layout), layout
+
+
+def of_engine(model, items):
+    """The same, all at once."""
+    engine, layout = engine_of(model)
+    method = engine.method_for(items)
+    assert str(method) == "all examples of a block at once"
+    losses, found = engine.contributions(items, method, 0)
+    return losses, torch.cat([found[i].dense() for i in range(len(layout.parameters))], 1)
 
 
 @pytest.mark.parametrize("padding", ["right", "left"])
@@ -129,7 +130,7 @@ def test_losses_and_gradients_are_those_of_the_plain_model_on_each_example(
     name, attention, padding
 ):
     model, items = model_of(name, attention), items_of(name, padding=padding)
-    losses, gradients = of_replicas(model, items)
+    losses, gradients = of_engine(model, items)
     expected_losses, expected = of_singles(model, items)
     assert torch.allclose(losses, expected_losses, atol=1e-5)
     assert torch.allclose(gradients, expected, atol=1e-5)
@@ -140,7 +141,7 @@ def test_without_a_mask_padding_is_not_looked_for():
     name = "GPT2ForSequenceClassification"
     model, items = model_of(name), items_of(name)
     del items["attention_mask"]
-    losses, gradients = of_replicas(model, items)
+    losses, gradients = of_engine(model, items)
     expected_losses, expected = of_singles(model, items)
     assert torch.allclose(losses, expected_losses, atol=1e-5)
     assert torch.allclose(gradients, expected, atol=1e-5)
@@ -150,53 +151,39 @@ def test_the_users_model_is_as_it_was():
     name = "BertForSequenceClassification"
     model = model_of(name, "sdpa")
     attributes, settings = set(vars(model)), copy.deepcopy(vars(model.config))
-    of_replicas(model, items_of(name))
+    of_engine(model, items_of(name))
     assert set(vars(model)) == attributes
     assert vars(model.config) == settings
     whole = torch.ones(1, LENGTH, dtype=torch.bool)
     embedded = torch.zeros(1, LENGTH, WIDTH)
     build = transformers.masking_utils.create_bidirectional_mask
     assert build(model.config, embedded, whole) is None
-    replica = Replica(lambda tensor: tensor).of(model, "model")
+    replica = Replica(Pass(lambda tensor: tensor)).of(model, "model")
     assert build(replica.config, embedded, whole).shape == (1, 1, LENGTH, LENGTH)
 
 
 def test_functions_that_build_masks_are_registered_once():
     model = model_of("BertForSequenceClassification")
     registry = transformers.AttentionMaskInterface
-    Replica(lambda tensor: tensor).of(model, "model")
+    Replica(Pass(lambda tensor: tensor)).of(model, "model")
     before = [registry()[name] for name in ("eager", "sdpa")]
-    Replica(lambda tensor: tensor).of(model, "model")
+    Replica(Pass(lambda tensor: tensor)).of(model, "model")
     assert [registry()[name] for name in ("eager", "sdpa")] == before
 
 
-class Named(nn.Module):
-    """Gives positional inputs of a dataset to a model by their names."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-
-    def forward(self, input_ids, attention_mask):
-        return self.model(input_ids=input_ids, attention_mask=attention_mask).logits
+def loss_of_classes(outputs, item):
+    return functional.cross_entropy(outputs.logits, item["labels"])
 
 
-def loss_of_classes(logits, labels):
-    return functional.cross_entropy(logits, labels, reduction="none")
-
-
-def loss_of_next_tokens(logits, labels):
-    following = labels[:, 1:]
-    losses = functional.cross_entropy(logits[:, :-1].mT, following, reduction="none")
-    return losses.sum(1) / (following != -100).sum(1).clamp_min(1)
+def loss_of_next_tokens(outputs, item):
+    """As the model's own, but zero for an example without any token to predict."""
+    following = item["labels"][:, 1:]
+    losses = functional.cross_entropy(outputs.logits[:, :-1].mT, following, reduction="none")
+    return losses.sum() / (following != -100).sum().clamp_min(1)
 
 
 def loss_of(name):
     return loss_of_next_tokens if "LM" in name else loss_of_classes
-
-
-def examples_of(name):
-    return tuple(items_of(name).values())
 
 
 def lora(name):
@@ -210,30 +197,25 @@ def lora(name):
     "name", ["BertForSequenceClassification", "GPT2ForSequenceClassification", "GPT2LMHeadModel"]
 )
 def test_adapters_of_lora_are_tapped_and_nothing_else_is_trained(name):
-    model = Named(lora(name))
-    layout = layout_of(model, FlatClipping(norm=1.0))
+    engine, layout = engine_of(lora(name), loss_of(name))
     assert all("lora_" in one or "classifier" in one or "score" in one for one in layout.names)
-    isolation = Isolation(model, loss_of(name), layout)
-    treatment = isolation.treatment(examples_of(name))
-    assert treatment.way == "per_example"
-    assert not treatment.is_slow
-    tapped = {id(p) for layer in treatment.tapped for p in layer.parameters()}
+    method = engine.method_for(items_of(name))
+    assert str(method) == "all examples of a block at once"
+    tapped = {id(p) for layer in method.tapped for p in layer.parameters()}
     assert {id(p) for p in layout.parameters} <= tapped
 
 
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("name", ["BertForSequenceClassification", "GPT2LMHeadModel"])
-def test_a_run_trains_with_masks_and_dropout_on_the_quick_way(name):
-    torch.manual_seed(0)
-    n_copies = N_RECORDS // len(LENGTHS)
-    dataset = TensorDataset(
-        *(one.repeat(n_copies, *[1] * (one.dim() - 1)) for one in examples_of(name))
-    )
-    model = Named(model_of(name)).train()
+def test_a_run_trains_with_masks_and_dropout_on_the_quick_way(name, attention):
+    items = items_of(name)
+    rows = [{key: value[i] for key, value in items.items()} for i in range(len(LENGTHS))]
+    model = model_of(name, attention).train()
     before = digest_of(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     plan = plan_of(2, Poisson(n_records=N_RECORDS, rate=0.2))
     trainer = Trainer(model, loss_of(name), optimizer, plan)
-    for batch in trainer.batches(dataset):
+    for batch in trainer.batches(Plain(rows * (N_RECORDS // len(rows)))):
         assert trainer.step(batch).n_non_finite == 0
     assert trainer.gradient_method == "all examples of a block at once"
     assert digest_of(model) != before

@@ -24,7 +24,6 @@ from pufferslice import ArgumentError, LedgerError, RewindError, StorageError, T
 from pufferslice.run_ledger import RunLedger
 from pufferslice.sgd.run_key import RunKey
 from pufferslice.torch import run as run_module
-from pufferslice.torch.gradients import BlockGradients
 
 PREPARE = """
 import json, os, resource, shutil, signal, sys, time, traceback
@@ -33,7 +32,7 @@ sys.path.insert(0, sys.argv[1])
 import torch
 from pufferslice import run_ledger, storage
 from pufferslice.sgd.run_key import RunKey
-from pufferslice.torch import clipped_sums
+from pufferslice.torch import clipping, per_example
 from pufferslice.torch import run as run_module
 from tests.torch.small import copy_of, digest_of, model_of, plan_of, train, trainer_of
 
@@ -112,10 +111,10 @@ def at(owner, name, turn, *, after=False):
     return patch
 
 
-Sums, Ledger = clipped_sums.ClippedSums, run_ledger.RunLedger
+Sums, Ledger = clipping.ClippedSums, run_ledger.RunLedger
 MOMENTS = {
     "before the first step": at(Sums, "of", 1),
-    "inside a block": at(clipped_sums.BlockGradients, "block_sum", 8),
+    "inside a block": at(per_example.PerExample, "contributions", 6),
     "before a step is on record": at(Ledger, "record_step", 4),
     "after a step is on record": at(Ledger, "record_step", 4, after=True),
     "after the noise is drawn": at(run_module, "draw_integers", 4, after=True),
@@ -233,40 +232,6 @@ def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(tmp_path, o
     assert (trainer.n_taken, trainer.name) == (n_steps, broken.name)
     train(trainer)
     assert digest_of(model) == digest_of(uninterrupted)
-
-
-def look_that_finds(way):
-    """A look at a model that finds that its gradients are taken in this way."""
-    prepare = BlockGradients.prepare
-
-    def look(self, *block):
-        prepare(self, *block)
-        self.keep_to(way)
-
-    return look
-
-
-def test_a_resumed_run_takes_gradients_the_way_it_began(tmp_path, monkeypatch):
-    """Later weights, shown the same block, might suggest a quicker way, which rounds otherwise."""
-    with monkeypatch.context() as slowly:
-        slowly.setattr(BlockGradients, "prepare", look_that_finds("one_by_one"))
-        stopped_at(tmp_path / "run", 2)
-        whole, uninterrupted = resumed(copy_of(tmp_path / "run", tmp_path / "whole"))
-        train(whole)
-    trainer, model = resumed(tmp_path / "run")
-    train(trainer)
-    assert trainer._sums.gradients.path == "one_by_one"
-    assert digest_of(model) == digest_of(uninterrupted)
-
-
-@pytest.mark.soundness
-def test_a_resumed_run_takes_a_slower_way_if_it_must(tmp_path, monkeypatch):
-    """The model may be another now, whose examples the way that the run began in would mix up."""
-    stopped_at(tmp_path / "run", 2)
-    trainer, _ = resumed(tmp_path / "run")
-    monkeypatch.setattr(BlockGradients, "prepare", look_that_finds("one_by_one"))
-    train(trainer)
-    assert trainer._sums.gradients.path == "one_by_one"
 
 
 @pytest.mark.soundness

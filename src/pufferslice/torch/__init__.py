@@ -19,7 +19,7 @@ except ModuleNotFoundError as error:
 from pufferslice.torch.batches import Batch
 from pufferslice.torch.model_checks import replace_batchnorm, validate
 from pufferslice.torch.own_loop import PrivateLoader, PrivateOptimizer, make_private
-from pufferslice.torch.trainer import StepReport, Trainer
+from pufferslice.torch.trainer import Batches, StepReport, Trainer
 
 if TYPE_CHECKING:
     from pufferslice.torch.opacus import (
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Batch",
+    "Batches",
     "OpacusRun",
     "PlanAccountant",
     "PrivateLoader",

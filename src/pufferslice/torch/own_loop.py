@@ -96,7 +96,7 @@ class PrivateOptimizer(Optimizer):
         self._guard = optimizer.register_step_pre_hook(self._check_caller)
         self._share()
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]  # noqa: ANN401 - whatever the closure gives
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # noqa: ANN401 - whatever the closure gives
         """Take the plan's next step on the batch in hand.
 
         A `closure` is called once, before the step, and its result is returned, as optimizers of

@@ -2,8 +2,9 @@
 """Copies of a model and a loss that share nothing that can be written to.
 
 A model may keep what it has seen in an attribute, a list, a buffer, a hook or a closure. A replica
-has copies of all of these, so that nothing of a run outlives it. Code, and what only names code,
-is shared: functions, classes, globals of modules, attributes of classes.
+has copies of all of these, so that nothing of a run outlives it, and of lists and the like that an
+object finds in its class. Code, and what only names code, is shared: functions, classes and what
+code reaches by their names, and globals of modules.
 """
 
 import enum
@@ -31,24 +32,21 @@ _CONSTANT: Final = frozenset(
         complex,
         str,
         bytes,
-        slice,
         range,
         torch.dtype,
         torch.device,
         torch.layout,
         torch.memory_format,
         torch.Size,
+        # but not np.void, whose fields can be written to
+        *(kind for kind in np.sctypeDict.values() if kind is not np.void),
     }
 )
 """Exactly these types: an object of a subclass could hold something beside its value."""
 
 _SHARED: Final = (
-    np.dtype,
-    np.generic,
     enum.Enum,
     type,
-    property,
-    types.GenericAlias,
     types.ModuleType,
     types.MethodDescriptorType,
     types.WrapperDescriptorType,
@@ -56,9 +54,11 @@ _SHARED: Final = (
 """Values that no code can change, and names of code."""
 
 _known: Final[weakref.WeakKeyDictionary[type, bool]] = weakref.WeakKeyDictionary()
+_states: Final[weakref.WeakKeyDictionary[type, dict[str, Any]]] = weakref.WeakKeyDictionary()
 
 _OFTEN_EMPTY: Final = frozenset({dict, OrderedDict, list, set})
 
+_CONTAINERS: Final = (list, dict, set, deque, bytearray, np.ndarray, Tensor, nn.Module)
 _NOT_RUN: Final = frozenset(
     {
         "_state_dict_hooks",
@@ -128,6 +128,10 @@ class Replica:
             return value if target is None else weakref.ref(self.of(target, place))
         if type(value) is np.ndarray and value.dtype != object:
             return value.copy()
+        if isinstance(value, np.dtype) and value.isbuiltin == 1:  # others may hold metadata
+            return value
+        if type(value) is slice:
+            return slice(*(self.of(one, place) for one in (value.start, value.stop, value.step)))
         return self._instance(value, place)
 
     def _module(self, module: nn.Module, place: str) -> nn.Module:
@@ -142,10 +146,13 @@ class Replica:
             kind = type(value)
             if kind in _OFTEN_EMPTY and not value:
                 attributes[name] = kind()
+            elif name in _NOT_RUN:
+                attributes[name] = OrderedDict()
             elif name not in hidden:
-                shared = name in _NOT_RUN or _is_shared(kind)
+                shared = _is_shared(kind)
                 attributes[name] = value if shared else self.of(value, f"{place}.{name}")
         attributes["_compiled_call_impl"] = None
+        self._from_class(module, copy, place)
         self._stand.adapt(module, copy)
         return copy
 
@@ -218,7 +225,27 @@ class Replica:
         slots = [s for kind in type(value).__mro__ for s in _slots(kind) if hasattr(value, s)]
         for name in slots:
             object.__setattr__(copy, name, self.of(getattr(value, name), f"{place}.{name}"))
+        self._from_class(value, copy, place)
         return copy
+
+    def _from_class(self, value: object, copy: object, place: str) -> None:
+        """Give a copy its own of the lists and the like that the object finds in its class."""
+        if not hasattr(copy, "__dict__"):
+            return
+        for name, member in _class_state(type(value)).items():
+            if name not in copy.__dict__:
+                copy.__dict__[name] = self.of(member, f"{place}.{name}")
+
+
+def _class_state(kind: type) -> dict[str, Any]:
+    """Containers, arrays and tensors in a class and those it derives from, but for torch's own."""
+    if kind not in _states:
+        found: dict[str, Any] = {}
+        for base in reversed(kind.__mro__):
+            if not base.__module__.startswith("torch."):
+                found |= {k: v for k, v in vars(base).items() if not k.startswith("__")}
+        _states[kind] = {k: v for k, v in found.items() if isinstance(v, _CONTAINERS)}
+    return _states[kind]
 
 
 def _is_shared(kind: type) -> bool:

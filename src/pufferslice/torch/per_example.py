@@ -7,7 +7,8 @@ copies of all buffers. So what an example contributes is a function of that exam
 random numbers that do not depend on the data, whatever the code of the model does with its inputs.
 
 Limits: code can carry something from one run to another in globals of modules, attributes of
-classes and files, and by calling private functions of functorch.
+classes and files, by calling private functions of functorch, and by looking into the interpreter
+(frames, the garbage collector).
 """
 
 import contextlib
@@ -17,12 +18,12 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, NamedTuple, TypeAlias, final
+from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, final
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch._functorch import autograd_function
+from torch import Tensor, _tensor_str, nn
+from torch._functorch import autograd_function, eager_transforms
 from torch.func import grad_and_value, vmap
 from torch.utils import _python_dispatch as dispatch_modes
 from torch.utils import _pytree as pytree
@@ -32,6 +33,7 @@ from pufferslice.torch.contributions import Contribution, Dense, product_bytes
 from pufferslice.torch.layers import (
     Calls,
     OtherUseError,
+    Outline,
     Pass,
     known_layers,
     layer_contributions,
@@ -102,7 +104,7 @@ class PerExample:
                     "remove it, and change the loss or the optimizer instead"
                 )
                 raise ArgumentError(msg)
-        with seeded(0):
+        with seeded(0), _modes_closed():
             method = self._quickest(examples)
             if method.at_once:
                 self._check_used(_row(examples, 0))
@@ -116,7 +118,7 @@ class PerExample:
                 at_once=False, reason="this torch has rules that see all examples"
             )
         layers = tuple(known_layers(self._model, self._layout.parameters))
-        before = _generator_states()
+        before = generator_states()
         while True:
             self._calls.clear()
             # copies: whether the model writes to its parameters is not known yet
@@ -140,13 +142,19 @@ class PerExample:
         loops = (_FALLBACK.search(str(one.message)) for one in caught)
         slow = sorted({found[1] for found in loops if found})
         reason = f"torch has no vmap rule for {', '.join(slow)}" if slow else ""
-        draws = before != _generator_states()
+        draws = before != generator_states()
         return GradientMethod(at_once=True, reason=reason, draws=draws, tapped=layers)
 
     def contributions(
         self, examples: Examples, method: GradientMethod, seed: int
     ) -> tuple[Tensor, dict[int, Contribution]]:
         """Losses, and what each example contributes to each parameter, by its position."""
+        with _modes_closed():
+            return self._contributions(examples, method, seed)
+
+    def _contributions(
+        self, examples: Examples, method: GradientMethod, seed: int
+    ) -> tuple[Tensor, dict[int, Contribution]]:
         if not method.at_once:
             return self._one_by_one(examples, seed)
         values = tuple(parameter.detach() for parameter in self._layout.parameters)
@@ -275,14 +283,14 @@ class PerExample:
         or where the model does not run on a batch.
         """
         with seeded(0):
-            fresh = _generator_states()
+            fresh = generator_states()
             singles, _ = self.contributions(examples, method, 0)
             try:
                 run = Pass(lambda one: one.detach().clone())
                 batch = self._losses(mapped(torch.clone, examples), run).detach()
             except Exception:  # noqa: BLE001 - whatever the user's code makes of a batch
                 return True
-            if fresh != _generator_states() or not bool(singles.isfinite().all()):
+            if fresh != generator_states() or not bool(singles.isfinite().all()):
                 return True
         room = _ROUNDING * max(1.0, float(singles.abs().max()))
         if batch.shape == singles.shape:
@@ -381,6 +389,24 @@ def leaves(examples: Examples) -> list[Any]:
     return [examples]
 
 
+@contextlib.contextmanager
+def _modes_closed() -> Iterator[None]:
+    """A mode of torch that code enters and does not leave would see what is run after it."""
+    before = _open_modes()
+    yield
+    if before != _open_modes():
+        msg = "the model or loss_fn enters a mode of torch and does not leave it; use `with`"
+        raise ArgumentError(msg)
+
+
+def _open_modes() -> tuple[int, int, bool]:
+    return (
+        torch._C._len_torch_function_stack(),  # noqa: SLF001 - no public name
+        torch._C._len_torch_dispatch_stack(),  # noqa: SLF001 - as above
+        torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"),
+    )
+
+
 def _row(examples: Examples, i: int) -> Examples:
     return mapped(lambda one: one[i], examples)
 
@@ -392,10 +418,11 @@ def _shapes(examples: Examples) -> object:
     return tuple((name, _shapes(one)) for name, one in named)
 
 
-def _generator_states() -> tuple[bytes, str, str]:
+def generator_states() -> tuple[object, ...]:
     """Of the generators of torch, numpy and Python."""
-    of_numpy = np.random.get_state()  # noqa: NPY002 - the generator that models draw from
-    return torch.get_rng_state().numpy().tobytes(), repr(of_numpy), repr(random.getstate())
+    of_numpy: Any = np.random.get_state()  # noqa: NPY002 - the generator that models draw from
+    keys, *place = of_numpy[1:]
+    return torch.get_rng_state().numpy().tobytes(), keys.tobytes(), place, random.getstate()
 
 
 @contextlib.contextmanager
@@ -419,13 +446,18 @@ def seeded(seed: int) -> Iterator[None]:
 
 # An autograd.Function with a vmap rule of its own, and an operator with one, are handed the values
 # of the whole block. Torch makes a `VmapInfo` for each such call and for nothing else. A dispatch
-# mode, too, sees what lies below vmap.
+# mode and a class of tensors with `__torch_dispatch__`, too, see what lies below vmap; the text of
+# a tensor and `torch.func.debug_unwrap` show it.
 _vmap_info: Final = autograd_function.VmapInfo
 _push_mode: Final = dispatch_modes._push_mode  # noqa: SLF001 - no public name
+_text_of: Final = _tensor_str._functorch_wrapper_str_intern  # noqa: SLF001 - no public name
+_unwrap: Final = eager_transforms.get_unwrapped  # type: ignore[attr-defined]
 _attention: Final = torch.backends.cuda
 _lock: Final = threading.Lock()
 _n_worlds = 0
 _before: tuple[bool, ...] = ()
+_dispatching: dict[type, Any] = {}
+"""Classes of tensors that the user wrote, with the `__torch_dispatch__` that they have outside."""
 
 
 def _info_or_refusal(*given: Any, **named: Any) -> Any:  # noqa: ANN401 - as VmapInfo
@@ -435,40 +467,61 @@ def _info_or_refusal(*given: Any, **named: Any) -> Any:  # noqa: ANN401 - as Vma
     return _vmap_info(*given, **named)
 
 
-def _mode_or_refusal(mode: Any) -> None:  # noqa: ANN401 - as _push_mode
-    if _n_worlds:
-        msg = "a dispatch mode sees all examples"
-        raise WholeBlockError(msg)
-    _push_mode(mode)
+def _refuse_whole(*_: object, **__: object) -> NoReturn:
+    msg = "a dispatch mode, class of tensors or text of a tensor sees all examples"
+    raise WholeBlockError(msg)
+
+
+def _dispatching_classes() -> dict[type, Any]:
+    """Classes of tensors that run code of their own below vmap, but for those of torch."""
+    found: dict[type, Any] = {}
+    todo: list[type] = [Tensor]
+    while todo:
+        kind = todo.pop()
+        todo += type.__subclasses__(kind)
+        own = vars(kind).get("__torch_dispatch__")
+        if own is not None and kind is not Outline and not kind.__module__.startswith("torch."):
+            found[kind] = own
+    return found
 
 
 @contextlib.contextmanager
 def block_world(*, quiet: bool) -> Iterator[None]:
     """Torch as blocks need it, in all threads.
 
-    Vmap rules written in Python, and dispatch modes, raise `WholeBlockError`. Attention is computed
-    by its formula, because only that has a vmap rule. If quiet, torch does not warn where vmap runs
-    a loop.
+    What sees all examples raises `WholeBlockError`. Attention is computed by its formula, because
+    only that has a vmap rule. If quiet, torch does not warn where vmap runs a loop.
     """
-    global _n_worlds, _before  # noqa: PLW0603 - torch has one set of switches for the process
+    global _n_worlds, _before, _dispatching  # noqa: PLW0603 - torch has one set of switches for the process
     warn = torch._C._functorch._set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]  # noqa: SLF001 - no public name
     with _lock:
         if not _n_worlds:
             _before = (_attention.flash_sdp_enabled(), _attention.mem_efficient_sdp_enabled())  # type: ignore[no-untyped-call]
             autograd_function.VmapInfo = _info_or_refusal  # type: ignore[assignment,misc]
-            dispatch_modes._push_mode = _mode_or_refusal  # noqa: SLF001 - as above
+            dispatch_modes._push_mode = _refuse_whole  # noqa: SLF001 - as above
+            _tensor_str._functorch_wrapper_str_intern = _refuse_whole  # noqa: SLF001 - as above
+            eager_transforms.get_unwrapped = _refuse_whole  # type: ignore[attr-defined]
+            _dispatching = _dispatching_classes()
+            for kind in _dispatching:
+                kind.__torch_dispatch__ = classmethod(_refuse_whole)  # type: ignore[attr-defined]
             _attention.enable_flash_sdp(enabled=False)
             _attention.enable_mem_efficient_sdp(enabled=False)
         _n_worlds += 1
         warn(not quiet)
     try:
         yield
+        if _dispatching_classes().keys() - _dispatching.keys():  # made by the model, just now
+            _refuse_whole()
     finally:
         with _lock:
             _n_worlds -= 1
             if not _n_worlds:
                 autograd_function.VmapInfo = _vmap_info  # type: ignore[misc]
                 dispatch_modes._push_mode = _push_mode  # noqa: SLF001 - as above
+                _tensor_str._functorch_wrapper_str_intern = _text_of  # noqa: SLF001 - as above
+                eager_transforms.get_unwrapped = _unwrap  # type: ignore[attr-defined]
+                for kind, own in _dispatching.items():
+                    kind.__torch_dispatch__ = own  # type: ignore[attr-defined]
                 _attention.enable_flash_sdp(_before[0])
                 _attention.enable_mem_efficient_sdp(_before[1])
                 warn(True)  # noqa: FBT003 - it takes no names

@@ -4,10 +4,12 @@
 Torch has no vmap rule for its own recurrent layers, and a loop written out under vmap pays for
 every small operation. So one step in time of all examples is one set of plain operations here, and
 the backward pass is written by hand. The rows of these operations are the examples, and no
-operation joins two rows.
+operation joins two rows. Modes and classes of tensors that a model brings do not see them.
 """
 
+import contextlib
 import threading
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -38,12 +40,19 @@ def run_cells(
     the same shape, what is added to `state @ weight.T`; `start` and `cell` (n_rows, width) are the
     first states. The weight is a constant: its gradient follows from that of `hidden`.
     """
+    with _own_rule():
+        outputs, cells, _ = _Recurrence.apply(kind, inputs, hidden, weight, start, cell)  # type: ignore[no-untyped-call]
+    return States(outputs, cells)
+
+
+@contextlib.contextmanager
+def _own_rule() -> Iterator[None]:
     own_rule.is_running = True
     try:
-        outputs, cells, _ = _Recurrence.apply(kind, inputs, hidden, weight, start, cell)  # type: ignore[no-untyped-call]
+        with torch._C.DisableTorchFunction():  # noqa: SLF001 - as torch documents it
+            yield
     finally:
         own_rule.is_running = False
-    return States(outputs, cells)
 
 
 class _Recurrence(Function):
@@ -90,11 +99,8 @@ class _Recurrence(Function):
 
     @staticmethod
     def backward(ctx: Any, outputs: Tensor, cells: Tensor, _: Tensor) -> Any:  # noqa: ANN401 - torch's
-        own_rule.is_running = True
-        try:
+        with _own_rule():
             found = _Backward.apply(ctx.kind, outputs, cells, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
-        finally:
-            own_rule.is_running = False
         inputs, hidden, start, cell = found
         return None, inputs, hidden, None, start, cell
 

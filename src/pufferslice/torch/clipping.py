@@ -131,7 +131,7 @@ class ClippedSums:
         """
         is_first = self.method is None
         examples = self._there(made_up(example, 2))
-        with one_thread(), torch.enable_grad():
+        with one_thread(), self._plain_torch():
             try:
                 self.method = self._per_example.method_for(examples)
             except PuffersliceError:
@@ -160,7 +160,7 @@ class ClippedSums:
         two blocks, so that two threads are busy, unless it is very small or does not fit.
         """
         one = self._there(mapped(lambda value: value[:1], example))
-        with one_thread(), _named_errors():
+        with one_thread(), self._plain_torch(), _named_errors():
             n_bytes, largest = self._per_example.bytes_of_one(one)
         usual = max(1.0, batch + 4 * spread)
         if n_bytes * usual > _SMALL_BYTES:
@@ -205,7 +205,7 @@ class ClippedSums:
         state = torch.get_rng_state()
 
         def group_sum(group: _Group) -> _GroupSum:
-            with torch.enable_grad(), _named_errors():
+            with self._plain_torch(), _named_errors():
                 return self._group_sum(group, method, grid, block, seed_of)
 
         groups = batch.groups()
@@ -217,8 +217,9 @@ class ClippedSums:
         # a generator that all threads share gives other numbers if blocks run at once
         threads = self._threads if method.at_once and not method.draws else None
         try:
-            with contextlib.closing(_each(group_sum, fetched, threads, self._in_flight)) as each:
-                yield from each
+            each = _each(group_sum, fetched, threads, self._in_flight)
+            with _exact_products(), contextlib.closing(each) as found:
+                yield from found
             drawn = not torch.equal(state, torch.get_rng_state())
         finally:
             torch.set_rng_state(state)
@@ -229,6 +230,15 @@ class ClippedSums:
                 "the mode that it is trained in (model.train())"
             )
             raise TrainingError(msg)
+
+    @contextlib.contextmanager
+    def _plain_torch(self) -> Iterator[None]:
+        """The same in all threads: gradients, and no autocast that the caller is in.
+
+        Sums in half precision would be off by more than the plan pays for.
+        """
+        with torch.enable_grad(), torch.autocast(self._device.type, enabled=False):
+            yield
 
     def _there(self, examples: Examples) -> Examples:
         return mapped(lambda one: one.to(self._device), examples)
@@ -350,6 +360,20 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def _exact_products() -> Iterator[None]:
+    """No products of single precision in half precision, whatever the user has set."""
+    before = torch.get_float32_matmul_precision()
+    if before == "highest":
+        yield
+        return
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @contextlib.contextmanager

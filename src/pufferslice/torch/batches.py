@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The batch of one step: which records were drawn, and their examples block by block."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, final
 
 import attrs
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from pufferslice.arrays import Integers, locked_integers
 from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.sgd.grid import MOST_GROUPS
-from pufferslice.torch.per_example import Examples, seeded
+from pufferslice.torch.per_example import Examples, leaves, mapped, seed_generators, seeded
 
 _ITEMS: Final = (
     "items of the dataset must be tuples (inputs..., target), or dicts of inputs by name, of "
@@ -63,46 +62,45 @@ class Source:
             raise TrainingError(msg)
 
     def fetch(self, block: Block) -> Examples:
-        """The examples of a block; the generators of torch, numpy and Python are seeded for it."""
-        with seeded(block.seed):
-            return self._examples(list(block.indices))
+        """The examples of a block.
 
-    def _examples(self, indices: list[int]) -> Examples:
+        Each record is fetched alone, and the generators of torch, numpy and Python are seeded for
+        it: how much one draws may depend on its values, and the next must not see that.
+        """
         # a subclass may give other items than its tensors
         if type(self.dataset) is TensorDataset and self.collate_fn is None:
-            wanted = torch.tensor(indices)
+            wanted = torch.tensor(block.indices)
             examples: Any = tuple(one.index_select(0, wanted) for one in self.dataset.tensors)
         else:
-            examples = joined([self._batch_of_one(item) for item in self._items(indices)])
-        is_whole = isinstance(examples, dict) or len(examples) > 1
-        if not is_whole or not pytree.tree_leaves(examples):
+            seeds = np.random.SeedSequence(block.seed).generate_state(len(block.indices), np.uint64)
+            parts = []
+            with seeded(block.seed):
+                for index, seed in zip(block.indices, seeds.tolist(), strict=True):
+                    seed_generators(seed)
+                    parts.append(self._batch_of_one(self.dataset[index]))
+            examples = joined(parts)
+        if not (isinstance(examples, dict) or len(examples) > 1) or not leaves(examples):
             raise ArgumentError(_ITEMS)
         return examples
 
     def _batch_of_one(self, item: Any) -> Examples:  # noqa: ANN401 - whatever the dataset gives
         """Tensors with one row each: a record is one example."""
-        batch = item if self.collate_fn is None else self.collate_fn([item])
-        batch = dict(batch) if isinstance(batch, Mapping) else batch
-        batch = tuple(batch) if isinstance(batch, list) else batch
+        batch = _plain(item if self.collate_fn is None else self.collate_fn([item]))
         if not isinstance(batch, tuple | dict):
             raise ArgumentError(_ITEMS)
         if self.collate_fn is None:
-            return pytree.tree_map(_as_row, batch)
-        for leaf in pytree.tree_leaves(batch):
+            return mapped(_as_row, batch)
+        for leaf in leaves(batch):
             if not isinstance(leaf, Tensor) or not leaf.ndim or len(leaf) != 1:
                 raise ArgumentError(_ITEMS)
         return batch
 
-    def _items(self, indices: list[int]) -> list[Any]:
-        if not hasattr(self.dataset, "__getitems__"):
-            return [self.dataset[index] for index in indices]
-        items = list(self.dataset.__getitems__(indices))
-        if len(items) != len(indices):
-            msg = (
-                f"__getitems__ of the dataset gave {len(items)} items for {len(indices)} positions"
-            )
-            raise ArgumentError(msg)
-        return items
+
+def _plain(found: Any) -> Any:  # noqa: ANN401 - whatever a dataset gives
+    """The same in dicts and tuples only."""
+    if isinstance(found, Mapping):
+        return {name: _plain(one) for name, one in found.items()}
+    return tuple(_plain(one) for one in found) if isinstance(found, tuple | list) else found
 
 
 def _as_row(value: Any) -> Tensor:  # noqa: ANN401 - a tensor, an array or a number
@@ -113,18 +111,26 @@ def _as_row(value: Any) -> Tensor:  # noqa: ANN401 - a tensor, an array or a num
         raise ArgumentError(_ITEMS) from error
 
 
-def joined(parts: list[Examples]) -> Examples:
+def joined(parts: Sequence[Examples]) -> Examples:
     """Several batches as one; refused unless they agree in everything but values and lengths.
 
     What an example is must not depend on the others: torch's collate function takes keys and types
     of the first one for all.
     """
-    flat = [pytree.tree_flatten(part) for part in parts]
-    forms = [([(one.dtype, one.shape[1:]) for one in leaves], tree) for leaves, tree in flat]
-    if any(form != forms[0] for form in forms):
+    first = parts[0]
+    if isinstance(first, Tensor):
+        form = (first.dtype, first.shape[1:])
+        tensors = [one for one in parts if isinstance(one, Tensor)]
+        if len(tensors) < len(parts) or any((t.dtype, t.shape[1:]) != form for t in tensors):
+            raise ArgumentError(_ITEMS)
+        return torch.cat(tensors)
+    named = [dict(enumerate(one)) if isinstance(one, tuple) else one for one in parts]
+    if any(type(one) is not type(first) for one in parts) or any(
+        one.keys() != named[0].keys() for one in named
+    ):
         raise ArgumentError(_ITEMS)
-    columns = zip(*(leaves for leaves, _ in flat), strict=True)
-    return pytree.tree_unflatten([torch.cat(column) for column in columns], flat[0][1])
+    whole = {name: joined([one[name] for one in named]) for name in named[0]}
+    return whole if isinstance(first, dict) else tuple(whole.values())
 
 
 def made_up(examples: Examples, n: int) -> Examples:
@@ -139,7 +145,7 @@ def made_up(examples: Examples, n: int) -> Examples:
             return torch.ones(shape, dtype=one.dtype)
         return torch.randint(0, 2, shape, generator=generator).to(one.dtype)
 
-    return pytree.tree_map(like, examples)
+    return mapped(like, examples)
 
 
 @final

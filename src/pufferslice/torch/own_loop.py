@@ -9,6 +9,7 @@ from a batch has no part in it.
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, final
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 

@@ -372,17 +372,17 @@ def _constants(given: dict[int, Tensor]) -> Callable[[Tensor], Tensor]:
 
 
 def mapped(function: Callable[[Tensor], Tensor], examples: Examples) -> Examples:
-    """The examples with each tensor changed."""
-    if isinstance(examples, Tensor):
-        return function(examples)
+    """The examples with each leaf changed."""
+    if type(examples) is tuple:
+        return tuple(mapped(function, one) for one in examples)
     if type(examples) is dict:
         return {name: mapped(function, one) for name, one in examples.items()}
-    return type(examples)(mapped(function, one) for one in examples)
+    return function(examples)
 
 
 def leaves(examples: Examples) -> list[Any]:
-    """The tensors of examples; whatever else is no tuple, list or dict is a leaf, too."""
-    if type(examples) in {tuple, list}:
+    """The tensors of examples, or what a dataset gave in their place."""
+    if type(examples) is tuple:
         return [leaf for one in examples for leaf in leaves(one)]
     if type(examples) is dict:
         return [leaf for one in examples.values() for leaf in leaves(one)]
@@ -425,6 +425,13 @@ def generator_states() -> tuple[object, ...]:
     return torch.get_rng_state().numpy().tobytes(), keys.tobytes(), place, random.getstate()
 
 
+def seed_generators(seed: int) -> None:
+    """Seed the generators of torch, numpy and Python."""
+    torch.default_generator.manual_seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - the generator that models draw from
+    random.seed(seed)
+
+
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """The generators of torch, numpy and Python begin at a seed; afterwards they are as before.
@@ -433,9 +440,7 @@ def seeded(seed: int) -> Iterator[None]:
     """
     state, of_python = torch.get_rng_state(), random.getstate()
     of_numpy = np.random.get_state()  # noqa: NPY002 - as below
-    torch.default_generator.manual_seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002 - the generator that models draw from
-    random.seed(seed)
+    seed_generators(seed)
     try:
         yield
     finally:

@@ -119,9 +119,16 @@ class Pass:
         """Give the copy of a known layer a forward pass of its own."""
         if id(module) in self._layers:
             copy.__dict__["_parameters"] = Locked(module, self)
-            copy.__dict__["forward"] = _forward(module, copy, self)
-        elif self._generator is not None and module.training and is_dropout(module):
-            copy.__dict__["forward"] = lambda inputs: self.dropout(module, inputs)
+            own, settings = _forward(module, copy, self), _settings(module)
+
+            def forward(*given: object, **named: object) -> object:
+                if _settings(copy) != settings:  # changed in this run
+                    self.refuse(module)
+                return own(*given, **named)
+
+            copy.__dict__["forward"] = forward
+        elif self._generator is not None and is_dropout(module) and module.training:
+            copy.__dict__["forward"] = lambda inputs: self.dropout(copy, inputs)
         else:
             hugging_face.adapt(copy)
 
@@ -173,7 +180,7 @@ class Pass:
 
     def dropout(self, layer: Any, inputs: Tensor) -> Tensor:  # noqa: ANN401 - of five types
         """As the layer's own, with masks of the block's generator."""
-        if not layer.p:
+        if not (layer.training and layer.p):
             return inputs
         shape = inputs.shape
         if type(layer) in _CHANNEL_DROPOUTS:
@@ -275,6 +282,12 @@ def _is_known(module: Any) -> bool:  # noqa: ANN401, PLR0911 - any module, one t
     if kind in _CONVOLUTIONS:
         return module.padding_mode == "zeros" and not isinstance(module.padding, str)
     return kind in _LINEAR or kind in {nn.LayerNorm, nn.GroupNorm}
+
+
+def _settings(layer: nn.Module) -> dict[str, object]:
+    kinds = (int, float, str, tuple, type(None))
+    found = vars(layer).items()
+    return {name: one for name, one in found if name[0] != "_" and isinstance(one, kinds)}
 
 
 def is_dropout(module: nn.Module) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.torch.engine import RADIUS, Engine, clipped_rows
 from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations, spectral_norm
@@ -23,7 +24,6 @@ from torch.utils.checkpoint import checkpoint
 from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.torch import validate
 from pufferslice.torch.per_example import GradientMethod
-from tests.torch.engine import RADIUS, Engine, clipped_rows
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:training is slow"),

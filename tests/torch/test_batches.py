@@ -229,18 +229,6 @@ def test_nothing_of_the_draw_is_shown_and_it_cannot_be_changed():
         batch.step = 4
 
 
-class Short(Plain):
-    """Gives fewer items than were asked for."""
-
-    def __getitems__(self, indices):
-        return [(torch.zeros(1), 0)] * (len(indices) - 1)
-
-
-def test_a_dataset_that_gives_too_few_items_is_refused():
-    with pytest.raises(ArgumentError, match="gave 1 items for 2 positions"):
-        batch_of(Short([0, 0]), [0, 1]).examples(0)
-
-
 class Endless(IterableDataset):
     def __iter__(self):
         yield from ()

@@ -120,7 +120,7 @@ def test_damage_is_noticed(saved, data):
     # The file has room that nothing is read from; what is read is what was written.
     with contextlib.suppress(TrainingError):
         read = Checkpoint.from_bytes(bytes(raw), "it")
-        assert (read.step, read.run, read.way) == (whole.step, whole.run, whole.way)
+        assert (read.step, read.run, read.block) == (whole.step, whole.run, whole.block)
         assert repr(read.states) == repr(whole.states)
         for name, tensor in whole.states["model"].items():
             assert torch.equal(read.states["model"][name], tensor)

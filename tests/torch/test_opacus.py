@@ -536,7 +536,7 @@ def test_epsilon_for_a_delta_is_the_best_over_orders(plan):
         - (math.log(1e-5) + math.log(order)) / (order - 1)
         for order in (2, 8, 17, 33, 64)
     )
-    assert 0.5 * least < found <= least * (1 + 1e-12)  # rounded up
+    assert 0.5 * least < found <= least * (1 + 1e-10)  # rounded up
     engine = PrivacyEngine()
     engine.accountant = accountant
     assert engine.get_epsilon(1e-5) == found

@@ -98,7 +98,9 @@ def test_what_is_written(tmp_path):
     assert certificate.digest == run.certificate.digest
     assert verify(certificate).holds
     assert certificate.statement["data"] == "sixty digits"
-    assert certificate.statement["runs"] == [asked.plan.to_json()]
+    (stated,) = certificate.statement["runs"]
+    assert stated == asked.plan.to_json() | {"block": stated["block"]}
+    assert stated["block"] >= 1
     assert certificate.guarantee.epsilon == asked.plan.guarantee().epsilon
     assert [report.step for report in reports] == [1, 2, 3, 4]
     assert reports[-1].spent_epsilon == pytest.approx(reports[-1].epsilon)

@@ -307,54 +307,51 @@ def test_the_callers_random_numbers_are_left_alone(dropout):
 
 @pytest.mark.filterwarnings("ignore:training is slow")
 @pytest.mark.filterwarnings("ignore:the model or loss_fn gives a batch other losses")
+MASKS, INSIDE, SEEN = [], [], []
+"""Globals: the model itself is copied for each run."""
+
+
 def test_random_numbers_differ_between_examples_and_steps():
-    masks = []
-
     class Drops(nn.Module):
-        # an attribute of the class: the model itself is copied for each run
-        seen = masks
-
         def __init__(self):
             super().__init__()
             self.linear = nn.Linear(4, 2)
 
         def forward(self, inputs):
             mask = nn.functional.dropout(torch.ones(len(inputs), 64), 0.5)
-            self.seen.append(tuple(mask.reshape(-1).tolist()))
+            MASKS.append(tuple(mask.reshape(-1).tolist()))
             return self.linear(inputs) * mask.mean()
 
     trainer, _ = trainer_of(plan_of(sampling=EVERYONE), model=Drops())
     batches = trainer.batches(records())
     assert trainer.gradient_method.startswith("one by one")
-    masks.clear()
+    MASKS.clear()
     trainer.step(next(batches))
     trainer.step(next(batches))
-    assert len(masks) == len(set(masks)) == 2 * N_RECORDS
+    assert len(MASKS) == len(set(MASKS)) == 2 * N_RECORDS
 
 
 @pytest.mark.parametrize(("draws", "most"), [(True, 1), (False, 2)])
 def test_blocks_run_at_once_unless_the_model_draws_random_numbers(draws, most):
     class Slow(nn.Module):
-        # of the class: the model itself is copied for each run
-        inside, seen = [], []
-
         def __init__(self):
             super().__init__()
             self.linear = nn.Linear(4, 2)
 
         def forward(self, inputs):
-            self.inside.append(1)
+            INSIDE.append(1)
             time.sleep(0.02)
-            self.seen.append(len(self.inside))
-            self.inside.pop()
+            SEEN.append(len(INSIDE))
+            INSIDE.pop()
             outputs = self.linear(inputs)
             return outputs + torch.rand_like(outputs) if draws else outputs
 
     plan = attrs.evolve(plan_of(sampling=EVERYONE), block=10)
     trainer, _ = trainer_of(plan, model=Slow(), blocks_in_flight=2)
+    SEEN.clear()
     train(trainer, n_steps=2)
     assert trainer.gradient_method == "all examples of a block at once"
-    assert max(Slow.seen) == most
+    assert max(SEEN) == most
 
 
 class Later(nn.Module):

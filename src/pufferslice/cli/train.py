@@ -13,7 +13,6 @@ from pufferslice.cli.exit_codes import INTERRUPTED
 from pufferslice.cli.output import print_json, say
 
 if TYPE_CHECKING:
-    from pufferslice.sgd.signal import SignalToNoise
     from pufferslice.torch.train import StepProgress, TrainedRun
 
 
@@ -37,7 +36,9 @@ def train(
         request = attrs.evolve(request, output=attrs.evolve(request.output, folder=out))
     try:
         with _bar() as report:
-            done = run_training(request, report=report, announce=_announce)
+            done = run_training(
+                request, report=report, announce=lambda ratio: typer.echo(str(ratio), err=True)
+            )
     except KeyboardInterrupt as stopped:
         typer.echo(str(stopped) or "interrupted", err=True)
         raise typer.Exit(INTERRUPTED) from None
@@ -45,14 +46,6 @@ def train(
         print_json(_summary(done))
     else:
         say(_prose(done))
-
-
-def _announce(ratio: "SignalToNoise") -> None:
-    typer.echo(
-        f"Signal to noise: at most {ratio.per_step:.3g} in a step, {ratio.whole_run:.3g} over the "
-        f"whole run. {ratio.advice or ''}".rstrip(),
-        err=True,
-    )
 
 
 @contextlib.contextmanager

@@ -42,6 +42,10 @@ class SignalToNoise:
             "records, or a larger epsilon."
         )
 
+    def __str__(self) -> str:
+        numbers = f"at most {self.per_step:.3g} in a step, {self.whole_run:.3g} over the whole run"
+        return f"Signal to noise: {numbers}. {self.advice or ''}".rstrip()
+
 
 def signal_to_noise(plan: TrainingPlan, sizes: Sequence[int]) -> SignalToNoise:
     r"""Signal to noise of a plan, for layers with the given numbers of parameters.

@@ -134,12 +134,9 @@ class Trainer:
         model_checks.check_precision(self._layout)
         self._learner: Final = Learner(inner, optimizer, scheduler, self._layout.names)
         self._check_grid(plan if plan.block else attrs.evolve(plan, block=1))
-        for problem in (
-            model_checks.adam_warning(optimizer, plan, self._layout),
-            self.signal_to_noise.advice if self.signal_to_noise.whole_run < 1 else None,
-        ):
-            if problem:
-                warnings.warn(problem, stacklevel=2)
+        drowned = model_checks.adam_warning(optimizer, plan, self._layout)
+        if drowned:
+            warnings.warn(drowned, stacklevel=2)
         self._processes: Final = joined_processes()
         self._sums: Final = ClippedSums(
             inner,
@@ -405,6 +402,7 @@ class Trainer:
     def _with_bar(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress("training", *columns, console=Console(stderr=True)) as bar:
+            bar.console.print(str(self.signal_to_noise))
             steps = bar.add_task("training", total=self.plan.n_steps, completed=self._n_taken)
             for batch in batches:
                 yield batch

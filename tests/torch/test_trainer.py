@@ -49,6 +49,10 @@ from pufferslice.torch.layout import ParameterLayout
 from pufferslice.torch.model_checks import device_of
 
 
+MASKS, INSIDE, SEEN = [], [], []
+"""Globals: the model itself is copied for each run."""
+
+
 @pytest.fixture(autouse=True)
 def _fixed_keys(monkeypatch, seed):
     """Runs in memory draw from known keys, a new one for each run."""
@@ -307,10 +311,6 @@ def test_the_callers_random_numbers_are_left_alone(dropout):
 
 @pytest.mark.filterwarnings("ignore:training is slow")
 @pytest.mark.filterwarnings("ignore:the model or loss_fn gives a batch other losses")
-MASKS, INSIDE, SEEN = [], [], []
-"""Globals: the model itself is copied for each run."""
-
-
 def test_random_numbers_differ_between_examples_and_steps():
     class Drops(nn.Module):
         def __init__(self):

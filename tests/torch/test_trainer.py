@@ -48,7 +48,6 @@ from pufferslice.torch import run as run_module
 from pufferslice.torch.layout import ParameterLayout
 from pufferslice.torch.model_checks import device_of
 
-
 MASKS, INSIDE, SEEN = [], [], []
 """Globals: the model itself is copied for each run."""
 

@@ -16,6 +16,9 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from pufferslice.arrays import Floats
+from pufferslice.compiled import kernel
+
 CELLS: Final = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
 """Gates of each kind of cell, by torch's own names."""
 
@@ -102,7 +105,7 @@ class _Recurrence(Function):
         with _own_rule():
             found = _Backward.apply(ctx.kind, outputs, cells, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
         inputs, hidden, start, cell = found
-        return None, inputs, hidden, None, start, cell
+        return None, inputs, hidden if ctx.kind == "GRU" else inputs, None, start, cell
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, kind: str, *given: Tensor) -> Any:  # noqa: ANN401 - torch's
@@ -129,23 +132,32 @@ class _Backward(Function):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         n_times, n_rows, width = outputs.shape
         found = gates.new_empty(n_times, n_rows, CELLS[kind] * width)
-        hidden = torch.empty_like(found) if kind == "GRU" else found
+        # elsewhere it is the gradient of the inputs
+        hidden = torch.empty_like(found) if kind == "GRU" else found[:0]
         of_state, of_cell = torch.zeros_like(start), torch.zeros_like(cell)
         for t in reversed(range(n_times)):
             before = outputs[t - 1] if t else start
             of_state = of_state + of_outputs[t]
             if kind == "LSTM":
-                i, f, g, o = gates[t].chunk(4, 1)
-                squashed = cells[t].tanh()
-                of_cell = of_cell + of_cells[t] + of_state * o * (1 - squashed * squashed)
-                parts = (
-                    of_cell * g * i * (1 - i),
-                    of_cell * (cells[t - 1] if t else cell) * f * (1 - f),
-                    of_cell * i * (1 - g * g),
-                    of_state * squashed * o * (1 - o),
-                )
-                torch.cat(parts, 1, out=found[t])
-                of_cell = of_cell * f
+                before_cell = cells[t - 1] if t else cell
+                of_cell = of_cell + of_cells[t]
+                if found.device.type == "cpu":
+                    _lstm_gates(
+                        *(one.numpy() for one in (gates[t], cells[t].tanh(), before_cell)),
+                        *(one.numpy() for one in (of_state, of_cell, found[t])),
+                    )
+                else:
+                    i, f, g, o = gates[t].chunk(4, 1)
+                    squashed = cells[t].tanh()
+                    of_cell += of_state * o * (1 - squashed * squashed)
+                    parts = (
+                        of_cell * g * i * (1 - i),
+                        of_cell * before_cell * f * (1 - f),
+                        of_cell * i * (1 - g * g),
+                        of_state * squashed * o * (1 - o),
+                    )
+                    torch.cat(parts, 1, out=found[t])
+                    of_cell = of_cell * f
                 of_state = found[t] @ weight
             elif kind == "GRU":
                 r, z, new, added = gates[t].chunk(4, 1)
@@ -160,7 +172,7 @@ class _Backward(Function):
                 slope = 1 - state * state if kind == "RNN_TANH" else (state > 0).to(state.dtype)
                 torch.mul(of_state, slope, out=found[t])
                 of_state = found[t] @ weight
-        return found, hidden if kind == "GRU" else found.clone(), of_state, of_cell
+        return found, hidden.clone() if kind != "GRU" else hidden, of_state, of_cell
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:  # noqa: ANN401 - torch's
@@ -177,6 +189,33 @@ class _Backward(Function):
         found = _Backward.apply(kind, *joined)  # type: ignore[no-untyped-call]
         parted = (*(rows.parted(one, 1) for one in found[:2]), *map(rows.first, found[2:]))
         return parted, (1, 1, 0, 0)
+
+
+@kernel
+def _lstm_gates(
+    gates: Floats,
+    squashed: Floats,
+    before: Floats,
+    of_state: Floats,
+    of_cell: Floats,
+    found: Floats,
+) -> None:
+    """Gradients of the gates of an LSTM at one time; `of_cell` becomes that of the cell before.
+
+    One pass over memory in the place of some twenty operations.
+    """
+    n_rows, width = squashed.shape
+    for row in range(n_rows):
+        for j in range(width):
+            i, f = gates[row, j], gates[row, width + j]
+            g, o = gates[row, 2 * width + j], gates[row, 3 * width + j]
+            s, state = squashed[row, j], of_state[row, j]
+            cell = of_cell[row, j] + state * o * (1 - s * s)
+            found[row, j] = cell * g * i * (1 - i)
+            found[row, width + j] = cell * before[row, j] * f * (1 - f)
+            found[row, 2 * width + j] = cell * i * (1 - g * g)
+            found[row, 3 * width + j] = state * s * o * (1 - o)
+            of_cell[row, j] = cell * f
 
 
 class _Rows(NamedTuple):

@@ -66,7 +66,7 @@ def test_a_run_of_isolated_examples_names_what_is_left_open():
 
 
 @pytest.mark.soundness
-@pytest.mark.parametrize("limits", [(), ("state-outside-model",), ("loss-outside-program",)])
+@pytest.mark.parametrize("limits", [(), ("state-outside-model",), ("loop-outside-program",)])
 def test_how_examples_are_kept_apart_cannot_be_left_out(limits):
     with pytest.raises(ArgumentError, match="limits must say how examples were kept apart"):
         certified(limits=limits)

@@ -44,9 +44,16 @@ def planned(*, clip_norm=1.0, multipliers=(5.0,), sampling=POISSON, block=16):
     return attrs.evolve(plan, block=block)
 
 
+def share_of(block, n_draws=1_000):
+    """b rho + a, exactly: rounding in a block, and in adding the blocks of a group."""
+    n_blocks = -(-n_draws // block)
+    n_additions = -(-n_blocks // 16) - 1
+    return Fraction(block * (block + 8), 2**24) + Fraction(n_draws * n_additions, 2**52)
+
+
 def moved_beyond_roots(grid, layer, block):
-    """2 r + 2 b rho r, exactly: what one differing draw moves, the grid's rounding left out."""
-    share = Fraction(block * (block + 8), 2**24)
+    """2 r + 2 b rho r + 2 a r, exactly: what a differing draw moves before the grid's rounding."""
+    share = share_of(block)
     return 2 * Fraction(float(grid.radii[layer])) * (1 + share)
 
 
@@ -114,15 +121,15 @@ def test_the_radius_is_no_smaller_than_it_must_be(size, block):
     grid = sum_grid(plan, 0, [size])
     assert grid.steps[0] == 3.0 * multiplier / SIGMA_INT
     with mpmath.workdps(30):
-        rho = mpmath.mpf(block + 8) / 2**24
-        radius = (3 - mpmath.sqrt(size) * mpmath.mpf(float(grid.steps[0])) / 2) / (1 + block * rho)
+        share = mpmath.mpf(share_of(block).numerator) / share_of(block).denominator
+        radius = (3 - mpmath.sqrt(size) * mpmath.mpf(float(grid.steps[0])) / 2) / (1 + share)
     assert grid.radii[0] == pytest.approx(float(radius), rel=1e-11)
     assert grid.radii[0] < radius
     # the same inequality with a factor or the root left out would allow a larger radius
     step = float(grid.steps[0])
-    forgotten = [3.0 / (1 + block * float(rho)), 3.0 - math.sqrt(size) * step / 2]
+    forgotten = [3.0 / (1 + float(share)), 3.0 - math.sqrt(size) * step / 2]
     if size > 1:
-        forgotten += [(3.0 - step / 2) / (1 + block * float(rho))]
+        forgotten += [(3.0 - step / 2) / (1 + float(share))]
     for larger in forgotten:
         wrong = SumGrid(steps=grid.steps, radii=[larger])
         assert not is_within(wrong, 0, 3.0, block=block, size=size)

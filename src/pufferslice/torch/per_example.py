@@ -498,7 +498,7 @@ def block_world(*, quiet: bool) -> Iterator[None]:
     only that has a vmap rule. If quiet, torch does not warn where vmap runs a loop.
     """
     global _n_worlds, _before, _dispatching  # noqa: PLW0603 - torch has one set of switches for the process
-    warn = torch._C._functorch._set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]  # noqa: SLF001 - no public name
+    announce = torch._C._functorch._set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]  # noqa: SLF001 - no public name
     with _lock:
         if not _n_worlds:
             _before = (_attention.flash_sdp_enabled(), _attention.mem_efficient_sdp_enabled())  # type: ignore[no-untyped-call]
@@ -512,7 +512,7 @@ def block_world(*, quiet: bool) -> Iterator[None]:
             _attention.enable_flash_sdp(enabled=False)
             _attention.enable_mem_efficient_sdp(enabled=False)
         _n_worlds += 1
-        warn(not quiet)
+        announce(not quiet)
     try:
         yield
         if _dispatching_classes().keys() - _dispatching.keys():  # made by the model, just now
@@ -529,7 +529,7 @@ def block_world(*, quiet: bool) -> Iterator[None]:
                     kind.__torch_dispatch__ = own  # type: ignore[attr-defined]
                 _attention.enable_flash_sdp(_before[0])
                 _attention.enable_mem_efficient_sdp(_before[1])
-                warn(True)  # noqa: FBT003 - it takes no names
+                announce(True)  # noqa: FBT003 - it takes no names
 
 
 class _Probe(torch.autograd.Function):

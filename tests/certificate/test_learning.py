@@ -200,8 +200,6 @@ def others(value):
         return [value + "x", ""]
     if isinstance(value, int):
         return [value + 1, value - 1]
-    if value is None:
-        return [0, -1, "x"]
     return [value * 1.001, value * 0.999, -value, None]
 
 

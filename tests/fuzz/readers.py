@@ -250,7 +250,7 @@ def _trained() -> bytes:
         run="0" * 16,
         plan="0" * 64,
         step=1,
-        way=None,
+        block=None,
         states={"model": {"w": torch.zeros(2)}, "optimizer": {}, "scheduler": None},
         names=("w",),
         kinds={"optimizer": "SGD", "scheduler": "NoneType"},

@@ -138,7 +138,8 @@ class TrainingPlan:
             "noise_multipliers": [first] if constant else self.noise_multipliers.tolist(),
             "accountant": self.accountant.name,
             "order": self.order,
-            "block": None if self.block is None else int(self.block),
+            # TOML has no null
+            **({} if self.block is None else {"block": int(self.block)}),
             "non_finite": self.non_finite,
         }
 
@@ -165,7 +166,7 @@ class TrainingPlan:
                 noise_multipliers=schedule_of(document["noise_multipliers"], document["n_steps"]),
                 accountant=accountant_named(document["accountant"]),
                 order=document["order"],
-                block=document["block"],
+                block=document.get("block"),
                 non_finite=document["non_finite"],
             )
         except ArgumentError:

@@ -26,9 +26,9 @@ RUN_LIMITS: Final[Mapping[str, str]] = {
         "trained is trusted for this; nothing here enforced it."
     ),
     "state-outside-model": (
-        "Every example was run alone. Code of the model or the loss that keeps state in module "
-        "globals, class attributes or files could still carry something of one example to another; "
-        "this is not covered."
+        "Every example was run alone. Code of the model, the loss or the dataset that keeps state "
+        "in module globals, classes or files, and a dataset that keeps any, could still carry "
+        "something of one example to another; this is not covered."
     ),
     "functorch-internals": (
         "Code of the model or the loss that calls private functions of functorch could see other "

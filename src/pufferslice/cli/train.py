@@ -36,9 +36,8 @@ def train(
         request = attrs.evolve(request, output=attrs.evolve(request.output, folder=out))
     try:
         with _bar() as report:
-            done = run_training(
-                request, report=report, announce=lambda ratio: typer.echo(str(ratio), err=True)
-            )
+            announce = None if json else lambda ratio: typer.echo(str(ratio), err=True)
+            done = run_training(request, report=report, announce=announce)
     except KeyboardInterrupt as stopped:
         typer.echo(str(stopped) or "interrupted", err=True)
         raise typer.Exit(INTERRUPTED) from None

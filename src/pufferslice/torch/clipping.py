@@ -57,6 +57,12 @@ _BLOCK_BYTES: Final = 2**29
 _ARRAY_BYTES: Final = 2**25
 """The largest array of a block: the C library gives larger ones back to the system at once."""
 
+_CACHE_BYTES: Final = 2**24
+"""Activations of this size are worked on while they are in the cache."""
+
+_LEAST_BLOCK: Final = 64
+"""Examples; smaller blocks lose more by their number than they gain by the cache."""
+
 _SMALL_BYTES: Final = 2**23
 """A batch of fewer is not worth more than one thread."""
 
@@ -161,11 +167,16 @@ class ClippedSums:
         """
         one = self._there(mapped(lambda value: value[:1], example))
         with one_thread(), self._plain_torch(), _named_errors():
-            n_bytes, largest = self._per_example.bytes_of_one(one)
+            taken = self._per_example.bytes_of_one(one)
+        whole = max(1, taken.activations + taken.gradients)
         usual = max(1.0, batch + 4 * spread)
-        if n_bytes * usual > _SMALL_BYTES:
+        if whole * usual > _SMALL_BYTES:
             usual /= 2
-        fitting = min(_BLOCK_BYTES // max(1, n_bytes), _ARRAY_BYTES // max(1, largest))
+        fitting = min(
+            _BLOCK_BYTES // whole,
+            _ARRAY_BYTES // max(1, taken.largest_gradient),
+            max(_LEAST_BLOCK, _CACHE_BYTES // max(1, taken.activations)),
+        )
         return max(1, min(math.ceil(usual), fitting))
 
     def of(self, batch: Batch, grid: SumGrid, block: int, seed_of: SeedOf) -> StepSums:

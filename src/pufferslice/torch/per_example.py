@@ -77,6 +77,16 @@ class GradientMethod(NamedTuple):
 
 
 @final
+class ExampleBytes(NamedTuple):
+    """What one example takes."""
+
+    activations: int
+    gradients: int
+    """Those that are written out."""
+    largest_gradient: int
+
+
+@final
 class PerExample:
     """A model and a loss, run on single examples.
 
@@ -300,8 +310,8 @@ class PerExample:
         sums = (singles.mean(), singles.sum())
         return any(bool((batch - one).abs() <= room * len(singles)) for one in sums)
 
-    def bytes_of_one(self, example: Examples) -> tuple[int, int]:
-        """About what one example takes in a block, by shapes, and its largest written gradient.
+    def bytes_of_one(self, example: Examples) -> "ExampleBytes":
+        """About what one example takes in a block, by shapes.
 
         Activations count three times: they are kept for the backward pass, which makes as many,
         and vmap makes copies.
@@ -321,7 +331,7 @@ class PerExample:
                 )
             elif use.form == "rows":
                 written[id(weight)] = 0
-        return 3 * counted.n_bytes + sum(written.values()), max(written.values())
+        return ExampleBytes(3 * counted.n_bytes, sum(written.values()), max(written.values()))
 
     def _check_used(self, example: Examples) -> None:
         """The loss depends on each parameter."""

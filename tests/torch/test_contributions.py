@@ -15,9 +15,7 @@ from pufferslice.sgd import rounding_share
 from pufferslice.torch.contributions import (
     Dense,
     Outer,
-    Permuted,
     Rows,
-    Scratch,
     Tokens,
     Weights,
     added,
@@ -26,7 +24,7 @@ from pufferslice.torch.contributions import (
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-KINDS = ("dense", "permuted", "outer", "tokens", "rows")
+KINDS = ("dense", "outer", "tokens", "rows")
 N_EXAMPLES, N_TOKENS, N_OUT, N_IN = 3, 2, 2, 3
 BITS = st.integers(0, 2**32 - 1)
 ORDINARY = st.integers(-4, 4)
@@ -50,9 +48,6 @@ def contributions(draw, kind, exponents=ORDINARY):
     n = N_EXAMPLES
     if kind == "dense":
         return Dense(draw(float32s((n, N_OUT * N_IN), exponents)))
-    if kind == "permuted":
-        rows = draw(float32s((n, N_OUT * 1 * N_IN), exponents))
-        return Permuted(Dense(rows), shape=(N_OUT, 1, N_IN), order=(0, 2, 1))
     if kind == "outer":
         # one exponent for each side: the products cover the range of float64 well enough
         return Outer(draw(float32s((n, N_OUT), exponents)), draw(float32s((n, N_IN), exponents)))
@@ -210,15 +205,6 @@ def test_dense_rows_are_the_vectors(kind, data):
     torch.testing.assert_close(rows, expected, rtol=1e-6, atol=1e-4)
 
 
-def test_permuted_rows_have_the_order_of_the_parameter():
-    rows = torch.arange(24.0).reshape(2, 12)
-    contribution = Permuted(Dense(rows), shape=(2, 3, 2), order=(0, 2, 1))
-    expected = rows.reshape(2, 2, 3, 2).permute(0, 1, 3, 2).reshape(2, 12)
-    assert torch.equal(contribution.dense(), expected)
-    total = contribution.weighted_sum(Weights(torch.tensor([0.0, 1.0]).double()))
-    torch.testing.assert_close(total, expected[1], rtol=1e-6, atol=0)
-
-
 def test_rows_of_a_table_lie_where_their_numbers_say():
     contribution = Rows(
         owners=torch.tensor([0, 1, 1]),
@@ -253,10 +239,6 @@ def spoil(contribution, bad):
     """The second example gets one entry that is not finite; the rest of it has no zeros."""
     if isinstance(contribution, Dense):
         return Dense(put(contribution.vectors, bad))
-    if isinstance(contribution, Permuted):
-        return Permuted(
-            Dense(put(contribution.vectors.vectors, bad)), contribution.shape, contribution.order
-        )
     if isinstance(contribution, Rows):
         vectors = contribution.vectors.clone()
         vectors[2, 0] = bad
@@ -293,10 +275,6 @@ def with_first_of(one, other):
 
     if isinstance(one, Dense):
         return Dense(joined(one.vectors, other.vectors))
-    if isinstance(one, Permuted):
-        return Permuted(
-            Dense(joined(one.vectors.vectors, other.vectors.vectors)), one.shape, one.order
-        )
     if isinstance(one, Rows):
         vectors = joined(one.vectors, other.vectors, 2)[:3]
         return Rows(one.owners[:3], one.rows[:3], vectors, N_EXAMPLES, N_OUT)
@@ -350,7 +328,7 @@ def test_the_form_of_token_products_goes_by_their_shapes(shape, kind, rng):
     n_tokens, n_out, n_in = shape
     left = torch.from_numpy(rng.normal(size=(3, n_tokens, n_out))).float()
     right = torch.from_numpy(rng.normal(size=(3, n_tokens, n_in))).float()
-    found = token_products(left, right, Scratch())
+    found = token_products(left, right)
     assert isinstance(found, kind)
     expected = torch.einsum("nto,nti->noi", left.double(), right.double()).flatten(1)
     torch.testing.assert_close(found.dense().double(), expected, rtol=1e-5, atol=1e-5)
@@ -374,26 +352,3 @@ def test_several_uses_of_a_parameter_add_up_example_by_example(rng):
 def test_uses_that_cancel_leave_nothing():
     rows = torch.tensor([[3.0, 4.0], [1.0, 0.0]])
     assert added([Dense(rows), Dense(-rows)]).squared_norms().tolist() == [0, 0]
-
-
-def test_buffers_of_one_block_are_apart_and_come_back_in_the_next():
-    scratch, like = Scratch(), torch.zeros(1)
-    scratch.begin()
-    first, second = scratch.take((2, 3), like), scratch.take((2, 3), like)
-    assert first.data_ptr() != second.data_ptr()
-    assert not first.any()
-    scratch.begin()
-    assert scratch.take((2, 3), like).data_ptr() == first.data_ptr()
-    assert scratch.take((2, 3), like).data_ptr() == second.data_ptr()
-    scratch.begin()
-    assert scratch.take((2, 4), like).data_ptr() not in {first.data_ptr(), second.data_ptr()}
-
-
-def test_buffers_go_by_type_and_shared_ones_by_name():
-    scratch, like = Scratch(), torch.zeros(1)
-    scratch.begin()
-    shared = scratch.shared("a", (2,), like)
-    assert scratch.shared("a", (2,), like).data_ptr() == shared.data_ptr()
-    assert scratch.shared("b", (2,), like).data_ptr() != shared.data_ptr()
-    assert scratch.shared("a", (2,), like.double()).dtype == torch.float64
-    assert scratch.take((2,), like).data_ptr() != shared.data_ptr()

@@ -6,12 +6,9 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from tests.torch.architectures import clippings, sequence_cases
 from torch import nn
 
-from pufferslice import ArgumentError
+from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.sgd import FlatClipping, LayerClipping
 from pufferslice.torch.layout import layout_of
 
@@ -131,16 +128,33 @@ def test_layers_that_do_not_share_out_the_parameters_are_refused(clipping, messa
         layout_of(two_linear(), clipping)
 
 
-@settings(max_examples=30)
-@given(st.data())
-def test_slices_and_sizes_share_out_the_flat_vector(data):
-    model = data.draw(sequence_cases()).model
-    layout = layout_of(model, data.draw(clippings(model)) or FLAT)
-    trained = {id(p): p for p in model.parameters() if p.requires_grad}
-    assert [id(p) for p in layout.parameters] == list(trained)
-    ends = [0, *(where.stop for where in layout.slices)]
-    assert [where.start for where in layout.slices] == ends[:-1]
-    assert [b - a for a, b in itertools.pairwise(ends)] == [p.numel() for p in trained.values()]
-    assert ends[-1] == layout.n_parameters == sum(layout.sizes)
-    sizes = np.bincount(layout.layers, np.diff(ends), minlength=layout.n_layers)
-    assert tuple(sizes) == layout.sizes
+@pytest.mark.parametrize("model", [two_linear(), Tied(), Prefixed()], ids=["two", "tied", "named"])
+def test_slices_and_sizes_share_out_the_flat_vector(model):
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    sizes = {name: p.numel() for name, p in reversed(trained.items())}
+    for clipping in (FLAT, layered(**sizes)):
+        layout = layout_of(model, clipping)
+        assert [id(p) for p in layout.parameters] == [id(p) for p in trained.values()]
+        ends = [0, *(where.stop for where in layout.slices)]
+        assert [where.start for where in layout.slices] == ends[:-1]
+        assert [b - a for a, b in itertools.pairwise(ends)] == [p.numel() for p in trained.values()]
+        assert ends[-1] == layout.n_parameters == sum(layout.sizes)
+        counted = np.bincount(layout.layers, np.diff(ends), minlength=layout.n_layers)
+        assert tuple(counted) == layout.sizes
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("shape", [(9,), (3,), (4, 1), ()])
+def test_sums_that_do_not_fit_their_parameter_have_no_place(shape):
+    layout = layout_of(two_linear(), FLAT)
+    assert layout.place_of(1, torch.zeros(4)) == slice(12, 16)
+    with pytest.raises(TrainingError, match=r"a sum of \d numbers for parameter '0\.bias' of 4"):
+        layout.place_of(1, torch.zeros(shape))
+
+
+def test_noisy_sums_become_gradients_of_their_layers():
+    model = two_linear()
+    layout = layout_of(model, layered(**{"2": 10, "0": 16}))
+    layout.set_gradients(np.arange(26), np.array([0.5, 2.0]))
+    assert model[0].bias.grad.tolist() == [24, 26, 28, 30]
+    assert model[2].weight.grad.tolist() == [[8, 8.5, 9, 9.5], [10, 10.5, 11, 11.5]]

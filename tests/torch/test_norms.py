@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pufferslice.torch.norms import (
+    add_quantised,
     are_ordinary,
-    quantised,
     row_norms,
     scaled,
     squared_row_norms,
@@ -136,8 +136,8 @@ def test_ordinary_are_norms_that_keep_their_digits_in_single_precision():
 )
 def test_sums_on_the_grid_come_back_as_their_numbers(numbers, step):
     sums = torch.tensor(numbers, dtype=torch.float64) * step
-    integers = np.empty(len(numbers), dtype=np.int64)
-    quantised(sums, step, integers)
+    integers = np.zeros(len(numbers), dtype=np.int64)
+    add_quantised(sums, step, integers)
     assert np.abs(integers - np.array(numbers)).max() <= 1
     if max(map(abs, numbers)) < 2**50:
         assert integers.tolist() == numbers
@@ -146,8 +146,8 @@ def test_sums_on_the_grid_come_back_as_their_numbers(numbers, step):
 @settings(max_examples=60)
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=5), st.floats(1e-6, 1e3))
 def test_sums_are_rounded_to_the_nearest_multiple(values, step):
-    integers = np.empty(len(values), dtype=np.int64)
-    quantised(torch.tensor(values), step, integers)
+    integers = np.zeros(len(values), dtype=np.int64)
+    add_quantised(torch.tensor(values), step, integers)
     for value, integer in zip(values, integers.tolist(), strict=True):
         off = abs(Fraction(value) - integer * Fraction(step))
         assert off <= Fraction(step) / 2 + abs(Fraction(value)) / 2**52

@@ -37,7 +37,8 @@ Form = Literal["linear", "convolution", "rows", "scale"]
 _LINEAR: Final = (nn.Linear, NonDynamicallyQuantizableLinear)
 _CONVOLUTIONS: Final = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _RECURRENT: Final = (nn.LSTM, nn.GRU, nn.RNN)
-_CHANNEL_DROPOUTS: Final = {nn.Dropout1d: 1, nn.Dropout2d: 2, nn.Dropout3d: 3}
+_CHANNEL_DROPOUTS: Final = {nn.Dropout1d: 3, nn.Dropout2d: 4, nn.Dropout3d: 5}
+"""How many dimensions a batch has for each."""
 _WEIGHTS_OF_RNN: Final = frozenset({"_parameters", "_flat_weights", "_flat_weight_refs"})
 _PARAMETERS: Final = frozenset({"_parameters"})
 
@@ -184,9 +185,10 @@ class Pass:
             return inputs
         shape = inputs.shape
         if type(layer) in _CHANNEL_DROPOUTS:
-            n_inner = _CHANNEL_DROPOUTS[type(layer)]
-            n_inner = n_inner if inputs.dim() > n_inner else inputs.dim() - 1
-            shape = torch.Size((*shape[: inputs.dim() - n_inner], *(1,) * n_inner))
+            # without a batch dimension channels come first; Dropout2d takes every input as a batch
+            is_batch = type(layer) is nn.Dropout2d or inputs.dim() == _CHANNEL_DROPOUTS[type(layer)]
+            n_outer = 2 if is_batch else 1
+            shape = torch.Size((*shape[:n_outer], *(1,) * (inputs.dim() - n_outer)))
         return inputs * self.mask(layer.p, shape, inputs)
 
     def mask(self, p: float, shape: torch.Size, like: Tensor) -> Tensor:

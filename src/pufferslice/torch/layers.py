@@ -274,8 +274,11 @@ def _is_known(module: Any) -> bool:  # noqa: ANN401, PLR0911 - any module, one t
         names = {name for level in module._all_weights for name in level}  # noqa: SLF001 - no other
         return not module.proj_size and set(module._parameters) == names  # noqa: SLF001 - as above
     if kind is nn.MultiheadAttention:
-        return bool(module._qkv_same_embed_dim) and not (  # noqa: SLF001 - no public name
-            module.bias_k is not None or module.bias_v is not None or module.add_zero_attn
+        last = module.out_proj
+        return (
+            bool(module._qkv_same_embed_dim)  # noqa: SLF001 - no public name
+            and (module.bias_k is None and module.bias_v is None and not module.add_zero_attn)
+            and (type(last) in _LINEAR and "forward" not in last.__dict__)
         )
     if set(module._parameters) - {"weight", "bias"}:  # noqa: SLF001 - of its own
         return False
@@ -433,10 +436,12 @@ def _attention(
     if key_padding_mask is not None:
         padding = key_padding_mask.unsqueeze(0) if is_single else key_padding_mask
         scores = _masked(scores, padding[:, None, None, :])
-    weights = scores.softmax(-1)
+    # where a query may see nothing, torch has NaN for its weights, but 0 if nobody needs them
+    weights = scores.softmax(-1) if need_weights else torch._safe_softmax(scores, -1)  # noqa: SLF001 - no public name
     if layer.dropout and layer.training:
         weights = weights * run.mask(layer.dropout, weights.shape, weights)
-    outputs = copy.out_proj((weights @ v).transpose(1, 2).flatten(2))
+    # torch uses its weight without calling it, so hooks do not run
+    outputs = copy.out_proj.forward((weights @ v).transpose(1, 2).flatten(2))
     if is_single:
         outputs, weights = outputs.squeeze(0), weights.squeeze(0)
     elif not layer.batch_first:

@@ -514,7 +514,8 @@ def _rows(layer: Any, inputs: Tensor, outputs: Tensor) -> Rows:  # noqa: ANN401 
     ids = inputs.reshape(n, -1).long()
     vectors = outputs.reshape(-1, layer.embedding_dim)
     if layer.padding_idx is not None:
-        vectors = vectors.masked_fill((ids.reshape(-1) == layer.padding_idx)[:, None], 0.0)
+        padding = layer.padding_idx % n_rows  # may count from the end
+        vectors = vectors.masked_fill((ids.reshape(-1) == padding)[:, None], 0.0)
     owners = torch.arange(n, device=ids.device)[:, None].expand_as(ids)
     keys, where = torch.unique(owners * n_rows + ids, return_inverse=True)
     sums = vectors.new_zeros(len(keys), vectors.shape[1])

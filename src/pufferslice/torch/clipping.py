@@ -7,8 +7,8 @@ and rounded to the grid once; from there on everything is integers.
 
 Guarantee: with radius $r$ of a layer and the share $\rho$ of `sgd.grid.rounding_share`, the sum of
 a block is $\sum_i v_i + e$, $v_i$ a function of example i, its place and the size of its block,
-with $\|v_i\| \le r$, and $\|e\| \le \text{block} \cdot \rho r$. Places and sizes are those of the draw, the
-same in both worlds. Neither the threads nor the processes change a bit of the
+with $\|v_i\| \le r$, and $\|e\| \le \text{block} \cdot \rho r$. Places and sizes are those of the
+draw, the same in both worlds. Neither the threads nor the processes change a bit of the
 sum of a batch: every block is computed on one thread, the blocks of a group are added in order, and
 groups are added as integers.
 """

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clipped sums of examples that a test makes up, without a trainer."""
 
+import copy
+
 import numpy as np
 import torch
 from torch.utils import _pytree as pytree
@@ -66,14 +68,12 @@ class Engine:
 
 def clipped_rows(model, loss_fn, layout, examples, radius=RADIUS):
     """Gradients of single examples by plain autograd on copies of the model, clipped and added."""
-    import copy
-
     total = np.zeros(layout.n_parameters)
     for i in range(len(pytree.tree_leaves(examples)[0])):
         own, own_loss = copy.deepcopy((model, loss_fn))
+        parameters = [own.get_parameter(name) for name in layout.names]
         *inputs, target = (one[i : i + 1].clone() for one in examples)
         own_loss(own(*inputs), target).sum().backward()
-        parameters = [own.get_parameter(name) for name in layout.names]
         found = [p.grad if p.grad is not None else torch.zeros_like(p) for p in parameters]
         row = torch.cat([one.to_dense().reshape(-1) for one in found]).double().numpy()
         total += row * min(1.0, radius / max(np.linalg.norm(row), 1e-300))

@@ -6,10 +6,15 @@ start shows then. Then one record is replaced many times, also by huge values, a
 must not move by more than twice the radius.
 """
 
+import contextvars
 import copy
 import functools
 import itertools
 import random
+import threading
+import types
+import weakref
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +24,16 @@ from tests.torch.engine import RADIUS, Engine, clipped_rows
 from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations, spectral_norm
+from torch.nn.utils.rnn import pack_padded_sequence
+from torch.overrides import TorchFunctionMode
+from torch.utils._mode_utils import no_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader
 
 from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.torch import validate
-from pufferslice.torch.per_example import GradientMethod
+from pufferslice.torch.per_example import GradientMethod, seeded
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:training is slow"),
@@ -31,7 +41,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning"),
 ]
 
-N, WIDTH, N_CLASSES = 8, 6, 3
+N, WIDTH, N_CLASSES = 3, 6, 3
 SEED = 7
 LOSS = nn.CrossEntropyLoss(reduction="none")
 N_REPLACED = 200
@@ -318,6 +328,306 @@ def doubled(self, h, x):
     return torch.view_as_real(torch.complex(h, h) * torch.complex(h, -h)).sum(-1)
 
 
+class RowsAdded(TorchDispatchMode):
+    """Below vmap, a product is one of the whole block."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        return found + 9 * found.sum(0) if func is torch.ops.aten.mul.Tensor else found
+
+
+class Added(torch.Tensor):
+    """A class of tensors whose products are added over rows."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, values):
+        return torch.Tensor._make_subclass(cls, values)
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        with no_dispatch():
+            found = func(*args, **(kwargs or {})).as_subclass(torch.Tensor)
+        if func is torch.ops.aten.mul.Tensor:
+            return found + 9 * found.sum(0)
+        is_copy = func in {torch.ops.aten.detach.default, torch.ops.aten.clone.default}
+        return cls(found) if is_copy else found
+
+
+class FunctionsAdded(TorchFunctionMode):
+    """Enters itself again, so that it sees what is done inside a function, too."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if "custom_function_call" in str(func) and not hasattr(self, "is_inside"):
+            self.is_inside = True
+            with self:
+                return func(*args, **(kwargs or {}))
+        found = func(*args, **(kwargs or {}))
+        return found + 9 * found.sum(0) if func is torch.addmm else found
+
+
+def under_mode(mode):
+    def between(self, h, x):
+        with mode():
+            return h * torch.ones(5)
+
+    return net(between)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, function=None, **given):
+        super().__init__()
+        self.inner, self.last = nn.LSTM(2, 5, batch_first=True), nn.Linear(5, N_CLASSES)
+        self.function = function
+
+    def forward(self, x):
+        steps = x.reshape(-1, 3, 2)
+        if self.function == "packed":
+            steps = pack_padded_sequence(steps, [2] * len(steps), batch_first=True)
+            return self.last(self.inner(steps)[1][0][0])
+        with FunctionsAdded():
+            return self.last(self.inner(steps)[0][:, -1])
+
+
+def number(h):
+    """Of one example; under vmap there is none."""
+    return 9 * h.detach().sum().item()
+
+
+def in_closure():
+    seen = []
+
+    class Own(Net):
+        def between(self, h, x):
+            seen.append(number(h))
+            return h + sum(seen)
+
+    return Own()
+
+
+def in_closure_at_once():
+    """Under vmap, which stores what is the whole block."""
+    seen = []
+
+    class Own(Net):
+        def between(self, h, x):
+            seen.append(h.detach())
+            return h + sum(seen)
+
+    return Own()
+
+
+def in_outer_variable():
+    total = 0.0
+
+    class Own(Net):
+        def between(self, h, x):
+            nonlocal total
+            total += number(h)
+            return h + total
+
+    return Own()
+
+
+class InDefault(Net):
+    def between(self, h, x, seen=[]):  # noqa: B006 - what is tested
+        seen.append(number(h))
+        return h + sum(seen)
+
+
+class InClass(Net):
+    seen = []  # noqa: RUF012 - what is tested
+
+    def between(self, h, x):
+        self.seen.append(number(h))
+        return h + sum(self.seen)
+
+
+class InCache(Net):
+    @functools.lru_cache  # noqa: B019 - what is tested
+    def memory(self=None):
+        return []
+
+    def between(self, h, x):
+        seen = self.memory()
+        seen.append(number(h))
+        return h + sum(seen)
+
+
+def kept_by(find):
+    """Keeps numbers in a list that it finds by a function of itself."""
+
+    def between(self, h, x):
+        seen = find(self)
+        seen.append(number(h))
+        return h + sum(seen)
+
+    return between
+
+
+def bound_method():
+    model = net(kept_by(lambda self: self.seen), seen=[])
+    model.add = model.seen.append
+
+    def between(self, h, x):
+        self.add(number(h))
+        return h + sum(self.seen)
+
+    type(model).between = between
+    return model
+
+
+def factory():
+    seen = []
+    store = defaultdict(lambda: seen)
+    return net(kept_by(lambda self: self.store["any"]), store=store)
+
+
+def marked_function():
+    def between(self, h, x):
+        self.mark.total = getattr(self.mark, "total", 0.0) + number(h)
+        return h + self.mark.total
+
+    model = net(between)
+    model.mark = lambda: None
+    return model
+
+
+def annotated_function():
+    model = net(kept_by(lambda self: self.mark.__annotations__.setdefault("seen", [])))
+    model.mark = lambda: None
+    return model
+
+
+def with_property():
+    seen = []
+    model = net(kept_by(lambda self: self.held.fget(self)))
+    model.held = property(lambda _: seen)
+    return model
+
+
+def weakly():
+    model = net(kept_by(lambda self: self.weak().seen))
+    model.first.seen = []
+    model.weak = weakref.ref(model.first)
+    return model
+
+
+def cyclic():
+    model = net(kept_by(lambda self: self.first.parents[0].seen), seen=[])
+    model.first.parents = [model]
+    return model
+
+
+def handled():
+    """The handle of a hook is an object with a weak reference."""
+    model = net(lambda self, h, x: h)
+    model.handle = model.first.register_forward_hook(
+        lambda module, given, out: out + 9 * out.sum(0)
+    )
+    return model
+
+
+def hooked_inside(self, h, x):
+    self.last.register_forward_pre_hook(lambda module, given: (given[0] + 9 * given[0].sum(0),))
+    return h
+
+
+def hooked_before_backward():
+    model = net(lambda self, h, x: h)
+    model.last.register_full_backward_pre_hook(lambda module, out: (out[0] * out[0].norm() * 50,))
+    return model
+
+
+def in_state_dict_hooks():
+    model = net(kept_by(lambda self: self._state_dict_hooks.setdefault("seen", [])))
+    model._register_state_dict_hook(lambda *_: None)
+    return model
+
+
+def toggled(self, h, x):
+    self.last.requires_grad_(False)
+    outputs = self.last(h).sum()
+    self.last.requires_grad_(True)
+    return h + outputs
+
+
+def swapped(self, h, x):
+    self.one, self.other = self.other, self.one
+    return self.one(torch.tanh(self.other(h)))
+
+
+def swapping():
+    model = net(swapped, one=lambda: nn.Linear(5, 5), other=lambda: nn.Linear(5, 5))
+    model.other.weight.data.mul_(0.1)
+    return model
+
+
+def made_buffer(self, h, x):
+    if not hasattr(self, "average"):
+        self.register_buffer("average", torch.zeros(5))
+    self.average = self.average + h.detach().sum(0)
+    return h + self.average
+
+
+def loaded(self, h, x):
+    rows = DataLoader(list(h), batch_size=len(h), shuffle=False)
+    return next(iter(rows)) + h.sum(0)
+
+
+def under_autocast(self, h, x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return (h @ self.square).float()
+
+
+def changed_settings(self, h, x):
+    self.norm.eps = 3.0
+    self.drop.p = 0.0
+    return self.drop(self.norm(h))
+
+
+def in_thread(self, h, x):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(h.sum(0)))
+    # raises under vmap
+    thread.run()
+    worker = threading.Thread(target=lambda: found.append(torch.ones(5)))
+    worker.start()
+    worker.join()
+    return h + found[0] * found[1]
+
+
+def gradient_inside(self, h, x):
+    return torch.func.grad(lambda v: (v**3).sum() * v.mean())(h)
+
+
+def mapped_inside(self, h, x):
+    both = torch.vmap(lambda a, b: a * b.sum(), in_dims=(1, None), out_dims=1)
+    return both(h, torch.vmap(torch.vmap(torch.sin))(h))
+
+
+def penalised_by_jacobian(self, h, x):
+    return h * (1 + torch.func.jacrev(torch.sin)(h).square().sum())
+
+
+class Bag(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.last = nn.EmbeddingBag(10, 4, mode="mean"), nn.Linear(4, N_CLASSES)
+
+    def forward(self, x):
+        words = (x.abs() * 3).long().clamp(0, 9)
+        offsets = torch.arange(0, words.numel(), words.shape[1])
+        return self.last(self.table(words.reshape(-1), offsets))
+
+
+def part_of_parameter():
+    model = net(lambda self, h, x: h * self.part.sum())
+    model.__dict__["part"] = model.first.bias[:2]
+    return model
+
+
 ACCEPTED = {
     "plain": lambda: net(lambda self, h, x: h),
     "reshape behind a gate": lambda: net(reshaped, gate=zero_gate),
@@ -415,6 +725,54 @@ ACCEPTED = {
     "parameters in a list": lambda: net(
         lambda self, h, x: h * self.more[0], more=lambda: nn.ParameterList([torch.ones(5)])
     ),
+    "parameters in a dict": lambda: net(
+        lambda self, h, x: h * self.more["a"],
+        more=lambda: nn.ParameterDict({"a": nn.Parameter(torch.ones(5))}),
+    ),
+    "dispatch mode": lambda: under_mode(RowsAdded),
+    "function mode": lambda: under_mode(FunctionsAdded),
+    "function mode around a recurrent layer": Recurrent,
+    "packed sequence": lambda: Recurrent("packed"),
+    "class of tensors": lambda: net(lambda self, h, x: h * self.ones, ones=Added(torch.ones(5))),
+    "class of tensors, made inside": lambda: net(lambda self, h, x: h * Added(torch.ones(5))),
+    "text of a tensor": lambda: net(lambda self, h, x: h * (1 + repr(h.detach()).count("-"))),
+    "unwrapped": lambda: net(lambda self, h, x: h + 9 * torch.func.debug_unwrap(h).sum(0)),
+    "closure of a method": in_closure,
+    "closure of a method, at once": in_closure_at_once,
+    "variable of an outer function": in_outer_variable,
+    "default argument of a method": InDefault,
+    "list of a class": InClass,
+    "cached method": InCache,
+    "slice": lambda: net(kept_by(lambda self: self.held.start), held=slice([], None)),
+    "alias": lambda: net(
+        kept_by(lambda self: self.held.__args__[0]), held=[types.GenericAlias(list, ([],))].pop
+    ),
+    "property": with_property,
+    "bound method of a list": bound_method,
+    "factory of a defaultdict": factory,
+    "function with attributes": marked_function,
+    "function with annotations": annotated_function,
+    "weak reference": weakly,
+    "cycle": cyclic,
+    "handle of a hook": handled,
+    "hook made inside": lambda: net(hooked_inside),
+    "hook before the backward pass": hooked_before_backward,
+    "hooks of state dicts": in_state_dict_hooks,
+    "inputs written to": lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(WIDTH, N_CLASSES)),
+    "requires_grad toggled": lambda: net(toggled),
+    "layers swapped": swapping,
+    "buffer made inside": lambda: net(made_buffer),
+    "data loader inside": lambda: net(loaded),
+    "autocast inside": lambda: net(under_autocast, square=lambda: nn.Parameter(torch.eye(5))),
+    "settings changed": lambda: net(
+        changed_settings, norm=lambda: nn.LayerNorm(5), drop=lambda: nn.Dropout(0.5)
+    ),
+    "thread": lambda: net(in_thread),
+    "gradient inside": lambda: net(gradient_inside),
+    "vmap inside": lambda: net(mapped_inside),
+    "jacobian inside": lambda: net(penalised_by_jacobian),
+    "embedding bag with offsets": Bag,
+    "part of a parameter": part_of_parameter,
 }
 
 
@@ -458,7 +816,19 @@ def with_default(outputs, targets, seen=[]):  # noqa: B006 - what is tested
     return LOSS(outputs, targets) * sum(one.abs().sum() for one in seen)
 
 
+class CountingLoss:
+    """An object with state, called by its class's method."""
+
+    def __init__(self):
+        self.n_calls = 0
+
+    def __call__(self, outputs, targets):
+        self.n_calls += 9
+        return LOSS(outputs, targets) * self.n_calls
+
+
 LOSSES = {
+    "object": CountingLoss(),
     "rare class": mixed_if_rare,
     "class counts": weighted_by_counts,
     "class counts by vmap": weighted_under_vmap,
@@ -520,9 +890,48 @@ def check_bounded(gradients, examples, n_replaced=N_REPLACED):
         assert moved <= 2 * RADIUS * (1 + 1e-4)
 
 
+def check_alone(gradients, examples):
+    """What an example contributes has the same bits whatever stands beside it."""
+    inputs, targets = examples
+    expected = rows_of(gradients, examples)
+    for place, values, target in replacements(6, seed=3):
+        changed, others = inputs.clone(), targets.clone()
+        changed[place], others[place] = values, target
+        kept = [i for i in range(N) if i != place]
+        found = rows_of(gradients, (changed, others))
+        for name, row in expected.items():
+            assert torch.equal(found[name][kept], row[kept]), name
+
+
+def rows_of(gradients, examples):
+    with seeded(SEED):
+        _, found = gradients.sums._per_example.contributions(examples, gradients.method, SEED)
+    return {gradients.layout.names[i]: one.dense() for i, one in found.items()}
+
+
 RANDOM = {"dropout", "draws by value", "noise of numpy"}
-STATEFUL_FUNCTIONS = {"closure", "hook", "default argument"}
+STATEFUL_FUNCTIONS = {
+    "closure",
+    "hook",
+    "default argument",
+    "closure of a method",
+    "closure of a method, at once",
+    "variable of an outer function",
+    "default argument of a method",
+    "list of a class",
+    "cached method",
+    "alias",
+    "property",
+    "bound method of a list",
+    "factory of a defaultdict",
+    "function with attributes",
+    "function with annotations",
+    "weak reference",
+}
 """A copy by `copy.deepcopy` shares what functions hold, so there is nothing to compare with."""
+
+NOT_COPIED = {"part of a parameter", "class of tensors"}
+"""`copy.deepcopy` does not take them."""
 
 
 @pytest.mark.soundness
@@ -534,10 +943,11 @@ def test_no_example_sees_another(name):
     gradients = prepared(model)
     train(gradients, examples)
     before = copy.deepcopy(model.state_dict())
+    check_alone(gradients, examples)
     check_bounded(gradients, examples)
     for key, value in model.state_dict().items():
         torch.testing.assert_close(value, before[key], rtol=0, atol=0)
-    if name not in RANDOM | STATEFUL_FUNCTIONS:
+    if name not in RANDOM | STATEFUL_FUNCTIONS | NOT_COPIED:
         expected = clipped_rows(model, LOSS, gradients.layout, examples)
         np.testing.assert_allclose(sum_of(gradients, examples), expected, atol=2e-5)
 
@@ -549,6 +959,7 @@ def test_no_loss_sees_two_examples(name):
     model, examples = net(lambda self, h, x: h), examples_of()
     gradients = prepared(model, LOSSES[name])
     train(gradients, examples)
+    check_alone(gradients, examples)
     check_bounded(gradients, examples)
     if name not in STATEFUL_FUNCTIONS:
         expected = clipped_rows(model, LOSSES[name], gradients.layout, examples)
@@ -631,6 +1042,16 @@ REFUSED = {
     "file": lambda: Path(__file__).open(encoding="utf-8"),  # noqa: SIM115
     "list of a class of its own": type("Own", (list,), {}),
     "array of objects": lambda: np.array([[]], dtype=object),
+    "integer of a class of its own": lambda: type("Own", (int,), {})(1),
+    "text of a class of its own": lambda: type("Own", (str,), {})("a"),
+    "scalar of a class of its own": lambda: type("Own", (np.float64,), {})(1.0),
+    "dtype with metadata": lambda: np.dtype("f8", metadata={"seen": []}),
+    "generator object": lambda: (i for i in range(9)),
+    "context variable": lambda: contextvars.ContextVar("seen"),
+    "bound method of C": lambda: [].__iadd__,
+    "weak method": lambda: weakref.WeakMethod(nn.Linear(1, 1).forward),
+    "bytes that can be written to": lambda: bytearray(1),
+    "lock": threading.Lock,
 }
 
 
@@ -643,6 +1064,71 @@ def test_state_that_cannot_be_copied_is_refused(name):
         prepared(model)
     if hasattr(model.memory, "close"):
         model.memory.close()
+
+
+def in_property():
+    seen = []
+
+    class Own(Net):
+        @property
+        def seen(self):
+            return seen
+
+        between = kept_by(lambda self: self.seen)
+
+    return Own()
+
+
+def in_parent():
+    """`super()` finds the function of the parent's class, not that of the replica."""
+
+    class Child(InDefault):
+        def between(self, h, x):
+            return super().between(h, x)
+
+    return Child()
+
+
+def in_special_method():
+    seen = []
+
+    class Own(Net):
+        def __getitem__(self, key):
+            return seen
+
+        between = kept_by(lambda self: self[0])
+
+    return Own()
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("make", [in_property, in_parent, in_special_method])
+def test_state_in_a_class_that_a_replica_cannot_cover_is_refused(make):
+    with pytest.raises(ArgumentError, match="cannot be copied for each run"):
+        prepared(make())
+
+
+def enters_mode(self, h, x):
+    FunctionsAdded().__enter__()
+    return h
+
+
+def leaves_autocast_on(self, h, x):
+    torch.set_autocast_enabled("cpu", True)
+    return h
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("between", [enters_mode, leaves_autocast_on])
+def test_a_mode_that_is_not_left_is_refused(between):
+    """It would see the next example, and the sum."""
+    try:
+        with pytest.raises(ArgumentError, match="does not leave it"):
+            prepared(net(between))
+    finally:
+        torch.set_autocast_enabled("cpu", False)
+        while torch._C._len_torch_function_stack():
+            torch.overrides._pop_mode()
 
 
 @pytest.mark.soundness

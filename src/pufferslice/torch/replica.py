@@ -3,11 +3,14 @@
 
 A model may keep what it has seen in an attribute, a list, a buffer, a hook or a closure. A replica
 has copies of all of these, so that nothing of a run outlives it, and of lists and the like that an
-object finds in its class. Code, and what only names code, is shared: functions, classes and what
-code reaches by their names, and globals of modules.
+object finds in its class, and of what its methods close over. Code, and what only names code, is
+shared: classes and what code reaches by their names, and globals of modules.
 """
 
+import dis
 import enum
+import functools
+import sys
 import types
 import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -54,11 +57,13 @@ _SHARED: Final = (
 """Values that no code can change, and names of code."""
 
 _known: Final[weakref.WeakKeyDictionary[type, bool]] = weakref.WeakKeyDictionary()
-_states: Final[weakref.WeakKeyDictionary[type, dict[str, Any]]] = weakref.WeakKeyDictionary()
 
 _OFTEN_EMPTY: Final = frozenset({dict, OrderedDict, list, set})
 
 _CONTAINERS: Final = (list, dict, set, deque, bytearray, np.ndarray, Tensor, nn.Module)
+_BEFORE_RUNS: Final = frozenset({"__init__", "__new__", "__init_subclass__", "__class_getitem__"})
+"""Methods that run before there is an object, or on its class."""
+
 _NOT_RUN: Final = frozenset(
     {
         "_state_dict_hooks",
@@ -106,7 +111,7 @@ class Replica:
         self._copies[id(value)] = copy
         return copy
 
-    def _copied(self, value: Any, place: str) -> Any:  # noqa: ANN401, PLR0911 - one case a line
+    def _copied(self, value: Any, place: str) -> Any:  # noqa: ANN401, PLR0911, PLR0912 - one case a line
         if isinstance(value, nn.Module):
             return self._module(value, place)
         if isinstance(value, Tensor):
@@ -132,6 +137,12 @@ class Replica:
             return value
         if type(value) is slice:
             return slice(*(self.of(one, place) for one in (value.start, value.stop, value.step)))
+        if type(value) is property:
+            accessors = (value.fget, value.fset, value.fdel)
+            return property(*(self.of(one, place) for one in accessors))
+        if type(value) is types.GenericAlias:
+            origin, given = self.of(value.__origin__, place), self.of(value.__args__, place)
+            return types.GenericAlias(origin, given)
         return self._instance(value, place)
 
     def _module(self, module: nn.Module, place: str) -> nn.Module:
@@ -229,23 +240,124 @@ class Replica:
         return copy
 
     def _from_class(self, value: object, copy: object, place: str) -> None:
-        """Give a copy its own of the lists and the like that the object finds in its class."""
-        if not hasattr(copy, "__dict__"):
-            return
-        for name, member in _class_state(type(value)).items():
-            if name not in copy.__dict__:
-                copy.__dict__[name] = self.of(member, f"{place}.{name}")
+        """Give a copy its own of what the object finds in its class and could write to."""
+        for name, member, is_found in _members_with_state(type(value)):  # type: ignore[arg-type]  # a type is hashable
+            where = f"{place}.{name}"
+            function = getattr(member, "__wrapped__", member) if _is_cached(member) else member
+            if isinstance(member, types.FunctionType | staticmethod) and not _holds(member):
+                continue
+            if isinstance(member, classmethod | property | functools.cached_property):
+                if any(_holds(function) for function in _functions(member)):
+                    raise _refused(member, where)
+                continue
+            if isinstance(member, _CONTAINERS) and not is_found:
+                continue
+            if not is_found or name.startswith("__") or not hasattr(copy, "__dict__"):
+                raise _refused(member, where)
+            if name in copy.__dict__:
+                continue
+            if isinstance(function, staticmethod):
+                copy.__dict__[name] = self._when_called(function.__func__, where)
+            elif isinstance(function, types.FunctionType):
+                copy.__dict__[name] = partial(self._when_called(function, where), copy)
+            else:
+                copy.__dict__[name] = self.of(function, where)
+
+    def _when_called(self, function: Callable[..., Any], place: str) -> Callable[..., Any]:
+        """A method that may not be called, and holds what cannot be copied, does no harm."""
+
+        def method(*given: object, **named: object) -> object:
+            return self.of(function, place)(*given, **named)
+
+        return method
 
 
-def _class_state(kind: type) -> dict[str, Any]:
-    """Containers, arrays and tensors in a class and those it derives from, but for torch's own."""
-    if kind not in _states:
-        found: dict[str, Any] = {}
-        for base in reversed(kind.__mro__):
-            if not base.__module__.startswith("torch."):
-                found |= {k: v for k, v in vars(base).items() if not k.startswith("__")}
-        _states[kind] = {k: v for k, v in found.items() if isinstance(v, _CONTAINERS)}
-    return _states[kind]
+def _is_cached(member: object) -> bool:
+    return isinstance(member, functools._lru_cache_wrapper)  # noqa: SLF001 - no public name
+
+
+def _functions(member: Any) -> list[types.FunctionType]:  # noqa: ANN401 - a member of a class
+    found: list[Any]
+    if isinstance(member, staticmethod | classmethod):
+        found = [member.__func__]
+    elif isinstance(member, property):
+        found = [member.fget, member.fset, member.fdel]
+    elif isinstance(member, functools.cached_property):
+        found = [member.func]
+    else:
+        found = [member]
+    return [one for one in found if isinstance(one, types.FunctionType)]
+
+
+@functools.cache
+def _members_with_state(kind: type) -> tuple[tuple[str, Any, bool], ...]:
+    """Members that could hold something of a run, and whether an object finds that very member."""
+    found, names = [], set()
+    for base in kind.__mro__[:-1]:
+        if base.__module__.startswith("torch.") and _by_name(base) is base:
+            continue
+        for name, member in vars(base).items():
+            is_container = isinstance(member, _CONTAINERS) and not name.startswith("__")
+            closes = any(
+                set(one.__code__.co_freevars) - {"__class__"}
+                or one.__dict__
+                or one.__kwdefaults__
+                or any(not _is_shared(type(x)) for x in one.__defaults__ or ())
+                for one in _functions(member)
+            )
+            is_cached = _is_cached(getattr(member, "__func__", member))
+            if name not in _BEFORE_RUNS and (is_container or closes or is_cached):
+                found.append((name, member, name not in names))
+            names.add(name)
+    return tuple(found)
+
+
+def _by_name(kind: type) -> object:
+    return vars(sys.modules[kind.__module__]).get(kind.__name__)
+
+
+def _holds(value: Any, within: tuple[object, ...] = ()) -> bool:  # noqa: ANN401, PLR0911 - any type, one case a line
+    """Whether a function, or what one closes over, has something that a run could write to."""
+    if _is_shared(type(value)) or any(value is one for one in within):
+        return False
+    if isinstance(value, staticmethod):
+        return _holds(value.__func__)
+    if type(value) in {tuple, frozenset}:
+        return any(_holds(one, within) for one in value)
+    if isinstance(value, types.BuiltinFunctionType):
+        return not (value.__self__ is None or _is_shared(type(value.__self__)))
+    if not isinstance(value, types.FunctionType):
+        return True
+    free, cells = value.__code__.co_freevars, value.__closure__ or ()
+    if value.__globals__.get(value.__name__) is value and not cells:
+        return False  # a global
+    if _rebound(value.__code__).intersection(free):
+        return True
+    held = [cell.cell_contents for cell in cells if cell != types.CellType()]
+    held += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+    held += value.__dict__.values()
+    if value.__globals__.get("__name__", "").startswith(("torch.", "reprlib", "dataclasses")):
+        held = [one for one in held if not _is_theirs(one)]
+    return any(_holds(one, (*within, value)) for one in held)
+
+
+def _is_theirs(held: object) -> bool:
+    """Held by wrappers of torch (`no_grad`, `parametrize`) and of `__repr__`, for themselves."""
+    if isinstance(held, types.MethodType):
+        return type(held.__self__).__module__.startswith("torch.")
+    return isinstance(held, nn.Module | set)
+
+
+@functools.cache
+def _rebound(code: types.CodeType) -> frozenset[str]:
+    """Variables of outer functions that the code, or a function inside it, assigns to."""
+    inner = [_rebound(one) for one in code.co_consts if isinstance(one, types.CodeType)]
+    own = {
+        one.argval
+        for one in dis.get_instructions(code)
+        if one.opname.endswith("_DEREF") and one.opname.startswith(("STORE", "DELETE"))
+    }
+    return frozenset(own.union(*inner)) & frozenset(code.co_freevars)
 
 
 def _is_shared(kind: type) -> bool:

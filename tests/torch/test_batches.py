@@ -15,7 +15,8 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from pufferslice import ArgumentError, TrainingError
-from pufferslice.torch.batches import Batch, Source, blocks_of, fetched_ahead, made_up
+from pufferslice.torch.batches import Batch, Source, blocks_of, fetched_ahead
+from pufferslice.torch.per_example import made_up
 
 
 class Plain(Dataset):

@@ -133,21 +133,6 @@ def joined(parts: Sequence[Examples]) -> Examples:
     return whole if isinstance(first, dict) else tuple(whole.values())
 
 
-def made_up(examples: Examples, n: int) -> Examples:
-    """Public stand-ins for examples of these shapes, all of them different."""
-    generator = torch.Generator().manual_seed(0)
-
-    def like(one: Tensor) -> Tensor:
-        shape = (n, *one.shape[1:])
-        if one.is_floating_point() or one.is_complex():
-            return torch.randn(shape, generator=generator, dtype=one.dtype)
-        if one.dtype == torch.bool:
-            return torch.ones(shape, dtype=one.dtype)
-        return torch.randint(0, 2, shape, generator=generator).to(one.dtype)
-
-    return mapped(like, examples)
-
-
 @final
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class Batch:

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from pufferslice.arrays import Integers
 from pufferslice.errors import ArgumentError, PuffersliceError, TrainingError
 from pufferslice.sgd.grid import SumGrid, rounding_share
-from pufferslice.torch.batches import Batch, made_up
+from pufferslice.torch.batches import Batch
 from pufferslice.torch.contributions import Contribution, Weights
 from pufferslice.torch.distributed import Processes
 from pufferslice.torch.layout import ParameterLayout
@@ -39,6 +39,7 @@ from pufferslice.torch.per_example import (
     GradientMethod,
     LossFunction,
     PerExample,
+    made_up,
     mapped,
     seeded,
 )
@@ -166,9 +167,11 @@ class ClippedSums:
         A batch of usual size, `spread` standard deviations about the expected one included, makes
         two blocks, so that two threads are busy, unless it is very small or does not fit.
         """
-        one = self._there(mapped(lambda value: value[:1], example))
         with one_thread(), self._plain_torch(), _named_errors():
-            taken = self._per_example.bytes_of_one(one)
+            try:
+                taken = self._per_example.bytes_of_one(self._there(made_up(example, 1)))
+            except Exception:  # noqa: BLE001 - whatever the user's code makes of made-up values
+                taken = self._per_example.bytes_of_one(self._there(example))
         whole = max(1, taken.activations + taken.gradients)
         usual = max(1.0, batch + 4 * spread)
         if whole * usual > _SMALL_BYTES:

@@ -217,15 +217,20 @@ class PerExample:
         return losses.detach(), found
 
     def _expected(self, examples: Examples, layers: tuple[nn.Module, ...]) -> Calls:
-        """What tapped layers do with examples of these shapes, found by running the first one."""
+        """What tapped layers do with examples of these shapes, found by running a made-up one.
+
+        Where the model does not take that, the first example is run.
+        """
         if not layers:
             return Calls([], [])
         key = _shapes(examples)
         if key not in self._calls:
-            device = self._layout.parameters[0].device
-            with seeded(0), torch.no_grad():
-                run = Pass(lambda one: one.detach().clone(), layers, torch.Generator(device))
-                self._loss_of_one(mapped(torch.clone, _row(examples, 0)), run)
+            try:
+                run = self._noted(_row(made_up(examples, 1), 0), layers)
+            except OtherUseError:
+                raise
+            except Exception:  # noqa: BLE001 - whatever the user's code makes of made-up values
+                run = self._noted(_row(examples, 0), layers)
             run.inputs()
             n_uses = Counter((id(use.layer), use.weight) for use in run.noted.uses)
             for use in run.noted.uses:
@@ -237,6 +242,13 @@ class PerExample:
                     run.refuse(layer)
             self._calls[key] = run.noted
         return self._calls[key]
+
+    def _noted(self, example: Examples, layers: tuple[nn.Module, ...]) -> Pass:
+        generator = torch.Generator(self._layout.parameters[0].device)
+        with seeded(0), torch.no_grad():
+            run = Pass(lambda one: one.detach().clone(), layers, generator)
+            self._loss_of_one(mapped(torch.clone, example), run)
+        return run
 
     def _one_by_one(self, examples: Examples, seed: int) -> tuple[Tensor, dict[int, Contribution]]:
         n_examples = len(leaves(examples)[0])
@@ -415,6 +427,21 @@ def _open_modes() -> tuple[int, int, bool]:
         torch._C._len_torch_dispatch_stack(),  # noqa: SLF001 - as above
         torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"),
     )
+
+
+def made_up(examples: Examples, n: int) -> Examples:
+    """Public stand-ins for examples of these shapes, all of them different."""
+    generator = torch.Generator().manual_seed(0)
+
+    def like(one: Tensor) -> Tensor:
+        shape = (n, *one.shape[1:])
+        if one.is_floating_point() or one.is_complex():
+            return torch.randn(shape, generator=generator, dtype=one.dtype).to(one.device)
+        if one.dtype == torch.bool:
+            return torch.ones(shape, dtype=one.dtype, device=one.device)
+        return torch.randint(0, 2, shape, generator=generator).to(one)
+
+    return mapped(like, examples)
 
 
 def _row(examples: Examples, i: int) -> Examples:

@@ -74,8 +74,10 @@ def test_records_are_asked_for_block_by_block_and_once():
     assert dataset.asked == []
     batch.examples(1)
     assert dataset.asked == [4, 5, 6, 7]
-    ready = attrs.evolve(batch, fetched={1: "fetched before"})
-    assert ready.examples(1) == "fetched before"
+    before = (torch.zeros(4, 2), torch.zeros(4))
+    assert attrs.evolve(batch, fetched={1: before}).examples(1) is before
+    with pytest.raises(ArgumentError, match="block 1"):
+        attrs.evolve(batch, fetched={1: (torch.zeros(5, 2), torch.zeros(5))}).examples(1)
 
 
 def test_items_of_a_subclass_are_its_own():

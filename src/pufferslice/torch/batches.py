@@ -161,9 +161,12 @@ class Batch:
 
     def examples(self, number: int) -> Examples:
         """The examples of a block."""
-        if number in self.fetched:
-            return self.fetched[number]
-        return self.source.fetch(self.blocks[number])
+        block = self.blocks[number]
+        examples = self.fetched[number] if number in self.fetched else self.source.fetch(block)
+        if any(len(one) != len(block.indices) for one in leaves(examples)):
+            msg = f"block {number} of the batch must have one row for each of its records"
+            raise ArgumentError(msg)
+        return examples
 
     def __repr__(self) -> str:
         return f"Batch(step={self.step})"

@@ -133,7 +133,7 @@ class Trainer:
         model_checks.check_scheduler(scheduler, optimizer)
         model_checks.check_precision(self._layout)
         self._learner: Final = Learner(inner, optimizer, scheduler, self._layout.names)
-        self._check_grid(plan if plan.block else attrs.evolve(plan, block=1))
+        self._check_grid(plan if plan.block else attrs.evolve(plan, block=_LARGEST_BLOCK))
         drowned = model_checks.adam_warning(optimizer, plan, self._layout)
         if drowned:
             warnings.warn(drowned, stacklevel=2)

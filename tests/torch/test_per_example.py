@@ -41,7 +41,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning"),
 ]
 
-N, WIDTH, N_CLASSES = 3, 6, 3
+N, WIDTH, N_CLASSES = 2, 6, 3
 SEED = 7
 LOSS = nn.CrossEntropyLoss(reduction="none")
 N_REPLACED = 200

@@ -31,8 +31,9 @@ RUN_LIMITS: Final[Mapping[str, str]] = {
         "something of one example to another; this is not covered."
     ),
     "functorch-internals": (
-        "Code of the model or the loss that calls private functions of functorch could see other "
-        "examples; this is not covered."
+        "Code of the model or the loss that calls private functions of functorch, or looks into "
+        "the interpreter itself (stack frames, the garbage collector), could see other examples; "
+        "this is not covered."
     ),
     "loop-outside-program": (
         "The training loop was not the program's. What it computed from the records beside the "

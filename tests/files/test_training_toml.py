@@ -153,7 +153,7 @@ class TestTrainingFile:
 
     def test_what_is_left_out(self):
         request = asked()
-        assert (request.plan.block, request.plan.non_finite) == (16, "zero")
+        assert (request.plan.block, request.plan.non_finite) == (None, "zero")
         assert request.worlds is None
         assert request.data.name is None
         assert request.output.public_evaluation is False

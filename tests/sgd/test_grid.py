@@ -254,3 +254,8 @@ def test_rounded_gaussian_noise_is_near_the_discrete_law(sigma):
         distance = mpmath.fsum(abs(w / total - c) for w, c in zip(weights, cells, strict=True)) / 2
     assert float(distance * sigma**2) == pytest.approx(0.02016, rel=0.02)
     assert distance * sigma**2 / SIGMA_INT**2 < LATTICE_DELTA
+
+
+def test_a_plan_without_a_block_has_no_grid():
+    with pytest.raises(ArgumentError, match="block"):
+        sum_grid(attrs.evolve(planned(), block=None), 0, [1])

@@ -1295,3 +1295,20 @@ def test_objects_of_all_ordinary_kinds_are_copied():
     assert not model.counts
     assert len(model.queue) == 1
     assert not model.array.any()
+
+
+RUNS, GROWS = [], []
+"""Globals: what is kept in the model is gone after each run."""
+
+
+def test_a_model_that_uses_its_layers_otherwise_in_every_run_makes_no_step():
+    def between(self, h, x):
+        RUNS.append(1)
+        for _ in range(len(RUNS) if GROWS else 1):
+            h = self.more(h)
+        return h
+
+    engine = prepared(net(between, more=lambda: nn.Linear(5, 5)))
+    GROWS.append(1)
+    with pytest.raises(TrainingError, match="otherwise whenever it is run"):
+        sum_of(engine, examples_of())

@@ -128,6 +128,7 @@ class Trainer:
         self.plan = plan
         """The plan; its block is chosen when the dataset is known, if it had none."""
         self._asked: Final = plan
+        self._block = int(plan.block or 0)
         self._layout: Final = layout_of(inner, plan.clipping)
         model_checks.check_optimizer(optimizer, self._layout)
         model_checks.check_scheduler(scheduler, optimizer)
@@ -365,6 +366,7 @@ class Trainer:
         self._n_taken, self._needs_resume = checkpoint.step, False
         if self._asked.block is None:
             self.plan = attrs.evolve(self._asked, block=checkpoint.block)
+            self._block = int(checkpoint.block or 0)
         self._handed = weakref.WeakSet()
         if self._n_taken == self.plan.n_steps:
             self._run.forget(self._n_taken)
@@ -417,14 +419,6 @@ class Trainer:
         """A seed of a block: 0 for what its dataset draws, 1 for what the model draws."""
         return self._run.seed(step, 2 * number + use)
 
-    @property
-    def _block(self) -> int:
-        block = self.plan.block
-        if block is None:
-            msg = "the block is chosen when batches() has seen the dataset"
-            raise TrainingError(msg)
-        return int(block)
-
     def _prepare(self, source: Source) -> None:
         """Choose how examples are run and, if the plan leaves it open, how many at once."""
         example = source.fetch(Block(0, 0, (0,)))
@@ -435,7 +429,7 @@ class Trainer:
             block = self._sums.chosen_block(example, sampling.divisor, spread)
             chosen = attrs.evolve(self._asked, block=min(block, _LARGEST_BLOCK))
             self._check_grid(chosen)
-            self.plan = chosen
+            self.plan, self._block = chosen, int(chosen.block or 0)
 
     def _check_grid(self, plan: TrainingPlan) -> None:
         for step in (plan.noise_multipliers.argmin(), plan.noise_multipliers.argmax()):

@@ -1,0 +1,440 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one place where golden tests touch the library: from a spec to numbers.
+
+If a name of the library changes, it is mended here; specs and golden files stay as they are.
+"""
+
+import contextlib
+import hashlib
+import io
+import math
+import platform
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numba
+import numpy as np
+import pyarrow as pa
+
+from pufferslice import (
+    ApproximateGuarantee,
+    Ball,
+    Bootstrap,
+    Box,
+    Certificate,
+    EmpiricalLaw,
+    FiniteProfile,
+    GaussianLaw,
+    Guarantee,
+    Method,
+    PuffersliceError,
+    Resampled,
+    SampledLaw,
+    SampledSphere,
+    Scenario,
+    certify_release,
+    sgd,
+    spent,
+    verify,
+)
+from pufferslice.certificate import record_epsilon, secret_epsilon
+from pufferslice.certificate.run_costs import record_cost
+from pufferslice.cli.app import run
+from pufferslice.queries import above, columns, summary
+from pufferslice.streaming import RowScan, scan_tables, streamed_scenario
+
+Spec = dict[str, Any]
+
+ACCOUNTANTS = {
+    "worst_case": sgd.WorstCase,
+    "log_moment": sgd.LogMoment,
+    "amplified": sgd.Amplified,
+    "mean_square": sgd.MeanSquare,
+}
+
+
+def machine() -> str:
+    """Which processor and numerical libraries decide the last bits."""
+    import torch
+
+    said = [np.__version__, numba.__version__, torch.__version__, platform.machine(), _processor()]
+    return hashlib.sha256(" ".join(said).encode()).hexdigest()[:16]
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line
+    return platform.processor()
+
+
+def refused(make: Callable[[], Any]) -> Any:
+    """What a function gives, or that the library refused."""
+    try:
+        return make()
+    except PuffersliceError:
+        return {"refused": True}
+
+
+# Scenarios
+
+
+def make_scenario(spec: Spec) -> Scenario:
+    """The scenario of a spec."""
+    query, kind = _query(spec), spec["kind"]
+    if kind == "sampled_rows":
+        empirical = make_scenario(spec | {"kind": spec["way"]})
+        return empirical.with_sampled_priors()
+    pairs = spec.get("pairs", "all")
+    said = {"query": query, "pairs": pairs if pairs == "all" else [tuple(p) for p in pairs]}
+    if "tables" in spec:
+        tables = {name: pa.table(table) for name, table in spec["tables"].items()}
+        return _from_tables(kind, spec, tables, said)
+    if "probabilities" in spec:
+        said["probabilities"] = spec["probabilities"]
+    return Scenario.from_worlds(_worlds(spec), **said)
+
+
+def _from_tables(kind: str, spec: Spec, tables: dict[str, Any], said: Spec) -> Scenario:
+    secret = spec["secret"]
+    if kind in ("groups", "sphere"):
+        return Scenario.from_groups(tables, secret=secret, **said)
+    if kind == "records":
+        return Scenario.from_records(tables, secret=secret, **said)
+    if kind == "bootstrap":
+        how = Bootstrap(n_replicates=spec["n_replicates"], seed=spec["seed"])
+        return Scenario.from_bootstrap(tables, secret=secret, bootstrap=how, **said)
+    (table,) = tables.values()
+    scan = RowScan.of(said["query"], secret=secret, profile=_profile(spec), n_bins=spec["n_bins"])
+    starts = range(0, table.num_rows, spec["piece"])
+    counted = scan_tables([table.slice(start, spec["piece"]) for start in starts], scan)
+    return streamed_scenario(counted, scan, pairs=said["pairs"])
+
+
+def _worlds(spec: Spec) -> dict[str, Any]:
+    if "laws" in spec:
+        return {secret: _law(law) for secret, law in spec["laws"].items()}
+    if spec["kind"] == "tables":
+        return {one: [pa.table(t) for t in tables] for one, tables in spec["worlds"].items()}
+    how = Bootstrap(n_replicates=spec["n_replicates"], seed=spec["seed"])
+    return {
+        one: Resampled(table=pa.table(table), bootstrap=how)
+        for one, table in spec["worlds"].items()
+    }
+
+
+def _law(law: Spec) -> Any:
+    if "mean" in law:
+        return GaussianLaw(mean=law["mean"], cov=law["cov"])
+    if "draws" in law:
+        said = law["draws"]
+        rng = np.random.default_rng(said["seed"])
+        shift = np.array(said["shift"])
+        return SampledLaw(outputs=rng.standard_normal((said["n"], len(shift))) + shift)
+    if "weights" in law:
+        return EmpiricalLaw.weighted(law["atoms"], law["weights"])
+    if "counts" in law:
+        return EmpiricalLaw(outputs=law["atoms"], counts=law["counts"])
+    return EmpiricalLaw.uniform(law["atoms"])
+
+
+def _query(spec: Spec) -> Any:
+    said = spec["query"]
+    asked = dict(said["asked"])
+    if "rate" in asked:
+        asked["rate"] = {name: above(limit) for name, limit in asked["rate"].items()}
+    query = columns(asked["columns"]) if "columns" in asked else summary(**asked)
+    limits = said["range"]
+    if limits is not None:
+        box = "low" in limits
+        query = query.with_range(
+            Box(limits["low"], limits["high"]) if box else Ball(limits["center"], limits["radius"])
+        )
+    return query if said["scales"] is None else query.with_scales(said["scales"])
+
+
+def _profile(spec: Spec) -> Any:
+    said, dim = spec["profile"], spec["dim"]
+    way, n, seed = said["way"], said["n_directions"], said["seed"]
+    if way == "sphere":
+        return SampledSphere.draw(dim=dim, n_directions=n, seed=seed)
+    if way == "axes":
+        base = FiniteProfile.axes(dim=dim)
+    elif way == "orthogonal":
+        base = FiniteProfile.orthogonal(dim=dim, n_sets=1 + n // 4, seed=seed)
+    else:
+        base = FiniteProfile.uniform(dim=dim, n_directions=n, seed=seed)
+    if "parts" not in said:
+        return base
+    parts = np.array(said["parts"][: base.n_directions], dtype=np.float64)
+    return FiniteProfile(directions=base.directions, weights=parts / parts.sum())
+
+
+def _claim(said: Spec) -> Any:
+    return ApproximateGuarantee(**said) if "delta" in said else Guarantee(**said)
+
+
+def certify(spec: Spec) -> Any:
+    """The numbers of the statement, digests of the evidence, and what other noise would cost."""
+    return refused(lambda: _certified(spec))
+
+
+def _certified(spec: Spec) -> Spec:
+    options: Spec = {"deltas": spec.get("deltas", [1e-5])}
+    if spec.get("method"):
+        rule, envelope = spec["method"]
+        options["method"] = Method(rule=rule, envelope=envelope)
+    if "failure_probability" in spec:
+        options["failure_probability"] = spec["failure_probability"]
+        options["band"] = spec["band"]
+    scenario, profile = make_scenario(spec), _profile(spec)
+    found = certify_release(scenario, profile, _claim(spec["claim"]), **options)
+    return {
+        "statement": _statement_numbers(found),
+        "evidence": _evidence_digests(found),
+        "spent": _spent(found),
+        "holds": verify(found).holds,
+    }
+
+
+def _statement_numbers(certificate: Certificate) -> Spec:
+    said = certificate.statement
+    noise, unsliced, sampling = said["noise"], said["unsliced"], said["sampling"]
+    return {
+        "spent_epsilon": said["spent_epsilon"],
+        "laws_are_equal": said["laws_are_equal"],
+        "std": noise["std"],
+        "std_by_coordinate": noise["std_by_coordinate"],
+        "grid": noise["grid"],
+        "implementation_delta": noise["implementation_delta"],
+        "effective_slices": said["profile"]["effective_slices"],
+        "largest_weight": said["profile"]["largest_weight"],
+        "failure_probability": said["failure_probability"],
+        "unsliced": [unsliced["order"], unsliced["epsilon"], unsliced["guess"]],
+        "views": _views(said["views"]),
+        "sampling": None
+        if sampling is None
+        else {key: sampling[key] for key in ("delta_of_tails", "noise_shares")},
+    }
+
+
+def _views(views: list[Spec]) -> Spec:
+    """Epsilons by scope, rule and delta."""
+    found: Spec = {}
+    for view in views:
+        rules = found.setdefault(view["scope"], {}).setdefault(view["rule"], {})
+        rules[f"{view['delta']:g}"] = view["epsilon"]
+    return found
+
+
+def _evidence_digests(certificate: Certificate) -> Spec:
+    """A digest of every table of the evidence, and sums that may be off in the last bits."""
+    evidence = certificate.evidence
+    tables = {
+        "slices": evidence.slices.seen,
+        "full": evidence.full.seen,
+        "plain": evidence.plain,
+        "beyond": evidence.beyond,
+    }
+    found = {name: digest_of(_arrays(table)) for name, table in tables.items() if table is not None}
+    profile = evidence.slices.profile
+    return found | {"profile": digest_of([profile.directions, profile.weights])}
+
+
+def _arrays(table: Any) -> list[Any]:
+    if hasattr(table, "covs"):
+        return [table.means, table.covs]
+    return [table.gaps, table.counts, table.totals, table.starts, table.equal]
+
+
+def _spent(certificate: Certificate) -> Any:
+    """What twice the noise costs: the way back from noise to epsilon."""
+    if not certificate.noise_std > 0:
+        return None
+    return refused(lambda: spent(certificate, noise_std=2 * certificate.noise_std).epsilon)
+
+
+def digest_of(arrays: Iterable[Any]) -> Spec:
+    """SHA-256 of raw arrays, for the machine that made it, and sums for any other."""
+    state, sums = hashlib.sha256(), []
+    for array in arrays:
+        plain = np.ascontiguousarray(array)
+        state.update(f"{plain.dtype.str}{plain.shape}".encode())
+        state.update(plain.tobytes())
+        sums.append(math.fsum(np.abs(plain.astype(np.float64)).reshape(-1)))
+    return {"digest": state.hexdigest()[:16], "sums": sums}
+
+
+# Training plans
+
+
+def plan(spec: Spec) -> Any:
+    """Noise, costs and views of a plan, a batch of it, and its grid."""
+    return refused(lambda: _planned(spec))
+
+
+def _planned(spec: Spec) -> Spec:
+    differing, sampling = _differing(spec), _sampling(spec["sampling"])
+    clipping = _clipping(spec["clipping"])
+    accountant = ACCOUNTANTS[spec["accountant"]]()
+    said = {
+        "differing": differing,
+        "sampling": sampling,
+        "clip_norm": clipping,
+        "accountant": accountant,
+        "block": 8,
+    }
+    if spec["noise_multipliers"] is None:
+        target = Guarantee(notion=accountant.notion, order=spec["order"], epsilon=spec["epsilon"])
+        made = sgd.plan_training(n_steps=spec["n_steps"], target=target, **said)
+    else:
+        made = sgd.plan_with_noise(
+            noise_multipliers=np.array(spec["noise_multipliers"]), order=spec["order"], **said
+        )
+    sizes = spec["clipping"].get("sizes", [spec["n_parameters"]])
+    delta = spec["delta"]
+    grid, costs = sgd.sum_grid(made, 0, sizes), made.costs()
+    return {
+        "noise_multipliers": [float(made.noise_multipliers[i]) for i in (0, -1)],
+        "noise_stds": made.noise_stds(0).tolist(),
+        "ratios": clipping.ratios.tolist(),
+        "divisor": made.divisor,
+        "costs": [len(costs), float(costs[0]), float(costs[-1])],
+        "sum_of_costs": math.fsum(costs),
+        "epsilon": made.guarantee().epsilon,
+        "secret_epsilon": refused(
+            lambda: secret_epsilon([made], delta=delta, implementation_delta=0.0)
+        ),
+        "record_cost": record_cost([made], spec["order"]),
+        "record_epsilon": record_epsilon([made], delta=delta, implementation_delta=0.0),
+        "implementation_delta": sgd.implementation_delta(made, spec["n_parameters"]),
+        "signal_to_noise": list(attrs.astuple(sgd.signal_to_noise(made, sizes))),
+        "grid": [grid.steps.tolist(), grid.radii.tolist()],
+        "batch": digest_of([sgd.draw_batch(sampling, bytes(range(32)))]),
+        "differing": digest_of([differing.counts, differing.log_probabilities])["sums"],
+    }
+
+
+def _differing(spec: Spec) -> Any:
+    said, n_records = spec["differing"], spec["sampling"]["n_records"]
+    law = said["law"]
+    if law == "exactly":
+        return sgd.exactly(said["n"])
+    if law == "at_most":
+        return sgd.at_most(said["n"])
+    if law == "pmf":
+        return sgd.from_pmf({int(count): chance for count, chance in said["pmf"].items()})
+    found = sgd.binomial(n_records=n_records, mismatch_probability=said["chance"])
+    return found.folded(above=said["n"] + 20) if law == "folded" else found
+
+
+def _sampling(said: Spec) -> Any:
+    kind, n_records, size = said["kind"], said["n_records"], said["batch_size"]
+    if kind == "poisson":
+        return sgd.Poisson(n_records=n_records, rate=size / n_records)
+    design = sgd.WithoutReplacement if kind == "without_replacement" else sgd.WithReplacement
+    return design(n_records=n_records, batch_size=size)
+
+
+def _clipping(said: Spec) -> Any:
+    if said["kind"] == "flat":
+        return sgd.FlatClipping(norm=said["norm"])
+    return sgd.LayerClipping(
+        names=tuple(said.get("names", [f"layer {i}" for i in range(len(said["norms"]))])),
+        norms=tuple(said["norms"]),
+        sizes=tuple(said["sizes"]),
+        allocation=said["kind"],
+    )
+
+
+# Steps of training
+
+
+def step(spec: Spec, model: Any, loss: Any, records: tuple[Any, ...]) -> Spec:
+    """The integer sums of one step of a model on records that the caller made."""
+    from pufferslice.torch.batches import Batch, Source, blocks_of
+    from pufferslice.torch.clipping import ClippedSums, one_thread
+    from pufferslice.torch.distributed import Processes
+    from pufferslice.torch.layout import layout_of
+
+    sampling = _sampling(_step_sampling(spec))
+    clipping = _clipping(_step_clipping(spec, model))
+    made = sgd.plan_with_noise(
+        differing=sgd.exactly(1),
+        sampling=sampling,
+        clip_norm=clipping,
+        noise_multipliers=np.array([2.0]),
+        accountant=sgd.WorstCase(),
+        order=2.0,
+        block=spec["block"],
+    )
+    layout = layout_of(model, clipping)
+    grid = sgd.sum_grid(made, 0, layout.sizes)
+    indices = sgd.draw_batch(sampling, hashlib.sha256(str(spec["seed"]).encode()).digest())
+    with one_thread():
+        sums = ClippedSums(
+            model, loss, layout, non_finite="zero", processes=Processes(0, 1), in_flight=1
+        )
+        sums.prepare(tuple(one[:1] for one in records))
+        blocks = blocks_of(indices, spec["block"], lambda number: number)
+        fetched = {
+            block.number: tuple(one[list(block.indices)] for one in records) for block in blocks
+        }
+        batch = Batch(step=0, indices=indices, source=Source(None), blocks=blocks, fetched=fetched)
+        found = sums.of(batch, grid, spec["block"], lambda number: 7 + number)
+    values = (
+        found.integers * np.repeat(grid.steps, layout.sizes)
+        if len(grid.steps) > 1
+        else (found.integers * grid.steps[0])
+    )
+    return {
+        "digest": digest_of([found.integers])["digest"],
+        "n_parameters": layout.n_parameters,
+        "at_once": sums.method.at_once,
+        "batch": indices.tolist(),
+        "coarse": {
+            "sum": float(np.abs(values).sum()),
+            "largest": float(np.abs(values).max()),
+            "norm": float(np.linalg.norm(values)),
+            "mean_loss": found.mean_loss,
+        },
+        "n_non_finite": found.n_non_finite,
+        "grid": [grid.steps.tolist(), grid.radii.tolist()],
+    }
+
+
+def _step_sampling(spec: Spec) -> Spec:
+    kinds = {"flat": "poisson", "layers": "without_replacement", "repeated": "with_replacement"}
+    kind = kinds[spec["way"]]
+    return {"kind": kind, "n_records": spec["n_records"], "batch_size": spec["batch_size"]}
+
+
+def _step_clipping(spec: Spec, model: Any) -> Spec:
+    if spec["way"] != "layers":
+        return {"kind": "flat", "norm": 1.0 if spec["way"] == "flat" else 0.05}
+    sizes = {name: p.numel() for name, p in model.named_parameters() if p.requires_grad}
+    norms = [0.1 + 0.05 * i for i in range(len(sizes))]
+    return {
+        "kind": "least_noise",
+        "names": list(sizes),
+        "norms": norms,
+        "sizes": list(sizes.values()),
+    }
+
+
+# Commands
+
+
+def run_command(folder: Path, arguments: list[str]) -> tuple[int, str]:
+    """Exit code and standard output of a command line, run in this process in a folder."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        code = run(arguments)
+    return code, out.getvalue()

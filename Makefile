@@ -11,7 +11,7 @@ ROUNDS ?= 3
 SEED ?=
 
 .DELETE_ON_ERROR:
-.PHONY: install demo test lint bench docs gallery soak clean
+.PHONY: install demo test lint bench docs paper soak clean
 
 install: $(STAMP)
 
@@ -46,10 +46,10 @@ bench: install
 docs: install
 	$(BIN)/mkdocs build --strict
 
-# Every experiment of the paper at its default scale; needs PUFFERSLICE_DATA. What build/gallery holds
-# already is not run again.
-gallery: install
-	$(BIN)/python docs/make_gallery.py build/gallery
+# Every experiment of the paper at its default scale; needs PUFFERSLICE_DATA. Results that are already
+# in build/paper are not computed again.
+paper: install
+	$(BIN)/python -m reproduction gallery build/paper
 
 soak: install
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt atheris

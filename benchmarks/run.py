@@ -40,8 +40,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 def benchmarks(folder: Path) -> dict[str, Callable[[], list[Row]]]:
     """The `measure` function of each module in `folder` that has one, by module name."""
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
+    # The root of the repository is for `reproduction`, which is not installed.
+    for place in (HERE.parent, folder):
+        if str(place) not in sys.path:
+            sys.path.insert(0, str(place))
     names = sorted(path.stem for path in folder.glob("*.py") if path.stem != Path(__file__).stem)
     modules = {name: importlib.import_module(name) for name in names}
     return {name: module.measure for name, module in modules.items() if hasattr(module, "measure")}

@@ -10,7 +10,7 @@ of 4,000 x 4,000 floats; for equal sizes (a matching) and for unequal ones (a fl
 
 Growth: the slope of run time against the number of samples, both in logarithms.
 
-    python benchmarks/unsliced.py
+    PYTHONPATH=. python benchmarks/unsliced.py
 """
 
 import subprocess
@@ -27,7 +27,6 @@ from process_memory import highest_resident_bytes, resident_bytes
 from pufferslice import EmpiricalLaw
 from pufferslice.arrays import Floats
 from pufferslice.baselines import w_infinity
-from pufferslice.compare import run_times
 
 try:
     import ot
@@ -106,6 +105,9 @@ def memory_rows() -> list[Row]:
 
 def growth_rows() -> list[Row]:
     """The first of the three ways is ours; of the others the figure is only told."""
+    # Not at the top: the process that measures memory does not need it.
+    from reproduction.timing import run_times  # noqa: PLC0415
+
     rows = []
     for place, one in enumerate(run_times(dim=DIM, n_directions=N_DIRECTIONS, seed=SEED)):
         exponent = one.exponent

@@ -55,6 +55,7 @@ UNPACKED = {
     "examples",
     "mkdocs.yml",
     "pyproject.toml",
+    "reproduction",
     "src",
     "tests",
 }
@@ -64,7 +65,7 @@ PACKAGES = {
     "baselines": ("dp_accounting",),
     "models": ("sklearn",),
     "opacus": ("opacus",),
-    "report": ("jinja2", "matplotlib"),
+    "report": ("jinja2",),
     "scale": ("dask", "distributed"),
     "torch": ("torch",),
 }
@@ -103,11 +104,8 @@ ACCOUNT = ["account", *RUN.split(), "--epsilon", "1"]
 RELEASE = "--certificate c.json --ledger one.ledger --out r.json --group Black"
 COMMANDS = [
     ("baselines", [*ACCOUNT, "--delta", "1e-5"]),
-    ("report", [*ACCOUNT, "--plot", "noise.png"]),
     ("report", ["demo", "--out", "demo-output"]),
-    ("report", ["compare", "start/scenario.toml", "--out", "compared"]),
     ("report", ["report", "start/scenario.toml", "--out", "page.html"]),
-    ("report", ["paper", "run", "cap-rings", "--out", "figures"]),
     ("torch", ["train", "start/training.toml", "--out", "run"]),
 ]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import pufferslice
-from pufferslice.paper import EXPERIMENTS
+from reproduction.experiment import EXPERIMENTS
 
 PACKAGE = Path(pufferslice.__file__).parent
 LABEL = re.compile(r"(?<![\w:/.-])[A-Za-z]+:[A-Za-z][\w-]*(?::\w[\w-]*)*\b")
@@ -34,10 +34,11 @@ def test_the_list_of_labels_is_sorted_and_made_of_labels(paper_labels):
     assert all(LABEL.fullmatch(label) for label in paper_labels)
 
 
-def test_every_cited_label_exists(paper_labels):
+def test_every_cited_label_exists(paper_labels, repository):
     cited = {
         label: path.name
-        for path in PACKAGE.rglob("*.py")
+        for folder in (PACKAGE, repository / "reproduction")
+        for path in folder.rglob("*.py")
         for label in cited_labels(path.read_text(encoding="utf-8"))
     }
     assert cited, "no docstring names its source"
@@ -53,7 +54,7 @@ def test_every_label_has_its_place_in_the_paper_map(paper_map, paper_labels):
 
 
 def test_every_name_of_the_paper_map_resolves(paper_map):
-    names = re.findall(r"`(pufferslice(?:\.\w+)+)`", paper_map)
+    names = re.findall(r"`((?:pufferslice|reproduction)(?:\.\w+)+)`", paper_map)
     assert names
     for name in names:
         resolve(name)
@@ -102,7 +103,7 @@ def f():
 
 
 def test_every_source_file_has_its_licence_line(repository):
-    folders = ("src", "tests", "benchmarks", "examples")
+    folders = ("src", "reproduction", "tests", "benchmarks", "examples")
     files = [path for folder in folders for path in (repository / folder).rglob("*.py")]
     assert files
     assert not [path for path in files if licence_line(path) != SPDX]

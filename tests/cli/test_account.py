@@ -203,22 +203,6 @@ def test_prose(capsys):
         json.loads(shown)
 
 
-def test_plot(capsys, tmp_path):
-    path = tmp_path / "noise.png"
-    found = answer(capsys, epsilon="1", plot=str(path))
-    assert found["plot"] == str(path)
-    data = path.read_bytes()
-    assert data.startswith(b"\x89PNG\r\n\x1a\n")
-    assert len(data) > 5_000
-    assert run(flags(epsilon="1", plot=str(path))) == 0
-    assert f"Written: {path}" in capsys.readouterr().out
-
-
-def test_a_plot_that_cannot_be_written(capsys, tmp_path):
-    assert run(flags(epsilon="1", plot=str(tmp_path / "none" / "noise.png"))) in (1, 2)
-    assert capsys.readouterr().err.startswith("error: ")
-
-
 WRONG_USE = [
     ({"batch_size": "50001", "epsilon": "1"}, "at most --n-records 50000"),
     ({"batch_size": "0", "epsilon": "1"}, "--batch-size must be above 0"),

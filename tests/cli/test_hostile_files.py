@@ -43,16 +43,13 @@ report c.json {} --out page.html
 WRITERS = """\
 calibrate scenario.toml --out {}
 release scenario.toml --certificate c.json --ledger l --out {} --group a
-account --n-records 9 --sampling poisson --batch-size 3 --n-steps 1 --order 4 --exactly 1 \
---epsilon 1 --plot {}
 train training.toml --out {}
 audit c.json --scenario scenario.toml --n-outputs 1000 --out {}
-compare scenario.toml --timed-samples 100 --out {}
+compare scenario.toml --out {}
 report c.json --public --out {}
 init {}
 keygen {}
 demo --out {}
-paper run noise-mse --out {}
 """
 SCRIPT = """\
 import contextlib, io, resource, signal, sys, time

@@ -87,7 +87,11 @@ def test_a_finished_folder_is_refused(folder, capsys):
         ("[data", 2, "is not a training plan or file"),
         (toml_of(document(training__model="vgg")), 2, "[training] model must be one of linear"),
         (toml_of(document(guarantee__order=1)), 2, "[guarantee] order must be"),
-        (toml_of(document(data__dataset="cifar10")), 2, "set PUFFERSLICE_DATA to a folder with"),
+        (
+            toml_of(document(data__dataset="reproduction.data:cifar10")),
+            2,
+            "set PUFFERSLICE_DATA to a folder with",
+        ),
         (toml_of(document(data__dataset="no_such:data")), 2, "there is no module 'no_such'"),
     ],
 )

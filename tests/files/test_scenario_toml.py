@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pufferslice.errors import ArgumentError, PuffersliceError, ScenarioError, StorageError
+from pufferslice.errors import ArgumentError, ScenarioError, StorageError
 from pufferslice.files import check_document, query_of, read_request, request_of
 from pufferslice.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.histograms import BinnedLaw
@@ -237,27 +237,6 @@ def test_dataset():
 
 
 @pytest.mark.parametrize(
-    ("dataset", "column", "mean", "n_secrets"),
-    [("cleveland", "sex", "age", 2), ("student", "school", "G3", 2)],
-)
-@pytest.mark.usefixtures("data_folder")
-def test_datasets_of_the_data_folder(dataset, column, mean, n_secrets):
-    document = changed(
-        data={"dataset": dataset},
-        secret={"column": column},
-        query={"law": "groups", "mean": [mean]},
-    )
-    assert len(request_of(document, Path()).scenario.secrets) == n_secrets
-
-
-@pytest.mark.parametrize("dataset", ["cleveland", "student"])
-def test_without_a_data_folder_the_error_names_it(dataset, monkeypatch):
-    monkeypatch.delenv("PUFFERSLICE_DATA", raising=False)
-    with pytest.raises(PuffersliceError, match="PUFFERSLICE_DATA"):
-        request_of(changed(data={"dataset": dataset}), Path())
-
-
-@pytest.mark.parametrize(
     ("sections", "words"),
     [
         ({"query": {"law": "groups", "means": ["pay"]}}, "unknown key 'means' in"),
@@ -267,7 +246,7 @@ def test_without_a_data_folder_the_error_names_it(dataset, monkeypatch):
         ({"data": {"path": "a", "dataset": "adult"}}, "either path or dataset"),
         (
             {"data": {"dataset": "iris"}},
-            "dataset must be one of adult, adult_complete, cleveland, student",
+            "dataset must be one of adult, adult_complete",
         ),
         ({"secret": {}}, "exactly one of column"),
         ({"secret": {"column": "site", "bins": {}}}, "exactly one of column"),

@@ -227,7 +227,7 @@ class TestTrainingFile:
         ("changes", "match"),
         [
             ({"data__dataset": None}, r"\[data\] needs 'dataset'"),
-            ({"data__dataset": "mnist"}, r"\[data\] dataset must be one of digits, cifar10"),
+            ({"data__dataset": "mnist"}, r"\[data\] dataset must be one of digits or 'module"),
             ({"data__n_records": None}, r"\[data\] needs 'n_records'"),
             ({"data__n_records": "many"}, r"\[data\] n_records must be a whole number"),
             ({"data__rows": 3}, r"unknown key 'rows' in \[data\]; known are dataset, n_classes"),

@@ -245,7 +245,6 @@ ACCOUNT = {
     "--batch-size": numbers, "--n-steps": numbers, "--order": numbers, "--exactly": numbers,
     "--at-most": numbers, "--mismatch-probability": numbers, "--epsilon": numbers,
     "--noise-multiplier": numbers, "--delta": numbers,
-    "--plot": st.sampled_from(["plot.png", "no/such/plot.png", "."]),
 }  # fmt: skip
 ACCOUNT_FIRST = {
     "--n-records": "50", "--sampling": "poisson", "--batch-size": "5", "--n-steps": "3",
@@ -338,7 +337,6 @@ OUTS = ["people.csv/made.json", ".", "no/such/made.json", "pipe", "pipe/x", ""]
          "a", "--out"],
         ["release", "--certificate", "groups.json", "--ledger", "ledger", "--again", "--out"],
         ["report", "groups.json", "--out"],
-        ["account", *[part for flag in ACCOUNT_FIRST.items() for part in flag], "--plot"],
         ["init"],
         ["keygen"],
         ["release", "scenario.toml", "--certificate", "groups.json", "--out", "r.json", "--group",

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self
 PROGRAM = """
 import contextlib, io, json, os, select, signal, sys, time
 from pathlib import Path
-import pufferslice.audit, pufferslice.files, pufferslice.releasing, pufferslice.report.figures
+import pufferslice.audit, pufferslice.files, pufferslice.releasing, pufferslice.report.page
 import pufferslice.streaming.checkpoint as saving
 import pufferslice.torch.train, sklearn.datasets, torch._dynamo
 from pufferslice.cli.app import run

@@ -1,19 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A comparison as text and as pictures: every number that was given is there."""
-
-import io
+"""A comparison as text: every number that was given is there."""
 
 import attrs
-import matplotlib.image
 import numpy as np
-import pytest
 
-from pufferslice.compare import Comparison, Row, RunTimes
+from pufferslice.compare import Comparison, Row
 from pufferslice.report.comparison import comparison_text, grouped
-from pufferslice.report.comparison_figures import comparison_figure, run_time_figure
-from pufferslice.report.figures import png_of
 
-EPSILONS = [0.1, 1.0, 10.0]
 CURVES = {
     "average, tight, transport": np.array([3.0, 2.0, np.nan]),
     "joint, closed form": np.array([5.0, 4.0, 3.0]),
@@ -43,14 +36,6 @@ def row(**changes):
 def comparison(*rows, left_out=None):
     facts = {"order": 4.0, "epsilon": 1.0, "dim": 9, "n_instances": 10}
     return Comparison(rows=rows, left_out=left_out or {}, **facts)
-
-
-def times():
-    sizes = np.array([10.0, 100.0, 1000.0])
-    return [
-        RunTimes(method=method, sizes=sizes, seconds=1e-6 * sizes**power)
-        for method, power in (("sliced", 1.1), ("exact", 2.0), ("Sinkhorn", 2.5))
-    ]
 
 
 def test_text_has_a_line_per_row_and_says_what_is_left_out():
@@ -85,38 +70,3 @@ def test_curves_that_coincide_share_a_line():
         ["joint, tight, worst gap"],
         ["general Wasserstein (GWM)", "Sinkhorn-Wasserstein"],
     ]
-
-
-def test_noise_picture_carries_the_curves():
-    (axes,) = comparison_figure(EPSILONS, CURVES, order=4).axes
-    drawn = {line.get_label(): line for line in axes.get_lines()}
-    assert len(drawn) == 4
-    both = drawn["general Wasserstein (GWM)\n≈ Sinkhorn-Wasserstein"]
-    np.testing.assert_array_equal(both.get_ydata(), CURVES["general Wasserstein (GWM)"])
-    assert both.get_linestyle() == "--"
-    assert drawn["joint, closed form"].get_linestyle() == "-"
-    markers = {drawn[name].get_marker() for name in list(CURVES)[:3]}
-    assert len(markers) == 3
-    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
-    assert "at order 4" in axes.get_xlabel()
-
-
-def test_time_picture_prints_the_fitted_powers():
-    figure = run_time_figure(times())
-    (axes,) = figure.axes
-    labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert labels == [
-        "sliced: n$^{1.10}$", "exact: n$^{2.00}$", "Sinkhorn: n$^{2.50}$", "fitted power of n",
-    ]  # fmt: skip
-    measured, fitted = axes.get_lines()[:2]
-    np.testing.assert_allclose(measured.get_ydata(), fitted.get_ydata(), rtol=1e-9)
-
-
-@pytest.mark.parametrize("make", [lambda: comparison_figure(EPSILONS, CURVES, order=4),
-                                  lambda: run_time_figure(times())])  # fmt: skip
-def test_pictures_are_png_files_with_something_on_them(make):
-    png = png_of(make())
-    pixels = matplotlib.image.imread(io.BytesIO(png), format="png")
-    assert png.startswith(b"\x89PNG")
-    assert pixels.shape[0] > 600
-    assert 0.01 < (pixels[..., :3].min(axis=2) < 0.9).mean() < 0.3

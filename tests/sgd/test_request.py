@@ -103,7 +103,7 @@ class TestPrevalence:
 @pytest.mark.parametrize(
     ("kind", "said", "match"),
     [
-        (DataSource, {"dataset": "mnist"}, "dataset must be one of digits, cifar10 or 'module:fun"),
+        (DataSource, {"dataset": "mnist"}, "dataset must be one of digits or 'module:fun"),
         (DataSource, {"dataset": "os.path:"}, "or 'module:function'; got 'os.path:'"),
         (DataSource, {"dataset": 3}, "got 3"),
         (DataSource, {"dataset": "digits", "name": ""}, "name must be a text"),

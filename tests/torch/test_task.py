@@ -27,6 +27,7 @@ MODULE = """
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
+from pufferslice.datasets import digits
 
 def points(n=20, shift=0):
     inputs = torch.linspace(-1, 1, n * 3).reshape(n, 3)
@@ -40,6 +41,8 @@ def nothing(): return None
 def no_train(): return None, points()
 def no_records(): return iter([1]), None
 def empty_held_out(): return points(), TensorDataset(torch.zeros(0, 3), torch.zeros(0))
+def digit_images(): return digits()
+def digits_and_nothing(): return digits()[0], None
 def a_list(): return [(torch.zeros(3), 1)] * 20, None
 def broken(): import module_that_is_not_there
 
@@ -137,6 +140,21 @@ def test_data_of_ones_own(asked):
         run_data(asked(data__dataset="own:a_list", secret__prevalence=prevalence()))
 
 
+def test_images_of_a_function_are_taken_as_the_digits_are(asked):
+    secret = {"label": 3, "shares": [0.1, 0.15], "seed": 7, "world": "second"}
+    own, named = (
+        run_data(asked(data__dataset=dataset, secret__prevalence=secret))
+        for dataset in ("own:digit_images", "digits")
+    )
+    assert own.n_classes == named.n_classes == 10
+    assert own.shape == named.shape
+    for mine, theirs in ((own.train, named.train), (own.others, named.others)):
+        assert [label for _, label in mine] == [label for _, label in theirs]
+        assert all(torch.equal(mine[i][0], theirs[i][0]) for i in range(20))
+    assert len(own.held_out) == len(named.held_out)
+    assert run_data(asked(data__dataset="own:digit_images", data__n_classes=10)).n_classes == 10
+
+
 @pytest.mark.parametrize(
     ("dataset", "changes", "match"),
     [
@@ -150,6 +168,9 @@ def test_data_of_ones_own(asked):
         ("no_such_module:data", {}, "no_such_module"),
         ("no_such.module:data", {}, "no_such.module"),
         ("own:wrong_labels", {"n_classes": 2}, "labels must be .* 10 of 20"),
+        ("own:digits_and_nothing", {}, "or a tuple of two LabelledImages"),
+        ("own:digit_images", {"n_classes": 3}, "n_classes is 3, but .* has 10 classes; leave it"),
+        ("own:digit_images", {"n_records": 1_438}, "has 1437 records to train on"),
     ],
 )
 def test_data_that_are_refused(asked, dataset, changes, match):

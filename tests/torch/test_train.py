@@ -30,6 +30,7 @@ from pufferslice.sgd.run_key import RunKey
 from pufferslice.torch.models import cross_entropy, linear_model
 from pufferslice.torch.task import held_out_metrics, run_data
 from pufferslice.torch.train import INTERNAL_NOTE, RunLog, evaluate_run, rows_of, run_training
+from reproduction import data
 
 PUBLIC_KEYS = {"step", "n_steps", "notion", "order", "spent_epsilon", "epsilon"}
 METRICS = {"held_out_loss", "held_out_accuracy"}
@@ -334,8 +335,12 @@ def test_a_finished_run_is_evaluated(tmp_path):
         np.testing.assert_allclose(parts[name].losses, losses[part], rtol=1e-3, atol=1e-5)
         assert parts[name].accuracy == np.mean(logits.argmax(axis=1)[part] == labels[part])
     assert repr(parts["members"]) == "Evaluation(n_records=60)"
-    with pytest.raises(ArgumentError, match=r"^dataset must be"):
-        evaluate_run(request(tmp_path, data__dataset="own:data", data__n_classes=2))
+    (tmp_path / "own_records.py").write_text(
+        "import torch\nfrom torch.utils.data import TensorDataset\n"
+        "def data(): return TensorDataset(torch.zeros(60, 3), torch.zeros(60, dtype=int)), None\n"
+    )
+    with pytest.raises(ArgumentError, match=r"^dataset must be digits or a function that returns"):
+        evaluate_run(request(tmp_path, data__dataset="own_records:data", data__n_classes=2))
 
 
 @pytest.mark.slow
@@ -344,11 +349,12 @@ def test_cifar10_from_the_real_files(data_folder, monkeypatch, tmp_path):
 
     The held-out images are cut to 100: a forward pass over all of them takes a minute.
     """
-    train, held_out = datasets.read_cifar10(data_folder)
+    train, held_out = data.read_cifar10(data_folder)
     few = attrs.evolve(held_out, images=held_out.images[:100], labels=held_out.labels[:100])
-    monkeypatch.setattr(datasets, "cifar10", lambda: (train, few))
+    monkeypatch.setattr(data, "cifar10", lambda: (train, few))
     changes = {
-        "data__dataset": "cifar10", "data__n_records": 32, "training__model": "resnet22",
+        "data__dataset": "reproduction.data:cifar10", "data__n_records": 32,
+        "training__model": "resnet22",
         "training__n_steps": 2, "training__momentum": 0.9, "output__evaluate_every": 2,
         "secret__prevalence": {"label": 3, "shares": [0.1, 0.2], "seed": 7, "world": "second"},
     }  # fmt: skip

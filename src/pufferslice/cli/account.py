@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`pufferslice account`: noise multiplier for an epsilon, or cost of a multiplier, side by side."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
     from pufferslice.sgd import DifferingRecords, SamplingDesign
 
 _SAMPLINGS = ("poisson", "without-replacement", "with-replacement")
-_EPSILONS = tuple(0.5 * 1.3**k for k in range(21))
 
 
 def account(
@@ -50,7 +48,6 @@ def account(
     n_parameters: Annotated[
         int | None, typer.Option(help="Parameters that are trained, to compare signal and noise.")
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw noise against epsilon (PNG).")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Account for a training run with all accountants side by side. Trains nothing."""
@@ -67,9 +64,6 @@ def account(
     else:
         found = accounting.accounts_for_noise(run, noise_multiplier)
     answer = _answer(run, found, delta, epsilon, n_parameters)
-    if plot is not None:
-        _draw(run, plot)
-        answer["plot"] = str(plot)
     if json:
         print_json(answer)
     else:
@@ -151,15 +145,6 @@ def _answer(
     return answer
 
 
-def _draw(run: "Run", path: Path) -> None:
-    from pufferslice.accounting import noise_curves
-    from pufferslice.report.figures import accountants_figure, png_of
-    from pufferslice.storage import write_whole
-
-    curves = noise_curves(run, _EPSILONS)
-    write_whole(path, png_of(accountants_figure(_EPSILONS, curves, order=run.order)))
-
-
 def _prose(answer: dict[str, Any]) -> str:
     from pufferslice.guarantee import at_most
     from pufferslice.report.tables import text_table
@@ -178,8 +163,6 @@ def _prose(answer: dict[str, Any]) -> str:
     parts += [_record_prose(answer), _signal_prose(answer)]
     if "delta" in answer:
         parts.append(_delta_prose(answer))
-    if "plot" in answer:
-        parts.append(f"Written: {answer['plot']}")
     return "\n\n".join(parts)
 
 

@@ -15,7 +15,6 @@ from pufferslice.cli import (
     compare,
     demo,
     init,
-    paper,
     release,
     report,
     sign,
@@ -76,7 +75,6 @@ app.command(name="account")(account.account)
 app.command(name="train")(train.train)
 app.command(name="compare")(compare.compare)
 app.command(name="report")(report.report)
-app.add_typer(paper.app, name="paper")
 app.command(name="sign")(sign.sign)
 app.command(name="keygen")(sign.keygen)
 

@@ -41,7 +41,7 @@ def calibrate(
         Path | None, typer.Option(help="Save a long scan here, and go on from it.")
     ] = None,
     data: Annotated[Path | None, _flag("CSV, Parquet, a folder or glob of Parquet.")] = None,
-    dataset: Annotated[str | None, _flag("adult, adult-complete, cleveland or student.")] = None,
+    dataset: Annotated[str | None, _flag("adult or adult-complete.")] = None,
     null_value: Annotated[list[str] | None, _flag("A text that means missing, as '?'.")] = None,
     missing: Annotated[str, _flag("refuse or drop-rows.")] = "refuse",
     secret: Annotated[str | None, _flag("Column, or columns by commas.")] = None,

@@ -10,7 +10,7 @@ from pufferslice.cli.output import print_json, progress_bar, say
 from pufferslice.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from pufferslice.compare import Comparison, RunTimes, Settings
+    from pufferslice.compare import Comparison, Settings
     from pufferslice.files import Request
     from pufferslice.guarantee import Guarantee
     from pufferslice.scenario import Scenario
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def compare(
     scenario: Annotated[Path, typer.Argument(help="A scenario.toml.")],
     out: Annotated[
-        Path | None, typer.Option(help="Write table (CSV, JSON) and pictures to this folder.")
+        Path | None, typer.Option(help="Write table and curves (CSV, JSON) to this folder.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     q: Annotated[float, typer.Option(help="Of DAGWM, at least 1.")] = 1.0,
@@ -32,9 +32,6 @@ def compare(
     largest_table: Annotated[
         int, typer.Option(help="Most distances of a pair that a baseline may look at.")
     ] = 5_000**2,
-    timed_samples: Annotated[
-        int, typer.Option(help="Samples up to which the picture of run times goes.")
-    ] = 4_000,
 ) -> None:
     """Compare the noise of all mechanisms for one scenario. Issues no certificate."""
     from pufferslice.baselines import SinkhornSettings
@@ -53,15 +50,13 @@ def compare(
         found = compare_mechanisms(*asked, settings, progress)
     answer = found.to_json()
     if out is not None:
-        answer |= _written(out, asked, settings, found, timed_samples)
+        answer |= _written(out, asked, settings, found)
     if json:
         print_json(answer)
         return
     say(comparison_text(found))
     if out is not None:
-        exponents = "; ".join(f"{k}: n^{v:.2f}" for k, v in answer["exponents"].items())
-        say(f"\nRun time grows with the number of samples n: {exponents}.")
-        say(f"Written to {out}: {', '.join(answer['written'])}")
+        say(f"\nWritten to {out}: {', '.join(answer['written'])}")
 
 
 def _comparable(request: "Request") -> "tuple[Scenario, FiniteProfile, Guarantee]":
@@ -83,49 +78,26 @@ def _written(
     asked: "tuple[Scenario, FiniteProfile, Guarantee]",
     settings: "Settings",
     found: "Comparison",
-    timed_samples: int,
 ) -> dict[str, Any]:
-    """Make the folder and write table and pictures; what the answer adds about them."""
-    from pufferslice.compare import EPSILONS, noise_curves, run_times
-    from pufferslice.report.comparison_figures import comparison_figure, run_time_figure
-    from pufferslice.report.figures import png_of
+    """Make the folder and write table and noise curves; what the answer adds about them."""
+    from pufferslice.compare import EPSILONS, noise_curves
     from pufferslice.storage import CONFIDENTIAL, make_folder, pretty_json, write_whole
 
     make_folder(out)
     scenario, profile, target = asked
     curves = noise_curves(scenario, profile, target.order, settings)
-    with progress_bar("run times") as progress:
-        times = run_times(
-            dim=scenario.dim,
-            n_directions=profile.n_directions,
-            seed=0,
-            n_samples=timed_samples,
-            progress=progress,
-        )
     added: dict[str, Any] = {
-        "exponents": {one.method: one.exponent for one in times},
-        "run_times": [_seconds(one) for one in times],
         "epsilons": list(EPSILONS),
         "noise_curves": {name: _numbers(values) for name, values in curves.items()},
     }
     files = {
         "comparison.csv": found.to_csv().encode(),
         "comparison.json": pretty_json(found.to_json() | added),
-        "noise.png": png_of(comparison_figure(EPSILONS, curves, order=target.order)),
-        "time.png": png_of(run_time_figure(times)),
     }
     for name, content in files.items():
         # The numbers are computed from the data, and no certificate covers them.
         write_whole(out / name, content, CONFIDENTIAL)
     return added | {"written": list(files)}
-
-
-def _seconds(times: "RunTimes") -> dict[str, Any]:
-    return {
-        "method": times.method,
-        "sizes": _numbers(times.sizes),
-        "seconds": _numbers(times.seconds),
-    }
 
 
 def _numbers(values: Any) -> list[float | None]:  # noqa: ANN401 - an array of floats

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the demonstration: certify, release, verify, audit, draw; all of it goes to one folder."""
+"""Run the demonstration: certify, release, verify, audit, report; all of it goes to one folder."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,6 @@ from pufferslice.arrays import Floats
 from pufferslice.audit import Audit, audit_release
 from pufferslice.calibration import Slices, calibrate
 from pufferslice.certificate import Certificate, certify_release, required_evidence, verify
-from pufferslice.demo.drawing import pictures
 from pufferslice.demo.result import DemoResult, SweptNoise, for_the_public, listed_files
 from pufferslice.demo.setting import (
     CONFIDENCE,
@@ -77,8 +76,6 @@ def run_demo(out: str | os.PathLike[str], progress: Progress = silent) -> DemoRe
         differences=np.ptp(values, axis=0) * scenario.query.scales,
     )
     progress(5, _STEPS)
-    for name, content in pictures(scenario, result, values).items():
-        write_whole(folder / name, content, CONFIDENTIAL)
     write_whole(folder / "summary.txt", f"{result}\n".encode(), CONFIDENTIAL)
     write_whole(folder / "summary.json", pretty_json(result.to_json()), CONFIDENTIAL)
     progress(6, _STEPS)

@@ -17,8 +17,6 @@ SEED: Final = 7
 N_OUTPUTS: Final = 10_000
 """Fresh outputs under each secret that the audit attacks."""
 CONFIDENCE: Final = 0.95
-PLANE: Final = ("mean(education-num)", "rate(income = >50K)")
-N_ANGLES: Final = 180
 
 FILES: Final = {
     "README.txt": "this list",
@@ -28,9 +26,6 @@ FILES: Final = {
     "release.json": "the released statistics, with their noise, for the public",
     "certificate.evidence.npz": "what `pufferslice verify` recomputes the certificate from",
     "demo.ledger": "the ledger of this run: one release per certificate",
-    "noise.png": "noise and error against epsilon, closed form beside tight",
-    "slices.png": "how much each of the slices can show",
-    "plane.png": "what the pairs cost along the directions of one plane",
     "audit.json": "attacks on the certificate with fresh outputs, and their verdicts",
     "report.html": "all of it on one page, to open in a browser",
 }

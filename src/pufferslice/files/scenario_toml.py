@@ -82,10 +82,8 @@ SECTIONS: Final[Sections] = {
 _DATASETS: Final[Mapping[str, Callable[[], pa.Table]]] = {
     "adult": datasets.adult,
     "adult_complete": datasets.adult_complete,
-    "cleveland": datasets.cleveland,
-    "student": datasets.student,
 }
-"""Tables by name: those that ship, and those of the folder that PUFFERSLICE_DATA names."""
+"""Tables by name, which ship with the library."""
 
 _CONDITIONS: Final[Mapping[str, Callable[[Any], Condition]]] = {
     "equals": equals,

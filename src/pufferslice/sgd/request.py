@@ -18,7 +18,7 @@ from pufferslice.sgd.differing import DifferingRecords, exactly
 from pufferslice.sgd.plan import TrainingPlan
 from pufferslice.sgd.worlds import Labels, TwoWorlds, relabelled
 
-DATASETS: Final = ("digits", "cifar10")
+DATASETS: Final = ("digits",)
 MODELS: Final = ("linear", "small", "resnet22")
 LOSSES: Final = ("cross_entropy",)
 OPTIMIZERS: Final = ("sgd", "adam")
@@ -34,10 +34,10 @@ class DataSource:
     """Where the records come from; the plan says how many are trained on."""
 
     dataset: str
-    """`digits`, `cifar10`, or `module:function` that returns what to train on and what is held out.
+    """`digits`, or `module:function` that returns what to train on and what is held out.
 
-    Of the named ones the first records are taken, as many as the plan has; a function must return
-    exactly that many.
+    Of digits, and of a function that returns two `LabelledImages`, the first records are taken, as
+    many as the plan has; any other function must return exactly that many.
     """
     name: str | None = None
     """The public name of the data in the certificate; without one it is unique to the run."""
@@ -229,7 +229,7 @@ class TrainingRequest:
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
     """Names of the parts in which two descriptions are not the same.
 
-    >>> differences({"data": {"dataset": "digits"}}, {"data": {"dataset": "cifar10"}})
+    >>> differences({"data": {"dataset": "digits"}}, {"data": {"dataset": "own:data"}})
     ['data.dataset']
     """
     found: list[str] = []

@@ -64,7 +64,7 @@ class RunData:
     train: Records
     held_out: Records | None
     others: Records | None = None
-    """Of a named dataset as many records that are not trained on, if there are so many."""
+    """Of labelled images as many that are not trained on, if there are so many."""
     n_classes: int | None
     """None where the request does not state it; it is never read off the records."""
 
@@ -76,10 +76,27 @@ class RunData:
 
 def run_data(request: TrainingRequest) -> RunData:
     """The records of a request, in the world that is trained on."""
+    name = request.data.dataset
+    if name in DATASETS:
+        return _image_data(request, *datasets.digits())
+    parts = call_named(name, request.source_folder)
+    match parts:
+        case (LabelledImages() as images, LabelledImages() as held_out):
+            return _image_data(request, images, held_out)
+    return _own_data(request, parts)
+
+
+def _image_data(
+    request: TrainingRequest, images: LabelledImages, held_out: LabelledImages
+) -> RunData:
+    """The first images, as many as the plan has, in the world that is trained on."""
     name, n_records = request.data.dataset, request.plan.sampling.n_records
-    if name not in DATASETS:
-        return _own_data(request, n_records)
-    images, held_out = datasets.digits() if name == "digits" else datasets.cifar10()
+    if request.data.n_classes not in {None, images.n_classes}:
+        msg = (
+            f"[data] n_classes is {request.data.n_classes}, but {name!r} has {images.n_classes} "
+            "classes; leave it out"
+        )
+        raise ArgumentError(msg)
     if len(images) < n_records:
         msg = (
             f"[data] n_records is {n_records}, but {name!r} has {len(images)} records to train on; "
@@ -102,10 +119,10 @@ def run_data(request: TrainingRequest) -> RunData:
     )
 
 
-def _own_data(request: TrainingRequest, n_records: int) -> RunData:
-    """What a function of the user returns, checked before anything is written."""
+def _own_data(request: TrainingRequest, parts: object) -> RunData:
+    """What a function of the user returned, checked before anything is written."""
     name, n_classes = request.data.dataset, request.data.n_classes
-    parts = call_named(name, request.source_folder)
+    n_records = request.plan.sampling.n_records
     if not (
         isinstance(parts, tuple)
         and len(parts) == 2
@@ -114,7 +131,8 @@ def _own_data(request: TrainingRequest, n_records: int) -> RunData:
     ):
         msg = (
             f"[data] dataset {name!r} must return a tuple of two datasets, with a length and "
-            "records by position: what to train on and what is held out (or None)"
+            "records by position: what to train on and what is held out (or None); or a tuple of "
+            "two LabelledImages"
         )
         raise ArgumentError(msg)
     train, held_out = parts

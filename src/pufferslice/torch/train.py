@@ -18,7 +18,7 @@ from torch import nn
 
 from pufferslice.certificate import Certificate
 from pufferslice.errors import ArgumentError, StorageError, TrainingError
-from pufferslice.sgd.request import DATASETS, TrainingRequest, differences
+from pufferslice.sgd.request import TrainingRequest, differences
 from pufferslice.sgd.signal import SignalToNoise
 from pufferslice.storage import (
     CONFIDENTIAL,
@@ -34,6 +34,7 @@ from pufferslice.storage import (
 )
 from pufferslice.torch.task import (
     Evaluation,
+    ImageDataset,
     evaluate,
     held_out_metrics,
     run_data,
@@ -146,16 +147,16 @@ def run_training(
 def evaluate_run(request: TrainingRequest) -> Mapping[str, Evaluation]:
     """The model of a finished run on three sets of records, for experiments; not covered.
 
-    `members`: those it was trained on, with the labels of its world. `others`: as many of the named
-    dataset that it was not trained on, if there are so many. `held_out`: the public test records.
+    `members`: those it was trained on, with the labels of its world. `others`: as many of the
+    images that it was not trained on, if there are so many. `held_out`: the public test records.
     """
-    if request.data.dataset not in DATASETS:
+    data = run_data(request)
+    if not isinstance(data.train, ImageDataset):
         msg = (
-            f"dataset must be one of {', '.join(DATASETS)}, whose other records are known; got "
-            f"{request.data.dataset!r}"
+            "dataset must be digits or a function that returns labelled images, whose other "
+            f"records are known; got {request.data.dataset!r}"
         )
         raise ArgumentError(msg)
-    data = run_data(request)
     model, loss = run_model(request, data), run_loss(request)
     state = read_bytes(request.output.folder / MODEL, "model")
     model.load_state_dict(torch.load(io.BytesIO(state), weights_only=True))

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m reproduction`: run the paper's experiments and say which of its claims hold."""
+
+import errno
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pufferslice.cli.exit_codes import INTERRUPTED, REFUSED, WRONG_USE
+from pufferslice.cli.output import print_json, progress_bar, say
+from pufferslice.errors import ArgumentError, MissingExtraError, PuffersliceError, StorageError
+from pufferslice.storage import make_folder
+from reproduction import experiment
+from reproduction.experiment import Claim, Experiment, Outcome, Setting
+
+app = typer.Typer(
+    name="python -m reproduction",
+    help="Reproduce the paper's figures, and say which of its claims hold.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command(name="list")
+def show(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """List the experiments: what each is, what it needs, how long it takes."""
+    if json:
+        print_json({"experiments": [_described(one) for one in experiment.EXPERIMENTS]})
+        return
+    for one in experiment.EXPERIMENTS:
+        say(f"{one.name}\n    {one.title}\n    source: {one.source}")
+        say(f"    needs: {one.needs or 'nothing more'}\n    takes: {one.duration}")
+
+
+@app.command()
+def run(
+    name: Annotated[str, typer.Argument(help="An experiment of `list`, or all.")],
+    out: Annotated[Path, typer.Option(help="Folder for tables, numbers and pictures.")],
+    full: Annotated[
+        bool, typer.Option("--full", help="At the paper's own scale, which may take days.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Run an experiment; claims that do not hold are a finding, not an error.
+
+    An interrupted run resumes when the command is repeated with the same folder.
+    """
+    wanted = experiment.EXPERIMENTS if name == "all" else (experiment.experiment_named(name),)
+    # Before hours of work, not after: whether the folder can be made and pictures can be drawn.
+    from reproduction.figures import write_outcome
+
+    make_folder(out)
+    answers: list[dict[str, Any]] = []
+    left_out: dict[str, str] = {}
+    for one in wanted:
+        try:
+            # Each scale keeps its training runs in a folder of its own.
+            runs = out / "runs" / one.name / ("full" if full else "default")
+            with progress_bar(one.name) as progress:
+                outcome = one.run(Setting(full=full, folder=runs, progress=progress))
+            files = write_outcome(outcome, out)
+        except (MissingExtraError, StorageError) as error:
+            if len(wanted) == 1:
+                raise
+            left_out[one.name] = getattr(error, "strerror", None) or str(error)
+            typer.echo(f"{one.name} is left out: {left_out[one.name]}", err=True)
+            continue
+        except KeyboardInterrupt:
+            again = f"the same command resumes {one.name}"
+            typer.echo(f"interrupted; every file in {out} is complete, and {again}", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+        if not json:
+            say(_prose(outcome))
+            say(f"  written to {out}: {', '.join(files)}\n")
+        kept = {key: value for key, value in outcome.to_json().items() if key != "rows"}
+        answers.append(kept | {"files": files})
+    if json:
+        print_json({"outcomes": answers, "left_out": left_out})
+    if left_out:
+        raise typer.Exit(REFUSED)
+
+
+@app.command()
+def gallery(
+    folder: Annotated[Path, typer.Argument(help="Where results are kept; they are not run again.")],
+) -> None:
+    """Run all experiments at their default scale and write the page docs/gallery.md."""
+    from reproduction.gallery import write_gallery
+
+    write_gallery(folder, say)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code; errors go to standard error."""
+    try:
+        app(args=None if arguments is None else list(arguments))
+    except SystemExit as done:
+        return done.code if isinstance(done.code, int) else 0
+    except StorageError as error:
+        typer.echo(f"error: {error.strerror or error}", err=True)
+        return WRONG_USE if error.errno == errno.ENOENT else REFUSED
+    except PuffersliceError as error:
+        typer.echo(f"error: {error}", err=True)
+        return WRONG_USE if isinstance(error, ArgumentError) else REFUSED
+    return 0
+
+
+def _prose(outcome: Outcome) -> str:
+    parts = [outcome.verdict, f"  {outcome.scale}", *_lines(outcome.claims)]
+    if outcome.our_claims:
+        parts += ["  About our own rule, of which the paper says nothing:"]
+        parts += _lines(outcome.our_claims)
+    return "\n".join(parts)
+
+
+def _lines(claims: Sequence[Claim]) -> list[str]:
+    return [f"  {line}" for one in claims for line in str(one).splitlines()]
+
+
+def _described(one: Experiment) -> dict[str, str]:
+    return {
+        "name": one.name,
+        "title": one.title,
+        "source": one.source,
+        "needs": one.needs,
+        "duration": one.duration,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

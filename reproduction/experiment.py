@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the reproduction of a figure is made of, and the list of all experiments.
+
+The modules that an experiment needs are imported when it is run.
+"""
+
+import csv
+import io
+import math
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, TypeAlias, cast, final
+
+import attrs
+
+from pufferslice.errors import ArgumentError
+from pufferslice.parallel import Progress, silent
+
+Cell: TypeAlias = float | int | str | bool | None
+Row: TypeAlias = Mapping[str, Cell]
+
+
+def number_in(row: Row, column: str) -> float:
+    """One cell as a number; NaN if it is empty."""
+    value = row[column]
+    return math.nan if value is None else float(value)
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Claim:
+    """One statement of the paper, and whether the numbers of this run support it."""
+
+    statement: str
+    """What the paper says, made precise enough to be true or false."""
+    source: str
+    """Where it says so: a label of the paper, or a section."""
+    held: bool
+    found: str
+    """The numbers that decided."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return attrs.asdict(self)
+
+    def __str__(self) -> str:
+        verdict = "held" if self.held else "DID NOT HOLD"
+        return f"{verdict}: {self.statement} ({self.source})\n    {self.found}"
+
+
+def n_held_of(claims: Sequence[Claim]) -> str:
+    """How many of them held, in words."""
+    return f"{sum(claim.held for claim in claims)} of {len(claims)}"
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Setting:
+    """How to run an experiment."""
+
+    full: bool
+    """At the paper's own scale, or at one that a small machine finishes in minutes."""
+    folder: Path
+    """Where a long experiment keeps finished and interrupted runs, which it resumes."""
+    progress: Progress = silent
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Outcome:
+    """What one run of an experiment gave: a table in long form, and the paper's claims."""
+
+    experiment: str
+    scale: str
+    """What was run, in one line that stands on every picture."""
+    rows: tuple[Row, ...]
+    """All with the same columns."""
+    claims: tuple[Claim, ...]
+    """What the paper says of its own methods."""
+    our_claims: tuple[Claim, ...] = ()
+    """The same, held against the library's rule in place of the paper's, and how the two compare:
+    the paper says none of it."""
+
+    def __attrs_post_init__(self) -> None:
+        if any(list(row) != list(self.rows[0]) for row in self.rows):
+            msg = f"the rows of {self.experiment!r} must all have the same columns"
+            raise ArgumentError(msg)
+
+    @property
+    def verdict(self) -> str:
+        """One line: how many claims held."""
+        said = f"{self.experiment}: {n_held_of(self.claims)} claims of the paper held"
+        if not self.our_claims:
+            return said
+        return f"{said}; {n_held_of(self.our_claims)} about our own rule"
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "experiment": self.experiment,
+            "scale": self.scale,
+            "claims": [claim.to_json() for claim in self.claims],
+            "our_claims": [claim.to_json() for claim in self.our_claims],
+            "rows": [dict(row) for row in self.rows],
+        }
+
+    def to_csv(self) -> str:
+        """The table, with a header."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(self.rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.rows)
+        return text.getvalue()
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Experiment:
+    """One figure of the paper, or a group of panels, as something that can be run."""
+
+    name: str
+    """As on the command line."""
+    title: str
+    source: str
+    """The figure or section of the paper, by its label."""
+    needs: str
+    """Data and extras beyond the core, in words; empty if none."""
+    duration: str
+    """Roughly how long it takes by default and in full, on two cores."""
+    run: Callable[[Setting], Outcome]
+
+
+def _late(module: str, *arguments: str) -> Callable[[Setting], Outcome]:
+    """The function `run` of a module of this package, imported on its first call."""
+
+    def run(setting: Setting) -> Outcome:
+        found = import_module(f"reproduction.{module}")
+        return cast("Outcome", found.run(*arguments, setting))
+
+    return run
+
+
+def _static(name: str, title: str, source: str, needs: str, duration: str) -> Experiment:
+    return Experiment(
+        name=name,
+        title=title,
+        source=source,
+        needs=needs,
+        duration=f"{duration}; --full is the same",
+        run=_late("static", name),
+    )
+
+
+_FOLDER: Final = "extra models; the data folder PUFFERSLICE_DATA"
+_TRAINS: Final = "extras torch, models and baselines; with --full CIFAR-10 in PUFFERSLICE_DATA"
+
+EXPERIMENTS: Final = (
+    Experiment(
+        name="sliced-divergences",
+        title="Divergence of two Gaussians along every direction, with average and joint rings",
+        source="fig:SRD",
+        needs="",
+        duration="a second; --full is the same",
+        run=_late("divergence"),
+    ),
+    Experiment(
+        name="cap-rings",
+        title="Caps of one round of SGD along every direction, with aggregation rings",
+        source="fig:HUC_sa_HUC",
+        needs="",
+        duration="a second; --full is the same",
+        run=_late("caps"),
+    ),
+    _static(
+        "static-adult",
+        "Adult, secret race: natural prior, and five groups by a hash",
+        "fig:SRPP_experiments (a)-(h), app:experiments",
+        "extra models",
+        "two minutes",
+    ),
+    _static(
+        "static-adult-stratified",
+        "Adult, secret race: balanced by a stratified subsample, as in the main text",
+        "fig:SRPP_experiments (a)-(d)",
+        "extra models",
+        "fifteen seconds",
+    ),
+    _static(
+        "static-cleveland",
+        "Cleveland heart disease, secret sex: natural and balanced prior",
+        "fig:additional_experiments (a)-(h)",
+        _FOLDER,
+        "ten seconds",
+    ),
+    _static(
+        "static-student",
+        "Student performance, secret the grade quintile: natural and balanced prior",
+        "fig:additional_experiments (m)-(p)",
+        _FOLDER,
+        "fifteen seconds",
+    ),
+    _static(
+        "static-student-sex",
+        "Student performance, secret sex: natural and balanced prior",
+        "fig:additional_experiments (i)-(l)",
+        _FOLDER,
+        "ten seconds",
+    ),
+    Experiment(
+        name="sgd-noise",
+        title="Noise of private SGD against epsilon, and what the paper's recipe costs",
+        source="subfig:gep_resnet, subfig:group_dp",
+        needs="extra baselines",
+        duration="half a minute; --full is the same",
+        run=_late("noise"),
+    ),
+    Experiment(
+        name="training-curves",
+        title="Test accuracy and training loss while private models are trained",
+        source="subsec:srpp_sgd_gaussian, app:sgd_setup",
+        needs=_TRAINS,
+        duration="a minute; --full days",
+        run=_late("training"),
+    ),
+    Experiment(
+        name="accuracy-epsilon",
+        title="Test accuracy against epsilon, by accountant",
+        source="subfig:gep_resnet, subfig:group_dp",
+        needs=_TRAINS,
+        duration="two minutes; --full weeks, in runs of hours each",
+        run=_late("accuracy"),
+    ),
+    Experiment(
+        name="overfitted-attack",
+        title="Overfitted models and the membership attack on them, against epsilon",
+        source="subfig:overfit, subfig:overfit_attack",
+        needs=_TRAINS,
+        duration="a minute; --full a day",
+        run=_late("attack"),
+    ),
+    Experiment(
+        name="layer-clipping",
+        title="Per-layer clipping: reference noise and test accuracy against epsilon",
+        source="app:perlayer:num_example, Fig:example_SWD",
+        needs=_TRAINS,
+        duration="a minute; --full days",
+        run=_late("layers"),
+    ),
+)
+"""In the order in which they are listed and run."""
+
+
+def experiment_named(name: str) -> Experiment:
+    """The experiment of that name, or an error that lists the names."""
+    for experiment in EXPERIMENTS:
+        if experiment.name == name:
+            return experiment
+    names = ", ".join(experiment.name for experiment in EXPERIMENTS)
+    msg = f"there is no experiment {name!r}; choose one of {names}, or all"
+    raise ArgumentError(msg)

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims, outcomes and the catalogue: what an experiment is made of."""
+
+import csv
+import io
+import math
+import subprocess
+import sys
+
+import pytest
+
+from pufferslice.errors import ArgumentError
+from reproduction.experiment import EXPERIMENTS, Claim, Outcome, experiment_named, number_in
+
+NAMES = [
+    "sliced-divergences",
+    "cap-rings",
+    "static-adult",
+    "static-adult-stratified",
+    "static-cleveland",
+    "static-student",
+    "static-student-sex",
+    "sgd-noise",
+    "training-curves",
+    "accuracy-epsilon",
+    "overfitted-attack",
+    "layer-clipping",
+]
+HELD = Claim(statement="a is below b", source="fig:one", held=True, found="1 and 2")
+FAILED = Claim(statement="b is below c", source="fig:two", held=False, found="2 and 1")
+
+
+def outcome(**changed):
+    values = {
+        "experiment": "an-experiment",
+        "scale": "small",
+        "rows": ({"x": 1, "y": None}, {"x": 2.5, "y": "a, b"}),
+        "claims": (HELD, FAILED),
+    }
+    return Outcome(**(values | changed))
+
+
+def test_a_claim_tells_whether_it_held_and_by_which_numbers():
+    assert str(HELD) == "held: a is below b (fig:one)\n    1 and 2"
+    assert str(FAILED).startswith("DID NOT HOLD: b is below c")
+
+
+def test_the_verdict_counts_the_claims_that_held():
+    assert outcome().verdict == "an-experiment: 1 of 2 claims of the paper held"
+
+
+def test_claims_about_our_own_rule_are_counted_apart():
+    """What the paper does not say cannot count for or against it."""
+    found = outcome(claims=(HELD,), our_claims=(HELD, FAILED, FAILED))
+    said = "an-experiment: 1 of 1 claims of the paper held; 1 of 3 about our own rule"
+    assert found.verdict == said
+    document = found.to_json()
+    assert len(document["claims"]) == 1
+    assert [claim["held"] for claim in document["our_claims"]] == [True, False, False]
+
+
+def test_cells_as_numbers():
+    row = {"x": 1, "y": None, "z": "2.5"}
+    assert [number_in(row, name) for name in "xz"] == [1.0, 2.5]
+    assert math.isnan(number_in(row, "y"))
+
+
+def test_the_table_comes_back_from_csv():
+    assert list(csv.DictReader(io.StringIO(outcome().to_csv()))) == [
+        {"x": "1", "y": ""},
+        {"x": "2.5", "y": "a, b"},
+    ]
+
+
+def test_json_holds_rows_and_claims():
+    document = outcome().to_json()
+    assert document["rows"] == [{"x": 1, "y": None}, {"x": 2.5, "y": "a, b"}]
+    assert [claim["held"] for claim in document["claims"]] == [True, False]
+
+
+def test_rows_of_different_columns_are_refused():
+    with pytest.raises(ArgumentError, match="'an-experiment' must all have the same columns"):
+        outcome(rows=({"x": 1}, {"y": 1}))
+
+
+def test_the_catalogue_has_all_experiments_once():
+    assert [experiment.name for experiment in EXPERIMENTS] == NAMES
+    assert all(one.title and one.source and one.duration for one in EXPERIMENTS)
+
+
+def test_an_unknown_name_is_answered_with_the_choices():
+    with pytest.raises(ArgumentError, match="no experiment 'fig-1'; choose one of sliced-div"):
+        experiment_named("fig-1")
+    assert experiment_named("cap-rings").source == "fig:HUC_sa_HUC"
+
+
+def test_listing_loads_no_extra(repository):
+    code = "import sys, reproduction.__main__; print(*sys.modules)"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=repository)
+    heavy = {"torch", "sklearn", "matplotlib", "dp_accounting", "pandas"}
+    assert not heavy.intersection(done.stdout.split())

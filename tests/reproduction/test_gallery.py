@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gallery shows every experiment, and what is exact in it is what comes out today."""
+
+import csv
+import io
+import re
+from pathlib import Path
+
+import attrs
+import pytest
+from PIL import Image
+
+from pufferslice.storage import digest
+from reproduction import gallery
+from reproduction.experiment import EXPERIMENTS, Claim, Outcome, Setting, experiment_named
+from reproduction.figures import figures_of
+from reproduction.noise import EPSILONS, SETUPS, noise_multipliers, noise_setting
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAGE = ROOT / "docs" / "gallery.md"
+PICTURES = ROOT / "docs" / "assets" / "gallery"
+NAMES = [experiment.name for experiment in EXPERIMENTS]
+QUICK = ("sliced-divergences", "cap-rings")
+
+
+@pytest.fixture(scope="module")
+def page():
+    return PAGE.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def sections(page):
+    """The text under each heading of an experiment."""
+    parts = re.split(r"^## (\S+)\n", page, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def run(name):
+    return experiment_named(name).run(Setting(full=False, folder=Path("unused")))
+
+
+def table(name):
+    with (PICTURES / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_page_begins_with_the_introduction(page):
+    assert page.startswith(gallery._INTRODUCTION)
+
+
+def test_every_experiment_stands_in_the_gallery_in_order(sections):
+    assert list(sections) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_has_its_picture_its_scale_and_its_claims(sections, name):
+    text = sections[name]
+    pictures = re.findall(r"\]\(assets/gallery/([^)]+\.png)\)", text)
+    assert pictures
+    for picture in pictures:
+        assert picture.startswith(name)
+        content = (PICTURES / picture).read_bytes()
+        assert content.startswith(b"\x89PNG")
+        assert len(content) < 120_000
+    assert "\nScale: " in text
+    papers, _, ours = text.partition(" about our own rule held.")
+    n_held, n_claims = map(
+        int, re.search(r"(\d+) of (\d+) claims of the paper held", text).groups()
+    )
+    assert len(re.findall(r"^- Held:", papers, re.MULTILINE)) == n_held
+    assert len(re.findall(r"^- ", papers, re.MULTILINE)) == n_claims > 0
+    assert bool(ours) == name.startswith("static-")
+    if ours:
+        n_held, n_claims = map(int, re.search(r"(\d+) of (\d+)\Z", papers).groups())
+        assert len(re.findall(r"^- Held:", ours, re.MULTILINE)) == n_held
+        assert len(re.findall(r"^- ", ours, re.MULTILINE)) == n_claims
+
+
+def test_the_summary_agrees_with_the_sections(page, sections):
+    for name, text in sections.items():
+        counts = re.findall(
+            r"^(\d+ of \d+) (?:claims of the paper|about our own rule) held", text, re.MULTILINE
+        )
+        assert f"| [{name}](#{name}) | {' | '.join((*counts, '')[:2])} |" in page
+
+
+def test_no_file_is_left_over(page):
+    shown = set(re.findall(r"\(assets/gallery/([^)]+)\)", page))
+    assert {path.name for path in PICTURES.iterdir()} == shown
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_exact_sections_are_what_comes_out_today(sections, name):
+    outcome = run(name)
+    pictures = [f"{picture}.png" for picture in figures_of(outcome)]
+    made = gallery.section(experiment_named(name), outcome, pictures)
+    assert made.strip() == f"## {name}\n{sections[name]}".strip()
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_exact_pictures_were_drawn_from_what_comes_out_today(name):
+    kept, fresh = table(name), list(csv.DictReader(io.StringIO(run(name).to_csv())))
+    assert len(kept) == len(fresh)
+    for old, new in zip(kept, fresh, strict=True):
+        assert old.keys() == new.keys()
+        for key in old:
+            assert same(old[key], new[key])
+
+
+def test_the_noise_table_is_what_comes_out_today():
+    rows = table("sgd-noise")
+    for setup in SETUPS:
+        for series in ("srpp", "sa_srpp", "log_moment", "amplified", "recipe_srpp"):
+            kept = [
+                float(row["noise_multiplier"])
+                for row in rows
+                if row["series"] == series and row["batch_size"] == str(setup.batch_size)
+            ]
+            fresh = noise_multipliers(noise_setting(setup), series, EPSILONS)
+            assert kept == pytest.approx(fresh, rel=1e-9)
+
+
+def test_pictures_name_the_table_they_were_drawn_from():
+    for name in gallery.EXACT:
+        source = digest((PICTURES / f"{name}.csv").read_bytes())
+        with Image.open(PICTURES / f"{name}.png") as image:
+            assert image.text[gallery.DATA] == source
+
+
+def same(old, new):
+    """Equal as text, or as numbers up to the last digits, which another machine may round."""
+    try:
+        return float(old) == pytest.approx(float(new), rel=1e-9)
+    except ValueError:
+        return old == new
+
+
+class TestGallery:
+    OUTCOME = Outcome(
+        experiment="cap-rings",
+        scale="small",
+        rows=({"x": 1},),
+        claims=(
+            Claim(statement="a holds", source="fig:a, fig:b", held=True, found="1"),
+            Claim(statement="b holds.", source="fig:c", held=False, found="two"),
+        ),
+    )
+
+    def test_a_section_says_what_held_and_what_did_not(self):
+        made = gallery.section(experiment_named("cap-rings"), self.OUTCOME, ["cap-rings.png"])
+        assert "1 of 2 claims of the paper held." in made
+        assert "- Held: a holds (`fig:a`, `fig:b`). Found: 1." in made
+        assert "- **Did not hold**: b holds (`fig:c`). Found: two." in made
+        assert "[table](assets/gallery/cap-rings.csv)" in made
+        assert "our own rule" not in made
+        ours = attrs.evolve(self.OUTCOME, our_claims=self.OUTCOME.claims[1:])
+        made = gallery.section(experiment_named("cap-rings"), ours, ["cap-rings.png"])
+        assert "0 of 1 about our own rule held.\n\n- **Did not hold**: b holds" in made
+
+    def test_what_the_folder_holds_is_not_run_again(self, tmp_path):
+        experiment = experiment_named("cap-rings")
+        first = gallery.kept_outcome(tmp_path, experiment)
+        stamp = (tmp_path / "cap-rings.json").stat().st_mtime_ns
+        assert gallery.kept_outcome(tmp_path, experiment) == first
+        assert (tmp_path / "cap-rings.json").stat().st_mtime_ns == stamp
+
+    def test_a_picture_that_is_too_large_is_refused(self, monkeypatch):
+        monkeypatch.setattr(gallery, "LARGEST_PICTURE", 10)
+        file = io.BytesIO()
+        Image.new("RGB", (40, 20), "white").save(file, "PNG")
+        with pytest.raises(ValueError, match="does not fit 10"):
+            gallery.small(file.getvalue(), "digest")

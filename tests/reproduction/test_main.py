@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m reproduction`: lists, runs, writes whole files, and says what held."""
+
+import csv
+import json
+
+import attrs
+import pytest
+
+from pufferslice.errors import MissingExtraError
+from reproduction import experiment
+from reproduction.__main__ import main
+from reproduction.experiment import Experiment, experiment_named
+
+QUICK = experiment_named("cap-rings")
+
+
+def stub(name, error):
+    def run(_setting):
+        raise error
+
+    return attrs.evolve(QUICK, name=name, run=run)
+
+
+def test_the_list_shows_every_experiment(capsys):
+    assert main(["list"]) == 0
+    shown = capsys.readouterr().out
+    for one in experiment.EXPERIMENTS:
+        assert one.name in shown
+        assert one.title in shown
+
+
+def test_the_list_as_json(capsys):
+    assert main(["list", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["experiments"]
+    assert [one["name"] for one in found] == [one.name for one in experiment.EXPERIMENTS]
+    assert {"name", "title", "source", "needs", "duration"} == set(found[0])
+
+
+def test_a_run_writes_table_numbers_and_pictures(tmp_path, capsys):
+    out = tmp_path / "new" / "folder"
+    assert main(["run", "cap-rings", "--out", str(out)]) == 0
+    shown = capsys.readouterr().out
+    assert "cap-rings: 3 of 4 claims of the paper held" in shown
+    assert "DID NOT HOLD: The joint ring" in shown
+    assert sorted(path.name for path in out.iterdir()) == [
+        "cap-rings.csv",
+        "cap-rings.json",
+        "cap-rings.png",
+        "cap-rings.svg",
+    ]
+    document = json.loads((out / "cap-rings.json").read_text(encoding="utf-8"))
+    with (out / "cap-rings.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(document["rows"])
+    assert float(rows[0]["cost_nats"]) == document["rows"][0]["cost_nats"]
+    assert (out / "cap-rings.png").read_bytes().startswith(b"\x89PNG")
+    assert b"</svg>" in (out / "cap-rings.svg").read_bytes()
+
+
+def test_what_is_said_of_our_own_rule_is_told_apart(tmp_path, capsys, monkeypatch):
+    def run(setting):
+        found = QUICK.run(setting)
+        return attrs.evolve(found, claims=found.claims[:3], our_claims=found.claims[3:])
+
+    monkeypatch.setattr(experiment, "experiment_named", lambda _: attrs.evolve(QUICK, run=run))
+    command = ["run", "cap-rings", "--out", str(tmp_path)]
+    assert main(command) == 0
+    shown = capsys.readouterr().out
+    assert "cap-rings: 3 of 3 claims of the paper held; 0 of 1 about our own rule" in shown
+    papers, ours = shown.split("About our own rule, of which the paper says nothing:")
+    assert "DID NOT HOLD" not in papers
+    assert "DID NOT HOLD" in ours
+    assert main([*command, "--json"]) == 0
+    (outcome,) = json.loads(capsys.readouterr().out)["outcomes"]
+    assert [claim["held"] for claim in outcome["our_claims"]] == [False]
+
+
+def test_a_run_as_json(tmp_path, capsys):
+    command = ["run", "sliced-divergences", "--out", str(tmp_path), "--json"]
+    assert main(command) == 0
+    answer = json.loads(capsys.readouterr().out)
+    (outcome,) = answer["outcomes"]
+    assert all(claim["held"] for claim in outcome["claims"])
+    assert outcome["files"][0] == "sliced-divergences.csv"
+    assert answer["left_out"] == {}
+
+
+def test_an_unknown_name_is_wrong_use_and_named_with_the_choices(tmp_path, capsys):
+    assert main(["run", "figure-1", "--out", str(tmp_path / "none")]) == 2
+    error = capsys.readouterr().err
+    assert "no experiment 'figure-1'" in error
+    assert "cap-rings" in error
+    assert not (tmp_path / "none").exists()
+
+
+def test_missing_data_is_named_with_the_way_out(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("PUFFERSLICE_DATA", raising=False)
+    command = ["run", "training-curves", "--full", "--out", str(tmp_path)]
+    assert main(command) == 2
+    assert "PUFFERSLICE_DATA" in capsys.readouterr().err
+
+
+def test_a_missing_extra_is_refused_with_what_to_install(tmp_path, capsys, monkeypatch):
+    error = MissingExtraError("training needs torch; install it with: pip install 'x[torch]'")
+    monkeypatch.setattr(experiment, "experiment_named", lambda name: stub(name, error))
+    assert main(["run", "anything", "--out", str(tmp_path)]) == 1
+    assert "pip install 'x[torch]'" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_is_told_before_the_work(tmp_path, capsys, monkeypatch):
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    monkeypatch.setattr(experiment, "experiment_named", lambda name: stub(name, AssertionError()))
+    assert main(["run", "cap-rings", "--out", str(tmp_path / "file")]) == 1
+    assert "cannot make the folder" in capsys.readouterr().err
+
+
+def test_all_goes_on_after_what_must_be_left_out(tmp_path, capsys, monkeypatch):
+    missing = stub("other", MissingExtraError("this needs an extra"))
+    monkeypatch.setattr(experiment, "EXPERIMENTS", (missing, QUICK))
+    assert main(["run", "all", "--out", str(tmp_path)]) == 1
+    shown = capsys.readouterr()
+    assert "other is left out: this needs an extra" in shown.err
+    assert "cap-rings: 3 of 4" in shown.out
+    assert (tmp_path / "cap-rings.json").exists()
+
+
+def test_an_interrupt_leaves_whole_files_and_says_how_to_resume(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(experiment, "EXPERIMENTS", (QUICK, stub("second", KeyboardInterrupt())))
+    assert main(["run", "all", "--out", str(tmp_path)]) == 130
+    assert "the same command resumes second" in capsys.readouterr().err
+    json.loads((tmp_path / "cap-rings.json").read_text(encoding="utf-8"))
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_each_scale_keeps_its_runs_apart(tmp_path, monkeypatch, full):
+    seen = []
+
+    def run(setting):
+        seen.append((setting.full, setting.folder))
+        return QUICK.run(setting)
+
+    one = Experiment(name="cap-rings", title="t", source="s", needs="", duration="d", run=run)
+    monkeypatch.setattr(experiment, "experiment_named", lambda _: one)
+    flags = ["--full"] if full else []
+    assert main(["run", "cap-rings", "--out", str(tmp_path), *flags]) == 0
+    scale = "full" if full else "default"
+    assert seen == [(full, tmp_path / "runs" / "cap-rings" / scale)]

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Noise of private SGD at the paper's scale: known answers, and claims that follow the numbers."""
+
+import logging
+
+import pytest
+
+from pufferslice.baselines.dpsgd import DpSgd, dp_sgd_epsilon
+from reproduction import noise as sgd_noise
+from reproduction.experiment import Setting
+from reproduction.noise import (
+    DELTA,
+    EPSILONS,
+    GROUP_TOLERANCE,
+    SERIES,
+    SETUPS,
+    group_multipliers,
+    noise_multipliers,
+)
+
+# Theory, sections 10 and 14: multipliers at epsilon 1, 8 and 80.
+KNOWN = {
+    (512, "srpp"): (7083.501959, 2504.396135, 791.9595949),
+    (512, "sa_srpp"): (175.153412, 61.92608267, 19.58274678),
+    (512, "log_moment"): (176.4677711, 65.69691082, 46.08305796),
+    (512, "amplified"): (72.53368006, 25.64145606, 8.10979814),
+    (1024, "srpp"): (5008.79227, 1770.87549, 560.0),
+    (1024, "sa_srpp"): (188.8837893, 66.78050415, 21.11784964),
+    (1024, "log_moment"): (190.6452922, 71.88207762, 49.95889417),
+    (1024, "amplified"): (102.5781335, 36.26253012, 11.46826999),
+}
+
+
+def setting_of(batch_size):
+    setup = next(setup for setup in SETUPS if setup.batch_size == batch_size)
+    return sgd_noise.noise_setting(setup)
+
+
+def test_the_set_up_is_the_papers():
+    assert [setup.n_steps for setup in SETUPS] == [3920, 1960]
+    assert [setup.n_warmup_steps for setup in SETUPS] == [196, 98]
+    assert len(EPSILONS) == 21
+    assert (min(EPSILONS), max(EPSILONS)) == (0.5, 80)
+
+
+@pytest.mark.parametrize(("batch_size", "series"), KNOWN)
+def test_known_multipliers(batch_size, series):
+    found = noise_multipliers(setting_of(batch_size), series, [1.0, 8.0, 80.0])
+    assert found == pytest.approx(KNOWN[batch_size, series], rel=2e-9)
+
+
+@pytest.mark.soundness
+def test_the_printed_recipe_and_its_true_cost():
+    setting = setting_of(512)
+    worst, mean = (setting.recipe(name, 1.0) for name in ("recipe_srpp", "recipe_sa_srpp"))
+    assert worst.noise_multiplier == pytest.approx(865.43, abs=0.005)
+    assert mean.noise_multiplier == pytest.approx(21.40, abs=0.005)
+    assert worst.understatement == pytest.approx(67.0, abs=0.05)
+    assert setting_of(1024).recipe("recipe_srpp", 1.0).understatement == pytest.approx(137, abs=0.5)
+
+
+def test_amplified_costs_come_back():
+    setting = setting_of(512)
+    assert setting.amplified_cost(72.53368006) == pytest.approx(1.0, rel=1e-8)
+
+
+class TestGroup:
+    RUN = DpSgd(rate=0.1, n_steps=50, group_size=2)
+
+    def test_each_multiplier_is_safe_and_one_a_little_smaller_is_not(self):
+        epsilons = [8.0, 1.0]
+        for epsilon, multiplier in zip(
+            epsilons, group_multipliers(self.RUN, epsilons), strict=True
+        ):
+            assert dp_sgd_epsilon(self.RUN, multiplier, DELTA, "rdp") <= epsilon
+            less = multiplier / (1 + GROUP_TOLERANCE)
+            assert dp_sgd_epsilon(self.RUN, less, DELTA, "rdp") > epsilon
+
+    def test_by_a_cost_with_a_known_root(self, monkeypatch):
+        monkeypatch.setattr(sgd_noise, "dp_sgd_epsilon", lambda _run, z, *_: 8 / z**2)
+        found = group_multipliers(self.RUN, [2.0, 0.5, 200.0])
+        for multiplier, root in zip(found, (2.0, 4.0, 0.2), strict=True):
+            assert root <= multiplier <= root * (1 + GROUP_TOLERANCE)
+
+    def test_notes_of_the_accountant_are_kept_back_and_let_through_again(self, monkeypatch):
+        logger, seen = logging.getLogger("absl"), []
+
+        def cost(_run, z, *_):
+            seen.append(logger.isEnabledFor(logging.WARNING))
+            return 8 / z**2
+
+        monkeypatch.setattr(sgd_noise, "dp_sgd_epsilon", cost)
+        before = logger.level
+        group_multipliers(self.RUN, [2.0])
+        assert not any(seen)
+        assert logger.level == before
+
+    def test_the_group_of_the_paper_is_one_record(self):
+        assert [setting_of(size).group.group_size for size in (512, 1024)] == [1, 1]
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory):
+    """At three budgets only: those of group-DP-SGD take seconds each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sgd_noise, "EPSILONS", (80.0, 30.0, 1.0))
+        return sgd_noise.run(Setting(full=False, folder=tmp_path_factory.mktemp("unused")))
+
+
+class TestOutcome:
+    def test_rows_hold_all_series_at_both_batch_sizes(self, outcome):
+        keys = [(row["batch_size"], row["series"], row["epsilon"]) for row in outcome.rows]
+        assert len(set(keys)) == len(keys) == 2 * len(SERIES) * 3
+        assert "20 differ" in outcome.scale
+
+    def test_noise_falls_as_the_budget_grows(self, outcome):
+        for series in SERIES:
+            found = [row["noise_multiplier"] for row in outcome.rows if row["series"] == series]
+            assert found[:3] == sorted(found[:3])
+            assert found[3:] == sorted(found[3:])
+
+    def test_which_claims_hold(self, outcome):
+        held = [claim.held for claim in outcome.claims]
+        assert held == [True, True, False, False, False, False, False, True, True, False]
+
+    def test_what_did_not_hold_is_told_with_numbers(self, outcome):
+        told = " ".join(claim.found for claim in outcome.claims)
+        for number in ("40.44", "26.52", "865.43", "21.40", "67.0", "136.6", "2 records differ"):
+            assert number in told
+
+    def test_the_recipe_is_listed_with_its_true_cost(self, outcome):
+        row = next(row for row in outcome.rows if row["series"] == "recipe_srpp")
+        assert row["epsilon_by_own_account"] == pytest.approx(67.0 * row["epsilon"], rel=1e-3)
+
+    def test_the_claims_follow_the_numbers(self):
+        """With other curves other claims hold."""
+        epsilons = sgd_noise.EPSILONS
+        curves = {
+            (size, series): [value] * len(epsilons)
+            for size in (512, 1024)
+            for series, value in (
+                ("recipe_srpp", 100.0),
+                ("recipe_sa_srpp", 10.0),
+                ("group_dp_sgd", 200.0),
+            )
+        }
+        held = [claim.held for claim in sgd_noise._claims(curves)]
+        assert held[:5] == [True, True, True, True, True]

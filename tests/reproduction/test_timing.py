@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run times against the number of samples, and the power that is fitted to them."""
+
+import numpy as np
+import pytest
+
+from pufferslice.errors import ArgumentError
+from reproduction.timing import RunTimes, fitted_exponent, run_times
+
+
+@pytest.mark.parametrize("power", [0.0, 1.0, 2.5])
+def test_exact_powers_are_found(power):
+    sizes = np.array([10.0, 30.0, 100.0, 1000.0])
+    assert fitted_exponent(sizes, 3e-6 * sizes**power) == pytest.approx(power, abs=1e-12)
+    times = RunTimes(method="x", sizes=sizes, seconds=3e-6 * sizes**power)
+    assert times.exponent == pytest.approx(power, abs=1e-12)
+
+
+def test_slope_is_that_of_least_squares(rng):
+    sizes, seconds = np.geomspace(10, 1e5, 9), np.exp(rng.normal(size=9))
+    known = np.polyfit(np.log(sizes), np.log(seconds), 1)[0]
+    assert fitted_exponent(sizes, seconds) == pytest.approx(known)
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning")
+@pytest.mark.parametrize(
+    ("sizes", "seconds"), [([1], [1]), ([2, 2], [1, 2]), ([1, 2], [1]), ([1, 2], [1, 0])]
+)
+def test_too_few_points_are_refused(sizes, seconds):
+    with pytest.raises(ArgumentError, match="two or more different sizes"):
+        fitted_exponent(sizes, seconds)
+
+
+def test_three_ways_are_timed():
+    told = []
+
+    def progress(done, total):
+        told.append((done, total))
+
+    found = run_times(dim=3, n_directions=20, seed=1, n_samples=40, progress=progress)
+    assert [one.method for one in found] == [
+        "sliced, 20 directions",
+        "exact unsliced, bottleneck matching",
+        "Sinkhorn",
+    ]
+    sliced, unsliced = [40, 80, 160, 320, 640, 1280], [10, 15, 20, 30, 40]
+    assert [one.sizes.tolist() for one in found] == [sliced, unsliced, unsliced]
+    assert all((one.seconds > 0).all() for one in found)
+    assert told == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_wrong_sizes_are_refused():
+    with pytest.raises(ArgumentError, match="dim must be a whole number and at least 1"):
+        run_times(dim=0, n_directions=20, seed=1)
+    with pytest.raises(ArgumentError, match="n_samples must be a whole number and at least 8"):
+        run_times(dim=1, n_directions=20, seed=1, n_samples=7)
+
+
+@pytest.mark.slow
+def test_unsliced_grows_faster_than_sliced():
+    """Measured, so with room: the one is nearly linear, the other about quadratic."""
+    sliced, exact, _ = run_times(dim=5, n_directions=50, seed=1, n_samples=2_000)
+    assert sliced.exponent < 1.6
+    assert exact.exponent > sliced.exponent

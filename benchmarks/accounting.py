@@ -14,8 +14,13 @@ from typing import TypedDict
 
 import numpy as np
 
-from pufferslice.accounting import Run, accounts_for_epsilon, accounts_for_noise, noise_curves
-from pufferslice.sgd import Amplified, Poisson, WithoutReplacement, exactly, run_cost
+from pufferslice.baselines.account import (
+    Run,
+    accounts_for_epsilon,
+    accounts_for_noise,
+    noise_curves,
+)
+from pufferslice.learning import Amplified, Poisson, WithoutReplacement, exactly, run_cost
 
 ROUNDS = 5
 RECORDS, DIFFERING, ORDER = 50_000, 20, 16.0

@@ -3,7 +3,7 @@
 
 Laws `groups` and `bootstrap` with the nine statistics, `records` with three numbers and three 0/1
 flags of each row; 200 uniform directions, order 4. The scales are the public ones of
-`pufferslice.datasets`. A row is a law, a notion and an epsilon; a ratio of 2 means that tight needs
+`pufferslice.data`. A row is a law, a notion and an epsilon; a ratio of 2 means that tight needs
 half of the closed form's variance.
 
     python benchmarks/adult.py
@@ -12,8 +12,9 @@ half of the closed form's variance.
 from typing import TypedDict
 
 from pufferslice import Bootstrap, FiniteProfile, Guarantee, Method, Scenario, datasets
-from pufferslice.calibration import Slices, calibrate
+from pufferslice.calibration.calibrate import calibrate
 from pufferslice.certificate import Evidence
+from pufferslice.sensitivity.sensitivity import Slices
 
 ORDER = 4.0
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
@@ -49,12 +50,12 @@ def measure() -> list[Row]:
 
 def scenarios() -> dict[str, Scenario]:
     """The Adult table under three laws."""
-    table, nine = datasets.adult_complete(), datasets.adult_summary()
+    table, nine = datasets.adult_complete(), queries.adult_summary()
     bootstrap = Bootstrap(n_replicates=N_REPLICATES, seed=SEED)
     return {
         "groups": Scenario.from_groups(table, secret=SECRET, query=nine),
         "bootstrap": Scenario.from_bootstrap(table, secret=SECRET, query=nine, bootstrap=bootstrap),
-        "records": Scenario.from_records(table, secret=SECRET, query=datasets.adult_records()),
+        "records": Scenario.from_records(table, secret=SECRET, query=queries.adult_records()),
     }
 
 

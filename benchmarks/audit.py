@@ -44,7 +44,7 @@ def measure() -> list[Row]:
 
 def adult() -> Row:
     """The second audit is timed, as in a process that has compiled its loops."""
-    query = datasets.adult_summary()
+    query = queries.adult_summary()
     scenario = Scenario.from_groups(datasets.adult_complete(), secret=SECRET, query=query)
     profile = FiniteProfile.uniform(dim=query.dim, n_directions=N_DIRECTIONS, seed=SEED)
     certificate = certify_release(scenario, profile, Guarantee.joint(order=ORDER, epsilon=1.0))

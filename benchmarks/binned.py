@@ -31,14 +31,13 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from process_memory import highest_resident_bytes
-from pufferslice.arrays import Floats
-from pufferslice.gaps import LawPair, gap_tables
-from pufferslice.gaps.binned import Tally, bin_grid, binned_tables
-from pufferslice.histograms import BinGrid
-from pufferslice.laws import EmpiricalLaw
+from pufferslice._core.arrays import Floats
 from pufferslice.queries import Box, Query, columns
-from pufferslice.slicing import FiniteProfile
-from pufferslice.streaming import RowScan, scan_files
+from pufferslice.scenario.distributions import EmpiricalLaw
+from pufferslice.scenario.histograms import BinGrid
+from pufferslice.sensitivity import LawPair, RowScan, gap_tables, scan_files
+from pufferslice.sensitivity.binned import Tally, bin_grid, binned_tables
+from pufferslice.sensitivity.profiles import FiniteProfile
 
 try:
     import datasketches

@@ -19,10 +19,9 @@ from typing import Any, TypedDict
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 
-from pufferslice.files import training_of
+from pufferslice.config import training_of
 from pufferslice.torch.models import cross_entropy
-from pufferslice.torch.task import held_out_metrics, run_data, run_model
-from pufferslice.torch.train import run_training
+from pufferslice.torch.train import held_out_metrics, run_data, run_model, run_training
 
 RUNS = 5
 GOAL = 0.85

@@ -26,11 +26,11 @@ import numpy as np
 
 from process_memory import highest_resident_bytes, resident_bytes
 from pufferslice import EmpiricalLaw, FiniteProfile, Guarantee, Scenario, SecretPair
-from pufferslice.arrays import Floats
+from pufferslice._core.arrays import Floats
 from pufferslice.certificate import certify_release
-from pufferslice.gaps import LawPair, gap_tables
-from pufferslice.priors import Prior
 from pufferslice.queries import summary
+from pufferslice.scenario.priors import Prior
+from pufferslice.sensitivity import LawPair, gap_tables
 
 try:
     import ot

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import TypedDict
 
-from pufferslice.noise import SIGMA_INT, OperatingSystemNoise
+from pufferslice.calibration.noise import SIGMA_INT, OperatingSystemNoise
 
 try:
     import opendp.prelude as opendp

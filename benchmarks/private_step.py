@@ -34,7 +34,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from process_memory import available_bytes, highest_resident_bytes
 from pufferslice import Guarantee
-from pufferslice.sgd import LogMoment, Poisson, TrainingPlan, exactly, plan_training
+from pufferslice.learning import LogMoment, Poisson, TrainingPlan, exactly, plan_training
 from pufferslice.torch import Batch, Trainer
 from pufferslice.torch.models import cross_entropy, n_parameters, resnet22
 

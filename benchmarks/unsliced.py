@@ -25,7 +25,7 @@ import numpy as np
 
 from process_memory import highest_resident_bytes, resident_bytes
 from pufferslice import EmpiricalLaw
-from pufferslice.arrays import Floats
+from pufferslice._core.arrays import Floats
 from pufferslice.baselines import w_infinity
 
 try:

@@ -17,7 +17,7 @@ def main() -> None:
     """Certify, save, release, and verify what was saved."""
     folder = Path(tempfile.mkdtemp(prefix="adult-groups-"))
     adult = ps.datasets.adult_complete()
-    query = ps.datasets.adult_summary()
+    query = ps.queries.adult_summary()
     scenario = ps.Scenario.from_groups(adult, secret="race", query=query)  # noqa: S106 - a column
     profile = ps.FiniteProfile.uniform(dim=query.dim, n_directions=200, seed=7)
     target = ps.Guarantee.joint(order=4, epsilon=1.0)

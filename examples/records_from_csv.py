@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import pufferslice as ps
-from pufferslice.tables import read_table
+from pufferslice.data import read_table
 
 
 def write_patients(path: Path) -> None:

@@ -14,11 +14,11 @@ import torch
 from torch.utils.data import TensorDataset
 
 from pufferslice import Guarantee, datasets
-from pufferslice.sgd import LogMoment, Poisson, exactly, plan_training
-from pufferslice.sgd.request import Prevalence
+from pufferslice.learning import LogMoment, Poisson, exactly, plan_training
+from pufferslice.learning.request import Prevalence
 from pufferslice.torch import Trainer
 from pufferslice.torch.models import cross_entropy, linear_model
-from pufferslice.torch.task import held_out_metrics
+from pufferslice.torch.train import held_out_metrics
 
 
 def main() -> None:

@@ -9,10 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from pufferslice.cli.exit_codes import INTERRUPTED, REFUSED, WRONG_USE
-from pufferslice.cli.output import print_json, progress_bar, say
+from pufferslice._core.files import make_folder
+from pufferslice.cli.output import INTERRUPTED, REFUSED, WRONG_USE, print_json, progress_bar, say
 from pufferslice.errors import ArgumentError, MissingExtraError, PuffersliceError, StorageError
-from pufferslice.storage import make_folder
 from reproduction import experiment
 from reproduction.experiment import Claim, Experiment, Outcome, Setting
 

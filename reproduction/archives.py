@@ -21,7 +21,7 @@ from typing import IO, Any, Final, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from pufferslice.storage import LIMITS, MOST_MEMBERS, check_archive
+from pufferslice._core.files import LIMITS, MOST_MEMBERS, check_archive
 
 GZIP_MARK: Final = b"\x1f\x8b"
 ZIP_MARK: Final = b"PK\x03\x04"

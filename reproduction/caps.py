@@ -6,19 +6,17 @@ from typing import Final, final
 import attrs
 import numpy as np
 
-from pufferslice.arrays import Floats, locked, same
-from pufferslice.sgd import Poisson
-from pufferslice.sgd.cap_costs import (
+from pufferslice._core.arrays import Floats, locked, same
+from pufferslice.learning import Poisson
+from pufferslice.learning.caps import (
+    ClippedBlocks,
     average_round_cost,
+    block_reach,
     joint_round_cost,
     largest_round_cost,
-    round_costs,
-)
-from pufferslice.sgd.caps import (
-    ClippedBlocks,
-    block_reach,
     mean_square_caps,
     minimal_squared_caps,
+    round_costs,
     squared_caps,
 )
 from reproduction.divergence import N_LIMIT, PlaneProfile

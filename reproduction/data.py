@@ -21,11 +21,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv
 
-from pufferslice.arrays import arrays_in
-from pufferslice.datasets import LabelledImages
+from pufferslice._core.arrays import arrays_in
+from pufferslice._core.files import read_bytes
+from pufferslice.data import LabelledImages
 from pufferslice.errors import StorageError
 from pufferslice.queries import Box, Query, above, at_least, summary
-from pufferslice.storage import read_bytes
 from reproduction.archives import (
     GZIP_MARK,
     UNREADABLE,

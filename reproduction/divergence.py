@@ -7,9 +7,9 @@ from typing import Final, final
 import attrs
 import numpy as np
 
-from pufferslice.arrays import Floats, locked, same
-from pufferslice.laws import GaussianLaw
-from pufferslice.renyi import (
+from pufferslice._core.arrays import Floats, locked, same
+from pufferslice.scenario.distributions import GaussianLaw
+from pufferslice.sensitivity.renyi import (
     aggregate_average,
     aggregate_joint,
     gaussian_divergence,

@@ -14,8 +14,8 @@ from typing import Any, Final, TypeAlias, cast, final
 
 import attrs
 
+from pufferslice._core.threads import Progress, silent
 from pufferslice.errors import ArgumentError
-from pufferslice.parallel import Progress, silent
 
 Cell: TypeAlias = float | int | str | bool | None
 Row: TypeAlias = Mapping[str, Cell]

@@ -29,10 +29,10 @@ from matplotlib.ticker import (
     NullLocator,
 )
 
-from pufferslice.arrays import Floats
+from pufferslice._core.arrays import Floats
+from pufferslice._core.files import make_folder, pretty_json, write_whole
 from pufferslice.errors import ArgumentError
-from pufferslice.laws import GaussianLaw
-from pufferslice.storage import make_folder, pretty_json, write_whole
+from pufferslice.scenario.distributions import GaussianLaw
 from reproduction import caps, divergence
 from reproduction.divergence import FIRST, LIMIT, SECOND
 from reproduction.experiment import Cell, Outcome, Row, number_in

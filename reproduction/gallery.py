@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from pufferslice.storage import digest, write_whole
+from pufferslice._core.files import digest, write_whole
 from reproduction.experiment import EXPERIMENTS, Claim, Experiment, Outcome, Setting, n_held_of
 from reproduction.figures import figures_of, png_of, write_outcome
 

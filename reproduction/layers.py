@@ -8,8 +8,8 @@ from typing import Final, final
 import attrs
 import numpy as np
 
-from pufferslice.arrays import Floats, locked, same
-from pufferslice.sgd import (
+from pufferslice._core.arrays import Floats, locked, same
+from pufferslice.learning import (
     LayerClipping,
     MeanSquare,
     WorstCase,
@@ -17,13 +17,16 @@ from pufferslice.sgd import (
     exactly,
     run_cost,
 )
-from pufferslice.sgd.cap_costs import (
+from pufferslice.learning.caps import (
+    ClippedBlocks,
     average_total_squared_cap,
+    block_reach_bound,
     claimed_noise_std,
     joint_total_squared_cap,
+    mean_square_caps,
+    squared_caps,
 )
-from pufferslice.sgd.caps import ClippedBlocks, block_reach_bound, mean_square_caps, squared_caps
-from pufferslice.slicing import FiniteProfile
+from pufferslice.sensitivity.profiles import FiniteProfile
 from pufferslice.torch.models import layer_sizes, resnet22, small_convnet
 from reproduction.experiment import Claim, Outcome, Row, Setting
 from reproduction.noise import (

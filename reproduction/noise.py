@@ -14,10 +14,10 @@ from typing import Final, final
 import attrs
 import numpy as np
 
-from pufferslice.arrays import Floats, locked, same
-from pufferslice.baselines.dpsgd import DpSgd, dp_sgd_epsilon, group_size
-from pufferslice.guarantee import Guarantee
-from pufferslice.sgd import (
+from pufferslice._core.arrays import Floats, locked, same
+from pufferslice.baselines.dp_sgd import DpSgd, dp_sgd_epsilon, group_size
+from pufferslice.calibration.guarantee import Guarantee
+from pufferslice.learning import (
     Accountant,
     Amplified,
     LogMoment,
@@ -31,14 +31,15 @@ from pufferslice.sgd import (
     run_cost,
     two_world_prevalence,
 )
-from pufferslice.sgd.cap_costs import (
+from pufferslice.learning.caps import (
     RecipeNoise,
     average_total_squared_cap,
     joint_total_squared_cap,
+    lipschitz_reach,
     recipe_noise,
+    squared_caps,
 )
-from pufferslice.sgd.caps import lipschitz_reach, squared_caps
-from pufferslice.sgd.schedules import recipe_learning_rates
+from pufferslice.learning.plan import recipe_learning_rates
 from reproduction.experiment import Claim, Outcome, Row, Setting
 
 ORDER: Final = 16.0

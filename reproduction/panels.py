@@ -22,20 +22,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pufferslice import datasets, queries
-from pufferslice.arrays import Floats, locked, same
+from pufferslice._core.arrays import Floats, locked, same
+from pufferslice._core.checks import check_count
+from pufferslice._core.files import canonical_json
+from pufferslice._core.threads import in_threads
 from pufferslice.audit.inference import gaussian_scores
-from pufferslice.calibration import Method, Rule, Slices, calibrate
+from pufferslice.calibration.calibrate import Method, Rule, calibrate
+from pufferslice.calibration.guarantee import Guarantee, Notion
 from pufferslice.certificate import Evidence
-from pufferslice.checks import check_count
-from pufferslice.guarantee import Guarantee, Notion
-from pufferslice.laws import EmpiricalLaw
-from pufferslice.parallel import in_threads
+from pufferslice.data import frame_of
 from pufferslice.queries import Condition, Query, above, at_least, equals
-from pufferslice.scenario import Scenario
-from pufferslice.secret import Bins, secret_rule
-from pufferslice.slicing import FiniteProfile
-from pufferslice.storage import canonical_json
-from pufferslice.tables import frame_of
+from pufferslice.scenario.distributions import EmpiricalLaw
+from pufferslice.scenario.scenario import Scenario
+from pufferslice.scenario.secrets import Bins, secret_rule
+from pufferslice.sensitivity.profiles import FiniteProfile
+from pufferslice.sensitivity.sensitivity import Slices
 from reproduction import data
 from reproduction.experiment import Row, number_in
 
@@ -151,7 +152,7 @@ def adult_race() -> SecretTable:
             name, pc.equal(table[column], pa.scalar(value)).cast(pa.int64())
         )
     return SecretTable(
-        table=table, protected="race", summary=datasets.adult_summary(), task=_ADULT_TASK
+        table=table, protected="race", summary=queries.adult_summary(), task=_ADULT_TASK
     )
 
 

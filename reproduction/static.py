@@ -17,9 +17,9 @@ from typing import Final, final
 import attrs
 import numpy as np
 
-from pufferslice.arrays import Floats
-from pufferslice.calibration import Rule
-from pufferslice.guarantee import Notion
+from pufferslice._core.arrays import Floats
+from pufferslice.calibration.calibrate import Rule
+from pufferslice.calibration.guarantee import Notion
 from reproduction.experiment import Claim, Outcome, Row, Setting
 from reproduction.panels import (
     NOTIONS,

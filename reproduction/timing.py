@@ -8,14 +8,14 @@ from typing import Final, final
 import attrs
 import numpy as np
 
-from pufferslice.arrays import Floats, locked, same
+from pufferslice._core.arrays import Floats, locked, same
+from pufferslice._core.checks import check_count
+from pufferslice._core.threads import Progress, silent
 from pufferslice.baselines import SinkhornSettings, sinkhorn_w_infinity, w_infinity
-from pufferslice.checks import check_count
 from pufferslice.errors import ArgumentError
-from pufferslice.gaps import LawPair, gap_tables
-from pufferslice.laws import EmpiricalLaw
-from pufferslice.parallel import Progress, silent
-from pufferslice.slicing import FiniteProfile
+from pufferslice.scenario.distributions import EmpiricalLaw
+from pufferslice.sensitivity import LawPair, gap_tables
+from pufferslice.sensitivity.profiles import FiniteProfile
 
 N_SAMPLES: Final = 4_000
 """Samples of each law up to which the unsliced ways are timed."""

@@ -13,11 +13,7 @@ from typing import Any, Final, final
 import attrs
 import numpy as np
 
-from pufferslice.audit import audit_membership
-from pufferslice.errors import StorageError
-from pufferslice.sgd import Clipping, FlatClipping, TrainingPlan, exactly, plan_with_noise
-from pufferslice.sgd.request import DataSource, Learning, Output, Prevalence, TrainingRequest
-from pufferslice.storage import (
+from pufferslice._core.files import (
     canonical_json,
     digest,
     parsed_json,
@@ -25,11 +21,15 @@ from pufferslice.storage import (
     read_bytes,
     write_whole,
 )
-from pufferslice.torch.task import Evaluation
+from pufferslice.audit import audit_membership
+from pufferslice.errors import StorageError
+from pufferslice.learning import Clipping, FlatClipping, TrainingPlan, exactly, plan_with_noise
+from pufferslice.learning.request import DataSource, Learning, Output, Prevalence, TrainingRequest
 from pufferslice.torch.train import (
     CERTIFICATE,
     INTERNAL,
     PUBLIC,
+    Evaluation,
     evaluate_run,
     rows_of,
     run_training,

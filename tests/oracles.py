@@ -11,9 +11,9 @@ import numpy as np
 from hypothesis import strategies as st
 from mpmath import mp
 
-from pufferslice.gaps import LawPair
-from pufferslice.laws import EmpiricalLaw
-from pufferslice.slicing import FiniteProfile
+from pufferslice.scenario.distributions import EmpiricalLaw
+from pufferslice.sensitivity import LawPair
+from pufferslice.sensitivity.profiles import FiniteProfile
 
 HP = mp.clone()
 HP.dps = 40

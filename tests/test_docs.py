@@ -32,7 +32,7 @@ import typer
 from tests.met_messages import messages
 
 import pufferslice
-from pufferslice import files
+from pufferslice import config
 from pufferslice.cli import app
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -291,7 +291,7 @@ def test_names_on_the_pages_resolve(page):
 
 def test_every_key_of_a_scenario_file_is_described():
     page = (DOCS / "files.md").read_text(encoding="utf-8")
-    for section, keys in files.SECTIONS.items():
+    for section, keys in config.SECTIONS.items():
         assert f"`[{section}" in page
         assert not [key for key in keys if f"`{key}`" not in page]
 
@@ -311,8 +311,8 @@ def test_every_command_and_flag_is_described():
 
 def test_every_field_of_a_certificate_is_described():
     page = (DOCS / "files.md").read_text(encoding="utf-8")
-    table = pufferslice.datasets.adult_complete()
-    query = pufferslice.datasets.adult_summary()
+    table = pufferslice.data.adult_complete()
+    query = pufferslice.data.adult_summary()
     scenario = pufferslice.Scenario.from_groups(table, secret="race", query=query)  # noqa: S106
     profile = pufferslice.FiniteProfile.axes(dim=query.dim)
     target = pufferslice.Guarantee.joint(order=4, epsilon=1.0)

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 import pufferslice as ps
+from pufferslice._core.files import pretty_json
 from pufferslice.audit import audit_outputs, draw_outputs
-from pufferslice.certificate.learning import certify_training
+from pufferslice.certificate.training import certify_training
 from pufferslice.cli.app import run
+from pufferslice.learning import Poisson, WorstCase, exactly, plan_with_noise
 from pufferslice.report.page import internal_page, public_page
-from pufferslice.sgd import Poisson, WorstCase, exactly, plan_with_noise
-from pufferslice.storage import pretty_json
 
 FORGED = "Unsliced (the released bits): at most 0.001 at order 4"
 LABELS = [

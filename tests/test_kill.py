@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pufferslice as ps
 from pufferslice import releasing
-from pufferslice.ledger import Ledger
+from pufferslice.releases.ledger import Ledger
 
 table = pa.table({"s": ["a", "a", "b", "b"], "x": [1.0, 2.0, 5.0, 9.0], "y": [3.0, 1.0, 4.0, 1.5]})
 rows = table.slice(2)

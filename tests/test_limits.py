@@ -15,15 +15,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from pufferslice import storage
-from pufferslice.arrays import array_in, arrays_in
-from pufferslice.datasets.archives import tar_members
+from pufferslice._core import files
+from pufferslice._core.arrays import array_in, arrays_in
+from pufferslice._core.files import LIMITS, MOST_MEMBERS, MOST_NESTED, check_archive, read_bytes
+from pufferslice.config import read_plan, read_request
+from pufferslice.data import read_table
+from pufferslice.data.archives import tar_members
 from pufferslice.errors import ArgumentError, LedgerError, StorageError, TableError
-from pufferslice.files import read_plan, read_request
-from pufferslice.ledger import Ledger
-from pufferslice.run_ledger import RunLedger
-from pufferslice.storage import LIMITS, MOST_MEMBERS, MOST_NESTED, check_archive, read_bytes
-from pufferslice.tables import read_table
+from pufferslice.releases.ledger import Ledger
+from pufferslice.torch.ledger import RunLedger
 
 NOT_FILES = {"folder": "a folder", "pipe": "a pipe", "socket": "a socket", "/dev/zero": "a device"}
 
@@ -69,7 +69,7 @@ def test_what_is_replaced_between_looking_and_opening(place, monkeypatch):
     """A file that becomes a pipe after it was looked at: opening it does not wait."""
     (place / "file").write_bytes(b"x")
     there = (place / "file").stat()
-    monkeypatch.setattr(storage.Path, "stat", lambda _: there)
+    monkeypatch.setattr(files.Path, "stat", lambda _: there)
     with pytest.raises(StorageError, match="a pipe"):
         read_bytes("pipe", "key")
 
@@ -96,7 +96,7 @@ def test_a_file_that_grows_while_it_is_read(tmp_path, monkeypatch):
     """Files of /proc say that they are empty."""
     (tmp_path / "key").write_bytes(bytes(LIMITS["key"] + 1))
     empty = Path("/proc/self/status").stat()
-    monkeypatch.setattr(storage.os, "fstat", lambda _: empty)
+    monkeypatch.setattr(files.os, "fstat", lambda _: empty)
     with pytest.raises(StorageError, match="key"):
         read_bytes(tmp_path / "key", "key")
 
@@ -112,7 +112,7 @@ def test_the_limits_are_documented(repository):
 def test_a_full_disk_is_named(tmp_path, monkeypatch):
     """SQLite may call it an I/O error."""
     (tmp_path / "ledger").write_bytes(b"something else" * 100)
-    monkeypatch.setattr(storage.shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
     with pytest.raises(LedgerError, match="the disk is full"):
         Ledger(tmp_path / "ledger").releases()
     with RunLedger(tmp_path / "ledger") as runs, pytest.raises(LedgerError, match="disk is full"):

@@ -18,24 +18,24 @@ import pytest
 from tests.met_messages import Recorder, messages
 
 import pufferslice as ps
-from pufferslice.arrays import locked, locked_integers
+from pufferslice._core.arrays import locked, locked_integers
+from pufferslice._core.threads import silent
 from pufferslice.audit import TrainingRuns
 from pufferslice.audit.inference import gaussian_scores, likelihood_scores
-from pufferslice.calibration import Method
+from pufferslice.calibration.calibrate import Method
+from pufferslice.calibration.epsilon_delta import direct_delta_joint
 from pufferslice.certificate import statement
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.cli import app
-from pufferslice.cli.exit_codes import WRONG_USE
+from pufferslice.cli.output import WRONG_USE
+from pufferslice.config import request_of
+from pufferslice.config.toml import number
+from pufferslice.data.readers import pieces_of
 from pufferslice.errors import PuffersliceError
-from pufferslice.files import request_of
-from pufferslice.files.toml_values import number
-from pufferslice.histograms import BinGrid, BinnedLaw, Histograms
-from pufferslice.parallel import silent
-from pufferslice.renyi import noisy_divergence
-from pufferslice.scaling import _summed
-from pufferslice.sgd import Poisson, WorstCase, exactly, plan_with_noise
-from pufferslice.tables.pieces import pieces_of
-from pufferslice.views import direct_delta_joint
+from pufferslice.learning import Poisson, WorstCase, exactly, plan_with_noise
+from pufferslice.scenario.histograms import BinGrid, BinnedLaw, Histograms
+from pufferslice.sensitivity.cluster import _summed
+from pufferslice.sensitivity.renyi import noisy_divergence
 
 GRID = BinGrid(directions=[[1.0]], center=[0.0], extents=[1.0], shape="box", n_bins=4)
 TABLE = pa.table({"site": ["a", "a", "b", "b"], "x": [0.0, 1.0, 2.0, 3.0]})
@@ -383,14 +383,14 @@ class TestRecorder:
         finally:
             PuffersliceError.__init__ = before
         assert caught.value.errno == 2
-        assert {module for module, _ in recorder.met} >= {"pufferslice.arrays"}
+        assert {module for module, _ in recorder.met} >= {"pufferslice._core.arrays"}
         unmet = {site.module for site in recorder.unmet()}
-        assert "pufferslice.ledger" in unmet
+        assert "pufferslice.releases.ledger" in unmet
         assert len(recorder.unmet()) < len(messages.all_sites())
 
     def test_workers_hand_over_what_they_met(self):
-        said = {"pufferslice_messages_met": [["pufferslice.arrays", 1]]}
+        said = {"pufferslice_messages_met": [["pufferslice._core.arrays", 1]]}
         recorder = Recorder()
         recorder.pytest_testnodedown(SimpleNamespace(workeroutput=said), None)
         recorder.pytest_testnodedown(object(), "crashed before it could say")
-        assert recorder.met == {("pufferslice.arrays", 1)}
+        assert recorder.met == {("pufferslice._core.arrays", 1)}

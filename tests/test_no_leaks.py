@@ -22,8 +22,9 @@ import pytest
 
 import pufferslice as ps
 from pufferslice.cli.app import run
+from pufferslice.data import frame_of, read_table
 from pufferslice.errors import PuffersliceError
-from pufferslice.histograms import Histograms
+from pufferslice.learning import TwoWorlds
 from pufferslice.queries import (
     Box,
     above,
@@ -34,10 +35,15 @@ from pufferslice.queries import (
     summary,
     table_function,
 )
-from pufferslice.sgd import TwoWorlds
-from pufferslice.simulation import OutputSimulator, Simulator
-from pufferslice.streaming import RowScan, scan_files, scan_outputs, scan_tables, streamed_scenario
-from pufferslice.tables import frame_of, read_table
+from pufferslice.scenario.histograms import Histograms
+from pufferslice.scenario.simulator import OutputSimulator, Simulator
+from pufferslice.sensitivity import (
+    RowScan,
+    scan_files,
+    scan_outputs,
+    scan_tables,
+    streamed_scenario,
+)
 
 NAME = "MARK-Jane-Doe-7"
 NUMBER = 7461532.25

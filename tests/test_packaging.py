@@ -83,10 +83,10 @@ from pufferslice.errors import MissingExtraError
 """
 NEEDS = {
     "baselines": ["pufferslice.baselines:DpSgd", "pufferslice.baselines:run_epsilon"],
-    "models": ["pufferslice.queries:logistic_regression", "pufferslice.datasets:digits"],
+    "models": ["pufferslice.queries:logistic_regression", "pufferslice.data:digits"],
     "opacus": ["pufferslice.torch:PlanAccountant"],
-    "report": ["pufferslice.demo:run_demo"],
-    "scale": ["pufferslice.scaling:scan_cluster_files"],
+    "report": ["pufferslice.cli:run_demo"],
+    "scale": ["pufferslice.sensitivity.cluster:scan_cluster_files"],
     "torch": ["pufferslice.torch:Trainer"],
 }
 """Names behind which an extra is needed; modules that look for one themselves are added."""

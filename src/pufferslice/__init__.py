@@ -9,8 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from pufferslice import datasets, queries
-    from pufferslice.calibration import Method
+    from pufferslice import data as datasets
+    from pufferslice import queries
+    from pufferslice.calibration.calibrate import Method
+    from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
+    from pufferslice.calibration.noise import OperatingSystemNoise, SeededTestNoise
+    from pufferslice.calibration.sample_size import plan_samples
     from pufferslice.certificate import (
         Certificate,
         certify_release,
@@ -37,18 +41,15 @@ if TYPE_CHECKING:
         TableError,
         TrainingError,
     )
-    from pufferslice.guarantee import ApproximateGuarantee, Guarantee
-    from pufferslice.laws import EmpiricalLaw, GaussianLaw, SampledLaw
-    from pufferslice.ledger import Ledger
-    from pufferslice.noise import OperatingSystemNoise, SeededTestNoise
-    from pufferslice.planning import plan_samples
-    from pufferslice.priors import Bootstrap, Resampled
     from pufferslice.queries import Ball, Box
-    from pufferslice.releasing import Release, release, release_again
-    from pufferslice.scenario import Scenario, SecretPair
-    from pufferslice.secret import Bins
-    from pufferslice.simulation import OutputSimulator, Simulator
-    from pufferslice.slicing import FiniteProfile, SampledSphere
+    from pufferslice.releases.ledger import Ledger
+    from pufferslice.releases.release import Release, release, release_again
+    from pufferslice.scenario.distributions import EmpiricalLaw, GaussianLaw, SampledLaw
+    from pufferslice.scenario.priors import Bootstrap, Resampled
+    from pufferslice.scenario.scenario import Scenario, SecretPair
+    from pufferslice.scenario.secrets import Bins
+    from pufferslice.scenario.simulator import OutputSimulator, Simulator
+    from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere
 
 __version__ = "0.1.0"
 
@@ -107,38 +108,38 @@ _SUBMODULES: Final = frozenset({"datasets", "queries"})
 
 _HOMES: Final = {
     "AlreadyReleasedError": "errors",
-    "ApproximateGuarantee": "guarantee",
+    "ApproximateGuarantee": "calibration",
     "ArgumentError": "errors",
     "Ball": "queries",
-    "Bins": "secret",
-    "Bootstrap": "priors",
+    "Bins": "scenario",
+    "Bootstrap": "scenario",
     "Box": "queries",
     "CalibrationError": "errors",
     "Certificate": "certificate",
     "CertificateError": "errors",
     "ClusterError": "errors",
-    "EmpiricalLaw": "laws",
-    "FiniteProfile": "slicing",
-    "GaussianLaw": "laws",
-    "Guarantee": "guarantee",
-    "Ledger": "ledger",
+    "EmpiricalLaw": "scenario",
+    "FiniteProfile": "sensitivity",
+    "GaussianLaw": "scenario",
+    "Guarantee": "calibration",
+    "Ledger": "releases",
     "LedgerError": "errors",
     "Method": "calibration",
     "MissingExtraError": "errors",
-    "OperatingSystemNoise": "noise",
-    "OutputSimulator": "simulation",
+    "OperatingSystemNoise": "calibration",
+    "OutputSimulator": "scenario",
     "PuffersliceError": "errors",
-    "Release": "releasing",
+    "Release": "releases",
     "ReleaseError": "errors",
-    "Resampled": "priors",
+    "Resampled": "scenario",
     "RewindError": "errors",
-    "SampledLaw": "laws",
-    "SampledSphere": "slicing",
+    "SampledLaw": "scenario",
+    "SampledSphere": "sensitivity",
     "Scenario": "scenario",
     "ScenarioError": "errors",
     "SecretPair": "scenario",
-    "SeededTestNoise": "noise",
-    "Simulator": "simulation",
+    "SeededTestNoise": "calibration",
+    "Simulator": "scenario",
     "StorageError": "errors",
     "TableError": "errors",
     "TrainingError": "errors",
@@ -146,9 +147,9 @@ _HOMES: Final = {
     "certify_runs": "certificate",
     "certify_training": "certificate",
     "compose": "certificate",
-    "plan_samples": "planning",
-    "release": "releasing",
-    "release_again": "releasing",
+    "plan_samples": "calibration",
+    "release": "releases",
+    "release_again": "releases",
     "sign": "certificate",
     "spent": "certificate",
     "verify": "certificate",
@@ -161,6 +162,8 @@ if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         """Import a public name on its first use and keep it."""
+        if name == "datasets":
+            return import_module(f"{__name__}.data")
         if name in _SUBMODULES:
             return import_module(f"{__name__}.{name}")
         if name not in _HOMES:

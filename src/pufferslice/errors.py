@@ -20,7 +20,13 @@ A message names the argument, the value, the rule and the way out, and never sho
 one line: what could break or turn it is escaped, wherever it comes from.
 """
 
-from pufferslice.showing import escaped
+import re
+from typing import Final
+
+_UNSEEN: Final = re.compile(
+    # Letters and marks without an outline, which `str.isprintable` lets through.
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
 
 
 class PuffersliceError(Exception):
@@ -80,3 +86,20 @@ class StorageError(PuffersliceError, OSError):
 
 class MissingExtraError(PuffersliceError, ImportError):
     """An optional dependency is not installed."""
+
+
+def escaped(text: str, keep: str = "") -> str:
+    r"""The text, with an escape for every character that breaks, turns or hides a part of a line.
+
+    >>> print(escaped("one\ntwo\u202e"))
+    one\ntwo\u202e
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(one if one in keep else _visible(one) for one in text)
+
+
+def _visible(one: str) -> str:
+    if one.isprintable() and not _UNSEEN.match(one):
+        return one
+    return one.encode("unicode_escape").decode("ascii")

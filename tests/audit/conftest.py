@@ -6,12 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate import certify_release
-from pufferslice.guarantee import Guarantee
-from pufferslice.laws import EmpiricalLaw, GaussianLaw
 from pufferslice.queries import Box, columns, summary
-from pufferslice.scenario import Scenario
-from pufferslice.slicing import FiniteProfile
+from pufferslice.scenario.distributions import EmpiricalLaw, GaussianLaw
+from pufferslice.scenario.scenario import Scenario
+from pufferslice.sensitivity.profiles import FiniteProfile
 
 JOINT = Guarantee.joint(order=2, epsilon=1.0)
 

@@ -13,14 +13,14 @@ import attrs
 import numpy as np
 
 from pufferslice.audit import audit_outputs, supplied_outputs
-from pufferslice.audit.auditing import Audit
+from pufferslice.audit.release import Audit
+from pufferslice.calibration.guarantee import Guarantee
+from pufferslice.calibration.noise import SIGMA_INT, SeededTestNoise
 from pufferslice.certificate import Certificate, certify_release
-from pufferslice.guarantee import Guarantee
-from pufferslice.laws import EmpiricalLaw
-from pufferslice.noise import SIGMA_INT, SeededTestNoise
 from pufferslice.queries import summary
-from pufferslice.scenario import Scenario
-from pufferslice.slicing import FiniteProfile
+from pufferslice.scenario.distributions import EmpiricalLaw
+from pufferslice.scenario.scenario import Scenario
+from pufferslice.sensitivity.profiles import FiniteProfile
 
 ORDER = 2.0
 CONFIDENCE = 0.95

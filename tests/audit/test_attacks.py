@@ -11,16 +11,21 @@ import pytest
 from scipy import stats
 
 from pufferslice.audit import draw_outputs
+from pufferslice.calibration.guarantee import Guarantee
+from pufferslice.calibration.noise import (
+    SIGMA_INT,
+    OperatingSystemNoise,
+    SeededTestNoise,
+    draw_integers,
+)
 from pufferslice.certificate import certify_release
 from pufferslice.errors import AlreadyReleasedError
-from pufferslice.guarantee import Guarantee
-from pufferslice.laws import EmpiricalLaw
-from pufferslice.noise import SIGMA_INT, OperatingSystemNoise, SeededTestNoise, draw_integers
+from pufferslice.learning.keys import RunKey
 from pufferslice.queries import summary
-from pufferslice.releasing import quantised, release, release_again
-from pufferslice.scenario import Scenario
-from pufferslice.sgd.run_key import RunKey
-from pufferslice.slicing import FiniteProfile
+from pufferslice.releases.release import quantised, release, release_again
+from pufferslice.scenario.distributions import EmpiricalLaw
+from pufferslice.scenario.scenario import Scenario
+from pufferslice.sensitivity.profiles import FiniteProfile
 
 THRESHOLD = 1e-9
 """A right law falls below it once in a thousand million runs."""
@@ -153,7 +158,7 @@ def test_a_release_that_is_resumed_has_the_same_noise_and_no_second_one(tmp_path
 
 FORKED = """
 import json, os, sys
-from pufferslice.noise import OperatingSystemNoise
+from pufferslice.calibration.noise import OperatingSystemNoise
 
 noise = OperatingSystemNoise()
 found = [noise.draw(4).tolist()]  # the generator is warm before it is copied

@@ -9,15 +9,15 @@ import pytest
 from tests.audit import teeth
 
 from pufferslice.audit import Outputs, audit_outputs, audit_release, draw_outputs
-from pufferslice.audit.aggregates import SphereMean
+from pufferslice.audit.bins import SphereMean
+from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
+from pufferslice.calibration.noise import SeededTestNoise
 from pufferslice.certificate import Certificate, certify_release
 from pufferslice.errors import ArgumentError, ScenarioError
-from pufferslice.guarantee import ApproximateGuarantee, Guarantee
-from pufferslice.laws import EmpiricalLaw, SampledLaw
-from pufferslice.noise import SeededTestNoise
 from pufferslice.queries import Box, summary
-from pufferslice.scenario import Scenario
-from pufferslice.slicing import FiniteProfile, SampledSphere
+from pufferslice.scenario.distributions import EmpiricalLaw, SampledLaw
+from pufferslice.scenario.scenario import Scenario
+from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere
 
 N = 20_000
 SETTINGS = {"confidence": 0.95, "seed": 0}

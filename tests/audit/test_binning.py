@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from pufferslice.audit.binning import (
+from pufferslice.audit.bins import (
     best_partition,
     bin_counts,
     candidate_edges,
@@ -21,7 +21,7 @@ from pufferslice.audit.binning import (
     sorted_counts,
     upper_share,
 )
-from pufferslice.noise import SIGMA_INT
+from pufferslice.calibration.noise import SIGMA_INT
 
 NUMBERS = st.lists(st.integers(-5, 5), min_size=1, max_size=30)
 

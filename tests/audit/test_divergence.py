@@ -6,21 +6,23 @@ import pytest
 from scipy import optimize
 
 from pufferslice.audit import audit_line, bound_epsilon
-from pufferslice.audit.aggregates import JointMoment, Mean, SphereMean
+from pufferslice.audit.bins import JointMoment, Mean, SphereMean
 from pufferslice.audit.divergence import (
     Claimed,
+    DeltaTest,
+    EpsilonTest,
     Lines,
+    RenyiTest,
     SplitOutputs,
     audit_lines,
     audit_slices,
     both_orders,
     outputs_needed,
 )
-from pufferslice.audit.line_tests import DeltaTest, EpsilonTest, RenyiTest
+from pufferslice.calibration.epsilon_delta import gaussian_delta
+from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.errors import ArgumentError
-from pufferslice.guarantee import Guarantee
-from pufferslice.renyi import aggregate_average, aggregate_joint
-from pufferslice.views import gaussian_delta
+from pufferslice.sensitivity.renyi import aggregate_average, aggregate_joint
 
 UNSLICED = Guarantee.unsliced(order=2, epsilon=1.0)
 ANGLES = np.array([0.1, 0.7, 1.4])

@@ -8,16 +8,11 @@ import pytest
 from scipy import stats
 
 from pufferslice.audit import draw_outputs, infer_secrets
-from pufferslice.audit.inference import (
-    attack_secrets,
-    gaussian_scores,
-    likelihood_scores,
-    mean_of,
-)
+from pufferslice.audit.inference import attack_secrets, gaussian_scores, likelihood_scores, mean_of
 from pufferslice.errors import ArgumentError, ScenarioError
-from pufferslice.histograms import BinnedLaw
-from pufferslice.laws import EmpiricalLaw, GaussianLaw, SampledLaw
-from pufferslice.priors import Prior
+from pufferslice.scenario.distributions import EmpiricalLaw, GaussianLaw, SampledLaw
+from pufferslice.scenario.histograms import BinnedLaw
+from pufferslice.scenario.priors import Prior
 
 STD = 1.5
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pufferslice.audit.line_tests import DeltaTest, EpsilonTest, LinePlan, RenyiTest
+from pufferslice.audit.divergence import DeltaTest, EpsilonTest, LinePlan, RenyiTest
 
 CUT = LinePlan(edges=[0.5])
 P, Q = 0.7, 0.4

@@ -20,8 +20,8 @@ from pufferslice.audit.membership import (
     non_members_needed,
     roc_auc,
 )
-from pufferslice.concentration import clopper_pearson
 from pufferslice.errors import ArgumentError
+from pufferslice.sensitivity.concentration import clopper_pearson
 
 N_REPEATS = 300
 

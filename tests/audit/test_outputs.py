@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pufferslice.audit import Outputs, audit_outputs, draw_outputs, supplied_outputs
-from pufferslice.audit.outputs import check_outputs, draw_values, quantised_rows
+from pufferslice.audit.release import check_outputs, draw_values, quantised_rows
+from pufferslice.calibration.guarantee import Guarantee
+from pufferslice.calibration.noise import SIGMA_INT, SeededTestNoise
 from pufferslice.certificate import Certificate, certify_release, certify_training
 from pufferslice.errors import ArgumentError, ScenarioError, StorageError, TableError
-from pufferslice.guarantee import Guarantee
-from pufferslice.laws import EmpiricalLaw, SampledLaw
-from pufferslice.noise import SIGMA_INT, SeededTestNoise
+from pufferslice.learning import Poisson, WorstCase, exactly, plan_training
 from pufferslice.queries import Box, columns, summary
-from pufferslice.releasing import quantised, release
-from pufferslice.scenario import Scenario
-from pufferslice.sgd import Poisson, WorstCase, exactly, plan_training
-from pufferslice.slicing import FiniteProfile
-from pufferslice.streaming import RowScan, scan_files, streamed_scenario
+from pufferslice.releases.release import quantised, release
+from pufferslice.scenario.distributions import EmpiricalLaw, SampledLaw
+from pufferslice.scenario.scenario import Scenario
+from pufferslice.sensitivity import RowScan, scan_files, streamed_scenario
+from pufferslice.sensitivity.profiles import FiniteProfile
 
 JOINT = Guarantee.joint(order=2, epsilon=1.0)
 ROWS = pa.table({"g": ["a", "a", "b", "b"], "x": [1.1, 1.3, 2.0, 3.3], "y": [0.1, 5.0, 7.0, 7.7]})

@@ -8,12 +8,12 @@ from pufferslice.audit.divergence import (
     Claimed,
     Lines,
     PilotRange,
+    RenyiTest,
     SplitOutputs,
     audit_lines,
     both_orders,
 )
-from pufferslice.audit.line_tests import RenyiTest
-from pufferslice.audit.pilot_lines import (
+from pufferslice.audit.noise import (
     LEAST,
     MOST_AXES,
     WHITENED,

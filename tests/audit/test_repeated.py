@@ -15,7 +15,7 @@ import attrs
 import numpy as np
 import pytest
 
-from pufferslice.audit.repeated import (
+from pufferslice.audit.training import (
     MANIFEST,
     RunBlock,
     TrainingRuns,
@@ -23,7 +23,7 @@ from pufferslice.audit.repeated import (
     train_repeatedly,
 )
 from pufferslice.errors import ArgumentError, StorageError, TrainingError
-from pufferslice.sgd import WithoutReplacement, WorstCase, exactly, plan_with_noise
+from pufferslice.learning import WithoutReplacement, WorstCase, exactly, plan_with_noise
 
 WORKERS = """
 import os, signal, time
@@ -70,8 +70,8 @@ number = 3
 
 SCRIPT = """
 import json, sys
-from pufferslice.audit.repeated import TrainingRuns, train_repeatedly
-from pufferslice.sgd import TrainingPlan
+from pufferslice.audit.training import TrainingRuns, train_repeatedly
+from pufferslice.learning import TrainingPlan
 
 if __name__ == "__main__":
     sys.path.insert(0, sys.argv[1])

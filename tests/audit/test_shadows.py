@@ -6,11 +6,14 @@ import pytest
 from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression
 
-from pufferslice.audit.membership import audit_membership, loss_scores, margin_scores, roc_auc
-from pufferslice.audit.shadows import (
+from pufferslice.audit.membership import (
     ShadowModels,
+    audit_membership,
     likelihood_ratio_scores,
+    loss_scores,
+    margin_scores,
     offline_likelihood_ratio_scores,
+    roc_auc,
 )
 from pufferslice.errors import ArgumentError
 

@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from pufferslice.audit.divergence import SplitOutputs
-from pufferslice.audit.stated_noise import audit_noise
+from pufferslice.audit.noise import audit_noise
 
 STD = 0.7
 CONFIDENCE = 0.99

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from pufferslice.audit.repeated import TrainingRuns
-from pufferslice.audit.training import MOST_AXES, audit_released, audit_training
+from pufferslice.audit.noise import MOST_AXES
+from pufferslice.audit.training import TrainingRuns, audit_released, audit_training
 from pufferslice.errors import ArgumentError
-from pufferslice.sgd import MeanSquare, WithoutReplacement, WorstCase, exactly, plan_with_noise
+from pufferslice.learning import MeanSquare, WithoutReplacement, WorstCase, exactly, plan_with_noise
 
 N_RUNS = 1_300
 CONFIDENCE = 0.95

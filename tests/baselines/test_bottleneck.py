@@ -12,11 +12,11 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
-from pufferslice.baselines import bottleneck, distances, w_infinity
-from pufferslice.baselines.distances import pairwise_distances, readable_bytes
+from pufferslice.baselines import transport, w_infinity
+from pufferslice.baselines.transport import pairwise_distances, readable_bytes
 from pufferslice.errors import ArgumentError
-from pufferslice.gaps import LawPair, gap_tables
-from pufferslice.laws import EmpiricalLaw
+from pufferslice.scenario.distributions import EmpiricalLaw
+from pufferslice.sensitivity import LawPair, gap_tables
 
 COORDINATE = st.one_of(st.integers(-3, 3).map(float), st.floats(-10, 10))
 
@@ -156,7 +156,7 @@ def by_halving(first, second):
 @pytest.mark.parametrize("dim", [1, 2, 4])
 def test_far_above_the_nearest_neighbours(rng, monkeypatch, patience, dim):
     """Two crowds of 120 and 80 become 80 and 120: forty make a way that no neighbour shows."""
-    monkeypatch.setattr(bottleneck, "_PATIENCE", patience)
+    monkeypatch.setattr(transport, "_PATIENCE", patience)
     first, second = rng.uniform(size=(2, 200, dim))
     first[120:, 0] += 3
     second[80:, 0] += 3
@@ -174,11 +174,11 @@ def test_halving_finds_the_same(rng, monkeypatch, patience, dim):
     first = EmpiricalLaw.uniform(rng.uniform(size=(150, dim)))
     second = EmpiricalLaw.uniform(rng.uniform(size=(149, dim)) + 0.2)
     known = w_infinity(first, second)
-    monkeypatch.setattr(bottleneck, "_PATIENCE", patience)
+    monkeypatch.setattr(transport, "_PATIENCE", patience)
     assert w_infinity(first, second) == known
     equal = EmpiricalLaw.uniform(rng.uniform(size=(150, dim)) + 0.2)
     by_jumps = w_infinity(first, equal)
-    monkeypatch.setattr(bottleneck, "_PATIENCE", 10**6)
+    monkeypatch.setattr(transport, "_PATIENCE", 10**6)
     assert w_infinity(first, equal) == by_jumps
 
 
@@ -234,9 +234,9 @@ def test_too_large_for_memory_says_how_much_before_it_starts(m, needed):
 
 
 def test_free_memory_is_known_without_meminfo(monkeypatch):
-    known = distances.free_bytes()
-    monkeypatch.setattr(distances, "_MEMINFO", distances._MEMINFO.with_name("absent"))
-    assert distances.free_bytes() >= known > 2**20
+    known = transport.free_bytes()
+    monkeypatch.setattr(transport, "_MEMINFO", transport._MEMINFO.with_name("absent"))
+    assert transport.free_bytes() >= known > 2**20
 
 
 def test_bytes_are_readable():

@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 from pufferslice.baselines import DpSgd, dp_sgd_epsilon, dp_sgd_multiplier, group_size
 from pufferslice.errors import ArgumentError
-from pufferslice.sgd import Poisson, WithoutReplacement, WithReplacement
+from pufferslice.learning import Poisson, WithoutReplacement, WithReplacement
 
 RUN = DpSgd(rate=0.01, n_steps=100)
 

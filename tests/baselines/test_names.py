@@ -15,7 +15,7 @@ import numpy as np
 from pufferslice import EmpiricalLaw, Guarantee, MissingExtraError, baselines
 couple = EmpiricalLaw.uniform([[0.0]]), EmpiricalLaw.uniform([[3.0]])
 print(baselines.gwm_noise_std([couple], Guarantee.unsliced(order=4, epsilon=2.0)))
-import pufferslice.compare
+import pufferslice.baselines
 try:
     baselines.DpSgd
 except MissingExtraError as error:

@@ -11,8 +11,9 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from pufferslice.baselines import run_epsilon
+from pufferslice.calibration.epsilon_delta import ORDERS, improved_epsilon_joint
 from pufferslice.errors import ArgumentError, CalibrationError
-from pufferslice.sgd import (
+from pufferslice.learning import (
     Amplified,
     LogMoment,
     MeanSquare,
@@ -26,7 +27,6 @@ from pufferslice.sgd import (
     plan_with_noise,
     run_cost,
 )
-from pufferslice.views import ORDERS, improved_epsilon_joint
 
 ROOM = 1e-7
 """Rounding inside the convolutions; discretisation itself only raises."""

@@ -18,7 +18,7 @@ from pufferslice.baselines import (
     w_infinity,
 )
 from pufferslice.errors import ArgumentError, CalibrationError
-from pufferslice.renyi import gaussian_envelope
+from pufferslice.sensitivity.renyi import gaussian_envelope
 
 RPP = Guarantee.unsliced(order=4, epsilon=1.0)
 STRICT = SinkhornSettings(regularisation=0.3, tolerance=1e-9)

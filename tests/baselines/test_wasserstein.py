@@ -22,11 +22,11 @@ from pufferslice.baselines import (
     laplace_scale,
     w_infinity,
 )
-from pufferslice.baselines.gwm import shift_noise_std
 from pufferslice.baselines.transport import cheapest_coupling
+from pufferslice.baselines.wasserstein import shift_noise_std
 from pufferslice.errors import ArgumentError
-from pufferslice.gaps import LawPair, gap_tables
-from pufferslice.renyi import gaussian_envelope, transport_envelope
+from pufferslice.sensitivity import LawPair, gap_tables
+from pufferslice.sensitivity.renyi import gaussian_envelope, transport_envelope
 
 RPP = Guarantee.unsliced(order=4, epsilon=1.0)
 SPIKE = (

@@ -8,16 +8,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pufferslice.calibration import Method
+from pufferslice.calibration.calibrate import Method
+from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
+from pufferslice.calibration.noise import SeededTestNoise
 from pufferslice.certificate import Certificate, certify_release
-from pufferslice.guarantee import ApproximateGuarantee, Guarantee
-from pufferslice.laws import EmpiricalLaw, GaussianLaw
-from pufferslice.noise import SeededTestNoise
-from pufferslice.priors import Bootstrap
 from pufferslice.queries import Box, columns, summary
-from pufferslice.scenario import Scenario
-from pufferslice.simulation import OutputSimulator
-from pufferslice.slicing import FiniteProfile, SampledSphere
+from pufferslice.scenario.distributions import EmpiricalLaw, GaussianLaw
+from pufferslice.scenario.priors import Bootstrap
+from pufferslice.scenario.scenario import Scenario
+from pufferslice.scenario.simulator import OutputSimulator
+from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere
 
 SIZES = {"north": 37, "south": 53, "west": 29}
 JOINT = Guarantee.joint(order=4, epsilon=1.0)

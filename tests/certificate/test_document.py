@@ -11,17 +11,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pufferslice import calibration, guarantee, priors, views
+from pufferslice.calibration import calibrate, epsilon_delta, guarantee
+from pufferslice.calibration.guarantee import Guarantee
+from pufferslice.calibration.noise import OperatingSystemNoise
 from pufferslice.certificate import Certificate, certify_release, new_key_pair, sign
-from pufferslice.certificate.document import FORMAT, VERSION, evidence_path
+from pufferslice.certificate.certificate import FORMAT, VERSION, evidence_path
 from pufferslice.errors import CertificateError, StorageError
-from pufferslice.gaps import DistanceTables
-from pufferslice.guarantee import Guarantee
-from pufferslice.noise import OperatingSystemNoise
 from pufferslice.queries import Ball, columns, summary
-from pufferslice.scenario import Scenario
-from pufferslice.secret import Bins
-from pufferslice.slicing import FiniteProfile
+from pufferslice.scenario import priors
+from pufferslice.scenario.scenario import Scenario
+from pufferslice.scenario.secrets import Bins
+from pufferslice.sensitivity import DistanceTables
+from pufferslice.sensitivity.profiles import FiniteProfile
 
 KINDS = [
     "records",
@@ -365,10 +366,10 @@ def test_the_schema_knows_the_words_of_the_code(schema):
     assert words("scenario", "law") == set(priors.LAWS)
     assert words("prior", "source") == set(priors.SOURCES)
     assert words("guarantee", "notion") == set(guarantee.RELEASE_NOTIONS)
-    assert words("method", "rule") == set(calibration.RULES)
-    assert words("method", "envelope") == set(calibration.ENVELOPES)
-    assert words("view", "rule") == set(views.ViewRule.__args__)
-    scopes = attrs.fields_dict(views.View)["scope"].type.__args__
+    assert words("method", "rule") == set(calibrate.RULES)
+    assert words("method", "envelope") == set(calibrate.ENVELOPES)
+    assert words("view", "rule") == set(epsilon_delta.ViewRule.__args__)
+    scopes = attrs.fields_dict(epsilon_delta.View)["scope"].type.__args__
     assert words("view", "scope") == set(scopes)
     generator = defs["noise"]["if"]["properties"]["generator"]["const"]
     assert generator == OperatingSystemNoise.name

@@ -6,10 +6,10 @@ import attrs
 import numpy as np
 import pytest
 
+from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate import Certificate, Evidence, certify_release, required_evidence
 from pufferslice.errors import CertificateError
-from pufferslice.gaps import GapTables, GaussianPairs
-from pufferslice.guarantee import Guarantee
+from pufferslice.sensitivity import GapTables, GaussianPairs
 
 KINDS = ["records", "groups", "gaussian", "equal", "sampled", "approximate", "sphere"]
 

@@ -10,17 +10,17 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests import oracles
 
-from pufferslice.calibration import Method
+from pufferslice.calibration.calibrate import Method
+from pufferslice.calibration.guarantee import Guarantee
+from pufferslice.calibration.noise import SIGMA_INT, SeededTestNoise
 from pufferslice.certificate import certify_release, spent, verify
-from pufferslice.certificate.issuing import under_scenario
+from pufferslice.certificate.issue import under_scenario
 from pufferslice.errors import ArgumentError, CalibrationError, CertificateError, PuffersliceError
-from pufferslice.guarantee import Guarantee
-from pufferslice.laws import EmpiricalLaw, GaussianLaw
-from pufferslice.noise import SIGMA_INT, SeededTestNoise
-from pufferslice.priors import Simulator
 from pufferslice.queries import Box, columns, summary
-from pufferslice.scenario import Scenario
-from pufferslice.slicing import FiniteProfile
+from pufferslice.scenario.distributions import EmpiricalLaw, GaussianLaw
+from pufferslice.scenario.scenario import Scenario
+from pufferslice.scenario.simulator import Simulator
+from pufferslice.sensitivity.profiles import FiniteProfile
 
 LINE = FiniteProfile.axes(dim=1)
 AXES = FiniteProfile.axes(dim=2)

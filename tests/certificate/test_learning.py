@@ -11,15 +11,13 @@ import jsonschema
 import numpy as np
 import pytest
 
+from pufferslice.calibration.epsilon_delta import ORDERS, improved_epsilon_joint, paper_epsilon
+from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate import Certificate, certify_release, verify
-from pufferslice.certificate.learning import certify_runs, certify_training, compose
-from pufferslice.certificate.verifying import UNCHECKED_LEARNING
+from pufferslice.certificate.training import certify_runs, certify_training, compose
+from pufferslice.certificate.verify import UNCHECKED_LEARNING
 from pufferslice.errors import ArgumentError, CertificateError
-from pufferslice.guarantee import Guarantee
-from pufferslice.laws import EmpiricalLaw
-from pufferslice.queries import summary
-from pufferslice.scenario import Scenario
-from pufferslice.sgd import (
+from pufferslice.learning import (
     Amplified,
     LayerClipping,
     LogMoment,
@@ -36,9 +34,11 @@ from pufferslice.sgd import (
     plan_with_noise,
     run_cost,
 )
-from pufferslice.sgd.plan import HYPOTHESES
-from pufferslice.slicing import FiniteProfile
-from pufferslice.views import ORDERS, improved_epsilon_joint, paper_epsilon
+from pufferslice.learning.plan import HYPOTHESES
+from pufferslice.queries import summary
+from pufferslice.scenario.distributions import EmpiricalLaw
+from pufferslice.scenario.scenario import Scenario
+from pufferslice.sensitivity.profiles import FiniteProfile
 
 RANDOM = binomial(n_records=100, mismatch_probability=0.05)
 COIN = from_pmf([0.5, 0.5])

@@ -10,8 +10,8 @@ import pytest
 from pufferslice.certificate import Certificate, certify_training, compose, verify
 from pufferslice.certificate import limits as table
 from pufferslice.errors import ArgumentError, CertificateError
-from pufferslice.sgd import LogMoment, Poisson, exactly, plan_with_noise
-from pufferslice.sgd.plan import HYPOTHESES
+from pufferslice.learning import LogMoment, Poisson, exactly, plan_with_noise
+from pufferslice.learning.plan import HYPOTHESES
 
 PLAN = plan_with_noise(
     differing=exactly(2),

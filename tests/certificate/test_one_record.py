@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
+from pufferslice.calibration.epsilon_delta import ORDERS, improved_epsilon_joint
 from pufferslice.certificate import (
     Certificate,
     certify_training,
@@ -18,14 +19,14 @@ from pufferslice.certificate import (
     secret_epsilon,
     verify,
 )
-from pufferslice.certificate.run_costs import (
+from pufferslice.certificate.training import (
     epsilon_at,
     record_accountant,
     record_cost,
     record_delta,
 )
 from pufferslice.errors import ArgumentError, CertificateError
-from pufferslice.sgd import (
+from pufferslice.learning import (
     Amplified,
     LogMoment,
     MeanSquare,
@@ -38,7 +39,6 @@ from pufferslice.sgd import (
     from_pmf,
     plan_with_noise,
 )
-from pufferslice.views import ORDERS, improved_epsilon_joint
 
 CERTIFYING = (WorstCase(), LogMoment(), Amplified())
 

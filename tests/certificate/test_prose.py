@@ -4,12 +4,12 @@ import re
 import numpy as np
 import pytest
 
+from pufferslice.calibration.guarantee import Guarantee, at_most
 from pufferslice.certificate import certify_release
-from pufferslice.guarantee import Guarantee, at_most
-from pufferslice.laws import EmpiricalLaw, GaussianLaw
 from pufferslice.queries import summary
-from pufferslice.scenario import Scenario
-from pufferslice.slicing import FiniteProfile
+from pufferslice.scenario.distributions import EmpiricalLaw, GaussianLaw
+from pufferslice.scenario.scenario import Scenario
+from pufferslice.sensitivity.profiles import FiniteProfile
 
 KINDS = [
     "records",

@@ -7,15 +7,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.certificate import Certificate, certify_release, verify
 from pufferslice.certificate.statement import Said, statement_of
 from pufferslice.errors import CalibrationError, ScenarioError
-from pufferslice.guarantee import ApproximateGuarantee, Guarantee
-from pufferslice.laws import GaussianLaw
 from pufferslice.queries import Box, columns, summary
-from pufferslice.scenario import Scenario
-from pufferslice.slicing import FiniteProfile
-from pufferslice.streaming import RowScan, scan_tables, streamed_scenario
+from pufferslice.scenario.distributions import GaussianLaw
+from pufferslice.scenario.scenario import Scenario
+from pufferslice.sensitivity import RowScan, scan_tables, streamed_scenario
+from pufferslice.sensitivity.profiles import FiniteProfile
 
 RNG = np.random.default_rng(8)
 TABLE = pa.table(

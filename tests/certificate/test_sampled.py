@@ -12,27 +12,22 @@ from scipy import stats
 from scipy.integrate import quad
 from scipy.special import hyp1f1
 
-from pufferslice.calibration import Method
+from pufferslice.calibration.calibrate import Method
+from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.certificate import Certificate, certify_release, spent, verify
-from pufferslice.certificate.doubt import Doubt
 from pufferslice.certificate.evidence import Evidence
-from pufferslice.certificate.issuing import under_scenario
-from pufferslice.concentration import band_ranks, dkw_halfwidth
-from pufferslice.errors import (
-    ArgumentError,
-    CalibrationError,
-    CertificateError,
-    ScenarioError,
-)
-from pufferslice.gaps.binned import bin_grid
-from pufferslice.guarantee import ApproximateGuarantee, Guarantee
-from pufferslice.laws import EmpiricalLaw, GaussianLaw, SampledLaw
-from pufferslice.priors import Bootstrap
+from pufferslice.certificate.issue import under_scenario
+from pufferslice.errors import ArgumentError, CalibrationError, CertificateError, ScenarioError
 from pufferslice.queries import Ball, Box, columns, summary
-from pufferslice.scenario import Scenario
-from pufferslice.simulation import OutputSimulator
-from pufferslice.slicing import FiniteProfile, SampledSphere
-from pufferslice.streaming import RowScan, scan_tables, streamed_scenario
+from pufferslice.scenario.distributions import EmpiricalLaw, GaussianLaw, SampledLaw
+from pufferslice.scenario.priors import Bootstrap
+from pufferslice.scenario.scenario import Scenario
+from pufferslice.scenario.simulator import OutputSimulator
+from pufferslice.sensitivity import RowScan, scan_tables, streamed_scenario
+from pufferslice.sensitivity.binned import bin_grid
+from pufferslice.sensitivity.concentration import band_ranks, dkw_halfwidth
+from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere
+from pufferslice.sensitivity.sensitivity import Doubt
 
 LINE = FiniteProfile.axes(dim=1)
 JOINT = Guarantee.joint(order=4, epsilon=1.0)

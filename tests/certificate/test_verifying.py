@@ -6,16 +6,16 @@ import attrs
 import numpy as np
 import pytest
 
+from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate import Certificate, certify_release, verify
 from pufferslice.certificate.statement import Said, statement_of
-from pufferslice.certificate.verifying import UNCHECKED, differences
+from pufferslice.certificate.verify import UNCHECKED, differences
 from pufferslice.errors import ArgumentError, CertificateError, PuffersliceError
-from pufferslice.gaps import DistanceTables
-from pufferslice.guarantee import Guarantee
-from pufferslice.laws import EmpiricalLaw
 from pufferslice.queries import summary
-from pufferslice.scenario import Scenario
-from pufferslice.slicing import FiniteProfile
+from pufferslice.scenario.distributions import EmpiricalLaw
+from pufferslice.scenario.scenario import Scenario
+from pufferslice.sensitivity import DistanceTables
+from pufferslice.sensitivity.profiles import FiniteProfile
 
 KINDS = [
     "records",

@@ -11,7 +11,7 @@ import pytest
 from pufferslice.audit import Outputs, draw_outputs
 from pufferslice.certificate import Certificate
 from pufferslice.cli.app import run
-from pufferslice.files import read_request
+from pufferslice.config import read_request
 
 SCENARIO = """
 [query]

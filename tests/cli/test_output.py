@@ -8,8 +8,8 @@ import time
 
 import pytest
 
+from pufferslice._core.threads import silent
 from pufferslice.cli.output import progress_bar
-from pufferslice.parallel import silent
 
 
 class Terminal(io.StringIO):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pufferslice.cli.app import run
-from pufferslice.files.training_toml import toml_of
+from pufferslice.config.training import toml_of
 
 PROGRAM = [sys.executable, "-c", "from pufferslice.cli import main; main()"]
 
@@ -175,7 +175,7 @@ def test_without_torch_the_extra_is_named(folder):
 
 
 def test_init_writes_a_training_file_that_is_read(folder, capsys):
-    from pufferslice.files import read_training
+    from pufferslice.config import read_training
 
     assert run(["init", "fresh", "--json"]) == 0
     written = json.loads(capsys.readouterr().out)["written"]

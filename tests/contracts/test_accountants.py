@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pufferslice.calibration.guarantee import NOTIONS, Guarantee
 from pufferslice.errors import ArgumentError, CalibrationError
-from pufferslice.guarantee import NOTIONS, Guarantee
-from pufferslice.sgd.accountants import (
+from pufferslice.learning.accountants import (
     ACCOUNTANTS,
     Amplified,
     LogMoment,
@@ -24,8 +24,8 @@ from pufferslice.sgd.accountants import (
     mixed_cost,
     run_cost,
 )
-from pufferslice.sgd.differing import at_most, binomial, exactly, from_pmf
-from pufferslice.sgd.sampling import Poisson, WithoutReplacement, WithReplacement
+from pufferslice.learning.differing import at_most, binomial, exactly, from_pmf
+from pufferslice.learning.sampling import Poisson, WithoutReplacement, WithReplacement
 
 N_RECORDS = 60
 

@@ -14,20 +14,20 @@ from pathlib import Path
 import atheris
 
 COMPILED = (
-    "pufferslice.advantage",
-    "pufferslice.audit.binning",
-    "pufferslice.baselines.distances",
-    "pufferslice.baselines.matching",
+    "pufferslice.calibration.guessing",
+    "pufferslice.audit.bins",
+    "pufferslice.baselines.transport",
+    "pufferslice.baselines.transport",
     "pufferslice.baselines.sinkhorn",
     "pufferslice.baselines.transport",
-    "pufferslice.compiled",
-    "pufferslice.gaps.binned_kernels",
-    "pufferslice.gaps.kernels",
-    "pufferslice.gaps.tables",
-    "pufferslice.noise",
-    "pufferslice.renyi",
-    "pufferslice.sgd.drawing",
-    "pufferslice.torch.norms",
+    "pufferslice._core.kernels",
+    "pufferslice.sensitivity.binned",
+    "pufferslice.sensitivity.kernels",
+    "pufferslice.sensitivity.tables",
+    "pufferslice.calibration.noise",
+    "pufferslice.sensitivity.renyi",
+    "pufferslice.learning.sampling",
+    "pufferslice.torch.contributions",
     "pufferslice.torch.products",
 )
 """Compiled by numba, which cannot read instrumented code."""

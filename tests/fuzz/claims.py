@@ -25,9 +25,9 @@ from tests.oracles import (
     tight_cost,
 )
 
+from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.certificate import Certificate, certify_release, verify
 from pufferslice.errors import CalibrationError, PuffersliceError
-from pufferslice.guarantee import ApproximateGuarantee, Guarantee
 
 SMALL = HP.mpf("1e-9")
 MOST_PERMUTED = 5

@@ -12,14 +12,14 @@ import attrs
 import numpy as np
 import pyarrow as pa
 
-from pufferslice.calibration import Method
-from pufferslice.guarantee import ApproximateGuarantee, Guarantee
-from pufferslice.laws import EmpiricalLaw, GaussianLaw, SampledLaw
-from pufferslice.priors import Bootstrap
+from pufferslice.calibration.calibrate import Method
+from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.queries import Ball, Box, columns, summary
-from pufferslice.scenario import Scenario
-from pufferslice.slicing import FiniteProfile, SampledSphere
-from pufferslice.streaming import RowScan, scan_tables, streamed_scenario
+from pufferslice.scenario.distributions import EmpiricalLaw, GaussianLaw, SampledLaw
+from pufferslice.scenario.priors import Bootstrap
+from pufferslice.scenario.scenario import Scenario
+from pufferslice.sensitivity import RowScan, scan_tables, streamed_scenario
+from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere
 
 GROUP = "group"
 METHODS = (

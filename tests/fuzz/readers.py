@@ -18,19 +18,19 @@ import pyarrow as pa
 from pufferslice.audit import Outputs
 from pufferslice.certificate import Certificate, verify
 from pufferslice.certificate.evidence import Evidence
+from pufferslice.config import read_plan, read_request, read_training
+from pufferslice.data import read_table
 from pufferslice.errors import PuffersliceError
-from pufferslice.files import read_plan, read_request, read_training
-from pufferslice.histograms import Histograms
-from pufferslice.ledger import Ledger
+from pufferslice.learning.keys import RunKey
 from pufferslice.queries import Box, columns
-from pufferslice.releasing import Release
-from pufferslice.report.reading import read_file
-from pufferslice.sgd.run_key import RunKey
-from pufferslice.slicing import FiniteProfile
-from pufferslice.streaming import RowScan, scan_tables
-from pufferslice.streaming.checkpoint import Checkpoint as ScanCheckpoint
-from pufferslice.streaming.checkpoint import Position
-from pufferslice.tables import read_table
+from pufferslice.releases.ledger import Ledger
+from pufferslice.releases.release import Release
+from pufferslice.report.inputs import read_file
+from pufferslice.scenario.histograms import Histograms
+from pufferslice.sensitivity import RowScan, scan_tables
+from pufferslice.sensitivity.profiles import FiniteProfile
+from pufferslice.sensitivity.scan import Checkpoint as ScanCheckpoint
+from pufferslice.sensitivity.scan import Position
 
 SCRATCH = Path(tempfile.mkdtemp(prefix="readers-"))
 PEOPLE = "site,pay,age\na,1,2\na,2.5,3\nb,4,5\nb,8,5\nb,,6\n"
@@ -207,10 +207,10 @@ _SCENARIO: dict[str, Any] = {
 
 
 def _certified() -> tuple[Certificate, Any, Any]:
+    from pufferslice.calibration.guarantee import Guarantee
     from pufferslice.certificate import certify_release
-    from pufferslice.guarantee import Guarantee
     from pufferslice.queries import summary
-    from pufferslice.scenario import Scenario
+    from pufferslice.scenario.scenario import Scenario
 
     table = pa.table({"site": ["a", "a", "b", "b"], "pay": [1.0, 2.5, 4.0, 5.0]})
     scenario = Scenario.from_groups(table, secret="site", query=summary(mean=["pay"], std=["pay"]))
@@ -221,7 +221,7 @@ def _certified() -> tuple[Certificate, Any, Any]:
 
 def _released(certificate: Certificate, scenario: Any, rows: Any) -> Iterator[tuple[str, bytes]]:
     from pufferslice.audit import draw_outputs
-    from pufferslice.releasing import release
+    from pufferslice.releases.release import release
 
     for name in ("ledger", "ledger-journal", "good-release.json"):
         (SCRATCH / name).unlink(missing_ok=True)

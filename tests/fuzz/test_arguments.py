@@ -13,8 +13,10 @@ import pyarrow as pa
 import pytest
 
 import pufferslice as ps
-from pufferslice import audit, baselines, concentration, sgd, views
+from pufferslice import audit, baselines, learning
+from pufferslice.calibration import epsilon_delta
 from pufferslice.errors import PuffersliceError
+from pufferslice.sensitivity import concentration
 
 NUMBERS: tuple[Any, ...] = (
     math.nan, math.inf, -math.inf, -1, 0, 1, 0.5, -0.0, 1e308, -1e308, 1e-320, 1e-9,
@@ -38,7 +40,7 @@ SCENARIO = ps.Scenario.from_groups(TABLE, secret="s", query=QUERY)
 PROFILE = ps.FiniteProfile.axes(dim=2)
 CERTIFICATE = ps.certify_release(SCENARIO, PROFILE, GAUSSIAN)
 LAWS = tuple(ps.EmpiricalLaw.uniform([[0.0], [k]]) for k in (1.0, 2.0))
-POISSON = sgd.Poisson(n_records=20, rate=0.2)
+POISSON = learning.Poisson(n_records=20, rate=0.2)
 RNG = np.random.default_rng(1)
 LINE, OTHER = RNG.normal(size=400), RNG.normal(1, 1, size=400)
 
@@ -122,47 +124,53 @@ CALLS = {
         {"noise_std": 3.0, "notion": "joint", "order": 2.0},
         {"certificate": CERTIFICATE},
     ),
-    "exactly": Call(sgd.exactly, {"n_differing": 2}),
-    "at_most": Call(sgd.at_most, {"max_differing": 2}),
+    "exactly": Call(learning.exactly, {"n_differing": 2}),
+    "at_most": Call(learning.at_most, {"max_differing": 2}),
     "binomial": Call(
-        sgd.binomial, {"n_records": 20, "mismatch_probability": 0.1}, sizes=("n_records",)
+        learning.binomial, {"n_records": 20, "mismatch_probability": 0.1}, sizes=("n_records",)
     ),
-    "from_pmf": Call(sgd.from_pmf, {"probabilities": [0.5, 0.5]}),
-    "Poisson": Call(sgd.Poisson, {"n_records": 20, "rate": 0.5}),
-    "WithReplacement": Call(sgd.WithReplacement, {"n_records": 20, "batch_size": 5}),
-    "WithoutReplacement": Call(sgd.WithoutReplacement, {"n_records": 20, "batch_size": 5}),
-    "FlatClipping": Call(sgd.FlatClipping, {"norm": 1.0}),
+    "from_pmf": Call(learning.from_pmf, {"probabilities": [0.5, 0.5]}),
+    "Poisson": Call(learning.Poisson, {"n_records": 20, "rate": 0.5}),
+    "WithReplacement": Call(learning.WithReplacement, {"n_records": 20, "batch_size": 5}),
+    "WithoutReplacement": Call(learning.WithoutReplacement, {"n_records": 20, "batch_size": 5}),
+    "FlatClipping": Call(learning.FlatClipping, {"norm": 1.0}),
     "LayerClipping": Call(
-        sgd.LayerClipping,
+        learning.LayerClipping,
         {"names": ("a", "b"), "norms": (1.0, 2.0), "sizes": (3, 4), "allocation": "equal"},
     ),
     "plan_training": Call(
-        sgd.plan_training,
+        learning.plan_training,
         {"clip_norm": 1.0, "n_steps": 3},
         {
-            "differing": sgd.exactly(2),
+            "differing": learning.exactly(2),
             "sampling": POISSON,
-            "accountant": sgd.LogMoment(),
+            "accountant": learning.LogMoment(),
             "target": ps.Guarantee.unsliced(order=4, epsilon=1.0),
         },
         sizes=("n_steps",),
     ),
     "plan_with_noise": Call(
-        sgd.plan_with_noise,
+        learning.plan_with_noise,
         {"clip_norm": 1.0, "noise_multipliers": [5.0, 6.0], "order": 4.0},
-        {"differing": sgd.exactly(2), "sampling": POISSON, "accountant": sgd.LogMoment()},
+        {"differing": learning.exactly(2), "sampling": POISSON, "accountant": learning.LogMoment()},
     ),
     "amplified_divergence": Call(
-        sgd.amplified_divergence,
+        learning.amplified_divergence,
         {"order": 4.0, "noise_multiplier": 2.0, "rate": 0.1, "n_differing": 2},
         sizes=("n_differing",),
     ),
-    "effective_multiplier": Call(sgd.effective_multiplier, {"multipliers": np.array([1.0, 2.0])}),
-    "discrete_mismatch": Call(sgd.discrete_mismatch, {"first": [0.5, 0.5], "second": [0.25, 0.75]}),
-    "gaussian_mismatch": Call(sgd.gaussian_mismatch, {"first": (0.0, 1.0), "second": (1.0, 1.0)}),
-    "accountant_named": Call(sgd.accountant_named, {"name": "log_moment"}),
+    "effective_multiplier": Call(
+        learning.effective_multiplier, {"multipliers": np.array([1.0, 2.0])}
+    ),
+    "discrete_mismatch": Call(
+        learning.discrete_mismatch, {"first": [0.5, 0.5], "second": [0.25, 0.75]}
+    ),
+    "gaussian_mismatch": Call(
+        learning.gaussian_mismatch, {"first": (0.0, 1.0), "second": (1.0, 1.0)}
+    ),
+    "accountant_named": Call(learning.accountant_named, {"name": "log_moment"}),
     "relabelled": Call(
-        sgd.relabelled,
+        learning.relabelled,
         {"labels": np.array([0, 1] * 10), "label": 1, "share": 0.6, "seed": 1},
     ),
     "group_noise_std": Call(
@@ -198,7 +206,9 @@ CALLS = {
     "margin_scores": Call(
         audit.margin_scores, {"logits": LINE[:8].reshape(4, 2), "labels": [0, 1, 0, 1]}
     ),
-    "paper_epsilon": Call(views.paper_epsilon, {"order": 4.0, "epsilon": 1.0, "delta": 1e-5}),
+    "paper_epsilon": Call(
+        epsilon_delta.paper_epsilon, {"order": 4.0, "epsilon": 1.0, "delta": 1e-5}
+    ),
     "dkw_halfwidth": Call(
         concentration.dkw_halfwidth, {"n_samples": 10, "failure_probability": 0.1}
     ),

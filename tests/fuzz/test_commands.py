@@ -18,7 +18,7 @@ from tests.fuzz.commands import (
 )
 from tests.fuzz.odd import ODD_NUMBERS, ODD_TEXTS, changed, damaged, toml_text
 
-from pufferslice.storage import canonical_json, digest
+from pufferslice._core.files import canonical_json, digest
 
 slow_to_make = settings(
     max_examples=settings.default.max_examples // 4,
@@ -281,8 +281,8 @@ def test_account_with_odd_flags(place, said):
 @slow_to_make
 def test_train_a_changed_file(place, data):
     """Only files that are refused are run; whether the others train well is tested elsewhere."""
+    from pufferslice.config import read_training
     from pufferslice.errors import PuffersliceError
-    from pufferslice.files import read_training
 
     folder = place()
     (folder / "t.toml").write_text(toml_text(data.draw(changed(TRAINING))))

@@ -35,23 +35,23 @@ from pufferslice import (
     SampledSphere,
     Scenario,
     certify_release,
-    sgd,
+    learning,
     spent,
     verify,
 )
 from pufferslice.certificate import record_epsilon, secret_epsilon
-from pufferslice.certificate.run_costs import record_cost
+from pufferslice.certificate.training import record_cost
 from pufferslice.cli.app import run
 from pufferslice.queries import above, columns, summary
-from pufferslice.streaming import RowScan, scan_tables, streamed_scenario
+from pufferslice.sensitivity import RowScan, scan_tables, streamed_scenario
 
 Spec = dict[str, Any]
 
 ACCOUNTANTS = {
-    "worst_case": sgd.WorstCase,
-    "log_moment": sgd.LogMoment,
-    "amplified": sgd.Amplified,
-    "mean_square": sgd.MeanSquare,
+    "worst_case": learning.WorstCase,
+    "log_moment": learning.LogMoment,
+    "amplified": learning.Amplified,
+    "mean_square": learning.MeanSquare,
 }
 
 
@@ -289,14 +289,14 @@ def _planned(spec: Spec) -> Spec:
     }
     if spec["noise_multipliers"] is None:
         target = Guarantee(notion=accountant.notion, order=spec["order"], epsilon=spec["epsilon"])
-        made = sgd.plan_training(n_steps=spec["n_steps"], target=target, **said)
+        made = learning.plan_training(n_steps=spec["n_steps"], target=target, **said)
     else:
-        made = sgd.plan_with_noise(
+        made = learning.plan_with_noise(
             noise_multipliers=np.array(spec["noise_multipliers"]), order=spec["order"], **said
         )
     sizes = spec["clipping"].get("sizes", [spec["n_parameters"]])
     delta = spec["delta"]
-    grid, costs = sgd.sum_grid(made, 0, sizes), made.costs()
+    grid, costs = learning.sum_grid(made, 0, sizes), made.costs()
     return {
         "noise_multipliers": [float(made.noise_multipliers[i]) for i in (0, -1)],
         "noise_stds": made.noise_stds(0).tolist(),
@@ -310,10 +310,10 @@ def _planned(spec: Spec) -> Spec:
         ),
         "record_cost": record_cost([made], spec["order"]),
         "record_epsilon": record_epsilon([made], delta=delta, implementation_delta=0.0),
-        "implementation_delta": sgd.implementation_delta(made, spec["n_parameters"]),
-        "signal_to_noise": list(attrs.astuple(sgd.signal_to_noise(made, sizes))),
+        "implementation_delta": learning.implementation_delta(made, spec["n_parameters"]),
+        "signal_to_noise": list(attrs.astuple(learning.signal_to_noise(made, sizes))),
         "grid": [grid.steps.tolist(), grid.radii.tolist()],
-        "batch": digest_of([sgd.draw_batch(sampling, bytes(range(32)))]),
+        "batch": digest_of([learning.draw_batch(sampling, bytes(range(32)))]),
         "differing": digest_of([differing.counts, differing.log_probabilities])["sums"],
     }
 
@@ -322,27 +322,29 @@ def _differing(spec: Spec) -> Any:
     said, n_records = spec["differing"], spec["sampling"]["n_records"]
     law = said["law"]
     if law == "exactly":
-        return sgd.exactly(said["n"])
+        return learning.exactly(said["n"])
     if law == "at_most":
-        return sgd.at_most(said["n"])
+        return learning.at_most(said["n"])
     if law == "pmf":
-        return sgd.from_pmf({int(count): chance for count, chance in said["pmf"].items()})
-    found = sgd.binomial(n_records=n_records, mismatch_probability=said["chance"])
+        return learning.from_pmf({int(count): chance for count, chance in said["pmf"].items()})
+    found = learning.binomial(n_records=n_records, mismatch_probability=said["chance"])
     return found.folded(above=said["n"] + 20) if law == "folded" else found
 
 
 def _sampling(said: Spec) -> Any:
     kind, n_records, size = said["kind"], said["n_records"], said["batch_size"]
     if kind == "poisson":
-        return sgd.Poisson(n_records=n_records, rate=size / n_records)
-    design = sgd.WithoutReplacement if kind == "without_replacement" else sgd.WithReplacement
+        return learning.Poisson(n_records=n_records, rate=size / n_records)
+    design = (
+        learning.WithoutReplacement if kind == "without_replacement" else learning.WithReplacement
+    )
     return design(n_records=n_records, batch_size=size)
 
 
 def _clipping(said: Spec) -> Any:
     if said["kind"] == "flat":
-        return sgd.FlatClipping(norm=said["norm"])
-    return sgd.LayerClipping(
+        return learning.FlatClipping(norm=said["norm"])
+    return learning.LayerClipping(
         names=tuple(said.get("names", [f"layer {i}" for i in range(len(said["norms"]))])),
         norms=tuple(said["norms"]),
         sizes=tuple(said["sizes"]),
@@ -362,18 +364,18 @@ def step(spec: Spec, model: Any, loss: Any, records: tuple[Any, ...]) -> Spec:
 
     sampling = _sampling(_step_sampling(spec))
     clipping = _clipping(_step_clipping(spec, model))
-    made = sgd.plan_with_noise(
-        differing=sgd.exactly(1),
+    made = learning.plan_with_noise(
+        differing=learning.exactly(1),
         sampling=sampling,
         clip_norm=clipping,
         noise_multipliers=np.array([2.0]),
-        accountant=sgd.WorstCase(),
+        accountant=learning.WorstCase(),
         order=2.0,
         block=spec["block"],
     )
     layout = layout_of(model, clipping)
-    grid = sgd.sum_grid(made, 0, layout.sizes)
-    indices = sgd.draw_batch(sampling, hashlib.sha256(str(spec["seed"]).encode()).digest())
+    grid = learning.sum_grid(made, 0, layout.sizes)
+    indices = learning.draw_batch(sampling, hashlib.sha256(str(spec["seed"]).encode()).digest())
     with one_thread():
         sums = ClippedSums(
             model, loss, layout, non_finite="zero", processes=Processes(0, 1), in_flight=1

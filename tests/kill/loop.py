@@ -18,7 +18,7 @@ import numpy as np
 from tests.kill.nursery import Ended, Nursery
 from tests.kill.verbs import VERBS, Verb
 
-from pufferslice.cli.exit_codes import INTERRUPTED
+from pufferslice.cli.output import INTERRUPTED
 
 LATEST = 1.05
 """Moments are drawn from the whole time of an unbroken run, and a little beyond its end."""

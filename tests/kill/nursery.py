@@ -19,13 +19,13 @@ from typing import Any, NamedTuple, Self
 PROGRAM = """
 import contextlib, io, json, os, select, signal, sys, time
 from pathlib import Path
-import pufferslice.audit, pufferslice.files, pufferslice.releasing, pufferslice.report.page
-import pufferslice.streaming.checkpoint as saving
+import pufferslice.audit, pufferslice.config, pufferslice.releases.release, pufferslice.report.page
+import pufferslice.sensitivity.scan as saving
 import pufferslice.torch.train, sklearn.datasets, torch._dynamo
 from pufferslice.cli.app import run
-from pufferslice.noise import draw_integers
-from pufferslice.sgd.run_key import RunKey
-from pufferslice.storage import CONFIDENTIAL, write_new
+from pufferslice.calibration.noise import draw_integers
+from pufferslice.learning.keys import RunKey
+from pufferslice._core.files import CONFIDENTIAL, write_new
 
 
 def prepare(job):

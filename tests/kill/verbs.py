@@ -18,12 +18,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tests.kill.nursery import Ended, Nursery
 
+from pufferslice._core.files import digest
 from pufferslice.certificate import Certificate, verify
 from pufferslice.cli.app import app
-from pufferslice.histograms import Histograms
-from pufferslice.ledger import Ledger
-from pufferslice.releasing import Release
-from pufferslice.storage import digest
+from pufferslice.releases.ledger import Ledger
+from pufferslice.releases.release import Release
+from pufferslice.scenario.histograms import Histograms
 
 SCENARIO = """
 [data]

@@ -4,9 +4,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from pufferslice.data import frame_of
 from pufferslice.errors import ArgumentError, ScenarioError, TableError
 from pufferslice.queries import above, at_least, at_most, below, equals, summary
-from pufferslice.tables import frame_of
 
 FRAME = frame_of(
     pa.table({"n": [1, 2, 3], "x": [1.0, 2.0, 3.5], "s": ["1", "b", "c"], "b": [True, False, True]})

@@ -8,17 +8,9 @@ import pyarrow as pa
 import pytest
 
 from pufferslice.errors import ArgumentError
-from pufferslice.gaps.binned import bin_grid
-from pufferslice.queries import (
-    Ball,
-    Box,
-    Query,
-    columns,
-    forest_importances,
-    linear_svm,
-    summary,
-)
-from pufferslice.slicing import FiniteProfile
+from pufferslice.queries import Ball, Box, Query, columns, forest_importances, linear_svm, summary
+from pufferslice.sensitivity.binned import bin_grid
+from pufferslice.sensitivity.profiles import FiniteProfile
 
 TABLE = pa.table({"age": [20.0, 40.0], "hours": [30, 50], "income": ["<=50K", ">50K"]})
 MIXED = summary(rate={"income": ">50K"}, mean=["age", "hours"])

@@ -10,8 +10,8 @@ from hypothesis.extra import numpy as hnp
 from pufferslice.errors import ArgumentError
 from pufferslice.queries import Ball, Box, columns
 from pufferslice.queries.ranges import range_of
-from pufferslice.slicing import FiniteProfile
-from pufferslice.streaming import RowScan
+from pufferslice.sensitivity import RowScan
+from pufferslice.sensitivity.profiles import FiniteProfile
 
 POINTS = hnp.arrays(float, st.tuples(st.integers(1, 5), st.just(3)), elements=st.floats(-1e9, 1e9))
 

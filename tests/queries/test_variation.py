@@ -9,8 +9,8 @@ import pytest
 import pufferslice as ps
 from pufferslice.errors import ScenarioError
 from pufferslice.queries import above, at_least, columns, logistic_regression, summary
-from pufferslice.simulation import Simulator
-from pufferslice.streaming import RowScan, scan_files, scan_tables, streamed_scenario
+from pufferslice.scenario.simulator import Simulator
+from pufferslice.sensitivity import RowScan, scan_files, scan_tables, streamed_scenario
 
 LINE = ps.FiniteProfile.axes(dim=1)
 TABLE = pa.table(

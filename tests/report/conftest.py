@@ -12,14 +12,14 @@ import pytest
 
 from pufferslice.audit import audit_membership, audit_release
 from pufferslice.audit.verdict import Verdict
+from pufferslice.baselines.comparison import compare_mechanisms
+from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate import certify_release, certify_training
-from pufferslice.compare import compare_mechanisms
-from pufferslice.guarantee import Guarantee
+from pufferslice.learning import LogMoment, Poisson, exactly, plan_training
 from pufferslice.queries import Box, summary
-from pufferslice.releasing import release
-from pufferslice.scenario import Scenario
-from pufferslice.sgd import LogMoment, Poisson, exactly, plan_training
-from pufferslice.slicing import FiniteProfile
+from pufferslice.releases.release import release
+from pufferslice.scenario.scenario import Scenario
+from pufferslice.sensitivity.profiles import FiniteProfile
 
 JOINT = Guarantee.joint(order=4, epsilon=1.0)
 DRIVER, CHROMIUM = shutil.which("chromedriver"), shutil.which("chromium")

@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pufferslice.advantage import guessing_advantage
+from pufferslice.calibration.guarantee import Guarantee, at_most, percent_at_most
+from pufferslice.calibration.guessing import guessing_advantage
 from pufferslice.certificate import certify_release
-from pufferslice.guarantee import Guarantee, at_most, percent_at_most
-from pufferslice.outlook import epsilons_around, stated_variation
+from pufferslice.certificate.what_if import epsilons_around, stated_variation
 from pufferslice.queries import summary
 from pufferslice.report.page import internal_page, public_page
-from pufferslice.scenario import Scenario
-from pufferslice.slicing import FiniteProfile
+from pufferslice.scenario.scenario import Scenario
+from pufferslice.sensitivity.profiles import FiniteProfile
 
 EVERYTHING = (
     "certificate.json", "release.json", "audit.json", "comparison.json",

@@ -4,7 +4,7 @@
 import attrs
 import numpy as np
 
-from pufferslice.compare import Comparison, Row
+from pufferslice.baselines.comparison import Comparison, Row
 from pufferslice.report.comparison import comparison_text, grouped
 
 CURVES = {

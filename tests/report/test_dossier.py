@@ -8,10 +8,10 @@ import shutil
 import attrs
 import pytest
 
+from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate import Certificate, certify_release
 from pufferslice.errors import ArgumentError, CertificateError
-from pufferslice.guarantee import Guarantee
-from pufferslice.report.dossier import internal_dossiers, public_dossiers
+from pufferslice.report.inputs import internal_dossiers, public_dossiers
 
 EVERYTHING = (
     "certificate.json", "release.json", "audit.json", "comparison.json",

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pufferslice.advantage import right_guesses
+from pufferslice.calibration.guessing import right_guesses
 from pufferslice.report.guessing import (
     about_release,
     about_training,

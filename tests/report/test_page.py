@@ -16,19 +16,11 @@ import pyarrow as pa
 import pytest
 
 import pufferslice as ps
-from pufferslice.certificate import (
-    certify_release,
-    certify_training,
-    compose,
-    new_key_pair,
-    sign,
-)
+from pufferslice.calibration.guarantee import Guarantee, at_most
+from pufferslice.calibration.noise import SeededTestNoise
+from pufferslice.certificate import certify_release, certify_training, compose, new_key_pair, sign
 from pufferslice.certificate.limits import CONDITIONS, LIMITS
-from pufferslice.errors import MissingExtraError
-from pufferslice.guarantee import Guarantee, at_most
-from pufferslice.laws import EmpiricalLaw, GaussianLaw
-from pufferslice.noise import SeededTestNoise
-from pufferslice.outlook import (
+from pufferslice.certificate.what_if import (
     CLOSED_FORM,
     TIGHT,
     epsilons_around,
@@ -36,13 +28,15 @@ from pufferslice.outlook import (
     pair_costs,
     slice_profile,
 )
+from pufferslice.errors import MissingExtraError
+from pufferslice.learning import MeanSquare, WithoutReplacement, exactly, plan_training
+from pufferslice.learning.plan import HYPOTHESES
 from pufferslice.queries import Box, summary
 from pufferslice.report import page as page_module
 from pufferslice.report.page import internal_page, public_page
-from pufferslice.scenario import Scenario
-from pufferslice.sgd import MeanSquare, WithoutReplacement, exactly, plan_training
-from pufferslice.sgd.plan import HYPOTHESES
-from pufferslice.slicing import FiniteProfile
+from pufferslice.scenario.distributions import EmpiricalLaw, GaussianLaw
+from pufferslice.scenario.scenario import Scenario
+from pufferslice.sensitivity.profiles import FiniteProfile
 
 STATIC = ("certificate.json", "release.json", "audit.json", "comparison.json")
 LEARNING = ("trained.json", "public.jsonl", "internal.jsonl", "verdict.json", "membership.json")

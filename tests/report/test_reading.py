@@ -9,14 +9,8 @@ import pytest
 from pufferslice.audit import Audit
 from pufferslice.certificate import Certificate
 from pufferslice.errors import ArgumentError, CertificateError, ReleaseError, StorageError
-from pufferslice.releasing import Release
-from pufferslice.report.reading import (
-    Curves,
-    MemberAudit,
-    TrainingAudit,
-    TrainingLog,
-    read_file,
-)
+from pufferslice.releases.release import Release
+from pufferslice.report.inputs import Curves, MemberAudit, TrainingAudit, TrainingLog, read_file
 
 KINDS = {
     "certificate.json": Certificate,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from pufferslice.report.tables import text_table
+from pufferslice.report.blocks import text_table
 
 
 def test_columns_are_as_wide_as_their_widest_cell():

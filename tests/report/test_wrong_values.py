@@ -8,8 +8,8 @@ from tests.report.conftest import LEARNING, STATIC
 
 from pufferslice.certificate import Certificate, verify
 from pufferslice.errors import CertificateError, PuffersliceError
+from pufferslice.report.inputs import read_file
 from pufferslice.report.page import internal_page, public_page
-from pufferslice.report.reading import read_file
 
 WRONG = (
     "null", '"x"', '"5"', "-1", "0", "1e400", "[]", "{}", "true", "9" * 400, '""', '["x"]',

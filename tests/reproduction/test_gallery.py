@@ -10,7 +10,7 @@ import attrs
 import pytest
 from PIL import Image
 
-from pufferslice.storage import digest
+from pufferslice._core.files import digest
 from reproduction import gallery
 from reproduction.experiment import EXPERIMENTS, Claim, Outcome, Setting, experiment_named
 from reproduction.figures import figures_of

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from pufferslice.baselines.dpsgd import DpSgd, dp_sgd_epsilon
+from pufferslice.baselines.dp_sgd import DpSgd, dp_sgd_epsilon
 from reproduction import noise as sgd_noise
 from reproduction.experiment import Setting
 from reproduction.noise import (

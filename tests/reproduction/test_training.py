@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pufferslice.errors import StorageError
-from pufferslice.sgd.request import Prevalence
+from pufferslice.learning.request import Prevalence
 from pufferslice.torch.checkpoint import Checkpoint
 from pufferslice.torch.trainer import Trainer
 from reproduction import training

@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 import pytest
 
-from pufferslice.sgd import MeanSquare, WithoutReplacement, exactly, run_cost
+from pufferslice.learning import MeanSquare, WithoutReplacement, exactly, run_cost
 from pufferslice.torch.models import layer_sizes, resnet22
 from reproduction import accuracy, attack, layers, training
 from reproduction.experiment import Setting, experiment_named

@@ -11,8 +11,8 @@ import pandas as pd
 import pyarrow.compute as pc
 import pytest
 
+from pufferslice.data import frame_of, missing_rows
 from pufferslice.errors import StorageError
-from pufferslice.tables import frame_of, missing_rows
 from reproduction import archives, data
 from reproduction.data import CLEVELAND_SHA256, STUDENT_SHA256, read_cleveland, read_student
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pufferslice.sgd import Poisson, WithoutReplacement, WithReplacement, draw_batch
+from pufferslice.learning import Poisson, WithoutReplacement, WithReplacement, draw_batch
 
 pytestmark = [pytest.mark.statistical, pytest.mark.soundness]
 

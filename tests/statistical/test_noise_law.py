@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from pufferslice.noise import SIGMA_INT, SeededTestNoise
+from pufferslice.calibration.noise import SIGMA_INT, SeededTestNoise
 
 pytestmark = pytest.mark.statistical
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from pufferslice.sgd import LogMoment, Poisson, exactly, plan_with_noise
+from pufferslice.learning import LogMoment, Poisson, exactly, plan_with_noise
 from pufferslice.torch import Trainer
 
 N_RECORDS = 60

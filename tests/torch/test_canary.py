@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pufferslice.errors import ArgumentError
-from pufferslice.sgd import (
+from pufferslice.learning import (
     Amplified,
     FlatClipping,
     LayerClipping,

@@ -19,7 +19,7 @@ from tests.torch.engine import Engine, grid_of
 from torch import nan, nn
 
 from pufferslice.errors import ArgumentError, TrainingError
-from pufferslice.sgd import (
+from pufferslice.learning import (
     FlatClipping,
     LayerClipping,
     LogMoment,

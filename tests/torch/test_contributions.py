@@ -11,7 +11,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from torch import nan
 
-from pufferslice.sgd import rounding_share
+from pufferslice.learning import rounding_share
 from pufferslice.torch.contributions import (
     Dense,
     Outer,

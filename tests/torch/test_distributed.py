@@ -19,7 +19,7 @@ import torch
 from torch import distributed
 from torch.utils.data import TensorDataset
 from pufferslice import PuffersliceError
-from pufferslice.sgd import Poisson
+from pufferslice.learning import Poisson
 from tests.torch.small import (
     N_RECORDS, copy_of, digest_of, model_of, plan_of, records, train, trainer_of
 )

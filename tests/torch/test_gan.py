@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from pufferslice.errors import ArgumentError
-from pufferslice.sgd import Poisson
+from pufferslice.learning import Poisson
 from pufferslice.torch import Trainer
 
 N_LATENT, N_STEPS = 5, 4

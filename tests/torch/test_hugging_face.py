@@ -9,7 +9,7 @@ from tests.torch.small import N_RECORDS, digest_of, plan_of
 from tests.torch.test_batches import Plain
 from torch.nn import functional
 
-from pufferslice.sgd import FlatClipping, Poisson
+from pufferslice.learning import FlatClipping, Poisson
 from pufferslice.torch import Trainer
 from pufferslice.torch.layers import Pass
 from pufferslice.torch.layout import layout_of

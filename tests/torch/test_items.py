@@ -27,9 +27,9 @@ from torch.utils.data import TensorDataset
 
 from pufferslice import ArgumentError
 from pufferslice.certificate import verify
-from pufferslice.sgd import LogMoment, Poisson, exactly, plan_training, plan_with_noise
-from pufferslice.sgd.grid import sum_grid
-from pufferslice.sgd.run_key import RunKey
+from pufferslice.learning import LogMoment, Poisson, exactly, plan_training, plan_with_noise
+from pufferslice.learning.integer_sums import sum_grid
+from pufferslice.learning.keys import RunKey
 from pufferslice.torch import StepReport, Trainer, clipping
 
 

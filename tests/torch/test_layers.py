@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from pufferslice.sgd import FlatClipping
+from pufferslice.learning import FlatClipping
 from pufferslice.torch.layout import layout_of
 from pufferslice.torch.per_example import PerExample
 from pufferslice.torch.recurrence import CELLS, run_cells

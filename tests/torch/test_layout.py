@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from pufferslice.errors import ArgumentError, TrainingError
-from pufferslice.sgd import FlatClipping, LayerClipping
+from pufferslice.learning import FlatClipping, LayerClipping
 from pufferslice.torch.layout import layout_of
 
 FLAT = FlatClipping(norm=2.0)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from tests.torch.small import LOSS, N_STEPS, digest_of, model_of, plan_of, records, train
 
-from pufferslice.sgd.run_key import RunKey
+from pufferslice.learning.keys import RunKey
 from pufferslice.torch import Trainer, make_private
 
 lightning = pytest.importorskip("lightning.pytorch")

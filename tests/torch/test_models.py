@@ -9,9 +9,9 @@ from opacus.grad_sample import GradSampleModule
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.errors import ArgumentError, TrainingError
-from pufferslice.guarantee import Guarantee
-from pufferslice.sgd import Amplified, Poisson, exactly, plan_training
+from pufferslice.learning import Amplified, Poisson, exactly, plan_training
 from pufferslice.torch.models import (
     PaddingShortcut,
     ResidualBlock,

@@ -10,7 +10,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pufferslice.torch.norms import (
+from pufferslice.torch.contributions import (
     add_quantised,
     are_ordinary,
     row_norms,

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import pufferslice.torch
 from pufferslice import ArgumentError, Guarantee
 from pufferslice.certificate import verify
-from pufferslice.sgd import (
+from pufferslice.learning import (
     Amplified,
     LayerClipping,
     LogMoment,
@@ -579,7 +579,7 @@ def test_without_them_the_extra_is_named(missing, statement, extra):
 def test_training_needs_no_opacus_and_plans_need_no_torch():
     codes = (
         "sys.modules['opacus'] = None; from pufferslice.torch import Trainer",
-        "import pufferslice.sgd; assert not {'torch', 'opacus'} & {*sys.modules}",
+        "import pufferslice.learning; assert not {'torch', 'opacus'} & {*sys.modules}",
     )
     for code in codes:
         subprocess.run([sys.executable, "-c", f"import sys; {code}"], check=True)

@@ -25,8 +25,8 @@ from torch.utils.data import default_collate
 
 from pufferslice import ArgumentError, TrainingError
 from pufferslice.certificate import verify
-from pufferslice.sgd import Poisson, WithoutReplacement
-from pufferslice.sgd.run_key import RunKey
+from pufferslice.learning import Poisson, WithoutReplacement
+from pufferslice.learning.keys import RunKey
 from pufferslice.torch import PrivateOptimizer, make_private, own_loop
 from pufferslice.torch.distributed import Processes
 

@@ -21,9 +21,9 @@ from tests.torch.small import (
 )
 
 from pufferslice import ArgumentError, LedgerError, RewindError, StorageError, TrainingError
-from pufferslice.run_ledger import RunLedger
-from pufferslice.sgd.run_key import RunKey
+from pufferslice.learning.keys import RunKey
 from pufferslice.torch import run as run_module
+from pufferslice.torch.ledger import RunLedger
 
 PREPARE = """
 import json, os, resource, shutil, signal, sys, time, traceback
@@ -31,7 +31,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import torch
 from pufferslice import run_ledger, storage
-from pufferslice.sgd.run_key import RunKey
+from pufferslice.learning.keys import RunKey
 from pufferslice.torch import clipping, per_example
 from pufferslice.torch import run as run_module
 from tests.torch.small import copy_of, digest_of, model_of, plan_of, train, trainer_of

@@ -10,11 +10,11 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from pufferslice import datasets
+from pufferslice.config import training_of
 from pufferslice.errors import ArgumentError
-from pufferslice.files import training_of
-from pufferslice.sgd.schedules import recipe_learning_rates
+from pufferslice.learning.plan import recipe_learning_rates
 from pufferslice.torch.models import cross_entropy, layer_sizes, n_parameters, small_convnet
-from pufferslice.torch.task import (
+from pufferslice.torch.train import (
     ImageDataset,
     held_out_metrics,
     run_data,
@@ -27,7 +27,7 @@ MODULE = """
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
-from pufferslice.datasets import digits
+from pufferslice.data import digits
 
 def points(n=20, shift=0):
     inputs = torch.linspace(-1, 1, n * 3).reshape(n, 3)

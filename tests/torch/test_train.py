@@ -22,14 +22,21 @@ import torch
 
 from pufferslice import datasets
 from pufferslice.certificate import Certificate, verify
+from pufferslice.config import training_of
+from pufferslice.config.training import toml_of
 from pufferslice.errors import ArgumentError, StorageError, TrainingError
-from pufferslice.files import training_of
-from pufferslice.files.training_toml import toml_of
-from pufferslice.run_ledger import RunLedger
-from pufferslice.sgd.run_key import RunKey
+from pufferslice.learning.keys import RunKey
+from pufferslice.torch.ledger import RunLedger
 from pufferslice.torch.models import cross_entropy, linear_model
-from pufferslice.torch.task import held_out_metrics, run_data
-from pufferslice.torch.train import INTERNAL_NOTE, RunLog, evaluate_run, rows_of, run_training
+from pufferslice.torch.train import (
+    INTERNAL_NOTE,
+    RunLog,
+    evaluate_run,
+    held_out_metrics,
+    rows_of,
+    run_data,
+    run_training,
+)
 from reproduction import data
 
 PUBLIC_KEYS = {"step", "n_steps", "notion", "order", "spent_epsilon", "epsilon"}

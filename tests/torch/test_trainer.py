@@ -28,10 +28,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from pufferslice import ArgumentError, TrainingError, compose
+from pufferslice.calibration.noise import SIGMA_INT, draw_integers
 from pufferslice.certificate import certify_training, verify
 from pufferslice.errors import ReleaseError, RewindError
-from pufferslice.noise import SIGMA_INT, draw_integers
-from pufferslice.sgd import (
+from pufferslice.learning import (
     Amplified,
     LayerClipping,
     MeanSquare,
@@ -41,8 +41,8 @@ from pufferslice.sgd import (
     binomial,
     run_cost,
 )
-from pufferslice.sgd.grid import implementation_delta, sum_grid
-from pufferslice.sgd.run_key import RunKey
+from pufferslice.learning.integer_sums import implementation_delta, sum_grid
+from pufferslice.learning.keys import RunKey
 from pufferslice.torch import Trainer
 from pufferslice.torch import run as run_module
 from pufferslice.torch.layout import ParameterLayout

@@ -8,19 +8,19 @@ from typing import Any, Final, Literal, NamedTuple, final
 import attrs
 import numpy as np
 
-from pufferslice.arrays import Floats
-from pufferslice.checks import (
+from pufferslice._core.arrays import Floats
+from pufferslice._core.checks import (
     check_above,
     check_between,
     check_count,
     check_finite,
     check_probabilities,
 )
-from pufferslice.concentration import clopper_pearson
+from pufferslice._core.text import quoted
 from pufferslice.errors import ArgumentError, ScenarioError
-from pufferslice.laws import EmpiricalLaw, GaussianLaw, Law, SampledLaw
-from pufferslice.priors import Prior
-from pufferslice.showing import quoted
+from pufferslice.scenario.distributions import EmpiricalLaw, GaussianLaw, Law, SampledLaw
+from pufferslice.scenario.priors import Prior
+from pufferslice.sensitivity.concentration import clopper_pearson
 
 Attack = Literal["gaussian_map", "likelihood_ratio"]
 PriorKind = Literal["natural", "balanced"]

@@ -1,28 +1,310 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Audit of a training plan: train many times in both worlds of a secret, and compare."""
+"""Audit of a training plan: train many times in both worlds of a secret, and compare.
 
+A worker trains once and returns what it would release. Runs are made in blocks; each finished
+block is a file, written whole, so whatever ends an audit, the blocks that are done stay done.
+"""
+
+import io
+import multiprocessing
 import os
+import signal
+import threading
+from collections.abc import Generator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any, Final, NamedTuple, final
 
+import attrs
 import numpy as np
 
-from pufferslice.arrays import Floats
+from pufferslice._core.arrays import Floats, array_in, locked
+from pufferslice._core.checks import check_between, check_count, check_finite, check_unique
+from pufferslice._core.files import (
+    CONFIDENTIAL,
+    make_folder,
+    parsed_json,
+    pretty_json,
+    read_bytes,
+    write_new,
+    write_whole,
+)
+from pufferslice._core.threads import Progress, n_cores, silent
 from pufferslice.audit.divergence import (
     Claimed,
     Comparison,
     Lines,
+    RenyiTest,
     SplitOutputs,
     audit_lines,
     both_orders,
     outputs_needed,
 )
-from pufferslice.audit.line_tests import RenyiTest
-from pufferslice.audit.pilot_lines import MOST_AXES, pilot_lines
-from pufferslice.audit.repeated import TrainingRuns, train_repeatedly
+from pufferslice.audit.noise import MOST_AXES, pilot_lines
 from pufferslice.audit.verdict import Verdict
-from pufferslice.checks import check_between, check_count
-from pufferslice.errors import ArgumentError
-from pufferslice.guarantee import Guarantee
-from pufferslice.parallel import Progress, silent
+from pufferslice.calibration.guarantee import Guarantee
+from pufferslice.errors import ArgumentError, TrainingError
+from pufferslice.learning import TrainingPlan
+
+FORMAT: Final = "pufferslice-training-audit"
+VERSION: Final = 1
+
+MANIFEST: Final = "audit.json"
+
+DEFAULT_BLOCK: Final = 50
+"""Runs per file: what a killed audit can lose of each process."""
+
+
+@final
+@attrs.frozen(kw_only=True)
+class TrainingRuns:
+    """Which training is repeated, under which plan, and how often in each of two worlds.
+
+    `worker` names a function as `module:function`. It is called as `function(world, plan)`, trains
+    once in that world, and returns the numbers that it releases: weights, some of them, or
+    projections of them by a rule fixed beforehand. It must draw its noise and its batches afresh
+    in every call, and leave nothing behind that the next call would use.
+    """
+
+    worker: str
+    plan: TrainingPlan
+    n_runs: int
+    """In each world. It is fixed before the first run: to look and then add runs is not sound."""
+    worlds: tuple[str, str] = attrs.field(default=("first", "second"), converter=tuple)
+    """What the two worlds of the secret are called."""
+    block: int = DEFAULT_BLOCK
+    """Runs per file."""
+
+    def __attrs_post_init__(self) -> None:
+        module, _, function = str(self.worker).partition(":")
+        if not all(part.isidentifier() for part in (*module.split("."), *function.split("."))):
+            msg = f"worker must name a function as 'module:function', got {self.worker!r}"
+            raise ArgumentError(msg)
+        if not isinstance(self.plan, TrainingPlan):
+            msg = f"plan must be a TrainingPlan, got {type(self.plan).__name__}; see plan_training"
+            raise ArgumentError(msg)
+        check_count(1, n_runs=self.n_runs, block=self.block)
+        if len(self.worlds) != 2:
+            msg = f"worlds must be the names of two worlds, got {len(self.worlds)}"
+            raise ArgumentError(msg)
+        check_unique("worlds", self.worlds)
+
+    @property
+    def blocks(self) -> tuple["RunBlock", ...]:
+        """All blocks, the worlds in turn, so that an unfinished audit has as much of both."""
+        starts = range(0, self.n_runs, self.block)
+        return tuple(
+            RunBlock(world=world, number=number, n_runs=min(self.block, self.n_runs - start))
+            for number, start in enumerate(starts)
+            for world in (0, 1)
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """What a folder of runs belongs to, as JSON values."""
+        return {
+            "worker": self.worker,
+            "plan": self.plan.to_json(),
+            "n_runs": int(self.n_runs),
+            "worlds": list(self.worlds),
+            "block": int(self.block),
+        }
+
+
+class RunBlock(NamedTuple):
+    """Some runs in one world, which are made in one go and kept in one file."""
+
+    world: int
+    """0 or 1."""
+    number: int
+    n_runs: int
+
+    @property
+    def file_name(self) -> str:
+        """Where its released vectors are, one per row."""
+        return f"world-{self.world}-block-{self.number:06d}.npy"
+
+
+def train_repeatedly(
+    runs: TrainingRuns,
+    folder: str | os.PathLike[str],
+    *,
+    settings: Mapping[str, Any] | None = None,
+    n_processes: int | None = None,
+    progress: Progress = silent,
+) -> tuple[Floats, Floats]:
+    """What the runs released in the first and in the second world, shape (n_runs, dim) each.
+
+    The folder is made if need be, and serves one call at a time. If it holds blocks of the same
+    runs, only the missing ones are made; if it belongs to other runs, or to other `settings` of
+    what reads them, it is refused. Its files are for their owner only: so many runs on the same
+    records are covered by no plan. `progress` is told runs, those found in the folder included.
+
+    Ctrl-C ends the processes at once, and finished blocks stay. If this process alone is
+    interrupted, it first waits for the runs that are being made.
+    """
+    place = Path(folder)
+    n_workers = n_cores() if n_processes is None else n_processes
+    check_count(1, n_processes=n_workers)
+    _open_folder(place, runs.to_json() | dict(settings or {}))
+    missing = [block for block in runs.blocks if not (place / block.file_name).exists()]
+    total = 2 * int(runs.n_runs)
+    done = total - sum(block.n_runs for block in missing)
+    progress(done, total)
+    # Closed at once when interrupted, so that the processes do not outlive the call.
+    with closing(_made(runs, missing, min(n_workers, len(missing)))) as made:
+        for block, released in made:
+            write_whole(place / block.file_name, _as_bytes(released), CONFIDENTIAL)
+            done += block.n_runs
+            progress(done, total)
+    return _collected(runs, place)
+
+
+def _open_folder(folder: Path, said: Mapping[str, Any]) -> None:
+    """Make the folder these runs' own, or see that it is."""
+    wanted = {"format": FORMAT, "version": VERSION, **said}
+    path = folder / MANIFEST
+    make_folder(folder, mode=0o700)
+    if not path.exists():
+        if any(folder.glob("*.npy")):
+            msg = f"{str(folder)!r} holds arrays but no {MANIFEST}; use another folder"
+            raise ArgumentError(msg)
+        write_new(path, pretty_json(wanted), CONFIDENTIAL)
+    try:
+        found = parsed_json(read_bytes(path, "document"))
+    except ValueError:
+        found = None
+    # Through JSON, so that both sides have been through the same spelling.
+    wanted = parsed_json(pretty_json(wanted))
+    if not isinstance(found, dict):
+        found = {}
+    other = sorted(key for key in {*found, *wanted} if found.get(key) != wanted.get(key))
+    if other:
+        msg = (
+            f"the folder {str(folder)!r} belongs to another audit: {', '.join(other)} differ. Use "
+            "another folder; an audit is fixed before its first run"
+        )
+        raise ArgumentError(msg)
+    for unfinished in folder.glob(".world-*.npy.*"):
+        unfinished.unlink(missing_ok=True)
+
+
+def _made(
+    runs: TrainingRuns, blocks: list[RunBlock], n_workers: int
+) -> Generator[tuple[RunBlock, Floats], None, None]:
+    """The blocks as they are finished, in any order."""
+    if not blocks:
+        return
+    context = multiprocessing.get_context("spawn")
+    stop = context.Event()
+    pool = ProcessPoolExecutor(n_workers, context, _begin, (stop,))
+    try:
+        pending: dict[Future[Floats], RunBlock] = {
+            pool.submit(_train_block, runs, block): block for block in blocks
+        }
+        for future in as_completed(pending):
+            yield pending[future], future.result()
+    except BrokenProcessPool as error:
+        msg = (
+            f"a process of worker {runs.worker!r} died: it was killed, ran out of memory, or could "
+            "not start (a script must call the audit below `if __name__ == '__main__':`). Finished "
+            "runs are kept; call again with the same folder to go on"
+        )
+        raise TrainingError(msg) from error
+    finally:
+        stop.set()
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+_stop: Event | None = None
+"""In a process of the pool: set when the runs that are left are not wanted any more."""
+
+
+def _begin(stop: Event) -> None:
+    """Of a process of the pool: it ends silently with an interrupt, and with its parent."""
+    global _stop  # noqa: PLW0603 - the one way to hand a process something before its first task
+    _stop = stop
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _train_block(runs: TrainingRuns, block: RunBlock) -> Floats:
+    """In a process of the pool: one block, or its beginning if it is not wanted any more."""
+    try:
+        train = resolve_name(runs.worker)
+    except (ImportError, AttributeError) as error:
+        msg = f"worker {runs.worker!r} cannot be imported: {error}"
+        raise ArgumentError(msg) from error
+    if not callable(train):
+        msg = f"worker {runs.worker!r} must be a function, got a {type(train).__name__}"
+        raise ArgumentError(msg)
+    released: list[Floats] = []
+    for _ in range(block.n_runs):
+        if _stop is not None and _stop.is_set():
+            break
+        released.append(_vector(train(runs.worlds[block.world], runs.plan), runs.worker))
+        if released[-1].shape != released[0].shape:
+            msg = (
+                f"worker {runs.worker!r} must release as many numbers in every run; it released "
+                f"{len(released[0])} and {len(released[-1])}"
+            )
+            raise ArgumentError(msg)
+    return np.array(released)
+
+
+def _vector(released: object, worker: str) -> Floats:
+    values = np.atleast_1d(locked(released))
+    if values.ndim != 1 or not values.size:
+        msg = f"worker {worker!r} must return a vector of numbers, got shape {values.shape}"
+        raise ArgumentError(msg)
+    check_finite(**{f"what worker {worker!r} released": values})
+    return values
+
+
+def _as_bytes(released: Floats) -> bytes:
+    with io.BytesIO() as file:
+        np.save(file, released, allow_pickle=False)
+        return file.getvalue()
+
+
+def _collected(runs: TrainingRuns, folder: Path) -> tuple[Floats, Floats]:
+    """All blocks of both worlds, in order."""
+    parts: tuple[list[Floats], list[Floats]] = ([], [])
+    for block in runs.blocks:
+        released = _read_block(folder / block.file_name, block.n_runs)
+        if parts[0] and released.shape[1] != parts[0][0].shape[1]:
+            msg = (
+                f"worker {runs.worker!r} must release as many numbers in every run; it released "
+                f"{parts[0][0].shape[1]} and {released.shape[1]}"
+            )
+            raise ArgumentError(msg)
+        parts[block.world].append(released)
+    return np.concatenate(parts[0]), np.concatenate(parts[1])
+
+
+def _read_block(path: Path, n_runs: int) -> Floats:
+    try:
+        released = array_in(read_bytes(path, "archive"))
+    except ValueError:
+        released = np.empty(0)
+    right = released.dtype == np.float64 and released.ndim == 2 and len(released) == n_runs
+    if not (right and np.isfinite(released).all()):
+        msg = (
+            f"{str(path)!r} is not the block of {n_runs} runs that was written; delete that file "
+            "and call again, and its runs will be made again"
+        )
+        raise ArgumentError(msg)
+    return np.asarray(released, dtype=np.float64)
 
 
 def audit_training(

@@ -5,8 +5,9 @@ from typing import Any, Final, Literal, final
 
 import attrs
 
-from pufferslice.checks import check_at_least, check_between, check_count, check_one_of
-from pufferslice.showing import escaped, quoted
+from pufferslice._core.checks import check_at_least, check_between, check_count, check_one_of
+from pufferslice._core.text import quoted
+from pufferslice.errors import escaped
 
 Quantity = Literal["epsilon", "delta"]
 Outcome = Literal["refuted", "not refuted", "out of reach"]

@@ -9,11 +9,6 @@ mechanisms for scalar queries, and group privacy. For learning: DP-SGD, which ne
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from pufferslice.baselines.bottleneck import w_infinity
-from pufferslice.baselines.dagwm import dagwm_cost, dagwm_noise_std
-from pufferslice.baselines.group import group_noise_std
-from pufferslice.baselines.gwm import LawCouple, full_sensitivity, gwm_noise_std
-from pufferslice.baselines.laplace import laplace_scale
 from pufferslice.baselines.sinkhorn import (
     SinkhornEstimate,
     SinkhornNoise,
@@ -21,10 +16,25 @@ from pufferslice.baselines.sinkhorn import (
     sinkhorn_noise,
     sinkhorn_w_infinity,
 )
+from pufferslice.baselines.transport import w_infinity
+from pufferslice.baselines.wasserstein import (
+    LawCouple,
+    dagwm_cost,
+    dagwm_noise_std,
+    full_sensitivity,
+    group_noise_std,
+    gwm_noise_std,
+    laplace_scale,
+)
 
 if TYPE_CHECKING:
-    from pufferslice.baselines.dpsgd import DpSgd, dp_sgd_epsilon, dp_sgd_multiplier, group_size
-    from pufferslice.baselines.pld import run_epsilon
+    from pufferslice.baselines.dp_sgd import (
+        DpSgd,
+        dp_sgd_epsilon,
+        dp_sgd_multiplier,
+        group_size,
+        run_epsilon,
+    )
 
 __all__ = [
     "DpSgd",
@@ -48,11 +58,11 @@ __all__ = [
 ]
 
 _LATE: Final = {
-    "DpSgd": "dpsgd",
-    "dp_sgd_epsilon": "dpsgd",
-    "dp_sgd_multiplier": "dpsgd",
-    "group_size": "dpsgd",
-    "run_epsilon": "pld",
+    "DpSgd": "dp_sgd",
+    "dp_sgd_epsilon": "dp_sgd",
+    "dp_sgd_multiplier": "dp_sgd",
+    "group_size": "dp_sgd",
+    "run_epsilon": "dp_sgd",
 }
 """Names that need dp-accounting, and their modules."""
 

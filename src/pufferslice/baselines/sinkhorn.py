@@ -13,16 +13,20 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from pufferslice.arrays import Floats
-from pufferslice.baselines.bottleneck import w_infinity
-from pufferslice.baselines.distances import check_pair, pairwise_distances
-from pufferslice.baselines.gwm import LawCouple, check_couples, check_unsliced, shift_noise_std
-from pufferslice.checks import check_above, check_count
-from pufferslice.compiled import kernel
+from pufferslice._core.arrays import Floats
+from pufferslice._core.checks import check_above, check_count
+from pufferslice._core.kernels import kernel
+from pufferslice._core.text import given
+from pufferslice.baselines.transport import check_pair, pairwise_distances, w_infinity
+from pufferslice.baselines.wasserstein import (
+    LawCouple,
+    check_couples,
+    check_unsliced,
+    shift_noise_std,
+)
+from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.errors import ArgumentError, CalibrationError
-from pufferslice.guarantee import Guarantee
-from pufferslice.laws import EmpiricalLaw
-from pufferslice.showing import given
+from pufferslice.scenario.distributions import EmpiricalLaw
 
 _ARRAYS: Final = 1.25
 """Tables of distances: the distances, and two masks of one byte each."""

@@ -10,21 +10,27 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from pufferslice.arrays import Floats, arrays_in
-from pufferslice.calibration import Full, Slices
-from pufferslice.certificate.doubt import Doubt
-from pufferslice.certificate.seen import Seen, covered_totals, seen_of, sphere_term
-from pufferslice.certificate.shape import CHANGED
-from pufferslice.concentration import LEVEL_QUANTA
+from pufferslice._core.arrays import Floats, arrays_in
+from pufferslice._core.files import canonical_json, digest, parsed_json
+from pufferslice._core.threads import Progress, silent
+from pufferslice.certificate.schema import CHANGED
 from pufferslice.errors import CertificateError
-from pufferslice.gaps import DistanceTables, GapTables, GaussianPairs, MatchingTables
-from pufferslice.gaps.sampled import missing_mass
-from pufferslice.laws import GaussianLaw
-from pufferslice.parallel import Progress, silent
 from pufferslice.queries.ranges import range_of
-from pufferslice.scenario import Scenario
-from pufferslice.slicing import FiniteProfile, Profile, SampledSphere
-from pufferslice.storage import canonical_json, digest, parsed_json
+from pufferslice.scenario.distributions import GaussianLaw
+from pufferslice.scenario.scenario import Scenario
+from pufferslice.sensitivity import DistanceTables, GapTables, GaussianPairs, MatchingTables
+from pufferslice.sensitivity.bands import missing_mass
+from pufferslice.sensitivity.concentration import LEVEL_QUANTA
+from pufferslice.sensitivity.profiles import FiniteProfile, Profile, SampledSphere
+from pufferslice.sensitivity.sensitivity import (
+    Doubt,
+    Full,
+    Seen,
+    Slices,
+    covered_totals,
+    seen_of,
+    sphere_term,
+)
 
 VERSION: Final = 1
 

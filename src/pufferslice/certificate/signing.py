@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from pufferslice.certificate.document import Certificate
+from pufferslice._core.files import canonical_json
+from pufferslice.certificate.certificate import Certificate
 from pufferslice.errors import CertificateError
-from pufferslice.storage import canonical_json
 
 ALGORITHM: Final = "ed25519"
 

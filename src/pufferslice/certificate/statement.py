@@ -8,26 +8,29 @@ from typing import Any, Final, final
 import attrs
 import numpy as np
 
-from pufferslice.advantage import full_variation, released_variation, right_guesses
-from pufferslice.approximate import approximate_cost, calibrate_approximate
-from pufferslice.calibration import (
-    Method,
-    Slices,
-    calibrate,
-    calibrate_unsliced,
-    cost,
-    full_cost,
+from pufferslice._core.checks import check_above
+from pufferslice._core.text import listed, quoted
+from pufferslice.calibration.calibrate import Method, calibrate_unsliced, cost, full_cost
+from pufferslice.calibration.epsilon_delta import (
+    REPORTED_ORDER,
+    approximate_cost,
+    sliced_noise,
+    views_of,
 )
-from pufferslice.certificate.doubt import Doubt
+from pufferslice.calibration.guarantee import (
+    ApproximateGuarantee,
+    Claim,
+    Guarantee,
+    at_most,
+    claim_of,
+)
+from pufferslice.calibration.guessing import full_variation, released_variation, right_guesses
+from pufferslice.calibration.noise import DRAW_DELTA, SIGMA_INT, OperatingSystemNoise
 from pufferslice.certificate.evidence import Evidence
-from pufferslice.checks import check_above
 from pufferslice.errors import CalibrationError
-from pufferslice.gaps import GapTables, MatchingTables
-from pufferslice.guarantee import ApproximateGuarantee, Claim, Guarantee, at_most, claim_of
-from pufferslice.noise import DRAW_DELTA, SIGMA_INT, OperatingSystemNoise
-from pufferslice.showing import listed, quoted
-from pufferslice.slicing import FiniteProfile, SampledSphere
-from pufferslice.views import REPORTED_ORDER, views_of
+from pufferslice.sensitivity import GapTables, MatchingTables
+from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere
+from pufferslice.sensitivity.sensitivity import Doubt, Slices
 
 ROUNDING_DELTA: Final = 2.0**-46
 """Total variation, per coordinate, between an integer Gaussian around a rounded point and the
@@ -123,13 +126,6 @@ def calibrated_noise(evidence: Evidence, said: Said) -> float:
     if isinstance(said.target, Guarantee) and not said.target.is_sliced:
         return calibrate_unsliced(said.target, evidence.full)
     return sliced_noise(evidence.slices, said.target, said.method)
-
-
-def sliced_noise(slices: Slices, target: Claim, method: Method) -> float:
-    """The noise that a claim along slices asks for."""
-    if isinstance(target, ApproximateGuarantee):
-        return calibrate_approximate(target, slices, method.envelope)
-    return calibrate(target, slices, method)
 
 
 def spent_epsilon(evidence: Evidence, said: Said, noise_std: float) -> float:

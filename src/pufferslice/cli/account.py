@@ -9,8 +9,8 @@ from pufferslice.cli.output import print_json, say
 from pufferslice.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from pufferslice.accounting import Account, Run
-    from pufferslice.sgd import DifferingRecords, SamplingDesign
+    from pufferslice.baselines.account import Account, Run
+    from pufferslice.learning import DifferingRecords, SamplingDesign
 
 _SAMPLINGS = ("poisson", "without-replacement", "with-replacement")
 
@@ -51,18 +51,18 @@ def account(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Account for a training run with all accountants side by side. Trains nothing."""
-    from pufferslice import accounting
+    from pufferslice.baselines import account
 
     differing = _differing(n_records, exactly, at_most, mismatch_probability)
     design = _design(n_records, sampling, batch_size)
-    run = accounting.Run(differing=differing, sampling=design, n_steps=n_steps, order=order)
+    run = account.Run(differing=differing, sampling=design, n_steps=n_steps, order=order)
     if (epsilon is None) == (noise_multiplier is None):
         msg = "say either --epsilon, to find the noise, or --noise-multiplier, to find the cost"
         raise ArgumentError(msg)
     if noise_multiplier is None:
-        found = accounting.accounts_for_epsilon(run, epsilon or 0.0)
+        found = account.accounts_for_epsilon(run, epsilon or 0.0)
     else:
-        found = accounting.accounts_for_noise(run, noise_multiplier)
+        found = account.accounts_for_noise(run, noise_multiplier)
     answer = _answer(run, found, delta, epsilon, n_parameters)
     if json:
         print_json(answer)
@@ -73,7 +73,7 @@ def account(
 def _differing(
     n_records: int, exactly: int | None, at_most: int | None, mismatch_probability: float | None
 ) -> "DifferingRecords":
-    from pufferslice import sgd
+    from pufferslice import learning
 
     said = [one for one in (exactly, at_most, mismatch_probability) if one is not None]
     if len(said) != 1:
@@ -83,15 +83,15 @@ def _differing(
         )
         raise ArgumentError(msg)
     if exactly is not None:
-        return sgd.exactly(exactly)
+        return learning.exactly(exactly)
     if at_most is not None:
-        return sgd.at_most(at_most)
-    return sgd.binomial(n_records=n_records, mismatch_probability=mismatch_probability or 0.0)
+        return learning.at_most(at_most)
+    return learning.binomial(n_records=n_records, mismatch_probability=mismatch_probability or 0.0)
 
 
 def _design(n_records: int, sampling: str, batch_size: float) -> "SamplingDesign":
-    from pufferslice import sgd
-    from pufferslice.checks import check_count, check_one_of
+    from pufferslice import learning
+    from pufferslice._core.checks import check_count, check_one_of
 
     check_one_of(_SAMPLINGS, sampling=sampling)
     check_count(1, n_records=n_records)
@@ -102,11 +102,15 @@ def _design(n_records: int, sampling: str, batch_size: float) -> "SamplingDesign
                 f"got {batch_size:g}"
             )
             raise ArgumentError(msg)
-        return sgd.Poisson(n_records=n_records, rate=batch_size / n_records)
+        return learning.Poisson(n_records=n_records, rate=batch_size / n_records)
     if not batch_size.is_integer():
         msg = f"--batch-size must be a whole number for {sampling} sampling, got {batch_size!r}"
         raise ArgumentError(msg)
-    kind = sgd.WithoutReplacement if sampling == "without-replacement" else sgd.WithReplacement
+    kind = (
+        learning.WithoutReplacement
+        if sampling == "without-replacement"
+        else learning.WithReplacement
+    )
     return kind(n_records=n_records, batch_size=int(batch_size))
 
 
@@ -117,14 +121,14 @@ def _answer(
     epsilon: float | None,
     n_parameters: int | None,
 ) -> dict[str, Any]:
-    from pufferslice import accounting
+    from pufferslice.baselines import account
 
-    applied = {k: one for k, one in found.items() if isinstance(one, accounting.Account)}
+    applied = {k: one for k, one in found.items() if isinstance(one, account.Account)}
     rows = {
         name: one.to_json()
         | {
-            "one_record": accounting.one_record_row(run, one, delta),
-            "signal_to_noise": accounting.signal_row(run, one, n_parameters),
+            "one_record": account.one_record_row(run, one, delta),
+            "signal_to_noise": account.signal_row(run, one, n_parameters),
         }
         for name, one in applied.items()
     }
@@ -139,15 +143,15 @@ def _answer(
     if delta is not None:
         answer["delta"] = delta
         for name, one in applied.items():
-            rows[name]["epsilon_at_delta"] = accounting.delta_rows(run, one, delta)
+            rows[name]["epsilon_at_delta"] = account.delta_rows(run, one, delta)
         if epsilon is not None:
-            answer["comparison"] = accounting.dp_sgd_rows(run, epsilon, delta)
+            answer["comparison"] = account.dp_sgd_rows(run, epsilon, delta)
     return answer
 
 
 def _prose(answer: dict[str, Any]) -> str:
-    from pufferslice.guarantee import at_most
-    from pufferslice.report.tables import text_table
+    from pufferslice.calibration.guarantee import at_most
+    from pufferslice.report.blocks import text_table
 
     header = ["accountant", "noise multiplier", "epsilon"]
     rows = [header] + [
@@ -167,7 +171,7 @@ def _prose(answer: dict[str, Any]) -> str:
 
 
 def _record_prose(answer: dict[str, Any]) -> str:
-    from pufferslice.guarantee import at_most, in_full
+    from pufferslice.calibration.guarantee import at_most, in_full
 
     records = {name: row["one_record"] for name, row in answer["accountants"].items()}
     delta = next(iter(records.values()))["delta"]
@@ -202,7 +206,7 @@ def _signal_prose(answer: dict[str, Any]) -> str:
 
 
 def _delta_prose(answer: dict[str, Any]) -> str:
-    from pufferslice.guarantee import at_most
+    from pufferslice.calibration.guarantee import at_most
 
     lines = [f"Unsliced epsilon at delta {answer['delta']:g}:"]
     for name, row in answer["accountants"].items():

@@ -22,8 +22,7 @@ from pufferslice.cli import (
     train,
     verify,
 )
-from pufferslice.cli.exit_codes import INTERRUPTED, REFUSED, WRONG_USE
-from pufferslice.cli.output import discard_output, say
+from pufferslice.cli.output import INTERRUPTED, REFUSED, WRONG_USE, discard_output, say
 from pufferslice.errors import (
     ArgumentError,
     PuffersliceError,

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pufferslice.cli.exit_codes import REFUSED
-from pufferslice.cli.output import print_json, progress_bar, say
+from pufferslice.cli.output import REFUSED, print_json, progress_bar, say
 from pufferslice.errors import ArgumentError
 
 _DEFAULT_N_OUTPUTS = 100_000
@@ -32,10 +31,10 @@ def audit(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Attack what a certificate states; exits 1 if anything is refuted. Nothing is released."""
+    from pufferslice._core.files import CONFIDENTIAL, pretty_json, write_whole
     from pufferslice.audit import Outputs, audit_outputs, draw_outputs
     from pufferslice.certificate import Certificate
-    from pufferslice.files import read_request
-    from pufferslice.storage import CONFIDENTIAL, pretty_json, write_whole
+    from pufferslice.config import read_request
 
     if n_outputs is not None and supplied is not None:
         msg = "give either --n-outputs, how many to draw, or --supplied, outputs at hand; not both"

@@ -11,8 +11,8 @@ from pufferslice.errors import ArgumentError
 
 if TYPE_CHECKING:
     from pufferslice.certificate import Certificate
-    from pufferslice.files import Request
-    from pufferslice.histograms import Histograms
+    from pufferslice.config import Request
+    from pufferslice.scenario.histograms import Histograms
 
 
 _NOT_ABOUT_THE_CLAIM = frozenset(
@@ -112,8 +112,8 @@ def _requested(
 ) -> "Request":
     """What is asked for; streamed data are scanned here, wherever that is done."""
     from pufferslice.cli.flags import document_of
-    from pufferslice.files import read_request, request_of
-    from pufferslice.streaming import RowScan, scan_files
+    from pufferslice.config import read_request, request_of
+    from pufferslice.sensitivity import RowScan, scan_files
 
     workers, scheduler, checkpoint = cluster
     with progress_bar("rows") as progress:
@@ -123,7 +123,7 @@ def _requested(
             scanned.append(path)
             if workers is None and scheduler is None:
                 return scan_files(path, rows, checkpoint=checkpoint, progress=progress)
-            from pufferslice.scaling import scan_anywhere
+            from pufferslice.sensitivity.cluster import scan_anywhere
 
             return scan_anywhere(
                 path,
@@ -157,7 +157,7 @@ def _print_prose(certificate: "Certificate", out: Path | None) -> None:
 
 def _certified(request: "Request", ledger: Path | None) -> "Certificate":
     from pufferslice.certificate import certify_release
-    from pufferslice.ledger import Ledger
+    from pufferslice.releases.ledger import Ledger
 
     with progress_bar("gap tables") as progress:
         return certify_release(

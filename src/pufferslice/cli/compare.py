@@ -10,11 +10,11 @@ from pufferslice.cli.output import print_json, progress_bar, say
 from pufferslice.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from pufferslice.compare import Comparison, Settings
-    from pufferslice.files import Request
-    from pufferslice.guarantee import Guarantee
-    from pufferslice.scenario import Scenario
-    from pufferslice.slicing import FiniteProfile
+    from pufferslice.baselines.comparison import Comparison, Settings
+    from pufferslice.calibration.guarantee import Guarantee
+    from pufferslice.config import Request
+    from pufferslice.scenario.scenario import Scenario
+    from pufferslice.sensitivity.profiles import FiniteProfile
 
 
 def compare(
@@ -35,8 +35,8 @@ def compare(
 ) -> None:
     """Compare the noise of all mechanisms for one scenario. Issues no certificate."""
     from pufferslice.baselines import SinkhornSettings
-    from pufferslice.compare import Settings, compare_mechanisms
-    from pufferslice.files import read_request
+    from pufferslice.baselines.comparison import Settings, compare_mechanisms
+    from pufferslice.config import read_request
     from pufferslice.report.comparison import comparison_text
 
     settings = Settings(
@@ -61,8 +61,8 @@ def compare(
 
 def _comparable(request: "Request") -> "tuple[Scenario, FiniteProfile, Guarantee]":
     """What every mechanism has: exact laws, a finite profile, and an order."""
-    from pufferslice.guarantee import Guarantee
-    from pufferslice.slicing import FiniteProfile
+    from pufferslice.calibration.guarantee import Guarantee
+    from pufferslice.sensitivity.profiles import FiniteProfile
 
     if not isinstance(request.target, Guarantee) or not isinstance(request.profile, FiniteProfile):
         msg = (
@@ -80,8 +80,8 @@ def _written(
     found: "Comparison",
 ) -> dict[str, Any]:
     """Make the folder and write table and noise curves; what the answer adds about them."""
-    from pufferslice.compare import EPSILONS, noise_curves
-    from pufferslice.storage import CONFIDENTIAL, make_folder, pretty_json, write_whole
+    from pufferslice._core.files import CONFIDENTIAL, make_folder, pretty_json, write_whole
+    from pufferslice.baselines.comparison import EPSILONS, noise_curves
 
     make_folder(out)
     scenario, profile, target = asked

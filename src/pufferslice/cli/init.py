@@ -17,7 +17,7 @@ def init(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Write a commented scenario.toml and training.toml that run as they are, on embedded data."""
-    from pufferslice.storage import check_new, make_folder, write_new
+    from pufferslice._core.files import check_new, make_folder, write_new
 
     make_folder(folder)
     scenario, training = paths = [folder / name for name in _TEMPLATES]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How verbs print: one JSON object or prose, and a progress bar on a terminal only."""
+"""How commands print: one JSON object or prose, a progress bar on a terminal, exit codes."""
 
 import contextlib
 import json
@@ -7,12 +7,18 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import typer
 
+from pufferslice._core.threads import Progress, silent
 from pufferslice.errors import StorageError
-from pufferslice.parallel import Progress, silent
+
+REFUSED: Final = 1
+"""Refused, refuted, or a part left out."""
+WRONG_USE: Final = 2
+INTERRUPTED: Final = 130
+"""Ctrl-C, as shells have it: 128 and the number of the signal."""
 
 
 def say(text: str) -> None:

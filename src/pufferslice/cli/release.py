@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pufferslice._core.text import given, listed
 from pufferslice.cli.output import print_json, say
 from pufferslice.errors import ArgumentError, StorageError
-from pufferslice.showing import given, listed
 
 if TYPE_CHECKING:
-    from pufferslice.files import Request
+    from pufferslice.config import Request
 
 
 def release(
@@ -35,9 +35,9 @@ def release(
 ) -> None:
     """Release the query on some rows, once, and record it in the ledger."""
     from pufferslice.certificate import Certificate
-    from pufferslice.files import read_request
-    from pufferslice.releasing import AGAIN, release_again
-    from pufferslice.releasing import release as release_rows
+    from pufferslice.config import read_request
+    from pufferslice.releases.release import AGAIN, release_again
+    from pufferslice.releases.release import release as release_rows
 
     held = Certificate.load(certificate)
     if again:
@@ -65,7 +65,7 @@ def release(
 def _chosen_rows(
     request: "Request", *, group: str | None, row: int | None, rows: Path | None
 ) -> object:
-    from pufferslice.tables import frame_of, read_table
+    from pufferslice.data import frame_of, read_table
 
     if sum(choice is not None for choice in (group, row, rows)) != 1:
         msg = "say which rows to release: exactly one of --group, --row, --rows"

@@ -22,9 +22,9 @@ def report(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Write one HTML page that needs no network; the internal edition, unless --public."""
-    from pufferslice.certificate.document import EVIDENCE_SUFFIX
+    from pufferslice._core.files import CONFIDENTIAL, OPEN, write_whole
+    from pufferslice.certificate.certificate import EVIDENCE_SUFFIX
     from pufferslice.report.page import internal_page, public_page
-    from pufferslice.storage import CONFIDENTIAL, OPEN, write_whole
 
     if out.resolve() in {path.resolve() for path in files} or out.name.endswith(EVIDENCE_SUFFIX):
         msg = f"--out {str(out)!r} is one of the files to report on, or evidence; name another"

@@ -15,9 +15,9 @@ def sign(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Sign the whole statement of a certificate with Ed25519."""
+    from pufferslice._core.files import read_bytes
     from pufferslice.certificate import Certificate
     from pufferslice.certificate import sign as signed_by
-    from pufferslice.storage import read_bytes
 
     signed = signed_by(Certificate.load(certificate), read_bytes(key, "key"))
     signed.save_statement(certificate)
@@ -32,8 +32,8 @@ def keygen(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Make a key pair for signing; keep private.pem to yourself."""
+    from pufferslice._core.files import CONFIDENTIAL, check_new, make_folder, write_new
     from pufferslice.certificate import new_key_pair
-    from pufferslice.storage import CONFIDENTIAL, check_new, make_folder, write_new
 
     private, public = new_key_pair()
     make_folder(folder)

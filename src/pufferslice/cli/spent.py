@@ -22,16 +22,16 @@ def spent(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """What a noise costs: the way back from noise to epsilon. Issues no certificate."""
+    from pufferslice.calibration.guarantee import at_most
     from pufferslice.certificate import Certificate
     from pufferslice.certificate import spent as spent_by
-    from pufferslice.certificate.issuing import spent_in_full
-    from pufferslice.certificate.prose import guess_sentence, unsliced_sentence
-    from pufferslice.guarantee import at_most
+    from pufferslice.certificate.issue import spent_in_full
+    from pufferslice.certificate.wording import guess_sentence, unsliced_sentence
 
     held = Certificate.load(certificate)
     if scenario is not None:
-        from pufferslice.certificate.issuing import under_scenario
-        from pufferslice.files import read_request
+        from pufferslice.certificate.issue import under_scenario
+        from pufferslice.config import read_request
 
         held = under_scenario(held, read_request(scenario).scenario)
     word = None if notion is None else notion.replace("-", "_")

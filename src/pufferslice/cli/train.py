@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pufferslice.cli.exit_codes import INTERRUPTED
-from pufferslice.cli.output import print_json, say
+from pufferslice.cli.output import INTERRUPTED, print_json, say
 
 if TYPE_CHECKING:
     from pufferslice.torch.train import StepProgress, TrainedRun
@@ -26,7 +25,7 @@ def train(
     """Train a model as a file says, or resume a run that was interrupted."""
     import attrs
 
-    from pufferslice.files import read_training
+    from pufferslice.config import read_training
 
     request = read_training(training)
     # Loaded only for a file that can be read: it takes seconds.

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pufferslice.cli.exit_codes import REFUSED
-from pufferslice.cli.output import print_json, say
+from pufferslice.cli.output import REFUSED, print_json, say
 
 
 def verify(
@@ -21,14 +20,14 @@ def verify(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Recompute the claim from the evidence, or from the data; exits 1 if it does not hold."""
+    from pufferslice._core.files import read_bytes
     from pufferslice.certificate import Certificate
     from pufferslice.certificate import verify as recompute
-    from pufferslice.storage import read_bytes
 
     held = Certificate.load(certificate)
     data = None
     if scenario is not None:
-        from pufferslice.files import read_request
+        from pufferslice.config import read_request
 
         data = read_request(scenario).scenario
     signed_by = None if key is None else read_bytes(key, "key")

@@ -7,19 +7,12 @@ The model queries need scikit-learn and are resolved on first use (PEP 562).
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from pufferslice.queries.conditions import (
-    Condition,
-    above,
-    at_least,
-    at_most,
-    below,
-    equals,
-)
+from pufferslice.queries.adult import adult_records, adult_summary
+from pufferslice.queries.conditions import Condition, above, at_least, at_most, below, equals
 from pufferslice.queries.functions import row_function, table_function
 from pufferslice.queries.query import Query
 from pufferslice.queries.ranges import Ball, Box
-from pufferslice.queries.rows import columns
-from pufferslice.queries.summaries import summary
+from pufferslice.queries.statistics import columns, summary
 
 if TYPE_CHECKING:
     from pufferslice.queries.models import forest_importances, linear_svm, logistic_regression
@@ -30,6 +23,8 @@ __all__ = [
     "Condition",
     "Query",
     "above",
+    "adult_records",
+    "adult_summary",
     "at_least",
     "at_most",
     "below",

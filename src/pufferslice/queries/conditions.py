@@ -10,9 +10,9 @@ import narwhals as nw
 import numpy as np
 import numpy.typing as npt
 
+from pufferslice._core.text import given, quoted
+from pufferslice.data import Frame, floats_of, label_of, labels_of
 from pufferslice.errors import ArgumentError, ScenarioError
-from pufferslice.showing import given, quoted
-from pufferslice.tables import Frame, floats_of, label_of, labels_of
 
 Comparison = Literal["equals", "above", "at_least", "below", "at_most"]
 

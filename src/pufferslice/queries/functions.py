@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pufferslice.arrays import Floats
+from pufferslice._core.arrays import Floats
+from pufferslice._core.text import given
+from pufferslice.data import Frame, without_missing
 from pufferslice.errors import ArgumentError, PuffersliceError, ScenarioError
 from pufferslice.queries.query import Evaluate, Query, Rows, column_names
-from pufferslice.showing import given
-from pufferslice.tables import Frame, without_missing
 
 Numbers: TypeAlias = float | Sequence[float] | npt.NDArray[Any]
 """What a function returns: one number per coordinate; a single one may be bare."""

@@ -10,14 +10,14 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from pufferslice.arrays import Floats, locked, same
-from pufferslice.checks import check_finite, check_one_of, check_unique
+from pufferslice._core.arrays import Floats, locked, same
+from pufferslice._core.checks import check_finite, check_one_of, check_unique
+from pufferslice._core.files import canonical_json
+from pufferslice._core.text import given, listed, quoted
+from pufferslice.data import MISSING_POLICIES, Frame, check_columns, frame_of
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries.conditions import Condition
 from pufferslice.queries.ranges import Ball, Box, check_range
-from pufferslice.showing import given, listed, quoted
-from pufferslice.storage import canonical_json
-from pufferslice.tables import MISSING_POLICIES, Frame, check_columns, frame_of
 
 Rows: TypeAlias = npt.NDArray[np.intp]
 """Row numbers of a table; they may repeat."""

@@ -8,10 +8,10 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from pufferslice.arrays import Floats, locked, same
-from pufferslice.checks import check_above, check_finite
+from pufferslice._core.arrays import Floats, locked, same
+from pufferslice._core.checks import check_above, check_finite
+from pufferslice._core.text import given
 from pufferslice.errors import ArgumentError
-from pufferslice.showing import given
 
 _UNIT: Final = 2.0**-52
 _ROUNDINGS: Final = 16

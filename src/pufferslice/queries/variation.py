@@ -8,12 +8,12 @@ from typing import Final
 
 import numpy as np
 
-from pufferslice.arrays import Floats
+from pufferslice._core.arrays import Floats
+from pufferslice._core.text import quoted
+from pufferslice.data import Frame, floats_of, labels_of
 from pufferslice.errors import ScenarioError
 from pufferslice.queries.query import Coordinate, Query
 from pufferslice.queries.ranges import Box, range_words
-from pufferslice.showing import quoted
-from pufferslice.tables import Frame, floats_of, labels_of
 
 _MOST_SHOWN: Final = 8
 _MOST_COMPARED: Final = 5_000

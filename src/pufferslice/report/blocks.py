@@ -6,7 +6,8 @@ from typing import Any, ClassVar, Final, final
 
 import attrs
 
-from pufferslice.showing import MOST_SHOWN, shown
+from pufferslice._core.text import MOST_SHOWN, shown
+from pufferslice.errors import escaped
 
 ISOLATE: Final = "\u2068"
 END_ISOLATE: Final = "\u2069"
@@ -197,3 +198,20 @@ def bar_shares(values: Sequence[float]) -> tuple[float, ...]:
     """
     top = max(values, default=0.0)
     return tuple(value / top if top > 0 else 0.0 for value in values)
+
+
+def text_table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of equally many cells, each column as wide as its widest cell; the first to the left.
+
+    >>> print(text_table([("name", "noise"), ("mean(age)", "1.5")]))
+      name       noise
+      mean(age)    1.5
+    """
+    rows = [[escaped(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  " + "  ".join(_padded(row, widths)) for row in rows)
+
+
+def _padded(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+    first, *others = zip(row, widths, strict=True)
+    return [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]

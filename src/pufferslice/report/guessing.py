@@ -4,9 +4,9 @@
 from collections.abc import Sequence
 from typing import Final
 
-from pufferslice.advantage import right_guesses
-from pufferslice.certificate.prose import guess_sentence
-from pufferslice.guarantee import percent_at_most
+from pufferslice.calibration.guarantee import percent_at_most
+from pufferslice.calibration.guessing import right_guesses
+from pufferslice.certificate.wording import guess_sentence
 from pufferslice.report.svg import Axes, Series
 
 _COIN: Final = 0.5

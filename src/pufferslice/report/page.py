@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from pufferslice import __version__
+from pufferslice._core.threads import Progress, silent
 from pufferslice.audit import Audit
-from pufferslice.errors import MissingExtraError
-from pufferslice.guarantee import Guarantee
-from pufferslice.outlook import (
+from pufferslice.calibration.guarantee import Guarantee
+from pufferslice.certificate.what_if import (
     Prospect,
     epsilons_around,
     outlook_of,
@@ -21,18 +21,17 @@ from pufferslice.outlook import (
     stated_variation,
     training_outlook,
 )
-from pufferslice.parallel import Progress, silent
-from pufferslice.report import (
-    audit_sections,
-    baseline_sections,
-    evidence_sections,
-    learning_part,
-    static_part,
-)
+from pufferslice.errors import MissingExtraError, escaped
+from pufferslice.report import audit, comparison, evidence, release, training
 from pufferslice.report.blocks import END_ISOLATE, ISOLATE, Part, Section, Text, label
-from pufferslice.report.dossier import Dossier, Edition, internal_dossiers, public_dossiers
-from pufferslice.report.reading import MemberAudit, TrainingAudit
-from pufferslice.showing import escaped
+from pufferslice.report.inputs import (
+    Dossier,
+    Edition,
+    MemberAudit,
+    TrainingAudit,
+    internal_dossiers,
+    public_dossiers,
+)
 
 try:
     import jinja2
@@ -91,7 +90,7 @@ def _internal_part(held: Dossier, part: str, progress: Progress) -> Part:
     epsilons = epsilons_around(certificate.guarantee.epsilon)
     if certificate.road == "learning":
         prospects = training_outlook(certificate, epsilons, progress)
-        drawn = [learning_part.outlook_section(certificate, prospects, part)] if prospects else []
+        drawn = [training.outlook_section(certificate, prospects, part)] if prospects else []
         return _learning_part(held, part, drawn)
     variation = stated_variation(certificate)
     if certificate.evidence is None:
@@ -110,13 +109,13 @@ def _internal_part(held: Dossier, part: str, progress: Progress) -> Part:
 
 def _evidence_sections(held: Dossier, found: Sequence[Prospect], part: str) -> list[Section]:
     certificate, claim = held.certificate, held.certificate.guarantee
-    sections = [evidence_sections.outlook_section(certificate, found, part)]
+    sections = [evidence.outlook_section(certificate, found, part)]
     profile = slice_profile(certificate)
     if profile is not None and len(profile.costs) > 1:
         sliced = isinstance(claim, Guarantee) and claim.is_sliced
         epsilon = claim.epsilon if sliced else None
-        sections.append(evidence_sections.slices_section(profile, epsilon, part))
-    return [*sections, evidence_sections.pairs_section(certificate, part)]
+        sections.append(evidence.slices_section(profile, epsilon, part))
+    return [*sections, evidence.pairs_section(certificate, part)]
 
 
 def _static_part(held: Dossier, part: str, variation: float, drawn: Sequence[Section]) -> Part:
@@ -127,24 +126,20 @@ def _static_part(held: Dossier, part: str, variation: float, drawn: Sequence[Sec
     first, others = drawn[:1], drawn[1:]
     sections = [
         *first,
-        *(static_part.release_section(released, part) for released in held.releases),
-        static_part.accuracy_section(certificate, part),
-        static_part.claim_section(certificate, variation, part),
+        *(release.release_section(released, part) for released in held.releases),
+        release.accuracy_section(certificate, part),
+        release.claim_section(certificate, variation, part),
         *others,
-        *([audit_sections.audit_section(audits, part)] if audits else []),
-        *(
-            [baseline_sections.comparison_section(held.comparisons, part)]
-            if held.comparisons
-            else []
-        ),
-        static_part.limits_section(certificate, part, unchecked),
+        *([audit.audit_section(audits, part)] if audits else []),
+        *([comparison.comparison_section(held.comparisons, part)] if held.comparisons else []),
+        release.limits_section(certificate, part, unchecked),
     ]
     return Part(
         id=part,
-        title=f"How “{static_part.secret_name(certificate.statement)}” is protected",
-        lead=static_part.lead(certificate),
-        cards=static_part.cards(certificate, variation),
-        alarms=(*static_part.alarms(certificate), *map(_refuted, refuted)),
+        title=f"How “{release.secret_name(certificate.statement)}” is protected",
+        lead=release.lead(certificate),
+        cards=release.cards(certificate, variation),
+        alarms=(*release.alarms(certificate), *map(_refuted, refuted)),
         sections=tuple(sections),
         digest=certificate.digest,
         verified=held.verification is not None,
@@ -159,17 +154,17 @@ def _learning_part(held: Dossier, part: str, drawn: Sequence[Section]) -> Part:
     verdicts = [one.verdict for one in held.audits if isinstance(one, TrainingAudit)]
     audited = any(isinstance(one, TrainingAudit | MemberAudit) for one in held.audits)
     sections = [
-        learning_part.plan_section(certificate, part),
+        training.plan_section(certificate, part),
         *drawn,
-        *([learning_part.log_section(held.logs, part)] if held.logs else []),
-        *([learning_part.audit_section(held, part)] if audited else []),
-        learning_part.limits_section(certificate, part, unchecked),
+        *([training.log_section(held.logs, part)] if held.logs else []),
+        *([training.audit_section(held, part)] if audited else []),
+        training.limits_section(certificate, part, unchecked),
     ]
     return Part(
         id=part,
         title=f"How training on “{label(certificate.statement['data'])}” is protected",
-        lead=learning_part.lead(certificate),
-        cards=learning_part.cards(certificate),
+        lead=training.lead(certificate),
+        cards=training.cards(certificate),
         alarms=tuple(_refuted(verdict.claim) for verdict in verdicts if verdict.refuted),
         sections=tuple(sections),
         digest=certificate.digest,

@@ -13,8 +13,8 @@ from xml.etree import ElementTree as ET
 
 import attrs
 
+from pufferslice.errors import escaped
 from pufferslice.report.blocks import END_ISOLATE, ISOLATE
-from pufferslice.showing import escaped
 
 WIDTH, HEIGHT = 440, 320
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 14, 14, 52

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from pufferslice.arrays import Integers, locked_integers
+from pufferslice._core.arrays import Integers, locked_integers
 from pufferslice.errors import ArgumentError, TrainingError
-from pufferslice.sgd.grid import MOST_GROUPS
+from pufferslice.learning.integer_sums import MOST_GROUPS
 from pufferslice.torch.per_example import Examples, leaves, mapped, seed_generators, seeded
 
 _ITEMS: Final = (

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from pufferslice.arrays import Floats
-from pufferslice.checks import check_one_of
+from pufferslice._core.arrays import Floats
+from pufferslice._core.checks import check_one_of
 from pufferslice.errors import ArgumentError
-from pufferslice.sgd import FlatClipping, TrainingPlan
+from pufferslice.learning import FlatClipping, TrainingPlan
 from pufferslice.torch.clipping import one_thread
 from pufferslice.torch.trainer import Trainer
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from pufferslice._core.files import canonical_json, check_archive, digest
 from pufferslice.errors import ArgumentError, TrainingError
-from pufferslice.sgd import TrainingPlan
-from pufferslice.storage import canonical_json, check_archive, digest
+from pufferslice.learning import TrainingPlan
 
 FORMAT: Final = "pufferslice-checkpoint"
 VERSION: Final = 2

@@ -26,14 +26,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pufferslice.arrays import Integers
+from pufferslice._core.arrays import Integers
 from pufferslice.errors import ArgumentError, PuffersliceError, TrainingError
-from pufferslice.sgd.grid import SumGrid, rounding_share
+from pufferslice.learning.integer_sums import SumGrid, rounding_share
 from pufferslice.torch.batches import Batch
-from pufferslice.torch.contributions import Contribution, Weights
+from pufferslice.torch.contributions import Contribution, Weights, add_quantised, row_norms
 from pufferslice.torch.distributed import Processes
 from pufferslice.torch.layout import ParameterLayout
-from pufferslice.torch.norms import add_quantised, row_norms
 from pufferslice.torch.per_example import (
     Examples,
     GradientMethod,

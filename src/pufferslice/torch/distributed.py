@@ -14,7 +14,7 @@ import attrs
 import torch
 from torch import distributed
 
-from pufferslice.arrays import Integers
+from pufferslice._core.arrays import Integers
 from pufferslice.errors import PuffersliceError, TrainingError
 
 Result = TypeVar("Result")

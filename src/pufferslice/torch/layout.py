@@ -8,10 +8,10 @@ from typing import final
 import attrs
 from torch import Tensor, nn
 
-from pufferslice.arrays import Floats, Integers
+from pufferslice._core.arrays import Floats, Integers
 from pufferslice.errors import ArgumentError, TrainingError
-from pufferslice.sgd import Clipping, LayerClipping
-from pufferslice.torch.norms import scaled
+from pufferslice.learning import Clipping, LayerClipping
+from pufferslice.torch.contributions import scaled
 
 
 @final

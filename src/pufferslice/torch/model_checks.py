@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from pufferslice.errors import ArgumentError
-from pufferslice.sgd import TrainingPlan
+from pufferslice.learning import TrainingPlan
 from pufferslice.torch.layout import ParameterLayout
 
 LEAST_CHANNELS_PER_GROUP: Final = 16

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor, nn
 
-from pufferslice.checks import check_count
+from pufferslice._core.checks import check_count
 from pufferslice.errors import ArgumentError, TrainingError
 
 RESNET_STAGES: Final = ((16, 3), (32, 4), (64, 3))

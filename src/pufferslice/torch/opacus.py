@@ -14,11 +14,11 @@ from typing import Any, Final, TypeAlias, final
 
 import attrs
 
+from pufferslice._core.checks import check_count
+from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate import Certificate, certify_training, secret_epsilon
-from pufferslice.checks import check_count
 from pufferslice.errors import ArgumentError, MissingExtraError
-from pufferslice.guarantee import Guarantee
-from pufferslice.sgd import FlatClipping, Poisson, TrainingPlan, run_cost
+from pufferslice.learning import FlatClipping, Poisson, TrainingPlan, run_cost
 from pufferslice.torch.model_checks import layer_problems
 
 try:

@@ -13,11 +13,11 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate import Certificate
-from pufferslice.certificate.learning import DEFAULT_DELTAS
+from pufferslice.certificate.training import DEFAULT_DELTAS
 from pufferslice.errors import ArgumentError, TrainingError
-from pufferslice.guarantee import Guarantee
-from pufferslice.sgd import TrainingPlan
+from pufferslice.learning import TrainingPlan
 from pufferslice.torch.batches import Batch, Block, joined
 from pufferslice.torch.distributed import joined_processes
 from pufferslice.torch.model_checks import uncompiled

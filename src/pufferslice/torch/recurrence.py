@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from pufferslice.arrays import Floats
-from pufferslice.compiled import kernel
+from pufferslice._core.arrays import Floats
+from pufferslice._core.kernels import kernel
 
 CELLS: Final = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
 """Gates of each kind of cell, by torch's own names."""

@@ -13,18 +13,8 @@ from typing import Final, final
 
 import attrs
 
-from pufferslice.arrays import Integers
-from pufferslice.certificate import Certificate
-from pufferslice.certificate.learning import certify_training
-from pufferslice.certificate.limits import ISOLATED
-from pufferslice.errors import LedgerError, RewindError, StorageError, TrainingError
-from pufferslice.noise import draw_integers
-from pufferslice.run_ledger import RunLedger
-from pufferslice.sgd import TrainingPlan
-from pufferslice.sgd.drawing import draw_batch
-from pufferslice.sgd.grid import implementation_delta
-from pufferslice.sgd.run_key import RunKey
-from pufferslice.storage import (
+from pufferslice._core.arrays import Integers
+from pufferslice._core.files import (
     CONFIDENTIAL,
     check_room,
     digest,
@@ -33,8 +23,18 @@ from pufferslice.storage import (
     remove_unfinished,
     write_whole,
 )
+from pufferslice.calibration.noise import draw_integers
+from pufferslice.certificate import Certificate
+from pufferslice.certificate.limits import ISOLATED
+from pufferslice.certificate.training import certify_training
+from pufferslice.errors import LedgerError, RewindError, StorageError, TrainingError
+from pufferslice.learning import TrainingPlan
+from pufferslice.learning.integer_sums import implementation_delta
+from pufferslice.learning.keys import RunKey
+from pufferslice.learning.sampling import draw_batch
 from pufferslice.torch.checkpoint import Checkpoint, plan_digest
 from pufferslice.torch.distributed import Processes
+from pufferslice.torch.ledger import RunLedger
 
 KEYED_NOISE: Final = (
     "Integer Gaussian noise of parameter 2^44 in units of the plan's noise over 2^44, added to "

@@ -16,24 +16,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 from torch import nn
 from torch.optim import Optimizer
 
-from pufferslice.arrays import Integers
+from pufferslice._core.arrays import Integers
+from pufferslice._core.checks import check_count
+from pufferslice._core.threads import n_cores
+from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate import Certificate, record_epsilon, secret_epsilon
-from pufferslice.certificate.learning import DEFAULT_DELTAS
-from pufferslice.checks import check_count
+from pufferslice.certificate.training import DEFAULT_DELTAS
 from pufferslice.errors import ArgumentError, TrainingError
-from pufferslice.guarantee import Guarantee
-from pufferslice.parallel import n_cores
-from pufferslice.sgd import TrainingPlan
-from pufferslice.sgd.grid import SumGrid, implementation_delta, sum_grid
-from pufferslice.sgd.signal import SignalToNoise, signal_to_noise
+from pufferslice.learning import TrainingPlan
+from pufferslice.learning.integer_sums import SumGrid, implementation_delta, sum_grid
+from pufferslice.learning.plan import SignalToNoise, signal_to_noise
 from pufferslice.torch import model_checks
 from pufferslice.torch.batches import Batch, Block, Source, blocks_of, fetched_ahead
-from pufferslice.torch.checkpoint import (
-    Checkpoint,
-    Learner,
-    check_readable,
-    plan_digest,
-)
+from pufferslice.torch.checkpoint import Checkpoint, Learner, check_readable, plan_digest
 from pufferslice.torch.clipping import ClippedSums, check_radii, one_thread
 from pufferslice.torch.distributed import joined_processes
 from pufferslice.torch.layout import layout_of

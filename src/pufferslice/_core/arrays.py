@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Locked float64 arrays: copied in, read-only, compared by value; and arrays out of archives."""
+
+import io
+import math
+import struct
+import tokenize
+import zipfile
+import zlib
+from typing import Any, Final
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from pufferslice._core.files import check_archive
+from pufferslice.errors import ArgumentError
+
+_DAMAGED: Final = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    OSError,
+    OverflowError,
+    RuntimeError,
+    MemoryError,
+    SyntaxError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+)
+"""What numpy and zipfile raise on bytes that they did not write."""
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+UNIT_ROUNDOFF: Final = 2.0**-53
+"""Half the distance from 1 to the next float64: the relative error of one operation, at most."""
+
+same = attrs.cmp_using(eq=np.array_equal)
+"""Equality of array fields, for `attrs.field(eq=same)`."""
+
+
+def locked(values: Any) -> Floats:  # noqa: ANN401 - whatever numpy can read as numbers
+    """Copy `values` into a read-only, C-ordered float64 array."""
+    try:
+        array = np.array(values, dtype=np.float64, order="C", copy=True)
+    except (TypeError, ValueError):
+        msg = (
+            f"expected numbers, got {type(values).__name__} that is not all numbers, or whose rows "
+            "are not of one length; convert it first"
+        )
+        raise ArgumentError(msg) from None  # numpy's own words quote the value
+    array.setflags(write=False)
+    return array
+
+
+def locked_integers(values: Any) -> Integers:  # noqa: ANN401 - as above
+    """Copy `values` into a read-only, C-ordered int64 array."""
+    try:
+        array = np.array(values, order="C", copy=True)
+        whole = array.astype(np.int64) if array.dtype.kind in "iu" else _whole(array)
+    except (TypeError, ValueError, OverflowError):
+        msg = (
+            f"expected whole numbers, got {type(values).__name__} that is not all whole numbers "
+            "(floats below 2^53), or whose rows are not of one length; convert it first"
+        )
+        raise ArgumentError(msg) from None
+    array = np.ascontiguousarray(whole)
+    array.setflags(write=False)
+    return array
+
+
+def arrays_in(content: bytes) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of a numpy archive, read without pickles; what is none is a `ValueError`."""
+    try:
+        check_archive(content)
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            return {
+                member.filename.removesuffix(".npy"): _array(_unpacked(archive, member))
+                for member in archive.infolist()
+            }
+    except _DAMAGED as error:
+        msg = f"no numpy archive, or a damaged one: {type(error).__name__}"
+        raise ValueError(msg) from error
+
+
+def array_in(content: bytes) -> npt.NDArray[Any]:
+    """The array of a numpy file, read without pickles; what is none is a `ValueError`."""
+    try:
+        return _array(content)
+    except _DAMAGED as error:
+        msg = f"no numpy array, or a damaged one: {type(error).__name__}"
+        raise ValueError(msg) from error
+
+
+def _unpacked(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
+    """As many bytes as the directory says; without a number, a false one would not bound them."""
+    with archive.open(member) as file:
+        return file.read(member.file_size)
+
+
+def _array(content: bytes) -> npt.NDArray[Any]:
+    """The array, if the content has all the bytes that its heading says: numpy makes room first."""
+    file = io.BytesIO(content)
+    version = np.lib.format.read_magic(file)
+    headings = np.lib.format
+    read = headings.read_array_header_1_0 if version == (1, 0) else headings.read_array_header_2_0
+    shape, _, dtype = read(file)
+    if math.prod(shape) * dtype.itemsize != len(content) - file.tell():
+        msg = "the array has another size than its heading says"
+        raise ValueError(msg)
+    file.seek(0)
+    array: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+    return array
+
+
+def _whole(array: npt.NDArray[Any]) -> Integers:
+    """Floats that are whole numbers, as integers; anything else is refused."""
+    if array.dtype.kind == "c":
+        msg = "they are complex numbers"
+        raise ValueError(msg)
+    floats = array.astype(np.float64)
+    if not (np.abs(floats) < 2.0**53).all() or (floats != np.floor(floats)).any():
+        msg = "not all of them are whole numbers below 2^53"
+        raise ValueError(msg)
+    return floats.astype(np.int64)

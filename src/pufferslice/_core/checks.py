@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Argument checks that raise; no mathematics.
+
+Comparisons are written so that NaN fails them.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pufferslice._core.text import given, listed, quoted
+from pufferslice.errors import ArgumentError
+
+UNIT_TOLERANCE = 1e-12
+"""How far the norm of a direction, or the sum of weights, may be from 1."""
+
+
+def check_above(limit: float, **named: float) -> None:
+    """Each value is a finite number greater than `limit`."""
+    for name, value in named.items():
+        if not (_is_number(value) and value > limit and math.isfinite(value)):
+            msg = f"{name} must be a finite number greater than {limit:g}, got {given(value)}"
+            raise ArgumentError(msg)
+
+
+def check_at_least(limit: float, **named: float) -> None:
+    """Each value is a finite number no smaller than `limit`."""
+    for name, value in named.items():
+        if not (_is_number(value) and value >= limit and math.isfinite(value)):
+            msg = f"{name} must be a finite number and at least {limit:g}, got {given(value)}"
+            raise ArgumentError(msg)
+
+
+def check_between(low: float, high: float, **named: float) -> None:
+    """Each value lies strictly between `low` and `high`."""
+    for name, value in named.items():
+        if not (_is_number(value) and low < value < high):
+            msg = f"{name} must lie strictly between {low:g} and {high:g}, got {given(value)}"
+            raise ArgumentError(msg)
+
+
+def check_count(least: int, **named: int) -> None:
+    """Each value is an integer no smaller than `least`."""
+    for name, value in named.items():
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+            msg = f"{name} must be a whole number and at least {least}, got {given(value)}"
+            raise ArgumentError(msg)
+
+
+def check_one_of(choices: Sequence[str], **named: str) -> None:
+    """Each value is one of the given words."""
+    for name, value in named.items():
+        if not isinstance(value, str) or value not in choices:
+            msg = f"{name} must be one of {', '.join(choices)}; got {given(value)}"
+            raise ArgumentError(msg)
+
+
+def check_finite(**named: npt.NDArray[np.float64]) -> None:
+    """Each array holds finite numbers only; the bad ones are counted, not shown."""
+    for name, values in named.items():
+        bad = int(np.count_nonzero(~np.isfinite(values)))
+        if bad:
+            msg = f"{name} must be finite; {bad} of {values.size} values are NaN or infinite"
+            raise ArgumentError(msg)
+
+
+def check_unique(what: str, names: Iterable[str]) -> None:
+    """No name occurs twice."""
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if twice:
+        msg = f"{what} must be different from each other; {listed(twice, quoted)} repeats"
+        raise ArgumentError(msg)
+
+
+def check_unit_rows(**named: npt.NDArray[np.float64]) -> None:
+    """Each array is a non-empty matrix whose rows have Euclidean norm 1."""
+    for name, rows in named.items():
+        if rows.ndim != 2 or rows.size == 0:
+            msg = f"{name} must have shape (n_directions, dim), both at least 1; got {rows.shape}"
+            raise ArgumentError(msg)
+        check_finite(**{name: rows})
+        off = np.abs(np.linalg.norm(rows, axis=1) - 1.0)
+        if off.max() > UNIT_TOLERANCE:
+            row = int(off.argmax())
+            norm = float(np.linalg.norm(rows[row]))
+            msg = f"{name} must be unit vectors; row {row} has norm {norm!r}. Divide it by its norm"
+            raise ArgumentError(msg)
+
+
+def check_probabilities(*, length: int, **named: npt.NDArray[np.float64]) -> None:
+    """Each array is a probability vector of the given length."""
+    for name, values in named.items():
+        if values.shape != (length,):
+            msg = f"{name} must have shape ({length},), got {values.shape}"
+            raise ArgumentError(msg)
+        check_finite(**{name: values})
+        if values.min() < 0 or abs(float(values.sum()) - 1.0) > UNIT_TOLERANCE:
+            msg = (
+                f"{name} must be non-negative and sum to 1; "
+                f"smallest {float(values.min())!r}, sum {float(values.sum())!r}"
+            )
+            raise ArgumentError(msg)
+
+
+def plain_float(value: Any) -> Any:  # noqa: ANN401 - whatever an argument can be
+    """A number as a float; anything else as it is, for the check that follows to name it."""
+    return float(value) if _is_number(value) else value
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)

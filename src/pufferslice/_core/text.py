@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a text for people shows of labels and arguments: escaped, short, and nobody's own value.
+
+Labels come from data: one can break a line, turn it around, or be a person's name. A label that
+occurs once is that person's record and is never shown; no list has more than `MOST_SHOWN` labels.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from numbers import Number
+from typing import Any, Final
+
+from pufferslice.errors import escaped
+
+MOST_SHOWN: Final = 8
+"""Labels in one list, at most."""
+
+LONGEST: Final = 80
+"""Characters of one label, at most."""
+
+_FEWEST_ROWS: Final = 2
+_SENTENCE: Final = re.compile(r'[.:;] |"|^ |  | $|^$')
+"""Where a bare label could pass for a sentence of ours, or for none."""
+
+
+def shown(label: str) -> str:
+    r"""A label in prose: escaped, cut if it is long, in quotes if it reads like a sentence.
+
+    >>> shown("Asian-Pac-Islander"), shown("low. Epsilon: 0")
+    ('Asian-Pac-Islander', '"low. Epsilon: 0"')
+    """
+    text = escaped(_cut(str(label)))
+    return '"{}"'.format(text.replace('"', r"\"")) if _SENTENCE.search(text) else text
+
+
+def quoted(label: str) -> str:
+    """A label in quotes, escaped, and cut if it is long.
+
+    >>> quoted("a" * 200) == repr("a" * 79 + "…")
+    True
+    """
+    text = escaped(_cut(str(label)))
+    mark = '"' if "'" in text and '"' not in text else "'"
+    return mark + text.replace(mark, f"\\{mark}") + mark
+
+
+def listed(names: Collection[str], show: Callable[[str], str] = shown) -> str:
+    """Names that are public or were typed: the first of them, and how many more there are.
+
+    >>> listed("abcdefghij")
+    'a, b, c, d, e, f, g, h and 2 more'
+    """
+    return _with_more(map(show, list(names)[:MOST_SHOWN]), len(names))
+
+
+def listed_labels(counts: Mapping[str, int]) -> str:
+    """Labels of data by how often they occur: those of one row are counted, never shown.
+
+    >>> listed_labels({"Bob": 1, "low": 3, "high": 2}), listed_labels({"Bob": 1, "Eve": 1})
+    ('low, high and 1 more', '2 labels, of one row each')
+    """
+    frequent = [label for label, count in counts.items() if count >= _FEWEST_ROWS]
+    if not frequent:
+        return f"{len(counts):,} labels, of one row each"
+    return _with_more(map(shown, frequent[:MOST_SHOWN]), len(counts))
+
+
+def given(value: object) -> str:
+    """An argument in an error: a number or a short text as it is, of anything else its type.
+
+    >>> given(0.5), given(["a", "b"]), given(range(1_000))
+    ('0.5', "['a', 'b']", 'a range')
+    """
+    if _is_plain(value):
+        return quoted(value) if isinstance(value, str) else _cut(escaped(repr(value)))
+    if isinstance(value, list | tuple) and _is_short(value):
+        inner = ", ".join(map(given, value))
+        return f"[{inner}]" if isinstance(value, list) else f"({inner})"
+    kind = type(value).__name__
+    return f"{'an' if kind[0] in 'AEIOUaeiou' else 'a'} {kind}"
+
+
+def escaped_texts(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """A JSON value in which every text is escaped."""
+    if isinstance(value, str):
+        return escaped(value)
+    if isinstance(value, Mapping):
+        return {escaped_texts(key): escaped_texts(one) for key, one in value.items()}
+    return [escaped_texts(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _is_short(values: Collection[object]) -> bool:
+    return len(values) <= MOST_SHOWN and all(map(_is_plain, values))
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, str | bool | Number)
+
+
+def _with_more(names: Iterable[str], total: int) -> str:
+    first = list(names)
+    more = total - len(first)
+    return ", ".join(first) + (f" and {more:,} more" if more else "")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bins along a line, chosen on pilot outputs, and bounds aggregated over slices."""
+
+import functools
+import math
+from typing import ClassVar, Final, Protocol, Self, final
+
+import attrs
+import numpy as np
+
+from pufferslice._core.arrays import Floats, Integers, locked, same
+from pufferslice._core.kernels import kernel
+from pufferslice.sensitivity.concentration import clopper_pearson, dkw_halfwidth, split
+from pufferslice.sensitivity.renyi import aggregate_average, aggregate_joint
+
+ROUNDING: Final = 2.0**-32
+"""More than the probability of a bin differs between outputs and real numbers.
+
+A claim along slices is about real numbers. Outputs lie on a grid of 2^-44 noise standard deviations
+and their projections are floats, so only what lies that near to an edge is in another bin.
+"""
+
+_EVEN_EDGES: Final = 16
+_TAIL_EDGES: Final = 10
+_FEWEST_BEYOND: Final = 3
+"""Pilot outputs beyond the outermost edge of a law."""
+
+_MOST_ATOMS: Final = 8
+"""Repeated values of a pilot that get a bin of their own."""
+_FEWEST_REPEATS: Final = 3
+_SAME: Final = 2.0**-40
+"""Values of a pilot are the same if they differ by no more than this share of its range."""
+
+
+def candidate_edges(first: Floats, second: Floats) -> Floats:
+    """Where sorted pilots may be cut.
+
+    At their values at even ranks and, geometrically, towards both ends; around the values that they
+    repeat most; below all infinite values; and in the middle of the widest gap that is left.
+    """
+    edges = np.unique(np.concatenate([_edges_of(values) for values in (first, second)]))
+    if len(edges) < 2:
+        return edges
+    widest = int(np.diff(edges).argmax())
+    return np.insert(edges, widest + 1, edges[widest] / 2 + edges[widest + 1] / 2)
+
+
+def _edges_of(values: Floats) -> Floats:
+    finite = values[: np.searchsorted(values, np.inf)]
+    if not len(finite):
+        return finite
+    ranks = np.minimum(_edge_ranks(len(values)), len(finite) - 1)
+    largest = max(abs(float(finite[0])), abs(float(finite[-1])))
+    same = max(_SAME * float(finite[-1] - finite[0]), 8 * float(np.spacing(largest)))
+    return np.concatenate([finite[ranks], _atom_edges(finite, same)])
+
+
+def _atom_edges(values: Floats, same: float) -> Floats:
+    """On both sides of the values that occur most often, if often enough to be no chance."""
+    starts = np.flatnonzero(np.diff(values, prepend=-np.inf) > same)
+    if len(starts) == len(values):
+        return values[:0]
+    counts = np.diff(starts, append=len(values))
+    atoms = np.argsort(-counts, kind="stable")[:_MOST_ATOMS]
+    atoms = atoms[counts[atoms] >= _FEWEST_REPEATS]
+    first, last = values[starts[atoms]], values[starts[atoms] + counts[atoms] - 1]
+    return np.concatenate([first - same, last + same])
+
+
+@functools.lru_cache(maxsize=64)
+def _edge_ranks(n_values: int) -> Integers:
+    even = np.linspace(0, n_values - 1, _EVEN_EDGES + 2)[1:-1]
+    tail = np.geomspace(min(_FEWEST_BEYOND, n_values), n_values / _EVEN_EDGES, _TAIL_EDGES)
+    ranks = np.concatenate([even, tail, n_values - 1 - tail])
+    return np.unique(np.clip(ranks.astype(np.int64), 0, n_values - 1))
+
+
+def sorted_counts(edges: Floats, values: Floats) -> Integers:
+    """`bin_counts` of values that are sorted."""
+    ends = np.searchsorted(values, edges, side="right")
+    return np.diff(ends, prepend=0, append=len(values)).astype(np.int64)
+
+
+def bin_counts(edges: Floats, values: Floats) -> Integers:
+    """How many values lie in each of the bins (-inf, e_0], (e_0, e_1], ..., (e_last, inf)."""
+    bins = np.searchsorted(edges, values, side="left")
+    return np.bincount(bins, minlength=len(edges) + 1).astype(np.int64)
+
+
+def lower_share(count: int, n_outputs: int, share: float) -> float:
+    """A probability is at least this, except with probability `share` (Clopper-Pearson)."""
+    return max(0.0, clopper_pearson(count, n_outputs, 2 * share)[0] - ROUNDING)
+
+
+def upper_share(count: int, n_outputs: int, share: float) -> float:
+    """A probability is at most this, except with probability `share` (Clopper-Pearson)."""
+    return min(1.0, clopper_pearson(count, n_outputs, 2 * share)[1] + ROUNDING)
+
+
+@kernel
+def likely_lower(count: float, n_outputs: float, quantile: float) -> float:
+    """About what `lower_share` will be; only for choosing, never a bound."""
+    spread = quantile / 2 * math.sqrt(max(0.0, 1.0 - count / n_outputs))
+    return max(0.0, math.sqrt(max(0.0, count)) - spread) ** 2 / n_outputs
+
+
+@kernel
+def likely_upper(count: float, n_outputs: float, quantile: float) -> float:
+    """About what `upper_share` will be; only for choosing, never a bound."""
+    spread = quantile / 2 * math.sqrt(max(0.0, 1.0 - count / n_outputs))
+    return min(1.0, (math.sqrt(count + 0.75) + spread) ** 2 / n_outputs)
+
+
+@kernel
+def likely_lowers(counts: Floats, n_outputs: float, quantile: float) -> Floats:
+    """`likely_lower` of every count."""
+    return np.array([likely_lower(count, n_outputs, quantile) for count in counts])
+
+
+@kernel
+def likely_uppers(counts: Floats, n_outputs: float, quantile: float) -> Floats:
+    """`likely_upper` of every count."""
+    return np.array([likely_upper(count, n_outputs, quantile) for count in counts])
+
+
+@kernel
+def best_partition(
+    expected: tuple[Floats, Floats],
+    sizes: tuple[float, float],
+    order: float,
+    quantile: float,
+    scale: tuple[float, float],
+) -> tuple[float, Integers]:
+    """Cells merged into neighbouring bins so that the sum of p^order q^(1-order) is likely largest.
+
+    `expected` are the pilot's counts per cell of both laws, `scale` how much larger the counts
+    will be, `sizes` the numbers of outputs to come. The sum is additive over the bins, so dynamic
+    programming finds the best. Returns it and, for each cell, whether a bin ends after it.
+    """
+    first, second = expected
+    n_cells = len(first)
+    best = np.full(n_cells + 1, -1.0)
+    back = np.zeros(n_cells + 1, dtype=np.int64)
+    best[0] = 0.0
+    for stop in range(1, n_cells + 1):
+        p = q = 0.0
+        for start in range(stop - 1, -1, -1):
+            p += first[start]
+            q += second[start]
+            low = likely_lower(p * scale[0], sizes[0], quantile)
+            # Half a count more, because an empty pilot bin is not an empty bin.
+            high = likely_upper(min((q + 0.5) * scale[1], sizes[1]), sizes[1], quantile)
+            value = best[start]
+            if low > 0:
+                value += high * (low / high) ** order
+            # Of equals the fewer bins: each is paid for.
+            if value >= best[stop]:
+                best[stop], back[stop] = value, start
+    ends = np.zeros(n_cells, dtype=np.int64)
+    stop = n_cells
+    while stop > 0:
+        ends[stop - 1] = 1
+        stop = back[stop]
+    return best[n_cells], ends
+
+
+class Aggregation(Protocol):
+    """How the numbers of the slices become the number of the claim; it grows with each of them."""
+
+    @property
+    def weights(self) -> Floats:
+        """Of the slices."""
+        ...
+
+    @property
+    def failure_probability(self) -> float:
+        """That the aggregate of true numbers is above the claim's own number."""
+        ...
+
+    @property
+    def words(self) -> str:
+        """As `average over 200 slices`."""
+        ...
+
+    def of(self, values: Floats) -> float:
+        """The aggregate of one number per slice."""
+        ...
+
+    def spending(self, failure_probability: float, n_comparisons: int) -> Self:
+        """The same, with so much doubt to spend if it needs any, on all comparisons together."""
+        ...
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Mean:
+    """The mean over the slices: of divergences, of epsilons, or of deltas."""
+
+    failure_probability: ClassVar[float] = 0.0
+
+    weights: Floats = attrs.field(converter=locked, eq=same)
+
+    @property
+    def words(self) -> str:
+        """As `average over 200 slices`."""
+        return f"average over {len(self.weights)} slices"
+
+    def of(self, values: Floats) -> float:
+        """Source: def:ave_srd."""
+        return float(aggregate_average(values, self.weights))
+
+    def spending(self, failure_probability: float, n_comparisons: int) -> Self:  # noqa: ARG002 - exact
+        """Itself: the slices are the profile."""
+        return self
+
+
+@final
+@attrs.frozen(kw_only=True)
+class JointMoment:
+    """The log-moment over the slices of Rényi divergences."""
+
+    failure_probability: ClassVar[float] = 0.0
+
+    order: float
+    weights: Floats = attrs.field(converter=locked, eq=same)
+
+    @property
+    def words(self) -> str:
+        """As `joint over 200 slices`."""
+        return f"joint over {len(self.weights)} slices"
+
+    def of(self, values: Floats) -> float:
+        """Source: def:joint_srd."""
+        return float(aggregate_joint(self.order, values, self.weights))
+
+    def spending(self, failure_probability: float, n_comparisons: int) -> Self:  # noqa: ARG002 - exact
+        """Itself: the slices are the profile."""
+        return self
+
+
+@final
+@attrs.frozen(kw_only=True)
+class SphereMean:
+    """The mean over all directions, from some that were drawn of them (Hoeffding).
+
+    It bounds joint claims too, which are never below average ones.
+    """
+
+    n_directions: int
+    cap: float
+    """Larger values count as this, so that they are bounded."""
+    failure_probability: float = 0.5
+    """That the drawn directions lie so that `of` is above the mean of the sphere; `spending` says
+    it, and as it is nothing is left for anything else."""
+    n_comparisons: int = 1
+    """Of so many, one is chosen by looking along the drawn directions; `of` holds for all."""
+
+    @property
+    def weights(self) -> Floats:
+        """Every drawn direction counts the same."""
+        return np.full(self.n_directions, 1 / self.n_directions)
+
+    @property
+    def words(self) -> str:
+        """As `average over the sphere, from 2000 slices`."""
+        return f"average over the sphere, from {self.n_directions} slices"
+
+    def of(self, values: Floats) -> float:
+        """The mean of the capped values, less the half-width of a mean of so many.
+
+        Source: thm:mc_finite_gaussian_ave_srpp.
+        """
+        share = split(self.failure_probability, self.n_comparisons)
+        width = self.cap * dkw_halfwidth(self.n_directions, share)
+        return max(0.0, float(np.minimum(values, self.cap).mean()) - width)
+
+    def spending(self, failure_probability: float, n_comparisons: int) -> Self:
+        """With this failure probability, whichever of the comparisons is chosen."""
+        return attrs.evolve(
+            self, failure_probability=failure_probability, n_comparisons=n_comparisons
+        )

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""Test of the noise that a certificate states, along lines that pilot outputs recommend.
+
+With noise of standard deviation $\sigma$ along a line, whatever it is added to,
+
+$$P(Y \in I) \le 2\Phi(|I| / 2\sigma) - 1$$
+
+for every interval $I$: noise spreads any distribution. Values that repeat, directions with too
+little noise and tails that are cut off all put more into some interval.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from pufferslice._core.arrays import Floats
+from pufferslice.audit.bins import lower_share
+from pufferslice.audit.divergence import SplitOutputs
+from pufferslice.audit.verdict import Verdict
+from pufferslice.sensitivity.profiles import project
+
+MOST_AXES: Final = 64
+"""Outputs with more coordinates than this are not looked at in all of them."""
+
+_PILOT_PER_AXIS: Final = 10
+"""With fewer outputs than this per coordinate, a sample covariance shows mostly chance."""
+_SINGULAR: Final = 1e-12
+"""Eigenvalues below this share of the largest count as so much."""
+
+WHITENED: Final = "the mean difference over the covariance"
+LEAST: Final = "the direction of least variance"
+
+
+def pilot_lines(first: Floats, second: Floats) -> dict[str, Floats]:
+    """Unit vectors by name, from the pilot outputs of two secrets; none if they are too few."""
+    covariance = within_covariance(first, second)
+    if covariance is None:
+        return {}
+    lines = {LEAST: least_direction(covariance)}
+    whitened = whitened_difference(covariance, first.mean(axis=0) - second.mean(axis=0))
+    return lines if whitened is None else {WHITENED: whitened, **lines}
+
+
+def within_covariance(*pilots: Floats) -> Floats | None:
+    """Covariance around the mean of each secret, pooled; None if too few outputs estimate it."""
+    dim = pilots[0].shape[1]
+    if not 1 < dim <= MOST_AXES or min(map(len, pilots)) < _PILOT_PER_AXIS * dim:
+        return None
+    centred = np.concatenate([pilot - pilot.mean(axis=0) for pilot in pilots])
+    return np.asarray(centred.T @ centred / len(centred))
+
+
+def least_direction(covariance: Floats) -> Floats:
+    """Unit vector along which outputs vary least."""
+    return np.asarray(np.linalg.eigh(covariance)[1][:, 0])
+
+
+def whitened_difference(covariance: Floats, difference: Floats) -> Floats | None:
+    r"""Unit vector along $\Sigma^{-1}\Delta$, with $\Sigma$ regularised; None if $\Delta$ is 0.
+
+    Of all lines, Gaussian noise with covariance $\Sigma$ hides the difference least along this one.
+    """
+    variances, vectors = np.linalg.eigh(covariance)
+    floor = _SINGULAR * float(variances[-1]) or 1.0
+    solved = vectors @ ((vectors.T @ difference) / np.maximum(variances, floor))
+    length = float(np.linalg.norm(solved))
+    return np.asarray(solved / length) if length > 0 else None
+
+
+_PILOT_SHARE: Final = 1e-6
+"""Failure probability of the pilot's own guess, so that it does not choose what is chance."""
+_FEWEST_INSIDE: Final = 3
+_SIZES: Final = 24
+_SATURATED: Final = 2.0**17
+"""Outputs this many noise standard deviations from the centre may have been saturated."""
+
+
+class _Interval(NamedTuple):
+    """An interval along a line, chosen on the pilot outputs of one secret."""
+
+    promise: float
+    prior: str
+    secret: str
+    line: str
+    direction: Floats
+    ends: tuple[float, float]
+    allowed: float
+    """The largest probability that the stated noise gives it."""
+
+
+def audit_noise(
+    outputs: Mapping[str, Mapping[str, SplitOutputs]],
+    axes: Sequence[str],
+    *,
+    noise_std: float,
+    center: Floats,
+    confidence: float,
+) -> Verdict:
+    """Refute noise of standard deviation `noise_std` in every direction, by prior and secret.
+
+    The bound is on the distance (delta at epsilon 0) between the outputs and all distributions
+    that such noise can make.
+
+    Guarantee: if independent noise, Gaussian with that standard deviation in every direction, was
+    added to any distribution, the verdict is `refuted` with probability at most 1 - `confidence`.
+    Rounding of the outputs is allowed for, if no coarser than the smallest step between two pilot
+    outputs. More noise than stated is never refuted.
+    """
+
+    def near(values: Floats) -> Floats:
+        return values[(np.abs(values - center) < _SATURATED * noise_std).all(axis=1)]
+
+    found = [
+        _best_interval(prior, secret, near(part.pilot), axes, noise_std, len(part.pilot))
+        for prior, secrets in outputs.items()
+        for secret, part in secrets.items()
+    ]
+    best = max(found, key=lambda interval: interval.promise)
+    counted = outputs[best.prior][best.secret].counted
+    (values,) = project(best.direction[None], near(counted))
+    inside = int(((values >= best.ends[0]) & (values <= best.ends[1])).sum())
+    share = 1 - confidence
+    length = (best.ends[1] - best.ends[0]) / noise_std
+    return Verdict(
+        claim=f"noise of standard deviation {noise_std:.6g} in every direction (scaled units)",
+        quantity="delta",
+        claimed=0.0,
+        statistic="outputs in one interval, beyond what that noise allows",
+        lower_bound=max(0.0, lower_share(inside, len(counted), share) - best.allowed),
+        confidence=confidence,
+        refutable_below=lower_share(len(counted), len(counted), share),
+        n_outputs=outputs[best.prior][best.secret].n_outputs,
+        pair=(best.secret, "the stated noise"),
+        prior=best.prior,
+        line=f"{best.line}, in an interval of {length:.3g} standard deviations",
+    )
+
+
+def _best_interval(
+    prior: str, secret: str, pilot: Floats, axes: Sequence[str], noise_std: float, n_pilot: int
+) -> _Interval:
+    """Of the shortest intervals with 3, ..., all pilot outputs, the one that promises most."""
+    best = _Interval(-math.inf, prior, secret, axes[0], np.eye(1, len(axes))[0], (0.0, 0.0), 1.0)
+    if len(pilot) < _FEWEST_INSIDE:
+        return best
+    narrow = np.argsort(pilot.var(axis=0), kind="stable")[:MOST_AXES]
+    directions, names = np.eye(len(axes))[narrow], [axes[where] for where in narrow]
+    covariance = within_covariance(pilot)
+    if covariance is not None:
+        directions, names = np.vstack([directions, least_direction(covariance)]), [*names, LEAST]
+    few = np.geomspace(_FEWEST_INSIDE, len(pilot), _SIZES)
+    many = len(pilot) - np.geomspace(1, len(pilot) / 2, _SIZES // 2)
+    sizes = np.unique(np.concatenate([few, many, [len(pilot)]]).astype(np.int64))
+    likely = [lower_share(int(size), n_pilot, _PILOT_SHARE) for size in sizes]
+    steps = _steps(pilot)
+    for direction, name in zip(directions, names, strict=True):
+        values = np.sort(project(direction[None], pilot)[0])
+        rounding = float(np.abs(direction) @ steps)
+        for size, share in zip(sizes, likely, strict=True):
+            lengths = values[size - 1 :] - values[: len(values) - size + 1]
+            where = int(lengths.argmin())
+            ends = (values[where] - rounding, values[where + size - 1] + rounding)
+            # Once more, for outputs that were rounded into the interval from outside.
+            length = ends[1] - ends[0] + rounding
+            allowed = math.erf(length / (noise_std * math.sqrt(8)))
+            if share - allowed > best.promise:
+                promise = share - allowed
+                best = _Interval(promise, prior, secret, name, direction, ends, allowed)
+    return best
+
+
+def _steps(pilot: Floats) -> Floats:
+    """How coarse the outputs are in every coordinate: never less than floats are."""
+    gaps = np.diff(np.sort(pilot, axis=0), axis=0)
+    smallest = np.where(gaps > 0, gaps, np.inf).min(axis=0)
+    floats = (4 + pilot.shape[1]) * np.spacing(np.abs(pilot).max(axis=0))
+    return np.asarray(np.maximum(np.where(np.isfinite(smallest), smallest, 0.0), floats))

@@ -1,0 +1,612 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The audit of one static certificate: outputs, attacks, and a verdict on every claim."""
+
+import io
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, final
+
+import attrs
+import numpy as np
+
+from pufferslice._core.arrays import Floats, Integers, arrays_in, locked
+from pufferslice._core.checks import check_between, check_count, check_finite
+from pufferslice._core.files import (
+    CONFIDENTIAL,
+    canonical_json,
+    parsed_json,
+    read_bytes,
+    write_whole,
+)
+from pufferslice._core.text import listed, quoted
+from pufferslice._core.threads import Progress, silent
+from pufferslice.audit.bins import Aggregation, JointMoment, Mean, SphereMean
+from pufferslice.audit.divergence import (
+    Claimed,
+    Comparison,
+    DeltaTest,
+    EpsilonTest,
+    Lines,
+    LineTest,
+    PilotRange,
+    RenyiTest,
+    SplitOutputs,
+    audit_lines,
+    audit_slices,
+    both_orders,
+    check_in_reach,
+)
+from pufferslice.audit.inference import Inference, infer_secrets, mean_of
+from pufferslice.audit.noise import WHITENED, audit_noise, pilot_lines
+from pufferslice.audit.verdict import Verdict
+from pufferslice.calibration.guarantee import ApproximateGuarantee, Claim, at_most, in_full
+from pufferslice.calibration.noise import SIGMA_INT, Noise, OperatingSystemNoise
+from pufferslice.certificate import Certificate
+from pufferslice.errors import ArgumentError, ScenarioError, TableError, escaped
+from pufferslice.queries import Query
+from pufferslice.releases.release import quantised
+from pufferslice.scenario.distributions import (
+    EmpiricalLaw,
+    GaussianLaw,
+    Law,
+    SampledBinnedLaw,
+    SampledLaw,
+)
+from pufferslice.scenario.histograms import BinnedLaw
+from pufferslice.scenario.scenario import Scenario
+from pufferslice.sensitivity.concentration import split
+from pufferslice.sensitivity.profiles import Profile, SampledSphere, check_profile
+
+FORMAT: Final = "pufferslice-outputs"
+VERSION: Final = 1
+
+LARGEST_RATIO: Final = 2**18
+"""Laws reach at most this many noise standard deviations from the centre: integers of 64 bits."""
+
+_UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError)
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False, eq=False)
+class Outputs:
+    """Independent outputs of one mechanism under every prior and secret.
+
+    Confidential: so many outputs average to the query itself.
+    """
+
+    certificate: str
+    """Digest of the certificate that is said to cover the mechanism."""
+    values: Mapping[str, Mapping[str, Floats]]
+    """By prior and secret, in scaled coordinates, shape (n, dim)."""
+
+    @property
+    def n_outputs(self) -> int:
+        """Under the secret that has fewest."""
+        return min(len(array) for secrets in self.values.values() for array in secrets.values())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a compressed numpy archive, whole, readable by its owner only."""
+        names = [[prior, secret] for prior, secrets in self.values.items() for secret in secrets]
+        facts = {
+            "format": FORMAT,
+            "version": VERSION,
+            "certificate": self.certificate,
+            "names": names,
+        }
+        arrays: dict[str, Any] = {
+            f"values_{index}": self.values[prior][secret]
+            for index, (prior, secret) in enumerate(names)
+        }
+        file = io.BytesIO()
+        packed = np.frombuffer(canonical_json(facts), dtype=np.uint8)
+        np.savez_compressed(file, facts=packed, **arrays)
+        write_whole(path, file.getvalue(), CONFIDENTIAL)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Outputs":
+        """Read back what `save` wrote."""
+        content = read_bytes(path, "archive")
+        try:
+            arrays = arrays_in(content)
+            facts = parsed_json(arrays["facts"].tobytes())
+            if facts["format"] != FORMAT or facts["version"] != VERSION:
+                raise ValueError(facts["format"])
+            values: dict[str, dict[str, Floats]] = {}
+            for index, (prior, secret) in enumerate(facts["names"]):
+                values.setdefault(prior, {})[secret] = locked(arrays[f"values_{index}"])
+        except _UNREADABLE as error:
+            msg = f"{str(path)!r} does not hold outputs; write them with Outputs.save"
+            raise TableError(msg) from error
+        return cls(certificate=facts["certificate"], values=values)
+
+    def __repr__(self) -> str:
+        return f"Outputs(certificate='{self.certificate[:12]}…', n_outputs={self.n_outputs})"
+
+
+def draw_outputs(
+    scenario: Scenario,
+    certificate: Certificate,
+    n_outputs: int,
+    *,
+    seed: int,
+    noise: Noise = OperatingSystemNoise(),  # noqa: B008 - it has no state
+) -> Outputs:
+    """Fresh outputs under every prior and secret, each as one release would make it.
+
+    A value is drawn from the law, put on the grid by the function that a release uses, and noise
+    is added in integers. `seed` is that of the values, not of the noise.
+
+    Needs: laws that can be drawn from. Of sampled priors, the sample itself is drawn from: bands
+    around a sample hold for the sample too, so the claim must. Binned laws keep no values.
+    """
+    check_count(1, n_outputs=n_outputs)
+    check_count(0, seed=seed)
+    check_scenario(scenario, certificate)
+    query, noise_std = scenario.query, certificate.noise_std
+    places = [(prior, secret) for prior in scenario.priors for secret in prior.laws]
+    # One call, because a seeded test generator starts the same stream again at every call.
+    size = len(places) * n_outputs * query.dim
+    draws = noise.draw(size if noise_std else 0).reshape(-1, n_outputs, query.dim)
+    values: dict[str, dict[str, Floats]] = {}
+    for index, (prior, secret) in enumerate(places):
+        rng = np.random.default_rng([seed, index])
+        law = prior.laws[secret]
+        if noise_std:
+            grid = _drawn_grid(law, query, noise_std, (n_outputs, rng)) + draws[index]
+            drawn = query.center + grid * (noise_std / SIGMA_INT)
+        else:
+            drawn = draw_values(law, n_outputs, rng=rng)
+        values.setdefault(prior.name, {})[secret] = locked(drawn)
+    return Outputs(certificate=certificate.digest, values=values)
+
+
+def supplied_outputs(
+    scenario: Scenario, certificate: Certificate, released: Mapping[str, Any]
+) -> Outputs:
+    """Outputs that were made elsewhere, by secret, in the user's units, shape (n, dim) each.
+
+    With several priors, `released` maps the name of each prior to such a mapping.
+
+    Needs: independent outputs of the mechanism that `certificate` is about.
+    """
+    check_scenario(scenario, certificate)
+    alone = len(scenario.priors) == 1
+    by_prior = {scenario.priors[0].name: released} if alone else released
+    values: dict[str, dict[str, Floats]] = {}
+    for prior in scenario.priors:
+        given = by_prior.get(prior.name, {})
+        absent = [secret for secret in prior.laws if secret not in given]
+        unknown = [secret for secret in given if secret not in prior.laws]
+        if absent or unknown:
+            msg = (
+                f"outputs must be given for every secret of prior {quoted(prior.name)} and no "
+                f"other; absent: {listed(absent) or 'none'}, unknown: {listed(unknown) or 'none'}"
+            )
+            raise ArgumentError(msg)
+        values[prior.name] = {
+            secret: _in_scaled(locked(array), scenario.query) for secret, array in given.items()
+        }
+    return Outputs(certificate=certificate.digest, values=values)
+
+
+def check_scenario(scenario: Scenario, certificate: Certificate) -> None:
+    """The certificate is of a release of this scenario."""
+    if certificate.road != "static":
+        msg = (
+            "this certificate is of a training run, which has no laws to draw from; audit it "
+            "with audit_training"
+        )
+        raise ArgumentError(msg)
+    laws = None if certificate.evidence is None else certificate.evidence.confidential
+    other = laws is not None and laws["laws_digest"] != scenario.laws_digest()
+    if other or dict(certificate.statement["scenario"]) != scenario.description():
+        msg = (
+            "the certificate was issued for another scenario; audit it with the scenario that was "
+            "certified, or certify this one"
+        )
+        raise ScenarioError(msg)
+
+
+def check_outputs(scenario: Scenario, certificate: Certificate, outputs: Outputs) -> None:
+    """The outputs are of this certificate, for every secret, finite, and of the right shape."""
+    if outputs.certificate != certificate.digest:
+        msg = (
+            f"the outputs were made under certificate {outputs.certificate[:12]}, not under "
+            f"{certificate.digest[:12]}; give those of the mechanism that is audited"
+        )
+        raise ArgumentError(msg)
+    for prior in scenario.priors:
+        for secret in prior.laws:
+            found = outputs.values.get(prior.name, {}).get(secret)
+            if found is None:
+                named = f"prior {quoted(prior.name)} and secret {quoted(secret)}"
+                msg = f"there are no outputs under {named}"
+                raise ArgumentError(msg)
+            _check_array(found, scenario.dim)
+
+
+def draw_values(law: Law, n_outputs: int, *, rng: np.random.Generator) -> Floats:
+    """Independent values of the prepared query under one secret, without noise."""
+    if isinstance(law, GaussianLaw):
+        return rng.multivariate_normal(law.mean, law.cov, n_outputs, method="eigh")
+    atoms, where = _drawn_atoms(law, n_outputs, rng)
+    return np.asarray(atoms[where])
+
+
+def _drawn_atoms(law: Law, n_outputs: int, rng: np.random.Generator) -> tuple[Floats, Integers]:
+    """The atoms of a law, and which of them were drawn."""
+    if isinstance(law, EmpiricalLaw):
+        ends = np.cumsum(law.counts)
+        return law.outputs, np.searchsorted(ends, rng.integers(ends[-1], size=n_outputs), "right")
+    if isinstance(law, SampledLaw):
+        return law.outputs, rng.integers(law.n_samples, size=n_outputs)
+    msg = (
+        "streamed laws keep counts and no values, so nothing can be drawn from them; audit with "
+        "outputs that the mechanism itself made, see supplied_outputs"
+    )
+    raise ScenarioError(msg)
+
+
+def _drawn_grid(
+    law: Law, query: Query, noise_std: float, drawn: tuple[int, np.random.Generator]
+) -> Integers:
+    """Drawn values on the grid; every atom is put there once."""
+    n_outputs, rng = drawn
+    if isinstance(law, GaussianLaw):
+        atoms, where = draw_values(law, n_outputs, rng=rng), np.arange(n_outputs)
+    else:
+        atoms, where = _drawn_atoms(law, n_outputs, rng)
+    used, back = np.unique(where, return_inverse=True)
+    return quantised_rows(atoms[used], query.center, noise_std)[back]
+
+
+def quantised_rows(values: Floats, center: Floats, noise_std: float) -> Integers:
+    """`quantised` of every row, the same integers; only what is close to a tie takes its road."""
+    if not float(np.abs(values - center).max()) < LARGEST_RATIO * noise_std:
+        msg = (
+            f"the laws reach farther than {LARGEST_RATIO} noise standard deviations from the "
+            "public centre of the query; audits draw in 64 bits. Centre the query with a range"
+        )
+        raise ScenarioError(msg)
+    wide = (values.astype(np.longdouble) - center.astype(np.longdouble)) * SIGMA_INT
+    steps = wide / np.longdouble(noise_std)
+    grid = np.rint(steps)
+    # Three roundings, each of at most half an eps.
+    error = np.abs(steps) * (2 * np.finfo(np.longdouble).eps)
+    unsure = (np.abs(steps - grid) + error >= 0.5).any(axis=1)
+    result: Integers = grid.astype(np.int64)
+    for row in np.flatnonzero(unsure):
+        result[row] = quantised(values[row], center, noise_std)
+    return result
+
+
+def _in_scaled(array: Floats, query: Query) -> Floats:
+    _check_array(array, query.dim)
+    return locked(array / query.scales)
+
+
+def _check_array(array: Floats, dim: int) -> None:
+    if array.ndim != 2 or array.shape[1] != dim or not len(array):
+        msg = f"outputs must have shape (n, {dim}), n at least 1; got {array.shape}"
+        raise ArgumentError(msg)
+    check_finite(outputs=array)
+
+
+_SPHERE_CAP: Final = 8.0
+"""Divergences along drawn directions count up to this many times the claim."""
+
+_NOISE_PARTS: Final = 1000
+"""Of so many parts of the doubt one is for the stated noise, whose test is tight for honest noise:
+it would refute as often as it may, while bounds on divergences stay far below the truth."""
+
+_WITHOUT_MEAN: Final = (BinnedLaw, SampledBinnedLaw)
+_SHUFFLE: Final = 2**31
+"""Keeps the shuffling of the pilot apart from the streams of the laws."""
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Audit:
+    """What all attacks together say about a certificate.
+
+    Guarantee: if everything that the certificate states holds, `refuted` is true with probability
+    at most 1 - `confidence`. An audit never proves a claim.
+    """
+
+    certificate: str
+    """Digest of the certificate."""
+    confidence: float
+    """Of all verdicts together."""
+    n_outputs: int
+    """Under each secret, the fewest."""
+    verdicts: tuple[Verdict, ...]
+    inferences: tuple[Inference, ...]
+    """Attacks on the secret itself: numbers to read, which refute nothing by themselves."""
+    unaudited: tuple[str, ...]
+    """What the certificate states and no verdict is about, and why."""
+
+    @property
+    def refuted(self) -> bool:
+        """Whether any claim is."""
+        return any(verdict.refuted for verdict in self.verdicts)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "certificate": self.certificate,
+            "refuted": self.refuted,
+            "confidence": self.confidence,
+            "n_outputs": self.n_outputs,
+            "verdicts": [verdict.to_json() for verdict in self.verdicts],
+            "inferences": [inference.to_json() for inference in self.inferences],
+            "unaudited": list(self.unaudited),
+        }
+
+    def __str__(self) -> str:
+        head = "REFUTED" if self.refuted else "NOT REFUTED"
+        certificate = escaped(self.certificate[:16])
+        lines = [
+            f"{head} at confidence {self.confidence:g}, certificate {certificate}",
+            "An audit can refute a claim; it never proves one.",
+            "",
+            *(str(verdict) for verdict in self.verdicts),
+            *(f"NOT AUDITED: {escaped(text)}" for text in self.unaudited),
+        ]
+        if self.inferences:
+            each = self.inferences[0].confidence
+            alone = f"each interval alone has confidence {each:g}"
+            lines += ["", f"Guessing the secret, where it succeeds best ({alone}):"]
+            lines += [f"  {inference}" for inference in _best(self.inferences)]
+        return "\n".join(lines)
+
+
+def _best(inferences: Sequence[Inference]) -> list[Inference]:
+    """For each attack and kind of prior, the pair or set of secrets with the largest advantage."""
+    best: dict[tuple[str, str], Inference] = {}
+    for inference in inferences:
+        key = (inference.attack, inference.prior_kind)
+        if key not in best or inference.advantage.value > best[key].advantage.value:
+            best[key] = inference
+    return list(best.values())
+
+
+class _Question(NamedTuple):
+    """One claim and the test that is made of it."""
+
+    test: LineTest
+    claimed: Claimed
+    aggregation: Aggregation | None
+    """None along the best single line."""
+
+
+def audit_release(
+    scenario: Scenario,
+    profile: Profile,
+    certificate: Certificate,
+    *,
+    n_outputs: int,
+    confidence: float,
+    seed: int,
+    noise: Noise = OperatingSystemNoise(),  # noqa: B008 - it has no state
+    progress: Progress = silent,
+) -> Audit:
+    """Draw fresh outputs as releases would, and try to refute what the certificate states.
+
+    Guarantee: that of `Audit`. `seed` is that of the values drawn from the laws and of the pilot,
+    never of the noise.
+    """
+    _check_profile(profile, certificate)
+    outputs = draw_outputs(scenario, certificate, n_outputs, seed=seed, noise=noise)
+    return audit_outputs(
+        scenario,
+        profile,
+        certificate,
+        outputs,
+        confidence=confidence,
+        seed=seed,
+        progress=progress,
+    )
+
+
+def audit_outputs(
+    scenario: Scenario,
+    profile: Profile,
+    certificate: Certificate,
+    outputs: Outputs,
+    *,
+    confidence: float,
+    seed: int,
+    progress: Progress = silent,
+) -> Audit:
+    """As `audit_release`, on outputs that are at hand; see `supplied_outputs`.
+
+    Needs: independent outputs of the mechanism that is to be audited.
+    """
+    check_between(0, 1, confidence=confidence)
+    check_count(0, seed=seed)
+    check_scenario(scenario, certificate)
+    _check_profile(profile, certificate)
+    check_outputs(scenario, certificate, outputs)
+    questions, unaudited = _questions(certificate, profile)
+    noise_std = certificate.noise_std
+    n_questions = len(questions) + (noise_std > 0)
+    noise_share = split(1 - confidence, _NOISE_PARTS) if noise_std > 0 else 0.0
+    share = split(1 - confidence - noise_share, len(questions))
+    parts = _split(scenario, outputs, seed)
+    comparisons = [
+        comparison
+        for prior, secrets in parts.items()
+        for comparison in both_orders(prior, secrets, scenario.pairs)
+    ]
+    sliced, lines = _slices(profile), _lines(scenario, comparisons)
+    verdicts = []
+    for done, (test, claimed, aggregation) in enumerate(questions):
+        progress(done, n_questions)
+        if aggregation is None:
+            verdict = audit_lines(lines, test, claimed, confidence=1 - share)
+        else:
+            slices = (sliced, aggregation.spending(share / 2, len(comparisons)))
+            verdict = audit_slices(comparisons, test, slices, claimed, confidence=1 - share)
+        verdicts.append(verdict)
+    along_one = questions[0].aggregation is None
+    check_in_reach(verdicts, questions[0].test, 1 if along_one else len(sliced.names))
+    if noise_std > 0:
+        progress(len(questions), n_questions)
+        verdicts.append(
+            audit_noise(
+                parts,
+                _axes(scenario),
+                noise_std=noise_std,
+                center=scenario.query.center,
+                confidence=1 - noise_share,
+            )
+        )
+    progress(n_questions, n_questions)
+    return Audit(
+        certificate=certificate.digest,
+        confidence=confidence,
+        n_outputs=outputs.n_outputs,
+        verdicts=tuple(verdicts),
+        inferences=_inferences(scenario, certificate, outputs, (seed, confidence)),
+        unaudited=tuple(unaudited),
+    )
+
+
+def _questions(certificate: Certificate, profile: Profile) -> tuple[list[_Question], list[str]]:
+    """A test of everything that the certificate states, and what cannot be tested."""
+    claim = certificate.guarantee
+    questions, unaudited = [_main_question(claim, profile)], []
+    unsliced = certificate.statement["unsliced"]
+    if unsliced["epsilon"] is None:
+        unaudited.append(f"the unsliced cost: the certificate states none ({unsliced['from']})")
+    elif claim.is_sliced:
+        order, epsilon = unsliced["order"], unsliced["epsilon"]
+        words = f"the unsliced bound ({in_full(order)}, {at_most(epsilon)})-RPP"
+        questions.append(
+            _Question(RenyiTest(order=order), Claimed(words, "epsilon", epsilon), None)
+        )
+    questions += _view_questions(certificate, profile)
+    if isinstance(profile, SampledSphere):
+        unaudited.append("the views along slices of the sphere, which follow from the claim")
+    return questions, unaudited
+
+
+def _main_question(claim: Claim, profile: Profile) -> _Question:
+    if isinstance(claim, ApproximateGuarantee):
+        return _approximate_question(str(claim), claim, profile)
+    test = RenyiTest(order=claim.order)
+    claimed = Claimed(str(claim), "epsilon", claim.epsilon)
+    if not claim.is_sliced:
+        return _Question(test, claimed, None)
+    if isinstance(profile, SampledSphere):
+        cap = _SPHERE_CAP * claim.epsilon
+        return _Question(test, claimed, SphereMean(n_directions=profile.n_directions, cap=cap))
+    if claim.notion == "joint":
+        return _Question(test, claimed, JointMoment(order=claim.order, weights=profile.weights))
+    return _Question(test, claimed, Mean(weights=profile.weights))
+
+
+def _approximate_question(words: str, claim: ApproximateGuarantee, profile: Profile) -> _Question:
+    mean = Mean(weights=profile.weights)
+    if claim.notion == "joint":
+        test = DeltaTest(epsilon=claim.epsilon)
+        return _Question(test, Claimed(words, "delta", claim.delta), mean)
+    claimed = Claimed(words, "epsilon", claim.epsilon)
+    return _Question(EpsilonTest(delta=claim.delta), claimed, mean)
+
+
+def _view_questions(certificate: Certificate, profile: Profile) -> list[_Question]:
+    """The smallest epsilon of every scope and delta; larger ones follow from it."""
+    smallest: dict[tuple[str, float], float] = {}
+    for view in certificate.statement["views"]:
+        at = (view["scope"], view["delta"])
+        smallest[at] = min(view["epsilon"], smallest.get(at, view["epsilon"]))
+    questions = []
+    for (scope, delta), epsilon in smallest.items():
+        words = f"the view ({at_most(epsilon)}, {in_full(delta)}), {scope}"
+        if scope == "unsliced":
+            claimed = Claimed(words, "epsilon", epsilon)
+            questions.append(_Question(EpsilonTest(delta=delta), claimed, None))
+        elif epsilon > 0 and not isinstance(profile, SampledSphere):
+            make = ApproximateGuarantee.joint if "joint" in scope else ApproximateGuarantee.average
+            view = make(epsilon=epsilon, delta=delta)
+            questions.append(_approximate_question(words, view, profile))
+    return questions
+
+
+def _split(scenario: Scenario, outputs: Outputs, seed: int) -> dict[str, dict[str, SplitOutputs]]:
+    """By prior and secret."""
+    rng = np.random.default_rng([seed, _SHUFFLE])
+    return {
+        prior.name: {
+            secret: SplitOutputs.of(values, rng=rng)
+            for secret, values in outputs.values[prior.name].items()
+        }
+        for prior in scenario.priors
+    }
+
+
+def _axes(scenario: Scenario) -> list[str]:
+    return [f"axis {name}" for name in scenario.query.names]
+
+
+def _slices(profile: Profile) -> Lines:
+    names = [f"slice {index}" for index in range(profile.n_directions)]
+    return Lines(profile.directions, names)
+
+
+def _lines(scenario: Scenario, comparisons: Sequence[Comparison]) -> list[tuple[Comparison, Lines]]:
+    """Axes, the difference of the means where it is known, and what the pilot recommends."""
+    laws = {prior.name: prior.laws for prior in scenario.priors}
+    found = []
+    for comparison in comparisons:
+        first, second = (laws[comparison.prior][secret] for secret in comparison.pair)
+        directions, names = [*np.eye(scenario.dim)], _axes(scenario)
+        if not isinstance(first, _WITHOUT_MEAN) and not isinstance(second, _WITHOUT_MEAN):
+            shift = mean_of(first) - mean_of(second)
+            length = float(np.linalg.norm(shift))
+            if length > 0 and scenario.dim > 1:
+                directions = [shift / length, *directions]
+                names = ["the mean difference", *names]
+        pilots = [part.pilot for part in comparison.outputs]
+        recommended = pilot_lines(*pilots)
+        lines = Lines(np.array([*directions, *recommended.values()]), [*names, *recommended])
+        found.append((comparison, lines))
+        if WHITENED in recommended:
+            names = [f"{WHITENED}, and out of the range of {comparison.pair[1]!r}"]
+            within = PilotRange.of(pilots[1])
+            found.append((comparison, Lines(recommended[WHITENED][None], names, within)))
+    return found
+
+
+def _inferences(
+    scenario: Scenario, certificate: Certificate, outputs: Outputs, said: tuple[int, float]
+) -> tuple[Inference, ...]:
+    """The attacks on the secret, where laws have values and there is noise to see through."""
+    seed, confidence = said
+    if not certificate.noise_std:
+        return ()
+    return tuple(
+        inference
+        for prior in scenario.priors
+        if not any(isinstance(law, _WITHOUT_MEAN) for law in prior.laws.values())
+        for inference in infer_secrets(
+            outputs.values[prior.name],
+            prior,
+            certificate.noise_std,
+            pairs=scenario.pairs,
+            seed=seed,
+            confidence=confidence,
+        )
+    )
+
+
+def _check_profile(profile: Profile, certificate: Certificate) -> None:
+    check_profile(profile, profile.dim if isinstance(profile, Profile) else 1)
+    stated = certificate.statement.get("profile", {}).get("digest")
+    if certificate.road == "static" and stated != profile.digest():
+        msg = (
+            "the certificate was issued for another slice profile; give the one that was "
+            "certified, which lies in the evidence and in the scenario file"
+        )
+        raise ArgumentError(msg)

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All accountants side by side for one run, with (epsilon, delta) and what others would add."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final, final
+
+import attrs
+import numpy as np
+
+from pufferslice import baselines
+from pufferslice._core.arrays import Floats
+from pufferslice._core.checks import check_above, check_between, check_count, plain_float
+from pufferslice.calibration.guarantee import Guarantee
+from pufferslice.certificate.training import (
+    record_accountant,
+    record_cost,
+    record_delta,
+    record_epsilon,
+    secret_epsilon,
+)
+from pufferslice.errors import ArgumentError, CalibrationError
+from pufferslice.learning import (
+    Accountant,
+    DifferingRecords,
+    Poisson,
+    SamplingDesign,
+    TrainingPlan,
+    accountant_named,
+    calibrate_multiplier,
+    plan_with_noise,
+    run_cost,
+    signal_to_noise,
+)
+from pufferslice.learning.accountants import ACCOUNTANTS
+from pufferslice.learning.plan import check_n_steps
+
+_ANY_NORM: Final = 1.0
+_SMALLEST_DELTA: Final = 1e-14
+"""Of one record in a group; loss distributions cut off what is less likely."""
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Run:
+    """What is known of a run before its noise is."""
+
+    differing: DifferingRecords
+    sampling: SamplingDesign
+    n_steps: int
+    order: float = attrs.field(converter=plain_float)
+
+    def __attrs_post_init__(self) -> None:
+        check_n_steps(self.n_steps)
+        check_above(1, order=self.order)
+        self.sampling.discrepancy_cap(self.differing.largest)
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Account:
+    """One accountant's answer for a run."""
+
+    accountant: str
+    noise_multiplier: float
+    epsilon: float
+    certifies: str
+    draws_may_be_seen: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The answer as JSON values, without the accountant's name."""
+        return {k: v for k, v in attrs.asdict(self).items() if k != "accountant"}
+
+
+def accounts_for_epsilon(run: Run, epsilon: float) -> dict[str, Account | str]:
+    """For each accountant the smallest multiplier that meets `epsilon`, or why there is none."""
+
+    def multiplier(accountant: Accountant) -> float:
+        target = Guarantee(notion=accountant.notion, order=run.order, epsilon=epsilon)
+        return calibrate_multiplier(accountant, target, run.sampling, run.differing, run.n_steps)
+
+    return {one.name: _account(run, one, multiplier) for one in ACCOUNTANTS}
+
+
+def accounts_for_noise(run: Run, noise_multiplier: float) -> dict[str, Account | str]:
+    """For each accountant what `noise_multiplier` costs, or why it does not apply."""
+    return {one.name: _account(run, one, lambda _: noise_multiplier) for one in ACCOUNTANTS}
+
+
+def noise_curves(run: Run, epsilons: Sequence[float]) -> dict[str, Floats]:
+    """Noise multiplier of every applicable accountant at every budget."""
+    found = [accounts_for_epsilon(run, epsilon) for epsilon in epsilons]
+    curves = {}
+    for accountant in ACCOUNTANTS:
+        answers = [row[accountant.name] for row in found]
+        kept = [one.noise_multiplier for one in answers if isinstance(one, Account)]
+        if len(kept) == len(epsilons):
+            curves[accountant.name] = np.array(kept)
+    return curves
+
+
+def delta_rows(run: Run, account: Account, delta: float) -> dict[str, float | str]:
+    """Unsliced epsilon of an account at `delta`, by each way that applies, or why it does not."""
+    check_between(0, 1, delta=delta)
+    accountant = accountant_named(account.accountant)
+    if accountant.notion != "unsliced":
+        return {"none": "an average over batch draws gives no (epsilon, delta)"}
+    plan = _plan(run, accountant, account.noise_multiplier)
+    grid = secret_epsilon([plan], delta=delta, implementation_delta=0.0)
+    rows: dict[str, float | str] = {"order_grid": grid}
+    try:
+        by_losses = baselines.run_epsilon(plan, delta)
+        rows["loss_distribution"] = "not for this accountant" if by_losses is None else by_losses
+    except (ArgumentError, CalibrationError) as error:
+        rows["loss_distribution"] = str(error)
+    return rows
+
+
+def one_record_row(run: Run, account: Account, delta: float | None) -> dict[str, Any]:
+    """What the replacement of one record gets at the noise of an account, whatever the secret is.
+
+    `delta` as a certificate has it if left out; for ideal noise. `accountant` says by which
+    accountant it is bounded, and so what must stay secret.
+    """
+    plan = _plan(run, accountant_named(account.accountant), account.noise_multiplier)
+    delta = record_delta([plan]) if delta is None else delta
+    epsilon = record_epsilon([plan], delta=delta, implementation_delta=0.0)
+    return {
+        "accountant": record_accountant(plan).name,
+        "epsilon": record_cost([plan], run.order),
+        "delta": delta,
+        "epsilon_at_delta": epsilon if math.isfinite(epsilon) else None,
+    }
+
+
+def signal_row(run: Run, account: Account, n_parameters: int | None) -> dict[str, Any]:
+    """Signal to noise of a step at the noise of an account; in one coordinate if left out."""
+    if n_parameters is not None:
+        check_count(1, n_parameters=n_parameters)
+    plan = _plan(run, accountant_named(account.accountant), account.noise_multiplier)
+    found = signal_to_noise(plan, [1 if n_parameters is None else n_parameters])
+    return {"n_parameters": n_parameters, **attrs.asdict(found), "advice": found.advice}
+
+
+def dp_sgd_rows(run: Run, epsilon: float, delta: float) -> dict[str, dict[str, Any]]:
+    """DP-SGD and group-DP-SGD with Poisson sampling: the multiplier for (epsilon, delta).
+
+    `dp_sgd` protects one record, `group_dp_sgd` a group of the paper's effective size that is drawn
+    together, `group_dp_sgd_all` any group as large as the number of differing records, however it
+    is drawn. None of them protects the secret. A random number of differing records has no group.
+    """
+    rate = (
+        run.sampling.rate
+        if isinstance(run.sampling, Poisson)
+        else run.sampling.divisor / run.sampling.n_records
+    )
+    one = baselines.DpSgd(rate=rate, n_steps=run.n_steps)
+    rows = {"dp_sgd": _dp_sgd_row(one, epsilon, delta, "one record")}
+    n_differing = run.differing.largest
+    if not run.differing.is_random:
+        size = baselines.group_size(run.sampling, n_differing)
+        what = "one record" if size == 1 else f"{size} records that are drawn together"
+        what += f": the paper's effective group for {n_differing} differing records"
+        rows["group_dp_sgd"] = _dp_sgd_row(attrs.evolve(one, group_size=size), epsilon, delta, what)
+    if not run.differing.is_random and n_differing > 1:
+        try:
+            rows["group_dp_sgd_all"] = _group_row(one, n_differing, epsilon, delta)
+        except CalibrationError as error:
+            rows["group_dp_sgd_all"] = {"group_size": n_differing, "not_applicable": str(error)}
+    return rows
+
+
+def _dp_sgd_row(
+    peer: "baselines.DpSgd", epsilon: float, delta: float, protects: str
+) -> dict[str, Any]:
+    multiplier = baselines.dp_sgd_multiplier(peer, epsilon, delta, "rdp")
+    return {
+        "group_size": peer.group_size,
+        "noise_multiplier_rdp": multiplier,
+        "epsilon_pld_at_that_noise": baselines.dp_sgd_epsilon(peer, multiplier, delta, "pld"),
+        "protects": protects,
+    }
+
+
+def _group_row(one: "baselines.DpSgd", size: int, epsilon: float, delta: float) -> dict[str, Any]:
+    r"""Any group of `size` records, by group privacy: each record at a share of the budget.
+
+    A chain of neighbours gives $\delta_k = \delta_1 (1 + e^\epsilon + ... + e^{(k-1)\epsilon})$ for
+    epsilon each, whatever the mechanism is. It grows with epsilon, so a smaller one will do too.
+    """
+    each = epsilon / size
+    share = math.expm1(-each) / math.expm1(-epsilon) * math.exp(each - epsilon)
+    if delta * share < _SMALLEST_DELTA:
+        msg = (
+            f"epsilon = {epsilon!r} for a group of {size} leaves each record a delta below "
+            f"{_SMALLEST_DELTA:g}; ask for a smaller epsilon"
+        )
+        raise CalibrationError(msg)
+    what = f"any {size} records, however they are drawn: group privacy, epsilon {each:.3g} each"
+    row = _dp_sgd_row(one, each, delta * share, what)
+    return row | {
+        "group_size": size,
+        "epsilon_pld_at_that_noise": size * row["epsilon_pld_at_that_noise"],
+    }
+
+
+def _account(
+    run: Run, accountant: Accountant, multiplier: Callable[[Accountant], float]
+) -> Account | str:
+    try:
+        accountant.check(run.sampling, run.differing)
+    except ArgumentError as error:
+        return str(error)
+    noise = multiplier(accountant)
+    cost = run_cost(accountant, run.order, run.sampling, run.differing, np.full(run.n_steps, noise))
+    return Account(
+        accountant=accountant.name,
+        noise_multiplier=noise,
+        epsilon=cost,
+        certifies=accountant.certifies,
+        draws_may_be_seen=accountant.draws_may_be_seen,
+    )
+
+
+def _plan(run: Run, accountant: Accountant, noise_multiplier: float) -> TrainingPlan:
+    return plan_with_noise(
+        differing=run.differing,
+        sampling=run.sampling,
+        clip_norm=_ANY_NORM,
+        noise_multipliers=np.full(run.n_steps, noise_multiplier),
+        accountant=accountant,
+        order=run.order,
+    )

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DP-SGD and group DP-SGD as others account for them, by dp-accounting; for comparison only."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Final, Literal, final
+
+import attrs
+import numpy as np
+
+from pufferslice._core.arrays import Floats, Integers
+from pufferslice._core.checks import check_above, check_between, check_count, check_one_of
+from pufferslice._core.search import raise_until, smallest_safe
+from pufferslice.calibration.epsilon_delta import LARGEST_EPSILON, gaussian_delta, smallest_epsilon
+from pufferslice.errors import ArgumentError, CalibrationError, MissingExtraError
+from pufferslice.learning import SamplingDesign, TrainingPlan
+
+try:
+    import dp_accounting
+    from dp_accounting.pld import PLDAccountant
+    from dp_accounting.rdp import RdpAccountant
+except ImportError as error:
+    msg = "DP-SGD rows need dp-accounting: pip install 'pufferslice[baselines]'"
+    raise MissingExtraError(msg) from error
+
+Accounting = Literal["rdp", "pld"]
+
+_COARSE: Final = 1e-4
+
+
+@final
+@attrs.frozen(kw_only=True)
+class DpSgd:
+    """DP-SGD with Poisson sampling, for a group of records that a neighbour may add or remove.
+
+    A group of size k is accounted for as the paper does: as one record of k times the clip norm,
+    drawn together, so the noise multiplier is divided by k. Records that are drawn one by one can
+    cost more than that. What it protects is not the declared secret; the paper shows that neither
+    implies the other.
+    """
+
+    rate: float
+    n_steps: int
+    group_size: int = 1
+
+    def __attrs_post_init__(self) -> None:
+        if not 0 < self.rate <= 1:
+            msg = f"rate must be above 0 and at most 1, got {self.rate!r}"
+            raise ArgumentError(msg)
+        check_count(1, n_steps=self.n_steps, group_size=self.group_size)
+
+
+def dp_sgd_epsilon(
+    run: DpSgd, noise_multiplier: float, delta: float, accounting: Accounting
+) -> float:
+    """Epsilon of the run at `delta`, by Rényi orders (`rdp`) or loss distributions (`pld`)."""
+    check_above(0, noise_multiplier=noise_multiplier)
+    check_between(0, 1, delta=delta)
+    check_one_of(("rdp", "pld"), accounting=accounting)
+    event = dp_accounting.PoissonSampledDpEvent(
+        run.rate, dp_accounting.GaussianDpEvent(noise_multiplier / run.group_size)
+    )
+    accountant = (
+        RdpAccountant()
+        if accounting == "rdp"
+        else PLDAccountant(value_discretization_interval=_COARSE)
+    )
+    return float(accountant.compose(event, run.n_steps).get_epsilon(delta))
+
+
+def dp_sgd_multiplier(run: DpSgd, epsilon: float, delta: float, accounting: Accounting) -> float:
+    """Smallest noise multiplier with which the run costs at most `epsilon` at `delta`."""
+    check_above(0, epsilon=epsilon)
+
+    def cost(multiplier: float) -> float:
+        return dp_sgd_epsilon(run, multiplier, delta, accounting)
+
+    found = smallest_safe(cost, epsilon, start=float(run.group_size))
+    return raise_until(lambda multiplier: cost(multiplier) <= epsilon, found)
+
+
+def group_size(sampling: SamplingDesign, n_differing: int) -> int:
+    """The paper's effective group size: the root of the mean-square discrepancy, rounded up."""
+    check_count(0, n_differing=n_differing)
+    return max(1, math.ceil(math.sqrt(sampling.mean_square_discrepancy(n_differing))))
+
+
+try:
+    from dp_accounting.pld import pld_pmf
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+except ImportError as error:
+    msg = "privacy loss distributions need dp-accounting: pip install 'pufferslice[baselines]'"
+    raise MissingExtraError(msg) from error
+
+_FINEST: Final = 1e-4
+_MOST_POINTS: Final = 2**17
+_NEGLIGIBLE: Final = 1e-8
+_MOST_COUNTS: Final = 64
+_FOURIER_ERROR: Final = 2.0**-50
+"""Added to delta for every step: distributions are composed by a Fourier transform, whose rounding
+(seen: 1e-17 for every step) is not pessimistic, and would count where delta is about 1e-12."""
+
+
+def run_epsilon(plan: TrainingPlan, delta: float) -> float | None:
+    """Smallest epsilon found with which the whole run is (epsilon, delta)-Pufferfish, unsliced.
+
+    For the accountants `worst_case` and `log_moment`: given the number K of differing records in
+    each batch, a step is a Gaussian mechanism of shift 2K in units of the noise; K is published,
+    so its hockey-stick divergence is the mean over K. Random differing records are mixed outside
+    the composition. Pessimistic at every rounding; a delta that the rounding of the composition
+    could reach is refused. None for the other accountants, whose claims are not of this form.
+    """
+    check_between(0, 1, delta=delta)
+    laws = _published_laws(plan)
+    if laws is None:
+        return None
+    if len(laws) > _MOST_COUNTS:
+        msg = (
+            f"{len(laws)} possible numbers of differing records are too many for privacy loss "
+            f"distributions; at most {_MOST_COUNTS}. Use the grid of orders"
+        )
+        raise ArgumentError(msg)
+    multipliers, repeats = np.unique(plan.noise_multipliers, return_counts=True)
+    weights = np.exp(plan.differing.log_probabilities)
+    curves = [_composed(counts, chances, multipliers, repeats, delta) for counts, chances in laws]
+
+    def total_delta(epsilon: float) -> float:
+        deltas = [curve(epsilon) for curve in curves]
+        return float(np.dot(weights, deltas))
+
+    return _finite_epsilon(total_delta, delta)
+
+
+def _published_laws(plan: TrainingPlan) -> list[tuple[Integers, Floats]] | None:
+    """The law of K for each possible number of differing records."""
+    counts = [int(n) for n in plan.differing.counts]
+    if plan.accountant.name == "worst_case":
+        caps = [plan.sampling.discrepancy_cap(n) for n in counts]
+        return [(np.array([cap]), np.ones(1)) for cap in caps]
+    if plan.accountant.name == "log_moment":
+        laws = [plan.sampling.discrepancy_law(n) for n in counts]
+        return [(law.counts, np.exp(law.log_probabilities)) for law in laws]
+    return None
+
+
+def _composed(
+    counts: Integers, chances: Floats, multipliers: Floats, repeats: Integers, delta: float
+) -> Callable[[float], float]:
+    """delta(epsilon) of all steps for one number of differing records."""
+    if counts.max() == 0:
+        return lambda _epsilon: 0.0
+    n_steps = int(repeats.sum())
+    negligible = _NEGLIGIBLE * delta / n_steps
+    # Only distributions on one grid compose, and the least noise has the widest one.
+    interval = _interval(2 * counts / float(multipliers.min()), chances, n_steps, negligible)
+    parts = (
+        _step(2 * counts / float(multiplier), chances, interval, negligible).self_compose(int(n))
+        for multiplier, n in zip(multipliers, repeats, strict=True)
+    )
+    whole = functools.reduce(lambda before, steps: before.compose(steps), parts)
+    error = n_steps * _FOURIER_ERROR
+    return lambda epsilon: float(whole.get_delta_for_epsilon(epsilon)) + error
+
+
+def _interval(shifts: Floats, chances: Floats, n_steps: int, negligible: float) -> float:
+    """How far apart the points of the privacy loss may lie: few points, and fine for the run."""
+    spread = math.sqrt(n_steps * float(chances @ shifts**2))
+    interval = max(_FINEST * min(1.0, spread), 1e-9)
+    reach = _finite_epsilon(_delta_of(shifts, chances), negligible)
+    return interval * max(1, math.ceil(reach / interval / _MOST_POINTS))
+
+
+def _step(
+    shifts: Floats, chances: Floats, interval: float, negligible: float
+) -> PrivacyLossDistribution:
+    """The privacy loss of one step, supported on multiples of `interval`, never optimistic."""
+    reach = _finite_epsilon(_delta_of(shifts, chances), negligible)
+    n_points = math.ceil(reach / interval) + 1
+    rounded = np.arange(-n_points, n_points + 1)
+    epsilons = np.abs(rounded) * interval
+    deltas = np.zeros(n_points + 1)
+    for shift, chance in zip(shifts, chances, strict=True):
+        deltas += chance * gaussian_delta(shift, epsilons[n_points:])
+    low = 1 - np.exp(-epsilons[n_points:]) + np.exp(-epsilons[n_points:]) * deltas
+    curve = np.concatenate([low[:0:-1], deltas])
+    pmf = pld_pmf.create_pmf_pessimistic_connect_dots(interval, rounded, np.clip(curve, 0.0, 1.0))
+    return PrivacyLossDistribution(pmf)
+
+
+def _delta_of(shifts: Floats, chances: Floats) -> Callable[[float], float]:
+    return lambda epsilon: float(chances @ gaussian_delta(shifts, epsilon))
+
+
+def _finite_epsilon(delta_at: Callable[[float], float], delta: float) -> float:
+    epsilon = smallest_epsilon(delta_at, delta)
+    if not math.isfinite(epsilon):
+        msg = (
+            f"no epsilon up to {LARGEST_EPSILON:g} gives delta {delta:g}; ask for a larger delta, "
+            "or more noise"
+        )
+        raise CalibrationError(msg)
+    return epsilon

@@ -1,0 +1,559 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Views of a claim as (epsilon, delta), and noise for sliced (epsilon, delta) claims."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Final, Literal, final
+
+import attrs
+import numpy as np
+from scipy.special import log_ndtr, logsumexp, ndtr
+
+from pufferslice._core.arrays import Floats, Integers
+from pufferslice._core.checks import check_above, check_at_least, check_between, check_one_of
+from pufferslice._core.search import SAFETY, raise_until, smallest_safe
+from pufferslice.calibration.calibrate import (
+    LEAST_NOISE,
+    Method,
+    calibrate,
+    cost,
+    full_cost,
+    grid_margin,
+    largest_shift,
+)
+from pufferslice.calibration.guarantee import (
+    RELEASE_NOTIONS,
+    ApproximateGuarantee,
+    Claim,
+    Guarantee,
+)
+from pufferslice.errors import ArgumentError, CalibrationError
+from pufferslice.sensitivity import DistanceTables, GapTables, MatchingTables
+from pufferslice.sensitivity.renyi import aggregate_average, moment_rate
+from pufferslice.sensitivity.sensitivity import Envelope, Full, Slices
+
+ViewRule = Literal["paper", "improved", "order_grid", "order_optimum", "direct"]
+
+ORDERS: Final = tuple(
+    1 + x for x in (0.1, 0.25, 0.5, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 63, 127, 255)
+)
+"""The grid over which orders are minimised at fixed noise."""
+
+REPORTED_ORDER: Final = 2.0
+"""At which the unsliced cost is reported for claims that have no order of their own."""
+
+SMALLEST_DIRECT_DELTA: Final = 1e-12
+"""Below this the direct formula would subtract nearly equal floats, and is not offered."""
+
+_ROUGH_ENTRIES: Final = 60_000
+"""Which instances can have the largest epsilon is found on tables rounded up to so many entries."""
+
+_MOST_STEPS: Final = 150
+_RELATIVE_WIDTH: Final = 2.0**-44
+LARGEST_EPSILON: Final = 1e4
+"""Where a search for an epsilon gives up."""
+
+DeltaAt = Callable[[float], float]
+"""From epsilon to the delta that it leaves."""
+
+
+@final
+@attrs.frozen(kw_only=True)
+class View:
+    """One reading of a claim as (epsilon, delta)."""
+
+    scope: Literal["sliced average", "sliced joint", "unsliced"]
+    rule: ViewRule
+    epsilon: float
+    delta: float
+
+
+def paper_epsilon(order: float, epsilon: float, delta: float) -> float:
+    """Epsilon + ln(1/delta) / (order - 1); valid for average, joint and unsliced.
+
+    Source: thm:ave_srpp_to_ave_spp_app, thm:joint_srpp_to_joint_spp_app.
+
+    >>> round(paper_epsilon(4, 1.0, 1e-5), 12)
+    4.837641821657
+    """
+    _check_conversion(order, epsilon, delta)
+    return epsilon - math.log(delta) / (order - 1)
+
+
+def improved_epsilon_joint(order: float, epsilon: float, delta: float) -> float:
+    """max(0, epsilon + c), c = ln((order-1)/order) - (ln delta + ln order) / (order-1).
+
+    Valid for joint and unsliced claims, not for average ones: there the maximum with 0 must be
+    taken slice by slice (`improved_epsilon_average`). After Canonne, Kamath and Steinke (2020).
+
+    >>> round(improved_epsilon_joint(4, 1.0, 1e-5), 12)
+    4.087861628832
+    """
+    _check_conversion(order, epsilon, delta)
+    return max(0.0, epsilon + improved_term(order, delta))
+
+
+def improved_epsilon_average(order: float, epsilon: float, delta: float) -> float:
+    """Epsilon + max(0, c), with the c of `improved_epsilon_joint`."""
+    _check_conversion(order, epsilon, delta)
+    return epsilon + max(0.0, improved_term(order, delta))
+
+
+def optimum_over_orders(rho: float, delta: float) -> float:
+    """Rho + 2 sqrt(rho ln(1/delta)): for a cost of order * rho at *every* order.
+
+    Needs: the worst-gap closed form; not for transport, tight joint or random differing records.
+
+    >>> round(optimum_over_orders(0.25, 1e-5), 12)
+    3.643070212208
+    """
+    check_at_least(0, rho=rho)
+    check_between(0, 1, delta=delta)
+    return rho + 2 * math.sqrt(-rho * math.log(delta))
+
+
+def gaussian_delta(ratios: Floats, epsilon: Floats | float) -> Floats:
+    """Delta of N(shift, std^2) against N(0, std^2), ratios = shift / std; elementwise."""
+    ratios = np.abs(np.asarray(ratios, dtype=np.float64))
+    if not np.all(np.asarray(epsilon) >= 0):
+        msg = f"epsilon must be a number and at least 0, got {epsilon!r}"
+        raise ArgumentError(msg)
+    nothing = (ratios == 0) | np.isposinf(epsilon)
+    safe, epsilon = np.where(ratios == 0, 1.0, ratios), np.where(nothing, 0.0, epsilon)
+    direct = ndtr(safe / 2 - epsilon / safe) - np.exp(
+        np.minimum(epsilon + log_ndtr(-safe / 2 - epsilon / safe), 0.0)
+    )
+    return np.asarray(np.where(nothing, 0.0, np.maximum(direct, 0.0)))
+
+
+def direct_delta_joint(slices: Slices, noise_std: float, epsilon: float) -> float:
+    """Sum over slices of weight times the mean over the gap table of `gaussian_delta`.
+
+    The largest over instances. Sound because hockey-stick divergences are jointly convex.
+    """
+    check_above(0, noise_std=noise_std)
+    check_at_least(0, epsilon=epsilon)
+    if not isinstance(slices.seen, GapTables):
+        msg = "the direct view reads gap tables, which Gaussian laws do not have; use another view"
+        raise ArgumentError(msg)
+    if slices.missing.any() or slices.sphere is not None:
+        msg = "the direct view needs gaps on all levels along a finite profile; use another view"
+        raise ArgumentError(msg)
+    said = (noise_std, grid_margin(slices.profile.dim, noise_std))
+    found = _joint_deltas(slices.seen, said, slices.profile.weights)
+    return float(found(np.full(slices.seen.n_instances, epsilon)).max())
+
+
+def views_of(
+    slices: Slices, full: Full, claim: Claim, noise: tuple[float, Method], delta: float
+) -> tuple[View, ...]:
+    """All views of a claim at `delta` for the noise (standard deviation, method) that gives it.
+
+    From samples, or on the sphere, a sliced view is one that follows from the claim itself: other
+    numbers read off the same draws would each have a failure probability of their own.
+    Guarantee: none of them is coarser than the tables of `slices` and `full`, and `order_grid` is
+    at most `improved`, at most `paper`.
+    """
+    check_between(0, 1, delta=delta)
+    noise_std, method = noise
+    check_above(0, noise_std=noise_std)
+    found: list[View] = []
+    order = REPORTED_ORDER
+    if isinstance(claim, Guarantee):
+        check_one_of(RELEASE_NOTIONS, notion=claim.notion)
+        order = claim.order
+        if claim.is_sliced:
+            found += _sliced_views(slices, claim, noise_std, method, delta)
+    if full.seen is not None:
+        found += _unsliced_views(full, noise_std, order, delta)
+    return tuple(found)
+
+
+def best_views(views: Iterable[View]) -> tuple[View, ...]:
+    """The smallest epsilon of each scope and delta; of equal ones the first."""
+    best: dict[tuple[str, float], View] = {}
+    for view in views:
+        kept = best.setdefault((view.scope, view.delta), view)
+        if view.epsilon < kept.epsilon:
+            best[view.scope, view.delta] = view
+    return tuple(best.values())
+
+
+def _sliced_views(
+    slices: Slices, claim: Guarantee, noise_std: float, method: Method, delta: float
+) -> list[View]:
+    spent = cost(slices, claim, noise_std, method)
+    if not spent <= claim.epsilon:
+        msg = (
+            f"noise {noise_std!r} costs {spent!r}: it does not give the claim {claim}. Give the "
+            "claim that spent says"
+        )
+        raise ArgumentError(msg)
+    average = claim.notion == "average"
+    scope: Literal["sliced average", "sliced joint"] = (
+        "sliced average" if average else "sliced joint"
+    )
+    improved = improved_epsilon_average if average else improved_epsilon_joint
+    found: list[tuple[ViewRule, float]] = [
+        ("paper", paper_epsilon(claim.order, claim.epsilon, delta)),
+        ("improved", improved(claim.order, claim.epsilon, delta)),
+    ]
+    if not slices.failure_probability:
+
+        def at_order(order: float) -> float:
+            return cost(slices, attrs.evolve(claim, order=order), noise_std, method)
+
+        grid = best_over_orders(at_order, (claim.order, spent), improved, delta)
+        found.append(("order_grid", grid))
+        if isinstance(slices.seen, GapTables) and delta >= SMALLEST_DIRECT_DELTA:
+            found.append(("direct", _direct_epsilon(slices, slices.seen, claim, noise_std, delta)))
+        if method.rule == "closed_form":
+            found.append(("order_optimum", optimum_over_orders(at_order(2.0) / 2, delta)))
+    return [
+        View(scope=scope, rule=rule, epsilon=epsilon, delta=delta)
+        for rule, epsilon in found
+        if math.isfinite(epsilon)
+    ]
+
+
+def best_over_orders(
+    cost_at: Callable[[float], float],
+    own: tuple[float, float],
+    convert: Callable[[float, float, float], float],
+    delta: float,
+) -> float:
+    """The smallest converted cost over `ORDERS` and `own`, an order and its cost.
+
+    Needs: no cost falls with the order; orders that can give nothing smaller are not evaluated.
+    """
+    best = convert(*own, delta)
+    least = 0.0
+    for order in ORDERS:
+        if convert(order, least, delta) < best:
+            least = max(least, cost_at(order))
+            best = min(best, convert(order, least, delta))
+    return best
+
+
+def _direct_epsilon(
+    slices: Slices, tables: GapTables, claim: Guarantee, noise_std: float, delta: float
+) -> float:
+    """Epsilon at `delta` from the gaps themselves, aggregated as the claim is."""
+    said = (noise_std, grid_margin(slices.profile.dim, noise_std))
+    weights = slices.profile.weights
+
+    def average(some: DistanceTables) -> Floats:
+        return aggregate_average(_row_epsilons(some, said, delta), weights)
+
+    def joint(some: DistanceTables) -> Floats:
+        deltas_at, ones = _joint_deltas(some, said, weights), np.ones(some.n_instances)
+        return smallest_epsilons(deltas_at, ones, delta * ones)
+
+    return _largest(tables, average if claim.notion == "average" else joint)
+
+
+def _largest(tables: DistanceTables, found: Callable[[DistanceTables], Floats]) -> float:
+    """The largest number `found` for an instance, none of which grows if gaps are rounded less.
+
+    Only instances whose number on rougher tables is above the largest so far are looked at.
+    """
+    rough_tables = tables.coarsened(_ROUGH_ENTRIES)
+    rough = found(rough_tables)
+    if rough_tables is tables:
+        return float(rough.max())
+    ranked: Integers = np.argsort(-rough, kind="stable")
+    largest, n = 0.0, 1
+    while len(ranked) and rough[ranked[0]] > largest:
+        some, ranked = np.sort(ranked[:n]), ranked[n:]
+        largest, n = max(largest, float(found(tables.only(some)).max())), 2 * n
+    return largest
+
+
+def _unsliced_views(full: Full, noise_std: float, order: float, delta: float) -> list[View]:
+    def at_order(order: float) -> float:
+        return full_cost(full, order, noise_std)
+
+    bound = at_order(order)
+    grid = best_over_orders(at_order, (order, bound), improved_epsilon_joint, delta)
+    found: list[tuple[ViewRule, float]] = [
+        ("paper", paper_epsilon(order, bound, delta)),
+        ("improved", improved_epsilon_joint(order, bound, delta)),
+        ("order_grid", grid),
+    ]
+    if isinstance(full.seen, MatchingTables) and delta >= SMALLEST_DIRECT_DELTA:
+        said = (noise_std, grid_margin(full.dim, noise_std))
+
+        def best_coupling(some: DistanceTables) -> Floats:
+            return np.asarray(_row_epsilons(some, said, delta).min(axis=1))
+
+        found.append(("direct", _largest(full.seen, best_coupling)))
+    return [
+        View(scope="unsliced", rule=rule, epsilon=epsilon, delta=delta)
+        for rule, epsilon in found
+        if math.isfinite(epsilon)
+    ]
+
+
+def _joint_deltas(
+    tables: DistanceTables, said: tuple[float, float], weights: Floats
+) -> Callable[[Floats], Floats]:
+    """Mean over the slices of the delta of each instance at its own epsilon."""
+    noise_std, margin = said
+
+    def deltas_at(epsilons: Floats) -> Floats:
+        each = np.repeat(epsilons[:, None], tables.n_slices, axis=1)
+        return aggregate_average(tables.deltas(each, noise_std, margin), weights)
+
+    return deltas_at
+
+
+def _row_epsilons(tables: DistanceTables, said: tuple[float, float], delta: float) -> Floats:
+    """Smallest epsilon of each instance and slice at `delta`."""
+    noise_std, margin = said
+    ones = np.ones((tables.n_instances, tables.n_slices))
+    return smallest_epsilons(
+        lambda epsilons: tables.deltas(epsilons, noise_std, margin), ones, delta * ones
+    )
+
+
+def smallest_epsilon(delta_at: DeltaAt, delta: float) -> float:
+    """Smallest epsilon found with `delta_at(epsilon) <= delta`; infinite if there is none."""
+    found = smallest_epsilons(
+        lambda epsilons: np.array([delta_at(float(epsilons[0]))]), np.ones(1), np.array([delta])
+    )
+    return float(found[0])
+
+
+def smallest_epsilons(deltas: Callable[[Floats], Floats], first: Floats, limits: Floats) -> Floats:
+    """For each entry the smallest epsilon found with delta at most its limit; infinite if none.
+
+    Guarantee: `deltas` was evaluated at the result and was at most the limit: a bracket, of which
+    the upper end is kept, is narrowed by secants of ln(delta), every third time by halves. `first`
+    is tried first, so that an entry for which it is enough never gets more.
+    Needs: no delta grows with its own epsilon.
+    """
+    low, high = np.zeros_like(first), first.copy()
+    at_low, at_high = deltas(low), deltas(high)
+    none = at_low <= limits
+    while (short := at_high > limits).any() and high.max() < LARGEST_EPSILON:
+        low[short], at_low[short] = high[short], at_high[short]
+        high[short] *= 2
+        at_high = deltas(high)
+    high[at_high > limits] = np.inf
+    high[none] = 0.0
+    with np.errstate(divide="ignore"):
+        above, below = np.log(at_low / limits), np.log(at_high / limits)
+    side = np.zeros_like(first)
+    for step in range(_MOST_STEPS):
+        wide = np.isfinite(high) & (high - low > _RELATIVE_WIDTH * high)
+        if not wide.any():
+            break
+        # What is narrow already is not asked again: at infinity there is nothing to add up.
+        middle = np.where(wide, (low + high) / 2, np.inf)
+        if step % 3 < 2:
+            with np.errstate(invalid="ignore", divide="ignore"):
+                secant = high - (high - low) * below / (below - above)
+            middle = np.where(wide & (secant > low) & (secant < high), secant, middle)
+        found = deltas(middle)
+        with np.errstate(divide="ignore"):
+            value = np.log(found / limits)
+        good = (found <= limits) & wide
+        # An end that stays twice counts half, so that the other one does not creep (Illinois).
+        above = np.where(good, np.where(side > 0, above / 2, above), value)
+        below = np.where(good, value, np.where(side < 0, below / 2, below))
+        side = np.where(good, 1.0, -1.0)
+        low = np.where(wide & ~good, middle, low)
+        high = np.where(good, middle, high)
+    return high
+
+
+def _check_conversion(order: float, epsilon: float, delta: float) -> None:
+    check_above(1, order=order)
+    check_between(0, 1, delta=delta)
+    if not epsilon >= 0:
+        msg = f"epsilon must be a number and at least 0, got {epsilon!r}"
+        raise ArgumentError(msg)
+
+
+def improved_term(order: float, delta: float) -> float:
+    """The c of `improved_epsilon_joint`: what converting to `delta` adds, maybe less than 0."""
+    return math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
+
+
+CLAIM_ORDERS: Final = tuple(1 + 1.4**k for k in range(-6, 26))
+"""Any order gives a valid epsilon; the best of these is taken where the direct way ends."""
+
+_ROUGH_CLAIM_ENTRIES: Final = 60_000
+_BELOW: Final = 1 - 2.0**-50
+_ABOVE: Final = 1 + 1e-12
+_DELTA_ERROR: Final = 2.0**-49
+"""More than the float error of a difference of two probabilities."""
+
+
+def approximate_cost(
+    slices: Slices, claim: ApproximateGuarantee, noise_std: float, envelope: Envelope
+) -> float:
+    r"""Smallest epsilon found at the claim's delta for this noise, the largest over instances.
+
+    With C the levels of the gap tables and tau the mass that they leave out, along a slice u
+
+    $$\delta_u(\epsilon) = \int_C \delta_{N}(gap(t)/\sigma, \epsilon)\, dt,$$
+
+    not renormalised, with $\delta_N$ that of two Gaussians at this distance. Joint: the smallest
+    epsilon at which $\sum_u \omega_u \delta_u \le \delta - \tau$. Average: the mean of the smallest
+    epsilons at which each $\delta_u \le \delta - \tau$.
+
+    Guarantee: the noisy outputs satisfy the claim with the returned epsilon, if the gaps of the
+    tables are at least the true ones.
+    Reason: hockey-stick divergences are jointly convex, also for the parts of both mixtures over
+    C; the rest has mass tau. Never above the Rényi conversion `renyi_cost`, of which it is the
+    integrand, and that is what is used where delta - tau is too small for floats.
+    Source: def:ave_spp, def:joint_spp.
+    """
+    check_one_of(("transport", "worst_gap"), envelope=envelope)
+    check_above(0, noise_std=noise_std)
+    tables = _tables(slices)
+    if slices.are_equal:
+        return 0.0
+    left = _delta_left(slices, claim.delta)
+    if left.min() < SMALLEST_DIRECT_DELTA:
+        return renyi_cost(slices, claim, noise_std, envelope)
+
+    def deltas(epsilons: Floats) -> Floats:
+        return _deltas(slices, tables, epsilons, (noise_std, envelope))
+
+    weights = slices.profile.weights
+    if claim.notion == "average":
+        found = smallest_epsilons(deltas, np.ones((len(left), len(weights))), left[:, None])
+        return float(aggregate_average(found, weights)[~tables.equal].max())
+
+    def joint(epsilons: Floats) -> Floats:
+        each = np.repeat(epsilons[:, None], len(weights), axis=1)
+        return aggregate_average(deltas(each), weights) * _ABOVE
+
+    found = smallest_epsilons(joint, np.full(len(left), claim.epsilon), left)
+    return float(found[~tables.equal].max())
+
+
+def renyi_cost(
+    slices: Slices, claim: ApproximateGuarantee, noise_std: float, envelope: Envelope
+) -> float:
+    r"""As `approximate_cost`, by converting Rényi moments at the best order of a grid.
+
+    $$H_u = \int_C \exp\Big(\frac{\alpha(\alpha-1)\,gap(t)^2}{2\sigma^2}\Big) dt,$$
+    not renormalised. Joint: $\sum_u \omega_u H_u$ is converted at $\delta - \tau$. Average: each
+    slice is converted at $\delta - \tau$, never below 0, and the mean of their epsilons is taken.
+
+    Reason: pointwise $(p - e^\epsilon q)_+ \le e^{-(\alpha-1)\epsilon} (\alpha-1)^{\alpha-1}
+    \alpha^{-\alpha} p^\alpha q^{1-\alpha}$, also for measures with less than the whole mass.
+    """
+    check_one_of(("transport", "worst_gap"), envelope=envelope)
+    tables, left = _tables(slices), _delta_left(slices, claim.delta)
+    found = _epsilons(slices, tables, left, (claim.notion, noise_std, envelope))
+    best = found.min(axis=0)
+    if claim.notion == "average":
+        best = aggregate_average(best, slices.profile.weights)
+    return float(best[~tables.equal].max())
+
+
+def calibrate_approximate(
+    target: ApproximateGuarantee, slices: Slices, envelope: Envelope
+) -> float:
+    """Smallest noise standard deviation found, in scaled coordinates, that gives the target.
+
+    Guarantee: `approximate_cost(result) <= target.epsilon` was evaluated and holds. 0 if all laws
+    are equal.
+    """
+    tables = _tables(slices)
+    if slices.are_equal:
+        return 0.0
+    start = largest_shift(tables, slices.profile.weights)
+    if not start > 0:
+        msg = (
+            "no slice of the profile shows any difference between the laws, though the laws differ;"
+            " noise 0 would protect nothing. Use a profile that sees the difference"
+        )
+        raise CalibrationError(msg)
+
+    def cost_of(seen: Slices, std: float) -> float:
+        return approximate_cost(seen, target, std, envelope)
+
+    if cost_of(slices, start * LEAST_NOISE) <= target.epsilon:
+        return start * LEAST_NOISE
+    coarse = attrs.evolve(slices, seen=tables.coarsened(_ROUGH_CLAIM_ENTRIES))
+    rough = smallest_safe(lambda std: cost_of(coarse, std), target.epsilon, start=start)
+    noise_std = smallest_safe(lambda std: cost_of(slices, std), target.epsilon, start=rough)
+    return raise_until(lambda std: cost_of(slices, std) <= target.epsilon, noise_std * SAFETY)
+
+
+def _deltas(
+    slices: Slices, tables: GapTables, epsilons: Floats, said: tuple[float, Envelope]
+) -> Floats:
+    """Delta of the covered levels along each slice, shape (n_instances, n_slices)."""
+    noise_std, envelope = said
+    margin = grid_margin(slices.profile.dim, noise_std)
+    if envelope == "transport":
+        found = tables.deltas(epsilons, noise_std, margin)
+    else:
+        found = gaussian_delta((tables.worst() + margin) / noise_std, epsilons) + _DELTA_ERROR
+        found[tables.equal] = 0.0
+    return np.asarray(found * (1 - slices.missing)[:, None])
+
+
+def _tables(slices: Slices) -> GapTables:
+    if not isinstance(slices.seen, GapTables):
+        msg = (
+            "an (epsilon, delta) claim is calibrated on gaps, which Gaussian laws do not have; "
+            "certify a Rényi claim and read its (epsilon, delta) views"
+        )
+        raise ArgumentError(msg)
+    if slices.sphere is not None:
+        msg = (
+            "the sphere as profile does not go with an (epsilon, delta) claim; use a FiniteProfile"
+        )
+        raise ArgumentError(msg)
+    return slices.seen
+
+
+def _delta_left(slices: Slices, delta: float) -> Floats:
+    """What is left of delta for the covered levels, per instance, rounded down."""
+    left = np.asarray((delta - slices.missing) * _BELOW)
+    if not (left > 0).all():
+        msg = (
+            f"the samples leave out levels of mass {float(slices.missing.max()):.3g}, which must be"
+            f" below delta {delta:g}; take more samples, or claim a larger delta"
+        )
+        raise ArgumentError(msg)
+    return left
+
+
+def _epsilons(
+    slices: Slices, tables: GapTables, left: Floats, said: tuple[str, float, Envelope]
+) -> Floats:
+    """Epsilon by order, instance and, for the average notion, slice."""
+    notion, noise_std, envelope = said
+    margin = grid_margin(slices.profile.dim, noise_std)
+    found = []
+    for order in CLAIM_ORDERS:
+        rate = moment_rate(order, noise_std)
+        if envelope == "transport":
+            logs = tables.log_moments(rate, margin)
+        else:
+            with np.errstate(over="ignore"):
+                logs = rate * (tables.worst() + margin) ** 2
+        logs = logs + np.log1p(-slices.missing)[:, None]
+        terms = np.array([improved_term(order, float(delta)) for delta in left])
+        if notion == "joint":
+            # Weights are shares of their sum; room for its rounding.
+            logs = logsumexp(logs, b=slices.profile.weights, axis=1) + (_ABOVE - 1)
+            found.append(np.maximum(0.0, logs / (order - 1) + terms))
+        else:
+            found.append(np.maximum(0.0, logs / (order - 1) + terms[:, None]))
+    return np.array(found)
+
+
+def sliced_noise(slices: Slices, target: Claim, method: Method) -> float:
+    """The noise that a claim along slices asks for."""
+    if isinstance(target, ApproximateGuarantee):
+        return calibrate_approximate(target, slices, method.envelope)
+    return calibrate(target, slices, method)

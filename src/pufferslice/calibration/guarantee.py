@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is claimed: a notion, an order and an epsilon; or a notion, an epsilon and a delta."""
+
+import math
+from collections.abc import Mapping
+from decimal import ROUND_CEILING, Context
+from typing import Any, Final, Literal, final
+
+import attrs
+
+from pufferslice._core.checks import check_above, check_between, check_one_of, plain_float
+from pufferslice.sensitivity.renyi import SLICED_NOTIONS
+
+Notion = Literal["average", "joint", "unsliced", "average_over_batches"]
+
+NOTIONS: Final = ("average", "joint", "unsliced", "average_over_batches")
+RELEASE_NOTIONS: Final = ("average", "joint", "unsliced")
+"""What a static release can claim."""
+
+_NAMES: Final = {
+    "average": "Average-SRPP",
+    "joint": "Joint-SRPP",
+    "unsliced": "RPP",
+    "average_over_batches": "sa-SRPP (on average over batch draws)",
+}
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Guarantee:
+    """A claim: the divergence of order `order`, aggregated as `notion` says, is at most `epsilon`.
+
+    >>> print(Guarantee.joint(order=4, epsilon=1.0))
+    (4, 1)-Joint-SRPP
+    """
+
+    notion: Notion
+    """`average` or `joint` over the slices of a profile, `unsliced`, or `average_over_batches`."""
+    order: float = attrs.field(converter=plain_float)
+    """The Rényi order, greater than 1."""
+    epsilon: float = attrs.field(converter=plain_float)
+    """The bound on the divergence, greater than 0."""
+
+    def __attrs_post_init__(self) -> None:
+        check_one_of(NOTIONS, notion=self.notion)
+        check_above(1, order=self.order)
+        check_above(0, epsilon=self.epsilon)
+
+    @classmethod
+    def average(cls, *, order: float, epsilon: float) -> "Guarantee":
+        """The mean over the slices is at most `epsilon`. Source: def:ave_srpp."""
+        return cls(notion="average", order=order, epsilon=epsilon)
+
+    @classmethod
+    def joint(cls, *, order: float, epsilon: float) -> "Guarantee":
+        """The log-moment over the slices is at most `epsilon`. Source: def:joint_srpp."""
+        return cls(notion="joint", order=order, epsilon=epsilon)
+
+    @classmethod
+    def unsliced(cls, *, order: float, epsilon: float) -> "Guarantee":
+        """The divergence of the whole output is at most `epsilon` (Rényi Pufferfish privacy)."""
+        return cls(notion="unsliced", order=order, epsilon=epsilon)
+
+    @classmethod
+    def average_over_batches(cls, *, order: float, epsilon: float) -> "Guarantee":
+        """The paper's subsampling-aware claim for learning: a mean over batch draws only.
+
+        It does not imply any of the other notions.
+        Source: def:ms_Ave_SRPP, def:ms_Joint_SRPP.
+        """
+        return cls(notion="average_over_batches", order=order, epsilon=epsilon)
+
+    @property
+    def is_sliced(self) -> bool:
+        """Whether the claim is about slices of the output only."""
+        return self.notion in SLICED_NOTIONS
+
+    def __str__(self) -> str:
+        return f"({in_full(self.order)}, {at_most(self.epsilon)})-{_NAMES[self.notion]}"
+
+
+@final
+@attrs.frozen(kw_only=True)
+class ApproximateGuarantee:
+    """A claim along slices: (epsilon, delta)-Pufferfish, aggregated as `notion` says.
+
+    `joint`: the mean over the slices of the delta of each slice at `epsilon` is at most `delta`.
+    `average`: the mean over the slices of the epsilon of each slice at `delta` is at most
+    `epsilon`. It is never a statement about the whole output.
+
+    >>> print(ApproximateGuarantee.joint(epsilon=1.0, delta=1e-5))
+    (1, 1e-05)-Joint-SPP, sliced
+    """
+
+    notion: Literal["average", "joint"]
+    epsilon: float = attrs.field(converter=plain_float)
+    """Greater than 0."""
+    delta: float = attrs.field(converter=plain_float)
+    """Between 0 and 1; it does not include the failure probability of a sampled prior."""
+
+    def __attrs_post_init__(self) -> None:
+        check_one_of(SLICED_NOTIONS, notion=self.notion)
+        check_above(0, epsilon=self.epsilon)
+        check_between(0, 1, delta=self.delta)
+
+    @classmethod
+    def average(cls, *, epsilon: float, delta: float) -> "ApproximateGuarantee":
+        """The mean of the slices' epsilons at `delta`. Source: def:ave_spp."""
+        return cls(notion="average", epsilon=epsilon, delta=delta)
+
+    @classmethod
+    def joint(cls, *, epsilon: float, delta: float) -> "ApproximateGuarantee":
+        """The mean of the slices' deltas at `epsilon`. Source: def:joint_spp."""
+        return cls(notion="joint", epsilon=epsilon, delta=delta)
+
+    @property
+    def is_sliced(self) -> bool:
+        """It always is."""
+        return True
+
+    def __str__(self) -> str:
+        name = "Average-SPP" if self.notion == "average" else "Joint-SPP"
+        return f"({at_most(self.epsilon)}, {in_full(self.delta)})-{name}, sliced"
+
+
+Claim = Guarantee | ApproximateGuarantee
+"""What a static release can promise."""
+
+
+def claim_of(said: Mapping[str, Any]) -> Claim:
+    """The claim that JSON values stand for: with a delta, or with an order.
+
+    >>> claim_of({"notion": "joint", "epsilon": 1.0, "delta": 1e-5})
+    ApproximateGuarantee(notion='joint', epsilon=1.0, delta=1e-05)
+    """
+    return ApproximateGuarantee(**said) if "delta" in said else Guarantee(**said)
+
+
+def in_full(value: float) -> str:
+    """A number of a claim with as many digits as it has: fewer could make it look stronger.
+
+    >>> in_full(4.0), in_full(1.0000004)
+    ('4', '1.0000004')
+    """
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
+
+
+def at_most(value: float) -> str:
+    """A bound with six digits, rounded up.
+
+    >>> at_most(1.0), at_most(2.00000001)
+    ('1', '2.00001')
+    """
+    short = f"{value:.6g}"
+    if float(short) >= value:
+        return short
+    rounded = Context(prec=6, rounding=ROUND_CEILING).create_decimal(value)
+    return f"{float(rounded):.6g}"
+
+
+def percent_at_most(share: float) -> str:
+    r"""A bound on a probability in tenths of a percent, rounded up; the space does not break.
+
+    >>> percent_at_most(0.81501), percent_at_most(1.2)
+    ('81.6\xa0%', '100\xa0%')
+    """
+    return f"{min(100.0, math.ceil(share * 1000) / 10):g}\u00a0%"

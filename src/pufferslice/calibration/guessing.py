@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a bound on the unsliced divergence says about guessing: total variation and advantage.
+
+Only unsliced numbers belong here. A sliced one says nothing about what a reader of the whole
+release can guess.
+"""
+
+import math
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import erf
+
+from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats
+from pufferslice._core.checks import check_at_least, check_between
+from pufferslice._core.kernels import kernel
+from pufferslice._core.search import SAFETY
+from pufferslice.calibration.calibrate import full_costs, grid_margin
+from pufferslice.errors import ArgumentError
+from pufferslice.sensitivity import GaussianPairs
+from pufferslice.sensitivity.sensitivity import Full
+
+_BISECTIONS: Final = 60
+_SLACK: Final = 1e-12
+"""Far above the float error of a binary divergence, times (order - 1) / order."""
+_UP: Final = 1 + 1e-12
+
+LOW_ORDERS: Final = (1.01, 1.02, 1.05, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0)
+"""At which bounds are turned into total variation; the lowest ones tell most for ordinary noise."""
+
+
+def total_variation_bound(orders: npt.ArrayLike, epsilons: npt.ArrayLike) -> Floats:
+    r"""Most that the total variation can be if the divergence of `order` is at most `epsilon`.
+
+    $$\sup\{\, p - q :\; d_\alpha(p \| q) \le \epsilon \,\},\quad
+      d_\alpha(p \| q) = \tfrac{1}{\alpha-1}
+      \ln\big(p^\alpha q^{1-\alpha} + (1-p)^\alpha (1-q)^{1-\alpha}\big)$$
+
+    Guarantee: never below $TV(P, Q)$ for laws with $D_\alpha(P \| Q) \le \epsilon$, in either
+    order of the pair; no smaller number holds for all such laws. Elementwise; 1 for infinity.
+
+    Proof. $TV = \sup_A P(A) - Q(A)$. The indicator of A is post-processing, so the binary laws
+    with $p = P(A)$, $q = Q(A)$ have $d_\alpha(p \| q) \le D_\alpha(P \| Q)$, and binary laws are
+    laws. With $t = p - q$, $h(t, q) = \exp((\alpha-1)\, d_\alpha(q + t \| q))$ is jointly convex
+    and least at $t = 0$, so $f(t) = \min_q d_\alpha(q + t \| q)$ does not decrease in t, and a t
+    with $f(t) > \epsilon$ is above the supremum: such an end of the bisection is returned. The
+    minimum lies at $q = 1 - t$ if $t \ge 1/\alpha$, where it is $-\ln(1 - t)$, and else where the
+    derivative of h in q vanishes, between $(\alpha - 1) t$ and $1 - t$. Because
+    $D_\alpha \ge KL$, Pinsker's $\sqrt{\epsilon / 2}$ and the bound $\sqrt{1 - e^{-\epsilon}}$ of
+    Bretagnolle and Huber hold as well; the least of the three is returned.
+
+    >>> bounds = total_variation_bound([2.0, 2.0, 4.0], [0.0, 0.5, np.inf])
+    >>> [round(float(bound), 6) for bound in bounds]
+    [0.0, 0.402716, 1.0]
+    """
+    order, epsilon = np.broadcast_arrays(
+        np.asarray(orders, dtype=np.float64), np.asarray(epsilons, dtype=np.float64)
+    )
+    if not (np.all(order > 1) and np.all(np.isfinite(order))):
+        msg = f"orders must be finite and greater than 1, got {order.min()} to {order.max()}"
+        raise ArgumentError(msg)
+    if not np.all(epsilon >= 0):
+        msg = f"epsilons must be numbers and at least 0, got {epsilon.min()} to {epsilon.max()}"
+        raise ArgumentError(msg)
+    # Copies: older numpy warns when numba asks whether a broadcast array may be written to.
+    binary = _largest_apart(order.flatten(), epsilon.flatten()).reshape(order.shape)
+    pinsker = np.sqrt(epsilon / 2) * _UP
+    bretagnolle_huber = np.sqrt(-np.expm1(-epsilon)) * _UP
+    return np.asarray(np.minimum(np.minimum(binary, pinsker), bretagnolle_huber))
+
+
+def full_variation(full: Full, noise_std: float) -> float:
+    """Most that the total variation of the ideal noisy outputs under two protected secrets can be.
+
+    For laws under couplings the mean of the total variation of two Gaussians as far apart as
+    coupled atoms (joint convexity), for Gaussian laws of equal spread the exact one, for others
+    the best that their divergences of several orders say. 1 says nothing.
+
+    Guarantee: never below the total variation, for every instance, in all dimensions.
+    """
+    if full.seen is None:
+        return 1.0
+    if isinstance(full.seen, GaussianPairs):
+        return _gaussian_variation(full, full.seen, noise_std)
+    # A distance is a sum of squares, each addition rounded.
+    std = noise_std * (1 - (full.dim + 8) * UNIT_ROUNDOFF)
+    at_zero = np.zeros((full.seen.n_instances, full.seen.n_slices))
+    bounds = full.seen.deltas(at_zero, std, grid_margin(full.dim, noise_std))
+    return min(1.0, float(bounds.min(axis=1).max()))
+
+
+def _gaussian_variation(full: Full, pairs: GaussianPairs, noise_std: float) -> float:
+    costs = np.array([full_costs(full, order, noise_std) for order in LOW_ORDERS]).T * SAFETY
+    bounds = total_variation_bound(LOW_ORDERS, costs).min(axis=1)
+    # Of equal spread: the cost is order * r^2 / 2, the total variation 2 Phi(r / 2) - 1.
+    alike = (pairs.covs[:, 0] == pairs.covs[:, 1]).all(axis=(1, 2))
+    exact = erf(np.sqrt(costs[:, -1] / (4 * LOW_ORDERS[-1]))) * _UP
+    return min(1.0, float(np.where(alike, np.minimum(exact, bounds), bounds).max()))
+
+
+def released_variation(bound: float, implementation_delta: float) -> float:
+    """Total variation of what is released, from that of the ideal mechanism.
+
+    Each of the two laws is at most `implementation_delta` away from its ideal one; the triangle
+    inequality adds both.
+
+    >>> released_variation(0.25, 0.125)
+    0.5
+    """
+    check_at_least(0, bound=bound, implementation_delta=implementation_delta)
+    total = bound + 2 * implementation_delta
+    return min(1.0, total if total == bound else float(np.nextafter(total, np.inf)))
+
+
+def right_guesses(total_variation: float, *, n_secrets: int = 2) -> float:
+    """Most that guesses among equally likely secrets, each two of them protected, can be right.
+
+    >>> right_guesses(0.5)
+    0.75
+    """
+    share = 1 / n_secrets
+    return min(1.0, share + guessing_advantage(total_variation, largest_share=share))
+
+
+def guessing_advantage(total_variation: float, *, largest_share: float) -> float:
+    r"""Most by which seeing the output can raise the chance of guessing the secret.
+
+    $$(1 - \pi_{\max})\, t$$
+
+    Guarantee: whoever believes the secrets have probabilities $\pi$, the largest of them
+    `largest_share`, names the right one with probability at most $\pi_{\max}$ plus the result,
+    whatever they compute. For two secrets that is at most half the total variation.
+    Needs: `total_variation` bounds $TV(P_s, P_{s^*})$ for every secret s and the likeliest s*.
+
+    Proof. A guess is a partition $(A_s)$ of the outputs. Its accuracy is
+    $\sum_s \pi_s P_s(A_s) \le \pi_{s^*} P_{s^*}(A_{s^*}) + \sum_{s \ne s^*} \pi_s
+    (P_{s^*}(A_s) + t) \le \pi_{\max} + (1 - \pi_{\max})\, t$.
+
+    >>> guessing_advantage(0.5, largest_share=0.5)
+    0.25
+    """
+    check_between(0, 1, largest_share=largest_share)
+    check_at_least(0, total_variation=total_variation)
+    return (1 - largest_share) * min(1.0, total_variation)
+
+
+@kernel
+def binary_divergence(order: float, first: float, second: float) -> float:
+    """Divergence between two coins that show heads with these probabilities, 0 < second < 1."""
+    heads = tails = -math.inf
+    if first > 0:
+        heads = order * math.log(first) + (1 - order) * math.log(second)
+    if first < 1:
+        tails = order * math.log1p(-first) + (1 - order) * math.log1p(-second)
+    top, other = max(heads, tails), min(heads, tails)
+    return (top + math.log1p(math.exp(other - top))) / (order - 1)
+
+
+@kernel
+def _largest_apart(orders: Floats, epsilons: Floats) -> Floats:
+    """How far apart two coins can be: the end of a bisection that was found to cost more."""
+    result = np.ones_like(epsilons)
+    for i in range(len(result)):
+        limit = epsilons[i] + _SLACK * orders[i] / (orders[i] - 1)
+        low, high = 0.0, 1.0
+        for _ in range(_BISECTIONS):
+            middle = (low + high) / 2
+            if _least_divergence(orders[i], middle) > limit:
+                high = middle
+            else:
+                low = middle
+        result[i] = high
+    return result
+
+
+@kernel
+def _least_divergence(order: float, apart: float) -> float:
+    """Least divergence between coins whose probabilities are `apart`: bisection on a sign."""
+    if apart * order >= 1:
+        return -math.log1p(-apart) if apart < 1 else math.inf
+    low, high = (order - 1) * apart, 1 - apart
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        if middle <= low or middle >= high:
+            break
+        if _slope(order, 1 + apart / middle) > _slope(order, 1 - apart / (1 - middle)):
+            high = middle
+        else:
+            low = middle
+    return binary_divergence(order, min(high + apart, 1.0), high)
+
+
+@kernel
+def _slope(order: float, ratio: float) -> float:
+    """Logarithm of ratio^(order - 1) (order - (order - 1) ratio)."""
+    rest = order - (order - 1) * ratio
+    if ratio <= 0 or rest <= 0:
+        return -math.inf
+    return (order - 1) * math.log(ratio) + math.log(rest)

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Certificate: a public statement, its digest, maybe a signature, and the evidence beside it."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, final
+
+import attrs
+
+from pufferslice._core.files import (
+    CONFIDENTIAL,
+    OPEN,
+    canonical_json,
+    digest,
+    parsed_json,
+    pretty_json,
+    read_bytes,
+    write_together,
+    write_whole,
+)
+from pufferslice.calibration.guarantee import Claim, claim_of
+from pufferslice.certificate.evidence import Evidence
+from pufferslice.certificate.schema import check_shape
+from pufferslice.certificate.wording import prose_of
+from pufferslice.errors import CertificateError, StorageError
+
+FORMAT: Final = "pufferslice-certificate"
+VERSION: Final = 2
+
+EVIDENCE_SUFFIX: Final = ".evidence.npz"
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False, eq=False)
+class Certificate:
+    """What is promised, and what proves it.
+
+    `print(certificate)` gives the statement as prose. `save` writes the statement as JSON and the
+    evidence as a binary file beside it; the evidence is confidential.
+    """
+
+    statement: Mapping[str, Any]
+    """The public statement, as JSON values."""
+    evidence: Evidence | None
+    """The confidential part; absent when only the statement is at hand."""
+    signature: Mapping[str, str] | None = None
+    """Ed25519 signature of the statement, if it was signed."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the canonical statement: the name of the certificate."""
+        return digest(canonical_json(self.statement))
+
+    @property
+    def road(self) -> str:
+        """`static`, one release of a query, or `learning`, training runs."""
+        return str(self.statement["road"])
+
+    @property
+    def guarantee(self) -> Claim:
+        """The claim."""
+        return claim_of(self.statement["guarantee"])
+
+    @property
+    def noise_std(self) -> float:
+        """Noise standard deviation of a release, in scaled coordinates."""
+        return float(self._of_release("noise")["std"])
+
+    @property
+    def spent_epsilon(self) -> float:
+        """What the noise of a release costs, at most the guarantee's epsilon."""
+        return float(self._of_release("spent_epsilon"))
+
+    @property
+    def unsliced_epsilon(self) -> float | None:
+        """Bound on the unsliced cost of a release at the guarantee's order, if there is one."""
+        bound = self._of_release("unsliced")["epsilon"]
+        return None if bound is None else float(bound)
+
+    @property
+    def guess(self) -> float | None:
+        """Most that guesses between two protected secrets, equally likely before, can be right."""
+        bound = self._of_release("unsliced")["guess"]
+        return None if bound is None else float(bound)
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether the noise of a release comes from the operating system's generator."""
+        return bool(self._of_release("noise")["secure"])
+
+    def _of_release(self, field: str) -> Any:  # noqa: ANN401 - a JSON value
+        if self.road != "static":
+            msg = (
+                f"{field} belongs to certificates of a release, and this one is about training "
+                "runs; their plans stand in statement['runs'], their cost in guarantee"
+            )
+            raise CertificateError(msg)
+        return self.statement[field]
+
+    def to_json(self) -> dict[str, Any]:
+        """The public part as JSON values."""
+        document: dict[str, Any] = {
+            "format": FORMAT,
+            "version": VERSION,
+            "statement": dict(self.statement),
+            "digest": self.digest,
+        }
+        if self.signature is not None:
+            document["signature"] = dict(self.signature)
+        return document
+
+    @classmethod
+    def from_json(cls, document: object, evidence: Evidence | None = None) -> "Certificate":
+        """Read the public part; the digest must fit, the version must be this one."""
+        _check_document(document)
+        read: dict[str, Any] = document  # type: ignore[assignment]
+        certificate = cls(
+            statement=check_shape(read["statement"]),
+            evidence=evidence,
+            signature=read.get("signature"),
+        )
+        if certificate.digest != read["digest"]:
+            msg = (
+                f"the certificate was edited: its digest says {read['digest']!r}, its statement "
+                f"has {certificate.digest!r}. Get the original, or certify again"
+            )
+            raise CertificateError(msg)
+        return certificate
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the statement to `path` and the evidence beside it, each whole or not at all.
+
+        A process that is killed on the way leaves a statement with its own evidence, or none.
+        """
+        if self.evidence is None:
+            self.save_statement(path)
+            return
+        evidence = (evidence_path(path), self.evidence.to_bytes(), CONFIDENTIAL)
+        write_together([evidence, (path, pretty_json(self.to_json()), OPEN)])
+
+    def save_statement(self, path: str | os.PathLike[str]) -> None:
+        """Write the public part alone."""
+        write_whole(path, pretty_json(self.to_json()))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Certificate":
+        """Read a certificate, with its evidence if that lies beside it."""
+        try:
+            document = parsed_json(read_bytes(path, "document"))
+        except ValueError as error:
+            msg = (
+                f"{str(path)!r} is not a certificate: it is not JSON ({error}). Give the file "
+                "that calibrate or train wrote"
+            )
+            raise CertificateError(msg) from error
+        beside = evidence_path(path)
+        evidence = Evidence.from_bytes(read_bytes(beside, "archive")) if beside.exists() else None
+        return cls.from_json(document, evidence)
+
+    def __str__(self) -> str:
+        return prose_of(self.statement, self.digest)
+
+    def __repr__(self) -> str:
+        return f"Certificate(digest='{self.digest[:12]}…', guarantee='{self.guarantee}')"
+
+
+def evidence_path(path: str | os.PathLike[str]) -> Path:
+    """Where the evidence of a certificate at `path` lies: `name.json`, `name.evidence.npz`."""
+    target = Path(path)
+    if target.name.endswith(EVIDENCE_SUFFIX) or not target.name:
+        msg = f"{str(path)!r} cannot name a certificate; use a name such as certificate.json"
+        raise StorageError(msg)
+    return target.with_name(target.name.removesuffix(".json") + EVIDENCE_SUFFIX)
+
+
+def _check_document(document: object) -> None:
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        msg = (
+            f"this is not a certificate: its 'format' is not {FORMAT!r}. Give the file that "
+            "calibrate or train wrote"
+        )
+        raise CertificateError(msg)
+    if document.get("version") != VERSION:
+        msg = (
+            f"the certificate has version {document.get('version')!r}; this program reads "
+            f"version {VERSION}. Verify it with the program that issued it"
+        )
+        raise CertificateError(msg)
+    missing = {"statement", "digest"} - set(document)
+    if missing or set(document) - {"format", "version", "statement", "digest", "signature"}:
+        msg = (
+            "a certificate has exactly: format, version, statement, digest, and maybe signature. "
+            "This one was changed; get the original"
+        )
+        raise CertificateError(msg)
+    signature = document.get("signature", {"algorithm": "", "public_key": "", "value": ""})
+    parts = {"algorithm", "public_key", "value"}
+    if not isinstance(signature, dict) or set(signature) != parts:
+        msg = (
+            "a signature has exactly: algorithm, public_key, value. This one was changed; get "
+            "the original, or sign again"
+        )
+        raise CertificateError(msg)
+    if not all(isinstance(part, str) for part in signature.values()):
+        msg = (
+            "the parts of a signature are texts. This one was changed; get the original, or sign "
+            "again"
+        )
+        raise CertificateError(msg)

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A statement in plain words.
+
+Labels, and all other texts of a statement, are shown so that none of them can pass for prose.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pufferslice._core.text import escaped_texts, quoted, shown
+from pufferslice.calibration.epsilon_delta import View, best_views
+from pufferslice.calibration.guarantee import Guarantee, at_most, claim_of, in_full, percent_at_most
+from pufferslice.certificate.limits import CONDITIONS, LIMITS
+from pufferslice.certificate.statement import clipping_sentence
+from pufferslice.learning.plan import HYPOTHESES
+from pufferslice.queries.ranges import Box, range_of, range_words
+
+_MOST_PAIRS_NAMED = 6
+_NEARLY_EQUAL = 0.99
+"""Where more of the slices than this count, their weights need no mention."""
+
+
+def prose_of(statement: Mapping[str, Any], digest: str) -> str:
+    """The whole statement as text, in the order a reader asks; bounds are rounded up."""
+    statement = escaped_texts(statement)
+    if statement["road"] == "learning":
+        return _learning_prose(statement, digest)
+    parts = [
+        f"Certificate {digest[:16]}",
+        _protected(statement["scenario"]),
+        _priors(statement["scenario"]),
+        _claim(statement),
+        _noise(statement),
+        clipping_sentence(statement["scenario"]),
+        _shares(statement),
+        _whole_output(statement),
+        _views(statement["views"]),
+        _earlier(statement["earlier_releases"]),
+        "Limits:\n" + _bullets(statement["limits"]),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _protected(scenario: Mapping[str, Any]) -> str:
+    secret = scenario["secret"]
+    columns = secret["columns"] if "columns" in secret else [secret["worlds"]]
+    pairs = scenario["pairs"]
+    named = ", ".join(" / ".join(map(shown, pair)) for pair in pairs[:_MOST_PAIRS_NAMED])
+    more = f", and {len(pairs) - _MOST_PAIRS_NAMED} more" if len(pairs) > _MOST_PAIRS_NAMED else ""
+    query, name = scenario["query"], " and ".join(map(quoted, columns))
+    return (
+        f"Protected: the secret {name} ({len(scenario['secrets'])} values).\n"
+        f"Not to be told apart: {named}{more}.\n"
+        f"One release is {scenario['one_release_is']}.\n"
+        f"Query: {query['kind']} with {len(query['names'])} coordinates: "
+        f"{', '.join(map(shown, query['names']))}.{_range(query)}"
+    )
+
+
+def _range(query: Mapping[str, Any]) -> str:
+    limits = range_of(query["range"])
+    if limits is None:
+        return ""
+    words = range_words(limits)
+    if isinstance(limits, Box):
+        words = [f"{name} to {ends}" for name, ends in zip(query["names"], words, strict=True)]
+    return f"\nIt is clipped to a public range: {', '.join(dict.fromkeys(words))}."
+
+
+def _priors(scenario: Mapping[str, Any]) -> str:
+    lines = [
+        f"  - {shown(prior['name'])}: {prior['kind']}, from {prior['source'].replace('_', ' ')}: "
+        f"{prior['origin']}"
+        for prior in scenario["priors"]
+    ]
+    return "Against anyone who believes one of these priors:\n" + "\n".join(lines)
+
+
+def _claim(statement: Mapping[str, Any]) -> str:
+    claim, method = claim_of(statement["guarantee"]), statement["method"]
+    doubt = statement["failure_probability"]
+    sure = "with certainty" if doubt == 0 else f"except with probability {in_full(doubt)}"
+    along = _along(statement["profile"]) if claim.is_sliced else ""
+    rule = f"{method['rule'].replace('_', ' ')}, {method['envelope'].replace('_', ' ')}"
+    return (
+        f"Claim: {claim}{along}, {sure}.\n"
+        f"The noise costs {at_most(statement['spent_epsilon'])} of {in_full(claim.epsilon)} "
+        f"({rule}).{_own_noise(statement, claim.epsilon)}"
+    )
+
+
+def _own_noise(statement: Mapping[str, Any], epsilon: float) -> str:
+    noise = statement["noise"]
+    if not noise["calibrated"]:
+        return "\nThe noise was chosen by the data holder, not calibrated to the claim."
+    if noise["std"] and statement["spent_epsilon"] < epsilon / 2:
+        return (
+            "\nThe priors hide the secret to this degree by themselves: the least noise is added."
+        )
+    return ""
+
+
+def _along(profile: Mapping[str, Any]) -> str:
+    where = f"{profile['dim']} dimensions (profile {profile['digest'][:12]})"
+    if profile["kind"] == "sphere":
+        return f" along the whole sphere of {where}, known by {profile['n_directions']} directions"
+    equal = ""
+    if profile["effective_slices"] < _NEARLY_EQUAL * profile["n_directions"]:
+        equal = (
+            f", weighted like {profile['effective_slices']:.3g} equal ones; the largest weight is "
+            f"{profile['largest_weight']:.3g}"
+        )
+    return f" along {profile['n_directions']} slices of {where}{equal}"
+
+
+def _shares(statement: Mapping[str, Any]) -> str:
+    """What the noise is due to, for laws or slices that were sampled."""
+    sampling = statement["sampling"]
+    if sampling is None:
+        return ""
+    lines = []
+    if sampling["band"] is not None:
+        beyond = "count at the public range" if sampling["tails"] == "at_range" else "are in delta"
+        lines.append(
+            f"Sampled laws are bounded by {sampling['band'].replace('_', ' ')}; the tails {beyond}."
+        )
+    if sampling["delta_of_tails"] is not None:
+        lines.append(f"Of delta, {at_most(sampling['delta_of_tails'])} is for the tails.")
+    if sampling["noise_shares"] is not None:
+        parts = ", ".join(f"{name} {x:.1%}" for name, x in sampling["noise_shares"].items())
+        lines.append(f"Shares of the noise: {parts}.")
+    return "\n".join(lines)
+
+
+def _noise(statement: Mapping[str, Any]) -> str:
+    noise, names = statement["noise"], statement["scenario"]["query"]["names"]
+    stds = zip(names, noise["std_by_coordinate"], strict=True)
+    lines = [f"  {shown(name)}: {std:.6g}" for name, std in stds]
+    return (
+        f"Noise: Gaussian on a grid, standard deviation {noise['std']:.6g} in scaled coordinates; "
+        "in your units:\n"
+        + "\n".join(lines)
+        + f"\n  generator {noise['generator']}, sampling error at most "
+        f"{at_most(noise['implementation_delta'])} in total variation"
+    )
+
+
+def _whole_output(statement: Mapping[str, Any]) -> str:
+    unsliced, claim = statement["unsliced"], claim_of(statement["guarantee"])
+    guess = guess_sentence(unsliced["guess"])
+    if unsliced["epsilon"] is None:
+        return f"{unsliced_sentence(unsliced)} ({unsliced['from']}).\n{guess}"
+    times = unsliced["epsilon"] / claim.epsilon
+    compared = f"; {times:.3g} times the claim's epsilon" if isinstance(claim, Guarantee) else ""
+    return f"{unsliced_sentence(unsliced)}, from {unsliced['from']}{compared}.\n{guess}"
+
+
+def unsliced_sentence(unsliced: Mapping[str, Any]) -> str:
+    """What the noise costs in all dimensions, without the full stop."""
+    if unsliced["epsilon"] is None:
+        return "Unsliced (the released bits): no finite bound"
+    return (
+        f"Unsliced (the released bits): at most {at_most(unsliced['epsilon'])} at order "
+        f"{in_full(unsliced['order'])}"
+    )
+
+
+def guess_sentence(guess: float | None) -> str:
+    """What the release tells someone who wavers between two protected secrets."""
+    if guess is None or percent_at_most(guess) == percent_at_most(1.0):
+        return "No useful bound on guessing the secret can be stated for the whole release."
+    return (
+        "Someone who holds one of these priors, has narrowed the secret down to two protected "
+        "values, both equally likely, and sees only this release guesses right at most "
+        f"{percent_at_most(guess)} of the time (coin flip: 50\u00a0%)."
+    )
+
+
+def _views(views: list[Mapping[str, Any]]) -> str:
+    if not views:
+        return ""
+    best = best_views(View(**view) for view in views)
+    lines = [
+        f"  {view['scope']} ({at_most(view['epsilon'])}, {in_full(view['delta'])}) "
+        f"by {view['rule'].replace('_', ' ')}{', the smallest' if View(**view) in best else ''}"
+        for view in views
+    ]
+    return "As (epsilon, delta):\n" + "\n".join(lines)
+
+
+def _earlier(releases: list[str]) -> str:
+    if not releases:
+        return ""
+    named = ", ".join(release[:12] for release in releases)
+    return f"Earlier releases that this certificate does not cover jointly: {named}."
+
+
+def _learning_prose(statement: Mapping[str, Any], digest: str) -> str:
+    claim = Guarantee(**statement["guarantee"])
+    parts = [
+        f"Certificate {digest[:16]}",
+        f"Training on {quoted(statement['data'])}, {len(statement['runs'])} run(s):\n"
+        + "\n".join(map(_run, statement["runs"])),
+        f"Claim: {claim}.\n" + "\n".join(statement["certifies"]),
+        "Who may see the batch draws:\n" + "\n".join(statement["draws_may_be_seen"]),
+        "Noise:\n" + "\n".join([*statement["noise"], *_distance(statement)]),
+        _views(statement["views"]),
+        f"One record:\n{record_sentence(statement)}\nThis needs:\n"
+        + _bullets(record_conditions(statement)),
+        "Hypotheses:\n" + _bullets(HYPOTHESES[code] for code in statement["hypotheses"]),
+        "Limits:\n" + _bullets(LIMITS[code] for code in statement["limits"]),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def record_sentence(statement: Mapping[str, Any]) -> str:
+    """What one record gets, in words, with the accountants that bound it."""
+    record = statement["one_record"]
+    names = " and ".join(name.replace("_", " ") for name in record["accountants"])
+    rdp = (
+        "Replacing any one record moves what the runs release by a Rényi divergence of at most "
+        f"{at_most(record['epsilon'])} at order {in_full(record['order'])} (accountant: {names})."
+    )
+    if record["epsilon_at_delta"] is None:
+        return f"{rdp} No (epsilon, delta) can be stated at delta {in_full(record['delta'])}."
+    return (
+        f"{rdp} That is ({at_most(record['epsilon_at_delta'])}, {in_full(record['delta'])})-"
+        "differential privacy for the replacement of one record; delta includes the sampling error "
+        "of the noise."
+    )
+
+
+def record_conditions(statement: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the statement about one record needs, in words."""
+    return tuple(CONDITIONS[code] for code in statement["one_record"]["conditions"])
+
+
+def _bullets(sentences: Iterable[str]) -> str:
+    return "\n".join(f"  - {sentence}" for sentence in sentences)
+
+
+def _distance(statement: Mapping[str, Any]) -> list[str]:
+    distance = statement["implementation_delta"]
+    if not distance:
+        return []
+    return [f"Sampling error of all noise at most {at_most(distance)} in total variation."]
+
+
+def _run(plan: Mapping[str, Any]) -> str:
+    multipliers = plan["noise_multipliers"]
+    noise = f"{min(multipliers):.6g}"
+    if len(multipliers) > 1:
+        noise = f"from {noise} to {max(multipliers):.6g}"
+    return (
+        f"  - {plan['n_steps']} steps, {plan['sampling']['kind'].replace('_', ' ')} sampling, "
+        f"{plan['clipping']['kind']} clipping, noise multiplier {noise}, accountant "
+        f"{plan['accountant'].replace('_', ' ')}"
+    )

@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Any dataframe as one frame type, and its columns as arrays.
+
+Nothing is repaired: missing, infinite and mixed values are counted and refused, and no message
+shows a value of the table.
+"""
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import narwhals as nw
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from narwhals.exceptions import DuplicateError
+
+from pufferslice._core.arrays import Floats
+from pufferslice._core.checks import check_one_of
+from pufferslice._core.text import MOST_SHOWN, given, listed, quoted
+from pufferslice.errors import TableError
+
+Frame = nw.DataFrame[Any]
+"""A table of any supported library, seen through narwhals."""
+
+MISSING_POLICIES = ("refuse", "drop-rows")
+"""What may be done about rows with missing values."""
+
+_LEAST_UNSURE = 2.0**53
+"""From here on whole numbers that differ may be one float."""
+
+_ACCEPTED = "a pandas or polars DataFrame, a pyarrow Table, or a numpy structured array"
+
+
+def frame_of(table: object) -> Frame:
+    """The table as a frame, without a copy where its library allows.
+
+    Takes pandas, polars, pyarrow, numpy structured or record arrays, and narwhals frames; needs
+    at least one row, at least one column, and column names that are different texts.
+
+    >>> import pyarrow as pa
+    >>> frame_of(pa.table({"age": [30, 40], "race": ["A", "B"]})).shape
+    (2, 2)
+    """
+    frame = _frame_of_records(table) if isinstance(table, np.ndarray) else _frame_of_native(table)
+    check_names(frame.columns)
+    n_rows, n_columns = frame.shape
+    if not n_columns or not n_rows:
+        msg = f"the table is empty: {n_rows} rows, {n_columns} columns; it needs at least one each"
+        raise TableError(msg)
+    return frame
+
+
+def floats_of(frame: Frame, name: str) -> Floats:
+    """One column of numbers (whole, real, or True/False) as float64.
+
+    Refuses unknown, non-numeric and all-missing columns, and missing or infinite values.
+
+    >>> import pyarrow as pa
+    >>> floats_of(frame_of(pa.table({"age": [30, 40]})), "age")
+    array([30., 40.])
+    """
+    series = _complete_column(frame, name)
+    if isinstance(series.dtype, nw.Decimal):
+        series = series.cast(nw.Float64)
+    plain = _plain_values(series)
+    if plain.dtype.kind not in "biuf":
+        msg = (
+            f"column {name!r} must hold numbers, but its type is {_kind(series)}. Choose another "
+            "column or convert it; if a text such as '?' stands for a missing value in a file, "
+            "name it in null_values"
+        )
+        raise TableError(msg)
+    floats = np.asarray(plain, dtype=np.float64)
+    infinite = int(np.count_nonzero(np.isinf(floats)))
+    if infinite:
+        msg = f"column {name!r} has {infinite} infinite values in {len(floats)} rows; remove them"
+        raise TableError(msg)
+    return floats
+
+
+def labels_of(frame: Frame, name: str) -> npt.NDArray[np.str_]:
+    """One column as texts, for secrets and conditions; see `label_of` for how numbers print.
+
+    Different values of a column have different labels. Refuses missing values.
+
+    >>> import pyarrow as pa
+    >>> labels_of(frame_of(pa.table({"site": [1.0, 2.5]})), "site").tolist()
+    ['1', '2.5']
+    """
+    series = _complete_column(frame, name)
+    if isinstance(series.dtype, nw.Categorical | nw.Enum):
+        series = _category_texts(series, name)
+    if isinstance(series.dtype, nw.String):
+        texts = series.to_list()
+        # numpy drops trailing NULs from text, which would make two labels one.
+        if any("\0" in text for text in set(texts)):
+            msg = f"column {name!r} has labels with a NUL character; remove it"
+            raise TableError(msg)
+        return np.array(texts, dtype=np.str_)
+    plain = _plain_values(series)
+    if plain.dtype.kind not in "biuf":
+        msg = (
+            f"column {name!r} must hold text, numbers or True/False to be read as labels, but its "
+            f"type is {_kind(series)}; convert it to text"
+        )
+        raise TableError(msg)
+    values, positions = np.unique(plain, return_inverse=True)
+    if values.dtype.kind == "f" and _may_be_merged(values.astype(np.float64)):
+        msg = (
+            f"column {name!r} has labels of 2^53 or more among real numbers, where whole numbers "
+            "can no longer be told apart, so two labels could become one; convert it to text"
+        )
+        raise TableError(msg)
+    return np.array([label_of(value) for value in values], dtype=np.str_)[positions]
+
+
+def label_of(value: object) -> str:
+    """A single value as a label: whole numbers without a trailing `.0`, `True` and `False`.
+
+    >>> label_of(3.0), label_of(0.5), label_of(True), label_of(">50K")
+    ('3', '0.5', 'True', '>50K')
+    """
+    if isinstance(value, float | np.floating) and math.isfinite(value) and value == int(value):
+        return str(int(value))
+    return str(value)
+
+
+def check_columns(frame: Frame, names: Sequence[str]) -> None:
+    """Every name is a column of the frame."""
+    for name in names:
+        if name not in frame.columns:
+            close = difflib.get_close_matches(str(name), frame.columns, n=1)
+            hint = f" Did you mean {quoted(close[0])}?" if close else ""
+            msg = f"there is no column {given(name)}.{hint} {columns_shown(frame.columns)}"
+            raise TableError(msg)
+
+
+def columns_shown(names: Sequence[str]) -> str:
+    """Some columns by name; none if the names may be the cells of a row."""
+    if any(map(_is_number, names)):
+        return (
+            f"The names of the {len(names)} columns are not shown, because some are numbers: the "
+            "first row of the file may be missing its header"
+        )
+    return f"The columns are {listed(names)}"
+
+
+def missing_rows(frame: Frame, columns: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Which rows have a null or NaN in any of the columns.
+
+    >>> import pyarrow as pa
+    >>> missing_rows(frame_of(pa.table({"age": [30, None], "pay": [1.5, 2.5]})), ["age", "pay"])
+    array([False,  True])
+    """
+    check_columns(frame, columns)
+    missing = np.zeros(len(frame), dtype=np.bool_)
+    for name in columns:
+        missing |= _missing_values(frame[name])
+    return missing
+
+
+def without_missing(frame: Frame, columns: Sequence[str], missing: str) -> tuple[Frame, int]:
+    """The frame by the policy `missing`, and how many rows were dropped.
+
+    `refuse` raises if any of the columns has a missing value; `drop-rows` leaves those rows out.
+
+    >>> import pyarrow as pa
+    >>> frame = frame_of(pa.table({"age": [30, None, 50]}))
+    >>> kept, n_dropped = without_missing(frame, ["age"], "drop-rows")
+    >>> len(kept), n_dropped
+    (2, 1)
+    """
+    check_one_of(MISSING_POLICIES, missing=missing)
+    rows = missing_rows(frame, columns)
+    n_missing = int(np.count_nonzero(rows))
+    if n_missing == 0:
+        return frame, 0
+    if missing == "refuse":
+        counts = {name: int(np.count_nonzero(_missing_values(frame[name]))) for name in columns}
+        named = counted({name: count for name, count in counts.items() if count})
+        msg = (
+            f"{n_missing} of {len(frame)} rows have missing values ({named}). Fill them in, or "
+            'leave those rows out with query.with_missing("drop-rows"), --missing drop-rows on the '
+            "command line; the number left out is stated"
+        )
+        raise TableError(msg)
+    if n_missing == len(frame):
+        named = listed(columns)
+        msg = (
+            f"every one of the {len(frame)} rows has a missing value in {named}: nothing is left. "
+            "Fill them in, or choose other columns"
+        )
+        raise TableError(msg)
+    return frame[np.flatnonzero(~rows)], n_missing
+
+
+def _frame_of_native(table: object) -> Frame:
+    if isinstance(table, nw.DataFrame):
+        return table
+    try:
+        return nw.from_native(table, eager_only=True)
+    except DuplicateError:
+        msg = "column names must be different from each other; rename the repeated ones"
+        raise TableError(msg) from None
+    except TypeError:
+        kind = f"{type(table).__module__}.{type(table).__qualname__}"
+        msg = f"a table must be {_ACCEPTED}; got {kind}. Collect a lazy frame first"
+        raise TableError(msg) from None
+
+
+def _frame_of_records(records: npt.NDArray[Any]) -> Frame:
+    names = records.dtype.names
+    if names is None or records.ndim != 1:
+        msg = (
+            f"a table must be {_ACCEPTED}; got a numpy array of shape {records.shape} and type "
+            f"{records.dtype}. Give it one dimension and named fields"
+        )
+        raise TableError(msg)
+    return nw.from_native(pa.table({n: _arrow_of(n, records[n]) for n in names}), eager_only=True)
+
+
+def _arrow_of(name: str, field: npt.NDArray[Any]) -> "pa.Array[Any]":
+    masked = np.ma.getmaskarray(field) if isinstance(field, np.ma.MaskedArray) else None
+    try:
+        values = np.asarray(field).astype(field.dtype.newbyteorder("="))
+        if values.dtype.kind == "S":
+            values = values.astype(np.str_)
+        column: pa.Array[Any] = pa.array(values, mask=masked)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        # No cause is chained: most would show a value.
+        msg = f"field {name!r} of type {field.dtype} cannot be a column; convert it to one type"
+        raise TableError(msg) from None
+    return column
+
+
+def check_names(names: Sequence[object]) -> None:
+    """Column names are texts, and no two are the same."""
+    other = next((name for name in names if not isinstance(name, str)), None)
+    if other is not None:
+        kind = type(other).__name__
+        msg = f"column names must be texts; one is of type {kind}. Rename the columns"
+        raise TableError(msg)
+    twice = sorted({str(name) for name in names if names.count(name) > 1})
+    if twice:
+        named = f"{len(twice)} of them" if any(map(_is_number, names)) else listed(twice, quoted)
+        msg = f"column names must be different from each other; {named} repeats. Rename one"
+        raise TableError(msg)
+
+
+def _missing_values(series: nw.Series[Any]) -> npt.NDArray[np.bool_]:
+    missing = np.asarray(series.is_null().to_numpy(), dtype=np.bool_)
+    if series.dtype.is_float():
+        missing = missing | np.isnan(np.asarray(series.to_numpy(), dtype=np.float64))
+    return missing
+
+
+def _complete_column(frame: Frame, name: str) -> nw.Series[Any]:
+    """The column, refused if unknown or if any value is missing."""
+    check_columns(frame, [name])
+    series = frame[name]
+    n_missing = int(np.count_nonzero(_missing_values(series)))
+    if n_missing == len(series):
+        msg = f"column {name!r} is all missing ({n_missing} rows); leave it out"
+        raise TableError(msg)
+    if n_missing:
+        msg = (
+            f"column {name!r} has {n_missing} missing values in {len(series)} rows. Fill them in, "
+            'or leave those rows out with query.with_missing("drop-rows")'
+        )
+        raise TableError(msg)
+    return series
+
+
+def counted(counts: Mapping[str, int]) -> str:
+    """Columns or coordinates, each with its count."""
+    first = list(counts.items())[:MOST_SHOWN]
+    more = f" and {len(counts) - len(first)} more" if len(counts) > len(first) else ""
+    return ", ".join(f"{quoted(name)} {count}" for name, count in first) + more
+
+
+def _kind(series: nw.Series[Any]) -> str:
+    """The type of a column by name alone: that of categories would list them."""
+    return type(series.dtype).__name__
+
+
+def _is_number(name: object) -> bool:
+    try:
+        float(str(name))
+    except ValueError:
+        return False
+    return True
+
+
+def _may_be_merged(values: Floats) -> bool:
+    return bool((np.abs(values[np.isfinite(values)]) >= _LEAST_UNSURE).any())
+
+
+def _category_texts(series: nw.Series[Any], name: str) -> nw.Series[Any]:
+    """Categories as texts; refused if two of them, such as 1 and '1', have one text."""
+    kinds = series.unique()
+    if len(set(kinds.cast(nw.String).to_list())) < len(set(kinds.to_list())):
+        msg = (
+            f"column {name!r} has different categories that read the same as text, so two labels "
+            "would become one; rename them"
+        )
+        raise TableError(msg)
+    return series.cast(nw.String)
+
+
+def _plain_values(series: nw.Series[Any]) -> npt.NDArray[Any]:
+    """The values as numpy holds them; a column of Python objects of one kind as that kind."""
+    # pandas keeps True/False beside None as objects, and still does once None is gone.
+    if isinstance(series.dtype, nw.Object):
+        objects = series.to_list()
+        kinds = {type(value) for value in objects}
+        if kinds <= {bool} or kinds <= {int, float}:
+            return np.array(objects)
+    return series.to_numpy()

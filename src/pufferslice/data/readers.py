@@ -1,0 +1,450 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files as tables: CSV, TSV and Parquet, whole or in pieces for files larger than memory.
+
+No message shows a row of the file.
+"""
+
+import codecs
+import contextlib
+import glob
+import gzip
+import io
+import os
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, Final, Literal, NamedTuple
+
+import narwhals as nw
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.csv
+import pyarrow.parquet
+
+from pufferslice._core.files import open_regular
+from pufferslice._core.text import given, listed
+from pufferslice.data.frames import check_columns, check_names
+from pufferslice.errors import ArgumentError, TableError
+
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+_PARQUET_MARK = b"PAR1"
+_GZIP_MARK = b"\x1f\x8b"
+_BYTES_AT_ONCE = 2**20
+_MOST_LOOKS = 2**8
+
+
+def read_table(path: str | os.PathLike[str], null_values: Sequence[str] = ()) -> pa.Table:
+    """Read a CSV or TSV file (also gzipped), a Parquet file, or a folder or glob of Parquet files.
+
+    An empty cell is missing, and so is every text in `null_values`; nothing else is. Blank lines
+    of a CSV file are skipped. Several Parquet files must have the same columns and types and are
+    joined in the order of their names.
+    """
+    if isinstance(null_values, str):
+        text = given(null_values)
+        msg = f"null_values must be a list of texts, got {text}; write [{text}]"
+        raise ArgumentError(msg)
+    files = data_files(path)
+    if suffix_of(files[0]) == ".parquet":
+        table = _read_parquets(files, null_values)
+    else:
+        table = _read_csv(files[0], null_values)
+    check_names(table.column_names)
+    if not table.num_rows or not table.num_columns:
+        msg = (
+            f"{str(path)!r} is empty: {table.num_rows} rows, {table.num_columns} columns; it needs "
+            "at least one each"
+        )
+        raise TableError(msg)
+    return table
+
+
+def data_files(path: str | os.PathLike[str]) -> list[Path]:
+    """The files that a path stands for: one CSV, TSV or Parquet file, or several Parquet files."""
+    target = Path(path)
+    if target.is_dir():
+        return _each_once(files_in(target))
+    if glob.has_magic(str(path)) and not target.exists():
+        return _each_once(files_matching(str(path)))
+    suffix_of(target)
+    return [target]
+
+
+def suffix_of(path: Path) -> str:
+    """`.csv`, `.tsv` or `.parquet`; any other name is refused."""
+    stem = path.with_suffix("") if path.suffix.lower() == ".gz" else path
+    suffix = stem.suffix.lower()
+    if suffix in SEPARATORS or (suffix == ".parquet" and stem is path):
+        return suffix
+    msg = (
+        f"{str(path)!r} must end in .csv, .tsv, .csv.gz, .tsv.gz or .parquet, or be a folder or "
+        "glob of Parquet files"
+    )
+    raise TableError(msg)
+
+
+def files_in(folder: Path) -> list[Path]:
+    """The Parquet files of a folder, in the order of their names; none may be in subfolders."""
+    files = sorted(folder.glob("*.parquet"))
+    nested = sum(1 for _ in folder.glob("*/**/*.parquet"))
+    if nested or not files:
+        msg = (
+            f"folder {str(folder)!r} must hold Parquet files, and none in its subfolders; it has "
+            f"{len(files)} and {nested}. Name subfolders with a glob such as 'folder/*/*.parquet'"
+        )
+        raise TableError(msg)
+    return files
+
+
+def files_matching(pattern: str) -> list[Path]:
+    """The Parquet files that a glob matches, in the order of their names."""
+    files = sorted(map(Path, glob.glob(pattern, recursive=True)))  # noqa: PTH207 - any root
+    other = sum(1 for file in files if file.suffix.lower() != ".parquet")
+    if other or not files:
+        msg = (
+            f"glob {pattern!r} must match Parquet files and nothing else; it matches {len(files)} "
+            f"files, {other} of them not named .parquet"
+        )
+        raise TableError(msg)
+    return files
+
+
+def _each_once(files: list[Path]) -> list[Path]:
+    """The files; refused if two of the names are links to one file."""
+    names: dict[tuple[int, int], Path] = {}
+    # A link to nothing is left for the reader, who says so.
+    for file in filter(Path.exists, files):
+        about = file.stat()
+        first = names.setdefault((about.st_dev, about.st_ino), file)
+        if first is not file:
+            msg = (
+                f"{str(first)!r} and {str(file)!r} are one file, whose rows would count twice; "
+                "remove the link, or name files with a glob"
+            )
+            raise TableError(msg)
+    return files
+
+
+def _read_parquets(files: Sequence[Path], null_values: Sequence[str]) -> pa.Table:
+    tables = [_read_parquet(file) for file in files]
+    for file, table in zip(files, tables, strict=True):
+        check_same_fields((file, table.schema), (files[0], tables[0].schema))
+    return with_nulls(pa.concat_tables(tables), null_values)
+
+
+def check_same_fields(one: tuple[Path, pa.Schema], first: tuple[Path, pa.Schema]) -> None:
+    """Two files have the same columns, of the same types, in the same order."""
+    found, wanted = (
+        [(field.name, str(field.type), field.nullable) for field in schema]
+        for _, schema in (one, first)
+    )
+    if found != wanted:
+        differing = sorted({name for name, *_ in {*found} ^ {*wanted}}) or ["their order"]
+        msg = (
+            f"{str(one[0])!r} and {str(first[0])!r} must have the same columns and types; they "
+            f"differ in {listed(differing)}. Name files of one kind with a glob"
+        )
+        raise TableError(msg)
+
+
+def _read_parquet(path: Path) -> pa.Table:
+    with opened_parquet(path) as parquet:
+        return parquet.read()
+
+
+@contextlib.contextmanager
+def opened_parquet(path: Path, buffer_size: int = 0) -> Iterator[pa.parquet.ParquetFile]:
+    """A Parquet file, open for reading; anything else, and a damaged one, is refused."""
+    with opened(path) as file:
+        head = file.read(4)
+        file.seek(-min(4, len(head)), os.SEEK_END)
+        tail = file.read(4)
+    if head != _PARQUET_MARK:
+        raise not_what_it_says(path, "Parquet", head)
+    if tail != _PARQUET_MARK:
+        msg = f"{str(path)!r} is truncated: a Parquet file ends in PAR1. Copy it again"
+        raise TableError(msg)
+    try:
+        with pa.parquet.ParquetFile(path, buffer_size=buffer_size) as parquet:
+            yield parquet
+    except (pa.ArrowException, OSError) as error:
+        kind = type(error).__name__
+        msg = f"{str(path)!r} is a damaged Parquet file ({kind}). Copy it again"
+        raise TableError(msg) from None  # the cause may quote what was read
+
+
+def _read_csv(path: Path, null_values: Sequence[str]) -> pa.Table:
+    table = None
+    with contextlib.suppress(pa.ArrowException):
+        table = _parse_csv(path, null_values, None)
+    if table is None:
+        # Raised here, because an error of pyarrow in its context may quote a row.
+        raise _why_unreadable(path, null_values)
+    if any(pa.types.is_binary(kind) for kind in table.schema.types):
+        raise not_what_it_says(path, "UTF-8 text")
+    return table
+
+
+def _why_unreadable(path: Path, null_values: Sequence[str]) -> TableError:
+    """What is wrong with a CSV file; its text is never shown."""
+    # First, because pyarrow cannot hand over a row that is no text.
+    if not _is_text(path):
+        return not_what_it_says(path, "UTF-8 text")
+    ragged: list[pa.csv.InvalidRow] = []
+
+    def keep_out(row: pa.csv.InvalidRow) -> Literal["skip"]:
+        ragged.append(row)
+        return "skip"
+
+    with contextlib.suppress(pa.ArrowException):
+        _parse_csv(path, null_values, keep_out)
+    if not ragged:
+        separator = SEPARATORS[suffix_of(path)]
+        return TableError(
+            f"{str(path)!r} holds no rows that can be read, with cells separated by {separator!r}"
+        )
+    row = ragged[0]
+    return TableError(
+        f"{str(path)!r} has {len(ragged)} rows with another number of cells than its header; "
+        f"the first is row {row.number}, with {row.actual_columns} cells where the header has "
+        f"{row.expected_columns}. Mend the file"
+    )
+
+
+def _parse_csv(
+    path: Path,
+    null_values: Sequence[str],
+    handler: Callable[[pa.csv.InvalidRow], Literal["skip"]] | None,
+) -> pa.Table:
+    """The table; rows that do not fit its header go to the handler, or are an error without one."""
+    try:
+        with text_of(path) as file:
+            table = pa.csv.read_csv(
+                file,
+                # Rows are numbered only when one thread reads them.
+                read_options=pa.csv.ReadOptions(use_threads=handler is None),
+                parse_options=pa.csv.ParseOptions(
+                    delimiter=SEPARATORS[suffix_of(path)],
+                    newlines_in_values=True,
+                    invalid_row_handler=handler,
+                ),
+                convert_options=pa.csv.ConvertOptions(
+                    null_values=["", *null_values], strings_can_be_null=True
+                ),
+            )
+            table.column_names  # noqa: B018 - decodes the header, which may not be UTF-8
+            return table
+    except UnicodeDecodeError:
+        raise not_what_it_says(path, "UTF-8 text") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        msg = f"{str(path)!r} is a truncated or damaged gzip file. Copy it again"
+        raise TableError(msg) from None
+
+
+def _is_text(path: Path) -> bool:
+    """Whether a file is UTF-8, as far as an explanation needs it."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        with text_of(path) as file:
+            for _ in range(_MOST_LOOKS):
+                part = file.read(_BYTES_AT_ONCE)
+                decoder.decode(part, final=not part)
+                if not part:
+                    break
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def text_of(path: Path) -> Iterator[IO[bytes]]:
+    """The file, unpacked if its name says gzip; its first bytes must be what the name says."""
+    zipped = path.suffix.lower() == ".gz"
+    with opened(path) as file:
+        head = file.read(4)
+        file.seek(0)
+        if zipped and not head.startswith(_GZIP_MARK):
+            raise not_what_it_says(path, "gzip", head)
+        with io.BufferedReader(gzip.open(file)) if zipped else file as text:
+            start = text.read(4096)
+            if start.startswith((_PARQUET_MARK, _GZIP_MARK)) or b"\0" in start:
+                raise not_what_it_says(path, "UTF-8 text", start)
+            text.seek(0)
+            yield text
+
+
+def opened(path: Path) -> IO[bytes]:
+    """The file, open for reading; an empty one is refused."""
+    file = open_regular(path)
+    if not os.fstat(file.fileno()).st_size:
+        file.close()
+        msg = f"{str(path)!r} is an empty file; copy it again"
+        raise TableError(msg)
+    return file
+
+
+def not_what_it_says(path: Path, wanted: str, head: bytes = b"") -> TableError:
+    """The error for a file whose first bytes are not what its name says."""
+    kinds = {_PARQUET_MARK: "a Parquet file", _GZIP_MARK: "a gzip file"}
+    found = next((kind for mark, kind in kinds.items() if head.startswith(mark)), "something else")
+    return TableError(
+        f"{str(path)!r} is not what its name says: expected {wanted}, found {found}. Rename it or "
+        "convert it"
+    )
+
+
+def with_nulls(table: pa.Table, null_values: Sequence[str]) -> pa.Table:
+    """The named texts as nulls in every text column."""
+    if not null_values:
+        return table
+    for index, field in enumerate(table.schema):
+        column = table.column(index)
+        if isinstance(field.type, pa.DictionaryType):
+            column = column.cast(field.type.value_type)
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            named = pa.compute.is_in(column, value_set=pa.array(null_values, type=column.type))
+            nulled = pa.compute.if_else(named, pa.scalar(None, type=column.type), column)
+            table = table.set_column(index, field.name, nulled)
+    return table
+
+
+ROWS_PER_BATCH: Final = 2**16
+"""Rows of a Parquet file that are in memory at once."""
+
+_BYTES_PER_BATCH: Final = 2**24
+"""The same for a CSV file, in bytes of text."""
+
+_BUFFER: Final = 2**20
+
+
+class Piece(NamedTuple):
+    """A part of a file that can be read by itself: a row group, or the whole of a CSV file."""
+
+    file: Path
+    row_group: int
+    """Number of the row group, 0 for a CSV file."""
+    n_rows: int
+    """Rows in it, 0 if that is not known before it is read."""
+
+    def __str__(self) -> str:
+        where = f", row group {self.row_group}" if suffix_of(self.file) == ".parquet" else ""
+        return f"{str(self.file)!r}{where}"
+
+
+class Reading(NamedTuple):
+    """What of a file is read, and which texts in it mean a missing value."""
+
+    columns: tuple[str, ...]
+    labels: tuple[str, ...]
+    """Those of the columns that are read as labels; their type is kept as it is found."""
+    null_values: tuple[str, ...] = ()
+
+
+def pieces_of(files: Sequence[Path], columns: Sequence[str]) -> list[Piece]:
+    """All pieces of all files, in order; files of different columns, or without rows, are refused.
+
+    Only the ends of the files are read.
+    """
+    if suffix_of(files[0]) != ".parquet":
+        opened(files[0]).close()
+        return [Piece(files[0], 0, 0)]
+    found: list[Piece] = []
+    schemas: list[pa.Schema] = []
+    for file in files:
+        with opened_parquet(file) as parquet:
+            schemas[1:] = [parquet.schema_arrow]
+            groups = [parquet.metadata.row_group(i) for i in range(parquet.num_row_groups)]
+        check_same_fields((file, schemas[-1]), (files[0], schemas[0]))
+        pieces = [Piece(file, i, g.num_rows) for i, g in enumerate(groups) if g.num_rows]
+        if not pieces:
+            msg = f"{str(file)!r} has no rows; remove it, or name the other files with a glob"
+            raise TableError(msg)
+        found += pieces
+    _check_schema(schemas[0], columns)
+    return found
+
+
+def batches(piece: Piece, reading: Reading) -> Iterator[pa.Table]:
+    """The rows of a piece, a batch at a time; the same batches each time."""
+    if suffix_of(piece.file) == ".parquet":
+        yield from _parquet_batches(piece, reading)
+    else:
+        yield from _csv_batches(piece.file, reading)
+
+
+def _check_schema(schema: pa.Schema, columns: Sequence[str]) -> None:
+    check_names(schema.names)
+    check_columns(nw.from_native(schema.empty_table(), eager_only=True), columns)
+
+
+def _parquet_batches(piece: Piece, reading: Reading) -> Iterator[pa.Table]:
+    with opened_parquet(piece.file, _BUFFER) as parquet:
+        groups, columns = [piece.row_group], list(reading.columns)
+        for batch in parquet.iter_batches(ROWS_PER_BATCH, row_groups=groups, columns=columns):
+            yield with_nulls(pa.Table.from_batches([batch]), reading.null_values)
+
+
+def _csv_batches(path: Path, reading: Reading) -> Iterator[pa.Table]:
+    try:
+        types = _csv_types(path, reading)
+        with text_of(path) as text:
+            reader = _opened_csv(text, path, reading, types)
+            for batch in reader:
+                if batch.num_rows:
+                    yield pa.Table.from_batches([batch])
+    except UnicodeDecodeError:
+        raise not_what_it_says(path, "UTF-8 text") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        msg = f"{str(path)!r} is a truncated or damaged gzip file. Copy it again"
+        raise TableError(msg) from None
+    except pa.ArrowException:
+        # Not chained: the cause may quote a row.
+        separator = SEPARATORS[suffix_of(path)]
+        msg = (
+            f"{str(path)!r} cannot be read to its end with cells separated by {separator!r}: a "
+            "column changes its type, or a row has another number of cells than the header. Mend "
+            "it, or convert it to Parquet"
+        )
+        raise TableError(msg) from None
+
+
+def _csv_types(path: Path, reading: Reading) -> dict[str, pa.DataType]:
+    """Types by the first batch, but numbers may have decimals further down."""
+    with text_of(path) as text:
+        schema = _opened_csv(text, path, reading, {}).schema
+    _check_schema(schema, reading.columns)
+    types: dict[str, Any] = {}
+    for name in reading.columns:
+        kind = schema.field(name).type
+        if pa.types.is_null(kind):
+            types[name] = pa.string() if name in reading.labels else pa.float64()
+        elif pa.types.is_int64(kind) and name not in reading.labels:
+            types[name] = pa.float64()
+        elif pa.types.is_binary(kind):
+            raise not_what_it_says(path, "UTF-8 text")
+        else:
+            types[name] = kind
+    return types
+
+
+def _opened_csv(
+    text: Any,  # noqa: ANN401 - an open file of bytes
+    path: Path,
+    reading: Reading,
+    types: dict[str, pa.DataType],
+) -> pa.csv.CSVStreamingReader:
+    chosen = list(types) or None
+    return pa.csv.open_csv(
+        text,
+        read_options=pa.csv.ReadOptions(block_size=_BYTES_PER_BATCH),
+        parse_options=pa.csv.ParseOptions(
+            delimiter=SEPARATORS[suffix_of(path)],
+            newlines_in_values=True,
+        ),
+        convert_options=pa.csv.ConvertOptions(
+            null_values=["", *reading.null_values],
+            strings_can_be_null=True,
+            include_columns=chosen,
+            column_types=types or None,
+        ),
+    )

@@ -1,0 +1,560 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""What a run costs: four accountants, in one noise space.
+
+Noise of standard deviation z C is added to the *sum* of per-example gradients clipped at norm C;
+z is the noise multiplier, and nothing here depends on C. Replacing K records of a batch moves the
+sum by at most 2 C K, so a step with K differing records costs $2 \alpha K^2 / z^2$. Step size,
+momentum and weight decay are post-processing.
+
+The coupling of the two datasets is fixed for the whole run, so a run's cost is a function of the
+number D of differing records: steps add for each D, and the expectation over D comes last.
+"""
+
+import math
+from collections.abc import Callable
+from typing import ClassVar, Final, Literal, Protocol, final
+
+import attrs
+import numpy as np
+
+from pufferslice._core.arrays import Floats, Integers
+from pufferslice._core.checks import check_above, check_count, check_one_of
+from pufferslice._core.search import SAFETY, raise_until, smallest_safe, smallest_safe_multiplier
+from pufferslice.errors import ArgumentError, CalibrationError
+from pufferslice.learning.amplification import amplified_by_count, amplified_divergences
+from pufferslice.learning.differing import DifferingRecords
+from pufferslice.learning.moments import (
+    FEW_COUNTS,
+    CostsOf,
+    CountCosts,
+    binomial_log_moments,
+    costs_by_count,
+    log_mean_exp,
+)
+from pufferslice.learning.sampling import Discrepancy, Poisson, SamplingDesign, WithoutReplacement
+
+SMALLEST_MULTIPLIER: Final = 1e-100
+LARGEST_MULTIPLIER: Final = 1e100
+"""Noise multipliers outside are refused: their costs would leave the range of the numbers."""
+
+_SMALLEST_COST: Final = 1e-290
+_LARGEST_COST: Final = 1e290
+
+_ELEMENTS: Final = 2**15
+"""Floats in one temporary array: they should fit the cache."""
+
+_MANY_ELEMENTS: Final = 2**18
+"""The same for laws that are summed over together."""
+
+_CEILING_NODES: Final = 32
+"""At which log moments are computed, to bound amplified costs that do not matter."""
+_FEW_TRIALS: Final = 64
+"""Moments of so few trials are sums over all counts."""
+_LEAST_SCALE: Final = 1e-100
+"""Below, squares of the scale are no longer numbers."""
+
+CountCostsOf = Callable[[float, SamplingDesign, Integers, float], Floats]
+"""Costs of a step by order, design, ascending counts and noise multiplier."""
+
+
+class Target(Protocol):
+    """What a calibration aims at: a `Guarantee`, or anything with its order and epsilon."""
+
+    @property
+    def order(self) -> float:
+        """The Rényi order."""
+
+    @property
+    def epsilon(self) -> float:
+        """The cost that a run may have."""
+
+
+@final
+@attrs.frozen
+class WorstCase:
+    """Every draw of the batches is charged with the most differing records it can hold.
+
+    Source: thm:HUC_SRPP_SGD.
+    """
+
+    name: ClassVar[str] = "worst_case"
+    notion: ClassVar[Literal["unsliced"]] = "unsliced"
+    certifies: ClassVar[str] = (
+        "Rényi Pufferfish privacy of the whole run, hence average and joint SRPP for every "
+        "profile, whatever batches are drawn."
+    )
+    draws_may_be_seen: ClassVar[str] = "Anyone may see which records each batch holds."
+
+    def check(self, sampling: SamplingDesign, differing: DifferingRecords) -> None:
+        """Raise if more records differ than there are; any design and any law of D will do."""
+        sampling.discrepancy_cap(differing.largest)
+
+    def step_costs(
+        self, order: float, sampling: SamplingDesign, n_differing: int, noise_multipliers: Floats
+    ) -> Floats:
+        r"""Cost of a step at each noise multiplier: $2 \alpha\, cap(D)^2 / z^2$."""
+        cap = sampling.discrepancy_cap(n_differing)
+        return _shift_costs(order, float(cap) ** 2, _checked_multipliers(noise_multipliers))
+
+
+@final
+@attrs.frozen
+class MeanSquare:
+    """The mean over batch draws of the cost given the draw: the paper's subsampling-aware account.
+
+    It implies no SRPP and no (epsilon, delta): the privacy of a run that draws its batches can be
+    hundreds of times worse than this mean.
+    Needs: a fixed set of differing records.
+    Source: thm:msHUC_SRPP_SGD.
+    """
+
+    name: ClassVar[str] = "mean_square"
+    notion: ClassVar[Literal["average_over_batches"]] = "average_over_batches"
+    certifies: ClassVar[str] = (
+        "The paper's sa-SRPP only: a mean over batch draws of the divergence given the draw. It "
+        "does not imply SRPP, Rényi Pufferfish privacy or an (epsilon, delta) statement."
+    )
+    draws_may_be_seen: ClassVar[str] = (
+        "The mean is over draws that nobody chose; it says nothing about the draw that happened, "
+        "whoever sees it."
+    )
+
+    def check(self, sampling: SamplingDesign, differing: DifferingRecords) -> None:
+        """Raise unless the set of differing records is fixed."""
+        sampling.discrepancy_cap(differing.largest)
+        if not differing.is_fixed_set:
+            msg = (
+                f"accountant 'mean_square' needs a fixed set of differing records, got: "
+                f"{differing.origin}. Use exactly(n) if the set is fixed, or log_moment, whose "
+                "cost is close to it for small epsilon"
+            )
+            raise ArgumentError(msg)
+
+    def step_costs(
+        self, order: float, sampling: SamplingDesign, n_differing: int, noise_multipliers: Floats
+    ) -> Floats:
+        r"""Mean cost of a step at each noise multiplier: $2 \alpha E[K^2] / z^2$."""
+        mean_square = sampling.mean_square_discrepancy(n_differing)
+        return _shift_costs(order, mean_square, _checked_multipliers(noise_multipliers))
+
+
+@final
+@attrs.frozen
+class LogMoment:
+    """The moment of the cost given the draw, over the draws: joint convexity, and no amplification.
+
+    Source: lem:renyi_mixture_shared.
+    """
+
+    name: ClassVar[str] = "log_moment"
+    notion: ClassVar[Literal["unsliced"]] = "unsliced"
+    certifies: ClassVar[str] = (
+        "Rényi Pufferfish privacy of the whole run, hence average and joint SRPP for every "
+        "profile, even if the batch draws are published with the model."
+    )
+    draws_may_be_seen: ClassVar[str] = (
+        "Anyone may see which records each batch held, if the draws do not depend on the data."
+    )
+
+    def check(self, sampling: SamplingDesign, differing: DifferingRecords) -> None:
+        """Raise if more records differ than there are; any design and any law of D will do."""
+        sampling.discrepancy_cap(differing.largest)
+
+    def step_costs(
+        self, order: float, sampling: SamplingDesign, n_differing: int, noise_multipliers: Floats
+    ) -> Floats:
+        r"""Cost of a step: $\frac{1}{\alpha-1} \ln E\, e^{(\alpha-1) 2\alpha K^2/z^2}$."""
+        law = sampling.discrepancy_law(n_differing)
+        return _log_moment_costs(order, law, _checked_multipliers(noise_multipliers))
+
+
+@final
+@attrs.frozen
+class Amplified:
+    """The divergence itself, for the worst gradients, while the draws stay secret.
+
+    Needs: Poisson sampling. Other designs tie the common records of a batch to the differing ones,
+    and the proof fails.
+    """
+
+    name: ClassVar[str] = "amplified"
+    notion: ClassVar[Literal["unsliced"]] = "unsliced"
+    certifies: ClassVar[str] = (
+        "Rényi Pufferfish privacy of the whole run, hence average and joint SRPP for every "
+        "profile, while batch draws and batch sizes stay secret."
+    )
+    draws_may_be_seen: ClassVar[str] = (
+        "Nobody outside may see batch draws, record indices or the realised batch sizes."
+    )
+
+    def check(self, sampling: SamplingDesign, differing: DifferingRecords) -> None:
+        """Raise unless batches are drawn by Poisson sampling."""
+        _check_poisson(sampling)
+        sampling.discrepancy_cap(differing.largest)
+
+    def step_costs(
+        self, order: float, sampling: SamplingDesign, n_differing: int, noise_multipliers: Floats
+    ) -> Floats:
+        """Cost of a step: `amplified_divergence`, never more than the log moment."""
+        law = _check_poisson(sampling).discrepancy_law(n_differing)
+        multipliers = _checked_multipliers(noise_multipliers)
+        # For a rate of 1 the two are equal, and rounding must not put this one above.
+        log_moments = _log_moment_costs(order, law, multipliers)
+        return np.minimum(amplified_divergences(order, multipliers, law), log_moments)
+
+
+Accountant = WorstCase | MeanSquare | LogMoment | Amplified
+
+ACCOUNTANTS: Final[tuple[Accountant, ...]] = (WorstCase(), MeanSquare(), LogMoment(), Amplified())
+"""All of them, from the most to the least noise."""
+
+
+def accountant_named(name: str) -> Accountant:
+    """The accountant of that name.
+
+    >>> accountant_named("log_moment")
+    LogMoment()
+    """
+    known = {accountant.name: accountant for accountant in ACCOUNTANTS}
+    check_one_of(tuple(known), accountant=name)
+    return known[name]
+
+
+def cost_by_count(
+    accountant: Accountant,
+    order: float,
+    sampling: SamplingDesign,
+    differing: DifferingRecords,
+    noise_multipliers: Floats,
+) -> Floats:
+    """Cost of the run for each of `differing.counts`; `noise_multipliers` has one entry per step.
+
+    Guarantee: each entry is at least the cost if so many records differ. Runs over the same data,
+    coupling and order compose by adding these functions; `mixed_cost` comes after the sum.
+    With more than 512 counts, costs between computed ones are bounded; that adds no more than a
+    millionth to `mixed_cost`.
+    """
+    check_above(1, order=order)
+    accountant.check(sampling, differing)
+    multipliers = _checked_multipliers(noise_multipliers)
+    steps = np.unique(multipliers, return_counts=True)
+    costs = _run_costs(accountant, order, sampling, differing, steps).costs
+    in_range = (costs > _SMALLEST_COST) & (costs < _LARGEST_COST)
+    if not np.all(in_range | (differing.counts == 0)):
+        msg = (
+            f"the cost of {multipliers.size} steps at noise multipliers from {multipliers.min():g} "
+            f"to {multipliers.max():g} is not between {_SMALLEST_COST:g} and {_LARGEST_COST:g}; "
+            "it cannot be told in floats. Take other multipliers, or fewer steps"
+        )
+        raise CalibrationError(msg)
+    return costs
+
+
+def mixed_cost(order: float, costs: Floats, differing: DifferingRecords) -> float:
+    r"""Cost of a run from its cost for each number of differing records.
+
+    $$\frac{1}{\alpha-1} \ln E_D\, e^{(\alpha-1)\, cost(D)}$$
+
+    Needs: the order and the coupling behind `costs`. The expectation stands outside the product
+    over steps, because the same records differ in all of them. Truncating the law of D would be
+    unsound. A mean-square cost is never mixed.
+
+    >>> from pufferslice.learning.differing import from_pmf
+    >>> mixed_cost(2, np.array([0.0, 1.0]), from_pmf([0.5, 0.5]))  # ln((1 + e) / 2)
+    0.62011450...
+    """
+    check_above(1, order=order)
+    values = np.asarray(costs, dtype=np.float64)
+    if values.shape != differing.counts.shape or not np.all(values >= 0):
+        msg = (
+            f"costs must be {len(differing.counts)} numbers, one for each count of differing "
+            f"records, none negative; got shape {values.shape}"
+        )
+        raise ArgumentError(msg)
+    return _mixed(order, values, differing)
+
+
+def run_cost(
+    accountant: Accountant,
+    order: float,
+    sampling: SamplingDesign,
+    differing: DifferingRecords,
+    noise_multipliers: Floats,
+) -> float:
+    """Cost of a whole run; `noise_multipliers` has one entry per step.
+
+    Guarantee: what `accountant.certifies` says holds at `order` with this number.
+
+    >>> from pufferslice.learning.differing import exactly
+    >>> design = Poisson(n_records=50_000, rate=0.01024)
+    >>> run_cost(Amplified(), 16, design, exactly(20), np.full(3_920, 72.53368007))
+    0.999999999...
+    """
+    costs = cost_by_count(accountant, order, sampling, differing, noise_multipliers)
+    return mixed_cost(order, costs, differing)
+
+
+def calibrate_multiplier(
+    accountant: Accountant,
+    target: Target,
+    sampling: SamplingDesign,
+    differing: DifferingRecords,
+    n_steps: int,
+) -> float:
+    """Smallest noise multiplier at which `n_steps` equal steps cost at most `target.epsilon`.
+
+    Guarantee: `run_cost` at the result was evaluated and is at most the target; the result is
+    within one part in 10^11 of the smallest such multiplier, or in 10^6 if more than 512 numbers of
+    differing records can occur.
+    """
+    check_above(1, order=target.order)
+    check_above(0, epsilon=target.epsilon)
+    check_count(1, n_steps=n_steps)
+    accountant.check(sampling, differing)
+    if not differing.largest:
+        msg = "no record differs, so a run costs nothing at any noise: nothing to calibrate"
+        raise CalibrationError(msg)
+
+    def cost(multiplier: float) -> float:
+        if multiplier < SMALLEST_MULTIPLIER:
+            return math.inf
+        steps = np.array([min(multiplier, LARGEST_MULTIPLIER)]), np.array([n_steps])
+        costs = _run_costs(accountant, target.order, sampling, differing, steps).costs
+        return _mixed(target.order, costs, differing)
+
+    extremes = (
+        _largest_cost(accountant, target.order, sampling, differing, n_steps, multiplier)
+        for multiplier in (LARGEST_MULTIPLIER, SMALLEST_MULTIPLIER)
+    )
+    _check_reachable(target, *extremes)
+    start = _start(target, sampling, differing, n_steps)
+    if len(differing.counts) <= FEW_COUNTS:
+        multiplier = smallest_safe(cost, target.epsilon, start=start) * SAFETY
+        return raise_until(lambda value: cost(value) <= target.epsilon, multiplier)
+    multiplier = _near(accountant, target, sampling, differing, n_steps, start) * SAFETY
+    step = 2.0**-34
+    while (excess := cost(multiplier) / target.epsilon - 1) > 0:
+        multiplier *= 1 + max(step, min(excess, 1.0))
+        step *= 2
+    return multiplier
+
+
+def _near(
+    accountant: Accountant,
+    target: Target,
+    sampling: SamplingDesign,
+    differing: DifferingRecords,
+    n_steps: int,
+    start: float,
+) -> float:
+    """About the smallest noise multiplier: each evaluation begins with what others found out."""
+    nodes: Integers | None = None
+    ceiling, at_least = None, 0.0
+
+    def cost(multiplier: float) -> float:
+        nonlocal nodes, ceiling, at_least
+        if not SMALLEST_MULTIPLIER <= multiplier <= LARGEST_MULTIPLIER:
+            return math.inf if multiplier < 1 else 0.0
+        costs, nodes = _run_costs(
+            accountant, target.order, sampling, differing,
+            (np.array([multiplier]), np.array([n_steps])),
+            start=nodes, limit=target.epsilon, ceiling=ceiling if multiplier > at_least else None,
+        )  # fmt: skip
+        mixed = _mixed(target.order, costs, differing)
+        if target.epsilon < mixed < math.inf and multiplier > at_least:
+            ceiling, at_least = costs, multiplier  # more noise costs no more
+        return mixed
+
+    return smallest_safe_multiplier(cost, target.epsilon, start=start)
+
+
+def _largest_cost(
+    accountant: Accountant,
+    order: float,
+    sampling: SamplingDesign,
+    differing: DifferingRecords,
+    n_steps: int,
+    multiplier: float,
+) -> float:
+    """Cost of a run if as many records differ as can."""
+    costs = accountant.step_costs(order, sampling, differing.largest, np.array([multiplier]))
+    return n_steps * float(costs[0])
+
+
+def _run_costs(
+    accountant: Accountant,
+    order: float,
+    sampling: SamplingDesign,
+    differing: DifferingRecords,
+    steps: tuple[Floats, Integers],
+    *,
+    start: Integers | None = None,
+    limit: float | None = None,
+    ceiling: Floats | None = None,
+) -> CountCosts:
+    """Cost of the run for each count, from distinct multipliers and how often each occurs."""
+    multipliers, repeats = steps
+
+    def sharp(counts: Integers) -> Floats:
+        each = (accountant.step_costs(order, sampling, int(n), multipliers) for n in counts)
+        return np.array([float(repeats @ costs) for costs in each])
+
+    def cost_of(function: CountCostsOf) -> CostsOf:
+        return lambda counts: np.sum(
+            [n * function(order, sampling, counts, float(z)) for z, n in zip(*steps, strict=True)],
+            axis=0,
+        )
+
+    if len(differing.counts) <= FEW_COUNTS or isinstance(accountant, MeanSquare):
+        return CountCosts(sharp(differing.counts), np.arange(len(differing.counts)))
+    if isinstance(accountant, WorstCase):
+        costs = cost_of(_worst_costs)(differing.counts)
+        return CountCosts(costs, np.arange(len(costs)))
+    log_moments = cost_of(_log_moments_by_count)
+    if isinstance(accountant, LogMoment):
+        return costs_by_count(
+            log_moments, order, differing, is_convex=True, start=start, limit=limit
+        )
+    if ceiling is None:
+        nodes = np.geomspace(1, len(differing.counts) - 1, _CEILING_NODES).astype(np.int64)
+        ceiling = costs_by_count(
+            log_moments, order, differing, is_convex=True, start=nodes, tolerance=math.inf
+        ).costs
+    amplified = cost_of(_amplified_costs)
+    return costs_by_count(amplified, order, differing, ceiling=ceiling, start=start, limit=limit)
+
+
+def _worst_costs(
+    order: float, sampling: SamplingDesign, counts: Integers, multiplier: float
+) -> Floats:
+    """A differing record adds no more to the cap than the first one does, up to the last cap."""
+    first, last = sampling.discrepancy_cap(1), sampling.discrepancy_cap(int(counts[-1]))
+    caps = np.minimum(counts * first, last)
+    return _shift_costs(order, caps.astype(np.float64) ** 2, np.array([multiplier]))
+
+
+def _log_moments_by_count(
+    order: float, sampling: SamplingDesign, counts: Integers, multiplier: float
+) -> Floats:
+    """Upper bounds on the log-moment costs of a step for ascending counts.
+
+    Their exponentials are convex in D: K is a sum over differing records, exchangeable and not
+    negative, and a second difference of E f(K) is one of f in two of them, so not negative if f is
+    convex.
+    """
+    if isinstance(sampling, WithoutReplacement):
+        n_pieces = 1 + len(counts) * sampling.batch_size // _MANY_ELEMENTS
+        parts = np.array_split(counts, min(n_pieces, len(counts)))
+        return np.concatenate([_summed_moments(order, sampling, n, multiplier) for n in parts])
+    costs = np.zeros(len(counts))
+    scale = 2 * math.sqrt(order) * math.sqrt(order - 1) / multiplier
+    for part in _within_factor(counts, 2.0):
+        found = counts[part]
+        if isinstance(sampling, Poisson):
+            trials, chances = found.astype(np.float64), np.full(len(found), sampling.rate)
+        else:
+            trials, chances = np.full(len(found), sampling.divisor), found / sampling.n_records
+        if trials[-1] < _FEW_TRIALS or not _LEAST_SCALE < scale < 1:
+            laws = (sampling.discrepancy_law(int(n)) for n in found)
+            noise = np.array([multiplier])
+            costs[part] = [_log_moment_costs(order, law, noise)[0] for law in laws]
+        else:
+            costs[part] = binomial_log_moments(trials, chances, scale) / (order - 1)
+    return costs
+
+
+def _summed_moments(
+    order: float, sampling: WithoutReplacement, counts: Integers, multiplier: float
+) -> Floats:
+    logs = sampling.log_probabilities(counts).T
+    squares = np.arange(len(logs), dtype=np.float64)[:, None] ** 2
+    exponents = (order - 1) * _shift_costs(order, squares, np.array([multiplier]))
+    return log_mean_exp(logs, exponents) / (order - 1)
+
+
+def _amplified_costs(
+    order: float, sampling: SamplingDesign, counts: Integers, multiplier: float
+) -> Floats:
+    return amplified_by_count(order, multiplier, _check_poisson(sampling), counts)
+
+
+def _within_factor(counts: Integers, factor: float) -> list[slice]:
+    """Ascending counts above 0 in stretches whose last is at most `factor` times the first."""
+    stretches = []
+    first = int(np.searchsorted(counts, 1))
+    while first < len(counts):
+        last = int(np.searchsorted(counts, counts[first] * factor, side="right"))
+        stretches.append(slice(first, last))
+        first = last
+    return stretches
+
+
+def _mixed(order: float, costs: Floats, differing: DifferingRecords) -> float:
+    if not differing.is_random:
+        return float(costs[0])
+    a = order - 1
+    return float(log_mean_exp(differing.log_probabilities, a * costs) / a)
+
+
+def _shift_costs(order: float, squared_discrepancy: float | Floats, multipliers: Floats) -> Floats:
+    """The divergence between sums that K differing records move apart by up to 2K clip norms."""
+    with np.errstate(over="ignore"):
+        return np.asarray(2 * order * squared_discrepancy / multipliers**2)
+
+
+def _log_moment_costs(order: float, law: Discrepancy, multipliers: Floats) -> Floats:
+    possible = np.isfinite(law.log_probabilities)
+    logs = law.log_probabilities[possible, None]
+    squares = law.counts[possible, None].astype(np.float64) ** 2
+    n_pieces = 1 + len(logs) * len(multipliers) // _ELEMENTS
+    pieces = [
+        log_mean_exp(logs, (order - 1) * _shift_costs(order, squares, piece)) / (order - 1)
+        for piece in np.array_split(multipliers, n_pieces)
+    ]
+    return np.concatenate(pieces)
+
+
+def _start(
+    target: Target, sampling: SamplingDesign, differing: DifferingRecords, n_steps: int
+) -> float:
+    """Where to begin the search: the mean-square answer for the likeliest D that is not 0."""
+    some = differing.counts > 0
+    likeliest = differing.counts[some][differing.log_probabilities[some].argmax()]
+    square = sampling.mean_square_discrepancy(int(likeliest))
+    return math.sqrt(2 * target.order * n_steps) * math.sqrt(square) / math.sqrt(target.epsilon)
+
+
+def _check_poisson(sampling: SamplingDesign) -> Poisson:
+    if not isinstance(sampling, Poisson):
+        msg = (
+            f"accountant 'amplified' needs Poisson sampling, got {sampling.name!r}: other designs "
+            "tie the common records of a batch to the differing ones. Use Poisson, or log_moment"
+        )
+        raise ArgumentError(msg)
+    return sampling
+
+
+def _checked_multipliers(noise_multipliers: Floats) -> Floats:
+    multipliers = np.asarray(noise_multipliers, dtype=np.float64)
+    if multipliers.ndim != 1 or not multipliers.size:
+        msg = f"noise_multipliers must be a row of at least one number, got {multipliers.shape}"
+        raise ArgumentError(msg)
+    for value in (float(multipliers.min()), float(multipliers.max())):  # NaN is both
+        check_above(0, noise_multiplier=value)
+        if not SMALLEST_MULTIPLIER <= value <= LARGEST_MULTIPLIER:
+            msg = (
+                f"noise_multiplier must lie between {SMALLEST_MULTIPLIER:g} and "
+                f"{LARGEST_MULTIPLIER:g}, got {value!r}"
+            )
+            raise ArgumentError(msg)
+    return multipliers
+
+
+def _check_reachable(target: Target, least: float, most: float) -> None:
+    if not least <= target.epsilon < most:
+        msg = (
+            f"epsilon = {target.epsilon!r} at order {target.order!r} is not between the cost at "
+            f"noise multiplier {LARGEST_MULTIPLIER:g}, {least:g}, and the cost at "
+            f"{SMALLEST_MULTIPLIER:g}, {most:g}; ask for one that is"
+        )
+        raise CalibrationError(msg)

@@ -1,0 +1,846 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""HUC and sa-HUC caps: how far one round of clipped SGD can move, and what that costs.
+
+One clipped gradient *reaches* some distance along a slice of the update, two of them lie at most
+twice that apart, and K of the B gradients of a batch differ:
+
+$$h_{t,i} = (2 \cdot reach_i \cdot K / B)^2$$
+
+Caps contain the step size, so they belong to noise on the *update*.
+
+Use: what one round costs given its history, and comparison with the paper. Caps along slices do
+**not** certify a run: a shift that no slice sees today can be turned into a slice by tomorrow's
+gradient. Nothing here leads to a certificate; the accountants work in full dimension.
+
+The cost of one round is a bound. The sums over rounds and the recipe are the paper's own numbers,
+for comparison: slice-wise caps do not certify a run, and the recipe's noise is in the wrong place.
+Nothing here leads to a certificate.
+
+A tail cap on the number of differing records gives (epsilon, delta), never a Rényi claim: what the
+tail leaves out belongs to delta, what the simulation may get wrong belongs to the confidence. A
+mean square estimated over data *and* batches certifies nothing; it is for comparison. Nothing here
+leads to a certificate.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final, final
+
+import attrs
+import numpy as np
+
+from pufferslice._core.arrays import Floats, Integers, locked, locked_integers, same
+from pufferslice._core.checks import (
+    check_above,
+    check_at_least,
+    check_between,
+    check_count,
+    check_finite,
+    check_probabilities,
+    check_unit_rows,
+)
+from pufferslice.errors import ArgumentError
+from pufferslice.sensitivity.concentration import dkw_halfwidth, split
+from pufferslice.sensitivity.renyi import aggregate_average, aggregate_joint
+
+_MATRIX_TOLERANCE: Final = 1e-12
+"""Relative error up to which a covariance is taken as symmetric and not negative."""
+
+_quiet: Final = np.errstate(over="ignore", invalid="ignore")
+"""Overflow is reported by `_finite`, as an error and not as a warning."""
+
+
+def _integers(sizes: Sequence[int]) -> tuple[int, ...]:
+    """A tuple of plain integers; what is not one is left for the check to name."""
+    return tuple(int(size) if isinstance(size, np.integer) else size for size in sizes)
+
+
+@final
+@attrs.frozen(kw_only=True)
+class ClippedBlocks:
+    """Blocks of coordinates (layers), in order, each clipped on its own.
+
+    >>> ClippedBlocks(sizes=[2, 1], clip_norms=[3.0, 4.0]).dim
+    3
+    """
+
+    sizes: tuple[int, ...] = attrs.field(converter=_integers)
+    """Coordinates per block; the first block has the first ones."""
+    clip_norms: Floats = attrs.field(converter=locked, eq=same)
+    """Largest Euclidean norm of a per-example gradient inside each block."""
+
+    def __attrs_post_init__(self) -> None:
+        for size in self.sizes:
+            check_count(1, size=size)
+        if not self.sizes or self.clip_norms.shape != (len(self.sizes),):
+            msg = (
+                "sizes and clip_norms must have one entry per block, at least one; "
+                f"got {len(self.sizes)} sizes and clip_norms of shape {self.clip_norms.shape}"
+            )
+            raise ArgumentError(msg)
+        for clip_norm in self.clip_norms:
+            check_above(0, clip_norm=float(clip_norm))
+
+    @classmethod
+    def by_size(cls, sizes: Sequence[int], *, clip_norm: float) -> "ClippedBlocks":
+        """Clip norms proportional to the root of the block size; their squares sum to clip_norm^2.
+
+        The rule of the paper's per-layer example.
+        """
+        check_above(0, clip_norm=clip_norm)
+        for size in sizes:
+            check_count(1, size=size)
+        shares = np.array(sizes, dtype=float) / max(sum(sizes), 1)
+        return cls(sizes=sizes, clip_norms=clip_norm * np.sqrt(shares))
+
+    @property
+    def dim(self) -> int:
+        """Number of coordinates."""
+        return sum(self.sizes)
+
+    def norms(self, rows: Floats) -> Floats:
+        """Euclidean norm of each row inside each block, shape (n_rows, n_blocks)."""
+        starts = list(itertools.accumulate(self.sizes[:-1], initial=0))
+        return np.asarray(np.sqrt(np.add.reduceat(rows**2, starts, axis=1)))
+
+
+@_quiet
+def lipschitz_reach(lipschitz: Floats, *, clip_norm: float) -> Floats:
+    """How far one gradient of norm at most `clip_norm` can reach: lipschitz * clip_norm.
+
+    Needs: along slice i the update moves by at most `lipschitz[i]` times the Euclidean norm of a
+    change of the mean gradient. A global Lipschitz constant will do for every slice. The learning
+    rate will do for plain SGD, also with momentum and weight decay.
+    Source: prop:exist_HUC.
+    """
+    check_above(0, clip_norm=clip_norm)
+    return _finite(_not_negative(lipschitz=locked(lipschitz)) * clip_norm)
+
+
+@_quiet
+def block_reach(directions: Floats, blocks: ClippedBlocks, *, preconditioner: Floats) -> Floats:
+    r"""How far one blockwise clipped gradient can reach: sum of $C_b \|P_b A^T u_i\|$.
+
+    Guarantee: no gradient reaches farther, and one that is aligned with $P_b A^T u_i$ at the clip
+    norm in every block reaches exactly there, so the caps from it are minimal.
+    Needs: the update is linear in the mean gradient, params - A @ gradient, and A does not depend
+    on the data or the batch.
+    Source: corollary:vanilla_SGD_HUC.
+
+    >>> blocks = ClippedBlocks(sizes=[1, 1], clip_norms=[3.0, 5.0])
+    >>> float(block_reach([[0.6, 0.8]], blocks, preconditioner=np.eye(2))[0])
+    5.8
+    """
+    rows = _directions(blocks.dim, directions)
+    matrix = _square(blocks.dim, preconditioner=preconditioner)
+    return _finite(blocks.norms(rows @ matrix) @ blocks.clip_norms)
+
+
+@_quiet
+def block_reach_bound(directions: Floats, blocks: ClippedBlocks, *, lipschitz: Floats) -> Floats:
+    r"""The explicit form for layers: sum of $C_b L_b \|P_b u_i\|$, never below `block_reach`.
+
+    Needs: $\|P_b A^T u_i\| \le L_b \|P_b u_i\|$ for every block and slice; with one learning rate
+    per layer L_b is that rate, and the two forms agree.
+    Source: corollary:vanilla_SGD_HUC, in the form of app:perlayer_clipping.
+    """
+    rows = _directions(blocks.dim, directions)
+    factors = _not_negative(lipschitz=locked(lipschitz))
+    if factors.shape != blocks.clip_norms.shape:
+        msg = f"lipschitz must have one entry per block, {len(blocks.sizes)}; got {factors.shape}"
+        raise ArgumentError(msg)
+    return _finite(blocks.norms(rows) @ (blocks.clip_norms * factors))
+
+
+def squared_caps(reach: Floats, *, discrepancy_cap: float, divisor: float) -> Floats:
+    """Bounds on the squared shift of one round along each slice, for every batch draw (HUC).
+
+    Use: cost of one round given its history. With one flat clip norm the caps are the same in all
+    directions and equal the full-dimension bound; otherwise they do not certify a run.
+    Needs: no batch has more than `discrepancy_cap` differing records, and the sum of gradients is
+    divided by the public `divisor`: the batch size or the expected one. Never the largest possible
+    size, which would make the caps too small.
+    Source: def:HUC, prop:exist_HUC, corollary:vanilla_SGD_HUC.
+
+    >>> float(squared_caps([0.5], discrepancy_cap=3, divisor=6)[0])
+    0.25
+    """
+    check_at_least(0, discrepancy_cap=discrepancy_cap)
+    check_above(0, divisor=divisor)
+    return normalised_squared_caps(reach, ratio_cap=discrepancy_cap / divisor)
+
+
+def mean_square_caps(reach: Floats, *, mean_square_discrepancy: float, divisor: float) -> Floats:
+    """Bounds on the mean over batch draws of the squared shift along each slice (sa-HUC).
+
+    Use: comparison, and the paper's average over batch draws; it implies no bound on what one
+    batch draw shows. Take the largest slice, not the log-moment, for its joint form.
+    Needs: the mean square over batch draws alone, at most this for every pair of coupled datasets.
+    Source: def:msHUC, prop:msHUC_from_K2.
+    """
+    check_at_least(0, mean_square_discrepancy=mean_square_discrepancy)
+    check_above(0, divisor=divisor)
+    ratio = mean_square_discrepancy / divisor / divisor
+    return normalised_mean_square_caps(reach, mean_square_ratio=ratio)
+
+
+def normalised_squared_caps(reach: Floats, *, ratio_cap: float) -> Floats:
+    """`squared_caps` for a sum divided by the realised batch size: K/B is at most `ratio_cap`.
+
+    Under Poisson sampling the ratio reaches 1 as soon as one record differs.
+    Use: as `squared_caps`, comparison only. The library divides by a public constant.
+    Source: prop:exist_HUC, in the form of app:poisson_subsampling.
+    """
+    check_at_least(0, ratio_cap=ratio_cap)
+    return normalised_mean_square_caps(reach, mean_square_ratio=ratio_cap * ratio_cap)
+
+
+@_quiet
+def normalised_mean_square_caps(reach: Floats, *, mean_square_ratio: float) -> Floats:
+    """`mean_square_caps` for a sum divided by the realised batch size: mean of (K/B)^2.
+
+    Use: as `mean_square_caps`, comparison only.
+    Needs: a batch of no records counts as ratio 0 and its update does not depend on the data.
+    Source: prop:msHUC_from_K2, in the form of app:poisson_subsampling.
+    """
+    check_at_least(0, mean_square_ratio=mean_square_ratio)
+    # The 2 belongs to the difference of two clipped gradients; it is written here and nowhere else.
+    return _finite((2 * _not_negative(reach=locked(reach))) ** 2 * mean_square_ratio)
+
+
+@_quiet
+def minimal_squared_caps(directions: Floats, shifts: Floats) -> Floats:
+    """The smallest caps of one round whose possible shifts are known: the largest square per slice.
+
+    Guarantee: every valid cap vector of this history and coupling is at least this, and this one is
+    attained. `shifts` has shape (n_shifts, dim).
+    Use: to see how far a cap is from tight. Like every cap it is about one round.
+    Source: prop:HUC_tight.
+    """
+    moves = locked(shifts)
+    if moves.ndim != 2 or moves.size == 0:
+        msg = f"shifts must have shape (n_shifts, dim), both at least 1; got {moves.shape}"
+        raise ArgumentError(msg)
+    check_finite(shifts=moves)
+    rows = _directions(moves.shape[1], directions)
+    return _finite(np.max((rows @ moves.T) ** 2, axis=1))
+
+
+@_quiet
+def cap_matrix(
+    blocks: ClippedBlocks, *, preconditioner: Floats, discrepancy_cap: float, divisor: float
+) -> Floats:
+    r"""One matrix H with squared shift along u at most $u^T H u$, for every u in R^dim.
+
+    $$H = (2K/B)^2 \, \big(\sum_b C_b\big) \, A \, \big(\sum_b C_b P_b\big) A^T$$
+
+    Guarantee: never below the squared caps of `block_reach` (Cauchy-Schwarz over the blocks). With
+    one block it equals them in every direction.
+    Use: a sensitivity ellipsoid of one round; the caps of a profile are its diagonal values.
+    Source: def:HUC, corollary:vanilla_SGD_HUC.
+    """
+    matrix = _square(blocks.dim, preconditioner=preconditioner)
+    radius = np.sqrt(np.repeat(blocks.clip_norms, blocks.sizes) * blocks.clip_norms.sum())
+    scale = squared_caps(np.ones(1), discrepancy_cap=discrepancy_cap, divisor=divisor)[0]
+    half = matrix * radius
+    return _finite(scale * (half @ half.T))
+
+
+@_quiet
+def matrix_caps(directions: Floats, matrix: Floats) -> Floats:
+    """The squared caps that a cap matrix gives along each slice: u^T H u.
+
+    Source: def:HUC.
+    """
+    return _quadratic(directions, matrix=matrix)
+
+
+@_quiet
+def projected_variance(directions: Floats, noise_cov: Floats) -> Floats:
+    """Variance of the noise along each slice, u^T Sigma u; each must be positive.
+
+    Source: lemma:gaussian_SRE.
+    """
+    return _positive_variance(_quadratic(directions, noise_cov=noise_cov))
+
+
+@_quiet
+def block_projected_variance(
+    directions: Floats, blocks: ClippedBlocks, *, noise_stds: Floats
+) -> Floats:
+    """`projected_variance` of independent noise with one standard deviation per block.
+
+    Source: lemma:gaussian_SRE.
+    """
+    stds = _not_negative(noise_stds=locked(noise_stds))
+    if stds.shape != blocks.clip_norms.shape:
+        msg = f"noise_stds must have one entry per block, {len(blocks.sizes)}; got {stds.shape}"
+        raise ArgumentError(msg)
+    shares = blocks.norms(_directions(blocks.dim, directions)) ** 2
+    return _positive_variance(_finite(shares @ stds**2))
+
+
+def _directions(dim: int, directions: Floats) -> Floats:
+    rows = locked(directions)
+    check_unit_rows(directions=rows)
+    if rows.shape[1] != dim:
+        msg = f"directions must have {dim} coordinates, got {rows.shape[1]}"
+        raise ArgumentError(msg)
+    return rows
+
+
+def _square(dim: int, **named: Floats) -> Floats:
+    ((name, matrix),) = named.items()
+    values = locked(matrix)
+    if values.shape != (dim, dim):
+        msg = f"{name} must have shape ({dim}, {dim}), got {values.shape}"
+        raise ArgumentError(msg)
+    check_finite(**{name: values})
+    return values
+
+
+def _quadratic(directions: Floats, **named: Floats) -> Floats:
+    """u^T M u for each direction u, where M is symmetric and has no negative eigenvalue."""
+    ((name, _),) = named.items()
+    rows = locked(directions)
+    check_unit_rows(directions=rows)
+    values = _square(rows.shape[1], **named)
+    slack = _MATRIX_TOLERANCE * float(np.abs(values).max())
+    if np.abs(values - values.T).max() > slack or np.linalg.eigvalsh(values)[0] < -slack:
+        msg = (
+            f"{name} must be symmetric and have no negative eigenvalue; use (m + m.T) / 2, and a "
+            "covariance"
+        )
+        raise ArgumentError(msg)
+    # Rounding may leave a zero slightly below zero.
+    return _finite(np.maximum(np.sum((rows @ values) * rows, axis=1), 0.0))
+
+
+def _positive_variance(variance: Floats) -> Floats:
+    bad = int(np.count_nonzero(~(variance > 0)))
+    if bad:
+        msg = (
+            f"the noise must have positive variance along every slice; {bad} of {variance.size} "
+            "slices have none. Add noise there, or leave those slices out of the profile"
+        )
+        raise ArgumentError(msg)
+    return variance
+
+
+def _not_negative(**named: Floats) -> Floats:
+    ((name, values),) = named.items()
+    check_finite(**{name: values})
+    if np.any(values < 0):
+        msg = f"{name} must not be negative; the smallest is {float(values.min())!r}"
+        raise ArgumentError(msg)
+    return values
+
+
+def _finite(values: Floats) -> Floats:
+    if not np.all(np.isfinite(values)):
+        msg = "the result is too large for a float; give clip norms, caps and noise in larger units"
+        raise ArgumentError(msg)
+    return np.asarray(values)
+
+
+@np.errstate(over="ignore")
+def round_costs(order: float, caps: Floats, variance: Floats) -> Floats:
+    """Bound on the divergence of one round along each slice: order * cap / (2 * variance).
+
+    Guarantee: given the history. From squared caps, for every batch draw; from mean-square caps,
+    on average over batch draws.
+    Needs: `variance` of the noise along each slice (`projected_variance`), in the same space as
+    the caps: the update, or the mean gradient if the caps were made with step size 1.
+    Source: lemma:gaussian_SRE, lem:sa_gaussian_slice.
+
+    >>> round_costs(4, [0.5, 1.0], [2.0, 2.0]).tolist()
+    [0.5, 1.0]
+    """
+    check_above(1, order=order)
+    values, variances = _caps(caps, n_axes=1), locked(variance)
+    if variances.shape != values.shape:
+        msg = f"variance must have one entry per cap, {values.size}; got shape {variances.shape}"
+        raise ArgumentError(msg)
+    check_finite(variance=variances)
+    check_above(0, smallest_variance=float(variances.min()))
+    costs = np.asarray(order * values / (2 * variances))
+    check_finite(costs=costs)
+    return costs
+
+
+def average_round_cost(order: float, caps: Floats, variance: Floats, weights: Floats) -> float:
+    """Cost of one round given its history, average over the slices.
+
+    Use: one round, with caps of either kind; `round_costs` says what each means.
+    Source: lemma:gaussian_SRE, lem:sa_gaussian_slice, def:ave_srd.
+    """
+    costs = round_costs(order, caps, variance)
+    return float(aggregate_average(costs, _weights(weights, costs)))
+
+
+def joint_round_cost(
+    order: float, squared_caps: Floats, variance: Floats, weights: Floats
+) -> float:
+    """Cost of one round given its history, log-moment over the slices.
+
+    Use: one round, from squared caps only. From mean-square caps the log-moment of the means is
+    *below* the mean of the log-moments; take `largest_round_cost` there.
+    Source: lemma:gaussian_SRE, def:joint_srd.
+    """
+    costs = round_costs(order, squared_caps, variance)
+    return float(aggregate_joint(order, costs, _weights(weights, costs)))
+
+
+def largest_round_cost(order: float, caps: Floats, variance: Floats, weights: Floats) -> float:
+    """Cost of one round given its history, the largest slice: the paper's rule for joint claims.
+
+    Use: one round. At least the average and the joint cost, with squared caps or with mean-square
+    caps of the closed form (one discrepancy shared by all slices).
+    Source: thm:HUC_SRPP_SGD, thm:msHUC_SRPP_SGD.
+    """
+    costs = round_costs(order, caps, variance)
+    return float(np.max(costs[_weights(weights, costs) > 0]))
+
+
+def average_total_squared_cap(caps: Floats, weights: Floats) -> float:
+    """Caps of shape (n_steps, n_directions), weighted over the slices and summed over the steps.
+
+    Caps may first be divided by the projected variance of their step, for noise that is not the
+    same everywhere; then order / 2 times the result is the paper's total.
+    Use: comparison with the paper. The sum over rounds bounds no run for caps along slices.
+    Source: thm:HUC_SRPP_SGD, thm:msHUC_SRPP_SGD.
+    """
+    values = _caps(caps, n_axes=2)
+    return _total(aggregate_average(values, _weights(weights, values)))
+
+
+def joint_total_squared_cap(caps: Floats, weights: Floats) -> float:
+    """Caps of shape (n_steps, n_directions): the largest slice of each step, summed over the steps.
+
+    Use: as `average_total_squared_cap`, comparison with the paper.
+    Source: thm:HUC_SRPP_SGD, thm:msHUC_SRPP_SGD.
+    """
+    values = _caps(caps, n_axes=2)
+    return _total(values[:, _weights(weights, values) > 0].max(axis=1))
+
+
+def claimed_epsilon(order: float, total_squared_cap: float, *, noise_std: float) -> float:
+    """What the paper's rule says that a run costs: order * total / (2 * noise_std^2).
+
+    Use: comparison with the paper; the accountants give the cost of a run.
+    Needs: `noise_std` in the space of the caps (`round_costs`).
+    Source: thm:HUC_SRPP_SGD, thm:msHUC_SRPP_SGD.
+    """
+    check_above(1, order=order)
+    check_at_least(0, total_squared_cap=total_squared_cap)
+    check_above(0, noise_std=noise_std)
+    epsilon = order / 2 * (total_squared_cap / noise_std / noise_std)
+    check_finite(epsilon=np.array(epsilon))
+    return epsilon
+
+
+def claimed_noise_std(order: float, epsilon: float, total_squared_cap: float) -> float:
+    """The noise that the paper's rule asks for, in the space of the caps; see `claimed_epsilon`.
+
+    Use: comparison with the paper; never the calibration of a run.
+    Source: thm:HUC_SRPP_SGD, thm:msHUC_SRPP_SGD.
+    """
+    check_above(1, order=order)
+    check_above(0, epsilon=epsilon)
+    check_at_least(0, total_squared_cap=total_squared_cap)
+    variance = order / 2 * (total_squared_cap / epsilon)
+    check_finite(variance=np.array(variance))
+    return math.sqrt(variance)
+
+
+@final
+@attrs.frozen(kw_only=True)
+class RecipeNoise:
+    """The noise of the paper's experiments, with what it claims and what it costs."""
+
+    noise_multiplier: float
+    """Noise standard deviation on the sum of clipped gradients, over the clip norm."""
+    claimed_epsilon: float
+    """What the recipe says."""
+    true_epsilon: float
+    """What the run costs: the worst-case or the mean-square number of the accountants."""
+
+    @property
+    def understatement(self) -> float:
+        """How many times the claim the true cost is."""
+        return self.true_epsilon / self.claimed_epsilon
+
+
+def recipe_noise(
+    order: float, epsilon: float, learning_rates: Floats, *, squared_discrepancy: float
+) -> RecipeNoise:
+    r"""The noise multiplier of the paper's experiments for a claimed `epsilon`, and its true cost.
+
+    The recipe calibrates noise on the *update*, from caps that contain the learning rates, and then
+    adds that noise, times batch size over clip norm, to the *gradient*. There the learning rates
+    shrink nothing, so the true cost is $T / \sum_t \eta_t^2$ times the claim.
+    `squared_discrepancy` is the square of the every-draw cap (then the cost is the worst-case one),
+    or the mean square over batch draws (then it is the mean-square one).
+    Use: comparison, always with the true cost beside it; never a plan for training.
+    Source: thm:HUC_SRPP_SGD, thm:msHUC_SRPP_SGD, as used in the appendix on experiments.
+    """
+    check_above(0, squared_discrepancy=squared_discrepancy)
+    rates = locked(learning_rates)
+    if rates.ndim != 1 or rates.size == 0:
+        msg = f"learning_rates must have one entry per step, at least one; got {rates.shape}"
+        raise ArgumentError(msg)
+    check_finite(learning_rates=rates)
+    check_above(0, smallest_learning_rate=float(rates.min()))
+    total_on_updates = _uniform_total(rates, squared_discrepancy)
+    multiplier = claimed_noise_std(order, epsilon, total_on_updates)
+    total_on_gradients = _uniform_total(np.ones_like(rates), squared_discrepancy)
+    return RecipeNoise(
+        noise_multiplier=multiplier,
+        claimed_epsilon=float(epsilon),
+        true_epsilon=claimed_epsilon(order, total_on_gradients, noise_std=multiplier),
+    )
+
+
+def _uniform_total(lipschitz: Floats, squared_discrepancy: float) -> float:
+    """Total cap of a flat clip norm. Clip norm and batch size cancel, so both are 1 here."""
+    reach = lipschitz_reach(lipschitz, clip_norm=1.0)
+    return _total(normalised_mean_square_caps(reach, mean_square_ratio=squared_discrepancy))
+
+
+@np.errstate(over="ignore")
+def _total(caps: Floats) -> float:
+    total = float(caps.sum())
+    check_finite(total_squared_cap=np.array(total))
+    return total
+
+
+def _caps(caps: Floats, *, n_axes: int) -> Floats:
+    values = locked(caps)
+    if values.ndim != n_axes or values.size == 0:
+        wanted = ("n_directions", "n_steps, n_directions")[n_axes - 1]
+        msg = f"caps must have shape ({wanted}) and not be empty, got {values.shape}"
+        raise ArgumentError(msg)
+    check_finite(caps=values)
+    check_at_least(0, smallest_cap=float(values.min()))
+    return values
+
+
+def _weights(weights: Floats, costs: Floats) -> Floats:
+    values = locked(weights)
+    check_probabilities(length=costs.shape[-1], weights=values)
+    return values
+
+
+_ROUNDING: Final = 1e-12
+"""Relative error charged to a sum of probabilities, and to a rank, on the safe side."""
+
+
+@final
+@attrs.frozen(kw_only=True)
+class TailCap:
+    """A count that is exceeded with probability at most `tail_probability`."""
+
+    may_be_used_for: ClassVar[str] = (
+        "an (epsilon, delta) claim whose delta includes the tail probability; never a Rényi claim"
+    )
+
+    value: int
+    """The count."""
+    tail_probability: float
+    """Over the coupled data and the batch; belongs to delta."""
+    failure_probability: float
+    """That the bound itself is wrong, over the simulation; 0 if the law is known."""
+
+
+@final
+@attrs.frozen(kw_only=True)
+class MeanSquareCap:
+    """An upper bound on the mean square of the discrepancy over data and batch together."""
+
+    may_be_used_for: ClassVar[str] = (
+        "comparison only: an average over the data bounds no pair of datasets"
+    )
+
+    value: float
+    """The bound on the mean of the squared count."""
+    failure_probability: float
+    """That the bound is wrong, over the simulation; 0 if the law is known."""
+
+
+@final
+@attrs.frozen(kw_only=True)
+class AcrossRounds:
+    """What tail caps leave open after a whole run; two numbers that must not be added."""
+
+    delta: float
+    """To be added to the delta of the claim."""
+    failure_probability: float
+    """To be said beside the claim: the confidence is 1 minus this."""
+
+
+def tail_cap(counts: Integers, log_probabilities: Floats, *, tail_probability: float) -> TailCap:
+    """The smallest count that a known law exceeds with probability at most `tail_probability`.
+
+    Use: with the law of the discrepancy in one batch, or better, once for the whole run, with the
+    law of the number of differing records: it is the same in all rounds, so its tail is paid once.
+    Needs: the whole law; a truncated one does not say how much it left out.
+    Source: lem:dkw_huc_cap, for a law that is known.
+
+    >>> tail_cap(np.arange(3), np.log([0.5, 0.3, 0.2]), tail_probability=0.25).value
+    1
+    """
+    check_between(0, 1, tail_probability=tail_probability)
+    values, logs = _whole(counts=counts), locked(log_probabilities)
+    if values.shape != logs.shape or not np.all(np.diff(values) > 0):
+        msg = (
+            "counts must ascend and have one log probability each; "
+            f"got shapes {values.shape} and {logs.shape}"
+        )
+        raise ArgumentError(msg)
+    # Summed from the far end, so that small tails are not lost against 1.
+    at_least = np.cumsum(np.exp(logs)[::-1])[::-1]
+    if not abs(float(at_least[0]) - 1) <= _ROUNDING:
+        msg = f"the probabilities must sum to 1, got {float(at_least[0])!r}; fold in the tail"
+        raise ArgumentError(msg)
+    exceed = np.append(at_least[1:], 0.0) * (1 + _ROUNDING)
+    value = int(values[np.argmax(exceed <= tail_probability)])
+    return TailCap(value=value, tail_probability=tail_probability, failure_probability=0.0)
+
+
+def hoeffding_tail_cap(
+    *, batch_size: int, mismatch_probability: float, tail_probability: float
+) -> TailCap:
+    """The paper's closed form, B tau + sqrt(B ln(1/delta) / 2), as a whole number at most B.
+
+    Needs: independent records that differ with probability at most `mismatch_probability`, and a
+    batch of *different* records (without replacement). The paper states it for sampling with
+    replacement; there it fails, because repeated draws of one record share its mismatch.
+    Use: as `tail_cap`, which is smaller wherever the law is known.
+    Source: app:estimate_caps:structure.
+    """
+    check_count(1, batch_size=batch_size)
+    check_at_least(0, mismatch_probability=mismatch_probability)
+    check_between(0, 1, tail_probability=tail_probability)
+    _check_at_most_one(mismatch_probability)
+    slack = math.sqrt(batch_size / 2 * math.log(1 / tail_probability))
+    value = min(batch_size, math.floor(batch_size * mismatch_probability + slack))
+    return TailCap(value=value, tail_probability=tail_probability, failure_probability=0.0)
+
+
+def mismatch_mean_square_cap(*, batch_size: int, mismatch_probability: float) -> MeanSquareCap:
+    """Mean of the squared discrepancy of independent records: B tau (1 - tau) + (B tau)^2.
+
+    Needs: as `hoeffding_tail_cap`, a batch of different records.
+    Use: comparison only. It averages over the data too, so it bounds no pair of datasets.
+    Source: as `hoeffding_tail_cap`.
+    """
+    check_count(1, batch_size=batch_size)
+    check_at_least(0, mismatch_probability=mismatch_probability)
+    _check_at_most_one(mismatch_probability)
+    mean = batch_size * mismatch_probability
+    return MeanSquareCap(value=mean * (1 - mismatch_probability) + mean**2, failure_probability=0.0)
+
+
+def simulate_discrepancies(
+    draw_pair: Callable[[np.random.Generator], tuple[Any, Any]],
+    draw_batch: Callable[[np.random.Generator], Any],
+    *,
+    n_replicates: int,
+    seed: int,
+) -> Integers:
+    """How many records of a drawn batch differ between two coupled datasets, many times over.
+
+    `draw_pair` gives two datasets of the same shape, records along the first axis; `draw_batch`
+    gives indices, repeated where a record is drawn repeatedly. Only the counts are kept. A missing
+    number (NaN) counts as differing.
+    Source: alg:mc_caps, alg:mc_discrepancy_cap.
+    """
+    check_count(1, n_replicates=n_replicates)
+    check_count(0, seed=seed)
+    rng = np.random.default_rng(seed)
+    counts = [_count_differing(*draw_pair(rng), draw_batch(rng)) for _ in range(n_replicates)]
+    return locked_integers(counts)
+
+
+def mean_square_cap_estimate(
+    discrepancies: Integers, *, discrepancy_cap: int, failure_probability: float
+) -> MeanSquareCap:
+    r"""Upper bound on the mean of the squared discrepancy, from simulated ones.
+
+    $$\hat\mu_2 + K^2 \sqrt{\ln(2/\gamma) / (2M)}$$
+
+    Guarantee: at least the mean over data and batch, except with probability
+    `failure_probability`.
+    Use: comparison only. The caps need a bound for every pair of datasets, this averages over them.
+    Needs: independent replicates, none above `discrepancy_cap` (the paper's batch size, or the
+    smaller cap of the sampling design).
+    Source: lem:mc_ms_cap.
+    """
+    draws = _draws(discrepancies, discrepancy_cap)
+    slack = dkw_halfwidth(len(draws), failure_probability)
+    value = float(np.mean(draws.astype(np.float64) ** 2)) + discrepancy_cap**2 * slack
+    return MeanSquareCap(value=value, failure_probability=failure_probability)
+
+
+def uniform_mean_square_cap_estimate(
+    discrepancies: Sequence[Integers], *, discrepancy_cap: int, failure_probability: float
+) -> MeanSquareCap:
+    """The largest `mean_square_cap_estimate` of all instances (prior and pair of secrets).
+
+    Guarantee: each instance is below its own estimate, all at once, except with probability
+    `failure_probability`, which is split evenly over the instances.
+    Use: comparison only, as for one instance.
+    Source: cor:uniform_ms_cap.
+    """
+    share = _share(discrepancies, failure_probability)
+    caps = [
+        mean_square_cap_estimate(draws, discrepancy_cap=discrepancy_cap, failure_probability=share)
+        for draws in discrepancies
+    ]
+    value = max(cap.value for cap in caps)
+    return MeanSquareCap(value=value, failure_probability=failure_probability)
+
+
+def tail_cap_estimate(
+    discrepancies: Integers,
+    *,
+    discrepancy_cap: int,
+    tail_probability: float,
+    failure_probability: float,
+) -> TailCap:
+    """A count that the discrepancy exceeds with probability at most `tail_probability`.
+
+    The order statistic of rank ceil((1 - (delta - e)) M), with e the DKW half-width; the cap of
+    every draw if delta is not above e.
+    Guarantee: except with probability `failure_probability` over the simulation.
+    Use: (epsilon, delta) claims, with `across_rounds`. Counts of differing records in the whole
+    data may be given as well, with the number of records as `discrepancy_cap`: one tail for all
+    rounds.
+    Needs: independent replicates of the coupling and the batch, none above `discrepancy_cap`.
+    Source: lem:dkw_huc_cap.
+    """
+    draws = _draws(discrepancies, discrepancy_cap)
+    check_between(0, 1, tail_probability=tail_probability)
+    left_out = tail_probability - dkw_halfwidth(len(draws), failure_probability)
+    value = discrepancy_cap
+    if left_out > 0:
+        n_above = math.floor(left_out * len(draws) * (1 - _ROUNDING))
+        value = int(np.sort(draws)[len(draws) - 1 - n_above])
+    return TailCap(
+        value=value, tail_probability=tail_probability, failure_probability=failure_probability
+    )
+
+
+def uniform_tail_cap_estimate(
+    discrepancies: Sequence[Integers],
+    *,
+    discrepancy_cap: int,
+    tail_probability: float,
+    failure_probability: float,
+) -> TailCap:
+    """The largest `tail_cap_estimate` of all instances (prior and pair of secrets).
+
+    Guarantee: the tail of every instance is at most `tail_probability`, all at once, except with
+    probability `failure_probability`, which is split evenly over the instances.
+    Source: cor:uniform_huc_cap.
+    """
+    share = _share(discrepancies, failure_probability)
+    caps = [
+        tail_cap_estimate(
+            draws,
+            discrepancy_cap=discrepancy_cap,
+            tail_probability=tail_probability,
+            failure_probability=share,
+        )
+        for draws in discrepancies
+    ]
+    return attrs.evolve(
+        max(caps, key=lambda cap: cap.value), failure_probability=failure_probability
+    )
+
+
+def across_rounds(*, tail_probabilities: Floats, failure_probabilities: Floats) -> AcrossRounds:
+    """Add up what the tail caps of a run leave open, each on its own side.
+
+    `tail_probabilities` has one entry per round. A cap on the differing records of the whole data
+    holds in all rounds at once: one entry, however many rounds. `failure_probabilities` has one
+    entry per estimation; an estimate that serves several rounds can fail only once, and a known law
+    not at all.
+    Use: with a claim (epsilon, delta') under the caps, claim (epsilon, delta' + delta), with
+    confidence 1 - failure_probability. The paper subtracts both sums from one probability.
+    Source: lem:dkw_huc_cap, cor:uniform_huc_cap, across rounds.
+    """
+    return AcrossRounds(
+        delta=_sum_below_one(tail_probabilities=tail_probabilities),
+        failure_probability=_sum_below_one(failure_probabilities=failure_probabilities),
+    )
+
+
+def _sum_below_one(**named: Floats) -> float:
+    ((name, given),) = named.items()
+    values = np.ravel(locked(given))
+    check_finite(**{name: values})
+    if np.any(values < 0) or not math.fsum(values) < 1:
+        msg = (
+            f"{name} must not be negative and must sum to less than 1, or nothing is claimed; got "
+            f"the sum {math.fsum(values)!r} over {values.size} entries. Bound the differing records"
+            " of the whole data once instead of the discrepancy of every round"
+        )
+        raise ArgumentError(msg)
+    return math.fsum(values)
+
+
+def _share(discrepancies: Sequence[Integers], failure_probability: float) -> float:
+    if not len(discrepancies):
+        msg = "discrepancies must hold the counts of at least one instance, got none"
+        raise ArgumentError(msg)
+    return split(failure_probability, len(discrepancies))
+
+
+def _draws(discrepancies: Integers, discrepancy_cap: int) -> Integers:
+    check_count(0, discrepancy_cap=discrepancy_cap)
+    draws = _whole(discrepancies=discrepancies)
+    if draws.max() > discrepancy_cap:
+        msg = (
+            f"discrepancies must not exceed discrepancy_cap {discrepancy_cap}; "
+            f"{np.count_nonzero(draws > discrepancy_cap)} of {draws.size} do"
+        )
+        raise ArgumentError(msg)
+    return draws
+
+
+def _whole(**named: Integers) -> Integers:
+    ((name, given),) = named.items()
+    values = np.asarray(given)
+    if values.ndim != 1 or values.size == 0 or values.dtype.kind not in "iu" or values.min() < 0:
+        msg = (
+            f"{name} must be a non-empty line of whole numbers, none negative; "
+            f"got {values.dtype} of shape {values.shape}"
+        )
+        raise ArgumentError(msg)
+    return locked_integers(values)
+
+
+def _check_at_most_one(mismatch_probability: float) -> None:
+    if mismatch_probability > 1:
+        msg = f"mismatch_probability must be at most 1, got {mismatch_probability!r}"
+        raise ArgumentError(msg)
+
+
+def _count_differing(first: Any, second: Any, batch: Any) -> int:  # noqa: ANN401 - array-likes
+    """Positions of the batch whose records differ."""
+    one, two, indices = np.asarray(first), np.asarray(second), np.asarray(batch)
+    if one.shape != two.shape or one.ndim == 0:
+        msg = (
+            "draw_pair must give two datasets of the same shape, records along the first axis; "
+            f"got {one.shape} and {two.shape}"
+        )
+        raise ArgumentError(msg)
+    fits = indices.ndim == 1 and (indices.dtype.kind in "iu" or not indices.size)
+    if not fits or (indices.size and (indices.min() < 0 or indices.max() >= len(one))):
+        msg = f"draw_batch must give a line of indices from 0 to {len(one) - 1}"
+        raise ArgumentError(msg)
+    chosen = indices.astype(np.int64)
+    differ = one[chosen] != two[chosen]
+    return int(np.count_nonzero(differ.any(axis=tuple(range(1, differ.ndim)))))

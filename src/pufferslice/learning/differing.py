@@ -1,0 +1,431 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many records the secret changes: the distribution of D under one coupling.
+
+Everything the secret says about the data enters the accounting through D, the number of records at
+which two coupled datasets of the same length differ.
+
+Under the maximal coupling two records with laws p and q differ with probability TV(p, q), and under
+no coupling less often. All results are rounded up.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, final
+
+import attrs
+import numpy as np
+from scipy.special import erf, logsumexp, ndtr
+
+from pufferslice._core.arrays import Floats, Integers, locked, same
+from pufferslice._core.checks import (
+    UNIT_TOLERANCE,
+    check_above,
+    check_count,
+    check_finite,
+    check_probabilities,
+)
+from pufferslice.errors import ArgumentError
+from pufferslice.learning.sampling import binomial_log_probabilities, check_log_probabilities
+from pufferslice.learning.worlds import differing_rows
+from pufferslice.scenario.distributions import GaussianLaw
+
+_LISTED: Final = ("counts", "log_probabilities", "is_fixed_set", "origin")
+_BINOMIAL: Final = ("n_records", "mismatch_probability")
+
+
+def _locked_counts(values: object) -> Integers:
+    array = np.asarray(values)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        msg = f"counts must be a vector of whole numbers, got type {array.dtype}"
+        raise ArgumentError(msg)
+    counts = array.astype(np.int64)
+    counts.setflags(write=False)
+    return counts
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False)
+class DifferingRecords:
+    """The law of the number D of differing records; made by `exactly`, `binomial` and others.
+
+    >>> exactly(20)
+    DifferingRecords('exactly 20 records differ')
+    """
+
+    counts: Integers = attrs.field(converter=_locked_counts, eq=same)
+    """The values of D that can occur, ascending, shape (n_counts,)."""
+    log_probabilities: Floats = attrs.field(converter=locked, eq=same)
+    """Their natural logs, all finite, shape (n_counts,)."""
+    is_fixed_set: bool
+    """Whether all differences lie in one set of records that is fixed before anything is drawn.
+
+    Mean square needs it: it averages over batches for one set, not over batches and sets.
+    """
+    origin: str
+    """Where the law comes from, a public sentence."""
+    _recipe: Mapping[str, Any] | None = attrs.field(default=None, init=False, eq=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self.counts.size == 0 or self.counts[0] < 0 or np.any(np.diff(self.counts) <= 0):
+            msg = (
+                "counts must be at least one number, not negative, each greater than the last, "
+                f"got {self.counts.tolist()[:5]}"
+            )
+            raise ArgumentError(msg)
+        check_finite(log_probabilities=self.log_probabilities)
+        check_log_probabilities(self.log_probabilities, length=len(self.counts))
+        if not isinstance(self.is_fixed_set, bool) or (self.is_fixed_set and self.is_random):
+            msg = (
+                "is_fixed_set must be True or False, and a fixed set has one size; got "
+                f"{self.is_fixed_set!r} with {len(self.counts)} counts"
+            )
+            raise ArgumentError(msg)
+        if not isinstance(self.origin, str) or not self.origin:
+            msg = f"origin must be a sentence, got {self.origin!r}"
+            raise ArgumentError(msg)
+
+    @property
+    def largest(self) -> int:
+        """The largest number of differing records that can occur."""
+        return int(self.counts[-1])
+
+    @property
+    def is_random(self) -> bool:
+        """Whether more than one number can occur."""
+        return len(self.counts) > 1
+
+    def tail_probability(self, above: int) -> float:
+        """P(D > above), for a claim that moves it to its delta.
+
+        >>> round(binomial(n_records=100, mismatch_probability=0.05).tail_probability(5), 12)
+        0.384000872044
+        """
+        check_count(0, above=above)
+        return float(np.exp(self.log_probabilities[self.counts > above]).sum())
+
+    def folded(self, *, above: int) -> "DifferingRecords":
+        """The law with every count above `above` put at the largest one.
+
+        Guarantee: costs do not fall with D, so a cost under the folded law is never below the cost
+        under this one. It has fewer counts to account for. Cutting the tail off would be unsound.
+        """
+        check_count(0, above=above)
+        tail = self.counts > above
+        if np.count_nonzero(tail) <= 1:
+            return self
+        logs = self.log_probabilities
+        return DifferingRecords(
+            counts=np.append(self.counts[~tail], self.largest),
+            log_probabilities=np.append(logs[~tail], logsumexp(logs[tail])),
+            is_fixed_set=self.is_fixed_set,
+            origin=f"{self.origin}; counts above {above} taken as {self.largest}",
+        )
+
+    def description(self) -> dict[str, Any]:
+        """The law as JSON values, from which `from_description` makes it again."""
+        if self._recipe is not None:
+            return dict(self._recipe)
+        return {
+            "kind": "listed",
+            "counts": self.counts.tolist(),
+            "log_probabilities": self.log_probabilities.tolist(),
+            "is_fixed_set": self.is_fixed_set,
+            "origin": self.origin,
+        }
+
+    @classmethod
+    def from_description(cls, description: Mapping[str, Any]) -> "DifferingRecords":
+        """The law that a `description()` describes."""
+        fields = dict(description)
+        kind = fields.pop("kind", None)
+        wanted = {"listed": _LISTED, "binomial": _BINOMIAL}.get(str(kind))
+        if wanted is None:
+            msg = f"the kind of a differing-records law must be listed or binomial; got {kind!r}"
+            raise ArgumentError(msg)
+        if sorted(fields) != sorted(wanted):
+            found = ", ".join(sorted(map(str, fields))) or "nothing"
+            msg = f"a {kind} law is described by {', '.join(wanted)}; got {found}"
+            raise ArgumentError(msg)
+        return binomial(**fields) if kind == "binomial" else cls(**fields)
+
+    def __repr__(self) -> str:
+        return f"DifferingRecords({self.origin!r})"
+
+
+def exactly(n_differing: int) -> DifferingRecords:
+    """All differences lie in one fixed set of `n_differing` records.
+
+    Which records they are need not be known, but it must not be random: two given datasets, or a
+    secret that touches a given part of the data. If some of the set agree, nothing costs more.
+    """
+    origin = f"exactly {n_differing} records differ"
+    return _one_count(n_differing, is_fixed_set=True, origin=origin)
+
+
+def at_most(max_differing: int) -> DifferingRecords:
+    """No more than `max_differing` records differ, whichever they are.
+
+    Costs do not fall with D, so the largest number stands for all. Which records differ may be
+    random, so mean square does not accept it; if the set is fixed, say `exactly`.
+    """
+    origin = f"at most {max_differing} records differ, whichever they are"
+    return _one_count(max_differing, is_fixed_set=False, origin=origin)
+
+
+def binomial(*, n_records: int, mismatch_probability: float) -> DifferingRecords:
+    """Independent records, each of which differs with probability `mismatch_probability`.
+
+    For records with laws p and q under the two secrets, that is the total variation of p and q
+    (`discrete_mismatch`, `gaussian_mismatch`), under the maximal coupling. For records that are
+    independent but not alike, give the largest: it dominates.
+
+    >>> binomial(n_records=2, mismatch_probability=0.5).log_probabilities
+    array([-1.38629436, -0.69314718, -1.38629436])
+    """
+    check_count(1, n_records=n_records)
+    chance = _checked_chance(mismatch_probability=mismatch_probability)
+    logs = binomial_log_probabilities(int(n_records), chance, 1 - chance)
+    possible = np.isfinite(logs)
+    law = DifferingRecords(
+        counts=np.flatnonzero(possible),
+        log_probabilities=logs[possible],
+        is_fixed_set=chance in {0, 1},
+        origin=f"independent records, each of {n_records} differs with probability {chance!r}",
+    )
+    recipe = {"kind": "binomial", "n_records": int(n_records), "mismatch_probability": chance}
+    # Set here and nowhere else, so that it always says how the numbers were made.
+    object.__setattr__(law, "_recipe", recipe)
+    return law
+
+
+def from_pmf(probabilities: Sequence[float] | Floats | Mapping[int, float]) -> DifferingRecords:
+    """A given law: `probabilities[d]` for D = d, as a sequence from 0 or by count.
+
+    It must sum to 1. A law that was cut off puts what is missing on the largest number that can
+    occur, or leaves it to a delta; leaving it out is unsound.
+
+    >>> from_pmf({0: 0.75, 20: 0.25}).counts
+    array([ 0, 20])
+    """
+    if isinstance(probabilities, Mapping):
+        check_count(0, **{f"count {count!r}": count for count in probabilities})
+        pairs = sorted(probabilities.items())
+        counts = np.array([int(count) for count, _ in pairs], dtype=np.int64)
+        chances = locked([chance for _, chance in pairs])
+    else:
+        chances = locked(probabilities)
+        counts = np.arange(chances.size)
+    _check_pmf(chances)
+    possible = chances > 0
+    return DifferingRecords(
+        counts=counts[possible],
+        log_probabilities=np.log(chances[possible]),
+        is_fixed_set=False,
+        origin="a given law of the number of differing records",
+    )
+
+
+def count_differing(first: object, second: object) -> DifferingRecords:
+    """How many records differ between two given datasets of equal length, row by row.
+
+    Takes two tables, arrays or lists; see `pufferslice.learning.worlds.differing_rows` for when records
+    are the same. The count goes into the accounting, so it becomes public.
+
+    >>> count_differing([1, 2, 3], [1, 5, 3])
+    DifferingRecords('two given datasets of 3 records differ in exactly 1')
+    """
+    rows = differing_rows(first, second)
+    n_differing = int(np.count_nonzero(rows))
+    origin = f"two given datasets of {len(rows)} records differ in exactly {n_differing}"
+    return _one_count(n_differing, is_fixed_set=True, origin=origin)
+
+
+def from_coupled_draws(
+    draw_pair: Callable[[np.random.Generator], tuple[object, object]], *, n_draws: int, seed: int
+) -> DifferingRecords:
+    """The law seen in `n_draws` coupled pairs of datasets, taken as the law itself.
+
+    `draw_pair(rng)` returns one dataset of each world, drawn together, all of one length. The
+    sample is *declared* to be the law, which `origin` says: a count that did not occur is taken as
+    impossible. If the coupling is known, `binomial` or `from_pmf` need no such declaration.
+    """
+    check_count(1, n_draws=n_draws)
+    check_count(0, seed=seed)
+    rng = np.random.default_rng(seed)
+    totals, lengths = [], set()
+    for _ in range(n_draws):
+        rows = differing_rows(*_checked_pair(draw_pair(rng)))
+        totals.append(int(np.count_nonzero(rows)))
+        lengths.add(len(rows))
+    if len(lengths) > 1:
+        low, high = min(lengths), max(lengths)
+        msg = f"draw_pair must return datasets of one length; got from {low} to {high} records"
+        raise ArgumentError(msg)
+    counts, times = np.unique(totals, return_counts=True)
+    return DifferingRecords(
+        counts=counts,
+        log_probabilities=np.log(times / n_draws),
+        is_fixed_set=False,
+        origin=(
+            f"the sample of {n_draws} coupled draws with seed {seed}, declared to be the law: "
+            "counts that did not occur in it are taken as impossible"
+        ),
+    )
+
+
+def _one_count(n_differing: int, *, is_fixed_set: bool, origin: str) -> DifferingRecords:
+    check_count(0, n_differing=n_differing)
+    return DifferingRecords(
+        counts=[int(n_differing)], log_probabilities=[0.0], is_fixed_set=is_fixed_set, origin=origin
+    )
+
+
+def _checked_chance(**named: float) -> float:
+    """The one named number, from 0 to 1."""
+    ((name, value),) = named.items()
+    number = isinstance(value, int | float | np.integer | np.floating)
+    if isinstance(value, bool) or not (number and 0 <= value <= 1):
+        msg = f"{name} must be a probability from 0 to 1, got {value!r}"
+        raise ArgumentError(msg)
+    return float(value)
+
+
+def _check_pmf(chances: Floats) -> None:
+    if chances.ndim != 1 or chances.size == 0:
+        msg = f"probabilities must be one row of at least one number, got shape {chances.shape}"
+        raise ArgumentError(msg)
+    check_finite(probabilities=chances)
+    total = math.fsum(chances)
+    if chances.min() < 0 or abs(total - 1) > UNIT_TOLERANCE:
+        msg = (
+            f"probabilities must not be negative and must sum to 1; smallest "
+            f"{float(chances.min())!r}, sum {total!r}. Put what is missing on the largest number "
+            "of records that can differ"
+        )
+        raise ArgumentError(msg)
+
+
+def _checked_pair(pair: tuple[object, object]) -> tuple[object, object]:
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        kind = type(pair).__name__
+        msg = f"draw_pair must return a tuple of two datasets, got {kind}"
+        raise ArgumentError(msg)
+    return pair
+
+
+ROUNDING_SLACK: Final = 2.0**-49
+"""More than the rounding error of a sum of four normal probabilities, or of one, relatively."""
+
+_FAR: Final = 40.0
+_WIDE: Final = 1e16
+
+DiscreteLaw = Sequence[float] | Floats | Mapping[Any, float]
+NormalLaw = tuple[float, float] | GaussianLaw
+
+
+def discrete_mismatch(first: DiscreteLaw, second: DiscreteLaw) -> float:
+    """Total variation of two discrete record laws, rounded up.
+
+    Takes two sequences of the same length, or two mappings by value (a value that one of them does
+    not have has probability 0 there).
+
+    >>> round(discrete_mismatch({"A": 0.5, "B": 0.5}, {"A": 0.25, "C": 0.75}), 12)
+    0.75
+    """
+    p, q = _aligned(first, second)
+    check_probabilities(first=p, second=q, length=max(1, p.size))
+    # The two differ only if the sums do; `fsum` is exact up to its last rounding.
+    excess = max(math.fsum([*a[a > b], *-b[a > b]]) for a, b in ((p, q), (q, p)))
+    return min(1.0, math.nextafter(excess, math.inf)) if excess > 0 else 0.0
+
+
+def gaussian_mismatch(first: NormalLaw, second: NormalLaw) -> float:
+    """Total variation of two Gaussian record laws, rounded up.
+
+    On the line each is a pair (mean, std) and the two densities are compared between the points
+    where they cross. In more dimensions each is a `GaussianLaw`, and both must have the same
+    covariance: the total variation is then that of two normals at their Mahalanobis distance.
+
+    >>> round(gaussian_mismatch((0.0, 1.0), (1.0, 1.0)), 12)
+    0.382924922548
+    """
+    if isinstance(first, GaussianLaw) and isinstance(second, GaussianLaw):
+        if first.dim == second.dim == 1:
+            return gaussian_mismatch(_pair_of(first), _pair_of(second))
+        return _equal_covariance(first, second)
+    if not isinstance(first, tuple) or not isinstance(second, tuple):
+        kinds = f"{type(first).__name__} and {type(second).__name__}"
+        msg = f"first and second must be two pairs (mean, std) or two GaussianLaw; got {kinds}"
+        raise ArgumentError(msg)
+    (narrow_mean, narrow_std), (wide_mean, wide_std) = sorted(
+        (_checked_normal(first=first), _checked_normal(second=second)), key=lambda law: law[1]
+    )
+    with np.errstate(over="ignore"):
+        shift = float(np.abs(np.float64(wide_mean) - narrow_mean) / narrow_std)
+        ratio = float(np.float64(wide_std) / narrow_std)
+    return _shifted_scaled(shift, ratio)
+
+
+def _shifted_scaled(shift: float, ratio: float) -> float:
+    """Total variation of N(0, 1) and N(shift, ratio^2), for shift >= 0 and ratio >= 1."""
+    if ratio == 1:
+        return _shifted(shift)
+    if ratio > _WIDE or shift > _FAR * (1 + ratio):
+        return 1.0
+    spread = (ratio - 1) * (ratio + 1)
+    log_ratio = math.log1p(ratio - 1)
+    root = ratio * math.sqrt(shift**2 + 2 * spread * log_ratio)
+    # The roots of spread t^2 + 2 shift t = shift^2 + 2 ratio^2 log_ratio, without cancellation.
+    low = -(shift + root) / spread
+    high = (shift**2 + 2 * ratio**2 * log_ratio) / (shift + root)
+    inside = ndtr(high) - ndtr((high - shift) / ratio) - (ndtr(low) - ndtr((low - shift) / ratio))
+    return min(1.0, float(inside) + ROUNDING_SLACK)
+
+
+def _shifted(distance: float) -> float:
+    """Total variation of two normals with one covariance, at a Mahalanobis distance."""
+    return min(1.0, float(erf(distance / math.sqrt(8))) * (1 + ROUNDING_SLACK))
+
+
+def _equal_covariance(first: GaussianLaw, second: GaussianLaw) -> float:
+    if not np.array_equal(first.cov, second.cov):
+        msg = (
+            "first and second must have the same covariance; for others there is no closed form. "
+            "Give an upper bound on their total variation instead"
+        )
+        raise ArgumentError(msg)
+    try:
+        scaled = np.linalg.solve(np.linalg.cholesky(first.cov), first.mean - second.mean)
+    except np.linalg.LinAlgError:
+        msg = "the covariance must be positive definite; leave out coordinates that do not vary"
+        raise ArgumentError(msg) from None
+    # What rounding can do to the distance grows with the condition number.
+    room = 1 + first.dim * float(np.linalg.cond(first.cov)) * ROUNDING_SLACK
+    return _shifted(room * float(np.linalg.norm(scaled)))
+
+
+def _pair_of(law: GaussianLaw) -> tuple[float, float]:
+    return float(law.mean[0]), math.sqrt(law.cov[0, 0])
+
+
+def _checked_normal(**named: tuple[float, float]) -> tuple[float, float]:
+    ((name, law),) = named.items()
+    if len(law) != 2:
+        msg = f"{name} must be a pair (mean, std), got {len(law)} numbers"
+        raise ArgumentError(msg)
+    mean, std = law
+    check_above(0, **{f"std of {name}": std})
+    check_finite(**{f"mean of {name}": locked(mean)})
+    return float(mean), float(std)
+
+
+def _aligned(first: DiscreteLaw, second: DiscreteLaw) -> tuple[Floats, Floats]:
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        values = list({**first, **second})
+        return locked([first.get(v, 0.0) for v in values]), locked(
+            [second.get(v, 0.0) for v in values]
+        )
+    if isinstance(first, Mapping) or isinstance(second, Mapping):
+        msg = "first and second must both be sequences or both be mappings by value"
+        raise ArgumentError(msg)
+    return locked(first), locked(second)

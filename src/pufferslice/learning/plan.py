@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan of a training run: everything that its cost depends on, in one frozen value."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, final
+
+import attrs
+import numpy as np
+
+from pufferslice._core.arrays import Floats, locked, same
+from pufferslice._core.checks import check_above, check_count, check_one_of, plain_float
+from pufferslice.calibration.guarantee import Guarantee
+from pufferslice.errors import ArgumentError
+from pufferslice.learning.accountants import (
+    Accountant,
+    accountant_named,
+    calibrate_multiplier,
+    cost_by_count,
+    mixed_cost,
+)
+from pufferslice.learning.clipping import Clipping, FlatClipping, LayerClipping, clipping_of
+from pufferslice.learning.differing import DifferingRecords
+from pufferslice.learning.sampling import SamplingDesign, sampling_from_description
+
+
+def recipe_learning_rates(*, peak: float, n_steps: int, n_warmup_steps: int) -> Floats:
+    """Linear warm-up to `peak`, then half a cosine down to 0: the paper's schedule.
+
+    Source: alg:srpp-sgd, with the schedule of the appendix on experiments.
+
+    >>> recipe_learning_rates(peak=1.0, n_steps=4, n_warmup_steps=2).tolist()
+    [0.5, 1.0, 1.0, 0.5]
+    """
+    check_above(0, peak=peak)
+    check_count(1, n_steps=n_steps)
+    check_count(0, n_warmup_steps=n_warmup_steps)
+    if n_warmup_steps >= n_steps:
+        msg = f"n_warmup_steps must be less than n_steps {n_steps}, got {n_warmup_steps}"
+        raise ArgumentError(msg)
+    rising = np.arange(1, n_warmup_steps + 1) / max(n_warmup_steps, 1)
+    n_falling = n_steps - n_warmup_steps
+    falling = (1 + np.cos(np.pi * np.arange(n_falling) / n_falling)) / 2
+    return peak * np.concatenate([rising, falling])
+
+
+NonFinite = Literal["zero", "stop"]
+
+FORMAT: Final = "pufferslice-training-plan"
+VERSION: Final = 1
+
+MOST_STEPS: Final = 10_000_000
+"""A plan lists the noise of every step."""
+
+HYPOTHESES: Final = {
+    "fresh-batches": (
+        "Batches are drawn afresh and independently at each step, exactly as the plan says."
+    ),
+    "same-number-of-records": "Both worlds have the same number of records.",
+    "choices-independent-of-data": (
+        "Initialisation, schedule and stopping do not depend on the data."
+    ),
+    "public-divisor": (
+        "The clipped sum is divided by the plan's public divisor, never by the realised batch "
+        "size; an empty batch is a step with noise only."
+    ),
+}
+"""What a run must keep to for the cost to hold, by the code that a certificate states.
+
+A trainer enforces or states each of them. Whatever computes the gradients must also keep examples
+apart; how that is done is among the limits of a certificate.
+"""
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False)
+class TrainingPlan:
+    """Differing records, sampling, clipping, noise of every step, and how it is accounted for.
+
+    Noise of standard deviation `noise_multipliers[t] * ratio * norm` is added to the *sum* of
+    clipped per-example gradients of a layer, ratio and norm being that layer's.
+    """
+
+    differing: DifferingRecords
+    sampling: SamplingDesign
+    clipping: Clipping
+    noise_multipliers: Floats = attrs.field(converter=locked, eq=same)
+    """The effective multiplier of each step, shape (n_steps,)."""
+    accountant: Accountant
+    order: float = attrs.field(converter=plain_float)
+    block: int | None = None
+    """Examples per forward and backward pass; None lets the trainer choose and write it here.
+
+    It changes rounding, speed and memory, never the cost.
+    """
+    non_finite: NonFinite = "zero"
+    """What is done with an example whose gradient is NaN or infinite.
+
+    `zero`: it contributes nothing to the sum, and is counted. `stop`: the run stops, which tells
+    something about the data that the cost does not cover.
+    """
+
+    def __attrs_post_init__(self) -> None:
+        check_above(1, order=self.order)
+        if self.block is not None:
+            check_count(1, block=self.block)
+        check_one_of(("zero", "stop"), non_finite=self.non_finite)
+        if self.noise_multipliers.ndim != 1 or not len(self.noise_multipliers):
+            msg = (
+                "noise_multipliers must list one number per step, for at least one step, got "
+                f"shape {self.noise_multipliers.shape}"
+            )
+            raise ArgumentError(msg)
+        check_above(0, noise_multiplier=float(self.noise_multipliers.min()))
+        check_above(0, noise_multiplier=float(self.noise_multipliers.max()))
+        if self.differing.largest > self.sampling.n_records:
+            msg = (
+                f"up to {self.differing.largest} records differ, but there are only "
+                f"{self.sampling.n_records}; give the differing records, or n_records, as they are"
+            )
+            raise ArgumentError(msg)
+        self.accountant.check(self.sampling, self.differing)
+
+    @property
+    def n_steps(self) -> int:
+        """Number of noisy steps."""
+        return len(self.noise_multipliers)
+
+    @property
+    def divisor(self) -> float:
+        """The public constant that the noisy sum is divided by."""
+        return self.sampling.divisor
+
+    def noise_stds(self, step: int) -> Floats:
+        """Standard deviation of the noise on the clipped sum of each layer at a step."""
+        norms = np.array(self.clipping.norms)
+        return np.asarray(self.noise_multipliers[step] * self.clipping.ratios * norms)
+
+    def costs(self) -> Floats:
+        """Cost of the whole run for each possible number of differing records."""
+        schedule = (self.sampling, self.differing, self.noise_multipliers)
+        return cost_by_count(self.accountant, self.order, *schedule)
+
+    def guarantee(self) -> Guarantee:
+        """What the whole run promises; its cost is the epsilon."""
+        epsilon = mixed_cost(self.order, self.costs(), self.differing)
+        return Guarantee(notion=self.accountant.notion, order=self.order, epsilon=epsilon)
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as JSON values."""
+        first = float(self.noise_multipliers[0])
+        constant = bool((self.noise_multipliers == first).all())
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "differing": self.differing.description(),
+            "sampling": self.sampling.description(),
+            "clipping": self.clipping.description(),
+            "n_steps": self.n_steps,
+            "noise_multipliers": [first] if constant else self.noise_multipliers.tolist(),
+            "accountant": self.accountant.name,
+            "order": self.order,
+            # TOML has no null
+            **({} if self.block is None else {"block": int(self.block)}),
+            "non_finite": self.non_finite,
+        }
+
+    @classmethod
+    def from_json(cls, document: object) -> "TrainingPlan":
+        """Read back what `to_json` made."""
+        if not isinstance(document, Mapping) or document.get("format") != FORMAT:
+            msg = (
+                f"this is not a training plan: its 'format' is not {FORMAT!r}. Give what "
+                "write_plan or to_json made"
+            )
+            raise ArgumentError(msg)
+        if document.get("version") != VERSION:
+            msg = (
+                f"the plan has version {document.get('version')!r}; this program reads version "
+                f"{VERSION}. Use the program that made it"
+            )
+            raise ArgumentError(msg)
+        try:
+            return cls(
+                differing=DifferingRecords.from_description(document["differing"]),
+                sampling=sampling_from_description(document["sampling"]),
+                clipping=clipping_of(document["clipping"]),
+                noise_multipliers=schedule_of(document["noise_multipliers"], document["n_steps"]),
+                accountant=accountant_named(document["accountant"]),
+                order=document["order"],
+                block=document.get("block"),
+                non_finite=document["non_finite"],
+            )
+        except ArgumentError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            msg = (
+                f"the plan is not whole: {type(error).__name__} at {error}. Give what write_plan "
+                "or to_json made, unchanged"
+            )
+            raise ArgumentError(msg) from error
+
+    def __repr__(self) -> str:
+        return (
+            f"TrainingPlan(n_steps={self.n_steps}, sampling={self.sampling.name!r}, "
+            f"accountant={self.accountant.name!r}, order={self.order:g})"
+        )
+
+
+def plan_training(
+    *,
+    differing: DifferingRecords,
+    sampling: SamplingDesign,
+    clip_norm: float | Clipping,
+    n_steps: int,
+    accountant: Accountant,
+    target: Guarantee,
+    block: int | None = None,
+) -> TrainingPlan:
+    """The plan with the smallest constant noise whose whole run costs at most the target.
+
+    Guarantee: `plan.guarantee().epsilon <= target.epsilon` was evaluated and holds.
+    """
+    check_n_steps(n_steps)
+    if target.notion != accountant.notion:
+        msg = (
+            f"accountant {accountant.name!r} certifies {accountant.notion!r} claims, the target is "
+            f"{target.notion!r}; {_way_out(accountant)}"
+        )
+        raise ArgumentError(msg)
+    multiplier = calibrate_multiplier(accountant, target, sampling, differing, n_steps)
+    return TrainingPlan(
+        differing=differing,
+        sampling=sampling,
+        clipping=_clipping(clip_norm),
+        noise_multipliers=np.full(n_steps, multiplier),
+        accountant=accountant,
+        order=target.order,
+        block=block,
+    )
+
+
+def plan_with_noise(
+    *,
+    differing: DifferingRecords,
+    sampling: SamplingDesign,
+    clip_norm: float | Clipping,
+    noise_multipliers: Floats,
+    accountant: Accountant,
+    order: float,
+    block: int | None = None,
+) -> TrainingPlan:
+    """The plan with a given multiplier for every step; its `guarantee` says what that costs."""
+    return TrainingPlan(
+        differing=differing,
+        sampling=sampling,
+        clipping=_clipping(clip_norm),
+        noise_multipliers=noise_multipliers,
+        accountant=accountant,
+        order=order,
+        block=block,
+    )
+
+
+def check_n_steps(n_steps: int) -> None:
+    """A run has at least one step, and no more than a schedule in memory can list."""
+    check_count(1, n_steps=n_steps)
+    if n_steps > MOST_STEPS:
+        msg = f"n_steps must be at most {MOST_STEPS}, got {n_steps!r}"
+        raise ArgumentError(msg)
+
+
+def schedule_of(multipliers: object, n_steps: int) -> Floats:
+    """A schedule written as one number for all steps or as one number per step."""
+    values = np.atleast_1d(locked(multipliers))
+    check_n_steps(n_steps)
+    if len(values) not in {1, n_steps}:
+        msg = (
+            f"noise_multipliers must have one entry, or one for each of the {n_steps} steps; got "
+            f"{len(values)}"
+        )
+        raise ArgumentError(msg)
+    return np.asarray(np.broadcast_to(values, (n_steps,)))
+
+
+def _clipping(clip_norm: float | Clipping) -> Clipping:
+    if isinstance(clip_norm, FlatClipping | LayerClipping):
+        return clip_norm
+    return FlatClipping(norm=clip_norm)
+
+
+def _way_out(accountant: Accountant) -> str:
+    if accountant.notion == "unsliced":
+        return "use Guarantee.unsliced(...), which implies both sliced notions for every profile"
+    return (
+        "use Guarantee.average_over_batches(...), or an accountant that certifies the run itself: "
+        "worst_case, log_moment or amplified"
+    )
+
+
+@final
+@attrs.frozen(kw_only=True)
+class SignalToNoise:
+    """The largest possible sum of clipped gradients over the size of the noise, as norms.
+
+    The sum is that large only if all gradients of a batch agree and reach the clip norm; usually it
+    is many times smaller. Nothing private enters.
+    """
+
+    per_step: float
+    """Of one step."""
+    whole_run: float
+    """Of the sum over all steps: signals add, noise adds as its square root."""
+
+    @property
+    def advice(self) -> str | None:
+        """What to change if the noise of a step exceeds any signal; None if it does not."""
+        if self.per_step >= 1:
+            return None
+        outcome = (
+            "expect to learn only from the average over many steps"
+            if self.whole_run >= 1
+            else "nor would the sum over all steps; expect this run to learn little or nothing"
+        )
+        return (
+            "Even if all gradients of a batch agreed, their sum would not exceed the noise of a "
+            f"step; {outcome}. Use larger batches, fewer trainable parameters, fewer differing "
+            "records, or a larger epsilon."
+        )
+
+    def __str__(self) -> str:
+        numbers = f"at most {self.per_step:.3g} in a step, {self.whole_run:.3g} over the whole run"
+        return f"Signal to noise: {numbers}. {self.advice or ''}".rstrip()
+
+
+def signal_to_noise(plan: TrainingPlan, sizes: Sequence[int]) -> SignalToNoise:
+    r"""Signal to noise of a plan, for layers with the given numbers of parameters.
+
+    With clip norms $C_\ell$ and B expected examples the sum of a batch has norm at most
+    $B \sqrt{\sum_\ell C_\ell^2}$; the noise has norm about
+    $\sqrt{\sum_\ell d_\ell (z_\ell C_\ell)^2}$, in the root mean square over the steps. With flat
+    clipping that is $B / (z \sqrt d)$. One parameter gives the ratio in a single coordinate, for a
+    signal that is all in it.
+
+    >>> from pufferslice.learning import LogMoment, Poisson, exactly, plan_with_noise
+    >>> plan = plan_with_noise(
+    ...     differing=exactly(1), sampling=Poisson(n_records=1_000, rate=0.1), clip_norm=3.0,
+    ...     noise_multipliers=[2.0] * 4, accountant=LogMoment(), order=4,
+    ... )
+    >>> signal_to_noise(plan, [400])  # 100 / (2 * 20)
+    SignalToNoise(per_step=2.5, whole_run=5.0)
+    """
+    norms = np.array(plan.clipping.norms, dtype=np.float64)
+    if len(sizes) != len(norms):
+        msg = f"sizes must have one entry for each of the {len(norms)} layers, got {len(sizes)}"
+        raise ArgumentError(msg)
+    for size in sizes:
+        check_count(1, size=size)
+    # In units of the largest norm and the largest multiplier, so that no square overflows.
+    norms = norms / norms.max()
+    top = float(plan.noise_multipliers.max())
+    mean_square = float(np.mean((plan.noise_multipliers / top) ** 2))
+    noise = np.sqrt(
+        mean_square * np.dot(np.array(sizes, float), (plan.clipping.ratios * norms) ** 2)
+    )
+    per_step = plan.divisor * float(np.linalg.norm(norms) / noise) / top
+    return SignalToNoise(per_step=per_step, whole_run=per_step * plan.n_steps**0.5)

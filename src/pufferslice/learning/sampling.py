@@ -1,0 +1,488 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a batch is drawn, and how many differing records it then holds.
+
+Two datasets of the same length differ in D records, and a batch is drawn by the same indices from
+both. The discrepancy K is the number of drawn indices at which they differ; an index that is drawn
+twice counts twice. A design is three public facts: the law of K given D, the most K can be in any
+draw, and the constant that the sum of gradients is divided by.
+
+The words are the AES-256-CTR keystream of the key, read as little-endian 64-bit numbers.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, assert_never, final
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+
+from pufferslice._core.arrays import Floats, Integers, locked, locked_integers, same
+from pufferslice._core.checks import UNIT_TOLERANCE, check_count
+from pufferslice._core.kernels import kernel
+from pufferslice.errors import ArgumentError
+
+_MOST_COUNTS: Final = 2**24
+"""Laws on more counts than this are refused: they would fill the memory, not answer."""
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False)
+class Discrepancy:
+    """The law of the number K of differing records in one batch, given how many differ in all.
+
+    >>> Poisson(n_records=100, rate=0.5).discrepancy_law(2)
+    Discrepancy(0..2)
+    """
+
+    counts: Integers = attrs.field(converter=locked_integers, eq=same)
+    """Every count from 0 to the most that a draw can hold, shape (n_counts,)."""
+    log_probabilities: Floats = attrs.field(converter=locked, eq=same)
+    """Natural logs, shape (n_counts,); minus infinity where a count cannot occur."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.counts.size == 0 or not np.array_equal(self.counts, np.arange(self.counts.size)):
+            msg = (
+                "counts must be 0, 1, 2, ... up to the most that a draw can hold, got "
+                f"{self.counts.size} counts"
+            )
+            raise ArgumentError(msg)
+        check_log_probabilities(self.log_probabilities, length=len(self.counts))
+
+    def __repr__(self) -> str:
+        return f"Discrepancy(0..{len(self.counts) - 1})"
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever the caller gave is checked afterwards
+    """A numpy scalar as the Python number that JSON can hold."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Poisson:
+    """Every record enters the batch on its own with probability `rate`.
+
+    K given D is Binomial(D, rate). Batch sizes vary; a batch may be empty.
+
+    >>> Poisson(n_records=50_000, rate=0.01024).divisor
+    512.0
+    """
+
+    name: ClassVar[str] = "poisson"
+
+    n_records: int = attrs.field(converter=_plain)
+    """Records in the dataset, the same in both worlds."""
+    rate: float = attrs.field(converter=_plain)
+    """Probability of each record, greater than 0 and at most 1."""
+
+    def __attrs_post_init__(self) -> None:
+        check_count(1, n_records=self.n_records)
+        if isinstance(self.rate, bool) or not (
+            isinstance(self.rate, int | float) and 0 < self.rate <= 1
+        ):
+            msg = f"rate must be greater than 0 and at most 1, got {self.rate!r}"
+            raise ArgumentError(msg)
+
+    @property
+    def divisor(self) -> float:
+        """The expected batch size; never the realised one, which would depend on the draw."""
+        return float(self.rate * self.n_records)
+
+    def discrepancy_cap(self, max_differing: int) -> int:
+        """The most differing records that any draw can hold: all of them."""
+        return _checked_differing(self.n_records, max_differing=max_differing)
+
+    def discrepancy_law(self, n_differing: int) -> Discrepancy:
+        """The law of K: Binomial(n_differing, rate)."""
+        n_differing = _checked_differing(self.n_records, n_differing=n_differing)
+        return _law(binomial_log_probabilities(n_differing, self.rate, 1 - self.rate))
+
+    def mean_square_discrepancy(self, n_differing: int) -> float:
+        """E[K^2] = Dq (1 + (D - 1) q).
+
+        >>> round(Poisson(n_records=50_000, rate=0.01024).mean_square_discrepancy(20), 9)
+        0.244645888
+        """
+        d = _checked_differing(self.n_records, n_differing=n_differing)
+        return d * self.rate * (1 + (d - 1) * self.rate)
+
+    def description(self) -> dict[str, Any]:
+        """The design as JSON values."""
+        return {"kind": self.name, "n_records": self.n_records, "rate": self.rate}
+
+
+@final
+@attrs.frozen(kw_only=True)
+class WithoutReplacement:
+    """A batch is a uniform set of `batch_size` records.
+
+    K given D is Hypergeometric(n_records, D, batch_size).
+    """
+
+    name: ClassVar[str] = "without_replacement"
+
+    n_records: int = attrs.field(converter=_plain)
+    """Records in the dataset, the same in both worlds."""
+    batch_size: int = attrs.field(converter=_plain)
+    """Records in a batch, at most `n_records`."""
+
+    def __attrs_post_init__(self) -> None:
+        _check_batch(self.n_records, self.batch_size)
+
+    @property
+    def divisor(self) -> float:
+        """The batch size."""
+        return float(self.batch_size)
+
+    def discrepancy_cap(self, max_differing: int) -> int:
+        """The most differing records that any draw can hold. Source: prop:wr_caps."""
+        d = _checked_differing(self.n_records, max_differing=max_differing)
+        return min(d, self.batch_size)
+
+    def discrepancy_law(self, n_differing: int) -> Discrepancy:
+        """The law of K: Hypergeometric(n_records, n_differing, batch_size)."""
+        d = _checked_differing(self.n_records, n_differing=n_differing)
+        lowest, highest = max(0, d + self.batch_size - self.n_records), min(d, self.batch_size)
+        _check_length(highest + 1)
+        k = np.arange(lowest + 1, highest + 1, dtype=np.float64)
+        logs = _normalised_logs(np.log(self._ratios(d, k)))
+        return _law(np.concatenate([np.full(lowest, -np.inf), logs]))
+
+    def log_probabilities(self, n_differing: Integers) -> Floats:
+        """The laws of K for many ascending numbers of differing records, one row of logs for each.
+
+        Rows have the counts from 0 to the most that the last number allows. They are exact to the
+        last digits where they matter, and far out in the tails a little less than one law alone.
+        """
+        d, counts = n_differing[:, None], np.arange(self.discrepancy_cap(int(n_differing[-1])) + 1)
+        _check_length(len(counts))
+        possible = (counts <= d) & (counts >= d + self.batch_size - self.n_records)
+        inside = possible[:, 1:] & possible[:, :-1]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            steps = np.log(np.where(inside, self._ratios(d, counts[1:]), 1.0))
+        logs = np.pad(_running_sums(steps), ((0, 0), (1, 0)))
+        logs[~possible] = -np.inf
+        logs -= logs.max(axis=1, keepdims=True)
+        return np.asarray(logs - np.log(np.exp(logs).sum(axis=1, keepdims=True)))
+
+    def _ratios(self, d: int | Integers, k: Floats | Integers) -> Floats:
+        """P(K = k) / P(K = k - 1)."""
+        b, room = self.batch_size, self.n_records - d - self.batch_size
+        return np.asarray((d - k + 1) / k * ((b - k + 1) / (room + k)))
+
+    def mean_square_discrepancy(self, n_differing: int) -> float:
+        """E[K^2] = (BD/N) (1 + (D - 1)(B - 1) / (N - 1)).
+
+        >>> design = WithoutReplacement(n_records=50_000, batch_size=512)
+        >>> round(design.mean_square_discrepancy(20), 12)
+        0.244568859377
+        """
+        d = _checked_differing(self.n_records, n_differing=n_differing)
+        return float(_mean_squares(self.n_records, d, np.array(self.divisor)))
+
+    def description(self) -> dict[str, Any]:
+        """The design as JSON values."""
+        return {"kind": self.name, "n_records": self.n_records, "batch_size": self.batch_size}
+
+
+@final
+@attrs.frozen(kw_only=True)
+class WithReplacement:
+    """A batch is `batch_size` independent uniform draws of a record.
+
+    K given D is Binomial(batch_size, D / n_records): for a *given* D. If D is random, the draws
+    share its mismatches and K is a mixture of such laws over D, not Binomial(batch_size, E[D/N])
+    as the paper's eq:Delta_binomial_tau has it.
+    """
+
+    name: ClassVar[str] = "with_replacement"
+
+    n_records: int = attrs.field(converter=_plain)
+    """Records in the dataset, the same in both worlds."""
+    batch_size: int = attrs.field(converter=_plain)
+    """Draws in a batch, at most `n_records`."""
+
+    def __attrs_post_init__(self) -> None:
+        _check_batch(self.n_records, self.batch_size)
+
+    @property
+    def divisor(self) -> float:
+        """The batch size."""
+        return float(self.batch_size)
+
+    def discrepancy_cap(self, max_differing: int) -> int:
+        """The whole batch as soon as one record differs: it may be drawn every time.
+
+        Source: prop:wr_caps.
+        """
+        d = _checked_differing(self.n_records, max_differing=max_differing)
+        return self.batch_size if d else 0
+
+    def discrepancy_law(self, n_differing: int) -> Discrepancy:
+        """The law of K: Binomial(batch_size, n_differing / n_records). Source: prop:wr_caps."""
+        d = _checked_differing(self.n_records, n_differing=n_differing)
+        return _law(
+            binomial_log_probabilities(self.discrepancy_cap(d), float(d), float(self.n_records - d))
+        )
+
+    def mean_square_discrepancy(self, n_differing: int) -> float:
+        """E[K^2] = (BD/N) (1 + (B - 1) D / N).
+
+        >>> design = WithReplacement(n_records=50_000, batch_size=512)
+        >>> round(design.mean_square_discrepancy(20), 12)
+        0.24666112
+        """
+        d = _checked_differing(self.n_records, n_differing=n_differing)
+        b, n = self.batch_size, self.n_records
+        return b * d / n * (1 + (b - 1) * d / n)
+
+    def description(self) -> dict[str, Any]:
+        """The design as JSON values."""
+        return {"kind": self.name, "n_records": self.n_records, "batch_size": self.batch_size}
+
+
+SamplingDesign = Poisson | WithoutReplacement | WithReplacement
+
+_DESIGNS: Final = {design.name: design for design in (Poisson, WithoutReplacement, WithReplacement)}
+
+
+def sampling_from_description(description: Mapping[str, Any]) -> SamplingDesign:
+    """The design that a `description()` describes.
+
+    >>> sampling_from_description({"kind": "poisson", "n_records": 10, "rate": 0.5})
+    Poisson(n_records=10, rate=0.5)
+    """
+    fields = dict(description)
+    kind = fields.pop("kind", None)
+    if not isinstance(kind, str) or kind not in _DESIGNS:
+        msg = f"the kind of a sampling design must be one of {', '.join(_DESIGNS)}; got {kind!r}"
+        raise ArgumentError(msg)
+    wanted = [field.name for field in attrs.fields(_DESIGNS[kind])]
+    if sorted(fields) != sorted(wanted):
+        found = ", ".join(sorted(map(str, fields))) or "nothing"
+        msg = f"{kind} sampling is described by {' and '.join(wanted)}; got {found}"
+        raise ArgumentError(msg)
+    design: SamplingDesign = _DESIGNS[kind](**fields)
+    return design
+
+
+def poisson_mean_square_ratio(sampling: Poisson, n_differing: int) -> float:
+    r"""The paper's normalised discrepancy of Poisson batches: $E[\kappa^2]$ for the ratio K/B.
+
+    $$E[\kappa^2] = \sum_{b \ge 1} P(B = b) \frac{E[K^2 | B = b]}{b^2}, \quad
+      B \sim \mathrm{Binomial}(N, q)$$
+
+    with ratio 0 for an empty batch. For comparison only: it belongs to a sum divided by the
+    realised batch size, and the library divides by the expected one (`Poisson.divisor`).
+    """
+    d = _checked_differing(sampling.n_records, n_differing=n_differing)
+    n, q = sampling.n_records, sampling.rate
+    sizes = np.arange(1, n + 1, dtype=np.float64)
+    # Given its size, a Poisson batch is a uniform set of records.
+    mean_squares = _mean_squares(n, d, sizes)
+    chances = np.exp(binomial_log_probabilities(n, q, 1 - q)[1:])
+    return float(chances @ (mean_squares / sizes**2))
+
+
+def binomial_log_probabilities(n_trials: int, success: float, failure: float) -> Floats:
+    """Log probabilities of 0..n_trials successes; one trial has odds `success` to `failure`.
+
+    Both are given, up to a common factor, so that neither is lost to rounding near 0 or 1.
+    """
+    _check_length(n_trials + 1)
+    if success == 0 or failure == 0:
+        logs = np.full(n_trials + 1, -np.inf)
+        logs[n_trials if failure == 0 else 0] = 0.0
+        return logs
+    k = np.arange(1, n_trials + 1, dtype=np.float64)
+    return _normalised_logs(np.log((n_trials - k + 1) / k) + math.log(success / failure))
+
+
+def binomial_windows(n_trials: Floats, success: float, lowest: int, highest: int) -> Floats:
+    """Log probabilities of `lowest`..`highest` successes; one row for each number of trials.
+
+    Relative to the first of a row; all rows have one.
+    """
+    k = np.arange(lowest + 1, highest + 1, dtype=np.float64)
+    left = n_trials[:, None] - k + 1
+    steps = np.log(np.maximum(left, 1) / k) + math.log(success / (1 - success))
+    logs = np.pad(_running_sums(steps), ((0, 0), (1, 0)))
+    logs[:, 1:][left < 1] = -np.inf
+    return logs
+
+
+def check_log_probabilities(logs: Floats, *, length: int) -> None:
+    """Logs of a probability vector of the given length; minus infinity is a probability of 0."""
+    if logs.shape != (length,):
+        msg = f"log_probabilities must have shape ({length},), one for each count; got {logs.shape}"
+        raise ArgumentError(msg)
+    with np.errstate(over="ignore"):
+        total = float(np.exp(logs).sum())
+    if not abs(total - 1) <= UNIT_TOLERANCE:
+        msg = f"the exponentials of log_probabilities must sum to 1, got {total!r}"
+        raise ArgumentError(msg)
+
+
+def _normalised_logs(steps: Floats) -> Floats:
+    """Log probabilities from the logs of their successive ratios, which decrease.
+
+    Summed outwards from the largest: what is far out in a tail is as exact, relative to its log,
+    as what is near, and no large numbers cancel as they would in differences of log factorials.
+    """
+    mode = int(np.count_nonzero(steps > 0))
+    below = _running_sums(-steps[:mode][::-1])[::-1]
+    above = _running_sums(steps[mode:])
+    logs = np.concatenate([below, [0.0], above])
+    return np.asarray(logs - math.log(np.exp(logs).sum()))
+
+
+def _running_sums(terms: Floats) -> Floats:
+    """Cumulative sums of rows, with the rounding error of every addition found and put back."""
+    sums = np.cumsum(terms, axis=-1)
+    before = np.zeros_like(sums)
+    before[..., 1:] = sums[..., :-1]
+    added = sums - before
+    lost = (before - (sums - added)) + (terms - added)
+    return np.asarray(sums + np.cumsum(lost, axis=-1))
+
+
+def _mean_squares(n_records: int, n_differing: int, sizes: Floats) -> Floats:
+    """E[K^2] of uniform sets of the given sizes."""
+    means = sizes * n_differing / n_records
+    return np.asarray(means * (1 + (n_differing - 1) * (sizes - 1) / max(n_records - 1, 1)))
+
+
+def _law(logs: Floats) -> Discrepancy:
+    return Discrepancy(counts=np.arange(len(logs)), log_probabilities=logs)
+
+
+def _check_batch(n_records: int, batch_size: int) -> None:
+    check_count(1, n_records=n_records, batch_size=batch_size)
+    if batch_size > n_records:
+        msg = f"batch_size must be at most n_records = {n_records}, got {batch_size}"
+        raise ArgumentError(msg)
+
+
+def _checked_differing(n_records: int, **named: int) -> int:
+    """The one named number, which counts records of the dataset."""
+    ((name, value),) = named.items()
+    check_count(0, **named)
+    if value > n_records:
+        msg = f"{name} must be at most n_records = {n_records}, got {value}"
+        raise ArgumentError(msg)
+    return int(value)
+
+
+def _check_length(n_counts: int) -> None:
+    if n_counts > _MOST_COUNTS:
+        msg = (
+            f"the law would have {n_counts} counts, more than the {_MOST_COUNTS} that are summed "
+            "over; bound the number by `at_most`, or use the worst case, which needs no law"
+        )
+        raise ArgumentError(msg)
+
+
+Words = npt.NDArray[np.uint64]
+
+KEY_BYTES: Final = 32
+
+_WORD: Final = 2.0**64
+_CHUNK: Final = 2**14
+_ZEROS: Final = bytes(8 * _CHUNK)
+
+
+def draw_batch(sampling: SamplingDesign, key: bytes) -> Integers:
+    """Draw the indices of one batch, in drawn order, from the stream of a 32-byte key.
+
+    Guarantee: a function of the design and the key alone. The law is the design's, exactly, if the
+    stream is uniform; a Poisson rate is rounded down to a multiple of 2^-64, and a smaller rate
+    never costs more.
+    Needs: a uniform key that is used for one batch and nothing else. That AES-256-CTR cannot be
+    told from uniform is a computational assumption.
+
+    >>> draw_batch(WithoutReplacement(n_records=5, batch_size=5), bytes(32)).tolist()
+    [1, 2, 3, 4, 0]
+    """
+    if len(key) != KEY_BYTES:
+        msg = f"key must be {KEY_BYTES} bytes, got {len(key)}. Take os.urandom({KEY_BYTES})"
+        raise ArgumentError(msg)
+    stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+    match sampling:
+        case Poisson():
+            return _poisson(stream, sampling)
+        case WithoutReplacement():
+            return _without_replacement(stream, sampling)
+        case WithReplacement():
+            return _with_replacement(stream, sampling)
+    assert_never(sampling)
+
+
+def _poisson(stream: CipherContext, sampling: Poisson) -> Integers:
+    """One word per record, which enters if its word is below rate * 2^64."""
+    n, rate = int(sampling.n_records), float(sampling.rate)
+    if rate == 1:
+        return np.arange(n, dtype=np.int64)
+    # the product is exact and below 2^64, and int() rounds down
+    threshold = np.uint64(int(rate * _WORD))
+    chunks = [
+        np.flatnonzero(_words(stream, min(_CHUNK, n - start)) < threshold) + start
+        for start in range(0, n, _CHUNK)
+    ]
+    return np.concatenate(chunks).astype(np.int64, copy=False)
+
+
+def _without_replacement(stream: CipherContext, sampling: WithoutReplacement) -> Integers:
+    """The first part of a Fisher-Yates shuffle."""
+    records = np.arange(int(sampling.n_records), dtype=np.int64)
+    size, made = int(sampling.batch_size), 0
+    while made < size:
+        made = shuffle_from(records, made, _words(stream, min(_CHUNK, size - made)))
+    return records[:size].copy()
+
+
+def _with_replacement(stream: CipherContext, sampling: WithReplacement) -> Integers:
+    """Independent uniform indices."""
+    batch = np.empty(int(sampling.batch_size), dtype=np.int64)
+    n_records, made = int(sampling.n_records), 0
+    while made < len(batch):
+        words = _words(stream, min(_CHUNK, len(batch) - made))
+        made = uniform_from(batch, made, n_records, words)
+    return batch
+
+
+def _words(stream: CipherContext, size: int) -> Words:
+    """The next words of the stream."""
+    raw = stream.update(memoryview(_ZEROS)[: 8 * size])
+    return np.frombuffer(raw, dtype="<u8").astype(np.uint64, copy=False)
+
+
+@kernel
+def shuffle_from(records: Integers, made: int, words: Words) -> int:
+    """Go on with a shuffle whose first `made` places are settled; the number settled afterwards.
+
+    Each place takes a uniform one of the records that are left; a word that would favour some of
+    them is passed over.
+    """
+    for word in words:
+        left = np.uint64(len(records) - made)
+        if word < (np.uint64(0) - left) % left:
+            continue
+        other = made + np.int64(word % left)
+        records[made], records[other] = records[other], records[made]
+        made += 1
+    return made
+
+
+@kernel
+def uniform_from(batch: Integers, made: int, n_records: int, words: Words) -> int:
+    """Go on filling a batch with uniform indices; the number filled afterwards."""
+    bound = np.uint64(n_records)
+    surplus = (np.uint64(0) - bound) % bound
+    for word in words:
+        if word < surplus:
+            continue
+        batch[made] = np.int64(word % bound)
+        made += 1
+    return made

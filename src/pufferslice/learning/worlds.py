@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two concrete worlds: which records differ between two datasets, and label worlds by prevalence.
+
+Datasets and labels are confidential: they are read, compared and given back, never shown.
+"""
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any, Final, final
+
+import attrs
+import narwhals as nw
+import numpy as np
+import numpy.typing as npt
+from narwhals.dependencies import is_into_dataframe
+
+from pufferslice._core.arrays import same
+from pufferslice._core.checks import check_count
+from pufferslice._core.text import given, listed
+from pufferslice.data import Frame, frame_of
+from pufferslice.errors import ArgumentError
+
+Labels = npt.NDArray[Any]
+Flags = npt.NDArray[np.bool_]
+
+_BLOCK_BYTES: Final = 2**24
+_PLAIN: Final = (str, bytes, int, type(None))
+"""Kinds of values of which equal ones are the same."""
+
+
+def differing_rows(first: object, second: object) -> Flags:
+    """Which records of two datasets of equal length differ, shape (n_records,).
+
+    Takes two tables (pandas, polars, pyarrow), two arrays whose first axis counts records, or two
+    lists of records (numbers, texts, arrays, or tuples, lists and mappings of them). Values are the
+    same only if they have the same type and the same bits, so 0.0 and -0.0 differ and two equal NaN
+    do not: what could make a difference is never missed.
+    """
+    if _is_table(first) and _is_table(second):
+        return _table_difference(frame_of(first), frame_of(second))
+    if hasattr(first, "__array__") and hasattr(second, "__array__"):
+        differ = _array_difference(np.asarray(first), np.asarray(second), "first and second")
+        if not isinstance(first, np.ma.MaskedArray) and not isinstance(second, np.ma.MaskedArray):
+            return differ
+        return differ | _bits_difference(_mask(first), _mask(second))
+    if isinstance(first, list | tuple) and isinstance(second, list | tuple):
+        _check_lengths(len(first), len(second))
+        return _list_difference(first, second)
+    kinds = f"{type(first).__name__} and {type(second).__name__}"
+    msg = f"first and second must be two tables, two arrays or two lists of records; got {kinds}"
+    raise ArgumentError(msg)
+
+
+def _locked_labels(values: object) -> Labels:
+    array = np.array(_label_array(values), copy=True)
+    array.setflags(write=False)
+    return array
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False)
+class TwoWorlds:
+    """The same records with two label vectors."""
+
+    first: Labels = attrs.field(converter=_locked_labels, eq=same)
+    """Labels in the first world, shape (n_records,). Confidential."""
+    second: Labels = attrs.field(converter=_locked_labels, eq=same)
+    """Labels in the second world, shape (n_records,). Confidential."""
+
+    def __attrs_post_init__(self) -> None:
+        _check_lengths(len(self.first), len(self.second))
+
+    @property
+    def n_differing(self) -> int:
+        """How many records have another label in the second world."""
+        return int(np.count_nonzero(self.first != self.second))
+
+    def __repr__(self) -> str:
+        return f"TwoWorlds(n_records={len(self.first)}, n_differing={self.n_differing})"
+
+
+def two_world_prevalence(labels: object, *, label: str | int, share: float, seed: int) -> TwoWorlds:
+    """The labels as they are, and with as few changes as possible towards another class share.
+
+    Guarantee: the second world has `label` on floor(share * n_records) records, and the worlds
+    differ in exactly as many records as that count changes. The share is read as the decimal
+    number that it prints as. If the first world has to be made as well, use `relabelled` for it.
+
+    >>> labels = ["cat"] * 2 + ["dog"] * 8
+    >>> two_world_prevalence(labels, label="cat", share=0.5, seed=7)
+    TwoWorlds(n_records=10, n_differing=3)
+    """
+    worlds = TwoWorlds(
+        first=_label_array(labels),
+        second=relabelled(labels, label=label, share=share, seed=seed),
+    )
+    if not worlds.n_differing:
+        msg = (
+            f"share must change the number of records with the label, but {share!r} of "
+            f"{len(worlds.first)} records is the number there is; the two worlds would be one"
+        )
+        raise ArgumentError(msg)
+    return worlds
+
+
+def relabelled(labels: object, *, label: str | int, share: float, seed: int) -> Labels:
+    """New labels, `label` on floor(share * n_records) of them, with as few changes as possible.
+
+    Records that gain the label are drawn from all others; records that lose it are drawn from its
+    own, and each takes one of the other labels at random. The draw is a function of the public
+    `seed` alone, the same under every version of numpy, and a share further away changes the same
+    records and more.
+
+    >>> relabelled(["cat", "dog", "dog", "dog"], label="cat", share=0.25, seed=7).tolist()
+    ['cat', 'dog', 'dog', 'dog']
+    """
+    array = _label_array(labels)
+    check_count(0, seed=seed)
+    has_label = np.asarray(array == label, dtype=np.bool_)
+    if np.ndim(label) or not has_label.any():
+        msg = (
+            f"label must be the label of at least one of the {len(array)} records, got "
+            f"{given(label)}"
+        )
+        raise ArgumentError(msg)
+    change = _target(share, len(array)) - int(np.count_nonzero(has_label))
+    # Raw bits of the generator: numpy promises these streams, but not those of `choice`.
+    keys, picks = np.random.PCG64(seed).random_raw(2 * len(array)).reshape(2, -1)
+    candidates = np.flatnonzero(~has_label if change > 0 else has_label)
+    rows = candidates[np.argsort(keys[candidates], kind="stable")[: abs(change)]]
+    result = array.copy()
+    if change > 0:
+        result[rows] = label
+    elif change < 0:
+        result[rows] = _other_labels(array[~has_label], picks[rows])
+    return result
+
+
+def _target(share: float, n_records: int) -> int:
+    """floor(share * n_records) for the share as it is written: 0.29 of 100 is 29, not 28."""
+    if isinstance(share, bool) or not (
+        isinstance(share, int | float | np.integer | np.floating) and 0 <= share <= 1
+    ):
+        msg = f"share must be a number from 0 to 1, got {share!r}"
+        raise ArgumentError(msg)
+    return math.floor(Fraction(str(share)) * n_records)
+
+
+def _other_labels(others: Labels, picks: npt.NDArray[np.uint64]) -> Labels:
+    names = np.unique(others)
+    if len(names) == 0:
+        msg = "labels must hold a second label: records that lose the first have nothing to take"
+        raise ArgumentError(msg)
+    return np.asarray(names[picks % np.uint64(len(names))])
+
+
+def _label_array(labels: object) -> Labels:
+    """Labels as an array of whole numbers, texts or True/False."""
+    array = np.asarray(labels)
+    if array.dtype.kind == "O" and all(isinstance(value, str) for value in array.flat):
+        array = array.astype(np.str_)
+    if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "biuUS":
+        msg = (
+            "labels must be a vector of whole numbers or of texts, at least one; got shape "
+            f"{array.shape} and type {array.dtype}"
+        )
+        raise ArgumentError(msg)
+    return array
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, nw.DataFrame) or is_into_dataframe(value)
+
+
+def _table_difference(first: Frame, second: Frame) -> Flags:
+    _check_lengths(len(first), len(second))
+    only_one = sorted(set(first.columns) ^ set(second.columns))
+    if only_one:
+        msg = f"both tables must have the same columns; only one has {listed(only_one)}"
+        raise ArgumentError(msg)
+    different = np.zeros(len(first), dtype=np.bool_)
+    for name in first.columns:
+        different |= _column_difference(first[name], second[name], f"column {name!r}")
+    return different
+
+
+def _column_difference(first: nw.Series[Any], second: nw.Series[Any], what: str) -> Flags:
+    if first.dtype != second.dtype:
+        # By name alone: the type of categories would list them.
+        raise _other_type(what, *(type(one.dtype).__name__ for one in (first, second)))
+    if first.dtype.is_numeric() and first.null_count() == 0 == second.null_count():
+        return _array_difference(first.to_numpy(), second.to_numpy(), what)
+    return _list_difference(first.to_list(), second.to_list())
+
+
+def _array_difference(first: npt.NDArray[Any], second: npt.NDArray[Any], what: str) -> Flags:
+    if first.ndim == 0 or first.shape[1:] != second.shape[1:]:
+        msg = (
+            f"{what} must hold records of one shape along their first axis; "
+            f"got shapes {first.shape} and {second.shape}"
+        )
+        raise ArgumentError(msg)
+    _check_lengths(len(first), len(second))
+    if first.dtype.kind == second.dtype.kind and first.dtype.kind in "US":
+        wide = np.promote_types(first.dtype, second.dtype)
+        first, second = first.astype(wide), second.astype(wide)
+    if first.dtype != second.dtype:
+        raise _other_type(what, first.dtype, second.dtype)
+    if first.dtype.hasobject:
+        return _list_difference(first.tolist(), second.tolist())
+    return _bits_difference(first, second)
+
+
+def _bits_difference(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> Flags:
+    """Rows whose bytes are not all equal, a block of rows at a time."""
+    n_rows, row_bytes = len(first), max(1, first[0].nbytes)
+    different = np.empty(n_rows, dtype=np.bool_)
+    block = max(1, _BLOCK_BYTES // row_bytes)
+    for start in range(0, n_rows, block):
+        part = slice(start, start + block)
+        a, b = (_row_bytes(array[part]) for array in (first, second))
+        different[part] = (a != b).any(axis=1)
+    return different
+
+
+def _row_bytes(rows: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(rows.tobytes(), dtype=np.uint8).reshape(len(rows), -1)
+
+
+def _list_difference(first: Any, second: Any) -> Flags:  # noqa: ANN401 - lists or tuples of records
+    pairs = zip(first, second, strict=True)
+    return np.array([not _same_value(a, b) for a, b in pairs], dtype=np.bool_)
+
+
+def _same_value(first: Any, second: Any) -> bool:  # noqa: ANN401 - any record
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, list | tuple):
+        return len(first) == len(second) and all(map(_same_value, first, second))
+    if isinstance(first, Mapping):
+        return first.keys() == second.keys() and all(
+            _same_value(first[key], second[key]) for key in first
+        )
+    if isinstance(first, float):
+        return bool(first.hex() == second.hex())
+    if hasattr(first, "__array__"):
+        return _same_array(np.asarray(first), np.asarray(second)) and _same_mask(first, second)
+    # Values may be equal and not the same: dates in two zones, decimals, complex numbers with -0.0.
+    return bool(first == second) and (isinstance(first, _PLAIN) or repr(first) == repr(second))
+
+
+def _same_array(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> bool:
+    if first.shape != second.shape or first.dtype != second.dtype:
+        return False
+    if first.dtype.hasobject:
+        return _same_value(first.tolist(), second.tolist())
+    return first.tobytes() == second.tobytes()
+
+
+def _same_mask(first: object, second: object) -> bool:
+    masked = isinstance(first, np.ma.MaskedArray) and isinstance(second, np.ma.MaskedArray)
+    return not masked or _same_array(_mask(first), _mask(second))
+
+
+def _mask(values: Any) -> Flags:  # noqa: ANN401 - an array, masked or not
+    return np.ma.getmaskarray(values)
+
+
+def _check_lengths(n_first: int, n_second: int) -> None:
+    if n_first != n_second or n_first == 0:
+        msg = (
+            "both worlds must have the same number of records, at least one; "
+            f"got {n_first} and {n_second}"
+        )
+        raise ArgumentError(msg)
+
+
+def _other_type(what: str, first: object, second: object) -> ArgumentError:
+    return ArgumentError(f"{what} must have one type in both worlds, got {first} and {second}")

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The input: secrets, pairs, priors and the distributions of a query."""
+
+from pufferslice.scenario.distributions import (
+    EmpiricalLaw,
+    GaussianLaw,
+    Law,
+    SampledLaw,
+)
+from pufferslice.scenario.priors import (
+    Bootstrap,
+    Resampled,
+)
+from pufferslice.scenario.scenario import (
+    Scenario,
+    SecretPair,
+)
+from pufferslice.scenario.secrets import (
+    Bins,
+)
+from pufferslice.scenario.simulator import (
+    OutputSimulator,
+    Simulator,
+)
+
+__all__ = [
+    "Bins",
+    "Bootstrap",
+    "EmpiricalLaw",
+    "GaussianLaw",
+    "Law",
+    "OutputSimulator",
+    "Resampled",
+    "SampledLaw",
+    "Scenario",
+    "SecretPair",
+    "Simulator",
+]

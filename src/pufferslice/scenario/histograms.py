@@ -1,0 +1,420 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Laws known by histograms of their projections: bin grids, binned laws, and adding them up."""
+
+import io
+import math
+from collections.abc import Iterable
+from typing import Any, Final, Literal, final
+
+import attrs
+import numpy as np
+
+from pufferslice._core.arrays import Floats, Integers, arrays_in, locked, locked_integers, same
+from pufferslice._core.checks import check_count, check_finite, check_one_of, check_unit_rows
+from pufferslice._core.files import canonical_json, digest, parsed_json
+from pufferslice._core.text import given, listed_labels
+from pufferslice.errors import ArgumentError, StorageError
+
+DEFAULT_BINS: Final = 4096
+"""Bins along a direction: the range over this many is the resolution of a binned law."""
+
+MOST_BINS: Final = 2**16
+"""More bins would be finer than the single-precision projection."""
+
+_SINGLE: Final = 2.0**-24
+_ULP: Final = 2.0**-52
+_VERSION: Final = 2
+_ROWS_SIDE_BY_SIDE: Final = 64
+
+
+def _owned(values: Any) -> Integers:  # noqa: ANN401 - whatever numpy can read as whole numbers
+    """As `locked_integers`, but an array that nobody can write to is taken as it is."""
+    if isinstance(values, np.ndarray) and values.dtype == np.int64 and not values.flags.writeable:
+        return np.ascontiguousarray(values)
+    return locked_integers(values)
+
+
+def _texts(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(names)
+
+
+def _reaches(grid: "BinGrid") -> Floats:
+    # A range that overflows is refused by the caller.
+    with np.errstate(over="ignore"):
+        stretched = grid.directions * grid.extents
+        if grid.shape == "box":
+            reaches = np.abs(stretched).sum(axis=1)
+        else:
+            reaches = np.linalg.norm(stretched, axis=1)
+        return locked(reaches * (1 + (grid.dim + 4) * _ULP))
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False)
+class BinGrid:
+    """Equal bins along every direction, over the public range of the scaled query.
+
+    The range is a box, or an ellipsoid with its axes along the coordinates (a scaled ball).
+
+    >>> grid = BinGrid(directions=[[1.0]], center=[5.0], extents=[5.0], shape="box", n_bins=10)
+    >>> grid.widths.round(6), round(grid.diameter, 6)
+    (array([1.]), 10.0)
+    """
+
+    directions: Floats = attrs.field(converter=locked, eq=same)
+    """Unit vectors in scaled coordinates, shape (n_directions, dim)."""
+    center: Floats = attrs.field(converter=locked, eq=same)
+    """Middle of the range, shape (dim,)."""
+    extents: Floats = attrs.field(converter=locked, eq=same)
+    """How far the range goes from its middle along each coordinate, shape (dim,)."""
+    shape: Literal["box", "ellipsoid"]
+    n_bins: int
+    reaches: Floats = attrs.field(init=False, eq=False)
+    """At least how far the range goes from its middle along each direction."""
+
+    def __attrs_post_init__(self) -> None:
+        check_unit_rows(directions=self.directions)
+        check_one_of(("box", "ellipsoid"), shape=self.shape)
+        check_count(2, n_bins=self.n_bins)
+        if self.n_bins > MOST_BINS:
+            msg = f"n_bins must be at most {MOST_BINS}, got {self.n_bins}"
+            raise ArgumentError(msg)
+        if self.center.shape != (self.dim,) or self.extents.shape != (self.dim,):
+            msg = (
+                f"center and extents must have shape ({self.dim},), as the directions have; got "
+                f"{self.center.shape} and {self.extents.shape}"
+            )
+            raise ArgumentError(msg)
+        check_finite(center=self.center, extents=self.extents)
+        if not self.extents.min() > 0:
+            msg = f"extents must be greater than 0, got {float(self.extents.min())!r}"
+            raise ArgumentError(msg)
+        object.__setattr__(self, "reaches", _reaches(self))
+        check_finite(reaches=self.reaches)
+
+    @property
+    def dim(self) -> int:
+        """Dimension of the scaled query."""
+        return int(self.directions.shape[1])
+
+    @property
+    def n_directions(self) -> int:
+        """Number of directions."""
+        return len(self.directions)
+
+    @property
+    def widths(self) -> Floats:
+        """Width of a bin along each direction, shape (n_directions,)."""
+        return 2 * self.reaches / self.n_bins
+
+    @property
+    def errors(self) -> Floats:
+        r"""Bound on the rounding error of a projection along each direction, in its own units.
+
+        In single precision with unit roundoff u, a sum of dim products of rounded factors, moved
+        to the bins by one more addition, is off by at most $\gamma_{dim+4}$ times the reach,
+        $\gamma_m = mu / (1 - mu)$, in whatever order it is summed; four more roundings are for the
+        double-precision steps before it, and for rows that rounding leaves just outside.
+        """
+        roundings = (self.dim + 8) * _SINGLE
+        return self.reaches * (roundings / (1 - roundings))
+
+    @property
+    def slacks(self) -> Floats:
+        """How far a value may lie outside of its bin along each direction, rounding included."""
+        return np.asarray(self.errors + 4 * _ULP * self.reaches)
+
+    @property
+    def ends(self) -> Floats:
+        """The range along each direction, from its middle, rounded outwards: (n_directions, 2)."""
+        reach = self.reaches + self.slacks
+        return np.stack([-reach, reach], axis=1)
+
+    @property
+    def diameter(self) -> float:
+        """At least the Euclidean diameter of the range, in scaled coordinates."""
+        box = self.shape == "box"
+        reach = math.hypot(*self.extents) if box else float(self.extents.max())
+        return 2 * reach * (1 + (self.dim + 4) * _ULP)
+
+    def gaps(self, n_apart: Integers, direction: int) -> Floats:
+        """The largest distance of two values whose bins are `n_apart` apart along a direction."""
+        width, error = self.widths[direction], self.errors[direction]
+        return np.asarray(((n_apart + 1) * width + 2 * error) * (1 + 4 * _ULP))
+
+    def holds(self, point: Floats) -> bool:
+        """Whether a point of the scaled query lies in the range, up to rounding."""
+        shares = np.abs(np.asarray(point) - self.center) / self.extents
+        size = shares.max() if self.shape == "box" else np.linalg.norm(shares)
+        return bool(size <= 1 + (self.dim + 4) * _ULP)
+
+    def n_bytes(self, n_secrets: int) -> int:
+        """Memory that the histograms of so many secrets take."""
+        return 8 * n_secrets * self.n_directions * self.n_bins
+
+    def digest(self) -> str:
+        """SHA-256 over everything that says where a value falls."""
+        arrays = (self.directions, self.center, self.extents)
+        facts = f"{self.shape} {self.n_bins} {self.directions.shape}".encode()
+        return digest(facts, *(array.astype(">f8").tobytes() for array in arrays))
+
+    def __repr__(self) -> str:
+        return (
+            f"BinGrid(n_directions={self.n_directions}, dim={self.dim}, shape={self.shape!r}, "
+            f"n_bins={self.n_bins})"
+        )
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False)
+class BinnedLaw:
+    """The empirical law of rows that were counted, not kept: one histogram per direction.
+
+    Ranks are exact; a value is known to one bin and the rounding error of its projection.
+    """
+
+    grid: BinGrid
+    counts: Integers = attrs.field(converter=_owned, eq=same)
+    """Rows in each bin, shape (n_directions, n_bins); every direction saw every row."""
+
+    def __attrs_post_init__(self) -> None:
+        _check_counts(self.counts[None], self.grid)
+        if not self.total:
+            msg = "a binned law needs at least one row, got none"
+            raise ArgumentError(msg)
+
+    @property
+    def dim(self) -> int:
+        """Output dimension."""
+        return self.grid.dim
+
+    @property
+    def total(self) -> int:
+        """Number of rows: the denominator of all probabilities."""
+        return int(self.counts[0].sum())
+
+    @property
+    def n_samples(self) -> int:
+        """Number of rows."""
+        return self.total
+
+    def bounds(self, rows: slice, ranks: Integers) -> tuple[Floats, Floats]:
+        """At most and at least the order statistics of these ranks, from 1 to n_samples.
+
+        `rows` are directions; both results have shape (n_rows, n_ranks): the edges of the bins,
+        with the error of the projection. Values are measured from the projected centre of the
+        grid, the same for all laws on it.
+        """
+        grid = self.grid
+        bins = np.stack([np.searchsorted(np.cumsum(row), ranks) for row in self.counts[rows]])
+        width, slack = grid.widths[rows, None], grid.slacks[rows, None]
+        low = (bins - grid.n_bins / 2) * width - slack
+        return low, (bins + 1 - grid.n_bins / 2) * width + slack
+
+    def __repr__(self) -> str:
+        return f"BinnedLaw(n_samples={self.total}, grid={self.grid!r})"
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False)
+class Histograms:
+    """How many rows of each secret fall into each bin along each direction.
+
+    Histograms of parts of the rows add up to those of all rows, in any order, bit for bit.
+    """
+
+    grid: BinGrid
+    secrets: tuple[str, ...] = attrs.field(converter=_texts)
+    """The secrets that were seen, in alphabetical order."""
+    counts: Integers = attrs.field(converter=_owned, eq=same)
+    """Shape (n_secrets, n_directions, n_bins)."""
+    n_dropped: int = 0
+    """Rows left out because of missing values."""
+    n_clipped: Integers = attrs.field(
+        default=attrs.Factory(lambda self: np.zeros(len(self.secrets), np.int64), takes_self=True),
+        converter=locked_integers,
+        eq=same,
+    )
+    """Rows of each secret that the range moved, shape (n_secrets,)."""
+    ends: Floats = attrs.field(
+        default=attrs.Factory(lambda self: no_ends(self.grid.dim), takes_self=True),
+        converter=locked,
+        eq=same,
+    )
+    """Lowest and highest value of each coordinate before clipping, in the user's units, shape
+    (2, dim); confidential. Infinite, the wrong way round, where no row was counted."""
+
+    def __attrs_post_init__(self) -> None:
+        if list(self.secrets) != sorted(set(self.secrets)):
+            msg = (
+                "secrets must be different texts in alphabetical order; the "
+                f"{len(self.secrets)} given are not"
+            )
+            raise ArgumentError(msg)
+        check_count(0, n_dropped=self.n_dropped)
+        if self.counts.ndim != 3 or len(self.counts) != len(self.secrets):
+            msg = f"counts must have shape (n_secrets, ...); got {self.counts.shape}"
+            raise ArgumentError(msg)
+        if len(self.n_clipped) != len(self.secrets) or self.ends.shape != (2, self.grid.dim):
+            msg = (
+                f"n_clipped must have shape ({len(self.secrets)},) and ends (2, {self.grid.dim}); "
+                f"got {self.n_clipped.shape} and {self.ends.shape}"
+            )
+            raise ArgumentError(msg)
+        _check_counts(self.counts, self.grid)
+
+    @classmethod
+    def none(cls, grid: BinGrid) -> "Histograms":
+        """No rows at all."""
+        counts = np.zeros((0, grid.n_directions, grid.n_bins), dtype=np.int64)
+        return cls(grid=grid, secrets=(), counts=counts)
+
+    @property
+    def n_rows(self) -> dict[str, int]:
+        """Rows of each secret; confidential."""
+        totals = self.counts[:, 0].sum(axis=1)
+        return {secret: int(n) for secret, n in zip(self.secrets, totals, strict=True)}
+
+    def law(self, secret: str) -> BinnedLaw:
+        """The law of the rows of one secret."""
+        if secret not in self.secrets:
+            known = listed_labels(self.n_rows)
+            msg = f"there is no secret {given(secret)}; the secrets are {known}"
+            raise ArgumentError(msg)
+        return BinnedLaw(grid=self.grid, counts=self.counts[self.secrets.index(secret)])
+
+    def laws(self) -> dict[str, BinnedLaw]:
+        """The law of every secret."""
+        return {secret: self.law(secret) for secret in self.secrets}
+
+    def to_bytes(self) -> bytes:
+        """The histograms as a numpy archive, without pickles; confidential."""
+        file = io.BytesIO()
+        grid = self.grid
+        facts = {
+            "version": _VERSION,
+            "secrets": self.secrets,
+            "n_dropped": self.n_dropped,
+            "shape": grid.shape,
+            "n_bins": grid.n_bins,
+        }
+        arrays: dict[str, Any] = {
+            "facts": np.frombuffer(canonical_json(facts), dtype=np.uint8),
+            "directions": grid.directions,
+            "center": grid.center,
+            "extents": grid.extents,
+            "counts": self.counts,
+            "n_clipped": self.n_clipped,
+            "ends": self.ends,
+        }
+        np.savez(file, **arrays)
+        return file.getvalue()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> "Histograms":
+        """Read back what `to_bytes` wrote; anything else is a `StorageError`."""
+        try:
+            arrays = arrays_in(content)
+            return _unpacked(parsed_json(arrays.pop("facts").tobytes()), arrays)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            msg = (
+                "the histograms cannot be read: they are damaged or something else "
+                f"({type(error).__name__}). Scan the data again"
+            )
+            raise StorageError(msg) from None
+
+    def __repr__(self) -> str:
+        return f"Histograms(n_secrets={len(self.secrets)}, grid={self.grid!r})"
+
+
+def added(parts: Iterable[Histograms]) -> Histograms:
+    """The histograms of all parts together; they must be on one grid.
+
+    Guarantee: integers are added, so neither the order nor the way of cutting matters.
+    """
+    kept = list(parts)
+    if not kept:
+        msg = "at least one histogram is needed, got none"
+        raise ArgumentError(msg)
+    grid = kept[0].grid
+    if any(part.grid != grid for part in kept[1:]):
+        msg = (
+            "histograms can be added only on one grid: the same directions, range and bins. Make "
+            "them with one scan"
+        )
+        raise ArgumentError(msg)
+    secrets = sorted({secret for part in kept for secret in part.secrets})
+    where = {secret: index for index, secret in enumerate(secrets)}
+    counts = np.zeros((len(secrets), grid.n_directions, grid.n_bins), dtype=np.int64)
+    n_clipped = np.zeros(len(secrets), dtype=np.int64)
+    for part in kept:
+        places = [where[secret] for secret in part.secrets]
+        n_clipped[places] += part.n_clipped
+        for place, own in zip(places, part.counts, strict=True):
+            counts[place] += own
+    counts.setflags(write=False)
+    return Histograms(
+        grid=grid,
+        secrets=tuple(secrets),
+        counts=counts,
+        n_dropped=sum(part.n_dropped for part in kept),
+        n_clipped=n_clipped,
+        ends=joined_ends(part.ends for part in kept),
+    )
+
+
+def no_ends(dim: int) -> Floats:
+    """The ends of no values at all; shape (2, dim)."""
+    return np.array([[math.inf] * dim, [-math.inf] * dim])
+
+
+def ends_of(values: Floats) -> Floats:
+    """Lowest and highest value of each coordinate; shape (2, dim)."""
+    dim = values.shape[1]
+    # Many rows side by side: numpy reduces long rows much faster than short ones.
+    n_wide = len(values) // _ROWS_SIDE_BY_SIDE * _ROWS_SIDE_BY_SIDE
+    wide = values[:n_wide].reshape(-1, _ROWS_SIDE_BY_SIDE * dim)
+    lowest, highest = values[n_wide:], values[n_wide:]
+    if n_wide:
+        lowest = np.vstack([lowest, wide.min(axis=0).reshape(-1, dim)])
+        highest = np.vstack([highest, wide.max(axis=0).reshape(-1, dim)])
+    return np.stack([lowest.min(axis=0), highest.max(axis=0)])
+
+
+def joined_ends(parts: Iterable[Floats]) -> Floats:
+    """Lowest and highest value of each coordinate over all parts, each of shape (2, dim)."""
+    ends = np.stack(list(parts))
+    return np.stack([ends[:, 0].min(axis=0), ends[:, 1].max(axis=0)])
+
+
+def _unpacked(facts: dict[str, Any], arrays: dict[str, Any]) -> Histograms:
+    if facts["version"] != _VERSION:
+        said = given(facts["version"])
+        msg = f"the histograms have version {said}, this program reads {_VERSION}; scan again"
+        raise StorageError(msg)
+    counts, n_clipped, ends = (arrays.pop(name) for name in ("counts", "n_clipped", "ends"))
+    counts.setflags(write=False)
+    grid = BinGrid(shape=facts["shape"], n_bins=facts["n_bins"], **arrays)
+    return Histograms(
+        grid=grid,
+        secrets=facts["secrets"],
+        counts=counts,
+        n_dropped=facts["n_dropped"],
+        n_clipped=n_clipped,
+        ends=ends,
+    )
+
+
+def _check_counts(counts: Integers, grid: BinGrid) -> None:
+    """Counts fit the grid, none is negative, and every direction saw the same number of rows."""
+    if counts.shape[1:] != (grid.n_directions, grid.n_bins):
+        wanted = (grid.n_directions, grid.n_bins)
+        msg = f"counts must have shape {wanted} for each secret, got {counts.shape[1:]}"
+        raise ArgumentError(msg)
+    if counts.size and counts.min() < 0:
+        msg = f"counts must not be negative, the smallest is {counts.min()}"
+        raise ArgumentError(msg)
+    totals = counts.sum(axis=2)
+    if (totals != totals[:, :1]).any():
+        msg = "every direction must count every row once; the sums differ between directions"
+        raise ArgumentError(msg)

@@ -1,0 +1,446 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the laws of a query come from: the four laws made from tables, and their provenance."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple, final
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from pufferslice._core.arrays import Floats
+from pufferslice._core.checks import check_at_least, check_count, check_one_of
+from pufferslice._core.text import quoted
+from pufferslice.data import Frame, frame_of, without_missing
+from pufferslice.errors import ArgumentError, ScenarioError
+from pufferslice.queries import Query
+from pufferslice.scenario.distributions import (
+    EmpiricalLaw,
+    GaussianLaw,
+    Law,
+    SampledBinnedLaw,
+    SampledLaw,
+)
+from pufferslice.scenario.histograms import BinnedLaw, ends_of, joined_ends, no_ends
+from pufferslice.scenario.simulator import (
+    DeclaredSample,
+    OutputSimulator,
+    SimulatedSample,
+    Simulator,
+    stable_number,
+)
+
+Source = Literal["public_model", "held_out", "released_data"]
+
+SOURCES: Final = ("public_model", "held_out", "released_data")
+"""What a prior was made from; if it is the released data, the noise scale tells of it."""
+
+Kind = Literal["empirical", "sampled", "gaussian"]
+
+KINDS: Final = ("empirical", "sampled", "gaussian")
+"""How a prior is known: it is a sample, it was sampled, or it is a formula."""
+
+LAWS: Final = ("groups", "bootstrap", "records", "worlds")
+"""What one release is; see `ONE_RELEASE`."""
+
+ONE_RELEASE: Final = {
+    "groups": "the query on the rows of one group; the law under a secret is a point mass",
+    "bootstrap": "the query on the rows of one group; the law is the query on resampled rows",
+    "records": "the query of one row; the law under a secret is that of the group's rows",
+    "worlds": "the query on a whole table; the law under a secret is the world's own",
+}
+
+_FEWEST_ROWS: Final = 2
+_DECLARED: Final = "the drawn sample is declared to be the prior"
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Bootstrap:
+    """How a group is resampled: the drawn replicates are declared to be the prior."""
+
+    n_replicates: int
+    """Number of resampled tables per group."""
+    seed: int
+    """Public seed of the resampling."""
+
+    def __attrs_post_init__(self) -> None:
+        check_count(2, n_replicates=self.n_replicates)
+        check_count(0, seed=self.seed)
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False)
+class Prior:
+    """One belief about how secrets and data are linked (the paper's theta).
+
+    Laws are those of the *prepared* query: clipped to its range and divided by its scales.
+    """
+
+    name: str
+    source: Source
+    origin: str
+    """One public sentence: how the laws were made."""
+    probabilities: Mapping[str, float]
+    """Probability of each secret."""
+    laws: Mapping[str, Law]
+    """Law of the prepared query under each secret that has positive probability."""
+    n_rows: Mapping[str, int] = attrs.field(factory=dict)
+    """Rows behind each law, where it was made from rows; confidential."""
+    declared: Mapping[str, GaussianLaw] = attrs.field(factory=dict)
+    """Gaussian laws in the user's units, as declared; `laws` has them scaled, which rounds."""
+    n_clipped: Mapping[str, int] = attrs.field(factory=dict)
+    """Values of each law that the query's range moved; confidential."""
+    has_given_tables: bool = False
+    """Whether the laws are those of the query on given tables of the released data: then no other
+    value than theirs may be released."""
+
+    def __attrs_post_init__(self) -> None:
+        check_one_of(SOURCES, source=self.source)
+        kinds = {type(law) for law in self.laws.values()}
+        if len(kinds) != 1:
+            msg = (
+                f"prior {quoted(self.name)} must have laws of one kind, all empirical, all sampled "
+                "or all Gaussian"
+            )
+            raise ScenarioError(msg)
+        if len({law.dim for law in self.laws.values()}) != 1:
+            msg = (
+                f"prior {quoted(self.name)} must have laws of one dimension, got "
+                f"{sorted({law.dim for law in self.laws.values()})}; give all of them for one "
+                "query"
+            )
+            raise ScenarioError(msg)
+
+        if self.kind == "gaussian" and set(self.declared) != set(self.laws):
+            msg = f"prior {self.name!r} must have its Gaussian laws as declared as well as scaled"
+            raise ScenarioError(msg)
+
+    @property
+    def kind(self) -> Kind:
+        """What the laws are: an empirical prior *is* its sample, a sampled one is known by it."""
+        first = next(iter(self.laws.values()))
+        if isinstance(first, GaussianLaw):
+            return "gaussian"
+        return "empirical" if isinstance(first, EmpiricalLaw | BinnedLaw) else "sampled"
+
+    def sampled(self) -> "Prior":
+        """The same draws, but the prior is only known by them; it is not made of them.
+
+        Needs: the atoms of every law are independent draws of the law that is meant.
+        """
+        if self.kind != "empirical":
+            msg = (
+                f"prior {quoted(self.name)} is {self.kind}; only an empirical one holds draws. "
+                "Leave with_sampled_priors() out"
+            )
+            raise ScenarioError(msg)
+        said = self.origin.removesuffix(_DECLARED).rstrip("; ")
+        return attrs.evolve(
+            self,
+            laws={secret: _drawn(law) for secret, law in self.laws.items()},
+            origin=f"{said}; independent draws of the prior, which is known only through them",
+        )
+
+    def secret_probability(self, secret: str) -> float:
+        """Probability of a secret, 0 if it cannot occur."""
+        return self.probabilities.get(secret, 0.0)
+
+    def description(self) -> dict[str, str]:
+        """What the certificate says of the prior."""
+        return {
+            "name": self.name,
+            "source": self.source,
+            "kind": self.kind,
+            "origin": self.origin,
+        }
+
+    def __repr__(self) -> str:
+        return f"Prior(name={self.name!r}, source={self.source!r}, n_secrets={len(self.laws)})"
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False)
+class Resampled:
+    """A world that is a table resampled with replacement; the replicates are the prior."""
+
+    table: Any
+    bootstrap: Bootstrap
+
+    def __repr__(self) -> str:
+        return f"Resampled(n_replicates={self.bootstrap.n_replicates})"
+
+
+class GroupLaws(NamedTuple):
+    """The laws of the groups of a table, by secret."""
+
+    laws: dict[str, Law]
+    n_rows: dict[str, int]
+    n_clipped: dict[str, int]
+    """Values of each law that the query's range moved."""
+    ends: Floats
+    """Lowest and highest value of each coordinate before clipping, shape (2, dim)."""
+
+
+def group_laws(query: Query, table: object, labels: npt.NDArray[np.str_]) -> GroupLaws:
+    """Law `groups`: a point mass at the query on each group's rows."""
+    check_level(query, "table", "groups")
+    evaluate = query.bound(table)
+    rows = group_rows(labels)
+    outputs = {secret: evaluate(where)[None, :] for secret, where in rows.items()}
+    return _made(query, rows, outputs)
+
+
+def bootstrap_laws(
+    query: Query, table: object, labels: npt.NDArray[np.str_], bootstrap: Bootstrap
+) -> GroupLaws:
+    """Law `bootstrap`: the query on resampled rows of each group, as many rows as the group has."""
+    check_level(query, "table", "bootstrap")
+    evaluate = query.bound(table)
+    rows = group_rows(labels)
+    outputs: dict[str, Floats] = {}
+    # From 1: number 0 would be the stream of the seed alone, from which slices may be drawn.
+    for number, (secret, where) in enumerate(rows.items(), start=1):
+        rng = np.random.default_rng([bootstrap.seed, number])
+        outputs[secret] = _resampled_outputs(evaluate, where, bootstrap.n_replicates, rng)
+    return _made(query, rows, outputs)
+
+
+def record_laws(query: Query, table: object, labels: npt.NDArray[np.str_]) -> GroupLaws:
+    """Law `records`: the query of a row drawn from the group."""
+    check_level(query, "row", "records")
+    evaluate = query.bound(table)
+    rows = group_rows(labels)
+    return _made(query, rows, {secret: evaluate(where) for secret, where in rows.items()})
+
+
+def _made(
+    query: Query, rows: Mapping[str, npt.NDArray[np.intp]], outputs: Mapping[str, Floats]
+) -> GroupLaws:
+    return GroupLaws(
+        laws={s: EmpiricalLaw.uniform(query.prepared(raw)) for s, raw in outputs.items()},
+        n_rows={secret: len(where) for secret, where in rows.items()},
+        n_clipped={secret: query.n_outside(raw) for secret, raw in outputs.items()},
+        ends=joined_ends(map(ends_of, outputs.values())),
+    )
+
+
+World = object
+"""A table, a list of tables, `Resampled`, a sample of a simulator, or a law of the query."""
+
+_NOT_TABLES: Final = (
+    Simulator,
+    OutputSimulator,
+    SimulatedSample,
+    DeclaredSample,
+    EmpiricalLaw,
+    SampledLaw,
+    GaussianLaw,
+)
+
+
+class WorldLaw(NamedTuple):
+    """The law of the query in one world."""
+
+    law: Law
+    origin: str
+    """A public sentence on how it was made."""
+    n_clipped: int
+    """Values of the law that the query's range moved."""
+    ends: Floats
+    """Lowest and highest value of each coordinate before clipping, shape (2, dim)."""
+
+
+def world_law(query: Query, secret: str, world: World) -> WorldLaw:
+    """Law `worlds`: that of the query in one world."""
+    check_level(query, "table", "worlds")
+    if isinstance(world, Simulator | OutputSimulator):
+        msg = (
+            f"world {quoted(secret)} is a simulator, but not how much of it was seen. Take "
+            "independent draws with simulator.sampled(n_draws=..., seed=...), and certify with a "
+            "failure probability; or declare draws to be the prior with "
+            "simulator.declared(n_draws=..., seed=...)"
+        )
+        raise ScenarioError(msg)
+    if isinstance(world, SimulatedSample):
+        raw = np.concatenate(list(world.blocks(query, secret)))
+        drawn = SampledLaw(outputs=query.prepared(raw))
+        return WorldLaw(drawn, world.origin, query.n_outside(raw), ends_of(raw))
+    if isinstance(world, SampledLaw):
+        drawn = SampledLaw(outputs=query.prepared(world.outputs))
+        origin = "independent draws of the laws, which are known only through them"
+        return WorldLaw(drawn, origin, query.n_outside(world.outputs), ends_of(world.outputs))
+    if isinstance(world, GaussianLaw):
+        gaussian = scaled_gaussian(query, world)
+        return WorldLaw(gaussian, "declared Gaussian laws", 0, no_ends(query.dim))
+    if isinstance(world, EmpiricalLaw):
+        law = EmpiricalLaw(outputs=query.prepared(world.outputs), counts=world.counts)
+        n_clipped, ends = query.n_outside(world.outputs), ends_of(world.outputs)
+        return WorldLaw(law, "declared finite laws", n_clipped, ends)
+    outputs, origin = _world_outputs(query, secret, world)
+    law = EmpiricalLaw.uniform(query.prepared(outputs))
+    return WorldLaw(law, origin, query.n_outside(outputs), ends_of(outputs))
+
+
+def group_rows(labels: npt.NDArray[np.str_]) -> dict[str, npt.NDArray[np.intp]]:
+    """Row numbers of each secret, in the order of the secrets; one row is no group."""
+    secrets, inverse = np.unique(labels, return_inverse=True)
+    order = np.argsort(inverse, kind="stable")
+    parts = np.split(order, np.cumsum(np.bincount(inverse))[:-1])
+    check_group_sizes([len(part) for part in parts])
+    return {str(secret): part for secret, part in zip(secrets, parts, strict=True)}
+
+
+def check_group_sizes(sizes: Sequence[int]) -> None:
+    """Every group has at least two rows; the labels of those that have not are not shown."""
+    n_small = sum(size < _FEWEST_ROWS for size in sizes)
+    if n_small:
+        msg = (
+            f"every group needs at least {_FEWEST_ROWS} rows; {n_small:,} of the {len(sizes):,} "
+            "values of the secret have one, which would be that record itself. If the secret is a "
+            "number, take its quantile bins: secret=Bins(column=..., quantiles=4), in a file "
+            "[secret] bins = { column = ..., quantiles = 4 }, --quantiles 4 on the command line. "
+            "Otherwise leave these rows out, or merge each group with another"
+        )
+        raise ScenarioError(msg)
+
+
+def check_level(query: Query, level: str, law: str) -> None:
+    """Laws of rows take queries of a row, the other laws queries of a table."""
+    if query.level != level:
+        other = "summary(...) or table_function(...)" if level == "table" else "columns(...)"
+        msg = (
+            f"law {law!r} needs a query of a {level}, got {query.kind!r}, which is one of a "
+            f"{query.level}; use {other}"
+        )
+        raise ScenarioError(msg)
+
+
+def check_probabilities_of(secrets: Sequence[str], probabilities: Mapping[str, float]) -> None:
+    """Declared probabilities of the secrets are not negative and sum to 1."""
+    for secret in secrets:
+        if secret not in probabilities:
+            msg = f"probabilities must name every secret; {quoted(secret)} is missing"
+            raise ArgumentError(msg)
+    for secret, share in probabilities.items():
+        check_at_least(0, **{f"probabilities[{quoted(secret)}]": share})
+    total = sum(probabilities.values())
+    if abs(total - 1) > 1e-9:
+        msg = f"probabilities must sum to 1, got {total!r}"
+        raise ArgumentError(msg)
+
+
+def _resampled_outputs(
+    evaluate: Callable[[npt.NDArray[np.intp]], Floats],
+    rows: npt.NDArray[np.intp],
+    n_replicates: int,
+    rng: np.random.Generator,
+) -> Floats:
+    draws = (rows[rng.integers(len(rows), size=len(rows))] for _ in range(n_replicates))
+    return np.stack([evaluate(draw) for draw in draws])
+
+
+def _world_outputs(query: Query, secret: str, world: World) -> tuple[Floats, str]:
+    if isinstance(world, Resampled):
+        evaluate, n = query.bound(world.table), len(frame_of(world.table))
+        rng = np.random.default_rng([world.bootstrap.seed, stable_number(secret)])
+        outputs = _resampled_outputs(evaluate, np.arange(n), world.bootstrap.n_replicates, rng)
+        return outputs, (
+            f"{world.bootstrap.n_replicates} bootstrap replicates per world, public seed "
+            f"{world.bootstrap.seed}; the drawn sample is declared to be the prior"
+        )
+    if isinstance(world, DeclaredSample):
+        return world.outputs(query, secret), world.origin
+    if isinstance(world, list | tuple):
+        outputs = np.vstack([query.outputs(table) for table in world])
+        return outputs, f"the query on {len(world)} given tables per world, equally likely"
+    return query.outputs(world), "the query on one table per world"
+
+
+def complete_world(query: Query, world: World) -> tuple[World, int]:
+    """The world by the query's policy on missing values, and how many rows were left out.
+
+    What a simulator draws is treated when it is drawn, and not counted.
+    """
+    if isinstance(world, _NOT_TABLES):
+        return world, 0
+    if isinstance(world, Resampled):
+        table, n_dropped = _kept(query, world.table)
+        return attrs.evolve(world, table=table), n_dropped
+    if isinstance(world, list | tuple):
+        if not world:
+            msg = "a world that is a list of tables needs at least one table"
+            raise ScenarioError(msg)
+        kept = [_kept(query, table) for table in world]
+        return [table for table, _ in kept], sum(n for _, n in kept)
+    return _kept(query, world)
+
+
+def tables_of(world: World) -> list[Frame]:
+    """The tables that a world is made of; none if it is declared or simulated."""
+    if isinstance(world, _NOT_TABLES):
+        return []
+    if isinstance(world, Resampled):
+        return [frame_of(world.table)]
+    return [frame_of(table) for table in (world if isinstance(world, list | tuple) else [world])]
+
+
+def resampled_rows(worlds: Mapping[str, World]) -> dict[str, int]:
+    """How many rows a release has, if every world is resampled; nothing is known otherwise."""
+    if not all(isinstance(world, Resampled) for world in worlds.values()):
+        return {}
+    return {
+        secret: len(frame_of(world.table))
+        for secret, world in worlds.items()
+        if isinstance(world, Resampled)
+    }
+
+
+def is_given_tables(world: World) -> bool:
+    """Whether the law of a world is that of the query on given tables, not on resampled ones."""
+    return not isinstance(world, (*_NOT_TABLES, Resampled))
+
+
+def is_made_of_data(world: World) -> bool:
+    """Whether a world is made of tables rather than declared or simulated."""
+    return not isinstance(world, _NOT_TABLES)
+
+
+def _drawn(law: Law) -> SampledLaw | SampledBinnedLaw:
+    """The atoms of an empirical law as draws."""
+    if isinstance(law, BinnedLaw):
+        return SampledBinnedLaw(draws=law)
+    if not isinstance(law, EmpiricalLaw) or not law.is_uniform:
+        msg = "weighted atoms are no independent draws; give the draws themselves, each once"
+        raise ScenarioError(msg)
+    return SampledLaw(outputs=law.outputs)
+
+
+def _kept(query: Query, table: object) -> tuple[Frame, int]:
+    return without_missing(frame_of(table), list(query.columns), query.missing)
+
+
+def scaled_gaussian(query: Query, law: GaussianLaw) -> GaussianLaw:
+    """A Gaussian law in scaled coordinates, each number rounded: to draw from, not to certify."""
+    if law.dim != query.dim:
+        msg = f"a Gaussian law must have the query's {query.dim} coordinates, got {law.dim}"
+        raise ScenarioError(msg)
+    if query.range is not None:
+        msg = (
+            "a query clipped to a range does not have a Gaussian law; leave the range out, or "
+            "give the laws as samples"
+        )
+        raise ScenarioError(msg)
+    scales = query.scales
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        units = np.outer(scales, scales)
+        mean, cov = law.mean / scales, law.cov / units
+    if not (
+        np.isfinite(units).all()
+        and units.min() > 0
+        and np.isfinite(mean).all()
+        and np.isfinite(cov).all()
+    ):
+        msg = "scales are too far from 1: the scaled Gaussian law overflows; use other units"
+        raise ScenarioError(msg)
+    return GaussianLaw(mean=mean, cov=cov)

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which value of a secret a row has: one column, several columns, or quantile bins."""
+
+from collections.abc import Sequence
+from typing import Any, Final, final
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from pufferslice._core.arrays import Floats, locked, same
+from pufferslice._core.checks import check_count, check_unique
+from pufferslice._core.text import given
+from pufferslice.data import Frame, floats_of, labels_of
+from pufferslice.errors import ArgumentError, ScenarioError
+
+_BETWEEN: Final = " & "
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Bins:
+    """A secret that is a quantile bin of a numeric column.
+
+    >>> Bins(column="G3", quantiles=5)
+    Bins(column='G3', quantiles=5)
+    """
+
+    column: str
+    quantiles: int
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.column, str):
+            msg = f"column must be the name of a column, got {given(self.column)}"
+            raise ArgumentError(msg)
+        check_count(2, quantiles=self.quantiles)
+
+
+@final
+@attrs.frozen(kw_only=True)
+class ColumnSecret:
+    """The secret of a row is its value in one column, or its values in several."""
+
+    columns: tuple[str, ...]
+
+    def labels(self, frame: Frame) -> npt.NDArray[np.str_]:
+        """The secret of every row."""
+        parts = [labels_of(frame, column) for column in self.columns]
+        if len(parts) == 1:
+            return parts[0]
+        for column, part in zip(self.columns, parts, strict=True):
+            # With a space on both sides: "a &" and "& b" would meet what joins them half-way.
+            if any(_BETWEEN in f" {label} " for label in set(part.tolist())):
+                msg = (
+                    f"column {column!r} has labels with {_BETWEEN!r}, which joins the columns of a "
+                    "secret; two secrets could become one. Rename these labels"
+                )
+                raise ScenarioError(msg)
+        joined = [_BETWEEN.join(row) for row in zip(*parts, strict=True)]
+        return np.array(joined, dtype=np.str_)
+
+    def description(self) -> dict[str, Any]:
+        """What the certificate says of the secret."""
+        return {"columns": list(self.columns)}
+
+
+@final
+@attrs.frozen(kw_only=True)
+class BinSecret:
+    """The secret of a row is the bin of one number, between fixed edges."""
+
+    column: str
+    edges: Floats = attrs.field(converter=locked, eq=same, repr=False)
+    """Inner edges, ascending; a value on an edge belongs to the lower bin. Confidential."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are read."""
+        return (self.column,)
+
+    @property
+    def n_bins(self) -> int:
+        """Number of bins."""
+        return len(self.edges) + 1
+
+    def labels(self, frame: Frame) -> npt.NDArray[np.str_]:
+        """The secret of every row: `q1` for the lowest bin."""
+        positions = np.searchsorted(self.edges, floats_of(frame, self.column), side="left")
+        names = np.array([f"{self.column} q{i + 1}/{self.n_bins}" for i in range(self.n_bins)])
+        return names[positions]
+
+    def description(self) -> dict[str, Any]:
+        """What the certificate says of the secret; the edges are data and stay out."""
+        return {"columns": [self.column], "quantiles": self.n_bins}
+
+
+SecretRule = ColumnSecret | BinSecret
+
+
+def secret_columns(secret: str | Sequence[str] | Bins) -> tuple[str, ...]:
+    """The columns that a declared secret reads."""
+    if isinstance(secret, Bins):
+        return (secret.column,)
+    # A column itself, in place of its name, would be read as the names of columns.
+    named = isinstance(secret, str | list | tuple)
+    columns = (secret,) if isinstance(secret, str) else tuple(secret if named else ())
+    if not columns or not all(isinstance(column, str) and column for column in columns):
+        msg = f"secret must name one column, several columns, or be Bins; got {given(secret)}"
+        raise ArgumentError(msg)
+    check_unique("secret columns", columns)
+    return columns
+
+
+def secret_rule(secret: str | Sequence[str] | Bins, frames: Sequence[Frame]) -> SecretRule:
+    """The declared secret as a rule; quantiles are those of all frames together."""
+    columns = secret_columns(secret)
+    if not isinstance(secret, Bins):
+        return ColumnSecret(columns=columns)
+    values = np.concatenate([floats_of(frame, secret.column) for frame in frames])
+    shares = np.arange(1, secret.quantiles) / secret.quantiles
+    edges = np.quantile(values, shares)
+    rule = BinSecret(column=secret.column, edges=edges)
+    filled = np.bincount(np.searchsorted(edges, values, side="left"), minlength=rule.n_bins)
+    if filled.min() == 0:
+        msg = (
+            f"quantiles={secret.quantiles} leaves {int((filled == 0).sum())} bins of column "
+            f"{secret.column!r} empty, because values are tied; use fewer quantiles"
+        )
+        raise ScenarioError(msg)
+    return rule

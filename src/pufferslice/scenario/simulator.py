@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Simulators of a world, and samples of them: declared to be the prior, or only drawn from it."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, final
+
+import attrs
+import numpy as np
+
+from pufferslice._core.arrays import Floats
+from pufferslice._core.checks import check_count
+from pufferslice._core.files import digest
+from pufferslice.data import frame_of, without_missing
+from pufferslice.errors import ScenarioError
+from pufferslice.queries import Query
+from pufferslice.queries.functions import called
+
+DRAWS_PER_BLOCK: Final = 2**16
+"""Draws made from one stream of random numbers; each block has its own."""
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False)
+class Simulator:
+    """A world that can only be sampled: `draw_table(rng)` returns one table of it.
+
+    `sampled` takes independent draws, from which the prior is bounded with a failure probability;
+    `declared` takes draws and declares *them* to be the prior.
+    """
+
+    draw_table: Callable[[np.random.Generator], Any]
+
+    def sampled(self, *, n_draws: int, seed: int) -> "SimulatedSample":
+        """`n_draws` independent tables from a public seed; the prior is the simulator."""
+        return SimulatedSample(simulator=self, n_draws=n_draws, seed=seed)
+
+    def declared(self, *, n_draws: int, seed: int) -> "DeclaredSample":
+        """Declare `n_draws` tables, drawn from a public seed, to *be* the prior."""
+        return DeclaredSample(simulator=self, n_draws=n_draws, seed=seed)
+
+    def outputs(self, query: Query, n_draws: int, rng: np.random.Generator) -> Floats:
+        """The query on `n_draws` tables, in the user's units; rows by the query's own policy."""
+        tables = (frame_of(called(self.draw_table, rng)) for _ in range(n_draws))
+        kept = (without_missing(table, list(query.columns), query.missing)[0] for table in tables)
+        return np.vstack([query.outputs(table) for table in kept])
+
+    def __repr__(self) -> str:
+        return "Simulator()"
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False)
+class OutputSimulator:
+    """A world whose query is simulated directly, many draws at a time.
+
+    `draw_outputs(rng, n)` returns n independent outputs of the query in the user's units, shape
+    (n, dim). As for `Simulator`, draws may be sampled or declared.
+    """
+
+    draw_outputs: Callable[[np.random.Generator, int], Any]
+
+    def sampled(self, *, n_draws: int, seed: int) -> "SimulatedSample":
+        """`n_draws` independent outputs from a public seed; the prior is the simulator."""
+        return SimulatedSample(simulator=self, n_draws=n_draws, seed=seed)
+
+    def declared(self, *, n_draws: int, seed: int) -> "DeclaredSample":
+        """Declare `n_draws` outputs, drawn from a public seed, to *be* the prior."""
+        return DeclaredSample(simulator=self, n_draws=n_draws, seed=seed)
+
+    def outputs(self, query: Query, n_draws: int, rng: np.random.Generator) -> Floats:
+        """`n_draws` outputs, checked: one row each, one column for each coordinate."""
+        found = floats_in(called(self.draw_outputs, rng, n_draws), "what draw_outputs returns")
+        if found.shape != (n_draws, query.dim):
+            msg = (
+                f"draw_outputs was asked for {n_draws} outputs of a query with {query.dim} "
+                f"coordinates and must return shape {(n_draws, query.dim)}, got {found.shape}"
+            )
+            raise ScenarioError(msg)
+        return found
+
+    def __repr__(self) -> str:
+        return "OutputSimulator()"
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False)
+class DeclaredSample:
+    """A sample of a simulator, declared to be the prior; the certificate says so."""
+
+    simulator: Simulator | OutputSimulator
+    n_draws: int
+    seed: int
+
+    def __attrs_post_init__(self) -> None:
+        check_count(1, n_draws=self.n_draws)
+        check_count(0, seed=self.seed)
+
+    def outputs(self, query: Query, secret: str) -> Floats:
+        """The drawn outputs of the world of this secret, in the user's units."""
+        rng = np.random.default_rng([self.seed, stable_number(secret)])
+        return self.simulator.outputs(query, self.n_draws, rng)
+
+    @property
+    def origin(self) -> str:
+        """How the law was made, in public words."""
+        return (
+            f"{self.n_draws} draws of a simulator, public seed {self.seed}; the drawn sample is "
+            "declared to be the prior"
+        )
+
+    def __repr__(self) -> str:
+        return f"DeclaredSample(n_draws={self.n_draws}, seed={self.seed})"
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False)
+class SimulatedSample:
+    """Independent draws of a simulator, which is the prior; the draws only tell of it.
+
+    Needs: a seed that was not chosen by looking at what it gives.
+    """
+
+    simulator: Simulator | OutputSimulator
+    n_draws: int
+    seed: int
+
+    def __attrs_post_init__(self) -> None:
+        check_count(1, n_draws=self.n_draws)
+        check_count(0, seed=self.seed)
+
+    def blocks(self, query: Query, secret: str) -> Iterator[Floats]:
+        """The draws of the world of this secret in the user's units, a block at a time.
+
+        Each block has a stream of random numbers of its own, so any of them can be drawn again.
+        """
+        for index, start in enumerate(range(0, self.n_draws, DRAWS_PER_BLOCK)):
+            rng = np.random.default_rng([self.seed, stable_number(secret), index])
+            n_draws = min(DRAWS_PER_BLOCK, self.n_draws - start)
+            yield self.simulator.outputs(query, n_draws, rng)
+
+    @property
+    def origin(self) -> str:
+        """How the law is known, in public words."""
+        return (
+            f"a simulator, known through {self.n_draws} independent draws per world, public seed "
+            f"{self.seed}"
+        )
+
+    def __repr__(self) -> str:
+        return f"SimulatedSample(n_draws={self.n_draws}, seed={self.seed})"
+
+
+def floats_in(values: Any, what: str) -> Floats:  # noqa: ANN401 - whatever was made elsewhere
+    """An array of numbers; what is none is not shown."""
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        msg = f"{what} must be an array of numbers, got {type(values).__name__} that is none"
+        raise ScenarioError(msg) from None
+
+
+def stable_number(secret: str) -> int:
+    """A number for a secret that does not depend on the process, to seed its own stream."""
+    return int(digest(secret.encode())[:15], 16)

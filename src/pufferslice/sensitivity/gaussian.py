@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pairs of Gaussian laws: their divergences along slices and in full are known exactly."""
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Final, Self, final
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats
+from pufferslice.errors import ArgumentError
+from pufferslice.scenario.distributions import GaussianLaw
+from pufferslice.sensitivity.renyi import gaussian_divergence_apart, gaussian_divergence_nd
+
+_ROUNDINGS: Final = 32 * UNIT_ROUNDOFF
+_SCALING: Final = 4 * UNIT_ROUNDOFF
+"""Most that dividing a covariance by two scales can change it, relative to its size."""
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False, eq=False)
+class GaussianPairs:
+    """Mean and covariance under both secrets of every instance, in scaled coordinates.
+
+    Only differences of means matter, and scaled means far from 0 would lose them to rounding: `of`
+    puts the second mean at 0 and rounds the exact difference once.
+    """
+
+    means: Floats
+    """Shape (n_instances, 2, dim)."""
+    covs: Floats
+    """Shape (n_instances, 2, dim, dim); each number within `_SCALING` of the exact one, relative to
+    its own size, and equal for two laws only where the declared numbers are."""
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[GaussianLaw, GaussianLaw]], scales: Floats) -> Self:
+        """Pairs of laws in the user's units; the public `scales` are the units of the noise."""
+        shifts = [
+            [
+                _nearest((Fraction(a) - Fraction(b)) / Fraction(scale))
+                for a, b, scale in zip(first.mean, second.mean, scales, strict=True)
+            ]
+            for first, second in pairs
+        ]
+        declared = np.array([[first.cov, second.cov] for first, second in pairs])
+        covs = declared / np.outer(scales, scales)
+        # Numbers that differ must not become one: laws that are not equal would seem to be.
+        merged = (declared[:, 0] != declared[:, 1]) & (covs[:, 0] == covs[:, 1])
+        larger = np.where(declared[:, 0] > declared[:, 1], np.inf, -np.inf)
+        covs[:, 0] = np.where(merged, np.nextafter(covs[:, 0], larger), covs[:, 0])
+        means = np.stack([np.array(shifts), np.zeros((len(pairs), len(scales)))], axis=1)
+        return cls(means=means, covs=covs)
+
+    @property
+    def n_instances(self) -> int:
+        """Number of (prior, pair) combinations."""
+        return len(self.means)
+
+    @property
+    def dim(self) -> int:
+        """Output dimension."""
+        return int(self.means.shape[2])
+
+    @property
+    def equal(self) -> npt.NDArray[np.bool_]:
+        """Instances whose two laws are the same law."""
+        same_mean = (self.means[:, 0] == self.means[:, 1]).all(axis=1)
+        same_cov = (self.covs[:, 0] == self.covs[:, 1]).all(axis=(1, 2))
+        return np.asarray(same_mean & same_cov)
+
+    def differences(self, directions: Floats) -> tuple[Floats, Floats]:
+        """How far the laws differ at all, per instance, and along each of these directions."""
+        shifts = self.means[:, 0] - self.means[:, 1]
+        spreads = self.covs[:, 0] - self.covs[:, 1]
+        apart = np.linalg.norm(shifts, axis=1) ** 2 + np.linalg.norm(spreads, axis=(1, 2))
+        along = np.einsum("ld,ide,le->il", directions, spreads, directions)
+        return apart, (shifts @ directions.T) ** 2 + np.abs(along)
+
+    def check(self) -> None:
+        """The arrays fit together and are laws; for pairs read from a file."""
+        dim = self.means.shape[-1]
+        n = len(self.means)
+        if self.means.shape != (n, 2, dim) or self.covs.shape != (n, 2, dim, dim) or not n * dim:
+            msg = (
+                "means and covs must have shapes (n, 2, dim) and (n, 2, dim, dim), n and dim at "
+                f"least 1; got {self.means.shape} and {self.covs.shape}"
+            )
+            raise ArgumentError(msg)
+        for mean, cov in zip(
+            self.means.reshape(-1, dim), self.covs.reshape(-1, dim, dim), strict=True
+        ):
+            GaussianLaw(mean=mean, cov=cov)
+
+    def slice_costs(self, directions: Floats, order: float, noise_std: float) -> Floats:
+        """The larger of both orders of the pair, shape (n_instances, n_slices)."""
+        variance = noise_std**2
+        sizes = _along(np.abs(directions), np.abs(self.covs)).max(axis=1)
+        errors = _spread_errors(self.dim, order, sizes + variance)
+        totals = _along(directions, self.covs) + (variance - errors)[:, None]
+        shifts, wider = self._shifts(directions), self._wider(directions)
+        costs = np.maximum(
+            gaussian_divergence_apart(order, (shifts, wider), totals[:, 1]),
+            gaussian_divergence_apart(order, (shifts, -wider), totals[:, 0]),
+        )
+        costs[totals.min(axis=1) < errors] = np.inf
+        costs[self.equal] = 0.0
+        return costs
+
+    def full_costs(self, order: float, noise_std: float) -> Floats:
+        """Divergence in all dimensions, the larger of both orders, shape (n_instances,)."""
+        costs = np.zeros(self.n_instances)
+        for i in np.flatnonzero(~self.equal):
+            costs[i] = self._full_cost(int(i), order, noise_std)
+        return costs
+
+    def _full_cost(self, instance: int, order: float, noise_std: float) -> float:
+        """In units that make every variance about 1, so that none drowns in another's rounding."""
+        means, covs, variance = self.means[instance], self.covs[instance], noise_std**2
+        totals = np.maximum(np.diagonal(covs, axis1=1, axis2=2).max(axis=0), 0) + variance
+        if not totals.min() > 0:
+            return math.inf
+        units = np.exp2(np.rint(np.log2(totals) / 2))
+        means, covs, noises = means / units, covs / np.outer(units, units), variance / units**2
+        size = self.dim * np.abs(covs).max() + noises.max()
+        error = float(_spread_errors(self.dim, order, size))
+        lowered = noises - error
+        if np.linalg.eigvalsh(covs + np.diag(lowered)).min() < error:
+            return math.inf
+        first, second = zip(means, covs, strict=True)
+        return max(
+            gaussian_divergence_nd(order, first, second, lowered, size * UNIT_ROUNDOFF),
+            gaussian_divergence_nd(order, second, first, lowered, size * UNIT_ROUNDOFF),
+        )
+
+    def _shifts(self, directions: Floats) -> Floats:
+        """At least the distance of the means along each direction: (n_instances, n_slices).
+
+        The difference is projected, because means far from 0 would hide it in their rounding; and
+        what rounding can do to its own projection is added.
+        """
+        apart = self.means[:, 0] - self.means[:, 1]
+        error = (self.dim + 4) * UNIT_ROUNDOFF * (np.abs(apart) @ np.abs(directions.T))
+        return np.asarray(np.abs(apart @ directions.T) + error)
+
+    def _wider(self, directions: Floats) -> Floats:
+        """How much wider the first law is along each direction, away from 0 by its rounding.
+
+        The difference is projected, for the reason of `_shifts`.
+        """
+        apart = self.covs[:, 0] - self.covs[:, 1]
+        found = _along(directions, apart)
+        sizes = np.abs(directions)
+        error = 2 * (self.dim + 4) * UNIT_ROUNDOFF * _along(sizes, np.abs(apart))
+        error += _SCALING * _along(sizes, np.where(apart != 0, np.abs(self.covs).sum(axis=1), 0.0))
+        return np.asarray(found + np.copysign(error, found))
+
+    def __repr__(self) -> str:
+        return f"GaussianPairs(n_instances={self.n_instances}, dim={self.dim})"
+
+
+def _along(directions: Floats, covs: Floats) -> Floats:
+    """Variance along each direction, shape (..., n_slices)."""
+    return np.asarray(((directions @ covs) * directions).sum(axis=-1))
+
+
+def _spread_errors(dim: int, order: float, sizes: npt.ArrayLike) -> Floats:
+    """What rounding can do to spreads of these sizes; the noise is lowered by it.
+
+    Less noise costs more. Where the cost is about to become infinite, a rounding of the spreads is
+    otherwise seen in it. Where no more than this is left of a spread, nothing is known of the cost.
+    """
+    return np.asarray(_ROUNDINGS * dim * order * np.asarray(sizes))
+
+
+def _nearest(number: Fraction) -> float:
+    """The nearest float; what is not 0 stays apart from 0."""
+    try:
+        rounded = float(number)
+    except OverflowError:
+        msg = "the means of two Gaussian laws are too far apart for the scales; use larger scales"
+        raise ArgumentError(msg) from None
+    return rounded or math.copysign(math.ulp(0.0), number) * bool(number)

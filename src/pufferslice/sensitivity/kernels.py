@@ -1,0 +1,482 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The inner loops of gap tables: radix sort, projection, merging by rank, rounding up.
+
+Floats become whole numbers that compare alike. These are put in order of 33 leading digits of what
+they are above the smallest, in three passes of 11; what is out of order then is moved by insertion.
+Rows in which that would be much are left to numpy.
+"""
+
+import math
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from pufferslice._core.arrays import Floats, Integers
+from pufferslice._core.kernels import kernel
+
+Words = npt.NDArray[np.uint64]
+
+SHORT: Final = 2_000
+"""Below this length numpy is as quick."""
+
+MOVES_PER_VALUE: Final = 8
+"""Insertion may move so many times as many values as there are."""
+
+_SIGN: Final = np.uint64(2**63)
+_ALL: Final = np.uint64(2**64 - 1)
+_ONE: Final = np.uint64(1)
+_DIGITS: Final = np.uint64(11)
+_LEADING: Final = np.uint64(33)
+_BUCKETS: Final = 2**11
+_LAST: Final = np.uint64(_BUCKETS - 1)
+
+
+def sort_rows(values: Floats, spare: Floats) -> None:
+    """Sort each row in place, ascending; none holds NaN.
+
+    `spare` is room for one row; what lies in it is lost.
+    """
+    n = values.shape[1]
+    if n < SHORT:
+        values.sort(axis=1)
+        return
+    counts = np.empty((3, _BUCKETS), dtype=np.uint64)
+    for row in values:
+        if not _sort(row.view(np.uint64), spare[:n].view(np.uint64), counts):
+            row.sort()
+
+
+def stable_order(values: Floats) -> Integers:
+    """The positions of a row's values in ascending order, equal ones as they come; no NaN."""
+    n = len(values)
+    if n >= SHORT:
+        words, order = np.empty((2, n), dtype=np.uint64), np.empty((2, n), dtype=np.int64)
+        if _order(values.view(np.uint64), words, order):
+            found: Integers = order[0]
+            return found
+    return np.argsort(values, kind="stable")
+
+
+@kernel
+def _as_number(bits: np.uint64) -> np.uint64:
+    """Grows with the float: of negative ones all bits flip, of others the sign."""
+    return bits ^ (_SIGN if bits < _SIGN else _ALL)
+
+
+@kernel
+def _as_float(number: np.uint64) -> np.uint64:
+    return number ^ (_ALL if number < _SIGN else _SIGN)
+
+
+@kernel
+def _range(row: Words) -> tuple[np.uint64, np.uint64]:
+    """The smallest number, and how many digits to drop so that the leading ones are left."""
+    least, largest = _ALL, np.uint64(0)
+    for i in range(len(row)):
+        number = _as_number(row[i])
+        least, largest = min(least, number), max(largest, number)
+    shift = np.uint64(0)
+    while (largest - least) >> shift >> _LEADING:
+        shift += _ONE
+    return least, shift
+
+
+@kernel
+def _count(row: Words, least: np.uint64, shift: np.uint64, counts: Words) -> None:
+    """Where the numbers with each digit begin, for each of the three passes."""
+    counts[:] = 0
+    for i in range(len(row)):
+        word = (_as_number(row[i]) - least) >> shift
+        counts[0, word & _LAST] += _ONE
+        counts[1, (word >> _DIGITS) & _LAST] += _ONE
+        counts[2, word >> (_DIGITS + _DIGITS)] += _ONE
+    for one in counts:
+        start = np.uint64(0)
+        for digit in range(_BUCKETS):
+            one[digit], start = start, start + one[digit]
+
+
+@kernel
+def _place(word: np.uint64, starts: Words) -> np.uint64:
+    """The next free place for a last digit."""
+    place: np.uint64 = starts[word & _LAST]
+    starts[word & _LAST] = place + _ONE
+    return place
+
+
+@kernel
+def _insert(words: Words, order: Integers) -> bool:
+    """Move every word, with its position if there are any, below larger ones before it.
+
+    False if that would be too many moves; the words are the same all the same.
+    """
+    moves = 0
+    for i in range(1, len(words)):
+        word, j = words[i], i
+        if words[i - 1] <= word:
+            continue
+        position = order[i] if len(order) else 0
+        while j > 0 and words[j - 1] > word:
+            words[j] = words[j - 1]
+            if len(order):
+                order[j] = order[j - 1]
+            j -= 1
+        words[j] = word
+        if len(order):
+            order[j] = position
+        moves += i - j
+        if moves > MOVES_PER_VALUE * len(words):
+            return False
+    return True
+
+
+@kernel
+def _sort(row: Words, spare: Words, counts: Words) -> bool:
+    """Whether the row is in order now; else it holds the same values."""
+    least, shift = _range(row)
+    _count(row, least, shift, counts)
+    for i in range(len(row)):
+        word = _as_number(row[i]) - least
+        spare[_place(word >> shift, counts[0])] = word
+    for i in range(len(row)):
+        row[_place(spare[i] >> (shift + _DIGITS), counts[1])] = spare[i]
+    for i in range(len(row)):
+        spare[_place(row[i] >> (shift + _DIGITS + _DIGITS), counts[2])] = row[i]
+    sorted_now = _insert(spare, np.empty(0, dtype=np.int64))
+    for i in range(len(row)):
+        row[i] = _as_float(spare[i] + least)
+    return sorted_now
+
+
+@kernel
+def _order(row: Words, words: Words, order: Integers) -> bool:
+    """As `_sort`, but moves positions along and leaves the row as it is."""
+    counts = np.empty((3, _BUCKETS), dtype=np.uint64)
+    least, shift = _range(row)
+    _count(row, least, shift, counts)
+    a, b = words
+    from_a, from_b = order
+    for i in range(len(row)):
+        word = _as_number(row[i]) - least
+        j = _place(word >> shift, counts[0])
+        a[j], from_a[j] = word, i
+    for i in range(len(row)):
+        j = _place(a[i] >> (shift + _DIGITS), counts[1])
+        b[j], from_b[j] = a[i], from_a[i]
+    for i in range(len(row)):
+        j = _place(b[i] >> (shift + _DIGITS + _DIGITS), counts[2])
+        a[j], from_a[j] = b[i], from_b[i]
+    return _insert(a, from_a)
+
+
+HEADROOM: Final = 8
+"""Octaves above the worst gap that a histogram may leave empty."""
+
+_ROWS_IN_CACHE: Final = 64
+"""Rows projected together: ten columns of them and their results stay in the first cache."""
+_RANKS_AT_ONCE: Final = 128
+_FEW_BINS: Final = 4
+_MANTISSA: Final = 52
+_ULP: Final = 2.0**-52
+_TINY: Final = 1e-280
+_ROUNDS: Final = 3
+_FOREMOST: Final = 8.0
+"""How much more the second power counts in thinned rows: they lose most where noise is large."""
+
+
+@kernel
+def project(directions: Floats, columns: Floats, out: Floats) -> None:
+    """Inner products with contiguous columns, in a fixed order: equal rows get equal values.
+
+    Not BLAS: its own threads would compete with ours, and its rounding depends on the position.
+    """
+    dim, n = columns.shape
+    whole = dim - dim % 4
+    for start in range(0, n, _ROWS_IN_CACHE):
+        stop = min(n, start + _ROWS_IN_CACHE)
+        for row in range(len(directions)):
+            u, values = directions[row], out[row, start:stop]
+            values[:] = 0.0
+            for k in range(0, whole, 4):
+                u0, u1, u2, u3 = u[k], u[k + 1], u[k + 2], u[k + 3]
+                x0, x1 = columns[k, start:stop], columns[k + 1, start:stop]
+                x2, x3 = columns[k + 2, start:stop], columns[k + 3, start:stop]
+                for i in range(stop - start):
+                    values[i] += (u0 * x0[i] + u1 * x1[i]) + (u2 * x2[i] + u3 * x3[i])
+            for k in range(whole, dim):
+                u0, x0 = u[k], columns[k, start:stop]
+                for i in range(stop - start):
+                    values[i] += u0 * x0[i]
+
+
+@kernel
+def gap_above(a: float, b: float, extra: float) -> float:
+    """|a - b| + extra, never below it in exact arithmetic; `extra` > 0 has room for rounding."""
+    gap = a - b
+    if extra > 0:
+        return abs(gap) + extra
+    back = gap - a
+    lost = (a - (gap - back)) - (b + back)
+    return abs(gap) * (1 + _ULP) if lost * gap > 0 else abs(gap)
+
+
+@kernel
+def _far_apart(a: Floats, b: Floats) -> float:
+    """At least the distance of two points whose squares may be too small for a float."""
+    largest = 0.0
+    for k in range(len(a)):
+        largest = max(largest, abs(a[k] - b[k]))
+    return math.sqrt(len(a)) * largest
+
+
+@kernel
+def row_distances(a: Floats, b: Floats, distances: Floats) -> None:
+    """Euclidean distances between rows of the same number."""
+    for i in range(len(a)):
+        square = 0.0
+        for k in range(a.shape[1]):
+            square += (a[i, k] - b[i, k]) ** 2
+        distances[i] = math.sqrt(square) if square > _TINY else _far_apart(a[i], b[i])
+
+
+@kernel
+def merge(
+    values: tuple[Floats, Floats],
+    counts: tuple[Integers, Integers],
+    scales: tuple[int, int],
+    extra: float,
+    out: tuple[Floats, Integers],
+) -> int:
+    """Walk both laws by rank in whole numbers; write the gap and mass of every common step."""
+    (a, b), (counts_a, counts_b), (gaps, masses) = values, counts, out
+    i = j = n = 0
+    left_a, left_b = counts_a[0] * scales[0], counts_b[0] * scales[1]
+    while True:
+        mass = min(left_a, left_b)
+        gaps[n], masses[n] = gap_above(a[i], b[j], extra), mass
+        n += 1
+        left_a, left_b = left_a - mass, left_b - mass
+        if left_a == 0:
+            i += 1
+            if i == len(a):
+                return n
+            left_a = counts_a[i] * scales[0]
+        if left_b == 0:
+            j += 1
+            left_b = counts_b[j] * scales[1]
+
+
+@kernel
+def merge_rows(
+    a: tuple[Floats, Integers, Integers],
+    b: tuple[Floats, Integers, Integers],
+    scales: tuple[int, int],
+    out: tuple[Floats, Integers],
+) -> int:
+    """As `merge`, for points in d dimensions taken in the given orders."""
+    (points_a, order_a, counts_a), (points_b, order_b, counts_b) = a, b
+    distances, masses = out
+    i = j = n = 0
+    left_a, left_b = counts_a[order_a[0]] * scales[0], counts_b[order_b[0]] * scales[1]
+    while True:
+        mass = min(left_a, left_b)
+        square = 0.0
+        for k in range(points_a.shape[1]):
+            square += (points_a[order_a[i], k] - points_b[order_b[j], k]) ** 2
+        if square > _TINY:
+            distances[n] = math.sqrt(square)
+        else:
+            distances[n] = _far_apart(points_a[order_a[i]], points_b[order_b[j]])
+        masses[n] = mass
+        n += 1
+        left_a, left_b = left_a - mass, left_b - mass
+        if left_a == 0:
+            i += 1
+            if i == len(order_a):
+                return n
+            left_a = counts_a[order_a[i]] * scales[0]
+        if left_b == 0:
+            j += 1
+            left_b = counts_b[order_b[j]] * scales[1]
+
+
+@kernel
+def tabulate(
+    gaps: Floats, masses: Integers, drop: int, histogram: Integers
+) -> tuple[Floats, Integers]:
+    """Histogram over gaps rounded up in their last `drop` bits; descending, worst gap exact.
+
+    For positive floats the order of the bit patterns is the order of the values, so adding and
+    shifting rounds up to a geometric-like grid without a logarithm. Gap 0 has a bin of its own.
+    """
+    keys = gaps.view(np.int64)
+    top = keys.max()
+    lowest = _lowest(top, drop, len(histogram))
+    ones = (1 << drop) - 1
+    histogram[:] = 0
+    for i in range(len(keys)):
+        key = max(1, ((keys[i] + ones) >> drop) - lowest) if keys[i] else 0
+        histogram[key] += masses[i]
+    return _entries(top, drop, lowest, histogram)
+
+
+@kernel
+def tabulate_difference(
+    a: Floats, b: Floats, extra: float, drop: int, histogram: Integers
+) -> tuple[Floats, Integers]:
+    """`tabulate` of |a - b| + extra for sorted a and b of one length, in one pass over them."""
+    counts = np.empty((2, len(histogram)), dtype=np.int32)
+    buffer = np.empty(1)
+    # Room for `gap_above`, which may round a gap up past this: a key beyond the bins would be lost.
+    buffer[0] = (max(abs(a[-1] - b[0]), abs(b[-1] - a[0])) + extra) * (1 + 4 * _ULP)
+    bound = buffer.view(np.int64)[0]
+    while True:
+        lowest = _lowest(bound, drop, len(histogram))
+        top, n_zero = _count_difference(a, b, extra, drop, lowest, counts)
+        last = ((top + (1 << drop) - 1) >> drop) - lowest
+        if top == 0 or last >= len(histogram) - (HEADROOM << (_MANTISSA - drop)):
+            break
+        # The laws are far closer than their spread: bin once more, below the worst gap itself.
+        bound = top
+    histogram[:] = counts[0] + counts[1]
+    # Zeros were counted where the key 0 belongs; they have a bin of their own.
+    histogram[max(1, -lowest)] -= n_zero
+    histogram[0] = n_zero
+    return _entries(top, drop, lowest, histogram)
+
+
+@kernel
+def _count_difference(
+    a: Floats, b: Floats, extra: float, drop: int, lowest: int, counts: npt.NDArray[np.int32]
+) -> tuple[int, int]:
+    """Count every |a - b| + extra in its bin, all below the first bin in the first.
+
+    Neighbours in rank mostly share a few bins, and then the keys above each edge are counted, a
+    vector at a time. Elsewhere two counters are taken in turn: adding to the same place twice in a
+    row would wait for itself. Returns the largest key, and the number of zeros.
+    """
+    counts[:] = 0
+    buffer = np.empty(_RANKS_AT_ONCE)
+    keys, even, odd = buffer.view(np.int64), counts[0], counts[1]
+    base = (1 << drop) - 1 - (lowest << drop)
+    top = n_zero = 0
+    for start in range(0, len(a), _RANKS_AT_ONCE):
+        n = min(len(a) - start, _RANKS_AT_ONCE)
+        x, y = a[start : start + n], b[start : start + n]
+        for i in range(n):
+            buffer[i] = abs(x[i] - y[i]) + extra
+        if extra == 0.0:
+            for i in range(n):
+                buffer[i] = gap_above(x[i], y[i], extra)
+                n_zero += 1 if keys[i] == 0 else 0
+        least, most = _ends(keys[:n])
+        top = max(top, most)
+        low, high = max(1, (least + base) >> drop), max(1, (most + base) >> drop)
+        if high - low > _FEW_BINS:
+            for i in range(0, n - 1, 2):
+                even[max(1, (keys[i] + base) >> drop)] += 1
+                odd[max(1, (keys[i + 1] + base) >> drop)] += 1
+            if n % 2:
+                even[max(1, (keys[n - 1] + base) >> drop)] += 1
+        else:
+            above = 0
+            for key in range(high, low, -1):
+                reached = _count_from(keys[:n], (key << drop) - base)
+                even[key] += reached - above
+                above = reached
+            even[low] += n - above
+    return top, n_zero
+
+
+@kernel
+def thinned(gaps: Floats, counts: Integers, most: int) -> tuple[Floats, Integers]:
+    """At most `most` (2 or more) entries of a descending row, gaps rounded up to one that is kept.
+
+    The worst gap stays as it is, and gap 0 apart. With m the mass of a gap and p a sum of powers of
+    it, each over its mean, cuts are made at even steps of the integral of sqrt(m dp), where the
+    rounding adds least to the mean of p. The powers stand for the exponentials of costs: the second
+    for much noise, higher ones for less.
+    """
+    if len(gaps) <= most:
+        return gaps, counts
+    n = len(gaps) - 1 if gaps[-1] == 0 else len(gaps)
+    n_bins = most - 1 if n < len(gaps) else most
+    mean_2 = mean_8 = mean_32 = 0.0
+    for i in range(n):
+        x_2, x_8, x_32 = _powers(gaps[i] / gaps[0])
+        mean_2 += counts[i] * x_2
+        mean_8 += counts[i] * x_8
+        mean_32 += counts[i] * x_32
+    steps = np.zeros(n)
+    before = _FOREMOST / mean_2 + 1 / mean_8 + 1 / mean_32
+    for i in range(1, n):
+        x_2, x_8, x_32 = _powers(gaps[i] / gaps[0])
+        now = _FOREMOST * x_2 / mean_2 + x_8 / mean_8 + x_32 / mean_32
+        steps[i] = math.sqrt(counts[i] * max(0.0, before - now))
+        before = now
+    width = math.inf
+    for _ in range(_ROUNDS):
+        # A step wider than this is one cut, and what it has more is left to the others.
+        width = np.minimum(steps, width).sum() / n_bins
+    new_gaps, new_counts = np.empty(most), np.empty(most, dtype=np.int64)
+    entry, reached = -1, width
+    for i in range(n):
+        reached += min(steps[i], width)
+        if reached >= width and entry < n_bins - 1:
+            entry, reached = entry + 1, 0.0
+            new_gaps[entry], new_counts[entry] = gaps[i], 0
+        new_counts[entry] += counts[i]
+    if n < len(gaps):
+        entry += 1
+        new_gaps[entry], new_counts[entry] = 0.0, counts[n]
+    return new_gaps[: entry + 1], new_counts[: entry + 1]
+
+
+@kernel
+def _powers(x: float) -> tuple[float, float, float]:
+    """The second, eighth and 32nd."""
+    x_2 = x * x
+    x_8 = x_2 * x_2 * x_2 * x_2
+    return x_2, x_8, x_8 * x_8 * x_8 * x_8
+
+
+@kernel
+def _ends(keys: Integers) -> tuple[int, int]:
+    """The least and the largest key."""
+    least = most = keys[0]
+    for i in range(len(keys)):
+        if keys[i] > most:  # noqa: PLR1730 - max() would keep the loop from being vectorised
+            most = keys[i]
+        if keys[i] < least:  # noqa: PLR1730 - as above
+            least = keys[i]
+    return least, most
+
+
+@kernel
+def _count_from(keys: Integers, edge: int) -> int:
+    """How many keys are at least `edge`."""
+    n = 0
+    for i in range(len(keys)):
+        n += 1 if keys[i] >= edge else 0
+    return n
+
+
+@kernel
+def _lowest(top: int, drop: int, n_bins: int) -> int:
+    """The key below the first bin, if the last one is to hold `top`."""
+    return ((top + (1 << drop) - 1) >> drop) - (n_bins - 1)
+
+
+@kernel
+def _entries(top: int, drop: int, lowest: int, histogram: Integers) -> tuple[Floats, Integers]:
+    """The filled bins from the largest gap down: upper edges, capped at the worst gap."""
+    n = np.count_nonzero(histogram)
+    edges, counts = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
+    entry = 0
+    for key in range(len(histogram) - 1, -1, -1):
+        if histogram[key]:
+            edges[entry] = min(top, (key + lowest) << drop) if key else 0
+            counts[entry] = histogram[key]
+            entry += 1
+    return edges.view(np.float64), counts

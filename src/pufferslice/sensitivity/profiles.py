@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Slice profiles: finite ones, the sphere through drawn directions; projection onto them."""
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import attrs
+import numpy as np
+
+from pufferslice._core.arrays import Floats, locked, same
+from pufferslice._core.checks import check_count, check_probabilities, check_unit_rows
+from pufferslice._core.files import digest
+from pufferslice._core.text import given
+from pufferslice.errors import ArgumentError
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False)
+class FiniteProfile:
+    """A finite set of unit directions and their weights (the paper's (U, omega)).
+
+    The directions live in the coordinates of the *scaled* query.
+
+    >>> FiniteProfile.uniform(dim=9, n_directions=200, seed=7)
+    FiniteProfile(n_directions=200, dim=9)
+    """
+
+    directions: Floats = attrs.field(converter=locked, eq=same)
+    """Unit vectors, shape (n_directions, dim)."""
+    weights: Floats = attrs.field(converter=locked, eq=same)
+    """Probabilities, shape (n_directions,); read as shares of their sum."""
+
+    def __attrs_post_init__(self) -> None:
+        check_unit_rows(directions=self.directions)
+        check_probabilities(weights=self.weights, length=len(self.directions))
+
+    @classmethod
+    def of(cls, directions: Any) -> "FiniteProfile":  # noqa: ANN401 - whatever numpy reads
+        """The given directions, equally weighted."""
+        rows = locked(directions)
+        check_unit_rows(directions=rows)
+        return cls(directions=rows, weights=np.full(len(rows), 1 / len(rows)))
+
+    @classmethod
+    def uniform(cls, *, dim: int, n_directions: int, seed: int) -> "FiniteProfile":
+        """Independent uniform directions on the sphere, from a public seed.
+
+        On the line there is only one slice, the line itself.
+        """
+        check_count(1, dim=dim, n_directions=n_directions)
+        check_count(0, seed=seed)
+        if dim == 1:
+            return cls.of([[1.0]])
+        return cls.of(_draw_unit_rows(n_directions, dim, np.random.default_rng(seed)))
+
+    @classmethod
+    def axes(cls, *, dim: int) -> "FiniteProfile":
+        """The coordinate axes."""
+        check_count(1, dim=dim)
+        return cls.of(np.eye(dim))
+
+    @classmethod
+    def orthogonal(cls, *, dim: int, n_sets: int, seed: int) -> "FiniteProfile":
+        """`n_sets` random orthonormal bases, from a public seed."""
+        check_count(1, dim=dim, n_sets=n_sets)
+        check_count(0, seed=seed)
+        if dim == 1:
+            return cls.of([[1.0]])
+        rng = np.random.default_rng(seed)
+        return cls.of(np.vstack([_draw_basis(dim, rng) for _ in range(n_sets)]))
+
+    @classmethod
+    def blocks(
+        cls, *, dim: int, blocks: Sequence[Sequence[int]], n_directions: int, seed: int
+    ) -> "FiniteProfile":
+        """`n_directions` uniform directions inside each block of coordinates, equally weighted."""
+        check_count(1, dim=dim, n_directions=n_directions)
+        check_count(0, seed=seed)
+        rng = np.random.default_rng(seed)
+        parts = []
+        for block in blocks:
+            check_block(block, dim)
+            part = np.zeros((n_directions, dim))
+            part[:, list(block)] = _draw_unit_rows(n_directions, len(block), rng)
+            parts.append(part)
+        if not parts:
+            msg = "blocks must name at least one block of coordinates, got none"
+            raise ArgumentError(msg)
+        return cls.of(np.vstack(parts))
+
+    @property
+    def n_directions(self) -> int:
+        """Number of slices."""
+        return len(self.directions)
+
+    @property
+    def dim(self) -> int:
+        """Dimension of the scaled query."""
+        return int(self.directions.shape[1])
+
+    @property
+    def effective_slices(self) -> float:
+        """How many equally weighted slices would be as concentrated: 1 / sum(weights^2)."""
+        shares = self.weights / self.weights.sum()
+        return float(1 / (shares @ shares))
+
+    def digest(self) -> str:
+        """SHA-256 over the stored directions and weights, not over how they were made."""
+        return digest(
+            np.array(self.directions.shape, dtype=">i8").tobytes(),
+            self.directions.astype(">f8").tobytes(),
+            self.weights.astype(">f8").tobytes(),
+        )
+
+    def __repr__(self) -> str:
+        return f"FiniteProfile(n_directions={self.n_directions}, dim={self.dim})"
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False)
+class SampledSphere:
+    """The whole sphere as profile, known through directions drawn uniformly and independently.
+
+    The claim is about *all* directions, so it carries the error of drawing only some of them (a
+    Hoeffding term) and a failure probability, and it needs a query with a public range. If the
+    drawn directions themselves are to be the profile, use `FiniteProfile.uniform`.
+
+    >>> SampledSphere.draw(dim=9, n_directions=2000, seed=7)
+    SampledSphere(n_directions=2000, dim=9)
+    """
+
+    directions: Floats = attrs.field(converter=locked, eq=same)
+    """Unit vectors, drawn uniformly without looking at the data, shape (n_directions, dim)."""
+
+    def __attrs_post_init__(self) -> None:
+        check_unit_rows(directions=self.directions)
+        if self.dim == 1:
+            msg = "on the line there is only one slice, the line itself; use FiniteProfile.axes"
+            raise ArgumentError(msg)
+
+    @classmethod
+    def draw(cls, *, dim: int, n_directions: int, seed: int) -> "SampledSphere":
+        """Independent uniform directions, from a public seed that was not chosen by its results."""
+        check_count(2, dim=dim)
+        check_count(1, n_directions=n_directions)
+        check_count(0, seed=seed)
+        return cls(directions=_draw_unit_rows(n_directions, dim, np.random.default_rng(seed)))
+
+    @property
+    def weights(self) -> Floats:
+        """Every drawn direction counts the same."""
+        return np.full(self.n_directions, 1 / self.n_directions)
+
+    @property
+    def n_directions(self) -> int:
+        """Number of drawn directions."""
+        return len(self.directions)
+
+    @property
+    def effective_slices(self) -> float:
+        """As many as were drawn: all of them count the same."""
+        return float(self.n_directions)
+
+    @property
+    def dim(self) -> int:
+        """Dimension of the scaled query."""
+        return int(self.directions.shape[1])
+
+    def digest(self) -> str:
+        """SHA-256 over the drawn directions; never that of a finite profile."""
+        return digest(
+            b"sphere",
+            np.array(self.directions.shape, dtype=">i8").tobytes(),
+            self.directions.astype(">f8").tobytes(),
+        )
+
+    def __repr__(self) -> str:
+        return f"SampledSphere(n_directions={self.n_directions}, dim={self.dim})"
+
+
+Profile = FiniteProfile | SampledSphere
+
+
+def check_profile(profile: object, dim: int) -> None:
+    """A profile of slices of so many coordinates."""
+    if not isinstance(profile, Profile):
+        msg = (
+            f"profile must be a FiniteProfile or a SampledSphere, got {given(profile)}; write "
+            f"FiniteProfile.uniform(dim={dim}, n_directions=..., seed=...)"
+        )
+        raise ArgumentError(msg)
+    if profile.dim != dim:
+        msg = (
+            f"profile has dimension {profile.dim}, the query has {dim}; use "
+            f"FiniteProfile.uniform(dim={dim}, ...)"
+        )
+        raise ArgumentError(msg)
+
+
+def check_block(block: Sequence[int], dim: int) -> None:
+    """A block is a non-empty set of different coordinates."""
+    if not isinstance(block, Sequence | np.ndarray):
+        msg = f"a block must list coordinates, got {given(block)}; blocks is a list of lists"
+        raise ArgumentError(msg)
+    inside = all(isinstance(i, int | np.integer) and 0 <= i < dim for i in block)
+    if not (inside and len(block) > 0 and len(set(block)) == len(block)):
+        msg = (
+            f"a block must list different coordinates from 0 to {dim - 1}, got {given(list(block))}"
+        )
+        raise ArgumentError(msg)
+
+
+def project(directions: Floats, outputs: Floats) -> Floats:
+    """Inner products, one contiguous row per direction: shape (n_directions, n_samples)."""
+    return np.ascontiguousarray(directions @ outputs.T)
+
+
+def _draw_unit_rows(n_rows: int, dim: int, rng: np.random.Generator) -> Floats:
+    rows = rng.standard_normal((n_rows, dim))
+    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
+
+
+def _draw_basis(dim: int, rng: np.random.Generator) -> Floats:
+    """A basis with the uniform (Haar) law: QR with the signs of R put back."""
+    q, r = np.linalg.qr(rng.standard_normal((dim, dim)))
+    basis = (q * np.sign(np.diag(r))).T
+    return np.asarray(basis / np.linalg.norm(basis, axis=1, keepdims=True))

@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rényi divergences, envelopes along a slice, and their aggregation over a profile."""
+
+import math
+from typing import Final, final
+
+import attrs
+import numpy as np
+from scipy.linalg import eigh, solve_triangular
+from scipy.special import logsumexp
+
+from pufferslice._core.arrays import Floats, Integers
+from pufferslice._core.checks import check_above, check_count, check_finite, check_one_of
+from pufferslice._core.kernels import kernel
+from pufferslice.errors import ArgumentError, CalibrationError
+from pufferslice.sensitivity.profiles import FiniteProfile, project
+
+SLICED_NOTIONS: Final = ("average", "joint")
+
+_ROOT_HALF: Final = math.sqrt(0.5)
+_LARGEST_EXPONENT: Final = 700.0
+_SMALL_MOMENT: Final = 2.0**-6
+"""The log of a moment below this, found as a difference, would have lost digits."""
+_DELTA_ERROR: Final = 2.0**-49
+_DECOMPOSITIONS: Final = 16.0
+"""Covers, times the dimension, the scaling of two covariances and a generalised decomposition."""
+_SHIFT_ERROR: Final = 2.0**-50
+"""Relative error of a shift and of the triangular solve that turns it."""
+_NEAR_ZERO: Final = 0.25
+_SERIES_TERMS: Final = 12
+_TAIL_STDS: Final = 14.0
+_STEPS_PER_STD: Final = 4
+_MOST_GRID_POINTS: Final = 2**22
+_GRID_BLOCK: Final = 2**22
+
+
+def gaussian_divergence(
+    order: float,
+    first: tuple[Floats, Floats],
+    second: tuple[Floats, Floats],
+    noise_variance: Floats | float = 0.0,
+) -> Floats:
+    r"""Divergence of N(m1, v1) from N(m2, v2) after noise; each is (mean, variance), elementwise.
+
+    With $s_i^2 = v_i$ plus the noise variance,
+
+    $$D_\alpha = \ln\frac{s_2}{s_1} + \frac{\ln(s_2^2/s_*^2)}{2(\alpha-1)}
+      + \frac{\alpha (m_1-m_2)^2}{2 s_*^2}, \quad s_*^2 = \alpha s_2^2 + (1-\alpha) s_1^2$$
+
+    Infinite where $s_*^2 \le 0$. Accurate also for orders next to 1 and for laws that are nearly
+    equal: the first two terms are functions of the relative excess $x = (s_1^2 - s_2^2)/s_2^2$
+    whose linear parts cancel, and are computed without them.
+
+    >>> one, two = (np.array(1.0), np.array(1.0)), (np.array(0.0), np.array(1.5**2))
+    >>> round(float(gaussian_divergence(4, one, two)), 12)
+    0.575326899273
+    """
+    (mean_1, var_1), (mean_2, var_2) = first, second
+    apart = mean_1 - mean_2, var_1 - var_2
+    return gaussian_divergence_apart(order, apart, var_2 + noise_variance)
+
+
+def gaussian_divergence_apart(order: float, apart: tuple[Floats, Floats], total: Floats) -> Floats:
+    """As `gaussian_divergence`, from the differences of the means and variances, which may be tiny.
+
+    `total` is the variance of the second law after noise.
+    """
+    shift, wider = apart
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        excess = wider / total
+        mixed = total * (1 - (order - 1) * excess)
+        found = _spread_divergence(order, excess) + order * shift**2 / (2 * mixed)
+    return np.asarray(np.where(mixed > 0, found, np.inf))
+
+
+def gaussian_divergence_nd(
+    order: float,
+    first: tuple[Floats, Floats],
+    second: tuple[Floats, Floats],
+    noise_variance: Floats | float = 0.0,
+    rounding: float = 0.0,
+) -> float:
+    r"""As `gaussian_divergence`, for N(m1, S1) from N(m2, S2) in d dimensions.
+
+    With $S_* = \alpha S_2 + (1-\alpha) S_1$ after noise: infinite unless $S_*$ is positive
+    definite, else $\tfrac{\alpha}{2} (m_1-m_2)^T S_*^{-1} (m_1-m_2)$ plus the spread terms of the
+    eigenvalues of $S_2^{-1}(S_1 - S_2)$. Infinite, too, where $S_2$ is singular up to rounding.
+    The noise is one variance, or one per coordinate. With `rounding`, the size of the covariances
+    times the unit roundoff, it is a bound: excesses and the shift count with what rounding of the
+    inputs and of the decompositions can do to them.
+    """
+    (mean_1, cov_1), (mean_2, cov_2) = first, second
+    total = cov_2 + noise_variance * np.eye(len(mean_1))
+    shift = mean_1 - mean_2
+    mixed = total - (order - 1) * (cov_1 - cov_2)
+    try:
+        excesses = eigh(cov_1 - cov_2, total, eigvals_only=True)
+        # Not solve(): rounded, what is next to singular could have a negative square in it.
+        turned = solve_triangular(np.linalg.cholesky(mixed), shift, lower=True)
+    except np.linalg.LinAlgError:
+        return math.inf
+    length = float(np.linalg.norm(turned))
+    if rounding:
+        least = float(min(np.linalg.eigvalsh(total)[0], np.linalg.eigvalsh(mixed)[0]))
+        if not least > 0:
+            return math.inf
+        if (cov_1 != cov_2).any():
+            excesses += np.copysign(_DECOMPOSITIONS * len(shift) * rounding / least, excesses)
+        length += _SHIFT_ERROR * float(np.linalg.norm(shift)) / math.sqrt(least)
+    if not (order - 1) * excesses.max() < 1:
+        return math.inf
+    with np.errstate(divide="ignore", invalid="ignore"):
+        spread = float(_spread_divergence(order, excesses).sum())
+        found = spread + order * length**2 / 2
+    return math.inf if math.isnan(found) else found
+
+
+def _spread_divergence(order: float, excess: Floats) -> Floats:
+    """-(1/2) ln(1+x) - ln(1-(order-1)x) / (2(order-1)), without the linear parts that cancel."""
+    a = order - 1
+    return np.asarray(-_log1p_minus(excess) / 2 - _log1p_minus(-a * excess) / (2 * a))
+
+
+def _log1p_minus(x: Floats) -> Floats:
+    """ln(1 + x) - x, accurate next to 0: ln(1 + x) = 2 (r + r^3/3 + ...) with r = x / (2 + x)."""
+    x = np.asarray(x, dtype=np.float64)
+    near = np.where(np.abs(x) < _NEAR_ZERO, x, 0.0)
+    r = near / (2 + near)
+    tail = np.zeros_like(r)
+    for k in range(2 * _SERIES_TERMS + 1, 1, -2):
+        tail = tail * r**2 + 1 / k
+    series = -2 * r**2 / (1 - r) + 2 * r**3 * tail
+    return np.asarray(np.where(np.abs(x) < _NEAR_ZERO, series, np.log1p(x) - x))
+
+
+def gaussian_envelope(order: float, shift: Floats, noise_std: float) -> Floats:
+    """Divergence of order `order` between N(shift, noise_std^2) and N(0, noise_std^2).
+
+    Guarantee: along a slice whose W-infinity is at most `shift`, the divergence of the noisy
+    outputs is at most this.
+    Source: lemma:SRPP-envelope.
+    """
+    check_above(1, order=order)
+    check_above(0, noise_std=noise_std)
+    with np.errstate(over="ignore"):
+        return np.asarray(order * (shift / noise_std) ** 2 / 2)
+
+
+@kernel
+def log_moments(
+    starts: Integers, gaps: Floats, weights: Floats | Integers, rate: float, margin: float
+) -> Floats:
+    """Per row, ln of the weighted mean of exp(rate * (gap + margin)^2); largest gaps come first.
+
+    Small moments are summed as exp(x) - 1, so that no digit of them is lost to the 1: those of
+    small gaps, and those of large ones with hardly any weight.
+    """
+    result = np.empty(len(starts) - 1)
+    for row in range(len(starts) - 1):
+        top = (gaps[starts[row]] + margin) ** 2
+        mass = total = 0.0
+        if not rate * top < math.inf:
+            result[row] = math.inf
+            continue
+        if rate * top >= 1:
+            for entry in range(starts[row], starts[row + 1]):
+                mass += weights[entry]
+                total += weights[entry] * math.exp(rate * ((gaps[entry] + margin) ** 2 - top))
+            result[row] = rate * top + math.log(total / mass)
+            if result[row] > _SMALL_MOMENT or rate * top > _LARGEST_EXPONENT:
+                continue
+        mass = total = 0.0
+        for entry in range(starts[row], starts[row + 1]):
+            mass += weights[entry]
+            total += weights[entry] * math.expm1(rate * (gaps[entry] + margin) ** 2)
+        result[row] = math.log1p(total / mass)
+    return result
+
+
+@kernel
+def row_deltas(
+    starts: Integers,
+    gaps: Floats,
+    weights: Floats | Integers,
+    ratio: tuple[float, float],
+    epsilons: Floats,
+) -> Floats:
+    """Per row, the weighted mean of the delta of N(r, 1) against N(0, 1) at the row's own epsilon.
+
+    `ratio` is (margin, noise standard deviation), r = (gap + margin) / noise. Rounded up by more
+    than the float error of the difference of two probabilities.
+    """
+    margin, noise_std = ratio
+    result = np.empty(len(starts) - 1)
+    for row in range(len(starts) - 1):
+        epsilon = epsilons[row]
+        if epsilon == math.inf:
+            result[row] = _DELTA_ERROR
+            continue
+        scale = math.exp(epsilon) if epsilon < _LARGEST_EXPONENT else 0.0
+        mass = total = 0.0
+        for entry in range(starts[row], starts[row + 1]):
+            mass += weights[entry]
+            r = (gaps[entry] + margin) / noise_std
+            if r > 0:
+                near = math.erfc((epsilon / r - r / 2) * _ROOT_HALF)
+                far = math.erfc((epsilon / r + r / 2) * _ROOT_HALF)
+                total += weights[entry] * max(0.0, near - scale * far) / 2
+        result[row] = total / mass + _DELTA_ERROR
+    return result
+
+
+def moment_rate(order: float, noise_std: float) -> float:
+    """The c of the transport bound: order * (order - 1) / (2 * noise_std^2)."""
+    check_above(1, order=order)
+    check_above(0, noise_std=noise_std)
+    return order * (order - 1) / 2 / noise_std / noise_std
+
+
+def transport_envelope(order: float, gaps: Floats, masses: Floats, noise_std: float) -> float:
+    r"""Bound on the divergence along one slice from the law of the gap between its quantiles.
+
+    $$R = \frac{1}{\alpha-1}
+      \ln \int \exp\Big(\frac{\alpha(\alpha-1)\,gap(t)^2}{2\sigma^2}\Big) dt$$
+
+    Guarantee: never below the divergence of the noisy outputs, never above the worst-gap envelope.
+    Needs: masses sum to 1. Reason: $\int p^\alpha q^{1-\alpha}$ is jointly convex, and both noisy
+    laws are mixtures of shifted Gaussians over the same t.
+
+    >>> round(transport_envelope(2, np.array([10.0, 0.0]), np.array([0.25, 0.75]), 10.0), 12)
+    0.357374019509
+    """
+    descending = np.argsort(-gaps)
+    row = np.array([0, len(gaps)])
+    rate = moment_rate(order, noise_std)
+    moments = log_moments(row, gaps[descending], masses[descending], rate, 0.0)
+    return float(moments[0]) / (order - 1)
+
+
+def aggregate_average(costs: Floats, weights: Floats) -> Floats:
+    """Mean over the slices (last axis). Source: def:ave_srd."""
+    _check_slices(costs, weights)
+    return np.asarray(np.where(weights > 0, costs, 0.0) @ weights)
+
+
+def aggregate_joint(order: float, costs: Floats, weights: Floats) -> Floats:
+    """Log-moment over the slices (last axis), in log space. Source: def:joint_srd.
+
+    >>> float(aggregate_joint(2, np.array([1.0, 1.0]), np.array([0.5, 0.5])))
+    1.0
+    """
+    _check_slices(costs, weights)
+    a = order - 1
+    seen = weights > 0
+    exponents, shares = a * costs[..., seen], weights[seen] / weights[seen].sum()
+    with np.errstate(over="ignore", invalid="ignore"):
+        small = np.log1p(np.expm1(exponents) @ shares)
+    large = logsumexp(exponents, b=shares, axis=-1)
+    # Where exp does not overflow, the first has all digits, whatever the weight of a large cost.
+    return np.asarray(np.where(exponents.max(axis=-1) < _LARGEST_EXPONENT, small, large) / a)
+
+
+def _check_slices(costs: Floats, weights: Floats) -> None:
+    if costs.shape[-1:] != weights.shape:
+        msg = f"costs must have one entry per slice, {weights.size}; their shape is {costs.shape}"
+        raise ArgumentError(msg)
+
+
+def aggregate(notion: str, order: float, costs: Floats, weights: Floats) -> Floats:
+    """`aggregate_average` or `aggregate_joint`, by the notion's name."""
+    check_one_of(SLICED_NOTIONS, notion=notion)
+    if notion == "average":
+        return aggregate_average(costs, weights)
+    return aggregate_joint(order, costs, weights)
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Estimate:
+    """A number found numerically, and how far two resolutions of the same method disagree."""
+
+    value: float
+    error: float
+
+
+def noisy_divergence(order: float, first: Floats, second: Floats, noise_std: float) -> Estimate:
+    """Divergence between two 1-D samples after Gaussian noise, by quadrature.
+
+    The outputs are the mixtures of N(x, noise_std^2) over each sample. The integrand has its mass
+    as far out as order * max - (order - 1) * min, so the grid reaches there. The error is the
+    difference to the rule with twice the step.
+    """
+    check_above(1, order=order)
+    check_above(0, noise_std=noise_std)
+    for name, sample in (("first", first), ("second", second)):
+        check_finite(**{name: np.asarray(sample, dtype=np.float64)})
+        check_count(1, **{f"size of {name}": np.size(sample)})
+    x, y = np.sort(np.ravel(first) / noise_std), np.sort(np.ravel(second) / noise_std)
+    low = min(x[0], order * x[0] - (order - 1) * y[-1]) - _TAIL_STDS
+    high = max(x[-1], order * x[-1] - (order - 1) * y[0]) + _TAIL_STDS
+    n_points = 2 * math.ceil((high - low) * _STEPS_PER_STD) + 1
+    if n_points > _MOST_GRID_POINTS:
+        msg = (
+            f"the outputs spread over {high - low:.3g} noise standard deviations at order "
+            f"{order:g}; quadrature is meant for noise that hides the spread"
+        )
+        raise CalibrationError(msg)
+    grid, step = np.linspace(low, high, n_points, retstep=True)
+    logs = order * _log_mixture(grid, x) - (order - 1) * _log_mixture(grid, y)
+    fine = float(logsumexp(logs) + math.log(step)) / (order - 1)
+    coarse = float(logsumexp(logs[::2]) + math.log(2 * step)) / (order - 1)
+    return Estimate(value=fine, error=abs(fine - coarse))
+
+
+def noisy_sliced_divergence(
+    notion: str, order: float, pair: tuple[Floats, Floats], profile: FiniteProfile, noise_std: float
+) -> Estimate:
+    """Sliced divergence between two samples in R^d after isotropic Gaussian noise, by quadrature.
+
+    Source: def:ave_srd, def:joint_srd.
+    """
+    first, second = (project(profile.directions, outputs) for outputs in pair)
+    slices = [noisy_divergence(order, a, b, noise_std) for a, b in zip(first, second, strict=True)]
+    costs = np.array([s.value for s in slices])
+    errors = np.array([s.error for s in slices])
+    value = float(aggregate(notion, order, costs, profile.weights))
+    raised = float(aggregate(notion, order, costs + errors, profile.weights))
+    return Estimate(value=value, error=raised - value)
+
+
+def _log_mixture(grid: Floats, atoms: Floats) -> Floats:
+    """Log density of the mixture of N(atom, 1), equal weights, on the grid."""
+    result = np.empty_like(grid)
+    block = max(1, _GRID_BLOCK // len(atoms))
+    for start in range(0, len(grid), block):
+        part = grid[start : start + block, None]
+        result[start : start + block] = logsumexp(-((part - atoms) ** 2) / 2, axis=1)
+    return result - math.log(len(atoms)) - math.log(2 * math.pi) / 2

@@ -1,0 +1,594 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One pass over files, tables or arrays: histograms of every secret along every slice."""
+
+import contextlib
+import os
+import time
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, NamedTuple, final
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pufferslice._core.arrays import Floats, Integers
+from pufferslice._core.files import (
+    CONFIDENTIAL,
+    canonical_json,
+    check_room,
+    digest,
+    parsed_json,
+    pretty_json,
+    read_bytes,
+    write_whole,
+)
+from pufferslice._core.text import given
+from pufferslice._core.threads import Progress, n_cores, silent
+from pufferslice.data import Frame, check_columns, frame_of, labels_of, missing_rows
+from pufferslice.data.frames import counted
+from pufferslice.data.readers import Piece, Reading, batches, data_files, pieces_of
+from pufferslice.errors import ArgumentError, ScenarioError, StorageError, TableError
+from pufferslice.queries import Ball, Box, Query
+from pufferslice.queries.variation import check_ends, check_reached
+from pufferslice.scenario.histograms import DEFAULT_BINS, BinGrid, Histograms
+from pufferslice.scenario.priors import Prior, Source, check_group_sizes
+from pufferslice.scenario.scenario import Pairs, Scenario, check_clipping, chosen_pairs
+from pufferslice.scenario.secrets import Bins, ColumnSecret, secret_columns
+from pufferslice.scenario.simulator import SimulatedSample, floats_in
+from pufferslice.sensitivity.binned import CountedRows, Tally, bin_grid, public_range
+from pufferslice.sensitivity.profiles import Profile
+
+_MOST_CODES = 2**31
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False)
+class RowScan:
+    """What is read from every row: its secret, and where its projections fall.
+
+    Law `records`: one release is the query of one row, the secret is the group of that row.
+    """
+
+    query: Query
+    secret: ColumnSecret
+    grid: BinGrid
+    range: Box | Ball
+    """Where the outputs lie; a query with a range of its own is clipped to it."""
+    null_values: tuple[str, ...] = ()
+    """Texts that mean a missing value in files."""
+
+    @classmethod
+    def of(
+        cls,
+        query: Query,
+        *,
+        secret: str | Sequence[str] | Bins,
+        profile: Profile,
+        n_bins: int = DEFAULT_BINS,
+        range: Box | Ball | None = None,  # noqa: A002 - the word users know
+        null_values: Sequence[str] = (),
+    ) -> "RowScan":
+        """The scan of a query of rows along the directions of a profile.
+
+        >>> from pufferslice.queries import columns
+        >>> from pufferslice.sensitivity.profiles import FiniteProfile
+        >>> query = columns(["age"]).with_range(Box([0], [100]))
+        >>> RowScan.of(query, secret="race", profile=FiniteProfile.axes(dim=1))
+        RowScan(query='columns', secret=('race',), n_directions=1, n_bins=4096)
+        """
+        check_streamable(query, secret)
+        if isinstance(null_values, str):
+            msg = f"null_values must be a list of texts, got {given(null_values)}"
+            raise ArgumentError(msg)
+        grid = bin_grid(query, profile, n_bins=n_bins, range=range)
+        limits = public_range(query, range)
+        rule = ColumnSecret(columns=secret_columns(secret))
+        return cls(
+            query=query, secret=rule, grid=grid, range=limits, null_values=tuple(null_values)
+        )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are read."""
+        return tuple(dict.fromkeys((*self.secret.columns, *self.query.columns)))
+
+    @property
+    def reading(self) -> Reading:
+        """What is read of a file."""
+        return Reading(self.columns, self.secret.columns, self.null_values)
+
+    def rows(self, table: object) -> CountedRows:
+        """Secrets and prepared outputs of the rows of one table, of any dataframe library."""
+        frame = frame_of(table)
+        check_columns(frame, self.columns)
+        complete, n_dropped = self._complete(frame.select(list(self.columns)))
+        if complete is None:
+            nothing = np.empty((0, self.query.dim))
+            return CountedRows.of(self.query, nothing, [], np.empty(0, np.int64), n_dropped)
+        secrets, codes = _coded(self.secret, complete)
+        outputs = self.query.bound(complete)(np.arange(len(complete)))
+        if self.query.range is None:
+            check_inside(self.query, self.range, outputs)
+        return CountedRows.of(self.query, outputs, secrets, codes, n_dropped)
+
+    def parts(self) -> dict[str, str]:
+        """Digests of what decides where a row is counted, by name."""
+        query = [self.query.description(), self.secret.description(), list(self.null_values)]
+        bins = [self.range.description(), self.query.scales.tolist(), self.grid.n_bins]
+        return {
+            "query": digest(canonical_json(query)),
+            "profile": digest(self.grid.directions.astype(">f8").tobytes()),
+            "range": digest(canonical_json(bins)),
+        }
+
+    def _complete(self, frame: Frame) -> tuple[Frame | None, int]:
+        """The rows that lack nothing, if any, and how many were left out."""
+        rows = missing_rows(frame, self.columns)
+        n_missing = int(np.count_nonzero(rows))
+        if not n_missing:
+            return frame, 0
+        if self.query.missing == "refuse":
+            by_column = {
+                name: int(np.count_nonzero(missing_rows(frame, [name]))) for name in self.columns
+            }
+            named = counted({name: n for name, n in by_column.items() if n})
+            msg = (
+                f"{n_missing} of {len(frame)} rows have missing values or NaN ({named}). Fill them "
+                'in, or leave those rows out with query.with_missing("drop-rows"), --missing '
+                "drop-rows on the command line; the number left out is stated"
+            )
+            raise TableError(msg)
+        kept = np.flatnonzero(~rows)
+        return (frame[kept] if len(kept) else None), n_missing
+
+    def __repr__(self) -> str:
+        return (
+            f"RowScan(query={self.query.kind!r}, secret={self.secret.columns!r}, "
+            f"n_directions={self.grid.n_directions}, n_bins={self.grid.n_bins})"
+        )
+
+
+def check_streamable(query: Query, secret: str | Sequence[str] | Bins) -> None:
+    """The law of a query of rows can be counted in one pass; other laws need all rows at once."""
+    if query.level != "row":
+        msg = (
+            f"a stream of rows gives the law of a query of one row, got {query.kind!r}, which is "
+            "one of a table. Use law 'records' with columns(...); laws 'groups' and 'bootstrap' "
+            "need the rows of a group together: read them with read_table(...)"
+        )
+        raise ScenarioError(msg)
+    if isinstance(secret, Bins):
+        msg = (
+            f"quantiles of column {secret.column!r} need all rows before the first one can be "
+            "counted; add a column with the bin of each row, and name it as the secret"
+        )
+        raise ScenarioError(msg)
+
+
+def counted_outputs(
+    query: Query, outputs: Floats, secrets: list[str], codes: Integers
+) -> CountedRows:
+    """Outputs that were not computed here, ready to be counted; none may be NaN or infinite."""
+    if outputs.ndim != 2 or outputs.shape[1] != query.dim:
+        msg = f"outputs must have shape (n, {query.dim}), got {outputs.shape}"
+        raise ScenarioError(msg)
+    bad = ~np.isfinite(outputs)
+    if bad.any():
+        named = _counts_by_name(query, bad)
+        msg = (
+            f"{int(bad.any(axis=1).sum())} of {len(bad)} rows are NaN or infinite ({named}). Leave "
+            "them out, or draw finite outputs"
+        )
+        raise ScenarioError(msg)
+    return CountedRows.of(query, outputs, secrets, codes)
+
+
+def check_inside(query: Query, limits: Box | Ball, outputs: Floats) -> None:
+    """Every output is in the range; others are counted, by coordinate."""
+    outside = limits.outside(outputs)
+    n_outside = int(np.count_nonzero(outside.any(axis=1)))
+    if n_outside:
+        named = _counts_by_name(query, outside)
+        msg = (
+            f"{n_outside} of {len(outputs)} rows lie outside the public range ({named}). Give a "
+            "range that holds them, or clip them to it with query.with_range(...); --range on the "
+            "command line clips"
+        )
+        raise ScenarioError(msg)
+
+
+def _counts_by_name(query: Query, flags: npt.NDArray[np.bool_]) -> str:
+    counts = zip(query.names, flags.sum(axis=0), strict=True)
+    return counted({name: int(n) for name, n in counts if n})
+
+
+def _coded(rule: ColumnSecret, frame: Frame) -> tuple[list[str], Integers]:
+    """The secret of each row as a number, and the secret of each number.
+
+    Labels are made for one row of each kind only; making them for all would take longer than
+    everything else.
+    """
+    codes = np.zeros(len(frame), dtype=np.int64)
+    n_codes = 1
+    for column in rule.columns:
+        own, n_own = _column_codes(frame, column)
+        if n_codes * n_own > _MOST_CODES:
+            kinds, codes = np.unique(codes, return_inverse=True)
+            n_codes = len(kinds)
+        codes, n_codes = codes * n_own + own, n_codes * n_own
+    if n_codes > len(frame):
+        kinds, codes = np.unique(codes, return_inverse=True)
+        n_codes = len(kinds)
+    first = np.full(n_codes, -1, dtype=np.int64)
+    first[codes[::-1]] = np.arange(len(codes))[::-1]
+    used = np.flatnonzero(first >= 0)
+    renumbered = np.full(n_codes, -1, dtype=np.int64)
+    renumbered[used] = np.arange(len(used))
+    return rule.labels(frame[first[used]]).tolist(), renumbered[codes]
+
+
+def _column_codes(frame: Frame, column: str) -> tuple[Integers, int]:
+    try:
+        values: Any = frame[column].to_arrow()
+    except pa.ArrowException:
+        # Objects of several kinds; the error, which would show one of them, is not chained.
+        values = None
+    if values is None:
+        kinds, codes = np.unique(labels_of(frame, column), return_inverse=True)
+        return codes.astype(np.int64), len(kinds)
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if not isinstance(values, pa.DictionaryArray):
+        values = values.dictionary_encode()
+    return np.asarray(values.indices.to_numpy(), dtype=np.int64), len(values.dictionary)
+
+
+FORMAT: Final = "pufferslice-scan"
+VERSION: Final = 1
+
+SECONDS_BETWEEN: Final = 30.0
+"""How often a running scan is saved."""
+
+_END_OF_HEAD: Final = b"\n\0\n"
+
+
+class Position(NamedTuple):
+    """How far a scan has come: pieces done, rows of the next one, and rows in all."""
+
+    n_pieces: int
+    n_rows_of_next: int
+    n_rows: int
+
+
+START: Final = Position(0, 0, 0)
+
+
+class Checkpoint:
+    """One file that always holds a whole state of a scan, or does not exist yet.
+
+    It holds histograms of the data, so only its owner may read it.
+    """
+
+    def __init__(self, path: Path, scan: RowScan, pieces: Sequence[Piece]) -> None:
+        self._path = path
+        self._identity = {**scan.parts(), "data": _data_digest(pieces)}
+        self._saved_at = time.monotonic()
+
+    def load(self) -> tuple[Histograms, Position] | None:
+        """The state that was saved last; none if there is no file. Another scan's is refused."""
+        if not self._path.exists():
+            check_room(self._path.parent)
+            return None
+        head, separator, body = read_bytes(self._path, "archive").partition(_END_OF_HEAD)
+        facts = self._facts(head, body) if separator else None
+        if facts is None:
+            msg = (
+                f"{str(self._path)!r} is not a checkpoint of a scan, or it is damaged; name another"
+            )
+            raise StorageError(msg)
+        self._check(facts["identity"])
+        return Histograms.from_bytes(body), Position(*facts["position"])
+
+    def save(self, histograms: Histograms, position: Position) -> None:
+        """Put this state in the place of the last one, whole."""
+        body = histograms.to_bytes()
+        facts = {
+            "format": FORMAT,
+            "version": VERSION,
+            "identity": self._identity,
+            "position": list(position),
+            "state": _state_digest(self._identity, position, body),
+        }
+        content = pretty_json(facts) + _END_OF_HEAD + body
+        write_whole(self._path, content, CONFIDENTIAL)
+        self._saved_at = time.monotonic()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the last save was long ago."""
+        return time.monotonic() - self._saved_at >= SECONDS_BETWEEN
+
+    def _facts(self, head: bytes, body: bytes) -> dict[str, Any] | None:
+        try:
+            facts: dict[str, Any] = parsed_json(head)
+        except ValueError:
+            return None
+        if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+            return None
+        identity, position = facts.get("identity"), facts.get("position")
+        if not isinstance(identity, dict) or not isinstance(position, list):
+            return None
+        if facts.get("version") != VERSION:
+            return None
+        return facts if facts.get("state") == _state_digest(identity, position, body) else None
+
+    def _check(self, found: Mapping[str, str]) -> None:
+        other = [name for name, said in self._identity.items() if found.get(name) != said]
+        if other:
+            msg = (
+                f"the checkpoint {str(self._path)!r} was made with another {' and '.join(other)}; "
+                "its counts do not belong here. Name another file, or remove it"
+            )
+            raise StorageError(msg)
+
+
+def _state_digest(identity: object, position: Sequence[object], body: bytes) -> str:
+    """Binds counts to how far they go: either alone, beside another's, would count rows wrongly."""
+    return digest(canonical_json([identity, list(position)]), body)
+
+
+def _data_digest(pieces: Sequence[Piece]) -> str:
+    """Names, sizes and times of change of the files: what can be told without reading them."""
+    facts = []
+    for file in dict.fromkeys(piece.file for piece in pieces):
+        about = file.stat()
+        facts.append([str(file.resolve()), about.st_size, about.st_mtime_ns])
+    return digest(canonical_json(facts))
+
+
+_MOST_PREPARING: Final = 4
+"""Batches that are prepared at once; each is in memory."""
+
+
+def scan_files(
+    path: str | os.PathLike[str],
+    scan: RowScan,
+    *,
+    checkpoint: str | os.PathLike[str] | None = None,
+    progress: Progress = silent,
+) -> Histograms:
+    """Count the rows of a CSV or Parquet file, or of a folder or glob of Parquet files.
+
+    Memory does not grow with the rows. With `checkpoint`, the state is saved there now and then,
+    and a scan that was stopped goes on from the last save; the file may be removed afterwards.
+    `progress` is told rows read and rows in all, 0 for a CSV file, which does not say.
+
+    Guarantee: the result is that of all rows at once, bit for bit.
+    """
+    pieces = pieces_of(data_files(path), scan.columns)
+    saved = None if checkpoint is None else Checkpoint(Path(checkpoint), scan, pieces)
+    tally, position = _resumed(scan, saved)
+    total = sum(piece.n_rows for piece in pieces)
+    with contextlib.closing(_prepared_ahead(scan, pieces, position)) as ready:
+        for rows, reached in ready:
+            tally.add_rows(rows)
+            progress(reached.n_rows, total)
+            if saved is not None and saved.is_due:
+                saved.save(tally.histograms(), reached)
+    check_some(tally.n_rows, tally.n_dropped)
+    histograms = tally.histograms()
+    if saved is not None:
+        saved.save(histograms, Position(len(pieces), 0, tally.n_rows + tally.n_dropped))
+    return histograms
+
+
+def scan_piece(piece: Piece, scan: RowScan) -> Histograms:
+    """Count the rows of one piece of a file on one thread: the work of one task of a cluster."""
+    tally = Tally(scan.grid, 1)
+    for _, table, _ in _tables(scan, [piece], START):
+        tally.add_rows(_rows_of(scan, piece, table))
+    return tally.histograms()
+
+
+def scan_tables(
+    tables: Iterable[object], scan: RowScan, *, progress: Progress = silent
+) -> Histograms:
+    """Count the rows of tables that come one after the other, of any dataframe library."""
+    tally = Tally(scan.grid)
+    for number, table in enumerate(tables):
+        try:
+            tally.add_rows(scan.rows(table))
+        except (TableError, ScenarioError) as error:
+            where = f"table {number}"
+            raise _located(where, error) from None
+        progress(tally.n_rows + tally.n_dropped, 0)
+    check_some(tally.n_rows, tally.n_dropped)
+    return tally.histograms()
+
+
+def scan_outputs(
+    blocks: Iterable[tuple[str, Any]],
+    query: Query,
+    grid: BinGrid,
+    *,
+    progress: Progress = silent,
+) -> Histograms:
+    """Count outputs of a clipped query that come as (secret, array) pairs, in the user's units.
+
+    An array has shape (n, dim). This takes any iterator; for simulators see `simulated_outputs`.
+
+    >>> from pufferslice.sensitivity.binned import bin_grid
+    >>> from pufferslice.queries import Box, columns
+    >>> from pufferslice.sensitivity.profiles import FiniteProfile
+    >>> query = columns(["age"]).with_range(Box([0], [100]))
+    >>> grid = bin_grid(query, FiniteProfile.axes(dim=1), n_bins=4)
+    >>> blocks = [("A", [[10.0], [90.0]]), ("B", [[60.0]])]
+    >>> scan_outputs(blocks, query, grid).counts[:, 0].tolist()
+    [[1, 0, 0, 1], [0, 0, 1, 0]]
+    """
+    if query.range is None:
+        msg = "outputs are counted on a public range; clip the query with query.with_range(...)"
+        raise ScenarioError(msg)
+    tally = Tally(grid)
+    for number, (secret, block) in enumerate(blocks):
+        try:
+            outputs = floats_in(block, "a block of outputs")
+            codes = np.zeros(len(outputs), dtype=np.int64)
+            tally.add_rows(counted_outputs(query, outputs, [secret], codes))
+        except (ScenarioError, TableError) as error:
+            where = f"block {number}"
+            raise _located(where, error) from None
+        progress(tally.n_rows, 0)
+    check_some(tally.n_rows, tally.n_dropped)
+    return tally.histograms()
+
+
+def simulated_outputs(
+    worlds: Mapping[str, SimulatedSample], query: Query
+) -> Iterator[tuple[str, Floats]]:
+    """The draws of simulators in blocks, for `scan_outputs`: each world's own public stream."""
+    for secret, sample in worlds.items():
+        for block in sample.blocks(query, secret):
+            yield secret, block
+
+
+def streamed_scenario(
+    histograms: Histograms,
+    scan: RowScan,
+    *,
+    pairs: Pairs = "all",
+    source: Source = "released_data",
+    name: str = "table",
+) -> Scenario:
+    """The scenario of law `records` whose priors are the rows that were counted.
+
+    As `Scenario.from_records`, from histograms. The rows themselves are declared to be the prior;
+    if they are a sample of it, say so with `scenario.with_sampled_priors()`.
+    """
+    n_rows = histograms.n_rows
+    check_group_sizes(list(n_rows.values()))
+    if scan.grid != histograms.grid:
+        msg = (
+            "the histograms were made by another scan: profile, range or bins differ. Scan the "
+            "data again"
+        )
+        raise ScenarioError(msg)
+    check_ends(scan.query, histograms.ends)
+    check_reached(scan.query, histograms.ends)
+    total = sum(n_rows.values())
+    prior = Prior(
+        name=name,
+        source=source,
+        origin=f"the query of each row of the group, counted in {scan.grid.n_bins} bins",
+        probabilities={secret: n / total for secret, n in n_rows.items()},
+        laws=histograms.laws(),
+        n_rows=n_rows,
+        n_clipped=dict(zip(histograms.secrets, histograms.n_clipped.tolist(), strict=True)),
+    )
+    scenario = Scenario(
+        law="records",
+        secret=scan.secret.description(),
+        secrets=histograms.secrets,
+        pairs=chosen_pairs(pairs, histograms.secrets),
+        priors=(prior,),
+        query=scan.query,
+        rule=scan.secret,
+        n_dropped=histograms.n_dropped,
+        counted_range=scan.range.description(),
+    )
+    # What rows that were not clipped are, bins do not say; they are taken to be equal.
+    check_clipping(scenario, lambda: scenario.clipped()["all"] != list(scenario.secrets))
+    return scenario
+
+
+def check_some(n_rows: int, n_dropped: int) -> None:
+    """A scan that has counted no row is refused."""
+    if not n_rows:
+        dropped = f": all {n_dropped} have missing values" if n_dropped else ""
+        msg = (
+            f"there were no rows to count{dropped}; give data with at least two rows for each "
+            "secret"
+        )
+        raise TableError(msg)
+
+
+def _resumed(scan: RowScan, saved: Checkpoint | None) -> tuple[Tally, Position]:
+    tally = Tally(scan.grid)
+    state = saved.load() if saved is not None else None
+    if state is None:
+        return tally, START
+    tally.add_histograms(state[0])
+    return tally, state[1]
+
+
+def _tables(
+    scan: RowScan, pieces: list[Piece], start: Position
+) -> Generator[tuple[Piece, pa.Table, Position]]:
+    """Batches of rows, with the piece they are of and the position after them."""
+    n_rows = start.n_rows
+    for index in range(start.n_pieces, len(pieces)):
+        piece = pieces[index]
+        skip = start.n_rows_of_next if index == start.n_pieces else 0
+        seen = 0
+        for table in batches(piece, scan.reading):
+            # Counted in rows, because where batches end may depend on the version of pyarrow.
+            rest = table.slice(min(table.num_rows, max(0, skip - seen)))
+            seen += table.num_rows
+            n_rows += rest.num_rows
+            if rest.num_rows:
+                yield piece, rest, Position(index, seen, n_rows)
+        if not seen:
+            msg = f"{piece} has no rows; leave it out"
+            raise TableError(msg)
+
+
+def _prepared_ahead(
+    scan: RowScan, pieces: list[Piece], start: Position
+) -> Generator[tuple[CountedRows, Position]]:
+    """Rows ready to be counted, in order; the next ones are read and prepared meanwhile."""
+    n_threads = min(n_cores(), _MOST_PREPARING)
+    tables = _tables(scan, pieces, start)
+    with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(n_threads) as preparers:
+        pending: deque[tuple[Future[CountedRows], Position]] = deque()
+        try:
+            coming = reader.submit(next, tables, None)
+            while (item := coming.result()) is not None:
+                coming = reader.submit(next, tables, None)
+                piece, table, position = item
+                pending.append((preparers.submit(_rows_of, scan, piece, table), position))
+                if len(pending) > n_threads:
+                    rows, reached = pending.popleft()
+                    yield rows.result(), reached
+            for rows, reached in pending:
+                yield rows.result(), reached
+        finally:
+            reader.shutdown(cancel_futures=True)
+            preparers.shutdown(cancel_futures=True)
+
+
+def _rows_of(scan: RowScan, piece: Piece, table: object) -> CountedRows:
+    try:
+        return scan.rows(table)
+    except (TableError, ScenarioError) as error:
+        raise _located(str(piece), _whole_error(scan, piece, error)) from None
+
+
+def _whole_error(
+    scan: RowScan, piece: Piece, error: TableError | ScenarioError
+) -> TableError | ScenarioError:
+    """The error as it is for the whole row group, so that its count is that of the group."""
+    if not piece.n_rows:
+        return error
+    try:
+        scan.rows(pa.concat_tables(batches(piece, scan.reading)))
+    except (TableError, ScenarioError) as whole:
+        return whole
+    return error
+
+
+def _located(where: str, error: TableError | ScenarioError) -> TableError | ScenarioError:
+    return type(error)(f"{where}: {error}")

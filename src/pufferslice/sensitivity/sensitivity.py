@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a scenario shows along slices and as a whole, and with which confidence."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple, TypeVar, final
+
+import attrs
+import numpy as np
+
+from pufferslice._core.arrays import Floats, locked, same
+from pufferslice._core.checks import check_above, check_between, check_one_of
+from pufferslice._core.threads import Progress
+from pufferslice.errors import ArgumentError, CalibrationError, ScenarioError
+from pufferslice.queries.ranges import Ball, Box
+from pufferslice.scenario.distributions import (
+    EmpiricalLaw,
+    GaussianLaw,
+    Law,
+    SampledBinnedLaw,
+    SampledLaw,
+)
+from pufferslice.scenario.histograms import BinnedLaw
+from pufferslice.scenario.scenario import Scenario
+from pufferslice.sensitivity.bands import (
+    BandTables,
+    RankedLaw,
+    SortedSample,
+    band_tables,
+    common_bands,
+)
+from pufferslice.sensitivity.binned import binned_tables
+from pufferslice.sensitivity.concentration import (
+    BANDS,
+    BandKind,
+    dkw_halfwidth,
+    samples_for_tail,
+    split,
+)
+from pufferslice.sensitivity.couplings import full_tables, range_tables
+from pufferslice.sensitivity.exact import gap_tables
+from pufferslice.sensitivity.gaussian import GaussianPairs
+from pufferslice.sensitivity.profiles import Profile, SampledSphere
+from pufferslice.sensitivity.tables import GapTables, LawPair, MatchingTables
+
+Tails = Literal["at_range", "in_delta"]
+
+TAILS: Final = ("at_range", "in_delta")
+"""Where a band has no samples left: gaps count at the public range, or the mass is in delta."""
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Doubt:
+    """The failure probability of a certificate and what it is spent on.
+
+    Spent over the two laws and the directions, not over the instances: the instance that truly
+    needs the most noise does not depend on the draws, and the noise is at least its own.
+    """
+
+    failure_probability: float
+    """Of the whole claim."""
+    band: BandKind | None
+    """The bands around sampled laws; none if the laws are exact."""
+    tails: Tails | None
+    """What is done beyond the bands; none if there are none."""
+    on_sphere: bool
+    """Whether directions were drawn from the sphere; they take half, or all if laws are exact."""
+
+    def __attrs_post_init__(self) -> None:
+        check_between(0, 1, failure_probability=self.failure_probability)
+        if (self.band is None) != (self.tails is None) or not (self.on_sphere or self.band):
+            msg = (
+                "a failure probability belongs to bands (with band and tails), to drawn directions "
+                f"(on_sphere), or to both; got band {self.band!r}, tails {self.tails!r}, on_sphere "
+                f"{self.on_sphere!r}"
+            )
+            raise ArgumentError(msg)
+        if self.band is not None and self.tails is not None:
+            check_one_of(BANDS, band=self.band)
+            check_one_of(TAILS, tails=self.tails)
+
+    def band_probability(self, n_directions: int) -> float:
+        """That of one band: one law along one direction."""
+        parts = 2 if self.on_sphere else 1
+        return split(self.failure_probability, 2 * parts * n_directions)
+
+    def sphere_halfwidth(self, n_directions: int) -> float:
+        """Half-width of a mean over drawn directions, as a share of the largest value.
+
+        Source: thm:mc_finite_gaussian_ave_srpp, thm:mc_finite_gaussian_joint_srpp.
+        """
+        parts = 1 if self.band is None else 2
+        return dkw_halfwidth(n_directions, split(self.failure_probability, parts))
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return attrs.asdict(self)
+
+    @classmethod
+    def from_json(cls, said: Mapping[str, Any]) -> "Doubt":
+        """Read back what `to_json` made."""
+        return cls(**said)
+
+
+Envelope = Literal["transport", "worst_gap", "exact"]
+ENVELOPES: Final = ("transport", "worst_gap", "exact")
+
+
+@final
+@attrs.frozen(kw_only=True)
+class SphereTerm:
+    """What it costs that only some directions of the sphere were drawn: a Hoeffding term."""
+
+    halfwidth: float
+    """sqrt(ln(2 / eta) / (2 m)) for m directions and the failure probability eta of the drawing."""
+    diameter: float
+    """Euclidean diameter of the scaled clip set, at least the gap along every direction."""
+
+    def __attrs_post_init__(self) -> None:
+        check_above(0, halfwidth=self.halfwidth, diameter=self.diameter)
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Slices:
+    """What the slices of a profile can show of a scenario: the input of every sliced cost."""
+
+    profile: Profile
+    seen: GapTables | GaussianPairs
+    missing: Floats = attrs.field(
+        default=attrs.Factory(lambda self: np.zeros(self.seen.n_instances), takes_self=True),
+        converter=locked,
+        eq=same,
+    )
+    """Mass that the gap tables leave out, per instance: 0, except for bands without a range."""
+    sphere: SphereTerm | None = None
+    """Said exactly when the profile is the sphere."""
+    failure_probability: float = 0.0
+    """That the gaps, or the drawn directions, do not bound what they stand for."""
+
+    def __attrs_post_init__(self) -> None:
+        seen, profile = self.seen, self.profile
+        if not isinstance(seen, GapTables | GaussianPairs):
+            msg = f"{seen!r} has no gaps along slices; use gap_tables(...)"
+            raise ArgumentError(msg)
+        fits = (
+            seen.n_slices == profile.n_directions
+            if isinstance(seen, GapTables)
+            else seen.dim == profile.dim
+        )
+        if not fits or self.missing.shape != (seen.n_instances,):
+            msg = (
+                f"{seen!r} was not made along the slices of {profile!r}; make the gaps with this "
+                "profile"
+            )
+            raise ArgumentError(msg)
+        if isinstance(profile, SampledSphere) != (self.sphere is not None):
+            msg = (
+                "the sphere as profile, and only it, needs the term for drawing directions; give "
+                "sphere=SphereTerm(...) with a SampledSphere, and None with a FiniteProfile"
+            )
+            raise ArgumentError(msg)
+        if self.sphere is not None and (self.missing.any() or isinstance(seen, GaussianPairs)):
+            msg = (
+                "the sphere as profile needs a public range, and gaps on all levels; clip the "
+                "query with query.with_range(...), or use a FiniteProfile"
+            )
+            raise ArgumentError(msg)
+
+    @property
+    def envelopes(self) -> tuple[Envelope, ...]:
+        """The envelopes that apply: two for gap tables, the exact divergence for Gaussian laws."""
+        return ("transport", "worst_gap") if isinstance(self.seen, GapTables) else ("exact",)
+
+    @property
+    def are_equal(self) -> bool:
+        """Whether both laws are the same law in every instance."""
+        return bool(np.all(self.seen.equal))
+
+    def check_whole(self) -> None:
+        """A Rényi claim needs the gaps on all levels: mass that is left out has no bound."""
+        if self.missing.any():
+            msg = (
+                "these gaps leave out the tails, so they bound no Rényi divergence; use a query "
+                "with a public range, or claim sliced (epsilon, delta) with ApproximateGuarantee"
+            )
+            raise ArgumentError(msg)
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Full:
+    """What the whole output can show: distances under couplings, or Gaussian pairs."""
+
+    dim: int
+    seen: MatchingTables | GaussianPairs | None
+    """None if nothing bounds it: samples without a public range."""
+    from_range: bool = False
+    """Whether the distances are the diameter of a public range instead of couplings."""
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.seen, MatchingTables | GaussianPairs | None):
+            msg = (
+                f"{self.seen!r} does not bound the whole output: gaps along slices may be shorter "
+                "than every coupling. Use matching_tables(...)"
+            )
+            raise ArgumentError(msg)
+
+
+Kind = TypeVar("Kind", bound=Law)
+
+
+class Seen(NamedTuple):
+    """Along the slices, in full, and for sampled laws what the samples alone would show."""
+
+    slices: Slices
+    full: Full
+    plain: GapTables | None
+    beyond: GapTables | None = None
+    """Of sampled laws in a range, the levels that no band covers."""
+
+
+def seen_of(scenario: Scenario, profile: Profile, doubt: Doubt | None, progress: Progress) -> Seen:
+    """Gap tables or Gaussian pairs of every instance of a scenario."""
+    laws, pairs = law_pairs(scenario)
+    query = scenario.query
+    sphere = sphere_term(doubt, profile, query.range, query.scales)
+    doubtful = 0.0 if doubt is None else doubt.failure_probability
+    if isinstance(laws[0], GaussianLaw):
+        gaussian = GaussianPairs.of(
+            [
+                (prior.declared[pair.first], prior.declared[pair.second])
+                for prior, pair in scenario.instances
+            ],
+            query.scales,
+        )
+        slices = Slices(profile=profile, seen=gaussian, sphere=sphere)
+        return Seen(slices, Full(dim=profile.dim, seen=gaussian), None)
+    if isinstance(laws[0], SampledLaw | SampledBinnedLaw):
+        if doubt is None:
+            msg = "sampled laws need a failure probability; say it with failure_probability"
+            raise ScenarioError(msg)
+        bands = _bands_seen(scenario, laws, pairs, (profile, doubt, progress))
+        slices = Slices(
+            profile=profile,
+            seen=bands.bound,
+            missing=bands.missing,
+            sphere=sphere,
+            failure_probability=doubtful,
+        )
+        diameter = None if query.range is None else query.range.diameter(query.scales)
+        return Seen(slices, _within(diameter, profile, pairs), bands.plain, bands.beyond)
+    tables, full = _exact_seen(laws, pairs, profile, progress)
+    slices = Slices(profile=profile, seen=tables, sphere=sphere, failure_probability=doubtful)
+    return Seen(slices, full, None)
+
+
+def law_pairs(scenario: Scenario) -> tuple[list[Law], list[LawPair]]:
+    """Every law once, and the positions of the two laws of every instance."""
+    where: dict[tuple[str, str], int] = {}
+    laws: list[Law] = []
+    pairs = []
+    for prior, pair in scenario.instances:
+        for secret in pair:
+            if (prior.name, secret) not in where:
+                where[prior.name, secret] = len(laws)
+                laws.append(prior.laws[secret])
+        pairs.append(LawPair(where[prior.name, pair.first], where[prior.name, pair.second]))
+    return laws, pairs
+
+
+def sphere_term(
+    doubt: Doubt | None, profile: Profile, range_: Box | Ball | None, scales: Floats
+) -> SphereTerm | None:
+    """The Hoeffding term of drawn directions, if the profile is the sphere."""
+    if doubt is None or not doubt.on_sphere:
+        return None
+    if range_ is None:
+        msg = (
+            "the sphere as profile needs a query with a public range: only a range bounds what "
+            "directions that were not drawn can show. Use query.with_range(...), or FiniteProfile"
+        )
+        raise ScenarioError(msg)
+    halfwidth = doubt.sphere_halfwidth(profile.n_directions)
+    return SphereTerm(halfwidth=halfwidth, diameter=range_.diameter(scales))
+
+
+def covered_totals(
+    n_samples: Sequence[tuple[int, int]], doubt: Doubt, n_directions: int
+) -> list[int]:
+    """Mass of the levels that the bands of both laws of each instance cover, in level quanta."""
+    sizes = sorted({n for pair in n_samples for n in pair})
+    kind = doubt.band or "order_statistics"
+    ranks = common_bands(sizes, doubt.band_probability(n_directions), kind)
+    bands = dict(zip(sizes, ranks, strict=True))
+    return [int(bands[a].masses[bands[a].covered & bands[b].covered].sum()) for a, b in n_samples]
+
+
+def _exact_seen(
+    laws: Sequence[Law], pairs: Sequence[LawPair], profile: Profile, progress: Progress
+) -> tuple[GapTables, Full]:
+    if isinstance(laws[0], BinnedLaw):
+        binned = _all(laws, BinnedLaw)
+        tables = binned_tables(binned, pairs, profile.directions, progress, weights=profile.weights)
+        return tables, _within(binned[0].grid.diameter, profile, pairs)
+    empirical = _all(laws, EmpiricalLaw)
+    tables = gap_tables(empirical, pairs, profile.directions, progress, weights=profile.weights)
+    full = full_tables(empirical, pairs, profile, tables)
+    return tables, Full(dim=profile.dim, seen=full)
+
+
+def _within(diameter: float | None, profile: Profile, pairs: Sequence[LawPair]) -> Full:
+    """The whole output of laws inside a range; nothing is known of laws without one."""
+    tables = None if diameter is None else range_tables(diameter, len(pairs))
+    return Full(dim=profile.dim, seen=tables, from_range=tables is not None)
+
+
+def _bands_seen(
+    scenario: Scenario,
+    laws: Sequence[Law],
+    pairs: Sequence[LawPair],
+    said: tuple[Profile, Doubt, Progress],
+) -> BandTables:
+    profile, doubt, progress = said
+    ranked, range_ends = ranked_laws(scenario, laws, profile)
+    kind = doubt.band or "order_statistics"
+    share = doubt.band_probability(profile.n_directions)
+    sizes = [law.n_samples for law in ranked]
+    bands = common_bands(sizes, share, kind)
+    for a, b in pairs:
+        if not (bands[a].covered & bands[b].covered).any():
+            needed = samples_for_tail(0.5, share, kind)
+            msg = (
+                f"too few samples: {min(sizes[a], sizes[b])} of a law cover no level at failure "
+                f"probability {doubt.failure_probability:g} over {profile.n_directions} "
+                f"directions; at least {needed} cover half of them. Take more samples, fewer "
+                "directions or a larger failure probability"
+            )
+            raise CalibrationError(msg)
+    ends = profile.n_directions if doubt.tails == "in_delta" or range_ends is None else range_ends
+    return band_tables(ranked, pairs, bands, ends, progress, weights=profile.weights)
+
+
+def ranked_laws(
+    scenario: Scenario, laws: Sequence[Law], profile: Profile
+) -> tuple[list[RankedLaw], Floats | None]:
+    """The laws as samples by rank, and the public range along each direction if there is one."""
+    query = scenario.query
+    if isinstance(laws[0], SampledBinnedLaw):
+        counted = [law.draws for law in _all(laws, SampledBinnedLaw)]
+        grid = counted[0].grid
+        if any(law.grid != grid for law in counted) or not np.array_equal(
+            grid.directions, profile.directions
+        ):
+            msg = "the draws were counted along other directions; scan them with this profile"
+            raise ScenarioError(msg)
+        return list(counted), None if query.range is None else grid.ends
+    samples = [SortedSample.of(law, profile.directions) for law in _all(laws, SampledLaw)]
+    ends = None if query.range is None else query.range.support(profile.directions, query.scales)
+    return list(samples), ends
+
+
+def _all(laws: Sequence[Law], kind: type[Kind]) -> list[Kind]:
+    """The laws, which are all of this kind: priors and scenarios see to that."""
+    kept: list[Kind] = [law for law in laws if isinstance(law, kind)]
+    if len(kept) != len(laws):
+        msg = "the laws of a scenario must be of one kind, all kept or all counted in bins"
+        raise ScenarioError(msg)
+    return kept

@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger of a training run: every noisy step and checkpoint, in one SQLite file.
+
+A step is recorded before its noise is drawn, with a tag that tells only whether its sums are the
+same again. So a step that is taken twice is noticed: with the same sums it gets the same noise and
+reveals nothing new; with other sums it is refused.
+"""
+
+import contextlib
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Final, NamedTuple, Self, final
+
+from pufferslice._core.checks import check_count
+from pufferslice._core.files import database_problem, prepare_database
+from pufferslice.errors import ArgumentError, LedgerError, RewindError
+
+VERSION: Final = 2
+
+_NEW_RUN: Final = (
+    "start a new run in another folder; runs over the same data compose with "
+    "pufferslice.certificate.compose"
+)
+_WAIT_SECONDS: Final = 30.0
+_INHERITED: Final[list[sqlite3.Connection | None]] = []
+_TABLES: Final = f"""
+BEGIN IMMEDIATE;
+CREATE TABLE IF NOT EXISTS run_ledger (version INTEGER NOT NULL);
+INSERT INTO run_ledger SELECT {VERSION} WHERE NOT EXISTS (SELECT * FROM run_ledger);
+CREATE TABLE IF NOT EXISTS runs (
+    run TEXT PRIMARY KEY, plan TEXT NOT NULL, n_steps INTEGER NOT NULL, taken INTEGER
+);
+CREATE TABLE IF NOT EXISTS steps (step INTEGER PRIMARY KEY, tag TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS checkpoints (
+    position INTEGER PRIMARY KEY, step INTEGER NOT NULL, digest TEXT NOT NULL
+);
+COMMIT;
+"""  # noqa: S608 - the version is our own number
+_NEXT_STEP: Final = "SELECT COALESCE(MAX(step) + 1, 0) FROM steps"
+_NEW_STEP: Final = f"""
+INSERT INTO steps SELECT :step, :tag
+WHERE :step = ({_NEXT_STEP}) AND :step < (SELECT n_steps FROM runs WHERE taken IS NULL)
+"""  # noqa: S608 - made of constants
+
+
+class Checkpointed(NamedTuple):
+    """A checkpoint that was written."""
+
+    step: int
+    """Steps taken on the way to it: the next step to take."""
+    digest: str
+
+
+class RecordedRun(NamedTuple):
+    """The run of a ledger."""
+
+    name: str
+    plan: str
+    """Digest of its plan."""
+    n_steps: int
+    taken: int | None
+    """How many steps it took in the end; None while it is unfinished."""
+
+
+@final
+class RunLedger:
+    """The training run in the file at `path`; one connection, kept until `close`.
+
+    May be used by several threads and processes at once.
+
+    >>> import tempfile, pathlib
+    >>> with RunLedger(pathlib.Path(tempfile.mkdtemp()) / "run.ledger") as ledger:
+    ...     ledger.start("run", plan_digest="plan", n_steps=2)
+    ...     ledger.record_step(step=0, tag="sums")
+    ...     ledger.record_checkpoint(step=1, digest="file")
+    ...     ledger.latest_checkpoint()
+    Checkpointed(step=1, digest='file')
+    """
+
+    __slots__ = ("_connection", "_lock", "_process", "path")
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._connection: sqlite3.Connection | None = None
+        self._process = os.getpid()
+        self._lock = threading.RLock()
+
+    def start(self, run: str, plan_digest: str, n_steps: int) -> None:
+        """Record that a run of a plan begins; repeating the call does no harm."""
+        check_count(1, n_steps=n_steps)
+        _check_words(run=run, plan_digest=plan_digest)
+        with self._transaction(create=True) as connection:
+            row = connection.execute("SELECT run, plan, n_steps FROM runs").fetchone()
+            if row is None:
+                values = (run, plan_digest, int(n_steps))
+                connection.execute("INSERT INTO runs VALUES (?, ?, ?, NULL)", values)
+            elif row[0] != run:
+                msg = f"run ledger {str(self.path)!r} is of run {row[0]}, not of {run}"
+                raise LedgerError(msg)
+            elif row[1:] != (plan_digest, n_steps):
+                msg = f"run {run} follows another plan; a new plan needs a new run"
+                raise LedgerError(msg)
+            else:
+                self._unfinished(connection)
+
+    def run(self) -> RecordedRun:
+        """The run, and whether it is finished."""
+        with self._open() as connection:
+            return self._run(connection)
+
+    def record_step(self, step: int, tag: str) -> None:
+        """Record a step before its noise is drawn; the same step with the same tag is a replay.
+
+        Raises `RewindError` if the step was taken with other sums, and `LedgerError` if it is not
+        the next one, lies outside the plan, or the run is finished.
+        """
+        check_count(0, step=step)
+        _check_words(tag=tag)
+        with self._open() as connection:
+            if connection.execute(_NEW_STEP, {"step": int(step), "tag": tag}).rowcount == 1:
+                return
+        with self._transaction() as connection:
+            run = self._unfinished(connection)
+            query = "SELECT tag FROM steps WHERE step = ?"
+            row = connection.execute(query, (int(step),)).fetchone()
+            if row is None:
+                raise _out_of_turn(connection, run, step)
+            if row[0] != tag:
+                msg = (
+                    f"step {step} was taken before with other sums: the data, the model or the "
+                    "machine changed. Its noise is not drawn a second time. Resume the latest "
+                    f"checkpoint on the machine that wrote it, or {_NEW_RUN}"
+                )
+                raise RewindError(msg)
+
+    def record_checkpoint(self, step: int, digest: str) -> None:
+        """Record a checkpoint, after its file is whole; with it all steps so far are durable.
+
+        `step` is the number of steps taken on the way to it. After a crash in between, the file is
+        ahead of the ledger and `check_resume` still takes it.
+        """
+        check_count(0, step=step)
+        _check_words(digest=digest)
+        with self._transaction(durable=True) as connection:
+            run = self._unfinished(connection)
+            if step > _next_step(connection):
+                raise _out_of_turn(connection, run, step)
+            values = (int(step), digest)
+            connection.execute("INSERT INTO checkpoints (step, digest) VALUES (?, ?)", values)
+
+    def latest_checkpoint(self) -> Checkpointed | None:
+        """The checkpoint that was written last, if any."""
+        with self._open() as connection:
+            self._run(connection)
+            return _latest(connection)
+
+    def check_resume(self, step: int, digest: str) -> None:
+        """The run may resume from this checkpoint: it is the latest, or no step came after it.
+
+        Raises `RewindError` for an older one.
+        """
+        check_count(0, step=step)
+        with self._transaction() as connection:
+            run = self._unfinished(connection)
+            if _latest(connection) == (step, digest):
+                return
+            query = "SELECT 1 FROM checkpoints WHERE digest = ?"
+            is_known = connection.execute(query, (digest,)).fetchone() is not None
+            if not is_known and step == _next_step(connection):
+                return
+        msg = (
+            f"this is not the latest checkpoint of run {run.name}: it was saved at step {step}, "
+            f"and training continued from there. Resume from the latest one, or {_NEW_RUN}"
+        )
+        raise RewindError(msg)
+
+    def finish(self, n_steps: int) -> None:
+        """Record that the run ended after so many steps; repeating the call does no harm."""
+        check_count(0, n_steps=n_steps)
+        with self._transaction(durable=True) as connection:
+            run = self._run(connection)
+            if run.taken != n_steps:
+                self._unfinished(connection)
+            if n_steps > run.n_steps:
+                msg = f"run {run.name} has a plan of {run.n_steps} steps; it cannot have {n_steps}"
+                raise LedgerError(msg)
+            connection.execute("UPDATE runs SET taken = ?", (int(n_steps),))
+
+    def close(self) -> None:
+        """Give the file back; the next call opens it again."""
+        with self._lock:
+            self._leave_inherited()
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"RunLedger({str(self.path)!r})"
+
+    def _run(self, connection: sqlite3.Connection) -> RecordedRun:
+        row = connection.execute("SELECT run, plan, n_steps, taken FROM runs").fetchone()
+        if row is None:
+            msg = f"run ledger {str(self.path)!r} holds no run; start one"
+            raise LedgerError(msg)
+        return RecordedRun(*row)
+
+    def _unfinished(self, connection: sqlite3.Connection) -> RecordedRun:
+        run = self._run(connection)
+        if run.taken is not None:
+            msg = (
+                f"run {run.name} is over after {run.taken} of {run.n_steps} steps, and its key is "
+                "destroyed. Start a new run; it costs what its own plan says"
+            )
+            raise LedgerError(msg)
+        return run
+
+    @contextlib.contextmanager
+    def _transaction(
+        self, *, create: bool = False, durable: bool = False
+    ) -> Iterator[sqlite3.Connection]:
+        """All or nothing, with no other writer in between; flushed to the disk if `durable`."""
+        with self._open(create=create) as connection:
+            if durable:
+                connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            else:
+                connection.execute("COMMIT")
+            finally:
+                connection.execute("PRAGMA synchronous = NORMAL")
+
+    @contextlib.contextmanager
+    def _open(self, *, create: bool = False) -> Iterator[sqlite3.Connection]:
+        try:
+            with self._lock:
+                self._leave_inherited()
+                if self._connection is None:
+                    self._connection = _connect(self.path, create=create)
+                yield self._connection
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
+            self.close()
+            reason = database_problem(self.path, error)
+            msg = f"run ledger {str(self.path)!r} cannot be used: {reason}"
+            raise LedgerError(msg) from error
+
+    def _leave_inherited(self) -> None:
+        """A connection of the parent process is neither used nor closed, or its file may suffer."""
+        if self._process != os.getpid():
+            _INHERITED.append(self._connection)
+            self._connection, self._process = None, os.getpid()
+
+
+def _connect(path: Path, *, create: bool) -> sqlite3.Connection:
+    """Open the file, which is made, readable by its owner only, if `create`."""
+    if create:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    prepare_database(path, create=create)
+    connection = sqlite3.connect(
+        path, timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False
+    )
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        if create:
+            connection.executescript(_TABLES)
+        (version,) = connection.execute("SELECT version FROM run_ledger").fetchone()
+    except BaseException:
+        connection.close()
+        raise
+    if version != VERSION:
+        connection.close()
+        msg = f"run ledger {str(path)!r} has version {version!r}, this program reads {VERSION}"
+        raise LedgerError(msg)
+    return connection
+
+
+def _next_step(connection: sqlite3.Connection) -> int:
+    return int(connection.execute(_NEXT_STEP).fetchone()[0])
+
+
+def _latest(connection: sqlite3.Connection) -> Checkpointed | None:
+    query = "SELECT step, digest FROM checkpoints ORDER BY position DESC LIMIT 1"
+    row = connection.execute(query).fetchone()
+    return None if row is None else Checkpointed(*row)
+
+
+def _out_of_turn(connection: sqlite3.Connection, run: RecordedRun, step: int) -> LedgerError:
+    if step >= run.n_steps:
+        return LedgerError(f"the plan of run {run.name} has {run.n_steps} steps, got step {step}")
+    return LedgerError(
+        f"the next step of run {run.name} is {_next_step(connection)}, got step {step}. If the "
+        f"ledger is older than the checkpoint, {_NEW_RUN}"
+    )
+
+
+def _check_words(**named: str) -> None:
+    for name, value in named.items():
+        if not isinstance(value, str) or not value:
+            msg = f"{name} must be a non-empty string, got {value!r}"
+            raise ArgumentError(msg)

@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ours beside the others on one scenario: the numbers, the claims, and what is left out."""
+
+import csv
+import io
+import json
+import math
+import tracemalloc
+from types import SimpleNamespace
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import pufferslice as ps
+from pufferslice.baselines import (
+    SinkhornSettings,
+    dagwm_noise_std,
+    full_sensitivity,
+    gwm_noise_std,
+    laplace_scale,
+)
+from pufferslice.baselines.comparison import (
+    BASELINES,
+    EPSILONS,
+    Settings,
+    compare_mechanisms,
+    couples_of,
+    noise_curves,
+)
+from pufferslice.calibration.calibrate import Method
+from pufferslice.errors import ArgumentError, ScenarioError
+from pufferslice.queries import Ball, Box, summary
+from pufferslice.scenario.distributions import SampledLaw
+
+OURS = [
+    "average, tight, transport",
+    "average, tight, worst gap",
+    "average, closed form",
+    "joint, tight, transport",
+    "joint, tight, worst gap",
+    "joint, closed form",
+    "unsliced, couplings",
+]
+TARGET = ps.Guarantee.joint(order=4, epsilon=1.0)
+RPP = ps.Guarantee.unsliced(order=4, epsilon=1.0)
+
+
+def worlds(laws, dim):
+    names = [f"x{index}" for index in range(dim)]
+    return ps.Scenario.from_worlds(laws, query=summary(mean=names), source="public_model")
+
+
+def sampled_worlds(rng, n, m, dim):
+    first, second = rng.normal(size=(n, dim)), 1.3 * rng.normal(size=(m, dim)) + 0.5
+    laws = {"a": ps.EmpiricalLaw.uniform(first), "b": ps.EmpiricalLaw.uniform(second)}
+    return worlds(laws, dim)
+
+
+@pytest.fixture(scope="module")
+def scenario(seed):
+    return sampled_worlds(np.random.default_rng(seed), 60, 60, 3)
+
+
+@pytest.fixture(scope="module")
+def profile():
+    return ps.FiniteProfile.uniform(dim=3, n_directions=50, seed=7)
+
+
+@pytest.fixture(scope="module")
+def found(scenario, profile):
+    return compare_mechanisms(scenario, profile, TARGET, Settings(group_sensitivity=12.0))
+
+
+def test_ours_stand_on_top_in_all_forms(found):
+    assert [row.mechanism for row in found.rows if row.is_ours] == OURS
+    assert all(row.is_ours for row in found.rows[: len(OURS)])
+    others = [row.mechanism for row in found.rows[len(OURS) :]]
+    assert others == [name for name in BASELINES if "Laplace" not in name]
+
+
+def test_our_rows_are_what_a_certificate_would_add(found, scenario, profile):
+    for notion in ("average", "joint"):
+        for name, rule, envelope in (
+            ("tight, transport", "tight", "transport"),
+            ("tight, worst gap", "tight", "worst_gap"),
+            ("closed form", "closed_form", "worst_gap"),
+        ):
+            claim = attrs.evolve(TARGET, notion=notion)
+            method = Method(rule=rule, envelope=envelope)
+            issued = ps.certify_release(scenario, profile, claim, method=method)
+            row = found.row(f"{notion}, {name}")
+            assert row.noise_std == issued.noise_std
+            assert row.unsliced_epsilon == issued.statement["unsliced"]["epsilon"]
+            assert (row.guarantee, row.scope) == (str(claim), "sliced")
+    assert found.row("unsliced, couplings").scope == "unsliced"
+
+
+def test_rows_of_others_are_what_their_functions_say(found, scenario):
+    couples = couples_of(scenario)
+    general = found.row("general Wasserstein (GWM)")
+    aware = found.row("distribution-aware (DAGWM)")
+    assert general.noise_std == gwm_noise_std(couples, RPP)
+    assert aware.noise_std == dagwm_noise_std(couples, RPP)
+    assert aware.noise_std < general.noise_std
+    assert {general.guarantee, aware.guarantee} == {"(4, 1)-RPP"}
+    group = found.row("group privacy")
+    assert group.noise_std == pytest.approx(12 * math.sqrt(2))
+    assert group.guarantee == "(4, 1)-RPP, any prior"
+    assert "sensitivity 12, as given" in group.note
+
+
+def test_sinkhorn_claims_nothing_and_tells_its_true_cost(found, scenario):
+    row = found.row("Sinkhorn-Wasserstein")
+    exact = full_sensitivity(couples_of(scenario))
+    assert (row.scope, row.guarantee) == ("none", "none: an estimate")
+    assert row.unsliced_epsilon == pytest.approx(4 * exact**2 / (2 * row.noise_std**2))
+    assert "gap to exact +" in row.note
+    assert "marginals off by" in row.note
+
+
+@pytest.mark.soundness
+def test_a_loose_sinkhorn_shows_that_it_overspends(profile):
+    places = {"a": [[0.0, 0, 0]] * 51 + [[6.0, 8, 0]] * 49, "b": [[0.0, 0, 0], [6.0, 8, 0]] * 50}
+    scenario = worlds({k: ps.EmpiricalLaw.uniform(v) for k, v in places.items()}, 3)
+    loose = SinkhornSettings(regularisation=0.5, tolerance=0.05, thresholds=(1.0, 10.0))
+    found = compare_mechanisms(scenario, profile, TARGET, Settings(sinkhorn=loose))
+    row = found.row("Sinkhorn-Wasserstein")
+    assert row.unsliced_epsilon > 37
+    assert "gap to exact -8.6" in row.note
+
+
+def test_errors_are_the_squares_of_the_noise(found):
+    for row in found.rows:
+        assert row.mean_squared_error == row.noise_std**2
+
+
+def test_time_and_memory_are_measured(found):
+    """GWM and DAGWM hold tables of 60 x 60 distances; group privacy holds nothing."""
+    table = 8 * 60**2
+    for row in found.rows:
+        assert row.seconds > 0
+    assert found.row("general Wasserstein (GWM)").peak_bytes >= table
+    assert found.row("distribution-aware (DAGWM)").peak_bytes >= 2 * table
+    assert found.row("group privacy").peak_bytes < table
+    assert not tracemalloc.is_tracing()
+
+
+def test_somebody_elses_tracing_goes_on(scenario, profile):
+    tracemalloc.start()
+    try:
+        found = compare_mechanisms(scenario, profile, TARGET)
+        assert tracemalloc.is_tracing()
+    finally:
+        tracemalloc.stop()
+    assert found.row("general Wasserstein (GWM)").peak_bytes >= 8 * 60**2
+
+
+def test_vectors_are_refused_by_the_scalar_mechanism(found):
+    assert "for scalar queries, got 3 coordinates" in found.left_out["Wasserstein, Laplace noise"]
+
+
+def test_scalar_queries_have_a_laplace_row(rng):
+    scenario = sampled_worlds(rng, 30, 20, 1)
+    profile = ps.FiniteProfile.axes(dim=1)
+    target = ps.Guarantee.joint(order=4, epsilon=0.5)
+    found = compare_mechanisms(scenario, profile, target)
+    row = found.row("Wasserstein, Laplace noise")
+    scale = laplace_scale(couples_of(scenario), 0.5)
+    assert row.mean_squared_error == pytest.approx(2 * scale**2)
+    assert (row.noise, row.guarantee, row.scope) == ("laplace", "0.5-Pufferfish", "unsliced")
+
+
+def test_on_the_line_the_same_law_costs_the_same_everywhere(rng):
+    """One slice is the whole output, so sliced and unsliced forms agree with the baselines."""
+    found = compare_mechanisms(sampled_worlds(rng, 30, 30, 1), ps.FiniteProfile.axes(dim=1), TARGET)
+    names = ("average, closed form", "joint, closed form", "general Wasserstein (GWM)")
+    worst = [found.row(name).noise_std for name in names]
+    assert worst == pytest.approx([worst[0]] * 3, rel=1e-9)
+    transport = found.row("joint, tight, transport").noise_std
+    aware = found.row("distribution-aware (DAGWM)").noise_std
+    assert aware <= transport <= aware * 1.008
+
+
+def test_group_privacy_falls_back_on_the_width_of_the_range(rng):
+    columns = {"site": ["a", "b"] * 20, "pay": rng.normal(size=40), "age": rng.normal(size=40)}
+    table = pa.table(columns)
+    profile = ps.FiniteProfile.axes(dim=2)
+    query = summary(mean=["pay", "age"]).with_scales([2.0, 1.0])
+    for bounds, width in ((Box([-3, -2], [3, 2]), 5.0), (Ball([0, 0], 5.0), 10.0)):
+        bounded = query.with_range(bounds)
+        scenario = ps.Scenario.from_groups(table, secret="site", query=bounded)  # noqa: S106
+        row = compare_mechanisms(scenario, profile, TARGET).row("group privacy")
+        assert row.noise_std == pytest.approx(width * math.sqrt(2))
+        assert "width of the range" in row.note
+    scenario = ps.Scenario.from_groups(table, secret="site", query=query)  # noqa: S106
+    found = compare_mechanisms(scenario, profile, TARGET)
+    assert (
+        "nobody gave; say it, or give the query a public range" in found.left_out["group privacy"]
+    )
+
+
+def test_gaussian_worlds_have_their_own_forms():
+    laws = {
+        "a": ps.GaussianLaw(mean=np.zeros(2), cov=np.eye(2)),
+        "b": ps.GaussianLaw(mean=np.ones(2), cov=1.5 * np.eye(2)),
+    }
+    profile = ps.FiniteProfile.uniform(dim=2, n_directions=20, seed=1)
+    found = compare_mechanisms(worlds(laws, 2), profile, TARGET)
+    names = [row.mechanism for row in found.rows]
+    assert names == ["average, tight, exact", "joint, tight, exact", "unsliced, couplings"]
+    assert (
+        "W-infinity between Gaussians of different spread is infinite"
+        in found.left_out["general Wasserstein (GWM)"]
+    )
+    assert len(found.left_out) == len(BASELINES)
+
+
+def test_too_many_distances_are_left_out_before_they_are_made(scenario, profile):
+    found = compare_mechanisms(scenario, profile, TARGET, Settings(largest_table=3_599))
+    for name in BASELINES[:3]:
+        assert "60 x 60 distances, more than the 3,599 that were allowed" in found.left_out[name]
+
+
+def test_a_sinkhorn_that_does_not_converge_is_left_out_with_its_violation(scenario, profile):
+    short = SinkhornSettings(regularisation=0.01, tolerance=1e-9, max_iterations=3)
+    found = compare_mechanisms(scenario, profile, TARGET, Settings(sinkhorn=short))
+    why = found.left_out["Sinkhorn-Wasserstein"]
+    assert "did not converge in 3 iterations: the marginals are off by" in why
+
+
+def test_equal_laws_need_no_noise_except_by_sinkhorn(profile):
+    """It charges for the first threshold above 0, and ln 2 for the entropy of the identity."""
+    law = ps.EmpiricalLaw.uniform(np.arange(6.0).reshape(2, 3))
+    found = compare_mechanisms(worlds({"a": law, "b": law}, 3), profile, TARGET)
+    noises = {row.mechanism: row.noise_std for row in found.rows}
+    estimate = math.sqrt(27) / 32 + 0.1 * math.log(2)
+    assert noises.pop("Sinkhorn-Wasserstein") == pytest.approx(estimate * math.sqrt(2), rel=1e-3)
+    assert set(noises.values()) == {0.0}
+    assert found.row("Sinkhorn-Wasserstein").unsliced_epsilon == 0.0
+
+
+def test_progress_is_told(scenario, profile):
+    told = []
+    compare_mechanisms(scenario, profile, TARGET, progress=lambda *pair: told.append(pair))
+    total = len(OURS) + len(BASELINES)
+    assert told == [(k, total) for k in range(1, total + 1)]
+
+
+def test_table_as_json_and_csv(found):
+    again = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert (again["order"], again["epsilon"], again["dim"], again["n_instances"]) == (4, 1, 3, 1)
+    assert again["rows"][0]["noise_std"] == found.rows[0].noise_std
+    rows = list(csv.DictReader(io.StringIO(found.to_csv())))
+    assert [row["mechanism"] for row in rows] == [row.mechanism for row in found.rows]
+    assert float(rows[3]["noise_std"]) == found.rows[3].noise_std
+
+
+def test_curves_go_through_the_rows_of_the_table(found, scenario, profile):
+    curves = noise_curves(scenario, profile, 4.0, Settings(group_sensitivity=12.0))
+    assert list(curves) == [row.mechanism for row in found.rows]
+    one = EPSILONS.index(1.0)
+    for row in found.rows:
+        assert curves[row.mechanism][one] == pytest.approx(row.noise_std, rel=1e-9)
+        assert (np.diff(curves[row.mechanism]) < 0).all()
+
+
+def test_curves_of_scalar_queries_have_the_laplace_line(rng):
+    scenario = sampled_worlds(rng, 10, 10, 1)
+    curves = noise_curves(scenario, ps.FiniteProfile.axes(dim=1), 4.0)
+    scale = laplace_scale(couples_of(scenario), 1.0)
+    np.testing.assert_allclose(
+        curves["Wasserstein, Laplace noise"], math.sqrt(2) * scale / np.array(EPSILONS)
+    )
+
+
+def test_curves_reach_the_least_noise_where_none_is_needed():
+    """Gaussians of equal spread half a unit apart cost 0.5 at order 4 without any noise."""
+    laws = {
+        "a": ps.GaussianLaw(mean=np.zeros(1), cov=np.eye(1)),
+        "b": ps.GaussianLaw(mean=np.full(1, 0.5), cov=np.eye(1)),
+    }
+    curves = noise_curves(worlds(laws, 1), ps.FiniteProfile.axes(dim=1), 4.0)
+    noises = curves["joint, tight, exact"]
+    assert 0 < noises[-1] < 1e-11
+    assert noises[0] > 0.1
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"q": 0.9}, "q must be a finite number and at least 1"),
+        ({"largest_table": 0}, "largest_table must be a whole number and at least 1"),
+        ({"group_sensitivity": -1.0}, "group_sensitivity must be a finite number greater than 0"),
+    ],
+)
+def test_wrong_settings_are_refused(change, complaint):
+    with pytest.raises(ArgumentError, match=complaint):
+        Settings(**change)
+
+
+def test_a_profile_of_another_dimension_is_refused(scenario):
+    profile = ps.FiniteProfile.axes(dim=2)
+    with pytest.raises(ArgumentError, match="profile has dimension 2, the query has 3"):
+        compare_mechanisms(scenario, profile, TARGET)
+
+
+def test_laws_known_only_by_samples_are_refused():
+    law = SampledLaw(outputs=np.zeros((2, 1)))
+    prior = SimpleNamespace(laws={"a": law, "b": law})
+    unknown = SimpleNamespace(instances=[(prior, ps.SecretPair("a", "b"))])
+    with pytest.raises(ScenarioError, match="compared on declared laws, empirical or Gaussian"):
+        couples_of(unknown)
+
+
+def test_nothing_here_can_issue_a_certificate(found):
+    assert not any(isinstance(value, ps.Certificate) for value in attrs.astuple(found))

@@ -1,0 +1,773 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Noise for a guarantee and the cost of a noise, against 40-digit arithmetic on exact gaps."""
+
+import itertools
+import math
+
+import attrs
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from tests import oracles
+from tests.oracles import HP
+
+from pufferslice._core.search import SAFETY
+from pufferslice.calibration.calibrate import (
+    Method,
+    calibrate,
+    calibrate_unsliced,
+    closed_form_cost,
+    cost,
+    full_cost,
+    full_costs,
+    grid_margin,
+    slice_costs,
+    sliced_cost,
+)
+from pufferslice.calibration.guarantee import Guarantee
+from pufferslice.errors import ArgumentError, CalibrationError
+from pufferslice.scenario.distributions import EmpiricalLaw
+from pufferslice.sensitivity import GaussianPairs, LawPair, gap_tables, matching_tables, renyi
+from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere
+from pufferslice.sensitivity.sensitivity import Full, Slices, SphereTerm
+
+TRANSPORT = Method(rule="tight", envelope="transport")
+WORST_GAP = Method(rule="tight", envelope="worst_gap")
+CLOSED_FORM = Method(rule="closed_form", envelope="worst_gap")
+EXACT = Method(rule="tight", envelope="exact")
+EMPIRICAL = [TRANSPORT, WORST_GAP, CLOSED_FORM]
+
+# Noise is raised by 2^-38 and gaps by sqrt(dim) 2^-44 of it; variances by twice that.
+CLOSE = 1e-10
+
+
+def claimed(notion, order=4.0, epsilon=1.0):
+    return Guarantee(notion=notion, order=order, epsilon=epsilon)
+
+
+def point_masses(*shifts):
+    return [EmpiricalLaw.uniform([shift]) for shift in shifts]
+
+
+def seen(laws, pairs, profile):
+    return Slices(profile=profile, seen=gap_tables(laws, pairs, profile.directions))
+
+
+def axes_of(*shifts):
+    """Point masses at the origin and at each shift, compared with the origin, along the axes."""
+    dim = len(shifts[0])
+    laws = point_masses(np.zeros(dim), *shifts)
+    pairs = [LawPair(0, i + 1) for i in range(len(shifts))]
+    return seen(laws, pairs, FiniteProfile.axes(dim=dim))
+
+
+def true_cost(method, claim, truth, profile, noise_std):
+    if method.rule == "closed_form":
+        return oracles.closed_form_cost(claim, truth, profile, noise_std)
+    return oracles.tight_cost(claim, truth, profile, noise_std, method.envelope)
+
+
+def gaussian_slices(rng, dim=2, n_instances=2):
+    roots = rng.normal(size=(n_instances, 2, dim, dim)) / 2
+    pairs = GaussianPairs(
+        means=rng.normal(size=(n_instances, 2, dim)), covs=roots @ roots.transpose(0, 1, 3, 2)
+    )
+    return Slices(profile=FiniteProfile.uniform(dim=dim, n_directions=4, seed=1), seen=pairs)
+
+
+class TestKnownAnswers:
+    @pytest.mark.parametrize(
+        ("notion", "method", "variance"),
+        [
+            ("average", CLOSED_FORM, 12.5),
+            ("average", WORST_GAP, 12.5),
+            ("average", TRANSPORT, 12.5),
+            ("joint", CLOSED_FORM, 16.0),
+            ("joint", WORST_GAP, 14.4581776618717),
+            ("joint", TRANSPORT, 14.4581776618717),
+        ],
+    )
+    def test_sensitivities_three_and_four(self, notion, method, variance):
+        noise_std = calibrate(claimed(notion, 4, 2), axes_of([3.0, 4.0]), method)
+        assert noise_std**2 == pytest.approx(variance, rel=CLOSE)
+
+    def test_joint_tight_by_40_digits(self):
+        """(e^(9a) + e^(16a)) / 2 = e^6 with a = 3 * 4 / (2 variance)."""
+        rate = HP.findroot(lambda a: HP.log((HP.exp(9 * a) + HP.exp(16 * a)) / 2) - 6, 0.4)
+        assert float(6 / rate) == pytest.approx(14.4581776618717, rel=1e-14)
+
+    @pytest.mark.parametrize(
+        ("method", "variance"),
+        [(CLOSED_FORM, 100.0), (WORST_GAP, 100.0), (TRANSPORT, 48.4624005830654)],
+    )
+    @pytest.mark.parametrize("notion", ["average", "joint"])
+    def test_one_atom_in_four(self, notion, method, variance):
+        laws = [EmpiricalLaw.uniform(np.array([v]).T) for v in ([0.0, 0, 0, 10], [0.0, 0, 0, 0])]
+        slices = seen(laws, [LawPair(0, 1)], FiniteProfile.axes(dim=1))
+        noise_std = calibrate(claimed(notion, 2, 1), slices, method)
+        assert noise_std**2 == pytest.approx(variance, rel=CLOSE)
+
+    def test_maximum_over_instances_is_taken_last(self):
+        """Shifts (3,0) and (0,3): closed form sees 3 on both axes, tight sees one at a time."""
+        slices = axes_of([3.0, 0.0], [0.0, 3.0])
+        assert calibrate(claimed("average", 4, 2), slices, CLOSED_FORM) ** 2 == pytest.approx(9.0)
+        assert calibrate(claimed("average", 4, 2), slices, WORST_GAP) ** 2 == pytest.approx(4.5)
+        rate = math.log(2 * math.exp(6) - 1) / 9
+        joint = calibrate(claimed("joint", 4, 2), slices, WORST_GAP)
+        assert joint**2 == pytest.approx(6 / rate, rel=CLOSE)
+
+    @pytest.mark.soundness
+    @pytest.mark.parametrize(
+        ("notion", "variance"), [("average", 12.5), ("joint", 14.4581776618717)]
+    )
+    @pytest.mark.parametrize("method", [WORST_GAP, TRANSPORT])
+    def test_an_instance_that_needs_less_noise_changes_nothing(self, notion, variance, method):
+        noise_std = calibrate(claimed(notion, 4, 2), axes_of([3.0, 4.0], [1.0, 0.0]), method)
+        assert noise_std**2 == pytest.approx(variance, rel=CLOSE)
+
+    def test_weights_count(self):
+        base = axes_of([3.0, 4.0])
+        profile = FiniteProfile(directions=np.eye(2), weights=[0.75, 0.25])
+        slices = Slices(profile=profile, seen=base.seen)
+        variance = 4 / (2 * 2) * (0.75 * 9 + 0.25 * 16)
+        for method in EMPIRICAL:
+            noise_std = calibrate(claimed("average", 4, 2), slices, method)
+            assert noise_std**2 == pytest.approx(variance, rel=CLOSE)
+
+    def test_gaussian_laws_by_40_digits(self):
+        """N(1,1) and N(0,1.5^2) at noise 2 and order 4 cost 1.7195, so that epsilon asks for 2."""
+        pairs = GaussianPairs(
+            means=np.array([[[1.0], [0.0]]]), covs=np.array([[[[1.0]], [[1.5**2]]]])
+        )
+        slices = Slices(profile=FiniteProfile.axes(dim=1), seen=pairs)
+        for notion in ("average", "joint"):
+            claim = claimed(notion, 4, 1.71947728452954)
+            assert cost(slices, claim, 2.0, EXACT) == pytest.approx(1.71947728452954, rel=1e-13)
+            assert calibrate(claim, slices, EXACT) == pytest.approx(2.0, rel=CLOSE)
+
+
+class TestWholeSphere:
+    """Point masses at distance 3 in nine dimensions, order 4, epsilon 1."""
+
+    DIM, ORDER, DISTANCE = 9, 4, 3.0
+
+    def joint_variance(self):
+        """Solve 1F1(1/2; d/2; c distance^2) = e^((order-1) epsilon), c = order(order-1)/(2 var)."""
+        moment = HP.findroot(lambda x: HP.hyp1f1(0.5, 4.5, x) - HP.exp(3), 10)
+        return 4 * 3 * 9 / (2 * moment)
+
+    def slices(self, profile):
+        shift = np.zeros(self.DIM)
+        shift[0] = self.DISTANCE
+        return seen(point_masses(np.zeros(self.DIM), shift), [LawPair(0, 1)], profile)
+
+    def quadrature_profile(self):
+        """Directions at the nodes of the law of the first coordinate of a uniform direction."""
+        from scipy.special import roots_gegenbauer
+
+        nodes, weights = roots_gegenbauer(40, (self.DIM - 2) / 2)
+        directions = np.zeros((40, self.DIM))
+        directions[:, 0], directions[:, 1] = nodes, np.sqrt(1 - nodes**2)
+        return FiniteProfile(directions=directions, weights=weights / weights.sum())
+
+    def test_the_equation_has_the_known_root(self):
+        assert float(self.joint_variance()) == pytest.approx(5.38628260122933, rel=1e-14)
+
+    @pytest.mark.parametrize("method", [WORST_GAP, TRANSPORT])
+    @pytest.mark.parametrize(
+        ("notion", "variance"), [("average", 2.0), ("joint", 5.38628260122933)]
+    )
+    def test_by_quadrature_over_the_sphere(self, notion, variance, method):
+        slices = self.slices(self.quadrature_profile())
+        noise_std = calibrate(claimed(notion), slices, method)
+        assert noise_std**2 == pytest.approx(variance, rel=CLOSE)
+
+    @pytest.mark.parametrize(
+        ("notion", "variance"), [("average", 2.0), ("joint", 5.38628260122933)]
+    )
+    def test_by_many_random_directions(self, notion, variance, seed):
+        """Five standard errors. Average: 18 u1^2. Joint: d var = E' noise / slope of the moment."""
+        n = 20_000
+        profile = FiniteProfile.uniform(dim=self.DIM, n_directions=n, seed=seed)
+        noise_std = calibrate(claimed(notion), self.slices(profile), WORST_GAP)
+        if notion == "average":
+            error = 18 * math.sqrt(2 * 8 / (81 * 11) / n)
+        else:
+            x = 54 / variance
+            second = float(HP.hyp1f1(0.5, 4.5, 2 * x))
+            slope = float(HP.hyp1f1(1.5, 5.5, x)) / 9 * x / variance
+            error = math.sqrt((second - math.exp(6)) / n) / slope
+        assert error < 0.25
+        assert noise_std**2 == pytest.approx(variance, abs=5 * error)
+
+    def test_unsliced(self):
+        shift = np.full(9, 1.0)
+        tables = matching_tables(point_masses(np.zeros(9), shift), [LawPair(0, 1)], np.eye(9))
+        target = Guarantee.unsliced(order=4, epsilon=1)
+        noise_std = calibrate_unsliced(target, Full(dim=9, seen=tables))
+        assert noise_std**2 == pytest.approx(18.0, rel=CLOSE)
+
+
+class TestCost:
+    @pytest.mark.parametrize("method", EMPIRICAL, ids=lambda m: f"{m.rule}-{m.envelope}")
+    @given(data=st.data())
+    def test_agrees_with_40_digits_within_the_width_of_a_bin(self, method, data):
+        laws, pairs, profile = data.draw(oracles.worlds())
+        claim = claimed(data.draw(oracles.notions()), data.draw(oracles.orders()))
+        noise_std = data.draw(st.floats(0.3, 8))
+        truth = oracles.true_gap_laws(laws, pairs, profile.directions)
+        exact = float(true_cost(method, claim, truth, profile, noise_std))
+        value = cost(seen(laws, pairs, profile), claim, noise_std, method)
+        slack = 1e-11 * exact + 1e-13 / (claim.order - 1)
+        assert value >= exact - slack
+        widest = 1 if method.envelope == "worst_gap" else (1 + 2.0**-8) ** 2
+        assert value <= exact * widest + slack
+
+    def test_the_same_functions_by_other_names(self):
+        slices, claim = axes_of([3.0, 4.0], [1.0, 1.0]), claimed("joint")
+        assert cost(slices, claim, 2.0, TRANSPORT) == sliced_cost(slices, claim, 2.0, "transport")
+        assert cost(slices, claim, 2.0, CLOSED_FORM) == closed_form_cost(slices, claim, 2.0)
+
+    def test_slice_costs_are_instances_by_slices(self):
+        slices = axes_of([3.0, 4.0], [1.0, 0.0])
+        for envelope in ("transport", "worst_gap"):
+            costs = slice_costs(slices, 4.0, 2.0, envelope)
+            assert costs == pytest.approx(np.array([[4.5, 8.0], [0.5, 0.0]]), rel=1e-11, abs=1e-20)
+
+    def test_closed_form_cost_by_hand(self):
+        """Order 4, noise 2: 4 / 8 times the mean, or the maximum, of the squares 9 and 16."""
+        slices = axes_of([3.0, 1.0], [0.0, 4.0])
+        assert closed_form_cost(slices, claimed("average"), 2.0) == pytest.approx(6.25, rel=1e-11)
+        assert closed_form_cost(slices, claimed("joint"), 2.0) == pytest.approx(8.0, rel=1e-11)
+
+    def test_grid_margin(self):
+        """sqrt(dim) grid steps of noise_std / 2^44."""
+        assert grid_margin(1, 1.0) == 2.0**-44
+        assert grid_margin(9, 8.0) == 3 * 2.0**-41
+
+    @pytest.mark.soundness
+    def test_the_grid_is_charged(self):
+        """Point masses 16 grid steps apart in R^4 cost as if they were 16 + sqrt(4) apart."""
+        slices = axes_of([2.0**-40, 0.0, 0.0, 0.0])
+        squares = np.array([18**2, 2**2, 2**2, 2**2]) * 2.0**-88
+        for envelope in ("worst_gap", "transport"):
+            costs = slice_costs(slices, 4.0, 1.0, envelope)[0]
+            assert costs == pytest.approx(4 * squares / 2, rel=1e-9, abs=0)
+        average = closed_form_cost(slices, claimed("average"), 1.0)
+        assert average == pytest.approx(4 * squares.mean() / 2, rel=1e-9, abs=0)
+        laws = point_masses(np.zeros(4), [2.0**-40, 0.0, 0.0, 0.0])
+        full = Full(dim=4, seen=matching_tables(laws, [LawPair(0, 1)], np.eye(4)))
+        assert full_costs(full, 4.0, 1.0)[0] == pytest.approx(4 * squares[0] / 2, rel=1e-9, abs=0)
+
+    def test_equal_laws_cost_nothing(self):
+        law = EmpiricalLaw.uniform([[0.3, 0.1], [0.2, 7.0]])
+        profile = FiniteProfile.uniform(dim=2, n_directions=3, seed=0)
+        slices = seen([law, law], [LawPair(0, 1)], profile)
+        assert slices.are_equal
+        for notion, method in itertools.product(("average", "joint"), EMPIRICAL):
+            assert cost(slices, claimed(notion), 1e-6, method) == 0
+            assert calibrate(claimed(notion), slices, method) == 0
+
+    def test_an_equal_instance_adds_nothing(self):
+        laws = point_masses([0.0, 0.0], [3.0, 4.0])
+        pairs = [LawPair(0, 1), LawPair(0, 0)]
+        slices = seen(laws, pairs, FiniteProfile.axes(dim=2))
+        assert not slices.are_equal
+        assert cost(slices, claimed("average"), 2.0, TRANSPORT) == pytest.approx(6.25, rel=1e-11)
+
+    def test_envelopes_that_apply(self, rng):
+        assert set(axes_of([1.0]).envelopes) == {"transport", "worst_gap"}
+        assert set(gaussian_slices(rng).envelopes) == {"exact"}
+
+    def test_a_vanishing_noise_costs_infinitely_much(self):
+        slices = axes_of([1.0, 0.0])
+        for notion, method in itertools.product(("average", "joint"), EMPIRICAL):
+            assert cost(slices, claimed(notion), 1e-200, method) == math.inf
+
+
+class TestLaws:
+    @pytest.mark.soundness
+    @pytest.mark.parametrize("method", EMPIRICAL, ids=lambda m: f"{m.rule}-{m.envelope}")
+    @given(data=st.data())
+    def test_calibration_never_overspends(self, method, data):
+        """Recomputed from exact gaps with 40 digits; the evaluated cost holds as well."""
+        laws, pairs, profile = data.draw(oracles.worlds())
+        target = claimed(
+            data.draw(oracles.notions()), data.draw(oracles.orders()), data.draw(oracles.epsilons())
+        )
+        slices = seen(laws, pairs, profile)
+        noise_std = calibrate(target, slices, method)
+        assert cost(slices, target, noise_std, method) <= target.epsilon
+        truth = oracles.true_gap_laws(laws, pairs, profile.directions)
+        assert true_cost(method, target, truth, profile, noise_std) <= target.epsilon
+
+    @pytest.mark.parametrize("method", EMPIRICAL, ids=lambda m: f"{m.rule}-{m.envelope}")
+    @given(world=oracles.worlds(), notion=oracles.notions(), epsilon=oracles.epsilons())
+    def test_calibration_wastes_nothing(self, method, world, notion, epsilon):
+        """A relative 1e-10 less noise would break the bound."""
+        slices, target = seen(*world), claimed(notion, 3.0, epsilon)
+        noise_std = calibrate(target, slices, method)
+        assert cost(slices, target, noise_std * (1 - 1e-10), method) > epsilon
+
+    @given(world=oracles.worlds(), target=st.data())
+    def test_tight_needs_no_more_than_the_closed_form_and_transport_no_more_than_worst_gap(
+        self, world, target
+    ):
+        slices = seen(*world)
+        claim = claimed(
+            target.draw(oracles.notions()),
+            target.draw(oracles.orders()),
+            target.draw(oracles.epsilons()),
+        )
+        transport, worst, closed = (calibrate(claim, slices, method) for method in EMPIRICAL)
+        assert transport <= worst * (1 + 1e-11)
+        assert worst <= closed * (1 + 1e-11)
+
+    @given(world=oracles.worlds(), order=oracles.orders(), noise_std=st.floats(0.3, 10))
+    def test_average_is_at_most_joint_is_at_most_unsliced(self, world, order, noise_std):
+        laws, pairs, profile = world
+        slices = seen(laws, pairs, profile)
+        # The unsliced bound may take the profile's own directions as couplings.
+        directions = np.vstack([np.eye(profile.dim), profile.directions])
+        full = Full(dim=profile.dim, seen=matching_tables(laws, pairs, directions))
+        average, joint = (
+            cost(slices, claimed(notion, order), noise_std, TRANSPORT)
+            for notion in ("average", "joint")
+        )
+        slack = 1e-11 / (order - 1)
+        assert average <= joint * (1 + 1e-11) + slack
+        assert joint <= full_cost(full, order, noise_std) * (1 + 1e-10) + slack
+
+    @pytest.mark.parametrize("method", EMPIRICAL, ids=lambda m: f"{m.rule}-{m.envelope}")
+    @given(world=oracles.worlds(), notion=oracles.notions())
+    def test_monotone_in_order_epsilon_and_noise(self, method, world, notion):
+        slices = seen(*world)
+        by_order = [cost(slices, claimed(notion, a), 2.0, method) for a in (1.1, 1.5, 2, 4, 16)]
+        by_noise = [cost(slices, claimed(notion), s, method) for s in (8.0, 4.0, 2.0, 1.9)]
+        by_epsilon = [calibrate(claimed(notion, 4, e), slices, method) for e in (4, 2, 1.9, 0.1)]
+        for values in (by_order, by_noise, by_epsilon):
+            assert all(a <= b * (1 + 1e-10) for a, b in itertools.pairwise(values))
+        assert by_epsilon[0] < by_epsilon[-1]
+        assert by_noise[0] < by_noise[-1]
+
+    @pytest.mark.parametrize("method", EMPIRICAL, ids=lambda m: f"{m.rule}-{m.envelope}")
+    @given(world=oracles.worlds(), notion=oracles.notions())
+    def test_more_instances_never_cost_less(self, method, world, notion):
+        laws, pairs, profile = world
+        values = [
+            cost(seen(laws, pairs[: n + 1], profile), claimed(notion), 2.0, method)
+            for n in range(len(pairs))
+        ]
+        assert all(a <= b for a, b in itertools.pairwise(values))
+
+    @given(world=oracles.worlds(), notion=oracles.notions())
+    def test_the_larger_instance_decides(self, world, notion):
+        """The cost of all instances is the largest of their own costs, for the tight rule."""
+        laws, pairs, profile = world
+        alone = [
+            cost(seen(laws, [pair], profile), claimed(notion), 2.0, TRANSPORT) for pair in pairs
+        ]
+        together = cost(seen(laws, pairs, profile), claimed(notion), 2.0, TRANSPORT)
+        assert together == pytest.approx(max(alone), rel=1e-12)
+
+    @pytest.mark.parametrize("method", EMPIRICAL, ids=lambda m: f"{m.rule}-{m.envelope}")
+    @given(world=oracles.worlds(), notion=oracles.notions())
+    def test_noise_scales_with_the_query(self, method, world, notion):
+        laws, pairs, profile = world
+        eight = [EmpiricalLaw(outputs=8 * law.outputs, counts=law.counts) for law in laws]
+        one, other = (
+            calibrate(claimed(notion), seen(values, pairs, profile), method)
+            for values in (laws, eight)
+        )
+        assert other == pytest.approx(8 * one, rel=1e-11)
+
+    @pytest.mark.soundness
+    @pytest.mark.parametrize("method", EMPIRICAL, ids=lambda m: f"{m.rule}-{m.envelope}")
+    def test_the_true_divergence_of_the_noisy_outputs_is_within_epsilon(self, method, rng):
+        """The claim itself, by quadrature, both orders of each pair."""
+        for seed in range(4):
+            samples = oracles.random_samples(rng, 3)
+            profile = FiniteProfile.uniform(dim=3, n_directions=5, seed=seed)
+            laws = [EmpiricalLaw.uniform(x) for x in samples]
+            for notion in ("average", "joint"):
+                target = claimed(notion, 3.0, 0.5)
+                noise_std = calibrate(target, seen(laws, [LawPair(0, 1)], profile), method)
+                for pair in (samples, samples[::-1]):
+                    true = renyi.noisy_sliced_divergence(notion, 3.0, pair, profile, noise_std)
+                    assert true.value - true.error <= 0.5
+
+    @pytest.mark.soundness
+    def test_point_masses_are_calibrated_to_the_last_part_in_a_billion(self, rng):
+        """No slack where the envelope is the divergence: less noise is caught by the truth."""
+        shift = rng.normal(size=3)
+        profile = FiniteProfile.uniform(dim=3, n_directions=5, seed=9)
+        slices = seen(point_masses(np.zeros(3), shift), [LawPair(0, 1)], profile)
+        pair = shift[None], np.zeros((1, 3))
+        for notion, method in itertools.product(("average", "joint"), (TRANSPORT, WORST_GAP)):
+            noise_std = calibrate(claimed(notion), slices, method)
+            true = renyi.noisy_sliced_divergence(notion, 4.0, pair, profile, noise_std)
+            assert true.value == pytest.approx(1.0, rel=1e-9)
+            half = renyi.noisy_sliced_divergence(notion, 4.0, pair, profile, noise_std / 2)
+            assert half.value > 2
+
+    def test_the_safety_factor_is_in_the_answer(self):
+        """Noise is the smallest safe one, times 1 + 2^-38, to within the search's width."""
+        assert SAFETY == 1 + 2.0**-38
+        noise_std = calibrate(claimed("average", 4, 2), axes_of([5.0]), WORST_GAP)
+        assert noise_std / 5 - 1 == pytest.approx(2.0**-38, rel=0.2)
+
+
+class TestGaussian:
+    @pytest.mark.soundness
+    @pytest.mark.parametrize("notion", ["average", "joint"])
+    def test_never_overspends_and_wastes_nothing(self, notion, rng):
+        for _ in range(10):
+            slices = gaussian_slices(rng)
+            order, epsilon = float(rng.uniform(1.2, 8)), float(rng.uniform(0.1, 3))
+            target = claimed(notion, order, epsilon)
+            noise_std = calibrate(target, slices, EXACT)
+            assert self.exact_cost(slices, target, noise_std) <= epsilon
+            assert self.exact_cost(slices, target, noise_std * (1 - 1e-10)) > epsilon
+
+    def exact_cost(self, slices, claim, noise_std):
+        pairs, variance = slices.seen, oracles.exact(noise_std) ** 2
+        values = []
+        for means, covs in zip(pairs.means, pairs.covs, strict=True):
+            costs = []
+            for u in slices.profile.directions:
+                laws = [
+                    (self.dot(u, m), self.dot(u, [self.dot(u, row) for row in c]) + variance)
+                    for m, c in zip(means, covs, strict=True)
+                ]
+                both = (laws, laws[::-1])
+                costs.append(max(oracles.gaussian_divergence(claim.order, *p) for p in both))
+            weights = slices.profile.weights
+            values.append(oracles.aggregated(claim.notion, claim.order, costs, weights))
+        return max(values)
+
+    def dot(self, u, v):
+        exact = [HP.mpf(x) for x in v]
+        return HP.fsum(HP.mpf(float(a)) * b for a, b in zip(u, exact, strict=True))
+
+    def test_average_is_at_most_joint_is_at_most_unsliced(self, rng):
+        for _ in range(10):
+            slices = gaussian_slices(rng)
+            full = Full(dim=2, seen=slices.seen)
+            average, joint = (
+                cost(slices, claimed(notion, 3.0), 2.0, EXACT) for notion in ("average", "joint")
+            )
+            assert average <= joint + 1e-13
+            assert joint <= full_cost(full, 3.0, 2.0) + 1e-12
+
+    def test_equal_laws_need_no_noise(self):
+        pairs = GaussianPairs(means=np.ones((1, 2, 2)), covs=np.tile(np.eye(2), (1, 2, 1, 1)))
+        slices = Slices(profile=FiniteProfile.axes(dim=2), seen=pairs)
+        assert slices.are_equal
+        assert calibrate(claimed("joint"), slices, EXACT) == 0
+
+    def test_equal_means_still_need_noise(self):
+        """Order 2, N(0,1) and N(0,2): s*^2 = 2(1+v) - (2+v) = v, infinite at no noise."""
+        covs = np.array([[[[1.0]], [[2.0]]]])
+        pairs = GaussianPairs(means=np.zeros((1, 2, 1)), covs=covs)
+        slices = Slices(profile=FiniteProfile.axes(dim=1), seen=pairs)
+        noise_std = calibrate(claimed("joint", 2, 1), slices, EXACT)
+        variance = HP.findroot(
+            lambda v: oracles.gaussian_divergence(2, (0, 2 + v), (0, 1 + v)) - 1, 0.08
+        )
+        assert noise_std**2 == pytest.approx(float(variance), rel=CLOSE)
+
+
+class TestUnsliced:
+    def test_best_coupling_of_each_instance_then_the_largest_instance(self):
+        """Each instance is matched well along its own axis only."""
+        first = EmpiricalLaw.uniform([[0.0, 0.0], [10.0, 1.0]])
+        second = EmpiricalLaw.uniform([[0.0, 2.0], [10.0, 1.0]])
+        third = EmpiricalLaw.uniform([[0.0, 0.0], [10.0, 2.0]])
+        laws, pairs = [first, second, third], [LawPair(0, 1), LawPair(0, 2)]
+        full = Full(dim=2, seen=matching_tables(laws, pairs, np.eye(2)))
+        order, s = 2.0, 3.0
+        rate = order * (order - 1) / (2 * s**2)
+        expected = [math.log((math.exp(rate * 4) + 1) / 2), math.log((1 + math.exp(rate)) / 2)]
+        costs = full_costs(full, order, s)
+        assert costs == pytest.approx(expected, rel=1e-10)
+        assert max(costs) <= full_cost(full, order, s) <= max(costs) * (1 + 1e-10)
+
+    @pytest.mark.soundness
+    def test_the_rounding_of_a_long_sum_of_squares_is_in_the_cost(self):
+        """A third squared, added up 200,000 times, is short of the sum by 3 parts in 10^12."""
+        dim, noise_std = 200_000, 0.01
+        laws = point_masses([0.0] * dim, [1 / 3] * dim)
+        full = Full(dim=dim, seen=matching_tables(laws, [LawPair(0, 1)], np.eye(1, dim)))
+        (cost,) = full_costs(full, 4.0, noise_std)
+        exact = 2 * dim * (oracles.exact(1 / 3) / oracles.exact(noise_std)) ** 2
+        assert exact <= cost <= exact * (1 + 1e-10)
+
+    def test_the_safety_factor_is_in_the_bound(self):
+        """Order 4 and a shift as large as the noise cost 2, and 2^-38 of it more."""
+        laws = point_masses([0.0], [5.0])
+        full = Full(dim=1, seen=matching_tables(laws, [LawPair(0, 1)], np.ones((1, 1))))
+        assert full_cost(full, 4.0, 5.0) / 2 - 1 == pytest.approx(2.0**-38, rel=0.2)
+
+    @pytest.mark.soundness
+    @given(world=oracles.worlds(), order=oracles.orders(), epsilon=oracles.epsilons())
+    def test_calibration_never_overspends(self, world, order, epsilon):
+        laws, pairs, profile = world
+        full = Full(dim=profile.dim, seen=matching_tables(laws, pairs, np.eye(profile.dim)))
+        target = Guarantee.unsliced(order=order, epsilon=epsilon)
+        noise_std = calibrate_unsliced(target, full)
+        assert full_cost(full, order, noise_std) <= epsilon
+        margin = oracles.grid_margin(profile.dim, noise_std)
+        tables = full.seen
+        exact = max(
+            min(
+                oracles.envelope(
+                    "transport", order, oracles.tabulated(tables, i, k), noise_std, margin
+                )
+                for k in range(tables.n_slices)
+            )
+            for i in range(tables.n_instances)
+            if not tables.equal[i]
+        )
+        assert exact <= epsilon
+        assert exact >= epsilon * (1 - 1e-9)
+
+    def test_gaussian_laws(self):
+        covs = np.tile(np.diag([1.0, 2.0]), (1, 2, 1, 1))
+        pairs = GaussianPairs(means=np.array([[[0.0, 0.0], [3.0, 4.0]]]), covs=covs)
+        full = Full(dim=2, seen=pairs)
+        s = 2.0
+        expected = 4 / 2 * (9 / (1 + s**2) + 16 / (2 + s**2))
+        assert full_cost(full, 4.0, s) == pytest.approx(expected, rel=1e-10)
+        target = Guarantee.unsliced(order=4, epsilon=expected)
+        assert calibrate_unsliced(target, full) == pytest.approx(s, rel=CLOSE)
+
+    def test_equal_laws_need_no_noise(self):
+        law = EmpiricalLaw.uniform([[0.0, 1.0], [2.0, 5.0]])
+        full = Full(dim=2, seen=matching_tables([law], [LawPair(0, 0)], np.eye(2)))
+        assert full_cost(full, 4.0, 1e-9) == 0
+        assert calibrate_unsliced(Guarantee.unsliced(order=2, epsilon=1), full) == 0
+
+
+class TestErrors:
+    @pytest.mark.parametrize("rule", ["loose", "", "Tight"])
+    def test_unknown_rule(self, rule):
+        with pytest.raises(ArgumentError, match="rule"):
+            Method(rule=rule, envelope="transport")
+
+    def test_unknown_envelope(self):
+        with pytest.raises(ArgumentError, match="envelope"):
+            Method(rule="tight", envelope="best")
+
+    @pytest.mark.parametrize("envelope", ["transport", "exact"])
+    def test_closed_form_is_the_worst_gap_formula(self, envelope):
+        with pytest.raises(ArgumentError, match="worst_gap"):
+            Method(rule="closed_form", envelope=envelope)
+
+    @pytest.mark.parametrize("method", EMPIRICAL, ids=lambda m: f"{m.rule}-{m.envelope}")
+    def test_gaussian_laws_have_their_exact_divergence_only(self, method, rng):
+        slices = gaussian_slices(rng)
+        with pytest.raises(ArgumentError, match="exact"):
+            calibrate(claimed("joint"), slices, method)
+        with pytest.raises(ArgumentError, match="exact"):
+            cost(slices, claimed("joint"), 1.0, method)
+
+    def test_gaussian_laws_have_no_closed_form(self, rng):
+        with pytest.raises(ArgumentError, match="closed_form"):
+            closed_form_cost(gaussian_slices(rng), claimed("joint"), 1.0)
+
+    def test_empirical_laws_have_no_exact_divergence(self):
+        slices = axes_of([1.0])
+        for call in (
+            lambda: calibrate(claimed("joint"), slices, EXACT),
+            lambda: cost(slices, claimed("joint"), 1.0, EXACT),
+            lambda: slice_costs(slices, 2.0, 1.0, "exact"),
+        ):
+            with pytest.raises(ArgumentError, match="transport, worst_gap"):
+                call()
+
+    @pytest.mark.parametrize("notion", ["unsliced", "average_over_batches"])
+    def test_a_sliced_function_takes_a_sliced_claim(self, notion):
+        claim, slices = claimed(notion), axes_of([1.0, 2.0])
+        for method in EMPIRICAL:
+            with pytest.raises(ArgumentError, match="notion"):
+                calibrate(claim, slices, method)
+            with pytest.raises(ArgumentError, match="notion"):
+                cost(slices, claim, 1.0, method)
+        with pytest.raises(ArgumentError, match="notion"):
+            closed_form_cost(slices, claim, 1.0)
+        with pytest.raises(ArgumentError, match="notion"):
+            sliced_cost(slices, claim, 1.0, "transport")
+
+    @pytest.mark.parametrize("noise_std", [0.0, -1.0, math.nan, math.inf])
+    def test_noise_must_be_positive(self, noise_std):
+        slices, claim = axes_of([1.0, 2.0]), claimed("average")
+        laws = point_masses([0.0], [1.0])
+        full = Full(dim=1, seen=matching_tables(laws, [LawPair(0, 1)], np.eye(1)))
+        for call in (
+            lambda: cost(slices, claim, noise_std, TRANSPORT),
+            lambda: cost(slices, claim, noise_std, CLOSED_FORM),
+            lambda: closed_form_cost(slices, claim, noise_std),
+            lambda: sliced_cost(slices, claim, noise_std, "transport"),
+            lambda: slice_costs(slices, 2.0, noise_std, "worst_gap"),
+            lambda: full_costs(full, 2.0, noise_std),
+            lambda: full_cost(full, 2.0, noise_std),
+        ):
+            with pytest.raises(ArgumentError, match="noise_std"):
+                call()
+
+    @pytest.mark.parametrize("order", [1.0, 0.5, math.nan])
+    def test_order_must_be_above_one(self, order):
+        laws = point_masses([0.0], [1.0])
+        full = Full(dim=1, seen=matching_tables(laws, [LawPair(0, 1)], np.eye(1)))
+        for call in (
+            lambda: slice_costs(axes_of([1.0]), order, 1.0, "transport"),
+            lambda: full_costs(full, order, 1.0),
+            lambda: full_cost(full, order, 1.0),
+        ):
+            with pytest.raises(ArgumentError, match="order"):
+                call()
+
+    @pytest.mark.parametrize("method", EMPIRICAL, ids=lambda m: f"{m.rule}-{m.envelope}")
+    @pytest.mark.parametrize("notion", ["average", "joint"])
+    def test_a_blind_profile_is_refused(self, notion, method):
+        """The laws differ, but along an axis that the profile does not look at."""
+        laws = point_masses([0.0, 0.0], [0.0, 1.0])
+        slices = seen(laws, [LawPair(0, 1)], FiniteProfile.of([[1.0, 0.0]]))
+        with pytest.raises(CalibrationError, match="profile"):
+            calibrate(claimed(notion), slices, method)
+
+    @pytest.mark.parametrize("method", EMPIRICAL, ids=lambda m: f"{m.rule}-{m.envelope}")
+    def test_a_slice_of_weight_zero_sees_nothing(self, method):
+        laws = point_masses([0.0, 0.0], [0.0, 1.0])
+        profile = FiniteProfile(directions=np.eye(2), weights=[1.0, 0.0])
+        slices = seen(laws, [LawPair(0, 1)], profile)
+        with pytest.raises(CalibrationError):
+            calibrate(claimed("joint"), slices, method)
+
+    def test_blind_for_one_instance_only_is_calibrated_by_the_others(self):
+        laws = point_masses([0.0, 0.0], [0.0, 1.0], [3.0, 0.0])
+        pairs = [LawPair(0, 1), LawPair(0, 2)]
+        slices = seen(laws, pairs, FiniteProfile.of([[1.0, 0.0]]))
+        noise_std = calibrate(claimed("joint", 4, 2), slices, TRANSPORT)
+        assert noise_std == pytest.approx(3.0, rel=CLOSE)
+
+    @pytest.mark.parametrize("n_slices", [1, 3])
+    def test_tables_and_profile_must_have_the_same_slices(self, n_slices):
+        tables = axes_of([1.0, 2.0]).seen
+        profile = FiniteProfile.uniform(dim=2, n_directions=n_slices, seed=0)
+        with pytest.raises(ArgumentError):
+            calibrate(claimed("average"), Slices(profile=profile, seen=tables), TRANSPORT)
+
+    def test_gaussian_laws_and_profile_must_have_the_same_dimension(self, rng):
+        pairs = gaussian_slices(rng).seen
+        with pytest.raises(ValueError):
+            calibrate(
+                claimed("average"), Slices(profile=FiniteProfile.axes(dim=3), seen=pairs), EXACT
+            )
+
+    def test_an_epsilon_out_of_reach_is_refused(self):
+        """The grid itself costs order * d * 2^-89: no noise brings a cost below that."""
+        with pytest.raises(CalibrationError):
+            calibrate(claimed("joint", 2, 1e-30), axes_of([1.0, 2.0]), WORST_GAP)
+
+
+@given(world=oracles.worlds(), order=oracles.orders())
+def test_pure_shift_average_times_dim_is_unsliced(world, order):
+    """A constant shift seen along all axes: average SRPP at e is unsliced RPP at d * e."""
+    laws, _, _ = world
+    dim = laws[0].dim
+    assume(not gap_tables(laws, [LawPair(0, 1)], np.eye(dim)).equal[0])
+    slices = seen(laws[:2], [LawPair(0, 1)], FiniteProfile.axes(dim=dim))
+    shift = laws[0].outputs[0] - laws[1].outputs[0]
+    average = cost(slices, claimed("average", order), 2.0, WORST_GAP)
+    unsliced = order * float(shift @ shift) / (2 * 4)
+    assert average * dim == pytest.approx(unsliced, rel=1e-10)
+    assert cost(slices, claimed("average", order), 2.0, TRANSPORT) == pytest.approx(average)
+
+
+class TestSphereAndMissingMass:
+    """What slices may be used for; the numbers are in tests/certificate/test_sampled.py."""
+
+    TERM = SphereTerm(halfwidth=0.1, diameter=5.0)
+    SPHERE = SampledSphere(directions=np.eye(2))
+
+    def slices(self):
+        return axes_of((3.0, 4.0))
+
+    def test_the_sphere_and_its_term_go_together(self):
+        seen = self.slices().seen
+        with pytest.raises(ArgumentError, match="and only it"):
+            Slices(profile=self.SPHERE, seen=seen)
+        with pytest.raises(ArgumentError, match="and only it"):
+            Slices(profile=FiniteProfile.axes(dim=2), seen=seen, sphere=self.TERM)
+
+    def test_the_sphere_needs_all_levels(self):
+        with pytest.raises(ArgumentError, match="gaps on all levels"):
+            Slices(profile=self.SPHERE, seen=self.slices().seen, missing=[0.1], sphere=self.TERM)
+
+    @pytest.mark.parametrize("notion", ["average", "joint"])
+    def test_gaps_without_tails_give_no_renyi_claim(self, notion):
+        """No method, also not the closed form, may forget the mass that is left out."""
+        part = attrs.evolve(self.slices(), missing=[1e-6])
+        for method in EMPIRICAL:
+            with pytest.raises(ArgumentError, match="leave out the tails"):
+                calibrate(claimed(notion), part, method)
+        with pytest.raises(ArgumentError, match="leave out the tails"):
+            slice_costs(part, 4.0, 1.0, "worst_gap")
+
+    @pytest.mark.parametrize("notion", ["average", "joint"])
+    @pytest.mark.parametrize("method", EMPIRICAL)
+    def test_the_term_is_added_for_every_method(self, notion, method):
+        finite = self.slices()
+        sphere = Slices(profile=self.SPHERE, seen=finite.seen, sphere=self.TERM)
+        std, order = 10.0, 4.0
+        found = cost(sphere, claimed(notion), std, method)
+        costs = [order * gap**2 / (2 * std**2) for gap in (3, 4)]
+        largest = order * 25 / (2 * std**2)
+        if notion == "average":
+            by_hand = sum(costs) / 2 + 0.1 * largest
+        else:
+            moment = sum(math.exp(3 * c) for c in costs) / 2 + 0.1 * math.expm1(3 * largest)
+            by_hand = math.log(moment) / 3
+        assert found == pytest.approx(by_hand, rel=1e-9)
+
+    def test_a_term_may_be_large(self):
+        """exp of the largest moment would overflow; its logarithm does not."""
+        sphere = Slices(
+            profile=self.SPHERE,
+            seen=self.slices().seen,
+            sphere=SphereTerm(halfwidth=0.1, diameter=1e4),
+        )
+        found = cost(sphere, claimed("joint"), 1.0, TRANSPORT)
+        assert found == pytest.approx(2e8 + math.log(0.1) / 3, rel=1e-9)
+
+    def test_no_full_distances_no_unsliced_noise(self):
+        nothing = Full(dim=2, seen=None)
+        assert full_cost(nothing, 4.0, 1.0) == math.inf
+        with pytest.raises(CalibrationError, match="without a public range"):
+            calibrate_unsliced(claimed("unsliced"), nothing)
+
+    def test_a_term_is_positive(self):
+        with pytest.raises(ArgumentError, match="diameter"):
+            SphereTerm(halfwidth=0.1, diameter=0.0)
+
+
+@pytest.mark.soundness
+class TestTablesOfTheOtherKind:
+    """Gaps along slices may be shorter than every coupling: they do not bound the whole output."""
+
+    def laws(self):
+        return point_masses(np.zeros(2), np.array([3.0, 4.0]))
+
+    def test_gaps_along_slices_are_refused_in_full(self):
+        tables = gap_tables(self.laws(), [LawPair(0, 1)], np.eye(2))
+        assert tables.worst().max() == 4.0
+        with pytest.raises(ArgumentError, match="does not bound the whole output"):
+            Full(dim=2, seen=tables)
+
+    def test_couplings_are_refused_along_slices(self):
+        tables = matching_tables(self.laws(), [LawPair(0, 1)], np.eye(2))
+        assert tables.worst().max() == 5.0
+        with pytest.raises(ArgumentError, match="no gaps along slices"):
+            Slices(profile=FiniteProfile.axes(dim=2), seen=tables)

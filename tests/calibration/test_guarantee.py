@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The claim as a value."""
+
+import math
+
+import attrs
+import pytest
+
+from pufferslice.calibration.guarantee import (
+    NOTIONS,
+    RELEASE_NOTIONS,
+    ApproximateGuarantee,
+    Guarantee,
+    claim_of,
+)
+from pufferslice.errors import ArgumentError
+from pufferslice.sensitivity.renyi import SLICED_NOTIONS
+
+
+@pytest.mark.parametrize("notion", NOTIONS)
+def test_named_constructors(notion):
+    claim = getattr(Guarantee, notion)(order=4, epsilon=1)
+    assert claim == Guarantee(notion=notion, order=4.0, epsilon=1.0)
+    assert (claim.notion, claim.order, claim.epsilon) == (notion, 4.0, 1.0)
+    assert isinstance(claim.order, float)
+    assert claim.is_sliced == (notion in SLICED_NOTIONS)
+
+
+def test_prose():
+    assert str(Guarantee.average(order=2, epsilon=0.5)) == "(2, 0.5)-Average-SRPP"
+    assert str(Guarantee.joint(order=2.5, epsilon=1)) == "(2.5, 1)-Joint-SRPP"
+    assert str(Guarantee.unsliced(order=16, epsilon=8)) == "(16, 8)-RPP"
+    assert "on average over batch draws" in str(Guarantee.average_over_batches(order=2, epsilon=1))
+
+
+def test_a_release_cannot_claim_an_average_over_batches():
+    assert set(NOTIONS) - set(RELEASE_NOTIONS) == {"average_over_batches"}
+    assert set(SLICED_NOTIONS) < set(RELEASE_NOTIONS)
+
+
+def test_frozen_and_without_defaults():
+    claim = Guarantee.joint(order=4, epsilon=1)
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        claim.epsilon = 2.0
+    with pytest.raises(TypeError):
+        Guarantee.joint(order=4)
+    with pytest.raises(TypeError):
+        Guarantee(order=4, epsilon=1)
+
+
+@pytest.mark.parametrize("order", [1, 1.0, 0.5, 0, -3, math.nan, math.inf])
+def test_order_must_be_a_number_above_one(order):
+    with pytest.raises(ArgumentError, match="order must be a finite number greater than 1"):
+        Guarantee.joint(order=order, epsilon=1)
+
+
+@pytest.mark.parametrize("epsilon", [0, -1, math.nan, math.inf])
+def test_epsilon_must_be_positive(epsilon):
+    with pytest.raises(ArgumentError, match="epsilon must be a finite number greater than 0"):
+        Guarantee.joint(order=2, epsilon=epsilon)
+
+
+@pytest.mark.parametrize("notion", ["median", "Joint", "", "rpp"])
+def test_unknown_notion(notion):
+    with pytest.raises(
+        ArgumentError, match="notion must be one of average, joint, unsliced, average_over"
+    ):
+        Guarantee(notion=notion, order=2, epsilon=1)
+
+
+def test_not_a_number():
+    with pytest.raises(ValueError):
+        Guarantee.joint(order="four", epsilon=1)
+
+
+class TestApproximate:
+    def test_prose_says_sliced(self):
+        claim = ApproximateGuarantee.joint(epsilon=1.0, delta=1e-5)
+        assert str(claim) == "(1, 1e-05)-Joint-SPP, sliced"
+        assert claim.is_sliced
+        average = ApproximateGuarantee.average(epsilon=0.5, delta=0.01)
+        assert str(average) == "(0.5, 0.01)-Average-SPP, sliced"
+
+    @pytest.mark.parametrize(
+        "said",
+        [
+            {"notion": "unsliced", "epsilon": 1.0, "delta": 0.1},
+            {"notion": "joint", "epsilon": 0.0, "delta": 0.1},
+            {"notion": "joint", "epsilon": 1.0, "delta": 0.0},
+            {"notion": "joint", "epsilon": 1.0, "delta": 1.0},
+        ],
+    )
+    def test_refusals(self, said):
+        with pytest.raises(ArgumentError):
+            ApproximateGuarantee(**said)
+
+    def test_claims_from_json(self):
+        claims = (
+            Guarantee.joint(order=4, epsilon=1),
+            ApproximateGuarantee.joint(epsilon=1, delta=0.1),
+        )
+        for claim in claims:
+            assert claim_of(attrs.asdict(claim)) == claim

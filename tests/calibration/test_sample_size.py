@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Planned numbers of draws and directions come close to the noise that is asked for."""
+
+import numpy as np
+import pytest
+
+from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
+from pufferslice.calibration.sample_size import plan_samples
+from pufferslice.certificate import certify_release
+from pufferslice.errors import ArgumentError, CalibrationError, ScenarioError
+from pufferslice.queries import Box, summary
+from pufferslice.scenario.distributions import EmpiricalLaw
+from pufferslice.scenario.scenario import Scenario
+from pufferslice.scenario.simulator import OutputSimulator
+from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere
+
+QUERY = summary(mean=["x", "y"])
+CLIPPED = QUERY.with_range(Box([-4, -4], [4, 4]))
+PROFILE = FiniteProfile.uniform(dim=2, n_directions=8, seed=2)
+JOINT = Guarantee.joint(order=4, epsilon=1.0)
+LOOSE = ApproximateGuarantee.joint(epsilon=1.0, delta=0.02)
+
+
+def scenario(n_draws, query=CLIPPED, seed=1):
+    def world(shift):
+        draw = OutputSimulator(draw_outputs=lambda rng, n: rng.normal(shift, 0.5, size=(n, 2)))
+        return draw.sampled(n_draws=n_draws, seed=seed)
+
+    return Scenario.from_worlds({"a": world(0.0), "b": world(0.5)}, query=query)
+
+
+@pytest.mark.parametrize(("target", "noise_std", "query"), [(JOINT, 4.2, CLIPPED),
+                                                            (LOOSE, 1.0, QUERY)])  # fmt: skip
+def test_the_planned_draws_give_about_the_planned_noise(target, noise_std, query):
+    plan = plan_samples(
+        scenario(2000, query), PROFILE, target, noise_std=noise_std, failure_probability=0.05
+    )
+    found = [
+        certify_release(
+            scenario(plan.n_samples, query, seed=seed), PROFILE, target, failure_probability=0.05
+        ).noise_std
+        for seed in (9, 10, 11)
+    ]
+    assert plan.law_noise_std < plan.noise_std <= noise_std
+    assert np.mean(found) == pytest.approx(plan.noise_std, rel=0.1)
+    looser = plan_samples(
+        scenario(2000, query), PROFILE, target, noise_std=1.1 * noise_std, failure_probability=0.05
+    )
+    assert looser.n_samples < plan.n_samples
+    assert plan.n_directions == 8
+
+
+def test_directions_of_the_sphere_are_planned_too():
+    target = Guarantee.average(order=4, epsilon=1.0)
+    pilot = SampledSphere.draw(dim=2, n_directions=40, seed=3)
+    plan = plan_samples(scenario(2000), pilot, target, noise_std=6.0, failure_probability=0.05)
+    sphere = SampledSphere.draw(dim=2, n_directions=plan.n_directions, seed=4)
+    found = certify_release(
+        scenario(plan.n_samples, seed=9), sphere, target, failure_probability=0.05
+    )
+    assert found.noise_std == pytest.approx(6.0, rel=0.1)
+
+
+def test_less_noise_than_the_law_needs_is_out_of_reach():
+    with pytest.raises(CalibrationError, match="the law alone needs"):
+        plan_samples(scenario(500), PROFILE, JOINT, noise_std=0.1, failure_probability=0.05)
+
+
+def test_refusals():
+    points = {s: EmpiricalLaw.uniform([[x, 0.0]]) for s, x in (("a", 0.0), ("b", 1.0))}
+    with pytest.raises(ArgumentError, match="with sampled priors"):
+        plan_samples(
+            Scenario.from_worlds(points, query=QUERY),
+            PROFILE,
+            JOINT,
+            noise_std=1.0,
+            failure_probability=0.05,
+        )
+    with pytest.raises(ScenarioError, match="needs a public range"):
+        plan_samples(scenario(99, QUERY), PROFILE, JOINT, noise_std=1.0, failure_probability=0.05)
+    with pytest.raises(ArgumentError, match="noise_std"):
+        plan_samples(scenario(99), PROFILE, JOINT, noise_std=np.nan, failure_probability=0.05)

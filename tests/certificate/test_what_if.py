@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Outlooks agree with certifying again; pairs and slices add up to what the certificate spends."""
+
+import math
+
+import attrs
+import numpy as np
+import pytest
+from scipy.special import ndtr
+
+from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
+from pufferslice.certificate import Certificate, certify_release, certify_training, compose
+from pufferslice.certificate.what_if import (
+    CLOSED_FORM,
+    epsilons_around,
+    outlook_of,
+    pair_costs,
+    slice_profile,
+    stated_variation,
+    training_outlook,
+)
+from pufferslice.errors import CertificateError
+from pufferslice.learning import (
+    Amplified,
+    MeanSquare,
+    Poisson,
+    WorstCase,
+    exactly,
+    plan_training,
+    plan_with_noise,
+)
+from pufferslice.queries import Box, summary
+from pufferslice.scenario.distributions import EmpiricalLaw, GaussianLaw
+from pufferslice.scenario.scenario import Scenario
+from pufferslice.scenario.simulator import OutputSimulator
+from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere
+
+POINTS = {"a": [0.0, 0.0], "b": [3.0, 0.0], "c": [0.0, 1.0]}
+JOINT = Guarantee.joint(order=4, epsilon=1.0)
+QUERY = summary(mean=["pay", "age"])
+PROFILE = FiniteProfile.uniform(dim=2, n_directions=12, seed=3)
+SAMPLING = Poisson(n_records=100, rate=0.5)
+
+
+def worlds(laws, query=QUERY):
+    return Scenario.from_worlds(laws, query=query, source="public_model")
+
+
+@pytest.fixture(scope="module")
+def points():
+    return worlds({name: EmpiricalLaw.uniform(np.array([at])) for name, at in POINTS.items()})
+
+
+@pytest.fixture(scope="module")
+def certificate(points):
+    return certify_release(points, PROFILE, JOINT)
+
+
+@pytest.fixture(scope="module")
+def gaussian():
+    laws = {
+        "low": GaussianLaw(mean=[0.0, 0.0], cov=[[1.0, 0.2], [0.2, 2.0]]),
+        "high": GaussianLaw(mean=[2.0, 0.5], cov=[[1.5, 0.0], [0.0, 1.0]]),
+    }
+    return certify_release(worlds(laws), PROFILE, JOINT)
+
+
+def draws(shift):
+    made = OutputSimulator(draw_outputs=lambda rng, n: rng.normal(shift, 1.0, size=(n, 2)))
+    return made.sampled(n_draws=500, seed=6)
+
+
+@pytest.mark.parametrize("claimed", [1.0, 0.3, 7.123456789, 1e-6, 250.0])
+def test_epsilons_surround_the_claim(claimed):
+    epsilons = epsilons_around(claimed)
+    assert len(epsilons) == 25
+    assert epsilons[12] == claimed
+    assert np.all(np.diff(epsilons) > 0)
+    assert epsilons[0] == pytest.approx(claimed * 10**-1.5, rel=0.01)
+    assert epsilons[-1] == pytest.approx(claimed * 10**1.5, rel=0.01)
+
+
+@pytest.mark.parametrize("target", [JOINT, Guarantee.average(order=2.5, epsilon=0.4)], ids=str)
+def test_an_outlook_is_what_certifying_again_says(points, target):
+    held = certify_release(points, PROFILE, target)
+    epsilons = (0.1, target.epsilon, 5.0)
+    for epsilon, row in zip(epsilons, outlook_of(held, epsilons), strict=True):
+        again = certify_release(points, PROFILE, attrs.evolve(target, epsilon=epsilon))
+        assert row.claim == again.guarantee
+        assert row.noise_std == row.tight_std == again.noise_std
+        assert row.unsliced_epsilon == again.unsliced_epsilon
+        assert row.unsliced_order == target.order
+        assert row.mean_absolute_error == pytest.approx(again.noise_std * math.sqrt(2 / math.pi))
+
+
+def test_closed_form_by_hand(certificate):
+    """Joint: variance = order / (2 epsilon) * the largest squared gap of all slices."""
+    (row,) = outlook_of(certificate, [2.0])
+    at = np.array(list(POINTS.values()))
+    gaps = np.abs((at[:, None] - at[None]) @ PROFILE.directions.T)
+    assert row.closed_form_std**2 == pytest.approx(4 / 4 * gaps.max() ** 2, rel=1e-9)
+    assert row.closed_form_std >= row.noise_std
+
+
+def test_a_closed_form_has_the_tight_rule_beside_it(points, certificate):
+    held = certify_release(points, PROFILE, JOINT, method=CLOSED_FORM)
+    (row,) = outlook_of(held, [1.0])
+    assert row.noise_std == row.closed_form_std == held.noise_std
+    assert row.tight_std == certificate.noise_std < held.noise_std
+
+
+@pytest.mark.soundness
+def test_variation_is_never_below_that_of_the_released_points(certificate):
+    """Point masses: 2 Phi(distance / (2 noise)) - 1 between the farthest two."""
+    farthest = math.sqrt(10)
+    for row in outlook_of(certificate, epsilons_around(1.0)):
+        exact = 2 * float(ndtr(farthest / row.noise_std / 2)) - 1
+        assert exact <= row.total_variation <= min(1.0, 2 * exact)
+
+
+@pytest.mark.soundness
+def test_the_statement_alone_bounds_the_same_variation(certificate, gaussian):
+    exact = 2 * float(ndtr(math.sqrt(10) / certificate.noise_std / 2)) - 1
+    stated = stated_variation(certificate)
+    assert exact <= stated < 1
+    assert stated == stated_variation(attrs.evolve(certificate, evidence=None))
+    (own,) = outlook_of(certificate, [1.0])
+    assert own.total_variation <= stated * (1 + 1e-6)
+    assert own.total_variation == pytest.approx(stated, rel=1e-6)
+    (other,) = outlook_of(gaussian, [gaussian.guarantee.epsilon])
+    assert stated_variation(gaussian) == pytest.approx(other.total_variation, rel=1e-6)
+
+
+def test_pairs_are_ranked_and_the_first_spends_the_budget(certificate):
+    rows = pair_costs(certificate)
+    assert [row.pair for row in rows] == [("b", "c"), ("a", "b"), ("a", "c")]
+    assert rows[0].sliced_cost == pytest.approx(certificate.spent_epsilon, rel=1e-9)
+    assert rows[0].unsliced_cost == pytest.approx(4 * 10 / 2 / certificate.noise_std**2, rel=1e-6)
+    assert rows[2].unsliced_cost == pytest.approx(4 * 1 / 2 / certificate.noise_std**2, rel=1e-6)
+    gap = np.abs(np.array([3.0, 0.0]) @ PROFILE.directions.T).max()
+    assert rows[1].largest_gap == pytest.approx(gap, rel=1e-12)
+    assert {row.prior for row in rows} == {"declared"}
+
+
+def test_slices_of_the_hardest_pair_by_hand(certificate):
+    profile = slice_profile(certificate)
+    along = (np.array([3.0, -1.0]) @ PROFILE.directions.T) ** 2
+    costs = 4 * along / (2 * certificate.noise_std**2)
+    assert profile.pair == ("b", "c")
+    assert profile.costs == pytest.approx(costs, rel=1e-9)
+    assert profile.joint == pytest.approx(certificate.spent_epsilon, rel=1e-9)
+    assert profile.average == pytest.approx(costs.mean(), rel=1e-9)
+    angles = np.arctan2(PROFILE.directions[:, 1], PROFILE.directions[:, 0])
+    assert np.array_equal(profile.angles, angles)
+
+
+def test_gaussian_laws_have_no_closed_form_and_no_gap(gaussian):
+    low, own, high = outlook_of(gaussian, [0.5, 1.0, 2.0])
+    assert own.noise_std == gaussian.noise_std
+    assert low.noise_std > own.noise_std > high.noise_std
+    assert own.closed_form_std is None
+    (row,) = pair_costs(gaussian)
+    assert row.largest_gap is None
+    assert row.sliced_cost == pytest.approx(gaussian.spent_epsilon, rel=1e-9)
+    assert slice_profile(gaussian).joint == pytest.approx(gaussian.spent_epsilon, rel=1e-9)
+
+
+def test_an_epsilon_that_needs_no_noise_has_the_least():
+    """Gaussian laws of one spread hide a shift of 1 by themselves: 4 / 2 at order 4."""
+    laws = {name: GaussianLaw(mean=[at, 0.0], cov=np.eye(2)) for name, at in (("a", 0), ("b", 1))}
+    held = certify_release(worlds(laws), PROFILE, Guarantee.joint(order=4, epsilon=0.1))
+    (row,) = outlook_of(held, [2.5])
+    assert 0 < row.noise_std < 1e-11
+    assert row.unsliced_epsilon == pytest.approx(2.0, rel=1e-9)
+    assert row.total_variation == pytest.approx(2 * float(ndtr(0.5)) - 1, rel=1e-6)
+
+
+def test_unsliced_claims_have_one_rule(points):
+    held = certify_release(points, PROFILE, Guarantee.unsliced(order=3, epsilon=2.0))
+    low, own = outlook_of(held, [1.0, 2.0])
+    assert own.noise_std == held.noise_std
+    assert own.closed_form_std is own.tight_std is None
+    assert low.noise_std == pytest.approx(own.noise_std * math.sqrt(2), rel=1e-6)
+    rows = pair_costs(held)
+    assert rows[0].sliced_cost is None
+    assert rows[0].pair == ("b", "c")
+    assert slice_profile(held).order == 3
+
+
+def test_samples_without_a_range_say_nothing_about_guessing():
+    scenario = worlds({"low": draws(0.0), "high": draws(0.5)})
+    target = ApproximateGuarantee.joint(epsilon=1.0, delta=0.2)
+    held = certify_release(scenario, PROFILE, target, failure_probability=0.1)
+    low, own = outlook_of(held, [0.5, 1.0])
+    assert own.noise_std == held.noise_std < low.noise_std
+    assert own.unsliced_epsilon is None
+    assert own.total_variation == stated_variation(held) == 1.0
+    assert slice_profile(held) is None
+    (row,) = pair_costs(held)
+    assert row.sliced_cost is row.unsliced_cost is None
+    assert row.largest_gap > 0
+
+
+def test_the_sphere_keeps_its_term():
+    query = QUERY.with_range(Box([-5, -5], [6, 6]))
+    scenario = worlds({"low": draws(0.0), "high": draws(0.5)}, query)
+    sphere = SampledSphere.draw(dim=2, n_directions=9, seed=4)
+    target = Guarantee.average(order=2.5, epsilon=0.3)
+    held = certify_release(scenario, sphere, target, failure_probability=0.1)
+    (own,) = outlook_of(held, [0.3])
+    assert own.noise_std == held.noise_std
+    assert own.closed_form_std >= own.noise_std
+    assert slice_profile(held).average <= held.spent_epsilon
+
+
+def test_nothing_without_evidence(certificate):
+    bare = Certificate(statement=certificate.statement, evidence=None)
+    for look in (pair_costs, slice_profile, lambda held: outlook_of(held, [1.0])):
+        with pytest.raises(CertificateError, match="the evidence is not at hand"):
+            look(bare)
+
+
+def test_steps_are_reported(certificate):
+    steps = []
+    outlook_of(certificate, [0.5, 1.0], lambda done, total: steps.append((done, total)))
+    assert steps == [(0, 2), (1, 2), (2, 2)]
+
+
+@pytest.mark.parametrize("accountant", [WorstCase(), Amplified()], ids=lambda one: one.name)
+def test_training_outlook_is_planning_again(accountant):
+    def planned(epsilon):
+        return plan_training(
+            differing=exactly(2),
+            sampling=SAMPLING,
+            clip_norm=1.0,
+            n_steps=5,
+            accountant=accountant,
+            target=Guarantee.unsliced(order=8, epsilon=epsilon),
+        )
+
+    held = certify_training(planned(2.0), data="digits")
+    own = held.guarantee.epsilon
+    rows = training_outlook(held, [0.5, own, 4.0])
+    assert rows[0].noise_multiplier == planned(0.5).noise_multipliers[0]
+    assert rows[2].noise_multiplier == planned(4.0).noise_multipliers[0]
+    assert rows[1].total_variation == pytest.approx(stated_variation(held), rel=1e-6)
+    assert rows[0].total_variation < rows[1].total_variation < rows[2].total_variation < 1
+
+
+@pytest.mark.soundness
+def test_variation_of_a_run_in_which_all_records_are_drawn():
+    """Worst case, every record in every step: two Gaussians 2 D sqrt(T) / z apart."""
+    plan = plan_with_noise(
+        differing=exactly(2),
+        sampling=Poisson(n_records=10, rate=1.0),
+        clip_norm=1.0,
+        noise_multipliers=np.full(9, 20.0),
+        accountant=WorstCase(),
+        order=8,
+    )
+    exact = 2 * float(ndtr(2 * 2 * 3 / 20 / 2)) - 1
+    assert exact <= stated_variation(certify_training(plan, data="d")) <= 1.3 * exact
+
+
+def test_averages_over_batches_bound_no_guess():
+    plan = plan_training(
+        differing=exactly(2),
+        sampling=SAMPLING,
+        clip_norm=1.0,
+        n_steps=5,
+        accountant=MeanSquare(),
+        target=Guarantee.average_over_batches(order=8, epsilon=1.0),
+    )
+    held = certify_training(plan, data="digits")
+    assert stated_variation(held) == 1.0
+    assert training_outlook(held, [1.0])[0].total_variation == 1.0
+
+
+def test_several_runs_and_schedules_have_no_training_outlook():
+    plan = plan_with_noise(
+        differing=exactly(2),
+        sampling=SAMPLING,
+        clip_norm=1.0,
+        noise_multipliers=np.array([20.0, 30.0]),
+        accountant=WorstCase(),
+        order=8,
+    )
+    held = certify_training(plan, data="digits")
+    assert training_outlook(held, [1.0]) == ()
+    assert training_outlook(compose([held, held]), [1.0]) == ()
+    assert stated_variation(compose([held, held])) > stated_variation(held)

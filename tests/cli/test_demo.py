@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demonstration: what it writes is whole, agrees with direct calls, and can be made again."""
+
+import json
+import stat
+
+import attrs
+import numpy as np
+import pytest
+
+from pufferslice import (
+    ArgumentError,
+    Certificate,
+    FiniteProfile,
+    Guarantee,
+    Ledger,
+    Release,
+    Scenario,
+    StorageError,
+    certify_release,
+    datasets,
+    verify,
+)
+from pufferslice.calibration.calibrate import Method, calibrate
+from pufferslice.certificate import Evidence
+from pufferslice.cli import run_demo
+from pufferslice.cli.demo import FILES, PUBLIC_FILES, SECRET
+from pufferslice.report.page import internal_page
+
+TIGHT = Method(rule="tight", envelope="transport")
+CLOSED_FORM = Method(rule="closed_form", envelope="worst_gap")
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """One run, and the steps that it reported."""
+    steps = []
+    folder = tmp_path_factory.mktemp("demo") / "out"
+    result = run_demo(folder, lambda done, total: steps.append((done, total)))
+    return result, steps
+
+
+@pytest.fixture(scope="module")
+def result(demo):
+    return demo[0]
+
+
+@pytest.fixture(scope="module")
+def scenario():
+    table = datasets.adult_complete()
+    return Scenario.from_groups(table, secret=SECRET, query=queries.adult_summary())
+
+
+@pytest.fixture(scope="module")
+def evidence(scenario):
+    return Evidence.of(scenario, FiniteProfile.uniform(dim=9, n_directions=200, seed=7))
+
+
+def test_exactly_the_listed_files_are_written(result):
+    assert {path.name for path in result.folder.iterdir()} == set(FILES)
+    assert {path.name for path in result.files} == set(FILES)
+
+
+def test_steps_are_reported_to_the_end(demo):
+    assert demo[1] == [(step, 7) for step in range(1, 8)]
+
+
+def test_saved_certificate_verifies_and_is_the_claim(result):
+    certificate = Certificate.load(result.folder / "certificate.json")
+    assert certificate.guarantee == Guarantee.joint(order=4, epsilon=1.0)
+    assert verify(certificate).holds
+    assert result.verification.holds
+    assert certificate.digest == result.certificate.digest
+    assert certificate.is_secure
+
+
+def test_certificate_is_that_of_a_direct_call(result, scenario):
+    profile = FiniteProfile.uniform(dim=9, n_directions=200, seed=7)
+    direct = certify_release(scenario, profile, Guarantee.joint(order=4, epsilon=1.0))
+    mine, others = dict(result.certificate.statement), dict(direct.statement)
+    # The digest is salted, so only it may differ.
+    assert mine.pop("evidence_digest") != others.pop("evidence_digest")
+    assert mine == others
+
+
+def test_one_release_of_the_group_is_in_the_ledger(result):
+    (entry,) = Ledger(result.folder / "demo.ledger").entries()
+    assert entry.state == "published"
+    assert entry.certificate == result.certificate.digest
+    released = Release.load(result.folder / "release.json")
+    assert released == result.released
+    assert released.secure
+    assert json.loads(entry.release) == released.to_json()
+
+
+def test_release_is_the_group_with_noise(result, scenario):
+    """Fresh noise on each run: within 8 standard deviations, and nowhere without noise."""
+    true = scenario.priors[0].laws["Black"].outputs[0] * scenario.query.scales
+    off = np.abs(result.released.values - true) / result.released.noise_stds
+    assert off.max() < 8
+    assert off.min() > 0
+
+
+def test_sweep_agrees_with_direct_calibration(result, evidence):
+    swept = {(row.target.notion, row.target.epsilon): row for row in result.sweep}
+    wanted = {(n, e) for n in ("average", "joint") for e in (0.1, 0.3, 1.0, 3.0, 10.0)}
+    assert set(swept) == wanted
+    for (notion, epsilon), row in swept.items():
+        target = Guarantee(notion=notion, order=4, epsilon=epsilon)
+        assert row.target == target
+        assert row.tight_std == calibrate(target, evidence.slices, TIGHT)
+        assert row.closed_form_std == calibrate(target, evidence.slices, CLOSED_FORM)
+        assert row.variance_ratio == pytest.approx(
+            row.closed_form_std**2 / row.tight_std**2, rel=1e-12
+        )
+    assert swept["joint", 1.0].tight_std == result.certificate.noise_std
+
+
+def test_closed_forms_by_hand(result, evidence):
+    """Variance = order / (2 epsilon) * level^2: the mean square of the slices, or the largest."""
+    sensitivities = evidence.slices.seen.worst().max(axis=0)
+    average = evidence.slices.profile.weights @ sensitivities**2
+    joint = sensitivities.max() ** 2
+    closed = {
+        row.target.notion: row.closed_form_std for row in result.sweep if row.target.epsilon == 1
+    }
+    assert closed["average"] ** 2 == pytest.approx(4 / 2 * average, rel=1e-9)
+    assert closed["joint"] ** 2 == pytest.approx(4 / 2 * joint, rel=1e-9)
+    assert len(sensitivities) == 200
+
+
+def test_sensitivities_of_point_masses_are_spreads_of_projections(scenario, evidence):
+    """Another road: along a slice the worst pair is the largest less the smallest projection."""
+    points = np.vstack([law.outputs for law in scenario.priors[0].laws.values()])
+    spreads = np.ptp(points @ evidence.slices.profile.directions.T, axis=0)
+    assert evidence.slices.seen.worst().max(axis=0) == pytest.approx(spreads, rel=1e-12)
+
+
+def test_audit_is_of_the_certificate_and_is_kept(result):
+    read = json.loads((result.folder / "audit.json").read_text(encoding="utf-8"))
+    assert read == json.loads(json.dumps(result.audit.to_json()))
+    assert read["certificate"] == result.certificate.digest
+    assert not result.audit.refuted
+    assert {verdict.outcome for verdict in result.audit.verdicts} == {"not refuted"}
+
+
+def test_it_ends_with_one_page(result):
+    page = (result.folder / "report.html").read_text(encoding="utf-8")
+    assert result.certificate.digest in page
+    for released in result.released.values:
+        assert f"{released:.4g}" in page
+    assert "How “<bdi>race</bdi>” is protected" in page
+    assert 'class="watermark"' in page
+    about = [result.folder / name for name in ("certificate.json", "release.json", "audit.json")]
+    assert internal_page(about).decode() == page
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_tells_of_the_evidence_is_for_its_owner_only(result, name):
+    """The summary shows gaps and noise curves, which are as confidential as the evidence."""
+    mode = stat.S_IMODE((result.folder / name).stat().st_mode)
+    assert (mode == 0o600) == (name not in PUBLIC_FILES)
+    assert set(PUBLIC_FILES) == {"README.txt", "certificate.json", "release.json"}
+
+
+def test_summary_says_what_the_numbers_are(result, scenario):
+    text = (result.folder / "summary.txt").read_text(encoding="utf-8")
+    assert text == f"{result}\n"
+    assert "'race'" in text
+    assert "VERIFIED" in text
+    assert f"at most {result.certificate.unsliced_epsilon:.4g} at order 4" in text
+    assert "does not refute the certificate" in text
+    assert "its own new ledger" in text
+    assert str(result.folder) in text
+    for name in (*scenario.query.names, *FILES):
+        assert name in text
+    ages = [law.outputs[0, 0] * 10 for law in scenario.priors[0].laws.values()]
+    assert f"{max(ages) - min(ages):.4g}" in text
+    wide = [line for line in text.splitlines() if len(line) > 100]
+    assert all(str(result.folder) in line for line in wide)
+
+
+def test_a_refuted_certificate_would_be_told(result):
+    broken = attrs.evolve(result.verification, problems=("noise.std differs",))
+    assert "REFUTED" in str(attrs.evolve(result, verification=broken))
+
+
+def test_a_refuting_audit_would_be_told(result):
+    worse = attrs.evolve(result.audit.verdicts[0], lower_bound=2.0)
+    audit = attrs.evolve(result.audit, verdicts=(worse,))
+    assert "REFUTES the certificate" in str(attrs.evolve(result, audit=audit))
+
+
+def test_summary_for_programs(result):
+    read = json.loads((result.folder / "summary.json").read_text(encoding="utf-8"))
+    assert read == result.to_json()
+    assert read["verified"] is True
+    assert read["noise_std"] == result.certificate.noise_std
+    assert [row["name"] for row in read["statistics"]] == list(result.released.names)
+    assert read["statistics"][0]["noise_std"] == pytest.approx(10 * read["noise_std"])
+    assert len(read["sweep"]) == 10
+    assert read["sweep"][0].keys() == {
+        "notion",
+        "order",
+        "epsilon",
+        "tight_std",
+        "closed_form_std",
+        "variance_ratio",
+    }
+
+
+def test_repr_shows_no_values(result):
+    assert repr(result).startswith("DemoResult(folder=")
+    assert str(float(result.released.values[0])) not in repr(result)
+
+
+def test_second_run_starts_anew(result):
+    first = {path.name: path.read_bytes() for path in result.files}
+    (result.folder / "notes.txt").write_text("mine", encoding="utf-8")
+    (result.folder / "demo.ledger-journal").write_text("a run that was cut short", encoding="utf-8")
+    again = run_demo(result.folder)
+    (entry,) = Ledger(again.folder / "demo.ledger").entries()
+    assert entry.certificate == again.certificate.digest != result.certificate.digest
+    assert verify(Certificate.load(again.folder / "certificate.json")).holds
+    assert Release.load(again.folder / "release.json") == again.released != result.released
+    assert (again.folder / "release.json").read_bytes() != first["release.json"]
+    assert not (again.folder / "demo.ledger-journal").exists()
+    assert (again.folder / "notes.txt").read_text(encoding="utf-8") == "mine"
+    assert again.sweep == result.sweep
+
+
+def test_folder_of_someone_else_is_left_alone(tmp_path):
+    kept = {"certificate.json": "mine", "README.txt": "my project"}
+    for name, content in kept.items():
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    with pytest.raises(ArgumentError, match=r"new or empty folder.*holds other files"):
+        run_demo(tmp_path)
+    assert {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == kept
+
+
+def test_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(StorageError, match=r"cannot use the folder '.*file'"):
+        run_demo(tmp_path / "file")
+
+
+def test_file_that_cannot_be_replaced_is_named(tmp_path):
+    (tmp_path / "README.txt").write_text("Made by `pufferslice demo`", encoding="utf-8")
+    (tmp_path / "release.json").mkdir()
+    with pytest.raises(StorageError, match=r"cannot use the folder .*release\.json"):
+        run_demo(tmp_path)

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files are written whole or not at all; JSON has one spelling; digests are unambiguous."""
+
+import hashlib
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from pufferslice._core.files import (
+    canonical_json,
+    digest,
+    make_folder,
+    parsed_json,
+    pretty_json,
+    read_bytes,
+    remove_unfinished,
+    write_together,
+    write_whole,
+)
+from pufferslice.errors import StorageError
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+class TestFiles:
+    def test_there_and_back(self, tmp_path):
+        path = tmp_path / "a.bin"
+        content = bytes(range(256)) * 1000
+        write_whole(path, content)
+        assert read_bytes(path, "settings") == content
+        assert read_bytes(str(path), "settings") == content
+
+    def test_replaces_and_leaves_nothing_else(self, tmp_path):
+        path = tmp_path / "a.bin"
+        write_whole(path, b"a long first content")
+        write_whole(path, b"second")
+        assert path.read_bytes() == b"second"
+        assert names(tmp_path) == ["a.bin"]
+
+    def test_a_failure_keeps_the_old_file_and_leaves_nothing_behind(self, tmp_path):
+        """A process that may not write so much: the write itself fails, half way."""
+        path = tmp_path / "a.bin"
+        write_whole(path, b"old")
+        script = (
+            "import resource, sys\n"
+            "from pufferslice.errors import StorageError\n"
+            "from pufferslice._core.files import write_whole\n"
+            "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+            "try:\n"
+            "    write_whole(sys.argv[1], bytes(100_000))\n"
+            "except StorageError as error:\n"
+            "    print(error)\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True
+        )
+        assert "a.bin" in done.stdout
+        assert path.read_bytes() == b"old"
+        assert names(tmp_path) == ["a.bin"]
+
+    def test_a_folder_that_does_not_exist(self, tmp_path):
+        with pytest.raises(StorageError, match="nowhere"):
+            write_whole(tmp_path / "nowhere" / "a.bin", b"x")
+
+    def test_a_folder_in_the_place_of_the_file(self, tmp_path):
+        (tmp_path / "a.bin").mkdir()
+        with pytest.raises(StorageError, match=r"a\.bin"):
+            write_whole(tmp_path / "a.bin", b"x")
+        assert names(tmp_path) == ["a.bin"]
+
+    def test_a_file_that_cannot_be_read(self, tmp_path):
+        with pytest.raises(StorageError, match="missing") as caught:
+            read_bytes(tmp_path / "missing", "key")
+        assert isinstance(caught.value, OSError)
+
+    def test_a_reader_sees_one_content_or_the_other(self, tmp_path):
+        path = tmp_path / "a.bin"
+        contents = [bytes([k]) * 50_000 for k in range(2)]
+        write_whole(path, contents[0])
+        done = threading.Event()
+        torn = []
+
+        def read():
+            while not done.is_set():
+                if read_bytes(path, "document") not in contents:
+                    torn.append(True)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        for k in range(40):
+            write_whole(path, contents[k % 2])
+        done.set()
+        reader.join()
+        assert not torn
+
+
+def test_a_folder_is_made_with_those_above_it(tmp_path):
+    make_folder(tmp_path / "a" / "b")
+    make_folder(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=r"cannot make the folder .*file.*name another one"):
+        make_folder(tmp_path / "file")
+
+
+class TestJson:
+    VALUE = {"b": [1, 2.5, None, True], "a": {"z": "é", "y": 0.1}}  # noqa: RUF012
+
+    def test_canonical_is_sorted_and_compact(self):
+        text = canonical_json(self.VALUE)
+        assert text.decode("utf-8").replace("\\u00e9", "é") == (
+            '{"a":{"y":0.1,"z":"é"},"b":[1,2.5,null,true]}'
+        )
+
+    def test_the_order_of_keys_does_not_matter(self):
+        turned = {"a": {"y": 0.1, "z": "é"}, "b": [1, 2.5, None, True]}
+        assert canonical_json(turned) == canonical_json(self.VALUE)
+        assert canonical_json({"b": [2.5, 1]}) != canonical_json({"b": [1, 2.5]})
+
+    def test_both_spellings_say_the_same(self):
+        assert json.loads(canonical_json(self.VALUE)) == self.VALUE
+        assert json.loads(pretty_json(self.VALUE)) == self.VALUE
+        assert b"\n" in pretty_json(self.VALUE)
+
+    def test_floats_survive(self):
+        values = [0.1, 1e-300, 1 / 3, math.nextafter(1, 2), 2.0**60]
+        assert json.loads(canonical_json(values)) == values
+
+    @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+    @pytest.mark.parametrize("spell", [canonical_json, pretty_json])
+    def test_numbers_that_json_does_not_have(self, spell, bad):
+        with pytest.raises(ValueError):
+            spell({"x": bad})
+
+
+class TestReading:
+    @pytest.mark.parametrize(
+        ("content", "reason"),
+        [
+            (b'{"a": 1, "a": 2}', "a key occurs twice"),
+            (b'{"a": {"b": NaN}}', "NaN"),
+            (b"[1e400]", "1e400"),
+            (b"-" + b"9" * 400, "larger than any float"),
+            (b"[" * 100 + b"]" * 100, "64 levels"),
+            (b"[" * 100_000, "nested too deeply"),
+            (b"\xff\xfe", "codec can't decode|Expecting value"),
+            (b"", "Expecting value"),
+        ],
+        ids=["twice", "nan", "infinite", "integer", "nested", "deep", "bytes", "empty"],
+    )
+    def test_what_is_no_json(self, content, reason):
+        with pytest.raises(ValueError, match=reason):
+            parsed_json(content)
+
+    def test_there_and_back(self):
+        value = {"b": [1, 2.5, None, True], "a": {"c": "é"}}
+        assert parsed_json(canonical_json(value)) == parsed_json(pretty_json(value)) == value
+
+
+class TestDigest:
+    def test_known_answer(self):
+        """Each part after its length in eight big-endian bytes."""
+        message = b"\0" * 7 + b"\x02" + b"ab" + b"\0" * 7 + b"\x01" + b"c"
+        assert digest(b"ab", b"c") == hashlib.sha256(message).hexdigest()
+
+    def test_parts_do_not_run_together(self):
+        splits = [(b"abc",), (b"ab", b"c"), (b"a", b"bc"), (b"", b"abc"), (b"abc", b"")]
+        assert len({digest(*parts) for parts in splits}) == len(splits)
+
+
+def test_a_device_or_pipe_is_never_replaced(tmp_path):
+    """As root, `--out /dev/null` would otherwise put a file in the place of the device."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(StorageError, match="a device or a pipe, not a file"):
+        write_whole(pipe, b"x")
+    assert pipe.is_fifo()
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_a_link_is_followed(tmp_path):
+    (tmp_path / "real").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("real")
+    write_whole(tmp_path / "link", b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_bytes() == b"new"
+
+
+def test_what_killed_writes_left_is_removed_and_nothing_else(tmp_path):
+    left = tmp_path / f".a[1].json.{'0f' * 8}"
+    for path in (left, tmp_path / ".a1.json.00ff", tmp_path / f".b.json.{'0f' * 8}"):
+        path.write_bytes(b"x")
+    remove_unfinished(tmp_path / "a[1].json")
+    assert not left.exists()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("n_done", [0, 1])
+def test_files_that_belong_together_are_never_mixed(tmp_path, monkeypatch, n_done):
+    """Killed before or between the renames: the old pair, or no last file, never an old one."""
+    first, last = tmp_path / "first", tmp_path / "last"
+    write_together([(first, b"old", 0o600), (last, b"old", 0o666)])
+    replace, calls = Path.replace, []
+
+    def killed(self, target):
+        calls.append(target)
+        if len(calls) > n_done:
+            raise KeyboardInterrupt
+        return replace(self, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            write_together([(first, b"new", 0o600), (last, b"new", 0o666)])
+    assert not last.exists()
+    write_together([(first, b"new", 0o600), (last, b"new", 0o666)])
+    assert {path.read_bytes() for path in tmp_path.iterdir()} == {b"new"}
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_files_that_cannot_all_be_written_change_nothing(tmp_path):
+    write_together([(tmp_path / "first", b"old", 0o600), (tmp_path / "last", b"old", 0o666)])
+    with pytest.raises(StorageError):
+        write_together([(tmp_path / "no" / "first", b"new", 0o600), (tmp_path / "last", b"new", 0)])
+    assert (tmp_path / "last").read_bytes() == b"old"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_name_that_cannot_be_taken_leaves_the_old_files(tmp_path):
+    first, last = tmp_path / "first", tmp_path / "last"
+    write_together([(first, b"old", 0o600), (last, b"old", 0o666)])
+    first.unlink()
+    first.mkdir()
+    with pytest.raises(StorageError, match=r"cannot write .*; nothing was changed"):
+        write_together([(first, b"new", 0o600), (last, b"new", 0o666)])
+    assert last.read_bytes() == b"old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "last"]
+
+
+def test_a_folder_is_not_replaced_by_files_that_belong_together(tmp_path):
+    (tmp_path / "last").mkdir()
+    with pytest.raises(StorageError, match=r"cannot write .*last.*Is a directory"):
+        write_together([(tmp_path / "first", b"new", 0o600), (tmp_path / "last", b"new", 0o666)])
+    assert [path.name for path in tmp_path.iterdir()] == ["last"]
+
+
+def test_a_loop_of_links_is_refused(tmp_path):
+    (tmp_path / "one").symlink_to("two")
+    (tmp_path / "two").symlink_to("one")
+    with pytest.raises(StorageError, match=r"cannot write .*symbolic links"):
+        write_whole(tmp_path / "one", b"x")
+
+
+def test_what_killed_writes_left_beside_the_target_of_a_link_is_removed(tmp_path):
+    (tmp_path / "there").mkdir()
+    left = tmp_path / "there" / f".file.{'0' * 16}"
+    left.write_bytes(b"half")
+    (tmp_path / "link").symlink_to(tmp_path / "there" / "file")
+    remove_unfinished(tmp_path / "link")
+    assert not left.exists()

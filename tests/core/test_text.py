@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What texts for people show of labels and arguments."""
+
+import sys
+import unicodedata
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pufferslice._core.text import (
+    LONGEST,
+    escaped_texts,
+    given,
+    listed,
+    listed_labels,
+    quoted,
+    shown,
+)
+from pufferslice.errors import ArgumentError, StorageError, escaped
+
+HIDDEN = ("Cc", "Cf", "Zl", "Zp", "Cs", "Co", "Cn")
+EVERY = [chr(code) for code in range(sys.maxunicode + 1)]
+
+
+def test_every_character_that_breaks_turns_or_hides_is_escaped():
+    for one in EVERY:
+        if unicodedata.category(one) in HIDDEN or len(f"a{one}b".splitlines()) > 1:
+            assert escaped(one) == one.encode("unicode_escape").decode()
+
+
+def test_letters_digits_and_signs_of_all_scripts_stay():
+    kept = [one for one in EVERY if unicodedata.category(one)[0] in "LNPS"]
+    assert sum(escaped(one) == one for one in kept) > len(kept) - 10
+    assert escaped("Zoë, 東京, שלום, 50 % ≤ π") == "Zoë, 東京, שלום, 50 % ≤ π"
+
+
+@pytest.mark.parametrize("one", ["\u3164", "\u115f", "\u2800", "\ufe0f", "\u034f", "\u00a0"])
+def test_what_has_no_outline_is_escaped(one):
+    assert escaped(f"a{one}b") == "a" + one.encode("unicode_escape").decode() + "b"
+
+
+def test_escaping_twice_is_escaping_once():
+    text = "a\n\u202eb\\n"
+    assert escaped(escaped(text)) == escaped(text) == "a\\n\\u202eb\\n"
+
+
+def test_a_long_label_is_cut():
+    assert len(shown("a" * 10_000)) == LONGEST
+    assert len(quoted("a" * 10_000)) == LONGEST + 2
+
+
+@pytest.mark.parametrize("label", ["", " a", "a ", "a  b", "a. b", "a: 0", "a; b", 'a"'])
+def test_what_reads_like_a_sentence_is_in_quotes(label):
+    assert shown(label).startswith('"')
+    assert shown(label).endswith('"')
+
+
+@pytest.mark.parametrize("label", ["a", "it's", 'say "b"', "both ' and \"", "<=50K", "東京"])
+def test_quotes_are_those_of_python(label):
+    assert quoted(label) == repr(label)
+
+
+def test_lists():
+    assert listed([]) == ""
+    assert listed(["a", "b\n"]) == "a, b\\n"
+    assert listed([str(i) for i in range(1_008)]).endswith("7 and 1,000 more")
+    assert listed(["a"], quoted) == "'a'"
+
+
+def test_a_label_of_one_row_is_counted_and_not_shown():
+    counts = {f"rare {i}": 1 for i in range(5)} | {f"often {i}": 2 for i in range(9)}
+    assert "rare" not in listed_labels(counts)
+    assert listed_labels(counts).endswith("often 7 and 6 more")
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (None, "None"),
+        (True, "True"),
+        (1.5, "1.5"),
+        ("a\n", "'a\\n'"),
+        (("a", 1), "('a', 1)"),
+        ([[1]], "a list"),
+        (list(range(9)), "a list"),
+        ({"a": 1}, "a dict"),
+        (np.zeros(2), "a ndarray"),
+        (pd.Series(["a"]), "a Series"),
+        (object(), "an object"),
+    ],
+)
+def test_arguments(value, said):
+    assert given(value) == said
+
+
+def test_texts_of_a_document():
+    assert escaped_texts({"a\n": ["b\n", 1, None, {"c": ("d\n",)}]}) == {
+        "a\\n": ["b\\n", 1, None, {"c": ["d\\n"]}]
+    }
+
+
+@pytest.mark.parametrize("error", [ArgumentError("a\nb\u202e"), StorageError(2, "a\nb\u202e")])
+def test_an_error_is_one_line(error):
+    assert "\n" not in str(error)
+    assert "a\\nb\\u202e" in str(error)
+
+
+def test_an_error_keeps_its_number():
+    assert StorageError(2, "a").errno == 2
+    assert StorageError(2, "a").strerror == "a"

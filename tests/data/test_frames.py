@@ -1,0 +1,377 @@
+# SPDX-License-Identifier: Apache-2.0
+import decimal
+import subprocess
+import sys
+
+import narwhals as nw
+import narwhals.stable.v2 as stable
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pufferslice.data import (
+    check_columns,
+    floats_of,
+    frame_of,
+    label_of,
+    labels_of,
+    missing_rows,
+    without_missing,
+)
+from pufferslice.errors import ArgumentError, TableError
+
+DATA = {
+    "age": [30, 41, 52],
+    "pay": [1.5, 2.0, -3.25],
+    "member": [True, False, True],
+    "race": ["A", "B", "A"],
+}
+
+
+def records(data=DATA):
+    fields = [
+        ("age", np.int32),
+        ("pay", np.float64),
+        ("member", np.bool_),
+        ("race", "U1"),
+    ]
+    return np.array(list(zip(*data.values(), strict=True)), dtype=fields)
+
+
+MAKERS = {
+    "pandas": lambda: pd.DataFrame(DATA),
+    "pandas nullable": lambda: pd.DataFrame(DATA).convert_dtypes(),
+    "pandas arrow": lambda: pd.DataFrame(DATA).convert_dtypes(dtype_backend="pyarrow"),
+    "pandas objects": lambda: pd.DataFrame(DATA, dtype=object),
+    "polars": lambda: pl.DataFrame(DATA),
+    "pyarrow": lambda: pa.table(DATA),
+    "numpy structured": records,
+    "numpy records": lambda: records().view(np.recarray),
+    "narwhals": lambda: nw.from_native(pl.DataFrame(DATA)),
+    "stable narwhals": lambda: stable.from_native(pl.DataFrame(DATA)),
+}
+
+
+@pytest.fixture(params=MAKERS)
+def frame(request):
+    return frame_of(MAKERS[request.param]())
+
+
+class TestFrameOf:
+    def test_every_library_gives_the_same_numbers_and_labels(self, frame):
+        for name in ("age", "pay", "member"):
+            floats = floats_of(frame, name)
+            assert floats.dtype == np.float64
+            np.testing.assert_array_equal(floats, np.array(DATA[name], dtype=float))
+        assert labels_of(frame, "age").tolist() == ["30", "41", "52"]
+        assert labels_of(frame, "pay").tolist() == ["1.5", "2", "-3.25"]
+        assert labels_of(frame, "member").tolist() == ["True", "False", "True"]
+        assert labels_of(frame, "race").tolist() == ["A", "B", "A"]
+
+    def test_a_column_that_is_float64_already_is_not_copied(self):
+        table = pd.DataFrame({"a": np.arange(3.0)})
+        assert np.shares_memory(floats_of(frame_of(table), "a"), table["a"].to_numpy())
+
+    def test_a_frame_stays_the_frame_it_is(self):
+        frame = frame_of(pa.table(DATA))
+        assert frame_of(frame) is frame
+
+    @pytest.mark.parametrize(
+        ("table", "kind"),
+        [
+            ([1, 2], "builtins.list"),
+            ({"a": [1]}, "builtins.dict"),
+            (pl.LazyFrame({"a": [1]}), "LazyFrame"),
+            (pd.Series([1]), "Series"),
+            (None, "NoneType"),
+        ],
+    )
+    def test_other_types_are_named_and_refused(self, table, kind):
+        with pytest.raises(TableError, match=kind) as caught:
+            frame_of(table)
+        assert "pandas or polars DataFrame, a pyarrow Table" in str(caught.value)
+
+    @pytest.mark.parametrize("array", [np.zeros((2, 2)), np.zeros(3), np.zeros((2, 2), "i4,f4")])
+    def test_numpy_arrays_need_one_dimension_and_named_fields(self, array):
+        with pytest.raises(TableError, match="one dimension and named fields"):
+            frame_of(array)
+
+    @pytest.mark.parametrize(
+        "table",
+        [
+            pd.DataFrame([[1, 2, 3]], columns=["a", "b", "a"]),
+            pa.table([[1], [2], [3]], names=["a", "b", "a"]),
+        ],
+    )
+    def test_duplicate_column_names(self, table):
+        with pytest.raises(TableError, match="different from each other"):
+            frame_of(table)
+
+    def test_column_names_must_be_texts(self):
+        with pytest.raises(TableError, match="one is of type int"):
+            frame_of(pd.DataFrame([[1, 2]]))
+
+    @pytest.mark.parametrize("library", [pd.DataFrame, pl.DataFrame, pa.table])
+    def test_no_rows(self, library):
+        with pytest.raises(TableError, match="0 rows, 2 columns"):
+            frame_of(library({"a": [], "b": []}))
+
+    @pytest.mark.parametrize("table", [pd.DataFrame(index=[1, 2]), pl.DataFrame(), pa.table({})])
+    def test_no_columns(self, table):
+        with pytest.raises(TableError, match="0 columns"):
+            frame_of(table)
+
+
+class TestNumpyRecords:
+    def test_masked_values_are_missing(self):
+        masked = np.ma.array(records(), mask=[(0, 1, 0, 0), (0, 0, 0, 0), (0, 0, 0, 1)])
+        assert missing_rows(frame_of(masked), ["pay", "race"]).tolist() == [True, False, True]
+
+    def test_bytes_are_texts_and_foreign_byte_order_is_read(self):
+        table = np.array([(b"x", 1.5), (b"y", 2.5)], dtype=[("s", "S3"), ("v", ">f8")])
+        frame = frame_of(table)
+        assert labels_of(frame, "s").tolist() == ["x", "y"]
+        assert floats_of(frame, "v").tolist() == [1.5, 2.5]
+
+    @pytest.mark.parametrize(
+        ("kind", "values"),
+        [
+            (object, ["private", 1]),
+            (complex, [1j, 2]),
+            ("S3", [b"\xff", b"a"]),
+            ((float, 2), [(1, 2), (3, 4)]),
+        ],
+    )
+    def test_fields_that_are_no_column_are_named_without_their_values(self, kind, values):
+        table = np.array([(value,) for value in values], dtype=[("odd", kind)])
+        with pytest.raises(TableError, match="field 'odd'") as caught:
+            frame_of(table)
+        assert "private" not in str(caught.value)
+        assert caught.value.__suppress_context__
+
+
+class TestFloatsOf:
+    @pytest.mark.parametrize("call", [floats_of, labels_of])
+    def test_unknown_column_lists_the_columns_and_suggests_one(self, call):
+        with pytest.raises(TableError, match=r"no column 'aeg'. Did you mean 'age'\?.*age, pay"):
+            call(frame_of(pa.table(DATA)), "aeg")
+
+    def test_unknown_column_without_a_close_one(self):
+        with pytest.raises(TableError) as caught:
+            check_columns(frame_of(pa.table(DATA)), ["age", "zzz"])
+        assert "Did you mean" not in str(caught.value)
+
+    @pytest.mark.parametrize("library", [pd.DataFrame, pl.DataFrame, pa.table])
+    def test_text_is_not_a_number_and_is_not_shown(self, library):
+        with pytest.raises(TableError, match=r"'race' must hold numbers.*null_values") as caught:
+            floats_of(frame_of(library({"race": ["private", "2"]})), "race")
+        assert "private" not in str(caught.value)
+
+    def test_mixed_python_objects_are_refused(self):
+        frame = frame_of(pd.DataFrame({"a": np.array([1, "x"], dtype=object)}))
+        with pytest.raises(TableError, match="type is Object"):
+            floats_of(frame, "a")
+        with pytest.raises(TableError, match="type is Object"):
+            labels_of(frame, "a")
+
+    @pytest.mark.parametrize(
+        "table",
+        [
+            pd.DataFrame({"a": [1.0, np.nan, np.nan]}),
+            pd.DataFrame({"a": pd.array([1, None, None], dtype="Int64")}),
+            pd.DataFrame({"a": [True, None, None]}),
+            pl.DataFrame({"a": [1.0, np.nan, None]}),
+            pl.DataFrame({"a": [1, None, None]}),
+            pa.table({"a": [1.0, np.nan, None]}),
+            pa.table({"a": [True, None, None]}),
+            np.array([(1.0,), (np.nan,), (np.nan,)], dtype=[("a", float)]),
+        ],
+    )
+    @pytest.mark.parametrize("call", [floats_of, labels_of])
+    def test_missing_values_are_counted(self, table, call):
+        said = r'2 missing values in 3 rows.*with_missing..drop-rows"'
+        with pytest.raises(TableError, match=said):
+            call(frame_of(table), "a")
+
+    @pytest.mark.parametrize(
+        "table",
+        [
+            pd.DataFrame({"a": [None, None]}),
+            pd.DataFrame({"a": [np.nan, np.nan]}),
+            pl.DataFrame({"a": [None, None]}),
+            pa.table({"a": [None, None]}),
+            pa.table({"a": pa.array([None, None], pa.string())}),
+        ],
+    )
+    @pytest.mark.parametrize("call", [floats_of, labels_of])
+    def test_all_missing_is_said(self, table, call):
+        with pytest.raises(TableError, match="column 'a' is all missing \\(2 rows\\)"):
+            call(frame_of(table), "a")
+
+    @pytest.mark.parametrize("library", [pd.DataFrame, pl.DataFrame, pa.table])
+    def test_infinite_values_are_counted(self, library):
+        with pytest.raises(TableError, match="'a' has 2 infinite values in 3 rows"):
+            floats_of(frame_of(library({"a": [np.inf, 1.0, -np.inf]})), "a")
+
+    @pytest.mark.parametrize("library", [pl.DataFrame, pa.table])
+    def test_decimals_are_numbers(self, library):
+        frame = frame_of(library({"a": [decimal.Decimal("1.5"), decimal.Decimal(2)]}))
+        assert floats_of(frame, "a").tolist() == [1.5, 2.0]
+
+    def test_objects_of_one_kind_left_after_dropping_none(self):
+        frame = frame_of(pd.DataFrame({"a": [True, None, False]}))
+        kept, n_dropped = without_missing(frame, ["a"], "drop-rows")
+        assert n_dropped == 1
+        assert floats_of(kept, "a").tolist() == [1.0, 0.0]
+        assert labels_of(kept, "a").tolist() == ["True", "False"]
+
+
+class TestLabelsOf:
+    @pytest.mark.parametrize(
+        ("value", "label"),
+        [
+            (3, "3"),
+            (3.0, "3"),
+            (-0.0, "0"),
+            (np.float32(0.1), "0.1"),
+            (0.1, "0.1"),
+            (np.int8(-4), "-4"),
+            (True, "True"),
+            (np.bool_(False), "False"),
+            ("3.0", "3.0"),
+            (float("inf"), "inf"),
+        ],
+    )
+    def test_known_labels(self, value, label):
+        assert label_of(value) == label
+
+    @given(st.lists(st.floats(-(2.0**53), 2.0**53, exclude_min=True, exclude_max=True), min_size=1))
+    def test_different_numbers_have_different_labels(self, values):
+        values = list({value + 0.0 for value in values})  # one zero
+        labels = labels_of(frame_of(pa.table({"a": values})), "a")
+        assert len(set(labels.tolist())) == len(values)
+
+    @pytest.mark.soundness
+    @pytest.mark.parametrize(
+        "column",
+        [
+            pd.Series([2**53, 2**53 + 1, 1.5], dtype=object),
+            pd.Series([2**63, 2**63 + 1, -1], dtype=object),
+            pd.Series([2.0**53, 1.5]),
+            pd.Series([-(2.0**60), float("inf")]),
+        ],
+    )
+    def test_whole_numbers_that_floats_merge_are_refused(self, column):
+        with pytest.raises(TableError, match=r"'a' has labels of 2\^53 or more.*convert it"):
+            labels_of(frame_of(pd.DataFrame({"a": column})), "a")
+
+    def test_large_whole_numbers_of_one_kind_stay_apart(self):
+        table = pd.DataFrame({"a": pd.Series([2**53, 2**53 + 1, 2**63 - 1], dtype=object)})
+        assert len(set(labels_of(frame_of(table), "a").tolist())) == 3
+
+    @pytest.mark.soundness
+    @pytest.mark.parametrize("values", [[1, "1"], [True, "True"], [b"x", "x"]])
+    def test_categories_that_read_the_same_are_refused(self, values):
+        table = pd.DataFrame({"a": pd.Categorical([*values, values[0]])})
+        with pytest.raises(TableError, match="'a' has different categories that read the same"):
+            labels_of(frame_of(table), "a")
+
+    def test_a_dictionary_that_repeats_a_value_is_one_label(self):
+        codes, values = pa.array([0, 1, 2]), pa.array(["x", "x", "y"])
+        table = pa.table({"a": pa.DictionaryArray.from_arrays(codes, values)})
+        assert labels_of(frame_of(table), "a").tolist() == ["x", "x", "y"]
+
+    @given(st.lists(st.text(), min_size=1))
+    def test_texts_stay_as_they_are(self, texts):
+        frame = frame_of(pa.table({"a": texts}))
+        if any("\0" in text for text in texts):
+            with pytest.raises(TableError, match="NUL"):
+                labels_of(frame, "a")
+        else:
+            assert labels_of(frame, "a").tolist() == texts
+
+    @pytest.mark.parametrize(
+        "table",
+        [
+            pd.DataFrame({"a": pd.Categorical(["x", "y", "x"])}),
+            pl.DataFrame({"a": pl.Series(["x", "y", "x"], dtype=pl.Categorical)}),
+            pl.DataFrame({"a": pl.Series(["x", "y", "x"], dtype=pl.Enum(["x", "y"]))}),
+            pa.table({"a": pa.array(["x", "y", "x"]).dictionary_encode()}),
+        ],
+    )
+    def test_categories(self, table):
+        assert labels_of(frame_of(table), "a").tolist() == ["x", "y", "x"]
+        with pytest.raises(TableError, match="must hold numbers"):
+            floats_of(frame_of(table), "a")
+
+    @pytest.mark.parametrize("column", [[b"x"], [[1, 2]], [np.datetime64("2020-01-01", "s")]])
+    def test_other_types_are_refused(self, column):
+        with pytest.raises(TableError, match="'a' must hold text, numbers or True/False"):
+            labels_of(frame_of(pa.table({"a": column})), "a")
+
+
+GAPS = {"age": [1.0, None, 3.0, None], "pay": [1.0, 2.0, float("nan"), float("nan")]}
+GAPPED = [pd.DataFrame(GAPS), pl.DataFrame(GAPS), pa.table(GAPS)]
+
+
+class TestMissing:
+    @pytest.mark.parametrize("table", GAPPED)
+    def test_null_and_nan_are_missing(self, table):
+        frame = frame_of(table)
+        assert missing_rows(frame, ["age"]).tolist() == [False, True, False, True]
+        assert missing_rows(frame, ["age", "pay"]).tolist() == [False, True, True, True]
+        assert missing_rows(frame, []).tolist() == [False] * 4
+
+    def test_unknown_column(self):
+        with pytest.raises(TableError, match="no column 'b'"):
+            missing_rows(frame_of(pa.table({"a": [1]})), ["b"])
+
+    @pytest.mark.parametrize("table", GAPPED)
+    def test_drop_rows_keeps_library_and_order_and_counts(self, table):
+        kept, n_dropped = without_missing(frame_of(table), ["age"], "drop-rows")
+        assert n_dropped == 2
+        assert isinstance(kept.to_native(), type(table))
+        assert floats_of(kept, "age").tolist() == [1.0, 3.0]
+
+    @pytest.mark.parametrize("table", GAPPED)
+    def test_refuse_counts_rows_and_columns(self, table):
+        with pytest.raises(TableError) as caught:
+            without_missing(frame_of(table), ["age", "pay"], "refuse")
+        assert "3 of 4 rows have missing values ('age' 2, 'pay' 2)" in str(caught.value)
+        assert 'with_missing("drop-rows")' in str(caught.value)
+
+    def test_complete_columns_are_not_named(self):
+        frame = frame_of(pa.table({"whole": [1, 2], "part": [None, 1]}))
+        with pytest.raises(TableError) as caught:
+            without_missing(frame, ["whole", "part"], "refuse")
+        assert "whole" not in str(caught.value)
+
+    @pytest.mark.parametrize("policy", ["refuse", "drop-rows"])
+    def test_a_complete_frame_passes_untouched(self, policy):
+        frame = frame_of(pa.table(DATA))
+        kept, n_dropped = without_missing(frame, list(DATA), policy)
+        assert kept is frame
+        assert n_dropped == 0
+
+    @pytest.mark.parametrize("table", GAPPED)
+    def test_nothing_left(self, table):
+        frame = frame_of(table)[[1, 2, 3]]
+        with pytest.raises(TableError, match="every one of the 3 rows"):
+            without_missing(frame, ["age", "pay"], "drop-rows")
+
+    def test_unknown_policy(self):
+        with pytest.raises(ArgumentError, match="missing must be one of refuse, drop-rows"):
+            without_missing(frame_of(pa.table(DATA)), ["age"], "ignore")
+
+
+def test_importing_tables_loads_no_dataframe_library():
+    code = (
+        "import sys, pufferslice.data, pufferslice.queries, pufferslice.data; "
+        "print(sorted({'pandas', 'polars', 'sklearn', 'torch'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,437 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The four accountants: known answers, sums in 40 digits, random D, and what is refused."""
+
+import itertools
+import math
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mpmath import mp
+
+from pufferslice.calibration.guarantee import Guarantee
+from pufferslice.errors import ArgumentError, CalibrationError
+from pufferslice.learning import accountants, moments
+from pufferslice.learning.accountants import (
+    ACCOUNTANTS,
+    Amplified,
+    LogMoment,
+    MeanSquare,
+    WorstCase,
+    accountant_named,
+    calibrate_multiplier,
+    cost_by_count,
+    mixed_cost,
+    run_cost,
+)
+from pufferslice.learning.amplification import amplified_divergence
+from pufferslice.learning.differing import at_most, binomial, exactly, from_pmf
+from pufferslice.learning.sampling import Poisson, WithoutReplacement, WithReplacement
+
+HP = mp.clone()
+HP.dps = 40
+
+N_RECORDS = 50_000
+ORDER = 16
+NINE_DIGITS = 5e-10
+
+# (batch size, steps, epsilon): worst case, mean square, log moment, amplified
+MULTIPLIERS = {
+    (512, 3_920, 1): (7083.501959, 175.153412, 176.4677711, 72.53368006),
+    (512, 3_920, 8): (2504.396135, 61.92608267, 65.69691082, 25.64145606),
+    (512, 3_920, 80): (791.9595949, 19.58274678, 46.08305796, 8.10979814),
+    (1024, 1_960, 1): (5008.79227, 188.8837893, 190.6452922, 102.5781335),
+    (1024, 1_960, 8): (1770.87549, 66.78050415, 71.88207762, 36.26253012),
+    (1024, 1_960, 80): (560.0, 21.11784964, 49.95889417, 11.46826999),
+}
+CASES = [
+    (*setting, accountant, answer)
+    for setting, answers in MULTIPLIERS.items()
+    for accountant, answer in zip(ACCOUNTANTS, answers, strict=True)
+]
+
+
+def design_for(accountant, batch_size):
+    if accountant.name == "amplified":
+        return Poisson(n_records=N_RECORDS, rate=batch_size / N_RECORDS)
+    return WithoutReplacement(n_records=N_RECORDS, batch_size=batch_size)
+
+
+def target_of(accountant, epsilon, order=ORDER):
+    return Guarantee(notion=accountant.notion, order=order, epsilon=epsilon)
+
+
+class TestKnownAnswers:
+    @pytest.mark.parametrize(("batch_size", "n_steps", "epsilon", "accountant", "answer"), CASES)
+    def test_multiplier_for_a_target(self, batch_size, n_steps, epsilon, accountant, answer):
+        design, target = design_for(accountant, batch_size), target_of(accountant, epsilon)
+        found = calibrate_multiplier(accountant, target, design, exactly(20), n_steps)
+        assert found == pytest.approx(answer, rel=NINE_DIGITS)
+        spent = run_cost(accountant, ORDER, design, exactly(20), np.full(n_steps, found))
+        assert spent <= epsilon
+        assert spent == pytest.approx(epsilon, rel=1e-9)
+
+    @pytest.mark.parametrize(("batch_size", "most"), [(512, 0.42), (1024, 0.55)])
+    def test_amplified_needs_far_less_noise_than_mean_square(self, batch_size, most):
+        for setting, answers in MULTIPLIERS.items():
+            if setting[0] == batch_size:
+                assert answers[3] <= most * answers[1]
+
+    def test_mean_square_is_not_the_cost_of_a_run(self):
+        """0.476 on average over draws, and 101.957 is what the run costs."""
+        design, step = Poisson(n_records=N_RECORDS, rate=0.01), np.array([4.0])
+        costs = [run_cost(one, ORDER, design, exactly(20), step) for one in ACCOUNTANTS]
+        assert costs[1] == pytest.approx(0.476, rel=1e-12)
+        assert costs[3] == pytest.approx(101.957391276349, rel=NINE_DIGITS)
+        assert costs[0] == 2 * ORDER * 20**2 / 4**2
+
+    def test_random_differing_records(self):
+        design = WithoutReplacement(n_records=100, batch_size=10)
+        law, steps = binomial(n_records=100, mismatch_probability=0.05), np.full(50, 40.0)
+        one = run_cost(LogMoment(), 4, design, law, steps)
+        assert one == pytest.approx(0.204848053582437, rel=1e-12)
+        two = mixed_cost(4, 2 * cost_by_count(LogMoment(), 4, design, law, steps), law)
+        assert two == pytest.approx(0.463058, abs=5e-7)
+        assert run_cost(LogMoment(), 4, design, law, np.full(100, 40.0)) == pytest.approx(two)
+
+    def test_fixed_differing_records(self):
+        design, steps = WithoutReplacement(n_records=100, batch_size=10), np.full(50, 40.0)
+        moment = run_cost(LogMoment(), 4, design, exactly(5), steps)
+        assert moment == pytest.approx(0.173487203414766, rel=1e-12)
+        mean = run_cost(MeanSquare(), 4, design, exactly(5), steps)
+        assert mean == pytest.approx(0.170454545454545, rel=1e-12)
+
+    def test_by_hand(self):
+        """2 * 3 * 2^2 / 4^2 for the cap, and 2 * 3 * E[K^2] / 4^2 with K = 0, 1, 2 evenly drawn."""
+        design, step = Poisson(n_records=2, rate=0.5), np.array([4.0])
+        assert run_cost(WorstCase(), 3, design, exactly(2), step) == 1.5
+        assert run_cost(MeanSquare(), 3, design, exactly(2), step) == 6 * (0.5 + 1) / 16
+        moment = 0.25 + 0.5 * math.exp(2 * 6 / 16) + 0.25 * math.exp(2 * 6 * 4 / 16)
+        spent = run_cost(LogMoment(), 3, design, exactly(2), step)
+        assert spent == pytest.approx(math.log(moment) / 2, rel=1e-14)
+
+    @pytest.mark.parametrize("clip_norm", [0.1, 1.0, 7.0])
+    def test_it_is_the_divergence_of_sums_of_clipped_gradients(self, clip_norm):
+        """K opposite gradients of norm C, noise z C: N(KC, ...) against N(-KC, ...), any C."""
+        order, z, k = 5.0, 3.0, 4
+        shift, noise_std = 2 * k * clip_norm, z * clip_norm
+        truth = order * shift**2 / (2 * noise_std**2)
+        design = Poisson(n_records=k, rate=1.0)
+        for accountant in ACCOUNTANTS:
+            spent = run_cost(accountant, order, design, exactly(k), np.array([z]))
+            assert spent == pytest.approx(truth, rel=1e-11)
+
+
+class TestAgainstExactSums:
+    designs = st.one_of(
+        st.floats(1e-5, 1.0).map(lambda q: Poisson(n_records=30, rate=q)),
+        st.integers(1, 30).map(lambda b: WithoutReplacement(n_records=30, batch_size=b)),
+        st.integers(1, 30).map(lambda b: WithReplacement(n_records=30, batch_size=b)),
+    )
+
+    @given(designs, st.integers(1, 30), st.floats(1.01, 256), st.floats(-1, 9))
+    def test_log_moment(self, design, d, order, log_z):
+        z = math.exp(log_z)
+        a, s = HP.mpf(order), HP.mpf(z)
+        moment = HP.fsum(
+            chance * HP.exp((a - 1) * 2 * a * k**2 / s**2)
+            for k, chance in enumerate(exact_law(design, d))
+        )
+        truth = float(HP.log(moment) / (a - 1))
+        spent = run_cost(LogMoment(), order, design, exactly(d), np.array([z]))
+        assert spent == pytest.approx(truth, rel=1e-11)
+
+    @given(designs, st.integers(1, 30), st.floats(1.01, 256), st.floats(-1, 9))
+    def test_mean_square_and_worst_case(self, design, d, order, log_z):
+        z, law = math.exp(log_z), exact_law(design, d)
+        step = np.array([z])
+        mean = HP.fsum(chance * k**2 for k, chance in enumerate(law))
+        most = max(k for k, chance in enumerate(law) if chance > 0)
+        for accountant, square in ((MeanSquare(), float(mean)), (WorstCase(), most**2)):
+            spent = run_cost(accountant, order, design, exactly(d), step)
+            assert spent == pytest.approx(2 * order * square / z**2, rel=1e-12)
+
+    @pytest.mark.soundness
+    @given(designs, st.integers(1, 30), st.floats(1.01, 64), st.floats(-5, 4))
+    def test_calibrated_noise_is_safe_in_40_digits_too(self, design, d, order, log_epsilon):
+        """By more than floats could have lost: the multiplier is raised by a relative 2^-38."""
+        epsilon = math.exp(log_epsilon)
+        target = target_of(LogMoment(), epsilon, order)
+        z = HP.mpf(calibrate_multiplier(LogMoment(), target, design, exactly(d), 100))
+        a = HP.mpf(order)
+        moment = HP.fsum(
+            chance * HP.exp((a - 1) * 2 * a * k**2 / z**2)
+            for k, chance in enumerate(exact_law(design, d))
+        )
+        spent = 100 * HP.log(moment) / (a - 1)
+        assert spent <= HP.mpf(epsilon) * (1 - HP.mpf(2) ** -38)
+
+    @pytest.mark.soundness
+    def test_log_moment_bounds_a_run_whose_draws_are_published(self, rng):
+        """Outputs and draws together, summed over the draws: equality for the worst gradients."""
+        order, z, rate, d = 3.0, 2.5, 0.3, 3
+        h = sum(
+            rate ** sum(drawn)
+            * (1 - rate) ** (d - sum(drawn))
+            * math.exp(order * (order - 1) * (2 * sum(drawn) / z) ** 2 / 2)
+            for drawn in itertools.product([0, 1], repeat=d)
+        )
+        design = Poisson(n_records=d, rate=rate)
+        spent = run_cost(LogMoment(), order, design, exactly(d), np.array([z]))
+        assert spent == pytest.approx(math.log(h) / (order - 1), rel=1e-13)
+
+    @given(
+        st.lists(st.floats(0.01, 1), min_size=2, max_size=6),
+        st.floats(1.01, 64),
+        st.floats(-30, 6),
+    )
+    def test_mixed_cost(self, parts, order, log_scale):
+        chances = np.array(parts) / sum(parts)
+        costs = math.exp(log_scale) * np.arange(len(parts)) ** 1.5
+        law = from_pmf(chances)
+        total = HP.fsum(HP.mpf(float(c)) for c in np.exp(law.log_probabilities))
+        a = HP.mpf(order) - 1
+        # The law is taken as it is, up to the rounding of its sum.
+        moment = (
+            1
+            - total
+            + HP.fsum(
+                HP.exp(HP.mpf(float(logp))) * HP.exp(a * HP.mpf(float(cost)))
+                for logp, cost in zip(law.log_probabilities, costs, strict=True)
+            )
+        )
+        assert mixed_cost(order, costs, law) == pytest.approx(float(HP.log(moment) / a), rel=1e-11)
+
+
+def exact_law(design, d):
+    """P(K = k) in 40 digits, from counting."""
+    n = design.n_records
+    if design.name == "poisson":
+        trials, q = d, HP.mpf(design.rate)
+    elif design.name == "with_replacement":
+        trials, q = design.batch_size, HP.mpf(d) / n
+    else:
+        b = design.batch_size
+        ways = [HP.binomial(d, k) * HP.binomial(n - d, b - k) for k in range(min(d, b) + 1)]
+        return [way / HP.binomial(n, b) for way in ways]
+    return [HP.binomial(trials, k) * q**k * (1 - q) ** (trials - k) for k in range(trials + 1)]
+
+
+class TestSchedules:
+    def test_every_multiplier_counts(self, rng):
+        design, steps = Poisson(n_records=1_000, rate=0.02), rng.uniform(2, 9, 50)
+        spent = run_cost(Amplified(), 8, design, exactly(6), steps)
+        single = [amplified_divergence(8, float(z), 0.02, 6) for z in steps]
+        assert spent == pytest.approx(math.fsum(single), rel=1e-12)
+
+    def test_repeated_multipliers_count_as_often_as_they_occur(self):
+        design = Poisson(n_records=1_000, rate=0.02)
+        steps = np.array([3.0, 5.0, 3.0, 3.0])
+        costs = {z: run_cost(Amplified(), 8, design, exactly(6), np.array([z])) for z in (3.0, 5.0)}
+        spent = run_cost(Amplified(), 8, design, exactly(6), steps)
+        assert spent == pytest.approx(3 * costs[3.0] + costs[5.0], rel=1e-14)
+
+    @pytest.mark.parametrize("accountant", ACCOUNTANTS, ids=lambda one: one.name)
+    def test_a_long_schedule_of_different_multipliers(self, accountant, rng):
+        """None is rounded: the sum over 20,000 equals that over any two parts."""
+        steps = np.exp(rng.uniform(np.log(20), np.log(200), 20_000))
+        parts = [steps[:7_000], steps[7_000:]]
+        design = design_for(accountant, 512)
+        whole, *pieces = (
+            run_cost(accountant, ORDER, design, exactly(20), part) for part in (steps, *parts)
+        )
+        assert whole == pytest.approx(sum(pieces), rel=1e-12)
+
+
+class TestManyCounts:
+    """A binomial law on thousands of counts, of which few matter."""
+
+    law = binomial(n_records=1_500, mismatch_probability=0.01)
+    design = Poisson(n_records=1_500, rate=0.02)
+
+    @pytest.mark.soundness
+    @pytest.mark.parametrize("z", [30.0, 120.0, 1_000.0])
+    @pytest.mark.parametrize("accountant", [LogMoment(), Amplified()], ids=lambda one: one.name)
+    def test_rounding_up_is_a_bound_and_costs_nothing(self, accountant, z, monkeypatch):
+        steps = np.full(100, z)
+        some = cost_by_count(accountant, 4, self.design, self.law, steps)
+        for module in (moments, accountants):
+            monkeypatch.setattr(module, "FEW_COUNTS", 10**6)
+        every = cost_by_count(accountant, 4, self.design, self.law, steps)
+        assert np.all(some >= every * (1 - 1e-12))
+        assert len(np.unique(some)) <= len(np.unique(every)) == 1_501
+        mixed, truth = (mixed_cost(4, costs, self.law) for costs in (some, every))
+        assert truth * (1 - 1e-12) <= mixed <= truth * (1 + 1e-6)
+
+    @pytest.mark.soundness
+    @pytest.mark.parametrize(
+        ("accountant", "design"),
+        [
+            (WorstCase(), Poisson(n_records=1_500, rate=0.02)),
+            (WorstCase(), WithReplacement(n_records=1_500, batch_size=30)),
+            (WorstCase(), WithoutReplacement(n_records=1_500, batch_size=30)),
+            (LogMoment(), WithReplacement(n_records=1_500, batch_size=30)),
+            (LogMoment(), WithoutReplacement(n_records=1_500, batch_size=30)),
+            (LogMoment(), WithoutReplacement(n_records=1_500, batch_size=1_400)),
+            (LogMoment(), Poisson(n_records=1_500, rate=0.02)),
+            (Amplified(), Poisson(n_records=1_500, rate=0.02)),
+        ],
+        ids=lambda one: one.name,
+    )
+    def test_one_run_and_two_against_the_plain_sum(self, accountant, design):
+        """Costs of each count by itself, two schedules, and the moment in 40 digits."""
+        order, schedules = 3.0, (np.full(40, 90.0), np.full(3, 120.0))
+        single = [
+            [
+                len(schedule) * float(accountant.step_costs(order, design, int(n), schedule[:1])[0])
+                for n in self.law.counts
+            ]
+            for schedule in schedules
+        ]
+        found = [cost_by_count(accountant, order, design, self.law, one) for one in schedules]
+        for costs, exact in ((found[0], single[0]), (sum(found), np.sum(single, axis=0))):
+            moment = HP.fsum(
+                HP.exp(HP.mpf(float(log)) + (order - 1) * HP.mpf(float(cost)))
+                for log, cost in zip(self.law.log_probabilities, exact, strict=True)
+            )
+            truth = float(HP.log(moment) / (order - 1))
+            assert np.all(costs >= np.array(exact) * (1 - 1e-12))
+            assert truth * (1 - 1e-11) <= mixed_cost(order, costs, self.law) <= truth * (1 + 1e-5)
+
+    @pytest.mark.parametrize(
+        ("accountant", "design", "mean", "known"),
+        [
+            (WorstCase(), "poisson", 500, 45033.08155558838),
+            (WorstCase(), "without", 5, 2358.237049696938),
+            (LogMoment(), "without", 500, 492.4192635708037),
+            (LogMoment(), "without", 50_000, 44745.18694628993),
+            (LogMoment(), "with", 500, 492.82650550088124),
+            (LogMoment(), "poisson", 50_000, 44767.44112137907),
+            (Amplified(), "poisson", 500, 450.3252337896787),
+            (Amplified(), "poisson", 5, 180.786710561),
+        ],
+    )
+    def test_a_hundred_thousand_records(self, accountant, design, mean, known):
+        """Known from costs computed at a thousand counts or more, which took minutes."""
+        designs = {
+            "poisson": Poisson(n_records=100_000, rate=0.01),
+            "without": WithoutReplacement(n_records=100_000, batch_size=1_000),
+            "with": WithReplacement(n_records=100_000, batch_size=1_000),
+        }
+        law = binomial(n_records=100_000, mismatch_probability=mean / 100_000)
+        target = Guarantee.unsliced(order=4, epsilon=1.0)
+        before = time.process_time()
+        found = calibrate_multiplier(accountant, target, designs[design], law, 1_000)
+        assert time.process_time() - before < 6  # 0.1 to 1 on an idle machine
+        assert known * (1 - 1e-9) <= found <= known * (1 + 1e-6)
+        assert run_cost(accountant, 4, designs[design], law, np.full(1_000, found)) <= 1
+
+    @pytest.mark.soundness
+    def test_a_tail_that_dominates_is_not_missed(self):
+        """Cost grows as D^2 and the law falls as e^-D: the last count can outweigh all others."""
+        steps = np.full(2_000, 60.0)
+        mixed = run_cost(LogMoment(), 8, self.design, self.law, steps)
+        last = run_cost(LogMoment(), 8, self.design, exactly(1_500), steps)
+        least = last + float(self.law.log_probabilities[-1]) / 7
+        assert mixed >= least > 100 * run_cost(LogMoment(), 8, self.design, exactly(15), steps)
+
+
+class TestRefusals:
+    design = WithoutReplacement(n_records=100, batch_size=10)
+
+    @pytest.mark.parametrize(
+        "design", [design, WithReplacement(n_records=100, batch_size=10)], ids=lambda d: d.name
+    )
+    def test_amplified_without_poisson(self, design):
+        for ask in (
+            lambda: Amplified().check(design, exactly(2)),
+            lambda: Amplified().step_costs(4, design, 2, np.ones(1)),
+            lambda: run_cost(Amplified(), 4, design, exactly(2), np.ones(1)),
+            lambda: calibrate_multiplier(
+                Amplified(), target_of(Amplified(), 1.0), design, exactly(2), 5
+            ),
+        ):
+            with pytest.raises(
+                ArgumentError, match=r"needs Poisson sampling, got 'with.*Use Poisson"
+            ):
+                ask()
+
+    @pytest.mark.parametrize(
+        "law",
+        [at_most(3), binomial(n_records=100, mismatch_probability=0.1), from_pmf([0.5, 0.5])],
+        ids=["at most", "binomial", "pmf"],
+    )
+    def test_mean_square_of_a_random_set(self, law):
+        for ask in (
+            lambda: MeanSquare().check(self.design, law),
+            lambda: run_cost(MeanSquare(), 4, self.design, law, np.ones(1)),
+            lambda: calibrate_multiplier(
+                MeanSquare(), target_of(MeanSquare(), 1.0), self.design, law, 5
+            ),
+        ):
+            with pytest.raises(ArgumentError, match="needs a fixed set of differing records, got"):
+                ask()
+
+    def test_only_mean_square_averages_over_batches(self):
+        notions = {one.name: one.notion for one in ACCOUNTANTS}
+        assert notions.pop("mean_square") == "average_over_batches"
+        assert set(notions.values()) == {"unsliced"}
+        assert "does not imply SRPP" in MeanSquare().certifies
+
+    @pytest.mark.parametrize("order", [1.0, 0.5, -2.0, math.nan, math.inf])
+    def test_orders(self, order):
+        with pytest.raises(ArgumentError, match="order must be a finite number greater than 1"):
+            run_cost(LogMoment(), order, self.design, exactly(2), np.ones(1))
+        with pytest.raises(ArgumentError, match="order must be a finite number greater than 1"):
+            mixed_cost(order, np.zeros(1), exactly(2))
+
+    @pytest.mark.parametrize("accountant", ACCOUNTANTS, ids=lambda one: one.name)
+    @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
+    def test_multipliers(self, accountant, bad):
+        design = Poisson(n_records=100, rate=0.1)
+        with pytest.raises(ArgumentError, match="noise_multiplier must be a finite number greater"):
+            run_cost(accountant, 4, design, exactly(2), np.array([1.0, bad, 2.0]))
+
+    @pytest.mark.parametrize("bad", [1e-101, 1e101])
+    def test_multipliers_out_of_all_proportion(self, bad):
+        with pytest.raises(ArgumentError, match="must lie between 1e-100 and 1e"):
+            run_cost(LogMoment(), 4, self.design, exactly(2), np.array([bad]))
+
+    @pytest.mark.parametrize("shape", [(0,), (2, 2), ()])
+    def test_schedules_that_are_no_rows(self, shape):
+        with pytest.raises(ArgumentError, match="noise_multipliers must be a row of at least one"):
+            run_cost(LogMoment(), 4, self.design, exactly(2), np.ones(shape))
+
+    @pytest.mark.parametrize("n_steps", [0, -1, 2.5, True])
+    def test_steps(self, n_steps):
+        with pytest.raises(ArgumentError, match="n_steps must be a whole number and at least 1"):
+            calibrate_multiplier(
+                LogMoment(), target_of(LogMoment(), 1.0), self.design, exactly(2), n_steps
+            )
+
+    @pytest.mark.parametrize("costs", [np.zeros(1), np.zeros(3), np.zeros((2, 1)), [-1.0, 0.0]])
+    def test_costs_that_do_not_fit_the_law(self, costs):
+        with pytest.raises(ArgumentError, match="costs must be 2 numbers, one for each count"):
+            mixed_cost(4, costs, from_pmf([0.5, 0.5]))
+
+    def test_costs_that_are_not_numbers(self):
+        with pytest.raises(ArgumentError, match="none negative"):
+            mixed_cost(4, np.array([0.0, math.nan]), from_pmf([0.5, 0.5]))
+
+    def test_a_target_that_no_noise_reaches(self):
+        for epsilon in (1e-300, 1e300):
+            target = target_of(LogMoment(), epsilon)
+            with pytest.raises(CalibrationError, match="is not between the cost at noise"):
+                calibrate_multiplier(LogMoment(), target, self.design, exactly(2), 10)
+
+    def test_a_cost_that_is_no_number(self):
+        for order, z in ((1e200, 1e-90), (2.0, 1e100)):
+            design = Poisson(n_records=100, rate=1e-200)
+            with pytest.raises(CalibrationError, match="cannot be told in floats"):
+                run_cost(LogMoment(), order, design, exactly(2), np.array([z]))
+
+    def test_an_unknown_name(self):
+        with pytest.raises(ArgumentError, match="accountant must be one of worst_case, mean_sq"):
+            accountant_named("moments")

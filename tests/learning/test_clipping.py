@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Noise over layers: the effective multiplier is what every accountant charges for."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.optimize import minimize
+
+from pufferslice.errors import ArgumentError
+from pufferslice.learning import (
+    Amplified,
+    FlatClipping,
+    LayerClipping,
+    LogMoment,
+    MeanSquare,
+    Poisson,
+    WithoutReplacement,
+    WorstCase,
+    effective_multiplier,
+    exactly,
+    plan_with_noise,
+    run_cost,
+)
+from pufferslice.learning.clipping import clipping_of
+
+SIZES = (1_000, 30, 7)
+NORMS = (0.5, 2.0, 0.1)
+
+
+def layers(allocation, norms=NORMS, sizes=SIZES):
+    names = tuple(f"layer {k}" for k in range(len(norms)))
+    return LayerClipping(names=names, norms=norms, sizes=sizes, allocation=allocation)
+
+
+@pytest.mark.parametrize(
+    ("multipliers", "effective"),
+    [([3.0], 3.0), ([2.0, 2.0], math.sqrt(2)), ([1.0, 2.0], math.sqrt(0.8)), ([3.0, 4.0], 2.4)],
+)
+def test_effective_multiplier_by_hand(multipliers, effective):
+    assert effective_multiplier(np.array(multipliers)) == pytest.approx(effective, rel=1e-15)
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e-90, 1e90, 1e200])
+def test_effective_multiplier_far_from_one(scale):
+    found = effective_multiplier(np.array([3.0, 4.0]) * scale)
+    assert found == pytest.approx(2.4 * scale, rel=1e-14)
+
+
+@pytest.mark.parametrize(
+    "bad", [[0.0, 1.0], [-1.0, 1.0], [math.nan, 1.0], [math.inf, 1.0], [], 2.0]
+)
+def test_effective_multiplier_refuses(bad):
+    with pytest.raises(ArgumentError, match="multiplier"):
+        effective_multiplier(np.array(bad))
+
+
+@pytest.mark.parametrize("allocation", ["equal", "least_noise"])
+def test_inverse_squares_of_the_ratios_sum_to_one(allocation):
+    ratios = layers(allocation).ratios
+    assert np.sum(ratios**-2.0) == pytest.approx(1, rel=1e-14)
+    assert effective_multiplier(5.0 * ratios) == pytest.approx(5.0, rel=1e-14)
+
+
+def test_equal_is_the_root_of_the_number_of_layers():
+    assert layers("equal").ratios == pytest.approx([math.sqrt(3)] * 3, rel=1e-15)
+    assert FlatClipping(norm=2.0).ratios.tolist() == [1.0]
+
+
+def test_least_noise_by_hand():
+    # Weights sqrt(d) C are 2 and 6, so the ratios are sqrt(8 / 2) and sqrt(8 / 6).
+    ratios = layers("least_noise", norms=(1.0, 2.0), sizes=(4, 9)).ratios
+    assert ratios == pytest.approx([2.0, math.sqrt(4 / 3)], rel=1e-15)
+
+
+def total_noise(ratios, norms=NORMS, sizes=SIZES):
+    return float(np.sum(np.array(sizes) * (np.asarray(ratios) * np.array(norms)) ** 2))
+
+
+def test_least_noise_is_optimal():
+    """Over the shares w = 1 / ratio^2 of the cost, found by a general minimiser."""
+
+    def noise_of(logits):
+        shares = np.exp(logits - np.logaddexp.reduce(logits))
+        return math.log(total_noise(shares**-0.5))
+
+    found = minimize(noise_of, np.zeros(3), method="BFGS", options={"gtol": 1e-10})
+    best = total_noise(layers("least_noise").ratios)
+    assert math.exp(found.fun) == pytest.approx(best, rel=1e-9)
+    assert best < 0.9 * total_noise(layers("equal").ratios)
+
+
+def test_least_noise_beats_random_allocations():
+    best = total_noise(layers("least_noise").ratios)
+    for shares in np.random.default_rng(4).dirichlet(np.ones(3), size=300):
+        assert total_noise(shares**-0.5) >= best * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("allocation", ["equal", "least_noise"])
+@pytest.mark.parametrize(
+    "accountant", [WorstCase(), MeanSquare(), LogMoment(), Amplified()], ids=lambda one: one.name
+)
+def test_layers_cost_what_one_layer_costs_at_the_effective_multiplier(accountant, allocation):
+    """Noise read off the plan, layer by layer, then back to one multiplier."""
+    design = Poisson(n_records=100, rate=0.1)
+    common = {"differing": exactly(3), "sampling": design, "accountant": accountant, "order": 4}
+    schedule = np.array([20.0, 30.0])
+    plan = plan_with_noise(clip_norm=layers(allocation), noise_multipliers=schedule, **common)
+    by_step = [effective_multiplier(plan.noise_stds(t) / np.array(NORMS)) for t in range(2)]
+    cost = run_cost(accountant, 4, design, exactly(3), np.array(by_step))
+    assert plan.guarantee().epsilon == pytest.approx(cost, rel=1e-12)
+    flat = plan_with_noise(clip_norm=7.0, noise_multipliers=schedule, **common)
+    assert flat.guarantee() == plan.guarantee()
+
+
+@pytest.mark.parametrize("allocation", ["equal", "least_noise"])
+def test_per_layer_costs_add(allocation):
+    """Sum over layers of 2 order K^2 / z_layer^2, with K the cap, its square's mean, its moment."""
+    design = WithoutReplacement(n_records=50, batch_size=10)
+    order, n_differing, z = 3.0, 4, 9.0
+    layer_multipliers = z * layers(allocation).ratios
+    law = design.discrepancy_law(n_differing)
+    chances, squares = np.exp(law.log_probabilities), law.counts.astype(float) ** 2
+    given = np.array([sum(2 * order * k2 / zl**2 for zl in layer_multipliers) for k2 in squares])
+    expected = {
+        WorstCase(): given[-1],
+        MeanSquare(): chances @ given,
+        LogMoment(): math.log(chances @ np.exp((order - 1) * given)) / (order - 1),
+    }
+    for accountant, cost in expected.items():
+        found = run_cost(accountant, order, design, exactly(n_differing), np.array([z]))
+        assert found == pytest.approx(cost, rel=1e-12)
+
+
+def test_two_layers_amplified_by_plane_quadrature():
+    """Both layers at once, each with its own noise, against the effective multiplier."""
+    order, rate, multipliers = 3.0, 0.2, np.array([2.0, 3.0])
+    weights = np.array([1 - rate, rate])
+    shifts = np.array([0.0, 1.0])[:, None] / multipliers
+
+    def moment(second):
+        def inner(first):
+            point = np.array([first, second])
+            p = weights @ np.exp(-((point - shifts) ** 2).sum(axis=1) / 2)
+            q = weights @ np.exp(-((point + shifts) ** 2).sum(axis=1) / 2)
+            return p**order * q ** (1 - order) / (2 * math.pi)
+
+        return quad(inner, -12, 12, epsabs=1e-12)[0]
+
+    by_plane = math.log(quad(moment, -12, 12, epsabs=1e-12)[0]) / (order - 1)
+    z = effective_multiplier(multipliers)
+    design = Poisson(n_records=10, rate=rate)
+    by_line = run_cost(Amplified(), order, design, exactly(1), np.array([z]))
+    assert by_line == pytest.approx(by_plane, rel=1e-7)
+
+
+@pytest.mark.parametrize(
+    "clipping", [FlatClipping(norm=0.5), layers("equal"), layers("least_noise")], ids=str
+)
+def test_descriptions_read_back(clipping):
+    assert clipping_of(clipping.description()) == clipping
+
+
+def test_unknown_kind_of_clipping():
+    with pytest.raises(ArgumentError, match="kind must be one of layers; got 'round'"):
+        clipping_of({"kind": "round"})
+
+
+@pytest.mark.parametrize("norm", [0.0, -1.0, math.nan, math.inf, True])
+def test_flat_norm_must_be_positive(norm):
+    with pytest.raises(ArgumentError, match="clip_norm must be a finite number greater than 0"):
+        FlatClipping(norm=norm)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"names": ("a",)}, "one entry per layer"),
+        ({"norms": (1.0,)}, "one entry per layer"),
+        ({"sizes": (1, 2, 3)}, "one entry per layer"),
+        ({"names": (), "norms": (), "sizes": ()}, "at least one"),
+        ({"names": ("a", "a")}, "different from each other"),
+        ({"norms": (1.0, 0.0)}, "clip norm of layer 'b'"),
+        ({"sizes": (1, 0)}, "size of layer 'b'"),
+        ({"allocation": "most"}, "allocation must be one of equal, least_noise"),
+    ],
+)
+def test_layers_that_do_not_fit(change, match):
+    fields = {"names": ("a", "b"), "norms": (1.0, 2.0), "sizes": (3, 4), "allocation": "equal"}
+    with pytest.raises(ArgumentError, match=match):
+        LayerClipping(**{**fields, **change})

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All rounding of clipped sums is paid for out of the clip norm; checked in exact fractions."""
+
+import itertools
+import math
+from fractions import Fraction
+
+import attrs
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from pufferslice.calibration.noise import DRAW_DELTA, LARGEST_DRAW, SIGMA_INT
+from pufferslice.errors import ArgumentError
+from pufferslice.learning import (
+    LayerClipping,
+    LogMoment,
+    Poisson,
+    SumGrid,
+    WithoutReplacement,
+    WithReplacement,
+    exactly,
+    implementation_delta,
+    plan_with_noise,
+    rounding_share,
+    sum_grid,
+)
+from pufferslice.learning.integer_sums import LATTICE_DELTA, ROOM, largest_batch
+
+POISSON = Poisson(n_records=1_000, rate=0.1)
+
+
+def planned(*, clip_norm=1.0, multipliers=(5.0,), sampling=POISSON, block=16):
+    plan = plan_with_noise(
+        differing=exactly(1),
+        sampling=sampling,
+        clip_norm=clip_norm,
+        noise_multipliers=np.array(multipliers),
+        accountant=LogMoment(),
+        order=4,
+    )
+    return attrs.evolve(plan, block=block)
+
+
+def share_of(block, n_draws=1_000):
+    """b rho + a, exactly: rounding in a block, and in adding the blocks of a group."""
+    n_blocks = -(-n_draws // block)
+    n_additions = -(-n_blocks // 16) - 1
+    return Fraction(block * (block + 8), 2**24) + Fraction(n_draws * n_additions, 2**52)
+
+
+def moved_beyond_roots(grid, layer, block):
+    """2 r + 2 b rho r + 2 a r, exactly: what a differing draw moves before the grid's rounding."""
+    share = share_of(block)
+    return 2 * Fraction(float(grid.radii[layer])) * (1 + share)
+
+
+def is_within(grid, layer, norm, *, block, size):
+    """2 r + 2 b rho r + sqrt(d) g <= 2 C, exactly: the root is squared away."""
+    room = 2 * Fraction(norm) - moved_beyond_roots(grid, layer, block)
+    return room >= 0 and size * Fraction(float(grid.steps[layer])) ** 2 <= room**2
+
+
+@st.composite
+def layered(draw):
+    n_layers = draw(st.integers(1, 4))
+    some = {"min_size": n_layers, "max_size": n_layers}
+    sizes = draw(st.lists(st.integers(1, 10**9), **some))
+    clipping = LayerClipping(
+        names=tuple(f"layer {i}" for i in range(n_layers)),
+        norms=tuple(draw(st.lists(st.floats(1e-6, 1e6), **some))),
+        sizes=tuple(sizes),
+        allocation=draw(st.sampled_from(["equal", "least_noise"])),
+    )
+    multiplier = 10.0 ** draw(st.floats(-1, 13))
+    block = draw(st.integers(1, 4_200))
+    return planned(clip_norm=clipping, multipliers=(multiplier,), block=block), sizes
+
+
+@pytest.mark.soundness
+@given(layered())
+def test_a_differing_draw_never_moves_a_sum_by_more_than_is_charged(case):
+    plan, sizes = case
+    try:
+        grid = sum_grid(plan, 0, sizes)
+    except ArgumentError:
+        assume(False)
+    norms = plan.clipping.norms
+    for layer, size in enumerate(sizes):
+        assert is_within(grid, layer, norms[layer], block=plan.block, size=size)
+        assert norms[layer] / 2 <= grid.radii[layer] < norms[layer]
+
+
+@pytest.mark.soundness
+@given(layered())
+def test_all_layers_together_stay_inside_the_cost(case):
+    """sum (moved / std)^2 <= (2 / z)^2, with the stds as they come out of floating point."""
+    plan, sizes = case
+    try:
+        grid = sum_grid(plan, 0, sizes)
+    except ArgumentError:
+        assume(False)
+    total = Fraction(0)
+    for layer, size in enumerate(sizes):
+        step = Fraction(float(grid.steps[layer]))
+        root = Fraction(math.isqrt(size * 10**40) + 1, 10**20)
+        moved = moved_beyond_roots(grid, layer, plan.block) + root * step
+        total += (moved / (step * SIGMA_INT)) ** 2
+    assert total <= (2 / Fraction(float(plan.noise_multipliers[0]))) ** 2
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("size", [1, 100, 10**6])
+@pytest.mark.parametrize("block", [1, 16, 1_000])
+def test_the_radius_is_no_smaller_than_it_must_be(size, block):
+    """With noise so large that the grid takes a quarter of the clip norm; each term is seen."""
+    multiplier = SIGMA_INT / math.sqrt(size) / 2
+    plan = planned(clip_norm=3.0, multipliers=(multiplier,), block=block)
+    grid = sum_grid(plan, 0, [size])
+    assert grid.steps[0] == 3.0 * multiplier / SIGMA_INT
+    with mpmath.workdps(30):
+        share = mpmath.mpf(share_of(block).numerator) / share_of(block).denominator
+        radius = (3 - mpmath.sqrt(size) * mpmath.mpf(float(grid.steps[0])) / 2) / (1 + share)
+    assert grid.radii[0] == pytest.approx(float(radius), rel=1e-11)
+    assert grid.radii[0] < radius
+    # the same inequality with a factor or the root left out would allow a larger radius
+    step = float(grid.steps[0])
+    forgotten = [3.0 / (1 + float(share)), 3.0 - math.sqrt(size) * step / 2]
+    if size > 1:
+        forgotten += [(3.0 - step / 2) / (1 + float(share))]
+    for larger in forgotten:
+        wrong = SumGrid(steps=grid.steps, radii=[larger])
+        assert not is_within(wrong, 0, 3.0, block=block, size=size)
+    assert is_within(grid, 0, 3.0, block=block, size=size)
+
+
+def test_known_shares():
+    assert rounding_share(1) == 9 / 2**24
+    assert rounding_share(16) == 24 / 2**24
+    with pytest.raises(ArgumentError, match="block must be a whole number"):
+        rounding_share(0)
+
+
+def test_an_ordinary_plan_loses_almost_nothing():
+    grid = sum_grid(planned(), 0, [292_000])
+    assert grid.steps[0] == 5.0 / 2**44
+    assert 1 - grid.radii[0] == pytest.approx(16 * 24 / 2**24, rel=1e-4)
+
+
+def test_steps_have_their_own_grid():
+    plan = planned(multipliers=(5.0, 10.0))
+    first, second = sum_grid(plan, 0, [10]), sum_grid(plan, 1, [10])
+    assert second.steps[0] == 2 * first.steps[0]
+    assert first == sum_grid(plan, 0, [10])
+    assert first != second
+    with pytest.raises(ValueError, match="read-only"):
+        first.radii[0] = 1.0
+
+
+@pytest.mark.parametrize(
+    ("step", "sizes", "match"),
+    [
+        (2, [10], "step must be below the plan's n_steps = 2, got 2"),
+        (-1, [10], "step must be a whole number and at least 0"),
+        (0.0, [10], "step must be a whole number"),
+        (0, [], "one entry for each of the 1 layers, got 0"),
+        (0, [1, 2], "one entry for each of the 1 layers, got 2"),
+        (0, [0], "size must be a whole number and at least 1"),
+    ],
+)
+def test_bad_arguments(step, sizes, match):
+    with pytest.raises(ArgumentError, match=match):
+        sum_grid(planned(multipliers=(5.0, 5.0)), step, sizes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "size"),
+    [({"block": 4_093}, 1), ({"multipliers": (2.0**44 / 2_000 + 1e7,)}, 4_000_000)],
+)
+def test_rounding_that_takes_more_than_half_of_the_norm(changes, size):
+    with pytest.raises(ArgumentError, match=r"more than half of the clip norm 1.*Use a smaller"):
+        sum_grid(planned(**changes), 0, [size])
+
+
+def test_the_largest_block():
+    sum_grid(planned(block=4_091), 0, [1])
+
+
+@pytest.mark.parametrize(
+    ("sampling", "most"),
+    [
+        (Poisson(n_records=10**6, rate=1e-4), 10**6),
+        (WithoutReplacement(n_records=10**7, batch_size=10**6), 10**6),
+        (WithReplacement(n_records=10**7, batch_size=10**6), 10**6),
+    ],
+    ids=lambda case: getattr(case, "name", ""),
+)
+def test_sums_that_would_not_fit(sampling, most):
+    assert largest_batch(sampling) == most
+    with pytest.raises(ArgumentError, match=r"1000000 draws.*64 bits.*multiplier 3.*at least 3.85"):
+        sum_grid(planned(sampling=sampling, multipliers=(3.0,)), 0, [10])
+    grid = sum_grid(planned(sampling=sampling, multipliers=(3.85,)), 0, [10])
+    # the worst that an integer sum can be, in exact numbers
+    worst = most * (1 / Fraction(float(grid.steps[0])) + 1) + LARGEST_DRAW
+    assert worst < ROOM
+
+
+@pytest.mark.soundness
+@given(st.integers(1, 10**12), st.floats(1e-8, 1e8), st.floats(1e-3, 1e9))
+def test_every_sum_that_is_let_through_fits(most, norm, multiplier):
+    plan = planned(
+        sampling=WithoutReplacement(n_records=most, batch_size=most),
+        clip_norm=norm,
+        multipliers=(multiplier,),
+    )
+    try:
+        grid = sum_grid(plan, 0, [10])
+    except ArgumentError:
+        assume(False)
+    assert most * (Fraction(norm) / Fraction(float(grid.steps[0])) + 1) + LARGEST_DRAW < ROOM
+
+
+@pytest.mark.parametrize("norm", [1e-300, 1e306, 1e308])
+def test_norms_at_the_ends_of_the_numbers(norm):
+    with pytest.raises(ArgumentError, match="ends of the floating-point range; choose clip norms"):
+        sum_grid(planned(clip_norm=norm), 0, [10])
+
+
+@pytest.mark.soundness
+def test_the_distance_of_drawn_noise_adds_up():
+    plan = planned(multipliers=(5.0,) * 60)
+    delta = implementation_delta(plan, 650)
+    exact = 650 * 60 * (Fraction(DRAW_DELTA) + Fraction(LATTICE_DELTA))
+    assert Fraction(delta) >= exact
+    assert delta == pytest.approx(float(exact), rel=1e-14)
+    assert implementation_delta(plan, 10**60) == 1.0
+    with pytest.raises(ArgumentError, match="n_parameters must be"):
+        implementation_delta(plan, 0)
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("sigma", [4, 16, 64])
+def test_rounded_gaussian_noise_is_near_the_discrete_law(sigma):
+    """0.0202 / sigma^2 in total variation; so 2^-93 at 2^44 has room."""
+    with mpmath.workdps(40):
+        reach = range(-12 * sigma, 12 * sigma + 1)
+        weights = [mpmath.exp(-(mpmath.mpf(z) ** 2) / (2 * sigma**2)) for z in reach]
+        half, scale = mpmath.mpf(1) / 2, sigma * mpmath.sqrt(2)
+        below = [mpmath.erf((z - half) / scale) / 2 for z in (*reach, 12 * sigma + 1)]
+        cells = [b - a for a, b in itertools.pairwise(below)]
+        total = mpmath.fsum(weights)
+        distance = mpmath.fsum(abs(w / total - c) for w, c in zip(weights, cells, strict=True)) / 2
+    assert float(distance * sigma**2) == pytest.approx(0.02016, rel=0.02)
+    assert distance * sigma**2 / SIGMA_INT**2 < LATTICE_DELTA
+
+
+def test_a_plan_without_a_block_has_no_grid():
+    with pytest.raises(ArgumentError, match="block"):
+        sum_grid(attrs.evolve(planned(), block=None), 0, [1])

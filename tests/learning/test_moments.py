@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moments in log space, and costs for many counts of which few are computed."""
+
+import math
+
+import numpy as np
+import pytest
+from mpmath import mp
+
+from pufferslice.learning.differing import binomial, from_pmf
+from pufferslice.learning.moments import binomial_log_moments, costs_by_count, log_mean_exp
+
+HP = mp.clone()
+HP.dps = 60
+
+
+class TestLogMeanExp:
+    def test_small_moments_keep_their_digits(self):
+        logs = np.log([0.5, 0.25, 0.25])
+        found = log_mean_exp(logs, np.array([0.0, 1e-17, 3e-17]))
+        assert float(found) == pytest.approx(1e-17, rel=1e-12)
+        assert float(log_mean_exp(logs, np.zeros(3))) == 0.0
+
+    def test_large_moments_do_not_overflow(self):
+        logs = np.log([0.5, 0.5])
+        found = log_mean_exp(logs, np.array([0.0, 1e300]))
+        assert float(found) == pytest.approx(1e300)
+        assert float(log_mean_exp(logs, np.array([1.0, math.inf]))) == math.inf
+
+    def test_columns_are_separate(self):
+        logs = np.log([[0.5], [0.5]])
+        found = log_mean_exp(logs, np.array([[0.0, 1.0], [2.0, 1.0]]))
+        assert found == pytest.approx([math.log((1 + math.e**2) / 2), 1.0])
+
+    def test_impossible_counts_do_not_matter(self):
+        logs = np.array([0.0, -math.inf])
+        assert float(log_mean_exp(logs, np.array([2.0, 50.0]))) == pytest.approx(2.0)
+
+
+class TestBinomialLogMoments:
+    @pytest.mark.soundness
+    @pytest.mark.parametrize("scale", [1e-9, 1e-3, 0.05, 0.4, 0.9])
+    @pytest.mark.parametrize("chance", [1e-4, 0.01, 0.5, 1.0])
+    def test_never_below_the_sum(self, chance, scale):
+        """Against all summands in 60 digits."""
+        trials = np.array([64, 65, 120])
+        found = binomial_log_moments(trials.astype(np.float64), np.full(3, chance), scale)
+        for n, value in zip(trials.tolist(), found, strict=True):
+            terms = [
+                HP.binomial(n, k) * HP.mpf(chance) ** k * (1 - HP.mpf(chance)) ** (n - k)
+                * HP.exp(HP.mpf(scale) ** 2 * k**2 / 2)
+                for k in range(n + 1)
+            ]  # fmt: skip
+            truth = float(HP.log(HP.fsum(terms)))
+            assert truth * (1 - 1e-15) <= value <= truth * (1 + 1e-11)
+
+
+class TestCostsByCount:
+    def test_few_counts_are_all_computed(self):
+        law = from_pmf({0: 0.5, 3: 0.25, 9: 0.25})
+        found = costs_by_count(lambda counts: 2.0 * counts, 4, law)
+        assert found.costs.tolist() == [0.0, 6.0, 18.0]
+        assert found.nodes.tolist() == [0, 1, 2]
+
+    @pytest.mark.parametrize("is_convex", [False, True])
+    def test_few_evaluations(self, is_convex):
+        asked = []
+
+        def costs_of(counts):
+            asked.extend(counts.tolist())
+            return 1e-4 * counts
+
+        law = binomial(n_records=100_000, mismatch_probability=1e-4)
+        costs = costs_by_count(costs_of, 4, law, is_convex=is_convex).costs
+        assert len(costs) == 100_001
+        assert len(asked) == len(set(asked)) < 150
+        assert np.all(costs >= 1e-4 * law.counts * (1 - 1e-12))
+
+    @pytest.mark.soundness
+    @pytest.mark.parametrize("scale", [1e-12, 1e-7, 1e-4, 3e-3])
+    @pytest.mark.parametrize("kind", ["step", "chord", "ceiling"])
+    @pytest.mark.parametrize("chance", [0.001, 0.1, 0.7])
+    def test_a_bound_within_a_millionth(self, chance, kind, scale):
+        law = binomial(n_records=5_000, mismatch_probability=chance)
+
+        def costs_of(counts):
+            return scale * counts.astype(np.float64) ** 2
+
+        options = {"is_convex": kind == "chord"}
+        if kind == "ceiling":
+            options["ceiling"] = costs_of(law.counts) * 1.5 + 1e-3
+        found = costs_by_count(costs_of, 4, law, **options)
+        exact = costs_of(law.counts)
+        assert np.all(found.costs >= exact * (1 - 1e-12))
+        bound, truth = (
+            float(log_mean_exp(law.log_probabilities, 3 * costs)) for costs in (found.costs, exact)
+        )
+        assert truth * (1 - 1e-12) <= bound <= truth * (1 + 1e-6)
+
+    @pytest.mark.parametrize("epsilon", [0.1, 10.0])
+    def test_with_a_limit_the_side_is_right(self, epsilon):
+        law = binomial(n_records=5_000, mismatch_probability=0.1)
+        asked = []
+
+        def costs_of(counts):
+            asked.extend(counts.tolist())
+            return 4e-6 * counts.astype(np.float64) ** 2  # about 1 under the law
+
+        costs = costs_by_count(costs_of, 4, law, limit=epsilon).costs
+        assert (log_mean_exp(law.log_probabilities, 3 * costs) / 3 <= epsilon) == (epsilon > 1)
+        with_limit = len(asked)
+        costs_by_count(costs_of, 4, law)
+        assert with_limit < (len(asked) - with_limit) / 2
+
+    def test_infinite_costs_stay_infinite(self):
+        law = binomial(n_records=2_000, mismatch_probability=0.5)
+        for is_convex in (False, True):
+            found = costs_by_count(
+                lambda counts: np.where(counts > 700, math.inf, 1.0 * counts), 4, law,
+                is_convex=is_convex,
+            )  # fmt: skip
+            assert np.all(np.isinf(found.costs[701:]))

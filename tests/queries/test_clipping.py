@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: S106 - a secret is a column here
+"""What a public range cuts off is stated, and a range that leaves nothing is refused."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import pufferslice as ps
+from pufferslice.calibration.noise import SeededTestNoise
+from pufferslice.certificate import certify_release, verify
+from pufferslice.errors import ReleaseError, ScenarioError
+from pufferslice.queries import Ball, Box, columns, summary
+from pufferslice.releases.release import Release, release
+from pufferslice.scenario.histograms import Histograms
+from pufferslice.scenario.simulator import OutputSimulator
+from pufferslice.sensitivity import RowScan, scan_outputs, scan_tables, streamed_scenario
+from pufferslice.sensitivity.binned import bin_grid
+
+JOINT = ps.Guarantee.joint(order=4, epsilon=1.0)
+LINE = ps.FiniteProfile.axes(dim=1)
+TABLE = pa.table({"s": ["a"] * 3 + ["b"] * 3 + ["c"] * 3, "x": [1.0, 2, 3, 4, 5, 60, 70, 80, 90]})
+LOUD = "THE RANGE CLIPS THE DATA"
+
+
+def groups(range_=None):
+    return ps.Scenario.from_groups(TABLE, secret="s", query=summary(mean=["x"], range=range_))
+
+
+def records(range_=None):
+    return ps.Scenario.from_records(TABLE, secret="s", query=columns(["x"], range=range_))
+
+
+def rows_of(secret):
+    return TABLE.filter(pc.equal(TABLE["s"], secret))
+
+
+class TestWhichSecrets:
+    @pytest.mark.parametrize(
+        ("scenario", "everything", "some"),
+        [
+            (groups(), [], []),
+            (groups(Box([0], [100])), [], []),
+            (groups(Box([0], [50])), ["c"], []),
+            (groups(Ball([0], 50)), ["c"], []),
+            (records(Box([0], [50])), ["c"], ["b"]),
+            (records(Box([0], [50])).with_sampled_priors(), ["c"], ["b"]),
+            (records(Ball([50], 47)), [], ["a"]),
+        ],
+    )
+    def test_known_answers(self, scenario, everything, some):
+        assert scenario.description()["clipped"] == {"all": everything, "some": some}
+
+    def test_worlds_of_every_kind(self):
+        query = summary(mean=["x"], range={"x": (0, 10)})
+        atoms = ps.EmpiricalLaw.uniform([[5.0], [11.0]])
+        tables = {"low": TABLE.slice(0, 3), "high": TABLE.slice(6)}
+        assert ps.Scenario.from_worlds(tables, query=query).clipped()["all"] == ["high"]
+        declared = ps.Scenario.from_worlds(
+            {"low": ps.EmpiricalLaw.uniform([[1.0]]), "high": atoms}, query=query
+        )
+        assert declared.clipped() == {"all": [], "some": ["high"]}
+        drawn = ps.Scenario.from_worlds(
+            {"low": ps.SampledLaw(outputs=[[1.0]]), "high": ps.SampledLaw(outputs=[[5.0], [11.0]])},
+            query=query,
+        )
+        assert drawn.clipped() == {"all": [], "some": ["high"]}
+        simulated = ps.Scenario.from_worlds(
+            {
+                name: OutputSimulator(
+                    draw_outputs=lambda rng, n, m=mean: rng.normal(m, 1, (n, 1))
+                ).sampled(n_draws=50, seed=3)
+                for name, mean in (("low", 5.0), ("high", 50.0))
+            },
+            query=query,
+        )
+        assert simulated.clipped() == {"all": ["high"], "some": []}
+        gaussian = {name: ps.GaussianLaw(mean=[0.0], cov=[[1.0]]) for name in "ab"}
+        free = ps.Scenario.from_worlds(gaussian, query=summary(mean=["x"]))
+        assert free.clipped() == {"all": [], "some": []}
+
+    def test_priors_count_together(self):
+        joined = groups(Box([0], [50])).with_prior(
+            ps.Scenario.from_groups(
+                {"other": pa.table({"s": list("aabbcc"), "x": [1.0, 2, 60, 60, 9, 9]})},
+                secret="s",
+                query=summary(mean=["x"], range=Box([0], [50])),
+            )
+        )
+        assert joined.clipped() == {"all": [], "some": ["b", "c"]}
+
+    def test_streams_are_counted_however_they_are_cut(self):
+        query = columns(["x"], range={"x": (0, 50)})
+        scan = RowScan.of(query, secret="s", profile=LINE, n_bins=64)
+        whole = scan_tables([TABLE], scan)
+        assert whole.n_clipped.tolist() == [0, 1, 3]
+        assert whole.ends.tolist() == [[1], [90]]
+        parts = [TABLE.slice(k, 2) for k in range(0, 9, 2)]
+        assert scan_tables(parts, scan) == scan_tables(parts[::-1], scan) == whole
+        assert Histograms.from_bytes(whole.to_bytes()) == whole
+        assert streamed_scenario(whole, scan).clipped() == {"all": ["c"], "some": ["b"]}
+        blocks = [("c", [[70.0], [80.0]]), ("b", [[4.0]]), ("c", [[90.0], [9.0]])]
+        found = scan_outputs(blocks, query, bin_grid(query, LINE, n_bins=64))
+        assert found.n_clipped.tolist() == [0, 3]
+        ball = RowScan.of(columns(["x"], range=Ball([0], 50)), secret="s", profile=LINE)
+        assert scan_tables([TABLE], ball).n_clipped.tolist() == [0, 1, 3]
+
+    def test_histograms_must_fit_together(self):
+        query = columns(["x"], range={"x": (0, 50)})
+        grid = bin_grid(query, LINE, n_bins=2)
+        with pytest.raises(ps.errors.ArgumentError, match="n_clipped must have shape"):
+            Histograms(grid=grid, secrets=("a",), counts=[[[1, 1]]], n_clipped=[0, 0])
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("build", "limits"),
+        [
+            (groups, Box([0], [1.5])),
+            (groups, Box([90], [100])),
+            (records, Box([0], [0.5])),
+            (records, Box([-5], [0])),
+        ],
+    )
+    def test_a_range_beside_all_values(self, build, limits):
+        with pytest.raises(ScenarioError, match="every value of it under every secret lies outs"):
+            build(limits)
+
+    def test_one_coordinate_beside_all_values(self):
+        table = TABLE.append_column("y", [np.arange(9.0)])
+        query = summary(mean=["x", "y"], range=Box([0, 2000], [100, 3000]))
+        with pytest.raises(ScenarioError, match=r"range of 'mean\(y\)'"):
+            ps.Scenario.from_groups(table, secret="s", query=query)
+        scan = RowScan.of(
+            columns(["x", "y"], range=Box([0, 2000], [100, 3000])),
+            secret="s",
+            profile=ps.FiniteProfile.axes(dim=2),
+        )
+        with pytest.raises(ScenarioError, match="range of 'y'"):
+            streamed_scenario(scan_tables([table], scan), scan)
+
+    def test_laws_that_only_clipping_makes_equal(self):
+        query = columns(["x"], range={"x": (0, 10)})
+        table = pa.table({"s": list("aabb"), "x": [5.0, 20, 5, 30]})
+        with pytest.raises(ScenarioError, match="same only because the public range clips"):
+            ps.Scenario.from_records(table, secret="s", query=query)
+        laws = {"a": [[5.0], [20.0]], "b": [[5.0], [30.0]]}
+        for kind in (ps.EmpiricalLaw.uniform, lambda rows: ps.SampledLaw(outputs=rows)):
+            worlds = {secret: kind(rows) for secret, rows in laws.items()}
+            with pytest.raises(ScenarioError, match="same only because the public range clips"):
+                ps.Scenario.from_worlds(worlds, query=summary(mean=["x"], range={"x": (0, 10)}))
+        ball = RowScan.of(columns(["x"], range=Ball([0], 3)), secret="s", profile=LINE)
+        with pytest.raises(ScenarioError, match="same only because the public range clips"):
+            streamed_scenario(scan_tables([table], ball), ball)
+
+    def test_laws_that_are_equal_anyway_are_taken(self):
+        query = columns(["x"], range={"x": (0, 10)})
+        table = pa.table({"s": list("aabb"), "x": [5.0, 20, 5, 20]})
+        scenario = ps.Scenario.from_records(table, secret="s", query=query)
+        assert certify_release(scenario, LINE, JOINT).noise_std == 0
+        assert scenario.clipped() == {"all": [], "some": ["a", "b"]}
+
+    def test_pairs_that_differ_after_clipping_are_taken(self):
+        assert groups(Box([0], [20])).clipped()["all"] == ["b", "c"]
+        with pytest.raises(ScenarioError, match="same only because"):
+            ps.Scenario.from_groups(
+                TABLE,
+                secret="s",
+                query=summary(mean=["x"], range=Box([0], [20])),
+                pairs=[("b", "c")],
+            )
+
+
+@pytest.fixture(scope="module")
+def certificate():
+    return certify_release(groups(Box([0], [50])), LINE, JOINT)
+
+
+class TestStated:
+    def test_in_the_certificate(self, certificate, tmp_path):
+        told = [limit for limit in certificate.statement["limits"] if LOUD in limit]
+        assert len(told) == 1
+        assert "1 secret ('c')" in told[0]
+        assert LOUD in str(certificate)
+        assert "clipped to a public range: mean(x) to [0, 50]" in str(certificate)
+        assert verify(certificate).holds
+        certificate.save(tmp_path / "c.json")
+        assert verify(ps.Certificate.load(tmp_path / "c.json")).holds
+
+    def test_no_more_than_eight_secrets_are_named(self):
+        labels = [f"s{i:02}" for i in range(20) for _ in range(2)]
+        table = pa.table({"s": labels, "x": np.arange(40.0)})
+        query = summary(mean=["x"], range={"x": (0, 10)})
+        scenario = ps.Scenario.from_groups(table, secret="s", query=query)
+        told = str(certify_release(scenario, LINE, JOINT))
+        sentence = next(line for line in told.splitlines() if line.startswith(LOUD))
+        assert "15 secrets" in sentence
+        assert sentence.count("'s") == 8
+        assert "and 7 more" in sentence
+
+    def test_nothing_is_said_where_nothing_is_clipped(self):
+        for scenario in (groups(), groups(Box([0], [100]))):
+            certificate = certify_release(scenario, LINE, JOINT)
+            assert LOUD not in str(certificate)
+            held = any("clipped to its public range" in x for x in certificate.statement["limits"])
+            assert held == (scenario.query.range is not None)
+
+    @pytest.mark.parametrize("clipped", [{"all": [], "some": []}, {"all": ["a"], "some": ["b"]}])
+    def test_an_edited_statement_is_refuted(self, certificate, clipped):
+        statement = json.loads(json.dumps(dict(certificate.statement)))
+        statement["scenario"]["clipped"] = clipped
+        edited = ps.Certificate(statement=statement, evidence=certificate.evidence)
+        assert not verify(edited).holds
+
+    def test_release_does_not_take_another_range(self, certificate, tmp_path):
+        with pytest.raises(ReleaseError):
+            release(groups(Box([0], [60])), rows_of("a"), certificate, ledger=tmp_path / "l")
+
+    @pytest.mark.parametrize(
+        ("limits", "words"),
+        [
+            (Box([0], [50]), "of the query clipped to [0, 50]"),
+            (Ball([0], 50), "of the query clipped to the ball of radius 50 around (0)"),
+        ],
+    )
+    def test_in_the_release(self, limits, words, tmp_path):
+        scenario = groups(limits)
+        certificate = certify_release(scenario, LINE, JOINT)
+        out = tmp_path / "r.json"
+        released = release(scenario, rows_of("c"), certificate, ledger=tmp_path / "l", out=out)
+        assert words in str(released)
+        assert LOUD in str(released)
+        assert released.range == limits
+        document = json.loads(out.read_text())
+        assert document["range"] == limits.description()
+        assert "clipped" in document["interval_is_of"]
+        assert LOUD in document["clipping"]
+        assert Release.load(out) == released
+
+    def test_a_release_without_a_range(self, tmp_path):
+        scenario = groups()
+        certificate = certify_release(scenario, LINE, JOINT)
+        released = release(scenario, rows_of("c"), certificate, ledger=tmp_path / "l")
+        assert "clipped" not in str(released)
+        assert released.range is None
+        assert released.to_json()["interval_is_of"] == "the query"
+
+    def test_intervals_cover_the_clipped_query_and_not_the_query(self, tmp_path):
+        scenario = groups(Box([0], [50]))
+        covered = {50.0: 0, 80.0: 0}
+        for seed in range(60):
+            noise = SeededTestNoise(seed)
+            narrow = ps.Guarantee.joint(order=4, epsilon=1000.0)
+            certificate = certify_release(scenario, LINE, narrow, noise=noise)
+            ledger = tmp_path / str(seed)
+            found = release(scenario, rows_of("c"), certificate, ledger=ledger, noise=noise)
+            low, high = found.intervals[0]
+            for value in covered:
+                covered[value] += low <= value <= high
+        # 60 draws at 95 %: fewer than 50 have probability below 1e-3.
+        assert covered[50.0] >= 50
+        assert covered[80.0] == 0
+
+    def test_in_the_report(self, tmp_path):
+        from pufferslice.report.release import alarms, release_section
+
+        scenario = groups(Box([0], [50]))
+        certificate = certify_release(scenario, LINE, JOINT)
+        assert any(LOUD in alarm for alarm in alarms(certificate))
+        released = release(scenario, rows_of("c"), certificate, ledger=tmp_path / "l")
+        (table,) = release_section(released, "one").blocks
+        assert "clipped" in table.caption
+        assert "[0, 50]" in table.rows[0]
+
+
+def test_adult_by_position_in_an_order_that_was_not_written():
+    """The range of the age once met the rate, and 2000 was certified with noise 0."""
+    adult = ps.datasets.adult()
+    query = summary(rate={"sex": "Male"}, mean=["age"])
+    with pytest.raises(ps.errors.ArgumentError, match=r"rate\(sex = Male\)"):
+        query.with_range(Box([17, 0], [90, 1]))
+    wrong = query.with_range(Box([0, 2000], [1, 3000]))
+    with pytest.raises(ScenarioError, match=r"range of 'mean\(age\)'"):
+        ps.Scenario.from_groups(adult, secret="race", query=wrong)
+    right = query.with_range({"age": (17, 90)}).with_scales({"age": 10, "sex": 0.1})
+    scenario = ps.Scenario.from_groups(adult, secret="race", query=right)
+    certificate = certify_release(scenario, ps.FiniteProfile.axes(dim=2), JOINT)
+    assert certificate.noise_std > 0
+    assert verify(certificate).holds

@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from pufferslice.errors import AlreadyReleasedError, LedgerError, PuffersliceError
+from pufferslice.releases.ledger import Entry, Ledger
+
+SCENARIO = "scenario"
+ONE, TWO = "1" * 64, "2" * 64
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return Ledger(tmp_path / "census.ledger")
+
+
+def test_the_life_of_a_release(ledger):
+    assert ledger.entries() == []
+    assert not ledger.path.exists()
+    ledger.intend(SCENARIO, ONE, [])
+    assert ledger.entries() == [Entry(ONE, "intended", None)]
+    assert ledger.kept_release(ONE) is None
+    ledger.record_drawn(ONE, "{}")
+    assert ledger.entries() == [Entry(ONE, "drawn", "{}")]
+    ledger.record_published(ONE)
+    assert ledger.entries() == [Entry(ONE, "published", "{}")]
+    assert ledger.kept_release(ONE) == "{}"
+    assert ledger.releases() == [ONE]
+
+
+def test_it_is_for_its_owner_only(ledger):
+    """It keeps releases that nobody was handed yet."""
+    ledger.intend(SCENARIO, ONE, [])
+    assert stat.S_IMODE(ledger.path.stat().st_mode) == 0o600
+
+
+def test_it_may_be_read_without_the_right_to_write(ledger):
+    ledger.intend(SCENARIO, ONE, [])
+    ledger.path.chmod(0o400)
+    assert ledger.releases() == [ONE]
+
+
+def test_another_process_reads_what_was_written(ledger):
+    """Each step is committed before the next one begins."""
+    ledger.intend(SCENARIO, ONE, [])
+    with sqlite3.connect(f"file:{ledger.path}?mode=ro", uri=True) as connection:
+        rows = connection.execute("SELECT certificate, state FROM releases").fetchall()
+    connection.close()
+    assert rows == [(ONE, "intended")]
+
+
+def advance(ledger, state):
+    ledger.intend(SCENARIO, ONE, [])
+    if state != "intended":
+        ledger.record_drawn(ONE, "{}")
+    if state == "published":
+        ledger.record_published(ONE)
+
+
+@pytest.mark.parametrize("state", ["intended", "drawn", "published"])
+def test_a_second_release_is_refused_with_the_ways_out(ledger, state):
+    advance(ledger, state)
+    with pytest.raises(AlreadyReleasedError, match=f"certificate {ONE[:12]} covers one") as caught:
+        ledger.intend(SCENARIO, ONE, [])
+    assert "concatenated query" in str(caught.value)
+    assert [entry.state for entry in ledger.entries()] == [state]
+
+
+@pytest.mark.parametrize("state", ["drawn", "published"])
+def test_a_kept_release_can_be_published_again(ledger, state):
+    advance(ledger, state)
+    with pytest.raises(AlreadyReleasedError, match="Publish that same release again"):
+        ledger.intend(SCENARIO, ONE, [])
+
+
+def test_an_attempt_without_a_result_is_not_said_to_be_kept(ledger):
+    """The ledger keeps nothing of it, so publishing it again is no way out."""
+    advance(ledger, "intended")
+    with pytest.raises(AlreadyReleasedError) as caught:
+        ledger.intend(SCENARIO, ONE, [])
+    assert "keeps it" not in str(caught.value)
+    assert "certify again" in str(caught.value)
+
+
+@pytest.mark.parametrize("state", ["intended", "drawn", "published"])
+def test_releases_that_the_certificate_does_not_name(ledger, state):
+    advance(ledger, state)
+    with pytest.raises(AlreadyReleasedError, match="does not mention: 111111111111") as caught:
+        ledger.intend(SCENARIO, TWO, [])
+    for way_out in ("concatenated query", "earlier_releases=ledger.releases()"):
+        assert way_out in str(caught.value)
+    ledger.intend(SCENARIO, TWO, [ONE])
+    assert ledger.releases() == [ONE, TWO]
+
+
+def test_naming_more_releases_than_there_are(ledger):
+    ledger.intend(SCENARIO, TWO, [ONE])
+    assert ledger.releases() == [TWO]
+
+
+def test_a_ledger_of_another_scenario(ledger):
+    ledger.intend(SCENARIO, ONE, [])
+    with pytest.raises(LedgerError, match=r"another scenario: .*Use one ledger file per secret"):
+        ledger.intend("other", TWO, [ONE])
+    assert ledger.releases() == [ONE]
+
+
+def test_a_ledger_of_another_version(ledger):
+    ledger.intend(SCENARIO, ONE, [])
+    with sqlite3.connect(ledger.path) as connection:
+        connection.execute("UPDATE ledger SET version = 2")
+    connection.close()
+    with pytest.raises(LedgerError, match="version 2, this program reads 1"):
+        ledger.intend(SCENARIO, TWO, [ONE])
+
+
+def test_steps_out_of_order(ledger):
+    with pytest.raises(LedgerError):
+        ledger.record_drawn(ONE, "{}")
+    ledger.intend(SCENARIO, ONE, [])
+    with pytest.raises(LedgerError, match="does not have 111111111111 in state 'drawn'"):
+        ledger.record_published(ONE)
+    ledger.record_drawn(ONE, "{}")
+    with pytest.raises(LedgerError, match="in state 'intended'"):
+        ledger.record_drawn(ONE, '{"other": 1}')
+    assert ledger.kept_release(ONE) == "{}"
+
+
+def test_kept_release_of_a_stranger(ledger):
+    ledger.intend(SCENARIO, ONE, [])
+    assert ledger.kept_release(TWO) is None
+
+
+@pytest.mark.parametrize("content", [b"x" * 5000, b"PAR1", b"SQLite format 3\0" + b"\xff" * 4096])
+def test_a_file_that_is_no_ledger(tmp_path, content):
+    path = tmp_path / "l"
+    path.write_bytes(content)
+    with pytest.raises(LedgerError, match="cannot be used"):
+        Ledger(path).intend(SCENARIO, ONE, [])
+    with pytest.raises(LedgerError, match="cannot be used"):
+        Ledger(path).entries()
+    assert path.read_bytes() == content
+
+
+def test_an_empty_file_is_an_empty_ledger(tmp_path):
+    """What a process leaves that is killed between opening the file and writing to it."""
+    (tmp_path / "l").touch()
+    ledger = Ledger(tmp_path / "l")
+    assert ledger.entries() == []
+    assert ledger.releases() == []
+    ledger.intend(SCENARIO, ONE, [])
+    assert ledger.releases() == [ONE]
+
+
+def test_some_other_database(tmp_path):
+    path = tmp_path / "l"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE releases (other TEXT)")
+    connection.close()
+    with pytest.raises(LedgerError):
+        Ledger(path).intend(SCENARIO, ONE, [])
+
+
+@pytest.mark.soundness
+def test_to_look_in_keeps_the_lock_of_another_thread(tmp_path):
+    """Closing a file drops all locks of its process, and two releases could be intended at once."""
+    path = tmp_path / "ledger"
+    Ledger(path).intend(SCENARIO, ONE, [])
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    assert Ledger(path).releases() == [ONE]
+    begin = "import sqlite3, sys; sqlite3.connect(sys.argv[1], 0).execute('BEGIN IMMEDIATE')"
+    done = subprocess.run(
+        [sys.executable, "-c", begin, path], capture_output=True, text=True, check=False
+    )
+    connection.close()
+    assert "database is locked" in done.stderr
+
+
+@pytest.mark.soundness
+def test_a_ledger_with_several_names_is_refused(tmp_path):
+    """A process that is killed leaves what is not yet in the file beside it, under one name."""
+    path, other = tmp_path / "ledger", tmp_path / "other"
+    Ledger(path).intend(SCENARIO, ONE, [])
+    other.hardlink_to(path)
+    for name in (path, other):
+        with pytest.raises(LedgerError, match=r"it has 2 names \(hard links\); copy it"):
+            Ledger(name).intend(SCENARIO, TWO, [ONE])
+    other.unlink()
+    other.symlink_to(path)
+    Ledger(other).intend(SCENARIO, TWO, [ONE])
+    assert Ledger(path).releases() == [ONE, TWO]
+
+
+def test_a_link_to_a_new_ledger(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "ledger")
+    Ledger(tmp_path / "link").intend(SCENARIO, ONE, [])
+    assert stat.S_IMODE((tmp_path / "ledger").stat().st_mode) == 0o600
+
+
+def test_a_path_that_cannot_be(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(LedgerError, match="cannot be used"):
+        Ledger(tmp_path).intend(SCENARIO, ONE, [])
+    with pytest.raises(PuffersliceError):
+        Ledger(tmp_path / "file" / "ledger").intend(SCENARIO, ONE, [])
+
+
+def test_the_folder_is_made(tmp_path):
+    ledger = Ledger(tmp_path / "a" / "b" / "l")
+    ledger.intend(SCENARIO, ONE, [])
+    assert ledger.releases() == [ONE]
+
+
+def test_a_busy_ledger_says_so(ledger, monkeypatch):
+    monkeypatch.setattr("pufferslice.releases.ledger._WAIT_SECONDS", 0.1)
+    ledger.intend(SCENARIO, ONE, [])
+    holder = sqlite3.connect(ledger.path, isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    try:
+        with pytest.raises(LedgerError, match="locked"):
+            ledger.record_drawn(ONE, "{}")
+    finally:
+        holder.execute("ROLLBACK")
+        holder.close()
+    assert ledger.entries() == [Entry(ONE, "intended", None)]
+
+
+def test_an_open_transaction_of_a_dead_process_is_not_there(ledger):
+    ledger.intend(SCENARIO, ONE, [])
+    dead = sqlite3.connect(ledger.path, isolation_level=None)
+    dead.execute("BEGIN IMMEDIATE")
+    dead.execute("UPDATE releases SET state = 'published'")
+    dead.close()
+    assert ledger.entries() == [Entry(ONE, "intended", None)]
+
+
+@pytest.mark.parametrize("n_certificates", [1, 8])
+def test_threads_that_intend_at_once(ledger, n_certificates, monkeypatch):
+    """Exactly one of eight wins, on a file that does not exist before; also if all differ."""
+    check = Ledger._check_entries
+
+    def slow_check(*args):
+        check(*args)
+        time.sleep(0.01)  # all others arrive between the check and the entry
+
+    monkeypatch.setattr(Ledger, "_check_entries", slow_check)
+    for turn in range(4):
+        book = Ledger(ledger.path.with_name(f"{turn}.ledger"))
+        start = threading.Barrier(8)
+        won, lost = [], []
+
+        def attempt(certificate, book=book, start=start, won=won, lost=lost):
+            start.wait()
+            try:
+                book.intend(SCENARIO, certificate, [])
+                won.append(certificate)
+            except AlreadyReleasedError:
+                lost.append(certificate)
+
+        names = [str(k % n_certificates) * 64 for k in range(8)]
+        threads = [threading.Thread(target=attempt, args=(name,)) for name in names]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert (len(won), len(lost)) == (1, 7)
+        assert book.entries() == [Entry(won[0], "intended", None)]
+
+
+def test_a_damaged_ledger_whose_very_error_is_no_text(tmp_path):
+    """Found by fuzzing: sqlite quotes the damaged schema, and Python cannot decode the quote."""
+    path = tmp_path / "ledger"
+    Ledger(path).intend("scenario", "0" * 64, [])
+    path.write_bytes(
+        path.read_bytes().replace(b"CREATE TABLE releases", b"CREATE TABLE rel\x8d\x8ds")
+    )
+    with pytest.raises(LedgerError, match="cannot be used"):
+        Ledger(path).entries()
+
+
+def test_a_damaged_entry(tmp_path):
+    path = tmp_path / "ledger"
+    Ledger(path).intend("scenario", "0" * 64, [])
+    path.write_bytes(path.read_bytes().replace(b"0intended", b"0intendex"))
+    with pytest.raises(LedgerError, match="is damaged"):
+        Ledger(path).entries()
+
+
+def test_a_pipe_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(LedgerError):
+        Ledger(tmp_path / "pipe").intend("scenario", "certificate", [])

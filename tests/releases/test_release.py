@@ -1,0 +1,1006 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: S106 - a secret is a column here
+import contextlib
+import copy
+import json
+import math
+import sqlite3
+import threading
+from fractions import Fraction
+from typing import ClassVar
+
+import attrs
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from scipy.stats import kstest, norm
+
+from pufferslice.calibration.guarantee import (
+    ApproximateGuarantee,
+    Guarantee,
+    at_most,
+    percent_at_most,
+)
+from pufferslice.calibration.noise import SIGMA_INT, OperatingSystemNoise, SeededTestNoise
+from pufferslice.certificate import Certificate, certify_release, verify
+from pufferslice.certificate.statement import Said, statement_of
+from pufferslice.errors import (
+    AlreadyReleasedError,
+    CertificateError,
+    LedgerError,
+    PuffersliceError,
+    ReleaseError,
+    StorageError,
+    TableError,
+)
+from pufferslice.queries import Box, columns, row_function, summary, table_function
+from pufferslice.releases.ledger import Ledger
+from pufferslice.releases.release import Release, quantised, release, release_again
+from pufferslice.releases.value import fitting_value
+from pufferslice.scenario.distributions import EmpiricalLaw, GaussianLaw
+from pufferslice.scenario.priors import Bootstrap, Resampled
+from pufferslice.scenario.scenario import Scenario
+from pufferslice.scenario.secrets import Bins
+from pufferslice.sensitivity import RowScan, scan_tables, streamed_scenario
+from pufferslice.sensitivity.profiles import FiniteProfile
+
+COLUMNS = {
+    "s": ["a", "a", "a", "b", "b", "c", "c", "c", "c"],
+    "t": ["u", "v", "u", "v", "u", "v", "u", "v", "u"],
+    "x": [1.5, 2.25, 4.0, 8.5, 9.75, 3.0, 3.125, 5.5, 6.0],
+    "y": [10.0, 20.0, 40.0, 35.0, 15.0, 25.0, 30.0, 45.0, 5.0],
+}
+TABLE = pa.table(COLUMNS)
+MEAN = summary(mean=["x", "y"]).with_range(Box([0, 0], [10, 50])).with_scales([2.0, 10.0])
+ROW = columns(["x", "y"]).with_range(Box([0, 0], [10, 50])).with_scales([2.0, 10.0])
+AXES = FiniteProfile.axes(dim=2)
+JOINT = Guarantee.joint(order=4, epsilon=1.0)
+SEEDED = SeededTestNoise(seed=5)
+RESAMPLING = Bootstrap(n_replicates=10, seed=1)
+
+GROUPS = Scenario.from_groups(TABLE, secret="s", query=MEAN)
+RECORDS = Scenario.from_records(TABLE, secret="s", query=ROW)
+RESAMPLED = Scenario.from_bootstrap(TABLE, secret="s", query=MEAN, bootstrap=RESAMPLING)
+WORLDS = Scenario.from_worlds(
+    {"then": TABLE, "now": TABLE.slice(0, 5)}, query=MEAN, source="released_data"
+)
+LISTED = Scenario.from_worlds(
+    {"then": [TABLE, TABLE.slice(0, 8)], "now": [TABLE.slice(0, 5), TABLE.slice(0, 4)]}, query=MEAN
+)
+DRAWN = Scenario.from_worlds(
+    {
+        "then": Resampled(table=TABLE, bootstrap=RESAMPLING),
+        "now": Resampled(table=TABLE.slice(0, 5), bootstrap=RESAMPLING),
+    },
+    query=MEAN,
+)
+GAUSSIAN = Scenario.from_worlds(
+    {
+        "low": GaussianLaw(mean=[0.0, 0.0], cov=np.eye(2)),
+        "high": GaussianLaw(mean=[9.0, 9.0], cov=np.eye(2)),
+    },
+    query=summary(mean=["x", "y"]),
+    source="public_model",
+)
+
+
+def rows_of(secret, table=TABLE):
+    return table.filter(pa.array([value == secret for value in table["s"].to_pylist()]))
+
+
+def certified(scenario, target=JOINT, profile=AXES, **said):
+    return certify_release(scenario, profile, target, deltas=(), **said)
+
+
+@pytest.fixture
+def certificate():
+    return certified(GROUPS)
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return Ledger(tmp_path / "census.ledger")
+
+
+@attrs.frozen
+class Watched:
+    """Seeded noise that writes down what the ledger says whenever it is asked for noise."""
+
+    ledger: Ledger
+    seen: list = attrs.field(factory=list)
+    secure: ClassVar[bool] = False
+    name: ClassVar[str] = SeededTestNoise.name
+
+    def draw(self, size):
+        self.seen.append((size, [entry.state for entry in self.ledger.entries()]))
+        return SEEDED.draw(size)
+
+
+def test_a_release_and_its_ledger(certificate, ledger, tmp_path):
+    released = release(
+        GROUPS, rows_of("a"), certificate, ledger=ledger, out=tmp_path / "release.json"
+    )
+    (entry,) = ledger.entries()
+    assert entry.certificate == certificate.digest
+    assert entry.state == "published"
+    assert Release.from_json(json.loads(entry.release)) == released
+    assert Release.load(tmp_path / "release.json") == released
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["census.ledger", "release.json"]
+    assert released.certificate == certificate.digest
+    assert released.names == ("mean(x)", "mean(y)")
+    assert released.secure
+    assert repr(released) == (
+        f"Release(dim=2, certificate='{certificate.digest[:12]}…', guarantee='(4, 1)-Joint-SRPP')"
+    )
+
+
+def test_a_release_without_a_file(certificate, tmp_path):
+    release(GROUPS, rows_of("a"), certificate, ledger=str(tmp_path / "l"))
+    assert [entry.state for entry in Ledger(tmp_path / "l").entries()] == ["published"]
+
+
+def test_intent_before_noise_and_the_result_after(ledger):
+    noise = Watched(ledger)
+    release(GROUPS, rows_of("a"), certified(GROUPS, noise=SEEDED), ledger=ledger, noise=noise)
+    # The first draw only shows that this machine can draw; it touches nothing.
+    assert noise.seen == [(1, []), (2, ["intended"])]
+    assert [entry.state for entry in ledger.entries()] == ["published"]
+
+
+@pytest.mark.parametrize("scenario", [GROUPS, RESAMPLED, GAUSSIAN], ids=lambda s: s.law)
+def test_values_are_the_grid_values_in_the_users_units(scenario, ledger):
+    certificate = certified(scenario, noise=SEEDED)
+    released = release(scenario, rows_of("b"), certificate, ledger=ledger, noise=SEEDED)
+    step = certificate.noise_std / SIGMA_INT
+    truth = np.array([9.125, 25.0])
+    center, scales = scenario.query.center, scenario.query.scales
+    expected = (center + np.array(released.grid_values) * step) * scales
+    np.testing.assert_allclose(released.values, expected, rtol=1e-14)
+    np.testing.assert_array_equal(released.noise_stds, certificate.noise_std * scales)
+    exact = [
+        round((Fraction(float(t)) - Fraction(float(c))) / (Fraction(certificate.noise_std) / 2**44))
+        for t, c in zip(truth / scales, center, strict=True)
+    ]
+    np.testing.assert_array_equal(released.grid_values, np.array(exact) + SEEDED.draw(2))
+
+
+def test_intervals_are_in_the_users_units(ledger):
+    certificate = certified(GROUPS, noise=SEEDED)
+    released = release(GROUPS, rows_of("b"), certificate, ledger=ledger, noise=SEEDED)
+    half = 1.959963984540054 * certificate.noise_std * np.array([2.0, 10.0])
+    np.testing.assert_allclose(released.intervals[:, 0], released.values - half)
+    np.testing.assert_allclose(released.intervals[:, 1], released.values + half)
+    written = released.to_json()["values"][1]
+    assert written["name"] == "mean(y)"
+    assert written["interval"] == released.intervals[1].tolist()
+    assert written["noise_std"] == released.noise_stds[1]
+    text = str(released)
+    assert "mean(x)" in text
+    assert f"{released.values[0]:.6g}" in text
+
+
+def test_clipping_happens_before_the_noise(ledger):
+    query = summary(mean=["x"]).with_range(Box([0.0], [5.0]))
+    scenario = Scenario.from_groups(TABLE, secret="s", query=query)
+    assert fitting_value(scenario, rows_of("b")).tolist() == [5.0]
+
+
+@pytest.mark.statistical
+@pytest.mark.soundness
+def test_released_values_have_the_certified_noise(seed, tmp_path):
+    """20 000 draws: with a tenth too much or too little noise the p-value is below 1e-8."""
+    dim = 1000
+    names = [f"v{k}" for k in range(dim)]
+    means = np.random.default_rng(seed).uniform(-5, 5, size=(2, dim))
+    query = table_function(
+        lambda table: means[int(table["s"][0].as_py() == "b")],
+        names=names,
+        columns=["s"],
+        description="as many numbers as are needed here",
+    ).with_scales(np.linspace(1, 3, dim))
+    table = pa.table({"s": ["a", "a", "b", "b"]})
+    scenario = Scenario.from_groups(table, secret="s", query=query)
+    profile = FiniteProfile.uniform(dim=dim, n_directions=3, seed=1)
+    target = Guarantee.average(order=2, epsilon=0.5)
+    certificate = certify_release(scenario, profile, target, noise=SEEDED, deltas=())
+    errors = []
+    for k in range(20):
+        released = release(
+            scenario,
+            table.slice(2),
+            certificate,
+            ledger=tmp_path / f"{k}.ledger",
+            noise=SeededTestNoise(seed=1000 * (seed % 997) + k),
+        )
+        errors.append((released.values - means[1]) / released.noise_stds)
+    draws = np.concatenate(errors)
+    p = {scale: kstest(draws, norm(scale=scale).cdf).pvalue for scale in (0.9, 1.0, 1.1)}
+    assert p[1.0] > 1e-7
+    assert p[0.9] < 1e-7
+    assert p[1.1] < 1e-7
+
+
+def test_equal_laws_are_released_without_noise(tmp_path):
+    worlds = {"p": TABLE, "q": TABLE}
+    scenario = Scenario.from_worlds(worlds, query=MEAN, source="released_data")
+    certificate = certified(scenario)
+    assert certificate.noise_std == 0
+    released = release(scenario, TABLE, certificate, ledger=tmp_path / "l")
+    np.testing.assert_allclose(released.values, [np.mean(COLUMNS["x"]), np.mean(COLUMNS["y"])])
+    assert released.noise_stds.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.soundness
+def test_what_is_released_without_noise_is_the_same_to_the_last_bit(tmp_path):
+    """Laws that are called equal must release the same text, minus zeros included."""
+    table = pa.table({"s": ["a", "a", "b", "b"], "x": [0.0, 1.0, -0.0, 1.0]})
+    scenario = Scenario.from_records(table, secret="s", query=columns(["x"]))
+    certificate = certify_release(scenario, FiniteProfile.axes(dim=1), JOINT)
+    texts = set()
+    for k in (0, 2):
+        release(
+            scenario,
+            table.slice(k, 1),
+            certificate,
+            ledger=tmp_path / f"{k}.ledger",
+            out=tmp_path / f"{k}.json",
+        )
+        texts.add((tmp_path / f"{k}.json").read_text())
+    assert certificate.noise_std > 0 or len(texts) == 1
+
+
+def test_a_second_release_is_refused(certificate, ledger, tmp_path):
+    first = release(GROUPS, rows_of("a"), certificate, ledger=ledger, out=tmp_path / "one.json")
+    for secret in "ab":
+        with pytest.raises(AlreadyReleasedError, match=r"Publish that same release again.*concat"):
+            release(GROUPS, rows_of(secret), certificate, ledger=ledger, out=tmp_path / "two.json")
+    assert not (tmp_path / "two.json").exists()
+    again = release_again(certificate, ledger=ledger, out=tmp_path / "again.json")
+    assert again == first
+    assert (tmp_path / "again.json").read_bytes() == (tmp_path / "one.json").read_bytes()
+
+
+def test_a_new_certificate_does_not_forget_the_old_release(certificate, ledger):
+    release(GROUPS, rows_of("a"), certificate, ledger=ledger)
+    fresh = certified(GROUPS)
+    with pytest.raises(AlreadyReleasedError, match="does not mention"):
+        release(GROUPS, rows_of("a"), fresh, ledger=ledger)
+    named = certified(GROUPS, earlier_releases=ledger.releases())
+    assert named.statement["earlier_releases"] == [certificate.digest]
+    release(GROUPS, rows_of("a"), named, ledger=ledger)
+    assert ledger.releases() == [certificate.digest, named.digest]
+
+
+def test_another_query_about_the_same_secret_is_in_the_same_ledger(certificate, ledger):
+    release(GROUPS, rows_of("a"), certificate, ledger=ledger)
+    with pytest.raises(AlreadyReleasedError, match="does not mention"):
+        release(RECORDS, rows_of("a").slice(0, 1), certified(RECORDS), ledger=ledger)
+
+
+def test_the_ledger_of_another_scenario(certificate, ledger):
+    release(GROUPS, rows_of("a"), certificate, ledger=ledger)
+    other = Scenario.from_groups(TABLE, secret="t", query=MEAN)
+    with pytest.raises(LedgerError, match="of another scenario"):
+        release(other, TABLE.take([0, 2, 4, 6, 8]), certified(other), ledger=ledger)
+    assert len(ledger.entries()) == 1
+
+
+def test_an_existing_file_is_not_overwritten_and_nothing_is_drawn(ledger, tmp_path):
+    (tmp_path / "r.json").write_text("mine")
+    noise = Watched(ledger)
+    with pytest.raises(StorageError, match=r"cannot write .*nothing was changed"):
+        release(
+            GROUPS,
+            rows_of("a"),
+            certified(GROUPS, noise=SEEDED),
+            ledger=ledger,
+            out=tmp_path / "r.json",
+            noise=noise,
+        )
+    assert (tmp_path / "r.json").read_text() == "mine"
+    assert not ledger.path.exists()
+    assert noise.seen == [(1, [])]
+
+
+@pytest.mark.parametrize("place", ["nowhere/r.json", "file/r.json"])
+def test_a_place_that_takes_no_file(certificate, ledger, tmp_path, place):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StorageError, match="cannot write"):
+        release(GROUPS, rows_of("a"), certificate, ledger=ledger, out=tmp_path / place)
+    assert not ledger.path.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("place", ["file/l", "."])
+def test_a_ledger_that_cannot_be(certificate, tmp_path, place):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(PuffersliceError):
+        release(
+            GROUPS,
+            rows_of("a"),
+            certificate,
+            ledger=tmp_path / place,
+            out=tmp_path / "r.json",
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_release_again_of_nothing(certificate, ledger, tmp_path):
+    with pytest.raises(ReleaseError, match="nothing was ever handed out under it"):
+        release_again(certificate, ledger=ledger, out=tmp_path / "r.json")
+    ledger.intend(GROUPS.key(), certificate.digest, [])
+    with pytest.raises(ReleaseError, match="nothing was ever handed out under it"):
+        release_again(certificate, ledger=ledger, out=tmp_path / "r.json")
+    assert not (tmp_path / "r.json").exists()
+
+
+def drawn_only(certificate, ledger):
+    """A ledger as a crash leaves it before the file was written."""
+    released = release(GROUPS, rows_of("a"), certificate, ledger=ledger.path.with_name("other"))
+    ledger.intend(GROUPS.key(), certificate.digest, [])
+    ledger.record_drawn(certificate.digest, json.dumps(released.to_json()))
+    return released
+
+
+def test_release_again_after_a_crash(certificate, ledger, tmp_path):
+    released = drawn_only(certificate, ledger)
+    assert release_again(certificate, ledger=ledger, out=tmp_path / "r.json") == released
+
+
+def test_release_again_is_a_publication_and_the_ledger_says_so(certificate, ledger, tmp_path):
+    drawn_only(certificate, ledger)
+    release_again(certificate, ledger=ledger, out=tmp_path / "r.json")
+    assert [entry.state for entry in ledger.entries()] == ["published"]
+
+
+def test_release_again_does_not_overwrite(certificate, ledger, tmp_path):
+    release(GROUPS, rows_of("a"), certificate, ledger=ledger)
+    (tmp_path / "r.json").write_text("mine")
+    with pytest.raises(StorageError, match="recorded in the ledger"):
+        release_again(certificate, ledger=ledger, out=tmp_path / "r.json")
+    assert (tmp_path / "r.json").read_text() == "mine"
+
+
+OTHER = pa.table({**COLUMNS, "x": [value + 0.5 for value in COLUMNS["x"]]})
+RENAMED = TABLE.set_column(0, "s", pa.array(["z"] * 9))
+
+
+@pytest.mark.parametrize(
+    ("scenario", "rows", "kind", "said"),
+    [
+        (GROUPS, TABLE, ReleaseError, "rows of one group, got rows of 3 groups"),
+        (GROUPS, RENAMED, ReleaseError, "does not know; it knows a, b, c"),
+        (GROUPS, rows_of("a", OTHER), ReleaseError, "do not fit law 'groups'"),
+        (GROUPS, rows_of("a").slice(0, 2), ReleaseError, "do not fit law 'groups'"),
+        (GROUPS, rows_of("a").drop_columns(["y"]), TableError, "no column 'y'"),
+        (GROUPS, rows_of("a").drop_columns(["s"]), TableError, "no column 's'"),
+        (GROUPS, TABLE.slice(0, 0), TableError, "the table is empty"),
+        (GROUPS, [1.0, 2.0], TableError, "a table must be"),
+        (RESAMPLED, rows_of("a").slice(0, 2), ReleaseError, "at its own size, but 2 rows"),
+        (RESAMPLED, TABLE, ReleaseError, "rows of one group"),
+        (RECORDS, rows_of("a"), ReleaseError, "exactly one row, got 3; choose one"),
+        (RECORDS, OTHER.slice(0, 1), ReleaseError, "do not fit law 'records'"),
+        (RECORDS, RENAMED.slice(0, 1), ReleaseError, "does not know"),
+        (WORLDS, OTHER, ReleaseError, "do not fit law 'worlds'"),
+        (WORLDS, TABLE.slice(0, 3), ReleaseError, "do not fit law 'worlds'"),
+        (LISTED, TABLE.slice(0, 6), ReleaseError, "do not fit law 'worlds'"),
+        (DRAWN, TABLE.slice(0, 6), ReleaseError, "at their own size, but 6 rows"),
+    ],
+)
+def test_rows_that_do_not_fit_the_law(scenario, rows, kind, said, ledger, tmp_path):
+    certificate = certified(scenario)
+    with pytest.raises(kind, match=said):
+        release(scenario, rows, certificate, ledger=ledger, out=tmp_path / "r.json")
+    assert not ledger.path.exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("scenario", "rows"),
+    [(LISTED, TABLE.slice(0, 8)), (LISTED, TABLE.slice(0, 4)), (DRAWN, TABLE), (DRAWN, OTHER)],
+)
+def test_tables_that_worlds_can_have(scenario, rows):
+    """A given table is what was given; a resampled one may be any of the same size."""
+    assert fitting_value(scenario, rows).shape == (2,)
+
+
+def test_lists_of_tables_that_are_a_model_may_have_other_values():
+    listed = {"then": [TABLE, TABLE.slice(0, 8)], "now": [TABLE.slice(0, 5)] * 2}
+    scenario = Scenario.from_worlds(listed, query=MEAN, source="public_model")
+    assert fitting_value(scenario, TABLE.slice(0, 6)).shape == (2,)
+
+
+@pytest.mark.soundness
+def test_a_row_with_the_label_of_another_group_is_not_of_that_law():
+    row = TABLE.slice(0, 1).set_column(0, "s", pa.array(["b"]))
+    with pytest.raises(ReleaseError, match="do not fit law 'records'"):
+        fitting_value(RECORDS, row)
+
+
+def test_no_message_shows_the_value():
+    with pytest.raises(ReleaseError) as caught:
+        fitting_value(GROUPS, rows_of("a", OTHER))
+    for number in ("3.08", "1.54", "2.33", "23.3"):
+        assert number not in str(caught.value)
+
+
+def test_every_coordinate_must_fit():
+    """A large coordinate does not excuse another: else one value is replaced by another unseen."""
+    table = pa.table({"s": list("aabb"), "pay": [1e9, 1e9, 2e9, 2e9], "r": [0.0, 1.0, 1.0, 1.0]})
+    scenario = Scenario.from_groups(table, secret="s", query=summary(mean=["pay", "r"]))
+    other = pa.table({"s": ["a", "a"], "pay": [1e9, 1e9], "r": [0.0, 0.0]})
+    with pytest.raises(ReleaseError, match="do not fit law 'groups'"):
+        fitting_value(scenario, other)
+
+
+def test_small_numbers_must_fit_as_well_as_large_ones():
+    table = pa.table({"s": list("aabb"), "x": [1e-12, 3e-12, 5e-12, 7e-12]})
+    scenario = Scenario.from_groups(table, secret="s", query=summary(mean=["x"]))
+    with pytest.raises(ReleaseError, match="do not fit law 'groups'"):
+        fitting_value(scenario, pa.table({"s": ["a", "a"], "x": [9e-12, 9e-12]}))
+
+
+def test_missing_values_of_the_rows(ledger):
+    rows = pa.table({"s": ["a", "a"], "x": [1.0, None], "y": [2.0, 3.0]})
+    with pytest.raises(TableError, match="1 of 2 rows have missing values"):
+        release(GROUPS, rows, certified(GROUPS), ledger=ledger)
+
+
+def test_rows_with_missing_values_are_left_out_as_the_scenario_did(ledger):
+    table = pa.table({"s": list("aaabb"), "x": [1.0, None, 3.0, 7.0, 9.0]})
+    query = summary(mean=["x"]).with_missing("drop-rows")
+    scenario = Scenario.from_groups(table, secret="s", query=query)
+    assert fitting_value(scenario, rows_of("a", table)).tolist() == [2.0]
+
+
+@pytest.mark.parametrize("order", [[2, 1, 0], [1, 2, 0]])
+@pytest.mark.parametrize("library", [pa.table, pd.DataFrame, pl.DataFrame])
+def test_row_order_and_library_give_the_same_grid_point(order, library):
+    table = pa.table({"s": ["a"] * 3 + ["b"] * 2, "x": [0.1, 0.2, 0.3, 5.0, 6.0]})
+    scenario = Scenario.from_groups(table, secret="s", query=summary(mean=["x"]))
+    part = rows_of("a", table).take(order).to_pydict()
+    value = fitting_value(scenario, library(part))
+    np.testing.assert_array_equal(value, fitting_value(scenario, rows_of("a", table)))
+    np.testing.assert_array_equal(value, scenario.priors[0].laws["a"].outputs[0])
+
+
+def test_laws_that_allow_other_rows():
+    """A bootstrap law is about any rows of the group's size; a Gaussian one about any table."""
+    rows = rows_of("a", OTHER)
+    assert fitting_value(RESAMPLED, rows) == pytest.approx([(7.75 + 1.5) / 3 / 2, 70 / 3 / 10])
+    assert fitting_value(GAUSSIAN, OTHER.slice(0, 1)) == [2, 10]
+    public = Scenario.from_records(TABLE, secret="s", query=ROW, source="public_model")
+    assert fitting_value(public, OTHER.slice(0, 1)).tolist() == [1.0, 1.0]
+
+
+def test_a_secret_that_one_prior_does_not_know_and_no_pair_names():
+    few = TABLE.slice(0, 5)
+    scenario = Scenario.from_bootstrap(
+        {"one": TABLE, "two": few}, secret="s", query=MEAN, bootstrap=RESAMPLING, pairs=[("a", "b")]
+    )
+    assert fitting_value(scenario, rows_of("c")) == pytest.approx(
+        np.array([17.625 / 4 / 2, 105 / 4 / 10])
+    )
+
+
+def test_rows_in_quantile_bins():
+    secret = Bins(column="y", quantiles=3)
+    scenario = Scenario.from_groups(TABLE, secret=secret, query=summary(mean=["x"]))
+    lowest = TABLE.filter(pa.array([y <= 15 for y in COLUMNS["y"]]))
+    assert fitting_value(scenario, lowest).shape == (1,)
+    with pytest.raises(ReleaseError, match="rows of 3 groups"):
+        fitting_value(scenario, TABLE)
+
+
+@pytest.mark.parametrize(("stated", "used"), [(False, True), (True, False)])
+def test_seeded_noise_must_be_named_on_both_sides(ledger, stated, used):
+    certificate = certified(GROUPS, **({"noise": SEEDED} if stated else {}))
+    noise = {"noise": SEEDED} if used else {}
+    with pytest.raises(ReleaseError, match="named both when certifying and when releasing"):
+        release(GROUPS, rows_of("a"), certificate, ledger=ledger, **noise)
+    assert not ledger.path.exists()
+
+
+def test_seeded_noise_is_stamped_insecure(ledger, tmp_path):
+    certificate = certified(GROUPS, noise=SEEDED)
+    released = release(
+        GROUPS,
+        rows_of("a"),
+        certificate,
+        ledger=ledger,
+        out=tmp_path / "r.json",
+        noise=SeededTestNoise(seed=9),
+    )
+    assert not released.secure
+    assert str(released).startswith("INSECURE")
+    assert json.loads((tmp_path / "r.json").read_text())["secure"] is False
+    assert Release.load(tmp_path / "r.json").secure is False
+
+
+@attrs.frozen
+class Pretender:
+    """No noise at all, under the name of the secure generator."""
+
+    secure: ClassVar[bool] = False
+    name: ClassVar[str] = OperatingSystemNoise.name
+
+    def draw(self, size):
+        return np.zeros(size, dtype=np.int64)
+
+
+@pytest.mark.soundness
+def test_a_generator_that_is_not_secure_cannot_take_the_name_of_one_that_is(certificate, ledger):
+    with pytest.raises(ReleaseError):
+        release(GROUPS, rows_of("a"), certificate, ledger=ledger, noise=Pretender())
+
+
+def test_secure_noise_never_repeats(tmp_path):
+    def one(k):
+        certificate = certified(GROUPS)
+        released = release(GROUPS, rows_of("a"), certificate, ledger=tmp_path / f"{k}.ledger")
+        values.append(released.grid_values)
+
+    values = []
+    threads = [threading.Thread(target=one, args=(k,)) for k in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({value for pair in values for value in pair}) == 12
+
+
+def test_threads_that_release_at_once(tmp_path):
+    certificate = certified(GROUPS)
+    start, won, lost = threading.Barrier(4), [], []
+
+    def attempt(k):
+        start.wait()
+        try:
+            out = tmp_path / f"{k}.json"
+            won.append(release(GROUPS, rows_of("a"), certificate, ledger=tmp_path / "l", out=out))
+        except AlreadyReleasedError:
+            lost.append(k)
+
+    threads = [threading.Thread(target=attempt, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(won), len(lost)) == (1, 3)
+    assert len(list(tmp_path.glob("*.json"))) == 1
+    assert len(Ledger(tmp_path / "l").entries()) == 1
+
+
+FAR = Scenario.from_worlds(
+    {"p": EmpiricalLaw.uniform([[1e6]]), "q": EmpiricalLaw.uniform([[1e6 + 1e-3]])},
+    query=summary(mean=["x"]),
+    source="public_model",
+)
+FAR_ROWS = pa.table({"x": [1e6, 1e6]})
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("mean", [262143.99, 262144.01, -1e9, 1e15])
+def test_no_value_is_refused_for_its_size(mean, ledger):
+    """A refusal of one group and not of another would tell which group it was."""
+    table = pa.table({"s": ["a", "a", "b", "b"], "x": [mean, mean, mean + 1.0, mean + 1.0]})
+    scenario = Scenario.from_groups(table, secret="s", query=summary(mean=["x"]))
+    certificate = certified(scenario, profile=FiniteProfile.axes(dim=1), noise=SEEDED)
+    released = release(scenario, table.slice(0, 2), certificate, ledger=ledger, noise=SEEDED)
+    exact = round(Fraction(mean) / (Fraction(certificate.noise_std) / SIGMA_INT))
+    assert released.grid_values == (exact + int(SEEDED.draw(1)[0]),)
+    assert released.values[0] == pytest.approx(mean, abs=10 * certificate.noise_std)
+    assert Release.from_json(json.loads(json.dumps(released.to_json()))) == released
+
+
+@pytest.mark.soundness
+def test_gaussian_values_are_not_refused_and_saturate(ledger):
+    """Beyond all floats the output is the largest one; the integers stay exact."""
+    laws = {"p": GaussianLaw(mean=[0.0], cov=[[1.0]]), "q": GaussianLaw(mean=[9.0], cov=[[1.0]])}
+    query = summary(mean=["x"]).with_scales([3.0])
+    scenario = Scenario.from_worlds(laws, query=query)
+    certificate = certified(scenario, profile=FiniteProfile.axes(dim=1), noise=SEEDED)
+    largest = np.finfo(np.float64).max
+    rows = pa.table({"x": [largest / 2]})
+    released = release(scenario, rows, certificate, ledger=ledger, noise=SEEDED)
+    step = Fraction(certificate.noise_std) / SIGMA_INT
+    exact = round(Fraction(largest / 2) / 3 / step)
+    assert released.grid_values == (exact + int(SEEDED.draw(1)[0]),)
+    assert abs(released.values[0]) <= largest
+    assert Release.from_json(json.loads(json.dumps(released.to_json()))) == released
+
+
+@pytest.mark.soundness
+def test_gaussian_values_are_scaled_exactly(ledger):
+    """1e15 / 3 is not a float: the quotient that was rounded would be off by a third of it."""
+    laws = {
+        "p": GaussianLaw(mean=[1e15 + 1], cov=[[1.0]]),
+        "q": GaussianLaw(mean=[1e15 + 2], cov=[[1.0]]),
+    }
+    scenario = Scenario.from_worlds(laws, query=summary(mean=["x"]).with_scales([3.0]))
+    certificate = certified(scenario, profile=FiniteProfile.axes(dim=1), noise=SEEDED)
+    rows = pa.table({"x": [1e15 + 1]})
+    released = release(scenario, rows, certificate, ledger=ledger, noise=SEEDED)
+    step = Fraction(certificate.noise_std) / SIGMA_INT
+    off = released.grid_values[0] - int(SEEDED.draw(1)[0]) - Fraction(10**15 + 1, 3) / step
+    assert abs(off) <= Fraction(1, 2)
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("range_", [None, Box([-5], [5])])
+def test_sampled_priors_refuse_no_value(value, range_):
+    """What was never drawn may still occur, and more often under one of the secrets."""
+    query = row_function(
+        lambda row: row["x"] and value, names=["x"], columns=["x"], description="x, or nothing"
+    )
+    rows = pa.table({"s": ["a", "b"] * 500, "x": [0.0] * 1000})
+    scenario = Scenario.from_records(
+        rows, secret="s", query=query if range_ is None else query.with_range(range_)
+    ).with_sampled_priors()
+    (found,) = fitting_value(scenario, pa.table({"s": ["a"], "x": [1.0]}))
+    assert math.isfinite(found)
+    assert abs(found) <= 5
+
+
+def test_a_public_centre_brings_it_back(ledger):
+    query = FAR.query.with_range(Box([1e6 - 1], [1e6 + 1]))
+    worlds = {"p": EmpiricalLaw.uniform([[1e6]]), "q": EmpiricalLaw.uniform([[1e6 + 1e-3]])}
+    scenario = Scenario.from_worlds(worlds, query=query, source="public_model")
+    certificate = certify_release(scenario, FiniteProfile.axes(dim=1), JOINT)
+    released = release(scenario, FAR_ROWS, certificate, ledger=ledger)
+    assert abs(released.values[0] - 1e6) < 20 * certificate.noise_std
+
+
+def test_quantising_is_exact_and_to_the_nearest():
+    step = 3.0 / 2**44
+    value = np.array([1.0, -2.5, 0.1])
+    center = np.array([0.25, 0.0, 0.1])
+    grid = quantised(value, center, 3.0)
+    for v, c, k in zip(value, center, grid, strict=True):
+        assert abs(Fraction(v) - Fraction(c) - k * Fraction(step)) <= Fraction(step) / 2
+    assert grid[2] == 0
+
+
+def test_a_certificate_without_evidence(certificate, ledger):
+    bare = attrs.evolve(certificate, evidence=None)
+    with pytest.raises(CertificateError, match="statement only"):
+        release(GROUPS, rows_of("a"), bare, ledger=ledger)
+
+
+def test_a_certificate_from_a_file(certificate, ledger, tmp_path):
+    certificate.save(tmp_path / "c.json")
+    released = release(GROUPS, rows_of("a"), Certificate.load(tmp_path / "c.json"), ledger=ledger)
+    assert released.certificate == certificate.digest
+
+
+def changed(certificate, path, value):
+    statement = copy.deepcopy(dict(certificate.statement))
+    holder = statement
+    for key in path[:-1]:
+        holder = holder[key]
+    holder[path[-1]] = value
+    return Certificate(statement=statement, evidence=certificate.evidence)
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("noise", "std"), 1e-3),
+        (("noise", "std"), 0.0),
+        (("guarantee", "epsilon"), 0.1),
+        (("laws_are_equal",), True),
+        (("scenario", "query", "scales"), [1.0, 1.0]),
+        (("scenario", "pairs"), [["a", "b"]]),
+    ],
+)
+def test_a_certificate_that_does_not_hold_releases_nothing(certificate, ledger, path, value):
+    with pytest.raises(ReleaseError, match="does not hold for this scenario"):
+        release(GROUPS, rows_of("a"), changed(certificate, path, value), ledger=ledger)
+    assert not ledger.path.exists()
+
+
+def shrunk(certificate, factor):
+    """The certificate as if all distances were `factor` of what they are; it verifies."""
+
+    def smaller(tables):
+        return attrs.evolve(tables, gaps=tables.gaps * factor)
+
+    evidence = certificate.evidence
+    evidence = attrs.evolve(
+        evidence,
+        slices=attrs.evolve(evidence.slices, seen=smaller(evidence.slices.seen)),
+        full=attrs.evolve(evidence.full, seen=smaller(evidence.full.seen)),
+    )
+    statement = statement_of(evidence, Said.read_off(certificate.statement))
+    return Certificate(statement=statement, evidence=evidence)
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("make", [GROUPS, RECORDS], ids=lambda s: s.law)
+@pytest.mark.parametrize("target", [JOINT, Guarantee.unsliced(order=4, epsilon=1.0)], ids=str)
+def test_evidence_that_was_edited_releases_nothing(make, target, ledger):
+    """Evidence and statement were edited together, so they agree; the data do not."""
+    certificate = certify_release(make, AXES, target)
+    forged = shrunk(certificate, 1e-3)
+    assert verify(forged).holds
+    assert forged.noise_std < 2e-3 * certificate.noise_std
+    assert not verify(forged, scenario=make).holds
+    rows = rows_of("a") if make is GROUPS else rows_of("a").slice(0, 1)
+    with pytest.raises(ReleaseError, match="does not hold for this scenario"):
+        release(make, rows, forged, ledger=ledger)
+    assert not ledger.path.exists()
+
+
+@pytest.mark.soundness
+def test_an_unsliced_bound_that_was_edited_releases_nothing(ledger):
+    """The noise is right, but all coupled atoms but the farthest are said to be closer."""
+    certificate = certified(RECORDS)
+    evidence = certificate.evidence
+    tables = evidence.full.seen
+    smaller = tables.gaps / 2
+    smaller[tables.starts[:-1]] *= 2
+    closer = attrs.evolve(tables, gaps=smaller)
+    evidence = attrs.evolve(evidence, full=attrs.evolve(evidence.full, seen=closer))
+    statement = statement_of(evidence, Said.read_off(certificate.statement))
+    forged = Certificate(statement=statement, evidence=evidence)
+    assert forged.noise_std == certificate.noise_std
+    assert forged.unsliced_epsilon < certificate.unsliced_epsilon
+    assert verify(forged).holds
+    with pytest.raises(ReleaseError, match="the data give"):
+        release(RECORDS, rows_of("a").slice(0, 1), forged, ledger=ledger)
+
+
+@pytest.mark.soundness
+def test_a_cost_along_slices_that_was_edited_releases_nothing(ledger):
+    """The noise is right and the unsliced bound too; only the cost along slices is understated."""
+    certificate = certified(RECORDS, Guarantee.average(order=4, epsilon=4.0))
+    evidence = certificate.evidence
+    seen = attrs.evolve(evidence.slices.seen, gaps=evidence.slices.seen.gaps / 20)
+    evidence = attrs.evolve(evidence, slices=attrs.evolve(evidence.slices, seen=seen))
+    said = attrs.evolve(Said.read_off(certificate.statement), noise_std=certificate.noise_std)
+    forged = Certificate(statement=statement_of(evidence, said), evidence=evidence)
+    assert forged.spent_epsilon < 0.02
+    assert verify(forged).holds
+    with pytest.raises(ReleaseError, match="spent_epsilon"):
+        release(RECORDS, rows_of("a").slice(0, 1), forged, ledger=ledger)
+
+
+@pytest.mark.soundness
+def test_an_unsliced_bound_cannot_be_left_out(certificate):
+    evidence = certificate.evidence
+    bare = attrs.evolve(evidence, full=attrs.evolve(evidence.full, seen=None))
+    statement = statement_of(bare, Said.read_off(certificate.statement))
+    forged = Certificate(statement=statement, evidence=bare)
+    assert forged.unsliced_epsilon is None
+    assert not verify(forged).holds
+    assert not verify(forged, scenario=GROUPS).holds
+
+
+@pytest.mark.soundness
+def test_a_description_is_compared_to_the_last_digit(ledger):
+    """A range far from 0 must not be stated narrower than it is."""
+    query = summary(mean=["x"]).with_range(Box([1e9], [1e9 + 1]))
+    table = pa.table({"s": ["a", "a", "b", "b"], "x": [1e9, 1e9 + 0.25, 1e9 + 0.5, 1e9 + 1]})
+    scenario = Scenario.from_groups(table, secret="s", query=query)
+    certificate = certified(scenario, profile=FiniteProfile.axes(dim=1))
+    narrow = {"kind": "box", "low": [1e9 + 0.45], "high": [1e9 + 0.5]}
+    changed_query = {**certificate.evidence.scenario["query"], "range": narrow}
+    evidence = attrs.evolve(
+        certificate.evidence, scenario={**certificate.evidence.scenario, "query": changed_query}
+    )
+    statement = statement_of(evidence, Said.read_off(certificate.statement))
+    forged = Certificate(statement=statement, evidence=evidence)
+    with pytest.raises(ReleaseError, match="description"):
+        release(scenario, table.slice(0, 2), forged, ledger=ledger)
+
+
+@pytest.mark.soundness
+def test_the_tables_of_a_certificate_are_locked(certificate):
+    """They are used again by a release of the same process."""
+    for tables in (certificate.evidence.slices.seen, certificate.evidence.full.seen):
+        for array in (tables.gaps, tables.counts, tables.starts, tables.totals, tables.equal):
+            with pytest.raises(ValueError, match="read-only"):
+                array[:] = 0
+
+
+@pytest.mark.soundness
+def test_no_value_of_any_prior_is_refused(tmp_path):
+    """Under the second prior y lies where the first has no atom: a refusal would tell y from x."""
+
+    def records(values, source):
+        rows = [(s, float(x)) for s, xs in values.items() for x in xs for _ in range(2)]
+        table = pa.table({"s": [s for s, _ in rows], "v": [v for _, v in rows]})
+        return Scenario.from_records(table, secret="s", query=columns(["v"]), source=source)
+
+    own = records({"x": [0, 1], "y": [0, 1, 2]}, "released_data")
+    other = records({"x": [0, 1], "y": [5, 6]}, "held_out")
+    other = attrs.evolve(other, priors=tuple(attrs.evolve(p, name="other") for p in other.priors))
+    scenario = own.with_prior(other)
+    for secret, value in (("x", 1.0), ("y", 5.0), ("y", 2.0)):
+        found = fitting_value(scenario, pa.table({"s": [secret], "v": [value]}))
+        assert found.tolist() == [value]
+    with pytest.raises(ReleaseError, match="do not fit"):
+        fitting_value(own, pa.table({"s": ["y"], "v": [5.0]}))
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("cell", [0.0, math.inf, math.nan, None])
+def test_sampled_priors_refuse_no_row(cell):
+    """A division by 0, an infinite or a missing cell may be commoner under one of the secrets."""
+    query = row_function(
+        lambda row: row["x"] / row["y"], names=["r"], columns=["x", "y"], description="a ratio"
+    ).with_range(Box([-5], [5]))
+    rows = pa.table({"s": ["a", "b"] * 500, "x": [1.0] * 1000, "y": [1.0, 2.0] * 500})
+    scenario = Scenario.from_records(rows, secret="s", query=query).with_sampled_priors()
+    row = pa.table({"s": ["a"], "x": [1.0], "y": pa.array([cell], pa.float64())})
+    (found,) = fitting_value(scenario, row)
+    assert abs(found) <= 5
+    with pytest.raises(TableError, match="y"):
+        fitting_value(scenario, row.select(["s", "x"]))
+
+
+@pytest.mark.parametrize("value", [1e300, -1e300])
+def test_values_of_any_size_are_read_back(value, ledger, tmp_path):
+    laws = {"p": GaussianLaw(mean=[0.0], cov=[[1.0]]), "q": GaussianLaw(mean=[9.0], cov=[[1.0]])}
+    scenario = Scenario.from_worlds(laws, query=summary(mean=["x"]))
+    certificate = certified(scenario, profile=FiniteProfile.axes(dim=1))
+    rows = pa.table({"x": [value]})
+    out = tmp_path / "r.json"
+    released = release(scenario, rows, certificate, ledger=ledger, out=out)
+    assert Release.load(out) == released
+    again = release_again(certificate, ledger=ledger, out=tmp_path / "again.json")
+    assert again == released
+    assert str(released)
+
+
+def test_a_release_says_what_it_costs_in_full(certificate, ledger):
+    released = release(GROUPS, rows_of("a"), certificate, ledger=ledger)
+    assert released.to_json()["unsliced"] == certificate.statement["unsliced"]
+    assert f"at most {at_most(certificate.unsliced_epsilon)} at order 4" in str(released)
+    assert percent_at_most(certificate.guess) in str(released)
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize(
+    "other",
+    [
+        Scenario.from_groups(OTHER, secret="s", query=MEAN),
+        Scenario.from_groups({"again": TABLE}, secret="s", query=MEAN),
+        Scenario.from_groups(TABLE, secret="s", query=MEAN, pairs=[("a", "b")]),
+        Scenario.from_groups(TABLE, secret="s", query=MEAN, source="held_out"),
+        Scenario.from_groups(TABLE, secret="s", query=MEAN.with_scales([1.0, 10.0])),
+        RESAMPLED,
+    ],
+)
+def test_the_certificate_of_another_scenario(certificate, ledger, other):
+    with pytest.raises(ReleaseError, match=r"other laws|does not hold for this scenario"):
+        release(other, rows_of("a"), certificate, ledger=ledger)
+    assert not ledger.path.exists()
+
+
+def test_release_files_that_are_none(tmp_path, ledger, certificate):
+    released = release(GROUPS, rows_of("a"), certificate, ledger=ledger)
+    document = released.to_json()
+    broken = [
+        b"",
+        b"{",
+        b"[]",
+        b'{"format": "other"}',
+        json.dumps({k: v for k, v in document.items() if k != "values"}).encode(),
+        json.dumps({**document, "values": [{"name": "x"}]}).encode(),
+        json.dumps({**document, "values": 5}).encode(),
+        json.dumps({**document, "version": 1}).encode(),
+        json.dumps({**document, "values": [{**document["values"][0], "grid_value": "x"}]}).encode(),
+    ]
+    accepted = []
+    for content in broken:
+        (tmp_path / "r.json").write_bytes(content)
+        try:
+            Release.load(tmp_path / "r.json")
+            accepted.append(content)
+        except ReleaseError:
+            continue
+    assert accepted == []
+    with pytest.raises(StorageError, match="cannot read"):
+        Release.load(tmp_path / "nowhere.json")
+
+
+class TestFromSamplesAndBins:
+    """What a release may be of when the prior was sampled, or its rows only counted."""
+
+    DRAWN = np.random.default_rng(4)
+    MANY = pa.table({"s": ["a", "b"] * 1500, "x": DRAWN.normal(size=3000)})
+    LINE = FiniteProfile.axes(dim=1)
+
+    def sampled(self, query):
+        return Scenario.from_records(self.MANY, secret="s", query=query).with_sampled_priors()
+
+    @pytest.mark.parametrize(
+        "target", [JOINT, ApproximateGuarantee.joint(epsilon=1.0, delta=0.05)], ids=str
+    )
+    def test_a_new_row_of_the_population_is_released(self, target, tmp_path):
+        """The prior is the population, so the row need not be one of the draws."""
+        scenario = self.sampled(columns(["x"]).with_range(Box([-5], [5])))
+        certificate = certify_release(scenario, self.LINE, target, failure_probability=0.05)
+        row = pa.table({"s": ["a"], "x": [0.12345]})
+        released = release(scenario, row, certificate, ledger=tmp_path / "l")
+        assert released.guarantee == str(target)
+        assert abs(released.values[0]) < 8 * certificate.noise_std
+
+    def test_what_leaves_the_range_is_clipped(self, tmp_path):
+        scenario = self.sampled(columns(["x"]).with_range(Box([-5], [5])))
+        assert fitting_value(scenario, pa.table({"s": ["a"], "x": [99.0]})) == [5.0]
+
+    def counted(self, query, **said):
+        scan = RowScan.of(query, secret="s", profile=self.LINE, **said)
+        return streamed_scenario(scan_tables([self.MANY], scan), scan)
+
+    def test_counted_rows_are_released(self, tmp_path):
+        scenario = self.counted(columns(["x"]).with_range(Box([-5], [5])))
+        certificate = certify_release(scenario, self.LINE, JOINT)
+        released = release(scenario, self.MANY.slice(7, 1), certificate, ledger=tmp_path / "l")
+        assert released.secure
+
+    def test_without_clipping_a_release_stays_in_the_counted_range(self):
+        scenario = self.counted(columns(["x"]), range=Box([-5], [5]))
+        assert fitting_value(scenario, self.MANY.slice(7, 1)) == self.MANY["x"][7].as_py()
+        with pytest.raises(ReleaseError, match="outside the range in which the data were counted"):
+            fitting_value(scenario, pa.table({"s": ["a"], "x": [5.5]}))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("noise_std", -1.0),
+        ("value", 1e999),
+        ("value", None),
+        ("name", 3),
+        ("grid_value", 0.5),
+        ("grid_value", "1.5"),
+    ],
+)
+def test_a_release_file_with_odd_numbers_is_refused(tmp_path, key, value):
+    """Found by fuzzing the reader: a negative noise was read and printed."""
+    row = {"name": "x", "value": 1.0, "noise_std": 2.0, "grid_value": "3", key: value}
+    document = {
+        "format": "pufferslice-release", "version": 2, "certificate": "c", "guarantee": "g",
+        "secure": True, "values": [row],
+        "unsliced": {"order": 2.0, "epsilon": 1.0, "from": "x", "guess": 0.6},
+    }  # fmt: skip
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(ReleaseError):
+        Release.load(path)
+
+
+@pytest.mark.parametrize(
+    "kept", ["xx", '{"format": "pufferslice-release", "version": 1}', '{"format": 7}', "[]"]
+)
+def test_a_damaged_release_in_the_ledger_is_not_handed_out(tmp_path, kept):
+    certificate = certify_release(GROUPS, AXES, JOINT)
+    release(GROUPS, rows_of("a"), certificate, ledger=tmp_path / "one.ledger")
+    keep(tmp_path / "one.ledger", kept)
+    with pytest.raises(LedgerError, match=r"keeps is damaged .*restore a copy of the ledger"):
+        release_again(certificate, ledger=tmp_path / "one.ledger", out=tmp_path / "r.json")
+    assert not (tmp_path / "r.json").exists()
+
+
+def test_a_release_of_another_certificate_in_the_ledger_is_not_handed_out(tmp_path):
+    certificate = certify_release(GROUPS, AXES, JOINT)
+    out = tmp_path / "first.json"
+    release(GROUPS, rows_of("a"), certificate, ledger=tmp_path / "one.ledger", out=out)
+    keep(tmp_path / "one.ledger", out.read_text().replace(certificate.digest, "0" * 64))
+    with pytest.raises(LedgerError, match="keeps a release of another certificate under"):
+        release_again(certificate, ledger=tmp_path / "one.ledger", out=tmp_path / "r.json")
+    assert not (tmp_path / "r.json").exists()
+
+
+def keep(ledger, text):
+    """Put another text where the ledger keeps its release."""
+    with contextlib.closing(sqlite3.connect(ledger)) as connection:
+        connection.execute("UPDATE releases SET release = ?", (text,))
+        connection.commit()

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from pufferslice.data import frame_of
+from pufferslice.errors import ArgumentError, PuffersliceError, ScenarioError, TableError
+from pufferslice.scenario.secrets import Bins, BinSecret, ColumnSecret, secret_columns, secret_rule
+
+COLUMNS = {"sex": ["f", "m", "f"], "site": [1.0, 2.0, 2.5], "sick": [True, False, True]}
+
+
+def records_of(columns):
+    arrays = {name: np.array(values) for name, values in columns.items()}
+    dtype = [(name, array.dtype) for name, array in arrays.items()]
+    records = np.empty(len(next(iter(arrays.values()))), dtype=dtype)
+    for name, array in arrays.items():
+        records[name] = array
+    return records
+
+
+LIBRARIES = pytest.mark.parametrize(
+    "table_of", [pa.table, pd.DataFrame, pl.DataFrame, records_of], ids=lambda f: f.__module__
+)
+
+
+@LIBRARIES
+def test_one_column_is_the_secret(table_of):
+    frame = frame_of(table_of(COLUMNS))
+    assert ColumnSecret(columns=("sex",)).labels(frame).tolist() == ["f", "m", "f"]
+    assert ColumnSecret(columns=("site",)).labels(frame).tolist() == ["1", "2", "2.5"]
+    assert ColumnSecret(columns=("sick",)).labels(frame).tolist() == ["True", "False", "True"]
+
+
+@LIBRARIES
+def test_several_columns_are_one_secret(table_of):
+    labels = ColumnSecret(columns=("sex", "site")).labels(frame_of(table_of(COLUMNS)))
+    assert labels.tolist() == ["f & 1", "m & 2", "f & 2.5"]
+
+
+def test_different_values_of_several_columns_are_different_secrets():
+    """Two groups that become one are not protected from each other, and nobody is told."""
+    frame = frame_of(pa.table({"a": ["x & y", "x"], "b": ["z", "y & z"]}))
+    try:
+        labels = ColumnSecret(columns=("a", "b")).labels(frame).tolist()
+    except PuffersliceError:
+        return
+    assert len(set(labels)) == 2
+
+
+def test_the_description_of_columns_names_them():
+    assert ColumnSecret(columns=("a", "b")).description() == {"columns": ["a", "b"]}
+
+
+@pytest.mark.parametrize(
+    ("secret", "columns"),
+    [
+        ("race", ("race",)),
+        (["sex", "race"], ("sex", "race")),
+        (("race",), ("race",)),
+        (Bins(column="G3", quantiles=5), ("G3",)),
+    ],
+)
+def test_columns_that_a_secret_reads(secret, columns):
+    assert secret_columns(secret) == columns
+
+
+@pytest.mark.parametrize("secret", [[], "", [""], ["a", ""], [1], ("a", None)])
+def test_a_secret_that_names_no_column(secret):
+    with pytest.raises(ArgumentError, match="one column, several columns, or be Bins"):
+        secret_columns(secret)
+
+
+def test_a_secret_column_twice():
+    with pytest.raises(ArgumentError, match="'a' repeats"):
+        secret_columns(["a", "b", "a"])
+
+
+@pytest.mark.parametrize("quantiles", [1, 0, -3, 2.0, True])
+def test_bins_need_two_quantiles(quantiles):
+    with pytest.raises(ArgumentError, match="quantiles must be a whole number and at least 2"):
+        Bins(column="x", quantiles=quantiles)
+
+
+def test_bins_by_hand():
+    """Median of 0..5 is 2.5; the quartiles of 0..4 are 1, 2, 3, and an edge is of the lower bin."""
+    frame = frame_of(pa.table({"x": [0, 1, 2, 3, 4, 5]}))
+    halves = secret_rule(Bins(column="x", quantiles=2), [frame])
+    assert halves.edges.tolist() == [2.5]
+    assert halves.labels(frame).tolist() == ["x q1/2"] * 3 + ["x q2/2"] * 3
+    frame = frame_of(pa.table({"x": [0, 1, 2, 3, 4]}))
+    quarters = secret_rule(Bins(column="x", quantiles=4), [frame])
+    assert quarters.labels(frame).tolist() == ["x q1/4", "x q1/4", "x q2/4", "x q3/4", "x q4/4"]
+
+
+def test_bins_outside_the_seen_values_are_the_outer_ones():
+    rule = BinSecret(column="x", edges=[0.0, 1.0])
+    frame = frame_of(pa.table({"x": [-1e9, 0.0, 0.5, 1e9]}))
+    assert rule.labels(frame).tolist() == ["x q1/3", "x q1/3", "x q2/3", "x q3/3"]
+
+
+def test_bins_are_those_of_all_tables_together():
+    low, high = (frame_of(pa.table({"x": [0.0 + far, 1.0 + far]})) for far in (0, 10))
+    rule = secret_rule(Bins(column="x", quantiles=2), [low, high])
+    assert set(rule.labels(low)) == {"x q1/2"}
+    assert set(rule.labels(high)) == {"x q2/2"}
+
+
+@pytest.mark.parametrize("values", [[1, 1, 1, 1], [0, 0, 0, 0, 0, 0, 9], [0, 9, 9, 9, 9, 9, 9]])
+def test_ties_that_leave_a_bin_empty(values):
+    frame = frame_of(pa.table({"x": values}))
+    with pytest.raises(ScenarioError, match="values are tied; use fewer quantiles"):
+        secret_rule(Bins(column="x", quantiles=3), [frame])
+
+
+def test_bins_of_a_column_that_is_no_number():
+    with pytest.raises(TableError, match="'x' must hold numbers"):
+        secret_rule(Bins(column="x", quantiles=2), [frame_of(pa.table({"x": ["a", "b"]}))])
+
+
+def test_edges_are_data_and_stay_out_of_sight():
+    rule = secret_rule(Bins(column="x", quantiles=2), [frame_of(pa.table({"x": [0.0, 12.25]}))])
+    assert rule.description() == {"columns": ["x"], "quantiles": 2}
+    assert "6.125" not in repr(rule)
+
+
+def test_unknown_and_missing_secrets():
+    frame = frame_of(pa.table({"race": ["a", None]}))
+    with pytest.raises(TableError, match=r"no column 'rase'. Did you mean 'race'"):
+        ColumnSecret(columns=("rase",)).labels(frame)
+    with pytest.raises(TableError, match="1 missing values in 2 rows"):
+        ColumnSecret(columns=("race",)).labels(frame)

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Simulators: independent draws in blocks from public seeds, sampled or declared."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pufferslice.errors import ArgumentError, ScenarioError
+from pufferslice.queries import Box, summary
+from pufferslice.scenario import simulator
+from pufferslice.scenario.distributions import EmpiricalLaw, SampledLaw
+from pufferslice.scenario.scenario import Scenario
+from pufferslice.scenario.simulator import (
+    DeclaredSample,
+    OutputSimulator,
+    SimulatedSample,
+    Simulator,
+    stable_number,
+)
+
+QUERY = summary(mean=["x"]).with_range(Box([-2], [2])).with_scales([2])
+TABLES = Simulator(draw_table=lambda rng: pa.table({"x": rng.normal(size=4)}))
+OUTPUTS = OutputSimulator(draw_outputs=lambda rng, n: rng.normal(size=(n, 1)))
+
+
+@pytest.mark.parametrize("simulator", [TABLES, OUTPUTS])
+def test_sampled_worlds_have_sampled_laws(simulator):
+    worlds = {name: simulator.sampled(n_draws=30, seed=4) for name in ("a", "b")}
+    scenario = Scenario.from_worlds(worlds, query=QUERY)
+    assert scenario.prior_kind == "sampled"
+    prior = scenario.priors[0]
+    assert prior.source == "public_model"
+    assert prior.origin == (
+        "a simulator, known through 30 independent draws per world, public seed 4"
+    )
+    laws = prior.laws
+    assert isinstance(laws["a"], SampledLaw)
+    assert laws["a"].n_samples == 30
+    assert np.abs(laws["a"].outputs).max() <= 1
+    assert laws["a"] != laws["b"]
+    assert laws["a"] == Scenario.from_worlds(worlds, query=QUERY).priors[0].laws["a"]
+
+
+def test_declared_worlds_are_empirical():
+    world = OUTPUTS.declared(n_draws=30, seed=4)
+    law = Scenario.from_worlds({"a": world, "b": world}, query=QUERY).priors[0].laws["a"]
+    assert isinstance(law, EmpiricalLaw)
+
+
+def test_blocks_have_their_own_streams(monkeypatch):
+    """A block can be drawn again alone; the number of draws changes only the last one."""
+    monkeypatch.setattr(simulator, "DRAWS_PER_BLOCK", 8)
+    few = list(OUTPUTS.sampled(n_draws=20, seed=1).blocks(QUERY, "a"))
+    many = list(OUTPUTS.sampled(n_draws=24, seed=1).blocks(QUERY, "a"))
+    assert [len(block) for block in few] == [8, 8, 4]
+    assert np.array_equal(few[1], many[1])
+    second = np.random.default_rng([1, stable_number("a"), 1]).normal(size=(8, 1))
+    assert np.array_equal(few[1], second)
+    assert not np.array_equal(few[0], few[1])
+
+
+def test_bare_simulators_are_refused_with_both_ways_out():
+    with pytest.raises(ScenarioError, match=r"simulator\.sampled.*simulator\.declared"):
+        Scenario.from_worlds({"a": TABLES, "b": OUTPUTS}, query=QUERY)
+
+
+def test_outputs_of_the_wrong_shape_are_refused():
+    wrong = OutputSimulator(draw_outputs=lambda rng, n: np.zeros((n, 2))).sampled(n_draws=3, seed=0)
+    with pytest.raises(ScenarioError, match=r"must return shape \(3, 1\), got \(3, 2\)"):
+        Scenario.from_worlds({"a": wrong, "b": wrong}, query=QUERY)
+
+
+def test_outputs_that_are_not_finite_are_refused():
+    wrong = OutputSimulator(draw_outputs=lambda rng, n: np.full((n, 1), np.nan))
+    worlds = {name: wrong.sampled(n_draws=3, seed=0) for name in "ab"}
+    with pytest.raises(ScenarioError, match="3 of 3 values are NaN or infinite"):
+        Scenario.from_worlds(worlds, query=QUERY)
+
+
+@pytest.mark.parametrize("kind", [DeclaredSample, SimulatedSample])
+def test_numbers_of_draws_and_seeds(kind):
+    with pytest.raises(ArgumentError, match="n_draws"):
+        kind(simulator=TABLES, n_draws=0, seed=1)
+    with pytest.raises(ArgumentError, match="seed"):
+        kind(simulator=TABLES, n_draws=1, seed=-1)
+
+
+def test_reprs_show_no_draws():
+    assert repr(TABLES) == "Simulator()"
+    assert repr(OUTPUTS) == "OutputSimulator()"
+    assert repr(OUTPUTS.sampled(n_draws=3, seed=1)) == "SimulatedSample(n_draws=3, seed=1)"
+    assert repr(TABLES.declared(n_draws=3, seed=1)) == "DeclaredSample(n_draws=3, seed=1)"

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scans on a real local cluster of two worker processes; killed workers; bad input."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+
+import attrs
+import dask.array
+import dask.dataframe
+import distributed
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from pufferslice.data.readers import Piece
+from pufferslice.errors import ArgumentError, ClusterError, ScenarioError, TableError
+from pufferslice.queries import Box, columns, row_function
+from pufferslice.sensitivity import RowScan, cluster, scan_files
+from pufferslice.sensitivity.cluster import (
+    cluster_client,
+    scan_anywhere,
+    scan_cluster_files,
+    scan_dask_array,
+    scan_dask_frame,
+)
+from pufferslice.sensitivity.profiles import FiniteProfile
+
+GROUP = "group"
+PROFILE = FiniteProfile.uniform(dim=2, n_directions=8, seed=3)
+QUERY = columns(["x", "y"]).with_range(Box([-3, -3], [3, 3])).with_scales([1, 2])
+SCAN = RowScan.of(QUERY, secret=GROUP, profile=PROFILE, n_bins=128)
+
+
+@pytest.fixture(scope="module")
+def client():
+    with cluster_client(workers=2) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, seed):
+    """Twelve files of two row groups, one of them with a secret of its own."""
+    folder = tmp_path_factory.mktemp("data")
+    rng = np.random.default_rng(seed)
+    for index in range(12):
+        groups = rng.choice(["a", "b"] if index else ["a", "rare"], size=2_000)
+        x, y = rng.normal(size=(2, 2_000)) + (groups == "a")
+        table = pa.table({"group": groups, "x": x, "y": y, "other": np.zeros(2_000)})
+        pa.parquet.write_table(table, folder / f"{index:02}.parquet", row_group_size=1_000)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(folder):
+    return scan_files(folder, SCAN)
+
+
+class TestFiles:
+    def test_same_bits_as_one_process(self, client, folder, whole):
+        seen = []
+        found = scan_cluster_files(folder, SCAN, client, progress=lambda *told: seen.append(told))
+        assert found == whole
+        assert seen[-1] == (24_000, 24_000)
+        assert found.n_rows["rare"] > 0
+
+    def test_through_the_address_of_a_scheduler(self, client, folder, whole):
+        address = client.scheduler.address
+        assert scan_anywhere(f"{folder}/*.parquet", SCAN, scheduler=address) == whole
+
+    def test_new_worker_processes(self, folder, whole):
+        assert scan_anywhere(folder, SCAN, workers=1) == whole
+
+    def test_no_cluster_at_all(self, folder, whole, tmp_path):
+        assert scan_anywhere(folder, SCAN, checkpoint=tmp_path / "scan.part") == whole
+
+    def test_results_do_not_stay_in_the_cluster(self, client, folder):
+        scan_cluster_files(folder, SCAN, client)
+        deadline = time.monotonic() + 20
+        while client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+
+class TestDask:
+    @pytest.mark.parametrize("partitions", [1, 5])
+    def test_dataframe(self, client, folder, whole, partitions):
+        frame = dask.dataframe.read_parquet(folder).repartition(npartitions=partitions)
+        assert scan_dask_frame(frame, SCAN, client) == whole
+
+    def test_dataframe_with_an_empty_partition(self, client, folder):
+        frame = dask.dataframe.read_parquet(folder)
+        few = frame[frame["group"] == "rare"]
+        assert set(scan_dask_frame(few, SCAN, client).n_rows) == {"rare"}
+        with pytest.raises(TableError, match="no rows to count"):
+            scan_dask_frame(frame[frame["group"] == "nobody"], SCAN, client)
+
+    @pytest.mark.parametrize("chunks", [(5_000, 2), (777, 1)])
+    def test_array(self, client, folder, whole, chunks):
+        table = pa.parquet.read_table(folder)
+        outputs = np.column_stack([table["x"].to_numpy(), table["y"].to_numpy()])
+        labels = np.array(table["group"].to_pylist())
+        found = scan_dask_array(
+            dask.array.from_array(outputs, chunks=chunks),
+            dask.array.from_array(labels, chunks=4_000),
+            QUERY,
+            SCAN.grid,
+            client,
+        )
+        assert found == whole
+
+    @pytest.mark.soundness
+    @pytest.mark.parametrize(
+        "labels", [[1.0, np.nan, 2.0], np.array(["a", None, "b"], dtype=object)]
+    )
+    def test_a_missing_label_is_no_secret(self, client, labels):
+        outputs = dask.array.zeros((3, 2), chunks=(3, 2))
+        with pytest.raises(TableError, match="'labels' has 1 missing values in 3 rows"):
+            scan_dask_array(
+                outputs, dask.array.from_array(np.asarray(labels), 3), QUERY, SCAN.grid, client
+            )
+
+    def test_an_empty_block_is_skipped(self, client):
+        outputs = dask.array.zeros((4, 2), chunks=((0, 4), 2))
+        labels = dask.array.from_array(np.array([1.0, 1.0, 2.0, 2.0]), chunks=((0, 4),))
+        found = scan_dask_array(outputs, labels, QUERY, SCAN.grid, client)
+        assert found.n_rows == {"1": 2, "2": 2}
+
+    def test_array_of_another_shape(self, client):
+        line = dask.array.zeros(10)
+        with pytest.raises(ArgumentError, match="2 and 1 axes, got 1 and 1"):
+            scan_dask_array(line, line, QUERY, SCAN.grid, client)
+        square = dask.array.zeros((10, 2))
+        with pytest.raises(ArgumentError, match="counted on a public range"):
+            scan_dask_array(square, line, columns(["x", "y"]), SCAN.grid, client)
+
+    def test_an_unknown_column(self, client, folder):
+        frame = dask.dataframe.read_parquet(folder, columns=["group", "x"])
+        with pytest.raises(TableError, match="there is no column 'y'"):
+            scan_dask_frame(frame, SCAN, client)
+
+
+class TestErrors:
+    def test_errors_of_a_task_arrive_as_they_are(self, client, folder, tmp_path):
+        table = pa.parquet.read_table(folder / "03.parquet")
+        x = table["x"].to_numpy().copy()
+        x[[1_500, 1_501]] = np.nan
+        bad = tmp_path / "bad.parquet"
+        pa.parquet.write_table(table.set_column(1, "x", pa.array(x)), bad, row_group_size=1_000)
+        with pytest.raises(TableError, match=r"bad.parquet', row group 1: 2 of 1000 rows"):
+            scan_cluster_files(bad, SCAN, client)
+
+    def test_values_outside_the_range(self, client, folder):
+        scan = RowScan.of(
+            columns(["x", "y"]), secret=GROUP, profile=PROFILE, range=Box([-1, -9], [1, 9])
+        )
+        with pytest.raises(ScenarioError, match=r"rows lie outside the public range \('x' \d+\)"):
+            scan_cluster_files(folder, scan, client)
+
+    @pytest.mark.parametrize("error", [ScenarioError, ClusterError])
+    def test_no_log_shows_what_a_task_raised(self, client, folder, capfd, error):
+        name = "MARK-Jane-Doe-7"
+
+        def quoting(row):
+            raise ValueError(name)
+
+        query = row_function(quoting, names=["x", "y"], columns=["x", "y"], description="quotes")
+        if error is ClusterError:  # as if something of ours, or below it, raised
+            query = attrs.evolve(query, bind=quoting)
+        scan = RowScan.of(query.with_range(Box([-3, -3], [3, 3])), secret=GROUP, profile=PROFILE)
+        with pytest.raises(error, match="ValueError") as caught:
+            scan_cluster_files(folder / "00.parquet", scan, client)
+        logs = [text for lines in client.get_worker_logs().values() for _, text in lines]
+        assert name not in "".join([*traceback.format_exception(caught.value), *logs])
+        assert name not in "".join(capfd.readouterr())
+
+    def test_what_a_graph_raises_is_not_quoted(self, client):
+        name = "MARK-Jane-Doe-7"
+        frame = dask.dataframe.from_pandas(
+            pd.DataFrame({"group": ["a", "b"], "x": [name, "c"], "y": [0.0, 1.0]}), npartitions=1
+        )
+        with pytest.raises(ClusterError, match="failed with ValueError") as caught:
+            scan_dask_frame(frame.assign(x=frame["x"].astype(float)), SCAN, client)
+        assert name not in "".join(traceback.format_exception(caught.value))
+
+    def test_blocks_that_are_no_numbers(self, client):
+        outputs = dask.array.from_array(np.array([["one", "two"]]), chunks=1)
+        labels = dask.array.from_array(np.array(["a"]), chunks=1)
+        with pytest.raises(ScenarioError, match="must be an array of numbers"):
+            scan_dask_array(outputs, labels, SCAN.query, SCAN.grid, client)
+
+    def test_no_scheduler(self, folder, monkeypatch):
+        monkeypatch.setattr(cluster, "_SECONDS_TO_CONNECT", 1)
+        with pytest.raises(ClusterError, match=r"no scheduler answers at 'tcp://127.0.0.1:9'"):
+            scan_anywhere(folder, SCAN, scheduler="tcp://127.0.0.1:9")
+
+    def test_one_kind_of_cluster(self, folder, tmp_path):
+        with pytest.raises(ArgumentError, match="either workers"):
+            scan_anywhere(folder, SCAN, workers=1, scheduler="tcp://127.0.0.1:9")
+        with pytest.raises(ArgumentError, match="workers must be a whole number"):
+            scan_anywhere(folder, SCAN, workers=0)
+        with pytest.raises(ArgumentError, match="a checkpoint is for a scan in one process"):
+            scan_anywhere(folder, SCAN, workers=1, checkpoint=tmp_path / "scan.part")
+
+    def test_a_worker_out_of_memory(self, client, folder):
+        """numpy refuses the array, as it does on a worker whose memory is limited."""
+
+        def huge(row):
+            return [float(np.zeros(2**50)[0]), row["y"]]
+
+        query = row_function(huge, names=["a", "b"], columns=["x", "y"], description="too large")
+        scan = RowScan.of(
+            query.with_range(Box([0, 0], [1, 1])), secret=GROUP, profile=PROFILE, n_bins=128
+        )
+        with pytest.raises(ClusterError, match=r"out of memory .*of one secret take 0.00781 MiB"):
+            scan_cluster_files(folder, scan, client)
+
+
+def slow_query():
+    """As QUERY, but a row takes a while, so that workers can be killed in the middle."""
+
+    def evaluate(row):
+        time.sleep(0.0002)
+        return [row["x"], row["y"]]
+
+    query = row_function(evaluate, names=["x", "y"], columns=["x", "y"], description="slowly")
+    return query.with_range(Box([-3, -3], [3, 3])).with_scales([1, 2])
+
+
+class TestLostWorkers:
+    def test_a_killed_worker_changes_nothing(self, client, folder):
+        some = f"{folder}/0[0-4].parquet"
+        whole = scan_files(some, SCAN)
+        scan = RowScan.of(slow_query(), secret=GROUP, profile=PROFILE, n_bins=128)
+        client.wait_for_workers(2, timeout=60)
+        processes, killed = client.run(os.getpid), []
+
+        def kill_once(done, total):
+            if not killed and done < total:
+                killed.append(next(iter(processes.values())))
+                os.kill(killed[0], signal.SIGKILL)
+
+        found = scan_cluster_files(some, scan, client, progress=kill_once)
+        assert killed[0] not in client.run(os.getpid).values()
+        assert found.n_rows == whole.n_rows
+        assert np.array_equal(found.counts, whole.counts)
+
+    def test_a_scan_that_is_cancelled_on_the_cluster(self, client, folder):
+        scan = RowScan.of(slow_query(), secret=GROUP, profile=PROFILE, n_bins=128)
+
+        def cancel(done, total):
+            client.cancel([distributed.Future(key, client) for key in list(client.futures)])
+
+        with pytest.raises(ClusterError, match="the cluster gave up the scan"):
+            scan_cluster_files(folder, scan, client, progress=cancel)
+
+    def test_a_task_that_kills_every_worker_is_told(self, client, folder, monkeypatch):
+        def deadly(row):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        query = row_function(deadly, names=["x", "y"], columns=["x", "y"], description="deadly")
+        scan = RowScan.of(query.with_range(Box([-3, -3], [3, 3])), secret=GROUP, profile=PROFILE)
+        monkeypatch.setattr(client.cluster.scheduler, "allowed_failures", 0)
+        with pytest.raises(ClusterError, match="workers were lost again and again"):
+            scan_cluster_files(folder / "00.parquet", scan, client)
+
+
+def test_neighbouring_pieces_share_a_task():
+    pieces = [Piece("a", index, 10) for index in range(10)]
+    assert [len(task) for task in cluster._tasks(pieces, 1)] == [2] * 5
+    assert [len(task) for task in cluster._tasks(pieces, 100)] == [1] * 10
+    assert cluster._tasks([Piece("a.csv", 0, 0)], 2) == [[Piece("a.csv", 0, 0)]]
+
+
+def test_without_dask_the_way_out_is_told():
+    code = (
+        "import sys\nsys.modules['distributed'] = None\n"
+        "from pufferslice.errors import MissingExtraError\n"
+        "try:\n    import pufferslice.sensitivity.cluster\n"
+        "except MissingExtraError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'pufferslice[scale]'" in done.stdout

@@ -1,0 +1,461 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gap tables of empirical laws, against quantile functions in fractions and against POT."""
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import ot
+import pytest
+import scipy.optimize
+from hypothesis import given
+from hypothesis import strategies as st
+from tests import oracles
+
+from pufferslice.scenario.distributions import EmpiricalLaw
+from pufferslice.sensitivity import LawPair, gap_tables, matching_tables
+from pufferslice.sensitivity.exact import OCTAVES
+from pufferslice.sensitivity.profiles import FiniteProfile
+from pufferslice.sensitivity.tables import FINEST_DIGITS
+
+LINE = np.array([[1.0]])
+ONE_PAIR = [LawPair(0, 1)]
+WIDTH = 1 + Fraction(1, 2**FINEST_DIGITS)
+FLOOR = Fraction(1, 2**OCTAVES)
+
+
+def on_the_line(values, counts=None):
+    outputs = np.array(values, dtype=float)[:, None]
+    counts = np.ones(len(outputs), dtype=int) if counts is None else counts
+    return EmpiricalLaw(outputs=outputs, counts=counts)
+
+
+def line_table(first, second):
+    return gap_tables([first, second], ONE_PAIR, LINE)
+
+
+def entries(tables):
+    """[(gap, mass)] of a single row, as floats."""
+    return list(zip(tables.gaps.tolist(), tables.masses.tolist(), strict=True))
+
+
+class TestKnownTables:
+    def test_one_atom_moves(self):
+        tables = line_table(on_the_line([0, 0, 10, 0]), on_the_line([0, 0, 0, 0]))
+        assert entries(tables) == [(10.0, 0.25), (0.0, 0.75)]
+        assert tables.worst().tolist() == [[10.0]]
+        assert not tables.equal.any()
+
+    def test_unequal_sizes_merge_the_break_points(self):
+        """{0, 6} against {0, 3, 6}: break points 1/3, 1/2, 2/3."""
+        tables = line_table(on_the_line([6, 0]), on_the_line([3, 6, 0]))
+        assert entries(tables) == [(3.0, 1 / 3), (0.0, 2 / 3)]
+        assert tables.totals.tolist() == [6]
+
+    def test_multiplicities(self):
+        """3/4 at 0, 1/4 at 8 against 1/2 at 0, 1/2 at 1."""
+        tables = line_table(on_the_line([0, 8], [3, 1]), on_the_line([1, 0]))
+        assert entries(tables) == [(7.0, 0.25), (1.0, 0.25), (0.0, 0.5)]
+
+    def test_counts_are_probabilities_whatever_their_sum(self):
+        ones = entries(line_table(on_the_line([0, 8], [3, 1]), on_the_line([1, 0])))
+        many = entries(line_table(on_the_line([0, 8], [30, 10]), on_the_line([1, 0], [7, 7])))
+        assert many == ones
+
+    def test_a_gap_far_below_the_worst_is_raised_to_the_floor(self):
+        tables = line_table(on_the_line([1, 1e-9, 0]), on_the_line([0, 0, 0]))
+        gaps = [gap for gap, _ in entries(tables)]
+        assert gaps[0] == 1.0
+        assert gaps[-1] == 0.0
+        assert 1e-9 <= gaps[1] <= 2.0**-OCTAVES
+
+    def test_zero_stays_apart_from_the_smallest_gap(self):
+        tables = line_table(on_the_line([1, 1e-30, 0, 0]), on_the_line([0, 0, 0, 0]))
+        assert entries(tables)[-1] == (0.0, 0.5)
+
+    def test_rows_are_stored_slice_by_slice(self):
+        """Two instances and three axes: worst() is (instance, slice)."""
+        laws = [EmpiricalLaw.uniform([row]) for row in ([0, 0, 0], [1, 2, 3], [10, 20, 30])]
+        tables = gap_tables(laws, [LawPair(0, 1), LawPair(1, 2)], np.eye(3))
+        assert tables.worst().tolist() == [[1.0, 2.0, 3.0], [9.0, 18.0, 27.0]]
+        assert (tables.n_instances, tables.n_slices) == (2, 3)
+        assert tables.gaps.tolist() == [1.0, 9.0, 2.0, 18.0, 3.0, 27.0]
+
+    def test_equal_laws_are_marked(self):
+        law, twice, other = (on_the_line(v) for v in ([0, 1], [1, 0, 0, 1], [0, 2]))
+        pairs = [LawPair(0, 1), LawPair(0, 2), LawPair(0, 0)]
+        assert gap_tables([law, twice, other], pairs, LINE).equal.tolist() == [True, False, True]
+
+    def test_laws_equal_along_the_slice_only_are_not_marked(self):
+        first, second = EmpiricalLaw.uniform([[0, 1]]), EmpiricalLaw.uniform([[0, 2]])
+        tables = gap_tables([first, second], ONE_PAIR, np.array([[1.0, 0.0]]))
+        tables.check()
+        assert entries(tables) == [(0.0, 1.0)]
+        assert tables.equal.tolist() == [False]
+
+    def test_progress_reaches_the_end(self, rng):
+        laws = [EmpiricalLaw.uniform(rng.normal(size=(5, 3))) for _ in range(2)]
+        seen = []
+        gap_tables(
+            laws,
+            ONE_PAIR,
+            FiniteProfile.uniform(dim=3, n_directions=50, seed=1).directions,
+            lambda done, total: seen.append((done, total)),
+        )
+        done, totals = zip(*seen, strict=True)
+        assert max(done) == totals[0]
+        assert len(set(totals)) == 1
+
+
+class TestAgainstQuantileFunctions:
+    @pytest.mark.soundness
+    @given(oracles.worlds())
+    def test_dominates_the_truth_and_is_within_one_bin(self, world):
+        laws, pairs, profile = world
+        tables = gap_tables(laws, pairs, profile.directions)
+        truth = oracles.true_gap_laws(laws, pairs, profile.directions)
+        for i, k in itertools.product(range(len(pairs)), range(profile.n_directions)):
+            table, true = oracles.tabulated(tables, i, k), truth[i][k]
+            worst = true[0][0]
+            # An oblique projection of values up to 3 is off by a few 2^-53 of them.
+            error = Fraction(0) if 1.0 in abs(profile.directions[k]) else Fraction(1, 2**46)
+            assert sum(mass for _, mass in table) == 1
+            assert oracles.dominates(table, true)
+            assert worst <= Fraction(float(tables.worst()[i, k])) <= worst + error
+            wide = [(gap + error, mass) for gap, mass in true]
+            assert oracles.dominates(oracles.stretched(wide, WIDTH, (worst + error) * FLOOR), table)
+
+    @given(st.data())
+    def test_axes_are_exact_and_zero_has_its_own_bin(self, data):
+        laws = [data.draw(oracles.empirical_laws(2)) for _ in range(2)]
+        tables = gap_tables(laws, ONE_PAIR, np.eye(2))
+        truth = oracles.true_gap_laws(laws, ONE_PAIR, np.eye(2))
+        for k in range(2):
+            table = oracles.tabulated(tables, 0, k)
+            # Quarters up to 6 have at most 5 binary digits: nothing is rounded at all.
+            assert dict(table) == dict(truth[0][k])
+
+    @pytest.mark.soundness
+    def test_dominates_for_values_whose_difference_is_not_a_float(self, rng):
+        """A difference of floats rounds down as often as up; the table may only round up."""
+        short = 0
+        for _ in range(50):
+            first, second = rng.normal(size=2) * 10.0 ** rng.integers(-3, 4, size=2)
+            table = line_table(on_the_line([first]), on_the_line([second]))
+            short += Fraction(float(table.worst()[0, 0])) < abs(Fraction(first) - Fraction(second))
+        assert short == 0
+
+    @pytest.mark.soundness
+    def test_dominates_along_oblique_directions_of_badly_scaled_points(self, rng):
+        for seed in range(20):
+            dim = int(rng.integers(2, 12))
+            outputs = rng.normal(size=(2, 4, dim)) * 10.0 ** rng.integers(-6, 7, size=dim)
+            laws = [EmpiricalLaw.uniform(rows) for rows in outputs]
+            u = FiniteProfile.uniform(dim=dim, n_directions=3, seed=seed).directions
+            tables = gap_tables(laws, ONE_PAIR, u)
+            truth = oracles.true_gap_laws(laws, ONE_PAIR, u)
+            for k in range(3):
+                assert oracles.dominates(oracles.tabulated(tables, 0, k), truth[0][k])
+
+    @pytest.mark.soundness
+    def test_weighted_laws(self, rng):
+        """The law is the one with the held weights; the table is exact for it."""
+        for _ in range(20):
+            laws = [
+                EmpiricalLaw.weighted(rng.integers(-9, 9, size=(n, 1)), rng.dirichlet(np.ones(n)))
+                for n in rng.integers(1, 6, size=2)
+            ]
+            tables = gap_tables(laws, ONE_PAIR, LINE)
+            truth = oracles.true_gap_laws(laws, ONE_PAIR, LINE)
+            assert dict(oracles.tabulated(tables, 0, 0)) == dict(truth[0][0])
+
+    def test_default_digits_keep_every_gap_within_a_256th(self, rng):
+        """Many different gaps over twelve octaves, each against its own rounding."""
+        gaps = np.sort(2.0 ** -rng.uniform(0, 12, size=4000))
+        table = line_table(on_the_line(gaps), on_the_line(np.zeros(4000)))
+        ranks = np.repeat(table.gaps, table.counts)[::-1]
+        assert len(table.gaps) < 4000
+        assert (ranks >= gaps).all()
+        assert (ranks <= gaps * (1 + 2.0**-8)).all()
+        assert ranks[-1] == gaps[-1]
+
+    @pytest.mark.soundness
+    def test_tables_that_would_be_too_large_keep_fewer_entries(self, rng, monkeypatch):
+        """A small limit in place of 2^24 entries: fewer entries, still an upper bound."""
+        laws = [EmpiricalLaw.uniform(rng.normal(size=(500, 2))) for _ in range(2)]
+        u = FiniteProfile.uniform(dim=2, n_directions=6, seed=8).directions
+        fine = gap_tables(laws, ONE_PAIR, u)
+        monkeypatch.setattr("pufferslice.sensitivity.tables.MOST_ENTRIES", 600)
+        rough = gap_tables(laws, ONE_PAIR, u)
+        rough.check()
+        assert len(rough.gaps) < len(fine.gaps) / 2
+        assert rough.worst().tolist() == fine.worst().tolist()
+        for k in range(len(u)):
+            table, finer = (oracles.tabulated(tables, 0, k) for tables in (rough, fine))
+            assert oracles.dominates(table, finer)
+
+    def test_many_samples(self, rng):
+        """Sorted differences by numpy, for sizes that blocks and threads see."""
+        first, second = rng.standard_t(3, size=(2, 9001, 3))
+        u = FiniteProfile.uniform(dim=3, n_directions=19, seed=2).directions
+        tables = gap_tables([EmpiricalLaw.uniform(x) for x in (first, second)], ONE_PAIR, u)
+        for k, direction in enumerate(u):
+            gaps = np.sort(np.abs(np.sort(first @ direction) - np.sort(second @ direction)))
+            row = slice(tables.starts[k], tables.starts[k + 1])
+            ranks = np.repeat(tables.gaps[row], tables.counts[row])[::-1]
+            assert tables.worst()[0, k] == pytest.approx(gaps[-1], rel=1e-13)
+            assert (ranks >= gaps * (1 - 1e-13) - 1e-14).all()
+            assert (
+                ranks <= np.maximum(gaps, gaps[-1] * 2.0**-OCTAVES) * (1 + 2.0**-8) + 1e-13
+            ).all()
+
+
+class TestAgainstPOT:
+    def test_the_monotone_plan_has_the_tabulated_law(self, rng):
+        for _ in range(20):
+            n, m = rng.integers(1, 9, size=2)
+            x, y = rng.integers(-20, 20, size=n) / 4, rng.integers(-20, 20, size=m) / 4
+            a, b = (rng.integers(1, 6, size=k) for k in (n, m))
+            plan = ot.emd_1d(x, y, a / a.sum(), b / b.sum(), metric="sqeuclidean")
+            table = line_table(on_the_line(x, a), on_the_line(y, b))
+            true = {}
+            for i, j in zip(*np.nonzero(plan > 1e-12), strict=True):
+                gap = abs(x[i] - y[j])
+                true[gap] = true.get(gap, 0) + plan[i, j]
+            assert dict(entries(table)) == pytest.approx(true, abs=1e-12)
+
+    @pytest.mark.parametrize("power", [1, 2, 4])
+    def test_transport_costs(self, power, rng):
+        """Every convex cost of the gap is the optimal cost; rounding adds at most (1/256)."""
+        x, y = rng.normal(size=300), rng.normal(0.3, 2, size=200)
+        a, b = (rng.integers(1, 6, size=k) for k in (300, 200))
+        optimal = float(ot.wasserstein_1d(x, y, a / a.sum(), b / b.sum(), p=power))
+        table = line_table(on_the_line(x, a), on_the_line(y, b))
+        cost = float((table.masses * table.gaps**power).sum())
+        assert optimal * (1 - 1e-12) <= cost <= optimal * (1 + 2.0**-8) ** power
+
+    def test_worst_gap_is_bottleneck_by_brute_force(self, rng):
+        for _ in range(20):
+            x, y = rng.integers(-20, 20, size=(2, 5)) / 4
+            best = min(
+                max(abs(x[i] - y[j]) for i, j in enumerate(order))
+                for order in itertools.permutations(range(5))
+            )
+            assert line_table(on_the_line(x), on_the_line(y)).worst()[0, 0] == best
+
+
+class TestInvariances:
+    def tables(self, laws, directions):
+        return gap_tables(laws, ONE_PAIR, directions)
+
+    def same(self, one, two):
+        assert two.gaps.tolist() == one.gaps.tolist()
+        assert two.masses.tolist() == one.masses.tolist()
+
+    @given(st.data())
+    def test_order_of_samples_duplication_translation_swap(self, data):
+        laws = [data.draw(oracles.empirical_laws(2)) for _ in range(2)]
+        base = self.tables(laws, np.eye(2))
+        turn = [EmpiricalLaw(outputs=law.outputs[::-1], counts=law.counts[::-1]) for law in laws]
+        self.same(base, self.tables(turn, np.eye(2)))
+        twice = [
+            EmpiricalLaw(
+                outputs=np.vstack([law.outputs] * 2), counts=np.concatenate([law.counts] * 2)
+            )
+            for law in laws
+        ]
+        self.same(base, self.tables(twice, np.eye(2)))
+        moved = [
+            EmpiricalLaw(outputs=law.outputs + np.array([2.5, -7.0]), counts=law.counts)
+            for law in laws
+        ]
+        self.same(base, self.tables(moved, np.eye(2)))
+        self.same(base, self.tables(laws[::-1], np.eye(2)))
+        self.same(base, self.tables(laws, -np.eye(2)))
+
+    def test_scale_equivariance(self, rng):
+        """Exact for powers of two; within one bin for others."""
+        outputs = rng.normal(size=(2, 40, 3))
+        u = FiniteProfile.uniform(dim=3, n_directions=4, seed=0).directions
+        base = self.tables([EmpiricalLaw.uniform(x) for x in outputs], u)
+        eight = self.tables([EmpiricalLaw.uniform(8 * x) for x in outputs], u)
+        assert eight.gaps.tolist() == (8 * base.gaps).tolist()
+        assert eight.counts.tolist() == base.counts.tolist()
+        three = self.tables([EmpiricalLaw.uniform(3 * x) for x in outputs], u)
+        assert three.worst() == pytest.approx(3 * base.worst(), rel=1e-13)
+        moments = [t.log_moments(rate, 0.0) for t, rate in ((base, 0.9), (three, 0.1))]
+        assert moments[1] == pytest.approx(moments[0], rel=0.02)
+
+    def test_the_same_whatever_the_other_laws_and_directions(self, rng):
+        """A pair's row does not depend on what is tabulated beside it."""
+        laws = [EmpiricalLaw.uniform(rng.normal(size=(n, 2))) for n in (7, 11, 3)]
+        u = FiniteProfile.uniform(dim=2, n_directions=21, seed=3).directions
+        pairs = [LawPair(0, 1), LawPair(1, 2), LawPair(0, 2)]
+        together = gap_tables(laws, pairs, u)
+        for i, pair in enumerate(pairs):
+            alone = gap_tables([laws[pair.first], laws[pair.second]], ONE_PAIR, u[[17]])
+            gaps, masses = zip(*oracles.tabulated(together, i, 17), strict=True)
+            alone_gaps, alone_masses = zip(*oracles.tabulated(alone, 0, 0), strict=True)
+            assert masses == alone_masses
+            assert [float(g) for g in gaps] == pytest.approx([float(g) for g in alone_gaps])
+
+
+class TestMatchings:
+    def test_known_distances(self):
+        """Sorted along x, (0,0)-(0,3) and (1,0)-(1,4); along y the same."""
+        laws = [EmpiricalLaw.uniform([[1, 0], [0, 0]]), EmpiricalLaw.uniform([[0, 3], [1, 4]])]
+        tables = matching_tables(laws, ONE_PAIR, np.array([[1.0, 0.0]]))
+        assert entries(tables) == [(4.0, 0.5), (3.0, 0.5)]
+
+    def test_along_a_line_it_is_the_gap_table(self, rng):
+        laws = [
+            on_the_line(rng.integers(-9, 9, size=n), rng.integers(1, 4, size=n)) for n in (6, 8)
+        ]
+        matched, gaps = matching_tables(laws, ONE_PAIR, LINE), line_table(*laws)
+        assert entries(matched) == entries(gaps)
+
+    @pytest.mark.soundness
+    def test_every_matching_is_a_coupling_no_better_than_the_best(self, rng):
+        """Bottleneck by brute force, squared cost by assignment; n = 5 points in the plane."""
+        axes = FiniteProfile.uniform(dim=2, n_directions=6, seed=4).directions
+        for _ in range(10):
+            x, y = rng.normal(size=(2, 5, 2))
+            distances = np.linalg.norm(x[:, None] - y[None], axis=-1)
+            matchings = [
+                sorted(distances[i, j] for i, j in enumerate(order))
+                for order in itertools.permutations(range(5))
+            ]
+            bottleneck = min(m[-1] for m in matchings)
+            rows, columns = scipy.optimize.linear_sum_assignment(distances**2)
+            best_square = (distances[rows, columns] ** 2).mean()
+            tables = matching_tables([EmpiricalLaw.uniform(v) for v in (x, y)], ONE_PAIR, axes)
+            assert (tables.worst() >= bottleneck * (1 - 1e-12)).all()
+            for k in range(len(axes)):
+                row = slice(tables.starts[k], tables.starts[k + 1])
+                squares = (tables.masses[row] * tables.gaps[row] ** 2).sum()
+                assert squares >= best_square * (1 - 1e-12)
+                ranks = np.sort(np.repeat(tables.gaps[row], tables.counts[row]))
+                assert any(
+                    (ranks >= np.array(m) * (1 - 1e-12)).all()
+                    and (ranks <= np.array(m) * (1 + 2.0**-8)).all()
+                    for m in matchings
+                ), "no matching of the points has these distances"
+
+    @pytest.mark.soundness
+    def test_it_is_the_matching_that_sorting_induces(self, rng):
+        x, y = rng.normal(size=(2, 200, 3))
+        u = FiniteProfile.uniform(dim=3, n_directions=5, seed=5).directions
+        tables = matching_tables([EmpiricalLaw.uniform(v) for v in (x, y)], ONE_PAIR, u)
+        for k, direction in enumerate(u):
+            matched = x[np.argsort(x @ direction)] - y[np.argsort(y @ direction)]
+            true = np.sort(np.linalg.norm(matched, axis=1))
+            row = slice(tables.starts[k], tables.starts[k + 1])
+            ranks = np.repeat(tables.gaps[row], tables.counts[row])[::-1]
+            assert (ranks >= true * (1 - 1e-15)).all()
+            assert (ranks <= true * (1 + 2.0**-8)).all()
+            assert ranks[-1] == pytest.approx(true[-1], rel=1e-14)
+
+    @pytest.mark.soundness
+    def test_unequal_sizes_and_weights_against_a_linear_program(self, rng):
+        """At most n + m - 1 atoms; mean squared distance at least the optimal one."""
+        for _ in range(10):
+            n, m = rng.integers(1, 7, size=2)
+            x, y = rng.normal(size=(n, 2)), rng.normal(size=(m, 2))
+            a, b = (rng.integers(1, 5, size=k) for k in (n, m))
+            squares = ((x[:, None] - y[None]) ** 2).sum(axis=-1)
+            optimal = ot.emd2(a / a.sum(), b / b.sum(), squares)
+            laws = [EmpiricalLaw(outputs=v, counts=c) for v, c in ((x, a), (y, b))]
+            tables = matching_tables(laws, ONE_PAIR, np.eye(2))
+            for k in range(2):
+                row = slice(tables.starts[k], tables.starts[k + 1])
+                assert tables.masses[row].sum() == pytest.approx(1, abs=1e-15)
+                assert len(tables.gaps[row]) <= n + m - 1
+                cost = (tables.masses[row] * tables.gaps[row] ** 2).sum()
+                assert cost >= optimal * (1 - 1e-12)
+                assert cost <= merged_cost(x, y, a, b, k) * (1 + 2.0**-8) ** 2
+
+    @pytest.mark.soundness
+    def test_a_coupling_sees_at_least_what_any_slice_sees(self, rng):
+        """E exp(c |X-Y|^2) >= integral of exp(c gap^2) along every direction."""
+        laws = [EmpiricalLaw.uniform(rng.normal(size=(n, 3))) for n in (30, 20)]
+        u = FiniteProfile.uniform(dim=3, n_directions=30, seed=6).directions
+        sliced = gap_tables(laws, ONE_PAIR, u).log_moments(0.3, 0.0)
+        coupled = matching_tables(laws, ONE_PAIR, np.eye(3)).log_moments(0.3, 0.0)
+        assert coupled.min() >= sliced.max()
+
+
+def merged_cost(x, y, a, b, axis):
+    """Mean squared distance of the coupling by rank along an axis, repeating every point."""
+    across, along = np.repeat(x, a * b.sum(), axis=0), np.repeat(y, b * a.sum(), axis=0)
+    across = across[np.argsort(across[:, axis], kind="stable")]
+    along = along[np.argsort(along[:, axis], kind="stable")]
+    return ((across - along) ** 2).sum(axis=1).mean()
+
+
+class TestErrors:
+    def laws(self):
+        return [EmpiricalLaw.uniform([[0.0, 0.0]]), EmpiricalLaw.uniform([[0.0, 1.0]])]
+
+    @pytest.mark.parametrize("build", [gap_tables, matching_tables])
+    @pytest.mark.parametrize("directions", [np.eye(3), np.eye(1), [[0.6, 0.0, 0.8]]])
+    def test_directions_of_another_dimension(self, build, directions):
+        with pytest.raises(ValueError):
+            build(self.laws(), ONE_PAIR, np.array(directions))
+
+    @pytest.mark.parametrize("build", [gap_tables, matching_tables])
+    def test_laws_of_different_dimension(self, build):
+        laws = [EmpiricalLaw.uniform([[0.0, 0.0]]), EmpiricalLaw.uniform([[0.0, 1.0, 2.0]])]
+        for direction in (np.array([[1.0, 0.0]]), np.array([[0.0, 0.0, 1.0]])):
+            with pytest.raises(ValueError):
+                build(laws, ONE_PAIR, direction)
+
+    @pytest.mark.parametrize("build", [gap_tables, matching_tables])
+    def test_a_pair_that_names_no_law(self, build):
+        with pytest.raises((ValueError, IndexError)):
+            build(self.laws(), [LawPair(0, 2)], np.eye(2))
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("scale", [1e-170, 1e-150, 1e-100, 1.0, 1e100])
+@pytest.mark.parametrize("n_second", [1, 2])
+def test_distances_do_not_vanish_below_the_range_of_squares(scale, n_second):
+    """A distance of 0 would say that laws which differ cost nothing."""
+    first = EmpiricalLaw.uniform([[scale, scale]])
+    second = EmpiricalLaw.uniform([[0.0, 0.0]] * n_second)
+    found = matching_tables([first, second], ONE_PAIR, np.eye(2)).worst()
+    assert (found >= scale * np.sqrt(2) * (1 - 1e-15)).all()
+    assert (found <= scale * np.sqrt(2) * (1 + 1e-15)).all()
+
+
+@pytest.mark.soundness
+class TestGapsThatRoundToTheEdgeOfABin:
+    """1.1 - 0.1 is 1.0 in floats and more in exact arithmetic: the gap belongs above the edge."""
+
+    @pytest.mark.parametrize("n_samples", [1, 2, 3, 4])
+    def test_the_worst_gap_keeps_its_mass(self, n_samples):
+        first = on_the_line([1.1] * n_samples + [0.105])
+        second = on_the_line([0.1] * (n_samples + 1))
+        tables = line_table(first, second)
+        tables.check()
+        gap, mass = entries(tables)[0]
+        assert Fraction(gap) >= Fraction(1.1) - Fraction(0.1)
+        assert mass == n_samples / (n_samples + 1)
+
+    def test_two_points(self):
+        tables = line_table(on_the_line([1.1]), on_the_line([0.1]))
+        assert Fraction(tables.worst().item()) >= Fraction(1.1) - Fraction(0.1)
+        assert entries(tables) == [(np.nextafter(1.0, 2.0), 1.0)]
+
+    @given(
+        st.lists(
+            st.tuples(st.integers(-40, 40), st.integers(-40, 40)),
+            min_size=1,
+            max_size=6,
+        )
+    )
+    def test_decimals(self, tenths):
+        first, second = (sorted(t / 10 for t in side) for side in zip(*tenths, strict=True))
+        tables = line_table(on_the_line(first), on_the_line(second))
+        tables.check()
+        exact = (abs(Fraction(a) - Fraction(b)) for a, b in zip(first, second, strict=True))
+        assert Fraction(tables.worst().item()) >= max(exact)

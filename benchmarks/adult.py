@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adult, secret race: how much variance the tight rule saves over the closed form.
 
-Laws `groups` and `bootstrap` with the nine statistics, `records` with three numbers and three 0/1
-flags of each row; 200 uniform directions, order 4. The scales are the public ones of
-`pufferslice.data`. A row is a law, a notion and an epsilon; a ratio of 2 means that tight needs
-half of the closed form's variance.
+Distributions `groups` and `bootstrap` with the nine statistics, `records` with three numbers and
+three 0/1 flags of each row; 200 uniform directions, order 4. The scales are the public ones of
+`pufferslice.data`. A row is a distribution, a notion and an epsilon; a ratio of 2 means that tight
+needs half of the closed form's variance.
 
     python benchmarks/adult.py
 """
@@ -41,15 +41,15 @@ class Row(TypedDict):
 
 def measure() -> list[Row]:
     rows: list[Row] = []
-    for law, scenario in scenarios().items():
+    for distribution, scenario in scenarios().items():
         profile = FiniteProfile.uniform(dim=scenario.dim, n_directions=N_DIRECTIONS, seed=SEED)
         slices = Evidence.of(scenario, profile).slices
-        rows += [row(law, slices, target) for target in targets()]
+        rows += [row(distribution, slices, target) for target in targets()]
     return rows
 
 
 def scenarios() -> dict[str, Scenario]:
-    """The Adult table under three laws."""
+    """The Adult table under three distributions."""
     table, nine = datasets.adult_complete(), queries.adult_summary()
     bootstrap = Bootstrap(n_replicates=N_REPLICATES, seed=SEED)
     return {
@@ -67,12 +67,12 @@ def targets() -> list[Guarantee]:
     ]
 
 
-def row(law: str, slices: Slices, target: Guarantee) -> Row:
+def row(distribution: str, slices: Slices, target: Guarantee) -> Row:
     tight = calibrate(target, slices, TIGHT) ** 2
     closed = calibrate(target, slices, CLOSED_FORM) ** 2
     is_goal = target == Guarantee.joint(order=ORDER, epsilon=1.0)
     return Row(
-        name=f"Adult, {law}, {target}: variance of tight, and of the closed form",
+        name=f"Adult, {distribution}, {target}: variance of tight, and of the closed form",
         ours=tight,
         peer=closed,
         ratio=closed / tight,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Binned laws beside a matrix product, sorting and sketches; memory and growth of a scan.
+"""Binned distributions beside a matrix product, sorting and sketches; memory and growth of a scan.
 
 Speed: 1,000,000 rows, 10 columns, 200 directions, 4096 bins. The peers are the single-precision
 matrix product of the same shape into memory that is already there, which every method would need
@@ -33,9 +33,9 @@ import pyarrow.parquet
 from process_memory import highest_resident_bytes
 from pufferslice._core.arrays import Floats
 from pufferslice.queries import Box, Query, columns
-from pufferslice.scenario.distributions import EmpiricalLaw
+from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.histograms import BinGrid
-from pufferslice.sensitivity import LawPair, RowScan, gap_tables, scan_files
+from pufferslice.sensitivity import DistributionPair, RowScan, gap_tables, scan_files
 from pufferslice.sensitivity.binned import Tally, bin_grid, binned_tables
 from pufferslice.sensitivity.profiles import FiniteProfile
 
@@ -95,8 +95,10 @@ def sample_rows(n_rows: int, n_secrets: int) -> tuple[Floats, Any]:
 def speed_rows() -> list[Row]:
     rows, codes = sample_rows(N_ROWS, len(SECRETS))
     grid = the_grid()
-    laws = [EmpiricalLaw.uniform(rows[codes == code]) for code in range(len(SECRETS))]
-    pairs = [LawPair(*pair) for pair in combinations(range(len(SECRETS)), 2)]
+    distributions = [
+        FiniteDistribution.uniform(rows[codes == code]) for code in range(len(SECRETS))
+    ]
+    pairs = [DistributionPair(*pair) for pair in combinations(range(len(SECRETS)), 2)]
     transposed = np.ascontiguousarray(rows.T.astype(np.float32))
     directions = grid.directions.astype(np.float32)
     product = np.zeros((N_DIRECTIONS, N_ROWS), dtype=np.float32)
@@ -107,7 +109,7 @@ def speed_rows() -> list[Row]:
         return tally
 
     def binned_road() -> object:
-        found = counted().histograms().laws()
+        found = counted().histograms().distributions()
         return binned_tables([found[s] for s in SECRETS], pairs, grid.directions)
 
     contestants: dict[str, Callable[[], float]] = {
@@ -115,7 +117,7 @@ def speed_rows() -> list[Row]:
         "product": lambda: seconds(lambda: np.matmul(directions, transposed, out=product)),
         "ours, one core": lambda: seconds(lambda: counted(1)),
         "ours, tables": lambda: seconds(binned_road),
-        "sorted": lambda: seconds(lambda: gap_tables(laws, pairs, grid.directions)),
+        "sorted": lambda: seconds(lambda: gap_tables(distributions, pairs, grid.directions)),
     }
     if datasketches is None:
         print("row skipped: DataSketches is not installed (pip install datasketches)")

@@ -25,12 +25,12 @@ from typing import TypedDict
 import numpy as np
 
 from process_memory import highest_resident_bytes, resident_bytes
-from pufferslice import EmpiricalLaw, FiniteProfile, Guarantee, Scenario, SecretPair
+from pufferslice import FiniteDistribution, FiniteProfile, Guarantee, Scenario, SecretPair
 from pufferslice._core.arrays import Floats
 from pufferslice.certificate import certify_release
 from pufferslice.queries import summary
 from pufferslice.scenario.priors import Prior
-from pufferslice.sensitivity import LawPair, gap_tables
+from pufferslice.sensitivity import DistributionPair, gap_tables
 
 try:
     import ot
@@ -82,22 +82,28 @@ def measured_seconds() -> dict[str, float]:
     """Median seconds of each contestant for the whole job."""
     scenario = sample_scenario(N_SECRETS, N_SAMPLES, DIM)
     profile = FiniteProfile.uniform(dim=DIM, n_directions=N_DIRECTIONS, seed=SEED)
-    laws = [law for law in scenario.priors[0].laws.values() if isinstance(law, EmpiricalLaw)]
-    pairs = [LawPair(*pair) for pair in combinations(range(N_SECRETS), 2)]
+    distributions = [
+        distribution
+        for distribution in scenario.priors[0].distributions.values()
+        if isinstance(distribution, FiniteDistribution)
+    ]
+    pairs = [DistributionPair(*pair) for pair in combinations(range(N_SECRETS), 2)]
     directions = profile.directions
 
-    worst = gap_tables(laws, pairs, directions).worst()
+    worst = gap_tables(distributions, pairs, directions).worst()
     certify_release(scenario, profile, TARGET)  # loads every kernel
     contestants: dict[str, Callable[[int], float]] = {
-        "gaps": lambda _: seconds(lambda: gap_tables(laws, pairs, directions)),
-        "numpy": lambda turn: peer_seconds(numpy_worst_gap, (laws, pairs, directions), worst, turn),
+        "gaps": lambda _: seconds(lambda: gap_tables(distributions, pairs, directions)),
+        "numpy": lambda turn: peer_seconds(
+            numpy_worst_gap, (distributions, pairs, directions), worst, turn
+        ),
         "certify": lambda _: seconds(lambda: certify_release(scenario, profile, TARGET)),
     }
     if ot is None:
         print("row skipped: POT is not installed (pip install POT)")
     else:
         contestants["pot"] = lambda turn: peer_seconds(
-            pot_worst_gap, (laws, pairs, directions), worst, turn
+            pot_worst_gap, (distributions, pairs, directions), worst, turn
         )
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(ROUNDS):
@@ -134,22 +140,24 @@ def speed_rows(taken: dict[str, float]) -> list[Row]:
 
 
 def sample_scenario(n_secrets: int, n_samples: int, dim: int) -> Scenario:
-    """Gaussian samples of different centres and spreads, declared to be the laws of the query."""
+    """Gaussian samples of different centres and spreads, declared to be the priors."""
     rng = np.random.default_rng(SEED)
     secrets = tuple(f"secret {index}" for index in range(n_secrets))
-    laws = {}
+    distributions = {}
     for secret in secrets:
         center, spread = rng.normal(size=dim), rng.uniform(0.5, 1.5, size=dim)
-        laws[secret] = EmpiricalLaw.uniform(center + spread * rng.normal(size=(n_samples, dim)))
+        distributions[secret] = FiniteDistribution.uniform(
+            center + spread * rng.normal(size=(n_samples, dim))
+        )
     prior = Prior(
         name="declared",
         source="public_model",
         origin="Gaussian samples",
         probabilities=dict.fromkeys(secrets, 1 / n_secrets),
-        laws=laws,
+        distributions=distributions,
     )
     return Scenario(
-        law="worlds",
+        distribution="worlds",
         secret={"worlds": "benchmark"},
         secrets=secrets,
         pairs=tuple(SecretPair(*pair) for pair in combinations(secrets, 2)),
@@ -158,8 +166,8 @@ def sample_scenario(n_secrets: int, n_samples: int, dim: int) -> Scenario:
     )
 
 
-Job = tuple[list[EmpiricalLaw], list[LawPair], Floats]
-"""Laws, pairs of them, and directions."""
+Job = tuple[list[FiniteDistribution], list[DistributionPair], Floats]
+"""Distributions, pairs of them, and directions."""
 
 
 def peer_seconds(
@@ -169,12 +177,12 @@ def peer_seconds(
     turn: int,
 ) -> float:
     """Seconds that a peer would take for the whole job, from a few combinations of this turn."""
-    laws, pairs, directions = job
+    distributions, pairs, directions = job
     total = len(pairs) * len(directions)
     chosen = np.random.default_rng([SEED, turn]).choice(total, size=SAMPLED, replace=False)
     spent = 0.0
     for pair, direction in zip(*np.divmod(chosen, len(directions)), strict=True):
-        first, second = (laws[index].outputs for index in pairs[pair])
+        first, second = (distributions[index].outputs for index in pairs[pair])
         found, taken = worst_gap(first, second, directions[direction])
         assert np.isclose(found, worst[pair, direction], rtol=1e-9, atol=0.0)
         spent += taken

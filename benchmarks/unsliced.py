@@ -24,7 +24,7 @@ from typing import TypedDict, TypeVar
 import numpy as np
 
 from process_memory import highest_resident_bytes, resident_bytes
-from pufferslice import EmpiricalLaw
+from pufferslice import FiniteDistribution
 from pufferslice._core.arrays import Floats
 from pufferslice.baselines import w_infinity
 
@@ -65,9 +65,9 @@ def speed_rows() -> list[Row]:
         return []
     ours: list[float] = []
     theirs: list[float] = []
-    w_infinity(*laws(8, 8, 0))  # loads the kernels
+    w_infinity(*distributions(8, 8, 0))  # loads the kernels
     for turn in range(ROUNDS):
-        first, second = laws(N_SAMPLES, N_SAMPLES, turn)
+        first, second = distributions(N_SAMPLES, N_SAMPLES, turn)
         found, taken = seconds(lambda: w_infinity(first, second))  # noqa: B023 - called at once
         ours.append(taken)
         moved, taken = pot_largest_move(first.outputs, second.outputs)
@@ -125,11 +125,13 @@ def growth_rows() -> list[Row]:
     return rows
 
 
-def laws(n_first: int, n_second: int, turn: int) -> tuple[EmpiricalLaw, EmpiricalLaw]:
+def distributions(
+    n_first: int, n_second: int, turn: int
+) -> tuple[FiniteDistribution, FiniteDistribution]:
     rng = np.random.default_rng([SEED, turn])
     first = rng.normal(size=(n_first, DIM))
     second = 1.2 * rng.normal(size=(n_second, DIM)) + 0.3
-    return EmpiricalLaw.uniform(first), EmpiricalLaw.uniform(second)
+    return FiniteDistribution.uniform(first), FiniteDistribution.uniform(second)
 
 
 def pot_largest_move(first: Floats, second: Floats) -> tuple[float, float]:
@@ -153,9 +155,9 @@ def memory_in_child(n_second: int) -> float:
 
 
 def matching_memory(n_second: int) -> float:
-    small = laws(8, 8, 0) if n_second == N_SAMPLES else laws(8, 7, 0)
+    small = distributions(8, 8, 0) if n_second == N_SAMPLES else distributions(8, 7, 0)
     w_infinity(*small)  # loads the kernels
-    pair = laws(N_SAMPLES, n_second, 0)
+    pair = distributions(N_SAMPLES, n_second, 0)
     before = resident_bytes()
     w_infinity(*pair)
     return (highest_resident_bytes() - before) / (8 * N_SAMPLES**2)

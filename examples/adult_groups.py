@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Publish nine statistics of one group of the Adult census table; nobody may tell which group.
 
-Law `groups`: one release is the query on the rows of one group. Everything is written to a new
+Distribution `groups`: one release is the query on the rows of one group. Everything is written to a new
 folder, whose name is printed.
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two declared worlds of a sales table; nobody may tell a quiet year from a busy one.
 
-Law `worlds` with Gaussian laws: the divergences are exact, also where the spreads differ and the
+Distribution `worlds` with Gaussian distributions: the divergences are exact, also where the spreads differ and the
 worst-gap distance is infinite. Shows the way back, from noise to cost.
 """
 
@@ -19,8 +19,8 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="gaussian-worlds-"))
     query = ps.queries.summary(mean=["orders", "returns"]).with_scales([10, 1])
     worlds = {
-        "quiet": ps.GaussianLaw(mean=[100, 5], cov=[[16, 1], [1, 0.25]]),
-        "busy": ps.GaussianLaw(mean=[112, 6], cov=[[25, 1], [1, 0.36]]),
+        "quiet": ps.GaussianDistribution(mean=[100, 5], cov=[[16, 1], [1, 0.25]]),
+        "busy": ps.GaussianDistribution(mean=[112, 6], cov=[[25, 1], [1, 0.36]]),
     }
     scenario = ps.Scenario.from_worlds(worlds, query=query, source="public_model", name="year")
     profile = ps.FiniteProfile.orthogonal(dim=2, n_sets=32, seed=7)

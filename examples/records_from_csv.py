@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Release the measurements of one patient from a CSV file; nobody may tell the patient's site.
 
-Law `records`: one release is the query of one row, the secret is the group of that row. The script
+Distribution `records`: one release is the query of one row, the secret is the group of that row. The script
 makes the file up first; put your own in its place. Everything goes to a new folder.
 """
 

@@ -48,7 +48,7 @@ def main() -> None:
     print(certificate)
     metrics = held_out_metrics(model, cross_entropy, records(held_out.images, held_out.labels))
     print(f"\nAccuracy on the public held-out digits: {metrics['held_out_accuracy']:.3f}")
-    print(f"Trained under {plan.guarantee()}, certificate {certificate.digest[:16]}")
+    print(f"TrainingClaim under {plan.guarantee()}, certificate {certificate.digest[:16]}")
 
 
 def records(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> TensorDataset:

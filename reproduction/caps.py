@@ -87,14 +87,14 @@ def attained_joint(n_directions: int) -> float:
     is bounded, so no valid cap of the mean can be below it.
     """
     plane = PlaneProfile(n_directions)
-    law = _SAMPLING.discrepancy_law(_N_DIFFERING)
+    distribution = _SAMPLING.discrepancy_distribution(_N_DIFFERING)
     means = []
     for sign in (1.0, -1.0):
         pushed = _PRECONDITIONER @ (_BLOCKS.clip_norms * np.array([1.0, sign]))
-        shifts = 2 * pushed / _SAMPLING.divisor * law.counts[:, None]
+        shifts = 2 * pushed / _SAMPLING.divisor * distribution.counts[:, None]
         caps = (minimal_squared_caps(plane.directions, shift[None, :]) for shift in shifts)
         costs = [joint_round_cost(ORDER, one, _variance(plane), plane.weights) for one in caps]
-        means.append(float(np.exp(law.log_probabilities) @ costs))
+        means.append(float(np.exp(distribution.log_probabilities) @ costs))
     return max(means)
 
 

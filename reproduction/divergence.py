@@ -8,7 +8,7 @@ import attrs
 import numpy as np
 
 from pufferslice._core.arrays import Floats, locked, same
-from pufferslice.scenario.distributions import GaussianLaw
+from pufferslice.scenario.distributions import GaussianDistribution
 from pufferslice.sensitivity.renyi import (
     aggregate_average,
     aggregate_joint,
@@ -53,9 +53,10 @@ LIMIT: Final = "limit"
 _NEAR: Final = 1e-3
 
 
-FIRST: Final = GaussianLaw(mean=[1.0, 0.5], cov=[[1.0, 0.35], [0.35, 0.6]])
-SECOND: Final = GaussianLaw(mean=[0.0, 0.0], cov=[[1.3, 0.1], [0.1, 0.9]])
-"""The paper does not say which two laws it drew; these have a finite divergence everywhere."""
+FIRST: Final = GaussianDistribution(mean=[1.0, 0.5], cov=[[1.0, 0.35], [0.35, 0.6]])
+SECOND: Final = GaussianDistribution(mean=[0.0, 0.0], cov=[[1.3, 0.1], [0.1, 0.9]])
+"""The paper does not say which two distributions it drew; these have a finite divergence
+everywhere."""
 
 
 @final
@@ -74,7 +75,7 @@ class SlicedProfile:
     def of(cls, panel: str, n_directions: int) -> "SlicedProfile":
         """The profile of so many directions."""
         plane = PlaneProfile(n_directions)
-        first, second = (_along(law, plane.directions) for law in (FIRST, SECOND))
+        first, second = (_along(distribution, plane.directions) for distribution in (FIRST, SECOND))
         costs = gaussian_divergence(ORDER, first, second)
         return cls(
             panel=panel,
@@ -96,17 +97,17 @@ def run(_setting: Setting) -> Outcome:
         experiment=NAME,
         scale=(
             f"Two Gaussians in the plane, order {ORDER:g}, equally spaced directions; exact. "
-            "The laws are ours: the paper does not give its own."
+            "The distributions are ours: the paper does not give its own."
         ),
         rows=tuple(rows),
         claims=_claims(profiles, unsliced),
     )
 
 
-def _along(law: GaussianLaw, directions: Floats) -> tuple[Floats, Floats]:
+def _along(distribution: GaussianDistribution, directions: Floats) -> tuple[Floats, Floats]:
     """Mean and variance of the projection onto each direction."""
-    variances = np.sum((directions @ law.cov) * directions, axis=1)
-    return directions @ law.mean, np.asarray(variances)
+    variances = np.sum((directions @ distribution.cov) * directions, axis=1)
+    return directions @ distribution.mean, np.asarray(variances)
 
 
 def _rows(profile: SlicedProfile) -> list[Row]:

@@ -32,7 +32,7 @@ from matplotlib.ticker import (
 from pufferslice._core.arrays import Floats
 from pufferslice._core.files import make_folder, pretty_json, write_whole
 from pufferslice.errors import ArgumentError
-from pufferslice.scenario.distributions import GaussianLaw
+from pufferslice.scenario.distributions import GaussianDistribution
 from reproduction import caps, divergence
 from reproduction.divergence import FIRST, LIMIT, SECOND
 from reproduction.experiment import Cell, Outcome, Row, number_in
@@ -136,17 +136,17 @@ _AROUND: Final = np.linspace(0, 2 * math.pi, 361)
 
 
 def sliced_divergences_figure(outcome: Outcome) -> Figure:
-    """The two laws, and their divergence along m = 8, 16, 32 and all directions."""
+    """The two distributions, and their divergence along m = 8, 16, 32 and all directions."""
     figure = new_figure(14, 4.3)
     panels = [str(count) for count in divergence.COUNTS] + [LIMIT]
-    laws = figure.add_subplot(1, 5, 1)
-    for colour, line, law, name in _LAWS:
-        _draw_law(laws, law, (colour, line, name))
-    laws.set_title("P (full), Q (dashed)\n1 and 2 standard deviations", fontsize=TICK_SIZE)
-    laws.set_aspect("equal")
-    laws.set_xlabel("first coordinate", fontsize=TICK_SIZE - 1)
-    laws.set_ylabel("second coordinate", fontsize=TICK_SIZE - 1)
-    make_quiet(laws)
+    distributions = figure.add_subplot(1, 5, 1)
+    for colour, line, distribution, name in _LAWS:
+        _draw_distribution(distributions, distribution, (colour, line, name))
+    distributions.set_title("P (full), Q (dashed)\n1 and 2 standard deviations", fontsize=TICK_SIZE)
+    distributions.set_aspect("equal")
+    distributions.set_xlabel("first coordinate", fontsize=TICK_SIZE - 1)
+    distributions.set_ylabel("second coordinate", fontsize=TICK_SIZE - 1)
+    make_quiet(distributions)
     top = 1.05 * float(np.nanmax(column(outcome.rows, "divergence_nats")))
     for place, panel in enumerate(panels, start=2):
         axes = cast("PolarAxes", figure.add_subplot(1, 5, place, projection="polar"))
@@ -215,15 +215,17 @@ def _draw_rings(axes: PolarAxes, rows: Sequence[Row], value: str, names: Sequenc
                 axes.plot(_AROUND, radius, color=colour, linestyle=line, linewidth=2, label=label)
 
 
-def _draw_law(axes: Axes, law: GaussianLaw, look: tuple[str, str, str]) -> None:
+def _draw_distribution(
+    axes: Axes, distribution: GaussianDistribution, look: tuple[str, str, str]
+) -> None:
     """Curves at one and two standard deviations, and the mean."""
     colour, line, name = look
-    root = np.linalg.cholesky(law.cov)
+    root = np.linalg.cholesky(distribution.cov)
     circle = np.array([np.cos(_AROUND), np.sin(_AROUND)])
     for radius in (1, 2):
-        x, y = law.mean[:, None] + radius * root @ circle
+        x, y = distribution.mean[:, None] + radius * root @ circle
         axes.plot(x, y, color=colour, linestyle=line, label=name if radius == 1 else "_")
-    axes.plot(*law.mean, marker="+", markersize=8, color=colour)
+    axes.plot(*distribution.mean, marker="+", markersize=8, color=colour)
 
 
 def _finish_polar(axes: PolarAxes, title: str, top: float) -> None:

@@ -32,7 +32,7 @@ from pufferslice.calibration.guarantee import Guarantee, Notion
 from pufferslice.certificate import Evidence
 from pufferslice.data import frame_of
 from pufferslice.queries import Condition, Query, above, at_least, equals
-from pufferslice.scenario.distributions import EmpiricalLaw
+from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.scenario.secrets import Bins, secret_rule
 from pufferslice.sensitivity.profiles import FiniteProfile
@@ -362,10 +362,14 @@ class Panel:
         return np.array(list(self.counts.values())) / self.n_records
 
     @property
-    def laws(self) -> tuple[EmpiricalLaw, ...]:
+    def distributions(self) -> tuple[FiniteDistribution, ...]:
         """The point mass of each group, in the order of the counts."""
-        laws = (self.scenario.priors[0].laws[secret] for secret in self.counts)
-        return tuple(law for law in laws if isinstance(law, EmpiricalLaw))
+        distributions = (self.scenario.priors[0].distributions[secret] for secret in self.counts)
+        return tuple(
+            distribution
+            for distribution in distributions
+            if isinstance(distribution, FiniteDistribution)
+        )
 
 
 class _Outputs(NamedTuple):
@@ -427,7 +431,7 @@ def trial_slices(scenario: Scenario, trial: int) -> Slices:
 
 def _carried(panel: Panel) -> _Outputs:
     groups = np.repeat(np.arange(len(panel.counts)), list(panel.counts.values()))
-    values = np.vstack([law.outputs for law in panel.laws])
+    values = np.vstack([distribution.outputs for distribution in panel.distributions])
     return _Outputs(values[groups], groups)
 
 
@@ -440,7 +444,7 @@ def _simulated(
     """
     errors = noise_std * rng.standard_normal(carried.values.shape)
     squares = (errors**2).sum(axis=1)
-    scores = gaussian_scores(carried.values + errors, panel.laws, noise_std)
+    scores = gaussian_scores(carried.values + errors, panel.distributions, noise_std)
     guesses = (scores + np.log(panel.shares)).argmax(axis=1)
     accuracy = float(np.mean(guesses == carried.groups))
     likeliest = float(panel.shares.max())

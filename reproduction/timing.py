@@ -13,12 +13,12 @@ from pufferslice._core.checks import check_count
 from pufferslice._core.threads import Progress, silent
 from pufferslice.baselines import SinkhornSettings, sinkhorn_w_infinity, w_infinity
 from pufferslice.errors import ArgumentError
-from pufferslice.scenario.distributions import EmpiricalLaw
-from pufferslice.sensitivity import LawPair, gap_tables
+from pufferslice.scenario.distributions import FiniteDistribution
+from pufferslice.sensitivity import DistributionPair, gap_tables
 from pufferslice.sensitivity.profiles import FiniteProfile
 
 N_SAMPLES: Final = 4_000
-"""Samples of each law up to which the unsliced ways are timed."""
+"""Samples of each distribution up to which the unsliced ways are timed."""
 
 _UNSLICED: Final = (0.25, 0.375, 0.5, 0.75, 1)
 _SLICED: Final = (1, 2, 4, 8, 16, 32)
@@ -39,7 +39,7 @@ class RunTimes:
 
     method: str
     sizes: Floats = attrs.field(converter=locked, eq=same)
-    """Samples of each of two laws."""
+    """Samples of each of two distributions."""
     seconds: Floats = attrs.field(converter=locked, eq=same)
     """Least of several runs."""
 
@@ -81,9 +81,13 @@ def run_times(
     check_count(1, dim=dim, n_directions=n_directions)
     check_count(_FEWEST, n_samples=n_samples)
     profile = FiniteProfile.uniform(dim=dim, n_directions=n_directions, seed=seed)
-    ways: dict[str, tuple[Callable[[EmpiricalLaw, EmpiricalLaw], object], Sequence[float]]] = {
+    ways: dict[
+        str, tuple[Callable[[FiniteDistribution, FiniteDistribution], object], Sequence[float]]
+    ] = {
         f"sliced, {profile.n_directions} directions": (
-            lambda first, second: gap_tables([first, second], [LawPair(0, 1)], profile.directions),
+            lambda first, second: gap_tables(
+                [first, second], [DistributionPair(0, 1)], profile.directions
+            ),
             _SLICED,
         ),
         "exact unsliced, bottleneck matching": (w_infinity, _UNSLICED),
@@ -101,16 +105,16 @@ def run_times(
     return found[0], found[1], found[2]
 
 
-def _samples(n_samples: int, dim: int, seed: int) -> tuple[EmpiricalLaw, EmpiricalLaw]:
+def _samples(n_samples: int, dim: int, seed: int) -> tuple[FiniteDistribution, FiniteDistribution]:
     rng = np.random.default_rng([seed, n_samples])
     first, second = rng.standard_normal((2, n_samples, dim))
-    return EmpiricalLaw.uniform(first), EmpiricalLaw.uniform(second + _SHIFT)
+    return FiniteDistribution.uniform(first), FiniteDistribution.uniform(second + _SHIFT)
 
 
 def _least_seconds(
-    way: Callable[[EmpiricalLaw, EmpiricalLaw], object],
-    first: EmpiricalLaw,
-    second: EmpiricalLaw,
+    way: Callable[[FiniteDistribution, FiniteDistribution], object],
+    first: FiniteDistribution,
+    second: FiniteDistribution,
 ) -> float:
     """The fastest of several runs, after one that loads compiled loops and warms the caches."""
     way(first, second)

@@ -281,9 +281,10 @@ copy. The tests pass on the unchanged copy first. `make test` checks that the li
 source and this page, and runs a few mutants; `make soak` runs them all.
 
 What this does not show: that a formula is right. A mutant that is caught says that *this* mistake
-would be noticed, by a known answer, an independent computation or a law; mistakes that nobody
-thought of are not in the list. Some mutants make a cost too large, not too small. They are wasteful
-and not unsound, and are listed because a test that does not see them would not see their inverse.
+would be noticed, by a known answer, an independent computation or a distribution; mistakes that
+nobody thought of are not in the list. Some mutants make a cost too large, not too small. They are
+wasteful and not unsound, and are listed because a test that does not see them would not see their
+inverse.
 
 | formula | what is dropped | module | caught by |
 |---|---|---|---|

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests compare with: exact fractions, 40-digit arithmetic, brute force; and strategies.
 
-Nothing here calls a formula of the library. A law of a gap is a list of (gap, mass) fractions.
+Nothing here calls a formula of the library. A distribution of a gap is a list of (gap, mass)
+fractions.
 """
 
 import itertools
@@ -11,8 +12,8 @@ import numpy as np
 from hypothesis import strategies as st
 from mpmath import mp
 
-from pufferslice.scenario.distributions import EmpiricalLaw
-from pufferslice.sensitivity import LawPair
+from pufferslice.scenario.distributions import FiniteDistribution
+from pufferslice.sensitivity import DistributionPair
 from pufferslice.sensitivity.profiles import FiniteProfile
 
 HP = mp.clone()
@@ -27,31 +28,31 @@ def exact(number):
     return HP.mpf(ratio.numerator) / ratio.denominator
 
 
-def atoms(law, direction):
-    """The law along a direction: (value, probability), nothing rounded."""
+def atoms(distribution, direction):
+    """The distribution along a direction: (value, probability), nothing rounded."""
     along = [Fraction(float(u)) for u in direction]
-    total = sum(int(count) for count in law.counts)
+    total = sum(int(count) for count in distribution.counts)
     return [
         (
             sum(u * Fraction(float(x)) for u, x in zip(along, row, strict=True)),
             Fraction(int(n), total),
         )
-        for row, n in zip(law.outputs, law.counts, strict=True)
+        for row, n in zip(distribution.outputs, distribution.counts, strict=True)
     ]
 
 
-def quantile(law, t):
+def quantile(distribution, t):
     """F^-1(t): the smallest value with F(value) >= t."""
     reached = Fraction(0)
-    for value, mass in sorted(law):
+    for value, mass in sorted(distribution):
         reached += mass
         if reached >= t:
             return value
     raise AssertionError
 
 
-def gap_law(first, second):
-    """The law of |F^-1(t) - G^-1(t)| under uniform t, from the definition."""
+def gap_distribution(first, second):
+    """The distribution of |F^-1(t) - G^-1(t)| under uniform t, from the definition."""
     breaks = sorted({Fraction(0), *cumulative(first), *cumulative(second)})
     gaps = {}
     for low, high in itertools.pairwise(breaks):
@@ -61,18 +62,21 @@ def gap_law(first, second):
     return sorted(gaps.items(), reverse=True)
 
 
-def cumulative(law):
-    return list(itertools.accumulate(mass for _, mass in sorted(law)))
+def cumulative(distribution):
+    return list(itertools.accumulate(mass for _, mass in sorted(distribution)))
 
 
-def true_gap_laws(laws, pairs, directions):
-    """[instance][slice] -> law of the gap."""
-    lines = [[atoms(law, u) for u in directions] for law in laws]
-    return [[gap_law(lines[a][k], lines[b][k]) for k in range(len(directions))] for a, b in pairs]
+def true_gap_distributions(distributions, pairs, directions):
+    """[instance][slice] -> distribution of the gap."""
+    lines = [[atoms(distribution, u) for u in directions] for distribution in distributions]
+    return [
+        [gap_distribution(lines[a][k], lines[b][k]) for k in range(len(directions))]
+        for a, b in pairs
+    ]
 
 
 def tabulated(tables, instance, position):
-    """One row of gap tables as a law of fractions."""
+    """One row of gap tables as a distribution of fractions."""
     row = position * tables.n_instances + instance
     span = slice(int(tables.starts[row]), int(tables.starts[row + 1]))
     total = int(tables.totals[instance])
@@ -83,7 +87,7 @@ def tabulated(tables, instance, position):
 
 
 def dominates(upper, lower):
-    """Whether, rank by rank, the upper law is at least the lower one."""
+    """Whether, rank by rank, the upper distribution is at least the lower one."""
     upper, lower = sorted(upper, reverse=True), sorted(lower, reverse=True)
     above, below, position = Fraction(0), Fraction(0), 0
     for i, (gap, mass) in enumerate(lower):
@@ -97,14 +101,16 @@ def dominates(upper, lower):
     return True
 
 
-def stretched(law, factor, least):
+def stretched(distribution, factor, least):
     """Every positive gap raised to `least`, times a factor, capped at the worst; 0 stays 0."""
-    worst = max(gap for gap, _ in law)
-    return [(min(max(gap, least) * factor, worst) if gap else gap, mass) for gap, mass in law]
+    worst = max(gap for gap, _ in distribution)
+    return [
+        (min(max(gap, least) * factor, worst) if gap else gap, mass) for gap, mass in distribution
+    ]
 
 
 def envelope(kind, order, gaps, noise_std, margin=0):
-    """Bound along one slice from the law of its gap; `margin` is added to every gap."""
+    """Bound along one slice from the distribution of its gap; `margin` is added to every gap."""
     a, s = exact(order), exact(noise_std)
     if kind == "worst_gap":
         return a * (exact(max(g for g, _ in gaps)) + margin) ** 2 / (2 * s**2)
@@ -128,7 +134,7 @@ def grid_margin(dim, noise_std):
     return HP.sqrt(dim) * exact(GRID) * exact(noise_std)
 
 
-def tight_cost(claim, gap_laws, profile, noise_std, kind):
+def tight_cost(claim, gap_distributions, profile, noise_std, kind):
     """Aggregate the envelopes of each instance, then take the maximum over instances."""
     margin = grid_margin(profile.dim, noise_std)
     return max(
@@ -138,15 +144,15 @@ def tight_cost(claim, gap_laws, profile, noise_std, kind):
             [envelope(kind, claim.order, gaps, noise_std, margin) for gaps in instance],
             profile.weights,
         )
-        for instance in gap_laws
+        for instance in gap_distributions
     )
 
 
-def closed_form_cost(claim, gap_laws, profile, noise_std):
+def closed_form_cost(claim, gap_distributions, profile, noise_std):
     """The paper's theorems: the maximum over instances is taken slice by slice."""
     margin = grid_margin(profile.dim, noise_std)
     worst = [
-        max(exact(max(g for g, _ in instance[k])) for instance in gap_laws) + margin
+        max(exact(max(g for g, _ in instance[k])) for instance in gap_distributions) + margin
         for k in range(len(profile.weights))
     ]
     weights = [exact(float(w)) for w in profile.weights]
@@ -161,7 +167,7 @@ def closed_form_cost(claim, gap_laws, profile, noise_std):
 def gaussian_divergence(order, first, second):
     """Between N(m1, v1) and N(m2, v2), given as (mean, variance), from the log of the integral."""
     a = HP.mpf(order)
-    (m1, v1), (m2, v2) = ([HP.mpf(x) for x in law] for law in (first, second))
+    (m1, v1), (m2, v2) = ([HP.mpf(x) for x in distribution] for distribution in (first, second))
     precision = a / v1 + (1 - a) / v2
     if precision <= 0:
         return HP.inf
@@ -226,13 +232,13 @@ def values():
 
 
 @st.composite
-def empirical_laws(draw, dim):
+def empirical_distributions(draw, dim):
     """Few atoms, often tied, with or without multiplicities."""
     n = draw(st.integers(1, 5))
     row = st.lists(values(), min_size=dim, max_size=dim)
     outputs = draw(st.lists(row, min_size=n, max_size=n))
     counts = draw(st.one_of(st.just([1] * n), st.lists(st.integers(1, 4), min_size=n, max_size=n)))
-    return EmpiricalLaw(outputs=outputs, counts=counts)
+    return FiniteDistribution(outputs=outputs, counts=counts)
 
 
 @st.composite
@@ -251,14 +257,19 @@ def profiles(draw, dim):
 
 
 @st.composite
-def worlds(draw, n_laws=3):
-    """(laws, pairs, profile): at least one pair of laws differs along some slice."""
+def worlds(draw, n_distributions=3):
+    """(distributions, pairs, profile).
+
+    At least one pair of distributions differs along some slice.
+    """
     dim = draw(st.integers(1, 3))
-    laws = [draw(empirical_laws(dim)) for _ in range(n_laws)]
+    distributions = [draw(empirical_distributions(dim)) for _ in range(n_distributions)]
     shifted = draw(st.integers(1, 8)) / 4
-    laws[0] = EmpiricalLaw(outputs=laws[1].outputs + shifted, counts=laws[1].counts)
-    pairs = [LawPair(a, b) for a, b in itertools.combinations(range(n_laws), 2)]
-    return laws, pairs, draw(profiles(dim))
+    distributions[0] = FiniteDistribution(
+        outputs=distributions[1].outputs + shifted, counts=distributions[1].counts
+    )
+    pairs = [DistributionPair(a, b) for a, b in itertools.combinations(range(n_distributions), 2)]
+    return distributions, pairs, draw(profiles(dim))
 
 
 def orders():

@@ -71,7 +71,7 @@ path = "t.csv"
 [secret]
 column = {json.dumps(SITE)}
 [query]
-law = "groups"
+distribution = "groups"
 mean = [{json.dumps(COLUMN)}]
 [prior]
 source = "released-data"

@@ -33,7 +33,7 @@ from pufferslice.config.toml import number
 from pufferslice.data.readers import pieces_of
 from pufferslice.errors import PuffersliceError
 from pufferslice.learning import Poisson, WorstCase, exactly, plan_with_noise
-from pufferslice.scenario.histograms import BinGrid, BinnedLaw, Histograms
+from pufferslice.scenario.histograms import BinGrid, BinnedDistribution, Histograms
 from pufferslice.sensitivity.cluster import _summed
 from pufferslice.sensitivity.renyi import noisy_divergence
 
@@ -41,7 +41,7 @@ GRID = BinGrid(directions=[[1.0]], center=[0.0], extents=[1.0], shape="box", n_b
 TABLE = pa.table({"site": ["a", "a", "b", "b"], "x": [0.0, 1.0, 2.0, 3.0]})
 SCENARIO = ps.Scenario.from_groups(TABLE, secret="site", query=ps.queries.summary(mean=["x"]))
 RECORDS = ps.Scenario.from_records(TABLE, secret="site", query=ps.queries.columns(["x"]))
-BINNED = BinnedLaw(grid=GRID, counts=[[1, 2, 3, 4]])
+BINNED = BinnedDistribution(grid=GRID, counts=[[1, 2, 3, 4]])
 LINE = ps.FiniteProfile.axes(dim=1)
 TARGET = ps.Guarantee.joint(order=4, epsilon=1.0)
 CERTIFICATE = ps.certify_release(SCENARIO, LINE, TARGET)
@@ -49,7 +49,7 @@ SLICES = CERTIFICATE.evidence.slices
 DOCUMENT = {
     "data": {"dataset": "adult"},
     "secret": {"column": "race"},
-    "query": {"law": "groups", "mean": ["age"]},
+    "query": {"distribution": "groups", "mean": ["age"]},
     "prior": {"source": "released-data"},
     "profile": {"n_directions": 4, "seed": 7},
     "guarantee": {"notion": "joint", "order": 4, "epsilon": 1.0},
@@ -57,7 +57,7 @@ DOCUMENT = {
 
 WORLDS = """
 [query]
-law = "worlds"
+distribution = "worlds"
 mean = ["x"]
 
 [gaussian.a]
@@ -98,7 +98,7 @@ IN_PYTHON = [
         lambda: attrs.evolve(
             CERTIFICATE.evidence, full=attrs.evolve(CERTIFICATE.evidence.full, dim=2)
         ).check(),
-        "the evidence along the slices and in full is not of the same laws",
+        "the evidence along the slices and in full is not of the same distributions",
     ),
     (
         lambda: _summed(None, [], [], GRID, silent),
@@ -128,7 +128,7 @@ IN_PYTHON = [
     ),
     (
         lambda: Evidence.of(RECORDS.with_sampled_priors(), LINE, None),
-        "sampled laws need a failure probability",
+        "sampled distributions need a failure probability",
     ),
     (
         lambda: gaussian_scores(np.zeros((3, 1)), [BINNED, BINNED], 1.0),
@@ -179,8 +179,8 @@ IN_PYTHON = [
     ),
     (
         lambda: worlds(
-            ps.EmpiricalLaw(outputs=[[0.0], [1.0]], counts=[1, 2]),
-            ps.EmpiricalLaw.uniform([[3.0], [4.0]]),
+            ps.FiniteDistribution(outputs=[[0.0], [1.0]], counts=[1, 2]),
+            ps.FiniteDistribution.uniform([[3.0], [4.0]]),
         ).with_sampled_priors(),
         "weighted atoms are no independent draws; give the draws themselves, each once",
     ),
@@ -193,8 +193,8 @@ IN_PYTHON = [
         "query.range needs low and high, or center and radius, or",
     ),
     (
-        lambda: request_of(changed("query", law="worlds"), "."),
-        "law 'worlds' needs either [worlds], a file per world, or [gaussian.NAME] sections",
+        lambda: request_of(changed("query", distribution="worlds"), "."),
+        "'worlds' needs either [worlds], a file per world, or [gaussian.NAME] sections",
     ),
     (
         lambda: request_of(changed("guarantee", claim="epsilon-delta", delta=0.1), "."),
@@ -209,12 +209,12 @@ ON_THE_COMMAND_LINE = [
     ),
     ("calibrate start/scenario.toml --data other.csv", "give either a scenario file or --data"),
     (
-        "calibrate --dataset adult --secret race --law groups --notion joint --order 4",
+        "calibrate --dataset adult --secret race --distribution groups --notion joint --order 4",
         "--epsilon, --directions, --seed must be said: what is certified has no defaults",
     ),
     (
-        f"calibrate --dataset adult --secret race --law records {CLAIM}",
-        "law 'records' needs --columns, the numeric columns of one row",
+        f"calibrate --dataset adult --secret race --distribution records {CLAIM}",
+        "distribution 'records' needs --columns, the numeric columns of one row",
     ),
     (
         "audit c.json --scenario start/scenario.toml --n-outputs 100 --supplied o.npz",
@@ -226,7 +226,7 @@ ON_THE_COMMAND_LINE = [
     ),
     (
         "release worlds.toml --certificate c.json --ledger l --out r.json --group a",
-        "law 'worlds' has no table of its own to choose from; use --rows FILE",
+        "distribution 'worlds' has no table of its own to choose from; use --rows FILE",
     ),
     (
         "release --certificate c.json --ledger l --out r.json --group a",
@@ -241,12 +241,14 @@ def test_wrong_calls(wrong, said):
         wrong()
 
 
-def test_a_release_without_noise_of_a_value_that_the_laws_do_not_have(tmp_path):
+def test_a_release_without_noise_of_a_value_that_the_distributions_do_not_have(tmp_path):
     same = pa.table({"site": ["a", "a", "b", "b"], "x": [1.0, 2.0, 1.0, 2.0]})
     query = ps.queries.columns(["x"])
     scenario = ps.Scenario.from_records(same, secret="site", query=query, source="held_out")
     certificate = ps.certify_release(scenario, LINE, TARGET)
-    with pytest.raises(ps.ReleaseError, match="the rows have a value that these laws do not have"):
+    with pytest.raises(
+        ps.ReleaseError, match="the rows have a value that these distributions do not have"
+    ):
         ps.release(scenario, TABLE.slice(3, 1), certificate, ledger=tmp_path / "one.ledger")
 
 

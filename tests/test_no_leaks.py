@@ -291,8 +291,8 @@ IN_PYTHON = {
     "outputs of names": lambda _: worlds(
         OutputSimulator(draw_outputs=lambda _, n: [[NAME]] * n).declared(n_draws=2, seed=1)
     ),
-    "a law of names": lambda _: worlds(ps.EmpiricalLaw.uniform([[NAME]])),
-    "weights of names": lambda _: ps.EmpiricalLaw.weighted([[1.0]], [NAME]),
+    "a distribution of names": lambda _: worlds(ps.FiniteDistribution.uniform([[NAME]])),
+    "weights of names": lambda _: ps.FiniteDistribution.weighted([[1.0]], [NAME]),
     "two worlds": lambda _: TwoWorlds(first=enums(SMALL), second=pl.DataFrame(SMALL)),
     # Files.
     "a csv of other widths": lambda t: read_table(written(t, f"a,b\n1,2\n{NAME},{NUMBER},3\n")),
@@ -340,7 +340,7 @@ IN_PYTHON = {
             range=Box([0], [1]),
         ),
     ),
-    "a law that is not there": lambda _: scan_tables([TABLE], SCAN).law("c"),
+    "a distribution that is not there": lambda _: scan_tables([TABLE], SCAN).distribution("c"),
     "histograms in disorder": lambda _: Histograms.from_bytes(
         histograms_with(renamed(b'"b"', b'"A"'))
     ),
@@ -408,19 +408,19 @@ notion = "joint"
 order = 4
 epsilon = 1.0
 """
-GOOD = {"data": "", "secret": 'column = "site"', "query": 'law = "groups"\nmean = ["x"]'}
+GOOD = {"data": "", "secret": 'column = "site"', "query": 'distribution = "groups"\nmean = ["x"]'}
 BY_NAME = GOOD | {"secret": 'column = "who"'}
 BY_NUMBER = GOOD | {"secret": 'column = "x"'}
 STREAMED = {
     "data": "bins = 64",
     "secret": 'column = "site"',
-    "query": 'law = "records"\ncolumns = ["x"]\nrange = { low = [0], high = [9e9] }',
+    "query": 'distribution = "records"\ncolumns = ["x"]\nrange = { low = [0], high = [9e9] }',
 }
 CALIBRATE = "calibrate scenario.toml"
 RELEASE = "release scenario.toml --certificate c.json --ledger l.db --out r.json"
 FLAGS = (
-    "calibrate --data t.csv --law records --columns x --notion joint --order 4 --epsilon 1 "
-    "--directions 4 --seed 7"
+    "calibrate --data t.csv --distribution records --columns x --notion joint --order 4 "
+    "--epsilon 1 --directions 4 --seed 7"
 )
 
 COMMANDS = [
@@ -429,7 +429,7 @@ COMMANDS = [
     (CALIBRATE, GOOD | {"secret": 'columns = ["who", "x"]'}, CSV),
     (CALIBRATE, GOOD | {"secret": 'column = "site"\npairs = [["a", "z"]]'}, CSV),
     (CALIBRATE, GOOD | {"secret": 'bins = { column = "who", quantiles = 2 }'}, CSV),
-    (CALIBRATE, GOOD | {"query": 'law = "groups"\nmean = ["who"]'}, CSV),
+    (CALIBRATE, GOOD | {"query": 'distribution = "groups"\nmean = ["who"]'}, CSV),
     (CALIBRATE, GOOD, HEADERLESS),
     (CALIBRATE, GOOD, CSV + f"\n{NAME},{NUMBER}\n"),
     (CALIBRATE, GOOD, CSV + f"\n{NAME},a,\n"),

@@ -44,7 +44,11 @@ if TYPE_CHECKING:
     from pufferslice.queries import Ball, Box
     from pufferslice.releases.ledger import Ledger
     from pufferslice.releases.release import Release, release, release_again
-    from pufferslice.scenario.distributions import EmpiricalLaw, GaussianLaw, SampledLaw
+    from pufferslice.scenario.distributions import (
+        FiniteDistribution,
+        GaussianDistribution,
+        SampledDistribution,
+    )
     from pufferslice.scenario.priors import Bootstrap, Resampled
     from pufferslice.scenario.scenario import Scenario, SecretPair
     from pufferslice.scenario.secrets import Bins
@@ -65,9 +69,9 @@ __all__ = [
     "Certificate",
     "CertificateError",
     "ClusterError",
-    "EmpiricalLaw",
+    "FiniteDistribution",
     "FiniteProfile",
-    "GaussianLaw",
+    "GaussianDistribution",
     "Guarantee",
     "Ledger",
     "LedgerError",
@@ -80,7 +84,7 @@ __all__ = [
     "ReleaseError",
     "Resampled",
     "RewindError",
-    "SampledLaw",
+    "SampledDistribution",
     "SampledSphere",
     "Scenario",
     "ScenarioError",
@@ -118,9 +122,9 @@ _HOMES: Final = {
     "Certificate": "certificate",
     "CertificateError": "errors",
     "ClusterError": "errors",
-    "EmpiricalLaw": "scenario",
+    "FiniteDistribution": "scenario",
     "FiniteProfile": "sensitivity",
-    "GaussianLaw": "scenario",
+    "GaussianDistribution": "scenario",
     "Guarantee": "calibration",
     "Ledger": "releases",
     "LedgerError": "errors",
@@ -133,7 +137,7 @@ _HOMES: Final = {
     "ReleaseError": "errors",
     "Resampled": "scenario",
     "RewindError": "errors",
-    "SampledLaw": "scenario",
+    "SampledDistribution": "scenario",
     "SampledSphere": "sensitivity",
     "Scenario": "scenario",
     "ScenarioError": "errors",

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: S106 - a secret is a column here
-"""Small scenarios of every kind of law, and their certificates."""
+"""Small scenarios of every kind of distribution, and their certificates."""
 
 import numpy as np
 import pyarrow as pa
@@ -9,7 +9,7 @@ import pytest
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate import certify_release
 from pufferslice.queries import Box, columns, summary
-from pufferslice.scenario.distributions import EmpiricalLaw, GaussianLaw
+from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.profiles import FiniteProfile
 
@@ -44,8 +44,8 @@ def two_priors():
 @pytest.fixture(scope="session")
 def gaussian():
     worlds = {
-        "low": GaussianLaw(mean=[0.0, 0.0], cov=[[1.0, 0.3], [0.3, 2.0]]),
-        "high": GaussianLaw(mean=[2.0, 1.0], cov=np.eye(2)),
+        "low": GaussianDistribution(mean=[0.0, 0.0], cov=[[1.0, 0.3], [0.3, 2.0]]),
+        "high": GaussianDistribution(mean=[2.0, 1.0], cov=np.eye(2)),
     }
     query = summary(mean=["x", "y"]).with_scales([1.0, 2.0])
     return Scenario.from_worlds(worlds, query=query, source="public_model")
@@ -55,8 +55,8 @@ def gaussian():
 def weighted():
     """Two atoms of unequal weight against one, on the line."""
     worlds = {
-        "often": EmpiricalLaw.weighted([[0.0], [4.0]], [0.25, 0.75]),
-        "never": EmpiricalLaw.uniform([[0.0]]),
+        "often": FiniteDistribution.weighted([[0.0], [4.0]], [0.25, 0.75]),
+        "never": FiniteDistribution.uniform([[0.0]]),
     }
     return Scenario.from_worlds(worlds, query=summary(mean=["x"]), source="public_model")
 

@@ -18,7 +18,7 @@ from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.calibration.noise import SIGMA_INT, SeededTestNoise
 from pufferslice.certificate import Certificate, certify_release
 from pufferslice.queries import summary
-from pufferslice.scenario.distributions import EmpiricalLaw
+from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.profiles import FiniteProfile
 
@@ -43,7 +43,7 @@ Mechanism = Callable[[Certificate, int, int], Drawn]
 def point_masses(points: Mapping[str, tuple[float, ...]] = POINTS) -> Scenario:
     """One value under each secret: the claim is as tight as it can be."""
     names = [f"x{index}" for index in range(len(next(iter(points.values()))))]
-    worlds = {secret: EmpiricalLaw.uniform([list(point)]) for secret, point in points.items()}
+    worlds = {secret: FiniteDistribution.uniform([list(point)]) for secret, point in points.items()}
     return Scenario.from_worlds(worlds, query=summary(mean=names), source="public_model")
 
 

@@ -23,12 +23,12 @@ from pufferslice.errors import AlreadyReleasedError
 from pufferslice.learning.keys import RunKey
 from pufferslice.queries import summary
 from pufferslice.releases.release import quantised, release, release_again
-from pufferslice.scenario.distributions import EmpiricalLaw
+from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.profiles import FiniteProfile
 
 THRESHOLD = 1e-9
-"""A right law falls below it once in a thousand million runs."""
+"""A right distribution falls below it once in a thousand million runs."""
 
 LINE = FiniteProfile.axes(dim=1)
 VALUES = {"zero": 0.0, "one": 1.0}
@@ -36,7 +36,7 @@ VALUES = {"zero": 0.0, "one": 1.0}
 
 def certified(epsilon):
     """Point masses at 0 and 1; at order 2 and epsilon 1 the noise is about 1."""
-    worlds = {secret: EmpiricalLaw.uniform([[value]]) for secret, value in VALUES.items()}
+    worlds = {secret: FiniteDistribution.uniform([[value]]) for secret, value in VALUES.items()}
     scenario = Scenario.from_worlds(worlds, query=summary(mean=["x"]), source="public_model")
     return scenario, certify_release(scenario, LINE, Guarantee.joint(order=2, epsilon=epsilon))
 

@@ -15,7 +15,7 @@ from pufferslice.calibration.noise import SeededTestNoise
 from pufferslice.certificate import Certificate, certify_release
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Box, summary
-from pufferslice.scenario.distributions import EmpiricalLaw, SampledLaw
+from pufferslice.scenario.distributions import FiniteDistribution, SampledDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere
 
@@ -37,8 +37,9 @@ def halved(scenario, certificate, n_outputs):
     values = {}
     for prior in scenario.priors:
         values[prior.name] = {
-            secret: law.outputs[0] + (drawn.values[prior.name][secret] - law.outputs[0]) / 2
-            for secret, law in prior.laws.items()
+            secret: distribution.outputs[0]
+            + (drawn.values[prior.name][secret] - distribution.outputs[0]) / 2
+            for secret, distribution in prior.distributions.items()
         }
     return attrs.evolve(drawn, values=values)
 
@@ -103,7 +104,7 @@ def test_several_priors_and_the_worst_pair(two_priors, certificates, profile):
 
 
 @pytest.mark.parametrize("which", ["records", "gaussian", "weighted"])
-def test_right_mechanisms_of_every_law_stand(request, which, certificates, profile):
+def test_right_mechanisms_of_every_distribution_stand(request, which, certificates, profile):
     scenario = request.getfixturevalue(which)
     used = profile if scenario.dim == 2 else FiniteProfile.axes(dim=1)
     certificate = certificates[id(scenario)]
@@ -116,7 +117,7 @@ def sampled_worlds(query, shifts):
     """Worlds known by 4,000 draws each."""
     rng = np.random.default_rng(1)
     worlds = {
-        name: SampledLaw(outputs=np.clip(rng.normal(5 + shift, 1, size=(4_000, 2)), 0, 10))
+        name: SampledDistribution(outputs=np.clip(rng.normal(5 + shift, 1, size=(4_000, 2)), 0, 10))
         for name, shift in shifts.items()
     }
     return Scenario.from_worlds(worlds, query=query, source="public_model")
@@ -143,7 +144,9 @@ def test_the_sphere(notion):
     """Drawn directions stand for all: what they might miss is taken off."""
     sphere = SampledSphere.draw(dim=2, n_directions=1_000, seed=3)
     claim = Guarantee(notion=notion, order=2, epsilon=1.0)
-    worlds = {name: EmpiricalLaw.uniform([list(point)]) for name, point in teeth.POINTS.items()}
+    worlds = {
+        name: FiniteDistribution.uniform([list(point)]) for name, point in teeth.POINTS.items()
+    }
     query = summary(mean=["x", "y"]).with_range(Box([0, 0], [0.4, 0.4]))
     scenario = Scenario.from_worlds(worlds, query=query, source="public_model")
     certificate = certify_release(scenario, sphere, claim, failure_probability=0.05)

@@ -54,7 +54,7 @@ def test_bound_comes_close_to_the_truth_from_below(rng, order, shift, n, share):
 @pytest.mark.soundness
 @pytest.mark.statistical
 def test_a_claim_that_holds_is_rarely_refuted(rng):
-    """400 runs on coarse laws, where bins lose nothing: the stated share is 0.2.
+    """400 runs on coarse distributions, where bins lose nothing: the stated share is 0.2.
 
     Counting without intervals would refute about half of them.
     """
@@ -173,7 +173,10 @@ def test_the_best_line_is_found_and_named(rng):
 
 
 def separated(order, n_counted, share):
-    """The bound when two laws never share a bin: p = 1 and q = 0 seen, by their exact intervals."""
+    """The bound when two distributions never share a bin.
+
+    P = 1 and q = 0 seen, by their exact intervals.
+    """
     low, high = share ** (1 / n_counted), -np.expm1(np.log(share) / n_counted)
     return (order * np.log(low) - (order - 1) * np.log(high)) / (order - 1)
 

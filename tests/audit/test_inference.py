@@ -10,51 +10,60 @@ from scipy import stats
 from pufferslice.audit import draw_outputs, infer_secrets
 from pufferslice.audit.inference import attack_secrets, gaussian_scores, likelihood_scores, mean_of
 from pufferslice.errors import ArgumentError, ScenarioError
-from pufferslice.scenario.distributions import EmpiricalLaw, GaussianLaw, SampledLaw
-from pufferslice.scenario.histograms import BinnedLaw
+from pufferslice.scenario.distributions import (
+    FiniteDistribution,
+    GaussianDistribution,
+    SampledDistribution,
+)
+from pufferslice.scenario.histograms import BinnedDistribution
 from pufferslice.scenario.priors import Prior
 
 STD = 1.5
 
 
 def point_prior(shares, distance=2.0):
-    laws = {f"s{i}": EmpiricalLaw.uniform([[distance * i]]) for i in range(len(shares))}
+    distributions = {
+        f"s{i}": FiniteDistribution.uniform([[distance * i]]) for i in range(len(shares))
+    }
     return Prior(
         name="declared",
         source="public_model",
         origin="points",
         probabilities={f"s{i}": share for i, share in enumerate(shares)},
-        laws=laws,
+        distributions=distributions,
     )
 
 
 def outputs_of(prior, n, rng):
     return {
-        secret: rng.normal(law.outputs[0], STD, size=(n, 1)) for secret, law in prior.laws.items()
+        secret: rng.normal(distribution.outputs[0], STD, size=(n, 1))
+        for secret, distribution in prior.distributions.items()
     }
 
 
 def test_mixture_likelihoods_by_hand(rng):
     atoms, weights = rng.normal(size=(5, 2)), np.array([0.1, 0.2, 0.3, 0.25, 0.15])
-    law = EmpiricalLaw.weighted(atoms, weights)
+    distribution = FiniteDistribution.weighted(atoms, weights)
     outputs = rng.normal(size=(40, 2))
     densities = [stats.multivariate_normal(atom, STD**2 * np.eye(2)).pdf(outputs) for atom in atoms]
     constant = np.log(2 * np.pi * STD**2)
     expected = np.log(weights @ np.array(densities)) + constant
-    np.testing.assert_allclose(likelihood_scores(outputs, [law], STD)[:, 0], expected, rtol=1e-6)
-    sampled = SampledLaw(outputs=atoms)
-    equal = EmpiricalLaw.uniform(atoms)
+    np.testing.assert_allclose(
+        likelihood_scores(outputs, [distribution], STD)[:, 0], expected, rtol=1e-6
+    )
+    sampled = SampledDistribution(outputs=atoms)
+    equal = FiniteDistribution.uniform(atoms)
     scores = likelihood_scores(outputs, [sampled, equal], STD)
     np.testing.assert_allclose(scores[:, 0], scores[:, 1])
 
 
-def test_gaussian_laws_share_the_constant(rng):
-    """A Gaussian law without spread is a point mass."""
+def test_gaussian_distributions_share_the_constant(rng):
+    """A Gaussian distribution without spread is a point mass."""
     outputs = rng.normal(size=(30, 2))
     mean, cov = np.array([1.0, -1.0]), np.array([[2.0, 0.5], [0.5, 1.0]])
-    point = EmpiricalLaw.uniform([mean])
-    narrow = GaussianLaw(mean=mean, cov=np.zeros((2, 2)))
-    wide = GaussianLaw(mean=mean, cov=cov)
+    point = FiniteDistribution.uniform([mean])
+    narrow = GaussianDistribution(mean=mean, cov=np.zeros((2, 2)))
+    wide = GaussianDistribution(mean=mean, cov=cov)
     scores = likelihood_scores(outputs, [point, narrow, wide], STD)
     np.testing.assert_allclose(scores[:, 0], scores[:, 1], atol=1e-12)
     density = stats.multivariate_normal(mean, cov + STD**2 * np.eye(2)).logpdf(outputs)
@@ -62,14 +71,14 @@ def test_gaussian_laws_share_the_constant(rng):
 
 
 def test_far_atoms_do_not_underflow():
-    law = EmpiricalLaw.uniform([[0.0], [1.0]])
-    scores = likelihood_scores(np.array([[1e4]]), [law], 1.0)
+    distribution = FiniteDistribution.uniform([[0.0], [1.0]])
+    scores = likelihood_scores(np.array([[1e4]]), [distribution], 1.0)
     assert scores[0, 0] == pytest.approx(-((1e4 - 1) ** 2) / 2 - np.log(2), rel=1e-9)
 
 
 def test_the_papers_attack_sees_means_only(rng):
-    spread = EmpiricalLaw.uniform([[-5.0], [5.0]])
-    point = EmpiricalLaw.uniform([[0.0]])
+    spread = FiniteDistribution.uniform([[-5.0], [5.0]])
+    point = FiniteDistribution.uniform([[0.0]])
     outputs = rng.normal(size=(20, 1))
     scores = gaussian_scores(outputs, [spread, point], STD)
     np.testing.assert_array_equal(scores[:, 0], scores[:, 1])
@@ -79,9 +88,9 @@ def test_the_papers_attack_sees_means_only(rng):
 
 
 def test_means(gaussian):
-    assert mean_of(gaussian.priors[0].laws["high"]).tolist() == [2.0, 0.5]
-    assert mean_of(EmpiricalLaw.weighted([[0.0], [4.0]], [0.25, 0.75])).tolist() == [3.0]
-    assert mean_of(SampledLaw(outputs=[[1.0], [2.0]])).tolist() == [1.5]
+    assert mean_of(gaussian.priors[0].distributions["high"]).tolist() == [2.0, 0.5]
+    assert mean_of(FiniteDistribution.weighted([[0.0], [4.0]], [0.25, 0.75])).tolist() == [3.0]
+    assert mean_of(SampledDistribution(outputs=[[1.0], [2.0]])).tolist() == [1.5]
 
 
 @pytest.mark.statistical
@@ -113,7 +122,7 @@ def test_accuracy_of_two_points_is_known(rng, shares):
 
 def test_pairs_all_secrets_and_both_priors(rng):
     prior = point_prior((0.6, 0.3, 0.1))
-    pairs = list(itertools.combinations(prior.laws, 2))
+    pairs = list(itertools.combinations(prior.distributions, 2))
     found = infer_secrets(
         outputs_of(prior, 2_000, rng), prior, STD, pairs=pairs, seed=0, confidence=0.95
     )
@@ -162,11 +171,11 @@ def test_intervals_cover(rng):
     prior = point_prior((0.7, 0.3), distance=1.0)
     cut = 0.5 + STD**2 * np.log(0.7 / 0.3)
     truth = 0.7 * stats.norm.cdf(cut / STD) + 0.3 * stats.norm.sf((cut - 1) / STD)
-    laws = list(prior.laws.values())
+    distributions = list(prior.distributions.values())
     missed = {0.8: 0, 0.4: 0}
     for seed in range(300):
         scores = {
-            secret: likelihood_scores(values, laws, STD)
+            secret: likelihood_scores(values, distributions, STD)
             for secret, values in outputs_of(prior, 100, rng).items()
         }
         for confidence in missed:
@@ -214,25 +223,25 @@ def test_bad_settings(rng):
         infer_secrets(outputs, prior, STD, **(said | {"seed": -1}))
 
 
-def test_streamed_laws_have_no_likelihood():
-    law = object.__new__(BinnedLaw)
+def test_streamed_distributions_have_no_likelihood():
+    distribution = object.__new__(BinnedDistribution)
     with pytest.raises(ScenarioError, match="no known mean"):
-        mean_of(law)
+        mean_of(distribution)
     with pytest.raises(ScenarioError, match="no known likelihood"):
-        likelihood_scores(np.zeros((1, 1)), [law], 1.0)
+        likelihood_scores(np.zeros((1, 1)), [distribution], 1.0)
 
 
 def test_many_atoms_are_attacked_with_fewer_outputs(rng, monkeypatch):
     monkeypatch.setattr("pufferslice.audit.inference._MOST_ENTRIES", 4_000)
-    laws = {s: EmpiricalLaw.uniform(rng.normal(size=(20, 1))) for s in ("a", "b")}
+    distributions = {s: FiniteDistribution.uniform(rng.normal(size=(20, 1))) for s in ("a", "b")}
     prior = Prior(
         name="declared",
         source="public_model",
         origin="draws",
         probabilities={"a": 0.5, "b": 0.5},
-        laws=laws,
+        distributions=distributions,
     )
-    outputs = {s: rng.normal(size=(1_000, 1)) for s in laws}
+    outputs = {s: rng.normal(size=(1_000, 1)) for s in distributions}
     found = infer_secrets(outputs, prior, 1.0, pairs=[("a", "b")], seed=0, confidence=0.95)
     trials = {one.attack: one.n_trials for one in found}
     assert trials == {"gaussian_map": 1_000, "likelihood_ratio": 50}

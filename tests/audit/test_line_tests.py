@@ -11,7 +11,7 @@ from pufferslice.audit.divergence import DeltaTest, EpsilonTest, LinePlan, Renyi
 
 CUT = LinePlan(edges=[0.5])
 P, Q = 0.7, 0.4
-"""Probabilities of the bin above the edge under the two laws."""
+"""Probabilities of the bin above the edge under the two distributions."""
 
 TRUTHS = {
     RenyiTest(order=2.0): math.log(P**2 / Q + (1 - P) ** 2 / (1 - Q)),
@@ -32,7 +32,7 @@ def by_hand(test, low, high):
 @pytest.mark.parametrize("test", TRUTHS)
 @pytest.mark.parametrize("sizes", [(40, 40), (25, 60)])
 def test_exact_coverage(test, sizes):
-    """Over all outcomes; with shares of the whole doubt each, the promise would be broken."""
+    """Over all outcomes; with shares of the whole confidence each, the promise would be broken."""
     n_statements = 4 if isinstance(test, RenyiTest) else 2
     failure = 0.2
     assert wrong_probability(test, sizes, failure / n_statements) <= failure
@@ -111,7 +111,7 @@ def test_plans_find_the_difference(test, rng):
         assert not other.above
 
 
-def test_plans_of_equal_laws_promise_nothing_much(rng):
+def test_plans_of_equal_distributions_promise_nothing_much(rng):
     pilot = np.sort(rng.normal(0, 1, 5_000)), np.sort(rng.normal(0, 1, 5_000))
     assert RenyiTest(order=2.0).plan(pilot, (45_000, 45_000), 1e-3).promise < 0.01
 

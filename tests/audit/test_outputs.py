@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: S106 - a secret is a column here
-"""Outputs are what releases are: the same grid, the same noise, every law; files and bad input."""
+"""Outputs are what releases are: the same grid, the same noise, every distribution; files and bad
+input."""
 
 import stat
 
@@ -21,7 +22,7 @@ from pufferslice.errors import ArgumentError, ScenarioError, StorageError, Table
 from pufferslice.learning import Poisson, WorstCase, exactly, plan_training
 from pufferslice.queries import Box, columns, summary
 from pufferslice.releases.release import quantised, release
-from pufferslice.scenario.distributions import EmpiricalLaw, SampledLaw
+from pufferslice.scenario.distributions import FiniteDistribution, SampledDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity import RowScan, scan_files, streamed_scenario
 from pufferslice.sensitivity.profiles import FiniteProfile
@@ -50,7 +51,10 @@ def test_an_output_is_a_release_bit_for_bit(tmp_path):
 def test_outputs_carry_the_certified_noise(records, certificates, seed):
     """Given the atom, the rest is N(0, std); not 0.9 or 1.1 of it."""
     certificate = certificates[id(records)]
-    worlds = {"a": EmpiricalLaw.uniform([[1.0, 2.0]]), "b": EmpiricalLaw.uniform([[3.0, 2.5]])}
+    worlds = {
+        "a": FiniteDistribution.uniform([[1.0, 2.0]]),
+        "b": FiniteDistribution.uniform([[3.0, 2.5]]),
+    }
     scenario = Scenario.from_worlds(worlds, query=summary(mean=["x", "y"]), source="public_model")
     certificate = certify_release(scenario, PROFILE, JOINT)
     noise = SeededTestNoise(seed=seed)
@@ -68,15 +72,15 @@ def test_outputs_carry_the_certified_noise(records, certificates, seed):
 
 
 @pytest.mark.statistical
-def test_values_follow_the_laws(weighted, gaussian, rng):
-    often = weighted.priors[0].laws["often"]
+def test_values_follow_the_distributions(weighted, gaussian, rng):
+    often = weighted.priors[0].distributions["often"]
     shares = (draw_values(often, 100_000, rng=rng) == 4.0).mean()
     assert shares == pytest.approx(0.75, abs=0.01)
-    law = gaussian.priors[0].laws["low"]
-    drawn = draw_values(law, 200_000, rng=rng)
-    np.testing.assert_allclose(drawn.mean(axis=0), law.mean, atol=0.02)
-    np.testing.assert_allclose(np.cov(drawn.T), law.cov, atol=0.03)
-    sampled = SampledLaw(outputs=[[1.0], [2.0], [2.0]])
+    distribution = gaussian.priors[0].distributions["low"]
+    drawn = draw_values(distribution, 200_000, rng=rng)
+    np.testing.assert_allclose(drawn.mean(axis=0), distribution.mean, atol=0.02)
+    np.testing.assert_allclose(np.cov(drawn.T), distribution.cov, atol=0.03)
+    sampled = SampledDistribution(outputs=[[1.0], [2.0], [2.0]])
     assert (draw_values(sampled, 30_000, rng=rng) == 2.0).mean() == pytest.approx(2 / 3, abs=0.02)
 
 
@@ -85,7 +89,7 @@ def test_every_prior_and_secret_has_outputs(two_priors, records, gaussian, certi
         drawn = draw_outputs(scenario, certificates[id(scenario)], 50, seed=0)
         assert drawn.n_outputs == 50
         for prior in scenario.priors:
-            assert set(drawn.values[prior.name]) == set(prior.laws)
+            assert set(drawn.values[prior.name]) == set(prior.distributions)
             for values in drawn.values[prior.name].values():
                 assert values.shape == (50, 2)
 
@@ -125,8 +129,8 @@ def test_seeds_draw_the_same_values_and_other_noise(records, certificates):
     assert not (first == second).any()
 
 
-def test_equal_laws_are_released_without_noise():
-    worlds = {name: EmpiricalLaw.uniform([[1.0, 2.0]]) for name in ("a", "b")}
+def test_equal_distributions_are_released_without_noise():
+    worlds = {name: FiniteDistribution.uniform([[1.0, 2.0]]) for name in ("a", "b")}
     scenario = Scenario.from_worlds(worlds, query=summary(mean=["x", "y"]), source="public_model")
     certificate = certify_release(scenario, PROFILE, JOINT)
     drawn = draw_outputs(scenario, certificate, 1_000, seed=0)
@@ -231,7 +235,7 @@ def test_certificates_of_training_are_sent_elsewhere():
         draw_outputs(GROUPS, certify_training(plan, data="d"), 10, seed=0)
 
 
-def test_streamed_laws_have_nothing_to_draw(tmp_path, rng):
+def test_streamed_distributions_have_nothing_to_draw(tmp_path, rng):
     path = tmp_path / "rows.csv"
     rows = ["site,pay", *(f"{'ab'[i % 2]},{i % 7}" for i in range(200))]
     path.write_text("\n".join(rows) + "\n")

@@ -62,14 +62,14 @@ def test_what_is_allowed_is_the_largest_share_of_honest_noise(rng):
 
 
 @pytest.mark.soundness
-@pytest.mark.parametrize("law", ["atoms", "uniform", "gaussian"])
-def test_noise_on_any_distribution_stands(rng, law):
+@pytest.mark.parametrize("distribution", ["atoms", "uniform", "gaussian"])
+def test_noise_on_any_distribution_stands(rng, distribution):
     n = 20_000
     values = {
         "atoms": rng.integers(0, 2, (n, 2)) * [3.0, 0.1],
         "uniform": rng.uniform(0, 1, (n, 2)),
         "gaussian": rng.normal(0, 5, (n, 2)),
-    }[law]
+    }[distribution]
     assert not verdict_of(values + noise(rng, n)).refuted
 
 

@@ -15,8 +15,8 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 from pufferslice.baselines import transport, w_infinity
 from pufferslice.baselines.transport import pairwise_distances, readable_bytes
 from pufferslice.errors import ArgumentError
-from pufferslice.scenario.distributions import EmpiricalLaw
-from pufferslice.sensitivity import LawPair, gap_tables
+from pufferslice.scenario.distributions import FiniteDistribution
+from pufferslice.sensitivity import DistributionPair, gap_tables
 
 COORDINATE = st.one_of(st.integers(-3, 3).map(float), st.floats(-10, 10))
 
@@ -34,12 +34,12 @@ def samples(draw, *, equal, largest=6):
 
 
 @st.composite
-def weighted_laws(draw):
-    laws = []
+def weighted_distributions(draw):
+    distributions = []
     for rows in draw(samples(equal=False)):
         counts = st.lists(st.integers(1, 9), min_size=len(rows), max_size=len(rows))
-        laws.append(EmpiricalLaw(outputs=rows, counts=draw(counts)))
-    return tuple(laws)
+        distributions.append(FiniteDistribution(outputs=rows, counts=draw(counts)))
+    return tuple(distributions)
 
 
 def table(first, second):
@@ -78,38 +78,40 @@ def by_linear_programs(first, second):
 
 @given(samples(equal=True))
 def test_equal_sizes_against_all_permutations(pair):
-    first, second = map(EmpiricalLaw.uniform, pair)
+    first, second = map(FiniteDistribution.uniform, pair)
     assert w_infinity(first, second) == pytest.approx(by_permutations(*pair), rel=1e-12, abs=1e-150)
 
 
 @settings(max_examples=60)
-@given(weighted_laws())
+@given(weighted_distributions())
 def test_weights_against_linear_programs(pair):
     assert w_infinity(*pair) == pytest.approx(by_linear_programs(*pair), rel=1e-9, abs=1e-12)
 
 
-@given(weighted_laws())
+@given(weighted_distributions())
 def test_weights_are_repetitions(pair):
     first, second = pair
     repeated = [
-        EmpiricalLaw.uniform(np.repeat(law.outputs, law.counts * other.total, axis=0))
-        for law, other in (pair, pair[::-1])
+        FiniteDistribution.uniform(
+            np.repeat(distribution.outputs, distribution.counts * other.total, axis=0)
+        )
+        for distribution, other in (pair, pair[::-1])
     ]
     if first.total * second.total <= 600:
         assert w_infinity(first, second) == w_infinity(*repeated)
 
 
-@given(weighted_laws())
-def test_symmetric_and_zero_between_equal_laws(pair):
+@given(weighted_distributions())
+def test_symmetric_and_zero_between_equal_distributions(pair):
     assert w_infinity(*pair) == w_infinity(*pair[::-1])
     assert w_infinity(pair[0], pair[0]) == 0
 
 
 @pytest.mark.parametrize(("n", "m"), [(300, 300), (300, 200), (1, 250), (257, 256)])
 def test_on_the_line_it_is_the_worst_gap(rng, n, m):
-    first = EmpiricalLaw.uniform(rng.normal(size=(n, 1)))
-    second = EmpiricalLaw.uniform(rng.standard_t(3, size=(m, 1)) + 0.5)
-    known = gap_tables([first, second], [LawPair(0, 1)], np.ones((1, 1))).worst()[0, 0]
+    first = FiniteDistribution.uniform(rng.normal(size=(n, 1)))
+    second = FiniteDistribution.uniform(rng.standard_t(3, size=(m, 1)) + 0.5)
+    known = gap_tables([first, second], [DistributionPair(0, 1)], np.ones((1, 1))).worst()[0, 0]
     assert w_infinity(first, second) == pytest.approx(known, rel=1e-12)
 
 
@@ -117,7 +119,7 @@ def test_on_the_line_it_is_the_worst_gap(rng, n, m):
 def test_no_slice_shows_more_and_no_coupling_less(rng, dim):
     """Projections only shorten; every coupling, as that of POT's emd, moves at least that far."""
     first, second = rng.normal(size=(120, dim)), 1.3 * rng.normal(size=(120, dim)) + 0.4
-    found = w_infinity(EmpiricalLaw.uniform(first), EmpiricalLaw.uniform(second))
+    found = w_infinity(FiniteDistribution.uniform(first), FiniteDistribution.uniform(second))
     direction = rng.normal(size=dim)
     direction /= np.linalg.norm(direction)
     along = np.abs(np.sort(first @ direction) - np.sort(second @ direction)).max()
@@ -136,7 +138,7 @@ def test_against_high_powers_of_pot(rng, high):
     weights = np.full(40, 1 / 40)
     scaled = (costs / costs.max()) ** high
     wasserstein = costs.max() * ot.emd2(weights, weights, scaled, numItermax=10**6) ** (1 / high)
-    found = w_infinity(EmpiricalLaw.uniform(first), EmpiricalLaw.uniform(second))
+    found = w_infinity(FiniteDistribution.uniform(first), FiniteDistribution.uniform(second))
     assert wasserstein * (1 - 1e-6) <= found <= wasserstein * 40 ** (1 / high) * (1 + 1e-6)
 
 
@@ -160,23 +162,23 @@ def test_far_above_the_nearest_neighbours(rng, monkeypatch, patience, dim):
     first, second = rng.uniform(size=(2, 200, dim))
     first[120:, 0] += 3
     second[80:, 0] += 3
-    found = w_infinity(EmpiricalLaw.uniform(first), EmpiricalLaw.uniform(second))
+    found = w_infinity(FiniteDistribution.uniform(first), FiniteDistribution.uniform(second))
     costs = table(first, second)
     assert max(costs.min(axis=0).max(), costs.min(axis=1).max()) < found / 2
     assert found == pytest.approx(by_halving(first, second), rel=1e-14)
-    doubled = EmpiricalLaw(outputs=first, counts=np.full(200, 2))
-    assert w_infinity(doubled, EmpiricalLaw.uniform(second)) == found
+    doubled = FiniteDistribution(outputs=first, counts=np.full(200, 2))
+    assert w_infinity(doubled, FiniteDistribution.uniform(second)) == found
 
 
 @pytest.mark.parametrize("patience", [0, 6])
 @pytest.mark.parametrize("dim", [1, 2])
 def test_halving_finds_the_same(rng, monkeypatch, patience, dim):
-    first = EmpiricalLaw.uniform(rng.uniform(size=(150, dim)))
-    second = EmpiricalLaw.uniform(rng.uniform(size=(149, dim)) + 0.2)
+    first = FiniteDistribution.uniform(rng.uniform(size=(150, dim)))
+    second = FiniteDistribution.uniform(rng.uniform(size=(149, dim)) + 0.2)
     known = w_infinity(first, second)
     monkeypatch.setattr(transport, "_PATIENCE", patience)
     assert w_infinity(first, second) == known
-    equal = EmpiricalLaw.uniform(rng.uniform(size=(150, dim)) + 0.2)
+    equal = FiniteDistribution.uniform(rng.uniform(size=(150, dim)) + 0.2)
     by_jumps = w_infinity(first, equal)
     monkeypatch.setattr(transport, "_PATIENCE", 10**6)
     assert w_infinity(first, equal) == by_jumps
@@ -186,49 +188,60 @@ def test_a_half_of_many_atoms_has_to_go_far():
     """51 against 49 atoms here, 50 and 50 there: one of them makes the whole way."""
     here = np.array([[0.0, 0.0]] * 51 + [[6.0, 8.0]] * 49)
     there = np.array([[0.0, 0.0]] * 50 + [[6.0, 8.0]] * 50)
-    assert w_infinity(EmpiricalLaw.uniform(here), EmpiricalLaw.uniform(there)) == 10.0
+    assert w_infinity(FiniteDistribution.uniform(here), FiniteDistribution.uniform(there)) == 10.0
 
 
 @pytest.mark.parametrize("size", [1e-300, 1e-170, 1.0, 1e170, 1e300])
 def test_sizes_at_which_squares_leave_the_floats(size):
-    first = EmpiricalLaw.uniform(np.array([[0.0, 0.0], [3.0, 4.0]]) * size)
-    second = EmpiricalLaw.uniform(np.zeros((2, 2)))
+    first = FiniteDistribution.uniform(np.array([[0.0, 0.0], [3.0, 4.0]]) * size)
+    second = FiniteDistribution.uniform(np.zeros((2, 2)))
     assert w_infinity(first, second) == pytest.approx(5 * size, rel=1e-12)
 
 
 def test_small_differences_of_large_numbers_are_not_lost():
-    first, second = EmpiricalLaw.uniform([[1.0, 0.0]]), EmpiricalLaw.uniform([[1.0, 3e-200]])
+    first, second = (
+        FiniteDistribution.uniform([[1.0, 0.0]]),
+        FiniteDistribution.uniform([[1.0, 3e-200]]),
+    )
     assert w_infinity(first, second) == pytest.approx(3e-200)
 
 
 def test_distances_are_those_of_numpy(rng):
     first, second = rng.normal(size=(130, 5)), rng.normal(size=(70, 5))
-    found = pairwise_distances(EmpiricalLaw.uniform(first), EmpiricalLaw.uniform(second))
+    found = pairwise_distances(
+        FiniteDistribution.uniform(first), FiniteDistribution.uniform(second)
+    )
     np.testing.assert_allclose(found, table(first, second), rtol=1e-14)
 
 
 def test_distances_beyond_the_floats_are_refused():
-    far = EmpiricalLaw.uniform([[1.5e308, 1.5e308]])
+    far = FiniteDistribution.uniform([[1.5e308, 1.5e308]])
     with pytest.raises(ArgumentError, match="beyond the range of floats; scale the query"):
-        w_infinity(far, EmpiricalLaw.uniform([[-1.5e308, 0.0]]))
+        w_infinity(far, FiniteDistribution.uniform([[-1.5e308, 0.0]]))
 
 
 def test_unequal_dimensions_are_refused():
     with pytest.raises(ArgumentError, match="one dimension, got 2 and 3"):
-        w_infinity(EmpiricalLaw.uniform(np.zeros((2, 2))), EmpiricalLaw.uniform(np.zeros((2, 3))))
+        w_infinity(
+            FiniteDistribution.uniform(np.zeros((2, 2))),
+            FiniteDistribution.uniform(np.zeros((2, 3))),
+        )
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_samples_that_are_not_finite_are_refused(bad):
     with pytest.raises(ArgumentError, match="outputs must be finite; 1 of 4 values"):
-        w_infinity(EmpiricalLaw.uniform([[0.0, 1.0], [bad, 2.0]]), EmpiricalLaw.uniform([[0.0]]))
+        w_infinity(
+            FiniteDistribution.uniform([[0.0, 1.0], [bad, 2.0]]),
+            FiniteDistribution.uniform([[0.0]]),
+        )
 
 
 @pytest.mark.parametrize(("m", "needed"), [(2_000_000, "29.1 TiB"), (1_999_999, "58.2 TiB")])
 def test_too_large_for_memory_says_how_much_before_it_starts(m, needed):
     """One table of distances for a matching, two for a flow."""
-    first = EmpiricalLaw.uniform(np.zeros((2_000_000, 1)))
-    second = EmpiricalLaw.uniform(np.zeros((m, 1)))
+    first = FiniteDistribution.uniform(np.zeros((2_000_000, 1)))
+    second = FiniteDistribution.uniform(np.zeros((m, 1)))
     with pytest.raises(ArgumentError, match=rf"need {needed} of memory.*are free. Use fewer"):
         w_infinity(first, second)
 

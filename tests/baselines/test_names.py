@@ -12,8 +12,8 @@ WITHOUT = """
 import sys
 sys.modules["dp_accounting"] = None
 import numpy as np
-from pufferslice import EmpiricalLaw, Guarantee, MissingExtraError, baselines
-couple = EmpiricalLaw.uniform([[0.0]]), EmpiricalLaw.uniform([[3.0]])
+from pufferslice import FiniteDistribution, Guarantee, MissingExtraError, baselines
+couple = FiniteDistribution.uniform([[0.0]]), FiniteDistribution.uniform([[3.0]])
 print(baselines.gwm_noise_std([couple], Guarantee.unsliced(order=4, epsilon=2.0)))
 import pufferslice.baselines
 try:

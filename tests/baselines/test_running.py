@@ -32,7 +32,7 @@ from pufferslice.baselines.comparison import (
 from pufferslice.calibration.calibrate import Method
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Ball, Box, summary
-from pufferslice.scenario.distributions import SampledLaw
+from pufferslice.scenario.distributions import SampledDistribution
 
 OURS = [
     "average, tight, transport",
@@ -47,15 +47,18 @@ TARGET = ps.Guarantee.joint(order=4, epsilon=1.0)
 RPP = ps.Guarantee.unsliced(order=4, epsilon=1.0)
 
 
-def worlds(laws, dim):
+def worlds(distributions, dim):
     names = [f"x{index}" for index in range(dim)]
-    return ps.Scenario.from_worlds(laws, query=summary(mean=names), source="public_model")
+    return ps.Scenario.from_worlds(distributions, query=summary(mean=names), source="public_model")
 
 
 def sampled_worlds(rng, n, m, dim):
     first, second = rng.normal(size=(n, dim)), 1.3 * rng.normal(size=(m, dim)) + 0.5
-    laws = {"a": ps.EmpiricalLaw.uniform(first), "b": ps.EmpiricalLaw.uniform(second)}
-    return worlds(laws, dim)
+    distributions = {
+        "a": ps.FiniteDistribution.uniform(first),
+        "b": ps.FiniteDistribution.uniform(second),
+    }
+    return worlds(distributions, dim)
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +126,7 @@ def test_sinkhorn_claims_nothing_and_tells_its_true_cost(found, scenario):
 @pytest.mark.soundness
 def test_a_loose_sinkhorn_shows_that_it_overspends(profile):
     places = {"a": [[0.0, 0, 0]] * 51 + [[6.0, 8, 0]] * 49, "b": [[0.0, 0, 0], [6.0, 8, 0]] * 50}
-    scenario = worlds({k: ps.EmpiricalLaw.uniform(v) for k, v in places.items()}, 3)
+    scenario = worlds({k: ps.FiniteDistribution.uniform(v) for k, v in places.items()}, 3)
     loose = SinkhornSettings(regularisation=0.5, tolerance=0.05, thresholds=(1.0, 10.0))
     found = compare_mechanisms(scenario, profile, TARGET, Settings(sinkhorn=loose))
     row = found.row("Sinkhorn-Wasserstein")
@@ -172,7 +175,7 @@ def test_scalar_queries_have_a_laplace_row(rng):
     assert (row.noise, row.guarantee, row.scope) == ("laplace", "0.5-Pufferfish", "unsliced")
 
 
-def test_on_the_line_the_same_law_costs_the_same_everywhere(rng):
+def test_on_the_line_the_same_distribution_costs_the_same_everywhere(rng):
     """One slice is the whole output, so sliced and unsliced forms agree with the baselines."""
     found = compare_mechanisms(sampled_worlds(rng, 30, 30, 1), ps.FiniteProfile.axes(dim=1), TARGET)
     names = ("average, closed form", "joint, closed form", "general Wasserstein (GWM)")
@@ -202,12 +205,12 @@ def test_group_privacy_falls_back_on_the_width_of_the_range(rng):
 
 
 def test_gaussian_worlds_have_their_own_forms():
-    laws = {
-        "a": ps.GaussianLaw(mean=np.zeros(2), cov=np.eye(2)),
-        "b": ps.GaussianLaw(mean=np.ones(2), cov=1.5 * np.eye(2)),
+    distributions = {
+        "a": ps.GaussianDistribution(mean=np.zeros(2), cov=np.eye(2)),
+        "b": ps.GaussianDistribution(mean=np.ones(2), cov=1.5 * np.eye(2)),
     }
     profile = ps.FiniteProfile.uniform(dim=2, n_directions=20, seed=1)
-    found = compare_mechanisms(worlds(laws, 2), profile, TARGET)
+    found = compare_mechanisms(worlds(distributions, 2), profile, TARGET)
     names = [row.mechanism for row in found.rows]
     assert names == ["average, tight, exact", "joint, tight, exact", "unsliced, couplings"]
     assert (
@@ -230,10 +233,10 @@ def test_a_sinkhorn_that_does_not_converge_is_left_out_with_its_violation(scenar
     assert "did not converge in 3 iterations: the marginals are off by" in why
 
 
-def test_equal_laws_need_no_noise_except_by_sinkhorn(profile):
+def test_equal_distributions_need_no_noise_except_by_sinkhorn(profile):
     """It charges for the first threshold above 0, and ln 2 for the entropy of the identity."""
-    law = ps.EmpiricalLaw.uniform(np.arange(6.0).reshape(2, 3))
-    found = compare_mechanisms(worlds({"a": law, "b": law}, 3), profile, TARGET)
+    distribution = ps.FiniteDistribution.uniform(np.arange(6.0).reshape(2, 3))
+    found = compare_mechanisms(worlds({"a": distribution, "b": distribution}, 3), profile, TARGET)
     noises = {row.mechanism: row.noise_std for row in found.rows}
     estimate = math.sqrt(27) / 32 + 0.1 * math.log(2)
     assert noises.pop("Sinkhorn-Wasserstein") == pytest.approx(estimate * math.sqrt(2), rel=1e-3)
@@ -277,11 +280,11 @@ def test_curves_of_scalar_queries_have_the_laplace_line(rng):
 
 def test_curves_reach_the_least_noise_where_none_is_needed():
     """Gaussians of equal spread half a unit apart cost 0.5 at order 4 without any noise."""
-    laws = {
-        "a": ps.GaussianLaw(mean=np.zeros(1), cov=np.eye(1)),
-        "b": ps.GaussianLaw(mean=np.full(1, 0.5), cov=np.eye(1)),
+    distributions = {
+        "a": ps.GaussianDistribution(mean=np.zeros(1), cov=np.eye(1)),
+        "b": ps.GaussianDistribution(mean=np.full(1, 0.5), cov=np.eye(1)),
     }
-    curves = noise_curves(worlds(laws, 1), ps.FiniteProfile.axes(dim=1), 4.0)
+    curves = noise_curves(worlds(distributions, 1), ps.FiniteProfile.axes(dim=1), 4.0)
     noises = curves["joint, tight, exact"]
     assert 0 < noises[-1] < 1e-11
     assert noises[0] > 0.1
@@ -306,11 +309,13 @@ def test_a_profile_of_another_dimension_is_refused(scenario):
         compare_mechanisms(scenario, profile, TARGET)
 
 
-def test_laws_known_only_by_samples_are_refused():
-    law = SampledLaw(outputs=np.zeros((2, 1)))
-    prior = SimpleNamespace(laws={"a": law, "b": law})
+def test_distributions_known_only_by_samples_are_refused():
+    distribution = SampledDistribution(outputs=np.zeros((2, 1)))
+    prior = SimpleNamespace(distributions={"a": distribution, "b": distribution})
     unknown = SimpleNamespace(instances=[(prior, ps.SecretPair("a", "b"))])
-    with pytest.raises(ScenarioError, match="compared on declared laws, empirical or Gaussian"):
+    with pytest.raises(
+        ScenarioError, match="compared on declared distributions, empirical or Gaussian"
+    ):
         couples_of(unknown)
 
 

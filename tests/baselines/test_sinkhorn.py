@@ -8,7 +8,7 @@ import ot
 import pytest
 from scipy.optimize import minimize
 
-from pufferslice import EmpiricalLaw, Guarantee
+from pufferslice import FiniteDistribution, Guarantee
 from pufferslice.baselines import (
     SinkhornSettings,
     gwm_noise_std,
@@ -28,12 +28,12 @@ def crowds(here, there):
     """Of a hundred atoms, so many at the origin, the others at distance 10."""
     places = [[0.0, 0.0]] * here + [[6.0, 8.0]] * (100 - here)
     other = [[0.0, 0.0]] * there + [[6.0, 8.0]] * (100 - there)
-    return EmpiricalLaw.uniform(places), EmpiricalLaw.uniform(other)
+    return FiniteDistribution.uniform(places), FiniteDistribution.uniform(other)
 
 
 def gaussian_samples(rng, n, m, dim=2):
     first, second = rng.normal(size=(n, dim)), rng.normal(size=(m, dim)) + 0.5
-    return EmpiricalLaw.uniform(first), EmpiricalLaw.uniform(second)
+    return FiniteDistribution.uniform(first), FiniteDistribution.uniform(second)
 
 
 def least_entropy(first, second, threshold):
@@ -55,7 +55,7 @@ def least_entropy(first, second, threshold):
 
 
 def test_wide_thresholds_cost_no_entropy(rng):
-    """If every pair is admitted, the product law itself is the coupling."""
+    """If every pair is admitted, the product distribution itself is the coupling."""
     couple = gaussian_samples(rng, 12, 9)
     wide = SinkhornSettings(regularisation=0.3, tolerance=1e-9, thresholds=(100.0,))
     found = sinkhorn_w_infinity(*couple, wide)
@@ -183,7 +183,10 @@ def test_thresholds_below_the_exact_value_are_told_apart(rng, n):
 
 def test_thresholds_that_leave_an_atom_alone_are_refused():
     settings = SinkhornSettings(regularisation=0.5, tolerance=1e-3, thresholds=(1.0,))
-    first, second = EmpiricalLaw.uniform([[0.0], [5.0]]), EmpiricalLaw.uniform([[0.0], [0.0]])
+    first, second = (
+        FiniteDistribution.uniform([[0.0], [5.0]]),
+        FiniteDistribution.uniform([[0.0], [0.0]]),
+    )
     with pytest.raises(CalibrationError, match=r"coupling; give at least one"):
         sinkhorn_w_infinity(first, second, settings)
 
@@ -200,15 +203,15 @@ def test_potentials_beyond_the_floats_are_summed_again(rng, monkeypatch):
 @pytest.mark.parametrize("weights", [(1, 1), (3, 1)])
 def test_weights_count(weights):
     """Two places apart with weights 3:1 and 1:1: a quarter of the mass goes all the way."""
-    first = EmpiricalLaw(outputs=[[0.0], [4.0]], counts=weights)
-    second = EmpiricalLaw.uniform([[0.0], [4.0]])
+    first = FiniteDistribution(outputs=[[0.0], [4.0]], counts=weights)
+    second = FiniteDistribution.uniform([[0.0], [4.0]])
     settings = SinkhornSettings(regularisation=1e-3, tolerance=1e-9, thresholds=(0.0, 4.0))
     found = sinkhorn_w_infinity(first, second, settings)
     assert found.threshold == (0.0 if weights == (1, 1) else 4.0)
 
 
-def test_equal_laws_need_no_noise(rng):
-    first = EmpiricalLaw.uniform(np.ones((3, 2)))
+def test_equal_distributions_need_no_noise(rng):
+    first = FiniteDistribution.uniform(np.ones((3, 2)))
     assert sinkhorn_noise([(first, first)], RPP, STRICT).noise_std == 0
 
 
@@ -237,13 +240,13 @@ def test_wrong_settings_are_refused(change, complaint):
         SinkhornSettings(**{"regularisation": 0.1, "tolerance": 1e-4} | change)
 
 
-def test_wrong_laws_and_targets_are_refused(rng):
+def test_wrong_distributions_and_targets_are_refused(rng):
     first, second = gaussian_samples(rng, 5, 5)
-    other = EmpiricalLaw.uniform(np.zeros((2, 3)))
+    other = FiniteDistribution.uniform(np.zeros((2, 3)))
     with pytest.raises(ArgumentError, match="one dimension, got 2 and 3"):
         sinkhorn_w_infinity(first, other, STRICT)
     with pytest.raises(ArgumentError, match="notion must be one of unsliced"):
         sinkhorn_noise([(first, second)], Guarantee.average(order=4, epsilon=1.0), STRICT)
-    many = EmpiricalLaw.uniform(np.zeros((2_000_000, 1)))
+    many = FiniteDistribution.uniform(np.zeros((2_000_000, 1)))
     with pytest.raises(ArgumentError, match=r"need 36\.4 TiB of memory"):
         sinkhorn_w_infinity(many, many, STRICT)

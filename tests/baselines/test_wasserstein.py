@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mpmath import mp
 from scipy.optimize import linprog
 
-from pufferslice import EmpiricalLaw, GaussianLaw, Guarantee
+from pufferslice import FiniteDistribution, GaussianDistribution, Guarantee
 from pufferslice.baselines import (
     dagwm_cost,
     dagwm_noise_std,
@@ -25,23 +25,23 @@ from pufferslice.baselines import (
 from pufferslice.baselines.transport import cheapest_coupling
 from pufferslice.baselines.wasserstein import shift_noise_std
 from pufferslice.errors import ArgumentError
-from pufferslice.sensitivity import LawPair, gap_tables
+from pufferslice.sensitivity import DistributionPair, gap_tables
 from pufferslice.sensitivity.renyi import gaussian_envelope, transport_envelope
 
 RPP = Guarantee.unsliced(order=4, epsilon=1.0)
 SPIKE = (
-    EmpiricalLaw.uniform([[0.0], [0.0], [0.0], [10.0]]),
-    EmpiricalLaw.uniform([[0.0], [0.0], [0.0], [0.0]]),
+    FiniteDistribution.uniform([[0.0], [0.0], [0.0], [10.0]]),
+    FiniteDistribution.uniform([[0.0], [0.0], [0.0], [0.0]]),
 )
 
 
-def law(rng, n, dim, shift=0.0):
-    return EmpiricalLaw.uniform(rng.normal(size=(n, dim)) + shift)
+def distribution(rng, n, dim, shift=0.0):
+    return FiniteDistribution.uniform(rng.normal(size=(n, dim)) + shift)
 
 
 def weighted(rng, n, dim, shift=0.0):
     counts = rng.integers(1, 6, size=n)
-    return EmpiricalLaw(outputs=rng.normal(size=(n, dim)) + shift, counts=counts)
+    return FiniteDistribution(outputs=rng.normal(size=(n, dim)) + shift, counts=counts)
 
 
 def table(first, second):
@@ -61,14 +61,17 @@ def least_moment(first, second, rate):
 
 def test_known_general_noise():
     """3-4-5: variance 4 * 25 / 2."""
-    first = EmpiricalLaw.uniform([[0.0, 0.0], [3.0, 4.0]])
-    second = EmpiricalLaw.uniform([[0.0, 0.0]])
+    first = FiniteDistribution.uniform([[0.0, 0.0], [3.0, 4.0]])
+    second = FiniteDistribution.uniform([[0.0, 0.0]])
     assert full_sensitivity([(first, second)]) == 5
     assert gwm_noise_std([(first, second)], RPP) ** 2 == pytest.approx(50, rel=1e-14)
 
 
 def test_general_noise_takes_the_worst_instance(rng):
-    near, far = (law(rng, 20, 3), law(rng, 20, 3)), (law(rng, 20, 3), law(rng, 20, 3, shift=2))
+    near, far = (
+        (distribution(rng, 20, 3), distribution(rng, 20, 3)),
+        (distribution(rng, 20, 3), distribution(rng, 20, 3, shift=2)),
+    )
     assert gwm_noise_std([near, far], RPP) == gwm_noise_std([far], RPP)
     assert gwm_noise_std([near], RPP) < gwm_noise_std([far], RPP)
 
@@ -84,7 +87,10 @@ def test_general_noise_never_overspends_and_wastes_nothing(sensitivity, order, e
 
 def test_point_masses_need_what_every_rule_says():
     """theory: one pair of point masses at distance 3 in nine dimensions, variance 18."""
-    couple = EmpiricalLaw.uniform(np.zeros((1, 9))), EmpiricalLaw.uniform(np.ones((1, 9)))
+    couple = (
+        FiniteDistribution.uniform(np.zeros((1, 9))),
+        FiniteDistribution.uniform(np.ones((1, 9))),
+    )
     assert gwm_noise_std([couple], RPP) ** 2 == pytest.approx(18, rel=1e-14)
     assert dagwm_noise_std([couple], RPP) ** 2 == pytest.approx(18, rel=1e-10)
 
@@ -110,7 +116,7 @@ def test_known_answer_of_dagwm_for_every_q(q):
 @given(st.integers(0, 10**6), st.integers(2, 5), st.integers(1, 3))
 def test_dagwm_cost_against_all_permutations(seed, n, dim):
     rng = np.random.default_rng(seed)
-    first, second = law(rng, n, dim), law(rng, n, dim, shift=0.5)
+    first, second = distribution(rng, n, dim), distribution(rng, n, dim, shift=0.5)
     costs = table(first, second)
     least = min(
         transport_envelope(4, costs[np.arange(n), list(columns)], np.full(n, 1 / n), 2.0)
@@ -119,7 +125,7 @@ def test_dagwm_cost_against_all_permutations(seed, n, dim):
     assert dagwm_cost((first, second), 4, 2.0) == pytest.approx(least, rel=1e-10)
 
 
-@pytest.mark.parametrize("make", [law, weighted])
+@pytest.mark.parametrize("make", [distribution, weighted])
 @pytest.mark.parametrize(("n", "m"), [(9, 9), (9, 6), (1, 8)])
 @pytest.mark.parametrize("noise_std", [1.5, 4.0, 40.0])
 def test_dagwm_cost_against_a_linear_program(rng, make, n, m, noise_std):
@@ -131,7 +137,7 @@ def test_dagwm_cost_against_a_linear_program(rng, make, n, m, noise_std):
 
 
 @pytest.mark.soundness
-@pytest.mark.parametrize("make", [law, weighted])
+@pytest.mark.parametrize("make", [distribution, weighted])
 @pytest.mark.parametrize(("n", "m"), [(40, 40), (40, 25)])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0])
 def test_dagwm_noise_is_the_smallest_that_meets_the_target(rng, make, n, m, epsilon):
@@ -144,7 +150,7 @@ def test_dagwm_noise_is_the_smallest_that_meets_the_target(rng, make, n, m, epsi
 
 
 def test_dagwm_with_larger_q_needs_more(rng):
-    couple = law(rng, 30, 2), law(rng, 30, 2, shift=0.5)
+    couple = distribution(rng, 30, 2), distribution(rng, 30, 2, shift=0.5)
     noises = [dagwm_noise_std([couple], RPP, q) for q in (1, 1.2, 2, 5)]
     assert noises == sorted(noises)
     assert noises[0] < noises[1] * 0.99
@@ -152,29 +158,35 @@ def test_dagwm_with_larger_q_needs_more(rng):
 
 def test_dagwm_on_the_line_is_the_transport_bound(rng):
     """The monotone coupling is cheapest for every noise."""
-    first, second = law(rng, 60, 1), law(rng, 60, 1, shift=1.0)
+    first, second = distribution(rng, 60, 1), distribution(rng, 60, 1, shift=1.0)
     gaps = np.abs(np.sort(first.outputs[:, 0]) - np.sort(second.outputs[:, 0]))
     known = transport_envelope(4, gaps, np.full(60, 1 / 60), 3.0)
     assert dagwm_cost((first, second), 4, 3.0) == pytest.approx(known, rel=1e-12)
 
 
 def test_dagwm_takes_the_worst_instance(rng):
-    near, far = (law(rng, 20, 2), law(rng, 20, 2)), (law(rng, 20, 2), law(rng, 20, 2, shift=3))
+    near, far = (
+        (distribution(rng, 20, 2), distribution(rng, 20, 2)),
+        (distribution(rng, 20, 2), distribution(rng, 20, 2, shift=3)),
+    )
     assert dagwm_noise_std([near, far], RPP) == dagwm_noise_std([far], RPP)
 
 
 @pytest.mark.parametrize("size", [1e-160, 1e-9, 1e9, 1e160])
 def test_noise_scales_with_the_query(rng, size):
-    first, second = law(rng, 12, 2), law(rng, 12, 2, shift=1.0)
-    scaled = EmpiricalLaw.uniform(first.outputs * size), EmpiricalLaw.uniform(second.outputs * size)
+    first, second = distribution(rng, 12, 2), distribution(rng, 12, 2, shift=1.0)
+    scaled = (
+        FiniteDistribution.uniform(first.outputs * size),
+        FiniteDistribution.uniform(second.outputs * size),
+    )
     for noise_std in (gwm_noise_std, dagwm_noise_std):
         known = noise_std([(first, second)], RPP) * size
         assert noise_std([scaled], RPP) == pytest.approx(known, rel=1e-9)
 
 
-def test_equal_laws_need_no_noise(rng):
-    first = law(rng, 10, 2)
-    again = EmpiricalLaw.uniform(np.repeat(first.outputs, 2, axis=0))
+def test_equal_distributions_need_no_noise(rng):
+    first = distribution(rng, 10, 2)
+    again = FiniteDistribution.uniform(np.repeat(first.outputs, 2, axis=0))
     assert gwm_noise_std([(first, again)], RPP) == 0
     assert dagwm_noise_std([(first, again)], RPP) == 0
     assert dagwm_cost((first, again), 4, 1.0) == 0
@@ -196,14 +208,14 @@ def test_cheapest_coupling_against_pot(rng, n, m):
 
 def test_known_laplace_scale():
     assert laplace_scale([SPIKE], 2.0) == 5.0
-    shorter = EmpiricalLaw.uniform([[0.0]]), EmpiricalLaw.uniform([[3.0]])
+    shorter = FiniteDistribution.uniform([[0.0]]), FiniteDistribution.uniform([[3.0]])
     assert laplace_scale([shorter, SPIKE], 0.5) == 20.0
 
 
 @pytest.mark.soundness
 @given(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3))
 def test_laplace_noise_never_overspends(far, epsilon):
-    couple = EmpiricalLaw.uniform([[0.0]]), EmpiricalLaw.uniform([[far]])
+    couple = FiniteDistribution.uniform([[0.0]]), FiniteDistribution.uniform([[far]])
     scale = laplace_scale([couple], epsilon)
     assert scale * epsilon >= far
     assert scale * epsilon <= far * (1 + 1e-15) * (1 + 1e-15)
@@ -212,18 +224,18 @@ def test_laplace_noise_never_overspends(far, epsilon):
 @pytest.mark.parametrize(("n", "m"), [(50, 50), (50, 33)])
 def test_ding_is_song_on_the_line(rng, n, m):
     """The largest move of POT's optimal plan of the 1-Wasserstein distance is W-infinity."""
-    first, second = law(rng, n, 1), law(rng, m, 1, shift=0.8)
+    first, second = distribution(rng, n, 1), distribution(rng, m, 1, shift=0.8)
     plan = ot.emd_1d(first.outputs[:, 0], second.outputs[:, 0], metric="cityblock", dense=False)
     moved = plan.data > 0
     ding = np.abs(first.outputs[plan.row[moved], 0] - second.outputs[plan.col[moved], 0]).max()
     assert laplace_scale([(first, second)], 1.0) == pytest.approx(ding, rel=1e-12)
     assert w_infinity(first, second) == pytest.approx(ding, rel=1e-12)
-    worst = gap_tables([first, second], [LawPair(0, 1)], np.ones((1, 1))).worst()[0, 0]
+    worst = gap_tables([first, second], [DistributionPair(0, 1)], np.ones((1, 1))).worst()[0, 0]
     assert laplace_scale([(first, second)], 2.0) == worst / 2
 
 
 def test_laplace_mechanisms_refuse_vectors(rng):
-    couple = law(rng, 5, 3), law(rng, 5, 3)
+    couple = distribution(rng, 5, 3), distribution(rng, 5, 3)
     with pytest.raises(ArgumentError, match="for scalar queries, got 3 coordinates; release one"):
         laplace_scale([couple], 1.0)
 
@@ -242,13 +254,13 @@ def test_sliced_targets_are_refused(noise_std):
 
 
 @pytest.mark.parametrize("noise_std", [gwm_noise_std, dagwm_noise_std])
-def test_laws_that_cannot_be_coupled_are_refused(noise_std):
-    gaussian = GaussianLaw(mean=[0.0], cov=[[1.0]])
-    with pytest.raises(ArgumentError, match=r"couples atoms, and GaussianLaw.* has none"):
+def test_distributions_that_cannot_be_coupled_are_refused(noise_std):
+    gaussian = GaussianDistribution(mean=[0.0], cov=[[1.0]])
+    with pytest.raises(ArgumentError, match=r"couples atoms, and GaussianDistribution.* has none"):
         noise_std([(gaussian, gaussian)], RPP)
-    with pytest.raises(ArgumentError, match="at least one pair of laws, got none"):
+    with pytest.raises(ArgumentError, match="at least one pair of distributions, got none"):
         noise_std([], RPP)
-    other = EmpiricalLaw.uniform(np.zeros((2, 2)))
+    other = FiniteDistribution.uniform(np.zeros((2, 2)))
     with pytest.raises(ArgumentError, match="one dimension, got 1 and 2"):
         noise_std([(SPIKE[0], other)], RPP)
 
@@ -263,6 +275,6 @@ def test_wrong_arguments_of_dagwm_are_refused():
 
 
 def test_dagwm_says_how_much_memory_it_would_need():
-    many = EmpiricalLaw.uniform(np.zeros((1_000_000, 1)))
+    many = FiniteDistribution.uniform(np.zeros((1_000_000, 1)))
     with pytest.raises(ArgumentError, match=r"need 21\.8 TiB of memory"):
         dagwm_noise_std([(many, many)], RPP)

@@ -23,8 +23,8 @@ from pufferslice.calibration.epsilon_delta import (
 )
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.errors import ArgumentError, CalibrationError
-from pufferslice.scenario.distributions import EmpiricalLaw
-from pufferslice.sensitivity import GaussianPairs, LawPair, gap_tables
+from pufferslice.scenario.distributions import FiniteDistribution
+from pufferslice.sensitivity import DistributionPair, GaussianPairs, gap_tables
 from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere
 from pufferslice.sensitivity.sensitivity import Slices, SphereTerm
 
@@ -33,9 +33,9 @@ JOINT = ApproximateGuarantee.joint(epsilon=1.0, delta=1e-3)
 AVERAGE = ApproximateGuarantee.average(epsilon=1.0, delta=1e-3)
 
 
-def seen(*laws, profile=AXES, missing=None):
-    made = [EmpiricalLaw.uniform(law) for law in laws]
-    pairs = [LawPair(0, i) for i in range(1, len(made))]
+def seen(*distributions, profile=AXES, missing=None):
+    made = [FiniteDistribution.uniform(distribution) for distribution in distributions]
+    pairs = [DistributionPair(0, i) for i in range(1, len(made))]
     tables = gap_tables(made, pairs, profile.directions)
     return Slices(profile=profile, seen=tables) if missing is None else Slices(
         profile=profile, seen=tables, missing=missing
@@ -116,7 +116,10 @@ class TestByHand:
             )
         else:
             by_hand = np.mean([
-                min(max(0, one(a, g) / (a - 1) + improved_term(a, 1e-3 - tau)) for a in CLAIM_ORDERS)
+                min(
+                    max(0, one(a, g) / (a - 1) + improved_term(a, 1e-3 - tau))
+                    for a in CLAIM_ORDERS
+                )
                 for g in (3, 4)
             ])  # fmt: skip
         assert found == pytest.approx(by_hand, rel=1e-9)
@@ -186,7 +189,7 @@ class TestSafeSide:
 
 
 class TestEdges:
-    def test_equal_laws_need_no_noise(self):
+    def test_equal_distributions_need_no_noise(self):
         same = seen([[1.0, 2.0]], [[1.0, 2.0]])
         assert calibrate_approximate(JOINT, same, "transport") == 0
         assert approximate_cost(same, JOINT, 1.0, "transport") == 0
@@ -196,7 +199,7 @@ class TestEdges:
         with pytest.raises(ArgumentError, match=r"mass 0\.001, which must be below delta 0\.001"):
             approximate_cost(slices, JOINT, 20.0, "transport")
 
-    def test_laws_that_need_no_noise_for_the_claim(self):
+    def test_distributions_that_need_no_noise_for_the_claim(self):
         """All but one atom in a thousand are the same: delta 0.01 covers it, 1e-4 does not."""
         first = np.zeros((1000, 2))
         second = first.copy()
@@ -216,7 +219,7 @@ class TestEdges:
 
     def test_gaussian_pairs_and_the_sphere_are_refused(self):
         pairs = GaussianPairs(means=np.zeros((1, 2, 2)), covs=np.tile(np.eye(2), (1, 2, 1, 1)))
-        with pytest.raises(ArgumentError, match="Gaussian laws do not have"):
+        with pytest.raises(ArgumentError, match="Gaussian distributions do not have"):
             approximate_cost(Slices(profile=AXES, seen=pairs), JOINT, 1.0, "transport")
         sphere = SampledSphere(directions=np.eye(2))
         term = SphereTerm(halfwidth=0.1, diameter=5.0)

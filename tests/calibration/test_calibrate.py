@@ -27,8 +27,14 @@ from pufferslice.calibration.calibrate import (
 )
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.errors import ArgumentError, CalibrationError
-from pufferslice.scenario.distributions import EmpiricalLaw
-from pufferslice.sensitivity import GaussianPairs, LawPair, gap_tables, matching_tables, renyi
+from pufferslice.scenario.distributions import FiniteDistribution
+from pufferslice.sensitivity import (
+    DistributionPair,
+    GaussianPairs,
+    gap_tables,
+    matching_tables,
+    renyi,
+)
 from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere
 from pufferslice.sensitivity.sensitivity import Full, Slices, SphereTerm
 
@@ -47,19 +53,19 @@ def claimed(notion, order=4.0, epsilon=1.0):
 
 
 def point_masses(*shifts):
-    return [EmpiricalLaw.uniform([shift]) for shift in shifts]
+    return [FiniteDistribution.uniform([shift]) for shift in shifts]
 
 
-def seen(laws, pairs, profile):
-    return Slices(profile=profile, seen=gap_tables(laws, pairs, profile.directions))
+def seen(distributions, pairs, profile):
+    return Slices(profile=profile, seen=gap_tables(distributions, pairs, profile.directions))
 
 
 def axes_of(*shifts):
     """Point masses at the origin and at each shift, compared with the origin, along the axes."""
     dim = len(shifts[0])
-    laws = point_masses(np.zeros(dim), *shifts)
-    pairs = [LawPair(0, i + 1) for i in range(len(shifts))]
-    return seen(laws, pairs, FiniteProfile.axes(dim=dim))
+    distributions = point_masses(np.zeros(dim), *shifts)
+    pairs = [DistributionPair(0, i + 1) for i in range(len(shifts))]
+    return seen(distributions, pairs, FiniteProfile.axes(dim=dim))
 
 
 def true_cost(method, claim, truth, profile, noise_std):
@@ -103,8 +109,10 @@ class TestKnownAnswers:
     )
     @pytest.mark.parametrize("notion", ["average", "joint"])
     def test_one_atom_in_four(self, notion, method, variance):
-        laws = [EmpiricalLaw.uniform(np.array([v]).T) for v in ([0.0, 0, 0, 10], [0.0, 0, 0, 0])]
-        slices = seen(laws, [LawPair(0, 1)], FiniteProfile.axes(dim=1))
+        distributions = [
+            FiniteDistribution.uniform(np.array([v]).T) for v in ([0.0, 0, 0, 10], [0.0, 0, 0, 0])
+        ]
+        slices = seen(distributions, [DistributionPair(0, 1)], FiniteProfile.axes(dim=1))
         noise_std = calibrate(claimed(notion, 2, 1), slices, method)
         assert noise_std**2 == pytest.approx(variance, rel=CLOSE)
 
@@ -135,7 +143,7 @@ class TestKnownAnswers:
             noise_std = calibrate(claimed("average", 4, 2), slices, method)
             assert noise_std**2 == pytest.approx(variance, rel=CLOSE)
 
-    def test_gaussian_laws_by_40_digits(self):
+    def test_gaussian_distributions_by_40_digits(self):
         """N(1,1) and N(0,1.5^2) at noise 2 and order 4 cost 1.7195, so that epsilon asks for 2."""
         pairs = GaussianPairs(
             means=np.array([[[1.0], [0.0]]]), covs=np.array([[[[1.0]], [[1.5**2]]]])
@@ -160,10 +168,10 @@ class TestWholeSphere:
     def slices(self, profile):
         shift = np.zeros(self.DIM)
         shift[0] = self.DISTANCE
-        return seen(point_masses(np.zeros(self.DIM), shift), [LawPair(0, 1)], profile)
+        return seen(point_masses(np.zeros(self.DIM), shift), [DistributionPair(0, 1)], profile)
 
     def quadrature_profile(self):
-        """Directions at the nodes of the law of the first coordinate of a uniform direction."""
+        """Directions at the quantiles of the first coordinate of a uniform direction."""
         from scipy.special import roots_gegenbauer
 
         nodes, weights = roots_gegenbauer(40, (self.DIM - 2) / 2)
@@ -203,7 +211,9 @@ class TestWholeSphere:
 
     def test_unsliced(self):
         shift = np.full(9, 1.0)
-        tables = matching_tables(point_masses(np.zeros(9), shift), [LawPair(0, 1)], np.eye(9))
+        tables = matching_tables(
+            point_masses(np.zeros(9), shift), [DistributionPair(0, 1)], np.eye(9)
+        )
         target = Guarantee.unsliced(order=4, epsilon=1)
         noise_std = calibrate_unsliced(target, Full(dim=9, seen=tables))
         assert noise_std**2 == pytest.approx(18.0, rel=CLOSE)
@@ -213,12 +223,12 @@ class TestCost:
     @pytest.mark.parametrize("method", EMPIRICAL, ids=lambda m: f"{m.rule}-{m.envelope}")
     @given(data=st.data())
     def test_agrees_with_40_digits_within_the_width_of_a_bin(self, method, data):
-        laws, pairs, profile = data.draw(oracles.worlds())
+        distributions, pairs, profile = data.draw(oracles.worlds())
         claim = claimed(data.draw(oracles.notions()), data.draw(oracles.orders()))
         noise_std = data.draw(st.floats(0.3, 8))
-        truth = oracles.true_gap_laws(laws, pairs, profile.directions)
+        truth = oracles.true_gap_distributions(distributions, pairs, profile.directions)
         exact = float(true_cost(method, claim, truth, profile, noise_std))
-        value = cost(seen(laws, pairs, profile), claim, noise_std, method)
+        value = cost(seen(distributions, pairs, profile), claim, noise_std, method)
         slack = 1e-11 * exact + 1e-13 / (claim.order - 1)
         assert value >= exact - slack
         widest = 1 if method.envelope == "worst_gap" else (1 + 2.0**-8) ** 2
@@ -256,23 +266,23 @@ class TestCost:
             assert costs == pytest.approx(4 * squares / 2, rel=1e-9, abs=0)
         average = closed_form_cost(slices, claimed("average"), 1.0)
         assert average == pytest.approx(4 * squares.mean() / 2, rel=1e-9, abs=0)
-        laws = point_masses(np.zeros(4), [2.0**-40, 0.0, 0.0, 0.0])
-        full = Full(dim=4, seen=matching_tables(laws, [LawPair(0, 1)], np.eye(4)))
+        distributions = point_masses(np.zeros(4), [2.0**-40, 0.0, 0.0, 0.0])
+        full = Full(dim=4, seen=matching_tables(distributions, [DistributionPair(0, 1)], np.eye(4)))
         assert full_costs(full, 4.0, 1.0)[0] == pytest.approx(4 * squares[0] / 2, rel=1e-9, abs=0)
 
-    def test_equal_laws_cost_nothing(self):
-        law = EmpiricalLaw.uniform([[0.3, 0.1], [0.2, 7.0]])
+    def test_equal_distributions_cost_nothing(self):
+        distribution = FiniteDistribution.uniform([[0.3, 0.1], [0.2, 7.0]])
         profile = FiniteProfile.uniform(dim=2, n_directions=3, seed=0)
-        slices = seen([law, law], [LawPair(0, 1)], profile)
+        slices = seen([distribution, distribution], [DistributionPair(0, 1)], profile)
         assert slices.are_equal
         for notion, method in itertools.product(("average", "joint"), EMPIRICAL):
             assert cost(slices, claimed(notion), 1e-6, method) == 0
             assert calibrate(claimed(notion), slices, method) == 0
 
     def test_an_equal_instance_adds_nothing(self):
-        laws = point_masses([0.0, 0.0], [3.0, 4.0])
-        pairs = [LawPair(0, 1), LawPair(0, 0)]
-        slices = seen(laws, pairs, FiniteProfile.axes(dim=2))
+        distributions = point_masses([0.0, 0.0], [3.0, 4.0])
+        pairs = [DistributionPair(0, 1), DistributionPair(0, 0)]
+        slices = seen(distributions, pairs, FiniteProfile.axes(dim=2))
         assert not slices.are_equal
         assert cost(slices, claimed("average"), 2.0, TRANSPORT) == pytest.approx(6.25, rel=1e-11)
 
@@ -286,20 +296,20 @@ class TestCost:
             assert cost(slices, claimed(notion), 1e-200, method) == math.inf
 
 
-class TestLaws:
+class TestDistributions:
     @pytest.mark.soundness
     @pytest.mark.parametrize("method", EMPIRICAL, ids=lambda m: f"{m.rule}-{m.envelope}")
     @given(data=st.data())
     def test_calibration_never_overspends(self, method, data):
         """Recomputed from exact gaps with 40 digits; the evaluated cost holds as well."""
-        laws, pairs, profile = data.draw(oracles.worlds())
+        distributions, pairs, profile = data.draw(oracles.worlds())
         target = claimed(
             data.draw(oracles.notions()), data.draw(oracles.orders()), data.draw(oracles.epsilons())
         )
-        slices = seen(laws, pairs, profile)
+        slices = seen(distributions, pairs, profile)
         noise_std = calibrate(target, slices, method)
         assert cost(slices, target, noise_std, method) <= target.epsilon
-        truth = oracles.true_gap_laws(laws, pairs, profile.directions)
+        truth = oracles.true_gap_distributions(distributions, pairs, profile.directions)
         assert true_cost(method, target, truth, profile, noise_std) <= target.epsilon
 
     @pytest.mark.parametrize("method", EMPIRICAL, ids=lambda m: f"{m.rule}-{m.envelope}")
@@ -326,11 +336,11 @@ class TestLaws:
 
     @given(world=oracles.worlds(), order=oracles.orders(), noise_std=st.floats(0.3, 10))
     def test_average_is_at_most_joint_is_at_most_unsliced(self, world, order, noise_std):
-        laws, pairs, profile = world
-        slices = seen(laws, pairs, profile)
+        distributions, pairs, profile = world
+        slices = seen(distributions, pairs, profile)
         # The unsliced bound may take the profile's own directions as couplings.
         directions = np.vstack([np.eye(profile.dim), profile.directions])
-        full = Full(dim=profile.dim, seen=matching_tables(laws, pairs, directions))
+        full = Full(dim=profile.dim, seen=matching_tables(distributions, pairs, directions))
         average, joint = (
             cost(slices, claimed(notion, order), noise_std, TRANSPORT)
             for notion in ("average", "joint")
@@ -354,9 +364,9 @@ class TestLaws:
     @pytest.mark.parametrize("method", EMPIRICAL, ids=lambda m: f"{m.rule}-{m.envelope}")
     @given(world=oracles.worlds(), notion=oracles.notions())
     def test_more_instances_never_cost_less(self, method, world, notion):
-        laws, pairs, profile = world
+        distributions, pairs, profile = world
         values = [
-            cost(seen(laws, pairs[: n + 1], profile), claimed(notion), 2.0, method)
+            cost(seen(distributions, pairs[: n + 1], profile), claimed(notion), 2.0, method)
             for n in range(len(pairs))
         ]
         assert all(a <= b for a, b in itertools.pairwise(values))
@@ -364,21 +374,25 @@ class TestLaws:
     @given(world=oracles.worlds(), notion=oracles.notions())
     def test_the_larger_instance_decides(self, world, notion):
         """The cost of all instances is the largest of their own costs, for the tight rule."""
-        laws, pairs, profile = world
+        distributions, pairs, profile = world
         alone = [
-            cost(seen(laws, [pair], profile), claimed(notion), 2.0, TRANSPORT) for pair in pairs
+            cost(seen(distributions, [pair], profile), claimed(notion), 2.0, TRANSPORT)
+            for pair in pairs
         ]
-        together = cost(seen(laws, pairs, profile), claimed(notion), 2.0, TRANSPORT)
+        together = cost(seen(distributions, pairs, profile), claimed(notion), 2.0, TRANSPORT)
         assert together == pytest.approx(max(alone), rel=1e-12)
 
     @pytest.mark.parametrize("method", EMPIRICAL, ids=lambda m: f"{m.rule}-{m.envelope}")
     @given(world=oracles.worlds(), notion=oracles.notions())
     def test_noise_scales_with_the_query(self, method, world, notion):
-        laws, pairs, profile = world
-        eight = [EmpiricalLaw(outputs=8 * law.outputs, counts=law.counts) for law in laws]
+        distributions, pairs, profile = world
+        eight = [
+            FiniteDistribution(outputs=8 * distribution.outputs, counts=distribution.counts)
+            for distribution in distributions
+        ]
         one, other = (
             calibrate(claimed(notion), seen(values, pairs, profile), method)
-            for values in (laws, eight)
+            for values in (distributions, eight)
         )
         assert other == pytest.approx(8 * one, rel=1e-11)
 
@@ -389,10 +403,12 @@ class TestLaws:
         for seed in range(4):
             samples = oracles.random_samples(rng, 3)
             profile = FiniteProfile.uniform(dim=3, n_directions=5, seed=seed)
-            laws = [EmpiricalLaw.uniform(x) for x in samples]
+            distributions = [FiniteDistribution.uniform(x) for x in samples]
             for notion in ("average", "joint"):
                 target = claimed(notion, 3.0, 0.5)
-                noise_std = calibrate(target, seen(laws, [LawPair(0, 1)], profile), method)
+                noise_std = calibrate(
+                    target, seen(distributions, [DistributionPair(0, 1)], profile), method
+                )
                 for pair in (samples, samples[::-1]):
                     true = renyi.noisy_sliced_divergence(notion, 3.0, pair, profile, noise_std)
                     assert true.value - true.error <= 0.5
@@ -402,7 +418,7 @@ class TestLaws:
         """No slack where the envelope is the divergence: less noise is caught by the truth."""
         shift = rng.normal(size=3)
         profile = FiniteProfile.uniform(dim=3, n_directions=5, seed=9)
-        slices = seen(point_masses(np.zeros(3), shift), [LawPair(0, 1)], profile)
+        slices = seen(point_masses(np.zeros(3), shift), [DistributionPair(0, 1)], profile)
         pair = shift[None], np.zeros((1, 3))
         for notion, method in itertools.product(("average", "joint"), (TRANSPORT, WORST_GAP)):
             noise_std = calibrate(claimed(notion), slices, method)
@@ -436,11 +452,11 @@ class TestGaussian:
         for means, covs in zip(pairs.means, pairs.covs, strict=True):
             costs = []
             for u in slices.profile.directions:
-                laws = [
+                distributions = [
                     (self.dot(u, m), self.dot(u, [self.dot(u, row) for row in c]) + variance)
                     for m, c in zip(means, covs, strict=True)
                 ]
-                both = (laws, laws[::-1])
+                both = (distributions, distributions[::-1])
                 costs.append(max(oracles.gaussian_divergence(claim.order, *p) for p in both))
             weights = slices.profile.weights
             values.append(oracles.aggregated(claim.notion, claim.order, costs, weights))
@@ -460,7 +476,7 @@ class TestGaussian:
             assert average <= joint + 1e-13
             assert joint <= full_cost(full, 3.0, 2.0) + 1e-12
 
-    def test_equal_laws_need_no_noise(self):
+    def test_equal_distributions_need_no_noise(self):
         pairs = GaussianPairs(means=np.ones((1, 2, 2)), covs=np.tile(np.eye(2), (1, 2, 1, 1)))
         slices = Slices(profile=FiniteProfile.axes(dim=2), seen=pairs)
         assert slices.are_equal
@@ -481,11 +497,14 @@ class TestGaussian:
 class TestUnsliced:
     def test_best_coupling_of_each_instance_then_the_largest_instance(self):
         """Each instance is matched well along its own axis only."""
-        first = EmpiricalLaw.uniform([[0.0, 0.0], [10.0, 1.0]])
-        second = EmpiricalLaw.uniform([[0.0, 2.0], [10.0, 1.0]])
-        third = EmpiricalLaw.uniform([[0.0, 0.0], [10.0, 2.0]])
-        laws, pairs = [first, second, third], [LawPair(0, 1), LawPair(0, 2)]
-        full = Full(dim=2, seen=matching_tables(laws, pairs, np.eye(2)))
+        first = FiniteDistribution.uniform([[0.0, 0.0], [10.0, 1.0]])
+        second = FiniteDistribution.uniform([[0.0, 2.0], [10.0, 1.0]])
+        third = FiniteDistribution.uniform([[0.0, 0.0], [10.0, 2.0]])
+        distributions, pairs = (
+            [first, second, third],
+            [DistributionPair(0, 1), DistributionPair(0, 2)],
+        )
+        full = Full(dim=2, seen=matching_tables(distributions, pairs, np.eye(2)))
         order, s = 2.0, 3.0
         rate = order * (order - 1) / (2 * s**2)
         expected = [math.log((math.exp(rate * 4) + 1) / 2), math.log((1 + math.exp(rate)) / 2)]
@@ -497,23 +516,29 @@ class TestUnsliced:
     def test_the_rounding_of_a_long_sum_of_squares_is_in_the_cost(self):
         """A third squared, added up 200,000 times, is short of the sum by 3 parts in 10^12."""
         dim, noise_std = 200_000, 0.01
-        laws = point_masses([0.0] * dim, [1 / 3] * dim)
-        full = Full(dim=dim, seen=matching_tables(laws, [LawPair(0, 1)], np.eye(1, dim)))
+        distributions = point_masses([0.0] * dim, [1 / 3] * dim)
+        full = Full(
+            dim=dim, seen=matching_tables(distributions, [DistributionPair(0, 1)], np.eye(1, dim))
+        )
         (cost,) = full_costs(full, 4.0, noise_std)
         exact = 2 * dim * (oracles.exact(1 / 3) / oracles.exact(noise_std)) ** 2
         assert exact <= cost <= exact * (1 + 1e-10)
 
     def test_the_safety_factor_is_in_the_bound(self):
         """Order 4 and a shift as large as the noise cost 2, and 2^-38 of it more."""
-        laws = point_masses([0.0], [5.0])
-        full = Full(dim=1, seen=matching_tables(laws, [LawPair(0, 1)], np.ones((1, 1))))
+        distributions = point_masses([0.0], [5.0])
+        full = Full(
+            dim=1, seen=matching_tables(distributions, [DistributionPair(0, 1)], np.ones((1, 1)))
+        )
         assert full_cost(full, 4.0, 5.0) / 2 - 1 == pytest.approx(2.0**-38, rel=0.2)
 
     @pytest.mark.soundness
     @given(world=oracles.worlds(), order=oracles.orders(), epsilon=oracles.epsilons())
     def test_calibration_never_overspends(self, world, order, epsilon):
-        laws, pairs, profile = world
-        full = Full(dim=profile.dim, seen=matching_tables(laws, pairs, np.eye(profile.dim)))
+        distributions, pairs, profile = world
+        full = Full(
+            dim=profile.dim, seen=matching_tables(distributions, pairs, np.eye(profile.dim))
+        )
         target = Guarantee.unsliced(order=order, epsilon=epsilon)
         noise_std = calibrate_unsliced(target, full)
         assert full_cost(full, order, noise_std) <= epsilon
@@ -532,7 +557,7 @@ class TestUnsliced:
         assert exact <= epsilon
         assert exact >= epsilon * (1 - 1e-9)
 
-    def test_gaussian_laws(self):
+    def test_gaussian_distributions(self):
         covs = np.tile(np.diag([1.0, 2.0]), (1, 2, 1, 1))
         pairs = GaussianPairs(means=np.array([[[0.0, 0.0], [3.0, 4.0]]]), covs=covs)
         full = Full(dim=2, seen=pairs)
@@ -542,9 +567,11 @@ class TestUnsliced:
         target = Guarantee.unsliced(order=4, epsilon=expected)
         assert calibrate_unsliced(target, full) == pytest.approx(s, rel=CLOSE)
 
-    def test_equal_laws_need_no_noise(self):
-        law = EmpiricalLaw.uniform([[0.0, 1.0], [2.0, 5.0]])
-        full = Full(dim=2, seen=matching_tables([law], [LawPair(0, 0)], np.eye(2)))
+    def test_equal_distributions_need_no_noise(self):
+        distribution = FiniteDistribution.uniform([[0.0, 1.0], [2.0, 5.0]])
+        full = Full(
+            dim=2, seen=matching_tables([distribution], [DistributionPair(0, 0)], np.eye(2))
+        )
         assert full_cost(full, 4.0, 1e-9) == 0
         assert calibrate_unsliced(Guarantee.unsliced(order=2, epsilon=1), full) == 0
 
@@ -565,18 +592,18 @@ class TestErrors:
             Method(rule="closed_form", envelope=envelope)
 
     @pytest.mark.parametrize("method", EMPIRICAL, ids=lambda m: f"{m.rule}-{m.envelope}")
-    def test_gaussian_laws_have_their_exact_divergence_only(self, method, rng):
+    def test_gaussian_distributions_have_their_exact_divergence_only(self, method, rng):
         slices = gaussian_slices(rng)
         with pytest.raises(ArgumentError, match="exact"):
             calibrate(claimed("joint"), slices, method)
         with pytest.raises(ArgumentError, match="exact"):
             cost(slices, claimed("joint"), 1.0, method)
 
-    def test_gaussian_laws_have_no_closed_form(self, rng):
+    def test_gaussian_distributions_have_no_closed_form(self, rng):
         with pytest.raises(ArgumentError, match="closed_form"):
             closed_form_cost(gaussian_slices(rng), claimed("joint"), 1.0)
 
-    def test_empirical_laws_have_no_exact_divergence(self):
+    def test_empirical_distributions_have_no_exact_divergence(self):
         slices = axes_of([1.0])
         for call in (
             lambda: calibrate(claimed("joint"), slices, EXACT),
@@ -602,8 +629,8 @@ class TestErrors:
     @pytest.mark.parametrize("noise_std", [0.0, -1.0, math.nan, math.inf])
     def test_noise_must_be_positive(self, noise_std):
         slices, claim = axes_of([1.0, 2.0]), claimed("average")
-        laws = point_masses([0.0], [1.0])
-        full = Full(dim=1, seen=matching_tables(laws, [LawPair(0, 1)], np.eye(1)))
+        distributions = point_masses([0.0], [1.0])
+        full = Full(dim=1, seen=matching_tables(distributions, [DistributionPair(0, 1)], np.eye(1)))
         for call in (
             lambda: cost(slices, claim, noise_std, TRANSPORT),
             lambda: cost(slices, claim, noise_std, CLOSED_FORM),
@@ -618,8 +645,8 @@ class TestErrors:
 
     @pytest.mark.parametrize("order", [1.0, 0.5, math.nan])
     def test_order_must_be_above_one(self, order):
-        laws = point_masses([0.0], [1.0])
-        full = Full(dim=1, seen=matching_tables(laws, [LawPair(0, 1)], np.eye(1)))
+        distributions = point_masses([0.0], [1.0])
+        full = Full(dim=1, seen=matching_tables(distributions, [DistributionPair(0, 1)], np.eye(1)))
         for call in (
             lambda: slice_costs(axes_of([1.0]), order, 1.0, "transport"),
             lambda: full_costs(full, order, 1.0),
@@ -631,24 +658,24 @@ class TestErrors:
     @pytest.mark.parametrize("method", EMPIRICAL, ids=lambda m: f"{m.rule}-{m.envelope}")
     @pytest.mark.parametrize("notion", ["average", "joint"])
     def test_a_blind_profile_is_refused(self, notion, method):
-        """The laws differ, but along an axis that the profile does not look at."""
-        laws = point_masses([0.0, 0.0], [0.0, 1.0])
-        slices = seen(laws, [LawPair(0, 1)], FiniteProfile.of([[1.0, 0.0]]))
+        """The distributions differ, but along an axis that the profile does not look at."""
+        distributions = point_masses([0.0, 0.0], [0.0, 1.0])
+        slices = seen(distributions, [DistributionPair(0, 1)], FiniteProfile.of([[1.0, 0.0]]))
         with pytest.raises(CalibrationError, match="profile"):
             calibrate(claimed(notion), slices, method)
 
     @pytest.mark.parametrize("method", EMPIRICAL, ids=lambda m: f"{m.rule}-{m.envelope}")
     def test_a_slice_of_weight_zero_sees_nothing(self, method):
-        laws = point_masses([0.0, 0.0], [0.0, 1.0])
+        distributions = point_masses([0.0, 0.0], [0.0, 1.0])
         profile = FiniteProfile(directions=np.eye(2), weights=[1.0, 0.0])
-        slices = seen(laws, [LawPair(0, 1)], profile)
+        slices = seen(distributions, [DistributionPair(0, 1)], profile)
         with pytest.raises(CalibrationError):
             calibrate(claimed("joint"), slices, method)
 
     def test_blind_for_one_instance_only_is_calibrated_by_the_others(self):
-        laws = point_masses([0.0, 0.0], [0.0, 1.0], [3.0, 0.0])
-        pairs = [LawPair(0, 1), LawPair(0, 2)]
-        slices = seen(laws, pairs, FiniteProfile.of([[1.0, 0.0]]))
+        distributions = point_masses([0.0, 0.0], [0.0, 1.0], [3.0, 0.0])
+        pairs = [DistributionPair(0, 1), DistributionPair(0, 2)]
+        slices = seen(distributions, pairs, FiniteProfile.of([[1.0, 0.0]]))
         noise_std = calibrate(claimed("joint", 4, 2), slices, TRANSPORT)
         assert noise_std == pytest.approx(3.0, rel=CLOSE)
 
@@ -659,7 +686,7 @@ class TestErrors:
         with pytest.raises(ArgumentError):
             calibrate(claimed("average"), Slices(profile=profile, seen=tables), TRANSPORT)
 
-    def test_gaussian_laws_and_profile_must_have_the_same_dimension(self, rng):
+    def test_gaussian_distributions_and_profile_must_have_the_same_dimension(self, rng):
         pairs = gaussian_slices(rng).seen
         with pytest.raises(ValueError):
             calibrate(
@@ -675,11 +702,11 @@ class TestErrors:
 @given(world=oracles.worlds(), order=oracles.orders())
 def test_pure_shift_average_times_dim_is_unsliced(world, order):
     """A constant shift seen along all axes: average SRPP at e is unsliced RPP at d * e."""
-    laws, _, _ = world
-    dim = laws[0].dim
-    assume(not gap_tables(laws, [LawPair(0, 1)], np.eye(dim)).equal[0])
-    slices = seen(laws[:2], [LawPair(0, 1)], FiniteProfile.axes(dim=dim))
-    shift = laws[0].outputs[0] - laws[1].outputs[0]
+    distributions, _, _ = world
+    dim = distributions[0].dim
+    assume(not gap_tables(distributions, [DistributionPair(0, 1)], np.eye(dim)).equal[0])
+    slices = seen(distributions[:2], [DistributionPair(0, 1)], FiniteProfile.axes(dim=dim))
+    shift = distributions[0].outputs[0] - distributions[1].outputs[0]
     average = cost(slices, claimed("average", order), 2.0, WORST_GAP)
     unsliced = order * float(shift @ shift) / (2 * 4)
     assert average * dim == pytest.approx(unsliced, rel=1e-10)
@@ -757,17 +784,17 @@ class TestSphereAndMissingMass:
 class TestTablesOfTheOtherKind:
     """Gaps along slices may be shorter than every coupling: they do not bound the whole output."""
 
-    def laws(self):
+    def distributions(self):
         return point_masses(np.zeros(2), np.array([3.0, 4.0]))
 
     def test_gaps_along_slices_are_refused_in_full(self):
-        tables = gap_tables(self.laws(), [LawPair(0, 1)], np.eye(2))
+        tables = gap_tables(self.distributions(), [DistributionPair(0, 1)], np.eye(2))
         assert tables.worst().max() == 4.0
         with pytest.raises(ArgumentError, match="does not bound the whole output"):
             Full(dim=2, seen=tables)
 
     def test_couplings_are_refused_along_slices(self):
-        tables = matching_tables(self.laws(), [LawPair(0, 1)], np.eye(2))
+        tables = matching_tables(self.distributions(), [DistributionPair(0, 1)], np.eye(2))
         assert tables.worst().max() == 5.0
         with pytest.raises(ArgumentError, match="no gaps along slices"):
             Slices(profile=FiniteProfile.axes(dim=2), seen=tables)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""(epsilon, delta) views against 40 digits, discrete laws and integrated densities."""
+"""(epsilon, delta) views against 40 digits, discrete distributions and integrated densities."""
 
 import functools
 import itertools
@@ -19,8 +19,8 @@ from pufferslice.calibration.calibrate import Method, calibrate, cost
 from pufferslice.calibration.epsilon_delta import View, views_of
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.errors import ArgumentError, CalibrationError
-from pufferslice.scenario.distributions import EmpiricalLaw
-from pufferslice.sensitivity import GaussianPairs, LawPair, gap_tables, matching_tables
+from pufferslice.scenario.distributions import FiniteDistribution
+from pufferslice.sensitivity import DistributionPair, GaussianPairs, gap_tables, matching_tables
 from pufferslice.sensitivity.profiles import FiniteProfile
 from pufferslice.sensitivity.sensitivity import Full, Slices
 
@@ -51,10 +51,10 @@ def discrete(p, q, order):
 
 
 def world(samples, profile, pairs=((0, 1),)):
-    laws = [EmpiricalLaw.uniform(x) for x in samples]
-    pairs = [LawPair(*pair) for pair in pairs]
-    slices = Slices(profile=profile, seen=gap_tables(laws, pairs, profile.directions))
-    full = Full(dim=profile.dim, seen=matching_tables(laws, pairs, np.eye(profile.dim)))
+    distributions = [FiniteDistribution.uniform(x) for x in samples]
+    pairs = [DistributionPair(*pair) for pair in pairs]
+    slices = Slices(profile=profile, seen=gap_tables(distributions, pairs, profile.directions))
+    full = Full(dim=profile.dim, seen=matching_tables(distributions, pairs, np.eye(profile.dim)))
     return slices, full
 
 
@@ -129,7 +129,7 @@ class TestRules:
 
     @pytest.mark.soundness
     @given(st.integers(0, 2**32), oracles.orders(), st.floats(1e-4, 0.5))
-    def test_every_rule_holds_on_discrete_laws(self, seed, order, delta):
+    def test_every_rule_holds_on_discrete_distributions(self, seed, order, delta):
         rng = np.random.default_rng(seed)
         p, q = rng.dirichlet(np.full(4, 0.7), size=2) * 0.99 + 0.0025
         divergence, curve = discrete(p, q, order)
@@ -329,9 +329,9 @@ class TestDirectDelta:
                 true = np.mean([curve(epsilon) for curve in curves])
                 assert epsilon_delta.direct_delta_joint(slices, noise_std, epsilon) >= true - 1e-5
 
-    def test_equal_laws(self):
-        law = EmpiricalLaw.uniform([[0.0], [1.0]])
-        tables = gap_tables([law], [LawPair(0, 0)], np.eye(1))
+    def test_equal_distributions(self):
+        distribution = FiniteDistribution.uniform([[0.0], [1.0]])
+        tables = gap_tables([distribution], [DistributionPair(0, 0)], np.eye(1))
         slices = Slices(profile=FiniteProfile.axes(dim=1), seen=tables)
         assert epsilon_delta.direct_delta_joint(slices, 1.0, 0.0) == 0
 
@@ -502,7 +502,7 @@ class TestViewsOf:
         found = views_of(slices, full, claim, noise, delta)
         assert {view.rule for view in found} == {"paper", "improved", "order_grid"}
 
-    def test_gaussian_laws_have_no_direct_view(self):
+    def test_gaussian_distributions_have_no_direct_view(self):
         covs = np.tile(np.eye(2), (1, 2, 1, 1))
         pairs = GaussianPairs(means=np.array([[[0.0, 0.0], [3.0, 4.0]]]), covs=covs)
         slices = Slices(profile=FiniteProfile.axes(dim=2), seen=pairs)

@@ -24,11 +24,13 @@ from pufferslice.sensitivity.sensitivity import Full
 ORDERS = st.sampled_from([1.01, 1.1, 1.5, 2.0, 4.0, 16.0, 256.0])
 
 
-def laws(n_atoms, n_laws=2):
+def distributions(n_atoms, n_distributions=2):
     """Probability vectors, some of their entries very small."""
     entry = st.floats(1e-9, 1.0)
-    law = st.lists(entry, min_size=n_atoms, max_size=n_atoms).map(lambda v: np.array(v) / sum(v))
-    return st.tuples(*[law] * n_laws)
+    distribution = st.lists(entry, min_size=n_atoms, max_size=n_atoms).map(
+        lambda v: np.array(v) / sum(v)
+    )
+    return st.tuples(*[distribution] * n_distributions)
 
 
 def divergence(order, p, q):
@@ -44,7 +46,7 @@ def test_order_two_by_hand():
 
 
 @pytest.mark.parametrize(("order", "epsilon"), [(2, 1.0), (4, 1.0), (4, 3.5), (16, 0.2)])
-def test_beyond_one_over_the_order_the_worst_laws_are_one_sided(order, epsilon):
+def test_beyond_one_over_the_order_the_worst_distributions_are_one_sided(order, epsilon):
     """P = (1, 0), Q = (1 - t, t) has divergence -ln(1 - t) at every order."""
     assert total_variation_bound(order, epsilon) == pytest.approx(-math.expm1(-epsilon), rel=1e-9)
 
@@ -58,8 +60,8 @@ def test_never_below_that_of_gaussians(order, ratio):
 
 
 @pytest.mark.soundness
-@given(st.sampled_from([1.1, 2.0, 4.0, 16.0]), laws(4))
-def test_never_below_that_of_discrete_laws(order, pair):
+@given(st.sampled_from([1.1, 2.0, 4.0, 16.0]), distributions(4))
+def test_never_below_that_of_discrete_distributions(order, pair):
     p, q = pair
     exact = float(np.abs(p - q).sum()) / 2
     for first, second in ((p, q), (q, p)):
@@ -134,7 +136,7 @@ def test_variation_of_coupled_distances():
 
 @pytest.mark.soundness
 @given(st.floats(0.01, 3.0), st.floats(0.2, 3.0), st.floats(0.2, 3.0), st.floats(0.1, 2.0))
-def test_variation_of_gaussian_laws(shift, first, second, noise_std):
+def test_variation_of_gaussian_distributions(shift, first, second, noise_std):
     """Never below numerical integration, and exact for equal spreads."""
     alike = GaussianPairs(means=np.array([[[shift], [0.0]]]), covs=np.full((1, 2, 1, 1), first**2))
     r = shift / math.sqrt(first**2 + noise_std**2)
@@ -149,7 +151,7 @@ def test_variation_of_gaussian_laws(shift, first, second, noise_std):
     assert full_variation(Full(dim=1, seen=other), noise_std) >= truth - 1e-6
 
 
-def test_released_variation_counts_both_laws():
+def test_released_variation_counts_both_distributions():
     assert released_variation(0.25, 0.125) == pytest.approx(0.5, rel=1e-15)
     assert released_variation(0.25, 0.0) == 0.25
     assert released_variation(0.9, 0.2) == 1.0
@@ -157,7 +159,7 @@ def test_released_variation_counts_both_laws():
 
 
 @pytest.mark.soundness
-@given(laws(5, n_laws=3), st.lists(st.floats(0.05, 1.0), min_size=3, max_size=3))
+@given(distributions(5, n_distributions=3), st.lists(st.floats(0.05, 1.0), min_size=3, max_size=3))
 def test_no_guess_beats_the_advantage(outputs, weights):
     """Brute force: the best guess of all is the likeliest secret of every output."""
     shares = np.array(weights) / sum(weights)

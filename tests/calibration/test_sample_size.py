@@ -9,7 +9,7 @@ from pufferslice.calibration.sample_size import plan_samples
 from pufferslice.certificate import certify_release
 from pufferslice.errors import ArgumentError, CalibrationError, ScenarioError
 from pufferslice.queries import Box, summary
-from pufferslice.scenario.distributions import EmpiricalLaw
+from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.scenario.simulator import OutputSimulator
 from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere
@@ -41,7 +41,7 @@ def test_the_planned_draws_give_about_the_planned_noise(target, noise_std, query
         ).noise_std
         for seed in (9, 10, 11)
     ]
-    assert plan.law_noise_std < plan.noise_std <= noise_std
+    assert plan.distribution_noise_std < plan.noise_std <= noise_std
     assert np.mean(found) == pytest.approx(plan.noise_std, rel=0.1)
     looser = plan_samples(
         scenario(2000, query), PROFILE, target, noise_std=1.1 * noise_std, failure_probability=0.05
@@ -61,13 +61,13 @@ def test_directions_of_the_sphere_are_planned_too():
     assert found.noise_std == pytest.approx(6.0, rel=0.1)
 
 
-def test_less_noise_than_the_law_needs_is_out_of_reach():
-    with pytest.raises(CalibrationError, match="the law alone needs"):
+def test_less_noise_than_the_distribution_needs_is_out_of_reach():
+    with pytest.raises(CalibrationError, match="the distribution alone needs"):
         plan_samples(scenario(500), PROFILE, JOINT, noise_std=0.1, failure_probability=0.05)
 
 
 def test_refusals():
-    points = {s: EmpiricalLaw.uniform([[x, 0.0]]) for s, x in (("a", 0.0), ("b", 1.0))}
+    points = {s: FiniteDistribution.uniform([[x, 0.0]]) for s, x in (("a", 0.0), ("b", 1.0))}
     with pytest.raises(ArgumentError, match="with sampled priors"):
         plan_samples(
             Scenario.from_worlds(points, query=QUERY),

@@ -13,7 +13,7 @@ from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.calibration.noise import SeededTestNoise
 from pufferslice.certificate import Certificate, certify_release
 from pufferslice.queries import Box, columns, summary
-from pufferslice.scenario.distributions import EmpiricalLaw, GaussianLaw
+from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
 from pufferslice.scenario.priors import Bootstrap
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.scenario.simulator import OutputSimulator
@@ -50,14 +50,14 @@ def profile():
 
 @pytest.fixture(scope="session")
 def records(table):
-    """Law `records`: the tables of the gaps have many entries."""
+    """Distribution `records`: the tables of the gaps have many entries."""
     query = columns(["pay", "age"]).with_range(Box([0, 0], [80, 120])).with_scales([2.0, 5.0])
     return Scenario.from_records(table, secret="site", query=query)
 
 
 @pytest.fixture(scope="session")
 def groups(table):
-    """Law `groups`, under two priors."""
+    """Distribution `groups`, under two priors."""
     other = made_table(np.random.default_rng(12))
     query = summary(mean=["pay", "age"])
     return Scenario.from_groups({"now": table, "then": other}, secret="site", query=query)
@@ -65,22 +65,22 @@ def groups(table):
 
 @pytest.fixture(scope="session")
 def gaussian():
-    """Law `worlds`: three Gaussians of different spread."""
+    """Distribution `worlds`: three Gaussians of different spread."""
     worlds = {
-        "low": GaussianLaw(mean=[0.0, 0.0], cov=[[1.0, 0.2], [0.2, 2.0]]),
-        "middle": GaussianLaw(mean=[1.0, 0.5], cov=[[1.5, 0.0], [0.0, 1.0]]),
-        "high": GaussianLaw(mean=[2.0, 0.0], cov=[[1.0, 0.2], [0.2, 2.0]]),
+        "low": GaussianDistribution(mean=[0.0, 0.0], cov=[[1.0, 0.2], [0.2, 2.0]]),
+        "middle": GaussianDistribution(mean=[1.0, 0.5], cov=[[1.5, 0.0], [0.0, 1.0]]),
+        "high": GaussianDistribution(mean=[2.0, 0.0], cov=[[1.0, 0.2], [0.2, 2.0]]),
     }
     return Scenario.from_worlds(worlds, query=summary(mean=["pay", "age"]), source="public_model")
 
 
 @pytest.fixture(scope="session")
 def equal():
-    """Law `worlds` with two laws that are one."""
+    """Distribution `worlds` with two distributions that are one."""
     atoms = np.array([[1.0, 2.0], [3.0, 5.0]])
     worlds = {
-        "a": EmpiricalLaw.uniform(atoms),
-        "b": EmpiricalLaw.uniform(np.vstack([atoms, atoms])[::-1]),
+        "a": FiniteDistribution.uniform(atoms),
+        "b": FiniteDistribution.uniform(np.vstack([atoms, atoms])[::-1]),
     }
     return Scenario.from_worlds(worlds, query=summary(mean=["pay", "age"]), source="public_model")
 
@@ -94,7 +94,7 @@ def bootstrap(table):
 
 @pytest.fixture(scope="session")
 def sampled():
-    """Law `worlds`, known through draws of two simulators."""
+    """Distribution `worlds`, known through draws of two simulators."""
 
     def world(shift):
         draw = OutputSimulator(draw_outputs=lambda rng, n: rng.normal(shift, 1.0, size=(n, 2)))

@@ -256,11 +256,14 @@ def test_the_public_part_has_no_count_and_no_number_of_the_data(
     assert not said & {*counts, sum(counts)} - {0}
 
 
-def test_the_public_part_has_no_digest_of_the_bare_laws(certificates, records):
+def test_the_public_part_has_no_digest_of_the_bare_distributions(certificates, records):
     """A digest without salt could be used to check guesses of the data."""
     text = json.dumps(certificates["records"].to_json())
-    assert records.laws_digest() not in text
-    assert certificates["records"].evidence.confidential["laws_digest"] == records.laws_digest()
+    assert records.distributions_digest() not in text
+    assert (
+        certificates["records"].evidence.confidential["distributions_digest"]
+        == records.distributions_digest()
+    )
 
 
 def test_two_certificates_of_one_thing_have_different_names(records, profile):
@@ -336,7 +339,7 @@ def test_the_schema_types_every_field(certificates, validator):
         lambda s: s["noise"].update(secure=False),
         lambda s: s["noise"].update(generator="seeded_test"),
         lambda s: s["noise"].update(std=0.0),
-        lambda s: s.update(laws_are_equal=True),
+        lambda s: s.update(distributions_are_equal=True),
         lambda s: s["guarantee"].update(order=1.0),
         lambda s: s["guarantee"].update(epsilon=0.0),
         lambda s: s["guarantee"].update(notion="Joint"),
@@ -363,7 +366,7 @@ def test_the_schema_knows_the_words_of_the_code(schema):
 
     assert schema["properties"]["format"]["const"] == FORMAT
     assert schema["properties"]["version"]["const"] == VERSION
-    assert words("scenario", "law") == set(priors.LAWS)
+    assert words("scenario", "distribution") == set(priors.LAWS)
     assert words("prior", "source") == set(priors.SOURCES)
     assert words("guarantee", "notion") == set(guarantee.RELEASE_NOTIONS)
     assert words("method", "rule") == set(calibrate.RULES)

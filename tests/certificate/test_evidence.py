@@ -51,7 +51,7 @@ def test_what_is_in_it(certificates, records):
     assert evidence.slices.seen.n_instances == 3
     assert evidence.scenario == records.description()
     assert evidence.confidential == {
-        "laws_digest": records.laws_digest(),
+        "distributions_digest": records.distributions_digest(),
         "n_rows": {"table": {"north": 37, "south": 53, "west": 29}},
         "n_samples": {},
     }
@@ -80,8 +80,8 @@ def test_the_digest_sees_every_part(certificates, kind):
     digests = {evidence.digest()}
     for change in (
         {"salt": bytes(32)},
-        {"scenario": {**evidence.scenario, "law": "other"}},
-        {"confidential": {**evidence.confidential, "laws_digest": "other"}},
+        {"scenario": {**evidence.scenario, "distribution": "other"}},
+        {"confidential": {**evidence.confidential, "distributions_digest": "other"}},
     ):
         digests.add(attrs.evolve(evidence, **change).digest())
     names = ("means", "covs") if kind == "gaussian" else ("gaps", "counts", "totals", "equal")

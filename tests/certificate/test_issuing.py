@@ -17,7 +17,7 @@ from pufferslice.certificate import certify_release, spent, verify
 from pufferslice.certificate.issue import under_scenario
 from pufferslice.errors import ArgumentError, CalibrationError, CertificateError, PuffersliceError
 from pufferslice.queries import Box, columns, summary
-from pufferslice.scenario.distributions import EmpiricalLaw, GaussianLaw
+from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.scenario.simulator import Simulator
 from pufferslice.sensitivity.profiles import FiniteProfile
@@ -35,9 +35,14 @@ def claim_of(notion, order=4.0, epsilon=1.0):
     return Guarantee(notion=notion, order=order, epsilon=epsilon)
 
 
-def worlds(*laws):
-    """A scenario of finite laws, given as outputs or as laws."""
-    made = [law if isinstance(law, EmpiricalLaw) else EmpiricalLaw.uniform(law) for law in laws]
+def worlds(*distributions):
+    """A scenario of finite distributions, given as outputs or as distributions."""
+    made = [
+        distribution
+        if isinstance(distribution, FiniteDistribution)
+        else FiniteDistribution.uniform(distribution)
+        for distribution in distributions
+    ]
     names = [f"w{i}" for i in range(len(made))]
     query = summary(mean=[f"x{i}" for i in range(made[0].dim)])
     return Scenario.from_worlds(
@@ -45,10 +50,10 @@ def worlds(*laws):
     )
 
 
-def gaussians(*laws, scales=None):
-    query = summary(mean=[f"x{i}" for i in range(len(laws[0][0]))])
+def gaussians(*distributions, scales=None):
+    query = summary(mean=[f"x{i}" for i in range(len(distributions[0][0]))])
     query = query if scales is None else query.with_scales(scales)
-    made = {f"w{i}": GaussianLaw(mean=m, cov=c) for i, (m, c) in enumerate(laws)}
+    made = {f"w{i}": GaussianDistribution(mean=m, cov=c) for i, (m, c) in enumerate(distributions)}
     return Scenario.from_worlds(made, query=query, source="public_model")
 
 
@@ -88,9 +93,12 @@ def test_known_answer_of_gaussians():
 
 @pytest.mark.soundness
 def test_gaussian_noise_is_enough_in_both_orders_of_the_pair():
-    for laws in [(([1.0], [[1.0]]), ([0.0], [[2.25]])), (([0.0], [[2.25]]), ([1.0], [[1.0]]))]:
-        certificate = certify_release(gaussians(*laws), LINE, claim_of("average"))
-        noisy = [(mean[0], cov[0][0] + certificate.noise_std**2) for mean, cov in laws]
+    for distributions in [
+        (([1.0], [[1.0]]), ([0.0], [[2.25]])),
+        (([0.0], [[2.25]]), ([1.0], [[1.0]])),
+    ]:
+        certificate = certify_release(gaussians(*distributions), LINE, claim_of("average"))
+        noisy = [(mean[0], cov[0][0] + certificate.noise_std**2) for mean, cov in distributions]
         costs = [
             float(oracles.gaussian_divergence(4, one, two)) for one, two in (noisy, noisy[::-1])
         ]
@@ -99,11 +107,13 @@ def test_gaussian_noise_is_enough_in_both_orders_of_the_pair():
         assert min(costs) < 0.5
 
 
-def test_gaussian_laws_are_scaled_by_the_public_units():
-    laws = ([0.0, 0.0], np.diag([100.0, 1.0])), ([10.0, 1.0], np.diag([100.0, 4.0]))
+def test_gaussian_distributions_are_scaled_by_the_public_units():
+    distributions = ([0.0, 0.0], np.diag([100.0, 1.0])), ([10.0, 1.0], np.diag([100.0, 4.0]))
     scaled = ([0.0, 0.0], np.eye(2)), ([1.0, 1.0], np.diag([1.0, 4.0]))
     profile = FiniteProfile.uniform(dim=2, n_directions=9, seed=1)
-    units = certify_release(gaussians(*laws, scales=[10.0, 1.0]), profile, claim_of("joint"))
+    units = certify_release(
+        gaussians(*distributions, scales=[10.0, 1.0]), profile, claim_of("joint")
+    )
     plain = certify_release(gaussians(*scaled), profile, claim_of("joint"))
     assert units.noise_std == plain.noise_std
     assert units.statement["noise"]["std_by_coordinate"] == [
@@ -158,7 +168,7 @@ class TestNoiseOfOnesOwn:
         with pytest.raises(ArgumentError, match="noise_std"):
             certify_release(records, profile, claim_of("joint"), noise_std=noise_std)
 
-    def test_equal_laws_may_have_noise(self, profile):
+    def test_equal_distributions_may_have_noise(self, profile):
         alike = gaussians(([0.0, 1.0], np.eye(2)), ([0.0, 1.0], np.eye(2)))
         certificate = certify_release(alike, profile, claim_of("joint"), noise_std=0.5)
         assert certificate.noise_std == 0.5
@@ -201,8 +211,12 @@ def test_noise_is_enough_by_exact_arithmetic_and_not_much_more(rng, notion, meth
     std = certify_release(scenario, profile, claim, method=method).noise_std
     x, y = (table[name].to_numpy() for name in "xy")
     outputs = np.column_stack([x, y])
-    laws = [EmpiricalLaw.uniform(outputs[part]) for part in np.split(np.arange(28), [9, 16])]
-    gaps = oracles.true_gap_laws(laws, [(0, 1), (0, 2), (1, 2)], profile.directions)
+    distributions = [
+        FiniteDistribution.uniform(outputs[part]) for part in np.split(np.arange(28), [9, 16])
+    ]
+    gaps = oracles.true_gap_distributions(
+        distributions, [(0, 1), (0, 2), (1, 2)], profile.directions
+    )
     cost = oracles.tight_cost(claim, gaps, profile, std, method.envelope)
     assert 0.98 * claim.epsilon < cost <= claim.epsilon
     assert oracles.tight_cost(claim, gaps, profile, std / 2, method.envelope) > 2
@@ -241,37 +255,39 @@ def test_point_masses_cost_all_of_epsilon_so_that_half_the_noise_would_not_do():
 @pytest.mark.parametrize("notion", ["average", "joint"])
 def test_orders_next_to_one(notion, exponent):
     """Dividing by order - 1 multiplies every rounding error."""
-    laws = [
-        EmpiricalLaw.uniform([[1.0, 1.0], [2.0, 2.0], [3.0, 8.0]]),
-        EmpiricalLaw.uniform([[4.0, 2.0], [9.0, 5.0], [30.0, 5.0]]),
+    distributions = [
+        FiniteDistribution.uniform([[1.0, 1.0], [2.0, 2.0], [3.0, 8.0]]),
+        FiniteDistribution.uniform([[4.0, 2.0], [9.0, 5.0], [30.0, 5.0]]),
     ]
     profile = FiniteProfile.uniform(dim=2, n_directions=10, seed=1)
-    gaps = oracles.true_gap_laws(laws, [(0, 1)], profile.directions)
+    gaps = oracles.true_gap_distributions(distributions, [(0, 1)], profile.directions)
     for epsilon in (1e-3, 1.0):
         claim = claim_of(notion, 1 + 2.0**exponent, epsilon)
         try:
-            certificate = certify_release(worlds(*laws), profile, claim, deltas=())
+            certificate = certify_release(worlds(*distributions), profile, claim, deltas=())
         except PuffersliceError:
             continue
         with oracles.HP.workdps(60):
             cost = oracles.tight_cost(claim, gaps, profile, certificate.noise_std, "transport")
         assert cost <= epsilon
-        unsliced = certify_release(worlds(*laws), profile, attrs.evolve(claim, notion="unsliced"))
+        unsliced = certify_release(
+            worlds(*distributions), profile, attrs.evolve(claim, notion="unsliced")
+        )
         assert unsliced.noise_std > certificate.noise_std
 
 
 @pytest.mark.soundness
 @pytest.mark.parametrize("exponent", [-52, -46, -40, -30])
 def test_gaussians_at_orders_next_to_one(exponent):
-    laws = ([0.0], [[1.0]]), ([2.0], [[3.0]])
+    distributions = ([0.0], [[1.0]]), ([2.0], [[3.0]])
     for epsilon in (1e-3, 0.5):
         claim = claim_of("joint", 1 + 2.0**exponent, epsilon)
         try:
-            certificate = certify_release(gaussians(*laws), LINE, claim, deltas=())
+            certificate = certify_release(gaussians(*distributions), LINE, claim, deltas=())
         except PuffersliceError:
             continue
         std = oracles.exact(certificate.noise_std)
-        noisy = [(mean[0], oracles.exact(cov[0][0]) + std**2) for mean, cov in laws]
+        noisy = [(mean[0], oracles.exact(cov[0][0]) + std**2) for mean, cov in distributions]
         with oracles.HP.workdps(60):
             costs = [oracles.gaussian_divergence(claim.order, *p) for p in (noisy, noisy[::-1])]
         assert max(costs) <= epsilon
@@ -285,8 +301,8 @@ def test_small_budgets(notion, epsilon, n_directions):
     """Weights and masses sum to 1 up to rounding, which a small budget can see."""
     profile = FiniteProfile.uniform(dim=2, n_directions=n_directions, seed=1)
     claim = claim_of(notion, 4.0, epsilon)
-    laws = list(POINTS.priors[0].laws.values())
-    gaps = oracles.true_gap_laws(laws, [(0, 1)], profile.directions)
+    distributions = list(POINTS.priors[0].distributions.values())
+    gaps = oracles.true_gap_distributions(distributions, [(0, 1)], profile.directions)
     std = certify_release(POINTS, profile, claim, deltas=()).noise_std
     assert oracles.tight_cost(claim, gaps, profile, std, "transport") <= oracles.exact(epsilon)
 
@@ -295,10 +311,10 @@ def test_small_budgets(notion, epsilon, n_directions):
 @pytest.mark.parametrize("epsilon", [1e-2, 1e-4, 1e-6, 1e-8, 1e-10])
 @pytest.mark.parametrize("shift", [0.0, 2.0])
 def test_small_budgets_of_gaussians(shift, epsilon):
-    laws = ([0.0], [[1.0]]), ([shift], [[3.0]])
-    certificate = certify_release(gaussians(*laws), LINE, claim_of("joint", 4.0, epsilon))
+    distributions = ([0.0], [[1.0]]), ([shift], [[3.0]])
+    certificate = certify_release(gaussians(*distributions), LINE, claim_of("joint", 4.0, epsilon))
     std = oracles.exact(certificate.noise_std)
-    noisy = [(mean[0], oracles.exact(cov[0][0]) + std**2) for mean, cov in laws]
+    noisy = [(mean[0], oracles.exact(cov[0][0]) + std**2) for mean, cov in distributions]
     cost = max(oracles.gaussian_divergence(4, *pair) for pair in (noisy, noisy[::-1]))
     assert cost <= oracles.exact(epsilon)
     assert cost <= oracles.exact(certificate.unsliced_epsilon)
@@ -329,41 +345,44 @@ def test_a_direction_without_weight_may_be_as_wide_as_it_likes(tmp_path):
         assert certificate.noise_std**2 == pytest.approx(2.0, rel=1e-9)
 
 
-def test_equal_laws_need_no_noise_and_the_statement_says_so(certificates):
+def test_equal_distributions_need_no_noise_and_the_statement_says_so(certificates):
     certificate = certificates["equal"]
     assert certificate.noise_std == 0
-    assert certificate.statement["laws_are_equal"] is True
+    assert certificate.statement["distributions_are_equal"] is True
     assert certificate.spent_epsilon == 0
     assert certificate.unsliced_epsilon == 0
-    assert certificate.statement["unsliced"]["from"] == "equal laws"
+    assert certificate.statement["unsliced"]["from"] == "equal distributions"
     assert (
-        "The laws are equal under every pair: no noise is needed."
+        "The distributions are equal under every pair: no noise is needed."
         in (certificate.statement["limits"])
     )
     assert certificate.statement["noise"]["implementation_delta"] == 0
-    with pytest.raises(CalibrationError, match="the laws are equal"):
+    with pytest.raises(CalibrationError, match="the distributions are equal"):
         spent(certificate)
 
 
 def test_equal_gaussians_need_no_noise():
-    law = [1.0], [[2.0]]
-    assert certify_release(gaussians(law, law), LINE, claim_of("joint")).noise_std == 0
+    distribution = [1.0], [[2.0]]
+    assert (
+        certify_release(gaussians(distribution, distribution), LINE, claim_of("joint")).noise_std
+        == 0
+    )
 
 
-def test_laws_that_are_equal_up_to_rounding_are_not_equal():
+def test_distributions_that_are_equal_up_to_rounding_are_not_equal():
     scenario = worlds([[1.0]], [[math.nextafter(1.0, 2)]])
     certificate = certify_release(scenario, LINE, claim_of("joint"))
     assert certificate.noise_std > 0
-    assert certificate.statement["laws_are_equal"] is False
+    assert certificate.statement["distributions_are_equal"] is False
 
 
-def test_one_pair_of_equal_laws_costs_nothing_and_saves_nothing():
+def test_one_pair_of_equal_distributions_costs_nothing_and_saves_nothing():
     scenario = worlds([[0.0, 0.0]], [[3.0, 4.0]], [[3.0, 4.0]])
     for method in METHODS:
         both = certify_release(scenario, AXES, claim_of("joint"), method=method)
         alone = certify_release(POINTS, AXES, claim_of("joint"), method=method)
         assert both.noise_std == alone.noise_std
-        assert both.statement["laws_are_equal"] is False
+        assert both.statement["distributions_are_equal"] is False
 
 
 BLIND = worlds([[0.0, 0.0]], [[0.8, -0.6]])
@@ -587,7 +606,7 @@ def test_spent_under_another_prior(certificates, groups, profile):
         (lambda s: attrs.evolve(s, query=s.query.with_range(Box([0, 0], [9e9, 9e9]))), "query"),
         (lambda s: attrs.evolve(s, pairs=s.pairs[:1]), "pairs"),
         (lambda s: attrs.evolve(s, secret={"columns": ["town"]}), "secret"),
-        (lambda s: FAR_ATOM, "law"),
+        (lambda s: FAR_ATOM, "distribution"),
     ],
 )
 def test_another_scenario_must_ask_the_same(certificates, groups, change, named):
@@ -632,24 +651,27 @@ def test_row_order_and_chunks_do_not_matter(table, records, groups, profile, rng
 
 @given(oracles.worlds(), oracles.notions(), oracles.orders(), oracles.epsilons())
 def test_every_certificate_verifies_and_keeps_its_promise(drawn, notion, order, epsilon):
-    laws, pairs, profile = drawn
+    distributions, pairs, profile = drawn
     claim = claim_of(notion, order, epsilon)
     try:
-        certificate = certify_release(worlds(*laws), profile, claim)
+        certificate = certify_release(worlds(*distributions), profile, claim)
     except CalibrationError:
         assume(False)  # the profile is blind to one of the pairs
     assert verify(certificate).holds
-    gaps = oracles.true_gap_laws(laws, pairs, profile.directions)
+    gaps = oracles.true_gap_distributions(distributions, pairs, profile.directions)
     cost = oracles.tight_cost(claim, gaps, profile, certificate.noise_std, "transport")
     assert cost <= oracles.exact(epsilon)
 
 
 @given(oracles.worlds(), st.sampled_from(NOTIONS), oracles.orders(), oracles.epsilons())
 def test_noise_falls_in_epsilon_and_scales_with_the_outputs(drawn, notion, order, epsilon):
-    laws, _, profile = drawn
+    distributions, _, profile = drawn
 
     def std(factor, budget):
-        scaled = [EmpiricalLaw(outputs=law.outputs * factor, counts=law.counts) for law in laws]
+        scaled = [
+            FiniteDistribution(outputs=distribution.outputs * factor, counts=distribution.counts)
+            for distribution in distributions
+        ]
         claim = claim_of(notion, order, budget)
         return certify_release(worlds(*scaled), profile, claim, deltas=()).noise_std
 

@@ -36,7 +36,7 @@ from pufferslice.learning import (
 )
 from pufferslice.learning.plan import HYPOTHESES
 from pufferslice.queries import summary
-from pufferslice.scenario.distributions import EmpiricalLaw
+from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.profiles import FiniteProfile
 
@@ -427,19 +427,21 @@ def test_two_bits_and_their_exclusive_or():
     target = Guarantee.joint(order=4, epsilon=0.5)
 
     def released(bits, profile):
-        laws = {name: EmpiricalLaw.uniform(np.array(w)[:, bits]) for name, w in worlds.items()}
+        distributions = {
+            name: FiniteDistribution.uniform(np.array(w)[:, bits]) for name, w in worlds.items()
+        }
         query = summary(mean=[("first", "second")[bit] for bit in bits])
-        scenario = Scenario.from_worlds(laws, query=query, source="public_model")
+        scenario = Scenario.from_worlds(distributions, query=query, source="public_model")
         return certify_release(scenario, profile, target)
 
     line = FiniteProfile.uniform(dim=1, n_directions=1, seed=1)
     alone = [released([bit], line) for bit in (0, 1)]
     both = released([0, 1], FiniteProfile.uniform(dim=2, n_directions=20, seed=1))
     for certificate in alone:
-        assert certificate.statement["laws_are_equal"] is True
+        assert certificate.statement["distributions_are_equal"] is True
         assert certificate.spent_epsilon == 0
         assert certificate.unsliced_epsilon == 0
-    assert both.statement["laws_are_equal"] is False
+    assert both.statement["distributions_are_equal"] is False
     assert both.spent_epsilon > 0.4
     assert both.unsliced_epsilon > 0
     with pytest.raises(CertificateError, match="exclusive or"):

@@ -7,7 +7,7 @@ import pytest
 from pufferslice.calibration.guarantee import Guarantee, at_most
 from pufferslice.certificate import certify_release
 from pufferslice.queries import summary
-from pufferslice.scenario.distributions import EmpiricalLaw, GaussianLaw
+from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.profiles import FiniteProfile
 
@@ -83,8 +83,10 @@ def test_numbers_are_those_of_the_statement(certificates):
     assert noise["generator"] in text
 
 
-def test_equal_laws_in_words(certificates):
-    assert "The laws are equal under every pair: no noise is needed." in str(certificates["equal"])
+def test_equal_distributions_in_words(certificates):
+    assert "The distributions are equal under every pair: no noise is needed." in str(
+        certificates["equal"]
+    )
 
 
 def test_seeded_noise_in_words(certificates):
@@ -100,12 +102,14 @@ def test_earlier_releases_in_words(certificates):
 
 def test_where_the_priors_come_from(certificates):
     assert "empirical, from released data" in str(certificates["records"])
-    assert "gaussian, from public model: declared Gaussian laws" in str(certificates["gaussian"])
+    assert "gaussian, from public model: declared Gaussian distributions" in str(
+        certificates["gaussian"]
+    )
     assert "the drawn sample is declared to be the prior" in str(certificates["bootstrap"])
 
 
 def test_many_pairs_are_counted():
-    worlds = {f"w{i}": EmpiricalLaw.uniform([[float(i)]]) for i in range(6)}
+    worlds = {f"w{i}": FiniteDistribution.uniform([[float(i)]]) for i in range(6)}
     scenario = Scenario.from_worlds(worlds, query=summary(mean=["x"]), source="public_model")
     certificate = certify_release(
         scenario, FiniteProfile.axes(dim=1), Guarantee.joint(order=2, epsilon=1.0)
@@ -114,10 +118,13 @@ def test_many_pairs_are_counted():
 
 
 def test_no_finite_unsliced_bound_is_said():
-    """Along the first axis the laws are close; in the second their spreads are far apart."""
+    """Along the first axis the distributions are close.
+
+    In the second their spreads are far apart.
+    """
     worlds = {
-        "a": GaussianLaw(mean=[0.0, 0.0], cov=np.diag([1.0, 1.0])),
-        "b": GaussianLaw(mean=[3.0, 0.0], cov=np.diag([1.0, 100.0])),
+        "a": GaussianDistribution(mean=[0.0, 0.0], cov=np.diag([1.0, 1.0])),
+        "b": GaussianDistribution(mean=[3.0, 0.0], cov=np.diag([1.0, 100.0])),
     }
     scenario = Scenario.from_worlds(worlds, query=summary(mean=["x", "y"]), source="public_model")
     certificate = certify_release(

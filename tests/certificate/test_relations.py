@@ -9,10 +9,10 @@ import pytest
 
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.certificate import Certificate, certify_release, verify
-from pufferslice.certificate.statement import Said, statement_of
+from pufferslice.certificate.statement import CertificateOptions, statement_of
 from pufferslice.errors import CalibrationError, ScenarioError
 from pufferslice.queries import Box, columns, summary
-from pufferslice.scenario.distributions import GaussianLaw
+from pufferslice.scenario.distributions import GaussianDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity import RowScan, scan_tables, streamed_scenario
 from pufferslice.sensitivity.profiles import FiniteProfile
@@ -36,7 +36,7 @@ SAMPLED = RECORDS.with_sampled_priors()
 def issued(evidence, statement):
     """A statement that the changed evidence itself gives: only relations can refute it."""
     return Certificate(
-        statement=statement_of(evidence, Said.read_off(statement)), evidence=evidence
+        statement=statement_of(evidence, CertificateOptions.read_off(statement)), evidence=evidence
     )
 
 
@@ -65,8 +65,8 @@ def sampled():
     "changes",
     [
         {"one_release_is": "an average over the whole country"},
-        {"law": "columns"},
-        {"law": "groups"},
+        {"distribution": "columns"},
+        {"distribution": "groups"},
         {"secrets": ["a", "b"]},
         {"secrets": ["a", "b", "c", "c"]},
         {"pairs": [["a", "b"], ["a", "c"], ["b", "d"]]},
@@ -123,9 +123,11 @@ def test_bands_of_another_failure_probability(target):
     """Bands for 1 % are too narrow for a failure probability of 1e-12, whatever is stated."""
     certificate = certify_release(SAMPLED, PROFILE, target, failure_probability=0.01)
     evidence = certificate.evidence
-    doubt = attrs.evolve(evidence.doubt, failure_probability=1e-12)
+    confidence = attrs.evolve(evidence.confidence, failure_probability=1e-12)
     slices = attrs.evolve(evidence.slices, failure_probability=1e-12)
-    forged = issued(attrs.evolve(evidence, doubt=doubt, slices=slices), certificate.statement)
+    forged = issued(
+        attrs.evolve(evidence, confidence=confidence, slices=slices), certificate.statement
+    )
     assert forged.statement["failure_probability"] == 1e-12
     assert any("levels" in problem for problem in verify(forged).problems)
 
@@ -171,8 +173,8 @@ class TestWeights:
     )
     GAUSSIANS = Scenario.from_worlds(
         {
-            "a": GaussianLaw(mean=[0.0, 0.0], cov=np.eye(2)),
-            "b": GaussianLaw(mean=[3.0, 0.0], cov=np.eye(2)),
+            "a": GaussianDistribution(mean=[0.0, 0.0], cov=np.eye(2)),
+            "b": GaussianDistribution(mean=[3.0, 0.0], cov=np.eye(2)),
         },
         query=summary(mean=["x", "y"]),
     )
@@ -228,15 +230,15 @@ class TestWeights:
 
 
 @pytest.mark.parametrize("offset", [1e9, 1e10, 1e12])
-@pytest.mark.parametrize("law", ["groups", "records"])
-def test_values_far_from_zero_verify(offset, law):
+@pytest.mark.parametrize("distribution", ["groups", "records"])
+def test_values_far_from_zero_verify(offset, distribution):
     """Rounding of projections is in gaps and in coupled distances alike."""
     rng = np.random.default_rng(5)
     table = pa.table(
         {"s": ["a", "b"] * 20, "x": offset + rng.normal(size=40), "y": offset + rng.normal(size=40)}
     )
     profile = FiniteProfile.uniform(dim=2, n_directions=60, seed=2)
-    if law == "groups":
+    if distribution == "groups":
         scenario = Scenario.from_groups(table, secret="s", query=summary(mean=["x", "y"]))
     else:
         scenario = Scenario.from_records(table, secret="s", query=columns(["x", "y"]))
@@ -244,10 +246,10 @@ def test_values_far_from_zero_verify(offset, law):
     assert verify(certificate, scenario=scenario).problems == ()
 
 
-def test_evidence_must_say_of_which_laws_it_is(exact):
-    nameless = {k: v for k, v in exact.evidence.confidential.items() if k != "laws_digest"}
+def test_evidence_must_say_of_which_distributions_it_is(exact):
+    nameless = {k: v for k, v in exact.evidence.confidential.items() if k != "distributions_digest"}
     forged = issued(attrs.evolve(exact.evidence, confidential=nameless), exact.statement)
-    assert any("laws" in problem for problem in verify(forged).problems)
+    assert any("distributions" in problem for problem in verify(forged).problems)
 
 
 def test_scales_that_a_certificate_cannot_state():
@@ -256,6 +258,8 @@ def test_scales_that_a_certificate_cannot_state():
     scenario = Scenario.from_groups(table, secret="s", query=query.with_scales([1e155]))
     with pytest.raises(CalibrationError, match="scales"):
         certify_release(scenario, FiniteProfile.axes(dim=1), JOINT)
-    laws = {name: GaussianLaw(mean=[m], cov=[[1.0]]) for name, m in (("a", 0.0), ("b", 1e300))}
+    distributions = {
+        name: GaussianDistribution(mean=[m], cov=[[1.0]]) for name, m in (("a", 0.0), ("b", 1e300))
+    }
     with pytest.raises(ScenarioError, match="scales"):
-        Scenario.from_worlds(laws, query=query.with_scales([1e-200]))
+        Scenario.from_worlds(distributions, query=query.with_scales([1e-200]))

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Certificates from samples and on the sphere: both claims, their doubt, and what is refused."""
+"""Certificates from samples and on the sphere.
+
+Both claims, their confidence, and what is refused.
+"""
 
 import copy
 import math
@@ -19,7 +22,11 @@ from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.issue import under_scenario
 from pufferslice.errors import ArgumentError, CalibrationError, CertificateError, ScenarioError
 from pufferslice.queries import Ball, Box, columns, summary
-from pufferslice.scenario.distributions import EmpiricalLaw, GaussianLaw, SampledLaw
+from pufferslice.scenario.distributions import (
+    FiniteDistribution,
+    GaussianDistribution,
+    SampledDistribution,
+)
 from pufferslice.scenario.priors import Bootstrap
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.scenario.simulator import OutputSimulator
@@ -27,7 +34,7 @@ from pufferslice.sensitivity import RowScan, scan_tables, streamed_scenario
 from pufferslice.sensitivity.binned import bin_grid
 from pufferslice.sensitivity.concentration import band_ranks, dkw_halfwidth
 from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere
-from pufferslice.sensitivity.sensitivity import Doubt
+from pufferslice.sensitivity.sensitivity import Confidence
 
 LINE = FiniteProfile.axes(dim=1)
 JOINT = Guarantee.joint(order=4, epsilon=1.0)
@@ -84,7 +91,7 @@ class TestBothClaims:
         shares = statement["sampling"]["noise_shares"]
         assert sum(shares.values()) == pytest.approx(1)
         assert shares["slicing"] == 0
-        assert 0 < shares["law"] < 1
+        assert 0 < shares["distribution"] < 1
 
     @pytest.mark.parametrize("method", [None, WORST_GAP])
     @pytest.mark.parametrize("query", [QUERY, CLIPPED])
@@ -151,7 +158,7 @@ class TestBothClaims:
     def test_prose(self, srpp, loose):
         assert "(4, 1)-Joint-SRPP along 5 slices" in str(srpp)
         assert "except with probability 0.05" in str(srpp)
-        assert "Shares of the noise: law" in str(srpp)
+        assert "Shares of the noise: distribution" in str(srpp)
         assert "(1, 0.05)-Joint-SPP, sliced along 5 slices" in str(loose)
         assert "Of delta, 0.0" in str(loose)
         assert "times the claim's epsilon" not in str(loose)
@@ -176,12 +183,12 @@ class TestBothClaims:
         many = certify_release(worlds(60_000), PROFILE, JOINT, failure_probability=0.05)
         assert many.noise_std < srpp.noise_std
         assert (
-            many.statement["sampling"]["noise_shares"]["law"]
-            > srpp.statement["sampling"]["noise_shares"]["law"]
+            many.statement["sampling"]["noise_shares"]["distribution"]
+            > srpp.statement["sampling"]["noise_shares"]["distribution"]
         )
 
     def test_under_worst_gap_the_noise_is_of_the_order_of_the_range(self):
-        """Laws of spread 0.5 in a range of 8: from the highest sure quantile to the end is 2.5."""
+        """Spread 0.5 in a range of 8: from the highest sure quantile to the end is 2.5."""
         scenario = worlds(50_000, CLIPPED)
         certificate = certify_release(
             scenario, FiniteProfile.axes(dim=2), AVERAGE, failure_probability=0.05, method=WORST_GAP
@@ -198,9 +205,9 @@ class TestSoundness:
     @pytest.mark.statistical
     @pytest.mark.soundness
     @pytest.mark.parametrize("name", ["skewed", "discrete", "heavy-tailed", "tied"])
-    def test_the_noise_is_enough_for_the_true_laws(self, name, rng):
-        """Certified noise is below what the laws themselves need in at most a share 0.2 of runs;
-        declaring the sample to be the law is below it in far more."""
+    def test_the_noise_is_enough_for_the_true_distributions(self, name, rng):
+        """Certified noise is below what the priors themselves need in at most a share 0.2 of runs;
+        declaring the sample to be the distribution is below it in far more."""
         pairs = {
             "skewed": (stats.beta(1, 6), stats.beta(1.5, 4)),
             "discrete": (stats.binom(8, 0.3), stats.binom(8, 0.5)),
@@ -208,26 +215,29 @@ class TestSoundness:
             "tied": (stats.bernoulli(0.02), stats.bernoulli(0.1)),
         }
         pair = pairs[name]
-        low, high = min(law.support()[0] for law in pair), max(law.support()[1] for law in pair)
+        low, high = (
+            min(distribution.support()[0] for distribution in pair),
+            max(distribution.support()[1] for distribution in pair),
+        )
         query = summary(mean=["x"]).with_range(Box([low], [high]))
         levels = (np.arange(100_000) + 0.5) / 100_000
         true = Scenario.from_worlds(
             {
-                s: EmpiricalLaw.uniform(law.ppf(levels)[:, None])
-                for s, law in zip("ab", pair, strict=True)
+                s: FiniteDistribution.uniform(distribution.ppf(levels)[:, None])
+                for s, distribution in zip("ab", pair, strict=True)
             },
             query=query,
         )
         needed = certify_release(true, LINE, JOINT).noise_std * (1 - 1e-6)
         below = np.zeros(2, dtype=int)
         for _ in range(self.N_RUNS):
-            drawn = {s: law.rvs((300, 1), random_state=rng).astype(float)
-                     for s, law in zip("ab", pair, strict=True)}  # fmt: skip
-            laws = {s: SampledLaw(outputs=x) for s, x in drawn.items()}
-            scenario = Scenario.from_worlds(laws, query=query)
+            drawn = {s: distribution.rvs((300, 1), random_state=rng).astype(float)
+                     for s, distribution in zip("ab", pair, strict=True)}  # fmt: skip
+            distributions = {s: SampledDistribution(outputs=x) for s, x in drawn.items()}
+            scenario = Scenario.from_worlds(distributions, query=query)
             found = certify_release(scenario, LINE, JOINT, failure_probability=self.FAILURE)
             plain = Scenario.from_worlds(
-                {s: EmpiricalLaw.uniform(x) for s, x in drawn.items()}, query=query
+                {s: FiniteDistribution.uniform(x) for s, x in drawn.items()}, query=query
             )
             below += [found.noise_std < needed,
                       certify_release(plain, LINE, JOINT).noise_std < needed]  # fmt: skip
@@ -240,11 +250,11 @@ class TestSoundness:
     def test_rare_mass_is_inside_delta(self, rng):
         """True delta of the second claim, by quadrature, with an atom that no sample may show."""
         target = ApproximateGuarantee.joint(epsilon=1.0, delta=0.05)
-        laws = {
-            "a": SampledLaw(outputs=rng.normal(size=(1200, 1))),
-            "b": SampledLaw(outputs=rng.normal(0.3, 1.0, size=(1200, 1))),
+        distributions = {
+            "a": SampledDistribution(outputs=rng.normal(size=(1200, 1))),
+            "b": SampledDistribution(outputs=rng.normal(0.3, 1.0, size=(1200, 1))),
         }
-        scenario = Scenario.from_worlds(laws, query=summary(mean=["x"]))
+        scenario = Scenario.from_worlds(distributions, query=summary(mean=["x"]))
         certificate = certify_release(scenario, LINE, target, failure_probability=0.05)
         rare = 1e-3
         std = math.hypot(certificate.noise_std, 1)
@@ -289,11 +299,11 @@ class TestSoundness:
 
         query, too_small, half = summary(mean=["x"]), 0, 0
         for _ in range(25):
-            laws = {
-                s: SampledLaw(outputs=rng.choice(atoms, size=(400, 1), p=p))
+            distributions = {
+                s: SampledDistribution(outputs=rng.choice(atoms, size=(400, 1), p=p))
                 for s, p in (("a", first), ("b", second))
             }
-            scenario = Scenario.from_worlds(laws, query=query)
+            scenario = Scenario.from_worlds(distributions, query=query)
             try:
                 noise = certify_release(scenario, LINE, target, failure_probability=0.2).noise_std
             except CalibrationError:
@@ -325,8 +335,8 @@ class TestSphere:
 
     def scenario(self):
         points = {name: np.eye(9)[:1] * x for name, x in (("a", -1.5), ("b", 1.5))}
-        laws = {name: EmpiricalLaw.uniform(point) for name, point in points.items()}
-        return Scenario.from_worlds(laws, query=self.QUERY9)
+        distributions = {name: FiniteDistribution.uniform(point) for name, point in points.items()}
+        return Scenario.from_worlds(distributions, query=self.QUERY9)
 
     def certified(self, notion, n_directions, seed=1, method=None):
         profile = SampledSphere.draw(dim=9, n_directions=n_directions, seed=seed)
@@ -384,12 +394,12 @@ class TestSphere:
         assert below == 0
         assert 15 <= without <= 45
 
-    def test_sampled_laws_take_half_of_the_failure_probability(self):
+    def test_sampled_distributions_take_half_of_the_failure_probability(self):
         sphere = SampledSphere.draw(dim=2, n_directions=300, seed=1)
         certificate = certify_release(worlds(1500), sphere, AVERAGE, failure_probability=0.05)
         evidence = certificate.evidence
         assert evidence.slices.sphere.halfwidth == dkw_halfwidth(300, 0.025)
-        assert evidence.doubt.band_probability(300) == pytest.approx(0.05 / 4 / 300)
+        assert evidence.confidence.band_probability(300) == pytest.approx(0.05 / 4 / 300)
         finite = FiniteProfile.of(sphere.directions)
         same = certify_release(worlds(1500), finite, AVERAGE, failure_probability=0.025)
         term = 2 * 128 * dkw_halfwidth(300, 0.025) / certificate.noise_std**2
@@ -418,7 +428,9 @@ class TestSphere:
         for target in (LOOSE["joint"], Guarantee.unsliced(order=4, epsilon=1.0)):
             with pytest.raises(ArgumentError, match="use a FiniteProfile"):
                 certify_release(worlds_of_points(CLIPPED), sphere, target, failure_probability=0.1)
-        gaussian = {s: GaussianLaw(mean=[m, 0.0], cov=np.eye(2)) for s, m in (("a", 0.0), ("b", 1))}
+        gaussian = {
+            s: GaussianDistribution(mean=[m, 0.0], cov=np.eye(2)) for s, m in (("a", 0.0), ("b", 1))
+        }
         with pytest.raises(ScenarioError, match="which Gaussian priors do not have"):
             certify_release(
                 Scenario.from_worlds(gaussian, query=QUERY), sphere, JOINT, failure_probability=0.1
@@ -426,8 +438,10 @@ class TestSphere:
 
 
 def worlds_of_points(query):
-    laws = {name: EmpiricalLaw.uniform([[x, 0.0]]) for name, x in (("a", 0.0), ("b", 1.0))}
-    return Scenario.from_worlds(laws, query=query)
+    distributions = {
+        name: FiniteDistribution.uniform([[x, 0.0]]) for name, x in (("a", 0.0), ("b", 1.0))
+    }
+    return Scenario.from_worlds(distributions, query=query)
 
 
 class TestRefusals:
@@ -453,7 +467,9 @@ class TestRefusals:
             certify_release(worlds(1500, QUERY), PROFILE, JOINT, failure_probability=0.1)
 
     def test_too_few_samples_for_any_level(self):
-        with pytest.raises(CalibrationError, match=r"too few samples: 12 of a law.*at least (\d+)"):
+        with pytest.raises(
+            CalibrationError, match=r"too few samples: 12 of a distribution.*at least (\d+)"
+        ):
             certify_release(worlds(12), PROFILE, JOINT, failure_probability=0.05)
 
     def test_too_few_samples_for_delta_and_the_number_that_is_named_is_enough(self):
@@ -472,7 +488,9 @@ class TestRefusals:
             )
 
     def test_approximate_claims_need_gaps(self):
-        gaussian = {s: GaussianLaw(mean=[m], cov=[[1.0]]) for s, m in (("a", 0.0), ("b", 1.0))}
+        gaussian = {
+            s: GaussianDistribution(mean=[m], cov=[[1.0]]) for s, m in (("a", 0.0), ("b", 1.0))
+        }
         scenario = Scenario.from_worlds(gaussian, query=summary(mean=["x"]))
         with pytest.raises(ArgumentError, match="read its"):
             certify_release(scenario, LINE, LOOSE["joint"])
@@ -480,7 +498,9 @@ class TestRefusals:
     def test_groups_are_no_samples(self):
         table = pa.table({"s": list("aabb"), "x": [1.0, 2.0, 3.0, 4.0]})
         scenario = Scenario.from_groups(table, secret="s", query=summary(mean=["x"]))  # noqa: S106
-        with pytest.raises(ScenarioError, match="no sample; use law 'bootstrap' or 'records'"):
+        with pytest.raises(
+            ScenarioError, match="no sample; use distribution 'bootstrap' or 'records'"
+        ):
             scenario.with_sampled_priors()
 
     def test_sampled_twice(self, sampled):
@@ -488,8 +508,10 @@ class TestRefusals:
             sampled.with_sampled_priors()
 
     def test_weighted_atoms_are_no_draws(self):
-        law = EmpiricalLaw.weighted([[0.0], [1.0]], [0.25, 0.75])
-        scenario = Scenario.from_worlds({"a": law, "b": law}, query=summary(mean=["x"]))
+        distribution = FiniteDistribution.weighted([[0.0], [1.0]], [0.25, 0.75])
+        scenario = Scenario.from_worlds(
+            {"a": distribution, "b": distribution}, query=summary(mean=["x"])
+        )
         with pytest.raises(ScenarioError, match="weighted atoms are no independent draws"):
             scenario.with_sampled_priors()
 
@@ -501,7 +523,7 @@ def test_approximate_claims_of_exact_priors_have_no_doubt():
     assert verify(certificate).holds
 
 
-def test_bootstrap_replicates_sample_the_bootstrap_law(table):
+def test_bootstrap_replicates_sample_the_bootstrap_distribution(table):
     query = summary(mean=["pay"]).with_range(Box([0], [80]))
     scenario = Scenario.from_bootstrap(
         table,
@@ -566,7 +588,7 @@ class TestBinned:
         with pytest.raises(ScenarioError, match="scan them with this profile"):
             certify_release(scenario, other, JOINT, failure_probability=0.05)
 
-    def test_kinds_of_law_do_not_mix(self, rows):
+    def test_kinds_of_distribution_do_not_mix(self, rows):
         kept, streamed = self.kept(rows), self.streamed(rows)
         mixed = kept.with_prior(
             attrs.evolve(streamed, priors=tuple(attrs.evolve(p, name="s") for p in streamed.priors))
@@ -596,7 +618,7 @@ class TestVerification:
             (("guarantee", "epsilon"), 0.9),
             (("guarantee", "delta"), 0.04),
             (("sampling", "band"), "dkw"),
-            (("sampling", "noise_shares", "law"), 1.0),
+            (("sampling", "noise_shares", "distribution"), 1.0),
             (("sampling", "delta_of_tails"), 0.001),
             (("profile", "kind"), "sphere"),
             (("unsliced", "epsilon"), 3.0),
@@ -622,14 +644,14 @@ class TestVerification:
             (
                 {
                     "confidential": {
-                        "laws_digest": "0" * 64,
+                        "distributions_digest": "0" * 64,
                         "n_samples": {"declared": {"low": 9000, "high": 9000}},
                     }
                 },
                 "levels",
             ),
-            ({"doubt": None}, "how its laws are known"),
-            ({"plain": None}, "how its laws are known"),
+            ({"confidence": None}, "how its distributions are known"),
+            ({"plain": None}, "how its distributions are known"),
         ],
     )
     def test_evidence_that_does_not_fit_itself(self, loose, change, message):
@@ -643,7 +665,7 @@ class TestVerification:
 
     def test_evidence_round_trip(self, srpp):
         again = Evidence.from_bytes(srpp.evidence.to_bytes())
-        assert again.doubt == srpp.evidence.doubt
+        assert again.confidence == srpp.evidence.confidence
         assert np.array_equal(again.plain.gaps, srpp.evidence.plain.gaps)
 
 
@@ -664,22 +686,25 @@ class TestSpent:
     def test_under_another_scenario(self, srpp):
         closer = under_scenario(srpp, worlds(1500, shift=0.1))
         assert spent(closer).epsilon < 1
-        laws = {name: EmpiricalLaw.uniform([[x, 0.0]]) for name, x in (("low", 0.0), ("high", 1.0))}
-        exact = Scenario.from_worlds(laws, query=CLIPPED)
+        distributions = {
+            name: FiniteDistribution.uniform([[x, 0.0]])
+            for name, x in (("low", 0.0), ("high", 1.0))
+        }
+        exact = Scenario.from_worlds(distributions, query=CLIPPED)
         with pytest.raises(ArgumentError, match="both by samples or neither"):
             under_scenario(srpp, exact)
 
 
 class TestDoubt:
     def test_how_it_is_split(self):
-        bands = Doubt(failure_probability=0.1, band="dkw", tails="at_range", on_sphere=False)
+        bands = Confidence(failure_probability=0.1, band="dkw", tails="at_range", on_sphere=False)
         both = attrs.evolve(bands, on_sphere=True)
-        sphere = Doubt(failure_probability=0.1, band=None, tails=None, on_sphere=True)
+        sphere = Confidence(failure_probability=0.1, band=None, tails=None, on_sphere=True)
         assert bands.band_probability(10) == pytest.approx(0.1 / 20)
         assert both.band_probability(10) == pytest.approx(0.1 / 40)
         assert both.sphere_halfwidth(50) == dkw_halfwidth(50, 0.05)
         assert sphere.sphere_halfwidth(50) == dkw_halfwidth(50, 0.1)
-        assert Doubt.from_json(both.to_json()) == both
+        assert Confidence.from_json(both.to_json()) == both
 
     @pytest.mark.parametrize(
         "said",
@@ -692,4 +717,4 @@ class TestDoubt:
     )
     def test_refusals(self, said):
         with pytest.raises(ArgumentError):
-            Doubt(failure_probability=0.1, **said)
+            Confidence(failure_probability=0.1, **said)

@@ -8,11 +8,11 @@ import pytest
 
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate import Certificate, certify_release, verify
-from pufferslice.certificate.statement import Said, statement_of
+from pufferslice.certificate.statement import CertificateOptions, statement_of
 from pufferslice.certificate.verify import UNCHECKED, differences
 from pufferslice.errors import ArgumentError, CertificateError, PuffersliceError
 from pufferslice.queries import summary
-from pufferslice.scenario.distributions import EmpiricalLaw
+from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity import DistanceTables
 from pufferslice.sensitivity.profiles import FiniteProfile
@@ -81,7 +81,7 @@ def is_free(path, statement):
         return True
     if path == ("noise", "generator") and not statement["noise"]["secure"]:
         return True
-    if statement["laws_are_equal"]:
+    if statement["distributions_are_equal"]:
         return path[0] in ("guarantee", "method")  # any claim and any method costs nothing then
     return False
 
@@ -127,7 +127,7 @@ def test_every_changed_field_is_noticed_though_the_digest_fits(certificates, kin
         (("method", "envelope"), "worst_gap"),
         (("noise", "generator"), "seeded_test"),
         (("noise", "family"), "gaussian"),
-        (("scenario", "law"), "bootstrap"),
+        (("scenario", "distribution"), "bootstrap"),
         (("scenario", "priors", 0, "source"), "public_model"),
         (("scenario", "priors", 0, "kind"), "gaussian"),
         (("views", 0, "rule"), "improved"),
@@ -159,7 +159,7 @@ def test_the_walk_reaches_every_field(certificates):
         ("limits", 0),
         ("failure_probability",),
         ("evidence_digest",),
-        ("laws_are_equal",),
+        ("distributions_are_equal",),
     ]:
         assert path in paths
 
@@ -338,8 +338,8 @@ def plain_costs(evidence, claim, noise_std):
 def simple():
     """One pair, several atoms, along slices that all matter."""
     worlds = {
-        "a": EmpiricalLaw.uniform([[0.0, 0.0], [1.0, 0.5], [2.0, 2.5], [3.0, 1.0]]),
-        "b": EmpiricalLaw.uniform([[1.0, 0.1], [2.5, 0.7], [2.9, 3.5], [5.0, 2.0]]),
+        "a": FiniteDistribution.uniform([[0.0, 0.0], [1.0, 0.5], [2.0, 2.5], [3.0, 1.0]]),
+        "b": FiniteDistribution.uniform([[1.0, 0.1], [2.5, 0.7], [2.9, 3.5], [5.0, 2.0]]),
     }
     scenario = Scenario.from_worlds(worlds, query=summary(mean=["x", "y"]), source="public_model")
     profile = FiniteProfile(
@@ -404,7 +404,7 @@ def test_pairs_that_no_table_is_about(certificates):
 
 
 @pytest.mark.soundness
-def test_laws_that_are_called_equal_against_their_own_tables(certificates):
+def test_distributions_that_are_called_equal_against_their_own_tables(certificates):
     """Noise 0 with gaps that are not 0 in the evidence."""
     certificate = certificates["records"]
     slices = certificate.evidence.slices
@@ -414,7 +414,7 @@ def test_laws_that_are_called_equal_against_their_own_tables(certificates):
         slices=attrs.evolve(slices, seen=attrs.evolve(slices.seen, equal=equal)),
     )
     try:
-        statement = statement_of(evidence, Said.read_off(certificate.statement))
+        statement = statement_of(evidence, CertificateOptions.read_off(certificate.statement))
     except PuffersliceError:
         return
     assert not verify(Certificate(statement=statement, evidence=evidence)).holds

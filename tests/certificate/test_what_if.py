@@ -13,11 +13,11 @@ from pufferslice.certificate import Certificate, certify_release, certify_traini
 from pufferslice.certificate.what_if import (
     CLOSED_FORM,
     epsilons_around,
-    outlook_of,
     pair_costs,
     slice_profile,
     stated_variation,
-    training_outlook,
+    what_if,
+    what_if_training,
 )
 from pufferslice.errors import CertificateError
 from pufferslice.learning import (
@@ -30,7 +30,7 @@ from pufferslice.learning import (
     plan_with_noise,
 )
 from pufferslice.queries import Box, summary
-from pufferslice.scenario.distributions import EmpiricalLaw, GaussianLaw
+from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.scenario.simulator import OutputSimulator
 from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere
@@ -42,13 +42,13 @@ PROFILE = FiniteProfile.uniform(dim=2, n_directions=12, seed=3)
 SAMPLING = Poisson(n_records=100, rate=0.5)
 
 
-def worlds(laws, query=QUERY):
-    return Scenario.from_worlds(laws, query=query, source="public_model")
+def worlds(distributions, query=QUERY):
+    return Scenario.from_worlds(distributions, query=query, source="public_model")
 
 
 @pytest.fixture(scope="module")
 def points():
-    return worlds({name: EmpiricalLaw.uniform(np.array([at])) for name, at in POINTS.items()})
+    return worlds({name: FiniteDistribution.uniform(np.array([at])) for name, at in POINTS.items()})
 
 
 @pytest.fixture(scope="module")
@@ -58,11 +58,11 @@ def certificate(points):
 
 @pytest.fixture(scope="module")
 def gaussian():
-    laws = {
-        "low": GaussianLaw(mean=[0.0, 0.0], cov=[[1.0, 0.2], [0.2, 2.0]]),
-        "high": GaussianLaw(mean=[2.0, 0.5], cov=[[1.5, 0.0], [0.0, 1.0]]),
+    distributions = {
+        "low": GaussianDistribution(mean=[0.0, 0.0], cov=[[1.0, 0.2], [0.2, 2.0]]),
+        "high": GaussianDistribution(mean=[2.0, 0.5], cov=[[1.5, 0.0], [0.0, 1.0]]),
     }
-    return certify_release(worlds(laws), PROFILE, JOINT)
+    return certify_release(worlds(distributions), PROFILE, JOINT)
 
 
 def draws(shift):
@@ -84,7 +84,7 @@ def test_epsilons_surround_the_claim(claimed):
 def test_an_outlook_is_what_certifying_again_says(points, target):
     held = certify_release(points, PROFILE, target)
     epsilons = (0.1, target.epsilon, 5.0)
-    for epsilon, row in zip(epsilons, outlook_of(held, epsilons), strict=True):
+    for epsilon, row in zip(epsilons, what_if(held, epsilons), strict=True):
         again = certify_release(points, PROFILE, attrs.evolve(target, epsilon=epsilon))
         assert row.claim == again.guarantee
         assert row.noise_std == row.tight_std == again.noise_std
@@ -95,7 +95,7 @@ def test_an_outlook_is_what_certifying_again_says(points, target):
 
 def test_closed_form_by_hand(certificate):
     """Joint: variance = order / (2 epsilon) * the largest squared gap of all slices."""
-    (row,) = outlook_of(certificate, [2.0])
+    (row,) = what_if(certificate, [2.0])
     at = np.array(list(POINTS.values()))
     gaps = np.abs((at[:, None] - at[None]) @ PROFILE.directions.T)
     assert row.closed_form_std**2 == pytest.approx(4 / 4 * gaps.max() ** 2, rel=1e-9)
@@ -104,7 +104,7 @@ def test_closed_form_by_hand(certificate):
 
 def test_a_closed_form_has_the_tight_rule_beside_it(points, certificate):
     held = certify_release(points, PROFILE, JOINT, method=CLOSED_FORM)
-    (row,) = outlook_of(held, [1.0])
+    (row,) = what_if(held, [1.0])
     assert row.noise_std == row.closed_form_std == held.noise_std
     assert row.tight_std == certificate.noise_std < held.noise_std
 
@@ -113,7 +113,7 @@ def test_a_closed_form_has_the_tight_rule_beside_it(points, certificate):
 def test_variation_is_never_below_that_of_the_released_points(certificate):
     """Point masses: 2 Phi(distance / (2 noise)) - 1 between the farthest two."""
     farthest = math.sqrt(10)
-    for row in outlook_of(certificate, epsilons_around(1.0)):
+    for row in what_if(certificate, epsilons_around(1.0)):
         exact = 2 * float(ndtr(farthest / row.noise_std / 2)) - 1
         assert exact <= row.total_variation <= min(1.0, 2 * exact)
 
@@ -124,10 +124,10 @@ def test_the_statement_alone_bounds_the_same_variation(certificate, gaussian):
     stated = stated_variation(certificate)
     assert exact <= stated < 1
     assert stated == stated_variation(attrs.evolve(certificate, evidence=None))
-    (own,) = outlook_of(certificate, [1.0])
+    (own,) = what_if(certificate, [1.0])
     assert own.total_variation <= stated * (1 + 1e-6)
     assert own.total_variation == pytest.approx(stated, rel=1e-6)
-    (other,) = outlook_of(gaussian, [gaussian.guarantee.epsilon])
+    (other,) = what_if(gaussian, [gaussian.guarantee.epsilon])
     assert stated_variation(gaussian) == pytest.approx(other.total_variation, rel=1e-6)
 
 
@@ -154,8 +154,8 @@ def test_slices_of_the_hardest_pair_by_hand(certificate):
     assert np.array_equal(profile.angles, angles)
 
 
-def test_gaussian_laws_have_no_closed_form_and_no_gap(gaussian):
-    low, own, high = outlook_of(gaussian, [0.5, 1.0, 2.0])
+def test_gaussian_distributions_have_no_closed_form_and_no_gap(gaussian):
+    low, own, high = what_if(gaussian, [0.5, 1.0, 2.0])
     assert own.noise_std == gaussian.noise_std
     assert low.noise_std > own.noise_std > high.noise_std
     assert own.closed_form_std is None
@@ -166,10 +166,13 @@ def test_gaussian_laws_have_no_closed_form_and_no_gap(gaussian):
 
 
 def test_an_epsilon_that_needs_no_noise_has_the_least():
-    """Gaussian laws of one spread hide a shift of 1 by themselves: 4 / 2 at order 4."""
-    laws = {name: GaussianLaw(mean=[at, 0.0], cov=np.eye(2)) for name, at in (("a", 0), ("b", 1))}
-    held = certify_release(worlds(laws), PROFILE, Guarantee.joint(order=4, epsilon=0.1))
-    (row,) = outlook_of(held, [2.5])
+    """Gaussian distributions of one spread hide a shift of 1 by themselves: 4 / 2 at order 4."""
+    distributions = {
+        name: GaussianDistribution(mean=[at, 0.0], cov=np.eye(2))
+        for name, at in (("a", 0), ("b", 1))
+    }
+    held = certify_release(worlds(distributions), PROFILE, Guarantee.joint(order=4, epsilon=0.1))
+    (row,) = what_if(held, [2.5])
     assert 0 < row.noise_std < 1e-11
     assert row.unsliced_epsilon == pytest.approx(2.0, rel=1e-9)
     assert row.total_variation == pytest.approx(2 * float(ndtr(0.5)) - 1, rel=1e-6)
@@ -177,7 +180,7 @@ def test_an_epsilon_that_needs_no_noise_has_the_least():
 
 def test_unsliced_claims_have_one_rule(points):
     held = certify_release(points, PROFILE, Guarantee.unsliced(order=3, epsilon=2.0))
-    low, own = outlook_of(held, [1.0, 2.0])
+    low, own = what_if(held, [1.0, 2.0])
     assert own.noise_std == held.noise_std
     assert own.closed_form_std is own.tight_std is None
     assert low.noise_std == pytest.approx(own.noise_std * math.sqrt(2), rel=1e-6)
@@ -191,7 +194,7 @@ def test_samples_without_a_range_say_nothing_about_guessing():
     scenario = worlds({"low": draws(0.0), "high": draws(0.5)})
     target = ApproximateGuarantee.joint(epsilon=1.0, delta=0.2)
     held = certify_release(scenario, PROFILE, target, failure_probability=0.1)
-    low, own = outlook_of(held, [0.5, 1.0])
+    low, own = what_if(held, [0.5, 1.0])
     assert own.noise_std == held.noise_std < low.noise_std
     assert own.unsliced_epsilon is None
     assert own.total_variation == stated_variation(held) == 1.0
@@ -207,7 +210,7 @@ def test_the_sphere_keeps_its_term():
     sphere = SampledSphere.draw(dim=2, n_directions=9, seed=4)
     target = Guarantee.average(order=2.5, epsilon=0.3)
     held = certify_release(scenario, sphere, target, failure_probability=0.1)
-    (own,) = outlook_of(held, [0.3])
+    (own,) = what_if(held, [0.3])
     assert own.noise_std == held.noise_std
     assert own.closed_form_std >= own.noise_std
     assert slice_profile(held).average <= held.spent_epsilon
@@ -215,14 +218,14 @@ def test_the_sphere_keeps_its_term():
 
 def test_nothing_without_evidence(certificate):
     bare = Certificate(statement=certificate.statement, evidence=None)
-    for look in (pair_costs, slice_profile, lambda held: outlook_of(held, [1.0])):
+    for look in (pair_costs, slice_profile, lambda held: what_if(held, [1.0])):
         with pytest.raises(CertificateError, match="the evidence is not at hand"):
             look(bare)
 
 
 def test_steps_are_reported(certificate):
     steps = []
-    outlook_of(certificate, [0.5, 1.0], lambda done, total: steps.append((done, total)))
+    what_if(certificate, [0.5, 1.0], lambda done, total: steps.append((done, total)))
     assert steps == [(0, 2), (1, 2), (2, 2)]
 
 
@@ -240,7 +243,7 @@ def test_training_outlook_is_planning_again(accountant):
 
     held = certify_training(planned(2.0), data="digits")
     own = held.guarantee.epsilon
-    rows = training_outlook(held, [0.5, own, 4.0])
+    rows = what_if_training(held, [0.5, own, 4.0])
     assert rows[0].noise_multiplier == planned(0.5).noise_multipliers[0]
     assert rows[2].noise_multiplier == planned(4.0).noise_multipliers[0]
     assert rows[1].total_variation == pytest.approx(stated_variation(held), rel=1e-6)
@@ -273,7 +276,7 @@ def test_averages_over_batches_bound_no_guess():
     )
     held = certify_training(plan, data="digits")
     assert stated_variation(held) == 1.0
-    assert training_outlook(held, [1.0])[0].total_variation == 1.0
+    assert what_if_training(held, [1.0])[0].total_variation == 1.0
 
 
 def test_several_runs_and_schedules_have_no_training_outlook():
@@ -286,6 +289,6 @@ def test_several_runs_and_schedules_have_no_training_outlook():
         order=8,
     )
     held = certify_training(plan, data="digits")
-    assert training_outlook(held, [1.0]) == ()
-    assert training_outlook(compose([held, held]), [1.0]) == ()
+    assert what_if_training(held, [1.0]) == ()
+    assert what_if_training(compose([held, held]), [1.0]) == ()
     assert stated_variation(compose([held, held])) > stated_variation(held)

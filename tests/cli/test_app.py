@@ -20,7 +20,7 @@ path = "people.csv"
 [secret]
 column = "site"
 [query]
-law = "groups"
+distribution = "groups"
 mean = ["pay", "age"]
 rate = [{ column = "age", above = 40 }]
 range = { low = [0, 0, 0], high = [100, 100, 1] }
@@ -38,8 +38,8 @@ epsilon = 1.0
 """
 
 FLAGS = shlex.split(
-    "calibrate --data people.csv --secret site --columns pay,age --law records --notion joint "
-    "--order 4 --epsilon 1 --directions 50 --seed 7 --json"
+    "calibrate --data people.csv --secret site --columns pay,age --distribution records --notion "
+    "joint --order 4 --epsilon 1 --directions 50 --seed 7 --json"
 )
 
 
@@ -109,7 +109,7 @@ def test_point_masses_by_hand(folder, capsys):
     """Two groups, one column: the noise is order * gap^2 / (2 epsilon)."""
     (folder / "two.csv").write_text("g,x\na,1\na,3\nb,5\nb,7\n")
     flags = shlex.split(
-        "calibrate --data two.csv --secret g --mean x --law groups --notion average "
+        "calibrate --data two.csv --secret g --mean x --distribution groups --notion average "
         "--order 4 --epsilon 2 --directions 1 --seed 0 --json"
     )
     found = answer(capsys, *flags)
@@ -139,7 +139,7 @@ def test_file_road_from_calibrate_to_release(folder, capsys):
 
 
 def test_release_of_given_rows_and_of_one_row(folder, capsys):
-    text = SCENARIO.replace('law = "groups"', 'law = "records"').replace(
+    text = SCENARIO.replace('distribution = "groups"', 'distribution = "records"').replace(
         'mean = ["pay", "age"]', 'columns = ["pay", "age"]'
     )
     text = text.replace('rate = [{ column = "age", above = 40 }]', "")
@@ -158,7 +158,7 @@ def test_release_of_given_rows_and_of_one_row(folder, capsys):
     assert run(["calibrate", "rows.toml", "--out", "d.json", "--ledger", "l.ledger"]) == 0
     other = ["release", "rows.toml", "--certificate", "d.json", "--ledger", "l.ledger"]
     assert run([*other, "--out", "s.json", "--rows", "one.csv"]) == 1
-    assert "do not fit law 'records'" in capsys.readouterr().err
+    assert "do not fit distribution 'records'" in capsys.readouterr().err
 
 
 def test_second_certificate_must_name_the_first_release(folder, capsys):
@@ -232,8 +232,8 @@ def test_edited_certificate_is_refused(folder, capsys):
         ({"columns": "pay,agee"}, "Did you mean 'age'"),
         ({"columns": "pay,pay"}, "repeats"),
         ({"columns": "site"}, "must hold numbers"),
-        ({"law": "group"}, "law"),
-        ({"law": "groups"}, "--columns is for law 'records'"),
+        ({"distribution": "group"}, "distribution"),
+        ({"distribution": "groups"}, "--columns is for distribution 'records'"),
         ({"directions": "0"}, "n_directions"),
         ({"seed": "-1"}, "seed"),
         ({"rule": "loose"}, "rule must be one of"),
@@ -296,13 +296,14 @@ def test_init_writes_a_scenario_that_runs_and_never_overwrites(folder, capsys):
 def test_bootstrap_and_rates_from_flags(folder, capsys):
     common = "calibrate --data people.csv --secret site --notion joint --order 4 --epsilon 1 "
     flags = shlex.split(
-        common + "--mean pay --std pay --law bootstrap --replicates 30 --directions 20 --seed 7 "
+        common
+        + "--mean pay --std pay --distribution bootstrap --replicates 30 --directions 20 --seed 7 "
         "--rate 'age>=40' --low 0,0,0 --high 99,99,1 --delta 1e-6 --json"
     )
     found = answer(capsys, *flags)
     assert found["dim"] == 3
     assert {view["delta"] for view in found["views"]} == {1e-6}
-    wrong = shlex.split(common + "--law groups --directions 20 --seed 7 --rate age")
+    wrong = shlex.split(common + "--distribution groups --directions 20 --seed 7 --rate age")
     assert run(wrong) == 2
     assert "--rate must be column=value" in capsys.readouterr().err
 

@@ -15,7 +15,7 @@ from pufferslice.config import read_request
 
 SCENARIO = """
 [query]
-law = "worlds"
+distribution = "worlds"
 mean = ["pay", "age"]
 
 [worlds]
@@ -58,9 +58,9 @@ def broken(folder):
     request = read_request(folder / "one.toml")
     certificate = Certificate.load(folder / "one.json")
     drawn = draw_outputs(request.scenario, certificate, 20_000, seed=0)
-    laws = request.scenario.priors[0].laws
+    distributions = request.scenario.priors[0].distributions
     values = {
-        secret: laws[secret].outputs[0] + (array - laws[secret].outputs[0]) / 2
+        secret: distributions[secret].outputs[0] + (array - distributions[secret].outputs[0]) / 2
         for secret, array in drawn.values["declared"].items()
     }
     path = folder / "broken.npz"

@@ -12,7 +12,8 @@ import pytest
 from pufferslice.cli.app import run
 
 FLAGS = (
-    "calibrate --secret g --law records --columns x,y --notion joint --directions 6 --seed 7 --json"
+    "calibrate --secret g --distribution records --columns x,y --notion joint --directions 6 --seed 7"
+    " --json"
 )
 SRPP = "--order 4 --epsilon 1 --range=-6:6,0:20"
 LOOSE = "--claim epsilon-delta --epsilon 1 --delta 0.05"
@@ -132,8 +133,8 @@ class TestAdult:
     """Order, names, conditions and clipping on the command line, with real data."""
 
     GROUPS = (
-        "calibrate --dataset adult --secret race --law groups --notion joint --order 4 --epsilon 1 "
-        "--directions 20 --seed 7 --json"
+        "calibrate --dataset adult --secret race --distribution groups --notion joint --order 4 "
+        "--epsilon 1 --directions 20 --seed 7 --json"
     )
     RATE = "--rate sex=Male --mean age"
 

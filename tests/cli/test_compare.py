@@ -17,7 +17,7 @@ path = "people.csv"
 [secret]
 column = "site"
 [query]
-law = "records"
+distribution = "records"
 columns = ["pay", "age"]
 range = { low = [0, 0], high = [100, 100] }
 scales = [10, 10]
@@ -149,7 +149,7 @@ def test_wrong_use_is_told_in_words(folder, capsys, flags, complaint):
     [
         ("[profile]", '[profile]\nkind = "sphere"', "a kind other than the sphere"),
         ("order = 4", 'claim = "epsilon-delta"\ndelta = 1e-5', "an order and no delta"),
-        ("[profile]", '[prior]\nkind = "sampled"\n[profile]', "compared on declared laws"),
+        ("[profile]", '[prior]\nkind = "sampled"\n[profile]', "compared on declared distributions"),
     ],
     ids=["sphere", "delta", "sampled"],
 )

@@ -95,7 +95,7 @@ def test_one_release_of_the_group_is_in_the_ledger(result):
 
 def test_release_is_the_group_with_noise(result, scenario):
     """Fresh noise on each run: within 8 standard deviations, and nowhere without noise."""
-    true = scenario.priors[0].laws["Black"].outputs[0] * scenario.query.scales
+    true = scenario.priors[0].distributions["Black"].outputs[0] * scenario.query.scales
     off = np.abs(result.released.values - true) / result.released.noise_stds
     assert off.max() < 8
     assert off.min() > 0
@@ -131,7 +131,9 @@ def test_closed_forms_by_hand(result, evidence):
 
 def test_sensitivities_of_point_masses_are_spreads_of_projections(scenario, evidence):
     """Another road: along a slice the worst pair is the largest less the smallest projection."""
-    points = np.vstack([law.outputs for law in scenario.priors[0].laws.values()])
+    points = np.vstack(
+        [distribution.outputs for distribution in scenario.priors[0].distributions.values()]
+    )
     spreads = np.ptp(points @ evidence.slices.profile.directions.T, axis=0)
     assert evidence.slices.seen.worst().max(axis=0) == pytest.approx(spreads, rel=1e-12)
 
@@ -174,7 +176,10 @@ def test_summary_says_what_the_numbers_are(result, scenario):
     assert str(result.folder) in text
     for name in (*scenario.query.names, *FILES):
         assert name in text
-    ages = [law.outputs[0, 0] * 10 for law in scenario.priors[0].laws.values()]
+    ages = [
+        distribution.outputs[0, 0] * 10
+        for distribution in scenario.priors[0].distributions.values()
+    ]
     assert f"{max(ages) - min(ages):.4g}" in text
     wide = [line for line in text.splitlines() if len(line) > 100]
     assert all(str(result.folder) in line for line in wide)

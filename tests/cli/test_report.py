@@ -16,7 +16,7 @@ path = "people.csv"
 [secret]
 column = "site"
 [query]
-law = "groups"
+distribution = "groups"
 mean = ["pay", "age"]
 scales = [10, 10]
 [profile]

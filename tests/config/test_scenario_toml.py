@@ -14,14 +14,14 @@ from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.config import check_document, query_of, read_request, request_of
 from pufferslice.errors import ArgumentError, ScenarioError, StorageError
 from pufferslice.queries import Ball, Box
-from pufferslice.scenario.distributions import SampledBinnedLaw
-from pufferslice.scenario.histograms import BinnedLaw
+from pufferslice.scenario.distributions import SampledBinnedDistribution
+from pufferslice.scenario.histograms import BinnedDistribution
 from pufferslice.sensitivity.profiles import SampledSphere
 
 BASE = {
     "data": {"path": "people.parquet"},
     "secret": {"column": "site"},
-    "query": {"law": "groups", "mean": ["pay"]},
+    "query": {"distribution": "groups", "mean": ["pay"]},
     "profile": {"n_directions": 10, "seed": 1},
     "guarantee": {"notion": "joint", "order": 4, "epsilon": 1.0},
 }
@@ -54,7 +54,7 @@ def changed(**sections) -> dict:
 
 def test_the_smallest_document(folder):
     request = request_of(BASE, folder)
-    assert request.scenario.law == "groups"
+    assert request.scenario.distribution == "groups"
     assert request.scenario.secrets == ("a", "b", "c", "d")
     assert request.profile.n_directions == 1
     assert request.method is None
@@ -91,7 +91,7 @@ def test_summary_query_with_range_and_scales():
     query = query_of(
         changed(
             query={
-                "law": "groups",
+                "distribution": "groups",
                 "mean": ["pay"],
                 "std": ["pay"],
                 "rate": [{"column": "rich", "equals": 1}, {"column": "age", "at_most": 40}],
@@ -126,7 +126,7 @@ def test_coordinates_are_in_the_order_of_the_file(folder):
 
 def test_a_column_with_two_entries_keeps_both_quantiles():
     entries = [{"column": "age", "level": 0.25}, {"column": "age", "level": 0.75}]
-    query = query_of(changed(query={"law": "groups", "quantile": entries}))
+    query = query_of(changed(query={"distribution": "groups", "quantile": entries}))
     assert query.names == ("quantile(age, 0.25)", "quantile(age, 0.75)")
 
 
@@ -143,18 +143,18 @@ def test_a_column_with_two_entries_keeps_both_quantiles():
     ],
 )  # fmt: skip
 def test_statistics_and_ranges_that_do_not_fit(entry, words):
-    document = changed(query={"law": "groups", "mean": ["pay"], **entry})
+    document = changed(query={"distribution": "groups", "mean": ["pay"], **entry})
     with pytest.raises(ArgumentError, match=words):
         request_of(document, Path())
 
 
 def test_ball_rows_and_models():
-    ball = {"law": "groups", "mean": ["a"], "range": {"center": [1.0], "radius": 2.0}}
+    ball = {"distribution": "groups", "mean": ["a"], "range": {"center": [1.0], "radius": 2.0}}
     assert isinstance(query_of(changed(query=ball)).range, Ball)
     rows = query_of(
         changed(
             query={
-                "law": "records",
+                "distribution": "records",
                 "columns": ["pay"],
                 "flags": [{"column": "rich", "above": 0}, {"column": "rich", "below": 1}],
             }
@@ -167,7 +167,7 @@ def test_ball_rows_and_models():
         "target": "rich",
         "positive": 1,
     }
-    assert query_of(changed(query={"law": "groups", "model": model})).dim == 3
+    assert query_of(changed(query={"distribution": "groups", "model": model})).dim == 3
 
 
 @pytest.mark.parametrize(
@@ -182,20 +182,21 @@ def test_ball_rows_and_models():
     ],
 )
 def test_profiles(folder, profile, n_directions):
-    document = changed(profile=profile, query={"law": "groups", "mean": ["pay", "age"]})
+    document = changed(profile=profile, query={"distribution": "groups", "mean": ["pay", "age"]})
     assert request_of(document, folder).profile.n_directions == n_directions
 
 
-def test_laws(folder):
+def test_distributions(folder):
     bootstrap = changed(
-        query={"law": "bootstrap", "mean": ["pay"]}, bootstrap={"n_replicates": 9, "seed": 2}
+        query={"distribution": "bootstrap", "mean": ["pay"]},
+        bootstrap={"n_replicates": 9, "seed": 2},
     )
-    law = request_of(bootstrap, folder).scenario.priors[0].laws["a"]
-    assert law.n_samples == 9
-    records = changed(query={"law": "records", "columns": ["pay"]})
-    assert request_of(records, folder).scenario.priors[0].laws["a"].n_samples == 20
+    distribution = request_of(bootstrap, folder).scenario.priors[0].distributions["a"]
+    assert distribution.n_samples == 9
+    records = changed(query={"distribution": "records", "columns": ["pay"]})
+    assert request_of(records, folder).scenario.priors[0].distributions["a"].n_samples == 20
     worlds = changed(
-        query={"law": "worlds", "mean": ["pay"]},
+        query={"distribution": "worlds", "mean": ["pay"]},
         worlds={"early": "early.parquet", "late": "late.parquet"},
         prior={"source": "held-out"},
     )
@@ -208,7 +209,7 @@ def test_laws(folder):
 
 def test_gaussian_worlds(folder):
     gaussian = {"a": {"mean": [0], "cov": [[1]]}, "b": {"mean": [1], "cov": [[2.25]]}}
-    document = changed(query={"law": "worlds", "mean": ["pay"]}, gaussian=gaussian)
+    document = changed(query={"distribution": "worlds", "mean": ["pay"]}, gaussian=gaussian)
     prior = request_of(document, folder).scenario.priors[0]
     assert (prior.kind, prior.source) == ("gaussian", "public_model")
     document["calibration"] = {"rule": "tight"}
@@ -231,7 +232,7 @@ def test_dataset():
     document = changed(
         data={"dataset": "adult"},
         secret={"column": "race"},
-        query={"law": "groups", "mean": ["age"]},
+        query={"distribution": "groups", "mean": ["age"]},
     )
     assert len(request_of(document, Path()).scenario.secrets) == 5
 
@@ -239,7 +240,7 @@ def test_dataset():
 @pytest.mark.parametrize(
     ("sections", "words"),
     [
-        ({"query": {"law": "groups", "means": ["pay"]}}, "unknown key 'means' in"),
+        ({"query": {"distribution": "groups", "means": ["pay"]}}, "unknown key 'means' in"),
         ({"queries": {}}, r"unknown section \[queries\]"),
         ({"data": "people.csv"}, r"\[data\] must be a section"),
         ({"data": {}}, "either path or dataset"),
@@ -251,18 +252,27 @@ def test_dataset():
         ({"secret": {}}, "exactly one of column"),
         ({"secret": {"column": "site", "bins": {}}}, "exactly one of column"),
         ({"secret": {"bins": {"column": "age"}}}, "needs 'quantiles'"),
-        ({"query": {"mean": ["pay"]}}, "needs 'law'"),
-        ({"query": {"law": 3, "mean": ["pay"]}}, "law must be a text"),
-        ({"query": {"law": "groups"}}, "at least one"),
-        ({"query": {"law": "groups", "mean": ["pay"], "range": {"low": [0]}}}, "low and high"),
-        ({"query": {"law": "groups", "rate": [{"column": "rich"}]}}, "needs one condition"),
-        ({"query": {"law": "groups", "rate": [{"column": "rich", "near": 1}]}}, "one condition"),
-        ({"query": {"law": "groups", "rate": [{"equals": 1}]}}, "needs 'column'"),
-        ({"query": {"law": "groups", "quantile": [{"column": "age"}]}}, "needs 'level'"),
-        ({"query": {"law": "groups", "model": {"kind": "oracle"}}}, "kind must be one of"),
-        ({"query": {"law": "groups", "model": {"kind": "linear_svm"}}}, "cannot be made"),
-        ({"query": {"law": "bootstrap", "mean": ["pay"]}}, "needs 'n_replicates'"),
-        ({"query": {"law": "worlds", "mean": ["pay"]}}, "either"),
+        ({"query": {"mean": ["pay"]}}, "needs 'distribution'"),
+        ({"query": {"distribution": 3, "mean": ["pay"]}}, "distribution must be a text"),
+        ({"query": {"distribution": "groups"}}, "at least one"),
+        (
+            {"query": {"distribution": "groups", "mean": ["pay"], "range": {"low": [0]}}},
+            "low and high",
+        ),
+        (
+            {"query": {"distribution": "groups", "rate": [{"column": "rich"}]}},
+            "needs one condition",
+        ),
+        (
+            {"query": {"distribution": "groups", "rate": [{"column": "rich", "near": 1}]}},
+            "one condition",
+        ),
+        ({"query": {"distribution": "groups", "rate": [{"equals": 1}]}}, "needs 'column'"),
+        ({"query": {"distribution": "groups", "quantile": [{"column": "age"}]}}, "needs 'level'"),
+        ({"query": {"distribution": "groups", "model": {"kind": "oracle"}}}, "kind must be one of"),
+        ({"query": {"distribution": "groups", "model": {"kind": "linear_svm"}}}, "cannot be made"),
+        ({"query": {"distribution": "bootstrap", "mean": ["pay"]}}, "needs 'n_replicates'"),
+        ({"query": {"distribution": "worlds", "mean": ["pay"]}}, "either"),
         ({"profile": {"seed": 1}}, "needs 'n_directions'"),
         ({"profile": {"n_directions": 4}}, "needs 'seed'"),
         ({"profile": {"kind": "given"}}, "needs 'directions'"),
@@ -281,14 +291,14 @@ def test_wrong_documents(folder, sections, words):
 
 
 RECORDS = {
-    "query": {"law": "records", "columns": ["pay"], "range": {"low": [0], "high": [99]}},
+    "query": {"distribution": "records", "columns": ["pay"], "range": {"low": [0], "high": [99]}},
     "prior": {"kind": "sampled", "band": "dkw"},
 }
 
 
 class TestSampled:
     def test_groups_are_no_samples(self, folder):
-        with pytest.raises(ScenarioError, match="use law 'bootstrap' or 'records'"):
+        with pytest.raises(ScenarioError, match="use distribution 'bootstrap' or 'records'"):
             request_of(changed(prior={"kind": "sampled"}), folder)
 
     def test_records(self, folder):
@@ -311,7 +321,7 @@ class TestSampled:
         assert request.target == ApproximateGuarantee.joint(epsilon=1.0, delta=0.01)
 
     def test_sphere(self, folder):
-        query = {"law": "groups", "mean": ["pay", "age"]}
+        query = {"distribution": "groups", "mean": ["pay", "age"]}
         profile = {"kind": "sphere", "n_directions": 12, "seed": 1}
         assert isinstance(request_of(changed(query=query, profile=profile), folder).profile,
                           SampledSphere)  # fmt: skip
@@ -349,9 +359,11 @@ class TestStreamed:
         request = request_of(document, folder)
         assert request.scenario.prior_kind == kind
         assert request.table is None
-        law = request.scenario.priors[0].laws["a"]
-        assert isinstance(law, BinnedLaw if kind == "empirical" else SampledBinnedLaw)
-        assert law.n_samples == 20
+        distribution = request.scenario.priors[0].distributions["a"]
+        assert isinstance(
+            distribution, BinnedDistribution if kind == "empirical" else SampledBinnedDistribution
+        )
+        assert distribution.n_samples == 20
         with pytest.raises(ArgumentError, match="streamed data were counted and not kept"):
             request.complete_table()
 
@@ -368,11 +380,11 @@ class TestStreamed:
             request_of(changed(**RECORDS | {"prior": {}}, data=self.DATA), folder, never)
 
     def test_only_records_from_files(self, folder):
-        with pytest.raises(ArgumentError, match="for law 'records', from path"):
+        with pytest.raises(ArgumentError, match="for distribution 'records', from path"):
             request_of(changed(data=self.DATA, prior={"kind": "empirical"}), folder)
 
     def test_bins_need_a_range(self, folder):
-        query = {"law": "records", "columns": ["pay"]}
+        query = {"distribution": "records", "columns": ["pay"]}
         with pytest.raises(ScenarioError, match="bins need a public range"):
             request_of(changed(data=self.DATA, query=query, prior={"kind": "empirical"}), folder)
 

@@ -204,56 +204,58 @@ class AccountantContract:
 class RandomDifferingContract(AccountantContract):
     """The rest of the suite, for accountants that accept a random number of differing records."""
 
-    laws = st.one_of(
+    distributions = st.one_of(
         st.floats(0.001, 0.9).map(lambda p: binomial(n_records=12, mismatch_probability=p)),
         st.lists(st.integers(0, 20), min_size=2, max_size=5)
         .filter(lambda parts: sum(parts) > 0)
         .map(lambda parts: from_pmf(np.array(parts) / sum(parts))),
     )
 
-    @for_every(data=st.data(), order=orders, schedule=schedules, law=laws)
-    def test_between_the_least_and_the_most_records(self, data, order, schedule, law):
+    @for_every(data=st.data(), order=orders, schedule=schedules, distribution=distributions)
+    def test_between_the_least_and_the_most_records(self, data, order, schedule, distribution):
         design = data.draw(self.designs)
-        costs = cost_by_count(self.accountant, order, design, law, schedule)
-        mixed = run_cost(self.accountant, order, design, law, schedule)
+        costs = cost_by_count(self.accountant, order, design, distribution, schedule)
+        mixed = run_cost(self.accountant, order, design, distribution, schedule)
         assert costs[0] * (1 - ROUNDING) <= mixed <= costs[-1] * (1 + ROUNDING)
 
-    @for_every(data=st.data(), order=orders, schedule=schedules, law=laws)
-    def test_each_count_costs_what_it_costs_alone(self, data, order, schedule, law):
+    @for_every(data=st.data(), order=orders, schedule=schedules, distribution=distributions)
+    def test_each_count_costs_what_it_costs_alone(self, data, order, schedule, distribution):
         design = data.draw(self.designs)
-        costs = cost_by_count(self.accountant, order, design, law, schedule)
-        alone = [self.cost(order, design, int(count), schedule) for count in law.counts]
+        costs = cost_by_count(self.accountant, order, design, distribution, schedule)
+        alone = [self.cost(order, design, int(count), schedule) for count in distribution.counts]
         assert costs == pytest.approx(np.array(alone), rel=ROUNDING)
 
     @pytest.mark.soundness
-    @for_every(data=st.data(), order=orders, schedule=schedules, law=laws)
-    def test_runs_add_before_they_are_mixed(self, data, order, schedule, law):
+    @for_every(data=st.data(), order=orders, schedule=schedules, distribution=distributions)
+    def test_runs_add_before_they_are_mixed(self, data, order, schedule, distribution):
         """The same records differ in both runs: adding the mixed numbers would be too little."""
         design = data.draw(self.designs)
-        costs = cost_by_count(self.accountant, order, design, law, schedule)
-        twice = mixed_cost(order, 2 * costs, law)
-        assert twice >= 2 * mixed_cost(order, costs, law) * (1 - ROUNDING)
-        both = run_cost(self.accountant, order, design, law, np.tile(schedule, 2))
+        costs = cost_by_count(self.accountant, order, design, distribution, schedule)
+        twice = mixed_cost(order, 2 * costs, distribution)
+        assert twice >= 2 * mixed_cost(order, costs, distribution) * (1 - ROUNDING)
+        both = run_cost(self.accountant, order, design, distribution, np.tile(schedule, 2))
         assert both == pytest.approx(twice, rel=ROUNDING)
 
     @pytest.mark.soundness
-    @for_every(data=st.data(), order=orders, schedule=schedules, law=laws)
-    def test_a_folded_tail_never_costs_less(self, data, order, schedule, law):
+    @for_every(data=st.data(), order=orders, schedule=schedules, distribution=distributions)
+    def test_a_folded_tail_never_costs_less(self, data, order, schedule, distribution):
         design = data.draw(self.designs)
-        folded = law.folded(above=int(law.counts[len(law.counts) // 2]))
-        whole = run_cost(self.accountant, order, design, law, schedule)
+        folded = distribution.folded(above=int(distribution.counts[len(distribution.counts) // 2]))
+        whole = run_cost(self.accountant, order, design, distribution, schedule)
         bound = run_cost(self.accountant, order, design, folded, schedule)
         assert whole <= bound * (1 + ROUNDING)
 
     @pytest.mark.soundness
-    @for_every(data=st.data(), order=orders, law=laws, log_epsilon=st.floats(-5, 4))
-    def test_calibrated_for_a_random_number(self, data, order, law, log_epsilon):
-        if not law.largest:
+    @for_every(
+        data=st.data(), order=orders, distribution=distributions, log_epsilon=st.floats(-5, 4)
+    )
+    def test_calibrated_for_a_random_number(self, data, order, distribution, log_epsilon):
+        if not distribution.largest:
             return
         design, epsilon = data.draw(self.designs), math.exp(log_epsilon)
         target = Guarantee(notion=self.accountant.notion, order=order, epsilon=epsilon)
-        z = calibrate_multiplier(self.accountant, target, design, law, 100)
-        assert run_cost(self.accountant, order, design, law, np.full(100, z)) <= epsilon
+        z = calibrate_multiplier(self.accountant, target, design, distribution, 100)
+        assert run_cost(self.accountant, order, design, distribution, np.full(100, z)) <= epsilon
 
     def test_at_most_is_charged_as_exactly(self):
         design, schedule = Poisson(n_records=N_RECORDS, rate=0.1), np.full(5, 3.0)

@@ -49,7 +49,7 @@ def test_a_function_that_has_no_place_for_a_cache_is_compiled_all_the_same():
 def test_noise_is_drawn_where_the_cache_folder_cannot_be_written(tmp_path):
     file = tmp_path / "file"
     file.touch()
-    script = "from pufferslice.calibration.noise import SeededTestNoise as S; print(len(S(seed=1).draw(5)))"
+    script = "from pufferslice import SeededTestNoise as S; print(len(S(seed=1).draw(5)))"
     done = run_python(
         script,
         NUMBA_CACHE_DIR=str(file / "below"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is what a certificate says true? Recomputed with 40 digits from the true laws of a case.
+"""Is what a certificate says true? Recomputed with 40 digits from the true distributions of a case.
 
 Nothing here calls a formula of the library; `tests/oracles.py` has the fractions and the 40-digit
 envelopes, this module the rest of what a statement says: unsliced cost, sphere, views.
@@ -19,7 +19,7 @@ from tests.oracles import (
     closed_form_cost,
     envelope,
     exact,
-    gap_law,
+    gap_distribution,
     gaussian_divergence,
     grid_margin,
     tight_cost,
@@ -46,7 +46,8 @@ class Outcome:
     problems: tuple[str, ...] = ()
     """What is false in the certificate."""
     missed: bool = False
-    """The claim does not hold for the true law; allowed with the failure probability only."""
+    """The claim does not hold for the true distribution; allowed with the failure probability
+    only."""
     failure_probability: float = 0.0
 
 
@@ -66,8 +67,8 @@ def outcome_of(seed: int, index: int) -> Outcome:
     except PuffersliceError as error:
         return Outcome(**about, problems=(f"unexpected refusal: {type(error).__name__}: {error}",))
     problems = [*_plain_problems(case, certificate)]
-    if certificate.statement["laws_are_equal"]:
-        problems += [] if _truly_equal(case) else ["laws that differ were called equal"]
+    if certificate.statement["distributions_are_equal"]:
+        problems += [] if _truly_equal(case) else ["distributions that differ were called equal"]
         return Outcome(**about, problems=tuple(problems))
     case = attrs.evolve(case, options=options)
     claimed = _claim_problems(case, certificate)
@@ -87,8 +88,8 @@ def _plain_problems(case: Case, certificate: Certificate) -> list[str]:
     spent, noise_std = statement["spent_epsilon"], statement["noise"]["std"]
     if not (0 <= spent <= case.target.epsilon and 0 <= noise_std < math.inf):
         found.append(f"spent {spent!r} with noise {noise_std!r} for {case.target}")
-    if not statement["laws_are_equal"] and not noise_std > 0:
-        found.append("no noise for laws that differ")
+    if not statement["distributions_are_equal"] and not noise_std > 0:
+        found.append("no noise for distributions that differ")
     found += [f"view {v}" for v in statement["views"] if not 0 <= v["epsilon"] < math.inf]
     unsliced = statement["unsliced"]["epsilon"]
     if unsliced is not None and not 0 <= unsliced < math.inf:
@@ -105,7 +106,7 @@ def _difference(first: Any, second: Any) -> Any:
         return max(np.abs(a - b).max() for a, b in zip(first, second, strict=True))
     dim = first.dim
     return max(
-        max(gap for gap, _ in gap_law(atoms(first, axis), atoms(second, axis)))
+        max(gap for gap, _ in gap_distribution(atoms(first, axis), atoms(second, axis)))
         for axis in np.eye(dim)
     )
 
@@ -164,7 +165,7 @@ def _waste_problems(case: Case, noise_std: float) -> list[str]:
     if _is_resolved(case) and sliced_truth(case, noise_std * share, way, rule) < epsilon:
         found.append(f"noise {noise_std!r} is more than {case.target} needs")
     if case.kind != "gaussian" and rule == "tight" and _is_resolved(case):
-        closed = closed_form_cost(case.target, gap_laws(case), case.profile, noise_std)
+        closed = closed_form_cost(case.target, gap_distributions(case), case.profile, noise_std)
         if not closed >= epsilon * (1 - SMALL):
             found.append(f"tight noise {noise_std!r} is above the closed form")
     return found
@@ -174,8 +175,12 @@ def _is_resolved(case: Case) -> bool:
     """Whether the differences are far above the float error of the outputs."""
     if case.kind == "gaussian":
         return True
-    size = max(float(np.abs(law.outputs).max()) for pair in case.truth for law in pair)
-    worst = max(gap for row in gap_laws(case) for law in row for gap, _ in law)
+    size = max(
+        float(np.abs(distribution.outputs).max()) for pair in case.truth for distribution in pair
+    )
+    worst = max(
+        gap for row in gap_distributions(case) for distribution in row for gap, _ in distribution
+    )
     return float(worst) > 1e-5 * size
 
 
@@ -183,10 +188,10 @@ def _asked(case: Case, notion: str, order: float) -> Case:
     return attrs.evolve(case, target=Guarantee(notion=notion, order=order, epsilon=1.0))
 
 
-def gap_laws(case: Case) -> list[list[Any]]:
-    """[instance][slice] -> law of the gap, as fractions."""
+def gap_distributions(case: Case) -> list[list[Any]]:
+    """[instance][slice] -> distribution of the gap, as fractions."""
     return [
-        [gap_law(atoms(first, u), atoms(second, u)) for u in case.profile.directions]
+        [gap_distribution(atoms(first, u), atoms(second, u)) for u in case.profile.directions]
         for first, second in case.truth
     ]
 
@@ -197,7 +202,7 @@ def sliced_truth(case: Case, noise_std: float, way: str, rule: str) -> Any:
         return _sphere_truth(case, noise_std)
     if case.kind == "gaussian":
         return _gaussian_truth(case, noise_std)
-    gaps = gap_laws(case)
+    gaps = gap_distributions(case)
     if rule == "closed_form":
         return closed_form_cost(case.target, gaps, case.profile, noise_std)
     return tight_cost(case.target, gaps, case.profile, noise_std, way)
@@ -257,13 +262,15 @@ def _pair_unsliced(
     a, s = exact(order), exact(noise_std)
     first, second = pair
     if isinstance(first, tuple):
-        one, two = (_noisy(law, s) for law in pair)
+        one, two = (_noisy(distribution, s) for distribution in pair)
         return max(_divergence_nd(a, one, two), _divergence_nd(a, two, one))
     n = first.n_samples
     if n > MOST_PERMUTED or n != second.n_samples or not (first.is_uniform and second.is_uniform):
         # No coupling of the whole output costs less than the best one along a line.
         return max(
-            envelope("transport", order, gap_law(atoms(first, u), atoms(second, u)), noise_std)
+            envelope(
+                "transport", order, gap_distribution(atoms(first, u), atoms(second, u)), noise_std
+            )
             for u in directions[:MOST_LINES]
         )
     rate = a * (a - 1) / (2 * s**2)
@@ -275,8 +282,8 @@ def _pair_unsliced(
     return HP.log(best / n) / (a - 1)
 
 
-def _noisy(law: tuple[np.ndarray, np.ndarray], s: Any) -> tuple[Any, Any]:
-    mean, cov = law
+def _noisy(distribution: tuple[np.ndarray, np.ndarray], s: Any) -> tuple[Any, Any]:
+    mean, cov = distribution
     dim = len(mean)
     spread = HP.matrix(dim, dim)
     for i in range(dim):
@@ -306,17 +313,19 @@ def _delta(ratio: Any, epsilon: Any) -> Any:
     )
 
 
-def _slice_delta(law: Any, noise_std: float, margin: Any, epsilon: Any) -> Any:
+def _slice_delta(distribution: Any, noise_std: float, margin: Any, epsilon: Any) -> Any:
     s = exact(noise_std)
-    return HP.fsum(exact(mass) * _delta((exact(gap) + margin) / s, epsilon) for gap, mass in law)
+    return HP.fsum(
+        exact(mass) * _delta((exact(gap) + margin) / s, epsilon) for gap, mass in distribution
+    )
 
 
-def _rough_epsilon(law: Any, noise_std: float, delta: float) -> float:
+def _rough_epsilon(distribution: Any, noise_std: float, delta: float) -> float:
     """Where delta is met along a slice, in plain floats."""
 
     def at(epsilon: float) -> float:
         total = 0.0
-        for gap, mass in law:
+        for gap, mass in distribution:
             r = float(gap) / noise_std
             if r:
                 upper = 0.5 * math.erfc(-(r / 2 - epsilon / r) / math.sqrt(2))
@@ -343,19 +352,22 @@ def _approximate_problems(
     margin = grid_margin(case.profile.dim, noise_std)
     weights = [exact(float(w)) for w in case.profile.weights]
     weights = [w / HP.fsum(weights) for w in weights]
-    for row in gap_laws(case):
+    for row in gap_distributions(case):
         if notion == "joint":
             total = HP.fsum(
-                w * _slice_delta(law, noise_std, margin, exact(epsilon))
-                for w, law in zip(weights, row, strict=True)
+                w * _slice_delta(distribution, noise_std, margin, exact(epsilon))
+                for w, distribution in zip(weights, row, strict=True)
             )
             if not total <= exact(delta) * (1 + SMALL):
                 return [f"delta {total} at epsilon {epsilon!r}, above {delta!r}"]
             continue
         mean = HP.mpf(0)
-        for w, law in zip(weights, row, strict=True):
-            found = exact(_rough_epsilon(law, noise_std, delta))
-            if found > 0 and _slice_delta(law, noise_std, margin, found * (1 - SMALL)) <= delta:
+        for w, distribution in zip(weights, row, strict=True):
+            found = exact(_rough_epsilon(distribution, noise_std, delta))
+            if (
+                found > 0
+                and _slice_delta(distribution, noise_std, margin, found * (1 - SMALL)) <= delta
+            ):
                 found *= 1 - SMALL  # the rough search ended a little above
             mean += w * found
         if not mean <= exact(epsilon) * (1 + 10 * SMALL) + HP.mpf("1e-12"):
@@ -367,7 +379,7 @@ def _view_problems(case: Case, noise_std: float, view: dict[str, Any]) -> list[s
     """A view is a true (epsilon, delta) statement, whatever rule it came from."""
     scope, epsilon, delta = view["scope"], view["epsilon"], view["delta"]
     if scope == "unsliced":
-        if any(law.n_samples > 1 for pair in case.truth for law in pair):
+        if any(distribution.n_samples > 1 for pair in case.truth for distribution in pair):
             return []
         shift = max(_length(a.outputs[0], b.outputs[0]) for a, b in case.truth)
         truth = _delta(shift / exact(noise_std), exact(epsilon))

@@ -22,7 +22,7 @@ SCENARIO: dict[str, Any] = {
     "data": {"path": "people.csv"},
     "secret": {"column": "site", "pairs": "all"},
     "query": {
-        "law": "groups",
+        "distribution": "groups",
         "mean": ["pay", "age"],
         "rate": [{"column": "age", "above": 40}],
         "range": {"low": [0, 0, 0], "high": [100, 100, 1]},
@@ -36,7 +36,7 @@ SCENARIO: dict[str, Any] = {
 RECORDS: dict[str, Any] = {
     **SCENARIO,
     "query": {
-        "law": "records",
+        "distribution": "records",
         "columns": ["pay", "age"],
         "range": {"center": [35, 45], "radius": 40},
     },
@@ -54,7 +54,7 @@ SAMPLED: dict[str, Any] = {
     "profile": {"n_directions": 2, "seed": 7},
 }  # fmt: skip
 GAUSSIAN: dict[str, Any] = {
-    "query": {"law": "worlds", "mean": ["pay", "age"]},
+    "query": {"distribution": "worlds", "mean": ["pay", "age"]},
     "gaussian": {
         "low": {"mean": [0.0, 1.0], "cov": [[1.0, 0.0], [0.0, 2.0]]},
         "high": {"mean": [2.0, 1.0], "cov": [[1.5, 0.2], [0.2, 2.0]]},
@@ -65,7 +65,11 @@ GAUSSIAN: dict[str, Any] = {
 BOOTSTRAP: dict[str, Any] = {
     **SCENARIO,
     "secret": {"bins": {"column": "age", "quantiles": 2}},
-    "query": {"law": "bootstrap", "mean": ["pay"], "quantile": [{"column": "pay", "level": 0.5}]},
+    "query": {
+        "distribution": "bootstrap",
+        "mean": ["pay"],
+        "quantile": [{"column": "pay", "level": 0.5}],
+    },
     "bootstrap": {"n_replicates": 5, "seed": 3},
     "profile": {"kind": "orthogonal", "n_sets": 1, "seed": 7},
 }
@@ -91,7 +95,7 @@ TRAINING: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Said(NamedTuple):
+class CertificateOptions(NamedTuple):
     """What a command answered."""
 
     code: int
@@ -103,7 +107,7 @@ def csv_text(rows: Any = PEOPLE, header: str = "site,pay,age") -> str:
     return "\n".join([header, *(",".join(map(str, row)) for row in rows)]) + "\n"
 
 
-def command(folder: Path, *arguments: str) -> Said:
+def command(folder: Path, *arguments: str) -> CertificateOptions:
     """Run a command in a folder; any exception that leaves it is a failure."""
     out, err = io.StringIO(), io.StringIO()
     with (
@@ -112,13 +116,13 @@ def command(folder: Path, *arguments: str) -> Said:
         contextlib.redirect_stderr(err),
     ):
         code = run(arguments)
-    said = Said(code, out.getvalue(), err.getvalue())
+    said = CertificateOptions(code, out.getvalue(), err.getvalue())
     check_answer(arguments, said)
     check_files(folder)
     return said
 
 
-def check_answer(arguments: tuple[str, ...], said: Said) -> None:
+def check_answer(arguments: tuple[str, ...], said: CertificateOptions) -> None:
     assert said.code in (0, 1, 2), (arguments, said)
     assert "Traceback" not in said.err, (arguments, said.err)
     lines = said.err.splitlines()

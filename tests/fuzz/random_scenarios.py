@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random scenarios of every kind, each with the laws that are true in it.
+"""Random scenarios of every kind, each with the distributions that are true in it.
 
 A case is made from (seed, index) alone, so any one of them can be made again. What is true is
 written down beside the scenario, not read off it: rows are clipped and scaled here once more.
@@ -15,7 +15,11 @@ import pyarrow as pa
 from pufferslice.calibration.calibrate import Method
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.queries import Ball, Box, columns, summary
-from pufferslice.scenario.distributions import EmpiricalLaw, GaussianLaw, SampledLaw
+from pufferslice.scenario.distributions import (
+    FiniteDistribution,
+    GaussianDistribution,
+    SampledDistribution,
+)
 from pufferslice.scenario.priors import Bootstrap
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity import RowScan, scan_tables, streamed_scenario
@@ -39,7 +43,7 @@ class Case:
     target: Any
     options: dict[str, Any]
     truth: list[tuple[Any, Any]]
-    """The two true laws of every instance, in scaled coordinates."""
+    """The two true distributions of every instance, in scaled coordinates."""
 
     @property
     def failure_probability(self) -> float:
@@ -63,11 +67,11 @@ def _groups(rng: np.random.Generator) -> Case:
     n_std = int(rng.integers(0, dim))
     query = summary(mean=names[: dim - n_std], std=names[dim - n_std :])
 
-    def law(rows: np.ndarray) -> np.ndarray:
+    def distribution(rows: np.ndarray) -> np.ndarray:
         means, rest = rows[:, : dim - n_std], rows[:, dim - n_std :]
         return np.concatenate([means.mean(axis=0), rest.std(axis=0)])[None, :]
 
-    return _from_tables("groups", rng, (query, Scenario.from_groups), law)
+    return _from_tables("groups", rng, (query, Scenario.from_groups), distribution)
 
 
 def _records(rng: np.random.Generator) -> Case:
@@ -76,7 +80,7 @@ def _records(rng: np.random.Generator) -> Case:
 
 
 def _bootstrap(rng: np.random.Generator) -> Case:
-    """Only the replicates themselves say what the law is, so they are taken from the scenario."""
+    """Only the replicates say what the distribution is, so the scenario gives them."""
     query = summary(mean=[f"x{i}" for i in range(_dim(rng))])
     how = Bootstrap(n_replicates=int(rng.integers(2, 7)), seed=int(rng.integers(1000)))
 
@@ -87,22 +91,26 @@ def _bootstrap(rng: np.random.Generator) -> Case:
 
 
 def _weighted(rng: np.random.Generator) -> Case:
-    """Finite laws with weights or counts, declared as worlds."""
+    """Finite distributions with weights or counts, declared as worlds."""
     dim, size = _dim(rng), _size(rng)
     query = _dressed(rng, summary(mean=[f"x{i}" for i in range(dim)]), size)
-    laws = {}
+    distributions = {}
     for secret in _secrets(rng):
         rows = _rows(rng, int(rng.integers(1, 6)), dim, size)
         if rng.random() < 0.5:
             parts = rng.dirichlet(np.ones(len(rows))) * 0.9 + 0.1 / len(rows)
-            laws[secret] = EmpiricalLaw.weighted(rows, parts / parts.sum())
+            distributions[secret] = FiniteDistribution.weighted(rows, parts / parts.sum())
         else:
             counts = rng.integers(1, 50, size=len(rows))
-            laws[secret] = EmpiricalLaw(outputs=rows, counts=counts)
-    scenario = Scenario.from_worlds(laws, query=query, pairs=_pairs(rng, list(laws)))
+            distributions[secret] = FiniteDistribution(outputs=rows, counts=counts)
+    scenario = Scenario.from_worlds(
+        distributions, query=query, pairs=_pairs(rng, list(distributions))
+    )
     made = {
-        secret: EmpiricalLaw(outputs=_prepared(query, law.outputs), counts=law.counts)
-        for secret, law in laws.items()
+        secret: FiniteDistribution(
+            outputs=_prepared(query, distribution.outputs), counts=distribution.counts
+        )
+        for secret, distribution in distributions.items()
     }
     truth = [(made[a], made[b]) for a, b in scenario.pairs]
     return Case(
@@ -119,16 +127,21 @@ def _gaussian(rng: np.random.Generator) -> Case:
     dim, size = _dim(rng), _size(rng)
     query = _scaled(rng, summary(mean=[f"x{i}" for i in range(dim)]))
     shared = _cov(rng, dim, size)
-    laws = {
-        secret: GaussianLaw(
+    distributions = {
+        secret: GaussianDistribution(
             mean=_rows(rng, 1, dim, size)[0],
             cov=shared if rng.random() < 0.4 else _cov(rng, dim, size),
         )
         for secret in _secrets(rng)
     }
-    scenario = Scenario.from_worlds(laws, query=query, pairs=_pairs(rng, list(laws)))
+    scenario = Scenario.from_worlds(
+        distributions, query=query, pairs=_pairs(rng, list(distributions))
+    )
     over = np.outer(query.scales, query.scales)
-    made = {k: (law.mean / query.scales, law.cov / over) for k, law in laws.items()}
+    made = {
+        k: (distribution.mean / query.scales, distribution.cov / over)
+        for k, distribution in distributions.items()
+    }
     return Case(
         kind="gaussian",
         scenario=scenario,
@@ -140,7 +153,7 @@ def _gaussian(rng: np.random.Generator) -> Case:
 
 
 def _sampled(rng: np.random.Generator) -> Case:
-    """Draws of finite laws that are known here and not to the library."""
+    """Draws of finite distributions that are known here and not to the library."""
     dim, size = _dim(rng), _size(rng)
     query = summary(mean=[f"x{i}" for i in range(dim)])
     approximate = rng.random() < 0.3
@@ -148,14 +161,14 @@ def _sampled(rng: np.random.Generator) -> Case:
         query = query.with_range(_range(rng, dim, size))
     query = _scaled(rng, query)
     secrets = _secrets(rng)[:2]
-    laws, worlds = {}, {}
+    distributions, worlds = {}, {}
     for secret in secrets:
         rows = _rows(rng, int(rng.integers(1, 6)), dim, size)
         counts = rng.integers(1, 9, size=len(rows))
-        laws[secret] = EmpiricalLaw(outputs=_prepared(query, rows), counts=counts)
+        distributions[secret] = FiniteDistribution(outputs=_prepared(query, rows), counts=counts)
         n_draws = int(rng.integers(300, 1500))
         drawn = rng.choice(len(rows), size=n_draws, p=counts / counts.sum())
-        worlds[secret] = SampledLaw(outputs=rows[drawn])
+        worlds[secret] = SampledDistribution(outputs=rows[drawn])
     claim = _renyi(rng, ("average", "joint"))
     if approximate:
         claim = ApproximateGuarantee(
@@ -174,7 +187,7 @@ def _sampled(rng: np.random.Generator) -> Case:
         profile=_profile(rng, dim, most=3),
         target=claim,
         options=options,
-        truth=[(laws[secrets[0]], laws[secrets[1]])],
+        truth=[(distributions[secrets[0]], distributions[secrets[1]])],
     )
 
 
@@ -189,7 +202,7 @@ def _binned(rng: np.random.Generator) -> Case:
     slices = [table.slice(start, cut) for start in range(0, table.num_rows, cut)]
     pairs = _pairs(rng, sorted(parts))
     scenario = streamed_scenario(scan_tables(slices, scan), scan, pairs=pairs)
-    made = {k: EmpiricalLaw.uniform(_prepared(query, rows)) for k, rows in parts.items()}
+    made = {k: FiniteDistribution.uniform(_prepared(query, rows)) for k, rows in parts.items()}
     return Case(
         kind="binned",
         scenario=scenario,
@@ -208,7 +221,7 @@ def _sphere(rng: np.random.Generator) -> Case:
     table, parts = _table(rng, names, size, _secrets(rng))
     scenario = Scenario.from_groups(table, secret=GROUP, query=query)
     made = {
-        secret: EmpiricalLaw.uniform(_prepared(query, rows.mean(axis=0)[None, :]))
+        secret: FiniteDistribution.uniform(_prepared(query, rows.mean(axis=0)[None, :]))
         for secret, rows in parts.items()
     }
     n_directions = int(rng.integers(5, 400))
@@ -244,7 +257,7 @@ def _from_tables(
     kind: str,
     rng: np.random.Generator,
     said: tuple[Any, Callable[..., Scenario]],
-    law: Callable[[np.ndarray], np.ndarray] | None,
+    distribution: Callable[[np.ndarray], np.ndarray] | None,
 ) -> Case:
     query, make = said
     size = _size(rng)
@@ -255,13 +268,13 @@ def _from_tables(
     for prior in ["only"] if rng.random() < 0.7 else ["first", "second"]:
         tables[prior], parts = _table(rng, names, size, secrets)
         truths[prior] = {
-            secret: EmpiricalLaw.uniform(_prepared(query, law(rows)))
-            for secret, rows in (parts.items() if law else ())
+            secret: FiniteDistribution.uniform(_prepared(query, distribution(rows)))
+            for secret, rows in (parts.items() if distribution else ())
         }
     scenario = make(tables, secret=GROUP, query=query, pairs=_pairs(rng, secrets))
     truth = []
     for prior, (a, b) in scenario.instances:
-        known = truths[prior.name] if law else prior.laws
+        known = truths[prior.name] if distribution else prior.distributions
         truth.append((known[a], known[b]))
     return Case(
         kind=kind,

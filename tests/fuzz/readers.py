@@ -200,7 +200,7 @@ def _good_files() -> Iterator[tuple[str, bytes]]:
 _SCENARIO: dict[str, Any] = {
     "data": {"path": "people.csv", "missing": "drop-rows"},
     "secret": {"column": "site"},
-    "query": {"law": "groups", "mean": ["pay", "age"]},
+    "query": {"distribution": "groups", "mean": ["pay", "age"]},
     "profile": {"n_directions": 2, "seed": 7},
     "guarantee": {"notion": "joint", "order": 4, "epsilon": 1.0},
 }

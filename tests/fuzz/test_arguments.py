@@ -39,7 +39,7 @@ QUERY = ps.queries.summary(mean=["x", "y"])
 SCENARIO = ps.Scenario.from_groups(TABLE, secret="s", query=QUERY)
 PROFILE = ps.FiniteProfile.axes(dim=2)
 CERTIFICATE = ps.certify_release(SCENARIO, PROFILE, GAUSSIAN)
-LAWS = tuple(ps.EmpiricalLaw.uniform([[0.0], [k]]) for k in (1.0, 2.0))
+LAWS = tuple(ps.FiniteDistribution.uniform([[0.0], [k]]) for k in (1.0, 2.0))
 POISSON = learning.Poisson(n_records=20, rate=0.2)
 RNG = np.random.default_rng(1)
 LINE, OTHER = RNG.normal(size=400), RNG.normal(1, 1, size=400)
@@ -65,13 +65,17 @@ CALLS = {
     "Ball": Call(ps.Ball, {"center": [0.0, 0.0], "radius": 1.0}),
     "Bins": Call(ps.Bins, {"column": "x", "quantiles": 2}),
     "Bootstrap": Call(ps.Bootstrap, {"n_replicates": 5, "seed": 1}),
-    "EmpiricalLaw": Call(ps.EmpiricalLaw, {"outputs": [[0.0], [1.0]], "counts": [1, 2]}),
-    "EmpiricalLaw.uniform": Call(ps.EmpiricalLaw.uniform, {"outputs": [[0.0], [1.0]]}),
-    "EmpiricalLaw.weighted": Call(
-        ps.EmpiricalLaw.weighted, {"outputs": [[0.0], [1.0]], "weights": [0.5, 0.5]}
+    "FiniteDistribution": Call(
+        ps.FiniteDistribution, {"outputs": [[0.0], [1.0]], "counts": [1, 2]}
     ),
-    "SampledLaw": Call(ps.SampledLaw, {"outputs": [[0.0], [1.0]]}),
-    "GaussianLaw": Call(ps.GaussianLaw, {"mean": [0.0, 1.0], "cov": [[1.0, 0.0], [0.0, 1.0]]}),
+    "FiniteDistribution.uniform": Call(ps.FiniteDistribution.uniform, {"outputs": [[0.0], [1.0]]}),
+    "FiniteDistribution.weighted": Call(
+        ps.FiniteDistribution.weighted, {"outputs": [[0.0], [1.0]], "weights": [0.5, 0.5]}
+    ),
+    "SampledDistribution": Call(ps.SampledDistribution, {"outputs": [[0.0], [1.0]]}),
+    "GaussianDistribution": Call(
+        ps.GaussianDistribution, {"mean": [0.0, 1.0], "cov": [[1.0, 0.0], [0.0, 1.0]]}
+    ),
     "FiniteProfile": Call(
         ps.FiniteProfile, {"directions": [[1.0, 0.0], [0.0, 1.0]], "weights": [0.5, 0.5]}
     ),

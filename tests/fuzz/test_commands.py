@@ -204,7 +204,7 @@ CALIBRATE = {
     "--data": st.sampled_from(["people.csv", "people.parquet", "nothing.csv", ".", "*.parquet"]),
     "--secret": st.sampled_from(["site", "pay", "site,pay", "none", ""]),
     "--quantiles": numbers,
-    "--law": st.sampled_from(["groups", "records", "bootstrap", "worlds", "none"]),
+    "--distribution": st.sampled_from(["groups", "records", "bootstrap", "worlds", "none"]),
     "--columns": st.sampled_from(["pay,age", "pay", "site", "", "pay,pay"]),
     "--mean": st.sampled_from(["pay,age", "site", ""]),
     "--std": st.sampled_from(["pay", ""]),
@@ -236,7 +236,7 @@ CALIBRATE = {
     "--null-value": words,
 }  # fmt: skip
 FIRST = {
-    "--data": "people.csv", "--secret": "site", "--law": "records", "--columns": "pay,age",
+    "--data": "people.csv", "--secret": "site", "--distribution": "records", "--columns": "pay,age",
     "--notion": "joint", "--order": "4", "--epsilon": "1", "--directions": "3", "--seed": "7",
 }  # fmt: skip
 

@@ -33,7 +33,10 @@ def test_no_certificate_of_ten_thousand_is_false(seed):
 @pytest.mark.soundness
 @pytest.mark.parametrize("share", [0.999, 0.5])
 def test_too_little_noise_would_be_found(seed, monkeypatch, share):
-    """The checks can fail: noise that is a thousandth too small is noticed where laws are exact."""
+    """The checks can fail.
+
+    Noise that is a thousandth too small is noticed where distributions are exact.
+    """
     calibrated, spent = statement.calibrated_noise, statement.spent_epsilon
     monkeypatch.setattr(statement, "calibrated_noise", lambda e, s: calibrated(e, s) * share)
     monkeypatch.setattr(

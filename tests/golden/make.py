@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compute what the golden files hold; as a script, write them: `python -m tests.golden.make [NAME ...]`.
+"""Compute what the golden files hold; as a script, write them.
+
+`python -m tests.golden.make [NAME ...]`.
 
 Run it by hand, only where numbers are meant to change, and say in the commit why they do.
 """

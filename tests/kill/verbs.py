@@ -32,7 +32,7 @@ path = "people.parquet"
 [secret]
 column = "site"
 [query]
-law = "records"
+distribution = "records"
 columns = ["pay", "age"]
 range = {{ low = [0, 0], high = [100, 100] }}
 scales = [10, 10]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulated counts against a law, and exact laws by going through every batch.
+"""Simulated counts against a distribution, and exact distributions by going through every batch.
 
 Nothing here calls a formula of the library.
 """
@@ -11,7 +11,8 @@ import numpy as np
 from scipy import stats
 
 THRESHOLD = 1e-9
-"""A right law falls below it once in a thousand million runs; the wrong ones here lie far below."""
+"""A right distribution falls below it once in a thousand million runs; the wrong ones here lie far
+below."""
 
 
 def p_value(draws, probabilities):
@@ -52,10 +53,10 @@ def sequences_of(n_records, batch_size):
     return [(b, chance) for b in itertools.product(range(n_records), repeat=batch_size)]
 
 
-def exact_law(batches, n_differing):
+def exact_distribution(batches, n_differing):
     """Probabilities of each discrepancy if the first `n_differing` records differ."""
-    law = {}
+    distribution = {}
     for batch, chance in batches:
         k = sum(index < n_differing for index in batch)
-        law[k] = law.get(k, 0) + chance
-    return law
+        distribution[k] = distribution.get(k, 0) + chance
+    return distribution

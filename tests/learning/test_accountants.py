@@ -89,12 +89,16 @@ class TestKnownAnswers:
 
     def test_random_differing_records(self):
         design = WithoutReplacement(n_records=100, batch_size=10)
-        law, steps = binomial(n_records=100, mismatch_probability=0.05), np.full(50, 40.0)
-        one = run_cost(LogMoment(), 4, design, law, steps)
+        distribution, steps = binomial(n_records=100, mismatch_probability=0.05), np.full(50, 40.0)
+        one = run_cost(LogMoment(), 4, design, distribution, steps)
         assert one == pytest.approx(0.204848053582437, rel=1e-12)
-        two = mixed_cost(4, 2 * cost_by_count(LogMoment(), 4, design, law, steps), law)
+        two = mixed_cost(
+            4, 2 * cost_by_count(LogMoment(), 4, design, distribution, steps), distribution
+        )
         assert two == pytest.approx(0.463058, abs=5e-7)
-        assert run_cost(LogMoment(), 4, design, law, np.full(100, 40.0)) == pytest.approx(two)
+        assert run_cost(LogMoment(), 4, design, distribution, np.full(100, 40.0)) == pytest.approx(
+            two
+        )
 
     def test_fixed_differing_records(self):
         design, steps = WithoutReplacement(n_records=100, batch_size=10), np.full(50, 40.0)
@@ -137,7 +141,7 @@ class TestAgainstExactSums:
         a, s = HP.mpf(order), HP.mpf(z)
         moment = HP.fsum(
             chance * HP.exp((a - 1) * 2 * a * k**2 / s**2)
-            for k, chance in enumerate(exact_law(design, d))
+            for k, chance in enumerate(exact_distribution(design, d))
         )
         truth = float(HP.log(moment) / (a - 1))
         spent = run_cost(LogMoment(), order, design, exactly(d), np.array([z]))
@@ -145,10 +149,10 @@ class TestAgainstExactSums:
 
     @given(designs, st.integers(1, 30), st.floats(1.01, 256), st.floats(-1, 9))
     def test_mean_square_and_worst_case(self, design, d, order, log_z):
-        z, law = math.exp(log_z), exact_law(design, d)
+        z, distribution = math.exp(log_z), exact_distribution(design, d)
         step = np.array([z])
-        mean = HP.fsum(chance * k**2 for k, chance in enumerate(law))
-        most = max(k for k, chance in enumerate(law) if chance > 0)
+        mean = HP.fsum(chance * k**2 for k, chance in enumerate(distribution))
+        most = max(k for k, chance in enumerate(distribution) if chance > 0)
         for accountant, square in ((MeanSquare(), float(mean)), (WorstCase(), most**2)):
             spent = run_cost(accountant, order, design, exactly(d), step)
             assert spent == pytest.approx(2 * order * square / z**2, rel=1e-12)
@@ -163,7 +167,7 @@ class TestAgainstExactSums:
         a = HP.mpf(order)
         moment = HP.fsum(
             chance * HP.exp((a - 1) * 2 * a * k**2 / z**2)
-            for k, chance in enumerate(exact_law(design, d))
+            for k, chance in enumerate(exact_distribution(design, d))
         )
         spent = 100 * HP.log(moment) / (a - 1)
         assert spent <= HP.mpf(epsilon) * (1 - HP.mpf(2) ** -38)
@@ -190,22 +194,24 @@ class TestAgainstExactSums:
     def test_mixed_cost(self, parts, order, log_scale):
         chances = np.array(parts) / sum(parts)
         costs = math.exp(log_scale) * np.arange(len(parts)) ** 1.5
-        law = from_pmf(chances)
-        total = HP.fsum(HP.mpf(float(c)) for c in np.exp(law.log_probabilities))
+        distribution = from_pmf(chances)
+        total = HP.fsum(HP.mpf(float(c)) for c in np.exp(distribution.log_probabilities))
         a = HP.mpf(order) - 1
-        # The law is taken as it is, up to the rounding of its sum.
+        # The distribution is taken as it is, up to the rounding of its sum.
         moment = (
             1
             - total
             + HP.fsum(
                 HP.exp(HP.mpf(float(logp))) * HP.exp(a * HP.mpf(float(cost)))
-                for logp, cost in zip(law.log_probabilities, costs, strict=True)
+                for logp, cost in zip(distribution.log_probabilities, costs, strict=True)
             )
         )
-        assert mixed_cost(order, costs, law) == pytest.approx(float(HP.log(moment) / a), rel=1e-11)
+        assert mixed_cost(order, costs, distribution) == pytest.approx(
+            float(HP.log(moment) / a), rel=1e-11
+        )
 
 
-def exact_law(design, d):
+def exact_distribution(design, d):
     """P(K = k) in 40 digits, from counting."""
     n = design.n_records
     if design.name == "poisson":
@@ -246,9 +252,9 @@ class TestSchedules:
 
 
 class TestManyCounts:
-    """A binomial law on thousands of counts, of which few matter."""
+    """A binomial distribution on thousands of counts, of which few matter."""
 
-    law = binomial(n_records=1_500, mismatch_probability=0.01)
+    distribution = binomial(n_records=1_500, mismatch_probability=0.01)
     design = Poisson(n_records=1_500, rate=0.02)
 
     @pytest.mark.soundness
@@ -256,13 +262,13 @@ class TestManyCounts:
     @pytest.mark.parametrize("accountant", [LogMoment(), Amplified()], ids=lambda one: one.name)
     def test_rounding_up_is_a_bound_and_costs_nothing(self, accountant, z, monkeypatch):
         steps = np.full(100, z)
-        some = cost_by_count(accountant, 4, self.design, self.law, steps)
+        some = cost_by_count(accountant, 4, self.design, self.distribution, steps)
         for module in (moments, accountants):
             monkeypatch.setattr(module, "FEW_COUNTS", 10**6)
-        every = cost_by_count(accountant, 4, self.design, self.law, steps)
+        every = cost_by_count(accountant, 4, self.design, self.distribution, steps)
         assert np.all(some >= every * (1 - 1e-12))
         assert len(np.unique(some)) <= len(np.unique(every)) == 1_501
-        mixed, truth = (mixed_cost(4, costs, self.law) for costs in (some, every))
+        mixed, truth = (mixed_cost(4, costs, self.distribution) for costs in (some, every))
         assert truth * (1 - 1e-12) <= mixed <= truth * (1 + 1e-6)
 
     @pytest.mark.soundness
@@ -286,19 +292,25 @@ class TestManyCounts:
         single = [
             [
                 len(schedule) * float(accountant.step_costs(order, design, int(n), schedule[:1])[0])
-                for n in self.law.counts
+                for n in self.distribution.counts
             ]
             for schedule in schedules
         ]
-        found = [cost_by_count(accountant, order, design, self.law, one) for one in schedules]
+        found = [
+            cost_by_count(accountant, order, design, self.distribution, one) for one in schedules
+        ]
         for costs, exact in ((found[0], single[0]), (sum(found), np.sum(single, axis=0))):
             moment = HP.fsum(
                 HP.exp(HP.mpf(float(log)) + (order - 1) * HP.mpf(float(cost)))
-                for log, cost in zip(self.law.log_probabilities, exact, strict=True)
+                for log, cost in zip(self.distribution.log_probabilities, exact, strict=True)
             )
             truth = float(HP.log(moment) / (order - 1))
             assert np.all(costs >= np.array(exact) * (1 - 1e-12))
-            assert truth * (1 - 1e-11) <= mixed_cost(order, costs, self.law) <= truth * (1 + 1e-5)
+            assert (
+                truth * (1 - 1e-11)
+                <= mixed_cost(order, costs, self.distribution)
+                <= truth * (1 + 1e-5)
+            )
 
     @pytest.mark.parametrize(
         ("accountant", "design", "mean", "known"),
@@ -320,21 +332,24 @@ class TestManyCounts:
             "without": WithoutReplacement(n_records=100_000, batch_size=1_000),
             "with": WithReplacement(n_records=100_000, batch_size=1_000),
         }
-        law = binomial(n_records=100_000, mismatch_probability=mean / 100_000)
+        distribution = binomial(n_records=100_000, mismatch_probability=mean / 100_000)
         target = Guarantee.unsliced(order=4, epsilon=1.0)
         before = time.process_time()
-        found = calibrate_multiplier(accountant, target, designs[design], law, 1_000)
+        found = calibrate_multiplier(accountant, target, designs[design], distribution, 1_000)
         assert time.process_time() - before < 6  # 0.1 to 1 on an idle machine
         assert known * (1 - 1e-9) <= found <= known * (1 + 1e-6)
-        assert run_cost(accountant, 4, designs[design], law, np.full(1_000, found)) <= 1
+        assert run_cost(accountant, 4, designs[design], distribution, np.full(1_000, found)) <= 1
 
     @pytest.mark.soundness
     def test_a_tail_that_dominates_is_not_missed(self):
-        """Cost grows as D^2 and the law falls as e^-D: the last count can outweigh all others."""
+        """Cost grows as D^2 and the distribution falls as e^-D.
+
+        The last count can outweigh all others.
+        """
         steps = np.full(2_000, 60.0)
-        mixed = run_cost(LogMoment(), 8, self.design, self.law, steps)
+        mixed = run_cost(LogMoment(), 8, self.design, self.distribution, steps)
         last = run_cost(LogMoment(), 8, self.design, exactly(1_500), steps)
-        least = last + float(self.law.log_probabilities[-1]) / 7
+        least = last + float(self.distribution.log_probabilities[-1]) / 7
         assert mixed >= least > 100 * run_cost(LogMoment(), 8, self.design, exactly(15), steps)
 
 
@@ -359,16 +374,16 @@ class TestRefusals:
                 ask()
 
     @pytest.mark.parametrize(
-        "law",
+        "distribution",
         [at_most(3), binomial(n_records=100, mismatch_probability=0.1), from_pmf([0.5, 0.5])],
         ids=["at most", "binomial", "pmf"],
     )
-    def test_mean_square_of_a_random_set(self, law):
+    def test_mean_square_of_a_random_set(self, distribution):
         for ask in (
-            lambda: MeanSquare().check(self.design, law),
-            lambda: run_cost(MeanSquare(), 4, self.design, law, np.ones(1)),
+            lambda: MeanSquare().check(self.design, distribution),
+            lambda: run_cost(MeanSquare(), 4, self.design, distribution, np.ones(1)),
             lambda: calibrate_multiplier(
-                MeanSquare(), target_of(MeanSquare(), 1.0), self.design, law, 5
+                MeanSquare(), target_of(MeanSquare(), 1.0), self.design, distribution, 5
             ),
         ):
             with pytest.raises(ArgumentError, match="needs a fixed set of differing records, got"):
@@ -412,7 +427,7 @@ class TestRefusals:
             )
 
     @pytest.mark.parametrize("costs", [np.zeros(1), np.zeros(3), np.zeros((2, 1)), [-1.0, 0.0]])
-    def test_costs_that_do_not_fit_the_law(self, costs):
+    def test_costs_that_do_not_fit_the_distribution(self, costs):
         with pytest.raises(ArgumentError, match="costs must be 2 numbers, one for each count"):
             mixed_cost(4, costs, from_pmf([0.5, 0.5]))
 

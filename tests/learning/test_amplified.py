@@ -32,8 +32,8 @@ KNOWN = [
 ]
 
 
-def binomial_law(rate, n_differing):
-    return Poisson(n_records=n_differing, rate=rate).discrepancy_law(n_differing)
+def binomial_distribution(rate, n_differing):
+    return Poisson(n_records=n_differing, rate=rate).discrepancy_distribution(n_differing)
 
 
 def integrated(order, z, rate, d, *, swapped=False, reach=None):
@@ -90,11 +90,13 @@ def summed(order, z, rate, d, *, step):
     """ln H / (order - 1) as one plain sum over the whole line, in extended precision."""
     reach = (2 * order + 1) * d + 14 * z
     points = np.arange(-math.ceil(reach / step), math.ceil(reach / step) + 1) * step
-    law = [
+    distribution = [
         HP.log(HP.binomial(d, k)) + k * HP.log(HP.mpf(rate)) + (d - k) * HP.log1p(-HP.mpf(rate))
         for k in range(d + 1)
     ]
-    logs = np.array([np.longdouble(float(v)) + np.longdouble(float(v - float(v))) for v in law])
+    logs = np.array(
+        [np.longdouble(float(v)) + np.longdouble(float(v - float(v))) for v in distribution]
+    )
     pieces = np.array_split(points, len(points) * d // 500_000 + 1)
     heights = np.concatenate([scanned(order, z, logs, piece) for piece in pieces])
     top = heights.max()
@@ -123,7 +125,7 @@ class TestKnownAnswers:
     )
     def test_a_rate_of_one_is_a_shift(self, order, z, d, n):
         z = np.array([z * k for k in range(1, n + 1)])
-        costs = amplified_divergences(order, z, binomial_law(1.0, d))
+        costs = amplified_divergences(order, z, binomial_distribution(1.0, d))
         assert costs == pytest.approx(2 * order * d**2 / z**2, rel=1e-11)
 
     def test_no_differing_record_costs_nothing(self):
@@ -213,8 +215,8 @@ class TestAgainstQuadrature:
 class TestTheSum:
     def test_many_multipliers_at_once_are_as_good_as_one(self, rng):
         z = np.exp(rng.uniform(np.log(0.3), np.log(1e4), 300))
-        law = binomial_law(0.02, 12)
-        together = amplified_divergences(16, z, law)
+        distribution = binomial_distribution(0.02, 12)
+        together = amplified_divergences(16, z, distribution)
         alone = [amplified_divergence(16, one, 0.02, 12) for one in z]
         assert together == pytest.approx(np.array(alone), rel=1e-12)
 
@@ -238,8 +240,8 @@ class TestTheSum:
     )
     def test_a_block_is_bounded_from_its_ends(self, order, z, rate, d):
         """Against the largest of many points inside, for wide and for narrow blocks."""
-        law = binomial_law(rate, d)
-        worlds = amplification._Worlds(order, law.log_probabilities, rate * d)
+        distribution = binomial_distribution(rate, d)
+        worlds = amplification._Worlds(order, distribution.log_probabilities, rate * d)
         reach = (2 * order - 1) * d / z + 10
         for n_blocks in (3, 40, 400):
             edges = np.linspace(0, reach, n_blocks + 1)
@@ -299,13 +301,13 @@ class TestTheSum:
     def test_the_closed_form_takes_over_without_a_drop(self):
         """At order (D/z)^2 = 2^36, from noise a little above to a little below."""
         z = 20 * 4 / 2.0**18 * np.array([1.001, 0.999])
-        exact, bounded = amplified_divergences(16, z, binomial_law(0.01, 20))
+        exact, bounded = amplified_divergences(16, z, binomial_distribution(0.01, 20))
         assert exact < bounded < exact * 1.01
         assert np.isfinite(amplified_divergence(16, 1e-100, 0.01, 20))
         assert np.isfinite(amplified_divergence(16, 1e-100, 1.0, 20))
 
 
-class TestLaws:
+class TestDistributions:
     orders = st.floats(1.01, 256)
     multipliers = st.floats(math.log(0.3), math.log(1e4)).map(math.exp)
     rates = st.floats(math.log(1e-6), 0).map(math.exp)
@@ -313,7 +315,9 @@ class TestLaws:
 
     @given(orders, multipliers, rates, counts, st.floats(1.01, 4))
     def test_more_noise_never_costs_more(self, order, z, rate, d, factor):
-        less, more = amplified_divergences(order, np.array([z * factor, z]), binomial_law(rate, d))
+        less, more = amplified_divergences(
+            order, np.array([z * factor, z]), binomial_distribution(rate, d)
+        )
         assert less <= more
 
     @given(orders, multipliers, rates, counts, st.floats(1.01, 4))

@@ -192,12 +192,12 @@ class TestCapsAlongSlicesDoNotCertifyARun:
     def test_the_released_slice_shows_the_secret(self, rng):
         """N(Mx, (M^2 + 1) s^2): order * M^2 / (2 (M^2 + 1) s^2) = 7.92, not 0."""
         spread = (self.FACTOR**2 + 1) * self.NOISE_STD**2
-        laws = [(np.array(self.FACTOR * x), np.array(spread)) for x in (1.0, 0.0)]
-        true_cost = float(gaussian_divergence(self.ORDER, *laws))
+        distributions = [(np.array(self.FACTOR * x), np.array(spread)) for x in (1.0, 0.0)]
+        true_cost = float(gaussian_divergence(self.ORDER, *distributions))
         by_hand = self.ORDER * self.FACTOR**2 / (2 * (self.FACTOR**2 + 1) * self.NOISE_STD**2)
         assert true_cost == pytest.approx(by_hand, rel=1e-13)
         assert true_cost > 7.9
-        for x, (mean, variance) in zip((1.0, 0.0), laws, strict=True):
+        for x, (mean, variance) in zip((1.0, 0.0), distributions, strict=True):
             seen = self.released(x, 100_000, rng)
             # Standard errors: 0.016 for the mean, 0.45 percent for the variance.
             assert seen.mean() == pytest.approx(float(mean), abs=0.1)

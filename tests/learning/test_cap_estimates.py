@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tail caps and mean squares: known laws, closed forms, simulation, and what a run leaves open."""
+"""Tail caps and mean squares.
+
+Known distributions, closed forms, simulation, and what a run leaves open.
+"""
 
 import math
 
@@ -41,7 +44,7 @@ class TestHalfwidth:
             dkw_halfwidth(n, failure)
 
 
-class TestTailCapOfALaw:
+class TestTailCapOfADistribution:
     LAW = (np.array([0, 2, 5]), np.log([0.5, 0.3, 0.2]))
 
     @pytest.mark.parametrize(("tail", "value"), [(0.6, 0), (0.4, 2), (0.21, 2), (0.19, 5)])
@@ -68,8 +71,10 @@ class TestTailCapOfALaw:
         assert tail_cap(counts, logs, tail_probability=0.99e-20).value == 10
 
     def test_of_a_sampling_design(self):
-        law = WithoutReplacement(n_records=50_000, batch_size=512).discrepancy_law(20)
-        cap = tail_cap(law.counts, law.log_probabilities, tail_probability=1e-6)
+        distribution = WithoutReplacement(
+            n_records=50_000, batch_size=512
+        ).discrepancy_distribution(20)
+        cap = tail_cap(distribution.counts, distribution.log_probabilities, tail_probability=1e-6)
         exact = stats.hypergeom(50_000, 20, 512)
         assert exact.sf(cap.value) <= 1e-6 < exact.sf(cap.value - 1)
 
@@ -110,23 +115,23 @@ class TestClosedForms:
     def test_they_hold_for_different_records(self):
         """Records differ independently, the batch has different records: K is Binomial(B, tau)."""
         sampling, tau = WithoutReplacement(n_records=30, batch_size=8), 0.2
-        law = mixed_law(sampling, tau)
-        assert law == pytest.approx(stats.binom.pmf(np.arange(31), 8, tau), abs=1e-12)
+        distribution = mixed_distribution(sampling, tau)
+        assert distribution == pytest.approx(stats.binom.pmf(np.arange(31), 8, tau), abs=1e-12)
         square = mismatch_mean_square_cap(batch_size=8, mismatch_probability=tau)
-        assert square.value == pytest.approx(float(law @ np.arange(31.0) ** 2), rel=1e-11)
+        assert square.value == pytest.approx(float(distribution @ np.arange(31.0) ** 2), rel=1e-11)
         for tail in (0.3, 0.1, 0.01, 1e-4):
             cap = hoeffding_tail_cap(batch_size=8, mismatch_probability=tau, tail_probability=tail)
-            assert law[cap.value + 1 :].sum() <= tail
+            assert distribution[cap.value + 1 :].sum() <= tail
 
     def test_they_fail_with_replacement(self):
         """100 draws of 100 records that differ with chance 1/2: the draws share mismatches, so the
         variance is about twice the binomial one; mean square 50 + 9900 (1/4 + 1/400)."""
-        law = mixed_law(WithReplacement(n_records=100, batch_size=100), 0.5)
+        distribution = mixed_distribution(WithReplacement(n_records=100, batch_size=100), 0.5)
         cap = hoeffding_tail_cap(batch_size=100, mismatch_probability=0.5, tail_probability=1e-6)
-        assert law[cap.value + 1 :].sum() > 50e-6
+        assert distribution[cap.value + 1 :].sum() > 50e-6
         square = mismatch_mean_square_cap(batch_size=100, mismatch_probability=0.5)
         assert square.value == 2525.0
-        assert float(law @ np.arange(101.0) ** 2) == pytest.approx(2549.75, rel=1e-11)
+        assert float(distribution @ np.arange(101.0) ** 2) == pytest.approx(2549.75, rel=1e-11)
 
     @pytest.mark.parametrize(
         ("changes", "complaint"),
@@ -169,7 +174,7 @@ class TestSimulation:
         assert counts.tolist() == [1]
 
     @pytest.mark.statistical
-    def test_has_the_law_of_the_sampling_design(self, seed):
+    def test_has_the_distribution_of_the_sampling_design(self, seed):
         """30 records, 4 differ, 10 without replacement."""
         counts = simulate_discrepancies(
             lambda rng: (np.zeros(30), np.arange(30) < 4),
@@ -300,17 +305,17 @@ class TestTailEstimate:
     def test_is_a_tail_cap_as_often_as_it_says(self, rng):
         """Binomial(40, 0.3), tail 0.1, 500 simulations of 400: without the half-width the cap is
         too small in a good part of them, with it in none of many."""
-        law = stats.binom(40, 0.3)
-        draws = law.rvs(size=(500, 400), random_state=rng)
+        distribution = stats.binom(40, 0.3)
+        draws = distribution.rvs(size=(500, 400), random_state=rng)
         caps = [
             tail_cap_estimate(
                 d, discrepancy_cap=40, tail_probability=0.1, failure_probability=0.1
             ).value
             for d in draws
         ]
-        assert np.mean(law.sf(caps) > 0.1) <= 0.1
+        assert np.mean(distribution.sf(caps) > 0.1) <= 0.1
         bare = np.sort(draws, axis=1)[:, 359]
-        assert np.mean(law.sf(bare) > 0.1) > 0.1
+        assert np.mean(distribution.sf(bare) > 0.1) > 0.1
 
     @pytest.mark.parametrize(
         ("counts", "changes", "complaint"),
@@ -352,7 +357,7 @@ class TestAcrossRounds:
         assert left.delta == pytest.approx(0.01, rel=1e-14)
         assert left.failure_probability == pytest.approx(0.03, rel=1e-14)
 
-    def test_a_known_law_fails_never(self):
+    def test_a_known_distribution_fails_never(self):
         left = across_rounds(tail_probabilities=[1e-6], failure_probabilities=[])
         assert left == AcrossRounds(delta=1e-6, failure_probability=0.0)
 
@@ -398,11 +403,11 @@ class TestAcrossRounds:
         assert "never a Rényi claim" in TailCap.may_be_used_for
 
 
-def mixed_law(sampling, mismatch_probability):
+def mixed_distribution(sampling, mismatch_probability):
     """P(K = k), k = 0.., when each record differs independently and the batch is then drawn."""
     n = sampling.n_records
-    law = np.zeros(max(n, sampling.batch_size) + 1)
+    distribution = np.zeros(max(n, sampling.batch_size) + 1)
     for differing, chance in enumerate(stats.binom.pmf(np.arange(n + 1), n, mismatch_probability)):
-        given_differing = sampling.discrepancy_law(differing)
-        law[given_differing.counts] += chance * np.exp(given_differing.log_probabilities)
-    return law
+        given_differing = sampling.discrepancy_distribution(differing)
+        distribution[given_differing.counts] += chance * np.exp(given_differing.log_probabilities)
+    return distribution

@@ -120,8 +120,11 @@ def test_per_layer_costs_add(allocation):
     design = WithoutReplacement(n_records=50, batch_size=10)
     order, n_differing, z = 3.0, 4, 9.0
     layer_multipliers = z * layers(allocation).ratios
-    law = design.discrepancy_law(n_differing)
-    chances, squares = np.exp(law.log_probabilities), law.counts.astype(float) ** 2
+    distribution = design.discrepancy_distribution(n_differing)
+    chances, squares = (
+        np.exp(distribution.log_probabilities),
+        distribution.counts.astype(float) ** 2,
+    )
     given = np.array([sum(2 * order * k2 / zl**2 for zl in layer_multipliers) for k2 in squares])
     expected = {
         WorstCase(): given[-1],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Laws of the number of differing records: how they are made, kept and refused."""
+"""Distributions of the number of differing records: how they are made, kept and refused."""
 
 import json
 import math
@@ -32,7 +32,7 @@ HP.dps = 40
 
 
 @st.composite
-def laws(draw):
+def distributions(draw):
     parts = draw(st.lists(st.integers(1, 99), min_size=1, max_size=8))
     counts = draw(
         st.lists(st.integers(0, 500), min_size=len(parts), max_size=len(parts), unique=True)
@@ -43,22 +43,22 @@ def laws(draw):
 class TestOneNumber:
     @pytest.mark.parametrize("n", [0, 1, 20, np.int64(20)])
     def test_exactly(self, n):
-        law = exactly(n)
-        assert law.counts.tolist() == [n]
-        assert law.log_probabilities.tolist() == [0.0]
-        assert law.largest == n
-        assert not law.is_random
-        assert law.is_fixed_set
-        assert law.origin == f"exactly {n} records differ"
+        distribution = exactly(n)
+        assert distribution.counts.tolist() == [n]
+        assert distribution.log_probabilities.tolist() == [0.0]
+        assert distribution.largest == n
+        assert not distribution.is_random
+        assert distribution.is_fixed_set
+        assert distribution.origin == f"exactly {n} records differ"
 
     def test_at_most_stands_at_its_largest_and_leaves_the_set_open(self):
-        law = at_most(20)
-        assert law.counts.tolist() == [20]
-        assert law.largest == 20
-        assert not law.is_random
-        assert not law.is_fixed_set
-        assert law.origin == "at most 20 records differ, whichever they are"
-        assert law != exactly(20)
+        distribution = at_most(20)
+        assert distribution.counts.tolist() == [20]
+        assert distribution.largest == 20
+        assert not distribution.is_random
+        assert not distribution.is_fixed_set
+        assert distribution.origin == "at most 20 records differ, whichever they are"
+        assert distribution != exactly(20)
 
     @pytest.mark.parametrize("make", [exactly, at_most])
     @pytest.mark.parametrize("n", [-1, 2.0, True, "20", None])
@@ -70,25 +70,25 @@ class TestOneNumber:
 class TestBinomial:
     @pytest.mark.parametrize(("n_records", "chance"), [(1, 0.5), (100, 0.05), (1_000, 0.999)])
     def test_agrees_with_scipy(self, n_records, chance):
-        law = binomial(n_records=n_records, mismatch_probability=chance)
-        assert law.counts.tolist() == list(range(n_records + 1))
-        expected = stats.binom(n_records, chance).logpmf(law.counts)
-        np.testing.assert_allclose(law.log_probabilities, expected, rtol=1e-9, atol=1e-9)
-        assert law.is_random
-        assert not law.is_fixed_set
-        assert law.largest == n_records
+        distribution = binomial(n_records=n_records, mismatch_probability=chance)
+        assert distribution.counts.tolist() == list(range(n_records + 1))
+        expected = stats.binom(n_records, chance).logpmf(distribution.counts)
+        np.testing.assert_allclose(distribution.log_probabilities, expected, rtol=1e-9, atol=1e-9)
+        assert distribution.is_random
+        assert not distribution.is_fixed_set
+        assert distribution.largest == n_records
 
     def test_the_far_tail_is_there(self):
-        law = binomial(n_records=50_000, mismatch_probability=0.0004)
+        distribution = binomial(n_records=50_000, mismatch_probability=0.0004)
         exact = 50_000 * HP.log(HP.mpf(0.0004))
-        assert law.log_probabilities[-1] == pytest.approx(float(exact), rel=1e-14)
-        assert np.all(np.isfinite(law.log_probabilities))
+        assert distribution.log_probabilities[-1] == pytest.approx(float(exact), rel=1e-14)
+        assert np.all(np.isfinite(distribution.log_probabilities))
 
     @pytest.mark.parametrize(("chance", "only"), [(0, 0), (0.0, 0), (1, 10), (1.0, 10)])
     def test_certain_numbers_are_fixed_sets(self, chance, only):
-        law = binomial(n_records=10, mismatch_probability=chance)
-        assert law.counts.tolist() == [only]
-        assert law.is_fixed_set
+        distribution = binomial(n_records=10, mismatch_probability=chance)
+        assert distribution.counts.tolist() == [only]
+        assert distribution.is_fixed_set
 
     @pytest.mark.statistical
     def test_simulated_records(self, rng):
@@ -132,9 +132,9 @@ class TestPmf:
         assert from_pmf([0.5, 0.5, 0.0]).largest == 1
 
     def test_one_number_for_certain_is_still_not_a_fixed_set(self):
-        law = from_pmf({20: 1.0})
-        assert not law.is_random
-        assert not law.is_fixed_set
+        distribution = from_pmf({20: 1.0})
+        assert not distribution.is_random
+        assert not distribution.is_fixed_set
 
     @pytest.mark.parametrize(
         "probabilities", [[0.5, 0.4], [0.5, 0.5 + 1e-9], [1.5, -0.5], {0: 0.9}, {0: 0.6, 3: 0.5}]
@@ -168,10 +168,10 @@ class TestCounted:
         first = np.arange(12).reshape(4, 3)
         second = first.copy()
         second[[0, 3]] += 1
-        law = count_differing(first, second)
-        assert law.counts.tolist() == [2]
-        assert law.is_fixed_set
-        assert law.origin == "two given datasets of 4 records differ in exactly 2"
+        distribution = count_differing(first, second)
+        assert distribution.counts.tolist() == [2]
+        assert distribution.is_fixed_set
+        assert distribution.origin == "two given datasets of 4 records differ in exactly 2"
 
     def test_the_same_dataset(self):
         assert count_differing([1, 2], [1, 2]).largest == 0
@@ -196,9 +196,9 @@ class TestCoupledDraws:
     @pytest.mark.statistical
     def test_is_the_sample(self):
         n_draws = 4_000
-        law = from_coupled_draws(draw_pair, n_draws=n_draws, seed=3)
-        times = np.rint(np.exp(law.log_probabilities) * n_draws).astype(int)
-        totals = np.repeat(law.counts, times)
+        distribution = from_coupled_draws(draw_pair, n_draws=n_draws, seed=3)
+        times = np.rint(np.exp(distribution.log_probabilities) * n_draws).astype(int)
+        totals = np.repeat(distribution.counts, times)
         assert len(totals) == n_draws
         p = {
             tau: counting.p_value(totals, stats.binom(6, tau).pmf(range(7))) for tau in (0.25, 0.3)
@@ -206,20 +206,22 @@ class TestCoupledDraws:
         assert p[0.25] > counting.THRESHOLD > p[0.3]
 
     def test_says_that_it_is_a_declared_sample(self):
-        law = from_coupled_draws(draw_pair, n_draws=50, seed=3)
-        assert "50 coupled draws with seed 3, declared to be the law" in law.origin
-        assert not law.is_fixed_set
+        distribution = from_coupled_draws(draw_pair, n_draws=50, seed=3)
+        assert (
+            "50 coupled draws with seed 3, declared to be the distribution" in distribution.origin
+        )
+        assert not distribution.is_fixed_set
 
     def test_the_seed_decides(self):
-        laws = [from_coupled_draws(draw_pair, n_draws=50, seed=seed) for seed in (1, 1, 2)]
-        assert laws[0] == laws[1]
-        assert laws[0] != laws[2]
+        distributions = [from_coupled_draws(draw_pair, n_draws=50, seed=seed) for seed in (1, 1, 2)]
+        assert distributions[0] == distributions[1]
+        assert distributions[0] != distributions[2]
 
     def test_always_the_same_number_is_still_no_fixed_set(self):
-        law = from_coupled_draws(lambda rng: ([1, 2], [2, 2]), n_draws=3, seed=1)
-        assert law.counts.tolist() == [1]
-        assert law.log_probabilities.tolist() == [0.0]
-        assert not law.is_fixed_set
+        distribution = from_coupled_draws(lambda rng: ([1, 2], [2, 2]), n_draws=3, seed=1)
+        assert distribution.counts.tolist() == [1]
+        assert distribution.log_probabilities.tolist() == [0.0]
+        assert not distribution.is_fixed_set
 
     @pytest.mark.parametrize("bad", [[[1], [2]], (1,), ([1], [2], [3]), None])
     def test_not_a_pair(self, bad):
@@ -244,33 +246,35 @@ class TestCoupledDraws:
 
 
 class TestTail:
-    @given(laws(), st.integers(0, 500))
-    def test_probability(self, law, above):
+    @given(distributions(), st.integers(0, 500))
+    def test_probability(self, distribution, above):
         exact = math.fsum(
-            math.exp(p) for c, p in zip(law.counts, law.log_probabilities, strict=True) if c > above
+            math.exp(p)
+            for c, p in zip(distribution.counts, distribution.log_probabilities, strict=True)
+            if c > above
         )
-        assert law.tail_probability(above) == pytest.approx(exact, rel=1e-13)
+        assert distribution.tail_probability(above) == pytest.approx(exact, rel=1e-13)
 
     def test_agrees_with_scipy(self):
-        law = binomial(n_records=100, mismatch_probability=0.05)
+        distribution = binomial(n_records=100, mismatch_probability=0.05)
         for above in (0, 5, 50, 100):
             expected = stats.binom(100, 0.05).sf(above)
-            assert law.tail_probability(above) == pytest.approx(expected, rel=1e-10)
+            assert distribution.tail_probability(above) == pytest.approx(expected, rel=1e-10)
 
-    @given(laws(), st.integers(0, 500))
-    def test_folding_only_moves_mass_up(self, law, above):
-        folded = law.folded(above=above)
-        assert folded.largest == law.largest
+    @given(distributions(), st.integers(0, 500))
+    def test_folding_only_moves_mass_up(self, distribution, above):
+        folded = distribution.folded(above=above)
+        assert folded.largest == distribution.largest
         assert np.count_nonzero(folded.counts > above) <= 1
         for limit in range(0, 501, 25):
-            assert folded.tail_probability(limit) >= law.tail_probability(limit) - 1e-15
+            assert folded.tail_probability(limit) >= distribution.tail_probability(limit) - 1e-15
 
-    @given(laws(), st.integers(0, 500))
-    def test_folding_never_lowers_a_cost(self, law, above):
+    @given(distributions(), st.integers(0, 500))
+    def test_folding_never_lowers_a_cost(self, distribution, above):
         def cost(differing):
             return np.exp(differing.log_probabilities) @ np.exp(1e-4 * differing.counts**2.0)
 
-        assert cost(law.folded(above=above)) >= cost(law) * (1 - 1e-12)
+        assert cost(distribution.folded(above=above)) >= cost(distribution) * (1 - 1e-12)
 
     def test_known_answer(self):
         folded = from_pmf([0.5, 0.25, 0.125, 0.125]).folded(above=1)
@@ -279,15 +283,15 @@ class TestTail:
         assert folded.origin.endswith("counts above 1 taken as 3")
 
     def test_far_tails_are_folded_in_log_space(self):
-        law = binomial(n_records=50_000, mismatch_probability=0.0004)
-        folded = law.folded(above=2_000)
+        distribution = binomial(n_records=50_000, mismatch_probability=0.0004)
+        folded = distribution.folded(above=2_000)
         assert len(folded.counts) == 2_002
         assert -10_000 < folded.log_probabilities[-1] < -1_000
 
     def test_nothing_to_fold(self):
-        law = from_pmf([0.5, 0.5])
-        assert law.folded(above=1) is law
-        assert law.folded(above=0) is law
+        distribution = from_pmf([0.5, 0.5])
+        assert distribution.folded(above=1) is distribution
+        assert distribution.folded(above=0) is distribution
 
     def test_everything_above_zero(self):
         assert from_pmf({3: 0.5, 4: 0.5}).folded(above=0).counts.tolist() == [4]
@@ -301,7 +305,7 @@ class TestTail:
 
 class TestDescription:
     @pytest.mark.parametrize(
-        "law",
+        "distribution",
         [
             exactly(20),
             at_most(20),
@@ -312,32 +316,32 @@ class TestDescription:
             from_coupled_draws(draw_pair, n_draws=30, seed=3),
             binomial(n_records=100, mismatch_probability=0.1).folded(above=20),
         ],
-        ids=lambda law: law.origin[:20],
+        ids=lambda distribution: distribution.origin[:20],
     )
-    def test_round_trip_through_json(self, law):
-        text = json.dumps(law.description(), allow_nan=False)
+    def test_round_trip_through_json(self, distribution):
+        text = json.dumps(distribution.description(), allow_nan=False)
         again = DifferingRecords.from_description(json.loads(text))
-        assert again == law
-        assert again.description() == law.description()
+        assert again == distribution
+        assert again.description() == distribution.description()
 
-    def test_a_binomial_law_is_described_by_its_two_numbers(self):
-        law = binomial(n_records=np.int64(50_000), mismatch_probability=np.float64(0.0004))
-        assert law.description() == {
+    def test_a_binomial_distribution_is_described_by_its_two_numbers(self):
+        distribution = binomial(n_records=np.int64(50_000), mismatch_probability=np.float64(0.0004))
+        assert distribution.description() == {
             "kind": "binomial",
             "n_records": 50_000,
             "mismatch_probability": 0.0004,
         }
 
-    def test_a_changed_law_does_not_keep_the_description_of_the_old_one(self):
-        law = binomial(n_records=2, mismatch_probability=0.5)
-        changed = attrs.evolve(law, counts=[0, 1, 5])
+    def test_a_changed_distribution_does_not_keep_the_description_of_the_old_one(self):
+        distribution = binomial(n_records=2, mismatch_probability=0.5)
+        changed = attrs.evolve(distribution, counts=[0, 1, 5])
         assert changed.description()["kind"] == "listed"
         assert DifferingRecords.from_description(changed.description()) == changed
 
     def test_a_description_is_a_copy(self):
-        law = binomial(n_records=2, mismatch_probability=0.5)
-        law.description()["n_records"] = 3
-        assert law.description()["n_records"] == 2
+        distribution = binomial(n_records=2, mismatch_probability=0.5)
+        distribution.description()["n_records"] = 3
+        assert distribution.description()["n_records"] == 2
 
     @pytest.mark.parametrize("kind", ["poisson", None, ["listed"], 1])
     def test_unknown_kind(self, kind):
@@ -347,12 +351,14 @@ class TestDescription:
     @pytest.mark.parametrize("change", [{"origin": None}, {"n": 3}], ids=["missing", "unknown"])
     @pytest.mark.parametrize("kind", ["listed", "binomial"])
     def test_other_fields(self, kind, change):
-        law = exactly(3) if kind == "listed" else binomial(n_records=3, mismatch_probability=0.5)
-        fields = law.description() | change
+        distribution = (
+            exactly(3) if kind == "listed" else binomial(n_records=3, mismatch_probability=0.5)
+        )
+        fields = distribution.description() | change
         fields = {name: value for name, value in fields.items() if value is not None}
-        if sorted(fields) == sorted(law.description()):
+        if sorted(fields) == sorted(distribution.description()):
             del fields["n_records"]
-        with pytest.raises(ArgumentError, match=f"a {kind} law is described by"):
+        with pytest.raises(ArgumentError, match=f"a {kind} distribution is described by"):
             DifferingRecords.from_description(fields)
 
     @pytest.mark.parametrize(
@@ -383,15 +389,15 @@ class TestValue:
         return DifferingRecords(**fields | changes)
 
     def test_locked_and_equal_by_value(self):
-        law = self.make()
-        assert law == self.make()
-        assert law != self.make(counts=[0, 6])
-        assert law != self.make(origin="other")
+        distribution = self.make()
+        assert distribution == self.make()
+        assert distribution != self.make(counts=[0, 6])
+        assert distribution != self.make(origin="other")
         with pytest.raises(ValueError, match="read-only"):
-            law.counts[0] = 1
+            distribution.counts[0] = 1
         with pytest.raises(attrs.exceptions.FrozenInstanceError):
-            law.origin = "other"
-        assert repr(law) == "DifferingRecords('test')"
+            distribution.origin = "other"
+        assert repr(distribution) == "DifferingRecords('test')"
 
     @pytest.mark.parametrize("counts", [[5, 0], [0, 0], [-1, 5]])
     def test_counts_ascend(self, counts):
@@ -436,11 +442,11 @@ class TestValue:
 
 
 def mixed(design, differing):
-    """The law of K if D is random: the mixture over D of its laws given D."""
+    """The distribution of K if D is random: the mixture over D of its distributions given D."""
     total = np.zeros(design.discrepancy_cap(differing.largest) + 1)
     for d, log_chance in zip(differing.counts, differing.log_probabilities, strict=True):
-        law = design.discrepancy_law(int(d))
-        total[: len(law.counts)] += np.exp(log_chance + law.log_probabilities)
+        distribution = design.discrepancy_distribution(int(d))
+        total[: len(distribution.counts)] += np.exp(log_chance + distribution.log_probabilities)
     return total
 
 
@@ -472,8 +478,8 @@ class TestRandomRecords:
         of_the_paper = b * tau * (1 - tau) + (b * tau) ** 2
         # Two draws hit the same record with probability 1/N, and then mismatch together.
         exact = of_the_paper + b * (b - 1) * tau * (1 - tau) / n
-        law = mixed(design, self.differing)
-        assert law @ np.arange(b + 1) ** 2.0 == pytest.approx(float(exact), rel=1e-13)
+        distribution = mixed(design, self.differing)
+        assert distribution @ np.arange(b + 1) ** 2.0 == pytest.approx(float(exact), rel=1e-13)
 
     @pytest.mark.statistical
     def test_without_replacement_and_poisson_batches_do_not_repeat(self, rng):
@@ -488,9 +494,11 @@ class TestRandomRecords:
             (sized, mismatches[:, :b].sum(axis=1), stats.binom(b, tau)),
             (poisson, (mismatches & chosen).sum(axis=1), stats.binom(n, tau * b / n)),
         ):
-            law = mixed(design, self.differing)
-            np.testing.assert_allclose(law, closed.pmf(range(len(law))), rtol=1e-11)
-            assert counting.p_value(k, law) > counting.THRESHOLD
+            distribution = mixed(design, self.differing)
+            np.testing.assert_allclose(
+                distribution, closed.pmf(range(len(distribution))), rtol=1e-11
+            )
+            assert counting.p_value(k, distribution) > counting.THRESHOLD
 
 
 def test_public_names_are_sorted_and_there():

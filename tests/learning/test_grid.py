@@ -242,7 +242,7 @@ def test_the_distance_of_drawn_noise_adds_up():
 
 @pytest.mark.soundness
 @pytest.mark.parametrize("sigma", [4, 16, 64])
-def test_rounded_gaussian_noise_is_near_the_discrete_law(sigma):
+def test_rounded_gaussian_noise_is_near_the_discrete_distribution(sigma):
     """0.0202 / sigma^2 in total variation; so 2^-93 at 2^44 has room."""
     with mpmath.workdps(40):
         reach = range(-12 * sigma, 12 * sigma + 1)

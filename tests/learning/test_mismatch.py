@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Total variation of record laws, from above."""
+"""Total variation of record distributions, from above."""
 
 import math
 from fractions import Fraction
@@ -14,7 +14,7 @@ from tests.sgd import counting
 
 from pufferslice.errors import ArgumentError
 from pufferslice.learning.differing import ROUNDING_SLACK, discrete_mismatch, gaussian_mismatch
-from pufferslice.scenario.distributions import GaussianLaw
+from pufferslice.scenario.distributions import GaussianDistribution
 
 HP = mp.clone()
 HP.dps = 80
@@ -70,17 +70,17 @@ class TestDiscrete:
         shared = np.minimum(p, q)
         tau = discrete_mismatch(p, q)
         together = rng.random(100_000) < shared.sum()
-        apart = [rng.choice(3, 100_000, p=(law - shared) / tau) for law in (p, q)]
+        apart = [rng.choice(3, 100_000, p=(distribution - shared) / tau) for distribution in (p, q)]
         alike = rng.choice(3, 100_000, p=shared / shared.sum())
         first, second = (np.where(together, alike, side) for side in apart)
-        for side, law in ((first, p), (second, q)):
-            assert counting.p_value(side, law) > counting.THRESHOLD
+        for side, distribution in ((first, p), (second, q)):
+            assert counting.p_value(side, distribution) > counting.THRESHOLD
         n_different = int((first != second).sum())
         assert stats.binomtest(n_different, 100_000, tau).pvalue > counting.THRESHOLD
         assert stats.binomtest(n_different, 100_000, 0.9 * tau).pvalue < counting.THRESHOLD
 
     @pytest.mark.parametrize("bad", [[0.5, 0.6], [1.5, -0.5], [], [0.5, math.nan]])
-    def test_not_a_law(self, bad):
+    def test_not_a_distribution(self, bad):
         with pytest.raises(ArgumentError, match="first must"):
             discrete_mismatch(bad, bad)
         with pytest.raises(ArgumentError, match="second must"):
@@ -175,22 +175,27 @@ class TestGaussianLine:
             gaussian_mismatch((0.0, 1.0, 2.0), (0.0, 1.0))
 
     def test_mixed_forms(self):
-        law = GaussianLaw(mean=[0.0], cov=[[1.0]])
-        with pytest.raises(ArgumentError, match="got GaussianLaw and tuple"):
-            gaussian_mismatch(law, (0.0, 1.0))
+        distribution = GaussianDistribution(mean=[0.0], cov=[[1.0]])
+        with pytest.raises(ArgumentError, match="got GaussianDistribution and tuple"):
+            gaussian_mismatch(distribution, (0.0, 1.0))
         with pytest.raises(ArgumentError, match="got tuple and list"):
             gaussian_mismatch((0.0, 1.0), [0.0, 1.0])
 
 
 class TestGaussianSpace:
     def test_one_dimension_is_the_line(self):
-        first, second = (GaussianLaw(mean=[m], cov=[[s**2]]) for m, s in ((0.0, 1.0), (0.0, 2.0)))
+        first, second = (
+            GaussianDistribution(mean=[m], cov=[[s**2]]) for m, s in ((0.0, 1.0), (0.0, 2.0))
+        )
         assert gaussian_mismatch(first, second) == gaussian_mismatch((0.0, 1.0), (0.0, 2.0))
 
     def test_by_hand(self):
         # Distance sqrt((3/1)^2 + (8/2)^2) = 5, so 2 Phi(2.5) - 1.
         cov = [[1.0, 0.0], [0.0, 4.0]]
-        first, second = GaussianLaw(mean=[0, 0], cov=cov), GaussianLaw(mean=[3, 8], cov=cov)
+        first, second = (
+            GaussianDistribution(mean=[0, 0], cov=cov),
+            GaussianDistribution(mean=[3, 8], cov=cov),
+        )
         assert gaussian_mismatch(first, second) == pytest.approx(0.9875806693484477, rel=1e-14)
 
     @pytest.mark.parametrize("spread", [1.0, 1e3, 1e6])
@@ -200,7 +205,9 @@ class TestGaussianSpace:
             basis = np.linalg.qr(rng.standard_normal((dim, dim)))[0]
             cov = (basis * np.geomspace(1, spread, dim)) @ basis.T
             cov = (cov + cov.T) / 2
-            first, second = (GaussianLaw(mean=m, cov=cov) for m in rng.standard_normal((2, dim)))
+            first, second = (
+                GaussianDistribution(mean=m, cov=cov) for m in rng.standard_normal((2, dim))
+            )
             gap = HP.matrix((first.mean - second.mean).tolist())
             distance = HP.sqrt((gap.T * HP.lu_solve(HP.matrix(cov.tolist()), gap))[0])
             exact = HP.erf(distance / HP.sqrt(8))
@@ -211,30 +218,33 @@ class TestGaussianSpace:
     @pytest.mark.statistical
     def test_is_the_overlap_of_simulated_records(self, rng):
         cov = np.array([[2.0, 0.5], [0.5, 1.0]])
-        laws = [GaussianLaw(mean=m, cov=cov) for m in ([0.0, 0.0], [1.0, -0.5])]
-        records = rng.multivariate_normal(laws[0].mean, cov, 200_000)
-        p, q = (stats.multivariate_normal(law.mean, cov).pdf(records) for law in laws)
+        distributions = [GaussianDistribution(mean=m, cov=cov) for m in ([0.0, 0.0], [1.0, -0.5])]
+        records = rng.multivariate_normal(distributions[0].mean, cov, 200_000)
+        p, q = (
+            stats.multivariate_normal(distribution.mean, cov).pdf(records)
+            for distribution in distributions
+        )
         lost = np.maximum(0, 1 - q / p)
-        tau = gaussian_mismatch(*laws)
+        tau = gaussian_mismatch(*distributions)
         noise = lost.std() / math.sqrt(len(lost))
         assert abs(lost.mean() - tau) < 6 * noise
         assert abs(lost.mean() - 0.95 * tau) > 6 * noise
 
     def test_other_covariance(self):
-        first = GaussianLaw(mean=[0, 0], cov=np.eye(2))
-        second = GaussianLaw(mean=[0, 0], cov=2 * np.eye(2))
+        first = GaussianDistribution(mean=[0, 0], cov=np.eye(2))
+        second = GaussianDistribution(mean=[0, 0], cov=2 * np.eye(2))
         with pytest.raises(ArgumentError, match=r"same covariance.* Give an upper bound"):
             gaussian_mismatch(first, second)
-        third = GaussianLaw(mean=[0, 0, 0], cov=np.eye(3))
+        third = GaussianDistribution(mean=[0, 0, 0], cov=np.eye(3))
         with pytest.raises(ArgumentError, match="same covariance"):
             gaussian_mismatch(first, third)
 
     def test_singular_covariance(self):
-        law = GaussianLaw(mean=[0, 0], cov=[[1.0, 0.0], [0.0, 0.0]])
+        distribution = GaussianDistribution(mean=[0, 0], cov=[[1.0, 0.0], [0.0, 0.0]])
         with pytest.raises(ArgumentError, match="covariance must be positive definite"):
-            gaussian_mismatch(law, law)
+            gaussian_mismatch(distribution, distribution)
 
     def test_singular_line(self):
-        law = GaussianLaw(mean=[0], cov=[[0.0]])
+        distribution = GaussianDistribution(mean=[0], cov=[[0.0]])
         with pytest.raises(ArgumentError, match="std of first must be"):
-            gaussian_mismatch(law, law)
+            gaussian_mismatch(distribution, distribution)

@@ -57,8 +57,8 @@ class TestBinomialLogMoments:
 
 class TestCostsByCount:
     def test_few_counts_are_all_computed(self):
-        law = from_pmf({0: 0.5, 3: 0.25, 9: 0.25})
-        found = costs_by_count(lambda counts: 2.0 * counts, 4, law)
+        distribution = from_pmf({0: 0.5, 3: 0.25, 9: 0.25})
+        found = costs_by_count(lambda counts: 2.0 * counts, 4, distribution)
         assert found.costs.tolist() == [0.0, 6.0, 18.0]
         assert found.nodes.tolist() == [0, 1, 2]
 
@@ -70,53 +70,56 @@ class TestCostsByCount:
             asked.extend(counts.tolist())
             return 1e-4 * counts
 
-        law = binomial(n_records=100_000, mismatch_probability=1e-4)
-        costs = costs_by_count(costs_of, 4, law, is_convex=is_convex).costs
+        distribution = binomial(n_records=100_000, mismatch_probability=1e-4)
+        costs = costs_by_count(costs_of, 4, distribution, is_convex=is_convex).costs
         assert len(costs) == 100_001
         assert len(asked) == len(set(asked)) < 150
-        assert np.all(costs >= 1e-4 * law.counts * (1 - 1e-12))
+        assert np.all(costs >= 1e-4 * distribution.counts * (1 - 1e-12))
 
     @pytest.mark.soundness
     @pytest.mark.parametrize("scale", [1e-12, 1e-7, 1e-4, 3e-3])
     @pytest.mark.parametrize("kind", ["step", "chord", "ceiling"])
     @pytest.mark.parametrize("chance", [0.001, 0.1, 0.7])
     def test_a_bound_within_a_millionth(self, chance, kind, scale):
-        law = binomial(n_records=5_000, mismatch_probability=chance)
+        distribution = binomial(n_records=5_000, mismatch_probability=chance)
 
         def costs_of(counts):
             return scale * counts.astype(np.float64) ** 2
 
         options = {"is_convex": kind == "chord"}
         if kind == "ceiling":
-            options["ceiling"] = costs_of(law.counts) * 1.5 + 1e-3
-        found = costs_by_count(costs_of, 4, law, **options)
-        exact = costs_of(law.counts)
+            options["ceiling"] = costs_of(distribution.counts) * 1.5 + 1e-3
+        found = costs_by_count(costs_of, 4, distribution, **options)
+        exact = costs_of(distribution.counts)
         assert np.all(found.costs >= exact * (1 - 1e-12))
         bound, truth = (
-            float(log_mean_exp(law.log_probabilities, 3 * costs)) for costs in (found.costs, exact)
+            float(log_mean_exp(distribution.log_probabilities, 3 * costs))
+            for costs in (found.costs, exact)
         )
         assert truth * (1 - 1e-12) <= bound <= truth * (1 + 1e-6)
 
     @pytest.mark.parametrize("epsilon", [0.1, 10.0])
     def test_with_a_limit_the_side_is_right(self, epsilon):
-        law = binomial(n_records=5_000, mismatch_probability=0.1)
+        distribution = binomial(n_records=5_000, mismatch_probability=0.1)
         asked = []
 
         def costs_of(counts):
             asked.extend(counts.tolist())
-            return 4e-6 * counts.astype(np.float64) ** 2  # about 1 under the law
+            return 4e-6 * counts.astype(np.float64) ** 2  # about 1 under the distribution
 
-        costs = costs_by_count(costs_of, 4, law, limit=epsilon).costs
-        assert (log_mean_exp(law.log_probabilities, 3 * costs) / 3 <= epsilon) == (epsilon > 1)
+        costs = costs_by_count(costs_of, 4, distribution, limit=epsilon).costs
+        assert (log_mean_exp(distribution.log_probabilities, 3 * costs) / 3 <= epsilon) == (
+            epsilon > 1
+        )
         with_limit = len(asked)
-        costs_by_count(costs_of, 4, law)
+        costs_by_count(costs_of, 4, distribution)
         assert with_limit < (len(asked) - with_limit) / 2
 
     def test_infinite_costs_stay_infinite(self):
-        law = binomial(n_records=2_000, mismatch_probability=0.5)
+        distribution = binomial(n_records=2_000, mismatch_probability=0.5)
         for is_convex in (False, True):
             found = costs_by_count(
-                lambda counts: np.where(counts > 700, math.inf, 1.0 * counts), 4, law,
+                lambda counts: np.where(counts > 700, math.inf, 1.0 * counts), 4, distribution,
                 is_convex=is_convex,
             )  # fmt: skip
             assert np.all(np.isinf(found.costs[701:]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sampling designs: laws of the discrepancy, caps, mean squares, and what is refused."""
+"""Sampling designs: distributions of the discrepancy, caps, mean squares, and what is refused."""
 
 import itertools
 import json
@@ -46,7 +46,7 @@ def designs_with_differing(draw):
 
 
 def probabilities(design, n_differing):
-    return np.exp(design.discrepancy_law(n_differing).log_probabilities)
+    return np.exp(design.discrepancy_distribution(n_differing).log_probabilities)
 
 
 class TestMeanSquare:
@@ -76,10 +76,10 @@ class TestMeanSquare:
         assert kind(n_records=1, batch_size=1).mean_square_discrepancy(1) == 1
 
     @given(designs_with_differing())
-    def test_is_the_mean_square_of_the_law(self, drawn):
+    def test_is_the_mean_square_of_the_distribution(self, drawn):
         design, n_differing = drawn
-        law = design.discrepancy_law(n_differing)
-        summed = np.exp(law.log_probabilities) @ law.counts.astype(float) ** 2
+        distribution = design.discrepancy_distribution(n_differing)
+        summed = np.exp(distribution.log_probabilities) @ distribution.counts.astype(float) ** 2
         assert design.mean_square_discrepancy(n_differing) == pytest.approx(summed, rel=1e-12)
 
     @given(designs(), st.data())
@@ -101,7 +101,7 @@ class TestMeanSquare:
             assert excess >= -1e-12 * least.mean_square_discrepancy(d)
 
 
-class TestLawExactly:
+class TestDistributionExactly:
     @pytest.mark.parametrize("n_differing", range(6))
     @pytest.mark.parametrize(
         ("design", "batches"),
@@ -119,9 +119,11 @@ class TestLawExactly:
         ],
     )
     def test_every_batch_gone_through(self, design, batches, n_differing):
-        exact = counting.exact_law(batches, n_differing)
-        law = design.discrepancy_law(n_differing)
-        for k, log_probability in zip(law.counts, law.log_probabilities, strict=True):
+        exact = counting.exact_distribution(batches, n_differing)
+        distribution = design.discrepancy_distribution(n_differing)
+        for k, log_probability in zip(
+            distribution.counts, distribution.log_probabilities, strict=True
+        ):
             chance = exact.pop(int(k), 0)
             if chance == 0:
                 assert log_probability == -math.inf
@@ -132,7 +134,7 @@ class TestLawExactly:
     @given(designs_with_differing())
     def test_agrees_with_scipy(self, drawn):
         design, d = drawn
-        law = design.discrepancy_law(d)
+        distribution = design.discrepancy_distribution(d)
         match design:
             case Poisson():
                 oracle = stats.binom(d, design.rate)
@@ -141,15 +143,18 @@ class TestLawExactly:
             case WithReplacement():
                 oracle = stats.binom(design.discrepancy_cap(d), d / design.n_records)
         np.testing.assert_allclose(
-            np.exp(law.log_probabilities), oracle.pmf(law.counts), rtol=1e-10, atol=1e-300
+            np.exp(distribution.log_probabilities),
+            oracle.pmf(distribution.counts),
+            rtol=1e-10,
+            atol=1e-300,
         )
 
     @given(designs_with_differing())
     def test_sums_to_one_on_zero_to_the_cap(self, drawn):
         design, d = drawn
-        law = design.discrepancy_law(d)
-        assert law.counts.tolist() == list(range(design.discrepancy_cap(d) + 1))
-        assert math.fsum(np.exp(law.log_probabilities)) == pytest.approx(1, abs=1e-14)
+        distribution = design.discrepancy_distribution(d)
+        assert distribution.counts.tolist() == list(range(design.discrepancy_cap(d) + 1))
+        assert math.fsum(np.exp(distribution.log_probabilities)) == pytest.approx(1, abs=1e-14)
 
     @given(designs(), st.data())
     def test_more_differing_records_are_drawn_more_often(self, design, data):
@@ -165,9 +170,9 @@ class TestLawExactly:
             WithoutReplacement(n_records=9, batch_size=4),
             WithReplacement(n_records=9, batch_size=4),
         ):
-            law = design.discrepancy_law(0)
-            assert law.counts.tolist() == [0]
-            assert law.log_probabilities.tolist() == [0.0]
+            distribution = design.discrepancy_distribution(0)
+            assert distribution.counts.tolist() == [0]
+            assert distribution.log_probabilities.tolist() == [0.0]
             assert design.discrepancy_cap(0) == 0
             assert design.mean_square_discrepancy(0) == 0
 
@@ -220,7 +225,7 @@ class TestTails:
         ],
     )
     def test_logs_are_exact_to_the_last_digits(self, design, n_differing, exact):
-        logs = design.discrepancy_law(n_differing).log_probabilities
+        logs = design.discrepancy_distribution(n_differing).log_probabilities
         possible = np.flatnonzero(np.isfinite(logs))
         for k in np.unique(np.linspace(possible[0], possible[-1], 40).astype(int)):
             # Plain cumulative sums are off by 8e-15 here, differences of gammaln by far more.
@@ -228,17 +233,19 @@ class TestTails:
             assert abs(error) < 3e-15 * abs(float(exact(int(k)))) + 2e-16
 
     def test_far_below_the_smallest_float(self):
-        law = Poisson(n_records=1_000, rate=1e-3).discrepancy_law(1_000)
-        assert law.log_probabilities[-1] == pytest.approx(1_000 * math.log(1e-3), rel=1e-15)
-        assert math.exp(law.log_probabilities[-1]) == 0
+        distribution = Poisson(n_records=1_000, rate=1e-3).discrepancy_distribution(1_000)
+        assert distribution.log_probabilities[-1] == pytest.approx(
+            1_000 * math.log(1e-3), rel=1e-15
+        )
+        assert math.exp(distribution.log_probabilities[-1]) == 0
 
-    def test_long_laws_sum_to_one(self):
+    def test_long_distributions_sum_to_one(self):
         for design in (
             Poisson(n_records=10**6, rate=0.3),
             WithoutReplacement(n_records=10**6, batch_size=300_000),
             WithReplacement(n_records=10**6, batch_size=300_000),
         ):
-            total = math.fsum(np.exp(design.discrepancy_law(500_000).log_probabilities))
+            total = math.fsum(np.exp(design.discrepancy_distribution(500_000).log_probabilities))
             assert total == pytest.approx(1, abs=1e-12)
 
 
@@ -268,7 +275,7 @@ def draws(seed):
 @pytest.mark.statistical
 class TestSimulation:
     @pytest.mark.parametrize(("drawn", "claimed"), list(itertools.product(SIMULATED, SIMULATED)))
-    def test_each_law_fits_its_own_batches_and_no_others(self, draws, drawn, claimed):
+    def test_each_distribution_fits_its_own_batches_and_no_others(self, draws, drawn, claimed):
         p = counting.p_value(draws[drawn], probabilities(SIMULATED[claimed], N_DIFFERING))
         assert (p > counting.THRESHOLD) == (drawn == claimed)
 
@@ -428,7 +435,7 @@ class TestRefused:
     def test_differing(self, design):
         for ask, name in (
             (design.discrepancy_cap, "max_differing"),
-            (design.discrepancy_law, "n_differing"),
+            (design.discrepancy_distribution, "n_differing"),
             (design.mean_square_discrepancy, "n_differing"),
         ):
             with pytest.raises(ArgumentError, match=f"{name} must be at most n_records = 12"):
@@ -445,9 +452,9 @@ class TestRefused:
             WithReplacement(n_records=2**26, batch_size=2**25),
         ],
     )
-    def test_laws_that_would_fill_the_memory(self, design):
+    def test_distributions_that_would_fill_the_memory(self, design):
         with pytest.raises(ArgumentError, match="33554433 counts, more than the 16777216"):
-            design.discrepancy_law(2**25)
+            design.discrepancy_distribution(2**25)
         assert design.mean_square_discrepancy(2**25) > 0
         assert design.discrepancy_cap(2**25) == 2**25
 
@@ -458,12 +465,12 @@ class TestRefused:
 
 class TestDiscrepancy:
     def test_locked_and_equal_by_value(self):
-        law = SIMULATED["poisson"].discrepancy_law(3)
-        assert law == SIMULATED["poisson"].discrepancy_law(3)
-        assert law != SIMULATED["poisson"].discrepancy_law(2)
-        assert repr(law) == "Discrepancy(0..3)"
+        distribution = SIMULATED["poisson"].discrepancy_distribution(3)
+        assert distribution == SIMULATED["poisson"].discrepancy_distribution(3)
+        assert distribution != SIMULATED["poisson"].discrepancy_distribution(2)
+        assert repr(distribution) == "Discrepancy(0..3)"
         with pytest.raises(ValueError, match="read-only"):
-            law.log_probabilities[0] = 0
+            distribution.log_probabilities[0] = 0
 
     @pytest.mark.parametrize("counts", [[], [1, 2], [0, 2], [1, 0]])
     def test_counts(self, counts):

@@ -56,15 +56,18 @@ class TestWhichSecrets:
 
     def test_worlds_of_every_kind(self):
         query = summary(mean=["x"], range={"x": (0, 10)})
-        atoms = ps.EmpiricalLaw.uniform([[5.0], [11.0]])
+        atoms = ps.FiniteDistribution.uniform([[5.0], [11.0]])
         tables = {"low": TABLE.slice(0, 3), "high": TABLE.slice(6)}
         assert ps.Scenario.from_worlds(tables, query=query).clipped()["all"] == ["high"]
         declared = ps.Scenario.from_worlds(
-            {"low": ps.EmpiricalLaw.uniform([[1.0]]), "high": atoms}, query=query
+            {"low": ps.FiniteDistribution.uniform([[1.0]]), "high": atoms}, query=query
         )
         assert declared.clipped() == {"all": [], "some": ["high"]}
         drawn = ps.Scenario.from_worlds(
-            {"low": ps.SampledLaw(outputs=[[1.0]]), "high": ps.SampledLaw(outputs=[[5.0], [11.0]])},
+            {
+                "low": ps.SampledDistribution(outputs=[[1.0]]),
+                "high": ps.SampledDistribution(outputs=[[5.0], [11.0]]),
+            },
             query=query,
         )
         assert drawn.clipped() == {"all": [], "some": ["high"]}
@@ -78,7 +81,7 @@ class TestWhichSecrets:
             query=query,
         )
         assert simulated.clipped() == {"all": ["high"], "some": []}
-        gaussian = {name: ps.GaussianLaw(mean=[0.0], cov=[[1.0]]) for name in "ab"}
+        gaussian = {name: ps.GaussianDistribution(mean=[0.0], cov=[[1.0]]) for name in "ab"}
         free = ps.Scenario.from_worlds(gaussian, query=summary(mean=["x"]))
         assert free.clipped() == {"all": [], "some": []}
 
@@ -142,21 +145,24 @@ class TestRefused:
         with pytest.raises(ScenarioError, match="range of 'y'"):
             streamed_scenario(scan_tables([table], scan), scan)
 
-    def test_laws_that_only_clipping_makes_equal(self):
+    def test_distributions_that_only_clipping_makes_equal(self):
         query = columns(["x"], range={"x": (0, 10)})
         table = pa.table({"s": list("aabb"), "x": [5.0, 20, 5, 30]})
         with pytest.raises(ScenarioError, match="same only because the public range clips"):
             ps.Scenario.from_records(table, secret="s", query=query)
-        laws = {"a": [[5.0], [20.0]], "b": [[5.0], [30.0]]}
-        for kind in (ps.EmpiricalLaw.uniform, lambda rows: ps.SampledLaw(outputs=rows)):
-            worlds = {secret: kind(rows) for secret, rows in laws.items()}
+        distributions = {"a": [[5.0], [20.0]], "b": [[5.0], [30.0]]}
+        for kind in (
+            ps.FiniteDistribution.uniform,
+            lambda rows: ps.SampledDistribution(outputs=rows),
+        ):
+            worlds = {secret: kind(rows) for secret, rows in distributions.items()}
             with pytest.raises(ScenarioError, match="same only because the public range clips"):
                 ps.Scenario.from_worlds(worlds, query=summary(mean=["x"], range={"x": (0, 10)}))
         ball = RowScan.of(columns(["x"], range=Ball([0], 3)), secret="s", profile=LINE)
         with pytest.raises(ScenarioError, match="same only because the public range clips"):
             streamed_scenario(scan_tables([table], ball), ball)
 
-    def test_laws_that_are_equal_anyway_are_taken(self):
+    def test_distributions_that_are_equal_anyway_are_taken(self):
         query = columns(["x"], range={"x": (0, 10)})
         table = pa.table({"s": list("aabb"), "x": [5.0, 20, 5, 20]})
         scenario = ps.Scenario.from_records(table, secret="s", query=query)

@@ -83,12 +83,12 @@ def test_several_tables_count_together():
         ps.Scenario.from_groups({"low": low, "again": low}, secret="site", query=query)
 
 
-def test_simulators_and_declared_laws_are_not_refused():
+def test_simulators_and_declared_distributions_are_not_refused():
     worlds = {
         name: Simulator(draw_table=lambda _: TABLE).declared(n_draws=2, seed=1) for name in "ab"
     }
     assert ps.Scenario.from_worlds(worlds, query=summary(rate={"hlth": "Poor"})).dim == 1
-    mixed = {"a": TABLE, "b": ps.EmpiricalLaw.uniform([[0.0]])}
+    mixed = {"a": TABLE, "b": ps.FiniteDistribution.uniform([[0.0]])}
     assert ps.Scenario.from_worlds(mixed, query=summary(rate={"hlth": "Poor"})).dim == 1
 
 

@@ -25,7 +25,7 @@ from pufferslice.calibration.guarantee import (
 )
 from pufferslice.calibration.noise import SIGMA_INT, OperatingSystemNoise, SeededTestNoise
 from pufferslice.certificate import Certificate, certify_release, verify
-from pufferslice.certificate.statement import Said, statement_of
+from pufferslice.certificate.statement import CertificateOptions, statement_of
 from pufferslice.errors import (
     AlreadyReleasedError,
     CertificateError,
@@ -39,7 +39,7 @@ from pufferslice.queries import Box, columns, row_function, summary, table_funct
 from pufferslice.releases.ledger import Ledger
 from pufferslice.releases.release import Release, quantised, release, release_again
 from pufferslice.releases.value import fitting_value
-from pufferslice.scenario.distributions import EmpiricalLaw, GaussianLaw
+from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
 from pufferslice.scenario.priors import Bootstrap, Resampled
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.scenario.secrets import Bins
@@ -78,8 +78,8 @@ DRAWN = Scenario.from_worlds(
 )
 GAUSSIAN = Scenario.from_worlds(
     {
-        "low": GaussianLaw(mean=[0.0, 0.0], cov=np.eye(2)),
-        "high": GaussianLaw(mean=[9.0, 9.0], cov=np.eye(2)),
+        "low": GaussianDistribution(mean=[0.0, 0.0], cov=np.eye(2)),
+        "high": GaussianDistribution(mean=[9.0, 9.0], cov=np.eye(2)),
     },
     query=summary(mean=["x", "y"]),
     source="public_model",
@@ -149,7 +149,7 @@ def test_intent_before_noise_and_the_result_after(ledger):
     assert [entry.state for entry in ledger.entries()] == ["published"]
 
 
-@pytest.mark.parametrize("scenario", [GROUPS, RESAMPLED, GAUSSIAN], ids=lambda s: s.law)
+@pytest.mark.parametrize("scenario", [GROUPS, RESAMPLED, GAUSSIAN], ids=lambda s: s.distribution)
 def test_values_are_the_grid_values_in_the_users_units(scenario, ledger):
     certificate = certified(scenario, noise=SEEDED)
     released = release(scenario, rows_of("b"), certificate, ledger=ledger, noise=SEEDED)
@@ -222,7 +222,7 @@ def test_released_values_have_the_certified_noise(seed, tmp_path):
     assert p[1.1] < 1e-7
 
 
-def test_equal_laws_are_released_without_noise(tmp_path):
+def test_equal_distributions_are_released_without_noise(tmp_path):
     worlds = {"p": TABLE, "q": TABLE}
     scenario = Scenario.from_worlds(worlds, query=MEAN, source="released_data")
     certificate = certified(scenario)
@@ -234,7 +234,7 @@ def test_equal_laws_are_released_without_noise(tmp_path):
 
 @pytest.mark.soundness
 def test_what_is_released_without_noise_is_the_same_to_the_last_bit(tmp_path):
-    """Laws that are called equal must release the same text, minus zeros included."""
+    """Distributions that are called equal must release the same text, minus zeros included."""
     table = pa.table({"s": ["a", "a", "b", "b"], "x": [0.0, 1.0, -0.0, 1.0]})
     scenario = Scenario.from_records(table, secret="s", query=columns(["x"]))
     certificate = certify_release(scenario, FiniteProfile.axes(dim=1), JOINT)
@@ -372,8 +372,8 @@ RENAMED = TABLE.set_column(0, "s", pa.array(["z"] * 9))
     [
         (GROUPS, TABLE, ReleaseError, "rows of one group, got rows of 3 groups"),
         (GROUPS, RENAMED, ReleaseError, "does not know; it knows a, b, c"),
-        (GROUPS, rows_of("a", OTHER), ReleaseError, "do not fit law 'groups'"),
-        (GROUPS, rows_of("a").slice(0, 2), ReleaseError, "do not fit law 'groups'"),
+        (GROUPS, rows_of("a", OTHER), ReleaseError, "do not fit distribution 'groups'"),
+        (GROUPS, rows_of("a").slice(0, 2), ReleaseError, "do not fit distribution 'groups'"),
         (GROUPS, rows_of("a").drop_columns(["y"]), TableError, "no column 'y'"),
         (GROUPS, rows_of("a").drop_columns(["s"]), TableError, "no column 's'"),
         (GROUPS, TABLE.slice(0, 0), TableError, "the table is empty"),
@@ -381,15 +381,15 @@ RENAMED = TABLE.set_column(0, "s", pa.array(["z"] * 9))
         (RESAMPLED, rows_of("a").slice(0, 2), ReleaseError, "at its own size, but 2 rows"),
         (RESAMPLED, TABLE, ReleaseError, "rows of one group"),
         (RECORDS, rows_of("a"), ReleaseError, "exactly one row, got 3; choose one"),
-        (RECORDS, OTHER.slice(0, 1), ReleaseError, "do not fit law 'records'"),
+        (RECORDS, OTHER.slice(0, 1), ReleaseError, "do not fit distribution 'records'"),
         (RECORDS, RENAMED.slice(0, 1), ReleaseError, "does not know"),
-        (WORLDS, OTHER, ReleaseError, "do not fit law 'worlds'"),
-        (WORLDS, TABLE.slice(0, 3), ReleaseError, "do not fit law 'worlds'"),
-        (LISTED, TABLE.slice(0, 6), ReleaseError, "do not fit law 'worlds'"),
+        (WORLDS, OTHER, ReleaseError, "do not fit distribution 'worlds'"),
+        (WORLDS, TABLE.slice(0, 3), ReleaseError, "do not fit distribution 'worlds'"),
+        (LISTED, TABLE.slice(0, 6), ReleaseError, "do not fit distribution 'worlds'"),
         (DRAWN, TABLE.slice(0, 6), ReleaseError, "at their own size, but 6 rows"),
     ],
 )
-def test_rows_that_do_not_fit_the_law(scenario, rows, kind, said, ledger, tmp_path):
+def test_rows_that_do_not_fit_the_distribution(scenario, rows, kind, said, ledger, tmp_path):
     certificate = certified(scenario)
     with pytest.raises(kind, match=said):
         release(scenario, rows, certificate, ledger=ledger, out=tmp_path / "r.json")
@@ -413,9 +413,9 @@ def test_lists_of_tables_that_are_a_model_may_have_other_values():
 
 
 @pytest.mark.soundness
-def test_a_row_with_the_label_of_another_group_is_not_of_that_law():
+def test_a_row_with_the_label_of_another_group_is_not_of_that_distribution():
     row = TABLE.slice(0, 1).set_column(0, "s", pa.array(["b"]))
-    with pytest.raises(ReleaseError, match="do not fit law 'records'"):
+    with pytest.raises(ReleaseError, match="do not fit distribution 'records'"):
         fitting_value(RECORDS, row)
 
 
@@ -431,14 +431,14 @@ def test_every_coordinate_must_fit():
     table = pa.table({"s": list("aabb"), "pay": [1e9, 1e9, 2e9, 2e9], "r": [0.0, 1.0, 1.0, 1.0]})
     scenario = Scenario.from_groups(table, secret="s", query=summary(mean=["pay", "r"]))
     other = pa.table({"s": ["a", "a"], "pay": [1e9, 1e9], "r": [0.0, 0.0]})
-    with pytest.raises(ReleaseError, match="do not fit law 'groups'"):
+    with pytest.raises(ReleaseError, match="do not fit distribution 'groups'"):
         fitting_value(scenario, other)
 
 
 def test_small_numbers_must_fit_as_well_as_large_ones():
     table = pa.table({"s": list("aabb"), "x": [1e-12, 3e-12, 5e-12, 7e-12]})
     scenario = Scenario.from_groups(table, secret="s", query=summary(mean=["x"]))
-    with pytest.raises(ReleaseError, match="do not fit law 'groups'"):
+    with pytest.raises(ReleaseError, match="do not fit distribution 'groups'"):
         fitting_value(scenario, pa.table({"s": ["a", "a"], "x": [9e-12, 9e-12]}))
 
 
@@ -463,11 +463,14 @@ def test_row_order_and_library_give_the_same_grid_point(order, library):
     part = rows_of("a", table).take(order).to_pydict()
     value = fitting_value(scenario, library(part))
     np.testing.assert_array_equal(value, fitting_value(scenario, rows_of("a", table)))
-    np.testing.assert_array_equal(value, scenario.priors[0].laws["a"].outputs[0])
+    np.testing.assert_array_equal(value, scenario.priors[0].distributions["a"].outputs[0])
 
 
-def test_laws_that_allow_other_rows():
-    """A bootstrap law is about any rows of the group's size; a Gaussian one about any table."""
+def test_distributions_that_allow_other_rows():
+    """A bootstrap distribution is about any rows of the group's size.
+
+    A Gaussian one about any table.
+    """
     rows = rows_of("a", OTHER)
     assert fitting_value(RESAMPLED, rows) == pytest.approx([(7.75 + 1.5) / 3 / 2, 70 / 3 / 10])
     assert fitting_value(GAUSSIAN, OTHER.slice(0, 1)) == [2, 10]
@@ -574,7 +577,7 @@ def test_threads_that_release_at_once(tmp_path):
 
 
 FAR = Scenario.from_worlds(
-    {"p": EmpiricalLaw.uniform([[1e6]]), "q": EmpiricalLaw.uniform([[1e6 + 1e-3]])},
+    {"p": FiniteDistribution.uniform([[1e6]]), "q": FiniteDistribution.uniform([[1e6 + 1e-3]])},
     query=summary(mean=["x"]),
     source="public_model",
 )
@@ -598,9 +601,12 @@ def test_no_value_is_refused_for_its_size(mean, ledger):
 @pytest.mark.soundness
 def test_gaussian_values_are_not_refused_and_saturate(ledger):
     """Beyond all floats the output is the largest one; the integers stay exact."""
-    laws = {"p": GaussianLaw(mean=[0.0], cov=[[1.0]]), "q": GaussianLaw(mean=[9.0], cov=[[1.0]])}
+    distributions = {
+        "p": GaussianDistribution(mean=[0.0], cov=[[1.0]]),
+        "q": GaussianDistribution(mean=[9.0], cov=[[1.0]]),
+    }
     query = summary(mean=["x"]).with_scales([3.0])
-    scenario = Scenario.from_worlds(laws, query=query)
+    scenario = Scenario.from_worlds(distributions, query=query)
     certificate = certified(scenario, profile=FiniteProfile.axes(dim=1), noise=SEEDED)
     largest = np.finfo(np.float64).max
     rows = pa.table({"x": [largest / 2]})
@@ -615,11 +621,11 @@ def test_gaussian_values_are_not_refused_and_saturate(ledger):
 @pytest.mark.soundness
 def test_gaussian_values_are_scaled_exactly(ledger):
     """1e15 / 3 is not a float: the quotient that was rounded would be off by a third of it."""
-    laws = {
-        "p": GaussianLaw(mean=[1e15 + 1], cov=[[1.0]]),
-        "q": GaussianLaw(mean=[1e15 + 2], cov=[[1.0]]),
+    distributions = {
+        "p": GaussianDistribution(mean=[1e15 + 1], cov=[[1.0]]),
+        "q": GaussianDistribution(mean=[1e15 + 2], cov=[[1.0]]),
     }
-    scenario = Scenario.from_worlds(laws, query=summary(mean=["x"]).with_scales([3.0]))
+    scenario = Scenario.from_worlds(distributions, query=summary(mean=["x"]).with_scales([3.0]))
     certificate = certified(scenario, profile=FiniteProfile.axes(dim=1), noise=SEEDED)
     rows = pa.table({"x": [1e15 + 1]})
     released = release(scenario, rows, certificate, ledger=ledger, noise=SEEDED)
@@ -647,7 +653,10 @@ def test_sampled_priors_refuse_no_value(value, range_):
 
 def test_a_public_centre_brings_it_back(ledger):
     query = FAR.query.with_range(Box([1e6 - 1], [1e6 + 1]))
-    worlds = {"p": EmpiricalLaw.uniform([[1e6]]), "q": EmpiricalLaw.uniform([[1e6 + 1e-3]])}
+    worlds = {
+        "p": FiniteDistribution.uniform([[1e6]]),
+        "q": FiniteDistribution.uniform([[1e6 + 1e-3]]),
+    }
     scenario = Scenario.from_worlds(worlds, query=query, source="public_model")
     certificate = certify_release(scenario, FiniteProfile.axes(dim=1), JOINT)
     released = release(scenario, FAR_ROWS, certificate, ledger=ledger)
@@ -692,7 +701,7 @@ def changed(certificate, path, value):
         (("noise", "std"), 1e-3),
         (("noise", "std"), 0.0),
         (("guarantee", "epsilon"), 0.1),
-        (("laws_are_equal",), True),
+        (("distributions_are_equal",), True),
         (("scenario", "query", "scales"), [1.0, 1.0]),
         (("scenario", "pairs"), [["a", "b"]]),
     ],
@@ -715,12 +724,12 @@ def shrunk(certificate, factor):
         slices=attrs.evolve(evidence.slices, seen=smaller(evidence.slices.seen)),
         full=attrs.evolve(evidence.full, seen=smaller(evidence.full.seen)),
     )
-    statement = statement_of(evidence, Said.read_off(certificate.statement))
+    statement = statement_of(evidence, CertificateOptions.read_off(certificate.statement))
     return Certificate(statement=statement, evidence=evidence)
 
 
 @pytest.mark.soundness
-@pytest.mark.parametrize("make", [GROUPS, RECORDS], ids=lambda s: s.law)
+@pytest.mark.parametrize("make", [GROUPS, RECORDS], ids=lambda s: s.distribution)
 @pytest.mark.parametrize("target", [JOINT, Guarantee.unsliced(order=4, epsilon=1.0)], ids=str)
 def test_evidence_that_was_edited_releases_nothing(make, target, ledger):
     """Evidence and statement were edited together, so they agree; the data do not."""
@@ -745,7 +754,7 @@ def test_an_unsliced_bound_that_was_edited_releases_nothing(ledger):
     smaller[tables.starts[:-1]] *= 2
     closer = attrs.evolve(tables, gaps=smaller)
     evidence = attrs.evolve(evidence, full=attrs.evolve(evidence.full, seen=closer))
-    statement = statement_of(evidence, Said.read_off(certificate.statement))
+    statement = statement_of(evidence, CertificateOptions.read_off(certificate.statement))
     forged = Certificate(statement=statement, evidence=evidence)
     assert forged.noise_std == certificate.noise_std
     assert forged.unsliced_epsilon < certificate.unsliced_epsilon
@@ -761,7 +770,9 @@ def test_a_cost_along_slices_that_was_edited_releases_nothing(ledger):
     evidence = certificate.evidence
     seen = attrs.evolve(evidence.slices.seen, gaps=evidence.slices.seen.gaps / 20)
     evidence = attrs.evolve(evidence, slices=attrs.evolve(evidence.slices, seen=seen))
-    said = attrs.evolve(Said.read_off(certificate.statement), noise_std=certificate.noise_std)
+    said = attrs.evolve(
+        CertificateOptions.read_off(certificate.statement), noise_std=certificate.noise_std
+    )
     forged = Certificate(statement=statement_of(evidence, said), evidence=evidence)
     assert forged.spent_epsilon < 0.02
     assert verify(forged).holds
@@ -773,7 +784,7 @@ def test_a_cost_along_slices_that_was_edited_releases_nothing(ledger):
 def test_an_unsliced_bound_cannot_be_left_out(certificate):
     evidence = certificate.evidence
     bare = attrs.evolve(evidence, full=attrs.evolve(evidence.full, seen=None))
-    statement = statement_of(bare, Said.read_off(certificate.statement))
+    statement = statement_of(bare, CertificateOptions.read_off(certificate.statement))
     forged = Certificate(statement=statement, evidence=bare)
     assert forged.unsliced_epsilon is None
     assert not verify(forged).holds
@@ -792,7 +803,7 @@ def test_a_description_is_compared_to_the_last_digit(ledger):
     evidence = attrs.evolve(
         certificate.evidence, scenario={**certificate.evidence.scenario, "query": changed_query}
     )
-    statement = statement_of(evidence, Said.read_off(certificate.statement))
+    statement = statement_of(evidence, CertificateOptions.read_off(certificate.statement))
     forged = Certificate(statement=statement, evidence=evidence)
     with pytest.raises(ReleaseError, match="description"):
         release(scenario, table.slice(0, 2), forged, ledger=ledger)
@@ -845,8 +856,11 @@ def test_sampled_priors_refuse_no_row(cell):
 
 @pytest.mark.parametrize("value", [1e300, -1e300])
 def test_values_of_any_size_are_read_back(value, ledger, tmp_path):
-    laws = {"p": GaussianLaw(mean=[0.0], cov=[[1.0]]), "q": GaussianLaw(mean=[9.0], cov=[[1.0]])}
-    scenario = Scenario.from_worlds(laws, query=summary(mean=["x"]))
+    distributions = {
+        "p": GaussianDistribution(mean=[0.0], cov=[[1.0]]),
+        "q": GaussianDistribution(mean=[9.0], cov=[[1.0]]),
+    }
+    scenario = Scenario.from_worlds(distributions, query=summary(mean=["x"]))
     certificate = certified(scenario, profile=FiniteProfile.axes(dim=1))
     rows = pa.table({"x": [value]})
     out = tmp_path / "r.json"
@@ -877,7 +891,7 @@ def test_a_release_says_what_it_costs_in_full(certificate, ledger):
     ],
 )
 def test_the_certificate_of_another_scenario(certificate, ledger, other):
-    with pytest.raises(ReleaseError, match=r"other laws|does not hold for this scenario"):
+    with pytest.raises(ReleaseError, match=r"other distributions|does not hold for this scenario"):
         release(other, rows_of("a"), certificate, ledger=ledger)
     assert not ledger.path.exists()
 

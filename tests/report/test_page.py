@@ -24,9 +24,9 @@ from pufferslice.certificate.what_if import (
     CLOSED_FORM,
     TIGHT,
     epsilons_around,
-    outlook_of,
     pair_costs,
     slice_profile,
+    what_if,
 )
 from pufferslice.errors import MissingExtraError
 from pufferslice.learning import MeanSquare, WithoutReplacement, exactly, plan_training
@@ -34,7 +34,7 @@ from pufferslice.learning.plan import HYPOTHESES
 from pufferslice.queries import Box, summary
 from pufferslice.report import page as page_module
 from pufferslice.report.page import internal_page, public_page
-from pufferslice.scenario.distributions import EmpiricalLaw, GaussianLaw
+from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.profiles import FiniteProfile
 
@@ -85,7 +85,7 @@ def evidence_numbers(certificate):
     """Everything that the evidence holds or that is computed from it, but not stated."""
     evidence = certificate.evidence
     numbers = [*evidence.slices.seen.gaps, *evidence.full.seen.gaps]
-    rows = outlook_of(certificate, epsilons_around(certificate.guarantee.epsilon))
+    rows = what_if(certificate, epsilons_around(certificate.guarantee.epsilon))
     others = [row for row in rows if row.claim != certificate.guarantee]
     numbers += [row.noise_std for row in others]
     numbers += [row.closed_form_std for row in rows]
@@ -271,8 +271,13 @@ def test_the_error_of_the_sampler_is_told(internal, certificate):
 
 
 def test_one_of_a_kind_is_not_called_several(tmp_path):
-    laws = {"a": EmpiricalLaw.uniform([[1.0], [3.0]]), "b": EmpiricalLaw.uniform([[2.0], [5.0]])}
-    scenario = Scenario.from_worlds(laws, query=summary(mean=["pay"]), source="public_model")
+    distributions = {
+        "a": FiniteDistribution.uniform([[1.0], [3.0]]),
+        "b": FiniteDistribution.uniform([[2.0], [5.0]]),
+    }
+    scenario = Scenario.from_worlds(
+        distributions, query=summary(mean=["pay"]), source="public_model"
+    )
     target = Guarantee.average(order=2, epsilon=0.5)
     certify_release(scenario, FiniteProfile.axes(dim=1), target).save(tmp_path / "c.json")
     text = words(internal_page([tmp_path / "c.json"]).decode())
@@ -286,9 +291,12 @@ def test_one_of_a_kind_is_not_called_several(tmp_path):
 
 
 def test_the_whole_sphere_is_named_as_what_is_claimed(tmp_path):
-    laws = {"a": EmpiricalLaw.uniform([[1.0, 1.0]]), "b": EmpiricalLaw.uniform([[2.0, 0.0]])}
+    distributions = {
+        "a": FiniteDistribution.uniform([[1.0, 1.0]]),
+        "b": FiniteDistribution.uniform([[2.0, 0.0]]),
+    }
     query = summary(mean=["pay", "age"]).with_range(Box([0, 0], [4, 4]))
-    scenario = Scenario.from_worlds(laws, query=query, source="public_model")
+    scenario = Scenario.from_worlds(distributions, query=query, source="public_model")
     sphere = ps.SampledSphere.draw(dim=2, n_directions=50, seed=1)
     target = Guarantee.joint(order=2, epsilon=1.0)
     certificate = certify_release(scenario, sphere, target, failure_probability=0.01)
@@ -375,7 +383,7 @@ def test_pages_are_small(internal, public):
 
 def test_a_large_certificate_still_makes_a_small_page(tmp_path, rng):
     """Twelve secrets, 66 pairs, 450 slices, 60 coordinates."""
-    worlds = {f"w{i}": EmpiricalLaw.uniform(rng.normal(size=(1, 60))) for i in range(12)}
+    worlds = {f"w{i}": FiniteDistribution.uniform(rng.normal(size=(1, 60))) for i in range(12)}
     query = summary(mean=[f"c{i}" for i in range(60)])
     scenario = Scenario.from_worlds(worlds, query=query, source="public_model")
     profile = FiniteProfile.uniform(dim=60, n_directions=450, seed=1)
@@ -428,16 +436,25 @@ def test_without_evidence_the_internal_page_says_so(case):
 @pytest.mark.parametrize("kind", ["gaussian", "equal", "unsliced", "line"])
 def test_every_kind_of_certificate_has_its_page(tmp_path, kind):
     atoms = np.array([[1.0, 2.0], [3.0, 5.0]])
-    shifted = GaussianLaw(mean=[1.0, 0.5], cov=np.eye(2) * 2)
-    laws = {
-        "gaussian": {"a": GaussianLaw(mean=[0.0, 0.0], cov=np.eye(2)), "b": shifted},
-        "equal": {"a": EmpiricalLaw.uniform(atoms), "b": EmpiricalLaw.uniform(atoms[::-1])},
-        "unsliced": {"a": EmpiricalLaw.uniform(atoms), "b": EmpiricalLaw.uniform(atoms + 1)},
-        "line": {"a": EmpiricalLaw.uniform(atoms[:, :1]), "b": EmpiricalLaw.uniform(atoms[:1, :1])},
+    shifted = GaussianDistribution(mean=[1.0, 0.5], cov=np.eye(2) * 2)
+    distributions = {
+        "gaussian": {"a": GaussianDistribution(mean=[0.0, 0.0], cov=np.eye(2)), "b": shifted},
+        "equal": {
+            "a": FiniteDistribution.uniform(atoms),
+            "b": FiniteDistribution.uniform(atoms[::-1]),
+        },
+        "unsliced": {
+            "a": FiniteDistribution.uniform(atoms),
+            "b": FiniteDistribution.uniform(atoms + 1),
+        },
+        "line": {
+            "a": FiniteDistribution.uniform(atoms[:, :1]),
+            "b": FiniteDistribution.uniform(atoms[:1, :1]),
+        },
     }[kind]
     dim = 1 if kind == "line" else 2
     names = ["pay", "age"][:dim]
-    scenario = Scenario.from_worlds(laws, query=summary(mean=names), source="public_model")
+    scenario = Scenario.from_worlds(distributions, query=summary(mean=names), source="public_model")
     make = Guarantee.unsliced if kind == "unsliced" else Guarantee.average
     target = make(order=2.5, epsilon=0.4)
     held = certify_release(scenario, FiniteProfile.axes(dim=dim), target)
@@ -445,7 +462,7 @@ def test_every_kind_of_certificate_has_its_page(tmp_path, kind):
     inside = words(internal_page([tmp_path / "c.json"]).decode())
     assert str(held.guarantee) in inside
     assert ("If ε were different" in inside) == (kind != "equal")
-    assert ("None: the laws are equal" in inside) == (kind == "equal")
+    assert ("None: the distributions are equal" in inside) == (kind == "equal")
     assert ("published, without noise" in inside) == (kind == "equal")
     assert ("published, with noise" in inside) == (kind != "equal")
     assert ("paper's closed form" in inside) == (kind == "line")
@@ -538,8 +555,8 @@ class TestPairsThatAreNotAll:
     def pages(self, tmp_path):
         table = pa.table({"g": ["a", "b", "c"] * 2, "x": [0.0, 1.0, 1000.0] * 2})
         query = ps.queries.summary(mean=["x"])
-        law = {"secret": "g", "query": query, "pairs": [("a", "b")]}
-        scenario = ps.Scenario.from_groups(table, **law)
+        distribution = {"secret": "g", "query": query, "pairs": [("a", "b")]}
+        scenario = ps.Scenario.from_groups(table, **distribution)
         target = ps.Guarantee.joint(order=4, epsilon=0.5)
         certificate = ps.certify_release(scenario, ps.FiniteProfile.axes(dim=1), target)
         path = tmp_path / "c.json"
@@ -561,9 +578,11 @@ class TestPairsThatAreNotAll:
 
 def test_without_an_unsliced_bound_nothing_is_promised_about_readers(tmp_path):
     draws = {s: np.random.default_rng(i).normal(i, 1, (4_000, 1)) for i, s in enumerate("ab")}
-    laws = {secret: ps.EmpiricalLaw.uniform(outputs) for secret, outputs in draws.items()}
+    distributions = {
+        secret: ps.FiniteDistribution.uniform(outputs) for secret, outputs in draws.items()
+    }
     query = ps.queries.summary(mean=["x"])
-    scenario = ps.Scenario.from_worlds(laws, query=query).with_sampled_priors()
+    scenario = ps.Scenario.from_worlds(distributions, query=query).with_sampled_priors()
     target = ps.ApproximateGuarantee.joint(epsilon=1.0, delta=0.05)
     profile = ps.FiniteProfile.axes(dim=1)
     certificate = ps.certify_release(scenario, profile, target, failure_probability=0.01)

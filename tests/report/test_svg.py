@@ -95,7 +95,7 @@ def test_odd_values_still_make_a_chart(values, log):
 @pytest.mark.parametrize(("xs", "ys"), [((0.0, 1.0, 2.0), (1.0, 0.0, 3.0)),
                                         ((-1.0, 1.0, 2.0), (1.0, -2.0, 3.0))])  # fmt: skip
 def test_logarithmic_axes_have_no_place_for_zero_or_less(xs, ys):
-    """Equal laws need no noise: a comparison of such a scenario is a table of zeros."""
+    """Equal distributions need no noise: a comparison of such a scenario is a table of zeros."""
     line = Series(name="one", look="first", xs=xs, ys=ys)
     assert len(numbers(line_chart("t", [line], AXES), "circle", "cx", "cy")) == 1
     nothing = Series(name="none", look="first", xs=(1.0, 2.0), ys=(0.0, 0.0))

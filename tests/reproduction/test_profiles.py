@@ -51,7 +51,7 @@ class TestSlicedDivergences:
         assert len(slices) == 8 + 16 + 32 + 720
         assert len(rows) == len(slices) + 4 * 3
 
-    def test_other_laws_can_break_a_claim(self, monkeypatch):
+    def test_other_distributions_can_break_a_claim(self, monkeypatch):
         """Claims are decided by the numbers: an unsliced divergence that is too small fails one."""
         monkeypatch.setattr(experiment, "gaussian_divergence_nd", lambda *_: 0.1)
         held = [claim.held for claim in experiment.run(SETTING).claims]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bin grids, binned laws and their sums: geometry, ranks, bad input, files."""
+"""Bin grids, binned distributions and their sums: geometry, ranks, bad input, files."""
 
 import io
 
@@ -13,7 +13,7 @@ from pufferslice.errors import ArgumentError, StorageError
 from pufferslice.scenario.histograms import (
     MOST_BINS,
     BinGrid,
-    BinnedLaw,
+    BinnedDistribution,
     Histograms,
     added,
     ends_of,
@@ -28,8 +28,8 @@ def line_grid(n_bins=10, center=5.0, extent=5.0):
     )
 
 
-def line_law(counts, **said):
-    return BinnedLaw(grid=line_grid(n_bins=len(counts), **said), counts=[counts])
+def line_distribution(counts, **said):
+    return BinnedDistribution(grid=line_grid(n_bins=len(counts), **said), counts=[counts])
 
 
 def histograms(grid, **rows):
@@ -106,18 +106,18 @@ class TestGeometry:
             attrs.evolve(line_grid(), **change)
 
 
-class TestLaw:
+class TestDistribution:
     def test_values_of_ranks_hold_the_row(self):
         """Rows in bins [0, 1), [2, 3), [2, 3), [9, 10], measured from the centre 5."""
-        law = line_law([1, 0, 2, 0, 0, 0, 0, 0, 0, 1])
-        lower, upper = law.bounds(slice(None), np.array([1, 2, 3, 4]))
+        distribution = line_distribution([1, 0, 2, 0, 0, 0, 0, 0, 0, 1])
+        lower, upper = distribution.bounds(slice(None), np.array([1, 2, 3, 4]))
         assert upper == pytest.approx(np.array([[-4, -2, -2, 5]]), abs=1e-5)
         assert lower == pytest.approx(np.array([[-5, -3, -3, 4]]), abs=1e-5)
         assert (upper > np.array([-4, -2, -2, 5])).all()
         assert (lower < np.array([-5, -3, -3, 4])).all()
-        assert law.grid.ends == pytest.approx(np.array([[-5, 5]]), abs=1e-5)
-        assert (np.abs(law.grid.ends) > 5).all()
-        assert (law.total, law.n_samples, law.dim) == (4, 4, 1)
+        assert distribution.grid.ends == pytest.approx(np.array([[-5, 5]]), abs=1e-5)
+        assert (np.abs(distribution.grid.ends) > 5).all()
+        assert (distribution.total, distribution.n_samples, distribution.dim) == (4, 4, 1)
 
     @pytest.mark.parametrize(
         ("counts", "complaint"),
@@ -130,15 +130,15 @@ class TestLaw:
     )
     def test_bad_counts(self, counts, complaint):
         with pytest.raises(ArgumentError, match=complaint):
-            BinnedLaw(grid=line_grid(), counts=counts)
+            BinnedDistribution(grid=line_grid(), counts=counts)
 
     def test_every_direction_must_see_every_row(self):
         grid = BinGrid(directions=np.eye(2), center=[0, 0], extents=[1, 1], shape="box", n_bins=2)
         with pytest.raises(ArgumentError, match="count every row once"):
-            BinnedLaw(grid=grid, counts=[[1, 1], [1, 2]])
+            BinnedDistribution(grid=grid, counts=[[1, 1], [1, 2]])
 
     def test_shows_no_counts(self):
-        assert "[" not in repr(line_law([1, 1]))
+        assert "[" not in repr(line_distribution([1, 1]))
 
 
 class TestSums:
@@ -148,8 +148,8 @@ class TestSums:
         assert total.secrets == ("a", "b", "c")
         assert total.counts.tolist() == [[[1, 0]], [[3, 2]], [[4, 4]]]
         assert total.n_rows == {"a": 1, "b": 5, "c": 8}
-        assert total.law("c") == line_law([4, 4])
-        assert list(total.laws()) == ["a", "b", "c"]
+        assert total.distribution("c") == line_distribution([4, 4])
+        assert list(total.distributions()) == ["a", "b", "c"]
 
     def test_dropped_rows_add_up(self):
         none = attrs.evolve(Histograms.none(line_grid()), n_dropped=2)
@@ -185,7 +185,7 @@ class TestSums:
 
     def test_unknown_secret(self):
         with pytest.raises(ArgumentError, match="no secret 'z'; the secrets are a"):
-            histograms(line_grid(2), a=[1, 1]).law("z")
+            histograms(line_grid(2), a=[1, 1]).distribution("z")
 
     def test_counts_are_locked(self):
         with pytest.raises(ValueError, match="read-only"):

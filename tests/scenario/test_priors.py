@@ -5,19 +5,19 @@ import pytest
 
 from pufferslice.errors import ArgumentError, ScenarioError, TableError
 from pufferslice.queries import Box, columns, summary, table_function
-from pufferslice.scenario.distributions import EmpiricalLaw, GaussianLaw
+from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
 from pufferslice.scenario.priors import (
     LAWS,
     ONE_RELEASE,
     Bootstrap,
     Prior,
     Resampled,
-    bootstrap_laws,
+    bootstrap_distributions,
     check_probabilities_of,
-    group_laws,
+    group_distributions,
     group_rows,
-    record_laws,
-    world_law,
+    record_distributions,
+    world_distribution,
 )
 from pufferslice.scenario.simulator import DeclaredSample, Simulator
 
@@ -27,8 +27,8 @@ MEAN = summary(mean=["x"])
 ROW = columns(["x"])
 
 
-def law_of(value):
-    return EmpiricalLaw.uniform([[value]])
+def distribution_of(value):
+    return FiniteDistribution.uniform([[value]])
 
 
 def prior_of(**changed):
@@ -37,58 +37,64 @@ def prior_of(**changed):
         "source": "held_out",
         "origin": "declared",
         "probabilities": {"a": 0.25, "b": 0.75},
-        "laws": {"a": law_of(1.0), "b": law_of(2.0)},
+        "distributions": {"a": distribution_of(1.0), "b": distribution_of(2.0)},
     }
     return Prior(**{**said, **changed})
 
 
-def test_every_law_says_what_one_release_is():
+def test_every_distribution_says_what_one_release_is():
     assert set(ONE_RELEASE) == set(LAWS)
 
 
-def test_group_laws_are_point_masses_at_the_groups_own_query():
-    laws, n_rows, *_ = group_laws(MEAN, TABLE, LABELS)
-    assert {secret: law.outputs.tolist() for secret, law in laws.items()} == {
+def test_group_distributions_are_point_masses_at_the_groups_own_query():
+    distributions, n_rows, *_ = group_distributions(MEAN, TABLE, LABELS)
+    assert {
+        secret: distribution.outputs.tolist() for secret, distribution in distributions.items()
+    } == {
         "a": [[2.0]],
         "b": [[6.0]],
     }
     assert n_rows == {"a": 2, "b": 3}
 
 
-def test_record_laws_are_the_rows_of_the_group():
-    laws, n_rows, *_ = record_laws(ROW, TABLE, LABELS)
-    assert sorted(laws["a"].outputs[:, 0]) == [1.0, 3.0]
-    assert sorted(laws["b"].outputs[:, 0]) == [4.0, 5.0, 9.0]
-    assert all(law.is_uniform for law in laws.values())
+def test_record_distributions_are_the_rows_of_the_group():
+    distributions, n_rows, *_ = record_distributions(ROW, TABLE, LABELS)
+    assert sorted(distributions["a"].outputs[:, 0]) == [1.0, 3.0]
+    assert sorted(distributions["b"].outputs[:, 0]) == [4.0, 5.0, 9.0]
+    assert all(distribution.is_uniform for distribution in distributions.values())
     assert n_rows == {"a": 2, "b": 3}
 
 
-def test_laws_are_those_of_the_clipped_and_scaled_query():
+def test_distributions_are_those_of_the_clipped_and_scaled_query():
     query = ROW.with_range(Box([2.0], [6.0])).with_scales([2.0])
-    laws, *_ = record_laws(query, TABLE, LABELS)
-    assert sorted(laws["a"].outputs[:, 0]) == [1.0, 1.5]
-    assert sorted(laws["b"].outputs[:, 0]) == [2.0, 2.5, 3.0]
+    distributions, *_ = record_distributions(query, TABLE, LABELS)
+    assert sorted(distributions["a"].outputs[:, 0]) == [1.0, 1.5]
+    assert sorted(distributions["b"].outputs[:, 0]) == [2.0, 2.5, 3.0]
 
 
-def test_bootstrap_laws_resample_each_group_at_its_own_size():
+def test_bootstrap_distributions_resample_each_group_at_its_own_size():
     query = summary(mean=["x"], count_share=6)
-    laws, n_rows, *_ = bootstrap_laws(query, TABLE, LABELS, Bootstrap(n_replicates=400, seed=3))
+    distributions, n_rows, *_ = bootstrap_distributions(
+        query, TABLE, LABELS, Bootstrap(n_replicates=400, seed=3)
+    )
     assert n_rows == {"a": 2, "b": 3}
-    assert set(laws["a"].outputs[:, 1]) == {2 / 6}
-    assert set(laws["b"].outputs[:, 1]) == {3 / 6}
+    assert set(distributions["a"].outputs[:, 1]) == {2 / 6}
+    assert set(distributions["b"].outputs[:, 1]) == {3 / 6}
     # All means of two draws from {1, 3}, with their probabilities.
-    values, counts = np.unique(laws["a"].outputs[:, 0], return_counts=True)
+    values, counts = np.unique(distributions["a"].outputs[:, 0], return_counts=True)
     assert values.tolist() == [1.0, 2.0, 3.0]
     assert counts / 400 == pytest.approx([0.25, 0.5, 0.25], abs=0.1)
-    assert set(laws["b"].outputs[:, 0]) <= {
+    assert set(distributions["b"].outputs[:, 0]) <= {
         (i + j + k) / 3 for i in (4, 5, 9) for j in (4, 5, 9) for k in (4, 5, 9)
     }
 
 
 def test_bootstrap_depends_on_the_public_seed_alone():
     def outputs(seed):
-        laws, *_ = bootstrap_laws(MEAN, TABLE, LABELS, Bootstrap(n_replicates=20, seed=seed))
-        return laws["b"].outputs
+        distributions, *_ = bootstrap_distributions(
+            MEAN, TABLE, LABELS, Bootstrap(n_replicates=20, seed=seed)
+        )
+        return distributions["b"].outputs
 
     np.testing.assert_array_equal(outputs(1), outputs(1))
     assert not np.array_equal(outputs(1), outputs(2))
@@ -97,21 +103,23 @@ def test_bootstrap_depends_on_the_public_seed_alone():
 def test_groups_do_not_share_a_bootstrap_stream():
     table = pa.table({"s": ["a"] * 5 + ["b"] * 5, "x": list(range(5)) * 2})
     labels = np.array(table["s"].to_pylist())
-    laws, *_ = bootstrap_laws(MEAN, table, labels, Bootstrap(n_replicates=50, seed=1))
-    assert not np.array_equal(laws["a"].outputs, laws["b"].outputs)
+    distributions, *_ = bootstrap_distributions(
+        MEAN, table, labels, Bootstrap(n_replicates=50, seed=1)
+    )
+    assert not np.array_equal(distributions["a"].outputs, distributions["b"].outputs)
 
 
 @pytest.mark.parametrize(
     ("make", "query", "other"),
     [
-        (group_laws, ROW, r"summary\(...\) or table_function\(...\)"),
+        (group_distributions, ROW, r"summary\(...\) or table_function\(...\)"),
         (
-            lambda *said: bootstrap_laws(*said, Bootstrap(n_replicates=2, seed=0)),
+            lambda *said: bootstrap_distributions(*said, Bootstrap(n_replicates=2, seed=0)),
             ROW,
             r"summary\(...\) or table_function\(...\)",
         ),
-        (record_laws, MEAN, r"columns\(...\)"),
-        (lambda query, table, _: world_law(query, "a", table), ROW, r"summary\(...\)"),
+        (record_distributions, MEAN, r"columns\(...\)"),
+        (lambda query, table, _: world_distribution(query, "a", table), ROW, r"summary\(...\)"),
     ],
 )
 def test_a_query_of_the_wrong_level(make, query, other):
@@ -145,25 +153,35 @@ def test_prior_probabilities():
 
 
 def test_prior_kind():
-    gaussian = GaussianLaw(mean=[0.0], cov=[[1.0]])
+    gaussian = GaussianDistribution(mean=[0.0], cov=[[1.0]])
     both = {"a": gaussian, "b": gaussian}
-    assert prior_of(laws=both, declared=both).kind == "gaussian"
+    assert prior_of(distributions=both, declared=both).kind == "gaussian"
     with pytest.raises(ScenarioError, match="declared"):
-        prior_of(laws=both)
+        prior_of(distributions=both)
 
 
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
         ({"source": "guess"}, "source must be one of public_model, held_out, released_data"),
-        ({"laws": {}}, "laws of one kind"),
+        ({"distributions": {}}, "distributions of one kind"),
         (
-            {"laws": {"a": law_of(1.0), "b": GaussianLaw(mean=[0.0], cov=[[1.0]])}},
-            "laws of one kind, all empirical, all sampled or all Gaussian",
+            {
+                "distributions": {
+                    "a": distribution_of(1.0),
+                    "b": GaussianDistribution(mean=[0.0], cov=[[1.0]]),
+                }
+            },
+            "distributions of one kind, all empirical, all sampled or all Gaussian",
         ),
         (
-            {"laws": {"a": law_of(1.0), "b": EmpiricalLaw.uniform([[0.0, 0.0]])}},
-            "laws of one dimension",
+            {
+                "distributions": {
+                    "a": distribution_of(1.0),
+                    "b": FiniteDistribution.uniform([[0.0, 0.0]]),
+                }
+            },
+            "distributions of one dimension",
         ),
     ],
 )
@@ -178,7 +196,7 @@ def test_no_repr_shows_data():
     simulator = Simulator(draw_table=lambda _: table)
     bootstrap = Bootstrap(n_replicates=7, seed=1)
     shown = [
-        prior_of(laws={"a": law_of(secret), "b": law_of(secret)}),
+        prior_of(distributions={"a": distribution_of(secret), "b": distribution_of(secret)}),
         simulator,
         simulator.declared(n_draws=3, seed=2),
         Resampled(table=table, bootstrap=bootstrap),
@@ -207,35 +225,37 @@ def test_numbers_of_a_resampling(make):
 
 
 def test_a_world_that_is_one_table():
-    law, origin, *_ = world_law(MEAN, "a", TABLE)
-    assert law.outputs.tolist() == [[4.4]]
+    distribution, origin, *_ = world_distribution(MEAN, "a", TABLE)
+    assert distribution.outputs.tolist() == [[4.4]]
     assert origin == "the query on one table per world"
 
 
 def test_a_world_of_several_tables():
-    law, origin, *_ = world_law(MEAN, "a", [TABLE, TABLE.slice(0, 2)])
-    assert law.outputs.tolist() == [[4.4], [2.5]]
+    distribution, origin, *_ = world_distribution(MEAN, "a", [TABLE, TABLE.slice(0, 2)])
+    assert distribution.outputs.tolist() == [[4.4], [2.5]]
     assert "2 given tables per world, equally likely" in origin
 
 
 def test_a_world_of_resampled_tables():
     resampled = Resampled(table=TABLE, bootstrap=Bootstrap(n_replicates=30, seed=4))
-    law, origin, *_ = world_law(summary(mean=["x"], count_share=5), "a", resampled)
-    assert law.n_samples == 30
-    assert set(law.outputs[:, 1]) == {1.0}
-    assert len(set(law.outputs[:, 0])) > 5
+    distribution, origin, *_ = world_distribution(
+        summary(mean=["x"], count_share=5), "a", resampled
+    )
+    assert distribution.n_samples == 30
+    assert set(distribution.outputs[:, 1]) == {1.0}
+    assert len(set(distribution.outputs[:, 0])) > 5
     assert "public seed 4" in origin
     assert "the drawn sample is declared to be the prior" in origin
 
 
 def test_a_world_that_is_a_declared_sample():
     simulator = Simulator(draw_table=lambda rng: pa.table({"x": rng.normal(size=3)}))
-    law, origin, *_ = world_law(MEAN, "a", simulator.declared(n_draws=25, seed=8))
-    again, *_ = world_law(MEAN, "a", simulator.declared(n_draws=25, seed=8))
-    other, *_ = world_law(MEAN, "b", simulator.declared(n_draws=25, seed=8))
-    assert law == again
-    assert law != other
-    assert len(set(law.outputs[:, 0])) == 25
+    distribution, origin, *_ = world_distribution(MEAN, "a", simulator.declared(n_draws=25, seed=8))
+    again, *_ = world_distribution(MEAN, "a", simulator.declared(n_draws=25, seed=8))
+    other, *_ = world_distribution(MEAN, "b", simulator.declared(n_draws=25, seed=8))
+    assert distribution == again
+    assert distribution != other
+    assert len(set(distribution.outputs[:, 0])) == 25
     assert origin == (
         "25 draws of a simulator, public seed 8; the drawn sample is declared to be the prior"
     )
@@ -246,49 +266,49 @@ def test_worlds_with_long_names_do_not_share_a_stream():
     sample = Simulator(draw_table=lambda rng: pa.table({"x": rng.normal(size=3)})).declared(
         n_draws=5, seed=8
     )
-    low, *_ = world_law(MEAN, "low prevalence", sample)
-    high, *_ = world_law(MEAN, "high prevalence", sample)
+    low, *_ = world_distribution(MEAN, "low prevalence", sample)
+    high, *_ = world_distribution(MEAN, "high prevalence", sample)
     assert low != high
 
 
 def test_a_simulator_is_refused_with_the_way_out():
     with pytest.raises(ScenarioError, match=r"'a' is a simulator.*simulator.declared\(n_draws="):
-        world_law(MEAN, "a", Simulator(draw_table=lambda _: TABLE))
+        world_distribution(MEAN, "a", Simulator(draw_table=lambda _: TABLE))
 
 
-def test_a_declared_finite_law_is_clipped_and_scaled_with_its_weights():
+def test_a_declared_finite_distribution_is_clipped_and_scaled_with_its_weights():
     query = MEAN.with_range(Box([0.0], [5.0])).with_scales([10.0])
-    declared = EmpiricalLaw.weighted([[1.0], [50.0]], [0.25, 0.75])
-    law, origin, *_ = world_law(query, "a", declared)
-    assert law.outputs.tolist() == [[0.1], [0.5]]
-    assert (law.counts / law.total).tolist() == [0.25, 0.75]
-    assert origin == "declared finite laws"
+    declared = FiniteDistribution.weighted([[1.0], [50.0]], [0.25, 0.75])
+    distribution, origin, *_ = world_distribution(query, "a", declared)
+    assert distribution.outputs.tolist() == [[0.1], [0.5]]
+    assert (distribution.counts / distribution.total).tolist() == [0.25, 0.75]
+    assert origin == "declared finite distributions"
 
 
 def test_a_gaussian_world_is_scaled():
     query = summary(mean=["x", "y"]).with_scales([2.0, 5.0])
-    law, origin, *_ = world_law(
-        query, "a", GaussianLaw(mean=[4.0, 10.0], cov=[[4.0, 1.0], [1.0, 9.0]])
+    distribution, origin, *_ = world_distribution(
+        query, "a", GaussianDistribution(mean=[4.0, 10.0], cov=[[4.0, 1.0], [1.0, 9.0]])
     )
-    assert law.mean.tolist() == [2.0, 2.0]
-    assert law.cov == pytest.approx(np.array([[1.0, 0.1], [0.1, 0.36]]))
-    assert origin == "declared Gaussian laws"
+    assert distribution.mean.tolist() == [2.0, 2.0]
+    assert distribution.cov == pytest.approx(np.array([[1.0, 0.1], [0.1, 0.36]]))
+    assert origin == "declared Gaussian distributions"
 
 
 def test_a_gaussian_world_of_another_dimension():
     with pytest.raises(ScenarioError, match="the query's 1 coordinates, got 2"):
-        world_law(MEAN, "a", GaussianLaw(mean=[0.0, 0.0], cov=np.eye(2)))
+        world_distribution(MEAN, "a", GaussianDistribution(mean=[0.0, 0.0], cov=np.eye(2)))
 
 
-def test_a_clipped_query_has_no_gaussian_law():
+def test_a_clipped_query_has_no_gaussian_distribution():
     query = MEAN.with_range(Box([0.0], [1.0]))
     with pytest.raises(ScenarioError, match="leave the range out"):
-        world_law(query, "a", GaussianLaw(mean=[0.0], cov=[[1.0]]))
+        world_distribution(query, "a", GaussianDistribution(mean=[0.0], cov=[[1.0]]))
 
 
 def test_missing_values_of_a_world_are_refused():
     with pytest.raises(TableError, match="1 missing values in 2 rows"):
-        world_law(MEAN, "a", pa.table({"x": [1.0, None]}))
+        world_distribution(MEAN, "a", pa.table({"x": [1.0, None]}))
 
 
 def test_outputs_that_are_not_finite_are_counted_not_shown():
@@ -296,7 +316,7 @@ def test_outputs_that_are_not_finite_are_counted_not_shown():
         lambda _: [float("nan")], names=["v"], columns=["x"], description="not a number"
     )
     with pytest.raises(ScenarioError, match="1 of 1 values are NaN"):
-        world_law(query, "a", TABLE)
+        world_distribution(query, "a", TABLE)
 
 
 @pytest.mark.parametrize(
@@ -326,8 +346,8 @@ def test_bootstrap_replicates_are_not_drawn_from_the_stream_of_slices():
     """Slices with the same seed must not depend on the sample."""
     table = pa.table({"s": ["a"] * 1_000, "x": np.arange(1_000.0)})
     bootstrap = Bootstrap(n_replicates=3, seed=7)
-    laws, *_ = bootstrap_laws(MEAN, table, np.full(1_000, "a"), bootstrap)
-    found = laws["a"].outputs[:, 0]
+    distributions, *_ = bootstrap_distributions(MEAN, table, np.full(1_000, "a"), bootstrap)
+    found = distributions["a"].outputs[:, 0]
     for stream, used in (7, False), ([7, 0], False), ([7, 1], True):
         rows = np.random.default_rng(stream).integers(1_000, size=(3, 1_000))
         assert np.array_equal(found, rows.mean(axis=1)) is used

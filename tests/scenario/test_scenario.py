@@ -11,7 +11,7 @@ import pytest
 
 from pufferslice.errors import ArgumentError, PuffersliceError, ScenarioError, TableError
 from pufferslice.queries import Box, columns, equals, row_function, summary, table_function
-from pufferslice.scenario.distributions import EmpiricalLaw, GaussianLaw
+from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
 from pufferslice.scenario.priors import LAWS, Bootstrap, Resampled
 from pufferslice.scenario.scenario import Scenario, SecretPair
 from pufferslice.scenario.secrets import Bins
@@ -48,7 +48,7 @@ NAMES = ["pyarrow", "pandas", "polars", "records", "chunked"]
 
 
 def scenarios(table):
-    """The four laws on one table, by name."""
+    """The four distributions on one table, by name."""
     return {
         "groups": Scenario.from_groups(table, secret="race", query=MEAN),
         "bootstrap": Scenario.from_bootstrap(
@@ -63,18 +63,18 @@ def scenarios(table):
 
 def gaussian_worlds(shift, **said):
     worlds = {
-        "a": GaussianLaw(mean=[0.0], cov=[[1.0]]),
-        "b": GaussianLaw(mean=[shift], cov=[[2.0]]),
+        "a": GaussianDistribution(mean=[0.0], cov=[[1.0]]),
+        "b": GaussianDistribution(mean=[shift], cov=[[2.0]]),
     }
     return Scenario.from_worlds(worlds, query=summary(mean=["x"]), **said)
 
 
 @pytest.mark.parametrize("table_of", LIBRARIES, ids=NAMES)
-@pytest.mark.parametrize("law", LAWS)
-def test_every_law_is_the_same_from_every_library(law, table_of):
-    reference, scenario = scenarios(TABLE)[law], scenarios(table_of(COLUMNS))[law]
-    assert scenario.law == law
-    assert scenario.laws_digest() == reference.laws_digest()
+@pytest.mark.parametrize("distribution", LAWS)
+def test_every_distribution_is_the_same_from_every_library(distribution, table_of):
+    reference, scenario = scenarios(TABLE)[distribution], scenarios(table_of(COLUMNS))[distribution]
+    assert scenario.distribution == distribution
+    assert scenario.distributions_digest() == reference.distributions_digest()
     assert scenario.description() == reference.description()
 
 
@@ -84,8 +84,8 @@ def test_groups_by_hand():
     assert scenario.pairs == (("A", "B"), ("A", "C"), ("B", "C"))
     assert scenario.dim == 3
     (prior,) = scenario.priors
-    assert prior.laws["A"].outputs == pytest.approx(np.array([[40.0, 29 / 6, 1 / 3]]))
-    assert prior.laws["C"].outputs.tolist() == [[60.0, 5.0, 1.0]]
+    assert prior.distributions["A"].outputs == pytest.approx(np.array([[40.0, 29 / 6, 1 / 3]]))
+    assert prior.distributions["C"].outputs.tolist() == [[60.0, 5.0, 1.0]]
     assert prior.probabilities == {"A": 3 / 8, "B": 3 / 8, "C": 2 / 8}
     assert prior.n_rows == {"A": 3, "B": 3, "C": 2}
     assert [(instance.prior.name, instance.pair) for instance in scenario.instances] == [
@@ -94,16 +94,16 @@ def test_groups_by_hand():
 
 
 def test_records_by_hand():
-    laws = scenarios(TABLE)["records"].priors[0].laws
-    assert sorted(laws["C"].outputs.tolist()) == [[50.0, 3.5], [70.0, 6.5]]
+    distributions = scenarios(TABLE)["records"].priors[0].distributions
+    assert sorted(distributions["C"].outputs.tolist()) == [[50.0, 3.5], [70.0, 6.5]]
 
 
 def test_a_row_function_is_a_query_for_records():
     query = row_function(
         lambda row: row["age"] * row["pay"], names=["v"], columns=["age", "pay"], description="age"
     )
-    laws = Scenario.from_records(TABLE, secret="sex", query=query).priors[0].laws
-    assert sorted(laws["m"].outputs[:, 0]) == [50.0, 180.0, 192.5]
+    distributions = Scenario.from_records(TABLE, secret="sex", query=query).priors[0].distributions
+    assert sorted(distributions["m"].outputs[:, 0]) == [50.0, 180.0, 192.5]
 
 
 def test_several_columns_make_one_secret():
@@ -120,7 +120,7 @@ def test_quantile_bins_are_a_secret():
     assert scenario.secrets == ("age q1/2", "age q2/2")
     assert scenario.secret == {"columns": ["age"], "quantiles": 2}
     lower = [age for age in COLUMNS["age"] if age <= 37.5]
-    assert scenario.priors[0].laws["age q1/2"].outputs[0, 0] == np.mean(lower)
+    assert scenario.priors[0].distributions["age q1/2"].outputs[0, 0] == np.mean(lower)
 
 
 def test_tied_quantile_bins():
@@ -168,7 +168,7 @@ def test_several_priors_are_a_mapping_of_tables():
     assert [prior.name for prior in scenario.priors] == ["census", "survey"]
     assert {prior.source for prior in scenario.priors} == {"held_out"}
     assert len(scenario.instances) == 6
-    assert scenario.priors[1].laws["C"].outputs[0, 0] == 65.0
+    assert scenario.priors[1].distributions["C"].outputs[0, 0] == 65.0
 
 
 def test_quantile_bins_mean_the_same_under_every_prior():
@@ -178,7 +178,7 @@ def test_quantile_bins_mean_the_same_under_every_prior():
     edge = np.median(COLUMNS["age"] + [age + 15 for age in COLUMNS["age"]])
     for prior, shift in zip(scenario.priors, (0, 15), strict=True):
         upper = [age + shift for age in COLUMNS["age"] if age + shift > edge]
-        assert prior.laws["age q2/2"].outputs[0, 0] == pytest.approx(np.mean(upper))
+        assert prior.distributions["age q2/2"].outputs[0, 0] == pytest.approx(np.mean(upper))
 
 
 def test_a_secret_that_one_prior_lacks():
@@ -192,7 +192,7 @@ def test_a_secret_that_one_prior_lacks():
 
 
 def test_a_world_of_probability_zero():
-    worlds = {"a": EmpiricalLaw.uniform([[0.0]]), "b": EmpiricalLaw.uniform([[1.0]])}
+    worlds = {"a": FiniteDistribution.uniform([[0.0]]), "b": FiniteDistribution.uniform([[1.0]])}
     with pytest.raises(ScenarioError, match="gives 'b' probability 0"):
         Scenario.from_worlds(worlds, query=summary(mean=["x"]), probabilities={"a": 1.0, "b": 0.0})
 
@@ -229,11 +229,11 @@ def test_no_tables(secret):
         Scenario.from_groups({}, secret=secret, query=MEAN)
 
 
-@pytest.mark.parametrize("law", ["groups", "bootstrap", "records"])
-def test_a_group_of_one_record(law):
+@pytest.mark.parametrize("distribution", ["groups", "bootstrap", "records"])
+def test_a_group_of_one_record(distribution):
     table = pa.table({**COLUMNS, "race": ["Z", *COLUMNS["race"][1:]]})
     with pytest.raises(ScenarioError, match=r"1 of the . values of the secret have one, .*Bins"):
-        scenarios(table)[law]
+        scenarios(table)[distribution]
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_missing_values_are_refused_or_dropped_and_counted(table_of):
     assert scenario.n_dropped == 2
     assert scenario.description()["rows_dropped"] == 2
     assert scenario.priors[0].n_rows == {"A": 2, "B": 2, "C": 2}
-    assert scenario.priors[0].laws["A"].outputs[0, 0] == 50.0
+    assert scenario.priors[0].distributions["A"].outputs[0, 0] == 50.0
 
 
 def test_dropped_rows_of_all_priors_are_counted():
@@ -280,7 +280,7 @@ def test_dropped_rows_of_worlds_are_counted():
         Scenario.from_worlds(worlds, query=query.with_missing("refuse"))
     scenario = Scenario.from_worlds(worlds, query=query)
     assert scenario.n_dropped == 1
-    assert scenario.priors[0].laws["now"].outputs.tolist() == [[50.0]]
+    assert scenario.priors[0].distributions["now"].outputs.tolist() == [[50.0]]
 
 
 def test_worlds_of_every_kind():
@@ -292,21 +292,27 @@ def test_worlds_of_every_kind():
             "tables": [TABLE, TABLE.slice(0, 1)],
             "resampled": Resampled(table=TABLE, bootstrap=RESAMPLING),
             "declared": simulator.declared(n_draws=6, seed=2),
-            "law": EmpiricalLaw.uniform([[30.0], [40.0]]),
+            "distribution": FiniteDistribution.uniform([[30.0], [40.0]]),
         },
         query=query,
         name="site",
     )
-    laws = scenario.priors[0].laws
-    assert laws["table"].outputs.tolist() == [[4.2]]
-    assert laws["tables"].outputs.tolist() == [[4.2], [3.0]]
-    assert laws["resampled"].n_samples == 12
-    assert laws["declared"].n_samples == 6
-    assert laws["law"].outputs.tolist() == [[3.0], [4.0]]
+    distributions = scenario.priors[0].distributions
+    assert distributions["table"].outputs.tolist() == [[4.2]]
+    assert distributions["tables"].outputs.tolist() == [[4.2], [3.0]]
+    assert distributions["resampled"].n_samples == 12
+    assert distributions["declared"].n_samples == 6
+    assert distributions["distribution"].outputs.tolist() == [[3.0], [4.0]]
     assert scenario.secret == {"worlds": "site"}
     assert scenario.rule is None
     origin = scenario.priors[0].origin
-    for part in ("one table per world", "2 given tables", "12 bootstrap", "6 draws", "finite laws"):
+    for part in (
+        "one table per world",
+        "2 given tables",
+        "12 bootstrap",
+        "6 draws",
+        "finite distributions",
+    ):
         assert part in origin
     assert origin.count("declared to be the prior") == 2
 
@@ -318,13 +324,16 @@ def test_a_simulator_needs_bands():
 
 
 def test_gaussian_and_finite_worlds_do_not_mix():
-    worlds = {"a": GaussianLaw(mean=[0.0], cov=[[1.0]]), "b": EmpiricalLaw.uniform([[1.0]])}
-    with pytest.raises(ScenarioError, match="laws of one kind"):
+    worlds = {
+        "a": GaussianDistribution(mean=[0.0], cov=[[1.0]]),
+        "b": FiniteDistribution.uniform([[1.0]]),
+    }
+    with pytest.raises(ScenarioError, match="distributions of one kind"):
         Scenario.from_worlds(worlds, query=summary(mean=["x"]))
 
 
 def test_worlds_are_named_by_texts():
-    worlds = {1: EmpiricalLaw.uniform([[0.0]]), 2: EmpiricalLaw.uniform([[1.0]])}
+    worlds = {1: FiniteDistribution.uniform([[0.0]]), 2: FiniteDistribution.uniform([[1.0]])}
     with pytest.raises(ArgumentError, match="text"):
         Scenario.from_worlds(worlds, query=summary(mean=["x"]))
 
@@ -346,10 +355,10 @@ def test_worlds_made_of_tables_do_not_call_themselves_a_public_model_unasked():
 
 
 @pytest.mark.parametrize(
-    ("law", "query"),
+    ("distribution", "query"),
     [("groups", ROW), ("bootstrap", ROW), ("records", MEAN), ("worlds", ROW)],
 )
-def test_a_query_of_the_wrong_level(law, query):
+def test_a_query_of_the_wrong_level(distribution, query):
     make = {
         "groups": lambda: Scenario.from_groups(TABLE, secret="race", query=query),
         "bootstrap": lambda: Scenario.from_bootstrap(
@@ -357,8 +366,8 @@ def test_a_query_of_the_wrong_level(law, query):
         ),
         "records": lambda: Scenario.from_records(TABLE, secret="race", query=query),
         "worlds": lambda: Scenario.from_worlds({"a": TABLE, "b": TABLE}, query=query),
-    }[law]
-    with pytest.raises(ScenarioError, match=f"law '{law}' needs a query of a"):
+    }[distribution]
+    with pytest.raises(ScenarioError, match=f"distribution '{distribution}' needs a query of a"):
         make()
 
 
@@ -369,8 +378,8 @@ def test_an_unknown_source(source):
 
 
 def test_the_default_source_of_a_table_is_the_released_data():
-    for law in ("groups", "bootstrap", "records"):
-        assert scenarios(TABLE)[law].priors[0].source == "released_data"
+    for distribution in ("groups", "bootstrap", "records"):
+        assert scenarios(TABLE)[distribution].priors[0].source == "released_data"
 
 
 def test_with_prior():
@@ -397,7 +406,7 @@ def test_with_prior():
 def test_with_a_prior_of_something_else(changed):
     one = Scenario.from_groups({"one": TABLE}, secret="race", query=MEAN)
     other = Scenario.from_groups({"two": TABLE}, **changed)
-    with pytest.raises(ScenarioError, match="same law, secrets, pairs and query"):
+    with pytest.raises(ScenarioError, match="same distribution, secrets, pairs and query"):
         one.with_prior(other)
 
 
@@ -409,12 +418,12 @@ def test_with_a_prior_of_the_same_name():
 
 def test_worlds_can_be_held_under_several_gaussian_priors():
     both = gaussian_worlds(1.0).with_prior(gaussian_worlds(3.0))
-    assert [prior.laws["b"].mean.tolist() for prior in both.priors] == [[1.0], [3.0]]
+    assert [prior.distributions["b"].mean.tolist() for prior in both.priors] == [[1.0], [3.0]]
 
 
 @pytest.mark.soundness
 def test_with_prior_keeps_one_meaning_of_the_bins():
-    """Else the second prior's laws are those of other secrets than the ones that are released."""
+    """Else the second prior would belong to other secrets than the ones that are released."""
     moved = pa.table({**COLUMNS, "age": [age + 1000 for age in COLUMNS["age"]]})
     secret = Bins(column="age", quantiles=2)
     one = Scenario.from_groups({"one": TABLE}, secret=secret, query=MEAN)
@@ -432,7 +441,7 @@ def test_with_prior_counts_the_dropped_rows_of_both():
 
 def test_gaussian_and_empirical_priors_do_not_mix():
     empirical = Scenario.from_worlds(
-        {"a": EmpiricalLaw.uniform([[0.0]]), "b": EmpiricalLaw.uniform([[1.0]])},
+        {"a": FiniteDistribution.uniform([[0.0]]), "b": FiniteDistribution.uniform([[1.0]])},
         query=summary(mean=["x"]),
     )
     renamed = attrs.evolve(empirical, priors=(attrs.evolve(empirical.priors[0], name="other"),))
@@ -440,13 +449,13 @@ def test_gaussian_and_empirical_priors_do_not_mix():
         gaussian_worlds(1.0).with_prior(renamed)
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_repr_and_description_show_no_data(law):
-    scenario = scenarios(TABLE)[law]
+@pytest.mark.parametrize("distribution", LAWS)
+def test_repr_and_description_show_no_data(distribution):
+    scenario = scenarios(TABLE)[distribution]
     n_pairs = len(scenario.pairs)
     assert repr(scenario) == (
-        f"Scenario(law={law!r}, n_secrets={len(scenario.secrets)}, n_pairs={n_pairs}, "
-        f"n_priors=1, dim={scenario.dim})"
+        f"Scenario(distribution={distribution!r}, n_secrets={len(scenario.secrets)}, "
+        f"n_pairs={n_pairs}, n_priors=1, dim={scenario.dim})"
     )
     public = json.dumps(scenario.description())
     for number in ("n_rows", "outputs", "counts", "probabilities"):
@@ -484,16 +493,22 @@ def test_the_key_is_of_the_secret_alone():
 
 
 @pytest.mark.parametrize("change", [1e-9, -1e-9])
-def test_the_digest_of_the_laws_sees_every_change(change):
+def test_the_digest_of_the_distributions_sees_every_change(change):
     data = {**COLUMNS, "pay": [COLUMNS["pay"][0] + change, *COLUMNS["pay"][1:]]}
-    for law in LAWS:
-        before, after = (scenarios(pa.table(d))[law].laws_digest() for d in (COLUMNS, data))
+    for distribution in LAWS:
+        before, after = (
+            scenarios(pa.table(d))[distribution].distributions_digest() for d in (COLUMNS, data)
+        )
         assert before != after
 
 
-def test_the_digest_of_gaussian_laws():
-    assert gaussian_worlds(1.0).laws_digest() == gaussian_worlds(1.0).laws_digest()
-    assert gaussian_worlds(1.0).laws_digest() != gaussian_worlds(1.5).laws_digest()
+def test_the_digest_of_gaussian_distributions():
+    assert (
+        gaussian_worlds(1.0).distributions_digest() == gaussian_worlds(1.0).distributions_digest()
+    )
+    assert (
+        gaussian_worlds(1.0).distributions_digest() != gaussian_worlds(1.5).distributions_digest()
+    )
 
 
 def test_row_order_does_not_matter_for_records_and_conditions(rng):
@@ -505,8 +520,10 @@ def test_row_order_does_not_matter_for_records_and_conditions(rng):
         Scenario.from_records(shuffled, secret="race", query=query).priors,
         strict=True,
     ):
-        for secret, law in prior.laws.items():
-            mine, theirs = (np.sort(one.outputs, axis=0) for one in (law, other.laws[secret]))
+        for secret, distribution in prior.distributions.items():
+            mine, theirs = (
+                np.sort(one.outputs, axis=0) for one in (distribution, other.distributions[secret])
+            )
             np.testing.assert_array_equal(mine, theirs)
 
 
@@ -519,5 +536,5 @@ def test_a_table_function_gets_the_groups_rows_in_its_own_library():
 
     query = table_function(spread, names=["w"], columns=["pay"], description="width of pay")
     scenario = Scenario.from_groups(pl.DataFrame(COLUMNS), secret="race", query=query)
-    assert scenario.priors[0].laws["A"].outputs.tolist() == [[5.0]]
+    assert scenario.priors[0].distributions["A"].outputs.tolist() == [[5.0]]
     assert set(kinds) == {pl.DataFrame}

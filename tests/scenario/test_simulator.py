@@ -8,7 +8,7 @@ import pytest
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Box, summary
 from pufferslice.scenario import simulator
-from pufferslice.scenario.distributions import EmpiricalLaw, SampledLaw
+from pufferslice.scenario.distributions import FiniteDistribution, SampledDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.scenario.simulator import (
     DeclaredSample,
@@ -24,7 +24,7 @@ OUTPUTS = OutputSimulator(draw_outputs=lambda rng, n: rng.normal(size=(n, 1)))
 
 
 @pytest.mark.parametrize("simulator", [TABLES, OUTPUTS])
-def test_sampled_worlds_have_sampled_laws(simulator):
+def test_sampled_worlds_have_sampled_distributions(simulator):
     worlds = {name: simulator.sampled(n_draws=30, seed=4) for name in ("a", "b")}
     scenario = Scenario.from_worlds(worlds, query=QUERY)
     assert scenario.prior_kind == "sampled"
@@ -33,18 +33,22 @@ def test_sampled_worlds_have_sampled_laws(simulator):
     assert prior.origin == (
         "a simulator, known through 30 independent draws per world, public seed 4"
     )
-    laws = prior.laws
-    assert isinstance(laws["a"], SampledLaw)
-    assert laws["a"].n_samples == 30
-    assert np.abs(laws["a"].outputs).max() <= 1
-    assert laws["a"] != laws["b"]
-    assert laws["a"] == Scenario.from_worlds(worlds, query=QUERY).priors[0].laws["a"]
+    distributions = prior.distributions
+    assert isinstance(distributions["a"], SampledDistribution)
+    assert distributions["a"].n_samples == 30
+    assert np.abs(distributions["a"].outputs).max() <= 1
+    assert distributions["a"] != distributions["b"]
+    assert (
+        distributions["a"] == Scenario.from_worlds(worlds, query=QUERY).priors[0].distributions["a"]
+    )
 
 
 def test_declared_worlds_are_empirical():
     world = OUTPUTS.declared(n_draws=30, seed=4)
-    law = Scenario.from_worlds({"a": world, "b": world}, query=QUERY).priors[0].laws["a"]
-    assert isinstance(law, EmpiricalLaw)
+    distribution = (
+        Scenario.from_worlds({"a": world, "b": world}, query=QUERY).priors[0].distributions["a"]
+    )
+    assert isinstance(distribution, FiniteDistribution)
 
 
 def test_blocks_have_their_own_streams(monkeypatch):

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Ball, Box, columns
-from pufferslice.scenario.distributions import EmpiricalLaw
-from pufferslice.scenario.histograms import BinGrid, BinnedLaw, added
-from pufferslice.sensitivity import LawPair, binned, gap_tables
+from pufferslice.scenario.distributions import FiniteDistribution
+from pufferslice.scenario.histograms import BinGrid, BinnedDistribution, added
+from pufferslice.sensitivity import DistributionPair, binned, gap_tables
 from pufferslice.sensitivity.binned import Tally, bin_grid, binned_tables
 from pufferslice.sensitivity.profiles import FiniteProfile
 
-ONE_PAIR = [LawPair(0, 1)]
+ONE_PAIR = [DistributionPair(0, 1)]
 ROUNDED = 1 + 1 / 256
 
 
@@ -43,10 +43,12 @@ def counted(grid, *samples, n_threads=1):
 
 
 def both_tables(grid, first, second):
-    laws = counted(grid, first, second).laws()
-    binned = binned_tables([laws["a"], laws["b"]], ONE_PAIR, grid.directions)
+    distributions = counted(grid, first, second).distributions()
+    binned = binned_tables([distributions["a"], distributions["b"]], ONE_PAIR, grid.directions)
     exact = gap_tables(
-        [EmpiricalLaw.uniform(first), EmpiricalLaw.uniform(second)], ONE_PAIR, grid.directions
+        [FiniteDistribution.uniform(first), FiniteDistribution.uniform(second)],
+        ONE_PAIR,
+        grid.directions,
     )
     return binned, exact
 
@@ -113,7 +115,7 @@ class TestAgainstTheExactRoad:
         assert not binned.equal.any()
 
     def test_the_same_rows_are_one_bin_apart(self):
-        """The law of a row inside its bin is not known."""
+        """The distribution of a row inside its bin is not known."""
         grid = BinGrid(directions=[[1.0]], center=[0.0], extents=[8.0], shape="box", n_bins=16)
         binned, _ = both_tables(grid, np.array([[0.3]]), np.array([[0.3]]))
         assert binned.worst()[0, 0] == pytest.approx(1, abs=1e-5)
@@ -147,9 +149,9 @@ class TestProjectionError:
         rows = _rows_on_edges(grid, rng, n_rows=60)
         wrong_without = 0
         for row in rows:
-            law = counted(grid, row[None, :]).law("a")
+            distribution = counted(grid, row[None, :]).distribution("a")
             for direction in range(grid.n_directions):
-                (bin_found,) = np.flatnonzero(law.counts[direction])
+                (bin_found,) = np.flatnonzero(distribution.counts[direction])
                 value = sum(
                     Fraction(float(u)) * Fraction(float(x))
                     for u, x in zip(grid.directions[direction], row, strict=True)
@@ -164,10 +166,10 @@ class TestProjectionError:
     def test_values_of_ranks_hold_every_projection(self, rng):
         grid = grid_of(4, n_bins=64)
         rows = rng.uniform(-8, 8, size=(500, 4))
-        law = counted(grid, rows).law("a")
+        distribution = counted(grid, rows).distribution("a")
         ranks = np.arange(1, 501)
         sorted_rows = np.sort(grid.directions @ rows.T, axis=1)
-        lower, upper = law.bounds(slice(None), ranks)
+        lower, upper = distribution.bounds(slice(None), ranks)
         assert (lower <= sorted_rows).all()
         assert (upper >= sorted_rows).all()
         price = (grid.widths + 3 * grid.errors)[:, None]
@@ -243,9 +245,9 @@ class TestTally:
     def test_every_bin_counts(self):
         """Known answer along an axis: ten rows in ten bins, the ends included."""
         grid = BinGrid(directions=[[1.0]], center=[5.0], extents=[5.0], shape="box", n_bins=10)
-        law = counted(grid, np.arange(10)[:, None] + 0.5).law("a")
-        assert law.counts.tolist() == [[1] * 10]
-        ends = counted(grid, [[0.0], [10.0]]).law("a")
+        distribution = counted(grid, np.arange(10)[:, None] + 0.5).distribution("a")
+        assert distribution.counts.tolist() == [[1] * 10]
+        ends = counted(grid, [[0.0], [10.0]]).distribution("a")
         assert ends.counts[0, [0, 9]].tolist() == [1, 1]
 
     @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 8.1, 1e300])
@@ -351,11 +353,11 @@ class TestLargeCounts:
         assert math.lcm(6 * factors[0], 7 * factors[1]) > 2**62
         tables = []
         for scale in ((1, 1), factors):
-            laws = [
-                BinnedLaw(grid=grid, counts=np.array([row]) * k)
+            distributions = [
+                BinnedDistribution(grid=grid, counts=np.array([row]) * k)
                 for row, k in zip(small, scale, strict=True)
             ]
-            tables.append(binned_tables(laws, ONE_PAIR, grid.directions))
+            tables.append(binned_tables(distributions, ONE_PAIR, grid.directions))
         few, many = tables
         many.check()
         assert many.worst() == few.worst()
@@ -365,19 +367,21 @@ class TestLargeCounts:
             assert cost == pytest.approx(true, rel=1e-9)
 
     def test_other_directions_or_grids_are_refused(self):
-        laws = [counted(grid_of(2), np.zeros((2, 2))).law("a")] * 2
+        distributions = [counted(grid_of(2), np.zeros((2, 2))).distribution("a")] * 2
         with pytest.raises(ArgumentError, match="binned along other directions"):
-            binned_tables(laws, ONE_PAIR, np.eye(2))
-        other = counted(grid_of(2, n_bins=8), np.zeros((2, 2))).law("a")
+            binned_tables(distributions, ONE_PAIR, np.eye(2))
+        other = counted(grid_of(2, n_bins=8), np.zeros((2, 2))).distribution("a")
         with pytest.raises(ArgumentError, match="binned on one grid"):
-            binned_tables([laws[0], other], ONE_PAIR, laws[0].grid.directions)
+            binned_tables([distributions[0], other], ONE_PAIR, distributions[0].grid.directions)
 
     def test_many_instances_get_coarser_tables(self, rng):
         """Entries are bounded, whatever the number of pairs and directions."""
         grid = grid_of(2, n_bins=4096, n_directions=20)
-        laws = [counted(grid, rng.uniform(-8, 8, size=(2000, 2))).law("a") for _ in range(3)]
-        pairs = [LawPair(0, 1), LawPair(1, 2)] * 300
-        tables = binned_tables(laws, pairs, grid.directions)
+        distributions = [
+            counted(grid, rng.uniform(-8, 8, size=(2000, 2))).distribution("a") for _ in range(3)
+        ]
+        pairs = [DistributionPair(0, 1), DistributionPair(1, 2)] * 300
+        tables = binned_tables(distributions, pairs, grid.directions)
         assert len(tables.gaps) <= 2**24
-        few = binned_tables(laws, pairs[:2], grid.directions)
+        few = binned_tables(distributions, pairs[:2], grid.directions)
         assert tables.worst()[:2].tolist() == few.worst().tolist()

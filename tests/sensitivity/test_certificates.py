@@ -13,7 +13,13 @@ from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate import certify_release, verify
 from pufferslice.queries import Box, columns
 from pufferslice.scenario.scenario import Scenario
-from pufferslice.sensitivity import LawPair, RowScan, gap_tables, scan_tables, streamed_scenario
+from pufferslice.sensitivity import (
+    DistributionPair,
+    RowScan,
+    gap_tables,
+    scan_tables,
+    streamed_scenario,
+)
 from pufferslice.sensitivity.profiles import FiniteProfile
 from pufferslice.sensitivity.sensitivity import Slices
 
@@ -53,8 +59,8 @@ def noise_of(scenario, target, method):
 
 def ceiling(exact, scan, target, method):
     """The noise of the exact gaps, each wider by two bins and twice the projection error."""
-    laws = list(exact.priors[0].laws.values())
-    found = gap_tables(laws, [LawPair(0, 1)], PROFILE.directions)
+    distributions = list(exact.priors[0].distributions.values())
+    found = gap_tables(distributions, [DistributionPair(0, 1)], PROFILE.directions)
     price = float((2 * scan.grid.widths + 2 * scan.grid.errors).max())
     wider = attrs.evolve(found, gaps=(found.gaps + price) * ROUNDED, equal=np.array([False]))
     return calibrate(target, Slices(profile=PROFILE, seen=wider), method)

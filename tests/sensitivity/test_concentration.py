@@ -100,15 +100,15 @@ class TestClopperPearson:
         assert clopper_pearson(k, n, 0.05) == pytest.approx((interval.low, interval.high), rel=1e-9)
 
     @pytest.mark.parametrize(
-        ("k", "n", "doubt"), [(3, 10, 1e-17), (3, 10, 3e-16), (5, 10**5, 1e-20)]
+        ("k", "n", "confidence"), [(3, 10, 1e-17), (3, 10, 3e-16), (5, 10**5, 1e-20)]
     )
-    def test_doubt_below_the_spacing_of_floats_next_to_1(self, k, n, doubt):
-        """P(Bin(n, high) <= k) is half of the doubt, by 40 digits."""
+    def test_doubt_below_the_spacing_of_floats_next_to_1(self, k, n, confidence):
+        """P(Bin(n, high) <= k) is half of the confidence, by 40 digits."""
         with mpmath.workdps(40):
-            high = mpmath.mpf(clopper_pearson(k, n, doubt)[1])
+            high = mpmath.mpf(clopper_pearson(k, n, confidence)[1])
             tail = mpmath.betainc(k + 1, n - k, high, 1, regularized=True)
-        assert float(tail) == pytest.approx(doubt / 2, rel=1e-9)
-        assert tail <= doubt / 2
+        assert float(tail) == pytest.approx(confidence / 2, rel=1e-9)
+        assert tail <= confidence / 2
 
     def test_refusals(self):
         with pytest.raises(ArgumentError, match="at most n_trials 5, got 6"):
@@ -146,7 +146,7 @@ class TestRanks:
             if upper <= n:
                 assert exact_tail(n, int(upper), t) <= share
             assert exact_tail(n, int(upper) - 1, t) > share / 1.002
-            # P(Bin <= k - 1) = 1 - P(Bin >= k), by the mirrored law.
+            # P(Bin <= k - 1) = 1 - P(Bin >= k), by the mirrored distribution.
             if lower >= 1:
                 assert exact_tail(n, n + 1 - int(lower), 1 - t) <= share
             assert exact_tail(n, n - int(lower), 1 - t) > share / 1.002
@@ -224,15 +224,15 @@ class TestRanks:
             samples_for_tail(1e-14, 0.05, "dkw")
 
 
-def failures(law, kind, n, failure, n_runs, rng, *, squeeze=0):
-    """In how many runs some quantile of the law is outside its order statistics."""
+def failures(distribution, kind, n, failure, n_runs, rng, *, squeeze=0):
+    """In how many runs some quantile of the distribution is outside its order statistics."""
     band = band_ranks(n, failure, kind)
-    truth = law.ppf(band.levels / LEVEL_QUANTA)
+    truth = distribution.ppf(band.levels / LEVEL_QUANTA)
     upper, lower = band.upper - squeeze, band.lower + squeeze
     has_upper, has_lower = upper <= n, lower >= 1
     found = 0
     for _ in range(n_runs):
-        x = np.sort(law.rvs(n, random_state=rng))
+        x = np.sort(distribution.rvs(n, random_state=rng))
         above = truth[has_upper] > x[np.clip(upper[has_upper], 1, n) - 1]
         below = truth[has_lower] < x[np.clip(lower[has_lower], 1, n) - 1]
         found += bool(above.any() or below.any())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gap tables of empirical laws, against quantile functions in fractions and against POT."""
+"""Gap tables of finite distributions, against quantile functions in fractions and POT."""
 
 import itertools
 from fractions import Fraction
@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests import oracles
 
-from pufferslice.scenario.distributions import EmpiricalLaw
-from pufferslice.sensitivity import LawPair, gap_tables, matching_tables
+from pufferslice.scenario.distributions import FiniteDistribution
+from pufferslice.sensitivity import DistributionPair, gap_tables, matching_tables
 from pufferslice.sensitivity.exact import OCTAVES
 from pufferslice.sensitivity.profiles import FiniteProfile
 from pufferslice.sensitivity.tables import FINEST_DIGITS
 
 LINE = np.array([[1.0]])
-ONE_PAIR = [LawPair(0, 1)]
+ONE_PAIR = [DistributionPair(0, 1)]
 WIDTH = 1 + Fraction(1, 2**FINEST_DIGITS)
 FLOOR = Fraction(1, 2**OCTAVES)
 
@@ -27,7 +27,7 @@ FLOOR = Fraction(1, 2**OCTAVES)
 def on_the_line(values, counts=None):
     outputs = np.array(values, dtype=float)[:, None]
     counts = np.ones(len(outputs), dtype=int) if counts is None else counts
-    return EmpiricalLaw(outputs=outputs, counts=counts)
+    return FiniteDistribution(outputs=outputs, counts=counts)
 
 
 def line_table(first, second):
@@ -75,29 +75,37 @@ class TestKnownTables:
 
     def test_rows_are_stored_slice_by_slice(self):
         """Two instances and three axes: worst() is (instance, slice)."""
-        laws = [EmpiricalLaw.uniform([row]) for row in ([0, 0, 0], [1, 2, 3], [10, 20, 30])]
-        tables = gap_tables(laws, [LawPair(0, 1), LawPair(1, 2)], np.eye(3))
+        distributions = [
+            FiniteDistribution.uniform([row]) for row in ([0, 0, 0], [1, 2, 3], [10, 20, 30])
+        ]
+        tables = gap_tables(
+            distributions, [DistributionPair(0, 1), DistributionPair(1, 2)], np.eye(3)
+        )
         assert tables.worst().tolist() == [[1.0, 2.0, 3.0], [9.0, 18.0, 27.0]]
         assert (tables.n_instances, tables.n_slices) == (2, 3)
         assert tables.gaps.tolist() == [1.0, 9.0, 2.0, 18.0, 3.0, 27.0]
 
-    def test_equal_laws_are_marked(self):
-        law, twice, other = (on_the_line(v) for v in ([0, 1], [1, 0, 0, 1], [0, 2]))
-        pairs = [LawPair(0, 1), LawPair(0, 2), LawPair(0, 0)]
-        assert gap_tables([law, twice, other], pairs, LINE).equal.tolist() == [True, False, True]
+    def test_equal_distributions_are_marked(self):
+        distribution, twice, other = (on_the_line(v) for v in ([0, 1], [1, 0, 0, 1], [0, 2]))
+        pairs = [DistributionPair(0, 1), DistributionPair(0, 2), DistributionPair(0, 0)]
+        assert gap_tables([distribution, twice, other], pairs, LINE).equal.tolist() == [
+            True,
+            False,
+            True,
+        ]
 
-    def test_laws_equal_along_the_slice_only_are_not_marked(self):
-        first, second = EmpiricalLaw.uniform([[0, 1]]), EmpiricalLaw.uniform([[0, 2]])
+    def test_distributions_equal_along_the_slice_only_are_not_marked(self):
+        first, second = FiniteDistribution.uniform([[0, 1]]), FiniteDistribution.uniform([[0, 2]])
         tables = gap_tables([first, second], ONE_PAIR, np.array([[1.0, 0.0]]))
         tables.check()
         assert entries(tables) == [(0.0, 1.0)]
         assert tables.equal.tolist() == [False]
 
     def test_progress_reaches_the_end(self, rng):
-        laws = [EmpiricalLaw.uniform(rng.normal(size=(5, 3))) for _ in range(2)]
+        distributions = [FiniteDistribution.uniform(rng.normal(size=(5, 3))) for _ in range(2)]
         seen = []
         gap_tables(
-            laws,
+            distributions,
             ONE_PAIR,
             FiniteProfile.uniform(dim=3, n_directions=50, seed=1).directions,
             lambda done, total: seen.append((done, total)),
@@ -111,9 +119,9 @@ class TestAgainstQuantileFunctions:
     @pytest.mark.soundness
     @given(oracles.worlds())
     def test_dominates_the_truth_and_is_within_one_bin(self, world):
-        laws, pairs, profile = world
-        tables = gap_tables(laws, pairs, profile.directions)
-        truth = oracles.true_gap_laws(laws, pairs, profile.directions)
+        distributions, pairs, profile = world
+        tables = gap_tables(distributions, pairs, profile.directions)
+        truth = oracles.true_gap_distributions(distributions, pairs, profile.directions)
         for i, k in itertools.product(range(len(pairs)), range(profile.n_directions)):
             table, true = oracles.tabulated(tables, i, k), truth[i][k]
             worst = true[0][0]
@@ -127,9 +135,9 @@ class TestAgainstQuantileFunctions:
 
     @given(st.data())
     def test_axes_are_exact_and_zero_has_its_own_bin(self, data):
-        laws = [data.draw(oracles.empirical_laws(2)) for _ in range(2)]
-        tables = gap_tables(laws, ONE_PAIR, np.eye(2))
-        truth = oracles.true_gap_laws(laws, ONE_PAIR, np.eye(2))
+        distributions = [data.draw(oracles.empirical_distributions(2)) for _ in range(2)]
+        tables = gap_tables(distributions, ONE_PAIR, np.eye(2))
+        truth = oracles.true_gap_distributions(distributions, ONE_PAIR, np.eye(2))
         for k in range(2):
             table = oracles.tabulated(tables, 0, k)
             # Quarters up to 6 have at most 5 binary digits: nothing is rounded at all.
@@ -150,23 +158,25 @@ class TestAgainstQuantileFunctions:
         for seed in range(20):
             dim = int(rng.integers(2, 12))
             outputs = rng.normal(size=(2, 4, dim)) * 10.0 ** rng.integers(-6, 7, size=dim)
-            laws = [EmpiricalLaw.uniform(rows) for rows in outputs]
+            distributions = [FiniteDistribution.uniform(rows) for rows in outputs]
             u = FiniteProfile.uniform(dim=dim, n_directions=3, seed=seed).directions
-            tables = gap_tables(laws, ONE_PAIR, u)
-            truth = oracles.true_gap_laws(laws, ONE_PAIR, u)
+            tables = gap_tables(distributions, ONE_PAIR, u)
+            truth = oracles.true_gap_distributions(distributions, ONE_PAIR, u)
             for k in range(3):
                 assert oracles.dominates(oracles.tabulated(tables, 0, k), truth[0][k])
 
     @pytest.mark.soundness
-    def test_weighted_laws(self, rng):
-        """The law is the one with the held weights; the table is exact for it."""
+    def test_weighted_distributions(self, rng):
+        """The distribution is the one with the held weights; the table is exact for it."""
         for _ in range(20):
-            laws = [
-                EmpiricalLaw.weighted(rng.integers(-9, 9, size=(n, 1)), rng.dirichlet(np.ones(n)))
+            distributions = [
+                FiniteDistribution.weighted(
+                    rng.integers(-9, 9, size=(n, 1)), rng.dirichlet(np.ones(n))
+                )
                 for n in rng.integers(1, 6, size=2)
             ]
-            tables = gap_tables(laws, ONE_PAIR, LINE)
-            truth = oracles.true_gap_laws(laws, ONE_PAIR, LINE)
+            tables = gap_tables(distributions, ONE_PAIR, LINE)
+            truth = oracles.true_gap_distributions(distributions, ONE_PAIR, LINE)
             assert dict(oracles.tabulated(tables, 0, 0)) == dict(truth[0][0])
 
     def test_default_digits_keep_every_gap_within_a_256th(self, rng):
@@ -182,11 +192,11 @@ class TestAgainstQuantileFunctions:
     @pytest.mark.soundness
     def test_tables_that_would_be_too_large_keep_fewer_entries(self, rng, monkeypatch):
         """A small limit in place of 2^24 entries: fewer entries, still an upper bound."""
-        laws = [EmpiricalLaw.uniform(rng.normal(size=(500, 2))) for _ in range(2)]
+        distributions = [FiniteDistribution.uniform(rng.normal(size=(500, 2))) for _ in range(2)]
         u = FiniteProfile.uniform(dim=2, n_directions=6, seed=8).directions
-        fine = gap_tables(laws, ONE_PAIR, u)
+        fine = gap_tables(distributions, ONE_PAIR, u)
         monkeypatch.setattr("pufferslice.sensitivity.tables.MOST_ENTRIES", 600)
-        rough = gap_tables(laws, ONE_PAIR, u)
+        rough = gap_tables(distributions, ONE_PAIR, u)
         rough.check()
         assert len(rough.gaps) < len(fine.gaps) / 2
         assert rough.worst().tolist() == fine.worst().tolist()
@@ -198,7 +208,7 @@ class TestAgainstQuantileFunctions:
         """Sorted differences by numpy, for sizes that blocks and threads see."""
         first, second = rng.standard_t(3, size=(2, 9001, 3))
         u = FiniteProfile.uniform(dim=3, n_directions=19, seed=2).directions
-        tables = gap_tables([EmpiricalLaw.uniform(x) for x in (first, second)], ONE_PAIR, u)
+        tables = gap_tables([FiniteDistribution.uniform(x) for x in (first, second)], ONE_PAIR, u)
         for k, direction in enumerate(u):
             gaps = np.sort(np.abs(np.sort(first @ direction) - np.sort(second @ direction)))
             row = slice(tables.starts[k], tables.starts[k + 1])
@@ -211,7 +221,7 @@ class TestAgainstQuantileFunctions:
 
 
 class TestAgainstPOT:
-    def test_the_monotone_plan_has_the_tabulated_law(self, rng):
+    def test_the_monotone_plan_has_the_tabulated_distribution(self, rng):
         for _ in range(20):
             n, m = rng.integers(1, 9, size=2)
             x, y = rng.integers(-20, 20, size=n) / 4, rng.integers(-20, 20, size=m) / 4
@@ -245,8 +255,8 @@ class TestAgainstPOT:
 
 
 class TestInvariances:
-    def tables(self, laws, directions):
-        return gap_tables(laws, ONE_PAIR, directions)
+    def tables(self, distributions, directions):
+        return gap_tables(distributions, ONE_PAIR, directions)
 
     def same(self, one, two):
         assert two.gaps.tolist() == one.gaps.tolist()
@@ -254,46 +264,54 @@ class TestInvariances:
 
     @given(st.data())
     def test_order_of_samples_duplication_translation_swap(self, data):
-        laws = [data.draw(oracles.empirical_laws(2)) for _ in range(2)]
-        base = self.tables(laws, np.eye(2))
-        turn = [EmpiricalLaw(outputs=law.outputs[::-1], counts=law.counts[::-1]) for law in laws]
+        distributions = [data.draw(oracles.empirical_distributions(2)) for _ in range(2)]
+        base = self.tables(distributions, np.eye(2))
+        turn = [
+            FiniteDistribution(outputs=distribution.outputs[::-1], counts=distribution.counts[::-1])
+            for distribution in distributions
+        ]
         self.same(base, self.tables(turn, np.eye(2)))
         twice = [
-            EmpiricalLaw(
-                outputs=np.vstack([law.outputs] * 2), counts=np.concatenate([law.counts] * 2)
+            FiniteDistribution(
+                outputs=np.vstack([distribution.outputs] * 2),
+                counts=np.concatenate([distribution.counts] * 2),
             )
-            for law in laws
+            for distribution in distributions
         ]
         self.same(base, self.tables(twice, np.eye(2)))
         moved = [
-            EmpiricalLaw(outputs=law.outputs + np.array([2.5, -7.0]), counts=law.counts)
-            for law in laws
+            FiniteDistribution(
+                outputs=distribution.outputs + np.array([2.5, -7.0]), counts=distribution.counts
+            )
+            for distribution in distributions
         ]
         self.same(base, self.tables(moved, np.eye(2)))
-        self.same(base, self.tables(laws[::-1], np.eye(2)))
-        self.same(base, self.tables(laws, -np.eye(2)))
+        self.same(base, self.tables(distributions[::-1], np.eye(2)))
+        self.same(base, self.tables(distributions, -np.eye(2)))
 
     def test_scale_equivariance(self, rng):
         """Exact for powers of two; within one bin for others."""
         outputs = rng.normal(size=(2, 40, 3))
         u = FiniteProfile.uniform(dim=3, n_directions=4, seed=0).directions
-        base = self.tables([EmpiricalLaw.uniform(x) for x in outputs], u)
-        eight = self.tables([EmpiricalLaw.uniform(8 * x) for x in outputs], u)
+        base = self.tables([FiniteDistribution.uniform(x) for x in outputs], u)
+        eight = self.tables([FiniteDistribution.uniform(8 * x) for x in outputs], u)
         assert eight.gaps.tolist() == (8 * base.gaps).tolist()
         assert eight.counts.tolist() == base.counts.tolist()
-        three = self.tables([EmpiricalLaw.uniform(3 * x) for x in outputs], u)
+        three = self.tables([FiniteDistribution.uniform(3 * x) for x in outputs], u)
         assert three.worst() == pytest.approx(3 * base.worst(), rel=1e-13)
         moments = [t.log_moments(rate, 0.0) for t, rate in ((base, 0.9), (three, 0.1))]
         assert moments[1] == pytest.approx(moments[0], rel=0.02)
 
-    def test_the_same_whatever_the_other_laws_and_directions(self, rng):
+    def test_the_same_whatever_the_other_distributions_and_directions(self, rng):
         """A pair's row does not depend on what is tabulated beside it."""
-        laws = [EmpiricalLaw.uniform(rng.normal(size=(n, 2))) for n in (7, 11, 3)]
+        distributions = [FiniteDistribution.uniform(rng.normal(size=(n, 2))) for n in (7, 11, 3)]
         u = FiniteProfile.uniform(dim=2, n_directions=21, seed=3).directions
-        pairs = [LawPair(0, 1), LawPair(1, 2), LawPair(0, 2)]
-        together = gap_tables(laws, pairs, u)
+        pairs = [DistributionPair(0, 1), DistributionPair(1, 2), DistributionPair(0, 2)]
+        together = gap_tables(distributions, pairs, u)
         for i, pair in enumerate(pairs):
-            alone = gap_tables([laws[pair.first], laws[pair.second]], ONE_PAIR, u[[17]])
+            alone = gap_tables(
+                [distributions[pair.first], distributions[pair.second]], ONE_PAIR, u[[17]]
+            )
             gaps, masses = zip(*oracles.tabulated(together, i, 17), strict=True)
             alone_gaps, alone_masses = zip(*oracles.tabulated(alone, 0, 0), strict=True)
             assert masses == alone_masses
@@ -303,15 +321,18 @@ class TestInvariances:
 class TestMatchings:
     def test_known_distances(self):
         """Sorted along x, (0,0)-(0,3) and (1,0)-(1,4); along y the same."""
-        laws = [EmpiricalLaw.uniform([[1, 0], [0, 0]]), EmpiricalLaw.uniform([[0, 3], [1, 4]])]
-        tables = matching_tables(laws, ONE_PAIR, np.array([[1.0, 0.0]]))
+        distributions = [
+            FiniteDistribution.uniform([[1, 0], [0, 0]]),
+            FiniteDistribution.uniform([[0, 3], [1, 4]]),
+        ]
+        tables = matching_tables(distributions, ONE_PAIR, np.array([[1.0, 0.0]]))
         assert entries(tables) == [(4.0, 0.5), (3.0, 0.5)]
 
     def test_along_a_line_it_is_the_gap_table(self, rng):
-        laws = [
+        distributions = [
             on_the_line(rng.integers(-9, 9, size=n), rng.integers(1, 4, size=n)) for n in (6, 8)
         ]
-        matched, gaps = matching_tables(laws, ONE_PAIR, LINE), line_table(*laws)
+        matched, gaps = matching_tables(distributions, ONE_PAIR, LINE), line_table(*distributions)
         assert entries(matched) == entries(gaps)
 
     @pytest.mark.soundness
@@ -328,7 +349,9 @@ class TestMatchings:
             bottleneck = min(m[-1] for m in matchings)
             rows, columns = scipy.optimize.linear_sum_assignment(distances**2)
             best_square = (distances[rows, columns] ** 2).mean()
-            tables = matching_tables([EmpiricalLaw.uniform(v) for v in (x, y)], ONE_PAIR, axes)
+            tables = matching_tables(
+                [FiniteDistribution.uniform(v) for v in (x, y)], ONE_PAIR, axes
+            )
             assert (tables.worst() >= bottleneck * (1 - 1e-12)).all()
             for k in range(len(axes)):
                 row = slice(tables.starts[k], tables.starts[k + 1])
@@ -345,7 +368,7 @@ class TestMatchings:
     def test_it_is_the_matching_that_sorting_induces(self, rng):
         x, y = rng.normal(size=(2, 200, 3))
         u = FiniteProfile.uniform(dim=3, n_directions=5, seed=5).directions
-        tables = matching_tables([EmpiricalLaw.uniform(v) for v in (x, y)], ONE_PAIR, u)
+        tables = matching_tables([FiniteDistribution.uniform(v) for v in (x, y)], ONE_PAIR, u)
         for k, direction in enumerate(u):
             matched = x[np.argsort(x @ direction)] - y[np.argsort(y @ direction)]
             true = np.sort(np.linalg.norm(matched, axis=1))
@@ -364,8 +387,8 @@ class TestMatchings:
             a, b = (rng.integers(1, 5, size=k) for k in (n, m))
             squares = ((x[:, None] - y[None]) ** 2).sum(axis=-1)
             optimal = ot.emd2(a / a.sum(), b / b.sum(), squares)
-            laws = [EmpiricalLaw(outputs=v, counts=c) for v, c in ((x, a), (y, b))]
-            tables = matching_tables(laws, ONE_PAIR, np.eye(2))
+            distributions = [FiniteDistribution(outputs=v, counts=c) for v, c in ((x, a), (y, b))]
+            tables = matching_tables(distributions, ONE_PAIR, np.eye(2))
             for k in range(2):
                 row = slice(tables.starts[k], tables.starts[k + 1])
                 assert tables.masses[row].sum() == pytest.approx(1, abs=1e-15)
@@ -377,10 +400,10 @@ class TestMatchings:
     @pytest.mark.soundness
     def test_a_coupling_sees_at_least_what_any_slice_sees(self, rng):
         """E exp(c |X-Y|^2) >= integral of exp(c gap^2) along every direction."""
-        laws = [EmpiricalLaw.uniform(rng.normal(size=(n, 3))) for n in (30, 20)]
+        distributions = [FiniteDistribution.uniform(rng.normal(size=(n, 3))) for n in (30, 20)]
         u = FiniteProfile.uniform(dim=3, n_directions=30, seed=6).directions
-        sliced = gap_tables(laws, ONE_PAIR, u).log_moments(0.3, 0.0)
-        coupled = matching_tables(laws, ONE_PAIR, np.eye(3)).log_moments(0.3, 0.0)
+        sliced = gap_tables(distributions, ONE_PAIR, u).log_moments(0.3, 0.0)
+        coupled = matching_tables(distributions, ONE_PAIR, np.eye(3)).log_moments(0.3, 0.0)
         assert coupled.min() >= sliced.max()
 
 
@@ -393,35 +416,38 @@ def merged_cost(x, y, a, b, axis):
 
 
 class TestErrors:
-    def laws(self):
-        return [EmpiricalLaw.uniform([[0.0, 0.0]]), EmpiricalLaw.uniform([[0.0, 1.0]])]
+    def distributions(self):
+        return [FiniteDistribution.uniform([[0.0, 0.0]]), FiniteDistribution.uniform([[0.0, 1.0]])]
 
     @pytest.mark.parametrize("build", [gap_tables, matching_tables])
     @pytest.mark.parametrize("directions", [np.eye(3), np.eye(1), [[0.6, 0.0, 0.8]]])
     def test_directions_of_another_dimension(self, build, directions):
         with pytest.raises(ValueError):
-            build(self.laws(), ONE_PAIR, np.array(directions))
+            build(self.distributions(), ONE_PAIR, np.array(directions))
 
     @pytest.mark.parametrize("build", [gap_tables, matching_tables])
-    def test_laws_of_different_dimension(self, build):
-        laws = [EmpiricalLaw.uniform([[0.0, 0.0]]), EmpiricalLaw.uniform([[0.0, 1.0, 2.0]])]
+    def test_distributions_of_different_dimension(self, build):
+        distributions = [
+            FiniteDistribution.uniform([[0.0, 0.0]]),
+            FiniteDistribution.uniform([[0.0, 1.0, 2.0]]),
+        ]
         for direction in (np.array([[1.0, 0.0]]), np.array([[0.0, 0.0, 1.0]])):
             with pytest.raises(ValueError):
-                build(laws, ONE_PAIR, direction)
+                build(distributions, ONE_PAIR, direction)
 
     @pytest.mark.parametrize("build", [gap_tables, matching_tables])
-    def test_a_pair_that_names_no_law(self, build):
+    def test_a_pair_that_names_no_distribution(self, build):
         with pytest.raises((ValueError, IndexError)):
-            build(self.laws(), [LawPair(0, 2)], np.eye(2))
+            build(self.distributions(), [DistributionPair(0, 2)], np.eye(2))
 
 
 @pytest.mark.soundness
 @pytest.mark.parametrize("scale", [1e-170, 1e-150, 1e-100, 1.0, 1e100])
 @pytest.mark.parametrize("n_second", [1, 2])
 def test_distances_do_not_vanish_below_the_range_of_squares(scale, n_second):
-    """A distance of 0 would say that laws which differ cost nothing."""
-    first = EmpiricalLaw.uniform([[scale, scale]])
-    second = EmpiricalLaw.uniform([[0.0, 0.0]] * n_second)
+    """A distance of 0 would say that distributions which differ cost nothing."""
+    first = FiniteDistribution.uniform([[scale, scale]])
+    second = FiniteDistribution.uniform([[0.0, 0.0]] * n_second)
     found = matching_tables([first, second], ONE_PAIR, np.eye(2)).worst()
     assert (found >= scale * np.sqrt(2) * (1 - 1e-15)).all()
     assert (found <= scale * np.sqrt(2) * (1 + 1e-15)).all()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pairs of Gaussian laws, along slices and in full, against 40-digit arithmetic."""
+"""Pairs of Gaussian distributions, along slices and in full, against 40-digit arithmetic."""
 
 import math
 from fractions import Fraction
@@ -10,7 +10,7 @@ import scipy.linalg
 from tests import oracles
 
 from pufferslice.errors import ArgumentError
-from pufferslice.scenario.distributions import GaussianLaw
+from pufferslice.scenario.distributions import GaussianDistribution
 from pufferslice.sensitivity import GaussianPairs
 from pufferslice.sensitivity.profiles import FiniteProfile
 
@@ -45,11 +45,14 @@ def test_slice_costs_against_40_digits(order, rng):
     assert costs.shape == (3, 4)
     for i in range(3):
         for k, u in enumerate(profile.directions):
-            laws = [
+            distributions = [
                 (float(pairs.means[i, s] @ u), float(u @ pairs.covs[i, s] @ u) + noise_std**2)
                 for s in range(2)
             ]
-            both = [oracles.gaussian_divergence(order, *pair) for pair in (laws, laws[::-1])]
+            both = [
+                oracles.gaussian_divergence(order, *pair)
+                for pair in (distributions, distributions[::-1])
+            ]
             assert costs[i, k] == pytest.approx(float(max(both)), rel=1e-10)
 
 
@@ -114,14 +117,14 @@ def test_too_little_noise_costs_infinitely_much():
     assert pairs.slice_costs(line, 4.0, above)[0, 0] < math.inf
 
 
-def test_degenerate_laws_are_point_masses():
+def test_degenerate_distributions_are_point_masses():
     pairs = GaussianPairs(means=np.array([[[0, 0], [3, 4]]]), covs=np.zeros((1, 2, 2, 2)))
     assert pairs.full_costs(2.0, 5.0) == pytest.approx([2 * 25 / (2 * 25)], rel=1e-14)
     axis = pairs.slice_costs(np.eye(2), 2.0, 5.0)
     assert axis == pytest.approx(np.array([[9 / 25, 16 / 25]]), rel=1e-14)
 
 
-def test_equal_laws_and_shapes(rng):
+def test_equal_distributions_and_shapes(rng):
     pairs = random_pairs(rng, n_instances=2, dim=4)
     same = GaussianPairs(
         means=np.repeat(pairs.means[:, :1], 2, axis=1), covs=np.repeat(pairs.covs[:, :1], 2, axis=1)
@@ -167,15 +170,21 @@ def test_rounded_spreads_never_lower_a_cost_next_to_infinity(rng):
             continue
         noise_std = math.sqrt(float(least) * (1 + 1e-11))
         noisy = [spread + oracles.exact(noise_std) ** 2 for spread in spreads]
-        laws = list(zip(means, noisy, strict=True))
-        both = [oracles.gaussian_divergence(order, *pair) for pair in (laws, laws[::-1])]
+        distributions = list(zip(means, noisy, strict=True))
+        both = [
+            oracles.gaussian_divergence(order, *pair)
+            for pair in (distributions, distributions[::-1])
+        ]
         assert pairs.slice_costs(u[None], order, noise_std)[0, 0] >= float(max(both))
 
 
 @pytest.mark.soundness
 @pytest.mark.parametrize("size", [2.0**54, 2.0**60, 2.0**70])
 def test_spreads_that_drown_the_noise_hide_no_shift(size):
-    """The laws have no spread across (26, 33), where they lie 5 apart; rounded, they have much."""
+    """The distributions have no spread across (26, 33), where they lie 5 apart.
+
+    Rounded, they have much.
+    """
     across = np.array([33.0, -26.0]) / math.hypot(26, 33)
     cov = size * np.outer([26.0, 33.0], [26.0, 33.0])
     pairs = GaussianPairs(
@@ -204,8 +213,10 @@ def test_large_spreads_hide_no_difference_of_theirs(rng):
             )
             for one in covs
         ]
-        laws = [(0, spread + 1) for spread in terms]
-        both = [oracles.gaussian_divergence(4.0, *pair) for pair in (laws, laws[::-1])]
+        distributions = [(0, spread + 1) for spread in terms]
+        both = [
+            oracles.gaussian_divergence(4.0, *pair) for pair in (distributions, distributions[::-1])
+        ]
         assert pairs.slice_costs(across[None], 4.0, 1.0)[0, 0] >= max(both)
 
 
@@ -228,8 +239,10 @@ def test_nearly_equal_spreads_hide_no_difference_of_theirs(part, rng):
             )
             for one in pairs.covs[0]
         ]
-        laws = [(0, spread + 1) for spread in spreads]
-        both = [oracles.gaussian_divergence(4.0, *pair) for pair in (laws, laws[::-1])]
+        distributions = [(0, spread + 1) for spread in spreads]
+        both = [
+            oracles.gaussian_divergence(4.0, *pair) for pair in (distributions, distributions[::-1])
+        ]
         cost = pairs.slice_costs(unit[None], 4.0, 1.0)[0, 0]
         # Each spread may have been scaled, which rounds it: that much of it is charged.
         assert max(both) <= cost <= max(both) * (1 + 1e-6 + 1e-12 / part)
@@ -254,14 +267,14 @@ def test_noise_whose_square_is_no_number_costs_infinitely_much():
 
 
 class TestScaling:
-    """Scaled laws differ by what the declared ones differ by, to the last digit."""
+    """Scaled distributions differ by what the declared ones differ by, to the last digit."""
 
     @pytest.mark.soundness
     @pytest.mark.parametrize("scale", [3.0, 7.0, 0.1, 1e-3])
     def test_means_far_from_zero(self, scale):
         """The quotients round to floats that may be a third too close, or too far."""
-        laws = tuple(GaussianLaw(mean=[1e15 + k], cov=[[1.0]]) for k in (1, 2))
-        pairs = GaussianPairs.of([laws], np.array([scale]))
+        distributions = tuple(GaussianDistribution(mean=[1e15 + k], cov=[[1.0]]) for k in (1, 2))
+        pairs = GaussianPairs.of([distributions], np.array([scale]))
         shift, variance = Fraction(1) / Fraction(scale), Fraction(1) / Fraction(scale) ** 2
         for order in (2.0, 4.0, 16.0):
             exact = Fraction(order) * shift**2 / (2 * (variance + 1))
@@ -271,13 +284,19 @@ class TestScaling:
             assert exact <= Fraction(float(full)) * Fraction(1 + 2.0**-38)
             assert Fraction(float(full)) <= exact * Fraction(1 + 1e-9)
 
-    def test_laws_that_differ_stay_apart(self):
+    def test_distributions_that_differ_stay_apart(self):
         """In units of 3 both variances are the same float; and a mean of 1e-300 is next to 0."""
         one = np.array([[1.7500000000000007]])
         other = np.nextafter(one, 2.0)
         assert (one / 9 == other / 9).all()
-        spreads = (GaussianLaw(mean=[0.0], cov=one), GaussianLaw(mean=[0.0], cov=other))
-        shifts = (GaussianLaw(mean=[5e-324], cov=one), GaussianLaw(mean=[0.0], cov=one))
+        spreads = (
+            GaussianDistribution(mean=[0.0], cov=one),
+            GaussianDistribution(mean=[0.0], cov=other),
+        )
+        shifts = (
+            GaussianDistribution(mean=[5e-324], cov=one),
+            GaussianDistribution(mean=[0.0], cov=one),
+        )
         pairs = GaussianPairs.of([spreads, spreads[::-1], shifts], np.array([3.0]))
         assert not pairs.equal.any()
         assert pairs.covs[0, 0] < pairs.covs[0, 1]
@@ -286,6 +305,6 @@ class TestScaling:
         assert GaussianPairs.of([same], np.array([3.0])).equal.all()
 
     def test_differences_beyond_all_floats(self):
-        laws = tuple(GaussianLaw(mean=[m], cov=[[1.0]]) for m in (1e308, -1e308))
+        distributions = tuple(GaussianDistribution(mean=[m], cov=[[1.0]]) for m in (1e308, -1e308))
         with pytest.raises(ArgumentError, match="scales"):
-            GaussianPairs.of([laws], np.array([0.1]))
+            GaussianPairs.of([distributions], np.array([0.1]))

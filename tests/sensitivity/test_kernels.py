@@ -43,9 +43,9 @@ def stepped(rng, n):
 
 @pytest.mark.parametrize("n", [1, 2, 127, 128, 129, 1_000, 4_097])
 @pytest.mark.parametrize("extra", [0.0, 1e-12])
-@pytest.mark.parametrize("laws", [near, smooth, far, stepped])
-def test_every_gap_is_counted_once_in_its_bin(rng, laws, n, extra):
-    a, b = laws(rng, n)
+@pytest.mark.parametrize("distributions", [near, smooth, far, stepped])
+def test_every_gap_is_counted_once_in_its_bin(rng, distributions, n, extra):
+    a, b = distributions(rng, n)
     gaps = np.abs(a - b) + extra
     if not extra:
         gaps = np.where(_rounded_down(a, b), gaps * (1 + 2.0**-52), gaps)

@@ -220,13 +220,17 @@ class TestSampledSphere:
 
     @pytest.mark.statistical
     def test_they_are_uniform(self, rng):
-        """The square of a coordinate has the law Beta(1/2, (d-1)/2); a tenth off is seen."""
+        """The square of a coordinate has the distribution Beta(1/2, (d-1)/2).
+
+        A tenth off is seen.
+        """
         u = SampledSphere.draw(
             dim=5, n_directions=100_000, seed=int(rng.integers(2**31))
         ).directions
-        law = stats.beta(0.5, 2)
+        distribution = stats.beta(0.5, 2)
         p = {
-            k: stats.kstest(np.minimum(1, k * u[:, 2] ** 2), law.cdf).pvalue for k in (0.9, 1, 1.1)
+            k: stats.kstest(np.minimum(1, k * u[:, 2] ** 2), distribution.cdf).pvalue
+            for k in (0.9, 1, 1.1)
         }
         assert p[1] > 1e-9
         assert p[0.9] < 1e-9
@@ -245,9 +249,10 @@ class TestSampledSphere:
 
 @pytest.mark.parametrize("profile", [None, (1.0,), {"dim": 1}, np.eye(1)])
 def test_what_is_no_profile_is_named(profile):
-    law = ps.EmpiricalLaw.uniform
+    distribution = ps.FiniteDistribution.uniform
     scenario = ps.Scenario.from_worlds(
-        {"a": law([[0.0]]), "b": law([[1.0]])}, query=ps.queries.summary(mean=["x"])
+        {"a": distribution([[0.0]]), "b": distribution([[1.0]])},
+        query=ps.queries.summary(mean=["x"]),
     )
     target = ps.Guarantee.joint(order=4, epsilon=1.0)
     certificate = ps.certify_release(scenario, FiniteProfile.axes(dim=1), target)

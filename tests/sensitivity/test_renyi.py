@@ -174,8 +174,8 @@ class TestEnvelopes:
         masses = np.array([n for _, n in entries], dtype=float)
         masses /= masses.sum()
         value = renyi.transport_envelope(order, gaps, masses, noise_std)
-        law = list(zip(gaps.tolist(), masses.tolist(), strict=True))
-        expected = float(oracles.envelope("transport", order, law, noise_std))
+        distribution = list(zip(gaps.tolist(), masses.tolist(), strict=True))
+        expected = float(oracles.envelope("transport", order, distribution, noise_std))
         # ln of a mean near 1 is known to about an ulp of 1, divided by order - 1.
         assert value == pytest.approx(expected, rel=1e-11, abs=1e-15 / (order - 1) * 8)
         worst = float(renyi.gaussian_envelope(order, gaps.max(), noise_std))

@@ -118,7 +118,7 @@ class TestBadRows:
 class TestWhatCanBeStreamed:
     def test_queries_of_a_table_are_refused_with_the_way_out(self):
         query = summary(mean=["age"]).with_range(Box([0], [100]))
-        with pytest.raises(ScenarioError, match=r"law 'records'.*read_table"):
+        with pytest.raises(ScenarioError, match=r"distribution 'records'.*read_table"):
             scan_of(query)
 
     def test_quantile_secrets_are_refused_with_the_way_out(self):

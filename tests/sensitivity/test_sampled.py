@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pufferslice.errors import ArgumentError
-from pufferslice.scenario.distributions import EmpiricalLaw, SampledLaw
-from pufferslice.scenario.histograms import BinGrid, BinnedLaw
-from pufferslice.sensitivity import LawPair, gap_tables
+from pufferslice.scenario.distributions import FiniteDistribution, SampledDistribution
+from pufferslice.scenario.histograms import BinGrid, BinnedDistribution
+from pufferslice.sensitivity import DistributionPair, gap_tables
 from pufferslice.sensitivity.bands import (
     BandTables,
     SortedSample,
@@ -25,7 +25,7 @@ from pufferslice.sensitivity.concentration import BANDS, LEVEL_QUANTA, band_rank
 from pufferslice.sensitivity.profiles import FiniteProfile
 
 LINE = np.array([[1.0]])
-PAIR = [LawPair(0, 1)]
+PAIR = [DistributionPair(0, 1)]
 
 PAIRS_OF_LAWS = {
     "skewed": (stats.beta(1, 6), stats.beta(2, 4)),
@@ -38,9 +38,13 @@ PAIRS_OF_LAWS = {
 
 def tables_of(first, second, *, failure=0.05, kind="order_statistics", ends=None, directions=LINE):
     """The band tables of two samples, each band failing with half of the probability."""
-    laws = [SampledLaw(outputs=np.reshape(x, (len(x), -1))) for x in (first, second)]
-    ranked = [SortedSample.of(law, directions) for law in laws]
-    bands = common_bands([law.n_samples for law in laws], failure / 2, kind)
+    distributions = [
+        SampledDistribution(outputs=np.reshape(x, (len(x), -1))) for x in (first, second)
+    ]
+    ranked = [SortedSample.of(distribution, directions) for distribution in distributions]
+    bands = common_bands(
+        [distribution.n_samples for distribution in distributions], failure / 2, kind
+    )
     limits = len(directions) if ends is None else np.tile(ends, (len(directions), 1))
     return band_tables(ranked, PAIR, bands, limits)
 
@@ -64,8 +68,8 @@ def true_gap(pair, levels):
 def test_the_bound_covers_all_levels_at_once(name, sizes, kind, rng):
     """400 runs at failure probability 0.2: at most 80 and 5 standard deviations may fail.
 
-    A run fails if the tabulated law of the gap does not dominate the true one: the mass of gaps
-    above some height is more in truth than in the table.
+    A run fails if the tabulated distribution of the gap does not dominate the true one: the mass of
+    gaps above some height is more in truth than in the table.
     """
     pair, n_runs, failure, n_levels = PAIRS_OF_LAWS[name], 400, 0.2, 4_000
     levels = (np.arange(n_levels) + 0.5) / n_levels
@@ -75,12 +79,14 @@ def test_the_bound_covers_all_levels_at_once(name, sizes, kind, rng):
     truth = np.sort(true_gap(pair, levels[inside]))[::-1]
     wanted = (np.arange(len(truth)) + 0.5) / n_levels
     draws = [
-        law.rvs((n_runs, n), random_state=rng).astype(float)
-        for law, n in zip(pair, sizes, strict=True)
+        distribution.rvs((n_runs, n), random_state=rng).astype(float)
+        for distribution, n in zip(pair, sizes, strict=True)
     ]
     failed = 0
     for first, second in zip(*draws, strict=True):
-        ranked = [SortedSample.of(SampledLaw(outputs=x[:, None]), LINE) for x in (first, second)]
+        ranked = [
+            SortedSample.of(SampledDistribution(outputs=x[:, None]), LINE) for x in (first, second)
+        ]
         tables = band_tables(ranked, PAIR, bands, 1).bound
         # The k-th largest true gap is at most the table's gap at that mass.
         mass = np.cumsum(tables.counts) / LEVEL_QUANTA
@@ -158,7 +164,7 @@ def test_dkw_by_hand():
 def test_never_below_the_gaps_of_the_samples(first, second, kind):
     """On the covered levels the sample is always inside its own band; with a range on all."""
     x, y = np.array(first, dtype=float), np.array(second, dtype=float)
-    exact = gap_tables([EmpiricalLaw.uniform(v[:, None]) for v in (x, y)], PAIR, LINE)
+    exact = gap_tables([FiniteDistribution.uniform(v[:, None]) for v in (x, y)], PAIR, LINE)
     found = tables_of(x, y, kind=kind, ends=(-5.0, 5.0))
     for rate in (0.01, 0.1):
         assert moment(found.bound, rate) >= math.exp(exact.log_moments(rate, 0.0)[0, 0]) - 1e-12
@@ -179,7 +185,7 @@ def test_both_orders_of_a_pair_are_one(rng):
 def test_the_float_error_of_a_projection_is_inside_its_bounds(rng):
     outputs = rng.normal(size=(60, 5)) * np.array([1e8, 1.0, 1e-3, 1e4, 1.0])
     directions = FiniteProfile.uniform(dim=5, n_directions=4, seed=0).directions
-    sample = SortedSample.of(SampledLaw(outputs=outputs), directions)
+    sample = SortedSample.of(SampledDistribution(outputs=outputs), directions)
     low, high = sample.bounds(slice(0, 4), np.arange(1, 61))
     rows = [list(map(Fraction, row)) for row in outputs.tolist()]
     for k, u in enumerate(directions.tolist()):
@@ -226,14 +232,14 @@ class TestCountedSamples:
 
     def counted(self, values):
         bins = np.floor((values + 8) / 16 * 4096).astype(int)
-        return BinnedLaw(grid=self.GRID, counts=np.bincount(bins, minlength=4096)[None])
+        return BinnedDistribution(grid=self.GRID, counts=np.bincount(bins, minlength=4096)[None])
 
     def test_as_the_kept_draws(self, rng):
         x, y = np.clip(rng.normal(size=(2, 2_000)), -7.9, 7.9)
         kept = tables_of(x, y, ends=(-8.0, 8.0))
-        laws = [self.counted(v) for v in (x, y)]
+        distributions = [self.counted(v) for v in (x, y)]
         bands = common_bands([2000, 2000], 0.025, "order_statistics")
-        found = band_tables(laws, PAIR, bands, self.GRID.ends)
+        found = band_tables(distributions, PAIR, bands, self.GRID.ends)
         room = 2 * 16 / 4096 + 1e-4
         for rate in (0.05, 0.5):
             assert moment(found.bound, rate) >= moment(kept.bound, rate) - 1e-12
@@ -243,11 +249,15 @@ class TestCountedSamples:
 
 
 def test_refusals(rng):
-    law = SampledLaw(outputs=rng.normal(size=(50, 2)))
-    with pytest.raises(ArgumentError, match="the law has dimension 2, the directions have 1"):
-        SortedSample.of(law, LINE)
-    ranked = SortedSample.of(law, np.eye(2))
-    with pytest.raises(ArgumentError, match="a band for 60 samples does not fit a law with 50"):
+    distribution = SampledDistribution(outputs=rng.normal(size=(50, 2)))
+    with pytest.raises(
+        ArgumentError, match="the distribution has dimension 2, the directions have 1"
+    ):
+        SortedSample.of(distribution, LINE)
+    ranked = SortedSample.of(distribution, np.eye(2))
+    with pytest.raises(
+        ArgumentError, match="a band for 60 samples does not fit a distribution with 50"
+    ):
         band_tables([ranked, ranked], PAIR, common_bands([60, 60], 0.1, "dkw"), 2)
     with pytest.raises(ArgumentError, match="needs more than 5 samples"):
         tail_cut_estimate(np.zeros(5), np.zeros(5), 0.05)

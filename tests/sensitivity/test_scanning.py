@@ -19,12 +19,12 @@ import pytest
 
 from pufferslice.errors import ScenarioError, StorageError, TableError
 from pufferslice.queries import Box, columns
-from pufferslice.scenario.distributions import EmpiricalLaw
-from pufferslice.scenario.histograms import BinnedLaw, Histograms
+from pufferslice.scenario.distributions import FiniteDistribution
+from pufferslice.scenario.histograms import BinnedDistribution, Histograms
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.scenario.simulator import OutputSimulator
 from pufferslice.sensitivity import (
-    LawPair,
+    DistributionPair,
     RowScan,
     gap_tables,
     scan,
@@ -139,11 +139,11 @@ class TestScenario:
         assert scenario.pairs == exact.pairs
         assert scenario.secret == exact.secret
         assert scenario.priors[0].probabilities == exact.priors[0].probabilities
-        pairs = [LawPair(0, 1), LawPair(0, 2), LawPair(1, 2)]
-        laws, atoms = (list(s.priors[0].laws.values()) for s in (scenario, exact))
-        assert all(isinstance(law, BinnedLaw) for law in laws)
-        assert all(isinstance(law, EmpiricalLaw) for law in atoms)
-        above = binned_tables(laws, pairs, PROFILE.directions).worst()
+        pairs = [DistributionPair(0, 1), DistributionPair(0, 2), DistributionPair(1, 2)]
+        distributions, atoms = (list(s.priors[0].distributions.values()) for s in (scenario, exact))
+        assert all(isinstance(distribution, BinnedDistribution) for distribution in distributions)
+        assert all(isinstance(distribution, FiniteDistribution) for distribution in atoms)
+        above = binned_tables(distributions, pairs, PROFILE.directions).worst()
         true = gap_tables(atoms, pairs, PROFILE.directions).worst()
         assert (above >= true).all()
         assert (above <= true + 2 * (scan.grid.widths + scan.grid.errors)).all()

@@ -13,8 +13,8 @@ from tests import oracles
 from tests.oracles import HP, exact
 
 from pufferslice.errors import ArgumentError
-from pufferslice.scenario.distributions import EmpiricalLaw
-from pufferslice.sensitivity import GapTables, LawPair, gap_tables
+from pufferslice.scenario.distributions import FiniteDistribution
+from pufferslice.sensitivity import DistributionPair, GapTables, gap_tables
 from pufferslice.sensitivity.profiles import FiniteProfile
 
 
@@ -39,9 +39,11 @@ def built(**changes):
 
 
 def random_tables(rng, n_slices=6, n_samples=400):
-    laws = [EmpiricalLaw.uniform(rng.standard_t(2, size=(n, 3))) for n in (n_samples, n_samples)]
+    distributions = [
+        FiniteDistribution.uniform(rng.standard_t(2, size=(n, 3))) for n in (n_samples, n_samples)
+    ]
     profile = FiniteProfile.uniform(dim=3, n_directions=n_slices, seed=1)
-    return gap_tables(laws, [LawPair(0, 1)], profile.directions)
+    return gap_tables(distributions, [DistributionPair(0, 1)], profile.directions)
 
 
 class TestValues:
@@ -69,16 +71,16 @@ class TestValues:
 
     @given(st.data(), st.floats(1e-3, 50), st.floats(0, 2))
     def test_log_moments_against_40_digits(self, data, rate, margin):
-        laws = [data.draw(oracles.empirical_laws(1)) for _ in range(2)]
-        tables = gap_tables(laws, [LawPair(0, 1)], np.array([[1.0]]))
-        (true,) = oracles.true_gap_laws(laws, [(0, 1)], [[1.0]])[0]
+        distributions = [data.draw(oracles.empirical_distributions(1)) for _ in range(2)]
+        tables = gap_tables(distributions, [DistributionPair(0, 1)], np.array([[1.0]]))
+        (true,) = oracles.true_gap_distributions(distributions, [(0, 1)], [[1.0]])[0]
         moment = HP.fsum(
             exact(mass) * HP.exp(HP.mpf(rate) * (exact(gap) + HP.mpf(margin)) ** 2)
             for gap, mass in true
         )
         value = tables.log_moments(rate, margin)[0, 0]
         if tables.equal[0]:
-            assert value == 0, "the same law costs nothing, on any grid"
+            assert value == 0, "the same distribution costs nothing, on any grid"
             return
         assert value == pytest.approx(float(HP.log(moment)), rel=1e-12, abs=1e-14)
 
@@ -149,9 +151,11 @@ class TestCoarsening:
         assert same.counts.tolist() == tables.counts.tolist()
 
     def test_zero_gaps_stay_zero(self):
-        law = EmpiricalLaw.uniform(np.r_[np.zeros(50), 1 + np.arange(50) / 50][:, None])
-        none = EmpiricalLaw.uniform([[0.0]])
-        tables = gap_tables([law, none], [LawPair(0, 1)], np.array([[1.0]]))
+        distribution = FiniteDistribution.uniform(
+            np.r_[np.zeros(50), 1 + np.arange(50) / 50][:, None]
+        )
+        none = FiniteDistribution.uniform([[0.0]])
+        tables = gap_tables([distribution, none], [DistributionPair(0, 1)], np.array([[1.0]]))
         coarse = tables.coarsened(4)
         assert len(coarse.gaps) < len(tables.gaps)
         assert coarse.gaps[-1] == 0
@@ -165,8 +169,10 @@ class TestCoarsening:
         assert (rough <= fine * 1.1).all()
 
     def test_equal_instances_stay_equal(self):
-        law = EmpiricalLaw.uniform([[0.0], [1.0]])
-        tables = gap_tables([law, law], [LawPair(0, 1)], np.array([[1.0]]))
+        distribution = FiniteDistribution.uniform([[0.0], [1.0]])
+        tables = gap_tables(
+            [distribution, distribution], [DistributionPair(0, 1)], np.array([[1.0]])
+        )
         assert tables.coarsened(1).equal.tolist() == [True]
 
 
@@ -256,6 +262,6 @@ class TestDeltas:
         huge = self.tables().deltas(np.full((1, 2), 1e6), 1e-3, 0.0)
         assert ((huge >= 0) & (huge <= 1 + 1e-14)).all()
 
-    def test_equal_laws_have_none(self):
+    def test_equal_distributions_have_none(self):
         same = attrs.evolve(self.tables(), gaps=np.zeros(3), equal=np.array([True]))
         assert not same.deltas(np.zeros((1, 2)), 1.0, 0.1).any()

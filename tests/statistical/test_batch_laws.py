@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches follow the laws that are charged for, and would be seen not to if they did not.
+"""Batches follow the distributions that are charged for, and would be seen not to if they did not.
 
-One threshold for all: a right law falls below it once in a thousand million runs, each wrong law
-here (rates or sizes off by a tenth) is below it by orders of magnitude.
+One threshold for all: a right distribution falls below it once in a thousand million runs, each
+wrong distribution here (rates or sizes off by a tenth) is below it by orders of magnitude.
 """
 
 import hashlib
@@ -73,12 +73,17 @@ def test_pairs_of_a_poisson_batch_are_independent(poisson, distance):
 
 def test_poisson_batch_sizes(poisson):
     sizes = np.bincount(poisson.sum(axis=1), minlength=N_RECORDS + 1)
-    law = {k: stats.binom.pmf(np.arange(N_RECORDS + 1), N_RECORDS, k * 0.2) for k in (0.9, 1, 1.1)}
-    assert chi_square_p(sizes, law[1]) > THRESHOLD
-    assert chi_square_p(sizes, law[0.9]) < THRESHOLD
-    assert chi_square_p(sizes, law[1.1]) < THRESHOLD
-    # a batch of the expected size every time has the right rate and the wrong law
-    assert chi_square_p(np.bincount(np.full(N_BATCHES, SIZE), minlength=201), law[1]) < THRESHOLD
+    distribution = {
+        k: stats.binom.pmf(np.arange(N_RECORDS + 1), N_RECORDS, k * 0.2) for k in (0.9, 1, 1.1)
+    }
+    assert chi_square_p(sizes, distribution[1]) > THRESHOLD
+    assert chi_square_p(sizes, distribution[0.9]) < THRESHOLD
+    assert chi_square_p(sizes, distribution[1.1]) < THRESHOLD
+    # a batch of the expected size every time has the right rate and the wrong distribution
+    assert (
+        chi_square_p(np.bincount(np.full(N_BATCHES, SIZE), minlength=201), distribution[1])
+        < THRESHOLD
+    )
 
 
 def test_sizes_without_replacement_are_fixed(without, with_):
@@ -134,7 +139,7 @@ def test_draws_with_replacement_are_uniform_and_independent(seed):
 @pytest.mark.parametrize("where", ["first", "last", "spread"])
 @pytest.mark.parametrize("design", ["poisson", "without", "with_"])
 def test_differing_records_in_a_batch(design, where, request):
-    """The law of K that the accountants charge for, wherever the differing records lie."""
+    """The distribution of K that the accountants charge for, wherever the differing records lie."""
     counts = request.getfixturevalue(design)
     places = {
         "first": np.arange(N_DIFFERING),
@@ -142,19 +147,19 @@ def test_differing_records_in_a_batch(design, where, request):
         "spread": np.arange(0, N_RECORDS, N_RECORDS // N_DIFFERING),
     }[where]
     observed = np.bincount(counts[:, places].sum(axis=1))
-    assert chi_square_p(observed, law_of(design, 1.0)) > THRESHOLD
-    assert chi_square_p(observed, law_of(design, 0.9)) < THRESHOLD
-    assert chi_square_p(observed, law_of(design, 1.1)) < THRESHOLD
+    assert chi_square_p(observed, distribution_of(design, 1.0)) > THRESHOLD
+    assert chi_square_p(observed, distribution_of(design, 0.9)) < THRESHOLD
+    assert chi_square_p(observed, distribution_of(design, 1.1)) < THRESHOLD
 
 
-def law_of(design, factor):
-    """The law of K that the plan charges, for a rate or batch size of `factor` times."""
+def distribution_of(design, factor):
+    """The distribution of K that the plan charges, for a rate or batch size of `factor` times."""
     sampling = {
         "poisson": Poisson(n_records=N_RECORDS, rate=factor * POISSON.rate),
         "without": WithoutReplacement(n_records=N_RECORDS, batch_size=round(factor * SIZE)),
         "with_": WithReplacement(n_records=N_RECORDS, batch_size=round(factor * SIZE)),
     }[design]
-    return np.exp(sampling.discrepancy_law(N_DIFFERING).log_probabilities)
+    return np.exp(sampling.discrepancy_distribution(N_DIFFERING).log_probabilities)
 
 
 def pairs_drawn(counts, distance):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The draws follow the discrete Gaussian, and would be seen not to if they did not.
 
-One threshold for all: a right law falls below it once in a thousand million runs, each wrong law
-here is below it by many orders of magnitude.
+One threshold for all: a right distribution falls below it once in a thousand million runs, each
+wrong distribution here is below it by many orders of magnitude.
 """
 
 import numpy as np
@@ -45,7 +45,7 @@ def test_mean_and_variance(draws):
 
 @pytest.mark.soundness
 def test_every_half_step_of_the_base_table_has_its_probability(draws):
-    """Half steps see the acceptance, which only tilts the law inside a step."""
+    """Half steps see the acceptance, which only tilts the distribution inside a step."""
     n_cells = 2 * 16 * 4
     observed = np.bincount(np.minimum(np.abs(draws) >> 39, n_cells), minlength=n_cells + 1)
     edges = np.arange(n_cells + 1) / 32

@@ -65,9 +65,9 @@ def test_the_noise_is_the_plan_s():
     assert len(np.unique(found)) > 150
 
 
-def test_a_random_number_of_records_differs_as_its_law_says():
-    law = binomial(n_records=5, mismatch_probability=0.5)
-    plan = plan_of(differing=law, accountant=LogMoment())
+def test_a_random_number_of_records_differs_as_its_distribution_says():
+    distribution = binomial(n_records=5, mismatch_probability=0.5)
+    plan = plan_of(differing=distribution, accountant=LogMoment())
     found = {round(release_canary("first", plan)[0]) for _ in range(40)}
     assert found <= set(range(6))
     assert len(found) > 1

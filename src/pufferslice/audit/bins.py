@@ -23,7 +23,7 @@ and their projections are floats, so only what lies that near to an edge is in a
 _EVEN_EDGES: Final = 16
 _TAIL_EDGES: Final = 10
 _FEWEST_BEYOND: Final = 3
-"""Pilot outputs beyond the outermost edge of a law."""
+"""Pilot outputs beyond the outermost edge of a distribution."""
 
 _MOST_ATOMS: Final = 8
 """Repeated values of a pilot that get a bin of their own."""
@@ -133,9 +133,9 @@ def best_partition(
 ) -> tuple[float, Integers]:
     """Cells merged into neighbouring bins so that the sum of p^order q^(1-order) is likely largest.
 
-    `expected` are the pilot's counts per cell of both laws, `scale` how much larger the counts
-    will be, `sizes` the numbers of outputs to come. The sum is additive over the bins, so dynamic
-    programming finds the best. Returns it and, for each cell, whether a bin ends after it.
+    `expected` are the pilot's counts per cell of both distributions, `scale` how much larger the
+    counts will be, `sizes` the numbers of outputs to come. The sum is additive over the bins, so
+    dynamic programming finds the best. Returns it and, for each cell, whether a bin ends after it.
     """
     first, second = expected
     n_cells = len(first)
@@ -187,7 +187,7 @@ class Aggregation(Protocol):
         ...
 
     def spending(self, failure_probability: float, n_comparisons: int) -> Self:
-        """The same, with so much doubt to spend if it needs any, on all comparisons together."""
+        """The same, with so much confidence to spend on all comparisons together."""
         ...
 
 

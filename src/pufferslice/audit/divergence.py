@@ -59,7 +59,7 @@ class LinePlan:
 
 
 class LineTest(Protocol):
-    """A number of two laws on the line that cannot grow when they are cut into bins."""
+    """A number of two distributions on the line that cannot grow when they are cut into bins."""
 
     @property
     def statistic(self) -> str:
@@ -67,7 +67,7 @@ class LineTest(Protocol):
         ...
 
     def plan(self, pilot: Pair, sizes: tuple[int, int], share: float) -> LinePlan:
-        """Where to cut; `sizes` outputs will be counted, each of about `share` doubt."""
+        """Where to cut; `sizes` outputs will be counted, each of about `share` confidence."""
         ...
 
     def bound(self, plan: LinePlan, counts: tuple[Integers, Integers], share: float) -> float:
@@ -109,7 +109,7 @@ class RenyiTest:
         return LinePlan(edges=edges[ends[:-1] == 1], promise=self._divergence(found))
 
     def bound(self, plan: LinePlan, counts: tuple[Integers, Integers], share: float) -> float:
-        """Lower bound on the divergence of the first law from the second."""
+        """Lower bound on the divergence of the first distribution from the second."""
         if not len(plan.edges):
             return 0.0
         n_first, n_second = (int(count.sum()) for count in counts)
@@ -122,7 +122,7 @@ class RenyiTest:
         return self._divergence(moment)
 
     def reach(self, sizes: tuple[int, int], share: float) -> float:
-        """When all outputs of one law lie where none of the other does."""
+        """When all outputs of one distribution lie where none of the other does."""
         low, high = lower_share(sizes[0], sizes[0], share), upper_share(0, sizes[1], share)
         if low == 0:
             return 0.0
@@ -137,7 +137,7 @@ class _ThresholdTest(abc.ABC):
 
     @abc.abstractmethod
     def _values(self, low: Floats, high: Floats) -> Floats:
-        """The bound, if the event has at least `low` under one law, at most `high` under the other.
+        """The bound, if the event has at least `low` on one side, at most `high` on the other.
 
         It grows in the first and falls in the second.
         """
@@ -152,7 +152,7 @@ class _ThresholdTest(abc.ABC):
         return self._value(*_event(plan, counts, share))
 
     def reach(self, sizes: tuple[int, int], share: float) -> float:
-        """When the event is certain under one law and never seen under the other."""
+        """When the event is certain under one distribution and never seen under the other."""
         low, high = lower_share(sizes[0], sizes[0], share), upper_share(0, sizes[1], share)
         return self._value(low, high)
 
@@ -166,7 +166,7 @@ class EpsilonTest(_ThresholdTest):
     r"""The smallest epsilon at a delta, by the best threshold: $\ln((P(A) - \delta) / Q(A))$.
 
     Guarantee: for an event A that does not depend on the counted outputs, at most the epsilon that
-    the two laws need at `delta`, except with probability 2 * share.
+    the two distributions need at `delta`, except with probability 2 * share.
     """
 
     delta: float
@@ -186,7 +186,7 @@ class EpsilonTest(_ThresholdTest):
 class DeltaTest(_ThresholdTest):
     r"""The smallest delta at an epsilon, by the best threshold: $P(A) - e^\epsilon Q(A)$.
 
-    Guarantee: as `EpsilonTest`, for the delta that the two laws need at `epsilon`.
+    Guarantee: as `EpsilonTest`, for the delta that the two distributions need at `epsilon`.
     """
 
     epsilon: float
@@ -210,7 +210,7 @@ def _cells(edges: Floats, pilot: Pair) -> tuple[Floats, Floats]:
 def _tails(
     pilot: Pair, sizes: tuple[int, int], share: float
 ) -> tuple[Floats, tuple[Floats, Floats], tuple[Floats, Floats]]:
-    """Candidate edges, and the likely bounds (first law low, second law high) on both sides."""
+    """Candidate edges, and the likely bounds (first low, second high) on both sides."""
     edges = candidate_edges(*pilot)
     first, second = (np.cumsum(cells)[:-1] for cells in _cells(edges, pilot))
     quantile = -float(ndtri(share))
@@ -233,7 +233,7 @@ def _best_threshold(edges: Floats, above: Floats, below: Floats) -> LinePlan:
 
 
 def _event(plan: LinePlan, counts: tuple[Integers, Integers], share: float) -> tuple[float, float]:
-    """Lower bound of the event under the first law, upper bound under the second."""
+    """Lower bound of the event under the first distribution, upper bound under the second."""
     side = 1 if plan.above else 0
     n_first, n_second = (int(count.sum()) for count in counts)
     low = lower_share(int(counts[0][side]), n_first, share)
@@ -586,7 +586,7 @@ class _Pilots:
 def _counted(
     comparison: Comparison, lines: Lines, plans: Sequence[LinePlan]
 ) -> list[tuple[Integers, Integers]]:
-    """Counts of both laws in the bins of every line."""
+    """Counts of both distributions in the bins of every line."""
     blocks = range(0, len(plans), _LINES_AT_ONCE)
 
     def count(start: int) -> list[tuple[Integers, Integers]]:

@@ -18,7 +18,12 @@ from pufferslice._core.checks import (
 )
 from pufferslice._core.text import quoted
 from pufferslice.errors import ArgumentError, ScenarioError
-from pufferslice.scenario.distributions import EmpiricalLaw, GaussianLaw, Law, SampledLaw
+from pufferslice.scenario.distributions import (
+    Distribution,
+    FiniteDistribution,
+    GaussianDistribution,
+    SampledDistribution,
+)
 from pufferslice.scenario.priors import Prior
 from pufferslice.sensitivity.concentration import clopper_pearson
 
@@ -85,25 +90,33 @@ class Inference:
         )
 
 
-def gaussian_scores(outputs: Floats, laws: Sequence[Law], noise_std: float) -> Floats:
-    r"""Log density of N(mean of the law, noise variance) up to a constant; (n, n_laws).
+def gaussian_scores(
+    outputs: Floats, distributions: Sequence[Distribution], noise_std: float
+) -> Floats:
+    r"""Log density of N(mean of the distribution, noise variance) up to a constant.
+
+    (n, n_distributions).
 
     The attack of the paper's experiments:
     $\hat s(y) = \arg\max_s \ln \pi(s) + \ln \phi(y; \mu_s, \sigma^2 I)$.
     """
     check_above(0, noise_std=noise_std)
-    means = np.array([mean_of(law) for law in laws])
+    means = np.array([mean_of(distribution) for distribution in distributions])
     return _gaussian_kernel(outputs, means, noise_std)
 
 
-def likelihood_scores(outputs: Floats, laws: Sequence[Law], noise_std: float) -> Floats:
-    """Log density of the noisy output under each law, up to a constant; (n, n_laws).
+def likelihood_scores(
+    outputs: Floats, distributions: Sequence[Distribution], noise_std: float
+) -> Floats:
+    """Log density of the noisy output under each distribution, up to a constant.
 
-    With the prior's shares the most accurate attack that there is, if the laws and the noise are
-    as declared: mixtures of Gaussians over the atoms, in log space.
+    (n, n_distributions).
+
+    With the prior's shares the most accurate attack that there is, if the distributions and the
+    noise are as declared: mixtures of Gaussians over the atoms, in log space.
     """
     check_above(0, noise_std=noise_std)
-    columns = [_log_likelihood(outputs, law, noise_std) for law in laws]
+    columns = [_log_likelihood(outputs, distribution, noise_std) for distribution in distributions]
     return np.stack(columns, axis=1)
 
 
@@ -156,21 +169,21 @@ def infer_secrets(
 ) -> tuple[Inference, ...]:
     """Both attacks, on every pair and on all secrets, under the natural and the balanced prior.
 
-    `outputs` are in scaled coordinates, by secret; `confidence` is that of each interval alone.
-    The likelihood-ratio attack looks at fewer outputs if the laws have very many atoms; `n_trials`
-    says at how many.
+    `outputs` are in scaled coordinates, by secret; `confidence` is that of each interval alone. The
+    likelihood-ratio attack looks at fewer outputs if the distributions have very many atoms;
+    `n_trials` says at how many.
     """
     check_count(0, seed=seed)
-    secrets = tuple(secret for secret in prior.laws if secret in outputs)
+    secrets = tuple(secret for secret in prior.distributions if secret in outputs)
     if len(secrets) < 2:
         msg = "outputs of one secret only: there is nothing to infer. Give those of at least two"
         raise ArgumentError(msg)
-    laws = {secret: prior.laws[secret] for secret in secrets}
+    distributions = {secret: prior.distributions[secret] for secret in secrets}
     subsets = [tuple(pair) for pair in pairs]
     subsets += [secrets] if len(secrets) > 2 else []
     found = []
     for attack in ATTACKS:
-        scores = _scored(attack, outputs, laws, noise_std)
+        scores = _scored(attack, outputs, distributions, noise_std)
         for subset in subsets:
             columns = [secrets.index(secret) for secret in subset]
             chosen = {secret: scores[secret][:, columns] for secret in subset}
@@ -190,42 +203,53 @@ def infer_secrets(
     return tuple(found)
 
 
-def mean_of(law: Law) -> Floats:
-    """Mean of a law of the prepared query; streamed laws do not keep it."""
-    if isinstance(law, GaussianLaw):
-        return law.mean
-    if isinstance(law, EmpiricalLaw):
-        return np.asarray(law.counts @ law.outputs / law.total)
-    if isinstance(law, SampledLaw):
-        return np.asarray(law.outputs.mean(axis=0))
+def mean_of(distribution: Distribution) -> Floats:
+    """Mean of a distribution of the prepared query; streamed distributions do not keep it."""
+    if isinstance(distribution, GaussianDistribution):
+        return distribution.mean
+    if isinstance(distribution, FiniteDistribution):
+        return np.asarray(distribution.counts @ distribution.outputs / distribution.total)
+    if isinstance(distribution, SampledDistribution):
+        return np.asarray(distribution.outputs.mean(axis=0))
     msg = (
-        "streamed laws keep counts and no values, so they have no known mean; score the outputs "
-        "yourself and use attack_secrets"
+        "streamed distributions keep counts and no values, so they have no known mean; score the "
+        "outputs yourself and use attack_secrets"
     )
     raise ScenarioError(msg)
 
 
 def _scored(
-    attack: Attack, outputs: Mapping[str, Floats], laws: Mapping[str, Law], noise_std: float
+    attack: Attack,
+    outputs: Mapping[str, Floats],
+    distributions: Mapping[str, Distribution],
+    noise_std: float,
 ) -> dict[str, Floats]:
-    """Log likelihoods of the outputs of each secret under all laws, columns as in `laws`."""
-    chosen = list(laws.values())
+    """Log likelihoods of the outputs of each secret, a column per distribution."""
+    chosen = list(distributions.values())
     if attack == "gaussian_map":
-        return {secret: gaussian_scores(outputs[secret], chosen, noise_std) for secret in laws}
-    n_atoms = sum(1 if isinstance(law, GaussianLaw) else len(_atoms(law)[0]) for law in chosen)
+        return {
+            secret: gaussian_scores(outputs[secret], chosen, noise_std) for secret in distributions
+        }
+    n_atoms = sum(
+        1 if isinstance(distribution, GaussianDistribution) else len(_atoms(distribution)[0])
+        for distribution in chosen
+    )
     most = max(1, _MOST_ENTRIES // (n_atoms * len(chosen)))
-    return {secret: likelihood_scores(outputs[secret][:most], chosen, noise_std) for secret in laws}
+    return {
+        secret: likelihood_scores(outputs[secret][:most], chosen, noise_std)
+        for secret in distributions
+    }
 
 
-def _log_likelihood(outputs: Floats, law: Law, noise_std: float) -> Floats:
-    if isinstance(law, GaussianLaw):
-        cov = law.cov + noise_std**2 * np.eye(law.dim)
+def _log_likelihood(outputs: Floats, distribution: Distribution, noise_std: float) -> Floats:
+    if isinstance(distribution, GaussianDistribution):
+        cov = distribution.cov + noise_std**2 * np.eye(distribution.dim)
         factor = np.linalg.cholesky(cov)
-        standard = np.linalg.solve(factor, (outputs - law.mean).T)
+        standard = np.linalg.solve(factor, (outputs - distribution.mean).T)
         # The same constant as below: that of N(0, noise variance).
-        spread = np.log(np.diag(factor)).sum() - law.dim * math.log(noise_std)
+        spread = np.log(np.diag(factor)).sum() - distribution.dim * math.log(noise_std)
         return np.asarray(-(standard**2).sum(axis=0) / 2 - spread)
-    atoms, shares = _atoms(law)
+    atoms, shares = _atoms(distribution)
     block = max(1, _ENTRIES_AT_ONCE // len(atoms))
     result = np.empty(len(outputs))
     for start in range(0, len(outputs), block):
@@ -244,14 +268,14 @@ def _gaussian_kernel(outputs: Floats, centers: Floats, noise_std: float) -> Floa
     return np.asarray(-squares / 2)
 
 
-def _atoms(law: Law) -> tuple[Floats, Floats]:
-    if isinstance(law, EmpiricalLaw):
-        return law.outputs, law.counts / law.total
-    if isinstance(law, SampledLaw):
-        return law.outputs, np.full(law.n_samples, 1 / law.n_samples)
+def _atoms(distribution: Distribution) -> tuple[Floats, Floats]:
+    if isinstance(distribution, FiniteDistribution):
+        return distribution.outputs, distribution.counts / distribution.total
+    if isinstance(distribution, SampledDistribution):
+        return distribution.outputs, np.full(distribution.n_samples, 1 / distribution.n_samples)
     msg = (
-        "streamed laws keep counts and no values, so outputs have no known likelihood; score the "
-        "outputs yourself and use attack_secrets"
+        "streamed distributions keep counts and no values, so outputs have no known likelihood; "
+        "score the outputs yourself and use attack_secrets"
     )
     raise ScenarioError(msg)
 

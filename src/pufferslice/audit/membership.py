@@ -432,6 +432,9 @@ def _fitted(shadows: ShadowModels, chosen: Flags, spread: Spread, word: str) -> 
     return _Gaussians(means, np.maximum(squares / (counts - 1), _LEAST_SHARE * pooled))
 
 
-def _log_density(values: Floats, law: _Gaussians) -> Floats:
-    """Up to a constant that is the same for both laws."""
-    return np.asarray(-((values - law.means) ** 2) / law.variances / 2 - np.log(law.variances) / 2)
+def _log_density(values: Floats, distribution: _Gaussians) -> Floats:
+    """Up to a constant that is the same for both distributions."""
+    return np.asarray(
+        -((values - distribution.means) ** 2) / distribution.variances / 2
+        - np.log(distribution.variances) / 2
+    )

@@ -46,13 +46,13 @@ from pufferslice.errors import ArgumentError, ScenarioError, TableError, escaped
 from pufferslice.queries import Query
 from pufferslice.releases.release import quantised
 from pufferslice.scenario.distributions import (
-    EmpiricalLaw,
-    GaussianLaw,
-    Law,
-    SampledBinnedLaw,
-    SampledLaw,
+    Distribution,
+    FiniteDistribution,
+    GaussianDistribution,
+    SampledBinnedDistribution,
+    SampledDistribution,
 )
-from pufferslice.scenario.histograms import BinnedLaw
+from pufferslice.scenario.histograms import BinnedDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.concentration import split
 from pufferslice.sensitivity.profiles import Profile, SampledSphere, check_profile
@@ -61,7 +61,8 @@ FORMAT: Final = "pufferslice-outputs"
 VERSION: Final = 1
 
 LARGEST_RATIO: Final = 2**18
-"""Laws reach at most this many noise standard deviations from the centre: integers of 64 bits."""
+"""Distributions reach at most this many noise standard deviations from the centre: integers of 64
+bits."""
 
 _UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError)
 
@@ -133,29 +134,30 @@ def draw_outputs(
 ) -> Outputs:
     """Fresh outputs under every prior and secret, each as one release would make it.
 
-    A value is drawn from the law, put on the grid by the function that a release uses, and noise
-    is added in integers. `seed` is that of the values, not of the noise.
+    A value is drawn from the distribution, put on the grid by the function that a release uses, and
+    noise is added in integers. `seed` is that of the values, not of the noise.
 
-    Needs: laws that can be drawn from. Of sampled priors, the sample itself is drawn from: bands
-    around a sample hold for the sample too, so the claim must. Binned laws keep no values.
+    Needs: distributions that can be drawn from. Of sampled priors, the sample itself is drawn from:
+    bands around a sample hold for the sample too, so the claim must. Binned distributions keep no
+    values.
     """
     check_count(1, n_outputs=n_outputs)
     check_count(0, seed=seed)
     check_scenario(scenario, certificate)
     query, noise_std = scenario.query, certificate.noise_std
-    places = [(prior, secret) for prior in scenario.priors for secret in prior.laws]
+    places = [(prior, secret) for prior in scenario.priors for secret in prior.distributions]
     # One call, because a seeded test generator starts the same stream again at every call.
     size = len(places) * n_outputs * query.dim
     draws = noise.draw(size if noise_std else 0).reshape(-1, n_outputs, query.dim)
     values: dict[str, dict[str, Floats]] = {}
     for index, (prior, secret) in enumerate(places):
         rng = np.random.default_rng([seed, index])
-        law = prior.laws[secret]
+        distribution = prior.distributions[secret]
         if noise_std:
-            grid = _drawn_grid(law, query, noise_std, (n_outputs, rng)) + draws[index]
+            grid = _drawn_grid(distribution, query, noise_std, (n_outputs, rng)) + draws[index]
             drawn = query.center + grid * (noise_std / SIGMA_INT)
         else:
-            drawn = draw_values(law, n_outputs, rng=rng)
+            drawn = draw_values(distribution, n_outputs, rng=rng)
         values.setdefault(prior.name, {})[secret] = locked(drawn)
     return Outputs(certificate=certificate.digest, values=values)
 
@@ -175,8 +177,8 @@ def supplied_outputs(
     values: dict[str, dict[str, Floats]] = {}
     for prior in scenario.priors:
         given = by_prior.get(prior.name, {})
-        absent = [secret for secret in prior.laws if secret not in given]
-        unknown = [secret for secret in given if secret not in prior.laws]
+        absent = [secret for secret in prior.distributions if secret not in given]
+        unknown = [secret for secret in given if secret not in prior.distributions]
         if absent or unknown:
             msg = (
                 f"outputs must be given for every secret of prior {quoted(prior.name)} and no "
@@ -193,12 +195,15 @@ def check_scenario(scenario: Scenario, certificate: Certificate) -> None:
     """The certificate is of a release of this scenario."""
     if certificate.road != "static":
         msg = (
-            "this certificate is of a training run, which has no laws to draw from; audit it "
-            "with audit_training"
+            "this certificate is of a training run, which has no distributions to draw from; "
+            "audit it with audit_training"
         )
         raise ArgumentError(msg)
-    laws = None if certificate.evidence is None else certificate.evidence.confidential
-    other = laws is not None and laws["laws_digest"] != scenario.laws_digest()
+    distributions = None if certificate.evidence is None else certificate.evidence.confidential
+    other = (
+        distributions is not None
+        and distributions["distributions_digest"] != scenario.distributions_digest()
+    )
     if other or dict(certificate.statement["scenario"]) != scenario.description():
         msg = (
             "the certificate was issued for another scenario; audit it with the scenario that was "
@@ -216,7 +221,7 @@ def check_outputs(scenario: Scenario, certificate: Certificate, outputs: Outputs
         )
         raise ArgumentError(msg)
     for prior in scenario.priors:
-        for secret in prior.laws:
+        for secret in prior.distributions:
             found = outputs.values.get(prior.name, {}).get(secret)
             if found is None:
                 named = f"prior {quoted(prior.name)} and secret {quoted(secret)}"
@@ -225,37 +230,46 @@ def check_outputs(scenario: Scenario, certificate: Certificate, outputs: Outputs
             _check_array(found, scenario.dim)
 
 
-def draw_values(law: Law, n_outputs: int, *, rng: np.random.Generator) -> Floats:
+def draw_values(distribution: Distribution, n_outputs: int, *, rng: np.random.Generator) -> Floats:
     """Independent values of the prepared query under one secret, without noise."""
-    if isinstance(law, GaussianLaw):
-        return rng.multivariate_normal(law.mean, law.cov, n_outputs, method="eigh")
-    atoms, where = _drawn_atoms(law, n_outputs, rng)
+    if isinstance(distribution, GaussianDistribution):
+        return rng.multivariate_normal(
+            distribution.mean, distribution.cov, n_outputs, method="eigh"
+        )
+    atoms, where = _drawn_atoms(distribution, n_outputs, rng)
     return np.asarray(atoms[where])
 
 
-def _drawn_atoms(law: Law, n_outputs: int, rng: np.random.Generator) -> tuple[Floats, Integers]:
-    """The atoms of a law, and which of them were drawn."""
-    if isinstance(law, EmpiricalLaw):
-        ends = np.cumsum(law.counts)
-        return law.outputs, np.searchsorted(ends, rng.integers(ends[-1], size=n_outputs), "right")
-    if isinstance(law, SampledLaw):
-        return law.outputs, rng.integers(law.n_samples, size=n_outputs)
+def _drawn_atoms(
+    distribution: Distribution, n_outputs: int, rng: np.random.Generator
+) -> tuple[Floats, Integers]:
+    """The atoms of a distribution, and which of them were drawn."""
+    if isinstance(distribution, FiniteDistribution):
+        ends = np.cumsum(distribution.counts)
+        return distribution.outputs, np.searchsorted(
+            ends, rng.integers(ends[-1], size=n_outputs), "right"
+        )
+    if isinstance(distribution, SampledDistribution):
+        return distribution.outputs, rng.integers(distribution.n_samples, size=n_outputs)
     msg = (
-        "streamed laws keep counts and no values, so nothing can be drawn from them; audit with "
-        "outputs that the mechanism itself made, see supplied_outputs"
+        "streamed distributions keep counts and no values, so nothing can be drawn from them; "
+        "audit with outputs that the mechanism itself made, see supplied_outputs"
     )
     raise ScenarioError(msg)
 
 
 def _drawn_grid(
-    law: Law, query: Query, noise_std: float, drawn: tuple[int, np.random.Generator]
+    distribution: Distribution,
+    query: Query,
+    noise_std: float,
+    drawn: tuple[int, np.random.Generator],
 ) -> Integers:
     """Drawn values on the grid; every atom is put there once."""
     n_outputs, rng = drawn
-    if isinstance(law, GaussianLaw):
-        atoms, where = draw_values(law, n_outputs, rng=rng), np.arange(n_outputs)
+    if isinstance(distribution, GaussianDistribution):
+        atoms, where = draw_values(distribution, n_outputs, rng=rng), np.arange(n_outputs)
     else:
-        atoms, where = _drawn_atoms(law, n_outputs, rng)
+        atoms, where = _drawn_atoms(distribution, n_outputs, rng)
     used, back = np.unique(where, return_inverse=True)
     return quantised_rows(atoms[used], query.center, noise_std)[back]
 
@@ -264,8 +278,9 @@ def quantised_rows(values: Floats, center: Floats, noise_std: float) -> Integers
     """`quantised` of every row, the same integers; only what is close to a tie takes its road."""
     if not float(np.abs(values - center).max()) < LARGEST_RATIO * noise_std:
         msg = (
-            f"the laws reach farther than {LARGEST_RATIO} noise standard deviations from the "
-            "public centre of the query; audits draw in 64 bits. Centre the query with a range"
+            f"the distributions reach farther than {LARGEST_RATIO} noise standard deviations from "
+            "the public centre of the query; audits draw in 64 bits. Centre the query with a "
+            "range"
         )
         raise ScenarioError(msg)
     wide = (values.astype(np.longdouble) - center.astype(np.longdouble)) * SIGMA_INT
@@ -296,12 +311,12 @@ _SPHERE_CAP: Final = 8.0
 """Divergences along drawn directions count up to this many times the claim."""
 
 _NOISE_PARTS: Final = 1000
-"""Of so many parts of the doubt one is for the stated noise, whose test is tight for honest noise:
-it would refute as often as it may, while bounds on divergences stay far below the truth."""
+"""Of so many parts of the confidence one is for the stated noise, whose test is tight for honest
+noise: it would refute as often as it may, while bounds on divergences stay far below the truth."""
 
-_WITHOUT_MEAN: Final = (BinnedLaw, SampledBinnedLaw)
+_WITHOUT_MEAN: Final = (BinnedDistribution, SampledBinnedDistribution)
 _SHUFFLE: Final = 2**31
-"""Keeps the shuffling of the pilot apart from the streams of the laws."""
+"""Keeps the shuffling of the pilot apart from the streams of the distributions."""
 
 
 @final
@@ -392,8 +407,8 @@ def audit_release(
 ) -> Audit:
     """Draw fresh outputs as releases would, and try to refute what the certificate states.
 
-    Guarantee: that of `Audit`. `seed` is that of the values drawn from the laws and of the pilot,
-    never of the noise.
+    Guarantee: that of `Audit`. `seed` is that of the values drawn from the distributions and of the
+    pilot, never of the noise.
     """
     _check_profile(profile, certificate)
     outputs = draw_outputs(scenario, certificate, n_outputs, seed=seed, noise=noise)
@@ -557,10 +572,10 @@ def _slices(profile: Profile) -> Lines:
 
 def _lines(scenario: Scenario, comparisons: Sequence[Comparison]) -> list[tuple[Comparison, Lines]]:
     """Axes, the difference of the means where it is known, and what the pilot recommends."""
-    laws = {prior.name: prior.laws for prior in scenario.priors}
+    distributions = {prior.name: prior.distributions for prior in scenario.priors}
     found = []
     for comparison in comparisons:
-        first, second = (laws[comparison.prior][secret] for secret in comparison.pair)
+        first, second = (distributions[comparison.prior][secret] for secret in comparison.pair)
         directions, names = [*np.eye(scenario.dim)], _axes(scenario)
         if not isinstance(first, _WITHOUT_MEAN) and not isinstance(second, _WITHOUT_MEAN):
             shift = mean_of(first) - mean_of(second)
@@ -582,14 +597,16 @@ def _lines(scenario: Scenario, comparisons: Sequence[Comparison]) -> list[tuple[
 def _inferences(
     scenario: Scenario, certificate: Certificate, outputs: Outputs, said: tuple[int, float]
 ) -> tuple[Inference, ...]:
-    """The attacks on the secret, where laws have values and there is noise to see through."""
+    """The attacks on the secret, where there are values and noise to see through."""
     seed, confidence = said
     if not certificate.noise_std:
         return ()
     return tuple(
         inference
         for prior in scenario.priors
-        if not any(isinstance(law, _WITHOUT_MEAN) for law in prior.laws.values())
+        if not any(
+            isinstance(distribution, _WITHOUT_MEAN) for distribution in prior.distributions.values()
+        )
         for inference in infer_secrets(
             outputs.values[prior.name],
             prior,

@@ -18,7 +18,7 @@ from pufferslice.baselines.sinkhorn import (
 )
 from pufferslice.baselines.transport import w_infinity
 from pufferslice.baselines.wasserstein import (
-    LawCouple,
+    DistributionCouple,
     dagwm_cost,
     dagwm_noise_std,
     full_sensitivity,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DpSgd",
-    "LawCouple",
+    "DistributionCouple",
     "SinkhornEstimate",
     "SinkhornNoise",
     "SinkhornSettings",

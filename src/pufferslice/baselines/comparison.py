@@ -18,7 +18,7 @@ from pufferslice._core.checks import check_above, check_at_least, check_count
 from pufferslice._core.threads import Progress, silent
 from pufferslice.baselines.sinkhorn import SinkhornSettings, sinkhorn_noise
 from pufferslice.baselines.wasserstein import (
-    LawCouple,
+    DistributionCouple,
     check_couples,
     dagwm_noise_std,
     full_sensitivity,
@@ -32,7 +32,7 @@ from pufferslice.calibration.guarantee import Guarantee, Notion, in_full
 from pufferslice.certificate import Evidence, certify_release
 from pufferslice.errors import ArgumentError, CalibrationError, ScenarioError
 from pufferslice.queries import Query
-from pufferslice.scenario.distributions import EmpiricalLaw, GaussianLaw
+from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.profiles import FiniteProfile, check_profile
 from pufferslice.sensitivity.renyi import gaussian_envelope
@@ -61,7 +61,7 @@ class Row:
     guess: float | None
     """Most that guesses between two protected secrets can be right; None where nothing is known."""
     seconds: float
-    """From the laws to the noise."""
+    """From the distributions to the noise."""
     peak_bytes: int
     """Largest memory of Python and its arrays on the way, beyond what was held before."""
     note: str = ""
@@ -178,15 +178,21 @@ def compare_mechanisms(
     )
 
 
-def couples_of(scenario: Scenario) -> list[LawCouple]:
-    """The two laws of every instance; only laws that are known exactly can be compared."""
+def couples_of(scenario: Scenario) -> list[DistributionCouple]:
+    """The two distributions of every instance.
+
+    Only distributions that are known exactly can be compared.
+    """
     couples = []
     for prior, pair in scenario.instances:
-        couple = prior.laws[pair.first], prior.laws[pair.second]
-        if not all(isinstance(law, EmpiricalLaw | GaussianLaw) for law in couple):
+        couple = prior.distributions[pair.first], prior.distributions[pair.second]
+        if not all(
+            isinstance(distribution, FiniteDistribution | GaussianDistribution)
+            for distribution in couple
+        ):
             msg = (
-                "mechanisms are compared on declared laws, empirical or Gaussian; of a law known "
-                "only by samples or bins the baselines could bound nothing"
+                "mechanisms are compared on declared distributions, empirical or Gaussian; of a "
+                "distribution known only by samples or bins the baselines could bound nothing"
             )
             raise ScenarioError(msg)
         couples.append(couple)
@@ -206,15 +212,16 @@ def group_reach(query: Query, settings: Settings) -> float:
     return query.range.diameter(query.scales)
 
 
-def check_table(couples: list[LawCouple], largest: int) -> None:
-    """No pair of laws has more distances than are worth the time."""
+def check_table(couples: list[DistributionCouple], largest: int) -> None:
+    """No pair of distributions has more distances than are worth the time."""
     for first, second in couples:
-        if isinstance(first, EmpiricalLaw) and isinstance(second, EmpiricalLaw):
+        if isinstance(first, FiniteDistribution) and isinstance(second, FiniteDistribution):
             size = first.n_samples * second.n_samples
             if size > largest:
                 msg = (
-                    f"a pair of laws has {first.n_samples:,} x {second.n_samples:,} distances, "
-                    f"more than the {largest:,} that were allowed; raise largest_table, and wait"
+                    f"a pair of distributions has {first.n_samples:,} x {second.n_samples:,} "
+                    f"distances, more than the {largest:,} that were allowed; raise "
+                    "largest_table, and wait"
                 )
                 raise ArgumentError(msg)
 
@@ -311,7 +318,9 @@ def _others(scenario: Scenario, target: Guarantee, settings: Settings) -> dict[s
     return dict(zip(BASELINES, made, strict=True))
 
 
-def _sinkhorn(couples: list[LawCouple], claim: Guarantee, settings: SinkhornSettings) -> _Answer:
+def _sinkhorn(
+    couples: list[DistributionCouple], claim: Guarantee, settings: SinkhornSettings
+) -> _Answer:
     found = sinkhorn_noise(couples, claim, settings)
     exact = np.asarray(found.exact_sensitivity)
     cost: float | None = 0.0 if exact == 0 else None
@@ -333,7 +342,9 @@ def _load_loops(contestants: Mapping[str, _Contestant]) -> None:
         except _REFUSALS:
             continue
     # Neither pair can be coupled at its nearest-neighbour distance, so every loop is entered.
-    low, high, few = (EmpiricalLaw.uniform(np.array([law]).T) for law in _SMALL_LAWS)
+    low, high, few = (
+        FiniteDistribution.uniform(np.array([distribution]).T) for distribution in _SMALL_LAWS
+    )
     couples = [(low, high), (low, few)]
     target = Guarantee.unsliced(order=2, epsilon=1)
     gwm_noise_std(couples, target)

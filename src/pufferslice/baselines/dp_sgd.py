@@ -112,18 +112,20 @@ def run_epsilon(plan: TrainingPlan, delta: float) -> float | None:
     could reach is refused. None for the other accountants, whose claims are not of this form.
     """
     check_between(0, 1, delta=delta)
-    laws = _published_laws(plan)
-    if laws is None:
+    distributions = _published_distributions(plan)
+    if distributions is None:
         return None
-    if len(laws) > _MOST_COUNTS:
+    if len(distributions) > _MOST_COUNTS:
         msg = (
-            f"{len(laws)} possible numbers of differing records are too many for privacy loss "
-            f"distributions; at most {_MOST_COUNTS}. Use the grid of orders"
+            f"{len(distributions)} possible numbers of differing records are too many for privacy "
+            f"loss distributions; at most {_MOST_COUNTS}. Use the grid of orders"
         )
         raise ArgumentError(msg)
     multipliers, repeats = np.unique(plan.noise_multipliers, return_counts=True)
     weights = np.exp(plan.differing.log_probabilities)
-    curves = [_composed(counts, chances, multipliers, repeats, delta) for counts, chances in laws]
+    curves = [
+        _composed(counts, chances, multipliers, repeats, delta) for counts, chances in distributions
+    ]
 
     def total_delta(epsilon: float) -> float:
         deltas = [curve(epsilon) for curve in curves]
@@ -132,15 +134,18 @@ def run_epsilon(plan: TrainingPlan, delta: float) -> float | None:
     return _finite_epsilon(total_delta, delta)
 
 
-def _published_laws(plan: TrainingPlan) -> list[tuple[Integers, Floats]] | None:
-    """The law of K for each possible number of differing records."""
+def _published_distributions(plan: TrainingPlan) -> list[tuple[Integers, Floats]] | None:
+    """The distribution of K for each possible number of differing records."""
     counts = [int(n) for n in plan.differing.counts]
     if plan.accountant.name == "worst_case":
         caps = [plan.sampling.discrepancy_cap(n) for n in counts]
         return [(np.array([cap]), np.ones(1)) for cap in caps]
     if plan.accountant.name == "log_moment":
-        laws = [plan.sampling.discrepancy_law(n) for n in counts]
-        return [(law.counts, np.exp(law.log_probabilities)) for law in laws]
+        distributions = [plan.sampling.discrepancy_distribution(n) for n in counts]
+        return [
+            (distribution.counts, np.exp(distribution.log_probabilities))
+            for distribution in distributions
+        ]
     return None
 
 

@@ -19,14 +19,14 @@ from pufferslice._core.kernels import kernel
 from pufferslice._core.text import given
 from pufferslice.baselines.transport import check_pair, pairwise_distances, w_infinity
 from pufferslice.baselines.wasserstein import (
-    LawCouple,
+    DistributionCouple,
     check_couples,
     check_unsliced,
     shift_noise_std,
 )
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.errors import ArgumentError, CalibrationError
-from pufferslice.scenario.distributions import EmpiricalLaw
+from pufferslice.scenario.distributions import FiniteDistribution
 
 _ARRAYS: Final = 1.25
 """Tables of distances: the distances, and two masks of one byte each."""
@@ -72,7 +72,7 @@ class SinkhornEstimate:
     value: float
     threshold: float
     relative_entropy: float
-    """KL of the coupling from the product law, in nats."""
+    """KL of the coupling from the product distribution, in nats."""
     marginal_violation: float
     """Sum of absolute errors of the marginal that is not exact."""
     n_iterations: int
@@ -103,7 +103,7 @@ class SinkhornNoise:
 
 
 def sinkhorn_noise(
-    couples: Sequence[LawCouple], target: Guarantee, settings: SinkhornSettings
+    couples: Sequence[DistributionCouple], target: Guarantee, settings: SinkhornSettings
 ) -> SinkhornNoise:
     """Noise as the general Wasserstein mechanism would add it for the estimated sensitivity.
 
@@ -123,7 +123,7 @@ def sinkhorn_noise(
 
 
 def sinkhorn_w_infinity(
-    first: EmpiricalLaw, second: EmpiricalLaw, settings: SinkhornSettings
+    first: FiniteDistribution, second: FiniteDistribution, settings: SinkhornSettings
 ) -> SinkhornEstimate:
     r"""Entropy-regularised W-infinity by masked Sinkhorn iterations in log space.
 

@@ -18,7 +18,7 @@ from pufferslice._core.arrays import Floats, Integers
 from pufferslice._core.kernels import kernel
 from pufferslice._core.threads import in_threads
 from pufferslice.errors import ArgumentError
-from pufferslice.scenario.distributions import EmpiricalLaw
+from pufferslice.scenario.distributions import FiniteDistribution
 
 _FLOAT_BYTES: Final = 8
 _ROWS_PER_BLOCK: Final = 64
@@ -27,28 +27,28 @@ _MEMINFO: Final = Path("/proc/meminfo")
 _UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
-def check_pair(first: EmpiricalLaw, second: EmpiricalLaw, n_arrays: float) -> None:
-    """Both laws have one dimension, and `n_arrays` tables of their distances fit into memory."""
+def check_pair(first: FiniteDistribution, second: FiniteDistribution, n_arrays: float) -> None:
+    """Both sides have one dimension, and `n_arrays` tables of their distances fit into memory."""
     if first.dim != second.dim:
-        msg = f"both laws must have one dimension, got {first.dim} and {second.dim}"
+        msg = f"both distributions must have one dimension, got {first.dim} and {second.dim}"
         raise ArgumentError(msg)
     needed = int(first.n_samples * second.n_samples * _FLOAT_BYTES * n_arrays)
     free = free_bytes()
     if needed > free:
         msg = (
-            f"laws of {first.n_samples:,} and {second.n_samples:,} atoms need "
+            f"distributions of {first.n_samples:,} and {second.n_samples:,} atoms need "
             f"{readable_bytes(needed)} of memory for their distances, {readable_bytes(free)} are "
             "free. Use fewer samples, or a sliced mechanism, which needs no such table"
         )
         raise ArgumentError(msg)
 
 
-def pairwise_distances(first: EmpiricalLaw, second: EmpiricalLaw) -> Floats:
+def pairwise_distances(first: FiniteDistribution, second: FiniteDistribution) -> Floats:
     """Euclidean distances between the atoms, shape (first.n_samples, second.n_samples).
 
     Differences are squared after an exact scaling by a power of two: nothing over- or underflows.
     """
-    largest = max(float(np.abs(law.outputs).max()) for law in (first, second))
+    largest = max(float(np.abs(distribution.outputs).max()) for distribution in (first, second))
     exponent = math.frexp(largest)[1]
     rows = np.ldexp(first.outputs, -exponent)
     columns = np.ascontiguousarray(np.ldexp(second.outputs, -exponent).T)
@@ -62,13 +62,13 @@ def pairwise_distances(first: EmpiricalLaw, second: EmpiricalLaw) -> Floats:
 
     in_threads(block, range(0, len(rows), _ROWS_PER_BLOCK))
     if not math.isfinite(float(distances.max())):
-        msg = "the distances between the laws are beyond the range of floats; scale the query"
+        msg = "the distances between the atoms are beyond the range of floats; scale the query"
         raise ArgumentError(msg)
     return distances
 
 
-def masses(first: EmpiricalLaw, second: EmpiricalLaw) -> tuple[Integers, Integers]:
-    """The counts of both laws as whole multiples of one common unit."""
+def masses(first: FiniteDistribution, second: FiniteDistribution) -> tuple[Integers, Integers]:
+    """The counts of both distributions as whole multiples of one common unit."""
     common = math.gcd(first.total, second.total)
     return first.counts * (second.total // common), second.counts * (first.total // common)
 
@@ -403,17 +403,17 @@ _PATIENCE: Final = 6
 """Failed limits before every other one is taken by halving."""
 
 
-def w_infinity(first: EmpiricalLaw, second: EmpiricalLaw) -> float:
+def w_infinity(first: FiniteDistribution, second: FiniteDistribution) -> float:
     """The smallest t for which a coupling moves no mass farther than t, in any dimension.
 
-    Equal laws of n atoms are matched (Hopcroft and Karp), others are coupled by a largest flow
-    (Dinic). Takes one table of distances for a matching, two for a flow.
+    Equal distributions of n atoms are matched (Hopcroft and Karp), others are coupled by a largest
+    flow (Dinic). Takes one table of distances for a matching, two for a flow.
 
     Guarantee: exact up to the rounding of one distance.
     Source: def:WD, lem:Winfty_bottleneck_matching.
 
-    >>> first = EmpiricalLaw.uniform([[0.0, 0.0], [3.0, 4.0]])
-    >>> w_infinity(first, EmpiricalLaw.uniform([[0.0, 0.0]]))
+    >>> first = FiniteDistribution.uniform([[0.0, 0.0], [3.0, 4.0]])
+    >>> w_infinity(first, FiniteDistribution.uniform([[0.0, 0.0]]))
     5.0
     """
     alike = first.is_uniform and second.is_uniform and first.n_samples == second.n_samples
@@ -421,7 +421,7 @@ def w_infinity(first: EmpiricalLaw, second: EmpiricalLaw) -> float:
     return least_limit(pairwise_distances(first, second), first, second)
 
 
-def least_limit(distances: Floats, first: EmpiricalLaw, second: EmpiricalLaw) -> float:
+def least_limit(distances: Floats, first: FiniteDistribution, second: FiniteDistribution) -> float:
     """As `w_infinity`, from distances that are there already.
 
     Every atom must go somewhere, so the largest nearest-neighbour distance is a lower bound, and
@@ -497,7 +497,9 @@ class _Matching:
 class _Flow:
     """Rows and columns with whole masses of equal sum."""
 
-    def __init__(self, distances: Floats, first: EmpiricalLaw, second: EmpiricalLaw) -> None:
+    def __init__(
+        self, distances: Floats, first: FiniteDistribution, second: FiniteDistribution
+    ) -> None:
         n_rows, n_columns = distances.shape
         self._distances = distances
         self._left = masses(first, second)
@@ -531,7 +533,9 @@ class _Flow:
             used[far] = 0
 
 
-def _coupling(distances: Floats, first: EmpiricalLaw, second: EmpiricalLaw) -> _Coupling:
+def _coupling(
+    distances: Floats, first: FiniteDistribution, second: FiniteDistribution
+) -> _Coupling:
     alike = first.is_uniform and second.is_uniform and first.n_samples == second.n_samples
     return _Matching(distances) if alike else _Flow(distances, first, second)
 
@@ -548,7 +552,9 @@ class Coupling(NamedTuple):
     masses: Integers
 
 
-def cheapest_coupling(costs: Floats, first: EmpiricalLaw, second: EmpiricalLaw) -> Coupling:
+def cheapest_coupling(
+    costs: Floats, first: FiniteDistribution, second: FiniteDistribution
+) -> Coupling:
     """The coupling of least mean cost: an assignment for equal sizes, else a transport plan.
 
     Guarantee: the result is a coupling, exactly; rounding can only make it not quite cheapest.

@@ -19,28 +19,28 @@ from pufferslice.baselines.transport import (
 )
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.errors import ArgumentError, CalibrationError
-from pufferslice.scenario.distributions import EmpiricalLaw
-from pufferslice.sensitivity import LawPair, gap_tables
+from pufferslice.scenario.distributions import FiniteDistribution
+from pufferslice.sensitivity import DistributionPair, gap_tables
 from pufferslice.sensitivity.renyi import gaussian_envelope, moment_rate, transport_envelope
 
-LawCouple = tuple[EmpiricalLaw, EmpiricalLaw]
-"""The two laws of one instance, in scaled coordinates."""
+DistributionCouple = tuple[FiniteDistribution, FiniteDistribution]
+"""The two distributions of one instance, in scaled coordinates."""
 
 
-def full_sensitivity(couples: Sequence[LawCouple]) -> float:
+def full_sensitivity(couples: Sequence[DistributionCouple]) -> float:
     """The largest W-infinity of all instances (the paper's unsliced sensitivity)."""
     check_couples(couples)
     return max(w_infinity(first, second) for first, second in couples)
 
 
-def gwm_noise_std(couples: Sequence[LawCouple], target: Guarantee) -> float:
+def gwm_noise_std(couples: Sequence[DistributionCouple], target: Guarantee) -> float:
     r"""Noise of the general Wasserstein mechanism, in scaled coordinates.
 
     $$\sigma^2 = \frac{\alpha}{2\epsilon} W_\infty^2$$
 
-    Guarantee: Gaussian noise of this standard deviation gives the unsliced target for these laws.
-    For comparison: no certificate is issued.
-    Source: eq:full_D_WS, lem:Winfty_bottleneck_matching.
+    Guarantee: Gaussian noise of this standard deviation gives the unsliced target for these
+    distributions. For comparison: no certificate is issued. Source: eq:full_D_WS,
+    lem:Winfty_bottleneck_matching.
     """
     check_unsliced(target)
     return shift_noise_std(full_sensitivity(couples), target)
@@ -65,16 +65,17 @@ def check_unsliced(target: Guarantee) -> None:
     check_one_of(("unsliced",), notion=target.notion)
 
 
-def check_couples(couples: Sequence[LawCouple]) -> None:
-    """There is at least one instance, and its laws have finitely many atoms."""
+def check_couples(couples: Sequence[DistributionCouple]) -> None:
+    """There is at least one instance, and its distributions have finitely many atoms."""
     if not couples:
-        msg = "couples must hold at least one pair of laws, got none"
+        msg = "couples must hold at least one pair of distributions, got none"
         raise ArgumentError(msg)
-    for law in (law for couple in couples for law in couple):
-        if not isinstance(law, EmpiricalLaw):
+    for distribution in (distribution for couple in couples for distribution in couple):
+        if not isinstance(distribution, FiniteDistribution):
             msg = (
-                f"this mechanism couples atoms, and {law!r} has none; W-infinity between Gaussians"
-                " of different spread is infinite. Use the tight rule, or samples of the laws"
+                f"this mechanism couples atoms, and {distribution!r} has none; W-infinity between "
+                "Gaussians of different spread is infinite. Use the tight rule, or samples of "
+                "the distributions"
             )
             raise ArgumentError(msg)
 
@@ -95,29 +96,28 @@ def group_noise_std(group_sensitivity: float, target: Guarantee) -> float:
     return shift_noise_std(group_sensitivity, target)
 
 
-def laplace_scale(couples: Sequence[LawCouple], epsilon: float) -> float:
+def laplace_scale(couples: Sequence[DistributionCouple], epsilon: float) -> float:
     """Scale of the Laplace noise, W-infinity / epsilon; its variance is twice the square.
 
     Song et al. (2017) calibrate to W-infinity; Ding (2022) to the largest move of an optimal plan
     of the 1-Wasserstein distance. On the line the monotone plan is optimal for both, so one
     function serves them.
 
-    Guarantee: (epsilon, 0)-Pufferfish privacy for these laws, unsliced: the query is a scalar.
-    For comparison: no certificate is issued.
-    Source: def:WD, lem:empirical_Winfty_1d.
+    Guarantee: (epsilon, 0)-Pufferfish privacy for these distributions, unsliced: the query is a
+    scalar. For comparison: no certificate is issued. Source: def:WD, lem:empirical_Winfty_1d.
     """
     check_above(0, epsilon=epsilon)
     check_couples(couples)
-    for law in (law for couple in couples for law in couple):
-        if law.dim != 1:
+    for distribution in (distribution for couple in couples for distribution in couple):
+        if distribution.dim != 1:
             msg = (
-                f"the Laplace mechanisms are for scalar queries, got {law.dim} coordinates; "
-                "release one of them, or use the general Wasserstein mechanism"
+                f"the Laplace mechanisms are for scalar queries, got {distribution.dim} "
+                "coordinates; release one of them, or use the general Wasserstein mechanism"
             )
             raise ArgumentError(msg)
-    laws = [law for couple in couples for law in couple]
-    pairs = [LawPair(2 * k, 2 * k + 1) for k in range(len(couples))]
-    worst = float(gap_tables(laws, pairs, np.ones((1, 1))).worst().max())
+    distributions = [distribution for couple in couples for distribution in couple]
+    pairs = [DistributionPair(2 * k, 2 * k + 1) for k in range(len(couples))]
+    worst = float(gap_tables(distributions, pairs, np.ones((1, 1))).worst().max())
     scale = worst / epsilon
     return float(np.nextafter(scale, np.inf)) if scale * epsilon < worst else scale
 
@@ -129,7 +129,9 @@ _LARGEST_TOTAL: Final = 1e6
 _SMALL: Final = 1.0
 
 
-def dagwm_noise_std(couples: Sequence[LawCouple], target: Guarantee, q: float = 1.0) -> float:
+def dagwm_noise_std(
+    couples: Sequence[DistributionCouple], target: Guarantee, q: float = 1.0
+) -> float:
     r"""Smallest noise of DAGWM for an unsliced target, in scaled coordinates.
 
     The smallest $\sigma$ with, in every instance,
@@ -140,9 +142,8 @@ def dagwm_noise_std(couples: Sequence[LawCouple], target: Guarantee, q: float = 
     A coupling needs a smallest noise, and a noise has a cheapest coupling; taking them in turn
     ends at the smallest noise of all couplings. `q = 1` needs least.
 
-    Guarantee: Gaussian noise of this standard deviation gives the target for these laws. For
-    comparison: no certificate is issued.
-    Source: def:p_W, app:background_DAGWM_RPP.
+    Guarantee: Gaussian noise of this standard deviation gives the target for these distributions.
+    For comparison: no certificate is issued. Source: def:p_W, app:background_DAGWM_RPP.
     """
     check_unsliced(target)
     check_couples(couples)
@@ -151,7 +152,7 @@ def dagwm_noise_std(couples: Sequence[LawCouple], target: Guarantee, q: float = 
     return max(_couple_noise(first, second, order, target.epsilon) for first, second in couples)
 
 
-def dagwm_cost(couple: LawCouple, order: float, noise_std: float, q: float = 1.0) -> float:
+def dagwm_cost(couple: DistributionCouple, order: float, noise_std: float, q: float = 1.0) -> float:
     """What noise costs by DAGWM: the least over couplings, at order `order`."""
     check_couples([couple])
     check_above(1, order=order)
@@ -164,13 +165,15 @@ def dagwm_cost(couple: LawCouple, order: float, noise_std: float, q: float = 1.0
     if not relative or not 0 < moment_rate(inner, relative) < math.inf:
         msg = (
             f"noise_std {noise_std!r} at order {order!r} is beyond what floats can account for; "
-            "ask about a noise nearer to the distances of the laws"
+            "ask about a noise nearer to the distances of the distributions"
         )
         raise CalibrationError(msg)
     return transport_envelope(inner, *problem.cheapest(inner, relative), relative)
 
 
-def _couple_noise(first: EmpiricalLaw, second: EmpiricalLaw, order: float, epsilon: float) -> float:
+def _couple_noise(
+    first: FiniteDistribution, second: FiniteDistribution, order: float, epsilon: float
+) -> float:
     problem = _Problem(first, second)
     if problem.worst == 0:
         return 0.0
@@ -199,11 +202,11 @@ def _smallest_noise(
 
 
 class _Problem:
-    """The distances of two laws as multiples of their W-infinity, and cheapest couplings."""
+    """Distances as multiples of W-infinity, and cheapest couplings."""
 
-    def __init__(self, first: EmpiricalLaw, second: EmpiricalLaw) -> None:
+    def __init__(self, first: FiniteDistribution, second: FiniteDistribution) -> None:
         check_pair(first, second, n_arrays=_ARRAYS)
-        self._laws = first, second
+        self._distributions = first, second
         self._distances = pairwise_distances(first, second)
         self.worst = least_limit(self._distances, first, second)
         if self.worst > 0:
@@ -211,7 +214,7 @@ class _Problem:
 
     def cheapest(self, order: float, noise_std: float) -> tuple[Floats, Floats]:
         """Distances and masses under the coupling that is cheapest at this relative noise."""
-        coupling = cheapest_coupling(self._costs(order, noise_std), *self._laws)
+        coupling = cheapest_coupling(self._costs(order, noise_std), *self._distributions)
         moved = self._distances[coupling.rows, coupling.columns]
         return moved, coupling.masses / coupling.masses.sum()
 
@@ -221,7 +224,7 @@ class _Problem:
         One unit of mass at more than the cap would cost more than all mass at W-infinity.
         """
         rate = moment_rate(order, noise_std)
-        total = math.lcm(*(law.total for law in self._laws))
+        total = math.lcm(*(distribution.total for distribution in self._distributions))
         cap = math.log(min(total, _LARGEST_TOTAL)) + 1
         costs = np.minimum(self._distances, math.sqrt(1 + cap / rate))
         costs *= costs

@@ -132,8 +132,8 @@ def closed_form_cost(slices: Slices, claim: Guarantee, noise_std: float) -> floa
 def full_costs(full: Full, order: float, noise_std: float) -> Floats:
     """Upper bound on the unsliced divergence of each instance, the best of its couplings.
 
-    Guarantee: for empirical laws it also holds for the released integers, because the ideal
-    integer Gaussian costs no more than the continuous one and the grid is charged.
+    Guarantee: for empirical distributions it also holds for the released integers, because the
+    ideal integer Gaussian costs no more than the continuous one and the grid is charged.
     """
     check_above(1, order=order)
     check_above(0, noise_std=noise_std)
@@ -153,7 +153,10 @@ def full_cost(full: Full, order: float, noise_std: float) -> float:
 
 
 def cost(slices: Slices, claim: Guarantee, noise_std: float, method: Method) -> float:
-    """The number a sliced claim bounds, at this noise, by the method's rule; 0 for equal laws."""
+    """The number a sliced claim bounds, at this noise, by the method's rule.
+
+    0 for equal distributions.
+    """
     check_one_of(SLICED_NOTIONS, notion=claim.notion)
     check_one_of(slices.envelopes, envelope=method.envelope)
     if slices.are_equal:
@@ -168,7 +171,7 @@ def calibrate(target: Guarantee, slices: Slices, method: Method) -> float:
     """Smallest noise standard deviation, in scaled coordinates, that gives a sliced target.
 
     Guarantee: `cost(result) <= target.epsilon` was evaluated and holds; the result is within one
-    part in 10^11 of the smallest such noise. 0 if all laws are equal.
+    part in 10^11 of the smallest such noise. 0 if all distributions are equal.
     """
     check_one_of(SLICED_NOTIONS, notion=target.notion)
     check_one_of(slices.envelopes, envelope=method.envelope)
@@ -195,13 +198,14 @@ def calibrate_unsliced(target: Guarantee, full: Full) -> float:
 def _smallest_noise(cost_at: Callable[[float], float], target: Guarantee, shift: float) -> float:
     if not shift > 0:
         msg = (
-            "no slice of the profile shows any difference between the laws, though the laws differ;"
-            " noise 0 would protect nothing. Use a profile that sees the difference"
+            "no slice of the profile shows any difference between the distributions, though the "
+            "distributions differ; noise 0 would protect nothing. Use a profile that sees the "
+            "difference"
         )
         raise CalibrationError(msg)
     start = shift * math.sqrt(target.order / (2 * target.epsilon))
     if cost_at(start * LEAST_NOISE) <= target.epsilon:
-        # The laws themselves hide the secret; what the release adds is for the grid alone.
+        # The distributions themselves hide the secret; what the release adds is for the grid alone.
         return start * LEAST_NOISE
     noise_std = smallest_safe(cost_at, target.epsilon, start=start) * SAFETY
     return raise_until(lambda std: cost_at(std) <= target.epsilon, noise_std)

@@ -134,7 +134,9 @@ def direct_delta_joint(slices: Slices, noise_std: float, epsilon: float) -> floa
     check_above(0, noise_std=noise_std)
     check_at_least(0, epsilon=epsilon)
     if not isinstance(slices.seen, GapTables):
-        msg = "the direct view reads gap tables, which Gaussian laws do not have; use another view"
+        msg = (
+            "the direct view reads gap tables, which Gaussian priors do not have; use another view"
+        )
         raise ArgumentError(msg)
     if slices.missing.any() or slices.sphere is not None:
         msg = "the direct view needs gaps on all levels along a finite profile; use another view"
@@ -461,8 +463,8 @@ def calibrate_approximate(
 ) -> float:
     """Smallest noise standard deviation found, in scaled coordinates, that gives the target.
 
-    Guarantee: `approximate_cost(result) <= target.epsilon` was evaluated and holds. 0 if all laws
-    are equal.
+    Guarantee: `approximate_cost(result) <= target.epsilon` was evaluated and holds. 0 if all
+    distributions are equal.
     """
     tables = _tables(slices)
     if slices.are_equal:
@@ -470,8 +472,9 @@ def calibrate_approximate(
     start = largest_shift(tables, slices.profile.weights)
     if not start > 0:
         msg = (
-            "no slice of the profile shows any difference between the laws, though the laws differ;"
-            " noise 0 would protect nothing. Use a profile that sees the difference"
+            "no slice of the profile shows any difference between the distributions, though the "
+            "distributions differ; noise 0 would protect nothing. Use a profile that sees the "
+            "difference"
         )
         raise CalibrationError(msg)
 
@@ -503,8 +506,8 @@ def _deltas(
 def _tables(slices: Slices) -> GapTables:
     if not isinstance(slices.seen, GapTables):
         msg = (
-            "an (epsilon, delta) claim is calibrated on gaps, which Gaussian laws do not have; "
-            "certify a Rényi claim and read its (epsilon, delta) views"
+            "an (epsilon, delta) claim is calibrated on gaps, which Gaussian distributions do "
+            "not have; certify a Rényi claim and read its (epsilon, delta) views"
         )
         raise ArgumentError(msg)
     if slices.sphere is not None:

@@ -37,18 +37,19 @@ def total_variation_bound(orders: npt.ArrayLike, epsilons: npt.ArrayLike) -> Flo
       d_\alpha(p \| q) = \tfrac{1}{\alpha-1}
       \ln\big(p^\alpha q^{1-\alpha} + (1-p)^\alpha (1-q)^{1-\alpha}\big)$$
 
-    Guarantee: never below $TV(P, Q)$ for laws with $D_\alpha(P \| Q) \le \epsilon$, in either
-    order of the pair; no smaller number holds for all such laws. Elementwise; 1 for infinity.
+    Guarantee: never below $TV(P, Q)$ for distributions with $D_\alpha(P \| Q) \le \epsilon$, in
+    either order of the pair; no smaller number holds for all such distributions. Elementwise; 1 for
+    infinity.
 
-    Proof. $TV = \sup_A P(A) - Q(A)$. The indicator of A is post-processing, so the binary laws
-    with $p = P(A)$, $q = Q(A)$ have $d_\alpha(p \| q) \le D_\alpha(P \| Q)$, and binary laws are
-    laws. With $t = p - q$, $h(t, q) = \exp((\alpha-1)\, d_\alpha(q + t \| q))$ is jointly convex
-    and least at $t = 0$, so $f(t) = \min_q d_\alpha(q + t \| q)$ does not decrease in t, and a t
-    with $f(t) > \epsilon$ is above the supremum: such an end of the bisection is returned. The
-    minimum lies at $q = 1 - t$ if $t \ge 1/\alpha$, where it is $-\ln(1 - t)$, and else where the
-    derivative of h in q vanishes, between $(\alpha - 1) t$ and $1 - t$. Because
-    $D_\alpha \ge KL$, Pinsker's $\sqrt{\epsilon / 2}$ and the bound $\sqrt{1 - e^{-\epsilon}}$ of
-    Bretagnolle and Huber hold as well; the least of the three is returned.
+    Proof. $TV = \sup_A P(A) - Q(A)$. The indicator of A is post-processing, so the binary
+    distributions with $p = P(A)$, $q = Q(A)$ have $d_\alpha(p \| q) \le D_\alpha(P \| Q)$, and
+    binary distributions are distributions. With $t = p - q$, $h(t, q) = \exp((\alpha-1)\,
+    d_\alpha(q + t \| q))$ is jointly convex and least at $t = 0$, so $f(t) = \min_q d_\alpha(q + t
+    \| q)$ does not decrease in t, and a t with $f(t) > \epsilon$ is above the supremum: such an end
+    of the bisection is returned. The minimum lies at $q = 1 - t$ if $t \ge 1/\alpha$, where it is
+    $-\ln(1 - t)$, and else where the derivative of h in q vanishes, between $(\alpha - 1) t$ and $1
+    - t$. Because $D_\alpha \ge KL$, Pinsker's $\sqrt{\epsilon / 2}$ and the bound $\sqrt{1 -
+    e^{-\epsilon}}$ of Bretagnolle and Huber hold as well; the least of the three is returned.
 
     >>> bounds = total_variation_bound([2.0, 2.0, 4.0], [0.0, 0.5, np.inf])
     >>> [round(float(bound), 6) for bound in bounds]
@@ -73,9 +74,9 @@ def total_variation_bound(orders: npt.ArrayLike, epsilons: npt.ArrayLike) -> Flo
 def full_variation(full: Full, noise_std: float) -> float:
     """Most that the total variation of the ideal noisy outputs under two protected secrets can be.
 
-    For laws under couplings the mean of the total variation of two Gaussians as far apart as
-    coupled atoms (joint convexity), for Gaussian laws of equal spread the exact one, for others
-    the best that their divergences of several orders say. 1 says nothing.
+    For distributions under couplings the mean of the total variation of two Gaussians as far apart
+    as coupled atoms (joint convexity), for Gaussian distributions of equal spread the exact one,
+    for others the best that their divergences of several orders say. 1 says nothing.
 
     Guarantee: never below the total variation, for every instance, in all dimensions.
     """
@@ -102,8 +103,8 @@ def _gaussian_variation(full: Full, pairs: GaussianPairs, noise_std: float) -> f
 def released_variation(bound: float, implementation_delta: float) -> float:
     """Total variation of what is released, from that of the ideal mechanism.
 
-    Each of the two laws is at most `implementation_delta` away from its ideal one; the triangle
-    inequality adds both.
+    Each of the two distributions is at most `implementation_delta` away from its ideal one; the
+    triangle inequality adds both.
 
     >>> released_variation(0.25, 0.125)
     0.5

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""Integer Gaussian noise on a keyed stream.
 
-The law is the discrete Gaussian on the integers, $P(z) \propto \exp(-z^2 / (2 \sigma^2))$, with the
-one parameter $\sigma = 2^{44}$; a release scales its grid, never the sampler. One trial:
+The distribution is the discrete Gaussian on the integers, $P(z) \propto \exp(-z^2 / (2 \sigma^2))$,
+with the one parameter $\sigma = 2^{44}$; a release scales its grid, never the sampler. One trial:
 
 1. draw x >= 0 with probability proportional to exp(-x^2 / (2 * 16^2)), from a table of 128-bit
    cumulative probabilities;
@@ -51,7 +51,8 @@ TABLE_UNIT = 2**128
 ACCEPT_UNIT = 2 ** (COARSE_BITS + 64)
 
 SIGMA_INT = BASE_SIGMA * 2**LOW_BITS
-"""Parameter of the law, 2^44; the standard deviation of the ideal law, to hundreds of digits."""
+"""Parameter of the distribution, 2^44; the standard deviation of the ideal distribution, to
+hundreds of digits."""
 
 LARGEST_DRAW = BASE_SIZE * 2**LOW_BITS - 1
 """No draw is larger than this in absolute value (2^48 - 1)."""
@@ -61,16 +62,16 @@ CUMULATIVE_ROUNDING = BASE_SIZE * 2.0**-128
 ACCEPT_ROUNDING = 2.0**-86
 LEAST_ACCEPTANCE = 0.95
 DRAW_DELTA = (TABLE_CUT + CUMULATIVE_ROUNDING + ACCEPT_ROUNDING) / LEAST_ACCEPTANCE
-r"""Total-variation distance of one draw from the ideal law is at most this, about 1.4e-26.
+r"""Total-variation distance of one draw from the ideal distribution is at most this, about 1.4e-26.
 
 Let mu(x, low, sign) be the probability that an ideal trial gives this triple and accepts it, and nu
-the same for the trial that is implemented. The laws of the draw are mu/|mu| and nu/|nu|, and half
-the L1 distance of these is at most |mu - nu| / |mu|. Now
+the same for the trial that is implemented. The distributions of the draw are mu/|mu| and nu/|nu|,
+and half the L1 distance of these is at most |mu - nu| / |mu|. Now
 
 * |mu| = sum_z exp(-z^2 / (2 sigma^2)) / (2^41 S) with S = sum_{x>=0} exp(-x^2/512). By Poisson
   summation the first sum is at least sigma sqrt(2 pi); and S is between 16 sqrt(pi/2) and one more.
   So |mu| >= 20.05 / 21.06 > `LEAST_ACCEPTANCE`;
-* |mu - nu| <= |q - r| + sup |h - k|, with q, r the two laws of x and h, k the two acceptances;
+* |mu - nu| <= |q - r| + sup |h - k|, with q, r the distributions of x and h, k the acceptances;
 * cutting q at 256 moves twice its tail (L1), and (256 + j)^2 >= 256^2 + 512 j, so the tail is at
   most exp(-128) / (1 - 1/e) / S: `TABLE_CUT`;
 * each of the 255 cumulative sums is rounded by at most half of 2^-128 (and 10^-50 from the 60-digit
@@ -165,8 +166,8 @@ def draw_integers(key: bytes, size: int) -> Integers:
     """Draw `size` values of the discrete Gaussian from the stream of a 32-byte key.
 
     Guarantee: a function of the key alone; a longer array begins with the shorter one. Each value
-    is within `DRAW_DELTA` in total variation of the ideal law, and at most `LARGEST_DRAW` in size.
-    Needs: a uniform key, used for one call only.
+    is within `DRAW_DELTA` in total variation of the ideal distribution, and at most `LARGEST_DRAW`
+    in size. Needs: a uniform key, used for one call only.
     """
     check_count(0, size=size)
     if len(key) != _KEY_BYTES:
@@ -233,7 +234,8 @@ def _fill(
 ) -> tuple[int, int]:
     """Run trials until `draws` is full, `words` run out, or a trial is too close to decide here.
 
-    Returns the number of words used and of values written; the trial in doubt is not among them.
+    Returns the number of words used and of values written; the trial in confidence is not among
+    them.
     """
     used, made = 0, 0
     while made < len(draws) and used + TRIAL_WORDS <= len(words):

@@ -15,17 +15,17 @@ from pufferslice.calibration.epsilon_delta import sliced_noise
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Claim
 from pufferslice.errors import ArgumentError, CalibrationError, ScenarioError
 from pufferslice.scenario.scenario import Scenario
-from pufferslice.sensitivity import GapTables, LawPair
-from pufferslice.sensitivity.bands import RankedLaw, band_tables, common_bands
+from pufferslice.sensitivity import DistributionPair, GapTables
+from pufferslice.sensitivity.bands import RankedDistribution, band_tables, common_bands
 from pufferslice.sensitivity.concentration import BandKind
 from pufferslice.sensitivity.profiles import FiniteProfile, Profile, SampledSphere
 from pufferslice.sensitivity.sensitivity import (
-    Doubt,
+    Confidence,
     Slices,
     SphereTerm,
     Tails,
-    law_pairs,
-    ranked_laws,
+    distribution_pairs,
+    ranked_distributions,
 )
 
 MOST: Final = 2**40
@@ -42,13 +42,13 @@ class SamplePlan:
     """What to draw, and what noise to expect; an estimate, certified only by certifying."""
 
     n_samples: int
-    """Draws of each law."""
+    """Draws of each distribution."""
     n_directions: int
     """Directions of the profile; of the sphere, how many to draw."""
     noise_std: float
     """The noise to expect with these numbers, in scaled coordinates."""
-    law_noise_std: float
-    """The noise that the law alone would need: no number of draws goes below it."""
+    distribution_noise_std: float
+    """The noise that the distribution alone would need: no number of draws goes below it."""
 
 
 def plan_samples(
@@ -61,11 +61,11 @@ def plan_samples(
     band: BandKind = "order_statistics",
     method: Method | None = None,
 ) -> SamplePlan:
-    """The fewest draws of each law, and directions of the sphere, that reach `noise_std`.
+    """The fewest draws of each distribution, and directions of the sphere, that reach `noise_std`.
 
-    The draws of `scenario` are taken for the law itself: a pilot. One that is much smaller than the
-    plan has shorter tails than the law, and asks for too few draws. Nothing is certified by it.
-    Numbers are searched in eighths of a doubling.
+    The draws of `scenario` are taken for the distribution itself: a pilot. One that is much smaller
+    than the plan has shorter tails than the distribution, and asks for too few draws. Nothing is
+    certified by it. Numbers are searched in eighths of a doubling.
     """
     check_above(0, noise_std=noise_std)
     if not target.is_sliced or scenario.prior_kind != "sampled":
@@ -78,26 +78,26 @@ def plan_samples(
     if scenario.query.range is None and not in_delta:
         msg = "a Rényi claim from samples needs a public range; use query.with_range(...)"
         raise ScenarioError(msg)
-    doubt = Doubt(
+    confidence = Confidence(
         failure_probability=failure_probability,
         band=band,
         tails="in_delta" if in_delta else "at_range",
         on_sphere=isinstance(profile, SampledSphere),
     )
     chosen = method or Method(rule="tight", envelope="transport")
-    pilot = _Pilot.of(scenario, profile, doubt)
+    pilot = _Pilot.of(scenario, profile, confidence)
 
     def noise(slices: Slices) -> float:
         return sliced_noise(slices, target, chosen)
 
     alone = noise(pilot.slices(pilot.plain, None))
     n_directions = profile.n_directions
-    if doubt.on_sphere:
+    if confidence.on_sphere:
         middle = math.sqrt(alone * max(alone, noise_std))
         n_directions = _fewest(
             lambda m: noise(pilot.slices(pilot.plain, m)), middle, "directions", alone
         )
-    m = n_directions if doubt.on_sphere else None
+    m = n_directions if confidence.on_sphere else None
     n_samples = _fewest(
         lambda n: pilot.noise_with(n, n_directions, m, noise), noise_std, "samples", alone
     )
@@ -105,41 +105,41 @@ def plan_samples(
         n_samples=n_samples,
         n_directions=n_directions,
         noise_std=pilot.noise_with(n_samples, n_directions, m, noise),
-        law_noise_std=alone,
+        distribution_noise_std=alone,
     )
 
 
 @final
 @attrs.frozen(kw_only=True, eq=False)
 class _Pilot:
-    """Draws that stand for the law: asked for the order statistics of larger samples."""
+    """Draws that stand for the distribution: asked for the order statistics of larger samples."""
 
-    laws: list[RankedLaw]
-    pairs: list[LawPair]
+    distributions: list[RankedDistribution]
+    pairs: list[DistributionPair]
     ends: Floats | int
     profile: Profile
-    doubt: Doubt
+    confidence: Confidence
     diameter: float | None
     plain: GapTables
 
     @classmethod
-    def of(cls, scenario: Scenario, profile: Profile, doubt: Doubt) -> "_Pilot":
-        laws, pairs = law_pairs(scenario)
-        ranked, range_ends = ranked_laws(scenario, laws, profile)
-        query, tails = scenario.query, doubt.tails
+    def of(cls, scenario: Scenario, profile: Profile, confidence: Confidence) -> "_Pilot":
+        distributions, pairs = distribution_pairs(scenario)
+        ranked, range_ends = ranked_distributions(scenario, distributions, profile)
+        query, tails = scenario.query, confidence.tails
         ends = _ends(range_ends, tails, profile)
         diameter = None if query.range is None else query.range.diameter(query.scales)
-        kind = doubt.band or "order_statistics"
-        sizes = [law.n_samples for law in ranked]
+        kind = confidence.band or "order_statistics"
+        sizes = [distribution.n_samples for distribution in ranked]
         # The band does not matter: only the gaps of the draws themselves are read.
         bands = common_bands(sizes, 0.5, kind)
         plain = band_tables(ranked, pairs, bands, profile.n_directions).plain
         return cls(
-            laws=ranked,
+            distributions=ranked,
             pairs=pairs,
             ends=ends,
             profile=profile,
-            doubt=doubt,
+            confidence=confidence,
             diameter=diameter,
             plain=plain,
         )
@@ -150,7 +150,7 @@ class _Pilot:
             profile = self.profile
             finite = FiniteProfile(directions=profile.directions, weights=profile.weights)
             return Slices(profile=finite, seen=tables)
-        halfwidth = self.doubt.sphere_halfwidth(n_directions)
+        halfwidth = self.confidence.sphere_halfwidth(n_directions)
         term = SphereTerm(halfwidth=halfwidth, diameter=self.diameter)
         return Slices(profile=self.profile, seen=tables, sphere=term)
 
@@ -161,13 +161,16 @@ class _Pilot:
         on_sphere: int | None,
         noise: Callable[[Slices], float],
     ) -> float:
-        """Noise to expect from so many draws of each law; infinite if they are too few."""
-        share = self.doubt.band_probability(n_directions)
-        kind = self.doubt.band or "order_statistics"
-        bands = common_bands([n_samples] * len(self.laws), share, kind)
+        """Noise to expect from so many draws of each distribution; infinite if they are too few."""
+        share = self.confidence.band_probability(n_directions)
+        kind = self.confidence.band or "order_statistics"
+        bands = common_bands([n_samples] * len(self.distributions), share, kind)
         if not bands[0].covered.any():
             return math.inf
-        stretched = [_Stretched(pilot=law, n_samples=n_samples) for law in self.laws]
+        stretched = [
+            _Stretched(pilot=distribution, n_samples=n_samples)
+            for distribution in self.distributions
+        ]
         tables = band_tables(stretched, self.pairs, bands, self.ends)
         slices = self.slices(tables.bound, on_sphere)
         try:
@@ -182,7 +185,7 @@ class _Pilot:
 class _Stretched:
     """A larger sample that looks like the pilot."""
 
-    pilot: RankedLaw
+    pilot: RankedDistribution
     n_samples: int
 
     def bounds(self, rows: slice, ranks: Integers) -> tuple[Floats, Floats]:
@@ -207,8 +210,9 @@ def _fewest(noise_at: Callable[[int], float], target: float, what: str, alone: f
         if number(high) > MOST:
             found = noise_at(MOST)
             msg = (
-                f"even 2^40 {what} would need noise {found:.6g}, more than the target {target:.6g};"
-                f" the law alone needs {alone:.6g}. Ask for more noise, or a narrower range"
+                f"even 2^40 {what} would need noise {found:.6g}, more than the target "
+                f"{target:.6g}; the distribution alone needs {alone:.6g}. Ask for more noise, or "
+                "a narrower range"
             )
             raise CalibrationError(msg)
     while high - low > 1:

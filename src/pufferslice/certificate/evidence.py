@@ -16,19 +16,19 @@ from pufferslice._core.threads import Progress, silent
 from pufferslice.certificate.schema import CHANGED
 from pufferslice.errors import CertificateError
 from pufferslice.queries.ranges import range_of
-from pufferslice.scenario.distributions import GaussianLaw
+from pufferslice.scenario.distributions import GaussianDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity import DistanceTables, GapTables, GaussianPairs, MatchingTables
 from pufferslice.sensitivity.bands import missing_mass
 from pufferslice.sensitivity.concentration import LEVEL_QUANTA
 from pufferslice.sensitivity.profiles import FiniteProfile, Profile, SampledSphere
 from pufferslice.sensitivity.sensitivity import (
-    Doubt,
+    Confidence,
     Full,
-    Seen,
+    Sensitivity,
     Slices,
     covered_totals,
-    seen_of,
+    sensitivity_of,
     sphere_term,
 )
 
@@ -51,11 +51,11 @@ class Evidence:
     scenario: Mapping[str, Any]
     """The public description of the scenario, as it was when the evidence was made."""
     confidential: Mapping[str, Any]
-    """Counts of rows and samples, and the digest of the laws."""
-    doubt: Doubt | None = None
-    """How the claim may fail; not at all for exact laws along a finite profile."""
+    """Counts of rows and samples, and the digest of the distributions."""
+    confidence: Confidence | None = None
+    """How the claim may fail; not at all for exact distributions along a finite profile."""
     plain: GapTables | None = None
-    """Gaps of the samples themselves: what the noise would be if they were the law."""
+    """Gaps of the samples themselves: what the noise would be if they were the distribution."""
     beyond: GapTables | None = None
     """The part of the gaps on levels that no band covers, where they count at the range."""
     salt: bytes
@@ -66,26 +66,27 @@ class Evidence:
         cls,
         scenario: Scenario,
         profile: Profile,
-        doubt: Doubt | None = None,
+        confidence: Confidence | None = None,
         progress: Progress = silent,
         *,
         reuse: bool = False,
     ) -> "Evidence":
         """The evidence of a scenario along a profile.
 
-        With `reuse`, tables that this process made last are taken if they are of the same laws.
+        With `reuse`, tables that this process made last are taken if they are of the same
+        distributions.
         """
-        seen = _seen(scenario, profile, doubt, progress, reuse=reuse)
+        seen = _seen(scenario, profile, confidence, progress, reuse=reuse)
         evidence = cls(
             slices=seen.slices,
             full=seen.full,
             scenario=scenario.description(),
             confidential={
-                "laws_digest": scenario.laws_digest(),
+                "distributions_digest": scenario.distributions_digest(),
                 "n_rows": {prior.name: dict(prior.n_rows) for prior in scenario.priors},
                 "n_samples": _sample_sizes(scenario),
             },
-            doubt=doubt,
+            confidence=confidence,
             plain=seen.plain,
             beyond=seen.beyond,
             salt=os.urandom(_SALT_BYTES),
@@ -135,8 +136,10 @@ class Evidence:
                 "Verify it with the program that issued it"
             )
             raise CertificateError(msg)
-        doubt = None if facts["doubt"] is None else Doubt.from_json(facts["doubt"])
-        profile = _profile(doubt, arrays)
+        confidence = (
+            None if facts["confidence"] is None else Confidence.from_json(facts["confidence"])
+        )
+        profile = _profile(confidence, arrays)
         kind, query = facts["kind"], facts["scenario"]["query"]
         seen = _unpacked(GapTables, ("slices", kind), arrays)
         full = _unpacked(MatchingTables, ("full", kind), arrays) if facts["has_full"] else None
@@ -145,14 +148,14 @@ class Evidence:
             slices=Slices(
                 profile=profile,
                 seen=seen,
-                missing=_missing(seen, doubt),
-                sphere=sphere_term(doubt, profile, range_of(query["range"]), scales),
-                failure_probability=0.0 if doubt is None else doubt.failure_probability,
+                missing=_missing(seen, confidence),
+                sphere=sphere_term(confidence, profile, range_of(query["range"]), scales),
+                failure_probability=0.0 if confidence is None else confidence.failure_probability,
             ),
             full=Full(dim=profile.dim, seen=full, from_range=facts["from_range"]),
             scenario=facts["scenario"],
             confidential=facts["confidential"],
-            doubt=doubt,
+            confidence=confidence,
             plain=_tables(GapTables, "plain", arrays) if facts["has_plain"] else None,
             beyond=_tables(GapTables, "beyond", arrays) if facts["has_beyond"] else None,
             salt=salt,
@@ -176,29 +179,29 @@ class Evidence:
                 )
                 raise CertificateError(msg)
             if isinstance(part, DistanceTables) and part.worst()[part.equal].any():
-                msg = f"the evidence calls laws equal that its own gaps tell apart. {CHANGED}"
+                msg = f"the evidence calls two sides equal that its own gaps tell apart. {CHANGED}"
                 raise CertificateError(msg)
-        if not isinstance(self.confidential.get("laws_digest"), str):
-            msg = f"the evidence does not say of which laws it is. {CHANGED}"
+        if not isinstance(self.confidential.get("distributions_digest"), str):
+            msg = f"the evidence does not say of which distributions it is. {CHANGED}"
             raise CertificateError(msg)
         alike = all(np.array_equal(part.equal, seen.equal) for part in parts)
         if not alike or self.full.dim != self.slices.profile.dim:
-            msg = f"the evidence along the slices and in full is not of the same laws. {CHANGED}"
+            msg = f"the evidence along the slices and in full is not of the same priors. {CHANGED}"
             raise CertificateError(msg)
         self._check_doubt()
 
     def _check_doubt(self) -> None:
         """Bands cover exactly the levels that their sample sizes allow."""
         kinds = {prior["kind"] for prior in self.scenario["priors"]}
-        sampled = self.doubt is not None and self.doubt.band is not None
+        sampled = self.confidence is not None and self.confidence.band is not None
         if (kinds == {"sampled"}) != sampled or sampled != (self.plain is not None):
-            msg = f"the evidence does not say how its laws are known. {CHANGED}"
+            msg = f"the evidence does not say how its distributions are known. {CHANGED}"
             raise CertificateError(msg)
         ranged = self.scenario["query"]["range"] is not None
         if sampled and not ranged == self.full.from_range == (self.full.seen is not None):
             msg = f"the evidence of the whole output is not that of the public range. {CHANGED}"
             raise CertificateError(msg)
-        if self.doubt is None or not sampled or not isinstance(self.slices.seen, GapTables):
+        if self.confidence is None or not sampled or not isinstance(self.slices.seen, GapTables):
             return
         sizes = self.confidential["n_samples"]
         pairs = [
@@ -206,8 +209,8 @@ class Evidence:
             for prior in self.scenario["priors"]
             for first, second in self.scenario["pairs"]
         ]
-        covered = covered_totals(pairs, self.doubt, self.slices.profile.n_directions)
-        cut = self.doubt.tails == "in_delta"
+        covered = covered_totals(pairs, self.confidence, self.slices.profile.n_directions)
+        cut = self.confidence.tails == "in_delta"
         expected = covered if cut else [LEVEL_QUANTA] * len(pairs)
         rest = [] if self.beyond is None else self.beyond.totals.tolist()
         left = [] if cut else [LEVEL_QUANTA - mass for mass in covered]
@@ -223,7 +226,7 @@ class Evidence:
             "has_full": self.full.seen is not None,
             "has_plain": self.plain is not None,
             "has_beyond": self.beyond is not None,
-            "doubt": None if self.doubt is None else self.doubt.to_json(),
+            "confidence": None if self.confidence is None else self.confidence.to_json(),
             "scenario": dict(self.scenario),
             "confidential": dict(self.confidential),
         }
@@ -243,21 +246,28 @@ class Evidence:
         return f"Evidence(slices={self.slices.seen!r})"
 
 
-_LATEST: Final[dict[str, Seen]] = {}
+_LATEST: Final[dict[str, Sensitivity]] = {}
 """The tables made last, by a digest of all they depend on: a release follows its certification."""
 
 
 def _seen(
-    scenario: Scenario, profile: Profile, doubt: Doubt | None, progress: Progress, *, reuse: bool
-) -> Seen:
+    scenario: Scenario,
+    profile: Profile,
+    confidence: Confidence | None,
+    progress: Progress,
+    *,
+    reuse: bool,
+) -> Sensitivity:
     key = digest(
-        canonical_json([scenario.description(), None if doubt is None else doubt.to_json()]),
-        scenario.laws_digest().encode(),
+        canonical_json(
+            [scenario.description(), None if confidence is None else confidence.to_json()]
+        ),
+        scenario.distributions_digest().encode(),
         profile.digest().encode(),
     )
     seen = _LATEST.get(key)
     if seen is None or not reuse:
-        seen = seen_of(scenario, profile, doubt, progress)
+        seen = sensitivity_of(scenario, profile, confidence, progress)
         for part in (seen.slices.seen, seen.full.seen, seen.plain, seen.beyond):
             for array in () if part is None else _packed("", part).values():
                 array.setflags(write=False)
@@ -267,27 +277,27 @@ def _seen(
 
 
 def _sample_sizes(scenario: Scenario) -> dict[str, dict[str, int]]:
-    """How many draws each sampled law is known by."""
+    """How many draws each sampled distribution is known by."""
     if scenario.prior_kind != "sampled":
         return {}
     return {
         prior.name: {
-            secret: law.n_samples
-            for secret, law in prior.laws.items()
-            if not isinstance(law, GaussianLaw)
+            secret: distribution.n_samples
+            for secret, distribution in prior.distributions.items()
+            if not isinstance(distribution, GaussianDistribution)
         }
         for prior in scenario.priors
     }
 
 
-def _profile(doubt: Doubt | None, arrays: dict[str, npt.NDArray[Any]]) -> Profile:
-    if doubt is not None and doubt.on_sphere:
+def _profile(confidence: Confidence | None, arrays: dict[str, npt.NDArray[Any]]) -> Profile:
+    if confidence is not None and confidence.on_sphere:
         return SampledSphere(directions=arrays["directions"])
     return FiniteProfile(directions=arrays["directions"], weights=arrays["weights"])
 
 
-def _missing(seen: GapTables | GaussianPairs, doubt: Doubt | None) -> Floats:
-    if doubt is not None and doubt.tails == "in_delta" and isinstance(seen, GapTables):
+def _missing(seen: GapTables | GaussianPairs, confidence: Confidence | None) -> Floats:
+    if confidence is not None and confidence.tails == "in_delta" and isinstance(seen, GapTables):
         return missing_mass(seen)
     return np.zeros(seen.n_instances)
 

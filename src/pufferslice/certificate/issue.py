@@ -23,21 +23,22 @@ from pufferslice.calibration.noise import Noise, OperatingSystemNoise
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.schema import check_shape
-from pufferslice.certificate.statement import Said, statement_of, unsliced_of
+from pufferslice.certificate.statement import CertificateOptions, statement_of, unsliced_of
 from pufferslice.errors import ArgumentError, CalibrationError, CertificateError, ScenarioError
-from pufferslice.scenario.distributions import EmpiricalLaw
+from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity import GaussianPairs, MatchingTables
 from pufferslice.sensitivity.concentration import BandKind, samples_for_tail
 from pufferslice.sensitivity.exact import projection_errors
 from pufferslice.sensitivity.profiles import Profile, SampledSphere, check_profile
-from pufferslice.sensitivity.sensitivity import Doubt, law_pairs
+from pufferslice.sensitivity.sensitivity import Confidence, distribution_pairs
 
 DEFAULT_DELTAS: Final = (1e-5,)
 
-_SHARED: Final = ("law", "secret", "secrets", "pairs", "query")
+_SHARED: Final = ("distribution", "secret", "secrets", "pairs", "query")
 _BLIND: Final = 2.0**-40
-"""A slice along which laws differ by less than this share of their distance does not see it."""
+"""A slice along which distributions differ by less than this share of their distance does not see
+it."""
 _LEAST_SHARE: Final = 2.0**-6
 """A slice sees a difference of means if it shows this share of what the best of d axes shows."""
 _LEAST_WEIGHT: Final = 0.25
@@ -61,11 +62,11 @@ def certify_release(
 ) -> Certificate:
     """Find the noise for one release of the scenario's query, and state what it promises.
 
-    Without `method`: the tight rule with the smallest envelope that applies. `deltas` are those
-    of the (epsilon, delta) views. `earlier_releases` names what a ledger already holds.
+    Without `method`: the tight rule with the smallest envelope that applies. `deltas` are those of
+    the (epsilon, delta) views. `earlier_releases` names what a ledger already holds.
     `failure_probability` must be said for sampled priors and for the sphere as profile, and for
-    nothing else; `band` says how sampled laws are bounded. `noise_std`, in scaled coordinates,
-    certifies a noise of your own instead of the smallest one; it must meet the target.
+    nothing else; `band` says how sampled distributions are bounded. `noise_std`, in scaled
+    coordinates, certifies a noise of your own instead of the smallest one; it must meet the target.
 
     Guarantee: one release with the stated noise satisfies `target` for the scenario's priors and
     pairs, along the slices of `profile` if the target is sliced; except with probability
@@ -73,7 +74,7 @@ def certify_release(
     """
     check_profile(profile, scenario.dim)
     check_one_of(RELEASE_NOTIONS, notion=target.notion)
-    doubt = _doubt(scenario, profile, target, (failure_probability, band))
+    confidence = _doubt(scenario, profile, target, (failure_probability, band))
     for delta in deltas:
         check_between(0, 1, delta=delta)
     asked = tuple(dict.fromkeys(float(delta) for delta in deltas))
@@ -89,7 +90,7 @@ def certify_release(
         check_above(0, noise_std=noise_std)
     gaussian = scenario.prior_kind == "gaussian"
     default = Method(rule="tight", envelope="exact" if gaussian else "transport")
-    said = Said(
+    said = CertificateOptions(
         target=target,
         method=method or default,
         deltas=asked,
@@ -97,7 +98,7 @@ def certify_release(
         earlier_releases=tuple(earlier_releases),
         noise_std=None if noise_std is None else float(noise_std),
     )
-    evidence = Evidence.of(scenario, profile, doubt, progress)
+    evidence = Evidence.of(scenario, profile, confidence, progress)
     check_seen(evidence, scenario)
     if isinstance(target, ApproximateGuarantee):
         _check_tails(evidence, target)
@@ -135,9 +136,7 @@ def spent(
     check_one_of(RELEASE_NOTIONS, notion=unit.notion)
     std = certificate.noise_std if noise_std is None else noise_std
     if evidence.slices.are_equal:
-        msg = (
-            "the laws are equal: every noise, also none, costs nothing, so there is nothing to ask"
-        )
+        msg = "the distributions are equal: every noise, even none, costs nothing"
         raise CalibrationError(msg)
     check_above(0, noise_std=std)
     if unit.is_sliced:
@@ -205,14 +204,16 @@ def under_scenario(certificate: Certificate, scenario: Scenario) -> Certificate:
             "or between other secrets costs something else"
         )
         raise ArgumentError(msg)
-    doubt = required_evidence(certificate).doubt
-    if (scenario.prior_kind == "sampled") != (doubt is not None and doubt.band is not None):
+    confidence = required_evidence(certificate).confidence
+    if (scenario.prior_kind == "sampled") != (
+        confidence is not None and confidence.band is not None
+    ):
         msg = (
             "the other scenario must be known as the certified one is, both by samples or "
             f"neither; this one has {scenario.prior_kind} priors"
         )
         raise ArgumentError(msg)
-    evidence = Evidence.of(scenario, profile, doubt)
+    evidence = Evidence.of(scenario, profile, confidence)
     statement = dict(certificate.statement) | {"evidence_digest": evidence.digest()}
     return Certificate(statement=statement, evidence=evidence)
 
@@ -239,7 +240,7 @@ def _doubt(
     profile: Profile,
     target: Claim,
     said: tuple[float | None, BandKind],
-) -> Doubt | None:
+) -> Confidence | None:
     """How the claim may fail, or an error if the failure probability is not said where needed."""
     failure_probability, band = said
     sampled, on_sphere = scenario.prior_kind == "sampled", isinstance(profile, SampledSphere)
@@ -267,7 +268,7 @@ def _doubt(
             "ApproximateGuarantee (--claim epsilon-delta), which puts the tails into delta"
         )
         raise ScenarioError(msg)
-    return Doubt(
+    return Confidence(
         failure_probability=failure_probability,
         band=band if sampled else None,
         tails=("in_delta" if in_delta else "at_range") if sampled else None,
@@ -306,15 +307,15 @@ def _check_approximate(scenario: Scenario, target: Claim, method: Method | None)
 
 def _check_tails(evidence: Evidence, target: ApproximateGuarantee) -> None:
     """The tails must fit into delta; otherwise say how many samples would do."""
-    missing, doubt = float(evidence.slices.missing.max()), evidence.doubt
-    if missing < target.delta or doubt is None or doubt.band is None:
+    missing, confidence = float(evidence.slices.missing.max()), evidence.confidence
+    if missing < target.delta or confidence is None or confidence.band is None:
         return
-    share = doubt.band_probability(evidence.slices.profile.n_directions)
-    needed = samples_for_tail(target.delta / 2, share, doubt.band)
+    share = confidence.band_probability(evidence.slices.profile.n_directions)
+    needed = samples_for_tail(target.delta / 2, share, confidence.band)
     msg = (
         f"too few samples: the bands leave out a mass of {missing:.3g}, which must be below delta "
-        f"{target.delta:g}. About {needed} samples of each law leave half of delta to the noise; "
-        "or claim a larger delta"
+        f"{target.delta:g}. About {needed} samples of each distribution leave half of delta to "
+        "the noise; or claim a larger delta"
     )
     raise CalibrationError(msg)
 
@@ -329,17 +330,27 @@ def _check_digests(earlier_releases: Sequence[str]) -> None:
 
 
 def check_seen(evidence: Evidence, scenario: Scenario) -> None:
-    """Refuse a profile that does not see, with some weight, a difference that the laws have."""
+    """Refuse a profile that gives almost no weight to a difference between distributions."""
     profile, seen, full = evidence.slices.profile, evidence.slices.seen, evidence.full.seen
     share = _LEAST_SHARE / math.sqrt(profile.dim)
     if isinstance(seen, GaussianPairs):
         apart, visible = seen.differences(profile.directions)
         least = apart * share**2
     else:
-        laws, pairs = law_pairs(scenario)
-        atoms = {i: law for i, law in enumerate(laws) if isinstance(law, EmpiricalLaw)}
-        means = {i: np.average(law.outputs, axis=0, weights=law.counts) for i, law in atoms.items()}
-        norms = [float(np.linalg.norm(np.abs(law.outputs).max(axis=0))) for law in atoms.values()]
+        distributions, pairs = distribution_pairs(scenario)
+        atoms = {
+            i: distribution
+            for i, distribution in enumerate(distributions)
+            if isinstance(distribution, FiniteDistribution)
+        }
+        means = {
+            i: np.average(distribution.outputs, axis=0, weights=distribution.counts)
+            for i, distribution in atoms.items()
+        }
+        norms = [
+            float(np.linalg.norm(np.abs(distribution.outputs).max(axis=0)))
+            for distribution in atoms.values()
+        ]
         # What rounding of projections added to gaps is nothing that a slice sees.
         errors = projection_errors(profile.directions, max(norms, default=0.0))
         visible = seen.worst() - 4 * errors
@@ -353,9 +364,10 @@ def check_seen(evidence: Evidence, scenario: Scenario) -> None:
     blind = ~seen.equal & (seeing < _LEAST_WEIGHT / np.count_nonzero(weights))
     if blind.any():
         msg = (
-            f"the profile does not see the difference between the laws of {int(blind.sum())} of "
-            f"{len(blind)} (prior, pair) instances, which do differ: no slice of some weight shows "
-            "a fair part of it. The noise would not hide it from anyone who looks in another "
-            "direction. Use more, or other, directions, or equal weights"
+            "the profile does not see the difference between the distributions of "
+            f"{int(blind.sum())} of {len(blind)} (prior, pair) instances, which do differ: no "
+            "slice of some weight shows a fair part of it. The noise would not hide it from "
+            "anyone who looks in another direction. Use more, or other, directions, or equal "
+            "weights"
         )
         raise CalibrationError(msg)

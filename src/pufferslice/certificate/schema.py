@@ -27,13 +27,13 @@ _SAMPLING: Final = {
     "delta_of_tails": _MAYBE_NUMBER,
     "noise_shares": (dict, type(None)),
 }
-_SHARES: Final = {"law": _NUMBER, "sampling": _NUMBER, "slicing": _NUMBER}
+_SHARES: Final = {"distribution": _NUMBER, "sampling": _NUMBER, "slicing": _NUMBER}
 _VIEWS: Final = [{"scope": str, "rule": str, "epsilon": _NUMBER, "delta": _NUMBER}]
 
 _STATIC: Final = {
     "road": str,
     "scenario": {
-        "law": str,
+        "distribution": str,
         "one_release_is": str,
         "secret": dict,
         "secrets": [str],
@@ -56,7 +56,7 @@ _STATIC: Final = {
     "guarantee": dict,
     "method": {"rule": str, "envelope": str},
     "spent_epsilon": _NUMBER,
-    "laws_are_equal": bool,
+    "distributions_are_equal": bool,
     "noise": {
         "family": str,
         "std": _NUMBER,
@@ -161,7 +161,7 @@ def _check(value: object, shape: Any, where: str) -> None:  # noqa: ANN401 - a n
 
 
 def _check_claim(statement: Mapping[str, Any]) -> None:
-    """The parts that have two shapes: a claim with an order or a delta, exact or sampled laws."""
+    """The parts that have two shapes: an order or a delta, exact or sampled."""
     said, sampling = statement["guarantee"], statement["sampling"]
     _check(said, _APPROXIMATE if "delta" in said else _GUARANTEE, "statement.guarantee")
     if sampling is not None:

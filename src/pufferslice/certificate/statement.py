@@ -30,7 +30,7 @@ from pufferslice.certificate.evidence import Evidence
 from pufferslice.errors import CalibrationError
 from pufferslice.sensitivity import GapTables, MatchingTables
 from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere
-from pufferslice.sensitivity.sensitivity import Doubt, Slices
+from pufferslice.sensitivity.sensitivity import Confidence, Slices
 
 ROUNDING_DELTA: Final = 2.0**-46
 """Total variation, per coordinate, between an integer Gaussian around a rounded point and the
@@ -63,13 +63,13 @@ _PRIOR_IS_DATA: Final = (
     "computed from it tell something about the data."
 )
 _SAMPLED: Final = (
-    "The priors are known only through independent draws; except with the failure probability the "
-    "claim holds for the laws that the draws come from. That the draws are independent, and that "
-    "nobody chose them or the slices by their results, is assumed."
+    "The priors are known only through independent draws; except with the failure probability "
+    "the claim holds for the distributions that the draws come from. That the draws are "
+    "independent, and that nobody chose them or the slices by their results, is assumed."
 )
 _IN_DELTA: Final = (
-    "What lies beyond the bands around the sampled laws is in delta, not in epsilon: an output "
-    "that rare may tell the secret."
+    "What lies beyond the bands around the sampled distributions is in delta, not in epsilon: an "
+    "output that rare may tell the secret."
 )
 _CLIPPED: Final = (
     "The claim holds for the query clipped to its public range, which is what a release publishes. "
@@ -88,14 +88,14 @@ _DRAWN: Final = (
     "implementation_delta, is part of no epsilon; an (epsilon, delta) view holds for what is "
     "released with 1 + exp(epsilon) times the distance added to its delta."
 )
-_EQUAL: Final = "The laws are equal under every pair: no noise is needed."
+_EQUAL: Final = "The distributions are equal under every pair: no noise is needed."
 _INSECURE: Final = "INSECURE: the noise comes from a seeded test generator. Never publish it."
 _DROPPED: Final = "{n} rows with missing values were left out; the claim is about the others."
 
 
 @final
 @attrs.frozen(kw_only=True)
-class Said:
+class CertificateOptions:
     """What the caller of a certificate decided; everything else follows from the evidence."""
 
     target: Claim
@@ -107,7 +107,7 @@ class Said:
     """A noise that the caller chose; None where the claim decides."""
 
     @classmethod
-    def read_off(cls, statement: Mapping[str, Any]) -> "Said":
+    def read_off(cls, statement: Mapping[str, Any]) -> "CertificateOptions":
         """The decisions that a statement reports."""
         return cls(
             target=claim_of(statement["guarantee"]),
@@ -119,7 +119,7 @@ class Said:
         )
 
 
-def calibrated_noise(evidence: Evidence, said: Said) -> float:
+def calibrated_noise(evidence: Evidence, said: CertificateOptions) -> float:
     """The noise standard deviation that the target asks for, in scaled coordinates."""
     if said.noise_std is not None:
         return said.noise_std
@@ -128,7 +128,7 @@ def calibrated_noise(evidence: Evidence, said: Said) -> float:
     return sliced_noise(evidence.slices, said.target, said.method)
 
 
-def spent_epsilon(evidence: Evidence, said: Said, noise_std: float) -> float:
+def spent_epsilon(evidence: Evidence, said: CertificateOptions, noise_std: float) -> float:
     """The number that the claim bounds, at this noise."""
     if evidence.slices.are_equal:
         return 0.0
@@ -140,7 +140,7 @@ def spent_epsilon(evidence: Evidence, said: Said, noise_std: float) -> float:
     return full_cost(evidence.full, said.target.order, noise_std)
 
 
-def statement_of(evidence: Evidence, said: Said) -> dict[str, Any]:
+def statement_of(evidence: Evidence, said: CertificateOptions) -> dict[str, Any]:
     """The whole public statement; deterministic in its two arguments."""
     noise_std = calibrated_noise(evidence, said)
     spent = spent_epsilon(evidence, said, noise_std)
@@ -164,7 +164,7 @@ def statement_of(evidence: Evidence, said: Said) -> dict[str, Any]:
         "guarantee": attrs.asdict(said.target),
         "method": attrs.asdict(said.method),
         "spent_epsilon": spent,
-        "laws_are_equal": equal,
+        "distributions_are_equal": equal,
         "noise": _noise(evidence, said, noise_std),
         "profile": {
             "kind": "sphere" if isinstance(profile, SampledSphere) else "finite",
@@ -196,8 +196,8 @@ def limits_of(evidence: Evidence, generator: str) -> list[str]:
         limits.append(_CLIPPED)
     if sentence := clipping_sentence(evidence.scenario):
         limits.append(sentence)
-    if evidence.doubt is not None:
-        limits += _doubts(evidence.doubt)
+    if evidence.confidence is not None:
+        limits += _doubts(evidence.confidence)
     limits.append(_EQUAL if evidence.slices.are_equal else _DRAWN)
     if generator != OperatingSystemNoise.name:
         limits.append(_INSECURE)
@@ -217,47 +217,51 @@ def _counted(secrets: Sequence[str]) -> str:
     return f"{len(secrets)} secret{'s' if len(secrets) > 1 else ''} ({listed(secrets, quoted)})"
 
 
-def _doubts(doubt: Doubt) -> list[str]:
-    said = [_SAMPLED] if doubt.band is not None else []
-    said += [_IN_DELTA] if doubt.tails == "in_delta" else []
-    return said + ([_SPHERE] if doubt.on_sphere else [])
+def _doubts(confidence: Confidence) -> list[str]:
+    said = [_SAMPLED] if confidence.band is not None else []
+    said += [_IN_DELTA] if confidence.tails == "in_delta" else []
+    return said + ([_SPHERE] if confidence.on_sphere else [])
 
 
-def _sampling(evidence: Evidence, said: Said, noise_std: float) -> dict[str, Any] | None:
-    """How sampled laws were bounded, and which part of the noise is due to that."""
-    doubt = evidence.doubt
-    if doubt is None:
+def _sampling(
+    evidence: Evidence, said: CertificateOptions, noise_std: float
+) -> dict[str, Any] | None:
+    """How sampled distributions were bounded, and which part of the noise is due to that."""
+    confidence = evidence.confidence
+    if confidence is None:
         return None
     public = all(prior["source"] == "public_model" for prior in evidence.scenario["priors"])
-    tails = doubt.tails == "in_delta" and public
+    tails = confidence.tails == "in_delta" and public
     return {
-        "band": doubt.band,
-        "tails": doubt.tails,
+        "band": confidence.band,
+        "tails": confidence.tails,
         "delta_of_tails": float(evidence.slices.missing.max()) if tails else None,
         "noise_shares": _noise_shares(evidence, said, noise_std),
     }
 
 
-def _noise_shares(evidence: Evidence, said: Said, noise_std: float) -> dict[str, float] | None:
-    """Shares of the noise standard deviation: the law itself, its sampling, the drawn slices."""
+def _noise_shares(
+    evidence: Evidence, said: CertificateOptions, noise_std: float
+) -> dict[str, float] | None:
+    """Shares of the noise standard deviation: the prior itself, its sampling, the drawn slices."""
     if not said.target.is_sliced or not noise_std:
         return None
     slices = evidence.slices
     drawn = FiniteProfile(directions=slices.profile.directions, weights=slices.profile.weights)
     finite = Slices(profile=drawn, seen=slices.seen, missing=slices.missing)
     with_bands = noise_std if slices.sphere is None else _noise_or_none(finite, said)
-    of_law = with_bands
+    of_distribution = with_bands
     if evidence.plain is not None:
-        of_law = _noise_or_none(Slices(profile=drawn, seen=evidence.plain), said)
-    parts = (min(of_law, noise_std), min(with_bands, noise_std), noise_std)
+        of_distribution = _noise_or_none(Slices(profile=drawn, seen=evidence.plain), said)
+    parts = (min(of_distribution, noise_std), min(with_bands, noise_std), noise_std)
     return {
-        "law": parts[0] / noise_std,
+        "distribution": parts[0] / noise_std,
         "sampling": max(0.0, parts[1] - parts[0]) / noise_std,
         "slicing": (parts[2] - max(parts[0], parts[1])) / noise_std,
     }
 
 
-def _noise_or_none(slices: Slices, said: Said) -> float:
+def _noise_or_none(slices: Slices, said: CertificateOptions) -> float:
     """The noise, or 0 where these gaps alone would need none."""
     try:
         return sliced_noise(slices, said.target, said.method)
@@ -276,7 +280,7 @@ def implementation_delta(evidence: Evidence) -> float:
     return evidence.full.dim * (DRAW_DELTA + (ROUNDING_DELTA if exact else INTEGER_DELTA))
 
 
-def _noise(evidence: Evidence, said: Said, noise_std: float) -> dict[str, Any]:
+def _noise(evidence: Evidence, said: CertificateOptions, noise_std: float) -> dict[str, Any]:
     scales: Sequence[float] = evidence.scenario["query"]["scales"]
     return {
         "family": "integer_gaussian",
@@ -293,7 +297,7 @@ def _noise(evidence: Evidence, said: Said, noise_std: float) -> dict[str, Any]:
 def unsliced_of(evidence: Evidence, order: float, noise_std: float) -> dict[str, Any]:
     """What the noise costs in all dimensions, and how often it lets a secret be guessed."""
     if evidence.slices.are_equal:
-        return {"order": order, "epsilon": 0.0, "from": "equal laws", "guess": 0.5}
+        return {"order": order, "epsilon": 0.0, "from": "equal distributions", "guess": 0.5}
     if evidence.full.seen is None:
         return {
             "order": order,
@@ -317,7 +321,7 @@ def unsliced_of(evidence: Evidence, order: float, noise_std: float) -> dict[str,
 def _coupling(evidence: Evidence) -> str:
     seen = evidence.full.seen
     if not isinstance(seen, MatchingTables):
-        return "the exact divergence of the Gaussian laws"
+        return "the exact divergence of the Gaussian distributions"
     if evidence.full.from_range and evidence.scenario["query"]["range"] is None:
         return "the diameter of the range in which the rows were counted"
     if evidence.full.from_range:
@@ -327,7 +331,7 @@ def _coupling(evidence: Evidence) -> str:
     return f"the best of {seen.n_slices} couplings per pair"
 
 
-def _views(evidence: Evidence, said: Said, noise_std: float) -> list[dict[str, Any]]:
+def _views(evidence: Evidence, said: CertificateOptions, noise_std: float) -> list[dict[str, Any]]:
     noise = (noise_std, said.method)
     return [
         attrs.asdict(view)

@@ -40,7 +40,7 @@ _LARGEST_EXPONENT: Final = 700.0
 
 
 def check_together(plans: Sequence[TrainingPlan]) -> None:
-    """Raise unless the costs of the runs add: one number of records, law of D, order, notion."""
+    """Raise unless the costs of the runs add: same records, distribution of D, order, notion."""
     if not plans:
         msg = "plans must hold at least one plan of a run, got none"
         raise ArgumentError(msg)
@@ -217,7 +217,7 @@ IDEAL_NOISE: Final = (
 
 @final
 @attrs.frozen(kw_only=True)
-class Trained:
+class TrainingClaim:
     """What is said of one or several runs over the same data; all else follows from it."""
 
     data: str
@@ -244,7 +244,7 @@ class Trained:
         check_distance(self.implementation_delta)
 
     @classmethod
-    def read_off(cls, statement: Mapping[str, Any]) -> "Trained":
+    def read_off(cls, statement: Mapping[str, Any]) -> "TrainingClaim":
         """What a statement reports."""
         return cls(
             data=statement["data"],
@@ -310,7 +310,7 @@ def certify_runs(
         if not isinstance(text, str) or not text:
             msg = f"{name} must be a public sentence that is not empty, got {text!r}"
             raise ArgumentError(msg)
-    said = Trained(
+    said = TrainingClaim(
         data=data,
         runs=tuple(plans),
         noises=(noise,),
@@ -337,7 +337,7 @@ def compose(certificates: Sequence[Certificate]) -> Certificate:
                 "concatenated query once"
             )
             raise CertificateError(msg)
-    parts = [Trained.read_off(certificate.statement) for certificate in certificates]
+    parts = [TrainingClaim.read_off(certificate.statement) for certificate in certificates]
     names = sorted({part.data for part in parts})
     if len(names) != 1:
         msg = (
@@ -345,7 +345,7 @@ def compose(certificates: Sequence[Certificate]) -> Certificate:
             "Publish their certificates beside each other"
         )
         raise CertificateError(msg)
-    said = Trained(
+    said = TrainingClaim(
         data=names[0],
         runs=tuple(run for part in parts for run in part.runs),
         noises=tuple(dict.fromkeys(noise for part in parts for noise in part.noises)),
@@ -356,7 +356,7 @@ def compose(certificates: Sequence[Certificate]) -> Certificate:
     return Certificate(statement=learning_statement(said), evidence=None)
 
 
-def learning_statement(said: Trained) -> dict[str, Any]:
+def learning_statement(said: TrainingClaim) -> dict[str, Any]:
     """The whole public statement; deterministic in what was said."""
     claim = said.guarantee()
     unsliced = claim.notion == "unsliced"
@@ -379,7 +379,7 @@ def learning_statement(said: Trained) -> dict[str, Any]:
     }
 
 
-def _one_record(said: Trained) -> dict[str, Any]:
+def _one_record(said: TrainingClaim) -> dict[str, Any]:
     """What the replacement of one record gets, whatever the secret is."""
     order, delta = said.runs[0].order, record_delta(said.runs)
     accountants = [record_accountant(run) for run in said.runs]
@@ -396,7 +396,7 @@ def _one_record(said: Trained) -> dict[str, Any]:
     }
 
 
-def _limits(said: Trained, claim: Guarantee) -> list[str]:
+def _limits(said: TrainingClaim, claim: Guarantee) -> list[str]:
     """What is not covered, by code."""
     absent = {
         "average-over-batches": claim.notion == "unsliced",
@@ -414,7 +414,7 @@ def _added_up(distances: Sequence[float]) -> float:
     return min(1.0, total)
 
 
-def _views(said: Trained, claim: Guarantee) -> list[dict[str, Any]]:
+def _views(said: TrainingClaim, claim: Guarantee) -> list[dict[str, Any]]:
     """Unsliced (epsilon, delta) views: at the claim's order, and the best of it and a grid."""
     costs = costs_by_order(secret_cost, said.runs) if said.deltas else {}
     views = []

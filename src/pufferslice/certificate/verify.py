@@ -15,8 +15,8 @@ from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.issue import check_seen, required_evidence
 from pufferslice.certificate.schema import check_shape
 from pufferslice.certificate.signing import signature_problem
-from pufferslice.certificate.statement import Said, spent_epsilon, statement_of
-from pufferslice.certificate.training import Trained, learning_statement
+from pufferslice.certificate.statement import CertificateOptions, spent_epsilon, statement_of
+from pufferslice.certificate.training import TrainingClaim, learning_statement
 from pufferslice.errors import PuffersliceError, escaped
 from pufferslice.queries.ranges import range_of
 from pufferslice.scenario.priors import KINDS, LAWS, ONE_RELEASE, SOURCES
@@ -50,15 +50,17 @@ def broken_relations(evidence: Evidence) -> Iterator[str]:
 
 
 def _in_description(scenario: Mapping[str, Any], dim: int) -> Iterator[str]:
-    law, secrets, query, priors = (scenario[key] for key in ("law", "secrets", "query", "priors"))
+    distribution, secrets, query, priors = (
+        scenario[key] for key in ("distribution", "secrets", "query", "priors")
+    )
     pairs = [tuple(pair) for pair in scenario["pairs"]]
     names, scales = query["names"], query["scales"]
     distinct = {prior["name"] for prior in priors}
     clipped = [*scenario["clipped"]["all"], *scenario["clipped"]["some"]]
     rules = {
-        f"the law must be one of {', '.join(LAWS)}": law in LAWS,
-        f"one_release_is must be what law {law!r} says": (
-            scenario["one_release_is"] == ONE_RELEASE.get(law)
+        f"the distribution must be one of {', '.join(LAWS)}": distribution in LAWS,
+        f"one_release_is must be what distribution {distribution!r} says": (
+            scenario["one_release_is"] == ONE_RELEASE.get(distribution)
         ),
         "there must be at least two secrets, all different": (
             1 < len(secrets) == len(set(secrets))
@@ -197,19 +199,19 @@ def verify(
 def scenario_problems(certificate: Certificate, scenario: Scenario) -> list[str]:
     """What does not hold for this scenario, whatever the evidence says.
 
-    Tables and costs are computed from the scenario's own laws. The stated noise must meet the
-    claim, and no other bound may be stated lower than it is found.
+    Tables and costs are computed from the scenario's own distributions. The stated noise must meet
+    the claim, and no other bound may be stated lower than it is found.
     """
     if _is_learning(certificate):
         return ["the certificate is about training runs; a scenario belongs to a release"]
     statement, evidence = certificate.statement, required_evidence(certificate)
     if statement["scenario"] != scenario.description():
         return ["the certificate was issued for another scenario: its description differs"]
-    if evidence.confidential["laws_digest"] != scenario.laws_digest():
-        return ["the certificate was issued for other laws than this scenario has"]
-    said, noise_std = Said.read_off(statement), statement["noise"]["std"]
+    if evidence.confidential["distributions_digest"] != scenario.distributions_digest():
+        return ["the certificate was issued for other distributions than this scenario has"]
+    said, noise_std = CertificateOptions.read_off(statement), statement["noise"]["std"]
     try:
-        fresh = Evidence.of(scenario, evidence.slices.profile, evidence.doubt, reuse=True)
+        fresh = Evidence.of(scenario, evidence.slices.profile, evidence.confidence, reuse=True)
         check_seen(fresh, scenario)
         problems = _too_little_noise(fresh, said, noise_std)
         found = problems or statement_of(fresh, attrs.evolve(said, noise_std=noise_std))
@@ -253,7 +255,7 @@ def _recomputed_problems(certificate: Certificate) -> list[str]:
     try:
         check_shape(statement)
         if _is_learning(certificate):
-            expected = learning_statement(Trained.read_off(statement))
+            expected = learning_statement(TrainingClaim.read_off(statement))
             too_little: list[str] = []
         else:
             evidence = required_evidence(certificate)
@@ -261,7 +263,7 @@ def _recomputed_problems(certificate: Certificate) -> list[str]:
             broken = next(broken_relations(evidence), None)
             if broken is not None:
                 return [broken]
-            said = Said.read_off(statement)
+            said = CertificateOptions.read_off(statement)
             expected = statement_of(evidence, said)
             too_little = _too_little_noise(evidence, said, statement["noise"]["std"])
     except PuffersliceError as error:
@@ -274,7 +276,7 @@ def _recomputed_problems(certificate: Certificate) -> list[str]:
     ]
 
 
-def _too_little_noise(evidence: Evidence, said: Said, noise_std: float) -> list[str]:
+def _too_little_noise(evidence: Evidence, said: CertificateOptions, noise_std: float) -> list[str]:
     """The stated noise itself must meet the stated epsilon; room for rounding is not for this."""
     spent = spent_epsilon(evidence, said, noise_std)
     if spent <= said.target.epsilon:

@@ -26,8 +26,8 @@ from pufferslice.calibration.guessing import (
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.issue import required_evidence
-from pufferslice.certificate.statement import Said, calibrated_noise
-from pufferslice.certificate.training import Trained
+from pufferslice.certificate.statement import CertificateOptions, calibrated_noise
+from pufferslice.certificate.training import TrainingClaim
 from pufferslice.errors import CalibrationError
 from pufferslice.learning import TrainingPlan
 from pufferslice.learning.accountants import calibrate_multiplier
@@ -47,7 +47,7 @@ CLOSED_FORM: Final = Method(rule="closed_form", envelope="worst_gap")
 
 @final
 @attrs.frozen(kw_only=True)
-class Prospect:
+class SweepPoint:
     """One epsilon: the noise that it asks for, and what that noise would let a reader guess."""
 
     claim: Claim
@@ -71,7 +71,7 @@ class Prospect:
 
 @final
 @attrs.frozen(kw_only=True)
-class TrainingProspect:
+class TrainingSweepPoint:
     """One epsilon of a training run: the noise multiplier that its plan would have."""
 
     claim: Guarantee
@@ -93,7 +93,7 @@ class PairCost:
     unsliced_cost: float | None
     """Bound on its unsliced divergence; None where there is none."""
     largest_gap: float | None
-    """Along the slice that shows most, in scaled units; None for Gaussian laws."""
+    """Along the slice that shows most, in scaled units; None for Gaussian distributions."""
 
 
 @final
@@ -134,16 +134,16 @@ def epsilons_around(claimed: float, n_epsilons: int = N_EPSILONS) -> tuple[float
     return tuple(claimed if not x else float(f"{claimed * 10**x:.3g}") for x in powers)
 
 
-def outlook_of(
+def what_if(
     certificate: Certificate, epsilons: Sequence[float], progress: Progress = silent
-) -> tuple[Prospect, ...]:
+) -> tuple[SweepPoint, ...]:
     """For each epsilon what the certificate would state, all else as it is.
 
     Guarantee: noise and costs are those of the functions that certify. Nothing is promised by an
     outlook: to use another epsilon, certify again.
     """
     evidence = required_evidence(certificate)
-    said = Said.read_off(certificate.statement)
+    said = CertificateOptions.read_off(certificate.statement)
     delta = float(certificate.statement["noise"]["implementation_delta"])
     order = _unsliced_order(said.target)
     found = []
@@ -154,7 +154,7 @@ def outlook_of(
         noise_std = _noise_or_none(evidence, asked)
         cost = full_cost(evidence.full, order, noise_std) if noise_std else math.inf
         found.append(
-            Prospect(
+            SweepPoint(
                 claim=asked.target,
                 noise_std=noise_std,
                 tight_std=_tight(evidence, asked, noise_std),
@@ -183,14 +183,14 @@ def _variations_at(
     ]
 
 
-def training_outlook(
+def what_if_training(
     certificate: Certificate, epsilons: Sequence[float], progress: Progress = silent
-) -> tuple[TrainingProspect, ...]:
+) -> tuple[TrainingSweepPoint, ...]:
     """For each epsilon the noise multiplier of the same plan; none for several runs or schedules.
 
     Nothing is promised by an outlook: to use another epsilon, plan again.
     """
-    said = Trained.read_off(certificate.statement)
+    said = TrainingClaim.read_off(certificate.statement)
     plan = said.runs[0]
     if len(said.runs) > 1 or np.ptp(plan.noise_multipliers) > 0:
         return ()
@@ -205,13 +205,13 @@ def training_outlook(
             changed = attrs.evolve(plan, noise_multipliers=noise)
             variation = _training_variation(attrs.evolve(said, runs=(changed,)))
         found.append(
-            TrainingProspect(claim=claim, noise_multiplier=multiplier, total_variation=variation)
+            TrainingSweepPoint(claim=claim, noise_multiplier=multiplier, total_variation=variation)
         )
     progress(len(epsilons), len(epsilons))
     return tuple(found)
 
 
-def _training_variation(said: Trained) -> float:
+def _training_variation(said: TrainingClaim) -> float:
     """Bound on the total variation of what runs release in two worlds, the best of some orders.
 
     1 for a claim on average over batch draws, which bounds nothing that is released.
@@ -230,7 +230,7 @@ def stated_variation(certificate: Certificate) -> float:
     """
     statement = certificate.statement
     if certificate.road == "learning":
-        return _training_variation(Trained.read_off(statement))
+        return _training_variation(TrainingClaim.read_off(statement))
     guess = statement["unsliced"]["guess"]
     return 1.0 if guess is None else min(1.0, 2 * float(guess) - 1)
 
@@ -306,14 +306,14 @@ def _multiplier_or_none(plan: TrainingPlan, claim: Guarantee) -> float | None:
         return None
 
 
-def _noise_or_none(evidence: Evidence, said: Said) -> float | None:
+def _noise_or_none(evidence: Evidence, said: CertificateOptions) -> float | None:
     try:
         return calibrated_noise(evidence, said)
     except CalibrationError:
         return None
 
 
-def _tight(evidence: Evidence, said: Said, own: float | None) -> float | None:
+def _tight(evidence: Evidence, said: CertificateOptions, own: float | None) -> float | None:
     """The tight rule for the same claim; `own` is what the certificate's method asks for."""
     if not said.target.is_sliced:
         return None
@@ -322,7 +322,7 @@ def _tight(evidence: Evidence, said: Said, own: float | None) -> float | None:
     return _noise_or_none(evidence, attrs.evolve(said, method=TIGHT))
 
 
-def _closed_form(evidence: Evidence, said: Said) -> float | None:
+def _closed_form(evidence: Evidence, said: CertificateOptions) -> float | None:
     """The paper's rule for the same claim, where it has one."""
     gaps = isinstance(evidence.slices.seen, GapTables)
     if not gaps or isinstance(said.target, ApproximateGuarantee) or not said.target.is_sliced:

@@ -78,8 +78,8 @@ def _priors(scenario: Mapping[str, Any]) -> str:
 
 def _claim(statement: Mapping[str, Any]) -> str:
     claim, method = claim_of(statement["guarantee"]), statement["method"]
-    doubt = statement["failure_probability"]
-    sure = "with certainty" if doubt == 0 else f"except with probability {in_full(doubt)}"
+    confidence = statement["failure_probability"]
+    sure = "with certainty" if confidence == 0 else f"except with probability {in_full(confidence)}"
     along = _along(statement["profile"]) if claim.is_sliced else ""
     rule = f"{method['rule'].replace('_', ' ')}, {method['envelope'].replace('_', ' ')}"
     return (
@@ -114,7 +114,7 @@ def _along(profile: Mapping[str, Any]) -> str:
 
 
 def _shares(statement: Mapping[str, Any]) -> str:
-    """What the noise is due to, for laws or slices that were sampled."""
+    """What the noise is due to, for distributions or slices that were sampled."""
     sampling = statement["sampling"]
     if sampling is None:
         return ""
@@ -122,7 +122,8 @@ def _shares(statement: Mapping[str, Any]) -> str:
     if sampling["band"] is not None:
         beyond = "count at the public range" if sampling["tails"] == "at_range" else "are in delta"
         lines.append(
-            f"Sampled laws are bounded by {sampling['band'].replace('_', ' ')}; the tails {beyond}."
+            f"Sampled distributions are bounded by {sampling['band'].replace('_', ' ')}; the "
+            f"tails {beyond}."
         )
     if sampling["delta_of_tails"] is not None:
         lines.append(f"Of delta, {at_most(sampling['delta_of_tails'])} is for the tails.")

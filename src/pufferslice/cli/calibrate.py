@@ -46,8 +46,8 @@ def calibrate(
     missing: Annotated[str, _flag("refuse or drop-rows.")] = "refuse",
     secret: Annotated[str | None, _flag("Column, or columns by commas.")] = None,
     quantiles: Annotated[int | None, _flag("Bin the secret into quantiles.")] = None,
-    law: Annotated[str | None, _flag("groups, bootstrap or records.")] = None,
-    columns: Annotated[str | None, _flag("Numeric columns (law records).")] = None,
+    distribution: Annotated[str | None, _flag("groups, bootstrap or records.")] = None,
+    columns: Annotated[str | None, _flag("Numeric columns (distribution records).")] = None,
     mean: Annotated[str | None, _flag("Columns to average.")] = None,
     std: Annotated[str | None, _flag("Columns to take the spread of.")] = None,
     rate: Annotated[list[str] | None, _flag("column=value or column>number: a share.")] = None,
@@ -61,7 +61,9 @@ def calibrate(
     prior: Annotated[
         str | None, _flag("empirical (the data are the prior) or sampled; said if streamed.")
     ] = None,
-    band: Annotated[str | None, _flag("order-statistics or dkw, around sampled laws.")] = None,
+    band: Annotated[
+        str | None, _flag("order-statistics or dkw, around sampled distributions.")
+    ] = None,
     replicates: Annotated[int, _flag("Of the bootstrap.")] = 200,
     source: Annotated[str, _flag("public-model, held-out, released-data.")] = "released-data",
     claim: Annotated[str | None, _flag("srpp (the default) or epsilon-delta.")] = None,
@@ -200,11 +202,11 @@ def summary_of(certificate: "Certificate") -> dict[str, Any]:
         "n_directions": statement["profile"]["n_directions"],
         "profile_digest": statement["profile"]["digest"],
         **statement["method"],
-        "law": statement["scenario"]["law"],
+        "distribution": statement["scenario"]["distribution"],
         "secrets": statement["scenario"]["secrets"],
         "rows_dropped": statement["scenario"]["rows_dropped"],
         "clipped": statement["scenario"]["clipped"],
-        "laws_are_equal": statement["laws_are_equal"],
+        "distributions_are_equal": statement["distributions_are_equal"],
         "views": statement["views"],
         "certificate": certificate.digest,
     }

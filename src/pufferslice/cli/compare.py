@@ -60,7 +60,7 @@ def compare(
 
 
 def _comparable(request: "Request") -> "tuple[Scenario, FiniteProfile, Guarantee]":
-    """What every mechanism has: exact laws, a finite profile, and an order."""
+    """What every mechanism has: exact distributions, a finite profile, and an order."""
     from pufferslice.calibration.guarantee import Guarantee
     from pufferslice.sensitivity.profiles import FiniteProfile
 

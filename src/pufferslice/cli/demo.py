@@ -35,7 +35,7 @@ from pufferslice.errors import ArgumentError, StorageError
 from pufferslice.releases.release import Release, release
 from pufferslice.report.blocks import text_table
 from pufferslice.report.page import internal_page
-from pufferslice.scenario.distributions import EmpiricalLaw
+from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.profiles import FiniteProfile
 from pufferslice.sensitivity.sensitivity import Slices
@@ -344,8 +344,14 @@ def _audited(scenario: Scenario, certificate: Certificate, folder: Path) -> Audi
 
 def _values(scenario: Scenario) -> Floats:
     """The scaled query on each group, shape (n_groups, dim)."""
-    laws = scenario.priors[0].laws.values()
-    return np.vstack([law.outputs for law in laws if isinstance(law, EmpiricalLaw)])
+    distributions = scenario.priors[0].distributions.values()
+    return np.vstack(
+        [
+            distribution.outputs
+            for distribution in distributions
+            if isinstance(distribution, FiniteDistribution)
+        ]
+    )
 
 
 def _clear(folder: Path) -> None:

@@ -7,15 +7,25 @@ from typing import Any
 
 from pufferslice.errors import ArgumentError
 
-_REQUIRED = ("secret", "law", "notion", "order", "epsilon", "directions", "seed")
-_REQUIRED_APPROXIMATE = ("secret", "law", "notion", "epsilon", "delta", "directions", "seed")
+_REQUIRED = ("secret", "distribution", "notion", "order", "epsilon", "directions", "seed")
+_REQUIRED_APPROXIMATE = (
+    "secret",
+    "distribution",
+    "notion",
+    "epsilon",
+    "delta",
+    "directions",
+    "seed",
+)
 _COMPARISONS = {">=": "at_least", "<=": "at_most", "=": "equals", ">": "above", "<": "below"}
 
 
 def document_of(flags: Mapping[str, Any]) -> dict[str, Any]:
     """The sections of a scenario file, from flags by their names."""
     if not ({"data", "dataset"} & set(flags)):
-        msg = "give a scenario file, or --data FILE with --secret, --law and the other flags"
+        msg = (
+            "give a scenario file, or --data FILE with --secret, --distribution and the other flags"
+        )
         raise ArgumentError(msg)
     approximate = flags.get("claim", "srpp").replace("-", "_") == "epsilon_delta"
     needed = _REQUIRED_APPROXIMATE if approximate else _REQUIRED
@@ -33,7 +43,7 @@ def document_of(flags: Mapping[str, Any]) -> dict[str, Any]:
     }
     if "profile" in flags:
         document["profile"]["kind"] = flags["profile"]
-    if flags["law"] == "bootstrap":
+    if flags["distribution"] == "bootstrap":
         document["bootstrap"] = {"n_replicates": flags["replicates"], "seed": flags["seed"]}
     chosen = {name: flags[name] for name in ("rule", "envelope", "noise_std") if name in flags}
     return document | ({"calibration": chosen} if chosen else {})
@@ -82,12 +92,12 @@ def _secret(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _query(flags: Mapping[str, Any]) -> dict[str, Any]:
-    query: dict[str, Any] = {"law": flags["law"]}
-    if flags["law"] == "records" and "columns" not in flags:
-        msg = "law 'records' needs --columns, the numeric columns of one row"
+    query: dict[str, Any] = {"distribution": flags["distribution"]}
+    if flags["distribution"] == "records" and "columns" not in flags:
+        msg = "distribution 'records' needs --columns, the numeric columns of one row"
         raise ArgumentError(msg)
-    if flags["law"] != "records" and "columns" in flags:
-        msg = f"--columns is for law 'records'; for law {flags['law']!r} use --mean, --std, --rate"
+    if flags["distribution"] != "records" and "columns" in flags:
+        msg = f"--columns is for 'records'; for {flags['distribution']!r} use --mean, --std, --rate"
         raise ArgumentError(msg)
     # In the order of the command line, which is that of the coordinates.
     for name in flags:

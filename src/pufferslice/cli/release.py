@@ -25,7 +25,8 @@ def release(
         str | None, typer.Option(help="Release the rows of the table with this secret.")
     ] = None,
     row: Annotated[
-        int | None, typer.Option(help="Release this row of the table, from 0 (law records).")
+        int | None,
+        typer.Option(help="Release this row of the table, from 0 (distribution records)."),
     ] = None,
     rows: Annotated[Path | None, typer.Option(help="Release the rows of this file.")] = None,
     again: Annotated[

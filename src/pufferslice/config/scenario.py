@@ -43,7 +43,7 @@ from pufferslice.queries import (
 )
 from pufferslice.queries.query import RangeLike
 from pufferslice.queries.statistics import STATISTICS
-from pufferslice.scenario.distributions import GaussianLaw
+from pufferslice.scenario.distributions import GaussianDistribution
 from pufferslice.scenario.histograms import Histograms
 from pufferslice.scenario.priors import LAWS, SOURCES, Bootstrap, Source
 from pufferslice.scenario.scenario import Pairs, Scenario
@@ -113,7 +113,7 @@ SHAPES: Final[Mapping[str, Mapping[str, Shape]]] = {
     "secret": {"column": TEXT, "columns": TEXTS, "bins": TABLE, "pairs": PAIRS},
     "secret.bins": {"column": TEXT, "quantiles": NUMBER},
     "query": {
-        "law": TEXT, "mean": TEXTS, "std": TEXTS, "rate": TABLES, "quantile": TABLES,
+        "distribution": TEXT, "mean": TEXTS, "std": TEXTS, "rate": TABLES, "quantile": TABLES,
         "count_share": NUMBER, "columns": TEXTS, "flags": TABLES, "model": TABLE, "range": TABLE,
         "scales": SCALES,
     },
@@ -149,9 +149,9 @@ def check_shapes(document: Document) -> None:
             _check(name, table, shapes)
     for world, path in document.get("worlds", {}).items():
         _check("worlds", {world: path}, {world: TEXT})
-    for world, law in document.get("gaussian", {}).items():
-        _check("gaussian", {world: law}, {world: TABLE})
-        _check(f"gaussian.{world}", law, _GAUSSIAN)
+    for world, distribution in document.get("gaussian", {}).items():
+        _check("gaussian", {world: distribution}, {world: TABLE})
+        _check(f"gaussian.{world}", distribution, _GAUSSIAN)
 
 
 def _check(where: str, values: Mapping[str, Any], shapes: Mapping[str, Shape]) -> None:
@@ -210,7 +210,7 @@ def noise_std_of(document: Document) -> float | None:
 
 
 def band_of(document: Document) -> BandKind:
-    """How sampled laws are bounded."""
+    """How sampled distributions are bounded."""
     band = word(section(document, "prior").get("band", "order_statistics"), "band")
     check_one_of(BANDS, band=band)
     return band  # type: ignore[return-value]
@@ -264,7 +264,7 @@ SECTIONS: Final[Sections] = {
     "data": frozenset({"path", "dataset", "null_values", "missing", "bins"}),
     "secret": frozenset({"column", "columns", "bins", "pairs"}),
     "query": frozenset(
-        {"law", "mean", "std", "rate", "quantile", "count_share", "columns", "flags", "model",
+        {"distribution", "mean", "std", "rate", "quantile", "count_share", "columns", "flags", "model",
          "range", "scales"}
     ),
     "bootstrap": frozenset({"n_replicates", "seed"}),
@@ -304,7 +304,7 @@ class Request:
     profile: Profile
     target: Claim
     failure_probability: float | None
-    """None where the file says none: exact laws along a finite profile need none."""
+    """None where the file says none: exact distributions along a finite profile need none."""
     band: BandKind
     method: Method | None
     """None where the file leaves the choice to the library."""
@@ -320,7 +320,7 @@ class Request:
     def without_table(self) -> str:
         """Why there is no table, in the words of an error."""
         if self.scenario.rule is None:
-            return "law 'worlds' has no table of its own"
+            return "distribution 'worlds' has no table of its own"
         return "streamed data were counted and not kept, so there is no table"
 
     def complete_table(self) -> Frame:
@@ -356,7 +356,7 @@ def request_of(document: Document, folder: Path, scan: Scan = scan_files) -> Req
     if "bins" in section(document, "data"):
         scenario = _streamed(document, folder, (query, profile), scan)
     else:
-        table = None if _law(document) == "worlds" else _table(document, folder)
+        table = None if _distribution(document) == "worlds" else _table(document, folder)
         scenario = _scenario(document, folder, query, table)
     return Request(
         scenario=scenario.with_sampled_priors() if _kind(document) == "sampled" else scenario,
@@ -390,11 +390,11 @@ def _streamed(
     document: Document, folder: Path, said: tuple[Query, Profile], scan: Scan
 ) -> Scenario:
     query, profile = said
-    law, data = _law(document), section(document, "data")
-    if law != "records" or "path" not in data:
+    distribution, data = _distribution(document), section(document, "data")
+    if distribution != "records" or "path" not in data:
         msg = (
-            f"data are streamed (bins) for law 'records', from path; got law {law!r}. Leave bins "
-            "out to read a table whole"
+            "data are streamed (bins) for distribution 'records', from path; got distribution "
+            f"{distribution!r}. Leave bins out to read a table whole"
         )
         raise ArgumentError(msg)
     _kind(document)
@@ -510,10 +510,12 @@ def _range(said: Document) -> RangeLike:
     return said
 
 
-def _law(document: Document) -> str:
-    law = word(required(section(document, "query"), "query", "law"), "law")
-    check_one_of(LAWS, law=law)
-    return law
+def _distribution(document: Document) -> str:
+    distribution = word(
+        required(section(document, "query"), "query", "distribution"), "distribution"
+    )
+    check_one_of(LAWS, distribution=distribution)
+    return distribution
 
 
 def _table(document: Document, folder: Path) -> pa.Table:
@@ -530,7 +532,7 @@ def _table(document: Document, folder: Path) -> pa.Table:
 
 def _scenario(document: Document, folder: Path, query: Query, table: pa.Table | None) -> Scenario:
     source, chosen = _source(document), _pairs(document)
-    law = _law(document)
+    distribution = _distribution(document)
     if table is None:
         worlds = _worlds(document, folder)
         return Scenario.from_worlds(worlds, query=query, pairs=chosen, source=source)
@@ -540,30 +542,32 @@ def _scenario(document: Document, folder: Path, query: Query, table: pa.Table | 
         "pairs": chosen,
         "source": source or "released_data",
     }
-    if law == "bootstrap":
+    if distribution == "bootstrap":
         bootstrap = section(document, "bootstrap")
         said["bootstrap"] = Bootstrap(
             n_replicates=required(bootstrap, "bootstrap", "n_replicates"),
             seed=required(bootstrap, "bootstrap", "seed"),
         )
         return Scenario.from_bootstrap(table, **said)
-    return (Scenario.from_groups if law == "groups" else Scenario.from_records)(table, **said)
+    return (Scenario.from_groups if distribution == "groups" else Scenario.from_records)(
+        table, **said
+    )
 
 
 def _worlds(document: Document, folder: Path) -> dict[str, object]:
     tables, gaussians = document.get("worlds", {}), document.get("gaussian", {})
     if bool(tables) == bool(gaussians):
-        msg = "law 'worlds' needs either [worlds], a file per world, or [gaussian.NAME] sections"
+        msg = "'worlds' needs either [worlds], a file per world, or [gaussian.NAME] sections"
         raise ArgumentError(msg)
     if tables:
         nulls = section(document, "data").get("null_values", ())
         return {name: read_table(folder / path, null_values=nulls) for name, path in tables.items()}
     return {
-        name: GaussianLaw(
-            mean=np.asarray(required(law, f"gaussian.{name}", "mean")),
-            cov=np.asarray(required(law, f"gaussian.{name}", "cov")),
+        name: GaussianDistribution(
+            mean=np.asarray(required(distribution, f"gaussian.{name}", "mean")),
+            cov=np.asarray(required(distribution, f"gaussian.{name}", "cov")),
         )
-        for name, law in gaussians.items()
+        for name, distribution in gaussians.items()
     }
 
 

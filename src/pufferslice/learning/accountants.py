@@ -44,7 +44,7 @@ _ELEMENTS: Final = 2**15
 """Floats in one temporary array: they should fit the cache."""
 
 _MANY_ELEMENTS: Final = 2**18
-"""The same for laws that are summed over together."""
+"""The same for distributions that are summed over together."""
 
 _CEILING_NODES: Final = 32
 """At which log moments are computed, to bound amplified costs that do not matter."""
@@ -86,7 +86,10 @@ class WorstCase:
     draws_may_be_seen: ClassVar[str] = "Anyone may see which records each batch holds."
 
     def check(self, sampling: SamplingDesign, differing: DifferingRecords) -> None:
-        """Raise if more records differ than there are; any design and any law of D will do."""
+        """Raise if more records differ than there are.
+
+        Any design and any distribution of D will do.
+        """
         sampling.discrepancy_cap(differing.largest)
 
     def step_costs(
@@ -157,15 +160,18 @@ class LogMoment:
     )
 
     def check(self, sampling: SamplingDesign, differing: DifferingRecords) -> None:
-        """Raise if more records differ than there are; any design and any law of D will do."""
+        """Raise if more records differ than there are.
+
+        Any design and any distribution of D will do.
+        """
         sampling.discrepancy_cap(differing.largest)
 
     def step_costs(
         self, order: float, sampling: SamplingDesign, n_differing: int, noise_multipliers: Floats
     ) -> Floats:
         r"""Cost of a step: $\frac{1}{\alpha-1} \ln E\, e^{(\alpha-1) 2\alpha K^2/z^2}$."""
-        law = sampling.discrepancy_law(n_differing)
-        return _log_moment_costs(order, law, _checked_multipliers(noise_multipliers))
+        distribution = sampling.discrepancy_distribution(n_differing)
+        return _log_moment_costs(order, distribution, _checked_multipliers(noise_multipliers))
 
 
 @final
@@ -196,11 +202,11 @@ class Amplified:
         self, order: float, sampling: SamplingDesign, n_differing: int, noise_multipliers: Floats
     ) -> Floats:
         """Cost of a step: `amplified_divergence`, never more than the log moment."""
-        law = _check_poisson(sampling).discrepancy_law(n_differing)
+        distribution = _check_poisson(sampling).discrepancy_distribution(n_differing)
         multipliers = _checked_multipliers(noise_multipliers)
         # For a rate of 1 the two are equal, and rounding must not put this one above.
-        log_moments = _log_moment_costs(order, law, multipliers)
-        return np.minimum(amplified_divergences(order, multipliers, law), log_moments)
+        log_moments = _log_moment_costs(order, distribution, multipliers)
+        return np.minimum(amplified_divergences(order, multipliers, distribution), log_moments)
 
 
 Accountant = WorstCase | MeanSquare | LogMoment | Amplified
@@ -256,8 +262,8 @@ def mixed_cost(order: float, costs: Floats, differing: DifferingRecords) -> floa
     $$\frac{1}{\alpha-1} \ln E_D\, e^{(\alpha-1)\, cost(D)}$$
 
     Needs: the order and the coupling behind `costs`. The expectation stands outside the product
-    over steps, because the same records differ in all of them. Truncating the law of D would be
-    unsound. A mean-square cost is never mixed.
+    over steps, because the same records differ in all of them. Truncating the distribution of D
+    would be unsound. A mean-square cost is never mixed.
 
     >>> from pufferslice.learning.differing import from_pmf
     >>> mixed_cost(2, np.array([0.0, 1.0]), from_pmf([0.5, 0.5]))  # ln((1 + e) / 2)
@@ -455,9 +461,11 @@ def _log_moments_by_count(
         else:
             trials, chances = np.full(len(found), sampling.divisor), found / sampling.n_records
         if trials[-1] < _FEW_TRIALS or not _LEAST_SCALE < scale < 1:
-            laws = (sampling.discrepancy_law(int(n)) for n in found)
+            distributions = (sampling.discrepancy_distribution(int(n)) for n in found)
             noise = np.array([multiplier])
-            costs[part] = [_log_moment_costs(order, law, noise)[0] for law in laws]
+            costs[part] = [
+                _log_moment_costs(order, distribution, noise)[0] for distribution in distributions
+            ]
         else:
             costs[part] = binomial_log_moments(trials, chances, scale) / (order - 1)
     return costs
@@ -502,10 +510,10 @@ def _shift_costs(order: float, squared_discrepancy: float | Floats, multipliers:
         return np.asarray(2 * order * squared_discrepancy / multipliers**2)
 
 
-def _log_moment_costs(order: float, law: Discrepancy, multipliers: Floats) -> Floats:
-    possible = np.isfinite(law.log_probabilities)
-    logs = law.log_probabilities[possible, None]
-    squares = law.counts[possible, None].astype(np.float64) ** 2
+def _log_moment_costs(order: float, distribution: Discrepancy, multipliers: Floats) -> Floats:
+    possible = np.isfinite(distribution.log_probabilities)
+    logs = distribution.log_probabilities[possible, None]
+    squares = distribution.counts[possible, None].astype(np.float64) ** 2
     n_pieces = 1 + len(logs) * len(multipliers) // _ELEMENTS
     pieces = [
         log_mean_exp(logs, (order - 1) * _shift_costs(order, squares, piece)) / (order - 1)

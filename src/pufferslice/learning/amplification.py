@@ -90,14 +90,18 @@ def amplified_divergence(
     """
     check_count(0, n_differing=n_differing)
     check_above(0, noise_multiplier=noise_multiplier)
-    law = Poisson(n_records=max(n_differing, 1), rate=rate).discrepancy_law(n_differing)
-    return float(amplified_divergences(order, np.array([noise_multiplier]), law)[0])
+    distribution = Poisson(n_records=max(n_differing, 1), rate=rate).discrepancy_distribution(
+        n_differing
+    )
+    return float(amplified_divergences(order, np.array([noise_multiplier]), distribution)[0])
 
 
-def amplified_divergences(order: float, noise_multipliers: Floats, law: Discrepancy) -> Floats:
+def amplified_divergences(
+    order: float, noise_multipliers: Floats, distribution: Discrepancy
+) -> Floats:
     """`amplified_divergence` at each of many noise multipliers, none of them rounded.
 
-    Needs: `law` is that of a Poisson design, a binomial law.
+    Needs: `distribution` is that of a Poisson design, a binomial distribution.
     """
     check_above(1, order=order)
     if order < SMALLEST_ORDER:
@@ -109,8 +113,8 @@ def amplified_divergences(order: float, noise_multipliers: Floats, law: Discrepa
     multipliers = np.asarray(noise_multipliers, dtype=np.float64)
     for value in (multipliers.min(), multipliers.max()):  # NaN is both
         check_above(0, noise_multiplier=float(value))
-    mean = float(np.exp(law.log_probabilities) @ law.counts.astype(np.float64))
-    if len(law.counts) == 1:
+    mean = float(np.exp(distribution.log_probabilities) @ distribution.counts.astype(np.float64))
+    if len(distribution.counts) == 1:
         return np.zeros(multipliers.shape)
     if mean / float(multipliers.max()) < _SMALLEST_SHIFT:
         msg = (
@@ -118,7 +122,7 @@ def amplified_divergences(order: float, noise_multipliers: Floats, law: Discrepa
             "use a smaller noise multiplier"
         )
         raise CalibrationError(msg)
-    worlds = _Worlds(order, law.log_probabilities, mean)
+    worlds = _Worlds(order, distribution.log_probabilities, mean)
     ascending = np.argsort(multipliers)
     log_excess = np.empty(len(multipliers))
     log_excess[ascending] = _log_excesses(worlds, multipliers[ascending])
@@ -160,8 +164,8 @@ def _first_costs(order: float, multiplier: float, sampling: Poisson, counts: Int
             if log_excess is not None:
                 return _costs(order, log_excess)
         n_counts //= 2
-    law = sampling.discrepancy_law(int(counts[0]))
-    return amplified_divergences(order, np.array([multiplier]), law)
+    distribution = sampling.discrepancy_distribution(int(counts[0]))
+    return amplified_divergences(order, np.array([multiplier]), distribution)
 
 
 class _Worlds(NamedTuple):

@@ -550,7 +550,7 @@ class TailCap:
     tail_probability: float
     """Over the coupled data and the batch; belongs to delta."""
     failure_probability: float
-    """That the bound itself is wrong, over the simulation; 0 if the law is known."""
+    """That the bound itself is wrong, over the simulation; 0 if the distribution is known."""
 
 
 @final
@@ -565,7 +565,7 @@ class MeanSquareCap:
     value: float
     """The bound on the mean of the squared count."""
     failure_probability: float
-    """That the bound is wrong, over the simulation; 0 if the law is known."""
+    """That the bound is wrong, over the simulation; 0 if the distribution is known."""
 
 
 @final
@@ -580,12 +580,12 @@ class AcrossRounds:
 
 
 def tail_cap(counts: Integers, log_probabilities: Floats, *, tail_probability: float) -> TailCap:
-    """The smallest count that a known law exceeds with probability at most `tail_probability`.
+    """The smallest count that is exceeded with probability at most `tail_probability`.
 
-    Use: with the law of the discrepancy in one batch, or better, once for the whole run, with the
-    law of the number of differing records: it is the same in all rounds, so its tail is paid once.
-    Needs: the whole law; a truncated one does not say how much it left out.
-    Source: lem:dkw_huc_cap, for a law that is known.
+    Use: with the distribution of the discrepancy in one batch, or better, once for the whole run,
+    with the distribution of the number of differing records: it is the same in all rounds, so its
+    tail is paid once. Needs: the whole distribution; a truncated one does not say how much it left
+    out. Source: lem:dkw_huc_cap, for a distribution that is known.
 
     >>> tail_cap(np.arange(3), np.log([0.5, 0.3, 0.2]), tail_probability=0.25).value
     1
@@ -616,7 +616,7 @@ def hoeffding_tail_cap(
     Needs: independent records that differ with probability at most `mismatch_probability`, and a
     batch of *different* records (without replacement). The paper states it for sampling with
     replacement; there it fails, because repeated draws of one record share its mismatch.
-    Use: as `tail_cap`, which is smaller wherever the law is known.
+    Use: as `tail_cap`, which is smaller wherever the distribution is known.
     Source: app:estimate_caps:structure.
     """
     check_count(1, batch_size=batch_size)
@@ -765,11 +765,10 @@ def across_rounds(*, tail_probabilities: Floats, failure_probabilities: Floats) 
 
     `tail_probabilities` has one entry per round. A cap on the differing records of the whole data
     holds in all rounds at once: one entry, however many rounds. `failure_probabilities` has one
-    entry per estimation; an estimate that serves several rounds can fail only once, and a known law
-    not at all.
-    Use: with a claim (epsilon, delta') under the caps, claim (epsilon, delta' + delta), with
-    confidence 1 - failure_probability. The paper subtracts both sums from one probability.
-    Source: lem:dkw_huc_cap, cor:uniform_huc_cap, across rounds.
+    entry per estimation; an estimate that serves several rounds can fail only once, and a known
+    distribution not at all. Use: with a claim (epsilon, delta') under the caps, claim (epsilon,
+    delta' + delta), with confidence 1 - failure_probability. The paper subtracts both sums from one
+    probability. Source: lem:dkw_huc_cap, cor:uniform_huc_cap, across rounds.
     """
     return AcrossRounds(
         delta=_sum_below_one(tail_probabilities=tail_probabilities),

@@ -4,8 +4,8 @@
 Everything the secret says about the data enters the accounting through D, the number of records at
 which two coupled datasets of the same length differ.
 
-Under the maximal coupling two records with laws p and q differ with probability TV(p, q), and under
-no coupling less often. All results are rounded up.
+Under the maximal coupling two records with distributions p and q differ with probability TV(p, q),
+and under no coupling less often. All results are rounded up.
 """
 
 import math
@@ -27,7 +27,7 @@ from pufferslice._core.checks import (
 from pufferslice.errors import ArgumentError
 from pufferslice.learning.sampling import binomial_log_probabilities, check_log_probabilities
 from pufferslice.learning.worlds import differing_rows
-from pufferslice.scenario.distributions import GaussianLaw
+from pufferslice.scenario.distributions import GaussianDistribution
 
 _LISTED: Final = ("counts", "log_probabilities", "is_fixed_set", "origin")
 _BINOMIAL: Final = ("n_records", "mismatch_probability")
@@ -46,7 +46,9 @@ def _locked_counts(values: object) -> Integers:
 @final
 @attrs.frozen(kw_only=True, repr=False)
 class DifferingRecords:
-    """The law of the number D of differing records; made by `exactly`, `binomial` and others.
+    """The distribution of the number D of differing records.
+
+    Made by `exactly`, `binomial` and others.
 
     >>> exactly(20)
     DifferingRecords('exactly 20 records differ')
@@ -62,7 +64,7 @@ class DifferingRecords:
     Mean square needs it: it averages over batches for one set, not over batches and sets.
     """
     origin: str
-    """Where the law comes from, a public sentence."""
+    """Where the distribution comes from, a public sentence."""
     _recipe: Mapping[str, Any] | None = attrs.field(default=None, init=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
@@ -104,10 +106,11 @@ class DifferingRecords:
         return float(np.exp(self.log_probabilities[self.counts > above]).sum())
 
     def folded(self, *, above: int) -> "DifferingRecords":
-        """The law with every count above `above` put at the largest one.
+        """The distribution with every count above `above` put at the largest one.
 
-        Guarantee: costs do not fall with D, so a cost under the folded law is never below the cost
-        under this one. It has fewer counts to account for. Cutting the tail off would be unsound.
+        Guarantee: costs do not fall with D, so a cost under the folded distribution is never below
+        the cost under this one. It has fewer counts to account for. Cutting the tail off would be
+        unsound.
         """
         check_count(0, above=above)
         tail = self.counts > above
@@ -122,7 +125,7 @@ class DifferingRecords:
         )
 
     def description(self) -> dict[str, Any]:
-        """The law as JSON values, from which `from_description` makes it again."""
+        """The distribution as JSON values, from which `from_description` makes it again."""
         if self._recipe is not None:
             return dict(self._recipe)
         return {
@@ -135,16 +138,16 @@ class DifferingRecords:
 
     @classmethod
     def from_description(cls, description: Mapping[str, Any]) -> "DifferingRecords":
-        """The law that a `description()` describes."""
+        """The distribution that a `description()` describes."""
         fields = dict(description)
         kind = fields.pop("kind", None)
         wanted = {"listed": _LISTED, "binomial": _BINOMIAL}.get(str(kind))
         if wanted is None:
-            msg = f"the kind of a differing-records law must be listed or binomial; got {kind!r}"
+            msg = f"the kind of differing records must be listed or binomial; got {kind!r}"
             raise ArgumentError(msg)
         if sorted(fields) != sorted(wanted):
             found = ", ".join(sorted(map(str, fields))) or "nothing"
-            msg = f"a {kind} law is described by {', '.join(wanted)}; got {found}"
+            msg = f"a {kind} distribution is described by {', '.join(wanted)}; got {found}"
             raise ArgumentError(msg)
         return binomial(**fields) if kind == "binomial" else cls(**fields)
 
@@ -175,9 +178,9 @@ def at_most(max_differing: int) -> DifferingRecords:
 def binomial(*, n_records: int, mismatch_probability: float) -> DifferingRecords:
     """Independent records, each of which differs with probability `mismatch_probability`.
 
-    For records with laws p and q under the two secrets, that is the total variation of p and q
-    (`discrete_mismatch`, `gaussian_mismatch`), under the maximal coupling. For records that are
-    independent but not alike, give the largest: it dominates.
+    For records with distributions p and q under the two secrets, that is the total variation of p
+    and q (`discrete_mismatch`, `gaussian_mismatch`), under the maximal coupling. For records that
+    are independent but not alike, give the largest: it dominates.
 
     >>> binomial(n_records=2, mismatch_probability=0.5).log_probabilities
     array([-1.38629436, -0.69314718, -1.38629436])
@@ -186,7 +189,7 @@ def binomial(*, n_records: int, mismatch_probability: float) -> DifferingRecords
     chance = _checked_chance(mismatch_probability=mismatch_probability)
     logs = binomial_log_probabilities(int(n_records), chance, 1 - chance)
     possible = np.isfinite(logs)
-    law = DifferingRecords(
+    distribution = DifferingRecords(
         counts=np.flatnonzero(possible),
         log_probabilities=logs[possible],
         is_fixed_set=chance in {0, 1},
@@ -194,15 +197,15 @@ def binomial(*, n_records: int, mismatch_probability: float) -> DifferingRecords
     )
     recipe = {"kind": "binomial", "n_records": int(n_records), "mismatch_probability": chance}
     # Set here and nowhere else, so that it always says how the numbers were made.
-    object.__setattr__(law, "_recipe", recipe)
-    return law
+    object.__setattr__(distribution, "_recipe", recipe)
+    return distribution
 
 
 def from_pmf(probabilities: Sequence[float] | Floats | Mapping[int, float]) -> DifferingRecords:
-    """A given law: `probabilities[d]` for D = d, as a sequence from 0 or by count.
+    """A given distribution: `probabilities[d]` for D = d, as a sequence from 0 or by count.
 
-    It must sum to 1. A law that was cut off puts what is missing on the largest number that can
-    occur, or leaves it to a delta; leaving it out is unsound.
+    It must sum to 1. A distribution that was cut off puts what is missing on the largest number
+    that can occur, or leaves it to a delta; leaving it out is unsound.
 
     >>> from_pmf({0: 0.75, 20: 0.25}).counts
     array([ 0, 20])
@@ -221,15 +224,15 @@ def from_pmf(probabilities: Sequence[float] | Floats | Mapping[int, float]) -> D
         counts=counts[possible],
         log_probabilities=np.log(chances[possible]),
         is_fixed_set=False,
-        origin="a given law of the number of differing records",
+        origin="a given distribution of the number of differing records",
     )
 
 
 def count_differing(first: object, second: object) -> DifferingRecords:
     """How many records differ between two given datasets of equal length, row by row.
 
-    Takes two tables, arrays or lists; see `pufferslice.learning.worlds.differing_rows` for when records
-    are the same. The count goes into the accounting, so it becomes public.
+    Takes two tables, arrays or lists; see `pufferslice.learning.worlds.differing_rows` for when
+    records are the same. The count goes into the accounting, so it becomes public.
 
     >>> count_differing([1, 2, 3], [1, 5, 3])
     DifferingRecords('two given datasets of 3 records differ in exactly 1')
@@ -243,11 +246,12 @@ def count_differing(first: object, second: object) -> DifferingRecords:
 def from_coupled_draws(
     draw_pair: Callable[[np.random.Generator], tuple[object, object]], *, n_draws: int, seed: int
 ) -> DifferingRecords:
-    """The law seen in `n_draws` coupled pairs of datasets, taken as the law itself.
+    """The frequencies of `n_draws` coupled pairs of datasets, taken as the distribution.
 
     `draw_pair(rng)` returns one dataset of each world, drawn together, all of one length. The
-    sample is *declared* to be the law, which `origin` says: a count that did not occur is taken as
-    impossible. If the coupling is known, `binomial` or `from_pmf` need no such declaration.
+    sample is *declared* to be the distribution, which `origin` says: a count that did not occur is
+    taken as impossible. If the coupling is known, `binomial` or `from_pmf` need no such
+    declaration.
     """
     check_count(1, n_draws=n_draws)
     check_count(0, seed=seed)
@@ -267,8 +271,8 @@ def from_coupled_draws(
         log_probabilities=np.log(times / n_draws),
         is_fixed_set=False,
         origin=(
-            f"the sample of {n_draws} coupled draws with seed {seed}, declared to be the law: "
-            "counts that did not occur in it are taken as impossible"
+            f"the sample of {n_draws} coupled draws with seed {seed}, declared to be the "
+            "distribution: counts that did not occur in it are taken as impossible"
         ),
     )
 
@@ -319,12 +323,12 @@ ROUNDING_SLACK: Final = 2.0**-49
 _FAR: Final = 40.0
 _WIDE: Final = 1e16
 
-DiscreteLaw = Sequence[float] | Floats | Mapping[Any, float]
-NormalLaw = tuple[float, float] | GaussianLaw
+DiscreteDistribution = Sequence[float] | Floats | Mapping[Any, float]
+NormalDistribution = tuple[float, float] | GaussianDistribution
 
 
-def discrete_mismatch(first: DiscreteLaw, second: DiscreteLaw) -> float:
-    """Total variation of two discrete record laws, rounded up.
+def discrete_mismatch(first: DiscreteDistribution, second: DiscreteDistribution) -> float:
+    """Total variation of two discrete record distributions, rounded up.
 
     Takes two sequences of the same length, or two mappings by value (a value that one of them does
     not have has probability 0 there).
@@ -339,26 +343,27 @@ def discrete_mismatch(first: DiscreteLaw, second: DiscreteLaw) -> float:
     return min(1.0, math.nextafter(excess, math.inf)) if excess > 0 else 0.0
 
 
-def gaussian_mismatch(first: NormalLaw, second: NormalLaw) -> float:
-    """Total variation of two Gaussian record laws, rounded up.
+def gaussian_mismatch(first: NormalDistribution, second: NormalDistribution) -> float:
+    """Total variation of two Gaussian record distributions, rounded up.
 
     On the line each is a pair (mean, std) and the two densities are compared between the points
-    where they cross. In more dimensions each is a `GaussianLaw`, and both must have the same
-    covariance: the total variation is then that of two normals at their Mahalanobis distance.
+    where they cross. In more dimensions each is a `GaussianDistribution`, and both must have the
+    same covariance: the total variation is then that of two normals at their Mahalanobis distance.
 
     >>> round(gaussian_mismatch((0.0, 1.0), (1.0, 1.0)), 12)
     0.382924922548
     """
-    if isinstance(first, GaussianLaw) and isinstance(second, GaussianLaw):
+    if isinstance(first, GaussianDistribution) and isinstance(second, GaussianDistribution):
         if first.dim == second.dim == 1:
             return gaussian_mismatch(_pair_of(first), _pair_of(second))
         return _equal_covariance(first, second)
     if not isinstance(first, tuple) or not isinstance(second, tuple):
         kinds = f"{type(first).__name__} and {type(second).__name__}"
-        msg = f"first and second must be two pairs (mean, std) or two GaussianLaw; got {kinds}"
+        msg = f"first and second must be two (mean, std) or two GaussianDistribution; got {kinds}"
         raise ArgumentError(msg)
     (narrow_mean, narrow_std), (wide_mean, wide_std) = sorted(
-        (_checked_normal(first=first), _checked_normal(second=second)), key=lambda law: law[1]
+        (_checked_normal(first=first), _checked_normal(second=second)),
+        key=lambda distribution: distribution[1],
     )
     with np.errstate(over="ignore"):
         shift = float(np.abs(np.float64(wide_mean) - narrow_mean) / narrow_std)
@@ -387,7 +392,7 @@ def _shifted(distance: float) -> float:
     return min(1.0, float(erf(distance / math.sqrt(8))) * (1 + ROUNDING_SLACK))
 
 
-def _equal_covariance(first: GaussianLaw, second: GaussianLaw) -> float:
+def _equal_covariance(first: GaussianDistribution, second: GaussianDistribution) -> float:
     if not np.array_equal(first.cov, second.cov):
         msg = (
             "first and second must have the same covariance; for others there is no closed form. "
@@ -404,22 +409,22 @@ def _equal_covariance(first: GaussianLaw, second: GaussianLaw) -> float:
     return _shifted(room * float(np.linalg.norm(scaled)))
 
 
-def _pair_of(law: GaussianLaw) -> tuple[float, float]:
-    return float(law.mean[0]), math.sqrt(law.cov[0, 0])
+def _pair_of(distribution: GaussianDistribution) -> tuple[float, float]:
+    return float(distribution.mean[0]), math.sqrt(distribution.cov[0, 0])
 
 
 def _checked_normal(**named: tuple[float, float]) -> tuple[float, float]:
-    ((name, law),) = named.items()
-    if len(law) != 2:
-        msg = f"{name} must be a pair (mean, std), got {len(law)} numbers"
+    ((name, distribution),) = named.items()
+    if len(distribution) != 2:
+        msg = f"{name} must be a pair (mean, std), got {len(distribution)} numbers"
         raise ArgumentError(msg)
-    mean, std = law
+    mean, std = distribution
     check_above(0, **{f"std of {name}": std})
     check_finite(**{f"mean of {name}": locked(mean)})
     return float(mean), float(std)
 
 
-def _aligned(first: DiscreteLaw, second: DiscreteLaw) -> tuple[Floats, Floats]:
+def _aligned(first: DiscreteDistribution, second: DiscreteDistribution) -> tuple[Floats, Floats]:
     if isinstance(first, Mapping) and isinstance(second, Mapping):
         values = list({**first, **second})
         return locked([first.get(v, 0.0) for v in values]), locked(

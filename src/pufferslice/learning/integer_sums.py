@@ -38,7 +38,7 @@ LATTICE_DELTA: Final = 2.0**-93
 r"""Total-variation distance of the discrete Gaussian from a Gaussian rounded to whole numbers.
 
 With f the density of N(0, sigma^2), the integral of f over a cell of width 1 is f at its middle
-plus 1/24 of a second derivative inside it. So the two laws differ, in absolute sum, by
+plus 1/24 of a second derivative inside it. So the two distributions differ, in absolute sum, by
 $\frac{1}{24} \int |f''| = \frac{4}{24} \max |f'|$, up to a share of order 1/sigma; and max |f'| is
 $1 / (\sqrt{2 \pi e} \sigma^2)$. Half of it, the total variation, is 0.0202 / sigma^2, while 2^-93
 is 0.031 / sigma^2. It is counted because the amplified cost is proved for Gaussian noise, and to

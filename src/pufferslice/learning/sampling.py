@@ -3,8 +3,8 @@
 
 Two datasets of the same length differ in D records, and a batch is drawn by the same indices from
 both. The discrepancy K is the number of drawn indices at which they differ; an index that is drawn
-twice counts twice. A design is three public facts: the law of K given D, the most K can be in any
-draw, and the constant that the sum of gradients is divided by.
+twice counts twice. A design is three public facts: the distribution of K given D, the most K can be
+in any draw, and the constant that the sum of gradients is divided by.
 
 The words are the AES-256-CTR keystream of the key, read as little-endian 64-bit numbers.
 """
@@ -24,15 +24,15 @@ from pufferslice._core.kernels import kernel
 from pufferslice.errors import ArgumentError
 
 _MOST_COUNTS: Final = 2**24
-"""Laws on more counts than this are refused: they would fill the memory, not answer."""
+"""Distributions on more counts than this are refused: they would fill the memory, not answer."""
 
 
 @final
 @attrs.frozen(kw_only=True, repr=False)
 class Discrepancy:
-    """The law of the number K of differing records in one batch, given how many differ in all.
+    """The distribution of K, the differing records in one batch, given how many differ in all.
 
-    >>> Poisson(n_records=100, rate=0.5).discrepancy_law(2)
+    >>> Poisson(n_records=100, rate=0.5).discrepancy_distribution(2)
     Discrepancy(0..2)
     """
 
@@ -94,10 +94,10 @@ class Poisson:
         """The most differing records that any draw can hold: all of them."""
         return _checked_differing(self.n_records, max_differing=max_differing)
 
-    def discrepancy_law(self, n_differing: int) -> Discrepancy:
-        """The law of K: Binomial(n_differing, rate)."""
+    def discrepancy_distribution(self, n_differing: int) -> Discrepancy:
+        """The distribution of K: Binomial(n_differing, rate)."""
         n_differing = _checked_differing(self.n_records, n_differing=n_differing)
-        return _law(binomial_log_probabilities(n_differing, self.rate, 1 - self.rate))
+        return _distribution(binomial_log_probabilities(n_differing, self.rate, 1 - self.rate))
 
     def mean_square_discrepancy(self, n_differing: int) -> float:
         """E[K^2] = Dq (1 + (D - 1) q).
@@ -141,20 +141,21 @@ class WithoutReplacement:
         d = _checked_differing(self.n_records, max_differing=max_differing)
         return min(d, self.batch_size)
 
-    def discrepancy_law(self, n_differing: int) -> Discrepancy:
-        """The law of K: Hypergeometric(n_records, n_differing, batch_size)."""
+    def discrepancy_distribution(self, n_differing: int) -> Discrepancy:
+        """The distribution of K: Hypergeometric(n_records, n_differing, batch_size)."""
         d = _checked_differing(self.n_records, n_differing=n_differing)
         lowest, highest = max(0, d + self.batch_size - self.n_records), min(d, self.batch_size)
         _check_length(highest + 1)
         k = np.arange(lowest + 1, highest + 1, dtype=np.float64)
         logs = _normalised_logs(np.log(self._ratios(d, k)))
-        return _law(np.concatenate([np.full(lowest, -np.inf), logs]))
+        return _distribution(np.concatenate([np.full(lowest, -np.inf), logs]))
 
     def log_probabilities(self, n_differing: Integers) -> Floats:
-        """The laws of K for many ascending numbers of differing records, one row of logs for each.
+        """The distributions of K for ascending numbers of differing records, one row of logs each.
 
         Rows have the counts from 0 to the most that the last number allows. They are exact to the
-        last digits where they matter, and far out in the tails a little less than one law alone.
+        last digits where they matter, and far out in the tails a little less than one distribution
+        alone.
         """
         d, counts = n_differing[:, None], np.arange(self.discrepancy_cap(int(n_differing[-1])) + 1)
         _check_length(len(counts))
@@ -193,8 +194,8 @@ class WithReplacement:
     """A batch is `batch_size` independent uniform draws of a record.
 
     K given D is Binomial(batch_size, D / n_records): for a *given* D. If D is random, the draws
-    share its mismatches and K is a mixture of such laws over D, not Binomial(batch_size, E[D/N])
-    as the paper's eq:Delta_binomial_tau has it.
+    share its mismatches and K is a mixture of such distributions over D, not Binomial(batch_size,
+    E[D/N]) as the paper's eq:Delta_binomial_tau has it.
     """
 
     name: ClassVar[str] = "with_replacement"
@@ -220,10 +221,10 @@ class WithReplacement:
         d = _checked_differing(self.n_records, max_differing=max_differing)
         return self.batch_size if d else 0
 
-    def discrepancy_law(self, n_differing: int) -> Discrepancy:
-        """The law of K: Binomial(batch_size, n_differing / n_records). Source: prop:wr_caps."""
+    def discrepancy_distribution(self, n_differing: int) -> Discrepancy:
+        """K is Binomial(batch_size, n_differing / n_records). Source: prop:wr_caps."""
         d = _checked_differing(self.n_records, n_differing=n_differing)
-        return _law(
+        return _distribution(
             binomial_log_probabilities(self.discrepancy_cap(d), float(d), float(self.n_records - d))
         )
 
@@ -354,7 +355,7 @@ def _mean_squares(n_records: int, n_differing: int, sizes: Floats) -> Floats:
     return np.asarray(means * (1 + (n_differing - 1) * (sizes - 1) / max(n_records - 1, 1)))
 
 
-def _law(logs: Floats) -> Discrepancy:
+def _distribution(logs: Floats) -> Discrepancy:
     return Discrepancy(counts=np.arange(len(logs)), log_probabilities=logs)
 
 
@@ -378,8 +379,9 @@ def _checked_differing(n_records: int, **named: int) -> int:
 def _check_length(n_counts: int) -> None:
     if n_counts > _MOST_COUNTS:
         msg = (
-            f"the law would have {n_counts} counts, more than the {_MOST_COUNTS} that are summed "
-            "over; bound the number by `at_most`, or use the worst case, which needs no law"
+            f"the distribution would have {n_counts} counts, more than the {_MOST_COUNTS} that "
+            "are summed over; bound the number by `at_most`, or use the worst case, which needs "
+            "no distribution"
         )
         raise ArgumentError(msg)
 
@@ -396,11 +398,10 @@ _ZEROS: Final = bytes(8 * _CHUNK)
 def draw_batch(sampling: SamplingDesign, key: bytes) -> Integers:
     """Draw the indices of one batch, in drawn order, from the stream of a 32-byte key.
 
-    Guarantee: a function of the design and the key alone. The law is the design's, exactly, if the
-    stream is uniform; a Poisson rate is rounded down to a multiple of 2^-64, and a smaller rate
-    never costs more.
-    Needs: a uniform key that is used for one batch and nothing else. That AES-256-CTR cannot be
-    told from uniform is a computational assumption.
+    Guarantee: a function of the design and the key alone. The distribution is the design's,
+    exactly, if the stream is uniform; a Poisson rate is rounded down to a multiple of 2^-64, and a
+    smaller rate never costs more. Needs: a uniform key that is used for one batch and nothing else.
+    That AES-256-CTR cannot be told from uniform is a computational assumption.
 
     >>> draw_batch(WithoutReplacement(n_records=5, batch_size=5), bytes(32)).tolist()
     [1, 2, 3, 4, 0]

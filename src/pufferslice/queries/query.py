@@ -256,7 +256,7 @@ class Query:
     def prepared(self, outputs: Floats) -> Floats:
         """Clip to the range, if there is one, and divide by the scales; shape (n, dim).
 
-        This is what the law of a scenario is made of and what noise is added to.
+        This is what the distribution of a scenario is made of and what noise is added to.
 
         >>> from pufferslice.queries import Box, summary
         >>> query = summary(mean=["age"]).with_range(Box([0], [50])).with_scales([10])

@@ -205,9 +205,10 @@ def release(
 ) -> Release:
     """Release the query on `rows` once, under `certificate`.
 
-    The query is computed here, from rows that must fit the scenario's law. Intent is recorded in
-    the ledger before noise is drawn, the result before it is handed out; with `out` it is also
-    written to a file, whole or not at all. A second release under the certificate is refused.
+    The query is computed here, from rows that must fit the scenario's distribution. Intent is
+    recorded in the ledger before noise is drawn, the result before it is handed out; with `out` it
+    is also written to a file, whole or not at all. A second release under the certificate is
+    refused.
     """
     _check_noise(certificate, noise)
     _check_certificate(scenario, certificate)
@@ -292,7 +293,10 @@ def _check_noise(certificate: Certificate, noise: Noise) -> None:
 
 
 def _check_certificate(scenario: Scenario, certificate: Certificate) -> None:
-    """The claim holds for the scenario's own laws; the evidence is not taken at its word."""
+    """The claim holds for the scenario's own distributions.
+
+    The evidence is not taken at its word.
+    """
     required_evidence(certificate)
     verification = verify(certificate, scenario=scenario)
     if not verification.holds:

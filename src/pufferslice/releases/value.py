@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The query on rows that fit the law of a scenario; other rows are refused."""
+"""The query on rows that fit the distribution of a scenario; other rows are refused."""
 
 from fractions import Fraction
 from typing import Final
@@ -10,8 +10,8 @@ from pufferslice._core.arrays import Floats
 from pufferslice._core.text import listed
 from pufferslice.data import Frame, check_columns, frame_of, without_missing
 from pufferslice.errors import ReleaseError, ScenarioError, TableError
-from pufferslice.scenario.distributions import EmpiricalLaw
-from pufferslice.scenario.histograms import BinnedLaw
+from pufferslice.scenario.distributions import FiniteDistribution
+from pufferslice.scenario.histograms import BinnedDistribution
 from pufferslice.scenario.priors import Prior
 from pufferslice.scenario.scenario import Scenario
 
@@ -19,7 +19,9 @@ _ATOM_TOLERANCE: Final = 1e-9
 
 
 def fitting_value(scenario: Scenario, rows: object) -> Floats | list[Fraction]:
-    """The prepared query on rows that fit the law of the scenario; anything else is refused.
+    """The prepared query on rows that fit the distribution of the scenario.
+
+    Anything else is refused.
 
     Rows, or a value, are refused only where every declared prior gives them probability 0. Sampled
     priors, of which only draws are known, could give more: there a value that cannot be computed or
@@ -42,11 +44,11 @@ def fitting_value(scenario: Scenario, rows: object) -> Floats | list[Fraction]:
         # Under some prior the value may be any; to refuse it there would tell of the secret.
         return np.asarray(value)
     atoms = [
-        law.outputs
+        distribution.outputs
         for prior in scenario.priors
-        for name, law in prior.laws.items()
+        for name, distribution in prior.distributions.items()
         if name == secret or secret is None
-        if isinstance(law, EmpiricalLaw)
+        if isinstance(distribution, FiniteDistribution)
     ]
     return _snapped(value, np.vstack(atoms), scenario) if atoms else np.asarray(value)
 
@@ -64,10 +66,10 @@ def _value_or_center(scenario: Scenario, frame: Frame) -> Floats:
 def _check_counted(scenario: Scenario, value: Floats) -> None:
     """Rows that were counted in bins all lie in the range of the bins, and so must a release."""
     grids = [
-        law.grid
+        distribution.grid
         for prior in scenario.priors
-        for law in prior.laws.values()
-        if isinstance(law, BinnedLaw)
+        for distribution in prior.distributions.values()
+        if isinstance(distribution, BinnedDistribution)
     ]
     if not all(grid.holds(value) for grid in grids):
         msg = (
@@ -85,8 +87,8 @@ def _read(scenario: Scenario) -> list[str]:
 
 def _complete(scenario: Scenario, frame: Frame) -> Frame:
     kept, _ = without_missing(frame, _read(scenario), scenario.query.missing)
-    if scenario.law == "records" and len(kept) != 1:
-        msg = f"law 'records' releases exactly one row, got {len(kept)}; choose one"
+    if scenario.distribution == "records" and len(kept) != 1:
+        msg = f"distribution 'records' releases exactly one row, got {len(kept)}; choose one"
         raise ReleaseError(msg)
     return kept
 
@@ -99,20 +101,21 @@ def _secret_of(scenario: Scenario, frame: Frame) -> str | None:
     found = sorted(set(scenario.rule.labels(frame).tolist()))
     if len(found) != 1:
         msg = (
-            f"law {scenario.law!r} releases the rows of one group, got rows of {len(found)} groups;"
-            " keep the rows of one of them"
+            f"distribution {scenario.distribution!r} releases the rows of one group, got rows of "
+            f"{len(found)} groups; keep the rows of one of them"
         )
         raise ReleaseError(msg)
     if found[0] not in scenario.secrets:
         known = listed(scenario.secrets)
         msg = f"the rows have a secret that the scenario does not know; it knows {known}"
         raise ReleaseError(msg)
-    if scenario.law == "bootstrap":
+    if scenario.distribution == "bootstrap":
         sizes = {prior.n_rows.get(found[0]) for prior in scenario.priors}
         if len(frame) not in sizes:
             msg = (
-                f"law 'bootstrap' resampled this group at its own size, but {len(frame)} rows were "
-                "given; release the whole group that the prior was made from, or one of its size"
+                f"distribution 'bootstrap' resampled this group at its own size, but {len(frame)} "
+                "rows were given; release the whole group that the prior was made from, or one "
+                "of its size"
             )
             raise ReleaseError(msg)
     return str(found[0])
@@ -130,15 +133,18 @@ def _check_size(scenario: Scenario, frame: Frame) -> None:
 
 
 def _is_support(scenario: Scenario, prior: Prior) -> bool:
-    """Whether the released value must be an atom of the prior's laws.
+    """Whether the released value must be an atom of the prior's distributions.
 
     Point masses leave no other value; nor do the rows of a group, or the tables of a world, that
     are the released data.
     """
-    if scenario.law == "records":
+    if scenario.distribution == "records":
         return prior.source == "released_data"
-    laws = prior.laws.values()
-    single = all(isinstance(law, EmpiricalLaw) and law.n_samples == 1 for law in laws)
+    distributions = prior.distributions.values()
+    single = all(
+        isinstance(distribution, FiniteDistribution) and distribution.n_samples == 1
+        for distribution in distributions
+    )
     return single or prior.has_given_tables
 
 
@@ -151,25 +157,26 @@ def _snapped(value: Floats, atoms: Floats, scenario: Scenario) -> Floats:
     nearest = int(apart.max(axis=1).argmin())
     if apart[nearest].max() > _ATOM_TOLERANCE:
         msg = (
-            f"the rows do not fit law {scenario.law!r}: under the declared priors the query cannot "
-            "have the value it has on them. Release rows of the table that the scenario was made "
-            "from, or make the scenario from the table you release"
+            f"the rows do not fit distribution {scenario.distribution!r}: under the declared "
+            "priors the query cannot have the value it has on them. Release rows of the table "
+            "that the scenario was made from, or make the scenario from the table you release"
         )
         raise ReleaseError(msg)
     return np.array(atoms[nearest])
 
 
 def check_atom(scenario: Scenario, value: Floats | list[Fraction]) -> None:
-    """Without noise only a value that the laws themselves have may leave."""
+    """Without noise only a value that the distributions themselves have may leave."""
     atoms = [
-        law.outputs
+        distribution.outputs
         for prior in scenario.priors
-        for law in prior.laws.values()
-        if isinstance(law, EmpiricalLaw)
+        for distribution in prior.distributions.values()
+        if isinstance(distribution, FiniteDistribution)
     ]
     if not atoms or not (np.vstack(atoms) == np.array(value)).all(axis=1).any():
         msg = (
-            "the laws are equal, so the certificate adds no noise, but the rows have a value that "
-            "these laws do not have: it could tell anything. Declare laws that the data can have"
+            "the distributions are equal, so the certificate adds no noise, but the rows have a "
+            "value that these distributions do not have: it could tell anything. Declare "
+            "distributions that the data can have"
         )
         raise ReleaseError(msg)

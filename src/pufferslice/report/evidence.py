@@ -9,7 +9,7 @@ import numpy as np
 
 from pufferslice.calibration.guarantee import at_most, in_full
 from pufferslice.certificate import Certificate
-from pufferslice.certificate.what_if import PairCost, Prospect, SliceProfile, pair_costs
+from pufferslice.certificate.what_if import PairCost, SliceProfile, SweepPoint, pair_costs
 from pufferslice.report.blocks import (
     Figure,
     Outlook,
@@ -40,7 +40,9 @@ _MOST_RAYS: Final = 400
 _MOST_COORDINATES: Final = 12
 
 
-def outlook_section(certificate: Certificate, prospects: Sequence[Prospect], part: str) -> Section:
+def outlook_section(
+    certificate: Certificate, prospects: Sequence[SweepPoint], part: str
+) -> Section:
     """The slider, and noise, error and guessing against epsilon."""
     epsilons = tuple(row.claim.epsilon for row in prospects)
     series = _noise_series(certificate, prospects)
@@ -85,7 +87,7 @@ def outlook_section(certificate: Certificate, prospects: Sequence[Prospect], par
     return Section(id=f"{part}-epsilon", title="If ε were different", blocks=(block,))
 
 
-def _numbers(prospects: Sequence[Prospect]) -> tuple[tuple[str, str], ...]:
+def _numbers(prospects: Sequence[SweepPoint]) -> tuple[tuple[str, str], ...]:
     """Name and label of the large numbers; what no epsilon has is left out."""
     order = in_full(prospects[0].unsliced_order)
     kept = {
@@ -105,7 +107,7 @@ def _log_axes(y_label: str) -> Axes:
     return Axes(x_label=_EPSILON, y_label=y_label, log_x=True, log_y=True)
 
 
-def _noise_series(certificate: Certificate, prospects: Sequence[Prospect]) -> list[Series]:
+def _noise_series(certificate: Certificate, prospects: Sequence[SweepPoint]) -> list[Series]:
     """The certificate's own rule first, on which the markers stand; then the other one."""
     epsilons = tuple(row.claim.epsilon for row in prospects)
     own = tuple(row.noise_std for row in prospects)
@@ -137,7 +139,7 @@ def curve_table(
     return Table(caption=caption, head=("ε", *(one.name for one in series)), rows=tuple(rows))
 
 
-def _choice(certificate: Certificate, row: Prospect, places: Sequence[Any]) -> Mapping[str, Any]:
+def _choice(certificate: Certificate, row: SweepPoint, places: Sequence[Any]) -> Mapping[str, Any]:
     scales = certificate.statement["scenario"]["query"]["scales"]
     std = row.noise_std
     return {
@@ -154,7 +156,7 @@ def _choice(certificate: Certificate, row: Prospect, places: Sequence[Any]) -> M
     }
 
 
-def sentence(certificate: Certificate, row: Prospect) -> str:
+def sentence(certificate: Certificate, row: SweepPoint) -> str:
     """The claim at one epsilon in plain words."""
     epsilon = in_full(row.claim.epsilon)
     if row.noise_std is None or row.mean_absolute_error is None:
@@ -190,9 +192,9 @@ def slices_section(profile: SliceProfile, claim_epsilon: float | None, part: str
         note=note,
     )
     words = (
-        "A slice is one direction in which a reader might look. Along some the two laws lie far "
-        "apart, along others they nearly coincide. Shown is the pair that costs most, under prior "
-        f"“{label(profile.prior)}”."
+        "A slice is one direction in which a reader might look. Along some the two distributions "
+        "lie far apart, along others they nearly coincide. Shown is the pair that costs most, "
+        f"under prior “{label(profile.prior)}”."
     )
     blocks = (Text(paragraphs=(words,)), figure)
     return Section(id=f"{part}-slices", title="Slice profile", blocks=blocks)

@@ -254,13 +254,13 @@ _CONFIDENTIAL: Final = {
     Audit: "an audit",
     TrainingAudit: "an audit",
     MemberAudit: "an audit",
-    Curves: "a comparison, made from the laws themselves",
+    Curves: "a comparison, made from the distributions themselves",
 }
 
 
 @final
 @attrs.frozen(kw_only=True, eq=False)
-class Dossier:
+class ReportInputs:
     """One certificate, and all that is about it."""
 
     path: Path
@@ -279,13 +279,13 @@ class Dossier:
         return statement.get("scenario", statement.get("data"))
 
 
-def internal_dossiers(paths: Sequence[str | os.PathLike[str]]) -> tuple[Dossier, ...]:
+def internal_inputs(paths: Sequence[str | os.PathLike[str]]) -> tuple[ReportInputs, ...]:
     """The files by certificate, with evidence; what does not verify or belong is refused."""
     supplied = _read(paths)
     return _matched([_held(one) for one in _certificates(supplied)], supplied)
 
 
-def public_dossiers(paths: Sequence[str | os.PathLike[str]]) -> tuple[Dossier, ...]:
+def public_inputs(paths: Sequence[str | os.PathLike[str]]) -> tuple[ReportInputs, ...]:
     """The same from public statements alone; files that are not for the public are refused.
 
     Evidence that lies beside a certificate may refute it, and is then forgotten.
@@ -323,11 +323,11 @@ def _certificates(supplied: Sequence[Supplied]) -> list[tuple[Path, Certificate]
     return list(found.values())
 
 
-def _held(named: tuple[Path, Certificate]) -> Dossier:
+def _held(named: tuple[Path, Certificate]) -> ReportInputs:
     """The certificate, verified if there is anything to verify it from."""
     path, certificate = named
     if certificate.road == "static" and certificate.evidence is None:
-        return Dossier(path=path, certificate=certificate, verification=None)
+        return ReportInputs(path=path, certificate=certificate, verification=None)
     verification = verify(certificate)
     if not verification.holds:
         msg = (
@@ -335,7 +335,7 @@ def _held(named: tuple[Path, Certificate]) -> Dossier:
             "a claim that does not hold; certify again"
         )
         raise CertificateError(msg)
-    return Dossier(path=path, certificate=certificate, verification=verification)
+    return ReportInputs(path=path, certificate=certificate, verification=verification)
 
 
 def _check_public(one: Supplied) -> None:
@@ -350,7 +350,9 @@ def _check_public(one: Supplied) -> None:
         raise ArgumentError(msg)
 
 
-def _matched(dossiers: Sequence[Dossier], supplied: Sequence[Supplied]) -> tuple[Dossier, ...]:
+def _matched(
+    dossiers: Sequence[ReportInputs], supplied: Sequence[Supplied]
+) -> tuple[ReportInputs, ...]:
     found = list(dossiers)
     for one in supplied:
         if not isinstance(one.content, Certificate):
@@ -359,7 +361,7 @@ def _matched(dossiers: Sequence[Dossier], supplied: Sequence[Supplied]) -> tuple
     return tuple(found)
 
 
-def _home(one: Supplied, dossiers: Sequence[Dossier]) -> int:
+def _home(one: Supplied, dossiers: Sequence[ReportInputs]) -> int:
     content = one.content
     if isinstance(content, Curves):
         homes = [i for i, held in enumerate(dossiers) if _compares(content, held.certificate)]
@@ -400,7 +402,7 @@ def _compares(curves: Curves, certificate: Certificate) -> bool:
     )
 
 
-def _homes_of_log(one: Supplied, log: TrainingLog, dossiers: Sequence[Dossier]) -> list[int]:
+def _homes_of_log(one: Supplied, log: TrainingLog, dossiers: Sequence[ReportInputs]) -> list[int]:
     learning = [i for i, held in enumerate(dossiers) if held.certificate.road == "learning"]
     if not log.internal:
         return [i for i in learning if _logs(log, dossiers[i].certificate)]
@@ -424,7 +426,7 @@ def _n_steps(certificate: Certificate) -> int:
     return sum(int(run["n_steps"]) for run in certificate.statement["runs"])
 
 
-def _with(held: Dossier, one: Supplied) -> Dossier:
+def _with(held: ReportInputs, one: Supplied) -> ReportInputs:
     content = one.content
     if isinstance(content, Release):
         _check_release(held.certificate, content, one.path)

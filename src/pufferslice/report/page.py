@@ -14,23 +14,23 @@ from pufferslice._core.threads import Progress, silent
 from pufferslice.audit import Audit
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate.what_if import (
-    Prospect,
+    SweepPoint,
     epsilons_around,
-    outlook_of,
     slice_profile,
     stated_variation,
-    training_outlook,
+    what_if,
+    what_if_training,
 )
 from pufferslice.errors import MissingExtraError, escaped
 from pufferslice.report import audit, comparison, evidence, release, training
 from pufferslice.report.blocks import END_ISOLATE, ISOLATE, Part, Section, Text, label
 from pufferslice.report.inputs import (
-    Dossier,
     Edition,
     MemberAudit,
+    ReportInputs,
     TrainingAudit,
-    internal_dossiers,
-    public_dossiers,
+    internal_inputs,
+    public_inputs,
 )
 
 try:
@@ -53,7 +53,7 @@ def internal_page(paths: Sequence[str | os.PathLike[str]], progress: Progress = 
 
     Needs: certificates that verify, and only files that are about one of them.
     """
-    dossiers = internal_dossiers(paths)
+    dossiers = internal_inputs(paths)
     parts = [
         _internal_part(held, f"part-{i}", _share(progress, i, len(dossiers)))
         for i, held in enumerate(dossiers)
@@ -66,7 +66,7 @@ def public_page(paths: Sequence[str | os.PathLike[str]]) -> bytes:
 
     Guarantee: the bytes are the same whether the evidence lies beside the certificates or not.
     """
-    dossiers = public_dossiers(paths)
+    dossiers = public_inputs(paths)
     parts = [_public_part(held, f"part-{i}") for i, held in enumerate(dossiers)]
     return _rendered("public", parts, dossiers)
 
@@ -78,18 +78,18 @@ def _share(progress: Progress, index: int, n_parts: int) -> Progress:
     return report
 
 
-def _public_part(held: Dossier, part: str) -> Part:
+def _public_part(held: ReportInputs, part: str) -> Part:
     if held.certificate.road == "learning":
         return _learning_part(held, part, ())
     variation = stated_variation(held.certificate)
     return _static_part(held, part, variation, ())
 
 
-def _internal_part(held: Dossier, part: str, progress: Progress) -> Part:
+def _internal_part(held: ReportInputs, part: str, progress: Progress) -> Part:
     certificate = held.certificate
     epsilons = epsilons_around(certificate.guarantee.epsilon)
     if certificate.road == "learning":
-        prospects = training_outlook(certificate, epsilons, progress)
+        prospects = what_if_training(certificate, epsilons, progress)
         drawn = [training.outlook_section(certificate, prospects, part)] if prospects else []
         return _learning_part(held, part, drawn)
     variation = stated_variation(certificate)
@@ -98,16 +98,16 @@ def _internal_part(held: Dossier, part: str, progress: Progress) -> Part:
             id=f"{part}-evidence", title="Evidence", blocks=(Text(paragraphs=(_NO_EVIDENCE,)),)
         )
         return _static_part(held, part, variation, [note])
-    if certificate.statement["laws_are_equal"]:
+    if certificate.statement["distributions_are_equal"]:
         return _static_part(held, part, variation, ())
-    found = outlook_of(certificate, epsilons, progress)
+    found = what_if(certificate, epsilons, progress)
     own = next(row for row in found if row.claim == certificate.guarantee)
     return _static_part(
         held, part, min(variation, own.total_variation), _evidence_sections(held, found, part)
     )
 
 
-def _evidence_sections(held: Dossier, found: Sequence[Prospect], part: str) -> list[Section]:
+def _evidence_sections(held: ReportInputs, found: Sequence[SweepPoint], part: str) -> list[Section]:
     certificate, claim = held.certificate, held.certificate.guarantee
     sections = [evidence.outlook_section(certificate, found, part)]
     profile = slice_profile(certificate)
@@ -118,7 +118,7 @@ def _evidence_sections(held: Dossier, found: Sequence[Prospect], part: str) -> l
     return [*sections, evidence.pairs_section(certificate, part)]
 
 
-def _static_part(held: Dossier, part: str, variation: float, drawn: Sequence[Section]) -> Part:
+def _static_part(held: ReportInputs, part: str, variation: float, drawn: Sequence[Section]) -> Part:
     certificate = held.certificate
     unchecked = () if held.verification is None else held.verification.unchecked
     audits = [audit for audit in held.audits if isinstance(audit, Audit)]
@@ -148,7 +148,7 @@ def _static_part(held: Dossier, part: str, variation: float, drawn: Sequence[Sec
     )
 
 
-def _learning_part(held: Dossier, part: str, drawn: Sequence[Section]) -> Part:
+def _learning_part(held: ReportInputs, part: str, drawn: Sequence[Section]) -> Part:
     certificate = held.certificate
     unchecked = () if held.verification is None else held.verification.unchecked
     verdicts = [one.verdict for one in held.audits if isinstance(one, TrainingAudit)]
@@ -178,7 +178,7 @@ def _refuted(claim: str) -> str:
     return f"REFUTED by an audit: {claim}. Do not rely on it."
 
 
-def _rendered(edition: Edition, parts: Sequence[Part], dossiers: Sequence[Dossier]) -> bytes:
+def _rendered(edition: Edition, parts: Sequence[Part], dossiers: Sequence[ReportInputs]) -> bytes:
     style = (_FOLDER / "page.css").read_text(encoding="utf-8")
     script = (_FOLDER / "page.js").read_text(encoding="utf-8")
     environment = jinja2.Environment(

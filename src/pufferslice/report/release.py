@@ -57,10 +57,10 @@ def lead(certificate: Certificate) -> str:
     scenario, name = statement["scenario"], secret_name(statement)
     n_names, n_secrets = len(scenario["query"]["names"]), len(scenario["secrets"])
     what = "one number is" if n_names == 1 else f"{n_names} numbers are"
-    if statement["laws_are_equal"]:
+    if statement["distributions_are_equal"]:
         return (
             f"In one release {what} published, without noise: for every protected pair and covered "
-            f"belief they have the same law, whichever of the two the secret “{name}” is."
+            f"belief they have the same distribution, whichever of the two the secret “{name}” is."
         )
     start = f"In one release {what} published, with noise."
     if statement["unsliced"]["epsilon"] is None:
@@ -140,7 +140,7 @@ def _belief(prior: Mapping[str, Any]) -> str:
 
 def _noise_words(std: float) -> str:
     if not std:
-        return "None: the laws are equal"
+        return "None: the distributions are equal"
     return f"Standard deviation {number(std)}, in scaled units"
 
 
@@ -158,8 +158,8 @@ def alarms(certificate: Certificate) -> tuple[str, ...]:
 def claim_section(certificate: Certificate, variation: float, part: str) -> Section:
     """The claim in symbols and words, and the unsliced number beside it."""
     statement, claim = certificate.statement, certificate.guarantee
-    doubt = statement["failure_probability"]
-    sure = "with certainty" if not doubt else f"except with probability {in_full(doubt)}"
+    confidence = statement["failure_probability"]
+    sure = "with certainty" if not confidence else f"except with probability {in_full(confidence)}"
     unsliced = statement["unsliced"]
     whole = (
         f"No finite bound is known for the whole output ({unsliced['from']})."

@@ -57,7 +57,7 @@ class Axes:
     log_x: bool = False
     log_y: bool = False
     y_range: tuple[float, float] | None = None
-    """Said where the values have ends of their own, as probabilities do."""
+    """CertificateOptions where the values have ends of their own, as probabilities do."""
 
     def points(self, one: Series) -> list[tuple[float, float]]:
         """The points of a line that these axes have a place for: no zero on a logarithmic one."""

@@ -8,7 +8,7 @@ from pufferslice.audit import Audit
 from pufferslice.calibration.guarantee import at_most, in_full
 from pufferslice.certificate import Certificate
 from pufferslice.certificate.limits import LIMITS
-from pufferslice.certificate.what_if import TrainingProspect, stated_variation
+from pufferslice.certificate.what_if import TrainingSweepPoint, stated_variation
 from pufferslice.certificate.wording import record_conditions
 from pufferslice.learning.plan import HYPOTHESES
 from pufferslice.report.audit import membership_table, verdict_table
@@ -34,7 +34,7 @@ from pufferslice.report.guessing import (
     percent,
     right_guesses_of,
 )
-from pufferslice.report.inputs import Dossier, MemberAudit, TrainingLog
+from pufferslice.report.inputs import MemberAudit, ReportInputs, TrainingLog
 from pufferslice.report.svg import Axes, Series, line_chart, marks
 
 _MOST_POINTS: Final = 300
@@ -162,7 +162,7 @@ def plan_section(certificate: Certificate, part: str) -> Section:
 
 
 def outlook_section(
-    certificate: Certificate, prospects: Sequence[TrainingProspect], part: str
+    certificate: Certificate, prospects: Sequence[TrainingSweepPoint], part: str
 ) -> Section:
     """The slider over epsilons, with the noise multiplier of the same plan."""
     epsilons = tuple(row.claim.epsilon for row in prospects)
@@ -252,7 +252,7 @@ def _log_figure(log: TrainingLog, key: str, label: str, title: str) -> Figure | 
     )
 
 
-def audit_section(held: Dossier, part: str) -> Section:
+def audit_section(held: ReportInputs, part: str) -> Section:
     """Verdicts on the plan, and attacks on the trained model."""
     blocks: list[Block] = [
         Text(paragraphs=("An audit can refute a claim and never prove one.",)),

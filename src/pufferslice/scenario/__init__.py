@@ -2,10 +2,10 @@
 """The input: secrets, pairs, priors and the distributions of a query."""
 
 from pufferslice.scenario.distributions import (
-    EmpiricalLaw,
-    GaussianLaw,
-    Law,
-    SampledLaw,
+    Distribution,
+    FiniteDistribution,
+    GaussianDistribution,
+    SampledDistribution,
 )
 from pufferslice.scenario.priors import (
     Bootstrap,
@@ -26,12 +26,12 @@ from pufferslice.scenario.simulator import (
 __all__ = [
     "Bins",
     "Bootstrap",
-    "EmpiricalLaw",
-    "GaussianLaw",
-    "Law",
+    "FiniteDistribution",
+    "GaussianDistribution",
+    "Distribution",
     "OutputSimulator",
     "Resampled",
-    "SampledLaw",
+    "SampledDistribution",
     "Scenario",
     "SecretPair",
     "Simulator",

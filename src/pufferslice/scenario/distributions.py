@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Laws of a query under one secret: finite, known through a sample only, or Gaussian."""
+"""Distributions of a query under one secret: finite, known through a sample only, or Gaussian."""
 
 from typing import Any, Final, final
 
@@ -10,13 +10,13 @@ import numpy.typing as npt
 from pufferslice._core.arrays import Floats, Integers, locked, locked_integers, same
 from pufferslice._core.checks import check_finite, check_probabilities
 from pufferslice.errors import ArgumentError
-from pufferslice.scenario.histograms import BinnedLaw
+from pufferslice.scenario.histograms import BinnedDistribution
 
 WEIGHT_QUANTA: Final = 2**30
-"""Weights of an empirical law are held as whole multiples of 1 / WEIGHT_QUANTA."""
+"""Weights of an empirical distribution are held as whole multiples of 1 / WEIGHT_QUANTA."""
 
 LARGEST_TOTAL: Final = 2**31
-"""So that the common denominator of two laws fits a 64-bit integer."""
+"""So that the common denominator of two distributions fits a 64-bit integer."""
 
 _SYMMETRY_TOLERANCE: Final = 1e-12
 
@@ -35,11 +35,11 @@ def _check_outputs(outputs: Floats) -> None:
 
 @final
 @attrs.frozen(kw_only=True, repr=False)
-class EmpiricalLaw:
-    """A law with finitely many atoms: `outputs[i]` has probability `counts[i] / total`.
+class FiniteDistribution:
+    """A distribution with finitely many atoms: `outputs[i]` has probability `counts[i] / total`.
 
-    >>> EmpiricalLaw.uniform([[0.0], [0.0], [10.0]])
-    EmpiricalLaw(n_samples=3, dim=1)
+    >>> FiniteDistribution.uniform([[0.0], [0.0], [10.0]])
+    FiniteDistribution(n_samples=3, dim=1)
     """
 
     outputs: Floats = attrs.field(converter=_without_minus_zero, eq=same)
@@ -64,16 +64,17 @@ class EmpiricalLaw:
             raise ArgumentError(msg)
 
     @classmethod
-    def uniform(cls, outputs: Floats) -> "EmpiricalLaw":
+    def uniform(cls, outputs: Floats) -> "FiniteDistribution":
         """Every row of `outputs` with the same probability."""
         rows = np.atleast_2d(locked(outputs))
         return cls(outputs=rows, counts=np.ones(len(rows), dtype=np.int64))
 
     @classmethod
-    def weighted(cls, outputs: Floats, weights: Floats) -> "EmpiricalLaw":
+    def weighted(cls, outputs: Floats, weights: Floats) -> "FiniteDistribution":
         """Row i with probability `weights[i]`, held to a whole multiple of 1 / WEIGHT_QUANTA.
 
-        The law *is* the one with the held weights; largest remainders make them sum to 1 exactly.
+        The distribution *is* the one with the held weights; largest remainders make them sum to 1
+        exactly.
         """
         weights = locked(weights)
         rows = np.atleast_2d(locked(outputs))
@@ -111,16 +112,18 @@ class EmpiricalLaw:
         return self.total == self.n_samples
 
     def __repr__(self) -> str:
-        return f"EmpiricalLaw(n_samples={self.n_samples}, dim={self.dim})"
+        return f"FiniteDistribution(n_samples={self.n_samples}, dim={self.dim})"
 
 
 @final
 @attrs.frozen(kw_only=True, repr=False)
-class SampledLaw:
-    """A law that is known only through independent draws of it; the draws are not the law.
+class SampledDistribution:
+    """A distribution that is known only through independent draws of it.
 
-    >>> SampledLaw(outputs=[[0.0], [0.0], [10.0]])
-    SampledLaw(n_samples=3, dim=1)
+    The draws are not the distribution.
+
+    >>> SampledDistribution(outputs=[[0.0], [0.0], [10.0]])
+    SampledDistribution(n_samples=3, dim=1)
     """
 
     outputs: Floats = attrs.field(converter=_without_minus_zero, eq=same)
@@ -140,12 +143,12 @@ class SampledLaw:
         return int(self.outputs.shape[1])
 
     def __repr__(self) -> str:
-        return f"SampledLaw(n_samples={self.n_samples}, dim={self.dim})"
+        return f"SampledDistribution(n_samples={self.n_samples}, dim={self.dim})"
 
 
 @final
 @attrs.frozen(kw_only=True, repr=False)
-class GaussianLaw:
+class GaussianDistribution:
     """N(mean, cov): a declared Gaussian prior of the query under one secret."""
 
     mean: Floats = attrs.field(converter=locked, eq=same)
@@ -165,7 +168,7 @@ class GaussianLaw:
             msg = "cov must be symmetric; use (cov + cov.T) / 2"
             raise ArgumentError(msg)
         if not np.array_equal(self.cov, self.cov.T):
-            # What reads one triangle and what reads both must see the same law.
+            # What reads one triangle and what reads both must see the same distribution.
             object.__setattr__(self, "cov", locked(self.cov / 2 + self.cov.T / 2))
         smallest = float(np.linalg.eigvalsh(self.cov)[0])
         if smallest < -_SYMMETRY_TOLERANCE * size:
@@ -178,15 +181,15 @@ class GaussianLaw:
         return self.mean.size
 
     def __repr__(self) -> str:
-        return f"GaussianLaw(dim={self.dim})"
+        return f"GaussianDistribution(dim={self.dim})"
 
 
 @final
 @attrs.frozen(kw_only=True, repr=False)
-class SampledBinnedLaw:
-    """As `SampledLaw`, for draws that were counted in bins along each direction and not kept."""
+class SampledBinnedDistribution:
+    """As `SampledDistribution`, for draws that were counted in bins and not kept."""
 
-    draws: BinnedLaw
+    draws: BinnedDistribution
 
     @property
     def n_samples(self) -> int:
@@ -199,17 +202,23 @@ class SampledBinnedLaw:
         return self.draws.dim
 
     def __repr__(self) -> str:
-        return f"SampledBinnedLaw(n_samples={self.n_samples}, dim={self.dim})"
+        return f"SampledBinnedDistribution(n_samples={self.n_samples}, dim={self.dim})"
 
 
-Law = EmpiricalLaw | BinnedLaw | SampledLaw | SampledBinnedLaw | GaussianLaw
+Distribution = (
+    FiniteDistribution
+    | BinnedDistribution
+    | SampledDistribution
+    | SampledBinnedDistribution
+    | GaussianDistribution
+)
 
 
-def equal_laws(first: EmpiricalLaw, second: EmpiricalLaw) -> bool:
-    """Whether two empirical laws put the same probability on the same atoms, bit for bit.
+def equal_distributions(first: FiniteDistribution, second: FiniteDistribution) -> bool:
+    """Whether two empirical distributions put the same probability on the same atoms, bit for bit.
 
-    >>> a = EmpiricalLaw.uniform([[0.0], [1.0]])
-    >>> equal_laws(a, EmpiricalLaw.uniform([[1.0], [1.0], [0.0], [0.0]]))
+    >>> a = FiniteDistribution.uniform([[0.0], [1.0]])
+    >>> equal_distributions(a, FiniteDistribution.uniform([[1.0], [1.0], [0.0], [0.0]]))
     True
     """
     atoms_1, counts_1 = _merged(first)
@@ -222,19 +231,24 @@ def equal_laws(first: EmpiricalLaw, second: EmpiricalLaw) -> bool:
     )
 
 
-def look_equal(first: Law, second: Law) -> bool:
-    """Whether two laws of one kind have the same atoms, draws, counts or parameters.
+def look_equal(first: Distribution, second: Distribution) -> bool:
+    """Whether two distributions of one kind have the same atoms, draws, counts or parameters.
 
-    Of laws that are known by draws or bins, this does not say that they are equal.
+    Of distributions that are known by draws or bins, this does not say that they are equal.
     """
-    if isinstance(first, EmpiricalLaw) and isinstance(second, EmpiricalLaw):
-        return equal_laws(first, second)
-    if isinstance(first, SampledLaw) and isinstance(second, SampledLaw):
-        samples = EmpiricalLaw.uniform(first.outputs), EmpiricalLaw.uniform(second.outputs)
-        return equal_laws(*samples)
-    if isinstance(first, SampledBinnedLaw) and isinstance(second, SampledBinnedLaw):
+    if isinstance(first, FiniteDistribution) and isinstance(second, FiniteDistribution):
+        return equal_distributions(first, second)
+    if isinstance(first, SampledDistribution) and isinstance(second, SampledDistribution):
+        samples = (
+            FiniteDistribution.uniform(first.outputs),
+            FiniteDistribution.uniform(second.outputs),
+        )
+        return equal_distributions(*samples)
+    if isinstance(first, SampledBinnedDistribution) and isinstance(
+        second, SampledBinnedDistribution
+    ):
         return look_equal(first.draws, second.draws)
-    if isinstance(first, BinnedLaw) and isinstance(second, BinnedLaw):
+    if isinstance(first, BinnedDistribution) and isinstance(second, BinnedDistribution):
         # As integers of any size: a product of two counts may not fit 64 bits.
         return all(
             bool((a.astype(object) * second.total == b.astype(object) * first.total).all())
@@ -243,30 +257,35 @@ def look_equal(first: Law, second: Law) -> bool:
     return first == second
 
 
-def n_samples_of(law: Law) -> int:
-    """Number of atoms, draws or rows of a law; 0 for a formula."""
-    return 0 if isinstance(law, GaussianLaw) else law.n_samples
+def n_samples_of(distribution: Distribution) -> int:
+    """Number of atoms, draws or rows of a distribution; 0 for a formula."""
+    return 0 if isinstance(distribution, GaussianDistribution) else distribution.n_samples
 
 
-def _merged(law: EmpiricalLaw) -> tuple[Floats, Integers]:
+def _merged(distribution: FiniteDistribution) -> tuple[Floats, Integers]:
     """Distinct atoms in lexicographic order, with the sum of their counts."""
-    atoms, where = np.unique(law.outputs, axis=0, return_inverse=True)
+    atoms, where = np.unique(distribution.outputs, axis=0, return_inverse=True)
     counts = np.zeros(len(atoms), dtype=np.int64)
-    np.add.at(counts, where.reshape(-1), law.counts)
+    np.add.at(counts, where.reshape(-1), distribution.counts)
     return atoms, counts
 
 
-def law_bytes(law: Law) -> list[bytes]:
-    """All of a law as bytes, for a digest; different kinds of law have different bytes."""
+def distribution_bytes(distribution: Distribution) -> list[bytes]:
+    """All of a distribution as bytes, for a digest.
+
+    Different kinds of distribution have different bytes.
+    """
     arrays: tuple[npt.NDArray[Any], ...]
-    if isinstance(law, EmpiricalLaw):
-        arrays = (law.outputs, law.counts)
-    elif isinstance(law, SampledLaw):
-        arrays = (law.outputs, np.zeros(0))
-    elif isinstance(law, GaussianLaw):
-        arrays = (law.mean, law.cov)
+    if isinstance(distribution, FiniteDistribution):
+        arrays = (distribution.outputs, distribution.counts)
+    elif isinstance(distribution, SampledDistribution):
+        arrays = (distribution.outputs, np.zeros(0))
+    elif isinstance(distribution, GaussianDistribution):
+        arrays = (distribution.mean, distribution.cov)
     else:
-        binned = law if isinstance(law, BinnedLaw) else law.draws
-        kind = b"binned" if isinstance(law, BinnedLaw) else b"sampled, binned"
+        binned = (
+            distribution if isinstance(distribution, BinnedDistribution) else distribution.draws
+        )
+        kind = b"binned" if isinstance(distribution, BinnedDistribution) else b"sampled, binned"
         return [kind, binned.grid.digest().encode(), binned.counts.tobytes()]
     return [part for a in arrays for part in (str(a.shape).encode(), a.tobytes())]

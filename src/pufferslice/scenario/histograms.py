@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Laws known by histograms of their projections: bin grids, binned laws, and adding them up."""
+"""Distributions known by histograms of their projections: bin grids, and adding them up."""
 
 import io
 import math
@@ -16,7 +16,7 @@ from pufferslice._core.text import given, listed_labels
 from pufferslice.errors import ArgumentError, StorageError
 
 DEFAULT_BINS: Final = 4096
-"""Bins along a direction: the range over this many is the resolution of a binned law."""
+"""Bins along a direction: the range over this many is the resolution of a binned distribution."""
 
 MOST_BINS: Final = 2**16
 """More bins would be finer than the single-precision projection."""
@@ -167,8 +167,8 @@ class BinGrid:
 
 @final
 @attrs.frozen(kw_only=True, repr=False)
-class BinnedLaw:
-    """The empirical law of rows that were counted, not kept: one histogram per direction.
+class BinnedDistribution:
+    """The empirical distribution of rows that were counted, not kept: one histogram per direction.
 
     Ranks are exact; a value is known to one bin and the rounding error of its projection.
     """
@@ -180,7 +180,7 @@ class BinnedLaw:
     def __attrs_post_init__(self) -> None:
         _check_counts(self.counts[None], self.grid)
         if not self.total:
-            msg = "a binned law needs at least one row, got none"
+            msg = "a binned distribution needs at least one row, got none"
             raise ArgumentError(msg)
 
     @property
@@ -203,7 +203,7 @@ class BinnedLaw:
 
         `rows` are directions; both results have shape (n_rows, n_ranks): the edges of the bins,
         with the error of the projection. Values are measured from the projected centre of the
-        grid, the same for all laws on it.
+        grid, the same for all distributions on it.
         """
         grid = self.grid
         bins = np.stack([np.searchsorted(np.cumsum(row), ranks) for row in self.counts[rows]])
@@ -212,7 +212,7 @@ class BinnedLaw:
         return low, (bins + 1 - grid.n_bins / 2) * width + slack
 
     def __repr__(self) -> str:
-        return f"BinnedLaw(n_samples={self.total}, grid={self.grid!r})"
+        return f"BinnedDistribution(n_samples={self.total}, grid={self.grid!r})"
 
 
 @final
@@ -275,17 +275,17 @@ class Histograms:
         totals = self.counts[:, 0].sum(axis=1)
         return {secret: int(n) for secret, n in zip(self.secrets, totals, strict=True)}
 
-    def law(self, secret: str) -> BinnedLaw:
-        """The law of the rows of one secret."""
+    def distribution(self, secret: str) -> BinnedDistribution:
+        """The distribution of the rows of one secret."""
         if secret not in self.secrets:
             known = listed_labels(self.n_rows)
             msg = f"there is no secret {given(secret)}; the secrets are {known}"
             raise ArgumentError(msg)
-        return BinnedLaw(grid=self.grid, counts=self.counts[self.secrets.index(secret)])
+        return BinnedDistribution(grid=self.grid, counts=self.counts[self.secrets.index(secret)])
 
-    def laws(self) -> dict[str, BinnedLaw]:
-        """The law of every secret."""
-        return {secret: self.law(secret) for secret in self.secrets}
+    def distributions(self) -> dict[str, BinnedDistribution]:
+        """The distribution of every secret."""
+        return {secret: self.distribution(secret) for secret in self.secrets}
 
     def to_bytes(self) -> bytes:
         """The histograms as a numpy archive, without pickles; confidential."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the laws of a query come from: the four laws made from tables, and their provenance."""
+"""Where the distributions of a query come from, and their provenance."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, final
@@ -15,13 +15,13 @@ from pufferslice.data import Frame, frame_of, without_missing
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
 from pufferslice.scenario.distributions import (
-    EmpiricalLaw,
-    GaussianLaw,
-    Law,
-    SampledBinnedLaw,
-    SampledLaw,
+    Distribution,
+    FiniteDistribution,
+    GaussianDistribution,
+    SampledBinnedDistribution,
+    SampledDistribution,
 )
-from pufferslice.scenario.histograms import BinnedLaw, ends_of, joined_ends, no_ends
+from pufferslice.scenario.histograms import BinnedDistribution, ends_of, joined_ends, no_ends
 from pufferslice.scenario.simulator import (
     DeclaredSample,
     OutputSimulator,
@@ -44,10 +44,10 @@ LAWS: Final = ("groups", "bootstrap", "records", "worlds")
 """What one release is; see `ONE_RELEASE`."""
 
 ONE_RELEASE: Final = {
-    "groups": "the query on the rows of one group; the law under a secret is a point mass",
-    "bootstrap": "the query on the rows of one group; the law is the query on resampled rows",
-    "records": "the query of one row; the law under a secret is that of the group's rows",
-    "worlds": "the query on a whole table; the law under a secret is the world's own",
+    "groups": "the query on the rows of one group; the distribution under a secret is a point mass",
+    "bootstrap": "the query on the rows of one group; the prior is the query on resampled rows",
+    "records": "the query of one row; the distribution under a secret is that of the group's rows",
+    "worlds": "the query on a whole table; the distribution under a secret is the world's own",
 }
 
 _FEWEST_ROWS: Final = 2
@@ -74,60 +74,64 @@ class Bootstrap:
 class Prior:
     """One belief about how secrets and data are linked (the paper's theta).
 
-    Laws are those of the *prepared* query: clipped to its range and divided by its scales.
+    Distributions are those of the *prepared* query: clipped to its range and divided by its scales.
     """
 
     name: str
     source: Source
     origin: str
-    """One public sentence: how the laws were made."""
+    """One public sentence: how the distributions were made."""
     probabilities: Mapping[str, float]
     """Probability of each secret."""
-    laws: Mapping[str, Law]
-    """Law of the prepared query under each secret that has positive probability."""
+    distributions: Mapping[str, Distribution]
+    """Distribution of the prepared query under each secret that has positive probability."""
     n_rows: Mapping[str, int] = attrs.field(factory=dict)
-    """Rows behind each law, where it was made from rows; confidential."""
-    declared: Mapping[str, GaussianLaw] = attrs.field(factory=dict)
-    """Gaussian laws in the user's units, as declared; `laws` has them scaled, which rounds."""
+    """Rows behind each distribution, where it was made from rows; confidential."""
+    declared: Mapping[str, GaussianDistribution] = attrs.field(factory=dict)
+    """Gaussian distributions in the user's units, as declared; `distributions` has them scaled,
+    which rounds."""
     n_clipped: Mapping[str, int] = attrs.field(factory=dict)
-    """Values of each law that the query's range moved; confidential."""
+    """Values of each distribution that the query's range moved; confidential."""
     has_given_tables: bool = False
-    """Whether the laws are those of the query on given tables of the released data: then no other
-    value than theirs may be released."""
+    """Whether the distributions are those of the query on given tables of the released data: then
+    no other value than theirs may be released."""
 
     def __attrs_post_init__(self) -> None:
         check_one_of(SOURCES, source=self.source)
-        kinds = {type(law) for law in self.laws.values()}
+        kinds = {type(distribution) for distribution in self.distributions.values()}
         if len(kinds) != 1:
             msg = (
-                f"prior {quoted(self.name)} must have laws of one kind, all empirical, all sampled "
-                "or all Gaussian"
+                f"prior {quoted(self.name)} must have distributions of one kind, all empirical, "
+                "all sampled or all Gaussian"
             )
             raise ScenarioError(msg)
-        if len({law.dim for law in self.laws.values()}) != 1:
+        if len({distribution.dim for distribution in self.distributions.values()}) != 1:
             msg = (
-                f"prior {quoted(self.name)} must have laws of one dimension, got "
-                f"{sorted({law.dim for law in self.laws.values()})}; give all of them for one "
-                "query"
+                f"prior {quoted(self.name)} must have distributions of one dimension, got "
+                f"{sorted({distribution.dim for distribution in self.distributions.values()})}; "
+                "give all of them for one query"
             )
             raise ScenarioError(msg)
 
-        if self.kind == "gaussian" and set(self.declared) != set(self.laws):
-            msg = f"prior {self.name!r} must have its Gaussian laws as declared as well as scaled"
+        if self.kind == "gaussian" and set(self.declared) != set(self.distributions):
+            msg = f"prior {self.name!r} must have its Gaussians as declared as well as scaled"
             raise ScenarioError(msg)
 
     @property
     def kind(self) -> Kind:
-        """What the laws are: an empirical prior *is* its sample, a sampled one is known by it."""
-        first = next(iter(self.laws.values()))
-        if isinstance(first, GaussianLaw):
+        """An empirical prior *is* its sample; a sampled one is known by it."""
+        first = next(iter(self.distributions.values()))
+        if isinstance(first, GaussianDistribution):
             return "gaussian"
-        return "empirical" if isinstance(first, EmpiricalLaw | BinnedLaw) else "sampled"
+        return (
+            "empirical" if isinstance(first, FiniteDistribution | BinnedDistribution) else "sampled"
+        )
 
     def sampled(self) -> "Prior":
         """The same draws, but the prior is only known by them; it is not made of them.
 
-        Needs: the atoms of every law are independent draws of the law that is meant.
+        Needs: the atoms of every distribution are independent draws of the distribution that is
+        meant.
         """
         if self.kind != "empirical":
             msg = (
@@ -138,7 +142,9 @@ class Prior:
         said = self.origin.removesuffix(_DECLARED).rstrip("; ")
         return attrs.evolve(
             self,
-            laws={secret: _drawn(law) for secret, law in self.laws.items()},
+            distributions={
+                secret: _drawn(distribution) for secret, distribution in self.distributions.items()
+            },
             origin=f"{said}; independent draws of the prior, which is known only through them",
         )
 
@@ -156,7 +162,8 @@ class Prior:
         }
 
     def __repr__(self) -> str:
-        return f"Prior(name={self.name!r}, source={self.source!r}, n_secrets={len(self.laws)})"
+        n_secrets = len(self.distributions)
+        return f"Prior(name={self.name!r}, source={self.source!r}, n_secrets={n_secrets})"
 
 
 @final
@@ -171,19 +178,21 @@ class Resampled:
         return f"Resampled(n_replicates={self.bootstrap.n_replicates})"
 
 
-class GroupLaws(NamedTuple):
-    """The laws of the groups of a table, by secret."""
+class GroupDistributions(NamedTuple):
+    """The distributions of the groups of a table, by secret."""
 
-    laws: dict[str, Law]
+    distributions: dict[str, Distribution]
     n_rows: dict[str, int]
     n_clipped: dict[str, int]
-    """Values of each law that the query's range moved."""
+    """Values of each distribution that the query's range moved."""
     ends: Floats
     """Lowest and highest value of each coordinate before clipping, shape (2, dim)."""
 
 
-def group_laws(query: Query, table: object, labels: npt.NDArray[np.str_]) -> GroupLaws:
-    """Law `groups`: a point mass at the query on each group's rows."""
+def group_distributions(
+    query: Query, table: object, labels: npt.NDArray[np.str_]
+) -> GroupDistributions:
+    """Distribution `groups`: a point mass at the query on each group's rows."""
     check_level(query, "table", "groups")
     evaluate = query.bound(table)
     rows = group_rows(labels)
@@ -191,10 +200,10 @@ def group_laws(query: Query, table: object, labels: npt.NDArray[np.str_]) -> Gro
     return _made(query, rows, outputs)
 
 
-def bootstrap_laws(
+def bootstrap_distributions(
     query: Query, table: object, labels: npt.NDArray[np.str_], bootstrap: Bootstrap
-) -> GroupLaws:
-    """Law `bootstrap`: the query on resampled rows of each group, as many rows as the group has."""
+) -> GroupDistributions:
+    """`bootstrap`: the query on resampled rows of each group, as many rows as the group has."""
     check_level(query, "table", "bootstrap")
     evaluate = query.bound(table)
     rows = group_rows(labels)
@@ -206,8 +215,10 @@ def bootstrap_laws(
     return _made(query, rows, outputs)
 
 
-def record_laws(query: Query, table: object, labels: npt.NDArray[np.str_]) -> GroupLaws:
-    """Law `records`: the query of a row drawn from the group."""
+def record_distributions(
+    query: Query, table: object, labels: npt.NDArray[np.str_]
+) -> GroupDistributions:
+    """Distribution `records`: the query of a row drawn from the group."""
     check_level(query, "row", "records")
     evaluate = query.bound(table)
     rows = group_rows(labels)
@@ -216,9 +227,11 @@ def record_laws(query: Query, table: object, labels: npt.NDArray[np.str_]) -> Gr
 
 def _made(
     query: Query, rows: Mapping[str, npt.NDArray[np.intp]], outputs: Mapping[str, Floats]
-) -> GroupLaws:
-    return GroupLaws(
-        laws={s: EmpiricalLaw.uniform(query.prepared(raw)) for s, raw in outputs.items()},
+) -> GroupDistributions:
+    return GroupDistributions(
+        distributions={
+            s: FiniteDistribution.uniform(query.prepared(raw)) for s, raw in outputs.items()
+        },
         n_rows={secret: len(where) for secret, where in rows.items()},
         n_clipped={secret: query.n_outside(raw) for secret, raw in outputs.items()},
         ends=joined_ends(map(ends_of, outputs.values())),
@@ -226,33 +239,34 @@ def _made(
 
 
 World = object
-"""A table, a list of tables, `Resampled`, a sample of a simulator, or a law of the query."""
+"""A table, a list of tables, `Resampled`, a sample of a simulator, or a distribution of the
+query."""
 
 _NOT_TABLES: Final = (
     Simulator,
     OutputSimulator,
     SimulatedSample,
     DeclaredSample,
-    EmpiricalLaw,
-    SampledLaw,
-    GaussianLaw,
+    FiniteDistribution,
+    SampledDistribution,
+    GaussianDistribution,
 )
 
 
-class WorldLaw(NamedTuple):
-    """The law of the query in one world."""
+class WorldDistribution(NamedTuple):
+    """The distribution of the query in one world."""
 
-    law: Law
+    distribution: Distribution
     origin: str
     """A public sentence on how it was made."""
     n_clipped: int
-    """Values of the law that the query's range moved."""
+    """Values of the distribution that the query's range moved."""
     ends: Floats
     """Lowest and highest value of each coordinate before clipping, shape (2, dim)."""
 
 
-def world_law(query: Query, secret: str, world: World) -> WorldLaw:
-    """Law `worlds`: that of the query in one world."""
+def world_distribution(query: Query, secret: str, world: World) -> WorldDistribution:
+    """Distribution `worlds`: that of the query in one world."""
     check_level(query, "table", "worlds")
     if isinstance(world, Simulator | OutputSimulator):
         msg = (
@@ -264,22 +278,26 @@ def world_law(query: Query, secret: str, world: World) -> WorldLaw:
         raise ScenarioError(msg)
     if isinstance(world, SimulatedSample):
         raw = np.concatenate(list(world.blocks(query, secret)))
-        drawn = SampledLaw(outputs=query.prepared(raw))
-        return WorldLaw(drawn, world.origin, query.n_outside(raw), ends_of(raw))
-    if isinstance(world, SampledLaw):
-        drawn = SampledLaw(outputs=query.prepared(world.outputs))
-        origin = "independent draws of the laws, which are known only through them"
-        return WorldLaw(drawn, origin, query.n_outside(world.outputs), ends_of(world.outputs))
-    if isinstance(world, GaussianLaw):
+        drawn = SampledDistribution(outputs=query.prepared(raw))
+        return WorldDistribution(drawn, world.origin, query.n_outside(raw), ends_of(raw))
+    if isinstance(world, SampledDistribution):
+        drawn = SampledDistribution(outputs=query.prepared(world.outputs))
+        origin = "independent draws of the distributions, which are known only through them"
+        return WorldDistribution(
+            drawn, origin, query.n_outside(world.outputs), ends_of(world.outputs)
+        )
+    if isinstance(world, GaussianDistribution):
         gaussian = scaled_gaussian(query, world)
-        return WorldLaw(gaussian, "declared Gaussian laws", 0, no_ends(query.dim))
-    if isinstance(world, EmpiricalLaw):
-        law = EmpiricalLaw(outputs=query.prepared(world.outputs), counts=world.counts)
+        return WorldDistribution(gaussian, "declared Gaussian distributions", 0, no_ends(query.dim))
+    if isinstance(world, FiniteDistribution):
+        distribution = FiniteDistribution(
+            outputs=query.prepared(world.outputs), counts=world.counts
+        )
         n_clipped, ends = query.n_outside(world.outputs), ends_of(world.outputs)
-        return WorldLaw(law, "declared finite laws", n_clipped, ends)
+        return WorldDistribution(distribution, "declared finite distributions", n_clipped, ends)
     outputs, origin = _world_outputs(query, secret, world)
-    law = EmpiricalLaw.uniform(query.prepared(outputs))
-    return WorldLaw(law, origin, query.n_outside(outputs), ends_of(outputs))
+    distribution = FiniteDistribution.uniform(query.prepared(outputs))
+    return WorldDistribution(distribution, origin, query.n_outside(outputs), ends_of(outputs))
 
 
 def group_rows(labels: npt.NDArray[np.str_]) -> dict[str, npt.NDArray[np.intp]]:
@@ -305,13 +323,13 @@ def check_group_sizes(sizes: Sequence[int]) -> None:
         raise ScenarioError(msg)
 
 
-def check_level(query: Query, level: str, law: str) -> None:
-    """Laws of rows take queries of a row, the other laws queries of a table."""
+def check_level(query: Query, level: str, distribution: str) -> None:
+    """Distributions of rows take queries of a row, the other distributions queries of a table."""
     if query.level != level:
         other = "summary(...) or table_function(...)" if level == "table" else "columns(...)"
         msg = (
-            f"law {law!r} needs a query of a {level}, got {query.kind!r}, which is one of a "
-            f"{query.level}; use {other}"
+            f"distribution {distribution!r} needs a query of a {level}, got {query.kind!r}, which "
+            f"is one of a {query.level}; use {other}"
         )
         raise ScenarioError(msg)
 
@@ -397,7 +415,7 @@ def resampled_rows(worlds: Mapping[str, World]) -> dict[str, int]:
 
 
 def is_given_tables(world: World) -> bool:
-    """Whether the law of a world is that of the query on given tables, not on resampled ones."""
+    """Whether a world is the query on given tables, not on resampled ones."""
     return not isinstance(world, (*_NOT_TABLES, Resampled))
 
 
@@ -406,41 +424,43 @@ def is_made_of_data(world: World) -> bool:
     return not isinstance(world, _NOT_TABLES)
 
 
-def _drawn(law: Law) -> SampledLaw | SampledBinnedLaw:
-    """The atoms of an empirical law as draws."""
-    if isinstance(law, BinnedLaw):
-        return SampledBinnedLaw(draws=law)
-    if not isinstance(law, EmpiricalLaw) or not law.is_uniform:
+def _drawn(distribution: Distribution) -> SampledDistribution | SampledBinnedDistribution:
+    """The atoms of an empirical distribution as draws."""
+    if isinstance(distribution, BinnedDistribution):
+        return SampledBinnedDistribution(draws=distribution)
+    if not isinstance(distribution, FiniteDistribution) or not distribution.is_uniform:
         msg = "weighted atoms are no independent draws; give the draws themselves, each once"
         raise ScenarioError(msg)
-    return SampledLaw(outputs=law.outputs)
+    return SampledDistribution(outputs=distribution.outputs)
 
 
 def _kept(query: Query, table: object) -> tuple[Frame, int]:
     return without_missing(frame_of(table), list(query.columns), query.missing)
 
 
-def scaled_gaussian(query: Query, law: GaussianLaw) -> GaussianLaw:
-    """A Gaussian law in scaled coordinates, each number rounded: to draw from, not to certify."""
-    if law.dim != query.dim:
-        msg = f"a Gaussian law must have the query's {query.dim} coordinates, got {law.dim}"
+def scaled_gaussian(query: Query, distribution: GaussianDistribution) -> GaussianDistribution:
+    """A Gaussian in scaled coordinates, each number rounded: to draw from, not to certify."""
+    if distribution.dim != query.dim:
+        msg = f"a Gaussian must have the query's {query.dim} coordinates, got {distribution.dim}"
         raise ScenarioError(msg)
     if query.range is not None:
         msg = (
-            "a query clipped to a range does not have a Gaussian law; leave the range out, or "
-            "give the laws as samples"
+            "a query clipped to a range does not have a Gaussian distribution; leave the range "
+            "out, or give the distributions as samples"
         )
         raise ScenarioError(msg)
     scales = query.scales
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         units = np.outer(scales, scales)
-        mean, cov = law.mean / scales, law.cov / units
+        mean, cov = distribution.mean / scales, distribution.cov / units
     if not (
         np.isfinite(units).all()
         and units.min() > 0
         and np.isfinite(mean).all()
         and np.isfinite(cov).all()
     ):
-        msg = "scales are too far from 1: the scaled Gaussian law overflows; use other units"
+        msg = (
+            "scales are too far from 1: the scaled Gaussian distribution overflows; use other units"
+        )
         raise ScenarioError(msg)
-    return GaussianLaw(mean=mean, cov=cov)
+    return GaussianDistribution(mean=mean, cov=cov)

@@ -17,27 +17,32 @@ from pufferslice.data import Frame, frame_of, without_missing
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
 from pufferslice.queries.variation import check_reached, check_varied
-from pufferslice.scenario.distributions import GaussianLaw, law_bytes, look_equal, n_samples_of
+from pufferslice.scenario.distributions import (
+    GaussianDistribution,
+    distribution_bytes,
+    look_equal,
+    n_samples_of,
+)
 from pufferslice.scenario.histograms import joined_ends
 from pufferslice.scenario.priors import (
     LAWS,
     ONE_RELEASE,
     Bootstrap,
-    GroupLaws,
+    GroupDistributions,
     Kind,
     Prior,
     Source,
     World,
-    bootstrap_laws,
+    bootstrap_distributions,
     check_probabilities_of,
     complete_world,
-    group_laws,
+    group_distributions,
     is_given_tables,
     is_made_of_data,
-    record_laws,
+    record_distributions,
     resampled_rows,
     tables_of,
-    world_law,
+    world_distribution,
 )
 from pufferslice.scenario.secrets import Bins, SecretRule, secret_columns, secret_rule
 
@@ -67,7 +72,7 @@ class Scenario:
     Build one with `from_groups`, `from_bootstrap`, `from_records` or `from_worlds`.
     """
 
-    law: Literal["groups", "bootstrap", "records", "worlds"]
+    distribution: Literal["groups", "bootstrap", "records", "worlds"]
     """What one release is."""
     secret: Mapping[str, Any]
     """Public description of the secret."""
@@ -85,7 +90,7 @@ class Scenario:
     """Where streamed rows were counted, described as a range of a query is."""
 
     def __attrs_post_init__(self) -> None:
-        check_one_of(LAWS, law=self.law)
+        check_one_of(LAWS, distribution=self.distribution)
         _check_secrets(self.secrets)
         check_unique("priors", [prior.name for prior in self.priors])
         if len({prior.kind for prior in self.priors}) != 1:
@@ -111,7 +116,7 @@ class Scenario:
 
         `table` may be a mapping from names of priors to tables: then every one is a prior.
         """
-        made = (group_laws, "the query on the rows of each group")
+        made = (group_distributions, "the query on the rows of each group")
         return _from_tables(cls, "groups", (table, secret, query, pairs, source), made)
 
     @classmethod
@@ -125,12 +130,12 @@ class Scenario:
         pairs: Pairs = "all",
         source: Source = "released_data",
     ) -> "Scenario":
-        """As `from_groups`, but the law under a secret is the query on resampled rows."""
+        """As `from_groups`, but the distribution under a secret is the query on resampled rows."""
         origin = (
             f"{bootstrap.n_replicates} bootstrap replicates of each group, of the group's own "
             f"size, public seed {bootstrap.seed}; the drawn sample is declared to be the prior"
         )
-        made = (partial(bootstrap_laws, bootstrap=bootstrap), origin)
+        made = (partial(bootstrap_distributions, bootstrap=bootstrap), origin)
         return _from_tables(cls, "bootstrap", (table, secret, query, pairs, source), made)
 
     @classmethod
@@ -144,7 +149,7 @@ class Scenario:
         source: Source = "released_data",
     ) -> "Scenario":
         """One release is the query of one row; the secret is that row's group."""
-        made = (record_laws, "the query of each row of the group")
+        made = (record_distributions, "the query of each row of the group")
         return _from_tables(cls, "records", (table, secret, query, pairs, source), made)
 
     @classmethod
@@ -160,9 +165,10 @@ class Scenario:
     ) -> "Scenario":
         """One release is the query on a whole table; the secret is which world it comes from.
 
-        A world is a table, a list of tables, `Resampled`, a sample of a simulator, or a law of the
-        query itself. Without `probabilities` the worlds are equally likely. Without
-        `source`, worlds made of tables are said to be the released data, others a public model.
+        A world is a table, a list of tables, `Resampled`, a sample of a simulator, or a
+        distribution of the query itself. Without `probabilities` the worlds are equally likely.
+        Without `source`, worlds made of tables are said to be the released data, others a public
+        model.
         """
         _check_texts("worlds", worlds)
         secrets = tuple(worlds)
@@ -171,7 +177,9 @@ class Scenario:
         tables = {secret: tables_of(world) for secret, (world, _) in kept.items()}
         if all(tables.values()):
             check_varied(query, [table for found in tables.values() for table in found])
-        made = {secret: world_law(query, secret, world) for secret, (world, _) in kept.items()}
+        made = {
+            secret: world_distribution(query, secret, world) for secret, (world, _) in kept.items()
+        }
         own = any(map(is_made_of_data, worlds.values()))
         shares = dict(probabilities or dict.fromkeys(secrets, 1 / max(1, len(secrets))))
         check_probabilities_of(secrets, shares)
@@ -182,14 +190,16 @@ class Scenario:
             source=made_from,
             origin="; ".join(dict.fromkeys(one.origin for one in made.values())),
             probabilities=shares,
-            laws={secret: one.law for secret, one in made.items()},
+            distributions={secret: one.distribution for secret, one in made.items()},
             n_clipped={secret: one.n_clipped for secret, one in made.items()},
             n_rows=resampled_rows({secret: world for secret, (world, _) in kept.items()}),
-            declared={s: world for s, world in worlds.items() if isinstance(world, GaussianLaw)},
+            declared={
+                s: world for s, world in worlds.items() if isinstance(world, GaussianDistribution)
+            },
             has_given_tables=given and made_from == "released_data",
         )
         scenario = cls(
-            law="worlds",
+            distribution="worlds",
             secret={"worlds": name},
             secrets=secrets,
             pairs=chosen_pairs(pairs, secrets),
@@ -201,24 +211,33 @@ class Scenario:
         free = attrs.evolve(query, range=None)
         check_clipping(
             scenario,
-            lambda: cls.from_worlds(worlds, query=free, pairs=pairs).has_equal_laws(),
+            lambda: cls.from_worlds(worlds, query=free, pairs=pairs).has_equal_distributions(),
         )
         return scenario
 
     def with_prior(self, other: "Scenario") -> "Scenario":
         """This scenario, held under the priors of `other` as well."""
-        mine = (self.law, self.secret, self.secrets, self.pairs, self.query, self.rule)
-        theirs = (other.law, other.secret, other.secrets, other.pairs, other.query, other.rule)
+        mine = (self.distribution, self.secret, self.secrets, self.pairs, self.query, self.rule)
+        theirs = (
+            other.distribution,
+            other.secret,
+            other.secrets,
+            other.pairs,
+            other.query,
+            other.rule,
+        )
         if mine != theirs:
             msg = (
-                "only priors of the same law, secrets, pairs and query can be joined, and bins "
-                "with the same edges; give both tables at once, as a mapping"
+                "only priors of the same distribution, secrets, pairs and query can be joined, "
+                "and bins with the same edges; give both tables at once, as a mapping"
             )
             raise ScenarioError(msg)
         names = {prior.name for prior in self.priors}
         added = []
         for prior in other.priors:
-            spellings = _spellings(prior.name) if self.law == "worlds" else iter([prior.name])
+            spellings = (
+                _spellings(prior.name) if self.distribution == "worlds" else iter([prior.name])
+            )
             name = next((n for n in spellings if n not in names), prior.name)
             names.add(name)
             added.append(attrs.evolve(prior, name=name))
@@ -231,10 +250,10 @@ class Scenario:
         What was the prior (rows of a group, bootstrap replicates, tables of a world) is now an
         independent sample of it, and a certificate carries a failure probability.
         """
-        if self.law == "groups":
+        if self.distribution == "groups":
             msg = (
-                "law 'groups' has one value under each secret, which is no sample; use law "
-                "'bootstrap' or 'records', or 'worlds' with draws of a simulator"
+                "distribution 'groups' has one value under each secret, which is no sample; use "
+                "distribution 'bootstrap' or 'records', or 'worlds' with draws of a simulator"
             )
             raise ScenarioError(msg)
         return attrs.evolve(self, priors=tuple(prior.sampled() for prior in self.priors))
@@ -261,25 +280,25 @@ class Scenario:
         """
         found: dict[str, list[str]] = {"all": [], "some": []}
         for secret in self.secrets:
-            priors = [prior for prior in self.priors if secret in prior.laws]
+            priors = [prior for prior in self.priors if secret in prior.distributions]
             n_clipped = sum(prior.n_clipped.get(secret, 0) for prior in priors)
             if n_clipped:
-                n_values = sum(n_samples_of(prior.laws[secret]) for prior in priors)
+                n_values = sum(n_samples_of(prior.distributions[secret]) for prior in priors)
                 found["all" if n_clipped == n_values else "some"].append(secret)
         return found
 
-    def has_equal_laws(self) -> bool:
+    def has_equal_distributions(self) -> bool:
         """Whether the values of the query look the same under both secrets of every instance."""
         return all(
-            look_equal(prior.laws[pair.first], prior.laws[pair.second])
+            look_equal(prior.distributions[pair.first], prior.distributions[pair.second])
             for prior, pair in self.instances
         )
 
     def description(self) -> dict[str, Any]:
         """All that is public about the scenario, as JSON values."""
         return {
-            "law": self.law,
-            "one_release_is": ONE_RELEASE[self.law],
+            "distribution": self.distribution,
+            "one_release_is": ONE_RELEASE[self.distribution],
             "secret": dict(self.secret),
             "secrets": list(self.secrets),
             "pairs": [list(pair) for pair in self.pairs],
@@ -294,32 +313,35 @@ class Scenario:
         """Identifies whose secret a ledger is about, whatever is asked of the data."""
         return digest(canonical_json([dict(self.secret), sorted(self.secrets)]))
 
-    def laws_digest(self) -> str:
-        """SHA-256 over every law; confidential, because data could be guessed and checked."""
+    def distributions_digest(self) -> str:
+        """SHA-256 over every distribution.
+
+        Confidential, because data could be guessed and checked.
+        """
         parts = []
         for prior in self.priors:
-            for secret, law in sorted(prior.laws.items()):
-                parts += [prior.name.encode(), secret.encode(), *law_bytes(law)]
+            for secret, distribution in sorted(prior.distributions.items()):
+                parts += [prior.name.encode(), secret.encode(), *distribution_bytes(distribution)]
             for secret, declared in sorted(prior.declared.items()):
-                parts += [b"declared", secret.encode(), *law_bytes(declared)]
+                parts += [b"declared", secret.encode(), *distribution_bytes(declared)]
         return digest(*parts)
 
     def __repr__(self) -> str:
         return (
-            f"Scenario(law={self.law!r}, n_secrets={len(self.secrets)}, "
+            f"Scenario(distribution={self.distribution!r}, n_secrets={len(self.secrets)}, "
             f"n_pairs={len(self.pairs)}, n_priors={len(self.priors)}, dim={self.dim})"
         )
 
 
-LawMaker = Callable[[Query, Frame, npt.NDArray[np.str_]], GroupLaws]
-"""From a query, a table and the secret of its rows to laws and row counts."""
+DistributionMaker = Callable[[Query, Frame, npt.NDArray[np.str_]], GroupDistributions]
+"""From a query, a table and the secret of its rows to distributions and row counts."""
 
 
 def _from_tables(
     cls: type[Scenario],
-    law: Literal["groups", "bootstrap", "records"],
+    distribution: Literal["groups", "bootstrap", "records"],
     said: tuple[object, Secret, Query, Pairs, Source],
-    made: tuple[LawMaker, str],
+    made: tuple[DistributionMaker, str],
 ) -> Scenario:
     (table, secret, query, pairs, source), (make, origin) = said, made
     tables = table if isinstance(table, Mapping) else {"table": table}
@@ -335,8 +357,8 @@ def _from_tables(
     priors, ends = [], []
     for name, (frame, _) in kept.items():
         labels = rule.labels(frame)
-        laws, n_rows, n_clipped, ends_of_laws = make(query, frame, labels)
-        ends.append(ends_of_laws)
+        distributions, n_rows, n_clipped, ends_of_distributions = make(query, frame, labels)
+        ends.append(ends_of_distributions)
         shares = {secret: n / len(labels) for secret, n in n_rows.items()}
         priors.append(
             Prior(
@@ -344,14 +366,14 @@ def _from_tables(
                 source=source,
                 origin=origin,
                 probabilities=shares,
-                laws=laws,
+                distributions=distributions,
                 n_rows=n_rows,
                 n_clipped=n_clipped,
             )
         )
-    secrets = tuple(sorted({secret for prior in priors for secret in prior.laws}))
+    secrets = tuple(sorted({secret for prior in priors for secret in prior.distributions}))
     scenario = cls(
-        law=law,
+        distribution=distribution,
         secret=rule.description(),
         secrets=secrets,
         pairs=chosen_pairs(pairs, secrets),
@@ -363,14 +385,16 @@ def _from_tables(
     check_reached(query, joined_ends(ends))
     free = attrs.evolve(query, range=None)
     again = (table, secret, free, pairs, source)
-    check_clipping(scenario, lambda: _from_tables(cls, law, again, made).has_equal_laws())
+    check_clipping(
+        scenario, lambda: _from_tables(cls, distribution, again, made).has_equal_distributions()
+    )
     return scenario
 
 
 def check_clipping(scenario: Scenario, equal_unclipped: Callable[[], bool]) -> None:
-    """Laws that only clipping makes equal are refused: a release of them would say nothing."""
+    """Refuse distributions that only clipping makes equal: their release would say nothing."""
     clips = any(scenario.clipped().values())
-    if clips and scenario.has_equal_laws() and not equal_unclipped():
+    if clips and scenario.has_equal_distributions() and not equal_unclipped():
         msg = (
             "the distributions under all protected secrets are the same only because the public "
             "range clips them: a release would show an end of the range, not the data. Give a "

@@ -102,7 +102,7 @@ class DeclaredSample:
 
     @property
     def origin(self) -> str:
-        """How the law was made, in public words."""
+        """How the distribution was made, in public words."""
         return (
             f"{self.n_draws} draws of a simulator, public seed {self.seed}; the drawn sample is "
             "declared to be the prior"
@@ -140,7 +140,7 @@ class SimulatedSample:
 
     @property
     def origin(self) -> str:
-        """How the law is known, in public words."""
+        """How the distribution is known, in public words."""
         return (
             f"a simulator, known through {self.n_draws} independent draws per world, public seed "
             f"{self.seed}"

@@ -27,8 +27,8 @@ from pufferslice.sensitivity.sensitivity import (
 )
 from pufferslice.sensitivity.tables import (
     DistanceTables,
+    DistributionPair,
     GapTables,
-    LawPair,
     MatchingTables,
 )
 
@@ -38,7 +38,7 @@ __all__ = [
     "Full",
     "GapTables",
     "GaussianPairs",
-    "LawPair",
+    "DistributionPair",
     "MatchingTables",
     "RowScan",
     "SampledSphere",

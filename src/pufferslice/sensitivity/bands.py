@@ -12,7 +12,7 @@ from pufferslice._core.arrays import Floats, Integers
 from pufferslice._core.checks import check_unit_rows
 from pufferslice._core.threads import Progress, in_threads, silent
 from pufferslice.errors import ArgumentError
-from pufferslice.scenario.distributions import SampledLaw
+from pufferslice.scenario.distributions import SampledDistribution
 from pufferslice.sensitivity.concentration import (
     LEVEL_QUANTA,
     BandKind,
@@ -23,17 +23,23 @@ from pufferslice.sensitivity.concentration import (
 )
 from pufferslice.sensitivity.exact import DIRECTIONS_PER_BLOCK, OCTAVES, projection_errors
 from pufferslice.sensitivity.kernels import HEADROOM, project, sort_rows, tabulate, thinned
-from pufferslice.sensitivity.tables import GapTables, LawPair, digits_for, resolved, restricted
+from pufferslice.sensitivity.tables import (
+    DistributionPair,
+    GapTables,
+    digits_for,
+    resolved,
+    restricted,
+)
 
 _MANTISSA: Final = 52
 _MIDDLE: Final = 0.5
 _NEARLY: Final = 1e-9
 
 
-class RankedLaw(Protocol):
+class RankedDistribution(Protocol):
     """A sample that can be asked for order statistics along the directions of a profile.
 
-    `SortedSample`, or a `BinnedLaw` whose rows are the draws.
+    `SortedSample`, or a `BinnedDistribution` whose rows are the draws.
     """
 
     @property
@@ -50,7 +56,7 @@ class RankedLaw(Protocol):
 @final
 @attrs.frozen(kw_only=True, repr=False, eq=False)
 class SortedSample:
-    """Draws of a law with the directions along which they are sorted, a few at a time."""
+    """Draws of a distribution with the directions along which they are sorted, a few at a time."""
 
     directions: Floats
     columns: Floats
@@ -59,16 +65,16 @@ class SortedSample:
     """Bound on the float error of a projection, shape (n_directions,)."""
 
     @classmethod
-    def of(cls, law: SampledLaw, directions: Floats) -> "SortedSample":
-        """The draws of `law` along the unit rows of `directions`."""
+    def of(cls, distribution: SampledDistribution, directions: Floats) -> "SortedSample":
+        """The draws of `distribution` along the unit rows of `directions`."""
         check_unit_rows(directions=directions)
-        if law.dim != directions.shape[1]:
+        if distribution.dim != directions.shape[1]:
             msg = (
-                f"the law has dimension {law.dim}, the directions have {directions.shape[1]}; "
-                "give directions of the dimension of the law"
+                f"the distribution has dimension {distribution.dim}, the directions have "
+                f"{directions.shape[1]}; give directions of the dimension of the distribution"
             )
             raise ArgumentError(msg)
-        columns = np.ascontiguousarray(law.outputs.T)
+        columns = np.ascontiguousarray(distribution.outputs.T)
         largest = float(np.linalg.norm(np.abs(columns).max(axis=1)))
         errors = projection_errors(directions, largest)
         return cls(directions=directions, columns=columns, errors=errors)
@@ -97,9 +103,11 @@ class BandTables:
     """At least the true gaps, except with the failure probability of the bands. With a range the
     masses are those of all levels; without, of the covered ones, and `missing` is the rest."""
     plain: GapTables
-    """The gaps of the samples themselves on the same levels: what the law alone would cost."""
+    """The gaps of the samples themselves on the same levels: what the distribution alone would
+    cost."""
     beyond: GapTables | None = None
-    """With a range, the part of `bound` on levels that the bands of both laws do not cover."""
+    """With a range, the part of `bound` on levels that the bands of both distributions do not
+    cover."""
 
     @property
     def missing(self) -> Floats:
@@ -125,15 +133,15 @@ def common_bands(
 
 
 def band_tables(
-    laws: Sequence[RankedLaw],
-    pairs: Sequence[LawPair],
+    distributions: Sequence[RankedDistribution],
+    pairs: Sequence[DistributionPair],
     bands: Sequence[BandRanks],
     ends: Floats | int,
     progress: Progress = silent,
     *,
     weights: Floats | None = None,
 ) -> BandTables:
-    r"""Upper bounds on |F^-1(t) - G^-1(t)| for every pair of laws along every direction.
+    r"""Upper bounds on |F^-1(t) - G^-1(t)| for every pair of distributions along every direction.
 
     $$gap(t) \le \max(U_F(t) - L_G(t),\; U_G(t) - L_F(t))$$
 
@@ -141,15 +149,15 @@ def band_tables(
     samples left, the range bounds the quantile. Or the number of directions: then those levels are
     left out, and their mass is missing.
 
-    Guarantee: for one pair of laws, all directions and all covered levels at once, the tabulated
-    gap is at least the true one, except with probability 2 * n_directions times that of a band.
-    Needs: independent draws; directions, levels and range chosen without looking at them.
+    Guarantee: for one pair of distributions, all directions and all covered levels at once, the
+    tabulated gap is at least the true one, except with probability 2 * n_directions times that of a
+    band. Needs: independent draws; directions, levels and range chosen without looking at them.
     """
     n_directions = ends if isinstance(ends, int) else len(ends)
 
     def make(chosen: Sequence[int], most: int) -> list[GapTables]:
         used, own = restricted(pairs, chosen)
-        some, their = [laws[i] for i in used], [bands[i] for i in used]
+        some, their = [distributions[i] for i in used], [bands[i] for i in used]
         return _band_tables(
             some, own, their, ends, most, progress if len(own) == len(pairs) else silent
         )
@@ -159,8 +167,8 @@ def band_tables(
 
 
 def _band_tables(
-    laws: Sequence[RankedLaw],
-    pairs: Sequence[LawPair],
+    distributions: Sequence[RankedDistribution],
+    pairs: Sequence[DistributionPair],
     bands: Sequence[BandRanks],
     ends: Floats | int,
     most: int,
@@ -168,7 +176,10 @@ def _band_tables(
 ) -> list[GapTables]:
     """The tables of `BandTables` with at most so many entries a row."""
     n_directions = ends if isinstance(ends, int) else len(ends)
-    plans = [_Plan.of(law, band) for law, band in zip(laws, bands, strict=True)]
+    plans = [
+        _Plan.of(distribution, band)
+        for distribution, band in zip(distributions, bands, strict=True)
+    ]
     covered = [bands[a].covered & bands[b].covered for a, b in pairs]
     kept = covered if isinstance(ends, int) else [np.ones_like(one) for one in covered]
     is_cut = isinstance(ends, int) or any(own.all() for own in covered)
@@ -225,7 +236,10 @@ def tail_cut_estimate(first: Floats, second: Floats, failure_probability: float)
 
 
 class _Side(NamedTuple):
-    """One law along a block of directions: quantile bounds and sample quantiles by interval."""
+    """One distribution along a block of directions.
+
+    Quantile bounds and sample quantiles by interval.
+    """
 
     upper: Floats
     lower: Floats
@@ -233,25 +247,26 @@ class _Side(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """A law, and the ranks to ask it for."""
+    """A distribution, and the ranks to ask it for."""
 
-    law: RankedLaw
+    distribution: RankedDistribution
     band: BandRanks
     ranks: Integers
 
     @classmethod
-    def of(cls, law: RankedLaw, band: BandRanks) -> "_Plan":
-        if law.n_samples != band.n_samples:
+    def of(cls, distribution: RankedDistribution, band: BandRanks) -> "_Plan":
+        if distribution.n_samples != band.n_samples:
             msg = (
-                f"a band for {band.n_samples} samples does not fit a law with {law.n_samples}; "
-                f"make it with band_ranks(n_samples={law.n_samples}, ...)"
+                f"a band for {band.n_samples} samples does not fit a distribution with "
+                f"{distribution.n_samples}; make it with "
+                f"band_ranks(n_samples={distribution.n_samples}, ...)"
             )
             raise ArgumentError(msg)
         parts = (band.interval_upper, band.interval_lower, band.interval_middle)
-        return cls(law, band, np.clip(np.concatenate(parts), 1, band.n_samples))
+        return cls(distribution, band, np.clip(np.concatenate(parts), 1, band.n_samples))
 
     def quantiles(self, rows: slice, ends: Floats | int) -> _Side:
-        low, high = self.law.bounds(rows, self.ranks)
+        low, high = self.distribution.bounds(rows, self.ranks)
         n = len(self.band.masses)
         upper, lower = high[:, :n], low[:, n : 2 * n]
         if not isinstance(ends, int):

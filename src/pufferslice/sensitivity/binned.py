@@ -19,7 +19,7 @@ from pufferslice.queries import Ball, Box, Query
 from pufferslice.scenario.histograms import (
     DEFAULT_BINS,
     BinGrid,
-    BinnedLaw,
+    BinnedDistribution,
     Histograms,
     ends_of,
     joined_ends,
@@ -28,7 +28,13 @@ from pufferslice.scenario.histograms import (
 from pufferslice.sensitivity.exact import OCTAVES
 from pufferslice.sensitivity.kernels import HEADROOM, tabulate, thinned
 from pufferslice.sensitivity.profiles import Profile, check_profile
-from pufferslice.sensitivity.tables import GapTables, LawPair, digits_for, resolved, restricted
+from pufferslice.sensitivity.tables import (
+    DistributionPair,
+    GapTables,
+    digits_for,
+    resolved,
+    restricted,
+)
 
 Singles = npt.NDArray[np.float32]
 Shorts = npt.NDArray[np.int32]
@@ -188,8 +194,8 @@ def bins_apart(
 ) -> None:
     """Mass of every distance, in bins, that two quantile functions may have.
 
-    A law is given by two functions of the bin: the rank up to which its quantile is surely in that
-    bin or below, and the rank up to which it may still be there.
+    A distribution is given by two functions of the bin: the rank up to which its quantile is surely
+    in that bin or below, and the rank up to which it may still be there.
     """
     (sure_a, still_a), (sure_b, still_b) = first, second
     high_a = high_b = low_a = low_b = 0
@@ -507,45 +513,50 @@ def _widened(counts: npt.NDArray[Count], n_columns: int) -> npt.NDArray[Count]:
 
 
 def binned_tables(
-    laws: Sequence[BinnedLaw],
-    pairs: Sequence[LawPair],
+    distributions: Sequence[BinnedDistribution],
+    pairs: Sequence[DistributionPair],
     directions: Floats,
     progress: Progress = silent,
     *,
     weights: Floats | None = None,
 ) -> GapTables:
-    """The law of the gap of every pair along every direction, from histograms.
+    """The distribution of the gap of every pair along every direction, from histograms.
 
     Guarantee: along each slice, the tabulated gap is, for every t, at least the true gap and less
     than two bins and twice the projection error above it; then it is rounded up as in
-    `gap_tables`. Two binned laws are never called equal: rows may differ inside a bin.
+    `gap_tables`. Two binned distributions are never called equal: rows may differ inside a bin.
     Source: lem:empirical_Winfty_1d.
     """
-    grid = laws[0].grid
-    if any(law.grid != grid for law in laws[1:]):
+    grid = distributions[0].grid
+    if any(distribution.grid != grid for distribution in distributions[1:]):
         msg = (
-            "laws must be binned on one grid: the same directions, range and bins. Make them "
-            "with one scan"
+            "distributions must be binned on one grid: the same directions, range and bins. Make "
+            "them with one scan"
         )
         raise ArgumentError(msg)
     if not np.array_equal(directions, grid.directions):
-        msg = "the laws were binned along other directions; scan the data with this profile"
+        msg = (
+            "the distributions were binned along other directions; scan the data with this profile"
+        )
         raise ArgumentError(msg)
 
     def make(chosen: Sequence[int], most: int) -> list[GapTables]:
         used, own = restricted(pairs, chosen)
         report = progress if len(chosen) == len(pairs) else silent
-        return [_binned_tables([laws[i] for i in used], own, most, report)]
+        return [_binned_tables([distributions[i] for i in used], own, most, report)]
 
     return resolved(make, len(pairs), grid.n_directions, weights)[0]
 
 
 def _binned_tables(
-    laws: Sequence[BinnedLaw], pairs: Sequence[LawPair], most: int, progress: Progress
+    distributions: Sequence[BinnedDistribution],
+    pairs: Sequence[DistributionPair],
+    most: int,
+    progress: Progress,
 ) -> GapTables:
     """`binned_tables` with at most so many entries a row."""
-    grid, digits = laws[0].grid, digits_for(most)
-    totals = [_common_total(laws[a].total, laws[b].total) for a, b in pairs]
+    grid, digits = distributions[0].grid, digits_for(most)
+    totals = [_common_total(distributions[a].total, distributions[b].total) for a, b in pairs]
     # Distances of bins are sums of masses, which need no order.
     apart = np.arange(grid.n_bins)
 
@@ -555,7 +566,11 @@ def _binned_tables(
         gaps = grid.gaps(apart, row)
         found = []
         for (first, second), total in zip(pairs, totals, strict=True):
-            bins_apart(_ranks(laws[first], row, total), _ranks(laws[second], row, total), masses)
+            bins_apart(
+                _ranks(distributions[first], row, total),
+                _ranks(distributions[second], row, total),
+                masses,
+            )
             some = masses > 0
             fine = tabulate(gaps[some], masses[some], _MANTISSA - digits, histogram)
             found.append(thinned(*fine, most))
@@ -578,13 +593,13 @@ def _common_total(first: int, second: int) -> int:
     return common if common <= _LARGEST_COMMON else _RANK_QUANTA
 
 
-def _ranks(law: BinnedLaw, row: int, total: int) -> tuple[Integers, Integers]:
+def _ranks(distribution: BinnedDistribution, row: int, total: int) -> tuple[Integers, Integers]:
     """Up to which rank, of `total`, the quantile is surely, and may be, in each bin or below.
 
     Both are exact if `total` is a multiple of the number of rows. Otherwise the first is rounded
     down and the second up, which only widens the gap.
     """
-    ranks = np.cumsum(law.counts[row])
+    ranks = np.cumsum(distribution.counts[row])
     n = int(ranks[-1])
     if total % n == 0:
         exact = ranks * (total // n)

@@ -98,7 +98,9 @@ def clopper_pearson(
 @final
 @attrs.frozen(kw_only=True)
 class BandRanks:
-    """Which order statistics bound the quantiles of a law, at fixed levels; the data do not matter.
+    """Which order statistics bound the quantiles of a distribution, at fixed levels.
+
+    The data do not matter.
 
     Ranks count from 1, the smallest sample. Between two levels the quantile is at most the upper
     bound of the next level up and at least the lower bound of the next level down.
@@ -147,7 +149,7 @@ class BandRanks:
 
 
 def band_levels(n_samples: int) -> Integers:
-    """The fixed grid for laws of which the largest sample has `n_samples`: symmetric about 1/2.
+    """The fixed grid if the largest sample has `n_samples`: symmetric about 1/2.
 
     Square-root spaced, as the width of a band is, and at least geometric towards both ends.
     Whole-number arithmetic, so that every machine has the same grid.
@@ -172,16 +174,16 @@ def band_levels(n_samples: int) -> Integers:
 def band_ranks(
     n_samples: int, failure_probability: float, kind: BandKind, levels: Integers | None = None
 ) -> BandRanks:
-    r"""Ranks between which the quantile function of a law lies, at all levels at once.
+    r"""Ranks between which the quantile function of a distribution lies, at all levels at once.
 
     `order_statistics`: with J levels, the upper rank at level t is the smallest k with
     $P(Bin(n, t) \ge k) \le \rho / (2J)$, the lower one the largest k with
     $P(Bin(n, t) \le k - 1) \le \rho / (2J)$. `dkw`: the ranks of $t \pm e$, e the half-width.
 
-    Guarantee: for n independent draws of *any* law, discrete and tied ones included, every
+    Guarantee: for n independent draws of *any* distribution, discrete and tied ones included, every
     quantile lies between its two order statistics, except with probability `failure_probability`.
     Needs: levels chosen without looking at the draws; those of `band_levels` if none are given.
-    Two laws that are compared need the same levels.
+    Two distributions that are compared need the same levels.
     """
     check_one_of(BANDS, kind=kind)
     check_between(0, 1, failure_probability=failure_probability)

@@ -8,10 +8,10 @@ import attrs
 import numpy as np
 
 from pufferslice._core.arrays import Floats
-from pufferslice.scenario.distributions import EmpiricalLaw
+from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.sensitivity.exact import matching_tables, projection_errors
 from pufferslice.sensitivity.profiles import Profile
-from pufferslice.sensitivity.tables import GapTables, LawPair, MatchingTables
+from pufferslice.sensitivity.tables import DistributionPair, GapTables, MatchingTables
 
 MOST_MATCHINGS: Final = 16
 """At most this many couplings are tried; any one of them is sound."""
@@ -22,20 +22,24 @@ _DIRECTIONS_PER_MATCHING: Final = 25
 
 
 def full_tables(
-    laws: Sequence[EmpiricalLaw],
-    pairs: Sequence[LawPair],
+    distributions: Sequence[FiniteDistribution],
+    pairs: Sequence[DistributionPair],
     profile: Profile,
     slices: GapTables,
 ) -> MatchingTables:
     """Distances under the monotone couplings along some axes and the widest slices.
 
-    Guarantee: every slice of the result is a coupling of the two laws in all dimensions, and its
-    largest distance is at least every gap: what a projection may be off is added here as well.
+    Guarantee: every slice of the result is a coupling of the two distributions in all dimensions,
+    and its largest distance is at least every gap: what a projection may be off is added here as
+    well.
     """
-    n_atoms = sum(law.n_samples for law in laws)
+    n_atoms = sum(distribution.n_samples for distribution in distributions)
     directions = matching_directions(profile, slices.worst().max(axis=0), n_atoms * profile.dim)
-    found = matching_tables(laws, pairs, directions)
-    largest = max(float(np.linalg.norm(np.abs(law.outputs).max(axis=0))) for law in laws)
+    found = matching_tables(distributions, pairs, directions)
+    largest = max(
+        float(np.linalg.norm(np.abs(distribution.outputs).max(axis=0)))
+        for distribution in distributions
+    )
     # A gap may be off by the errors of two projections, and has as much added to it.
     extra = 4 * float(projection_errors(profile.directions, largest).max())
     differ = np.repeat(np.tile(~found.equal, found.n_slices), np.diff(found.starts))
@@ -44,10 +48,10 @@ def full_tables(
 
 
 def range_tables(diameter: float, n_instances: int) -> MatchingTables:
-    """Distances between laws of which only a public range is known: its diameter, always.
+    """Distances between distributions of which only a public range is known: its diameter, always.
 
-    Guarantee: every coupling of two laws inside the range stays within the diameter. A matching
-    of samples would bound the distance of the samples only.
+    Guarantee: every coupling of two distributions inside the range stays within the diameter. A
+    matching of samples would bound the distance of the samples only.
     """
     return MatchingTables(
         starts=np.arange(n_instances + 1),

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact gap tables of empirical laws: every law is sorted once along every direction."""
+"""Exact gap tables of empirical distributions.
+
+Every distribution is sorted once along every direction.
+"""
 
 import math
 import threading
@@ -12,7 +15,7 @@ from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats, Integers
 from pufferslice._core.checks import check_unit_rows
 from pufferslice._core.threads import Progress, in_threads, silent
 from pufferslice.errors import ArgumentError
-from pufferslice.scenario.distributions import EmpiricalLaw, equal_laws
+from pufferslice.scenario.distributions import FiniteDistribution, equal_distributions
 from pufferslice.sensitivity.kernels import (
     HEADROOM,
     merge,
@@ -26,8 +29,8 @@ from pufferslice.sensitivity.kernels import (
     thinned,
 )
 from pufferslice.sensitivity.tables import (
+    DistributionPair,
     GapTables,
-    LawPair,
     MatchingTables,
     Tables,
     digits_for,
@@ -46,48 +49,50 @@ _RANKS_PER_BLOCK: Final = 4096
 
 
 def gap_tables(
-    laws: Sequence[EmpiricalLaw],
-    pairs: Sequence[LawPair],
+    distributions: Sequence[FiniteDistribution],
+    pairs: Sequence[DistributionPair],
     directions: Floats,
     progress: Progress = silent,
     *,
     weights: Floats | None = None,
 ) -> GapTables:
-    """The law of |F^-1(t) - G^-1(t)| for every pair of laws along every direction.
+    """The distribution of |F^-1(t) - G^-1(t)| for every pair along every direction.
 
     Guarantee: along each slice, the tabulated gap is, for every t, at least the true gap: values
     are rounded up, and the float error of the projection is added. The worst gap is not rounded.
     How finely the others are kept is decided by `resolved`, for slices of these `weights`.
     Source: lem:empirical_Winfty_1d, and for unequal sizes the merged break points.
     """
-    _check_dimensions(laws, directions)
+    _check_dimensions(distributions, directions)
 
     def make(chosen: Sequence[int], most: int) -> list[GapTables]:
         used, own = restricted(pairs, chosen)
         report = progress if len(chosen) == len(pairs) else silent
-        return [_gap_tables([laws[i] for i in used], own, directions, most, report)]
+        return [_gap_tables([distributions[i] for i in used], own, directions, most, report)]
 
     return resolved(make, len(pairs), len(directions), weights)[0]
 
 
 def _gap_tables(
-    laws: Sequence[EmpiricalLaw],
-    pairs: Sequence[LawPair],
+    distributions: Sequence[FiniteDistribution],
+    pairs: Sequence[DistributionPair],
     directions: Floats,
     most: int,
     progress: Progress,
 ) -> GapTables:
     """`gap_tables` with at most so many entries a row."""
-    instances = _Instances.of(laws, pairs)
+    instances = _Instances.of(distributions, pairs)
     extras = 2 * projection_errors(directions, instances.largest)
-    scratches = _PerThread(laws, most)
+    scratches = _PerThread(distributions, most)
 
     def block(start: int) -> _Rows:
         rows = slice(start, start + DIRECTIONS_PER_BLOCK)
         scratch = scratches.mine()
         sides = [
-            _sorted_side(law, directions[rows], columns, (out, scratch.gaps))
-            for law, columns, out in zip(laws, instances.columns, scratch.values, strict=True)
+            _sorted_side(distribution, directions[rows], columns, (out, scratch.gaps))
+            for distribution, columns, out in zip(
+                distributions, instances.columns, scratch.values, strict=True
+            )
         ]
         return _Rows.of(
             _slice_table((sides[pair.first], sides[pair.second]), scales, row, extra, scratch)
@@ -102,29 +107,36 @@ def _gap_tables(
 
 
 def matching_tables(
-    laws: Sequence[EmpiricalLaw], pairs: Sequence[LawPair], directions: Floats
+    distributions: Sequence[FiniteDistribution],
+    pairs: Sequence[DistributionPair],
+    directions: Floats,
 ) -> MatchingTables:
-    """The law of ||X - Y|| under the monotone coupling along each direction, for every pair.
+    """The distances ||X - Y|| under the monotone coupling along each direction, for every pair.
 
     Each of them is a coupling in all dimensions, so each bounds the unsliced cost.
     """
-    _check_dimensions(laws, directions)
+    _check_dimensions(distributions, directions)
 
     def make(chosen: Sequence[int], most: int) -> list[MatchingTables]:
         used, own = restricted(pairs, chosen)
-        return [_matching_tables([laws[i] for i in used], own, directions, most)]
+        return [_matching_tables([distributions[i] for i in used], own, directions, most)]
 
     return resolved(make, len(pairs), len(directions))[0]
 
 
 def _matching_tables(
-    laws: Sequence[EmpiricalLaw], pairs: Sequence[LawPair], directions: Floats, most: int
+    distributions: Sequence[FiniteDistribution],
+    pairs: Sequence[DistributionPair],
+    directions: Floats,
+    most: int,
 ) -> MatchingTables:
     """`matching_tables` with at most so many entries a row."""
-    instances = _Instances.of(laws, pairs)
-    scratches = _PerThread(laws, most)
-    alike = len({law.total for law in laws}) == 1 and all(law.is_uniform for law in laws)
-    ones = np.ones(laws[0].n_samples, dtype=np.int64)
+    instances = _Instances.of(distributions, pairs)
+    scratches = _PerThread(distributions, most)
+    alike = len({distribution.total for distribution in distributions}) == 1 and all(
+        distribution.is_uniform for distribution in distributions
+    )
+    ones = np.ones(distributions[0].n_samples, dtype=np.int64)
 
     def matching(row: int) -> _Rows:
         scratch = scratches.mine()
@@ -133,9 +145,9 @@ def _matching_tables(
             project(directions[row : row + 1], columns, values[:1])
             orders.append(stable_order(values[0]))
         if alike:
-            found = ((d, ones) for d in _rank_distances(laws, pairs, orders))
+            found = ((d, ones) for d in _rank_distances(distributions, pairs, orders))
         else:
-            found = (_distances(laws, pair, orders, scratch) for pair in pairs)
+            found = (_distances(distributions, pair, orders, scratch) for pair in pairs)
         return _Rows.of(
             scratch.tabulated(*gaps) if own is None else own
             for gaps, (_, _, own) in zip(found, instances.each(), strict=True)
@@ -144,11 +156,13 @@ def _matching_tables(
     return instances.tables(MatchingTables, in_threads(matching, range(len(directions))))
 
 
-def _check_dimensions(laws: Sequence[EmpiricalLaw], directions: Floats) -> None:
+def _check_dimensions(distributions: Sequence[FiniteDistribution], directions: Floats) -> None:
     check_unit_rows(directions=directions)
-    dims = sorted({law.dim for law in laws} | {directions.shape[1]})
+    dims = sorted({distribution.dim for distribution in distributions} | {directions.shape[1]})
     if len(dims) != 1:
-        msg = f"laws and directions must have one dimension, got {', '.join(map(str, dims))}"
+        msg = (
+            f"distributions and directions must have one dimension, got {', '.join(map(str, dims))}"
+        )
         raise ArgumentError(msg)
 
 
@@ -174,9 +188,12 @@ class _Rows(NamedTuple):
 
 
 class _Instances(NamedTuple):
-    """What is the same along every direction: the laws by column, and facts about each pair."""
+    """What is the same along every direction.
 
-    pairs: Sequence[LawPair]
+    The distributions by column, and facts about each pair.
+    """
+
+    pairs: Sequence[DistributionPair]
     columns: list[Floats]
     scales: list[tuple[int, int]]
     totals: list[int]
@@ -185,24 +202,29 @@ class _Instances(NamedTuple):
     """At least the norm of every atom."""
 
     @classmethod
-    def of(cls, laws: Sequence[EmpiricalLaw], pairs: Sequence[LawPair]) -> "_Instances":
-        columns = in_threads(lambda law: np.ascontiguousarray(law.outputs.T), laws)
+    def of(
+        cls, distributions: Sequence[FiniteDistribution], pairs: Sequence[DistributionPair]
+    ) -> "_Instances":
+        columns = in_threads(
+            lambda distribution: np.ascontiguousarray(distribution.outputs.T), distributions
+        )
         corners = in_threads(lambda x: np.stack([x.min(axis=1), x.max(axis=1)]), columns)
         return cls(
             pairs=pairs,
             columns=columns,
-            scales=[_scales(laws[a], laws[b]) for a, b in pairs],
-            totals=[math.lcm(laws[a].total, laws[b].total) for a, b in pairs],
-            # Most laws that differ are told apart by the corners of their boxes.
+            scales=[_scales(distributions[a], distributions[b]) for a, b in pairs],
+            totals=[math.lcm(distributions[a].total, distributions[b].total) for a, b in pairs],
+            # Most distributions that differ are told apart by the corners of their boxes.
             equal=[
-                np.array_equal(corners[a], corners[b]) and equal_laws(laws[a], laws[b])
+                np.array_equal(corners[a], corners[b])
+                and equal_distributions(distributions[a], distributions[b])
                 for a, b in pairs
             ],
             largest=max(float(np.linalg.norm(np.abs(c).max(axis=0))) for c in corners),
         )
 
-    def each(self) -> Iterable[tuple[LawPair, tuple[int, int], Row | None]]:
-        """Each pair with its scales and, if both laws are one, its row: no gap at all."""
+    def each(self) -> Iterable[tuple[DistributionPair, tuple[int, int], Row | None]]:
+        """Each pair with its scales and, if both distributions are one, its row: no gap at all."""
         for pair, scales, total, same in zip(
             self.pairs, self.scales, self.totals, self.equal, strict=True
         ):
@@ -221,7 +243,7 @@ class _Instances(NamedTuple):
 
 
 class _Side(NamedTuple):
-    """One law along a block of directions: sorted values, and counts in the same order."""
+    """One distribution along a block of directions: sorted values, and counts in the same order."""
 
     values: Floats
     counts: Integers
@@ -241,10 +263,13 @@ class _Scratch(NamedTuple):
     most: int
 
     @classmethod
-    def of(cls, laws: Sequence[EmpiricalLaw], most: int) -> "_Scratch":
-        longest = 2 * max(law.n_samples for law in laws)
+    def of(cls, distributions: Sequence[FiniteDistribution], most: int) -> "_Scratch":
+        longest = 2 * max(distribution.n_samples for distribution in distributions)
         return cls(
-            values=[np.empty((DIRECTIONS_PER_BLOCK, law.n_samples)) for law in laws],
+            values=[
+                np.empty((DIRECTIONS_PER_BLOCK, distribution.n_samples))
+                for distribution in distributions
+            ],
             gaps=np.empty(longest),
             masses=np.empty(longest, dtype=np.int64),
             histogram=np.zeros((OCTAVES + HEADROOM) * 2 ** digits_for(most) + 2, dtype=np.int64),
@@ -263,8 +288,8 @@ class _Scratch(NamedTuple):
 class _PerThread:
     """One `_Scratch` for each thread that asks."""
 
-    def __init__(self, laws: Sequence[EmpiricalLaw], most: int) -> None:
-        self._said = laws, most
+    def __init__(self, distributions: Sequence[FiniteDistribution], most: int) -> None:
+        self._said = distributions, most
         self._local = threading.local()
 
     def mine(self) -> _Scratch:
@@ -275,17 +300,22 @@ class _PerThread:
 
 
 def _sorted_side(
-    law: EmpiricalLaw, directions: Floats, columns: Floats, room: tuple[Floats, Floats]
+    distribution: FiniteDistribution,
+    directions: Floats,
+    columns: Floats,
+    room: tuple[Floats, Floats],
 ) -> _Side:
-    """The law along the directions; `room` for its values and for one row more."""
+    """The distribution along the directions; `room` for its values and for one row more."""
     out, spare = room
     values = out[: len(directions)]
     project(directions, columns, values)
-    if law.is_uniform:
+    if distribution.is_uniform:
         sort_rows(values, spare)
-        return _Side(values, law.counts, is_uniform=True)
+        return _Side(values, distribution.counts, is_uniform=True)
     order = np.array([stable_order(row) for row in values])
-    return _Side(np.take_along_axis(values, order, axis=1), law.counts[order], is_uniform=False)
+    return _Side(
+        np.take_along_axis(values, order, axis=1), distribution.counts[order], is_uniform=False
+    )
 
 
 def _slice_table(
@@ -301,26 +331,35 @@ def _slice_table(
 
 
 def _rank_distances(
-    laws: Sequence[EmpiricalLaw], pairs: Sequence[LawPair], orders: list[Integers]
+    distributions: Sequence[FiniteDistribution],
+    pairs: Sequence[DistributionPair],
+    orders: list[Integers],
 ) -> Floats:
     """Distances between rows of the same rank, all pairs at once, a block of ranks at a time.
 
-    Each law is gathered once per block instead of once per pair, and the block stays in the cache.
+    Each distribution is gathered once per block instead of once per pair, and the block stays in
+    the cache.
     """
-    n = laws[0].n_samples
+    n = distributions[0].n_samples
     distances = np.empty((len(pairs), n))
     for start in range(0, n, _RANKS_PER_BLOCK):
         ranks = slice(start, start + _RANKS_PER_BLOCK)
-        rows = [law.outputs[order[ranks]] for law, order in zip(laws, orders, strict=True)]
+        rows = [
+            distribution.outputs[order[ranks]]
+            for distribution, order in zip(distributions, orders, strict=True)
+        ]
         for pair, row in zip(pairs, distances, strict=True):
             row_distances(rows[pair.first], rows[pair.second], row[ranks])
     return distances
 
 
 def _distances(
-    laws: Sequence[EmpiricalLaw], pair: LawPair, orders: list[Integers], scratch: _Scratch
+    distributions: Sequence[FiniteDistribution],
+    pair: DistributionPair,
+    orders: list[Integers],
+    scratch: _Scratch,
 ) -> tuple[Floats, Integers]:
-    first, second = laws[pair.first], laws[pair.second]
+    first, second = distributions[pair.first], distributions[pair.second]
     n = merge_rows(
         (first.outputs, orders[pair.first], first.counts),
         (second.outputs, orders[pair.second], second.counts),
@@ -330,8 +369,8 @@ def _distances(
     return scratch.gaps[:n], scratch.masses[:n]
 
 
-def _scales(first: EmpiricalLaw, second: EmpiricalLaw) -> tuple[int, int]:
-    """What the counts of each law are multiplied by to have one common denominator."""
+def _scales(first: FiniteDistribution, second: FiniteDistribution) -> tuple[int, int]:
+    """What the counts of each distribution are multiplied by to have one common denominator."""
     common = math.gcd(first.total, second.total)
     return second.total // common, first.total // common
 

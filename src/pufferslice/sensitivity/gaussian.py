@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pairs of Gaussian laws: their divergences along slices and in full are known exactly."""
+"""Pairs of Gaussian distributions: their divergences along slices and in full are known exactly."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats
 from pufferslice.errors import ArgumentError
-from pufferslice.scenario.distributions import GaussianLaw
+from pufferslice.scenario.distributions import GaussianDistribution
 from pufferslice.sensitivity.renyi import gaussian_divergence_apart, gaussian_divergence_nd
 
 _ROUNDINGS: Final = 32 * UNIT_ROUNDOFF
@@ -33,11 +33,16 @@ class GaussianPairs:
     """Shape (n_instances, 2, dim)."""
     covs: Floats
     """Shape (n_instances, 2, dim, dim); each number within `_SCALING` of the exact one, relative to
-    its own size, and equal for two laws only where the declared numbers are."""
+    its own size, and equal for two distributions only where the declared numbers are."""
 
     @classmethod
-    def of(cls, pairs: Sequence[tuple[GaussianLaw, GaussianLaw]], scales: Floats) -> Self:
-        """Pairs of laws in the user's units; the public `scales` are the units of the noise."""
+    def of(
+        cls, pairs: Sequence[tuple[GaussianDistribution, GaussianDistribution]], scales: Floats
+    ) -> Self:
+        """Pairs of distributions in the user's units.
+
+        The public `scales` are the units of the noise.
+        """
         shifts = [
             [
                 _nearest((Fraction(a) - Fraction(b)) / Fraction(scale))
@@ -47,7 +52,8 @@ class GaussianPairs:
         ]
         declared = np.array([[first.cov, second.cov] for first, second in pairs])
         covs = declared / np.outer(scales, scales)
-        # Numbers that differ must not become one: laws that are not equal would seem to be.
+        # Numbers that differ must not become one: distributions that are not equal would seem to
+        # be.
         merged = (declared[:, 0] != declared[:, 1]) & (covs[:, 0] == covs[:, 1])
         larger = np.where(declared[:, 0] > declared[:, 1], np.inf, -np.inf)
         covs[:, 0] = np.where(merged, np.nextafter(covs[:, 0], larger), covs[:, 0])
@@ -66,13 +72,13 @@ class GaussianPairs:
 
     @property
     def equal(self) -> npt.NDArray[np.bool_]:
-        """Instances whose two laws are the same law."""
+        """Instances whose two distributions are the same distribution."""
         same_mean = (self.means[:, 0] == self.means[:, 1]).all(axis=1)
         same_cov = (self.covs[:, 0] == self.covs[:, 1]).all(axis=(1, 2))
         return np.asarray(same_mean & same_cov)
 
     def differences(self, directions: Floats) -> tuple[Floats, Floats]:
-        """How far the laws differ at all, per instance, and along each of these directions."""
+        """How far each pair differs at all, and along each of these directions."""
         shifts = self.means[:, 0] - self.means[:, 1]
         spreads = self.covs[:, 0] - self.covs[:, 1]
         apart = np.linalg.norm(shifts, axis=1) ** 2 + np.linalg.norm(spreads, axis=(1, 2))
@@ -80,7 +86,7 @@ class GaussianPairs:
         return apart, (shifts @ directions.T) ** 2 + np.abs(along)
 
     def check(self) -> None:
-        """The arrays fit together and are laws; for pairs read from a file."""
+        """The arrays fit together and are distributions; for pairs read from a file."""
         dim = self.means.shape[-1]
         n = len(self.means)
         if self.means.shape != (n, 2, dim) or self.covs.shape != (n, 2, dim, dim) or not n * dim:
@@ -92,7 +98,7 @@ class GaussianPairs:
         for mean, cov in zip(
             self.means.reshape(-1, dim), self.covs.reshape(-1, dim, dim), strict=True
         ):
-            GaussianLaw(mean=mean, cov=cov)
+            GaussianDistribution(mean=mean, cov=cov)
 
     def slice_costs(self, directions: Floats, order: float, noise_std: float) -> Floats:
         """The larger of both orders of the pair, shape (n_instances, n_slices)."""
@@ -146,7 +152,7 @@ class GaussianPairs:
         return np.asarray(np.abs(apart @ directions.T) + error)
 
     def _wider(self, directions: Floats) -> Floats:
-        """How much wider the first law is along each direction, away from 0 by its rounding.
+        """How much wider the first one is along each direction, away from 0 by its rounding.
 
         The difference is projected, for the reason of `_shifts`.
         """
@@ -180,6 +186,6 @@ def _nearest(number: Fraction) -> float:
     try:
         rounded = float(number)
     except OverflowError:
-        msg = "the means of two Gaussian laws are too far apart for the scales; use larger scales"
+        msg = "the means of two Gaussians are too far apart for the scales; use larger scales"
         raise ArgumentError(msg) from None
     return rounded or math.copysign(math.ulp(0.0), number) * bool(number)

@@ -248,7 +248,10 @@ def merge(
     extra: float,
     out: tuple[Floats, Integers],
 ) -> int:
-    """Walk both laws by rank in whole numbers; write the gap and mass of every common step."""
+    """Walk both distributions by rank in whole numbers.
+
+    Write the gap and mass of every common step.
+    """
     (a, b), (counts_a, counts_b), (gaps, masses) = values, counts, out
     i = j = n = 0
     left_a, left_b = counts_a[0] * scales[0], counts_b[0] * scales[1]
@@ -337,7 +340,8 @@ def tabulate_difference(
         last = ((top + (1 << drop) - 1) >> drop) - lowest
         if top == 0 or last >= len(histogram) - (HEADROOM << (_MANTISSA - drop)):
             break
-        # The laws are far closer than their spread: bin once more, below the worst gap itself.
+        # The distributions are far closer than their spread: bin once more, below the worst gap
+        # itself.
         bound = top
     histogram[:] = counts[0] + counts[1]
     # Zeros were counted where the key 0 belongs; they have a bin of their own.

@@ -221,7 +221,7 @@ def _draw_unit_rows(n_rows: int, dim: int, rng: np.random.Generator) -> Floats:
 
 
 def _draw_basis(dim: int, rng: np.random.Generator) -> Floats:
-    """A basis with the uniform (Haar) law: QR with the signs of R put back."""
+    """A basis with the uniform (Haar) distribution: QR with the signs of R put back."""
     q, r = np.linalg.qr(rng.standard_normal((dim, dim)))
     basis = (q * np.sign(np.diag(r))).T
     return np.asarray(basis / np.linalg.norm(basis, axis=1, keepdims=True))

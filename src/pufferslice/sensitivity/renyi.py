@@ -47,9 +47,9 @@ def gaussian_divergence(
     $$D_\alpha = \ln\frac{s_2}{s_1} + \frac{\ln(s_2^2/s_*^2)}{2(\alpha-1)}
       + \frac{\alpha (m_1-m_2)^2}{2 s_*^2}, \quad s_*^2 = \alpha s_2^2 + (1-\alpha) s_1^2$$
 
-    Infinite where $s_*^2 \le 0$. Accurate also for orders next to 1 and for laws that are nearly
-    equal: the first two terms are functions of the relative excess $x = (s_1^2 - s_2^2)/s_2^2$
-    whose linear parts cancel, and are computed without them.
+    Infinite where $s_*^2 \le 0$. Accurate also for orders next to 1 and for distributions that are
+    nearly equal: the first two terms are functions of the relative excess $x = (s_1^2 -
+    s_2^2)/s_2^2$ whose linear parts cancel, and are computed without them.
 
     >>> one, two = (np.array(1.0), np.array(1.0)), (np.array(0.0), np.array(1.5**2))
     >>> round(float(gaussian_divergence(4, one, two)), 12)
@@ -63,7 +63,7 @@ def gaussian_divergence(
 def gaussian_divergence_apart(order: float, apart: tuple[Floats, Floats], total: Floats) -> Floats:
     """As `gaussian_divergence`, from the differences of the means and variances, which may be tiny.
 
-    `total` is the variance of the second law after noise.
+    `total` is the variance of the second distribution after noise.
     """
     shift, wider = apart
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -218,14 +218,14 @@ def moment_rate(order: float, noise_std: float) -> float:
 
 
 def transport_envelope(order: float, gaps: Floats, masses: Floats, noise_std: float) -> float:
-    r"""Bound on the divergence along one slice from the law of the gap between its quantiles.
+    r"""Bound on the divergence along one slice from the gaps between its quantiles.
 
     $$R = \frac{1}{\alpha-1}
       \ln \int \exp\Big(\frac{\alpha(\alpha-1)\,gap(t)^2}{2\sigma^2}\Big) dt$$
 
     Guarantee: never below the divergence of the noisy outputs, never above the worst-gap envelope.
     Needs: masses sum to 1. Reason: $\int p^\alpha q^{1-\alpha}$ is jointly convex, and both noisy
-    laws are mixtures of shifted Gaussians over the same t.
+    distributions are mixtures of shifted Gaussians over the same t.
 
     >>> round(transport_envelope(2, np.array([10.0, 0.0]), np.array([0.25, 0.75]), 10.0), 12)
     0.357374019509

@@ -50,7 +50,8 @@ _MOST_CODES = 2**31
 class RowScan:
     """What is read from every row: its secret, and where its projections fall.
 
-    Law `records`: one release is the query of one row, the secret is the group of that row.
+    Distribution `records`: one release is the query of one row, the secret is the group of that
+    row.
     """
 
     query: Query
@@ -153,12 +154,16 @@ class RowScan:
 
 
 def check_streamable(query: Query, secret: str | Sequence[str] | Bins) -> None:
-    """The law of a query of rows can be counted in one pass; other laws need all rows at once."""
+    """The distribution of a query of rows can be counted in one pass.
+
+    Other distributions need all rows at once.
+    """
     if query.level != "row":
         msg = (
-            f"a stream of rows gives the law of a query of one row, got {query.kind!r}, which is "
-            "one of a table. Use law 'records' with columns(...); laws 'groups' and 'bootstrap' "
-            "need the rows of a group together: read them with read_table(...)"
+            f"a stream of rows gives the distribution of a query of one row, got {query.kind!r}, "
+            "which is one of a table. Use distribution 'records' with columns(...); "
+            "distributions 'groups' and 'bootstrap' need the rows of a group together: read them "
+            "with read_table(...)"
         )
         raise ScenarioError(msg)
     if isinstance(secret, Bins):
@@ -464,7 +469,7 @@ def streamed_scenario(
     source: Source = "released_data",
     name: str = "table",
 ) -> Scenario:
-    """The scenario of law `records` whose priors are the rows that were counted.
+    """The scenario of distribution `records` whose priors are the rows that were counted.
 
     As `Scenario.from_records`, from histograms. The rows themselves are declared to be the prior;
     if they are a sample of it, say so with `scenario.with_sampled_priors()`.
@@ -485,12 +490,12 @@ def streamed_scenario(
         source=source,
         origin=f"the query of each row of the group, counted in {scan.grid.n_bins} bins",
         probabilities={secret: n / total for secret, n in n_rows.items()},
-        laws=histograms.laws(),
+        distributions=histograms.distributions(),
         n_rows=n_rows,
         n_clipped=dict(zip(histograms.secrets, histograms.n_clipped.tolist(), strict=True)),
     )
     scenario = Scenario(
-        law="records",
+        distribution="records",
         secret=scan.secret.description(),
         secrets=histograms.secrets,
         pairs=chosen_pairs(pairs, histograms.secrets),

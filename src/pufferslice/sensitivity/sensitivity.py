@@ -13,17 +13,17 @@ from pufferslice._core.threads import Progress
 from pufferslice.errors import ArgumentError, CalibrationError, ScenarioError
 from pufferslice.queries.ranges import Ball, Box
 from pufferslice.scenario.distributions import (
-    EmpiricalLaw,
-    GaussianLaw,
-    Law,
-    SampledBinnedLaw,
-    SampledLaw,
+    Distribution,
+    FiniteDistribution,
+    GaussianDistribution,
+    SampledBinnedDistribution,
+    SampledDistribution,
 )
-from pufferslice.scenario.histograms import BinnedLaw
+from pufferslice.scenario.histograms import BinnedDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.bands import (
     BandTables,
-    RankedLaw,
+    RankedDistribution,
     SortedSample,
     band_tables,
     common_bands,
@@ -40,7 +40,7 @@ from pufferslice.sensitivity.couplings import full_tables, range_tables
 from pufferslice.sensitivity.exact import gap_tables
 from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.profiles import Profile, SampledSphere
-from pufferslice.sensitivity.tables import GapTables, LawPair, MatchingTables
+from pufferslice.sensitivity.tables import DistributionPair, GapTables, MatchingTables
 
 Tails = Literal["at_range", "in_delta"]
 
@@ -50,21 +50,22 @@ TAILS: Final = ("at_range", "in_delta")
 
 @final
 @attrs.frozen(kw_only=True)
-class Doubt:
+class Confidence:
     """The failure probability of a certificate and what it is spent on.
 
-    Spent over the two laws and the directions, not over the instances: the instance that truly
-    needs the most noise does not depend on the draws, and the noise is at least its own.
+    Spent over the two distributions and the directions, not over the instances: the instance that
+    truly needs the most noise does not depend on the draws, and the noise is at least its own.
     """
 
     failure_probability: float
     """Of the whole claim."""
     band: BandKind | None
-    """The bands around sampled laws; none if the laws are exact."""
+    """The bands around sampled distributions; none if the distributions are exact."""
     tails: Tails | None
     """What is done beyond the bands; none if there are none."""
     on_sphere: bool
-    """Whether directions were drawn from the sphere; they take half, or all if laws are exact."""
+    """Whether directions were drawn from the sphere; they take half, or all if distributions are
+    exact."""
 
     def __attrs_post_init__(self) -> None:
         check_between(0, 1, failure_probability=self.failure_probability)
@@ -80,7 +81,7 @@ class Doubt:
             check_one_of(TAILS, tails=self.tails)
 
     def band_probability(self, n_directions: int) -> float:
-        """That of one band: one law along one direction."""
+        """That of one band: one distribution along one direction."""
         parts = 2 if self.on_sphere else 1
         return split(self.failure_probability, 2 * parts * n_directions)
 
@@ -97,7 +98,7 @@ class Doubt:
         return attrs.asdict(self)
 
     @classmethod
-    def from_json(cls, said: Mapping[str, Any]) -> "Doubt":
+    def from_json(cls, said: Mapping[str, Any]) -> "Confidence":
         """Read back what `to_json` made."""
         return cls(**said)
 
@@ -134,7 +135,7 @@ class Slices:
     )
     """Mass that the gap tables leave out, per instance: 0, except for bands without a range."""
     sphere: SphereTerm | None = None
-    """Said exactly when the profile is the sphere."""
+    """CertificateOptions exactly when the profile is the sphere."""
     failure_probability: float = 0.0
     """That the gaps, or the drawn directions, do not bound what they stand for."""
 
@@ -169,12 +170,15 @@ class Slices:
 
     @property
     def envelopes(self) -> tuple[Envelope, ...]:
-        """The envelopes that apply: two for gap tables, the exact divergence for Gaussian laws."""
+        """The envelopes that apply.
+
+        Two for gap tables, the exact divergence for Gaussian distributions.
+        """
         return ("transport", "worst_gap") if isinstance(self.seen, GapTables) else ("exact",)
 
     @property
     def are_equal(self) -> bool:
-        """Whether both laws are the same law in every instance."""
+        """Whether both distributions are the same distribution in every instance."""
         return bool(np.all(self.seen.equal))
 
     def check_whole(self) -> None:
@@ -207,26 +211,28 @@ class Full:
             raise ArgumentError(msg)
 
 
-Kind = TypeVar("Kind", bound=Law)
+Kind = TypeVar("Kind", bound=Distribution)
 
 
-class Seen(NamedTuple):
-    """Along the slices, in full, and for sampled laws what the samples alone would show."""
+class Sensitivity(NamedTuple):
+    """Along the slices, in full, and what the samples alone would show."""
 
     slices: Slices
     full: Full
     plain: GapTables | None
     beyond: GapTables | None = None
-    """Of sampled laws in a range, the levels that no band covers."""
+    """Of sampled distributions in a range, the levels that no band covers."""
 
 
-def seen_of(scenario: Scenario, profile: Profile, doubt: Doubt | None, progress: Progress) -> Seen:
+def sensitivity_of(
+    scenario: Scenario, profile: Profile, confidence: Confidence | None, progress: Progress
+) -> Sensitivity:
     """Gap tables or Gaussian pairs of every instance of a scenario."""
-    laws, pairs = law_pairs(scenario)
+    distributions, pairs = distribution_pairs(scenario)
     query = scenario.query
-    sphere = sphere_term(doubt, profile, query.range, query.scales)
-    doubtful = 0.0 if doubt is None else doubt.failure_probability
-    if isinstance(laws[0], GaussianLaw):
+    sphere = sphere_term(confidence, profile, query.range, query.scales)
+    doubtful = 0.0 if confidence is None else confidence.failure_probability
+    if isinstance(distributions[0], GaussianDistribution):
         gaussian = GaussianPairs.of(
             [
                 (prior.declared[pair.first], prior.declared[pair.second])
@@ -235,12 +241,14 @@ def seen_of(scenario: Scenario, profile: Profile, doubt: Doubt | None, progress:
             query.scales,
         )
         slices = Slices(profile=profile, seen=gaussian, sphere=sphere)
-        return Seen(slices, Full(dim=profile.dim, seen=gaussian), None)
-    if isinstance(laws[0], SampledLaw | SampledBinnedLaw):
-        if doubt is None:
-            msg = "sampled laws need a failure probability; say it with failure_probability"
+        return Sensitivity(slices, Full(dim=profile.dim, seen=gaussian), None)
+    if isinstance(distributions[0], SampledDistribution | SampledBinnedDistribution):
+        if confidence is None:
+            msg = (
+                "sampled distributions need a failure probability; say it with failure_probability"
+            )
             raise ScenarioError(msg)
-        bands = _bands_seen(scenario, laws, pairs, (profile, doubt, progress))
+        bands = _bands_seen(scenario, distributions, pairs, (profile, confidence, progress))
         slices = Slices(
             profile=profile,
             seen=bands.bound,
@@ -249,31 +257,33 @@ def seen_of(scenario: Scenario, profile: Profile, doubt: Doubt | None, progress:
             failure_probability=doubtful,
         )
         diameter = None if query.range is None else query.range.diameter(query.scales)
-        return Seen(slices, _within(diameter, profile, pairs), bands.plain, bands.beyond)
-    tables, full = _exact_seen(laws, pairs, profile, progress)
+        return Sensitivity(slices, _within(diameter, profile, pairs), bands.plain, bands.beyond)
+    tables, full = _exact_seen(distributions, pairs, profile, progress)
     slices = Slices(profile=profile, seen=tables, sphere=sphere, failure_probability=doubtful)
-    return Seen(slices, full, None)
+    return Sensitivity(slices, full, None)
 
 
-def law_pairs(scenario: Scenario) -> tuple[list[Law], list[LawPair]]:
-    """Every law once, and the positions of the two laws of every instance."""
+def distribution_pairs(scenario: Scenario) -> tuple[list[Distribution], list[DistributionPair]]:
+    """Every distribution once, and the positions of the two distributions of every instance."""
     where: dict[tuple[str, str], int] = {}
-    laws: list[Law] = []
+    distributions: list[Distribution] = []
     pairs = []
     for prior, pair in scenario.instances:
         for secret in pair:
             if (prior.name, secret) not in where:
-                where[prior.name, secret] = len(laws)
-                laws.append(prior.laws[secret])
-        pairs.append(LawPair(where[prior.name, pair.first], where[prior.name, pair.second]))
-    return laws, pairs
+                where[prior.name, secret] = len(distributions)
+                distributions.append(prior.distributions[secret])
+        pairs.append(
+            DistributionPair(where[prior.name, pair.first], where[prior.name, pair.second])
+        )
+    return distributions, pairs
 
 
 def sphere_term(
-    doubt: Doubt | None, profile: Profile, range_: Box | Ball | None, scales: Floats
+    confidence: Confidence | None, profile: Profile, range_: Box | Ball | None, scales: Floats
 ) -> SphereTerm | None:
     """The Hoeffding term of drawn directions, if the profile is the sphere."""
-    if doubt is None or not doubt.on_sphere:
+    if confidence is None or not confidence.on_sphere:
         return None
     if range_ is None:
         msg = (
@@ -281,89 +291,104 @@ def sphere_term(
             "directions that were not drawn can show. Use query.with_range(...), or FiniteProfile"
         )
         raise ScenarioError(msg)
-    halfwidth = doubt.sphere_halfwidth(profile.n_directions)
+    halfwidth = confidence.sphere_halfwidth(profile.n_directions)
     return SphereTerm(halfwidth=halfwidth, diameter=range_.diameter(scales))
 
 
 def covered_totals(
-    n_samples: Sequence[tuple[int, int]], doubt: Doubt, n_directions: int
+    n_samples: Sequence[tuple[int, int]], confidence: Confidence, n_directions: int
 ) -> list[int]:
-    """Mass of the levels that the bands of both laws of each instance cover, in level quanta."""
+    """Mass of the levels that both bands of each instance cover, in level quanta."""
     sizes = sorted({n for pair in n_samples for n in pair})
-    kind = doubt.band or "order_statistics"
-    ranks = common_bands(sizes, doubt.band_probability(n_directions), kind)
+    kind = confidence.band or "order_statistics"
+    ranks = common_bands(sizes, confidence.band_probability(n_directions), kind)
     bands = dict(zip(sizes, ranks, strict=True))
     return [int(bands[a].masses[bands[a].covered & bands[b].covered].sum()) for a, b in n_samples]
 
 
 def _exact_seen(
-    laws: Sequence[Law], pairs: Sequence[LawPair], profile: Profile, progress: Progress
+    distributions: Sequence[Distribution],
+    pairs: Sequence[DistributionPair],
+    profile: Profile,
+    progress: Progress,
 ) -> tuple[GapTables, Full]:
-    if isinstance(laws[0], BinnedLaw):
-        binned = _all(laws, BinnedLaw)
+    if isinstance(distributions[0], BinnedDistribution):
+        binned = _all(distributions, BinnedDistribution)
         tables = binned_tables(binned, pairs, profile.directions, progress, weights=profile.weights)
         return tables, _within(binned[0].grid.diameter, profile, pairs)
-    empirical = _all(laws, EmpiricalLaw)
+    empirical = _all(distributions, FiniteDistribution)
     tables = gap_tables(empirical, pairs, profile.directions, progress, weights=profile.weights)
     full = full_tables(empirical, pairs, profile, tables)
     return tables, Full(dim=profile.dim, seen=full)
 
 
-def _within(diameter: float | None, profile: Profile, pairs: Sequence[LawPair]) -> Full:
-    """The whole output of laws inside a range; nothing is known of laws without one."""
+def _within(diameter: float | None, profile: Profile, pairs: Sequence[DistributionPair]) -> Full:
+    """The whole output of distributions inside a range.
+
+    Nothing is known of distributions without one.
+    """
     tables = None if diameter is None else range_tables(diameter, len(pairs))
     return Full(dim=profile.dim, seen=tables, from_range=tables is not None)
 
 
 def _bands_seen(
     scenario: Scenario,
-    laws: Sequence[Law],
-    pairs: Sequence[LawPair],
-    said: tuple[Profile, Doubt, Progress],
+    distributions: Sequence[Distribution],
+    pairs: Sequence[DistributionPair],
+    said: tuple[Profile, Confidence, Progress],
 ) -> BandTables:
-    profile, doubt, progress = said
-    ranked, range_ends = ranked_laws(scenario, laws, profile)
-    kind = doubt.band or "order_statistics"
-    share = doubt.band_probability(profile.n_directions)
-    sizes = [law.n_samples for law in ranked]
+    profile, confidence, progress = said
+    ranked, range_ends = ranked_distributions(scenario, distributions, profile)
+    kind = confidence.band or "order_statistics"
+    share = confidence.band_probability(profile.n_directions)
+    sizes = [distribution.n_samples for distribution in ranked]
     bands = common_bands(sizes, share, kind)
     for a, b in pairs:
         if not (bands[a].covered & bands[b].covered).any():
             needed = samples_for_tail(0.5, share, kind)
             msg = (
-                f"too few samples: {min(sizes[a], sizes[b])} of a law cover no level at failure "
-                f"probability {doubt.failure_probability:g} over {profile.n_directions} "
-                f"directions; at least {needed} cover half of them. Take more samples, fewer "
-                "directions or a larger failure probability"
+                f"too few samples: {min(sizes[a], sizes[b])} of a distribution cover no level at "
+                f"failure probability {confidence.failure_probability:g} over "
+                f"{profile.n_directions} directions; at least {needed} cover half of them. Take "
+                "more samples, fewer directions or a larger failure probability"
             )
             raise CalibrationError(msg)
-    ends = profile.n_directions if doubt.tails == "in_delta" or range_ends is None else range_ends
+    ends = (
+        profile.n_directions if confidence.tails == "in_delta" or range_ends is None else range_ends
+    )
     return band_tables(ranked, pairs, bands, ends, progress, weights=profile.weights)
 
 
-def ranked_laws(
-    scenario: Scenario, laws: Sequence[Law], profile: Profile
-) -> tuple[list[RankedLaw], Floats | None]:
-    """The laws as samples by rank, and the public range along each direction if there is one."""
+def ranked_distributions(
+    scenario: Scenario, distributions: Sequence[Distribution], profile: Profile
+) -> tuple[list[RankedDistribution], Floats | None]:
+    """Samples by rank, and the public range along each direction if there is one."""
     query = scenario.query
-    if isinstance(laws[0], SampledBinnedLaw):
-        counted = [law.draws for law in _all(laws, SampledBinnedLaw)]
+    if isinstance(distributions[0], SampledBinnedDistribution):
+        counted = [
+            distribution.draws for distribution in _all(distributions, SampledBinnedDistribution)
+        ]
         grid = counted[0].grid
-        if any(law.grid != grid for law in counted) or not np.array_equal(
+        if any(distribution.grid != grid for distribution in counted) or not np.array_equal(
             grid.directions, profile.directions
         ):
             msg = "the draws were counted along other directions; scan them with this profile"
             raise ScenarioError(msg)
         return list(counted), None if query.range is None else grid.ends
-    samples = [SortedSample.of(law, profile.directions) for law in _all(laws, SampledLaw)]
+    samples = [
+        SortedSample.of(distribution, profile.directions)
+        for distribution in _all(distributions, SampledDistribution)
+    ]
     ends = None if query.range is None else query.range.support(profile.directions, query.scales)
     return list(samples), ends
 
 
-def _all(laws: Sequence[Law], kind: type[Kind]) -> list[Kind]:
-    """The laws, which are all of this kind: priors and scenarios see to that."""
-    kept: list[Kind] = [law for law in laws if isinstance(law, kind)]
-    if len(kept) != len(laws):
-        msg = "the laws of a scenario must be of one kind, all kept or all counted in bins"
+def _all(distributions: Sequence[Distribution], kind: type[Kind]) -> list[Kind]:
+    """The distributions, which are all of this kind: priors and scenarios see to that."""
+    kept: list[Kind] = [
+        distribution for distribution in distributions if isinstance(distribution, kind)
+    ]
+    if len(kept) != len(distributions):
+        msg = "the distributions of a scenario must be of one kind, all kept or all counted in bins"
         raise ScenarioError(msg)
     return kept

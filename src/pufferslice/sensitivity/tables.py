@@ -41,7 +41,8 @@ class DistanceTables:
     totals: Integers
     """Sum of the counts of a row, per instance, shape (n_instances,)."""
     equal: npt.NDArray[np.bool_]
-    """Instances whose two laws are the same law; they cost nothing whatever the noise."""
+    """Instances whose two distributions are the same distribution; they cost nothing whatever the
+    noise."""
 
     def check(self) -> None:
         """The arrays fit together; for tables read from a file."""
@@ -121,7 +122,7 @@ class DistanceTables:
         return self._in_parts(part)
 
     def _in_parts(self, part: Callable[[slice], Floats]) -> Floats:
-        """A number for every row, on all cores; 0 where both laws are one."""
+        """A number for every row, on all cores; 0 where both distributions are one."""
         n_rows = len(self.starts) - 1
         n_parts = min(n_cores(), 1 + n_rows // _ROWS_WORTH_A_THREAD)
         cuts = np.linspace(0, n_rows, n_parts + 1).astype(int).tolist()
@@ -212,8 +213,8 @@ _STEEPNESSES: Final = (0.25, 1.0, 4.0, 16.0, 64.0)
 """Exponents of the worst gap at which instances are ranked: from much noise to little."""
 
 
-class LawPair(NamedTuple):
-    """One instance: the positions of its two laws in a list of laws."""
+class DistributionPair(NamedTuple):
+    """One instance: the positions of its two distributions in a list of distributions."""
 
     first: int
     second: int
@@ -266,13 +267,13 @@ def digits_for(most: int) -> int:
 
 
 def restricted(
-    pairs: Sequence[LawPair], instances: Sequence[int]
-) -> tuple[list[int], list[LawPair]]:
-    """Positions of the laws that some instances need, and their pairs as positions in that list."""
+    pairs: Sequence[DistributionPair], instances: Sequence[int]
+) -> tuple[list[int], list[DistributionPair]]:
+    """Distributions that some instances need, and their pairs as positions in that list."""
     chosen = [pairs[i] for i in instances]
-    used = sorted({law for pair in chosen for law in pair})
-    places = {law: place for place, law in enumerate(used)}
-    return used, [LawPair(places[a], places[b]) for a, b in chosen]
+    used = sorted({distribution for pair in chosen for distribution in pair})
+    places = {distribution: place for place, distribution in enumerate(used)}
+    return used, [DistributionPair(places[a], places[b]) for a, b in chosen]
 
 
 def _undecided(

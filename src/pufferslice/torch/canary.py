@@ -39,9 +39,9 @@ def release_canary(world: str, plan: TrainingPlan) -> Floats:
             "attrs.evolve(plan, clipping=FlatClipping(norm=1.0)), which has the same cost"
         )
         raise ArgumentError(msg)
-    law, norm = plan.differing, plan.clipping.norm
-    shares = np.exp(law.log_probabilities)
-    n_differing = int(np.random.default_rng().choice(law.counts, p=shares / shares.sum()))
+    distribution, norm = plan.differing, plan.clipping.norm
+    shares = np.exp(distribution.log_probabilities)
+    n_differing = int(np.random.default_rng().choice(distribution.counts, p=shares / shares.sum()))
     inputs = torch.zeros(plan.sampling.n_records, 1)
     inputs[:n_differing] = 1.0 if world == "first" else -1.0
     # Twice the norm, so that clipping decides how far a record pushes.

@@ -47,7 +47,9 @@ def adult() -> Row:
     query = queries.adult_summary()
     scenario = Scenario.from_groups(datasets.adult_complete(), secret=SECRET, query=query)
     profile = FiniteProfile.uniform(dim=query.dim, n_directions=N_DIRECTIONS, seed=SEED)
-    certificate = certify_release(scenario, profile, Guarantee.joint(order=ORDER, epsilon=1.0))
+    certificate = certify_release(
+        scenario, Guarantee.joint(order=ORDER, epsilon=1.0, profile=profile)
+    )
     audit_release(scenario, profile, certificate, n_outputs=1_000, confidence=CONFIDENCE, seed=SEED)
     start = time.perf_counter()
     audit = audit_release(

@@ -91,13 +91,13 @@ def measured_seconds() -> dict[str, float]:
     directions = profile.directions
 
     worst = gap_tables(distributions, pairs, directions).worst()
-    certify_release(scenario, profile, TARGET)  # loads every kernel
+    certify_release(scenario, TARGET.along(profile))  # loads every kernel
     contestants: dict[str, Callable[[int], float]] = {
         "gaps": lambda _: seconds(lambda: gap_tables(distributions, pairs, directions)),
         "numpy": lambda turn: peer_seconds(
             numpy_worst_gap, (distributions, pairs, directions), worst, turn
         ),
-        "certify": lambda _: seconds(lambda: certify_release(scenario, profile, TARGET)),
+        "certify": lambda _: seconds(lambda: certify_release(scenario, TARGET.along(profile))),
     }
     if ot is None:
         print("row skipped: POT is not installed (pip install POT)")
@@ -224,7 +224,7 @@ def certify_memory() -> float:
     scenario = sample_scenario(n_secrets, n_samples, dim)
     profile = FiniteProfile.uniform(dim=dim, n_directions=n_directions, seed=SEED)
     before = resident_bytes()
-    certify_release(scenario, profile, TARGET)
+    certify_release(scenario, TARGET.along(profile))
     return (highest_resident_bytes() - before) / 2**30
 
 

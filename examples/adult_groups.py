@@ -24,8 +24,8 @@ def main() -> None:
 
     # What the paper's closed form would ask for, beside the tight rule that is the default.
     closed_form = ps.Method(rule="closed_form", envelope="worst_gap")
-    wasteful = ps.certify_release(scenario, profile, target, method=closed_form)
-    certificate = ps.certify_release(scenario, profile, target)
+    wasteful = ps.certify_release(scenario, target.along(profile), method=closed_form)
+    certificate = ps.certify_release(scenario, target.along(profile))
     certificate.save(folder / "certificate.json")
 
     rows = adult.filter(pc.field("race") == "Black")

@@ -24,7 +24,7 @@ def main() -> None:
     }
     scenario = ps.Scenario.from_worlds(worlds, query=query, source="public_model", name="year")
     profile = ps.FiniteProfile.orthogonal(dim=2, n_sets=32, seed=7)
-    certificate = ps.certify_release(scenario, profile, ps.Guarantee.average(order=8, epsilon=0.5))
+    certificate = ps.certify_release(scenario, ps.Guarantee.average(order=8, epsilon=0.5, profile=profile))
     print(certificate)
 
     print("\nThe same noise at other orders and notions:")

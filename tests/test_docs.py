@@ -316,7 +316,7 @@ def test_every_field_of_a_certificate_is_described():
     scenario = pufferslice.Scenario.from_groups(table, secret="race", query=query)  # noqa: S106
     profile = pufferslice.FiniteProfile.axes(dim=query.dim)
     target = pufferslice.Guarantee.joint(order=4, epsilon=1.0)
-    document = pufferslice.certify_release(scenario, profile, target).to_json()
+    document = pufferslice.certify_release(scenario, target.along(profile)).to_json()
     fields = {*document, *document["statement"], *document["statement"]["scenario"]}
     for part in ("noise", "profile", "unsliced", "guarantee", "method"):
         fields |= set(document["statement"][part])

@@ -47,7 +47,7 @@ def scenario():
 
 @pytest.fixture(scope="module")
 def certificate(scenario):
-    return ps.certify_release(scenario, PROFILE, TARGET)
+    return ps.certify_release(scenario, TARGET.along(PROFILE))
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def test_training(tmp_path):
 def test_long_labels_are_cut():
     table = pa.table({"s": ["a" * 5_000] * 2 + ["b" * 5_000] * 2, "x": [0.0, 1.0, 2.0, 3.0]})
     scenario = ps.Scenario.from_groups(table, secret="s", query=ps.queries.summary(mean=["x"]))
-    prose = str(ps.certify_release(scenario, PROFILE, TARGET))
+    prose = str(ps.certify_release(scenario, TARGET.along(PROFILE)))
     assert "a" * 81 not in prose
     assert "a" * 79 + "…" in prose
 

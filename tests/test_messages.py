@@ -44,7 +44,7 @@ RECORDS = ps.Scenario.from_records(TABLE, secret="site", query=ps.queries.column
 BINNED = BinnedDistribution(grid=GRID, counts=[[1, 2, 3, 4]])
 LINE = ps.FiniteProfile.axes(dim=1)
 TARGET = ps.Guarantee.joint(order=4, epsilon=1.0)
-CERTIFICATE = ps.certify_release(SCENARIO, LINE, TARGET)
+CERTIFICATE = ps.certify_release(SCENARIO, TARGET.along(LINE))
 SLICES = CERTIFICATE.evidence.slices
 DOCUMENT = {
     "data": {"dataset": "adult"},
@@ -162,11 +162,13 @@ IN_PYTHON = [
         "the parts of a signature are texts. This one was changed; get the original",
     ),
     (
-        lambda: ps.certify_release(SCENARIO, LINE, TARGET, earlier_releases=["x"]),
+        lambda: ps.certify_release(SCENARIO, TARGET.along(LINE), earlier_releases=["x"]),
         "earlier_releases must list digests of certificates, each once; use ledger.releases()",
     ),
     (
-        lambda: ps.plan_samples(SCENARIO, LINE, TARGET, noise_std=1.0, failure_probability=0.1),
+        lambda: ps.plan_samples(
+            SCENARIO, TARGET.along(LINE), noise_std=1.0, failure_probability=0.1
+        ),
         "got (4, 1)-Joint-SRPP and empirical priors",
     ),
     (
@@ -245,7 +247,7 @@ def test_a_release_without_noise_of_a_value_that_the_distributions_do_not_have(t
     same = pa.table({"site": ["a", "a", "b", "b"], "x": [1.0, 2.0, 1.0, 2.0]})
     query = ps.queries.columns(["x"])
     scenario = ps.Scenario.from_records(same, secret="site", query=query, source="held_out")
-    certificate = ps.certify_release(scenario, LINE, TARGET)
+    certificate = ps.certify_release(scenario, TARGET.along(LINE))
     with pytest.raises(
         ps.ReleaseError, match="the rows have a value that these distributions do not have"
     ):
@@ -263,7 +265,7 @@ def test_a_release_under_the_certificate_of_a_run(tmp_path):
 def test_a_noise_that_would_cost_more_than_the_target(monkeypatch):
     monkeypatch.setattr(statement, "spent_epsilon", lambda *_: 1.5)
     with pytest.raises(ps.CalibrationError, match=r"costs 1\.5, more than the target"):
-        ps.certify_release(SCENARIO, LINE, TARGET)
+        ps.certify_release(SCENARIO, TARGET.along(LINE))
 
 
 def test_a_parquet_file_without_rows_among_others(tmp_path):

@@ -91,7 +91,7 @@ def enums(data):
 
 
 def releasing(rows, tmp_path, scenario=GROUPS):
-    certificate = ps.certify_release(scenario, LINE, TARGET)
+    certificate = ps.certify_release(scenario, TARGET.along(LINE))
     ps.release(scenario, rows, certificate, ledger=tmp_path / "ledger.db")
 
 
@@ -353,7 +353,7 @@ IN_PYTHON = {
     # Arguments that are data.
     "a column as order": lambda _: ps.Guarantee.joint(order=pd.Series(INCOMES), epsilon=1),
     "a column as notion": lambda _: ps.Guarantee(notion=pd.Series(WHO), order=2, epsilon=1),
-    "a column as profile": lambda _: ps.certify_release(GROUPS, pd.Series(WHO), TARGET),
+    "a column as profile": lambda _: ps.certify_release(GROUPS, TARGET.along(pd.Series(WHO))),
     "a table as directions": lambda _: ps.FiniteProfile.of(pd.DataFrame(SMALL)),
     # Releases.
     "other rows": lambda t: releasing(
@@ -467,7 +467,7 @@ def test_errors_of_commands(command, said, text, tmp_path, monkeypatch, capfd, c
     written(tmp_path, text)
     written(tmp_path, f"site,x\n{NAME},{NUMBER}\n", "other.csv")
     written(tmp_path, SECTIONS.format(**said), "scenario.toml")
-    ps.certify_release(GROUPS, LINE, TARGET).save(tmp_path / "c.json")
+    ps.certify_release(GROUPS, TARGET.along(LINE)).save(tmp_path / "c.json")
     assert run(command.split()) != 0
     printed = capfd.readouterr()
     assert printed.err
@@ -491,7 +491,7 @@ def test_streamed_data_have_no_table(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     written(tmp_path, CSV)
     written(tmp_path, SECTIONS.format(**STREAMED), "scenario.toml")
-    ps.certify_release(GROUPS, LINE, TARGET).save(tmp_path / "c.json")
+    ps.certify_release(GROUPS, TARGET.along(LINE)).save(tmp_path / "c.json")
     assert run(f"{RELEASE} --row 0".split()) == 2
     told = capfd.readouterr().err
     assert "worlds" not in told

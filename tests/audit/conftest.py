@@ -66,6 +66,6 @@ def certificates(profile, records, two_priors, gaussian, weighted):
     """By scenario."""
     line = FiniteProfile.axes(dim=1)
     return {
-        id(scenario): certify_release(scenario, line if scenario.dim == 1 else profile, JOINT)
+        id(scenario): certify_release(scenario, JOINT.along(line if scenario.dim == 1 else profile))
         for scenario in (records, two_priors, gaussian, weighted)
     }

@@ -49,7 +49,7 @@ def point_masses(points: Mapping[str, tuple[float, ...]] = POINTS) -> Scenario:
 
 def certified(epsilon: float, scenario: Scenario | None = None) -> Certificate:
     target = Guarantee.joint(order=ORDER, epsilon=epsilon)
-    return certify_release(scenario or point_masses(), PROFILE, target)
+    return certify_release(scenario or point_masses(), target.along(PROFILE))
 
 
 def standard_noise(n_outputs: int, seed: int) -> np.ndarray:

@@ -38,7 +38,9 @@ def certified(epsilon):
     """Point masses at 0 and 1; at order 2 and epsilon 1 the noise is about 1."""
     worlds = {secret: FiniteDistribution.uniform([[value]]) for secret, value in VALUES.items()}
     scenario = Scenario.from_worlds(worlds, query=summary(mean=["x"]), source="public_model")
-    return scenario, certify_release(scenario, LINE, Guarantee.joint(order=2, epsilon=epsilon))
+    return scenario, certify_release(
+        scenario, Guarantee.joint(order=2, epsilon=epsilon, profile=LINE)
+    )
 
 
 def impossible(outputs, value):
@@ -128,7 +130,7 @@ def certified_table(folder, noise):
     table = pa.table({"g": ["a", "a", "b", "b"], "x": [1.0, 2.0, 3.0, 4.0]})
     scenario = Scenario.from_groups(table, secret="g", query=summary(mean=["x"]))  # noqa: S106
     target = Guarantee.joint(order=2, epsilon=1.0)
-    return scenario, table.slice(0, 2), certify_release(scenario, LINE, target, noise=noise)
+    return scenario, table.slice(0, 2), certify_release(scenario, target.along(LINE), noise=noise)
 
 
 @pytest.mark.soundness

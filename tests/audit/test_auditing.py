@@ -48,7 +48,7 @@ def halved(scenario, certificate, n_outputs):
 @pytest.mark.parametrize("claim", CLAIMS, ids=str)
 def test_right_noise_stands_and_half_of_it_falls(claim):
     scenario, profile = teeth.point_masses(), teeth.PROFILE
-    certificate = certify_release(scenario, profile, claim)
+    certificate = certify_release(scenario, claim.along(profile))
     audit = audit_release(scenario, profile, certificate, n_outputs=N, noise=NOISE, **SETTINGS)
     assert not audit.refuted
     main = audit.verdicts[0]
@@ -132,7 +132,7 @@ def simulated():
 
 def test_sampled_priors(simulated, profile):
     claim = ApproximateGuarantee.joint(epsilon=1.0, delta=0.05)
-    certificate = certify_release(simulated, profile, claim, failure_probability=0.05)
+    certificate = certify_release(simulated, claim.along(profile), failure_probability=0.05)
     audit = audit_release(simulated, profile, certificate, n_outputs=3_000, noise=NOISE, **SETTINGS)
     assert not audit.refuted
     assert audit.verdicts[0].quantity == "delta"
@@ -149,7 +149,7 @@ def test_the_sphere(notion):
     }
     query = summary(mean=["x", "y"]).with_range(Box([0, 0], [0.4, 0.4]))
     scenario = Scenario.from_worlds(worlds, query=query, source="public_model")
-    certificate = certify_release(scenario, sphere, claim, failure_probability=0.05)
+    certificate = certify_release(scenario, claim.along(sphere), failure_probability=0.05)
     audit = audit_release(scenario, sphere, certificate, n_outputs=5_000, noise=NOISE, **SETTINGS)
     assert not audit.refuted
     assert "sphere" in audit.verdicts[0].statistic
@@ -192,7 +192,7 @@ def test_a_missing_unsliced_bound_is_said():
     scenario = sampled_worlds(summary(mean=["x", "y"]), {"a": 0.0, "b": 0.0})
     claim = ApproximateGuarantee.joint(epsilon=1.0, delta=0.05)
     profile = FiniteProfile.axes(dim=2)
-    certificate = certify_release(scenario, profile, claim, failure_probability=0.05)
+    certificate = certify_release(scenario, claim.along(profile), failure_probability=0.05)
     audit = audit_release(scenario, profile, certificate, n_outputs=2_000, noise=NOISE, **SETTINGS)
     assert "states none" in audit.unaudited[0]
     assert [verdict.claim.split()[0] for verdict in audit.verdicts] == ["(1,", "noise"]

@@ -37,7 +37,7 @@ PROFILE = FiniteProfile.uniform(dim=2, n_directions=6, seed=7)
 def test_an_output_is_a_release_bit_for_bit(tmp_path):
     """The first secret gets the first draws of the stream, as a release does."""
     noise = SeededTestNoise(seed=4)
-    certificate = certify_release(GROUPS, PROFILE, JOINT, noise=noise)
+    certificate = certify_release(GROUPS, JOINT.along(PROFILE), noise=noise)
     released = release(GROUPS, ROWS.slice(0, 2), certificate, ledger=tmp_path / "l", noise=noise)
     drawn = draw_outputs(GROUPS, certificate, 1, seed=0, noise=noise)
     first = drawn.values["table"]["a"][0]
@@ -56,7 +56,7 @@ def test_outputs_carry_the_certified_noise(records, certificates, seed):
         "b": FiniteDistribution.uniform([[3.0, 2.5]]),
     }
     scenario = Scenario.from_worlds(worlds, query=summary(mean=["x", "y"]), source="public_model")
-    certificate = certify_release(scenario, PROFILE, JOINT)
+    certificate = certify_release(scenario, JOINT.along(PROFILE))
     noise = SeededTestNoise(seed=seed)
     drawn = draw_outputs(scenario, certificate, 50_000, seed=0, noise=noise).values["declared"]
     left = [drawn["a"] - [1.0, 2.0], drawn["b"] - [3.0, 2.5]]
@@ -132,7 +132,7 @@ def test_seeds_draw_the_same_values_and_other_noise(records, certificates):
 def test_equal_distributions_are_released_without_noise():
     worlds = {name: FiniteDistribution.uniform([[1.0, 2.0]]) for name in ("a", "b")}
     scenario = Scenario.from_worlds(worlds, query=summary(mean=["x", "y"]), source="public_model")
-    certificate = certify_release(scenario, PROFILE, JOINT)
+    certificate = certify_release(scenario, JOINT.along(PROFILE))
     drawn = draw_outputs(scenario, certificate, 1_000, seed=0)
     assert (drawn.values["declared"]["a"] == [1.0, 2.0]).all()
     audit = audit_outputs(scenario, PROFILE, certificate, drawn, confidence=0.95, seed=0)
@@ -166,7 +166,7 @@ def test_other_files_are_refused(tmp_path):
 
 
 def test_supplied_outputs_are_scaled(rng):
-    certificate = certify_release(GROUPS, PROFILE, JOINT)
+    certificate = certify_release(GROUPS, JOINT.along(PROFILE))
     given = {"a": rng.normal(size=(30, 2)), "b": rng.normal(size=(40, 2))}
     outputs = supplied_outputs(GROUPS, certificate, given)
     np.testing.assert_array_equal(outputs.values["table"]["a"], given["a"] / [1.0, 3.0])
@@ -194,14 +194,14 @@ def test_supplied_outputs_of_several_priors(two_priors, certificates, rng):
     ],
 )
 def test_bad_supplied_outputs(given, message):
-    certificate = certify_release(GROUPS, PROFILE, JOINT)
+    certificate = certify_release(GROUPS, JOINT.along(PROFILE))
     with pytest.raises(ArgumentError, match=message):
         supplied_outputs(GROUPS, certificate, given)
 
 
 def test_outputs_of_another_certificate_are_refused():
-    certificate = certify_release(GROUPS, PROFILE, JOINT)
-    other = certify_release(GROUPS, PROFILE, Guarantee.joint(order=2, epsilon=3.0))
+    certificate = certify_release(GROUPS, JOINT.along(PROFILE))
+    other = certify_release(GROUPS, Guarantee.joint(order=2, epsilon=3.0, profile=PROFILE))
     drawn = draw_outputs(GROUPS, other, 500, seed=0)
     with pytest.raises(ArgumentError, match=f"under certificate {other.digest[:12]}, not"):
         audit_outputs(GROUPS, PROFILE, certificate, drawn, confidence=0.95, seed=0)
@@ -215,7 +215,7 @@ def test_certificates_of_another_scenario_are_refused(records, certificates):
         draw_outputs(GROUPS, certificates[id(records)], 10, seed=0)
     moved = ROWS.set_column(1, "x", pa.array([1.1, 1.4, 2.0, 3.3]))
     other = Scenario.from_groups(moved, secret="g", query=QUERY)
-    certificate = certify_release(GROUPS, PROFILE, JOINT)
+    certificate = certify_release(GROUPS, JOINT.along(PROFILE))
     with pytest.raises(ScenarioError, match="another scenario"):
         draw_outputs(other, certificate, 10, seed=0)
     statement_only = Certificate(statement=certificate.statement, evidence=None)
@@ -243,7 +243,7 @@ def test_streamed_distributions_have_nothing_to_draw(tmp_path, rng):
     profile = FiniteProfile.axes(dim=1)
     scan = RowScan.of(query, secret="site", profile=profile, n_bins=64)
     scenario = streamed_scenario(scan_files(path, scan), scan, pairs="all", source="held_out")
-    certificate = certify_release(scenario, profile, JOINT)
+    certificate = certify_release(scenario, JOINT.along(profile))
     with pytest.raises(ScenarioError, match="supplied_outputs"):
         draw_outputs(scenario, certificate, 10, seed=0)
     # Outputs of the mechanism itself are audited along the slices and the axes.

@@ -92,7 +92,7 @@ def test_our_rows_are_what_a_certificate_would_add(found, scenario, profile):
         ):
             claim = attrs.evolve(TARGET, notion=notion)
             method = Method(rule=rule, envelope=envelope)
-            issued = ps.certify_release(scenario, profile, claim, method=method)
+            issued = ps.certify_release(scenario, claim.along(profile), method=method)
             row = found.row(f"{notion}, {name}")
             assert row.noise_std == issued.noise_std
             assert row.unsliced_epsilon == issued.statement["unsliced"]["epsilon"]

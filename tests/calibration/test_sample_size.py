@@ -33,18 +33,23 @@ def scenario(n_draws, query=CLIPPED, seed=1):
                                                             (LOOSE, 1.0, QUERY)])  # fmt: skip
 def test_the_planned_draws_give_about_the_planned_noise(target, noise_std, query):
     plan = plan_samples(
-        scenario(2000, query), PROFILE, target, noise_std=noise_std, failure_probability=0.05
+        scenario(2000, query), target.along(PROFILE), noise_std=noise_std, failure_probability=0.05
     )
     found = [
         certify_release(
-            scenario(plan.n_samples, query, seed=seed), PROFILE, target, failure_probability=0.05
+            scenario(plan.n_samples, query, seed=seed),
+            target.along(PROFILE),
+            failure_probability=0.05,
         ).noise_std
         for seed in (9, 10, 11)
     ]
     assert plan.distribution_noise_std < plan.noise_std <= noise_std
     assert np.mean(found) == pytest.approx(plan.noise_std, rel=0.1)
     looser = plan_samples(
-        scenario(2000, query), PROFILE, target, noise_std=1.1 * noise_std, failure_probability=0.05
+        scenario(2000, query),
+        target.along(PROFILE),
+        noise_std=1.1 * noise_std,
+        failure_probability=0.05,
     )
     assert looser.n_samples < plan.n_samples
     assert plan.n_directions == 8
@@ -53,17 +58,19 @@ def test_the_planned_draws_give_about_the_planned_noise(target, noise_std, query
 def test_directions_of_the_sphere_are_planned_too():
     target = Guarantee.average(order=4, epsilon=1.0)
     pilot = SampledSphere.draw(dim=2, n_directions=40, seed=3)
-    plan = plan_samples(scenario(2000), pilot, target, noise_std=6.0, failure_probability=0.05)
+    plan = plan_samples(
+        scenario(2000), target.along(pilot), noise_std=6.0, failure_probability=0.05
+    )
     sphere = SampledSphere.draw(dim=2, n_directions=plan.n_directions, seed=4)
     found = certify_release(
-        scenario(plan.n_samples, seed=9), sphere, target, failure_probability=0.05
+        scenario(plan.n_samples, seed=9), target.along(sphere), failure_probability=0.05
     )
     assert found.noise_std == pytest.approx(6.0, rel=0.1)
 
 
 def test_less_noise_than_the_distribution_needs_is_out_of_reach():
     with pytest.raises(CalibrationError, match="the distribution alone needs"):
-        plan_samples(scenario(500), PROFILE, JOINT, noise_std=0.1, failure_probability=0.05)
+        plan_samples(scenario(500), JOINT.along(PROFILE), noise_std=0.1, failure_probability=0.05)
 
 
 def test_refusals():
@@ -71,12 +78,13 @@ def test_refusals():
     with pytest.raises(ArgumentError, match="with sampled priors"):
         plan_samples(
             Scenario.from_worlds(points, query=QUERY),
-            PROFILE,
-            JOINT,
+            JOINT.along(PROFILE),
             noise_std=1.0,
             failure_probability=0.05,
         )
     with pytest.raises(ScenarioError, match="needs a public range"):
-        plan_samples(scenario(99, QUERY), PROFILE, JOINT, noise_std=1.0, failure_probability=0.05)
+        plan_samples(
+            scenario(99, QUERY), JOINT.along(PROFILE), noise_std=1.0, failure_probability=0.05
+        )
     with pytest.raises(ArgumentError, match="noise_std"):
-        plan_samples(scenario(99), PROFILE, JOINT, noise_std=np.nan, failure_probability=0.05)
+        plan_samples(scenario(99), JOINT.along(PROFILE), noise_std=np.nan, failure_probability=0.05)

@@ -110,18 +110,18 @@ def certificates(records, groups, gaussian, equal, bootstrap, sampled, profile):
     unsliced = Guarantee.unsliced(order=3, epsilon=2.0)
     seeded = SeededTestNoise(seed=1)
     return {
-        "records": certify_release(records, profile, JOINT),
-        "worst_gap": certify_release(records, profile, AVERAGE, method=WORST_GAP),
-        "closed_form": certify_release(records, profile, AVERAGE, method=CLOSED_FORM),
-        "unsliced": certify_release(records, profile, unsliced),
-        "groups": certify_release(groups, profile, JOINT, earlier_releases=["ab" * 32]),
-        "bootstrap": certify_release(bootstrap, profile, AVERAGE),
-        "gaussian": certify_release(gaussian, profile, JOINT),
-        "equal": certify_release(equal, profile, JOINT),
-        "seeded": certify_release(groups, profile, AVERAGE, noise=seeded, deltas=()),
-        "sampled": certify_release(sampled, profile, JOINT, failure_probability=0.1),
-        "approximate": certify_release(sampled, profile, LOOSE, failure_probability=0.1),
-        "sphere": certify_release(records, SPHERE, AVERAGE, failure_probability=0.1),
+        "records": certify_release(records, JOINT.along(profile)),
+        "worst_gap": certify_release(records, AVERAGE.along(profile), method=WORST_GAP),
+        "closed_form": certify_release(records, AVERAGE.along(profile), method=CLOSED_FORM),
+        "unsliced": certify_release(records, unsliced.along(profile)),
+        "groups": certify_release(groups, JOINT.along(profile), earlier_releases=["ab" * 32]),
+        "bootstrap": certify_release(bootstrap, AVERAGE.along(profile)),
+        "gaussian": certify_release(gaussian, JOINT.along(profile)),
+        "equal": certify_release(equal, JOINT.along(profile)),
+        "seeded": certify_release(groups, AVERAGE.along(profile), noise=seeded, deltas=()),
+        "sampled": certify_release(sampled, JOINT.along(profile), failure_probability=0.1),
+        "approximate": certify_release(sampled, LOOSE.along(profile), failure_probability=0.1),
+        "sphere": certify_release(records, AVERAGE.along(SPHERE), failure_probability=0.1),
     }
 
 

@@ -226,7 +226,7 @@ def test_the_evidence_of_a_medium_case_is_small(rng, tmp_path):
     )
     scenario = Scenario.from_records(table, secret="s", query=columns([f"x{k}" for k in range(6)]))
     profile = FiniteProfile.uniform(dim=6, n_directions=100, seed=1)
-    certificate = certify_release(scenario, profile, Guarantee.joint(order=4, epsilon=1.0))
+    certificate = certify_release(scenario, Guarantee.joint(order=4, epsilon=1.0, profile=profile))
     certificate.save(tmp_path / "c.json")
     assert (tmp_path / "c.evidence.npz").stat().st_size < 5e6
     assert (tmp_path / "c.json").stat().st_size < 2e4
@@ -268,7 +268,7 @@ def test_the_public_part_has_no_digest_of_the_bare_distributions(certificates, r
 
 def test_two_certificates_of_one_thing_have_different_names(records, profile):
     claim = Guarantee.joint(order=4, epsilon=1.0)
-    one, two = (certify_release(records, profile, claim) for _ in range(2))
+    one, two = (certify_release(records, claim.along(profile)) for _ in range(2))
     assert one.noise_std == two.noise_std
     assert one.digest != two.digest
 
@@ -286,7 +286,7 @@ def test_other_secrets_and_ranges_fit_the_schema(table, validator):
     for secret in secrets:
         scenario = Scenario.from_groups(table, secret=secret, query=query)
         certificate = certify_release(
-            scenario, FiniteProfile.axes(dim=2), Guarantee.average(order=2, epsilon=1.0)
+            scenario, Guarantee.average(order=2, epsilon=1.0, profile=FiniteProfile.axes(dim=2))
         )
         validator.validate(json.loads(json.dumps(certificate.to_json())))
 

@@ -28,7 +28,9 @@ def packed(parts):
 @pytest.fixture(scope="session")
 def small(gaussian, profile):
     """A certificate whose evidence is small enough to damage it byte by byte."""
-    return certify_release(gaussian, profile, Guarantee.joint(order=4, epsilon=1.0), deltas=())
+    return certify_release(
+        gaussian, Guarantee.joint(order=4, epsilon=1.0, profile=profile), deltas=()
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)

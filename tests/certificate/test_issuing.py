@@ -58,7 +58,7 @@ def gaussians(*distributions, scales=None):
 
 
 def variance(scenario, profile, claim, method=None):
-    return certify_release(scenario, profile, claim, method=method).noise_std ** 2
+    return certify_release(scenario, claim.along(profile), method=method).noise_std ** 2
 
 
 FAR_ATOM = worlds([[0.0], [0.0], [0.0], [10.0]], [[0.0]] * 4)
@@ -85,7 +85,7 @@ def test_known_answers(scenario, profile, claim, method, expected):
 
 def test_known_answer_of_gaussians():
     scenario = gaussians(([1.0], [[1.0]]), ([0.0], [[2.25]]))
-    certificate = certify_release(scenario, LINE, claim_of("joint"))
+    certificate = certify_release(scenario, claim_of("joint").along(LINE))
     cost = spent(certificate, noise_std=2.0)
     assert cost.epsilon == pytest.approx(1.71947728452954, rel=1e-12)
     assert certificate.statement["method"] == {"rule": "tight", "envelope": "exact"}
@@ -97,7 +97,7 @@ def test_gaussian_noise_is_enough_in_both_orders_of_the_pair():
         (([1.0], [[1.0]]), ([0.0], [[2.25]])),
         (([0.0], [[2.25]]), ([1.0], [[1.0]])),
     ]:
-        certificate = certify_release(gaussians(*distributions), LINE, claim_of("average"))
+        certificate = certify_release(gaussians(*distributions), claim_of("average").along(LINE))
         noisy = [(mean[0], cov[0][0] + certificate.noise_std**2) for mean, cov in distributions]
         costs = [
             float(oracles.gaussian_divergence(4, one, two)) for one, two in (noisy, noisy[::-1])
@@ -112,9 +112,9 @@ def test_gaussian_distributions_are_scaled_by_the_public_units():
     scaled = ([0.0, 0.0], np.eye(2)), ([1.0, 1.0], np.diag([1.0, 4.0]))
     profile = FiniteProfile.uniform(dim=2, n_directions=9, seed=1)
     units = certify_release(
-        gaussians(*distributions, scales=[10.0, 1.0]), profile, claim_of("joint")
+        gaussians(*distributions, scales=[10.0, 1.0]), claim_of("joint").along(profile)
     )
-    plain = certify_release(gaussians(*scaled), profile, claim_of("joint"))
+    plain = certify_release(gaussians(*scaled), claim_of("joint").along(profile))
     assert units.noise_std == plain.noise_std
     assert units.statement["noise"]["std_by_coordinate"] == [
         10 * plain.noise_std,
@@ -126,10 +126,10 @@ def test_gaussians_have_one_method():
     scenario = gaussians(([0.0], [[1.0]]), ([3.0], [[1.0]]))
     for method in METHODS:
         with pytest.raises(ArgumentError, match="envelope must be one of exact"):
-            certify_release(scenario, LINE, claim_of("joint"), method=method)
+            certify_release(scenario, claim_of("joint").along(LINE), method=method)
     with pytest.raises(ArgumentError, match="envelope must be one of transport, worst_gap"):
         certify_release(
-            POINTS, AXES, claim_of("joint"), method=Method(rule="tight", envelope="exact")
+            POINTS, claim_of("joint").along(AXES), method=Method(rule="tight", envelope="exact")
         )
 
 
@@ -137,7 +137,7 @@ def test_gaussians_whose_own_spread_is_enough_get_a_way_out():
     """At order 4 they are 0.02 apart without any noise."""
     scenario = gaussians(([0.0], [[1.0]]), ([0.1], [[1.0]]))
     for notion in NOTIONS:
-        certificate = certify_release(scenario, LINE, claim_of(notion))
+        certificate = certify_release(scenario, claim_of(notion).along(LINE))
         assert 0 < certificate.noise_std < 1e-12
         assert certificate.spent_epsilon == pytest.approx(0.02, rel=1e-9)
         assert verify(certificate, scenario=scenario).holds
@@ -146,9 +146,9 @@ def test_gaussians_whose_own_spread_is_enough_get_a_way_out():
 
 class TestNoiseOfOnesOwn:
     def test_it_is_certified_at_its_own_cost(self, records, profile):
-        smallest = certify_release(records, profile, claim_of("joint"))
+        smallest = certify_release(records, claim_of("joint").along(profile))
         noise_std = 2 * smallest.noise_std
-        own = certify_release(records, profile, claim_of("joint"), noise_std=noise_std)
+        own = certify_release(records, claim_of("joint").along(profile), noise_std=noise_std)
         assert own.noise_std == noise_std
         assert own.spent_epsilon == spent(smallest, noise_std=noise_std).epsilon < 1
         assert own.unsliced_epsilon < smallest.unsliced_epsilon
@@ -159,18 +159,18 @@ class TestNoiseOfOnesOwn:
 
     @pytest.mark.parametrize("notion", NOTIONS)
     def test_too_little_is_refused_with_its_cost(self, records, profile, notion):
-        smallest = certify_release(records, profile, claim_of(notion)).noise_std
+        smallest = certify_release(records, claim_of(notion).along(profile)).noise_std
         with pytest.raises(CalibrationError, match=r"noise_std .* costs"):
-            certify_release(records, profile, claim_of(notion), noise_std=smallest * 0.999)
+            certify_release(records, claim_of(notion).along(profile), noise_std=smallest * 0.999)
 
     @pytest.mark.parametrize("noise_std", [0.0, -1.0, math.nan, math.inf])
     def test_no_noise_is_no_choice(self, records, profile, noise_std):
         with pytest.raises(ArgumentError, match="noise_std"):
-            certify_release(records, profile, claim_of("joint"), noise_std=noise_std)
+            certify_release(records, claim_of("joint").along(profile), noise_std=noise_std)
 
     def test_equal_distributions_may_have_noise(self, profile):
         alike = gaussians(([0.0, 1.0], np.eye(2)), ([0.0, 1.0], np.eye(2)))
-        certificate = certify_release(alike, profile, claim_of("joint"), noise_std=0.5)
+        certificate = certify_release(alike, claim_of("joint").along(profile), noise_std=0.5)
         assert certificate.noise_std == 0.5
         assert certificate.spent_epsilon == 0
         assert verify(certificate, scenario=alike).holds
@@ -178,7 +178,7 @@ class TestNoiseOfOnesOwn:
 
 def test_average_needs_least_and_unsliced_most(records, gaussian, profile):
     for scenario in (records, gaussian):
-        stds = [certify_release(scenario, profile, claim_of(n)).noise_std for n in NOTIONS]
+        stds = [certify_release(scenario, claim_of(n).along(profile)).noise_std for n in NOTIONS]
         assert 0 < stds[0] < stds[1] < stds[2]
 
 
@@ -186,7 +186,7 @@ def test_tight_never_needs_more_than_the_closed_form(records, groups, profile):
     for scenario in (records, groups):
         for notion in ("average", "joint"):
             stds = [
-                certify_release(scenario, profile, claim_of(notion), method=method).noise_std
+                certify_release(scenario, claim_of(notion).along(profile), method=method).noise_std
                 for method in METHODS
             ]
             assert stds[0] <= stds[1] * (1 + 1e-9)
@@ -208,7 +208,7 @@ def test_noise_is_enough_by_exact_arithmetic_and_not_much_more(rng, notion, meth
     scenario = Scenario.from_records(table, secret="s", query=columns(["x", "y"]))
     profile = FiniteProfile.uniform(dim=2, n_directions=5, seed=3)
     claim = claim_of(notion, 3.0, 0.7)
-    std = certify_release(scenario, profile, claim, method=method).noise_std
+    std = certify_release(scenario, claim.along(profile), method=method).noise_std
     x, y = (table[name].to_numpy() for name in "xy")
     outputs = np.column_stack([x, y])
     distributions = [
@@ -230,7 +230,7 @@ def test_noise_is_enough_by_integrating_the_densities(rng, notion):
         first, second = oracles.random_samples(rng, 2)
         claim = claim_of(notion, 2.0, 0.5)
         profile = FiniteProfile.uniform(dim=2, n_directions=4, seed=int(rng.integers(1000)))
-        std = certify_release(worlds(first, second), profile, claim).noise_std
+        std = certify_release(worlds(first, second), claim.along(profile)).noise_std
         costs = []
         for p, q in ((first, second), (second, first)):
             if notion == "unsliced":
@@ -245,7 +245,7 @@ def test_noise_is_enough_by_integrating_the_densities(rng, notion):
 @pytest.mark.soundness
 def test_point_masses_cost_all_of_epsilon_so_that_half_the_noise_would_not_do():
     for notion in NOTIONS:
-        certificate = certify_release(POINTS, AXES, claim_of(notion))
+        certificate = certify_release(POINTS, claim_of(notion).along(AXES))
         assert certificate.spent_epsilon == pytest.approx(1.0, rel=1e-9)
         assert spent(certificate, noise_std=certificate.noise_std / 2).epsilon > 3.9
 
@@ -264,14 +264,14 @@ def test_orders_next_to_one(notion, exponent):
     for epsilon in (1e-3, 1.0):
         claim = claim_of(notion, 1 + 2.0**exponent, epsilon)
         try:
-            certificate = certify_release(worlds(*distributions), profile, claim, deltas=())
+            certificate = certify_release(worlds(*distributions), claim.along(profile), deltas=())
         except PuffersliceError:
             continue
         with oracles.HP.workdps(60):
             cost = oracles.tight_cost(claim, gaps, profile, certificate.noise_std, "transport")
         assert cost <= epsilon
         unsliced = certify_release(
-            worlds(*distributions), profile, attrs.evolve(claim, notion="unsliced")
+            worlds(*distributions), attrs.evolve(claim, notion="unsliced").along(profile)
         )
         assert unsliced.noise_std > certificate.noise_std
 
@@ -283,7 +283,7 @@ def test_gaussians_at_orders_next_to_one(exponent):
     for epsilon in (1e-3, 0.5):
         claim = claim_of("joint", 1 + 2.0**exponent, epsilon)
         try:
-            certificate = certify_release(gaussians(*distributions), LINE, claim, deltas=())
+            certificate = certify_release(gaussians(*distributions), claim.along(LINE), deltas=())
         except PuffersliceError:
             continue
         std = oracles.exact(certificate.noise_std)
@@ -303,7 +303,7 @@ def test_small_budgets(notion, epsilon, n_directions):
     claim = claim_of(notion, 4.0, epsilon)
     distributions = list(POINTS.priors[0].distributions.values())
     gaps = oracles.true_gap_distributions(distributions, [(0, 1)], profile.directions)
-    std = certify_release(POINTS, profile, claim, deltas=()).noise_std
+    std = certify_release(POINTS, claim.along(profile), deltas=()).noise_std
     assert oracles.tight_cost(claim, gaps, profile, std, "transport") <= oracles.exact(epsilon)
 
 
@@ -312,7 +312,9 @@ def test_small_budgets(notion, epsilon, n_directions):
 @pytest.mark.parametrize("shift", [0.0, 2.0])
 def test_small_budgets_of_gaussians(shift, epsilon):
     distributions = ([0.0], [[1.0]]), ([shift], [[3.0]])
-    certificate = certify_release(gaussians(*distributions), LINE, claim_of("joint", 4.0, epsilon))
+    certificate = certify_release(
+        gaussians(*distributions), claim_of("joint", 4.0, epsilon).along(LINE)
+    )
     std = oracles.exact(certificate.noise_std)
     noisy = [(mean[0], oracles.exact(cov[0][0]) + std**2) for mean, cov in distributions]
     cost = max(oracles.gaussian_divergence(4, *pair) for pair in (noisy, noisy[::-1]))
@@ -322,7 +324,7 @@ def test_small_budgets_of_gaussians(shift, epsilon):
 
 @pytest.mark.parametrize("order", [1e3, 1e6, 1e12])
 def test_large_orders(order):
-    certificate = certify_release(POINTS, AXES, claim_of("average", order))
+    certificate = certify_release(POINTS, claim_of("average", order).along(AXES))
     # At order 10^12 the noise is so wide that its grid costs a ten-millionth.
     assert certificate.noise_std**2 == pytest.approx(order * 12.5 / 2, rel=1e-6)
 
@@ -330,7 +332,7 @@ def test_large_orders(order):
 @pytest.mark.parametrize("epsilon", [1e-12, 1e-3, 1e3, 1e5, 1e7])
 @pytest.mark.parametrize("notion", NOTIONS)
 def test_small_and_large_budgets_give_certificates_that_can_be_written(notion, epsilon, tmp_path):
-    certificate = certify_release(POINTS, AXES, claim_of(notion, 4.0, epsilon))
+    certificate = certify_release(POINTS, claim_of(notion, 4.0, epsilon).along(AXES))
     certificate.save(tmp_path / "c.json")
     assert verify(certificate).holds
     assert certificate.spent_epsilon == pytest.approx(epsilon, rel=1e-9)
@@ -340,7 +342,7 @@ def test_a_direction_without_weight_may_be_as_wide_as_it_likes(tmp_path):
     profile = FiniteProfile(directions=np.eye(2), weights=[1.0, 0.0])
     scenario = worlds([[0.0, 0.0]], [[1.0, 20.0]])
     for notion in ("average", "joint"):
-        certificate = certify_release(scenario, profile, claim_of(notion))
+        certificate = certify_release(scenario, claim_of(notion).along(profile))
         certificate.save(tmp_path / f"{notion}.json")
         assert certificate.noise_std**2 == pytest.approx(2.0, rel=1e-9)
 
@@ -364,14 +366,16 @@ def test_equal_distributions_need_no_noise_and_the_statement_says_so(certificate
 def test_equal_gaussians_need_no_noise():
     distribution = [1.0], [[2.0]]
     assert (
-        certify_release(gaussians(distribution, distribution), LINE, claim_of("joint")).noise_std
+        certify_release(
+            gaussians(distribution, distribution), claim_of("joint").along(LINE)
+        ).noise_std
         == 0
     )
 
 
 def test_distributions_that_are_equal_up_to_rounding_are_not_equal():
     scenario = worlds([[1.0]], [[math.nextafter(1.0, 2)]])
-    certificate = certify_release(scenario, LINE, claim_of("joint"))
+    certificate = certify_release(scenario, claim_of("joint").along(LINE))
     assert certificate.noise_std > 0
     assert certificate.statement["distributions_are_equal"] is False
 
@@ -379,8 +383,8 @@ def test_distributions_that_are_equal_up_to_rounding_are_not_equal():
 def test_one_pair_of_equal_distributions_costs_nothing_and_saves_nothing():
     scenario = worlds([[0.0, 0.0]], [[3.0, 4.0]], [[3.0, 4.0]])
     for method in METHODS:
-        both = certify_release(scenario, AXES, claim_of("joint"), method=method)
-        alone = certify_release(POINTS, AXES, claim_of("joint"), method=method)
+        both = certify_release(scenario, claim_of("joint").along(AXES), method=method)
+        alone = certify_release(POINTS, claim_of("joint").along(AXES), method=method)
         assert both.noise_std == alone.noise_std
         assert both.statement["distributions_are_equal"] is False
 
@@ -391,12 +395,11 @@ BLIND = worlds([[0.0, 0.0]], [[0.8, -0.6]])
 @pytest.mark.parametrize("notion", NOTIONS)
 def test_a_profile_that_is_blind_to_the_difference(notion):
     with pytest.raises(CalibrationError, match=r"does not see the difference.*other, directions"):
-        certify_release(BLIND, FiniteProfile.of([[0.6, 0.8]]), claim_of(notion))
+        certify_release(BLIND, claim_of(notion).along(FiniteProfile.of([[0.6, 0.8]])))
     with pytest.raises(CalibrationError, match="1 of 3"):
         certify_release(
             worlds([[0.0, 0.0]], [[0.0, 1.0]], [[1.0, 1.0]]),
-            FiniteProfile.of([[1.0, 0.0]]),
-            claim_of(notion),
+            claim_of(notion).along(FiniteProfile.of([[1.0, 0.0]])),
         )
 
 
@@ -405,32 +408,32 @@ def test_a_profile_that_is_blind_to_the_difference(notion):
 def test_a_direction_without_weight_does_not_see(notion):
     profile = FiniteProfile(directions=[[0.6, 0.8], [0.0, 1.0]], weights=[1.0, 0.0])
     with pytest.raises(CalibrationError, match="see"):
-        certify_release(BLIND, profile, claim_of(notion))
+        certify_release(BLIND, claim_of(notion).along(profile))
 
 
 @pytest.mark.parametrize("means", [([0.0, 1.0],), ([0.0, 1.0], [5.0, 0.0])])
 def test_a_profile_that_is_blind_to_gaussians(means):
     scenario = gaussians(([0.0, 0.0], np.eye(2)), *((mean, np.eye(2)) for mean in means))
     with pytest.raises(CalibrationError, match="see"):
-        certify_release(scenario, FiniteProfile.of([[1.0, 0.0]]), claim_of("joint"))
+        certify_release(scenario, claim_of("joint").along(FiniteProfile.of([[1.0, 0.0]])))
 
 
 def test_a_profile_of_another_dimension():
     with pytest.raises(ArgumentError, match=r"dimension 2, the query has 1; use .*dim=1"):
-        certify_release(FAR_ATOM, AXES, claim_of("joint"))
+        certify_release(FAR_ATOM, claim_of("joint").along(AXES))
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1.0, float("nan"), "x"])
 def test_deltas_between_0_and_1(delta):
     with pytest.raises(ArgumentError, match="delta must lie strictly between 0 and 1"):
-        certify_release(POINTS, AXES, claim_of("joint"), deltas=[1e-5, delta])
+        certify_release(POINTS, claim_of("joint").along(AXES), deltas=[1e-5, delta])
 
 
 @pytest.mark.parametrize(
     "deltas", [(1e-5, 1e-5), np.array([1e-5], dtype=np.float32), np.array([1e-5, 1e-3]), ()]
 )
 def test_any_deltas_give_a_certificate_that_verifies(deltas, tmp_path):
-    certificate = certify_release(POINTS, AXES, claim_of("joint"), deltas=deltas)
+    certificate = certify_release(POINTS, claim_of("joint").along(AXES), deltas=deltas)
     certificate.save(tmp_path / "c.json")
     assert verify(certificate).holds
 
@@ -438,13 +441,13 @@ def test_any_deltas_give_a_certificate_that_verifies(deltas, tmp_path):
 @pytest.mark.parametrize("earlier", ["a" * 64, ["first"], [5], ["a" * 64, "a" * 64]])
 def test_earlier_releases_are_digests(earlier):
     with pytest.raises(ArgumentError, match="earlier_releases"):
-        certify_release(POINTS, AXES, claim_of("joint"), earlier_releases=earlier)
+        certify_release(POINTS, claim_of("joint").along(AXES), earlier_releases=earlier)
 
 
 def test_an_unsliced_claim_takes_no_method_that_it_does_not_use():
     """Its noise comes from couplings of the whole output; another label would be untrue."""
     with pytest.raises(ArgumentError, match=r"method|rule|envelope"):
-        certify_release(FAR_ATOM, LINE, claim_of("unsliced"), method=CLOSED_FORM)
+        certify_release(FAR_ATOM, claim_of("unsliced").along(LINE), method=CLOSED_FORM)
 
 
 def test_what_the_statement_says(certificates, records, profile):
@@ -486,7 +489,7 @@ def test_dropped_rows_reach_the_statement():
     table = pa.table({"s": list("aabbb"), "x": [1.0, 2.0, 3.0, 4.0, None]})
     query = summary(mean=["x"]).with_missing("drop-rows")
     scenario = Scenario.from_groups(table, secret="s", query=query)
-    statement = certify_release(scenario, LINE, claim_of("joint")).statement
+    statement = certify_release(scenario, claim_of("joint").along(LINE)).statement
     assert statement["scenario"]["rows_dropped"] == 1
     assert (
         "1 rows with missing values were left out; the claim is about the others."
@@ -501,7 +504,7 @@ def test_a_declared_sample_is_named_as_such():
         query=summary(mean=["x"]),
         source="public_model",
     )
-    certificate = certify_release(scenario, LINE, claim_of("joint"))
+    certificate = certify_release(scenario, claim_of("joint").along(LINE))
     (prior,) = certificate.statement["scenario"]["priors"]
     assert prior["origin"].count("9 draws of a simulator") == 2
     assert prior["origin"].count("the drawn sample is declared to be the prior") == 2
@@ -525,7 +528,7 @@ def test_what_is_drawn_is_said_not_to_be_the_noise_of_the_bounds(certificates, k
 def test_without_noise_nothing_is_said_of_drawing_it():
     table = pa.table({"s": list("aabb"), "x": [1.0, 2.0, 2.0, 1.0]})
     scenario = Scenario.from_groups(table, secret="s", query=summary(mean=["x"]))
-    statement = certify_release(scenario, LINE, claim_of("joint")).statement
+    statement = certify_release(scenario, claim_of("joint").along(LINE)).statement
     assert statement["noise"]["implementation_delta"] == 0
     assert not any("part of no epsilon" in one for one in statement["limits"])
 
@@ -533,7 +536,7 @@ def test_without_noise_nothing_is_said_of_drawing_it():
 def test_progress_is_told_to_the_end(records, profile):
     told = []
     certify_release(
-        records, profile, claim_of("joint"), progress=lambda done, of: told.append((done, of))
+        records, claim_of("joint").along(profile), progress=lambda done, of: told.append((done, of))
     )
     assert told[-1][0] == told[-1][1]
 
@@ -550,7 +553,7 @@ def test_spent_is_what_was_certified_unless_told_otherwise(certificates):
 
 
 def test_spent_by_hand():
-    certificate = certify_release(POINTS, AXES, claim_of("average"))
+    certificate = certify_release(POINTS, claim_of("average").along(AXES))
     assert spent(certificate, noise_std=1.0, order=3).epsilon == pytest.approx(3 * 12.5 / 2)
     assert spent(certificate, noise_std=1.0, notion="unsliced").epsilon == pytest.approx(50.0)
 
@@ -574,7 +577,7 @@ def test_spent_of_nonsense(certificates, asked, said):
 
 def test_spent_without_a_finite_answer():
     certificate = certify_release(
-        gaussians(([0.0], [[1.0]]), ([0.0], [[9.0]])), LINE, claim_of("joint", 2.0)
+        gaussians(([0.0], [[1.0]]), ([0.0], [[9.0]])), claim_of("joint", 2.0).along(LINE)
     )
     with pytest.raises(CalibrationError, match="no finite divergence at order 16; use more noise"):
         spent(certificate, order=16, noise_std=0.1)
@@ -634,7 +637,7 @@ def test_row_order_and_chunks_do_not_matter(table, records, groups, profile, rng
     query = records.query
     stds = {
         certify_release(
-            Scenario.from_records(one, secret="site", query=query), profile, claim_of("joint")
+            Scenario.from_records(one, secret="site", query=query), claim_of("joint").along(profile)
         ).noise_std
         for one in (table, shuffled, chunked, chunked.to_pandas())
     }
@@ -642,7 +645,7 @@ def test_row_order_and_chunks_do_not_matter(table, records, groups, profile, rng
     query = groups.query
     means = [
         certify_release(
-            Scenario.from_groups(one, secret="site", query=query), profile, claim_of("joint")
+            Scenario.from_groups(one, secret="site", query=query), claim_of("joint").along(profile)
         ).noise_std
         for one in (table, chunked)
     ]
@@ -654,7 +657,7 @@ def test_every_certificate_verifies_and_keeps_its_promise(drawn, notion, order, 
     distributions, pairs, profile = drawn
     claim = claim_of(notion, order, epsilon)
     try:
-        certificate = certify_release(worlds(*distributions), profile, claim)
+        certificate = certify_release(worlds(*distributions), claim.along(profile))
     except CalibrationError:
         assume(False)  # the profile is blind to one of the pairs
     assert verify(certificate).holds
@@ -673,7 +676,7 @@ def test_noise_falls_in_epsilon_and_scales_with_the_outputs(drawn, notion, order
             for distribution in distributions
         ]
         claim = claim_of(notion, order, budget)
-        return certify_release(worlds(*scaled), profile, claim, deltas=()).noise_std
+        return certify_release(worlds(*scaled), claim.along(profile), deltas=()).noise_std
 
     try:
         base = std(1.0, epsilon)
@@ -695,8 +698,7 @@ def test_row_order_does_not_matter_at_all_for_records(seed, notion):
     stds = {
         certify_release(
             Scenario.from_records(one, secret="s", query=columns(["x", "y"])),
-            profile,
-            claim_of(notion),
+            claim_of(notion).along(profile),
             deltas=(),
         ).noise_std
         for one in (data, permuted(data, rng))
@@ -709,6 +711,6 @@ def test_a_notion_of_learning_is_no_claim_about_a_release(certificates, records,
     """It is an average over batch draws, and a release has none."""
     claim = Guarantee.average_over_batches(order=4, epsilon=1.0)
     with pytest.raises(ArgumentError, match="notion must be one of average, joint, unsliced"):
-        certify_release(records, profile, claim)
+        certify_release(records, claim.along(profile))
     with pytest.raises(ArgumentError, match="notion must be one of average, joint, unsliced"):
         spent(certificates["records"], notion="average_over_batches")

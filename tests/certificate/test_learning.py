@@ -432,7 +432,7 @@ def test_two_bits_and_their_exclusive_or():
         }
         query = summary(mean=[("first", "second")[bit] for bit in bits])
         scenario = Scenario.from_worlds(distributions, query=query, source="public_model")
-        return certify_release(scenario, profile, target)
+        return certify_release(scenario, target.along(profile))
 
     line = FiniteProfile.uniform(dim=1, n_directions=1, seed=1)
     alone = [released([bit], line) for bit in (0, 1)]

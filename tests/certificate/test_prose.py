@@ -112,7 +112,7 @@ def test_many_pairs_are_counted():
     worlds = {f"w{i}": FiniteDistribution.uniform([[float(i)]]) for i in range(6)}
     scenario = Scenario.from_worlds(worlds, query=summary(mean=["x"]), source="public_model")
     certificate = certify_release(
-        scenario, FiniteProfile.axes(dim=1), Guarantee.joint(order=2, epsilon=1.0)
+        scenario, Guarantee.joint(order=2, epsilon=1.0, profile=FiniteProfile.axes(dim=1))
     )
     assert ", and 9 more." in str(certificate)
 
@@ -128,7 +128,7 @@ def test_no_finite_unsliced_bound_is_said():
     }
     scenario = Scenario.from_worlds(worlds, query=summary(mean=["x", "y"]), source="public_model")
     certificate = certify_release(
-        scenario, FiniteProfile.of([[1.0, 0.0]]), Guarantee.joint(order=4, epsilon=1.0)
+        scenario, Guarantee.joint(order=4, epsilon=1.0, profile=FiniteProfile.of([[1.0, 0.0]]))
     )
     assert certificate.unsliced_epsilon is None
     assert "Unsliced (the released bits): no finite bound" in str(certificate)

@@ -53,12 +53,12 @@ def scaled(tables, factor):
 
 @pytest.fixture(scope="module")
 def exact():
-    return certify_release(RECORDS, PROFILE, JOINT)
+    return certify_release(RECORDS, JOINT.along(PROFILE))
 
 
 @pytest.fixture(scope="module")
 def sampled():
-    return certify_release(SAMPLED, PROFILE, JOINT, failure_probability=0.01)
+    return certify_release(SAMPLED, JOINT.along(PROFILE), failure_probability=0.01)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_range_smaller_than_the_stated_one(sampled):
 @pytest.mark.soundness
 @pytest.mark.parametrize("target", [JOINT, ApproximateGuarantee.joint(epsilon=1.0, delta=0.1)])
 def test_bands_narrower_than_the_samples(target):
-    certificate = certify_release(SAMPLED, PROFILE, target, failure_probability=0.01)
+    certificate = certify_release(SAMPLED, target.along(PROFILE), failure_probability=0.01)
     assert verify(certificate).holds
     slices = attrs.evolve(
         certificate.evidence.slices, seen=scaled(certificate.evidence.slices.seen, 1e-2)
@@ -121,7 +121,7 @@ def test_bands_narrower_than_the_samples(target):
 @pytest.mark.parametrize("target", [JOINT, ApproximateGuarantee.joint(epsilon=1.0, delta=0.1)])
 def test_bands_of_another_failure_probability(target):
     """Bands for 1 % are too narrow for a failure probability of 1e-12, whatever is stated."""
-    certificate = certify_release(SAMPLED, PROFILE, target, failure_probability=0.01)
+    certificate = certify_release(SAMPLED, target.along(PROFILE), failure_probability=0.01)
     evidence = certificate.evidence
     confidence = attrs.evolve(evidence.confidence, failure_probability=1e-12)
     slices = attrs.evolve(evidence.slices, failure_probability=1e-12)
@@ -144,7 +144,9 @@ class TestCountedRows:
 
     def certificate(self, query, **said):
         scan = RowScan.of(query, secret="s", profile=PROFILE, **said)
-        return certify_release(streamed_scenario(scan_tables([TABLE], scan), scan), PROFILE, JOINT)
+        return certify_release(
+            streamed_scenario(scan_tables([TABLE], scan), scan), JOINT.along(PROFILE)
+        )
 
     def test_the_range_is_stated(self):
         certificate = self.certificate(columns(["x", "y"]), range=Box([-9, -9], [9, 9]))
@@ -190,7 +192,7 @@ class TestWeights:
         profile = FiniteProfile(directions=np.vstack([directions, [[0.0, 1.0]]]), weights=weights)
         target = Guarantee(notion=notion, order=4, epsilon=0.1)
         with pytest.raises(CalibrationError, match="profile"):
-            certify_release(getattr(self, name), profile, target)
+            certify_release(getattr(self, name), target.along(profile))
 
     @pytest.mark.soundness
     @pytest.mark.parametrize("offset", [0.0, 1e4, 1e6, 1e9])
@@ -203,7 +205,7 @@ class TestWeights:
         scenario = Scenario.from_groups(table, secret="s", query=summary(mean=["x", "y", "z"]))
         blind = FiniteProfile.of([[0.0, 0.6, 0.8], [0.0, 0.8, -0.6], [0.0, 0.28, 0.96]])
         with pytest.raises(CalibrationError, match="profile"):
-            certify_release(scenario, blind, JOINT)
+            certify_release(scenario, JOINT.along(blind))
 
     @pytest.mark.soundness
     @pytest.mark.parametrize("angle", [1e-3, 1e-7])
@@ -211,21 +213,25 @@ class TestWeights:
     def test_a_slice_next_to_blind_does_not_see(self, name, angle):
         nearly = FiniteProfile.of([[np.sin(angle), np.cos(angle)]])
         with pytest.raises(CalibrationError, match="profile"):
-            certify_release(getattr(self, name), nearly, Guarantee.joint(order=4, epsilon=0.1))
+            certify_release(
+                getattr(self, name), Guarantee.joint(order=4, epsilon=0.1, profile=nearly)
+            )
         fair = FiniteProfile.of([[0.6, 0.8]])
-        assert certify_release(getattr(self, name), fair, Guarantee.joint(order=4, epsilon=0.1))
+        assert certify_release(
+            getattr(self, name), Guarantee.joint(order=4, epsilon=0.1, profile=fair)
+        )
 
     def test_the_statement_tells_how_many_slices_count(self):
         directions = FiniteProfile.axes(dim=2).directions
         four = np.vstack([directions, [[0.6, 0.8]], [[0.8, 0.6]]])
         profile = FiniteProfile(directions=four, weights=np.array([0.7, 0.2, 0.1, 0.0]))
-        certificate = certify_release(self.POINTS, profile, JOINT)
+        certificate = certify_release(self.POINTS, JOINT.along(profile))
         stated = certificate.statement["profile"]
         assert stated["n_directions"] == 3
         assert stated["effective_slices"] == pytest.approx(1 / (0.49 + 0.04 + 0.01))
         assert stated["largest_weight"] == pytest.approx(0.7)
         assert "weighted like 1.85 equal ones; the largest weight is 0.7" in str(certificate)
-        equal = certify_release(self.POINTS, FiniteProfile.axes(dim=2), JOINT)
+        equal = certify_release(self.POINTS, JOINT.along(FiniteProfile.axes(dim=2)))
         assert "weighted like" not in str(equal)
 
 
@@ -242,7 +248,7 @@ def test_values_far_from_zero_verify(offset, distribution):
         scenario = Scenario.from_groups(table, secret="s", query=summary(mean=["x", "y"]))
     else:
         scenario = Scenario.from_records(table, secret="s", query=columns(["x", "y"]))
-    certificate = certify_release(scenario, profile, JOINT)
+    certificate = certify_release(scenario, JOINT.along(profile))
     assert verify(certificate, scenario=scenario).problems == ()
 
 
@@ -257,7 +263,7 @@ def test_scales_that_a_certificate_cannot_state():
     table = pa.table({"s": ["a", "a", "b", "b"], "x": [0.0, 0.0, 1e160, 1e160]})
     scenario = Scenario.from_groups(table, secret="s", query=query.with_scales([1e155]))
     with pytest.raises(CalibrationError, match="scales"):
-        certify_release(scenario, FiniteProfile.axes(dim=1), JOINT)
+        certify_release(scenario, JOINT.along(FiniteProfile.axes(dim=1)))
     distributions = {
         name: GaussianDistribution(mean=[m], cov=[[1.0]]) for name, m in (("a", 0.0), ("b", 1e300))
     }

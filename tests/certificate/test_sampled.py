@@ -66,12 +66,14 @@ def sampled():
 
 @pytest.fixture(scope="module")
 def srpp(sampled):
-    return certify_release(sampled, PROFILE, JOINT, failure_probability=0.05)
+    return certify_release(sampled, JOINT.along(PROFILE), failure_probability=0.05)
 
 
 @pytest.fixture(scope="module")
 def loose():
-    return certify_release(worlds(1500, QUERY), PROFILE, LOOSE["joint"], failure_probability=0.05)
+    return certify_release(
+        worlds(1500, QUERY), LOOSE["joint"].along(PROFILE), failure_probability=0.05
+    )
 
 
 class TestBothClaims:
@@ -80,7 +82,7 @@ class TestBothClaims:
     @pytest.mark.parametrize("target", [JOINT, AVERAGE], ids=str)
     def test_srpp(self, sampled, target, method, band):
         certificate = certify_release(
-            sampled, PROFILE, target, failure_probability=0.05, band=band, method=method
+            sampled, target.along(PROFILE), failure_probability=0.05, band=band, method=method
         )
         assert verify(certificate).holds
         assert certificate.spent_epsilon <= target.epsilon
@@ -98,7 +100,10 @@ class TestBothClaims:
     @pytest.mark.parametrize("notion", ["joint", "average"])
     def test_epsilon_delta(self, notion, query, method):
         certificate = certify_release(
-            worlds(1500, query), PROFILE, LOOSE[notion], failure_probability=0.05, method=method
+            worlds(1500, query),
+            LOOSE[notion].along(PROFILE),
+            failure_probability=0.05,
+            method=method,
         )
         assert verify(certificate).holds
         assert certificate.guarantee == LOOSE[notion]
@@ -120,7 +125,9 @@ class TestBothClaims:
 
     def test_the_diameter_follows_the_scales(self):
         scaled = certify_release(
-            worlds(1500, CLIPPED.with_scales([2, 4])), PROFILE, JOINT, failure_probability=0.05
+            worlds(1500, CLIPPED.with_scales([2, 4])),
+            JOINT.along(PROFILE),
+            failure_probability=0.05,
         )
         expected = 4 * (4**2 + 2**2) / (2 * scaled.noise_std**2)
         assert scaled.unsliced_epsilon == pytest.approx(expected, rel=1e-9)
@@ -132,7 +139,7 @@ class TestBothClaims:
 
     def test_unsliced_claims_rest_on_the_range_alone(self, sampled):
         target = Guarantee.unsliced(order=4, epsilon=1.0)
-        certificate = certify_release(sampled, PROFILE, target, failure_probability=0.05)
+        certificate = certify_release(sampled, target.along(PROFILE), failure_probability=0.05)
         assert certificate.noise_std**2 == pytest.approx(4 * 128 / 2, rel=1e-9)
         assert certificate.statement["sampling"]["noise_shares"] is None
 
@@ -140,7 +147,6 @@ class TestBothClaims:
         with pytest.raises(ScenarioError, match="without a public range"):
             certify_release(
                 worlds(1500, QUERY),
-                PROFILE,
                 Guarantee.unsliced(order=4, epsilon=1.0),
                 failure_probability=0.05,
             )
@@ -169,18 +175,18 @@ class TestBothClaims:
         table = pa.table({"s": ["a", "b"] * 1000, "x": rng.normal(size=2000)})
         scenario = Scenario.from_records(table, secret="s", query=columns(["x"]))  # noqa: S106
         certificate = certify_release(
-            scenario.with_sampled_priors(), LINE, LOOSE["joint"], failure_probability=0.05
+            scenario.with_sampled_priors(), LOOSE["joint"].along(LINE), failure_probability=0.05
         )
         assert certificate.statement["sampling"]["delta_of_tails"] is None
         assert certificate.evidence.confidential["n_samples"] == {"table": {"a": 1000, "b": 1000}}
         assert "1000" not in str(certificate)
 
     def test_a_larger_failure_probability_needs_less_noise(self, sampled, srpp):
-        bold = certify_release(sampled, PROFILE, JOINT, failure_probability=0.5)
+        bold = certify_release(sampled, JOINT.along(PROFILE), failure_probability=0.5)
         assert bold.noise_std < srpp.noise_std
 
     def test_more_samples_need_less_noise(self, srpp):
-        many = certify_release(worlds(60_000), PROFILE, JOINT, failure_probability=0.05)
+        many = certify_release(worlds(60_000), JOINT.along(PROFILE), failure_probability=0.05)
         assert many.noise_std < srpp.noise_std
         assert (
             many.statement["sampling"]["noise_shares"]["distribution"]
@@ -191,7 +197,10 @@ class TestBothClaims:
         """Spread 0.5 in a range of 8: from the highest sure quantile to the end is 2.5."""
         scenario = worlds(50_000, CLIPPED)
         certificate = certify_release(
-            scenario, FiniteProfile.axes(dim=2), AVERAGE, failure_probability=0.05, method=WORST_GAP
+            scenario,
+            AVERAGE.along(FiniteProfile.axes(dim=2)),
+            failure_probability=0.05,
+            method=WORST_GAP,
         )
         assert 4 * 2.5**2 / 2 < certificate.noise_std**2 < 4 * 8**2 / 2
 
@@ -228,19 +237,19 @@ class TestSoundness:
             },
             query=query,
         )
-        needed = certify_release(true, LINE, JOINT).noise_std * (1 - 1e-6)
+        needed = certify_release(true, JOINT.along(LINE)).noise_std * (1 - 1e-6)
         below = np.zeros(2, dtype=int)
         for _ in range(self.N_RUNS):
             drawn = {s: distribution.rvs((300, 1), random_state=rng).astype(float)
                      for s, distribution in zip("ab", pair, strict=True)}  # fmt: skip
             distributions = {s: SampledDistribution(outputs=x) for s, x in drawn.items()}
             scenario = Scenario.from_worlds(distributions, query=query)
-            found = certify_release(scenario, LINE, JOINT, failure_probability=self.FAILURE)
+            found = certify_release(scenario, JOINT.along(LINE), failure_probability=self.FAILURE)
             plain = Scenario.from_worlds(
                 {s: FiniteDistribution.uniform(x) for s, x in drawn.items()}, query=query
             )
             below += [found.noise_std < needed,
-                      certify_release(plain, LINE, JOINT).noise_std < needed]  # fmt: skip
+                      certify_release(plain, JOINT.along(LINE)).noise_std < needed]  # fmt: skip
         room = 5 * math.sqrt(self.N_RUNS * self.FAILURE * (1 - self.FAILURE))
         assert below[0] <= self.N_RUNS * self.FAILURE + room
         assert below[0] == 0
@@ -255,7 +264,7 @@ class TestSoundness:
             "b": SampledDistribution(outputs=rng.normal(0.3, 1.0, size=(1200, 1))),
         }
         scenario = Scenario.from_worlds(distributions, query=summary(mean=["x"]))
-        certificate = certify_release(scenario, LINE, target, failure_probability=0.05)
+        certificate = certify_release(scenario, target.along(LINE), failure_probability=0.05)
         rare = 1e-3
         std = math.hypot(certificate.noise_std, 1)
 
@@ -305,7 +314,9 @@ class TestSoundness:
             }
             scenario = Scenario.from_worlds(distributions, query=query)
             try:
-                noise = certify_release(scenario, LINE, target, failure_probability=0.2).noise_std
+                noise = certify_release(
+                    scenario, target.along(LINE), failure_probability=0.2
+                ).noise_std
             except CalibrationError:
                 # All covered gaps are 0: no noise is asked for, and the rare mass is below delta.
                 assert name == "rare"
@@ -322,7 +333,7 @@ class TestSoundness:
         many = Scenario.from_worlds({"low": one, "high": other, "low 2": one}, query=CLIPPED)
         pairs = many.pairs
         only = attrs.evolve(many, pairs=tuple(p for p in pairs if set(p) == {"low", "high"}))
-        found = certify_release(only, PROFILE, JOINT, failure_probability=0.05)
+        found = certify_release(only, JOINT.along(PROFILE), failure_probability=0.05)
         assert found.noise_std == srpp.noise_std
 
 
@@ -342,7 +353,7 @@ class TestSphere:
         profile = SampledSphere.draw(dim=9, n_directions=n_directions, seed=seed)
         target = Guarantee(notion=notion, order=4, epsilon=1.0)
         return certify_release(
-            self.scenario(), profile, target, failure_probability=0.05, method=method
+            self.scenario(), target.along(profile), failure_probability=0.05, method=method
         )
 
     @pytest.mark.parametrize("method", [None, WORST_GAP, CLOSED_FORM])
@@ -396,12 +407,12 @@ class TestSphere:
 
     def test_sampled_distributions_take_half_of_the_failure_probability(self):
         sphere = SampledSphere.draw(dim=2, n_directions=300, seed=1)
-        certificate = certify_release(worlds(1500), sphere, AVERAGE, failure_probability=0.05)
+        certificate = certify_release(worlds(1500), AVERAGE.along(sphere), failure_probability=0.05)
         evidence = certificate.evidence
         assert evidence.slices.sphere.halfwidth == dkw_halfwidth(300, 0.025)
         assert evidence.confidence.band_probability(300) == pytest.approx(0.05 / 4 / 300)
         finite = FiniteProfile.of(sphere.directions)
-        same = certify_release(worlds(1500), finite, AVERAGE, failure_probability=0.025)
+        same = certify_release(worlds(1500), AVERAGE.along(finite), failure_probability=0.025)
         term = 2 * 128 * dkw_halfwidth(300, 0.025) / certificate.noise_std**2
         costs = spent(same, noise_std=certificate.noise_std).epsilon
         assert costs + term == pytest.approx(1, rel=1e-9)
@@ -422,18 +433,22 @@ class TestSphere:
     def test_refusals(self):
         sphere = SampledSphere.draw(dim=2, n_directions=20, seed=1)
         with pytest.raises(ArgumentError, match="the sphere as profile need failure_probability"):
-            certify_release(worlds_of_points(CLIPPED), sphere, JOINT)
+            certify_release(worlds_of_points(CLIPPED), JOINT.along(sphere))
         with pytest.raises(ScenarioError, match="needs a query with a public range"):
-            certify_release(worlds_of_points(QUERY), sphere, JOINT, failure_probability=0.1)
+            certify_release(worlds_of_points(QUERY), JOINT.along(sphere), failure_probability=0.1)
         for target in (LOOSE["joint"], Guarantee.unsliced(order=4, epsilon=1.0)):
             with pytest.raises(ArgumentError, match="use a FiniteProfile"):
-                certify_release(worlds_of_points(CLIPPED), sphere, target, failure_probability=0.1)
+                certify_release(
+                    worlds_of_points(CLIPPED), target.along(sphere), failure_probability=0.1
+                )
         gaussian = {
             s: GaussianDistribution(mean=[m, 0.0], cov=np.eye(2)) for s, m in (("a", 0.0), ("b", 1))
         }
         with pytest.raises(ScenarioError, match="which Gaussian priors do not have"):
             certify_release(
-                Scenario.from_worlds(gaussian, query=QUERY), sphere, JOINT, failure_probability=0.1
+                Scenario.from_worlds(gaussian, query=QUERY),
+                JOINT.along(sphere),
+                failure_probability=0.1,
             )
 
 
@@ -447,44 +462,48 @@ def worlds_of_points(query):
 class TestRefusals:
     def test_a_failure_probability_must_be_said(self, sampled):
         with pytest.raises(ArgumentError, match="sampled priors need failure_probability"):
-            certify_release(sampled, PROFILE, JOINT)
+            certify_release(sampled, JOINT.along(PROFILE))
 
     def test_and_only_where_something_can_fail(self):
         with pytest.raises(ArgumentError, match="nothing can fail"):
-            certify_release(worlds_of_points(QUERY), PROFILE, JOINT, failure_probability=0.1)
+            certify_release(worlds_of_points(QUERY), JOINT.along(PROFILE), failure_probability=0.1)
 
     @pytest.mark.parametrize("failure", [0.0, 1.0, math.nan])
     def test_it_is_a_probability(self, sampled, failure):
         with pytest.raises(ArgumentError, match="failure_probability"):
-            certify_release(sampled, PROFILE, JOINT, failure_probability=failure)
+            certify_release(sampled, JOINT.along(PROFILE), failure_probability=failure)
 
     def test_a_band_that_does_not_exist(self, sampled):
         with pytest.raises(ArgumentError, match="band must be one of"):
-            certify_release(sampled, PROFILE, JOINT, failure_probability=0.1, band="bootstrap")
+            certify_release(
+                sampled, JOINT.along(PROFILE), failure_probability=0.1, band="bootstrap"
+            )
 
     def test_no_range_says_both_ways_out(self):
         with pytest.raises(ScenarioError, match=r"with_range.*epsilon-delta"):
-            certify_release(worlds(1500, QUERY), PROFILE, JOINT, failure_probability=0.1)
+            certify_release(worlds(1500, QUERY), JOINT.along(PROFILE), failure_probability=0.1)
 
     def test_too_few_samples_for_any_level(self):
         with pytest.raises(
             CalibrationError, match=r"too few samples: 12 of a distribution.*at least (\d+)"
         ):
-            certify_release(worlds(12), PROFILE, JOINT, failure_probability=0.05)
+            certify_release(worlds(12), JOINT.along(PROFILE), failure_probability=0.05)
 
     def test_too_few_samples_for_delta_and_the_number_that_is_named_is_enough(self):
         target = ApproximateGuarantee.joint(epsilon=1.0, delta=0.01)
         with pytest.raises(CalibrationError, match="too few samples: the bands leave out") as error:
-            certify_release(worlds(900, QUERY), PROFILE, target, failure_probability=0.05)
+            certify_release(worlds(900, QUERY), target.along(PROFILE), failure_probability=0.05)
         needed = int(str(error.value).split("About ")[1].split()[0])
         assert 1500 < needed < 10_000
-        enough = certify_release(worlds(needed, QUERY), PROFILE, target, failure_probability=0.05)
+        enough = certify_release(
+            worlds(needed, QUERY), target.along(PROFILE), failure_probability=0.05
+        )
         assert enough.evidence.slices.missing.max() <= 0.0051
 
     def test_approximate_claims_have_no_closed_form(self, sampled):
         with pytest.raises(ArgumentError, match="use rule 'tight'"):
             certify_release(
-                sampled, PROFILE, LOOSE["joint"], failure_probability=0.1, method=CLOSED_FORM
+                sampled, LOOSE["joint"].along(PROFILE), failure_probability=0.1, method=CLOSED_FORM
             )
 
     def test_approximate_claims_need_gaps(self):
@@ -493,7 +512,7 @@ class TestRefusals:
         }
         scenario = Scenario.from_worlds(gaussian, query=summary(mean=["x"]))
         with pytest.raises(ArgumentError, match="read its"):
-            certify_release(scenario, LINE, LOOSE["joint"])
+            certify_release(scenario, LOOSE["joint"].along(LINE))
 
     def test_groups_are_no_samples(self):
         table = pa.table({"s": list("aabb"), "x": [1.0, 2.0, 3.0, 4.0]})
@@ -517,7 +536,7 @@ class TestRefusals:
 
 
 def test_approximate_claims_of_exact_priors_have_no_doubt():
-    certificate = certify_release(worlds_of_points(QUERY), PROFILE, LOOSE["joint"])
+    certificate = certify_release(worlds_of_points(QUERY), LOOSE["joint"].along(PROFILE))
     assert certificate.statement["failure_probability"] == 0
     assert certificate.statement["sampling"] is None
     assert verify(certificate).holds
@@ -533,7 +552,7 @@ def test_bootstrap_replicates_sample_the_bootstrap_distribution(table):
     ).with_sampled_priors()
     assert "declared" not in scenario.priors[0].origin
     assert scenario.priors[0].origin.endswith("which is known only through them")
-    assert verify(certify_release(scenario, LINE, JOINT, failure_probability=0.05)).holds
+    assert verify(certify_release(scenario, JOINT.along(LINE), failure_probability=0.05)).holds
 
 
 @pytest.fixture(scope="module")
@@ -558,8 +577,8 @@ class TestBinned:
         return Scenario.from_records(table, secret="site", query=self.QUERY2)  # noqa: S106
 
     def test_empirical(self, rows):
-        exact = certify_release(self.kept(rows), PROFILE, JOINT)
-        binned = certify_release(self.streamed(rows), PROFILE, JOINT)
+        exact = certify_release(self.kept(rows), JOINT.along(PROFILE))
+        binned = certify_release(self.streamed(rows), JOINT.along(PROFILE))
         assert exact.noise_std <= binned.noise_std <= exact.noise_std * 1.05
         assert binned.statement["failure_probability"] == 0
         assert binned.statement["unsliced"]["from"] == "the diameter of the public range"
@@ -569,7 +588,9 @@ class TestBinned:
     def test_sampled(self, rows, target):
         scenarios = (self.kept(rows), self.streamed(rows))
         exact, binned = (
-            certify_release(s.with_sampled_priors(), PROFILE, target, failure_probability=0.05)
+            certify_release(
+                s.with_sampled_priors(), target.along(PROFILE), failure_probability=0.05
+            )
             for s in scenarios
         )
         assert exact.noise_std * (1 - 1e-9) <= binned.noise_std <= exact.noise_std * 1.05
@@ -578,7 +599,7 @@ class TestBinned:
     def test_sphere(self, rows):
         sphere = SampledSphere.draw(dim=2, n_directions=50, seed=1)
         found = certify_release(
-            self.streamed(rows, sphere), sphere, AVERAGE, failure_probability=0.05
+            self.streamed(rows, sphere), AVERAGE.along(sphere), failure_probability=0.05
         )
         assert verify(found).holds
 
@@ -586,7 +607,7 @@ class TestBinned:
         scenario = self.streamed(rows).with_sampled_priors()
         other = FiniteProfile.uniform(dim=2, n_directions=5, seed=9)
         with pytest.raises(ScenarioError, match="scan them with this profile"):
-            certify_release(scenario, other, JOINT, failure_probability=0.05)
+            certify_release(scenario, JOINT.along(other), failure_probability=0.05)
 
     def test_kinds_of_distribution_do_not_mix(self, rows):
         kept, streamed = self.kept(rows), self.streamed(rows)
@@ -594,7 +615,7 @@ class TestBinned:
             attrs.evolve(streamed, priors=tuple(attrs.evolve(p, name="s") for p in streamed.priors))
         )
         with pytest.raises(ScenarioError, match="all kept or all counted"):
-            certify_release(mixed, PROFILE, JOINT)
+            certify_release(mixed, JOINT.along(PROFILE))
 
     def test_the_grid_is_that_of_the_query(self):
         grid = bin_grid(self.QUERY2, PROFILE)

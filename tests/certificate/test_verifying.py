@@ -346,7 +346,7 @@ def simple():
         directions=FiniteProfile.uniform(dim=2, n_directions=3, seed=4).directions,
         weights=[0.2, 0.3, 0.5],
     )
-    return certify_release(scenario, profile, Guarantee.joint(order=3, epsilon=1.0))
+    return certify_release(scenario, Guarantee.joint(order=3, epsilon=1.0, profile=profile))
 
 
 def test_the_plain_costs_are_the_certified_ones(simple, certificates):

@@ -53,7 +53,7 @@ def points():
 
 @pytest.fixture(scope="module")
 def certificate(points):
-    return certify_release(points, PROFILE, JOINT)
+    return certify_release(points, JOINT.along(PROFILE))
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def gaussian():
         "low": GaussianDistribution(mean=[0.0, 0.0], cov=[[1.0, 0.2], [0.2, 2.0]]),
         "high": GaussianDistribution(mean=[2.0, 0.5], cov=[[1.5, 0.0], [0.0, 1.0]]),
     }
-    return certify_release(worlds(distributions), PROFILE, JOINT)
+    return certify_release(worlds(distributions), JOINT.along(PROFILE))
 
 
 def draws(shift):
@@ -82,10 +82,10 @@ def test_epsilons_surround_the_claim(claimed):
 
 @pytest.mark.parametrize("target", [JOINT, Guarantee.average(order=2.5, epsilon=0.4)], ids=str)
 def test_an_outlook_is_what_certifying_again_says(points, target):
-    held = certify_release(points, PROFILE, target)
+    held = certify_release(points, target.along(PROFILE))
     epsilons = (0.1, target.epsilon, 5.0)
     for epsilon, row in zip(epsilons, what_if(held, epsilons), strict=True):
-        again = certify_release(points, PROFILE, attrs.evolve(target, epsilon=epsilon))
+        again = certify_release(points, attrs.evolve(target, epsilon=epsilon).along(PROFILE))
         assert row.claim == again.guarantee
         assert row.noise_std == row.tight_std == again.noise_std
         assert row.unsliced_epsilon == again.unsliced_epsilon
@@ -103,7 +103,7 @@ def test_closed_form_by_hand(certificate):
 
 
 def test_a_closed_form_has_the_tight_rule_beside_it(points, certificate):
-    held = certify_release(points, PROFILE, JOINT, method=CLOSED_FORM)
+    held = certify_release(points, JOINT.along(PROFILE), method=CLOSED_FORM)
     (row,) = what_if(held, [1.0])
     assert row.noise_std == row.closed_form_std == held.noise_std
     assert row.tight_std == certificate.noise_std < held.noise_std
@@ -171,7 +171,9 @@ def test_an_epsilon_that_needs_no_noise_has_the_least():
         name: GaussianDistribution(mean=[at, 0.0], cov=np.eye(2))
         for name, at in (("a", 0), ("b", 1))
     }
-    held = certify_release(worlds(distributions), PROFILE, Guarantee.joint(order=4, epsilon=0.1))
+    held = certify_release(
+        worlds(distributions), Guarantee.joint(order=4, epsilon=0.1, profile=PROFILE)
+    )
     (row,) = what_if(held, [2.5])
     assert 0 < row.noise_std < 1e-11
     assert row.unsliced_epsilon == pytest.approx(2.0, rel=1e-9)
@@ -179,7 +181,7 @@ def test_an_epsilon_that_needs_no_noise_has_the_least():
 
 
 def test_unsliced_claims_have_one_rule(points):
-    held = certify_release(points, PROFILE, Guarantee.unsliced(order=3, epsilon=2.0))
+    held = certify_release(points, Guarantee.unsliced(order=3, epsilon=2.0))
     low, own = what_if(held, [1.0, 2.0])
     assert own.noise_std == held.noise_std
     assert own.closed_form_std is own.tight_std is None
@@ -193,7 +195,7 @@ def test_unsliced_claims_have_one_rule(points):
 def test_samples_without_a_range_say_nothing_about_guessing():
     scenario = worlds({"low": draws(0.0), "high": draws(0.5)})
     target = ApproximateGuarantee.joint(epsilon=1.0, delta=0.2)
-    held = certify_release(scenario, PROFILE, target, failure_probability=0.1)
+    held = certify_release(scenario, target.along(PROFILE), failure_probability=0.1)
     low, own = what_if(held, [0.5, 1.0])
     assert own.noise_std == held.noise_std < low.noise_std
     assert own.unsliced_epsilon is None
@@ -209,7 +211,7 @@ def test_the_sphere_keeps_its_term():
     scenario = worlds({"low": draws(0.0), "high": draws(0.5)}, query)
     sphere = SampledSphere.draw(dim=2, n_directions=9, seed=4)
     target = Guarantee.average(order=2.5, epsilon=0.3)
-    held = certify_release(scenario, sphere, target, failure_probability=0.1)
+    held = certify_release(scenario, target.along(sphere), failure_probability=0.1)
     (own,) = what_if(held, [0.3])
     assert own.noise_std == held.noise_std
     assert own.closed_form_std >= own.noise_std

@@ -76,7 +76,7 @@ def test_saved_certificate_verifies_and_is_the_claim(result):
 
 def test_certificate_is_that_of_a_direct_call(result, scenario):
     profile = FiniteProfile.uniform(dim=9, n_directions=200, seed=7)
-    direct = certify_release(scenario, profile, Guarantee.joint(order=4, epsilon=1.0))
+    direct = certify_release(scenario, Guarantee.joint(order=4, epsilon=1.0, profile=profile))
     mine, others = dict(result.certificate.statement), dict(direct.statement)
     # The digest is salted, so only it may differ.
     assert mine.pop("evidence_digest") != others.pop("evidence_digest")

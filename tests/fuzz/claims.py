@@ -61,7 +61,7 @@ def outcome_of(seed: int, index: int) -> Outcome:
     ):
         options.pop("method", None)
     try:
-        certificate = certify_release(case.scenario, case.profile, case.target, **options)
+        certificate = certify_release(case.scenario, case.target.along(case.profile), **options)
     except CalibrationError as error:
         return Outcome(**about, refused=" ".join(str(error).split()[:6]))
     except PuffersliceError as error:

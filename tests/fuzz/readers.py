@@ -216,7 +216,7 @@ def _certified() -> tuple[Certificate, Any, Any]:
     scenario = Scenario.from_groups(table, secret="site", query=summary(mean=["pay"], std=["pay"]))
     profile = FiniteProfile.uniform(dim=2, n_directions=3, seed=1)
     target = Guarantee.joint(order=4, epsilon=1.0)
-    return certify_release(scenario, profile, target), scenario, table.slice(2)
+    return certify_release(scenario, target.along(profile)), scenario, table.slice(2)
 
 
 def _released(certificate: Certificate, scenario: Any, rows: Any) -> Iterator[tuple[str, bytes]]:

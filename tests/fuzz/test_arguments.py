@@ -38,7 +38,7 @@ TABLE = pa.table({"s": ["a", "a", "b", "b"], "x": [1.0, 2.0, 4.0, 7.0], "y": [0.
 QUERY = ps.queries.summary(mean=["x", "y"])
 SCENARIO = ps.Scenario.from_groups(TABLE, secret="s", query=QUERY)
 PROFILE = ps.FiniteProfile.axes(dim=2)
-CERTIFICATE = ps.certify_release(SCENARIO, PROFILE, GAUSSIAN)
+CERTIFICATE = ps.certify_release(SCENARIO, GAUSSIAN.along(PROFILE))
 LAWS = tuple(ps.FiniteDistribution.uniform([[0.0], [k]]) for k in (1.0, 2.0))
 POISSON = learning.Poisson(n_records=20, rate=0.2)
 RNG = np.random.default_rng(1)

@@ -191,7 +191,7 @@ def _certified(spec: Spec) -> Spec:
         options["failure_probability"] = spec["failure_probability"]
         options["band"] = spec["band"]
     scenario, profile = make_scenario(spec), _profile(spec)
-    found = certify_release(scenario, profile, _claim(spec["claim"]), **options)
+    found = certify_release(scenario, _claim(spec["claim"]).along(profile), **options)
     return {
         "statement": _statement_numbers(found),
         "evidence": _evidence_digests(found),

@@ -166,7 +166,7 @@ class TestRefused:
         query = columns(["x"], range={"x": (0, 10)})
         table = pa.table({"s": list("aabb"), "x": [5.0, 20, 5, 20]})
         scenario = ps.Scenario.from_records(table, secret="s", query=query)
-        assert certify_release(scenario, LINE, JOINT).noise_std == 0
+        assert certify_release(scenario, JOINT.along(LINE)).noise_std == 0
         assert scenario.clipped() == {"all": [], "some": ["a", "b"]}
 
     def test_pairs_that_differ_after_clipping_are_taken(self):
@@ -182,7 +182,7 @@ class TestRefused:
 
 @pytest.fixture(scope="module")
 def certificate():
-    return certify_release(groups(Box([0], [50])), LINE, JOINT)
+    return certify_release(groups(Box([0], [50])), JOINT.along(LINE))
 
 
 class TestStated:
@@ -201,7 +201,7 @@ class TestStated:
         table = pa.table({"s": labels, "x": np.arange(40.0)})
         query = summary(mean=["x"], range={"x": (0, 10)})
         scenario = ps.Scenario.from_groups(table, secret="s", query=query)
-        told = str(certify_release(scenario, LINE, JOINT))
+        told = str(certify_release(scenario, JOINT.along(LINE)))
         sentence = next(line for line in told.splitlines() if line.startswith(LOUD))
         assert "15 secrets" in sentence
         assert sentence.count("'s") == 8
@@ -209,7 +209,7 @@ class TestStated:
 
     def test_nothing_is_said_where_nothing_is_clipped(self):
         for scenario in (groups(), groups(Box([0], [100]))):
-            certificate = certify_release(scenario, LINE, JOINT)
+            certificate = certify_release(scenario, JOINT.along(LINE))
             assert LOUD not in str(certificate)
             held = any("clipped to its public range" in x for x in certificate.statement["limits"])
             assert held == (scenario.query.range is not None)
@@ -234,7 +234,7 @@ class TestStated:
     )
     def test_in_the_release(self, limits, words, tmp_path):
         scenario = groups(limits)
-        certificate = certify_release(scenario, LINE, JOINT)
+        certificate = certify_release(scenario, JOINT.along(LINE))
         out = tmp_path / "r.json"
         released = release(scenario, rows_of("c"), certificate, ledger=tmp_path / "l", out=out)
         assert words in str(released)
@@ -248,7 +248,7 @@ class TestStated:
 
     def test_a_release_without_a_range(self, tmp_path):
         scenario = groups()
-        certificate = certify_release(scenario, LINE, JOINT)
+        certificate = certify_release(scenario, JOINT.along(LINE))
         released = release(scenario, rows_of("c"), certificate, ledger=tmp_path / "l")
         assert "clipped" not in str(released)
         assert released.range is None
@@ -260,7 +260,7 @@ class TestStated:
         for seed in range(60):
             noise = SeededTestNoise(seed)
             narrow = ps.Guarantee.joint(order=4, epsilon=1000.0)
-            certificate = certify_release(scenario, LINE, narrow, noise=noise)
+            certificate = certify_release(scenario, narrow.along(LINE), noise=noise)
             ledger = tmp_path / str(seed)
             found = release(scenario, rows_of("c"), certificate, ledger=ledger, noise=noise)
             low, high = found.intervals[0]
@@ -274,7 +274,7 @@ class TestStated:
         from pufferslice.report.release import alarms, release_section
 
         scenario = groups(Box([0], [50]))
-        certificate = certify_release(scenario, LINE, JOINT)
+        certificate = certify_release(scenario, JOINT.along(LINE))
         assert any(LOUD in alarm for alarm in alarms(certificate))
         released = release(scenario, rows_of("c"), certificate, ledger=tmp_path / "l")
         (table,) = release_section(released, "one").blocks
@@ -293,6 +293,6 @@ def test_adult_by_position_in_an_order_that_was_not_written():
         ps.Scenario.from_groups(adult, secret="race", query=wrong)
     right = query.with_range({"age": (17, 90)}).with_scales({"age": 10, "sex": 0.1})
     scenario = ps.Scenario.from_groups(adult, secret="race", query=right)
-    certificate = certify_release(scenario, ps.FiniteProfile.axes(dim=2), JOINT)
+    certificate = certify_release(scenario, JOINT.along(ps.FiniteProfile.axes(dim=2)))
     assert certificate.noise_std > 0
     assert verify(certificate).holds

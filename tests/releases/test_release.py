@@ -91,7 +91,7 @@ def rows_of(secret, table=TABLE):
 
 
 def certified(scenario, target=JOINT, profile=AXES, **said):
-    return certify_release(scenario, profile, target, deltas=(), **said)
+    return certify_release(scenario, target.along(profile), deltas=(), **said)
 
 
 @pytest.fixture
@@ -204,7 +204,7 @@ def test_released_values_have_the_certified_noise(seed, tmp_path):
     scenario = Scenario.from_groups(table, secret="s", query=query)
     profile = FiniteProfile.uniform(dim=dim, n_directions=3, seed=1)
     target = Guarantee.average(order=2, epsilon=0.5)
-    certificate = certify_release(scenario, profile, target, noise=SEEDED, deltas=())
+    certificate = certify_release(scenario, target.along(profile), noise=SEEDED, deltas=())
     errors = []
     for k in range(20):
         released = release(
@@ -237,7 +237,7 @@ def test_what_is_released_without_noise_is_the_same_to_the_last_bit(tmp_path):
     """Distributions that are called equal must release the same text, minus zeros included."""
     table = pa.table({"s": ["a", "a", "b", "b"], "x": [0.0, 1.0, -0.0, 1.0]})
     scenario = Scenario.from_records(table, secret="s", query=columns(["x"]))
-    certificate = certify_release(scenario, FiniteProfile.axes(dim=1), JOINT)
+    certificate = certify_release(scenario, JOINT.along(FiniteProfile.axes(dim=1)))
     texts = set()
     for k in (0, 2):
         release(
@@ -658,7 +658,7 @@ def test_a_public_centre_brings_it_back(ledger):
         "q": FiniteDistribution.uniform([[1e6 + 1e-3]]),
     }
     scenario = Scenario.from_worlds(worlds, query=query, source="public_model")
-    certificate = certify_release(scenario, FiniteProfile.axes(dim=1), JOINT)
+    certificate = certify_release(scenario, JOINT.along(FiniteProfile.axes(dim=1)))
     released = release(scenario, FAR_ROWS, certificate, ledger=ledger)
     assert abs(released.values[0] - 1e6) < 20 * certificate.noise_std
 
@@ -733,7 +733,7 @@ def shrunk(certificate, factor):
 @pytest.mark.parametrize("target", [JOINT, Guarantee.unsliced(order=4, epsilon=1.0)], ids=str)
 def test_evidence_that_was_edited_releases_nothing(make, target, ledger):
     """Evidence and statement were edited together, so they agree; the data do not."""
-    certificate = certify_release(make, AXES, target)
+    certificate = certify_release(make, target.along(AXES))
     forged = shrunk(certificate, 1e-3)
     assert verify(forged).holds
     assert forged.noise_std < 2e-3 * certificate.noise_std
@@ -939,7 +939,7 @@ class TestFromSamplesAndBins:
     def test_a_new_row_of_the_population_is_released(self, target, tmp_path):
         """The prior is the population, so the row need not be one of the draws."""
         scenario = self.sampled(columns(["x"]).with_range(Box([-5], [5])))
-        certificate = certify_release(scenario, self.LINE, target, failure_probability=0.05)
+        certificate = certify_release(scenario, target.along(self.LINE), failure_probability=0.05)
         row = pa.table({"s": ["a"], "x": [0.12345]})
         released = release(scenario, row, certificate, ledger=tmp_path / "l")
         assert released.guarantee == str(target)
@@ -955,7 +955,7 @@ class TestFromSamplesAndBins:
 
     def test_counted_rows_are_released(self, tmp_path):
         scenario = self.counted(columns(["x"]).with_range(Box([-5], [5])))
-        certificate = certify_release(scenario, self.LINE, JOINT)
+        certificate = certify_release(scenario, JOINT.along(self.LINE))
         released = release(scenario, self.MANY.slice(7, 1), certificate, ledger=tmp_path / "l")
         assert released.secure
 
@@ -995,7 +995,7 @@ def test_a_release_file_with_odd_numbers_is_refused(tmp_path, key, value):
     "kept", ["xx", '{"format": "pufferslice-release", "version": 1}', '{"format": 7}', "[]"]
 )
 def test_a_damaged_release_in_the_ledger_is_not_handed_out(tmp_path, kept):
-    certificate = certify_release(GROUPS, AXES, JOINT)
+    certificate = certify_release(GROUPS, JOINT.along(AXES))
     release(GROUPS, rows_of("a"), certificate, ledger=tmp_path / "one.ledger")
     keep(tmp_path / "one.ledger", kept)
     with pytest.raises(LedgerError, match=r"keeps is damaged .*restore a copy of the ledger"):
@@ -1004,7 +1004,7 @@ def test_a_damaged_release_in_the_ledger_is_not_handed_out(tmp_path, kept):
 
 
 def test_a_release_of_another_certificate_in_the_ledger_is_not_handed_out(tmp_path):
-    certificate = certify_release(GROUPS, AXES, JOINT)
+    certificate = certify_release(GROUPS, JOINT.along(AXES))
     out = tmp_path / "first.json"
     release(GROUPS, rows_of("a"), certificate, ledger=tmp_path / "one.ledger", out=out)
     keep(tmp_path / "one.ledger", out.read_text().replace(certificate.digest, "0" * 64))

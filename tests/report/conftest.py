@@ -72,7 +72,7 @@ def profile():
 
 @pytest.fixture(scope="session")
 def certificate(scenario, profile):
-    return certify_release(scenario, profile, JOINT)
+    return certify_release(scenario, JOINT.along(profile))
 
 
 @pytest.fixture(scope="session")

@@ -126,7 +126,7 @@ def test_the_slider_shows_what_certifying_again_says(visit, scenario, profile, c
     for key, place in moves:
         slider.send_keys(key)
         target = attrs.evolve(certificate.guarantee, epsilon=epsilons[place])
-        again = certify_release(scenario, profile, target, deltas=())
+        again = certify_release(scenario, target.along(profile), deltas=())
         std = again.noise_std
         right = 0.5 + guessing_advantage(stated_variation(again), largest_share=0.5)
         guess = percent_at_most(right)
@@ -182,7 +182,7 @@ def test_html_in_names_and_secrets_is_text(visit, tmp_path):
     scenario = Scenario.from_groups({"<i>now": table}, secret=IMAGE, query=query)
     target = Guarantee.joint(order=4, epsilon=1.0)
     profile = FiniteProfile.uniform(dim=2, n_directions=8, seed=1)
-    certify_release(scenario, profile, target).save(tmp_path / "c.json")
+    certify_release(scenario, target.along(profile)).save(tmp_path / "c.json")
     for make in (internal_page, public_page):
         page = tmp_path / f"{make.__name__}.html"
         page.write_bytes(make([tmp_path / "c.json"]))

@@ -160,7 +160,9 @@ def test_comparisons_are_known_by_the_noise_of_their_own_row(case):
 
 
 def test_a_comparison_that_fits_two_is_refused(case, scenario, profile):
-    certify_release(scenario, profile, Guarantee.joint(order=4, epsilon=1.0)).save(case / "b.json")
+    certify_release(scenario, Guarantee.joint(order=4, epsilon=1.0, profile=profile)).save(
+        case / "b.json"
+    )
     with pytest.raises(ArgumentError, match="belongs to more than one"):
         internal_inputs(files(case, ["certificate.json", "b.json", "comparison.json"]))
 

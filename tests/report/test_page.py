@@ -279,7 +279,7 @@ def test_one_of_a_kind_is_not_called_several(tmp_path):
         distributions, query=summary(mean=["pay"]), source="public_model"
     )
     target = Guarantee.average(order=2, epsilon=0.5)
-    certify_release(scenario, FiniteProfile.axes(dim=1), target).save(tmp_path / "c.json")
+    certify_release(scenario, target.along(FiniteProfile.axes(dim=1))).save(tmp_path / "c.json")
     text = words(internal_page([tmp_path / "c.json"]).decode())
     assert not re.search(
         r"\b1 (pairs|slices|dimensions|couplings|numbers|values|coordinates)", text
@@ -299,7 +299,7 @@ def test_the_whole_sphere_is_named_as_what_is_claimed(tmp_path):
     scenario = Scenario.from_worlds(distributions, query=query, source="public_model")
     sphere = ps.SampledSphere.draw(dim=2, n_directions=50, seed=1)
     target = Guarantee.joint(order=2, epsilon=1.0)
-    certificate = certify_release(scenario, sphere, target, failure_probability=0.01)
+    certificate = certify_release(scenario, target.along(sphere), failure_probability=0.01)
     certificate.save(tmp_path / "c.json")
     text = words(public_page([tmp_path / "c.json"]).decode())
     assert "except with probability 0.01, along the whole sphere of 2 dimensions" in text
@@ -388,7 +388,7 @@ def test_a_large_certificate_still_makes_a_small_page(tmp_path, rng):
     scenario = Scenario.from_worlds(worlds, query=query, source="public_model")
     profile = FiniteProfile.uniform(dim=60, n_directions=450, seed=1)
     target = Guarantee.average(order=2, epsilon=1.0)
-    certify_release(scenario, profile, target, deltas=()).save(tmp_path / "c.json")
+    certify_release(scenario, target.along(profile), deltas=()).save(tmp_path / "c.json")
     page = internal_page([tmp_path / "c.json"])
     assert len(page) < 200_000
     assert "Left out, as they are easier: 36 pairs." in words(page.decode())
@@ -416,7 +416,7 @@ def test_a_refuted_claim_is_an_alarm(case):
 
 def test_insecure_noise_is_an_alarm(tmp_path, scenario, profile, certificate):
     seeded = certify_release(
-        scenario, profile, certificate.guarantee, noise=SeededTestNoise(seed=1)
+        scenario, certificate.guarantee.along(profile), noise=SeededTestNoise(seed=1)
     )
     seeded.save(tmp_path / "c.json")
     for make in (internal_page, public_page):
@@ -457,7 +457,7 @@ def test_every_kind_of_certificate_has_its_page(tmp_path, kind):
     scenario = Scenario.from_worlds(distributions, query=summary(mean=names), source="public_model")
     make = Guarantee.unsliced if kind == "unsliced" else Guarantee.average
     target = make(order=2.5, epsilon=0.4)
-    held = certify_release(scenario, FiniteProfile.axes(dim=dim), target)
+    held = certify_release(scenario, target.along(FiniteProfile.axes(dim=dim)))
     held.save(tmp_path / "c.json")
     inside = words(internal_page([tmp_path / "c.json"]).decode())
     assert str(held.guarantee) in inside
@@ -472,7 +472,9 @@ def test_every_kind_of_certificate_has_its_page(tmp_path, kind):
 @pytest.mark.parametrize("rule", ["tight", "closed_form"])
 def test_both_rules_are_drawn_and_the_certificate_has_its_name(tmp_path, scenario, profile, rule):
     method = CLOSED_FORM if rule == "closed_form" else TIGHT
-    held = certify_release(scenario, profile, Guarantee.joint(order=4, epsilon=1.0), method=method)
+    held = certify_release(
+        scenario, Guarantee.joint(order=4, epsilon=1.0, profile=profile), method=method
+    )
     held.save(tmp_path / "c.json")
     text = words(internal_page([tmp_path / "c.json"]).decode())
     names = {"tight": "tight rule", "closed_form": "paper's closed form"}
@@ -558,7 +560,7 @@ class TestPairsThatAreNotAll:
         distribution = {"secret": "g", "query": query, "pairs": [("a", "b")]}
         scenario = ps.Scenario.from_groups(table, **distribution)
         target = ps.Guarantee.joint(order=4, epsilon=0.5)
-        certificate = ps.certify_release(scenario, ps.FiniteProfile.axes(dim=1), target)
+        certificate = ps.certify_release(scenario, target.along(ps.FiniteProfile.axes(dim=1)))
         path = tmp_path / "c.json"
         certificate.save(path)
         return [page([path]).decode() for page in (public_page, internal_page)]
@@ -585,7 +587,7 @@ def test_without_an_unsliced_bound_nothing_is_promised_about_readers(tmp_path):
     scenario = ps.Scenario.from_worlds(distributions, query=query).with_sampled_priors()
     target = ps.ApproximateGuarantee.joint(epsilon=1.0, delta=0.05)
     profile = ps.FiniteProfile.axes(dim=1)
-    certificate = ps.certify_release(scenario, profile, target, failure_probability=0.01)
+    certificate = ps.certify_release(scenario, target.along(profile), failure_probability=0.01)
     assert certificate.unsliced_epsilon is None
     certificate.save(tmp_path / "c.json")
     for make in (internal_page, public_page):

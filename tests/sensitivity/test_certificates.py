@@ -52,7 +52,7 @@ def tables(draw):
 
 
 def noise_of(scenario, target, method):
-    certificate = certify_release(scenario, PROFILE, target, method=method)
+    certificate = certify_release(scenario, target.along(PROFILE), method=method)
     assert verify(certificate).holds
     return certificate.statement["noise"]["std"]
 
@@ -91,7 +91,7 @@ def test_the_unsliced_bound_is_that_of_the_range():
     )
     scan = RowScan.of(QUERY, secret=GROUP, profile=PROFILE, n_bins=64)
     scenario = streamed_scenario(scan_tables([table], scan), scan)
-    statement = certify_release(scenario, PROFILE, TARGETS[0]).statement
+    statement = certify_release(scenario, TARGETS[0].along(PROFILE)).statement
     diameter, std = 16 * 2**0.5, statement["noise"]["std"]
     assert statement["unsliced"]["epsilon"] == pytest.approx(4 * diameter**2 / (2 * std**2))
     assert statement["failure_probability"] == 0

@@ -255,10 +255,10 @@ def test_what_is_no_profile_is_named(profile):
         query=ps.queries.summary(mean=["x"]),
     )
     target = ps.Guarantee.joint(order=4, epsilon=1.0)
-    certificate = ps.certify_release(scenario, FiniteProfile.axes(dim=1), target)
+    certificate = ps.certify_release(scenario, target.along(FiniteProfile.axes(dim=1)))
     rows = ps.queries.columns(["x"]).with_range(ps.queries.Box([0], [1]))
     for wrong in (
-        lambda: ps.certify_release(scenario, profile, target),
+        lambda: ps.certify_release(scenario, target.along(profile)),
         lambda: compare_mechanisms(scenario, profile, target),
         lambda: RowScan.of(rows, secret=["s"], profile=profile),
         lambda: audit_release(

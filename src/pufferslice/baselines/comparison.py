@@ -253,7 +253,7 @@ def _ours(scenario: Scenario, profile: FiniteProfile, target: Guarantee) -> dict
         claim = attrs.evolve(target, notion=notion)
 
         def run() -> _Answer:
-            statement = certify_release(scenario, profile, claim, method=method).statement
+            statement = certify_release(scenario, claim.along(profile), method=method).statement
             whole = statement["unsliced"]
             return _Answer(statement["noise"]["std"], whole["epsilon"], guess=whole["guess"])
 

@@ -9,6 +9,8 @@ from typing import Any, Final, Literal, final
 import attrs
 
 from pufferslice._core.checks import check_above, check_between, check_one_of, plain_float
+from pufferslice.errors import ArgumentError
+from pufferslice.sensitivity.profiles import Profile
 from pufferslice.sensitivity.renyi import SLICED_NOTIONS
 
 Notion = Literal["average", "joint", "unsliced", "average_over_batches"]
@@ -40,21 +42,28 @@ class Guarantee:
     """The Rényi order, greater than 1."""
     epsilon: float = attrs.field(converter=plain_float)
     """The bound on the divergence, greater than 0."""
+    profile: Profile | None = attrs.field(default=None, eq=False, repr=False)
+    """The slices of a sliced claim about a release; None for claims without slices."""
 
     def __attrs_post_init__(self) -> None:
         check_one_of(NOTIONS, notion=self.notion)
         check_above(1, order=self.order)
         check_above(0, epsilon=self.epsilon)
+        if self.profile is not None and not self.is_sliced:
+            msg = f"a profile belongs to average and joint claims; {self.notion!r} has no slices"
+            raise ArgumentError(msg)
 
     @classmethod
-    def average(cls, *, order: float, epsilon: float) -> "Guarantee":
+    def average(
+        cls, *, order: float, epsilon: float, profile: Profile | None = None
+    ) -> "Guarantee":
         """The mean over the slices is at most `epsilon`. Source: def:ave_srpp."""
-        return cls(notion="average", order=order, epsilon=epsilon)
+        return cls(notion="average", order=order, epsilon=epsilon, profile=profile)
 
     @classmethod
-    def joint(cls, *, order: float, epsilon: float) -> "Guarantee":
+    def joint(cls, *, order: float, epsilon: float, profile: Profile | None = None) -> "Guarantee":
         """The log-moment over the slices is at most `epsilon`. Source: def:joint_srpp."""
-        return cls(notion="joint", order=order, epsilon=epsilon)
+        return cls(notion="joint", order=order, epsilon=epsilon, profile=profile)
 
     @classmethod
     def unsliced(cls, *, order: float, epsilon: float) -> "Guarantee":
@@ -69,6 +78,10 @@ class Guarantee:
         Source: def:ms_Ave_SRPP, def:ms_Joint_SRPP.
         """
         return cls(notion="average_over_batches", order=order, epsilon=epsilon)
+
+    def along(self, profile: Profile) -> "Guarantee":
+        """The same claim along the slices of a profile; a claim without slices stays as it is."""
+        return attrs.evolve(self, profile=profile) if self.is_sliced else self
 
     @property
     def is_sliced(self) -> bool:
@@ -97,6 +110,8 @@ class ApproximateGuarantee:
     """Greater than 0."""
     delta: float = attrs.field(converter=plain_float)
     """Between 0 and 1; it does not include the failure probability of a sampled prior."""
+    profile: Profile | None = attrs.field(default=None, eq=False, repr=False)
+    """The slices of the claim."""
 
     def __attrs_post_init__(self) -> None:
         check_one_of(SLICED_NOTIONS, notion=self.notion)
@@ -104,14 +119,22 @@ class ApproximateGuarantee:
         check_between(0, 1, delta=self.delta)
 
     @classmethod
-    def average(cls, *, epsilon: float, delta: float) -> "ApproximateGuarantee":
+    def average(
+        cls, *, epsilon: float, delta: float, profile: Profile | None = None
+    ) -> "ApproximateGuarantee":
         """The mean of the slices' epsilons at `delta`. Source: def:ave_spp."""
-        return cls(notion="average", epsilon=epsilon, delta=delta)
+        return cls(notion="average", epsilon=epsilon, delta=delta, profile=profile)
 
     @classmethod
-    def joint(cls, *, epsilon: float, delta: float) -> "ApproximateGuarantee":
+    def joint(
+        cls, *, epsilon: float, delta: float, profile: Profile | None = None
+    ) -> "ApproximateGuarantee":
         """The mean of the slices' deltas at `epsilon`. Source: def:joint_spp."""
-        return cls(notion="joint", epsilon=epsilon, delta=delta)
+        return cls(notion="joint", epsilon=epsilon, delta=delta, profile=profile)
+
+    def along(self, profile: Profile) -> "ApproximateGuarantee":
+        """The same claim along the slices of a profile."""
+        return attrs.evolve(self, profile=profile)
 
     @property
     def is_sliced(self) -> bool:

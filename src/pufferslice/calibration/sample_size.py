@@ -53,8 +53,7 @@ class SamplePlan:
 
 def plan_samples(
     scenario: Scenario,
-    profile: Profile,
-    target: Claim,
+    guarantee: Claim,
     *,
     noise_std: float,
     failure_probability: float,
@@ -67,8 +66,9 @@ def plan_samples(
     than the plan has shorter tails than the distribution, and asks for too few draws. Nothing is
     certified by it. Numbers are searched in eighths of a doubling.
     """
+    target, profile = guarantee, guarantee.profile
     check_above(0, noise_std=noise_std)
-    if not target.is_sliced or scenario.prior_kind != "sampled":
+    if profile is None or not target.is_sliced or scenario.prior_kind != "sampled":
         msg = (
             "samples are planned for claims along slices, from a scenario with sampled priors; "
             f"got {target} and {scenario.prior_kind} priors"

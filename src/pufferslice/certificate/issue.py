@@ -25,12 +25,14 @@ from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.schema import check_shape
 from pufferslice.certificate.statement import CertificateOptions, statement_of, unsliced_of
 from pufferslice.errors import ArgumentError, CalibrationError, CertificateError, ScenarioError
-from pufferslice.scenario.distributions import FiniteDistribution
+from pufferslice.scenario.distributions import FiniteDistribution, SampledBinnedDistribution
+from pufferslice.scenario.histograms import BinnedDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity import GaussianPairs, MatchingTables
 from pufferslice.sensitivity.concentration import BandKind, samples_for_tail
+from pufferslice.sensitivity.couplings import MOST_MATCHINGS
 from pufferslice.sensitivity.exact import projection_errors
-from pufferslice.sensitivity.profiles import Profile, SampledSphere, check_profile
+from pufferslice.sensitivity.profiles import FiniteProfile, Profile, SampledSphere, check_profile
 from pufferslice.sensitivity.sensitivity import Confidence, distribution_pairs
 
 DEFAULT_DELTAS: Final = (1e-5,)
@@ -48,8 +50,7 @@ _DIGEST: Final = re.compile("[0-9a-f]{64}")
 
 def certify_release(
     scenario: Scenario,
-    profile: Profile,
-    target: Claim,
+    guarantee: Claim,
     *,
     failure_probability: float | None = None,
     band: BandKind = "order_statistics",
@@ -68,10 +69,17 @@ def certify_release(
     nothing else; `band` says how sampled distributions are bounded. `noise_std`, in scaled
     coordinates, certifies a noise of your own instead of the smallest one; it must meet the target.
 
-    Guarantee: one release with the stated noise satisfies `target` for the scenario's priors and
-    pairs, along the slices of `profile` if the target is sliced; except with probability
-    `failure_probability` over the draws of sampled priors and directions.
+    A sliced guarantee says along which slices: `Guarantee.joint(..., profile=...)`.
+
+    Guarantee: one release with the stated noise satisfies `guarantee` for the scenario's priors and
+    pairs, except with probability `failure_probability` over the draws of sampled priors and
+    directions.
     """
+    target = guarantee
+    profile = target.profile if target.is_sliced else coupling_profile(scenario)
+    if profile is None:
+        msg = f"{target} is a claim along slices; name them with profile=FiniteProfile.uniform(...)"
+        raise ArgumentError(msg)
     check_profile(profile, scenario.dim)
     check_one_of(RELEASE_NOTIONS, notion=target.notion)
     confidence = _doubt(scenario, profile, target, (failure_probability, band))
@@ -109,6 +117,20 @@ def certify_release(
         msg = "the noise or the scales are too large for a certificate; use other units"
         raise CalibrationError(msg) from None
     return Certificate(statement=statement, evidence=evidence)
+
+
+def coupling_profile(scenario: Scenario) -> FiniteProfile:
+    """The directions along which atoms are coupled for a claim without slices: a public constant.
+
+    Binned distributions are known along the directions of their scan alone.
+    """
+    distributions, _ = distribution_pairs(scenario)
+    first = distributions[0]
+    if isinstance(first, BinnedDistribution | SampledBinnedDistribution):
+        grid = (first if isinstance(first, BinnedDistribution) else first.draws).grid
+        n = len(grid.directions)
+        return FiniteProfile(directions=grid.directions, weights=np.full(n, 1 / n))
+    return FiniteProfile.uniform(dim=scenario.dim, n_directions=MOST_MATCHINGS, seed=0)
 
 
 def spent(

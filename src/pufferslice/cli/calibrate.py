@@ -164,8 +164,7 @@ def _certified(request: "Request", ledger: Path | None) -> "Certificate":
     with progress_bar("gap tables") as progress:
         return certify_release(
             request.scenario,
-            request.profile,
-            request.target,
+            request.target.along(request.profile),
             failure_probability=request.failure_probability,
             band=request.band,
             method=request.method,

@@ -320,7 +320,7 @@ def _adult() -> tuple[pa.Table, Scenario]:
 
 
 def _certified(scenario: Scenario, folder: Path) -> Certificate:
-    certificate = certify_release(scenario, _profile(scenario), TARGET, method=TIGHT)
+    certificate = certify_release(scenario, TARGET.along(_profile(scenario)), method=TIGHT)
     certificate.save(folder / "certificate.json")
     return certificate
 

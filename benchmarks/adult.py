@@ -11,7 +11,7 @@ needs half of the closed form's variance.
 
 from typing import TypedDict
 
-from pufferslice import Bootstrap, FiniteProfile, Guarantee, Method, Scenario, datasets
+from pufferslice import Bootstrap, FiniteProfile, Guarantee, Method, Scenario, datasets, queries
 from pufferslice.calibration.calibrate import calibrate
 from pufferslice.certificate import Evidence
 from pufferslice.sensitivity.sensitivity import Slices

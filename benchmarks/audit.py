@@ -12,7 +12,7 @@ from typing import TypedDict
 
 import numpy as np
 
-from pufferslice import FiniteProfile, Guarantee, Scenario, certify_release, datasets
+from pufferslice import FiniteProfile, Guarantee, Scenario, certify_release, datasets, queries
 from pufferslice.audit import audit_line, audit_release
 
 ORDER = 4.0

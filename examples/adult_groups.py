@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Publish nine statistics of one group of the Adult census table; nobody may tell which group.
 
-Distribution `groups`: one release is the query on the rows of one group. Everything is written to a new
-folder, whose name is printed.
+Distribution `groups`: one release is the query on the rows of one group. Everything is written to a
+new folder, whose name is printed.
 """
 
 import tempfile

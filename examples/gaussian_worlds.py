@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two declared worlds of a sales table; nobody may tell a quiet year from a busy one.
 
-Distribution `worlds` with Gaussian distributions: the divergences are exact, also where the spreads differ and the
-worst-gap distance is infinite. Shows the way back, from noise to cost.
+Distribution `worlds` with Gaussian distributions: the divergences are exact, also where the spreads
+differ and the worst-gap distance is infinite. Shows the way back, from noise to cost.
 """
 
 import tempfile
@@ -24,7 +24,9 @@ def main() -> None:
     }
     scenario = ps.Scenario.from_worlds(worlds, query=query, source="public_model", name="year")
     profile = ps.FiniteProfile.orthogonal(dim=2, n_sets=32, seed=7)
-    certificate = ps.certify_release(scenario, ps.Guarantee.average(order=8, epsilon=0.5, profile=profile))
+    certificate = ps.certify_release(
+        scenario, ps.Guarantee.average(order=8, epsilon=0.5, profile=profile)
+    )
     print(certificate)
 
     print("\nThe same noise at other orders and notions:")

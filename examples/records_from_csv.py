@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Release the measurements of one patient from a CSV file; nobody may tell the patient's site.
 
-Distribution `records`: one release is the query of one row, the secret is the group of that row. The script
-makes the file up first; put your own in its place. Everything goes to a new folder.
+Distribution `records`: one release is the query of one row, the secret is the group of that row.
+The script makes the file up first; put your own in its place. Everything goes to a new folder.
 """
 
 import csv
@@ -42,7 +42,9 @@ def main() -> None:
     )
     scenario = ps.Scenario.from_records(patients, secret="site", query=query)  # noqa: S106 - a column
     profile = ps.FiniteProfile.uniform(dim=query.dim, n_directions=200, seed=7)
-    certificate = ps.certify_release(scenario, ps.Guarantee.joint(order=4, epsilon=1.0, profile=profile))
+    certificate = ps.certify_release(
+        scenario, ps.Guarantee.joint(order=4, epsilon=1.0, profile=profile)
+    )
     print(certificate)
 
     released = ps.release(scenario, patients.slice(17, 1), certificate, ledger=folder / "t.ledger")

@@ -12,8 +12,8 @@ import pytest
 from pufferslice.cli.app import run
 
 FLAGS = (
-    "calibrate --secret g --distribution records --columns x,y --notion joint --directions 6 --seed 7"
-    " --json"
+    "calibrate --secret g --distribution records --columns x,y --notion joint --directions 6"
+    " --seed 7 --json"
 )
 SRPP = "--order 4 --epsilon 1 --range=-6:6,0:20"
 LOOSE = "--claim epsilon-delta --epsilon 1 --delta 0.05"

@@ -19,6 +19,7 @@ from pufferslice import (
     StorageError,
     certify_release,
     datasets,
+    queries,
     verify,
 )
 from pufferslice.calibration.calibrate import Method, calibrate

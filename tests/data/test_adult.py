@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow.compute as pc
 import pytest
 
-from pufferslice import datasets
+from pufferslice import datasets, queries
 from pufferslice.data.adult import read_adult
 from pufferslice.errors import StorageError
 

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "DpSgd",
     "DistributionCouple",
+    "DpSgd",
     "SinkhornEstimate",
     "SinkhornNoise",
     "SinkhornSettings",

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import typer
 
-from pufferslice import datasets
+from pufferslice import data, queries
 from pufferslice._core.arrays import Floats, locked
 from pufferslice._core.files import CONFIDENTIAL, pretty_json, read_bytes, write_whole
 from pufferslice._core.threads import Progress, silent
@@ -314,7 +314,7 @@ def swept(slices: Slices) -> tuple[SweptNoise, ...]:
 
 
 def _adult() -> tuple[pa.Table, Scenario]:
-    table = datasets.adult_complete()
+    table = data.adult_complete()
     query = queries.adult_summary()
     return table, Scenario.from_groups(table, secret=SECRET, query=query)
 
@@ -391,8 +391,6 @@ def demo(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Protect race in the Adult census table: certificate, release, audit, one page."""
-    pass
-
     with progress_bar("demo") as progress:
         result = run_demo(out, progress)
     if json:

@@ -264,8 +264,8 @@ SECTIONS: Final[Sections] = {
     "data": frozenset({"path", "dataset", "null_values", "missing", "bins"}),
     "secret": frozenset({"column", "columns", "bins", "pairs"}),
     "query": frozenset(
-        {"distribution", "mean", "std", "rate", "quantile", "count_share", "columns", "flags", "model",
-         "range", "scales"}
+        {"distribution", "mean", "std", "rate", "quantile", "count_share", "columns", "flags",
+         "model", "range", "scales"}
     ),
     "bootstrap": frozenset({"n_replicates", "seed"}),
     "worlds": frozenset(),

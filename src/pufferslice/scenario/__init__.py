@@ -26,9 +26,9 @@ from pufferslice.scenario.simulator import (
 __all__ = [
     "Bins",
     "Bootstrap",
+    "Distribution",
     "FiniteDistribution",
     "GaussianDistribution",
-    "Distribution",
     "OutputSimulator",
     "Resampled",
     "SampledDistribution",

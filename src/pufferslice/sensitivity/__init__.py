@@ -34,11 +34,11 @@ from pufferslice.sensitivity.tables import (
 
 __all__ = [
     "DistanceTables",
+    "DistributionPair",
     "FiniteProfile",
     "Full",
     "GapTables",
     "GaussianPairs",
-    "DistributionPair",
     "MatchingTables",
     "RowScan",
     "SampledSphere",

@@ -30,7 +30,6 @@ from torch.nn import functional
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.utils._pytree import tree_leaves
 
-from pufferslice.torch import layers
 from pufferslice.torch.contributions import (
     Contribution,
     Dense,
@@ -50,7 +49,7 @@ _MARK: Final = "pufferslice_keeps_masks"
 _NEVER_LEFT_OUT: Final = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
 
 
-def adapt(copy: nn.Module) -> None:
+def adapt_transformers(copy: nn.Module) -> None:
     """Let a module of a replica, if it is a model of `transformers`, run under `torch.func.vmap`.
 
     The replica's own config is marked, never the user's; functions that build masks look for it.
@@ -188,7 +187,7 @@ class Pass:
         elif self._generator is not None and is_dropout(module) and module.training:
             copy.__dict__["forward"] = lambda inputs: self.dropout(copy, inputs)
         else:
-            layers.adapt(copy)
+            adapt_transformers(copy)
 
     def refuse(self, layer: nn.Module) -> NoReturn:
         """The layer cannot be tapped; remembered, because code may catch what is raised in it."""

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compute what the golden files hold; as a script, write them.
+"""Compute what the golden files hold; as a script, write all of them, or those that are named.
 
-`python -m tests.golden.make [NAME ...]`.
-
-Run it by hand, only where numbers are meant to change, and say in the commit why they do.
+`python -m tests.golden.make [scenarios] [plans] [steps] [commands]`: by hand, only where numbers
+are meant to change, and the commit says why they do.
 """
 
 import hashlib

@@ -298,11 +298,10 @@ def test_every_key_of_a_scenario_file_is_described():
 
 def test_every_command_and_flag_is_described():
     page = (DOCS / "files.md").read_text(encoding="utf-8")
-    groups = [group.typer_instance for group in app.app.registered_groups]
-    commands = [one for group in (app.app, *groups) for one in group.registered_commands]
-    for words in all_commands():
-        assert f"`pufferslice {' '.join(words)}" in page
-    for command in commands:
+    assert not app.app.registered_groups
+    for verb in all_commands():
+        assert f"`pufferslice {verb}" in page
+    for command in app.app.registered_commands:
         for name, parameter in inspect.signature(command.callback).parameters.items():
             marks = getattr(parameter.annotation, "__metadata__", [None])
             if isinstance(marks[0], typer.models.OptionInfo):

@@ -144,7 +144,7 @@ def test_the_wheel_carries_code_data_schemas_and_licences(wheel):
     }
     inside = {re.sub(r".*\.dist-info/(licenses/)?", "", name) for name in names} | names
     assert not [name for name in SHIPPED if name not in inside]
-    assert {name for name in names if name.startswith("pufferslice/")} == source
+    assert {name for name in names if ".dist-info/" not in name} == source
     assert metadata["Version"] == pufferslice.__version__
     assert metadata["License-Expression"] == "Apache-2.0"
     assert set(metadata.get_all("Provides-Extra")) == set(EXTRAS)
@@ -206,7 +206,7 @@ def test_a_missing_extra_is_named_in_one_sentence(extra):
 
 def test_every_extra_is_looked_for():
     assert set(looking()) == set(PACKAGES)
-    assert sum(map(len, looking().values())) > 10
+    assert sum(map(len, looking().values())) > 7
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ class CapProfile:
 
     @classmethod
     def of(cls, kind: str, n_directions: int) -> "CapProfile":
-        """The profile of so many directions."""
+        """The profile of `n_directions` directions."""
         plane = PlaneProfile(n_directions)
         reach = block_reach(plane.directions, _BLOCKS, preconditioner=_PRECONDITIONER)
         caps = (
@@ -83,8 +83,8 @@ class CapProfile:
 def attained_joint(n_directions: int) -> float:
     """Mean over batch draws of the joint cost that gradients at their clip norms do reach.
 
-    Gradients that differ push with all their might, and to the same side, in every draw; nothing
-    is bounded, so no valid cap of the mean can be below it.
+    Gradients that differ are at their clip norms and point to the same side in every draw. Nothing
+    is bounded here, so no valid cap of the mean can be below it.
     """
     plane = PlaneProfile(n_directions)
     distribution = _SAMPLING.discrepancy_distribution(_N_DIFFERING)

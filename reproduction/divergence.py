@@ -24,7 +24,7 @@ N_LIMIT: Final = 720
 @final
 @attrs.frozen
 class PlaneProfile:
-    """So many directions of the plane, all the way round."""
+    """Equally spaced, equally weighted directions of the whole plane."""
 
     n_directions: int
 
@@ -73,7 +73,7 @@ class SlicedProfile:
 
     @classmethod
     def of(cls, panel: str, n_directions: int) -> "SlicedProfile":
-        """The profile of so many directions."""
+        """The profile of `n_directions` directions."""
         plane = PlaneProfile(n_directions)
         first, second = (_along(distribution, plane.directions) for distribution in (FIRST, SECOND))
         costs = gaussian_divergence(ORDER, first, second)

@@ -73,7 +73,7 @@ class Outcome:
 
     experiment: str
     scale: str
-    """What was run, in one line that stands on every picture."""
+    """What was run, in one line that every picture shows."""
     rows: tuple[Row, ...]
     """All with the same columns."""
     claims: tuple[Claim, ...]

@@ -21,7 +21,7 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE = DOCS / "gallery.md"
 PICTURES = DOCS / "assets" / "gallery"
 EXACT = ("sliced-divergences", "cap-rings", "sgd-noise")
-"""Experiments without any randomness; their tables stand beside their pictures."""
+"""Experiments without any randomness; their tables are kept beside their pictures."""
 
 LARGEST_PICTURE = 120_000
 DATA = "data"
@@ -39,7 +39,7 @@ _INTRODUCTION = """\
 
 Every figure of the paper as a command, with the claims that the paper makes about it, held
 against the numbers. A claim that does not hold is a finding, not an error: it is printed with the
-numbers that decided. Words such as "much smaller" were given thresholds, which stand in the claim.
+numbers that decided. Words such as "much smaller" were given thresholds, which the claim states.
 What the paper says of its closed form is also held against the library's tight rule, which adds
 less noise; that is counted apart, as the paper says nothing of it.
 

@@ -423,7 +423,7 @@ def _trial_rows(panel: Panel, scale: Scale, number: int, trial: int) -> Iterator
 
 
 def trial_slices(scenario: Scenario, trial: int) -> Slices:
-    """What the directions of a trial can show; they are drawn afresh, from a public seed."""
+    """What the directions of a trial can show; each trial draws its own, from a public seed."""
     seed = int(np.random.SeedSequence([SEED, trial]).generate_state(1)[0])
     profile = FiniteProfile.uniform(dim=scenario.dim, n_directions=N_DIRECTIONS, seed=seed)
     return Evidence.of(scenario, profile).slices

@@ -187,7 +187,7 @@ def _evaluated(request: TrainingRequest) -> RunResult:
 
 
 def _attack(members: Evaluation, others: Evaluation) -> tuple[float, float, float]:
-    """Yeom's attack: a small loss speaks for a member."""
+    """Yeom's attack: a small loss suggests a member."""
     found = audit_membership(
         -np.concatenate([members.losses, others.losses]),
         np.repeat([True, False], [len(members.losses), len(others.losses)]),

@@ -100,4 +100,4 @@ class TestApproximate:
             ApproximateGuarantee.joint(epsilon=1, delta=0.1),
         )
         for claim in claims:
-            assert claim_of(attrs.asdict(claim)) == claim
+            assert claim_of(claim.to_json()) == claim

@@ -83,6 +83,10 @@ class Guarantee:
         """The same claim along the slices of a profile; a claim without slices stays as it is."""
         return attrs.evolve(self, profile=profile) if self.is_sliced else self
 
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; `claim_of` reads them. The profile is described elsewhere."""
+        return {"notion": self.notion, "order": self.order, "epsilon": self.epsilon}
+
     @property
     def is_sliced(self) -> bool:
         """Whether the claim is about slices of the output only."""
@@ -135,6 +139,10 @@ class ApproximateGuarantee:
     def along(self, profile: Profile) -> "ApproximateGuarantee":
         """The same claim along the slices of a profile."""
         return attrs.evolve(self, profile=profile)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; `claim_of` reads them. The profile is described elsewhere."""
+        return {"notion": self.notion, "epsilon": self.epsilon, "delta": self.delta}
 
     @property
     def is_sliced(self) -> bool:

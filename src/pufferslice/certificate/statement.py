@@ -161,7 +161,7 @@ def statement_of(evidence: Evidence, said: CertificateOptions) -> dict[str, Any]
     return {
         "road": "static",
         "scenario": dict(evidence.scenario),
-        "guarantee": attrs.asdict(said.target),
+        "guarantee": said.target.to_json(),
         "method": attrs.asdict(said.method),
         "spent_epsilon": spent,
         "distributions_are_equal": equal,

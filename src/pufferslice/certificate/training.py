@@ -365,7 +365,7 @@ def learning_statement(said: TrainingClaim) -> dict[str, Any]:
         "road": "learning",
         "data": said.data,
         "runs": [run.to_json() for run in said.runs],
-        "guarantee": attrs.asdict(claim),
+        "guarantee": claim.to_json(),
         "certifies": [accountant.certifies for accountant in accountants.values()],
         "draws_may_be_seen": [one.draws_may_be_seen for one in accountants.values()],
         "noise": list(said.noises),

@@ -85,7 +85,7 @@ class SweptNoise:
     def to_json(self) -> dict[str, Any]:
         """The row as JSON values."""
         return {
-            **attrs.asdict(self.target),
+            **self.target.to_json(),
             "tight_std": self.tight_std,
             "closed_form_std": self.closed_form_std,
             "variance_ratio": self.variance_ratio,
@@ -117,7 +117,7 @@ class DemoResult:
         """The summary as JSON values."""
         return {
             "certificate": self.certificate.digest,
-            "guarantee": attrs.asdict(self.certificate.guarantee),
+            "guarantee": self.certificate.guarantee.to_json(),
             "verified": self.verification.holds,
             "refuted": self.audit.refuted,
             "noise_std": self.certificate.noise_std,

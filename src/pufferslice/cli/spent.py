@@ -39,9 +39,8 @@ def spent(
     std = held.noise_std if noise_std is None else noise_std
     whole = spent_in_full(held, noise_std=noise_std, order=order)
     if json:
-        import attrs
 
-        claim = {"noise_std": std, **attrs.asdict(found), **held.statement["method"]}
+        claim = {"noise_std": std, **found.to_json(), **held.statement["method"]}
         print_json(claim | {"unsliced": whole})
         return
     epsilon = at_most(found.epsilon)

@@ -58,7 +58,10 @@ NOT_RUN = {
         "{ .python .no-run }",
     ): "tests/torch/test_lightning.py runs the loop; no TensorBoard is installed",
     ("report.md", "{ .python .no-run }"): "a verdict of hours of training",
-    ("scale.md", "{ .python .no-run }"): "needs a cluster; tests/test_scaling.py runs local ones",
+    (
+        "scale.md",
+        "{ .python .no-run }",
+    ): "needs a cluster; tests/sensitivity/test_cluster.py runs local ones",
 }
 INDENTED = {
     "mutants.md": "runs for hours; tests/test_mutants.py tries a few of its rows",

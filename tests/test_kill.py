@@ -12,6 +12,8 @@ import json, os, resource, signal, sys
 from pathlib import Path
 import pyarrow as pa
 import pufferslice as ps
+from pufferslice.calibration import OperatingSystemNoise
+from pufferslice.releases import release_again
 from pufferslice import releasing
 from pufferslice.releases.ledger import Ledger
 
@@ -57,7 +59,7 @@ def in_a_child(work):
 def entries_of(ledger):
     try:
         return [[e.certificate, e.state, e.release] for e in ledger.entries()]
-    except ps.LedgerError as error:
+    except ps.errors.LedgerError as error:
         return str(error)
 
 
@@ -87,7 +89,7 @@ STEPS = {
     "before intend": patched(Ledger, "intend", before),
     "inside intend": patched(Ledger, "_check_entries", before),
     "after intend": patched(Ledger, "intend", after),
-    "inside noise": patched(ps.OperatingSystemNoise, "draw", at_the_second_draw),
+    "inside noise": patched(OperatingSystemNoise, "draw", at_the_second_draw),
     "before the result is recorded": patched(Ledger, "record_drawn", before),
     "after the result is recorded": patched(Ledger, "record_drawn", after),
     "inside the write": patched(os, "fsync", before),
@@ -115,7 +117,7 @@ for number, (step, patch) in enumerate(STEPS.items()):
     told["file"] = (place / "r.json").read_text() if (place / "r.json").exists() else None
     for name, attempt in {
         "second": lambda: ps.release(scenario, rows, certificate, ledger=place / "l"),
-        "again": lambda: ps.release_again(certificate, ledger=place / "l", out=place / "a.json"),
+        "again": lambda: release_again(certificate, ledger=place / "l", out=place / "a.json"),
     }.items():
         if name == "second" and step in ("before intend", "inside intend"):
             continue
@@ -258,7 +260,7 @@ for number, step in enumerate(["at once", "intend", "record_drawn", "write"]):
     told = state_of(place)
     told["error"], told["certificate"] = error, certificate.digest
     if step == "record_drawn":
-        told["again"] = ps.release_again(
+        told["again"] = release_again(
             certificate, ledger=place / "l", out=place / "r.json"
         ).to_json()
     if step == "at once":
@@ -324,7 +326,7 @@ for line in sys.stdin:
         out = folder / f"{turn}.{sys.argv[2]}.release"
         ps.release(scenario, rows, certificate, ledger=folder / f"{turn}.ledger", out=out)
         print("won", flush=True)
-    except ps.AlreadyReleasedError:
+    except ps.errors.AlreadyReleasedError:
         print("refused", flush=True)
 """
 )

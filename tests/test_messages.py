@@ -249,7 +249,7 @@ def test_a_release_without_noise_of_a_value_that_the_distributions_do_not_have(t
     scenario = ps.Scenario.from_records(same, secret="site", query=query, source="held_out")
     certificate = ps.certify_release(scenario, TARGET.along(LINE))
     with pytest.raises(
-        ps.ReleaseError, match="the rows have a value that these distributions do not have"
+        ps.errors.ReleaseError, match="the rows have a value that these distributions do not have"
     ):
         ps.release(scenario, TABLE.slice(3, 1), certificate, ledger=tmp_path / "one.ledger")
 
@@ -258,20 +258,22 @@ def test_a_release_under_the_certificate_of_a_run(tmp_path):
     run = {"differing": exactly(1), "sampling": Poisson(n_records=9, rate=0.5), "clip_norm": 1.0}
     plan = plan_with_noise(**run, noise_multipliers=[2.0], accountant=WorstCase(), order=4)
     certificate = ps.certify_training(plan, data="nine records", noise="drawn by the system")
-    with pytest.raises(ps.ReleaseError, match="this certificate is of a training run"):
+    with pytest.raises(ps.errors.ReleaseError, match="this certificate is of a training run"):
         ps.release(SCENARIO, TABLE.slice(0, 2), certificate, ledger=tmp_path / "one.ledger")
 
 
 def test_a_noise_that_would_cost_more_than_the_target(monkeypatch):
     monkeypatch.setattr(statement, "spent_epsilon", lambda *_: 1.5)
-    with pytest.raises(ps.CalibrationError, match=r"costs 1\.5, more than the target"):
+    with pytest.raises(ps.errors.CalibrationError, match=r"costs 1\.5, more than the target"):
         ps.certify_release(SCENARIO, TARGET.along(LINE))
 
 
 def test_a_parquet_file_without_rows_among_others(tmp_path):
     pq.write_table(TABLE, tmp_path / "a.parquet")
     pq.write_table(TABLE.slice(0, 0), tmp_path / "b.parquet")
-    with pytest.raises(ps.TableError, match="has no rows; remove it, or name the other files"):
+    with pytest.raises(
+        ps.errors.TableError, match="has no rows; remove it, or name the other files"
+    ):
         pieces_of([tmp_path / "a.parquet", tmp_path / "b.parquet"], ["x"])
 
 
@@ -380,9 +382,9 @@ class TestRecorder:
         before = PuffersliceError.__dict__["__init__"]
         recorder.start()
         try:
-            with pytest.raises(ps.ArgumentError):
+            with pytest.raises(ps.errors.ArgumentError):
                 locked("words")
-            with pytest.raises(ps.StorageError) as caught:
+            with pytest.raises(ps.errors.StorageError) as caught:
                 ps.Certificate.load("/nowhere/at/all.json")
         finally:
             PuffersliceError.__init__ = before

@@ -30,7 +30,7 @@ OTHERS = """
 [[formula]]
 name = "Discrepancy of a batch"
 module = "sgd/sampling.py"
-tests = ["tests/sgd/test_sampling.py::TestDivisor"]
+tests = ["tests/learning/test_sampling.py::TestDivisor"]
 
 [[formula.mutants]]
 name = "nothing"

@@ -476,13 +476,15 @@ def test_errors_of_commands(command, said, text, tmp_path, monkeypatch, capfd, c
 
 
 def test_the_likely_remedy_is_named():
-    with pytest.raises(ps.ScenarioError, match=r"1,897 of the 1,897 .*Bins.*quantiles = .*--quant"):
+    with pytest.raises(
+        ps.errors.ScenarioError, match=r"1,897 of the 1,897 .*Bins.*quantiles = .*--quant"
+    ):
         ps.Scenario.from_records(pa.table(ALL), secret="income", query=ROWS)
 
 
 def test_lists_of_labels_stop_at_eight():
     table = pa.table({"s": [f"g{i:03}" for i in range(300)] * 2, "x": np.arange(600.0)})
-    with pytest.raises(ps.ScenarioError, match=r"g007 and 292 more") as caught:
+    with pytest.raises(ps.errors.ScenarioError, match=r"g007 and 292 more") as caught:
         ps.Scenario.from_groups(table, secret="s", query=MEAN, pairs=[("a", "b")])
     assert "g008" not in str(caught.value)
 

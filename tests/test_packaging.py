@@ -32,8 +32,8 @@ SHIPPED = (
     "pufferslice/certificate/certificate.schema.json",
     "pufferslice/cli/scenario.toml",
     "pufferslice/cli/training.toml",
-    "pufferslice/datasets/ADULT.md",
-    "pufferslice/datasets/adult.csv.gz",
+    "pufferslice/data/ADULT.md",
+    "pufferslice/data/adult.csv.gz",
     "pufferslice/py.typed",
 )
 UNPACKED = {
@@ -85,7 +85,7 @@ NEEDS = {
     "baselines": ["pufferslice.baselines:DpSgd", "pufferslice.baselines:run_epsilon"],
     "models": ["pufferslice.queries:logistic_regression", "pufferslice.data:digits"],
     "opacus": ["pufferslice.torch:PlanAccountant"],
-    "report": ["pufferslice.cli:run_demo"],
+    "report": ["pufferslice.report.demo:run_demo"],
     "scale": ["pufferslice.sensitivity.cluster:scan_cluster_files"],
     "torch": ["pufferslice.torch:Trainer"],
 }

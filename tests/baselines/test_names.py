@@ -12,7 +12,8 @@ WITHOUT = """
 import sys
 sys.modules["dp_accounting"] = None
 import numpy as np
-from pufferslice import FiniteDistribution, Guarantee, MissingExtraError, baselines
+from pufferslice import FiniteDistribution, Guarantee, baselines
+from pufferslice.errors import MissingExtraError
 couple = FiniteDistribution.uniform([[0.0]]), FiniteDistribution.uniform([[3.0]])
 print(baselines.gwm_noise_std([couple], Guarantee.unsliced(order=4, epsilon=2.0)))
 import pufferslice.baselines

@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pufferslice.calibration import calibrate, epsilon_delta, guarantee
+from pufferslice.calibration import epsilon_delta, guarantee
+from pufferslice.calibration.calibrate import RULES
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.calibration.noise import OperatingSystemNoise
 from pufferslice.certificate import Certificate, certify_release, new_key_pair, sign
@@ -23,6 +24,7 @@ from pufferslice.scenario.scenario import Scenario
 from pufferslice.scenario.secrets import Bins
 from pufferslice.sensitivity import DistanceTables
 from pufferslice.sensitivity.profiles import FiniteProfile
+from pufferslice.sensitivity.sensitivity import ENVELOPES
 
 KINDS = [
     "records",
@@ -369,8 +371,8 @@ def test_the_schema_knows_the_words_of_the_code(schema):
     assert words("scenario", "distribution") == set(priors.LAWS)
     assert words("prior", "source") == set(priors.SOURCES)
     assert words("guarantee", "notion") == set(guarantee.RELEASE_NOTIONS)
-    assert words("method", "rule") == set(calibrate.RULES)
-    assert words("method", "envelope") == set(calibrate.ENVELOPES)
+    assert words("method", "rule") == set(RULES)
+    assert words("method", "envelope") == set(ENVELOPES)
     assert words("view", "rule") == set(epsilon_delta.ViewRule.__args__)
     scopes = attrs.fields_dict(epsilon_delta.View)["scope"].type.__args__
     assert words("view", "scope") == set(scopes)

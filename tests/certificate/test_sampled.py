@@ -436,11 +436,14 @@ class TestSphere:
             certify_release(worlds_of_points(CLIPPED), JOINT.along(sphere))
         with pytest.raises(ScenarioError, match="needs a query with a public range"):
             certify_release(worlds_of_points(QUERY), JOINT.along(sphere), failure_probability=0.1)
-        for target in (LOOSE["joint"], Guarantee.unsliced(order=4, epsilon=1.0)):
-            with pytest.raises(ArgumentError, match="use a FiniteProfile"):
-                certify_release(
-                    worlds_of_points(CLIPPED), target.along(sphere), failure_probability=0.1
-                )
+        with pytest.raises(ArgumentError, match="use a FiniteProfile"):
+            certify_release(
+                worlds_of_points(CLIPPED), LOOSE["joint"].along(sphere), failure_probability=0.1
+            )
+        with pytest.raises(ArgumentError, match="profile"):
+            Guarantee(notion="unsliced", order=4, epsilon=1.0, profile=sphere)
+        with pytest.raises(ArgumentError, match="profile"):
+            certify_release(worlds_of_points(CLIPPED), JOINT)
         gaussian = {
             s: GaussianDistribution(mean=[m, 0.0], cov=np.eye(2)) for s, m in (("a", 0.0), ("b", 1))
         }

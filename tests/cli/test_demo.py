@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 
 from pufferslice import (
-    ArgumentError,
     Certificate,
     FiniteProfile,
     Guarantee,
     Ledger,
     Release,
     Scenario,
-    StorageError,
     certify_release,
     datasets,
     queries,
@@ -24,8 +22,8 @@ from pufferslice import (
 )
 from pufferslice.calibration.calibrate import Method, calibrate
 from pufferslice.certificate import Evidence
-from pufferslice.cli import run_demo
-from pufferslice.cli.demo import FILES, PUBLIC_FILES, SECRET
+from pufferslice.errors import ArgumentError, StorageError
+from pufferslice.report.demo import FILES, PUBLIC_FILES, SECRET, run_demo
 from pufferslice.report.page import internal_page
 
 TIGHT = Method(rule="tight", envelope="transport")

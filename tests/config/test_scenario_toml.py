@@ -67,7 +67,7 @@ def test_read_request_from_a_file(folder):
     path = folder / "scenario.toml"
     path.write_text(
         '[data]\npath = "people.parquet"\n[secret]\ncolumn = "site"\n'
-        '[query]\nlaw = "groups"\nmean = ["pay"]\n[profile]\nn_directions = 3\nseed = 0\n'
+        '[query]\ndistribution = "groups"\nmean = ["pay"]\n[profile]\nn_directions = 3\nseed = 0\n'
         '[guarantee]\nnotion = "average"\norder = 2\nepsilon = 1\n'
     )
     assert read_request(path).target.notion == "average"
@@ -114,7 +114,8 @@ def test_coordinates_are_in_the_order_of_the_file(folder):
     path.write_text(
         '[data]\npath = "people.parquet"\n[secret]\ncolumn = "site"\n'
         "[profile]\nn_directions = 3\nseed = 0\n"
-        '[guarantee]\nnotion = "average"\norder = 2\nepsilon = 1\n[query]\nlaw = "groups"\n'
+        '[guarantee]\nnotion = "average"\norder = 2\nepsilon = 1\n[query]\n'
+        'distribution = "groups"\n'
         'rate = [{ column = "rich", equals = 1 }]\nstd = ["pay"]\nmean = ["age"]\n'
         'range = { age = [0, 100], "std(pay)" = [0, 50] }\nscales = { rich = 0.1, age = 10 }\n'
     )

@@ -14,7 +14,7 @@ import pytest
 
 import pufferslice as ps
 from pufferslice import audit, baselines, learning
-from pufferslice.calibration import epsilon_delta
+from pufferslice.calibration import OperatingSystemNoise, SeededTestNoise, epsilon_delta
 from pufferslice.errors import PuffersliceError
 from pufferslice.sensitivity import concentration
 
@@ -61,8 +61,8 @@ CALLS = {
         ps.ApproximateGuarantee, {"notion": "joint", "epsilon": 1.0, "delta": 0.1}
     ),
     "Method": Call(ps.Method, {"rule": "tight", "envelope": "transport"}),
-    "Box": Call(ps.Box, {"low": [0.0, 0.0], "high": [1.0, 2.0]}),
-    "Ball": Call(ps.Ball, {"center": [0.0, 0.0], "radius": 1.0}),
+    "Box": Call(ps.queries.Box, {"low": [0.0, 0.0], "high": [1.0, 2.0]}),
+    "Ball": Call(ps.queries.Ball, {"center": [0.0, 0.0], "radius": 1.0}),
     "Bins": Call(ps.Bins, {"column": "x", "quantiles": 2}),
     "Bootstrap": Call(ps.Bootstrap, {"n_replicates": 5, "seed": 1}),
     "FiniteDistribution": Call(
@@ -99,8 +99,8 @@ CALLS = {
         {"dim": 2, "n_directions": 3, "seed": 1},
         sizes=("dim", "n_directions"),
     ),
-    "SeededTestNoise": Call(ps.SeededTestNoise, {"seed": 1}),
-    "draw": Call(ps.OperatingSystemNoise().draw, {"size": 2}, sizes=("size",)),
+    "SeededTestNoise": Call(SeededTestNoise, {"seed": 1}),
+    "draw": Call(OperatingSystemNoise().draw, {"size": 2}, sizes=("size",)),
     "summary": Call(
         ps.queries.summary,
         {"mean": ["x"], "std": ["x"], "rate": {"s": "a"}, "quantile": {"x": 0.5}, "count_share": 9},

@@ -20,18 +20,16 @@ import pyarrow as pa
 
 from pufferslice import (
     ApproximateGuarantee,
-    Ball,
     Bootstrap,
-    Box,
     Certificate,
-    EmpiricalLaw,
+    FiniteDistribution,
     FiniteProfile,
-    GaussianLaw,
+    GaussianDistribution,
     Guarantee,
     Method,
     PuffersliceError,
     Resampled,
-    SampledLaw,
+    SampledDistribution,
     SampledSphere,
     Scenario,
     certify_release,
@@ -42,7 +40,7 @@ from pufferslice import (
 from pufferslice.certificate import record_epsilon, secret_epsilon
 from pufferslice.certificate.training import record_cost
 from pufferslice.cli.app import run
-from pufferslice.queries import above, columns, summary
+from pufferslice.queries import Ball, Box, above, columns, summary
 from pufferslice.sensitivity import RowScan, scan_tables, streamed_scenario
 
 Spec = dict[str, Any]
@@ -128,17 +126,17 @@ def _worlds(spec: Spec) -> dict[str, Any]:
 
 def _law(law: Spec) -> Any:
     if "mean" in law:
-        return GaussianLaw(mean=law["mean"], cov=law["cov"])
+        return GaussianDistribution(mean=law["mean"], cov=law["cov"])
     if "draws" in law:
         said = law["draws"]
         rng = np.random.default_rng(said["seed"])
         shift = np.array(said["shift"])
-        return SampledLaw(outputs=rng.standard_normal((said["n"], len(shift))) + shift)
+        return SampledDistribution(outputs=rng.standard_normal((said["n"], len(shift))) + shift)
     if "weights" in law:
-        return EmpiricalLaw.weighted(law["atoms"], law["weights"])
+        return FiniteDistribution.weighted(law["atoms"], law["weights"])
     if "counts" in law:
-        return EmpiricalLaw(outputs=law["atoms"], counts=law["counts"])
-    return EmpiricalLaw.uniform(law["atoms"])
+        return FiniteDistribution(outputs=law["atoms"], counts=law["counts"])
+    return FiniteDistribution.uniform(law["atoms"])
 
 
 def _query(spec: Spec) -> Any:
@@ -205,7 +203,7 @@ def _statement_numbers(certificate: Certificate) -> Spec:
     noise, unsliced, sampling = said["noise"], said["unsliced"], said["sampling"]
     return {
         "spent_epsilon": said["spent_epsilon"],
-        "laws_are_equal": said["laws_are_equal"],
+        "distributions_are_equal": said["distributions_are_equal"],
         "std": noise["std"],
         "std_by_coordinate": noise["std_by_coordinate"],
         "grid": noise["grid"],

@@ -15,7 +15,7 @@ path = "people.csv"
 column = "site"
 pairs = "all"
 [query]
-law = "groups"
+distribution = "groups"
 mean = ["pay", "age"]
 rate = [{ column = "age", above = 40 }]
 range = { low = [0, 0, 0], high = [100, 100, 1] }
@@ -42,7 +42,7 @@ path = "people.csv"
 [secret]
 column = "site"
 [query]
-law = "records"
+distribution = "records"
 columns = ["pay", "age"]
 range = { center = [35, 45], radius = 40 }
 [profile]
@@ -64,7 +64,7 @@ path = "many.parquet"
 [secret]
 column = "site"
 [query]
-law = "records"
+distribution = "records"
 columns = ["pay", "age"]
 range = { center = [35, 45], radius = 40 }
 [prior]
@@ -84,7 +84,7 @@ failure_probability = 0.05
 
 GAUSSIAN = """
 [query]
-law = "worlds"
+distribution = "worlds"
 mean = ["pay", "age"]
 [gaussian.low]
 mean = [0.0, 1.0]
@@ -106,7 +106,7 @@ path = "people.csv"
 [secret]
 bins = { column = "age", quantiles = 2 }
 [query]
-law = "bootstrap"
+distribution = "bootstrap"
 mean = ["pay"]
 quantile = [{ column = "pay", level = 0.5 }]
 [bootstrap]
@@ -271,8 +271,8 @@ compare groups.toml --json
 compare sampled.toml --json
 train training.toml --json
 train bad_training.toml --json
-paper list --json
-paper run cap-rings --out paper --json
+verify records.json --json
+spent records.json --notion average --json
 """),
 }
 """Command lines, by the folder in which they are run one after the other."""

@@ -333,7 +333,7 @@ class TestCurvesOfOthers:
         assert "general 0 0 others none 0" in words(figure)
 
     def test_a_curve_without_its_epsilons_is_refused(self, page):
-        with pytest.raises(ps.ArgumentError, match="one number for each of the epsilons"):
+        with pytest.raises(ps.errors.ArgumentError, match="one number for each of the epsilons"):
             page({"general": [1.0, 2.0, 3.0]})
 
     def test_none_is_left_out(self, page):

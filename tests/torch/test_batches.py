@@ -14,7 +14,7 @@ from tests.torch.small import records
 from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
-from pufferslice import ArgumentError, TrainingError
+from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.torch.batches import Batch, Source, blocks_of, fetched_ahead
 from pufferslice.torch.per_example import made_up
 

@@ -19,7 +19,7 @@ from tests.torch.small import (
 )
 from torch import nn
 
-from pufferslice import ArgumentError, TrainingError
+from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.torch import Trainer
 from pufferslice.torch.checkpoint import VERSION, Checkpoint
 

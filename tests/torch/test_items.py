@@ -25,8 +25,8 @@ from tests.torch.test_batches import Plain
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from pufferslice import ArgumentError
 from pufferslice.certificate import verify
+from pufferslice.errors import ArgumentError
 from pufferslice.learning import LogMoment, Poisson, exactly, plan_training, plan_with_noise
 from pufferslice.learning.integer_sums import sum_grid
 from pufferslice.learning.keys import RunKey

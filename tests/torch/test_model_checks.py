@@ -11,7 +11,7 @@ import torch
 from hypothesis import strategies as st
 from torch import nn
 
-from pufferslice import ArgumentError
+from pufferslice.errors import ArgumentError
 from pufferslice.learning import LayerClipping, Poisson, WorstCase, exactly, plan_with_noise
 from pufferslice.torch.layout import layout_of
 from pufferslice.torch.model_checks import (

@@ -20,8 +20,9 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import pufferslice.torch
-from pufferslice import ArgumentError, Guarantee
+from pufferslice import Guarantee
 from pufferslice.certificate import verify
+from pufferslice.errors import ArgumentError
 from pufferslice.learning import (
     Amplified,
     LayerClipping,

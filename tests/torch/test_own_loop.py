@@ -23,8 +23,8 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import default_collate
 
-from pufferslice import ArgumentError, TrainingError
 from pufferslice.certificate import verify
+from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.learning import Poisson, WithoutReplacement
 from pufferslice.learning.keys import RunKey
 from pufferslice.torch import PrivateOptimizer, make_private, own_loop

@@ -20,7 +20,7 @@ from tests.torch.small import (
     trainer_of,
 )
 
-from pufferslice import ArgumentError, LedgerError, RewindError, StorageError, TrainingError
+from pufferslice.errors import ArgumentError, LedgerError, RewindError, StorageError, TrainingError
 from pufferslice.learning.keys import RunKey
 from pufferslice.torch import run as run_module
 from pufferslice.torch.ledger import RunLedger

@@ -27,10 +27,10 @@ from tests.torch.small import (
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from pufferslice import ArgumentError, TrainingError, compose
+from pufferslice import compose
 from pufferslice.calibration.noise import SIGMA_INT, draw_integers
 from pufferslice.certificate import certify_training, verify
-from pufferslice.errors import ReleaseError, RewindError
+from pufferslice.errors import ArgumentError, ReleaseError, RewindError, TrainingError
 from pufferslice.learning import (
     Amplified,
     LayerClipping,

@@ -621,7 +621,7 @@ def _inferences(
 def _check_profile(profile: Profile, certificate: Certificate) -> None:
     check_profile(profile, profile.dim if isinstance(profile, Profile) else 1)
     stated = certificate.statement.get("profile", {}).get("digest")
-    if certificate.road == "static" and stated != profile.digest():
+    if certificate.guarantee.is_sliced and stated != profile.digest():
         msg = (
             "the certificate was issued for another slice profile; give the one that was "
             "certified, which lies in the evidence and in the scenario file"

@@ -20,9 +20,9 @@ _NOT_ABOUT_THE_CLAIM = frozenset(
 )
 
 
-def _flag(text: str) -> Any:  # noqa: ANN401 - typer's own marker
+def _flag(text: str, *names: str) -> Any:  # noqa: ANN401 - typer's own marker
     """An option of the form without a scenario file."""
-    return typer.Option(help=text, rich_help_panel="Instead of a scenario file")
+    return typer.Option(*names, help=text, rich_help_panel="Instead of a scenario file")
 
 
 def calibrate(
@@ -46,7 +46,9 @@ def calibrate(
     missing: Annotated[str, _flag("refuse or drop-rows.")] = "refuse",
     secret: Annotated[str | None, _flag("Column, or columns by commas.")] = None,
     quantiles: Annotated[int | None, _flag("Bin the secret into quantiles.")] = None,
-    distribution: Annotated[str | None, _flag("groups, bootstrap or records.")] = None,
+    distribution: Annotated[
+        str | None, _flag("groups, bootstrap or records.", "--distribution", "--law")
+    ] = None,
     columns: Annotated[str | None, _flag("Numeric columns (distribution records).")] = None,
     mean: Annotated[str | None, _flag("Columns to average.")] = None,
     std: Annotated[str | None, _flag("Columns to take the spread of.")] = None,

@@ -97,7 +97,7 @@ def _query(flags: Mapping[str, Any]) -> dict[str, Any]:
         msg = "distribution 'records' needs --columns, the numeric columns of one row"
         raise ArgumentError(msg)
     if flags["distribution"] != "records" and "columns" in flags:
-        msg = f"--columns is for 'records'; for {flags['distribution']!r} use --mean, --std, --rate"
+        msg = "--columns is for distribution 'records'; else use --mean, --std, --rate"
         raise ArgumentError(msg)
     # In the order of the command line, which is that of the coordinates.
     for name in flags:

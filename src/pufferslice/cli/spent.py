@@ -39,7 +39,6 @@ def spent(
     std = held.noise_std if noise_std is None else noise_std
     whole = spent_in_full(held, noise_std=noise_std, order=order)
     if json:
-
         claim = {"noise_std": std, **found.to_json(), **held.statement["method"]}
         print_json(claim | {"unsliced": whole})
         return

@@ -22,7 +22,7 @@ from pufferslice.data.frames import (
 from pufferslice.data.readers import read_table
 
 if TYPE_CHECKING:
-    from pufferslice.data.digits import LabelledImages, digits
+    from pufferslice.data.images import LabelledImages, digits
 
 __all__ = [
     "ADULT_SHA256",
@@ -50,7 +50,7 @@ if not TYPE_CHECKING:
         if name not in {"LabelledImages", "digits"}:
             msg = f"module {__name__!r} has no attribute {name!r}"
             raise AttributeError(msg)
-        value = getattr(import_module(f"{__name__}.digits"), name)
+        value = getattr(import_module(f"{__name__}.images"), name)
         globals()[name] = value
         return value
 

@@ -64,7 +64,6 @@ NOT_RUN = {
     ): "needs a cluster; tests/sensitivity/test_cluster.py runs local ones",
 }
 INDENTED = {
-    "mutants.md": "runs for hours; tests/test_mutants.py tries a few of its rows",
     "soak.md": "runs for hours; the modules are there, and the tests run small samples of each",
 }
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mpmath import mp
 from scipy import stats
-from tests.sgd import counting
+from tests.learning import counting
 
 from pufferslice import learning
 from pufferslice.errors import ArgumentError

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mpmath import mp
 from scipy import stats
-from tests.sgd import counting
+from tests.learning import counting
 
 from pufferslice.errors import ArgumentError
 from pufferslice.learning.differing import ROUNDING_SLACK, discrete_mismatch, gaussian_mismatch

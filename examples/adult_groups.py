@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publish nine statistics of one group of the Adult census table; nobody may tell which group.
+"""Publish nine statistics of one group of the Adult census table and hide which group.
 
-Distribution `groups`: one release is the query on the rows of one group. Everything is written to a
-new folder, whose name is printed.
+In a scenario of kind `groups` one release is the query on the rows of one group. Everything is
+written to a new folder, whose name is printed.
 """
 
 import tempfile
@@ -22,7 +22,7 @@ def main() -> None:
     profile = ps.FiniteProfile.uniform(dim=query.dim, n_directions=200, seed=7)
     target = ps.Guarantee.joint(order=4, epsilon=1.0)
 
-    # What the paper's closed form would ask for, beside the tight rule that is the default.
+    # The paper's closed form needs more noise than the tight rule, which is the default.
     closed_form = ps.Method(rule="closed_form", envelope="worst_gap")
     wasteful = ps.certify_release(scenario, target.along(profile), method=closed_form)
     certificate = ps.certify_release(scenario, target.along(profile))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two declared worlds of a sales table; nobody may tell a quiet year from a busy one.
+"""Hide whether a sales table is of a quiet or of a busy year.
 
-Distribution `worlds` with Gaussian distributions: the divergences are exact, also where the spreads
-differ and the worst-gap distance is infinite. Shows the way back, from noise to cost.
+Each world is a declared Gaussian distribution of the query. The divergences are exact, also where
+the spreads differ and the worst-gap distance is infinite. `spent` goes from noise to cost.
 """
 
 import tempfile
@@ -15,7 +15,7 @@ import pufferslice as ps
 
 
 def main() -> None:
-    """Declare, certify, ask what else the noise gives, release."""
+    """Declare, certify, compute the cost at other orders, release."""
     folder = Path(tempfile.mkdtemp(prefix="gaussian-worlds-"))
     query = ps.queries.summary(mean=["orders", "returns"]).with_scales([10, 1])
     worlds = {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Release the measurements of one patient from a CSV file; nobody may tell the patient's site.
+"""Release the measurements of one patient from a CSV file and hide the patient's site.
 
-Distribution `records`: one release is the query of one row, the secret is the group of that row.
-The script makes the file up first; put your own in its place. Everything goes to a new folder.
+In a scenario of kind `records` one release is the query of one row, and the secret is the group of
+that row. The script first makes up a file; use your own instead. Everything goes to a new folder.
 """
 
 import csv

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train digits while nobody may tell which of two worlds they come from.
+"""Train on digits and hide from which of two worlds they come.
 
 In one world 10 % of the digits are a three, in the other a few more; the images are the same.
-Shows the road in Python: two worlds, plan, trainer, certificate, and a metric on public records.
+Shows the workflow in Python: two worlds, plan, trainer, certificate, a metric on public records.
 """
 
 import tempfile
@@ -14,8 +14,14 @@ import torch
 from torch.utils.data import TensorDataset
 
 from pufferslice import Guarantee, datasets
-from pufferslice.learning import LogMoment, Poisson, exactly, plan_training
-from pufferslice.learning.request import Prevalence
+from pufferslice.learning import (
+    LogMoment,
+    Poisson,
+    exactly,
+    plan_training,
+    relabelled,
+    two_world_prevalence,
+)
 from pufferslice.torch import Trainer
 from pufferslice.torch.models import cross_entropy, linear_model
 from pufferslice.torch.train import held_out_metrics
@@ -25,8 +31,8 @@ def main() -> None:
     """Declare, plan, train, certify."""
     folder = Path(tempfile.mkdtemp(prefix="train-digits-"))
     train, held_out = datasets.digits()
-    secret = Prevalence(label=3, shares=(0.1, 0.103), seed=7, world="first")
-    worlds = secret.worlds(train.labels)
+    labels = relabelled(train.labels, label=3, share=0.1, seed=7)
+    worlds = two_world_prevalence(labels, label=3, share=0.103, seed=7)
     print(f"{worlds}: which one is trained on is the secret")
 
     plan = plan_training(
@@ -40,7 +46,7 @@ def main() -> None:
     model = linear_model((8, 8), train.n_classes)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.5)
     trainer = Trainer(model, cross_entropy, optimizer, plan, folder=folder)
-    for batch in trainer.batches(records(train.images, secret.realised(train.labels))):
+    for batch in trainer.batches(records(train.images, worlds.first)):
         trainer.step(batch)
 
     certificate = trainer.certificate(data="digits of the example")
@@ -48,7 +54,7 @@ def main() -> None:
     print(certificate)
     metrics = held_out_metrics(model, cross_entropy, records(held_out.images, held_out.labels))
     print(f"\nAccuracy on the public held-out digits: {metrics['held_out_accuracy']:.3f}")
-    print(f"TrainingClaim under {plan.guarantee()}, certificate {certificate.digest[:16]}")
+    print(f"Trained under {plan.guarantee()}, certificate {certificate.digest[:16]}")
 
 
 def records(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> TensorDataset:

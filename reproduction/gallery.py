@@ -50,7 +50,7 @@ paper's own scale, on CIFAR-10 with its ResNet-22; that takes days, and an inter
 when the command is repeated. All pictures here are of the default scale, which is printed on each.
 
 `make paper` writes this page. Profiles and noise curves are exact. Static experiments simulate
-outputs from a public seed. TrainingClaim models get noise from the operating system, which has no
+outputs from a public seed. Trained models get noise from the operating system, which has no
 seed, so their numbers vary from run to run; each point is one run.
 
 Where the paper and the library disagree, [the errata](errata.md) say why. Most of what did not

@@ -3,7 +3,7 @@
 
     python -m tests.fuzz.scenario_soak --count 10000 --seed 1 --processes 2
 
-prints the row of docs/soak.md and exits 1 if any certificate says something false.
+prints the row of docs/testing.md and exits 1 if any certificate says something false.
 """
 
 import argparse

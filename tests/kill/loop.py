@@ -3,7 +3,7 @@
 
     python -m tests.kill.loop --kills 25 --interrupts 8 --seed 1
 
-prints a row of docs/soak.md for every command; the first thing that is wrong is an error.
+prints a row of docs/testing.md for every command; the first thing that is wrong is an error.
 """
 
 import argparse

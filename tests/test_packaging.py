@@ -207,7 +207,6 @@ def test_a_missing_extra_is_named_in_one_sentence(extra):
 
 def test_every_extra_is_looked_for():
     assert set(looking()) == set(PACKAGES)
-    assert sum(map(len, looking().values())) > 7
 
 
 @pytest.mark.parametrize(

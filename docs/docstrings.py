@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: INP001 - one file that mkdocs loads by its path
-"""How the source becomes the API pages: a griffe extension, named in mkdocs.yml.
+"""A griffe extension, named in mkdocs.yml, that turns the source into API pages.
 
-Docstrings are written to be read in the source, where a bare `>>>` and a line that begins with
-`Needs:` are clear; Markdown would run them together. And griffe does not know attrs: without help
-the pages would not say how a value is made.
+It marks examples and lines such as `Needs:` in docstrings, which Markdown would run together, and
+adds the signatures of attrs classes, which griffe does not know.
 """
 
 import re
@@ -26,11 +25,13 @@ class ReadableValues(griffe.Extension):
 
     def on_class_members(self, *, cls: griffe.Class, **kwargs: object) -> None:  # noqa: ARG002 - as above
         """Add the `__init__` that attrs makes."""
-        made = next((str(d.value) for d in cls.decorators if "attrs.frozen" in str(d.value)), None)
-        if made is None:
+        decorator = next(
+            (str(d.value) for d in cls.decorators if "attrs.frozen" in str(d.value)), None
+        )
+        if decorator is None:
             return
         fields = [field for field in cls.attributes.values() if is_field(field)]
-        keyword = "kw_only=True" in made
+        keyword = "kw_only=True" in decorator
         init = griffe.Function("__init__", parameters=parameters_of(fields, keyword=keyword))
         cls.set_member("__init__", init)
         for field in fields:
@@ -40,7 +41,7 @@ class ReadableValues(griffe.Extension):
 
 def markdown_of(docstring: str) -> str:
     """The same text, with fences around examples and blank lines before the leading words."""
-    fenced = _EXAMPLE.sub(lambda found: f"```pycon\n{found.group()}\n```", docstring)
+    fenced = _EXAMPLE.sub(lambda example: f"```pycon\n{example.group()}\n```", docstring)
     return _LEAD.sub(r"\n**\1:**", fenced)
 
 

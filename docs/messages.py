@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: INP001 - one file that mkdocs loads by its path
-"""Every place in the source that builds an error or gives a warning, and the page that lists them.
+"""The list of all messages: every place in the source that builds an error or gives a warning.
 
-An mkdocs hook, named in mkdocs.yml: the page is made from the source when the documentation is
-built, so it cannot fall behind. The tests read the same list, to see that each message is met.
+An mkdocs hook, named in mkdocs.yml, puts the list on a page when the documentation is built. The
+tests use the same list to check that each message occurs in a test.
 """
 
 import ast
@@ -29,7 +29,7 @@ class Site(NamedTuple):
     text: str
 
     def __str__(self) -> str:
-        """Where it is and what it says."""
+        """Place and text."""
         return f"{self.module}:{self.first_line} {self.kind}: {self.text}"
 
 
@@ -39,12 +39,12 @@ def on_page_markdown(markdown: str, **kwargs: object) -> str:  # noqa: ARG001 - 
 
 
 def listing() -> str:
-    """All messages as Markdown, by module; a message that is built in two places stands once."""
+    """All messages as Markdown, by module, without repetition."""
     by_module: dict[str, dict[str, None]] = {}
     for site in all_sites():
         line = f"- **{site.kind}**: {quoted(site.text)}"
         by_module.setdefault(site.module, {})[line] = None
-    parts = [f"## `{module}`\n\n" + "\n".join(lines) for module, lines in by_module.items()]
+    parts = [f"### `{module}`\n\n" + "\n".join(lines) for module, lines in by_module.items()]
     return "\n\n".join(parts)
 
 
@@ -83,15 +83,15 @@ def sites_of(path: Path) -> list[Site]:
     """The sites of one source file, by line."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     names, module = error_names(), name_of(path)
-    found = []
+    sites = []
     for scope in scopes_of(tree):
         body = list(nodes_of(scope))
         for node in body:
             kind = built_by(node, names)
             if kind is not None and isinstance(node, ast.Call):
                 text = text_of(node, body)
-                found.append(Site(module, node.lineno, node.end_lineno or 0, kind, text))
-    return sorted(found, key=lambda site: site.first_line)
+                sites.append(Site(module, node.lineno, node.end_lineno or 0, kind, text))
+    return sorted(sites, key=lambda site: site.first_line)
 
 
 def scopes_of(tree: ast.Module) -> Iterator[ast.AST]:
@@ -103,7 +103,7 @@ def scopes_of(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def nodes_of(scope: ast.AST) -> Iterator[ast.AST]:
-    """What stands in a scope itself, not in a function inside it, in the order of the source."""
+    """The nodes of a scope without those of functions inside it, in the order of the source."""
     for node in ast.iter_child_nodes(scope):
         yield node
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
@@ -122,7 +122,7 @@ def built_by(node: ast.AST, names: frozenset[str]) -> str | None:
 
 
 def text_of(call: ast.Call, scope: list[ast.AST]) -> str:
-    """What the message says; names of values stand in braces."""
+    """The text of the message, with expressions in braces."""
     if not call.args:
         return ""
     message = call.args[-1]  # a StorageError has the number of the error first
@@ -132,15 +132,15 @@ def text_of(call: ast.Call, scope: list[ast.AST]) -> str:
 
 
 def last_value(name: ast.Name, scope: list[ast.AST]) -> ast.expr | None:
-    """The expression that a name was last given before it is used."""
-    given = [
+    """The expression that was last assigned to a name before its use."""
+    assignments = [
         node
         for node in scope
         if isinstance(node, ast.Assign)
         and node.lineno <= name.lineno
         and any(isinstance(t, ast.Name) and t.id == name.id for t in node.targets)
     ]
-    return max(given, key=lambda node: node.lineno).value if given else None
+    return max(assignments, key=lambda node: node.lineno).value if assignments else None
 
 
 def readable(message: ast.expr) -> str:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documentation builds without a warning, and what it shows is what happens.
+"""The documentation builds without a warning, and its code and outputs are correct.
 
 On every page, from top to bottom and in one empty folder: `python` blocks run; a `text` block with
 the title Output is what the Python before it printed; the `$ pufferslice …` lines of a `console`
-block run, and what follows them is what they print; a `toml` block with a title is written to a
-file of that name. In outputs `...` stands for anything, and white space does not count. Python that
-cannot be run here is marked `{ .python .no-run }` and listed below with the reason; it must
-compile, and what it imports from the library must be there. No other block may show code, neither
-fenced nor indented, on these pages or in the files that they take in.
+block run and print the lines after them; a `toml` block with a title is written to a file of that
+name. In outputs `...` matches anything, and white space does not count. Python that cannot run here
+is marked `{ .python .no-run }` and listed below with the reason; it must compile, and its imports
+must exist. No other block may show code, neither fenced nor indented, on these pages or in the
+files that they include.
 """
 
 import contextlib
@@ -43,14 +43,14 @@ BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TITLE = re.compile(r'title="([^"]+)"')
 LOADED = re.compile(r"<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)=\"?(?:https?:)?//[^>]*>")
 LIKE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-TAKEN_IN = [ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")]
+INCLUDED = [ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")]
 FENCE = re.compile(r"^ *(```+|~~~+)([^\n]*)\n(.*?)^ *\1 *$", re.MULTILINE | re.DOTALL)
 RUN = re.compile(r'python|console|text title="Output"|toml title="[^"]+"')
 NOT_RUN = {
     (
         "audits-learning.md",
         "{ .python .no-run }",
-    ): "the reader's own training, with his own records",
+    ): "the reader's own training, with their own records",
     ("audits.md", "text"): "takes ten minutes; tests/audit/test_teeth.py runs the same rows",
     ("CONTRIBUTING.md", "sh"): "installs old versions of everything; a test keeps them in step",
     ("files.md", "text"): "the list of commands, compared with them below",
@@ -88,7 +88,7 @@ def site(tmp_path_factory):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
-def test_what_a_page_shows_is_what_happens(page, tmp_path, monkeypatch):
+def test_a_page_runs_and_prints_what_it_shows(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     reader = Reader()
     for language, options, body in BLOCK.findall(page.read_text(encoding="utf-8")):
@@ -103,15 +103,15 @@ def test_what_a_page_shows_is_what_happens(page, tmp_path, monkeypatch):
             Path(title[1]).write_text(body, encoding="utf-8")
 
 
-def test_every_block_is_run_or_says_why_not():
-    found = {
+def test_every_block_is_run_or_listed_with_a_reason():
+    blocks = {
         (page_name(page), info.strip()): body
-        for page in [*PAGES, *TAKEN_IN]
+        for page in [*PAGES, *INCLUDED]
         for _, info, body in FENCE.findall(page.read_text(encoding="utf-8"))
         if not RUN.fullmatch(info.strip())
     }
-    assert set(found) == set(NOT_RUN)
-    for (page, info), body in found.items():
+    assert set(blocks) == set(NOT_RUN)
+    for (page, info), body in blocks.items():
         if "python" in info:
             compiled = compile(body, page, "exec")
             imports = [line for line in body.splitlines() if line.startswith(("from ", "import "))]
@@ -124,7 +124,7 @@ def page_name(page):
 
 
 def indented_blocks(text):
-    """Code that is marked by four spaces alone, which no fence announces."""
+    """Code that is marked by four spaces and not by a fence."""
     extensions = ["admonition", "attr_list", "def_list", "tables"]
     shown = markdown.markdown(re.sub(FENCE, "", text), extensions=extensions)
     blocks = re.findall(r"<pre><code>(.*?)</code></pre>", shown, re.DOTALL)
@@ -132,19 +132,19 @@ def indented_blocks(text):
 
 
 def test_no_block_hides_in_its_indentation():
-    pages = [*PAGES, *TAKEN_IN, ROOT / "README.md"]
-    found = {page_name(page): indented_blocks(page.read_text(encoding="utf-8")) for page in pages}
-    found = {page: blocks for page, blocks in found.items() if blocks}
-    assert set(found) == set(INDENTED)
-    for line in "".join(block for blocks in found.values() for block in blocks).splitlines():
+    pages = [*PAGES, *INCLUDED, ROOT / "README.md"]
+    indented = {page_name(page): indented_blocks(page.read_text("utf-8")) for page in pages}
+    indented = {page: blocks for page, blocks in indented.items() if blocks}
+    assert set(indented) == set(INDENTED)
+    for line in "".join(block for blocks in indented.values() for block in blocks).splitlines():
         named = re.match(r"python (?:-m ([\w.]+)|([\w./]+\.py))", line)
         assert named, line
         path = named[2] or named[1].replace(".", "/") + ".py"
         assert (ROOT / path).exists(), line
 
 
-@pytest.mark.parametrize("page", [*PAGES, *TAKEN_IN, ROOT / "README.md"], ids=page_name)
-def test_scripts_and_targets_in_the_text_are_there(page):
+@pytest.mark.parametrize("page", [*PAGES, *INCLUDED, ROOT / "README.md"], ids=page_name)
+def test_scripts_and_targets_in_the_text_exist(page):
     text = page.read_text(encoding="utf-8")
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     named = set(re.findall(r"`make (\w+)[^`]*`", text))
@@ -282,14 +282,14 @@ def test_every_message_is_listed(site):
     words = " ".join(page.split())
     sites = messages.all_sites()
     assert len(sites) > 500
-    assert not [str(one) for one in sites if one.text not in words]
+    assert not [str(message) for message in sites if message.text not in words]
 
 
 def test_pages_load_nothing_from_elsewhere(site):
     pages = list(site.rglob("*.html"))
     assert len(pages) > len(PAGES) // 2
     loaded = {page.name: LOADED.findall(page.read_text()) for page in pages}
-    assert not {page: found for page, found in loaded.items() if found}
+    assert not {page: tags for page, tags in loaded.items() if tags}
     assert LOADED.search('<script src="https://example.org/x.js"></script>')
 
 
@@ -304,7 +304,7 @@ def test_formulas_reach_the_page_with_their_renderer(site):
 
 
 @pytest.mark.parametrize("name", ["CHANGELOG", "CONTRIBUTING", "SECURITY"])
-def test_pages_that_stand_elsewhere_are_taken_in(site, name):
+def test_files_outside_the_folder_are_included(site, name):
     title = (ROOT / f"{name}.md").read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
     page = (site / f"{name.lower()}.html").read_text(encoding="utf-8")
     assert re.search(rf"<h1[^>]*>{title}<", page)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is shipped, and what each extra adds: both archives, versions, one sentence per extra.
+"""The archives that are shipped, their versions, and the error for each missing extra.
 
-An extra that is missing is tried by hiding its packages from a new interpreter. That the built
-wheel installs into an empty environment, with the core alone and with each extra alone, is a soak
-test.
+Tests of a missing extra hide its packages from a new interpreter. Installing the built wheel into
+empty environments, with the core alone and with each extra alone, is a soak test.
 """
 
 import json
@@ -112,7 +111,7 @@ COMMANDS = [
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The sdist and the wheel built from it; hatchling is at hand, so that no index is asked."""
+    """The sdist and the wheel built from it, without isolation, so that no index is needed."""
     folder = tmp_path_factory.mktemp("built")
     done = subprocess.run(
         [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT],
@@ -179,13 +178,13 @@ def test_the_oldest_python_is_the_first_that_is_classified():
 
 
 def test_lower_bounds_are_those_that_were_tested():
-    """CONTRIBUTING.md says how far tests/lower-bounds.txt was tried."""
+    """CONTRIBUTING.md says how to run the tests with tests/lower-bounds.txt."""
     pinned = dict(
         line.split("==") for line in (ROOT / "tests" / "lower-bounds.txt").read_text().split()
     )
     extras = [line for name, lines in EXTRAS.items() if name != "dev" for line in lines]
-    asked = [line for line in extras if not line.startswith("pufferslice[")]
-    for line in [*PROJECT["dependencies"], *asked]:
+    others = [line for line in extras if not line.startswith("pufferslice[")]
+    for line in [*PROJECT["dependencies"], *others]:
         name, bound = re.match(r"([\w-]+)(?:\[[\w,]+\])?>=([\d.]+)$", line).groups()
         assert re.match(rf"{re.escape(bound)}(\.0)*$", pinned[name]), line
 
@@ -199,9 +198,9 @@ def test_all_is_every_extra_but_the_one_for_development():
 @pytest.mark.parametrize("extra", PACKAGES)
 def test_a_missing_extra_is_named_in_one_sentence(extra):
     code = f"HIDDEN = {PACKAGES[extra]!r}\n{HIDING}{NAMES.format(names=needing(extra))}"
-    said = python("-c", code).stdout.splitlines()
-    assert len(said) == len(needing(extra)) >= 1
-    for sentence in said:
+    sentences = python("-c", code).stdout.splitlines()
+    assert len(sentences) == len(needing(extra)) >= 1
+    for sentence in sentences:
         check_sentence(sentence, extra)
 
 
@@ -243,22 +242,22 @@ def test_the_core_alone_calibrates_releases_verifies_and_accounts(tmp_path):
 @pytest.mark.soak
 @pytest.mark.parametrize("extra", [None, *PACKAGES, "all"])
 def test_the_wheel_installs_into_an_empty_environment(wheel, extra, tmp_path):
-    """With the versions of constraints.txt; every command that needs another extra says which."""
+    """With the versions of constraints.txt; a name that needs another extra says which."""
     place = tmp_path / "venv"
     venv.create(place, with_pip=True)
-    asked = str(wheel) if extra is None else f"{wheel}[{extra}]"
+    requirement = str(wheel) if extra is None else f"{wheel}[{extra}]"
     pip = [place / "bin" / "python", "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt"]
-    subprocess.run([*pip, asked], check=True)
+    subprocess.run([*pip, requirement], check=True)
     script = place / "bin" / "pufferslice"
     for words in (["--help"], ["init", "start"], ACCOUNT):
         subprocess.run([script, *words], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
     has = {name for name in PACKAGES if extra in (name, "all") or (extra, name) in BROUGHT}
     for needed in PACKAGES:
         code = NAMES.format(names=needing(needed))
-        said = subprocess.check_output(
+        output = subprocess.check_output(
             [place / "bin" / "python", "-c", code], cwd=tmp_path, text=True
         )
-        for sentence in said.splitlines():
+        for sentence in output.splitlines():
             if needed in has:
                 assert sentence.startswith("there "), sentence
             elif sentence != "there pufferslice.report.page:":  # others bring jinja2 along
@@ -271,22 +270,22 @@ def test_the_wheel_installs_into_an_empty_environment(wheel, extra, tmp_path):
 
 def looking():
     """The modules that raise `MissingExtraError`, by extra."""
-    found = {}
+    modules = {}
     for site in messages.all_sites():
         if site.kind == "MissingExtraError":
             extra = re.search(r"pufferslice\[(\w+)\]", site.text)[1]
-            found.setdefault(extra, set()).add(site.module)
-    return found
+            modules.setdefault(extra, set()).add(site.module)
+    return modules
 
 
 def needing(extra):
     return [*NEEDS[extra], *(f"{module}:" for module in sorted(looking()[extra]))]
 
 
-def check_sentence(said, extra):
-    lines = said.strip().splitlines()
-    assert len(lines) == 1, said
-    assert lines[0].endswith(f"pip install 'pufferslice[{extra}]'"), said
+def check_sentence(text, extra):
+    lines = text.strip().splitlines()
+    assert len(lines) == 1, text
+    assert lines[0].endswith(f"pip install 'pufferslice[{extra}]'"), text
 
 
 def python(*words, folder=None, expected=0):

@@ -80,7 +80,9 @@ def test_every_block_is_run(readme):
 def test_ten_lines_are_about_ten(readme):
     for code in blocks(readme, "python"):
         steps = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.stmt)]
-        assert len([one for one in steps if not isinstance(one, ast.Import | ast.ImportFrom)]) <= 10
+        assert (
+            len([node for node in steps if not isinstance(node, ast.Import | ast.ImportFrom)]) <= 10
+        )
 
 
 def test_commands_run(readme, tmp_path):
@@ -120,12 +122,12 @@ def blocks(text, *languages):
 
 def commands(text):
     """The `pufferslice …` lines of shell blocks, split into words; other lines are output."""
-    found = []
+    lines = []
     for body in blocks(text, "console", "sh"):
         for line in body.replace("\\\n", " ").splitlines():
             words = (
                 shlex.split(line.removeprefix("$ "), comments=True) if "pufferslice" in line else []
             )
             if words and words[0] == "pufferslice":
-                found.append(words)
-    return found
+                lines.append(words)
+    return lines

@@ -37,11 +37,11 @@ _SHADES = 30
 _INTRODUCTION = """\
 # Gallery: the paper's figures reproduced
 
-Every figure of the paper as a command, with the claims that the paper makes about it, held
-against the numbers. A claim that does not hold is a finding, not an error: it is printed with the
-numbers that decided. Words such as "much smaller" were given thresholds, which the claim states.
-What the paper says of its closed form is also held against the library's tight rule, which adds
-less noise; that is counted apart, as the paper says nothing of it.
+Every figure of the paper, with the claims that the paper makes about it compared with the
+numbers. A claim that does not hold is a finding, not an error: it is printed with the numbers that
+decided. Words such as "much smaller" have thresholds, which the claim states. Claims of the paper
+about its closed form are also tested with the library's tight rule, which adds less noise; these
+are counted separately, because the paper does not make them.
 
 In a clone of the repository, `python -m reproduction list` shows the experiments, and
 `python -m reproduction run NAME --out DIR` runs one and writes its table (CSV), its numbers and
@@ -50,8 +50,8 @@ paper's own scale, on CIFAR-10 with its ResNet-22; that takes days, and an inter
 when the command is repeated. All pictures here are of the default scale, which is printed on each.
 
 `make paper` writes this page. Profiles and noise curves are exact. Static experiments simulate
-outputs from a public seed. Trained models get noise from the operating system, which has no
-seed, so their numbers vary from run to run; each point is one run.
+outputs from a public seed. Trained models get noise from the operating system, which has no seed,
+so their numbers vary from run to run; each point is one run.
 
 Where the paper and the library disagree, [the errata](errata.md) say why. Most of what did not
 hold has one of five reasons: the printed noise of learning lives in [another

@@ -3,6 +3,7 @@
 
 import math
 from fractions import Fraction
+from typing import ClassVar
 
 import attrs
 import numpy as np
@@ -11,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests import oracles
 
-from pufferslice.errors import ArgumentError
+from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.scenario.distributions import (
     WEIGHT_QUANTA,
+    Distribution,
     FiniteDistribution,
     GaussianDistribution,
     SampledBinnedDistribution,
     SampledDistribution,
-    distribution_bytes,
     equal_distributions,
 )
 from pufferslice.scenario.histograms import BinGrid, BinnedDistribution
@@ -233,23 +234,84 @@ class TestSampled:
         with pytest.raises(ArgumentError, match="outputs"):
             SampledDistribution(outputs=outputs)
 
-    def test_binned_draws(self):
-        grid = BinGrid(directions=[[1.0]], center=[0.0], extents=[1.0], shape="box", n_bins=4)
-        binned = BinnedDistribution(grid=grid, counts=[[1, 0, 2, 0]])
-        drawn = SampledBinnedDistribution(draws=binned)
-        assert (drawn.n_samples, drawn.dim) == (3, 1)
-        assert repr(drawn) == "SampledBinnedDistribution(n_samples=3, dim=1)"
 
-    def test_the_bytes_of_a_distribution_tell_its_kind(self):
-        grid = BinGrid(directions=[[1.0]], center=[0.0], extents=[1.0], shape="box", n_bins=4)
-        binned = BinnedDistribution(grid=grid, counts=[[1, 0, 2, 0]])
-        rows = np.array([[0.5], [0.25]])
-        distributions = [
-            FiniteDistribution.uniform(rows),
-            SampledDistribution(outputs=rows),
-            binned,
-            SampledBinnedDistribution(draws=binned),
-            GaussianDistribution(mean=[0.5], cov=[[0.25]]),
-        ]
-        kinds = {b"|".join(distribution_bytes(distribution)) for distribution in distributions}
-        assert len(kinds) == len(distributions)
+GRID = BinGrid(directions=[[1.0]], center=[0.0], extents=[1.0], shape="box", n_bins=4)
+ROWS = [[0.5], [0.25], [0.25]]
+
+
+class DistributionContract:
+    """What every type of distribution offers: `distribution`, `other`, and what is known of it."""
+
+    distribution: Distribution
+    other: Distribution
+    """Of the same type, with the same shapes."""
+    kind = "empirical"
+    n_samples = 3
+    grid = None
+    mean = 1 / 3
+    atoms: ClassVar = ([[0.5], [0.25], [0.25]], [1, 1, 1])
+
+    def test_facts(self):
+        shown = self.distribution
+        assert (shown.kind, shown.dim, shown.n_samples) == (self.kind, 1, self.n_samples)
+        assert shown.grid == self.grid
+        assert type(shown).__name__ in repr(shown)
+        assert "0.25" not in repr(shown)
+
+    def test_mean_and_atoms(self):
+        mean, atoms = self.distribution.mean, self.distribution.atoms()
+        assert mean is None if self.mean is None else mean == pytest.approx([self.mean])
+        assert self.atoms == (None if atoms is None else tuple(array.tolist() for array in atoms))
+
+    def test_draws_follow_the_distribution(self, rng):
+        if self.grid is not None:
+            with pytest.raises(ScenarioError, match="no values"):
+                self.distribution.draw(3, rng=rng)
+            return
+        values, where = self.distribution.draw(100_000, rng=rng)
+        assert where.shape == (100_000,)
+        assert values[where].mean() == pytest.approx(self.mean, abs=0.02)
+        assert {len(values)} <= {100_000, self.n_samples}
+
+    def test_equality(self):
+        assert equal_distributions(self.distribution, attrs.evolve(self.distribution))
+        assert not equal_distributions(self.distribution, self.other)
+
+    def test_digest_parts_differ_between_distributions_and_types(self):
+        types = DistributionContract.__subclasses__()
+        parts = [b"|".join(one.distribution.digest_parts()) for one in types]
+        assert len({*parts, b"|".join(self.other.digest_parts())}) == len(types) + 1
+
+
+class TestFiniteContract(DistributionContract):
+    distribution = FiniteDistribution.uniform(ROWS)
+    other = FiniteDistribution(outputs=ROWS, counts=[1, 2, 1])
+
+
+class TestSampledContract(DistributionContract):
+    distribution = SampledDistribution(outputs=ROWS)
+    other = SampledDistribution(outputs=[[0.5], [0.5], [0.25]])
+    kind = "sampled"
+
+
+class TestGaussianContract(DistributionContract):
+    distribution = GaussianDistribution(mean=[0.25], cov=[[1.0]])
+    other = GaussianDistribution(mean=[0.25], cov=[[2.0]])
+    kind, n_samples, mean, atoms = "gaussian", 0, 0.25, None
+
+
+class TestBinnedContract(DistributionContract):
+    distribution = BinnedDistribution(grid=GRID, counts=[[1, 0, 2, 0]])
+    other = BinnedDistribution(grid=GRID, counts=[[1, 2, 0, 0]])
+    grid, mean, atoms = GRID, None, None
+
+    def test_counts_in_the_same_proportions_look_equal(self):
+        """Products of such counts do not fit 64 bits."""
+        large = BinnedDistribution(grid=GRID, counts=[[2**60, 0, 2**61, 0]])
+        assert equal_distributions(self.distribution, large)
+
+
+class TestSampledBinnedContract(DistributionContract):
+    distribution = SampledBinnedDistribution(draws=TestBinnedContract.distribution)
+    other = SampledBinnedDistribution(draws=TestBinnedContract.other)
+    kind, grid, mean, atoms = "sampled", GRID, None, None

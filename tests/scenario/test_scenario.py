@@ -334,12 +334,12 @@ def test_gaussian_and_finite_worlds_do_not_mix():
 
 def test_worlds_are_named_by_texts():
     worlds = {1: FiniteDistribution.uniform([[0.0]]), 2: FiniteDistribution.uniform([[1.0]])}
-    with pytest.raises(ArgumentError, match="text"):
+    with pytest.raises(ArgumentError, match="named by"):
         Scenario.from_worlds(worlds, query=summary(mean=["x"]))
 
 
 def test_priors_are_named_by_texts():
-    with pytest.raises(ArgumentError, match="text"):
+    with pytest.raises(ArgumentError, match="named by"):
         Scenario.from_groups({1: TABLE}, secret="race", query=MEAN)
 
 

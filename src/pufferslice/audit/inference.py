@@ -20,9 +20,7 @@ from pufferslice._core.text import quoted
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.scenario.distributions import (
     Distribution,
-    FiniteDistribution,
     GaussianDistribution,
-    SampledDistribution,
 )
 from pufferslice.scenario.priors import Prior
 from pufferslice.sensitivity.concentration import clopper_pearson
@@ -205,17 +203,14 @@ def infer_secrets(
 
 def mean_of(distribution: Distribution) -> Floats:
     """Mean of a distribution of the prepared query; streamed distributions do not keep it."""
-    if isinstance(distribution, GaussianDistribution):
-        return distribution.mean
-    if isinstance(distribution, FiniteDistribution):
-        return np.asarray(distribution.counts @ distribution.outputs / distribution.total)
-    if isinstance(distribution, SampledDistribution):
-        return np.asarray(distribution.outputs.mean(axis=0))
-    msg = (
-        "streamed distributions keep counts and no values, so they have no known mean; score the "
-        "outputs yourself and use attack_secrets"
-    )
-    raise ScenarioError(msg)
+    mean = distribution.mean
+    if mean is None:
+        msg = (
+            "streamed distributions keep counts and no values, so they have no known mean; score "
+            "the outputs yourself and use attack_secrets"
+        )
+        raise ScenarioError(msg)
+    return mean
 
 
 def _scored(
@@ -230,10 +225,7 @@ def _scored(
         return {
             secret: gaussian_scores(outputs[secret], chosen, noise_std) for secret in distributions
         }
-    n_atoms = sum(
-        1 if isinstance(distribution, GaussianDistribution) else len(_atoms(distribution)[0])
-        for distribution in chosen
-    )
+    n_atoms = sum(max(1, distribution.n_samples) for distribution in chosen)
     most = max(1, _MOST_ENTRIES // (n_atoms * len(chosen)))
     return {
         secret: likelihood_scores(outputs[secret][:most], chosen, noise_std)
@@ -249,7 +241,15 @@ def _log_likelihood(outputs: Floats, distribution: Distribution, noise_std: floa
         # The same constant as below: that of N(0, noise variance).
         spread = np.log(np.diag(factor)).sum() - distribution.dim * math.log(noise_std)
         return np.asarray(-(standard**2).sum(axis=0) / 2 - spread)
-    atoms, shares = _atoms(distribution)
+    known = distribution.atoms()
+    if known is None:
+        msg = (
+            "streamed distributions keep counts and no values, so outputs have no known "
+            "likelihood; score the outputs yourself and use attack_secrets"
+        )
+        raise ScenarioError(msg)
+    atoms, counts = known
+    shares = counts / counts.sum()
     block = max(1, _ENTRIES_AT_ONCE // len(atoms))
     result = np.empty(len(outputs))
     for start in range(0, len(outputs), block):
@@ -266,18 +266,6 @@ def _gaussian_kernel(outputs: Floats, centers: Floats, noise_std: float) -> Floa
     y, c = (outputs - middle) / noise_std, (centers - middle) / noise_std
     squares = (y**2).sum(axis=1)[:, None] - 2 * (y @ c.T) + (c**2).sum(axis=1)
     return np.asarray(-squares / 2)
-
-
-def _atoms(distribution: Distribution) -> tuple[Floats, Floats]:
-    if isinstance(distribution, FiniteDistribution):
-        return distribution.outputs, distribution.counts / distribution.total
-    if isinstance(distribution, SampledDistribution):
-        return distribution.outputs, np.full(distribution.n_samples, 1 / distribution.n_samples)
-    msg = (
-        "streamed distributions keep counts and no values, so outputs have no known likelihood; "
-        "score the outputs yourself and use attack_secrets"
-    )
-    raise ScenarioError(msg)
 
 
 def _shares(kind: PriorKind, secrets: tuple[str, ...], prior: Prior) -> dict[str, float]:

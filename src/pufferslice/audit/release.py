@@ -47,10 +47,7 @@ from pufferslice.queries import Query
 from pufferslice.releases.release import quantised
 from pufferslice.scenario.distributions import (
     Distribution,
-    FiniteDistribution,
-    GaussianDistribution,
     SampledBinnedDistribution,
-    SampledDistribution,
 )
 from pufferslice.scenario.histograms import BinnedDistribution
 from pufferslice.scenario.scenario import Scenario
@@ -232,30 +229,8 @@ def check_outputs(scenario: Scenario, certificate: Certificate, outputs: Outputs
 
 def draw_values(distribution: Distribution, n_outputs: int, *, rng: np.random.Generator) -> Floats:
     """Independent values of the prepared query under one secret, without noise."""
-    if isinstance(distribution, GaussianDistribution):
-        return rng.multivariate_normal(
-            distribution.mean, distribution.cov, n_outputs, method="eigh"
-        )
-    atoms, where = _drawn_atoms(distribution, n_outputs, rng)
-    return np.asarray(atoms[where])
-
-
-def _drawn_atoms(
-    distribution: Distribution, n_outputs: int, rng: np.random.Generator
-) -> tuple[Floats, Integers]:
-    """The atoms of a distribution, and which of them were drawn."""
-    if isinstance(distribution, FiniteDistribution):
-        ends = np.cumsum(distribution.counts)
-        return distribution.outputs, np.searchsorted(
-            ends, rng.integers(ends[-1], size=n_outputs), "right"
-        )
-    if isinstance(distribution, SampledDistribution):
-        return distribution.outputs, rng.integers(distribution.n_samples, size=n_outputs)
-    msg = (
-        "streamed distributions keep counts and no values, so nothing can be drawn from them; "
-        "audit with outputs that the mechanism itself made, see supplied_outputs"
-    )
-    raise ScenarioError(msg)
+    values, where = distribution.draw(n_outputs, rng=rng)
+    return np.asarray(values[where])
 
 
 def _drawn_grid(
@@ -266,12 +241,9 @@ def _drawn_grid(
 ) -> Integers:
     """Drawn values on the grid; every atom is put there once."""
     n_outputs, rng = drawn
-    if isinstance(distribution, GaussianDistribution):
-        atoms, where = draw_values(distribution, n_outputs, rng=rng), np.arange(n_outputs)
-    else:
-        atoms, where = _drawn_atoms(distribution, n_outputs, rng)
+    values, where = distribution.draw(n_outputs, rng=rng)
     used, back = np.unique(where, return_inverse=True)
-    return quantised_rows(atoms[used], query.center, noise_std)[back]
+    return quantised_rows(values[used], query.center, noise_std)[back]
 
 
 def quantised_rows(values: Floats, center: Floats, noise_std: float) -> Integers:

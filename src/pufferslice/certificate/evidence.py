@@ -16,7 +16,6 @@ from pufferslice._core.threads import Progress, silent
 from pufferslice.certificate.schema import CHANGED
 from pufferslice.errors import CertificateError
 from pufferslice.queries.ranges import range_of
-from pufferslice.scenario.distributions import GaussianDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity import DistanceTables, GapTables, GaussianPairs, MatchingTables
 from pufferslice.sensitivity.bands import missing_mass
@@ -282,9 +281,7 @@ def _sample_sizes(scenario: Scenario) -> dict[str, dict[str, int]]:
         return {}
     return {
         prior.name: {
-            secret: distribution.n_samples
-            for secret, distribution in prior.distributions.items()
-            if not isinstance(distribution, GaussianDistribution)
+            secret: distribution.n_samples for secret, distribution in prior.distributions.items()
         }
         for prior in scenario.priors
     }

@@ -25,8 +25,7 @@ from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.schema import check_shape
 from pufferslice.certificate.statement import CertificateOptions, statement_of, unsliced_of
 from pufferslice.errors import ArgumentError, CalibrationError, CertificateError, ScenarioError
-from pufferslice.scenario.distributions import FiniteDistribution, SampledBinnedDistribution
-from pufferslice.scenario.histograms import BinnedDistribution
+from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity import GaussianPairs, MatchingTables
 from pufferslice.sensitivity.concentration import BandKind, samples_for_tail
@@ -125,9 +124,8 @@ def coupling_profile(scenario: Scenario) -> FiniteProfile:
     Binned distributions are known along the directions of their scan alone.
     """
     distributions, _ = distribution_pairs(scenario)
-    first = distributions[0]
-    if isinstance(first, BinnedDistribution | SampledBinnedDistribution):
-        grid = (first if isinstance(first, BinnedDistribution) else first.draws).grid
+    grid = distributions[0].grid
+    if grid is not None:
         n = len(grid.directions)
         return FiniteProfile(directions=grid.directions, weights=np.full(n, 1 / n))
     return FiniteProfile.uniform(dim=scenario.dim, n_directions=MOST_MATCHINGS, seed=0)

@@ -11,7 +11,6 @@ from pufferslice._core.text import listed
 from pufferslice.data import Frame, check_columns, frame_of, without_missing
 from pufferslice.errors import ReleaseError, ScenarioError, TableError
 from pufferslice.scenario.distributions import FiniteDistribution
-from pufferslice.scenario.histograms import BinnedDistribution
 from pufferslice.scenario.priors import Prior
 from pufferslice.scenario.scenario import Scenario
 
@@ -69,7 +68,7 @@ def _check_counted(scenario: Scenario, value: Floats) -> None:
         distribution.grid
         for prior in scenario.priors
         for distribution in prior.distributions.values()
-        if isinstance(distribution, BinnedDistribution)
+        if distribution.grid is not None
     ]
     if not all(grid.holds(value) for grid in grids):
         msg = (

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Distributions of a query under one secret: finite, known through a sample only, or Gaussian."""
+"""Distributions of a query under one secret: what all kinds offer, and the kinds."""
 
-from typing import Any, Final, final
+from typing import Any, ClassVar, Final, Literal, Protocol, final
 
 import attrs
 import numpy as np
@@ -9,16 +9,63 @@ import numpy.typing as npt
 
 from pufferslice._core.arrays import Floats, Integers, locked, locked_integers, same
 from pufferslice._core.checks import check_finite, check_probabilities
-from pufferslice.errors import ArgumentError
-from pufferslice.scenario.histograms import BinnedDistribution
+from pufferslice.errors import ArgumentError, ScenarioError
+from pufferslice.queries import Query
+from pufferslice.scenario.histograms import BinGrid, BinnedDistribution
+
+Kind = Literal["empirical", "sampled", "gaussian"]
+"""How a distribution is known: it is a sample, it was sampled, or it is a formula."""
 
 WEIGHT_QUANTA: Final = 2**30
-"""Weights of an empirical distribution are held as whole multiples of 1 / WEIGHT_QUANTA."""
+"""Weights of an empirical distribution are held as integer multiples of 1 / WEIGHT_QUANTA."""
 
 LARGEST_TOTAL: Final = 2**31
 """So that the common denominator of two distributions fits a 64-bit integer."""
 
 _SYMMETRY_TOLERANCE: Final = 1e-12
+
+
+class Distribution(Protocol):
+    """The distribution of a prepared query under one secret.
+
+    What a distribution shows next to another is in `pufferslice.sensitivity`, one row for each
+    type. A new type implements this protocol, passes its contract in the tests, and adds a row.
+    """
+
+    @property
+    def kind(self) -> Kind:
+        """How the distribution is known."""
+
+    @property
+    def dim(self) -> int:
+        """Output dimension."""
+
+    @property
+    def n_samples(self) -> int:
+        """Number of atoms, draws or rows; 0 for a formula."""
+
+    @property
+    def grid(self) -> BinGrid | None:
+        """The bins in which values were counted; None if the values themselves are known."""
+
+    @property
+    def mean(self) -> Floats | None:
+        """Mean, shape (dim,), of the draws if it is sampled; None if values were only counted."""
+
+    def atoms(self) -> tuple[Floats, Integers] | None:
+        """Atoms or draws, shape (n_samples, dim), and how often each counts; None without any."""
+
+    def draw(self, n_draws: int, *, rng: np.random.Generator) -> tuple[Floats, Integers]:
+        """Independent draws: values, and for each draw its row in them.
+
+        A `ScenarioError` if values were only counted.
+        """
+
+    def reduced(self) -> tuple[npt.NDArray[Any], ...]:
+        """Arrays that are the same for two distributions of a type that look the same."""
+
+    def digest_parts(self) -> list[bytes]:
+        """All of the distribution as bytes, for a digest; no two types have the same."""
 
 
 def _without_minus_zero(values: Any) -> Floats:  # noqa: ANN401 - whatever numpy can read
@@ -42,16 +89,18 @@ class FiniteDistribution:
     FiniteDistribution(n_samples=3, dim=1)
     """
 
+    kind: ClassVar[Kind] = "empirical"
+    grid: ClassVar[None] = None
     outputs: Floats = attrs.field(converter=_without_minus_zero, eq=same)
     """The atoms, shape (n_samples, dim); -0.0 is held as 0.0, which prints the same."""
     counts: Integers = attrs.field(converter=locked_integers, eq=same)
-    """How often each atom counts, whole numbers of at least 1, shape (n_samples,)."""
+    """How often each atom counts, integers of at least 1, shape (n_samples,)."""
 
     def __attrs_post_init__(self) -> None:
         _check_outputs(self.outputs)
         if self.counts.shape != (len(self.outputs),) or self.counts.min() < 1:
             msg = (
-                "counts must be whole numbers of at least 1, one for each row of outputs; got "
+                "counts must be integers of at least 1, one for each row of outputs; got "
                 f"shape {self.counts.shape} for {len(self.outputs)} rows"
             )
             raise ArgumentError(msg)
@@ -71,7 +120,7 @@ class FiniteDistribution:
 
     @classmethod
     def weighted(cls, outputs: Floats, weights: Floats) -> "FiniteDistribution":
-        """Row i with probability `weights[i]`, held to a whole multiple of 1 / WEIGHT_QUANTA.
+        """Row i with probability `weights[i]`, held to an integer multiple of 1 / WEIGHT_QUANTA.
 
         The distribution *is* the one with the held weights; largest remainders make them sum to 1
         exactly.
@@ -111,6 +160,35 @@ class FiniteDistribution:
         """Whether every atom counts once."""
         return self.total == self.n_samples
 
+    @property
+    def mean(self) -> Floats:
+        """Mean, shape (dim,)."""
+        return np.asarray(self.counts @ self.outputs / self.total)
+
+    def atoms(self) -> tuple[Floats, Integers]:
+        """The atoms and their counts."""
+        return self.outputs, self.counts
+
+    def draw(self, n_draws: int, *, rng: np.random.Generator) -> tuple[Floats, Integers]:
+        """The atoms, and which of them each draw is."""
+        ends = np.cumsum(self.counts)
+        return self.outputs, np.searchsorted(ends, rng.integers(ends[-1], size=n_draws), "right")
+
+    def prepared(self, query: Query) -> "FiniteDistribution":
+        """This distribution, in the user's units, clipped to the query's range and scaled."""
+        return FiniteDistribution(outputs=query.prepared(self.outputs), counts=self.counts)
+
+    def reduced(self) -> tuple[npt.NDArray[Any], ...]:
+        """Distinct atoms in lexicographic order, and their counts in lowest terms."""
+        atoms, where = np.unique(self.outputs, axis=0, return_inverse=True)
+        counts = np.zeros(len(atoms), dtype=np.int64)
+        np.add.at(counts, where.reshape(-1), self.counts)
+        return atoms, counts // np.gcd.reduce(counts)
+
+    def digest_parts(self) -> list[bytes]:
+        """The atoms and counts as bytes."""
+        return _array_parts(self.outputs, self.counts)
+
     def __repr__(self) -> str:
         return f"FiniteDistribution(n_samples={self.n_samples}, dim={self.dim})"
 
@@ -126,6 +204,8 @@ class SampledDistribution:
     SampledDistribution(n_samples=3, dim=1)
     """
 
+    kind: ClassVar[Kind] = "sampled"
+    grid: ClassVar[None] = None
     outputs: Floats = attrs.field(converter=_without_minus_zero, eq=same)
     """Independent draws, shape (n_samples, dim)."""
 
@@ -142,6 +222,31 @@ class SampledDistribution:
         """Output dimension."""
         return int(self.outputs.shape[1])
 
+    @property
+    def mean(self) -> Floats:
+        """Mean of the draws, shape (dim,)."""
+        return np.asarray(self.outputs.mean(axis=0))
+
+    def atoms(self) -> tuple[Floats, Integers]:
+        """The draws, each of which counts once."""
+        return self.outputs, np.ones(self.n_samples, dtype=np.int64)
+
+    def draw(self, n_draws: int, *, rng: np.random.Generator) -> tuple[Floats, Integers]:
+        """The draws that are known, and which of them each new draw is."""
+        return self.outputs, rng.integers(self.n_samples, size=n_draws)
+
+    def prepared(self, query: Query) -> "SampledDistribution":
+        """These draws, in the user's units, clipped to the query's range and scaled."""
+        return SampledDistribution(outputs=query.prepared(self.outputs))
+
+    def reduced(self) -> tuple[npt.NDArray[Any], ...]:
+        """As of the finite distribution of the draws."""
+        return FiniteDistribution.uniform(self.outputs).reduced()
+
+    def digest_parts(self) -> list[bytes]:
+        """The draws as bytes."""
+        return _array_parts(self.outputs, np.zeros(0))
+
     def __repr__(self) -> str:
         return f"SampledDistribution(n_samples={self.n_samples}, dim={self.dim})"
 
@@ -151,6 +256,9 @@ class SampledDistribution:
 class GaussianDistribution:
     """N(mean, cov): a declared Gaussian prior of the query under one secret."""
 
+    kind: ClassVar[Kind] = "gaussian"
+    grid: ClassVar[None] = None
+    n_samples: ClassVar[int] = 0
     mean: Floats = attrs.field(converter=locked, eq=same)
     """Shape (dim,)."""
     cov: Floats = attrs.field(converter=locked, eq=same)
@@ -180,6 +288,47 @@ class GaussianDistribution:
         """Output dimension."""
         return self.mean.size
 
+    def atoms(self) -> None:
+        """None: a Gaussian has no atoms."""
+
+    def draw(self, n_draws: int, *, rng: np.random.Generator) -> tuple[Floats, Integers]:
+        """Draws, each its own value."""
+        values = rng.multivariate_normal(self.mean, self.cov, n_draws, method="eigh")
+        return values, np.arange(n_draws)
+
+    def prepared(self, query: Query) -> "GaussianDistribution":
+        """This Gaussian, in the user's units, scaled; each number is rounded.
+
+        To draw from, not to certify: certificates are computed from the declared Gaussian.
+        """
+        if self.dim != query.dim:
+            msg = f"a Gaussian must have the query's {query.dim} coordinates, got {self.dim}"
+            raise ScenarioError(msg)
+        if query.range is not None:
+            msg = (
+                "a query clipped to a range does not have a Gaussian distribution; leave the range "
+                "out, or give the distributions as samples"
+            )
+            raise ScenarioError(msg)
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            units = np.outer(query.scales, query.scales)
+            mean, cov = self.mean / query.scales, self.cov / units
+        if not (units.min() > 0 and all(np.isfinite(array).all() for array in (units, mean, cov))):
+            msg = (
+                "scales are too far from 1: the scaled Gaussian distribution overflows; use other "
+                "units"
+            )
+            raise ScenarioError(msg)
+        return GaussianDistribution(mean=mean, cov=cov)
+
+    def reduced(self) -> tuple[npt.NDArray[Any], ...]:
+        """Mean and covariance."""
+        return self.mean, self.cov
+
+    def digest_parts(self) -> list[bytes]:
+        """Mean and covariance as bytes."""
+        return _array_parts(self.mean, self.cov)
+
     def __repr__(self) -> str:
         return f"GaussianDistribution(dim={self.dim})"
 
@@ -189,7 +338,14 @@ class GaussianDistribution:
 class SampledBinnedDistribution:
     """As `SampledDistribution`, for draws that were counted in bins and not kept."""
 
+    kind: ClassVar[Kind] = "sampled"
+    mean: ClassVar[None] = None
     draws: BinnedDistribution
+
+    @property
+    def grid(self) -> BinGrid:
+        """The bins of the draws."""
+        return self.draws.grid
 
     @property
     def n_samples(self) -> int:
@@ -201,91 +357,39 @@ class SampledBinnedDistribution:
         """Output dimension."""
         return self.draws.dim
 
+    def atoms(self) -> None:
+        """None: the draws were not kept."""
+
+    def draw(self, n_draws: int, *, rng: np.random.Generator) -> tuple[Floats, Integers]:
+        """A `ScenarioError`: the draws were not kept."""
+        return self.draws.draw(n_draws, rng=rng)
+
+    def reduced(self) -> tuple[npt.NDArray[Any], ...]:
+        """As of the counted draws."""
+        return self.draws.reduced()
+
+    def digest_parts(self) -> list[bytes]:
+        """Grid and counts as bytes."""
+        return [b"sampled, binned", *self.draws.digest_parts()[1:]]
+
     def __repr__(self) -> str:
         return f"SampledBinnedDistribution(n_samples={self.n_samples}, dim={self.dim})"
 
 
-Distribution = (
-    FiniteDistribution
-    | BinnedDistribution
-    | SampledDistribution
-    | SampledBinnedDistribution
-    | GaussianDistribution
-)
+def equal_distributions(first: Distribution, second: Distribution) -> bool:
+    """Whether two distributions of one type are equal, bit for bit, in all that is known of them.
 
-
-def equal_distributions(first: FiniteDistribution, second: FiniteDistribution) -> bool:
-    """Whether two empirical distributions put the same probability on the same atoms, bit for bit.
+    Finite and Gaussian distributions then are equal. Of those known by draws or bins this only
+    says that the draws or counts are in the same proportions.
 
     >>> a = FiniteDistribution.uniform([[0.0], [1.0]])
     >>> equal_distributions(a, FiniteDistribution.uniform([[1.0], [1.0], [0.0], [0.0]]))
     True
     """
-    atoms_1, counts_1 = _merged(first)
-    atoms_2, counts_2 = _merged(second)
-    if not np.array_equal(atoms_1, atoms_2):
-        return False
-    return all(
-        int(a) * second.total == int(b) * first.total
-        for a, b in zip(counts_1, counts_2, strict=True)
+    return type(first) is type(second) and all(
+        np.array_equal(a, b) for a, b in zip(first.reduced(), second.reduced(), strict=True)
     )
 
 
-def look_equal(first: Distribution, second: Distribution) -> bool:
-    """Whether two distributions of one kind have the same atoms, draws, counts or parameters.
-
-    Of distributions that are known by draws or bins, this does not say that they are equal.
-    """
-    if isinstance(first, FiniteDistribution) and isinstance(second, FiniteDistribution):
-        return equal_distributions(first, second)
-    if isinstance(first, SampledDistribution) and isinstance(second, SampledDistribution):
-        samples = (
-            FiniteDistribution.uniform(first.outputs),
-            FiniteDistribution.uniform(second.outputs),
-        )
-        return equal_distributions(*samples)
-    if isinstance(first, SampledBinnedDistribution) and isinstance(
-        second, SampledBinnedDistribution
-    ):
-        return look_equal(first.draws, second.draws)
-    if isinstance(first, BinnedDistribution) and isinstance(second, BinnedDistribution):
-        # As integers of any size: a product of two counts may not fit 64 bits.
-        return all(
-            bool((a.astype(object) * second.total == b.astype(object) * first.total).all())
-            for a, b in zip(first.counts, second.counts, strict=True)
-        )
-    return first == second
-
-
-def n_samples_of(distribution: Distribution) -> int:
-    """Number of atoms, draws or rows of a distribution; 0 for a formula."""
-    return 0 if isinstance(distribution, GaussianDistribution) else distribution.n_samples
-
-
-def _merged(distribution: FiniteDistribution) -> tuple[Floats, Integers]:
-    """Distinct atoms in lexicographic order, with the sum of their counts."""
-    atoms, where = np.unique(distribution.outputs, axis=0, return_inverse=True)
-    counts = np.zeros(len(atoms), dtype=np.int64)
-    np.add.at(counts, where.reshape(-1), distribution.counts)
-    return atoms, counts
-
-
-def distribution_bytes(distribution: Distribution) -> list[bytes]:
-    """All of a distribution as bytes, for a digest.
-
-    Different kinds of distribution have different bytes.
-    """
-    arrays: tuple[npt.NDArray[Any], ...]
-    if isinstance(distribution, FiniteDistribution):
-        arrays = (distribution.outputs, distribution.counts)
-    elif isinstance(distribution, SampledDistribution):
-        arrays = (distribution.outputs, np.zeros(0))
-    elif isinstance(distribution, GaussianDistribution):
-        arrays = (distribution.mean, distribution.cov)
-    else:
-        binned = (
-            distribution if isinstance(distribution, BinnedDistribution) else distribution.draws
-        )
-        kind = b"binned" if isinstance(distribution, BinnedDistribution) else b"sampled, binned"
-        return [kind, binned.grid.digest().encode(), binned.counts.tobytes()]
-    return [part for a in arrays for part in (str(a.shape).encode(), a.tobytes())]
+def _array_parts(*arrays: npt.NDArray[Any]) -> list[bytes]:
+    return [part for array in arrays for part in (str(array.shape).encode(), array.tobytes())]

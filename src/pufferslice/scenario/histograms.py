@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Distributions known by histograms of their projections: bin grids, and adding them up."""
+"""Histograms of projections: the grid of bins, a distribution known by them, and their sums."""
 
 import io
 import math
 from collections.abc import Iterable
-from typing import Any, Final, Literal, final
+from typing import Any, ClassVar, Final, Literal, final
 
 import attrs
 import numpy as np
+import numpy.typing as npt
 
 from pufferslice._core.arrays import Floats, Integers, arrays_in, locked, locked_integers, same
 from pufferslice._core.checks import check_count, check_finite, check_one_of, check_unit_rows
 from pufferslice._core.files import canonical_json, digest, parsed_json
 from pufferslice._core.text import given, listed_labels
-from pufferslice.errors import ArgumentError, StorageError
+from pufferslice.errors import ArgumentError, ScenarioError, StorageError
 
 DEFAULT_BINS: Final = 4096
 """Bins along a direction: the range over this many is the resolution of a binned distribution."""
@@ -27,26 +28,15 @@ _VERSION: Final = 2
 _ROWS_SIDE_BY_SIDE: Final = 64
 
 
-def _owned(values: Any) -> Integers:  # noqa: ANN401 - whatever numpy can read as whole numbers
-    """As `locked_integers`, but an array that nobody can write to is taken as it is."""
+def _owned(values: Any) -> Integers:  # noqa: ANN401 - whatever numpy can read as integers
+    """As `locked_integers`, without a copy of an array that is read-only already."""
     if isinstance(values, np.ndarray) and values.dtype == np.int64 and not values.flags.writeable:
         return np.ascontiguousarray(values)
     return locked_integers(values)
 
 
-def _texts(names: Iterable[str]) -> tuple[str, ...]:
+def _tuple(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(names)
-
-
-def _reaches(grid: "BinGrid") -> Floats:
-    # A range that overflows is refused by the caller.
-    with np.errstate(over="ignore"):
-        stretched = grid.directions * grid.extents
-        if grid.shape == "box":
-            reaches = np.abs(stretched).sum(axis=1)
-        else:
-            reaches = np.linalg.norm(stretched, axis=1)
-        return locked(reaches * (1 + (grid.dim + 4) * _ULP))
 
 
 @final
@@ -66,11 +56,11 @@ class BinGrid:
     center: Floats = attrs.field(converter=locked, eq=same)
     """Middle of the range, shape (dim,)."""
     extents: Floats = attrs.field(converter=locked, eq=same)
-    """How far the range goes from its middle along each coordinate, shape (dim,)."""
+    """Half the width of the range along each coordinate, shape (dim,)."""
     shape: Literal["box", "ellipsoid"]
     n_bins: int
     reaches: Floats = attrs.field(init=False, eq=False)
-    """At least how far the range goes from its middle along each direction."""
+    """Half the width of the range along each direction, rounded up."""
 
     def __attrs_post_init__(self) -> None:
         check_unit_rows(directions=self.directions)
@@ -89,7 +79,11 @@ class BinGrid:
         if not self.extents.min() > 0:
             msg = f"extents must be greater than 0, got {float(self.extents.min())!r}"
             raise ArgumentError(msg)
-        object.__setattr__(self, "reaches", _reaches(self))
+        with np.errstate(over="ignore"):
+            stretched = self.directions * self.extents
+            is_box = self.shape == "box"
+            sizes = np.abs(stretched).sum(1) if is_box else np.linalg.norm(stretched, axis=1)
+            object.__setattr__(self, "reaches", locked(sizes * (1 + (self.dim + 4) * _ULP)))
         check_finite(reaches=self.reaches)
 
     @property
@@ -153,7 +147,7 @@ class BinGrid:
         return 8 * n_secrets * self.n_directions * self.n_bins
 
     def digest(self) -> str:
-        """SHA-256 over everything that says where a value falls."""
+        """SHA-256 over everything that decides the bin of a value."""
         arrays = (self.directions, self.center, self.extents)
         facts = f"{self.shape} {self.n_bins} {self.directions.shape}".encode()
         return digest(facts, *(array.astype(">f8").tobytes() for array in arrays))
@@ -168,14 +162,16 @@ class BinGrid:
 @final
 @attrs.frozen(kw_only=True, repr=False)
 class BinnedDistribution:
-    """The empirical distribution of rows that were counted, not kept: one histogram per direction.
+    """The empirical distribution of rows that were counted in one histogram per direction.
 
-    Ranks are exact; a value is known to one bin and the rounding error of its projection.
+    Ranks are exact; a value is known up to one bin and the rounding error of its projection.
     """
 
+    kind: ClassVar[Literal["empirical"]] = "empirical"
+    mean: ClassVar[None] = None
     grid: BinGrid
     counts: Integers = attrs.field(converter=_owned, eq=same)
-    """Rows in each bin, shape (n_directions, n_bins); every direction saw every row."""
+    """Rows in each bin, shape (n_directions, n_bins); every direction counts every row."""
 
     def __attrs_post_init__(self) -> None:
         _check_counts(self.counts[None], self.grid)
@@ -211,6 +207,26 @@ class BinnedDistribution:
         low = (bins - grid.n_bins / 2) * width - slack
         return low, (bins + 1 - grid.n_bins / 2) * width + slack
 
+    def atoms(self) -> None:
+        """None: the rows were not kept."""
+
+    def draw(self, n_draws: int, *, rng: np.random.Generator) -> tuple[Floats, Integers]:
+        """A `ScenarioError`: the rows were not kept."""
+        del n_draws, rng
+        msg = (
+            "streamed distributions keep counts and no values, so nothing can be drawn from them; "
+            "audit with outputs that the mechanism itself made, see supplied_outputs"
+        )
+        raise ScenarioError(msg)
+
+    def reduced(self) -> tuple[npt.NDArray[Any], ...]:
+        """The counts in lowest terms."""
+        return (self.counts // np.gcd.reduce(self.counts, axis=None),)
+
+    def digest_parts(self) -> list[bytes]:
+        """Grid and counts as bytes."""
+        return [b"binned", self.grid.digest().encode(), self.counts.tobytes()]
+
     def __repr__(self) -> str:
         return f"BinnedDistribution(n_samples={self.total}, grid={self.grid!r})"
 
@@ -224,8 +240,8 @@ class Histograms:
     """
 
     grid: BinGrid
-    secrets: tuple[str, ...] = attrs.field(converter=_texts)
-    """The secrets that were seen, in alphabetical order."""
+    secrets: tuple[str, ...] = attrs.field(converter=_tuple)
+    """The secrets that have rows, in alphabetical order."""
     counts: Integers = attrs.field(converter=_owned, eq=same)
     """Shape (n_secrets, n_directions, n_bins)."""
     n_dropped: int = 0
@@ -247,8 +263,8 @@ class Histograms:
     def __attrs_post_init__(self) -> None:
         if list(self.secrets) != sorted(set(self.secrets)):
             msg = (
-                "secrets must be different texts in alphabetical order; the "
-                f"{len(self.secrets)} given are not"
+                "secrets must be different strings in alphabetical order; these "
+                f"{len(self.secrets)} are not"
             )
             raise ArgumentError(msg)
         check_count(0, n_dropped=self.n_dropped)
@@ -315,7 +331,19 @@ class Histograms:
         """Read back what `to_bytes` wrote; anything else is a `StorageError`."""
         try:
             arrays = arrays_in(content)
-            return _unpacked(parsed_json(arrays.pop("facts").tobytes()), arrays)
+            facts = parsed_json(arrays.pop("facts").tobytes())
+            if facts["version"] != _VERSION:
+                version = given(facts["version"])
+                msg = f"the histograms have version {version}, not {_VERSION}; scan again"
+                raise StorageError(msg)
+            grid_arrays = {name: arrays.pop(name) for name in ("directions", "center", "extents")}
+            arrays["counts"].setflags(write=False)
+            return cls(
+                grid=BinGrid(shape=facts["shape"], n_bins=facts["n_bins"], **grid_arrays),
+                secrets=facts["secrets"],
+                n_dropped=facts["n_dropped"],
+                **arrays,
+            )
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             msg = (
                 "the histograms cannot be read: they are damaged or something else "
@@ -332,34 +360,34 @@ def added(parts: Iterable[Histograms]) -> Histograms:
 
     Guarantee: integers are added, so neither the order nor the way of cutting matters.
     """
-    kept = list(parts)
-    if not kept:
+    histograms = list(parts)
+    if not histograms:
         msg = "at least one histogram is needed, got none"
         raise ArgumentError(msg)
-    grid = kept[0].grid
-    if any(part.grid != grid for part in kept[1:]):
+    grid = histograms[0].grid
+    if any(part.grid != grid for part in histograms[1:]):
         msg = (
             "histograms can be added only on one grid: the same directions, range and bins. Make "
             "them with one scan"
         )
         raise ArgumentError(msg)
-    secrets = sorted({secret for part in kept for secret in part.secrets})
+    secrets = sorted({secret for part in histograms for secret in part.secrets})
     where = {secret: index for index, secret in enumerate(secrets)}
     counts = np.zeros((len(secrets), grid.n_directions, grid.n_bins), dtype=np.int64)
     n_clipped = np.zeros(len(secrets), dtype=np.int64)
-    for part in kept:
+    for part in histograms:
         places = [where[secret] for secret in part.secrets]
         n_clipped[places] += part.n_clipped
-        for place, own in zip(places, part.counts, strict=True):
-            counts[place] += own
+        for place, rows in zip(places, part.counts, strict=True):
+            counts[place] += rows
     counts.setflags(write=False)
     return Histograms(
         grid=grid,
         secrets=tuple(secrets),
         counts=counts,
-        n_dropped=sum(part.n_dropped for part in kept),
+        n_dropped=sum(part.n_dropped for part in histograms),
         n_clipped=n_clipped,
-        ends=joined_ends(part.ends for part in kept),
+        ends=joined_ends(part.ends for part in histograms),
     )
 
 
@@ -387,26 +415,7 @@ def joined_ends(parts: Iterable[Floats]) -> Floats:
     return np.stack([ends[:, 0].min(axis=0), ends[:, 1].max(axis=0)])
 
 
-def _unpacked(facts: dict[str, Any], arrays: dict[str, Any]) -> Histograms:
-    if facts["version"] != _VERSION:
-        said = given(facts["version"])
-        msg = f"the histograms have version {said}, this program reads {_VERSION}; scan again"
-        raise StorageError(msg)
-    counts, n_clipped, ends = (arrays.pop(name) for name in ("counts", "n_clipped", "ends"))
-    counts.setflags(write=False)
-    grid = BinGrid(shape=facts["shape"], n_bins=facts["n_bins"], **arrays)
-    return Histograms(
-        grid=grid,
-        secrets=facts["secrets"],
-        counts=counts,
-        n_dropped=facts["n_dropped"],
-        n_clipped=n_clipped,
-        ends=ends,
-    )
-
-
 def _check_counts(counts: Integers, grid: BinGrid) -> None:
-    """Counts fit the grid, none is negative, and every direction saw the same number of rows."""
     if counts.shape[1:] != (grid.n_directions, grid.n_bins):
         wanted = (grid.n_directions, grid.n_bins)
         msg = f"counts must have shape {wanted} for each secret, got {counts.shape[1:]}"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the distributions of a query come from, and their provenance."""
+"""Priors: the distributions of a query under each secret, and what they were made from."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, final
+from typing import Any, Final, Literal, NamedTuple, final, get_args
 
 import attrs
 import numpy as np
@@ -18,6 +18,7 @@ from pufferslice.scenario.distributions import (
     Distribution,
     FiniteDistribution,
     GaussianDistribution,
+    Kind,
     SampledBinnedDistribution,
     SampledDistribution,
 )
@@ -35,10 +36,8 @@ Source = Literal["public_model", "held_out", "released_data"]
 SOURCES: Final = ("public_model", "held_out", "released_data")
 """What a prior was made from; if it is the released data, the noise scale tells of it."""
 
-Kind = Literal["empirical", "sampled", "gaussian"]
-
-KINDS: Final = ("empirical", "sampled", "gaussian")
-"""How a prior is known: it is a sample, it was sampled, or it is a formula."""
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+"""How the distributions of a prior are known."""
 
 LAWS: Final = ("groups", "bootstrap", "records", "worlds")
 """What one release is; see `ONE_RELEASE`."""
@@ -51,6 +50,11 @@ ONE_RELEASE: Final = {
 }
 
 _FEWEST_ROWS: Final = 2
+_ORIGINS: Final[Mapping[Kind, str]] = {
+    "empirical": "declared finite distributions",
+    "sampled": "independent draws of the distributions, which are known only through them",
+    "gaussian": "declared Gaussian distributions",
+}
 _DECLARED: Final = "the drawn sample is declared to be the prior"
 
 
@@ -105,14 +109,13 @@ class Prior:
                 "all sampled or all Gaussian"
             )
             raise ScenarioError(msg)
-        if len({distribution.dim for distribution in self.distributions.values()}) != 1:
+        dims = {distribution.dim for distribution in self.distributions.values()}
+        if len(dims) != 1:
             msg = (
                 f"prior {quoted(self.name)} must have distributions of one dimension, got "
-                f"{sorted({distribution.dim for distribution in self.distributions.values()})}; "
-                "give all of them for one query"
+                f"{sorted(dims)}; give all of them for one query"
             )
             raise ScenarioError(msg)
-
         if self.kind == "gaussian" and set(self.declared) != set(self.distributions):
             msg = f"prior {self.name!r} must have its Gaussians as declared as well as scaled"
             raise ScenarioError(msg)
@@ -120,32 +123,26 @@ class Prior:
     @property
     def kind(self) -> Kind:
         """An empirical prior *is* its sample; a sampled one is known by it."""
-        first = next(iter(self.distributions.values()))
-        if isinstance(first, GaussianDistribution):
-            return "gaussian"
-        return (
-            "empirical" if isinstance(first, FiniteDistribution | BinnedDistribution) else "sampled"
-        )
+        return next(iter(self.distributions.values())).kind
 
     def sampled(self) -> "Prior":
-        """The same draws, but the prior is only known by them; it is not made of them.
+        """The prior whose independent draws are the atoms of this one.
 
-        Needs: the atoms of every distribution are independent draws of the distribution that is
-        meant.
+        Needs: the atoms of every distribution are independent draws of it.
         """
         if self.kind != "empirical":
             msg = (
-                f"prior {quoted(self.name)} is {self.kind}; only an empirical one holds draws. "
+                f"prior {quoted(self.name)} is {self.kind}; only an empirical one has draws. "
                 "Leave with_sampled_priors() out"
             )
             raise ScenarioError(msg)
-        said = self.origin.removesuffix(_DECLARED).rstrip("; ")
+        origin = self.origin.removesuffix(_DECLARED).rstrip("; ")
         return attrs.evolve(
             self,
             distributions={
                 secret: _drawn(distribution) for secret, distribution in self.distributions.items()
             },
-            origin=f"{said}; independent draws of the prior, which is known only through them",
+            origin=f"{origin}; independent draws of the prior, which is known only through them",
         )
 
     def secret_probability(self, secret: str) -> float:
@@ -169,7 +166,7 @@ class Prior:
 @final
 @attrs.frozen(kw_only=True, repr=False)
 class Resampled:
-    """A world that is a table resampled with replacement; the replicates are the prior."""
+    """A world that is a table resampled with replacement; the resampled tables are the prior."""
 
     table: Any
     bootstrap: Bootstrap
@@ -197,7 +194,7 @@ def group_distributions(
     evaluate = query.bound(table)
     rows = group_rows(labels)
     outputs = {secret: evaluate(where)[None, :] for secret, where in rows.items()}
-    return _made(query, rows, outputs)
+    return _grouped(query, rows, outputs)
 
 
 def bootstrap_distributions(
@@ -212,7 +209,7 @@ def bootstrap_distributions(
     for number, (secret, where) in enumerate(rows.items(), start=1):
         rng = np.random.default_rng([bootstrap.seed, number])
         outputs[secret] = _resampled_outputs(evaluate, where, bootstrap.n_replicates, rng)
-    return _made(query, rows, outputs)
+    return _grouped(query, rows, outputs)
 
 
 def record_distributions(
@@ -222,10 +219,10 @@ def record_distributions(
     check_level(query, "row", "records")
     evaluate = query.bound(table)
     rows = group_rows(labels)
-    return _made(query, rows, {secret: evaluate(where) for secret, where in rows.items()})
+    return _grouped(query, rows, {secret: evaluate(where) for secret, where in rows.items()})
 
 
-def _made(
+def _grouped(
     query: Query, rows: Mapping[str, npt.NDArray[np.intp]], outputs: Mapping[str, Floats]
 ) -> GroupDistributions:
     return GroupDistributions(
@@ -270,38 +267,32 @@ def world_distribution(query: Query, secret: str, world: World) -> WorldDistribu
     check_level(query, "table", "worlds")
     if isinstance(world, Simulator | OutputSimulator):
         msg = (
-            f"world {quoted(secret)} is a simulator, but not how much of it was seen. Take "
+            f"world {quoted(secret)} is a simulator without a number of draws. Take "
             "independent draws with simulator.sampled(n_draws=..., seed=...), and certify with a "
             "failure probability; or declare draws to be the prior with "
             "simulator.declared(n_draws=..., seed=...)"
         )
         raise ScenarioError(msg)
-    if isinstance(world, SimulatedSample):
-        raw = np.concatenate(list(world.blocks(query, secret)))
-        drawn = SampledDistribution(outputs=query.prepared(raw))
-        return WorldDistribution(drawn, world.origin, query.n_outside(raw), ends_of(raw))
-    if isinstance(world, SampledDistribution):
-        drawn = SampledDistribution(outputs=query.prepared(world.outputs))
-        origin = "independent draws of the distributions, which are known only through them"
+    if isinstance(world, FiniteDistribution | SampledDistribution | GaussianDistribution):
+        atoms = world.atoms()
         return WorldDistribution(
-            drawn, origin, query.n_outside(world.outputs), ends_of(world.outputs)
+            distribution=world.prepared(query),
+            origin=_ORIGINS[world.kind],
+            n_clipped=0 if atoms is None else query.n_outside(atoms[0]),
+            ends=no_ends(query.dim) if atoms is None else ends_of(atoms[0]),
         )
-    if isinstance(world, GaussianDistribution):
-        gaussian = scaled_gaussian(query, world)
-        return WorldDistribution(gaussian, "declared Gaussian distributions", 0, no_ends(query.dim))
-    if isinstance(world, FiniteDistribution):
-        distribution = FiniteDistribution(
-            outputs=query.prepared(world.outputs), counts=world.counts
-        )
-        n_clipped, ends = query.n_outside(world.outputs), ends_of(world.outputs)
-        return WorldDistribution(distribution, "declared finite distributions", n_clipped, ends)
-    outputs, origin = _world_outputs(query, secret, world)
-    distribution = FiniteDistribution.uniform(query.prepared(outputs))
-    return WorldDistribution(distribution, origin, query.n_outside(outputs), ends_of(outputs))
+    distribution: Distribution
+    if isinstance(world, SimulatedSample):
+        raw, origin = np.concatenate(list(world.blocks(query, secret))), world.origin
+        distribution = SampledDistribution(outputs=query.prepared(raw))
+    else:
+        raw, origin = _world_outputs(query, secret, world)
+        distribution = FiniteDistribution.uniform(query.prepared(raw))
+    return WorldDistribution(distribution, origin, query.n_outside(raw), ends_of(raw))
 
 
 def group_rows(labels: npt.NDArray[np.str_]) -> dict[str, npt.NDArray[np.intp]]:
-    """Row numbers of each secret, in the order of the secrets; one row is no group."""
+    """Row numbers of each secret, in the order of the secrets; a group has at least two rows."""
     secrets, inverse = np.unique(labels, return_inverse=True)
     order = np.argsort(inverse, kind="stable")
     parts = np.split(order, np.cumsum(np.bincount(inverse))[:-1])
@@ -310,7 +301,7 @@ def group_rows(labels: npt.NDArray[np.str_]) -> dict[str, npt.NDArray[np.intp]]:
 
 
 def check_group_sizes(sizes: Sequence[int]) -> None:
-    """Every group has at least two rows; the labels of those that have not are not shown."""
+    """Every group has at least two rows; labels of smaller ones are not shown."""
     n_small = sum(size < _FEWEST_ROWS for size in sizes)
     if n_small:
         msg = (
@@ -378,25 +369,25 @@ def _world_outputs(query: Query, secret: str, world: World) -> tuple[Floats, str
 def complete_world(query: Query, world: World) -> tuple[World, int]:
     """The world by the query's policy on missing values, and how many rows were left out.
 
-    What a simulator draws is treated when it is drawn, and not counted.
+    Tables of a simulator are treated when they are drawn, and not counted.
     """
-    if isinstance(world, _NOT_TABLES):
+    if not is_made_of_data(world):
         return world, 0
     if isinstance(world, Resampled):
-        table, n_dropped = _kept(query, world.table)
+        table, n_dropped = _complete_table(query, world.table)
         return attrs.evolve(world, table=table), n_dropped
     if isinstance(world, list | tuple):
         if not world:
             msg = "a world that is a list of tables needs at least one table"
             raise ScenarioError(msg)
-        kept = [_kept(query, table) for table in world]
-        return [table for table, _ in kept], sum(n for _, n in kept)
-    return _kept(query, world)
+        tables, dropped = zip(*(_complete_table(query, table) for table in world), strict=True)
+        return list(tables), sum(dropped)
+    return _complete_table(query, world)
 
 
 def tables_of(world: World) -> list[Frame]:
     """The tables that a world is made of; none if it is declared or simulated."""
-    if isinstance(world, _NOT_TABLES):
+    if not is_made_of_data(world):
         return []
     if isinstance(world, Resampled):
         return [frame_of(world.table)]
@@ -405,18 +396,17 @@ def tables_of(world: World) -> list[Frame]:
 
 def resampled_rows(worlds: Mapping[str, World]) -> dict[str, int]:
     """How many rows a release has, if every world is resampled; nothing is known otherwise."""
-    if not all(isinstance(world, Resampled) for world in worlds.values()):
-        return {}
-    return {
+    sizes = {
         secret: len(frame_of(world.table))
         for secret, world in worlds.items()
         if isinstance(world, Resampled)
     }
+    return sizes if len(sizes) == len(worlds) else {}
 
 
 def is_given_tables(world: World) -> bool:
     """Whether a world is the query on given tables, not on resampled ones."""
-    return not isinstance(world, (*_NOT_TABLES, Resampled))
+    return is_made_of_data(world) and not isinstance(world, Resampled)
 
 
 def is_made_of_data(world: World) -> bool:
@@ -429,38 +419,10 @@ def _drawn(distribution: Distribution) -> SampledDistribution | SampledBinnedDis
     if isinstance(distribution, BinnedDistribution):
         return SampledBinnedDistribution(draws=distribution)
     if not isinstance(distribution, FiniteDistribution) or not distribution.is_uniform:
-        msg = "weighted atoms are no independent draws; give the draws themselves, each once"
+        msg = "weighted atoms are not independent draws; give the draws themselves, each once"
         raise ScenarioError(msg)
     return SampledDistribution(outputs=distribution.outputs)
 
 
-def _kept(query: Query, table: object) -> tuple[Frame, int]:
+def _complete_table(query: Query, table: object) -> tuple[Frame, int]:
     return without_missing(frame_of(table), list(query.columns), query.missing)
-
-
-def scaled_gaussian(query: Query, distribution: GaussianDistribution) -> GaussianDistribution:
-    """A Gaussian in scaled coordinates, each number rounded: to draw from, not to certify."""
-    if distribution.dim != query.dim:
-        msg = f"a Gaussian must have the query's {query.dim} coordinates, got {distribution.dim}"
-        raise ScenarioError(msg)
-    if query.range is not None:
-        msg = (
-            "a query clipped to a range does not have a Gaussian distribution; leave the range "
-            "out, or give the distributions as samples"
-        )
-        raise ScenarioError(msg)
-    scales = query.scales
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        units = np.outer(scales, scales)
-        mean, cov = distribution.mean / scales, distribution.cov / units
-    if not (
-        np.isfinite(units).all()
-        and units.min() > 0
-        and np.isfinite(mean).all()
-        and np.isfinite(cov).all()
-    ):
-        msg = (
-            "scales are too far from 1: the scaled Gaussian distribution overflows; use other units"
-        )
-        raise ScenarioError(msg)
-    return GaussianDistribution(mean=mean, cov=cov)

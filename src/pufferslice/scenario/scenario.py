@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scenario: what is protected from whom: secrets, pairs, priors, and the query of one release."""
+"""A scenario: secrets, the pairs to protect, priors, and the query of one release."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import combinations, count
+from itertools import chain, combinations, count
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, final
 
 import attrs
@@ -19,9 +20,8 @@ from pufferslice.queries import Query
 from pufferslice.queries.variation import check_reached, check_varied
 from pufferslice.scenario.distributions import (
     GaussianDistribution,
-    distribution_bytes,
-    look_equal,
-    n_samples_of,
+    Kind,
+    equal_distributions,
 )
 from pufferslice.scenario.histograms import joined_ends
 from pufferslice.scenario.priors import (
@@ -29,7 +29,6 @@ from pufferslice.scenario.priors import (
     ONE_RELEASE,
     Bootstrap,
     GroupDistributions,
-    Kind,
     Prior,
     Source,
     World,
@@ -116,8 +115,16 @@ class Scenario:
 
         `table` may be a mapping from names of priors to tables: then every one is a prior.
         """
-        made = (group_distributions, "the query on the rows of each group")
-        return _from_tables(cls, "groups", (table, secret, query, pairs, source), made)
+        return _from_tables(
+            table,
+            distribution="groups",
+            secret=secret,
+            query=query,
+            pairs=pairs,
+            source=source,
+            make=group_distributions,
+            origin="the query on the rows of each group",
+        )
 
     @classmethod
     def from_bootstrap(
@@ -135,8 +142,16 @@ class Scenario:
             f"{bootstrap.n_replicates} bootstrap replicates of each group, of the group's own "
             f"size, public seed {bootstrap.seed}; the drawn sample is declared to be the prior"
         )
-        made = (partial(bootstrap_distributions, bootstrap=bootstrap), origin)
-        return _from_tables(cls, "bootstrap", (table, secret, query, pairs, source), made)
+        return _from_tables(
+            table,
+            distribution="bootstrap",
+            secret=secret,
+            query=query,
+            pairs=pairs,
+            source=source,
+            make=partial(bootstrap_distributions, bootstrap=bootstrap),
+            origin=origin,
+        )
 
     @classmethod
     def from_records(
@@ -149,8 +164,16 @@ class Scenario:
         source: Source = "released_data",
     ) -> "Scenario":
         """One release is the query of one row; the secret is that row's group."""
-        made = (record_distributions, "the query of each row of the group")
-        return _from_tables(cls, "records", (table, secret, query, pairs, source), made)
+        return _from_tables(
+            table,
+            distribution="records",
+            secret=secret,
+            query=query,
+            pairs=pairs,
+            source=source,
+            make=record_distributions,
+            origin="the query of each row of the group",
+        )
 
     @classmethod
     def from_worlds(
@@ -167,36 +190,39 @@ class Scenario:
 
         A world is a table, a list of tables, `Resampled`, a sample of a simulator, or a
         distribution of the query itself. Without `probabilities` the worlds are equally likely.
-        Without `source`, worlds made of tables are said to be the released data, others a public
-        model.
+        Without `source`, that of worlds made of tables is the released data, that of others a
+        public model.
         """
         _check_texts("worlds", worlds)
         secrets = tuple(worlds)
         _check_secrets(secrets)
-        kept = {secret: complete_world(query, world) for secret, world in worlds.items()}
-        tables = {secret: tables_of(world) for secret, (world, _) in kept.items()}
-        if all(tables.values()):
-            check_varied(query, [table for found in tables.values() for table in found])
-        made = {
-            secret: world_distribution(query, secret, world) for secret, (world, _) in kept.items()
-        }
-        own = any(map(is_made_of_data, worlds.values()))
-        shares = dict(probabilities or dict.fromkeys(secrets, 1 / max(1, len(secrets))))
+        complete: dict[str, World] = {}
+        n_dropped = 0
+        for secret, world in worlds.items():
+            complete[secret], n = complete_world(query, world)
+            n_dropped += n
+        tables = [tables_of(world) for world in complete.values()]
+        if all(tables):
+            check_varied(query, list(chain.from_iterable(tables)))
+        results = {s: world_distribution(query, s, world) for s, world in complete.items()}
+        shares = dict(probabilities or dict.fromkeys(secrets, 1 / len(secrets)))
         check_probabilities_of(secrets, shares)
-        made_from = source or ("released_data" if own else "public_model")
-        given = all(map(is_given_tables, worlds.values()))
+        if source is None:
+            has_data = any(map(is_made_of_data, worlds.values()))
+            source = "released_data" if has_data else "public_model"
         prior = Prior(
             name="declared",
-            source=made_from,
-            origin="; ".join(dict.fromkeys(one.origin for one in made.values())),
+            source=source,
+            origin="; ".join(dict.fromkeys(result.origin for result in results.values())),
             probabilities=shares,
-            distributions={secret: one.distribution for secret, one in made.items()},
-            n_clipped={secret: one.n_clipped for secret, one in made.items()},
-            n_rows=resampled_rows({secret: world for secret, (world, _) in kept.items()}),
+            distributions={secret: result.distribution for secret, result in results.items()},
+            n_clipped={secret: result.n_clipped for secret, result in results.items()},
+            n_rows=resampled_rows(complete),
             declared={
                 s: world for s, world in worlds.items() if isinstance(world, GaussianDistribution)
             },
-            has_given_tables=given and made_from == "released_data",
+            has_given_tables=source == "released_data"
+            and all(map(is_given_tables, worlds.values())),
         )
         scenario = cls(
             distribution="worlds",
@@ -205,9 +231,9 @@ class Scenario:
             pairs=chosen_pairs(pairs, secrets),
             priors=(prior,),
             query=query,
-            n_dropped=sum(n for _, n in kept.values()),
+            n_dropped=n_dropped,
         )
-        check_reached(query, joined_ends(one.ends for one in made.values()))
+        check_reached(query, joined_ends(result.ends for result in results.values()))
         free = attrs.evolve(query, range=None)
         check_clipping(
             scenario,
@@ -216,17 +242,9 @@ class Scenario:
         return scenario
 
     def with_prior(self, other: "Scenario") -> "Scenario":
-        """This scenario, held under the priors of `other` as well."""
-        mine = (self.distribution, self.secret, self.secrets, self.pairs, self.query, self.rule)
-        theirs = (
-            other.distribution,
-            other.secret,
-            other.secrets,
-            other.pairs,
-            other.query,
-            other.rule,
-        )
-        if mine != theirs:
+        """This scenario with the priors of `other` as well."""
+        shared = attrgetter("distribution", "secret", "secrets", "pairs", "query", "rule")
+        if shared(self) != shared(other):
             msg = (
                 "only priors of the same distribution, secrets, pairs and query can be joined, "
                 "and bins with the same edges; give both tables at once, as a mapping"
@@ -235,10 +253,10 @@ class Scenario:
         names = {prior.name for prior in self.priors}
         added = []
         for prior in other.priors:
-            spellings = (
-                _spellings(prior.name) if self.distribution == "worlds" else iter([prior.name])
-            )
-            name = next((n for n in spellings if n not in names), prior.name)
+            name = prior.name
+            if self.distribution == "worlds":  # where the user gives no names
+                numbered = (f"{prior.name} {k}" for k in count(2))
+                name = next(n for n in chain([name], numbered) if n not in names)
             names.add(name)
             added.append(attrs.evolve(prior, name=name))
         dropped = self.n_dropped + other.n_dropped
@@ -252,7 +270,7 @@ class Scenario:
         """
         if self.distribution == "groups":
             msg = (
-                "distribution 'groups' has one value under each secret, which is no sample; use "
+                "distribution 'groups' has one value under each secret, not a sample; use "
                 "distribution 'bootstrap' or 'records', or 'worlds' with draws of a simulator"
             )
             raise ScenarioError(msg)
@@ -278,19 +296,19 @@ class Scenario:
 
         How many values it moves is a count of confidential rows, and not public.
         """
-        found: dict[str, list[str]] = {"all": [], "some": []}
+        clipped: dict[str, list[str]] = {"all": [], "some": []}
         for secret in self.secrets:
             priors = [prior for prior in self.priors if secret in prior.distributions]
             n_clipped = sum(prior.n_clipped.get(secret, 0) for prior in priors)
             if n_clipped:
-                n_values = sum(n_samples_of(prior.distributions[secret]) for prior in priors)
-                found["all" if n_clipped == n_values else "some"].append(secret)
-        return found
+                n_values = sum(prior.distributions[secret].n_samples for prior in priors)
+                clipped["all" if n_clipped == n_values else "some"].append(secret)
+        return clipped
 
     def has_equal_distributions(self) -> bool:
         """Whether the values of the query look the same under both secrets of every instance."""
         return all(
-            look_equal(prior.distributions[pair.first], prior.distributions[pair.second])
+            equal_distributions(prior.distributions[pair.first], prior.distributions[pair.second])
             for prior, pair in self.instances
         )
 
@@ -321,9 +339,9 @@ class Scenario:
         parts = []
         for prior in self.priors:
             for secret, distribution in sorted(prior.distributions.items()):
-                parts += [prior.name.encode(), secret.encode(), *distribution_bytes(distribution)]
+                parts += [prior.name.encode(), secret.encode(), *distribution.digest_parts()]
             for secret, declared in sorted(prior.declared.items()):
-                parts += [b"declared", secret.encode(), *distribution_bytes(declared)]
+                parts += [b"declared", secret.encode(), *declared.digest_parts()]
         return digest(*parts)
 
     def __repr__(self) -> str:
@@ -338,41 +356,44 @@ DistributionMaker = Callable[[Query, Frame, npt.NDArray[np.str_]], GroupDistribu
 
 
 def _from_tables(
-    cls: type[Scenario],
+    table: object,
+    *,
     distribution: Literal["groups", "bootstrap", "records"],
-    said: tuple[object, Secret, Query, Pairs, Source],
-    made: tuple[DistributionMaker, str],
+    secret: Secret,
+    query: Query,
+    pairs: Pairs,
+    source: Source,
+    make: DistributionMaker,
+    origin: str,
 ) -> Scenario:
-    (table, secret, query, pairs, source), (make, origin) = said, made
     tables = table if isinstance(table, Mapping) else {"table": table}
     _check_texts("priors", tables)
-    read = dict.fromkeys((*secret_columns(secret), *query.columns))
-    kept = {
-        name: without_missing(frame_of(one), list(read), query.missing)
-        for name, one in tables.items()
-    }
-    frames = [frame for frame, _ in kept.values()]
-    rule = secret_rule(secret, frames)
-    check_varied(query, frames)
+    columns = list(dict.fromkeys((*secret_columns(secret), *query.columns)))
+    frames: dict[str, Frame] = {}
+    n_dropped = 0
+    for name, one_table in tables.items():
+        frames[name], n = without_missing(frame_of(one_table), columns, query.missing)
+        n_dropped += n
+    rule = secret_rule(secret, list(frames.values()))
+    check_varied(query, list(frames.values()))
     priors, ends = [], []
-    for name, (frame, _) in kept.items():
+    for name, frame in frames.items():
         labels = rule.labels(frame)
-        distributions, n_rows, n_clipped, ends_of_distributions = make(query, frame, labels)
-        ends.append(ends_of_distributions)
-        shares = {secret: n / len(labels) for secret, n in n_rows.items()}
+        groups = make(query, frame, labels)
+        ends.append(groups.ends)
         priors.append(
             Prior(
                 name=name,
                 source=source,
                 origin=origin,
-                probabilities=shares,
-                distributions=distributions,
-                n_rows=n_rows,
-                n_clipped=n_clipped,
+                probabilities={value: n / len(labels) for value, n in groups.n_rows.items()},
+                distributions=groups.distributions,
+                n_rows=groups.n_rows,
+                n_clipped=groups.n_clipped,
             )
         )
-    secrets = tuple(sorted({secret for prior in priors for secret in prior.distributions}))
-    scenario = cls(
+    secrets = tuple(sorted({value for prior in priors for value in prior.distributions}))
+    scenario = Scenario(
         distribution=distribution,
         secret=rule.description(),
         secrets=secrets,
@@ -380,13 +401,21 @@ def _from_tables(
         priors=tuple(priors),
         query=query,
         rule=rule,
-        n_dropped=sum(n for _, n in kept.values()),
+        n_dropped=n_dropped,
     )
     check_reached(query, joined_ends(ends))
-    free = attrs.evolve(query, range=None)
-    again = (table, secret, free, pairs, source)
     check_clipping(
-        scenario, lambda: _from_tables(cls, distribution, again, made).has_equal_distributions()
+        scenario,
+        lambda: _from_tables(
+            table,
+            distribution=distribution,
+            secret=secret,
+            query=attrs.evolve(query, range=None),
+            pairs=pairs,
+            source=source,
+            make=make,
+            origin=origin,
+        ).has_equal_distributions(),
     )
     return scenario
 
@@ -414,9 +443,9 @@ def chosen_pairs(pairs: Pairs, secrets: tuple[str, ...]) -> tuple[SecretPair, ..
     chosen = []
     for pair in pairs:
         if not isinstance(pair, list | tuple) or len(pair) != 2 or pair[0] == pair[1]:
-            # A text here is not a name that was typed, but part of what came in place of pairs.
-            found = given(pair) if isinstance(pair, list | tuple) else f"a {type(pair).__name__}"
-            msg = f"a pair must name two different secrets, got {found}"
+            # A string here is part of what came in place of pairs, which is not shown.
+            shown = given(pair) if isinstance(pair, list | tuple) else f"a {type(pair).__name__}"
+            msg = f"a pair must name two different secrets, got {shown}"
             raise ArgumentError(msg)
         for secret in pair:
             if secret not in secrets:
@@ -434,9 +463,9 @@ def chosen_pairs(pairs: Pairs, secrets: tuple[str, ...]) -> tuple[SecretPair, ..
 
 def _check_secrets(secrets: tuple[str, ...]) -> None:
     if len(secrets) < 2:
-        found = ", ".join(map(quoted, secrets)) or "none"
+        values = ", ".join(map(quoted, secrets)) or "none"
         msg = (
-            f"the secret must take at least 2 values, found {found}: there is nothing to hide. "
+            f"the secret must take at least 2 values, found {values}: there is nothing to hide. "
             "Name another column, or give tables with both"
         )
         raise ScenarioError(msg)
@@ -445,18 +474,11 @@ def _check_secrets(secrets: tuple[str, ...]) -> None:
 def _check_texts(what: str, named: Mapping[str, object]) -> None:
     if not all(isinstance(name, str) and name for name in named):
         kinds = sorted({type(name).__name__ for name in named})
-        msg = f"{what} must be named by texts that are not empty, got {', '.join(kinds)}"
+        msg = f"{what} must be named by non-empty strings, got {', '.join(kinds)}"
         raise ArgumentError(msg)
     if not named and what == "priors":
         msg = "at least one table is needed, got none"
         raise ArgumentError(msg)
-
-
-def _spellings(name: str) -> Iterator[str]:
-    """The name, then the name with a number."""
-    yield name
-    for k in count(2):
-        yield f"{name} {k}"
 
 
 def _check_comparable(instance: Instance) -> None:

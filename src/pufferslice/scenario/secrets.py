@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which value of a secret a row has: one column, several columns, or quantile bins."""
+"""The secret of a row: the value of one column, of several columns, or a quantile bin."""
 
 from collections.abc import Sequence
 from typing import Any, Final, final
@@ -49,7 +49,7 @@ class ColumnSecret:
         if len(parts) == 1:
             return parts[0]
         for column, part in zip(self.columns, parts, strict=True):
-            # With a space on both sides: "a &" and "& b" would meet what joins them half-way.
+            # With a space on both sides, so that "a &" and "& b" are refused too.
             if any(_BETWEEN in f" {label} " for label in set(part.tolist())):
                 msg = (
                     f"column {column!r} has labels with {_BETWEEN!r}, which joins the columns of a "
@@ -101,7 +101,7 @@ def secret_columns(secret: str | Sequence[str] | Bins) -> tuple[str, ...]:
     """The columns that a declared secret reads."""
     if isinstance(secret, Bins):
         return (secret.column,)
-    # A column itself, in place of its name, would be read as the names of columns.
+    # The values of a column would be read as the names of columns.
     named = isinstance(secret, str | list | tuple)
     columns = (secret,) if isinstance(secret, str) else tuple(secret if named else ())
     if not columns or not all(isinstance(column, str) and column for column in columns):

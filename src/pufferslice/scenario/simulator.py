@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulators of a world, and samples of them: declared to be the prior, or only drawn from it."""
+"""Simulators of a world, and samples of them: declared to be the prior, or drawn from it."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Final, final
@@ -39,10 +39,11 @@ class Simulator:
         return DeclaredSample(simulator=self, n_draws=n_draws, seed=seed)
 
     def outputs(self, query: Query, n_draws: int, rng: np.random.Generator) -> Floats:
-        """The query on `n_draws` tables, in the user's units; rows by the query's own policy."""
+        """The query on `n_draws` tables, in the user's units."""
         tables = (frame_of(called(self.draw_table, rng)) for _ in range(n_draws))
-        kept = (without_missing(table, list(query.columns), query.missing)[0] for table in tables)
-        return np.vstack([query.outputs(table) for table in kept])
+        columns = list(query.columns)
+        complete = (without_missing(table, columns, query.missing)[0] for table in tables)
+        return np.vstack([query.outputs(table) for table in complete])
 
     def __repr__(self) -> str:
         return "Simulator()"
@@ -69,14 +70,14 @@ class OutputSimulator:
 
     def outputs(self, query: Query, n_draws: int, rng: np.random.Generator) -> Floats:
         """`n_draws` outputs, checked: one row each, one column for each coordinate."""
-        found = floats_in(called(self.draw_outputs, rng, n_draws), "what draw_outputs returns")
-        if found.shape != (n_draws, query.dim):
+        outputs = floats_in(called(self.draw_outputs, rng, n_draws), "what draw_outputs returns")
+        if outputs.shape != (n_draws, query.dim):
             msg = (
                 f"draw_outputs was asked for {n_draws} outputs of a query with {query.dim} "
-                f"coordinates and must return shape {(n_draws, query.dim)}, got {found.shape}"
+                f"coordinates and must return shape {(n_draws, query.dim)}, got {outputs.shape}"
             )
             raise ScenarioError(msg)
-        return found
+        return outputs
 
     def __repr__(self) -> str:
         return "OutputSimulator()"
@@ -85,7 +86,7 @@ class OutputSimulator:
 @final
 @attrs.frozen(kw_only=True, repr=False)
 class DeclaredSample:
-    """A sample of a simulator, declared to be the prior; the certificate says so."""
+    """A sample of a simulator, declared to be the prior; the certificate states this."""
 
     simulator: Simulator | OutputSimulator
     n_draws: int
@@ -115,9 +116,9 @@ class DeclaredSample:
 @final
 @attrs.frozen(kw_only=True, repr=False)
 class SimulatedSample:
-    """Independent draws of a simulator, which is the prior; the draws only tell of it.
+    """Independent draws of a simulator; the prior is the simulator, not the draws.
 
-    Needs: a seed that was not chosen by looking at what it gives.
+    Needs: a seed that was chosen before its draws were seen.
     """
 
     simulator: Simulator | OutputSimulator
@@ -131,7 +132,7 @@ class SimulatedSample:
     def blocks(self, query: Query, secret: str) -> Iterator[Floats]:
         """The draws of the world of this secret in the user's units, a block at a time.
 
-        Each block has a stream of random numbers of its own, so any of them can be drawn again.
+        Each block has its own stream of random numbers, so that it can be drawn again alone.
         """
         for index, start in enumerate(range(0, self.n_draws, DRAWS_PER_BLOCK)):
             rng = np.random.default_rng([self.seed, stable_number(secret), index])
@@ -151,11 +152,11 @@ class SimulatedSample:
 
 
 def floats_in(values: Any, what: str) -> Floats:  # noqa: ANN401 - whatever was made elsewhere
-    """An array of numbers; what is none is not shown."""
+    """An array of numbers; anything else is refused and not shown."""
     try:
         return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
-        msg = f"{what} must be an array of numbers, got {type(values).__name__} that is none"
+        msg = f"{what} must be an array of numbers, got {type(values).__name__}"
         raise ScenarioError(msg) from None
 
 

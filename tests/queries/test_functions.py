@@ -50,15 +50,6 @@ class TestRowFunction:
         assert bound(np.array([2, 0])).tolist() == [[3.0], [1.0]]
         assert seen == [3, 1]
 
-    def test_reaches_the_description(self):
-        query = of_row(lambda row: 1)
-        assert (query.level, query.kind) == ("row", "row_function")
-        assert query.description()["parameters"] == {"description": "of a row"}
-
-    @pytest.mark.parametrize("result", [[1.0], 1.0, np.array([1.0]), np.float32(1), True])
-    def test_forms_of_one_number(self, result):
-        assert of_row(lambda row: result).outputs(pa.table(DATA)).tolist() == [[1.0]] * 3
-
 
 class TestTableFunction:
     @pytest.mark.parametrize("library", LIBRARIES)
@@ -76,15 +67,6 @@ class TestTableFunction:
         names = seen[0].column_names if library is pa.table else list(seen[0].columns)
         assert names == ["n", "x"]
 
-    def test_numpy_records_arrive_as_pyarrow(self):
-        query = of_table(lambda table: table.num_rows)
-        assert query.outputs(RECORDS).tolist() == [[3.0]]
-
-    def test_reaches_the_description(self):
-        query = of_table(lambda table: 1)
-        assert (query.level, query.kind) == ("table", "table_function")
-        assert query.description()["parameters"] == {"description": "of a table"}
-
 
 @pytest.mark.parametrize("build", [of_row, of_table])
 class TestBoth:
@@ -96,16 +78,12 @@ class TestBoth:
         with pytest.raises(ScenarioError, match=r"2 numbers.*an array of shape \(1, 2\)"):
             build(lambda _: [[1, 2]], 2).outputs(pa.table(DATA))
 
-    @pytest.mark.parametrize("result", ["private", ["private"], None, {"private": 1}, [1, [2]]])
+    @pytest.mark.parametrize("result", ["private", None, {"private": 1}, [1, [2]], 10**400])
     def test_no_numbers(self, build, result):
         with pytest.raises(ScenarioError, match=r"must return 1 numbers|NaN or infinite") as caught:
             build(lambda _: result).outputs(pa.table(DATA))
         assert "private" not in str(caught.value)
         assert caught.value.__cause__ is None
-
-    def test_nan(self, build):
-        with pytest.raises(ScenarioError, match="NaN or infinite, in f0"):
-            build(lambda _: float("nan")).outputs(pa.table(DATA))
 
     def test_missing_values_are_counted(self, build):
         table = pa.table({**DATA, "x": [None, 1.0, float("nan")]})
@@ -123,10 +101,6 @@ class TestBoth:
 
         with pytest.raises(type(error)):
             build(raising).outputs(pa.table(DATA))
-
-    def test_a_number_beyond_the_floats(self, build):
-        with pytest.raises(ScenarioError, match="must return 1 numbers"):
-            build(lambda _: 10**400).outputs(pa.table(DATA))
 
 
 @pytest.mark.parametrize("builder", [row_function, table_function])

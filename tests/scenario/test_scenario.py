@@ -9,8 +9,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from pufferslice.errors import ArgumentError, PuffersliceError, ScenarioError, TableError
-from pufferslice.queries import Box, columns, equals, row_function, summary, table_function
+from pufferslice.errors import ArgumentError, ScenarioError, TableError
+from pufferslice.queries import columns, summary
 from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
 from pufferslice.scenario.priors import LAWS, Bootstrap, Resampled
 from pufferslice.scenario.scenario import Scenario, SecretPair
@@ -61,12 +61,12 @@ def scenarios(table):
     }
 
 
-def gaussian_worlds(shift, **said):
+def gaussian_worlds(shift, **options):
     worlds = {
         "a": GaussianDistribution(mean=[0.0], cov=[[1.0]]),
         "b": GaussianDistribution(mean=[shift], cov=[[2.0]]),
     }
-    return Scenario.from_worlds(worlds, query=summary(mean=["x"]), **said)
+    return Scenario.from_worlds(worlds, query=summary(mean=["x"]), **options)
 
 
 @pytest.mark.parametrize("table_of", LIBRARIES, ids=NAMES)
@@ -93,42 +93,17 @@ def test_groups_by_hand():
     ]
 
 
-def test_records_by_hand():
-    distributions = scenarios(TABLE)["records"].priors[0].distributions
-    assert sorted(distributions["C"].outputs.tolist()) == [[50.0, 3.5], [70.0, 6.5]]
+def test_a_secret_with_fewer_than_two_values():
+    table = pa.table({"s": ["a", "a"], "x": [1.0, 2.0]})
+    with pytest.raises(ScenarioError, match="at least 2 values, found 'a'"):
+        Scenario.from_groups(table, secret="s", query=summary(mean=["x"]))
+    with pytest.raises(ScenarioError, match="at least 2 values, found none"):
+        Scenario.from_worlds({}, query=MEAN)
 
 
-def test_a_row_function_is_a_query_for_records():
-    query = row_function(
-        lambda row: row["age"] * row["pay"], names=["v"], columns=["age", "pay"], description="age"
-    )
-    distributions = Scenario.from_records(TABLE, secret="sex", query=query).priors[0].distributions
-    assert sorted(distributions["m"].outputs[:, 0]) == [50.0, 180.0, 192.5]
-
-
-def test_several_columns_make_one_secret():
-    data = {**COLUMNS, "race": ["A", "A", "B", "B", "A", "B", "B", "A"]}
-    data["sex"] = ["f", "m", "f", "m", "m", "f", "m", "f"]
-    scenario = Scenario.from_groups(pa.table(data), secret=["sex", "race"], query=MEAN)
-    assert scenario.secrets == ("f & A", "f & B", "m & A", "m & B")
-    assert scenario.secret == {"columns": ["sex", "race"]}
-    assert len(scenario.pairs) == 6
-
-
-def test_quantile_bins_are_a_secret():
-    scenario = Scenario.from_groups(TABLE, secret=Bins(column="age", quantiles=2), query=MEAN)
-    assert scenario.secrets == ("age q1/2", "age q2/2")
-    assert scenario.secret == {"columns": ["age"], "quantiles": 2}
-    lower = [age for age in COLUMNS["age"] if age <= 37.5]
-    assert scenario.priors[0].distributions["age q1/2"].outputs[0, 0] == np.mean(lower)
-
-
-def test_tied_quantile_bins():
-    table = pa.table({"age": [1] * 9 + [2], "pay": np.arange(10.0)})
-    with pytest.raises(ScenarioError, match="tied; use fewer quantiles"):
-        Scenario.from_groups(
-            table, secret=Bins(column="age", quantiles=3), query=summary(mean=["pay"])
-        )
+def test_no_tables():
+    with pytest.raises(ArgumentError, match="at least one table"):
+        Scenario.from_groups({}, secret="race", query=MEAN)
 
 
 def test_chosen_pairs_are_ordered_and_taken_once():
@@ -139,36 +114,21 @@ def test_chosen_pairs_are_ordered_and_taken_once():
 
 
 @pytest.mark.parametrize(
-    ("pairs", "kind", "said"),
+    ("pairs", "kind", "message"),
     [
-        ("some", ArgumentError, "pairs must be one of all; got 'some'"),
-        ([], ArgumentError, "at least one pair of secrets, or be 'all'"),
+        ("some", ArgumentError, "pairs must be"),
+        ([], ArgumentError, "pairs must name"),
         ([("A", "A")], ArgumentError, "two different secrets"),
         (["AB"], ArgumentError, "two different secrets"),
         ([("A", "B", "C")], ArgumentError, "two different secrets"),
-        ([("A", "Z")], ScenarioError, "'Z'; the secrets are A, B, C"),
+        ([("A", "Z")], ScenarioError, "'Z'"),
+        ([1], ArgumentError, "a pair must name"),
+        (5, ArgumentError, "pairs must be"),
     ],
 )
-def test_pairs_that_cannot_be(pairs, kind, said):
-    with pytest.raises(kind, match=said):
+def test_pairs_that_cannot_be(pairs, kind, message):
+    with pytest.raises(kind, match=message):
         Scenario.from_groups(TABLE, secret="race", query=MEAN, pairs=pairs)
-
-
-@pytest.mark.parametrize("pairs", [[None], [1], 5, None])
-def test_pairs_of_another_kind(pairs):
-    with pytest.raises(PuffersliceError, match="pair"):
-        Scenario.from_groups(TABLE, secret="race", query=MEAN, pairs=pairs)
-
-
-def test_several_priors_are_a_mapping_of_tables():
-    moved = pa.table({**COLUMNS, "age": [age + 5 for age in COLUMNS["age"]]})
-    scenario = Scenario.from_groups(
-        {"census": TABLE, "survey": moved}, secret="race", query=MEAN, source="held_out"
-    )
-    assert [prior.name for prior in scenario.priors] == ["census", "survey"]
-    assert {prior.source for prior in scenario.priors} == {"held_out"}
-    assert len(scenario.instances) == 6
-    assert scenario.priors[1].distributions["C"].outputs[0, 0] == 65.0
 
 
 def test_quantile_bins_mean_the_same_under_every_prior():
@@ -184,17 +144,10 @@ def test_quantile_bins_mean_the_same_under_every_prior():
 def test_a_secret_that_one_prior_lacks():
     few = TABLE.filter(pa.array([race != "C" for race in COLUMNS["race"]]))
     tables = {"census": TABLE, "survey": few}
-    said = "prior 'survey' gives 'C' probability 0. Drop the pair, or give a prior under which both"
-    with pytest.raises(ScenarioError, match=said):
+    with pytest.raises(ScenarioError, match="prior 'survey' gives 'C' probability 0"):
         Scenario.from_groups(tables, secret="race", query=MEAN)
     scenario = Scenario.from_groups(tables, secret="race", query=MEAN, pairs=[("A", "B")])
     assert len(scenario.instances) == 2
-
-
-def test_a_world_of_probability_zero():
-    worlds = {"a": FiniteDistribution.uniform([[0.0]]), "b": FiniteDistribution.uniform([[1.0]])}
-    with pytest.raises(ScenarioError, match="gives 'b' probability 0"):
-        Scenario.from_worlds(worlds, query=summary(mean=["x"]), probabilities={"a": 1.0, "b": 0.0})
 
 
 def test_probabilities_of_worlds():
@@ -203,47 +156,6 @@ def test_probabilities_of_worlds():
     assert gaussian_worlds(1.0).priors[0].secret_probability("b") == 0.5
     with pytest.raises(ArgumentError, match="sum to 1"):
         gaussian_worlds(1.0, probabilities={"a": 0.2, "b": 0.7})
-
-
-@pytest.mark.parametrize("make", [Scenario.from_groups, Scenario.from_records])
-def test_a_secret_with_one_value(make):
-    table = pa.table({"s": ["a", "a"], "x": [1.0, 2.0]})
-    query = summary(mean=["x"]) if make == Scenario.from_groups else columns(["x"])
-    with pytest.raises(ScenarioError, match="at least 2 values, found 'a': there is nothing"):
-        make(table, secret="s", query=query)
-
-
-def test_one_world():
-    with pytest.raises(ScenarioError, match="at least 2 values, found 'a'"):
-        Scenario.from_worlds({"a": TABLE}, query=MEAN)
-
-
-def test_no_worlds():
-    with pytest.raises(ScenarioError, match="at least 2 values, found none"):
-        Scenario.from_worlds({}, query=MEAN)
-
-
-@pytest.mark.parametrize("secret", ["race", Bins(column="age", quantiles=2)])
-def test_no_tables(secret):
-    with pytest.raises(PuffersliceError):
-        Scenario.from_groups({}, secret=secret, query=MEAN)
-
-
-@pytest.mark.parametrize("distribution", ["groups", "bootstrap", "records"])
-def test_a_group_of_one_record(distribution):
-    table = pa.table({**COLUMNS, "race": ["Z", *COLUMNS["race"][1:]]})
-    with pytest.raises(ScenarioError, match=r"1 of the . values of the secret have one, .*Bins"):
-        scenarios(table)[distribution]
-
-
-@pytest.mark.parametrize(
-    ("secret", "said"), [("rase", "Did you mean 'race'"), (["race", "x"], "no column 'x'")]
-)
-def test_unknown_columns(secret, said):
-    with pytest.raises(TableError, match=said):
-        Scenario.from_groups(TABLE, secret=secret, query=MEAN)
-    with pytest.raises(TableError, match="no column 'agee'"):
-        Scenario.from_groups(TABLE, secret="race", query=summary(mean=["agee"]))
 
 
 MISSING = {
@@ -265,12 +177,6 @@ def test_missing_values_are_refused_or_dropped_and_counted(table_of):
     assert scenario.description()["rows_dropped"] == 2
     assert scenario.priors[0].n_rows == {"A": 2, "B": 2, "C": 2}
     assert scenario.priors[0].distributions["A"].outputs[0, 0] == 50.0
-
-
-def test_dropped_rows_of_all_priors_are_counted():
-    tables = {"one": pa.table(MISSING), "two": pa.table(MISSING), "three": TABLE}
-    query = MEAN.with_missing("drop-rows")
-    assert Scenario.from_groups(tables, secret="race", query=query).n_dropped == 4
 
 
 def test_dropped_rows_of_worlds_are_counted():
@@ -317,69 +223,23 @@ def test_worlds_of_every_kind():
     assert origin.count("declared to be the prior") == 2
 
 
-def test_a_simulator_needs_bands():
-    simulator = Simulator(draw_table=lambda _: TABLE)
-    with pytest.raises(ScenarioError, match=r"simulator.declared"):
-        Scenario.from_worlds({"a": TABLE, "b": simulator}, query=MEAN)
+def test_a_world_without_tables_and_groups_as_samples_are_refused():
+    with pytest.raises(ScenarioError, match="at least one table"):
+        Scenario.from_worlds({"a": TABLE, "b": []}, query=MEAN)
+    with pytest.raises(ScenarioError, match="'groups'"):
+        scenarios(TABLE)["groups"].with_sampled_priors()
 
 
-def test_gaussian_and_finite_worlds_do_not_mix():
-    worlds = {
-        "a": GaussianDistribution(mean=[0.0], cov=[[1.0]]),
-        "b": FiniteDistribution.uniform([[1.0]]),
-    }
-    with pytest.raises(ScenarioError, match="distributions of one kind"):
-        Scenario.from_worlds(worlds, query=summary(mean=["x"]))
-
-
-def test_worlds_are_named_by_texts():
-    worlds = {1: FiniteDistribution.uniform([[0.0]]), 2: FiniteDistribution.uniform([[1.0]])}
-    with pytest.raises(ArgumentError, match="named by"):
-        Scenario.from_worlds(worlds, query=summary(mean=["x"]))
-
-
-def test_priors_are_named_by_texts():
-    with pytest.raises(ArgumentError, match="named by"):
-        Scenario.from_groups({1: TABLE}, secret="race", query=MEAN)
+def test_worlds_are_named_by_strings():
+    with pytest.raises(ArgumentError, match="worlds must be named"):
+        Scenario.from_worlds({1: TABLE, 2: TABLE}, query=MEAN)
 
 
 @pytest.mark.soundness
 def test_worlds_made_of_tables_do_not_call_themselves_a_public_model_unasked():
     """The source is printed; saying nothing must not print the reassuring one."""
     worlds = {"a": TABLE, "b": TABLE.slice(0, 4)}
-    try:
-        scenario = Scenario.from_worlds(worlds, query=MEAN)
-    except (TypeError, PuffersliceError):
-        return
-    assert scenario.priors[0].source == "released_data"
-
-
-@pytest.mark.parametrize(
-    ("distribution", "query"),
-    [("groups", ROW), ("bootstrap", ROW), ("records", MEAN), ("worlds", ROW)],
-)
-def test_a_query_of_the_wrong_level(distribution, query):
-    make = {
-        "groups": lambda: Scenario.from_groups(TABLE, secret="race", query=query),
-        "bootstrap": lambda: Scenario.from_bootstrap(
-            TABLE, secret="race", query=query, bootstrap=RESAMPLING
-        ),
-        "records": lambda: Scenario.from_records(TABLE, secret="race", query=query),
-        "worlds": lambda: Scenario.from_worlds({"a": TABLE, "b": TABLE}, query=query),
-    }[distribution]
-    with pytest.raises(ScenarioError, match=f"distribution '{distribution}' needs a query of a"):
-        make()
-
-
-@pytest.mark.parametrize("source", ["public", None, ""])
-def test_an_unknown_source(source):
-    with pytest.raises(ArgumentError, match="source must be one of public_model"):
-        Scenario.from_groups(TABLE, secret="race", query=MEAN, source=source)
-
-
-def test_the_default_source_of_a_table_is_the_released_data():
-    for distribution in ("groups", "bootstrap", "records"):
-        assert scenarios(TABLE)[distribution].priors[0].source == "released_data"
+    assert Scenario.from_worlds(worlds, query=MEAN).priors[0].source == "released_data"
 
 
 def test_with_prior():
@@ -432,13 +292,6 @@ def test_with_prior_keeps_one_meaning_of_the_bins():
         one.with_prior(two)
 
 
-def test_with_prior_counts_the_dropped_rows_of_both():
-    query = MEAN.with_missing("drop-rows")
-    one = Scenario.from_groups({"one": TABLE}, secret="race", query=query)
-    two = Scenario.from_groups({"two": pa.table(MISSING)}, secret="race", query=query)
-    assert one.with_prior(two).description()["rows_dropped"] == 2
-
-
 def test_gaussian_and_empirical_priors_do_not_mix():
     empirical = Scenario.from_worlds(
         {"a": FiniteDistribution.uniform([[0.0]]), "b": FiniteDistribution.uniform([[1.0]])},
@@ -464,27 +317,6 @@ def test_repr_and_description_show_no_data(distribution):
         assert str(value) not in public
 
 
-def test_the_description_is_json_and_says_where_priors_come_from():
-    scenario = Scenario.from_groups(
-        TABLE, secret="race", query=MEAN.with_range(Box([0, 0, 0], [90, 9, 1])), source="held_out"
-    )
-    description = json.loads(json.dumps(scenario.description()))
-    assert description == scenario.description()
-    assert description["priors"] == [
-        {
-            "name": "table",
-            "source": "held_out",
-            "kind": "empirical",
-            "origin": "the query on the rows of each group",
-        }
-    ]
-    assert description["query"]["range"] == {
-        "kind": "box",
-        "low": [0, 0, 0],
-        "high": [90, 9, 1],
-    }
-
-
 def test_the_key_is_of_the_secret_alone():
     groups = Scenario.from_groups(TABLE, secret="race", query=MEAN)
     records = Scenario.from_records(TABLE, secret="race", query=ROW, pairs=[("A", "B")])
@@ -500,41 +332,3 @@ def test_the_digest_of_the_distributions_sees_every_change(change):
             scenarios(pa.table(d))[distribution].distributions_digest() for d in (COLUMNS, data)
         )
         assert before != after
-
-
-def test_the_digest_of_gaussian_distributions():
-    assert (
-        gaussian_worlds(1.0).distributions_digest() == gaussian_worlds(1.0).distributions_digest()
-    )
-    assert (
-        gaussian_worlds(1.0).distributions_digest() != gaussian_worlds(1.5).distributions_digest()
-    )
-
-
-def test_row_order_does_not_matter_for_records_and_conditions(rng):
-    order = rng.permutation(8)
-    shuffled = TABLE.take(pa.array(order))
-    query = columns(["age"], flags={"sex": equals("f")})
-    for prior, other in zip(
-        Scenario.from_records(TABLE, secret="race", query=query).priors,
-        Scenario.from_records(shuffled, secret="race", query=query).priors,
-        strict=True,
-    ):
-        for secret, distribution in prior.distributions.items():
-            mine, theirs = (
-                np.sort(one.outputs, axis=0) for one in (distribution, other.distributions[secret])
-            )
-            np.testing.assert_array_equal(mine, theirs)
-
-
-def test_a_table_function_gets_the_groups_rows_in_its_own_library():
-    kinds = []
-
-    def spread(table):
-        kinds.append(type(table))
-        return float(table["pay"].max() - table["pay"].min())
-
-    query = table_function(spread, names=["w"], columns=["pay"], description="width of pay")
-    scenario = Scenario.from_groups(pl.DataFrame(COLUMNS), secret="race", query=query)
-    assert scenario.priors[0].distributions["A"].outputs.tolist() == [[5.0]]
-    assert set(kinds) == {pl.DataFrame}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Locked float64 arrays: copied in, read-only, compared by value; and arrays out of archives."""
+"""Arrays that are copied, read-only and compared by value; and arrays read from archives."""
 
 import io
 import math
@@ -53,7 +53,7 @@ def locked(values: Any) -> Floats:  # noqa: ANN401 - whatever numpy can read as 
             f"expected numbers, got {type(values).__name__} that is not all numbers, or whose rows "
             "are not of one length; convert it first"
         )
-        raise ArgumentError(msg) from None  # numpy's own words quote the value
+        raise ArgumentError(msg) from None  # the message of numpy quotes the value
     array.setflags(write=False)
     return array
 
@@ -75,7 +75,7 @@ def locked_integers(values: Any) -> Integers:  # noqa: ANN401 - as above
 
 
 def arrays_in(content: bytes) -> dict[str, npt.NDArray[Any]]:
-    """The arrays of a numpy archive, read without pickles; what is none is a `ValueError`."""
+    """The arrays of a numpy archive, read without pickles; a `ValueError` for anything else."""
     try:
         check_archive(content)
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -89,7 +89,7 @@ def arrays_in(content: bytes) -> dict[str, npt.NDArray[Any]]:
 
 
 def array_in(content: bytes) -> npt.NDArray[Any]:
-    """The array of a numpy file, read without pickles; what is none is a `ValueError`."""
+    """The array of a numpy file, read without pickles; a `ValueError` for anything else."""
     try:
         return _array(content)
     except _DAMAGED as error:
@@ -98,28 +98,27 @@ def array_in(content: bytes) -> npt.NDArray[Any]:
 
 
 def _unpacked(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
-    """As many bytes as the directory says; without a number, a false one would not bound them."""
+    # No more bytes than the directory says, which `check_archive` has bounded.
     with archive.open(member) as file:
         return file.read(member.file_size)
 
 
 def _array(content: bytes) -> npt.NDArray[Any]:
-    """The array, if the content has all the bytes that its heading says: numpy makes room first."""
     file = io.BytesIO(content)
-    version = np.lib.format.read_magic(file)
-    headings = np.lib.format
-    read = headings.read_array_header_1_0 if version == (1, 0) else headings.read_array_header_2_0
-    shape, _, dtype = read(file)
+    form = np.lib.format
+    is_first_version = form.read_magic(file) == (1, 0)
+    read_header = form.read_array_header_1_0 if is_first_version else form.read_array_header_2_0
+    shape, _, dtype = read_header(file)
+    # Checked before numpy allocates what the header asks for.
     if math.prod(shape) * dtype.itemsize != len(content) - file.tell():
-        msg = "the array has another size than its heading says"
+        msg = "the size of the array differs from its header"
         raise ValueError(msg)
     file.seek(0)
-    array: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+    array: npt.NDArray[Any] = form.read_array(file, allow_pickle=False)
     return array
 
 
 def _whole(array: npt.NDArray[Any]) -> Integers:
-    """Floats that are whole numbers, as integers; anything else is refused."""
     if array.dtype.kind == "c":
         msg = "they are complex numbers"
         raise ValueError(msg)

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Argument checks that raise; no mathematics.
-
-Comparisons are written so that NaN fails them.
-"""
+"""Checks of arguments, each an `ArgumentError` that names the argument; NaN passes none."""
 
 import math
 from collections import Counter

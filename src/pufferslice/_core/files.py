@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files read within limits, written whole or not at all; canonical JSON; digests."""
+"""Files: read within limits, written whole or not at all; canonical JSON and digests."""
 
 import contextlib
 import errno
@@ -62,16 +62,16 @@ def write_whole(path: str | os.PathLike[str], content: bytes, mode: int = OPEN) 
     """Write `content` to `path` so that a reader sees the old file or the whole new one.
 
     The bytes go to a file beside it, are flushed to the disk, and then take the name. On failure
-    nothing is left behind. A link is followed; what is no file, as a device, is never replaced.
+    nothing is left behind. A link is followed; a device or a pipe is never replaced.
     """
     _write(_target_of(path), content, mode, lambda beside, target: beside.replace(target))
 
 
 def write_together(parts: Sequence[tuple[str | os.PathLike[str], bytes, int]]) -> None:
-    """As `write_whole`, for (path, content, mode) of files of which the last one is for the others.
+    """As `write_whole`, for (path, content, mode) of files of which the last refers to the others.
 
-    All are on the disk before the first takes its name. A last one that is there already goes
-    before that: a killed process leaves none, rather than one that belongs to other files.
+    All are on the disk before the first takes its name. An old last file is removed before that:
+    a killed process leaves none, rather than one that belongs to other files.
     """
     targets = [_target_of(path) for path, _, _ in parts]
     beside = [_name_beside(target) for target in targets]
@@ -146,11 +146,11 @@ def make_folder(path: str | os.PathLike[str], mode: int = 0o777) -> None:
 
 
 def prepare_database(path: str | os.PathLike[str], *, create: bool) -> None:
-    """See that SQLite can share the file at `path`; a new one, if `create`, is its owner's only.
+    """Check that SQLite can share the file at `path`, or make it for its owner only if `create`.
 
-    A file that is there is never opened here: closing it would drop the locks that other threads
-    of this process hold on it (POSIX). One with several names is refused: SQLite keeps what is not
-    yet in the file beside it, by name, so users of different names would not see each other.
+    An existing file is not opened here: closing it would drop the locks that other threads of this
+    process hold on it (POSIX). A file with several names is refused: SQLite keeps its journal
+    beside it, by name, so users of different names would not see each other's changes.
     """
     target = os.path.realpath(path)
     with _making, contextlib.suppress(FileExistsError):
@@ -164,7 +164,7 @@ def prepare_database(path: str | os.PathLike[str], *, create: bool) -> None:
 
 
 def database_problem(path: str | os.PathLike[str], error: Exception) -> str:
-    """Why SQLite cannot use a file: its own words do not always say that the disk is full."""
+    """Why SQLite cannot use a file; its message does not always say that the disk is full."""
     reason = getattr(error, "strerror", None) or str(error)
     with contextlib.suppress(OSError):
         if shutil.disk_usage(Path(path).parent).free < ROOM:
@@ -187,7 +187,6 @@ def _name_beside(target: Path) -> Path:
 
 
 def _target_of(path: str | os.PathLike[str]) -> Path:
-    """Where the bytes go: links are followed, and what is no file is not replaced by one."""
     target = Path(path)
     if target.is_symlink():
         target = Path(os.path.realpath(target))
@@ -231,7 +230,7 @@ def read_bytes(path: str | os.PathLike[str], kind: Kind) -> bytes:
         try:
             size = os.fstat(file.fileno()).st_size
             content = file.read(size + 1) if size <= most else b""
-            # A file that grows, or that says it is empty, as those of /proc.
+            # A file that grows, or whose size is given as 0, as in /proc.
             while size < len(content) <= most and (part := file.read(2**20)):
                 content += part
         except OSError as error:
@@ -269,7 +268,7 @@ def _check_regular(about: os.stat_result) -> None:
 
 
 def check_archive(content: bytes, kind: Kind = "archive") -> None:
-    """A zip archive of which neither the members nor their bytes are too many, else `ValueError`.
+    """A zip archive with bounded numbers of members and of unpacked bytes, else `ValueError`.
 
     Decided from its directory, before anything is unpacked.
     """
@@ -341,12 +340,12 @@ def _finite(text: str) -> float:
 
 
 def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object in which no key occurs twice: readers differ in which one they take."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    # Readers differ in which of two equal keys they take.
+    value = dict(pairs)
+    if len(value) != len(pairs):
         msg = "a key occurs twice in one object"
         raise ValueError(msg)
-    return found
+    return value
 
 
 def digest(*parts: bytes) -> str:

@@ -48,18 +48,18 @@ def _compiled(
 
 
 class _Cache(FunctionCache):
-    """Machine code on disk; numba itself looks at the kernel's own file alone."""
+    """Machine code on disk; numba itself looks only at the file of the kernel."""
 
     def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:  # noqa: ANN401 - numba's own
         digest = hashlib.blake2b(digest_size=16)
         for part in _ingredients(self._py_func, set()):
             digest.update(part)
-        own = super()._index_key(sig, codegen)  # type: ignore[no-untyped-call]
-        return (*own, digest.hexdigest())
+        key = super()._index_key(sig, codegen)  # type: ignore[no-untyped-call]
+        return (*key, digest.hexdigest())
 
 
 def _ingredients(function: Any, seen: set[Any]) -> Iterator[bytes]:  # noqa: ANN401 - any function
-    """Values of the constants of a kernel, and the same and the files of all that it calls."""
+    """Constants of a kernel, and the files and constants of all functions that it calls."""
     for name in sorted(set(function.__code__.co_names)):
         value = function.__globals__.get(name)
         called = getattr(value, "py_func", None) or getattr(value, "_defn", None)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a text for people shows of labels and arguments: escaped, short, and nobody's own value.
+"""Labels and arguments in messages: escaped, short, and no value of a single person.
 
-Labels come from data: one can break a line, turn it around, or be a person's name. A label that
-occurs once is that person's record and is never shown; no list has more than `MOST_SHOWN` labels.
+A label of the data can break a line, reverse it, or be a person's name. A label that occurs once
+may be that person's record and is never shown; no list has more than `MOST_SHOWN` labels.
 """
 
 import re
@@ -20,7 +20,7 @@ LONGEST: Final = 80
 
 _FEWEST_ROWS: Final = 2
 _SENTENCE: Final = re.compile(r'[.:;] |"|^ |  | $|^$')
-"""Where a bare label could pass for a sentence of ours, or for none."""
+"""Labels that could be read as part of the message, or overlooked."""
 
 
 def shown(label: str) -> str:
@@ -66,14 +66,14 @@ def listed_labels(counts: Mapping[str, int]) -> str:
 
 
 def given(value: object) -> str:
-    """An argument in an error: a number or a short text as it is, of anything else its type.
+    """An argument in an error: a number or a short string as it is, otherwise its type.
 
     >>> given(0.5), given(["a", "b"]), given(range(1_000))
     ('0.5', "['a', 'b']", 'a range')
     """
     if _is_plain(value):
         return quoted(value) if isinstance(value, str) else _cut(escaped(repr(value)))
-    if isinstance(value, list | tuple) and _is_short(value):
+    if isinstance(value, list | tuple) and len(value) <= MOST_SHOWN and all(map(_is_plain, value)):
         inner = ", ".join(map(given, value))
         return f"[{inner}]" if isinstance(value, list) else f"({inner})"
     kind = type(value).__name__
@@ -81,16 +81,12 @@ def given(value: object) -> str:
 
 
 def escaped_texts(value: Any) -> Any:  # noqa: ANN401 - any JSON value
-    """A JSON value in which every text is escaped."""
+    """A JSON value in which every string is escaped."""
     if isinstance(value, str):
         return escaped(value)
     if isinstance(value, Mapping):
-        return {escaped_texts(key): escaped_texts(one) for key, one in value.items()}
-    return [escaped_texts(one) for one in value] if isinstance(value, list | tuple) else value
-
-
-def _is_short(values: Collection[object]) -> bool:
-    return len(values) <= MOST_SHOWN and all(map(_is_plain, values))
+        return {escaped_texts(key): escaped_texts(item) for key, item in value.items()}
+    return [escaped_texts(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _is_plain(value: object) -> bool:

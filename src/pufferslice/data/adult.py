@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Adult census table that ships with the library, and the paper's query on it.
+"""The Adult census table that ships with the library.
 
 Source, licence (CC BY 4.0) and citation are in ADULT.md beside the file.
 """
@@ -17,10 +17,6 @@ from pufferslice.errors import StorageError
 
 ADULT_SHA256 = "fe24177a5b0df1874e6afc5748b7d9e547ca25880a84c4310f39b7ccf1b0da37"
 """SHA-256 of the shipped file."""
-
-
-# Public knowledge about the columns: the census recorded ages 17 to 90 (older is 90), sixteen
-# levels of education, and 1 to 99 hours a week.
 
 
 def adult() -> pa.Table:
@@ -45,11 +41,11 @@ def adult_complete() -> pa.Table:
 
 
 def read_adult(path: str | os.PathLike[str]) -> pa.Table:
-    """Read a copy of the shipped file, refused unless it is the shipped file to the last byte."""
-    found = hashlib.sha256(read_bytes(path, "archive")).hexdigest()
-    if found != ADULT_SHA256:
+    """Read a copy of the shipped file; any other file is refused."""
+    sha256 = hashlib.sha256(read_bytes(path, "archive")).hexdigest()
+    if sha256 != ADULT_SHA256:
         msg = (
-            f"{os.fspath(path)!r} is damaged: its SHA-256 is {found}, expected {ADULT_SHA256}. "
+            f"{os.fspath(path)!r} is damaged: its SHA-256 is {sha256}, expected {ADULT_SHA256}. "
             "Install pufferslice again"
         )
         raise StorageError(msg)

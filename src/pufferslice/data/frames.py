@@ -28,7 +28,7 @@ MISSING_POLICIES = ("refuse", "drop-rows")
 """What may be done about rows with missing values."""
 
 _LEAST_UNSURE = 2.0**53
-"""From here on whole numbers that differ may be one float."""
+"""From here on different integers may be the same float."""
 
 _ACCEPTED = "a pandas or polars DataFrame, a pyarrow Table, or a numpy structured array"
 
@@ -37,7 +37,7 @@ def frame_of(table: object) -> Frame:
     """The table as a frame, without a copy where its library allows.
 
     Takes pandas, polars, pyarrow, numpy structured or record arrays, and narwhals frames; needs
-    at least one row, at least one column, and column names that are different texts.
+    at least one row, at least one column, and column names that are different strings.
 
     >>> import pyarrow as pa
     >>> frame_of(pa.table({"age": [30, 40], "race": ["A", "B"]})).shape
@@ -53,7 +53,7 @@ def frame_of(table: object) -> Frame:
 
 
 def floats_of(frame: Frame, name: str) -> Floats:
-    """One column of numbers (whole, real, or True/False) as float64.
+    """One column of numbers or of True and False as float64.
 
     Refuses unknown, non-numeric and all-missing columns, and missing or infinite values.
 
@@ -81,7 +81,7 @@ def floats_of(frame: Frame, name: str) -> Floats:
 
 
 def labels_of(frame: Frame, name: str) -> npt.NDArray[np.str_]:
-    """One column as texts, for secrets and conditions; see `label_of` for how numbers print.
+    """One column as strings, for secrets and conditions; `label_of` says how numbers print.
 
     Different values of a column have different labels. Refuses missing values.
 
@@ -107,17 +107,18 @@ def labels_of(frame: Frame, name: str) -> npt.NDArray[np.str_]:
         )
         raise TableError(msg)
     values, positions = np.unique(plain, return_inverse=True)
-    if values.dtype.kind == "f" and _may_be_merged(values.astype(np.float64)):
+    finite = values[np.isfinite(values)]
+    if values.dtype.kind == "f" and (np.abs(finite).astype(np.float64) >= _LEAST_UNSURE).any():
         msg = (
-            f"column {name!r} has labels of 2^53 or more among real numbers, where whole numbers "
-            "can no longer be told apart, so two labels could become one; convert it to text"
+            f"column {name!r} has labels of 2^53 or more among real numbers, where different "
+            "integers may be the same float, so two labels could become one; convert it to text"
         )
         raise TableError(msg)
     return np.array([label_of(value) for value in values], dtype=np.str_)[positions]
 
 
 def label_of(value: object) -> str:
-    """A single value as a label: whole numbers without a trailing `.0`, `True` and `False`.
+    """A single value as a label: integers without a trailing `.0`, `True` and `False`.
 
     >>> label_of(3.0), label_of(0.5), label_of(True), label_of(">50K")
     ('3', '0.5', 'True', '>50K')
@@ -138,7 +139,7 @@ def check_columns(frame: Frame, names: Sequence[str]) -> None:
 
 
 def columns_shown(names: Sequence[str]) -> str:
-    """Some columns by name; none if the names may be the cells of a row."""
+    """Some columns by name; none if the names may be the values of a row."""
     if any(map(_is_number, names)):
         return (
             f"The names of the {len(names)} columns are not shown, because some are numbers: the "
@@ -236,7 +237,7 @@ def _arrow_of(name: str, field: npt.NDArray[Any]) -> "pa.Array[Any]":
 
 
 def check_names(names: Sequence[object]) -> None:
-    """Column names are texts, and no two are the same."""
+    """Column names are strings, and no two are the same."""
     other = next((name for name in names if not isinstance(name, str)), None)
     if other is not None:
         kind = type(other).__name__
@@ -281,7 +282,7 @@ def counted(counts: Mapping[str, int]) -> str:
 
 
 def _kind(series: nw.Series[Any]) -> str:
-    """The type of a column by name alone: that of categories would list them."""
+    # The name alone: the type of categories would list them.
     return type(series.dtype).__name__
 
 
@@ -293,12 +294,7 @@ def _is_number(name: object) -> bool:
     return True
 
 
-def _may_be_merged(values: Floats) -> bool:
-    return bool((np.abs(values[np.isfinite(values)]) >= _LEAST_UNSURE).any())
-
-
 def _category_texts(series: nw.Series[Any], name: str) -> nw.Series[Any]:
-    """Categories as texts; refused if two of them, such as 1 and '1', have one text."""
     kinds = series.unique()
     if len(set(kinds.cast(nw.String).to_list())) < len(set(kinds.to_list())):
         msg = (
@@ -310,7 +306,6 @@ def _category_texts(series: nw.Series[Any], name: str) -> nw.Series[Any]:
 
 
 def _plain_values(series: nw.Series[Any]) -> npt.NDArray[Any]:
-    """The values as numpy holds them; a column of Python objects of one kind as that kind."""
     # pandas keeps True/False beside None as objects, and still does once None is gone.
     if isinstance(series.dtype, nw.Object):
         objects = series.to_list()

@@ -66,14 +66,14 @@ def digits() -> tuple[LabelledImages, LabelledImages]:
 
     The split is a public permutation that is the same under every version of numpy.
     """
-    found = load_digits()
+    data = load_digits()
     # Raw bits of the generator: numpy promises these streams, but not those of `permutation`.
-    keys = np.random.PCG64(_SPLIT_SEED).random_raw(len(found.target))
+    keys = np.random.PCG64(_SPLIT_SEED).random_raw(len(data.target))
     rows = np.argsort(keys, kind="stable")
     train, held_out = (
         LabelledImages(
-            images=found.images[part].astype(np.uint8)[..., np.newaxis],
-            labels=found.target[part].astype(np.int64),
+            images=data.images[part].astype(np.uint8)[..., np.newaxis],
+            labels=data.target[part].astype(np.int64),
             white=16,
             n_classes=10,
         )

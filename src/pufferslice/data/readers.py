@@ -126,30 +126,29 @@ def _each_once(files: list[Path]) -> list[Path]:
 
 
 def _read_parquets(files: Sequence[Path], null_values: Sequence[str]) -> pa.Table:
-    tables = [_read_parquet(file) for file in files]
+    tables = []
+    for file in files:
+        with opened_parquet(file) as parquet:
+            tables.append(parquet.read())
     for file, table in zip(files, tables, strict=True):
-        check_same_fields((file, table.schema), (files[0], tables[0].schema))
+        _check_same_fields(file, table.schema, files[0], tables[0].schema)
     return with_nulls(pa.concat_tables(tables), null_values)
 
 
-def check_same_fields(one: tuple[Path, pa.Schema], first: tuple[Path, pa.Schema]) -> None:
-    """Two files have the same columns, of the same types, in the same order."""
-    found, wanted = (
-        [(field.name, str(field.type), field.nullable) for field in schema]
-        for _, schema in (one, first)
+def _check_same_fields(
+    file: Path, schema: pa.Schema, first_file: Path, first_schema: pa.Schema
+) -> None:
+    fields, first_fields = (
+        [(field.name, str(field.type), field.nullable) for field in fields]
+        for fields in (schema, first_schema)
     )
-    if found != wanted:
-        differing = sorted({name for name, *_ in {*found} ^ {*wanted}}) or ["their order"]
+    if fields != first_fields:
+        differing = sorted({name for name, *_ in {*fields} ^ {*first_fields}}) or ["their order"]
         msg = (
-            f"{str(one[0])!r} and {str(first[0])!r} must have the same columns and types; they "
+            f"{str(file)!r} and {str(first_file)!r} must have the same columns and types; they "
             f"differ in {listed(differing)}. Name files of one kind with a glob"
         )
         raise TableError(msg)
-
-
-def _read_parquet(path: Path) -> pa.Table:
-    with opened_parquet(path) as parquet:
-        return parquet.read()
 
 
 @contextlib.contextmanager
@@ -187,7 +186,7 @@ def _read_csv(path: Path, null_values: Sequence[str]) -> pa.Table:
 
 def _why_unreadable(path: Path, null_values: Sequence[str]) -> TableError:
     """What is wrong with a CSV file; its text is never shown."""
-    # First, because pyarrow cannot hand over a row that is no text.
+    # First, because pyarrow cannot hand over a row that is not UTF-8.
     if not _is_text(path):
         return not_what_it_says(path, "UTF-8 text")
     ragged: list[pa.csv.InvalidRow] = []
@@ -207,7 +206,7 @@ def _why_unreadable(path: Path, null_values: Sequence[str]) -> TableError:
     return TableError(
         f"{str(path)!r} has {len(ragged)} rows with another number of cells than its header; "
         f"the first is row {row.number}, with {row.actual_columns} cells where the header has "
-        f"{row.expected_columns}. Mend the file"
+        f"{row.expected_columns}. Correct the file"
     )
 
 
@@ -217,32 +216,25 @@ def _parse_csv(
     handler: Callable[[pa.csv.InvalidRow], Literal["skip"]] | None,
 ) -> pa.Table:
     """The table; rows that do not fit its header go to the handler, or are an error without one."""
-    try:
-        with text_of(path) as file:
-            table = pa.csv.read_csv(
-                file,
-                # Rows are numbered only when one thread reads them.
-                read_options=pa.csv.ReadOptions(use_threads=handler is None),
-                parse_options=pa.csv.ParseOptions(
-                    delimiter=SEPARATORS[suffix_of(path)],
-                    newlines_in_values=True,
-                    invalid_row_handler=handler,
-                ),
-                convert_options=pa.csv.ConvertOptions(
-                    null_values=["", *null_values], strings_can_be_null=True
-                ),
-            )
-            table.column_names  # noqa: B018 - decodes the header, which may not be UTF-8
-            return table
-    except UnicodeDecodeError:
-        raise not_what_it_says(path, "UTF-8 text") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile):
-        msg = f"{str(path)!r} is a truncated or damaged gzip file. Copy it again"
-        raise TableError(msg) from None
+    with text_of(path) as file:
+        table = pa.csv.read_csv(
+            file,
+            # Rows are numbered only when one thread reads them.
+            read_options=pa.csv.ReadOptions(use_threads=handler is None),
+            parse_options=pa.csv.ParseOptions(
+                delimiter=SEPARATORS[suffix_of(path)],
+                newlines_in_values=True,
+                invalid_row_handler=handler,
+            ),
+            convert_options=pa.csv.ConvertOptions(
+                null_values=["", *null_values], strings_can_be_null=True
+            ),
+        )
+        table.column_names  # noqa: B018 - decodes the header, which may not be UTF-8
+        return table
 
 
 def _is_text(path: Path) -> bool:
-    """Whether a file is UTF-8, as far as an explanation needs it."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         with text_of(path) as file:
@@ -251,26 +243,35 @@ def _is_text(path: Path) -> bool:
                 decoder.decode(part, final=not part)
                 if not part:
                     break
-    except UnicodeDecodeError:
+    except TableError:
         return False
     return True
 
 
 @contextlib.contextmanager
 def text_of(path: Path) -> Iterator[IO[bytes]]:
-    """The file, unpacked if its name says gzip; its first bytes must be what the name says."""
+    """The file, unpacked if its name says gzip; refused if it is not what its name says.
+
+    Bytes that are not UTF-8, and damaged gzip, are a `TableError` wherever they are read.
+    """
     zipped = path.suffix.lower() == ".gz"
-    with opened(path) as file:
-        head = file.read(4)
-        file.seek(0)
-        if zipped and not head.startswith(_GZIP_MARK):
-            raise not_what_it_says(path, "gzip", head)
-        with io.BufferedReader(gzip.open(file)) if zipped else file as text:
-            start = text.read(4096)
-            if start.startswith((_PARQUET_MARK, _GZIP_MARK)) or b"\0" in start:
-                raise not_what_it_says(path, "UTF-8 text", start)
-            text.seek(0)
-            yield text
+    try:
+        with opened(path) as file:
+            head = file.read(4)
+            file.seek(0)
+            if zipped and not head.startswith(_GZIP_MARK):
+                raise not_what_it_says(path, "gzip", head)
+            with io.BufferedReader(gzip.open(file)) if zipped else file as text:
+                start = text.read(4096)
+                if start.startswith((_PARQUET_MARK, _GZIP_MARK)) or b"\0" in start:
+                    raise not_what_it_says(path, "UTF-8 text", start)
+                text.seek(0)
+                yield text
+    except UnicodeDecodeError:
+        raise not_what_it_says(path, "UTF-8 text") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        msg = f"{str(path)!r} is a truncated or damaged gzip file. Copy it again"
+        raise TableError(msg) from None
 
 
 def opened(path: Path) -> IO[bytes]:
@@ -286,15 +287,15 @@ def opened(path: Path) -> IO[bytes]:
 def not_what_it_says(path: Path, wanted: str, head: bytes = b"") -> TableError:
     """The error for a file whose first bytes are not what its name says."""
     kinds = {_PARQUET_MARK: "a Parquet file", _GZIP_MARK: "a gzip file"}
-    found = next((kind for mark, kind in kinds.items() if head.startswith(mark)), "something else")
+    kind = next((kind for mark, kind in kinds.items() if head.startswith(mark)), "something else")
     return TableError(
-        f"{str(path)!r} is not what its name says: expected {wanted}, found {found}. Rename it or "
+        f"{str(path)!r} is not what its name says: expected {wanted}, found {kind}. Rename it or "
         "convert it"
     )
 
 
 def with_nulls(table: pa.Table, null_values: Sequence[str]) -> pa.Table:
-    """The named texts as nulls in every text column."""
+    """The table with these strings as nulls in every column of strings."""
     if not null_values:
         return table
     for index, field in enumerate(table.schema):
@@ -332,7 +333,7 @@ class Piece(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What of a file is read, and which texts in it mean a missing value."""
+    """Which columns of a file are read, and which strings in it mean a missing value."""
 
     columns: tuple[str, ...]
     labels: tuple[str, ...]
@@ -348,40 +349,36 @@ def pieces_of(files: Sequence[Path], columns: Sequence[str]) -> list[Piece]:
     if suffix_of(files[0]) != ".parquet":
         opened(files[0]).close()
         return [Piece(files[0], 0, 0)]
-    found: list[Piece] = []
+    all_pieces: list[Piece] = []
     schemas: list[pa.Schema] = []
     for file in files:
         with opened_parquet(file) as parquet:
             schemas[1:] = [parquet.schema_arrow]
             groups = [parquet.metadata.row_group(i) for i in range(parquet.num_row_groups)]
-        check_same_fields((file, schemas[-1]), (files[0], schemas[0]))
+        _check_same_fields(file, schemas[-1], files[0], schemas[0])
         pieces = [Piece(file, i, g.num_rows) for i, g in enumerate(groups) if g.num_rows]
         if not pieces:
             msg = f"{str(file)!r} has no rows; remove it, or name the other files with a glob"
             raise TableError(msg)
-        found += pieces
+        all_pieces += pieces
     _check_schema(schemas[0], columns)
-    return found
+    return all_pieces
 
 
 def batches(piece: Piece, reading: Reading) -> Iterator[pa.Table]:
     """The rows of a piece, a batch at a time; the same batches each time."""
-    if suffix_of(piece.file) == ".parquet":
-        yield from _parquet_batches(piece, reading)
-    else:
+    if suffix_of(piece.file) != ".parquet":
         yield from _csv_batches(piece.file, reading)
+        return
+    with opened_parquet(piece.file, _BUFFER) as parquet:
+        groups, columns = [piece.row_group], list(reading.columns)
+        for batch in parquet.iter_batches(ROWS_PER_BATCH, row_groups=groups, columns=columns):
+            yield with_nulls(pa.Table.from_batches([batch]), reading.null_values)
 
 
 def _check_schema(schema: pa.Schema, columns: Sequence[str]) -> None:
     check_names(schema.names)
     check_columns(nw.from_native(schema.empty_table(), eager_only=True), columns)
-
-
-def _parquet_batches(piece: Piece, reading: Reading) -> Iterator[pa.Table]:
-    with opened_parquet(piece.file, _BUFFER) as parquet:
-        groups, columns = [piece.row_group], list(reading.columns)
-        for batch in parquet.iter_batches(ROWS_PER_BATCH, row_groups=groups, columns=columns):
-            yield with_nulls(pa.Table.from_batches([batch]), reading.null_values)
 
 
 def _csv_batches(path: Path, reading: Reading) -> Iterator[pa.Table]:
@@ -392,18 +389,13 @@ def _csv_batches(path: Path, reading: Reading) -> Iterator[pa.Table]:
             for batch in reader:
                 if batch.num_rows:
                     yield pa.Table.from_batches([batch])
-    except UnicodeDecodeError:
-        raise not_what_it_says(path, "UTF-8 text") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile):
-        msg = f"{str(path)!r} is a truncated or damaged gzip file. Copy it again"
-        raise TableError(msg) from None
     except pa.ArrowException:
         # Not chained: the cause may quote a row.
         separator = SEPARATORS[suffix_of(path)]
         msg = (
             f"{str(path)!r} cannot be read to its end with cells separated by {separator!r}: a "
-            "column changes its type, or a row has another number of cells than the header. Mend "
-            "it, or convert it to Parquet"
+            "column changes its type, or a row has another number of cells than the header. "
+            "Correct it, or convert it to Parquet"
         )
         raise TableError(msg) from None
 
@@ -412,7 +404,7 @@ def _csv_types(path: Path, reading: Reading) -> dict[str, pa.DataType]:
     """Types by the first batch, but numbers may have decimals further down."""
     with text_of(path) as text:
         schema = _opened_csv(text, path, reading, {}).schema
-    _check_schema(schema, reading.columns)
+        _check_schema(schema, reading.columns)
     types: dict[str, Any] = {}
     for name in reading.columns:
         kind = schema.field(name).type

@@ -133,7 +133,7 @@ def _numeric(comparison: Comparison, limit: float) -> Condition:
 
 
 def _check_comparable(frame: Frame, column: str, label: str) -> None:
-    """A label that no value of the column's type can have is a slip, not a rate of 0."""
+    """A label that no value of the column's type can have is a mistake, not a rate of 0."""
     dtype = frame[column].dtype
     if dtype == nw.Boolean and label not in ("True", "False"):
         msg = (

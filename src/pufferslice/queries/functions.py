@@ -107,7 +107,7 @@ def table_function(
 
 
 def called(function: Callable[..., Any], *args: Any) -> Any:  # noqa: ANN401 - the user's own
-    """What the user's function returns; what it raises is named, but may quote a record."""
+    """The result of the user's function; the message of its exception may quote a record."""
     try:
         return function(*args)
     except (PuffersliceError, MemoryError):
@@ -116,7 +116,7 @@ def called(function: Callable[..., Any], *args: Any) -> Any:  # noqa: ANN401 - t
         *_, where = traceback.extract_tb(error.__traceback__)
         msg = (
             f"the function raised {type(error).__name__} in line {where.lineno} of "
-            f"{where.filename!r}. What it said is not shown, because it may quote the data; call "
+            f"{where.filename!r}. Its message is not shown, because it may quote the data; call "
             "the function yourself to read it"
         )
         raise ScenarioError(msg) from None

@@ -5,6 +5,7 @@ Every fit is deterministic and does not depend on the order of the rows: the sam
 arguments give the same parameters, to the last bit on one machine.
 """
 
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -154,6 +155,7 @@ class _Task:
     def query(
         self, kind: str, names: tuple[str, ...], parameters: dict[str, Any], fit: _Fit
     ) -> Query:
+        low, high = (0.0, 1.0) if kind == "forest_importances" else (-math.inf, math.inf)
         return Query(
             names=names,
             columns=(*self.features, self.target),
@@ -168,7 +170,7 @@ class _Task:
             },
             bind=lambda frame: self._bind(frame, fit),
             coordinates=(
-                *(_known_of(kind, feature) for feature in self.features),
+                *(Coordinate(column=feature, low=low, high=high) for feature in self.features),
                 *(Coordinate() for _ in names[len(self.features) :]),
             ),
         )
@@ -195,12 +197,6 @@ class _Task:
             return _converged(fit, matrix[ordered], classes[ordered])
 
         return evaluate
-
-
-def _known_of(kind: str, feature: str) -> Coordinate:
-    if kind == "forest_importances":
-        return Coordinate(column=feature, low=0.0, high=1.0)
-    return Coordinate(column=feature)
 
 
 def _scales_of(names: tuple[str, ...], scales: FeatureScales) -> Floats:

@@ -35,7 +35,7 @@ ScalesLike: TypeAlias = Sequence[float] | Mapping[str, float] | Floats
 
 
 def column_names(argument: str, names: Sequence[str]) -> tuple[str, ...]:
-    """The names as a tuple; a bare text would be read letter by letter, so it is refused."""
+    """The names as a tuple; a bare string, which is a sequence of letters, is refused."""
     if not isinstance(names, Iterable):
         msg = f"{argument} must be a list of names, got {type(names).__name__}"
         raise ArgumentError(msg)
@@ -45,7 +45,7 @@ def column_names(argument: str, names: Sequence[str]) -> tuple[str, ...]:
         raise ArgumentError(msg)
     other = next((name for name in names if not isinstance(name, str) or not name), None)
     if other is not None:
-        msg = f"{argument} must hold texts that are not empty, got {given(other)}"
+        msg = f"{argument} must hold non-empty strings, got {given(other)}"
         raise ArgumentError(msg)
     return tuple(names)
 
@@ -174,7 +174,7 @@ class Query:
                 f"to (low, high); got {given(range)}"
             )
             raise ArgumentError(msg)
-        ends = [[one.low, one.high] for one in self.coordinates]
+        ends = [[coordinate.low, coordinate.high] for coordinate in self.coordinates]
         for place, name in self._places("range", range).items():
             pair = range[name]
             if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
@@ -267,11 +267,7 @@ class Query:
         if outputs.ndim != 2 or outputs.shape[1] != self.dim:
             msg = f"outputs must have shape (n, {self.dim}), got {outputs.shape}"
             raise ArgumentError(msg)
-        clipped = outputs if self.range is None else self.range.clip(outputs)
-        # Overflow is counted below.
-        with np.errstate(over="ignore"):
-            scaled = clipped / self.scales
-        return self._finite(scaled, "outputs after clipping and scaling")
+        return self._finite(self._scaled(outputs), "outputs after clipping and scaling")
 
     def n_outside(self, outputs: Floats) -> int:
         """How many rows of raw outputs the range clips, 0 without one."""
@@ -281,22 +277,22 @@ class Query:
 
     def _places(self, argument: str, named: Mapping[str, object]) -> dict[int, str]:
         """The coordinate that each name stands for, and the name."""
-        found: dict[int, str] = {}
+        places: dict[int, str] = {}
         for name in named:
             place = self._place(argument, name)
-            if place in found:
+            if place in places:
                 msg = (
                     f"{argument} names the coordinate {quoted(self.names[place])} twice, as "
-                    f"{quoted(found[place])} and as {quoted(name)}; name it once"
+                    f"{quoted(places[place])} and as {quoted(name)}; name it once"
                 )
                 raise ArgumentError(msg)
-            found[place] = name
-        return found
+            places[place] = name
+        return places
 
     def _place(self, argument: str, name: str) -> int:
         if name in self.names:
             return self.names.index(name)
-        about = [place for place, one in enumerate(self.coordinates) if one.column == name]
+        about = [i for i, coordinate in enumerate(self.coordinates) if coordinate.column == name]
         if len(about) == 1:
             return about[0]
         if about:
@@ -306,22 +302,22 @@ class Query:
             )
             raise ArgumentError(msg)
         msg = (
-            f"{argument} names {quoted(name)}, which is no coordinate of the query; the "
+            f"{argument} names {quoted(name)}, which is not a coordinate of the query; the "
             f"coordinates are {listed(self.names)}"
         )
         raise ArgumentError(msg)
 
     def _check_range(self, limits: Box | Ball) -> None:
-        """The range has the query's coordinates, and holds only values that these can have."""
         check_range(limits)
         if limits.dim != self.dim:
             msg = f"range must have {self.dim} coordinates, as the query has; got {limits.dim}"
             raise ArgumentError(msg)
-        # A point of a convex set that is pulled to a centre in it stays in it.
+        # Of a ball the centre is enough: a possible value that is pulled towards it stays possible.
         ends = (limits.low, limits.high) if isinstance(limits, Box) else (limits.center,) * 2
-        for name, one, low, high in zip(self.names, self.coordinates, *ends, strict=True):
-            if low < one.low or high > one.high:
-                possible = f"[{one.low:g}, {one.high:g}]" if one.high < math.inf else "0 or more"
+        for name, known, low, high in zip(self.names, self.coordinates, *ends, strict=True):
+            if low < known.low or high > known.high:
+                bounds = f"[{known.low:g}, {known.high:g}]"
+                possible = bounds if known.high < math.inf else "0 or more"
                 msg = (
                     f"range of {quoted(name)} is [{low:g}, {high:g}], but its values are "
                     f"{possible}. The coordinates, in order, are {listed(self.names)}; give "
@@ -330,18 +326,20 @@ class Query:
                 raise ArgumentError(msg)
 
     def prepared_anyway(self, table: object) -> Floats:
-        """As `prepared` on the outputs of a table; what is not finite becomes the public center.
+        """As `prepared` on the outputs of a table, with the public center where it is not finite.
 
-        For a release from sampled priors: to refuse such a value would tell of the data.
+        For a release from sampled priors: a refusal would reveal something about the data.
         """
         frame = frame_of(table)
         check_columns(frame, self.columns)
         raw = self._shaped(self.bind(frame)(np.arange(len(frame))), len(frame))
-        with np.errstate(over="ignore", invalid="ignore"):
-            outputs = np.atleast_2d(raw)
-            clipped = outputs if self.range is None else self.range.clip(outputs)
-            scaled = clipped / self.scales
+        scaled = self._scaled(np.atleast_2d(raw))
         return np.asarray(np.where(np.isfinite(scaled), scaled, self.center))
+
+    def _scaled(self, outputs: Floats) -> Floats:
+        with np.errstate(over="ignore", invalid="ignore"):
+            clipped = outputs if self.range is None else self.range.clip(outputs)
+            return clipped / self.scales
 
     def _shaped(self, outputs: Floats, n_rows: int) -> Floats:
         wanted = (self.dim,) if self.level == "table" else (n_rows, self.dim)

@@ -129,18 +129,18 @@ def summary(
     array([[ 0.5, 30. , 30. ]])
     """
     check_statistics(statistics)
-    chosen = [one for kind, value in statistics.items() for one in _statistics_of(kind, value)]
+    chosen = [part for kind, value in statistics.items() for part in _statistics_of(kind, value)]
     if not chosen:
         msg = f"summary must have at least one of {', '.join(STATISTICS)}"
         raise ArgumentError(msg)
     query = Query(
-        names=tuple(one.name for one in chosen),
-        columns=tuple(dict.fromkeys(one.column for one in chosen if one.column is not None)),
+        names=tuple(part.name for part in chosen),
+        columns=tuple(dict.fromkeys(column for part in chosen if (column := part.column))),
         level="table",
         kind="summary",
         parameters={kind: _parameter(kind, chosen) for kind in STATISTICS},
         bind=lambda frame: _bound(chosen, frame),
-        coordinates=tuple(one.coordinate for one in chosen),
+        coordinates=tuple(part.coordinate for part in chosen),
     )
     query = query if range is None else query.with_range(range)
     return query if scales is None else query.with_scales(scales)
@@ -212,28 +212,26 @@ def _statistics_of(kind: str, value: Any) -> list[_Statistic]:  # noqa: ANN401 -
             )
             for column, level in _levels_of(value)
         ]
-    return [_count_share(value)]
-
-
-def _count_share(total: int) -> _Statistic:
-    check_count(1, count_share=total)
-    return _Statistic(
-        kind="count_share",
-        name=f"count/{total}",
-        parameter=int(total),
-        # Of a total of 1 it is a count.
-        coordinate=Coordinate(low=0.0, high=math.inf if total == 1 else 1.0),
-        compute=lambda rows: len(rows) / total,
-    )
+    check_count(1, count_share=value)
+    return [
+        _Statistic(
+            kind="count_share",
+            name=f"count/{value}",
+            parameter=int(value),
+            # Divided by 1 it is a count.
+            coordinate=Coordinate(low=0.0, high=math.inf if value == 1 else 1.0),
+            compute=lambda rows: len(rows) / value,
+        )
+    ]
 
 
 def _parameter(kind: str, statistics: Sequence[_Statistic]) -> Any:  # noqa: ANN401 - JSON
-    found = [one.parameter for one in statistics if one.kind == kind]
-    return found if kind != "count_share" else next(iter(found), None)
+    parameters = [part.parameter for part in statistics if part.kind == kind]
+    return parameters if kind != "count_share" else next(iter(parameters), None)
 
 
 def _bound(statistics: Sequence[_Statistic], frame: Frame) -> Evaluate:
-    keys = [(one.coordinate.column, one.coordinate.condition) for one in statistics]
+    keys = [(part.coordinate.column, part.coordinate.condition) for part in statistics]
     values: dict[object, npt.NDArray[Any]] = {}
     for column, condition in dict.fromkeys(keys):
         if column is not None:
@@ -245,7 +243,8 @@ def _bound(statistics: Sequence[_Statistic], frame: Frame) -> Evaluate:
         # The caller counts what is not finite.
         with np.errstate(over="ignore", invalid="ignore"):
             results = [
-                one.compute(drawn.get(key, rows)) for one, key in zip(statistics, keys, strict=True)
+                part.compute(drawn.get(key, rows))
+                for part, key in zip(statistics, keys, strict=True)
             ]
         return np.array(results, dtype=np.float64)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether what a query reads varies at all: a constant says nothing, and is a slip."""
+"""Whether the columns and conditions of a query vary: a constant is a mistake of the user."""
 
 import difflib
 from collections import Counter
@@ -12,7 +12,7 @@ from pufferslice._core.arrays import Floats
 from pufferslice._core.text import quoted
 from pufferslice.data import Frame, floats_of, labels_of
 from pufferslice.errors import ScenarioError
-from pufferslice.queries.query import Coordinate, Query
+from pufferslice.queries.query import Query
 from pufferslice.queries.ranges import Box, range_words
 
 _MOST_SHOWN: Final = 8
@@ -29,26 +29,28 @@ def check_ends(query: Query, ends: Floats, frames: Iterable[Frame] = ()) -> None
 
     `ends` has shape (2, dim). Near matches of a label are looked for in `frames`.
     """
-    for one, low, high in zip(query.coordinates, *ends, strict=True):
-        if one.column is None or low != high:
+    for coordinate, low, high in zip(query.coordinates, *ends, strict=True):
+        if coordinate.column is None or low != high:
             continue
-        if one.condition is None:
+        if coordinate.condition is None:
             msg = (
-                f"column {quoted(one.column)} has the same value in every row, so no statistic "
-                "of it can say anything; leave it out"
+                f"column {quoted(coordinate.column)} has the same value in every row, so its "
+                "statistics carry no information; leave it out"
             )
             raise ScenarioError(msg)
         who = "every row meets" if low > 0 else "no row meets"
-        hint = _near_matches(one, frames) if low == 0 else ""
+        hint = ""
+        if low == 0:
+            hint = _near_matches(coordinate.column, coordinate.condition.value, frames)
         msg = (
-            f"{who} the condition {quoted(one.condition.on(one.column))}, so it says "
+            f"{who} the condition {quoted(coordinate.condition.on(coordinate.column))}, so it says "
             f"nothing.{hint} Compare with a value that some rows have and others have not"
         )
         raise ScenarioError(msg)
 
 
 def check_reached(query: Query, ends: Floats) -> None:
-    """A box does not lie beside all values of a coordinate: clipping would leave nothing of them.
+    """A box holds some value of each coordinate: otherwise clipping would leave nothing of them.
 
     `ends` are the lowest and highest value of each coordinate over all secrets, shape (2, dim).
     """
@@ -68,34 +70,29 @@ def check_reached(query: Query, ends: Floats) -> None:
 def _ends(query: Query, frames: Sequence[Frame]) -> Floats:
     """Lowest and highest number, or flag, of the column of each coordinate."""
     ends = np.array([[np.inf] * query.dim, [-np.inf] * query.dim])
-    for place, one in enumerate(query.coordinates):
+    for place, coordinate in enumerate(query.coordinates):
         for frame in frames:
-            if one.column is None or ends[0, place] < ends[1, place]:
+            if coordinate.column is None or ends[0, place] < ends[1, place]:
                 break
-            if one.condition is None:
-                values = floats_of(frame, one.column)
+            if coordinate.condition is None:
+                values = floats_of(frame, coordinate.column)
             else:
-                values = one.condition.flags(frame, one.column).astype(np.float64)
+                values = coordinate.condition.flags(frame, coordinate.column).astype(np.float64)
             ends[0, place] = min(ends[0, place], values.min())
             ends[1, place] = max(ends[1, place], values.max())
     return ends
 
 
-def _near_matches(one: Coordinate, frames: Iterable[Frame]) -> str:
-    """Labels that occur at least twice and look like the one that was asked for."""
-    if one.column is None or one.condition is None or not isinstance(one.condition.value, str):
+def _near_matches(column: str, label: str | float, frames: Iterable[Frame]) -> str:
+    """A hint at labels that occur at least twice and look like that of the condition."""
+    if not isinstance(label, str):
         return ""
     counts: Counter[str] = Counter()
     for frame in frames:
-        counts.update(labels_of(frame, one.column).tolist())
-    frequent = [label for label, n in counts.most_common(_MOST_COMPARED) if n > 1]
+        counts.update(labels_of(frame, column).tolist())
     folded: dict[str, list[str]] = {}
-    for label in frequent:
-        folded.setdefault(label.strip().casefold(), []).append(label)
-    wanted = one.condition.value.strip().casefold()
-    near = [
-        label
-        for found in difflib.get_close_matches(wanted, folded, n=_MOST_SHOWN)
-        for label in folded[found]
-    ][:_MOST_SHOWN]
+    for frequent in (name for name, n in counts.most_common(_MOST_COMPARED) if n > 1):
+        folded.setdefault(frequent.strip().casefold(), []).append(frequent)
+    matches = difflib.get_close_matches(label.strip().casefold(), folded, n=_MOST_SHOWN)
+    near = [name for match in matches for name in folded[match]][:_MOST_SHOWN]
     return f" Did you mean {' or '.join(map(quoted, near))}?" if near else ""

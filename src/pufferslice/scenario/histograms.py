@@ -263,8 +263,8 @@ class Histograms:
     def __attrs_post_init__(self) -> None:
         if list(self.secrets) != sorted(set(self.secrets)):
             msg = (
-                "secrets must be different strings in alphabetical order; these "
-                f"{len(self.secrets)} are not"
+                "secrets must be different texts in alphabetical order; the "
+                f"{len(self.secrets)} given are not"
             )
             raise ArgumentError(msg)
         check_count(0, n_dropped=self.n_dropped)

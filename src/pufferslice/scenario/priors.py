@@ -132,7 +132,7 @@ class Prior:
         """
         if self.kind != "empirical":
             msg = (
-                f"prior {quoted(self.name)} is {self.kind}; only an empirical one has draws. "
+                f"prior {quoted(self.name)} is {self.kind}; only an empirical one holds draws. "
                 "Leave with_sampled_priors() out"
             )
             raise ScenarioError(msg)
@@ -281,14 +281,34 @@ def world_distribution(query: Query, secret: str, world: World) -> WorldDistribu
             n_clipped=0 if atoms is None else query.n_outside(atoms[0]),
             ends=no_ends(query.dim) if atoms is None else ends_of(atoms[0]),
         )
-    distribution: Distribution
     if isinstance(world, SimulatedSample):
         raw, origin = np.concatenate(list(world.blocks(query, secret))), world.origin
-        distribution = SampledDistribution(outputs=query.prepared(raw))
+    elif isinstance(world, DeclaredSample):
+        raw, origin = world.outputs(query, secret), world.origin
+    elif isinstance(world, Resampled):
+        bootstrap = world.bootstrap
+        rng = np.random.default_rng([bootstrap.seed, stable_number(secret)])
+        rows = np.arange(len(frame_of(world.table)))
+        raw = _resampled_outputs(query.bound(world.table), rows, bootstrap.n_replicates, rng)
+        origin = (
+            f"{bootstrap.n_replicates} bootstrap replicates per world, public seed "
+            f"{bootstrap.seed}; {_DECLARED}"
+        )
+    elif isinstance(world, list | tuple):
+        raw = np.vstack([query.outputs(table) for table in world])
+        origin = f"the query on {len(world)} given tables per world, equally likely"
     else:
-        raw, origin = _world_outputs(query, secret, world)
-        distribution = FiniteDistribution.uniform(query.prepared(raw))
-    return WorldDistribution(distribution, origin, query.n_outside(raw), ends_of(raw))
+        raw, origin = query.outputs(world), "the query on one table per world"
+    prepared = query.prepared(raw)
+    is_sampled = isinstance(world, SimulatedSample)
+    return WorldDistribution(
+        distribution=SampledDistribution(outputs=prepared)
+        if is_sampled
+        else FiniteDistribution.uniform(prepared),
+        origin=origin,
+        n_clipped=query.n_outside(raw),
+        ends=ends_of(raw),
+    )
 
 
 def group_rows(labels: npt.NDArray[np.str_]) -> dict[str, npt.NDArray[np.intp]]:
@@ -349,23 +369,6 @@ def _resampled_outputs(
     return np.stack([evaluate(draw) for draw in draws])
 
 
-def _world_outputs(query: Query, secret: str, world: World) -> tuple[Floats, str]:
-    if isinstance(world, Resampled):
-        evaluate, n = query.bound(world.table), len(frame_of(world.table))
-        rng = np.random.default_rng([world.bootstrap.seed, stable_number(secret)])
-        outputs = _resampled_outputs(evaluate, np.arange(n), world.bootstrap.n_replicates, rng)
-        return outputs, (
-            f"{world.bootstrap.n_replicates} bootstrap replicates per world, public seed "
-            f"{world.bootstrap.seed}; the drawn sample is declared to be the prior"
-        )
-    if isinstance(world, DeclaredSample):
-        return world.outputs(query, secret), world.origin
-    if isinstance(world, list | tuple):
-        outputs = np.vstack([query.outputs(table) for table in world])
-        return outputs, f"the query on {len(world)} given tables per world, equally likely"
-    return query.outputs(world), "the query on one table per world"
-
-
 def complete_world(query: Query, world: World) -> tuple[World, int]:
     """The world by the query's policy on missing values, and how many rows were left out.
 
@@ -419,7 +422,7 @@ def _drawn(distribution: Distribution) -> SampledDistribution | SampledBinnedDis
     if isinstance(distribution, BinnedDistribution):
         return SampledBinnedDistribution(draws=distribution)
     if not isinstance(distribution, FiniteDistribution) or not distribution.is_uniform:
-        msg = "weighted atoms are not independent draws; give the draws themselves, each once"
+        msg = "weighted atoms are no independent draws; give the draws themselves, each once"
         raise ScenarioError(msg)
     return SampledDistribution(outputs=distribution.outputs)
 

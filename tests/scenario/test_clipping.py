@@ -12,7 +12,7 @@ import pytest
 import pufferslice as ps
 from pufferslice.calibration.noise import SeededTestNoise
 from pufferslice.certificate import certify_release, verify
-from pufferslice.errors import ReleaseError, ScenarioError
+from pufferslice.errors import ScenarioError
 from pufferslice.queries import Ball, Box, columns, summary
 from pufferslice.releases.release import Release, release
 from pufferslice.scenario.histograms import Histograms
@@ -85,16 +85,6 @@ class TestWhichSecrets:
         free = ps.Scenario.from_worlds(gaussian, query=summary(mean=["x"]))
         assert free.clipped() == {"all": [], "some": []}
 
-    def test_priors_count_together(self):
-        joined = groups(Box([0], [50])).with_prior(
-            ps.Scenario.from_groups(
-                {"other": pa.table({"s": list("aabbcc"), "x": [1.0, 2, 60, 60, 9, 9]})},
-                secret="s",
-                query=summary(mean=["x"], range=Box([0], [50])),
-            )
-        )
-        assert joined.clipped() == {"all": [], "some": ["b", "c"]}
-
     def test_streams_are_counted_however_they_are_cut(self):
         query = columns(["x"], range={"x": (0, 50)})
         scan = RowScan.of(query, secret="s", profile=LINE, n_bins=64)
@@ -110,12 +100,6 @@ class TestWhichSecrets:
         assert found.n_clipped.tolist() == [0, 3]
         ball = RowScan.of(columns(["x"], range=Ball([0], 50)), secret="s", profile=LINE)
         assert scan_tables([TABLE], ball).n_clipped.tolist() == [0, 1, 3]
-
-    def test_histograms_must_fit_together(self):
-        query = columns(["x"], range={"x": (0, 50)})
-        grid = bin_grid(query, LINE, n_bins=2)
-        with pytest.raises(ps.errors.ArgumentError, match="n_clipped must have shape"):
-            Histograms(grid=grid, secrets=("a",), counts=[[[1, 1]]], n_clipped=[0, 0])
 
 
 class TestRefused:
@@ -169,16 +153,6 @@ class TestRefused:
         assert certify_release(scenario, JOINT.along(LINE)).noise_std == 0
         assert scenario.clipped() == {"all": [], "some": ["a", "b"]}
 
-    def test_pairs_that_differ_after_clipping_are_taken(self):
-        assert groups(Box([0], [20])).clipped()["all"] == ["b", "c"]
-        with pytest.raises(ScenarioError, match="same only because"):
-            ps.Scenario.from_groups(
-                TABLE,
-                secret="s",
-                query=summary(mean=["x"], range=Box([0], [20])),
-                pairs=[("b", "c")],
-            )
-
 
 @pytest.fixture(scope="module")
 def certificate():
@@ -186,33 +160,10 @@ def certificate():
 
 
 class TestStated:
-    def test_in_the_certificate(self, certificate, tmp_path):
-        told = [limit for limit in certificate.statement["limits"] if LOUD in limit]
-        assert len(told) == 1
-        assert "1 secret ('c')" in told[0]
+    def test_in_the_certificate(self, certificate):
+        assert certificate.statement["scenario"]["clipped"] == {"all": ["c"], "some": []}
         assert LOUD in str(certificate)
-        assert "clipped to a public range: mean(x) to [0, 50]" in str(certificate)
         assert verify(certificate).holds
-        certificate.save(tmp_path / "c.json")
-        assert verify(ps.Certificate.load(tmp_path / "c.json")).holds
-
-    def test_no_more_than_eight_secrets_are_named(self):
-        labels = [f"s{i:02}" for i in range(20) for _ in range(2)]
-        table = pa.table({"s": labels, "x": np.arange(40.0)})
-        query = summary(mean=["x"], range={"x": (0, 10)})
-        scenario = ps.Scenario.from_groups(table, secret="s", query=query)
-        told = str(certify_release(scenario, JOINT.along(LINE)))
-        sentence = next(line for line in told.splitlines() if line.startswith(LOUD))
-        assert "15 secrets" in sentence
-        assert sentence.count("'s") == 8
-        assert "and 7 more" in sentence
-
-    def test_nothing_is_said_where_nothing_is_clipped(self):
-        for scenario in (groups(), groups(Box([0], [100]))):
-            certificate = certify_release(scenario, JOINT.along(LINE))
-            assert LOUD not in str(certificate)
-            held = any("clipped to its public range" in x for x in certificate.statement["limits"])
-            assert held == (scenario.query.range is not None)
 
     @pytest.mark.parametrize("clipped", [{"all": [], "some": []}, {"all": ["a"], "some": ["b"]}])
     def test_an_edited_statement_is_refuted(self, certificate, clipped):
@@ -221,38 +172,17 @@ class TestStated:
         edited = ps.Certificate(statement=statement, evidence=certificate.evidence)
         assert not verify(edited).holds
 
-    def test_release_does_not_take_another_range(self, certificate, tmp_path):
-        with pytest.raises(ReleaseError):
-            release(groups(Box([0], [60])), rows_of("a"), certificate, ledger=tmp_path / "l")
-
-    @pytest.mark.parametrize(
-        ("limits", "words"),
-        [
-            (Box([0], [50]), "of the query clipped to [0, 50]"),
-            (Ball([0], 50), "of the query clipped to the ball of radius 50 around (0)"),
-        ],
-    )
-    def test_in_the_release(self, limits, words, tmp_path):
+    @pytest.mark.parametrize("limits", [Box([0], [50]), Ball([0], 50)])
+    def test_in_the_release(self, limits, tmp_path):
         scenario = groups(limits)
         certificate = certify_release(scenario, JOINT.along(LINE))
         out = tmp_path / "r.json"
         released = release(scenario, rows_of("c"), certificate, ledger=tmp_path / "l", out=out)
-        assert words in str(released)
-        assert LOUD in str(released)
         assert released.range == limits
         document = json.loads(out.read_text())
         assert document["range"] == limits.description()
-        assert "clipped" in document["interval_is_of"]
         assert LOUD in document["clipping"]
         assert Release.load(out) == released
-
-    def test_a_release_without_a_range(self, tmp_path):
-        scenario = groups()
-        certificate = certify_release(scenario, JOINT.along(LINE))
-        released = release(scenario, rows_of("c"), certificate, ledger=tmp_path / "l")
-        assert "clipped" not in str(released)
-        assert released.range is None
-        assert released.to_json()["interval_is_of"] == "the query"
 
     def test_intervals_cover_the_clipped_query_and_not_the_query(self, tmp_path):
         scenario = groups(Box([0], [50]))
@@ -269,30 +199,3 @@ class TestStated:
         # 60 draws at 95 %: fewer than 50 have probability below 1e-3.
         assert covered[50.0] >= 50
         assert covered[80.0] == 0
-
-    def test_in_the_report(self, tmp_path):
-        from pufferslice.report.release import alarms, release_section
-
-        scenario = groups(Box([0], [50]))
-        certificate = certify_release(scenario, JOINT.along(LINE))
-        assert any(LOUD in alarm for alarm in alarms(certificate))
-        released = release(scenario, rows_of("c"), certificate, ledger=tmp_path / "l")
-        (table,) = release_section(released, "one").blocks
-        assert "clipped" in table.caption
-        assert "[0, 50]" in table.rows[0]
-
-
-def test_adult_by_position_in_an_order_that_was_not_written():
-    """The range of the age once met the rate, and 2000 was certified with noise 0."""
-    adult = ps.datasets.adult()
-    query = summary(rate={"sex": "Male"}, mean=["age"])
-    with pytest.raises(ps.errors.ArgumentError, match=r"rate\(sex = Male\)"):
-        query.with_range(Box([17, 0], [90, 1]))
-    wrong = query.with_range(Box([0, 2000], [1, 3000]))
-    with pytest.raises(ScenarioError, match=r"range of 'mean\(age\)'"):
-        ps.Scenario.from_groups(adult, secret="race", query=wrong)
-    right = query.with_range({"age": (17, 90)}).with_scales({"age": 10, "sex": 0.1})
-    scenario = ps.Scenario.from_groups(adult, secret="race", query=right)
-    certificate = certify_release(scenario, JOINT.along(ps.FiniteProfile.axes(dim=2)))
-    assert certificate.noise_std > 0
-    assert verify(certificate).holds

@@ -35,23 +35,6 @@ QUERY = summary(
 )
 
 
-def test_names_are_in_the_order_of_the_arguments():
-    assert QUERY.names == (
-        "mean(age)",
-        "mean(pay)",
-        "std(pay)",
-        "rate(income = >50K)",
-        "rate(age > 40)",
-        "rate(age <= 40)",
-        "quantile(age, 0.5)",
-        "quantile(pay, 0.25)",
-        "quantile(pay, 0.75)",
-        "count/1000",
-    )
-    assert QUERY.columns == ("age", "pay", "income")
-    assert (QUERY.level, QUERY.kind) == ("table", "summary")
-
-
 def test_parameters_say_all():
     assert QUERY.parameters == {
         "mean": ["age", "pay"],

@@ -117,18 +117,6 @@ def test_one_row_is_no_group():
         group_rows(np.array(["d", "a", "c", "a"]))
 
 
-def test_prior_probabilities():
-    prior = prior_of()
-    assert prior.secret_probability("b") == 0.75
-    assert prior.secret_probability("nobody") == 0.0
-    assert prior.description() == {
-        "name": "p",
-        "source": "held_out",
-        "kind": "empirical",
-        "origin": "declared",
-    }
-
-
 def test_only_uniform_empirical_priors_hold_draws():
     weighted = FiniteDistribution.weighted([[1.0], [2.0]], [0.25, 0.75])
     with pytest.raises(ScenarioError, match="weighted atoms"):

@@ -29,12 +29,7 @@ RESAMPLING = Bootstrap(n_replicates=12, seed=5)
 
 
 def records_of(data):
-    arrays = {name: np.array(values) for name, values in data.items()}
-    dtype = [(name, array.dtype) for name, array in arrays.items()]
-    records = np.empty(len(next(iter(arrays.values()))), dtype=dtype)
-    for name, array in arrays.items():
-        records[name] = array
-    return records
+    return np.rec.fromarrays([np.array(values) for values in data.values()], names=list(data))
 
 
 def chunked(data):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Simulators of a world, and samples of them: declared to be the prior, or drawn from it."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, Final, final
 
@@ -19,9 +20,28 @@ DRAWS_PER_BLOCK: Final = 2**16
 """Draws made from one stream of random numbers; each block has its own."""
 
 
+class _AnySimulator(ABC):
+    __slots__ = ()
+
+    @abstractmethod
+    def outputs(self, query: Query, n_draws: int, rng: np.random.Generator) -> Floats:
+        """The query on `n_draws` independent draws, in the user's units; shape (n_draws, dim)."""
+
+    def sampled(self, *, n_draws: int, seed: int) -> "SimulatedSample":
+        """`n_draws` independent draws from a public seed; the prior is the simulator."""
+        return SimulatedSample(simulator=self, n_draws=n_draws, seed=seed)
+
+    def declared(self, *, n_draws: int, seed: int) -> "DeclaredSample":
+        """Declare `n_draws` draws from a public seed to *be* the prior."""
+        return DeclaredSample(simulator=self, n_draws=n_draws, seed=seed)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
 @final
 @attrs.frozen(kw_only=True, repr=False)
-class Simulator:
+class Simulator(_AnySimulator):
     """A world that can only be sampled: `draw_table(rng)` returns one table of it.
 
     `sampled` takes independent draws, from which the prior is bounded with a failure probability;
@@ -30,28 +50,17 @@ class Simulator:
 
     draw_table: Callable[[np.random.Generator], Any]
 
-    def sampled(self, *, n_draws: int, seed: int) -> "SimulatedSample":
-        """`n_draws` independent tables from a public seed; the prior is the simulator."""
-        return SimulatedSample(simulator=self, n_draws=n_draws, seed=seed)
-
-    def declared(self, *, n_draws: int, seed: int) -> "DeclaredSample":
-        """Declare `n_draws` tables, drawn from a public seed, to *be* the prior."""
-        return DeclaredSample(simulator=self, n_draws=n_draws, seed=seed)
-
     def outputs(self, query: Query, n_draws: int, rng: np.random.Generator) -> Floats:
-        """The query on `n_draws` tables, in the user's units."""
+        """The query on `n_draws` tables, in the user's units; shape (n_draws, dim)."""
         tables = (frame_of(called(self.draw_table, rng)) for _ in range(n_draws))
         columns = list(query.columns)
         complete = (without_missing(table, columns, query.missing)[0] for table in tables)
         return np.vstack([query.outputs(table) for table in complete])
 
-    def __repr__(self) -> str:
-        return "Simulator()"
-
 
 @final
 @attrs.frozen(kw_only=True, repr=False)
-class OutputSimulator:
+class OutputSimulator(_AnySimulator):
     """A world whose query is simulated directly, many draws at a time.
 
     `draw_outputs(rng, n)` returns n independent outputs of the query in the user's units, shape
@@ -60,16 +69,8 @@ class OutputSimulator:
 
     draw_outputs: Callable[[np.random.Generator, int], Any]
 
-    def sampled(self, *, n_draws: int, seed: int) -> "SimulatedSample":
-        """`n_draws` independent outputs from a public seed; the prior is the simulator."""
-        return SimulatedSample(simulator=self, n_draws=n_draws, seed=seed)
-
-    def declared(self, *, n_draws: int, seed: int) -> "DeclaredSample":
-        """Declare `n_draws` outputs, drawn from a public seed, to *be* the prior."""
-        return DeclaredSample(simulator=self, n_draws=n_draws, seed=seed)
-
     def outputs(self, query: Query, n_draws: int, rng: np.random.Generator) -> Floats:
-        """`n_draws` outputs, checked: one row each, one column for each coordinate."""
+        """`n_draws` outputs, of which the shape is checked."""
         outputs = floats_in(called(self.draw_outputs, rng, n_draws), "what draw_outputs returns")
         if outputs.shape != (n_draws, query.dim):
             msg = (
@@ -79,22 +80,22 @@ class OutputSimulator:
             raise ScenarioError(msg)
         return outputs
 
-    def __repr__(self) -> str:
-        return "OutputSimulator()"
 
-
-@final
-@attrs.frozen(kw_only=True, repr=False)
-class DeclaredSample:
-    """A sample of a simulator, declared to be the prior; the certificate states this."""
-
-    simulator: Simulator | OutputSimulator
+@attrs.frozen(kw_only=True)
+class _Sample:
+    simulator: _AnySimulator = attrs.field(repr=False)
     n_draws: int
     seed: int
 
     def __attrs_post_init__(self) -> None:
         check_count(1, n_draws=self.n_draws)
         check_count(0, seed=self.seed)
+
+
+@final
+@attrs.frozen(kw_only=True)
+class DeclaredSample(_Sample):
+    """A sample of a simulator, declared to be the prior; the certificate states this."""
 
     def outputs(self, query: Query, secret: str) -> Floats:
         """The drawn outputs of the world of this secret, in the user's units."""
@@ -109,25 +110,14 @@ class DeclaredSample:
             "declared to be the prior"
         )
 
-    def __repr__(self) -> str:
-        return f"DeclaredSample(n_draws={self.n_draws}, seed={self.seed})"
-
 
 @final
-@attrs.frozen(kw_only=True, repr=False)
-class SimulatedSample:
+@attrs.frozen(kw_only=True)
+class SimulatedSample(_Sample):
     """Independent draws of a simulator; the prior is the simulator, not the draws.
 
     Needs: a seed that was chosen before its draws were seen.
     """
-
-    simulator: Simulator | OutputSimulator
-    n_draws: int
-    seed: int
-
-    def __attrs_post_init__(self) -> None:
-        check_count(1, n_draws=self.n_draws)
-        check_count(0, seed=self.seed)
 
     def blocks(self, query: Query, secret: str) -> Iterator[Floats]:
         """The draws of the world of this secret in the user's units, a block at a time.
@@ -146,9 +136,6 @@ class SimulatedSample:
             f"a simulator, known through {self.n_draws} independent draws per world, public seed "
             f"{self.seed}"
         )
-
-    def __repr__(self) -> str:
-        return f"SimulatedSample(n_draws={self.n_draws}, seed={self.seed})"
 
 
 def floats_in(values: Any, what: str) -> Floats:  # noqa: ANN401 - whatever was made elsewhere

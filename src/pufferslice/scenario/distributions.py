@@ -72,17 +72,36 @@ def _without_minus_zero(values: Any) -> Floats:  # noqa: ANN401 - whatever numpy
     return locked(locked(values) + 0.0)
 
 
-def _check_outputs(outputs: Floats) -> None:
-    if outputs.ndim != 2 or outputs.size == 0:
-        shape = outputs.shape
-        msg = f"outputs must have shape (n_samples, dim), both at least 1; got {shape}"
-        raise ArgumentError(msg)
-    check_finite(outputs=outputs)
+@attrs.frozen(kw_only=True, repr=False)
+class _Rows:
+    grid: ClassVar[None] = None
+    outputs: Floats = attrs.field(converter=_without_minus_zero, eq=same)
+    """Atoms or draws, shape (n_samples, dim); -0.0 is held as 0.0, which prints the same."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.outputs.ndim != 2 or self.outputs.size == 0:
+            shape = self.outputs.shape
+            msg = f"outputs must have shape (n_samples, dim), both at least 1; got {shape}"
+            raise ArgumentError(msg)
+        check_finite(outputs=self.outputs)
+
+    @property
+    def n_samples(self) -> int:
+        """Number of atoms or draws."""
+        return len(self.outputs)
+
+    @property
+    def dim(self) -> int:
+        """Output dimension."""
+        return int(self.outputs.shape[1])
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(n_samples={self.n_samples}, dim={self.dim})"
 
 
 @final
 @attrs.frozen(kw_only=True, repr=False)
-class FiniteDistribution:
+class FiniteDistribution(_Rows):
     """A distribution with finitely many atoms: `outputs[i]` has probability `counts[i] / total`.
 
     >>> FiniteDistribution.uniform([[0.0], [0.0], [10.0]])
@@ -90,14 +109,11 @@ class FiniteDistribution:
     """
 
     kind: ClassVar[Kind] = "empirical"
-    grid: ClassVar[None] = None
-    outputs: Floats = attrs.field(converter=_without_minus_zero, eq=same)
-    """The atoms, shape (n_samples, dim); -0.0 is held as 0.0, which prints the same."""
     counts: Integers = attrs.field(converter=locked_integers, eq=same)
     """How often each atom counts, integers of at least 1, shape (n_samples,)."""
 
     def __attrs_post_init__(self) -> None:
-        _check_outputs(self.outputs)
+        super().__attrs_post_init__()
         if self.counts.shape != (len(self.outputs),) or self.counts.min() < 1:
             msg = (
                 "counts must be integers of at least 1, one for each row of outputs; got "
@@ -141,16 +157,6 @@ class FiniteDistribution:
         return cls(outputs=rows, counts=counts)
 
     @property
-    def n_samples(self) -> int:
-        """Number of atoms."""
-        return len(self.outputs)
-
-    @property
-    def dim(self) -> int:
-        """Output dimension."""
-        return int(self.outputs.shape[1])
-
-    @property
     def total(self) -> int:
         """Sum of the counts: the denominator of all probabilities."""
         return int(self.counts.sum())
@@ -189,13 +195,10 @@ class FiniteDistribution:
         """The atoms and counts as bytes."""
         return _array_parts(self.outputs, self.counts)
 
-    def __repr__(self) -> str:
-        return f"FiniteDistribution(n_samples={self.n_samples}, dim={self.dim})"
-
 
 @final
 @attrs.frozen(kw_only=True, repr=False)
-class SampledDistribution:
+class SampledDistribution(_Rows):
     """A distribution that is known only through independent draws of it.
 
     The draws are not the distribution.
@@ -205,22 +208,6 @@ class SampledDistribution:
     """
 
     kind: ClassVar[Kind] = "sampled"
-    grid: ClassVar[None] = None
-    outputs: Floats = attrs.field(converter=_without_minus_zero, eq=same)
-    """Independent draws, shape (n_samples, dim)."""
-
-    def __attrs_post_init__(self) -> None:
-        _check_outputs(self.outputs)
-
-    @property
-    def n_samples(self) -> int:
-        """Number of draws."""
-        return len(self.outputs)
-
-    @property
-    def dim(self) -> int:
-        """Output dimension."""
-        return int(self.outputs.shape[1])
 
     @property
     def mean(self) -> Floats:
@@ -246,9 +233,6 @@ class SampledDistribution:
     def digest_parts(self) -> list[bytes]:
         """The draws as bytes."""
         return _array_parts(self.outputs, np.zeros(0))
-
-    def __repr__(self) -> str:
-        return f"SampledDistribution(n_samples={self.n_samples}, dim={self.dim})"
 
 
 @final

@@ -14,9 +14,8 @@ from tests import oracles
 
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.sensitivity import DistributionPair, gap_tables, matching_tables
-from pufferslice.sensitivity.exact import OCTAVES
 from pufferslice.sensitivity.profiles import FiniteProfile
-from pufferslice.sensitivity.tables import FINEST_DIGITS
+from pufferslice.sensitivity.tables import FINEST_DIGITS, OCTAVES
 
 LINE = np.array([[1.0]])
 ONE_PAIR = [DistributionPair(0, 1)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a guarantee and gaps to noise, and from noise to epsilon: closed form and tight."""
+"""From a guarantee and gaps to noise, and from noise to epsilon."""
 
 import math
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from pufferslice.sensitivity.renyi import SLICED_NOTIONS, aggregate, gaussian_en
 from pufferslice.sensitivity.sensitivity import ENVELOPES, Envelope, Full, Slices
 
 LEAST_NOISE: Final = 2.0**-40
-"""The least noise that is certified, as a share of what would hide the differences by itself."""
+"""The least noise that is certified, as a share of noise that hides the differences by itself."""
 
 Rule = Literal["tight", "closed_form"]
 
@@ -29,7 +29,7 @@ RULES: Final = ("tight", "closed_form")
 @final
 @attrs.frozen(kw_only=True)
 class Method:
-    """How noise and cost are tied: a rule, and the envelope it uses along each slice."""
+    """How noise determines cost: a rule, and the envelope it uses along each slice."""
 
     rule: Rule
     envelope: Envelope
@@ -46,7 +46,7 @@ class Method:
 
 
 def grid_margin(dim: int, noise_std: float) -> float:
-    """What quantising both points to the grid of the release can add to a gap or a distance."""
+    """Most that quantising both points to the grid of the release can add to a gap or distance."""
     return float(math.sqrt(dim) * noise_std / SIGMA_INT)
 
 
@@ -68,7 +68,7 @@ def slice_costs(slices: Slices, order: float, noise_std: float, envelope: Envelo
 
 
 def sliced_cost(slices: Slices, claim: Guarantee, noise_std: float, envelope: Envelope) -> float:
-    """The claim's own number at this noise: aggregate over slices, maximum over instances last.
+    """The epsilon of the claim at this noise: aggregate over slices, maximum over instances last.
 
     Source: corollary:SRPE_implies_SRPP (the definition quantifies over instances outside).
     """
@@ -132,8 +132,8 @@ def closed_form_cost(slices: Slices, claim: Guarantee, noise_std: float) -> floa
 def full_costs(full: Full, order: float, noise_std: float) -> Floats:
     """Upper bound on the unsliced divergence of each instance, the best of its couplings.
 
-    Guarantee: for empirical distributions it also holds for the released integers, because the
-    ideal integer Gaussian costs no more than the continuous one and the grid is charged.
+    Guarantee: for finite distributions it also holds for the released integers, because the ideal
+    integer Gaussian costs no more than the continuous one and the grid margin is added.
     """
     check_above(1, order=order)
     check_above(0, noise_std=noise_std)
@@ -153,10 +153,7 @@ def full_cost(full: Full, order: float, noise_std: float) -> float:
 
 
 def cost(slices: Slices, claim: Guarantee, noise_std: float, method: Method) -> float:
-    """The number a sliced claim bounds, at this noise, by the method's rule.
-
-    0 for equal distributions.
-    """
+    """The epsilon of a sliced claim at this noise, by the method; 0 for equal distributions."""
     check_one_of(SLICED_NOTIONS, notion=claim.notion)
     check_one_of(slices.envelopes, envelope=method.envelope)
     if slices.are_equal:
@@ -185,8 +182,8 @@ def calibrate_unsliced(target: Guarantee, full: Full) -> float:
     """Smallest noise standard deviation whose bound on the unsliced cost meets the target."""
     if full.seen is None:
         msg = (
-            "without a public range samples bound no unsliced divergence; give the query a range, "
-            "or claim along slices"
+            "samples without a public range do not bound the unsliced divergence; give the query a "
+            "range, or claim along slices"
         )
         raise CalibrationError(msg)
     if np.all(full.seen.equal):
@@ -195,17 +192,21 @@ def calibrate_unsliced(target: Guarantee, full: Full) -> float:
     return _smallest_noise(lambda std: full_cost(full, target.order, std), target, start)
 
 
-def _smallest_noise(cost_at: Callable[[float], float], target: Guarantee, shift: float) -> float:
+def check_shift(shift: float) -> None:
+    """Refuse to search for noise if no slice shows a difference."""
     if not shift > 0:
         msg = (
-            "no slice of the profile shows any difference between the distributions, though the "
-            "distributions differ; noise 0 would protect nothing. Use a profile that sees the "
-            "difference"
+            "the distributions differ, but not along any slice of the profile; noise 0 would "
+            "protect nothing. Use a profile with other directions"
         )
         raise CalibrationError(msg)
+
+
+def _smallest_noise(cost_at: Callable[[float], float], target: Guarantee, shift: float) -> float:
+    check_shift(shift)
     start = shift * math.sqrt(target.order / (2 * target.epsilon))
     if cost_at(start * LEAST_NOISE) <= target.epsilon:
-        # The distributions themselves hide the secret; what the release adds is for the grid alone.
+        # The distributions themselves hide the secret; the noise only covers the grid.
         return start * LEAST_NOISE
     noise_std = smallest_safe(cost_at, target.epsilon, start=start) * SAFETY
     return raise_until(lambda std: cost_at(std) <= target.epsilon, noise_std)

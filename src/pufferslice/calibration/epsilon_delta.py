@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Views of a claim as (epsilon, delta), and noise for sliced (epsilon, delta) claims."""
+"""(epsilon, delta) readings of Rényi claims, and noise for sliced (epsilon, delta) claims."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -16,6 +16,7 @@ from pufferslice.calibration.calibrate import (
     LEAST_NOISE,
     Method,
     calibrate,
+    check_shift,
     cost,
     full_cost,
     grid_margin,
@@ -27,7 +28,7 @@ from pufferslice.calibration.guarantee import (
     Claim,
     Guarantee,
 )
-from pufferslice.errors import ArgumentError, CalibrationError
+from pufferslice.errors import ArgumentError
 from pufferslice.sensitivity import DistanceTables, GapTables, MatchingTables
 from pufferslice.sensitivity.renyi import aggregate_average, moment_rate
 from pufferslice.sensitivity.sensitivity import Envelope, Full, Slices
@@ -39,22 +40,28 @@ ORDERS: Final = tuple(
 )
 """The grid over which orders are minimised at fixed noise."""
 
+CLAIM_ORDERS: Final = tuple(1 + 1.4**k for k in range(-6, 26))
+"""The grid where the direct formula ends; any order gives a valid epsilon."""
+
 REPORTED_ORDER: Final = 2.0
-"""At which the unsliced cost is reported for claims that have no order of their own."""
+"""The order of the reported unsliced cost of claims without an order."""
 
 SMALLEST_DIRECT_DELTA: Final = 1e-12
-"""Below this the direct formula would subtract nearly equal floats, and is not offered."""
+"""Below this the direct formula would subtract nearly equal floats, and is not used."""
+
+LARGEST_EPSILON: Final = 1e4
+"""Where a search for an epsilon stops."""
+
 
 _ROUGH_ENTRIES: Final = 60_000
-"""Which instances can have the largest epsilon is found on tables rounded up to so many entries."""
+"""Searches start on tables rounded up to so many entries."""
 
 _MOST_STEPS: Final = 150
 _RELATIVE_WIDTH: Final = 2.0**-44
-LARGEST_EPSILON: Final = 1e4
-"""Where a search for an epsilon gives up."""
-
-DeltaAt = Callable[[float], float]
-"""From epsilon to the delta that it leaves."""
+_BELOW: Final = 1 - 2.0**-50
+_ABOVE: Final = 1 + 1e-12
+_DELTA_ERROR: Final = 2.0**-49
+"""More than the float error of a difference of two probabilities."""
 
 
 @final
@@ -112,18 +119,23 @@ def optimum_over_orders(rho: float, delta: float) -> float:
     return rho + 2 * math.sqrt(-rho * math.log(delta))
 
 
+def improved_term(order: float, delta: float) -> float:
+    """The c of `improved_epsilon_joint`: what converting to `delta` adds; may be negative."""
+    return math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
+
+
 def gaussian_delta(ratios: Floats, epsilon: Floats | float) -> Floats:
     """Delta of N(shift, std^2) against N(0, std^2), ratios = shift / std; elementwise."""
     ratios = np.abs(np.asarray(ratios, dtype=np.float64))
     if not np.all(np.asarray(epsilon) >= 0):
         msg = f"epsilon must be a number and at least 0, got {epsilon!r}"
         raise ArgumentError(msg)
-    nothing = (ratios == 0) | np.isposinf(epsilon)
-    safe, epsilon = np.where(ratios == 0, 1.0, ratios), np.where(nothing, 0.0, epsilon)
+    no_delta = (ratios == 0) | np.isposinf(epsilon)
+    safe, epsilon = np.where(ratios == 0, 1.0, ratios), np.where(no_delta, 0.0, epsilon)
     direct = ndtr(safe / 2 - epsilon / safe) - np.exp(
         np.minimum(epsilon + log_ndtr(-safe / 2 - epsilon / safe), 0.0)
     )
-    return np.asarray(np.where(nothing, 0.0, np.maximum(direct, 0.0)))
+    return np.asarray(np.where(no_delta, 0.0, np.maximum(direct, 0.0)))
 
 
 def direct_delta_joint(slices: Slices, noise_std: float, epsilon: float) -> float:
@@ -141,8 +153,8 @@ def direct_delta_joint(slices: Slices, noise_std: float, epsilon: float) -> floa
     if slices.missing.any() or slices.sphere is not None:
         msg = "the direct view needs gaps on all levels along a finite profile; use another view"
         raise ArgumentError(msg)
-    said = (noise_std, grid_margin(slices.profile.dim, noise_std))
-    found = _joint_deltas(slices.seen, said, slices.profile.weights)
+    margin = grid_margin(slices.profile.dim, noise_std)
+    found = _joint_deltas(slices.seen, noise_std, margin, slices.profile.weights)
     return float(found(np.full(slices.seen.n_instances, epsilon)).max())
 
 
@@ -151,245 +163,33 @@ def views_of(
 ) -> tuple[View, ...]:
     """All views of a claim at `delta` for the noise (standard deviation, method) that gives it.
 
-    From samples, or on the sphere, a sliced view is one that follows from the claim itself: other
-    numbers read off the same draws would each have a failure probability of their own.
-    Guarantee: none of them is coarser than the tables of `slices` and `full`, and `order_grid` is
-    at most `improved`, at most `paper`.
+    From samples, or on the sphere, a sliced view follows from the claim itself: other numbers from
+    the same draws would each have their own failure probability.
+    Guarantee: every view holds for the tables of `slices` and `full` as fine as they are, and
+    `order_grid` is at most `improved`, at most `paper`.
     """
     check_between(0, 1, delta=delta)
     noise_std, method = noise
     check_above(0, noise_std=noise_std)
-    found: list[View] = []
+    views: list[View] = []
     order = REPORTED_ORDER
     if isinstance(claim, Guarantee):
         check_one_of(RELEASE_NOTIONS, notion=claim.notion)
         order = claim.order
         if claim.is_sliced:
-            found += _sliced_views(slices, claim, noise_std, method, delta)
+            views += _sliced_views(slices, claim, noise_std, method, delta)
     if full.seen is not None:
-        found += _unsliced_views(full, noise_std, order, delta)
-    return tuple(found)
+        views += _unsliced_views(full, noise_std, order, delta)
+    return tuple(view for view in views if math.isfinite(view.epsilon))
 
 
 def best_views(views: Iterable[View]) -> tuple[View, ...]:
     """The smallest epsilon of each scope and delta; of equal ones the first."""
     best: dict[tuple[str, float], View] = {}
     for view in views:
-        kept = best.setdefault((view.scope, view.delta), view)
-        if view.epsilon < kept.epsilon:
+        if view.epsilon < best.setdefault((view.scope, view.delta), view).epsilon:
             best[view.scope, view.delta] = view
     return tuple(best.values())
-
-
-def _sliced_views(
-    slices: Slices, claim: Guarantee, noise_std: float, method: Method, delta: float
-) -> list[View]:
-    spent = cost(slices, claim, noise_std, method)
-    if not spent <= claim.epsilon:
-        msg = (
-            f"noise {noise_std!r} costs {spent!r}: it does not give the claim {claim}. Give the "
-            "claim that spent says"
-        )
-        raise ArgumentError(msg)
-    average = claim.notion == "average"
-    scope: Literal["sliced average", "sliced joint"] = (
-        "sliced average" if average else "sliced joint"
-    )
-    improved = improved_epsilon_average if average else improved_epsilon_joint
-    found: list[tuple[ViewRule, float]] = [
-        ("paper", paper_epsilon(claim.order, claim.epsilon, delta)),
-        ("improved", improved(claim.order, claim.epsilon, delta)),
-    ]
-    if not slices.failure_probability:
-
-        def at_order(order: float) -> float:
-            return cost(slices, attrs.evolve(claim, order=order), noise_std, method)
-
-        grid = best_over_orders(at_order, (claim.order, spent), improved, delta)
-        found.append(("order_grid", grid))
-        if isinstance(slices.seen, GapTables) and delta >= SMALLEST_DIRECT_DELTA:
-            found.append(("direct", _direct_epsilon(slices, slices.seen, claim, noise_std, delta)))
-        if method.rule == "closed_form":
-            found.append(("order_optimum", optimum_over_orders(at_order(2.0) / 2, delta)))
-    return [
-        View(scope=scope, rule=rule, epsilon=epsilon, delta=delta)
-        for rule, epsilon in found
-        if math.isfinite(epsilon)
-    ]
-
-
-def best_over_orders(
-    cost_at: Callable[[float], float],
-    own: tuple[float, float],
-    convert: Callable[[float, float, float], float],
-    delta: float,
-) -> float:
-    """The smallest converted cost over `ORDERS` and `own`, an order and its cost.
-
-    Needs: no cost falls with the order; orders that can give nothing smaller are not evaluated.
-    """
-    best = convert(*own, delta)
-    least = 0.0
-    for order in ORDERS:
-        if convert(order, least, delta) < best:
-            least = max(least, cost_at(order))
-            best = min(best, convert(order, least, delta))
-    return best
-
-
-def _direct_epsilon(
-    slices: Slices, tables: GapTables, claim: Guarantee, noise_std: float, delta: float
-) -> float:
-    """Epsilon at `delta` from the gaps themselves, aggregated as the claim is."""
-    said = (noise_std, grid_margin(slices.profile.dim, noise_std))
-    weights = slices.profile.weights
-
-    def average(some: DistanceTables) -> Floats:
-        return aggregate_average(_row_epsilons(some, said, delta), weights)
-
-    def joint(some: DistanceTables) -> Floats:
-        deltas_at, ones = _joint_deltas(some, said, weights), np.ones(some.n_instances)
-        return smallest_epsilons(deltas_at, ones, delta * ones)
-
-    return _largest(tables, average if claim.notion == "average" else joint)
-
-
-def _largest(tables: DistanceTables, found: Callable[[DistanceTables], Floats]) -> float:
-    """The largest number `found` for an instance, none of which grows if gaps are rounded less.
-
-    Only instances whose number on rougher tables is above the largest so far are looked at.
-    """
-    rough_tables = tables.coarsened(_ROUGH_ENTRIES)
-    rough = found(rough_tables)
-    if rough_tables is tables:
-        return float(rough.max())
-    ranked: Integers = np.argsort(-rough, kind="stable")
-    largest, n = 0.0, 1
-    while len(ranked) and rough[ranked[0]] > largest:
-        some, ranked = np.sort(ranked[:n]), ranked[n:]
-        largest, n = max(largest, float(found(tables.only(some)).max())), 2 * n
-    return largest
-
-
-def _unsliced_views(full: Full, noise_std: float, order: float, delta: float) -> list[View]:
-    def at_order(order: float) -> float:
-        return full_cost(full, order, noise_std)
-
-    bound = at_order(order)
-    grid = best_over_orders(at_order, (order, bound), improved_epsilon_joint, delta)
-    found: list[tuple[ViewRule, float]] = [
-        ("paper", paper_epsilon(order, bound, delta)),
-        ("improved", improved_epsilon_joint(order, bound, delta)),
-        ("order_grid", grid),
-    ]
-    if isinstance(full.seen, MatchingTables) and delta >= SMALLEST_DIRECT_DELTA:
-        said = (noise_std, grid_margin(full.dim, noise_std))
-
-        def best_coupling(some: DistanceTables) -> Floats:
-            return np.asarray(_row_epsilons(some, said, delta).min(axis=1))
-
-        found.append(("direct", _largest(full.seen, best_coupling)))
-    return [
-        View(scope="unsliced", rule=rule, epsilon=epsilon, delta=delta)
-        for rule, epsilon in found
-        if math.isfinite(epsilon)
-    ]
-
-
-def _joint_deltas(
-    tables: DistanceTables, said: tuple[float, float], weights: Floats
-) -> Callable[[Floats], Floats]:
-    """Mean over the slices of the delta of each instance at its own epsilon."""
-    noise_std, margin = said
-
-    def deltas_at(epsilons: Floats) -> Floats:
-        each = np.repeat(epsilons[:, None], tables.n_slices, axis=1)
-        return aggregate_average(tables.deltas(each, noise_std, margin), weights)
-
-    return deltas_at
-
-
-def _row_epsilons(tables: DistanceTables, said: tuple[float, float], delta: float) -> Floats:
-    """Smallest epsilon of each instance and slice at `delta`."""
-    noise_std, margin = said
-    ones = np.ones((tables.n_instances, tables.n_slices))
-    return smallest_epsilons(
-        lambda epsilons: tables.deltas(epsilons, noise_std, margin), ones, delta * ones
-    )
-
-
-def smallest_epsilon(delta_at: DeltaAt, delta: float) -> float:
-    """Smallest epsilon found with `delta_at(epsilon) <= delta`; infinite if there is none."""
-    found = smallest_epsilons(
-        lambda epsilons: np.array([delta_at(float(epsilons[0]))]), np.ones(1), np.array([delta])
-    )
-    return float(found[0])
-
-
-def smallest_epsilons(deltas: Callable[[Floats], Floats], first: Floats, limits: Floats) -> Floats:
-    """For each entry the smallest epsilon found with delta at most its limit; infinite if none.
-
-    Guarantee: `deltas` was evaluated at the result and was at most the limit: a bracket, of which
-    the upper end is kept, is narrowed by secants of ln(delta), every third time by halves. `first`
-    is tried first, so that an entry for which it is enough never gets more.
-    Needs: no delta grows with its own epsilon.
-    """
-    low, high = np.zeros_like(first), first.copy()
-    at_low, at_high = deltas(low), deltas(high)
-    none = at_low <= limits
-    while (short := at_high > limits).any() and high.max() < LARGEST_EPSILON:
-        low[short], at_low[short] = high[short], at_high[short]
-        high[short] *= 2
-        at_high = deltas(high)
-    high[at_high > limits] = np.inf
-    high[none] = 0.0
-    with np.errstate(divide="ignore"):
-        above, below = np.log(at_low / limits), np.log(at_high / limits)
-    side = np.zeros_like(first)
-    for step in range(_MOST_STEPS):
-        wide = np.isfinite(high) & (high - low > _RELATIVE_WIDTH * high)
-        if not wide.any():
-            break
-        # What is narrow already is not asked again: at infinity there is nothing to add up.
-        middle = np.where(wide, (low + high) / 2, np.inf)
-        if step % 3 < 2:
-            with np.errstate(invalid="ignore", divide="ignore"):
-                secant = high - (high - low) * below / (below - above)
-            middle = np.where(wide & (secant > low) & (secant < high), secant, middle)
-        found = deltas(middle)
-        with np.errstate(divide="ignore"):
-            value = np.log(found / limits)
-        good = (found <= limits) & wide
-        # An end that stays twice counts half, so that the other one does not creep (Illinois).
-        above = np.where(good, np.where(side > 0, above / 2, above), value)
-        below = np.where(good, value, np.where(side < 0, below / 2, below))
-        side = np.where(good, 1.0, -1.0)
-        low = np.where(wide & ~good, middle, low)
-        high = np.where(good, middle, high)
-    return high
-
-
-def _check_conversion(order: float, epsilon: float, delta: float) -> None:
-    check_above(1, order=order)
-    check_between(0, 1, delta=delta)
-    if not epsilon >= 0:
-        msg = f"epsilon must be a number and at least 0, got {epsilon!r}"
-        raise ArgumentError(msg)
-
-
-def improved_term(order: float, delta: float) -> float:
-    """The c of `improved_epsilon_joint`: what converting to `delta` adds, maybe less than 0."""
-    return math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
-
-
-CLAIM_ORDERS: Final = tuple(1 + 1.4**k for k in range(-6, 26))
-"""Any order gives a valid epsilon; the best of these is taken where the direct way ends."""
-
-_ROUGH_CLAIM_ENTRIES: Final = 60_000
-_BELOW: Final = 1 - 2.0**-50
-_ABOVE: Final = 1 + 1e-12
-_DELTA_ERROR: Final = 2.0**-49
-"""More than the float error of a difference of two probabilities."""
 
 
 def approximate_cost(
@@ -409,7 +209,7 @@ def approximate_cost(
     tables are at least the true ones.
     Reason: hockey-stick divergences are jointly convex, also for the parts of both mixtures over
     C; the rest has mass tau. Never above the Rényi conversion `renyi_cost`, of which it is the
-    integrand, and that is what is used where delta - tau is too small for floats.
+    integrand, and which is used where delta - tau is too small for floats.
     Source: def:ave_spp, def:joint_spp.
     """
     check_one_of(("transport", "worst_gap"), envelope=envelope)
@@ -421,10 +221,18 @@ def approximate_cost(
     if left.min() < SMALLEST_DIRECT_DELTA:
         return renyi_cost(slices, claim, noise_std, envelope)
 
-    def deltas(epsilons: Floats) -> Floats:
-        return _deltas(slices, tables, epsilons, (noise_std, envelope))
-
     weights = slices.profile.weights
+    margin = grid_margin(slices.profile.dim, noise_std)
+
+    def deltas(epsilons: Floats) -> Floats:
+        """Delta of the covered levels along each slice, shape (n_instances, n_slices)."""
+        if envelope == "transport":
+            found = tables.deltas(epsilons, noise_std, margin)
+        else:
+            found = gaussian_delta((tables.worst() + margin) / noise_std, epsilons) + _DELTA_ERROR
+            found[tables.equal] = 0.0
+        return np.asarray(found * (1 - slices.missing)[:, None])
+
     if claim.notion == "average":
         found = smallest_epsilons(deltas, np.ones((len(left), len(weights))), left[:, None])
         return float(aggregate_average(found, weights)[~tables.equal].max())
@@ -451,8 +259,24 @@ def renyi_cost(
     """
     check_one_of(("transport", "worst_gap"), envelope=envelope)
     tables, left = _tables(slices), _delta_left(slices, claim.delta)
-    found = _epsilons(slices, tables, left, (claim.notion, noise_std, envelope))
-    best = found.min(axis=0)
+    margin = grid_margin(slices.profile.dim, noise_std)
+    found = []
+    for order in CLAIM_ORDERS:
+        rate = moment_rate(order, noise_std)
+        if envelope == "transport":
+            logs = tables.log_moments(rate, margin)
+        else:
+            with np.errstate(over="ignore"):
+                logs = rate * (tables.worst() + margin) ** 2
+        logs = logs + np.log1p(-slices.missing)[:, None]
+        terms = np.array([improved_term(order, float(delta)) for delta in left])
+        if claim.notion == "joint":
+            # Weights are shares of their sum, which may be rounded.
+            logs = logsumexp(logs, b=slices.profile.weights, axis=1) + (_ABOVE - 1)
+            found.append(np.maximum(0.0, logs / (order - 1) + terms))
+        else:
+            found.append(np.maximum(0.0, logs / (order - 1) + terms[:, None]))
+    best = np.array(found).min(axis=0)
     if claim.notion == "average":
         best = aggregate_average(best, slices.profile.weights)
     return float(best[~tables.equal].max())
@@ -470,37 +294,206 @@ def calibrate_approximate(
     if slices.are_equal:
         return 0.0
     start = largest_shift(tables, slices.profile.weights)
-    if not start > 0:
-        msg = (
-            "no slice of the profile shows any difference between the distributions, though the "
-            "distributions differ; noise 0 would protect nothing. Use a profile that sees the "
-            "difference"
-        )
-        raise CalibrationError(msg)
+    check_shift(start)
 
-    def cost_of(seen: Slices, std: float) -> float:
-        return approximate_cost(seen, target, std, envelope)
+    def cost_of(slices: Slices, std: float) -> float:
+        return approximate_cost(slices, target, std, envelope)
 
     if cost_of(slices, start * LEAST_NOISE) <= target.epsilon:
         return start * LEAST_NOISE
-    coarse = attrs.evolve(slices, seen=tables.coarsened(_ROUGH_CLAIM_ENTRIES))
+    coarse = attrs.evolve(slices, seen=tables.coarsened(_ROUGH_ENTRIES))
     rough = smallest_safe(lambda std: cost_of(coarse, std), target.epsilon, start=start)
     noise_std = smallest_safe(lambda std: cost_of(slices, std), target.epsilon, start=rough)
     return raise_until(lambda std: cost_of(slices, std) <= target.epsilon, noise_std * SAFETY)
 
 
-def _deltas(
-    slices: Slices, tables: GapTables, epsilons: Floats, said: tuple[float, Envelope]
-) -> Floats:
-    """Delta of the covered levels along each slice, shape (n_instances, n_slices)."""
-    noise_std, envelope = said
-    margin = grid_margin(slices.profile.dim, noise_std)
-    if envelope == "transport":
-        found = tables.deltas(epsilons, noise_std, margin)
-    else:
-        found = gaussian_delta((tables.worst() + margin) / noise_std, epsilons) + _DELTA_ERROR
-        found[tables.equal] = 0.0
-    return np.asarray(found * (1 - slices.missing)[:, None])
+def sliced_noise(slices: Slices, target: Claim, method: Method) -> float:
+    """The noise that a claim along slices needs."""
+    if isinstance(target, ApproximateGuarantee):
+        return calibrate_approximate(target, slices, method.envelope)
+    return calibrate(target, slices, method)
+
+
+def smallest_epsilon(delta_at: Callable[[float], float], delta: float) -> float:
+    """Smallest epsilon with `delta_at(epsilon) <= delta`; infinite if none is found."""
+
+    def deltas(epsilons: Floats) -> Floats:
+        return np.array([delta_at(float(epsilons[0]))])
+
+    return float(smallest_epsilons(deltas, np.ones(1), np.array([delta]))[0])
+
+
+def smallest_epsilons(deltas: Callable[[Floats], Floats], first: Floats, limits: Floats) -> Floats:
+    """For each entry the smallest epsilon with delta at most its limit; infinite if none is found.
+
+    Guarantee: `deltas` was evaluated at the result and was at most the limit. A bracket is narrowed
+    by secants of ln(delta), every third time by halves; its upper end is returned. `first` is tried
+    first, so an entry for which it is enough never gets more.
+    Needs: no delta grows with its own epsilon.
+    """
+    low, high = np.zeros_like(first), first.copy()
+    at_low, at_high = deltas(low), deltas(high)
+    none = at_low <= limits
+    while (short := at_high > limits).any() and high.max() < LARGEST_EPSILON:
+        low[short], at_low[short] = high[short], at_high[short]
+        high[short] *= 2
+        at_high = deltas(high)
+    high[at_high > limits] = np.inf
+    high[none] = 0.0
+    with np.errstate(divide="ignore"):
+        above, below = np.log(at_low / limits), np.log(at_high / limits)
+    side = np.zeros_like(first)
+    for step in range(_MOST_STEPS):
+        wide = np.isfinite(high) & (high - low > _RELATIVE_WIDTH * high)
+        if not wide.any():
+            break
+        # Narrow brackets are evaluated at infinity, where the delta costs nothing to compute.
+        middle = np.where(wide, (low + high) / 2, np.inf)
+        if step % 3 < 2:
+            with np.errstate(invalid="ignore", divide="ignore"):
+                secant = high - (high - low) * below / (below - above)
+            middle = np.where(wide & (secant > low) & (secant < high), secant, middle)
+        found = deltas(middle)
+        with np.errstate(divide="ignore"):
+            value = np.log(found / limits)
+        good = (found <= limits) & wide
+        # An end that stays twice counts half, so that the other one does not creep (Illinois).
+        above = np.where(good, np.where(side > 0, above / 2, above), value)
+        below = np.where(good, value, np.where(side < 0, below / 2, below))
+        side = np.where(good, 1.0, -1.0)
+        low = np.where(wide & ~good, middle, low)
+        high = np.where(good, middle, high)
+    return high
+
+
+def _sliced_views(
+    slices: Slices, claim: Guarantee, noise_std: float, method: Method, delta: float
+) -> list[View]:
+    spent = cost(slices, claim, noise_std, method)
+    if not spent <= claim.epsilon:
+        msg = (
+            f"noise {noise_std!r} costs {spent!r}: it does not give the claim {claim}. Claim the "
+            "epsilon that it costs"
+        )
+        raise ArgumentError(msg)
+    average = claim.notion == "average"
+    improved = improved_epsilon_average if average else improved_epsilon_joint
+    found: list[tuple[ViewRule, float]] = [
+        ("paper", paper_epsilon(claim.order, claim.epsilon, delta)),
+        ("improved", improved(claim.order, claim.epsilon, delta)),
+    ]
+    if not slices.failure_probability:
+
+        def at_order(order: float) -> float:
+            return cost(slices, attrs.evolve(claim, order=order), noise_std, method)
+
+        grid = _best_over_orders(at_order, improved, order=claim.order, cost=spent, delta=delta)
+        found.append(("order_grid", grid))
+        if isinstance(slices.seen, GapTables) and delta >= SMALLEST_DIRECT_DELTA:
+            weights, margin = slices.profile.weights, grid_margin(slices.profile.dim, noise_std)
+
+            def average_epsilons(tables: DistanceTables) -> Floats:
+                return aggregate_average(_row_epsilons(tables, noise_std, margin, delta), weights)
+
+            def joint_epsilons(tables: DistanceTables) -> Floats:
+                deltas_at = _joint_deltas(tables, noise_std, margin, weights)
+                ones = np.ones(tables.n_instances)
+                return smallest_epsilons(deltas_at, ones, delta * ones)
+
+            direct = _largest(slices.seen, average_epsilons if average else joint_epsilons)
+            found.append(("direct", direct))
+        if method.rule == "closed_form":
+            found.append(("order_optimum", optimum_over_orders(at_order(2.0) / 2, delta)))
+    return [
+        View(
+            scope="sliced average" if average else "sliced joint",
+            rule=rule,
+            epsilon=epsilon,
+            delta=delta,
+        )
+        for rule, epsilon in found
+    ]
+
+
+def _unsliced_views(full: Full, noise_std: float, order: float, delta: float) -> list[View]:
+    def at_order(order: float) -> float:
+        return full_cost(full, order, noise_std)
+
+    bound = at_order(order)
+    grid = _best_over_orders(at_order, improved_epsilon_joint, order=order, cost=bound, delta=delta)
+    found: list[tuple[ViewRule, float]] = [
+        ("paper", paper_epsilon(order, bound, delta)),
+        ("improved", improved_epsilon_joint(order, bound, delta)),
+        ("order_grid", grid),
+    ]
+    if isinstance(full.seen, MatchingTables) and delta >= SMALLEST_DIRECT_DELTA:
+        margin = grid_margin(full.dim, noise_std)
+
+        def best_coupling(tables: DistanceTables) -> Floats:
+            return np.asarray(_row_epsilons(tables, noise_std, margin, delta).min(axis=1))
+
+        found.append(("direct", _largest(full.seen, best_coupling)))
+    return [
+        View(scope="unsliced", rule=rule, epsilon=epsilon, delta=delta) for rule, epsilon in found
+    ]
+
+
+def _best_over_orders(
+    cost_at: Callable[[float], float],
+    convert: Callable[[float, float, float], float],
+    *,
+    order: float,
+    cost: float,
+    delta: float,
+) -> float:
+    """The smallest converted cost over `ORDERS` and the claim's `order`, whose cost is `cost`.
+
+    Needs: no cost falls with the order; orders that cannot give a smaller epsilon are skipped.
+    """
+    best = convert(order, cost, delta)
+    least = 0.0
+    for other in ORDERS:
+        if convert(other, least, delta) < best:
+            least = max(least, cost_at(other))
+            best = min(best, convert(other, least, delta))
+    return best
+
+
+def _largest(tables: DistanceTables, epsilons_of: Callable[[DistanceTables], Floats]) -> float:
+    """The largest epsilon of an instance; needs: no epsilon grows if gaps are rounded less.
+
+    Only instances whose epsilon on rougher tables is above the largest so far are evaluated.
+    """
+    rough_tables = tables.coarsened(_ROUGH_ENTRIES)
+    rough = epsilons_of(rough_tables)
+    if rough_tables is tables:
+        return float(rough.max())
+    ranked: Integers = np.argsort(-rough, kind="stable")
+    largest, n = 0.0, 1
+    while len(ranked) and rough[ranked[0]] > largest:
+        some, ranked = np.sort(ranked[:n]), ranked[n:]
+        largest, n = max(largest, float(epsilons_of(tables.only(some)).max())), 2 * n
+    return largest
+
+
+def _joint_deltas(
+    tables: DistanceTables, noise_std: float, margin: float, weights: Floats
+) -> Callable[[Floats], Floats]:
+    """Mean over the slices of the delta of each instance at its own epsilon."""
+
+    def deltas_at(epsilons: Floats) -> Floats:
+        each = np.repeat(epsilons[:, None], tables.n_slices, axis=1)
+        return aggregate_average(tables.deltas(each, noise_std, margin), weights)
+
+    return deltas_at
+
+
+def _row_epsilons(tables: DistanceTables, noise_std: float, margin: float, delta: float) -> Floats:
+    """Smallest epsilon of each instance and slice at `delta`."""
+    ones = np.ones((tables.n_instances, tables.n_slices))
+    return smallest_epsilons(
+        lambda epsilons: tables.deltas(epsilons, noise_std, margin), ones, delta * ones
+    )
 
 
 def _tables(slices: Slices) -> GapTables:
@@ -530,33 +523,9 @@ def _delta_left(slices: Slices, delta: float) -> Floats:
     return left
 
 
-def _epsilons(
-    slices: Slices, tables: GapTables, left: Floats, said: tuple[str, float, Envelope]
-) -> Floats:
-    """Epsilon by order, instance and, for the average notion, slice."""
-    notion, noise_std, envelope = said
-    margin = grid_margin(slices.profile.dim, noise_std)
-    found = []
-    for order in CLAIM_ORDERS:
-        rate = moment_rate(order, noise_std)
-        if envelope == "transport":
-            logs = tables.log_moments(rate, margin)
-        else:
-            with np.errstate(over="ignore"):
-                logs = rate * (tables.worst() + margin) ** 2
-        logs = logs + np.log1p(-slices.missing)[:, None]
-        terms = np.array([improved_term(order, float(delta)) for delta in left])
-        if notion == "joint":
-            # Weights are shares of their sum; room for its rounding.
-            logs = logsumexp(logs, b=slices.profile.weights, axis=1) + (_ABOVE - 1)
-            found.append(np.maximum(0.0, logs / (order - 1) + terms))
-        else:
-            found.append(np.maximum(0.0, logs / (order - 1) + terms[:, None]))
-    return np.array(found)
-
-
-def sliced_noise(slices: Slices, target: Claim, method: Method) -> float:
-    """The noise that a claim along slices asks for."""
-    if isinstance(target, ApproximateGuarantee):
-        return calibrate_approximate(target, slices, method.envelope)
-    return calibrate(target, slices, method)
+def _check_conversion(order: float, epsilon: float, delta: float) -> None:
+    check_above(1, order=order)
+    check_between(0, 1, delta=delta)
+    if not epsilon >= 0:
+        msg = f"epsilon must be a number and at least 0, got {epsilon!r}"
+        raise ArgumentError(msg)

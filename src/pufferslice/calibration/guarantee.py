@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is claimed: a notion, an order and an epsilon; or a notion, an epsilon and a delta."""
+"""Claims: a notion with an order and an epsilon, or with an epsilon and a delta."""
 
 import math
 from collections.abc import Mapping
@@ -146,7 +146,7 @@ class ApproximateGuarantee:
 
     @property
     def is_sliced(self) -> bool:
-        """It always is."""
+        """Always true."""
         return True
 
     def __str__(self) -> str:
@@ -158,17 +158,17 @@ Claim = Guarantee | ApproximateGuarantee
 """What a static release can promise."""
 
 
-def claim_of(said: Mapping[str, Any]) -> Claim:
-    """The claim that JSON values stand for: with a delta, or with an order.
+def claim_of(values: Mapping[str, Any]) -> Claim:
+    """The claim of JSON values: with a delta, or with an order.
 
     >>> claim_of({"notion": "joint", "epsilon": 1.0, "delta": 1e-5})
     ApproximateGuarantee(notion='joint', epsilon=1.0, delta=1e-05)
     """
-    return ApproximateGuarantee(**said) if "delta" in said else Guarantee(**said)
+    return ApproximateGuarantee(**values) if "delta" in values else Guarantee(**values)
 
 
 def in_full(value: float) -> str:
-    """A number of a claim with as many digits as it has: fewer could make it look stronger.
+    """A number of a claim with all its digits: fewer could make the claim look stronger.
 
     >>> in_full(4.0), in_full(1.0000004)
     ('4', '1.0000004')

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a bound on the unsliced divergence says about guessing: total variation and advantage.
+"""From a bound on the unsliced divergence to bounds on total variation and right guesses.
 
-Only unsliced numbers belong here. A sliced one says nothing about what a reader of the whole
-release can guess.
+Only unsliced numbers apply: a sliced one does not bound what a reader of the whole release can
+guess.
 """
 
 import math
@@ -27,7 +27,7 @@ _SLACK: Final = 1e-12
 _UP: Final = 1 + 1e-12
 
 LOW_ORDERS: Final = (1.01, 1.02, 1.05, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0)
-"""At which bounds are turned into total variation; the lowest ones tell most for ordinary noise."""
+"""Orders at which a divergence is turned into total variation; low ones are mostly the best."""
 
 
 def total_variation_bound(orders: npt.ArrayLike, epsilons: npt.ArrayLike) -> Floats:
@@ -72,11 +72,11 @@ def total_variation_bound(orders: npt.ArrayLike, epsilons: npt.ArrayLike) -> Flo
 
 
 def full_variation(full: Full, noise_std: float) -> float:
-    """Most that the total variation of the ideal noisy outputs under two protected secrets can be.
+    """Bound on the total variation of the ideal noisy outputs under two protected secrets.
 
-    For distributions under couplings the mean of the total variation of two Gaussians as far apart
-    as coupled atoms (joint convexity), for Gaussian distributions of equal spread the exact one,
-    for others the best that their divergences of several orders say. 1 says nothing.
+    For distributions under couplings: the mean of the total variation of two Gaussians as far apart
+    as coupled atoms (joint convexity). For Gaussian distributions of equal spread: the exact value;
+    of other spreads: the least bound from their divergences of several orders. At most 1.
 
     Guarantee: never below the total variation, for every instance, in all dimensions.
     """
@@ -115,7 +115,7 @@ def released_variation(bound: float, implementation_delta: float) -> float:
 
 
 def right_guesses(total_variation: float, *, n_secrets: int = 2) -> float:
-    """Most that guesses among equally likely secrets, each two of them protected, can be right.
+    """Bound on the share of right guesses among equally likely secrets, all pairs protected.
 
     >>> right_guesses(0.5)
     0.75
@@ -160,7 +160,7 @@ def binary_divergence(order: float, first: float, second: float) -> float:
 
 @kernel
 def _largest_apart(orders: Floats, epsilons: Floats) -> Floats:
-    """How far apart two coins can be: the end of a bisection that was found to cost more."""
+    """How far apart two coins can be: the upper end of a bisection, which costs too much."""
     result = np.ones_like(epsilons)
     for i in range(len(result)):
         limit = epsilons[i] + _SLACK * orders[i] / (orders[i] - 1)

@@ -32,7 +32,7 @@ from typing import ClassVar, Protocol, final
 import attrs
 import numpy as np
 import numpy.typing as npt
-from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from pufferslice._core.arrays import Integers
 from pufferslice._core.checks import check_count
@@ -81,8 +81,8 @@ and half the L1 distance of these is at most |mu - nu| / |mu|. Now
 * the acceptance is compared with 87 bits, its threshold rounded down from a value good to 50
   digits: off by less than 2^-86, `ACCEPT_ROUNDING`.
 
-Needs: the keystream is uniform. That AES-256-CTR cannot be told from uniform is a computational
-assumption and no part of this number.
+Needs: the keystream is uniform. That AES-256-CTR is indistinguishable from uniform is a
+computational assumption and not part of this number.
 """
 
 TRIAL_WORDS = 4
@@ -120,10 +120,10 @@ class Noise(Protocol):
 @final
 @attrs.frozen
 class OperatingSystemNoise:
-    """Noise for releases: AES-256-CTR under a key that the operating system gives for every call.
+    """Noise for releases: AES-256-CTR under a new key from the operating system for every call.
 
-    Guarantee: each draw is within `DRAW_DELTA` in total variation of the discrete Gaussian. Nothing
-    is kept between calls, so forked processes and threads cannot repeat each other's noise.
+    Guarantee: each draw is within `DRAW_DELTA` in total variation of the discrete Gaussian. No
+    state is kept between calls, so forked processes and threads cannot repeat each other's noise.
 
     >>> OperatingSystemNoise().draw(3).shape
     (3,)
@@ -140,7 +140,7 @@ class OperatingSystemNoise:
 @final
 @attrs.frozen
 class SeededTestNoise:
-    """Repeatable noise, for tests only: whoever knows the seed can subtract it. Releases nothing.
+    """Repeatable noise, for tests only: whoever knows the seed can subtract it. Not for releases.
 
     Every call of `draw` starts the same stream again.
 
@@ -152,7 +152,7 @@ class SeededTestNoise:
     name: ClassVar[str] = "seeded_test"
 
     seed: int
-    """Any whole number from 0."""
+    """An integer, at least 0."""
 
     def __attrs_post_init__(self) -> None:
         check_count(0, seed=self.seed)
@@ -178,9 +178,15 @@ def draw_integers(key: bytes, size: int) -> Integers:
     parts = [draws[start : start + PART_DRAWS] for start in range(0, int(size), PART_DRAWS)]
 
     def draw_part(number: int) -> None:
-        # 2.05 words a draw on average: a small request does not fill the whole buffer
+        # The first part has the key itself.
+        part_key = key
+        if number:
+            label = number.to_bytes(8, "little")
+            hashed = hashlib.blake2b(label, key=key, digest_size=32, person=b"noise part")
+            part_key = hashed.digest()
+        # 2.05 words a draw on average: a small request does not fill the whole buffer.
         n_words = 2 * len(parts[number]) + len(parts[number]) // 8 + 2 * TRIAL_WORDS
-        _draw(_part_key(key, number), parts[number], min(BUFFER_WORDS, n_words), MARGIN)
+        _draw(part_key, parts[number], min(BUFFER_WORDS, n_words), MARGIN)
 
     if len(parts) > 1:
         in_threads(draw_part, range(len(parts)))
@@ -189,44 +195,30 @@ def draw_integers(key: bytes, size: int) -> Integers:
     return draws
 
 
-def _part_key(key: bytes, number: int) -> bytes:
-    """The key of a part of a long request; the first part has the key itself."""
-    if not number:
-        return key
-    person = b"noise part"
-    return hashlib.blake2b(
-        number.to_bytes(8, "little"), key=key, digest_size=32, person=person
-    ).digest()
-
-
 def _draw(key: bytes, draws: Integers, buffer_words: int, margin: float) -> None:
-    """Refill, let the compiled loop run, settle what it hands over, until all values are there."""
+    """Fill `draws`: the compiled loop decides most trials, `exact_trial` the close ones."""
     size = len(draws)
     stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
     buffer = np.empty(buffer_words, dtype=np.uint64)
     words = buffer[:0]
     guide, high_words = _search_tables()
-    made = 0
-    while made < size:
+    n_drawn = 0
+    while n_drawn < size:
         if len(words) < TRIAL_WORDS:
-            words = _refilled(stream, buffer, words)
-        used, added = _fill(words, draws[made:], guide, high_words, margin)
-        words, made = words[used:], made + added
-        if made < size and len(words) >= TRIAL_WORDS:
+            # Move the unused words to the front and fill the rest with new keystream.
+            n_unused = len(words)
+            buffer[:n_unused] = words.copy()
+            rest = buffer[n_unused:].view(np.uint8).data
+            stream.update_into(memoryview(_ZEROS)[: len(rest)], rest)
+            words = buffer
+        used, added = _fill(words, draws[n_drawn:], guide, high_words, margin)
+        words, n_drawn = words[used:], n_drawn + added
+        if n_drawn < size and len(words) >= TRIAL_WORDS:
             value, used = exact_trial(words[:TRIAL_WORDS].tolist())
             words = words[used:]
             if value is not None:
-                draws[made] = value
-                made += 1
-
-
-def _refilled(stream: CipherContext, buffer: Words, unused: Words) -> Words:
-    """Move the unused words to the front of the buffer and fill the rest with new keystream."""
-    kept = len(unused)
-    buffer[:kept] = unused.copy()
-    rest = buffer[kept:].view(np.uint8).data
-    stream.update_into(memoryview(_ZEROS)[: len(rest)], rest)
-    return buffer
+                draws[n_drawn] = value
+                n_drawn += 1
 
 
 @kernel
@@ -235,11 +227,10 @@ def _fill(
 ) -> tuple[int, int]:
     """Run trials until `draws` is full, `words` run out, or a trial is too close to decide here.
 
-    Returns the number of words used and of values written; the trial in confidence is not among
-    them.
+    Returns the number of words used and of values written, without the undecided trial.
     """
-    used, made = 0, 0
-    while made < len(draws) and used + TRIAL_WORDS <= len(words):
+    used, n_drawn = 0, 0
+    while n_drawn < len(draws) and used + TRIAL_WORDS <= len(words):
         position, rest = words[used], words[used + 1]
         x = np.int64(guide[position >> np.uint64(64 - GUIDE_BITS)])
         while position > high_words[x]:
@@ -250,7 +241,7 @@ def _fill(
         negative = np.int64((rest >> np.uint64(LOW_BITS)) & np.uint64(1))
         coarse = float(np.int64(rest >> np.uint64(LOW_BITS + 1)))
         exponent = float(low) * float((x << (LOW_BITS + 1)) + low) * 2.0 ** -(2 * LOW_BITS + 9)
-        # 1 - a <= exp(-a) <= 1 - a + a^2 / 2 settles nearly all trials without the series
+        # 1 - a <= exp(-a) <= 1 - a + a^2 / 2 decides nearly all trials without the series.
         if coarse + 1.0 + margin > 2.0**COARSE_BITS * (1.0 - exponent):
             accepted = 2.0**COARSE_BITS * (1.0 - exponent * (1.0 - 0.5 * exponent))
             if coarse < accepted + margin:
@@ -264,9 +255,9 @@ def _fill(
         used += 2
         if magnitude == 0 and negative == 1:
             continue
-        draws[made] = (magnitude ^ -negative) + negative
-        made += 1
-    return used, made
+        draws[n_drawn] = (magnitude ^ -negative) + negative
+        n_drawn += 1
+    return used, n_drawn
 
 
 @kernel
@@ -320,10 +311,10 @@ def cumulative_table() -> tuple[int, ...]:
 
 @functools.cache
 def _search_tables() -> tuple[Guide, Words]:
-    """Where to start the search, by the leading bits of a position; and the high words to pass.
+    """Where the search starts, by the leading bits of a position; and the high words to pass.
 
     The last high words are 2^64 - 1, which no position passes. Starts are below `BASE_SIZE` and
-    stored in bytes, so that both tables stay in the first cache beside words and draws.
+    stored in bytes, so that both tables fit the first cache.
     """
     high_words = np.array([bound // WORD for bound in cumulative_table()], dtype=np.uint64)
     starts = np.arange(2**GUIDE_BITS, dtype=np.uint64) << np.uint64(64 - GUIDE_BITS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scans on a Dask cluster: every task is a pure function, and its integers are added in a tree."""
+"""Scans on a Dask cluster: every task is a pure function; its counts are added in a tree."""
 
 import contextlib
 import os
@@ -85,7 +85,7 @@ def scan_anywhere(
         return scan_files(path, scan, checkpoint=checkpoint, progress=progress)
     if checkpoint is not None:
         msg = (
-            "a checkpoint is for a scan in one process; on a cluster, lost tasks are run again. "
+            "a checkpoint is for a scan in one process; on a cluster, lost tasks run again. "
             "Leave checkpoint out"
         )
         raise ArgumentError(msg)
@@ -106,9 +106,9 @@ def scan_cluster_files(
     """
     pieces = pieces_of(data_files(path), scan.columns)
     n_threads = sum(client.nthreads().values())
-    said = client.submit(_itself, scan)
+    shared_scan = client.submit(_itself, scan)
     tasks = _tasks(pieces, n_threads)
-    leaves = [client.submit(_counted, _count_pieces, task, said) for task in tasks]
+    leaves = [client.submit(_counted, _count_pieces, task, shared_scan) for task in tasks]
     n_rows = [sum(piece.n_rows for piece in task) for task in tasks]
     return _summed(client, leaves, n_rows, scan.grid, progress)
 
@@ -120,11 +120,13 @@ def scan_dask_frame(
     *,
     progress: Progress = silent,
 ) -> Histograms:
-    """Count the rows of a Dask dataframe; `progress` is told partitions."""
-    said = dask.delayed(_itself)(scan)
+    """Count the rows of a Dask dataframe; `progress` counts partitions."""
+    shared_scan = dask.delayed(_itself)(scan)
     columns = [name for name in frame.columns if name in scan.columns]
     parts = frame[columns].to_delayed() if columns else frame.to_delayed()
-    leaves = client.compute([dask.delayed(_counted)(_count_frame, part, said) for part in parts])
+    leaves = client.compute(
+        [dask.delayed(_counted)(_count_frame, part, shared_scan) for part in parts]
+    )
     return _summed(client, leaves, [1] * len(leaves), scan.grid, progress)
 
 
@@ -148,15 +150,19 @@ def scan_dask_array(
     if query.range is None:
         msg = "outputs are counted on a public range; clip the query with query.with_range(...)"
         raise ArgumentError(msg)
-    said = dask.delayed(_itself)((query, grid))
+    shared_query, shared_grid = dask.delayed(_itself)(query), dask.delayed(_itself)(grid)
     rows, secrets = whole_rows.to_delayed().ravel(), labels.to_delayed().ravel()
-    blocks = zip(rows, secrets, strict=True)
-    leaves = client.compute([dask.delayed(_counted)(_count_block, x, s, said) for x, s in blocks])
+    leaves = client.compute(
+        [
+            dask.delayed(_counted)(_count_block, x, s, shared_query, shared_grid)
+            for x, s in zip(rows, secrets, strict=True)
+        ]
+    )
     return _summed(client, leaves, [1] * len(leaves), grid, silent)
 
 
 def _tasks(pieces: Sequence[Piece], n_threads: int) -> list[list[Piece]]:
-    """Neighbouring pieces together, so that histograms are few and workers are busy."""
+    """Neighbouring pieces in one task, so that histograms are few and all workers are busy."""
     total = sum(piece.n_rows for piece in pieces)
     wanted = min(MOST_ROWS_PER_TASK, total // (_TASKS_PER_THREAD * max(1, n_threads)))
     tasks: list[list[Piece]] = [[]]
@@ -177,15 +183,22 @@ def _summed(
     grid: BinGrid,
     progress: Progress,
 ) -> Histograms:
-    """The sum of all leaves, added up where they are."""
+    """The sum of all leaves, added on the cluster."""
     if not leaves:
-        msg = "there is nothing to scan: no partitions; give a frame or files with at least one"
+        msg = "nothing to scan: no partitions; give a frame or files with at least one"
         raise ArgumentError(msg)
     sizes = {leaf.key: n for leaf, n in zip(leaves, n_rows, strict=True)}
-    root = _root(client, leaves)
+    level = list(leaves)
+    while len(level) > 1:
+        level = [
+            client.submit(added, level[i : i + PARTS_PER_SUM])
+            for i in range(0, len(level), PARTS_PER_SUM)
+        ]
+    (root,) = level
     ready = distributed.as_completed(leaves)
-    # A leaf that nobody asks for any more is dropped as soon as it is added.
+    # A leaf without references is dropped as soon as it is added.
     leaves.clear()
+    level.clear()
     done, total = 0, sum(sizes.values())
     try:
         for leaf in ready:
@@ -195,9 +208,16 @@ def _summed(
             progress(done, total)
         histograms: Histograms = root.result()
     except (MemoryError, distributed.KilledWorker) as error:
-        raise _out_of_memory(grid, error) from None
+        mebibytes = grid.n_bytes(1) / 2**20
+        msg = (
+            f"workers were lost repeatedly, or ran out of memory ({type(error).__name__}). The "
+            f"histograms of one secret take {mebibytes:.3g} MiB, and a worker holds up to "
+            f"{PARTS_PER_SUM + 1} of each: give workers more memory or fewer threads, or use fewer "
+            "bins, directions or secrets"
+        )
+        raise ClusterError(msg) from None
     except distributed.client.FutureCancelledError:
-        msg = "the cluster gave up the scan; start it again"
+        msg = "the cluster cancelled the scan; start it again"
         raise ClusterError(msg) from None
     except PuffersliceError:
         raise
@@ -207,36 +227,15 @@ def _summed(
     return histograms
 
 
-def _root(client: distributed.Client, leaves: list[Any]) -> Any:  # noqa: ANN401 - a future
-    """The future of the sum: a few at a time, then a few of those."""
-    level = list(leaves)
-    while len(level) > 1:
-        level = [
-            client.submit(added, level[i : i + PARTS_PER_SUM])
-            for i in range(0, len(level), PARTS_PER_SUM)
-        ]
-    return level[0]
-
-
-def _out_of_memory(grid: BinGrid, error: BaseException) -> ClusterError:
-    mebibytes = grid.n_bytes(1) / 2**20
-    return ClusterError(
-        f"workers were lost again and again, or ran out of memory ({type(error).__name__}). The "
-        f"histograms of one secret take {mebibytes:.3g} MiB, and a worker holds up to "
-        f"{PARTS_PER_SUM + 1} of each: give workers more memory or fewer threads, or use fewer "
-        "bins, directions or secrets"
-    )
-
-
 def _failed(error: Exception) -> ClusterError:
     return ClusterError(
-        f"a task of the cluster failed with {type(error).__name__}. What it said is not shown, "
+        f"a task of the cluster failed with {type(error).__name__}. Its message is not shown, "
         "because it may quote the data; compute the frame alone to read it"
     )
 
 
 def _counted(count: Callable[..., Histograms], *args: Any) -> Histograms:  # noqa: ANN401
-    """The histograms of a task; Dask logs what a task raises, so that must not quote the data."""
+    """The histograms of a task. Dask logs its errors, so they must not quote the data."""
     try:
         return count(*args)
     except (PuffersliceError, MemoryError):
@@ -261,13 +260,12 @@ def _count_frame(part: Any, scan: RowScan) -> Histograms:  # noqa: ANN401 - a pa
     return tally.histograms()
 
 
-def _count_block(outputs: Floats, labels: Any, said: tuple[Query, BinGrid]) -> Histograms:  # noqa: ANN401
-    query, grid = said
+def _count_block(outputs: Floats, labels: Any, query: Query, grid: BinGrid) -> Histograms:  # noqa: ANN401
     if not len(labels) and not len(outputs):
         return Histograms.none(grid)
-    given = np.asarray(labels)
-    table = np.empty(len(given), dtype=[("labels", given.dtype)])
-    table["labels"] = given
+    values = np.asarray(labels)
+    table = np.empty(len(values), dtype=[("labels", values.dtype)])
+    table["labels"] = values
     secrets, codes = np.unique(labels_of(frame_of(table), "labels"), return_inverse=True)
     tally = Tally(grid, 1)
     raw = floats_in(outputs, "a block of outputs")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What finite samples can say: bands around quantiles, Hoeffding, Clopper-Pearson, splitting."""
+"""Bounds from finite samples: bands around quantiles, Hoeffding, Clopper-Pearson."""
 
 import math
 from typing import Final, Literal, final
@@ -19,7 +19,7 @@ BANDS: Final = ("order_statistics", "dkw")
 """Order statistics at fixed levels (exact binomial tails), or Dvoretzky-Kiefer-Wolfowitz."""
 
 LEVEL_QUANTA: Final = 2**48
-"""Levels of a quantile function are whole multiples of 1 / LEVEL_QUANTA."""
+"""Levels of a quantile function are integer multiples of 1 / LEVEL_QUANTA."""
 
 MOST_SAMPLES: Final = 2**45
 """So that the finest level, 1 / n, is still such a multiple."""
@@ -30,7 +30,7 @@ _MOST_PARTS: Final = 4096
 _EXACT_UP_TO: Final = 2**33
 """Beyond this number of samples binomial tails are bounded by Chernoff's inequality instead."""
 _TAIL_ERROR: Final = 1.001
-"""More than the relative error of the incomplete beta function; charged to every tail."""
+"""More than the relative error of the incomplete beta function; every tail is raised by it."""
 _ROUNDING: Final = 2.0**-50
 
 
@@ -98,9 +98,7 @@ def clopper_pearson(
 @final
 @attrs.frozen(kw_only=True)
 class BandRanks:
-    """Which order statistics bound the quantiles of a distribution, at fixed levels.
-
-    The data do not matter.
+    """Which order statistics bound the quantiles of a distribution at fixed levels, for any data.
 
     Ranks count from 1, the smallest sample. Between two levels the quantile is at most the upper
     bound of the next level up and at least the lower bound of the next level down.
@@ -108,7 +106,7 @@ class BandRanks:
 
     n_samples: int
     levels: Integers = attrs.field(converter=locked_integers, eq=same)
-    """Ascending, as whole multiples of 1 / LEVEL_QUANTA, shape (n_levels,)."""
+    """Ascending, as integer multiples of 1 / LEVEL_QUANTA, shape (n_levels,)."""
     upper: Integers = attrs.field(converter=locked_integers, eq=same)
     """Rank that bounds the quantile from above; n_samples + 1 where only a public range does."""
     lower: Integers = attrs.field(converter=locked_integers, eq=same)
@@ -131,7 +129,7 @@ class BandRanks:
 
     @property
     def interval_middle(self) -> Integers:
-        """Rank of the sample's own quantile in the middle of each interval: no bound at all."""
+        """Rank of the sample's own quantile in the middle of each interval: not a bound."""
         ends = np.append(np.append(np.zeros(1, dtype=np.int64), self.levels), LEVEL_QUANTA)
         middles = (ends[:-1] + ends[1:]) / (2 * LEVEL_QUANTA)
         ranks = np.ceil(middles * self.n_samples).astype(np.int64)
@@ -152,7 +150,7 @@ def band_levels(n_samples: int) -> Integers:
     """The fixed grid if the largest sample has `n_samples`: symmetric about 1/2.
 
     Square-root spaced, as the width of a band is, and at least geometric towards both ends.
-    Whole-number arithmetic, so that every machine has the same grid.
+    Integer arithmetic, so that every machine has the same grid.
     """
     check_count(1, n_samples=n_samples)
     if n_samples > MOST_SAMPLES:
@@ -160,14 +158,14 @@ def band_levels(n_samples: int) -> Integers:
         raise ArgumentError(msg)
     half = LEVEL_QUANTA // 2
     n_parts = min(_MOST_PARTS, max(_FEWEST_PARTS, math.isqrt(4 * n_samples)))
-    found = {j * j * half // (n_parts * n_parts) for j in range(1, n_parts + 1)}
+    levels = {j * j * half // (n_parts * n_parts) for j in range(1, n_parts + 1)}
     finest = -(-LEVEL_QUANTA // max(2, n_samples))
     octave = half // 2
     while octave >= _PARTS_PER_OCTAVE and 2 * octave > finest:
         step = octave // _PARTS_PER_OCTAVE
-        found |= {octave + i * step for i in range(_PARTS_PER_OCTAVE)}
+        levels |= {octave + i * step for i in range(_PARTS_PER_OCTAVE)}
         octave //= 2
-    low = np.array(sorted(level for level in found if finest <= level <= half), dtype=np.int64)
+    low = np.array(sorted(level for level in levels if finest <= level <= half), dtype=np.int64)
     return np.unique(np.concatenate([low, LEVEL_QUANTA - low]))
 
 
@@ -182,14 +180,19 @@ def band_ranks(
 
     Guarantee: for n independent draws of *any* distribution, discrete and tied ones included, every
     quantile lies between its two order statistics, except with probability `failure_probability`.
-    Needs: levels chosen without looking at the draws; those of `band_levels` if none are given.
-    Two distributions that are compared need the same levels.
+    Needs: levels chosen without looking at the draws; the default is `band_levels`. Two
+    distributions that are compared need the same levels.
     """
     check_one_of(BANDS, kind=kind)
     check_between(0, 1, failure_probability=failure_probability)
     grid = band_levels(n_samples) if levels is None else np.asarray(levels, dtype=np.int64)
     if kind == "dkw":
-        upper, lower = _dkw_ranks(n_samples, failure_probability, grid)
+        halfwidth = dkw_halfwidth(n_samples, failure_probability) * (1 + _ROUNDING)
+        shares, slack = grid / LEVEL_QUANTA, n_samples * _ROUNDING
+        upper = np.ceil(n_samples * (shares + halfwidth) + slack)
+        lower = np.ceil(n_samples * (shares - halfwidth) - slack)
+        upper = np.minimum(upper, n_samples + 1).astype(np.int64)
+        lower = np.maximum(lower, 0).astype(np.int64)
     else:
         share = split(failure_probability, 2 * len(grid))
         upper = _upper_ranks(n_samples, grid, share)
@@ -236,20 +239,6 @@ def samples_for_width(halfwidth: float, failure_probability: float) -> int:
     while dkw_halfwidth(n_samples, failure_probability) > halfwidth:
         n_samples += 1
     return n_samples
-
-
-def _dkw_ranks(
-    n_samples: int, failure_probability: float, levels: Integers
-) -> tuple[Integers, Integers]:
-    halfwidth = dkw_halfwidth(n_samples, failure_probability) * (1 + _ROUNDING)
-    shares = levels / LEVEL_QUANTA
-    slack = n_samples * _ROUNDING
-    upper = np.ceil(n_samples * (shares + halfwidth) + slack)
-    lower = np.ceil(n_samples * (shares - halfwidth) - slack)
-    return (
-        np.minimum(upper, n_samples + 1).astype(np.int64),
-        np.maximum(lower, 0).astype(np.int64),
-    )
 
 
 def _upper_ranks(n_samples: int, levels: Integers, share: float) -> Integers:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which couplings bound the unsliced cost: monotone along some directions, or the range."""
+"""Couplings that bound the unsliced cost: monotone along some directions, or within the range."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -30,21 +30,20 @@ def full_tables(
     """Distances under the monotone couplings along some axes and the widest slices.
 
     Guarantee: every slice of the result is a coupling of the two distributions in all dimensions,
-    and its largest distance is at least every gap: what a projection may be off is added here as
-    well.
+    and its largest distance is at least every gap: the error of a projection is added here too.
     """
     n_atoms = sum(distribution.n_samples for distribution in distributions)
     directions = matching_directions(profile, slices.worst().max(axis=0), n_atoms * profile.dim)
-    found = matching_tables(distributions, pairs, directions)
+    tables = matching_tables(distributions, pairs, directions)
     largest = max(
         float(np.linalg.norm(np.abs(distribution.outputs).max(axis=0)))
         for distribution in distributions
     )
     # A gap may be off by the errors of two projections, and has as much added to it.
     extra = 4 * float(projection_errors(profile.directions, largest).max())
-    differ = np.repeat(np.tile(~found.equal, found.n_slices), np.diff(found.starts))
-    raised = np.nextafter(found.gaps + extra, np.inf)
-    return attrs.evolve(found, gaps=np.where(differ, raised, found.gaps))
+    differ = np.repeat(np.tile(~tables.equal, tables.n_slices), np.diff(tables.starts))
+    raised = np.nextafter(tables.gaps + extra, np.inf)
+    return attrs.evolve(tables, gaps=np.where(differ, raised, tables.gaps))
 
 
 def range_tables(diameter: float, n_instances: int) -> MatchingTables:

@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact gap tables of empirical distributions.
-
-Every distribution is sorted once along every direction.
-"""
+"""Exact gap tables of finite distributions, each sorted once along every direction."""
 
 import math
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -17,34 +14,25 @@ from pufferslice._core.threads import Progress, in_threads, silent
 from pufferslice.errors import ArgumentError
 from pufferslice.scenario.distributions import FiniteDistribution, equal_distributions
 from pufferslice.sensitivity.kernels import (
-    HEADROOM,
     merge,
     merge_rows,
     project,
     row_distances,
     sort_rows,
     stable_order,
-    tabulate,
-    tabulate_difference,
-    thinned,
 )
 from pufferslice.sensitivity.tables import (
     DistributionPair,
     GapTables,
     MatchingTables,
-    Tables,
-    digits_for,
+    Rounder,
+    Row,
     resolved,
-    restricted,
 )
 
 DIRECTIONS_PER_BLOCK: Final = 4
 """Directions worked on together: few enough that their sorted rows stay in the cache."""
 
-OCTAVES: Final = 24
-"""Gaps below 2^-OCTAVES of the worst are rounded up to that."""
-
-_MANTISSA: Final = 52
 _RANKS_PER_BLOCK: Final = 4096
 
 
@@ -60,50 +48,51 @@ def gap_tables(
 
     Guarantee: along each slice, the tabulated gap is, for every t, at least the true gap: values
     are rounded up, and the float error of the projection is added. The worst gap is not rounded.
-    How finely the others are kept is decided by `resolved`, for slices of these `weights`.
+    `resolved` decides how finely the others are kept, for slices of these `weights`.
     Source: lem:empirical_Winfty_1d, and for unequal sizes the merged break points.
     """
     _check_dimensions(distributions, directions)
 
-    def make(chosen: Sequence[int], most: int) -> list[GapTables]:
-        used, own = restricted(pairs, chosen)
-        report = progress if len(chosen) == len(pairs) else silent
-        return [_gap_tables([distributions[i] for i in used], own, directions, most, report)]
+    def make(
+        distributions: Sequence[FiniteDistribution],
+        pairs: Sequence[DistributionPair],
+        most: int,
+        progress: Progress,
+    ) -> list[GapTables]:
+        instances = _Instances.of(distributions, pairs)
+        extras = 2 * projection_errors(directions, instances.largest_norm)
+        buffers = threading.local()
 
-    return resolved(make, len(pairs), len(directions), weights)[0]
+        def block(start: int) -> list[Row]:
+            rows = slice(start, start + DIRECTIONS_PER_BLOCK)
+            scratch = _scratch_of(buffers, distributions, most)
+            sides = [
+                _sorted_side(distribution, directions[rows], columns, out, scratch.gaps)
+                for distribution, columns, out in zip(
+                    distributions, instances.columns, scratch.values, strict=True
+                )
+            ]
+            return [
+                instances.zero_row(index)
+                if instances.equal[index]
+                else _gap_row(
+                    sides[pair.first],
+                    sides[pair.second],
+                    instances.scales[index],
+                    row,
+                    extra,
+                    scratch,
+                )
+                for row, extra in enumerate(extras[rows])
+                for index, pair in enumerate(pairs)
+            ]
 
+        starts = range(0, len(directions), DIRECTIONS_PER_BLOCK)
+        rows = [row for part in in_threads(block, starts, progress) for row in part]
+        return [GapTables.of_rows(rows, instances.totals, instances.equal)]
 
-def _gap_tables(
-    distributions: Sequence[FiniteDistribution],
-    pairs: Sequence[DistributionPair],
-    directions: Floats,
-    most: int,
-    progress: Progress,
-) -> GapTables:
-    """`gap_tables` with at most so many entries a row."""
-    instances = _Instances.of(distributions, pairs)
-    extras = 2 * projection_errors(directions, instances.largest)
-    scratches = _PerThread(distributions, most)
-
-    def block(start: int) -> _Rows:
-        rows = slice(start, start + DIRECTIONS_PER_BLOCK)
-        scratch = scratches.mine()
-        sides = [
-            _sorted_side(distribution, directions[rows], columns, (out, scratch.gaps))
-            for distribution, columns, out in zip(
-                distributions, instances.columns, scratch.values, strict=True
-            )
-        ]
-        return _Rows.of(
-            _slice_table((sides[pair.first], sides[pair.second]), scales, row, extra, scratch)
-            if own is None
-            else own
-            for row, extra in enumerate(extras[rows])
-            for pair, scales, own in instances.each()
-        )
-
-    starts = range(0, len(directions), DIRECTIONS_PER_BLOCK)
-    return instances.tables(GapTables, in_threads(block, starts, progress))
+    n_slices = len(directions)
+    return resolved(make, distributions, pairs, n_slices, weights=weights, progress=progress)[0]
 
 
 def matching_tables(
@@ -117,43 +106,67 @@ def matching_tables(
     """
     _check_dimensions(distributions, directions)
 
-    def make(chosen: Sequence[int], most: int) -> list[MatchingTables]:
-        used, own = restricted(pairs, chosen)
-        return [_matching_tables([distributions[i] for i in used], own, directions, most)]
+    def make(
+        distributions: Sequence[FiniteDistribution],
+        pairs: Sequence[DistributionPair],
+        most: int,
+        progress: Progress,
+    ) -> list[MatchingTables]:
+        instances = _Instances.of(distributions, pairs)
+        buffers = threading.local()
+        uniform = all(distribution.is_uniform for distribution in distributions)
+        same_size = len({distribution.total for distribution in distributions}) == 1
+        ones = np.ones(distributions[0].n_samples, dtype=np.int64)
 
-    return resolved(make, len(pairs), len(directions))[0]
+        def matching(direction: int) -> list[Row]:
+            scratch = _scratch_of(buffers, distributions, most)
+            orders = []
+            for values, columns in zip(scratch.values, instances.columns, strict=True):
+                project(directions[direction : direction + 1], columns, values[:1])
+                orders.append(stable_order(values[0]))
+            by_rank = (
+                _rank_distances(distributions, pairs, orders) if uniform and same_size else None
+            )
+            rows = []
+            for index, (a, b) in enumerate(pairs):
+                if instances.equal[index]:
+                    rows.append(instances.zero_row(index))
+                elif by_rank is not None:
+                    rows.append(scratch.rounder.row(by_rank[index], ones))
+                else:
+                    first, second = distributions[a], distributions[b]
+                    scale_a, scale_b = instances.scales[index]
+                    n = merge_rows(
+                        first.outputs,
+                        orders[a],
+                        first.counts,
+                        scale_a,
+                        second.outputs,
+                        orders[b],
+                        second.counts,
+                        scale_b,
+                        scratch.gaps,
+                        scratch.masses,
+                    )
+                    rows.append(scratch.rounder.row(scratch.gaps[:n], scratch.masses[:n]))
+            return rows
+
+        parts = in_threads(matching, range(len(directions)), progress)
+        rows = [row for part in parts for row in part]
+        return [MatchingTables.of_rows(rows, instances.totals, instances.equal)]
+
+    return resolved(make, distributions, pairs, len(directions))[0]
 
 
-def _matching_tables(
-    distributions: Sequence[FiniteDistribution],
-    pairs: Sequence[DistributionPair],
-    directions: Floats,
-    most: int,
-) -> MatchingTables:
-    """`matching_tables` with at most so many entries a row."""
-    instances = _Instances.of(distributions, pairs)
-    scratches = _PerThread(distributions, most)
-    alike = len({distribution.total for distribution in distributions}) == 1 and all(
-        distribution.is_uniform for distribution in distributions
-    )
-    ones = np.ones(distributions[0].n_samples, dtype=np.int64)
+def projection_errors(directions: Floats, largest: float) -> Floats:
+    """Bound on the float error of a projection along each direction; none along an axis.
 
-    def matching(row: int) -> _Rows:
-        scratch = scratches.mine()
-        orders = []
-        for values, columns in zip(scratch.values, instances.columns, strict=True):
-            project(directions[row : row + 1], columns, values[:1])
-            orders.append(stable_order(values[0]))
-        if alike:
-            found = ((d, ones) for d in _rank_distances(distributions, pairs, orders))
-        else:
-            found = (_distances(distributions, pair, orders, scratch) for pair in pairs)
-        return _Rows.of(
-            scratch.tabulated(*gaps) if own is None else own
-            for gaps, (_, _, own) in zip(found, instances.each(), strict=True)
-        )
-
-    return instances.tables(MatchingTables, in_threads(matching, range(len(directions))))
+    Needs: points of norm at most `largest`. It includes one more rounding, of a sum or a
+    difference.
+    """
+    n_terms = np.count_nonzero(directions, axis=1)
+    on_axis = (n_terms == 1) & (np.abs(directions).max(axis=1) == 1.0)
+    return np.asarray(np.where(on_axis, 0.0, (n_terms + 2) * UNIT_ROUNDOFF * largest))
 
 
 def _check_dimensions(distributions: Sequence[FiniteDistribution], directions: Floats) -> None:
@@ -166,39 +179,15 @@ def _check_dimensions(distributions: Sequence[FiniteDistribution], directions: F
         raise ArgumentError(msg)
 
 
-Row = tuple[Floats, Integers]
-"""Gaps, descending, and the mass of each."""
-
-
-class _Rows(NamedTuple):
-    """Rows of a table one after the other."""
-
-    lengths: list[int]
-    gaps: Floats
-    counts: Integers
-
-    @classmethod
-    def of(cls, rows: Iterable[Row]) -> "_Rows":
-        kept = list(rows)
-        return cls(
-            lengths=[len(gaps) for gaps, _ in kept],
-            gaps=np.concatenate([gaps for gaps, _ in kept]),
-            counts=np.concatenate([counts for _, counts in kept]),
-        )
-
-
 class _Instances(NamedTuple):
-    """What is the same along every direction.
+    """What is the same along every direction: distributions by column, and facts about pairs."""
 
-    The distributions by column, and facts about each pair.
-    """
-
-    pairs: Sequence[DistributionPair]
     columns: list[Floats]
     scales: list[tuple[int, int]]
+    """What the counts of both distributions are multiplied by to have a common denominator."""
     totals: list[int]
     equal: list[bool]
-    largest: float
+    largest_norm: float
     """At least the norm of every atom."""
 
     @classmethod
@@ -209,37 +198,47 @@ class _Instances(NamedTuple):
             lambda distribution: np.ascontiguousarray(distribution.outputs.T), distributions
         )
         corners = in_threads(lambda x: np.stack([x.min(axis=1), x.max(axis=1)]), columns)
+        sizes = [(distributions[a].total, distributions[b].total) for a, b in pairs]
         return cls(
-            pairs=pairs,
             columns=columns,
-            scales=[_scales(distributions[a], distributions[b]) for a, b in pairs],
+            scales=[(m // math.gcd(n, m), n // math.gcd(n, m)) for n, m in sizes],
             totals=[math.lcm(distributions[a].total, distributions[b].total) for a, b in pairs],
-            # Most distributions that differ are told apart by the corners of their boxes.
+            # The corners of their boxes tell most distributions apart.
             equal=[
                 np.array_equal(corners[a], corners[b])
                 and equal_distributions(distributions[a], distributions[b])
                 for a, b in pairs
             ],
-            largest=max(float(np.linalg.norm(np.abs(c).max(axis=0))) for c in corners),
+            largest_norm=max(float(np.linalg.norm(np.abs(c).max(axis=0))) for c in corners),
         )
 
-    def each(self) -> Iterable[tuple[DistributionPair, tuple[int, int], Row | None]]:
-        """Each pair with its scales and, if both distributions are one, its row: no gap at all."""
-        for pair, scales, total, same in zip(
-            self.pairs, self.scales, self.totals, self.equal, strict=True
-        ):
-            own = (np.zeros(1), np.array([total], dtype=np.int64)) if same else None
-            yield pair, scales, own
+    def zero_row(self, index: int) -> Row:
+        """The row of an instance whose distributions are equal."""
+        return np.zeros(1), np.array([self.totals[index]], dtype=np.int64)
 
-    def tables(self, kind: type[Tables], parts: list[_Rows]) -> Tables:
-        lengths = [length for part in parts for length in part.lengths]
-        return kind(
-            starts=np.concatenate([[0], np.cumsum(lengths)]),
-            gaps=np.concatenate([part.gaps for part in parts]),
-            counts=np.concatenate([part.counts for part in parts]),
-            totals=np.array(self.totals, dtype=np.int64),
-            equal=np.array(self.equal),
+
+class _Scratch(NamedTuple):
+    """Buffers of one thread; fresh memory for every block would cost more than the sorting."""
+
+    values: list[Floats]
+    gaps: Floats
+    masses: Integers
+    rounder: Rounder
+
+
+def _scratch_of(
+    buffers: threading.local, distributions: Sequence[FiniteDistribution], most: int
+) -> _Scratch:
+    if not hasattr(buffers, "scratch"):
+        sizes = [distribution.n_samples for distribution in distributions]
+        buffers.scratch = _Scratch(
+            values=[np.empty((DIRECTIONS_PER_BLOCK, n)) for n in sizes],
+            gaps=np.empty(2 * max(sizes)),
+            masses=np.empty(2 * max(sizes), dtype=np.int64),
+            rounder=Rounder(most),
         )
+    scratch: _Scratch = buffers.scratch
+    return scratch
 
 
 class _Side(NamedTuple):
@@ -249,64 +248,15 @@ class _Side(NamedTuple):
     counts: Integers
     is_uniform: bool
 
-    def counts_of(self, row: int) -> Integers:
-        return self.counts if self.is_uniform else self.counts[row]
-
-
-class _Scratch(NamedTuple):
-    """Buffers of one thread; fresh memory for every block would cost more than the sorting."""
-
-    values: list[Floats]
-    gaps: Floats
-    masses: Integers
-    histogram: Integers
-    most: int
-
-    @classmethod
-    def of(cls, distributions: Sequence[FiniteDistribution], most: int) -> "_Scratch":
-        longest = 2 * max(distribution.n_samples for distribution in distributions)
-        return cls(
-            values=[
-                np.empty((DIRECTIONS_PER_BLOCK, distribution.n_samples))
-                for distribution in distributions
-            ],
-            gaps=np.empty(longest),
-            masses=np.empty(longest, dtype=np.int64),
-            histogram=np.zeros((OCTAVES + HEADROOM) * 2 ** digits_for(most) + 2, dtype=np.int64),
-            most=most,
-        )
-
-    @property
-    def drop(self) -> int:
-        """Low bits of a float that rounding up takes away."""
-        return _MANTISSA - digits_for(self.most)
-
-    def tabulated(self, gaps: Floats, masses: Integers) -> Row:
-        return thinned(*tabulate(gaps, masses, self.drop, self.histogram), self.most)
-
-
-class _PerThread:
-    """One `_Scratch` for each thread that asks."""
-
-    def __init__(self, distributions: Sequence[FiniteDistribution], most: int) -> None:
-        self._said = distributions, most
-        self._local = threading.local()
-
-    def mine(self) -> _Scratch:
-        if not hasattr(self._local, "scratch"):
-            self._local.scratch = _Scratch.of(*self._said)
-        scratch: _Scratch = self._local.scratch
-        return scratch
-
 
 def _sorted_side(
     distribution: FiniteDistribution,
     directions: Floats,
     columns: Floats,
-    room: tuple[Floats, Floats],
+    out: Floats,
+    spare: Floats,
 ) -> _Side:
-    """The distribution along the directions; `room` for its values and for one row more."""
-    out, spare = room
+    """Sorted projections of a distribution; `out` receives the values, `spare` is a buffer."""
     values = out[: len(directions)]
     project(directions, columns, values)
     if distribution.is_uniform:
@@ -318,16 +268,17 @@ def _sorted_side(
     )
 
 
-def _slice_table(
-    pair: tuple[_Side, _Side], scales: tuple[int, int], row: int, extra: float, scratch: _Scratch
+def _gap_row(
+    first: _Side, second: _Side, scales: tuple[int, int], row: int, extra: float, scratch: _Scratch
 ) -> Row:
-    a, b = (side.values[row] for side in pair)
-    if scales == (1, 1) and all(side.is_uniform for side in pair):
-        found = tabulate_difference(a, b, extra, scratch.drop, scratch.histogram)
-        return thinned(*found, scratch.most)
-    first, second = (side.counts_of(row) for side in pair)
-    n = merge((a, b), (first, second), scales, extra, (scratch.gaps, scratch.masses))
-    return scratch.tabulated(scratch.gaps[:n], scratch.masses[:n])
+    a, b = first.values[row], second.values[row]
+    if scales == (1, 1) and first.is_uniform and second.is_uniform:
+        return scratch.rounder.row_of_difference(a, b, extra)
+    counts_a, counts_b = (
+        side.counts if side.is_uniform else side.counts[row] for side in (first, second)
+    )
+    n = merge(a, counts_a, scales[0], b, counts_b, scales[1], extra, scratch.gaps, scratch.masses)
+    return scratch.rounder.row(scratch.gaps[:n], scratch.masses[:n])
 
 
 def _rank_distances(
@@ -337,8 +288,7 @@ def _rank_distances(
 ) -> Floats:
     """Distances between rows of the same rank, all pairs at once, a block of ranks at a time.
 
-    Each distribution is gathered once per block instead of once per pair, and the block stays in
-    the cache.
+    Each distribution is gathered once per block, not once per pair, and the block fits the cache.
     """
     n = distributions[0].n_samples
     distances = np.empty((len(pairs), n))
@@ -351,36 +301,3 @@ def _rank_distances(
         for pair, row in zip(pairs, distances, strict=True):
             row_distances(rows[pair.first], rows[pair.second], row[ranks])
     return distances
-
-
-def _distances(
-    distributions: Sequence[FiniteDistribution],
-    pair: DistributionPair,
-    orders: list[Integers],
-    scratch: _Scratch,
-) -> tuple[Floats, Integers]:
-    first, second = distributions[pair.first], distributions[pair.second]
-    n = merge_rows(
-        (first.outputs, orders[pair.first], first.counts),
-        (second.outputs, orders[pair.second], second.counts),
-        _scales(first, second),
-        (scratch.gaps, scratch.masses),
-    )
-    return scratch.gaps[:n], scratch.masses[:n]
-
-
-def _scales(first: FiniteDistribution, second: FiniteDistribution) -> tuple[int, int]:
-    """What the counts of each distribution are multiplied by to have one common denominator."""
-    common = math.gcd(first.total, second.total)
-    return second.total // common, first.total // common
-
-
-def projection_errors(directions: Floats, largest: float) -> Floats:
-    """Bound on the float error of a projection along each direction; none along an axis.
-
-    Needs: points of norm at most `largest`. There is room for one more rounding, of a sum or a
-    difference.
-    """
-    n_terms = np.count_nonzero(directions, axis=1)
-    on_axis = (n_terms == 1) & (np.abs(directions).max(axis=1) == 1.0)
-    return np.asarray(np.where(on_axis, 0.0, (n_terms + 2) * UNIT_ROUNDOFF * largest))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pairs of Gaussian distributions: their divergences along slices and in full are known exactly."""
+"""Pairs of Gaussian distributions, whose divergences along slices and in full are exact."""
 
 import math
 from collections.abc import Sequence
@@ -39,10 +39,7 @@ class GaussianPairs:
     def of(
         cls, pairs: Sequence[tuple[GaussianDistribution, GaussianDistribution]], scales: Floats
     ) -> Self:
-        """Pairs of distributions in the user's units.
-
-        The public `scales` are the units of the noise.
-        """
+        """Pairs of distributions in the user's units; the `scales` are the units of the noise."""
         shifts = [
             [
                 _nearest((Fraction(a) - Fraction(b)) / Fraction(scale))
@@ -52,8 +49,7 @@ class GaussianPairs:
         ]
         declared = np.array([[first.cov, second.cov] for first, second in pairs])
         covs = declared / np.outer(scales, scales)
-        # Numbers that differ must not become one: distributions that are not equal would seem to
-        # be.
+        # Numbers that differ must stay apart, or different distributions would seem equal.
         merged = (declared[:, 0] != declared[:, 1]) & (covs[:, 0] == covs[:, 1])
         larger = np.where(declared[:, 0] > declared[:, 1], np.inf, -np.inf)
         covs[:, 0] = np.where(merged, np.nextafter(covs[:, 0], larger), covs[:, 0])
@@ -86,9 +82,8 @@ class GaussianPairs:
         return apart, (shifts @ directions.T) ** 2 + np.abs(along)
 
     def check(self) -> None:
-        """The arrays fit together and are distributions; for pairs read from a file."""
-        dim = self.means.shape[-1]
-        n = len(self.means)
+        """Check that the arrays fit together and are distributions; for pairs read from a file."""
+        n, dim = len(self.means), self.means.shape[-1]
         if self.means.shape != (n, 2, dim) or self.covs.shape != (n, 2, dim, dim) or not n * dim:
             msg = (
                 "means and covs must have shapes (n, 2, dim) and (n, 2, dim, dim), n and dim at "
@@ -108,8 +103,8 @@ class GaussianPairs:
         totals = _along(directions, self.covs) + (variance - errors)[:, None]
         shifts, wider = self._shifts(directions), self._wider(directions)
         costs = np.maximum(
-            gaussian_divergence_apart(order, (shifts, wider), totals[:, 1]),
-            gaussian_divergence_apart(order, (shifts, -wider), totals[:, 0]),
+            gaussian_divergence_apart(order, shifts, wider, totals[:, 1]),
+            gaussian_divergence_apart(order, shifts, -wider, totals[:, 0]),
         )
         costs[totals.min(axis=1) < errors] = np.inf
         costs[self.equal] = 0.0
@@ -123,7 +118,7 @@ class GaussianPairs:
         return costs
 
     def _full_cost(self, instance: int, order: float, noise_std: float) -> float:
-        """In units that make every variance about 1, so that none drowns in another's rounding."""
+        """In units that make every variance about 1, so that no rounding hides a small one."""
         means, covs, variance = self.means[instance], self.covs[instance], noise_std**2
         totals = np.maximum(np.diagonal(covs, axis1=1, axis2=2).max(axis=0), 0) + variance
         if not totals.min() > 0:
@@ -144,17 +139,17 @@ class GaussianPairs:
     def _shifts(self, directions: Floats) -> Floats:
         """At least the distance of the means along each direction: (n_instances, n_slices).
 
-        The difference is projected, because means far from 0 would hide it in their rounding; and
-        what rounding can do to its own projection is added.
+        The difference is projected, because the rounding of means far from 0 would hide it; the
+        rounding error of its projection is added.
         """
         apart = self.means[:, 0] - self.means[:, 1]
         error = (self.dim + 4) * UNIT_ROUNDOFF * (np.abs(apart) @ np.abs(directions.T))
         return np.asarray(np.abs(apart @ directions.T) + error)
 
     def _wider(self, directions: Floats) -> Floats:
-        """How much wider the first one is along each direction, away from 0 by its rounding.
+        """How much wider the first one is along each direction, moved away from 0 by its error.
 
-        The difference is projected, for the reason of `_shifts`.
+        The difference is projected, as in `_shifts`.
         """
         apart = self.covs[:, 0] - self.covs[:, 1]
         found = _along(directions, apart)
@@ -173,16 +168,16 @@ def _along(directions: Floats, covs: Floats) -> Floats:
 
 
 def _spread_errors(dim: int, order: float, sizes: npt.ArrayLike) -> Floats:
-    """What rounding can do to spreads of these sizes; the noise is lowered by it.
+    """Bound on the rounding error of spreads of these sizes; the noise is lowered by it.
 
-    Less noise costs more. Where the cost is about to become infinite, a rounding of the spreads is
-    otherwise seen in it. Where no more than this is left of a spread, nothing is known of the cost.
+    Less noise costs more. Without it, rounded spreads could lower a cost that is nearly infinite.
+    Where no more than this is left of a spread, the cost is unknown and counts as infinite.
     """
     return np.asarray(_ROUNDINGS * dim * order * np.asarray(sizes))
 
 
 def _nearest(number: Fraction) -> float:
-    """The nearest float; what is not 0 stays apart from 0."""
+    """The nearest float, but not 0 for a number that is not 0."""
     try:
         rounded = float(number)
     except OverflowError:

@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inner loops of gap tables: radix sort, projection, merging by rank, rounding up.
-
-Floats become whole numbers that compare alike. These are put in order of 33 leading digits of what
-they are above the smallest, in three passes of 11; what is out of order then is moved by insertion.
-Rows in which that would be much are left to numpy.
-"""
+"""The inner loops of gap tables: projection, radix sort, merging by rank, rounding up."""
 
 import math
 from typing import Final
@@ -17,11 +12,27 @@ from pufferslice._core.kernels import kernel
 
 Words = npt.NDArray[np.uint64]
 
+MANTISSA_BITS: Final = 52
+"""Of a float."""
+
+HEADROOM: Final = 8
+"""Octaves above the worst gap that a histogram may leave empty."""
+
+_ROWS_IN_CACHE: Final = 64
+"""Rows projected together: ten columns of them and their results fit the first cache."""
+_RANKS_AT_ONCE: Final = 128
+_FEW_BINS: Final = 4
+_ULP: Final = 2.0**-52
+_TINY: Final = 1e-280
+_ROUNDS: Final = 3
+_FOREMOST: Final = 8.0
+"""How much more the second power counts in thinned rows: they lose most where noise is large."""
+
 SHORT: Final = 2_000
-"""Below this length numpy is as quick."""
+"""Below this length numpy is as fast."""
 
 MOVES_PER_VALUE: Final = 8
-"""Insertion may move so many times as many values as there are."""
+"""Insertion may move this many times as many values as there are."""
 
 _SIGN: Final = np.uint64(2**63)
 _ALL: Final = np.uint64(2**64 - 1)
@@ -30,159 +41,6 @@ _DIGITS: Final = np.uint64(11)
 _LEADING: Final = np.uint64(33)
 _BUCKETS: Final = 2**11
 _LAST: Final = np.uint64(_BUCKETS - 1)
-
-
-def sort_rows(values: Floats, spare: Floats) -> None:
-    """Sort each row in place, ascending; none holds NaN.
-
-    `spare` is room for one row; what lies in it is lost.
-    """
-    n = values.shape[1]
-    if n < SHORT:
-        values.sort(axis=1)
-        return
-    counts = np.empty((3, _BUCKETS), dtype=np.uint64)
-    for row in values:
-        if not _sort(row.view(np.uint64), spare[:n].view(np.uint64), counts):
-            row.sort()
-
-
-def stable_order(values: Floats) -> Integers:
-    """The positions of a row's values in ascending order, equal ones as they come; no NaN."""
-    n = len(values)
-    if n >= SHORT:
-        words, order = np.empty((2, n), dtype=np.uint64), np.empty((2, n), dtype=np.int64)
-        if _order(values.view(np.uint64), words, order):
-            found: Integers = order[0]
-            return found
-    return np.argsort(values, kind="stable")
-
-
-@kernel
-def _as_number(bits: np.uint64) -> np.uint64:
-    """Grows with the float: of negative ones all bits flip, of others the sign."""
-    return bits ^ (_SIGN if bits < _SIGN else _ALL)
-
-
-@kernel
-def _as_float(number: np.uint64) -> np.uint64:
-    return number ^ (_ALL if number < _SIGN else _SIGN)
-
-
-@kernel
-def _range(row: Words) -> tuple[np.uint64, np.uint64]:
-    """The smallest number, and how many digits to drop so that the leading ones are left."""
-    least, largest = _ALL, np.uint64(0)
-    for i in range(len(row)):
-        number = _as_number(row[i])
-        least, largest = min(least, number), max(largest, number)
-    shift = np.uint64(0)
-    while (largest - least) >> shift >> _LEADING:
-        shift += _ONE
-    return least, shift
-
-
-@kernel
-def _count(row: Words, least: np.uint64, shift: np.uint64, counts: Words) -> None:
-    """Where the numbers with each digit begin, for each of the three passes."""
-    counts[:] = 0
-    for i in range(len(row)):
-        word = (_as_number(row[i]) - least) >> shift
-        counts[0, word & _LAST] += _ONE
-        counts[1, (word >> _DIGITS) & _LAST] += _ONE
-        counts[2, word >> (_DIGITS + _DIGITS)] += _ONE
-    for one in counts:
-        start = np.uint64(0)
-        for digit in range(_BUCKETS):
-            one[digit], start = start, start + one[digit]
-
-
-@kernel
-def _place(word: np.uint64, starts: Words) -> np.uint64:
-    """The next free place for a last digit."""
-    place: np.uint64 = starts[word & _LAST]
-    starts[word & _LAST] = place + _ONE
-    return place
-
-
-@kernel
-def _insert(words: Words, order: Integers) -> bool:
-    """Move every word, with its position if there are any, below larger ones before it.
-
-    False if that would be too many moves; the words are the same all the same.
-    """
-    moves = 0
-    for i in range(1, len(words)):
-        word, j = words[i], i
-        if words[i - 1] <= word:
-            continue
-        position = order[i] if len(order) else 0
-        while j > 0 and words[j - 1] > word:
-            words[j] = words[j - 1]
-            if len(order):
-                order[j] = order[j - 1]
-            j -= 1
-        words[j] = word
-        if len(order):
-            order[j] = position
-        moves += i - j
-        if moves > MOVES_PER_VALUE * len(words):
-            return False
-    return True
-
-
-@kernel
-def _sort(row: Words, spare: Words, counts: Words) -> bool:
-    """Whether the row is in order now; else it holds the same values."""
-    least, shift = _range(row)
-    _count(row, least, shift, counts)
-    for i in range(len(row)):
-        word = _as_number(row[i]) - least
-        spare[_place(word >> shift, counts[0])] = word
-    for i in range(len(row)):
-        row[_place(spare[i] >> (shift + _DIGITS), counts[1])] = spare[i]
-    for i in range(len(row)):
-        spare[_place(row[i] >> (shift + _DIGITS + _DIGITS), counts[2])] = row[i]
-    sorted_now = _insert(spare, np.empty(0, dtype=np.int64))
-    for i in range(len(row)):
-        row[i] = _as_float(spare[i] + least)
-    return sorted_now
-
-
-@kernel
-def _order(row: Words, words: Words, order: Integers) -> bool:
-    """As `_sort`, but moves positions along and leaves the row as it is."""
-    counts = np.empty((3, _BUCKETS), dtype=np.uint64)
-    least, shift = _range(row)
-    _count(row, least, shift, counts)
-    a, b = words
-    from_a, from_b = order
-    for i in range(len(row)):
-        word = _as_number(row[i]) - least
-        j = _place(word >> shift, counts[0])
-        a[j], from_a[j] = word, i
-    for i in range(len(row)):
-        j = _place(a[i] >> (shift + _DIGITS), counts[1])
-        b[j], from_b[j] = a[i], from_a[i]
-    for i in range(len(row)):
-        j = _place(b[i] >> (shift + _DIGITS + _DIGITS), counts[2])
-        a[j], from_a[j] = b[i], from_b[i]
-    return _insert(a, from_a)
-
-
-HEADROOM: Final = 8
-"""Octaves above the worst gap that a histogram may leave empty."""
-
-_ROWS_IN_CACHE: Final = 64
-"""Rows projected together: ten columns of them and their results stay in the first cache."""
-_RANKS_AT_ONCE: Final = 128
-_FEW_BINS: Final = 4
-_MANTISSA: Final = 52
-_ULP: Final = 2.0**-52
-_TINY: Final = 1e-280
-_ROUNDS: Final = 3
-_FOREMOST: Final = 8.0
-"""How much more the second power counts in thinned rows: they lose most where noise is large."""
 
 
 @kernel
@@ -212,7 +70,7 @@ def project(directions: Floats, columns: Floats, out: Floats) -> None:
 
 @kernel
 def gap_above(a: float, b: float, extra: float) -> float:
-    """|a - b| + extra, never below it in exact arithmetic; `extra` > 0 has room for rounding."""
+    """|a - b| + extra, never below it in exact arithmetic; `extra` > 0 includes the rounding."""
     gap = a - b
     if extra > 0:
         return abs(gap) + extra
@@ -242,19 +100,22 @@ def row_distances(a: Floats, b: Floats, distances: Floats) -> None:
 
 @kernel
 def merge(
-    values: tuple[Floats, Floats],
-    counts: tuple[Integers, Integers],
-    scales: tuple[int, int],
+    a: Floats,
+    counts_a: Integers,
+    scale_a: int,
+    b: Floats,
+    counts_b: Integers,
+    scale_b: int,
     extra: float,
-    out: tuple[Floats, Integers],
+    gaps: Floats,
+    masses: Integers,
 ) -> int:
-    """Walk both distributions by rank in whole numbers.
+    """Walk two sorted samples by rank in integers; write gap and mass of every common step.
 
-    Write the gap and mass of every common step.
+    The scales bring the counts to a common denominator. Returns the number of steps.
     """
-    (a, b), (counts_a, counts_b), (gaps, masses) = values, counts, out
     i = j = n = 0
-    left_a, left_b = counts_a[0] * scales[0], counts_b[0] * scales[1]
+    left_a, left_b = counts_a[0] * scale_a, counts_b[0] * scale_b
     while True:
         mass = min(left_a, left_b)
         gaps[n], masses[n] = gap_above(a[i], b[j], extra), mass
@@ -264,24 +125,28 @@ def merge(
             i += 1
             if i == len(a):
                 return n
-            left_a = counts_a[i] * scales[0]
+            left_a = counts_a[i] * scale_a
         if left_b == 0:
             j += 1
-            left_b = counts_b[j] * scales[1]
+            left_b = counts_b[j] * scale_b
 
 
 @kernel
 def merge_rows(
-    a: tuple[Floats, Integers, Integers],
-    b: tuple[Floats, Integers, Integers],
-    scales: tuple[int, int],
-    out: tuple[Floats, Integers],
+    points_a: Floats,
+    order_a: Integers,
+    counts_a: Integers,
+    scale_a: int,
+    points_b: Floats,
+    order_b: Integers,
+    counts_b: Integers,
+    scale_b: int,
+    distances: Floats,
+    masses: Integers,
 ) -> int:
     """As `merge`, for points in d dimensions taken in the given orders."""
-    (points_a, order_a, counts_a), (points_b, order_b, counts_b) = a, b
-    distances, masses = out
     i = j = n = 0
-    left_a, left_b = counts_a[order_a[0]] * scales[0], counts_b[order_b[0]] * scales[1]
+    left_a, left_b = counts_a[order_a[0]] * scale_a, counts_b[order_b[0]] * scale_b
     while True:
         mass = min(left_a, left_b)
         square = 0.0
@@ -298,10 +163,10 @@ def merge_rows(
             i += 1
             if i == len(order_a):
                 return n
-            left_a = counts_a[order_a[i]] * scales[0]
+            left_a = counts_a[order_a[i]] * scale_a
         if left_b == 0:
             j += 1
-            left_b = counts_b[order_b[j]] * scales[1]
+            left_b = counts_b[order_b[j]] * scale_b
 
 
 @kernel
@@ -331,14 +196,14 @@ def tabulate_difference(
     """`tabulate` of |a - b| + extra for sorted a and b of one length, in one pass over them."""
     counts = np.empty((2, len(histogram)), dtype=np.int32)
     buffer = np.empty(1)
-    # Room for `gap_above`, which may round a gap up past this: a key beyond the bins would be lost.
+    # `gap_above` may round a gap up past the bare difference: a key beyond the bins would be lost.
     buffer[0] = (max(abs(a[-1] - b[0]), abs(b[-1] - a[0])) + extra) * (1 + 4 * _ULP)
     bound = buffer.view(np.int64)[0]
     while True:
         lowest = _lowest(bound, drop, len(histogram))
         top, n_zero = _count_difference(a, b, extra, drop, lowest, counts)
         last = ((top + (1 << drop) - 1) >> drop) - lowest
-        if top == 0 or last >= len(histogram) - (HEADROOM << (_MANTISSA - drop)):
+        if top == 0 or last >= len(histogram) - (HEADROOM << (MANTISSA_BITS - drop)):
             break
         # The distributions are far closer than their spread: bin once more, below the worst gap
         # itself.
@@ -356,9 +221,9 @@ def _count_difference(
 ) -> tuple[int, int]:
     """Count every |a - b| + extra in its bin, all below the first bin in the first.
 
-    Neighbours in rank mostly share a few bins, and then the keys above each edge are counted, a
-    vector at a time. Elsewhere two counters are taken in turn: adding to the same place twice in a
-    row would wait for itself. Returns the largest key, and the number of zeros.
+    Neighbours in rank mostly share a few bins; then the keys above each edge are counted, a vector
+    at a time. Elsewhere two counters take turns, so that no addition waits for the one before it.
+    Returns the largest key, and the number of zeros.
     """
     counts[:] = 0
     buffer = np.empty(_RANKS_AT_ONCE)
@@ -395,7 +260,7 @@ def _count_difference(
 
 @kernel
 def thinned(gaps: Floats, counts: Integers, most: int) -> tuple[Floats, Integers]:
-    """At most `most` (2 or more) entries of a descending row, gaps rounded up to one that is kept.
+    """At most `most` (2 or more) entries of a descending row, other gaps rounded up to these.
 
     The worst gap stays as it is, and gap 0 apart. With m the mass of a gap and p a sum of powers of
     it, each over its mean, cuts are made at even steps of the integral of sqrt(m dp), where the
@@ -421,7 +286,7 @@ def thinned(gaps: Floats, counts: Integers, most: int) -> tuple[Floats, Integers
         before = now
     width = math.inf
     for _ in range(_ROUNDS):
-        # A step wider than this is one cut, and what it has more is left to the others.
+        # A step wider than this is one cut; the others share its excess.
         width = np.minimum(steps, width).sum() / n_bins
     new_gaps, new_counts = np.empty(most), np.empty(most, dtype=np.int64)
     entry, reached = -1, width
@@ -439,7 +304,7 @@ def thinned(gaps: Floats, counts: Integers, most: int) -> tuple[Floats, Integers
 
 @kernel
 def _powers(x: float) -> tuple[float, float, float]:
-    """The second, eighth and 32nd."""
+    """The second, eighth and 32nd power."""
     x_2 = x * x
     x_8 = x_2 * x_2 * x_2 * x_2
     return x_2, x_8, x_8 * x_8 * x_8 * x_8
@@ -484,3 +349,143 @@ def _entries(top: int, drop: int, lowest: int, histogram: Integers) -> tuple[Flo
             counts[entry] = histogram[key]
             entry += 1
     return edges.view(np.float64), counts
+
+
+def sort_rows(values: Floats, spare: Floats) -> None:
+    """Sort each row in place, ascending; none holds NaN. `spare`, for one row, is overwritten.
+
+    Floats become integers that compare alike. Three passes of 11 bits order the 33 leading bits of
+    their distance from the smallest; insertion orders the rest. Rows for which insertion would take
+    too many moves are left to numpy.
+    """
+    n = values.shape[1]
+    if n < SHORT:
+        values.sort(axis=1)
+        return
+    counts = np.empty((3, _BUCKETS), dtype=np.uint64)
+    for row in values:
+        if not _sort(row.view(np.uint64), spare[:n].view(np.uint64), counts):
+            row.sort()
+
+
+def stable_order(values: Floats) -> Integers:
+    """The positions of a row's values in ascending order, equal ones as they come; no NaN."""
+    n = len(values)
+    if n >= SHORT:
+        words, order = np.empty((2, n), dtype=np.uint64), np.empty((2, n), dtype=np.int64)
+        if _order(values.view(np.uint64), words, order):
+            positions: Integers = order[0]
+            return positions
+    return np.argsort(values, kind="stable")
+
+
+@kernel
+def _as_number(bits: np.uint64) -> np.uint64:
+    """Grows with the float: of negative ones all bits flip, of others the sign."""
+    return bits ^ (_SIGN if bits < _SIGN else _ALL)
+
+
+@kernel
+def _as_float(number: np.uint64) -> np.uint64:
+    return number ^ (_ALL if number < _SIGN else _SIGN)
+
+
+@kernel
+def _range(row: Words) -> tuple[np.uint64, np.uint64]:
+    """The smallest number, and how many bits to drop so that the leading ones are left."""
+    least, largest = _ALL, np.uint64(0)
+    for i in range(len(row)):
+        number = _as_number(row[i])
+        least, largest = min(least, number), max(largest, number)
+    shift = np.uint64(0)
+    while (largest - least) >> shift >> _LEADING:
+        shift += _ONE
+    return least, shift
+
+
+@kernel
+def _count(row: Words, least: np.uint64, shift: np.uint64, counts: Words) -> None:
+    """Where the numbers with each digit of 11 bits begin, for each of the three passes."""
+    counts[:] = 0
+    for i in range(len(row)):
+        word = (_as_number(row[i]) - least) >> shift
+        counts[0, word & _LAST] += _ONE
+        counts[1, (word >> _DIGITS) & _LAST] += _ONE
+        counts[2, word >> (_DIGITS + _DIGITS)] += _ONE
+    for starts in counts:
+        start = np.uint64(0)
+        for digit in range(_BUCKETS):
+            starts[digit], start = start, start + starts[digit]
+
+
+@kernel
+def _place(word: np.uint64, starts: Words) -> np.uint64:
+    """The next free place for a last digit."""
+    place: np.uint64 = starts[word & _LAST]
+    starts[word & _LAST] = place + _ONE
+    return place
+
+
+@kernel
+def _insert(words: Words, order: Integers) -> bool:
+    """Move every word, with its position if there are any, below larger ones before it.
+
+    False if that takes too many moves; no word is lost then.
+    """
+    moves = 0
+    for i in range(1, len(words)):
+        word, j = words[i], i
+        if words[i - 1] <= word:
+            continue
+        position = order[i] if len(order) else 0
+        while j > 0 and words[j - 1] > word:
+            words[j] = words[j - 1]
+            if len(order):
+                order[j] = order[j - 1]
+            j -= 1
+        words[j] = word
+        if len(order):
+            order[j] = position
+        moves += i - j
+        if moves > MOVES_PER_VALUE * len(words):
+            return False
+    return True
+
+
+@kernel
+def _sort(row: Words, spare: Words, counts: Words) -> bool:
+    """Whether the row is in order now; if not, it holds the same values in another order."""
+    least, shift = _range(row)
+    _count(row, least, shift, counts)
+    for i in range(len(row)):
+        word = _as_number(row[i]) - least
+        spare[_place(word >> shift, counts[0])] = word
+    for i in range(len(row)):
+        row[_place(spare[i] >> (shift + _DIGITS), counts[1])] = spare[i]
+    for i in range(len(row)):
+        spare[_place(row[i] >> (shift + _DIGITS + _DIGITS), counts[2])] = row[i]
+    sorted_now = _insert(spare, np.empty(0, dtype=np.int64))
+    for i in range(len(row)):
+        row[i] = _as_float(spare[i] + least)
+    return sorted_now
+
+
+@kernel
+def _order(row: Words, words: Words, order: Integers) -> bool:
+    """As `_sort`, but moves positions along and leaves the row as it is."""
+    counts = np.empty((3, _BUCKETS), dtype=np.uint64)
+    least, shift = _range(row)
+    _count(row, least, shift, counts)
+    a, b = words
+    from_a, from_b = order
+    for i in range(len(row)):
+        word = _as_number(row[i]) - least
+        j = _place(word >> shift, counts[0])
+        a[j], from_a[j] = word, i
+    for i in range(len(row)):
+        j = _place(a[i] >> (shift + _DIGITS), counts[1])
+        b[j], from_b[j] = a[i], from_a[i]
+    for i in range(len(row)):
+        j = _place(b[i] >> (shift + _DIGITS + _DIGITS), counts[2])
+        a[j], from_a[j] = b[i], from_b[i]
+    return _insert(a, from_a)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slice profiles: finite ones, the sphere through drawn directions; projection onto them."""
+"""Slice profiles: finite sets of directions, and the whole sphere through drawn directions."""
 
 from collections.abc import Sequence
 from typing import Any, final
@@ -79,12 +79,23 @@ class FiniteProfile:
         rng = np.random.default_rng(seed)
         parts = []
         for block in blocks:
-            check_block(block, dim)
+            if not isinstance(block, Sequence | np.ndarray):
+                msg = (
+                    f"a block must list coordinates, got {given(block)}; blocks is a list of lists"
+                )
+                raise ArgumentError(msg)
+            inside = all(isinstance(i, int | np.integer) and 0 <= i < dim for i in block)
+            if not (inside and len(block) > 0 and len(set(block)) == len(block)):
+                msg = (
+                    f"a block must list different coordinates from 0 to {dim - 1}, got "
+                    f"{given(list(block))}"
+                )
+                raise ArgumentError(msg)
             part = np.zeros((n_directions, dim))
             part[:, list(block)] = _draw_unit_rows(n_directions, len(block), rng)
             parts.append(part)
         if not parts:
-            msg = "blocks must name at least one block of coordinates, got none"
+            msg = "blocks must hold at least one block of coordinates, got none"
             raise ArgumentError(msg)
         return cls.of(np.vstack(parts))
 
@@ -105,7 +116,7 @@ class FiniteProfile:
         return float(1 / (shares @ shares))
 
     def digest(self) -> str:
-        """SHA-256 over the stored directions and weights, not over how they were made."""
+        """SHA-256 over the stored directions and weights, however they were drawn."""
         return digest(
             np.array(self.directions.shape, dtype=">i8").tobytes(),
             self.directions.astype(">f8").tobytes(),
@@ -148,7 +159,7 @@ class SampledSphere:
 
     @property
     def weights(self) -> Floats:
-        """Every drawn direction counts the same."""
+        """Equal weights."""
         return np.full(self.n_directions, 1 / self.n_directions)
 
     @property
@@ -158,7 +169,7 @@ class SampledSphere:
 
     @property
     def effective_slices(self) -> float:
-        """As many as were drawn: all of them count the same."""
+        """The number of drawn directions, because their weights are equal."""
         return float(self.n_directions)
 
     @property
@@ -182,7 +193,7 @@ Profile = FiniteProfile | SampledSphere
 
 
 def check_profile(profile: object, dim: int) -> None:
-    """A profile of slices of so many coordinates."""
+    """Refuse anything but a profile of slices in `dim` coordinates."""
     if not isinstance(profile, Profile):
         msg = (
             f"profile must be a FiniteProfile or a SampledSphere, got {given(profile)}; write "
@@ -193,19 +204,6 @@ def check_profile(profile: object, dim: int) -> None:
         msg = (
             f"profile has dimension {profile.dim}, the query has {dim}; use "
             f"FiniteProfile.uniform(dim={dim}, ...)"
-        )
-        raise ArgumentError(msg)
-
-
-def check_block(block: Sequence[int], dim: int) -> None:
-    """A block is a non-empty set of different coordinates."""
-    if not isinstance(block, Sequence | np.ndarray):
-        msg = f"a block must list coordinates, got {given(block)}; blocks is a list of lists"
-        raise ArgumentError(msg)
-    inside = all(isinstance(i, int | np.integer) and 0 <= i < dim for i in block)
-    if not (inside and len(block) > 0 and len(set(block)) == len(block)):
-        msg = (
-            f"a block must list different coordinates from 0 to {dim - 1}, got {given(list(block))}"
         )
         raise ArgumentError(msg)
 

@@ -20,7 +20,7 @@ SLICED_NOTIONS: Final = ("average", "joint")
 _ROOT_HALF: Final = math.sqrt(0.5)
 _LARGEST_EXPONENT: Final = 700.0
 _SMALL_MOMENT: Final = 2.0**-6
-"""The log of a moment below this, found as a difference, would have lost digits."""
+"""The log of a moment below this, computed as a difference, would lose digits."""
 _DELTA_ERROR: Final = 2.0**-49
 _DECOMPOSITIONS: Final = 16.0
 """Covers, times the dimension, the scaling of two covariances and a generalised decomposition."""
@@ -56,16 +56,14 @@ def gaussian_divergence(
     0.575326899273
     """
     (mean_1, var_1), (mean_2, var_2) = first, second
-    apart = mean_1 - mean_2, var_1 - var_2
-    return gaussian_divergence_apart(order, apart, var_2 + noise_variance)
+    return gaussian_divergence_apart(order, mean_1 - mean_2, var_1 - var_2, var_2 + noise_variance)
 
 
-def gaussian_divergence_apart(order: float, apart: tuple[Floats, Floats], total: Floats) -> Floats:
+def gaussian_divergence_apart(order: float, shift: Floats, wider: Floats, total: Floats) -> Floats:
     """As `gaussian_divergence`, from the differences of the means and variances, which may be tiny.
 
     `total` is the variance of the second distribution after noise.
     """
-    shift, wider = apart
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         excess = wider / total
         mixed = total * (1 - (order - 1) * excess)
@@ -86,8 +84,8 @@ def gaussian_divergence_nd(
     definite, else $\tfrac{\alpha}{2} (m_1-m_2)^T S_*^{-1} (m_1-m_2)$ plus the spread terms of the
     eigenvalues of $S_2^{-1}(S_1 - S_2)$. Infinite, too, where $S_2$ is singular up to rounding.
     The noise is one variance, or one per coordinate. With `rounding`, the size of the covariances
-    times the unit roundoff, it is a bound: excesses and the shift count with what rounding of the
-    inputs and of the decompositions can do to them.
+    times the unit roundoff, the result is an upper bound: excesses and the shift are raised by the
+    error that rounding of the inputs and of the decompositions can cause.
     """
     (mean_1, cov_1), (mean_2, cov_2) = first, second
     total = cov_2 + noise_variance * np.eye(len(mean_1))
@@ -95,7 +93,7 @@ def gaussian_divergence_nd(
     mixed = total - (order - 1) * (cov_1 - cov_2)
     try:
         excesses = eigh(cov_1 - cov_2, total, eigvals_only=True)
-        # Not solve(): rounded, what is next to singular could have a negative square in it.
+        # Not solve(): next to singular, rounding could make a square negative.
         turned = solve_triangular(np.linalg.cholesky(mixed), shift, lower=True)
     except np.linalg.LinAlgError:
         return math.inf
@@ -182,15 +180,15 @@ def row_deltas(
     starts: Integers,
     gaps: Floats,
     weights: Floats | Integers,
-    ratio: tuple[float, float],
+    margin: float,
+    noise_std: float,
     epsilons: Floats,
 ) -> Floats:
     """Per row, the weighted mean of the delta of N(r, 1) against N(0, 1) at the row's own epsilon.
 
-    `ratio` is (margin, noise standard deviation), r = (gap + margin) / noise. Rounded up by more
-    than the float error of the difference of two probabilities.
+    r = (gap + margin) / noise_std. Rounded up by more than the float error of the difference of
+    two probabilities.
     """
-    margin, noise_std = ratio
     result = np.empty(len(starts) - 1)
     for row in range(len(starts) - 1):
         epsilon = epsilons[row]

@@ -42,13 +42,22 @@ from pufferslice.scenario.simulator import SimulatedSample, floats_in
 from pufferslice.sensitivity.binned import CountedRows, Tally, bin_grid, public_range
 from pufferslice.sensitivity.profiles import Profile
 
-_MOST_CODES = 2**31
+FORMAT: Final = "pufferslice-scan"
+VERSION: Final = 1
+
+SECONDS_BETWEEN: Final = 30.0
+"""How often a running scan is saved."""
+
+_END_OF_HEAD: Final = b"\n\0\n"
+_MOST_CODES: Final = 2**31
+_MOST_PREPARING: Final = 4
+"""Batches that are prepared at once; each is in memory."""
 
 
 @final
 @attrs.frozen(kw_only=True, repr=False)
 class RowScan:
-    """What is read from every row: its secret, and where its projections fall.
+    """What a scan reads from every row: its secret, and the bins of its projections.
 
     Distribution `records`: one release is the query of one row, the secret is the group of that
     row.
@@ -60,7 +69,7 @@ class RowScan:
     range: Box | Ball
     """Where the outputs lie; a query with a range of its own is clipped to it."""
     null_values: tuple[str, ...] = ()
-    """Texts that mean a missing value in files."""
+    """Strings that stand for a missing value in files."""
 
     @classmethod
     def of(
@@ -83,7 +92,7 @@ class RowScan:
         """
         check_streamable(query, secret)
         if isinstance(null_values, str):
-            msg = f"null_values must be a list of texts, got {given(null_values)}"
+            msg = f"null_values must be a list of strings, got {given(null_values)}"
             raise ArgumentError(msg)
         grid = bin_grid(query, profile, n_bins=n_bins, range=range)
         limits = public_range(query, range)
@@ -99,7 +108,7 @@ class RowScan:
 
     @property
     def reading(self) -> Reading:
-        """What is read of a file."""
+        """What is read from a file."""
         return Reading(self.columns, self.secret.columns, self.null_values)
 
     def rows(self, table: object) -> CountedRows:
@@ -107,7 +116,7 @@ class RowScan:
         frame = frame_of(table)
         check_columns(frame, self.columns)
         complete, n_dropped = self._complete(frame.select(list(self.columns)))
-        if complete is None:
+        if not len(complete):
             nothing = np.empty((0, self.query.dim))
             return CountedRows.of(self.query, nothing, [], np.empty(0, np.int64), n_dropped)
         secrets, codes = _coded(self.secret, complete)
@@ -117,7 +126,7 @@ class RowScan:
         return CountedRows.of(self.query, outputs, secrets, codes, n_dropped)
 
     def parts(self) -> dict[str, str]:
-        """Digests of what decides where a row is counted, by name."""
+        """Digests of everything that determines where a row is counted, by name."""
         query = [self.query.description(), self.secret.description(), list(self.null_values)]
         bins = [self.range.description(), self.query.scales.tolist(), self.grid.n_bins]
         return {
@@ -126,8 +135,8 @@ class RowScan:
             "range": digest(canonical_json(bins)),
         }
 
-    def _complete(self, frame: Frame) -> tuple[Frame | None, int]:
-        """The rows that lack nothing, if any, and how many were left out."""
+    def _complete(self, frame: Frame) -> tuple[Frame, int]:
+        """The rows without missing values, and how many others there are."""
         rows = missing_rows(frame, self.columns)
         n_missing = int(np.count_nonzero(rows))
         if not n_missing:
@@ -140,11 +149,10 @@ class RowScan:
             msg = (
                 f"{n_missing} of {len(frame)} rows have missing values or NaN ({named}). Fill them "
                 'in, or leave those rows out with query.with_missing("drop-rows"), --missing '
-                "drop-rows on the command line; the number left out is stated"
+                "drop-rows on the command line; the certificate states how many are left out"
             )
             raise TableError(msg)
-        kept = np.flatnonzero(~rows)
-        return (frame[kept] if len(kept) else None), n_missing
+        return frame[np.flatnonzero(~rows)], n_missing
 
     def __repr__(self) -> str:
         return (
@@ -154,14 +162,11 @@ class RowScan:
 
 
 def check_streamable(query: Query, secret: str | Sequence[str] | Bins) -> None:
-    """The distribution of a query of rows can be counted in one pass.
-
-    Other distributions need all rows at once.
-    """
+    """Refuse a query or secret whose distribution cannot be counted in one pass over rows."""
     if query.level != "row":
         msg = (
             f"a stream of rows gives the distribution of a query of one row, got {query.kind!r}, "
-            "which is one of a table. Use distribution 'records' with columns(...); "
+            "a query of a table. Use distribution 'records' with columns(...); "
             "distributions 'groups' and 'bootstrap' need the rows of a group together: read them "
             "with read_table(...)"
         )
@@ -177,7 +182,7 @@ def check_streamable(query: Query, secret: str | Sequence[str] | Bins) -> None:
 def counted_outputs(
     query: Query, outputs: Floats, secrets: list[str], codes: Integers
 ) -> CountedRows:
-    """Outputs that were not computed here, ready to be counted; none may be NaN or infinite."""
+    """Outputs computed elsewhere, ready to be counted; none may be NaN or infinite."""
     if outputs.ndim != 2 or outputs.shape[1] != query.dim:
         msg = f"outputs must have shape (n, {query.dim}), got {outputs.shape}"
         raise ScenarioError(msg)
@@ -193,7 +198,7 @@ def counted_outputs(
 
 
 def check_inside(query: Query, limits: Box | Ball, outputs: Floats) -> None:
-    """Every output is in the range; others are counted, by coordinate."""
+    """Refuse outputs outside the range, with their number by coordinate."""
     outside = limits.outside(outputs)
     n_outside = int(np.count_nonzero(outside.any(axis=1)))
     if n_outside:
@@ -206,159 +211,6 @@ def check_inside(query: Query, limits: Box | Ball, outputs: Floats) -> None:
         raise ScenarioError(msg)
 
 
-def _counts_by_name(query: Query, flags: npt.NDArray[np.bool_]) -> str:
-    counts = zip(query.names, flags.sum(axis=0), strict=True)
-    return counted({name: int(n) for name, n in counts if n})
-
-
-def _coded(rule: ColumnSecret, frame: Frame) -> tuple[list[str], Integers]:
-    """The secret of each row as a number, and the secret of each number.
-
-    Labels are made for one row of each kind only; making them for all would take longer than
-    everything else.
-    """
-    codes = np.zeros(len(frame), dtype=np.int64)
-    n_codes = 1
-    for column in rule.columns:
-        own, n_own = _column_codes(frame, column)
-        if n_codes * n_own > _MOST_CODES:
-            kinds, codes = np.unique(codes, return_inverse=True)
-            n_codes = len(kinds)
-        codes, n_codes = codes * n_own + own, n_codes * n_own
-    if n_codes > len(frame):
-        kinds, codes = np.unique(codes, return_inverse=True)
-        n_codes = len(kinds)
-    first = np.full(n_codes, -1, dtype=np.int64)
-    first[codes[::-1]] = np.arange(len(codes))[::-1]
-    used = np.flatnonzero(first >= 0)
-    renumbered = np.full(n_codes, -1, dtype=np.int64)
-    renumbered[used] = np.arange(len(used))
-    return rule.labels(frame[first[used]]).tolist(), renumbered[codes]
-
-
-def _column_codes(frame: Frame, column: str) -> tuple[Integers, int]:
-    try:
-        values: Any = frame[column].to_arrow()
-    except pa.ArrowException:
-        # Objects of several kinds; the error, which would show one of them, is not chained.
-        values = None
-    if values is None:
-        kinds, codes = np.unique(labels_of(frame, column), return_inverse=True)
-        return codes.astype(np.int64), len(kinds)
-    if isinstance(values, pa.ChunkedArray):
-        values = values.combine_chunks()
-    if not isinstance(values, pa.DictionaryArray):
-        values = values.dictionary_encode()
-    return np.asarray(values.indices.to_numpy(), dtype=np.int64), len(values.dictionary)
-
-
-FORMAT: Final = "pufferslice-scan"
-VERSION: Final = 1
-
-SECONDS_BETWEEN: Final = 30.0
-"""How often a running scan is saved."""
-
-_END_OF_HEAD: Final = b"\n\0\n"
-
-
-class Position(NamedTuple):
-    """How far a scan has come: pieces done, rows of the next one, and rows in all."""
-
-    n_pieces: int
-    n_rows_of_next: int
-    n_rows: int
-
-
-START: Final = Position(0, 0, 0)
-
-
-class Checkpoint:
-    """One file that always holds a whole state of a scan, or does not exist yet.
-
-    It holds histograms of the data, so only its owner may read it.
-    """
-
-    def __init__(self, path: Path, scan: RowScan, pieces: Sequence[Piece]) -> None:
-        self._path = path
-        self._identity = {**scan.parts(), "data": _data_digest(pieces)}
-        self._saved_at = time.monotonic()
-
-    def load(self) -> tuple[Histograms, Position] | None:
-        """The state that was saved last; none if there is no file. Another scan's is refused."""
-        if not self._path.exists():
-            check_room(self._path.parent)
-            return None
-        head, separator, body = read_bytes(self._path, "archive").partition(_END_OF_HEAD)
-        facts = self._facts(head, body) if separator else None
-        if facts is None:
-            msg = (
-                f"{str(self._path)!r} is not a checkpoint of a scan, or it is damaged; name another"
-            )
-            raise StorageError(msg)
-        self._check(facts["identity"])
-        return Histograms.from_bytes(body), Position(*facts["position"])
-
-    def save(self, histograms: Histograms, position: Position) -> None:
-        """Put this state in the place of the last one, whole."""
-        body = histograms.to_bytes()
-        facts = {
-            "format": FORMAT,
-            "version": VERSION,
-            "identity": self._identity,
-            "position": list(position),
-            "state": _state_digest(self._identity, position, body),
-        }
-        content = pretty_json(facts) + _END_OF_HEAD + body
-        write_whole(self._path, content, CONFIDENTIAL)
-        self._saved_at = time.monotonic()
-
-    @property
-    def is_due(self) -> bool:
-        """Whether the last save was long ago."""
-        return time.monotonic() - self._saved_at >= SECONDS_BETWEEN
-
-    def _facts(self, head: bytes, body: bytes) -> dict[str, Any] | None:
-        try:
-            facts: dict[str, Any] = parsed_json(head)
-        except ValueError:
-            return None
-        if not isinstance(facts, dict) or facts.get("format") != FORMAT:
-            return None
-        identity, position = facts.get("identity"), facts.get("position")
-        if not isinstance(identity, dict) or not isinstance(position, list):
-            return None
-        if facts.get("version") != VERSION:
-            return None
-        return facts if facts.get("state") == _state_digest(identity, position, body) else None
-
-    def _check(self, found: Mapping[str, str]) -> None:
-        other = [name for name, said in self._identity.items() if found.get(name) != said]
-        if other:
-            msg = (
-                f"the checkpoint {str(self._path)!r} was made with another {' and '.join(other)}; "
-                "its counts do not belong here. Name another file, or remove it"
-            )
-            raise StorageError(msg)
-
-
-def _state_digest(identity: object, position: Sequence[object], body: bytes) -> str:
-    """Binds counts to how far they go: either alone, beside another's, would count rows wrongly."""
-    return digest(canonical_json([identity, list(position)]), body)
-
-
-def _data_digest(pieces: Sequence[Piece]) -> str:
-    """Names, sizes and times of change of the files: what can be told without reading them."""
-    facts = []
-    for file in dict.fromkeys(piece.file for piece in pieces):
-        about = file.stat()
-        facts.append([str(file.resolve()), about.st_size, about.st_mtime_ns])
-    return digest(canonical_json(facts))
-
-
-_MOST_PREPARING: Final = 4
-"""Batches that are prepared at once; each is in memory."""
-
-
 def scan_files(
     path: str | os.PathLike[str],
     scan: RowScan,
@@ -368,15 +220,19 @@ def scan_files(
 ) -> Histograms:
     """Count the rows of a CSV or Parquet file, or of a folder or glob of Parquet files.
 
-    Memory does not grow with the rows. With `checkpoint`, the state is saved there now and then,
-    and a scan that was stopped goes on from the last save; the file may be removed afterwards.
-    `progress` is told rows read and rows in all, 0 for a CSV file, which does not say.
+    Memory does not grow with the rows. With `checkpoint`, the state is saved there regularly, and
+    an interrupted scan resumes from the last save; the file may be removed afterwards. `progress`
+    gets the rows read and the rows in total, which is 0 for a CSV file: unknown.
 
     Guarantee: the result is that of all rows at once, bit for bit.
     """
     pieces = pieces_of(data_files(path), scan.columns)
     saved = None if checkpoint is None else Checkpoint(Path(checkpoint), scan, pieces)
-    tally, position = _resumed(scan, saved)
+    tally, position = Tally(scan.grid), START
+    state = None if saved is None else saved.load()
+    if state is not None:
+        histograms, position = state
+        tally.add_histograms(histograms)
     total = sum(piece.n_rows for piece in pieces)
     with contextlib.closing(_prepared_ahead(scan, pieces, position)) as ready:
         for rows, reached in ready:
@@ -408,8 +264,8 @@ def scan_tables(
         try:
             tally.add_rows(scan.rows(table))
         except (TableError, ScenarioError) as error:
-            where = f"table {number}"
-            raise _located(where, error) from None
+            msg = f"table {number}: {error}"
+            raise type(error)(msg) from None
         progress(tally.n_rows + tally.n_dropped, 0)
     check_some(tally.n_rows, tally.n_dropped)
     return tally.histograms()
@@ -445,8 +301,8 @@ def scan_outputs(
             codes = np.zeros(len(outputs), dtype=np.int64)
             tally.add_rows(counted_outputs(query, outputs, [secret], codes))
         except (ScenarioError, TableError) as error:
-            where = f"block {number}"
-            raise _located(where, error) from None
+            msg = f"block {number}: {error}"
+            raise type(error)(msg) from None
         progress(tally.n_rows, 0)
     check_some(tally.n_rows, tally.n_dropped)
     return tally.histograms()
@@ -472,7 +328,7 @@ def streamed_scenario(
     """The scenario of distribution `records` whose priors are the rows that were counted.
 
     As `Scenario.from_records`, from histograms. The rows themselves are declared to be the prior;
-    if they are a sample of it, say so with `scenario.with_sampled_priors()`.
+    if they are a sample of it, use `scenario.with_sampled_priors()`.
     """
     n_rows = histograms.n_rows
     check_group_sizes(list(n_rows.values()))
@@ -505,42 +361,169 @@ def streamed_scenario(
         n_dropped=histograms.n_dropped,
         counted_range=scan.range.description(),
     )
-    # What rows that were not clipped are, bins do not say; they are taken to be equal.
+    # Bins do not tell rows that were not clipped apart; they are taken to be equal.
     check_clipping(scenario, lambda: scenario.clipped()["all"] != list(scenario.secrets))
     return scenario
 
 
 def check_some(n_rows: int, n_dropped: int) -> None:
-    """A scan that has counted no row is refused."""
+    """Refuse a scan that has counted no row."""
     if not n_rows:
         dropped = f": all {n_dropped} have missing values" if n_dropped else ""
         msg = (
-            f"there were no rows to count{dropped}; give data with at least two rows for each "
-            "secret"
+            f"there are no rows to count{dropped}; give data with at least two rows for each secret"
         )
         raise TableError(msg)
 
 
-def _resumed(scan: RowScan, saved: Checkpoint | None) -> tuple[Tally, Position]:
-    tally = Tally(scan.grid)
-    state = saved.load() if saved is not None else None
-    if state is None:
-        return tally, START
-    tally.add_histograms(state[0])
-    return tally, state[1]
+def _counts_by_name(query: Query, flags: npt.NDArray[np.bool_]) -> str:
+    counts = zip(query.names, flags.sum(axis=0), strict=True)
+    return counted({name: int(n) for name, n in counts if n})
+
+
+def _coded(rule: ColumnSecret, frame: Frame) -> tuple[list[str], Integers]:
+    """The secrets, and the position of each row's secret among them.
+
+    Labels are made for one row of each kind only: all of them would take longer than the rest.
+    """
+    codes = np.zeros(len(frame), dtype=np.int64)
+    n_codes = 1
+    for column in rule.columns:
+        column_codes, n_values = _column_codes(frame, column)
+        if n_codes * n_values > _MOST_CODES:
+            kinds, codes = np.unique(codes, return_inverse=True)
+            n_codes = len(kinds)
+        codes, n_codes = codes * n_values + column_codes, n_codes * n_values
+    if n_codes > len(frame):
+        kinds, codes = np.unique(codes, return_inverse=True)
+        n_codes = len(kinds)
+    first = np.full(n_codes, -1, dtype=np.int64)
+    first[codes[::-1]] = np.arange(len(codes))[::-1]
+    used = np.flatnonzero(first >= 0)
+    renumbered = np.full(n_codes, -1, dtype=np.int64)
+    renumbered[used] = np.arange(len(used))
+    return rule.labels(frame[first[used]]).tolist(), renumbered[codes]
+
+
+def _column_codes(frame: Frame, column: str) -> tuple[Integers, int]:
+    try:
+        values: Any = frame[column].to_arrow()
+    except pa.ArrowException:
+        # Objects of several kinds; the error, which would show one of them, is not chained.
+        values = None
+    if values is None:
+        kinds, codes = np.unique(labels_of(frame, column), return_inverse=True)
+        return codes.astype(np.int64), len(kinds)
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if not isinstance(values, pa.DictionaryArray):
+        values = values.dictionary_encode()
+    return np.asarray(values.indices.to_numpy(), dtype=np.int64), len(values.dictionary)
+
+
+class Position(NamedTuple):
+    """Progress of a scan: pieces done, rows of the next one, and rows in total."""
+
+    n_pieces: int
+    n_rows_of_next: int
+    n_rows: int
+
+
+START: Final = Position(0, 0, 0)
+
+
+class Checkpoint:
+    """A file with a complete state of a scan; it is replaced atomically.
+
+    It contains histograms of the data, so only its owner may read it.
+    """
+
+    def __init__(self, path: Path, scan: RowScan, pieces: Sequence[Piece]) -> None:
+        self._path = path
+        self._identity = {**scan.parts(), "data": _data_digest(pieces)}
+        self._saved_at = time.monotonic()
+
+    def load(self) -> tuple[Histograms, Position] | None:
+        """The last saved state; None if there is no file. The state of another scan is refused."""
+        if not self._path.exists():
+            check_room(self._path.parent)
+            return None
+        head, separator, body = read_bytes(self._path, "archive").partition(_END_OF_HEAD)
+        facts = self._facts(head, body) if separator else None
+        if facts is None:
+            msg = (
+                f"{str(self._path)!r} is not a checkpoint of a scan, or it is damaged; name another"
+            )
+            raise StorageError(msg)
+        identity = facts["identity"]
+        other = [name for name, value in self._identity.items() if identity.get(name) != value]
+        if other:
+            msg = (
+                f"the checkpoint {str(self._path)!r} was made with another {' and '.join(other)}; "
+                "its counts do not belong here. Name another file, or remove it"
+            )
+            raise StorageError(msg)
+        return Histograms.from_bytes(body), Position(*facts["position"])
+
+    def save(self, histograms: Histograms, position: Position) -> None:
+        """Replace the saved state by this one."""
+        body = histograms.to_bytes()
+        facts = {
+            "format": FORMAT,
+            "version": VERSION,
+            "identity": self._identity,
+            "position": list(position),
+            "state": _state_digest(self._identity, position, body),
+        }
+        content = pretty_json(facts) + _END_OF_HEAD + body
+        write_whole(self._path, content, CONFIDENTIAL)
+        self._saved_at = time.monotonic()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the last save was long ago."""
+        return time.monotonic() - self._saved_at >= SECONDS_BETWEEN
+
+    def _facts(self, head: bytes, body: bytes) -> dict[str, Any] | None:
+        try:
+            facts: dict[str, Any] = parsed_json(head)
+        except ValueError:
+            return None
+        if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+            return None
+        identity, position = facts.get("identity"), facts.get("position")
+        if not isinstance(identity, dict) or not isinstance(position, list):
+            return None
+        if facts.get("version") != VERSION:
+            return None
+        return facts if facts.get("state") == _state_digest(identity, position, body) else None
+
+
+def _state_digest(identity: object, position: Sequence[object], body: bytes) -> str:
+    """Binds counts to their position: mixing two states would count rows twice or not at all."""
+    return digest(canonical_json([identity, list(position)]), body)
+
+
+def _data_digest(pieces: Sequence[Piece]) -> str:
+    """Digest of names, sizes and modification times of the files."""
+    facts = []
+    for file in dict.fromkeys(piece.file for piece in pieces):
+        about = file.stat()
+        facts.append([str(file.resolve()), about.st_size, about.st_mtime_ns])
+    return digest(canonical_json(facts))
 
 
 def _tables(
     scan: RowScan, pieces: list[Piece], start: Position
 ) -> Generator[tuple[Piece, pa.Table, Position]]:
-    """Batches of rows, with the piece they are of and the position after them."""
+    """Batches of rows, with their piece and the position after them."""
     n_rows = start.n_rows
     for index in range(start.n_pieces, len(pieces)):
         piece = pieces[index]
         skip = start.n_rows_of_next if index == start.n_pieces else 0
         seen = 0
         for table in batches(piece, scan.reading):
-            # Counted in rows, because where batches end may depend on the version of pyarrow.
+            # In rows, because the size of batches may depend on the version of pyarrow.
             rest = table.slice(min(table.num_rows, max(0, skip - seen)))
             seen += table.num_rows
             n_rows += rest.num_rows
@@ -554,7 +537,7 @@ def _tables(
 def _prepared_ahead(
     scan: RowScan, pieces: list[Piece], start: Position
 ) -> Generator[tuple[CountedRows, Position]]:
-    """Rows ready to be counted, in order; the next ones are read and prepared meanwhile."""
+    """Rows ready to be counted, in order; the next ones are prepared in the background."""
     n_threads = min(n_cores(), _MOST_PREPARING)
     tables = _tables(scan, pieces, start)
     with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(n_threads) as preparers:
@@ -579,21 +562,12 @@ def _rows_of(scan: RowScan, piece: Piece, table: object) -> CountedRows:
     try:
         return scan.rows(table)
     except (TableError, ScenarioError) as error:
-        raise _located(str(piece), _whole_error(scan, piece, error)) from None
-
-
-def _whole_error(
-    scan: RowScan, piece: Piece, error: TableError | ScenarioError
-) -> TableError | ScenarioError:
-    """The error as it is for the whole row group, so that its count is that of the group."""
-    if not piece.n_rows:
-        return error
-    try:
-        scan.rows(pa.concat_tables(batches(piece, scan.reading)))
-    except (TableError, ScenarioError) as whole:
-        return whole
-    return error
-
-
-def _located(where: str, error: TableError | ScenarioError) -> TableError | ScenarioError:
-    return type(error)(f"{where}: {error}")
+        raised = error
+        if piece.n_rows:
+            # Counts in the message are then those of the whole row group, not of a batch.
+            try:
+                scan.rows(pa.concat_tables(batches(piece, scan.reading)))
+            except (TableError, ScenarioError) as whole:
+                raised = whole
+        msg = f"{piece}: {raised}"
+        raise type(raised)(msg) from None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a scenario shows along slices and as a whole, and with which confidence."""
+"""Sensitivity of a scenario along slices and as a whole, and its confidence."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypeVar, final
@@ -51,21 +51,21 @@ TAILS: Final = ("at_range", "in_delta")
 @final
 @attrs.frozen(kw_only=True)
 class Confidence:
-    """The failure probability of a certificate and what it is spent on.
+    """The failure probability of a certificate, and how it is split.
 
-    Spent over the two distributions and the directions, not over the instances: the instance that
-    truly needs the most noise does not depend on the draws, and the noise is at least its own.
+    It is split over the two distributions and the directions, not over the instances: the instance
+    that truly needs the most noise does not depend on the draws, and gets at least its noise.
     """
 
     failure_probability: float
     """Of the whole claim."""
     band: BandKind | None
-    """The bands around sampled distributions; none if the distributions are exact."""
+    """The bands around sampled distributions; None if the distributions are exact."""
     tails: Tails | None
-    """What is done beyond the bands; none if there are none."""
+    """How levels beyond the bands count; None without bands."""
     on_sphere: bool
-    """Whether directions were drawn from the sphere; they take half, or all if distributions are
-    exact."""
+    """Whether directions were drawn from the sphere; they take half of the failure probability, or
+    all of it if the distributions are exact."""
 
     def __attrs_post_init__(self) -> None:
         check_between(0, 1, failure_probability=self.failure_probability)
@@ -81,7 +81,7 @@ class Confidence:
             check_one_of(TAILS, tails=self.tails)
 
     def band_probability(self, n_directions: int) -> float:
-        """That of one band: one distribution along one direction."""
+        """Failure probability of one band: one distribution along one direction."""
         parts = 2 if self.on_sphere else 1
         return split(self.failure_probability, 2 * parts * n_directions)
 
@@ -98,9 +98,9 @@ class Confidence:
         return attrs.asdict(self)
 
     @classmethod
-    def from_json(cls, said: Mapping[str, Any]) -> "Confidence":
-        """Read back what `to_json` made."""
-        return cls(**said)
+    def from_json(cls, values: Mapping[str, Any]) -> "Confidence":
+        """The inverse of `to_json`."""
+        return cls(**values)
 
 
 Envelope = Literal["transport", "worst_gap", "exact"]
@@ -110,7 +110,7 @@ ENVELOPES: Final = ("transport", "worst_gap", "exact")
 @final
 @attrs.frozen(kw_only=True)
 class SphereTerm:
-    """What it costs that only some directions of the sphere were drawn: a Hoeffding term."""
+    """The Hoeffding term for drawing only some directions of the sphere."""
 
     halfwidth: float
     """sqrt(ln(2 / eta) / (2 m)) for m directions and the failure probability eta of the drawing."""
@@ -124,7 +124,7 @@ class SphereTerm:
 @final
 @attrs.frozen(kw_only=True)
 class Slices:
-    """What the slices of a profile can show of a scenario: the input of every sliced cost."""
+    """Gaps or Gaussian pairs along the slices of a profile: the input of every sliced cost."""
 
     profile: Profile
     seen: GapTables | GaussianPairs
@@ -135,7 +135,7 @@ class Slices:
     )
     """Mass that the gap tables leave out, per instance: 0, except for bands without a range."""
     sphere: SphereTerm | None = None
-    """CertificateOptions exactly when the profile is the sphere."""
+    """Present exactly when the profile is the sphere."""
     failure_probability: float = 0.0
     """That the gaps, or the drawn directions, do not bound what they stand for."""
 
@@ -170,19 +170,16 @@ class Slices:
 
     @property
     def envelopes(self) -> tuple[Envelope, ...]:
-        """The envelopes that apply.
-
-        Two for gap tables, the exact divergence for Gaussian distributions.
-        """
+        """The envelopes that apply: two for gap tables, the exact divergence for Gaussians."""
         return ("transport", "worst_gap") if isinstance(self.seen, GapTables) else ("exact",)
 
     @property
     def are_equal(self) -> bool:
-        """Whether both distributions are the same distribution in every instance."""
+        """Whether both distributions are equal in every instance."""
         return bool(np.all(self.seen.equal))
 
     def check_whole(self) -> None:
-        """A Rényi claim needs the gaps on all levels: mass that is left out has no bound."""
+        """Check that no level is left out: a Rényi claim needs the gaps on all levels."""
         if self.missing.any():
             msg = (
                 "these gaps leave out the tails, so they bound no Rényi divergence; use a query "
@@ -194,11 +191,11 @@ class Slices:
 @final
 @attrs.frozen(kw_only=True)
 class Full:
-    """What the whole output can show: distances under couplings, or Gaussian pairs."""
+    """Distances of the whole output under couplings, or Gaussian pairs."""
 
     dim: int
     seen: MatchingTables | GaussianPairs | None
-    """None if nothing bounds it: samples without a public range."""
+    """None if nothing bounds them: samples without a public range."""
     from_range: bool = False
     """Whether the distances are the diameter of a public range instead of couplings."""
 

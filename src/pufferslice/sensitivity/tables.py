@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of distances, rounded up, and how finely they are kept.
+"""Tables of distances, rounded up.
 
-Gaps are only ever rounded up, so every resolution is sound; what it decides is noise.
+Gaps are only ever rounded up, so a table of any resolution is sound; a finer one needs less noise.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,21 +15,59 @@ from scipy.special import logsumexp
 
 from pufferslice._core.arrays import Floats, Integers
 from pufferslice._core.kernels import kernel
-from pufferslice._core.threads import in_threads, n_cores
+from pufferslice._core.threads import Progress, in_threads, n_cores, silent
 from pufferslice.errors import ArgumentError
-from pufferslice.sensitivity.kernels import thinned
+from pufferslice.sensitivity.kernels import (
+    HEADROOM,
+    MANTISSA_BITS,
+    tabulate,
+    tabulate_difference,
+    thinned,
+)
 from pufferslice.sensitivity.renyi import log_moments, row_deltas
 
-_ROWS_WORTH_A_THREAD = 512
+OCTAVES: Final = 24
+"""Gaps below 2^-OCTAVES of the worst are rounded up to that."""
+
+FINEST_DIGITS: Final = 8
+"""Binary digits kept when a gap is rounded up: a relative width of at most 1/256."""
+
+MOST_ENTRIES: Final = 2**24
+"""Entries of one set of tables, 16 bytes each; more only where two for each row are more."""
+
+ENOUGH: Final = 512
+"""Entries of a row above which more would change the noise variance by less than half a percent."""
+
+_SMALL: Final = 2**21
+_FIRST: Final = 16
+_LEAST: Final = 2
+_WAVES: Final = 4
+_LOOSE: Final = 4.0
+"""A row of k entries costs about this over k, as a share, more than a fine one: to rank them."""
+_STEEPNESSES: Final = (0.25, 1.0, 4.0, 16.0, 64.0)
+"""Exponents of the worst gap at which instances are ranked: from much noise to little."""
+_ROWS_PER_THREAD: Final = 512
+
+Row = tuple[Floats, Integers]
+"""Gaps, descending, and the mass of each."""
+
+Item = TypeVar("Item")
+
+
+class DistributionPair(NamedTuple):
+    """One instance: the positions of its two distributions in a list of distributions."""
+
+    first: int
+    second: int
 
 
 @attrs.frozen(kw_only=True, repr=False, eq=False)
 class DistanceTables:
-    """What both kinds have in common: descending gaps for each (slice, instance), with their mass.
+    """Descending gaps for each (slice, instance), with their mass: what both kinds share.
 
     A row is a slice and an instance; rows are stored slice by slice. The first gap of a row is the
-    exact worst gap; the others are rounded up to a few binary digits. Abstract: what a row bounds
-    is said by `GapTables` and `MatchingTables`, and one must never stand for the other.
+    exact worst gap; the others are rounded up to a few binary digits. Abstract: `GapTables` and
+    `MatchingTables` define what a row bounds, and one must never stand for the other.
     """
 
     starts: Integers
@@ -37,15 +75,27 @@ class DistanceTables:
     gaps: Floats
     """Gaps, descending inside a row."""
     counts: Integers
-    """Mass of each gap as a whole multiple of 1 / totals[instance]."""
+    """Mass of each gap as an integer multiple of 1 / totals[instance]."""
     totals: Integers
     """Sum of the counts of a row, per instance, shape (n_instances,)."""
     equal: npt.NDArray[np.bool_]
-    """Instances whose two distributions are the same distribution; they cost nothing whatever the
-    noise."""
+    """Instances whose two distributions are equal; they cost nothing whatever the noise."""
+
+    @classmethod
+    def of_rows(
+        cls, rows: Sequence[Row], totals: Sequence[int], equal: Sequence[bool] | None = None
+    ) -> Self:
+        """Tables of rows in their order of storage; without `equal`, no instance is equal."""
+        return cls(
+            starts=np.concatenate([[0], np.cumsum([len(gaps) for gaps, _ in rows])]),
+            gaps=np.concatenate([gaps for gaps, _ in rows]),
+            counts=np.concatenate([counts for _, counts in rows]),
+            totals=np.array(totals, dtype=np.int64),
+            equal=np.zeros(len(totals), dtype=np.bool_) if equal is None else np.array(equal),
+        )
 
     def check(self) -> None:
-        """The arrays fit together; for tables read from a file."""
+        """Check that the arrays fit together; for tables read from a file."""
         if not len(self.totals) or len(self.starts) < 2:
             msg = (
                 f"gap tables need at least one instance and one slice, got {len(self.totals)} "
@@ -57,8 +107,8 @@ class DistanceTables:
         fits = whole and steps.min() >= 1 and self.starts[-1] == len(self.gaps) == len(self.counts)
         if not (fits and len(self.equal) == self.n_instances and np.isfinite(self.gaps).all()):
             msg = (
-                "gap tables do not fit together: starts must cut gaps and counts, which are as "
-                f"long, into one row for each of {self.n_slices} slices and {self.n_instances} "
+                "gap tables do not fit together: starts must cut gaps and counts, of equal length, "
+                f"into one row for each of {self.n_slices} slices and {self.n_instances} "
                 "instances, and gaps must be finite"
             )
             raise ArgumentError(msg)
@@ -116,15 +166,14 @@ class DistanceTables:
 
         def part(rows: slice) -> Floats:
             starts = self.starts[rows.start : rows.stop + 1]
-            ratio = (margin, noise_std)
-            return row_deltas(starts, self.gaps, self.counts, ratio, by_row[rows])
+            return row_deltas(starts, self.gaps, self.counts, margin, noise_std, by_row[rows])
 
         return self._in_parts(part)
 
     def _in_parts(self, part: Callable[[slice], Floats]) -> Floats:
-        """A number for every row, on all cores; 0 where both distributions are one."""
+        """A number for every row, on all cores; 0 where both distributions are equal."""
         n_rows = len(self.starts) - 1
-        n_parts = min(n_cores(), 1 + n_rows // _ROWS_WORTH_A_THREAD)
+        n_parts = min(n_cores(), 1 + n_rows // _ROWS_PER_THREAD)
         cuts = np.linspace(0, n_rows, n_parts + 1).astype(int).tolist()
         pieces = [slice(a, b) for a, b in pairwise(cuts)]
         parts = in_threads(part, pieces) if n_parts > 1 else [part(pieces[0])]
@@ -166,13 +215,33 @@ class DistanceTables:
 @final
 @attrs.frozen(kw_only=True, repr=False, eq=False)
 class GapTables(DistanceTables):
-    """Gaps between quantile functions along slices: they bound what a slice shows, and no more."""
+    """Gaps between quantile functions along slices: they bound a slice, not the whole output."""
 
 
 @final
 @attrs.frozen(kw_only=True, repr=False, eq=False)
 class MatchingTables(DistanceTables):
-    """Distances in all dimensions under couplings, each a `slice`: they bound the whole output."""
+    """Distances in all dimensions, one coupling per `slice`: they bound the whole output."""
+
+
+class Rounder:
+    """Makes rows of at most `most` entries; it has a buffer, so each thread needs its own."""
+
+    def __init__(self, most: int) -> None:
+        # Rounded to more digits than the entries need, then thinned.
+        digits = min(FINEST_DIGITS, max(4, most.bit_length()))
+        self.drop = MANTISSA_BITS - digits
+        self._most = most
+        self._histogram = np.zeros((OCTAVES + HEADROOM) * 2**digits + 2, dtype=np.int64)
+
+    def row(self, gaps: Floats, masses: Integers) -> Row:
+        """The row of these gaps, in any order."""
+        return thinned(*tabulate(gaps, masses, self.drop, self._histogram), self._most)
+
+    def row_of_difference(self, a: Floats, b: Floats, extra: float) -> Row:
+        """The row of |a - b| + extra, for sorted a and b of equal length and mass."""
+        row = tabulate_difference(a, b, extra, self.drop, self._histogram)
+        return thinned(*row, self._most)
 
 
 @kernel
@@ -184,111 +253,82 @@ def _coarsen(
     n = 0
     for row in range(len(starts) - 1):
         new_starts[row] = n
-        own = slice(starts[row], starts[row + 1])
-        kept, masses = thinned(gaps[own], counts[own], most)
-        new_gaps[n : n + len(kept)], new_counts[n : n + len(kept)] = kept, masses
-        n += len(kept)
+        entries = slice(starts[row], starts[row + 1])
+        few_gaps, masses = thinned(gaps[entries], counts[entries], most)
+        new_gaps[n : n + len(masses)], new_counts[n : n + len(masses)] = few_gaps, masses
+        n += len(masses)
     new_starts[-1] = n
     return new_starts, new_gaps[:n].copy(), new_counts[:n].copy()
 
 
 Tables = TypeVar("Tables", bound=DistanceTables)
 
-FINEST_DIGITS: Final = 8
-"""Binary digits kept when a gap is rounded up: a relative width of at most 1/256."""
-
-MOST_ENTRIES: Final = 2**24
-"""Of one set of tables, 16 bytes each; more only where two for each row are more."""
-
-ENOUGH: Final = 512
-"""Entries of a row above which more would change the noise variance by less than half a percent."""
-
-_SMALL: Final = 2**21
-_FIRST: Final = 16
-_LEAST: Final = 2
-_WAVES: Final = 4
-_LOOSE: Final = 4.0
-"""A row of k entries costs about this over k, as a share, more than a fine one: to rank them."""
-_STEEPNESSES: Final = (0.25, 1.0, 4.0, 16.0, 64.0)
-"""Exponents of the worst gap at which instances are ranked: from much noise to little."""
-
-
-class DistributionPair(NamedTuple):
-    """One instance: the positions of its two distributions in a list of distributions."""
-
-    first: int
-    second: int
-
 
 def resolved(
-    make: Callable[[Sequence[int], int], Sequence[Tables]],
-    n_instances: int,
+    make: Callable[[Sequence[Item], Sequence[DistributionPair], int, Progress], Sequence[Tables]],
+    distributions: Sequence[Item],
+    pairs: Sequence[DistributionPair],
     n_slices: int,
+    *,
     weights: Floats | None = None,
+    progress: Progress = silent,
 ) -> Sequence[Tables]:
-    """Tables of all instances with at most `MOST_ENTRIES` entries, or two for each row.
+    """Tables of all pairs with at most `MOST_ENTRIES` entries, or two for each row.
 
-    `make(instances, most)` makes tables of some instances, in ascending order, with at most `most`
-    entries a row; those of which costs are taken come first. Small tables are kept as fine as they
-    are made. Else the rows of all instances are kept coarsely but of those that may have the
-    largest cost for some notion and noise. Where the room does not give `ENOUGH` to every row,
-    these are made again, with more entries the fewer there are of them.
+    `make(distributions, pairs, most, progress)` returns tables of some pairs with at most `most`
+    entries a row; costs are taken from the first of them. Small tables are kept as fine as they
+    are made. Otherwise rows are coarse, except those of instances that may have the largest cost
+    for some notion and noise. Where not every row can have `ENOUGH` entries, the rows of these
+    instances are made again, with more entries the fewer they are.
     `weights` are those of the slices; without, they are equal.
     """
+    n_instances = len(pairs)
     n_rows = n_instances * n_slices
     most = MOST_ENTRIES // max(1, n_rows)
-    kept = np.full(n_instances, max(_LEAST, min(_FIRST, most // 2)))
-    fine = make(range(n_instances), most) if most >= ENOUGH else None
+    sizes = np.full(n_instances, max(_LEAST, min(_FIRST, most // 2)))
+    fine = make(distributions, pairs, most, progress) if most >= ENOUGH else None
     if fine is None:
-        found = make(range(n_instances), int(kept[0]))
+        tables = make(distributions, pairs, int(sizes[0]), progress)
     elif len(fine[0].gaps) <= _SMALL:
         return fine
     else:
-        found = [tables.coarsened(_FIRST * n_rows) for tables in fine]
+        tables = [table.coarsened(_FIRST * n_rows) for table in fine]
     for _ in range(_WAVES):
-        undecided = _undecided(found[0], kept, weights)
-        room = MOST_ENTRIES // n_slices - int(kept[~undecided].sum())
-        share = min(ENOUGH, room // max(1, int(undecided.sum())))
-        # Half of the room, so that there is more for fewer of them later, if that is enough now.
-        halved = share < ENOUGH and share // 2 > kept[undecided].max(initial=0)
-        each = share // 2 if halved else share
-        chosen = np.flatnonzero(undecided & (kept < each))
+        undecided = _undecided(tables[0], sizes, weights)
+        entries_left = MOST_ENTRIES // n_slices - int(sizes[~undecided].sum())
+        share = min(ENOUGH, entries_left // max(1, int(undecided.sum())))
+        # Half of them, so that there is more for fewer instances later, if that is enough now.
+        halved = share < ENOUGH and share // 2 > sizes[undecided].max(initial=0)
+        size = share // 2 if halved else share
+        chosen = np.flatnonzero(undecided & (sizes < size))
         if not len(chosen):
             break
-        finer = [t.only(chosen) for t in fine] if fine else make(chosen.tolist(), each)
-        found = [_spliced(all_, chosen, own) for all_, own in zip(found, finer, strict=True)]
-        kept[chosen] = each
-    return found
-
-
-def digits_for(most: int) -> int:
-    """Binary digits to round to before a row is thinned to `most` entries: finer than that."""
-    return min(FINEST_DIGITS, max(4, most.bit_length()))
-
-
-def restricted(
-    pairs: Sequence[DistributionPair], instances: Sequence[int]
-) -> tuple[list[int], list[DistributionPair]]:
-    """Distributions that some instances need, and their pairs as positions in that list."""
-    chosen = [pairs[i] for i in instances]
-    used = sorted({distribution for pair in chosen for distribution in pair})
-    places = {distribution: place for place, distribution in enumerate(used)}
-    return used, [DistributionPair(places[a], places[b]) for a, b in chosen]
+        if fine is not None:
+            finer: Sequence[Tables] = [table.only(chosen) for table in fine]
+        else:
+            chosen_pairs = [pairs[i] for i in chosen.tolist()]
+            used = sorted({place for pair in chosen_pairs for place in pair})
+            places = {place: new for new, place in enumerate(used)}
+            chosen_pairs = [DistributionPair(places[a], places[b]) for a, b in chosen_pairs]
+            finer = make([distributions[place] for place in used], chosen_pairs, size, silent)
+        tables = [_spliced(*both, chosen) for both in zip(tables, finer, strict=True)]
+        sizes[chosen] = size
+    return tables
 
 
 def _undecided(
-    tables: DistanceTables, kept: Integers, weights: Floats | None
+    tables: DistanceTables, sizes: Integers, weights: Floats | None
 ) -> npt.NDArray[np.bool_]:
-    """Instances that finer rows might show to cost most, or not."""
-    found = np.zeros(tables.n_instances, dtype=np.bool_)
+    """Instances that may or may not cost most once their rows are finer than `sizes` entries."""
+    result = np.zeros(tables.n_instances, dtype=np.bool_)
     for costs in _rankings(tables, weights):
-        surely = (costs / (1 + _LOOSE / kept)).max()
-        found |= (costs >= surely) & (costs > 0)
-    return found & (kept < ENOUGH)
+        certain = (costs / (1 + _LOOSE / sizes)).max()
+        result |= (costs >= certain) & (costs > 0)
+    return result & (sizes < ENOUGH)
 
 
 def _rankings(tables: DistanceTables, weights: Floats | None) -> Iterator[Floats]:
-    """What each instance costs, up to a factor, in several ways."""
+    """The cost of each instance, up to a factor, for several notions and noises."""
     worst = float(tables.worst().max())
     shares = np.full(tables.n_slices, 1 / tables.n_slices) if weights is None else weights
     for steepness in _STEEPNESSES:
@@ -302,14 +342,14 @@ def _rankings(tables: DistanceTables, weights: Floats | None) -> Iterator[Floats
             yield logsumexp(logs, b=shares, axis=1)
 
 
-def _spliced(tables: Tables, instances: Integers, finer: Tables) -> Tables:
-    """The tables with the rows of some instances, in ascending order, taken from others."""
+def _spliced(tables: Tables, finer: Tables, instances: Integers) -> Tables:
+    """The tables with the rows of some instances, in ascending order, taken from `finer`."""
     lengths = np.diff(tables.starts).reshape(tables.n_slices, -1)
-    taken = np.zeros(lengths.shape, dtype=np.bool_)
-    taken[:, instances] = True
-    old = np.repeat(~taken, lengths.reshape(-1))
+    replaced = np.zeros(lengths.shape, dtype=np.bool_)
+    replaced[:, instances] = True
+    old = np.repeat(~replaced, lengths.reshape(-1))
     lengths[:, instances] = np.diff(finer.starts).reshape(tables.n_slices, -1)
-    new = np.repeat(taken, lengths.reshape(-1))
+    new = np.repeat(replaced, lengths.reshape(-1))
     gaps, counts = np.empty(len(new)), np.empty(len(new), dtype=np.int64)
     gaps[new], counts[new] = finer.gaps, finer.counts
     gaps[~new], counts[~new] = tables.gaps[old], tables.counts[old]

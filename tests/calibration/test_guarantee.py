@@ -14,6 +14,7 @@ from pufferslice.calibration.guarantee import (
     claim_of,
 )
 from pufferslice.errors import ArgumentError
+from pufferslice.sensitivity.profiles import FiniteProfile
 from pufferslice.sensitivity.renyi import SLICED_NOTIONS
 
 
@@ -48,29 +49,17 @@ def test_frozen_and_without_defaults():
         Guarantee(order=4, epsilon=1)
 
 
-@pytest.mark.parametrize("order", [1, 1.0, 0.5, 0, -3, math.nan, math.inf])
-def test_order_must_be_a_number_above_one(order):
-    with pytest.raises(ArgumentError, match="order must be a finite number greater than 1"):
-        Guarantee.joint(order=order, epsilon=1)
-
-
-@pytest.mark.parametrize("epsilon", [0, -1, math.nan, math.inf])
-def test_epsilon_must_be_positive(epsilon):
-    with pytest.raises(ArgumentError, match="epsilon must be a finite number greater than 0"):
-        Guarantee.joint(order=2, epsilon=epsilon)
-
-
-@pytest.mark.parametrize("notion", ["median", "Joint", "", "rpp"])
-def test_unknown_notion(notion):
-    with pytest.raises(
-        ArgumentError, match="notion must be one of average, joint, unsliced, average_over"
-    ):
-        Guarantee(notion=notion, order=2, epsilon=1)
-
-
-def test_not_a_number():
-    with pytest.raises(ValueError):
-        Guarantee.joint(order="four", epsilon=1)
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("order", [1, 0.5, -3, math.nan, math.inf]), ("epsilon", [0, -1, math.nan, math.inf]),
+     ("notion", ["median", "Joint", ""])],
+)  # fmt: skip
+def test_arguments(name, values):
+    for value in values:
+        with pytest.raises(ArgumentError, match=f"{name} must be"):
+            Guarantee(**{"notion": "joint", "order": 2, "epsilon": 1} | {name: value})
+    with pytest.raises(ArgumentError, match="profile"):
+        Guarantee(notion="unsliced", order=2, epsilon=1, profile=FiniteProfile.axes(dim=1))
 
 
 class TestApproximate:

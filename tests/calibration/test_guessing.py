@@ -90,14 +90,6 @@ def test_never_above_the_classical_bounds(order, epsilon):
     assert 0 <= bound <= 1
 
 
-def test_monotone_and_elementwise():
-    epsilons = np.geomspace(1e-8, 100, 60)
-    bounds = total_variation_bound(3.0, epsilons)
-    assert np.all(np.diff(bounds) >= 0)
-    assert bounds[7] == total_variation_bound(3.0, epsilons[7])
-    assert total_variation_bound([2.0, 3.0], [[1.0], [2.0]]).shape == (2, 2)
-
-
 @pytest.mark.parametrize(
     ("orders", "epsilons", "complaint"),
     [

@@ -29,62 +29,47 @@ def scenario(n_draws, query=CLIPPED, seed=1):
     return Scenario.from_worlds({"a": world(0.0), "b": world(0.5)}, query=query)
 
 
+def plan(scenario, target, noise_std, profile=PROFILE):
+    return plan_samples(
+        scenario, target.along(profile), noise_std=noise_std, failure_probability=0.05
+    )
+
+
+def certified_noise(scenario, target, profile=PROFILE):
+    return certify_release(scenario, target.along(profile), failure_probability=0.05).noise_std
+
+
 @pytest.mark.parametrize(("target", "noise_std", "query"), [(JOINT, 4.2, CLIPPED),
                                                             (LOOSE, 1.0, QUERY)])  # fmt: skip
 def test_the_planned_draws_give_about_the_planned_noise(target, noise_std, query):
-    plan = plan_samples(
-        scenario(2000, query), target.along(PROFILE), noise_std=noise_std, failure_probability=0.05
-    )
+    planned = plan(scenario(2000, query), target, noise_std)
     found = [
-        certify_release(
-            scenario(plan.n_samples, query, seed=seed),
-            target.along(PROFILE),
-            failure_probability=0.05,
-        ).noise_std
+        certified_noise(scenario(planned.n_samples, query, seed=seed), target)
         for seed in (9, 10, 11)
     ]
-    assert plan.distribution_noise_std < plan.noise_std <= noise_std
-    assert np.mean(found) == pytest.approx(plan.noise_std, rel=0.1)
-    looser = plan_samples(
-        scenario(2000, query),
-        target.along(PROFILE),
-        noise_std=1.1 * noise_std,
-        failure_probability=0.05,
-    )
-    assert looser.n_samples < plan.n_samples
-    assert plan.n_directions == 8
+    assert planned.distribution_noise_std < planned.noise_std <= noise_std
+    assert np.mean(found) == pytest.approx(planned.noise_std, rel=0.1)
+    looser = plan(scenario(2000, query), target, 1.1 * noise_std)
+    assert looser.n_samples < planned.n_samples
+    assert planned.n_directions == 8
 
 
 def test_directions_of_the_sphere_are_planned_too():
     target = Guarantee.average(order=4, epsilon=1.0)
     pilot = SampledSphere.draw(dim=2, n_directions=40, seed=3)
-    plan = plan_samples(
-        scenario(2000), target.along(pilot), noise_std=6.0, failure_probability=0.05
-    )
-    sphere = SampledSphere.draw(dim=2, n_directions=plan.n_directions, seed=4)
-    found = certify_release(
-        scenario(plan.n_samples, seed=9), target.along(sphere), failure_probability=0.05
-    )
-    assert found.noise_std == pytest.approx(6.0, rel=0.1)
-
-
-def test_less_noise_than_the_distribution_needs_is_out_of_reach():
-    with pytest.raises(CalibrationError, match="the distribution alone needs"):
-        plan_samples(scenario(500), JOINT.along(PROFILE), noise_std=0.1, failure_probability=0.05)
+    planned = plan(scenario(2000), target, 6.0, pilot)
+    sphere = SampledSphere.draw(dim=2, n_directions=planned.n_directions, seed=4)
+    found = certified_noise(scenario(planned.n_samples, seed=9), target, sphere)
+    assert found == pytest.approx(6.0, rel=0.1)
 
 
 def test_refusals():
     points = {s: FiniteDistribution.uniform([[x, 0.0]]) for s, x in (("a", 0.0), ("b", 1.0))}
     with pytest.raises(ArgumentError, match="with sampled priors"):
-        plan_samples(
-            Scenario.from_worlds(points, query=QUERY),
-            JOINT.along(PROFILE),
-            noise_std=1.0,
-            failure_probability=0.05,
-        )
+        plan(Scenario.from_worlds(points, query=QUERY), JOINT, 1.0)
     with pytest.raises(ScenarioError, match="needs a public range"):
-        plan_samples(
-            scenario(99, QUERY), JOINT.along(PROFILE), noise_std=1.0, failure_probability=0.05
-        )
+        plan(scenario(99, QUERY), JOINT, 1.0)
     with pytest.raises(ArgumentError, match="noise_std"):
-        plan_samples(scenario(99), JOINT.along(PROFILE), noise_std=np.nan, failure_probability=0.05)
+        plan(scenario(99), JOINT, np.nan)
+    with pytest.raises(CalibrationError, match="the distribution alone needs"):
+        plan(scenario(500), JOINT, 0.1)

@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from pufferslice.data.readers import Piece
 from pufferslice.errors import ArgumentError, ClusterError, ScenarioError, TableError
 from pufferslice.queries import Box, columns, row_function
 from pufferslice.sensitivity import RowScan, cluster, scan_files
@@ -72,9 +71,6 @@ class TestFiles:
     def test_through_the_address_of_a_scheduler(self, client, folder, whole):
         address = client.scheduler.address
         assert scan_anywhere(f"{folder}/*.parquet", SCAN, scheduler=address) == whole
-
-    def test_new_worker_processes(self, folder, whole):
-        assert scan_anywhere(folder, SCAN, workers=1) == whole
 
     def test_no_cluster_at_all(self, folder, whole, tmp_path):
         assert scan_anywhere(folder, SCAN, checkpoint=tmp_path / "scan.part") == whole
@@ -139,11 +135,6 @@ class TestDask:
         with pytest.raises(ArgumentError, match="counted on a public range"):
             scan_dask_array(square, line, columns(["x", "y"]), SCAN.grid, client)
 
-    def test_an_unknown_column(self, client, folder):
-        frame = dask.dataframe.read_parquet(folder, columns=["group", "x"])
-        with pytest.raises(TableError, match="there is no column 'y'"):
-            scan_dask_frame(frame, SCAN, client)
-
 
 class TestErrors:
     def test_errors_of_a_task_arrive_as_they_are(self, client, folder, tmp_path):
@@ -154,13 +145,6 @@ class TestErrors:
         pa.parquet.write_table(table.set_column(1, "x", pa.array(x)), bad, row_group_size=1_000)
         with pytest.raises(TableError, match=r"bad.parquet', row group 1: 2 of 1000 rows"):
             scan_cluster_files(bad, SCAN, client)
-
-    def test_values_outside_the_range(self, client, folder):
-        scan = RowScan.of(
-            columns(["x", "y"]), secret=GROUP, profile=PROFILE, range=Box([-1, -9], [1, 9])
-        )
-        with pytest.raises(ScenarioError, match=r"rows lie outside the public range \('x' \d+\)"):
-            scan_cluster_files(folder, scan, client)
 
     @pytest.mark.parametrize("error", [ScenarioError, ClusterError])
     def test_no_log_shows_what_a_task_raised(self, client, folder, capfd, error):
@@ -187,12 +171,6 @@ class TestErrors:
         with pytest.raises(ClusterError, match="failed with ValueError") as caught:
             scan_dask_frame(frame.assign(x=frame["x"].astype(float)), SCAN, client)
         assert name not in "".join(traceback.format_exception(caught.value))
-
-    def test_blocks_that_are_no_numbers(self, client):
-        outputs = dask.array.from_array(np.array([["one", "two"]]), chunks=1)
-        labels = dask.array.from_array(np.array(["a"]), chunks=1)
-        with pytest.raises(ScenarioError, match="must be an array of numbers"):
-            scan_dask_array(outputs, labels, SCAN.query, SCAN.grid, client)
 
     def test_no_scheduler(self, folder, monkeypatch):
         monkeypatch.setattr(cluster, "_SECONDS_TO_CONNECT", 1)
@@ -256,7 +234,7 @@ class TestLostWorkers:
         def cancel(done, total):
             client.cancel([distributed.Future(key, client) for key in list(client.futures)])
 
-        with pytest.raises(ClusterError, match="the cluster gave up the scan"):
+        with pytest.raises(ClusterError, match="the cluster cancelled"):
             scan_cluster_files(folder, scan, client, progress=cancel)
 
     def test_a_task_that_kills_every_worker_is_told(self, client, folder, monkeypatch):
@@ -266,15 +244,8 @@ class TestLostWorkers:
         query = row_function(deadly, names=["x", "y"], columns=["x", "y"], description="deadly")
         scan = RowScan.of(query.with_range(Box([-3, -3], [3, 3])), secret=GROUP, profile=PROFILE)
         monkeypatch.setattr(client.cluster.scheduler, "allowed_failures", 0)
-        with pytest.raises(ClusterError, match="workers were lost again and again"):
+        with pytest.raises(ClusterError, match="workers were lost"):
             scan_cluster_files(folder / "00.parquet", scan, client)
-
-
-def test_neighbouring_pieces_share_a_task():
-    pieces = [Piece("a", index, 10) for index in range(10)]
-    assert [len(task) for task in cluster._tasks(pieces, 1)] == [2] * 5
-    assert [len(task) for task in cluster._tasks(pieces, 100)] == [1] * 10
-    assert cluster._tasks([Piece("a.csv", 0, 0)], 2) == [[Piece("a.csv", 0, 0)]]
 
 
 def test_without_dask_the_way_out_is_told():

@@ -198,15 +198,6 @@ class TestRanks:
         assert band.covered.tolist() == [False, True, False]
         assert band.missing == 0.75
 
-    def test_intervals(self):
-        band = band_ranks(500, 0.1, "order_statistics")
-        assert band.masses.sum() == LEVEL_QUANTA
-        assert (band.interval_lower <= band.interval_middle).all()
-        assert (band.interval_middle <= band.interval_upper).all()
-        assert not band.covered[0]
-        assert not band.covered[-1]
-        assert band.missing == pytest.approx(1 - band.masses[band.covered].sum() / LEVEL_QUANTA)
-
     def test_refusals(self):
         with pytest.raises(ArgumentError, match="kind"):
             band_ranks(10, 0.1, "bootstrap")

@@ -353,10 +353,10 @@ def smallest_epsilons(deltas: Callable[[Floats], Floats], first: Floats, limits:
             with np.errstate(invalid="ignore", divide="ignore"):
                 secant = high - (high - low) * below / (below - above)
             middle = np.where(wide & (secant > low) & (secant < high), secant, middle)
-        found = deltas(middle)
+        at_middle = deltas(middle)
         with np.errstate(divide="ignore"):
-            value = np.log(found / limits)
-        good = (found <= limits) & wide
+            value = np.log(at_middle / limits)
+        good = (at_middle <= limits) & wide
         # An end that stays twice counts half, so that the other one does not creep (Illinois).
         above = np.where(good, np.where(side > 0, above / 2, above), value)
         below = np.where(good, value, np.where(side < 0, below / 2, below))

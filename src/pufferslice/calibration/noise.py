@@ -76,7 +76,7 @@ and half the L1 distance of these is at most |mu - nu| / |mu|. Now
 * cutting q at 256 moves twice its tail (L1), and (256 + j)^2 >= 256^2 + 512 j, so the tail is at
   most exp(-128) / (1 - 1/e) / S: `TABLE_CUT`;
 * each of the 255 cumulative sums is rounded by at most half of 2^-128 (and 10^-50 from the 60-digit
-  arithmetic), so each of the 256 probabilities by at most 2^-128, with room in the two that end at
+  arithmetic), so each of the 256 probabilities by at most 2^-128, and less in the two that end at
   exact 0 and 1: `CUMULATIVE_ROUNDING`;
 * the acceptance is compared with 87 bits, its threshold rounded down from a value good to 50
   digits: off by less than 2^-86, `ACCEPT_ROUNDING`.
@@ -89,7 +89,7 @@ TRIAL_WORDS = 4
 GUIDE_BITS = 12
 BUFFER_WORDS = 2**15
 PART_DRAWS = 2**18
-"""Longer requests are drawn in parts, each with a key of its own, on all cores."""
+"""Longer requests are drawn in parts on all cores, each part with its own key."""
 MARGIN = 2.0**-6
 """How close, in units of 2^-23, an acceptance must be before the compiled loop hands it over.
 

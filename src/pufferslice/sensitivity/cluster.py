@@ -185,7 +185,7 @@ def _summed(
 ) -> Histograms:
     """The sum of all leaves, added on the cluster."""
     if not leaves:
-        msg = "nothing to scan: no partitions; give a frame or files with at least one"
+        msg = "there is nothing to scan: no partitions; give a frame or files with at least one"
         raise ArgumentError(msg)
     sizes = {leaf.key: n for leaf, n in zip(leaves, n_rows, strict=True)}
     level = list(leaves)

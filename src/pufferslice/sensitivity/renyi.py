@@ -51,8 +51,8 @@ def gaussian_divergence(
     nearly equal: the first two terms are functions of the relative excess $x = (s_1^2 -
     s_2^2)/s_2^2$ whose linear parts cancel, and are computed without them.
 
-    >>> one, two = (np.array(1.0), np.array(1.0)), (np.array(0.0), np.array(1.5**2))
-    >>> round(float(gaussian_divergence(4, one, two)), 12)
+    >>> first, second = (np.array(1.0), np.array(1.0)), (np.array(0.0), np.array(1.5**2))
+    >>> round(float(gaussian_divergence(4, first, second)), 12)
     0.575326899273
     """
     (mean_1, var_1), (mean_2, var_2) = first, second
@@ -109,8 +109,8 @@ def gaussian_divergence_nd(
         return math.inf
     with np.errstate(divide="ignore", invalid="ignore"):
         spread = float(_spread_divergence(order, excesses).sum())
-        found = spread + order * length**2 / 2
-    return math.inf if math.isnan(found) else found
+        divergence = spread + order * length**2 / 2
+    return math.inf if math.isnan(divergence) else divergence
 
 
 def _spread_divergence(order: float, excess: Floats) -> Floats:

@@ -117,8 +117,8 @@ class RowScan:
         check_columns(frame, self.columns)
         complete, n_dropped = self._complete(frame.select(list(self.columns)))
         if not len(complete):
-            nothing = np.empty((0, self.query.dim))
-            return CountedRows.of(self.query, nothing, [], np.empty(0, np.int64), n_dropped)
+            no_rows = np.empty((0, self.query.dim))
+            return CountedRows.of(self.query, no_rows, [], np.empty(0, np.int64), n_dropped)
         secrets, codes = _coded(self.secret, complete)
         outputs = self.query.bound(complete)(np.arange(len(complete)))
         if self.query.range is None:
@@ -149,7 +149,7 @@ class RowScan:
             msg = (
                 f"{n_missing} of {len(frame)} rows have missing values or NaN ({named}). Fill them "
                 'in, or leave those rows out with query.with_missing("drop-rows"), --missing '
-                "drop-rows on the command line; the certificate states how many are left out"
+                "drop-rows on the command line; the number left out is stated"
             )
             raise TableError(msg)
         return frame[np.flatnonzero(~rows)], n_missing

@@ -103,8 +103,10 @@ class DistanceTables:
             )
             raise ArgumentError(msg)
         steps = np.diff(self.starts)
-        whole = len(self.starts) == self.n_slices * self.n_instances + 1 and self.starts[0] == 0
-        fits = whole and steps.min() >= 1 and self.starts[-1] == len(self.gaps) == len(self.counts)
+        all_rows = len(self.starts) == self.n_slices * self.n_instances + 1 and self.starts[0] == 0
+        fits = (
+            all_rows and steps.min() >= 1 and self.starts[-1] == len(self.gaps) == len(self.counts)
+        )
         if not (fits and len(self.equal) == self.n_instances and np.isfinite(self.gaps).all()):
             msg = (
                 "gap tables do not fit together: starts must cut gaps and counts, of equal length, "

@@ -1,32 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scans of real files: the same bits however rows are cut, stopped or spread; bad files."""
+"""Scans of rows and files: the same bits however rows are cut or interrupted; bad input."""
 
 import gzip
 import json
-import os
-import signal
 import stat
-import subprocess
-import sys
 import threading
-import time
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from pufferslice.errors import ScenarioError, StorageError, TableError
-from pufferslice.queries import Box, columns
-from pufferslice.scenario.distributions import FiniteDistribution
-from pufferslice.scenario.histograms import BinnedDistribution, Histograms
-from pufferslice.scenario.scenario import Scenario
+from pufferslice.data import frame_of
+from pufferslice.errors import ArgumentError, ScenarioError, StorageError, TableError
+from pufferslice.queries import Ball, Box, columns, summary
+from pufferslice.scenario.secrets import Bins, ColumnSecret
 from pufferslice.scenario.simulator import OutputSimulator
 from pufferslice.sensitivity import (
-    DistributionPair,
     RowScan,
-    gap_tables,
     scan,
     scan_files,
     scan_outputs,
@@ -34,7 +28,7 @@ from pufferslice.sensitivity import (
     simulated_outputs,
     streamed_scenario,
 )
-from pufferslice.sensitivity.binned import Tally, bin_grid, binned_tables
+from pufferslice.sensitivity.binned import Tally, bin_grid
 from pufferslice.sensitivity.profiles import FiniteProfile
 
 GROUP = "group"
@@ -82,10 +76,6 @@ class TestSameBits:
         assert scan_files(folder, SCAN) == whole
         assert scan_files(f"{folder}/part-*.parquet", SCAN) == whole
 
-    def test_batches_inside_a_row_group(self, table, whole, tmp_path, monkeypatch):
-        monkeypatch.setattr("pufferslice.data.readers.ROWS_PER_BATCH", 333)
-        assert scan_files(write(tmp_path / "data", table), SCAN) == whole
-
     @pytest.mark.parametrize("name", ["people.csv", "people.tsv", "people.csv.gz"])
     def test_csv(self, table, whole, tmp_path, monkeypatch, name):
         monkeypatch.setattr("pufferslice.data.readers._BYTES_PER_BATCH", 10_000)
@@ -112,12 +102,6 @@ class TestSameBits:
         scan_files(write(tmp_path / "data", table), SCAN, progress=lambda *told: seen.append(told))
         assert seen == [(n, 5_000) for n in (1_000, 2_000, 3_000, 4_000, 5_000)]
 
-    def test_a_secret_of_some_files_only(self, table, tmp_path):
-        folder = write(tmp_path / "data", table.slice(0, 100))
-        extra = people(np.random.default_rng(1), 30).set_column(0, "group", pa.array(["new"] * 30))
-        pa.parquet.write_table(extra, folder / "z.parquet")
-        assert scan_files(folder, SCAN).n_rows["new"] == 30
-
     def test_dropped_rows_are_counted(self, table, tmp_path):
         holes = table.set_column(1, "x", pa.array([None] * 10 + table["x"].to_pylist()[10:]))
         folder = write(tmp_path / "data", holes, row_group_size=10)
@@ -130,24 +114,6 @@ class TestSameBits:
 
 
 class TestScenario:
-    def test_costs_are_those_of_the_rows_up_to_two_bins(self, table, tmp_path):
-        scan = RowScan.of(QUERY, secret=GROUP, profile=PROFILE)
-        histograms = scan_files(write(tmp_path / "data", table), scan)
-        scenario = streamed_scenario(histograms, scan)
-        exact = Scenario.from_records(table, secret=GROUP, query=QUERY)
-        assert scenario.secrets == exact.secrets
-        assert scenario.pairs == exact.pairs
-        assert scenario.secret == exact.secret
-        assert scenario.priors[0].probabilities == exact.priors[0].probabilities
-        pairs = [DistributionPair(0, 1), DistributionPair(0, 2), DistributionPair(1, 2)]
-        distributions, atoms = (list(s.priors[0].distributions.values()) for s in (scenario, exact))
-        assert all(isinstance(distribution, BinnedDistribution) for distribution in distributions)
-        assert all(isinstance(distribution, FiniteDistribution) for distribution in atoms)
-        above = binned_tables(distributions, pairs, PROFILE.directions).worst()
-        true = gap_tables(atoms, pairs, PROFILE.directions).worst()
-        assert (above >= true).all()
-        assert (above <= true + 2 * (scan.grid.widths + scan.grid.errors)).all()
-
     def test_groups_of_one_row_are_refused(self, table, tmp_path):
         one = table.slice(0, 1).set_column(0, "group", pa.array(["alone"]))
         histograms = scan_tables([table, one], SCAN)
@@ -203,26 +169,6 @@ class TestBadFiles:
         with pytest.raises(TableError, match=match):
             scan_files(folder, SCAN)
 
-    def test_infinite_values_are_counted_with_file_and_row_group(self, table, tmp_path):
-        x = table["x"].to_numpy().copy()
-        x[[4_000, 4_400]] = np.inf
-        folder = write(tmp_path / "data", table.set_column(1, "x", pa.array(x)), n_files=2)
-        match = r"part-001.parquet', row group 1: column 'x' has 2 infinite values in 1000 rows"
-        with pytest.raises(TableError, match=match):
-            scan_files(folder, SCAN)
-
-    def test_values_outside_the_range(self, table, tmp_path):
-        scan = RowScan.of(
-            columns(["x", "y", "z"]),
-            secret=GROUP,
-            profile=PROFILE,
-            range=Box([-20, -20, 0], [20, 20, 8]),
-        )
-        n_nines = int((table.slice(0, 1_000)["z"].to_numpy() == 9).sum())
-        match = rf"row group 0: {n_nines} of 1000 rows .*'z' {n_nines}\).*with_range"
-        with pytest.raises(ScenarioError, match=match):
-            scan_files(write(tmp_path / "data", table), scan)
-
     def test_different_schemas(self, table, tmp_path):
         folder = write(tmp_path / "data", table)
         other = table.set_column(3, "z", table["z"].cast(pa.float64()))
@@ -235,29 +181,11 @@ class TestBadFiles:
         pa.parquet.write_table(table.slice(0, 0), folder / "q.parquet")
         with pytest.raises(TableError, match=r"q.parquet' has no rows; remove it"):
             scan_files(folder, SCAN)
-        (folder / "q.parquet").write_bytes(b"")
-        with pytest.raises(TableError, match="is an empty file"):
-            scan_files(folder, SCAN)
-
-    def test_empty_folder_and_other_kinds(self, tmp_path):
-        with pytest.raises(TableError, match="must hold Parquet files"):
-            scan_files(tmp_path, SCAN)
-        with pytest.raises(TableError, match=r"must end in .csv"):
-            scan_files(tmp_path / "people.xlsx", SCAN)
 
     def test_csv_with_a_header_only(self, tmp_path):
         (tmp_path / "people.csv").write_text("group,x,y,z\n")
         with pytest.raises(TableError, match=r"people.csv' has no rows"):
             scan_files(tmp_path / "people.csv", SCAN)
-
-    def test_unknown_column(self, table, tmp_path):
-        folder = write(tmp_path / "data", table.drop_columns(["y"]))
-        with pytest.raises(TableError, match="there is no column 'y'"):
-            scan_files(folder, SCAN)
-
-    def test_no_tables(self):
-        with pytest.raises(TableError, match="no rows to count"):
-            scan_tables([], SCAN)
 
     def test_only_missing_rows(self):
         scan = RowScan.of(QUERY.with_missing("drop-rows"), secret=GROUP, profile=PROFILE)
@@ -360,13 +288,6 @@ class TestCheckpoint:
         with pytest.raises(StorageError, match="not a checkpoint of a scan"):
             scan_files(data, SCAN, checkpoint=saved)
 
-    def test_damaged_histograms_are_refused(self, table, tmp_path):
-        data, saved = write(tmp_path / "data", table), tmp_path / "scan.part"
-        scan_files(data, SCAN, checkpoint=saved)
-        saved.write_bytes(saved.read_bytes()[:-500])
-        with pytest.raises(StorageError, match="or it is damaged"):
-            scan_files(data, SCAN, checkpoint=saved)
-
     @pytest.mark.soundness
     @pytest.mark.parametrize("part", ["position", "counts"])
     def test_counts_beside_another_position_are_refused(self, table, tmp_path, often, part):
@@ -386,48 +307,6 @@ class TestCheckpoint:
         with pytest.raises(StorageError, match="or it is damaged"):
             scan_files(data, SCAN, checkpoint=saved)
 
-    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-    def test_a_signal_in_the_middle_leaves_nothing_half_written(
-        self, table, whole, tmp_path, number
-    ):
-        data, saved = write(tmp_path / "data", table, n_files=10), tmp_path / "out" / "scan.part"
-        saved.parent.mkdir()
-        script = tmp_path / "scan.py"
-        script.write_text(
-            "import sys, time\n"
-            "from pufferslice.queries import Box, columns\n"
-            "from pufferslice.sensitivity.profiles import FiniteProfile\n"
-            "from pufferslice.sensitivity import RowScan, checkpoint, scan_files\n"
-            "checkpoint.SECONDS_BETWEEN = 0.0\n"
-            "profile = FiniteProfile.uniform(dim=3, n_directions=9, seed=3)\n"
-            "box = Box([-3, -3, 0], [3, 3, 9])\n"
-            'query = columns(["x", "y", "z"]).with_range(box).with_scales([1, 2, 0.5])\n'
-            'scan = RowScan.of(query, secret="group", profile=profile, n_bins=256)\n'
-            "def slowly(done, total):\n"
-            "    print(done, flush=True)\n"
-            "    time.sleep(0.05)\n"
-            "scan_files(sys.argv[1], scan, checkpoint=sys.argv[2], progress=slowly)\n"
-        )
-        command = [sys.executable, str(script), str(data), str(saved)]
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        ) as process:
-            for line in process.stdout:
-                if int(line) >= 2_000:
-                    break
-            time.sleep(0.02)
-            os.kill(process.pid, number)
-            process.communicate(timeout=60)
-        assert process.returncode != 0
-        kept = [path.name for path in saved.parent.iterdir()]
-        assert "scan.part" in kept
-        if number == signal.SIGINT:
-            assert kept == ["scan.part"]
-        seen = []
-        found = scan_files(data, SCAN, checkpoint=saved, progress=lambda n, _: seen.append(n))
-        assert found == whole
-        assert seen[0] > 500
-
 
 def test_an_interrupted_scan_without_checkpoint_leaves_no_thread(table, tmp_path):
     before = threading.active_count()
@@ -436,5 +315,103 @@ def test_an_interrupted_scan_without_checkpoint_leaves_no_thread(table, tmp_path
     assert threading.active_count() == before
 
 
-def test_histograms_of_nothing_add_up():
-    assert Histograms.none(SCAN.grid).n_rows == {}
+RACE = "race"
+AGES = columns(["age"]).with_range(Box([0], [100]))
+
+
+def scan_of(query=AGES, secret=RACE, **said):
+    return RowScan.of(query, secret=secret, profile=FiniteProfile.axes(dim=query.dim), **said)
+
+
+def labels(rows):
+    return [rows.secrets[code] for code in rows.codes]
+
+
+class TestSecrets:
+    @pytest.mark.parametrize(
+        "values",
+        [
+            ["b", "a", "b"],
+            pa.array(["b", "a", "b"]).dictionary_encode(),
+            [2, 1, 2],
+            [2.0, 1.0, 2.0],
+            [0.0, -0.0, 1.5],
+            [True, False, True],
+        ],
+        ids=["text", "category", "whole", "real", "minus zero", "flag"],
+    )
+    def test_labels_are_those_of_the_whole_table(self, values):
+        table = pa.table({"race": values, "age": [1, 2, 3]})
+        rule = ColumnSecret(columns=("race",))
+        assert labels(scan_of().rows(table)) == rule.labels(frame_of(table)).tolist()
+
+    @pytest.mark.soundness
+    @pytest.mark.parametrize(("first", "second"), [("a &", "b"), ("a", "& b"), ("a & b", "c")])
+    def test_labels_that_joined_columns_could_merge_are_refused(self, first, second):
+        """'a &' with 'b' and 'a' with '& b' would both be 'a & & b'."""
+        table = pa.table({"sex": [first], "race": [second], "age": [1]})
+        with pytest.raises(ScenarioError, match="two secrets could become one"):
+            scan_of(secret=["sex", "race"]).rows(table)
+
+    def test_objects_of_several_kinds_are_refused_and_not_shown(self):
+        table = pd.DataFrame({"race": pd.Series([17, "x"], dtype=object), "age": [1.0, 2.0]})
+        with pytest.raises(TableError, match="type is Object") as caught:
+            scan_of().rows(table)
+        assert "17" not in str(caught.value)
+        assert caught.value.__context__ is None
+
+    def test_many_values_in_many_columns(self, rng):
+        """More combinations than rows, and than fit a small table."""
+        n = 500
+        table = {f"c{k}": rng.integers(400, size=n).astype(str) for k in range(5)}
+        rows = scan_of(secret=list(table)).rows(pa.table({**table, "age": np.zeros(n)}))
+        expected = [" & ".join(row) for row in zip(*table.values(), strict=True)]
+        assert labels(rows) == expected
+
+    @pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame, pa.table])
+    def test_any_dataframe(self, frame):
+        rows = scan_of().rows(frame({"race": ["b", "a"], "age": [10.0, 150.0], "other": [1, 2]}))
+        assert labels(rows) == ["b", "a"]
+        assert rows.outputs.tolist() == [[10.0], [100.0]]
+
+
+class TestBadRows:
+    def test_missing_values_are_counted_by_column(self):
+        table = pa.table({"race": ["a", None, "b"], "age": [float("nan"), None, 3.0]})
+        with pytest.raises(TableError, match=r"2 of 3 rows have missing .*'race' 1, 'age' 2"):
+            scan_of().rows(table)
+
+    def test_missing_rows_can_be_left_out(self):
+        scan = scan_of(AGES.with_missing("drop-rows"))
+        rows = scan.rows(pa.table({"race": ["a", None, "b"], "age": [1.0, 2.0, None]}))
+        assert (labels(rows), rows.n_dropped) == (["a"], 2)
+        none = scan.rows(pa.table({"race": pa.array([None], pa.string()), "age": [2.0]}))
+        assert (none.outputs.shape, none.n_dropped) == ((0, 1), 1)
+
+    def test_outside_the_range_without_clipping(self):
+        scan = scan_of(columns(["age", "pay"]), range=Box([0, 0], [100, 10]))
+        table = pa.table({"race": ["a"] * 4, "age": [1, 101, -1, 5], "pay": [1, 11, 2, 3]})
+        with pytest.raises(ScenarioError, match=r"2 of 4 rows .*\('age' 2, 'pay' 1\).*with_range"):
+            scan.rows(table)
+        inside = scan.rows(pa.table({"race": ["a"], "age": [100], "pay": [0]}))
+        assert inside.outputs.tolist() == [[100.0, 0.0]]
+
+    def test_outside_a_ball_without_clipping(self):
+        scan = scan_of(columns(["age", "pay"]), range=Ball([0, 0], 5))
+        with pytest.raises(ScenarioError, match="1 of 2 rows lie outside the public range"):
+            scan.rows(pa.table({"race": ["a"] * 2, "age": [3, 5], "pay": [4, 5]}))
+
+
+class TestWhatCanBeStreamed:
+    def test_queries_of_a_table_are_refused_with_the_way_out(self):
+        query = summary(mean=["age"]).with_range(Box([0], [100]))
+        with pytest.raises(ScenarioError, match=r"distribution 'records'.*read_table"):
+            scan_of(query)
+
+    def test_quantile_secrets_are_refused_with_the_way_out(self):
+        with pytest.raises(ScenarioError, match="add a column with the bin of each row"):
+            scan_of(secret=Bins(column="age", quantiles=4))
+
+    def test_null_values_are_a_list(self):
+        with pytest.raises(ArgumentError, match="null_values must be a list"):
+            scan_of(null_values="?")

@@ -194,27 +194,6 @@ def test_the_float_error_of_a_projection_is_inside_its_bounds(rng):
     assert (high - low).max() < 1e-5
 
 
-def test_more_samples_and_larger_failure_probabilities_narrow_the_bound(rng):
-    x, y = rng.normal(size=(2, 20_000))
-    sizes = [moment(tables_of(x[:n], y[:n]).bound, 0.5) for n in (300, 3_000, 20_000)]
-    assert sizes[2] < 1.2
-    few, many = (tables_of(x[:2000], y[:2000], failure=f).bound for f in (1e-6, 0.3))
-    assert few.totals[0] < many.totals[0]
-    assert few.worst()[0, 0] >= many.worst()[0, 0] * 0.8
-
-
-def test_many_dimensions_and_directions(rng):
-    """Along an axis the bound is that of the coordinate alone; the projection error is charged."""
-    x, y = rng.normal(size=(2, 400, 3))
-    directions = FiniteProfile.uniform(dim=3, n_directions=7, seed=1).directions
-    found = tables_of(x, y, directions=np.vstack([np.eye(3), directions])).bound
-    alone = tables_of(x[:, 1], y[:, 1]).bound
-    assert found.worst()[0, 1] == alone.worst()[0, 0]
-    assert found.n_slices == 10
-    tilted = tables_of(x @ directions[0], y @ directions[0]).bound
-    assert found.worst()[0, 3] == pytest.approx(tilted.worst()[0, 0], rel=1e-12)
-
-
 def test_gaps_to_a_public_end_do_not_give_a_record_away(rng):
     """The gap from a record to the range's end is rounded up, or the record could be read off."""
     x, y = rng.random(size=(2, 300)) + 1
@@ -261,8 +240,3 @@ def test_refusals(rng):
         band_tables([ranked, ranked], PAIR, common_bands([60, 60], 0.1, "dkw"), 2)
     with pytest.raises(ArgumentError, match="needs more than 5 samples"):
         tail_cut_estimate(np.zeros(5), np.zeros(5), 0.05)
-
-
-def test_reprs(rng):
-    found = tables_of(rng.normal(size=100), rng.normal(size=100))
-    assert repr(found) == "BandTables(bound=GapTables(n_instances=1, n_slices=1))"

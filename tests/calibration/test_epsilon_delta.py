@@ -272,7 +272,7 @@ class TestViewsOf:
     @pytest.mark.parametrize("method", EMPIRICAL, ids=lambda m: f"{m.rule}-{m.envelope}")
     @pytest.mark.parametrize("notion", ["average", "joint"])
     def test_labels(self, notion, method):
-        """The optimum over orders goes with the closed form only; sliced is said to be sliced."""
+        """The optimum over orders belongs to the closed form only; scopes are labelled."""
         slices, full = points([3.0, 4.0])
         claim, noise = self.calibrated(notion, method, slices)
         found = views_of(slices, full, claim, noise, 1e-5)

@@ -71,7 +71,7 @@ class TestApproximate:
         assert str(average) == "(0.5, 0.01)-Average-SPP, sliced"
 
     @pytest.mark.parametrize(
-        "said",
+        "values",
         [
             {"notion": "unsliced", "epsilon": 1.0, "delta": 0.1},
             {"notion": "joint", "epsilon": 0.0, "delta": 0.1},
@@ -79,9 +79,9 @@ class TestApproximate:
             {"notion": "joint", "epsilon": 1.0, "delta": 1.0},
         ],
     )
-    def test_refusals(self, said):
+    def test_refusals(self, values):
         with pytest.raises(ArgumentError):
-            ApproximateGuarantee(**said)
+            ApproximateGuarantee(**values)
 
     def test_claims_from_json(self):
         claims = (

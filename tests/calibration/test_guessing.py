@@ -72,7 +72,7 @@ def test_never_below_that_of_discrete_distributions(order, pair):
 @pytest.mark.parametrize("order", [1.1, 2.0, 5.0, 64.0])
 @pytest.mark.parametrize("epsilon", [0.003, 0.2, 1.5])
 def test_the_bound_is_attained_by_coins(order, epsilon):
-    """Another road: all coins on a grid that the divergence allows."""
+    """By brute force: all coins on a grid that the divergence allows."""
     coins = np.linspace(0.0005, 0.9995, 1_000)
     p, q = np.meshgrid(coins, coins)
     with np.errstate(over="ignore"):

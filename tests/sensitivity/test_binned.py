@@ -32,6 +32,7 @@ from pufferslice.sensitivity.binned import Tally, bin_grid, binned_tables
 from pufferslice.sensitivity.profiles import FiniteProfile
 from pufferslice.sensitivity.sensitivity import Slices
 
+GROUP = "group"
 ONE_PAIR = [DistributionPair(0, 1)]
 ROUNDED = 1 + 1 / 256
 
@@ -92,7 +93,7 @@ def samples(draw):
     return np.array(first), np.array(second)
 
 
-class TestAgainstTheExactRoad:
+class TestAgainstExactTables:
     @given(samples())
     def test_gaps_are_held_and_less_than_two_bins_wider(self, both):
         first, second = both
@@ -252,6 +253,11 @@ class TestTally:
         with pytest.raises(ScenarioError, match=r"of 100000 secrets take .* GiB.*identifier"):
             tally.add(np.zeros((100_000, 2)), names, np.arange(100_000))
 
+    def test_places_fit_32_bits(self, monkeypatch):
+        monkeypatch.setattr(binned, "MOST_RECENT", 40)
+        with pytest.raises(ScenarioError, match="identifier"):
+            Tally(grid_of(2, n_bins=16)).add(np.zeros((3, 2)), ["a", "b", "c"], np.arange(3))
+
     @pytest.mark.parametrize(
         ("rows", "codes", "complaint"),
         [
@@ -346,7 +352,6 @@ class TestLargeCounts:
             binned_tables([distributions[0], other], ONE_PAIR, distributions[0].grid.directions)
 
 
-GROUP = "group"
 QUERY = columns(["x", "y"]).with_range(Box([-8, -8], [8, 8]))
 PROFILE = FiniteProfile.of([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [-0.8, 0.6]])
 METHODS = [
@@ -365,7 +370,7 @@ def two_groups(draw):
     sizes = draw(st.tuples(st.integers(2, 12), st.integers(2, 12)))
     n = sum(sizes)
     numbers = [draw(st.lists(value, min_size=n, max_size=n)) for _ in range(2)]
-    # One row tells the groups apart by more than a bin, so that noise is needed on both roads.
+    # One row tells the groups apart by more than a bin, so that both need noise.
     numbers[0][0], numbers[0][-1] = -8.0, 8.0
     # A column that does not vary is refused.
     numbers[1][0], numbers[1][-1] = -1.0, 1.0
@@ -393,14 +398,14 @@ def ceiling(exact, scan, target, method):
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: f"{m.rule}-{m.envelope}")
 @given(table=two_groups(), cut=st.integers(1, 5))
 @settings(max_examples=25)
-def test_noise_is_that_of_the_exact_road_up_to_the_stated_error(table, cut, target, method):
+def test_noise_is_that_of_exact_tables_up_to_the_stated_error(table, cut, target, method):
     scan = RowScan.of(QUERY, secret=GROUP, profile=PROFILE, n_bins=64)
     parts = [table.slice(start, cut) for start in range(0, table.num_rows, cut)]
     streamed = streamed_scenario(scan_tables(parts, scan), scan)
     exact = Scenario.from_records(table, secret=GROUP, query=QUERY)
     ours = noise_of(streamed, target, method)
     true = noise_of(exact, target, method)
-    # Both roads round gaps up to 1/256; bins may round a gap less than the exact road does.
+    # Both round gaps up to 1/256; bins may round a gap less than exact tables do.
     assert ours >= true / ROUNDED
     assert ours <= ceiling(exact, scan, target, method) * (1 + 1e-9)
 

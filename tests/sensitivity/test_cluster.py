@@ -62,10 +62,12 @@ def whole(folder):
 
 class TestFiles:
     def test_same_bits_as_one_process(self, client, folder, whole):
-        seen = []
-        found = scan_cluster_files(folder, SCAN, client, progress=lambda *told: seen.append(told))
+        reports = []
+        found = scan_cluster_files(
+            folder, SCAN, client, progress=lambda *counts: reports.append(counts)
+        )
         assert found == whole
-        assert seen[-1] == (24_000, 24_000)
+        assert reports[-1] == (24_000, 24_000)
         assert found.n_rows["rare"] > 0
 
     def test_through_the_address_of_a_scheduler(self, client, folder, whole):

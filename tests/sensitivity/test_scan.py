@@ -38,7 +38,7 @@ SCAN = RowScan.of(QUERY, secret=GROUP, profile=PROFILE, n_bins=256)
 
 
 def people(rng, n):
-    """Numbers beside a secret; some of them beyond the range, z whole."""
+    """Numbers beside a secret; some of them beyond the range, z an integer."""
     groups = rng.choice(["north", "south", "west"], size=n, p=[0.5, 0.3, 0.2])
     numbers = rng.normal(size=(n, 2)) + (groups == "north")[:, None]
     z = rng.integers(0, 10, size=n)
@@ -88,9 +88,9 @@ class TestSameBits:
 
     def test_tables_one_after_the_other(self, table, whole):
         pieces = (table.slice(start, 613) for start in range(0, 5_000, 613))
-        seen = []
-        assert scan_tables(pieces, SCAN, progress=lambda *told: seen.append(told)) == whole
-        assert seen[-1] == (5_000, 0)
+        reports = []
+        assert scan_tables(pieces, SCAN, progress=lambda *counts: reports.append(counts)) == whole
+        assert reports[-1] == (5_000, 0)
 
     def test_arrays_one_after_the_other(self, table, whole):
         outputs, groups = QUERY.outputs(table), np.array(table["group"].to_pylist())
@@ -98,9 +98,11 @@ class TestSameBits:
         assert scan_outputs(iter(blocks), QUERY, SCAN.grid) == whole
 
     def test_progress_in_rows(self, table, tmp_path):
-        seen = []
-        scan_files(write(tmp_path / "data", table), SCAN, progress=lambda *told: seen.append(told))
-        assert seen == [(n, 5_000) for n in (1_000, 2_000, 3_000, 4_000, 5_000)]
+        reports = []
+        scan_files(
+            write(tmp_path / "data", table), SCAN, progress=lambda *counts: reports.append(counts)
+        )
+        assert reports == [(n, 5_000) for n in (1_000, 2_000, 3_000, 4_000, 5_000)]
 
     def test_dropped_rows_are_counted(self, table, tmp_path):
         holes = table.set_column(1, "x", pa.array([None] * 10 + table["x"].to_pylist()[10:]))
@@ -214,7 +216,7 @@ class TestCheckpoint:
         monkeypatch.setattr(scan, "SECONDS_BETWEEN", 0.0)
 
     @pytest.mark.parametrize("kind", ["parquet", "csv"])
-    def test_a_stopped_scan_goes_on(self, table, whole, tmp_path, monkeypatch, often, kind):
+    def test_an_interrupted_scan_resumes(self, table, whole, tmp_path, monkeypatch, often, kind):
         monkeypatch.setattr("pufferslice.data.readers.ROWS_PER_BATCH", 250)
         monkeypatch.setattr("pufferslice.data.readers._BYTES_PER_BATCH", 10_000)
         data = tmp_path / "people.csv"
@@ -225,10 +227,10 @@ class TestCheckpoint:
         saved = tmp_path / "scan.part"
         with pytest.raises(Stop):
             scan_files(data, SCAN, checkpoint=saved, progress=stop_after(2_700))
-        seen = []
-        found = scan_files(data, SCAN, checkpoint=saved, progress=lambda n, _: seen.append(n))
+        reports = []
+        found = scan_files(data, SCAN, checkpoint=saved, progress=lambda n, _: reports.append(n))
         assert found == whole
-        assert seen[0] > 2_000
+        assert reports[0] > 2_000
         again = []
         assert scan_files(data, SCAN, checkpoint=saved, progress=lambda n, _: again.append(n))
         assert not again
@@ -258,10 +260,10 @@ class TestCheckpoint:
     def test_another_scan_is_refused(self, table, tmp_path, change, what):
         data, saved = write(tmp_path / "data", table), tmp_path / "scan.part"
         scan_files(data, SCAN, checkpoint=saved)
-        said = {"query": QUERY, "secret": "group", "profile": PROFILE, "n_bins": 256} | change
+        options = {"query": QUERY, "secret": "group", "profile": PROFILE, "n_bins": 256} | change
         before = saved.read_bytes()
         with pytest.raises(StorageError, match=f"made with another {what}; its counts"):
-            scan_files(data, RowScan.of(said.pop("query"), **said), checkpoint=saved)
+            scan_files(data, RowScan.of(options.pop("query"), **options), checkpoint=saved)
         assert saved.read_bytes() == before
 
     def test_changed_data_is_refused(self, table, tmp_path):
@@ -319,8 +321,8 @@ RACE = "race"
 AGES = columns(["age"]).with_range(Box([0], [100]))
 
 
-def scan_of(query=AGES, secret=RACE, **said):
-    return RowScan.of(query, secret=secret, profile=FiniteProfile.axes(dim=query.dim), **said)
+def scan_of(query=AGES, secret=RACE, **options):
+    return RowScan.of(query, secret=secret, profile=FiniteProfile.axes(dim=query.dim), **options)
 
 
 def labels(rows):

@@ -1,24 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """From sensitivity to noise, and from noise to epsilon."""
 
-from pufferslice.calibration.calibrate import (
-    Method,
-    calibrate,
-    calibrate_unsliced,
-    cost,
-)
-from pufferslice.calibration.guarantee import (
-    ApproximateGuarantee,
-    Guarantee,
-)
-from pufferslice.calibration.noise import (
-    OperatingSystemNoise,
-    SeededTestNoise,
-)
-from pufferslice.calibration.sample_size import (
-    SamplePlan,
-    plan_samples,
-)
+from pufferslice.calibration.calibrate import Method, calibrate, calibrate_unsliced, cost
+from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
+from pufferslice.calibration.noise import OperatingSystemNoise, SeededTestNoise
+from pufferslice.calibration.sample_size import SamplePlan, plan_samples
 
 __all__ = [
     "ApproximateGuarantee",

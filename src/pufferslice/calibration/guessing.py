@@ -83,21 +83,17 @@ def full_variation(full: Full, noise_std: float) -> float:
     if full.seen is None:
         return 1.0
     if isinstance(full.seen, GaussianPairs):
-        return _gaussian_variation(full, full.seen, noise_std)
+        costs = np.array([full_costs(full, order, noise_std) for order in LOW_ORDERS]).T * SAFETY
+        bounds = total_variation_bound(LOW_ORDERS, costs).min(axis=1)
+        # Of equal spread: the cost is order * r^2 / 2, the total variation 2 Phi(r / 2) - 1.
+        alike = (full.seen.covs[:, 0] == full.seen.covs[:, 1]).all(axis=(1, 2))
+        exact = erf(np.sqrt(costs[:, -1] / (4 * LOW_ORDERS[-1]))) * _UP
+        return min(1.0, float(np.where(alike, np.minimum(exact, bounds), bounds).max()))
     # A distance is a sum of squares, each addition rounded.
     std = noise_std * (1 - (full.dim + 8) * UNIT_ROUNDOFF)
     at_zero = np.zeros((full.seen.n_instances, full.seen.n_slices))
     bounds = full.seen.deltas(at_zero, std, grid_margin(full.dim, noise_std))
     return min(1.0, float(bounds.min(axis=1).max()))
-
-
-def _gaussian_variation(full: Full, pairs: GaussianPairs, noise_std: float) -> float:
-    costs = np.array([full_costs(full, order, noise_std) for order in LOW_ORDERS]).T * SAFETY
-    bounds = total_variation_bound(LOW_ORDERS, costs).min(axis=1)
-    # Of equal spread: the cost is order * r^2 / 2, the total variation 2 Phi(r / 2) - 1.
-    alike = (pairs.covs[:, 0] == pairs.covs[:, 1]).all(axis=(1, 2))
-    exact = erf(np.sqrt(costs[:, -1] / (4 * LOW_ORDERS[-1]))) * _UP
-    return min(1.0, float(np.where(alike, np.minimum(exact, bounds), bounds).max()))
 
 
 def released_variation(bound: float, implementation_delta: float) -> float:

@@ -317,20 +317,16 @@ def _check_room(grid: BinGrid, n_secrets: int) -> None:
     """Check that the histograms fit the memory, and that 32-bit integers can index them."""
     # 32-bit counts, and 64-bit ones when they are returned.
     needed = grid.n_bytes(n_secrets) * 3 // 2
-    if needed > _machine_bytes() or n_secrets * grid.n_bins > MOST_RECENT:
+    memory = math.inf
+    if hasattr(os, "sysconf"):
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > memory or n_secrets * grid.n_bins > MOST_RECENT:
         msg = (
             f"the histograms of {n_secrets} secrets take {needed / 2**30:.3g} GiB, more than this "
             "machine has. Use fewer bins or directions; if the secret is an identifier, merge its "
             "values into groups"
         )
         raise ScenarioError(msg)
-
-
-def _machine_bytes() -> float:
-    """Memory of the machine; infinite where the system does not report it."""
-    if not hasattr(os, "sysconf"):
-        return math.inf
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _widened(counts: npt.NDArray[Count], n_columns: int) -> npt.NDArray[Count]:

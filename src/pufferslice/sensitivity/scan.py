@@ -272,11 +272,7 @@ def scan_tables(
 
 
 def scan_outputs(
-    blocks: Iterable[tuple[str, Any]],
-    query: Query,
-    grid: BinGrid,
-    *,
-    progress: Progress = silent,
+    blocks: Iterable[tuple[str, Any]], query: Query, grid: BinGrid, *, progress: Progress = silent
 ) -> Histograms:
     """Count outputs of a clipped query that come as (secret, array) pairs, in the user's units.
 

@@ -13,6 +13,7 @@ HEAVY = {
     "opacus",
     "pandas",
     "polars",
+    "pydantic",
     "scipy.stats",
     "sklearn",
     "torch",

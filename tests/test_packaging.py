@@ -28,7 +28,6 @@ EXTRAS = PROJECT["optional-dependencies"]
 SHIPPED = (
     "LICENSE",
     "NOTICE",
-    "pufferslice/certificate/certificate.schema.json",
     "pufferslice/cli/scenario.toml",
     "pufferslice/cli/training.toml",
     "pufferslice/data/ADULT.md",

@@ -19,7 +19,7 @@ import pufferslice as ps
 from pufferslice.calibration.guarantee import Guarantee, at_most
 from pufferslice.calibration.noise import SeededTestNoise
 from pufferslice.certificate import certify_release, certify_training, compose, new_key_pair, sign
-from pufferslice.certificate.limits import CONDITIONS, LIMITS
+from pufferslice.certificate.limits import CONDITIONS
 from pufferslice.certificate.what_if import (
     CLOSED_FORM,
     TIGHT,
@@ -28,6 +28,7 @@ from pufferslice.certificate.what_if import (
     slice_profile,
     what_if,
 )
+from pufferslice.certificate.wording import limit_sentences
 from pufferslice.errors import MissingExtraError
 from pufferslice.learning import MeanSquare, WithoutReplacement, exactly, plan_training
 from pufferslice.learning.plan import HYPOTHESES
@@ -198,7 +199,7 @@ def training_sentences(trained):
     """What a training certificate says by code, in words."""
     statement = trained.statement
     yield from (HYPOTHESES[code] for code in statement["hypotheses"])
-    yield from (LIMITS[code] for code in statement["limits"])
+    yield from limit_sentences(statement)
     yield from (CONDITIONS[code] for code in statement["one_record"]["conditions"])
 
 
@@ -207,7 +208,7 @@ def test_what_was_given_is_shown(made, internal, certificate, trained):
     release = json.loads((made / "release.json").read_text())
     for row in release["values"]:
         assert f"{row['name']} {row['value']:.4g} {row['noise_std']:.4g}" in text
-    for sentence in (*certificate.statement["limits"], *training_sentences(trained)):
+    for sentence in (*limit_sentences(certificate.statement), *training_sentences(trained)):
         assert sentence in text
     for said in (
         "general Wasserstein (GWM)",

@@ -162,6 +162,7 @@ def certificate():
 class TestStated:
     def test_in_the_certificate(self, certificate):
         assert certificate.statement["scenario"]["clipped"] == {"all": ["c"], "some": []}
+        assert "range-clips-data" in certificate.statement["limits"]
         assert LOUD in str(certificate)
         assert verify(certificate).holds
 

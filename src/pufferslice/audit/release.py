@@ -190,7 +190,7 @@ def supplied_outputs(
 
 def check_scenario(scenario: Scenario, certificate: Certificate) -> None:
     """The certificate is of a release of this scenario."""
-    if certificate.road != "static":
+    if certificate.workflow != "release":
         msg = (
             "this certificate is of a training run, which has no distributions to draw from; "
             "audit it with audit_training"

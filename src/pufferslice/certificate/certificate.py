@@ -19,14 +19,14 @@ from pufferslice._core.files import (
     write_together,
     write_whole,
 )
+from pufferslice._core.text import given
 from pufferslice.calibration.guarantee import Claim, claim_of
 from pufferslice.certificate.evidence import Evidence
-from pufferslice.certificate.schema import check_shape
 from pufferslice.certificate.wording import prose_of
 from pufferslice.errors import CertificateError, StorageError
 
 FORMAT: Final = "pufferslice-certificate"
-VERSION: Final = 2
+VERSION: Final = 3
 
 EVIDENCE_SUFFIX: Final = ".evidence.npz"
 
@@ -43,7 +43,7 @@ class Certificate:
     statement: Mapping[str, Any]
     """The public statement, as JSON values."""
     evidence: Evidence | None
-    """The confidential part; absent when only the statement is at hand."""
+    """The confidential part; None where only the statement is available."""
     signature: Mapping[str, str] | None = None
     """Ed25519 signature of the statement, if it was signed."""
 
@@ -53,9 +53,9 @@ class Certificate:
         return digest(canonical_json(self.statement))
 
     @property
-    def road(self) -> str:
-        """`static`, one release of a query, or `learning`, training runs."""
-        return str(self.statement["road"])
+    def workflow(self) -> str:
+        """`release`, one release of a query, or `training`, one or several training runs."""
+        return str(self.statement["workflow"])
 
     @property
     def guarantee(self) -> Claim:
@@ -80,7 +80,7 @@ class Certificate:
 
     @property
     def guess(self) -> float | None:
-        """Most that guesses between two protected secrets, equally likely before, can be right."""
+        """Upper bound on right guesses between two protected, equally likely secrets."""
         bound = self._of_release("unsliced")["guess"]
         return None if bound is None else float(bound)
 
@@ -90,10 +90,10 @@ class Certificate:
         return bool(self._of_release("noise")["secure"])
 
     def _of_release(self, field: str) -> Any:  # noqa: ANN401 - a JSON value
-        if self.road != "static":
+        if self.workflow != "release":
             msg = (
                 f"{field} belongs to certificates of a release, and this one is about training "
-                "runs; their plans stand in statement['runs'], their cost in guarantee"
+                "runs; see statement['runs'] for their plans, guarantee for their cost"
             )
             raise CertificateError(msg)
         return self.statement[field]
@@ -113,16 +113,27 @@ class Certificate:
     @classmethod
     def from_json(cls, document: object, evidence: Evidence | None = None) -> "Certificate":
         """Read the public part; the digest must fit, the version must be this one."""
-        _check_document(document)
-        read: dict[str, Any] = document  # type: ignore[assignment]
-        certificate = cls(
-            statement=check_shape(read["statement"]),
-            evidence=evidence,
-            signature=read.get("signature"),
-        )
-        if certificate.digest != read["digest"]:
+        from pufferslice.certificate.schema import check_certificate  # noqa: PLC0415 - pydantic
+
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
             msg = (
-                f"the certificate was edited: its digest says {read['digest']!r}, its statement "
+                f"this is not a certificate: its 'format' is not {FORMAT!r}. Give the file that "
+                "calibrate or train wrote"
+            )
+            raise CertificateError(msg)
+        if document.get("version") != VERSION:
+            msg = (
+                f"the certificate has version {given(document.get('version'))}; this program reads "
+                f"version {VERSION}. Verify it with the program that issued it"
+            )
+            raise CertificateError(msg)
+        fields = check_certificate(document)
+        certificate = cls(
+            statement=fields["statement"], evidence=evidence, signature=fields.get("signature")
+        )
+        if certificate.digest != fields["digest"]:
+            msg = (
+                f"the certificate was edited: its digest says {fields['digest']!r}, its statement "
                 f"has {certificate.digest!r}. Get the original, or certify again"
             )
             raise CertificateError(msg)
@@ -145,7 +156,7 @@ class Certificate:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Certificate":
-        """Read a certificate, with its evidence if that lies beside it."""
+        """Read a certificate, with its evidence if that is beside it."""
         try:
             document = parsed_json(read_bytes(path, "document"))
         except ValueError as error:
@@ -166,45 +177,9 @@ class Certificate:
 
 
 def evidence_path(path: str | os.PathLike[str]) -> Path:
-    """Where the evidence of a certificate at `path` lies: `name.json`, `name.evidence.npz`."""
+    """The file of the evidence of a certificate at `path`: `name.json`, `name.evidence.npz`."""
     target = Path(path)
     if target.name.endswith(EVIDENCE_SUFFIX) or not target.name:
         msg = f"{str(path)!r} cannot name a certificate; use a name such as certificate.json"
         raise StorageError(msg)
     return target.with_name(target.name.removesuffix(".json") + EVIDENCE_SUFFIX)
-
-
-def _check_document(document: object) -> None:
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        msg = (
-            f"this is not a certificate: its 'format' is not {FORMAT!r}. Give the file that "
-            "calibrate or train wrote"
-        )
-        raise CertificateError(msg)
-    if document.get("version") != VERSION:
-        msg = (
-            f"the certificate has version {document.get('version')!r}; this program reads "
-            f"version {VERSION}. Verify it with the program that issued it"
-        )
-        raise CertificateError(msg)
-    missing = {"statement", "digest"} - set(document)
-    if missing or set(document) - {"format", "version", "statement", "digest", "signature"}:
-        msg = (
-            "a certificate has exactly: format, version, statement, digest, and maybe signature. "
-            "This one was changed; get the original"
-        )
-        raise CertificateError(msg)
-    signature = document.get("signature", {"algorithm": "", "public_key": "", "value": ""})
-    parts = {"algorithm", "public_key", "value"}
-    if not isinstance(signature, dict) or set(signature) != parts:
-        msg = (
-            "a signature has exactly: algorithm, public_key, value. This one was changed; get "
-            "the original, or sign again"
-        )
-        raise CertificateError(msg)
-    if not all(isinstance(part, str) for part in signature.values()):
-        msg = (
-            "the parts of a signature are texts. This one was changed; get the original, or sign "
-            "again"
-        )
-        raise CertificateError(msg)

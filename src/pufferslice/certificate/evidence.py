@@ -10,10 +10,10 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from pufferslice._core.arrays import Floats, arrays_in
+from pufferslice._core.arrays import arrays_in
 from pufferslice._core.files import canonical_json, digest, parsed_json
 from pufferslice._core.threads import Progress, silent
-from pufferslice.certificate.schema import CHANGED
+from pufferslice.certificate.wording import CHANGED
 from pufferslice.errors import CertificateError
 from pufferslice.queries.ranges import range_of
 from pufferslice.scenario.scenario import Scenario
@@ -36,6 +36,7 @@ VERSION: Final = 1
 Tables = TypeVar("Tables", bound=DistanceTables)
 
 _TABLE_ARRAYS: Final = ("starts", "gaps", "counts", "totals", "equal")
+_PAIR_ARRAYS: Final = ("means", "covs")
 _SALT_BYTES: Final = 32
 _UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, MemoryError)
 
@@ -72,25 +73,48 @@ class Evidence:
     ) -> "Evidence":
         """The evidence of a scenario along a profile.
 
-        With `reuse`, tables that this process made last are taken if they are of the same
-        distributions.
+        With `reuse`, the tables that this process computed last are used again if they are of the
+        same distributions.
         """
-        seen = _seen(scenario, profile, confidence, progress, reuse=reuse)
+        doubt = None if confidence is None else confidence.to_json()
+        key = digest(
+            canonical_json([scenario.description(), doubt]),
+            scenario.distributions_digest().encode(),
+            profile.digest().encode(),
+        )
+        sensitivity = _LATEST.get(key)
+        if sensitivity is None or not reuse:
+            sensitivity = sensitivity_of(scenario, profile, confidence, progress)
+            slices, full = sensitivity.slices.seen, sensitivity.full.seen
+            for tables in (slices, full, sensitivity.plain, sensitivity.beyond):
+                for array in _packed("", tables).values():
+                    array.setflags(write=False)
+            _LATEST.clear()
+            _LATEST[key] = sensitivity
+        sizes = {}
+        if scenario.prior_kind == "sampled":
+            sizes = {
+                prior.name: {
+                    secret: distribution.n_samples
+                    for secret, distribution in prior.distributions.items()
+                    if not isinstance(distribution, GaussianDistribution)
+                }
+                for prior in scenario.priors
+            }
         evidence = cls(
-            slices=seen.slices,
-            full=seen.full,
+            slices=sensitivity.slices,
+            full=sensitivity.full,
             scenario=scenario.description(),
             confidential={
                 "distributions_digest": scenario.distributions_digest(),
                 "n_rows": {prior.name: dict(prior.n_rows) for prior in scenario.priors},
-                "n_samples": _sample_sizes(scenario),
+                "n_samples": sizes,
             },
             confidence=confidence,
-            plain=seen.plain,
-            beyond=seen.beyond,
+            plain=sensitivity.plain,
+            beyond=sensitivity.beyond,
             salt=os.urandom(_SALT_BYTES),
         )
-        # As when it is read back: nothing is certified that could not be verified.
         evidence.check()
         return evidence
 
@@ -118,10 +142,9 @@ class Evidence:
             facts = parsed_json(arrays.pop("facts").tobytes())
             return cls._from_parts(facts, arrays.pop("salt").tobytes(), arrays)
         except _UNREADABLE as error:
-            kind = type(error).__name__
             msg = (
-                f"the evidence cannot be read ({kind}); it is damaged or not evidence. Get the "
-                "file that was written beside the certificate, or certify again"
+                f"the evidence cannot be read ({type(error).__name__}); it is damaged or not "
+                "evidence. Get the file that was written beside the certificate, or certify again"
             )
             raise CertificateError(msg) from error
 
@@ -135,19 +158,33 @@ class Evidence:
                 "Verify it with the program that issued it"
             )
             raise CertificateError(msg)
-        confidence = (
-            None if facts["confidence"] is None else Confidence.from_json(facts["confidence"])
-        )
-        profile = _profile(confidence, arrays)
-        kind, query = facts["kind"], facts["scenario"]["query"]
-        seen = _unpacked(GapTables, ("slices", kind), arrays)
-        full = _unpacked(MatchingTables, ("full", kind), arrays) if facts["has_full"] else None
+        confidence, directions = None, arrays["directions"]
+        if facts["confidence"] is not None:
+            confidence = Confidence.from_json(facts["confidence"])
+        profile: Profile
+        if confidence is not None and confidence.on_sphere:
+            profile = SampledSphere(directions=directions)
+        else:
+            profile = FiniteProfile(directions=directions, weights=arrays["weights"])
+        seen: GapTables | GaussianPairs
+        full: MatchingTables | GaussianPairs | None = None
+        if facts["kind"] == "gaussian":
+            seen = _pairs("slices", arrays)
+            full = _pairs("full", arrays) if facts["has_full"] else None
+        else:
+            seen = _tables(GapTables, "slices", arrays)
+            full = _tables(MatchingTables, "full", arrays) if facts["has_full"] else None
+        missing = np.zeros(seen.n_instances)
+        in_delta = confidence is not None and confidence.tails == "in_delta"
+        if in_delta and isinstance(seen, GapTables):
+            missing = missing_mass(seen)
+        query = facts["scenario"]["query"]
         scales = np.array(query["scales"], dtype=np.float64)
         evidence = cls(
             slices=Slices(
                 profile=profile,
                 seen=seen,
-                missing=_missing(seen, confidence),
+                missing=missing,
                 sphere=sphere_term(confidence, profile, range_of(query["range"]), scales),
                 failure_probability=0.0 if confidence is None else confidence.failure_probability,
             ),
@@ -163,7 +200,7 @@ class Evidence:
         return evidence
 
     def check(self) -> None:
-        """The numbers fit together, and are about the instances that the description lists."""
+        """Raise unless the numbers fit together and are of the instances in the description."""
         seen = self.slices.seen
         parts = [
             part for part in (seen, self.full.seen, self.plain, self.beyond) if part is not None
@@ -178,23 +215,23 @@ class Evidence:
                 )
                 raise CertificateError(msg)
             if isinstance(part, DistanceTables) and part.worst()[part.equal].any():
-                msg = f"the evidence calls two sides equal that its own gaps tell apart. {CHANGED}"
+                msg = f"the evidence calls two sides equal whose gaps are not 0. {CHANGED}"
                 raise CertificateError(msg)
         if not isinstance(self.confidential.get("distributions_digest"), str):
-            msg = f"the evidence does not say of which distributions it is. {CHANGED}"
+            msg = f"the evidence has no distributions_digest. {CHANGED}"
             raise CertificateError(msg)
         alike = all(np.array_equal(part.equal, seen.equal) for part in parts)
         if not alike or self.full.dim != self.slices.profile.dim:
             msg = f"the evidence along the slices and in full is not of the same priors. {CHANGED}"
             raise CertificateError(msg)
-        self._check_doubt()
+        self._check_confidence()
 
-    def _check_doubt(self) -> None:
+    def _check_confidence(self) -> None:
         """Bands cover exactly the levels that their sample sizes allow."""
         kinds = {prior["kind"] for prior in self.scenario["priors"]}
         sampled = self.confidence is not None and self.confidence.band is not None
         if (kinds == {"sampled"}) != sampled or sampled != (self.plain is not None):
-            msg = f"the evidence does not say how its distributions are known. {CHANGED}"
+            msg = f"the evidence does not fit its kind of priors, sampled or not. {CHANGED}"
             raise CertificateError(msg)
         ranged = self.scenario["query"]["range"] is not None
         if sampled and not ranged == self.full.from_range == (self.full.seen is not None):
@@ -236,9 +273,9 @@ class Evidence:
             "directions": profile.directions,
             "weights": profile.weights,
             **_packed("slices", self.slices.seen),
-            **({} if self.full.seen is None else _packed("full", self.full.seen)),
-            **({} if self.plain is None else _packed("plain", self.plain)),
-            **({} if self.beyond is None else _packed("beyond", self.beyond)),
+            **_packed("full", self.full.seen),
+            **_packed("plain", self.plain),
+            **_packed("beyond", self.beyond),
         }
 
     def __repr__(self) -> str:
@@ -246,73 +283,21 @@ class Evidence:
 
 
 _LATEST: Final[dict[str, Sensitivity]] = {}
-"""The tables made last, by a digest of all they depend on: a release follows its certification."""
+"""The last tables, by a digest of all they depend on: a release follows its certification."""
 
 
-def _seen(
-    scenario: Scenario,
-    profile: Profile,
-    confidence: Confidence | None,
-    progress: Progress,
-    *,
-    reuse: bool,
-) -> Sensitivity:
-    key = digest(
-        canonical_json(
-            [scenario.description(), None if confidence is None else confidence.to_json()]
-        ),
-        scenario.distributions_digest().encode(),
-        profile.digest().encode(),
-    )
-    seen = _LATEST.get(key)
-    if seen is None or not reuse:
-        seen = sensitivity_of(scenario, profile, confidence, progress)
-        for part in (seen.slices.seen, seen.full.seen, seen.plain, seen.beyond):
-            for array in () if part is None else _packed("", part).values():
-                array.setflags(write=False)
-        _LATEST.clear()
-        _LATEST[key] = seen
-    return seen
-
-
-def _sample_sizes(scenario: Scenario) -> dict[str, dict[str, int]]:
-    """How many draws each sampled distribution is known by."""
-    if scenario.prior_kind != "sampled":
+def _packed(
+    prefix: str, tables: DistanceTables | GaussianPairs | None
+) -> dict[str, npt.NDArray[Any]]:
+    if tables is None:
         return {}
-    return {
-        prior.name: {
-            secret: distribution.n_samples for secret, distribution in prior.distributions.items()
-        }
-        for prior in scenario.priors
-    }
+    names = _PAIR_ARRAYS if isinstance(tables, GaussianPairs) else _TABLE_ARRAYS
+    return {f"{prefix}_{name}": getattr(tables, name) for name in names}
 
 
-def _profile(confidence: Confidence | None, arrays: dict[str, npt.NDArray[Any]]) -> Profile:
-    if confidence is not None and confidence.on_sphere:
-        return SampledSphere(directions=arrays["directions"])
-    return FiniteProfile(directions=arrays["directions"], weights=arrays["weights"])
+def _pairs(prefix: str, arrays: dict[str, npt.NDArray[Any]]) -> GaussianPairs:
+    return GaussianPairs(**{name: arrays[f"{prefix}_{name}"] for name in _PAIR_ARRAYS})
 
 
-def _missing(seen: GapTables | GaussianPairs, confidence: Confidence | None) -> Floats:
-    if confidence is not None and confidence.tails == "in_delta" and isinstance(seen, GapTables):
-        return missing_mass(seen)
-    return np.zeros(seen.n_instances)
-
-
-def _packed(prefix: str, seen: DistanceTables | GaussianPairs) -> dict[str, npt.NDArray[Any]]:
-    if isinstance(seen, GaussianPairs):
-        return {f"{prefix}_means": seen.means, f"{prefix}_covs": seen.covs}
-    return {f"{prefix}_{name}": getattr(seen, name) for name in _TABLE_ARRAYS}
-
-
-def _unpacked(
-    tables: type[Tables], said: tuple[str, str], arrays: dict[str, npt.NDArray[Any]]
-) -> Tables | GaussianPairs:
-    prefix, kind = said
-    if kind == "gaussian":
-        return GaussianPairs(means=arrays[f"{prefix}_means"], covs=arrays[f"{prefix}_covs"])
-    return _tables(tables, prefix, arrays)
-
-
-def _tables(tables: type[Tables], prefix: str, arrays: dict[str, npt.NDArray[Any]]) -> Tables:
-    return tables(**{name: arrays[f"{prefix}_{name}"] for name in _TABLE_ARRAYS})
+def _tables(kind: type[Tables], prefix: str, arrays: dict[str, npt.NDArray[Any]]) -> Tables:
+    return kind(**{name: arrays[f"{prefix}_{name}"] for name in _TABLE_ARRAYS})

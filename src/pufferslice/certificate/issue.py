@@ -22,8 +22,7 @@ from pufferslice.calibration.guarantee import (
 from pufferslice.calibration.noise import Noise, OperatingSystemNoise
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.evidence import Evidence
-from pufferslice.certificate.schema import check_shape
-from pufferslice.certificate.statement import CertificateOptions, statement_of, unsliced_of
+from pufferslice.certificate.statement import CertificateOptions, release_statement, unsliced_of
 from pufferslice.errors import ArgumentError, CalibrationError, CertificateError, ScenarioError
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.scenario import Scenario
@@ -38,12 +37,11 @@ DEFAULT_DELTAS: Final = (1e-5,)
 
 _SHARED: Final = ("distribution", "secret", "secrets", "pairs", "query")
 _BLIND: Final = 2.0**-40
-"""A slice along which distributions differ by less than this share of their distance does not see
-it."""
+"""A slice shows a difference if distributions differ along it by this share of their distance."""
 _LEAST_SHARE: Final = 2.0**-6
-"""A slice sees a difference of means if it shows this share of what the best of d axes shows."""
+"""It shows a difference of means if it shows this share of what the best of d axes shows."""
 _LEAST_WEIGHT: Final = 0.25
-"""The slices that see a difference have at least this share of the weight of one equal slice."""
+"""Slices that show a difference have at least this share of the weight of one equal slice."""
 _DIGEST: Final = re.compile("[0-9a-f]{64}")
 
 
@@ -64,16 +62,18 @@ def certify_release(
 
     Without `method`: the tight rule with the smallest envelope that applies. `deltas` are those of
     the (epsilon, delta) views. `earlier_releases` names what a ledger already holds.
-    `failure_probability` must be said for sampled priors and for the sphere as profile, and for
-    nothing else; `band` says how sampled distributions are bounded. `noise_std`, in scaled
+    `failure_probability` is required for sampled priors and for the sphere as profile, and refused
+    otherwise; `band` names how sampled distributions are bounded. `noise_std`, in scaled
     coordinates, certifies a noise of your own instead of the smallest one; it must meet the target.
 
-    A sliced guarantee says along which slices: `Guarantee.joint(..., profile=...)`.
+    A sliced guarantee names its slices: `Guarantee.joint(..., profile=...)`.
 
     Guarantee: one release with the stated noise satisfies `guarantee` for the scenario's priors and
     pairs, except with probability `failure_probability` over the draws of sampled priors and
     directions.
     """
+    from pufferslice.certificate.schema import check_statement  # noqa: PLC0415 - pydantic
+
     target = guarantee
     profile = target.profile if target.is_sliced else coupling_profile(scenario)
     if profile is None:
@@ -81,37 +81,37 @@ def certify_release(
         raise ArgumentError(msg)
     check_profile(profile, scenario.dim)
     check_one_of(RELEASE_NOTIONS, notion=target.notion)
-    confidence = _doubt(scenario, profile, target, (failure_probability, band))
+    confidence = _confidence(
+        scenario, profile, target, failure_probability=failure_probability, band=band
+    )
     for delta in deltas:
         check_between(0, 1, delta=delta)
-    asked = tuple(dict.fromkeys(float(delta) for delta in deltas))
-    _check_digests(earlier_releases)
-    if method is not None and not target.is_sliced:
-        msg = (
-            f"method {method} is about slices; an unsliced target is calibrated on couplings of "
-            "the whole output and takes no method"
-        )
+    digests = not isinstance(earlier_releases, str) and all(
+        isinstance(digest, str) and _DIGEST.fullmatch(digest) for digest in earlier_releases
+    )
+    if not digests or len(set(earlier_releases)) != len(earlier_releases):
+        msg = "earlier_releases must list digests of certificates, each once; use ledger.releases()"
         raise ArgumentError(msg)
-    _check_approximate(scenario, target, method)
+    _check_method(scenario, target, method)
     if noise_std is not None:
         check_above(0, noise_std=noise_std)
     gaussian = scenario.prior_kind == "gaussian"
     default = Method(rule="tight", envelope="exact" if gaussian else "transport")
-    said = CertificateOptions(
+    options = CertificateOptions(
         target=target,
         method=method or default,
-        deltas=asked,
+        deltas=tuple(dict.fromkeys(float(delta) for delta in deltas)),
         generator=noise.name,
         earlier_releases=tuple(earlier_releases),
         noise_std=None if noise_std is None else float(noise_std),
     )
     evidence = Evidence.of(scenario, profile, confidence, progress)
-    check_seen(evidence, scenario)
+    check_visible(evidence, scenario)
     if isinstance(target, ApproximateGuarantee):
         _check_tails(evidence, target)
-    statement = statement_of(evidence, said)
+    statement = release_statement(evidence, options)
     try:
-        check_shape(statement)
+        check_statement(statement)
     except CertificateError:
         msg = "the noise or the scales are too large for a certificate; use other units"
         raise CalibrationError(msg) from None
@@ -138,7 +138,7 @@ def spent(
     notion: str | None = None,
     order: float | None = None,
 ) -> Claim:
-    """What noise costs by the certificate's evidence; what is left out is as certified.
+    """What noise costs by the certificate's evidence; arguments left out are as certified.
 
     `noise_std` is in scaled coordinates. The answer is a number, not a certificate; from samples
     it holds, for a noise, notion and order chosen without looking at it, except with the
@@ -146,27 +146,40 @@ def spent(
     """
     evidence = required_evidence(certificate)
     claim = certificate.guarantee
+    method = Method(**certificate.statement["method"])
+    std = certificate.noise_std if noise_std is None else noise_std
     if isinstance(claim, ApproximateGuarantee):
-        return _spent_approximate(certificate, claim, noise_std, (notion, order))
+        if order is not None:
+            msg = f"{claim} has no order; leave it out, or certify a Rényi claim"
+            raise ArgumentError(msg)
+        sliced = claim if notion is None else attrs.evolve(claim, notion=notion)  # type: ignore[arg-type]
+        check_above(0, noise_std=std)
+        epsilon = approximate_cost(evidence.slices, sliced, std, method.envelope)
+        if not 0 < epsilon < np.inf:
+            msg = (
+                f"noise {std:g} gives epsilon {epsilon:g} at delta {claim.delta:g}; a claim needs "
+                "an epsilon that is finite and above 0. Ask about another noise, or another delta"
+            )
+            raise CalibrationError(msg)
+        return attrs.evolve(sliced, epsilon=epsilon)
     unit = Guarantee(
         notion=claim.notion if notion is None else notion,  # type: ignore[arg-type]
         order=claim.order if order is None else order,
         epsilon=1.0,
     )
     check_one_of(RELEASE_NOTIONS, notion=unit.notion)
-    std = certificate.noise_std if noise_std is None else noise_std
     if evidence.slices.are_equal:
         msg = "the distributions are equal: every noise, even none, costs nothing"
         raise CalibrationError(msg)
     check_above(0, noise_std=std)
     if unit.is_sliced:
-        found = cost(evidence.slices, unit, std, Method(**certificate.statement["method"]))
+        epsilon = cost(evidence.slices, unit, std, method)
     else:
-        found = full_cost(evidence.full, unit.order, std)
-    if not np.isfinite(found):
+        epsilon = full_cost(evidence.full, unit.order, std)
+    if not np.isfinite(epsilon):
         msg = f"noise {std:g} gives no finite divergence at order {unit.order:g}; use more noise"
         raise CalibrationError(msg)
-    return attrs.evolve(unit, epsilon=found)
+    return attrs.evolve(unit, epsilon=epsilon)
 
 
 def spent_in_full(
@@ -183,38 +196,13 @@ def spent_in_full(
     return unsliced_of(evidence, stated if order is None else order, std)
 
 
-def _spent_approximate(
-    certificate: Certificate,
-    claim: ApproximateGuarantee,
-    noise_std: float | None,
-    said: tuple[str | None, float | None],
-) -> ApproximateGuarantee:
-    notion, order = said
-    if order is not None:
-        msg = f"{claim} has no order; leave it out, or certify a Rényi claim"
-        raise ArgumentError(msg)
-    evidence = required_evidence(certificate)
-    unit = claim if notion is None else attrs.evolve(claim, notion=notion)  # type: ignore[arg-type]
-    std = certificate.noise_std if noise_std is None else noise_std
-    check_above(0, noise_std=std)
-    envelope = certificate.statement["method"]["envelope"]
-    found = approximate_cost(evidence.slices, unit, std, envelope)
-    if not 0 < found < np.inf:
-        msg = (
-            f"noise {std:g} gives epsilon {found:g} at delta {claim.delta:g}, which is no claim; "
-            "epsilon must be finite and above 0. Ask about another noise, or another delta"
-        )
-        raise CalibrationError(msg)
-    return attrs.evolve(unit, epsilon=found)
-
-
 def under_scenario(certificate: Certificate, scenario: Scenario) -> Certificate:
     """The certificate's noise and profile with the evidence of another scenario, for `spent`.
 
-    The result is no certificate of that scenario: its statement is not the evidence's, and
+    The result is not a certificate of that scenario: its statement is not the evidence's, and
     `verify` refutes it.
     """
-    profile = required_evidence(certificate).slices.profile
+    certified = required_evidence(certificate)
     stated, other = certificate.statement["scenario"], scenario.description()
     differ = [key for key in _SHARED if stated[key] != other[key]]
     if differ:
@@ -224,25 +212,24 @@ def under_scenario(certificate: Certificate, scenario: Scenario) -> Certificate:
             "or between other secrets costs something else"
         )
         raise ArgumentError(msg)
-    confidence = required_evidence(certificate).confidence
-    if (scenario.prior_kind == "sampled") != (
-        confidence is not None and confidence.band is not None
-    ):
+    confidence = certified.confidence
+    sampled = confidence is not None and confidence.band is not None
+    if (scenario.prior_kind == "sampled") != sampled:
         msg = (
-            "the other scenario must be known as the certified one is, both by samples or "
-            f"neither; this one has {scenario.prior_kind} priors"
+            "the other scenario must be known like the certified one, both by samples or neither; "
+            f"this one has {scenario.prior_kind} priors"
         )
         raise ArgumentError(msg)
-    evidence = Evidence.of(scenario, profile, confidence)
+    evidence = Evidence.of(scenario, certified.slices.profile, confidence)
     statement = dict(certificate.statement) | {"evidence_digest": evidence.digest()}
     return Certificate(statement=statement, evidence=evidence)
 
 
 def required_evidence(certificate: Certificate) -> Evidence:
-    """The evidence, or an error that says how to get it; its digest must fit the statement."""
+    """The evidence; raise if it is absent or its digest is not the statement's."""
     if certificate.evidence is None:
         msg = (
-            "statement only: the evidence is not at hand. Put the .evidence.npz file beside the "
+            "statement only: the evidence is not available. Put the .evidence.npz file beside the "
             "certificate; whoever issued it has it"
         )
         raise CertificateError(msg)
@@ -255,31 +242,42 @@ def required_evidence(certificate: Certificate) -> Evidence:
     return certificate.evidence
 
 
-def _doubt(
+def _confidence(
     scenario: Scenario,
     profile: Profile,
     target: Claim,
-    said: tuple[float | None, BandKind],
+    *,
+    failure_probability: float | None,
+    band: BandKind,
 ) -> Confidence | None:
-    """How the claim may fail, or an error if the failure probability is not said where needed."""
-    failure_probability, band = said
+    """How the claim may fail; raise unless `failure_probability` is given exactly where it can."""
     sampled, on_sphere = scenario.prior_kind == "sampled", isinstance(profile, SampledSphere)
-    if on_sphere:
-        _check_sphere(scenario, target)
+    in_delta = isinstance(target, ApproximateGuarantee)
+    if on_sphere and (in_delta or not target.is_sliced):
+        msg = (
+            f"the sphere as profile goes with average and joint Rényi claims, not with {target}; "
+            "use a FiniteProfile"
+        )
+        raise ArgumentError(msg)
+    if on_sphere and scenario.prior_kind == "gaussian":
+        msg = (
+            "the sphere as profile needs a public range, which Gaussian priors do not have; use "
+            "a FiniteProfile"
+        )
+        raise ScenarioError(msg)
     if not (sampled or on_sphere):
-        if failure_probability is not None:
-            msg = (
-                f"failure_probability {failure_probability!r} was said, but nothing can fail: the "
-                "priors are exact and the profile is finite. Leave it out, or say that the priors "
-                "are sampled with scenario.with_sampled_priors()"
-            )
-            raise ArgumentError(msg)
-        return None
+        if failure_probability is None:
+            return None
+        msg = (
+            f"failure_probability {failure_probability!r} was given, but nothing can fail: the "
+            "priors are exact and the profile is finite. Leave it out, or declare the priors "
+            "sampled with scenario.with_sampled_priors()"
+        )
+        raise ArgumentError(msg)
     if failure_probability is None:
         what = "sampled priors" if sampled else "the sphere as profile"
         msg = f"{what} need failure_probability, the probability that the claim does not hold"
         raise ArgumentError(msg)
-    in_delta = isinstance(target, ApproximateGuarantee)
     if sampled and not in_delta and scenario.query.range is None:
         msg = (
             "a Rényi claim cannot be certified from samples without a public range: beyond the "
@@ -296,22 +294,13 @@ def _doubt(
     )
 
 
-def _check_sphere(scenario: Scenario, target: Claim) -> None:
-    if isinstance(target, ApproximateGuarantee) or not target.is_sliced:
+def _check_method(scenario: Scenario, target: Claim, method: Method | None) -> None:
+    if method is not None and not target.is_sliced:
         msg = (
-            f"the sphere as profile goes with average and joint Rényi claims, not with {target}; "
-            "use a FiniteProfile"
+            f"method {method} is about slices; an unsliced target is calibrated on couplings of "
+            "the whole output and takes no method"
         )
         raise ArgumentError(msg)
-    if scenario.prior_kind == "gaussian":
-        msg = (
-            "the sphere as profile needs a public range, which Gaussian priors do not have; use "
-            "a FiniteProfile"
-        )
-        raise ScenarioError(msg)
-
-
-def _check_approximate(scenario: Scenario, target: Claim, method: Method | None) -> None:
     if not isinstance(target, ApproximateGuarantee):
         return
     if scenario.prior_kind == "gaussian":
@@ -326,7 +315,7 @@ def _check_approximate(scenario: Scenario, target: Claim, method: Method | None)
 
 
 def _check_tails(evidence: Evidence, target: ApproximateGuarantee) -> None:
-    """The tails must fit into delta; otherwise say how many samples would do."""
+    """Raise, with the number of samples that would do, unless the tails fit into delta."""
     missing, confidence = float(evidence.slices.missing.max()), evidence.confidence
     if missing < target.delta or confidence is None or confidence.band is None:
         return
@@ -340,16 +329,7 @@ def _check_tails(evidence: Evidence, target: ApproximateGuarantee) -> None:
     raise CalibrationError(msg)
 
 
-def _check_digests(earlier_releases: Sequence[str]) -> None:
-    good = not isinstance(earlier_releases, str) and all(
-        isinstance(one, str) and _DIGEST.fullmatch(one) for one in earlier_releases
-    )
-    if not good or len(set(earlier_releases)) != len(earlier_releases):
-        msg = "earlier_releases must list digests of certificates, each once; use ledger.releases()"
-        raise ArgumentError(msg)
-
-
-def check_seen(evidence: Evidence, scenario: Scenario) -> None:
+def check_visible(evidence: Evidence, scenario: Scenario) -> None:
     """Refuse a profile that gives almost no weight to a difference between distributions."""
     profile, seen, full = evidence.slices.profile, evidence.slices.seen, evidence.full.seen
     share = _LEAST_SHARE / math.sqrt(profile.dim)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codes that certificates of training runs state, and their wording.
+"""Codes of what a certificate does not cover, and their wording.
 
-A statement holds codes only, so a sentence can be mended without changing the digest of any
-certificate. What a code means must not change: a new meaning is a new code.
+A statement holds codes only, so a sentence can be improved without changing the digest of any
+certificate. The meaning of a code must not change: a new meaning is a new code.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,10 +10,67 @@ from typing import Final
 
 from pufferslice.errors import ArgumentError
 
+RELEASE_LIMITS: Final[Mapping[str, str]] = {
+    "named-secret-only": (
+        "It is not differential privacy for individuals: only the named secret is protected."
+    ),
+    "declared-priors-only": (
+        "It holds under the declared priors and for the listed pairs; if the truth is none of "
+        "these priors, nothing is claimed."
+    ),
+    "slices-are-ideal": (
+        "Sliced numbers describe the ideal real-valued mechanism along the slices of the profile; "
+        "they do not survive post-processing. Only the unsliced number is a statement about the "
+        "released bits."
+    ),
+    "one-release": (
+        "It covers exactly one release. Releases of one scenario do not add up: two harmless ones "
+        "can tell the secret together."
+    ),
+    "evidence-confidential": "The evidence is confidential and must stay internal.",
+    "prior-is-released-data": (
+        "The priors were made from the released data itself, so the noise scale and every number "
+        "computed from it tell something about the data."
+    ),
+    "rows-dropped": (
+        "{n_dropped} rows with missing values were left out; the claim is about the others."
+    ),
+    "query-is-clipped": (
+        "The claim holds for the query clipped to its public range, which is what a release "
+        "publishes. Intervals around released numbers are of that value too, not of the value "
+        "before clipping."
+    ),
+    "range-clips-data": (
+        "THE RANGE CLIPS THE DATA: the query lies outside its public range for {clipped}. What is "
+        "released of them is the nearest value in the range, not their own."
+    ),
+    "priors-sampled": (
+        "The priors are known only through independent draws; except with the failure probability "
+        "the claim holds for the distributions that the draws come from. That the draws are "
+        "independent, and that nobody chose them or the slices by their results, is assumed."
+    ),
+    "tails-in-delta": (
+        "What lies beyond the bands around the sampled distributions is in delta, not in epsilon: "
+        "an output that rare may tell the secret."
+    ),
+    "sphere-sampled": (
+        "The profile is the whole sphere; the directions were drawn from it, and the failure "
+        "probability covers that too."
+    ),
+    "distributions-equal": ("The distributions are equal under every pair: no noise is needed."),
+    "noise-not-ideal": (
+        "The noise that is drawn is not exactly the noise of the bounds. The distance, "
+        "implementation_delta, is part of no epsilon; an (epsilon, delta) view holds for what is "
+        "released with 1 + exp(epsilon) times the distance added to its delta."
+    ),
+    "insecure-noise": ("INSECURE: the noise comes from a seeded test generator. Never publish it."),
+}
+"""All limits of releases, in the order of a statement; names in braces are filled in from it."""
+
 ISOLATED: Final = ("state-outside-model", "functorch-internals")
 """The limits of runs whose program runs every example alone, as the trainer of this library does.
 
-They stand in place of the hypothesis that examples are kept apart.
+They replace the hypothesis that examples are kept apart.
 """
 
 BY_PROGRAM: Final = ("examples-kept-apart-by-program",)
@@ -41,7 +98,7 @@ RUN_LIMITS: Final[Mapping[str, str]] = {
         "changed."
     ),
 }
-"""What depends on the program that trained, which says it."""
+"""What depends on the program that trained; it names them."""
 
 LIMITS: Final[Mapping[str, str]] = {
     "follows-plan": (
@@ -88,16 +145,16 @@ CONDITIONS: Final[Mapping[str, str]] = {
 
 
 def check_limits(limits: Sequence[str]) -> tuple[str, ...]:
-    """Limits that a program gave, in the order of a statement.
+    """The limits of a program, in the order of a statement.
 
-    Raise unless all are known and they say how examples were kept apart: no argument may drop that.
+    Raise unless all are known and state how examples were kept apart.
     """
     if not isinstance(limits, tuple | list) or not set(map(str, limits)) <= set(RUN_LIMITS):
         msg = f"limits must be a list of codes among {', '.join(RUN_LIMITS)}; got {limits!r}"
         raise ArgumentError(msg)
     if not (set(limits) >= set(BY_PROGRAM) or set(limits) >= set(ISOLATED)):
         msg = (
-            "limits must say how examples were kept apart; give "
+            "limits must state how examples were kept apart; give "
             f"{BY_PROGRAM[0]!r}, or both of {', '.join(map(repr, ISOLATED))}"
         )
         raise ArgumentError(msg)

@@ -1,226 +1,613 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shape of a statement read from a file: what must be there before anything is computed."""
+"""The public files as types: certificate and release. Their JSON Schemas are generated from here.
 
-from collections.abc import Mapping
-from typing import Any, Final
+Importing this module loads pydantic, so others import it only where a file is read or a statement
+is checked. A checked document is returned as it is, because digests are of its exact values.
+"""
 
-from pufferslice._core.text import quoted
-from pufferslice.certificate.limits import CONDITIONS, LIMITS
-from pufferslice.errors import CertificateError
-from pufferslice.learning.accountants import ACCOUNTANTS
-from pufferslice.learning.plan import HYPOTHESES
-from pufferslice.queries.ranges import range_of
+import re
+from collections.abc import Iterable
+from typing import Annotated, Any, Final, Literal, Self
 
-CHANGED: Final = "It was changed or is damaged: get the original, or certify again"
-"""What a reader can do about a statement or evidence that nobody issued."""
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    Tag,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import CoreSchema, core_schema
 
-_LARGEST: Final = 10**150
+from pufferslice._core.text import shown
+from pufferslice.calibration.calibrate import Rule
+from pufferslice.calibration.epsilon_delta import ViewRule
+from pufferslice.calibration.guarantee import RELEASE_NOTIONS
+from pufferslice.calibration.noise import OperatingSystemNoise
+from pufferslice.certificate.limits import CONDITIONS, LIMITS, RELEASE_LIMITS
+from pufferslice.certificate.wording import CHANGED
+from pufferslice.errors import CertificateError, PuffersliceError, ReleaseError
+from pufferslice.learning.accountants import ACCOUNTANTS, MeanSquare
+from pufferslice.learning.plan import HYPOTHESES, NonFinite
+from pufferslice.queries.query import Level
+from pufferslice.scenario.priors import ONE_RELEASE, Kind, Source
+from pufferslice.sensitivity.concentration import BandKind
+from pufferslice.sensitivity.sensitivity import Envelope, Tails
 
-_NUMBER: Final = (int, float)
-_MAYBE_NUMBER: Final = (int, float, type(None))
-
-_GUARANTEE: Final = {"notion": str, "order": _NUMBER, "epsilon": _NUMBER}
-_APPROXIMATE: Final = {"notion": str, "epsilon": _NUMBER, "delta": _NUMBER}
-_SAMPLING: Final = {
-    "band": (str, type(None)),
-    "tails": (str, type(None)),
-    "delta_of_tails": _MAYBE_NUMBER,
-    "noise_shares": (dict, type(None)),
+_LARGEST: Final = 1e150
+_REASONS: Final = {
+    "missing": "is missing",
+    "extra_forbidden": "is not a field of this file",
+    "less_than": "is too large",
+    "greater_than": "is too small",
 }
-_SHARES: Final = {"distribution": _NUMBER, "sampling": _NUMBER, "slicing": _NUMBER}
-_VIEWS: Final = [{"scope": str, "rule": str, "epsilon": _NUMBER, "delta": _NUMBER}]
-
-_STATIC: Final = {
-    "road": str,
-    "scenario": {
-        "distribution": str,
-        "one_release_is": str,
-        "secret": dict,
-        "secrets": [str],
-        "pairs": [[str]],
-        "priors": [{"name": str, "source": str, "kind": str, "origin": str}],
-        "query": {
-            "kind": str,
-            "level": str,
-            "names": [str],
-            "columns": [str],
-            "parameters": dict,
-            "range": (dict, type(None)),
-            "scales": [_NUMBER],
-            "missing": str,
-        },
-        "rows_dropped": int,
-        "counted_range": (dict, type(None)),
-        "clipped": {"all": [str], "some": [str]},
-    },
-    "guarantee": dict,
-    "method": {"rule": str, "envelope": str},
-    "spent_epsilon": _NUMBER,
-    "distributions_are_equal": bool,
-    "noise": {
-        "family": str,
-        "std": _NUMBER,
-        "calibrated": bool,
-        "std_by_coordinate": [_NUMBER],
-        "grid": _NUMBER,
-        "generator": str,
-        "secure": bool,
-        "implementation_delta": _NUMBER,
-    },
-    "profile": {
-        "kind": str,
-        "dim": int,
-        "n_directions": int,
-        "effective_slices": _NUMBER,
-        "largest_weight": _NUMBER,
-        "digest": str,
-    },
-    "failure_probability": _NUMBER,
-    "sampling": (dict, type(None)),
-    "unsliced": {"order": _NUMBER, "epsilon": _MAYBE_NUMBER, "from": str, "guess": _MAYBE_NUMBER},
-    "deltas": [_NUMBER],
-    "views": _VIEWS,
-    "earlier_releases": [str],
-    "limits": [str],
-    "evidence_digest": str,
-}
-_LEARNING: Final = {
-    "road": str,
-    "data": str,
-    "runs": [dict],
-    "guarantee": _GUARANTEE,
-    "certifies": [str],
-    "draws_may_be_seen": [str],
-    "noise": [str],
-    "implementation_delta": _NUMBER,
-    "failure_probability": _NUMBER,
-    "deltas": [_NUMBER],
-    "views": _VIEWS,
-    "one_record": {
-        "adjacency": str,
-        "accountants": [str],
-        "order": _NUMBER,
-        "epsilon": _NUMBER,
-        "delta": _NUMBER,
-        "epsilon_at_delta": _MAYBE_NUMBER,
-        "conditions": [str],
-    },
-    "hypotheses": [str],
-    "limits": [str],
-}
-
-_ACCOUNTANTS: Final = {accountant.name for accountant in ACCOUNTANTS}
-
-_RUN: Final = {
-    "n_steps": int,
-    "noise_multipliers": [_NUMBER],
-    "accountant": str,
-    "sampling": dict,
-    "clipping": dict,
-}
+_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
-def check_shape(statement: object) -> dict[str, Any]:
-    """A statement has exactly the parts of its road, each of its kind."""
-    if isinstance(statement, dict) and statement.get("road") == "learning":
-        _check(statement, _LEARNING, "statement")
-        _check_runs(statement["runs"])
-        _check_codes(statement)
-        return statement
-    _check(statement, _STATIC, "statement")
-    if isinstance(statement, dict) and statement["road"] == "static":
-        _check_secret(statement["scenario"]["secret"])
-        _check_coordinates(statement["scenario"]["query"], statement["noise"])
-        _check_claim(statement)
-        return statement
-    msg = f"the statement of a certificate must name its road, static or learning. {CHANGED}"
-    raise CertificateError(msg)
+class _OneOf:
+    """A string among names that another module lists."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = list(names)
+
+    def __get_pydantic_core_schema__(self, _: object, __: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.literal_schema(self.names)
 
 
-def _check(value: object, shape: Any, where: str) -> None:  # noqa: ANN401 - a nested template
-    if isinstance(shape, dict):
-        if not isinstance(value, dict) or set(value) != set(shape):
-            found = set(value) if isinstance(value, dict) else set()
-            wrong = ", ".join(sorted(map(str, found ^ set(shape))))
-            msg = f"{where} must have exactly its parts; wrong: {wrong}. {CHANGED}"
-            raise CertificateError(msg)
-        for key, part in shape.items():
-            _check(value[key], part, f"{where}.{key}")
-    elif isinstance(shape, list):
-        if not isinstance(value, list):
-            msg = f"{where} must be a list, got {type(value).__name__}. {CHANGED}"
-            raise CertificateError(msg)
-        for index, one in enumerate(value):
-            _check(one, shape[0], f"{where}[{index}]")
-    elif not isinstance(value, shape) or (isinstance(value, bool) and shape is not bool):
-        msg = f"{where} is of the wrong kind, {type(value).__name__}. {CHANGED}"
-        raise CertificateError(msg)
-    elif isinstance(value, int | float) and not -_LARGEST < value < _LARGEST:
-        msg = f"{where} is no number that a certificate can have. {CHANGED}"
-        raise CertificateError(msg)
+class _EachOnce:
+    """A list without repetitions."""
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(_each_once, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return handler(schema) | {"uniqueItems": True}
 
 
-def _check_claim(statement: Mapping[str, Any]) -> None:
-    """The parts that have two shapes: an order or a delta, exact or sampled."""
-    said, sampling = statement["guarantee"], statement["sampling"]
-    _check(said, _APPROXIMATE if "delta" in said else _GUARANTEE, "statement.guarantee")
-    if sampling is not None:
-        _check(sampling, _SAMPLING, "statement.sampling")
-        if sampling["noise_shares"] is not None:
-            _check(sampling["noise_shares"], _SHARES, "statement.sampling.noise_shares")
+def _each_once(items: list[Any]) -> list[Any]:
+    if any(item in items[:index] for index, item in enumerate(items)):
+        msg = "must not list anything twice"
+        raise ValueError(msg)
+    return items
 
 
-def _check_codes(statement: Mapping[str, Any]) -> None:
-    """A code without a wording cannot be shown, so a certificate that has one is not read."""
-    for name, codes, wording in (
-        ("hypotheses", statement["hypotheses"], HYPOTHESES),
-        ("limits", statement["limits"], LIMITS),
-        ("one_record.conditions", statement["one_record"]["conditions"], CONDITIONS),
-        ("one_record.accountants", statement["one_record"]["accountants"], _ACCOUNTANTS),
-    ):
-        unknown = [code for code in codes if code not in wording]
-        if unknown:
-            msg = (
-                f"statement.{name} has a code that this program does not know, "
-                f"{quoted(unknown[0])}. Use the program that issued it, or get the original"
-            )
-            raise CertificateError(msg)
+Text = Annotated[str, Field(min_length=1)]
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Number = Annotated[float, Field(gt=-_LARGEST, lt=_LARGEST)]
+Positive = Annotated[float, Field(gt=0, lt=_LARGEST)]
+NonNegative = Annotated[float, Field(ge=0, lt=_LARGEST)]
+Order = Annotated[float, Field(gt=1, lt=_LARGEST)]
+Delta = Annotated[float, Field(gt=0, lt=1)]
+Probability = Annotated[float, Field(ge=0, lt=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=1, lt=2**53)]
+Vector = Annotated[list[Number], Field(min_length=1)]
+Labels = Annotated[list[str], _EachOnce()]
+Names = Annotated[list[Text], Field(min_length=1), _EachOnce()]
+Digests = Annotated[list[Sha256], _EachOnce()]
+Deltas = Annotated[list[Delta], _EachOnce()]
+Sentences = Annotated[list[Text], Field(min_length=1)]
+Pair = Annotated[list[str], Field(min_length=2, max_length=2), _EachOnce()]
+Conditions = Annotated[list[Annotated[str, _OneOf(CONDITIONS)]], Field(min_length=1), _EachOnce()]
+Hypotheses = Annotated[list[Annotated[str, _OneOf(HYPOTHESES)]], Field(min_length=1), _EachOnce()]
+TrainingLimits = Annotated[list[Annotated[str, _OneOf(LIMITS)]], Field(min_length=1), _EachOnce()]
+ReleaseLimits = Annotated[
+    list[Annotated[str, _OneOf(RELEASE_LIMITS)]], Field(min_length=1), _EachOnce()
+]
+RecordAccountants = Annotated[
+    list[Annotated[str, _OneOf(a.name for a in ACCOUNTANTS if not isinstance(a, MeanSquare))]],
+    Field(min_length=1),
+    _EachOnce(),
+]
 
 
-def _check_runs(runs: list[dict[str, Any]]) -> None:
-    """What a run is described by; the rest of its plan is read when it is verified."""
-    for index, run in enumerate(runs):
-        where = f"statement.runs[{index}]"
-        _check({name: run.get(name) for name in _RUN}, _RUN, where)
-        for name in ("sampling", "clipping"):
-            _check(run[name].get("kind"), str, f"{where}.{name}.kind")
-        if not run["noise_multipliers"]:
-            msg = f"{where}.noise_multipliers must not be empty. {CHANGED}"
-            raise CertificateError(msg)
+def _absent() -> Any:  # noqa: ANN401 - stands for a field that may be left out, but not be null
+    return None
 
 
-def _check_coordinates(query: Mapping[str, Any], noise: Mapping[str, Any]) -> None:
-    """A name, a scale and a noise for each coordinate, and a range of as many."""
-    n_names = len(query["names"])
-    lengths = {len(query["scales"]), len(noise["std_by_coordinate"])}
-    for name, part in (query["range"] or {}).items():
-        if name != "kind":
-            shape = [_NUMBER] if isinstance(part, list) else _NUMBER
-            _check(part, shape, f"statement.scenario.query.range.{name}")
+class _Part(BaseModel):
+    model_config = ConfigDict(
+        strict=True,
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )
+
+
+class BoxRange(_Part):
+    """Every coordinate lies between two public ends, in the user's units."""
+
+    kind: Literal["box"]
+    low: Vector
+    high: Vector
+
+    @property
+    def dim(self) -> int:
+        """Number of coordinates."""
+        return len(self.low)
+
+    @model_validator(mode="after")
+    def _ends_fit(self) -> Self:
+        fits = len(self.low) == len(self.high)
+        if not fits or any(low > high for low, high in zip(self.low, self.high, strict=True)):
+            msg = "must have a low end for every high end, and none above it"
+            raise ValueError(msg)
+        return self
+
+
+class BallRange(_Part):
+    """Every output lies within a public distance of a public center, in the user's units."""
+
+    kind: Literal["ball"]
+    center: Vector
+    radius: Positive
+
+    @property
+    def dim(self) -> int:
+        """Number of coordinates."""
+        return len(self.center)
+
+
+Range = Annotated[BoxRange | BallRange, Field(discriminator="kind")]
+
+
+class ColumnsSecret(_Part):
+    """The value of one column, or of several together."""
+
+    columns: Names
+
+
+class BinsSecret(_Part):
+    """The quantile bin of a numeric column."""
+
+    columns: Annotated[list[Text], Field(min_length=1, max_length=1)]
+    quantiles: Annotated[int, Field(ge=2, lt=2**53)]
+
+
+class WorldsSecret(_Part):
+    """Which world a table comes from."""
+
+    worlds: Text
+
+
+def _kind_of_secret(secret: object) -> str:
+    keys = secret if isinstance(secret, dict) else {}
+    return "(worlds)" if "worlds" in keys else "(bins)" if "quantiles" in keys else "(columns)"
+
+
+class PriorPart(_Part):
+    """One belief about how secrets and data are linked, and where it comes from."""
+
+    name: Text
+    source: Source
+    kind: Kind
+    origin: Text
+    """How the distributions were made, in one sentence."""
+
+
+class QueryPart(_Part):
+    """What is computed and published."""
+
+    kind: Text
+    level: Level
+    names: Names
+    """The coordinates of the released value."""
+    columns: Annotated[list[Text], _EachOnce()]
+    """The columns that are read."""
+    parameters: dict[str, Any]
+    """What the builder of this kind of query was given; each kind has its own."""
+    range: Range | None
+    """The public set to which outputs are clipped."""
+    scales: Annotated[list[Positive], Field(min_length=1)]
+    """The public unit of each coordinate."""
+    missing: Literal["refuse", "drop-rows"]
+
+    @model_validator(mode="after")
+    def _coordinates_fit(self) -> Self:
+        lengths = {len(self.names), len(self.scales)} | ({self.range.dim} if self.range else set())
+        if len(lengths) != 1:
+            msg = "names, scales and range must have the same number of coordinates"
+            raise ValueError(msg)
+        return self
+
+
+class ClippedPart(_Part):
+    """Secrets under which the public range moves all, or some, values of the query."""
+
+    all: Labels
+    some: Labels
+
+
+class ScenarioPart(_Part):
+    """What is protected from whom."""
+
+    distribution: Annotated[str, _OneOf(ONE_RELEASE)]
+    one_release_is: Text
+    secret: Annotated[
+        Annotated[ColumnsSecret, Tag("(columns)")]
+        | Annotated[BinsSecret, Tag("(bins)")]
+        | Annotated[WorldsSecret, Tag("(worlds)")],
+        Discriminator(_kind_of_secret),
+    ]
+    secrets: Annotated[list[str], Field(min_length=2), _EachOnce()]
+    """The values that the secret can take."""
+    pairs: Annotated[list[Pair], Field(min_length=1), _EachOnce()]
+    """Secrets that must not be told apart, in either order."""
+    priors: Annotated[list[PriorPart], Field(min_length=1), _EachOnce()]
+    query: QueryPart
+    rows_dropped: Annotated[int, Field(ge=0, lt=2**53)]
+    """Rows that were left out because of missing values."""
+    counted_range: Range | None
+    """Where streamed rows were counted; null for data in memory."""
+    clipped: ClippedPart
+
+    @model_validator(mode="after")
+    def _relations_hold(self) -> Self:
+        clipped = [*self.clipped.all, *self.clipped.some]
+        names = [prior.name for prior in self.priors]
+        rules = {
+            "one_release_is must be what its distribution says": (
+                self.one_release_is == ONE_RELEASE[self.distribution]
+            ),
+            "pairs must be of secrets": {s for pair in self.pairs for s in pair}
+            <= set(self.secrets),
+            "priors must have different names": len(set(names)) == len(names),
+            "clipped must name secrets, each once, and only with a range": (
+                len(clipped) == len(set(clipped))
+                and set(clipped) <= set(self.secrets)
+                and (not clipped or self.query.range is not None)
+            ),
+        }
+        for rule, holds in rules.items():
+            if not holds:
+                raise ValueError(rule)
+        return self
+
+
+class RenyiGuarantee(_Part):
+    """A Rényi claim: the divergence of this order, aggregated by the notion, is at most epsilon."""
+
+    notion: Annotated[str, _OneOf(RELEASE_NOTIONS)]
+    order: Order
+    epsilon: Positive
+
+
+class SlicedEpsilonDelta(_Part):
+    """A sliced (epsilon, delta) claim, aggregated by the notion; never about the whole output."""
+
+    notion: Literal["average", "joint"]
+    epsilon: Positive
+    delta: Delta
+
+
+class TrainingGuarantee(_Part):
+    """What all runs together cost for the declared secret."""
+
+    notion: Literal["unsliced", "average_over_batches"]
+    order: Order
+    epsilon: Positive
+
+
+def _kind_of_guarantee(guarantee: object) -> str:
+    return "(delta)" if isinstance(guarantee, dict) and "delta" in guarantee else "(order)"
+
+
+class MethodPart(_Part):
+    """How noise and cost are tied."""
+
+    rule: Rule
+    envelope: Envelope
+
+    @model_validator(mode="after")
+    def _closed_form_has_one_envelope(self) -> Self:
+        if self.rule == "closed_form" and self.envelope != "worst_gap":
+            msg = "rule closed_form goes with envelope worst_gap"
+            raise ValueError(msg)
+        return self
+
+
+class NoisePart(_Part):
+    """The noise of a release."""
+
+    family: Literal["integer_gaussian"]
+    std: NonNegative
+    """Standard deviation in scaled coordinates."""
+    calibrated: bool
+    """Whether the claim decided the noise; otherwise the data holder did."""
+    std_by_coordinate: Annotated[list[NonNegative], Field(min_length=1)]
+    """Standard deviation of each coordinate in the user's units."""
+    grid: NonNegative
+    """Step of the grid in scaled coordinates."""
+    generator: Text
+    secure: bool
+    implementation_delta: Probability
+    """Total variation between the sampled release and the one the bound is about."""
+
+    @model_validator(mode="after")
+    def _secure_generator(self) -> Self:
+        if self.secure != (self.generator == OperatingSystemNoise.name):
+            msg = "secure must be true for the generator of the operating system, and for no other"
+            raise ValueError(msg)
+        return self
+
+
+class ProfilePart(_Part):
+    """The slices, by the digest of their directions and weights."""
+
+    kind: Literal["finite", "sphere"]
+    """The listed slices themselves, or the whole sphere, from which they were drawn."""
+    dim: Count
+    n_directions: Count
+    """Slices of positive weight."""
+    effective_slices: Annotated[float, Field(ge=0.999999, lt=_LARGEST)]
+    """How many equally weighted slices would be as concentrated: 1 / sum of squared weights."""
+    largest_weight: Annotated[float, Field(gt=0, le=1)]
+    digest: Sha256
+
+
+class SharesPart(_Part):
+    """Shares of the noise standard deviation."""
+
+    distribution: Share
+    sampling: Share
+    slicing: Share
+
+
+class SamplingPart(_Part):
+    """How sampled distributions and drawn slices were bounded."""
+
+    band: BandKind | None
+    """The bands around sampled distributions; null if the distributions are exact."""
+    tails: Tails | None
+    """Beyond the bands, gaps count at the public range, or their mass is in delta."""
+    delta_of_tails: Probability | None
+    """The part of delta that is the tails; for public models only."""
+    noise_shares: SharesPart | None
+
+
+class UnslicedPart(_Part):
+    """Bounds on the whole output; null where there is no finite one."""
+
+    order: Order
+    epsilon: NonNegative | None
+    source: Text = Field(alias="from")
+    """How the bound was found."""
+    guess: Annotated[float, Field(ge=0.5, le=1)] | None
+    """Most that guesses between two protected, equally likely secrets can be right."""
+
+
+class ViewPart(_Part):
+    """The claim as (epsilon, delta). A sliced one says nothing about the whole output."""
+
+    scope: Literal["sliced average", "sliced joint", "unsliced"]
+    rule: ViewRule
+    epsilon: NonNegative
+    delta: Delta
+
+
+class ReleaseStatement(_Part):
+    """One release of a query."""
+
+    workflow: Literal["release"]
+    scenario: ScenarioPart
+    guarantee: Annotated[
+        Annotated[RenyiGuarantee, Tag("(order)")] | Annotated[SlicedEpsilonDelta, Tag("(delta)")],
+        Discriminator(_kind_of_guarantee),
+    ]
+    method: MethodPart
+    spent_epsilon: NonNegative
+    """What the noise costs; at most the epsilon of the guarantee."""
+    distributions_are_equal: bool
+    """Whether the distributions of every pair are the same; only then is there no noise."""
+    noise: NoisePart
+    profile: ProfilePart
+    failure_probability: Probability
+    """Probability that the claim does not hold; 0 for exact distributions."""
+    sampling: SamplingPart | None
+    """Null if nothing was sampled."""
+    unsliced: UnslicedPart
+    deltas: Deltas
+    """The deltas of the views."""
+    views: list[ViewPart]
+    earlier_releases: Digests
+    """Digests of the certificates of earlier releases, which this one does not cover jointly."""
+    limits: ReleaseLimits
+    """What is not covered, by code."""
+    evidence_digest: Sha256
+    """Salted SHA-256 of the evidence that belongs to the statement."""
+
+    @model_validator(mode="after")
+    def _relations_hold(self) -> Self:
+        names = len(self.scenario.query.names)
+        if not names == len(self.noise.std_by_coordinate) == self.profile.dim:
+            msg = "query, noise and profile must have the same number of coordinates"
+            raise ValueError(msg)
+        free = not (self.spent_epsilon or self.unsliced.epsilon or self.views or self.deltas)
+        costly = self.spent_epsilon > 0 and self.noise.std > 0
+        if not (free if self.distributions_are_equal else costly):
+            msg = "equal distributions cost nothing and have no views; others need noise"
+            raise ValueError(msg)
+        return self
+
+
+class KindPart(BaseModel):
+    """A part of a plan; `TrainingPlan.from_json` checks the rest of it."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+
+    kind: Text
+
+
+class PlanPart(_Part):
+    """A training plan, as in the file of a plan."""
+
+    format: Literal["pufferslice-training-plan"]
+    version: Literal[1]
+    differing: dict[str, Any]
+    sampling: KindPart
+    clipping: KindPart
+    n_steps: Count
+    noise_multipliers: Annotated[list[Positive], Field(min_length=1)]
+    accountant: Annotated[str, _OneOf(a.name for a in ACCOUNTANTS)]
+    order: Order
+    block: Count = Field(default_factory=_absent)
+    """Examples per forward and backward pass, where that is chosen."""
+    non_finite: NonFinite
+    """What is done with an example whose gradient is NaN or infinite."""
+
+
+class RecordPart(_Part):
+    """What the replacement of any one record gets, whatever the secret is."""
+
+    adjacency: Literal["replace-one"]
+    accountants: RecordAccountants
+    """The accountants that bound the cost of one record; never mean square."""
+    order: Order
+    epsilon: Positive
+    """Rényi divergence at the order, at most."""
+    delta: Delta
+    """1e-5, or one over the number of records if that is less; includes the noise's distance."""
+    epsilon_at_delta: NonNegative | None
+    """Epsilon of differential privacy at delta; null if there is none."""
+    conditions: Conditions
+    """What this needs beside the claim, by code."""
+
+
+class TrainingStatement(_Part):
+    """Training runs over the same data."""
+
+    workflow: Literal["training"]
+    data: Text
+    """Public name of the data."""
+    runs: Annotated[list[PlanPart], Field(min_length=1)]
+    guarantee: TrainingGuarantee
+    certifies: Sentences
+    draws_may_be_seen: Sentences
+    noise: Annotated[Sentences, _EachOnce()]
+    """How the noise is drawn, in sentences."""
+    implementation_delta: Share
+    """Total-variation distance of all drawn noise from the noise that the bound is about."""
+    failure_probability: Probability
+    """Probability that the claim does not hold."""
+    deltas: Deltas
+    """The deltas of the views."""
+    views: list[ViewPart]
+    one_record: RecordPart
+    hypotheses: Hypotheses
+    """What a run must keep to, by code."""
+    limits: TrainingLimits
+    """What is not covered, by code."""
+
+
+class SignaturePart(_Part):
+    """Ed25519 signature of a fixed context line and the canonical statement."""
+
+    algorithm: Literal["ed25519"]
+    public_key: Sha256
+    value: Annotated[str, Field(pattern="^[0-9a-f]{128}$")]
+
+
+class CertificateFile(_Part):
+    """The public part of a certificate. The evidence lies beside it and is confidential."""
+
+    format: Literal["pufferslice-certificate"]
+    version: Literal[3]
+    statement: Annotated[ReleaseStatement | TrainingStatement, Field(discriminator="workflow")]
+    digest: Sha256
+    """SHA-256 of the length of the canonical statement as 8 bytes, big-endian, and the canonical
+    statement: keys sorted, no spaces, UTF-8."""
+    signature: SignaturePart = Field(default_factory=_absent)
+    """Absent if the certificate was not signed."""
+
+
+class ReleasedValue(_Part):
+    """One coordinate of a release."""
+
+    name: Text
+    value: float
+    noise_std: Annotated[float, Field(ge=0)]
+    interval: Annotated[list[float], Field(min_length=2, max_length=2)]
+    """Two ends, for the noise alone."""
+    grid_value: Annotated[str, Field(pattern="^-?[0-9]{1,1200}$")]
+    """The released integer, as text: other readers of JSON round integers to floats."""
+
+
+class ReleaseFile(_Part):
+    """What was released, in the user's units."""
+
+    format: Literal["pufferslice-release"]
+    version: Literal[2]
+    certificate: Sha256
+    """Digest of the certificate that covers it."""
+    guarantee: Text
+    secure: bool
+    unsliced: UnslicedPart
+    interval: Delta
+    """The probability that an interval covers."""
+    interval_is_of: Text
+    range: Range | None
+    clipping: str
+    """Under which secrets the range moves values, in a sentence; empty if under none."""
+    values: Annotated[list[ReleasedValue], Field(min_length=1)]
+
+
+def check_certificate(document: object) -> dict[str, Any]:
+    """The document of a certificate, if it has exactly its fields, each of its kind."""
+    return _checked(CertificateFile, document, "certificate", CertificateError)
+
+
+def check_statement(statement: object) -> dict[str, Any]:
+    """A statement, if it has exactly the fields of its workflow, each of its kind."""
+    training = isinstance(statement, dict) and statement.get("workflow") == "training"
+    model = TrainingStatement if training else ReleaseStatement
+    return _checked(model, statement, "statement", CertificateError)
+
+
+def check_scenario(scenario: object) -> dict[str, Any]:
+    """The description of a scenario, if some scenario can have it."""
+    return _checked(ScenarioPart, scenario, "scenario", CertificateError)
+
+
+def check_release(document: object) -> dict[str, Any]:
+    """The document of a release, if it has exactly its fields, each of its kind."""
+    return _checked(ReleaseFile, document, "release", ReleaseError)
+
+
+def json_schemas() -> dict[str, dict[str, Any]]:
+    """The JSON Schema of each public file, by name.
+
+    Relations between fields are not in it; `verify` checks them.
+    """
+    models: dict[str, type[BaseModel]] = {"certificate": CertificateFile, "release": ReleaseFile}
+    return {name: {"$schema": _DIALECT} | file.model_json_schema() for name, file in models.items()}
+
+
+def _checked(
+    model: type[BaseModel], value: object, name: str, error_class: type[PuffersliceError]
+) -> dict[str, Any]:
+    """The value itself; an error names the path of the wrong field and shows no value."""
     try:
-        public_range = None if query["range"] is None else range_of(query["range"])
-    except (KeyError, TypeError, ValueError):
-        public_range, lengths = None, set()
-    if public_range is not None:
-        lengths |= {public_range.dim}
-    if lengths != {n_names}:
-        msg = f"names, scales, range and noise must be of one number of coordinates. {CHANGED}"
-        raise CertificateError(msg)
-
-
-def _check_secret(secret: Mapping[str, Any]) -> None:
-    columns = secret.get("columns")
-    named = isinstance(columns, list) and all(isinstance(column, str) for column in columns)
-    if not named and not isinstance(secret.get("worlds"), str):
-        msg = f"statement.scenario.secret must name columns or worlds. {CHANGED}"
-        raise CertificateError(msg)
+        model.model_validate(value)
+    except ValidationError as errors:
+        first = errors.errors(include_url=False, include_context=False, include_input=False)[0]
+        path = name
+        for part in first["loc"]:
+            if isinstance(part, int):
+                path += f"[{part}]"
+            elif not part.startswith("(") and part not in ("box", "ball", "release", "training"):
+                path += f".{shown(part)}"
+        kind = first["type"]
+        reason = _REASONS.get(kind) or re.sub(r"^\w+ should", "must", first["msg"])
+        # A code or name that is not known may come from a later version of this program.
+        hint = "Use the program that issued it" if kind == "literal_error" else CHANGED
+        msg = f"{path}: {reason.removeprefix('Value error, ')}. {hint}"
+        raise error_class(msg) from None
+    return value  # type: ignore[return-value]

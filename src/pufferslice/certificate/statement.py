@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The public statement of a certificate, computed from the evidence and from what was asked."""
+"""The public statement about a release, computed from the evidence and the caller's options."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, final
 
 import attrs
 import numpy as np
 
 from pufferslice._core.checks import check_above
-from pufferslice._core.text import listed, quoted
 from pufferslice.calibration.calibrate import Method, calibrate_unsliced, cost, full_cost
 from pufferslice.calibration.epsilon_delta import (
     REPORTED_ORDER,
@@ -27,70 +26,20 @@ from pufferslice.calibration.guarantee import (
 from pufferslice.calibration.guessing import full_variation, released_variation, right_guesses
 from pufferslice.calibration.noise import DRAW_DELTA, SIGMA_INT, OperatingSystemNoise
 from pufferslice.certificate.evidence import Evidence
+from pufferslice.certificate.limits import RELEASE_LIMITS
 from pufferslice.errors import CalibrationError
 from pufferslice.sensitivity import GapTables, MatchingTables
 from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere
-from pufferslice.sensitivity.sensitivity import Confidence, Slices
+from pufferslice.sensitivity.sensitivity import Slices
 
 ROUNDING_DELTA: Final = 2.0**-46
 """Total variation, per coordinate, between an integer Gaussian around a rounded point and the
 rounded real Gaussian around the point itself: at most (1/2) / (sqrt(2 pi) 2^44), plus less than
-2^-80 for rounding the density. Charged where the divergence is that of the real mechanism."""
+2^-80 for rounding the density. Accounted where the divergence is that of the real mechanism."""
 
 INTEGER_DELTA: Final = 2.0**-93
 """Total variation, per coordinate, between the integer Gaussian and the rounded real one, both
 around the same integer: 0.0202 / 2^88. The Rényi bounds hold without it, guesses need it."""
-
-_LIMITS: Final = (
-    "It is not differential privacy for individuals: only the named secret is protected.",
-    (
-        "It holds under the declared priors and for the listed pairs; if the truth is none of "
-        "these priors, nothing is claimed."
-    ),
-    (
-        "Sliced numbers describe the ideal real-valued mechanism along the slices of the profile; "
-        "they do not survive post-processing. Only the unsliced number is a statement about the "
-        "released bits."
-    ),
-    (
-        "It covers exactly one release. Releases of one scenario do not add up: two harmless ones "
-        "can tell the secret together."
-    ),
-    "The evidence is confidential and must stay internal.",
-)
-_PRIOR_IS_DATA: Final = (
-    "The priors were made from the released data itself, so the noise scale and every number "
-    "computed from it tell something about the data."
-)
-_SAMPLED: Final = (
-    "The priors are known only through independent draws; except with the failure probability "
-    "the claim holds for the distributions that the draws come from. That the draws are "
-    "independent, and that nobody chose them or the slices by their results, is assumed."
-)
-_IN_DELTA: Final = (
-    "What lies beyond the bands around the sampled distributions is in delta, not in epsilon: an "
-    "output that rare may tell the secret."
-)
-_CLIPPED: Final = (
-    "The claim holds for the query clipped to its public range, which is what a release publishes. "
-    "Intervals around released numbers are of that value too, not of the value before clipping."
-)
-_CLIPS: Final = (
-    "THE RANGE CLIPS THE DATA: the query lies outside its public range for {found}. What is "
-    "released of them is the nearest value in the range, not their own."
-)
-_SPHERE: Final = (
-    "The profile is the whole sphere; the directions were drawn from it, and the failure "
-    "probability covers that too."
-)
-_DRAWN: Final = (
-    "The noise that is drawn is not exactly the noise of the bounds. The distance, "
-    "implementation_delta, is part of no epsilon; an (epsilon, delta) view holds for what is "
-    "released with 1 + exp(epsilon) times the distance added to its delta."
-)
-_EQUAL: Final = "The distributions are equal under every pair: no noise is needed."
-_INSECURE: Final = "INSECURE: the noise comes from a seeded test generator. Never publish it."
-_DROPPED: Final = "{n} rows with missing values were left out; the claim is about the others."
 
 
 @final
@@ -119,36 +68,36 @@ class CertificateOptions:
         )
 
 
-def calibrated_noise(evidence: Evidence, said: CertificateOptions) -> float:
+def calibrated_noise(evidence: Evidence, options: CertificateOptions) -> float:
     """The noise standard deviation that the target asks for, in scaled coordinates."""
-    if said.noise_std is not None:
-        return said.noise_std
-    if isinstance(said.target, Guarantee) and not said.target.is_sliced:
-        return calibrate_unsliced(said.target, evidence.full)
-    return sliced_noise(evidence.slices, said.target, said.method)
+    if options.noise_std is not None:
+        return options.noise_std
+    if isinstance(options.target, Guarantee) and not options.target.is_sliced:
+        return calibrate_unsliced(options.target, evidence.full)
+    return sliced_noise(evidence.slices, options.target, options.method)
 
 
-def spent_epsilon(evidence: Evidence, said: CertificateOptions, noise_std: float) -> float:
+def spent_epsilon(evidence: Evidence, options: CertificateOptions, noise_std: float) -> float:
     """The number that the claim bounds, at this noise."""
     if evidence.slices.are_equal:
         return 0.0
     check_above(0, noise_std=noise_std)
-    if isinstance(said.target, ApproximateGuarantee):
-        return approximate_cost(evidence.slices, said.target, noise_std, said.method.envelope)
-    if said.target.is_sliced:
-        return cost(evidence.slices, said.target, noise_std, said.method)
-    return full_cost(evidence.full, said.target.order, noise_std)
+    if isinstance(options.target, ApproximateGuarantee):
+        return approximate_cost(evidence.slices, options.target, noise_std, options.method.envelope)
+    if options.target.is_sliced:
+        return cost(evidence.slices, options.target, noise_std, options.method)
+    return full_cost(evidence.full, options.target.order, noise_std)
 
 
-def statement_of(evidence: Evidence, said: CertificateOptions) -> dict[str, Any]:
+def release_statement(evidence: Evidence, options: CertificateOptions) -> dict[str, Any]:
     """The whole public statement; deterministic in its two arguments."""
-    noise_std = calibrated_noise(evidence, said)
-    spent = spent_epsilon(evidence, said, noise_std)
-    if not spent <= said.target.epsilon:
-        if said.noise_std is not None:
+    noise_std = calibrated_noise(evidence, options)
+    spent = spent_epsilon(evidence, options, noise_std)
+    if not spent <= options.target.epsilon:
+        if options.noise_std is not None:
             msg = (
                 f"noise_std {noise_std:g} costs {at_most(spent)}, more than the claim's epsilon "
-                f"{said.target.epsilon:g}; claim at least that much, or use more noise"
+                f"{options.target.epsilon:g}; claim at least that much, or use more noise"
             )
             raise CalibrationError(msg)
         msg = (
@@ -158,14 +107,27 @@ def statement_of(evidence: Evidence, said: CertificateOptions) -> dict[str, Any]
         raise CalibrationError(msg)
     profile = evidence.slices.profile
     equal = evidence.slices.are_equal
+    deltas = () if equal else options.deltas
+    noise = (noise_std, options.method)
     return {
-        "road": "static",
+        "workflow": "release",
         "scenario": dict(evidence.scenario),
-        "guarantee": said.target.to_json(),
-        "method": attrs.asdict(said.method),
+        "guarantee": options.target.to_json(),
+        "method": attrs.asdict(options.method),
         "spent_epsilon": spent,
         "distributions_are_equal": equal,
-        "noise": _noise(evidence, said, noise_std),
+        "noise": {
+            "family": "integer_gaussian",
+            "std": noise_std,
+            "calibrated": options.noise_std is None,
+            "std_by_coordinate": [
+                noise_std * scale for scale in evidence.scenario["query"]["scales"]
+            ],
+            "grid": noise_std / SIGMA_INT,
+            "generator": options.generator,
+            "secure": options.generator == OperatingSystemNoise.name,
+            "implementation_delta": implementation_delta(evidence) if noise_std else 0.0,
+        },
         "profile": {
             "kind": "sphere" if isinstance(profile, SampledSphere) else "finite",
             "dim": profile.dim,
@@ -175,56 +137,40 @@ def statement_of(evidence: Evidence, said: CertificateOptions) -> dict[str, Any]
             "digest": profile.digest(),
         },
         "failure_probability": evidence.slices.failure_probability,
-        "sampling": _sampling(evidence, said, noise_std),
-        "unsliced": unsliced_of(evidence, _order(said.target), noise_std),
-        "deltas": [] if equal else list(said.deltas),
-        "views": [] if equal else _views(evidence, said, noise_std),
-        "earlier_releases": list(said.earlier_releases),
-        "limits": limits_of(evidence, said.generator),
+        "sampling": _sampling(evidence, options, noise_std),
+        "unsliced": unsliced_of(evidence, unsliced_order(options.target), noise_std),
+        "deltas": list(deltas),
+        "views": [
+            attrs.asdict(view)
+            for delta in deltas
+            for view in views_of(evidence.slices, evidence.full, options.target, noise, delta)
+        ],
+        "earlier_releases": list(options.earlier_releases),
+        "limits": _limits(evidence, options.generator),
         "evidence_digest": evidence.digest(),
     }
 
 
-def limits_of(evidence: Evidence, generator: str) -> list[str]:
-    """What is not covered, in sentences."""
-    limits = list(_LIMITS)
-    if any(p["source"] == "released_data" for p in evidence.scenario["priors"]):
-        limits.append(_PRIOR_IS_DATA)
-    if evidence.scenario["rows_dropped"]:
-        limits.append(_DROPPED.format(n=evidence.scenario["rows_dropped"]))
-    if evidence.scenario["query"]["range"] is not None:
-        limits.append(_CLIPPED)
-    if sentence := clipping_sentence(evidence.scenario):
-        limits.append(sentence)
-    if evidence.confidence is not None:
-        limits += _doubts(evidence.confidence)
-    limits.append(_EQUAL if evidence.slices.are_equal else _DRAWN)
-    if generator != OperatingSystemNoise.name:
-        limits.append(_INSECURE)
-    return limits
-
-
-def clipping_sentence(scenario: Mapping[str, Any]) -> str:
-    """Under which secrets the public range cuts off values of the query; empty if under none."""
-    clipped: Mapping[str, Sequence[str]] = scenario["clipped"]
-    parts = [
-        f"{how} values under {_counted(clipped[how])}" for how in ("all", "some") if clipped[how]
-    ]
-    return _CLIPS.format(found=" and ".join(parts)) if parts else ""
-
-
-def _counted(secrets: Sequence[str]) -> str:
-    return f"{len(secrets)} secret{'s' if len(secrets) > 1 else ''} ({listed(secrets, quoted)})"
-
-
-def _doubts(confidence: Confidence) -> list[str]:
-    said = [_SAMPLED] if confidence.band is not None else []
-    said += [_IN_DELTA] if confidence.tails == "in_delta" else []
-    return said + ([_SPHERE] if confidence.on_sphere else [])
+def _limits(evidence: Evidence, generator: str) -> list[str]:
+    scenario, confidence = evidence.scenario, evidence.confidence
+    equal = evidence.slices.are_equal
+    absent = {
+        "prior-is-released-data": all(p["source"] != "released_data" for p in scenario["priors"]),
+        "rows-dropped": not scenario["rows_dropped"],
+        "query-is-clipped": scenario["query"]["range"] is None,
+        "range-clips-data": not any(scenario["clipped"].values()),
+        "priors-sampled": confidence is None or confidence.band is None,
+        "tails-in-delta": confidence is None or confidence.tails != "in_delta",
+        "sphere-sampled": confidence is None or not confidence.on_sphere,
+        "distributions-equal": not equal,
+        "noise-not-ideal": equal,
+        "insecure-noise": generator == OperatingSystemNoise.name,
+    }
+    return [code for code in RELEASE_LIMITS if not absent.get(code)]
 
 
 def _sampling(
-    evidence: Evidence, said: CertificateOptions, noise_std: float
+    evidence: Evidence, options: CertificateOptions, noise_std: float
 ) -> dict[str, Any] | None:
     """How sampled distributions were bounded, and which part of the noise is due to that."""
     confidence = evidence.confidence
@@ -236,41 +182,40 @@ def _sampling(
         "band": confidence.band,
         "tails": confidence.tails,
         "delta_of_tails": float(evidence.slices.missing.max()) if tails else None,
-        "noise_shares": _noise_shares(evidence, said, noise_std),
+        "noise_shares": _noise_shares(evidence, options, noise_std),
     }
 
 
 def _noise_shares(
-    evidence: Evidence, said: CertificateOptions, noise_std: float
+    evidence: Evidence, options: CertificateOptions, noise_std: float
 ) -> dict[str, float] | None:
     """Shares of the noise standard deviation: the prior itself, its sampling, the drawn slices."""
-    if not said.target.is_sliced or not noise_std:
+    if not options.target.is_sliced or not noise_std:
         return None
     slices = evidence.slices
     drawn = FiniteProfile(directions=slices.profile.directions, weights=slices.profile.weights)
     finite = Slices(profile=drawn, seen=slices.seen, missing=slices.missing)
-    with_bands = noise_std if slices.sphere is None else _noise_or_none(finite, said)
-    of_distribution = with_bands
+    with_bands = noise_std if slices.sphere is None else _noise_or_zero(finite, options)
+    alone = with_bands
     if evidence.plain is not None:
-        of_distribution = _noise_or_none(Slices(profile=drawn, seen=evidence.plain), said)
-    parts = (min(of_distribution, noise_std), min(with_bands, noise_std), noise_std)
+        alone = _noise_or_zero(Slices(profile=drawn, seen=evidence.plain), options)
+    alone, with_bands = min(alone, noise_std), min(with_bands, noise_std)
     return {
-        "distribution": parts[0] / noise_std,
-        "sampling": max(0.0, parts[1] - parts[0]) / noise_std,
-        "slicing": (parts[2] - max(parts[0], parts[1])) / noise_std,
+        "distribution": alone / noise_std,
+        "sampling": max(0.0, with_bands - alone) / noise_std,
+        "slicing": (noise_std - max(alone, with_bands)) / noise_std,
     }
 
 
-def _noise_or_none(slices: Slices, said: CertificateOptions) -> float:
-    """The noise, or 0 where these gaps alone would need none."""
+def _noise_or_zero(slices: Slices, options: CertificateOptions) -> float:
     try:
-        return sliced_noise(slices, said.target, said.method)
+        return sliced_noise(slices, options.target, options.method)
     except CalibrationError:
         return 0.0
 
 
-def _order(claim: Claim) -> float:
-    """The order at which the unsliced cost is reported."""
+def unsliced_order(claim: Claim) -> float:
+    """The order at which the unsliced cost of a release is stated."""
     return claim.order if isinstance(claim, Guarantee) else REPORTED_ORDER
 
 
@@ -278,20 +223,6 @@ def implementation_delta(evidence: Evidence) -> float:
     """Total variation between the sampled release and the one the bound is about."""
     exact = not isinstance(evidence.slices.seen, GapTables)
     return evidence.full.dim * (DRAW_DELTA + (ROUNDING_DELTA if exact else INTEGER_DELTA))
-
-
-def _noise(evidence: Evidence, said: CertificateOptions, noise_std: float) -> dict[str, Any]:
-    scales: Sequence[float] = evidence.scenario["query"]["scales"]
-    return {
-        "family": "integer_gaussian",
-        "std": noise_std,
-        "calibrated": said.noise_std is None,
-        "std_by_coordinate": [noise_std * scale for scale in scales],
-        "grid": noise_std / SIGMA_INT,
-        "generator": said.generator,
-        "secure": said.generator == OperatingSystemNoise.name,
-        "implementation_delta": implementation_delta(evidence) if noise_std else 0.0,
-    }
 
 
 def unsliced_of(evidence: Evidence, order: float, noise_std: float) -> dict[str, Any]:
@@ -306,14 +237,14 @@ def unsliced_of(evidence: Evidence, order: float, noise_std: float) -> dict[str,
             "guess": None,
         }
     bound = full_cost(evidence.full, order, noise_std)
-    made = _coupling(evidence)
+    source = _coupling(evidence)
     variation = released_variation(
         full_variation(evidence.full, noise_std), implementation_delta(evidence)
     )
     return {
         "order": order,
         "epsilon": bound if math.isfinite(bound) else None,
-        "from": made if math.isfinite(bound) else f"{made}: infinite at this order and noise",
+        "from": source if math.isfinite(bound) else f"{source}: infinite at this order and noise",
         "guess": None if variation >= 1 else right_guesses(variation),
     }
 
@@ -329,12 +260,3 @@ def _coupling(evidence: Evidence) -> str:
     if seen.n_slices == 1:
         return "one coupling per pair"
     return f"the best of {seen.n_slices} couplings per pair"
-
-
-def _views(evidence: Evidence, said: CertificateOptions, noise_std: float) -> list[dict[str, Any]]:
-    noise = (noise_std, said.method)
-    return [
-        attrs.asdict(view)
-        for delta in said.deltas
-        for view in views_of(evidence.slices, evidence.full, said.target, noise, delta)
-    ]

@@ -14,6 +14,7 @@ import numpy as np
 
 from pufferslice._core.checks import check_at_least, check_between
 from pufferslice._core.search import SAFETY
+from pufferslice._core.text import listed
 from pufferslice.calibration.epsilon_delta import ORDERS, improved_epsilon_joint, paper_epsilon
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate.certificate import Certificate
@@ -32,27 +33,248 @@ from pufferslice.learning import (
 )
 from pufferslice.learning.plan import HYPOTHESES
 
-_ONE_RECORD: Final = exactly(1)
+DEFAULT_DELTAS: Final = (1e-5,)
+
+IDEAL_NOISE: Final = (
+    "Gaussian, of the plan's size, on the sums of clipped gradients; how it is drawn is not stated "
+    "here, and the bound is about the ideal real-valued noise."
+)
+
 _USUAL_DELTA: Final = 1e-5
 _MOST_ROUNDS: Final = 1000
 _LARGEST_EXPONENT: Final = 700.0
-"""The exponential of more is no number."""
+"""The exponential of more is not a float."""
+
+
+def certify_training(
+    plan: TrainingPlan,
+    *,
+    data: str,
+    noise: str = IDEAL_NOISE,
+    deltas: Sequence[float] = DEFAULT_DELTAS,
+    implementation_delta: float = 0.0,
+    limits: Sequence[str] = BY_PROGRAM,
+) -> Certificate:
+    """State what a run that follows the plan promises.
+
+    `data` is a public name for the dataset: runs over data of another name never compose.
+    `noise` describes how the noise is drawn; the bound is about ideal Gaussian noise, and
+    `implementation_delta` is the total-variation distance of the run's noise from it. `limits` are
+    codes of `pufferslice.certificate.limits.RUN_LIMITS`: what the program that trained leaves open.
+    """
+    return certify_runs(
+        [plan],
+        data=data,
+        noise=noise,
+        deltas=deltas,
+        implementation_delta=implementation_delta,
+        limits=limits,
+    )
+
+
+def certify_runs(
+    plans: Sequence[TrainingPlan],
+    *,
+    data: str,
+    noise: str = IDEAL_NOISE,
+    deltas: Sequence[float] = DEFAULT_DELTAS,
+    implementation_delta: float = 0.0,
+    limits: Sequence[str] = BY_PROGRAM,
+) -> Certificate:
+    """State what runs over the same data promise together.
+
+    Guarantee: costs add as functions of the number of differing records, which is the same in all
+    runs. `implementation_delta` is the sum over all of them. Otherwise as `certify_training`.
+    Needs: runs with noise of their own, over one dataset.
+    Source: lemma:adaptive_renyi_composition.
+    """
+    for name, text in (("data", data), ("noise", noise)):
+        if not isinstance(text, str) or not text:
+            msg = f"{name} must be a non-empty string, got {text!r}"
+            raise ArgumentError(msg)
+    claim = TrainingClaim(
+        data=data,
+        runs=tuple(plans),
+        noises=(noise,),
+        deltas=tuple(dict.fromkeys(float(delta) for delta in deltas)),
+        implementation_delta=implementation_delta,
+        limits=limits,
+    )
+    return Certificate(statement=training_statement(claim), evidence=None)
+
+
+def compose(certificates: Sequence[Certificate]) -> Certificate:
+    """One certificate for several runs over the same data, differing records and order.
+
+    Releases do not compose: two of them can reveal a secret that neither reveals alone.
+    """
+    if not certificates:
+        msg = "certificates must hold at least one certificate of a training run, got none"
+        raise ArgumentError(msg)
+    if any(certificate.workflow != "training" for certificate in certificates):
+        msg = (
+            "releases do not compose: with two fair bits and their exclusive or as the secret, "
+            "each bit alone says nothing, both together say all. Calibrate the concatenated query "
+            "once"
+        )
+        raise CertificateError(msg)
+    claims = [TrainingClaim.read_off(certificate.statement) for certificate in certificates]
+    names = sorted({claim.data for claim in claims})
+    if len(names) != 1:
+        msg = (
+            f"the runs are over different data ({listed(names)}); only runs over the same data "
+            "compose. Publish their certificates beside each other"
+        )
+        raise CertificateError(msg)
+    total = math.fsum(claim.implementation_delta for claim in claims)
+    if len(claims) > 1 and total > 0:
+        total = math.nextafter(total, math.inf)
+    together = TrainingClaim(
+        data=names[0],
+        runs=tuple(run for claim in claims for run in claim.runs),
+        noises=tuple(dict.fromkeys(noise for claim in claims for noise in claim.noises)),
+        deltas=tuple(dict.fromkeys(delta for claim in claims for delta in claim.deltas)),
+        implementation_delta=min(1.0, total),
+        limits=[code for claim in claims for code in claim.limits],
+    )
+    return Certificate(statement=training_statement(together), evidence=None)
+
+
+@final
+@attrs.frozen(kw_only=True)
+class TrainingClaim:
+    """What a certificate of runs over the same data depends on; everything else follows."""
+
+    data: str
+    """The public name of the data; runs compose only if it is the same."""
+    runs: tuple[TrainingPlan, ...]
+    noises: tuple[str, ...]
+    """How the noise of the runs is drawn, in public sentences."""
+    deltas: tuple[float, ...]
+    implementation_delta: float
+    """Total-variation distance of all drawn noise from the noise that the cost is about."""
+    limits: tuple[str, ...] = attrs.field(converter=check_limits)
+    """Codes of what the programs that trained leave open."""
+
+    def __attrs_post_init__(self) -> None:
+        check_together(self.runs)
+        for delta in self.deltas:
+            check_between(0, 1, delta=delta)
+        check_distance(self.implementation_delta)
+
+    @classmethod
+    def read_off(cls, statement: Mapping[str, Any]) -> "TrainingClaim":
+        """The claim that a statement makes."""
+        return cls(
+            data=statement["data"],
+            runs=tuple(TrainingPlan.from_json(run) for run in statement["runs"]),
+            noises=tuple(statement["noise"]),
+            deltas=tuple(dict.fromkeys(statement["deltas"])),
+            implementation_delta=statement["implementation_delta"],
+            limits=[code for code in statement["limits"] if code in RUN_LIMITS],
+        )
+
+    def cost(self, order: float) -> float:
+        """Cost of all runs together for the declared secret."""
+        return secret_cost(self.runs, order)
+
+    def guarantee(self) -> Guarantee:
+        """What all runs together promise for the declared secret."""
+        first = self.runs[0]
+        return Guarantee(
+            notion=first.accountant.notion, order=first.order, epsilon=self.cost(first.order)
+        )
+
+
+def training_statement(claim: TrainingClaim) -> dict[str, Any]:
+    """The whole public statement; deterministic in the claim."""
+    guarantee = claim.guarantee()
+    unsliced = guarantee.notion == "unsliced"
+    accountants = {run.accountant.name: run.accountant for run in claim.runs}.values()
+    return {
+        "workflow": "training",
+        "data": claim.data,
+        "runs": [run.to_json() for run in claim.runs],
+        "guarantee": guarantee.to_json(),
+        "certifies": [accountant.certifies for accountant in accountants],
+        "draws_may_be_seen": [accountant.draws_may_be_seen for accountant in accountants],
+        "noise": list(claim.noises),
+        "implementation_delta": float(claim.implementation_delta),
+        "failure_probability": 0.0,
+        "deltas": list(claim.deltas) if unsliced else [],
+        "views": _views(claim, guarantee) if unsliced else [],
+        "one_record": _one_record(claim),
+        "hypotheses": list(HYPOTHESES),
+        "limits": _limits(claim, guarantee),
+    }
+
+
+def _views(claim: TrainingClaim, guarantee: Guarantee) -> list[dict[str, Any]]:
+    """Unsliced (epsilon, delta) views: at the claim's order, and the best of it and a grid."""
+    order, epsilon = guarantee.order, guarantee.epsilon
+    costs = costs_by_order(secret_cost, claim.runs) if claim.deltas else {}
+    views = []
+    for delta in claim.deltas:
+        epsilons = {
+            "paper": paper_epsilon(order, epsilon, delta),
+            "improved": improved_epsilon_joint(order, epsilon, delta),
+            "order_grid": min(improved_epsilon_joint(o, cost, delta) for o, cost in costs.items()),
+        }
+        views += [
+            {"scope": "unsliced", "rule": rule, "epsilon": value, "delta": delta}
+            for rule, value in epsilons.items()
+            if np.isfinite(value)
+        ]
+    return views
+
+
+def _one_record(claim: TrainingClaim) -> dict[str, Any]:
+    """What the replacement of one record gets, whatever the secret is."""
+    runs, order, delta = claim.runs, claim.runs[0].order, record_delta(claim.runs)
+    accountants = [record_accountant(run) for run in runs]
+    epsilon = record_epsilon(runs, delta=delta, implementation_delta=claim.implementation_delta)
+    secret_draws = Amplified() in accountants
+    return {
+        "adjacency": "replace-one",
+        "accountants": list(dict.fromkeys(accountant.name for accountant in accountants)),
+        "order": order,
+        "epsilon": record_cost(runs, order),
+        "delta": delta,
+        "epsilon_at_delta": epsilon if math.isfinite(epsilon) else None,
+        "conditions": [code for code in CONDITIONS if code != "draws-secret" or secret_draws],
+    }
+
+
+def _limits(claim: TrainingClaim, guarantee: Guarantee) -> list[str]:
+    absent = {
+        "average-over-batches": guarantee.notion == "unsliced",
+        "stops-on-non-finite": all(run.non_finite != "stop" for run in claim.runs),
+        "noise-not-ideal": not claim.implementation_delta,
+    } | {code: code not in claim.limits for code in RUN_LIMITS}
+    return [code for code in LIMITS if not absent.get(code)]
 
 
 def check_together(plans: Sequence[TrainingPlan]) -> None:
     """Raise unless the costs of the runs add: same records, distribution of D, order, notion."""
     if not plans:
-        msg = "plans must hold at least one plan of a run, got none"
+        msg = "plans must hold the plan of at least one run, got none"
         raise ArgumentError(msg)
-    first = _common(plans[0])
-    for plan in plans[1:]:
-        for name, value in _common(plan).items():
-            if value != first[name]:
-                msg = (
-                    f"the runs have different {name}; only runs with the same compose. "
-                    "Publish their certificates beside each other"
-                )
-                raise CertificateError(msg)
+    shared = [
+        {
+            "differing records": plan.differing.description(),
+            "numbers of records": plan.sampling.n_records,
+            "orders": plan.order,
+            "notions": plan.accountant.notion,
+        }
+        for plan in plans
+    ]
+    for name in shared[0]:
+        if any(facts[name] != shared[0][name] for facts in shared):
+            msg = (
+                f"the runs have different {name}; only runs with the same compose. "
+                "Publish their certificates beside each other"
+            )
+            raise CertificateError(msg)
 
 
 def check_distance(implementation_delta: float) -> None:
@@ -70,31 +292,17 @@ def secret_cost(plans: Sequence[TrainingPlan], order: float) -> float:
     Needs: one coupling of the data for all runs.
     Source: lemma:adaptive_renyi_composition.
     """
-    costs = np.sum(
-        [
-            cost_by_count(
-                plan.accountant, order, plan.sampling, plan.differing, plan.noise_multipliers
-            )
-            for plan in plans
-        ],
-        axis=0,
-    )
-    return mixed_cost(order, costs, plans[0].differing)
-
-
-def secret_guarantee(plans: Sequence[TrainingPlan]) -> Guarantee:
-    """What all runs together promise for the declared secret."""
-    check_together(plans)
-    first = plans[0]
-    return Guarantee(
-        notion=first.accountant.notion, order=first.order, epsilon=secret_cost(plans, first.order)
-    )
+    costs = [
+        cost_by_count(plan.accountant, order, plan.sampling, plan.differing, plan.noise_multipliers)
+        for plan in plans
+    ]
+    return mixed_cost(order, np.sum(costs, axis=0), plans[0].differing)
 
 
 def record_accountant(plan: TrainingPlan) -> Accountant:
-    """By which the cost of one record is bounded: the plan's own, but never mean square.
+    """The accountant that bounds the cost of one record: the plan's, but never mean square.
 
-    Mean square bounds nothing about the run. The log moment stands in for it, because it needs
+    Mean square bounds nothing about the run. The log moment replaces it, because it needs
     nothing to stay secret that a plan by mean square does not keep secret.
     """
     return LogMoment() if isinstance(plan.accountant, MeanSquare) else plan.accountant
@@ -107,7 +315,7 @@ def record_cost(plans: Sequence[TrainingPlan], order: float) -> float:
     under the conditions of `record_accountant` and the hypotheses of the plans.
     """
     return math.fsum(
-        run_cost(record_accountant(plan), order, plan.sampling, _ONE_RECORD, plan.noise_multipliers)
+        run_cost(record_accountant(plan), order, plan.sampling, exactly(1), plan.noise_multipliers)
         for plan in plans
     )
 
@@ -129,8 +337,8 @@ def secret_epsilon(
     accountant = plans[0].accountant
     if accountant.notion != "unsliced":
         msg = (
-            f"accountant {accountant.name!r} averages over batches, which no (epsilon, delta) can "
-            "be read from; use worst_case, log_moment or amplified"
+            f"accountant {accountant.name!r} averages over batches, which gives no (epsilon, "
+            "delta); use worst_case, log_moment or amplified"
         )
         raise ArgumentError(msg)
     return epsilon_at(
@@ -154,7 +362,7 @@ def record_epsilon(
 def costs_by_order(
     cost: Callable[[Sequence[TrainingPlan], float], float], plans: Sequence[TrainingPlan]
 ) -> dict[float, float]:
-    """`secret_cost` or `record_cost` at the orders that are minimised over, the plans' among them.
+    """`secret_cost` or `record_cost` at the plans' order and those of a grid.
 
     Infinite at orders where the cost leaves the range of the numbers.
     """
@@ -195,240 +403,3 @@ def epsilon_at(costs: Mapping[float, float], *, delta: float, implementation_del
             return max(epsilon, needed)
         epsilon = needed * SAFETY**2
     return math.inf
-
-
-def _common(plan: TrainingPlan) -> dict[str, object]:
-    """What all runs of one claim must have in common."""
-    return {
-        "differing records": plan.differing.description(),
-        "numbers of records": plan.sampling.n_records,
-        "orders": plan.order,
-        "notions": plan.accountant.notion,
-    }
-
-
-DEFAULT_DELTAS: Final = (1e-5,)
-
-IDEAL_NOISE: Final = (
-    "Gaussian, of the plan's size, on the sums of clipped gradients; how it is drawn is not stated "
-    "here, and the bound is about the ideal real-valued noise."
-)
-
-
-@final
-@attrs.frozen(kw_only=True)
-class TrainingClaim:
-    """What is said of one or several runs over the same data; all else follows from it."""
-
-    data: str
-    """The public name of the data; runs compose only if it is the same."""
-    runs: tuple[TrainingPlan, ...]
-    noises: tuple[str, ...]
-    """How the noise of the runs is drawn, in public sentences."""
-    deltas: tuple[float, ...]
-    implementation_delta: float
-    """Total-variation distance of all drawn noise from the noise that the cost is about."""
-    limits: tuple[str, ...] = attrs.field(converter=check_limits)
-    """Codes of what the programs that trained leave open."""
-
-    def __attrs_post_init__(self) -> None:
-        if not self.runs or not self.noises or not all((self.data, *self.noises)):
-            msg = (
-                "learning needs at least one run, a name of the data, and how noise is drawn; got "
-                f"{len(self.runs)} runs, data {self.data!r} and noise {list(self.noises)}"
-            )
-            raise ArgumentError(msg)
-        check_together(self.runs)
-        for delta in self.deltas:
-            check_between(0, 1, delta=delta)
-        check_distance(self.implementation_delta)
-
-    @classmethod
-    def read_off(cls, statement: Mapping[str, Any]) -> "TrainingClaim":
-        """What a statement reports."""
-        return cls(
-            data=statement["data"],
-            runs=tuple(TrainingPlan.from_json(run) for run in statement["runs"]),
-            noises=tuple(statement["noise"]),
-            deltas=tuple(dict.fromkeys(statement["deltas"])),
-            implementation_delta=statement["implementation_delta"],
-            limits=[code for code in statement["limits"] if code in RUN_LIMITS],
-        )
-
-    def cost(self, order: float) -> float:
-        """Cost of all runs together for the declared secret."""
-        return secret_cost(self.runs, order)
-
-    def guarantee(self) -> Guarantee:
-        """What all runs together promise for the declared secret."""
-        return secret_guarantee(self.runs)
-
-
-def certify_training(
-    plan: TrainingPlan,
-    *,
-    data: str,
-    noise: str = IDEAL_NOISE,
-    deltas: Sequence[float] = DEFAULT_DELTAS,
-    implementation_delta: float = 0.0,
-    limits: Sequence[str] = BY_PROGRAM,
-) -> Certificate:
-    """State what a run that follows the plan promises.
-
-    `data` is a public name for the dataset: runs over data of another name never compose.
-    `noise` says how the noise is drawn; the bound is about ideal Gaussian noise, and
-    `implementation_delta` is the total-variation distance of the run's noise from it. `limits` are
-    codes of `pufferslice.certificate.limits.RUN_LIMITS`: what the program that trained leaves open.
-    """
-    return certify_runs(
-        [plan],
-        data=data,
-        noise=noise,
-        deltas=deltas,
-        implementation_delta=implementation_delta,
-        limits=limits,
-    )
-
-
-def certify_runs(
-    plans: Sequence[TrainingPlan],
-    *,
-    data: str,
-    noise: str = IDEAL_NOISE,
-    deltas: Sequence[float] = DEFAULT_DELTAS,
-    implementation_delta: float = 0.0,
-    limits: Sequence[str] = BY_PROGRAM,
-) -> Certificate:
-    """State what runs over the same data promise together.
-
-    Guarantee: costs add as functions of the number of differing records, which is the same in all
-    runs. `implementation_delta` is the sum over all of them. Else as `certify_training`.
-    Needs: runs with noise of their own, over one dataset.
-    Source: lemma:adaptive_renyi_composition.
-    """
-    for name, text in (("data", data), ("noise", noise)):
-        if not isinstance(text, str) or not text:
-            msg = f"{name} must be a public sentence that is not empty, got {text!r}"
-            raise ArgumentError(msg)
-    said = TrainingClaim(
-        data=data,
-        runs=tuple(plans),
-        noises=(noise,),
-        deltas=tuple(dict.fromkeys(float(delta) for delta in deltas)),
-        implementation_delta=implementation_delta,
-        limits=limits,
-    )
-    return Certificate(statement=learning_statement(said), evidence=None)
-
-
-def compose(certificates: Sequence[Certificate]) -> Certificate:
-    """One certificate for several runs over the same data, differing records and order.
-
-    Static releases do not compose: two of them can tell a secret that neither tells alone.
-    """
-    if not certificates:
-        msg = "certificates must hold at least one certificate of a training run, got none"
-        raise ArgumentError(msg)
-    for certificate in certificates:
-        if certificate.road != "learning":
-            msg = (
-                "static releases do not compose: with two fair bits and their exclusive or as the "
-                "secret, each bit alone says nothing, both together say all. Calibrate the "
-                "concatenated query once"
-            )
-            raise CertificateError(msg)
-    parts = [TrainingClaim.read_off(certificate.statement) for certificate in certificates]
-    names = sorted({part.data for part in parts})
-    if len(names) != 1:
-        msg = (
-            f"the runs are over different data ({', '.join(names)}); only the same data compose. "
-            "Publish their certificates beside each other"
-        )
-        raise CertificateError(msg)
-    said = TrainingClaim(
-        data=names[0],
-        runs=tuple(run for part in parts for run in part.runs),
-        noises=tuple(dict.fromkeys(noise for part in parts for noise in part.noises)),
-        deltas=tuple(dict.fromkeys(delta for part in parts for delta in part.deltas)),
-        implementation_delta=_added_up([part.implementation_delta for part in parts]),
-        limits=[code for part in parts for code in part.limits],
-    )
-    return Certificate(statement=learning_statement(said), evidence=None)
-
-
-def learning_statement(said: TrainingClaim) -> dict[str, Any]:
-    """The whole public statement; deterministic in what was said."""
-    claim = said.guarantee()
-    unsliced = claim.notion == "unsliced"
-    accountants = {run.accountant.name: run.accountant for run in said.runs}
-    return {
-        "road": "learning",
-        "data": said.data,
-        "runs": [run.to_json() for run in said.runs],
-        "guarantee": claim.to_json(),
-        "certifies": [accountant.certifies for accountant in accountants.values()],
-        "draws_may_be_seen": [one.draws_may_be_seen for one in accountants.values()],
-        "noise": list(said.noises),
-        "implementation_delta": float(said.implementation_delta),
-        "failure_probability": 0.0,
-        "deltas": list(said.deltas) if unsliced else [],
-        "views": _views(said, claim) if unsliced else [],
-        "one_record": _one_record(said),
-        "hypotheses": list(HYPOTHESES),
-        "limits": _limits(said, claim),
-    }
-
-
-def _one_record(said: TrainingClaim) -> dict[str, Any]:
-    """What the replacement of one record gets, whatever the secret is."""
-    order, delta = said.runs[0].order, record_delta(said.runs)
-    accountants = [record_accountant(run) for run in said.runs]
-    epsilon = record_epsilon(said.runs, delta=delta, implementation_delta=said.implementation_delta)
-    secret_draws = Amplified() in accountants
-    return {
-        "adjacency": "replace-one",
-        "accountants": list(dict.fromkeys(accountant.name for accountant in accountants)),
-        "order": order,
-        "epsilon": record_cost(said.runs, order),
-        "delta": delta,
-        "epsilon_at_delta": epsilon if math.isfinite(epsilon) else None,
-        "conditions": [code for code in CONDITIONS if code != "draws-secret" or secret_draws],
-    }
-
-
-def _limits(said: TrainingClaim, claim: Guarantee) -> list[str]:
-    """What is not covered, by code."""
-    absent = {
-        "average-over-batches": claim.notion == "unsliced",
-        "stops-on-non-finite": all(run.non_finite != "stop" for run in said.runs),
-        "noise-not-ideal": not said.implementation_delta,
-    } | {code: code not in said.limits for code in RUN_LIMITS}
-    return [code for code in LIMITS if not absent.get(code)]
-
-
-def _added_up(distances: Sequence[float]) -> float:
-    """The sum, rounded up; total variation is never above 1."""
-    total = math.fsum(distances)
-    if len(distances) > 1 and total > 0:
-        total = math.nextafter(total, math.inf)
-    return min(1.0, total)
-
-
-def _views(said: TrainingClaim, claim: Guarantee) -> list[dict[str, Any]]:
-    """Unsliced (epsilon, delta) views: at the claim's order, and the best of it and a grid."""
-    costs = costs_by_order(secret_cost, said.runs) if said.deltas else {}
-    views = []
-    for delta in said.deltas:
-        at_order = {
-            "paper": paper_epsilon(claim.order, claim.epsilon, delta),
-            "improved": improved_epsilon_joint(claim.order, claim.epsilon, delta),
-            "order_grid": min(
-                improved_epsilon_joint(order, cost, delta) for order, cost in costs.items()
-            ),
-        }
-        views += [
-            {"scope": "unsliced", "rule": rule, "epsilon": epsilon, "delta": delta}
-            for rule, epsilon in at_order.items()
-            if np.isfinite(epsilon)
-        ]
-    return views

@@ -4,6 +4,7 @@
 What is computed from evidence is as confidential as the evidence; only `stated_variation` is not.
 """
 
+import contextlib
 import math
 from collections.abc import Sequence
 from typing import Final, final
@@ -15,8 +16,7 @@ from pufferslice._core.arrays import Floats, locked, same
 from pufferslice._core.checks import check_above, check_count
 from pufferslice._core.threads import Progress, silent
 from pufferslice.calibration.calibrate import Method, full_cost, full_costs, slice_costs
-from pufferslice.calibration.epsilon_delta import REPORTED_ORDER
-from pufferslice.calibration.guarantee import ApproximateGuarantee, Claim, Guarantee
+from pufferslice.calibration.guarantee import Claim, Guarantee
 from pufferslice.calibration.guessing import (
     LOW_ORDERS,
     full_variation,
@@ -26,20 +26,22 @@ from pufferslice.calibration.guessing import (
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.issue import required_evidence
-from pufferslice.certificate.statement import CertificateOptions, calibrated_noise
+from pufferslice.certificate.statement import (
+    CertificateOptions,
+    calibrated_noise,
+    unsliced_order,
+)
 from pufferslice.certificate.training import TrainingClaim
 from pufferslice.errors import CalibrationError
-from pufferslice.learning import TrainingPlan
 from pufferslice.learning.accountants import calibrate_multiplier
 from pufferslice.sensitivity import GapTables, MatchingTables
 from pufferslice.sensitivity.renyi import aggregate
-from pufferslice.sensitivity.sensitivity import Full
 
 N_EPSILONS: Final = 25
 _REACH: Final = 1.5
 """Powers of ten on both sides of the claimed epsilon."""
 _MOST_ENTRIES: Final = 60_000
-"""Unsliced costs are read off tables rounded up to this many entries: a bound still, and quick."""
+"""Total variations use tables rounded up to this many entries: still a bound, and quick."""
 
 TIGHT: Final = Method(rule="tight", envelope="transport")
 CLOSED_FORM: Final = Method(rule="closed_form", envelope="worst_gap")
@@ -48,11 +50,11 @@ CLOSED_FORM: Final = Method(rule="closed_form", envelope="worst_gap")
 @final
 @attrs.frozen(kw_only=True)
 class SweepPoint:
-    """One epsilon: the noise that it asks for, and what that noise would let a reader guess."""
+    """One epsilon: the noise that it needs, and what that noise would let a reader guess."""
 
     claim: Claim
     noise_std: float | None
-    """By the certificate's own method, in scaled coordinates; None where there is none."""
+    """By the certificate's method, in scaled coordinates; None where there is none."""
     tight_std: float | None
     """By the tight rule; None for claims that are not along slices."""
     closed_form_std: float | None
@@ -89,7 +91,7 @@ class PairCost:
     prior: str
     pair: tuple[str, str]
     sliced_cost: float | None
-    """Its own share of the claim, aggregated over the slices; None for claims without an order."""
+    """Its share of the claim, aggregated over the slices; None for claims without an order."""
     unsliced_cost: float | None
     """Bound on its unsliced divergence; None where there is none."""
     largest_gap: float | None
@@ -137,50 +139,48 @@ def epsilons_around(claimed: float, n_epsilons: int = N_EPSILONS) -> tuple[float
 def what_if(
     certificate: Certificate, epsilons: Sequence[float], progress: Progress = silent
 ) -> tuple[SweepPoint, ...]:
-    """For each epsilon what the certificate would state, all else as it is.
+    """For each epsilon what the certificate would state, all else unchanged.
 
-    Guarantee: noise and costs are those of the functions that certify. Nothing is promised by an
-    outlook: to use another epsilon, certify again.
+    Guarantee: noise and costs are those of the functions that certify. A sweep promises nothing:
+    to use another epsilon, certify again.
     """
     evidence = required_evidence(certificate)
-    said = CertificateOptions.read_off(certificate.statement)
+    stated = CertificateOptions.read_off(certificate.statement)
     delta = float(certificate.statement["noise"]["implementation_delta"])
-    order = _unsliced_order(said.target)
-    found = []
+    order = unsliced_order(stated.target)
+    full = coarse = evidence.full
+    if isinstance(full.seen, MatchingTables):
+        coarse = attrs.evolve(full, seen=full.seen.coarsened(_MOST_ENTRIES))
+    gaps = isinstance(evidence.slices.seen, GapTables)
+    has_closed_form = gaps and isinstance(stated.target, Guarantee) and stated.target.is_sliced
+    points = []
     for done, epsilon in enumerate(epsilons):
         progress(done, len(epsilons))
-        target = attrs.evolve(said.target, epsilon=epsilon)
-        asked = attrs.evolve(said, target=target, noise_std=None)
-        noise_std = _noise_or_none(evidence, asked)
-        cost = full_cost(evidence.full, order, noise_std) if noise_std else math.inf
-        found.append(
+        target = attrs.evolve(stated.target, epsilon=epsilon)
+        options = attrs.evolve(stated, target=target, noise_std=None)
+        noise_std = _noise_or_none(evidence, options)
+        tight_std = closed_form_std = None
+        if target.is_sliced and options.method.rule == "tight":
+            tight_std = noise_std
+        elif target.is_sliced:
+            tight_std = _noise_or_none(evidence, attrs.evolve(options, method=TIGHT))
+        if has_closed_form:
+            closed_form_std = _noise_or_none(evidence, attrs.evolve(options, method=CLOSED_FORM))
+        points.append(
             SweepPoint(
-                claim=asked.target,
+                claim=target,
                 noise_std=noise_std,
-                tight_std=_tight(evidence, asked, noise_std),
-                closed_form_std=_closed_form(evidence, asked),
+                tight_std=tight_std,
+                closed_form_std=closed_form_std,
                 unsliced_order=order,
-                unsliced_epsilon=_finite(cost),
-                total_variation=1.0,
+                unsliced_epsilon=_finite(full_cost(full, order, noise_std)) if noise_std else None,
+                total_variation=released_variation(full_variation(coarse, noise_std), delta)
+                if noise_std
+                else 1.0,
             )
         )
     progress(len(epsilons), len(epsilons))
-    variations = _variations_at(evidence.full, [row.noise_std for row in found], delta)
-    return tuple(
-        attrs.evolve(row, total_variation=variation)
-        for row, variation in zip(found, variations, strict=True)
-    )
-
-
-def _variations_at(
-    full: Full, noise_stds: Sequence[float | None], implementation_delta: float
-) -> list[float]:
-    """Bounds on the total variation under two secrets; 1, which says nothing, without a noise."""
-    coarse = _coarse_full(full)
-    return [
-        released_variation(full_variation(coarse, std), implementation_delta) if std else 1.0
-        for std in noise_stds
-    ]
+    return tuple(points)
 
 
 def what_if_training(
@@ -188,39 +188,30 @@ def what_if_training(
 ) -> tuple[TrainingSweepPoint, ...]:
     """For each epsilon the noise multiplier of the same plan; none for several runs or schedules.
 
-    Nothing is promised by an outlook: to use another epsilon, plan again.
+    A sweep promises nothing: to use another epsilon, plan again.
     """
-    said = TrainingClaim.read_off(certificate.statement)
-    plan = said.runs[0]
-    if len(said.runs) > 1 or np.ptp(plan.noise_multipliers) > 0:
+    stated = TrainingClaim.read_off(certificate.statement)
+    plan, guarantee = stated.runs[0], stated.guarantee()
+    if len(stated.runs) > 1 or np.ptp(plan.noise_multipliers) > 0:
         return ()
-    found = []
+    points = []
     for done, epsilon in enumerate(epsilons):
         progress(done, len(epsilons))
-        claim = attrs.evolve(said.guarantee(), epsilon=epsilon)
-        multiplier = _multiplier_or_none(plan, claim)
-        variation = 1.0
+        claim = attrs.evolve(guarantee, epsilon=epsilon)
+        multiplier, variation = None, 1.0
+        with contextlib.suppress(CalibrationError):
+            multiplier = calibrate_multiplier(
+                plan.accountant, claim, plan.sampling, plan.differing, plan.n_steps
+            )
         if multiplier is not None:
             noise = np.full(plan.n_steps, multiplier)
-            changed = attrs.evolve(plan, noise_multipliers=noise)
-            variation = _training_variation(attrs.evolve(said, runs=(changed,)))
-        found.append(
+            run = attrs.evolve(plan, noise_multipliers=noise)
+            variation = _training_variation(attrs.evolve(stated, runs=(run,)))
+        points.append(
             TrainingSweepPoint(claim=claim, noise_multiplier=multiplier, total_variation=variation)
         )
     progress(len(epsilons), len(epsilons))
-    return tuple(found)
-
-
-def _training_variation(said: TrainingClaim) -> float:
-    """Bound on the total variation of what runs release in two worlds, the best of some orders.
-
-    1 for a claim on average over batch draws, which bounds nothing that is released.
-    """
-    if said.guarantee().notion != "unsliced":
-        return 1.0
-    costs = [said.cost(order) for order in LOW_ORDERS]
-    bound = float(total_variation_bound(LOW_ORDERS, costs).min())
-    return released_variation(bound, said.implementation_delta)
+    return tuple(points)
 
 
 def stated_variation(certificate: Certificate) -> float:
@@ -229,35 +220,39 @@ def stated_variation(certificate: Certificate) -> float:
     1, which says nothing, if the statement has no unsliced bound.
     """
     statement = certificate.statement
-    if certificate.road == "learning":
+    if certificate.workflow == "training":
         return _training_variation(TrainingClaim.read_off(statement))
     guess = statement["unsliced"]["guess"]
     return 1.0 if guess is None else min(1.0, 2 * float(guess) - 1)
 
 
-def _coarse_full(full: Full) -> Full:
-    """The same couplings with fewer, larger distances: still a bound."""
-    if not isinstance(full.seen, MatchingTables):
-        return full
-    return attrs.evolve(full, seen=full.seen.coarsened(_MOST_ENTRIES))
+def _training_variation(claim: TrainingClaim) -> float:
+    """Bound on the total variation of what runs release in two worlds, the best of some orders.
 
-
-def _unsliced_order(claim: Claim) -> float:
-    """The order at which the unsliced cost is stated."""
-    return claim.order if isinstance(claim, Guarantee) else REPORTED_ORDER
+    1 for a claim on average over batch draws, which bounds nothing that is released.
+    """
+    if claim.runs[0].accountant.notion != "unsliced":
+        return 1.0
+    costs = [claim.cost(order) for order in LOW_ORDERS]
+    bound = float(total_variation_bound(LOW_ORDERS, costs).min())
+    return released_variation(bound, claim.implementation_delta)
 
 
 def pair_costs(certificate: Certificate) -> tuple[PairCost, ...]:
     """Every pair under every prior, the hardest first."""
     evidence = required_evidence(certificate)
-    claim, noise_std = certificate.guarantee, certificate.noise_std
-    names = _instances(evidence)
-    sliced = _sliced_costs(evidence, certificate)
-    seen = evidence.slices.seen
-    gaps = seen.worst().max(axis=1) if isinstance(seen, GapTables) else None
-    unsliced = full_costs(evidence.full, _unsliced_order(claim), noise_std)
-    if len(unsliced) != len(names):
-        unsliced = np.full(len(names), math.inf)
+    claim, noise_std, slices = certificate.guarantee, certificate.noise_std, evidence.slices
+    instances = _instances(evidence)
+    sliced = None
+    if isinstance(claim, Guarantee) and claim.is_sliced:
+        # As the claim aggregates them; without the term for drawn directions.
+        envelope = certificate.statement["method"]["envelope"]
+        costs = slice_costs(slices, claim.order, noise_std, envelope)
+        sliced = aggregate(claim.notion, claim.order, costs, slices.profile.weights)
+    gaps = slices.seen.worst().max(axis=1) if isinstance(slices.seen, GapTables) else None
+    unsliced = full_costs(evidence.full, unsliced_order(claim), noise_std)
+    if len(unsliced) != len(instances):
+        unsliced = np.full(len(instances), math.inf)
     rows = [
         PairCost(
             prior=prior,
@@ -266,7 +261,7 @@ def pair_costs(certificate: Certificate) -> tuple[PairCost, ...]:
             unsliced_cost=_finite(unsliced[i]),
             largest_gap=None if gaps is None else float(gaps[i]),
         )
-        for i, (prior, pair) in enumerate(names)
+        for i, (prior, pair) in enumerate(instances)
     ]
     return tuple(sorted(rows, key=_hardness, reverse=True))
 
@@ -277,67 +272,31 @@ def slice_profile(certificate: Certificate) -> SliceProfile | None:
     slices, claim = evidence.slices, certificate.guarantee
     if slices.missing.any() or slices.are_equal:
         return None
-    order = _unsliced_order(claim)
-    method = Method(**certificate.statement["method"])
-    costs = slice_costs(slices, order, certificate.noise_std, method.envelope)
+    order = unsliced_order(claim)
+    envelope = certificate.statement["method"]["envelope"]
+    costs = slice_costs(slices, order, certificate.noise_std, envelope)
     weights = slices.profile.weights
     averages, joints = (aggregate(name, order, costs, weights) for name in ("average", "joint"))
-    most = int((averages if claim.notion == "average" else joints).argmax())
+    hardest = int((averages if claim.notion == "average" else joints).argmax())
     used = weights > 0
     directions = slices.profile.directions[used]
-    prior, pair = _instances(evidence)[most]
+    prior, pair = _instances(evidence)[hardest]
     return SliceProfile(
         prior=prior,
         pair=pair,
         order=order,
-        costs=costs[most][used],
+        costs=costs[hardest][used],
         angles=np.arctan2(directions[:, 1], directions[:, 0]) if directions.shape[1] == 2 else None,
-        average=float(averages[most]),
-        joint=float(joints[most]),
+        average=float(averages[hardest]),
+        joint=float(joints[hardest]),
     )
 
 
-def _multiplier_or_none(plan: TrainingPlan, claim: Guarantee) -> float | None:
+def _noise_or_none(evidence: Evidence, options: CertificateOptions) -> float | None:
     try:
-        return calibrate_multiplier(
-            plan.accountant, claim, plan.sampling, plan.differing, plan.n_steps
-        )
+        return calibrated_noise(evidence, options)
     except CalibrationError:
         return None
-
-
-def _noise_or_none(evidence: Evidence, said: CertificateOptions) -> float | None:
-    try:
-        return calibrated_noise(evidence, said)
-    except CalibrationError:
-        return None
-
-
-def _tight(evidence: Evidence, said: CertificateOptions, own: float | None) -> float | None:
-    """The tight rule for the same claim; `own` is what the certificate's method asks for."""
-    if not said.target.is_sliced:
-        return None
-    if said.method.rule == "tight":
-        return own
-    return _noise_or_none(evidence, attrs.evolve(said, method=TIGHT))
-
-
-def _closed_form(evidence: Evidence, said: CertificateOptions) -> float | None:
-    """The paper's rule for the same claim, where it has one."""
-    gaps = isinstance(evidence.slices.seen, GapTables)
-    if not gaps or isinstance(said.target, ApproximateGuarantee) or not said.target.is_sliced:
-        return None
-    return _noise_or_none(evidence, attrs.evolve(said, method=CLOSED_FORM))
-
-
-def _sliced_costs(evidence: Evidence, certificate: Certificate) -> Floats | None:
-    """Per instance, aggregated as the claim does; without the term for drawn directions."""
-    claim = certificate.guarantee
-    if not isinstance(claim, Guarantee) or not claim.is_sliced:
-        return None
-    method = Method(**certificate.statement["method"])
-    costs = slice_costs(evidence.slices, claim.order, certificate.noise_std, method.envelope)
-    return aggregate(claim.notion, claim.order, costs, evidence.slices.profile.weights)
 
 
 def _instances(evidence: Evidence) -> list[tuple[str, tuple[str, str]]]:
@@ -355,9 +314,8 @@ def _finite(value: float) -> float | None:
 
 
 def _hardness(row: PairCost) -> tuple[float, float, float]:
-    infinite = math.inf
     return (
         -1.0 if row.sliced_cost is None else row.sliced_cost,
-        infinite if row.unsliced_cost is None else row.unsliced_cost,
+        math.inf if row.unsliced_cost is None else row.unsliced_cost,
         -1.0 if row.largest_gap is None else row.largest_gap,
     )

@@ -1,44 +1,90 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A statement in plain words.
+"""The sentences about certificates: a statement in plain words.
 
-Labels, and all other texts of a statement, are shown so that none of them can pass for prose.
+Labels and all other texts of a statement are escaped, so that none of them can pass for prose.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
-from pufferslice._core.text import escaped_texts, quoted, shown
+from pufferslice._core.text import escaped_texts, listed, quoted, shown
 from pufferslice.calibration.epsilon_delta import View, best_views
 from pufferslice.calibration.guarantee import Guarantee, at_most, claim_of, in_full, percent_at_most
-from pufferslice.certificate.limits import CONDITIONS, LIMITS
-from pufferslice.certificate.statement import clipping_sentence
+from pufferslice.certificate.limits import CONDITIONS, LIMITS, RELEASE_LIMITS
 from pufferslice.learning.plan import HYPOTHESES
 from pufferslice.queries.ranges import Box, range_of, range_words
 
-_MOST_PAIRS_NAMED = 6
-_NEARLY_EQUAL = 0.99
+CHANGED: Final = "It was changed or is damaged: get the original, or certify again"
+"""What a reader can do about a statement or evidence that nobody issued."""
+
+_MOST_PAIRS_NAMED: Final = 6
+_NEARLY_EQUAL: Final = 0.99
 """Where more of the slices than this count, their weights need no mention."""
 
 
 def prose_of(statement: Mapping[str, Any], digest: str) -> str:
     """The whole statement as text, in the order a reader asks; bounds are rounded up."""
     statement = escaped_texts(statement)
-    if statement["road"] == "learning":
-        return _learning_prose(statement, digest)
-    parts = [
-        f"Certificate {digest[:16]}",
+    of_workflow = _training_parts if statement["workflow"] == "training" else _release_parts
+    limits = "Limits:\n" + _bullets(limit_sentences(statement))
+    parts = [f"Certificate {digest[:16]}", *of_workflow(statement), limits]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _release_parts(statement: Mapping[str, Any]) -> list[str]:
+    earlier = ", ".join(release[:12] for release in statement["earlier_releases"])
+    return [
         _protected(statement["scenario"]),
         _priors(statement["scenario"]),
         _claim(statement),
         _noise(statement),
         clipping_sentence(statement["scenario"]),
-        _shares(statement),
+        _shares(statement["sampling"]),
         _whole_output(statement),
         _views(statement["views"]),
-        _earlier(statement["earlier_releases"]),
-        "Limits:\n" + _bullets(statement["limits"]),
+        earlier and f"Earlier releases that this certificate does not cover jointly: {earlier}.",
     ]
-    return "\n\n".join(part for part in parts if part)
+
+
+def _training_parts(statement: Mapping[str, Any]) -> list[str]:
+    distance, noise = statement["implementation_delta"], list(statement["noise"])
+    if distance:
+        noise.append(f"Sampling error of all noise at most {at_most(distance)} in total variation.")
+    return [
+        f"Training on {quoted(statement['data'])}, {len(statement['runs'])} run(s):\n"
+        + "\n".join(map(_run, statement["runs"])),
+        f"Claim: {claim_of(statement['guarantee'])}.\n" + "\n".join(statement["certifies"]),
+        "Who may see the batch draws:\n" + "\n".join(statement["draws_may_be_seen"]),
+        "Noise:\n" + "\n".join(noise),
+        _views(statement["views"]),
+        f"One record:\n{record_sentence(statement)}\nThis needs:\n"
+        + _bullets(record_conditions(statement)),
+        "Hypotheses:\n" + _bullets(HYPOTHESES[code] for code in statement["hypotheses"]),
+    ]
+
+
+def limit_sentences(statement: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a certificate does not cover, in words."""
+    if statement["workflow"] == "training":
+        return tuple(LIMITS[code] for code in statement["limits"])
+    scenario = statement["scenario"]
+    facts = {"n_dropped": scenario["rows_dropped"], "clipped": _clipped_secrets(scenario)}
+    return tuple(RELEASE_LIMITS[code].format(**facts) for code in statement["limits"])
+
+
+def clipping_sentence(scenario: Mapping[str, Any]) -> str:
+    """Under which secrets the public range cuts off values of the query; empty if under none."""
+    clipped = _clipped_secrets(scenario)
+    return RELEASE_LIMITS["range-clips-data"].format(clipped=clipped) if clipped else ""
+
+
+def _clipped_secrets(scenario: Mapping[str, Any]) -> str:
+    return " and ".join(
+        f"{how} values under {len(secrets)} secret{'s' if len(secrets) > 1 else ''} "
+        f"({listed(secrets, quoted)})"
+        for how in ("all", "some")
+        if (secrets := scenario["clipped"][how])
+    )
 
 
 def _protected(scenario: Mapping[str, Any]) -> str:
@@ -48,23 +94,19 @@ def _protected(scenario: Mapping[str, Any]) -> str:
     named = ", ".join(" / ".join(map(shown, pair)) for pair in pairs[:_MOST_PAIRS_NAMED])
     more = f", and {len(pairs) - _MOST_PAIRS_NAMED} more" if len(pairs) > _MOST_PAIRS_NAMED else ""
     query, name = scenario["query"], " and ".join(map(quoted, columns))
+    limits, clipped = range_of(query["range"]), ""
+    if limits is not None:
+        words = range_words(limits)
+        if isinstance(limits, Box):
+            words = [f"{name} to {ends}" for name, ends in zip(query["names"], words, strict=True)]
+        clipped = f"\nIt is clipped to a public range: {', '.join(dict.fromkeys(words))}."
     return (
         f"Protected: the secret {name} ({len(scenario['secrets'])} values).\n"
         f"Not to be told apart: {named}{more}.\n"
         f"One release is {scenario['one_release_is']}.\n"
         f"Query: {query['kind']} with {len(query['names'])} coordinates: "
-        f"{', '.join(map(shown, query['names']))}.{_range(query)}"
+        f"{', '.join(map(shown, query['names']))}.{clipped}"
     )
-
-
-def _range(query: Mapping[str, Any]) -> str:
-    limits = range_of(query["range"])
-    if limits is None:
-        return ""
-    words = range_words(limits)
-    if isinstance(limits, Box):
-        words = [f"{name} to {ends}" for name, ends in zip(query["names"], words, strict=True)]
-    return f"\nIt is clipped to a public range: {', '.join(dict.fromkeys(words))}."
 
 
 def _priors(scenario: Mapping[str, Any]) -> str:
@@ -77,27 +119,22 @@ def _priors(scenario: Mapping[str, Any]) -> str:
 
 
 def _claim(statement: Mapping[str, Any]) -> str:
-    claim, method = claim_of(statement["guarantee"]), statement["method"]
-    confidence = statement["failure_probability"]
-    sure = "with certainty" if confidence == 0 else f"except with probability {in_full(confidence)}"
+    claim, method, noise = claim_of(statement["guarantee"]), statement["method"], statement["noise"]
+    failure, spent = statement["failure_probability"], statement["spent_epsilon"]
+    sure = "with certainty" if failure == 0 else f"except with probability {in_full(failure)}"
     along = _along(statement["profile"]) if claim.is_sliced else ""
     rule = f"{method['rule'].replace('_', ' ')}, {method['envelope'].replace('_', ' ')}"
-    return (
-        f"Claim: {claim}{along}, {sure}.\n"
-        f"The noise costs {at_most(statement['spent_epsilon'])} of {in_full(claim.epsilon)} "
-        f"({rule}).{_own_noise(statement, claim.epsilon)}"
-    )
-
-
-def _own_noise(statement: Mapping[str, Any], epsilon: float) -> str:
-    noise = statement["noise"]
+    reason = ""
     if not noise["calibrated"]:
-        return "\nThe noise was chosen by the data holder, not calibrated to the claim."
-    if noise["std"] and statement["spent_epsilon"] < epsilon / 2:
-        return (
+        reason = "\nThe noise was chosen by the data holder, not calibrated to the claim."
+    elif noise["std"] and spent < claim.epsilon / 2:
+        reason = (
             "\nThe priors hide the secret to this degree by themselves: the least noise is added."
         )
-    return ""
+    return (
+        f"Claim: {claim}{along}, {sure}.\n"
+        f"The noise costs {at_most(spent)} of {in_full(claim.epsilon)} ({rule}).{reason}"
+    )
 
 
 def _along(profile: Mapping[str, Any]) -> str:
@@ -113,9 +150,8 @@ def _along(profile: Mapping[str, Any]) -> str:
     return f" along {profile['n_directions']} slices of {where}{equal}"
 
 
-def _shares(statement: Mapping[str, Any]) -> str:
+def _shares(sampling: Mapping[str, Any] | None) -> str:
     """What the noise is due to, for distributions or slices that were sampled."""
-    sampling = statement["sampling"]
     if sampling is None:
         return ""
     lines = []
@@ -167,7 +203,7 @@ def unsliced_sentence(unsliced: Mapping[str, Any]) -> str:
 
 
 def guess_sentence(guess: float | None) -> str:
-    """What the release tells someone who wavers between two protected secrets."""
+    """How often someone who has narrowed the secret down to two values guesses right."""
     if guess is None or percent_at_most(guess) == percent_at_most(1.0):
         return "No useful bound on guessing the secret can be stated for the whole release."
     return (
@@ -187,31 +223,6 @@ def _views(views: list[Mapping[str, Any]]) -> str:
         for view in views
     ]
     return "As (epsilon, delta):\n" + "\n".join(lines)
-
-
-def _earlier(releases: list[str]) -> str:
-    if not releases:
-        return ""
-    named = ", ".join(release[:12] for release in releases)
-    return f"Earlier releases that this certificate does not cover jointly: {named}."
-
-
-def _learning_prose(statement: Mapping[str, Any], digest: str) -> str:
-    claim = Guarantee(**statement["guarantee"])
-    parts = [
-        f"Certificate {digest[:16]}",
-        f"Training on {quoted(statement['data'])}, {len(statement['runs'])} run(s):\n"
-        + "\n".join(map(_run, statement["runs"])),
-        f"Claim: {claim}.\n" + "\n".join(statement["certifies"]),
-        "Who may see the batch draws:\n" + "\n".join(statement["draws_may_be_seen"]),
-        "Noise:\n" + "\n".join([*statement["noise"], *_distance(statement)]),
-        _views(statement["views"]),
-        f"One record:\n{record_sentence(statement)}\nThis needs:\n"
-        + _bullets(record_conditions(statement)),
-        "Hypotheses:\n" + _bullets(HYPOTHESES[code] for code in statement["hypotheses"]),
-        "Limits:\n" + _bullets(LIMITS[code] for code in statement["limits"]),
-    ]
-    return "\n\n".join(part for part in parts if part)
 
 
 def record_sentence(statement: Mapping[str, Any]) -> str:
@@ -238,13 +249,6 @@ def record_conditions(statement: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _bullets(sentences: Iterable[str]) -> str:
     return "\n".join(f"  - {sentence}" for sentence in sentences)
-
-
-def _distance(statement: Mapping[str, Any]) -> list[str]:
-    distance = statement["implementation_delta"]
-    if not distance:
-        return []
-    return [f"Sampling error of all noise at most {at_most(distance)} in total variation."]
 
 
 def _run(plan: Mapping[str, Any]) -> str:

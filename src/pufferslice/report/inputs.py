@@ -326,7 +326,7 @@ def _certificates(supplied: Sequence[Supplied]) -> list[tuple[Path, Certificate]
 def _held(named: tuple[Path, Certificate]) -> ReportInputs:
     """The certificate, verified if there is anything to verify it from."""
     path, certificate = named
-    if certificate.road == "static" and certificate.evidence is None:
+    if certificate.workflow == "release" and certificate.evidence is None:
         return ReportInputs(path=path, certificate=certificate, verification=None)
     verification = verify(certificate)
     if not verification.holds:
@@ -386,7 +386,7 @@ def _home(one: Supplied, dossiers: Sequence[ReportInputs]) -> int:
 def _compares(curves: Curves, certificate: Certificate) -> bool:
     """Whether a comparison was made of the certificate's scenario: its own row has its noise."""
     claim = certificate.guarantee
-    if certificate.road != "static" or not isinstance(claim, Guarantee):
+    if certificate.workflow != "release" or not isinstance(claim, Guarantee):
         return False
     table = curves.table
     statement = certificate.statement
@@ -403,7 +403,7 @@ def _compares(curves: Curves, certificate: Certificate) -> bool:
 
 
 def _homes_of_log(one: Supplied, log: TrainingLog, dossiers: Sequence[ReportInputs]) -> list[int]:
-    learning = [i for i, held in enumerate(dossiers) if held.certificate.road == "learning"]
+    learning = [i for i, held in enumerate(dossiers) if held.certificate.workflow == "training"]
     if not log.internal:
         return [i for i in learning if _logs(log, dossiers[i].certificate)]
     last = max(row["step"] for row in log.rows)
@@ -442,7 +442,7 @@ def _with(held: ReportInputs, one: Supplied) -> ReportInputs:
     if isinstance(content, TrainingLog):
         return attrs.evolve(held, logs=(*held.logs, content))
     if isinstance(content, Audit | TrainingAudit | MemberAudit):
-        if isinstance(content, Audit) != (held.certificate.road == "static"):
+        if isinstance(content, Audit) != (held.certificate.workflow == "release"):
             msg = (
                 f"{str(one.path)!r} is an audit of the other kind of certificate than it names; "
                 "write it with the certificate that was audited"
@@ -455,7 +455,7 @@ def _with(held: ReportInputs, one: Supplied) -> ReportInputs:
 def _check_release(certificate: Certificate, released: Release, path: Path) -> None:
     """A release has the coordinates and the noise that its certificate states."""
     statement = certificate.statement
-    fits = certificate.road == "static" and list(released.names) == list(
+    fits = certificate.workflow == "release" and list(released.names) == list(
         statement["scenario"]["query"]["names"]
     )
     if not fits or not np.allclose(

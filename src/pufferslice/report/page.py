@@ -79,7 +79,7 @@ def _share(progress: Progress, index: int, n_parts: int) -> Progress:
 
 
 def _public_part(held: ReportInputs, part: str) -> Part:
-    if held.certificate.road == "learning":
+    if held.certificate.workflow == "training":
         return _learning_part(held, part, ())
     variation = stated_variation(held.certificate)
     return _static_part(held, part, variation, ())
@@ -88,7 +88,7 @@ def _public_part(held: ReportInputs, part: str) -> Part:
 def _internal_part(held: ReportInputs, part: str, progress: Progress) -> Part:
     certificate = held.certificate
     epsilons = epsilons_around(certificate.guarantee.epsilon)
-    if certificate.road == "learning":
+    if certificate.workflow == "training":
         prospects = what_if_training(certificate, epsilons, progress)
         drawn = [training.outlook_section(certificate, prospects, part)] if prospects else []
         return _learning_part(held, part, drawn)

@@ -13,8 +13,8 @@ from pufferslice.calibration.guarantee import (
     in_full,
 )
 from pufferslice.certificate import Certificate
-from pufferslice.certificate.statement import clipping_sentence
 from pufferslice.certificate.what_if import mean_absolute_error
+from pufferslice.certificate.wording import clipping_sentence, limit_sentences
 from pufferslice.queries.ranges import range_words
 from pufferslice.releases.release import INTERVAL_STDS, Release
 from pufferslice.report.blocks import (
@@ -307,7 +307,7 @@ def limits_section(certificate: Certificate, part: str, unchecked: tuple[str, ..
             for prior in statement["scenario"]["priors"]
         ),
     )
-    blocks: list[Block] = [priors, Bullets(items=tuple(statement["limits"]))]
+    blocks: list[Block] = [priors, Bullets(items=limit_sentences(statement))]
     if not _protects_all(statement["scenario"]):
         pairs = "; ".join(pair_of(pair) for pair in statement["scenario"]["pairs"])
         blocks.append(Text(paragraphs=(f"Protected pairs, and no others: {pairs}.",)))

@@ -7,9 +7,8 @@ from typing import Any, Final
 from pufferslice.audit import Audit
 from pufferslice.calibration.guarantee import at_most, in_full
 from pufferslice.certificate import Certificate
-from pufferslice.certificate.limits import LIMITS
 from pufferslice.certificate.what_if import TrainingSweepPoint, stated_variation
-from pufferslice.certificate.wording import record_conditions
+from pufferslice.certificate.wording import limit_sentences, record_conditions
 from pufferslice.learning.plan import HYPOTHESES
 from pufferslice.report.audit import membership_table, verdict_table
 from pufferslice.report.blocks import (
@@ -275,7 +274,7 @@ def limits_section(certificate: Certificate, part: str, unchecked: tuple[str, ..
         Text(paragraphs=("Noise:",)),
         Bullets(items=(*statement["noise"], *_drawn(statement["implementation_delta"]))),
         Text(paragraphs=("Limits:",)),
-        Bullets(items=tuple(LIMITS[code] for code in statement["limits"])),
+        Bullets(items=limit_sentences(statement)),
     ]
     if unchecked:
         blocks += [

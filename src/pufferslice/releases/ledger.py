@@ -31,19 +31,17 @@ _TABLES: Final = (
     release TEXT
 )""",
 )
-_MEANING: Final = {
-    "intended": "its noise was never handed out, but the attempt ended without a result",
-    "drawn": "its result is kept in the ledger, but was not confirmed as published",
-    "published": "it was published",
-}
-
-
 _AGAIN: Final = "Publish that same release again (the ledger keeps it)"
-_WAYS_OUT: Final = {
-    "intended": "Nothing of it is kept: certify again, naming it among earlier_releases",
-    "drawn": _AGAIN,
-    "published": _AGAIN,
+_STATES: Final = {
+    "intended": (
+        "its noise was never handed out, but the attempt ended without a result. Nothing of it is "
+        "kept: certify again, naming it among earlier_releases"
+    ),
+    "drawn": f"its result is kept in the ledger, but was not confirmed as published. {_AGAIN}",
+    "published": f"it was published. {_AGAIN}",
 }
+"""What each state means, and what to do about it."""
+
 _NOT_YET: Final = "nothing was released"
 
 
@@ -59,7 +57,7 @@ class Entry(NamedTuple):
 @final
 @attrs.frozen
 class Ledger:
-    """The releases of one scenario, in the file at `path`; a new one is its owner's only.
+    """The releases of one scenario, in the file at `path`; only its owner can read a new one.
 
     >>> import tempfile, pathlib
     >>> ledger = Ledger(pathlib.Path(tempfile.mkdtemp()) / "census.ledger")
@@ -80,11 +78,11 @@ class Ledger:
             rows = connection.execute(
                 "SELECT certificate, state, release FROM releases ORDER BY rowid"
             )
-            found = [Entry(*row) for row in rows]
-        if not all(isinstance(one.certificate, str) and one.state in _MEANING for one in found):
+            entries = [Entry(*row) for row in rows]
+        if not all(isinstance(e.certificate, str) and e.state in _STATES for e in entries):
             msg = f"ledger {str(self.path)!r} is damaged: an entry has no state; restore a copy"
             raise LedgerError(msg)
-        return found
+        return entries
 
     def releases(self) -> list[str]:
         """Digests of the certificates that were released or may have been."""
@@ -93,13 +91,13 @@ class Ledger:
     def intend(self, scenario: str, certificate: str, covered: Sequence[str]) -> None:
         """Record, before any noise is drawn, that this certificate is about to be released.
 
-        `scenario` is the scenario's key; `covered` the earlier releases that the certificate
+        `scenario` is the scenario's key; `covered` are the earlier releases that the certificate
         names. Refuses a second release, a ledger of another scenario, and unnamed earlier ones.
         """
         with self._open() as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
-                # With the first entry, so that a killed process leaves no ledger half made.
+                # With the first entry, so that a killed process leaves no partial ledger.
                 for table in _TABLES:
                     connection.execute(table)
                 self._check_scenario(connection, scenario)
@@ -117,7 +115,7 @@ class Ledger:
         self._advance(certificate, "intended", "drawn", release, _NOT_YET)
 
     def record_published(self, certificate: str) -> None:
-        """Record that the release was handed out whole."""
+        """Record that the release was handed out completely."""
         done = "the release is kept in it, and may have been handed out"
         self._advance(certificate, "drawn", "published", None, done)
 
@@ -127,8 +125,8 @@ class Ledger:
 
     def is_published(self, certificate: str) -> bool:
         """Whether the release of a certificate is confirmed as handed out."""
-        found = (e.state for e in self.entries() if e.certificate == certificate)
-        return next(found, None) == "published"
+        states = {entry.certificate: entry.state for entry in self.entries()}
+        return states.get(certificate) == "published"
 
     def _advance(
         self, certificate: str, old: State, new: State, release: str | None, so_far: str
@@ -142,7 +140,7 @@ class Ledger:
         if changed != 1:
             msg = (
                 f"ledger {str(self.path)!r} does not have {certificate[:12]} in state {old!r}; "
-                "another process has gone on with this release, so nothing was changed"
+                "another process has advanced this release, so nothing was changed"
             )
             raise LedgerError(msg)
 
@@ -168,11 +166,10 @@ class Ledger:
     ) -> None:
         states = dict(connection.execute("SELECT certificate, state FROM releases").fetchall())
         if certificate in states:
-            state = states[certificate]
             msg = (
                 f"certificate {certificate[:12]} covers one release and has had it: "
-                f"{_MEANING[state]}. {_WAYS_OUT[state]}, or calibrate all that you want to know as "
-                "one concatenated query"
+                f"{_STATES[states[certificate]]}, or calibrate all that you want to know as one "
+                "concatenated query"
             )
             raise AlreadyReleasedError(msg)
         unnamed = sorted(set(states) - set(covered))
@@ -192,7 +189,6 @@ class Ledger:
         connection = None
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            # Made here, because it keeps releases before they are handed out.
             prepare_database(self.path, create=True)
             connection = sqlite3.connect(self.path, timeout=_WAIT_SECONDS, isolation_level=None)
             connection.execute("PRAGMA synchronous = FULL")

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Release: compute the query, put it on the grid, add noise once, write it whole."""
+"""Release: compute the query, round it to the grid, add noise once, write one file."""
 
 import math
 import os
-import re
 import sys
 from collections.abc import Mapping
 from fractions import Fraction
@@ -24,8 +23,7 @@ from pufferslice._core.files import (
 from pufferslice._core.text import shown
 from pufferslice.calibration.noise import SIGMA_INT, Noise, OperatingSystemNoise
 from pufferslice.certificate import Certificate, required_evidence, verify
-from pufferslice.certificate.statement import clipping_sentence
-from pufferslice.certificate.wording import guess_sentence, unsliced_sentence
+from pufferslice.certificate.wording import clipping_sentence, guess_sentence, unsliced_sentence
 from pufferslice.errors import LedgerError, ReleaseError, StorageError, escaped
 from pufferslice.queries import Ball, Box
 from pufferslice.queries.ranges import range_of, range_words
@@ -35,9 +33,6 @@ from pufferslice.scenario.scenario import Scenario
 
 FORMAT: Final = "pufferslice-release"
 VERSION: Final = 2
-
-_INTEGER: Final = re.compile("-?[0-9]{1,1200}")
-_UNSLICED: Final = ("order", "epsilon", "from", "guess")
 
 AGAIN: Final = "write it again with release_again, or `pufferslice release --again --out NEW`"
 """How to get a release that is recorded and could not be handed out."""
@@ -49,7 +44,7 @@ INTERVAL_STDS: Final = 1.959963984540054
 @final
 @attrs.frozen(kw_only=True, repr=False)
 class Release:
-    """The released values, in the user's units, with the noise that is in them."""
+    """The released values, in the user's units, and the size of their noise."""
 
     certificate: str
     """Digest of the certificate that covers it."""
@@ -69,24 +64,16 @@ class Release:
     """Under which secrets the range cuts off values, in a sentence; empty if under none."""
 
     def __attrs_post_init__(self) -> None:
-        good = self.names and np.isfinite(self.values).all() and (self.noise_stds >= 0).all()
-        texts = all(isinstance(one, str) for one in (self.certificate, *self.names))
-        whole = all(type(one) is int for one in self.grid_values)
-        numbers = [self.unsliced[key] for key in ("order", "epsilon", "guess")]
-        stated = all(one is None or type(one) in (int, float) for one in numbers)
-        fits = len(self.grid_values) == len(self.names)
-        if not (good and texts and whole and stated and fits):
-            msg = (
-                "a release must have names, finite values, and noise of at least 0. This one was "
-                "changed; get the original"
-            )
+        lengths = {len(self.names), len(self.values), len(self.noise_stds), len(self.grid_values)}
+        if len(lengths) != 1 or not np.isfinite(self.values).all() or not self.names:
+            msg = "a release must have names, and a finite value, noise and grid value for each"
             raise ReleaseError(msg)
 
     @property
     def intervals(self) -> Floats:
         """95 % intervals, shape (dim, 2), for the query clipped to its range, if it has one.
 
-        The noise is the only error of that value. Nothing is said of the value before clipping.
+        They cover the noise alone, and not the value before clipping.
         """
         half = INTERVAL_STDS * self.noise_stds
         return np.stack([self.values - half, self.values + half], axis=1)
@@ -129,7 +116,9 @@ class Release:
 
     @classmethod
     def from_json(cls, document: object) -> "Release":
-        """Read back what `to_json` made."""
+        """Read back what `to_json` made; anything else is a `ReleaseError`."""
+        from pufferslice.certificate.schema import check_release  # noqa: PLC0415 - pydantic
+
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             msg = (
                 f"this is not a release: its 'format' is not {FORMAT!r}. Give the file that "
@@ -142,31 +131,35 @@ class Release:
                 "the program that made it"
             )
             raise ReleaseError(msg)
-        rows = document["values"]
+        fields = check_release(document)
+        rows = fields["values"]
         return cls(
-            certificate=document["certificate"],
-            guarantee=document["guarantee"],
+            certificate=fields["certificate"],
+            guarantee=fields["guarantee"],
             names=tuple(row["name"] for row in rows),
             values=[row["value"] for row in rows],
             noise_stds=[row["noise_std"] for row in rows],
-            grid_values=tuple(_integer(row["grid_value"]) for row in rows),
-            secure=document["secure"],
-            unsliced={key: document["unsliced"][key] for key in _UNSLICED},
-            range=range_of(document.get("range")),
-            clipping=document.get("clipping", ""),
+            grid_values=tuple(int(row["grid_value"]) for row in rows),
+            secure=fields["secure"],
+            # In the order of the statement, so that the file is the same when written again.
+            unsliced={
+                key: fields["unsliced"][key] for key in ("order", "epsilon", "from", "guess")
+            },
+            range=range_of(fields["range"]),
+            clipping=fields["clipping"],
         )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Release":
         """Read a release file."""
         try:
-            return cls.from_json(parsed_json(read_bytes(path, "document")))
-        except (ValueError, KeyError, TypeError) as error:
+            document = parsed_json(read_bytes(path, "document"))
+        except ValueError as error:
             msg = (
-                f"{str(path)!r} is not a release, or a damaged one ({type(error).__name__}). Give "
-                "the file that release wrote"
+                f"{str(path)!r} is not a release: it is not JSON. Give the file that release wrote"
             )
             raise ReleaseError(msg) from error
+        return cls.from_json(document)
 
     def __str__(self) -> str:
         names = [shown(name) for name in self.names]
@@ -210,9 +203,8 @@ def release(
     is also written to a file, whole or not at all. A second release under the certificate is
     refused.
     """
-    _check_noise(certificate, noise)
-    _check_certificate(scenario, certificate)
-    noise.draw(1)  # so that a machine that cannot draw says so before the ledger is touched
+    _check_certificate(scenario, certificate, noise)
+    noise.draw(1)  # so that a machine that cannot draw fails before the ledger is touched
     value = fitting_value(scenario, rows)
     if not certificate.noise_std:
         check_atom(scenario, value)
@@ -236,24 +228,16 @@ def release_again(
 ) -> Release:
     """Write the release that the ledger keeps for this certificate once more: the same numbers."""
     book = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
-    kept = book.kept_release(certificate.digest)
-    if kept is None:
+    document = book.kept_release(certificate.digest)
+    if document is None:
         msg = (
             f"ledger {str(book.path)!r} keeps no release of certificate {certificate.digest[:12]}; "
             "nothing was ever handed out under it"
         )
         raise ReleaseError(msg)
-    released = _read_back(kept, certificate, book)
-    _write(out, released, book)
-    if not book.is_published(certificate.digest):
-        book.record_published(certificate.digest)
-    return released
-
-
-def _read_back(kept: str, certificate: Certificate, book: Ledger) -> Release:
     try:
-        released = Release.from_json(parsed_json(kept))
-    except (ReleaseError, ValueError, KeyError, TypeError) as error:
+        released = Release.from_json(parsed_json(document))
+    except (ReleaseError, ValueError) as error:
         msg = (
             f"the release that ledger {str(book.path)!r} keeps is damaged "
             f"({type(error).__name__}); restore a copy of the ledger"
@@ -265,20 +249,24 @@ def _read_back(kept: str, certificate: Certificate, book: Ledger) -> Release:
             f"under {certificate.digest[:12]}; restore a copy"
         )
         raise LedgerError(msg)
+    _write(out, released, book)
+    if not book.is_published(certificate.digest):
+        book.record_published(certificate.digest)
     return released
 
 
 def quantised(value: Floats | list[Fraction], center: Floats, noise_std: float) -> list[int]:
     """Nearest grid points around the centre, in exact arithmetic: half a step of error at most.
 
-    The integers have any size: no value is refused, because a refusal would tell of the value.
+    The integers have any size: no value is refused, because a refusal reveals something.
     """
     step = Fraction(noise_std) / SIGMA_INT
     return [round((Fraction(x) - Fraction(c)) / step) for x, c in zip(value, center, strict=True)]
 
 
-def _check_noise(certificate: Certificate, noise: Noise) -> None:
-    if certificate.road != "static":
+def _check_certificate(scenario: Scenario, certificate: Certificate, noise: Noise) -> None:
+    """Raise unless the claim holds for the scenario's own distributions, with this noise."""
+    if certificate.workflow != "release":
         msg = "this certificate is of a training run; a release needs one from certify_release"
         raise ReleaseError(msg)
     stated = certificate.statement["noise"]["generator"]
@@ -290,13 +278,6 @@ def _check_noise(certificate: Certificate, noise: Noise) -> None:
             "stamps both as insecure"
         )
         raise ReleaseError(msg)
-
-
-def _check_certificate(scenario: Scenario, certificate: Certificate) -> None:
-    """The claim holds for the scenario's own distributions.
-
-    The evidence is not taken at its word.
-    """
     required_evidence(certificate)
     verification = verify(certificate, scenario=scenario)
     if not verification.holds:
@@ -310,10 +291,10 @@ def _check_certificate(scenario: Scenario, certificate: Certificate) -> None:
 def _noisy(
     scenario: Scenario, certificate: Certificate, value: Floats | list[Fraction], noise: Noise
 ) -> Release:
-    """The query with noise; of `value` only grid points are used once noise is added."""
+    """The query with noise. If there is noise, only grid points are computed from `value`."""
     noise_std, query = certificate.noise_std, scenario.query
     grid_values = (0,) * query.dim
-    scaled = [Fraction(one) for one in value]
+    scaled = [Fraction(x) for x in value]
     if noise_std:
         integers = quantised(value, query.center, noise_std)
         drawn = noise.draw(query.dim).tolist()
@@ -333,13 +314,6 @@ def _noisy(
         range=query.range,
         clipping=clipping_sentence(certificate.statement["scenario"]),
     )
-
-
-def _integer(text: object) -> int:
-    if not isinstance(text, str) or not _INTEGER.fullmatch(text):
-        msg = "a grid value is an integer, written as a text"
-        raise ReleaseError(msg)
-    return int(text)
 
 
 def _saturated(value: Fraction) -> float:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The query on rows that fit the distribution of a scenario; other rows are refused."""
+"""The query on rows that fit a scenario; other rows are refused."""
 
 from fractions import Fraction
 from typing import Final
@@ -18,19 +18,22 @@ _ATOM_TOLERANCE: Final = 1e-9
 
 
 def fitting_value(scenario: Scenario, rows: object) -> Floats | list[Fraction]:
-    """The prepared query on rows that fit the distribution of the scenario.
-
-    Anything else is refused.
+    """The prepared query on rows that fit the scenario.
 
     Rows, or a value, are refused only where every declared prior gives them probability 0. Sampled
-    priors, of which only draws are known, could give more: there a value that cannot be computed or
+    priors, which are known by draws only, could give more: there a value that cannot be computed or
     is not finite is put at the public centre. For Gaussian priors the value is scaled exactly, as
     their means are.
     """
-    query = scenario.query
-    frame = frame_of(rows)
+    query, frame = scenario.query, frame_of(rows)
     if scenario.prior_kind == "sampled":
-        return _value_or_center(scenario, frame)
+        check_columns(frame, _columns_of(scenario))
+        try:
+            frame = _complete(scenario, frame)
+            _secret_of(scenario, frame)
+            return np.asarray(query.prepared_anyway(frame)[0])
+        except (ScenarioError, TableError):
+            return query.center
     frame = _complete(scenario, frame)
     secret = _secret_of(scenario, frame)
     if scenario.prior_kind == "gaussian":
@@ -40,7 +43,7 @@ def fitting_value(scenario: Scenario, rows: object) -> Floats | list[Fraction]:
     if query.range is None:
         _check_counted(scenario, value)
     if not all(_is_support(scenario, prior) for prior in scenario.priors):
-        # Under some prior the value may be any; to refuse it there would tell of the secret.
+        # Some prior allows any value; a refusal would reveal something about the secret.
         return np.asarray(value)
     atoms = [
         distribution.outputs
@@ -50,16 +53,6 @@ def fitting_value(scenario: Scenario, rows: object) -> Floats | list[Fraction]:
         if isinstance(distribution, FiniteDistribution)
     ]
     return _snapped(value, np.vstack(atoms), scenario) if atoms else np.asarray(value)
-
-
-def _value_or_center(scenario: Scenario, frame: Frame) -> Floats:
-    check_columns(frame, _read(scenario))
-    try:
-        complete = _complete(scenario, frame)
-        _secret_of(scenario, complete)
-        return np.asarray(scenario.query.prepared_anyway(complete)[0])
-    except (ScenarioError, TableError):
-        return scenario.query.center
 
 
 def _check_counted(scenario: Scenario, value: Floats) -> None:
@@ -78,57 +71,52 @@ def _check_counted(scenario: Scenario, value: Floats) -> None:
         raise ReleaseError(msg)
 
 
-def _read(scenario: Scenario) -> list[str]:
+def _columns_of(scenario: Scenario) -> list[str]:
     """The columns of the secret and of the query."""
     columns = (*(scenario.rule.columns if scenario.rule else ()), *scenario.query.columns)
     return list(dict.fromkeys(columns))
 
 
 def _complete(scenario: Scenario, frame: Frame) -> Frame:
-    kept, _ = without_missing(frame, _read(scenario), scenario.query.missing)
-    if scenario.distribution == "records" and len(kept) != 1:
-        msg = f"distribution 'records' releases exactly one row, got {len(kept)}; choose one"
+    complete, _ = without_missing(frame, _columns_of(scenario), scenario.query.missing)
+    if scenario.distribution == "records" and len(complete) != 1:
+        msg = f"distribution 'records' releases exactly one row, got {len(complete)}; choose one"
         raise ReleaseError(msg)
-    return kept
+    return complete
 
 
 def _secret_of(scenario: Scenario, frame: Frame) -> str | None:
-    """The one secret that all rows share; worlds are not told by a column."""
+    """The one secret that all rows share; None for worlds, which no column shows."""
     if scenario.rule is None:
-        _check_size(scenario, frame)
+        sizes = {n for prior in scenario.priors for n in prior.n_rows.values()}
+        if sizes and len(frame) not in sizes:
+            msg = (
+                f"the worlds resampled their tables at their own size, but {len(frame)} rows were "
+                "given; release a table with as many rows as one of them has"
+            )
+            raise ReleaseError(msg)
         return None
-    found = sorted(set(scenario.rule.labels(frame).tolist()))
-    if len(found) != 1:
+    labels = sorted(set(scenario.rule.labels(frame).tolist()))
+    if len(labels) != 1:
         msg = (
             f"distribution {scenario.distribution!r} releases the rows of one group, got rows of "
-            f"{len(found)} groups; keep the rows of one of them"
+            f"{len(labels)} groups; keep the rows of one of them"
         )
         raise ReleaseError(msg)
-    if found[0] not in scenario.secrets:
+    secret = str(labels[0])
+    if secret not in scenario.secrets:
         known = listed(scenario.secrets)
         msg = f"the rows have a secret that the scenario does not know; it knows {known}"
         raise ReleaseError(msg)
-    if scenario.distribution == "bootstrap":
-        sizes = {prior.n_rows.get(found[0]) for prior in scenario.priors}
-        if len(frame) not in sizes:
-            msg = (
-                f"distribution 'bootstrap' resampled this group at its own size, but {len(frame)} "
-                "rows were given; release the whole group that the prior was made from, or one "
-                "of its size"
-            )
-            raise ReleaseError(msg)
-    return str(found[0])
-
-
-def _check_size(scenario: Scenario, frame: Frame) -> None:
-    """Worlds that are resampled tables say how many rows a table has."""
-    sizes = {n for prior in scenario.priors for n in prior.n_rows.values()}
-    if sizes and len(frame) not in sizes:
+    group_sizes = {prior.n_rows.get(secret) for prior in scenario.priors}
+    if scenario.distribution == "bootstrap" and len(frame) not in group_sizes:
         msg = (
-            f"the worlds resampled their tables at their own size, but {len(frame)} rows were "
-            "given; release a table with as many rows as one of them has"
+            f"distribution 'bootstrap' resampled this group at its own size, but {len(frame)} "
+            "rows were given; release the whole group that the prior was made from, or one of its "
+            "size"
         )
         raise ReleaseError(msg)
+    return secret
 
 
 def _is_support(scenario: Scenario, prior: Prior) -> bool:
@@ -148,8 +136,8 @@ def _is_support(scenario: Scenario, prior: Prior) -> bool:
 
 
 def _snapped(value: Floats, atoms: Floats, scenario: Scenario) -> Floats:
-    """The atom that the value is, up to the order in which rows were summed."""
-    # Relative to each coordinate's own size over all atoms: no coordinate excuses another.
+    """The atom that equals the value, up to the order in which rows were summed."""
+    # Relative to the largest atom in each coordinate: no coordinate excuses another.
     sizes = np.abs(atoms).max(axis=0)
     apart = np.abs(atoms - value) / np.where(sizes > 0, sizes, 1.0)
     apart[:, sizes == 0] = np.where(value[sizes == 0] == 0, 0.0, np.inf)
@@ -165,7 +153,7 @@ def _snapped(value: Floats, atoms: Floats, scenario: Scenario) -> Floats:
 
 
 def check_atom(scenario: Scenario, value: Floats | list[Fraction]) -> None:
-    """Without noise only a value that the distributions themselves have may leave."""
+    """Without noise only a value that the distributions themselves have may be published."""
     atoms = [
         distribution.outputs
         for prior in scenario.priors
@@ -175,7 +163,7 @@ def check_atom(scenario: Scenario, value: Floats | list[Fraction]) -> None:
     if not atoms or not (np.vstack(atoms) == np.array(value)).all(axis=1).any():
         msg = (
             "the distributions are equal, so the certificate adds no noise, but the rows have a "
-            "value that these distributions do not have: it could tell anything. Declare "
+            "value that these distributions do not have: it could reveal anything. Declare "
             "distributions that the data can have"
         )
         raise ReleaseError(msg)

@@ -19,6 +19,12 @@ from pufferslice.scenario.scenario import Scenario
 from pufferslice.scenario.simulator import OutputSimulator
 from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere
 
+KINDS = (
+    "records", "worst_gap", "closed_form", "unsliced", "groups", "bootstrap", "gaussian", "equal",
+    "seeded", "sampled", "approximate", "sphere",
+)  # fmt: skip
+"""Of the certificates below."""
+
 SIZES = {"north": 37, "south": 53, "west": 29}
 JOINT = Guarantee.joint(order=4, epsilon=1.0)
 AVERAGE = Guarantee.average(order=2.5, epsilon=0.3)

@@ -71,10 +71,6 @@ def test_there_are_no_records_in_it(certificates, table):
             assert not values & set(array.ravel().tolist()), name
 
 
-def test_two_priors_are_separate_instances(certificates):
-    assert certificates["groups"].evidence.slices.seen.n_instances == 6
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_digest_sees_every_part(certificates, kind):
     """Every array, every fact and the salt."""
@@ -202,14 +198,3 @@ def test_gaussian_pairs_that_do_not_fit_together(certificates, change):
     change(parts)
     with pytest.raises(CertificateError):
         Evidence.from_bytes(packed(parts))
-
-
-def test_the_evidence_of_another_certificate(certificates):
-    mixed = attrs.evolve(certificates["records"], evidence=certificates["groups"].evidence)
-    with pytest.raises(CertificateError, match="does not belong to this statement"):
-        required_evidence(mixed)
-
-
-def test_no_evidence_says_how_to_get_it(certificates):
-    with pytest.raises(CertificateError, match=r"statement only.*\.evidence\.npz"):
-        required_evidence(attrs.evolve(certificates["records"], evidence=None))

@@ -9,7 +9,7 @@ import pytest
 
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.certificate import Certificate, certify_release, verify
-from pufferslice.certificate.statement import CertificateOptions, statement_of
+from pufferslice.certificate.statement import CertificateOptions, release_statement
 from pufferslice.errors import CalibrationError, ScenarioError
 from pufferslice.queries import Box, columns, summary
 from pufferslice.scenario.distributions import GaussianDistribution
@@ -36,7 +36,8 @@ SAMPLED = RECORDS.with_sampled_priors()
 def issued(evidence, statement):
     """A statement that the changed evidence itself gives: only relations can refute it."""
     return Certificate(
-        statement=statement_of(evidence, CertificateOptions.read_off(statement)), evidence=evidence
+        statement=release_statement(evidence, CertificateOptions.read_off(statement)),
+        evidence=evidence,
     )
 
 

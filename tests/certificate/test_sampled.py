@@ -17,8 +17,7 @@ from scipy.special import hyp1f1
 
 from pufferslice.calibration.calibrate import Method
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
-from pufferslice.certificate import Certificate, certify_release, spent, verify
-from pufferslice.certificate.evidence import Evidence
+from pufferslice.certificate import certify_release, spent, verify
 from pufferslice.certificate.issue import under_scenario
 from pufferslice.errors import ArgumentError, CalibrationError, CertificateError, ScenarioError
 from pufferslice.queries import Ball, Box, columns, summary
@@ -31,7 +30,6 @@ from pufferslice.scenario.priors import Bootstrap
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.scenario.simulator import OutputSimulator
 from pufferslice.sensitivity import RowScan, scan_tables, streamed_scenario
-from pufferslice.sensitivity.binned import bin_grid
 from pufferslice.sensitivity.concentration import band_ranks, dkw_halfwidth
 from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere
 from pufferslice.sensitivity.sensitivity import Confidence
@@ -113,9 +111,6 @@ class TestBothClaims:
         assert certificate.statement["sampling"]["delta_of_tails"] == pytest.approx(missing)
         assert (certificate.unsliced_epsilon is None) == (query is QUERY)
 
-    def test_the_second_claim_needs_far_less_noise(self, srpp, loose):
-        assert loose.noise_std < srpp.noise_std / 2
-
     def test_the_unsliced_bound_is_the_diameter(self, srpp):
         diameter = 8 * math.sqrt(2)
         expected = 4 * diameter**2 / (2 * srpp.noise_std**2)
@@ -151,16 +146,6 @@ class TestBothClaims:
                 failure_probability=0.05,
             )
 
-    def test_sliced_views_are_those_that_follow_from_the_claim(self, srpp):
-        sliced = {view["rule"] for view in srpp.statement["views"] if view["scope"] != "unsliced"}
-        assert sliced == {"paper", "improved"}
-
-    def test_limits_say_what_is_assumed(self, srpp, loose):
-        for certificate, word in ((srpp, "clipped to its public range"), (loose, "is in delta")):
-            limits = " ".join(certificate.statement["limits"])
-            assert "independent draws" in limits
-            assert word in limits
-
     def test_prose(self, srpp, loose):
         assert "(4, 1)-Joint-SRPP along 5 slices" in str(srpp)
         assert "except with probability 0.05" in str(srpp)
@@ -181,10 +166,6 @@ class TestBothClaims:
         assert certificate.evidence.confidential["n_samples"] == {"table": {"a": 1000, "b": 1000}}
         assert "1000" not in str(certificate)
 
-    def test_a_larger_failure_probability_needs_less_noise(self, sampled, srpp):
-        bold = certify_release(sampled, JOINT.along(PROFILE), failure_probability=0.5)
-        assert bold.noise_std < srpp.noise_std
-
     def test_more_samples_need_less_noise(self, srpp):
         many = certify_release(worlds(60_000), JOINT.along(PROFILE), failure_probability=0.05)
         assert many.noise_std < srpp.noise_std
@@ -192,17 +173,6 @@ class TestBothClaims:
             many.statement["sampling"]["noise_shares"]["distribution"]
             > srpp.statement["sampling"]["noise_shares"]["distribution"]
         )
-
-    def test_under_worst_gap_the_noise_is_of_the_order_of_the_range(self):
-        """Spread 0.5 in a range of 8: from the highest sure quantile to the end is 2.5."""
-        scenario = worlds(50_000, CLIPPED)
-        certificate = certify_release(
-            scenario,
-            AVERAGE.along(FiniteProfile.axes(dim=2)),
-            failure_probability=0.05,
-            method=WORST_GAP,
-        )
-        assert 4 * 2.5**2 / 2 < certificate.noise_std**2 < 4 * 8**2 / 2
 
 
 class TestSoundness:
@@ -426,7 +396,7 @@ class TestSphere:
         assert certificate.statement["profile"]["kind"] == "sphere"
         assert certificate.statement["sampling"]["band"] is None
         assert "whole sphere of 9 dimensions" in str(certificate)
-        assert any("whole sphere" in limit for limit in certificate.statement["limits"])
+        assert "sphere-sampled" in certificate.statement["limits"]
         drawn = certificate.evidence.slices.profile
         assert drawn.digest() != FiniteProfile.of(drawn.directions).digest()
 
@@ -470,11 +440,6 @@ class TestRefusals:
     def test_and_only_where_something_can_fail(self):
         with pytest.raises(ArgumentError, match="nothing can fail"):
             certify_release(worlds_of_points(QUERY), JOINT.along(PROFILE), failure_probability=0.1)
-
-    @pytest.mark.parametrize("failure", [0.0, 1.0, math.nan])
-    def test_it_is_a_probability(self, sampled, failure):
-        with pytest.raises(ArgumentError, match="failure_probability"):
-            certify_release(sampled, JOINT.along(PROFILE), failure_probability=failure)
 
     def test_a_band_that_does_not_exist(self, sampled):
         with pytest.raises(ArgumentError, match="band must be one of"):
@@ -536,13 +501,6 @@ class TestRefusals:
         )
         with pytest.raises(ScenarioError, match="weighted atoms are no independent draws"):
             scenario.with_sampled_priors()
-
-
-def test_approximate_claims_of_exact_priors_have_no_doubt():
-    certificate = certify_release(worlds_of_points(QUERY), LOOSE["joint"].along(PROFILE))
-    assert certificate.statement["failure_probability"] == 0
-    assert certificate.statement["sampling"] is None
-    assert verify(certificate).holds
 
 
 def test_bootstrap_replicates_sample_the_bootstrap_distribution(table):
@@ -620,21 +578,8 @@ class TestBinned:
         with pytest.raises(ScenarioError, match="all kept or all counted"):
             certify_release(mixed, JOINT.along(PROFILE))
 
-    def test_the_grid_is_that_of_the_query(self):
-        grid = bin_grid(self.QUERY2, PROFILE)
-        assert grid.diameter == pytest.approx(self.QUERY2.range.diameter(self.QUERY2.scales))
-
 
 class TestVerification:
-    def test_through_files(self, srpp, loose, tmp_path):
-        for name, certificate in (("srpp", srpp), ("loose", loose)):
-            path = tmp_path / f"{name}.json"
-            certificate.save(path)
-            again = Certificate.load(path)
-            assert again.statement == certificate.statement
-            assert again.evidence.digest() == certificate.evidence.digest()
-            assert verify(again).holds
-
     @pytest.mark.parametrize(
         ("path", "value"),
         [
@@ -686,11 +631,6 @@ class TestVerification:
         full = attrs.evolve(srpp.evidence.full, from_range=False)
         with pytest.raises(CertificateError, match="not that of the public range"):
             attrs.evolve(srpp.evidence, full=full).check()
-
-    def test_evidence_round_trip(self, srpp):
-        again = Evidence.from_bytes(srpp.evidence.to_bytes())
-        assert again.confidence == srpp.evidence.confidence
-        assert np.array_equal(again.plain.gaps, srpp.evidence.plain.gaps)
 
 
 class TestSpent:

@@ -11,7 +11,6 @@ from scipy.special import ndtr
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.certificate import Certificate, certify_release, certify_training, compose
 from pufferslice.certificate.what_if import (
-    CLOSED_FORM,
     epsilons_around,
     pair_costs,
     slice_profile,
@@ -29,11 +28,11 @@ from pufferslice.learning import (
     plan_training,
     plan_with_noise,
 )
-from pufferslice.queries import Box, summary
+from pufferslice.queries import summary
 from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.scenario.simulator import OutputSimulator
-from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere
+from pufferslice.sensitivity.profiles import FiniteProfile
 
 POINTS = {"a": [0.0, 0.0], "b": [3.0, 0.0], "c": [0.0, 1.0]}
 JOINT = Guarantee.joint(order=4, epsilon=1.0)
@@ -100,13 +99,6 @@ def test_closed_form_by_hand(certificate):
     gaps = np.abs((at[:, None] - at[None]) @ PROFILE.directions.T)
     assert row.closed_form_std**2 == pytest.approx(4 / 4 * gaps.max() ** 2, rel=1e-9)
     assert row.closed_form_std >= row.noise_std
-
-
-def test_a_closed_form_has_the_tight_rule_beside_it(points, certificate):
-    held = certify_release(points, JOINT.along(PROFILE), method=CLOSED_FORM)
-    (row,) = what_if(held, [1.0])
-    assert row.noise_std == row.closed_form_std == held.noise_std
-    assert row.tight_std == certificate.noise_std < held.noise_std
 
 
 @pytest.mark.soundness
@@ -206,29 +198,11 @@ def test_samples_without_a_range_say_nothing_about_guessing():
     assert row.largest_gap > 0
 
 
-def test_the_sphere_keeps_its_term():
-    query = QUERY.with_range(Box([-5, -5], [6, 6]))
-    scenario = worlds({"low": draws(0.0), "high": draws(0.5)}, query)
-    sphere = SampledSphere.draw(dim=2, n_directions=9, seed=4)
-    target = Guarantee.average(order=2.5, epsilon=0.3)
-    held = certify_release(scenario, target.along(sphere), failure_probability=0.1)
-    (own,) = what_if(held, [0.3])
-    assert own.noise_std == held.noise_std
-    assert own.closed_form_std >= own.noise_std
-    assert slice_profile(held).average <= held.spent_epsilon
-
-
 def test_nothing_without_evidence(certificate):
     bare = Certificate(statement=certificate.statement, evidence=None)
     for look in (pair_costs, slice_profile, lambda held: what_if(held, [1.0])):
-        with pytest.raises(CertificateError, match="the evidence is not at hand"):
+        with pytest.raises(CertificateError, match="the evidence is not available"):
             look(bare)
-
-
-def test_steps_are_reported(certificate):
-    steps = []
-    what_if(certificate, [0.5, 1.0], lambda done, total: steps.append((done, total)))
-    assert steps == [(0, 2), (1, 2), (2, 2)]
 
 
 @pytest.mark.parametrize("accountant", [WorstCase(), Amplified()], ids=lambda one: one.name)

@@ -2,9 +2,7 @@
 """Certificates of training runs, and what composes."""
 
 import copy
-import json
 import math
-from importlib.resources import files
 
 import attrs
 import jsonschema
@@ -14,8 +12,9 @@ import pytest
 from pufferslice.calibration.epsilon_delta import ORDERS, improved_epsilon_joint, paper_epsilon
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate import Certificate, certify_release, verify
+from pufferslice.certificate.schema import json_schemas
 from pufferslice.certificate.training import certify_runs, certify_training, compose
-from pufferslice.certificate.verify import UNCHECKED_LEARNING
+from pufferslice.certificate.verify import UNCHECKED_TRAINING
 from pufferslice.errors import ArgumentError, CertificateError
 from pufferslice.learning import (
     Amplified,
@@ -30,7 +29,6 @@ from pufferslice.learning import (
     binomial,
     exactly,
     from_pmf,
-    plan_training,
     plan_with_noise,
     run_cost,
 )
@@ -96,8 +94,7 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def validator():
-    text = files("pufferslice.certificate").joinpath("certificate.schema.json").read_text("utf-8")
-    return jsonschema.Draft202012Validator(json.loads(text))
+    return jsonschema.Draft202012Validator(json_schemas()["certificate"])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -107,7 +104,7 @@ def test_certificates_fit_the_schema_and_verify(kind, validator, tmp_path):
     verification = verify(certificate)
     assert verification.problems == ()
     assert verification.has_evidence
-    assert [line.split(":")[0] for line in verification.unchecked] == list(UNCHECKED_LEARNING)
+    assert [line.split(":")[0] for line in verification.unchecked] == list(UNCHECKED_TRAINING)
     certificate.save(tmp_path / "run.json")
     back = Certificate.load(tmp_path / "run.json")
     assert back.digest == certificate.digest
@@ -126,7 +123,7 @@ def test_what_a_certificate_says():
     certificate = KINDS["amplified"]()
     statement = certificate.statement
     plan = planned(accountant=Amplified(), differing=exactly(5), sampling=POISSON)
-    assert certificate.road == "learning"
+    assert certificate.workflow == "training"
     assert certificate.guarantee == plan.guarantee()
     assert statement["runs"] == [plan.to_json()]
     assert statement["certifies"] == [Amplified.certifies]
@@ -235,7 +232,7 @@ def test_every_changed_field_is_noticed(kind):
         tried.add(path)
         if verify(Certificate(statement=statement, evidence=None)).holds:
             missed.add(path)
-    assert {path[0] for path in missed} <= set(UNCHECKED_LEARNING)
+    assert {path[0] for path in missed} <= set(UNCHECKED_TRAINING)
     unexplained = {path for path in missed if path[0] == "runs" and not is_costless(path)}
     assert unexplained == set()
     assert {path[0] for path in tried} == set(certificate.statement)
@@ -302,19 +299,6 @@ def test_two_runs_are_one_certificate():
     assert certify_runs([whole], data="d", deltas=()).digest == apart[0].digest
 
 
-@pytest.mark.parametrize(
-    ("other", "match"),
-    [
-        ({"order": 5}, "different orders"),
-        ({"differing": exactly(5)}, "different differing records"),
-        ({"sampling": WithoutReplacement(n_records=200, batch_size=10)}, "numbers of records"),
-    ],
-)
-def test_runs_that_do_not_fit(other, match):
-    with pytest.raises(CertificateError, match=match):
-        certify_runs([planned(), planned(**other)], data="d")
-
-
 def test_no_run_at_all():
     with pytest.raises(ArgumentError, match="at least one run"):
         certify_runs([], data="d")
@@ -337,22 +321,6 @@ def test_the_distance_of_the_noise_travels_and_adds_up():
     assert compose([drawn(0.7), drawn(0.7)]).statement["implementation_delta"] == 1.0
 
 
-def test_the_distance_of_the_noise_is_told():
-    text, ideal = str(drawn(1.23456789e-20)), str(drawn(0.0))
-    assert "Sampling error of all noise at most 1.23457e-20 in total variation." in text
-    assert "1 + exp(epsilon) times the distance added to its delta" in text
-    assert "Sampling error" not in ideal
-    assert "implementation_delta" not in ideal
-    statement = {**drawn(1e-20).statement, "implementation_delta": 0.0}
-    assert not verify(Certificate(statement=statement, evidence=None)).holds
-
-
-@pytest.mark.parametrize("distance", [-1e-20, 1.5, math.nan, math.inf, "x", None])
-def test_distances_that_cannot_be(distance):
-    with pytest.raises(ArgumentError, match="implementation_delta must be"):
-        drawn(distance)
-
-
 @pytest.mark.soundness
 def test_a_stop_that_depends_on_the_data_is_not_covered():
     assert "stops-on-non-finite" in KINDS["stops"]().statement["limits"]
@@ -371,10 +339,6 @@ def test_views_of_composed_runs_come_from_the_composed_cost():
     view = both.statement["views"][0]
     expected = paper_epsilon(4, both.guarantee.epsilon, 1e-5)
     assert (view["rule"], view["epsilon"]) == ("paper", pytest.approx(expected, rel=1e-12))
-
-
-def test_one_certificate_composes_to_itself():
-    assert compose([certified()]).digest == certified().digest
 
 
 @pytest.mark.soundness
@@ -398,11 +362,6 @@ def test_another_notion_does_not_compose():
     mean = certified(accountant=MeanSquare(), differing=exactly(5))
     with pytest.raises(CertificateError, match="different notions"):
         compose([certified(differing=exactly(5)), mean])
-
-
-def test_a_fixed_set_is_not_any_set_of_that_size():
-    with pytest.raises(CertificateError, match="different differing records"):
-        compose([certified(differing=exactly(5)), certified(differing=at_most(5))])
 
 
 def test_an_edited_composition_of_what_does_not_compose_is_refuted():
@@ -455,13 +414,13 @@ def test_nothing_to_compose():
 
 @pytest.mark.parametrize("data", ["", None, 5])
 def test_the_data_need_a_name(data):
-    with pytest.raises(ArgumentError, match="data must be a public"):
+    with pytest.raises(ArgumentError, match="data must be"):
         certified(data=data)
 
 
 @pytest.mark.parametrize("noise", ["", None])
 def test_the_noise_needs_a_sentence(noise):
-    with pytest.raises(ArgumentError, match="noise must be a public"):
+    with pytest.raises(ArgumentError, match="noise must be"):
         certify_training(planned(), data="d", noise=noise)
 
 
@@ -471,21 +430,11 @@ def test_deltas_outside(delta):
         certified(deltas=(delta,))
 
 
-def test_a_delta_said_twice_is_said_once():
-    assert certified(deltas=(1e-5, 1e-5)).statement["deltas"] == [1e-5]
-
-
 def test_ways_of_drawing_noise_are_all_told():
     first = certify_training(planned(), data="d", noise="Drawn this way.")
     second = certify_training(planned(), data="d", noise="Drawn that way.")
     both = compose([first, second, first])
     assert both.statement["noise"] == ["Drawn this way.", "Drawn that way."]
-
-
-def test_a_statement_without_runs_is_refused():
-    statement = {**certified().statement, "runs": []}
-    problems = verify(Certificate(statement=statement, evidence=None)).problems
-    assert any("at least one run" in problem for problem in problems)
 
 
 @pytest.mark.parametrize(
@@ -507,14 +456,3 @@ def test_damaged_plans_are_problems_not_crashes(damage):
     statement["runs"][0].update(damage)
     certificate = Certificate(statement=statement, evidence=None)
     assert not verify(certificate).holds
-
-
-def test_a_calibrated_plan_keeps_its_target():
-    target = Guarantee.unsliced(order=8, epsilon=0.5)
-    plan = plan_training(
-        differing=RANDOM, sampling=TEN, clip_norm=1.0, n_steps=20, accountant=LogMoment(),
-        target=target,
-    )  # fmt: skip
-    certificate = certify_training(plan, data="d")
-    assert attrs.evolve(certificate.guarantee, epsilon=0.5) == target
-    assert 0.5 * (1 - 1e-9) < certificate.guarantee.epsilon <= 0.5

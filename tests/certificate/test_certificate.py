@@ -110,13 +110,6 @@ def test_the_statement_alone(certificates, tmp_path):
     assert Certificate.load(tmp_path / "c.json").evidence is None
 
 
-@pytest.mark.parametrize(
-    ("name", "beside"), [("c.json", "c.evidence.npz"), ("c", "c.evidence.npz")]
-)
-def test_where_the_evidence_lies(tmp_path, name, beside):
-    assert evidence_path(tmp_path / name) == tmp_path / beside
-
-
 @pytest.mark.parametrize("name", ["", "c.evidence.npz"])
 def test_names_that_would_hit_the_evidence(name):
     with pytest.raises(StorageError, match="cannot name a certificate"):

@@ -15,7 +15,7 @@ from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.calibration.noise import SIGMA_INT, SeededTestNoise
 from pufferslice.certificate import certify_release, spent, verify
 from pufferslice.certificate.issue import under_scenario
-from pufferslice.errors import ArgumentError, CalibrationError, PuffersliceError
+from pufferslice.errors import ArgumentError, CalibrationError, PuffersliceError, ScenarioError
 from pufferslice.queries import Box, columns, summary
 from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
 from pufferslice.scenario.scenario import Scenario
@@ -104,21 +104,6 @@ def test_gaussian_noise_is_enough_in_both_orders_of_the_pair():
         assert max(costs) <= 1.0
         assert max(costs) == pytest.approx(1.0, rel=1e-9)
         assert min(costs) < 0.5
-
-
-def test_gaussian_distributions_are_scaled_by_the_public_units():
-    distributions = ([0.0, 0.0], np.diag([100.0, 1.0])), ([10.0, 1.0], np.diag([100.0, 4.0]))
-    scaled = ([0.0, 0.0], np.eye(2)), ([1.0, 1.0], np.diag([1.0, 4.0]))
-    profile = FiniteProfile.uniform(dim=2, n_directions=9, seed=1)
-    units = certify_release(
-        gaussians(*distributions, scales=[10.0, 1.0]), claim_of("joint").along(profile)
-    )
-    plain = certify_release(gaussians(*scaled), claim_of("joint").along(profile))
-    assert units.noise_std == plain.noise_std
-    assert units.statement["noise"]["std_by_coordinate"] == [
-        10 * plain.noise_std,
-        plain.noise_std,
-    ]
 
 
 def test_gaussians_have_one_method():
@@ -246,7 +231,7 @@ def test_point_masses_cost_all_of_epsilon_so_that_half_the_noise_would_not_do():
 
 
 @pytest.mark.soundness
-@pytest.mark.parametrize("exponent", [-52, -50, -46, -43, -40, -36, -30, -20])
+@pytest.mark.parametrize("exponent", [-52, -46, -40, -20])
 @pytest.mark.parametrize("notion", ["average", "joint"])
 def test_orders_next_to_one(notion, exponent):
     """Dividing by order - 1 multiplies every rounding error."""
@@ -272,23 +257,6 @@ def test_orders_next_to_one(notion, exponent):
 
 
 @pytest.mark.soundness
-@pytest.mark.parametrize("exponent", [-52, -46, -40, -30])
-def test_gaussians_at_orders_next_to_one(exponent):
-    distributions = ([0.0], [[1.0]]), ([2.0], [[3.0]])
-    for epsilon in (1e-3, 0.5):
-        claim = claim_of("joint", 1 + 2.0**exponent, epsilon)
-        try:
-            certificate = certify_release(gaussians(*distributions), claim.along(LINE), deltas=())
-        except PuffersliceError:
-            continue
-        std = oracles.exact(certificate.noise_std)
-        noisy = [(mean[0], oracles.exact(cov[0][0]) + std**2) for mean, cov in distributions]
-        with oracles.HP.workdps(60):
-            costs = [oracles.gaussian_divergence(claim.order, *p) for p in (noisy, noisy[::-1])]
-        assert max(costs) <= epsilon
-
-
-@pytest.mark.soundness
 @pytest.mark.parametrize("epsilon", [1e-3, 1e-6, 1e-9, 1e-12])
 @pytest.mark.parametrize("notion", ["average", "joint"])
 @pytest.mark.parametrize("n_directions", [3, 7])
@@ -303,7 +271,7 @@ def test_small_budgets(notion, epsilon, n_directions):
 
 
 @pytest.mark.soundness
-@pytest.mark.parametrize("epsilon", [1e-2, 1e-4, 1e-6, 1e-8, 1e-10])
+@pytest.mark.parametrize("epsilon", [1e-2, 1e-6, 1e-10])
 @pytest.mark.parametrize("shift", [0.0, 2.0])
 def test_small_budgets_of_gaussians(shift, epsilon):
     distributions = ([0.0], [[1.0]]), ([shift], [[3.0]])
@@ -353,36 +321,6 @@ def test_distributions_that_are_equal_up_to_rounding_are_not_equal():
     certificate = certify_release(scenario, claim_of("joint").along(LINE))
     assert certificate.noise_std > 0
     assert certificate.statement["distributions_are_equal"] is False
-
-
-def test_one_pair_of_equal_distributions_costs_nothing_and_saves_nothing():
-    scenario = worlds([[0.0, 0.0]], [[3.0, 4.0]], [[3.0, 4.0]])
-    for method in METHODS:
-        both = certify_release(scenario, claim_of("joint").along(AXES), method=method)
-        alone = certify_release(POINTS, claim_of("joint").along(AXES), method=method)
-        assert both.noise_std == alone.noise_std
-        assert both.statement["distributions_are_equal"] is False
-
-
-BLIND = worlds([[0.0, 0.0]], [[0.8, -0.6]])
-
-
-@pytest.mark.parametrize("notion", ["average", "joint"])
-def test_a_profile_that_is_blind_to_the_difference(notion):
-    with pytest.raises(CalibrationError, match=r"does not see the difference.*other, directions"):
-        certify_release(BLIND, claim_of(notion).along(FiniteProfile.of([[0.6, 0.8]])))
-    with pytest.raises(CalibrationError, match="1 of 3"):
-        certify_release(
-            worlds([[0.0, 0.0]], [[0.0, 1.0]], [[1.0, 1.0]]),
-            claim_of(notion).along(FiniteProfile.of([[1.0, 0.0]])),
-        )
-
-
-@pytest.mark.parametrize("means", [([0.0, 1.0],), ([0.0, 1.0], [5.0, 0.0])])
-def test_a_profile_that_is_blind_to_gaussians(means):
-    scenario = gaussians(([0.0, 0.0], np.eye(2)), *((mean, np.eye(2)) for mean in means))
-    with pytest.raises(CalibrationError, match="see"):
-        certify_release(scenario, claim_of("joint").along(FiniteProfile.of([[1.0, 0.0]])))
 
 
 def test_a_profile_of_another_dimension():
@@ -496,12 +434,9 @@ def test_spent_by_hand():
     ("asked", "said"),
     [
         ({"noise_std": 0.0}, "noise_std must be"),
-        ({"noise_std": -1.0}, "noise_std must be"),
         ({"noise_std": float("nan")}, "noise_std must be"),
         ({"order": 1.0}, "order must be"),
-        ({"order": 0}, "order must be"),
         ({"notion": "jointly"}, "notion must be one of"),
-        ({"notion": ""}, "notion must be one of"),
     ],
 )
 def test_spent_of_nonsense(certificates, asked, said):
@@ -624,3 +559,86 @@ def test_a_notion_of_learning_is_no_claim_about_a_release(certificates, records,
         certify_release(records, claim.along(profile))
     with pytest.raises(ArgumentError, match="notion must be one of average, joint, unsliced"):
         spent(certificates["records"], notion="average_over_batches")
+
+
+class TestWeights:
+    """A profile whose weight lies where nothing is to be seen promises nothing."""
+
+    POINTS = Scenario.from_groups(
+        pa.table({"s": ["a", "a", "b", "b"], "x": [0.0, 0.0, 3.0, 3.0], "y": [0.0, 1, 0, 1]}),
+        secret="s",
+        query=summary(mean=["x", "y"]),
+    )
+    GAUSSIANS = Scenario.from_worlds(
+        {
+            "a": GaussianDistribution(mean=[0.0, 0.0], cov=np.eye(2)),
+            "b": GaussianDistribution(mean=[3.0, 0.0], cov=np.eye(2)),
+        },
+        query=summary(mean=["x", "y"]),
+    )
+
+    @pytest.mark.soundness
+    @pytest.mark.parametrize("seeing", [0.0, 1e-9, 1e-4])
+    @pytest.mark.parametrize("name", ["POINTS", "GAUSSIANS"])
+    @pytest.mark.parametrize("notion", ["average", "joint"])
+    def test_a_blind_profile_is_refused_whatever_its_weights(self, name, seeing, notion):
+        directions = FiniteProfile.uniform(dim=2, n_directions=199, seed=1).directions
+        weights = np.full(200, seeing / 199)
+        weights[-1] = 1 - seeing
+        profile = FiniteProfile(directions=np.vstack([directions, [[0.0, 1.0]]]), weights=weights)
+        target = Guarantee(notion=notion, order=4, epsilon=0.1)
+        with pytest.raises(CalibrationError, match="profile"):
+            certify_release(getattr(self, name), target.along(profile))
+
+    @pytest.mark.soundness
+    @pytest.mark.parametrize("offset", [0.0, 1e4, 1e6, 1e9])
+    def test_rounding_is_no_sight(self, offset):
+        """Gaps have the rounding of projections added to them, which grows with the offset."""
+        table = pa.table(
+            {"s": ["a", "a", "b", "b"], "x": [0.0, 0, 2, 2], "y": [offset, offset + 1] * 2,
+             "z": [0.0, 1, 0, 1]}
+        )  # fmt: skip
+        scenario = Scenario.from_groups(table, secret="s", query=summary(mean=["x", "y", "z"]))
+        blind = FiniteProfile.of([[0.0, 0.6, 0.8], [0.0, 0.8, -0.6], [0.0, 0.28, 0.96]])
+        with pytest.raises(CalibrationError, match="profile"):
+            certify_release(scenario, claim_of("joint").along(blind))
+
+    @pytest.mark.soundness
+    @pytest.mark.parametrize("angle", [1e-3, 1e-7])
+    @pytest.mark.parametrize("name", ["POINTS", "GAUSSIANS"])
+    def test_a_slice_next_to_blind_does_not_see(self, name, angle):
+        nearly = FiniteProfile.of([[np.sin(angle), np.cos(angle)]])
+        with pytest.raises(CalibrationError, match="profile"):
+            certify_release(
+                getattr(self, name), Guarantee.joint(order=4, epsilon=0.1, profile=nearly)
+            )
+        fair = FiniteProfile.of([[0.6, 0.8]])
+        assert certify_release(
+            getattr(self, name), Guarantee.joint(order=4, epsilon=0.1, profile=fair)
+        )
+
+    def test_the_statement_tells_how_many_slices_count(self):
+        directions = FiniteProfile.axes(dim=2).directions
+        four = np.vstack([directions, [[0.6, 0.8]], [[0.8, 0.6]]])
+        profile = FiniteProfile(directions=four, weights=np.array([0.7, 0.2, 0.1, 0.0]))
+        certificate = certify_release(self.POINTS, claim_of("joint").along(profile))
+        stated = certificate.statement["profile"]
+        assert stated["n_directions"] == 3
+        assert stated["effective_slices"] == pytest.approx(1 / (0.49 + 0.04 + 0.01))
+        assert stated["largest_weight"] == pytest.approx(0.7)
+        assert "weighted like 1.85 equal ones; the largest weight is 0.7" in str(certificate)
+        equal = certify_release(self.POINTS, claim_of("joint").along(FiniteProfile.axes(dim=2)))
+        assert "weighted like" not in str(equal)
+
+
+def test_scales_that_a_certificate_cannot_state():
+    query = summary(mean=["x"])
+    table = pa.table({"s": ["a", "a", "b", "b"], "x": [0.0, 0.0, 1e160, 1e160]})
+    scenario = Scenario.from_groups(table, secret="s", query=query.with_scales([1e155]))
+    with pytest.raises(CalibrationError, match="scales"):
+        certify_release(scenario, claim_of("joint").along(FiniteProfile.axes(dim=1)))
+    distributions = {
+        name: GaussianDistribution(mean=[m], cov=[[1.0]]) for name, m in (("a", 0.0), ("b", 1e300))
+    }
+    with pytest.raises(ScenarioError, match="scales"):
+        Scenario.from_worlds(distributions, query=query.with_scales([1e-200]))

@@ -146,14 +146,6 @@ class TestBothClaims:
                 failure_probability=0.05,
             )
 
-    def test_prose(self, srpp, loose):
-        assert "(4, 1)-Joint-SRPP along 5 slices" in str(srpp)
-        assert "except with probability 0.05" in str(srpp)
-        assert "Shares of the noise: distribution" in str(srpp)
-        assert "(1, 0.05)-Joint-SPP, sliced along 5 slices" in str(loose)
-        assert "Of delta, 0.0" in str(loose)
-        assert "times the claim's epsilon" not in str(loose)
-
     def test_tails_of_data_are_not_told(self):
         """How much of delta the tails take would give the number of rows away."""
         rng = np.random.default_rng(1)
@@ -400,30 +392,6 @@ class TestSphere:
         drawn = certificate.evidence.slices.profile
         assert drawn.digest() != FiniteProfile.of(drawn.directions).digest()
 
-    def test_refusals(self):
-        sphere = SampledSphere.draw(dim=2, n_directions=20, seed=1)
-        with pytest.raises(ArgumentError, match="the sphere as profile need failure_probability"):
-            certify_release(worlds_of_points(CLIPPED), JOINT.along(sphere))
-        with pytest.raises(ScenarioError, match="needs a query with a public range"):
-            certify_release(worlds_of_points(QUERY), JOINT.along(sphere), failure_probability=0.1)
-        with pytest.raises(ArgumentError, match="use a FiniteProfile"):
-            certify_release(
-                worlds_of_points(CLIPPED), LOOSE["joint"].along(sphere), failure_probability=0.1
-            )
-        with pytest.raises(ArgumentError, match="profile"):
-            Guarantee(notion="unsliced", order=4, epsilon=1.0, profile=sphere)
-        with pytest.raises(ArgumentError, match="profile"):
-            certify_release(worlds_of_points(CLIPPED), JOINT)
-        gaussian = {
-            s: GaussianDistribution(mean=[m, 0.0], cov=np.eye(2)) for s, m in (("a", 0.0), ("b", 1))
-        }
-        with pytest.raises(ScenarioError, match="which Gaussian priors do not have"):
-            certify_release(
-                Scenario.from_worlds(gaussian, query=QUERY),
-                JOINT.along(sphere),
-                failure_probability=0.1,
-            )
-
 
 def worlds_of_points(query):
     distributions = {
@@ -432,75 +400,105 @@ def worlds_of_points(query):
     return Scenario.from_worlds(distributions, query=query)
 
 
-class TestRefusals:
-    def test_a_failure_probability_must_be_said(self, sampled):
-        with pytest.raises(ArgumentError, match="sampled priors need failure_probability"):
-            certify_release(sampled, JOINT.along(PROFILE))
+def gaussian_worlds():
+    distributions = {
+        s: GaussianDistribution(mean=[m, 0.0], cov=np.eye(2)) for s, m in (("a", 0.0), ("b", 1.0))
+    }
+    return Scenario.from_worlds(distributions, query=QUERY)
 
-    def test_and_only_where_something_can_fail(self):
-        with pytest.raises(ArgumentError, match="nothing can fail"):
-            certify_release(worlds_of_points(QUERY), JOINT.along(PROFILE), failure_probability=0.1)
 
-    def test_a_band_that_does_not_exist(self, sampled):
-        with pytest.raises(ArgumentError, match="band must be one of"):
-            certify_release(
-                sampled, JOINT.along(PROFILE), failure_probability=0.1, band="bootstrap"
-            )
+SPHERE = SampledSphere.draw(dim=2, n_directions=20, seed=1)
+REFUSALS = {
+    "no failure probability": (
+        lambda: certify_release(worlds(1500), JOINT.along(PROFILE)),
+        (ArgumentError, "sampled priors need failure_probability"),
+    ),
+    "nothing can fail": (
+        lambda: failing(worlds_of_points(QUERY), JOINT.along(PROFILE)),
+        (ArgumentError, "failure_probability"),
+    ),
+    "not a probability": (
+        lambda: failing(worlds(1500), JOINT.along(PROFILE), failure_probability=math.nan),
+        (ArgumentError, "failure_probability"),
+    ),
+    "band": (
+        lambda: failing(worlds(1500), JOINT.along(PROFILE), band="bootstrap"),
+        (ArgumentError, "band"),
+    ),
+    "no range": (
+        lambda: failing(worlds(1500, QUERY), JOINT.along(PROFILE)),
+        (ScenarioError, r"with_range.*epsilon-delta"),
+    ),
+    "few samples": (
+        lambda: failing(worlds(12), JOINT.along(PROFILE)),
+        (CalibrationError, r"12 of a distribution.*at least (\d+)"),
+    ),
+    "closed form": (
+        lambda: failing(worlds(1500), LOOSE["joint"].along(PROFILE), method=CLOSED_FORM),
+        (ArgumentError, "rule 'tight'"),
+    ),
+    "gaussian": (
+        lambda: certify_release(gaussian_worlds(), LOOSE["joint"].along(PROFILE)),
+        (ArgumentError, "Gaussian priors"),
+    ),
+    "sphere without failure probability": (
+        lambda: certify_release(worlds_of_points(CLIPPED), JOINT.along(SPHERE)),
+        (ArgumentError, "failure_probability"),
+    ),
+    "sphere without range": (
+        lambda: failing(worlds_of_points(QUERY), JOINT.along(SPHERE)),
+        (ScenarioError, "public range"),
+    ),
+    "sphere and delta": (
+        lambda: failing(worlds_of_points(CLIPPED), LOOSE["joint"].along(SPHERE)),
+        (ArgumentError, "FiniteProfile"),
+    ),
+    "sphere and gaussian": (
+        lambda: failing(gaussian_worlds(), JOINT.along(SPHERE)),
+        (ScenarioError, "FiniteProfile"),
+    ),
+    "no profile": (
+        lambda: certify_release(worlds_of_points(CLIPPED), JOINT),
+        (ArgumentError, "profile"),
+    ),
+    "groups are no samples": (
+        lambda: Scenario.from_groups(
+            pa.table({"s": list("aabb"), "x": [1.0, 2.0, 3.0, 4.0]}),
+            secret="s",  # noqa: S106
+            query=summary(mean=["x"]),
+        ).with_sampled_priors(),
+        (ScenarioError, "no sample"),
+    ),
+    "sampled twice": (lambda: worlds(1500).with_sampled_priors(), (ScenarioError, "draws")),
+    "weighted atoms": (
+        lambda: Scenario.from_worlds(
+            {s: FiniteDistribution.weighted([[0.0], [1.0]], [0.25, 0.75]) for s in "ab"},
+            query=summary(mean=["x"]),
+        ).with_sampled_priors(),
+        (ScenarioError, "weighted atoms"),
+    ),
+}
 
-    def test_no_range_says_both_ways_out(self):
-        with pytest.raises(ScenarioError, match=r"with_range.*epsilon-delta"):
-            certify_release(worlds(1500, QUERY), JOINT.along(PROFILE), failure_probability=0.1)
 
-    def test_too_few_samples_for_any_level(self):
-        with pytest.raises(
-            CalibrationError, match=r"too few samples: 12 of a distribution.*at least (\d+)"
-        ):
-            certify_release(worlds(12), JOINT.along(PROFILE), failure_probability=0.05)
+def failing(scenario, target, failure_probability=0.05, **options):
+    return certify_release(scenario, target, failure_probability=failure_probability, **options)
 
-    def test_too_few_samples_for_delta_and_the_number_that_is_named_is_enough(self):
-        target = ApproximateGuarantee.joint(epsilon=1.0, delta=0.01)
-        with pytest.raises(CalibrationError, match="too few samples: the bands leave out") as error:
-            certify_release(worlds(900, QUERY), target.along(PROFILE), failure_probability=0.05)
-        needed = int(str(error.value).split("About ")[1].split()[0])
-        assert 1500 < needed < 10_000
-        enough = certify_release(
-            worlds(needed, QUERY), target.along(PROFILE), failure_probability=0.05
-        )
-        assert enough.evidence.slices.missing.max() <= 0.0051
 
-    def test_approximate_claims_have_no_closed_form(self, sampled):
-        with pytest.raises(ArgumentError, match="use rule 'tight'"):
-            certify_release(
-                sampled, LOOSE["joint"].along(PROFILE), failure_probability=0.1, method=CLOSED_FORM
-            )
+@pytest.mark.parametrize("name", REFUSALS)
+def test_refusals(name):
+    call, (error, match) = REFUSALS[name]
+    with pytest.raises(error, match=match):
+        call()
 
-    def test_approximate_claims_need_gaps(self):
-        gaussian = {
-            s: GaussianDistribution(mean=[m], cov=[[1.0]]) for s, m in (("a", 0.0), ("b", 1.0))
-        }
-        scenario = Scenario.from_worlds(gaussian, query=summary(mean=["x"]))
-        with pytest.raises(ArgumentError, match="read its"):
-            certify_release(scenario, LOOSE["joint"].along(LINE))
 
-    def test_groups_are_no_samples(self):
-        table = pa.table({"s": list("aabb"), "x": [1.0, 2.0, 3.0, 4.0]})
-        scenario = Scenario.from_groups(table, secret="s", query=summary(mean=["x"]))  # noqa: S106
-        with pytest.raises(
-            ScenarioError, match="no sample; use distribution 'bootstrap' or 'records'"
-        ):
-            scenario.with_sampled_priors()
-
-    def test_sampled_twice(self, sampled):
-        with pytest.raises(ScenarioError, match="only an empirical one holds draws"):
-            sampled.with_sampled_priors()
-
-    def test_weighted_atoms_are_no_draws(self):
-        distribution = FiniteDistribution.weighted([[0.0], [1.0]], [0.25, 0.75])
-        scenario = Scenario.from_worlds(
-            {"a": distribution, "b": distribution}, query=summary(mean=["x"])
-        )
-        with pytest.raises(ScenarioError, match="weighted atoms are no independent draws"):
-            scenario.with_sampled_priors()
+def test_too_few_samples_for_delta_and_the_number_that_is_named_is_enough():
+    target = ApproximateGuarantee.joint(epsilon=1.0, delta=0.01)
+    with pytest.raises(CalibrationError, match="too few samples: the bands leave out") as error:
+        failing(worlds(900, QUERY), target.along(PROFILE))
+    needed = int(str(error.value).split("About ")[1].split()[0])
+    assert 1500 < needed < 10_000
+    enough = failing(worlds(needed, QUERY), target.along(PROFILE))
+    assert enough.evidence.slices.missing.max() <= 0.0051
 
 
 def test_bootstrap_replicates_sample_the_bootstrap_distribution(table):
@@ -619,15 +617,13 @@ class TestVerification:
                 },
                 "levels",
             ),
-            ({"confidence": None}, "how its distributions are known"),
-            ({"plain": None}, "how its distributions are known"),
+            ({"confidence": None}, "kind of priors"),
+            ({"plain": None}, "kind of priors"),
         ],
     )
-    def test_evidence_that_does_not_fit_itself(self, loose, change, message):
+    def test_evidence_that_does_not_fit_itself(self, loose, srpp, change, message):
         with pytest.raises(CertificateError, match=message):
             attrs.evolve(loose.evidence, **change).check()
-
-    def test_a_range_that_the_evidence_does_not_use(self, srpp):
         full = attrs.evolve(srpp.evidence.full, from_range=False)
         with pytest.raises(CertificateError, match="not that of the public range"):
             attrs.evolve(srpp.evidence, full=full).check()
@@ -644,7 +640,7 @@ class TestSpent:
             spent(loose, order=4)
 
     def test_noise_that_gives_nothing_to_state(self, loose):
-        with pytest.raises(CalibrationError, match="which is no claim"):
+        with pytest.raises(CalibrationError, match="epsilon"):
             spent(loose, noise_std=1e9)
 
     def test_under_another_scenario(self, srpp):
@@ -671,14 +667,14 @@ class TestDoubt:
         assert Confidence.from_json(both.to_json()) == both
 
     @pytest.mark.parametrize(
-        "said",
+        ("band", "tails", "on_sphere"),
         [
-            {"band": None, "tails": None, "on_sphere": False},
-            {"band": "dkw", "tails": None, "on_sphere": False},
-            {"band": None, "tails": "at_range", "on_sphere": True},
-            {"band": "dkw", "tails": "lost", "on_sphere": False},
+            (None, None, False),
+            ("dkw", None, False),
+            (None, "at_range", True),
+            ("dkw", "lost", False),
         ],
     )
-    def test_refusals(self, said):
+    def test_what_cannot_be(self, band, tails, on_sphere):
         with pytest.raises(ArgumentError):
-            Confidence(failure_probability=0.1, **said)
+            Confidence(failure_probability=0.1, band=band, tails=tails, on_sphere=on_sphere)

@@ -157,21 +157,6 @@ def test_gaussian_distributions_have_no_closed_form_and_no_gap(gaussian):
     assert slice_profile(gaussian).joint == pytest.approx(gaussian.spent_epsilon, rel=1e-9)
 
 
-def test_an_epsilon_that_needs_no_noise_has_the_least():
-    """Gaussian distributions of one spread hide a shift of 1 by themselves: 4 / 2 at order 4."""
-    distributions = {
-        name: GaussianDistribution(mean=[at, 0.0], cov=np.eye(2))
-        for name, at in (("a", 0), ("b", 1))
-    }
-    held = certify_release(
-        worlds(distributions), Guarantee.joint(order=4, epsilon=0.1, profile=PROFILE)
-    )
-    (row,) = what_if(held, [2.5])
-    assert 0 < row.noise_std < 1e-11
-    assert row.unsliced_epsilon == pytest.approx(2.0, rel=1e-9)
-    assert row.total_variation == pytest.approx(2 * float(ndtr(0.5)) - 1, rel=1e-6)
-
-
 def test_unsliced_claims_have_one_rule(points):
     held = certify_release(points, Guarantee.unsliced(order=3, epsilon=2.0))
     low, own = what_if(held, [1.0, 2.0])

@@ -44,12 +44,12 @@ _UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, Memory
 @final
 @attrs.frozen(kw_only=True, repr=False, eq=False)
 class Evidence:
-    """Gap tables or Gaussian pairs of every instance, the profile, and what they were made of."""
+    """Gap tables or Gaussian pairs of every instance, the profile, and their source."""
 
     slices: Slices
     full: Full
     scenario: Mapping[str, Any]
-    """The public description of the scenario, as it was when the evidence was made."""
+    """The public description of the scenario, at the time of the evidence."""
     confidential: Mapping[str, Any]
     """Counts of rows and samples, and the digest of the distributions."""
     confidence: Confidence | None = None
@@ -166,24 +166,24 @@ class Evidence:
             profile = SampledSphere(directions=directions)
         else:
             profile = FiniteProfile(directions=directions, weights=arrays["weights"])
-        seen: GapTables | GaussianPairs
+        tables: GapTables | GaussianPairs
         full: MatchingTables | GaussianPairs | None = None
         if facts["kind"] == "gaussian":
-            seen = _pairs("slices", arrays)
+            tables = _pairs("slices", arrays)
             full = _pairs("full", arrays) if facts["has_full"] else None
         else:
-            seen = _tables(GapTables, "slices", arrays)
+            tables = _tables(GapTables, "slices", arrays)
             full = _tables(MatchingTables, "full", arrays) if facts["has_full"] else None
-        missing = np.zeros(seen.n_instances)
+        missing = np.zeros(tables.n_instances)
         in_delta = confidence is not None and confidence.tails == "in_delta"
-        if in_delta and isinstance(seen, GapTables):
-            missing = missing_mass(seen)
+        if in_delta and isinstance(tables, GapTables):
+            missing = missing_mass(tables)
         query = facts["scenario"]["query"]
         scales = np.array(query["scales"], dtype=np.float64)
         evidence = cls(
             slices=Slices(
                 profile=profile,
-                seen=seen,
+                seen=tables,
                 missing=missing,
                 sphere=sphere_term(confidence, profile, range_of(query["range"]), scales),
                 failure_probability=0.0 if confidence is None else confidence.failure_probability,
@@ -201,9 +201,9 @@ class Evidence:
 
     def check(self) -> None:
         """Raise unless the numbers fit together and are of the instances in the description."""
-        seen = self.slices.seen
+        tables = self.slices.seen
         parts = [
-            part for part in (seen, self.full.seen, self.plain, self.beyond) if part is not None
+            part for part in (tables, self.full.seen, self.plain, self.beyond) if part is not None
         ]
         n_instances = len(self.scenario["priors"]) * len(self.scenario["pairs"])
         for part in parts:
@@ -220,7 +220,7 @@ class Evidence:
         if not isinstance(self.confidential.get("distributions_digest"), str):
             msg = f"the evidence has no distributions_digest. {CHANGED}"
             raise CertificateError(msg)
-        alike = all(np.array_equal(part.equal, seen.equal) for part in parts)
+        alike = all(np.array_equal(part.equal, tables.equal) for part in parts)
         if not alike or self.full.dim != self.slices.profile.dim:
             msg = f"the evidence along the slices and in full is not of the same priors. {CHANGED}"
             raise CertificateError(msg)

@@ -331,10 +331,10 @@ def _check_tails(evidence: Evidence, target: ApproximateGuarantee) -> None:
 
 def check_visible(evidence: Evidence, scenario: Scenario) -> None:
     """Refuse a profile that gives almost no weight to a difference between distributions."""
-    profile, seen, full = evidence.slices.profile, evidence.slices.seen, evidence.full.seen
+    profile, tables, full = evidence.slices.profile, evidence.slices.seen, evidence.full.seen
     share = _LEAST_SHARE / math.sqrt(profile.dim)
-    if isinstance(seen, GaussianPairs):
-        apart, visible = seen.differences(profile.directions)
+    if isinstance(tables, GaussianPairs):
+        apart, visible = tables.differences(profile.directions)
         least = apart * share**2
     else:
         distributions, pairs = distribution_pairs(scenario)
@@ -353,7 +353,7 @@ def check_visible(evidence: Evidence, scenario: Scenario) -> None:
         ]
         # What rounding of projections added to gaps is nothing that a slice sees.
         errors = projection_errors(profile.directions, max(norms, default=0.0))
-        visible = seen.worst() - 4 * errors
+        visible = tables.worst() - 4 * errors
         apart = visible.max(axis=1)
         if isinstance(full, MatchingTables) and not evidence.full.from_range:
             apart = full.worst().min(axis=1)
@@ -361,7 +361,7 @@ def check_visible(evidence: Evidence, scenario: Scenario) -> None:
         least = np.maximum(np.maximum(apart * _BLIND, np.array(shifts) * share), 0.0)
     weights = profile.weights / profile.weights.sum()
     seeing = (visible > least[:, None]) @ weights
-    blind = ~seen.equal & (seeing < _LEAST_WEIGHT / np.count_nonzero(weights))
+    blind = ~tables.equal & (seeing < _LEAST_WEIGHT / np.count_nonzero(weights))
     if blind.any():
         msg = (
             "the profile does not see the difference between the distributions of "

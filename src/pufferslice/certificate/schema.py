@@ -108,7 +108,7 @@ RecordAccountants = Annotated[
 ]
 
 
-def _absent() -> Any:  # noqa: ANN401 - stands for a field that may be left out, but not be null
+def _absent() -> Any:  # noqa: ANN401 - of a field that may be absent but not null
     return None
 
 
@@ -516,7 +516,7 @@ class SignaturePart(_Part):
 
 
 class CertificateFile(_Part):
-    """The public part of a certificate. The evidence lies beside it and is confidential."""
+    """The public part of a certificate. The evidence is a file of its own and confidential."""
 
     format: Literal["pufferslice-certificate"]
     version: Literal[3]

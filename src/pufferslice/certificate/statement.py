@@ -250,13 +250,13 @@ def unsliced_of(evidence: Evidence, order: float, noise_std: float) -> dict[str,
 
 
 def _coupling(evidence: Evidence) -> str:
-    seen = evidence.full.seen
-    if not isinstance(seen, MatchingTables):
+    tables = evidence.full.seen
+    if not isinstance(tables, MatchingTables):
         return "the exact divergence of the Gaussian distributions"
     if evidence.full.from_range and evidence.scenario["query"]["range"] is None:
         return "the diameter of the range in which the rows were counted"
     if evidence.full.from_range:
         return "the diameter of the public range"
-    if seen.n_slices == 1:
+    if tables.n_slices == 1:
         return "one coupling per pair"
-    return f"the best of {seen.n_slices} couplings per pair"
+    return f"the best of {tables.n_slices} couplings per pair"

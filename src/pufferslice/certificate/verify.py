@@ -216,20 +216,20 @@ def differences(stated: Any, right: Any, path: str = "") -> Iterator[tuple[str, 
 
 def _broken_relations(evidence: Evidence) -> Iterator[str]:
     """What cannot be true of any scenario, in sentences; nothing for evidence that was issued."""
-    seen, full = evidence.slices.seen, evidence.full
+    tables, full = evidence.slices.seen, evidence.full
     kinds = {prior["kind"] for prior in evidence.scenario["priors"]}
-    if (kinds == {"gaussian"}) != isinstance(seen, GaussianPairs):
+    if (kinds == {"gaussian"}) != isinstance(tables, GaussianPairs):
         yield "the statement gives the priors another kind than the evidence"
     ranged = evidence.scenario["query"]["range"] is not None
     if full.seen is None and (kinds != {"sampled"} or ranged):
         yield "the evidence of the whole output is missing, and these priors have it"
-    if isinstance(seen, GapTables) and isinstance(full.seen, MatchingTables):
+    if isinstance(tables, GapTables) and isinstance(full.seen, MatchingTables):
         if full.from_range:
             yield from _in_range(evidence, full.seen)
-        elif (full.seen.worst().min(axis=1) < seen.worst().max(axis=1) * _ROOM).any():
+        elif (full.seen.worst().min(axis=1) < tables.worst().max(axis=1) * _ROOM).any():
             yield "a coupling's largest distance is below a gap along a slice, which cannot be"
-    if isinstance(seen, GapTables) and evidence.plain is not None:
-        yield from _in_bands(evidence, seen, evidence.plain)
+    if isinstance(tables, GapTables) and evidence.plain is not None:
+        yield from _in_bands(evidence, tables, evidence.plain)
 
 
 def _in_range(evidence: Evidence, full: MatchingTables) -> Iterator[str]:
@@ -244,15 +244,15 @@ def _in_range(evidence: Evidence, full: MatchingTables) -> Iterator[str]:
         yield "the bound from the range is below the diameter of the stated range"
 
 
-def _in_bands(evidence: Evidence, seen: GapTables, plain: GapTables) -> Iterator[str]:
+def _in_bands(evidence: Evidence, tables: GapTables, plain: GapTables) -> Iterator[str]:
     """Bands lie around the samples: on covered levels their gaps are at least the samples' own."""
     missing = evidence.slices.missing[:, None]
-    least = seen.means() * (1 - missing) + missing * plain.worst()
+    least = tables.means() * (1 - missing) + missing * plain.worst()
     narrow = (least < plain.means() * _COARSE).any()
-    if narrow or (not missing.any() and (seen.worst() < plain.worst() * _ROOM).any()):
+    if narrow or (not missing.any() and (tables.worst() < plain.worst() * _ROOM).any()):
         yield "the bands are narrower than what the samples themselves show"
     if evidence.beyond is not None:
-        share = (evidence.beyond.totals / seen.totals)[:, None]
-        low = seen.means() < evidence.beyond.means() * share * _COARSE
-        if low.any() or (seen.worst() < evidence.beyond.worst() * _ROOM).any():
+        share = (evidence.beyond.totals / tables.totals)[:, None]
+        low = tables.means() < evidence.beyond.means() * share * _COARSE
+        if low.any() or (tables.worst() < evidence.beyond.worst() * _ROOM).any():
             yield "the gaps leave out what counts at the public range beyond the bands"

@@ -124,7 +124,7 @@ def mean_absolute_error(noise_std: float) -> float:
 
 
 def epsilons_around(claimed: float, n_epsilons: int = N_EPSILONS) -> tuple[float, ...]:
-    """Round epsilons below and above the claimed one, which stands in the middle as it is.
+    """Round epsilons below and above the claimed one, which is in the middle, not rounded.
 
     >>> epsilons_around(1.0, 5)
     (0.0316, 0.178, 1.0, 5.62, 31.6)

@@ -23,11 +23,11 @@ _ITEMS: Final = (
 
 
 class Block(NamedTuple):
-    """What has to be fetched for one block."""
+    """The records to fetch for one block."""
 
     number: int
     seed: int
-    """Of the random numbers that the dataset draws, for augmentation."""
+    """For random numbers that the dataset draws, for example for augmentation."""
     indices: tuple[int, ...]
 
 
@@ -36,15 +36,15 @@ class Block(NamedTuple):
 class Source:
     """A dataset, and how its items become examples.
 
-    `collate_fn` is called on each item alone, a list of one, and must give a batch of one: what it
-    pads or joins cannot depend on other records.
+    `collate_fn` is called on a list of each single item and must return a batch of one, so padding
+    cannot depend on other records.
     """
 
     dataset: Any
     collate_fn: Callable[[list[Any]], Any] | None = None
 
     def check(self, n_records: int) -> None:
-        """The dataset can be drawn from by position, and has as many records as the plan."""
+        """Raise unless the dataset gives records by position, as many as in the plan."""
         dataset = self.dataset
         if isinstance(dataset, IterableDataset) or not (
             hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
@@ -65,12 +65,12 @@ class Source:
         """The examples of a block.
 
         Each record is fetched alone, and the generators of torch, numpy and Python are seeded for
-        it: how much one draws may depend on its values, and the next must not see that.
+        it: how much a record draws may depend on its values, and others must not see that.
         """
-        # a subclass may give other items than its tensors
+        # a subclass may return other items than rows of its tensors
         if type(self.dataset) is TensorDataset and self.collate_fn is None:
             wanted = torch.tensor(block.indices)
-            examples: Any = tuple(one.index_select(0, wanted) for one in self.dataset.tensors)
+            examples: Any = tuple(tensor.index_select(0, wanted) for tensor in self.dataset.tensors)
         else:
             seeds = np.random.SeedSequence(block.seed).generate_state(len(block.indices), np.uint64)
             parts = []
@@ -84,7 +84,7 @@ class Source:
         return examples
 
     def _batch_of_one(self, item: Any) -> Examples:  # noqa: ANN401 - whatever the dataset gives
-        """Tensors with one row each: a record is one example."""
+
         batch = _plain(item if self.collate_fn is None else self.collate_fn([item]))
         if not isinstance(batch, tuple | dict):
             raise ArgumentError(_ITEMS)
@@ -96,54 +96,53 @@ class Source:
         return batch
 
 
-def _plain(found: Any) -> Any:  # noqa: ANN401 - whatever a dataset gives
-    """The same in dicts and tuples only."""
-    if isinstance(found, Mapping):
-        return {name: _plain(one) for name, one in found.items()}
-    return tuple(_plain(one) for one in found) if isinstance(found, tuple | list) else found
+def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a dataset gives
+    """Mappings as dicts and sequences as tuples."""
+    if isinstance(value, Mapping):
+        return {name: _plain(part) for name, part in value.items()}
+    return tuple(_plain(part) for part in value) if isinstance(value, tuple | list) else value
 
 
 def _as_row(value: Any) -> Tensor:  # noqa: ANN401 - a tensor, an array or a number
     try:
-        # torch's own collate function, too, makes float64 of a float
+        # as torch's collate function, which converts a float to float64
         return torch.as_tensor(value, dtype=torch.float64 if type(value) is float else None)[None]
     except (RuntimeError, TypeError, ValueError) as error:
         raise ArgumentError(_ITEMS) from error
 
 
 def joined(parts: Sequence[Examples]) -> Examples:
-    """Several batches as one; refused unless they agree in everything but values and lengths.
+    """Several batches as one; raises unless they agree in everything but values and lengths.
 
-    What an example is must not depend on the others: torch's collate function takes keys and types
-    of the first one for all.
+    Torch's collate function would take keys and types from the first example for all others.
     """
     first = parts[0]
     if isinstance(first, Tensor):
         form = (first.dtype, first.shape[1:])
-        tensors = [one for one in parts if isinstance(one, Tensor)]
+        tensors = [part for part in parts if isinstance(part, Tensor)]
         if len(tensors) < len(parts) or any((t.dtype, t.shape[1:]) != form for t in tensors):
             raise ArgumentError(_ITEMS)
         return torch.cat(tensors)
-    named = [dict(enumerate(one)) if isinstance(one, tuple) else one for one in parts]
-    if any(type(one) is not type(first) for one in parts) or any(
-        one.keys() != named[0].keys() for one in named
+    named = [dict(enumerate(part)) if isinstance(part, tuple) else part for part in parts]
+    if any(type(part) is not type(first) for part in parts) or any(
+        part.keys() != named[0].keys() for part in named
     ):
         raise ArgumentError(_ITEMS)
-    whole = {name: joined([one[name] for one in named]) for name in named[0]}
+    whole = {name: joined([part[name] for part in named]) for name in named[0]}
     return whole if isinstance(first, dict) else tuple(whole.values())
 
 
 @final
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class Batch:
-    """The records that one step draws; `Trainer.batches` makes it, `Trainer.step` takes it.
+    """The records that one step draws; made by `Trainer.batches` for `Trainer.step`.
 
     Which records were drawn, and how many, may have to stay secret (`draws_may_be_seen` in the
-    certificate), so nothing of it is shown.
+    certificate), so its text shows neither.
     """
 
     step: int
-    """The step that it is drawn for, from 0."""
+    """Its step, from 0."""
     indices: Integers = attrs.field(converter=locked_integers)
     """Positions of the records in the dataset, in the order in which they were drawn."""
     source: Source
@@ -153,7 +152,7 @@ class Batch:
     """Examples of blocks that were fetched before."""
 
     def groups(self) -> list[range]:
-        """Runs of blocks that are summed one after another; public in their number of blocks."""
+        """Consecutive blocks that are summed together; they depend on the number of blocks only."""
         n_blocks = len(self.blocks)
         n_groups = min(n_blocks, MOST_GROUPS)
         starts = [n_blocks * i // n_groups for i in range(n_groups)]
@@ -163,7 +162,7 @@ class Batch:
         """The examples of a block."""
         block = self.blocks[number]
         examples = self.fetched[number] if number in self.fetched else self.source.fetch(block)
-        if any(len(one) != len(block.indices) for one in leaves(examples)):
+        if any(len(tensor) != len(block.indices) for tensor in leaves(examples)):
             msg = f"block {number} of the batch must have one row for each of its records"
             raise ArgumentError(msg)
         return examples
@@ -173,7 +172,7 @@ class Batch:
 
 
 def blocks_of(indices: Integers, size: int, seed_of: Callable[[int], int]) -> tuple[Block, ...]:
-    """A batch cut into as few blocks as hold it, which differ by at most one example."""
+    """Split a batch into the fewest blocks; their sizes differ by at most one example."""
     n_blocks = -(-len(indices) // size)
     if not n_blocks:
         return ()
@@ -183,7 +182,7 @@ def blocks_of(indices: Integers, size: int, seed_of: Callable[[int], int]) -> tu
 
 @final
 class _Requests(Dataset[Any]):
-    """Whole blocks by what has to be fetched; an error comes back as it is, without its causes."""
+    """Fetches whole blocks; an error is returned, without its causes, which may show records."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -196,14 +195,14 @@ class _Requests(Dataset[Any]):
 
 
 def fetched_ahead(source: Source, blocks: Iterable[Block], n_workers: int) -> Iterator[Examples]:
-    """The examples of blocks in their order, fetched by other processes before they are needed."""
+    """The examples of blocks in order, fetched ahead by other processes."""
     loader: DataLoader[Any] = DataLoader(
         _Requests(source),
         batch_size=None,
         sampler=blocks,
         num_workers=n_workers,
-        collate_fn=_unchanged,
-        # torch draws seeds of workers, which nothing here uses, and not from the user's generator
+        collate_fn=_identity,
+        # torch draws unused seeds for its workers; not from the user's generator
         generator=torch.Generator(),
     )
     for examples in loader:
@@ -212,5 +211,5 @@ def fetched_ahead(source: Source, blocks: Iterable[Block], n_workers: int) -> It
         yield examples
 
 
-def _unchanged(examples: Examples) -> Examples:
+def _identity(examples: Examples) -> Examples:
     return examples

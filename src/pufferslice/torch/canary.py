@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A canary for audits of training: the smallest run in which a plan's whole cost can be seen."""
+"""A canary for audits of training: the smallest run that attains a plan's whole cost."""
 
 from typing import Final
 
@@ -21,16 +21,16 @@ WORLDS: Final = ("first", "second")
 def release_canary(world: str, plan: TrainingPlan) -> Floats:
     r"""Train a canary once, as the plan says, and return the number that reveals the world.
 
-    The model has one weight. A record that differs pushes it with the full clip norm, up in the
-    first world and down in the second; the others do not push. That is the worst case of every
-    accountant, attained by construction. The number is the sum of the moves of the weight, each
-    over the variance of its noise; it is a function of the weights after each step.
+    The model has one weight. A differing record moves it by the full clip norm, up in the first
+    world and down in the second; the others do not move it. This attains the worst case of every
+    accountant. The number is the sum of the moves of the weight, each over the variance of its
+    noise; it is a function of the weights after each step.
 
     Guarantee: with the same batches in every step (all records drawn), the two numbers are Gaussian
-    and their Rényi divergence is the plan's cost, less only what rounding takes off the radius.
+    and their Rényi divergence is the plan's cost, up to the rounding of the radius.
 
-    Needs: flat clipping. It holds no data, so anyone may run it and keep the results. In
-    `TrainingRuns` it is `pufferslice.torch.canary:release_canary`.
+    Needs: flat clipping. It uses no data, so the results are public. In `TrainingRuns` it is
+    `pufferslice.torch.canary:release_canary`.
     """
     check_one_of(WORLDS, world=world)
     if not isinstance(plan.clipping, FlatClipping):
@@ -44,7 +44,7 @@ def release_canary(world: str, plan: TrainingPlan) -> Floats:
     n_differing = int(np.random.default_rng().choice(distribution.counts, p=shares / shares.sum()))
     inputs = torch.zeros(plan.sampling.n_records, 1)
     inputs[:n_differing] = 1.0 if world == "first" else -1.0
-    # Twice the norm, so that clipping decides how far a record pushes.
+    # Twice the norm, so that clipping determines how far a record moves the weight.
     records = TensorDataset(inputs, torch.full((len(inputs),), 2 * norm))
     model = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(model.weight)
@@ -61,5 +61,5 @@ def release_canary(world: str, plan: TrainingPlan) -> Floats:
 
 
 def _push(outputs: Tensor, strengths: Tensor) -> Tensor:
-    """A loss whose gradient is the record itself, wherever the weight is."""
+    """A loss whose gradient is the record, at any weight."""
     return outputs[:, 0] * strengths

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints: everything that a run needs to resume, but its key, in one ordinary torch file."""
+"""Checkpoints: everything that a run needs to resume except its key, in one ordinary torch file."""
 
 import hashlib
 import io
@@ -46,8 +46,8 @@ _UNREADABLE: Final = (
 class Checkpoint:
     """The state of a run after `step` steps.
 
-    It holds noisy results only, no record, no batch draw and not the key. It is internal all the
-    same: which checkpoints were written, and when, is not covered by the guarantee.
+    It holds noisy results only: no record, no batch draw and no key. Keep it internal: the
+    guarantee does not cover which checkpoints were written, and when.
     """
 
     run: str
@@ -55,9 +55,9 @@ class Checkpoint:
     plan: str
     """Digest of the plan."""
     step: int
-    """Steps taken: the next one to take."""
+    """Steps taken: the next step to take."""
     block: int | None
-    """Examples per forward and backward pass, once that was chosen."""
+    """Examples per forward and backward pass, once chosen."""
     states: dict[str, Any] = attrs.field(repr=False)
     """States of model, optimizer and scheduler, as their `state_dict` gives them."""
     names: tuple[str, ...] = attrs.field(repr=False)
@@ -80,7 +80,7 @@ class Checkpoint:
         """Read a file; `where` is its name in messages."""
         try:
             check_archive(raw, "model")
-            # Torch warns of what it then cannot read; the error here says it.
+            # Torch warns about what it cannot read; the error below reports it.
             with warnings.catch_warnings(action="ignore"):
                 content = torch.load(io.BytesIO(raw), map_location="cpu", weights_only=True)
         except _UNREADABLE as error:
@@ -102,7 +102,7 @@ class Checkpoint:
 
 
 def check_readable(raw: bytes) -> None:
-    """What was written can be read back; a state that holds objects of its own cannot."""
+    """Raise unless the checkpoint can be read back; a state with other objects cannot."""
     try:
         Checkpoint.from_bytes(raw, "the checkpoint")
     except TrainingError as error:
@@ -140,7 +140,7 @@ class Learner(NamedTuple):
         }
 
     def check_fits(self, checkpoint: Checkpoint, plan: TrainingPlan) -> None:
-        """The checkpoint is of this plan, model, optimizer and scheduler; nothing is changed."""
+        """Raise unless the checkpoint has this plan, model, optimizer and scheduler."""
         if checkpoint.plan != plan_digest(plan):
             msg = "the checkpoint follows another plan; a new plan needs a new run"
             raise TrainingError(msg)
@@ -168,7 +168,7 @@ class Learner(NamedTuple):
             yield "the parameter groups of the optimizer"
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Put the states back; settings of optimizer and scheduler, too, become what they were."""
+        """Load the states, with the settings of optimizer and scheduler."""
         self.optimizer.load_state_dict(checkpoint.states["optimizer"])
         self.model.load_state_dict(checkpoint.states["model"])
         if self.scheduler is not None:
@@ -176,7 +176,7 @@ class Learner(NamedTuple):
 
 
 def plan_digest(plan: TrainingPlan) -> str:
-    """What a checkpoint and a run ledger know a plan by."""
+    """The digest of a plan in checkpoints and run ledgers."""
     return digest(canonical_json(plan.to_json()))
 
 
@@ -194,7 +194,7 @@ def _form(entry: Any) -> tuple[Any, ...]:  # noqa: ANN401 - whatever a module ke
 
 
 def _content_digest(content: Any) -> str:  # noqa: ANN401 - nested dictionaries and lists
-    """SHA-256 of all that is in a content, in order; the file's own checksums are not looked at."""
+    """SHA-256 of everything in a content, in order, whatever the checksums of the file."""
     state = hashlib.sha256()
     for part in _parts(content):
         state.update(len(part).to_bytes(8, "big"))

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""Sums of clipped per-example gradients, as integers on the plan's grid.
 
-A batch is cut into blocks. In a block each example is run as if it were alone (`per_example`); then
-norms are taken, and one weighted sum per parameter. The sums of some blocks are added in float64
-and rounded to the grid once; from there on everything is integers.
+A batch is split into blocks. In a block each example is run as if it were alone (`per_example`);
+then norms and one weighted sum per parameter are computed. The sums of a group of blocks are added
+in float64 and rounded to the grid once; all further sums are of integers.
 
-Guarantee: with radius $r$ of a layer and the share $\rho$ of `sgd.grid.rounding_share`, the sum of
-a block is $\sum_i v_i + e$, $v_i$ a function of example i, its place and the size of its block,
-with $\|v_i\| \le r$, and $\|e\| \le \text{block} \cdot \rho r$. Places and sizes are those of the
-draw, the same in both worlds. Neither the threads nor the processes change a bit of the
-sum of a batch: every block is computed on one thread, the blocks of a group are added in order, and
-groups are added as integers.
+Guarantee: with radius $r$ of a layer and the share $\rho$ of `rounding_share`, the sum of a block
+is $\sum_i v_i + e$ with $\|v_i\| \le r$ and $\|e\| \le \text{block} \cdot \rho r$, where $v_i$ is a
+function of example i, its place and the size of its block. Places and sizes are those of the draw,
+the same in both worlds. Neither threads nor processes change a bit of the sum of a batch: every
+block is computed on one thread, the blocks of a group are added in order, and groups are added as
+integers.
 """
 
 import contextlib
@@ -53,23 +53,23 @@ _LEAST_RADIUS: Final = 2.0**-40
 _SINGLE_ROUNDOFF: Final = 2.0**-24
 
 _BLOCK_BYTES: Final = 2**29
-"""What the activations and gradients of a block should take at most."""
+"""Largest memory of the activations and gradients of a block."""
 
 _ARRAY_BYTES: Final = 2**25
-"""The largest array of a block: the C library gives larger ones back to the system at once."""
+"""The largest array of a block: the C library returns larger ones to the system at once."""
 
 _CACHE_BYTES: Final = 2**24
-"""Activations of this size are worked on while they are in the cache."""
+"""Activations of this size stay in the cache."""
 
 _LEAST_BLOCK: Final = 64
-"""Examples; smaller blocks lose more by their number than they gain by the cache."""
+"""Examples; the overhead of smaller blocks exceeds the gain of the cache."""
 
 _SMALL_BYTES: Final = 2**23
-"""A batch of fewer is not worth more than one thread."""
+"""Smaller batches do not gain from a second thread."""
 
 
 class StepSums(NamedTuple):
-    """What a batch gives; all but the noisy sum made of it stays private."""
+    """Results for a batch; only the sum may be published, and only with noise."""
 
     integers: Integers
     """Sum of the clipped gradients in units of the grid, shape (n_parameters,)."""
@@ -80,7 +80,7 @@ class StepSums(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """Some blocks on their way to a thread."""
+    """Consecutive blocks, computed by one thread."""
 
     numbers: range
     examples: list[Examples]
@@ -120,21 +120,21 @@ class ClippedSums:
         self._per_example = PerExample(model, loss_fn, layout)
         self._device = layout.parameters[0].device
         self._modes: tuple[bool, ...] = ()
-        # loads what kernels need to run: during a step it would lie between the activations
+        # compile the kernel now: during a step its memory would lie between the activations
         row_norms(torch.zeros(1, 1))
 
     @property
     def is_prepared(self) -> bool:
-        """Whether the model was run in the modes in which its modules are now."""
+        """Whether `prepare` was called with all modules in their present modes."""
         return self.method is not None and self._modes == self._modes_now()
 
     def _modes_now(self) -> tuple[bool, ...]:
         return tuple(module.training for module in self._model.modules())
 
     def prepare(self, example: Examples) -> None:
-        """Choose how examples are run, by made-up ones of the shapes of this one.
+        """Choose how examples are run, by made-up ones of the same shapes, or else by this one.
 
-        Where the model does not take those, by this one. Says once what the user should know.
+        The first call warns if training is slow or if the model computes with whole batches.
         """
         is_first = self.method is None
         examples = self._there(made_up(example, 2))
@@ -143,8 +143,8 @@ class ClippedSums:
                 self.method = self._per_example.method_for(examples)
             except PuffersliceError:
                 raise
-            except Exception:  # noqa: BLE001 - whatever the user's code makes of made-up values
-                twice = mapped(lambda one: torch.cat([one[:1], one[:1]]), example)
+            except Exception:  # noqa: BLE001 - user code may raise anything on made-up values
+                twice = mapped(lambda tensor: torch.cat([tensor[:1], tensor[:1]]), example)
                 examples = self._there(twice)
                 with _named_errors():
                     self.method = self._per_example.method_for(examples)
@@ -163,13 +163,13 @@ class ClippedSums:
     def chosen_block(self, example: Examples, batch: float, spread: float) -> int:
         """Examples per block, from public facts: shapes, number of parameters, expected batch.
 
-        A batch of usual size, `spread` standard deviations about the expected one included, makes
-        two blocks, so that two threads are busy, unless it is very small or does not fit.
+        A batch of usual size, up to four standard deviations (`spread`) above the expected one,
+        makes two blocks, so that two threads are busy, unless it is very small or does not fit.
         """
         with one_thread(), self._plain_torch(), _named_errors():
             try:
                 taken = self._per_example.bytes_of_one(self._there(made_up(example, 1)))
-            except Exception:  # noqa: BLE001 - whatever the user's code makes of made-up values
+            except Exception:  # noqa: BLE001 - user code may raise anything on made-up values
                 taken = self._per_example.bytes_of_one(self._there(example))
         whole = max(1, taken.activations + taken.gradients)
         usual = max(1.0, batch + 4 * spread)
@@ -186,24 +186,35 @@ class ClippedSums:
         """The sum over all processes; an error in one of them is an error in all."""
         check_radii(grid)
         n, n_blocks, n_flags = self.layout.n_parameters, len(batch.blocks), 2
-        found = np.zeros(n + n_blocks + n_flags + self._processes.size, dtype=np.int64)
+        totals = np.zeros(n + n_blocks + n_flags + self._processes.size, dtype=np.int64)
         places = np.cumsum([n, n_blocks, n_flags])
-        sums, losses, flags, weights = np.split(found, places)
+        sums, losses, flags, weights = np.split(totals, places)
         weights[self._processes.rank] = self._weights_digest()
         flags[1] = 1
         try:
             for group in self._group_sums(batch, grid, block, seed_of):
-                for place, own in group.sums.items():
+                for place, group_sum in group.sums.items():
                     step = float(grid.steps[self.layout.layers[place]])
-                    add_quantised(own, step, sums[self.layout.place_of(place, own)])
+                    add_quantised(group_sum, step, sums[self.layout.place_of(place, group_sum)])
                 losses.view(np.float64)[group.numbers.start : group.numbers.stop] = group.losses
                 flags[0] += group.n_non_finite
             flags[1] = 0
         finally:
-            # Others wait for this sum, also if there is none.
-            total = self._processes.add_up(found)
+            # Others wait for this sum, also after an error.
+            total = self._processes.add_up(totals)
         sums, losses, flags, weights = np.split(total, places)
-        _check_together(n_failed=int(flags[1]), weights=weights)
+        if n_failed := int(flags[1]):
+            msg = (
+                f"{n_failed} of the processes of the run failed in this step; their output says "
+                "why. The step was not taken"
+            )
+            raise TrainingError(msg)
+        if (weights != weights[0]).any():
+            msg = (
+                "the processes of the run have different weights. Change the model in all of them "
+                "alike, or in none, and resume from the last checkpoint"
+            )
+            raise TrainingError(msg)
         n_examples = len(batch.indices)
         total_loss = math.fsum(losses.view(np.float64)) if n_examples else math.nan
         return StepSums(sums, total_loss / max(1, n_examples), int(flags[0]))
@@ -211,7 +222,7 @@ class ClippedSums:
     def _group_sums(
         self, batch: Batch, grid: SumGrid, block: int, seed_of: SeedOf
     ) -> Iterator[_GroupSum]:
-        """The sums of this process's groups; those of other processes are theirs."""
+        """The sums of the groups that this process computes."""
         method = self.method
         if method is None:
             msg = "a batch is summed after prepare"
@@ -223,39 +234,39 @@ class ClippedSums:
                 return self._group_sum(group, method, grid, block, seed_of)
 
         groups = batch.groups()
-        own = (groups[i] for i in self._processes.own_parts(len(groups)))
-        # items are fetched here, just before their turn
+        here = (groups[i] for i in self._processes.own_parts(len(groups)))
+        # items are fetched lazily, in the main thread
         fetched = (
-            _Group(numbers, [self._there(batch.examples(i)) for i in numbers]) for numbers in own
+            _Group(numbers, [self._there(batch.examples(i)) for i in numbers]) for numbers in here
         )
-        # a generator that all threads share gives other numbers if blocks run at once
+        # a generator shared by threads gives other numbers if blocks run at once
         threads = self._threads if method.at_once and not method.draws else None
         try:
             each = _each(group_sum, fetched, threads, self._in_flight)
-            with _exact_products(), contextlib.closing(each) as found:
-                yield from found
+            with _exact_products(), contextlib.closing(each) as results:
+                yield from results
             drawn = not torch.equal(state, torch.get_rng_state())
         finally:
             torch.set_rng_state(state)
         if drawn and method.at_once and not method.draws:
             msg = (
-                "the model drew random numbers that it did not draw when it was first run, so they "
-                "could not be seeded; the step was not made. Make the trainer with the model in "
-                "the mode that it is trained in (model.train())"
+                "the model drew random numbers that it did not draw in its first run, so they were "
+                "not seeded; the step was not taken. Make the trainer with the model in the mode "
+                "in which it is trained (model.train())"
             )
             raise TrainingError(msg)
 
     @contextlib.contextmanager
     def _plain_torch(self) -> Iterator[None]:
-        """The same in all threads: gradients, and no autocast that the caller is in.
+        """Gradients on and the caller's autocast off, in this thread.
 
-        Sums in half precision would be off by more than the plan pays for.
+        Sums in half precision would be off by more than the plan accounts for.
         """
         with torch.enable_grad(), torch.autocast(self._device.type, enabled=False):
             yield
 
     def _there(self, examples: Examples) -> Examples:
-        return mapped(lambda one: one.to(self._device), examples)
+        return mapped(lambda tensor: tensor.to(self._device), examples)
 
     def _group_sum(
         self, group: _Group, method: GradientMethod, grid: SumGrid, block: int, seed_of: SeedOf
@@ -265,26 +276,28 @@ class ClippedSums:
         for number, examples in zip(group.numbers, group.examples, strict=True):
             seed = seed_of(number)
             with seeded(seed) if method.draws else contextlib.nullcontext():
-                found, contributions = self._per_example.contributions(examples, method, seed)
+                block_losses, contributions = self._per_example.contributions(
+                    examples, method, seed
+                )
             with torch.no_grad():
-                weights, finite = self._weights(contributions, len(found), grid, block)
+                weights, finite = self._weights(contributions, len(block_losses), grid, block)
                 left_out = int((~finite).sum())
                 if left_out and self._non_finite == "stop":
                     msg = (
                         "an example has a gradient that is NaN or infinite, and the plan says "
-                        "'stop'; nothing of this step was used. Use a loss and inputs whose "
-                        "gradients are always finite, or a plan with non_finite='zero'"
+                        "'stop'; the step was not taken. Use a loss and inputs whose gradients are "
+                        "always finite, or a plan with non_finite='zero'"
                     )
                     raise TrainingError(msg)
                 by_layer = [Weights(row) for row in weights]
                 for place, contribution in contributions.items():
-                    kept = contribution.masked(finite) if left_out else contribution
-                    sums = kept.weighted_sum(by_layer[self.layout.layers[place]])
+                    finite_part = contribution.masked(finite) if left_out else contribution
+                    sums = finite_part.weighted_sum(by_layer[self.layout.layers[place]])
                     if len(group.numbers) > 1:
                         sums = sums.double()
                         sums = totals[place].add_(sums) if place in totals else sums
                     totals[place] = sums
-            losses.append(float(found.double().sum()))
+            losses.append(float(block_losses.double().sum()))
             n_non_finite += left_out
         return _GroupSum(group.numbers, totals, losses, n_non_finite)
 
@@ -297,9 +310,9 @@ class ClippedSums:
         for place, contribution in contributions.items():
             layer = self.layout.layers[place]
             squares[layer] += contribution.squared_norms().numpy(force=True)
-            own = contribution.rounding_radii()
-            if own is not None:
-                radii[layer] += own.numpy(force=True) ** 2
+            rounding = contribution.rounding_radii()
+            if rounding is not None:
+                radii[layer] += rounding.numpy(force=True) ** 2
         radii += ((block + 4) * _SINGLE_ROUNDOFF) ** 2 * squares
         bounds = np.sqrt(np.maximum(squares, radii / rounding_share(block) ** 2))
         finite = np.isfinite(bounds).all(0)
@@ -319,7 +332,7 @@ class ClippedSums:
 
 
 def check_radii(grid: SumGrid) -> None:
-    """Clip norms are of a size at which single precision keeps its digits."""
+    """Raise unless single precision keeps its digits at these clip norms."""
     if not (grid.radii.min() >= _LEAST_RADIUS and grid.radii.max() <= 1 / _LEAST_RADIUS):
         msg = (
             f"clip norms must lie between {_LEAST_RADIUS:.0e} and {1 / _LEAST_RADIUS:.0e}, where "
@@ -334,10 +347,10 @@ def _each(
     threads: ThreadPoolExecutor | None,
     in_flight: int,
 ) -> Generator[_GroupSum, None, None]:
-    """`work` on every item, results in order; items are made here, just before their turn.
+    """Apply `work` to every item; results in order, items taken just before their turn.
 
-    Torch uses no further threads inside a block: how it splits work over threads decides how it
-    rounds. To be read to its end, or closed.
+    Torch uses no further threads inside a block, because splitting work over threads changes
+    rounding. Read it to its end, or close it.
     """
     with one_thread():
         if threads is None:
@@ -346,7 +359,7 @@ def _each(
         waiting: deque[Future[_GroupSum]] = deque()
         try:
             for item in items:
-                # one more than are worked on, so that no thread waits for its next item
+                # one more than there are threads, so that no thread waits for its next item
                 if len(waiting) > in_flight:
                     yield waiting.popleft().result()
                 waiting.append(threads.submit(_alone, work, item))
@@ -359,7 +372,7 @@ def _each(
 
 
 def _alone(work: Callable[[_Group], _GroupSum], item: _Group) -> _GroupSum:
-    # a thread that has not asked yet would be given the number of the main thread later on
+    # a new thread would otherwise take over the number of the main thread later
     if torch.get_num_threads() != 1:
         torch.set_num_threads(1)
     return work(item)
@@ -367,7 +380,7 @@ def _alone(work: Callable[[_Group], _GroupSum], item: _Group) -> _GroupSum:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Torch keeps to the calling thread; afterwards to as many as before, here and in new ones."""
+    """Restrict torch to the calling thread; the number of threads is restored at the end."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -378,7 +391,7 @@ def one_thread() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _exact_products() -> Iterator[None]:
-    """No products of single precision in half precision, whatever the user has set."""
+    """Full precision of float32 products, whatever the user's setting."""
     before = torch.get_float32_matmul_precision()
     if before == "highest":
         yield
@@ -392,7 +405,7 @@ def _exact_products() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _named_errors() -> Iterator[None]:
-    """What torch says of a failed operation may show values of records; the cause keeps it."""
+    """Errors of torch may show values of records, so only their class is reported."""
     try:
         yield
     except PuffersliceError:
@@ -400,21 +413,6 @@ def _named_errors() -> Iterator[None]:
     except (LookupError, RuntimeError, TypeError, ValueError) as error:
         msg = (
             f"the model or loss_fn raised {type(error).__name__} on a block of examples, and the "
-            "step was not made; labels out of range or inputs of a wrong shape or type do that"
+            "step was not taken; check for labels out of range and inputs of a wrong shape or type"
         )
         raise TrainingError(msg) from error
-
-
-def _check_together(n_failed: int, weights: Integers) -> None:
-    if n_failed:
-        msg = (
-            f"{n_failed} of the processes of the run failed in this step; their output says why. "
-            "The step was not made"
-        )
-        raise TrainingError(msg)
-    if (weights != weights[0]).any():
-        msg = (
-            "the processes of the run have different weights. Do the same to the model in all of "
-            "them, or nothing, and resume from the last checkpoint"
-        )
-        raise TrainingError(msg)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""What the examples of a block contribute to one parameter: norms, and weighted sums.
+r"""Contributions of the examples of a block to one parameter: norms and weighted sums.
 
-A contribution stands for one vector per example, a function of that example alone. The sum
-$\sum_i w_i v_i$ that `weighted_sum` returns is off by at most $\sum_i w_i e_i$, with the rounding
-radius $e_i$ at most `block + 4` units in the last place of $\|v_i\|$, or what `rounding_radii`
-says: then the clipping makes the weights smaller where that is needed.
+A contribution represents one vector per example, a function of that example alone. The sum
+$\sum_i w_i v_i$ that `weighted_sum` returns is off by at most $\sum_i w_i e_i$. The rounding radius
+$e_i$ is at most `block + 4` units in the last place of $\|v_i\|$, or what `rounding_radii` returns;
+clipping reduces the weights where that is needed.
 """
 
 import math
@@ -57,7 +57,7 @@ def units(values: Tensor, norms: Tensor) -> Tensor:
 def are_ordinary(first: Tensor, second: Tensor, weights: Tensor) -> bool:
     """Whether no norm is so large or small that a product in float32 could lose digits.
 
-    Zeros lose none, and examples without weight do not count.
+    Zeros lose no digits, and examples of weight 0 are ignored.
     """
     return bool(_all_ordinary(*(x.numpy(force=True) for x in (first, second, weights))))
 
@@ -130,7 +130,7 @@ _WRITE_COST: Final = 12
 
 @final
 class Weights:
-    """What each example of a block counts, in float64 and, never larger, in other dtypes."""
+    """The weight of each example of a block in float64 and, never larger, in other dtypes."""
 
     def __init__(self, exact: Tensor) -> None:
         self.exact = exact
@@ -148,7 +148,7 @@ class Weights:
 
 
 class Contribution(Protocol):
-    """One vector per example for one parameter, in whatever form is cheapest."""
+    """One vector per example for one parameter, in the cheapest form."""
 
     def squared_norms(self) -> Tensor:
         """Upper bounds on the squared norms in float64, shape (n_examples,)."""
@@ -158,7 +158,7 @@ class Contribution(Protocol):
         """Rounding radii where they may exceed the default ones, shape (n_examples,)."""
         ...
 
-    def weighted_sum(self, weights: "Weights") -> Tensor:
+    def weighted_sum(self, weights: Weights) -> Tensor:
         """The sum of the vectors times their weights, flat."""
         ...
 
@@ -166,9 +166,14 @@ class Contribution(Protocol):
         """All vectors, shape (n_examples, n_entries)."""
         ...
 
-    def masked(self, kept: Tensor) -> "Contribution":
-        """The same with zero vectors where `kept` is false: no NaN times 0."""
+    def masked(self, finite: Tensor) -> "Contribution":
+        """The same with zero vectors where `finite` is false, because NaN times 0 is NaN."""
         ...
+
+
+_SQUARES: Final = attrs.Factory(lambda self: squared_row_norms(self.vectors), takes_self=True)
+_LEFT_NORMS: Final = attrs.Factory(lambda self: row_norms(self.left), takes_self=True)
+_RIGHT_NORMS: Final = attrs.Factory(lambda self: row_norms(self.right), takes_self=True)
 
 
 @final
@@ -177,10 +182,8 @@ class Dense:
     """The vectors themselves, shape (n_examples, n_entries)."""
 
     vectors: Tensor
-    squares: Tensor = attrs.field(
-        default=attrs.Factory(lambda self: squared_row_norms(self.vectors), takes_self=True)
-    )
-    """Squared norms, taken at once while the vectors are in the cache."""
+    squares: Tensor = attrs.field(default=_SQUARES)
+    """Squared norms, computed while the vectors are in the cache."""
 
     def squared_norms(self) -> Tensor:
         """Sums of squares in float64."""
@@ -189,7 +192,7 @@ class Dense:
     def rounding_radii(self) -> None:
         """The default: one product and one sum over the examples."""
 
-    def weighted_sum(self, weights: "Weights") -> Tensor:
+    def weighted_sum(self, weights: Weights) -> Tensor:
         """One product of a row and a matrix."""
         return weights.like(self.vectors) @ self.vectors
 
@@ -197,9 +200,9 @@ class Dense:
         """The vectors."""
         return self.vectors
 
-    def masked(self, kept: Tensor) -> "Dense":
-        """With the rows of the others set to 0."""
-        return Dense(self.vectors.masked_fill(~kept[:, None], 0.0))
+    def masked(self, finite: Tensor) -> "Dense":
+        """With the other rows set to 0."""
+        return Dense(self.vectors.masked_fill(~finite[:, None], 0.0))
 
 
 @final
@@ -209,12 +212,8 @@ class Outer:
 
     left: Tensor
     right: Tensor
-    left_norms: Tensor = attrs.field(
-        default=attrs.Factory(lambda self: row_norms(self.left), takes_self=True)
-    )
-    right_norms: Tensor = attrs.field(
-        default=attrs.Factory(lambda self: row_norms(self.right), takes_self=True)
-    )
+    left_norms: Tensor = attrs.field(default=_LEFT_NORMS)
+    right_norms: Tensor = attrs.field(default=_RIGHT_NORMS)
 
     def squared_norms(self) -> Tensor:
         """The norm of an outer product is the product of the norms."""
@@ -223,7 +222,7 @@ class Outer:
     def rounding_radii(self) -> None:
         """The default: two products and one sum over the examples."""
 
-    def weighted_sum(self, weights: "Weights") -> Tensor:
+    def weighted_sum(self, weights: Weights) -> Tensor:
         """One matrix product over the examples; in float64 if the numbers are very large or small.
 
         There `left * weights` could lose its digits in float32, and `right` make that matter.
@@ -240,9 +239,9 @@ class Outer:
         """The outer products."""
         return (self.left[:, :, None] * self.right[:, None, :]).flatten(1)
 
-    def masked(self, kept: Tensor) -> "Outer":
-        """With both vectors of the others set to 0."""
-        dropped = ~kept[:, None]
+    def masked(self, finite: Tensor) -> "Outer":
+        """With both vectors of the other examples set to 0."""
+        dropped = ~finite[:, None]
         return Outer(self.left.masked_fill(dropped, 0.0), self.right.masked_fill(dropped, 0.0))
 
 
@@ -251,21 +250,17 @@ class Outer:
 class Tokens:
     """Sums of outer products over tokens, `left` (n, tokens, out), `right` (n, tokens, in).
 
-    Never written out: norms come from Gram products. Tokens may cancel, so all is in float64, with
-    `left` and `right` of each example scaled to norm 1.
+    The sums are not materialised: norms come from Gram products. Tokens may cancel, so everything
+    is in float64, with `left` and `right` of each example scaled to norm 1.
     """
 
     left: Tensor
     right: Tensor
-    left_norms: Tensor = attrs.field(
-        default=attrs.Factory(lambda self: row_norms(self.left.flatten(1)), takes_self=True)
-    )
-    right_norms: Tensor = attrs.field(
-        default=attrs.Factory(lambda self: row_norms(self.right.flatten(1)), takes_self=True)
-    )
+    left_norms: Tensor = attrs.field(default=_LEFT_NORMS)
+    right_norms: Tensor = attrs.field(default=_RIGHT_NORMS)
 
     def squared_norms(self) -> Tensor:
-        """Gram products, and what their rounding can hide."""
+        """Gram products, plus what their rounding can hide."""
         left, right = units(self.left, self.left_norms), units(self.right, self.right_norms)
         grams = torch.bmm(left, left.mT) * torch.bmm(right, right.mT)
         n_terms = left.shape[1] ** 2 + left.shape[2] + right.shape[2] + 16
@@ -273,11 +268,11 @@ class Tokens:
         return shares * (self.left_norms * self.right_norms).square()
 
     def rounding_radii(self) -> Tensor:
-        """Of one float64 sum over all tokens of all examples."""
+        """Those of one float64 sum over all tokens of all examples."""
         n_terms = self.left.shape[0] * self.left.shape[1] + 16
         return n_terms * UNIT * self.left_norms * self.right_norms
 
-    def weighted_sum(self, weights: "Weights") -> Tensor:
+    def weighted_sum(self, weights: Weights) -> Tensor:
         """One float64 matrix product over examples and tokens."""
         sizes = weights.exact * self.left_norms * self.right_norms
         left = units(self.left, self.left_norms) * sizes[:, None, None]
@@ -288,9 +283,9 @@ class Tokens:
         """The sums of outer products."""
         return torch.bmm(self.left.mT, self.right).flatten(1)
 
-    def masked(self, kept: Tensor) -> "Tokens":
-        """With all tokens of the others set to 0."""
-        dropped = ~kept[:, None, None]
+    def masked(self, finite: Tensor) -> "Tokens":
+        """With all tokens of the other examples set to 0."""
+        dropped = ~finite[:, None, None]
         return Tokens(self.left.masked_fill(dropped, 0.0), self.right.masked_fill(dropped, 0.0))
 
 
@@ -317,7 +312,7 @@ class Rows:
     def rounding_radii(self) -> None:
         """The default: an entry is a sum over the examples."""
 
-    def weighted_sum(self, weights: "Weights") -> Tensor:
+    def weighted_sum(self, weights: Weights) -> Tensor:
         """Added row by row."""
         scaled = self.vectors * weights.like(self.vectors)[self.owners][:, None]
         total = self.vectors.new_zeros(self.n_rows, self.vectors.shape[1])
@@ -329,42 +324,39 @@ class Rows:
         table.index_add_(0, self.owners * self.n_rows + self.rows, self.vectors)
         return table.reshape(self.n_examples, -1)
 
-    def masked(self, kept: Tensor) -> "Rows":
-        """With the rows of the others set to 0."""
+    def masked(self, finite: Tensor) -> "Rows":
+        """With the rows of the other examples set to 0."""
         return attrs.evolve(
-            self, vectors=self.vectors.masked_fill(~kept[self.owners][:, None], 0.0)
+            self, vectors=self.vectors.masked_fill(~finite[self.owners][:, None], 0.0)
         )
 
 
 def token_products(left: Tensor, right: Tensor) -> Contribution:
-    """Per-example sums of outer products over tokens, in the form that is cheaper by its shapes."""
+    """Per-example sums of outer products over tokens, in the cheaper form for these shapes."""
     n_tokens = left.shape[1]
     if n_tokens == 1:
         return Outer(left[:, 0].contiguous(), right[:, 0].contiguous())
-    if _is_written(n_tokens, left.shape[2], right.shape[2]):
+    if _is_dense_cheaper(n_tokens, left.shape[2], right.shape[2]):
         return Dense(torch.bmm(left.mT, right).flatten(1))
     return Tokens(left.contiguous(), right.contiguous())
 
 
-def _is_written(n_tokens: int, n_out: int, n_in: int) -> bool:
-    """Whether to write the products out.
-
-    Not for so few tokens that Gram products and one sum cost less than writing and reading them.
-    """
-    written = n_out * n_in * (n_tokens + _WRITE_COST)
+def _is_dense_cheaper(n_tokens: int, n_out: int, n_in: int) -> bool:
+    """Whether writing and reading the products costs less than Gram products and one sum."""
+    dense = n_out * n_in * (n_tokens + _WRITE_COST)
     gram = 2 * n_tokens * (n_tokens * (n_out + n_in) + n_out * n_in)
-    return n_tokens > 1 and gram >= written
+    return n_tokens > 1 and gram >= dense
 
 
 def product_bytes(n_tokens: int, n_out: int, n_in: int) -> int:
-    """What `token_products` writes for one example."""
-    if _is_written(n_tokens, n_out, n_in):
+    """Memory of `token_products` for one example."""
+    if _is_dense_cheaper(n_tokens, n_out, n_in):
         return 4 * n_out * n_in
     return 8 * n_tokens * (n_tokens + n_out + n_in) if n_tokens > 1 else 0
 
 
 def convolution_gradients(layer: Any, inputs: Tensor, outputs: Tensor) -> Dense:  # noqa: ANN401 - of three types
-    """Weight gradients of a convolution: the examples are the groups of one backward pass."""
+    """Weight gradients of a convolution, by one backward pass with the examples as groups."""
     n, weight, zeros = len(inputs), layer.weight, [0] * len(layer.stride)
     geometry = (layer.stride, layer.padding, layer.dilation, False, zeros, n * layer.groups)
     beside = outputs.reshape(1, -1, *outputs.shape[2:])
@@ -377,7 +369,7 @@ def convolution_gradients(layer: Any, inputs: Tensor, outputs: Tensor) -> Dense:
 
 
 def added(contributions: Sequence[Contribution]) -> Contribution:
-    """One contribution for several uses of a parameter; example by example the vectors add."""
+    """The sum of contributions to one parameter, example by example."""
     if len(contributions) == 1:
         return contributions[0]
     total = contributions[0].dense().clone()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes that share one training run: who does which block, and how sums meet.
+"""The processes of one training run: which blocks each computes, and how sums are added.
 
 The model, the optimizer and the noise are the same in every process; only the blocks of a batch are
-shared out. What the processes exchange are whole numbers, so neither their number nor the order in
-which they are added can change a bit. They meet over gloo, whatever else the user runs over.
+divided among them. Processes exchange integers, so neither their number nor the order of addition
+can change a bit. They communicate over gloo, whatever backend the user has.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _FAILED: Final = "the first process stopped with an error of its own; look at it
 @final
 @attrs.frozen(eq=False)
 class Processes:
-    """The processes of a run, seen from one of them."""
+    """The processes of a run, from the view of one of them."""
 
     rank: int
     """This process, from 0."""
@@ -43,29 +43,23 @@ class Processes:
         return range(self.rank, n_parts, self.size)
 
     def add_up(self, values: Integers) -> Integers:
-        """The sum of everybody's values, the same everywhere."""
+        """The sum of the values of all processes, the same in each."""
         if self.size == 1:
             return values
         total = torch.from_numpy(values.copy())
-        with self._together():
+        with self._exchange():
             distributed.all_reduce(total, group=self._group)
         return total.numpy()
 
     def from_first(self, work: Callable[[], Result]) -> Result:
-        """What `work` gives in the first process, which alone does it; its error is everybody's."""
+        """The result of `work`, which only the first process does; its error is raised in all."""
         if self.size == 1:
             return work()
-        if self.is_first:
-            return self._told(work)
-        heard: list[Any] = [None]
-        self._broadcast(heard)
-        problem, result = heard[0]
-        if problem is not None:
-            raise TrainingError(problem)
-        return result  # type: ignore[no-any-return]  # what the first process gave to `_told`
-
-    def _told(self, work: Callable[[], Result]) -> Result:
-        """Do the work and tell the others how it ended, whichever way that was."""
+        if not self.is_first:
+            problem, result = self._broadcast(None)
+            if problem is not None:
+                raise TrainingError(problem)
+            return result  # type: ignore[no-any-return]  # the result of the first process
         outcome: tuple[str | None, Result | None] = (_FAILED, None)
         try:
             result = work()
@@ -74,33 +68,37 @@ class Processes:
             outcome = (f"the first process says: {error}", None)
             raise
         finally:
-            self._broadcast([outcome])
+            self._broadcast(outcome)
         return result
 
-    def _broadcast(self, values: list[Any]) -> None:
-        with self._together():
-            distributed.broadcast_object_list(values, group=self._group, group_src=0)
+    def _broadcast(self, outcome: Any) -> Any:  # noqa: ANN401 - any result
+        """The outcome of the first process, in every process."""
+        outcomes = [outcome]
+        with self._exchange():
+            distributed.broadcast_object_list(outcomes, group=self._group, group_src=0)
+        return outcomes[0]
 
     @contextlib.contextmanager
-    def _together(self) -> Iterator[None]:
-        """Say what a failed exchange means, and leave, so that nobody waits for this process."""
+    def _exchange(self) -> Iterator[None]:
+        """If an exchange fails, leave the group, so that nobody waits for this process."""
         try:
             yield
         except (RuntimeError, ValueError) as error:
             with contextlib.suppress(RuntimeError, ValueError):
                 distributed.destroy_process_group(self._group)
+            reason = str(error).split("\n", maxsplit=1)[0]
             msg = (
                 f"process {self.rank} of {self.size} lost another process of the run, so the step "
-                "was not made. Start the run again with any number of processes and call "
-                f"trainer.resume(): it resumes from the last checkpoint ({_first_line(error)})"
+                "was not taken. Start the run again with any number of processes and call "
+                f"trainer.resume(): it resumes from the last checkpoint ({reason})"
             )
             raise TrainingError(msg) from error
 
 
 def joined_processes() -> Processes:
-    """The processes of `torch.distributed`, if it was initialised, or this one alone.
+    """The processes of `torch.distributed`, or only this one if it was not initialised.
 
-    Every process must call it, and with it make its trainers, in the same order.
+    Every process must make its trainers, which call this, in the same order.
     """
     if not (distributed.is_available() and distributed.is_initialized()):
         return Processes(0, 1)
@@ -108,7 +106,3 @@ def joined_processes() -> Processes:
     if size == 1:
         return Processes(0, 1)
     return Processes(rank, size, distributed.new_group(backend="gloo"))
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).split("\n", maxsplit=1)[0]

@@ -1,23 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers of exactly known types: how their copies run under vmap, and their gradients.
 
-Before such a model builds the mask of its attention layers, it asks whether the tokenizer's mask
-has any padding at all, in order to leave the mask out where there is none. The answer is a value of
-the data, and `torch.func.vmap` gives none. In a replica the question is not asked: the model builds
-the mask, in its own form and by its own code, whether there is padding or not. That moves no value
-but by rounding.
+In a replica such a layer adds a zero, its *tap*, to its output and keeps its inputs. The gradient
+of the tap and the inputs, example by example, give norms and sums by products, so that the weight
+gradients of the examples need not be materialised. The weight is a constant there and must have no
+other use: any other access raises `OtherUseError`, and the layer then runs its original code with
+gradients for its parameters. Recurrent layers and attention are reimplemented, because torch has no
+vmap rule for them. Dropout draws from a generator of the block. A layer is recognised by its exact
+type and its settings, never by its behaviour.
 
-What is known of a model is its class, `transformers.PreTrainedModel`, and the public registry of
-functions that build masks. Any other code of it runs as it is.
-
-In a replica such a layer adds a zero, its *tap*, to what it computes, and keeps its inputs. The
-gradient of the tap and the inputs, example by example, give norms and sums by products, so no
-weight gradient of an example need be written out. The weight itself is a constant there and must
-have no other use: any other way to it raises `OtherUseError`, and the layer then runs its own code,
-its parameters with gradients of their own. Recurrent layers and attention are written out, because
-torch's own have no vmap rule. Dropout draws from a generator of the block.
-
-A layer is known by its exact type and its settings, never by what it was seen to do.
+Models of `transformers` leave the attention mask out if the tokenizer's mask has no padding. That
+depends on values of the data, which `torch.func.vmap` does not reveal. In a replica the model
+always builds the mask, by its own code; this changes values by rounding only.
 """
 
 import sys
@@ -41,7 +35,7 @@ from pufferslice.torch.contributions import (
 from pufferslice.torch.recurrence import run_cells
 
 _IMPLEMENTATIONS: Final = ("eager", "sdpa")
-"""Kinds of attention whose mask is a tensor that says which tokens see which."""
+"""Kinds of attention whose mask is a tensor over pairs of tokens."""
 
 _MARK: Final = "pufferslice_keeps_masks"
 """Attribute of the config of a replica."""
@@ -50,57 +44,49 @@ _NEVER_LEFT_OUT: Final = {"allow_is_causal_skip": False, "allow_is_bidirectional
 
 
 def adapt_transformers(copy: nn.Module) -> None:
-    """Let a module of a replica, if it is a model of `transformers`, run under `torch.func.vmap`.
+    """Let a model of `transformers` in a replica run under `torch.func.vmap`.
 
-    The replica's own config is marked, never the user's; functions that build masks look for it.
+    The config of the replica is marked, never the user's; functions that build masks check it.
     """
-    # absent if no code has made such a model; to ask `transformers` itself would import it
+    # absent unless such a model exists; `import transformers` would take seconds
     modeling = sys.modules.get("transformers.modeling_utils")
     if modeling is None or not isinstance(copy, modeling.PreTrainedModel):
         return
-    _register(sys.modules["transformers"].AttentionMaskInterface)
+    registry = sys.modules["transformers"].AttentionMaskInterface
     vars(copy.config)[_MARK] = True
     # reads the values of input_ids, in order to warn
-    copy.__dict__["warn_if_padding_and_no_attention_mask"] = _nothing
-
-
-def _nothing(*_: object, **__: object) -> None:
-    """In the place of a method that only warns."""
-
-
-def _register(registry: Any) -> None:  # noqa: ANN401 - a class of a package that may be missing
-    """Let the functions that build masks look for the mark; without it they are as before."""
+    copy.__dict__["warn_if_padding_and_no_attention_mask"] = lambda *_, **__: None
     for name in _IMPLEMENTATIONS:
         build = registry()[name]
         if not hasattr(build, _MARK):
-            registry.register(name, _keeping(build))
+            registry.register(name, _never_skipping(build))
 
 
-def _keeping(build: Callable[..., Tensor | None]) -> Callable[..., Tensor | None]:
-    def build_mask(*given: Any, **named: Any) -> Tensor | None:  # noqa: ANN401 - as `build`
-        of_replica = hasattr(named.get("config"), _MARK)
-        if of_replica and named.get("attention_mask") is not None:
-            named |= _NEVER_LEFT_OUT
-        return build(*given, **named)
+def _never_skipping(build: Callable[..., Tensor | None]) -> Callable[..., Tensor | None]:
+    def build_mask(*args: Any, **kwargs: Any) -> Tensor | None:  # noqa: ANN401 - as `build`
+        of_replica = hasattr(kwargs.get("config"), _MARK)
+        if of_replica and kwargs.get("attention_mask") is not None:
+            kwargs |= _NEVER_LEFT_OUT
+        return build(*args, **kwargs)
 
     setattr(build_mask, _MARK, True)
     return build_mask
 
 
 Form = Literal["linear", "convolution", "rows", "scale"]
-"""How a parameter enters: a product with tokens, a convolution, a table, or elementwise."""
+"""How a parameter is used: product with tokens, convolution, table, or elementwise."""
 
 _LINEAR: Final = (nn.Linear, NonDynamicallyQuantizableLinear)
 _CONVOLUTIONS: Final = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _RECURRENT: Final = (nn.LSTM, nn.GRU, nn.RNN)
 _CHANNEL_DROPOUTS: Final = {nn.Dropout1d: 3, nn.Dropout2d: 4, nn.Dropout3d: 5}
-"""How many dimensions a batch has for each."""
+"""Number of dimensions of a batch."""
 _WEIGHTS_OF_RNN: Final = frozenset({"_parameters", "_flat_weights", "_flat_weight_refs"})
 _PARAMETERS: Final = frozenset({"_parameters"})
 
 
 class OtherUseError(RuntimeError):
-    """A tapped layer was used in a way that its tap does not see."""
+    """A tapped layer was used other than by calling it."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__(f"a {type(layer).__name__} is used in another way than by calling it")
@@ -123,18 +109,18 @@ class Use(NamedTuple):
 
 @final
 class Calls(NamedTuple):
-    """What the tapped layers do in one run, the same for all examples of one shape."""
+    """Uses of the tapped layers in one run, the same for all examples of one shape."""
 
     uses: list[Use]
     zeros: list[Tensor]
-    """One for each tap, of the shape of what it is added to."""
+    """One for each tap, of the shape of the layer's output."""
 
 
 @final
 class Pass:
-    """One run of a replica on one example: it stands for tensors and adapts known layers.
+    """One run of a replica on one example: replaces tensors and adapts known layers.
 
-    Without `expected` calls it notes them; with them it adds the zeros given and refuses others.
+    Without `expected` calls it records them; with them it adds the `zeros` and refuses other calls.
     """
 
     def __init__(
@@ -161,7 +147,7 @@ class Pass:
         self._misused: nn.Module | None = None
 
     def tensor(self, tensor: Tensor) -> Tensor:
-        """What stands for a tensor; a tapped parameter has no use but in its layer."""
+        """The replacement of a tensor; a tapped parameter may be used in its layer only."""
         if id(tensor) in self._owners:
             self.refuse(self._owners[id(tensor)])
         return self._tensor(tensor)
@@ -173,15 +159,15 @@ class Pass:
         return _WEIGHTS_OF_RNN if isinstance(module, nn.RNNBase) else _PARAMETERS
 
     def adapt(self, module: nn.Module, copy: nn.Module) -> None:
-        """Give the copy of a known layer a forward pass of its own."""
+        """Replace the forward pass of the copy of a known layer."""
         if id(module) in self._layers:
             copy.__dict__["_parameters"] = Locked(module, self)
-            own, settings = _forward(module, copy, self), _settings(module)
+            run_layer, settings = _forward(module, copy, self), _settings(module)
 
-            def forward(*given: object, **named: object) -> object:
+            def forward(*args: object, **kwargs: object) -> object:
                 if _settings(copy) != settings:  # changed in this run
                     self.refuse(module)
-                return own(*given, **named)
+                return run_layer(*args, **kwargs)
 
             copy.__dict__["forward"] = forward
         elif self._generator is not None and is_dropout(module) and module.training:
@@ -190,7 +176,7 @@ class Pass:
             adapt_transformers(copy)
 
     def refuse(self, layer: nn.Module) -> NoReturn:
-        """The layer cannot be tapped; remembered, because code may catch what is raised in it."""
+        """Raise `OtherUseError`; remembered, because user code may catch it."""
         self._misused = layer
         raise OtherUseError(layer)
 
@@ -215,17 +201,17 @@ class Pass:
         weight: str = "weight",
         bias: str | None = "bias",
     ) -> None:
-        """Note that these inputs meet these parameters, with the gradient of that tap."""
-        own = Use(layer, form, weight, bias, tap)
+        """Record that these inputs are used with these parameters, and the tap of the output."""
+        use = Use(layer, form, weight, bias, tap)
         place = len(self.noted.uses)
-        if self._expected is not None and self._expected.uses[place : place + 1] != [own]:
+        if self._expected is not None and self._expected.uses[place : place + 1] != [use]:
             self.refuse(layer)
-        self.noted.uses.append(own)
+        self.noted.uses.append(use)
         self._inputs.append(inputs)
         self._versions.append(inputs._version)  # noqa: SLF001 - no public name
 
     def inputs(self) -> list[Tensor]:
-        """The inputs of all uses; nobody may have written to them since."""
+        """The inputs of all uses; refused if they were written to since."""
         if self._misused is not None:
             self.refuse(self._misused)
         for use, inputs, version in zip(self.noted.uses, self._inputs, self._versions, strict=True):
@@ -236,7 +222,7 @@ class Pass:
         return self._inputs
 
     def dropout(self, layer: Any, inputs: Tensor) -> Tensor:  # noqa: ANN401 - of five types
-        """As the layer's own, with masks of the block's generator."""
+        """The layer's output, with masks from the generator of the block."""
         if not (layer.training and layer.p):
             return inputs
         shape = inputs.shape
@@ -255,9 +241,9 @@ class Pass:
 
 @final
 class Outline(Tensor):
-    """Stands for a parameter of a tapped layer: dtype, device and shape, and no values.
+    """Replaces a parameter of a tapped layer: dtype, device and shape, but no values.
 
-    Layers around it ask for these, such as those of LoRA; any computation is another use.
+    Layers around it, such as those of LoRA, read these; any computation is another use.
     """
 
     refuse: Callable[[], NoReturn]
@@ -279,13 +265,13 @@ class Outline(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # noqa: ANN401 - as torch has it
-        given = tree_leaves((args, kwargs))
-        next(one for one in given if isinstance(one, Outline)).refuse()
+        values = tree_leaves((args, kwargs))
+        next(value for value in values if isinstance(value, Outline)).refuse()
 
 
 @final
 class Locked(dict[str, Any]):
-    """The parameters of a tapped layer in a replica: there is no way to them but the tap."""
+    """The parameters of a tapped layer in a replica; only the tap uses them."""
 
     def __init__(self, layer: nn.Module, run: Pass) -> None:
         super().__init__()
@@ -313,13 +299,13 @@ def known_layers(model: nn.Module, trained: Sequence[Tensor]) -> list[nn.Module]
     for module in modules:
         for parameter in module._parameters.values():  # noqa: SLF001 - each name, also a tied one
             owners[id(parameter)] = owners.get(id(parameter), 0) + 1
-    found = []
+    layers = []
     for module in modules:
-        own = [p for p in module._parameters.values() if p is not None]  # noqa: SLF001 - as above
-        needed = any(id(p) in wanted for p in own) or isinstance(module, nn.RNNBase)
-        if needed and _is_known(module) and all(owners[id(p)] == 1 for p in own):
-            found.append(module)
-    return found
+        parameters = [p for p in module._parameters.values() if p is not None]  # noqa: SLF001 - as above
+        needed = any(id(p) in wanted for p in parameters) or isinstance(module, nn.RNNBase)
+        if needed and _is_known(module) and all(owners[id(p)] == 1 for p in parameters):
+            layers.append(module)
+    return layers
 
 
 def _is_known(module: Any) -> bool:  # noqa: ANN401, PLR0911 - any module, one type a line
@@ -347,8 +333,10 @@ def _is_known(module: Any) -> bool:  # noqa: ANN401, PLR0911 - any module, one t
 
 def _settings(layer: nn.Module) -> dict[str, object]:
     kinds = (int, float, str, tuple, type(None))
-    found = vars(layer).items()
-    return {name: one for name, one in found if name[0] != "_" and isinstance(one, kinds)}
+    attributes = vars(layer).items()
+    return {
+        name: value for name, value in attributes if name[0] != "_" and isinstance(value, kinds)
+    }
 
 
 def is_dropout(module: nn.Module) -> bool:
@@ -358,11 +346,11 @@ def is_dropout(module: nn.Module) -> bool:
 
 
 def _forward(layer: Any, copy: Any, run: Pass) -> Callable[..., Any]:  # noqa: ANN401 - a known type
-    """What the copy of a tapped layer does; called in another way, it refuses."""
+    """The forward pass of the copy of a tapped layer; other ways to call it are refused."""
     if type(layer) in _RECURRENT:
         return lambda inputs, hx=None: _recurrent(layer, run, inputs, hx)
     if type(layer) is nn.MultiheadAttention:
-        return lambda *given, **named: _attention(layer, copy, run, *given, **named)
+        return lambda *args, **kwargs: _attention(layer, copy, run, *args, **kwargs)
     constants = {
         name: None if value is None else value.detach()
         for name, value in layer._parameters.items()  # noqa: SLF001 - by their names
@@ -414,7 +402,7 @@ def _recurrent(layer: Any, run: Pass, inputs: Any, hx: Any) -> Any:  # noqa: ANN
         values = values.transpose(0, 1)
     first: tuple[Tensor, ...] = () if hx is None else tuple(hx) if is_lstm else (hx,)
     if is_single:
-        first = tuple(one.unsqueeze(1) for one in first)
+        first = tuple(state.unsqueeze(1) for state in first)
     n_rows, n_directions = values.shape[1], 2 if layer.bidirectional else 1
     nothing = values.new_zeros(n_rows, layer.hidden_size)
     states, cells = [], []
@@ -436,27 +424,27 @@ def _recurrent(layer: Any, run: Pass, inputs: Any, hx: Any) -> Any:  # noqa: ANN
             hidden = torch.zeros_like(gates) if hidden is None else hidden.expand_as(gates)
             if layer.mode == "GRU":  # elsewhere both have the same gradient
                 hidden, tap = run.tap(layer, hidden)
-            found = run_cells(layer.mode, gates, hidden, to_hidden, start, cell)
-            before = torch.cat([start.unsqueeze(0), found.outputs[:-1]])
+            results = run_cells(layer.mode, gates, hidden, to_hidden, start, cell)
+            before = torch.cat([start.unsqueeze(0), results.outputs[:-1]])
             run.use(layer, "linear", before, tap=tap, weight=names[1], bias=biases[1])
-            states.append(found.outputs[-1])
+            states.append(results.outputs[-1])
             if is_lstm:
-                cells.append(found.cells[-1])
-            outputs.append(found.outputs.flip(0) if direction else found.outputs)
+                cells.append(results.cells[-1])
+            outputs.append(results.outputs.flip(0) if direction else results.outputs)
         values = torch.cat(outputs, 2) if n_directions > 1 else outputs[0]
         if layer.dropout and layer.training and level + 1 < layer.num_layers:
             values = values * run.mask(layer.dropout, values.shape, values)
     last: list[Tensor] = [torch.stack(states), *([torch.stack(cells)] if is_lstm else [])]
     if is_single:
-        values, last = values.squeeze(1), [one.squeeze(1) for one in last]
+        values, last = values.squeeze(1), [state.squeeze(1) for state in last]
     elif layer.batch_first:
         values = values.transpose(0, 1)
     return values, tuple(last) if is_lstm else last[0]
 
 
 def _constant(layer: nn.Module, name: str | None) -> Tensor | None:
-    constant: Tensor | None = None if name is None else getattr(layer, name).detach()
-    return constant
+    parameter: Tensor | None = None if name is None else getattr(layer, name)
+    return None if parameter is None else parameter.detach()
 
 
 def _attention(
@@ -479,7 +467,7 @@ def _attention(
     rows = query.unsqueeze(0) if is_single else query
     if not is_single and not layer.batch_first:
         rows = rows.transpose(0, 1)
-    weight, bias = layer.in_proj_weight.detach(), _constant_bias(layer)
+    weight, bias = layer.in_proj_weight.detach(), _constant(layer, "in_proj_bias")
     projected, tap = run.tap(layer, functional.linear(rows, weight, bias))
     name = None if bias is None else "in_proj_bias"
     run.use(layer, "linear", rows, tap=tap, weight="in_proj_weight", bias=name)
@@ -492,11 +480,11 @@ def _attention(
     if key_padding_mask is not None:
         padding = key_padding_mask.unsqueeze(0) if is_single else key_padding_mask
         scores = _masked(scores, padding[:, None, None, :])
-    # where a query may see nothing, torch has NaN for its weights, but 0 if nobody needs them
+    # where a query may see nothing, torch returns NaN weights, but 0 if they are not needed
     weights = scores.softmax(-1) if need_weights else torch._safe_softmax(scores, -1)  # noqa: SLF001 - no public name
     if layer.dropout and layer.training:
         weights = weights * run.mask(layer.dropout, weights.shape, weights)
-    # torch uses its weight without calling it, so hooks do not run
+    # torch uses the weight without calling the layer, so hooks do not run
     outputs = copy.out_proj.forward((weights @ v).transpose(1, 2).flatten(2))
     if is_single:
         outputs, weights = outputs.squeeze(0), weights.squeeze(0)
@@ -507,10 +495,6 @@ def _attention(
     return outputs, weights.mean(-3) if average_attn_weights else weights
 
 
-def _constant_bias(layer: nn.MultiheadAttention) -> Tensor | None:
-    return None if layer.in_proj_bias is None else layer.in_proj_bias.detach()
-
-
 def _masked(scores: Tensor, mask: Tensor) -> Tensor:
     return scores.masked_fill(mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
 
@@ -518,43 +502,47 @@ def _masked(scores: Tensor, mask: Tensor) -> Tensor:
 def layer_contributions(
     uses: Sequence[Use], inputs: Sequence[Tensor], of_taps: Sequence[Tensor], places: dict[int, int]
 ) -> dict[int, Contribution]:
-    """What the examples contribute to each trained parameter, by its place.
+    """The contributions of the examples to each trained parameter, by its place.
 
-    Inputs and gradients have examples along dimension 0. A parameter with several uses takes the
-    sum over them, in one product where they are linear.
+    Inputs and gradients have examples along dimension 0. Several uses of a parameter are added, in
+    one product if they are linear.
     """
-    found: dict[int, list[Contribution]] = {}
+    contributions: dict[int, list[Contribution]] = {}
     tokens: dict[int, list[tuple[Tensor, Tensor]]] = {}
-    for use, given in zip(uses, inputs, strict=True):
+    for use, values in zip(uses, inputs, strict=True):
         gradient = of_taps[use.tap]
         weight = places.get(id(getattr(use.layer, use.weight)))
         bias = None if use.bias is None else places.get(id(getattr(use.layer, use.bias)))
         if use.form == "linear":
-            left, right = (one.reshape(len(one), -1, one.shape[-1]) for one in (gradient, given))
+            left, right = (
+                tensor.reshape(len(tensor), -1, tensor.shape[-1]) for tensor in (gradient, values)
+            )
             if weight is not None:
                 tokens.setdefault(weight, []).append((left, right))
             gradient = left.sum(1) if left.shape[1] > 1 else left[:, 0]
         elif use.form == "convolution":
             gradient = gradient.flatten(0, 1)
             if weight is not None:
-                vectors = convolution_gradients(use.layer, given.flatten(0, 1), gradient)
-                found.setdefault(weight, []).append(vectors)
+                vectors = convolution_gradients(use.layer, values.flatten(0, 1), gradient)
+                contributions.setdefault(weight, []).append(vectors)
             gradient = gradient.flatten(2).sum(2)
         elif use.form == "rows":
             if weight is not None:
-                found.setdefault(weight, []).append(_rows(use.layer, given, gradient))
+                contributions.setdefault(weight, []).append(_rows(use.layer, values, gradient))
         elif weight is not None:
-            found.setdefault(weight, []).append(Dense(_unscaled(use.layer, gradient * given)))
+            contributions.setdefault(weight, []).append(
+                Dense(_unscaled(use.layer, gradient * values))
+            )
         if bias is not None:
             if use.form == "scale":
                 gradient = _unscaled(use.layer, gradient)
-            found.setdefault(bias, []).append(Dense(gradient.contiguous()))
+            contributions.setdefault(bias, []).append(Dense(gradient.contiguous()))
     for place, pairs in tokens.items():
         left, right = (
             side[0] if len(side) == 1 else torch.cat(side, 1) for side in zip(*pairs, strict=True)
         )
-        found.setdefault(place, []).append(token_products(left, right))
-    return {place: added(those) for place, those in found.items()}
+        contributions.setdefault(place, []).append(token_products(left, right))
+    return {place: added(those) for place, those in contributions.items()}
 
 
 def _unscaled(layer: Any, values: Tensor) -> Tensor:  # noqa: ANN401 - a LayerNorm or GroupNorm

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which parameters are trained, in which clipped layer, and where they lie in one flat vector."""
+"""The trained parameters, their clipped layers and their places in one flat vector."""
 
 import functools
 import itertools
@@ -27,7 +27,7 @@ class ParameterLayout:
 
     @functools.cached_property
     def slices(self) -> tuple[slice, ...]:
-        """Where each parameter lies in the flat vector."""
+        """Place of each parameter in the flat vector."""
         starts = [0]
         for parameter in self.parameters:
             starts.append(starts[-1] + parameter.numel())
@@ -47,21 +47,18 @@ class ParameterLayout:
         return tuple(sizes)
 
     def place_of(self, position: int, sums: Tensor) -> slice:
-        """Where the sums of a parameter go; they must fit, because kernels do not look."""
+        """Place of the sums of a parameter; raises if they do not fit, as kernels do not check."""
         n_numbers = self.parameters[position].numel()
         if sums.shape != (n_numbers,):
             msg = (
                 f"a sum of {sums.numel()} numbers for parameter {self.names[position]!r} of "
-                f"{n_numbers}; the step was not made. Please report the model"
+                f"{n_numbers}; the step was not taken. Please report the model"
             )
             raise TrainingError(msg)
         return self.slices[position]
 
     def set_gradients(self, noisy: Integers, scales: Floats) -> None:
-        """Make noisy sums the gradients of the parameters: post-processing.
-
-        `scales` is what one unit of a layer stands for, over the public divisor.
-        """
+        """Set gradients to noisy sums times `scales`, the unit of each layer over the divisor."""
         for parameter, place, layer in zip(self.parameters, self.slices, self.layers, strict=True):
             gradient = scaled(noisy[place], float(scales[layer]), parameter.dtype)
             parameter.grad = gradient.to(parameter.device).view_as(parameter)
@@ -101,12 +98,12 @@ def layout_of(model: nn.Module, clipping: Clipping) -> ParameterLayout:
 
 
 def _layer_of(name: str, layers: tuple[str, ...]) -> int:
-    found = [i for i, layer in enumerate(layers) if f"{name}.".startswith(f"{layer}.")]
-    if len(found) != 1:
-        problem = "no layer" if not found else "several layers"
+    matches = [i for i, layer in enumerate(layers) if f"{name}.".startswith(f"{layer}.")]
+    if len(matches) != 1:
+        problem = "no layer" if not matches else "several layers"
         msg = (
             f"parameter {name!r} belongs to {problem} of the plan's clipping; its layers must be "
-            f"names of modules or parameters that share out all trainable parameters"
+            "names of modules or parameters that cover every trainable parameter once"
         )
         raise ArgumentError(msg)
-    return found[0]
+    return matches[0]

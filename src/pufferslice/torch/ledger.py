@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ledger of a training run: every noisy step and checkpoint, in one SQLite file.
 
-A step is recorded before its noise is drawn, with a tag that tells only whether its sums are the
-same again. So a step that is taken twice is noticed: with the same sums it gets the same noise and
+A step is recorded before its noise is drawn, with a tag that reveals only whether the sums of a
+repeated step are the same. A step that is taken twice with the same sums gets the same noise and
 reveals nothing new; with other sums it is refused.
 """
 
@@ -51,7 +51,7 @@ class Checkpointed(NamedTuple):
     """A checkpoint that was written."""
 
     step: int
-    """Steps taken on the way to it: the next step to take."""
+    """Steps taken before it: the next step to take."""
     digest: str
 
 
@@ -128,7 +128,7 @@ class RunLedger:
             query = "SELECT tag FROM steps WHERE step = ?"
             row = connection.execute(query, (int(step),)).fetchone()
             if row is None:
-                raise _out_of_turn(connection, run, step)
+                raise _wrong_step(connection, run, step)
             if row[0] != tag:
                 msg = (
                     f"step {step} was taken before with other sums: the data, the model or the "
@@ -138,19 +138,19 @@ class RunLedger:
                 raise RewindError(msg)
 
     def record_checkpoint(self, step: int, digest: str) -> None:
-        """Record a checkpoint, after its file is whole; with it all steps so far are durable.
+        """Record a checkpoint after its file was written; all steps so far are then durable.
 
-        `step` is the number of steps taken on the way to it. After a crash in between, the file is
-        ahead of the ledger and `check_resume` still takes it.
+        `step` is the number of steps taken before it. After a crash in between, the file is ahead
+        of the ledger, and `check_resume` accepts it.
         """
         check_count(0, step=step)
         _check_words(digest=digest)
         with self._transaction(durable=True) as connection:
             run = self._unfinished(connection)
             if step > _next_step(connection):
-                raise _out_of_turn(connection, run, step)
-            values = (int(step), digest)
-            connection.execute("INSERT INTO checkpoints (step, digest) VALUES (?, ?)", values)
+                raise _wrong_step(connection, run, step)
+            query = "INSERT INTO checkpoints (step, digest) VALUES (?, ?)"
+            connection.execute(query, (int(step), digest))
 
     def latest_checkpoint(self) -> Checkpointed | None:
         """The checkpoint that was written last, if any."""
@@ -159,10 +159,7 @@ class RunLedger:
             return _latest(connection)
 
     def check_resume(self, step: int, digest: str) -> None:
-        """The run may resume from this checkpoint: it is the latest, or no step came after it.
-
-        Raises `RewindError` for an older one.
-        """
+        """Raise `RewindError` unless the checkpoint is the latest, or no step came after it."""
         check_count(0, step=step)
         with self._transaction() as connection:
             run = self._unfinished(connection)
@@ -191,7 +188,7 @@ class RunLedger:
             connection.execute("UPDATE runs SET taken = ?", (int(n_steps),))
 
     def close(self) -> None:
-        """Give the file back; the next call opens it again."""
+        """Close the connection; the next call opens it again."""
         with self._lock:
             self._leave_inherited()
             connection, self._connection = self._connection, None
@@ -223,7 +220,7 @@ class RunLedger:
         run = self._run(connection)
         if run.taken is not None:
             msg = (
-                f"run {run.name} is over after {run.taken} of {run.n_steps} steps, and its key is "
+                f"run {run.name} ended after {run.taken} of {run.n_steps} steps, and its key is "
                 "destroyed. Start a new run; it costs what its own plan says"
             )
             raise LedgerError(msg)
@@ -233,7 +230,7 @@ class RunLedger:
     def _transaction(
         self, *, create: bool = False, durable: bool = False
     ) -> Iterator[sqlite3.Connection]:
-        """All or nothing, with no other writer in between; flushed to the disk if `durable`."""
+        """All or nothing, and no other writer in between; flushed to the disk if `durable`."""
         with self._open(create=create) as connection:
             if durable:
                 connection.execute("PRAGMA synchronous = FULL")
@@ -263,14 +260,13 @@ class RunLedger:
             raise LedgerError(msg) from error
 
     def _leave_inherited(self) -> None:
-        """A connection of the parent process is neither used nor closed, or its file may suffer."""
+        """Neither use nor close a connection of the parent process: either may damage the file."""
         if self._process != os.getpid():
             _INHERITED.append(self._connection)
             self._connection, self._process = None, os.getpid()
 
 
 def _connect(path: Path, *, create: bool) -> sqlite3.Connection:
-    """Open the file, which is made, readable by its owner only, if `create`."""
     if create:
         path.parent.mkdir(parents=True, exist_ok=True)
     prepare_database(path, create=create)
@@ -303,7 +299,7 @@ def _latest(connection: sqlite3.Connection) -> Checkpointed | None:
     return None if row is None else Checkpointed(*row)
 
 
-def _out_of_turn(connection: sqlite3.Connection, run: RecordedRun, step: int) -> LedgerError:
+def _wrong_step(connection: sqlite3.Connection, run: RecordedRun, step: int) -> LedgerError:
     if step >= run.n_steps:
         return LedgerError(f"the plan of run {run.name} has {run.n_steps} steps, got step {step}")
     return LedgerError(

@@ -20,7 +20,7 @@ from pufferslice.learning import TrainingPlan
 from pufferslice.torch.layout import ParameterLayout
 
 LEAST_CHANNELS_PER_GROUP: Final = 16
-"""Group normalisation says little with fewer: of two values it keeps only which is larger."""
+"""Group normalisation of fewer loses information: of two values it keeps only the order."""
 
 MOST_GROUPS: Final = 32
 
@@ -48,8 +48,8 @@ _PRODUCTS: Final = {
 def validate(model: nn.Module) -> None:
     """Check that a trainer accepts the model; if not, the error lists every problem and its remedy.
 
-    It looks at modules and parameters and runs nothing. A model that passes may still compute
-    with its whole batch: a trainer runs each example alone, so that no other example is there.
+    It inspects modules and parameters and runs nothing. A model that passes may still compute with
+    its whole batch; that is harmless, because a trainer runs each example alone.
 
     >>> validate(nn.Sequential(nn.Linear(4, 32), nn.GroupNorm(2, 32), nn.ELU(), nn.Linear(32, 2)))
     """
@@ -64,7 +64,7 @@ def validate(model: nn.Module) -> None:
 
 
 def uncompiled(model: nn.Module) -> nn.Module:
-    """The user's model, also if `torch.compile` was called on it; they share their parameters."""
+    """The user's model inside the result of `torch.compile`; they share their parameters."""
     inner = getattr(model, "_orig_mod", model)
     return inner if isinstance(inner, nn.Module) else model
 
@@ -108,7 +108,7 @@ def replace_batchnorm(model: nn.Module) -> nn.Module:
 
 
 def check_unchanged(model: nn.Module, layout: ParameterLayout) -> None:
-    """The model still passes `validate` and trains the parameters that it had."""
+    """Raise unless the model still passes `validate` and trains the same parameters."""
     validate(model)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if [*map(id, trained)] != [*map(id, layout.parameters)]:
@@ -120,7 +120,7 @@ def check_unchanged(model: nn.Module, layout: ParameterLayout) -> None:
 
 
 def check_optimizer(optimizer: Optimizer, layout: ParameterLayout) -> None:
-    """The optimizer takes one gradient a step, and trains exactly the parameters that get noise."""
+    """Raise unless the optimizer takes one gradient per step and holds all trained parameters."""
     if not isinstance(optimizer, Optimizer):
         msg = f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}"
         raise ArgumentError(msg)
@@ -141,14 +141,14 @@ def check_optimizer(optimizer: Optimizer, layout: ParameterLayout) -> None:
     for name, parameter in zip(layout.names, layout.parameters, strict=True):
         if id(parameter) not in held:
             msg = (
-                f"trainable parameter {name!r} is not in the optimizer: it would use up clip norm "
-                "and never change. Add it to the optimizer, or freeze it by requires_grad_(False)"
+                f"trainable parameter {name!r} is not in the optimizer: it would use clip norm and "
+                "never change. Add it to the optimizer, or freeze it by requires_grad_(False)"
             )
             raise ArgumentError(msg)
 
 
 def check_scheduler(scheduler: Any, optimizer: Optimizer) -> None:  # noqa: ANN401 - torch has no common class
-    """The schedule depends on the number of the step only and belongs to the optimizer."""
+    """Raise unless the schedule belongs to the optimizer and depends on the step number only."""
     if scheduler is None:
         return
     if not callable(getattr(scheduler, "step", None)) or not hasattr(scheduler, "state_dict"):
@@ -156,12 +156,12 @@ def check_scheduler(scheduler: Any, optimizer: Optimizer) -> None:  # noqa: ANN4
         raise ArgumentError(msg)
     if _step_needs_arguments(scheduler):
         msg = (
-            f"scheduler {type(scheduler).__name__} goes by a metric, and a schedule must not "
-            "depend on the data; use one that depends on the number of the step only"
+            f"scheduler {type(scheduler).__name__} depends on a metric, and a schedule must not "
+            "depend on the data; use one that depends on the step number only"
         )
         raise ArgumentError(msg)
     if getattr(scheduler, "optimizer", optimizer) is not optimizer:
-        msg = "the scheduler belongs to another optimizer; make it with the one that is given here"
+        msg = "the scheduler belongs to another optimizer; make it with the trainer's optimizer"
         raise ArgumentError(msg)
 
 
@@ -180,7 +180,7 @@ def device_of(layout: ParameterLayout) -> torch.device:
 
 
 def check_precision(layout: ParameterLayout) -> None:
-    """Torch computes gradients in the precision of the parameters, as the clip norm assumes."""
+    """Raise unless torch computes gradients in the precision of the parameters."""
     device = device_of(layout).type
     if torch.is_autocast_enabled(device):
         msg = (
@@ -189,7 +189,7 @@ def check_precision(layout: ParameterLayout) -> None:
         )
         raise ArgumentError(msg)
     if torch.is_inference_mode_enabled():
-        msg = "inference mode is on, and training needs gradients; leave torch.inference_mode()"
+        msg = "inference mode is on, and training needs gradients; train outside it"
         raise ArgumentError(msg)
     if layout.parameters[0].dtype != torch.float32:
         return
@@ -205,12 +205,12 @@ def check_precision(layout: ParameterLayout) -> None:
 
 
 def adam_warning(optimizer: Optimizer, plan: TrainingPlan, layout: ParameterLayout) -> str:
-    """One sentence if the optimizer scales its steps by noise alone, and an empty string if not.
+    """A warning if the optimizer scales its steps by noise alone, else an empty string.
 
-    Adam and its relatives divide by the root of a running mean of squared gradients. Where noise is
+    Adam and its relatives divide by the root of a running mean of squared gradients. If noise is
     much larger than any gradient, they divide every coordinate by the noise's standard deviation.
-    Compared are, on an average coordinate, the noise of the plan's least noisy step and the most
-    that the clip norm leaves of the mean gradient: public numbers only.
+    This compares the noise of the plan's least noisy step, on an average coordinate, with the
+    largest clipped mean gradient: public numbers only.
     """
     if not isinstance(optimizer, _ADAPTIVE):
         return ""
@@ -228,7 +228,7 @@ def adam_warning(optimizer: Optimizer, plan: TrainingPlan, layout: ParameterLayo
 
 
 def _layer_problem(layer: nn.Module) -> str:
-    """What is wrong with one layer and what to use instead; empty if nothing is."""
+    """The problem of one layer and its remedy; empty if there is none."""
     if isinstance(layer, _BatchNorm):
         if layer.training or layer.running_mean is None:
             return (
@@ -282,7 +282,7 @@ def _parameter_problems(model: nn.Module) -> Iterator[str]:
         )
     elif len(dtypes) > 1:
         yield "its parameters are partly float32 and partly float64; call model.float()"
-    # A tied parameter is one object under several names; two objects in one place are not that.
+    # A tied parameter is one object under several names, not two objects in one place.
     names: dict[int, str] = {}
     for name, p in shaped:
         first = names.setdefault(p.data_ptr(), name) if p.numel() and not p.is_meta else name
@@ -312,19 +312,18 @@ def _group_norm_for(name: str, layer: _BatchNorm) -> nn.GroupNorm:
     n_groups = max(n for n in range(1, most + 1) if channels % n == 0)
     group_norm = nn.GroupNorm(n_groups, channels, eps=layer.eps, affine=layer.affine)
     if layer.affine:
-        # The copy's own parameters, so that what is frozen or tied stays so.
+        # The parameters of the copy, so that frozen or tied ones stay so.
         group_norm.weight, group_norm.bias = layer.weight, layer.bias
     return group_norm.train(layer.training)
 
 
 def _step_needs_arguments(stepping: Any) -> bool:  # noqa: ANN401 - an optimizer or a scheduler
-    """Whether `step()` cannot be called without arguments.
-
-    Asked of the class: a scheduler puts a wrapper around the `step` of its optimizer.
-    """
+    """Whether `step` of the class requires arguments; schedulers wrap that of the instance."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     _self, *arguments = inspect.signature(type(stepping).step).parameters.values()
-    return any(one.default is one.empty and one.kind in kinds for one in arguments)
+    return any(
+        argument.default is argument.empty and argument.kind in kinds for argument in arguments
+    )
 
 
 def _called(name: str) -> str:

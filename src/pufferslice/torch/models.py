@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models to train under a plan: the paper's ResNet-22 and two small ones.
 
-Each example is computed alone, by plain convolutions and linear layers, so that they train with
-`Trainer` and with Opacus. Weights are drawn from a public seed; torch's global generator is neither
-read nor changed.
+They compute each example alone, by plain convolutions and linear layers, and train with `Trainer`
+and with Opacus. Weights are drawn from a public seed; torch's global generator is neither read nor
+changed.
 """
 
 import math
@@ -48,8 +48,8 @@ class PaddingShortcut(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Shape (n_examples, n_in, height, width) to the shape of the block's output."""
-        kept = images[:, :, :: self.stride, :: self.stride]
-        return F.pad(kept, (0, 0, 0, 0, self.before, self.after))
+        pixels = images[:, :, :: self.stride, :: self.stride]
+        return F.pad(pixels, (0, 0, 0, 0, self.before, self.after))
 
 
 @final
@@ -95,10 +95,9 @@ def resnet22(n_classes: int = 10, *, seed: int) -> nn.Sequential:
 
 
 def linear_model(shape: Sequence[int], n_classes: int) -> nn.Sequential:
-    """One linear layer on the standardised example, starting at zero: nothing is drawn.
+    """One linear layer on the standardised example, with zero initial weights.
 
-    With few steps and much noise it is hard to beat on small images, because noise is added to few
-    coordinates.
+    With few steps and much noise it is hard to beat on small images, because it has few parameters.
     """
     _check_shape(shape, n_classes)
     with torch.random.fork_rng(devices=[]):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An existing Opacus loop under a training plan: what it needs from the plan, and its accountant.
+"""An Opacus loop under a training plan: settings from the plan, checks, and an accountant.
 
 Opacus adds noise of standard deviation `noise_multiplier * max_grad_norm` to the *sum* of the
-clipped per-example gradients. A plan does the same, so its multiplier goes to `make_private`
+clipped per-example gradients. A plan does the same, so its multiplier is passed to `make_private`
 unchanged. Learning rate, momentum, weight decay and the divisor come after the noise and cost
 nothing.
 """
@@ -40,12 +40,12 @@ except ModuleNotFoundError as error:
 Loader: TypeAlias = DataLoader[Any]
 
 UNIFORM_GRID: Final = 2.0**-24
-"""Spacing of the uniform numbers that the sampler of Opacus compares with its rate."""
+"""Spacing of the uniform numbers that the Opacus sampler compares with its rate."""
 
 _MODULES: Final = (
     grad_sample.GradSampleModule,
     grad_sample.GradSampleModuleExpandedWeights,
-    # What `wrap_model=False` returns; Opacus before 1.6 has no such thing.
+    # What `wrap_model=False` returns; new in Opacus 1.6.
     getattr(grad_sample, "GradSampleHooks", grad_sample.GradSampleModule),
 )
 _NOT_ISOLATED: Final = (
@@ -58,7 +58,7 @@ _NOT_ISOLATED: Final = (
 @final
 @attrs.frozen(kw_only=True, repr=False)
 class OpacusRun:
-    """What `make_private` returned, and what the loop must use."""
+    """The objects that `make_private` returned and the loop must use."""
 
     module: Any
     """The wrapped module, or its hooks if it was not wrapped."""
@@ -72,11 +72,11 @@ class OpacusRun:
 
 
 def opacus_sampling(data_loader: Loader) -> Poisson:
-    """The Poisson sampling that `make_private` will make of this data loader.
+    """The Poisson sampling that `make_private` derives from this data loader.
 
     Opacus draws each record with probability 1 / len(data_loader), which is not batch size over
-    records, by comparing it with a uniform number of 24 bits. The rate returned is the largest that
-    this can give: up to 6e-8 above 1 / len(data_loader), never below.
+    records, by comparing it with a uniform number of 24 bits. The returned rate is the largest that
+    can result: up to 6e-8 above 1 / len(data_loader), never below.
     """
     if isinstance(data_loader.dataset, IterableDataset):
         msg = "data_loader must read a dataset with a length; Opacus cannot draw from an iterable"
@@ -85,19 +85,19 @@ def opacus_sampling(data_loader: Loader) -> Poisson:
 
 
 def opacus_noise_multiplier(plan: TrainingPlan) -> float:
-    """What to pass to `make_private` as `noise_multiplier`: that of the plan's first step.
+    """The `noise_multiplier` for `make_private`: that of the plan's first step.
 
     If the plan changes its noise, set `optimizer.noise_multiplier` to
-    `plan.noise_multipliers[step]` before each step; a step with another one is refused.
+    `plan.noise_multipliers[step]` before each step; other values are refused.
     """
     return _planned_multiplier(plan, 0)
 
 
 def noise_caveat(optimizer: DPOptimizer) -> str:
-    """What the claim of an Opacus run rests on, in public sentences that its certificate carries.
+    """The assumptions of the claim of an Opacus run, as public sentences for its certificate.
 
-    They say how the noise was drawn, and that nothing but the model's own code keeps the examples
-    of a batch apart.
+    They state how the noise was drawn, and that only the code of the model separates the examples
+    of a batch.
     """
     if optimizer.secure_mode and optimizer.generator is not None:
         noise = (
@@ -118,9 +118,9 @@ def check_opacus(plan: TrainingPlan, run: OpacusRun, *, step: int = 0) -> None:
     """Check that the run follows the plan at this step; the error names the differences.
 
     Needs: the loop takes its batches from the run's data loader and its gradients from the run's
-    module, with a loss that is reduced as `loss_reduction` says, and makes one step per batch,
-    empty ones too. The model and the loss compute each example from that example alone. The
-    objects do not show this.
+    module, with a loss that is reduced as in `loss_reduction`, and takes one step per batch, empty
+    ones included. The model and the loss compute each example from that example alone. None of this
+    can be checked.
     """
     differences = [*_setting_differences(plan, run, step)] or [*_object_differences(plan, run)]
     if differences:
@@ -130,12 +130,12 @@ def check_opacus(plan: TrainingPlan, run: OpacusRun, *, step: int = 0) -> None:
 
 @final
 class PlanAccountant(IAccountant):  # type: ignore[misc]  # Opacus ships no types
-    """Holds an Opacus run to its plan, step by step, and gives the plan's guarantee.
+    """Checks every step of an Opacus run against its plan, and gives the plan's guarantee.
 
     Set it as `engine.accountant` before `make_private`, and `watch` what `make_private` returned.
     From then on Opacus calls it in every step, after the noise is drawn and before the model
-    changes. A step that is not the plan's raises: the model keeps its parameters, and nothing is
-    counted.
+    changes. A step that differs from the plan raises: the model keeps its parameters, and nothing
+    is counted.
 
     Guarantee: `guarantee()` holds for the parameters after every counted step, all together, and
     for ideal real-valued Gaussian noise only: Opacus draws in floating point (`noise_caveat`).
@@ -150,9 +150,9 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]  # Opacus ships no type
         self._run: OpacusRun | None = None
 
     def watch(self, run: OpacusRun) -> None:
-        """Check the run now and again at every step; call it once more if the objects change.
+        """Check the run now and at every step; call it again if the objects change.
 
-        With `BatchMemoryManager` the data loader of the run is the one that it gives.
+        With `BatchMemoryManager` the data loader of the run is the one that the manager returns.
         """
         check_opacus(self.plan, run, step=len(self))
         if run.optimizer.step_hook != self._before_update:
@@ -169,14 +169,17 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]  # Opacus ships no type
         self._count(noise_multiplier, sample_rate)
 
     def spent(self) -> float:
-        """Cost of the steps so far at the plan's order: what a run of exactly these steps costs.
+        """Cost of a run of exactly the steps so far, at the plan's order.
 
         The claim of a run that might have continued is the plan's: `guarantee()`.
         """
-        return self._cost(self.plan.order) if len(self) else 0.0
+        plan, taken = self.plan, self.plan.noise_multipliers[: len(self)]
+        if not len(taken):
+            return 0.0
+        return float(run_cost(plan.accountant, plan.order, plan.sampling, plan.differing, taken))
 
     def guarantee(self) -> Guarantee:
-        """What the run promises: the plan's guarantee, also if it stops early."""
+        """The guarantee of the run: the plan's, also if it stops early."""
         if not len(self):
             msg = "no step has been counted, so there is nothing to guarantee yet; train first"
             raise ArgumentError(msg)
@@ -191,7 +194,7 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]  # Opacus ships no type
     def get_epsilon(self, delta: float) -> float:
         """The steps so far as (epsilon, delta), by the best of a grid of orders.
 
-        It bounds how well the two worlds of the plan can be told apart. It is not the epsilon of
+        It bounds how well the two worlds of the plan can be distinguished. It is not the epsilon of
         differential privacy, which is about one record.
         """
         taken = self.plan.noise_multipliers[: max(1, len(self))]
@@ -212,7 +215,7 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]  # Opacus ships no type
         self,
         sample_rate: float,  # noqa: ARG002 - 1 / len(loader) here, which may not be the true rate
     ) -> Callable[[DPOptimizer], None]:
-        """What the optimizer calls between noise and update; `make_private` asks for it."""
+        """The hook that the optimizer calls between noise and update; used by `make_private`."""
         return self._before_update
 
     def state_dict(self, destination: Any = None) -> Any:  # noqa: ANN401 - as Opacus has it
@@ -227,8 +230,8 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]  # Opacus ships no type
         """Resume from a state of the same plan; `watch` the new objects before the next step."""
         if not state_dict or state_dict.get("mechanism") != self.mechanism():
             msg = (
-                f"state_dict is not the state of a {self.mechanism()!r} accountant; give what "
-                "state_dict() gave"
+                f"state_dict is not the state of a {self.mechanism()!r} accountant; pass the "
+                "result of state_dict()"
             )
             raise ArgumentError(msg)
         if state_dict.get("plan") != self.plan.to_json():
@@ -242,7 +245,7 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]  # Opacus ships no type
         except (KeyError, TypeError, ValueError) as error:
             msg = (
                 "history in state_dict must be a list of (noise multiplier, rate, number of "
-                "steps); give what state_dict() gave"
+                "steps); pass the result of state_dict()"
             )
             raise ArgumentError(msg) from error
         replayed = PlanAccountant(self.plan)
@@ -263,7 +266,7 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]  # Opacus ships no type
     def _before_update(self, optimizer: DPOptimizer) -> None:
         run = self._watched()
         if optimizer is not run.optimizer:
-            msg = "another optimizer than the watched one made a step; a run has one optimizer"
+            msg = "another optimizer than the watched one took a step; a run has one optimizer"
             raise ArgumentError(msg)
         check_opacus(self.plan, run, step=len(self))
         _check_batch(run)
@@ -274,7 +277,7 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]  # Opacus ships no type
         )
 
     def _count(self, noise_multiplier: float, sample_rate: float) -> None:
-        """Count a step that has the noise and the sampling rate of the plan's next one."""
+        """Count a step if it has the noise and the sampling rate of the plan's next one."""
         step, plan = len(self), self.plan
         planned = _planned_multiplier(plan, step)
         if noise_multiplier != planned:
@@ -293,13 +296,9 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]  # Opacus ships no type
         n_before = self.history.pop()[2] if is_repeated else 0
         self.history.append((noise_multiplier, sample_rate, n_before + 1))
 
-    def _cost(self, order: float) -> float:
-        plan, taken = self.plan, self.plan.noise_multipliers[: len(self)]
-        return float(run_cost(plan.accountant, order, plan.sampling, plan.differing, taken))
-
 
 def _setting_differences(plan: TrainingPlan, run: OpacusRun, step: int) -> Iterator[str]:
-    """Settings that are not the plan's, whatever the kinds of the objects."""
+    """Settings that differ from the plan, and objects of other types."""
     optimizer, sampler = run.optimizer, _sampler_of(run.data_loader)
     if type(optimizer) is not DPOptimizer:
         yield (
@@ -334,7 +333,7 @@ def _setting_differences(plan: TrainingPlan, run: OpacusRun, step: int) -> Itera
 
 
 def _object_differences(plan: TrainingPlan, run: OpacusRun) -> Iterator[str]:
-    """What else differs between the plan and objects of the kinds asked for above."""
+    """Other differences, of objects of the expected types."""
     optimizer, sampler = run.optimizer, _sampler_of(run.data_loader)
     n_records = _n_records(run.data_loader)
     if not n_records == sampler.num_samples == plan.sampling.n_records:
@@ -348,7 +347,7 @@ def _object_differences(plan: TrainingPlan, run: OpacusRun) -> Iterator[str]:
             f"plan's rate is {_poisson(plan).rate!r} (make it with opacus_sampling)"
         )
     inner: nn.Module = run.module._module  # noqa: SLF001 - there is no public name
-    # Opacus itself accepts such layers if they have no parameters.
+    # Opacus accepts such layers if they have no parameters.
     yield from layer_problems(inner)
     if not {*map(id, run.parameters)} <= {*map(id, inner.parameters())}:
         yield "the optimizer trains parameters that are not the module's"
@@ -359,14 +358,14 @@ def _object_differences(plan: TrainingPlan, run: OpacusRun) -> Iterator[str]:
     divisor, expected = int(sampler.num_samples * (1 / len(sampler))), optimizer.expected_batch_size
     if "mean" in reductions and not 0 < divisor == expected:
         yield f"expected_batch_size is {expected!r}; by this data loader it is {max(divisor, 1)}"
-    # A generator given by the user has a seed, and who knows the seed knows what is drawn.
+    # Anyone who knows the seed of a user's generator knows what is drawn.
     if optimizer.secure_mode:
         return
     if optimizer.generator is not None:
-        yield "the noise has a generator of its own, which can be repeated (drop noise_generator)"
+        yield "the noise has a separate generator, which can be repeated (drop noise_generator)"
     if sampler.generator is not None and plan.accountant.name == "amplified":
         yield (
-            "the data loader has a generator of its own, and 'amplified' needs batches that "
+            "the data loader has a separate generator, and 'amplified' needs batches that "
             "nobody can repeat (drop the generator, or plan with log_moment)"
         )
 
@@ -376,8 +375,8 @@ def _planned_multiplier(plan: TrainingPlan, step: int) -> float:
     _poisson(plan)
     if not isinstance(plan.clipping, FlatClipping):
         msg = (
-            f"the plan's clipping is {plan.clipping.kind!r}, and the bridge to Opacus knows flat "
-            "clipping only; give the plan one clip norm"
+            f"the plan's clipping is {plan.clipping.kind!r}, and the bridge to Opacus supports "
+            "flat clipping only; give the plan one clip norm"
         )
         raise ArgumentError(msg)
     check_count(0, step=step)
@@ -391,19 +390,19 @@ def _planned_multiplier(plan: TrainingPlan, step: int) -> float:
 
 
 def _check_batch(run: OpacusRun) -> None:
-    """The noisy gradient that is about to be used is of one batch, and clipping bounded it."""
+    """Raise unless the noisy gradient is of one batch, and clipping bounded it."""
     is_split = isinstance(run.data_loader.batch_sampler, BatchSplittingSampler)
     if run.optimizer._is_last_step_skipped and not is_split:  # noqa: SLF001 - there is no public name
         msg = (
-            "batches were accumulated into one step, which then costs more than the plan says; "
-            "split batches with BatchMemoryManager and watch the data loader that it gives"
+            "batches were accumulated into one step, which then costs more than in the plan; split "
+            "batches with BatchMemoryManager and watch the data loader that it returns"
         )
         raise ArgumentError(msg)
     for parameter in run.parameters:
         if parameter.grad is None or not bool(torch.isfinite(parameter.grad).all()):
             msg = (
-                "a gradient is not finite, so clipping did not bound what a record can do; the "
-                "step was not made. Use a loss and inputs whose gradients are always finite"
+                "a gradient is not finite, so clipping did not bound the effect of a record; the "
+                "step was not taken. Use a loss and inputs whose gradients are always finite"
             )
             raise ArgumentError(msg)
 
@@ -420,7 +419,7 @@ def _n_records(data_loader: Loader) -> int:
 def _poisson(plan: TrainingPlan) -> Poisson:
     if not isinstance(plan.sampling, Poisson):
         msg = (
-            f"the plan's sampling is {plan.sampling.name!r}, and Opacus knows Poisson sampling "
+            f"the plan's sampling is {plan.sampling.name!r}, and Opacus supports Poisson sampling "
             "only; make the plan with opacus_sampling(data_loader)"
         )
         raise ArgumentError(msg)
@@ -433,5 +432,5 @@ def _largest_rate(rate: float) -> float:
 
 
 def _is_rate_of(plan: TrainingPlan, drawn: float) -> bool:
-    """Whether the plan has this rate, rounded up to the most that the sampler gives."""
+    """Whether the plan has this rate, rounded up to the largest rate of the sampler."""
     return _largest_rate(drawn) <= _poisson(plan).rate <= drawn + 2 * UNIFORM_GRID

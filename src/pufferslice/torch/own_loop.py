@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training loop of the user's own, held to a plan: `make_private` and what it returns.
+"""A user's training loop under a plan: `make_private` and what it returns.
 
-The loop takes batches from the loader and steps the optimizer once for each. The step itself runs
-model and loss on the records of that batch, each alone, by a `Trainer`; what else the loop computes
-from a batch has no part in it.
+The loop takes batches from the loader and steps the optimizer once for each. The step runs model
+and loss on each record of that batch alone, by a `Trainer`; it ignores everything else that the
+loop computes from a batch.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,16 +24,16 @@ from pufferslice.torch.model_checks import uncompiled
 from pufferslice.torch.per_example import Examples, LossFunction, mapped
 from pufferslice.torch.trainer import StepReport, Trainer
 
-_OWN_LOOP: Final = "loop-outside-program"
-"""The code of a limit of such runs."""
+_LIMIT: Final = "loop-outside-program"
+"""Code of the limit that certificates of such runs state."""
 
 
 @final
 class PrivateLoader:
-    """The batches of a run, drawn as its plan says; each is to be followed by one optimizer step.
+    """The batches of a run, drawn as its plan prescribes; take one optimizer step for each.
 
-    One pass has about as many batches as it takes to see every record once, and the last one ends
-    with the plan. A batch may be empty: its tensors have no rows, and its step is noise only.
+    One pass has about as many batches as it takes to see every record once; the last pass ends with
+    the plan. A batch may be empty: its tensors have no rows, and its step is noise only.
     """
 
     def __init__(self, trainer: Trainer, batches: Iterator[Batch], dataset: Any) -> None:  # noqa: ANN401 - any map-style dataset
@@ -41,7 +41,7 @@ class PrivateLoader:
         self._batches = batches
         self.dataset: Final = dataset
         self.batch: Batch | None = None
-        """The batch in hand, which has had no step yet."""
+        """The current batch, which has had no step yet."""
 
     def __len__(self) -> int:
         """Batches in one pass."""
@@ -49,15 +49,13 @@ class PrivateLoader:
         return max(1, round(sampling.n_records / sampling.divisor))
 
     def __iter__(self) -> Iterator[Examples]:
-        """The next pass; it begins with the batch in hand if there is one."""
+        """The next pass; it starts with the current batch if there is one."""
         for _ in range(len(self)):
             if self.batch is None:
                 batch = next(self._batches, None)
                 if batch is None:
                     return
-                numbers = range(len(batch.blocks))
-                fetched = {number: batch.examples(number) for number in numbers}
-                batch.fetched.update(fetched)
+                batch.fetched.update({i: batch.examples(i) for i in range(len(batch.blocks))})
                 self.batch = batch
             yield self._whole(self.batch)
             if self.batch is not None:
@@ -70,26 +68,26 @@ class PrivateLoader:
     def _whole(self, batch: Batch) -> Examples:
         if not batch.blocks:
             first = batch.source.fetch(Block(0, 0, (0,)))
-            return mapped(lambda one: one[:0], first)
+            return mapped(lambda tensor: tensor[:0], first)
         return joined([batch.fetched[block.number] for block in batch.blocks])
 
 
 @final
 class PrivateOptimizer(Optimizer):
-    """The user's optimizer, whose every step uses the plan's noisy gradient and no other.
+    """The user's optimizer; every step uses the plan's noisy gradient and no other.
 
-    Schedulers take it as any optimizer. Gradients that the loop computed itself are thrown away.
-    When the plan's last step is taken, or after `close`, the key of the run is destroyed.
+    Schedulers accept it like any optimizer. Gradients that the loop computes are discarded. The key
+    of the run is destroyed after the plan's last step, or by `close`.
 
     Guarantee: the plan's, for the weights after every step, all together.
-    Needs: the hypotheses of the plan. What else the loop does with the records is not covered:
+    Needs: the hypotheses of the plan. Other uses of the records in the loop are not covered:
     metrics, and buffers of the model that a forward pass of the loop changes.
     """
 
     def __init__(self, optimizer: Optimizer, trainer: Trainer, loader: PrivateLoader) -> None:
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self.last_report: StepReport | None = None
-        """What the last step saw; internal, as the report says."""
+        """Report of the last step; internal."""
         self._inner = optimizer
         self._trainer = trainer
         self._loader = loader
@@ -98,12 +96,11 @@ class PrivateOptimizer(Optimizer):
         self._share()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # noqa: ANN401 - whatever the closure gives
-        """Take the plan's next step on the batch in hand.
+        """Take the plan's next step on the current batch.
 
-        A `closure` is called once, before the step, and its result is returned, as optimizers of
-        torch do; the step does not use the gradients that it computed.
-        If it raises before the noise is drawn, nothing of the batch was used and the step can be
-        taken again.
+        A `closure` is called once, before the step, and its result is returned; the step does not
+        use the gradients that it computed. If this raises before the noise is drawn, the batch was
+        not used and the step can be repeated.
         """
         loss = None
         if closure is not None:
@@ -126,7 +123,7 @@ class PrivateOptimizer(Optimizer):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: ARG002, FBT001, FBT002 - torch's own signature
-        """Forget the gradients; they become None in any case."""
+        """Set the gradients to None, whatever `set_to_none` is."""
         self._inner.zero_grad(set_to_none=True)
 
     @property
@@ -150,16 +147,16 @@ class PrivateOptimizer(Optimizer):
         self, *, data: str | None = None, deltas: Sequence[float] = DEFAULT_DELTAS
     ) -> Certificate:
         """The certificate of the run: the plan's full cost, however many steps were taken."""
-        return self._trainer.certificate(data=data, deltas=deltas, limits=[_OWN_LOOP])
+        return self._trainer.certificate(data=data, deltas=deltas, limits=[_LIMIT])
 
     def close(self) -> None:
-        """End the run: destroy its key and give the optimizer back."""
+        """End the run: destroy its key and release the user's optimizer."""
         self._trainer.close()
         self._loader.batch = None
         self._guard.remove()
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the user's optimizer; nothing of the run."""
+        """The state of the user's optimizer; it contains nothing of the run."""
         return self._inner.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -172,13 +169,13 @@ class PrivateOptimizer(Optimizer):
         raise TypeError(msg)
 
     def _share(self) -> None:
-        """Schedulers that change this optimizer's groups change those of the user's."""
+        """Share the groups, so that schedulers change those of the user's optimizer."""
         self.param_groups, self.state = self._inner.param_groups, self._inner.state
 
     def _check_caller(self, *_: object) -> None:
         if not self._is_stepping:
             msg = (
-                "the optimizer that was given to make_private was stepped itself, without noise; "
+                "the optimizer that was given to make_private was stepped directly, without noise; "
                 "step the one that make_private returned"
             )
             raise TrainingError(msg)
@@ -194,19 +191,19 @@ def make_private(
     collate_fn: Callable[[list[Any]], Any] | None = None,
     n_workers: int = 0,
 ) -> tuple[nn.Module, PrivateOptimizer, PrivateLoader]:
-    """The same model, and an optimizer and a loader that hold a loop to the plan.
+    """The same model, and an optimizer and a loader that follow the plan.
 
     The shortest loop is `for _ in loader: optimizer.step()`: a step runs model and loss on each
     record of the batch alone, clips, adds noise and updates. Arguments are those of `Trainer` and
     of its `batches`.
 
-    Guarantee: the plan's, as `PrivateOptimizer` says.
+    Guarantee: the plan's, as in `PrivateOptimizer`.
     """
     if isinstance(optimizer, PrivateOptimizer):
-        msg = "optimizer is private already; give the one that it was made of"
+        msg = "optimizer is already private; give the original optimizer"
         raise ArgumentError(msg)
     if joined_processes().size > 1:
-        msg = "a loop of one's own runs in one process; use Trainer for several"
+        msg = "make_private works in one process only; use Trainer for several"
         raise ArgumentError(msg)
     trainer = Trainer(uncompiled(model), loss_fn, optimizer, plan)
     batches = trainer.batches(dataset, collate_fn=collate_fn, n_workers=n_workers, progress=False)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Gradients of a block in which no example meets another.
+r"""Gradients of a block in which no example sees another.
 
 The model and the loss run on batches of one example: all at once by `torch.func.vmap`, or one after
-another where vmap cannot run them. Either way they run in a replica that is thrown away, with
-copies of all buffers. So what an example contributes is a function of that example, the weights and
-random numbers that do not depend on the data, whatever the code of the model does with its inputs.
+another where vmap cannot run them. Either way they run in a temporary replica with copies of all
+buffers. So the contribution of an example is a function of that example, the weights and random
+numbers that do not depend on the data, whatever the code of the model does with its inputs.
 
-Limits: code can carry something from one run to another in globals of modules, attributes of
-classes and files, by calling private functions of functorch, and by looking into the interpreter
+Limits: code can carry information from one run to another in globals of modules, attributes of
+classes and files, by calling private functions of functorch, and by inspecting the interpreter
 (frames, the garbage collector).
 """
 
@@ -39,23 +39,23 @@ from pufferslice.torch.layers import (
     layer_contributions,
 )
 from pufferslice.torch.layout import ParameterLayout
-from pufferslice.torch.recurrence import own_rule
+from pufferslice.torch.recurrence import custom_rule
 from pufferslice.torch.replica import Replica
 
 LossFunction = Callable[[Any, Any], Tensor]
-"""Takes what the model gives and the target; gives one number for one example."""
+"""Takes the output of the model and the target; returns one number for one example."""
 
 Examples: TypeAlias = Any
 """Tensors with examples along dimension 0, as a tuple (inputs..., target) or a dict of inputs."""
 
 _ROUNDING: Final = 1e-3
-"""How far losses of a batch and of single examples may be apart, relative to the largest."""
+"""Largest difference of the losses of a batch and of single examples, relative to the largest."""
 
 _FALLBACK: Final = re.compile(r"There is a performance drop.*batching rule for (\S+?)\.? ")
 
 
 class WholeBlockError(RuntimeError):
-    """Code asked for the values of all examples at once."""
+    """Code tried to read the values of all examples at once."""
 
 
 @final
@@ -67,9 +67,9 @@ class GradientMethod(NamedTuple):
     reason: str = ""
     """Why it is slow; empty if it is not."""
     draws: bool = False
-    """Whether torch's own generator is drawn from, so that blocks run one after another."""
+    """Whether the model draws from torch's global generator, so that blocks run in sequence."""
     tapped: tuple[nn.Module, ...] = ()
-    """Layers whose gradients follow from taps."""
+    """Layers whose gradients are computed from taps."""
 
     def __str__(self) -> str:
         how = "all examples of a block at once" if self.at_once else "one by one"
@@ -78,11 +78,11 @@ class GradientMethod(NamedTuple):
 
 @final
 class ExampleBytes(NamedTuple):
-    """What one example takes."""
+    """Memory of one example."""
 
     activations: int
     gradients: int
-    """Those that are written out."""
+    """Those that are materialised."""
     largest_gradient: int
 
 
@@ -102,10 +102,10 @@ class PerExample:
         self._calls: dict[object, Calls] = {}
 
     def method_for(self, examples: Examples) -> GradientMethod:
-        """The quickest way to run examples of these shapes.
+        """The fastest way to run examples of these shapes.
 
-        Refuses a model or loss with state that cannot be copied, a loss that is not one number for
-        one example, and a parameter that the loss does not depend on.
+        Raises for a model or loss with state that cannot be copied, a loss that is not one number
+        for one example, and a parameter that the loss does not depend on.
         """
         for name, parameter in zip(self._layout.names, self._layout.parameters, strict=True):
             if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:  # noqa: SLF001 - no public name
@@ -115,15 +115,15 @@ class PerExample:
                 )
                 raise ArgumentError(msg)
         with seeded(0), _modes_closed():
-            method = self._quickest(examples)
+            method = self._fastest(examples)
             if method.at_once:
                 self._check_used(_row(examples, 0))
             else:
                 self._gradients_of(_row(examples, 0))
         return method
 
-    def _quickest(self, examples: Examples) -> GradientMethod:
-        if not own_rules_are_refused():
+    def _fastest(self, examples: Examples) -> GradientMethod:
+        if not custom_rules_are_refused():
             return GradientMethod(
                 at_once=False, reason="this torch has rules that see all examples"
             )
@@ -131,7 +131,7 @@ class PerExample:
         before = generator_states()
         while True:
             self._calls.clear()
-            # copies: whether the model writes to its parameters is not known yet
+            # copies, because the model may write to its parameters
             values = tuple(parameter.detach().clone() for parameter in self._layout.parameters)
             try:
                 with warnings.catch_warnings(record=True) as caught:
@@ -141,7 +141,7 @@ class PerExample:
                 raise
             except OtherUseError as error:
                 layers = tuple(layer for layer in layers if layer is not error.layer)
-            except Exception as error:  # noqa: BLE001 - whatever the user's code makes of vmap
+            except Exception as error:  # noqa: BLE001 - user code may raise anything under vmap
                 first = str(error).strip().partition("\n")[0][:160]
                 return GradientMethod(at_once=False, reason=f"vmap cannot run it: {first}")
             else:
@@ -149,8 +149,8 @@ class PerExample:
         pairs = zip(values, self._layout.parameters, strict=True)
         if not all(torch.equal(copy, parameter) for copy, parameter in pairs):
             return GradientMethod(at_once=False, reason="the model writes to its parameters")
-        loops = (_FALLBACK.search(str(one.message)) for one in caught)
-        slow = sorted({found[1] for found in loops if found})
+        loops = (_FALLBACK.search(str(warning.message)) for warning in caught)
+        slow = sorted({match[1] for match in loops if match})
         reason = f"torch has no vmap rule for {', '.join(slow)}" if slow else ""
         draws = before != generator_states()
         return GradientMethod(at_once=True, reason=reason, draws=draws, tapped=layers)
@@ -158,24 +158,19 @@ class PerExample:
     def contributions(
         self, examples: Examples, method: GradientMethod, seed: int
     ) -> tuple[Tensor, dict[int, Contribution]]:
-        """Losses, and what each example contributes to each parameter, by its position."""
+        """Losses, and the contributions of the examples to each parameter, by its position."""
         with _modes_closed():
-            return self._contributions(examples, method, seed)
-
-    def _contributions(
-        self, examples: Examples, method: GradientMethod, seed: int
-    ) -> tuple[Tensor, dict[int, Contribution]]:
-        if not method.at_once:
-            return self._one_by_one(examples, seed)
-        values = tuple(parameter.detach() for parameter in self._layout.parameters)
-        layers = method.tapped
-        for _ in range(len(layers) + 2):
-            try:
-                return self._at_once(examples, layers, values, seed=seed, quiet=True)
-            except OtherUseError as error:  # the model was changed since it was first run
-                if not self._calls.pop(_shapes(examples), None):
-                    layers = tuple(layer for layer in layers if layer is not error.layer)
-        msg = "the model uses its layers otherwise whenever it is run; the step was not made"
+            if not method.at_once:
+                return self._one_by_one(examples, seed)
+            values = tuple(parameter.detach() for parameter in self._layout.parameters)
+            layers = method.tapped
+            for _ in range(len(layers) + 2):
+                try:
+                    return self._at_once(examples, layers, values, seed=seed, quiet=True)
+                except OtherUseError as error:  # the model was changed since it was first run
+                    if not self._calls.pop(_shapes(examples), None):
+                        layers = tuple(layer for layer in layers if layer is not error.layer)
+        msg = "the model uses its layers differently in every run; the step was not taken"
         raise TrainingError(msg)
 
     def _at_once(
@@ -194,12 +189,12 @@ class PerExample:
         examples = mapped(torch.clone, examples)
 
         def loss_of_one(
-            wanted: tuple[list[Tensor], list[Tensor]], example: Examples
+            arguments: tuple[list[Tensor], list[Tensor]], example: Examples
         ) -> tuple[Tensor, list[Tensor]]:
-            given = {
-                id(self._layout.parameters[i]): v for i, v in zip(dense, wanted[0], strict=True)
+            trained = {
+                id(self._layout.parameters[i]): v for i, v in zip(dense, arguments[0], strict=True)
             }
-            run = Pass(_constants(given), layers, generator, calls, wanted[1])
+            run = Pass(_constants(trained), layers, generator, calls, arguments[1])
             loss = self._loss_of_one(example, run)
             return loss, run.inputs()
 
@@ -208,18 +203,18 @@ class PerExample:
             gradients_of_all = vmap(
                 grad_and_value(loss_of_one, has_aux=True), in_dims=(None, 0), randomness="different"
             )
-            wanted = ([values[i] for i in dense], calls.zeros)
-            (gradients, of_taps), (losses, inputs) = gradients_of_all(wanted, examples)
+            arguments = ([values[i] for i in dense], calls.zeros)
+            (gradients, of_taps), (losses, inputs) = gradients_of_all(arguments, examples)
         with torch.no_grad():
-            found = layer_contributions(calls.uses, inputs, of_taps, self._places)
+            contributions = layer_contributions(calls.uses, inputs, of_taps, self._places)
             for place, gradient in zip(dense, gradients, strict=True):
-                found[place] = Dense(gradient.reshape(len(losses), -1).contiguous())
-        return losses.detach(), found
+                contributions[place] = Dense(gradient.reshape(len(losses), -1).contiguous())
+        return losses.detach(), contributions
 
     def _expected(self, examples: Examples, layers: tuple[nn.Module, ...]) -> Calls:
-        """What tapped layers do with examples of these shapes, found by running a made-up one.
+        """The calls of tapped layers for examples of these shapes, from a run on a made-up one.
 
-        Where the model does not take that, the first example is run.
+        If the model raises on that, the first example is run.
         """
         if not layers:
             return Calls([], [])
@@ -229,16 +224,15 @@ class PerExample:
                 run = self._noted(_row(made_up(examples, 1), 0), layers)
             except OtherUseError:
                 raise
-            except Exception:  # noqa: BLE001 - whatever the user's code makes of made-up values
+            except Exception:  # noqa: BLE001 - user code may raise anything on made-up values
                 run = self._noted(_row(examples, 0), layers)
             run.inputs()
             n_uses = Counter((id(use.layer), use.weight) for use in run.noted.uses)
             for use in run.noted.uses:
                 if n_uses[id(use.layer), use.weight] > 1 and use.form != "linear":
                     run.refuse(use.layer)
-            called = {id(use.layer) for use in run.noted.uses}
             for layer in layers:
-                if id(layer) not in called:
+                if not any(use.layer is layer for use in run.noted.uses):
                     run.refuse(layer)
             self._calls[key] = run.noted
         return self._calls[key]
@@ -246,7 +240,7 @@ class PerExample:
     def _noted(self, example: Examples, layers: tuple[nn.Module, ...]) -> Pass:
         generator = torch.Generator(self._layout.parameters[0].device)
         with seeded(0), torch.no_grad():
-            run = Pass(lambda one: one.detach().clone(), layers, generator)
+            run = Pass(_copied, layers, generator)
             self._loss_of_one(mapped(torch.clone, example), run)
         return run
 
@@ -254,36 +248,36 @@ class PerExample:
         n_examples = len(leaves(examples)[0])
         seeds = np.random.SeedSequence(seed).generate_state(n_examples, np.uint64)
         rows, losses = [], []
-        for i, own in enumerate(seeds):
-            with seeded(int(own)):
+        for i, example_seed in enumerate(seeds):
+            with seeded(int(example_seed)):
                 loss, gradients = self._gradients_of(_row(examples, i))
             pairs = zip(gradients, self._layout.parameters, strict=True)
             rows.append([torch.zeros_like(p) if g is None else g.to_dense() for g, p in pairs])
             losses.append(loss)
-        found: dict[int, Contribution] = {
+        contributions: dict[int, Contribution] = {
             place: Dense(torch.stack([row[place].detach().reshape(-1) for row in rows]))
             for place in range(len(self._layout.parameters))
         }
-        return torch.stack(losses), found
+        return torch.stack(losses), contributions
 
     def _gradients_of(self, example: Examples) -> tuple[Tensor, list[Tensor | None]]:
         """Loss of one example and its gradients; None for parameters that it does not depend on."""
-        leaves = {id(p): p.detach().clone().requires_grad_() for p in self._layout.parameters}
-        run = Pass(lambda one: leaves[id(one)] if id(one) in leaves else one.detach().clone())
+        leaves = {id(p): _copied(p).requires_grad_() for p in self._layout.parameters}
+        run = Pass(lambda tensor: leaves[id(tensor)] if id(tensor) in leaves else _copied(tensor))
         with torch.enable_grad():
             loss = self._loss_of_one(mapped(torch.clone, example), run)
-            # reentrant checkpoints know no torch.autograd.grad
+            # reentrant checkpoints do not support torch.autograd.grad
             loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach(), [leaves[id(p)].grad for p in self._layout.parameters]
 
     def _loss_of_one(self, example: Examples, run: Pass) -> Tensor:
         """The loss of one example, in a replica with the tensors of that run."""
-        loss = self._losses(mapped(lambda one: one.unsqueeze(0), example), run)
+        loss = self._losses(mapped(lambda tensor: tensor.unsqueeze(0), example), run)
         if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
             shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             msg = (
                 f"loss_fn must give one number for a batch of one example, got {shape}; take the "
-                "mean or the sum over everything that an example gives"
+                "mean or the sum over all outputs of the example"
             )
             raise ArgumentError(msg)
         return loss.sum()
@@ -301,16 +295,15 @@ class PerExample:
     def is_like_batch(self, examples: Examples, method: GradientMethod) -> bool:
         """Whether a batch of these examples has the losses of its single examples.
 
-        For a hint to the user: gradients do not depend on it. True where random numbers are drawn,
-        or where the model does not run on a batch.
+        Only for a warning: gradients do not depend on it. True if random numbers are drawn, or if
+        the model does not run on a batch.
         """
         with seeded(0):
             fresh = generator_states()
             singles, _ = self.contributions(examples, method, 0)
             try:
-                run = Pass(lambda one: one.detach().clone())
-                batch = self._losses(mapped(torch.clone, examples), run).detach()
-            except Exception:  # noqa: BLE001 - whatever the user's code makes of a batch
+                batch = self._losses(mapped(torch.clone, examples), Pass(_copied)).detach()
+            except Exception:  # noqa: BLE001 - user code may raise anything on a batch
                 return True
             if fresh != generator_states() or not bool(singles.isfinite().all()):
                 return True
@@ -320,18 +313,18 @@ class PerExample:
         if batch.numel() != 1:
             return False
         sums = (singles.mean(), singles.sum())
-        return any(bool((batch - one).abs() <= room * len(singles)) for one in sums)
+        return any(bool((batch - reduced).abs() <= room * len(singles)) for reduced in sums)
 
-    def bytes_of_one(self, example: Examples) -> "ExampleBytes":
-        """About what one example takes in a block, by shapes.
+    def bytes_of_one(self, example: Examples) -> ExampleBytes:
+        """About how much memory one example takes in a block, by shapes.
 
-        Activations count three times: they are kept for the backward pass, which makes as many,
-        and vmap makes copies.
+        Activations count three times: for the backward pass, for its own results, and for copies
+        that vmap makes.
         """
         counted = _Bytes()  # type: ignore[no-untyped-call]
         trained = {id(p) for p in self._layout.parameters}
         with seeded(0), torch.no_grad(), counted:
-            run = Pass(lambda one: one if id(one) in trained else one.detach().clone())
+            run = Pass(lambda tensor: tensor if id(tensor) in trained else _copied(tensor))
             self._losses(mapped(torch.clone, example), run)
         calls = self._calls.get(_shapes(example), Calls([], []))
         written = {id(p): 4 * p.numel() for p in self._layout.parameters}
@@ -346,7 +339,6 @@ class PerExample:
         return ExampleBytes(3 * counted.n_bytes, sum(written.values()), max(written.values()))
 
     def _check_used(self, example: Examples) -> None:
-        """The loss depends on each parameter."""
         _, gradients = self._gradients_of(example)
         for name, gradient in zip(self._layout.names, gradients, strict=True):
             if gradient is None:
@@ -358,7 +350,7 @@ class PerExample:
 
 
 class _Bytes(dispatch_modes.TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of everything new that is computed."""
+    """Counts the bytes of all new tensors."""
 
     n_bytes = 0
 
@@ -369,24 +361,28 @@ class _Bytes(dispatch_modes.TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: Any = (),  # noqa: ANN401 - as above
         kwargs: Any = None,  # noqa: ANN401 - as above
     ) -> Any:  # noqa: ANN401 - as above
-        found = func(*args, **(kwargs or {}))
+        outputs = func(*args, **(kwargs or {}))
         before = {t.untyped_storage()._cdata for t in _tensors(args)}  # noqa: SLF001 - no public name
-        for one in _tensors(found):
-            if one.untyped_storage()._cdata not in before:  # noqa: SLF001 - as above
-                self.n_bytes += one.numel() * one.element_size()
-        return found
+        for tensor in _tensors(outputs):
+            if tensor.untyped_storage()._cdata not in before:  # noqa: SLF001 - as above
+                self.n_bytes += tensor.numel() * tensor.element_size()
+        return outputs
 
 
 def _tensors(values: Any) -> list[Tensor]:  # noqa: ANN401 - any structure
-    return [one for one in pytree.tree_leaves(values) if isinstance(one, Tensor)]
+    return [value for value in pytree.tree_leaves(values) if isinstance(value, Tensor)]
 
 
-def _constants(given: dict[int, Tensor]) -> Callable[[Tensor], Tensor]:
-    """Parameters of the run where given; others as they are, and copies of what is no parameter."""
+def _copied(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone()
+
+
+def _constants(trained: dict[int, Tensor]) -> Callable[[Tensor], Tensor]:
+    """Values of the run for trained parameters, other parameters, and copies of other tensors."""
 
     def tensor(original: Tensor) -> Tensor:
-        if id(original) in given:
-            return given[id(original)]
+        if id(original) in trained:
+            return trained[id(original)]
         constant = original.detach()
         return constant if isinstance(original, nn.Parameter) else constant.clone()
 
@@ -394,26 +390,26 @@ def _constants(given: dict[int, Tensor]) -> Callable[[Tensor], Tensor]:
 
 
 def mapped(function: Callable[[Tensor], Tensor], examples: Examples) -> Examples:
-    """The examples with each leaf changed."""
+    """The examples with a function applied to each tensor."""
     if type(examples) is tuple:
-        return tuple(mapped(function, one) for one in examples)
+        return tuple(mapped(function, part) for part in examples)
     if type(examples) is dict:
-        return {name: mapped(function, one) for name, one in examples.items()}
+        return {name: mapped(function, part) for name, part in examples.items()}
     return function(examples)
 
 
 def leaves(examples: Examples) -> list[Any]:
-    """The tensors of examples, or what a dataset gave in their place."""
+    """The tensors of examples, or what a dataset returned in their place."""
     if type(examples) is tuple:
-        return [leaf for one in examples for leaf in leaves(one)]
+        return [leaf for part in examples for leaf in leaves(part)]
     if type(examples) is dict:
-        return [leaf for one in examples.values() for leaf in leaves(one)]
+        return [leaf for part in examples.values() for leaf in leaves(part)]
     return [examples]
 
 
 @contextlib.contextmanager
 def _modes_closed() -> Iterator[None]:
-    """A mode of torch that code enters and does not leave would see what is run after it."""
+    """Raise if code enters a mode of torch and does not leave it: the mode would see later runs."""
     before = _open_modes()
     yield
     if before != _open_modes():
@@ -430,35 +426,35 @@ def _open_modes() -> tuple[int, int, bool]:
 
 
 def made_up(examples: Examples, n: int) -> Examples:
-    """Public stand-ins for examples of these shapes, all of them different."""
+    """`n` different public examples of these shapes and types."""
     generator = torch.Generator().manual_seed(0)
 
-    def like(one: Tensor) -> Tensor:
-        shape = (n, *one.shape[1:])
-        if one.is_floating_point() or one.is_complex():
-            return torch.randn(shape, generator=generator, dtype=one.dtype).to(one.device)
-        if one.dtype == torch.bool:
-            return torch.ones(shape, dtype=one.dtype, device=one.device)
-        return torch.randint(0, 2, shape, generator=generator).to(one)
+    def like(tensor: Tensor) -> Tensor:
+        shape = (n, *tensor.shape[1:])
+        if tensor.is_floating_point() or tensor.is_complex():
+            return torch.randn(shape, generator=generator, dtype=tensor.dtype).to(tensor.device)
+        if tensor.dtype == torch.bool:
+            return torch.ones(shape, dtype=tensor.dtype, device=tensor.device)
+        return torch.randint(0, 2, shape, generator=generator).to(tensor)
 
     return mapped(like, examples)
 
 
 def _row(examples: Examples, i: int) -> Examples:
-    return mapped(lambda one: one[i], examples)
+    return mapped(lambda tensor: tensor[i], examples)
 
 
 def _shapes(examples: Examples) -> object:
     if isinstance(examples, Tensor):
         return examples.shape[1:], examples.dtype
     named = examples.items() if type(examples) is dict else enumerate(examples)
-    return tuple((name, _shapes(one)) for name, one in named)
+    return tuple((name, _shapes(part)) for name, part in named)
 
 
 def generator_states() -> tuple[object, ...]:
-    """Of the generators of torch, numpy and Python."""
-    of_numpy: Any = np.random.get_state()  # noqa: NPY002 - the generator that models draw from
-    keys, *place = of_numpy[1:]
+    """States of the generators of torch, numpy and Python."""
+    numpy_state: Any = np.random.get_state()  # noqa: NPY002 - the generator that models draw from
+    keys, *place = numpy_state[1:]
     return torch.get_rng_state().numpy().tobytes(), keys.tobytes(), place, random.getstate()
 
 
@@ -471,25 +467,25 @@ def seed_generators(seed: int) -> None:
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """The generators of torch, numpy and Python begin at a seed; afterwards they are as before.
+    """Seed the generators of torch, numpy and Python, and restore them at the end.
 
-    A generator is state that examples would share: how much one draws may depend on its values.
+    A generator is state that examples would share: how much an example draws may depend on it.
     """
-    state, of_python = torch.get_rng_state(), random.getstate()
-    of_numpy = np.random.get_state()  # noqa: NPY002 - as below
+    torch_state, python_state = torch.get_rng_state(), random.getstate()
+    numpy_state = np.random.get_state()  # noqa: NPY002 - as above
     seed_generators(seed)
     try:
         yield
     finally:
-        torch.set_rng_state(state)
-        np.random.set_state(of_numpy)  # noqa: NPY002 - as above
-        random.setstate(of_python)
+        torch.set_rng_state(torch_state)
+        np.random.set_state(numpy_state)  # noqa: NPY002 - as above
+        random.setstate(python_state)
 
 
-# An autograd.Function with a vmap rule of its own, and an operator with one, are handed the values
-# of the whole block. Torch makes a `VmapInfo` for each such call and for nothing else. A dispatch
-# mode and a class of tensors with `__torch_dispatch__`, too, see what lies below vmap; the text of
-# a tensor and `torch.func.debug_unwrap` show it.
+# A custom vmap rule, of an autograd.Function or an operator, receives the values of the whole
+# block; torch makes a `VmapInfo` for each such call and for nothing else. Dispatch modes and tensor
+# classes with `__torch_dispatch__` see the values below vmap; the text of a tensor and
+# `torch.func.debug_unwrap` show them.
 _vmap_info: Final = autograd_function.VmapInfo
 _push_mode: Final = dispatch_modes._push_mode  # noqa: SLF001 - no public name
 _text_of: Final = _tensor_str._functorch_wrapper_str_intern  # noqa: SLF001 - no public name
@@ -499,40 +495,40 @@ _lock: Final = threading.Lock()
 _n_worlds = 0
 _before: tuple[bool, ...] = ()
 _dispatching: dict[type, Any] = {}
-"""Classes of tensors that the user wrote, with the `__torch_dispatch__` that they have outside."""
+"""Tensor classes of the user, with their original `__torch_dispatch__`."""
 
 
-def _info_or_refusal(*given: Any, **named: Any) -> Any:  # noqa: ANN401 - as VmapInfo
-    if _n_worlds and not getattr(own_rule, "is_running", False):
-        msg = "an autograd.Function or operator has a vmap rule of its own, which sees all examples"
+def _info_or_refusal(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as VmapInfo
+    if _n_worlds and not getattr(custom_rule, "is_running", False):
+        msg = "an autograd.Function or operator has a custom vmap rule, which sees all examples"
         raise WholeBlockError(msg)
-    return _vmap_info(*given, **named)
+    return _vmap_info(*args, **kwargs)
 
 
 def _refuse_whole(*_: object, **__: object) -> NoReturn:
-    msg = "a dispatch mode, class of tensors or text of a tensor sees all examples"
+    msg = "a dispatch mode, a tensor class or the text of a tensor sees all examples"
     raise WholeBlockError(msg)
 
 
 def _dispatching_classes() -> dict[type, Any]:
-    """Classes of tensors that run code of their own below vmap, but for those of torch."""
-    found: dict[type, Any] = {}
+    """Tensor classes, other than torch's, that run code below vmap."""
+    classes: dict[type, Any] = {}
     todo: list[type] = [Tensor]
     while todo:
         kind = todo.pop()
         todo += type.__subclasses__(kind)
-        own = vars(kind).get("__torch_dispatch__")
-        if own is not None and kind is not Outline and not kind.__module__.startswith("torch."):
-            found[kind] = own
-    return found
+        method = vars(kind).get("__torch_dispatch__")
+        if method is not None and kind is not Outline and not kind.__module__.startswith("torch."):
+            classes[kind] = method
+    return classes
 
 
 @contextlib.contextmanager
 def block_world(*, quiet: bool) -> Iterator[None]:
-    """Torch as blocks need it, in all threads.
+    """Switch torch, in all threads, to raise `WholeBlockError` where code sees all examples.
 
-    What sees all examples raises `WholeBlockError`. Attention is computed by its formula, because
-    only that has a vmap rule. If quiet, torch does not warn where vmap runs a loop.
+    Attention is computed by its formula, because only that has a vmap rule. If `quiet`, torch does
+    not warn where vmap runs a loop.
     """
     global _n_worlds, _before, _dispatching  # noqa: PLW0603 - torch has one set of switches for the process
     announce = torch._C._functorch._set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]  # noqa: SLF001 - no public name
@@ -552,7 +548,7 @@ def block_world(*, quiet: bool) -> Iterator[None]:
         announce(not quiet)
     try:
         yield
-        if _dispatching_classes().keys() - _dispatching.keys():  # made by the model, just now
+        if _dispatching_classes().keys() - _dispatching.keys():  # defined inside the model
             _refuse_whole()
     finally:
         with _lock:
@@ -562,15 +558,15 @@ def block_world(*, quiet: bool) -> Iterator[None]:
                 dispatch_modes._push_mode = _push_mode  # noqa: SLF001 - as above
                 _tensor_str._functorch_wrapper_str_intern = _text_of  # noqa: SLF001 - as above
                 eager_transforms.get_unwrapped = _unwrap  # type: ignore[attr-defined]
-                for kind, own in _dispatching.items():
-                    kind.__torch_dispatch__ = own  # type: ignore[attr-defined]
+                for kind, method in _dispatching.items():
+                    kind.__torch_dispatch__ = method  # type: ignore[attr-defined]
                 _attention.enable_flash_sdp(_before[0])
                 _attention.enable_mem_efficient_sdp(_before[1])
                 announce(True)  # noqa: FBT003 - it takes no names
 
 
 class _Probe(torch.autograd.Function):
-    """A function with a rule of its own."""
+    """A function with a custom vmap rule."""
 
     @staticmethod
     def forward(values: Tensor) -> Tensor:
@@ -589,8 +585,8 @@ class _Probe(torch.autograd.Function):
         return values.clone(), 0
 
 
-def own_rules_are_refused() -> bool:
-    """Whether the door is closed in the torch that is installed, seen by trying it."""
+def custom_rules_are_refused() -> bool:
+    """Whether the installed torch raises on custom vmap rules in a `block_world`."""
     try:
         with block_world(quiet=True):
             vmap(_Probe.apply)(torch.zeros(2))

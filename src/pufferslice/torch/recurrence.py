@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The recurrences of `nn.LSTM`, `nn.GRU` and `nn.RNN`, for all examples of a block at once.
 
-Torch has no vmap rule for its own recurrent layers, and a loop written out under vmap pays for
-every small operation. So one step in time of all examples is one set of plain operations here, and
-the backward pass is written by hand. The rows of these operations are the examples, and no
-operation joins two rows. Modes and classes of tensors that a model brings do not see them.
+Torch has no vmap rule for its recurrent layers, and a Python loop under vmap is slow. Here one time
+step of all examples is one set of plain operations, and the backward pass is written by hand. The
+rows of these operations are the examples, and no operation joins two rows. Modes and tensor classes
+of a model do not see them.
 """
 
 import contextlib
@@ -22,12 +22,12 @@ from pufferslice._core.kernels import kernel
 CELLS: Final = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
 """Gates of each kind of cell, by torch's own names."""
 
-own_rule: Final = threading.local()
-"""Its attribute `is_running` says that a vmap rule of this module is being called."""
+custom_rule: Final = threading.local()
+"""Its attribute `is_running` is true while a vmap rule of this module runs."""
 
 
 class States(NamedTuple):
-    """What a recurrence gives, each of shape (n_times, n_rows, ...)."""
+    """Results of a recurrence, each of shape (n_times, n_rows, ...)."""
 
     outputs: Tensor
     cells: Tensor
@@ -43,19 +43,19 @@ def run_cells(
     the same shape, what is added to `state @ weight.T`; `start` and `cell` (n_rows, width) are the
     first states. The weight is a constant: its gradient follows from that of `hidden`.
     """
-    with _own_rule():
+    with _running_custom_rule():
         outputs, cells, _ = _Recurrence.apply(kind, inputs, hidden, weight, start, cell)  # type: ignore[no-untyped-call]
     return States(outputs, cells)
 
 
 @contextlib.contextmanager
-def _own_rule() -> Iterator[None]:
-    own_rule.is_running = True
+def _running_custom_rule() -> Iterator[None]:
+    custom_rule.is_running = True
     try:
         with torch._C.DisableTorchFunction():  # noqa: SLF001 - as torch documents it
             yield
     finally:
-        own_rule.is_running = False
+        custom_rule.is_running = False
 
 
 class _Recurrence(Function):
@@ -102,19 +102,19 @@ class _Recurrence(Function):
 
     @staticmethod
     def backward(ctx: Any, outputs: Tensor, cells: Tensor, _: Tensor) -> Any:  # noqa: ANN401 - torch's
-        with _own_rule():
-            found = _Backward.apply(ctx.kind, outputs, cells, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
-        inputs, hidden, start, cell = found
+        with _running_custom_rule():
+            gradients = _Backward.apply(ctx.kind, outputs, cells, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        inputs, hidden, start, cell = gradients
         return None, inputs, hidden if ctx.kind == "GRU" else inputs, None, start, cell
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, kind: str, *given: Tensor) -> Any:  # noqa: ANN401 - torch's
+    def vmap(info: Any, in_dims: Any, kind: str, *tensors: Tensor) -> Any:  # noqa: ANN401 - torch's
         rows = _Rows(info.batch_size)
         dims = in_dims[1:]
-        inputs, hidden = (rows.joined(given[i], dims[i], 1) for i in (0, 1))
-        start, cell = (rows.joined(given[i], dims[i], 0) for i in (3, 4))
-        found = _Recurrence.apply(kind, inputs, hidden, given[2], start, cell)  # type: ignore[no-untyped-call]
-        return tuple(rows.parted(one, 1) for one in found), (1, 1, 1)
+        inputs, hidden = (rows.joined(tensors[i], dims[i], 1) for i in (0, 1))
+        start, cell = (rows.joined(tensors[i], dims[i], 0) for i in (3, 4))
+        outputs = _Recurrence.apply(kind, inputs, hidden, tensors[2], start, cell)  # type: ignore[no-untyped-call]
+        return tuple(rows.parted(output, 1) for output in outputs), (1, 1, 1)
 
 
 class _Backward(Function):
@@ -131,9 +131,9 @@ class _Backward(Function):
         gates: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         n_times, n_rows, width = outputs.shape
-        found = gates.new_empty(n_times, n_rows, CELLS[kind] * width)
+        gradients = gates.new_empty(n_times, n_rows, CELLS[kind] * width)
         # elsewhere it is the gradient of the inputs
-        hidden = torch.empty_like(found) if kind == "GRU" else found[:0]
+        hidden = torch.empty_like(gradients) if kind == "GRU" else gradients[:0]
         of_state, of_cell = torch.zeros_like(start), torch.zeros_like(cell)
         for t in reversed(range(n_times)):
             before = outputs[t - 1] if t else start
@@ -141,10 +141,10 @@ class _Backward(Function):
             if kind == "LSTM":
                 before_cell = cells[t - 1] if t else cell
                 of_cell = of_cell + of_cells[t]
-                if found.device.type == "cpu":
+                if gradients.device.type == "cpu":
                     _lstm_gates(
-                        *(one.numpy() for one in (gates[t], cells[t].tanh(), before_cell)),
-                        *(one.numpy() for one in (of_state, of_cell, found[t])),
+                        *(array.numpy() for array in (gates[t], cells[t].tanh(), before_cell)),
+                        *(array.numpy() for array in (of_state, of_cell, gradients[t])),
                     )
                 else:
                     i, f, g, o = gates[t].chunk(4, 1)
@@ -156,39 +156,40 @@ class _Backward(Function):
                         of_cell * i * (1 - g * g),
                         of_state * squashed * o * (1 - o),
                     )
-                    torch.cat(parts, 1, out=found[t])
+                    torch.cat(parts, 1, out=gradients[t])
                     of_cell = of_cell * f
-                of_state = found[t] @ weight
+                of_state = gradients[t] @ weight
             elif kind == "GRU":
                 r, z, new, added = gates[t].chunk(4, 1)
                 of_new = of_state * (1 - z) * (1 - new * new)
                 of_reset = of_new * added * r * (1 - r)
                 of_update = of_state * (before - new) * z * (1 - z)
-                torch.cat((of_reset, of_update, of_new), 1, out=found[t])
+                torch.cat((of_reset, of_update, of_new), 1, out=gradients[t])
                 torch.cat((of_reset, of_update, of_new * r), 1, out=hidden[t])
                 of_state = torch.addmm(of_state * z, hidden[t], weight)
             else:
                 state = outputs[t]
                 slope = 1 - state * state if kind == "RNN_TANH" else (state > 0).to(state.dtype)
-                torch.mul(of_state, slope, out=found[t])
-                of_state = found[t] @ weight
-        return found, hidden.clone() if kind != "GRU" else hidden, of_state, of_cell
+                torch.mul(of_state, slope, out=gradients[t])
+                of_state = gradients[t] @ weight
+        return gradients, hidden.clone() if kind != "GRU" else hidden, of_state, of_cell
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:  # noqa: ANN401 - torch's
-        """Nothing: a gradient of a gradient is not asked for."""
+        """Second derivatives are not supported."""
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, kind: str, *given: Tensor) -> Any:  # noqa: ANN401 - torch's
+    def vmap(info: Any, in_dims: Any, kind: str, *tensors: Tensor) -> Any:  # noqa: ANN401 - torch's
         rows = _Rows(info.batch_size)
         places = (1, 1, None, 0, 0, 1, 1, 1)
         joined = [
-            one if place is None else rows.joined(one, dim, place)
-            for one, dim, place in zip(given, in_dims[1:], places, strict=True)
+            tensor if place is None else rows.joined(tensor, dim, place)
+            for tensor, dim, place in zip(tensors, in_dims[1:], places, strict=True)
         ]
-        found = _Backward.apply(kind, *joined)  # type: ignore[no-untyped-call]
-        parted = (*(rows.parted(one, 1) for one in found[:2]), *map(rows.first, found[2:]))
-        return parted, (1, 1, 0, 0)
+        outputs = _Backward.apply(kind, *joined)  # type: ignore[no-untyped-call]
+        dims = (1, 1, 0, 0)
+        pairs = zip(outputs, dims, strict=True)
+        return tuple(rows.parted(tensor, dim) for tensor, dim in pairs), dims
 
 
 @kernel
@@ -198,11 +199,11 @@ def _lstm_gates(
     before: Floats,
     of_state: Floats,
     of_cell: Floats,
-    found: Floats,
+    gradients: Floats,
 ) -> None:
     """Gradients of the gates of an LSTM at one time; `of_cell` becomes that of the cell before.
 
-    One pass over memory in the place of some twenty operations.
+    One pass over memory instead of some twenty operations.
     """
     n_rows, width = squashed.shape
     for row in range(n_rows):
@@ -211,10 +212,10 @@ def _lstm_gates(
             g, o = gates[row, 2 * width + j], gates[row, 3 * width + j]
             s, state = squashed[row, j], of_state[row, j]
             cell = of_cell[row, j] + state * o * (1 - s * s)
-            found[row, j] = cell * g * i * (1 - i)
-            found[row, width + j] = cell * before[row, j] * f * (1 - f)
-            found[row, 2 * width + j] = cell * i * (1 - g * g)
-            found[row, 3 * width + j] = state * s * o * (1 - o)
+            gradients[row, j] = cell * g * i * (1 - i)
+            gradients[row, width + j] = cell * before[row, j] * f * (1 - f)
+            gradients[row, 2 * width + j] = cell * i * (1 - g * g)
+            gradients[row, 3 * width + j] = state * s * o * (1 - o)
             of_cell[row, j] = cell * f
 
 
@@ -239,6 +240,3 @@ class _Rows(NamedTuple):
             *values.shape[place + 1 :],
         )
         return values.reshape(shape)
-
-    def first(self, values: Tensor) -> Tensor:
-        return self.parted(values, 0)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies of a model and a loss that share nothing that can be written to.
+"""Copies of a model and a loss that share no mutable state.
 
-A model may keep what it has seen in an attribute, a list, a buffer, a hook or a closure. A replica
-has copies of all of these, so that nothing of a run outlives it, and of lists and the like that an
-object finds in its class, and of what its methods close over. Code, and what only names code, is
-shared: classes and what code reaches by their names, and globals of modules.
+A model may store what it saw in an attribute, a list, a buffer, a hook or a closure. A replica has
+copies of all of these, of containers in the classes of its objects, and of what methods close over,
+so that nothing of a run outlives it. Code is shared: classes and what code reaches by their names,
+and globals of modules.
 """
 
 import dis
@@ -45,7 +45,7 @@ _CONSTANT: Final = frozenset(
         *(kind for kind in np.sctypeDict.values() if kind is not np.void),
     }
 )
-"""Exactly these types: an object of a subclass could hold something beside its value."""
+"""Exactly these types: an object of a subclass could hold more than its value."""
 
 _SHARED: Final = (
     enum.Enum,
@@ -62,7 +62,7 @@ _OFTEN_EMPTY: Final = frozenset({dict, OrderedDict, list, set})
 
 _CONTAINERS: Final = (list, dict, set, deque, bytearray, np.ndarray, Tensor, nn.Module)
 _BEFORE_RUNS: Final = frozenset({"__init__", "__new__", "__init_subclass__", "__class_getitem__"})
-"""Methods that run before there is an object, or on its class."""
+"""Methods that run before the object exists, or on its class."""
 
 _NOT_RUN: Final = frozenset(
     {
@@ -72,27 +72,27 @@ _NOT_RUN: Final = frozenset(
         "_load_state_dict_post_hooks",
     }
 )
-"""Attributes of modules that have no part in a forward or backward pass."""
+"""Attributes of modules that forward and backward passes do not use."""
 
 
 class Stand(Protocol):
-    """What stands in a replica for tensors and for layers that are known by their type."""
+    """Replacements for tensors and for layers of known types in a replica."""
 
     def tensor(self, tensor: Tensor) -> Tensor:
-        """What stands for a tensor."""
+        """The replacement of a tensor."""
         ...
 
     def hides(self, module: nn.Module) -> frozenset[str]:
-        """Attributes of a module that its copy does not get."""
+        """Attributes of a module that are not copied."""
         ...
 
     def adapt(self, module: nn.Module, copy: nn.Module) -> None:
-        """Change the copy of a module, all of whose other attributes are there."""
+        """Change the copy of a module, after all other attributes were copied."""
         ...
 
 
 class Replica:
-    """One copying of several objects, in which an object that is met twice is one object again."""
+    """A joint copy of several objects: an object with two references is copied once."""
 
     def __init__(self, stand: Stand) -> None:
         self._stand = stand
@@ -105,7 +105,7 @@ class Replica:
             return value
         if id(value) in self._copies:
             return self._copies[id(value)]
-        # keeps it alive: the id of a dead object may be given to another
+        # kept alive, because the id of a dead object may be reused
         self._originals.append(value)
         copy = self._copied(value, place)
         self._copies[id(value)] = copy
@@ -126,8 +126,8 @@ class Replica:
             return self._builtin(value, place)
         if type(value) is partial:
             parts = (value.func, value.args, value.keywords)
-            function, given, named = (self.of(part, place) for part in parts)
-            return partial(function, *given, **named)
+            function, args, kwargs = (self.of(part, place) for part in parts)
+            return partial(function, *args, **kwargs)
         if type(value) is weakref.ref:
             target = value()
             return value if target is None else weakref.ref(self.of(target, place))
@@ -136,13 +136,13 @@ class Replica:
         if isinstance(value, np.dtype) and value.isbuiltin == 1:  # others may hold metadata
             return value
         if type(value) is slice:
-            return slice(*(self.of(one, place) for one in (value.start, value.stop, value.step)))
+            return slice(*(self.of(part, place) for part in (value.start, value.stop, value.step)))
         if type(value) is property:
             accessors = (value.fget, value.fset, value.fdel)
-            return property(*(self.of(one, place) for one in accessors))
+            return property(*(self.of(part, place) for part in accessors))
         if type(value) is types.GenericAlias:
-            origin, given = self.of(value.__origin__, place), self.of(value.__args__, place)
-            return types.GenericAlias(origin, given)
+            origin, args = self.of(value.__origin__, place), self.of(value.__args__, place)
+            return types.GenericAlias(origin, args)
         return self._instance(value, place)
 
     def _module(self, module: nn.Module, place: str) -> nn.Module:
@@ -168,7 +168,7 @@ class Replica:
         return copy
 
     def _builtin(self, function: types.BuiltinFunctionType, place: str) -> Any:  # noqa: ANN401 - a callable
-        """A function written in C, which may be a method of a list, say."""
+        """A function written in C, for example a method of a list."""
         owner = function.__self__
         if owner is None or isinstance(owner, type | types.ModuleType):
             return function
@@ -192,12 +192,12 @@ class Replica:
         )
         self._copies[id(function)] = copy
         where = f"{place}({function.__qualname__})"
-        for cell, own in zip(cells, closure, strict=True):
+        for cell, new_cell in zip(cells, closure, strict=True):
             try:
-                held = cell.cell_contents
+                content = cell.cell_contents
             except ValueError:  # not set yet
                 continue
-            own.cell_contents = self.of(held, where)
+            new_cell.cell_contents = self.of(content, where)
         copy.__defaults__ = self.of(defaults, where) or None
         copy.__kwdefaults__ = self.of(named, where) or None
         copy.__dict__.update({key: self.of(mark, where) for key, mark in marks.items()})
@@ -209,19 +209,21 @@ class Replica:
             factory = (self.of(value.default_factory, place),) if kind is defaultdict else ()
             copy: Any = kind(*factory)
             self._copies[id(value)] = copy
-            for key, held in value.items():
-                own = key if type(key) is str else self.of(key, place)
-                copy[own] = held if _is_shared(type(held)) else self.of(held, f"{place}[...]")
+            for key, entry in value.items():
+                new_key = key if type(key) is str else self.of(key, place)
+                copy[new_key] = (
+                    entry if _is_shared(type(entry)) else self.of(entry, f"{place}[...]")
+                )
             return copy
         if kind in {list, deque}:
             copy = deque(maxlen=value.maxlen) if kind is deque else []
             self._copies[id(value)] = copy
-            copy.extend(self.of(held, f"{place}[{i}]") for i, held in enumerate(value))
+            copy.extend(self.of(entry, f"{place}[{i}]") for i, entry in enumerate(value))
             return copy
         if isinstance(value, tuple) and hasattr(kind, "_fields"):
-            return kind(*(self.of(held, place) for held in value))
+            return kind(*(self.of(entry, place) for entry in value))
         if kind in {tuple, set, frozenset}:
-            return kind(self.of(held, place) for held in value)
+            return kind(self.of(entry, place) for entry in value)
         raise _refused(value, place)
 
     def _instance(self, value: Any, place: str) -> Any:  # noqa: ANN401 - any object
@@ -240,7 +242,7 @@ class Replica:
         return copy
 
     def _from_class(self, value: object, copy: object, place: str) -> None:
-        """Give a copy its own of what the object finds in its class and could write to."""
+        """Copy what the object finds in its class and could write to."""
         for name, member, is_found in _members_with_state(type(value)):  # type: ignore[arg-type]  # a type is hashable
             where = f"{place}.{name}"
             function = getattr(member, "__wrapped__", member) if _is_cached(member) else member
@@ -264,10 +266,10 @@ class Replica:
                 copy.__dict__[name] = self.of(function, where)
 
     def _when_called(self, function: Callable[..., Any], place: str) -> Callable[..., Any]:
-        """A method that may not be called, and holds what cannot be copied, does no harm."""
+        """Copy a method when it is called: one that is never called may hold anything."""
 
-        def method(*given: object, **named: object) -> object:
-            return self.of(function, place)(*given, **named)
+        def method(*args: object, **kwargs: object) -> object:
+            return self.of(function, place)(*args, **kwargs)
 
         return method
 
@@ -277,39 +279,39 @@ def _is_cached(member: object) -> bool:
 
 
 def _functions(member: Any) -> list[types.FunctionType]:  # noqa: ANN401 - a member of a class
-    found: list[Any]
+    functions: list[Any]
     if isinstance(member, staticmethod | classmethod):
-        found = [member.__func__]
+        functions = [member.__func__]
     elif isinstance(member, property):
-        found = [member.fget, member.fset, member.fdel]
+        functions = [member.fget, member.fset, member.fdel]
     elif isinstance(member, functools.cached_property):
-        found = [member.func]
+        functions = [member.func]
     else:
-        found = [member]
-    return [one for one in found if isinstance(one, types.FunctionType)]
+        functions = [member]
+    return [function for function in functions if isinstance(function, types.FunctionType)]
 
 
 @functools.cache
 def _members_with_state(kind: type) -> tuple[tuple[str, Any, bool], ...]:
-    """Members that could hold something of a run, and whether an object finds that very member."""
-    found, names = [], set()
+    """Members that could hold state, and whether an object of the class finds that member."""
+    members, names = [], set()
     for base in kind.__mro__[:-1]:
         if base.__module__.startswith("torch.") and _by_name(base) is base:
             continue
         for name, member in vars(base).items():
             is_container = isinstance(member, _CONTAINERS) and not name.startswith("__")
             closes = any(
-                set(one.__code__.co_freevars) - {"__class__"}
-                or one.__dict__
-                or one.__kwdefaults__
-                or any(not _is_shared(type(x)) for x in one.__defaults__ or ())
-                for one in _functions(member)
+                set(function.__code__.co_freevars) - {"__class__"}
+                or function.__dict__
+                or function.__kwdefaults__
+                or any(not _is_shared(type(x)) for x in function.__defaults__ or ())
+                for function in _functions(member)
             )
             is_cached = _is_cached(getattr(member, "__func__", member))
             if name not in _BEFORE_RUNS and (is_container or closes or is_cached):
-                found.append((name, member, name not in names))
+                members.append((name, member, name not in names))
             names.add(name)
-    return tuple(found)
+    return tuple(members)
 
 
 def _by_name(kind: type) -> object:
@@ -317,13 +319,13 @@ def _by_name(kind: type) -> object:
 
 
 def _holds(value: Any, within: tuple[object, ...] = ()) -> bool:  # noqa: ANN401, PLR0911 - any type, one case a line
-    """Whether a function, or what one closes over, has something that a run could write to."""
-    if _is_shared(type(value)) or any(value is one for one in within):
+    """Whether a function, or what it closes over, holds something that a run could write to."""
+    if _is_shared(type(value)) or any(value is part for part in within):
         return False
     if isinstance(value, staticmethod):
         return _holds(value.__func__)
     if type(value) in {tuple, frozenset}:
-        return any(_holds(one, within) for one in value)
+        return any(_holds(part, within) for part in value)
     if isinstance(value, types.BuiltinFunctionType):
         return not (value.__self__ is None or _is_shared(type(value.__self__)))
     if not isinstance(value, types.FunctionType):
@@ -333,31 +335,36 @@ def _holds(value: Any, within: tuple[object, ...] = ()) -> bool:  # noqa: ANN401
         return False  # a global
     if _rebound(value.__code__).intersection(free):
         return True
-    held = [cell.cell_contents for cell in cells if cell != types.CellType()]
-    held += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-    held += value.__dict__.values()
+    contents = [cell.cell_contents for cell in cells if cell != types.CellType()]
+    contents += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+    contents += value.__dict__.values()
     if value.__globals__.get("__name__", "").startswith(("torch.", "reprlib", "dataclasses")):
-        held = [one for one in held if not _is_theirs(one)]
-    return any(_holds(one, (*within, value)) for one in held)
+        contents = [part for part in contents if not _is_theirs(part)]
+    return any(_holds(part, (*within, value)) for part in contents)
 
 
-def _is_theirs(held: object) -> bool:
-    """Held by wrappers of torch (`no_grad`, `parametrize`) and of `__repr__`, for themselves."""
-    if isinstance(held, types.MethodType):
-        return type(held.__self__).__module__.startswith("torch.")
-    return isinstance(held, nn.Module | set)
+def _is_theirs(value: object) -> bool:
+    """Whether wrappers of torch (`no_grad`, `parametrize`) or of `__repr__` hold the value."""
+    if isinstance(value, types.MethodType):
+        return type(value.__self__).__module__.startswith("torch.")
+    return isinstance(value, nn.Module | set)
 
 
 @functools.cache
 def _rebound(code: types.CodeType) -> frozenset[str]:
     """Variables of outer functions that the code, or a function inside it, assigns to."""
-    inner = [_rebound(one) for one in code.co_consts if isinstance(one, types.CodeType)]
-    own = {
-        one.argval
-        for one in dis.get_instructions(code)
-        if one.opname.endswith("_DEREF") and one.opname.startswith(("STORE", "DELETE"))
+    inner = [
+        _rebound(instruction)
+        for instruction in code.co_consts
+        if isinstance(instruction, types.CodeType)
+    ]
+    names = {
+        instruction.argval
+        for instruction in dis.get_instructions(code)
+        if instruction.opname.endswith("_DEREF")
+        and instruction.opname.startswith(("STORE", "DELETE"))
     }
-    return frozenset(own.union(*inner)) & frozenset(code.co_freevars)
+    return frozenset(names.union(*inner)) & frozenset(code.co_freevars)
 
 
 def _is_shared(kind: type) -> bool:
@@ -367,7 +374,7 @@ def _is_shared(kind: type) -> bool:
 
 
 def _slots(kind: type) -> list[str]:
-    """Names of the slots that a class adds, those of private names as Python spells them."""
+    """Names of the slots that a class adds, with private names mangled as by Python."""
     slots = kind.__dict__.get("__slots__", ())
     names = (slots,) if isinstance(slots, str) else tuple(slots)
     private = f"_{kind.__name__.lstrip('_')}"
@@ -381,6 +388,7 @@ def _slots(kind: type) -> list[str]:
 def _refused(value: object, place: str) -> ArgumentError:
     return ArgumentError(
         f"{place} is a {type(value).__name__}, which cannot be copied for each run: it could carry "
-        "something of one example to another. Keep tensors, modules, numbers, texts and lists or "
-        "dicts of them in the model and loss_fn; draw random numbers from torch's own generator"
+        "information from one example to another. Keep tensors, modules, numbers, strings and "
+        "lists or dicts of them in the model and loss_fn; draw random numbers from torch's global "
+        "generator"
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole training runs: from a request to model, certificate and logs in one folder."""
+"""Training runs from a request: model, certificate and logs in one folder."""
 
 import contextlib
 import importlib
@@ -50,13 +50,158 @@ Records: TypeAlias = Dataset[Any]
 
 _EVALUATED_AT_ONCE: Final = 256
 
+CERTIFICATE: Final = "certificate.json"
+MODEL: Final = "model.pt"
+PUBLIC: Final = "public.jsonl"
+INTERNAL: Final = "internal.jsonl"
+RECORD: Final = "run.json"
+"""The request. Confidential: it may name the world that is trained on."""
+
+INTERNAL_NOTE: Final = (
+    "Losses, batch sizes, counts and times below are computed from the private records and are not "
+    "covered by the guarantee. Do not publish this file."
+)
+"""The first line of an internal log."""
+
+_FORMAT: Final = "pufferslice-run"
+_VERSION: Final = 1
+
+
+@final
+@attrs.frozen(kw_only=True)
+class StepProgress:
+    """Progress of a run. Internal: the loss and the time come from the private records."""
+
+    step: int
+    """Steps taken."""
+    n_steps: int
+    mean_loss: float
+    seconds: float
+    spent_epsilon: float
+    """Cost of the steps, updated with every row of the public log."""
+    epsilon: float
+    """Cost of the whole run."""
+
+
+@final
+@attrs.frozen(kw_only=True)
+class TrainedRun:
+    """A finished run; all of it is public."""
+
+    folder: Path
+    certificate: Certificate
+    n_steps: int
+    metrics: Mapping[str, float]
+    """On held-out records that were declared public; empty if there are none."""
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False)
+class Evaluation:
+    """A model on some records. Internal unless the records are public."""
+
+    losses: Floats = attrs.field(converter=locked, eq=same)
+    """One per record."""
+    accuracy: float
+    """Share of records whose largest output is at their label; NaN without cross entropy."""
+
+    @property
+    def mean_loss(self) -> float:
+        """Mean loss over the records."""
+        return float(self.losses.mean())
+
+    def __repr__(self) -> str:
+        return f"Evaluation(n_records={len(self.losses)})"
+
+
+def run_training(
+    request: TrainingRequest,
+    *,
+    report: Callable[[StepProgress], None] | None = None,
+    announce: Callable[[SignalToNoise], None] | None = None,
+) -> TrainedRun:
+    """Run a training request; write model, certificate and logs to its folder.
+
+    An unfinished run of the same request in that folder is resumed, with the same result as an
+    uninterrupted one. Ctrl-C lets the step end, saves a checkpoint and raises `KeyboardInterrupt`
+    with a text on how to resume; a second one does not wait. `announce` is called before the first
+    step with the public signal-to-noise ratio of the plan and the model.
+
+    Guarantee: the certificate's, for `model.pt` and `public.jsonl` together. `internal.jsonl`,
+    `checkpoint.pt` and what `report` receives are not covered.
+    """
+    folder, n_steps = request.output.folder, request.plan.n_steps
+    _check_folder(request)
+    data = run_data(request)
+    model, loss = run_model(request, data), run_loss(request)
+    optimizer, scheduler = run_optimizer(request, model)
+    if not (folder / RECORD).exists():
+        make_folder(folder)
+        check_room(folder)
+        document = {"format": _FORMAT, "version": _VERSION, "request": request.description()}
+        write_new(folder / RECORD, pretty_json(document), CONFIDENTIAL)
+    trainer = Trainer(model, loss, optimizer, request.plan, folder=folder, scheduler=scheduler)
+    if trainer.needs_resume:
+        trainer.resume()
+    if announce is not None:
+        announce(trainer.signal_to_noise)
+    held_out = data.held_out
+    logs = _Logs(
+        request,
+        trainer,
+        dict if held_out is None else lambda: held_out_metrics(model, loss, held_out),
+    )
+    with _interrupts() as is_interrupted:
+        for batch in trainer.batches(data.train, progress=False) if not trainer.is_finished else ():
+            progress = logs.add(trainer.step(batch))
+            if report is not None:
+                report(progress)
+            stop, taken = is_interrupted(), trainer.n_taken
+            if taken < n_steps and (stop or taken % request.output.checkpoint_every == 0):
+                trainer.save()
+            if taken < n_steps and stop:
+                msg = (
+                    f"stopped after step {taken} of {n_steps}; a checkpoint is saved in "
+                    f"{str(folder)!r}. The same command resumes from there"
+                )
+                raise KeyboardInterrupt(msg)
+    metrics = logs.final_metrics()
+    state = io.BytesIO()
+    torch.save(model.state_dict(), state)
+    write_whole(folder / MODEL, state.getvalue())
+    certificate = trainer.certificate(data=request.data.name, deltas=request.deltas)
+    # Last, because a folder with a certificate is a finished run.
+    certificate.save(folder / CERTIFICATE)
+    return TrainedRun(folder=folder, certificate=certificate, n_steps=n_steps, metrics=metrics)
+
+
+def evaluate_run(request: TrainingRequest) -> Mapping[str, Evaluation]:
+    """Evaluate a finished run on three sets of records. The guarantee does not cover the results.
+
+    `members`: the training records, with the labels of their world. `others`: the same number of
+    images that were not trained on, if there are enough. `held_out`: the public test records.
+    """
+    data = run_data(request)
+    if not isinstance(data.train, ImageDataset):
+        msg = (
+            "dataset must be digits or a function that returns labelled images, whose other "
+            f"records are known; got {request.data.dataset!r}"
+        )
+        raise ArgumentError(msg)
+    model, loss = run_model(request, data), run_loss(request)
+    state = read_bytes(request.output.folder / MODEL, "model")
+    model.load_state_dict(torch.load(io.BytesIO(state), weights_only=True))
+    parts = {"members": data.train, "held_out": data.held_out, "others": data.others}
+    return {
+        name: evaluate(model, loss, records)
+        for name, records in parts.items()
+        if records is not None
+    }
+
 
 @final
 class ImageDataset(Dataset[tuple[Tensor, int]]):
-    """Images as they are stored, scaled to numbers from -2 to 2 on access.
-
-    The scale is a public constant; nothing is computed from the images as a whole.
-    """
+    """Stored images, scaled to numbers from -2 to 2 on access; the scale is a public constant."""
 
     def __init__(self, images: LabelledImages) -> None:
         self._images = images
@@ -84,9 +229,9 @@ class RunData:
     train: Records
     held_out: Records | None
     others: Records | None = None
-    """Of labelled images as many that are not trained on, if there are so many."""
+    """The same number of labelled images that are not trained on, if there are enough."""
     n_classes: int | None
-    """None where the request does not state it; it is never read off the records."""
+    """None if the request does not state it; it is never read from the records."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -103,13 +248,12 @@ def run_data(request: TrainingRequest) -> RunData:
     match parts:
         case (LabelledImages() as images, LabelledImages() as held_out):
             return _image_data(request, images, held_out)
-    return _own_data(request, parts)
+    return _user_data(request, parts)
 
 
 def _image_data(
     request: TrainingRequest, images: LabelledImages, held_out: LabelledImages
 ) -> RunData:
-    """The first images, as many as the plan has, in the world that is trained on."""
     name, n_records = request.data.dataset, request.plan.sampling.n_records
     if request.data.n_classes not in {None, images.n_classes}:
         msg = (
@@ -139,8 +283,7 @@ def _image_data(
     )
 
 
-def _own_data(request: TrainingRequest, parts: object) -> RunData:
-    """What a function of the user returned, checked before anything is written."""
+def _user_data(request: TrainingRequest, parts: object) -> RunData:
     name, n_classes = request.data.dataset, request.data.n_classes
     n_records = request.plan.sampling.n_records
     if not (
@@ -156,19 +299,19 @@ def _own_data(request: TrainingRequest, parts: object) -> RunData:
         )
         raise ArgumentError(msg)
     train, held_out = parts
-    n_found = 0 if train is None else len(train)
-    if n_found != n_records:
+    n_returned = 0 if train is None else len(train)
+    if n_returned != n_records:
         msg = (
-            f"[data] n_records is {n_records}, but {name!r} returned {n_found} records to train "
+            f"[data] n_records is {n_records}, but {name!r} returned {n_returned} records to train "
             "on; the number is public, and the same in both worlds"
         )
         raise ArgumentError(msg)
     if held_out is not None and not len(held_out):
-        msg = f"[data] dataset {name!r} holds out no records; return None instead"
+        msg = f"[data] dataset {name!r} returned no held-out records; return None instead"
         raise ArgumentError(msg)
     labels = train.tensors[-1] if type(train) is TensorDataset else None
     if n_classes is not None and labels is not None and labels.dtype == torch.int64:
-        # Counted now, so that no step fails at one of them.
+        # Checked now, so that no step fails.
         n_wrong = int(torch.count_nonzero((labels < 0) | (labels >= n_classes)))
         if n_wrong:
             msg = (
@@ -198,7 +341,7 @@ def run_model(request: TrainingRequest, data: RunData) -> nn.Module:
             raise ArgumentError(msg)
         return model
     if data.n_classes is None:
-        msg = f"[data] n_classes is required for model {name!r}: it is not read off the records"
+        msg = f"[data] n_classes is required for model {name!r}: it is not read from the records"
         raise ArgumentError(msg)
     if name == "linear":
         return linear_model(data.shape, data.n_classes)
@@ -244,27 +387,8 @@ def run_optimizer(request: TrainingRequest, model: nn.Module) -> tuple[Optimizer
     return optimizer, LambdaLR(optimizer, lambda step: float(shares[min(step, len(shares) - 1)]))
 
 
-@final
-@attrs.frozen(kw_only=True, repr=False)
-class Evaluation:
-    """A model on some records. Internal unless the records are public."""
-
-    losses: Floats = attrs.field(converter=locked, eq=same)
-    """One per record."""
-    accuracy: float
-    """Share of records whose largest output is at their label; NaN without cross entropy."""
-
-    @property
-    def mean_loss(self) -> float:
-        """Mean loss over the records."""
-        return float(self.losses.mean())
-
-    def __repr__(self) -> str:
-        return f"Evaluation(n_records={len(self.losses)})"
-
-
 def evaluate(model: nn.Module, loss: LossFunction, records: Records) -> Evaluation:
-    """Losses and accuracy in evaluation mode; the model is left in the modes in which it was."""
+    """Losses and accuracy in evaluation mode; the modes of the model are restored."""
     modes = [(module, module.training) for module in model.modules()]
     several = getattr(records, "__getitems__", None)
     n_records, losses, n_right = len(cast("Any", records)), [], 0
@@ -301,13 +425,13 @@ def call_named(name: str, folder: Path, *arguments: object) -> Any:  # noqa: ANN
 
 
 def function_named(name: str, folder: Path) -> Callable[..., Any]:
-    """The function `module:function`; the module is looked for in `folder` first."""
+    """The function `module:function`; `folder` is searched for the module first."""
     module_name, _, function_name = name.partition(":")
     with _modules_of(folder):
         try:
             module = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
-            # A module that the user's own one lacks is shown to the user as it is.
+            # A module that the user's module fails to import is reported by Python's own error.
             if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
                 raise
             msg = f"there is no module {module_name!r}, neither in {str(folder)!r} nor installed"
@@ -321,7 +445,7 @@ def function_named(name: str, folder: Path) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def _modules_of(folder: Path) -> Iterator[None]:
-    """Look for modules in `folder` first, for as long as this lasts."""
+    """Search `folder` for modules first."""
     place = str(folder.resolve())
     sys.path.insert(0, place)
     importlib.invalidate_caches()
@@ -332,135 +456,11 @@ def _modules_of(folder: Path) -> Iterator[None]:
             sys.path.remove(place)
 
 
-CERTIFICATE: Final = "certificate.json"
-MODEL: Final = "model.pt"
-PUBLIC: Final = "public.jsonl"
-INTERNAL: Final = "internal.jsonl"
-RECORD: Final = "run.json"
-"""What the run was asked for. Confidential: it may name the world that is trained on."""
-
-INTERNAL_NOTE: Final = (
-    "Losses, batch sizes, counts and times below are computed from the private records and are not "
-    "covered by the guarantee. Do not publish this file."
-)
-"""The first line of an internal log says it."""
-
-_FORMAT: Final = "pufferslice-run"
-_VERSION: Final = 1
-
-
-@final
-@attrs.frozen(kw_only=True)
-class StepProgress:
-    """How far a run is. Internal: the loss and the time come from the private records."""
-
-    step: int
-    """Steps taken."""
-    n_steps: int
-    mean_loss: float
-    seconds: float
-    spent_epsilon: float
-    """What the steps cost when it was last computed, at every public row of the log."""
-    epsilon: float
-    """What the whole run costs."""
-
-
-@final
-@attrs.frozen(kw_only=True)
-class TrainedRun:
-    """A finished run; all of it is public."""
-
-    folder: Path
-    certificate: Certificate
-    n_steps: int
-    metrics: Mapping[str, float]
-    """On held-out records that were declared public; empty without such."""
-
-
-def run_training(
-    request: TrainingRequest,
-    *,
-    report: Callable[[StepProgress], None] | None = None,
-    announce: Callable[[SignalToNoise], None] | None = None,
-) -> TrainedRun:
-    """Train as a request says; model, certificate and logs are then in its folder.
-
-    A folder that holds an unfinished run of the same request is resumed, and ends as if it had not
-    been interrupted. Ctrl-C lets the step end, saves a checkpoint and raises `KeyboardInterrupt`,
-    whose text says how to resume; a second one does not wait. `announce` is called before the first
-    step with the signal to noise of the plan and the model, which is public.
-
-    Guarantee: the certificate's, for `model.pt` and `public.jsonl` together. `internal.jsonl`,
-    `checkpoint.pt` and what `report` receives are not covered.
-    """
-    folder, n_steps = request.output.folder, request.plan.n_steps
-    _check_folder(request)
-    data = run_data(request)
-    model, loss = run_model(request, data), run_loss(request)
-    optimizer, scheduler = run_optimizer(request, model)
-    _record(request)
-    trainer = Trainer(model, loss, optimizer, request.plan, folder=folder, scheduler=scheduler)
-    if trainer.needs_resume:
-        trainer.resume()
-    if announce is not None:
-        announce(trainer.signal_to_noise)
-    held_out = data.held_out
-    logs = _Logs(
-        request,
-        trainer,
-        dict if held_out is None else lambda: held_out_metrics(model, loss, held_out),
-    )
-    with _interrupts() as is_interrupted:
-        for batch in trainer.batches(data.train, progress=False) if not trainer.is_finished else ():
-            progress = logs.add(trainer.step(batch))
-            if report is not None:
-                report(progress)
-            stop, taken = is_interrupted(), trainer.n_taken
-            if taken < n_steps and (stop or taken % request.output.checkpoint_every == 0):
-                trainer.save()
-            if taken < n_steps and stop:
-                msg = (
-                    f"stopped after step {taken} of {n_steps}; a checkpoint is saved in "
-                    f"{str(folder)!r}. The same command resumes from there"
-                )
-                raise KeyboardInterrupt(msg)
-    metrics = logs.final_metrics()
-    write_whole(folder / MODEL, _state_of(model))
-    certificate = trainer.certificate(data=request.data.name, deltas=request.deltas)
-    # Last: a folder with a certificate is a finished run.
-    certificate.save(folder / CERTIFICATE)
-    return TrainedRun(folder=folder, certificate=certificate, n_steps=n_steps, metrics=metrics)
-
-
-def evaluate_run(request: TrainingRequest) -> Mapping[str, Evaluation]:
-    """The model of a finished run on three sets of records, for experiments; not covered.
-
-    `members`: those it was trained on, with the labels of its world. `others`: as many of the
-    images that it was not trained on, if there are so many. `held_out`: the public test records.
-    """
-    data = run_data(request)
-    if not isinstance(data.train, ImageDataset):
-        msg = (
-            "dataset must be digits or a function that returns labelled images, whose other "
-            f"records are known; got {request.data.dataset!r}"
-        )
-        raise ArgumentError(msg)
-    model, loss = run_model(request, data), run_loss(request)
-    state = read_bytes(request.output.folder / MODEL, "model")
-    model.load_state_dict(torch.load(io.BytesIO(state), weights_only=True))
-    parts = {"members": data.train, "held_out": data.held_out, "others": data.others}
-    return {
-        name: evaluate(model, loss, records)
-        for name, records in parts.items()
-        if records is not None
-    }
-
-
 @final
 class RunLog:
-    """A file to which rows are added; each is on the disk before the next step.
+    """A file of rows, each written before the next step. Every row has a `step`.
 
-    Every row has a `step`. A log of a run that resumes keeps the rows up to there.
+    The log of a resumed run keeps the rows up to its step.
     """
 
     def __init__(self, path: Path, *, internal: bool, n_taken: int) -> None:
@@ -471,7 +471,7 @@ class RunLog:
         write_whole(path, content, CONFIDENTIAL if internal else OPEN)
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Add one row. NaN and infinity become null."""
+        """Append one row. NaN and infinity become null."""
         try:
             descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND)
             with os.fdopen(descriptor, "ab") as file:
@@ -482,7 +482,7 @@ class RunLog:
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
-    """The rows of a log; none if there is no such file. An incomplete last line is left out.
+    """The rows of a log without an incomplete last line; none if the file does not exist.
 
     >>> rows_of(Path("no such file"))
     []
@@ -506,7 +506,7 @@ def _line(row: Mapping[str, Any]) -> bytes:
 
 @final
 class _Logs:
-    """Writes what each step gives to the log where it belongs."""
+    """Writes each number of a step to the public or to the internal log."""
 
     def __init__(
         self, request: TrainingRequest, trainer: Trainer, metrics: Callable[[], dict[str, float]]
@@ -533,7 +533,7 @@ class _Logs:
         )
 
     def final_metrics(self) -> dict[str, float]:
-        """The public metrics of the last step, whose row is written if a crash prevented it."""
+        """The public metrics of the last step; writes its row if a crash prevented that."""
         rows = rows_of(self._public.path)
         if not rows or rows[-1]["step"] != self._trainer.n_taken:
             self._add_public_row()
@@ -541,7 +541,7 @@ class _Logs:
         return {key: value for key, value in rows[-1].items() if key.startswith("held_out_")}
 
     def _add_public_row(self) -> dict[str, float]:
-        """Add a row to the public log; the metrics that may not stand there are returned."""
+        """Append a row to the public log and return the metrics that must not be in it."""
         metrics, is_public = self._metrics(), self._output.public_evaluation
         self._spent = self._trainer.spent().epsilon
         self._public.add(
@@ -559,7 +559,7 @@ class _Logs:
 
 
 def _check_folder(request: TrainingRequest) -> None:
-    """The folder is free, or holds an unfinished run of the same request."""
+    """Raise unless the folder is free or holds an unfinished run of the same request."""
     folder = request.output.folder
     for name in (RECORD, PUBLIC, INTERNAL, MODEL, CERTIFICATE):
         remove_unfinished(folder / name)
@@ -591,25 +591,9 @@ def _check_folder(request: TrainingRequest) -> None:
         raise TrainingError(msg)
 
 
-def _record(request: TrainingRequest) -> None:
-    path = request.output.folder / RECORD
-    if path.exists():
-        return
-    make_folder(path.parent)
-    check_room(path.parent)
-    document = {"format": _FORMAT, "version": _VERSION, "request": request.description()}
-    write_new(path, pretty_json(document), CONFIDENTIAL)
-
-
-def _state_of(model: nn.Module) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(model.state_dict(), buffer)
-    return buffer.getvalue()
-
-
 @contextlib.contextmanager
 def _interrupts() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C was pressed; a second one interrupts at once. Signals reach main threads."""
+    """Tell whether Ctrl-C was pressed; a second one interrupts at once. Main thread only."""
     pressed = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield pressed.is_set

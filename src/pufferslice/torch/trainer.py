@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train a model exactly as a plan says: draws, clipped sums, noise, steps, and the certificate."""
+"""Train a model exactly as a plan prescribes: batches, clipped sums, noise and certificate."""
 
 import os
 import sys
@@ -21,7 +21,8 @@ from pufferslice._core.checks import check_count
 from pufferslice._core.threads import n_cores
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate import Certificate, record_epsilon, secret_epsilon
-from pufferslice.certificate.training import DEFAULT_DELTAS
+from pufferslice.certificate.limits import ISOLATED
+from pufferslice.certificate.training import DEFAULT_DELTAS, certify_training
 from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.learning import TrainingPlan
 from pufferslice.learning.integer_sums import SumGrid, implementation_delta, sum_grid
@@ -34,10 +35,19 @@ from pufferslice.torch.distributed import joined_processes
 from pufferslice.torch.layout import layout_of
 from pufferslice.torch.model_checks import uncompiled, validate
 from pufferslice.torch.per_example import Examples, LossFunction
-from pufferslice.torch.run import TrainingRun, certify_run, first_steps
+from pufferslice.torch.run import TrainingRun
 
 _LARGEST_BLOCK: Final = 384
-"""In larger blocks, rounding takes more than a hundredth of the clip norm (`sgd.grid`)."""
+"""In larger blocks, rounding takes more than a hundredth of the clip norm (`integer_sums`)."""
+
+_NOISE: Final = (
+    "Integer Gaussian noise of parameter 2^44 in units of the plan's noise over 2^44, added to "
+    "integer sums of clipped gradients, once per step. It is drawn from AES-256-CTR under a key "
+    "hashed from the secret key of the run, the step and the sums. Gradients are clipped to "
+    "slightly less than the plan's norms, so that the rounding of blocks and sums stays within the "
+    "sensitivity that the plan accounts for."
+)
+"""How the noise is drawn; every certificate of a run states it."""
 
 
 @final
@@ -45,11 +55,11 @@ _LARGEST_BLOCK: Final = 384
 class StepReport:
     """What one step saw of the private data. Internal: the guarantee does not cover these numbers.
 
-    To publish them, or to choose by them when to stop or what to try next, undoes the guarantee.
+    Publishing them, or choosing by them when to stop or what to try next, voids the guarantee.
     """
 
     step: int
-    """Steps taken, with this one."""
+    """Steps taken, including this one."""
     n_examples: int
     mean_loss: float
     """NaN for an empty batch."""
@@ -60,9 +70,9 @@ class StepReport:
 
 @final
 class Batches:
-    """The batches from a run's current step to its last; `Trainer.batches` makes it.
+    """The batches from a run's current step to its last; made by `Trainer.batches`.
 
-    Its length is the number of steps left. It can be read once; a loop over what is left resumes.
+    Its length is the number of steps left. It can be read once; a second loop continues.
     """
 
     def __init__(self, batches: Iterator[Batch], n_left: Callable[[], int]) -> None:
@@ -81,15 +91,15 @@ class Batches:
 
 @final
 class Trainer:
-    """Follows a plan: ordinary PyTorch objects in, a trained model and its certificate out.
+    """Follows a plan: takes ordinary PyTorch objects, trains the model and certifies the run.
 
     The model is not wrapped, and only training changes it. For items (inputs..., target) of the
-    dataset, `loss_fn(model(*inputs), target)` must give one number for a batch of one example; for
-    items that are dicts, `loss_fn(model(**item), item)`. Each example is run as if it were alone,
-    so a model or loss that computes with its batch trains on batches of one. With a `folder` the
-    run can be saved and resumed; without, its key is in memory only. `blocks_in_flight` is how many
-    blocks are computed at once: speed and memory only. `on_step` is called with the report of each
-    step.
+    dataset, `loss_fn(model(*inputs), target)` must return one number for a batch of one example;
+    for items that are dicts, `loss_fn(model(**item), item)`. Each example is run as if it were
+    alone, so a model or loss that computes with its batch trains on batches of one. With a `folder`
+    the run can be saved and resumed; without, its key is in memory only. `blocks_in_flight`, the
+    number of blocks computed at once, affects speed and memory only. `on_step` is called with the
+    report of each step.
     Under `torch.distributed`, make a trainer in every process; they share the work of each batch
     and hold the same weights, bit for bit those that one process would have.
 
@@ -121,8 +131,8 @@ class Trainer:
         validate(model)
         inner = uncompiled(model)
         self.plan = plan
-        """The plan; its block is chosen when the dataset is known, if it had none."""
-        self._asked: Final = plan
+        """The plan; if it has no block, `batches` chooses one."""
+        self._original_plan: Final = plan
         self._block = int(plan.block or 0)
         self._layout: Final = layout_of(inner, plan.clipping)
         model_checks.check_optimizer(optimizer, self._layout)
@@ -130,9 +140,9 @@ class Trainer:
         model_checks.check_precision(self._layout)
         self._learner: Final = Learner(inner, optimizer, scheduler, self._layout.names)
         self._check_grid(plan if plan.block else attrs.evolve(plan, block=_LARGEST_BLOCK))
-        drowned = model_checks.adam_warning(optimizer, plan, self._layout)
-        if drowned:
-            warnings.warn(drowned, stacklevel=2)
+        warning = model_checks.adam_warning(optimizer, plan, self._layout)
+        if warning:
+            warnings.warn(warning, stacklevel=2)
         self._processes: Final = joined_processes()
         self._sums: Final = ClippedSums(
             inner,
@@ -145,15 +155,13 @@ class Trainer:
         self._run: Final = TrainingRun(plan, self._processes, folder)
         self._on_step = on_step
         self._n_taken = 0
-        self._handed: weakref.WeakSet[Batch] = weakref.WeakSet()
+        self._drawn_batches: weakref.WeakSet[Batch] = weakref.WeakSet()
         self._needs_resume = self._run.needs_resume
-        if not self._needs_resume:
-            self._begin_alike()
+        if not self._needs_resume and (self._processes.size > 1 or self._run.has_files):
+            self._share_first_state()
 
-    def _begin_alike(self) -> None:
-        """All processes begin as the first one does, and a folder holds a state from the start."""
-        if self._processes.size == 1 and not self._run.has_files:
-            return
+    def _share_first_state(self) -> None:
+        """Start all processes from the state of the first one, and write it to the folder."""
 
         def first_state() -> bytes:
             checkpoint = self._checkpoint()
@@ -171,22 +179,22 @@ class Trainer:
 
     @property
     def name(self) -> str:
-        """Public name of the run, which its ledger and its checkpoints carry."""
+        """Public name of the run, as in its ledger and its checkpoints."""
         return self._run.name
 
     @property
     def needs_resume(self) -> bool:
-        """Whether the folder held a run already, and `resume` must come first."""
+        """Whether the folder holds a run, so that `resume` must be called first."""
         return self._needs_resume
 
     @property
     def n_taken(self) -> int:
-        """Steps taken on the way to the present weights."""
+        """Steps taken so far."""
         return self._n_taken
 
     @property
     def gradient_method(self) -> str:
-        """How examples are run, all at once or one by one, and why it is slow if it is.
+        """How examples are run, all at once or one by one, and the reason if that is slow.
 
         Not known before `batches` has seen the dataset.
         """
@@ -205,30 +213,30 @@ class Trainer:
         n_workers: int = 0,
         progress: bool | None = None,
     ) -> Batches:
-        """The batches from the current step to the end of the plan, each to be given to `step`.
+        """The batches from the current step to the end of the plan; pass each to `step`.
 
-        `dataset` gives records by position, as tuples (inputs..., target) or as dicts of inputs,
-        and its length, which is the plan's number of records. `collate_fn` is called on each record
-        alone. `n_workers` processes fetch records ahead. Batches are drawn afresh, as the plan
-        says; one may be empty. `progress` draws a bar; by default on a terminal.
+        `dataset` returns records by position, as tuples (inputs..., target) or as dicts of inputs,
+        and has the plan's number of records as its length. `collate_fn` is called on each record
+        alone. `n_workers` processes fetch records ahead. Every batch is drawn as the plan
+        prescribes and may be empty. `progress` draws a bar; by default on a terminal.
         """
-        self._check_not_found()
+        self._check_resumed()
         check_count(0, n_workers=n_workers)
         source = Source(dataset, collate_fn)
         source.check(self.plan.sampling.n_records)
         self._prepare(source)
-        drawn = self._drawn(source, n_workers)
-        shown = sys.stderr.isatty() if progress is None else progress
-        if shown and self._processes.is_first:
-            drawn = self._with_bar(drawn)
-        return Batches(drawn, lambda: self._n_left)
+        batches = self._draw_batches(source, n_workers)
+        show_bar = sys.stderr.isatty() if progress is None else progress
+        if show_bar and self._processes.is_first:
+            batches = self._with_bar(batches)
+        return Batches(batches, lambda: self._n_left)
 
     def step(self, batch: Batch) -> StepReport:
         """Take the plan's next step: clipped sum, noise, division, optimizer, scheduler.
 
-        If it raises before the noise is drawn, nothing was done and the step can be taken again.
-        The last step ends the run: with a folder it writes the final checkpoint, and if that fails
-        (a full disk) the step is made all the same; then `save` ends the run.
+        If it raises before the noise is drawn, nothing was done and the step can be repeated. The
+        last step ends the run: with a folder it writes the final checkpoint. If that fails (a full
+        disk), the step counts all the same, and `save` ends the run.
         """
         started = time.perf_counter()
         self._check_step(batch)
@@ -255,38 +263,40 @@ class Trainer:
     def spent(self) -> Guarantee:
         """What the steps so far cost.
 
-        It is no claim of a run that may continue, or that stops when the data suggest it: that run
-        costs what `certificate` says.
+        This is not a claim about a run that may continue, or that stops when the data suggest it:
+        such a run costs what `certificate` states.
         """
-        return self._taken().guarantee()
+        return self._plan_so_far().guarantee()
 
     def spent_epsilon(self, delta: float) -> float:
         """Epsilon of the steps so far for the declared secret, as (epsilon, delta).
 
-        As `spent`, it is no claim of a run that may continue.
+        As with `spent`, this is not a claim about a run that may continue.
         """
-        return secret_epsilon([self._taken()], delta=delta, implementation_delta=self._distance())
+        plan = self._plan_so_far()
+        distance = implementation_delta(plan, self._layout.n_parameters)
+        return secret_epsilon([plan], delta=delta, implementation_delta=distance)
 
     def record_epsilon(self, delta: float) -> float:
         """Epsilon of the steps so far for one record: (epsilon, delta)-differential privacy.
 
         For the replacement of any one record, under the conditions that the certificate states. As
-        `spent`, it is no claim of a run that may continue.
+        with `spent`, this is not a claim about a run that may continue.
         """
-        return record_epsilon([self._taken()], delta=delta, implementation_delta=self._distance())
+        plan = self._plan_so_far()
+        distance = implementation_delta(plan, self._layout.n_parameters)
+        return record_epsilon([plan], delta=delta, implementation_delta=distance)
 
-    def _distance(self) -> float:
-        return implementation_delta(self._taken(), self._layout.n_parameters)
-
-    def _taken(self) -> TrainingPlan:
+    def _plan_so_far(self) -> TrainingPlan:
         if not self._n_taken:
             msg = "no step has been taken, so nothing has been spent yet"
             raise TrainingError(msg)
-        return first_steps(self.plan, self._n_taken)
+        multipliers = self.plan.noise_multipliers[: self._n_taken]
+        return attrs.evolve(self.plan, noise_multipliers=multipliers)
 
     @property
     def signal_to_noise(self) -> SignalToNoise:
-        """The largest signal that gradients can have, over the noise; public."""
+        """The largest possible signal of the gradients over the noise; public."""
         return signal_to_noise(self.plan, self._layout.sizes)
 
     def certificate(
@@ -298,10 +308,10 @@ class Trainer:
     ) -> Certificate:
         """The certificate of the run: the plan's full cost, however many steps were taken.
 
-        `data` is a public name of the dataset, without which the certificate composes with no
-        other: runs compose only over data of the same name. `limits` are codes of further limits.
+        `data` is a public name of the dataset. Without it the certificate composes with no other,
+        because runs compose only over data of the same name. `limits` are codes of further limits.
         """
-        return self._certified(data, deltas, limits)
+        return self._certify(self.plan, _NOISE, data=data, deltas=deltas, limits=limits)
 
     def stop(
         self,
@@ -310,23 +320,48 @@ class Trainer:
         data: str | None = None,
         deltas: Sequence[float] = DEFAULT_DELTAS,
     ) -> Certificate:
-        """End the run now; the certificate of the steps taken, which says what it assumes.
+        """End the run now and certify the steps taken; the certificate states the assumption.
 
-        Needs: the choice to stop does not depend on the data in any way, losses included. That is
-        what `independent_of_data=True` says. Otherwise use `certificate`.
+        Needs: the choice to stop does not depend on the data in any way, losses included. You
+        declare this with `independent_of_data=True`. Otherwise use `certificate`.
         """
         if independent_of_data is not True:
             msg = (
-                "independent_of_data must be True: the cost of fewer steps holds only if the data "
-                "had no part in the choice to stop. If they had, certificate() holds"
+                "independent_of_data must be True: the cost of fewer steps holds only if the "
+                "choice to stop did not depend on the data. If it did, use certificate()"
             )
             raise ArgumentError(msg)
-        self._check_not_found()
+        self._check_resumed()
         if not self._n_taken or self.is_finished:
-            msg = "there is nothing to stop: the run has taken no step, or is over already"
+            msg = "there is nothing to stop: the run has taken no step, or has already ended"
+
             raise TrainingError(msg)
         self._end()
-        return self._certified(data, deltas, n_taken=self._n_taken)
+        noise = (
+            f"{_NOISE} The run was stopped after {self._n_taken} of {self.plan.n_steps} planned "
+            "steps. The claim holds only if that choice did not depend on the data, not even on "
+            "losses or metrics of private data. Whoever stopped it declared so, and it cannot be "
+            "checked."
+        )
+        return self._certify(self._plan_so_far(), noise, data=data, deltas=deltas)
+
+    def _certify(
+        self,
+        plan: TrainingPlan,
+        noise: str,
+        *,
+        data: str | None,
+        deltas: Sequence[float],
+        limits: Sequence[str] = (),
+    ) -> Certificate:
+        return certify_training(
+            plan,
+            data=f"the data of run {self.name}" if data is None else data,
+            noise=noise,
+            deltas=deltas,
+            implementation_delta=implementation_delta(plan, self._layout.n_parameters),
+            limits=(*ISOLATED, *limits),
+        )
 
     def close(self) -> None:
         """End the run now, and destroy its key; `certificate` states the plan's full cost."""
@@ -334,12 +369,12 @@ class Trainer:
             self._end()
 
     def save(self, path: str | os.PathLike[str] | None = None) -> None:
-        """Write a checkpoint, whole or not at all: `checkpoint.pt` in the folder, or `path`.
+        """Write a checkpoint to `checkpoint.pt` in the folder, or to `path`, completely or not.
 
-        It holds model, optimizer, scheduler and step, never the key. The first process writes;
-        calling it in the others does nothing.
+        It holds model, optimizer, scheduler and step, never the key. The first process writes it;
+        in the others the call does nothing.
         """
-        self._check_not_found()
+        self._check_resumed()
         if self.is_finished:
             msg = "the run is over: keep the model itself, by torch.save(model.state_dict(), ...)"
             raise TrainingError(msg)
@@ -348,21 +383,20 @@ class Trainer:
             self._run.forget(self._n_taken)
 
     def resume(self, path: str | os.PathLike[str] | None = None) -> None:
-        """Resume from a checkpoint: model, optimizer, scheduler and step become what they were.
+        """Restore model, optimizer, scheduler and step from a checkpoint.
 
-        Weights come out as in an uninterrupted run, bit for bit on the same machine, with any
-        number of processes, which must all call this. Only the latest checkpoint of the run is
-        accepted: to train again from an older one, start a new run in another folder; two runs over
-        the same data compose with `compose`. Of a finished run the final checkpoint can be loaded,
-        and no step taken.
+        On the same machine the run ends with the weights of an uninterrupted one, bit for bit, with
+        any number of processes, which must all call this. Only the latest checkpoint of the run is
+        accepted: to train from an older one, start a new run in another folder; two runs over the
+        same data compose with `compose`. A finished run can be loaded, but takes no more steps.
         """
         checkpoint = self._run.resume(path, self._check_fits)
         self._learner.restore(checkpoint)
         self._n_taken, self._needs_resume = checkpoint.step, False
-        if self._asked.block is None:
-            self.plan = attrs.evolve(self._asked, block=checkpoint.block)
+        if self._original_plan.block is None:
+            self.plan = attrs.evolve(self._original_plan, block=checkpoint.block)
             self._block = int(checkpoint.block or 0)
-        self._handed = weakref.WeakSet()
+        self._drawn_batches = weakref.WeakSet()
         if self._n_taken == self.plan.n_steps:
             self._run.forget(self._n_taken)
 
@@ -370,31 +404,32 @@ class Trainer:
     def _n_left(self) -> int:
         return 0 if self.is_finished else self.plan.n_steps - self._n_taken
 
-    def _drawn(self, source: Source, n_workers: int) -> Iterator[Batch]:
-        """Batch after batch; with workers, the blocks of coming batches are fetched meanwhile."""
+    def _draw_batches(self, source: Source, n_workers: int) -> Iterator[Batch]:
+        """Draw batch after batch; workers fetch the blocks of coming batches meanwhile."""
         ahead: Iterator[Examples] | None = None
         if n_workers:
             coming = (self._batch(source, step) for step in range(self._n_taken, self.plan.n_steps))
-            blocks = (block for batch in coming for block in self._own_blocks(batch))
+            blocks = (block for batch in coming for block in self._blocks_here(batch))
             ahead = fetched_ahead(source, blocks, n_workers)
         while self._n_left:
             batch = self._batch(source, self._n_taken)
             if ahead is not None:
-                fetched = {block.number: next(ahead) for block in self._own_blocks(batch)}
+                fetched = {block.number: next(ahead) for block in self._blocks_here(batch)}
                 batch = attrs.evolve(batch, fetched=fetched)
-            self._handed.add(batch)
+            self._drawn_batches.add(batch)
             yield batch
-            if self._n_left and batch in self._handed and self._n_taken == batch.step:
+            if self._n_left and batch in self._drawn_batches and self._n_taken == batch.step:
                 msg = (
                     f"the batch of step {batch.step} was not trained on. Give every batch to "
                     "trainer.step, also an empty one: the plan's cost is that of all its draws"
                 )
                 raise TrainingError(msg)
 
-    def _own_blocks(self, batch: Batch) -> list[Block]:
+    def _blocks_here(self, batch: Batch) -> list[Block]:
+        """The blocks of a batch that this process computes."""
         groups = batch.groups()
-        own = (groups[i] for i in self._processes.own_parts(len(groups)))
-        return [batch.blocks[number] for numbers in own for number in numbers]
+        here = self._processes.own_parts(len(groups))
+        return [batch.blocks[number] for i in here for number in groups[i]]
 
     def _with_bar(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -411,18 +446,18 @@ class Trainer:
         return Batch(step=step, indices=indices, source=source, blocks=blocks)
 
     def _seed(self, step: int, use: int, number: int) -> int:
-        """A seed of a block: 0 for what its dataset draws, 1 for what the model draws."""
+        """A seed of a block: `use` is 0 for draws of the dataset and 1 for draws of the model."""
         return self._run.seed(step, 2 * number + use)
 
     def _prepare(self, source: Source) -> None:
-        """Choose how examples are run and, if the plan leaves it open, how many at once."""
+        """Choose how examples are run and, unless the plan states it, how many per block."""
         example = source.fetch(Block(0, 0, (0,)))
         self._sums.prepare(example)
         if self.plan.block is None:
             sampling = self.plan.sampling
             spread = sampling.divisor**0.5 if sampling.name == "poisson" else 0.0
             block = self._sums.chosen_block(example, sampling.divisor, spread)
-            chosen = attrs.evolve(self._asked, block=min(block, _LARGEST_BLOCK))
+            chosen = attrs.evolve(self._original_plan, block=min(block, _LARGEST_BLOCK))
             self._check_grid(chosen)
             self.plan, self._block = chosen, int(chosen.block or 0)
 
@@ -431,7 +466,7 @@ class Trainer:
             check_radii(sum_grid(plan, int(step), self._layout.sizes))
 
     def _update(self, noisy: Integers, grid: SumGrid) -> None:
-        """Post-processing: divide by the public constant and let the optimizer use it."""
+        """Post-processing: divide by a public constant, and step optimizer and scheduler."""
         self._layout.set_gradients(noisy, grid.steps / self.plan.divisor)
         with one_thread():
             self._learner.optimizer.step()
@@ -439,33 +474,33 @@ class Trainer:
             if self._learner.scheduler is not None:
                 self._learner.scheduler.step()
 
-    def _check_not_found(self) -> None:
+    def _check_resumed(self) -> None:
         if self._needs_resume:
             msg = (
-                "the folder holds a run already: call trainer.resume() before anything else, or "
-                "use another folder for a new run"
+                "the folder already holds a run: call trainer.resume() first, or use another "
+                "folder for a new run"
             )
             raise TrainingError(msg)
 
     def _check_step(self, batch: Batch) -> None:
-        """The step is the plan's next one, on a batch drawn for it, in the numbers charged for."""
-        self._check_not_found()
+        """Raise unless this is the plan's next step, on its batch, in the accounted precision."""
+        self._check_resumed()
         if not self._n_left:
             msg = (
                 f"the run is over after {self._n_taken} of {self.plan.n_steps} planned steps; a "
                 "longer run needs a longer plan from its start"
             )
             raise TrainingError(msg)
-        if not isinstance(batch, Batch) or batch not in self._handed:
+        if not isinstance(batch, Batch) or batch not in self._drawn_batches:
             msg = (
-                f"step takes a batch of trainer.batches(dataset), which is drawn as the plan says; "
-                f"got a {type(batch).__name__} from elsewhere"
+                "step takes a batch of trainer.batches(dataset), which is drawn as the plan "
+                f"prescribes; got a {type(batch).__name__} from elsewhere"
             )
             raise ArgumentError(msg)
         if batch.step != self._n_taken:
             msg = (
-                f"the batch is of step {batch.step} and the next step is {self._n_taken}; each "
-                "batch is used once, in turn"
+                f"the batch is of step {batch.step} and the next step is {self._n_taken}; use each "
+                "batch once, in order"
             )
             raise TrainingError(msg)
         batch.source.check(self.plan.sampling.n_records)
@@ -476,7 +511,7 @@ class Trainer:
     def _checkpoint(self) -> Checkpoint:
         return Checkpoint(
             run=self._run.name,
-            plan=plan_digest(self._asked),
+            plan=plan_digest(self._original_plan),
             step=self._n_taken,
             block=self.plan.block,
             states=self._learner.states,
@@ -485,24 +520,7 @@ class Trainer:
         )
 
     def _check_fits(self, checkpoint: Checkpoint) -> None:
-        self._learner.check_fits(checkpoint, self._asked)
+        self._learner.check_fits(checkpoint, self._original_plan)
 
     def _end(self) -> None:
         self._run.end(self._checkpoint())
-
-    def _certified(
-        self,
-        data: str | None,
-        deltas: Sequence[float],
-        limits: Sequence[str] = (),
-        n_taken: int | None = None,
-    ) -> Certificate:
-        return certify_run(
-            self.plan,
-            run=self._run.name,
-            data=data,
-            n_parameters=self._layout.n_parameters,
-            deltas=deltas,
-            n_taken=n_taken,
-            limits=limits,
-        )

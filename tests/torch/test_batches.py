@@ -11,12 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.torch.small import records
-from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
-from pufferslice.errors import ArgumentError, TrainingError
+from pufferslice.errors import ArgumentError
 from pufferslice.torch.batches import Batch, Source, blocks_of, fetched_ahead
-from pufferslice.torch.per_example import made_up
 
 
 class Plain(Dataset):
@@ -169,11 +167,6 @@ def test_other_items_are_refused_without_showing_them(items, collate_fn):
     assert "text" not in str(caught.value)
 
 
-def test_tensors_without_a_target_are_refused():
-    with pytest.raises(ArgumentError, match="target"):
-        batch_of(TensorDataset(torch.zeros(5, 2)), [0, 1]).examples(0)
-
-
 class Augmented(Dataset):
     """Draws from each generator that transforms draw from."""
 
@@ -211,15 +204,6 @@ def test_an_error_in_a_worker_shows_no_record():
     assert "text" not in str(caught.value)
 
 
-def test_made_up_examples_have_the_form_of_the_others_and_differ():
-    one = {"x": torch.ones(1, 3), "n": torch.ones(1, 9, dtype=torch.int64), "b": torch.ones(1) > 0}
-    found = made_up(one, 4)
-    for name, values in pytree.tree_map(lambda rows: (rows.dtype, rows.shape), found).items():
-        assert values == (one[name].dtype, (4, *one[name].shape[1:]))
-    assert len(found["x"].unique(dim=0)) == len(found["n"].unique(dim=0)) == 4
-    assert set(found["n"].flatten().tolist()) == {0, 1}
-
-
 def test_nothing_of_the_draw_is_shown_and_it_cannot_be_changed():
     drawn = np.array([41, 42])
     batch = batch_of(records(), drawn)
@@ -241,9 +225,3 @@ class Endless(IterableDataset):
 def test_a_dataset_without_positions_is_refused(dataset):
     with pytest.raises(ArgumentError, match=type(dataset).__name__):
         Source(dataset).check(60)
-
-
-def test_a_dataset_of_another_length_is_refused():
-    Source(records()).check(60)
-    with pytest.raises(TrainingError, match="has 60 records and the plan has 61"):
-        Source(records()).check(61)

@@ -229,89 +229,43 @@ def run(script, repository, folder):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.fixture(scope="module")
-def same(repository, tmp_path_factory):
-    """Whole runs by 1, 2 and 3 processes."""
-    return run(SAME, repository, tmp_path_factory.mktemp("same"))
-
-
-@pytest.fixture(scope="module")
-def lost(repository, tmp_path_factory):
-    """Runs that lose a process, or in which one goes astray."""
-    return run(LOST, repository, tmp_path_factory.mktemp("lost"))
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["plain", "dropout", "few"])
-def test_the_number_of_processes_changes_no_bit(same, case):
-    told = [one for size in (1, 2, 3) for one in same[f"{case} {size}"]]
-    assert len(told) == 6
-    assert told[0]["finished"]
-    assert all(one == told[0] for one in told[1:])
-
-
-@pytest.mark.slow
-def test_batches_smaller_than_the_number_of_processes_were_among_them(same):
-    assert 0 in same["few 3"][0]["sizes"]
-
-
-@pytest.mark.slow
-def test_processes_begin_with_the_weights_and_the_key_of_the_first(same):
-    (first, other) = same["fresh"]
+def test_the_number_of_processes_changes_no_bit(repository, tmp_path):
+    same = run(SAME, repository, tmp_path)
+    for case in ("plain", "dropout", "few"):
+        told = [one for size in (1, 2, 3) for one in same[f"{case} {size}"]]
+        assert len(told) == 6
+        assert told[0]["finished"]
+        assert all(one == told[0] for one in told[1:]), case
+    assert 0 in same["few 3"][0]["sizes"], "batches smaller than the number of processes"
+    # processes begin with the weights and the key of the first, which may save alone
+    first, other = same["fresh"]
     assert first == other
     assert first[0] != first[1]
-
-
-@pytest.mark.slow
-def test_the_first_process_may_save_alone(same):
-    (first, other) = same["first saves"]
+    first, other = same["first saves"]
     assert first == other
     assert same["key is gone"]
 
 
 @pytest.mark.slow
-def test_a_killed_process_stops_the_others_at_once_and_says_what_to_do(lost):
+def test_a_lost_or_deviating_process_stops_all(repository, tmp_path):
+    lost = run(LOST, repository, tmp_path)
     *others, killed = lost["killed"]
     assert killed == "status 9"
     for told in others:
         assert told.startswith("TrainingError: process ")
-        assert "lost another process of the run, so the step was not made" in told
+        assert "lost another process of the run, so the step was not taken" in told
         assert "trainer.resume()" in told
     assert lost["seconds"] < 50
-
-
-@pytest.mark.slow
-def test_the_last_checkpoint_goes_on_with_another_number_of_processes(lost):
     assert lost["resumed"] == [[2, lost["unbroken"]]] * 2
-
-
-@pytest.mark.slow
-def test_an_error_in_one_process_is_told_to_all(lost):
     first, other = lost["fails"]
     assert "1 of the processes of the run failed in this step" in first
     assert other == "its own error"
-
-
-@pytest.mark.slow
-def test_processes_that_drift_apart_are_stopped(lost):
     assert all("have different weights" in told for told in lost["drifts"])
-
-
-@pytest.mark.slow
-def test_a_rewind_is_refused_in_all_processes(lost):
     first, other = lost["rewinds"]
     assert first.startswith("RewindError: this is not the latest checkpoint")
     assert other.startswith("TrainingError: the first process says: this is not the latest")
-
-
-@pytest.mark.slow
-def test_processes_with_other_plans_are_refused(lost):
-    _, other = lost["other_plans"]
-    assert "follows another plan" in other
-
-
-@pytest.mark.slow
-def test_an_error_of_the_first_process_is_everybodys(lost):
+    assert "follows another plan" in lost["other_plans"][1]
     first, other = lost["other_folder"]
     assert first.startswith("StorageError: ")
     assert other.startswith("TrainingError: the first process says: ")

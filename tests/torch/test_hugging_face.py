@@ -2,6 +2,7 @@
 """Models of transformers, with padding masks: run at once, with the values of the plain model."""
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -123,28 +124,24 @@ def of_engine(model, items):
     return losses, torch.cat([found[i].dense() for i in range(len(layout.parameters))], 1)
 
 
-@pytest.mark.parametrize("padding", ["right", "left"])
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-@pytest.mark.parametrize("name", MODELS)
+CASES = [
+    *itertools.product(MODELS, ["eager", "sdpa"], ["right", "left"]),
+    ("GPT2ForSequenceClassification", "eager", "no mask"),
+]
+
+
+@pytest.mark.parametrize(("name", "attention", "padding"), CASES)
 def test_losses_and_gradients_are_those_of_the_plain_model_on_each_example(
     name, attention, padding
 ):
     model, items = model_of(name, attention), items_of(name, padding=padding)
+    if padding == "no mask":
+        del items["attention_mask"]
     losses, gradients = of_engine(model, items)
     expected_losses, expected = of_singles(model, items)
     assert torch.allclose(losses, expected_losses, atol=1e-5)
     assert torch.allclose(gradients, expected, atol=1e-5)
     assert gradients.norm(dim=1).gt(1e-3).any()
-
-
-def test_without_a_mask_padding_is_not_looked_for():
-    name = "GPT2ForSequenceClassification"
-    model, items = model_of(name), items_of(name)
-    del items["attention_mask"]
-    losses, gradients = of_engine(model, items)
-    expected_losses, expected = of_singles(model, items)
-    assert torch.allclose(losses, expected_losses, atol=1e-5)
-    assert torch.allclose(gradients, expected, atol=1e-5)
 
 
 def test_the_users_model_is_as_it_was():
@@ -158,16 +155,11 @@ def test_the_users_model_is_as_it_was():
     embedded = torch.zeros(1, LENGTH, WIDTH)
     build = transformers.masking_utils.create_bidirectional_mask
     assert build(model.config, embedded, whole) is None
+    registry = transformers.AttentionMaskInterface
+    before = [registry()[name] for name in ("eager", "sdpa")]
     replica = Replica(Pass(lambda tensor: tensor)).of(model, "model")
     assert build(replica.config, embedded, whole).shape == (1, 1, LENGTH, LENGTH)
-
-
-def test_functions_that_build_masks_are_registered_once():
-    model = model_of("BertForSequenceClassification")
-    registry = transformers.AttentionMaskInterface
-    Replica(Pass(lambda tensor: tensor)).of(model, "model")
-    before = [registry()[name] for name in ("eager", "sdpa")]
-    Replica(Pass(lambda tensor: tensor)).of(model, "model")
+    # functions that build masks are registered once
     assert [registry()[name] for name in ("eager", "sdpa")] == before
 
 

@@ -173,11 +173,6 @@ def test_groups_divide_the_channels_and_are_not_small(channels):
     assert normalised.square().mean(1).min() > 0.5
 
 
-@pytest.mark.parametrize(("channels", "n_groups"), [(16, 1), (32, 2), (48, 3), (512, 32)])
-def test_usual_widths_get_groups_of_sixteen(channels, n_groups):
-    assert replace_batchnorm(nn.BatchNorm2d(channels)).num_groups == n_groups
-
-
 @pytest.mark.parametrize(
     ("norm", "shape"),
     [

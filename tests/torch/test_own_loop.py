@@ -291,7 +291,7 @@ def test_what_cannot_be_private_is_refused(changes, match):
 def test_an_optimizer_is_made_private_once():
     model, optimizer, _ = private()
     assert isinstance(optimizer, PrivateOptimizer)
-    with pytest.raises(ArgumentError, match="private already"):
+    with pytest.raises(ArgumentError, match="already private"):
         private(model=model, optimizer=optimizer)
 
 

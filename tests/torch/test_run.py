@@ -30,8 +30,10 @@ import json, os, resource, shutil, signal, sys, time, traceback
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import torch
-from pufferslice import run_ledger, storage
+from pufferslice._core import files
+from pufferslice.errors import StorageError
 from pufferslice.learning.keys import RunKey
+from pufferslice.torch import ledger
 from pufferslice.torch import clipping, per_example
 from pufferslice.torch import run as run_module
 from tests.torch.small import copy_of, digest_of, model_of, plan_of, train, trainer_of
@@ -111,7 +113,7 @@ def at(owner, name, turn, *, after=False):
     return patch
 
 
-Sums, Ledger = clipping.ClippedSums, run_ledger.RunLedger
+Sums, Ledger = clipping.ClippedSums, ledger.RunLedger
 MOMENTS = {
     "before the first step": at(Sums, "of", 1),
     "inside a block": at(per_example.PerExample, "contributions", 6),
@@ -120,7 +122,7 @@ MOMENTS = {
     "after the noise is drawn": at(run_module, "draw_integers", 4, after=True),
     "inside the optimizer": at(sys.modules["torch.optim.adam"], "adam", 4),
     "after the optimizer": at(sys.modules["torch.optim.adam"], "adam", 4, after=True),
-    "inside a write": at(storage.os, "fsync", 1),
+    "inside a write": at(files.os, "fsync", 1),
     "before a checkpoint has its name": at(Path, "replace", 1),
     "after a checkpoint has its name": at(Path, "replace", 1, after=True),
     "after a checkpoint is on record": at(Ledger, "record_checkpoint", 1, after=True),
@@ -151,40 +153,6 @@ print(json.dumps(found))
 """
 )
 
-AGAIN_AND_AGAIN = (
-    PREPARE
-    + """
-import random
-chance = random.Random(int(sys.argv[3]))
-N_STEPS = 24
-
-warmed()
-ended(in_a_child(lambda: opened(folder / "run")))
-expected = finished(copy_of(folder / "run", folder / "uninterrupted"))
-place, n_killed = folder / "run", 0
-
-
-def going():
-    trainer, model = opened(place)
-    (place / "going").touch()
-    train(trainer, save_every=1)
-    (place / "weights").write_text(digest_of(model))
-
-
-for attempt in range(100):
-    (place / "going").unlink(missing_ok=True)
-    child = in_a_child(going)
-    while not (place / "going").exists() and os.waitpid(child, os.WNOHANG) == (0, 0):
-        time.sleep(0.002)
-    time.sleep(chance.uniform(0, 0.1 + 0.02 * attempt))
-    os.kill(child, signal.SIGKILL)
-    if os.WIFEXITED(ended(child)):
-        break
-    n_killed += 1
-print(json.dumps({"killed": n_killed, "same": (place / "weights").read_text() == expected}))
-"""
-)
-
 
 def outcome(script, repository, folder, *args):
     """What a script prints last, as JSON."""
@@ -209,13 +177,6 @@ def test_a_run_that_is_killed_anywhere_ends_with_the_same_weights(repository, tm
         assert end["killed"], moment
         assert end["weights"] == weights, moment
         assert end["files"] == ["checkpoint.pt", "run.ledger", "weights"], moment
-
-
-@pytest.mark.slow
-def test_a_run_that_is_killed_repeatedly_ends_with_the_same_weights(repository, tmp_path, seed):
-    end = outcome(AGAIN_AND_AGAIN, repository, tmp_path, str(seed))
-    assert end["killed"] > 1
-    assert end["same"]
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
@@ -429,7 +390,7 @@ def refused(attempt, size=64):
     limit(size)
     try:
         attempt()
-    except storage.StorageError as error:
+    except StorageError as error:
         return str(error)
     finally:
         limit(None)

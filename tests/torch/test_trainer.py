@@ -5,7 +5,9 @@ import copy
 import hashlib
 import itertools
 import math
+import random
 import time
+import warnings
 
 import attrs
 import numpy as np
@@ -17,14 +19,18 @@ from tests.torch.small import (
     N_RECORDS,
     N_STEPS,
     clipped_sum,
+    copy_of,
     digest_of,
     model_of,
     plan_of,
     records,
+    resumed,
     train,
     trainer_of,
 )
+from tests.torch.test_batches import Plain
 from torch import nn
+from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from pufferslice import compose
@@ -34,16 +40,19 @@ from pufferslice.errors import ArgumentError, ReleaseError, RewindError, Trainin
 from pufferslice.learning import (
     Amplified,
     LayerClipping,
+    LogMoment,
     MeanSquare,
     Poisson,
     WithoutReplacement,
     WithReplacement,
     binomial,
+    exactly,
+    plan_training,
     run_cost,
 )
 from pufferslice.learning.integer_sums import implementation_delta, sum_grid
 from pufferslice.learning.keys import RunKey
-from pufferslice.torch import Trainer
+from pufferslice.torch import StepReport, Trainer, clipping
 from pufferslice.torch import run as run_module
 from pufferslice.torch.layout import ParameterLayout
 from pufferslice.torch.model_checks import device_of
@@ -288,24 +297,18 @@ def test_threads_and_blocks_in_flight_change_no_bit(name, rate, block, same_key)
         model = MODELS[name]()
         held = list(model.parameters())
         trainer, _ = trainer_of(plan, model=model, blocks_in_flight=in_flight)
+        state = torch.get_rng_state()
         try:
             torch.set_num_threads(threads)
             train(trainer)
             assert torch.get_num_threads() == threads
+            assert torch.equal(state, torch.get_rng_state())
         finally:
             torch.set_num_threads(before)
         assert all(now is was for now, was in zip(model.parameters(), held, strict=True))
         digests.append(digest_of(model))
     assert len(set(digests)) == 1
     assert digests[0] != digest_of(MODELS[name]())
-
-
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_the_callers_random_numbers_are_left_alone(dropout):
-    trainer, _ = trainer_of(model=model_of(dropout=dropout))
-    state = torch.get_rng_state()
-    train(trainer, n_steps=2)
-    assert torch.equal(state, torch.get_rng_state())
 
 
 @pytest.mark.filterwarnings("ignore:training is slow")
@@ -354,44 +357,35 @@ def test_blocks_run_at_once_unless_the_model_draws_random_numbers(draws, most):
 
 
 class Later(nn.Module):
-    """Begins to draw random numbers when it is told to."""
+    """Begins to draw random numbers when it is told to; in training mode it reads values."""
 
     def __init__(self):
         super().__init__()
         self.linear, self.draws = nn.Linear(4, 2), False
 
     def forward(self, inputs):
+        inputs = inputs * inputs.max().item() if self.training else inputs
         return self.linear(inputs * torch.rand_like(inputs) if self.draws else inputs)
 
 
 @pytest.mark.soundness
-def test_randomness_that_appears_later_is_refused_unless_the_mode_says_so():
-    trainer, model = trainer_of(model=Later(), blocks_in_flight=2)
+@pytest.mark.filterwarnings("ignore:training is slow")
+@pytest.mark.filterwarnings("ignore:the model or loss_fn gives a batch other losses")
+def test_randomness_that_appears_later_is_refused_and_another_mode_is_looked_at():
+    trainer, model = trainer_of(model=Later().eval(), blocks_in_flight=2)
+    assert "not known" in trainer.gradient_method
     batches = trainer.batches(records())
+    assert trainer.gradient_method == "all examples of a block at once"
     trainer.step(next(batches))
     model.draws = True
     weights, state = digest_of(model), torch.get_rng_state()
     batch = next(batches)
     with pytest.raises(TrainingError, match="the model drew random numbers"):
         trainer.step(batch)
-    assert digest_of(model) == weights
-    assert trainer.n_taken == 1
+    assert (trainer.n_taken, digest_of(model)) == (1, weights)
     assert torch.equal(state, torch.get_rng_state())
-    model.eval()
-    trainer.step(batch)
-
-
-@pytest.mark.soundness
-@pytest.mark.filterwarnings("ignore:the model or loss_fn gives a batch other losses")
-def test_a_model_in_another_mode_is_looked_at_again():
-    model = Reading().eval()
-    trainer, _ = trainer_of(model=model)
-    assert "not known" in trainer.gradient_method
-    batches = trainer.batches(records())
-    assert trainer.gradient_method == "all examples of a block at once"
-    trainer.step(next(batches))
     model.train()
-    trainer.step(next(batches))
+    trainer.step(batch)
     assert trainer.gradient_method.startswith("one by one")
 
 
@@ -451,18 +445,14 @@ def test_a_compiled_model_is_trained_through_the_one_inside(same_key):
     assert digests[0] == digests[1]
 
 
-def test_float64_models_are_trained_in_float64():
-    double = TensorDataset(records().tensors[0].double(), records().tensors[1])
-    trainer, _, optimizer = watched(model=model_of().double())
-    train(trainer, double)
-    assert optimizer.seen[0].dtype == torch.float64
-
-
-def test_frozen_parameters_stay_and_get_no_noise():
-    model = model_of()
+def test_frozen_parameters_get_no_noise_and_float64_models_stay_so():
+    model = model_of().double()
     model[0].requires_grad_(requires_grad=False)
     before = digest_of(model[0])
-    train(Trainer(model, LOSS, torch.optim.SGD(model[2].parameters(), lr=0.1), plan_of()))
+    optimizer = Watching(model[2].parameters())
+    inputs, targets = records().tensors
+    train(Trainer(model, LOSS, optimizer, plan_of()), TensorDataset(inputs.double(), targets))
+    assert optimizer.seen[0].dtype == torch.float64
     assert digest_of(model[0]) == before
     assert model[0].weight.grad is None
 
@@ -567,19 +557,44 @@ def test_the_key_is_destroyed_at_the_end(end, monkeypatch):
 # --- steps outside the plan
 
 
-def test_batches_have_the_number_of_steps_left():
+class Growing(TensorDataset):
+    extra = 0
+
+    def __len__(self):
+        return super().__len__() + self.extra
+
+
+def test_each_batch_is_used_once_and_none_is_left_out():
     trainer, _ = trainer_of(plan_of(n_steps=3))
-    batches = trainer.batches(records())
-    batch = next(batches)
+    for attempt in (trainer.save, trainer.resume):
+        with pytest.raises(TrainingError, match="folder"):
+            attempt()
+    with pytest.raises(TrainingError, match="has 50 records and the plan has 60"):
+        trainer.batches(records(50))
+    data = Growing(*records().tensors)
+    batches = trainer.batches(data)
+    first = next(batches)
+    with pytest.raises(TrainingError, match="step 0 was not trained on"):
+        next(batches)
+    batches = trainer.batches(data)
+    again = next(batches)
+    assert first.indices.tolist() == again.indices.tolist()
     assert len(batches) == 3
-    trainer.step(batch)
-    assert len(batches) == len(trainer.batches(records())) == 2
-    for left in batches:
-        trainer.step(left)
+    data.extra = 1
+    with pytest.raises(TrainingError, match="has 61 records and the plan has 60"):
+        trainer.step(again)
+    data.extra = 0
+    trainer.step(again)
+    for used in (first, again):
+        with pytest.raises(TrainingError, match="of step 0 and the next step is 1"):
+            trainer.step(used)
+    assert len(batches) == len(trainer.batches(data)) == 2
+    for batch in batches:
+        trainer.step(batch)
     assert len(batches) == 0
     with pytest.raises(TrainingError, match="over after 3 of 3 planned steps"):
         trainer.step(batch)
-    assert list(trainer.batches(records())) == []
+    assert list(trainer.batches(data)) == []
 
 
 @pytest.mark.parametrize("foreign", ["loader", "trainer", "changed", "made", "none"])
@@ -600,54 +615,7 @@ def test_a_batch_from_elsewhere_is_refused(foreign):
     trainer.step(own)
 
 
-def test_each_batch_is_used_once_and_none_is_left_out():
-    trainer, _ = trainer_of()
-    batches = trainer.batches(records())
-    first = next(batches)
-    with pytest.raises(TrainingError, match="step 0 was not trained on"):
-        next(batches)
-    again = next(trainer.batches(records()))
-    assert first.indices.tolist() == again.indices.tolist()
-    trainer.step(again)
-    for used in (first, again):
-        with pytest.raises(TrainingError, match="of step 0 and the next step is 1"):
-            trainer.step(used)
-
-
-class Growing(TensorDataset):
-    extra = 0
-
-    def __len__(self):
-        return super().__len__() + self.extra
-
-
-def test_a_dataset_that_changes_length_is_refused():
-    data = Growing(*records().tensors)
-    trainer, _ = trainer_of()
-    with pytest.raises(TrainingError, match="has 50 records and the plan has 60"):
-        trainer.batches(records(50))
-    batch = next(trainer.batches(data))
-    data.extra = 1
-    with pytest.raises(TrainingError, match="has 61 records and the plan has 60"):
-        trainer.step(batch)
-    data.extra = 0
-    trainer.step(batch)
-
-
-def test_save_and_resume_need_a_folder():
-    trainer, _ = trainer_of()
-    for attempt in (trainer.save, trainer.resume):
-        with pytest.raises(TrainingError, match="folder"):
-            attempt()
-
-
 # --- bad input
-
-
-def made(model=None, loss_fn=LOSS, optimizer=None, plan=None, **given):
-    model = model_of() if model is None else model
-    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
-    return Trainer(model, loss_fn, optimizer, plan or plan_of(), **given)
 
 
 class NeedsClosure(torch.optim.SGD):
@@ -655,102 +623,68 @@ class NeedsClosure(torch.optim.SGD):
         return closure()
 
 
+def sgd(model=None):
+    return torch.optim.SGD((model or model_of()).parameters(), lr=0.1)
+
+
+STEP_LR = torch.optim.lr_scheduler.StepLR
+
+
 @pytest.mark.parametrize(
-    ("optimizer", "match"),
+    ("changes", "match"),
     [
-        (lambda model: torch.optim.LBFGS(model.parameters()), "LBFGS evaluates the loss"),
-        (lambda model: NeedsClosure(model.parameters(), 0.1), "NeedsClosure evaluates the loss"),
-        (lambda _: torch.optim.SGD(model_of().parameters(), lr=0.1), "not a trainable parameter"),
-        (lambda model: torch.optim.SGD(model[2].parameters(), lr=0.1), "'0.weight' is not in"),
-        (lambda _: "sgd", "got str"),
+        (lambda model: {"optimizer": torch.optim.LBFGS(model.parameters())}, "LBFGS evaluates"),
+        (lambda model: {"optimizer": NeedsClosure(model.parameters())}, "NeedsClosure evaluates"),
+        (lambda _: {"optimizer": sgd()}, "not a trainable parameter"),
+        (lambda model: {"optimizer": sgd(model[2])}, "'0.weight' is not in"),
+        (lambda _: {"optimizer": "sgd"}, "got str"),
+        (lambda _: {"scheduler": STEP_LR(sgd(), 1)}, "another optimizer"),
+        (lambda _: {"scheduler": "cosine"}, "got str"),
+        (
+            lambda _: {"scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau(sgd())},
+            "depends on a metric",
+        ),
+        (lambda _: {"plan": {"n_steps": 5}}, "plan must be a TrainingPlan, got dict"),
+        (lambda _: {"plan": plan_of(multipliers=np.array([4.0, 1e-8]))}, "would not fit 64 bits"),
+        (lambda _: {"loss_fn": "cross entropy"}, "loss_fn must be a function"),
+        (lambda _: {"blocks_in_flight": 0}, "blocks_in_flight"),
+        (lambda _: {"blocks_in_flight": 1.5}, "blocks_in_flight"),
+        (lambda model: {"model": model.append(nn.BatchNorm1d(2))}, "replace_batchnorm"),
     ],
-    ids=["LBFGS", "closure", "other model", "part", "string"],
 )
-def test_optimizers_that_cannot_follow_a_plan_are_refused(optimizer, match):
+def test_what_cannot_follow_a_plan_is_refused(changes, match):
     model = model_of()
+    given = {"model": model, "loss_fn": LOSS, "optimizer": sgd(model), "plan": plan_of()}
     with pytest.raises(ArgumentError, match=match):
-        made(model, optimizer=optimizer(model))
+        Trainer(**(given | changes(model)))
 
 
-def test_a_parameter_that_joins_later_gets_no_private_gradient():
-    trainer, _, optimizer = watched()
-    trainer.step(next(trainer.batches(records())))
-    optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
-    with pytest.raises(ArgumentError, match="would get no noise"):
-        trainer.step(next(trainer.batches(records())))
-
-
-def replace_weight(model):
+def replace_weight(model, _):
     model[0].weight = nn.Parameter(model[0].weight.detach().clone())
 
 
+def add_parameter(_, optimizer):
+    optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
+
+
 @pytest.mark.parametrize(
-    "change",
+    ("change", "match"),
     [
-        lambda model: model[0].weight.requires_grad_(requires_grad=False),
-        nn.Module.half,
-        replace_weight,
-        lambda model: model.append(nn.BatchNorm1d(2, affine=False)),
+        (lambda model, _: model[0].weight.requires_grad_(requires_grad=False), "was made with"),
+        (lambda model, _: model.half(), "cannot be trained under a plan"),
+        (replace_weight, "was made with"),
+        (lambda model, _: model.append(nn.BatchNorm1d(2, affine=False)), "cannot be trained"),
+        (add_parameter, "would get no noise"),
     ],
-    ids=["frozen", "half", "replaced", "batch norm"],
+    ids=["frozen", "half", "replaced", "batch norm", "another parameter"],
 )
-def test_a_model_that_changes_is_refused(change):
-    trainer, model = trainer_of()
+def test_a_model_or_optimizer_that_changes_is_refused(change, match):
+    trainer, model, optimizer = watched()
     batches = trainer.batches(records())
     trainer.step(next(batches))
-    change(model)
-    with pytest.raises(ArgumentError, match=r"was made with|cannot be trained under a plan"):
+    change(model, optimizer)
+    with pytest.raises(ArgumentError, match=match):
         trainer.step(next(batches))
-
-
-@pytest.mark.parametrize(
-    ("model", "match"),
-    [
-        (lambda: nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)), "replace_batchnorm"),
-        (lambda: model_of().half(), r"model.float\(\)"),
-        (lambda: nn.DataParallel(model_of()), "one trainer per process"),
-        (lambda: model_of().requires_grad_(requires_grad=False), "no trainable parameter"),
-    ],
-    ids=["batch norm", "half", "data parallel", "frozen"],
-)
-def test_models_that_cannot_follow_a_plan_are_refused(model, match):
-    with pytest.raises(ArgumentError, match=match):
-        made(model())
-
-
-@pytest.mark.parametrize(
-    ("scheduler", "match"),
-    [
-        (torch.optim.lr_scheduler.ReduceLROnPlateau, "goes by a metric"),
-        (
-            lambda _: torch.optim.lr_scheduler.StepLR(torch.optim.SGD(model_of().parameters()), 1),
-            "another optimizer",
-        ),
-        (lambda _: "cosine", "got str"),
-    ],
-    ids=["metric", "other optimizer", "string"],
-)
-def test_schedules_that_cannot_follow_a_plan_are_refused(scheduler, match):
-    model = model_of()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(ArgumentError, match=match):
-        made(model, optimizer=optimizer, scheduler=scheduler(optimizer))
-
-
-@pytest.mark.parametrize(
-    ("given", "match"),
-    [
-        ({"plan": {"n_steps": 5}}, "plan must be a TrainingPlan, got dict"),
-        ({"loss_fn": "cross entropy"}, "loss_fn must be a function"),
-        ({"blocks_in_flight": 0}, "blocks_in_flight"),
-        ({"blocks_in_flight": 1.5}, "blocks_in_flight"),
-        ({"plan": plan_of(multipliers=np.array([4.0, 1e-8]))}, "would not fit 64 bits"),
-    ],
-    ids=["plan", "loss", "zero", "fraction", "noise"],
-)
-def test_other_arguments_are_refused(given, match):
-    with pytest.raises(ArgumentError, match=match):
-        made(**given)
 
 
 def test_mixed_and_reduced_precision_are_refused_at_every_step():
@@ -838,3 +772,288 @@ def test_a_step_that_fails_can_be_taken_again_and_shows_no_record(problem, step)
     assert torch.get_num_threads() == threads
     train(trainer)
     assert trainer.is_finished
+
+
+def trained(model=None, data=None, loss_fn=LOSS, plan=None, batches=None, **given):
+    """A trainer at the end of its plan, and the weights."""
+    model = model_of() if model is None else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = Trainer(model, loss_fn, optimizer, plan or plan_of(), **given)
+    for batch in trainer.batches(data or records(), **(batches or {})):
+        trainer.step(batch)
+    assert trainer.is_finished
+    return trainer, digest_of(model)
+
+
+# --- items
+
+
+class Outputs(dict):
+    """What models of transformers give."""
+
+    __getattr__ = dict.__getitem__
+
+
+class Named(nn.Module):
+    """Takes its inputs by name, nested, and gives outputs by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = model_of()
+
+    def forward(self, *, parts, labels):
+        left, (right,) = parts["left"], parts["rest"]
+        logits = self.inner(torch.cat([left, right], 1))
+        return Outputs(loss=LOSS(logits, labels).mean(), logits=logits)
+
+
+def dicts():
+    return [
+        {"parts": {"left": values[:1], "rest": (values[1:].numpy(),)}, "labels": int(label)}
+        for values, label in records()
+    ]
+
+
+@pytest.mark.parametrize(
+    "loss_fn",
+    [
+        lambda outputs, item: LOSS(outputs.logits, item["labels"]),
+        lambda outputs, _: outputs.loss,
+        lambda outputs, item: nn.CrossEntropyLoss()(outputs["logits"], item["labels"]),
+    ],
+    ids=["of the item", "of the model", "mean"],
+)
+def test_items_may_be_dicts_of_keyword_inputs(loss_fn, same_key):
+    model = Named()
+    trainer, _ = trained(model, Plain(dicts()), loss_fn)
+    assert trainer.gradient_method == "all examples of a block at once"
+    assert digest_of(model.inner) == trained()[1]
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_loss_may_be_one_number(reduction, same_key):
+    assert trained(loss_fn=nn.CrossEntropyLoss(reduction=reduction))[1] == trained()[1]
+
+
+def test_models_that_take_no_made_up_inputs_are_tried_on_the_first_record(same_key):
+    inputs, targets = records().tensors
+    data = TensorDataset(inputs, targets + 5)
+    trainer, weights = trained(data=data, loss_fn=lambda outputs, target: LOSS(outputs, target - 5))
+    assert trainer.gradient_method == "all examples of a block at once"
+    assert weights == trained()[1]
+
+
+# --- workers
+
+
+class Augmented(TensorDataset):
+    """Random shifts from each generator that transforms draw from."""
+
+    def __getitem__(self, index):
+        inputs, target = super().__getitem__(index)
+        of_numpy = np.random.rand()  # noqa: NPY002 - what transforms draw from
+        return inputs + torch.rand(4) + of_numpy + random.random(), target
+
+
+def test_workers_and_generators_of_the_caller_change_no_bit(same_key):
+    data = Augmented(*records().tensors)
+    plan = attrs.evolve(plan_of(), block=7)
+    digests = set()
+    for n_workers, in_flight in ((0, 1), (2, 3), (1, 2)):
+        model = model_of()
+        torch.manual_seed(n_workers)
+        state = torch.get_rng_state()
+        given = {"batches": {"n_workers": n_workers}, "blocks_in_flight": in_flight}
+        digests.add(trained(model, data, plan=plan, **given)[1])
+        assert torch.equal(state, torch.get_rng_state())
+    assert len(digests) == 1
+    assert trained(plan=plan)[1] not in digests
+
+
+# --- blocks
+
+
+def block_stated(trainer):
+    return trainer.certificate().statement["runs"][0]["block"]
+
+
+def test_the_block_is_chosen_when_the_dataset_is_known_and_written_down():
+    blocks = set()
+    for _ in range(2):
+        trainer, _ = trainer_of()
+        assert trainer.plan.block is None
+        trainer.batches(records())
+        blocks.add(trainer.plan.block)
+        assert block_stated(trainer) == trainer.plan.block
+        assert verify(trainer.certificate()).holds
+    (block,) = blocks
+    # four standard deviations above the expected batch
+    assert block == pytest.approx(42 + 4 * 42**0.5, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("n_records", "width", "blocks"),
+    [(500, 4, [314]), (40_000, 4, [384]), (40_000, 200_000, range(1, 384))],
+    ids=["small", "many", "wide"],
+)
+def test_a_chosen_block_bounds_rounding_and_memory(n_records, width, blocks):
+    inputs = torch.zeros(1, 4).expand(n_records, 4)
+    data = TensorDataset(inputs, torch.zeros(n_records).long())
+    model = nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, 2))
+    sampling = Poisson(n_records=n_records, rate=0.5)
+    trainer, _ = trainer_of(plan_of(sampling=sampling), model=model)
+    trainer.batches(data)
+    assert trainer.plan.block in blocks
+    n_parameters = sum(p.numel() for p in model.parameters())
+    assert sum_grid(trainer.plan, 0, [n_parameters]).radii[0] > 0.99
+
+
+def test_the_block_of_a_run_is_kept_when_it_resumes(tmp_path, monkeypatch):
+    trainer, _ = trainer_of(folder=tmp_path / "run")
+    train(trainer, n_steps=2)
+    trainer.save()
+    block = trainer.plan.block
+    other, expected = resumed(copy_of(tmp_path / "run", tmp_path / "copy"))
+    train(other)
+    monkeypatch.setattr(clipping.ClippedSums, "chosen_block", lambda *_: 3)
+    trainer, model = resumed(tmp_path / "run")
+    train(trainer)
+    assert trainer.plan.block == block != 3
+    assert block_stated(trainer) == block
+    assert digest_of(model) == digest_of(expected)
+
+
+def test_a_block_in_the_plan_is_kept():
+    given = {
+        "differing": exactly(2),
+        "sampling": Poisson(n_records=N_RECORDS, rate=0.7),
+        "clip_norm": 1.0,
+        "accountant": LogMoment(),
+        "block": 5,
+    }
+    trainer, _ = trained(plan=plan_training(**given, n_steps=2, target=plan_of().guarantee()))
+    assert trainer.plan.block == block_stated(trainer) == 5
+
+
+# --- what a run tells
+
+
+def test_a_callback_gets_the_report_of_each_step(same_key):
+    reports = []
+    _, weights = trained(on_step=reports.append)
+    assert all(type(report) is StepReport for report in reports)
+    assert [report.step for report in reports] == list(range(1, N_STEPS + 1))
+    assert weights == trained()[1]
+
+
+def test_progress_is_drawn_on_stderr_and_changes_nothing(capsys, same_key):
+    weights = {trained(batches={"progress": shown})[1] for shown in (None, False)}
+    assert capsys.readouterr() == ("", "")
+    weights.add(trained(batches={"progress": True})[1])
+    drawn = capsys.readouterr()
+    assert drawn.out == ""
+    assert f"{N_STEPS}/{N_STEPS}" in drawn.err
+    assert len(weights) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "starts"),
+    [
+        ({"model": Reading}, ["training is slow: one by one", "the model or loss_fn gives"]),
+        ({"loss_fn": lambda out, t: LOSS(out - out.mean(0), t)}, ["the model or loss_fn gives"]),
+        ({}, []),
+    ],
+    ids=["reads values", "centres", "plain"],
+)
+def test_what_the_user_should_know_is_said_once(given, starts):
+    given = {name: part() if name == "model" else part for name, part in given.items()}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer, _ = trained(**given)
+        trainer.batches(records())
+    said = [str(one.message) for one in caught]
+    assert len(said) == len(starts)
+    for sentence, start in zip(said, starts, strict=True):
+        assert sentence.startswith(start)
+    is_slow = any("slow" in start for start in starts)
+    assert trainer.gradient_method.startswith("one by one") == is_slow
+
+
+N_LATENT = 5
+
+
+def latent(n):
+    return torch.randn(n, N_LATENT, 1, 1)
+
+
+# --- a discriminator that sees real and made-up images in one step
+
+
+class RealAndFake(nn.Module):
+    """One step's two forward passes: scores of the images, and of as many made-up ones."""
+
+    def __init__(self, discriminator, generator):
+        super().__init__()
+        self.discriminator, self.generator = discriminator, generator
+
+    def forward(self, real):
+        fake = self.generator(latent(len(real)))
+        return self.discriminator(real), self.discriminator(fake)
+
+
+def gan_loss(scores, _):
+    real, fake = scores
+    score = functional.binary_cross_entropy_with_logits
+    of_real = score(real, torch.ones_like(real), reduction="none")
+    return (of_real + score(fake, torch.zeros_like(fake), reduction="none")).sum(1)
+
+
+def gan():
+    torch.manual_seed(0)
+    generator = nn.Sequential(
+        nn.ConvTranspose2d(N_LATENT, 4, 4, bias=False),
+        nn.GroupNorm(2, 4),
+        nn.ReLU(),
+        nn.ConvTranspose2d(4, 1, 4, stride=2, padding=1, bias=False),
+        nn.Tanh(),
+    )
+    discriminator = nn.Sequential(
+        nn.Conv2d(1, 4, 4, stride=2, padding=1, bias=False),
+        nn.LeakyReLU(0.2),
+        nn.Conv2d(4, 1, 4, bias=False),
+        nn.Flatten(),
+    )
+    plan = plan_of(4, Poisson(n_records=N_RECORDS, rate=0.2))
+    optimizer = torch.optim.SGD(discriminator.parameters(), lr=0.1)
+    both = RealAndFake(discriminator, generator.requires_grad_(False))
+    return both, Trainer(both, gan_loss, optimizer, plan)
+
+
+def train_generator(both, optimizer):
+    """An ordinary step, which sees the data by the discriminator's weights alone."""
+    both.generator.requires_grad_(True)
+    optimizer.zero_grad()
+    scores = both.discriminator(both.generator(latent(16)))
+    loss = functional.binary_cross_entropy_with_logits(scores, torch.ones_like(scores))
+    loss.backward(inputs=list(both.generator.parameters()))
+    optimizer.step()
+    both.generator.requires_grad_(False)
+
+
+def test_discriminator_and_generator_take_turns():
+    """The generator needs no noise; if it is left trainable, the step is refused."""
+    both, trainer = gan()
+    optimizer = torch.optim.Adam(both.generator.parameters(), lr=0.01)
+    before = [p.detach().clone() for p in both.parameters()]
+    data = TensorDataset(torch.rand(N_RECORDS, 1, 8, 8), torch.zeros(N_RECORDS))
+    for batch in trainer.batches(data):
+        both.generator.requires_grad_(True)
+        with pytest.raises(ArgumentError, match="trainable parameters"):
+            trainer.step(batch)
+        both.generator.requires_grad_(False)
+        trainer.step(batch)
+        train_generator(both, optimizer)
+    assert trainer.is_finished
+    assert trainer.gradient_method == "all examples of a block at once"
+    pairs = zip(before, both.parameters(), strict=True)
+    assert not any(torch.equal(a, b) for a, b in pairs)

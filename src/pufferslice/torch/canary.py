@@ -19,7 +19,7 @@ WORLDS: Final = ("first", "second")
 
 
 def release_canary(world: str, plan: TrainingPlan) -> Floats:
-    r"""Train a canary once, as the plan says, and return the number that reveals the world.
+    r"""Train a canary once under the plan, and return the number that reveals the world.
 
     The model has one weight. A differing record moves it by the full clip norm, up in the first
     world and down in the second; the others do not move it. This attains the worst case of every

@@ -38,7 +38,7 @@ _UNREADABLE: Final = (
     struct.error,
     zipfile.BadZipFile,
 )
-"""What torch raises on a file that is not its own, or incomplete."""
+"""Errors of torch on a file of another format or an incomplete file."""
 
 
 @final
@@ -115,7 +115,7 @@ def check_readable(raw: bytes) -> None:
 
 
 class Learner(NamedTuple):
-    """What is trained, and by what: the objects that a checkpoint is taken of."""
+    """The objects whose states a checkpoint holds."""
 
     model: nn.Module
     optimizer: Optimizer

@@ -171,12 +171,12 @@ class ClippedSums:
                 taken = self._per_example.bytes_of_one(self._there(made_up(example, 1)))
             except Exception:  # noqa: BLE001 - user code may raise anything on made-up values
                 taken = self._per_example.bytes_of_one(self._there(example))
-        whole = max(1, taken.activations + taken.gradients)
+        example_bytes = max(1, taken.activations + taken.gradients)
         usual = max(1.0, batch + 4 * spread)
-        if whole * usual > _SMALL_BYTES:
+        if example_bytes * usual > _SMALL_BYTES:
             usual /= 2
         fitting = min(
-            _BLOCK_BYTES // whole,
+            _BLOCK_BYTES // example_bytes,
             _ARRAY_BYTES // max(1, taken.largest_gradient),
             max(_LEAST_BLOCK, _CACHE_BYTES // max(1, taken.activations)),
         )

@@ -19,7 +19,7 @@ from pufferslice.errors import PuffersliceError, TrainingError
 
 Result = TypeVar("Result")
 
-_FAILED: Final = "the first process stopped with an error of its own; look at its output"
+_FAILED: Final = "the first process stopped with an error; see its output"
 
 
 @final
@@ -30,7 +30,7 @@ class Processes:
     rank: int
     """This process, from 0."""
     size: int
-    """How many there are."""
+    """Number of processes."""
     _group: Any = attrs.field(default=None, repr=False)
 
     @property

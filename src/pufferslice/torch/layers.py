@@ -104,7 +104,7 @@ class Use(NamedTuple):
     """Name in the layer."""
     bias: str | None
     tap: int
-    """Which tap has the gradient of its outputs."""
+    """Number of the tap that receives the gradient of its outputs."""
 
 
 @final
@@ -392,7 +392,7 @@ def _forward(layer: Any, copy: Any, run: Pass) -> Callable[..., Any]:  # noqa: A
 
 
 def _recurrent(layer: Any, run: Pass, inputs: Any, hx: Any) -> Any:  # noqa: ANN401 - as torch's own
-    """`nn.LSTM`, `nn.GRU` or `nn.RNN`, as its documentation says."""
+    """`nn.LSTM`, `nn.GRU` or `nn.RNN`, as torch documents it."""
     is_lstm = layer.mode == "LSTM"
     if not isinstance(inputs, Tensor) or inputs.dim() not in {2, 3}:
         run.refuse(layer)  # a packed sequence
@@ -460,7 +460,7 @@ def _attention(
     average_attn_weights: bool = True,  # noqa: FBT001, FBT002 - as torch's own
     is_causal: bool = False,  # noqa: FBT001, FBT002 - as torch's own
 ) -> tuple[Tensor, Tensor | None]:
-    """Self-attention of `nn.MultiheadAttention`, as its documentation says."""
+    """Self-attention of `nn.MultiheadAttention`, as torch documents it."""
     if not (query is key is value) or (is_causal and attn_mask is None):
         run.refuse(layer)
     is_single = query.dim() == 2

@@ -21,10 +21,12 @@ from pufferslice.errors import ArgumentError, LedgerError, RewindError
 
 VERSION: Final = 2
 
-_NEW_RUN: Final = (
+NEW_RUN: Final = (
     "start a new run in another folder; runs over the same data compose with "
     "pufferslice.certificate.compose"
 )
+"""The remedy in messages about a run that cannot continue."""
+
 _WAIT_SECONDS: Final = 30.0
 _INHERITED: Final[list[sqlite3.Connection | None]] = []
 _TABLES: Final = f"""
@@ -63,7 +65,7 @@ class RecordedRun(NamedTuple):
     """Digest of its plan."""
     n_steps: int
     taken: int | None
-    """How many steps it took in the end; None while it is unfinished."""
+    """Steps taken when it ended; None while it is unfinished."""
 
 
 @final
@@ -133,7 +135,7 @@ class RunLedger:
                 msg = (
                     f"step {step} was taken before with other sums: the data, the model or the "
                     "machine changed. Its noise is not drawn a second time. Resume the latest "
-                    f"checkpoint on the machine that wrote it, or {_NEW_RUN}"
+                    f"checkpoint on the machine that wrote it, or {NEW_RUN}"
                 )
                 raise RewindError(msg)
 
@@ -171,12 +173,12 @@ class RunLedger:
                 return
         msg = (
             f"this is not the latest checkpoint of run {run.name}: it was saved at step {step}, "
-            f"and training continued from there. Resume from the latest one, or {_NEW_RUN}"
+            f"and training continued from there. Resume from the latest one, or {NEW_RUN}"
         )
         raise RewindError(msg)
 
     def finish(self, n_steps: int) -> None:
-        """Record that the run ended after so many steps; repeating the call does no harm."""
+        """Record that the run ended after `n_steps` steps; repeating the call does no harm."""
         check_count(0, n_steps=n_steps)
         with self._transaction(durable=True) as connection:
             run = self._run(connection)
@@ -221,7 +223,7 @@ class RunLedger:
         if run.taken is not None:
             msg = (
                 f"run {run.name} ended after {run.taken} of {run.n_steps} steps, and its key is "
-                "destroyed. Start a new run; it costs what its own plan says"
+                f"destroyed; {NEW_RUN}"
             )
             raise LedgerError(msg)
         return run
@@ -304,7 +306,7 @@ def _wrong_step(connection: sqlite3.Connection, run: RecordedRun, step: int) -> 
         return LedgerError(f"the plan of run {run.name} has {run.n_steps} steps, got step {step}")
     return LedgerError(
         f"the next step of run {run.name} is {_next_step(connection)}, got step {step}. If the "
-        f"ledger is older than the checkpoint, {_NEW_RUN}"
+        f"ledger is older than the checkpoint, {NEW_RUN}"
     )
 
 

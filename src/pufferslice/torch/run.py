@@ -28,9 +28,7 @@ from pufferslice.learning.keys import RunKey
 from pufferslice.learning.sampling import draw_batch
 from pufferslice.torch.checkpoint import Checkpoint, plan_digest
 from pufferslice.torch.distributed import Processes
-from pufferslice.torch.ledger import RunLedger
-
-_NEW_RUN: Final = "Start a new run in another folder; it costs what its own plan says"
+from pufferslice.torch.ledger import NEW_RUN, RunLedger
 
 
 @final
@@ -56,7 +54,7 @@ class RunFolder:
         if self.key is None and not self.is_finished():
             msg = (
                 f"{str(self._folder)!r} holds an unfinished run whose key {self._key_path.name!r} "
-                f"is missing, so it cannot be resumed. {_NEW_RUN}"
+                f"is missing, so it cannot be resumed; {NEW_RUN}"
             )
             raise TrainingError(msg)
 
@@ -67,7 +65,7 @@ class RunFolder:
                 return RunKey.read(self._key_path)
             msg = (
                 f"{str(self._folder)!r} has a run key and no run ledger, so the steps taken are "
-                f"unknown. {_NEW_RUN}; if no step was taken, remove the key and start again"
+                f"unknown. If there were none, remove the key and start again; else {NEW_RUN}"
             )
             raise TrainingError(msg)
         if self._checkpoint.exists() or (ledger.exists() and ledger.stat().st_size):
@@ -117,7 +115,7 @@ class RunFolder:
         latest = self.ledger.latest_checkpoint()
         if self.is_finished():
             if latest is None or latest.digest != digest(raw):
-                msg = f"run {self.name} is finished and its key is destroyed. {_NEW_RUN}"
+                msg = f"run {self.name} is finished and its key is destroyed; {NEW_RUN}"
                 raise TrainingError(msg)
             return raw
         # An unrecorded file that is not behind the latest was written by a process that was killed

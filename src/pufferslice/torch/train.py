@@ -419,7 +419,7 @@ def held_out_metrics(model: nn.Module, loss: LossFunction, records: Records) -> 
 
 
 def call_named(name: str, folder: Path, *arguments: object) -> Any:  # noqa: ANN401 - of the user
-    """What the function `module:function` returns; the module may lie in `folder`."""
+    """The result of the function `module:function`, whose module may lie in `folder`."""
     with _modules_of(folder):
         return function_named(name, folder)(*arguments)
 

@@ -53,7 +53,7 @@ _NOISE: Final = (
 @final
 @attrs.frozen(kw_only=True)
 class StepReport:
-    """What one step saw of the private data. Internal: the guarantee does not cover these numbers.
+    """Numbers of one step from the private data. Internal: the guarantee does not cover them.
 
     Publishing them, or choosing by them when to stop or what to try next, voids the guarantee.
     """

@@ -118,52 +118,40 @@ def test_a_collate_function_sees_single_records_only():
         examples_of([{"ids": [1] * n} for n in (3, 4)], padded)
 
 
-@pytest.mark.soundness
-@pytest.mark.parametrize(
-    "rows", [[2, 0], [0, 2], [2, 2]], ids=["of the first", "of the second", "doubled"]
-)
-def test_a_record_that_would_be_several_examples_is_refused(rows):
-    """Two rows of one record and none of another would be as many examples as records."""
-    with pytest.raises(ArgumentError, match="items of the dataset"):
-        examples_of(rows, lambda items: (torch.zeros(items[0], 2), torch.zeros(items[0])))
+def rows_in(items):
+    """A collate function that makes as many rows as the item says."""
+    return torch.zeros(items[0], 2), torch.zeros(items[0])
+
+
+ZEROS = torch.zeros(2)
+REFUSED = {
+    # two rows of one record and none of another would be as many examples as records
+    "two rows and none": ([2, 0], rows_in),
+    "no rows and two": ([0, 2], rows_in),
+    "doubled": ([2, 2], rows_in),
+    # joined, one of them would decide what the model gets of the other
+    "more keys": ([{"x": 1.0}, {"x": 1.0, "mask": 1}], None),
+    "fewer keys": ([{"x": 1.0, "mask": 1}, {"x": 1.0}], None),
+    "numbers": ([(1.0, 1), (1.0, 1.5)], None),
+    "types": ([(ZEROS, 1), (ZEROS.double(), 1)], None),
+    "shapes": ([(torch.zeros(2), 0), (torch.zeros(3), 0)], None),
+    "lengths": ([(ZEROS, 0), (ZEROS, 0, 1)], None),
+    "tensor": ([ZEROS] * 4, None),
+    "no target": ([(ZEROS,)] * 4, None),
+    "no inputs": ([{}] * 4, None),
+    "text": ([("text", 0)] * 4, None),
+    "none": ([(ZEROS, None)] * 4, None),
+    "row": ([0] * 4, lambda _: torch.zeros(1)),
+    "words": ([0] * 4, lambda _: (torch.zeros(1), ["text"])),
+    "no row of the target": ([0] * 4, lambda _: (torch.zeros(1), torch.tensor(0))),
+}
 
 
 @pytest.mark.soundness
-@pytest.mark.parametrize(
-    "items",
-    [
-        [{"x": 1.0}, {"x": 1.0, "mask": 1}],
-        [{"x": 1.0, "mask": 1}, {"x": 1.0}],
-        [(1.0, 1), (1.0, 1.5)],
-        [(torch.zeros(1), 1), (torch.zeros(1).double(), 1)],
-        [(torch.zeros(2), 0), (torch.zeros(3), 0)],
-        [(torch.zeros(2), 0), (torch.zeros(2), 0, 1)],
-    ],
-    ids=["more keys", "fewer keys", "numbers", "types", "shapes", "lengths"],
-)
-def test_items_of_different_forms_are_refused(items):
-    """Joined, one of them would decide what the model gets of the other."""
-    with pytest.raises(ArgumentError, match="items of the dataset"):
-        examples_of(items)
-
-
-@pytest.mark.parametrize(
-    ("items", "collate_fn"),
-    [
-        ([torch.zeros(2)] * 4, None),
-        ([(torch.zeros(2),)] * 4, None),
-        ([{}] * 4, None),
-        ([("text", 0)] * 4, None),
-        ([(torch.zeros(2), None)] * 4, None),
-        ([0] * 4, lambda _: torch.zeros(1)),
-        ([0] * 4, lambda _: (torch.zeros(1), ["text"])),
-        ([0] * 4, lambda _: (torch.zeros(1), torch.tensor(0))),
-    ],
-    ids=["tensor", "no target", "no inputs", "text", "none", "row", "words", "no rows"],
-)
-def test_other_items_are_refused_without_showing_them(items, collate_fn):
+@pytest.mark.parametrize("name", REFUSED)
+def test_items_that_are_refused_without_showing_them(name):
     with pytest.raises(ArgumentError, match="items of the dataset") as caught:
-        examples_of(items, collate_fn)
+        examples_of(*REFUSED[name])
     assert "text" not in str(caught.value)
 
 

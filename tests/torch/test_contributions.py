@@ -18,11 +18,9 @@ from pufferslice.torch.contributions import (
     Tokens,
     Weights,
     add_quantised,
-    added,
     row_norms,
     scaled,
     squared_row_norms,
-    token_products,
 )
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -188,35 +186,6 @@ def test_weights_in_single_precision_are_never_larger(weight):
     assert 0 <= rounded <= weight
     if weight > 2.0**-80:
         assert rounded >= weight * (1 - 2.0**-22)
-
-
-@pytest.mark.parametrize(
-    ("shape", "kind"),
-    [((1, 4, 5), Outer), ((2, 64, 64), Tokens), ((30, 4, 5), Dense), ((8, 3, 3), Dense)],
-)
-def test_the_form_of_token_products_goes_by_their_shapes(shape, kind, rng):
-    n_tokens, n_out, n_in = shape
-    left = torch.from_numpy(rng.normal(size=(3, n_tokens, n_out))).float()
-    right = torch.from_numpy(rng.normal(size=(3, n_tokens, n_in))).float()
-    found = token_products(left, right)
-    assert isinstance(found, kind)
-    expected = torch.einsum("nto,nti->noi", left.double(), right.double()).flatten(1)
-    torch.testing.assert_close(found.dense().double(), expected, rtol=1e-5, atol=1e-5)
-    squares = expected.square().sum(1)
-    torch.testing.assert_close(found.squared_norms(), squares, rtol=1e-5, atol=0)
-    weights = torch.tensor([0.25, 0.0, 1.0], dtype=torch.float64)
-    total = found.weighted_sum(Weights(weights)).double()
-    torch.testing.assert_close(total, weights @ expected, rtol=1e-5, atol=1e-5)
-
-
-def test_several_uses_of_a_parameter_add_up_example_by_example(rng):
-    first = Outer(torch.ones(2, 2), torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
-    second = Dense(torch.from_numpy(rng.normal(size=(2, 4))).float())
-    both = added([first, second])
-    assert torch.equal(both.dense(), first.dense() + second.vectors)
-    assert added([first]) is first
-    # the parts are left as they were
-    assert torch.equal(first.dense()[0], torch.tensor([1.0, 2.0, 1.0, 2.0]))
 
 
 def exact_square(row):

@@ -18,7 +18,6 @@ from tests.torch.small import (
     train,
     trainer_of,
 )
-from tests.torch.test_batches import Plain
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import default_collate
@@ -61,10 +60,10 @@ def weights_of_trainer(**given):
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
-@pytest.mark.parametrize("n_workers", [0, 1])
-def test_the_shortest_loop_gives_the_weights_of_a_trainer(dropout, n_workers):
+@pytest.mark.parametrize("given", [{}, {"n_workers": 1, "collate_fn": default_collate}])
+def test_the_shortest_loop_gives_the_weights_of_a_trainer(dropout, given):
     model = model_of(dropout=dropout)
-    returned, optimizer, loader = private(model=model, n_workers=n_workers)
+    returned, optimizer, loader = private(model=model, **given)
     assert returned is model
     run(optimizer, loader)
     assert digest_of(model) == weights_of_trainer(model=model_of(dropout=dropout))
@@ -108,46 +107,6 @@ def test_a_closure_is_called_before_the_step_and_its_loss_returned():
                 losses.append((optimizer.step(closure), optimizer.last_report.mean_loss))
     assert digest_of(model) == weights_of_trainer()
     assert np.array(losses)[:, 0] == pytest.approx(np.array(losses)[:, 1], rel=1e-5)
-
-
-@pytest.mark.soundness
-@pytest.mark.filterwarnings("ignore:the model or loss_fn gives a batch other losses")
-def test_a_loss_that_mixes_examples_trains_on_single_ones():
-    def centred(outputs, targets):
-        return LOSS(outputs - 3 * outputs.mean(0), targets)
-
-    model, optimizer, loader = private(loss_fn=centred)
-    run(optimizer, loader, lambda batch: centred(model(batch[0]), batch[1]).sum().backward())
-    alone = model_of()
-    _, optimizer, loader = private(model=alone, loss_fn=lambda out, t: LOSS(out - 3 * out, t))
-    run(optimizer, loader)
-    for mine, other in zip(model.parameters(), alone.parameters(), strict=True):
-        assert torch.allclose(mine, other, rtol=1e-4, atol=1e-6)
-    assert digest_of(model) != weights_of_trainer()
-
-
-class ByName(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = model_of()
-
-    def forward(self, values, labels=None):
-        assert labels is not None
-        return {"logits": self.inner(values)}
-
-
-def test_items_may_be_dicts_and_collated_alone():
-    data = Plain([{"values": one, "labels": label} for one, label in records()])
-    model, optimizer, loader = private(
-        model=ByName(),
-        data=data,
-        loss_fn=lambda outputs, item: LOSS(outputs["logits"], item["labels"]),
-        collate_fn=default_collate,
-    )
-    seen = []
-    run(optimizer, loader, lambda batch: seen.append(batch["values"].shape[1:]))
-    assert set(seen) == {(4,)}
-    assert digest_of(model.inner) == weights_of_trainer()
 
 
 # --- batches

@@ -392,20 +392,15 @@ MIDDLES = {
 }
 """What is done to the hidden values."""
 
+GATED = {
+    "reshape behind a gate": lambda self, h, x: h + self.gate * h.t().reshape(h.shape),
+    "flip behind a gate": lambda self, h, x: h + self.gate * h.flatten().flip(0).reshape(h.shape),
+    "mean behind a gate": lambda self, h, x: h + 9 * self.gate * h.mean(0),
+    "mean into dead units": lambda self, h, x: h + 9 * torch.relu(h.mean(0) - 3 + 50 * self.gate),
+}
+"""The same, with a parameter that is zero at first."""
+
 WITH = {
-    "reshape behind a gate": (
-        lambda self, h, x: h + self.gate * h.t().reshape(h.shape),
-        {"gate": zero_gate},
-    ),
-    "flattened behind a gate": (
-        lambda self, h, x: h + self.gate * h.flatten().flip(0).reshape(h.shape),
-        {"gate": zero_gate},
-    ),
-    "mean behind a gate": (lambda self, h, x: h + 9 * self.gate * h.mean(0), {"gate": zero_gate}),
-    "mean into dead units": (
-        lambda self, h, x: h + 9 * torch.relu(h.mean(0) - 3 + 50 * self.gate),
-        {"gate": zero_gate},
-    ),
     "list": (
         lambda self, h, x: (self.seen.append(h.detach()), h + sum(self.seen))[1],
         {"seen": list},
@@ -682,6 +677,7 @@ LAYERS = {
 }
 ACCEPTED = {
     **{name: functools.partial(net, between) for name, between in MIDDLES.items()},
+    **{name: functools.partial(net, between, gate=zero_gate) for name, between in GATED.items()},
     **{name: functools.partial(net, between, **made) for name, (between, made) in WITH.items()},
     **CHANGED,
     **LAYERS,
@@ -713,21 +709,6 @@ STATEFUL_FUNCTIONS = {
 
 NOT_COPIED = {"part of a parameter", "class of tensors"}
 """`copy.deepcopy` does not take them."""
-
-
-def weighted_by_counts(outputs, targets):
-    counts = torch.bincount(targets, minlength=N_CLASSES)
-    return LOSS(outputs, targets) * counts[targets]
-
-
-def weighted_under_vmap(outputs, targets):
-    counts = functional.one_hot(targets, N_CLASSES).sum(0)
-    return LOSS(outputs, targets) * counts[targets]
-
-
-def mixed_if_rare(outputs, targets):
-    losses = LOSS(outputs, targets)
-    return losses + losses.mean() if (targets == 1).any() else losses
 
 
 def remembering():
@@ -768,9 +749,9 @@ class CountingLoss:
 
 LOSSES = {
     "object": CountingLoss(),
-    "rare class": mixed_if_rare,
-    "class counts": weighted_by_counts,
-    "class counts by vmap": weighted_under_vmap,
+    "rare class": lambda o, t: LOSS(o, t) + LOSS(o, t).mean() if (t == 1).any() else LOSS(o, t),
+    "class counts": lambda o, t: LOSS(o, t) * torch.bincount(t, minlength=N_CLASSES)[t],
+    "class counts by vmap": lambda o, t: LOSS(o, t) * functional.one_hot(t, N_CLASSES).sum(0)[t],
     "mean": lambda o, t: LOSS(o, t) + LOSS(o, t).mean(),
     "contrastive": lambda o, t: LOSS(o @ o.T @ o, t),
     "closure": remembering(),

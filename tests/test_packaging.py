@@ -60,7 +60,7 @@ UNPACKED = {
 MADE = re.compile(r"__pycache__|\.(py[co]|nb[ci]|ledger|npz|egg-info|whl|log)\b|/\.\w+_cache/")
 """Names of what a build, a test or a run leaves behind."""
 PACKAGES = {
-    "baselines": ("dp_accounting",),
+    "baselines": ("dp_accounting", "ot"),
     "models": ("sklearn",),
     "opacus": ("opacus",),
     "report": ("jinja2",),

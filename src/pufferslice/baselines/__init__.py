@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What others would add, for comparison. Nothing here issues a certificate.
+"""Other mechanisms, for comparison. Nothing here issues a certificate.
 
 For static releases: `general`, `distribution-aware` and `Sinkhorn` Wasserstein mechanisms, Laplace
 mechanisms for scalar queries, and group privacy. For learning: DP-SGD, which needs the extra
-`baselines` (dp-accounting) and is loaded when it is asked for.
+`baselines` (dp-accounting) and is imported on first use.
 """
 
 from importlib import import_module
@@ -57,21 +57,15 @@ __all__ = [
     "w_infinity",
 ]
 
-_LATE: Final = {
-    "DpSgd": "dp_sgd",
-    "dp_sgd_epsilon": "dp_sgd",
-    "dp_sgd_multiplier": "dp_sgd",
-    "group_size": "dp_sgd",
-    "run_epsilon": "dp_sgd",
-}
-"""Names that need dp-accounting, and their modules."""
+_DP_SGD: Final = ("DpSgd", "dp_sgd_epsilon", "dp_sgd_multiplier", "group_size", "run_epsilon")
+"""Names that need dp-accounting."""
 
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         """Import a name that needs dp-accounting on its first use."""
-        if name not in _LATE:
+        if name not in _DP_SGD:
             msg = f"module {__name__!r} has no attribute {name!r}"
             raise AttributeError(msg)
-        return getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
+        return getattr(import_module(f"{__name__}.dp_sgd"), name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All accountants side by side for one run, with (epsilon, delta) and what others would add."""
+"""All accountants side by side for one run, with (epsilon, delta) and DP-SGD for comparison."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -37,13 +37,13 @@ from pufferslice.learning.plan import check_n_steps
 
 _ANY_NORM: Final = 1.0
 _SMALLEST_DELTA: Final = 1e-14
-"""Of one record in a group; loss distributions cut off what is less likely."""
+"""Of one record in a group; loss distributions drop smaller probabilities."""
 
 
 @final
 @attrs.frozen(kw_only=True)
 class Run:
-    """What is known of a run before its noise is."""
+    """What is known about a run before its noise."""
 
     differing: DifferingRecords
     sampling: SamplingDesign
@@ -79,23 +79,26 @@ def accounts_for_epsilon(run: Run, epsilon: float) -> dict[str, Account | str]:
         target = Guarantee(notion=accountant.notion, order=run.order, epsilon=epsilon)
         return calibrate_multiplier(accountant, target, run.sampling, run.differing, run.n_steps)
 
-    return {one.name: _account(run, one, multiplier) for one in ACCOUNTANTS}
+    return {accountant.name: _account(run, accountant, multiplier) for accountant in ACCOUNTANTS}
 
 
 def accounts_for_noise(run: Run, noise_multiplier: float) -> dict[str, Account | str]:
-    """For each accountant what `noise_multiplier` costs, or why it does not apply."""
-    return {one.name: _account(run, one, lambda _: noise_multiplier) for one in ACCOUNTANTS}
+    """For each accountant the cost of `noise_multiplier`, or why it does not apply."""
+    return {
+        accountant.name: _account(run, accountant, lambda _: noise_multiplier)
+        for accountant in ACCOUNTANTS
+    }
 
 
 def noise_curves(run: Run, epsilons: Sequence[float]) -> dict[str, Floats]:
     """Noise multiplier of every applicable accountant at every budget."""
-    found = [accounts_for_epsilon(run, epsilon) for epsilon in epsilons]
+    tables = [accounts_for_epsilon(run, epsilon) for epsilon in epsilons]
     curves = {}
     for accountant in ACCOUNTANTS:
-        answers = [row[accountant.name] for row in found]
-        kept = [one.noise_multiplier for one in answers if isinstance(one, Account)]
-        if len(kept) == len(epsilons):
-            curves[accountant.name] = np.array(kept)
+        accounts = [table[accountant.name] for table in tables]
+        noises = [account.noise_multiplier for account in accounts if isinstance(account, Account)]
+        if len(noises) == len(epsilons):
+            curves[accountant.name] = np.array(noises)
     return curves
 
 
@@ -117,10 +120,10 @@ def delta_rows(run: Run, account: Account, delta: float) -> dict[str, float | st
 
 
 def one_record_row(run: Run, account: Account, delta: float | None) -> dict[str, Any]:
-    """What the replacement of one record gets at the noise of an account, whatever the secret is.
+    """The protection of one record that may be replaced, at the noise of an account.
 
-    `delta` as a certificate has it if left out; for ideal noise. `accountant` says by which
-    accountant it is bounded, and so what must stay secret.
+    It holds whatever the secret is, for ideal noise. Without `delta`, the delta of a certificate.
+    `accountant` names the accountant of the bound, and so what must stay secret.
     """
     plan = _plan(run, accountant_named(account.accountant), account.noise_multiplier)
     delta = record_delta([plan]) if delta is None else delta
@@ -134,12 +137,12 @@ def one_record_row(run: Run, account: Account, delta: float | None) -> dict[str,
 
 
 def signal_row(run: Run, account: Account, n_parameters: int | None) -> dict[str, Any]:
-    """Signal to noise of a step at the noise of an account; in one coordinate if left out."""
+    """Signal to noise of a step at the noise of an account; without `n_parameters`, of one."""
     if n_parameters is not None:
         check_count(1, n_parameters=n_parameters)
     plan = _plan(run, accountant_named(account.accountant), account.noise_multiplier)
-    found = signal_to_noise(plan, [1 if n_parameters is None else n_parameters])
-    return {"n_parameters": n_parameters, **attrs.asdict(found), "advice": found.advice}
+    signal = signal_to_noise(plan, [1 if n_parameters is None else n_parameters])
+    return {"n_parameters": n_parameters, **attrs.asdict(signal), "advice": signal.advice}
 
 
 def dp_sgd_rows(run: Run, epsilon: float, delta: float) -> dict[str, dict[str, Any]]:
@@ -154,17 +157,19 @@ def dp_sgd_rows(run: Run, epsilon: float, delta: float) -> dict[str, dict[str, A
         if isinstance(run.sampling, Poisson)
         else run.sampling.divisor / run.sampling.n_records
     )
-    one = baselines.DpSgd(rate=rate, n_steps=run.n_steps)
-    rows = {"dp_sgd": _dp_sgd_row(one, epsilon, delta, "one record")}
+    peer = baselines.DpSgd(rate=rate, n_steps=run.n_steps)
+    rows = {"dp_sgd": _dp_sgd_row(peer, epsilon, delta, "one record")}
     n_differing = run.differing.largest
     if not run.differing.is_random:
         size = baselines.group_size(run.sampling, n_differing)
-        what = "one record" if size == 1 else f"{size} records that are drawn together"
-        what += f": the paper's effective group for {n_differing} differing records"
-        rows["group_dp_sgd"] = _dp_sgd_row(attrs.evolve(one, group_size=size), epsilon, delta, what)
+        group = "one record" if size == 1 else f"{size} records that are drawn together"
+        group += f": the paper's effective group for {n_differing} differing records"
+        rows["group_dp_sgd"] = _dp_sgd_row(
+            attrs.evolve(peer, group_size=size), epsilon, delta, group
+        )
     if not run.differing.is_random and n_differing > 1:
         try:
-            rows["group_dp_sgd_all"] = _group_row(one, n_differing, epsilon, delta)
+            rows["group_dp_sgd_all"] = _group_row(peer, n_differing, epsilon, delta)
         except CalibrationError as error:
             rows["group_dp_sgd_all"] = {"group_size": n_differing, "not_applicable": str(error)}
     return rows
@@ -182,11 +187,11 @@ def _dp_sgd_row(
     }
 
 
-def _group_row(one: "baselines.DpSgd", size: int, epsilon: float, delta: float) -> dict[str, Any]:
+def _group_row(peer: "baselines.DpSgd", size: int, epsilon: float, delta: float) -> dict[str, Any]:
     r"""Any group of `size` records, by group privacy: each record at a share of the budget.
 
     A chain of neighbours gives $\delta_k = \delta_1 (1 + e^\epsilon + ... + e^{(k-1)\epsilon})$ for
-    epsilon each, whatever the mechanism is. It grows with epsilon, so a smaller one will do too.
+    epsilon each, for every mechanism. It grows with epsilon, so a smaller epsilon is covered too.
     """
     each = epsilon / size
     share = math.expm1(-each) / math.expm1(-epsilon) * math.exp(each - epsilon)
@@ -196,8 +201,8 @@ def _group_row(one: "baselines.DpSgd", size: int, epsilon: float, delta: float) 
             f"{_SMALLEST_DELTA:g}; ask for a smaller epsilon"
         )
         raise CalibrationError(msg)
-    what = f"any {size} records, however they are drawn: group privacy, epsilon {each:.3g} each"
-    row = _dp_sgd_row(one, each, delta * share, what)
+    group = f"any {size} records, however they are drawn: group privacy, epsilon {each:.3g} each"
+    row = _dp_sgd_row(peer, each, delta * share, group)
     return row | {
         "group_size": size,
         "epsilon_pld_at_that_noise": size * row["epsilon_pld_at_that_noise"],

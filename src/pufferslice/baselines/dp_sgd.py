@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DP-SGD and group DP-SGD as others account for them, by dp-accounting; for comparison only."""
+"""DP-SGD and group DP-SGD as dp-accounting accounts for them; for comparison only."""
 
 import functools
 import math
@@ -18,7 +18,8 @@ from pufferslice.learning import SamplingDesign, TrainingPlan
 
 try:
     import dp_accounting
-    from dp_accounting.pld import PLDAccountant
+    from dp_accounting.pld import PLDAccountant, pld_pmf
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
     from dp_accounting.rdp import RdpAccountant
 except ImportError as error:
     msg = "DP-SGD rows need dp-accounting: pip install 'pufferslice[baselines]'"
@@ -26,7 +27,13 @@ except ImportError as error:
 
 Accounting = Literal["rdp", "pld"]
 
-_COARSE: Final = 1e-4
+_FINEST: Final = 1e-4
+_MOST_POINTS: Final = 2**17
+_NEGLIGIBLE: Final = 1e-8
+_MOST_COUNTS: Final = 64
+_FOURIER_ERROR: Final = 2.0**-50
+"""Added to delta for every step: distributions are composed by a Fourier transform, whose rounding
+(measured: 1e-17 for every step) is not pessimistic, and would matter where delta is about 1e-12."""
 
 
 @final
@@ -34,9 +41,9 @@ _COARSE: Final = 1e-4
 class DpSgd:
     """DP-SGD with Poisson sampling, for a group of records that a neighbour may add or remove.
 
-    A group of size k is accounted for as the paper does: as one record of k times the clip norm,
-    drawn together, so the noise multiplier is divided by k. Records that are drawn one by one can
-    cost more than that. What it protects is not the declared secret; the paper shows that neither
+    A group of size k is accounted for as in the paper: as one record of k times the clip norm that
+    is drawn as a whole, so the noise multiplier is divided by k. Records that are drawn one by one
+    can cost more. The declared secret is not protected; the paper shows that neither protection
     implies the other.
     """
 
@@ -64,7 +71,7 @@ def dp_sgd_epsilon(
     accountant = (
         RdpAccountant()
         if accounting == "rdp"
-        else PLDAccountant(value_discretization_interval=_COARSE)
+        else PLDAccountant(value_discretization_interval=_FINEST)
     )
     return float(accountant.compose(event, run.n_steps).get_epsilon(delta))
 
@@ -76,8 +83,8 @@ def dp_sgd_multiplier(run: DpSgd, epsilon: float, delta: float, accounting: Acco
     def cost(multiplier: float) -> float:
         return dp_sgd_epsilon(run, multiplier, delta, accounting)
 
-    found = smallest_safe(cost, epsilon, start=float(run.group_size))
-    return raise_until(lambda multiplier: cost(multiplier) <= epsilon, found)
+    multiplier = smallest_safe(cost, epsilon, start=float(run.group_size))
+    return raise_until(lambda multiplier: cost(multiplier) <= epsilon, multiplier)
 
 
 def group_size(sampling: SamplingDesign, n_differing: int) -> int:
@@ -86,30 +93,14 @@ def group_size(sampling: SamplingDesign, n_differing: int) -> int:
     return max(1, math.ceil(math.sqrt(sampling.mean_square_discrepancy(n_differing))))
 
 
-try:
-    from dp_accounting.pld import pld_pmf
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-except ImportError as error:
-    msg = "privacy loss distributions need dp-accounting: pip install 'pufferslice[baselines]'"
-    raise MissingExtraError(msg) from error
-
-_FINEST: Final = 1e-4
-_MOST_POINTS: Final = 2**17
-_NEGLIGIBLE: Final = 1e-8
-_MOST_COUNTS: Final = 64
-_FOURIER_ERROR: Final = 2.0**-50
-"""Added to delta for every step: distributions are composed by a Fourier transform, whose rounding
-(seen: 1e-17 for every step) is not pessimistic, and would count where delta is about 1e-12."""
-
-
 def run_epsilon(plan: TrainingPlan, delta: float) -> float | None:
-    """Smallest epsilon found with which the whole run is (epsilon, delta)-Pufferfish, unsliced.
+    """An epsilon for which the whole run is (epsilon, delta)-Pufferfish, unsliced.
 
     For the accountants `worst_case` and `log_moment`: given the number K of differing records in
     each batch, a step is a Gaussian mechanism of shift 2K in units of the noise; K is published,
     so its hockey-stick divergence is the mean over K. Random differing records are mixed outside
-    the composition. Pessimistic at every rounding; a delta that the rounding of the composition
-    could reach is refused. None for the other accountants, whose claims are not of this form.
+    the composition. Every rounding is pessimistic; a delta as small as the rounding error of the
+    composition is refused. None for the other accountants, whose claims are not of this form.
     """
     check_between(0, 1, delta=delta)
     distributions = _published_distributions(plan)
@@ -169,7 +160,7 @@ def _composed(
 
 
 def _interval(shifts: Floats, chances: Floats, n_steps: int, negligible: float) -> float:
-    """How far apart the points of the privacy loss may lie: few points, and fine for the run."""
+    """The step of the grid of privacy losses: few points, and fine enough for the run."""
     spread = math.sqrt(n_steps * float(chances @ shifts**2))
     interval = max(_FINEST * min(1.0, spread), 1e-9)
     reach = _finite_epsilon(_delta_of(shifts, chances), negligible)
@@ -179,7 +170,7 @@ def _interval(shifts: Floats, chances: Floats, n_steps: int, negligible: float) 
 def _step(
     shifts: Floats, chances: Floats, interval: float, negligible: float
 ) -> PrivacyLossDistribution:
-    """The privacy loss of one step, supported on multiples of `interval`, never optimistic."""
+    """The privacy loss of one step on multiples of `interval`, pessimistic."""
     reach = _finite_epsilon(_delta_of(shifts, chances), negligible)
     n_points = math.ceil(reach / interval) + 1
     rounded = np.arange(-n_points, n_points + 1)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sinkhorn-Wasserstein mechanism: entropy-regularised W-infinity over a grid of thresholds.
 
-An estimate, not a bound: a loose tolerance can end far below W-infinity, and noise calibrated to
-it then promises nothing. It is here to be compared with.
+An estimate for comparison, not a bound: with a loose tolerance it can be far below W-infinity, and
+noise calibrated to it then guarantees nothing.
 """
 
 import math
@@ -28,18 +28,18 @@ from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.scenario.distributions import FiniteDistribution
 
-_ARRAYS: Final = 1.25
+_TABLES: Final = 1.25
 """Tables of distances: the distances, and two masks of one byte each."""
 _CHECKED_EVERY: Final = 32
 _ROUNDING: Final = 1e-9
 _FAINT: Final = 1e-250
-"""A sum of scaled weights below this is taken again, scaled by its own largest."""
+"""A sum of scaled weights below this is computed again, scaled by its own largest."""
 
 
 @final
 @attrs.frozen(kw_only=True)
 class SinkhornSettings:
-    """How the regularised distance is computed; every knob moves the answer."""
+    """How the regularised distance is computed; every setting changes the answer."""
 
     regularisation: float
     """Weight of the entropy, in the unit of the distances."""
@@ -48,10 +48,10 @@ class SinkhornSettings:
     n_thresholds: int = 32
     """Equal steps above the largest nearest-neighbour distance, up to the largest distance.
 
-    At that lowest distance itself some atoms have one partner only, and scaling hardly converges.
+    At that lowest distance some atoms have only one partner, and scaling hardly converges.
     """
     max_iterations: int = 20_000
-    """Iterations for one threshold before it is an error."""
+    """Iterations for one threshold; more are an error."""
     thresholds: tuple[float, ...] = attrs.field(default=(), converter=tuple)
     """These thresholds instead of the grid."""
 
@@ -86,13 +86,13 @@ class SinkhornEstimate:
 @final
 @attrs.frozen(kw_only=True)
 class SinkhornNoise:
-    """Noise of the Sinkhorn-Wasserstein mechanism, with what it was calibrated to."""
+    """Noise of the Sinkhorn-Wasserstein mechanism, and the sensitivity behind it."""
 
     noise_std: float
     sensitivity: float
     """The largest estimate of all instances."""
     exact_sensitivity: float
-    """The largest W-infinity, by matching."""
+    """The largest W-infinity."""
     marginal_violation: float
     """The largest of all instances."""
 
@@ -107,7 +107,7 @@ def sinkhorn_noise(
 ) -> SinkhornNoise:
     """Noise as the general Wasserstein mechanism would add it for the estimated sensitivity.
 
-    It guarantees the target only if the estimate is not below W-infinity, which `gap` tells.
+    It guarantees the target only if the estimate is not below W-infinity, which `gap` shows.
     Source: app:Sinkhorn.
     """
     check_unsliced(target)
@@ -129,14 +129,13 @@ def sinkhorn_w_infinity(
 
     $$\min_t \; t + \hat\varepsilon\, \mathrm{KL}(\pi_t \,\|\, \nu\otimes\mu)$$
 
-    A threshold at or above a value that was reached is left out. Each of the others ends in one
-    of four ways: its coupling meets the tolerance; the dual value, which bounds KL from below,
-    shows that it cannot be the minimum; some rows have more mass than all columns within their
-    reach, so that there is no coupling; or the iterations run out, which is an error that tells
-    the violation reached.
+    Thresholds at or above the best value so far are skipped. Each of the others ends in one of four
+    ways: its coupling meets the tolerance; the dual value, which bounds KL from below, shows that
+    it cannot be the minimum; some rows have more mass than all columns within the threshold, so
+    that there is no coupling; or the iterations run out, which is an error.
     Source: app:Sinkhorn.
     """
-    check_pair(first, second, n_arrays=_ARRAYS)
+    check_pair(first, second, n_tables=_TABLES)
     distances = pairwise_distances(first, second)
     weights = first.counts / first.total, second.counts / second.total
     best: SinkhornEstimate | None = None
@@ -186,7 +185,7 @@ class _Masks(NamedTuple):
 
 
 class _Fit(NamedTuple):
-    """Where the iterations ended; an infinite entropy means that the threshold is out."""
+    """Where the iterations ended; an infinite entropy rules the threshold out."""
 
     relative_entropy: float
     violation: float
@@ -220,7 +219,7 @@ def _scaled(
 
 
 def _is_overfull(masks: _Masks, weights: tuple[Floats, Floats], rows: Floats) -> bool:
-    """Whether the rows that are served worst have more mass than the columns they can reach."""
+    """Whether the rows with the largest deficit have more mass than the columns they can reach."""
     a, b = weights
     served = rows / a
     worst = served <= (1 + served.min()) / 2
@@ -238,8 +237,8 @@ def _log_sums(
     sums[faint] = 1.0
     result = np.asarray(top + np.log(sums))
     for column in faint:
-        own = logs[transposed[column] > 0]
-        result[column] = own.max() + math.log(np.exp(own - own.max()).sum())
+        admitted = logs[transposed[column] > 0]
+        result[column] = admitted.max() + math.log(np.exp(admitted - admitted.max()).sum())
     return result
 
 
@@ -262,6 +261,6 @@ def _grid(distances: Floats, settings: SinkhornSettings) -> list[float]:
 
 
 def _in_order(thresholds: list[float]) -> list[float]:
-    """One from the lower quarter, which may spare all above its value; then from the top down."""
+    """One from the lower quarter, which may rule out many above it; then from the top down."""
     ascending = sorted(thresholds)
     return list(dict.fromkeys([ascending[len(ascending) // 4], *reversed(ascending)]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m reproduction`: run the paper's experiments and say which of its claims hold."""
+"""`python -m reproduction`: run the paper's experiments and check its claims."""
 
 import errno
 import sys
@@ -13,11 +13,11 @@ from pufferslice._core.files import make_folder
 from pufferslice.cli.output import INTERRUPTED, REFUSED, WRONG_USE, print_json, progress_bar, say
 from pufferslice.errors import ArgumentError, MissingExtraError, PuffersliceError, StorageError
 from reproduction import experiment
-from reproduction.experiment import Claim, Experiment, Outcome, Setting
+from reproduction.experiment import Claim, Outcome, Setting
 
 app = typer.Typer(
     name="python -m reproduction",
-    help="Reproduce the paper's figures, and say which of its claims hold.",
+    help="Reproduce the paper's figures, and check its claims.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -30,11 +30,13 @@ def show(
 ) -> None:
     """List the experiments: what each is, what it needs, how long it takes."""
     if json:
-        print_json({"experiments": [_described(one) for one in experiment.EXPERIMENTS]})
+        keys = ("name", "title", "source", "needs", "duration")
+        listed = [{key: getattr(entry, key) for key in keys} for entry in experiment.EXPERIMENTS]
+        print_json({"experiments": listed})
         return
-    for one in experiment.EXPERIMENTS:
-        say(f"{one.name}\n    {one.title}\n    source: {one.source}")
-        say(f"    needs: {one.needs or 'nothing more'}\n    takes: {one.duration}")
+    for entry in experiment.EXPERIMENTS:
+        say(f"{entry.name}\n    {entry.title}\n    source: {entry.source}")
+        say(f"    needs: {entry.needs or 'nothing more'}\n    takes: {entry.duration}")
 
 
 @app.command()
@@ -51,34 +53,35 @@ def run(
     An interrupted run resumes when the command is repeated with the same folder.
     """
     wanted = experiment.EXPERIMENTS if name == "all" else (experiment.experiment_named(name),)
-    # Before hours of work, not after: whether the folder can be made and pictures can be drawn.
+    # Checked before hours of work: the folder can be created and pictures can be drawn.
     from reproduction.figures import write_outcome
 
     make_folder(out)
     answers: list[dict[str, Any]] = []
     left_out: dict[str, str] = {}
-    for one in wanted:
+    for chosen in wanted:
         try:
             # Each scale keeps its training runs in a folder of its own.
-            runs = out / "runs" / one.name / ("full" if full else "default")
-            with progress_bar(one.name) as progress:
-                outcome = one.run(Setting(full=full, folder=runs, progress=progress))
+            runs = out / "runs" / chosen.name / ("full" if full else "default")
+            with progress_bar(chosen.name) as progress:
+                outcome = chosen.run(Setting(full=full, folder=runs, progress=progress))
             files = write_outcome(outcome, out)
         except (MissingExtraError, StorageError) as error:
             if len(wanted) == 1:
                 raise
-            left_out[one.name] = getattr(error, "strerror", None) or str(error)
-            typer.echo(f"{one.name} is left out: {left_out[one.name]}", err=True)
+            left_out[chosen.name] = getattr(error, "strerror", None) or str(error)
+            typer.echo(f"{chosen.name} is left out: {left_out[chosen.name]}", err=True)
             continue
         except KeyboardInterrupt:
-            again = f"the same command resumes {one.name}"
+            again = f"the same command resumes {chosen.name}"
             typer.echo(f"interrupted; every file in {out} is complete, and {again}", err=True)
             raise typer.Exit(INTERRUPTED) from None
         if not json:
             say(_prose(outcome))
             say(f"  written to {out}: {', '.join(files)}\n")
-        kept = {key: value for key, value in outcome.to_json().items() if key != "rows"}
-        answers.append(kept | {"files": files})
+        document = outcome.to_json()
+        del document["rows"]
+        answers.append(document | {"files": files})
     if json:
         print_json({"outcomes": answers, "left_out": left_out})
     if left_out:
@@ -113,23 +116,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _prose(outcome: Outcome) -> str:
     parts = [outcome.verdict, f"  {outcome.scale}", *_lines(outcome.claims)]
     if outcome.our_claims:
-        parts += ["  About our own rule, of which the paper says nothing:"]
+        parts += ["  About our own rule, which is not in the paper:"]
         parts += _lines(outcome.our_claims)
     return "\n".join(parts)
 
 
 def _lines(claims: Sequence[Claim]) -> list[str]:
-    return [f"  {line}" for one in claims for line in str(one).splitlines()]
-
-
-def _described(one: Experiment) -> dict[str, str]:
-    return {
-        "name": one.name,
-        "title": one.title,
-        "source": one.source,
-        "needs": one.needs,
-        "duration": one.duration,
-    }
+    return [f"  {line}" for claim in claims for line in str(claim).splitlines()]
 
 
 if __name__ == "__main__":

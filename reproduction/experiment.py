@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the reproduction of a figure is made of, and the list of all experiments.
+"""Experiments, their claims and outcomes, and the list of all experiments.
 
 The modules that an experiment needs are imported when it is run.
 """
@@ -33,9 +33,9 @@ class Claim:
     """One statement of the paper, and whether the numbers of this run support it."""
 
     statement: str
-    """What the paper says, made precise enough to be true or false."""
+    """The statement of the paper, precise enough to be true or false."""
     source: str
-    """Where it says so: a label of the paper, or a section."""
+    """A label or a section of the paper."""
     held: bool
     found: str
     """The numbers that decided."""
@@ -69,18 +69,18 @@ class Setting:
 @final
 @attrs.frozen(kw_only=True)
 class Outcome:
-    """What one run of an experiment gave: a table in long form, and the paper's claims."""
+    """The result of an experiment: a table in long form, and the paper's claims."""
 
     experiment: str
     scale: str
-    """What was run, in one line that every picture shows."""
+    """The scale in one line, which every picture shows."""
     rows: tuple[Row, ...]
     """All with the same columns."""
     claims: tuple[Claim, ...]
-    """What the paper says of its own methods."""
+    """Claims of the paper about its own methods."""
     our_claims: tuple[Claim, ...] = ()
-    """The same, held against the library's rule in place of the paper's, and how the two compare:
-    the paper says none of it."""
+    """The same for the library's rule instead of the paper's, and a comparison of the two; none of
+    them are claims of the paper."""
 
     def __attrs_post_init__(self) -> None:
         if any(list(row) != list(self.rows[0]) for row in self.rows):
@@ -90,10 +90,10 @@ class Outcome:
     @property
     def verdict(self) -> str:
         """One line: how many claims held."""
-        said = f"{self.experiment}: {n_held_of(self.claims)} claims of the paper held"
+        verdict = f"{self.experiment}: {n_held_of(self.claims)} claims of the paper held"
         if not self.our_claims:
-            return said
-        return f"{said}; {n_held_of(self.our_claims)} about our own rule"
+            return verdict
+        return f"{verdict}; {n_held_of(self.our_claims)} about our own rule"
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
@@ -117,7 +117,7 @@ class Outcome:
 @final
 @attrs.frozen(kw_only=True)
 class Experiment:
-    """One figure of the paper, or a group of panels, as something that can be run."""
+    """One figure of the paper, or a group of panels, that can be run."""
 
     name: str
     """As on the command line."""
@@ -131,12 +131,12 @@ class Experiment:
     run: Callable[[Setting], Outcome]
 
 
-def _late(module: str, *arguments: str) -> Callable[[Setting], Outcome]:
-    """The function `run` of a module of this package, imported on its first call."""
+def _late(module: str, *arguments: str, function: str = "run") -> Callable[[Setting], Outcome]:
+    """A function of a module of this package, imported on its first call."""
 
     def run(setting: Setting) -> Outcome:
-        found = import_module(f"reproduction.{module}")
-        return cast("Outcome", found.run(*arguments, setting))
+        late = getattr(import_module(f"reproduction.{module}"), function)
+        return cast("Outcome", late(*arguments, setting))
 
     return run
 
@@ -162,7 +162,7 @@ EXPERIMENTS: Final = (
         source="fig:SRD",
         needs="",
         duration="a second; --full is the same",
-        run=_late("divergence"),
+        run=_late("profiles"),
     ),
     Experiment(
         name="cap-rings",
@@ -170,7 +170,7 @@ EXPERIMENTS: Final = (
         source="fig:HUC_sa_HUC",
         needs="",
         duration="a second; --full is the same",
-        run=_late("caps"),
+        run=_late("profiles", function="run_caps"),
     ),
     _static(
         "static-adult",
@@ -237,7 +237,7 @@ EXPERIMENTS: Final = (
         source="subfig:overfit, subfig:overfit_attack",
         needs=_TRAINS,
         duration="a minute; --full a day",
-        run=_late("attack"),
+        run=_late("accuracy", function="run_attack"),
     ),
     Experiment(
         name="layer-clipping",

@@ -33,12 +33,12 @@ from pufferslice._core.arrays import Floats
 from pufferslice._core.files import make_folder, pretty_json, write_whole
 from pufferslice.errors import ArgumentError
 from pufferslice.scenario.distributions import GaussianDistribution
-from reproduction import caps, divergence
-from reproduction.divergence import FIRST, LIMIT, SECOND
+from reproduction import profiles
 from reproduction.experiment import Cell, Outcome, Row, number_in
 from reproduction.noise import ORDER as SGD_ORDER
 from reproduction.panels import ORDER as STATIC_ORDER
 from reproduction.panels import Curve, curves_of
+from reproduction.profiles import FIRST, LIMIT, SECOND
 from reproduction.static import STUDIES
 
 _PALE: Final = "#E6E6E6"
@@ -130,7 +130,7 @@ _RINGS: Final = {
 """Colour, line and name of each ring."""
 _SLICES: Final = "#009E73"
 _ENVELOPES: Final = {"huc": ("#CC79A7", "HUC"), "sa_huc": ("#009E73", "sa-HUC")}
-_LAWS: Final = (("#D55E00", "-", FIRST, "P"), ("#0072B2", "--", SECOND, "Q"))
+_GAUSSIANS: Final = (("#D55E00", "-", FIRST, "P"), ("#0072B2", "--", SECOND, "Q"))
 _SCALE_ANGLE: Final = math.radians(130)
 _AROUND: Final = np.linspace(0, 2 * math.pi, 361)
 
@@ -138,9 +138,9 @@ _AROUND: Final = np.linspace(0, 2 * math.pi, 361)
 def sliced_divergences_figure(outcome: Outcome) -> Figure:
     """The two distributions, and their divergence along m = 8, 16, 32 and all directions."""
     figure = new_figure(14, 4.3)
-    panels = [str(count) for count in divergence.COUNTS] + [LIMIT]
+    panels = [str(count) for count in profiles.COUNTS] + [LIMIT]
     distributions = figure.add_subplot(1, 5, 1)
-    for colour, line, distribution, name in _LAWS:
+    for colour, line, distribution, name in _GAUSSIANS:
         _draw_distribution(distributions, distribution, (colour, line, name))
     distributions.set_title("P (full), Q (dashed)\n1 and 2 standard deviations", fontsize=TICK_SIZE)
     distributions.set_aspect("equal")
@@ -157,7 +157,7 @@ def sliced_divergences_figure(outcome: Outcome) -> Figure:
         _finish_polar(axes, name, top)
     handles, labels = figure.axes[-1].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=TICK_SIZE)
-    title = f"Sliced Rényi divergence of order {divergence.ORDER:g} (nats)"
+    title = f"Sliced Rényi divergence of order {profiles.ORDER:g} (nats)"
     caption(figure, title, outcome.scale)
     return figure
 
@@ -165,13 +165,13 @@ def sliced_divergences_figure(outcome: Outcome) -> Figure:
 def cap_rings_figure(outcome: Outcome) -> Figure:
     """HUC, sa-HUC and both together, at both numbers of directions."""
     figure = new_figure(10.5, 8.8)
-    for row, count in enumerate(caps.COUNTS):
+    for row, count in enumerate(profiles.CAP_COUNTS):
         for place, kinds in enumerate((("huc",), ("sa_huc",), ("huc", "sa_huc"))):
             number = 3 * row + place + 1
             axes = cast("PolarAxes", figure.add_subplot(2, 3, number, projection="polar"))
             _draw_caps(axes, outcome, count, kinds)
     legend_below(figure, figure.axes)
-    title = f"Cost of one round along each slice, order {caps.ORDER:g} (nats)"
+    title = f"Cost of one round along each slice, order {profiles.CAPS_ORDER:g} (nats)"
     caption(figure, title, outcome.scale)
     return figure
 
@@ -191,9 +191,9 @@ def _draw_caps(axes: PolarAxes, outcome: Outcome, count: int, kinds: tuple[str, 
 
 def _slices(rows: Sequence[Row]) -> tuple[Floats, Floats]:
     """Angles and values of the slices."""
-    kept = [row for row in rows if row["quantity"] == "slice"]
-    value = "divergence_nats" if "divergence_nats" in kept[0] else "cost_nats"
-    return column(kept, "angle_radians"), column(kept, value)
+    slices = [row for row in rows if row["quantity"] == "slice"]
+    value = "divergence_nats" if "divergence_nats" in slices[0] else "cost_nats"
+    return column(slices, "angle_radians"), column(slices, value)
 
 
 def _draw_profile(axes: PolarAxes, slices: tuple[Floats, Floats], look: tuple[str, str]) -> None:
@@ -628,8 +628,8 @@ def _scale_by_epsilon(axes: Axes, *, both: bool) -> None:
 
 
 FIGURES: Final[Mapping[str, Callable[[Outcome], Figure]]] = {
-    divergence.NAME: sliced_divergences_figure,
-    caps.NAME: cap_rings_figure,
+    profiles.NAME: sliced_divergences_figure,
+    profiles.CAPS_NAME: cap_rings_figure,
     "sgd-noise": sgd_noise_figure,
     "training-curves": training_curves_figure,
     "accuracy-epsilon": accuracy_epsilon_figure,

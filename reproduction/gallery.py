@@ -179,8 +179,8 @@ def section(experiment: Experiment, outcome: Outcome, pictures: list[str]) -> st
 
 def _line(claim: Claim) -> str:
     verdict = "Held" if claim.held else "**Did not hold**"
-    said = f"{claim.statement.removesuffix('.')} ({_labels(claim.source)})"
-    return f"- {verdict}: {said}. Found: {claim.found.removesuffix('.')}."
+    statement = f"{claim.statement.removesuffix('.')} ({_labels(claim.source)})"
+    return f"- {verdict}: {statement}. Found: {claim.found.removesuffix('.')}."
 
 
 def _labels(source: str) -> str:

@@ -147,7 +147,7 @@ def run(setting: Setting) -> Outcome:
         (series, epsilon, result)
         for (series, epsilon, _), result in zip(planned, results, strict=True)
     ]
-    rows += [_accuracy_row(*one) for one in trained]
+    rows += [_accuracy_row(*point) for point in trained]
     return Outcome(
         experiment=NAME,
         scale=(

@@ -290,15 +290,15 @@ def _rows(
     setup: SgdSetup, noise: NoiseSetting, series: str, multipliers: list[float]
 ) -> Iterator[Row]:
     for epsilon, multiplier in zip(EPSILONS, multipliers, strict=True):
-        own = epsilon
+        cost = epsilon
         if series.startswith("recipe_"):
-            own = noise.recipe(series, epsilon).true_epsilon
+            cost = noise.recipe(series, epsilon).true_epsilon
         yield {
             "batch_size": setup.batch_size,
             "series": series,
             "epsilon": epsilon,
             "noise_multiplier": multiplier,
-            "epsilon_by_own_account": None if series == "group_dp_sgd" else own,
+            "epsilon_by_own_account": None if series == "group_dp_sgd" else cost,
             "epsilon_by_amplified": noise.amplified_cost(multiplier),
         }
 
@@ -388,14 +388,14 @@ def _recipe_costs() -> Iterator[Claim]:
     for series, name in (("recipe_srpp", "SRPP-SGD"), ("recipe_sa_srpp", "sa-SRPP-SGD")):
         found = {setup.batch_size: noise_setting(setup).recipe(series, 1.0) for setup in SETUPS}
         shown = "; ".join(
-            f"batch size {size}: multiplier {one.noise_multiplier:.2f} at claimed epsilon 1 costs "
-            f"{one.true_epsilon:.1f}"
-            for size, one in found.items()
+            f"batch size {size}: multiplier {recipe.noise_multiplier:.2f} at claimed epsilon 1 costs "
+            f"{recipe.true_epsilon:.1f}"
+            for size, recipe in found.items()
         )
         yield Claim(
             statement=f"The printed noise multiplier of {name} gives the epsilon it is printed for",
             source="app:sgd_setup",
-            held=all(one.understatement <= 1 for one in found.values()),
+            held=all(recipe.understatement <= 1 for recipe in found.values()),
             found=f"{shown}, by its own kind of account",
         )
 

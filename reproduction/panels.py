@@ -119,11 +119,11 @@ def stratified_rows(labels: npt.NDArray[np.str_], seed: int) -> npt.NDArray[np.i
     check_count(0, seed=seed)
     secrets, counts = np.unique(labels, return_counts=True)
     keys = np.random.PCG64(seed).random_raw(len(labels))
-    kept = []
+    chosen = []
     for secret in secrets:
         rows = np.flatnonzero(labels == secret)
-        kept.append(rows[np.argsort(keys[rows], kind="stable")][: counts.min()])
-    return np.sort(np.concatenate(kept))
+        chosen.append(rows[np.argsort(keys[rows], kind="stable")][: counts.min()])
+    return np.sort(np.concatenate(chosen))
 
 
 def hash_groups(table: pa.Table) -> npt.NDArray[np.str_]:
@@ -392,7 +392,7 @@ def panels_of(
 def panel_rows(panel: Panel, scale: Scale, number: int) -> list[Row]:
     """The table of one panel in long form: a row for each notion, rule, budget and trial.
 
-    `number` tells the panels of an experiment apart, so that each draws noise of its own.
+    `number` is that of the panel in its experiment, so that each panel draws its own noise.
     """
     parts = in_threads(
         lambda trial: list(_trial_rows(panel, scale, number, trial)), range(scale.n_trials)

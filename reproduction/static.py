@@ -78,7 +78,7 @@ def tradeoff_claims(curves: Sequence[Curve], rule: Rule, source: str) -> Iterato
 
 
 def perfect_inference_claims(curves: Sequence[Curve], rule: Rule) -> Iterator[Claim]:
-    """With one rule accuracy ends at perfect inference; said of Cleveland and Student only."""
+    """With one rule accuracy ends at perfect inference; a claim about Cleveland and Student."""
     for notion in NOTIONS:
         chosen = [c for c in curves if c.rule == rule and c.notion == notion]
         ends = {curve.panel: float(curve.accuracies[-1]) for curve in chosen}
@@ -94,9 +94,9 @@ def perfect_inference_claims(curves: Sequence[Curve], rule: Rule) -> Iterator[Cl
         )
 
 
-def share_claims(said: Mapping[str, float], found: Mapping[str, float]) -> Iterator[Claim]:
-    """The accuracy of naming the commonest secret, as the paper prints it, by prior."""
-    for prior, share in said.items():
+def share_claims(stated: Mapping[str, float], found: Mapping[str, float]) -> Iterator[Claim]:
+    """The accuracy of always naming the most frequent secret, as in the paper, by prior."""
+    for prior, share in stated.items():
         digits = len(f"{share:g}".partition(".")[2])
         yield Claim(
             statement=f"the commonest secret of the {prior} prior has the share {share:g}, rounded",
@@ -106,12 +106,12 @@ def share_claims(said: Mapping[str, float], found: Mapping[str, float]) -> Itera
         )
 
 
-def count_claim(said: int, found: int) -> Claim:
+def count_claim(stated: int, found: int) -> Claim:
     """The number of records."""
     return Claim(
-        statement=f"the table has {said:,} records",
+        statement=f"the table has {stated:,} records",
         source="app:experiments",
-        held=found == said,
+        held=found == stated,
         found=f"{found:,} records",
     )
 
@@ -200,7 +200,7 @@ def _starts_at_the_prior(curves: Sequence[Curve], form: tuple[Rule, Notion], sou
         for prior in dict.fromkeys(curve.prior for curve in chosen)
     }
     smallest = float(chosen[0].epsilons[0])
-    told = ", ".join(f"{prior} prior {value:+.3f}" for prior, value in starts.items())
+    shown = ", ".join(f"{prior} prior {value:+.3f}" for prior, value in starts.items())
     return Claim(
         statement=(
             f"{_WORDS[notion]}, {_RULES[rule]}: at the smallest budget attack accuracy is within "
@@ -208,7 +208,7 @@ def _starts_at_the_prior(curves: Sequence[Curve], form: tuple[Rule, Notion], sou
         ),
         source=source,
         held=all(abs(value) <= NEAR_PRIOR for value in starts.values()),
-        found=f"advantage at epsilon {smallest:g}: {told}",
+        found=f"advantage at epsilon {smallest:g}: {shown}",
     )
 
 

@@ -56,7 +56,7 @@ CONFIDENCE: Final = 0.95
 
 _DELTAS: Final = (1e-5,)
 _DIGITS: Final = 12
-"""Of the digest that tells runs of different settings apart."""
+"""Digits of the digest of the settings in a name."""
 
 
 @final
@@ -77,7 +77,7 @@ class TrainingTask:
     def request(self, folder: Path) -> TrainingRequest:
         """The task as a request; its run lives in a folder of its own below `folder`."""
         description = {"worlds": attrs.asdict(self.worlds), "learning": attrs.asdict(self.learning)}
-        told = canonical_json(
+        settings = canonical_json(
             description
             | {
                 "plan": self.plan.to_json(),
@@ -85,7 +85,7 @@ class TrainingTask:
                 "n_evaluations": self.n_evaluations,
             }
         )
-        name = f"{self.label}-{digest(told)[:_DIGITS]}"
+        name = f"{self.label}-{digest(settings)[:_DIGITS]}"
         return TrainingRequest(
             plan=self.plan,
             data=DataSource(dataset=self.dataset),
@@ -203,9 +203,9 @@ def _curve(folder: Path) -> tuple[CurvePoint, ...]:
     points, before = [], 0
     for row in rows_of(folder / PUBLIC):
         since = [
-            one["mean_loss"]
-            for one in steps
-            if before < one["step"] <= row["step"] and one["mean_loss"] is not None
+            step["mean_loss"]
+            for step in steps
+            if before < step["step"] <= row["step"] and step["mean_loss"] is not None
         ]
         points.append(
             CurvePoint(
@@ -325,7 +325,7 @@ def cifar_scale(setups: tuple[SgdSetup, ...] = SETUPS) -> TrainingScale:
     Set-ups for the whole dataset are set to that number; those for a subset keep theirs.
     """
     n_found = len(data.cifar10()[0])
-    fitted = tuple(attrs.evolve(one, n_records=min(one.n_records, n_found)) for one in setups)
+    fitted = tuple(attrs.evolve(setup, n_records=min(setup.n_records, n_found)) for setup in setups)
     shown = f"{fitted[0].n_records:,} CIFAR-10 images ({n_found:,} of {N_RECORDS:,} found)"
     return TrainingScale(
         dataset=CIFAR10,
@@ -359,7 +359,7 @@ def run(setting: Setting) -> Outcome:
         else digits_scale(model="linear", setups=(QUICK_SETUP,), n_differing=_QUICK_DIFFERING)
     )
     scale = attrs.evolve(scale, n_evaluations=_N_POINTS)
-    planned = [one for setup in scale.setups for one in _planned(scale, setup)]
+    planned = [task for setup in scale.setups for task in _planned(scale, setup)]
     results = results_of([task for _, _, task in planned], setting)
     named = [
         (setup, series, result) for (setup, series, _), result in zip(planned, results, strict=True)
@@ -371,7 +371,7 @@ def run(setting: Setting) -> Outcome:
             f"{scale.found}; model {scale.model}, {steps} steps, claimed ε {EPSILON:g} at order "
             f"{ORDER:g}, one run per line; Poisson batches."
         ),
-        rows=tuple(row for one in named for row in _rows(*one)),
+        rows=tuple(row for result in named for row in _rows(*result)),
         claims=(_ordered(named), _converged(named)),
     )
 
@@ -411,7 +411,7 @@ def _ordered(named: list[tuple[SgdSetup, str, RunResult]]) -> Claim:
         for result in reversed(runs):
             worst = max(worst, best_noisier - result.test_accuracy)
             best_noisier = max(best_noisier, result.test_accuracy)
-        shown += [f"{one.test_accuracy:.1%} at {one.noise_multiplier:.3g}" for one in runs]
+        shown += [f"{result.test_accuracy:.1%} at {result.noise_multiplier:.3g}" for result in runs]
     return Claim(
         statement=(
             "Smaller noise directly translates into higher utility: no run is beaten by more than "

@@ -212,15 +212,15 @@ def test_bad_scores(scores, shares, message):
 def test_bad_settings(rng):
     prior = point_prior((0.5, 0.5))
     outputs = outputs_of(prior, 50, rng)
-    said = {"pairs": [("s0", "s1")], "seed": 0, "confidence": 0.95}
+    arguments = {"pairs": [("s0", "s1")], "seed": 0, "confidence": 0.95}
     with pytest.raises(ArgumentError, match="one secret only"):
-        infer_secrets({"s0": outputs["s0"]}, prior, STD, **said)
+        infer_secrets({"s0": outputs["s0"]}, prior, STD, **arguments)
     with pytest.raises(ArgumentError, match="noise_std"):
-        infer_secrets(outputs, prior, 0.0, **said)
+        infer_secrets(outputs, prior, 0.0, **arguments)
     with pytest.raises(ArgumentError, match="confidence"):
-        infer_secrets(outputs, prior, STD, **(said | {"confidence": 1.0}))
+        infer_secrets(outputs, prior, STD, **(arguments | {"confidence": 1.0}))
     with pytest.raises(ArgumentError, match="seed"):
-        infer_secrets(outputs, prior, STD, **(said | {"seed": -1}))
+        infer_secrets(outputs, prior, STD, **(arguments | {"seed": -1}))
 
 
 def test_streamed_distributions_have_no_likelihood():

@@ -1,5 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Audits of training: right plans stand, broken ones fall, others are refused before they run."""
+"""Audits of training: right plans stand, broken ones fall; runs in real processes."""
+
+import io
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import attrs
 import numpy as np
@@ -7,14 +17,22 @@ import pytest
 from scipy.stats import binom
 
 from pufferslice.audit.noise import MOST_AXES
-from pufferslice.audit.training import TrainingRuns, audit_released, audit_training
-from pufferslice.errors import ArgumentError
+from pufferslice.audit.training import (
+    MANIFEST,
+    RunBlock,
+    TrainingRuns,
+    _train_block,
+    audit_released,
+    audit_training,
+    train_repeatedly,
+)
+from pufferslice.errors import ArgumentError, StorageError, TrainingError
 from pufferslice.learning import MeanSquare, WithoutReplacement, WorstCase, exactly, plan_with_noise
 
 N_RUNS = 1_300
 CONFIDENCE = 0.95
 
-WORKERS = """
+BROKEN_WORKERS = """
 import attrs
 import numpy as np
 from pufferslice.torch.canary import release_canary
@@ -29,7 +47,7 @@ def sums(world, plan):
 """
 
 
-def plan_of(multiplier=2.0, accountant=None, order=2.0):
+def one_step(multiplier=2.0, accountant=None, order=2.0):
     """One step on all records, of which one differs: epsilon is 2 * order / multiplier^2."""
     return plan_with_noise(
         differing=exactly(1),
@@ -41,8 +59,8 @@ def plan_of(multiplier=2.0, accountant=None, order=2.0):
     )
 
 
-def runs_of(plan=None, worker="pufferslice.torch.canary:release_canary", n_runs=N_RUNS):
-    return TrainingRuns(worker=worker, plan=plan or plan_of(), n_runs=n_runs)
+def canary_runs(plan=None, worker="pufferslice.torch.canary:release_canary", n_runs=N_RUNS):
+    return TrainingRuns(worker=worker, plan=plan or one_step(), n_runs=n_runs)
 
 
 def outputs(rng, direction, noise_std, n_runs=N_RUNS):
@@ -53,8 +71,8 @@ def outputs(rng, direction, noise_std, n_runs=N_RUNS):
 
 
 @pytest.fixture
-def home(tmp_path, monkeypatch):
-    (tmp_path / "broken_workers.py").write_text(WORKERS, encoding="utf-8")
+def broken_home(tmp_path, monkeypatch):
+    (tmp_path / "broken_workers.py").write_text(BROKEN_WORKERS, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
 
@@ -62,30 +80,30 @@ def home(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.soundness
 @pytest.mark.timeout(600)
-def test_half_the_noise_is_refuted_and_the_right_noise_is_not(home):
+def test_half_the_noise_is_refuted_and_the_right_noise_is_not(broken_home):
     """Of 1,000 simulated audits of 1,300 runs at half the noise all refuted: bound 1.76 +- 0.17."""
-    half = runs_of(worker="broken_workers:half_the_noise")
+    half = canary_runs(worker="broken_workers:half_the_noise")
     assert half.plan.guarantee().epsilon == pytest.approx(1.0)
-    verdict = audit_training(half, folder=home / "half", confidence=CONFIDENCE, seed=1)
+    verdict = audit_training(half, folder=broken_home / "half", confidence=CONFIDENCE, seed=1)
     assert verdict.outcome == "refuted"
     assert verdict.claim == "(2, 1)-RPP, whole run"
     assert verdict.prior == "exactly 1 records differ"
-    right = runs_of(n_runs=400)
-    verdict = audit_training(right, folder=home / "right", confidence=CONFIDENCE, seed=1)
+    right = canary_runs(n_runs=400)
+    verdict = audit_training(right, folder=broken_home / "right", confidence=CONFIDENCE, seed=1)
     assert verdict.outcome == "not refuted"
     assert verdict.n_outputs == 400
 
 
 @pytest.mark.soundness
-def test_the_same_folder_gives_the_same_verdict_and_no_other_seed(home):
-    runs = runs_of(plan_of(order=2.0), worker="broken_workers:sums", n_runs=200)
-    said = {"folder": home / "runs", "confidence": CONFIDENCE}
-    verdict = audit_training(runs, seed=3, n_processes=1, **said)
-    assert audit_training(runs, seed=3, **said) == verdict
+def test_the_same_folder_gives_the_same_verdict_and_no_other_seed(broken_home):
+    runs = canary_runs(one_step(order=2.0), worker="broken_workers:sums", n_runs=200)
+    settings = {"folder": broken_home / "runs", "confidence": CONFIDENCE}
+    verdict = audit_training(runs, seed=3, n_processes=1, **settings)
+    assert audit_training(runs, seed=3, **settings) == verdict
     with pytest.raises(ArgumentError, match="another audit: seed differ"):
-        audit_training(runs, seed=4, **said)
+        audit_training(runs, seed=4, **settings)
     with pytest.raises(ArgumentError, match="another audit: confidence differ"):
-        audit_training(runs, seed=3, folder=home / "runs", confidence=0.9)
+        audit_training(runs, seed=3, folder=broken_home / "runs", confidence=0.9)
 
 
 @pytest.mark.soundness
@@ -96,25 +114,25 @@ def test_too_little_noise_is_seen_in_any_direction(rng, dim):
     direction /= np.linalg.norm(direction)
     for noise_std, outcome in ((2.0, "not refuted"), (1.0, "refuted")):
         released = outputs(rng, direction, noise_std, n_runs=6_000)
-        found = audit_released(runs_of(n_runs=6_000), released, confidence=CONFIDENCE, seed=1)
+        found = audit_released(canary_runs(n_runs=6_000), released, confidence=CONFIDENCE, seed=1)
         assert found.outcome == outcome, found
 
 
 def test_a_coordinate_without_noise_is_seen(rng):
     first, second = outputs(rng, [0.0, 1.0], 50.0)
     first[:, 0], second[:, 0] = 1.0, 1.0 + 1e-9
-    found = audit_released(runs_of(), (first, second), confidence=CONFIDENCE, seed=1)
+    found = audit_released(canary_runs(), (first, second), confidence=CONFIDENCE, seed=1)
     assert found.outcome == "refuted"
 
 
 @pytest.mark.soundness
 @pytest.mark.statistical
 @pytest.mark.parametrize("dim", [20, 300])
-def test_equal_worlds_are_told_apart_no_more_often_than_said(rng, dim):
-    """No cost at all. A line chosen on the counted runs would show: along the difference of their
-    own means, 400 runs of 300 numbers differ by 1.2 deviations.
+def test_equal_worlds_are_told_apart_no_more_often_than_stated(rng, dim):
+    """A line chosen on the counted runs would show: along the difference of their means,
+    400 runs of 300 numbers differ by 1.2 deviations.
     """
-    runs = runs_of(plan_of(multiplier=1e5), n_runs=400)
+    runs = canary_runs(one_step(multiplier=1e5), n_runs=400)
     assert runs.plan.guarantee().epsilon < 1e-9
     refuted = 0
     for seed in range(100):
@@ -125,41 +143,348 @@ def test_equal_worlds_are_told_apart_no_more_often_than_said(rng, dim):
 
 def test_worlds_that_release_the_same_are_not_refuted():
     same = np.ones((400, 70))
-    found = audit_released(runs_of(n_runs=400), (same, same), confidence=CONFIDENCE, seed=1)
+    found = audit_released(canary_runs(n_runs=400), (same, same), confidence=CONFIDENCE, seed=1)
     assert (found.outcome, found.lower_bound) == ("not refuted", 0.0)
 
 
 def test_a_mean_over_batches_cannot_be_audited(tmp_path):
-    runs = runs_of(plan_of(accountant=MeanSquare()))
-    with pytest.raises(ArgumentError, match=r"a mean over batch draws.*Plan with worst_case"):
+    runs = canary_runs(one_step(accountant=MeanSquare()))
+    with pytest.raises(ArgumentError, match="a mean over batch draws"):
         audit_training(runs, folder=tmp_path / "runs", confidence=CONFIDENCE, seed=1)
     assert not (tmp_path / "runs").exists()
 
 
 def test_too_few_runs_are_refused_before_any_is_made(tmp_path):
-    runs = runs_of(plan_of(multiplier=0.75), n_runs=200)
-    said = {"folder": tmp_path / "runs", "confidence": 0.99, "seed": 1}
+    runs = canary_runs(one_step(multiplier=0.75), n_runs=200)
+    settings = {"folder": tmp_path / "runs", "confidence": 0.99, "seed": 1}
     with pytest.raises(ArgumentError, match=r"too few runs.*and (\d+) are needed") as error:
-        audit_training(runs, **said)
+        audit_training(runs, **settings)
     needed = int(str(error.value).split(" are needed")[0].split()[-1])
     assert 200 < needed < 100_000
     with pytest.raises(ArgumentError, match=f"and {needed} are needed"):
-        audit_training(attrs.evolve(runs, n_runs=needed - 1), **said)
+        audit_training(attrs.evolve(runs, n_runs=needed - 1), **settings)
     with pytest.raises(ArgumentError, match="no number of runs can refute epsilon 400"):
-        audit_training(runs_of(plan_of(multiplier=0.1)), **said)
+        audit_training(canary_runs(one_step(multiplier=0.1)), **settings)
     assert not (tmp_path / "runs").exists()
 
 
 def test_bad_arguments_are_refused(tmp_path, rng):
-    said = {"folder": tmp_path / "runs", "confidence": CONFIDENCE, "seed": 1}
-    with pytest.raises(ArgumentError, match="confidence must lie strictly between 0 and 1"):
-        audit_training(runs_of(), **said | {"confidence": 1.0})
-    with pytest.raises(ArgumentError, match="seed must be a whole number"):
-        audit_training(runs_of(), **said | {"seed": -1})
+    settings = {"folder": tmp_path / "runs", "confidence": CONFIDENCE, "seed": 1}
+    with pytest.raises(ArgumentError, match="confidence"):
+        audit_training(canary_runs(), **settings | {"confidence": 1.0})
+    with pytest.raises(ArgumentError, match="seed"):
+        audit_training(canary_runs(), **settings | {"seed": -1})
     first, second = outputs(rng, [1.0], 2.0, n_runs=300)
     short = (first, second[:200])
-    with pytest.raises(ArgumentError, match="300 runs in each world, as was planned; got 300 and"):
-        audit_released(runs_of(n_runs=300), short, confidence=CONFIDENCE, seed=1)
+    with pytest.raises(ArgumentError, match="released must hold 300 runs"):
+        audit_released(canary_runs(n_runs=300), short, confidence=CONFIDENCE, seed=1)
     first[3] = np.nan
     with pytest.raises(ArgumentError, match="finite; 1 of 300"):
-        audit_released(runs_of(n_runs=300), (first, second), confidence=CONFIDENCE, seed=1)
+        audit_released(canary_runs(n_runs=300), (first, second), confidence=CONFIDENCE, seed=1)
+
+
+WORKERS = """
+import os, signal, time
+import numpy as np
+
+def gaussian(world, plan):
+    return np.random.default_rng().normal(size=3) + (world == "first")
+
+def slow(world, plan):
+    with open(os.environ["AUDIT_PIDS"], "a") as file:
+        file.write(f"{os.getpid()}\\n")
+    time.sleep(0.05)
+    return gaussian(world, plan)
+
+def fails(world, plan):
+    raise ZeroDivisionError("in the worker")
+
+def dies(world, plan):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def plan_of(world, plan):
+    return [plan.noise_multipliers[0], plan.order]
+
+def infinite(world, plan):
+    return [np.inf, 0.0]
+
+def matrix(world, plan):
+    return np.zeros((2, 2))
+
+def words(world, plan):
+    return ["a"]
+
+def nothing(world, plan):
+    return []
+
+def uneven(world, plan):
+    return np.zeros(np.random.default_rng().integers(1, 50))
+
+def by_world(world, plan):
+    return np.zeros(1 if world == "first" else 2)
+
+number = 3
+"""
+
+SCRIPT = """
+import json, sys
+from pufferslice.audit.training import TrainingRuns, train_repeatedly
+from pufferslice.learning import TrainingPlan
+
+if __name__ == "__main__":
+    sys.path.insert(0, sys.argv[1])
+    plan = TrainingPlan.from_json(json.loads(sys.argv[3]))
+    worker, n_runs, block = sys.argv[4], int(sys.argv[5]), int(sys.argv[6])
+    runs = TrainingRuns(worker=worker, plan=plan, n_runs=n_runs, block=block)
+    train_repeatedly(runs, sys.argv[2], n_processes=2)
+"""
+
+PATIENCE = 90.0
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A folder from which spawned processes can import the workers."""
+    (tmp_path / "audited_workers.py").write_text(WORKERS, encoding="utf-8")
+    (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("AUDIT_PIDS", str(tmp_path / "pids"))
+    return tmp_path
+
+
+@pytest.fixture
+def plan():
+    return plan_with_noise(
+        differing=exactly(1),
+        sampling=WithoutReplacement(n_records=4, batch_size=4),
+        clip_norm=1.0,
+        noise_multipliers=np.full(1, 2.0),
+        accountant=WorstCase(),
+        order=2.0,
+    )
+
+
+def runs_of(plan, function="gaussian", n_runs=10, block=4, **given):
+    return TrainingRuns(
+        worker=f"audited_workers:{function}", plan=plan, n_runs=n_runs, block=block, **given
+    )
+
+
+def started(home, runs):
+    """The same runs in a process of its own, in a session of its own."""
+    arguments = [json.dumps(runs.plan.to_json()), runs.worker, str(runs.n_runs), str(runs.block)]
+    command = [sys.executable, home / "script.py", home, home / "runs", *arguments]
+    return subprocess.Popen(
+        command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def wait_until(holds, process=None):
+    end = time.monotonic() + PATIENCE
+    while not holds():
+        assert process is None or process.poll() is None, process.communicate()
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.02)
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.glob("world-*.npy")}
+
+
+def worker_pids(home):
+    return {int(line) for line in (home / "pids").read_text().split()}
+
+
+def is_alive(pid):
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+def test_every_run_is_made_once_and_none_shares_its_randomness(home, plan):
+    seen = []
+    runs = runs_of(plan, n_runs=10, block=4)
+    first, second = train_repeatedly(
+        runs, home / "runs", n_processes=2, progress=lambda done, total: seen.append((done, total))
+    )
+    assert first.shape == second.shape == (10, 3)
+    assert len(np.unique(np.concatenate([first, second]))) == 60
+    assert first.mean() > second.mean()
+    assert seen[0] == (0, 20)
+    assert seen[-1] == (20, 20)
+    assert len(contents(home / "runs")) == 6
+    for path in (home / "runs").iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_worlds_and_the_plan_reach_the_worker(home, plan):
+    first, second = train_repeatedly(
+        runs_of(plan, "plan_of", n_runs=1, worlds=["cats", "dogs"]), home / "runs", n_processes=1
+    )
+    assert first.tolist() == second.tolist() == [[2.0, 2.0]]
+    arguments = json.loads((home / "runs" / MANIFEST).read_text())
+    assert arguments["worlds"] == ["cats", "dogs"]
+
+
+def test_a_finished_folder_is_read_and_starts_nothing(home, plan):
+    runs = runs_of(plan)
+    before = train_repeatedly(runs, home / "runs", n_processes=1)
+    (home / "audited_workers.py").write_text("raise RuntimeError", encoding="utf-8")
+    again = train_repeatedly(runs, home / "runs")
+    assert [a.tolist() for a in again] == [b.tolist() for b in before]
+
+
+@pytest.mark.slow
+def test_killed_it_leaves_complete_blocks_no_process_and_resumes(home, plan):
+    runs = runs_of(plan, "slow", n_runs=60, block=3)
+    process = started(home, runs)
+    wait_until(lambda: len(list((home / "runs").glob("world-*.npy"))) >= 3, process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=PATIENCE)
+    wait_until(lambda: not any(map(is_alive, worker_pids(home))))
+    kept = contents(home / "runs")
+    assert 3 <= len(kept) < 40
+    (home / "runs" / ".world-0-block-000000.npy.0123456789abcdef").write_bytes(b"half")
+    seen = []
+    first, second = train_repeatedly(
+        runs, home / "runs", n_processes=1, progress=lambda done, total: seen.append(done)
+    )
+    assert seen[0] == 3 * len(kept)
+    assert seen[-1] == 120
+    assert kept.items() <= contents(home / "runs").items()
+    assert not list((home / "runs").glob(".world*"))
+    assert len(np.unique(np.concatenate([first, second]))) == 360
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whom", ["the terminal's group", "the parent only"])
+def test_interrupted_it_ends_its_processes_and_keeps_whole_blocks(home, plan, whom):
+    runs = runs_of(plan, "slow", n_runs=400, block=4)
+    process = started(home, runs)
+    wait_until(lambda: len(list((home / "runs").glob("world-*.npy"))) >= 2, process)
+    if whom == "the parent only":
+        process.send_signal(signal.SIGINT)
+    else:
+        os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode != 0
+    assert "KeyboardInterrupt" in errors or "TrainingError" in errors
+    wait_until(lambda: not any(map(is_alive, worker_pids(home))))
+    kept = contents(home / "runs")
+    assert 2 <= len(kept) < 200
+    assert all(np.load(home / "runs" / name).shape == (4, 3) for name in kept)
+    assert not list((home / "runs").glob(".world*"))
+
+
+def test_a_worker_that_dies_is_an_error_and_finished_blocks_stay(home, plan):
+    runs = runs_of(plan, n_runs=4)
+    train_repeatedly(runs, home / "runs", n_processes=1)
+    kept = contents(home / "runs")
+    (home / "runs" / "world-1-block-000000.npy").unlink()
+    source = (home / "audited_workers.py").read_text().replace("def gaussian", "def kept")
+    (home / "audited_workers.py").write_text(source.replace("def dies", "def gaussian"))
+    with pytest.raises(TrainingError, match=r"died.*__main__.*same folder"):
+        train_repeatedly(runs, home / "runs", n_processes=1)
+    assert contents(home / "runs").items() <= kept.items()
+
+
+def test_the_error_of_a_worker_comes_through(home, plan):
+    with pytest.raises(ZeroDivisionError, match="in the worker"):
+        train_repeatedly(runs_of(plan, "fails"), home / "runs", n_processes=1)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("infinite", "must be finite; 1 of 2"),
+        ("matrix", "a vector of numbers, got shape"),
+        ("words", "expected numbers"),
+        ("nothing", "a vector of numbers, got shape"),
+        ("uneven", "same number of values"),
+        ("absent", "cannot be imported"),
+        ("number", "must be a function, got a int"),
+    ],
+)
+def test_bad_workers_are_refused(home, plan, function, message):
+    runs = runs_of(plan, function, block=10)
+    with pytest.raises(ArgumentError, match=message):
+        _train_block(runs, RunBlock(world=0, number=0, n_runs=10))
+
+
+def test_worlds_that_release_different_lengths_are_refused(home, plan):
+    with pytest.raises(ArgumentError, match="same number of values in every run, got 1 and 2"):
+        train_repeatedly(runs_of(plan, "by_world", n_runs=1), home / "runs", n_processes=1)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"worker": "train"}, "'module:function'"),
+        ({"worker": None}, "worker"),
+        ({"plan": {"n_steps": 1}}, "plan must be a TrainingPlan"),
+        ({"n_runs": 0}, "n_runs"),
+        ({"block": 0}, "block"),
+        ({"worlds": ("a",)}, "two worlds, got 1"),
+        ({"worlds": ("a", "a")}, "'a' repeats"),
+    ],
+)
+def test_bad_runs_are_refused(plan, changed, message):
+    with pytest.raises(ArgumentError, match=message):
+        attrs.evolve(runs_of(plan), **changed)
+
+
+def test_a_folder_of_other_runs_is_refused(home, plan):
+    runs = runs_of(plan, n_runs=1)
+    train_repeatedly(runs, home / "runs", n_processes=1, settings={"seed": 1})
+    others = {
+        "n_runs": 20,
+        "worker": "audited_workers:slow",
+        "worlds": ("a", "b"),
+        "block": 5,
+        "plan": attrs.evolve(plan, noise_multipliers=np.full(1, 3.0)),
+    }
+    for key, value in others.items():
+        changed = attrs.evolve(runs, **{key: value})
+        with pytest.raises(ArgumentError, match=f"another audit: {key} differ"):
+            train_repeatedly(changed, home / "runs", settings={"seed": 1})
+    with pytest.raises(ArgumentError, match="another audit: seed differ"):
+        train_repeatedly(runs, home / "runs", settings={"seed": 2})
+
+
+def test_folders_that_cannot_be_used_are_refused(home, plan):
+    runs = runs_of(plan, n_runs=1)
+    (home / "file").write_text("")
+    with pytest.raises(StorageError, match="cannot make the folder"):
+        train_repeatedly(runs, home / "file")
+    (home / "other").mkdir()
+    np.save(home / "other" / "table.npy", np.zeros(2))
+    with pytest.raises(ArgumentError, match=r"holds arrays but no audit\.json"):
+        train_repeatedly(runs, home / "other")
+    (home / "odd").mkdir()
+    (home / "odd" / MANIFEST).write_text("no json")
+    with pytest.raises(ArgumentError, match="belongs to another audit"):
+        train_repeatedly(runs, home / "odd")
+    with pytest.raises(ArgumentError, match="n_processes"):
+        train_repeatedly(runs, home / "new", n_processes=0)
+
+
+def test_a_damaged_block_is_named_and_can_be_repeated(home, plan):
+    runs = runs_of(plan, n_runs=3)
+    train_repeatedly(runs, home / "runs", n_processes=1)
+    path = home / "runs" / "world-0-block-000000.npy"
+
+    def refused():
+        with pytest.raises(ArgumentError, match=r"000000.npy' is not the block of 3 runs"):
+            train_repeatedly(runs, home / "runs")
+
+    archive = io.BytesIO()
+    np.savez(archive, np.zeros((3, 3)))
+    for content in (b"", b"no array", path.read_bytes()[:-8], archive.getvalue()):
+        path.write_bytes(content)
+        refused()
+    for array in (np.zeros((2, 3)), np.zeros((3, 3), dtype=int), np.full((3, 3), np.nan)):
+        np.save(path, array)
+        refused()
+    path.unlink()
+    assert train_repeatedly(runs, home / "runs", n_processes=1)[0].shape == (3, 3)

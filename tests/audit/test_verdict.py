@@ -42,9 +42,9 @@ def test_outcome(lower_bound, refutable_below, outcome):
 
 
 def test_words_name_claim_pair_line_and_range():
-    said = str(HALF)
+    text = str(HALF)
     for part in ("(2, 1)-RPP", "'a'", "'b'", "axis 0", "declared", "0.95", "100000", "8.6", "3.2"):
-        assert part in said
+        assert part in text
 
 
 def test_json_holds_everything():

@@ -137,7 +137,8 @@ def test_dagwm_noise_is_the_smallest_that_meets_the_target(rng, make, n, m, epsi
     couple = make(rng, n, 3), make(rng, m, 3, shift=0.5)
     target = Guarantee.unsliced(order=4, epsilon=epsilon)
     noise_std = dagwm_noise_std([couple], target)
-    assert dagwm_cost(couple, 4, noise_std) <= epsilon * (1 + 1e-12)
+    # The coupling behind the noise meets epsilon; the one found here is optimal to POT's rounding.
+    assert dagwm_cost(couple, 4, noise_std) <= epsilon * (1 + 1e-9)
     assert dagwm_cost(couple, 4, noise_std * (1 - 1e-9)) > epsilon
     assert noise_std < gwm_noise_std([couple], target) * (1 + 1e-9)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reproduction.archives import UNREADABLE_PICKLE, read_batch
+from reproduction.data import UNREADABLE_PICKLE, read_batch
 
 
 def python2_batch(pixels, labels):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """CIFAR-10 in all its forms: real files, files of the same form with other pixels, damaged ones.
 
-Forms that are not at hand are written from random pixels, whose checksums take the place of the
+Forms that are not available are written from random pixels, whose checksums replace the
 published ones for the test.
 """
 
@@ -104,8 +104,8 @@ class TestRealFiles:
         (tmp_path / "cifar10-train-1.npz").write_bytes(file.getvalue())
         with pytest.raises(StorageError) as caught:
             read_cifar10(tmp_path)
-        said = (str(tmp_path / "cifar10-train-1.npz"), sha256(images), DIGESTS["train-1"].images)
-        assert all(text in str(caught.value) for text in said)
+        parts = (str(tmp_path / "cifar10-train-1.npz"), sha256(images), DIGESTS["train-1"].images)
+        assert all(text in str(caught.value) for text in parts)
 
     def test_the_parts_have_different_checksums(self):
         digests = [text for part in DIGESTS.values() for text in part]
@@ -203,8 +203,8 @@ class TestDamaged:
         with pytest.raises(StorageError) as caught:
             read_cifar10(tmp_path)
         expected = data.DIGESTS[part][which]
-        for said in (f"cifar10-{part}.npz", sha256(arrays[which]), expected):
-            assert said in str(caught.value)
+        for fragment in (f"cifar10-{part}.npz", sha256(arrays[which]), expected):
+            assert fragment in str(caught.value)
 
     def test_part_five_is_checked_with_the_other_four(self, made, tmp_path):
         images, labels = made["train-5"]
@@ -220,8 +220,8 @@ class TestDamaged:
         found = hashlib.sha256(path.read_bytes()).hexdigest()
         with pytest.raises(StorageError) as caught:
             read_cifar10(tmp_path)
-        for said in (str(path), found, "no SHA256SUMS beside it lists the file", "all five"):
-            assert said in str(caught.value)
+        for fragment in (str(path), found, "no SHA256SUMS beside it lists the file", "all five"):
+            assert fragment in str(caught.value)
         (tmp_path / "SHA256SUMS").write_bytes(b"\xff no list\n")
         with pytest.raises(StorageError, match=r"train-5\.npz' cannot be checked"):
             read_cifar10(tmp_path)

@@ -52,8 +52,8 @@ def test_the_verdict_counts_the_claims_that_held():
 def test_claims_about_our_own_rule_are_counted_apart():
     """What the paper does not say cannot count for or against it."""
     found = outcome(claims=(HELD,), our_claims=(HELD, FAILED, FAILED))
-    said = "an-experiment: 1 of 1 claims of the paper held; 1 of 3 about our own rule"
-    assert found.verdict == said
+    text = "an-experiment: 1 of 1 claims of the paper held; 1 of 3 about our own rule"
+    assert found.verdict == text
     document = found.to_json()
     assert len(document["claims"]) == 1
     assert [claim["held"] for claim in document["our_claims"]] == [True, False, False]

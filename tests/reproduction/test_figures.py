@@ -308,9 +308,9 @@ def test_scale_legend_and_title_cover_nothing(figure):
     texts = [text.get_text() for text in legend.get_texts()]
     assert texts[:4] == ["Ave, tight", "Ave, closed form", "Joint, tight", "Joint, closed form"]
     assert texts[4] == "accuracy of the prior alone (0.500)"
-    said = " ".join(text.get_text() for text in (*figure.texts, figure._suptitle))
-    assert "two queries, 100 records" in said
-    assert "Cleveland, secret sex, balanced" in said
+    text = " ".join(text.get_text() for text in (*figure.texts, figure._suptitle))
+    assert "two queries, 100 records" in text
+    assert "Cleveland, secret sex, balanced" in text
     boxes = [axes.get_window_extent(renderer) for axes in figure.axes]
     assert not any(legend.get_window_extent(renderer).overlaps(box) for box in boxes)
     assert png_of(figure).startswith(b"\x89PNG")

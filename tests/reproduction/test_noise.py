@@ -124,9 +124,9 @@ class TestOutcome:
         assert held == [True, True, False, False, False, False, False, True, True, False]
 
     def test_what_did_not_hold_is_told_with_numbers(self, outcome):
-        told = " ".join(claim.found for claim in outcome.claims)
+        reports = " ".join(claim.found for claim in outcome.claims)
         for number in ("40.44", "26.52", "865.43", "21.40", "67.0", "136.6", "2 records differ"):
-            assert number in told
+            assert number in reports
 
     def test_the_recipe_is_listed_with_its_true_cost(self, outcome):
         row = next(row for row in outcome.rows if row["series"] == "recipe_srpp")

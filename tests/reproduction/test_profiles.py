@@ -8,11 +8,17 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 
-from reproduction import caps
-from reproduction import divergence as experiment
-from reproduction.caps import CapProfile, attained_joint
-from reproduction.divergence import FIRST, ORDER, SECOND, PlaneProfile, SlicedProfile
+from reproduction import profiles
 from reproduction.experiment import Setting, experiment_named
+from reproduction.profiles import (
+    FIRST,
+    ORDER,
+    SECOND,
+    CapProfile,
+    PlaneProfile,
+    SlicedProfile,
+    attained_joint,
+)
 
 SETTING = Setting(full=False, folder=Path("unused"))
 
@@ -46,15 +52,15 @@ class TestSlicedDivergences:
         assert "order 4" in outcome.scale
 
     def test_rows_hold_every_slice_and_ring(self):
-        rows = experiment.run(SETTING).rows
+        rows = profiles.run(SETTING).rows
         slices = [row for row in rows if row["quantity"] == "slice"]
         assert len(slices) == 8 + 16 + 32 + 720
         assert len(rows) == len(slices) + 4 * 3
 
     def test_other_distributions_can_break_a_claim(self, monkeypatch):
         """Claims are decided by the numbers: an unsliced divergence that is too small fails one."""
-        monkeypatch.setattr(experiment, "gaussian_divergence_nd", lambda *_: 0.1)
-        held = [claim.held for claim in experiment.run(SETTING).claims]
+        monkeypatch.setattr(profiles, "gaussian_divergence_nd", lambda *_: 0.1)
+        held = [claim.held for claim in profiles.run(SETTING).claims]
         assert held == [True, False, True, True]
 
 
@@ -85,7 +91,7 @@ class TestCapRings:
         directions = np.column_stack([np.cos(angles), np.sin(angles)])
         best = 0.0
         for signs in ([1.0, 1.0], [1.0, -1.0]):
-            push = caps._PRECONDITIONER @ (np.array([1.0, 0.6]) * signs)
+            push = profiles._PRECONDITIONER @ (np.array([1.0, 0.6]) * signs)
             mean = 0.0
             for subset in range(2**4):
                 drawn = subset.bit_count()

@@ -32,10 +32,10 @@ def test_too_few_points_are_refused(sizes, seconds):
 
 
 def test_three_ways_are_timed():
-    told = []
+    reports = []
 
     def progress(done, total):
-        told.append((done, total))
+        reports.append((done, total))
 
     found = run_times(dim=3, n_directions=20, seed=1, n_samples=40, progress=progress)
     assert [one.method for one in found] == [
@@ -46,13 +46,13 @@ def test_three_ways_are_timed():
     sliced, unsliced = [40, 80, 160, 320, 640, 1280], [10, 15, 20, 30, 40]
     assert [one.sizes.tolist() for one in found] == [sliced, unsliced, unsliced]
     assert all((one.seconds > 0).all() for one in found)
-    assert told == [(1, 3), (2, 3), (3, 3)]
+    assert reports == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_wrong_sizes_are_refused():
-    with pytest.raises(ArgumentError, match="dim must be a whole number and at least 1"):
+    with pytest.raises(ArgumentError, match="dim"):
         run_times(dim=0, n_directions=20, seed=1)
-    with pytest.raises(ArgumentError, match="n_samples must be a whole number and at least 8"):
+    with pytest.raises(ArgumentError, match="n_samples"):
         run_times(dim=1, n_directions=20, seed=1, n_samples=7)
 
 

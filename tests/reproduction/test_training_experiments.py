@@ -12,7 +12,7 @@ import pytest
 
 from pufferslice.learning import MeanSquare, WithoutReplacement, exactly, run_cost
 from pufferslice.torch.models import layer_sizes, resnet22
-from reproduction import accuracy, attack, layers, training
+from reproduction import accuracy, layers, training
 from reproduction.experiment import Setting, experiment_named
 from reproduction.layers import LayerCaps
 from reproduction.noise import SETUPS, SgdSetup
@@ -36,11 +36,11 @@ def result(accuracy, noise=1.0, **changed):
     return RunResult(**(values | changed))
 
 
-def run_tiny(module, folder, **patched):
+def run_tiny(module, folder, name=None, **patched):
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in patched.items():
-            patch.setattr(module, name, value)
-        return experiment_named(module.NAME).run(Setting(full=False, folder=folder))
+        for constant, value in patched.items():
+            patch.setattr(module, constant, value)
+        return experiment_named(name or module.NAME).run(Setting(full=False, folder=folder))
 
 
 class TestAccuracy:
@@ -132,7 +132,13 @@ class TestCurves:
 
 class TestAttack:
     def test_members_are_attacked_at_every_budget(self, tmp_path):
-        outcome = run_tiny(attack, tmp_path, QUICK_SETUP=TINY, QUICK_EPSILONS=(500.0, 2.0))
+        outcome = run_tiny(
+            accuracy,
+            tmp_path,
+            accuracy.ATTACK_NAME,
+            QUICK_ATTACK_SETUP=TINY,
+            QUICK_ATTACK_EPSILONS=(500.0, 2.0),
+        )
         assert len(outcome.rows) == 2 * 2 + 1
         for row in outcome.rows:
             assert row["attack_auc_low"] <= row["attack_auc"] <= row["attack_auc_high"]
@@ -141,7 +147,7 @@ class TestAttack:
 
     def claims(self, trained, tested, aucs, base):
         rows = [
-            attack._row(
+            accuracy._attack_row(
                 "recipe_sa_srpp",
                 epsilon,
                 result(b, noise, train_accuracy=a, attack_auc=(auc, 0.0, 1.0)),
@@ -151,8 +157,8 @@ class TestAttack:
             )
         ]
         alone = result(base[1], 0.001, train_accuracy=base[0], attack_auc=(base[2], 0.0, 1.0))
-        rows.append(attack._row("almost_no_noise", None, alone))
-        return [claim.held for claim in attack._claims(rows)]
+        rows.append(accuracy._attack_row("almost_no_noise", None, alone))
+        return [claim.held for claim in accuracy._attack_claims(rows)]
 
     def test_as_the_paper_says(self):
         held = self.claims((1.0, 0.6, 0.2), (0.7, 0.5, 0.2), (0.7, 0.6, 0.5), (1.0, 0.8, 0.72))

@@ -13,7 +13,7 @@ import pytest
 
 from pufferslice.data import frame_of, missing_rows
 from pufferslice.errors import StorageError
-from reproduction import archives, data
+from reproduction import data
 from reproduction.data import CLEVELAND_SHA256, STUDENT_SHA256, read_cleveland, read_student
 
 # Published SHA-256 of the files of the repository, from which the originals are known.
@@ -161,8 +161,8 @@ class TestMissingAndDamaged:
         found = hashlib.sha256(header.encode() + changed).hexdigest()
         with pytest.raises(StorageError) as caught:
             read_cleveland(path)
-        for said in (str(path), f"its 303 rows (SHA-256) is {found}", CLEVELAND_SHA256, "doi:"):
-            assert said in str(caught.value)
+        for fragment in (str(path), f"its 303 rows (SHA-256) is {found}", CLEVELAND_SHA256, "doi:"):
+            assert fragment in str(caught.value)
         assert "145" not in str(caught.value).replace(found, "")
 
     def test_a_row_less_or_more(self, uci_student, tmp_path):
@@ -217,11 +217,11 @@ class TestMissingAndDamaged:
 class TestSizeLimits:
     def test_archives_that_unpack_to_too_much(self):
         zeros = bytes(1_001)
-        assert archives.gunzipped(gzip.compress(zeros), 1_001) == zeros
+        assert data.gunzipped(gzip.compress(zeros), 1_001) == zeros
         for unpack in (
-            lambda most: archives.gunzipped(gzip.compress(zeros), most),
-            lambda most: archives.unzipped(zipped(a=zeros), "a", most),
-            lambda most: archives.unzipped(zipped(b_dot_zip=zipped(a=zeros)), "a", most),
+            lambda most: data.gunzipped(gzip.compress(zeros), most),
+            lambda most: data.unzipped(zipped(a=zeros), "a", most),
+            lambda most: data.unzipped(zipped(b_dot_zip=zipped(a=zeros)), "a", most),
         ):
             assert unpack(1_001) == zeros
             with pytest.raises(ValueError, match="more than 1000 bytes"):

@@ -14,10 +14,10 @@ from pufferslice.sensitivity.concentration import clopper_pearson, dkw_halfwidth
 from pufferslice.sensitivity.renyi import aggregate_average, aggregate_joint
 
 ROUNDING: Final = 2.0**-32
-"""More than the probability of a bin differs between outputs and real numbers.
+"""Bounds how much the probability of a bin differs between outputs and real numbers.
 
 A claim along slices is about real numbers. Outputs lie on a grid of 2^-44 noise standard deviations
-and their projections are floats, so only what lies that near to an edge is in another bin.
+and their projections are floats, so only values that close to an edge can change their bin.
 """
 
 _EVEN_EDGES: Final = 16
@@ -26,17 +26,17 @@ _FEWEST_BEYOND: Final = 3
 """Pilot outputs beyond the outermost edge of a distribution."""
 
 _MOST_ATOMS: Final = 8
-"""Repeated values of a pilot that get a bin of their own."""
+"""Repeated values of a pilot that get their own bin."""
 _FEWEST_REPEATS: Final = 3
 _SAME: Final = 2.0**-40
 """Values of a pilot are the same if they differ by no more than this share of its range."""
 
 
 def candidate_edges(first: Floats, second: Floats) -> Floats:
-    """Where sorted pilots may be cut.
+    """Candidate edges between the bins of sorted pilots.
 
-    At their values at even ranks and, geometrically, towards both ends; around the values that they
-    repeat most; below all infinite values; and in the middle of the widest gap that is left.
+    Values at even ranks and, geometrically, towards both ends; both sides of the most repeated
+    values; below all infinite values; and the middle of the widest remaining gap.
     """
     edges = np.unique(np.concatenate([_edges_of(values) for values in (first, second)]))
     if len(edges) < 2:
@@ -56,7 +56,7 @@ def _edges_of(values: Floats) -> Floats:
 
 
 def _atom_edges(values: Floats, same: float) -> Floats:
-    """On both sides of the values that occur most often, if often enough to be no chance."""
+    """Both sides of the values that repeat most, if too often for chance."""
     starts = np.flatnonzero(np.diff(values, prepend=-np.inf) > same)
     if len(starts) == len(values):
         return values[:0]
@@ -99,14 +99,14 @@ def upper_share(count: int, n_outputs: int, share: float) -> float:
 
 @kernel
 def likely_lower(count: float, n_outputs: float, quantile: float) -> float:
-    """About what `lower_share` will be; only for choosing, never a bound."""
+    """A prediction of `lower_share` for choices, never a bound."""
     spread = quantile / 2 * math.sqrt(max(0.0, 1.0 - count / n_outputs))
     return max(0.0, math.sqrt(max(0.0, count)) - spread) ** 2 / n_outputs
 
 
 @kernel
 def likely_upper(count: float, n_outputs: float, quantile: float) -> float:
-    """About what `upper_share` will be; only for choosing, never a bound."""
+    """A prediction of `upper_share` for choices, never a bound."""
     spread = quantile / 2 * math.sqrt(max(0.0, 1.0 - count / n_outputs))
     return min(1.0, (math.sqrt(count + 0.75) + spread) ** 2 / n_outputs)
 
@@ -134,7 +134,7 @@ def best_partition(
     """Cells merged into neighbouring bins so that the sum of p^order q^(1-order) is likely largest.
 
     `expected` are the pilot's counts per cell of both distributions, `scale` how much larger the
-    counts will be, `sizes` the numbers of outputs to come. The sum is additive over the bins, so
+    counts will be, `sizes` the numbers of counted outputs. The sum is additive over the bins, so
     dynamic programming finds the best. Returns it and, for each cell, whether a bin ends after it.
     """
     first, second = expected
@@ -153,7 +153,7 @@ def best_partition(
             value = best[start]
             if low > 0:
                 value += high * (low / high) ** order
-            # Of equals the fewer bins: each is paid for.
+            # Of equal values the fewer bins: each costs confidence.
             if value >= best[stop]:
                 best[stop], back[stop] = value, start
     ends = np.zeros(n_cells, dtype=np.int64)
@@ -174,12 +174,12 @@ class Aggregation(Protocol):
 
     @property
     def failure_probability(self) -> float:
-        """That the aggregate of true numbers is above the claim's own number."""
+        """Of the event that the aggregate of true numbers is above the claimed number."""
         ...
 
     @property
     def words(self) -> str:
-        """As `average over 200 slices`."""
+        """A description, as `average over 200 slices`."""
         ...
 
     def of(self, values: Floats) -> float:
@@ -187,7 +187,7 @@ class Aggregation(Protocol):
         ...
 
     def spending(self, failure_probability: float, n_comparisons: int) -> Self:
-        """The same, with so much confidence to spend on all comparisons together."""
+        """The same, with this failure probability for all comparisons together."""
         ...
 
 
@@ -210,7 +210,7 @@ class Mean:
         return float(aggregate_average(values, self.weights))
 
     def spending(self, failure_probability: float, n_comparisons: int) -> Self:  # noqa: ARG002 - exact
-        """Itself: the slices are the profile."""
+        """The same value: the slices are the profile."""
         return self
 
 
@@ -234,26 +234,25 @@ class JointMoment:
         return float(aggregate_joint(self.order, values, self.weights))
 
     def spending(self, failure_probability: float, n_comparisons: int) -> Self:  # noqa: ARG002 - exact
-        """Itself: the slices are the profile."""
+        """The same value: the slices are the profile."""
         return self
 
 
 @final
 @attrs.frozen(kw_only=True)
 class SphereMean:
-    """The mean over all directions, from some that were drawn of them (Hoeffding).
+    """The mean over all directions, from a random draw of them (Hoeffding).
 
     It bounds joint claims too, which are never below average ones.
     """
 
     n_directions: int
     cap: float
-    """Larger values count as this, so that they are bounded."""
+    """Larger values count as this."""
     failure_probability: float = 0.5
-    """That the drawn directions lie so that `of` is above the mean of the sphere; `spending` says
-    it, and as it is nothing is left for anything else."""
+    """Of the event that `of` is above the mean of the sphere; `spending` sets it."""
     n_comparisons: int = 1
-    """Of so many, one is chosen by looking along the drawn directions; `of` holds for all."""
+    """One of these is chosen by the drawn directions; `of` holds for all of them."""
 
     @property
     def weights(self) -> Floats:
@@ -275,7 +274,7 @@ class SphereMean:
         return max(0.0, float(np.minimum(values, self.cap).mean()) - width)
 
     def spending(self, failure_probability: float, n_comparisons: int) -> Self:
-        """With this failure probability, whichever of the comparisons is chosen."""
+        """With this failure probability, for any choice among the comparisons."""
         return attrs.evolve(
             self, failure_probability=failure_probability, n_comparisons=n_comparisons
         )

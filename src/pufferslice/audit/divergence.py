@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lower bounds on divergences from outputs, against a sliced claim or along single lines.
 
-A tenth of the outputs, the pilot, decides everything that may be chosen: the pair and its order,
-the line, the bins. The others are counted once, so no choice has to be paid for with confidence;
-what is paid for is every probability that is bounded: two per bin and slice.
+A tenth of the outputs, the pilot, decides everything that can be chosen: the pair and its order,
+the line, the bins. The others are counted once, so a choice costs no confidence; every probability
+that is bounded does: two per bin and slice.
 """
 
 import abc
@@ -36,8 +36,145 @@ from pufferslice.errors import ArgumentError
 from pufferslice.sensitivity.concentration import split
 from pufferslice.sensitivity.profiles import project
 
+PILOT_SHARE: Final = 0.1
+"""Share of the outputs that is used for choices and is not counted."""
+
+FEWEST_OUTPUTS: Final = 100
+"""With fewer the pilot is too small."""
+
+_OUTERMOST: Final = 5
+_NO_SPREAD: Final = 1e-12
+
+_LIKELY_BINS: Final = 12
+_LINES_AT_ONCE: Final = 16
+_MOST_OUTPUTS: Final = 2**62
+
+
 Pair = tuple[Floats, Floats]
 """Sorted values along a line under the first and the second secret."""
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False)
+class SplitOutputs:
+    """Outputs under one secret, shuffled: the pilot for choices, the others to count."""
+
+    pilot: Floats = attrs.field(converter=locked, eq=same)
+    """Shape (n, dim)."""
+    counted: Floats = attrs.field(converter=locked, eq=same)
+    """Shape (n, dim)."""
+
+    @classmethod
+    def of(cls, values: Floats, *, rng: np.random.Generator) -> "SplitOutputs":
+        """A random tenth is the pilot, so the order of the outputs does not matter."""
+        if values.ndim != 2 or values.shape[1] == 0:
+            msg = f"outputs must have shape (n, dim), dim at least 1; got {values.shape}"
+            raise ArgumentError(msg)
+        check_finite(outputs=values)
+        if len(values) < FEWEST_OUTPUTS:
+            msg = (
+                f"too few outputs: {len(values)} under one secret, at least {FEWEST_OUTPUTS} are "
+                "needed"
+            )
+            raise ArgumentError(msg)
+        where = rng.permutation(len(values))
+        n_pilot = math.ceil(PILOT_SHARE * len(values))
+        return cls(pilot=values[where[:n_pilot]], counted=values[where[n_pilot:]])
+
+    @property
+    def n_outputs(self) -> int:
+        """Both parts."""
+        return len(self.pilot) + len(self.counted)
+
+    def __repr__(self) -> str:
+        return f"SplitOutputs(n_outputs={self.n_outputs}, dim={self.pilot.shape[1]})"
+
+
+class Claimed(NamedTuple):
+    """A number that is claimed to bound the quantity of a test."""
+
+    words: str
+    quantity: Quantity
+    value: float
+
+
+class Comparison(NamedTuple):
+    """Two secrets under one prior, in one order, with the outputs of both."""
+
+    prior: str
+    pair: tuple[str, str]
+    outputs: tuple[SplitOutputs, SplitOutputs]
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """How many outputs are counted."""
+        return len(self.outputs[0].counted), len(self.outputs[1].counted)
+
+    @property
+    def n_outputs(self) -> int:
+        """Of the secret that has fewer."""
+        return min(part.n_outputs for part in self.outputs)
+
+    def verdict(
+        self,
+        claimed: Claimed,
+        *,
+        statistic: str,
+        lower_bound: float,
+        refutable_below: float,
+        confidence: float,
+        line: str,
+    ) -> Verdict:
+        """The verdict on a claim from these outputs."""
+        return Verdict(
+            claim=claimed.words,
+            quantity=claimed.quantity,
+            claimed=claimed.value,
+            statistic=statistic,
+            lower_bound=lower_bound,
+            confidence=confidence,
+            refutable_below=refutable_below,
+            n_outputs=self.n_outputs,
+            pair=self.pair,
+            prior=self.prior,
+            line=line,
+        )
+
+
+class PilotRange(NamedTuple):
+    """How far the pilot outputs of one secret lie from their centre, in the worst coordinate."""
+
+    center: Floats
+    spread: Floats
+    limit: float
+
+    @classmethod
+    def of(cls, pilot: Floats) -> "PilotRange":
+        """A little wider than the pilot: by the distance between its outermost outputs."""
+        center, spread = pilot.mean(axis=0), pilot.std(axis=0)
+        spread[spread == 0] = max(float(spread.max()), 1.0) * _NO_SPREAD
+        reach = np.sort((np.abs(pilot - center) / spread).max(axis=1))
+        return cls(center, spread, 2 * float(reach[-1]) - float(reach[-_OUTERMOST:][0]))
+
+    def left_by(self, values: Floats) -> npt.NDArray[np.bool_]:
+        """Which outputs lie outside."""
+        return np.asarray((np.abs(values - self.center) > self.limit * self.spread).any(axis=1))
+
+
+class Lines(NamedTuple):
+    """Directions in scaled coordinates and their names."""
+
+    directions: Floats
+    names: Sequence[str]
+    within: PilotRange | None = None
+    """Outputs outside of it count as infinitely far along every direction."""
+
+    def along(self, values: Floats, which: slice = slice(None)) -> Floats:
+        """Outputs along each direction, one row per direction."""
+        projected = project(self.directions[which], values)
+        if self.within is not None:
+            projected[:, self.within.left_by(values)] = np.inf
+        return projected
 
 
 @final
@@ -46,20 +183,20 @@ class LinePlan:
     """Where a line is cut, decided on the pilot outputs alone."""
 
     edges: Floats = attrs.field(converter=locked, eq=same)
-    """Ascending; none if the pilot saw nothing to gain."""
+    """Ascending; none if the pilot shows no difference."""
     above: bool = True
-    """Of a threshold test: whether the event is to lie above the edge."""
+    """Of a threshold test: whether the event lies above the edge."""
     promise: float = 0.0
-    """The lower bound that the pilot expects; no bound itself."""
+    """The lower bound that the pilot predicts; it is not itself a bound."""
 
     @property
     def n_bins(self) -> int:
-        """At least 2 are paid for, so that the reach of a test is known before any output is."""
+        """At least 2 are paid for, so that the reach of a test does not depend on the outputs."""
         return max(2, len(self.edges) + 1)
 
 
 class LineTest(Protocol):
-    """A number of two distributions on the line that cannot grow when they are cut into bins."""
+    """A number of two distributions on the line that cannot grow when they are binned."""
 
     @property
     def statistic(self) -> str:
@@ -100,13 +237,13 @@ class RenyiTest:
         return f"Rényi divergence of order {self.order:g}"
 
     def plan(self, pilot: Pair, sizes: tuple[int, int], share: float) -> LinePlan:
-        """The partition that promises most."""
+        """The partition with the largest predicted bound."""
         edges = candidate_edges(*pilot)
         expected = _cells(edges, pilot)
         scale = (sizes[0] / len(pilot[0]), sizes[1] / len(pilot[1]))
         n_outputs = (float(sizes[0]), float(sizes[1]))
-        found, ends = best_partition(expected, n_outputs, self.order, -float(ndtri(share)), scale)
-        return LinePlan(edges=edges[ends[:-1] == 1], promise=self._divergence(found))
+        moment, ends = best_partition(expected, n_outputs, self.order, -float(ndtri(share)), scale)
+        return LinePlan(edges=edges[ends[:-1] == 1], promise=self._divergence(moment))
 
     def bound(self, plan: LinePlan, counts: tuple[Integers, Integers], share: float) -> float:
         """Lower bound on the divergence of the first distribution from the second."""
@@ -122,7 +259,7 @@ class RenyiTest:
         return self._divergence(moment)
 
     def reach(self, sizes: tuple[int, int], share: float) -> float:
-        """When all outputs of one distribution lie where none of the other does."""
+        """The bound if no bin has outputs of both distributions."""
         low, high = lower_share(sizes[0], sizes[0], share), upper_share(0, sizes[1], share)
         if low == 0:
             return 0.0
@@ -133,7 +270,7 @@ class RenyiTest:
 
 
 class _ThresholdTest(abc.ABC):
-    """What is the same of tests by the probability of one event, above or below a threshold."""
+    """The shared part of tests by the probability of an event above or below a threshold."""
 
     @abc.abstractmethod
     def _values(self, low: Floats, high: Floats) -> Floats:
@@ -143,16 +280,32 @@ class _ThresholdTest(abc.ABC):
         """
 
     def plan(self, pilot: Pair, sizes: tuple[int, int], share: float) -> LinePlan:
-        """The threshold that promises most."""
-        edges, above, below = _tails(pilot, sizes, share)
-        return _best_threshold(edges, self._values(*above), self._values(*below))
+        """The threshold with the largest predicted bound."""
+        edges = candidate_edges(*pilot)
+        first, second = (np.cumsum(cells)[:-1] for cells in _cells(edges, pilot))
+        n_first, n_second = len(pilot[0]), len(pilot[1])
+        quantile = -float(ndtri(share))
+
+        def predicted(p: Floats, q: Floats) -> Floats:
+            counts = np.minimum((q + 0.5) * (sizes[1] / n_second), sizes[1])
+            low = likely_lowers(p * (sizes[0] / n_first), float(sizes[0]), quantile)
+            return self._values(low, likely_uppers(counts, float(sizes[1]), quantile))
+
+        above, below = predicted(n_first - first, n_second - second), predicted(first, second)
+        is_above = bool(above.max() >= below.max())
+        values = above if is_above else below
+        where = int(values.argmax())
+        return LinePlan(edges=edges[[where]], above=is_above, promise=float(values[where]))
 
     def bound(self, plan: LinePlan, counts: tuple[Integers, Integers], share: float) -> float:
         """Lower bound in the order of the pair."""
-        return self._value(*_event(plan, counts, share))
+        side = 1 if plan.above else 0
+        n_first, n_second = (int(count.sum()) for count in counts)
+        low = lower_share(int(counts[0][side]), n_first, share)
+        return self._value(low, upper_share(int(counts[1][side]), n_second, share))
 
     def reach(self, sizes: tuple[int, int], share: float) -> float:
-        """When the event is certain under one distribution and never seen under the other."""
+        """The bound if the event is certain under one distribution and absent under the other."""
         low, high = lower_share(sizes[0], sizes[0], share), upper_share(0, sizes[1], share)
         return self._value(low, high)
 
@@ -202,240 +355,6 @@ class DeltaTest(_ThresholdTest):
             return np.asarray(np.maximum(low - np.exp(self.epsilon) * high, 0.0))
 
 
-def _cells(edges: Floats, pilot: Pair) -> tuple[Floats, Floats]:
-    first, second = (sorted_counts(edges, values).astype(np.float64) for values in pilot)
-    return first, second
-
-
-def _tails(
-    pilot: Pair, sizes: tuple[int, int], share: float
-) -> tuple[Floats, tuple[Floats, Floats], tuple[Floats, Floats]]:
-    """Candidate edges, and the likely bounds (first low, second high) on both sides."""
-    edges = candidate_edges(*pilot)
-    first, second = (np.cumsum(cells)[:-1] for cells in _cells(edges, pilot))
-    quantile = -float(ndtri(share))
-
-    def likely(p: Floats, q: Floats) -> tuple[Floats, Floats]:
-        scales = sizes[0] / len(pilot[0]), sizes[1] / len(pilot[1])
-        counts = np.minimum((q + 0.5) * scales[1], sizes[1])
-        low = likely_lowers(p * scales[0], float(sizes[0]), quantile)
-        return low, likely_uppers(counts, float(sizes[1]), quantile)
-
-    n_first, n_second = len(pilot[0]), len(pilot[1])
-    return edges, likely(n_first - first, n_second - second), likely(first, second)
-
-
-def _best_threshold(edges: Floats, above: Floats, below: Floats) -> LinePlan:
-    upper, lower = int(above.argmax()), int(below.argmax())
-    is_above = bool(above[upper] >= below[lower])
-    where, promise = (upper, above[upper]) if is_above else (lower, below[lower])
-    return LinePlan(edges=edges[[where]], above=is_above, promise=float(promise))
-
-
-def _event(plan: LinePlan, counts: tuple[Integers, Integers], share: float) -> tuple[float, float]:
-    """Lower bound of the event under the first distribution, upper bound under the second."""
-    side = 1 if plan.above else 0
-    n_first, n_second = (int(count.sum()) for count in counts)
-    low = lower_share(int(counts[0][side]), n_first, share)
-    return low, upper_share(int(counts[1][side]), n_second, share)
-
-
-PILOT_SHARE: Final = 0.1
-"""Share of the outputs that chooses and is not counted."""
-
-FEWEST_OUTPUTS: Final = 100
-"""Below this there is no pilot worth the name."""
-
-_OUTERMOST: Final = 5
-_NO_SPREAD: Final = 1e-12
-
-_LIKELY_BINS: Final = 12
-_LINES_AT_ONCE: Final = 16
-_MOST_OUTPUTS: Final = 2**62
-
-
-@final
-@attrs.frozen(kw_only=True, repr=False)
-class SplitOutputs:
-    """Outputs under one secret, shuffled: some to choose with, the others to count."""
-
-    pilot: Floats = attrs.field(converter=locked, eq=same)
-    """Shape (n, dim)."""
-    counted: Floats = attrs.field(converter=locked, eq=same)
-    """Shape (n, dim)."""
-
-    @classmethod
-    def of(cls, values: Floats, *, rng: np.random.Generator) -> "SplitOutputs":
-        """A random tenth is the pilot, so the order of the outputs does not matter."""
-        if values.ndim != 2 or values.shape[1] == 0:
-            msg = f"outputs must have shape (n, dim), dim at least 1; got {values.shape}"
-            raise ArgumentError(msg)
-        check_finite(outputs=values)
-        if len(values) < FEWEST_OUTPUTS:
-            msg = (
-                f"too few outputs: {len(values)} under one secret, at least {FEWEST_OUTPUTS} are "
-                "needed"
-            )
-            raise ArgumentError(msg)
-        where = rng.permutation(len(values))
-        n_pilot = math.ceil(PILOT_SHARE * len(values))
-        return cls(pilot=values[where[:n_pilot]], counted=values[where[n_pilot:]])
-
-    @property
-    def n_outputs(self) -> int:
-        """Both parts."""
-        return len(self.pilot) + len(self.counted)
-
-    def __repr__(self) -> str:
-        return f"SplitOutputs(n_outputs={self.n_outputs}, dim={self.pilot.shape[1]})"
-
-
-class Comparison(NamedTuple):
-    """Two secrets under one prior, in one order, with the outputs of both."""
-
-    prior: str
-    pair: tuple[str, str]
-    outputs: tuple[SplitOutputs, SplitOutputs]
-
-    @property
-    def sizes(self) -> tuple[int, int]:
-        """How many outputs are counted."""
-        return len(self.outputs[0].counted), len(self.outputs[1].counted)
-
-    @property
-    def n_outputs(self) -> int:
-        """Of the secret that has fewer."""
-        return min(part.n_outputs for part in self.outputs)
-
-
-class Claimed(NamedTuple):
-    """A number that is said to bound a test's quantity."""
-
-    words: str
-    quantity: Quantity
-    value: float
-
-
-class PilotRange(NamedTuple):
-    """How far the pilot outputs of one secret lie from their centre, in the worst coordinate."""
-
-    center: Floats
-    spread: Floats
-    limit: float
-
-    @classmethod
-    def of(cls, pilot: Floats) -> "PilotRange":
-        """A little wider than the pilot: by as much as its outermost outputs lie apart."""
-        center, spread = pilot.mean(axis=0), pilot.std(axis=0)
-        spread[spread == 0] = max(float(spread.max()), 1.0) * _NO_SPREAD
-        reach = np.sort((np.abs(pilot - center) / spread).max(axis=1))
-        return cls(center, spread, 2 * float(reach[-1]) - float(reach[-_OUTERMOST:][0]))
-
-    def left_by(self, values: Floats) -> npt.NDArray[np.bool_]:
-        """Which outputs lie outside."""
-        return np.asarray((np.abs(values - self.center) > self.limit * self.spread).any(axis=1))
-
-
-class Lines(NamedTuple):
-    """Directions in scaled coordinates and what they are called."""
-
-    directions: Floats
-    names: Sequence[str]
-    within: PilotRange | None = None
-    """Outputs outside of it count as infinitely far along every direction."""
-
-    def along(self, values: Floats, which: slice = slice(None)) -> Floats:
-        """Outputs as numbers, one row per direction; those numbers are all that is looked at."""
-        projected = project(self.directions[which], values)
-        if self.within is not None:
-            projected[:, self.within.left_by(values)] = np.inf
-        return projected
-
-
-def audit_slices(
-    comparisons: Sequence[Comparison],
-    test: LineTest,
-    slices: tuple[Lines, Aggregation],
-    claimed: Claimed,
-    *,
-    confidence: float,
-    progress: Progress = silent,
-) -> Verdict:
-    """Lower bound on a number that is aggregated over the slices of a profile.
-
-    Guarantee: at most the true aggregate of the pair and order that it names, with `confidence`;
-    so, if the claim holds for all of them, the verdict is `refuted` with at most the rest.
-    Needs: independent outputs. Source: def:ave_srd, def:joint_srd.
-    """
-    lines, aggregation = slices
-    n_lines = len(lines.names)
-    check_between(0, 1, confidence=confidence)
-    failure = 1 - confidence - aggregation.failure_probability
-    share = split(failure, 2 * _LIKELY_BINS * n_lines)
-    pilots = _Pilots(lines)
-
-    def planned(comparison: Comparison) -> list[LinePlan]:
-        pairs = pilots.pairs(comparison)
-        return [test.plan(pair, comparison.sizes, share) for pair in pairs]
-
-    pilots.prepare(comparisons)
-    plans = in_threads(planned, comparisons, progress)
-    promises = [aggregation.of(np.array([plan.promise for plan in plan_])) for plan_ in plans]
-    best = int(np.argmax(promises))
-    chosen, cuts = comparisons[best], plans[best]
-    paid = split(failure, 2 * sum(plan.n_bins for plan in cuts))
-    counts = _counted(chosen, lines, cuts)
-    found = [test.bound(plan, count, paid) for plan, count in zip(cuts, counts, strict=True)]
-    bounds = np.array(found)
-    reach = test.reach(chosen.sizes, split(failure, 4 * n_lines))
-    can_reach = aggregation.of(np.full(n_lines, reach))
-    top = int(np.argmax(np.where(aggregation.weights > 0, bounds, -1.0)))
-    return _verdict(
-        (chosen, claimed),
-        statistic=f"{test.statistic}, {aggregation.words}",
-        numbers=(aggregation.of(bounds), can_reach, confidence),
-        line=lines.names[top],
-    )
-
-
-def audit_lines(
-    candidates: Sequence[tuple[Comparison, Lines]],
-    test: LineTest,
-    claimed: Claimed,
-    *,
-    confidence: float,
-) -> Verdict:
-    """Lower bound on a number of the whole output, along the line that the pilot finds best.
-
-    Guarantee: as `audit_slices`. Looking along a line cannot increase a divergence, so the bound
-    holds for the whole output.
-    Needs: independent outputs, and lines that were not chosen by looking at the counted ones.
-    """
-    check_between(0, 1, confidence=confidence)
-    share = split(1 - confidence, 2 * _LIKELY_BINS)
-    best: tuple[float, int, int, LinePlan] | None = None
-    for index, (comparison, lines) in enumerate(candidates):
-        for where, pair in enumerate(_Pilots(lines).pairs(comparison)):
-            plan = test.plan(pair, comparison.sizes, share)
-            if best is None or plan.promise > best[0]:
-                best = (plan.promise, index, where, plan)
-    if best is None:
-        msg = "there is no line to look along; directions must hold at least one, got none"
-        raise ArgumentError(msg)
-    _, index, where, plan = best
-    chosen, lines = candidates[index]
-    paid = split(1 - confidence, 2 * plan.n_bins)
-    line = lines._replace(directions=lines.directions[[where]])
-    (counts,) = _counted(chosen, line, [plan])
-    reach = test.reach(chosen.sizes, split(1 - confidence, 4))
-    return _verdict(
-        (chosen, claimed),
-        statistic=test.statistic,
-        numbers=(test.bound(plan, counts, paid), reach, confidence),
-        line=lines.names[where],
-    )
-
-
 def audit_line(
     first: Floats,
     second: Floats,
@@ -448,8 +367,8 @@ def audit_line(
 ) -> Verdict:
     """Refute a Rényi claim from one number per output, or per run, in each of two worlds.
 
-    Both orders of the pair are looked at. The numbers may be anything computed from what was
-    released, by a rule that was fixed without looking at them.
+    Both orders of the pair are tested. The numbers may be anything computed from what was released,
+    by a rule that does not depend on them.
 
     Guarantee: the bound is at most the Rényi divergence of the released outputs, with `confidence`.
     Needs: independent numbers; the claim bounds both orders.
@@ -462,7 +381,7 @@ def audit_line(
     """
     test = RenyiTest(order=claim.order)
     verdict = audit_lines(
-        _along_one_line((first, second), pair, line, seed),
+        _along_one_line(first, second, pair=pair, line=line, seed=seed),
         test,
         Claimed(str(claim), "epsilon", claim.epsilon),
         confidence=confidence,
@@ -486,7 +405,9 @@ def bound_epsilon(
     """
     check_between(0, 1, delta=delta)
     verdict = audit_lines(
-        _along_one_line((first, second), ("first", "second"), "the given numbers", seed),
+        _along_one_line(
+            first, second, pair=("first", "second"), line="the given numbers", seed=seed
+        ),
         EpsilonTest(delta=delta),
         Claimed(f"epsilon at delta {delta:g}", "epsilon", 0.0),
         confidence=confidence,
@@ -495,18 +416,110 @@ def bound_epsilon(
 
 
 def _along_one_line(
-    numbers: tuple[Floats, Floats], pair: tuple[str, str], line: str, seed: int
+    first: Floats, second: Floats, *, pair: tuple[str, str], line: str, seed: int
 ) -> list[tuple[Comparison, Lines]]:
-    """Numbers of two worlds as comparisons in both orders."""
     check_count(0, seed=seed)
     rng = np.random.default_rng(seed)
     parts = [
         SplitOutputs.of(np.asarray(values, dtype=np.float64).reshape(-1, 1), rng=rng)
-        for values in numbers
+        for values in (first, second)
     ]
     named = dict(zip(pair, parts, strict=True))
     lines = Lines(np.ones((1, 1)), (line,))
     return [(comparison, lines) for comparison in both_orders("given", named, [pair])]
+
+
+def audit_slices(
+    comparisons: Sequence[Comparison],
+    test: LineTest,
+    claimed: Claimed,
+    *,
+    lines: Lines,
+    aggregation: Aggregation,
+    confidence: float,
+    progress: Progress = silent,
+) -> Verdict:
+    """Lower bound on a number that is aggregated over the slices of a profile.
+
+    Guarantee: at most the true aggregate of the pair and order that it names, with `confidence`;
+    so, if the claim holds for all pairs, the verdict is `refuted` with probability at most 1 -
+    `confidence`.
+    Needs: independent outputs. Source: def:ave_srd, def:joint_srd.
+    """
+    n_lines = len(lines.names)
+    check_between(0, 1, confidence=confidence)
+    failure = 1 - confidence - aggregation.failure_probability
+    share = split(failure, 2 * _LIKELY_BINS * n_lines)
+    pilots = _Pilots(lines)
+
+    def planned(comparison: Comparison) -> list[LinePlan]:
+        pairs = pilots.pairs(comparison)
+        return [test.plan(pair, comparison.sizes, share) for pair in pairs]
+
+    pilots.prepare(comparisons)
+    plans = in_threads(planned, comparisons, progress)
+    promises = [aggregation.of(np.array([cut.promise for cut in cuts])) for cuts in plans]
+    best = int(np.argmax(promises))
+    chosen, cuts = comparisons[best], plans[best]
+    paid = split(failure, 2 * sum(plan.n_bins for plan in cuts))
+    counts = _counted(chosen, lines, cuts)
+    bounds = np.array(
+        [test.bound(plan, count, paid) for plan, count in zip(cuts, counts, strict=True)]
+    )
+    reach = test.reach(chosen.sizes, split(failure, 4 * n_lines))
+    top = int(np.argmax(np.where(aggregation.weights > 0, bounds, -1.0)))
+    return chosen.verdict(
+        claimed,
+        statistic=f"{test.statistic}, {aggregation.words}",
+        lower_bound=aggregation.of(bounds),
+        refutable_below=aggregation.of(np.full(n_lines, reach)),
+        confidence=confidence,
+        line=lines.names[top],
+    )
+
+
+def audit_lines(
+    candidates: Sequence[tuple[Comparison, Lines]],
+    test: LineTest,
+    claimed: Claimed,
+    *,
+    confidence: float,
+) -> Verdict:
+    """Lower bound on a number of the whole output, along the best line by the pilot.
+
+    Guarantee: as `audit_slices`. Projection to a line cannot increase a divergence, so the bound
+    holds for the whole output.
+    Needs: independent outputs, and lines that do not depend on the counted ones.
+    """
+    check_between(0, 1, confidence=confidence)
+    share = split(1 - confidence, 2 * _LIKELY_BINS)
+    best: tuple[float, int, int, LinePlan] | None = None
+    for index, (comparison, lines) in enumerate(candidates):
+        for where, pair in enumerate(_Pilots(lines).pairs(comparison)):
+            plan = test.plan(pair, comparison.sizes, share)
+            if best is None or plan.promise > best[0]:
+                best = (plan.promise, index, where, plan)
+    if best is None:
+        msg = "there is no line to audit; candidates must hold at least one, got none"
+        raise ArgumentError(msg)
+    _, index, where, plan = best
+    chosen, lines = candidates[index]
+    paid = split(1 - confidence, 2 * plan.n_bins)
+    line = lines._replace(directions=lines.directions[[where]])
+    (counts,) = _counted(chosen, line, [plan])
+    return chosen.verdict(
+        claimed,
+        statistic=test.statistic,
+        lower_bound=test.bound(plan, counts, paid),
+        refutable_below=test.reach(chosen.sizes, split(1 - confidence, 4)),
+        confidence=confidence,
+        line=lines.names[where],
+    )
+
+
+def _cells(edges: Floats, pilot: Pair) -> tuple[Floats, Floats]:
+    first, second = (sorted_counts(edges, values).astype(np.float64) for values in pilot)
+    return first, second
 
 
 def both_orders(
@@ -544,18 +557,18 @@ def outputs_needed(test: LineTest, claimed: float, n_lines: int, confidence: flo
 
 
 def check_in_reach(verdicts: Sequence[Verdict], test: LineTest, n_lines: int) -> None:
-    """An audit that could refute nothing, however the outputs fell, is refused and not passed.
+    """Refuse an audit that could refute no claim, whatever the outputs are.
 
-    `test` and `n_lines` are those of the first verdict, which the message speaks of.
+    `test` and `n_lines` are those of the first verdict, which the message names.
     """
     if any(verdict.in_reach for verdict in verdicts):
         return
     first = verdicts[0]
     needed = outputs_needed(test, first.claimed, n_lines, first.confidence)
-    said = "no number of outputs" if needed is None else f"about {needed} outputs under each secret"
+    size = "no number of outputs" if needed is None else f"about {needed} outputs under each secret"
     msg = (
         f"too few outputs for confidence {first.confidence:.6g}: {first.n_outputs} under each "
-        f"secret can refute nothing that is claimed; {said} would put {first.claim} in reach"
+        f"secret can refute nothing that is claimed; {size} would put {first.claim} in reach"
     )
     raise ArgumentError(msg)
 
@@ -586,7 +599,6 @@ class _Pilots:
 def _counted(
     comparison: Comparison, lines: Lines, plans: Sequence[LinePlan]
 ) -> list[tuple[Integers, Integers]]:
-    """Counts of both distributions in the bins of every line."""
     blocks = range(0, len(plans), _LINES_AT_ONCE)
 
     def count(start: int) -> list[tuple[Integers, Integers]]:
@@ -598,26 +610,3 @@ def _counted(
         ]
 
     return [counts for block in in_threads(count, blocks) for counts in block]
-
-
-def _verdict(
-    said: tuple[Comparison, Claimed],
-    *,
-    statistic: str,
-    numbers: tuple[float, float, float],
-    line: str,
-) -> Verdict:
-    (chosen, claimed), (lower_bound, reach, confidence) = said, numbers
-    return Verdict(
-        claim=claimed.words,
-        quantity=claimed.quantity,
-        claimed=claimed.value,
-        statistic=statistic,
-        lower_bound=lower_bound,
-        confidence=confidence,
-        refutable_below=reach,
-        n_outputs=chosen.n_outputs,
-        pair=chosen.pair,
-        prior=chosen.prior,
-        line=line,
-    )

@@ -33,11 +33,11 @@ PRIOR_KINDS: Final[tuple[PriorKind, ...]] = ("natural", "balanced")
 
 _ENTRIES_AT_ONCE: Final = 2**21
 _MOST_ENTRIES: Final = 2**27
-"""Outputs times atoms that the likelihood-ratio attack looks at; with more atoms, fewer outputs."""
+"""Largest number of outputs times atoms for the likelihood-ratio attack."""
 
 
 class Interval(NamedTuple):
-    """A share that was seen, and the interval in which its expectation lies."""
+    """An observed share, and a confidence interval of its expectation."""
 
     value: float
     low: float
@@ -45,7 +45,7 @@ class Interval(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """What came of the trials of an attack."""
+    """The result of the trials of an attack."""
 
     n_trials: int
     accuracy: Interval
@@ -66,9 +66,9 @@ class Inference:
     n_trials: int
     accuracy: Interval
     prior_accuracy: Interval
-    """That of naming the likeliest secret whatever the output is."""
+    """Accuracy of always naming the likeliest secret."""
     advantage: Interval
-    """Accuracy less the prior's own largest share, which is known."""
+    """Accuracy less the largest share of the prior, which is known."""
     confidence: float
     """Of each interval alone."""
 
@@ -91,11 +91,9 @@ class Inference:
 def gaussian_scores(
     outputs: Floats, distributions: Sequence[Distribution], noise_std: float
 ) -> Floats:
-    r"""Log density of N(mean of the distribution, noise variance) up to a constant.
+    r"""Log density of N(mean of the distribution, noise variance), up to a constant.
 
-    (n, n_distributions).
-
-    The attack of the paper's experiments:
+    Shape (n, n_distributions). The attack of the paper's experiments:
     $\hat s(y) = \arg\max_s \ln \pi(s) + \ln \phi(y; \mu_s, \sigma^2 I)$.
     """
     check_above(0, noise_std=noise_std)
@@ -108,10 +106,8 @@ def likelihood_scores(
 ) -> Floats:
     """Log density of the noisy output under each distribution, up to a constant.
 
-    (n, n_distributions).
-
-    With the prior's shares the most accurate attack that there is, if the distributions and the
-    noise are as declared: mixtures of Gaussians over the atoms, in log space.
+    Shape (n, n_distributions). With the shares of the prior this is the most accurate attack, if
+    the distributions and the noise are as declared.
     """
     check_above(0, noise_std=noise_std)
     columns = [_log_likelihood(outputs, distribution, noise_std) for distribution in distributions]
@@ -121,7 +117,7 @@ def likelihood_scores(
 def attack_secrets(
     scores: Mapping[str, Floats], shares: Mapping[str, float], *, seed: int, confidence: float
 ) -> Counted:
-    """Draw secrets by `shares`, guess each from an output of its own, and count.
+    """Draw secrets by `shares`, guess each from one of its outputs, and count.
 
     `scores[s]` are the log likelihoods of outputs under s, columns in the order of `shares`. Every
     output is used at most once, so the trials are independent and Clopper-Pearson applies.
@@ -133,10 +129,10 @@ def attack_secrets(
     _check_scores(scores, secrets)
     probabilities = np.array([shares[secret] for secret in secrets])
     check_probabilities(shares=probabilities, length=len(secrets))
-    # So many can be served whatever secrets are drawn, and the number depends on nothing drawn.
+    # Enough outputs whichever secrets are drawn; the number does not depend on the draw.
     n_trials = min(len(scores[secret]) for secret in secrets)
-    shares_of_one = probabilities / probabilities.sum()
-    labels = np.random.default_rng(seed).choice(len(secrets), size=n_trials, p=shares_of_one)
+    exact = probabilities / probabilities.sum()
+    labels = np.random.default_rng(seed).choice(len(secrets), size=n_trials, p=exact)
     with np.errstate(divide="ignore"):
         weights = np.log(probabilities)
     n_right = 0
@@ -168,18 +164,17 @@ def infer_secrets(
     """Both attacks, on every pair and on all secrets, under the natural and the balanced prior.
 
     `outputs` are in scaled coordinates, by secret; `confidence` is that of each interval alone. The
-    likelihood-ratio attack looks at fewer outputs if the distributions have very many atoms;
-    `n_trials` says at how many.
+    likelihood-ratio attack uses fewer outputs if the distributions have very many atoms.
     """
     check_count(0, seed=seed)
     secrets = tuple(secret for secret in prior.distributions if secret in outputs)
     if len(secrets) < 2:
-        msg = "outputs of one secret only: there is nothing to infer. Give those of at least two"
+        msg = "outputs must be of at least two secrets, got those of one or none"
         raise ArgumentError(msg)
     distributions = {secret: prior.distributions[secret] for secret in secrets}
     subsets = [tuple(pair) for pair in pairs]
     subsets += [secrets] if len(secrets) > 2 else []
-    found = []
+    inferences = []
     for attack in ATTACKS:
         scores = _scored(attack, outputs, distributions, noise_std)
         for subset in subsets:
@@ -188,7 +183,7 @@ def infer_secrets(
             for kind in PRIOR_KINDS:
                 shares = _shares(kind, subset, prior)
                 counted = attack_secrets(chosen, shares, seed=seed, confidence=confidence)
-                found.append(
+                inferences.append(
                     Inference(
                         attack=attack,
                         prior=prior.name,
@@ -198,7 +193,7 @@ def infer_secrets(
                         **counted._asdict(),
                     )
                 )
-    return tuple(found)
+    return tuple(inferences)
 
 
 def mean_of(distribution: Distribution) -> Floats:
@@ -219,7 +214,6 @@ def _scored(
     distributions: Mapping[str, Distribution],
     noise_std: float,
 ) -> dict[str, Floats]:
-    """Log likelihoods of the outputs of each secret, a column per distribution."""
     chosen = list(distributions.values())
     if attack == "gaussian_map":
         return {
@@ -261,7 +255,7 @@ def _log_likelihood(outputs: Floats, distribution: Distribution, noise_std: floa
 
 
 def _gaussian_kernel(outputs: Floats, centers: Floats, noise_std: float) -> Floats:
-    """-|y - c|^2 / (2 noise variance), shape (n, n_centers); both moved near 0 for the digits."""
+    """-|y - c|^2 / (2 noise variance), shape (n, n_centers); both centred to keep precision."""
     middle = centers.mean(axis=0)
     y, c = (outputs - middle) / noise_std, (centers - middle) / noise_std
     squares = (y**2).sum(axis=1)[:, None] - 2 * (y @ c.T) + (c**2).sum(axis=1)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Membership inference: scores of records, shadow models, and how well they tell members apart.
+"""Membership inference: scores of records, shadow models, and how well they find members.
 
-Arrays in, from any framework. A higher score means: more likely a member. What comes out describes
-one trained model; it is no lower bound on the epsilon of a plan, whose secret is another one.
+Input is arrays, from any framework; a higher score means more likely a member. The result describes
+one trained model; it is not a lower bound on the epsilon of a plan, which has another secret.
 
 Carlini et al. 2022, "Membership Inference Attacks From First Principles". Shadow models are trained
 as the attacked one was, each on a random part of the records.
@@ -25,10 +25,10 @@ from pufferslice.errors import ArgumentError, escaped
 from pufferslice.sensitivity.concentration import clopper_pearson, split, tail_bound
 
 LOW_RATES: Final = (0.001, 0.01)
-"""False-positive rates at which an attack matters: few accusations, nearly all of them right."""
+"""False-positive rates at which an attack matters: few accusations, nearly all right."""
 
 _BISECTIONS: Final = 60
-"""More than halve the unit interval down to the spacing of floats."""
+"""Enough to halve the unit interval down to the spacing of floats."""
 
 Flags = npt.NDArray[np.bool_]
 
@@ -36,12 +36,12 @@ Flags = npt.NDArray[np.bool_]
 @final
 @attrs.frozen(kw_only=True)
 class LowRate:
-    """How many members are found when hardly any non-member may be taken for one."""
+    """The share of members found at a low false-positive rate."""
 
     false_positive_rate: float
     """Of all non-members at most this share is above the threshold."""
     threshold: float
-    """Records with a greater score are called members; chosen by the non-members alone."""
+    """Records with a greater score count as members; chosen from the non-members alone."""
     true_positive_rate: Interval
     """Share of members above the threshold, with its Clopper-Pearson interval."""
 
@@ -55,7 +55,7 @@ class MembershipAudit:
     """
 
     attack: str
-    """In words."""
+    """Name of the attack."""
     n_members: int
     n_non_members: int
     roc_auc: Interval
@@ -65,7 +65,7 @@ class MembershipAudit:
 
     @property
     def is_seen(self) -> bool:
-        """Whether the attack is certainly better than guessing, by one of its numbers."""
+        """Whether one of the intervals shows that the attack is better than guessing."""
         rates = (rate.true_positive_rate.low > rate.false_positive_rate for rate in self.low_rates)
         return self.roc_auc.low > 0.5 or any(rates)
 
@@ -102,15 +102,14 @@ def audit_membership(
 ) -> MembershipAudit:
     """ROC AUC and true-positive rates at low false-positive rates, all with intervals.
 
-    No interval here is asymptotic. That of the AUC is Hoeffding's for averages over pairs, with
-    the relative entropy in the exponent; it is wider than DeLong's, which is asymptotic. A
-    threshold is an order statistic of the non-members above which, by the exact binomial tail, lies
-    no more than the wanted share of all of them; the members above it are counted once, and have a
-    Clopper-Pearson interval.
+    No interval is asymptotic. That of the AUC is Hoeffding's for averages over pairs, with the
+    relative entropy in the exponent; it is wider than DeLong's, which is asymptotic. A threshold is
+    an order statistic of the non-members that, by the exact binomial tail, no more than the wanted
+    share of all of them exceeds; the members above it have a Clopper-Pearson interval.
 
     Guarantee: everything holds at once with `confidence`, for continuous and tied scores.
     Needs: given the model, the scored members are independent draws of its members and the scored
-    non-members of the others; `attack` was fixed without looking at their scores.
+    non-members of the others; `attack` does not depend on their scores.
 
     >>> rng = np.random.default_rng(0)
     >>> members = np.repeat([True, False], 10_000)
@@ -152,7 +151,7 @@ def roc_auc(scores: npt.ArrayLike, members: npt.ArrayLike) -> float:
 
 
 def loss_scores(losses: npt.ArrayLike) -> Floats:
-    """The loss-threshold attack (Yeom et al. 2018): what a model fits well, it has seen.
+    """The loss-threshold attack (Yeom et al. 2018): a model fits what it was trained on.
 
     The score is the negative loss of the record under the model.
     """
@@ -162,10 +161,10 @@ def loss_scores(losses: npt.ArrayLike) -> Floats:
 
 
 def margin_scores(logits: npt.ArrayLike, labels: npt.ArrayLike) -> Floats:
-    """The log-odds of the true class, which over models is closer to Gaussian than the loss.
+    """The log-odds of the true class, for the likelihood-ratio attack.
 
-    `logits` has shape (n_records, n_classes), `labels` the true classes. It never overflows, as
-    ln(p / (1 - p)) does when a probability rounds to 1. Made for the likelihood-ratio attack.
+    `logits` has shape (n_records, n_classes), `labels` the true classes. Over models they are
+    closer to Gaussian than the loss, and unlike ln(p / (1 - p)) they never overflow.
 
     >>> margin_scores([[2.0, 0.0], [0.0, 1000.0]], [0, 1]).tolist()
     [2.0, 1000.0]
@@ -180,7 +179,7 @@ def margin_scores(logits: npt.ArrayLike, labels: npt.ArrayLike) -> Floats:
     check_finite(logits=values)
     n_records, n_classes = values.shape
     if classes.shape != (n_records,) or classes.dtype.kind not in "iu":
-        msg = f"labels must be {n_records} whole numbers, got {classes.dtype} of {classes.shape}"
+        msg = f"labels must be {n_records} integers, got {classes.dtype} of {classes.shape}"
         raise ArgumentError(msg)
     if classes.size and not (classes.min() >= 0 and classes.max() < n_classes):
         msg = f"labels must lie between 0 and {n_classes - 1}, as there are {n_classes} classes"
@@ -203,8 +202,8 @@ def _labelled(scores: npt.ArrayLike, members: npt.ArrayLike) -> tuple[Floats, Fl
     if n_members in {0, len(flags)}:
         missing = "members" if n_members == 0 else "non-members"
         msg = (
-            f"members must mark records of both classes; all {len(flags)} are of one and there are "
-            f"no {missing}. Score records that were trained on and records that were not"
+            f"members must mark records of both classes; of {len(flags)} there are no {missing}. "
+            "Score records that were trained on and records that were not"
         )
         raise ArgumentError(msg)
     return values, flags
@@ -212,11 +211,11 @@ def _labelled(scores: npt.ArrayLike, members: npt.ArrayLike) -> tuple[Floats, Fl
 
 def locked_flags(members: npt.ArrayLike) -> Flags:
     """A read-only copy of True and False, or 1 and 0; anything else is refused."""
-    given = np.asarray(members)
-    if given.dtype.kind not in "biu" or not np.isin(given, (0, 1)).all():
-        msg = f"members must be True or False for each record, got type {given.dtype}"
+    values = np.asarray(members)
+    if values.dtype.kind not in "biu" or not np.isin(values, (0, 1)).all():
+        msg = f"members must be True or False for each record, got type {values.dtype}"
         raise ArgumentError(msg)
-    flags = given.astype(np.bool_)
+    flags = values.astype(np.bool_)
     flags.setflags(write=False)
     return flags
 
@@ -229,7 +228,7 @@ def check_alike(scores: Floats, members: Flags) -> None:
 
 
 def non_members_needed(false_positive_rate: float, failure_probability: float) -> int:
-    """Fewest non-members of which some threshold is surely passed by no larger share of all.
+    """Fewest non-members with a threshold of this false-positive rate.
 
     >>> non_members_needed(0.01, 0.01)
     459
@@ -250,15 +249,15 @@ def _check_enough(n_non_members: int, rates: Sequence[float], share: float) -> N
     needed = non_members_needed(smallest, share)
     if n_non_members < needed:
         msg = (
-            f"too few non-members for this confidence: {n_non_members} were scored, and no "
-            f"threshold surely has at most {smallest:g} false positives with fewer than {needed}. "
-            "Score more, or ask for larger false_positive_rates"
+            f"too few non-members for this confidence: {n_non_members} were scored; a threshold "
+            f"with at most {smallest:g} false positives needs {needed}. Score more, or use larger "
+            "false_positive_rates"
         )
         raise ArgumentError(msg)
 
 
 def _tail(n_non_members: int, rank: int, rate: float) -> float:
-    """At least the chance that the score of this rank has more than `rate` of all above it."""
+    """Upper bound on the chance that more than `rate` of all lie above the score of this rank."""
     # The share below is rounded up, so the tail is not rounded down.
     below = math.nextafter(1 - rate, 1.0)
     return float(tail_bound(n_non_members, np.array([rank]), np.array([below]))[0])
@@ -271,12 +270,12 @@ def _low_rate(inside: Floats, outside: Floats, rate: float, share: float) -> Low
         low, high = (low, middle) if _tail(len(outside), middle, rate) <= share else (middle, high)
     threshold = float(outside[high - 1])
     n_found = len(inside) - int(np.searchsorted(inside, threshold, side="right"))
-    found = Interval(n_found / len(inside), *clopper_pearson(n_found, len(inside), share))
-    return LowRate(false_positive_rate=rate, threshold=threshold, true_positive_rate=found)
+    share_found = Interval(n_found / len(inside), *clopper_pearson(n_found, len(inside), share))
+    return LowRate(false_positive_rate=rate, threshold=threshold, true_positive_rate=share_found)
 
 
 def _auc(inside: Floats, outside: Floats) -> float:
-    """Counted in whole numbers, twice the pairs, so that ties by half are exact."""
+    """Counted in integers, twice the pairs, so that ties by half are exact."""
     below = np.searchsorted(outside, inside, side="left")
     not_above = np.searchsorted(outside, inside, side="right")
     twice = int(below.sum()) + int(not_above.sum())
@@ -289,19 +288,18 @@ def _auc_interval(inside: Floats, outside: Floats, share: float) -> Interval:
     The AUC of the sample is a mean of means over k disjoint pairs (Hoeffding 1963, section 5), so
     its moment generating function is at most that of a mean of k Bernoulli variables.
     """
-    seen = _auc(inside, outside)
+    auc = _auc(inside, outside)
     budget = math.log(2 / share) / min(len(inside), len(outside))
-    return Interval(seen, _farthest(seen, 0.0, budget), _farthest(seen, 1.0, budget))
 
+    def end(outermost: float) -> float:
+        allowed, refused = auc, outermost
+        for _ in range(_BISECTIONS):
+            middle = (allowed + refused) / 2
+            entropy = float(rel_entr(auc, middle) + rel_entr(1 - auc, 1 - middle))
+            allowed, refused = (middle, refused) if entropy <= budget else (allowed, middle)
+        return refused
 
-def _farthest(seen: float, end: float, budget: float) -> float:
-    """Between the seen value and an end: just outside of what the budget of entropy allows."""
-    allowed, refused = seen, end
-    for _ in range(_BISECTIONS):
-        middle = (allowed + refused) / 2
-        entropy = float(rel_entr(seen, middle) + rel_entr(1 - seen, 1 - middle))
-        allowed, refused = (middle, refused) if entropy <= budget else (allowed, middle)
-    return refused
+    return Interval(auc, end(0.0), end(1.0))
 
 
 def _shown(share: Interval) -> str:
@@ -313,10 +311,10 @@ Spread = Literal["pooled", "per_record"]
 SPREADS: Final[tuple[Spread, ...]] = ("pooled", "per_record")
 
 FEWEST_SHADOWS: Final = 2
-"""Shadow models with a record, and without: fewer have no spread."""
+"""Shadow models with a record, and without; fewer have no variance."""
 
 _LEAST_SHARE: Final = 1e-12
-"""A record's own variance counts for at least this share of the pooled one."""
+"""The variance of one record is at least this share of the pooled one."""
 
 
 @final
@@ -354,7 +352,7 @@ class ShadowModels:
 
 
 class _Gaussians(NamedTuple):
-    """One per record, fitted to its scores under some of the shadow models."""
+    """One Gaussian per record, fitted to its scores under some of the shadow models."""
 
     means: Floats
     variances: Floats
@@ -382,7 +380,7 @@ def offline_likelihood_ratio_scores(
 ) -> Floats:
     r"""The offline attack: how far above its scores without training on it, $(s - \mu) / \sigma$.
 
-    Weaker than the online attack, and shadow models need not see the attacked records at all.
+    Weaker than the online attack, but shadow models need not be trained on the attacked records.
     Needs: every record outside of the training set of at least two shadow models.
     """
     values = _attacked(scores, shadows)

@@ -22,12 +22,12 @@ from pufferslice.audit.verdict import Verdict
 from pufferslice.sensitivity.profiles import project
 
 MOST_AXES: Final = 64
-"""Outputs with more coordinates than this are not looked at in all of them."""
+"""Of outputs with more coordinates than this only some are tested."""
 
 _PILOT_PER_AXIS: Final = 10
-"""With fewer outputs than this per coordinate, a sample covariance shows mostly chance."""
+"""With fewer outputs than this per coordinate a sample covariance is mostly chance."""
 _SINGULAR: Final = 1e-12
-"""Eigenvalues below this share of the largest count as so much."""
+"""Eigenvalues below this share of the largest are raised to it."""
 
 WHITENED: Final = "the mean difference over the covariance"
 LEAST: Final = "the direction of least variance"
@@ -70,7 +70,7 @@ def whitened_difference(covariance: Floats, difference: Floats) -> Floats | None
 
 
 _PILOT_SHARE: Final = 1e-6
-"""Failure probability of the pilot's own guess, so that it does not choose what is chance."""
+"""Failure probability of the prediction by the pilot, so that it does not choose by chance."""
 _FEWEST_INSIDE: Final = 3
 _SIZES: Final = 24
 _SATURATED: Final = 2.0**17
@@ -112,12 +112,12 @@ def audit_noise(
     def near(values: Floats) -> Floats:
         return values[(np.abs(values - center) < _SATURATED * noise_std).all(axis=1)]
 
-    found = [
+    intervals = [
         _best_interval(prior, secret, near(part.pilot), axes, noise_std, len(part.pilot))
         for prior, secrets in outputs.items()
         for secret, part in secrets.items()
     ]
-    best = max(found, key=lambda interval: interval.promise)
+    best = max(intervals, key=lambda interval: interval.promise)
     counted = outputs[best.prior][best.secret].counted
     (values,) = project(best.direction[None], near(counted))
     inside = int(((values >= best.ends[0]) & (values <= best.ends[1])).sum())
@@ -141,7 +141,7 @@ def audit_noise(
 def _best_interval(
     prior: str, secret: str, pilot: Floats, axes: Sequence[str], noise_std: float, n_pilot: int
 ) -> _Interval:
-    """Of the shortest intervals with 3, ..., all pilot outputs, the one that promises most."""
+    """The most promising of the shortest intervals with 3, ..., all pilot outputs."""
     best = _Interval(-math.inf, prior, secret, axes[0], np.eye(1, len(axes))[0], (0.0, 0.0), 1.0)
     if len(pilot) < _FEWEST_INSIDE:
         return best
@@ -162,7 +162,7 @@ def _best_interval(
             lengths = values[size - 1 :] - values[: len(values) - size + 1]
             where = int(lengths.argmin())
             ends = (values[where] - rounding, values[where + size - 1] + rounding)
-            # Once more, for outputs that were rounded into the interval from outside.
+            # Again, for outputs that were rounded into the interval from outside.
             length = ends[1] - ends[0] + rounding
             allowed = math.erf(length / (noise_std * math.sqrt(8)))
             if share - allowed > best.promise:
@@ -172,7 +172,7 @@ def _best_interval(
 
 
 def _steps(pilot: Floats) -> Floats:
-    """How coarse the outputs are in every coordinate: never less than floats are."""
+    """The smallest step between outputs in every coordinate, at least that of floats."""
     gaps = np.diff(np.sort(pilot, axis=0), axis=0)
     smallest = np.where(gaps > 0, gaps, np.inf).min(axis=0)
     floats = (4 + pilot.shape[1]) * np.spacing(np.abs(pilot).max(axis=0))

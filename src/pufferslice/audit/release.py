@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The audit of one static certificate: outputs, attacks, and a verdict on every claim."""
+"""The audit of a static certificate: outputs, attacks, and a verdict on every claim."""
 
 import io
 import os
@@ -58,8 +58,7 @@ FORMAT: Final = "pufferslice-outputs"
 VERSION: Final = 1
 
 LARGEST_RATIO: Final = 2**18
-"""Distributions reach at most this many noise standard deviations from the centre: integers of 64
-bits."""
+"""Largest distance from the centre in noise standard deviations: integers of 64 bits."""
 
 _UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError)
 
@@ -69,11 +68,11 @@ _UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError)
 class Outputs:
     """Independent outputs of one mechanism under every prior and secret.
 
-    Confidential: so many outputs average to the query itself.
+    Confidential: the mean of many outputs is close to the query itself.
     """
 
     certificate: str
-    """Digest of the certificate that is said to cover the mechanism."""
+    """Digest of the certificate of the mechanism."""
     values: Mapping[str, Mapping[str, Floats]]
     """By prior and secret, in scaled coordinates, shape (n, dim)."""
 
@@ -102,7 +101,7 @@ class Outputs:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Outputs":
-        """Read back what `save` wrote."""
+        """Read a file of `save`."""
         content = read_bytes(path, "archive")
         try:
             arrays = arrays_in(content)
@@ -129,14 +128,14 @@ def draw_outputs(
     seed: int,
     noise: Noise = OperatingSystemNoise(),  # noqa: B008 - it has no state
 ) -> Outputs:
-    """Fresh outputs under every prior and secret, each as one release would make it.
+    """Fresh outputs under every prior and secret, each as from one release.
 
     A value is drawn from the distribution, put on the grid by the function that a release uses, and
     noise is added in integers. `seed` is that of the values, not of the noise.
 
-    Needs: distributions that can be drawn from. Of sampled priors, the sample itself is drawn from:
-    bands around a sample hold for the sample too, so the claim must. Binned distributions keep no
-    values.
+    Needs: distributions that can be drawn from. Values of sampled priors are drawn from the sample:
+    the bands around a sample contain the sample, so the claim covers it. Binned distributions keep
+    no values.
     """
     check_count(1, n_outputs=n_outputs)
     check_count(0, seed=seed)
@@ -151,7 +150,7 @@ def draw_outputs(
         rng = np.random.default_rng([seed, index])
         distribution = prior.distributions[secret]
         if noise_std:
-            grid = _drawn_grid(distribution, query, noise_std, (n_outputs, rng)) + draws[index]
+            grid = _drawn_grid(distribution, query, noise_std, n_outputs, rng) + draws[index]
             drawn = query.center + grid * (noise_std / SIGMA_INT)
         else:
             drawn = draw_values(distribution, n_outputs, rng=rng)
@@ -162,7 +161,7 @@ def draw_outputs(
 def supplied_outputs(
     scenario: Scenario, certificate: Certificate, released: Mapping[str, Any]
 ) -> Outputs:
-    """Outputs that were made elsewhere, by secret, in the user's units, shape (n, dim) each.
+    """Outputs from elsewhere, by secret, in the user's units, shape (n, dim) each.
 
     With several priors, `released` maps the name of each prior to such a mapping.
 
@@ -173,9 +172,9 @@ def supplied_outputs(
     by_prior = {scenario.priors[0].name: released} if alone else released
     values: dict[str, dict[str, Floats]] = {}
     for prior in scenario.priors:
-        given = by_prior.get(prior.name, {})
-        absent = [secret for secret in prior.distributions if secret not in given]
-        unknown = [secret for secret in given if secret not in prior.distributions]
+        arrays = by_prior.get(prior.name, {})
+        absent = [secret for secret in prior.distributions if secret not in arrays]
+        unknown = [secret for secret in arrays if secret not in prior.distributions]
         if absent or unknown:
             msg = (
                 f"outputs must be given for every secret of prior {quoted(prior.name)} and no "
@@ -183,7 +182,7 @@ def supplied_outputs(
             )
             raise ArgumentError(msg)
         values[prior.name] = {
-            secret: _in_scaled(locked(array), scenario.query) for secret, array in given.items()
+            secret: _in_scaled(locked(array), scenario.query) for secret, array in arrays.items()
         }
     return Outputs(certificate=certificate.digest, values=values)
 
@@ -219,12 +218,14 @@ def check_outputs(scenario: Scenario, certificate: Certificate, outputs: Outputs
         raise ArgumentError(msg)
     for prior in scenario.priors:
         for secret in prior.distributions:
-            found = outputs.values.get(prior.name, {}).get(secret)
-            if found is None:
-                named = f"prior {quoted(prior.name)} and secret {quoted(secret)}"
-                msg = f"there are no outputs under {named}"
+            array = outputs.values.get(prior.name, {}).get(secret)
+            if array is None:
+                msg = (
+                    f"there are no outputs under prior {quoted(prior.name)} and secret "
+                    f"{quoted(secret)}"
+                )
                 raise ArgumentError(msg)
-            _check_array(found, scenario.dim)
+            _check_array(array, scenario.dim)
 
 
 def draw_values(distribution: Distribution, n_outputs: int, *, rng: np.random.Generator) -> Floats:
@@ -237,17 +238,17 @@ def _drawn_grid(
     distribution: Distribution,
     query: Query,
     noise_std: float,
-    drawn: tuple[int, np.random.Generator],
+    n_outputs: int,
+    rng: np.random.Generator,
 ) -> Integers:
-    """Drawn values on the grid; every atom is put there once."""
-    n_outputs, rng = drawn
+    """Drawn values on the grid; every atom is quantised once."""
     values, where = distribution.draw(n_outputs, rng=rng)
     used, back = np.unique(where, return_inverse=True)
     return quantised_rows(values[used], query.center, noise_std)[back]
 
 
 def quantised_rows(values: Floats, center: Floats, noise_std: float) -> Integers:
-    """`quantised` of every row, the same integers; only what is close to a tie takes its road."""
+    """`quantised` of every row, the same integers; it is called only for rows close to a tie."""
     if not float(np.abs(values - center).max()) < LARGEST_RATIO * noise_std:
         msg = (
             f"the distributions reach farther than {LARGEST_RATIO} noise standard deviations from "
@@ -280,21 +281,21 @@ def _check_array(array: Floats, dim: int) -> None:
 
 
 _SPHERE_CAP: Final = 8.0
-"""Divergences along drawn directions count up to this many times the claim."""
+"""Divergences along drawn directions are capped at this many times the claim."""
 
 _NOISE_PARTS: Final = 1000
-"""Of so many parts of the confidence one is for the stated noise, whose test is tight for honest
-noise: it would refute as often as it may, while bounds on divergences stay far below the truth."""
+"""One of these parts of the failure probability is for the stated noise. Its test is tight, so it
+would use all that it gets, while bounds on divergences stay far below the truth."""
 
 _WITHOUT_MEAN: Final = (BinnedDistribution, SampledBinnedDistribution)
 _SHUFFLE: Final = 2**31
-"""Keeps the shuffling of the pilot apart from the streams of the distributions."""
+"""Separates the shuffling of the pilot from the streams of the distributions."""
 
 
 @final
 @attrs.frozen(kw_only=True)
 class Audit:
-    """What all attacks together say about a certificate.
+    """The result of all attacks on a certificate.
 
     Guarantee: if everything that the certificate states holds, `refuted` is true with probability
     at most 1 - `confidence`. An audit never proves a claim.
@@ -308,9 +309,9 @@ class Audit:
     """Under each secret, the fewest."""
     verdicts: tuple[Verdict, ...]
     inferences: tuple[Inference, ...]
-    """Attacks on the secret itself: numbers to read, which refute nothing by themselves."""
+    """Attacks on the secret itself; they refute nothing by themselves."""
     unaudited: tuple[str, ...]
-    """What the certificate states and no verdict is about, and why."""
+    """Statements of the certificate without a verdict, and why."""
 
     @property
     def refuted(self) -> bool:
@@ -358,7 +359,7 @@ def _best(inferences: Sequence[Inference]) -> list[Inference]:
 
 
 class _Question(NamedTuple):
-    """One claim and the test that is made of it."""
+    """One claim and its test."""
 
     test: LineTest
     claimed: Claimed
@@ -405,7 +406,7 @@ def audit_outputs(
     seed: int,
     progress: Progress = silent,
 ) -> Audit:
-    """As `audit_release`, on outputs that are at hand; see `supplied_outputs`.
+    """As `audit_release`, on available outputs; see `supplied_outputs`.
 
     Needs: independent outputs of the mechanism that is to be audited.
     """
@@ -425,15 +426,22 @@ def audit_outputs(
         for prior, secrets in parts.items()
         for comparison in both_orders(prior, secrets, scenario.pairs)
     ]
-    sliced, lines = _slices(profile), _lines(scenario, comparisons)
+    names = [f"slice {index}" for index in range(profile.n_directions)]
+    sliced, lines = Lines(profile.directions, names), _lines(scenario, comparisons)
     verdicts = []
     for done, (test, claimed, aggregation) in enumerate(questions):
         progress(done, n_questions)
         if aggregation is None:
             verdict = audit_lines(lines, test, claimed, confidence=1 - share)
         else:
-            slices = (sliced, aggregation.spending(share / 2, len(comparisons)))
-            verdict = audit_slices(comparisons, test, slices, claimed, confidence=1 - share)
+            verdict = audit_slices(
+                comparisons,
+                test,
+                claimed,
+                lines=sliced,
+                aggregation=aggregation.spending(share / 2, len(comparisons)),
+                confidence=1 - share,
+            )
         verdicts.append(verdict)
     along_one = questions[0].aggregation is None
     check_in_reach(verdicts, questions[0].test, 1 if along_one else len(sliced.names))
@@ -454,13 +462,13 @@ def audit_outputs(
         confidence=confidence,
         n_outputs=outputs.n_outputs,
         verdicts=tuple(verdicts),
-        inferences=_inferences(scenario, certificate, outputs, (seed, confidence)),
+        inferences=_inferences(scenario, certificate, outputs, seed, confidence),
         unaudited=tuple(unaudited),
     )
 
 
 def _questions(certificate: Certificate, profile: Profile) -> tuple[list[_Question], list[str]]:
-    """A test of everything that the certificate states, and what cannot be tested."""
+    """A test of each statement of the certificate, and the statements without one."""
     claim = certificate.guarantee
     questions, unaudited = [_main_question(claim, profile)], []
     unsliced = certificate.statement["unsliced"]
@@ -503,7 +511,7 @@ def _approximate_question(words: str, claim: ApproximateGuarantee, profile: Prof
 
 
 def _view_questions(certificate: Certificate, profile: Profile) -> list[_Question]:
-    """The smallest epsilon of every scope and delta; larger ones follow from it."""
+    """The smallest epsilon of every scope and delta; the larger ones follow."""
     smallest: dict[tuple[str, float], float] = {}
     for view in certificate.statement["views"]:
         at = (view["scope"], view["delta"])
@@ -522,7 +530,6 @@ def _view_questions(certificate: Certificate, profile: Profile) -> list[_Questio
 
 
 def _split(scenario: Scenario, outputs: Outputs, seed: int) -> dict[str, dict[str, SplitOutputs]]:
-    """By prior and secret."""
     rng = np.random.default_rng([seed, _SHUFFLE])
     return {
         prior.name: {
@@ -537,15 +544,10 @@ def _axes(scenario: Scenario) -> list[str]:
     return [f"axis {name}" for name in scenario.query.names]
 
 
-def _slices(profile: Profile) -> Lines:
-    names = [f"slice {index}" for index in range(profile.n_directions)]
-    return Lines(profile.directions, names)
-
-
 def _lines(scenario: Scenario, comparisons: Sequence[Comparison]) -> list[tuple[Comparison, Lines]]:
-    """Axes, the difference of the means where it is known, and what the pilot recommends."""
+    """Axes, the difference of the means where it is known, and the lines of the pilot."""
     distributions = {prior.name: prior.distributions for prior in scenario.priors}
-    found = []
+    candidates = []
     for comparison in comparisons:
         first, second = (distributions[comparison.prior][secret] for secret in comparison.pair)
         directions, names = [*np.eye(scenario.dim)], _axes(scenario)
@@ -558,19 +560,18 @@ def _lines(scenario: Scenario, comparisons: Sequence[Comparison]) -> list[tuple[
         pilots = [part.pilot for part in comparison.outputs]
         recommended = pilot_lines(*pilots)
         lines = Lines(np.array([*directions, *recommended.values()]), [*names, *recommended])
-        found.append((comparison, lines))
+        candidates.append((comparison, lines))
         if WHITENED in recommended:
             names = [f"{WHITENED}, and out of the range of {comparison.pair[1]!r}"]
             within = PilotRange.of(pilots[1])
-            found.append((comparison, Lines(recommended[WHITENED][None], names, within)))
-    return found
+            candidates.append((comparison, Lines(recommended[WHITENED][None], names, within)))
+    return candidates
 
 
 def _inferences(
-    scenario: Scenario, certificate: Certificate, outputs: Outputs, said: tuple[int, float]
+    scenario: Scenario, certificate: Certificate, outputs: Outputs, seed: int, confidence: float
 ) -> tuple[Inference, ...]:
-    """The attacks on the secret, where there are values and noise to see through."""
-    seed, confidence = said
+    """The attacks on the secret, if there are known values and noise."""
     if not certificate.noise_std:
         return ()
     return tuple(
@@ -596,6 +597,6 @@ def _check_profile(profile: Profile, certificate: Certificate) -> None:
     if certificate.guarantee.is_sliced and stated != profile.digest():
         msg = (
             "the certificate was issued for another slice profile; give the one that was "
-            "certified, which lies in the evidence and in the scenario file"
+            "certified, which is in the evidence and in the scenario file"
         )
         raise ArgumentError(msg)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Audit of a training plan: train many times in both worlds of a secret, and compare.
 
-A worker trains once and returns what it would release. Runs are made in blocks; each finished
-block is a file, written whole, so whatever ends an audit, the blocks that are done stay done.
+A worker trains once and returns what it would release. Each finished block of runs is a complete
+file, so an interrupted audit keeps its finished blocks.
 """
 
 import io
@@ -56,7 +56,7 @@ VERSION: Final = 1
 MANIFEST: Final = "audit.json"
 
 DEFAULT_BLOCK: Final = 50
-"""Runs per file: what a killed audit can lose of each process."""
+"""Runs per file: the most that a killed audit loses in each process."""
 
 
 @final
@@ -66,16 +66,16 @@ class TrainingRuns:
 
     `worker` names a function as `module:function`. It is called as `function(world, plan)`, trains
     once in that world, and returns the numbers that it releases: weights, some of them, or
-    projections of them by a rule fixed beforehand. It must draw its noise and its batches afresh
-    in every call, and leave nothing behind that the next call would use.
+    projections of them by a rule fixed beforehand. It must draw new noise and batches in every call
+    and keep no state between calls.
     """
 
     worker: str
     plan: TrainingPlan
     n_runs: int
-    """In each world. It is fixed before the first run: to look and then add runs is not sound."""
+    """In each world, fixed before the first run: adding runs after a look at them is not sound."""
     worlds: tuple[str, str] = attrs.field(default=("first", "second"), converter=tuple)
-    """What the two worlds of the secret are called."""
+    """Names of the two worlds of the secret."""
     block: int = DEFAULT_BLOCK
     """Runs per file."""
 
@@ -95,7 +95,7 @@ class TrainingRuns:
 
     @property
     def blocks(self) -> tuple["RunBlock", ...]:
-        """All blocks, the worlds in turn, so that an unfinished audit has as much of both."""
+        """All blocks, the worlds in turn, so that an unfinished audit has as many runs of both."""
         starts = range(0, self.n_runs, self.block)
         return tuple(
             RunBlock(world=world, number=number, n_runs=min(self.block, self.n_runs - start))
@@ -104,7 +104,7 @@ class TrainingRuns:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """What a folder of runs belongs to, as JSON values."""
+        """The identity of a folder of runs, as JSON values."""
         return {
             "worker": self.worker,
             "plan": self.plan.to_json(),
@@ -115,7 +115,7 @@ class TrainingRuns:
 
 
 class RunBlock(NamedTuple):
-    """Some runs in one world, which are made in one go and kept in one file."""
+    """Some runs in one world, in one file."""
 
     world: int
     """0 or 1."""
@@ -124,7 +124,7 @@ class RunBlock(NamedTuple):
 
     @property
     def file_name(self) -> str:
-        """Where its released vectors are, one per row."""
+        """The file of its released vectors, one per row."""
         return f"world-{self.world}-block-{self.number:06d}.npy"
 
 
@@ -138,13 +138,13 @@ def train_repeatedly(
 ) -> tuple[Floats, Floats]:
     """What the runs released in the first and in the second world, shape (n_runs, dim) each.
 
-    The folder is made if need be, and serves one call at a time. If it holds blocks of the same
-    runs, only the missing ones are made; if it belongs to other runs, or to other `settings` of
-    what reads them, it is refused. Its files are for their owner only: so many runs on the same
-    records are covered by no plan. `progress` is told runs, those found in the folder included.
+    The folder is created if needed, and serves one call at a time. If it holds blocks of the same
+    runs, only the missing ones are run; if it belongs to other runs, or to other `settings` of the
+    caller, it is refused. Only the owner can read its files: no plan covers so many runs on the
+    same records. `progress` counts runs, including those in the folder.
 
-    Ctrl-C ends the processes at once, and finished blocks stay. If this process alone is
-    interrupted, it first waits for the runs that are being made.
+    Ctrl-C ends the processes at once, and finished blocks stay. If only this process is
+    interrupted, it first waits for the current runs.
     """
     place = Path(folder)
     n_workers = n_cores() if n_processes is None else n_processes
@@ -155,17 +155,19 @@ def train_repeatedly(
     done = total - sum(block.n_runs for block in missing)
     progress(done, total)
     # Closed at once when interrupted, so that the processes do not outlive the call.
-    with closing(_made(runs, missing, min(n_workers, len(missing)))) as made:
-        for block, released in made:
-            write_whole(place / block.file_name, _as_bytes(released), CONFIDENTIAL)
+    with closing(_finished(runs, missing, min(n_workers, len(missing)))) as finished:
+        for block, released in finished:
+            with io.BytesIO() as file:
+                np.save(file, released, allow_pickle=False)
+                write_whole(place / block.file_name, file.getvalue(), CONFIDENTIAL)
             done += block.n_runs
             progress(done, total)
     return _collected(runs, place)
 
 
-def _open_folder(folder: Path, said: Mapping[str, Any]) -> None:
-    """Make the folder these runs' own, or see that it is."""
-    wanted = {"format": FORMAT, "version": VERSION, **said}
+def _open_folder(folder: Path, identity: Mapping[str, Any]) -> None:
+    """Claim the folder for these runs, or check that it belongs to them."""
+    wanted = {"format": FORMAT, "version": VERSION, **identity}
     path = folder / MANIFEST
     make_folder(folder, mode=0o700)
     if not path.exists():
@@ -174,14 +176,14 @@ def _open_folder(folder: Path, said: Mapping[str, Any]) -> None:
             raise ArgumentError(msg)
         write_new(path, pretty_json(wanted), CONFIDENTIAL)
     try:
-        found = parsed_json(read_bytes(path, "document"))
+        manifest = parsed_json(read_bytes(path, "document"))
     except ValueError:
-        found = None
-    # Through JSON, so that both sides have been through the same spelling.
+        manifest = None
+    # Through JSON, so that both sides have the same spelling.
     wanted = parsed_json(pretty_json(wanted))
-    if not isinstance(found, dict):
-        found = {}
-    other = sorted(key for key in {*found, *wanted} if found.get(key) != wanted.get(key))
+    if not isinstance(manifest, dict):
+        manifest = {}
+    other = sorted(key for key in {*manifest, *wanted} if manifest.get(key) != wanted.get(key))
     if other:
         msg = (
             f"the folder {str(folder)!r} belongs to another audit: {', '.join(other)} differ. Use "
@@ -192,7 +194,7 @@ def _open_folder(folder: Path, said: Mapping[str, Any]) -> None:
         unfinished.unlink(missing_ok=True)
 
 
-def _made(
+def _finished(
     runs: TrainingRuns, blocks: list[RunBlock], n_workers: int
 ) -> Generator[tuple[RunBlock, Floats], None, None]:
     """The blocks as they are finished, in any order."""
@@ -211,7 +213,7 @@ def _made(
         msg = (
             f"a process of worker {runs.worker!r} died: it was killed, ran out of memory, or could "
             "not start (a script must call the audit below `if __name__ == '__main__':`). Finished "
-            "runs are kept; call again with the same folder to go on"
+            "runs are kept; call again with the same folder to resume"
         )
         raise TrainingError(msg) from error
     finally:
@@ -220,11 +222,11 @@ def _made(
 
 
 _stop: Event | None = None
-"""In a process of the pool: set when the runs that are left are not wanted any more."""
+"""In a process of the pool: set when the remaining runs are no longer wanted."""
 
 
 def _begin(stop: Event) -> None:
-    """Of a process of the pool: it ends silently with an interrupt, and with its parent."""
+    """Let a process of the pool end silently with an interrupt, and with its parent."""
     global _stop  # noqa: PLW0603 - the one way to hand a process something before its first task
     _stop = stop
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -239,7 +241,7 @@ def _end_with_parent() -> None:
 
 
 def _train_block(runs: TrainingRuns, block: RunBlock) -> Floats:
-    """In a process of the pool: one block, or its beginning if it is not wanted any more."""
+    """In a process of the pool: one block, or its beginning if it is no longer wanted."""
     try:
         train = resolve_name(runs.worker)
     except (ImportError, AttributeError) as error:
@@ -252,29 +254,21 @@ def _train_block(runs: TrainingRuns, block: RunBlock) -> Floats:
     for _ in range(block.n_runs):
         if _stop is not None and _stop.is_set():
             break
-        released.append(_vector(train(runs.worlds[block.world], runs.plan), runs.worker))
+        values = np.atleast_1d(locked(train(runs.worlds[block.world], runs.plan)))
+        if values.ndim != 1 or not values.size:
+            msg = (
+                f"worker {runs.worker!r} must return a vector of numbers, got shape {values.shape}"
+            )
+            raise ArgumentError(msg)
+        check_finite(**{f"what worker {runs.worker!r} released": values})
+        released.append(values)
         if released[-1].shape != released[0].shape:
             msg = (
-                f"worker {runs.worker!r} must release as many numbers in every run; it released "
+                f"worker {runs.worker!r} must release the same number of values in every run, got "
                 f"{len(released[0])} and {len(released[-1])}"
             )
             raise ArgumentError(msg)
     return np.array(released)
-
-
-def _vector(released: object, worker: str) -> Floats:
-    values = np.atleast_1d(locked(released))
-    if values.ndim != 1 or not values.size:
-        msg = f"worker {worker!r} must return a vector of numbers, got shape {values.shape}"
-        raise ArgumentError(msg)
-    check_finite(**{f"what worker {worker!r} released": values})
-    return values
-
-
-def _as_bytes(released: Floats) -> bytes:
-    with io.BytesIO() as file:
-        np.save(file, released, allow_pickle=False)
-        return file.getvalue()
 
 
 def _collected(runs: TrainingRuns, folder: Path) -> tuple[Floats, Floats]:
@@ -284,7 +278,7 @@ def _collected(runs: TrainingRuns, folder: Path) -> tuple[Floats, Floats]:
         released = _read_block(folder / block.file_name, block.n_runs)
         if parts[0] and released.shape[1] != parts[0][0].shape[1]:
             msg = (
-                f"worker {runs.worker!r} must release as many numbers in every run; it released "
+                f"worker {runs.worker!r} must release the same number of values in every run, got "
                 f"{parts[0][0].shape[1]} and {released.shape[1]}"
             )
             raise ArgumentError(msg)
@@ -301,7 +295,7 @@ def _read_block(path: Path, n_runs: int) -> Floats:
     if not (right and np.isfinite(released).all()):
         msg = (
             f"{str(path)!r} is not the block of {n_runs} runs that was written; delete that file "
-            "and call again, and its runs will be made again"
+            "and call again to repeat its runs"
         )
         raise ArgumentError(msg)
     return np.asarray(released, dtype=np.float64)
@@ -318,16 +312,16 @@ def audit_training(
 ) -> Verdict:
     """Try to refute the guarantee of a plan by what its training releases.
 
-    Every run is made in both worlds as often as `runs` says, in `n_processes` processes. A tenth of
-    them, chosen by the public `seed`, decides along which line to look and where to cut it: axes of
-    the released vector, the difference of the means, and two lines along which the covariance shows
-    least noise. The others bound the divergence from below.
-    The folder keeps finished runs; called again with the same arguments, an audit goes on.
+    The training runs in both worlds, in `n_processes` processes. A tenth of the runs, chosen by the
+    public `seed`, selects the line and its bins: axes of the released vector, the difference of the
+    means, and two lines along which the covariance shows least noise. The others bound the
+    divergence from below.
+    The folder keeps finished runs; called again with the same arguments, an audit resumes.
 
     Guarantee: if what is released keeps the plan's guarantee, the verdict is `refuted` with
-    probability at most 1 - `confidence`. It says nothing about what the worker does not release.
-    Needs: runs that are independent of each other, in the two worlds that the plan speaks of, in
-    which no more records differ than it says.
+    probability at most 1 - `confidence`. It does not cover what the worker does not release.
+    Needs: independent runs in the two worlds of the plan, which differ in no more records than the
+    plan allows.
     """
     check_between(0, 1, confidence=confidence)
     check_count(0, seed=seed)
@@ -343,17 +337,17 @@ def audit_training(
 def audit_released(
     runs: TrainingRuns, released: tuple[Floats, Floats], *, confidence: float, seed: int
 ) -> Verdict:
-    """The verdict on runs that were made already: one released vector per row, by world.
+    """The verdict on finished runs: one released vector per row, by world.
 
     Guarantee: as `audit_training`.
-    Needs: as there; all runs that were made are in the arrays, as many as were meant to be.
+    Needs: as there; the arrays hold all runs, as many as were planned.
     """
     claim = auditable_claim(runs)
     check_between(0, 1, confidence=confidence)
     check_count(0, seed=seed)
     if any(len(values) != runs.n_runs for values in released):
-        found = " and ".join(str(len(values)) for values in released)
-        msg = f"there must be {runs.n_runs} runs in each world, as was planned; got {found}"
+        sizes = " and ".join(str(len(values)) for values in released)
+        msg = f"released must hold {runs.n_runs} runs of each world, as planned; got {sizes}"
         raise ArgumentError(msg)
     rng = np.random.default_rng(seed)
     parts = [SplitOutputs.of(values, rng=rng) for values in released]
@@ -376,34 +370,34 @@ def auditable_claim(runs: TrainingRuns) -> Guarantee:
     claim = runs.plan.guarantee()
     if claim.notion != "unsliced":
         msg = (
-            f"the plan claims {claim}: a mean over batch draws, which bounds the divergence of "
-            "nothing that is released, so no run can refute it. Plan with worst_case, log_moment "
-            "or amplified"
+            f"the plan claims {claim}: a mean over batch draws. It bounds no divergence of "
+            "what is released, so no run can refute it. Plan with worst_case, log_moment or "
+            "amplified"
         )
         raise ArgumentError(msg)
     return claim
 
 
 def _check_enough(runs: TrainingRuns, claim: Guarantee, confidence: float) -> None:
-    """Before any training: some outcome of so many runs would refute the claim."""
+    """Before any training: this many runs could refute the claim."""
     needed = outputs_needed(RenyiTest(order=claim.order), claim.epsilon, 1, confidence)
     if needed is None:
         msg = (
-            f"no number of runs can refute epsilon {claim.epsilon:g}: an audit reaches about the "
-            "logarithm of their number. Audit a plan with a smaller epsilon"
+            f"no number of runs can refute epsilon {claim.epsilon:g}: an audit refutes up to about "
+            "the logarithm of their number. Audit a plan with a smaller epsilon"
         )
         raise ArgumentError(msg)
     if runs.n_runs < needed:
         msg = (
             f"too few runs for confidence {confidence:g}: {runs.n_runs} in each world can never "
-            f"refute epsilon {claim.epsilon:g}, and {needed} are needed before they could. To find "
-            "a wrong factor takes several times as many"
+            f"refute epsilon {claim.epsilon:g}, and {needed} are needed. To find a wrong factor "
+            "takes several times as many"
         )
         raise ArgumentError(msg)
 
 
 def _lines(first: Floats, second: Floats) -> Lines:
-    """Axes and what the pilots recommend, if there are few, and their means over variances."""
+    """The axes if there are few, the means over variances, and the lines of the pilots."""
     dim = first.shape[1]
     directions, names = [], []
     if dim <= MOST_AXES:

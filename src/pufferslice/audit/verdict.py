@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verdict: a claim, a lower bound that an attack reached, and whether the two can both hold."""
+"""Verdict: a claim, a lower bound by an attack, and whether the bound refutes the claim."""
 
 from typing import Any, Final, Literal, final
 
@@ -18,7 +18,7 @@ QUANTITIES: Final = ("epsilon", "delta")
 @final
 @attrs.frozen(kw_only=True)
 class Verdict:
-    """What one statistic says about one claim; it can refute the claim and never proves it.
+    """The result of one statistic on one claim; it can refute the claim and never proves it.
 
     Guarantee: if the claim holds for the mechanism that made the outputs, `refuted` is true with
     probability at most 1 - `confidence`.
@@ -45,7 +45,7 @@ class Verdict:
     quantity: Quantity
     """Which of its numbers is tested."""
     claimed: float
-    """The claim's own number: the mechanism is said to stay at or below it."""
+    """The claimed number: the mechanism should stay at or below it."""
     statistic: str
     """What was estimated."""
     lower_bound: float
@@ -61,7 +61,7 @@ class Verdict:
     prior: str
     """Under which prior."""
     line: str
-    """The slice, axis or projection that shows most of it."""
+    """The slice, axis or projection with the largest bound."""
 
     def __attrs_post_init__(self) -> None:
         check_one_of(QUANTITIES, quantity=self.quantity)
@@ -81,7 +81,7 @@ class Verdict:
 
     @property
     def outcome(self) -> Outcome:
-        """In two words; a claim out of reach was not tested at all."""
+        """One of three; a claim out of reach was not tested at all."""
         if self.refuted:
             return "refuted"
         return "not refuted" if self.in_reach else "out of reach"
@@ -93,10 +93,10 @@ class Verdict:
 
     def __str__(self) -> str:
         first, second = map(quoted, self.pair)
-        found = f"{self.quantity} is at least {self.lower_bound:.4g}"
+        bound = f"{self.quantity} is at least {self.lower_bound:.4g}"
         return (
             f"{self.outcome.upper()}: {escaped(self.claim)}\n"
-            f"  {escaped(self.statistic)}: {found}, claimed at most {self.claimed:.4g}\n"
+            f"  {escaped(self.statistic)}: {bound}, claimed at most {self.claimed:.4g}\n"
             f"  seen best between {first} and {second}, prior {quoted(self.prior)}, "
             f"along {escaped(self.line)}\n"
             f"  confidence {self.confidence:.6g}; {self.n_outputs} outputs under each secret can "

@@ -30,6 +30,7 @@ from pufferslice.baselines.wasserstein import (
 from pufferslice.calibration.calibrate import Method, calibrate, calibrate_unsliced
 from pufferslice.calibration.guarantee import Guarantee, Notion, in_full
 from pufferslice.certificate import Evidence, certify_release
+from pufferslice.certificate.issue import coupling_profile
 from pufferslice.errors import ArgumentError, CalibrationError, MissingExtraError, ScenarioError
 from pufferslice.queries import Query
 from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
@@ -410,18 +411,20 @@ def _noise_or_nan(noise_at: NoiseAt, epsilon: float) -> float:
 def _our_curves(
     scenario: Scenario, profile: FiniteProfile, order: float
 ) -> dict[str, Callable[[], NoiseAt]]:
-    evidence = Evidence.of(scenario, profile)
+    slices = Evidence.of(scenario, profile).slices
+    # As `certify_release`, which couples along directions of its own for a claim without slices.
+    full = Evidence.of(scenario, coupling_profile(scenario)).full
 
     def sliced(notion: Notion, method: Method) -> Callable[[], NoiseAt]:
         def noise_at(epsilon: float) -> float:
             target = Guarantee(notion=notion, order=order, epsilon=epsilon)
-            return calibrate(target, evidence.slices, method)
+            return calibrate(target, slices, method)
 
         return lambda: noise_at
 
     def unsliced(epsilon: float) -> float:
         target = Guarantee.unsliced(order=order, epsilon=epsilon)
-        return calibrate_unsliced(target, evidence.full)
+        return calibrate_unsliced(target, full)
 
     curves = {name: sliced(*form) for name, form in _forms(scenario).items()}
     return curves | {UNSLICED: lambda: unsliced}

@@ -1,0 +1,468 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: S106 - a secret is a column here
+"""Audits of releases: right claims stand, halved noise falls; outputs, their files, bad input."""
+
+import json
+import stat
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from tests.audit import teeth
+
+from pufferslice.audit import Outputs, audit_outputs, audit_release, draw_outputs, supplied_outputs
+from pufferslice.audit.bins import SphereMean
+from pufferslice.audit.release import check_outputs, draw_values, quantised_rows
+from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
+from pufferslice.calibration.noise import SIGMA_INT, SeededTestNoise
+from pufferslice.certificate import Certificate, certify_release, certify_training
+from pufferslice.errors import ArgumentError, ScenarioError, StorageError, TableError
+from pufferslice.learning import Poisson, WorstCase, exactly, plan_training
+from pufferslice.queries import Box, columns, summary
+from pufferslice.releases.release import quantised, release
+from pufferslice.scenario.distributions import FiniteDistribution, SampledDistribution
+from pufferslice.scenario.scenario import Scenario
+from pufferslice.sensitivity import RowScan, scan_files, streamed_scenario
+from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere
+
+N = 20_000
+SETTINGS = {"confidence": 0.95, "seed": 0}
+NOISE = SeededTestNoise(seed=2)
+CLAIMS = [
+    Guarantee.average(order=2, epsilon=1.0),
+    Guarantee.joint(order=4, epsilon=1.0),
+    Guarantee.unsliced(order=2, epsilon=1.0),
+    ApproximateGuarantee.joint(epsilon=1.0, delta=0.01),
+    ApproximateGuarantee.average(epsilon=1.0, delta=0.01),
+]
+
+
+def halved(scenario, certificate, n_outputs):
+    """Outputs of a mechanism that adds half the noise, around the same point masses."""
+    drawn = draw_outputs(scenario, certificate, n_outputs, seed=0, noise=NOISE)
+    values = {}
+    for prior in scenario.priors:
+        values[prior.name] = {
+            secret: distribution.outputs[0]
+            + (drawn.values[prior.name][secret] - distribution.outputs[0]) / 2
+            for secret, distribution in prior.distributions.items()
+        }
+    return attrs.evolve(drawn, values=values)
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("claim", CLAIMS, ids=str)
+def test_right_noise_stands_and_half_of_it_falls(claim):
+    scenario, profile = teeth.point_masses(), teeth.PROFILE
+    certificate = certify_release(scenario, claim.along(profile))
+    audit = audit_release(scenario, profile, certificate, n_outputs=N, noise=NOISE, **SETTINGS)
+    assert not audit.refuted
+    main = audit.verdicts[0]
+    assert main.claim == str(claim)
+    number = claim.delta if main.quantity == "delta" else claim.epsilon
+    assert main.claimed == number
+    # Sliced (epsilon, delta) is calibrated by way of a Rényi divergence, so it is not tight.
+    share = 0.0 if isinstance(claim, ApproximateGuarantee) else 0.35
+    assert share * number <= main.lower_bound <= number
+    broken = halved(scenario, certificate, N)
+    found = audit_outputs(scenario, profile, certificate, broken, **SETTINGS)
+    assert found.refuted
+    assert found.verdicts[0].refuted
+
+
+def test_everything_stated_is_tested():
+    scenario, certificate = teeth.point_masses(), teeth.certified(1.0)
+    audit = audit_release(
+        scenario, teeth.PROFILE, certificate, n_outputs=N, noise=NOISE, **SETTINGS
+    )
+    claims = [verdict.claim for verdict in audit.verdicts]
+    assert claims[0] == "(2, 1)-Joint-SRPP"
+    assert claims[1].startswith("the unsliced bound (2, ")
+    assert claims[2].startswith("the view (")
+    assert claims[2].endswith("sliced joint")
+    assert claims[3].endswith("unsliced")
+    assert claims[4].startswith("noise of standard deviation ")
+    assert audit.unaudited == ()
+    smallest = min(v["epsilon"] for v in certificate.statement["views"] if v["scope"] == "unsliced")
+    assert audit.verdicts[3].claimed == smallest
+
+
+def test_the_confidence_is_shared():
+    scenario, certificate = teeth.point_masses(), teeth.certified(1.0)
+    audit = audit_release(
+        scenario, teeth.PROFILE, certificate, n_outputs=N, noise=NOISE, **SETTINGS
+    )
+    spent = sum(1 - verdict.confidence for verdict in audit.verdicts)
+    assert spent == pytest.approx(0.05, rel=1e-9)
+    assert spent <= 0.05 + 1e-15
+    assert audit.confidence == 0.95
+
+
+def test_several_priors_and_the_worst_pair(two_priors, certificates, profile):
+    certificate = certificates[id(two_priors)]
+    right = audit_release(two_priors, profile, certificate, n_outputs=N, noise=NOISE, **SETTINGS)
+    assert not right.refuted
+    assert {inference.prior for inference in right.inferences} == {"now", "then"}
+    broken = halved(two_priors, certificate, N)
+    found = audit_outputs(two_priors, profile, certificate, broken, **SETTINGS)
+    assert found.refuted
+    assert set(found.verdicts[0].pair) <= set(two_priors.secrets)
+
+
+@pytest.mark.parametrize("which", ["records", "gaussian", "weighted"])
+def test_right_mechanisms_of_every_distribution_stand(request, which, certificates, profile):
+    scenario = request.getfixturevalue(which)
+    used = profile if scenario.dim == 2 else FiniteProfile.axes(dim=1)
+    certificate = certificates[id(scenario)]
+    audit = audit_release(scenario, used, certificate, n_outputs=N, noise=NOISE, **SETTINGS)
+    assert not audit.refuted
+    assert {inference.attack for inference in audit.inferences} == {
+        "gaussian_map",
+        "likelihood_ratio",
+    }
+
+
+def sampled_worlds(query, shifts):
+    """Worlds known by 4,000 draws each."""
+    rng = np.random.default_rng(1)
+    worlds = {
+        name: SampledDistribution(outputs=np.clip(rng.normal(5 + shift, 1, size=(4_000, 2)), 0, 10))
+        for name, shift in shifts.items()
+    }
+    return Scenario.from_worlds(worlds, query=query, source="public_model")
+
+
+@pytest.fixture(scope="module")
+def simulated():
+    """Sampled priors with a public range."""
+    query = summary(mean=["x", "y"]).with_range(Box([0, 0], [10, 10]))
+    return sampled_worlds(query, {"low": 0.0, "high": 0.5})
+
+
+def test_sampled_priors(simulated, profile):
+    claim = ApproximateGuarantee.joint(epsilon=1.0, delta=0.05)
+    certificate = certify_release(simulated, claim.along(profile), failure_probability=0.05)
+    audit = audit_release(simulated, profile, certificate, n_outputs=3_000, noise=NOISE, **SETTINGS)
+    assert not audit.refuted
+    assert audit.verdicts[0].quantity == "delta"
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("notion", ["average", "joint"])
+def test_the_sphere(notion):
+    """Drawn directions stand for all: what they might miss is taken off."""
+    sphere = SampledSphere.draw(dim=2, n_directions=1_000, seed=3)
+    claim = Guarantee(notion=notion, order=2, epsilon=1.0)
+    worlds = {
+        name: FiniteDistribution.uniform([list(point)]) for name, point in teeth.POINTS.items()
+    }
+    query = summary(mean=["x", "y"]).with_range(Box([0, 0], [0.4, 0.4]))
+    scenario = Scenario.from_worlds(worlds, query=query, source="public_model")
+    certificate = certify_release(scenario, claim.along(sphere), failure_probability=0.05)
+    audit = audit_release(scenario, sphere, certificate, n_outputs=5_000, noise=NOISE, **SETTINGS)
+    assert not audit.refuted
+    assert "sphere" in audit.verdicts[0].statistic
+    assert audit.verdicts[0].refutable_below < 8
+    assert "views along slices" in audit.unaudited[0]
+    values = {
+        secret: teeth.POINTS[secret] + (drawn - teeth.POINTS[secret]) / 4
+        for secret, drawn in draw_outputs(scenario, certificate, 5_000, seed=0, noise=NOISE)
+        .values["declared"]
+        .items()
+    }
+    broken = Outputs(certificate=certificate.digest, values={"declared": values})
+    found = audit_outputs(scenario, sphere, certificate, broken, **SETTINGS)
+    assert found.verdicts[0].refuted
+
+
+def test_the_mean_over_the_sphere_by_hand():
+    mean = SphereMean(n_directions=200, cap=4.0).spending(0.01, 6)
+    values = np.repeat([1.0, 9.0], 100)
+    width = 4.0 * np.sqrt(np.log(2 * 6 / 0.01) / 400)
+    assert mean.of(values) == pytest.approx((1.0 + 4.0) / 2 - width)
+    assert mean.of(np.zeros(200)) == 0
+
+
+@pytest.mark.soundness
+@pytest.mark.statistical
+def test_the_comparison_that_drawn_directions_show_best_is_paid_for(rng):
+    """Of 500 comparisons whose mean over the sphere is 1/2, none may be seen above it."""
+    n_draws, n_comparisons, n_directions = 400, 500, 20
+    found = rng.binomial(1, 0.5, (n_draws, n_comparisons, n_directions)).astype(float)
+    best = found[np.arange(n_draws), found.sum(axis=2).argmax(axis=1)]
+    # The chance that one of them has 17 ones or more is 1 - (1 - 0.0013)^500, about a half.
+    for paid, refuted in ((n_comparisons, 0.05), (1, None)):
+        mean = SphereMean(n_directions=n_directions, cap=1.0).spending(0.05, paid)
+        share = np.mean([mean.of(values) > 0.5 for values in best])
+        assert share < refuted if refuted else share > 0.25
+
+
+def test_a_missing_unsliced_bound_is_listed():
+    scenario = sampled_worlds(summary(mean=["x", "y"]), {"a": 0.0, "b": 0.0})
+    claim = ApproximateGuarantee.joint(epsilon=1.0, delta=0.05)
+    profile = FiniteProfile.axes(dim=2)
+    certificate = certify_release(scenario, claim.along(profile), failure_probability=0.05)
+    audit = audit_release(scenario, profile, certificate, n_outputs=2_000, noise=NOISE, **SETTINGS)
+    assert "states none" in audit.unaudited[0]
+    assert [verdict.claim.split()[0] for verdict in audit.verdicts] == ["(1,", "noise"]
+    assert "NOT AUDITED" in str(audit)
+
+
+def test_words_and_json():
+    scenario, certificate = teeth.point_masses(), teeth.certified(1.0)
+    broken = halved(scenario, certificate, N)
+    audit = audit_outputs(scenario, teeth.PROFILE, certificate, broken, **SETTINGS)
+    text = str(audit)
+    assert text.startswith("REFUTED at confidence 0.95")
+    assert text.count("likelihood_ratio") == 2, "only where it succeeds best"
+    document = json.loads(json.dumps(audit.to_json()))
+    assert document["refuted"] is True
+    assert document["certificate"] == certificate.digest
+    assert len(document["inferences"]) == 2 * 2 * 4
+    assert document["verdicts"][0]["outcome"] == "refuted"
+
+
+def test_the_statement_alone_is_enough():
+    scenario, certificate = teeth.point_masses(), teeth.certified(1.0)
+    public = Certificate(statement=certificate.statement, evidence=None)
+    audit = audit_release(scenario, teeth.PROFILE, public, n_outputs=2_000, noise=NOISE, **SETTINGS)
+    assert audit.certificate == certificate.digest
+
+
+def test_another_profile_is_refused():
+    scenario, certificate = teeth.point_masses(), teeth.certified(1.0)
+    other = FiniteProfile.axes(dim=2)
+    with pytest.raises(ArgumentError, match="another slice profile"):
+        audit_release(scenario, other, certificate, n_outputs=2_000, noise=NOISE, **SETTINGS)
+
+
+def test_too_few_outputs_say_how_many_are_needed():
+    scenario, certificate = teeth.point_masses(), teeth.certified(6.0)
+    with pytest.raises(ArgumentError, match=r"too few outputs.*about [0-9]+ outputs") as caught:
+        audit_release(scenario, teeth.PROFILE, certificate, n_outputs=200, **SETTINGS)
+    needed = int(str(caught.value).split("about ")[1].split()[0])
+    audit = audit_release(
+        scenario, teeth.PROFILE, certificate, n_outputs=int(1.02 * needed), **SETTINGS
+    )
+    assert audit.verdicts[0].in_reach
+    with pytest.raises(ArgumentError, match="at least 100"):
+        audit_release(scenario, teeth.PROFILE, certificate, n_outputs=50, **SETTINGS)
+
+
+@pytest.mark.parametrize("change", [{"confidence": 1.0}, {"seed": -1}, {"n_outputs": 0}], ids=str)
+def test_bad_settings(change):
+    settings = {"n_outputs": 1_000, **SETTINGS} | change
+    with pytest.raises(ArgumentError, match=next(iter(change))):
+        audit_release(teeth.point_masses(), teeth.PROFILE, teeth.certified(1.0), **settings)
+
+
+JOINT = Guarantee.joint(order=2, epsilon=1.0)
+ROWS = pa.table({"g": ["a", "a", "b", "b"], "x": [1.1, 1.3, 2.0, 3.3], "y": [0.1, 5.0, 7.0, 7.7]})
+QUERY = summary(mean=["x", "y"]).with_range(Box([0, 0], [10, 10])).with_scales([1.0, 3.0])
+GROUPS = Scenario.from_groups(ROWS, secret="g", query=QUERY)
+PROFILE = FiniteProfile.uniform(dim=2, n_directions=6, seed=7)
+
+
+def test_an_output_is_a_release_bit_for_bit(tmp_path):
+    """The first secret gets the first draws of the stream, as a release does."""
+    noise = SeededTestNoise(seed=4)
+    certificate = certify_release(GROUPS, JOINT.along(PROFILE), noise=noise)
+    released = release(GROUPS, ROWS.slice(0, 2), certificate, ledger=tmp_path / "l", noise=noise)
+    drawn = draw_outputs(GROUPS, certificate, 1, seed=0, noise=noise)
+    first = drawn.values["table"]["a"][0]
+    # A release rounds its exact value once, an audit at every step.
+    np.testing.assert_allclose(first * QUERY.scales, released.values, rtol=1e-14)
+    assert drawn.certificate == certificate.digest
+
+
+@pytest.mark.statistical
+@pytest.mark.soundness
+def test_outputs_carry_the_certified_noise(records, certificates, seed):
+    """Given the atom, the rest is N(0, std); not 0.9 or 1.1 of it."""
+    certificate = certificates[id(records)]
+    worlds = {
+        "a": FiniteDistribution.uniform([[1.0, 2.0]]),
+        "b": FiniteDistribution.uniform([[3.0, 2.5]]),
+    }
+    scenario = Scenario.from_worlds(worlds, query=summary(mean=["x", "y"]), source="public_model")
+    certificate = certify_release(scenario, JOINT.along(PROFILE))
+    noise = SeededTestNoise(seed=seed)
+    drawn = draw_outputs(scenario, certificate, 50_000, seed=0, noise=noise).values["declared"]
+    left = [drawn["a"] - [1.0, 2.0], drawn["b"] - [3.0, 2.5]]
+    for values in np.hstack(left).T:
+        p = {
+            k: stats.kstest(values, stats.norm(scale=k * certificate.noise_std).cdf).pvalue
+            for k in (0.9, 1.0, 1.1)
+        }
+        assert p[1.0] > 1e-9
+        assert p[0.9] < 1e-9
+        assert p[1.1] < 1e-9
+    assert abs(np.corrcoef(np.hstack(left).T) - np.eye(4)).max() < 0.03, "no noise is shared"
+
+
+@pytest.mark.statistical
+def test_values_follow_the_distributions(weighted, gaussian, rng):
+    often = weighted.priors[0].distributions["often"]
+    shares = (draw_values(often, 100_000, rng=rng) == 4.0).mean()
+    assert shares == pytest.approx(0.75, abs=0.01)
+    distribution = gaussian.priors[0].distributions["low"]
+    drawn = draw_values(distribution, 200_000, rng=rng)
+    np.testing.assert_allclose(drawn.mean(axis=0), distribution.mean, atol=0.02)
+    np.testing.assert_allclose(np.cov(drawn.T), distribution.cov, atol=0.03)
+    sampled = SampledDistribution(outputs=[[1.0], [2.0], [2.0]])
+    assert (draw_values(sampled, 30_000, rng=rng) == 2.0).mean() == pytest.approx(2 / 3, abs=0.02)
+
+
+@given(
+    st.lists(st.floats(-1e4, 1e4), min_size=2, max_size=2),
+    st.floats(0.05, 50.0),
+    st.floats(-10.0, 10.0),
+    st.integers(-(2**20), 2**20),
+)
+def test_rows_are_quantised_as_a_release_does(point, noise_std, center, half_steps):
+    """Also next to ties: halves of grid steps around the centre."""
+    near = center + (half_steps + 0.5) * noise_std / SIGMA_INT
+    rows = np.array([point, [near, -near], [center, 0.0]])
+    centers = np.array([center, 0.0])
+    expected = [quantised(row, centers, noise_std) for row in rows]
+    assert quantised_rows(rows, centers, noise_std).tolist() == expected
+
+
+def test_rows_beyond_the_grid_are_refused():
+    with pytest.raises(ScenarioError, match="64 bits"):
+        quantised_rows(np.array([[0.0], [1e9]]), np.zeros(1), 1.0)
+
+
+def test_seeds_draw_the_same_values_and_other_noise(records, certificates):
+    certificate = certificates[id(records)]
+    one, two = (draw_outputs(records, certificate, 50, seed=3) for _ in range(2))
+    first, second = one.values["table"]["north"], two.values["table"]["north"]
+    assert not (first == second).any()
+
+
+def test_equal_distributions_are_released_without_noise():
+    worlds = {name: FiniteDistribution.uniform([[1.0, 2.0]]) for name in ("a", "b")}
+    scenario = Scenario.from_worlds(worlds, query=summary(mean=["x", "y"]), source="public_model")
+    certificate = certify_release(scenario, JOINT.along(PROFILE))
+    drawn = draw_outputs(scenario, certificate, 1_000, seed=0)
+    assert (drawn.values["declared"]["a"] == [1.0, 2.0]).all()
+    audit = audit_outputs(scenario, PROFILE, certificate, drawn, confidence=0.95, seed=0)
+    assert not audit.refuted
+    assert audit.inferences == ()
+
+
+def test_files_keep_everything(two_priors, certificates, tmp_path):
+    drawn = draw_outputs(two_priors, certificates[id(two_priors)], 20, seed=0)
+    path = tmp_path / "outputs.npz"
+    drawn.save(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600, "they average to the query"
+    read = Outputs.load(path)
+    assert read.certificate == drawn.certificate
+    for prior, secrets in drawn.values.items():
+        for secret, values in secrets.items():
+            assert np.array_equal(read.values[prior][secret], values)
+    assert "20" in repr(read)
+
+
+def test_other_files_are_refused(tmp_path):
+    path = tmp_path / "outputs.npz"
+    with pytest.raises(StorageError):
+        Outputs.load(path)
+    path.write_bytes(b"no archive")
+    with pytest.raises(TableError, match="does not hold outputs"):
+        Outputs.load(path)
+    np.savez(path, facts=np.frombuffer(b'{"format": "other", "version": 1}', dtype=np.uint8))
+    with pytest.raises(TableError, match=r"Outputs\.save"):
+        Outputs.load(path)
+
+
+def test_supplied_outputs_are_scaled(rng):
+    certificate = certify_release(GROUPS, JOINT.along(PROFILE))
+    given = {"a": rng.normal(size=(30, 2)), "b": rng.normal(size=(40, 2))}
+    outputs = supplied_outputs(GROUPS, certificate, given)
+    np.testing.assert_array_equal(outputs.values["table"]["a"], given["a"] / [1.0, 3.0])
+    assert outputs.n_outputs == 30
+
+
+def test_supplied_outputs_of_several_priors(two_priors, certificates, rng):
+    certificate = certificates[id(two_priors)]
+    secrets = {name: rng.normal(size=(10, 2)) for name in two_priors.secrets}
+    outputs = supplied_outputs(two_priors, certificate, {"now": secrets, "then": secrets})
+    assert set(outputs.values) == {"now", "then"}
+    with pytest.raises(ArgumentError, match=r"'then'.*absent"):
+        supplied_outputs(two_priors, certificate, {"now": secrets})
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"a": np.zeros((5, 2))}, "absent: b, unknown: none"),
+        ({"a": np.zeros((5, 2)), "b": np.zeros((5, 2)), "c": np.zeros((5, 2))}, "unknown"),
+        ({"a": np.zeros((5, 3)), "b": np.zeros((5, 2))}, "shape"),
+        ({"a": np.full((5, 2), np.nan), "b": np.zeros((5, 2))}, "10 of 10"),
+        ({"a": [["x", "y"]], "b": np.zeros((5, 2))}, "expected numbers"),
+    ],
+)
+def test_bad_supplied_outputs(arrays, message):
+    certificate = certify_release(GROUPS, JOINT.along(PROFILE))
+    with pytest.raises(ArgumentError, match=message):
+        supplied_outputs(GROUPS, certificate, arrays)
+
+
+def test_outputs_of_another_certificate_are_refused():
+    certificate = certify_release(GROUPS, JOINT.along(PROFILE))
+    other = certify_release(GROUPS, Guarantee.joint(order=2, epsilon=3.0, profile=PROFILE))
+    drawn = draw_outputs(GROUPS, other, 500, seed=0)
+    with pytest.raises(ArgumentError, match=f"under certificate {other.digest[:12]}, not"):
+        audit_outputs(GROUPS, PROFILE, certificate, drawn, confidence=0.95, seed=0)
+    absent = attrs.evolve(drawn, certificate=certificate.digest, values={"table": {}})
+    with pytest.raises(ArgumentError, match="no outputs under prior 'table' and secret 'a'"):
+        check_outputs(GROUPS, certificate, absent)
+
+
+def test_certificates_of_another_scenario_are_refused(records, certificates):
+    with pytest.raises(ScenarioError, match="another scenario"):
+        draw_outputs(GROUPS, certificates[id(records)], 10, seed=0)
+    moved = ROWS.set_column(1, "x", pa.array([1.1, 1.4, 2.0, 3.3]))
+    other = Scenario.from_groups(moved, secret="g", query=QUERY)
+    certificate = certify_release(GROUPS, JOINT.along(PROFILE))
+    with pytest.raises(ScenarioError, match="another scenario"):
+        draw_outputs(other, certificate, 10, seed=0)
+    statement_only = Certificate(statement=certificate.statement, evidence=None)
+    assert draw_outputs(GROUPS, statement_only, 10, seed=0).n_outputs == 10
+
+
+def test_certificates_of_training_are_sent_elsewhere():
+    plan = plan_training(
+        differing=exactly(1),
+        sampling=Poisson(n_records=100, rate=0.1),
+        clip_norm=1.0,
+        n_steps=2,
+        accountant=WorstCase(),
+        target=Guarantee.unsliced(order=4, epsilon=1.0),
+    )
+    with pytest.raises(ArgumentError, match="audit_training"):
+        draw_outputs(GROUPS, certify_training(plan, data="d"), 10, seed=0)
+
+
+def test_streamed_distributions_have_nothing_to_draw(tmp_path, rng):
+    path = tmp_path / "rows.csv"
+    rows = ["site,pay", *(f"{'ab'[i % 2]},{i % 7}" for i in range(200))]
+    path.write_text("\n".join(rows) + "\n")
+    query = columns(["pay"]).with_range(Box([0], [10]))
+    profile = FiniteProfile.axes(dim=1)
+    scan = RowScan.of(query, secret="site", profile=profile, n_bins=64)
+    scenario = streamed_scenario(scan_files(path, scan), scan, pairs="all", source="held_out")
+    certificate = certify_release(scenario, JOINT.along(profile))
+    with pytest.raises(ScenarioError, match="supplied_outputs"):
+        draw_outputs(scenario, certificate, 10, seed=0)
+    # Outputs of the mechanism itself are audited along the slices and the axes.
+    given = {secret: rng.normal(size=(1_000, 1)) for secret in ("a", "b")}
+    outputs = supplied_outputs(scenario, certificate, given)
+    audit = audit_outputs(scenario, profile, certificate, outputs, confidence=0.95, seed=0)
+    assert not audit.refuted
+    assert audit.inferences == ()

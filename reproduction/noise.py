@@ -388,8 +388,8 @@ def _recipe_costs() -> Iterator[Claim]:
     for series, name in (("recipe_srpp", "SRPP-SGD"), ("recipe_sa_srpp", "sa-SRPP-SGD")):
         found = {setup.batch_size: noise_setting(setup).recipe(series, 1.0) for setup in SETUPS}
         shown = "; ".join(
-            f"batch size {size}: multiplier {recipe.noise_multiplier:.2f} at claimed epsilon 1 costs "
-            f"{recipe.true_epsilon:.1f}"
+            f"batch size {size}: multiplier {recipe.noise_multiplier:.2f} at claimed epsilon 1 "
+            f"costs {recipe.true_epsilon:.1f}"
             for size, recipe in found.items()
         )
         yield Claim(

@@ -10,11 +10,10 @@ from pathlib import Path
 import matplotlib.image
 import numpy as np
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from pufferslice.errors import ArgumentError, StorageError
 from reproduction.experiment import EXPERIMENTS, Claim, Outcome, Setting, experiment_named
-from reproduction.figures import FIGURES, chosen, column, figures_of, png_of, svg_of, write_outcome
+from reproduction.figures import FIGURES, column, figures_of, png_of, svg_of, write_outcome
 from reproduction.static import STUDIES
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -152,23 +151,6 @@ def test_the_recipe_is_drawn_with_its_true_cost():
     assert np.isclose(values_of(figure), 67 * 80.0).any()
 
 
-def test_intervals_of_two_series_do_not_cover_each_other():
-    (figure,) = figures_of(outcome("overfitted-attack", attack_rows())).values()
-    places = []
-    for bars in figure.axes[2].containers:
-        _, _, (interval,) = bars.lines
-        for low, high in interval.get_segments():
-            np.testing.assert_allclose([low[1], high[1]], [0.55, 0.75])
-            places.append(low[0])
-    assert len(set(places)) == len(places) == 4
-
-
-def test_markers_of_a_perfect_score_are_not_cut():
-    rows = [row | {"train_accuracy": 1.0} for row in attack_rows()]
-    (figure,) = figures_of(outcome("overfitted-attack", rows)).values()
-    assert figure.axes[0].get_ylim()[1] > 1.01
-
-
 def test_axes_say_what_they_show():
     """Every axis of every picture of learning has a name, if only by sharing one."""
     for name, rows in MADE.items():
@@ -212,22 +194,10 @@ def test_an_unknown_experiment_has_no_pictures():
         figures_of(outcome("other", [{"x": 1}]))
 
 
-def test_every_file_begins_with_the_name_of_its_experiment(tmp_path):
-    names = write_outcome(outcome("accuracy-epsilon", accuracy_rows()), tmp_path / "new")
-    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == sorted(names)
-    assert all(name.startswith("accuracy-epsilon.") for name in names)
-
-
 def test_a_folder_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(StorageError, match="cannot make the folder"):
         write_outcome(outcome("accuracy-epsilon", accuracy_rows()), tmp_path / "file")
-
-
-def test_rows_are_chosen_by_value_and_empty_cells_are_not_numbers():
-    found = outcome("x", [{"a": 1, "b": None}, {"a": 2, "b": 0.5}])
-    assert chosen(found, a=2) == [{"a": 2, "b": 0.5}]
-    assert np.isnan(column(found.rows, "b")[0])
 
 
 QUERIES = ("logistic_regression", "summary")
@@ -299,21 +269,6 @@ def test_points_are_the_means_of_the_rows(figure):
     )
     np.testing.assert_allclose(joint.get_xdata(), [0.05, 1, 60])
     np.testing.assert_allclose(joint.get_ydata(), [18 / 0.0025, 18, 18 / 3600])
-
-
-def test_scale_legend_and_title_cover_nothing(figure):
-    FigureCanvasAgg(figure).draw()
-    renderer = figure.canvas.get_renderer()
-    (legend,) = figure.legends
-    texts = [text.get_text() for text in legend.get_texts()]
-    assert texts[:4] == ["Ave, tight", "Ave, closed form", "Joint, tight", "Joint, closed form"]
-    assert texts[4] == "accuracy of the prior alone (0.500)"
-    text = " ".join(text.get_text() for text in (*figure.texts, figure._suptitle))
-    assert "two queries, 100 records" in text
-    assert "Cleveland, secret sex, balanced" in text
-    boxes = [axes.get_window_extent(renderer) for axes in figure.axes]
-    assert not any(legend.get_window_extent(renderer).overlaps(box) for box in boxes)
-    assert png_of(figure).startswith(b"\x89PNG")
 
 
 def test_pictures_are_png_files_on_white():

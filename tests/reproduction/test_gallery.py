@@ -76,14 +76,6 @@ def test_each_has_its_picture_its_scale_and_its_claims(sections, name):
         assert len(re.findall(r"^- ", ours, re.MULTILINE)) == n_claims
 
 
-def test_the_summary_agrees_with_the_sections(page, sections):
-    for name, text in sections.items():
-        counts = re.findall(
-            r"^(\d+ of \d+) (?:claims of the paper|about our own rule) held", text, re.MULTILINE
-        )
-        assert f"| [{name}](#{name}) | {' | '.join((*counts, '')[:2])} |" in page
-
-
 def test_no_file_is_left_over(page):
     shown = set(re.findall(r"\(assets/gallery/([^)]+)\)", page))
     assert {path.name for path in PICTURES.iterdir()} == shown

@@ -113,12 +113,6 @@ class TestOutcome:
         assert len(set(keys)) == len(keys) == 2 * len(SERIES) * 3
         assert "20 differ" in outcome.scale
 
-    def test_noise_falls_as_the_budget_grows(self, outcome):
-        for series in SERIES:
-            found = [row["noise_multiplier"] for row in outcome.rows if row["series"] == series]
-            assert found[:3] == sorted(found[:3])
-            assert found[3:] == sorted(found[3:])
-
     def test_which_claims_hold(self, outcome):
         held = [claim.held for claim in outcome.claims]
         assert held == [True, True, False, False, False, False, False, True, True, False]
@@ -127,10 +121,6 @@ class TestOutcome:
         reports = " ".join(claim.found for claim in outcome.claims)
         for number in ("40.44", "26.52", "865.43", "21.40", "67.0", "136.6", "2 records differ"):
             assert number in reports
-
-    def test_the_recipe_is_listed_with_its_true_cost(self, outcome):
-        row = next(row for row in outcome.rows if row["series"] == "recipe_srpp")
-        assert row["epsilon_by_own_account"] == pytest.approx(67.0 * row["epsilon"], rel=1e-3)
 
     def test_the_claims_follow_the_numbers(self):
         """With other curves other claims hold."""

@@ -16,12 +16,6 @@ def test_exact_powers_are_found(power):
     assert times.exponent == pytest.approx(power, abs=1e-12)
 
 
-def test_slope_is_that_of_least_squares(rng):
-    sizes, seconds = np.geomspace(10, 1e5, 9), np.exp(rng.normal(size=9))
-    known = np.polyfit(np.log(sizes), np.log(seconds), 1)[0]
-    assert fitted_exponent(sizes, seconds) == pytest.approx(known)
-
-
 @pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning")
 @pytest.mark.parametrize(
     ("sizes", "seconds"), [([1], [1]), ([2, 2], [1, 2]), ([1, 2], [1]), ([1, 2], [1, 0])]

@@ -96,10 +96,6 @@ class TestResults:
         monkeypatch.setattr(training, "run_training", None)
         assert results_of([task()], setting(tmp_path)) == first
 
-    def test_another_setting_is_another_run(self, tmp_path):
-        other = SCALE.task(SETUP, "amplified", 6.0, name="short")
-        assert len({one.request(tmp_path).output.folder for one in (task(), other)}) == 2
-
     def test_a_run_that_ended_before_its_numbers_were_written(self, tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(training, "_evaluated", _stop)

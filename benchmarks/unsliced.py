@@ -6,7 +6,7 @@ same samples and gets its table of distances for free; ours computes its own. Ro
 interleaved; each figure is a median. The largest move of POT's plan is never less than ours.
 
 Memory: in a process of its own, the highest resident size less the size before the call, in tables
-of 4,000 x 4,000 floats; for equal sizes (a matching) and for unequal ones (a flow).
+of 4,000 x 4,000 floats; for equal and for unequal sizes.
 
 Growth: the slope of run time against the number of samples, both in logarithms.
 

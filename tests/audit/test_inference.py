@@ -213,7 +213,7 @@ def test_bad_settings(rng):
     prior = point_prior((0.5, 0.5))
     outputs = outputs_of(prior, 50, rng)
     arguments = {"pairs": [("s0", "s1")], "seed": 0, "confidence": 0.95}
-    with pytest.raises(ArgumentError, match="one secret only"):
+    with pytest.raises(ArgumentError, match="at least two secrets"):
         infer_secrets({"s0": outputs["s0"]}, prior, STD, **arguments)
     with pytest.raises(ArgumentError, match="noise_std"):
         infer_secrets(outputs, prior, 0.0, **arguments)

@@ -58,7 +58,7 @@ def test_a_run_writes_table_numbers_and_pictures(tmp_path, capsys):
     assert b"</svg>" in (out / "cap-rings.svg").read_bytes()
 
 
-def test_what_is_said_of_our_own_rule_is_told_apart(tmp_path, capsys, monkeypatch):
+def test_claims_about_our_own_rule_are_listed_apart(tmp_path, capsys, monkeypatch):
     def run(setting):
         found = QUICK.run(setting)
         return attrs.evolve(found, claims=found.claims[:3], our_claims=found.claims[3:])
@@ -68,7 +68,7 @@ def test_what_is_said_of_our_own_rule_is_told_apart(tmp_path, capsys, monkeypatc
     assert main(command) == 0
     shown = capsys.readouterr().out
     assert "cap-rings: 3 of 3 claims of the paper held; 0 of 1 about our own rule" in shown
-    papers, ours = shown.split("About our own rule, of which the paper says nothing:")
+    papers, ours = shown.split("About our own rule")
     assert "DID NOT HOLD" not in papers
     assert "DID NOT HOLD" in ours
     assert main([*command, "--json"]) == 0
@@ -108,14 +108,14 @@ def test_a_missing_extra_is_refused_with_what_to_install(tmp_path, capsys, monke
     assert "pip install 'x[torch]'" in capsys.readouterr().err
 
 
-def test_a_folder_that_cannot_be_is_told_before_the_work(tmp_path, capsys, monkeypatch):
+def test_a_folder_that_cannot_be_created_is_refused_before_the_work(tmp_path, capsys, monkeypatch):
     (tmp_path / "file").write_text("", encoding="utf-8")
     monkeypatch.setattr(experiment, "experiment_named", lambda name: stub(name, AssertionError()))
     assert main(["run", "cap-rings", "--out", str(tmp_path / "file")]) == 1
     assert "cannot make the folder" in capsys.readouterr().err
 
 
-def test_all_goes_on_after_what_must_be_left_out(tmp_path, capsys, monkeypatch):
+def test_all_continues_after_what_is_left_out(tmp_path, capsys, monkeypatch):
     missing = stub("other", MissingExtraError("this needs an extra"))
     monkeypatch.setattr(experiment, "EXPERIMENTS", (missing, QUICK))
     assert main(["run", "all", "--out", str(tmp_path)]) == 1
@@ -125,7 +125,9 @@ def test_all_goes_on_after_what_must_be_left_out(tmp_path, capsys, monkeypatch):
     assert (tmp_path / "cap-rings.json").exists()
 
 
-def test_an_interrupt_leaves_whole_files_and_says_how_to_resume(tmp_path, capsys, monkeypatch):
+def test_an_interrupt_leaves_complete_files_and_names_the_way_to_resume(
+    tmp_path, capsys, monkeypatch
+):
     monkeypatch.setattr(experiment, "EXPERIMENTS", (QUICK, stub("second", KeyboardInterrupt())))
     assert main(["run", "all", "--out", str(tmp_path)]) == 130
     assert "the same command resumes second" in capsys.readouterr().err

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Noise over layers: the effective multiplier is what every accountant charges for."""
+"""Noise over layers: every accountant uses the effective multiplier."""
 
 import math
 
@@ -91,15 +91,11 @@ def test_least_noise_is_optimal():
     assert best < 0.9 * total_noise(layers("equal").ratios)
 
 
-def test_least_noise_beats_random_allocations():
-    best = total_noise(layers("least_noise").ratios)
-    for shares in np.random.default_rng(4).dirichlet(np.ones(3), size=300):
-        assert total_noise(shares**-0.5) >= best * (1 - 1e-12)
-
-
 @pytest.mark.parametrize("allocation", ["equal", "least_noise"])
 @pytest.mark.parametrize(
-    "accountant", [WorstCase(), MeanSquare(), LogMoment(), Amplified()], ids=lambda one: one.name
+    "accountant",
+    [WorstCase(), MeanSquare(), LogMoment(), Amplified()],
+    ids=lambda value: value.name,
 )
 def test_layers_cost_what_one_layer_costs_at_the_effective_multiplier(accountant, allocation):
     """Noise read off the plan, layer by layer, then back to one multiplier."""
@@ -165,28 +161,23 @@ def test_descriptions_read_back(clipping):
     assert clipping_of(clipping.description()) == clipping
 
 
-def test_unknown_kind_of_clipping():
-    with pytest.raises(ArgumentError, match="kind must be one of layers; got 'round'"):
-        clipping_of({"kind": "round"})
-
-
-@pytest.mark.parametrize("norm", [0.0, -1.0, math.nan, math.inf, True])
-def test_flat_norm_must_be_positive(norm):
-    with pytest.raises(ArgumentError, match="clip_norm must be a finite number greater than 0"):
+@pytest.mark.parametrize("norm", [0.0, math.nan, math.inf, True])
+def test_what_is_refused(norm):
+    with pytest.raises(ArgumentError, match="clip_norm must be"):
         FlatClipping(norm=norm)
+    with pytest.raises(ArgumentError, match="kind must be one of layers"):
+        clipping_of({"kind": "round"})
 
 
 @pytest.mark.parametrize(
     ("change", "match"),
     [
         ({"names": ("a",)}, "one entry per layer"),
-        ({"norms": (1.0,)}, "one entry per layer"),
-        ({"sizes": (1, 2, 3)}, "one entry per layer"),
         ({"names": (), "norms": (), "sizes": ()}, "at least one"),
-        ({"names": ("a", "a")}, "different from each other"),
+        ({"names": ("a", "a")}, "names of layers"),
         ({"norms": (1.0, 0.0)}, "clip norm of layer 'b'"),
         ({"sizes": (1, 0)}, "size of layer 'b'"),
-        ({"allocation": "most"}, "allocation must be one of equal, least_noise"),
+        ({"allocation": "most"}, "allocation must be"),
     ],
 )
 def test_layers_that_do_not_fit(change, match):

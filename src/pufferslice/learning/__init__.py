@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Private learning without the learning: differing records, sampling, cost, plan, draws and keys.
+"""Accounting for private training: differing records, sampling, cost, plan, draws and keys.
 
 Numbers only: nothing here trains or needs torch.
 """

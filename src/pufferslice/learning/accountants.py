@@ -12,7 +12,7 @@ number D of differing records: steps add for each D, and the expectation over D 
 
 import math
 from collections.abc import Callable
-from typing import ClassVar, Final, Literal, Protocol, final
+from typing import Any, ClassVar, Final, Literal, Protocol, final
 
 import attrs
 import numpy as np
@@ -31,34 +31,29 @@ from pufferslice.learning.moments import (
     costs_by_count,
     log_mean_exp,
 )
-from pufferslice.learning.sampling import Discrepancy, Poisson, SamplingDesign, WithoutReplacement
+from pufferslice.learning.sampling import Poisson, SamplingDesign, WithoutReplacement
 
 SMALLEST_MULTIPLIER: Final = 1e-100
 LARGEST_MULTIPLIER: Final = 1e100
-"""Noise multipliers outside are refused: their costs would leave the range of the numbers."""
+"""Noise multipliers outside this range are refused: their costs would overflow or underflow."""
 
 _SMALLEST_COST: Final = 1e-290
 _LARGEST_COST: Final = 1e290
 
 _ELEMENTS: Final = 2**15
-"""Floats in one temporary array: they should fit the cache."""
-
+"""Floats in one temporary array, so that it fits the cache."""
 _MANY_ELEMENTS: Final = 2**18
 """The same for distributions that are summed over together."""
-
 _CEILING_NODES: Final = 32
-"""At which log moments are computed, to bound amplified costs that do not matter."""
+"""Counts at which log moments are computed, to bound amplified costs that do not matter."""
 _FEW_TRIALS: Final = 64
-"""Moments of so few trials are sums over all counts."""
+"""Moments of fewer trials are sums over all counts."""
 _LEAST_SCALE: Final = 1e-100
-"""Below, squares of the scale are no longer numbers."""
-
-CountCostsOf = Callable[[float, SamplingDesign, Integers, float], Floats]
-"""Costs of a step by order, design, ascending counts and noise multiplier."""
+"""Squares of smaller scales underflow."""
 
 
 class Target(Protocol):
-    """What a calibration aims at: a `Guarantee`, or anything with its order and epsilon."""
+    """The target of a calibration: a `Guarantee`, or anything with its order and epsilon."""
 
     @property
     def order(self) -> float:
@@ -72,7 +67,7 @@ class Target(Protocol):
 @final
 @attrs.frozen
 class WorstCase:
-    """Every draw of the batches is charged with the most differing records it can hold.
+    """Every batch costs as much as if it held the most differing records that it can hold.
 
     Source: thm:HUC_SRPP_SGD.
     """
@@ -86,10 +81,7 @@ class WorstCase:
     draws_may_be_seen: ClassVar[str] = "Anyone may see which records each batch holds."
 
     def check(self, sampling: SamplingDesign, differing: DifferingRecords) -> None:
-        """Raise if more records differ than there are.
-
-        Any design and any distribution of D will do.
-        """
+        """Raise if more records differ than there are; accepts any design and distribution of D."""
         sampling.discrepancy_cap(differing.largest)
 
     def step_costs(
@@ -103,10 +95,10 @@ class WorstCase:
 @final
 @attrs.frozen
 class MeanSquare:
-    """The mean over batch draws of the cost given the draw: the paper's subsampling-aware account.
+    """The mean over batch draws of the cost given the draw: the paper's sa-HUC accounting.
 
-    It implies no SRPP and no (epsilon, delta): the privacy of a run that draws its batches can be
-    hundreds of times worse than this mean.
+    It implies neither SRPP nor (epsilon, delta): the cost of a run can be hundreds of times this
+    mean.
     Needs: a fixed set of differing records.
     Source: thm:msHUC_SRPP_SGD.
     """
@@ -144,7 +136,7 @@ class MeanSquare:
 @final
 @attrs.frozen
 class LogMoment:
-    """The moment of the cost given the draw, over the draws: joint convexity, and no amplification.
+    """The log-moment over the draws of the cost given the draw: joint convexity, no amplification.
 
     Source: lem:renyi_mixture_shared.
     """
@@ -160,10 +152,7 @@ class LogMoment:
     )
 
     def check(self, sampling: SamplingDesign, differing: DifferingRecords) -> None:
-        """Raise if more records differ than there are.
-
-        Any design and any distribution of D will do.
-        """
+        """Raise if more records differ than there are; accepts any design and distribution of D."""
         sampling.discrepancy_cap(differing.largest)
 
     def step_costs(
@@ -171,7 +160,11 @@ class LogMoment:
     ) -> Floats:
         r"""Cost of a step: $\frac{1}{\alpha-1} \ln E\, e^{(\alpha-1) 2\alpha K^2/z^2}$."""
         distribution = sampling.discrepancy_distribution(n_differing)
-        return _log_moment_costs(order, distribution, _checked_multipliers(noise_multipliers))
+        possible = np.isfinite(distribution.log_probabilities)
+        logs, counts = distribution.log_probabilities[possible, None], distribution.counts[possible]
+        multipliers = _checked_multipliers(noise_multipliers)
+        pieces = np.array_split(multipliers, 1 + len(logs) * len(multipliers) // _ELEMENTS)
+        return np.concatenate([_log_moment_costs(order, logs, counts, z) for z in pieces])
 
 
 @final
@@ -179,8 +172,8 @@ class LogMoment:
 class Amplified:
     """The divergence itself, for the worst gradients, while the draws stay secret.
 
-    Needs: Poisson sampling. Other designs tie the common records of a batch to the differing ones,
-    and the proof fails.
+    Needs: Poisson sampling. In other designs the common records of a batch depend on the differing
+    ones, and the proof fails.
     """
 
     name: ClassVar[str] = "amplified"
@@ -203,16 +196,16 @@ class Amplified:
     ) -> Floats:
         """Cost of a step: `amplified_divergence`, never more than the log moment."""
         distribution = _check_poisson(sampling).discrepancy_distribution(n_differing)
-        multipliers = _checked_multipliers(noise_multipliers)
         # For a rate of 1 the two are equal, and rounding must not put this one above.
-        log_moments = _log_moment_costs(order, distribution, multipliers)
+        log_moments = LogMoment().step_costs(order, sampling, n_differing, noise_multipliers)
+        multipliers = np.asarray(noise_multipliers, dtype=np.float64)
         return np.minimum(amplified_divergences(order, multipliers, distribution), log_moments)
 
 
 Accountant = WorstCase | MeanSquare | LogMoment | Amplified
 
 ACCOUNTANTS: Final[tuple[Accountant, ...]] = (WorstCase(), MeanSquare(), LogMoment(), Amplified())
-"""All of them, from the most to the least noise."""
+"""From the most to the least noise."""
 
 
 def accountant_named(name: str) -> Accountant:
@@ -235,7 +228,7 @@ def cost_by_count(
 ) -> Floats:
     """Cost of the run for each of `differing.counts`; `noise_multipliers` has one entry per step.
 
-    Guarantee: each entry is at least the cost if so many records differ. Runs over the same data,
+    Guarantee: each entry is at least the cost if that many records differ. Runs over the same data,
     coupling and order compose by adding these functions; `mixed_cost` comes after the sum.
     With more than 512 counts, costs between computed ones are bounded; that adds no more than a
     millionth to `mixed_cost`.
@@ -243,14 +236,14 @@ def cost_by_count(
     check_above(1, order=order)
     accountant.check(sampling, differing)
     multipliers = _checked_multipliers(noise_multipliers)
-    steps = np.unique(multipliers, return_counts=True)
-    costs = _run_costs(accountant, order, sampling, differing, steps).costs
+    distinct, repeats = np.unique(multipliers, return_counts=True)
+    costs = _run_costs(accountant, order, sampling, differing, distinct, repeats).costs
     in_range = (costs > _SMALLEST_COST) & (costs < _LARGEST_COST)
     if not np.all(in_range | (differing.counts == 0)):
         msg = (
             f"the cost of {multipliers.size} steps at noise multipliers from {multipliers.min():g} "
             f"to {multipliers.max():g} is not between {_SMALLEST_COST:g} and {_LARGEST_COST:g}; "
-            "it cannot be told in floats. Take other multipliers, or fewer steps"
+            "use other multipliers, or fewer steps"
         )
         raise CalibrationError(msg)
     return costs
@@ -289,7 +282,7 @@ def run_cost(
 ) -> float:
     """Cost of a whole run; `noise_multipliers` has one entry per step.
 
-    Guarantee: what `accountant.certifies` says holds at `order` with this number.
+    Guarantee: `accountant.certifies` holds at `order` with this number.
 
     >>> from pufferslice.learning.differing import exactly
     >>> design = Poisson(n_records=50_000, rate=0.01024)
@@ -313,78 +306,65 @@ def calibrate_multiplier(
     within one part in 10^11 of the smallest such multiplier, or in 10^6 if more than 512 numbers of
     differing records can occur.
     """
-    check_above(1, order=target.order)
-    check_above(0, epsilon=target.epsilon)
+    order, epsilon = target.order, target.epsilon
+    check_above(1, order=order)
+    check_above(0, epsilon=epsilon)
     check_count(1, n_steps=n_steps)
     accountant.check(sampling, differing)
     if not differing.largest:
         msg = "no record differs, so a run costs nothing at any noise: nothing to calibrate"
         raise CalibrationError(msg)
+    extremes = np.array([LARGEST_MULTIPLIER, SMALLEST_MULTIPLIER])
+    step_costs = accountant.step_costs(order, sampling, differing.largest, extremes)
+    least, most = (n_steps * cost for cost in step_costs.tolist())
+    if not least <= epsilon < most:
+        msg = (
+            f"epsilon = {epsilon!r} at order {order!r} is not between the cost at noise multiplier "
+            f"{LARGEST_MULTIPLIER:g}, {least:g}, and the cost at {SMALLEST_MULTIPLIER:g}, "
+            f"{most:g}; use an epsilon in this range"
+        )
+        raise CalibrationError(msg)
+
+    def costs_at(multiplier: float, **hints: Any) -> CountCosts:  # noqa: ANN401 - of `_run_costs`
+        z, repeats = np.array([multiplier]), np.array([n_steps])
+        return _run_costs(accountant, order, sampling, differing, z, repeats, **hints)
 
     def cost(multiplier: float) -> float:
         if multiplier < SMALLEST_MULTIPLIER:
             return math.inf
-        steps = np.array([min(multiplier, LARGEST_MULTIPLIER)]), np.array([n_steps])
-        costs = _run_costs(accountant, target.order, sampling, differing, steps).costs
-        return _mixed(target.order, costs, differing)
+        return _mixed(order, costs_at(min(multiplier, LARGEST_MULTIPLIER)).costs, differing)
 
-    extremes = (
-        _largest_cost(accountant, target.order, sampling, differing, n_steps, multiplier)
-        for multiplier in (LARGEST_MULTIPLIER, SMALLEST_MULTIPLIER)
-    )
-    _check_reachable(target, *extremes)
-    start = _start(target, sampling, differing, n_steps)
+    nodes: Integers | None = None
+    ceiling, ceiling_multiplier = None, 0.0
+
+    def rough_cost(multiplier: float) -> float:
+        """The cost, from the nodes of the last call and a ceiling from less noise."""
+        nonlocal nodes, ceiling, ceiling_multiplier
+        if not SMALLEST_MULTIPLIER <= multiplier <= LARGEST_MULTIPLIER:
+            return math.inf if multiplier < 1 else 0.0
+        has_less_noise = multiplier > ceiling_multiplier
+        costs, nodes = costs_at(
+            multiplier, start=nodes, limit=epsilon, ceiling=ceiling if has_less_noise else None
+        )
+        mixed = _mixed(order, costs, differing)
+        if epsilon < mixed < math.inf and has_less_noise:
+            ceiling, ceiling_multiplier = costs, multiplier
+        return mixed
+
+    # The search starts at the mean-square answer for the likeliest D that is not 0.
+    can_differ = differing.counts > 0
+    likeliest = differing.counts[can_differ][differing.log_probabilities[can_differ].argmax()]
+    square = sampling.mean_square_discrepancy(int(likeliest))
+    start = math.sqrt(2 * order * n_steps) * math.sqrt(square) / math.sqrt(epsilon)
     if len(differing.counts) <= FEW_COUNTS:
-        multiplier = smallest_safe(cost, target.epsilon, start=start) * SAFETY
-        return raise_until(lambda value: cost(value) <= target.epsilon, multiplier)
-    multiplier = _near(accountant, target, sampling, differing, n_steps, start) * SAFETY
+        multiplier = smallest_safe(cost, epsilon, start=start) * SAFETY
+        return raise_until(lambda value: cost(value) <= epsilon, multiplier)
+    multiplier = smallest_safe_multiplier(rough_cost, epsilon, start=start) * SAFETY
     step = 2.0**-34
-    while (excess := cost(multiplier) / target.epsilon - 1) > 0:
+    while (excess := cost(multiplier) / epsilon - 1) > 0:
         multiplier *= 1 + max(step, min(excess, 1.0))
         step *= 2
     return multiplier
-
-
-def _near(
-    accountant: Accountant,
-    target: Target,
-    sampling: SamplingDesign,
-    differing: DifferingRecords,
-    n_steps: int,
-    start: float,
-) -> float:
-    """About the smallest noise multiplier: each evaluation begins with what others found out."""
-    nodes: Integers | None = None
-    ceiling, at_least = None, 0.0
-
-    def cost(multiplier: float) -> float:
-        nonlocal nodes, ceiling, at_least
-        if not SMALLEST_MULTIPLIER <= multiplier <= LARGEST_MULTIPLIER:
-            return math.inf if multiplier < 1 else 0.0
-        costs, nodes = _run_costs(
-            accountant, target.order, sampling, differing,
-            (np.array([multiplier]), np.array([n_steps])),
-            start=nodes, limit=target.epsilon, ceiling=ceiling if multiplier > at_least else None,
-        )  # fmt: skip
-        mixed = _mixed(target.order, costs, differing)
-        if target.epsilon < mixed < math.inf and multiplier > at_least:
-            ceiling, at_least = costs, multiplier  # more noise costs no more
-        return mixed
-
-    return smallest_safe_multiplier(cost, target.epsilon, start=start)
-
-
-def _largest_cost(
-    accountant: Accountant,
-    order: float,
-    sampling: SamplingDesign,
-    differing: DifferingRecords,
-    n_steps: int,
-    multiplier: float,
-) -> float:
-    """Cost of a run if as many records differ as can."""
-    costs = accountant.step_costs(order, sampling, differing.largest, np.array([multiplier]))
-    return n_steps * float(costs[0])
 
 
 def _run_costs(
@@ -392,51 +372,43 @@ def _run_costs(
     order: float,
     sampling: SamplingDesign,
     differing: DifferingRecords,
-    steps: tuple[Floats, Integers],
+    multipliers: Floats,
+    repeats: Integers,
     *,
     start: Integers | None = None,
     limit: float | None = None,
     ceiling: Floats | None = None,
 ) -> CountCosts:
     """Cost of the run for each count, from distinct multipliers and how often each occurs."""
-    multipliers, repeats = steps
+    counts = differing.counts
+    if len(counts) <= FEW_COUNTS or isinstance(accountant, MeanSquare):
+        steps = (accountant.step_costs(order, sampling, int(n), multipliers) for n in counts)
+        costs = np.array([float(repeats @ step) for step in steps])
+        return CountCosts(costs, np.arange(len(counts)))
 
-    def sharp(counts: Integers) -> Floats:
-        each = (accountant.step_costs(order, sampling, int(n), multipliers) for n in counts)
-        return np.array([float(repeats @ costs) for costs in each])
+    def over_steps(step_costs: Callable[[Integers, float], Floats]) -> CostsOf:
+        steps = list(zip(multipliers.tolist(), repeats, strict=True))
+        return lambda some: np.sum([n * step_costs(some, z) for z, n in steps], axis=0)
 
-    def cost_of(function: CountCostsOf) -> CostsOf:
-        return lambda counts: np.sum(
-            [n * function(order, sampling, counts, float(z)) for z, n in zip(*steps, strict=True)],
-            axis=0,
-        )
-
-    if len(differing.counts) <= FEW_COUNTS or isinstance(accountant, MeanSquare):
-        return CountCosts(sharp(differing.counts), np.arange(len(differing.counts)))
     if isinstance(accountant, WorstCase):
-        costs = cost_of(_worst_costs)(differing.counts)
-        return CountCosts(costs, np.arange(len(costs)))
-    log_moments = cost_of(_log_moments_by_count)
+        # A differing record adds no more to the cap than the first one does, up to the last cap.
+        first, last = sampling.discrepancy_cap(1), sampling.discrepancy_cap(int(counts[-1]))
+        squares = np.minimum(counts * first, last).astype(np.float64) ** 2
+        costs_of = over_steps(lambda _, z: _shift_costs(order, squares, np.array([z])))
+        return CountCosts(costs_of(counts), np.arange(len(counts)))
+    log_moments = over_steps(lambda some, z: _log_moments_by_count(order, sampling, some, z))
     if isinstance(accountant, LogMoment):
         return costs_by_count(
             log_moments, order, differing, is_convex=True, start=start, limit=limit
         )
     if ceiling is None:
-        nodes = np.geomspace(1, len(differing.counts) - 1, _CEILING_NODES).astype(np.int64)
+        nodes = np.geomspace(1, len(counts) - 1, _CEILING_NODES).astype(np.int64)
         ceiling = costs_by_count(
             log_moments, order, differing, is_convex=True, start=nodes, tolerance=math.inf
         ).costs
-    amplified = cost_of(_amplified_costs)
+    poisson = _check_poisson(sampling)
+    amplified = over_steps(lambda some, z: amplified_by_count(order, z, poisson, some))
     return costs_by_count(amplified, order, differing, ceiling=ceiling, start=start, limit=limit)
-
-
-def _worst_costs(
-    order: float, sampling: SamplingDesign, counts: Integers, multiplier: float
-) -> Floats:
-    """A differing record adds no more to the cap than the first one does, up to the last cap."""
-    first, last = sampling.discrepancy_cap(1), sampling.discrepancy_cap(int(counts[-1]))
-    caps = np.minimum(counts * first, last)
-    return _shift_costs(order, caps.astype(np.float64) ** 2, np.array([multiplier]))
 
 
 def _log_moments_by_count(
@@ -448,53 +420,30 @@ def _log_moments_by_count(
     negative, and a second difference of E f(K) is one of f in two of them, so not negative if f is
     convex.
     """
+    noise, costs = np.array([multiplier]), np.zeros(len(counts))
     if isinstance(sampling, WithoutReplacement):
         n_pieces = 1 + len(counts) * sampling.batch_size // _MANY_ELEMENTS
-        parts = np.array_split(counts, min(n_pieces, len(counts)))
-        return np.concatenate([_summed_moments(order, sampling, n, multiplier) for n in parts])
-    costs = np.zeros(len(counts))
-    scale = 2 * math.sqrt(order) * math.sqrt(order - 1) / multiplier
-    for part in _within_factor(counts, 2.0):
-        found = counts[part]
-        if isinstance(sampling, Poisson):
-            trials, chances = found.astype(np.float64), np.full(len(found), sampling.rate)
-        else:
-            trials, chances = np.full(len(found), sampling.divisor), found / sampling.n_records
-        if trials[-1] < _FEW_TRIALS or not _LEAST_SCALE < scale < 1:
-            distributions = (sampling.discrepancy_distribution(int(n)) for n in found)
-            noise = np.array([multiplier])
-            costs[part] = [
-                _log_moment_costs(order, distribution, noise)[0] for distribution in distributions
-            ]
-        else:
-            costs[part] = binomial_log_moments(trials, chances, scale) / (order - 1)
-    return costs
-
-
-def _summed_moments(
-    order: float, sampling: WithoutReplacement, counts: Integers, multiplier: float
-) -> Floats:
-    logs = sampling.log_probabilities(counts).T
-    squares = np.arange(len(logs), dtype=np.float64)[:, None] ** 2
-    exponents = (order - 1) * _shift_costs(order, squares, np.array([multiplier]))
-    return log_mean_exp(logs, exponents) / (order - 1)
-
-
-def _amplified_costs(
-    order: float, sampling: SamplingDesign, counts: Integers, multiplier: float
-) -> Floats:
-    return amplified_by_count(order, multiplier, _check_poisson(sampling), counts)
-
-
-def _within_factor(counts: Integers, factor: float) -> list[slice]:
-    """Ascending counts above 0 in stretches whose last is at most `factor` times the first."""
-    stretches = []
+        for part in np.array_split(np.arange(len(counts)), min(n_pieces, len(counts))):
+            logs = sampling.log_probabilities(counts[part]).T
+            costs[part] = _log_moment_costs(order, logs, np.arange(len(logs)), noise)
+        return costs
+    scale = 2 * math.sqrt(order) * math.sqrt(order - 1) / multiplier  # scale^2 K^2 / 2: exponent
     first = int(np.searchsorted(counts, 1))
     while first < len(counts):
-        last = int(np.searchsorted(counts, counts[first] * factor, side="right"))
-        stretches.append(slice(first, last))
+        last = int(np.searchsorted(counts, 2 * counts[first], side="right"))
+        group = counts[first:last]
+        if isinstance(sampling, Poisson):
+            trials, chances = group.astype(np.float64), np.full(len(group), sampling.rate)
+        else:
+            trials, chances = np.full(len(group), sampling.divisor), group / sampling.n_records
+        if trials[-1] < _FEW_TRIALS or not _LEAST_SCALE < scale < 1:
+            costs[first:last] = [
+                LogMoment().step_costs(order, sampling, int(n), noise)[0] for n in group
+            ]
+        else:
+            costs[first:last] = binomial_log_moments(trials, chances, scale) / (order - 1)
         first = last
-    return stretches
+    return costs
 
 
 def _mixed(order: float, costs: Floats, differing: DifferingRecords) -> float:
@@ -510,26 +459,12 @@ def _shift_costs(order: float, squared_discrepancy: float | Floats, multipliers:
         return np.asarray(2 * order * squared_discrepancy / multipliers**2)
 
 
-def _log_moment_costs(order: float, distribution: Discrepancy, multipliers: Floats) -> Floats:
-    possible = np.isfinite(distribution.log_probabilities)
-    logs = distribution.log_probabilities[possible, None]
-    squares = distribution.counts[possible, None].astype(np.float64) ** 2
-    n_pieces = 1 + len(logs) * len(multipliers) // _ELEMENTS
-    pieces = [
-        log_mean_exp(logs, (order - 1) * _shift_costs(order, squares, piece)) / (order - 1)
-        for piece in np.array_split(multipliers, n_pieces)
-    ]
-    return np.concatenate(pieces)
-
-
-def _start(
-    target: Target, sampling: SamplingDesign, differing: DifferingRecords, n_steps: int
-) -> float:
-    """Where to begin the search: the mean-square answer for the likeliest D that is not 0."""
-    some = differing.counts > 0
-    likeliest = differing.counts[some][differing.log_probabilities[some].argmax()]
-    square = sampling.mean_square_discrepancy(int(likeliest))
-    return math.sqrt(2 * target.order * n_steps) * math.sqrt(square) / math.sqrt(target.epsilon)
+def _log_moment_costs(
+    order: float, log_probabilities: Floats, counts: Integers, multipliers: Floats
+) -> Floats:
+    """Log-moment over K, whose distribution is the one column or one for each cost."""
+    exponents = (order - 1) * _shift_costs(order, counts[:, None].astype(float) ** 2, multipliers)
+    return log_mean_exp(log_probabilities, exponents) / (order - 1)
 
 
 def _check_poisson(sampling: SamplingDesign) -> Poisson:
@@ -556,13 +491,3 @@ def _checked_multipliers(noise_multipliers: Floats) -> Floats:
             )
             raise ArgumentError(msg)
     return multipliers
-
-
-def _check_reachable(target: Target, least: float, most: float) -> None:
-    if not least <= target.epsilon < most:
-        msg = (
-            f"epsilon = {target.epsilon!r} at order {target.order!r} is not between the cost at "
-            f"noise multiplier {LARGEST_MULTIPLIER:g}, {least:g}, and the cost at "
-            f"{SMALLEST_MULTIPLIER:g}, {most:g}; ask for one that is"
-        )
-        raise CalibrationError(msg)

@@ -11,16 +11,17 @@ With t = x / z, $A(t) = \sum_k w_k e^{kt/z - k^2/(2z^2)}$ and $\ell = \ln A(t) -
 $$\int P^\alpha Q^{1-\alpha} - 1 = \int_0^\infty \varphi(t) A(-t) e^{\alpha\ell}
   (1 - e^{-\alpha\ell}) (1 - e^{-(\alpha-1)\ell}) \, dt .$$
 
-Every factor is positive and known to full relative precision, so a cost of 1e-12 is as sharp as
+Every factor is positive and known to full relative precision, so a cost of 1e-12 is as accurate as
 one of 1e6. The integrand is even and is summed on a lattice. As a polynomial in $e^{t/z}$, A has
 real negative roots only: the binomial generating function has, and $e^{-k^2/(2z^2)}$ is a
 multiplier sequence. So the integrand is analytic for $|Im\, t| < \pi z$, and the lattice sum is off
 by at most $4 e^{-E}$ times the integral of $P^\alpha Q^{1-\alpha}$, with E as in `_lattice`. This
-error, the tail and whatever the search leaves out are bounded and added.
+error, the tail and everything that the search leaves out are bounded and added.
 """
 
 import bisect
 import math
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -35,35 +36,36 @@ SMALLEST_ORDER: Final = 1.001
 """Nearer to 1 the rounding of the integrand, divided by order - 1, could exceed RELATIVE_ERROR."""
 
 RELATIVE_ERROR: Final = 2.0**-38
-"""Added to every cost, far above what rounding can do to the sums: what is returned is a bound."""
+"""Added to every cost, far above the rounding error of the sums: the result is an upper bound."""
 
 _LOG_PRECISION: Final = 40.0
-"""The E of the lattice error for costs of order one; small costs ask for more."""
+"""The E of the lattice error for costs of order one; small costs need more."""
 _NEGLIGIBLE: Final = 60.0
-"""Summands so many nats below the largest are left out: less than rounding, even a billion."""
+"""Summands this many nats below the largest are left out; a billion of them are below rounding."""
 _DENSE_POINTS: Final = 512
 """Longer lattices are searched for the part that matters."""
 _BLOCK: Final = 8
-"""Lattice points in the smallest block of the search; also how many parts a block is split in."""
+"""Lattice points in the smallest block of the search; also the number of parts of a split block."""
 _HUGE: Final = 2.0**36
-"""Exponents beyond this are bounded in closed form: no digit of the lattice would be right."""
+"""Larger exponents are bounded in closed form: no digit of the lattice sum would be right."""
 _SMALLEST_SHIFT: Final = 1e-140
-"""Mean shifts below this, in units of the noise, have squares that are no longer numbers."""
+"""Squares of smaller mean shifts, in units of the noise, underflow."""
 _ELEMENTS: Final = 2**15
-"""Floats in one temporary array: they should fit the cache."""
-_NEAR: Final = 50.0
+"""Floats in one temporary array, so that it fits the cache."""
+_LARGEST_SPREAD: Final = 50.0
+"""Expected draws by which counts that share a lattice may differ."""
 _MOST_TOGETHER: Final = 512
-"""Counts of differing records that share a lattice: how far apart they are, and how many."""
+"""Counts that share a lattice."""
 _STRETCH: Final = 512
-"""Lattice points that are summed at once."""
+"""Lattice points that are summed at once for all of them."""
 _LARGEST_PRODUCT: Final = 2**22
 """Elements of the matrices that are multiplied for them."""
 _LARGEST_RATIO: Final = 200.0
-"""Of the logs of weights that are multiplied by the same exponentials."""
+"""Largest log ratio of weights that are multiplied by the same exponentials."""
 _ROUNDINGS: Final = 2.0**-50
-"""More than the relative rounding error of the exponents that a value of the integrand is made of.
+"""More than the relative rounding error of the exponents in a value of the integrand.
 
-Of the summand that matters, the log of its weight is at most the log of the sum and its tilt.
+For the summand that matters, the log of its weight is at most the log of the sum and its tilt.
 """
 _LOG_ROOT_TAU: Final = 0.5 * math.log(2 * math.pi)
 
@@ -71,14 +73,14 @@ _LOG_ROOT_TAU: Final = 0.5 * math.log(2 * math.pi)
 def amplified_divergence(
     order: float, noise_multiplier: float, rate: float, n_differing: int
 ) -> float:
-    r"""Divergence between two worlds of the noisy sum of one Poisson batch, whatever the gradients.
+    r"""Divergence between two worlds of the noisy sum of one Poisson batch, for any gradients.
 
     $$D_\alpha\Big(\sum_k w_k N(k, z^2) \,\Big\|\, \sum_k w_k N(-k, z^2)\Big), \quad w = Bin(D, q)$$
 
     Guarantee: an upper bound for both orders of the pair (they are equal by symmetry), every
-    dimension and every set of clipped gradients; within a relative 1e-11 of the divergence itself
-    for ordinary orders, up to some hundreds, and within what the rounding of its exponents leaves
-    open for others; unless order (D/z)^2 exceeds 2^36, where a closed form takes its place.
+    dimension and every set of clipped gradients. It is within a relative 1e-11 of the divergence
+    for orders up to some hundreds, and within the rounding error of the exponents for larger ones.
+    If order (D/z)^2 exceeds 2^36, a closed form takes its place.
     Needs: `n_differing` records differ, each is drawn with probability `rate` independently of all
     else, gradients are clipped to norm 1 and the noise has standard deviation `noise_multiplier`;
     the draw and the size of the batch stay secret.
@@ -99,7 +101,7 @@ def amplified_divergence(
 def amplified_divergences(
     order: float, noise_multipliers: Floats, distribution: Discrepancy
 ) -> Floats:
-    """`amplified_divergence` at each of many noise multipliers, none of them rounded.
+    """`amplified_divergence` at each of many noise multipliers.
 
     Needs: `distribution` is that of a Poisson design, a binomial distribution.
     """
@@ -113,24 +115,33 @@ def amplified_divergences(
     multipliers = np.asarray(noise_multipliers, dtype=np.float64)
     for value in (multipliers.min(), multipliers.max()):  # NaN is both
         check_above(0, noise_multiplier=float(value))
-    mean = float(np.exp(distribution.log_probabilities) @ distribution.counts.astype(np.float64))
-    if len(distribution.counts) == 1:
+    log_weights = distribution.log_probabilities
+    n_differing = len(log_weights) - 1
+    if not n_differing:
         return np.zeros(multipliers.shape)
+    mean = float(np.exp(log_weights) @ distribution.counts.astype(np.float64))
     if mean / float(multipliers.max()) < _SMALLEST_SHIFT:
         msg = (
             f"a mean shift of {mean:g} under noise {multipliers.max():g} is too small to account; "
             "use a smaller noise multiplier"
         )
         raise CalibrationError(msg)
-    worlds = _Worlds(order, distribution.log_probabilities, mean)
     ascending = np.argsort(multipliers)
-    log_excess = np.empty(len(multipliers))
-    log_excess[ascending] = _log_excesses(worlds, multipliers[ascending])
-    return _costs(order, log_excess)
-
-
-def _costs(order: float, log_excess: Floats) -> Floats:
-    return np.asarray(np.logaddexp(0, log_excess) / (order - 1) * (1 + RELATIVE_ERROR))
+    z = multipliers[ascending]
+    log_excess = np.empty(len(z))
+    with np.errstate(over="ignore"):
+        start = int(np.count_nonzero(order * (n_differing / z) ** 2 > _HUGE))
+    log_excess[:start] = [_log_bound(order, log_weights, float(value)) for value in z[:start]]
+    while start < len(z):
+        lattice = _lattice(order, n_differing, mean, float(z[start]), float(z[-1]))
+        is_dense = lattice.n_points <= _DENSE_POINTS
+        n_each = lattice.n_points * len(log_weights)
+        chunk = slice(start, start + 1 + is_dense * _ELEMENTS // n_each)
+        log_excess[chunk] = _log_excesses(order, log_weights, z[chunk], lattice)
+        start = chunk.stop
+    costs = np.empty(len(z))
+    costs[ascending] = _costs(order, log_excess)
+    return costs
 
 
 def amplified_by_count(
@@ -138,47 +149,35 @@ def amplified_by_count(
 ) -> Floats:
     """`amplified_divergence` for many ascending numbers of differing records.
 
-    Neighbouring counts share a lattice, and the exponentials on it: their sums differ only in the
+    Neighbouring counts share a lattice and the exponentials on it: their sums differ only in the
     weights.
     """
     check_above(1, order=order)
-    results, first = np.zeros(len(counts)), int(np.searchsorted(counts, 1))
+    rate, results = sampling.rate, np.zeros(len(counts))
+    first = int(np.searchsorted(counts, 1))
     while first < len(counts):
-        costs = _first_costs(order, noise_multiplier, sampling, counts[first:])
+        reach = min(0.25, _LARGEST_SPREAD / (counts[first] * rate + 1))
+        near = int(np.searchsorted(counts, counts[first] * (1 + reach), side="right"))
+        n_counts, log_excess = min(near - first, _MOST_TOGETHER), None
+        while n_counts and log_excess is None and rate < 1 and order >= SMALLEST_ORDER:
+            group = counts[first : first + n_counts].astype(np.float64)
+            with np.errstate(over="ignore"):
+                is_huge = order * np.square(group[-1] / noise_multiplier) > _HUGE
+            if not is_huge and group[0] * rate / noise_multiplier >= _SMALLEST_SHIFT:
+                log_excess = _log_excesses_together(order, noise_multiplier, rate, group)
+            n_counts = len(group) // 2
+        if log_excess is None:
+            distribution = sampling.discrepancy_distribution(int(counts[first]))
+            costs = amplified_divergences(order, np.array([noise_multiplier]), distribution)
+        else:
+            costs = _costs(order, log_excess)
         results[first : first + len(costs)] = costs
         first += len(costs)
     return results
 
 
-def _first_costs(order: float, multiplier: float, sampling: Poisson, counts: Integers) -> Floats:
-    """Costs of as many of the first counts as go together."""
-    reach = min(0.25, _NEAR / (counts[0] * sampling.rate + 1))
-    near = int(np.searchsorted(counts, counts[0] * (1 + reach), side="right"))
-    n_counts = min(near, _MOST_TOGETHER)
-    while n_counts and sampling.rate < 1 and order >= SMALLEST_ORDER:
-        found = counts[:n_counts].astype(np.float64)
-        with np.errstate(over="ignore"):
-            is_huge = order * np.square(found[-1] / multiplier) > _HUGE
-        if not is_huge and found[0] * sampling.rate / multiplier >= _SMALLEST_SHIFT:
-            log_excess = _together(order, multiplier, sampling.rate, found)
-            if log_excess is not None:
-                return _costs(order, log_excess)
-        n_counts //= 2
-    distribution = sampling.discrepancy_distribution(int(counts[0]))
-    return amplified_divergences(order, np.array([multiplier]), distribution)
-
-
-class _Worlds(NamedTuple):
-    """The two mixtures and the order at which they are compared."""
-
-    order: float
-    log_weights: Floats
-    """Of 0..D differing records in the batch."""
-    mean: float
-
-    @property
-    def n_differing(self) -> int:
-        return len(self.log_weights) - 1
+def _costs(order: float, log_excess: Floats) -> Floats:
+    return np.asarray(np.logaddexp(0, log_excess) / (order - 1) * (1 + RELATIVE_ERROR))
 
 
 class _Lattice(NamedTuple):
@@ -191,9 +190,15 @@ class _Lattice(NamedTuple):
     slope: float
     """By how much the log of the integrand falls per unit, at least, beyond the last point."""
 
+    def with_errors(self, log_sum: Floats, log_bound_at_end: Floats) -> Floats:
+        """The log of the sum times the step, plus its bounded errors: the tail, and the lattice."""
+        log_sum = log_sum + math.log(self.step)
+        with_tail = np.logaddexp(log_sum, log_bound_at_end - math.log(self.slope))
+        return np.asarray(np.logaddexp(with_tail, self.log_error + np.logaddexp(0, with_tail)))
+
 
 class _Values(NamedTuple):
-    """The integrand at points t: one row for each noise multiplier, one column for each point."""
+    """The integrand at points t: one row per noise multiplier or count, one column per point."""
 
     log_bound: Floats
     """ln P^order Q^(1 - order) in t; never less than the log of the integrand."""
@@ -204,41 +209,25 @@ class _Values(NamedTuple):
     """Of the rest of `log_bound`, which is concave."""
 
 
-def _log_excesses(worlds: _Worlds, multipliers: Floats) -> Floats:
-    """Logs of the integral minus 1, for ascending noise multipliers; many at once if dense."""
-    results = np.empty(len(multipliers))
-    with np.errstate(over="ignore"):
-        shifts = worlds.order * (worlds.n_differing / multipliers) ** 2
-    start = int(np.count_nonzero(shifts > _HUGE))
-    results[:start] = [_log_bound(worlds, float(multiplier)) for multiplier in multipliers[:start]]
-    while start < len(multipliers):
-        lattice = _lattice(worlds, float(multipliers[start]), float(multipliers[-1]))
-        is_dense = lattice.n_points <= _DENSE_POINTS
-        n_each = lattice.n_points * len(worlds.log_weights)
-        chunk = slice(start, start + 1 + is_dense * _ELEMENTS // n_each)
-        summed = _dense if is_dense else _searched
-        results[chunk] = summed(worlds, multipliers[chunk], lattice)
-        start = chunk.stop
-    return results
-
-
-def _log_bound(worlds: _Worlds, multiplier: float) -> float:
+def _log_bound(order: float, log_weights: Floats, multiplier: float) -> float:
     """A bound on the log of the integral, in closed form: the smaller of two.
 
     Joint convexity compares count by count. Convexity in P alone compares every count of P with
     the part of Q that has count 0, which is the better one if the noise is small.
     """
-    a, possible = worlds.order - 1, np.isfinite(worlds.log_weights)
-    logs, counts = worlds.log_weights[possible], np.flatnonzero(possible)
+    a, possible = order - 1, np.isfinite(log_weights)
+    logs, counts = log_weights[possible], np.flatnonzero(possible)
     with np.errstate(over="ignore", invalid="ignore"):
-        exponents = worlds.order * a * (counts / multiplier) ** 2
-        exponents[counts == 0] = 0.0  # also where the order is so large that 0 times it is nothing
+        exponents = order * a * (counts / multiplier) ** 2
+        exponents[counts == 0] = 0.0  # an infinite factor times 0 would be NaN
         together = np.logaddexp.reduce(logs + 2 * exponents)
-        apart = np.logaddexp.reduce(logs + exponents / 2) - a * worlds.log_weights[0]
+        apart = np.logaddexp.reduce(logs + exponents / 2) - a * log_weights[0]
     return float(min(together, apart))
 
 
-def _lattice(worlds: _Worlds, smallest: float, largest: float) -> _Lattice:
+def _lattice(
+    order: float, n_differing: int, mean: float, smallest: float, largest: float
+) -> _Lattice:
     r"""A lattice that is fine and long enough for all noise multipliers between two.
 
     On the line $Im\, t = a$ the integrand is at most $e^{g(a)}$ times as large, with
@@ -246,54 +235,231 @@ def _lattice(worlds: _Worlds, smallest: float, largest: float) -> _Lattice:
     step h then errs by $2 e^{g(a) - 2\pi a/h}$. The best line is taken from a few.
     The log of the integrand has slope at most $(2\alpha-1) D/z - t$, which gives the length.
     """
-    order, d = worlds.order, worlds.n_differing
-    log_size = math.log(2 * order * (order - 1)) + 2 * math.log(worlds.mean / largest)
+    log_size = math.log(2 * order * (order - 1)) + 2 * math.log(mean / largest)
     precision = _LOG_PRECISION + max(0.0, -log_size)
     slope = math.sqrt(2 * precision)
     heights = min(0.99 * math.pi * smallest, 2 * slope) * np.linspace(0.02, 1, 50)
-    growth = heights**2 / 2 - (order - 1) * d * np.log(np.cos(heights / (2 * smallest)))
+    growth = heights**2 / 2 - (order - 1) * n_differing * np.log(np.cos(heights / (2 * smallest)))
     step = float(np.max(2 * np.pi * heights / (precision + growth)))
-    n_points = math.ceil(((2 * order - 1) * d / smallest + slope) / step)
+    n_points = math.ceil(((2 * order - 1) * n_differing / smallest + slope) / step)
     return _Lattice(step, n_points, math.log(4) - precision, slope)
 
 
-def _dense(worlds: _Worlds, multipliers: Floats, lattice: _Lattice) -> Floats:
-    points = lattice.step * np.arange(1, lattice.n_points + 1, dtype=np.float64)
-    values = _values(worlds, multipliers, points)
-    log_sum = _log_sum(values.log_integrand) + math.log(lattice.step)
-    return _with_errors(log_sum, values.log_bound[:, -1], lattice)
+def _log_excesses(
+    order: float, log_weights: Floats, multipliers: Floats, lattice: _Lattice
+) -> Floats:
+    """Logs of the integral minus 1; for one multiplier only if the lattice has to be searched."""
 
+    def values_at(indices: Floats) -> _Values:
+        return _values(order, log_weights, multipliers, lattice.step * indices)
 
-def _with_errors(log_sum: Floats, log_bound_at_end: Floats, lattice: _Lattice) -> Floats:
-    """The log of the sum plus its bounded errors: the tail, and the lattice."""
-    seen = np.logaddexp(log_sum, log_bound_at_end - math.log(lattice.slope))
-    return np.asarray(np.logaddexp(seen, lattice.log_error + np.logaddexp(0, seen)))
-
-
-def _roughly_surviving(
-    order: float, multiplier: float, rate: float, counts: Floats, lattice: _Lattice
-) -> tuple[Floats, Floats]:
-    """As `_surviving`, for many counts at once and from bounds in closed form."""
-    log_dropped = np.full(len(counts), -np.inf)
     if lattice.n_points <= _DENSE_POINTS:
-        return np.arange(1, lattice.n_points + 1, dtype=np.float64), log_dropped
-    log_size = math.log(2 * order * (order - 1)) + 2 * math.log(counts[0] * rate / multiplier)
-    log_best = np.full(len(counts), -np.inf)
+        values = values_at(np.arange(1, lattice.n_points + 1, dtype=np.float64))
+        return lattice.with_errors(_log_sum(values.log_integrand), values.log_bound[:, -1])
+    indices, log_dropped = _search(values_at, lattice)
+    values = values_at(np.append(indices, lattice.n_points))
+    log_sum = np.logaddexp(_log_sum(values.log_integrand[:, :-1]), log_dropped)
+    return lattice.with_errors(log_sum, values.log_bound[:, -1])
+
+
+def _search(
+    values_at: Callable[[Floats], _Values], lattice: _Lattice, log_slack: float = 0.0
+) -> tuple[Floats, Floats]:
+    """Lattice indices that can matter to some row, and logs of bounds on each sum of the others.
+
+    Blocks of the lattice are bounded from their ends, then dropped or split, until they are small:
+    no mode is missed, however far out and narrow it is. A convex part lies below its chord and a
+    concave part below each of its tangents; both are straight, so their sum is largest at an end.
+    """
     edges = np.linspace(0, lattice.n_points, _DENSE_POINTS // _BLOCK + 1).round()
     starts, ends = edges[:-1], edges[1:]
+    log_best = log_dropped = np.array([-np.inf])
     while True:
-        indices, where = np.unique([starts, ends], return_inverse=True)
-        values = _rough_values(order, multiplier, rate, counts, lattice.step * indices)
-        log_best = np.maximum(log_best, values.log_integrand.max(axis=1) + min(0.0, log_size))
+        indices, (first, last) = np.unique([starts, ends], return_inverse=True)
+        log_bound, log_integrand, rising, slope = values_at(indices)
+        log_best = np.maximum(log_best, log_integrand.max(axis=1) + log_slack)
         n_each = ends - starts
-        log_sums = _block_bounds(values, where, lattice.step * n_each) + np.log(n_each)
+        widths, falling = lattice.step * n_each, log_bound - rising
+        from_first = rising[:, last] + falling[:, first] + slope[:, first] * widths
+        from_last = rising[:, first] + falling[:, last] - slope[:, last] * widths
+        bounds = np.minimum(
+            np.maximum(log_bound[:, first], from_first), np.maximum(log_bound[:, last], from_last)
+        )
+        log_sums = bounds + np.log(n_each)
         keep = np.any(log_sums > log_best[:, None] - _NEGLIGIBLE, axis=0)
         dropped = np.logaddexp.reduce(log_sums[:, ~keep], axis=1, initial=-np.inf)
         log_dropped = np.logaddexp(log_dropped, dropped)
-        starts, ends = starts[keep], ends[keep]
+        starts, ends = starts[keep, None], ends[keep, None]
         if np.all(ends - starts <= _BLOCK):
-            return _indices_between(starts, ends), log_dropped
-        starts, ends = _split(starts, ends)
+            indices = starts + np.arange(1, _BLOCK + 1)
+            return np.asarray(indices[indices <= ends]), log_dropped
+        edges = (starts + (ends - starts) * (np.arange(_BLOCK + 1) / _BLOCK)).round()
+        starts, ends = edges[:, :-1].ravel(), edges[:, 1:].ravel()
+        starts, ends = starts[starts < ends], ends[starts < ends]
+
+
+def _log_sum(logs: Floats) -> Floats:
+    """Log of the sum of exponentials of each row; a row has a finite element."""
+    top = logs.max(axis=1, keepdims=True)
+    return np.asarray(np.log(np.exp(logs - top).sum(axis=1)) + top[:, 0])
+
+
+def _integrand(
+    order: float, shifts: Floats, points: Floats, log_low: Floats, log_difference: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Bounds on the log of P^order Q^(1 - order), logs of the integrand, and of the ratio P / Q.
+
+    From the logs of A(-t) and A(t) - A(-t); `shifts` are the tilts of all differing records.
+    """
+    log_ratio = np.logaddexp(0, log_difference - log_low)
+    log_bound = log_low + order * log_ratio - points**2 / 2 - _LOG_ROOT_TAU
+    # Exponents of a far mode nearly cancel, but their rounding errors do not.
+    sizes = 2 * shifts + 2 * np.abs(log_low) + log_ratio
+    log_bound += _ROUNDINGS * (order * sizes + points**2)
+    with np.errstate(divide="ignore"):  # at t = 0 the integrand is 0
+        log_shares = [np.log(-np.expm1(-factor * log_ratio)) for factor in (order, order - 1)]
+    return log_bound, log_bound + log_shares[0] + log_shares[1], log_ratio
+
+
+def _values(order: float, log_weights: Floats, multipliers: Floats, points: Floats) -> _Values:
+    """The integrand at ascending points, a row for each noise multiplier."""
+    multipliers = multipliers[:, None]
+    counts = np.arange(len(log_weights), dtype=np.float64)[:, None, None]
+    terms = _Terms(log_weights[:, None, None] - (counts / multipliers) ** 2 / 2, counts)
+    log_low, mean_low, log_difference = _sums(terms, terms, points / multipliers)
+    shifts = (len(log_weights) - 1) * points / multipliers
+    log_bound, log_integrand, log_ratio = _integrand(order, shifts, points, log_low, log_difference)
+    return _Values(
+        log_bound,
+        log_integrand,
+        order * (log_low + log_ratio),
+        (order - 1) * mean_low / multipliers - points,
+    )
+
+
+class _Terms(NamedTuple):
+    """Summands of A at t = 0, a range of counts along the first axis."""
+
+    logs: Floats
+    counts: Floats
+
+    def that_matter(self, least: Floats, most: Floats) -> "_Terms":
+        """Those that can matter at any tilt between two.
+
+        Summands are log-concave in the count, and more tilt favours higher counts.
+        """
+        low, high = self.logs + least * self.counts, self.logs + most * self.counts
+        first = (low >= low.max(axis=0) - _NEGLIGIBLE).argmax(axis=0).min()
+        last = (high >= high.max(axis=0) - _NEGLIGIBLE)[::-1].argmax(axis=0).min()
+        part = slice(int(first), len(self.logs) - int(last))
+        return _Terms(self.logs[part], self.counts[part])
+
+
+def _sums(rising: _Terms, falling: _Terms, tilts: Floats) -> tuple[Floats, Floats, Floats]:
+    """The log of A(-t), the mean count in it, and the log of A(t) - A(-t).
+
+    In pieces that fit the cache; each uses only the terms that matter to it.
+    """
+    rising = rising.that_matter(tilts[:, :1], tilts[:, -1:])
+    falling = falling.that_matter(-tilts[:, -1:], -tilts[:, :1])
+    longest = max(len(rising.logs), len(falling.logs))
+    if longest * tilts.size > _ELEMENTS and tilts.shape[1] > 1:
+        left, right = np.array_split(tilts, 2, axis=1)
+        pairs = zip(_sums(rising, falling, left), _sums(rising, falling, right), strict=True)
+        low, mean, difference = (np.concatenate(pair, axis=1) for pair in pairs)
+        return low, mean, difference
+    exponents = falling.logs - tilts * falling.counts
+    top = exponents.max(axis=0)
+    shares = np.exp(exponents - top)
+    total = shares.sum(axis=0)
+    log_low = top + np.log(total)
+    mean_low = np.tensordot(falling.counts[:, 0, 0], shares, axes=1) / total
+    shifts = tilts * rising.counts
+    exponents = rising.logs + shifts
+    top = exponents.max(axis=0)
+    total = (np.exp(exponents - top) * -np.expm1(-2 * shifts)).sum(axis=0)  # all positive
+    with np.errstate(divide="ignore"):  # at t = 0 there is no difference
+        return log_low, mean_low, np.asarray(top + np.log(total))
+
+
+def _log_excesses_together(
+    order: float, multiplier: float, rate: float, counts: Floats
+) -> Floats | None:
+    """Logs of the integral minus 1 for neighbouring counts; None if matrices would be too large."""
+    mean = float(counts[0]) * rate
+    lattice = _lattice(order, int(counts[-1]), mean, multiplier, multiplier)
+    indices = np.arange(1, lattice.n_points + 1, dtype=np.float64)
+    log_sum = np.full(len(counts), -np.inf)
+    if lattice.n_points > _DENSE_POINTS:
+        log_size = math.log(2 * order * (order - 1)) + 2 * math.log(mean / multiplier)
+        indices, log_sum = _search(
+            lambda some: _rough_values(order, multiplier, rate, counts, lattice.step * some),
+            lattice,
+            min(0.0, log_size),
+        )
+    stretches = [
+        lattice.step * part
+        for stretch in np.split(indices, np.flatnonzero(np.diff(indices) > _BLOCK) + 1)
+        for part in np.array_split(stretch, 1 + len(stretch) // _STRETCH)
+    ]
+    end = np.array([lattice.step * lattice.n_points])
+    for points in (*stretches, end):
+        values = _values_together(order, multiplier, rate, counts, points)
+        if values is None:
+            return None
+        log_bound, log_integrand = values
+        if points is not end:
+            log_sum = np.logaddexp(log_sum, _log_sum(log_integrand))
+    return lattice.with_errors(log_sum, log_bound[:, 0])
+
+
+def _values_together(
+    order: float, multiplier: float, rate: float, counts: Floats, points: Floats
+) -> tuple[Floats, Floats] | None:
+    """`log_bound` and `log_integrand` at neighbouring points, a row for each count.
+
+    By products of matrices, with weights relative to those of the last count; in two halves if the
+    weights are too different for that or the matrices too large, and None for a single such count.
+    """
+    tilts, sums = points / multiplier, []
+    for sign in (-1, 1):
+        low, high = sorted((sign * float(tilts[0]), sign * float(tilts[-1])))
+        first = _edge(multiplier, rate, int(counts[0]), low, is_last=False)
+        last = _edge(multiplier, rate, int(counts[-1]), high, is_last=True)
+        k = np.arange(first, last + 1, dtype=np.float64)[:, None]
+        fits = k.size * (len(counts) + len(points)) <= _LARGEST_PRODUCT
+        if fits:
+            logs = binomial_windows(counts, rate, first, last)
+            logs += _log_weights(rate, counts, np.array(float(first)))[:, None]
+            ratios, tilted = logs - logs[-1], sign * tilts * k - (k / multiplier) ** 2 / 2
+            exponents = logs[-1][:, None] + tilted
+            top = exponents.max(axis=0)
+            peaks = (logs[0][:, None] + tilted).argmax(axis=0)
+            nearest = exponents[peaks, np.arange(len(points))] - top
+            fits = (
+                min(nearest.min(), ratios[0, peaks].min()) >= -_LARGEST_RATIO
+                and ratios.max() <= _LARGEST_RATIO
+            )
+        if not fits:
+            if len(counts) == 1:
+                return None
+            halves = [
+                _values_together(order, multiplier, rate, half, points)
+                for half in np.array_split(counts, 2)
+            ]
+            if halves[0] is None or halves[1] is None:
+                return None
+            log_bound, log_integrand = map(np.concatenate, zip(*halves, strict=True))
+            return log_bound, log_integrand
+        summands = np.exp(exponents - top)
+        if sign > 0:
+            summands *= -np.expm1(-2 * tilts * k)
+        sums.append(np.log(np.exp(ratios) @ summands) + top)
+    factorials = 2.0**-50 * gammaln(counts + 1)[:, None]
+    log_bound, log_integrand, _ = _integrand(
+        order, counts[:, None] * tilts, points, sums[0], sums[1] + 3 * factorials
+    )
+    return log_bound + factorials, log_integrand + factorials
 
 
 def _rough_values(
@@ -302,8 +468,8 @@ def _rough_values(
     r"""Bounds in place of values: a sum over k is between its largest summand and n times that.
 
     The second differences of the log of the summands are at most
-    $-c = -1/z^2 - 4/(D + 2)$, so $n = 3 + \sqrt{2 \pi / c}$ will do. As a function of t, the log of
-    the largest is convex, with k / z for its slope. `log_integrand` is a lower bound.
+    $-c = -1/z^2 - 4/(D + 2)$, so $n = 3 + \sqrt{2 \pi / c}$ is enough. As a function of t, the log
+    of the largest is convex, with slope k / z. `log_integrand` is a lower bound.
     """
     counts, tilts = counts[:, None], points / multiplier
     at_high, log_high = _largest_summands(multiplier, rate, counts, tilts)
@@ -338,84 +504,9 @@ def _largest_summands(
 
 
 def _log_weights(rate: float, counts: Floats, k: Floats) -> Floats:
-    """Logs of binomial weights, but for the rounding of the log factorials."""
+    """Logs of binomial weights, up to the rounding of the log factorials."""
     ways = gammaln(counts + 1) - gammaln(k + 1) - gammaln(counts - k + 1)
     return np.asarray(ways + k * math.log(rate) + (counts - k) * math.log1p(-rate))
-
-
-def _together(order: float, multiplier: float, rate: float, counts: Floats) -> Floats | None:
-    """Logs of the integral minus 1 for neighbouring counts; None if matrices would be too large."""
-    worlds = _Worlds(order, np.empty(int(counts[-1]) + 1), float(counts[0]) * rate)
-    lattice = _lattice(worlds, multiplier, multiplier)
-    indices, log_sum = _roughly_surviving(order, multiplier, rate, counts, lattice)
-    breaks = np.flatnonzero(np.diff(indices) > _BLOCK) + 1
-    stretches = [
-        lattice.step * part
-        for stretch in np.split(indices, breaks)
-        for part in np.array_split(stretch, 1 + len(stretch) // _STRETCH)
-    ]
-    for points in stretches:
-        values = _values_by_halves(order, multiplier, rate, counts, points)
-        if values is None:
-            return None
-        log_sum = np.logaddexp(log_sum, _log_sum(values.log_integrand))
-    end = np.array([lattice.step * lattice.n_points])
-    last = _values_by_halves(order, multiplier, rate, counts, end)
-    if last is None:
-        return None
-    return _with_errors(log_sum + math.log(lattice.step), last.log_bound[:, 0], lattice)
-
-
-def _values_by_halves(
-    order: float, multiplier: float, rate: float, counts: Floats, points: Floats
-) -> _Values | None:
-    """The integrand at neighbouring points, for as many counts at once as will go."""
-    values = _values_together(order, multiplier, rate, counts, points)
-    if values is not None or len(counts) == 1:
-        return values
-    halves = [
-        _values_by_halves(order, multiplier, rate, half, points)
-        for half in np.array_split(counts, 2)
-    ]
-    parts = [half for half in halves if half is not None]
-    return _Values(*map(np.concatenate, zip(*parts, strict=True))) if len(parts) == 2 else None
-
-
-def _values_together(
-    order: float, multiplier: float, rate: float, counts: Floats, points: Floats
-) -> _Values | None:
-    """The integrand for each count at neighbouring points, by products of matrices.
-
-    Relative to the weights of the last count. None if theirs are too different for that.
-    """
-    tilts, sums = points / multiplier, []
-    for sign in (-1, 1):
-        low, high = sorted((sign * float(tilts[0]), sign * float(tilts[-1])))
-        first = _edge(multiplier, rate, int(counts[0]), low, is_last=False)
-        last = _edge(multiplier, rate, int(counts[-1]), high, is_last=True)
-        k = np.arange(first, last + 1, dtype=np.float64)[:, None]
-        if k.size * (len(counts) + len(points)) > _LARGEST_PRODUCT:
-            return None
-        logs = binomial_windows(counts, rate, first, last)
-        logs += _log_weights(rate, counts, np.array(float(first)))[:, None]
-        ratios, tilted = logs - logs[-1], sign * tilts * k - (k / multiplier) ** 2 / 2
-        exponents = logs[-1][:, None] + tilted
-        top = exponents.max(axis=0)
-        own = (logs[0][:, None] + tilted).argmax(axis=0)
-        nearest = exponents[own, np.arange(len(points))] - top
-        if min(nearest.min(), ratios[0, own].min()) < -_LARGEST_RATIO or (
-            ratios.max() > _LARGEST_RATIO
-        ):
-            return None
-        summands = np.exp(exponents - top)
-        if sign > 0:
-            summands *= -np.expm1(-2 * tilts * k)
-        sums.append(np.log(np.exp(ratios) @ summands) + top)
-    factorials = 2.0**-50 * gammaln(counts + 1)[:, None]
-    log_bound, log_integrand, log_ratio = _integrand(
-        order, counts[:, None] * tilts, points, sums[0], sums[1] + 3 * factorials
-    )
-    return _Values(log_bound + factorials, log_integrand + factorials, log_ratio, log_ratio)
 
 
 def _edge(multiplier: float, rate: float, n_differing: int, tilt: float, *, is_last: bool) -> int:
@@ -439,161 +530,3 @@ def _edge(multiplier: float, rate: float, n_differing: int, tilt: float, *, is_l
         above = range(top, n_differing + 1)
         return top - 1 + bisect.bisect_right(above, -least, key=lambda k: -log_summand(k))
     return lowest + bisect.bisect_left(range(lowest, top), least, key=log_summand)
-
-
-def _searched(worlds: _Worlds, multipliers: Floats, lattice: _Lattice) -> Floats:
-    """The same where the lattice is long: blocks that cannot matter are bounded, not summed.
-
-    For one multiplier: where the integrand matters depends on it.
-    """
-    indices, log_dropped = _surviving(worlds, multipliers, lattice)
-    values = _values(worlds, multipliers, lattice.step * np.append(indices, lattice.n_points))
-    log_sum = np.logaddexp(_log_sum(values.log_integrand[:, :-1]), log_dropped)
-    return _with_errors(log_sum + math.log(lattice.step), values.log_bound[:, -1], lattice)
-
-
-def _log_sum(logs: Floats) -> Floats:
-    """Log of the sum of exponentials of each row; a row has a finite element."""
-    top = logs.max(axis=1, keepdims=True)
-    return np.asarray(np.log(np.exp(logs - top).sum(axis=1)) + top[:, 0])
-
-
-def _surviving(worlds: _Worlds, multipliers: Floats, lattice: _Lattice) -> tuple[Floats, float]:
-    """Lattice indices that can matter, and the log of a bound on the sum over all others.
-
-    Blocks of the lattice are bounded from their ends, dropped or split, until they are small: no
-    mode is missed, however far out and narrow it is.
-    """
-    edges = np.linspace(0, lattice.n_points, _DENSE_POINTS // _BLOCK + 1).round()
-    starts, ends = edges[:-1], edges[1:]
-    log_best, log_dropped = -math.inf, -math.inf
-    while True:
-        indices, where = np.unique([starts, ends], return_inverse=True)
-        values = _values(worlds, multipliers, lattice.step * indices)
-        log_best = max(log_best, float(values.log_integrand.max()))
-        n_each = ends - starts
-        log_sums = _block_bounds(values, where, lattice.step * n_each)[0] + np.log(n_each)
-        keep = log_sums > log_best - _NEGLIGIBLE
-        log_dropped = float(np.logaddexp.reduce(log_sums[~keep], initial=log_dropped))
-        starts, ends = starts[keep], ends[keep]
-        if np.all(ends - starts <= _BLOCK):
-            return _indices_between(starts, ends), log_dropped
-        starts, ends = _split(starts, ends)
-
-
-def _block_bounds(values: _Values, where: Integers, widths: Floats) -> Floats:
-    """Bounds on `log_bound` over blocks; `where` are the columns of their starts and ends.
-
-    A convex part lies below its chord and a concave part below each of its tangents; both are
-    straight, so their sum is largest at an end.
-    """
-    first, last = where
-    both, rising, slope = values.log_bound, values.log_rising, values.slope
-    falling = both - rising
-    from_first = rising[:, last] + falling[:, first] + slope[:, first] * widths
-    from_last = rising[:, first] + falling[:, last] - slope[:, last] * widths
-    bounds = np.maximum(both[:, first], from_first), np.maximum(both[:, last], from_last)
-    return np.asarray(np.minimum(*bounds))
-
-
-def _split(starts: Floats, ends: Floats) -> tuple[Floats, Floats]:
-    """Each block in up to `_BLOCK` blocks."""
-    shares = np.arange(_BLOCK + 1) / _BLOCK
-    edges = (starts[:, None] + (ends - starts)[:, None] * shares).round()
-    parts = np.stack([edges[:, :-1], edges[:, 1:]], axis=-1).reshape(-1, 2)
-    whole = parts[:, 0] < parts[:, 1]
-    return parts[whole, 0], parts[whole, 1]
-
-
-def _indices_between(starts: Floats, ends: Floats) -> Floats:
-    """All indices after each start, up to its end."""
-    indices = starts[:, None] + np.arange(1, _BLOCK + 1)
-    return np.asarray(indices[indices <= ends[:, None]])
-
-
-class _Terms(NamedTuple):
-    """Summands of A at t = 0, a stretch of counts along the first axis."""
-
-    logs: Floats
-    counts: Floats
-
-    def that_matter(self, least: Floats, most: Floats) -> "_Terms":
-        """Those that can matter at any tilt between two.
-
-        Summands are log-concave in the count, and more tilt favours higher counts.
-        """
-        low, high = self.logs + least * self.counts, self.logs + most * self.counts
-        first = (low >= low.max(axis=0) - _NEGLIGIBLE).argmax(axis=0).min()
-        last = (high >= high.max(axis=0) - _NEGLIGIBLE)[::-1].argmax(axis=0).min()
-        part = slice(int(first), len(self.logs) - int(last))
-        return _Terms(self.logs[part], self.counts[part])
-
-
-def _values(worlds: _Worlds, multipliers: Floats, points: Floats) -> _Values:
-    """The integrand at ascending points."""
-    multipliers = multipliers[:, None]
-    counts = np.arange(worlds.n_differing + 1, dtype=np.float64)[:, None, None]
-    terms = _Terms(worlds.log_weights[:, None, None] - (counts / multipliers) ** 2 / 2, counts)
-    log_low, mean_low, log_difference = _sums(terms, terms, points / multipliers)
-    shifts = worlds.n_differing * points / multipliers
-    log_bound, log_integrand, log_ratio = _integrand(
-        worlds.order, shifts, points, log_low, log_difference
-    )
-    return _Values(
-        log_bound,
-        log_integrand,
-        worlds.order * (log_low + log_ratio),
-        (worlds.order - 1) * mean_low / multipliers - points,
-    )
-
-
-def _integrand(
-    order: float, shifts: Floats, points: Floats, log_low: Floats, log_difference: Floats
-) -> tuple[Floats, Floats, Floats]:
-    """Bounds on the log of P^order Q^(1 - order), logs of the integrand, and of the ratio P / Q.
-
-    From the logs of A(-t) and A(t) - A(-t); `shifts` are the tilts of all differing records.
-    """
-    log_ratio = np.logaddexp(0, log_difference - log_low)
-    log_bound = log_low + order * log_ratio - points**2 / 2 - _LOG_ROOT_TAU
-    # Exponents of a far mode nearly cancel, but their rounding errors do not.
-    sizes = 2 * shifts + 2 * np.abs(log_low) + log_ratio
-    log_bound += _ROUNDINGS * (order * sizes + points**2)
-    with np.errstate(divide="ignore"):  # at t = 0 the integrand is 0
-        log_shares = [np.log(-np.expm1(-factor * log_ratio)) for factor in (order, order - 1)]
-    return log_bound, log_bound + log_shares[0] + log_shares[1], log_ratio
-
-
-def _sums(rising: _Terms, falling: _Terms, tilts: Floats) -> tuple[Floats, Floats, Floats]:
-    """The log of A(-t), the mean count in it, and the log of A(t) - A(-t).
-
-    In pieces that fit the cache; each looks at the terms that matter to it.
-    """
-    rising = rising.that_matter(tilts[:, :1], tilts[:, -1:])
-    falling = falling.that_matter(-tilts[:, -1:], -tilts[:, :1])
-    longest = max(len(rising.logs), len(falling.logs))
-    if longest * tilts.size > _ELEMENTS and tilts.shape[1] > 1:
-        left, right = np.array_split(tilts, 2, axis=1)
-        pairs = zip(_sums(rising, falling, left), _sums(rising, falling, right), strict=True)
-        low, mean, difference = (np.concatenate(pair, axis=1) for pair in pairs)
-        return low, mean, difference
-    return *_falling_sum(falling, tilts), _rising_difference(rising, tilts)
-
-
-def _falling_sum(terms: _Terms, tilts: Floats) -> tuple[Floats, Floats]:
-    """The log of A(-t), and the mean count in that sum."""
-    exponents = terms.logs - tilts * terms.counts
-    top = exponents.max(axis=0)
-    shares = np.exp(exponents - top)
-    total = shares.sum(axis=0)
-    return top + np.log(total), np.tensordot(terms.counts[:, 0, 0], shares, axes=1) / total
-
-
-def _rising_difference(terms: _Terms, tilts: Floats) -> Floats:
-    """The log of A(t) - A(-t), from summands that are all positive."""
-    shifts = tilts * terms.counts
-    exponents = terms.logs + shifts
-    top = exponents.max(axis=0)
-    total = (np.exp(exponents - top) * -np.expm1(-2 * shifts)).sum(axis=0)
-    with np.errstate(divide="ignore"):  # at t = 0 there is no difference
-        return np.asarray(top + np.log(total))

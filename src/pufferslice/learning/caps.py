@@ -1,25 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""HUC and sa-HUC caps: how far one round of clipped SGD can move, and what that costs.
+r"""HUC and sa-HUC caps: how far one round of clipped SGD can move, its cost, and estimates.
 
 One clipped gradient *reaches* some distance along a slice of the update, two of them lie at most
 twice that apart, and K of the B gradients of a batch differ:
 
 $$h_{t,i} = (2 \cdot reach_i \cdot K / B)^2$$
 
-Caps contain the step size, so they belong to noise on the *update*.
-
-Use: what one round costs given its history, and comparison with the paper. Caps along slices do
-**not** certify a run: a shift that no slice sees today can be turned into a slice by tomorrow's
-gradient. Nothing here leads to a certificate; the accountants work in full dimension.
-
-The cost of one round is a bound. The sums over rounds and the recipe are the paper's own numbers,
-for comparison: slice-wise caps do not certify a run, and the recipe's noise is in the wrong place.
-Nothing here leads to a certificate.
-
-A tail cap on the number of differing records gives (epsilon, delta), never a Rényi claim: what the
-tail leaves out belongs to delta, what the simulation may get wrong belongs to the confidence. A
-mean square estimated over data *and* batches certifies nothing; it is for comparison. Nothing here
-leads to a certificate.
+Caps contain the step size, so they belong to noise on the *update*. They bound the cost of one
+round given its history. Sums over rounds and the recipe are the paper's numbers, for comparison:
+slice-wise caps do **not** certify a run, because a shift that no slice sees today can be turned
+into a slice by tomorrow's gradient. Nothing here leads to a certificate; the accountants work in
+full dimension.
 """
 
 import itertools
@@ -44,15 +35,14 @@ from pufferslice.errors import ArgumentError
 from pufferslice.sensitivity.concentration import dkw_halfwidth, split
 from pufferslice.sensitivity.renyi import aggregate_average, aggregate_joint
 
-_MATRIX_TOLERANCE: Final = 1e-12
-"""Relative error up to which a covariance is taken as symmetric and not negative."""
+_ROUNDING: Final = 1e-12
+"""Relative error allowed in a symmetric matrix, a sum of probabilities and a rank."""
 
 _quiet: Final = np.errstate(over="ignore", invalid="ignore")
-"""Overflow is reported by `_finite`, as an error and not as a warning."""
+"""`_finite` reports overflow, as an error and not as a warning."""
 
 
-def _integers(sizes: Sequence[int]) -> tuple[int, ...]:
-    """A tuple of plain integers; what is not one is left for the check to name."""
+def _plain_integers(sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(int(size) if isinstance(size, np.integer) else size for size in sizes)
 
 
@@ -65,7 +55,7 @@ class ClippedBlocks:
     3
     """
 
-    sizes: tuple[int, ...] = attrs.field(converter=_integers)
+    sizes: tuple[int, ...] = attrs.field(converter=_plain_integers)
     """Coordinates per block; the first block has the first ones."""
     clip_norms: Floats = attrs.field(converter=locked, eq=same)
     """Largest Euclidean norm of a per-example gradient inside each block."""
@@ -110,12 +100,12 @@ def lipschitz_reach(lipschitz: Floats, *, clip_norm: float) -> Floats:
     """How far one gradient of norm at most `clip_norm` can reach: lipschitz * clip_norm.
 
     Needs: along slice i the update moves by at most `lipschitz[i]` times the Euclidean norm of a
-    change of the mean gradient. A global Lipschitz constant will do for every slice. The learning
-    rate will do for plain SGD, also with momentum and weight decay.
+    change of the mean gradient. A global Lipschitz constant serves every slice. For plain SGD, also
+    with momentum and weight decay, the learning rate is one.
     Source: prop:exist_HUC.
     """
     check_above(0, clip_norm=clip_norm)
-    return _finite(_not_negative(lipschitz=locked(lipschitz)) * clip_norm)
+    return _finite(_not_negative(lipschitz=lipschitz) * clip_norm)
 
 
 @_quiet
@@ -146,10 +136,7 @@ def block_reach_bound(directions: Floats, blocks: ClippedBlocks, *, lipschitz: F
     Source: corollary:vanilla_SGD_HUC, in the form of app:perlayer_clipping.
     """
     rows = _directions(blocks.dim, directions)
-    factors = _not_negative(lipschitz=locked(lipschitz))
-    if factors.shape != blocks.clip_norms.shape:
-        msg = f"lipschitz must have one entry per block, {len(blocks.sizes)}; got {factors.shape}"
-        raise ArgumentError(msg)
+    factors = _per_block(blocks, lipschitz=lipschitz)
     return _finite(blocks.norms(rows) @ (blocks.clip_norms * factors))
 
 
@@ -205,8 +192,8 @@ def normalised_mean_square_caps(reach: Floats, *, mean_square_ratio: float) -> F
     Source: prop:msHUC_from_K2, in the form of app:poisson_subsampling.
     """
     check_at_least(0, mean_square_ratio=mean_square_ratio)
-    # The 2 belongs to the difference of two clipped gradients; it is written here and nowhere else.
-    return _finite((2 * _not_negative(reach=locked(reach))) ** 2 * mean_square_ratio)
+    # The 2 belongs to the difference of two clipped gradients; it is written only here.
+    return _finite((2 * _not_negative(reach=reach)) ** 2 * mean_square_ratio)
 
 
 @_quiet
@@ -273,75 +260,9 @@ def block_projected_variance(
 
     Source: lemma:gaussian_SRE.
     """
-    stds = _not_negative(noise_stds=locked(noise_stds))
-    if stds.shape != blocks.clip_norms.shape:
-        msg = f"noise_stds must have one entry per block, {len(blocks.sizes)}; got {stds.shape}"
-        raise ArgumentError(msg)
+    stds = _per_block(blocks, noise_stds=noise_stds)
     shares = blocks.norms(_directions(blocks.dim, directions)) ** 2
     return _positive_variance(_finite(shares @ stds**2))
-
-
-def _directions(dim: int, directions: Floats) -> Floats:
-    rows = locked(directions)
-    check_unit_rows(directions=rows)
-    if rows.shape[1] != dim:
-        msg = f"directions must have {dim} coordinates, got {rows.shape[1]}"
-        raise ArgumentError(msg)
-    return rows
-
-
-def _square(dim: int, **named: Floats) -> Floats:
-    ((name, matrix),) = named.items()
-    values = locked(matrix)
-    if values.shape != (dim, dim):
-        msg = f"{name} must have shape ({dim}, {dim}), got {values.shape}"
-        raise ArgumentError(msg)
-    check_finite(**{name: values})
-    return values
-
-
-def _quadratic(directions: Floats, **named: Floats) -> Floats:
-    """u^T M u for each direction u, where M is symmetric and has no negative eigenvalue."""
-    ((name, _),) = named.items()
-    rows = locked(directions)
-    check_unit_rows(directions=rows)
-    values = _square(rows.shape[1], **named)
-    slack = _MATRIX_TOLERANCE * float(np.abs(values).max())
-    if np.abs(values - values.T).max() > slack or np.linalg.eigvalsh(values)[0] < -slack:
-        msg = (
-            f"{name} must be symmetric and have no negative eigenvalue; use (m + m.T) / 2, and a "
-            "covariance"
-        )
-        raise ArgumentError(msg)
-    # Rounding may leave a zero slightly below zero.
-    return _finite(np.maximum(np.sum((rows @ values) * rows, axis=1), 0.0))
-
-
-def _positive_variance(variance: Floats) -> Floats:
-    bad = int(np.count_nonzero(~(variance > 0)))
-    if bad:
-        msg = (
-            f"the noise must have positive variance along every slice; {bad} of {variance.size} "
-            "slices have none. Add noise there, or leave those slices out of the profile"
-        )
-        raise ArgumentError(msg)
-    return variance
-
-
-def _not_negative(**named: Floats) -> Floats:
-    ((name, values),) = named.items()
-    check_finite(**{name: values})
-    if np.any(values < 0):
-        msg = f"{name} must not be negative; the smallest is {float(values.min())!r}"
-        raise ArgumentError(msg)
-    return values
-
-
-def _finite(values: Floats) -> Floats:
-    if not np.all(np.isfinite(values)):
-        msg = "the result is too large for a float; give clip norms, caps and noise in larger units"
-        raise ArgumentError(msg)
-    return np.asarray(values)
 
 
 @np.errstate(over="ignore")
@@ -372,7 +293,7 @@ def round_costs(order: float, caps: Floats, variance: Floats) -> Floats:
 def average_round_cost(order: float, caps: Floats, variance: Floats, weights: Floats) -> float:
     """Cost of one round given its history, average over the slices.
 
-    Use: one round, with caps of either kind; `round_costs` says what each means.
+    Use: one round, with caps of either kind; see `round_costs` for what each means.
     Source: lemma:gaussian_SRE, lem:sa_gaussian_slice, def:ave_srd.
     """
     costs = round_costs(order, caps, variance)
@@ -426,7 +347,7 @@ def joint_total_squared_cap(caps: Floats, weights: Floats) -> float:
 
 
 def claimed_epsilon(order: float, total_squared_cap: float, *, noise_std: float) -> float:
-    """What the paper's rule says that a run costs: order * total / (2 * noise_std^2).
+    """The cost of a run by the paper's rule: order * total / (2 * noise_std^2).
 
     Use: comparison with the paper; the accountants give the cost of a run.
     Needs: `noise_std` in the space of the caps (`round_costs`).
@@ -441,7 +362,7 @@ def claimed_epsilon(order: float, total_squared_cap: float, *, noise_std: float)
 
 
 def claimed_noise_std(order: float, epsilon: float, total_squared_cap: float) -> float:
-    """The noise that the paper's rule asks for, in the space of the caps; see `claimed_epsilon`.
+    """The noise of the paper's rule, in the space of the caps; see `claimed_epsilon`.
 
     Use: comparison with the paper; never the calibration of a run.
     Source: thm:HUC_SRPP_SGD, thm:msHUC_SRPP_SGD.
@@ -457,18 +378,17 @@ def claimed_noise_std(order: float, epsilon: float, total_squared_cap: float) ->
 @final
 @attrs.frozen(kw_only=True)
 class RecipeNoise:
-    """The noise of the paper's experiments, with what it claims and what it costs."""
+    """The noise of the paper's experiments, its claimed cost and its true one."""
 
     noise_multiplier: float
     """Noise standard deviation on the sum of clipped gradients, over the clip norm."""
     claimed_epsilon: float
-    """What the recipe says."""
     true_epsilon: float
-    """What the run costs: the worst-case or the mean-square number of the accountants."""
+    """The cost of the run by the worst-case or the mean-square accountant."""
 
     @property
     def understatement(self) -> float:
-        """How many times the claim the true cost is."""
+        """The true cost over the claimed one."""
         return self.true_epsilon / self.claimed_epsilon
 
 
@@ -492,54 +412,26 @@ def recipe_noise(
         raise ArgumentError(msg)
     check_finite(learning_rates=rates)
     check_above(0, smallest_learning_rate=float(rates.min()))
-    total_on_updates = _uniform_total(rates, squared_discrepancy)
-    multiplier = claimed_noise_std(order, epsilon, total_on_updates)
-    total_on_gradients = _uniform_total(np.ones_like(rates), squared_discrepancy)
+    # Clip norm and batch size cancel, so both are 1 here.
+    on_updates, on_gradients = (
+        _total(normalised_mean_square_caps(reach, mean_square_ratio=squared_discrepancy))
+        for reach in (rates, np.ones_like(rates))
+    )
+    multiplier = claimed_noise_std(order, epsilon, on_updates)
     return RecipeNoise(
         noise_multiplier=multiplier,
         claimed_epsilon=float(epsilon),
-        true_epsilon=claimed_epsilon(order, total_on_gradients, noise_std=multiplier),
+        true_epsilon=claimed_epsilon(order, on_gradients, noise_std=multiplier),
     )
-
-
-def _uniform_total(lipschitz: Floats, squared_discrepancy: float) -> float:
-    """Total cap of a flat clip norm. Clip norm and batch size cancel, so both are 1 here."""
-    reach = lipschitz_reach(lipschitz, clip_norm=1.0)
-    return _total(normalised_mean_square_caps(reach, mean_square_ratio=squared_discrepancy))
-
-
-@np.errstate(over="ignore")
-def _total(caps: Floats) -> float:
-    total = float(caps.sum())
-    check_finite(total_squared_cap=np.array(total))
-    return total
-
-
-def _caps(caps: Floats, *, n_axes: int) -> Floats:
-    values = locked(caps)
-    if values.ndim != n_axes or values.size == 0:
-        wanted = ("n_directions", "n_steps, n_directions")[n_axes - 1]
-        msg = f"caps must have shape ({wanted}) and not be empty, got {values.shape}"
-        raise ArgumentError(msg)
-    check_finite(caps=values)
-    check_at_least(0, smallest_cap=float(values.min()))
-    return values
-
-
-def _weights(weights: Floats, costs: Floats) -> Floats:
-    values = locked(weights)
-    check_probabilities(length=costs.shape[-1], weights=values)
-    return values
-
-
-_ROUNDING: Final = 1e-12
-"""Relative error charged to a sum of probabilities, and to a rank, on the safe side."""
 
 
 @final
 @attrs.frozen(kw_only=True)
 class TailCap:
-    """A count that is exceeded with probability at most `tail_probability`."""
+    """A count that is exceeded with probability at most `tail_probability`.
+
+    It gives (epsilon, delta), never a Rényi claim.
+    """
 
     may_be_used_for: ClassVar[str] = (
         "an (epsilon, delta) claim whose delta includes the tail probability; never a Rényi claim"
@@ -571,12 +463,12 @@ class MeanSquareCap:
 @final
 @attrs.frozen(kw_only=True)
 class AcrossRounds:
-    """What tail caps leave open after a whole run; two numbers that must not be added."""
+    """What the tail caps of a run leave open; two numbers that must not be added."""
 
     delta: float
     """To be added to the delta of the claim."""
     failure_probability: float
-    """To be said beside the claim: the confidence is 1 minus this."""
+    """1 minus the confidence of the claim."""
 
 
 def tail_cap(counts: Integers, log_probabilities: Floats, *, tail_probability: float) -> TailCap:
@@ -584,14 +476,14 @@ def tail_cap(counts: Integers, log_probabilities: Floats, *, tail_probability: f
 
     Use: with the distribution of the discrepancy in one batch, or better, once for the whole run,
     with the distribution of the number of differing records: it is the same in all rounds, so its
-    tail is paid once. Needs: the whole distribution; a truncated one does not say how much it left
-    out. Source: lem:dkw_huc_cap, for a distribution that is known.
+    tail counts once. Needs: the whole distribution, not a truncated one.
+    Source: lem:dkw_huc_cap, for a distribution that is known.
 
     >>> tail_cap(np.arange(3), np.log([0.5, 0.3, 0.2]), tail_probability=0.25).value
     1
     """
     check_between(0, 1, tail_probability=tail_probability)
-    values, logs = _whole(counts=counts), locked(log_probabilities)
+    values, logs = _counts(counts=counts), locked(log_probabilities)
     if values.shape != logs.shape or not np.all(np.diff(values) > 0):
         msg = (
             "counts must ascend and have one log probability each; "
@@ -611,7 +503,7 @@ def tail_cap(counts: Integers, log_probabilities: Floats, *, tail_probability: f
 def hoeffding_tail_cap(
     *, batch_size: int, mismatch_probability: float, tail_probability: float
 ) -> TailCap:
-    """The paper's closed form, B tau + sqrt(B ln(1/delta) / 2), as a whole number at most B.
+    """The paper's closed form, B tau + sqrt(B ln(1/delta) / 2), as an integer at most B.
 
     Needs: independent records that differ with probability at most `mismatch_probability`, and a
     batch of *different* records (without replacement). The paper states it for sampling with
@@ -619,12 +511,10 @@ def hoeffding_tail_cap(
     Use: as `tail_cap`, which is smaller wherever the distribution is known.
     Source: app:estimate_caps:structure.
     """
-    check_count(1, batch_size=batch_size)
-    check_at_least(0, mismatch_probability=mismatch_probability)
+    mean = _mean_discrepancy(batch_size, mismatch_probability)
     check_between(0, 1, tail_probability=tail_probability)
-    _check_at_most_one(mismatch_probability)
     slack = math.sqrt(batch_size / 2 * math.log(1 / tail_probability))
-    value = min(batch_size, math.floor(batch_size * mismatch_probability + slack))
+    value = min(batch_size, math.floor(mean + slack))
     return TailCap(value=value, tail_probability=tail_probability, failure_probability=0.0)
 
 
@@ -635,10 +525,7 @@ def mismatch_mean_square_cap(*, batch_size: int, mismatch_probability: float) ->
     Use: comparison only. It averages over the data too, so it bounds no pair of datasets.
     Source: as `hoeffding_tail_cap`.
     """
-    check_count(1, batch_size=batch_size)
-    check_at_least(0, mismatch_probability=mismatch_probability)
-    _check_at_most_one(mismatch_probability)
-    mean = batch_size * mismatch_probability
+    mean = _mean_discrepancy(batch_size, mismatch_probability)
     return MeanSquareCap(value=mean * (1 - mismatch_probability) + mean**2, failure_probability=0.0)
 
 
@@ -659,7 +546,23 @@ def simulate_discrepancies(
     check_count(1, n_replicates=n_replicates)
     check_count(0, seed=seed)
     rng = np.random.default_rng(seed)
-    counts = [_count_differing(*draw_pair(rng), draw_batch(rng)) for _ in range(n_replicates)]
+    counts = []
+    for _ in range(n_replicates):
+        first, second = map(np.asarray, draw_pair(rng))
+        indices = np.asarray(draw_batch(rng))
+        if first.shape != second.shape or first.ndim == 0:
+            msg = (
+                "draw_pair must give two datasets of the same shape, records along the first axis; "
+                f"got {first.shape} and {second.shape}"
+            )
+            raise ArgumentError(msg)
+        are_integers = indices.ndim == 1 and (indices.dtype.kind in "iu" or not indices.size)
+        if not are_integers or np.any((indices < 0) | (indices >= len(first))):
+            msg = f"draw_batch must give a vector of indices from 0 to {len(first) - 1}"
+            raise ArgumentError(msg)
+        drawn = indices.astype(np.int64)
+        differ = first[drawn] != second[drawn]
+        counts.append(int(np.count_nonzero(differ.any(axis=tuple(range(1, differ.ndim))))))
     return locked_integers(counts)
 
 
@@ -694,11 +597,12 @@ def uniform_mean_square_cap_estimate(
     Source: cor:uniform_ms_cap.
     """
     share = _share(discrepancies, failure_probability)
-    caps = [
-        mean_square_cap_estimate(draws, discrepancy_cap=discrepancy_cap, failure_probability=share)
+    value = max(
+        mean_square_cap_estimate(
+            draws, discrepancy_cap=discrepancy_cap, failure_probability=share
+        ).value
         for draws in discrepancies
-    ]
-    value = max(cap.value for cap in caps)
+    )
     return MeanSquareCap(value=value, failure_probability=failure_probability)
 
 
@@ -746,48 +650,153 @@ def uniform_tail_cap_estimate(
     Source: cor:uniform_huc_cap.
     """
     share = _share(discrepancies, failure_probability)
-    caps = [
+    value = max(
         tail_cap_estimate(
             draws,
             discrepancy_cap=discrepancy_cap,
             tail_probability=tail_probability,
             failure_probability=share,
-        )
+        ).value
         for draws in discrepancies
-    ]
-    return attrs.evolve(
-        max(caps, key=lambda cap: cap.value), failure_probability=failure_probability
+    )
+    return TailCap(
+        value=value, tail_probability=tail_probability, failure_probability=failure_probability
     )
 
 
 def across_rounds(*, tail_probabilities: Floats, failure_probabilities: Floats) -> AcrossRounds:
-    """Add up what the tail caps of a run leave open, each on its own side.
+    """Add up what the tail caps of a run leave open: the tails, and the failures of the estimates.
 
     `tail_probabilities` has one entry per round. A cap on the differing records of the whole data
-    holds in all rounds at once: one entry, however many rounds. `failure_probabilities` has one
+    holds in all rounds at once: one entry for any number of rounds. `failure_probabilities` has one
     entry per estimation; an estimate that serves several rounds can fail only once, and a known
     distribution not at all. Use: with a claim (epsilon, delta') under the caps, claim (epsilon,
     delta' + delta), with confidence 1 - failure_probability. The paper subtracts both sums from one
     probability. Source: lem:dkw_huc_cap, cor:uniform_huc_cap, across rounds.
     """
-    return AcrossRounds(
-        delta=_sum_below_one(tail_probabilities=tail_probabilities),
-        failure_probability=_sum_below_one(failure_probabilities=failure_probabilities),
-    )
+    sums = []
+    for name, probabilities in (
+        ("tail_probabilities", tail_probabilities),
+        ("failure_probabilities", failure_probabilities),
+    ):
+        values = np.ravel(locked(probabilities))
+        check_finite(**{name: values})
+        total = math.fsum(values)
+        if np.any(values < 0) or not total < 1:
+            msg = (
+                f"{name} must not be negative and must sum to less than 1; got the sum {total!r} "
+                f"over {values.size} entries. Bound the differing records of the whole data once "
+                "instead of the discrepancy of every round"
+            )
+            raise ArgumentError(msg)
+        sums.append(total)
+    return AcrossRounds(delta=sums[0], failure_probability=sums[1])
 
 
-def _sum_below_one(**named: Floats) -> float:
-    ((name, given),) = named.items()
-    values = np.ravel(locked(given))
+def _directions(dim: int, directions: Floats) -> Floats:
+    rows = locked(directions)
+    check_unit_rows(directions=rows)
+    if rows.shape[1] != dim:
+        msg = f"directions must have {dim} coordinates, got {rows.shape[1]}"
+        raise ArgumentError(msg)
+    return rows
+
+
+def _square(dim: int, **named: Floats) -> Floats:
+    ((name, matrix),) = named.items()
+    values = locked(matrix)
+    if values.shape != (dim, dim):
+        msg = f"{name} must have shape ({dim}, {dim}), got {values.shape}"
+        raise ArgumentError(msg)
     check_finite(**{name: values})
-    if np.any(values < 0) or not math.fsum(values) < 1:
+    return values
+
+
+def _quadratic(directions: Floats, **named: Floats) -> Floats:
+    """u^T M u for each direction u, where M is symmetric and has no negative eigenvalue."""
+    ((name, _),) = named.items()
+    rows = locked(directions)
+    check_unit_rows(directions=rows)
+    values = _square(rows.shape[1], **named)
+    slack = _ROUNDING * float(np.abs(values).max())
+    if np.abs(values - values.T).max() > slack or np.linalg.eigvalsh(values)[0] < -slack:
         msg = (
-            f"{name} must not be negative and must sum to less than 1, or nothing is claimed; got "
-            f"the sum {math.fsum(values)!r} over {values.size} entries. Bound the differing records"
-            " of the whole data once instead of the discrepancy of every round"
+            f"{name} must be symmetric and have no negative eigenvalue; use (m + m.T) / 2, and a "
+            "covariance"
         )
         raise ArgumentError(msg)
-    return math.fsum(values)
+    # Rounding may leave a zero slightly below zero.
+    return _finite(np.maximum(np.sum((rows @ values) * rows, axis=1), 0.0))
+
+
+def _positive_variance(variance: Floats) -> Floats:
+    bad = int(np.count_nonzero(~(variance > 0)))
+    if bad:
+        msg = (
+            f"the noise must have positive variance along every slice; {bad} of {variance.size} "
+            "slices have none. Add noise there, or leave those slices out of the profile"
+        )
+        raise ArgumentError(msg)
+    return variance
+
+
+def _not_negative(**named: Floats) -> Floats:
+    ((name, numbers),) = named.items()
+    values = locked(numbers)
+    check_finite(**{name: values})
+    if np.any(values < 0):
+        msg = f"{name} must not be negative; the smallest is {float(values.min())!r}"
+        raise ArgumentError(msg)
+    return values
+
+
+def _per_block(blocks: ClippedBlocks, **named: Floats) -> Floats:
+    values = _not_negative(**named)
+    if values.shape != blocks.clip_norms.shape:
+        (name,) = named
+        msg = f"{name} must have one entry per block, {len(blocks.sizes)}; got {values.shape}"
+        raise ArgumentError(msg)
+    return values
+
+
+def _finite(values: Floats) -> Floats:
+    if not np.all(np.isfinite(values)):
+        msg = "the result is too large for a float; give clip norms, caps and noise in larger units"
+        raise ArgumentError(msg)
+    return np.asarray(values)
+
+
+@np.errstate(over="ignore")
+def _total(caps: Floats) -> float:
+    total = float(caps.sum())
+    check_finite(total_squared_cap=np.array(total))
+    return total
+
+
+def _caps(caps: Floats, *, n_axes: int) -> Floats:
+    values = locked(caps)
+    if values.ndim != n_axes or values.size == 0:
+        shape = ("n_directions", "n_steps, n_directions")[n_axes - 1]
+        msg = f"caps must have shape ({shape}) and not be empty, got {values.shape}"
+        raise ArgumentError(msg)
+    check_finite(caps=values)
+    check_at_least(0, smallest_cap=float(values.min()))
+    return values
+
+
+def _weights(weights: Floats, costs: Floats) -> Floats:
+    values = locked(weights)
+    check_probabilities(length=costs.shape[-1], weights=values)
+    return values
+
+
+def _mean_discrepancy(batch_size: int, mismatch_probability: float) -> float:
+    check_count(1, batch_size=batch_size)
+    check_at_least(0, mismatch_probability=mismatch_probability)
+    if mismatch_probability > 1:
+        msg = f"mismatch_probability must be at most 1, got {mismatch_probability!r}"
+        raise ArgumentError(msg)
+    return batch_size * mismatch_probability
 
 
 def _share(discrepancies: Sequence[Integers], failure_probability: float) -> float:
@@ -799,7 +808,7 @@ def _share(discrepancies: Sequence[Integers], failure_probability: float) -> flo
 
 def _draws(discrepancies: Integers, discrepancy_cap: int) -> Integers:
     check_count(0, discrepancy_cap=discrepancy_cap)
-    draws = _whole(discrepancies=discrepancies)
+    draws = _counts(discrepancies=discrepancies)
     if draws.max() > discrepancy_cap:
         msg = (
             f"discrepancies must not exceed discrepancy_cap {discrepancy_cap}; "
@@ -809,37 +818,13 @@ def _draws(discrepancies: Integers, discrepancy_cap: int) -> Integers:
     return draws
 
 
-def _whole(**named: Integers) -> Integers:
-    ((name, given),) = named.items()
-    values = np.asarray(given)
+def _counts(**named: Integers) -> Integers:
+    ((name, numbers),) = named.items()
+    values = np.asarray(numbers)
     if values.ndim != 1 or values.size == 0 or values.dtype.kind not in "iu" or values.min() < 0:
         msg = (
-            f"{name} must be a non-empty line of whole numbers, none negative; "
+            f"{name} must be a non-empty vector of integers, none negative; "
             f"got {values.dtype} of shape {values.shape}"
         )
         raise ArgumentError(msg)
     return locked_integers(values)
-
-
-def _check_at_most_one(mismatch_probability: float) -> None:
-    if mismatch_probability > 1:
-        msg = f"mismatch_probability must be at most 1, got {mismatch_probability!r}"
-        raise ArgumentError(msg)
-
-
-def _count_differing(first: Any, second: Any, batch: Any) -> int:  # noqa: ANN401 - array-likes
-    """Positions of the batch whose records differ."""
-    one, two, indices = np.asarray(first), np.asarray(second), np.asarray(batch)
-    if one.shape != two.shape or one.ndim == 0:
-        msg = (
-            "draw_pair must give two datasets of the same shape, records along the first axis; "
-            f"got {one.shape} and {two.shape}"
-        )
-        raise ArgumentError(msg)
-    fits = indices.ndim == 1 and (indices.dtype.kind in "iu" or not indices.size)
-    if not fits or (indices.size and (indices.min() < 0 or indices.max() >= len(one))):
-        msg = f"draw_batch must give a line of indices from 0 to {len(one) - 1}"
-        raise ArgumentError(msg)
-    chosen = indices.astype(np.int64)
-    differ = one[chosen] != two[chosen]
-    return int(np.count_nonzero(differ.any(axis=tuple(range(1, differ.ndim)))))

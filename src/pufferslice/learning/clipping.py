@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How per-example gradients are clipped, and how noise is shared out over layers."""
+"""How per-example gradients are clipped, and how noise is allocated to layers."""
 
 import math
 from collections.abc import Mapping
@@ -38,14 +38,14 @@ class FlatClipping:
         return (self.norm,)
 
     def description(self) -> dict[str, Any]:
-        """What a plan says of the clipping."""
+        """The clipping as JSON values."""
         return {"kind": self.kind, "norm": float(self.norm)}
 
 
 @final
 @attrs.frozen(kw_only=True)
 class LayerClipping:
-    r"""The gradient of each layer is clipped to that layer's own norm and gets its own noise.
+    r"""The gradient of each layer is clipped to the norm of the layer and gets separate noise.
 
     With noise multipliers $z_\ell$ a step costs what a single layer costs at
     $z = (\sum_\ell z_\ell^{-2})^{-1/2}$, the effective multiplier, in full dimension.
@@ -70,7 +70,7 @@ class LayerClipping:
         if not all(isinstance(name, str) for name in self.names) or (
             len(set(self.names)) != len(self.names)
         ):
-            msg = f"names of layers must be texts different from each other, got {list(self.names)}"
+            msg = f"names of layers must be distinct strings, got {list(self.names)}"
             raise ArgumentError(msg)
         for name, norm, size in zip(self.names, self.norms, self.sizes, strict=True):
             check_above(0, **{f"clip norm of layer {name!r}": norm})
@@ -90,7 +90,7 @@ class LayerClipping:
         return np.asarray(np.sqrt(weights.sum() / weights))
 
     def description(self) -> dict[str, Any]:
-        """What a plan says of the clipping."""
+        """The clipping as JSON values."""
         return {
             "kind": self.kind,
             "names": list(self.names),
@@ -104,7 +104,7 @@ Clipping = FlatClipping | LayerClipping
 
 
 def clipping_of(description: Mapping[str, Any]) -> Clipping:
-    """Read back a description."""
+    """The clipping that a `description()` describes."""
     if description.get("kind") == FlatClipping.kind:
         return FlatClipping(norm=description["norm"])
     check_one_of((LayerClipping.kind,), kind=str(description.get("kind")))
@@ -125,5 +125,5 @@ def effective_multiplier(multipliers: Floats) -> float:
     least = float(values.min())
     check_above(0, multiplier=least)
     check_above(0, multiplier=float(values.max()))
-    # Over the least one, so that no square leaves the range of the numbers.
+    # Relative to the least one, so that no square overflows or underflows.
     return float(least * np.sum((least / values) ** 2) ** -0.5)

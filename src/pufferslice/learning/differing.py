@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many records the secret changes: the distribution of D under one coupling.
 
-Everything the secret says about the data enters the accounting through D, the number of records at
-which two coupled datasets of the same length differ.
-
-Under the maximal coupling two records with distributions p and q differ with probability TV(p, q),
-and under no coupling less often. All results are rounded up.
+The secret enters the accounting only through D, the number of records at which two coupled datasets
+of the same length differ. Independent records with distributions p and q differ with probability
+TV(p, q) under the maximal coupling, and not less often under any other; `discrete_mismatch` and
+`gaussian_mismatch` compute it, rounded up.
 """
 
 import math
@@ -29,14 +28,28 @@ from pufferslice.learning.sampling import binomial_log_probabilities, check_log_
 from pufferslice.learning.worlds import differing_rows
 from pufferslice.scenario.distributions import GaussianDistribution
 
-_LISTED: Final = ("counts", "log_probabilities", "is_fixed_set", "origin")
-_BINOMIAL: Final = ("n_records", "mismatch_probability")
+ROUNDING_SLACK: Final = 2.0**-49
+"""More than the absolute rounding error of a sum of four normal probabilities, or of one erf."""
+
+_FIELDS: Final = {
+    "listed": ("counts", "log_probabilities", "is_fixed_set", "origin"),
+    "binomial": ("n_records", "mismatch_probability"),
+}
+"""Keys of a description, by its kind."""
+
+_FAR: Final = 40.0
+"""Normal distributions are disjoint, up to rounding, beyond this sum of standard deviations."""
+_WIDE: Final = 1e16
+"""Also if one is this many times wider than the other."""
+
+DiscreteDistribution = Sequence[float] | Floats | Mapping[Any, float]
+NormalDistribution = tuple[float, float] | GaussianDistribution
 
 
 def _locked_counts(values: object) -> Integers:
     array = np.asarray(values)
     if array.ndim != 1 or array.dtype.kind not in "iu":
-        msg = f"counts must be a vector of whole numbers, got type {array.dtype}"
+        msg = f"counts must be a vector of integers, got type {array.dtype}"
         raise ArgumentError(msg)
     counts = array.astype(np.int64)
     counts.setflags(write=False)
@@ -106,10 +119,10 @@ class DifferingRecords:
         return float(np.exp(self.log_probabilities[self.counts > above]).sum())
 
     def folded(self, *, above: int) -> "DifferingRecords":
-        """The distribution with every count above `above` put at the largest one.
+        """The distribution with every count above `above` moved to the largest one.
 
         Guarantee: costs do not fall with D, so a cost under the folded distribution is never below
-        the cost under this one. It has fewer counts to account for. Cutting the tail off would be
+        the cost under this one. It has fewer counts to account for. Dropping the tail would be
         unsound.
         """
         check_count(0, above=above)
@@ -125,7 +138,7 @@ class DifferingRecords:
         )
 
     def description(self) -> dict[str, Any]:
-        """The distribution as JSON values, from which `from_description` makes it again."""
+        """The distribution as JSON values that `from_description` reads."""
         if self._recipe is not None:
             return dict(self._recipe)
         return {
@@ -140,14 +153,13 @@ class DifferingRecords:
     def from_description(cls, description: Mapping[str, Any]) -> "DifferingRecords":
         """The distribution that a `description()` describes."""
         fields = dict(description)
-        kind = fields.pop("kind", None)
-        wanted = {"listed": _LISTED, "binomial": _BINOMIAL}.get(str(kind))
-        if wanted is None:
+        kind = str(fields.pop("kind", None))
+        if kind not in _FIELDS:
             msg = f"the kind of differing records must be listed or binomial; got {kind!r}"
             raise ArgumentError(msg)
-        if sorted(fields) != sorted(wanted):
-            found = ", ".join(sorted(map(str, fields))) or "nothing"
-            msg = f"a {kind} distribution is described by {', '.join(wanted)}; got {found}"
+        if sorted(fields) != sorted(_FIELDS[kind]):
+            keys = ", ".join(sorted(map(str, fields))) or "nothing"
+            msg = f"a {kind} distribution is described by {', '.join(_FIELDS[kind])}; got {keys}"
             raise ArgumentError(msg)
         return binomial(**fields) if kind == "binomial" else cls(**fields)
 
@@ -169,7 +181,7 @@ def at_most(max_differing: int) -> DifferingRecords:
     """No more than `max_differing` records differ, whichever they are.
 
     Costs do not fall with D, so the largest number stands for all. Which records differ may be
-    random, so mean square does not accept it; if the set is fixed, say `exactly`.
+    random, so mean square does not accept it; if the set is fixed, use `exactly`.
     """
     origin = f"at most {max_differing} records differ, whichever they are"
     return _one_count(max_differing, is_fixed_set=False, origin=origin)
@@ -180,13 +192,18 @@ def binomial(*, n_records: int, mismatch_probability: float) -> DifferingRecords
 
     For records with distributions p and q under the two secrets, that is the total variation of p
     and q (`discrete_mismatch`, `gaussian_mismatch`), under the maximal coupling. For records that
-    are independent but not alike, give the largest: it dominates.
+    are independent but not identically distributed, use the largest: it dominates.
 
     >>> binomial(n_records=2, mismatch_probability=0.5).log_probabilities
     array([-1.38629436, -0.69314718, -1.38629436])
     """
     check_count(1, n_records=n_records)
-    chance = _checked_chance(mismatch_probability=mismatch_probability)
+    chance = mismatch_probability
+    is_number = isinstance(chance, int | float | np.integer | np.floating)
+    if isinstance(chance, bool) or not (is_number and 0 <= chance <= 1):
+        msg = f"mismatch_probability must be a probability from 0 to 1, got {chance!r}"
+        raise ArgumentError(msg)
+    chance = float(chance)
     logs = binomial_log_probabilities(int(n_records), chance, 1 - chance)
     possible = np.isfinite(logs)
     distribution = DifferingRecords(
@@ -196,7 +213,7 @@ def binomial(*, n_records: int, mismatch_probability: float) -> DifferingRecords
         origin=f"independent records, each of {n_records} differs with probability {chance!r}",
     )
     recipe = {"kind": "binomial", "n_records": int(n_records), "mismatch_probability": chance}
-    # Set here and nowhere else, so that it always says how the numbers were made.
+    # Set only here, so that it always describes the numbers.
     object.__setattr__(distribution, "_recipe", recipe)
     return distribution
 
@@ -204,8 +221,8 @@ def binomial(*, n_records: int, mismatch_probability: float) -> DifferingRecords
 def from_pmf(probabilities: Sequence[float] | Floats | Mapping[int, float]) -> DifferingRecords:
     """A given distribution: `probabilities[d]` for D = d, as a sequence from 0 or by count.
 
-    It must sum to 1. A distribution that was cut off puts what is missing on the largest number
-    that can occur, or leaves it to a delta; leaving it out is unsound.
+    It must sum to 1. Put the missing probability of a truncated distribution on the largest number
+    that can occur, or move it to a delta; leaving it out is unsound.
 
     >>> from_pmf({0: 0.75, 20: 0.25}).counts
     array([ 0, 20])
@@ -218,7 +235,18 @@ def from_pmf(probabilities: Sequence[float] | Floats | Mapping[int, float]) -> D
     else:
         chances = locked(probabilities)
         counts = np.arange(chances.size)
-    _check_pmf(chances)
+    if chances.ndim != 1 or chances.size == 0:
+        msg = f"probabilities must be one row of at least one number, got shape {chances.shape}"
+        raise ArgumentError(msg)
+    check_finite(probabilities=chances)
+    total = math.fsum(chances)
+    if chances.min() < 0 or abs(total - 1) > UNIT_TOLERANCE:
+        msg = (
+            f"probabilities must not be negative and must sum to 1; smallest "
+            f"{float(chances.min())!r}, sum {total!r}. Put what is missing on the largest number "
+            "of records that can differ"
+        )
+        raise ArgumentError(msg)
     possible = chances > 0
     return DifferingRecords(
         counts=counts[possible],
@@ -249,8 +277,8 @@ def from_coupled_draws(
     """The frequencies of `n_draws` coupled pairs of datasets, taken as the distribution.
 
     `draw_pair(rng)` returns one dataset of each world, drawn together, all of one length. The
-    sample is *declared* to be the distribution, which `origin` says: a count that did not occur is
-    taken as impossible. If the coupling is known, `binomial` or `from_pmf` need no such
+    sample is *declared* to be the distribution, which `origin` states: a count that did not occur
+    is taken as impossible. If the coupling is known, `binomial` or `from_pmf` need no such
     declaration.
     """
     check_count(1, n_draws=n_draws)
@@ -258,7 +286,11 @@ def from_coupled_draws(
     rng = np.random.default_rng(seed)
     totals, lengths = [], set()
     for _ in range(n_draws):
-        rows = differing_rows(*_checked_pair(draw_pair(rng)))
+        pair = draw_pair(rng)
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            msg = f"draw_pair must return a tuple of two datasets, got {type(pair).__name__}"
+            raise ArgumentError(msg)
+        rows = differing_rows(*pair)
         totals.append(int(np.count_nonzero(rows)))
         lengths.add(len(rows))
     if len(lengths) > 1:
@@ -284,59 +316,23 @@ def _one_count(n_differing: int, *, is_fixed_set: bool, origin: str) -> Differin
     )
 
 
-def _checked_chance(**named: float) -> float:
-    """The one named number, from 0 to 1."""
-    ((name, value),) = named.items()
-    number = isinstance(value, int | float | np.integer | np.floating)
-    if isinstance(value, bool) or not (number and 0 <= value <= 1):
-        msg = f"{name} must be a probability from 0 to 1, got {value!r}"
-        raise ArgumentError(msg)
-    return float(value)
-
-
-def _check_pmf(chances: Floats) -> None:
-    if chances.ndim != 1 or chances.size == 0:
-        msg = f"probabilities must be one row of at least one number, got shape {chances.shape}"
-        raise ArgumentError(msg)
-    check_finite(probabilities=chances)
-    total = math.fsum(chances)
-    if chances.min() < 0 or abs(total - 1) > UNIT_TOLERANCE:
-        msg = (
-            f"probabilities must not be negative and must sum to 1; smallest "
-            f"{float(chances.min())!r}, sum {total!r}. Put what is missing on the largest number "
-            "of records that can differ"
-        )
-        raise ArgumentError(msg)
-
-
-def _checked_pair(pair: tuple[object, object]) -> tuple[object, object]:
-    if not isinstance(pair, tuple) or len(pair) != 2:
-        kind = type(pair).__name__
-        msg = f"draw_pair must return a tuple of two datasets, got {kind}"
-        raise ArgumentError(msg)
-    return pair
-
-
-ROUNDING_SLACK: Final = 2.0**-49
-"""More than the rounding error of a sum of four normal probabilities, or of one, relatively."""
-
-_FAR: Final = 40.0
-_WIDE: Final = 1e16
-
-DiscreteDistribution = Sequence[float] | Floats | Mapping[Any, float]
-NormalDistribution = tuple[float, float] | GaussianDistribution
-
-
 def discrete_mismatch(first: DiscreteDistribution, second: DiscreteDistribution) -> float:
     """Total variation of two discrete record distributions, rounded up.
 
-    Takes two sequences of the same length, or two mappings by value (a value that one of them does
-    not have has probability 0 there).
+    Takes two sequences of the same length, or two mappings by value (a missing value has
+    probability 0).
 
     >>> round(discrete_mismatch({"A": 0.5, "B": 0.5}, {"A": 0.25, "C": 0.75}), 12)
     0.75
     """
-    p, q = _aligned(first, second)
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        values = list({**first, **second})
+        p, q = (locked([side.get(value, 0.0) for value in values]) for side in (first, second))
+    elif isinstance(first, Mapping) or isinstance(second, Mapping):
+        msg = "first and second must both be sequences or both be mappings by value"
+        raise ArgumentError(msg)
+    else:
+        p, q = locked(first), locked(second)
     check_probabilities(first=p, second=q, length=max(1, p.size))
     # The two differ only if the sums do; `fsum` is exact up to its last rounding.
     excess = max(math.fsum([*a[a > b], *-b[a > b]]) for a, b in ((p, q), (q, p)))
@@ -346,53 +342,49 @@ def discrete_mismatch(first: DiscreteDistribution, second: DiscreteDistribution)
 def gaussian_mismatch(first: NormalDistribution, second: NormalDistribution) -> float:
     """Total variation of two Gaussian record distributions, rounded up.
 
-    On the line each is a pair (mean, std) and the two densities are compared between the points
-    where they cross. In more dimensions each is a `GaussianDistribution`, and both must have the
-    same covariance: the total variation is then that of two normals at their Mahalanobis distance.
+    In one dimension each is a pair (mean, std) and the two densities are compared between the
+    points where they cross. In more dimensions each is a `GaussianDistribution`, and both must have
+    the same covariance: the total variation is then that of two normals at their Mahalanobis
+    distance.
 
     >>> round(gaussian_mismatch((0.0, 1.0), (1.0, 1.0)), 12)
     0.382924922548
     """
     if isinstance(first, GaussianDistribution) and isinstance(second, GaussianDistribution):
-        if first.dim == second.dim == 1:
-            return gaussian_mismatch(_pair_of(first), _pair_of(second))
-        return _equal_covariance(first, second)
+        if not first.dim == second.dim == 1:
+            return _equal_covariance_mismatch(first, second)
+        first, second = (
+            (float(side.mean[0]), math.sqrt(side.cov[0, 0])) for side in (first, second)
+        )
     if not isinstance(first, tuple) or not isinstance(second, tuple):
         kinds = f"{type(first).__name__} and {type(second).__name__}"
         msg = f"first and second must be two (mean, std) or two GaussianDistribution; got {kinds}"
         raise ArgumentError(msg)
-    (narrow_mean, narrow_std), (wide_mean, wide_std) = sorted(
-        (_checked_normal(first=first), _checked_normal(second=second)),
-        key=lambda distribution: distribution[1],
-    )
+    for name, pair in (("first", first), ("second", second)):
+        if len(pair) != 2:
+            msg = f"{name} must be a pair (mean, std), got {len(pair)} numbers"
+            raise ArgumentError(msg)
+        check_above(0, **{f"std of {name}": pair[1]})
+        check_finite(**{f"mean of {name}": locked(pair[0])})
+    narrow, wide = sorted((first, second), key=lambda pair: float(pair[1]))
     with np.errstate(over="ignore"):
-        shift = float(np.abs(np.float64(wide_mean) - narrow_mean) / narrow_std)
-        ratio = float(np.float64(wide_std) / narrow_std)
-    return _shifted_scaled(shift, ratio)
-
-
-def _shifted_scaled(shift: float, ratio: float) -> float:
-    """Total variation of N(0, 1) and N(shift, ratio^2), for shift >= 0 and ratio >= 1."""
+        shift = float(np.abs(np.float64(wide[0]) - float(narrow[0])) / float(narrow[1]))
+        ratio = float(np.float64(wide[1]) / float(narrow[1]))
     if ratio == 1:
-        return _shifted(shift)
+        return _shifted_mismatch(shift)
     if ratio > _WIDE or shift > _FAR * (1 + ratio):
         return 1.0
-    spread = (ratio - 1) * (ratio + 1)
-    log_ratio = math.log1p(ratio - 1)
+    # N(0, 1) and N(shift, ratio^2) cross at the roots of spread t^2 + 2 shift t =
+    # shift^2 + 2 ratio^2 log_ratio, here without cancellation.
+    spread, log_ratio = (ratio - 1) * (ratio + 1), math.log1p(ratio - 1)
     root = ratio * math.sqrt(shift**2 + 2 * spread * log_ratio)
-    # The roots of spread t^2 + 2 shift t = shift^2 + 2 ratio^2 log_ratio, without cancellation.
     low = -(shift + root) / spread
     high = (shift**2 + 2 * ratio**2 * log_ratio) / (shift + root)
     inside = ndtr(high) - ndtr((high - shift) / ratio) - (ndtr(low) - ndtr((low - shift) / ratio))
     return min(1.0, float(inside) + ROUNDING_SLACK)
 
 
-def _shifted(distance: float) -> float:
-    """Total variation of two normals with one covariance, at a Mahalanobis distance."""
-    return min(1.0, float(erf(distance / math.sqrt(8))) * (1 + ROUNDING_SLACK))
-
-
-def _equal_covariance(first: GaussianDistribution, second: GaussianDistribution) -> float:
+def _equal_covariance_mismatch(first: GaussianDistribution, second: GaussianDistribution) -> float:
     if not np.array_equal(first.cov, second.cov):
         msg = (
             "first and second must have the same covariance; for others there is no closed form. "
@@ -404,33 +396,11 @@ def _equal_covariance(first: GaussianDistribution, second: GaussianDistribution)
     except np.linalg.LinAlgError:
         msg = "the covariance must be positive definite; leave out coordinates that do not vary"
         raise ArgumentError(msg) from None
-    # What rounding can do to the distance grows with the condition number.
-    room = 1 + first.dim * float(np.linalg.cond(first.cov)) * ROUNDING_SLACK
-    return _shifted(room * float(np.linalg.norm(scaled)))
+    # The rounding error of the distance grows with the condition number.
+    margin = 1 + first.dim * float(np.linalg.cond(first.cov)) * ROUNDING_SLACK
+    return _shifted_mismatch(margin * float(np.linalg.norm(scaled)))
 
 
-def _pair_of(distribution: GaussianDistribution) -> tuple[float, float]:
-    return float(distribution.mean[0]), math.sqrt(distribution.cov[0, 0])
-
-
-def _checked_normal(**named: tuple[float, float]) -> tuple[float, float]:
-    ((name, distribution),) = named.items()
-    if len(distribution) != 2:
-        msg = f"{name} must be a pair (mean, std), got {len(distribution)} numbers"
-        raise ArgumentError(msg)
-    mean, std = distribution
-    check_above(0, **{f"std of {name}": std})
-    check_finite(**{f"mean of {name}": locked(mean)})
-    return float(mean), float(std)
-
-
-def _aligned(first: DiscreteDistribution, second: DiscreteDistribution) -> tuple[Floats, Floats]:
-    if isinstance(first, Mapping) and isinstance(second, Mapping):
-        values = list({**first, **second})
-        return locked([first.get(v, 0.0) for v in values]), locked(
-            [second.get(v, 0.0) for v in values]
-        )
-    if isinstance(first, Mapping) or isinstance(second, Mapping):
-        msg = "first and second must both be sequences or both be mappings by value"
-        raise ArgumentError(msg)
-    return locked(first), locked(second)
+def _shifted_mismatch(distance: float) -> float:
+    """Total variation of two normals with one covariance, at a Mahalanobis distance."""
+    return min(1.0, float(erf(distance / math.sqrt(8))) * (1 + ROUNDING_SLACK))

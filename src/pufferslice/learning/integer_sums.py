@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""The grid on which clipped sums are added, and the clipping radius that pays for rounding.
+r"""The grid on which clipped sums are added, and the clipping radius that covers rounding.
 
 The noise of a layer has standard deviation s, drawn as integers of parameter `SIGMA_INT`; so sums
 are kept as integer multiples of g = s / `SIGMA_INT`. A batch is cut into blocks, and these into at
@@ -13,8 +13,8 @@ $$2 k r + 2 k b \rho r + 2 a r + \sqrt{d} g \le k (2 r + 2 b \rho r + 2 a r + \s
 with r the radius that examples are clipped to, b the block, rho the rounding share of one example,
 a that of adding blocks, and d the coordinates of the layer: the sums, the floating-point error of
 the blocks with differing draws in both worlds, that of adding blocks, and the rounding to the grid
-in both. The radius is chosen so that the bracket is at most 2 C, which is what the plan charges for
-each differing draw; so the plan's cost covers all rounding.
+in both. The radius is chosen so that the bracket is at most 2 C, the shift that the plan accounts
+for each differing draw; so the plan's cost covers all rounding.
 """
 
 import math
@@ -35,7 +35,7 @@ ROOM: Final = 2.0**62
 """Integer sums with their noise stay below this in absolute value."""
 
 LATTICE_DELTA: Final = 2.0**-93
-r"""Total-variation distance of the discrete Gaussian from a Gaussian rounded to whole numbers.
+r"""Total-variation distance of the discrete Gaussian from a Gaussian rounded to integers.
 
 With f the density of N(0, sigma^2), the integral of f over a cell of width 1 is f at its middle
 plus 1/24 of a second derivative inside it. So the two distributions differ, in absolute sum, by
@@ -77,16 +77,6 @@ def rounding_share(block: int) -> float:
     return (int(block) + 8) * _UNIT_ROUNDOFF
 
 
-def _addition_share(n_draws: int, block: int) -> float:
-    """Error of adding the blocks of a group in float64, over the clipping radius.
-
-    Each addition rounds by 2^-53 of a partial sum, and that is at most one radius per draw; twice
-    that for blocks whose own rounding makes them longer than their draws say.
-    """
-    n_blocks = -(-n_draws // block)
-    return 2.0**-52 * n_draws * (-(-n_blocks // MOST_GROUPS) - 1)
-
-
 def sum_grid(plan: TrainingPlan, step: int, sizes: Sequence[int]) -> SumGrid:
     """The grid of a step, for layers with the given numbers of coordinates.
 
@@ -94,25 +84,62 @@ def sum_grid(plan: TrainingPlan, step: int, sizes: Sequence[int]) -> SumGrid:
     differing draw moves the sum of a layer by at most twice its clip norm, rounding included.
     """
     norms = np.array(plan.clipping.norms, dtype=np.float64)
-    _check(plan, step, sizes, len(norms))
+    check_count(0, step=step)
+    if step >= plan.n_steps:
+        msg = f"step must be below the plan's n_steps = {plan.n_steps}, got {step}"
+        raise ArgumentError(msg)
+    if len(sizes) != len(norms):
+        msg = f"sizes must have one entry for each of the {len(norms)} layers, got {len(sizes)}"
+        raise ArgumentError(msg)
+    for size in sizes:
+        check_count(1, size=size)
     if plan.block is None:
         msg = "the plan has no block yet; give one to plan_training or let a Trainer choose it"
         raise ArgumentError(msg)
-    block = int(plan.block)
+    block, n_draws = int(plan.block), largest_batch(plan.sampling)
     with np.errstate(over="ignore"):
         steps = plan.noise_stds(step) / SIGMA_INT
-    _check_steps(steps)
-    # an integer that is at least the root, so no rounding can make it too small
+    # Far from the smallest and largest floats, so that every product here is a normal one.
+    if not ((steps >= _LEAST_STEP) & (steps <= _LARGEST_STEP)).all():
+        msg = (
+            f"the noise has standard deviation {float(steps.min() * SIGMA_INT)!r} to "
+            f"{float(steps.max() * SIGMA_INT)!r}, too near the ends of the floating-point range; "
+            "choose clip norms and noise multipliers of ordinary size"
+        )
+        raise ArgumentError(msg)
+    # An integer that is at least the root, so that no rounding can make it too small.
     roots = np.array([math.isqrt(int(size) - 1) + 1 for size in sizes], dtype=np.float64)
-    share = block * rounding_share(block) + _addition_share(largest_batch(plan.sampling), block)
+    # Each addition of blocks rounds by 2^-53 of a partial sum of at most one radius per draw; twice
+    # that, because their own rounding can make blocks longer.
+    n_blocks = -(-n_draws // block)
+    n_additions = -(-n_blocks // MOST_GROUPS) - 1
+    share = block * rounding_share(block) + 2.0**-52 * n_draws * n_additions
     radii = (norms - roots * steps / 2) / (1 + share) * SAFETY
-    _check_radii(plan, norms, radii)
-    _check_room(plan.sampling, norms, steps)
+    if not (radii >= norms / 2).all():
+        layer = int(np.argmin(radii / norms))
+        msg = (
+            f"with block = {plan.block}, rounding would take up more than half of the clip norm "
+            f"{norms[layer]:g}: examples would be clipped to {max(0.0, radii[layer]):g}. Use a "
+            "smaller block, or a smaller noise multiplier"
+        )
+        raise ArgumentError(msg)
+    # Each draw adds its clipped gradient and at most one rounding.
+    sums = n_draws * (norms / steps + 1) + LARGEST_DRAW
+    if not (sums * (1 + 2.0**-40) < ROOM).all():
+        layer = int(np.argmax(sums))
+        multiplier = steps[layer] * SIGMA_INT / norms[layer]
+        msg = (
+            f"a batch may hold {n_draws} draws, whose sum would not fit 64 bits beside noise of "
+            f"multiplier {multiplier:g}; use a noise multiplier of at least "
+            f"{1.01 * n_draws * SIGMA_INT / (ROOM - LARGEST_DRAW - n_draws):.3g}, or smaller "
+            "batches"
+        )
+        raise ArgumentError(msg)
     return SumGrid(steps=steps, radii=radii)
 
 
 def implementation_delta(plan: TrainingPlan, n_parameters: int) -> float:
-    """Total-variation distance of a run's noise from the noise that its cost is about.
+    """Total-variation distance of a run's noise from the noise that its cost assumes.
 
     One draw for each parameter and step, each within `DRAW_DELTA` of the discrete Gaussian and that
     within `LATTICE_DELTA` of Gaussian noise rounded to the grid; rounded up.
@@ -127,52 +154,3 @@ def largest_batch(sampling: SamplingDesign) -> int:
     if isinstance(sampling, Poisson):
         return int(sampling.n_records)
     return int(sampling.batch_size)
-
-
-def _check(plan: TrainingPlan, step: int, sizes: Sequence[int], n_layers: int) -> None:
-    check_count(0, step=step)
-    if step >= plan.n_steps:
-        msg = f"step must be below the plan's n_steps = {plan.n_steps}, got {step}"
-        raise ArgumentError(msg)
-    if len(sizes) != n_layers:
-        msg = f"sizes must have one entry for each of the {n_layers} layers, got {len(sizes)}"
-        raise ArgumentError(msg)
-    for size in sizes:
-        check_count(1, size=size)
-
-
-def _check_steps(steps: Floats) -> None:
-    """Far from the smallest and largest numbers, so that every product here is a normal one."""
-    if not ((steps >= _LEAST_STEP) & (steps <= _LARGEST_STEP)).all():
-        msg = (
-            f"the noise has standard deviation {float(steps.min() * SIGMA_INT)!r} to "
-            f"{float(steps.max() * SIGMA_INT)!r}, too near the ends of the floating-point range; "
-            "choose clip norms and noise multipliers of ordinary size"
-        )
-        raise ArgumentError(msg)
-
-
-def _check_radii(plan: TrainingPlan, norms: Floats, radii: Floats) -> None:
-    if not (radii >= norms / 2).all():
-        layer = int(np.argmin(radii / norms))
-        msg = (
-            f"with block = {plan.block}, rounding would take up more than half of the clip norm "
-            f"{norms[layer]:g}: examples would be clipped to {max(0.0, radii[layer]):g}. Use a "
-            "smaller block, or a smaller noise multiplier"
-        )
-        raise ArgumentError(msg)
-
-
-def _check_room(sampling: SamplingDesign, norms: Floats, steps: Floats) -> None:
-    most = largest_batch(sampling)
-    # each draw adds its clipped gradient and at most one rounding
-    sums = most * (norms / steps + 1) + LARGEST_DRAW
-    if not (sums * (1 + 2.0**-40) < ROOM).all():
-        layer = int(np.argmax(sums))
-        multiplier = steps[layer] * SIGMA_INT / norms[layer]
-        msg = (
-            f"a batch may hold {most} draws, whose sum would not fit 64 bits beside noise of "
-            f"multiplier {multiplier:g}; use a noise multiplier of at least "
-            f"{1.01 * most * SIGMA_INT / (ROOM - LARGEST_DRAW - most):.3g}, or smaller batches"
-        )
-        raise ArgumentError(msg)

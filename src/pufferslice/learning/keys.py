@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one secret of a training run, and everything that is derived from it.
+"""The one secret key of a training run, and everything that is derived from it.
 
 Every derived value is a keyed BLAKE2b hash whose personalisation names its purpose, so that no two
-purposes share a value. Whoever has the key can subtract the noise: it lies in a file of its own
-that only its owner may read, and is destroyed when the run ends.
+purposes share a value. Anyone who has the key can subtract the noise: it is kept in a file that
+only its owner may read, and is destroyed when the run ends.
 """
 
 import contextlib
@@ -21,23 +21,13 @@ from pufferslice._core.arrays import Integers
 from pufferslice._core.checks import check_count
 from pufferslice._core.files import CONFIDENTIAL, read_bytes, write_new
 from pufferslice.errors import ArgumentError, ReleaseError, StorageError
-
-Part = bytes | memoryview
-
-KEY_BYTES: Final = 32
+from pufferslice.learning.sampling import KEY_BYTES
 
 _HEADER: Final = b"pufferslice-run-key 1\n"
 _READABLE_BY_OTHERS: Final = 0o077
 
-_NAME: Final = b"run name"
-_BATCH: Final = b"batch"
-_BLOCK: Final = b"block seed"
-_NOISE: Final = b"noise"
-_SUMS: Final = b"sums"
-
 _MAC_BYTES: Final = 2**30
 """Bytes that are hashed at once: 2^26 blocks of GMAC, which collide with probability 2^-102."""
-_TAG: Final = b"tag"
 
 
 @final
@@ -74,24 +64,24 @@ class RunKey:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
-        """The key in a file that `create` made."""
+        """The key in a file written by `create`."""
         content, where = read_bytes(path, "key"), os.fspath(path)
         if Path(path).stat().st_mode & _READABLE_BY_OTHERS:
             msg = (
-                f"run key {where!r} can be read by others than its owner, and who has read it can "
-                "subtract the noise. If nobody has, remove the permission (mode 600) and resume; "
-                "else start a new run"
+                f"run key {where!r} can be read by others than its owner, and anyone who has read "
+                "it can subtract the noise. If nobody has, remove the permission (mode 600) and "
+                "resume; otherwise start a new run"
             )
             raise StorageError(errno.EPERM, msg)
-        secret = _secret_in(content)
-        if secret is None:
+        match = re.fullmatch(_HEADER + rb"([0-9a-f]{64})\n", content)
+        if match is None:
             msg = f"{where!r} is not a run key, or damaged; a run cannot be resumed without its key"
             raise StorageError(errno.EINVAL, msg)
-        return cls._of(secret, Path(path))
+        return cls._of(bytes.fromhex(match[1].decode()), Path(path))
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:
-        """The key that `to_bytes` gave in another process of the same run; in memory only."""
+        """The key from `to_bytes` in another process of the same run; in memory only."""
         return cls._of(_checked(raw), None)
 
     @classmethod
@@ -101,33 +91,37 @@ class RunKey:
         return key
 
     def to_bytes(self) -> bytes:
-        """The secret itself, only to be handed to the other processes of the same run."""
-        return bytes(self._alive())
+        """The secret itself, only for the other processes of the same run."""
+        return bytes(self._live_secret())
 
     @property
     def name(self) -> str:
-        """A public name of the run, 16 hex digits; tells nothing about the key."""
-        return self._hash(_NAME, 8).hex()
+        """A public name of the run, 16 hex digits; reveals nothing about the key."""
+        return self._hash(b"run name", 8).hex()
 
     def batch_key(self, step: int) -> bytes:
         """The key that the batch of a step is drawn from."""
-        return self._hash(_BATCH, KEY_BYTES, step=step)
+        return self._hash(b"batch", KEY_BYTES, step=step)
 
     def block_seed(self, step: int, block: int) -> int:
         """A 63-bit seed for the randomness of the model in one block; independent of the data."""
-        raw = self._hash(_BLOCK, 8, step=step, block=block)
+        raw = self._hash(b"block seed", 8, step=step, block=block)
         return int.from_bytes(raw, "little") >> 1
 
     def noise_key(self, step: int, sums: Integers) -> bytes:
         """The key of the noise that is added to the integer sums of a step.
 
-        Guarantee: a step that is taken again gets the same noise if its sums are the same, and
-        independent noise if they differ, so two attempts never subtract to a difference of sums.
-        The sums are hashed by GMAC under a key of the step, the quickest universal hash that there
-        is: two different arrays have the same hash with a probability of at most 2^-95.
+        Guarantee: a repeated step gets the same noise if its sums are the same, and independent
+        noise if they differ, so two attempts never subtract to a difference of sums. The sums are
+        hashed by GMAC, a fast universal hash, under a key of the step: two different arrays have
+        the same hash with probability at most 2^-95.
         """
-        _check_sums(sums)
-        mac = AESGCM(self._hash(_SUMS, KEY_BYTES, step=step))
+        if not isinstance(sums, np.ndarray) or sums.dtype != np.int64 or sums.ndim != 1:
+            is_array = isinstance(sums, np.ndarray)
+            kind = f"{sums.dtype} of shape {sums.shape}" if is_array else type(sums)
+            msg = f"sums must be a flat array of int64, got {kind}"
+            raise ArgumentError(msg)
+        mac = AESGCM(self._hash(b"sums", KEY_BYTES, step=step))
         values = np.ascontiguousarray(sums, dtype="<i8").view(np.uint8)
         starts = range(0, max(1, len(values)), _MAC_BYTES)
         tags = [
@@ -135,38 +129,50 @@ class RunKey:
             for number, start in enumerate(starts)
         ]
         length = len(sums).to_bytes(8, "little")
-        return self._hash(_NOISE, KEY_BYTES, length, *tags, step=step)
+        return self._hash(b"noise", KEY_BYTES, length, *tags, step=step)
 
     def tag(self, noise_key: bytes) -> str:
-        """32 hex digits for the ledger: they tell only whether a step has its noise key again.
+        """32 hex digits for the ledger: they reveal only whether two noise keys are the same.
 
         Two attempts at a step have the same noise key exactly if their sums are the same.
         """
-        return self._hash(_TAG, 16, _checked(noise_key)).hex()
+        return self._hash(b"tag", 16, _checked(noise_key)).hex()
 
     def destroy(self) -> None:
-        """Forget the key and destroy its file; every later use raises. Twice does no harm."""
+        """Erase the key and destroy its file; every later use raises. A second call is harmless."""
         self._secret[:] = bytes(len(self._secret))
         self._secret.clear()
         path, self._path = self._path, None
-        if path is not None:
-            _destroy_file(path)
+        if path is None:
+            return
+        try:
+            with contextlib.suppress(FileNotFoundError):  # then it is destroyed already
+                with path.open("r+b", buffering=0) as file:
+                    file.write(bytes(os.fstat(file.fileno()).st_size))
+                    os.fsync(file.fileno())
+                path.unlink()
+        except OSError as error:
+            msg = (
+                f"run key {str(path)!r} cannot be destroyed: {error.strerror or error}. Remove it "
+                "by hand: anyone who has it can subtract the noise of the run"
+            )
+            raise StorageError(error.errno, msg) from error
 
     @property
     def is_destroyed(self) -> bool:
         """Whether the key is gone."""
         return not self._secret
 
-    def _alive(self) -> bytearray:
+    def _live_secret(self) -> bytearray:
         if self.is_destroyed:
             msg = "the run key was destroyed: the run is over. Start a new run"
             raise ReleaseError(msg)
         return self._secret
 
-    def _hash(self, purpose: bytes, size: int, *parts: Part, **places: int) -> bytes:
+    def _hash(self, purpose: bytes, size: int, *parts: bytes, **places: int) -> bytes:
         """BLAKE2b of the places, 8 bytes each, and the parts."""
         check_count(0, **places)
-        state = hashlib.blake2b(key=self._alive(), digest_size=size, person=purpose)
+        state = hashlib.blake2b(key=self._live_secret(), digest_size=size, person=purpose)
         for place in places.values():
             state.update(int(place).to_bytes(8, "little"))
         for part in parts:
@@ -184,37 +190,8 @@ class RunKey:
         self.__reduce_ex__(None)
 
 
-def _secret_in(content: bytes) -> bytes | None:
-    """What a key file holds; no error of its own, which could quote the content."""
-    match = re.fullmatch(_HEADER + rb"([0-9a-f]{64})\n", content)
-    return None if match is None else bytes.fromhex(match[1].decode())
-
-
 def _checked(secret: bytes) -> bytes:
     if len(secret) != KEY_BYTES:
         msg = f"a key of a run has {KEY_BYTES} bytes, got {len(secret)}"
         raise ArgumentError(msg)
     return secret
-
-
-def _check_sums(sums: Integers) -> None:
-    if not isinstance(sums, np.ndarray) or sums.dtype != np.int64 or sums.ndim != 1:
-        kind = f"{sums.dtype} of shape {sums.shape}" if isinstance(sums, np.ndarray) else type(sums)
-        msg = f"sums must be a flat array of int64, got {kind}"
-        raise ArgumentError(msg)
-
-
-def _destroy_file(path: Path) -> None:
-    """Overwrite, flush to the disk, remove; a file that is gone already is destroyed."""
-    try:
-        with contextlib.suppress(FileNotFoundError):
-            with path.open("r+b", buffering=0) as file:
-                file.write(bytes(os.fstat(file.fileno()).st_size))
-                os.fsync(file.fileno())
-            path.unlink()
-    except OSError as error:
-        msg = (
-            f"run key {str(path)!r} cannot be destroyed: {error.strerror or error}. Remove it by "
-            "hand: who has it can subtract the noise of the run"
-        )
-        raise StorageError(error.errno, msg) from error

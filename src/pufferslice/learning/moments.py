@@ -11,15 +11,15 @@ from pufferslice._core.arrays import Floats, Integers
 from pufferslice.learning.differing import DifferingRecords
 
 FEW_COUNTS: Final = 512
-"""Up to so many counts, each has its cost computed."""
+"""Up to this many counts, the cost of each is computed."""
 _TOLERANCE: Final = 2.0**-20
-"""For more of them: what share of the cost may come from bounding those between two nodes."""
+"""For more of them: the share of the cost that may come from bounding those between two nodes."""
 _PARTS: Final = 4
-"""In how many blocks a block is split."""
+"""Blocks that a block is split into."""
 _FORGOTTEN: Final = 60.0
-"""Nodes so many nats below the moment are not where the next search begins."""
+"""Nodes this many nats below the moment are not where the next search begins."""
 _LOG_PRECISION: Final = 40.0
-"""Of a lattice sum for moments of order one; small ones ask for more."""
+"""Of a lattice sum for moments of order one; small ones need more."""
 _ELEMENTS: Final = 2**18
 """Floats in one temporary array."""
 _ROUNDINGS: Final = 2.0**-48
@@ -31,7 +31,7 @@ CostsOf = Callable[[Integers], Floats]
 
 
 class CountCosts(NamedTuple):
-    """Upper bounds on the costs of all counts, and where to begin for a similar run."""
+    """Upper bounds on the costs of all counts, and where to start for a similar run."""
 
     costs: Floats
     nodes: Integers
@@ -74,10 +74,10 @@ def binomial_log_moments(n_trials: Floats, chances: Floats, scale: float) -> Flo
     terms -= points**2 / 2 + _LOG_ROOT_TAU
     terms += _ROUNDINGS * (n_trials[:, None] * (scale * points) + points**2)
     top = terms.max(axis=1, keepdims=True)
-    found = np.log(np.exp(terms - top).sum(axis=1)) + top[:, 0] + math.log(step)
-    found = np.logaddexp(found, terms[:, -1] - math.log(slope))
-    error = math.log(4) - precision + np.logaddexp(0, found)
-    return np.asarray(np.logaddexp(0, np.logaddexp(found, error)))
+    log_sum = np.log(np.exp(terms - top).sum(axis=1)) + top[:, 0] + math.log(step)
+    log_sum = np.logaddexp(log_sum, terms[:, -1] - math.log(slope))
+    error = math.log(4) - precision + np.logaddexp(0, log_sum)
+    return np.asarray(np.logaddexp(0, np.logaddexp(log_sum, error)))
 
 
 def _log_excesses(n_trials: Floats, chances: Floats, tilts: Floats) -> Floats:
@@ -105,63 +105,82 @@ def costs_by_count(
     tolerance: float = _TOLERANCE,
     limit: float | None = None,
 ) -> CountCosts:
-    r"""An upper bound on the cost for each of `differing.counts`, sharp where it matters.
+    r"""An upper bound on the cost for each of `differing.counts`, tight where it matters.
 
     With few counts each is computed. With more, costs are computed at nodes, until bounding the
-    others adds no more than a share of `tolerance` to the cost under `differing`. A count has at
-    most the cost of the next larger node. With `is_convex`, $e^{(\alpha-1)\, cost(D)}$ is convex in
-    D and lies below its chords. `ceiling` bounds the costs of all counts from elsewhere. With
-    `limit`, the search ends when it is clear on which side of it the cost is, and how far from it.
+    others adds no more than a share of `tolerance` to the cost under `differing`. A count costs at
+    most as much as the next larger node. With `is_convex`, $e^{(\alpha-1)\, cost(D)}$ is convex in
+    D and lies below its chords. `ceiling` is another bound on the costs of all counts. With
+    `limit`, the search ends when it is clear on which side of it the cost is, and how far away.
     """
     counts, n_counts = differing.counts.astype(np.float64), len(differing.counts)
     if n_counts <= FEW_COUNTS:
         return CountCosts(costs_of(differing.counts), np.arange(n_counts))
-    ends = (0, n_counts - 1) if ceiling is not None else _powers_of_two(n_counts)
-    wanted = np.union1d(ends, () if start is None else start).astype(np.int64)
+    logs, a = differing.log_probabilities, order - 1
+    powers = 0 if ceiling is not None else 2 ** np.arange(n_counts.bit_length()) - 1
+    wanted = np.union1d(np.append(powers, n_counts - 1), [] if start is None else start)
+    wanted = wanted.astype(np.int64)
     values = np.full(n_counts, np.nan)
     while wanted.size:
-        values[wanted] = (order - 1) * costs_of(differing.counts[wanted])
-        known = np.flatnonzero(~np.isnan(values))
-        upper = (_chords if is_convex else _steps)(counts, known, values[known])
+        values[wanted] = a * costs_of(differing.counts[wanted])
+        nodes = np.flatnonzero(~np.isnan(values))
+        at_nodes = values[nodes]
+        if is_convex:
+            upper = _chords(counts, nodes, at_nodes)
+        else:
+            upper = np.repeat(at_nodes, np.diff(nodes, prepend=-1))
         if ceiling is not None:
-            upper = np.minimum(upper, (order - 1) * ceiling)
-        if np.isinf(values[known]).any():  # and the moment with it, whatever is between
+            upper = np.minimum(upper, a * ceiling)
+        if np.isinf(at_nodes).any():  # and the moment is infinite too
             break
-        bounds = _Bounds.of(differing.log_probabilities, known, values[known], upper)
-        least, most = np.logaddexp(0, [bounds.log_least, bounds.log_most]) / (order - 1)
+        # Bounds on E exp(X) - 1, in logs: at the nodes, and on both sides between each two.
+        with np.errstate(divide="ignore", invalid="ignore"):  # nothing between neighbours
+            excess = at_nodes + np.log(-np.expm1(-at_nodes))
+            terms = logs + upper + np.log(-np.expm1(-upper))
+            within, _ = _log_sums_between(logs, nodes)
+            above, peaks = _log_sums_between(terms, nodes)
+            below = within + excess[:-1]
+            added = above + np.log(-np.expm1(np.minimum(below - above, 0)))
+        added[~np.isfinite(above)] = -np.inf
+        log_least, log_most = (
+            float(np.logaddexp.reduce(np.append(logs[nodes] + excess, between)))
+            for between in (below, above)
+        )
+        least, most = np.logaddexp(0, [log_least, log_most]) / a
         if limit is not None and 64 * (most - least) < max(least - limit, limit - most):
             break
-        added = bounds.log_added
         if is_convex:
-            added = np.minimum(added, bounds.log_within + _log_chord_errors(counts, known, values))
-        wanted = _inside(added, bounds, known, tolerance)
-    return CountCosts(upper / (order - 1), _that_matter(values, known, differing))
+            added = np.minimum(added, within + _log_chord_errors(counts, nodes, at_nodes))
+        # The cost is a logarithm: its share of an error falls as the moment grows.
+        share = min(tolerance * max(1.0, log_least), 0.5)
+        split = np.flatnonzero(added > log_least + math.log(share / len(nodes)))
+        starts, ends = nodes[split, None], nodes[split + 1, None]
+        parts = starts + (ends - starts) * np.arange(1, _PARTS) // _PARTS
+        parts = np.append(parts, peaks[split, None], axis=1)
+        wanted = np.unique(parts[(starts < parts) & (parts < ends)])
+    exponents = logs[nodes] + at_nodes
+    return CountCosts(upper / a, nodes[exponents > exponents.max() - _FORGOTTEN])
 
 
-def _steps(_counts: Floats, known: Integers, exponents: Floats) -> Floats:
-    """The exponent of the next larger node."""
-    return np.repeat(exponents, np.diff(known, prepend=-1))
-
-
-def _chords(counts: Floats, known: Integers, exponents: Floats) -> Floats:
-    """The logs of chords of the exponentials."""
-    ends, lengths = counts[known], np.diff(known)
+def _chords(counts: Floats, nodes: Integers, exponents: Floats) -> Floats:
+    """The logs of the chords of the exponentials between the nodes."""
+    ends, lengths = counts[nodes], np.diff(nodes)
     before, after = (np.repeat(part, lengths) for part in (exponents[:-1], exponents[1:]))
     shares = (np.repeat(ends[1:], lengths) - counts[:-1]) / np.repeat(np.diff(ends), lengths)
     with np.errstate(invalid="ignore", divide="ignore"):  # infinite exponents
         chords = np.fmax(before, after + np.log1p(shares * np.expm1(before - after)))
     chords[np.isinf(after)] = np.inf
     chords = np.append(chords, exponents[-1])
-    chords[known] = exponents
+    chords[nodes] = exponents
     return chords
 
 
-def _log_chord_errors(counts: Floats, known: Integers, exponents: Floats) -> Floats:
-    """Logs of at most what a chord is above the exponential, between each two nodes.
+def _log_chord_errors(counts: Floats, nodes: Integers, values: Floats) -> Floats:
+    """Logs of bounds on how far a chord is above the exponential, between each two nodes.
 
-    A convex function lies above the chords beside, as far as they are continued.
+    A convex function lies above the continuations of the chords beside.
     """
-    values, widths = exponents[known], np.diff(counts[known])
+    widths = np.diff(counts[nodes])
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         # Slopes in units of the exponential at the right end.
         slopes = -np.expm1(-np.diff(values)) / widths
@@ -172,59 +191,11 @@ def _log_chord_errors(counts: Floats, known: Integers, exponents: Floats) -> Flo
         return np.asarray(values[1:] + np.log(widths * low * share))
 
 
-class _Bounds(NamedTuple):
-    """Bounds on E exp(X) - 1 in logs, and by how much they differ between the nodes."""
-
-    log_least: float
-    log_most: float
-    log_within: Floats
-    """Probabilities strictly between each two nodes."""
-    log_added: Floats
-    peaks: Integers
-    """Positions at which the upper bound is largest there."""
-
-    @classmethod
-    def of(cls, logs: Floats, known: Integers, exponents: Floats, upper: Floats) -> "_Bounds":
-        with np.errstate(divide="ignore", invalid="ignore"):  # nothing between neighbours
-            sure = exponents + np.log(-np.expm1(-exponents))
-            terms = logs + upper + np.log(-np.expm1(-upper))
-            within, _ = _log_sums_between(logs, known)
-            above, peaks = _log_sums_between(terms, known)
-            below = within + sure[:-1]
-            added = above + np.log(-np.expm1(np.minimum(below - above, 0)))
-        added[~np.isfinite(above)] = -np.inf
-        least = np.logaddexp.reduce(np.append(logs[known] + sure, below))
-        most = np.logaddexp.reduce(np.append(logs[known] + sure, above))
-        return cls(float(least), float(most), within, added, peaks)
-
-
-def _inside(added: Floats, bounds: _Bounds, known: Integers, tolerance: float) -> Integers:
-    """Positions between nodes that leave too much open."""
-    # The cost is a logarithm: its share of an error falls as the moment grows.
-    share = min(tolerance * max(1.0, bounds.log_least), 0.5)
-    split = np.flatnonzero(added > bounds.log_least + math.log(share / len(known)))
-    starts, ends = known[split, None], known[split + 1, None]
-    parts = starts + (ends - starts) * np.arange(1, _PARTS) // _PARTS
-    parts = np.append(parts, bounds.peaks[split, None], axis=1)
-    return np.unique(parts[(starts < parts) & (parts < ends)])
-
-
-def _that_matter(values: Floats, known: Integers, differing: DifferingRecords) -> Integers:
-    """The nodes that are worth beginning with for a similar run."""
-    exponents = differing.log_probabilities[known] + values[known]
-    return np.asarray(known[exponents > exponents.max() - _FORGOTTEN])
-
-
-def _powers_of_two(n_counts: int) -> Integers:
-    """The last position, and those below it at distances that double from the first one."""
-    return np.unique([*(2 ** np.arange(n_counts.bit_length()) - 1), n_counts - 1])
-
-
-def _log_sums_between(logs: Floats, known: Integers) -> tuple[Floats, Integers]:
+def _log_sums_between(logs: Floats, nodes: Integers) -> tuple[Floats, Integers]:
     """Logs of the sums of exponentials strictly between each two nodes, and where they peak."""
     inside = np.array(logs[:-1])
-    inside[known[:-1]] = -np.inf
-    starts, lengths = known[:-1], np.diff(known)
+    inside[nodes[:-1]] = -np.inf
+    starts, lengths = nodes[:-1], np.diff(nodes)
     tops = np.maximum.reduceat(inside, starts)
     is_top = np.flatnonzero(inside == np.repeat(tops, lengths))
     peaks = is_top[np.searchsorted(is_top, starts)]

@@ -22,27 +22,6 @@ from pufferslice.learning.clipping import Clipping, FlatClipping, LayerClipping,
 from pufferslice.learning.differing import DifferingRecords
 from pufferslice.learning.sampling import SamplingDesign, sampling_from_description
 
-
-def recipe_learning_rates(*, peak: float, n_steps: int, n_warmup_steps: int) -> Floats:
-    """Linear warm-up to `peak`, then half a cosine down to 0: the paper's schedule.
-
-    Source: alg:srpp-sgd, with the schedule of the appendix on experiments.
-
-    >>> recipe_learning_rates(peak=1.0, n_steps=4, n_warmup_steps=2).tolist()
-    [0.5, 1.0, 1.0, 0.5]
-    """
-    check_above(0, peak=peak)
-    check_count(1, n_steps=n_steps)
-    check_count(0, n_warmup_steps=n_warmup_steps)
-    if n_warmup_steps >= n_steps:
-        msg = f"n_warmup_steps must be less than n_steps {n_steps}, got {n_warmup_steps}"
-        raise ArgumentError(msg)
-    rising = np.arange(1, n_warmup_steps + 1) / max(n_warmup_steps, 1)
-    n_falling = n_steps - n_warmup_steps
-    falling = (1 + np.cos(np.pi * np.arange(n_falling) / n_falling)) / 2
-    return peak * np.concatenate([rising, falling])
-
-
 NonFinite = Literal["zero", "stop"]
 
 FORMAT: Final = "pufferslice-training-plan"
@@ -64,10 +43,10 @@ HYPOTHESES: Final = {
         "size; an empty batch is a step with noise only."
     ),
 }
-"""What a run must keep to for the cost to hold, by the code that a certificate states.
+"""Assumptions under which the cost holds, by the code that a certificate states.
 
-A trainer enforces or states each of them. Whatever computes the gradients must also keep examples
-apart; how that is done is among the limits of a certificate.
+A trainer enforces or states each of them. The code that computes gradients must also keep examples
+apart; a certificate lists how among its limits.
 """
 
 
@@ -88,14 +67,14 @@ class TrainingPlan:
     accountant: Accountant
     order: float = attrs.field(converter=plain_float)
     block: int | None = None
-    """Examples per forward and backward pass; None lets the trainer choose and write it here.
+    """Examples per forward and backward pass; None lets the trainer choose.
 
     It changes rounding, speed and memory, never the cost.
     """
     non_finite: NonFinite = "zero"
-    """What is done with an example whose gradient is NaN or infinite.
+    """How to treat an example whose gradient is NaN or infinite.
 
-    `zero`: it contributes nothing to the sum, and is counted. `stop`: the run stops, which tells
+    `zero`: it contributes nothing to the sum, and is counted. `stop`: the run stops, which reveals
     something about the data that the cost does not cover.
     """
 
@@ -137,11 +116,12 @@ class TrainingPlan:
 
     def costs(self) -> Floats:
         """Cost of the whole run for each possible number of differing records."""
-        schedule = (self.sampling, self.differing, self.noise_multipliers)
-        return cost_by_count(self.accountant, self.order, *schedule)
+        return cost_by_count(
+            self.accountant, self.order, self.sampling, self.differing, self.noise_multipliers
+        )
 
     def guarantee(self) -> Guarantee:
-        """What the whole run promises; its cost is the epsilon."""
+        """The guarantee of the whole run; its cost is the epsilon."""
         epsilon = mixed_cost(self.order, self.costs(), self.differing)
         return Guarantee(notion=self.accountant.notion, order=self.order, epsilon=epsilon)
 
@@ -166,17 +146,17 @@ class TrainingPlan:
 
     @classmethod
     def from_json(cls, document: object) -> "TrainingPlan":
-        """Read back what `to_json` made."""
+        """The plan that a `to_json()` describes."""
         if not isinstance(document, Mapping) or document.get("format") != FORMAT:
             msg = (
-                f"this is not a training plan: its 'format' is not {FORMAT!r}. Give what "
-                "write_plan or to_json made"
+                f"this is not a training plan: its 'format' is not {FORMAT!r}. Use the output of "
+                "write_plan or to_json"
             )
             raise ArgumentError(msg)
         if document.get("version") != VERSION:
             msg = (
                 f"the plan has version {document.get('version')!r}; this program reads version "
-                f"{VERSION}. Use the program that made it"
+                f"{VERSION}. Use the program that wrote it"
             )
             raise ArgumentError(msg)
         try:
@@ -194,8 +174,8 @@ class TrainingPlan:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             msg = (
-                f"the plan is not whole: {type(error).__name__} at {error}. Give what write_plan "
-                "or to_json made, unchanged"
+                f"the plan is incomplete: {type(error).__name__} at {error}. Use the unchanged "
+                "output of write_plan or to_json"
             )
             raise ArgumentError(msg) from error
 
@@ -222,16 +202,22 @@ def plan_training(
     """
     check_n_steps(n_steps)
     if target.notion != accountant.notion:
+        remedy = (
+            "use Guarantee.unsliced(...), which implies both sliced notions for every profile"
+            if accountant.notion == "unsliced"
+            else "use Guarantee.average_over_batches(...), or an accountant that certifies the run "
+            "itself: worst_case, log_moment or amplified"
+        )
         msg = (
             f"accountant {accountant.name!r} certifies {accountant.notion!r} claims, the target is "
-            f"{target.notion!r}; {_way_out(accountant)}"
+            f"{target.notion!r}; {remedy}"
         )
         raise ArgumentError(msg)
     multiplier = calibrate_multiplier(accountant, target, sampling, differing, n_steps)
-    return TrainingPlan(
+    return plan_with_noise(
         differing=differing,
         sampling=sampling,
-        clipping=_clipping(clip_norm),
+        clip_norm=clip_norm,
         noise_multipliers=np.full(n_steps, multiplier),
         accountant=accountant,
         order=target.order,
@@ -249,11 +235,13 @@ def plan_with_noise(
     order: float,
     block: int | None = None,
 ) -> TrainingPlan:
-    """The plan with a given multiplier for every step; its `guarantee` says what that costs."""
+    """The plan with a given multiplier for every step; its `guarantee` gives the cost."""
+    if not isinstance(clip_norm, FlatClipping | LayerClipping):
+        clip_norm = FlatClipping(norm=clip_norm)
     return TrainingPlan(
         differing=differing,
         sampling=sampling,
-        clipping=_clipping(clip_norm),
+        clipping=clip_norm,
         noise_multipliers=noise_multipliers,
         accountant=accountant,
         order=order,
@@ -262,7 +250,7 @@ def plan_with_noise(
 
 
 def check_n_steps(n_steps: int) -> None:
-    """A run has at least one step, and no more than a schedule in memory can list."""
+    """A run has at least one step, and a schedule that fits in memory."""
     check_count(1, n_steps=n_steps)
     if n_steps > MOST_STEPS:
         msg = f"n_steps must be at most {MOST_STEPS}, got {n_steps!r}"
@@ -270,7 +258,7 @@ def check_n_steps(n_steps: int) -> None:
 
 
 def schedule_of(multipliers: object, n_steps: int) -> Floats:
-    """A schedule written as one number for all steps or as one number per step."""
+    """A schedule given as one number for all steps or as one number per step."""
     values = np.atleast_1d(locked(multipliers))
     check_n_steps(n_steps)
     if len(values) not in {1, n_steps}:
@@ -280,21 +268,6 @@ def schedule_of(multipliers: object, n_steps: int) -> Floats:
         )
         raise ArgumentError(msg)
     return np.asarray(np.broadcast_to(values, (n_steps,)))
-
-
-def _clipping(clip_norm: float | Clipping) -> Clipping:
-    if isinstance(clip_norm, FlatClipping | LayerClipping):
-        return clip_norm
-    return FlatClipping(norm=clip_norm)
-
-
-def _way_out(accountant: Accountant) -> str:
-    if accountant.notion == "unsliced":
-        return "use Guarantee.unsliced(...), which implies both sliced notions for every profile"
-    return (
-        "use Guarantee.average_over_batches(...), or an accountant that certifies the run itself: "
-        "worst_case, log_moment or amplified"
-    )
 
 
 @final
@@ -364,3 +337,23 @@ def signal_to_noise(plan: TrainingPlan, sizes: Sequence[int]) -> SignalToNoise:
     )
     per_step = plan.divisor * float(np.linalg.norm(norms) / noise) / top
     return SignalToNoise(per_step=per_step, whole_run=per_step * plan.n_steps**0.5)
+
+
+def recipe_learning_rates(*, peak: float, n_steps: int, n_warmup_steps: int) -> Floats:
+    """Linear warm-up to `peak`, then half a cosine down to 0: the paper's schedule.
+
+    Source: alg:srpp-sgd, with the schedule of the appendix on experiments.
+
+    >>> recipe_learning_rates(peak=1.0, n_steps=4, n_warmup_steps=2).tolist()
+    [0.5, 1.0, 1.0, 0.5]
+    """
+    check_above(0, peak=peak)
+    check_count(1, n_steps=n_steps)
+    check_count(0, n_warmup_steps=n_warmup_steps)
+    if n_warmup_steps >= n_steps:
+        msg = f"n_warmup_steps must be less than n_steps {n_steps}, got {n_warmup_steps}"
+        raise ArgumentError(msg)
+    rising = np.arange(1, n_warmup_steps + 1) / max(n_warmup_steps, 1)
+    n_falling = n_steps - n_warmup_steps
+    falling = (1 + np.cos(np.pi * np.arange(n_falling) / n_falling)) / 2
+    return peak * np.concatenate([rising, falling])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a training run is asked to do: the plan, the data, the model and where results go.
+"""The request for a training run: the plan, the data, the model and where results go.
 
-Values only: they say what is wanted in words and numbers, and load neither data nor torch.
+Values only: they load neither data nor torch.
 """
 
 import re
@@ -31,7 +31,7 @@ _FUNCTION: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 @final
 @attrs.frozen(kw_only=True)
 class DataSource:
-    """Where the records come from; the plan says how many are trained on."""
+    """Where the records come from; the plan sets how many are used for training."""
 
     dataset: str
     """`digits`, or `module:function` that returns what to train on and what is held out.
@@ -42,17 +42,17 @@ class DataSource:
     name: str | None = None
     """The public name of the data in the certificate; without one it is unique to the run."""
     n_classes: int | None = None
-    """For a function: the number of classes, which the records may not tell."""
+    """For a function: the number of classes, because the records may not show all of them."""
 
     def __attrs_post_init__(self) -> None:
         check_named(DATASETS, dataset=self.dataset)
         if self.name is not None and (not isinstance(self.name, str) or not self.name):
-            msg = f"name must be a text that is not empty, got {self.name!r}"
+            msg = f"name must be a non-empty string, got {self.name!r}"
             raise ArgumentError(msg)
         if self.n_classes is not None:
             check_count(2, n_classes=self.n_classes)
             if self.dataset in DATASETS:
-                msg = f"n_classes is for data of your own; {self.dataset!r} has its own"
+                msg = f"n_classes applies only to your own data; {self.dataset!r} has its own"
                 raise ArgumentError(msg)
 
 
@@ -75,7 +75,7 @@ class Prevalence:
     seed: int
     """Public; it decides which labels change."""
     world: Literal["first", "second"]
-    """The secret: which world the run is trained on. It stands in no public file."""
+    """The secret: the world used for training. No public file contains it."""
 
     def __attrs_post_init__(self) -> None:
         check_count(0, label=self.label, seed=self.seed)
@@ -91,13 +91,13 @@ class Prevalence:
         if low == high:
             msg = (
                 f"shares {self.shares[0]!r} and {self.shares[1]!r} of {n_records} records are both "
-                f"{low} records; the two worlds would be one"
+                f"{low} records; the two worlds would be the same"
             )
             raise ArgumentError(msg)
         if low in {0, n_records}:
             msg = (
                 f"the first of the shares must leave records with the label and without it, but "
-                f"{self.shares[0]!r} of {n_records} records is {low}; the second world is made "
+                f"{self.shares[0]!r} of {n_records} records is {low}; the second world is derived "
                 "from the first"
             )
             raise ArgumentError(msg)
@@ -116,7 +116,7 @@ class Prevalence:
 
     @staticmethod
     def _count(share: float, n_records: int) -> int:
-        """How many records a share is: counted on labels made for it, by the rule of the worlds."""
+        """The number of records of a share, counted on example labels by the rule of the worlds."""
         example = np.zeros(n_records, dtype=np.int64)
         example[0] = 1
         return int(np.count_nonzero(relabelled(example, label=1, share=share, seed=0)))
@@ -125,7 +125,7 @@ class Prevalence:
 @final
 @attrs.frozen(kw_only=True)
 class Learning:
-    """Model and optimizer: all of it comes after the noise or is public, and costs nothing."""
+    """Model and optimizer: public, or applied after the noise, so they cost nothing."""
 
     model: str
     """`linear`, `small`, `resnet22`, or `module:function` that returns a model."""
@@ -171,7 +171,7 @@ class Output:
     public_evaluation: bool = False
     """Whether the held-out records are declared public.
 
-    Only then may a metric on them stand in the public log; else it goes to the internal one.
+    Only then does the public log show metrics on them; otherwise the internal log does.
     """
     checkpoint_every: int = 10
     """Steps between checkpoints."""
@@ -186,12 +186,12 @@ class Output:
 @final
 @attrs.frozen(kw_only=True)
 class TrainingRequest:
-    """Everything that a training file asks for."""
+    """Everything in a training file."""
 
     plan: TrainingPlan
     data: DataSource
     worlds: Prevalence | None
-    """None where the file says only how many records differ."""
+    """None if the file gives only the number of differing records."""
     learning: Learning
     output: Output
     deltas: tuple[float, ...]
@@ -212,9 +212,9 @@ class TrainingRequest:
             raise ArgumentError(msg)
 
     def description(self) -> dict[str, Any]:
-        """What makes two requests the same run, as JSON values. Confidential: it tells the world.
+        """What makes two requests the same run, as JSON values. Confidential: reveals the world.
 
-        Folder, logs and checkpoints are left out: they may change when a run goes on.
+        Folder, logs and checkpoints are left out: they may change when a run resumes.
         """
         worlds = None if self.worlds is None else attrs.asdict(self.worlds)
         return {
@@ -232,18 +232,18 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]
     >>> differences({"data": {"dataset": "digits"}}, {"data": {"dataset": "own:data"}})
     ['data.dataset']
     """
-    found: list[str] = []
+    names: list[str] = []
     for name in dict.fromkeys((*ours, *theirs)):
         first, second = ours.get(name), theirs.get(name)
         if isinstance(first, Mapping) and isinstance(second, Mapping):
-            found += [f"{name}.{inner}" for inner in differences(first, second)]
+            names += [f"{name}.{inner}" for inner in differences(first, second)]
         elif first != second:
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def check_named(choices: tuple[str, ...], **named: str) -> None:
-    """Each value is one of the words, or names a function as `module:function`."""
+    """Each value is one of the choices, or names a function as `module:function`."""
     for name, value in named.items():
         if value not in choices and not (isinstance(value, str) and _FUNCTION.fullmatch(value)):
             msg = f"{name} must be one of {', '.join(choices)} or 'module:function'; got {value!r}"

@@ -3,10 +3,8 @@
 
 Two datasets of the same length differ in D records, and a batch is drawn by the same indices from
 both. The discrepancy K is the number of drawn indices at which they differ; an index that is drawn
-twice counts twice. A design is three public facts: the distribution of K given D, the most K can be
-in any draw, and the constant that the sum of gradients is divided by.
-
-The words are the AES-256-CTR keystream of the key, read as little-endian 64-bit numbers.
+twice counts twice. A design is three public facts: the distribution of K given D, the largest K of
+any draw, and the constant that the sum of gradients is divided by. `draw_batch` draws a batch.
 """
 
 import math
@@ -16,15 +14,23 @@ from typing import Any, ClassVar, Final, assert_never, final
 import attrs
 import numpy as np
 import numpy.typing as npt
-from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from pufferslice._core.arrays import Floats, Integers, locked, locked_integers, same
 from pufferslice._core.checks import UNIT_TOLERANCE, check_count
 from pufferslice._core.kernels import kernel
 from pufferslice.errors import ArgumentError
 
+KEY_BYTES: Final = 32
+"""Length of an AES-256 key."""
+
 _MOST_COUNTS: Final = 2**24
-"""Distributions on more counts than this are refused: they would fill the memory, not answer."""
+"""Distributions on more counts than this are refused: they would fill the memory."""
+_CHUNK: Final = 2**14
+"""Words of the keystream that are made at once."""
+_ZEROS: Final = bytes(8 * _CHUNK)
+
+Words = npt.NDArray[np.uint64]
 
 
 @final
@@ -37,14 +43,14 @@ class Discrepancy:
     """
 
     counts: Integers = attrs.field(converter=locked_integers, eq=same)
-    """Every count from 0 to the most that a draw can hold, shape (n_counts,)."""
+    """Every count from 0 to the largest of any draw, shape (n_counts,)."""
     log_probabilities: Floats = attrs.field(converter=locked, eq=same)
     """Natural logs, shape (n_counts,); minus infinity where a count cannot occur."""
 
     def __attrs_post_init__(self) -> None:
         if self.counts.size == 0 or not np.array_equal(self.counts, np.arange(self.counts.size)):
             msg = (
-                "counts must be 0, 1, 2, ... up to the most that a draw can hold, got "
+                "counts must be 0, 1, 2, ... up to the largest of any draw, got "
                 f"{self.counts.size} counts"
             )
             raise ArgumentError(msg)
@@ -54,7 +60,7 @@ class Discrepancy:
         return f"Discrepancy(0..{len(self.counts) - 1})"
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever the caller gave is checked afterwards
+def _plain(value: Any) -> Any:  # noqa: ANN401 - the class checks it afterwards
     """A numpy scalar as the Python number that JSON can hold."""
     return value.item() if isinstance(value, np.generic) else value
 
@@ -96,8 +102,8 @@ class Poisson:
 
     def discrepancy_distribution(self, n_differing: int) -> Discrepancy:
         """The distribution of K: Binomial(n_differing, rate)."""
-        n_differing = _checked_differing(self.n_records, n_differing=n_differing)
-        return _distribution(binomial_log_probabilities(n_differing, self.rate, 1 - self.rate))
+        d = _checked_differing(self.n_records, n_differing=n_differing)
+        return _discrepancy(binomial_log_probabilities(d, self.rate, 1 - self.rate))
 
     def mean_square_discrepancy(self, n_differing: int) -> float:
         """E[K^2] = Dq (1 + (D - 1) q).
@@ -129,7 +135,7 @@ class WithoutReplacement:
     """Records in a batch, at most `n_records`."""
 
     def __attrs_post_init__(self) -> None:
-        _check_batch(self.n_records, self.batch_size)
+        _check_batch_size(self.n_records, self.batch_size)
 
     @property
     def divisor(self) -> float:
@@ -148,14 +154,13 @@ class WithoutReplacement:
         _check_length(highest + 1)
         k = np.arange(lowest + 1, highest + 1, dtype=np.float64)
         logs = _normalised_logs(np.log(self._ratios(d, k)))
-        return _distribution(np.concatenate([np.full(lowest, -np.inf), logs]))
+        return _discrepancy(np.concatenate([np.full(lowest, -np.inf), logs]))
 
     def log_probabilities(self, n_differing: Integers) -> Floats:
         """The distributions of K for ascending numbers of differing records, one row of logs each.
 
-        Rows have the counts from 0 to the most that the last number allows. They are exact to the
-        last digits where they matter, and far out in the tails a little less than one distribution
-        alone.
+        Rows have the counts from 0 to the largest that the last number allows. Far out in the tails
+        they are a little less accurate than `discrepancy_distribution`.
         """
         d, counts = n_differing[:, None], np.arange(self.discrepancy_cap(int(n_differing[-1])) + 1)
         _check_length(len(counts))
@@ -206,7 +211,7 @@ class WithReplacement:
     """Draws in a batch, at most `n_records`."""
 
     def __attrs_post_init__(self) -> None:
-        _check_batch(self.n_records, self.batch_size)
+        _check_batch_size(self.n_records, self.batch_size)
 
     @property
     def divisor(self) -> float:
@@ -224,7 +229,7 @@ class WithReplacement:
     def discrepancy_distribution(self, n_differing: int) -> Discrepancy:
         """K is Binomial(batch_size, n_differing / n_records). Source: prop:wr_caps."""
         d = _checked_differing(self.n_records, n_differing=n_differing)
-        return _distribution(
+        return _discrepancy(
             binomial_log_probabilities(self.discrepancy_cap(d), float(d), float(self.n_records - d))
         )
 
@@ -260,10 +265,10 @@ def sampling_from_description(description: Mapping[str, Any]) -> SamplingDesign:
     if not isinstance(kind, str) or kind not in _DESIGNS:
         msg = f"the kind of a sampling design must be one of {', '.join(_DESIGNS)}; got {kind!r}"
         raise ArgumentError(msg)
-    wanted = [field.name for field in attrs.fields(_DESIGNS[kind])]
-    if sorted(fields) != sorted(wanted):
-        found = ", ".join(sorted(map(str, fields))) or "nothing"
-        msg = f"{kind} sampling is described by {' and '.join(wanted)}; got {found}"
+    names = [field.name for field in attrs.fields(_DESIGNS[kind])]
+    if sorted(fields) != sorted(names):
+        keys = ", ".join(sorted(map(str, fields))) or "nothing"
+        msg = f"{kind} sampling is described by {' and '.join(names)}; got {keys}"
         raise ArgumentError(msg)
     design: SamplingDesign = _DESIGNS[kind](**fields)
     return design
@@ -287,6 +292,85 @@ def poisson_mean_square_ratio(sampling: Poisson, n_differing: int) -> float:
     return float(chances @ (mean_squares / sizes**2))
 
 
+def draw_batch(sampling: SamplingDesign, key: bytes) -> Integers:
+    """Draw the indices of one batch, in drawn order, from the stream of a 32-byte key.
+
+    The stream is the AES-256-CTR keystream of the key, read as little-endian 64-bit numbers. A
+    record enters a Poisson batch if its number is below rate * 2^64. The other designs pass over
+    numbers that would favour small indices; without replacement is the first part of a Fisher-Yates
+    shuffle.
+
+    Guarantee: a function of the design and the key alone. The distribution is the design's,
+    exactly, if the stream is uniform; a Poisson rate is rounded down to a multiple of 2^-64, and a
+    smaller rate never costs more. Needs: a uniform key that is used for one batch and nothing else.
+    That AES-256-CTR is indistinguishable from uniform is a computational assumption.
+
+    >>> draw_batch(WithoutReplacement(n_records=5, batch_size=5), bytes(32)).tolist()
+    [1, 2, 3, 4, 0]
+    """
+    if len(key) != KEY_BYTES:
+        msg = f"key must be {KEY_BYTES} bytes, got {len(key)}. Take os.urandom({KEY_BYTES})"
+        raise ArgumentError(msg)
+    stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+
+    def next_words(size: int) -> Words:
+        raw = stream.update(memoryview(_ZEROS)[: 8 * min(_CHUNK, size)])
+        return np.frombuffer(raw, dtype="<u8").astype(np.uint64, copy=False)
+
+    n_records, n_drawn = int(sampling.n_records), 0
+    match sampling:
+        case Poisson():
+            if sampling.rate == 1:
+                return np.arange(n_records, dtype=np.int64)
+            # The product is exact and below 2^64, and int() rounds down.
+            threshold = np.uint64(int(float(sampling.rate) * 2.0**64))
+            chunks = [
+                np.flatnonzero(next_words(n_records - start) < threshold) + start
+                for start in range(0, n_records, _CHUNK)
+            ]
+            return np.concatenate(chunks).astype(np.int64, copy=False)
+        case WithoutReplacement():
+            records, size = np.arange(n_records, dtype=np.int64), int(sampling.batch_size)
+            while n_drawn < size:
+                n_drawn = shuffle_from(records, n_drawn, next_words(size - n_drawn))
+            return records[:size].copy()
+        case WithReplacement():
+            batch = np.empty(int(sampling.batch_size), dtype=np.int64)
+            while n_drawn < len(batch):
+                n_drawn = uniform_from(batch, n_drawn, n_records, next_words(len(batch) - n_drawn))
+            return batch
+    assert_never(sampling)
+
+
+@kernel
+def shuffle_from(records: Integers, n_drawn: int, words: Words) -> int:
+    """Continue a shuffle whose first `n_drawn` places are final; returns how many then are.
+
+    Each place takes a uniform one of the remaining records.
+    """
+    for word in words:
+        left = np.uint64(len(records) - n_drawn)
+        if word < (np.uint64(0) - left) % left:
+            continue
+        other = n_drawn + np.int64(word % left)
+        records[n_drawn], records[other] = records[other], records[n_drawn]
+        n_drawn += 1
+    return n_drawn
+
+
+@kernel
+def uniform_from(batch: Integers, n_drawn: int, n_records: int, words: Words) -> int:
+    """Continue to fill a batch with uniform indices; returns how many there then are."""
+    bound = np.uint64(n_records)
+    surplus = (np.uint64(0) - bound) % bound
+    for word in words:
+        if word < surplus:
+            continue
+        batch[n_drawn] = np.int64(word % bound)
+        n_drawn += 1
+    return n_drawn
+
+
 def binomial_log_probabilities(n_trials: int, success: float, failure: float) -> Floats:
     """Log probabilities of 0..n_trials successes; one trial has odds `success` to `failure`.
 
@@ -304,7 +388,7 @@ def binomial_log_probabilities(n_trials: int, success: float, failure: float) ->
 def binomial_windows(n_trials: Floats, success: float, lowest: int, highest: int) -> Floats:
     """Log probabilities of `lowest`..`highest` successes; one row for each number of trials.
 
-    Relative to the first of a row; all rows have one.
+    Relative to the first entry of a row, which must be possible in all rows.
     """
     k = np.arange(lowest + 1, highest + 1, dtype=np.float64)
     left = n_trials[:, None] - k + 1
@@ -329,8 +413,8 @@ def check_log_probabilities(logs: Floats, *, length: int) -> None:
 def _normalised_logs(steps: Floats) -> Floats:
     """Log probabilities from the logs of their successive ratios, which decrease.
 
-    Summed outwards from the largest: what is far out in a tail is as exact, relative to its log,
-    as what is near, and no large numbers cancel as they would in differences of log factorials.
+    Summed outwards from the largest: tails keep their relative accuracy, and no large numbers
+    cancel as they would in differences of log factorials.
     """
     mode = int(np.count_nonzero(steps > 0))
     below = _running_sums(-steps[:mode][::-1])[::-1]
@@ -340,7 +424,7 @@ def _normalised_logs(steps: Floats) -> Floats:
 
 
 def _running_sums(terms: Floats) -> Floats:
-    """Cumulative sums of rows, with the rounding error of every addition found and put back."""
+    """Cumulative sums of rows, corrected for the rounding error of every addition."""
     sums = np.cumsum(terms, axis=-1)
     before = np.zeros_like(sums)
     before[..., 1:] = sums[..., :-1]
@@ -355,11 +439,11 @@ def _mean_squares(n_records: int, n_differing: int, sizes: Floats) -> Floats:
     return np.asarray(means * (1 + (n_differing - 1) * (sizes - 1) / max(n_records - 1, 1)))
 
 
-def _distribution(logs: Floats) -> Discrepancy:
+def _discrepancy(logs: Floats) -> Discrepancy:
     return Discrepancy(counts=np.arange(len(logs)), log_probabilities=logs)
 
 
-def _check_batch(n_records: int, batch_size: int) -> None:
+def _check_batch_size(n_records: int, batch_size: int) -> None:
     check_count(1, n_records=n_records, batch_size=batch_size)
     if batch_size > n_records:
         msg = f"batch_size must be at most n_records = {n_records}, got {batch_size}"
@@ -384,106 +468,3 @@ def _check_length(n_counts: int) -> None:
             "no distribution"
         )
         raise ArgumentError(msg)
-
-
-Words = npt.NDArray[np.uint64]
-
-KEY_BYTES: Final = 32
-
-_WORD: Final = 2.0**64
-_CHUNK: Final = 2**14
-_ZEROS: Final = bytes(8 * _CHUNK)
-
-
-def draw_batch(sampling: SamplingDesign, key: bytes) -> Integers:
-    """Draw the indices of one batch, in drawn order, from the stream of a 32-byte key.
-
-    Guarantee: a function of the design and the key alone. The distribution is the design's,
-    exactly, if the stream is uniform; a Poisson rate is rounded down to a multiple of 2^-64, and a
-    smaller rate never costs more. Needs: a uniform key that is used for one batch and nothing else.
-    That AES-256-CTR cannot be told from uniform is a computational assumption.
-
-    >>> draw_batch(WithoutReplacement(n_records=5, batch_size=5), bytes(32)).tolist()
-    [1, 2, 3, 4, 0]
-    """
-    if len(key) != KEY_BYTES:
-        msg = f"key must be {KEY_BYTES} bytes, got {len(key)}. Take os.urandom({KEY_BYTES})"
-        raise ArgumentError(msg)
-    stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
-    match sampling:
-        case Poisson():
-            return _poisson(stream, sampling)
-        case WithoutReplacement():
-            return _without_replacement(stream, sampling)
-        case WithReplacement():
-            return _with_replacement(stream, sampling)
-    assert_never(sampling)
-
-
-def _poisson(stream: CipherContext, sampling: Poisson) -> Integers:
-    """One word per record, which enters if its word is below rate * 2^64."""
-    n, rate = int(sampling.n_records), float(sampling.rate)
-    if rate == 1:
-        return np.arange(n, dtype=np.int64)
-    # the product is exact and below 2^64, and int() rounds down
-    threshold = np.uint64(int(rate * _WORD))
-    chunks = [
-        np.flatnonzero(_words(stream, min(_CHUNK, n - start)) < threshold) + start
-        for start in range(0, n, _CHUNK)
-    ]
-    return np.concatenate(chunks).astype(np.int64, copy=False)
-
-
-def _without_replacement(stream: CipherContext, sampling: WithoutReplacement) -> Integers:
-    """The first part of a Fisher-Yates shuffle."""
-    records = np.arange(int(sampling.n_records), dtype=np.int64)
-    size, made = int(sampling.batch_size), 0
-    while made < size:
-        made = shuffle_from(records, made, _words(stream, min(_CHUNK, size - made)))
-    return records[:size].copy()
-
-
-def _with_replacement(stream: CipherContext, sampling: WithReplacement) -> Integers:
-    """Independent uniform indices."""
-    batch = np.empty(int(sampling.batch_size), dtype=np.int64)
-    n_records, made = int(sampling.n_records), 0
-    while made < len(batch):
-        words = _words(stream, min(_CHUNK, len(batch) - made))
-        made = uniform_from(batch, made, n_records, words)
-    return batch
-
-
-def _words(stream: CipherContext, size: int) -> Words:
-    """The next words of the stream."""
-    raw = stream.update(memoryview(_ZEROS)[: 8 * size])
-    return np.frombuffer(raw, dtype="<u8").astype(np.uint64, copy=False)
-
-
-@kernel
-def shuffle_from(records: Integers, made: int, words: Words) -> int:
-    """Go on with a shuffle whose first `made` places are settled; the number settled afterwards.
-
-    Each place takes a uniform one of the records that are left; a word that would favour some of
-    them is passed over.
-    """
-    for word in words:
-        left = np.uint64(len(records) - made)
-        if word < (np.uint64(0) - left) % left:
-            continue
-        other = made + np.int64(word % left)
-        records[made], records[other] = records[other], records[made]
-        made += 1
-    return made
-
-
-@kernel
-def uniform_from(batch: Integers, made: int, n_records: int, words: Words) -> int:
-    """Go on filling a batch with uniform indices; the number filled afterwards."""
-    bound = np.uint64(n_records)
-    surplus = (np.uint64(0) - bound) % bound
-    for word in words:
-        if word < surplus:
-            continue
-        batch[made] = np.int64(word % bound)
-        made += 1
-    return made

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two concrete worlds: which records differ between two datasets, and label worlds by prevalence.
 
-Datasets and labels are confidential: they are read, compared and given back, never shown.
+Datasets and labels are confidential: they are read, compared and returned, never shown.
 """
 
 import math
@@ -26,24 +26,24 @@ Flags = npt.NDArray[np.bool_]
 
 _BLOCK_BYTES: Final = 2**24
 _PLAIN: Final = (str, bytes, int, type(None))
-"""Kinds of values of which equal ones are the same."""
+"""Types whose equal values are the same."""
 
 
 def differing_rows(first: object, second: object) -> Flags:
     """Which records of two datasets of equal length differ, shape (n_records,).
 
     Takes two tables (pandas, polars, pyarrow), two arrays whose first axis counts records, or two
-    lists of records (numbers, texts, arrays, or tuples, lists and mappings of them). Values are the
-    same only if they have the same type and the same bits, so 0.0 and -0.0 differ and two equal NaN
-    do not: what could make a difference is never missed.
+    lists of records (numbers, strings, arrays, or tuples, lists and mappings of them). Values are
+    the same only if they have the same type and the same bits, so 0.0 and -0.0 differ and two equal
+    NaN do not: no difference is missed.
     """
     if _is_table(first) and _is_table(second):
         return _table_difference(frame_of(first), frame_of(second))
     if hasattr(first, "__array__") and hasattr(second, "__array__"):
         differ = _array_difference(np.asarray(first), np.asarray(second), "first and second")
-        if not isinstance(first, np.ma.MaskedArray) and not isinstance(second, np.ma.MaskedArray):
-            return differ
-        return differ | _bits_difference(_mask(first), _mask(second))
+        if isinstance(first, np.ma.MaskedArray) or isinstance(second, np.ma.MaskedArray):
+            differ |= _bits_difference(_mask(first), _mask(second))
+        return differ
     if isinstance(first, list | tuple) and isinstance(second, list | tuple):
         _check_lengths(len(first), len(second))
         return _list_difference(first, second)
@@ -85,7 +85,7 @@ def two_world_prevalence(labels: object, *, label: str | int, share: float, seed
 
     Guarantee: the second world has `label` on floor(share * n_records) records, and the worlds
     differ in exactly as many records as that count changes. The share is read as the decimal
-    number that it prints as. If the first world has to be made as well, use `relabelled` for it.
+    number that it prints as. Use `relabelled` if the first world needs another share too.
 
     >>> labels = ["cat"] * 2 + ["dog"] * 8
     >>> two_world_prevalence(labels, label="cat", share=0.5, seed=7)
@@ -98,7 +98,7 @@ def two_world_prevalence(labels: object, *, label: str | int, share: float, seed
     if not worlds.n_differing:
         msg = (
             f"share must change the number of records with the label, but {share!r} of "
-            f"{len(worlds.first)} records is the number there is; the two worlds would be one"
+            f"{len(worlds.first)} records is the present number; the two worlds would be the same"
         )
         raise ArgumentError(msg)
     return worlds
@@ -107,10 +107,10 @@ def two_world_prevalence(labels: object, *, label: str | int, share: float, seed
 def relabelled(labels: object, *, label: str | int, share: float, seed: int) -> Labels:
     """New labels, `label` on floor(share * n_records) of them, with as few changes as possible.
 
-    Records that gain the label are drawn from all others; records that lose it are drawn from its
-    own, and each takes one of the other labels at random. The draw is a function of the public
-    `seed` alone, the same under every version of numpy, and a share further away changes the same
-    records and more.
+    Records that gain the label are drawn from all others; records that lose it are drawn from those
+    that have it, and each takes one of the other labels at random. The draw is a function of the
+    public `seed` alone, the same under every version of numpy, and a share further away changes the
+    same records and more.
 
     >>> relabelled(["cat", "dog", "dog", "dog"], label="cat", share=0.25, seed=7).tolist()
     ['cat', 'dog', 'dog', 'dog']
@@ -124,7 +124,14 @@ def relabelled(labels: object, *, label: str | int, share: float, seed: int) -> 
             f"{given(label)}"
         )
         raise ArgumentError(msg)
-    change = _target(share, len(array)) - int(np.count_nonzero(has_label))
+    if isinstance(share, bool) or not (
+        isinstance(share, int | float | np.integer | np.floating) and 0 <= share <= 1
+    ):
+        msg = f"share must be a number from 0 to 1, got {share!r}"
+        raise ArgumentError(msg)
+    # The share as it is written: 0.29 of 100 is 29, not 28.
+    target = math.floor(Fraction(str(share)) * len(array))
+    change = target - int(np.count_nonzero(has_label))
     # Raw bits of the generator: numpy promises these streams, but not those of `choice`.
     keys, picks = np.random.PCG64(seed).random_raw(2 * len(array)).reshape(2, -1)
     candidates = np.flatnonzero(~has_label if change > 0 else has_label)
@@ -133,36 +140,22 @@ def relabelled(labels: object, *, label: str | int, share: float, seed: int) -> 
     if change > 0:
         result[rows] = label
     elif change < 0:
-        result[rows] = _other_labels(array[~has_label], picks[rows])
+        others = np.unique(array[~has_label])
+        if not len(others):
+            msg = "labels must hold a second label for the records that lose the first"
+            raise ArgumentError(msg)
+        result[rows] = others[picks[rows] % np.uint64(len(others))]
     return result
 
 
-def _target(share: float, n_records: int) -> int:
-    """floor(share * n_records) for the share as it is written: 0.29 of 100 is 29, not 28."""
-    if isinstance(share, bool) or not (
-        isinstance(share, int | float | np.integer | np.floating) and 0 <= share <= 1
-    ):
-        msg = f"share must be a number from 0 to 1, got {share!r}"
-        raise ArgumentError(msg)
-    return math.floor(Fraction(str(share)) * n_records)
-
-
-def _other_labels(others: Labels, picks: npt.NDArray[np.uint64]) -> Labels:
-    names = np.unique(others)
-    if len(names) == 0:
-        msg = "labels must hold a second label: records that lose the first have nothing to take"
-        raise ArgumentError(msg)
-    return np.asarray(names[picks % np.uint64(len(names))])
-
-
 def _label_array(labels: object) -> Labels:
-    """Labels as an array of whole numbers, texts or True/False."""
+    """Labels as an array of integers, strings or True/False."""
     array = np.asarray(labels)
     if array.dtype.kind == "O" and all(isinstance(value, str) for value in array.flat):
         array = array.astype(np.str_)
     if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "biuUS":
         msg = (
-            "labels must be a vector of whole numbers or of texts, at least one; got shape "
+            "labels must be a vector of integers or of strings, at least one; got shape "
             f"{array.shape} and type {array.dtype}"
         )
         raise ArgumentError(msg)
@@ -179,19 +172,17 @@ def _table_difference(first: Frame, second: Frame) -> Flags:
     if only_one:
         msg = f"both tables must have the same columns; only one has {listed(only_one)}"
         raise ArgumentError(msg)
-    different = np.zeros(len(first), dtype=np.bool_)
+    differ = np.zeros(len(first), dtype=np.bool_)
     for name in first.columns:
-        different |= _column_difference(first[name], second[name], f"column {name!r}")
-    return different
-
-
-def _column_difference(first: nw.Series[Any], second: nw.Series[Any], what: str) -> Flags:
-    if first.dtype != second.dtype:
-        # By name alone: the type of categories would list them.
-        raise _other_type(what, *(type(one.dtype).__name__ for one in (first, second)))
-    if first.dtype.is_numeric() and first.null_count() == 0 == second.null_count():
-        return _array_difference(first.to_numpy(), second.to_numpy(), what)
-    return _list_difference(first.to_list(), second.to_list())
+        a, b, what = first[name], second[name], f"column {name!r}"
+        if a.dtype != b.dtype:
+            # By name alone: the type of categories would list them.
+            raise _other_type(what, type(a.dtype).__name__, type(b.dtype).__name__)
+        if a.dtype.is_numeric() and a.null_count() == 0 == b.null_count():
+            differ |= _array_difference(a.to_numpy(), b.to_numpy(), what)
+        else:
+            differ |= _list_difference(a.to_list(), b.to_list())
+    return differ
 
 
 def _array_difference(first: npt.NDArray[Any], second: npt.NDArray[Any], what: str) -> Flags:
@@ -214,18 +205,16 @@ def _array_difference(first: npt.NDArray[Any], second: npt.NDArray[Any], what: s
 
 def _bits_difference(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> Flags:
     """Rows whose bytes are not all equal, a block of rows at a time."""
-    n_rows, row_bytes = len(first), max(1, first[0].nbytes)
-    different = np.empty(n_rows, dtype=np.bool_)
-    block = max(1, _BLOCK_BYTES // row_bytes)
-    for start in range(0, n_rows, block):
+    differ = np.empty(len(first), dtype=np.bool_)
+    block = max(1, _BLOCK_BYTES // max(1, first[0].nbytes))
+    for start in range(0, len(first), block):
         part = slice(start, start + block)
-        a, b = (_row_bytes(array[part]) for array in (first, second))
-        different[part] = (a != b).any(axis=1)
-    return different
-
-
-def _row_bytes(rows: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    return np.frombuffer(rows.tobytes(), dtype=np.uint8).reshape(len(rows), -1)
+        a, b = (
+            np.frombuffer(rows.tobytes(), dtype=np.uint8).reshape(len(rows), -1)
+            for rows in (first[part], second[part])
+        )
+        differ[part] = (a != b).any(axis=1)
+    return differ
 
 
 def _list_difference(first: Any, second: Any) -> Flags:  # noqa: ANN401 - lists or tuples of records
@@ -245,7 +234,9 @@ def _same_value(first: Any, second: Any) -> bool:  # noqa: ANN401 - any record
     if isinstance(first, float):
         return bool(first.hex() == second.hex())
     if hasattr(first, "__array__"):
-        return _same_array(np.asarray(first), np.asarray(second)) and _same_mask(first, second)
+        return _same_array(np.asarray(first), np.asarray(second)) and (
+            not isinstance(first, np.ma.MaskedArray) or _same_array(_mask(first), _mask(second))
+        )
     # Values may be equal and not the same: dates in two zones, decimals, complex numbers with -0.0.
     return bool(first == second) and (isinstance(first, _PLAIN) or repr(first) == repr(second))
 
@@ -256,11 +247,6 @@ def _same_array(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> bool:
     if first.dtype.hasobject:
         return _same_value(first.tolist(), second.tolist())
     return first.tobytes() == second.tobytes()
-
-
-def _same_mask(first: object, second: object) -> bool:
-    masked = isinstance(first, np.ma.MaskedArray) and isinstance(second, np.ma.MaskedArray)
-    return not masked or _same_array(_mask(first), _mask(second))
 
 
 def _mask(values: Any) -> Flags:  # noqa: ANN401 - an array, masked or not

@@ -105,20 +105,10 @@ def summed(order, z, rate, d, *, step):
 
 
 class TestKnownAnswers:
+    @pytest.mark.soundness
     @pytest.mark.parametrize(("case", "answer"), KNOWN)
     def test_one_step(self, case, answer):
-        assert amplified_divergence(*case) == pytest.approx(answer, rel=1e-11)
-
-    @pytest.mark.parametrize(("case", "answer"), KNOWN)
-    @pytest.mark.soundness
-    def test_from_above(self, case, answer):
-        assert amplified_divergence(*case) >= answer
-
-    def test_the_far_mode_is_all_of_it(self):
-        """Within 8 standard deviations of the means there is next to nothing to see."""
-        case = (16, 4, 0.01, 20)
-        near = float(integrated(*case, reach=20 + 8 * 4))
-        assert near < 0.2 * amplified_divergence(*case)
+        assert answer <= amplified_divergence(*case) <= answer * (1 + 1e-11)
 
     @given(
         order=st.floats(1.01, 256), z=st.floats(0.3, 1e4), d=st.integers(1, 50), n=st.integers(1, 3)
@@ -128,19 +118,13 @@ class TestKnownAnswers:
         costs = amplified_divergences(order, z, binomial_distribution(1.0, d))
         assert costs == pytest.approx(2 * order * d**2 / z**2, rel=1e-11)
 
-    def test_no_differing_record_costs_nothing(self):
+    def test_limits(self):
+        """Little noise: a shift by D against count 0, not by 2 D. Much noise: that of the means."""
         assert amplified_divergence(4, 1.0, 0.5, 0) == 0.0
-
-    def test_little_noise_leaves_a_shift_by_all_differing_records(self):
-        """Q then looks like its part without a differing record: a shift by D, not by 2 D."""
-        order, z, rate, d = 4, 1e-3, 0.2, 7
-        leading = order * d**2 / (2 * z**2)
-        assert amplified_divergence(order, z, rate, d) == pytest.approx(leading, rel=1e-5)
-
-    def test_much_noise_leaves_the_shift_of_the_means(self):
-        order, z, rate, d = 4, 1e12, 0.2, 7
-        leading = 2 * order * (rate * d) ** 2 / z**2
-        assert amplified_divergence(order, z, rate, d) == pytest.approx(leading, rel=1e-10)
+        order, rate, d = 4, 0.2, 7
+        little, much = (amplified_divergence(order, z, rate, d) for z in (1e-3, 1e12))
+        assert little == pytest.approx(order * d**2 / (2 * 1e-3**2), rel=1e-5)
+        assert much == pytest.approx(2 * order * (rate * d) ** 2 / 1e12**2, rel=1e-10)
 
 
 class TestAgainstQuadrature:
@@ -149,23 +133,15 @@ class TestAgainstQuadrature:
         "case",
         [
             (1.01, 0.3, 0.05, 1),
-            (1.01, 1.2, 0.001, 3),
             (1.01, 10_000, 0.3, 2),
             (1.1, 2.5, 0.0003, 1),
             (1.5, 0.7, 0.2, 2),
             (2, 1.0, 0.013, 5),
-            (2, 6_000, 5e-5, 5),
-            (4, 0.32, 0.017, 2),
             (4, 20, 0.5, 8),
-            (16, 4, 0.01, 20),
             (16, 570, 0.005, 20),
             (64, 0.6, 0.13, 3),
-            (64, 7.7, 0.0013, 8),
-            (256, 0.31, 0.05, 1),
             (256, 4.6, 0.056, 2),
-            (256, 55, 2.4e-5, 10),
             (256, 10_000, 0.06, 2),
-            (256, 1.6, 0.7, 2),
         ],
     )
     def test_agrees_from_above(self, case):
@@ -176,11 +152,7 @@ class TestAgainstQuadrature:
 
     @pytest.mark.soundness
     @pytest.mark.parametrize(
-        "case",
-        [
-            (1e5, 100.0, math.exp(-10), 2),
-            (1e6, 200.0, math.exp(-12.5), 1),
-        ],
+        "case", [(1e5, 100.0, math.exp(-10), 2), (1e6, 200.0, math.exp(-12.5), 1)]
     )
     def test_a_far_mode_of_a_huge_order_is_bounded_with_its_rounding(self, case):
         """Exponents of 1e7 cancel to a few nats; their rounding, 1e-9, is in the cost."""
@@ -188,7 +160,7 @@ class TestAgainstQuadrature:
         ours = HP.mpf(amplified_divergence(*case))
         assert truth <= ours <= truth * (1 + 1e-6)
 
-    @pytest.mark.parametrize("case", [(2, 1, 0.1, 1), (1.5, 0.7, 0.2, 2), (16, 4, 0.01, 6)])
+    @pytest.mark.parametrize("case", [(2, 1, 0.1, 1), (1.5, 0.7, 0.2, 2)])
     def test_both_orders_of_the_pair_are_equal(self, case):
         ours = amplified_divergence(*case)
         assert float(integrated(*case)) == pytest.approx(ours, rel=1e-11)
@@ -198,12 +170,8 @@ class TestAgainstQuadrature:
         ("case", "step"),
         [
             ((16, 60.0, 0.01, 1000), 20.0),
-            ((16, 500.0, 0.01, 1000), 200.0),
             ((4, 50.0, 0.5, 1000), 10.0),
-            ((16, 1000.0, 0.01, 3000), 300.0),
             ((256, 100.0, 0.01, 200), 20.0),
-            ((2, 60.0, 0.5, 3000), 15.0),
-            ((256, 2.0, 0.5, 12), 0.15),
             ((64, 0.3, 0.3, 5), 0.01),
         ],
     )
@@ -217,7 +185,7 @@ class TestTheSum:
         z = np.exp(rng.uniform(np.log(0.3), np.log(1e4), 300))
         distribution = binomial_distribution(0.02, 12)
         together = amplified_divergences(16, z, distribution)
-        alone = [amplified_divergence(16, one, 0.02, 12) for one in z]
+        alone = [amplified_divergence(16, value, 0.02, 12) for value in z]
         assert together == pytest.approx(np.array(alone), rel=1e-12)
 
     @pytest.mark.parametrize("order", [1.01, 2, 16, 256])
@@ -233,28 +201,6 @@ class TestTheSum:
         whole = [amplified_divergence(*case) for case in cases]
         assert searched == pytest.approx(whole, rel=1e-13)
 
-    @pytest.mark.soundness
-    @pytest.mark.parametrize(
-        ("order", "z", "rate", "d"),
-        [(16, 4.0, 0.01, 20), (1.01, 0.3, 0.2, 9), (256, 0.3, 0.3, 5), (4, 30.0, 0.5, 300)],
-    )
-    def test_a_block_is_bounded_from_its_ends(self, order, z, rate, d):
-        """Against the largest of many points inside, for wide and for narrow blocks."""
-        distribution = binomial_distribution(rate, d)
-        worlds = amplification._Worlds(order, distribution.log_probabilities, rate * d)
-        reach = (2 * order - 1) * d / z + 10
-        for n_blocks in (3, 40, 400):
-            edges = np.linspace(0, reach, n_blocks + 1)
-            where = np.array([np.arange(n_blocks), np.arange(1, n_blocks + 1)])
-            values = amplification._values(worlds, np.array([z]), edges)
-            bounds = amplification._block_bounds(values, where, np.diff(edges))
-            inside = np.linspace(edges[:-1], edges[1:], 41, axis=1)
-            points = amplification._values(worlds, np.array([z]), inside.ravel())
-            highest = points.log_bound.reshape(inside.shape).max(axis=1)
-            assert np.all(bounds >= highest - 1e-12 * np.abs(highest) - 1e-12)
-            assert np.all(points.log_integrand <= points.log_bound)
-        assert np.median(bounds - highest) < 0.1 * (bounds.max() - bounds.min())
-
     @pytest.mark.parametrize(
         "case", [(16, 4, 0.01, 20), (1.01, 0.3, 0.2, 9), (256, 0.3, 0.01, 20), (16, 72, 0.01, 20)]
     )
@@ -265,8 +211,8 @@ class TestTheSum:
         monkeypatch.setattr(amplification, "_ELEMENTS", 64)
         assert amplified_divergence(*case) == pytest.approx(before, rel=1e-13)
 
-    @pytest.mark.parametrize("precision", [2.0, 5.0, 10.0])
-    @pytest.mark.parametrize("case", [case for case, _ in KNOWN] + [(1.5, 0.4, 0.3, 3)])
+    @pytest.mark.parametrize("precision", [2.0, 10.0])
+    @pytest.mark.parametrize("case", [*(case for case, _ in KNOWN), (1.5, 0.4, 0.3, 3)])
     @pytest.mark.soundness
     def test_a_coarse_lattice_pays_for_its_error(self, case, precision, monkeypatch):
         """The stated error covers the true one, far from where rounding hides either."""
@@ -307,35 +253,6 @@ class TestTheSum:
         assert np.isfinite(amplified_divergence(16, 1e-100, 1.0, 20))
 
 
-class TestDistributions:
-    orders = st.floats(1.01, 256)
-    multipliers = st.floats(math.log(0.3), math.log(1e4)).map(math.exp)
-    rates = st.floats(math.log(1e-6), 0).map(math.exp)
-    counts = st.integers(1, 200)
-
-    @given(orders, multipliers, rates, counts, st.floats(1.01, 4))
-    def test_more_noise_never_costs_more(self, order, z, rate, d, factor):
-        less, more = amplified_divergences(
-            order, np.array([z * factor, z]), binomial_distribution(rate, d)
-        )
-        assert less <= more
-
-    @given(orders, multipliers, rates, counts, st.floats(1.01, 4))
-    def test_a_higher_order_never_costs_less(self, order, z, rate, d, factor):
-        low, high = (amplified_divergence(a, z, rate, d) for a in (order, order * factor))
-        assert low <= high * (1 + 1e-12)
-
-    @given(orders, multipliers, rates, counts, st.integers(1, 50))
-    def test_more_differing_records_never_cost_less(self, order, z, rate, d, more):
-        low, high = (amplified_divergence(order, z, rate, n) for n in (d, d + more))
-        assert low <= high
-
-    @given(orders, multipliers, rates, counts)
-    def test_never_more_than_the_worst_case(self, order, z, rate, d):
-        cost = amplified_divergence(order, z, rate, d)
-        assert 0 < cost <= 2 * order * d**2 / z**2 * (1 + 1e-11)
-
-
 class TestNoGradientsExceedIt:
     """A random search over the sums that clipped gradients can make, in two and three dimensions.
 
@@ -353,27 +270,10 @@ class TestNoGradientsExceedIt:
             first, second = random_gradients(rng, d, dim), random_gradients(rng, d, dim)
             bound = amplified_divergence(order, z, rate, d)
             for pair in ((first, second), (second, first)):
-                found = divergence_on_grid(order, z, rate, *pair)
-                assert found <= bound
-                closest = max(closest, found / bound)
+                divergence = divergence_on_grid(order, z, rate, *pair)
+                assert divergence <= bound
+                closest = max(closest, divergence / bound)
         assert 0.3 < closest < 1
-
-    @pytest.mark.soundness
-    @pytest.mark.parametrize("dim", [2, 3])
-    def test_small_steps_away_from_the_worst_gradients(self, dim, rng):
-        """Turned, shortened, one at a time or all: the divergence only falls."""
-        d, order, z, rate = 2, 2.5, 1.8, 0.3
-        bound = amplified_divergence(order, z, rate, d)
-        worst = np.zeros((d, dim))
-        worst[:, 0] = 1.0
-        assert divergence_on_grid(order, z, rate, worst, -worst) == pytest.approx(bound, rel=1e-10)
-        for scale in (0.03, 0.1, 0.3):
-            for _ in range(4):
-                first, second = (
-                    clipped(sign * worst + rng.normal(scale=scale, size=(d, dim)))
-                    for sign in (1, -1)
-                )
-                assert divergence_on_grid(order, z, rate, first, second) < bound
 
     @pytest.mark.soundness
     def test_a_climb_does_not_get_past_it(self, rng):
@@ -384,17 +284,17 @@ class TestNoGradientsExceedIt:
         height = divergence_on_grid(order, z, rate, *best)
         for step in range(250):
             change = rng.normal(scale=0.6 * 0.985**step, size=(2, d, 2))
-            tried = tuple(clipped(old + new) for old, new in zip(best, change, strict=True))
-            found = divergence_on_grid(order, z, rate, *tried)
-            assert found <= bound
-            best, height = (tried, found) if found > height else (best, height)
+            pair = tuple(clipped(old + new) for old, new in zip(best, change, strict=True))
+            divergence = divergence_on_grid(order, z, rate, *pair)
+            assert divergence <= bound
+            best, height = (pair, divergence) if divergence > height else (best, height)
         assert height > 0.97 * bound
 
     @pytest.mark.soundness
-    def test_gradients_beyond_the_clip_norm_do_exceed_it(self):
-        """The search would see a bound that is too small."""
+    def test_the_worst_gradients_attain_it_and_longer_ones_exceed_it(self):
         worst = np.array([[1.0, 0.0], [1.0, 0.0]])
         bound = amplified_divergence(2.5, 1.8, 0.3, 2)
+        assert divergence_on_grid(2.5, 1.8, 0.3, worst, -worst) == pytest.approx(bound, rel=1e-10)
         assert divergence_on_grid(2.5, 1.8, 0.3, 1.01 * worst, -1.01 * worst) > bound
 
 
@@ -432,44 +332,36 @@ def log_mixture(points, means, weights):
     return top + np.log(np.exp(terms - top[:, None]).sum(axis=1))
 
 
-class TestRefusals:
-    @pytest.mark.parametrize(
-        ("case", "complaint"),
-        [
-            ((1.0, 1.0, 0.1, 1), "order must be a finite number greater than 1, got 1.0"),
-            ((math.nan, 1.0, 0.1, 1), "order must be a finite number greater than 1"),
-            ((math.inf, 1.0, 0.1, 1), "order must be a finite number greater than 1"),
-            ((2.0, 0.0, 0.1, 1), "noise_multiplier must be a finite number greater than 0"),
-            ((2.0, -1.0, 0.1, 1), "noise_multiplier must be a finite number greater than 0"),
-            ((2.0, math.nan, 0.1, 1), "noise_multiplier must be a finite number greater than 0"),
-            ((2.0, math.inf, 0.1, 1), "noise_multiplier must be a finite number greater than 0"),
-            ((2.0, 1.0, 0.0, 1), "rate must be greater than 0 and at most 1, got 0.0"),
-            ((2.0, 1.0, 1.5, 1), "rate must be greater than 0 and at most 1, got 1.5"),
-            ((2.0, 1.0, 0.1, -1), "n_differing must be a whole number and at least 0, got -1"),
-            ((2.0, 1.0, 0.1, 1.5), "n_differing must be a whole number and at least 0, got 1.5"),
-        ],
-    )
-    def test_bad_arguments(self, case, complaint):
-        with pytest.raises(ArgumentError, match=complaint):
-            amplified_divergence(*case)
-
-    def test_a_cost_too_small_to_be_a_number(self):
-        with pytest.raises(CalibrationError, match="mean shift of 1e-60 under noise 1e"):
-            amplified_divergence(2.0, 1e90, 1e-60, 1)
+@pytest.mark.parametrize(
+    ("case", "name"),
+    [
+        ((1.0, 1.0, 0.1, 1), "order"),
+        ((math.nan, 1.0, 0.1, 1), "order"),
+        ((2.0, 0.0, 0.1, 1), "noise_multiplier"),
+        ((2.0, math.nan, 0.1, 1), "noise_multiplier"),
+        ((2.0, 1.0, 1.5, 1), "rate"),
+        ((2.0, 1.0, 0.1, 1.5), "n_differing"),
+    ],
+)
+def test_bad_arguments(case, name):
+    with pytest.raises(ArgumentError, match=f"{name} must be"):
+        amplified_divergence(*case)
 
 
 @pytest.mark.soundness
-def test_orders_so_near_one_that_rounding_could_hide_the_cost_are_refused():
+def test_costs_that_floats_cannot_hold_are_refused():
     assert amplified_divergence(1.001, 2.0, 0.1, 2) > 0
-    with pytest.raises(CalibrationError, match=r"at least 1\.001"):
+    with pytest.raises(CalibrationError, match="order must be"):
         amplified_divergence(1.0005, 2.0, 0.1, 2)
+    with pytest.raises(CalibrationError, match="mean shift"):
+        amplified_divergence(2.0, 1e90, 1e-60, 1)
 
 
 class TestByCount:
     """Many counts at once, on one lattice."""
 
     @pytest.mark.soundness
-    @pytest.mark.parametrize("seed", range(6))
+    @pytest.mark.parametrize("seed", range(3))
     def test_never_below_a_count_alone(self, seed):
         rng = np.random.default_rng(seed)
         for _ in range(8):
@@ -482,24 +374,24 @@ class TestByCount:
             )
             counts = np.unique(rng.integers(int(n), int(1.3 * n) + 3, 4))
             design = Poisson(n_records=10_000, rate=rate)
-            found = amplified_by_count(order, z, design, counts)
+            costs = amplified_by_count(order, z, design, counts)
             alone = [amplified_divergence(order, z, rate, int(d)) for d in counts]
-            assert np.all(found >= np.array(alone) * (1 - 1e-14))
-            assert np.all(found <= np.array(alone) * (1 + 1e-9))
+            assert np.all(costs >= np.array(alone) * (1 - 1e-14))
+            assert np.all(costs <= np.array(alone) * (1 + 1e-9))
 
     @pytest.mark.soundness
     def test_a_far_mode_is_not_missed(self):
         """At D = 20 nearly all of the cost comes from batches that hold every differing record."""
         design = Poisson(n_records=100, rate=0.01)
-        found = amplified_by_count(16, 4, design, np.arange(18, 23))
-        assert found[2] == pytest.approx(101.957391276349, rel=1e-9)
+        costs = amplified_by_count(16, 4, design, np.arange(18, 23))
+        assert costs[2] == pytest.approx(101.957391276349, rel=1e-9)
 
     def test_certain_draws_huge_shifts_and_no_records(self):
         certain = amplified_by_count(4, 10.0, Poisson(n_records=9, rate=1.0), np.array([0, 3]))
         assert certain == pytest.approx([0.0, 0.72], rel=1e-9)
         design = Poisson(n_records=100, rate=0.5)
         for z in (1e-9, 1e-100):
-            found = amplified_by_count(4, z, design, np.array([1, 50, 51]))
-            assert found[1] == amplified_divergence(4, z, 0.5, 50)
+            costs = amplified_by_count(4, z, design, np.array([1, 50, 51]))
+            assert costs[1] == amplified_divergence(4, z, 0.5, 50)
         with pytest.raises(CalibrationError, match="order must be at least"):
             amplified_by_count(1.0001, 4.0, design, np.array([3]))

@@ -18,19 +18,19 @@ below."""
 def p_value(draws, probabilities):
     """Chi-square test of simulated counts; counts that are expected fewer than 10 times pool."""
     expected = np.asarray(probabilities) * len(draws)
-    seen = np.bincount(draws, minlength=len(expected)).astype(float)
-    if seen[len(expected) :].any() or seen[: len(expected)][expected == 0].any():
+    counts = np.bincount(draws, minlength=len(expected)).astype(float)
+    if counts[len(expected) :].any() or counts[: len(expected)][expected == 0].any():
         return 0.0
     often = expected >= 10
-    cells_seen = [*seen[: len(expected)][often], seen[: len(expected)][~often].sum()]
-    cells_expected = [*expected[often], expected[~often].sum()]
-    if cells_expected[-1] < 10:
-        cells_seen[-2:] = [sum(cells_seen[-2:])]
-        cells_expected[-2:] = [sum(cells_expected[-2:])]
-    if len(cells_expected) == 1:
+    cells = [*counts[: len(expected)][often], counts[: len(expected)][~often].sum()]
+    expected_cells = [*expected[often], expected[~often].sum()]
+    if expected_cells[-1] < 10:
+        cells[-2:] = [sum(cells[-2:])]
+        expected_cells[-2:] = [sum(expected_cells[-2:])]
+    if len(expected_cells) == 1:
         return 1.0
-    statistic = sum((s - e) ** 2 / e for s, e in zip(cells_seen, cells_expected, strict=True))
-    return float(stats.chi2.sf(statistic, len(cells_expected) - 1))
+    statistic = sum((s - e) ** 2 / e for s, e in zip(cells, expected_cells, strict=True))
+    return float(stats.chi2.sf(statistic, len(expected_cells) - 1))
 
 
 def poisson_batches(n_records, rate):

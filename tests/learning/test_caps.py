@@ -145,14 +145,14 @@ class TestSquaredCaps:
         flat = squared_caps(reach, discrepancy_cap=20, divisor=512)
         assert flat == pytest.approx([1 / 256], rel=1e-14)
         layers = block_reach(DIAGONAL, TWO_BLOCKS, preconditioner=AXES)
-        found = squared_caps(layers, discrepancy_cap=3, divisor=10)
-        assert found == pytest.approx([0.36 * 5.8**2], rel=1e-14)
+        result = squared_caps(layers, discrepancy_cap=3, divisor=10)
+        assert result == pytest.approx([0.36 * 5.8**2], rel=1e-14)
         assert squared_caps([3.0], discrepancy_cap=0, divisor=10).tolist() == [0.0]
 
     def test_mean_square_caps_by_hand(self):
         """(2 * 0.5 / 4)^2 * 3; the mean square is one number, not the square of a mean."""
-        found = mean_square_caps([0.5], mean_square_discrepancy=3.0, divisor=4)
-        assert found.tolist() == [3 / 16]
+        result = mean_square_caps([0.5], mean_square_discrepancy=3.0, divisor=4)
+        assert result.tolist() == [3 / 16]
 
     def test_mean_square_caps_bound_the_mean_over_all_batches(self):
         """All 2-subsets of 4 records, 2 of them differ by the full 2C: the bound is attained."""
@@ -161,15 +161,15 @@ class TestSquaredCaps:
         batches = [list(batch) for batch in itertools.combinations(range(4), 2)]
         moved = [float((first[b] - second[b]).mean(axis=0)[0]) ** 2 for b in batches]
         mean_square = sum(sum(i < 2 for i in b) ** 2 for b in batches) / len(batches)
-        found = mean_square_caps([1.0], mean_square_discrepancy=mean_square, divisor=2)
-        assert found == pytest.approx([sum(moved) / len(moved)], rel=1e-15)
+        result = mean_square_caps([1.0], mean_square_discrepancy=mean_square, divisor=2)
+        assert result == pytest.approx([sum(moved) / len(moved)], rel=1e-15)
 
     def test_flat_caps_equal_the_full_bound_in_all_directions(self, rng):
         """Learning rate 0.2, clip norm 4, 3 of 10 differ: the update moves by at most 0.48."""
         flat = ClippedBlocks(sizes=[3], clip_norms=[4.0])
         reach = block_reach(unit_rows(rng, 9, 3), flat, preconditioner=0.2 * np.eye(3))
-        found = squared_caps(reach, discrepancy_cap=3, divisor=10)
-        assert found == pytest.approx(np.full(9, 0.48**2), rel=1e-13)
+        result = squared_caps(reach, discrepancy_cap=3, divisor=10)
+        assert result == pytest.approx(np.full(9, 0.48**2), rel=1e-13)
 
     def test_a_global_lipschitz_constant_will_do(self):
         """A step and a projection onto a half plane: 0.5-Lipschitz in norm, but the slice moves
@@ -188,8 +188,8 @@ class TestSquaredCaps:
     def test_normalised_by_the_realised_batch_size(self):
         """N=2, one differs, rate 1/2: K/B is 0, 1, 0, 1/2 with equal chance; mean square 5/16."""
         ratio = poisson_mean_square_ratio(Poisson(n_records=2, rate=0.5), 1)
-        found = normalised_mean_square_caps([1.0], mean_square_ratio=ratio)
-        assert found == pytest.approx([4 * 5 / 16], rel=1e-14)
+        result = normalised_mean_square_caps([1.0], mean_square_ratio=ratio)
+        assert result == pytest.approx([4 * 5 / 16], rel=1e-14)
         # A batch of the one differing record moves by 2C; the largest size is no divisor.
         worlds = np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([[-1.0, 0.0], [0.0, 1.0]])
         means = [w[s].sum(axis=0) / n for w in worlds for s, n in ((slice(1), 1), (slice(2), 2))]
@@ -270,8 +270,8 @@ class TestOneRound:
         # Standard error of a variance from 200 000 draws: 0.32 percent.
         assert draws.var() == pytest.approx(8.16, rel=0.02)
         directions, blocks = unit_rows(rng, 6, 3), ClippedBlocks(sizes=[2, 1], clip_norms=[3, 5])
-        found = block_projected_variance(directions, blocks, noise_stds=[2.0, 3.0])
-        assert found == pytest.approx(projected_variance(directions, np.diag([4.0, 4.0, 9.0])))
+        result = block_projected_variance(directions, blocks, noise_stds=[2.0, 3.0])
+        assert result == pytest.approx(projected_variance(directions, np.diag([4.0, 4.0, 9.0])))
 
     def test_costs_by_hand(self):
         """4 * 0.5 / (2 * 2) and 4 * 9 / (2 * 6); mean 1.75, joint below, largest 3."""

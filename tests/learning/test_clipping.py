@@ -44,8 +44,8 @@ def test_effective_multiplier_by_hand(multipliers, effective):
 
 @pytest.mark.parametrize("scale", [1e-200, 1e-90, 1e90, 1e200])
 def test_effective_multiplier_far_from_one(scale):
-    found = effective_multiplier(np.array([3.0, 4.0]) * scale)
-    assert found == pytest.approx(2.4 * scale, rel=1e-14)
+    result = effective_multiplier(np.array([3.0, 4.0]) * scale)
+    assert result == pytest.approx(2.4 * scale, rel=1e-14)
 
 
 @pytest.mark.parametrize(
@@ -79,15 +79,15 @@ def total_noise(ratios, norms=NORMS, sizes=SIZES):
 
 
 def test_least_noise_is_optimal():
-    """Over the shares w = 1 / ratio^2 of the cost, found by a general minimiser."""
+    """Over the shares w = 1 / ratio^2 of the cost, by a general minimiser."""
 
     def noise_of(logits):
         shares = np.exp(logits - np.logaddexp.reduce(logits))
         return math.log(total_noise(shares**-0.5))
 
-    found = minimize(noise_of, np.zeros(3), method="BFGS", options={"gtol": 1e-10})
+    result = minimize(noise_of, np.zeros(3), method="BFGS", options={"gtol": 1e-10})
     best = total_noise(layers("least_noise").ratios)
-    assert math.exp(found.fun) == pytest.approx(best, rel=1e-9)
+    assert math.exp(result.fun) == pytest.approx(best, rel=1e-9)
     assert best < 0.9 * total_noise(layers("equal").ratios)
 
 
@@ -128,8 +128,8 @@ def test_per_layer_costs_add(allocation):
         LogMoment(): math.log(chances @ np.exp((order - 1) * given)) / (order - 1),
     }
     for accountant, cost in expected.items():
-        found = run_cost(accountant, order, design, exactly(n_differing), np.array([z]))
-        assert found == pytest.approx(cost, rel=1e-12)
+        result = run_cost(accountant, order, design, exactly(n_differing), np.array([z]))
+        assert result == pytest.approx(cost, rel=1e-12)
 
 
 def test_two_layers_amplified_by_plane_quadrature():

@@ -50,9 +50,9 @@ class TestBinomialLogMoments:
 class TestCostsByCount:
     def test_few_counts_are_all_computed(self):
         distribution = from_pmf({0: 0.5, 3: 0.25, 9: 0.25})
-        found = costs_by_count(lambda counts: 2.0 * counts, 4, distribution)
-        assert found.costs.tolist() == [0.0, 6.0, 18.0]
-        assert found.nodes.tolist() == [0, 1, 2]
+        result = costs_by_count(lambda counts: 2.0 * counts, 4, distribution)
+        assert result.costs.tolist() == [0.0, 6.0, 18.0]
+        assert result.nodes.tolist() == [0, 1, 2]
 
     @pytest.mark.parametrize("is_convex", [False, True])
     def test_few_evaluations(self, is_convex):
@@ -81,12 +81,12 @@ class TestCostsByCount:
         options = {"is_convex": kind == "chord"}
         if kind == "ceiling":
             options["ceiling"] = costs_of(distribution.counts) * 1.5 + 1e-3
-        found = costs_by_count(costs_of, 4, distribution, **options)
+        result = costs_by_count(costs_of, 4, distribution, **options)
         exact = costs_of(distribution.counts)
-        assert np.all(found.costs >= exact * (1 - 1e-12))
+        assert np.all(result.costs >= exact * (1 - 1e-12))
         bound, truth = (
             float(log_mean_exp(distribution.log_probabilities, 3 * costs))
-            for costs in (found.costs, exact)
+            for costs in (result.costs, exact)
         )
         assert truth * (1 - 1e-12) <= bound <= truth * (1 + 1e-6)
 
@@ -110,8 +110,8 @@ class TestCostsByCount:
     def test_infinite_costs_stay_infinite(self):
         distribution = binomial(n_records=2_000, mismatch_probability=0.5)
         for is_convex in (False, True):
-            found = costs_by_count(
+            result = costs_by_count(
                 lambda counts: np.where(counts > 700, math.inf, 1.0 * counts), 4, distribution,
                 is_convex=is_convex,
             )  # fmt: skip
-            assert np.all(np.isinf(found.costs[701:]))
+            assert np.all(np.isinf(result.costs[701:]))

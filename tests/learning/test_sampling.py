@@ -129,9 +129,9 @@ class TestDistribution:
             case WithReplacement():
                 oracle = stats.binom(design.discrepancy_cap(d), d / design.n_records)
         exact = oracle.pmf(distribution.counts)
-        found = np.exp(distribution.log_probabilities)
-        np.testing.assert_allclose(found, exact, rtol=1e-10, atol=1e-300)
-        assert math.fsum(found) == pytest.approx(1, abs=1e-14)
+        chances = np.exp(distribution.log_probabilities)
+        np.testing.assert_allclose(chances, exact, rtol=1e-10, atol=1e-300)
+        assert math.fsum(chances) == pytest.approx(1, abs=1e-14)
 
     @given(designs(), st.data())
     def test_more_differing_records_are_drawn_more_often(self, design, data):
@@ -248,11 +248,11 @@ class TestPoissonRatio:
         design = Poisson(n_records=50_000, rate=0.01024)
         divided = design.mean_square_discrepancy(20) / design.divisor**2
         ratio = poisson_mean_square_ratio(design, 20)
-        # E[K^2 | B] / B^2 = both + one / B, and the mean of 1/B exceeds 1/E[B] by (1 - q)/E[B]^2.
+        # E[K^2 | B] / B^2 = both + single / B; the mean of 1/B exceeds 1/E[B] by (1 - q)/E[B]^2.
         both = 20 * 19 / (50_000 * 49_999)
-        one = 20 / 50_000 - both
+        single = 20 / 50_000 - both
         inverse = (1 + (1 - design.rate) / design.divisor) / design.divisor
-        assert ratio == pytest.approx(both + one * inverse, rel=2e-5)
+        assert ratio == pytest.approx(both + single * inverse, rel=2e-5)
         assert ratio > 1.001 * divided
 
 

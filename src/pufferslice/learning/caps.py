@@ -272,7 +272,7 @@ def round_costs(order: float, caps: Floats, variance: Floats) -> Floats:
     Guarantee: given the history. From squared caps, for every batch draw; from mean-square caps,
     on average over batch draws.
     Needs: `variance` of the noise along each slice (`projected_variance`), in the same space as
-    the caps: the update, or the mean gradient if the caps were made with step size 1.
+    the caps: the update, or the mean gradient if the caps have step size 1.
     Source: lemma:gaussian_SRE, lem:sa_gaussian_slice.
 
     >>> round_costs(4, [0.5, 1.0], [2.0, 2.0]).tolist()

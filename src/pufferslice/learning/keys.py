@@ -47,7 +47,7 @@ class RunKey:
     _secret: bytearray
 
     def __init__(self) -> None:
-        msg = "a RunKey is made by RunKey.fresh(), RunKey.create(path) or RunKey.read(path)"
+        msg = "create a RunKey by RunKey.fresh(), RunKey.create(path) or RunKey.read(path)"
         raise TypeError(msg)
 
     @classmethod

@@ -203,7 +203,7 @@ class TrainingRequest:
         n_records, warmup = self.plan.sampling.n_records, self.learning.n_warmup_steps
         if self.worlds is not None and self.plan.differing != self.worlds.differing(n_records):
             msg = (
-                "the plan must be made for as many differing records as the two worlds have, "
+                "the plan must have as many differing records as the two worlds have, "
                 f"{self.worlds.differing(n_records).largest}; got {self.plan.differing.origin}"
             )
             raise ArgumentError(msg)

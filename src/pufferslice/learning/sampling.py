@@ -27,7 +27,7 @@ KEY_BYTES: Final = 32
 _MOST_COUNTS: Final = 2**24
 """Distributions on more counts than this are refused: they would fill the memory."""
 _CHUNK: Final = 2**14
-"""Words of the keystream that are made at once."""
+"""Words of the keystream per call of the cipher."""
 _ZEROS: Final = bytes(8 * _CHUNK)
 
 Words = npt.NDArray[np.uint64]

@@ -33,7 +33,6 @@ import typer
 from tests.met_messages import messages
 
 import pufferslice
-from pufferslice import config
 from pufferslice.cli import app
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -317,13 +316,6 @@ def test_reference_shows_examples_and_sources_as_such(site):
 def test_names_on_the_pages_resolve(page):
     for name in re.findall(r"`(pufferslice(?:\.\w+)+)`", page.read_text(encoding="utf-8")):
         pkgutil.resolve_name(name)
-
-
-def test_every_key_of_a_scenario_file_is_described():
-    page = (DOCS / "files.md").read_text(encoding="utf-8")
-    for section, keys in config.SECTIONS.items():
-        assert f"`[{section}" in page
-        assert not [key for key in keys if f"`{key}`" not in page]
 
 
 def test_every_command_and_flag_is_described():

@@ -28,8 +28,6 @@ EXTRAS = PROJECT["optional-dependencies"]
 SHIPPED = (
     "LICENSE",
     "NOTICE",
-    "pufferslice/cli/scenario.toml",
-    "pufferslice/cli/training.toml",
     "pufferslice/data/ADULT.md",
     "pufferslice/data/adult.csv.gz",
     "pufferslice/py.typed",

@@ -105,18 +105,18 @@ def test_a_checkpoint_is_written_and_used(answer, made):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--data parts", SRPP, "--bins 256"), "streamed data must say what they are"),
+        (("--data parts", SRPP, "--bins 256"), "[prior] kind: is required"),
         (("--data parts", SRPP, "--prior sampled"), "need failure_probability"),
         (("--data parts", SRPP, "--failure-probability 0.1"), "nothing can fail"),
         (("--data parts", "--order 4 --epsilon 1", SAMPLED), "cannot be certified from samples"),
         (("--data parts", LOOSE, "--delta 0.1", SAMPLED), "one --delta, got 2"),
-        (("--data parts", LOOSE, "--order 4", SAMPLED), "has no order"),
-        (("--data parts", "--claim epsilon-delta --epsilon 1", SAMPLED), "--delta must be said"),
+        (("--data parts", LOOSE, "--order 4", SAMPLED), "[guarantee] order: is not part"),
+        (("--data parts", "--claim epsilon-delta --epsilon 1", SAMPLED), "--delta: required"),
         (("--data parts", LOOSE.replace("0.05", "1e-4"), SAMPLED), "too few samples"),
         (("--data parts", SRPP, "--low=-6,0 --high 6,20"), "either --range or --low"),
         (("--data parts", "--order 4 --epsilon 1 --range 1,2"), "low:high for each coordinate"),
         (("--data parts", SRPP, SAMPLED, "--workers 2"), "are for streamed data"),
-        (("--data parts", SRPP, "--prior guessed"), "kind must be one of"),
+        (("--data parts", SRPP, "--prior guessed"), "[prior] kind: must be"),
     ],
 )
 def test_what_is_refused(answer, flags, words):
@@ -183,6 +183,15 @@ class TestAdult:
         status, told = ask(flags)
         assert status == code or (code is None and status in (1, 2))
         assert words in told
+
+    def test_overrides_of_the_short_form_and_the_alias_of_distribution(self, ask):
+        flags = self.GROUPS.replace("--distribution", "--law")
+        status, summary = ask("--mean age --set guarantee.epsilon=2 --set query.range.age=[17,90]")
+        assert (status, summary["epsilon"], summary["range"]["high"]) == (0, 2, [90])
+        assert run(shlex.split(f"{flags} --mean age")) == 0
+        status, error = ask("--mean age --set guarantee.epsilonn=2")
+        assert (status, "did you mean 'epsilon'" in error) == (2, True)
+        assert "--set" in ask("--mean age --set epsilon=2")[1]
 
     def test_what_the_range_clips_is_said(self, capsys):
         flags = self.GROUPS.replace(" --json", " --mean age --range age=17:36")

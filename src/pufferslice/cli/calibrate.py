@@ -16,18 +16,26 @@ if TYPE_CHECKING:
 
 
 _NOT_ABOUT_THE_CLAIM = frozenset(
-    {"scenario", "out", "ledger", "json", "workers", "scheduler", "checkpoint"}
+    {"scenario", "set", "out", "ledger", "json", "workers", "scheduler", "checkpoint"}
 )
 
 
 def _flag(text: str, *names: str) -> Any:  # noqa: ANN401 - typer's own marker
-    """An option of the form without a scenario file."""
+    """An option of the short form, without a scenario file."""
     return typer.Option(*names, help=text, rich_help_panel="Instead of a scenario file")
 
 
 def calibrate(
     context: typer.Context,
     scenario: Annotated[Path | None, typer.Argument(help="A scenario.toml.")] = None,
+    set: Annotated[  # noqa: A002 - the name of the flag
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="SECTION.KEY=VALUE",
+            help="Override a key, with the value in TOML, as guarantee.epsilon=2. Repeatable.",
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Write certificate and evidence here.")] = None,
     ledger: Annotated[Path | None, typer.Option(help="State the releases it holds.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -38,11 +46,11 @@ def calibrate(
         str | None, typer.Option(help="Address of a Dask cluster that scans streamed data.")
     ] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Save a long scan here, and go on from it.")
+        Path | None, typer.Option(help="Save a long scan here, and resume from it.")
     ] = None,
     data: Annotated[Path | None, _flag("CSV, Parquet, a folder or glob of Parquet.")] = None,
     dataset: Annotated[str | None, _flag("adult or adult-complete.")] = None,
-    null_value: Annotated[list[str] | None, _flag("A text that means missing, as '?'.")] = None,
+    null_value: Annotated[list[str] | None, _flag("A string that means missing, as '?'.")] = None,
     missing: Annotated[str, _flag("refuse or drop-rows.")] = "refuse",
     secret: Annotated[str | None, _flag("Column, or columns by commas.")] = None,
     quantiles: Annotated[int | None, _flag("Bin the secret into quantiles.")] = None,
@@ -61,7 +69,7 @@ def calibrate(
     range: Annotated[str | None, _flag("Public range: 17:90,0:1 or age=17:90,income=0:1.")] = None,  # noqa: A002
     bins: Annotated[int | None, _flag("Stream the data: bins along a slice, as 4096.")] = None,
     prior: Annotated[
-        str | None, _flag("empirical (the data are the prior) or sampled; said if streamed.")
+        str | None, _flag("empirical (the data are the prior) or sampled; required if streamed.")
     ] = None,
     band: Annotated[
         str | None, _flag("order-statistics or dkw, around sampled distributions.")
@@ -76,7 +84,7 @@ def calibrate(
         list[float] | None, _flag("Of the claim epsilon-delta, or of the views of srpp.")
     ] = None,
     failure_probability: Annotated[
-        float | None, _flag("That the claim fails: sampled priors, the sphere.")
+        float | None, _flag("Probability that the claim fails, for sampled priors and the sphere.")
     ] = None,
     profile: Annotated[str | None, _flag("uniform (a finite profile) or sphere.")] = None,
     directions: Annotated[int | None, _flag("Number of random slices.")] = None,
@@ -88,9 +96,11 @@ def calibrate(
     ] = None,
 ) -> None:
     """Find the noise for a scenario and state what it promises. Releases nothing."""
-    # Longer than any other function, because typer reads the flags off the signature.
     values = locals()
-    # In the order of the command line, in which the context keeps them.
+    from pufferslice.certificate import certify_release
+    from pufferslice.releases.ledger import Ledger
+
+    # The context keeps the order of the command line, which is that of the coordinates.
     flags: dict[str, Any] = {
         name: values[name]
         for name in context.params
@@ -99,27 +109,52 @@ def calibrate(
     if scenario is not None and (data or dataset):
         msg = "give either a scenario file or --data with flags, not both"
         raise ArgumentError(msg)
-    request = _requested(scenario, flags, (workers, scheduler, checkpoint))
-    certificate = _certified(request, ledger)
+    request = _request(
+        scenario,
+        flags,
+        overrides=set or [],
+        workers=workers,
+        scheduler=scheduler,
+        checkpoint=checkpoint,
+    )
+    with progress_bar("gap tables") as progress:
+        certificate = certify_release(
+            request.scenario,
+            request.target.along(request.profile),
+            failure_probability=request.failure_probability,
+            band=request.band,
+            method=request.method,
+            deltas=request.deltas,
+            noise_std=request.noise_std,
+            earlier_releases=Ledger(ledger).releases() if ledger else (),
+            progress=progress,
+        )
     if out is not None:
         certificate.save(out)
     if json:
         print_json(summary_of(certificate))
+        return
+    say(str(certificate))
+    if out is None:
+        say("\nNothing was written; add --out certificate.json to keep the certificate.")
     else:
-        _print_prose(certificate, out)
+        say(f"\nWritten: {out} and, confidential, its evidence beside it.")
 
 
-def _requested(
+def _request(
     scenario: Path | None,
     flags: dict[str, Any],
-    cluster: tuple[int | None, str | None, Path | None],
+    *,
+    overrides: list[str],
+    workers: int | None,
+    scheduler: str | None,
+    checkpoint: Path | None,
 ) -> "Request":
-    """What is asked for; streamed data are scanned here, wherever that is done."""
+    """The request of a file or of flags; streamed data are scanned here."""
     from pufferslice.cli.flags import document_of
-    from pufferslice.config import read_request, request_of
+    from pufferslice.config import overridden, read_request, request_of
     from pufferslice.sensitivity import RowScan, scan_files
 
-    workers, scheduler, checkpoint = cluster
     with progress_bar("rows") as progress:
         scanned = []
 
@@ -139,42 +174,16 @@ def _requested(
             )
 
         if scenario is not None:
-            request = read_request(scenario, scan)
+            request = read_request(scenario, scan, overrides=overrides)
         else:
-            request = request_of(document_of(flags), Path(), scan)
-    if not scanned and any(one is not None for one in cluster):
+            request = request_of(overridden(document_of(flags), overrides), Path(), scan)
+    if not scanned and (workers, scheduler, checkpoint) != (None, None, None):
         msg = (
-            "--workers, --scheduler and --checkpoint are for streamed data; say that the data are "
-            "to be streamed with --bins, or bins in [data]"
+            "--workers, --scheduler and --checkpoint are for streamed data; stream with --bins, or "
+            "bins in [data]"
         )
         raise ArgumentError(msg)
     return request
-
-
-def _print_prose(certificate: "Certificate", out: Path | None) -> None:
-    say(str(certificate))
-    if out is None:
-        say("\nNothing was written; add --out certificate.json to keep the certificate.")
-    else:
-        say(f"\nWritten: {out} and, confidential, its evidence beside it.")
-
-
-def _certified(request: "Request", ledger: Path | None) -> "Certificate":
-    from pufferslice.certificate import certify_release
-    from pufferslice.releases.ledger import Ledger
-
-    with progress_bar("gap tables") as progress:
-        return certify_release(
-            request.scenario,
-            request.target.along(request.profile),
-            failure_probability=request.failure_probability,
-            band=request.band,
-            method=request.method,
-            deltas=request.deltas,
-            noise_std=request.noise_std,
-            earlier_releases=Ledger(ledger).releases() if ledger else (),
-            progress=progress,
-        )
 
 
 def summary_of(certificate: "Certificate") -> dict[str, Any]:

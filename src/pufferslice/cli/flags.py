@@ -1,23 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flags as the document that scenario.toml would be, so that both take one road."""
+"""The short form of `calibrate`: flags as the document that scenario.toml would be."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from pufferslice.errors import ArgumentError
 
-_REQUIRED = ("secret", "distribution", "notion", "order", "epsilon", "directions", "seed")
-_REQUIRED_APPROXIMATE = (
-    "secret",
-    "distribution",
-    "notion",
-    "epsilon",
-    "delta",
-    "directions",
-    "seed",
-)
+_REQUIRED = ("secret", "distribution", "notion", "epsilon", "directions", "seed")
 _COMPARISONS = {">=": "at_least", "<=": "at_most", "=": "equals", ">": "above", "<": "below"}
+_KEYS = {
+    "data": {
+        "path": "data", "dataset": "dataset", "missing": "missing", "bins": "bins",
+        "null_values": "null_value",
+    },
+    "prior": {"source": "source", "kind": "prior", "band": "band"},
+    "profile": {"kind": "profile", "n_directions": "directions", "seed": "seed"},
+    "guarantee": {
+        "claim": "claim", "notion": "notion", "order": "order", "epsilon": "epsilon",
+        "failure_probability": "failure_probability",
+    },
+    "calibration": {"rule": "rule", "envelope": "envelope", "noise_std": "noise_std"},
+}  # fmt: skip
+"""Keys of the file whose value is that of a flag."""
 
 
 def document_of(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -28,67 +32,33 @@ def document_of(flags: Mapping[str, Any]) -> dict[str, Any]:
         )
         raise ArgumentError(msg)
     approximate = flags.get("claim", "srpp").replace("-", "_") == "epsilon_delta"
-    needed = _REQUIRED_APPROXIMATE if approximate else _REQUIRED
-    absent = [f"--{name}" for name in needed if name not in flags]
+    required = (*_REQUIRED, "delta" if approximate else "order")
+    absent = [f"--{name}" for name in required if name not in flags]
     if absent:
-        msg = f"{', '.join(absent)} must be said: what is certified has no defaults"
+        msg = f"{', '.join(absent)}: required, because what is certified has no defaults"
         raise ArgumentError(msg)
     document: dict[str, Any] = {
-        "data": _data(flags),
-        "secret": _secret(flags),
-        "query": _query(flags),
-        "prior": _prior(flags),
-        "profile": {"n_directions": flags["directions"], "seed": flags["seed"]},
-        "guarantee": _guarantee(flags, approximate=approximate),
+        section: {key: flags[flag] for key, flag in keys.items() if flag in flags}
+        for section, keys in _KEYS.items()
     }
-    if "profile" in flags:
-        document["profile"]["kind"] = flags["profile"]
-    if flags["distribution"] == "bootstrap":
-        document["bootstrap"] = {"n_replicates": flags["replicates"], "seed": flags["seed"]}
-    chosen = {name: flags[name] for name in ("rule", "envelope", "noise_std") if name in flags}
-    return document | ({"calibration": chosen} if chosen else {})
-
-
-def _prior(flags: Mapping[str, Any]) -> dict[str, Any]:
-    prior = {"source": flags["source"]}
-    if "prior" in flags:
-        prior["kind"] = flags["prior"]
-    if "band" in flags:
-        prior["band"] = flags["band"]
-    return prior
-
-
-def _guarantee(flags: Mapping[str, Any], *, approximate: bool) -> dict[str, Any]:
-    names = ("claim", "notion", "order", "epsilon", "failure_probability")
-    said: dict[str, Any] = {name: flags[name] for name in names if name in flags}
+    if "data" in flags:
+        document["data"]["path"] = str(flags["data"])
     if "delta" in flags and not approximate:
-        said["deltas"] = flags["delta"]
+        document["guarantee"]["deltas"] = flags["delta"]
     elif "delta" in flags:
         if len(flags["delta"]) != 1:
-            msg = f"--claim epsilon-delta has one --delta, got {len(flags['delta'])}; say it once"
+            msg = f"--claim epsilon-delta takes one --delta, got {len(flags['delta'])}"
             raise ArgumentError(msg)
-        said["delta"] = flags["delta"][0]
-    return said
-
-
-def _data(flags: Mapping[str, Any]) -> dict[str, Any]:
-    data: dict[str, Any] = {"missing": flags["missing"]}
-    if "data" in flags:
-        data["path"] = str(Path(flags["data"]))
-    if "dataset" in flags:
-        data["dataset"] = flags["dataset"]
-    if "bins" in flags:
-        data["bins"] = flags["bins"]
-    if "null_value" in flags:
-        data["null_values"] = flags["null_value"]
-    return data
-
-
-def _secret(flags: Mapping[str, Any]) -> dict[str, Any]:
-    if "quantiles" in flags:
-        return {"bins": {"column": flags["secret"], "quantiles": flags["quantiles"]}}
+        document["guarantee"]["delta"] = flags["delta"][0]
+    if flags["distribution"] == "bootstrap":
+        document["bootstrap"] = {"n_replicates": flags["replicates"], "seed": flags["seed"]}
     columns = _names(flags["secret"])
-    return {"column": columns[0]} if len(columns) == 1 else {"columns": columns}
+    secret: dict[str, Any]
+    if "quantiles" in flags:
+        secret = {"bins": {"column": flags["secret"], "quantiles": flags["quantiles"]}}
+    else:
+        secret = {"column": columns[0]} if len(columns) == 1 else {"columns": columns}
+    return document | {"secret": secret, "query": _query(flags)}
 
 
 def _query(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,9 +67,9 @@ def _query(flags: Mapping[str, Any]) -> dict[str, Any]:
         msg = "distribution 'records' needs --columns, the numeric columns of one row"
         raise ArgumentError(msg)
     if flags["distribution"] != "records" and "columns" in flags:
-        msg = "--columns is for distribution 'records'; else use --mean, --std, --rate"
+        msg = "--columns is for distribution 'records'; otherwise use --mean, --std, --rate"
         raise ArgumentError(msg)
-    # In the order of the command line, which is that of the coordinates.
+    # The order of the command line is that of the coordinates.
     for name in flags:
         if name in ("columns", "mean", "std"):
             query[name] = _names(flags[name])
@@ -113,11 +83,7 @@ def _query(flags: Mapping[str, Any]) -> dict[str, Any]:
     if "range" in flags:
         query["range"] = _intervals(flags["range"])
     elif "low" in flags or "high" in flags:
-        ends = (flags.get("low", ""), flags.get("high", ""))
-        query["range"] = {
-            "low": _numbers(ends[0], "--low"),
-            "high": _numbers(ends[1], "--high"),
-        }
+        query["range"] = {end: _numbers(flags.get(end, ""), f"--{end}") for end in ("low", "high")}
     return query
 
 
@@ -127,9 +93,8 @@ def _condition(text: str) -> dict[str, Any]:
     if not marks:
         msg = f"--rate must be column=value, column>number or the like, got {text!r}"
         raise ArgumentError(msg)
-    where = min(marks)
-    column, mark = text[: where[0]].strip(), where[2]
-    value = text[where[0] + len(mark) :].strip()
+    start, _, mark = min(marks)
+    column, value = text[:start].strip(), text[start + len(mark) :].strip()
     if mark == "=":
         return {"column": column, "equals": value}
     return {"column": column, _COMPARISONS[mark]: _numbers(value, "--rate")[0]}

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`pufferslice init`: a commented scenario.toml and training.toml to start from."""
 
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pufferslice.cli.output import print_json, say
-
-_TEMPLATES = ("scenario.toml", "training.toml")
 
 
 def init(
@@ -18,15 +15,16 @@ def init(
 ) -> None:
     """Write a commented scenario.toml and training.toml that run as they are, on embedded data."""
     from pufferslice._core.files import check_new, make_folder, write_new
+    from pufferslice.config import ScenarioFile, TrainingFile, template
 
     make_folder(folder)
-    scenario, training = paths = [folder / name for name in _TEMPLATES]
-    for path in paths:
+    scenario, training = folder / "scenario.toml", folder / "training.toml"
+    for path in (scenario, training):
         check_new(path)
-    for path in paths:
-        write_new(path, files("pufferslice.cli").joinpath(path.name).read_bytes())
+    write_new(scenario, template(ScenarioFile).encode())
+    write_new(training, template(TrainingFile).encode())
     if json:
-        print_json({"written": [str(path) for path in paths]})
+        print_json({"written": [str(scenario), str(training)]})
         return
     say(
         f"Written: {scenario}, {training}\n"

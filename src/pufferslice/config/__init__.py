@@ -1,16 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that people write: scenario.toml and training.toml, and the values they stand for."""
+"""Files that people write, scenario.toml and training.toml, as typed models."""
 
-from pufferslice.config.scenario import (
-    SECTIONS,
-    Request,
-    check_document,
-    query_of,
-    read_request,
-    request_of,
-)
+from pufferslice.config.document import overridden, reference, schema, template
+from pufferslice.config.scenario import Request, ScenarioFile, read_request, request_of
 from pufferslice.config.training import (
-    TRAINING_SECTIONS,
+    TrainingFile,
     read_plan,
     read_training,
     training_of,
@@ -18,15 +12,17 @@ from pufferslice.config.training import (
 )
 
 __all__ = [
-    "SECTIONS",
-    "TRAINING_SECTIONS",
     "Request",
-    "check_document",
-    "query_of",
+    "ScenarioFile",
+    "TrainingFile",
+    "overridden",
     "read_plan",
     "read_request",
     "read_training",
+    "reference",
     "request_of",
+    "schema",
+    "template",
     "training_of",
     "write_plan",
 ]

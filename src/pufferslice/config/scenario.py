@@ -1,283 +1,58 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scenario.toml and the values it stands for; flags of the command line use the same code."""
+"""scenario.toml as a typed model, and the request that it stands for.
+
+Flags of the command line build the same document, so both are checked by this model.
+"""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple, final
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, final
 
 import attrs
 import numpy as np
 import pyarrow as pa
+from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
 
 from pufferslice import data, queries
-from pufferslice._core.checks import check_one_of
 from pufferslice._core.files import read_bytes
 from pufferslice.calibration.calibrate import RULES, Method
-from pufferslice.calibration.guarantee import ApproximateGuarantee, Claim, Guarantee
+from pufferslice.calibration.guarantee import (
+    RELEASE_NOTIONS,
+    ApproximateGuarantee,
+    Claim,
+    Guarantee,
+)
 from pufferslice.certificate.issue import DEFAULT_DELTAS
-from pufferslice.config.toml import (
+from pufferslice.config.document import (
     Document,
-    Sections,
-    check_sections,
-    number,
+    File,
+    Matrix,
+    Number,
+    Numbers,
+    Table,
+    Text,
+    Texts,
+    Word,
+    either,
+    key,
+    overridden,
     parsed_toml,
-    required,
-    section,
-    word,
 )
 from pufferslice.data import Frame, frame_of, read_table, without_missing
 from pufferslice.errors import ArgumentError
-from pufferslice.queries import (
-    Ball,
-    Box,
-    Condition,
-    Query,
-    above,
-    at_least,
-    at_most,
-    below,
-    columns,
-    equals,
-    summary,
-)
+from pufferslice.queries import Ball, Box, Query, columns, summary
 from pufferslice.queries.query import RangeLike
 from pufferslice.queries.statistics import STATISTICS
 from pufferslice.scenario.distributions import GaussianDistribution
 from pufferslice.scenario.histograms import Histograms
 from pufferslice.scenario.priors import LAWS, SOURCES, Bootstrap, Source
-from pufferslice.scenario.scenario import Pairs, Scenario
+from pufferslice.scenario.scenario import Scenario
 from pufferslice.scenario.secrets import Bins
 from pufferslice.sensitivity import RowScan, scan_files, streamed_scenario
 from pufferslice.sensitivity.concentration import BANDS, BandKind
 from pufferslice.sensitivity.profiles import FiniteProfile, Profile, SampledSphere
 from pufferslice.sensitivity.sensitivity import ENVELOPES
-
-
-class Shape(NamedTuple):
-    """A kind of value, in words, and how it is told."""
-
-    words: str
-    fits: Callable[[Any], bool]
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_list(value: object, inner: Callable[[Any], bool]) -> bool:
-    return isinstance(value, list | tuple) and all(map(inner, value))
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _are_numbers(value: object) -> bool:
-    return _is_list(value, _is_number)
-
-
-def _are_texts(value: object) -> bool:
-    return _is_list(value, _is_text)
-
-
-def _is_table(value: object) -> bool:
-    return isinstance(value, Mapping)
-
-
-TEXT: Final = Shape("a text", _is_text)
-TEXTS: Final = Shape("a list of texts", _are_texts)
-NUMBER: Final = Shape("a number", _is_number)
-NUMBERS: Final = Shape("a list of numbers", _are_numbers)
-LEVELS: Final = Shape(
-    "a number or a list of numbers", lambda value: _is_number(value) or _are_numbers(value)
-)
-SCALES: Final = Shape(
-    "a list of numbers, or a number for each name",
-    lambda value: _are_numbers(list(value.values()) if _is_table(value) else value),
-)
-BLOCKS: Final = Shape("a list of lists of numbers", lambda value: _is_list(value, _are_numbers))
-ROWS: Final = Shape(
-    "a list of lists of numbers, all of one length",
-    lambda value: BLOCKS.fits(value) and len({len(row) for row in value}) < 2,
-)
-PAIRS: Final = Shape(
-    "'all' or a list of pairs of texts",
-    lambda value: _is_text(value) or _is_list(value, _are_texts),
-)
-TABLE: Final = Shape("a table, as { key = value }", _is_table)
-TABLES: Final = Shape("a list of tables", lambda value: _is_list(value, _is_table))
-
-SHAPES: Final[Mapping[str, Mapping[str, Shape]]] = {
-    "data": {"path": TEXT, "dataset": TEXT, "null_values": TEXTS, "missing": TEXT, "bins": NUMBER},
-    "secret": {"column": TEXT, "columns": TEXTS, "bins": TABLE, "pairs": PAIRS},
-    "secret.bins": {"column": TEXT, "quantiles": NUMBER},
-    "query": {
-        "distribution": TEXT, "mean": TEXTS, "std": TEXTS, "rate": TABLES, "quantile": TABLES,
-        "count_share": NUMBER, "columns": TEXTS, "flags": TABLES, "model": TABLE, "range": TABLE,
-        "scales": SCALES,
-    },
-    "query.range": {"low": NUMBERS, "high": NUMBERS, "center": NUMBERS, "radius": NUMBER},
-    "query.rate": {"column": TEXT},
-    "query.flags": {"column": TEXT},
-    "query.quantile": {"column": TEXT, "level": LEVELS},
-    "query.model": {"kind": TEXT},
-    "bootstrap": {"n_replicates": NUMBER, "seed": NUMBER},
-    "prior": {"source": TEXT, "kind": TEXT, "band": TEXT},
-    "profile": {
-        "kind": TEXT, "n_directions": NUMBER, "seed": NUMBER, "n_sets": NUMBER, "blocks": BLOCKS,
-        "directions": ROWS, "weights": NUMBERS,
-    },
-    "guarantee": {
-        "claim": TEXT, "notion": TEXT, "order": NUMBER, "epsilon": NUMBER, "delta": NUMBER,
-        "deltas": NUMBERS, "failure_probability": NUMBER,
-    },
-    "calibration": {"rule": TEXT, "envelope": TEXT, "noise_std": NUMBER},
-}  # fmt: skip
-"""By section, and by table inside a section."""
-
-_GAUSSIAN: Final = {"mean": NUMBERS, "cov": ROWS}
-
-
-def check_shapes(document: Document) -> None:
-    """Every value is of its kind; what a value may be is checked where it is used."""
-    for name, shapes in SHAPES.items():
-        outer, _, inner = name.partition(".")
-        values = document.get(outer, {})
-        tables = values.get(inner, {}) if inner else values
-        for table in tables if isinstance(tables, list | tuple) else [tables]:
-            _check(name, table, shapes)
-    for world, path in document.get("worlds", {}).items():
-        _check("worlds", {world: path}, {world: TEXT})
-    for world, distribution in document.get("gaussian", {}).items():
-        _check("gaussian", {world: distribution}, {world: TABLE})
-        _check(f"gaussian.{world}", distribution, _GAUSSIAN)
-
-
-def _check(where: str, values: Mapping[str, Any], shapes: Mapping[str, Shape]) -> None:
-    for key, shape in shapes.items():
-        if key in values and not shape.fits(values[key]):
-            msg = f"[{where}] {key} must be {shape.words}, got {_short(values[key])}"
-            raise ArgumentError(msg)
-
-
-def _short(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:57]}..."
-
-
-CLAIMS: Final = ("srpp", "epsilon_delta")
-"""A Rényi claim, or sliced (epsilon, delta)."""
-
-PROFILES: Final = ("uniform", "sphere", "axes", "orthogonal", "blocks", "given")
-
-
-def target_of(document: Document) -> Claim:
-    """What is claimed; the word `claim` decides, and the numbers must be those of that claim."""
-    said = section(document, "guarantee")
-    claim = word(said.get("claim", "srpp"), "claim")
-    check_one_of(CLAIMS, claim=claim)
-    notion = word(required(said, "guarantee", "notion"), "notion")
-    epsilon = number(required(said, "guarantee", "epsilon"), "epsilon")
-    if claim == "srpp":
-        if "delta" in said:
-            msg = (
-                "delta belongs to claim 'epsilon-delta'; say that claim, or give the deltas of the "
-                "(epsilon, delta) views as deltas = [...]"
-            )
-            raise ArgumentError(msg)
-        order = number(required(said, "guarantee", "order"), "order")
-        return Guarantee(notion=notion, order=order, epsilon=epsilon)  # type: ignore[arg-type]
-    if "order" in said:
-        msg = "claim 'epsilon-delta' has no order; leave order out, or claim srpp"
-        raise ArgumentError(msg)
-    delta = number(required(said, "guarantee", "delta"), "delta")
-    return ApproximateGuarantee(notion=notion, epsilon=epsilon, delta=delta)  # type: ignore[arg-type]
-
-
-def failure_probability_of(document: Document) -> float | None:
-    """The failure probability, if the file says one."""
-    said = section(document, "guarantee")
-    if "failure_probability" not in said:
-        return None
-    return number(said["failure_probability"], "failure_probability")
-
-
-def noise_std_of(document: Document) -> float | None:
-    """A noise of the user's own, if the file says one."""
-    said = section(document, "calibration")
-    return number(said["noise_std"], "noise_std") if "noise_std" in said else None
-
-
-def band_of(document: Document) -> BandKind:
-    """How sampled distributions are bounded."""
-    band = word(section(document, "prior").get("band", "order_statistics"), "band")
-    check_one_of(BANDS, band=band)
-    return band  # type: ignore[return-value]
-
-
-def profile_of(document: Document, dim: int) -> Profile:
-    """The slices: those that are listed or drawn, or the whole sphere."""
-    said = section(document, "profile")
-    kind = word(said.get("kind", "given" if "directions" in said else "uniform"), "kind")
-    check_one_of(PROFILES, kind=kind)
-    if kind == "axes":
-        return FiniteProfile.axes(dim=dim)
-    if kind == "given":
-        return _given(said)
-    seed = required(said, "profile", "seed")
-    if kind == "orthogonal":
-        n_sets = required(said, "profile", "n_sets")
-        return FiniteProfile.orthogonal(dim=dim, n_sets=n_sets, seed=seed)
-    n_directions = required(said, "profile", "n_directions")
-    if kind == "sphere":
-        return SampledSphere.draw(dim=dim, n_directions=n_directions, seed=seed)
-    if kind == "blocks":
-        blocks = required(said, "profile", "blocks")
-        return FiniteProfile.blocks(dim=dim, blocks=blocks, n_directions=n_directions, seed=seed)
-    return FiniteProfile.uniform(dim=dim, n_directions=n_directions, seed=seed)
-
-
-def _given(said: Document) -> FiniteProfile:
-    rows = required(said, "profile", "directions")
-    if "weights" not in said:
-        return FiniteProfile.of(rows)
-    return FiniteProfile(directions=rows, weights=said["weights"])
-
-
-def method_of(document: Document) -> Method | None:
-    """Rule and envelope, or none where the file leaves the choice to the library."""
-    said = section(document, "calibration")
-    if not set(said) - {"noise_std"}:
-        return None
-    rule = word(said.get("rule", "tight"), "rule")
-    check_one_of(RULES, rule=rule)
-    default = "worst_gap" if rule == "closed_form" else "transport"
-    if document.get("gaussian") and rule == "tight":
-        default = "exact"
-    envelope = word(said.get("envelope", default), "envelope")
-    check_one_of(ENVELOPES, envelope=envelope)
-    return Method(rule=rule, envelope=envelope)  # type: ignore[arg-type]
-
-
-SECTIONS: Final[Sections] = {
-    "data": frozenset({"path", "dataset", "null_values", "missing", "bins"}),
-    "secret": frozenset({"column", "columns", "bins", "pairs"}),
-    "query": frozenset(
-        {"distribution", "mean", "std", "rate", "quantile", "count_share", "columns", "flags",
-         "model", "range", "scales"}
-    ),
-    "bootstrap": frozenset({"n_replicates", "seed"}),
-    "worlds": frozenset(),
-    "gaussian": frozenset(),
-    "prior": frozenset({"source", "kind", "band"}),
-    "profile": frozenset({"kind", "n_directions", "seed", "n_sets", "blocks", "directions",
-                          "weights"}),
-    "guarantee": frozenset({"claim", "notion", "order", "epsilon", "delta", "deltas",
-                            "failure_probability"}),
-    "calibration": frozenset({"rule", "envelope", "noise_std"}),
-}  # fmt: skip
-"""Sections and their keys; `worlds` and `gaussian` have one key per secret."""
 
 _DATASETS: Final[Mapping[str, Callable[[], pa.Table]]] = {
     "adult": data.adult,
@@ -285,14 +60,395 @@ _DATASETS: Final[Mapping[str, Callable[[], pa.Table]]] = {
 }
 """Tables by name, which ship with the library."""
 
-_CONDITIONS: Final[Mapping[str, Callable[[Any], Condition]]] = {
-    "equals": equals,
-    "above": above,
-    "at_least": at_least,
-    "below": below,
-    "at_most": at_most,
-}
-_MODELS: Final[tuple[str, ...]] = ("logistic_regression", "linear_svm", "forest_importances")
+
+class Data(Table):
+    """The table; either `path` or `dataset`, and neither for distribution `worlds`."""
+
+    path: Text | None = key(None, example="people.csv")
+    """CSV or TSV (also `.gz`), Parquet, a folder or a glob of Parquet files."""
+    dataset: Annotated[str, Word(*_DATASETS)] | None = key(None, example="adult", used=True)
+    """A table that ships with the library: `adult` or `adult-complete` (no missing values)."""
+    null_values: Texts = key((), example=["?"])
+    """Strings that mean missing; an empty cell always does."""
+    missing: Literal["refuse", "drop-rows"] = key("refuse", example="refuse", used=True)
+    """`refuse` (default), or `drop-rows`: rows without a value are left out and counted."""
+    bins: int | None = key(None, example=4096)
+    """Stream the rows (distribution `records`, with a range): bins along each slice."""
+
+
+class SecretBins(Table):
+    """Quantile bins of a numeric column."""
+
+    column: Text
+    quantiles: int
+
+
+class SecretSection(Table):
+    """What is protected; exactly one of `column`, `columns` and `bins`."""
+
+    column: Text | None = key(None, example="race", used=True)
+    """The secret of a row is its value in this column."""
+    columns: Texts | None = key(None, example=["sex", "race"])
+    """Or its values in several columns; a secret is then written `a & b`."""
+    bins: SecretBins | None = key(None, example={"column": "age", "quantiles": 5})
+    """Or a quantile bin of a numeric column; a secret is then written `age q1/5`."""
+    pairs: Annotated[
+        Literal["all"]
+        | Annotated[
+            tuple[Annotated[tuple[str, str], Field(strict=False)], ...], Field(strict=False)
+        ],
+        either("'all' or a list of pairs of strings"),
+    ] = key("all", example="all", used=True)
+    """Pairs of secrets that must not be told apart: `all` (default) or `[["a", "b"], …]`."""
+
+    def secret(self) -> str | tuple[str, ...] | Bins:
+        """Column, columns or bins, as `Scenario` takes them."""
+        choices = [value for value in (self.column, self.columns, self.bins) if value is not None]
+        if len(choices) != 1:
+            msg = "[secret]: needs exactly one of column, columns, bins"
+            raise ArgumentError(msg)
+        (choice,) = choices
+        if isinstance(choice, SecretBins):
+            return Bins(column=choice.column, quantiles=choice.quantiles)
+        return choice if isinstance(choice, str) else list(choice)  # type: ignore[return-value]
+
+
+class ConditionTable(Table):
+    """A condition on one column: exactly one of the other keys."""
+
+    column: Text
+    equals: Any = None
+    above: Number | None = None
+    at_least: Number | None = None
+    below: Number | None = None
+    at_most: Number | None = None
+
+    @model_validator(mode="after")
+    def _has_one_condition(self) -> Self:
+        if len(self.model_fields_set - {"column"}) != 1:
+            names = ", ".join(name for name in type(self).model_fields if name != "column")
+            msg = f"needs exactly one condition of {names}"
+            raise ValueError(msg)
+        return self
+
+    def condition(self) -> tuple[str, queries.Condition]:
+        """The column and its condition."""
+        (name,) = self.model_fields_set - {"column"}
+        build: Callable[[Any], queries.Condition] = getattr(queries, name)
+        return self.column, build(getattr(self, name))
+
+
+class QuantileTable(Table):
+    """Quantiles of one column."""
+
+    column: Text
+    level: Annotated[
+        Number | Annotated[tuple[Number, ...], Field(strict=False)],
+        either("a number or a list of numbers"),
+    ]
+
+
+class ModelTable(Table):
+    """A model that is fitted on the rows; its coefficients or importances are the query."""
+
+    kind: Annotated[str, Word("logistic_regression", "linear_svm", "forest_importances")]
+    features: Texts
+    target: Text
+    positive: Any
+    feature_scales: Annotated[
+        Numbers | dict[str, float] | None,
+        either("a list of numbers, or a number for each name"),
+    ] = None
+    regularisation: float = 1.0
+    n_trees: int = 0
+    seed: int = 0
+
+    def query(self) -> Query:
+        """The query that the function of this kind builds."""
+        build: Callable[..., Query] = getattr(queries, self.kind)
+        arguments = self.given()
+        del arguments["kind"]
+        try:
+            return build(**arguments)
+        except TypeError as error:
+            msg = f"[query] model: {error}"
+            raise ArgumentError(msg) from None
+
+
+class RangeTable(Table, extra="allow"):
+    """Public ends of the coordinates, by position or by name."""
+
+    __pydantic_extra__: dict[str, Annotated[tuple[float, float], Field(strict=False)]] = Field(
+        init=False
+    )
+    low: Numbers | None = None
+    high: Numbers | None = None
+    center: Numbers | None = None
+    radius: float | None = None
+
+    @model_validator(mode="after")
+    def _has_one_form(self) -> Self:
+        positions = self.model_fields_set & set(type(self).model_fields)
+        names = set(self.__pydantic_extra__)
+        if positions not in ({"low", "high"}, {"center", "radius"}, set()) or (positions and names):
+            msg = "needs low and high, or center and radius, or [low, high] for each name"
+            raise ValueError(msg)
+        return self
+
+    def range(self) -> RangeLike:
+        """The range as a query takes it."""
+        if self.low is not None and self.high is not None:
+            return Box(low=self.low, high=self.high)
+        if self.center is not None and self.radius is not None:
+            return Ball(center=self.center, radius=self.radius)
+        return self.__pydantic_extra__
+
+
+class QuerySection(Table):
+    """What is computed; coordinates are in the order of the keys in the file."""
+
+    distribution: Annotated[str, Word(*LAWS)] = key(example="groups", used=True)
+    """What one release is: `groups`, `bootstrap`, `records` or `worlds`."""
+    mean: Texts = key((), example=["age", "hours-per-week"], used=True)
+    """Numeric columns to average."""
+    std: Texts = key((), example=["age"], used=True)
+    """Numeric columns to take the standard deviation of."""
+    rate: Annotated[tuple[ConditionTable, ...], Field(strict=False)] = key(
+        (), example=[{"column": "income", "equals": ">50K"}], used=True
+    )
+    """Shares of rows; a condition is `equals`, `above`, `at_least`, `below` or `at_most`."""
+    quantile: Annotated[tuple[QuantileTable, ...], Field(strict=False)] = key(
+        (), example=[{"column": "age", "level": [0.25, 0.75]}]
+    )
+    """Quantiles of columns; `level` is a number or a list."""
+    count_share: Number | None = key(None, example=50_000)
+    """A public total: the number of rows is divided by it."""
+    columns: Texts = key((), example=["age", "hours-per-week"])
+    """For `records`: numeric columns of one row."""
+    flags: Annotated[tuple[ConditionTable, ...], Field(strict=False)] = key(
+        (), example=[{"column": "capital-gain", "above": 0}]
+    )
+    """For `records`: conditions as in `rate`, each a coordinate that is 0 or 1."""
+    model: ModelTable | None = key(
+        None,
+        example={
+            "kind": "logistic_regression",
+            "features": ["age"],
+            "target": "income",
+            "positive": ">50K",
+        },
+    )
+    """A fitted model: `logistic_regression`, `linear_svm` or `forest_importances` and its
+    arguments."""
+    range: RangeTable | None = key(
+        None,
+        example={"mean(age)": [17, 90], "hours-per-week": [1, 99], "std(age)": [0, 37]},
+        used=True,
+    )
+    """The public range that the query is clipped to, never computed from the data: by name of a
+    coordinate, or of a column that only one coordinate uses (rates are in [0, 1]); or by position,
+    `{ low = […], high = […] }` or `{ center = […], radius = … }`."""
+    scales: Annotated[
+        Numbers | dict[str, float] | None,
+        either("a list of numbers, or a number for each name"),
+    ] = key(
+        None,
+        example={"mean(age)": 10, "hours-per-week": 10, "std(age)": 5, "income": 0.1},
+        used=True,
+    )
+    """The public unit of each coordinate, by name or as a list; 1 if left out. In these units the
+    noise is equally large in every coordinate."""
+
+    _order: tuple[str, ...] = PrivateAttr(())
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _keep_order(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:  # noqa: ANN401
+        if isinstance(value, Mapping) and "median" in value:
+            msg = (
+                'has no median; write quantile = [{ column = "age", level = 0.5 }]. It has '
+                f"{', '.join(STATISTICS)}; anything else is a table_function in Python"
+            )
+            raise ValueError(msg)
+        section = handler(value)
+        section._order = tuple(value)  # noqa: SLF001 - of this class
+        return section
+
+    def query(self, missing: str) -> Query:
+        """The query with its range, scales and policy on missing values."""
+        if self.model is not None:
+            query = self.model.query()
+        elif self.model_fields_set & {"columns", "flags"}:
+            query = columns(self.columns, flags=[flag.condition() for flag in self.flags] or None)
+        else:
+            statistics = self.given(name for name in self._order if name in STATISTICS)
+            if "rate" in statistics:
+                statistics["rate"] = [rate.condition() for rate in self.rate]
+            if "quantile" in statistics:
+                statistics["quantile"] = [(entry.column, entry.level) for entry in self.quantile]
+            query = summary(**statistics)
+        if self.range is not None:
+            query = query.with_range(self.range.range())
+        if self.scales is not None:
+            query = query.with_scales(self.scales)
+        return query.with_missing(missing)
+
+
+class BootstrapSection(Table):
+    """For distribution `bootstrap`: tables resampled from each group."""
+
+    n_replicates: int = key(example=200)
+    """Resampled tables per group."""
+    seed: int = key(example=7)
+    """Public seed of the resampling."""
+
+
+class Gaussian(Table):
+    """A Gaussian distribution of the query, in the user's units."""
+
+    mean: Numbers
+    cov: Matrix
+
+
+class PriorSection(Table):
+    """Where the prior comes from, and whether it is known or sampled."""
+
+    source: Annotated[str, Word(*SOURCES)] | None = key(None, example="released-data", used=True)
+    """`public-model`, `held-out` or `released-data`; the certificate states it."""
+    kind: Annotated[str, Word("empirical", "sampled")] | None = key(
+        None, example="empirical", used=True
+    )
+    """`empirical` (default): the data are the prior. `sampled`: they are independent draws of it,
+    and `failure_probability` is required. Required for streamed data."""
+    band: Annotated[str, Word(*BANDS)] = key("order_statistics", example="order-statistics")
+    """Around sampled distributions: `order-statistics` (default) or `dkw`."""
+
+
+class ProfileSection(Table):
+    """The slices, which are public."""
+
+    kind: (
+        Annotated[str, Word("uniform", "sphere", "axes", "orthogonal", "blocks", "given")] | None
+    ) = key(None, example="uniform")
+    """`uniform` (default: the drawn slices are the profile), `sphere` (they stand for all
+    directions), `axes`, `orthogonal`, `blocks` or `given`."""
+    n_directions: int | None = key(None, example=200, used=True)
+    """Number of random directions (per block)."""
+    seed: int | None = key(None, example=7, used=True)
+    """Public seed of the directions."""
+    n_sets: int | None = key(None, example=10)
+    """For `orthogonal`: number of random bases."""
+    blocks: Annotated[
+        tuple[Annotated[tuple[int, ...], Field(strict=False)], ...] | None, Field(strict=False)
+    ] = key(None, example=[[0, 1], [2, 3]])
+    """For `blocks`: lists of coordinates, counted from 0."""
+    directions: Matrix | None = key(None, example=[[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]])
+    """For `given`: unit vectors."""
+    weights: Numbers | None = key(None, example=[0.5, 0.5])
+    """For `given`: weights of the directions; equal if left out."""
+
+    def profile(self, dim: int) -> Profile:
+        """The directions and weights."""
+        kind = self.kind or ("uniform" if self.directions is None else "given")
+        if kind == "given":
+            directions = self._required("directions")
+            if self.weights is None:
+                return FiniteProfile.of(directions)
+            return FiniteProfile(directions=directions, weights=self.weights)
+        if kind == "axes":
+            return FiniteProfile.axes(dim=dim)
+        names = {"orthogonal": ["n_sets"], "blocks": ["n_directions", "blocks"]}
+        numbers = {
+            name: self._required(name) for name in ("seed", *names.get(kind, ["n_directions"]))
+        }
+        if kind == "sphere":
+            return SampledSphere.draw(dim=dim, **numbers)
+        build: Callable[..., FiniteProfile] = getattr(FiniteProfile, kind)
+        return build(dim=dim, **numbers)
+
+    def _required(self, name: str) -> Any:  # noqa: ANN401 - the type of the key
+        value = getattr(self, name)
+        if value is None:
+            msg = f"[profile] {name}: is required for this kind"
+            raise ArgumentError(msg)
+        return value
+
+
+class GuaranteeSection(Table):
+    """The claim; it has no defaults."""
+
+    claim: Annotated[str, Word("srpp", "epsilon_delta")] = key("srpp", example="srpp")
+    """`srpp` (default): a Rényi claim with an order. `epsilon-delta`: a sliced (ε, δ) claim."""
+    notion: Annotated[str, Word(*RELEASE_NOTIONS)] = key(example="joint", used=True)
+    """`joint`, `average` or `unsliced`."""
+    order: float | None = key(None, example=4, used=True)
+    """Rényi order, above 1; of claim `srpp`."""
+    epsilon: float = key(example=1.0, used=True)
+    """The bound that is claimed, above 0."""
+    delta: float | None = key(None, example=1e-3)
+    """Of claim `epsilon-delta`."""
+    deltas: Numbers = key(DEFAULT_DELTAS, example=[1e-5])
+    """Of the (ε, δ) views of claim `srpp`; default `[1e-5]`."""
+    failure_probability: float | None = key(None, example=0.01)
+    """That the claim does not hold; required for sampled priors and the sphere, else refused."""
+
+    def target(self) -> Claim:
+        """The claim as a value."""
+        wrong, right = ("delta", "order") if self.claim == "srpp" else ("order", "delta")
+        if getattr(self, wrong) is not None:
+            msg = f"[guarantee] {wrong}: is not part of claim {self.claim!r}; leave it out"
+            raise ArgumentError(msg)
+        if getattr(self, right) is None:
+            msg = f"[guarantee] {right}: is required for claim {self.claim!r}"
+            raise ArgumentError(msg)
+        numbers = self.given(("notion", right, "epsilon"))
+        return Guarantee(**numbers) if self.claim == "srpp" else ApproximateGuarantee(**numbers)
+
+
+class CalibrationSection(Table):
+    """How the noise is found; left out, the tightest way that applies."""
+
+    rule: Annotated[str, Word(*RULES)] = key("tight", example="tight")
+    """`tight`, or `closed-form`: the theorems of the paper."""
+    envelope: Annotated[str, Word(*ENVELOPES)] | None = key(None, example="transport")
+    """`transport`, `worst-gap` or, for Gaussian distributions, `exact`."""
+    noise_std: float | None = key(None, example=0.5)
+    """Certify this noise, in scaled coordinates, instead of the smallest."""
+
+    def method(self, *, gaussian: bool) -> Method | None:
+        """Rule and envelope; none where the file leaves the choice to the library."""
+        if not self.given(("rule", "envelope")):
+            return None
+        if self.rule == "closed_form":
+            default = "worst_gap"
+        else:
+            default = "exact" if gaussian else "transport"
+        return Method(rule=self.rule, envelope=self.envelope or default)  # type: ignore[arg-type]
+
+
+class ScenarioFile(File):
+    """scenario.toml: what one release is, what is protected, and how much."""
+
+    header: ClassVar[str] = """\
+What one release is, what is protected, and how much. Run it with
+  pufferslice calibrate scenario.toml --out certificate.json
+  pufferslice release scenario.toml --certificate certificate.json \\
+      --ledger census.ledger --out release.json --group Black"""
+
+    data: Data = Field(default_factory=Data)
+    secret: SecretSection = Field(default_factory=SecretSection)
+    query: QuerySection
+    bootstrap: BootstrapSection | None = None
+    worlds: dict[str, Text] = Field({}, examples=[{"before": "before.csv", "after": "after.csv"}])
+    """For distribution `worlds`: the file of each world."""
+    gaussian: dict[str, Gaussian] = Field(
+        {}, examples=[{"before": {"mean": [39.0], "cov": [[0.01]]}}]
+    )
+    """Or `[gaussian.NAME]` for each world: `mean` and `cov` of the query, in its own units."""
+    prior: PriorSection = Field(default_factory=PriorSection)
+    profile: ProfileSection = Field(default_factory=ProfileSection)
+    guarantee: GuaranteeSection
+    calibration: CalibrationSection = Field(default_factory=CalibrationSection)
 
 
 @final
@@ -304,27 +460,27 @@ class Request:
     profile: Profile
     target: Claim
     failure_probability: float | None
-    """None where the file says none: exact distributions along a finite profile need none."""
+    """None where nothing is sampled: exact distributions along a finite profile."""
     band: BandKind
     method: Method | None
     """None where the file leaves the choice to the library."""
     deltas: tuple[float, ...]
     noise_std: float | None
-    """A noise of the user's own, in scaled coordinates; None where the claim decides."""
+    """A noise chosen by the user, in scaled coordinates; None where the claim decides."""
     table: pa.Table | None
-    """The data that the scenario was made from; none for worlds and for streamed data."""
+    """The data that the scenario was built from; none for worlds and for streamed data."""
     null_values: tuple[str, ...]
-    """Texts that mean a missing value in files."""
+    """Strings that mean a missing value in files."""
 
     @property
     def without_table(self) -> str:
-        """Why there is no table, in the words of an error."""
+        """Why there is no table, for an error."""
         if self.scenario.rule is None:
-            return "distribution 'worlds' has no table of its own"
+            return "distribution 'worlds' has no table"
         return "streamed data were counted and not kept, so there is no table"
 
     def complete_table(self) -> Frame:
-        """The table as the scenario saw it: without the rows that lack a value."""
+        """The table without the rows that lack a value, as the scenario uses it."""
         scenario = self.scenario
         if self.table is None or scenario.rule is None:
             msg = f"{self.without_table}; give the rows"
@@ -334,253 +490,120 @@ class Request:
 
 
 Scan = Callable[[Path, RowScan], Histograms]
-"""Counts the rows of files; how many processes do it changes nothing in the result."""
+"""Counts the rows of files; the number of processes does not change the result."""
 
 
-def read_request(path: str | os.PathLike[str], scan: Scan = scan_files) -> Request:
-    """Read scenario.toml; paths inside it are relative to its folder."""
+def read_request(
+    path: str | os.PathLike[str], scan: Scan = scan_files, *, overrides: list[str] | None = None
+) -> Request:
+    """Read scenario.toml; paths in it are relative to its folder.
+
+    `overrides` replace keys, each as `section.key=value` in TOML.
+    """
     try:
         document = parsed_toml(read_bytes(path, "settings"))
     except ValueError as error:
         msg = f"{str(path)!r} is not TOML: {error}"
         raise ArgumentError(msg) from error
-    return request_of(document, Path(path).parent, scan)
+    return request_of(overridden(document, overrides or []), Path(path).parent, scan)
 
 
 def request_of(document: Document, folder: Path, scan: Scan = scan_files) -> Request:
-    """The values that a document stands for."""
-    check_document(document)
-    query = query_of(document)
-    profile = profile_of(document, query.dim)
+    """The request that a document stands for."""
+    file = ScenarioFile.of(document)
+    query = file.query.query(file.data.missing)
+    profile = file.profile.profile(query.dim)
     table = None
-    if "bins" in section(document, "data"):
-        scenario = _streamed(document, folder, (query, profile), scan)
+    if file.data.bins is not None:
+        scenario = _streamed(file, folder, query, profile, scan)
+    elif file.query.distribution == "worlds":
+        scenario = Scenario.from_worlds(
+            _worlds(file, folder), query=query, pairs=file.secret.pairs, source=_source(file)
+        )
     else:
-        table = None if _distribution(document) == "worlds" else _table(document, folder)
-        scenario = _scenario(document, folder, query, table)
+        table = _table(file.data, folder)
+        scenario = _from_table(file, query, table)
     return Request(
-        scenario=scenario.with_sampled_priors() if _kind(document) == "sampled" else scenario,
+        scenario=scenario.with_sampled_priors() if file.prior.kind == "sampled" else scenario,
         profile=profile,
-        target=target_of(document),
-        failure_probability=failure_probability_of(document),
-        band=band_of(document),
-        method=method_of(document),
-        deltas=tuple(section(document, "guarantee").get("deltas", DEFAULT_DELTAS)),
-        noise_std=noise_std_of(document),
+        target=file.guarantee.target(),
+        failure_probability=file.guarantee.failure_probability,
+        band=file.prior.band,  # type: ignore[arg-type]
+        method=file.calibration.method(gaussian=bool(file.gaussian)),
+        deltas=file.guarantee.deltas,
+        noise_std=file.calibration.noise_std,
         table=table,
-        null_values=tuple(section(document, "data").get("null_values", ())),
+        null_values=file.data.null_values,
     )
 
 
-def _kind(document: Document) -> str:
-    """Whether the data are the prior or a sample of it; streamed data must say."""
-    prior = section(document, "prior")
-    if "bins" in section(document, "data") and "kind" not in prior:
-        msg = (
-            "streamed data must say what they are: [prior] kind = 'empirical' (the rows are the "
-            "prior) or 'sampled' (the rows are a sample of it); --prior on the command line"
-        )
-        raise ArgumentError(msg)
-    kind = word(prior.get("kind", "empirical"), "kind")
-    check_one_of(("empirical", "sampled"), kind=kind)
-    return kind
+def _source(file: ScenarioFile) -> Source | None:
+    return file.prior.source  # type: ignore[return-value]
 
 
 def _streamed(
-    document: Document, folder: Path, said: tuple[Query, Profile], scan: Scan
+    file: ScenarioFile, folder: Path, query: Query, profile: Profile, scan: Scan
 ) -> Scenario:
-    query, profile = said
-    distribution, data = _distribution(document), section(document, "data")
-    if distribution != "records" or "path" not in data:
+    if file.query.distribution != "records" or file.data.path is None:
+        msg = "[data] bins: is for distribution 'records' and a path; leave it out to read a table"
+        raise ArgumentError(msg)
+    if file.prior.kind is None:
         msg = (
-            "data are streamed (bins) for distribution 'records', from path; got distribution "
-            f"{distribution!r}. Leave bins out to read a table whole"
+            "[prior] kind: is required for streamed data: 'empirical' (the rows are the prior) or "
+            "'sampled' (the rows are a sample of it); --prior on the command line"
         )
         raise ArgumentError(msg)
-    _kind(document)
     rows = RowScan.of(
         query,
-        secret=_secret(section(document, "secret")),
+        secret=file.secret.secret(),
         profile=profile,
-        n_bins=data["bins"],
-        null_values=data.get("null_values", ()),
+        n_bins=file.data.bins or 0,
+        null_values=file.data.null_values,
     )
     return streamed_scenario(
-        scan(folder / data["path"], rows),
+        scan(folder / file.data.path, rows),
         rows,
-        pairs=_pairs(document),
-        source=_source(document) or "released_data",
+        pairs=file.secret.pairs,
+        source=_source(file) or "released_data",
     )
 
 
-def _pairs(document: Document) -> Pairs:
-    pairs = section(document, "secret").get("pairs", "all")
-    if isinstance(pairs, str):
-        return pairs  # type: ignore[return-value]
-    return [tuple(pair) for pair in pairs]
-
-
-def _source(document: Document) -> Source | None:
-    prior = section(document, "prior")
-    source = word(prior["source"], "source") if "source" in prior else None
-    if source is not None:
-        check_one_of(SOURCES, source=source)
-    return source  # type: ignore[return-value]
-
-
-def check_document(document: Document) -> None:
-    """Only known sections and keys of a scenario file, and values of the kind that they take."""
-    query = document.get("query")
-    if isinstance(query, Mapping) and "median" in query:
-        msg = (
-            '[query] has no median; write quantile = [{ column = "age", level = 0.5 }]. It has '
-            f"{', '.join(STATISTICS)}; anything else is a table_function in Python"
-        )
+def _table(section: Data, folder: Path) -> pa.Table:
+    if (section.path is None) == (section.dataset is None):
+        msg = "[data]: needs either path or dataset"
         raise ArgumentError(msg)
-    check_sections(document, SECTIONS)
-    check_shapes(document)
+    if section.path is None:
+        return _DATASETS[section.dataset or ""]()
+    return read_table(folder / section.path, null_values=section.null_values)
 
 
-def query_of(document: Document) -> Query:
-    """The query that a document describes, with range, scales and missing-value policy."""
-    said = section(document, "query")
-    query = _bare_query(said)
-    if "range" in said:
-        query = query.with_range(_range(said["range"]))
-    if "scales" in said:
-        query = query.with_scales(said["scales"])
-    return query.with_missing(section(document, "data").get("missing", "refuse"))
-
-
-def _bare_query(said: Document) -> Query:
-    if "model" in said:
-        return _model(said["model"])
-    if "columns" in said or "flags" in said:
-        flags = _conditions(said.get("flags", []), "flags")
-        return columns(said.get("columns", []), flags=flags or None)
-    # In the order of the file, which is that of the coordinates.
-    statistics: dict[str, Any] = {key: said[key] for key in said if key in STATISTICS}
-    if "rate" in said:
-        statistics["rate"] = _conditions(said["rate"], "rate")
-    if "quantile" in said:
-        statistics["quantile"] = [
-            tuple(required(entry, "query.quantile", key) for key in ("column", "level"))
-            for entry in said["quantile"]
-        ]
-    return summary(**statistics)
-
-
-def _conditions(entries: Sequence[Document], where: str) -> list[tuple[str, Condition]]:
-    found = []
-    for entry in entries:
-        column = required(entry, f"query.{where}", "column")
-        kinds = [key for key in entry if key != "column"]
-        if len(kinds) != 1 or kinds[0] not in _CONDITIONS:
-            known = ", ".join(_CONDITIONS)
-            msg = f"query.{where} for {column!r} needs one condition of {known}; got {kinds}"
-            raise ArgumentError(msg)
-        found.append((column, _CONDITIONS[kinds[0]](entry[kinds[0]])))
-    return found
-
-
-def _model(said: Document) -> Query:
-    kind = word(required(said, "query.model", "kind"), "kind")
-    check_one_of(_MODELS, kind=kind)
-    rest = {key: value for key, value in said.items() if key != "kind"}
-    builder: Callable[..., Query] = getattr(queries, kind)
-    try:
-        return builder(**rest)
-    except TypeError as error:
-        msg = f"query.model of kind {kind!r} cannot be made: {error}"
-        raise ArgumentError(msg) from None
-
-
-def _range(said: Document) -> RangeLike:
-    """By position (low and high, or center and radius), or by name."""
-    if set(said) == {"low", "high"}:
-        return Box(low=said["low"], high=said["high"])
-    if set(said) == {"center", "radius"}:
-        return Ball(center=said["center"], radius=said["radius"])
-    if set(said) & {"low", "high", "center", "radius"}:
-        msg = (
-            "query.range needs low and high, or center and radius, or a low and a high end for "
-            f"each coordinate by name; got {sorted(said)}"
-        )
-        raise ArgumentError(msg)
-    return said
-
-
-def _distribution(document: Document) -> str:
-    distribution = word(
-        required(section(document, "query"), "query", "distribution"), "distribution"
-    )
-    check_one_of(LAWS, distribution=distribution)
-    return distribution
-
-
-def _table(document: Document, folder: Path) -> pa.Table:
-    said = section(document, "data")
-    if ("path" in said) == ("dataset" in said):
-        msg = "[data] needs either path or dataset"
-        raise ArgumentError(msg)
-    if "dataset" in said:
-        name = word(said["dataset"], "dataset")
-        check_one_of(tuple(_DATASETS), dataset=name)
-        return _DATASETS[name]()
-    return read_table(folder / said["path"], null_values=said.get("null_values", ()))
-
-
-def _scenario(document: Document, folder: Path, query: Query, table: pa.Table | None) -> Scenario:
-    source, chosen = _source(document), _pairs(document)
-    distribution = _distribution(document)
-    if table is None:
-        worlds = _worlds(document, folder)
-        return Scenario.from_worlds(worlds, query=query, pairs=chosen, source=source)
-    said: dict[str, Any] = {
-        "secret": _secret(section(document, "secret")),
+def _from_table(file: ScenarioFile, query: Query, table: pa.Table) -> Scenario:
+    options: dict[str, Any] = {
+        "secret": file.secret.secret(),
         "query": query,
-        "pairs": chosen,
-        "source": source or "released_data",
+        "pairs": file.secret.pairs,
+        "source": file.prior.source or "released_data",
     }
-    if distribution == "bootstrap":
-        bootstrap = section(document, "bootstrap")
-        said["bootstrap"] = Bootstrap(
-            n_replicates=required(bootstrap, "bootstrap", "n_replicates"),
-            seed=required(bootstrap, "bootstrap", "seed"),
-        )
-        return Scenario.from_bootstrap(table, **said)
-    return (Scenario.from_groups if distribution == "groups" else Scenario.from_records)(
-        table, **said
-    )
-
-
-def _worlds(document: Document, folder: Path) -> dict[str, object]:
-    tables, gaussians = document.get("worlds", {}), document.get("gaussian", {})
-    if bool(tables) == bool(gaussians):
-        msg = "'worlds' needs either [worlds], a file per world, or [gaussian.NAME] sections"
+    if file.query.distribution == "groups":
+        return Scenario.from_groups(table, **options)
+    if file.query.distribution == "records":
+        return Scenario.from_records(table, **options)
+    if file.bootstrap is None:
+        msg = "[bootstrap]: is required for distribution 'bootstrap', with n_replicates and seed"
         raise ArgumentError(msg)
-    if tables:
-        nulls = section(document, "data").get("null_values", ())
-        return {name: read_table(folder / path, null_values=nulls) for name, path in tables.items()}
+    return Scenario.from_bootstrap(table, **options, bootstrap=Bootstrap(**file.bootstrap.given()))
+
+
+def _worlds(file: ScenarioFile, folder: Path) -> dict[str, object]:
+    if bool(file.worlds) == bool(file.gaussian):
+        msg = "distribution 'worlds' needs either [worlds], a file per world, or [gaussian.NAME]"
+        raise ArgumentError(msg)
+    if file.worlds:
+        return {
+            name: read_table(folder / path, null_values=file.data.null_values)
+            for name, path in file.worlds.items()
+        }
     return {
-        name: GaussianDistribution(
-            mean=np.asarray(required(distribution, f"gaussian.{name}", "mean")),
-            cov=np.asarray(required(distribution, f"gaussian.{name}", "cov")),
-        )
-        for name, distribution in gaussians.items()
+        name: GaussianDistribution(mean=np.asarray(world.mean), cov=np.asarray(world.cov))
+        for name, world in file.gaussian.items()
     }
-
-
-def _secret(said: Document) -> str | list[str] | Bins:
-    given = [key for key in ("column", "columns", "bins") if key in said]
-    if len(given) != 1:
-        msg = "[secret] needs exactly one of column, columns, bins"
-        raise ArgumentError(msg)
-    if given[0] != "bins":
-        secret: str | list[str] = said[given[0]]
-        return secret
-    bins = said["bins"]
-    return Bins(
-        column=required(bins, "secret.bins", "column"),
-        quantiles=required(bins, "secret.bins", "quantiles"),
-    )

@@ -1,32 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""training.toml: what to train and under which plan; or a training plan alone."""
+"""training.toml as a typed model, and the request that it stands for; plans as files."""
 
 import contextlib
-import json
 import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import attrs
+from pydantic import Field
 
-from pufferslice._core.checks import check_above, check_between, check_count, check_one_of
+from pufferslice._core.checks import check_above, check_between
 from pufferslice._core.files import parsed_json, pretty_json, read_bytes, write_whole
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate.training import DEFAULT_DELTAS
-from pufferslice.config.toml import (
+from pufferslice.config.document import (
     Document,
-    Sections,
-    check_sections,
-    numbers,
+    File,
+    Number,
+    Table,
+    Text,
+    Word,
+    key,
     parsed_toml,
-    text,
-    word,
+    toml_of,
 )
 from pufferslice.errors import ArgumentError
 from pufferslice.learning import (
-    Accountant,
     DifferingRecords,
     SamplingDesign,
     TrainingPlan,
@@ -38,77 +39,280 @@ from pufferslice.learning import (
     plan_training,
     sampling_from_description,
 )
+from pufferslice.learning.accountants import ACCOUNTANTS
 from pufferslice.learning.plan import check_n_steps
-from pufferslice.learning.request import DataSource, Learning, Output, Prevalence, TrainingRequest
-
-TRAINING_SECTIONS: Final[Sections] = {
-    "data": frozenset({"dataset", "n_records", "name", "n_classes"}),
-    "secret": frozenset(
-        {"exactly", "at_most", "mismatch_probability", "probabilities", "prevalence"}
-    ),
-    "sampling": frozenset({"kind", "rate", "batch_size"}),
-    "training": frozenset(
-        {"model", "loss", "seed", "optimizer", "learning_rate", "momentum", "weight_decay",
-         "schedule", "n_warmup_steps", "n_steps", "n_epochs", "clip_norm", "block", "non_finite"}
-    ),
-    "guarantee": frozenset({"accountant", "order", "epsilon", "deltas"}),
-    "output": frozenset({"folder", "public_evaluation", "evaluate_every", "checkpoint_every"}),
-}  # fmt: skip
-"""Sections of a training file and their keys."""
-
-_OF_PLAN: Final = frozenset({"n_steps", "n_epochs", "clip_norm", "block", "non_finite"})
-"""Keys of [training] that belong to the plan."""
+from pufferslice.learning.request import (
+    OPTIMIZERS,
+    SCHEDULES,
+    DataSource,
+    Learning,
+    Output,
+    Prevalence,
+    TrainingRequest,
+)
 
 _EVALUATIONS: Final = 20
-"""About so many in a run whose file does not say how often: one may take as long as many steps."""
+"""About so many in a run by default: an evaluation may take as long as many steps."""
 
-_PREVALENCE: Final = ("label", "shares", "seed", "world")
-_SAMPLINGS: Final = ("poisson", "without_replacement", "with_replacement")
+Count = Annotated[int, Field(ge=1)]
+Shares = Annotated[tuple[Number, Number], Field(strict=False)]
+
+
+class DataSection(Table):
+    """What to train on."""
+
+    dataset: Text = key(example="digits", used=True)
+    """`digits` (8x8 digits of scikit-learn), or `module:function` that returns what to train on
+    and what is held out."""
+    n_records: Count = key(example=1437, used=True)
+    """Records to train on, the same in both worlds; public. The first of the digits and of labelled
+    images, all of your own data."""
+    name: Text | None = key(None, example="digits 2026")
+    """Public name of the data in the certificate: runs over the same name can be composed. Left
+    out, it is unique to the run."""
+    n_classes: int | None = key(None, example=10)
+    """Number of classes, for your own data with a named model."""
+
+
+class PrevalenceTable(Table):
+    """Two worlds by the share of a label, and the one that is trained on."""
+
+    label: int
+    shares: Shares
+    seed: int
+    world: Literal["first", "second"]
+
+
+class SecretSection(Table):
+    """How many records the secret changes; exactly one key."""
+
+    exactly: int | None = key(None, example=4, used=True)
+    """A fixed set of so many records differs."""
+    at_most: int | None = key(None, example=4)
+    """At most so many records differ, whichever they are."""
+    mismatch_probability: Number | None = key(None, example=0.001)
+    """Each record differs independently with this probability."""
+    probabilities: Annotated[tuple[Number, ...] | None, Field(strict=False)] = key(
+        None, example=[0.5, 0.25, 0.25]
+    )
+    """The probability that 0, 1, 2, … records differ."""
+    prevalence: PrevalenceTable | None = key(
+        None, example={"label": 3, "shares": [0.1, 0.104], "seed": 7, "world": "first"}
+    )
+    """Two worlds with these shares of a label. `world`, `first` or `second`, is trained on: it is
+    the secret, so a file that has it is confidential."""
+
+    def worlds(self) -> Prevalence | None:
+        """The two worlds, if the secret is a prevalence."""
+        if len(self.model_fields_set) != 1:
+            msg = f"needs exactly one of {', '.join(type(self).model_fields)}"
+            raise ArgumentError(msg)
+        return None if self.prevalence is None else Prevalence(**self.prevalence.given())
+
+    def differing(self, n_records: int) -> DifferingRecords:
+        """The distribution of the number of differing records."""
+        worlds = self.worlds()
+        if worlds is not None:
+            differing = worlds.differing(n_records)
+        elif self.exactly is not None:
+            differing = exactly(self.exactly)
+        elif self.at_most is not None:
+            differing = at_most(self.at_most)
+        elif self.mismatch_probability is not None:
+            differing = binomial(
+                n_records=n_records, mismatch_probability=self.mismatch_probability
+            )
+        else:
+            differing = from_pmf([float(chance) for chance in self.probabilities or ()])
+        if differing.largest > n_records:
+            msg = f"up to {differing.largest} records differ, but n_records is {n_records}"
+            raise ArgumentError(msg)
+        return differing
+
+
+class SamplingSection(Table):
+    """How a batch is drawn."""
+
+    kind: Annotated[str, Word("poisson", "without_replacement", "with_replacement")] = key(
+        example="poisson", used=True
+    )
+    """`poisson`, `without-replacement` or `with-replacement`."""
+    rate: Number | None = key(None, example=1.0, used=True)
+    """For `poisson`: probability of each record. With few steps large batches do best."""
+    batch_size: int | None = key(None, example=512)
+    """For the others."""
+
+    def design(self, n_records: int) -> SamplingDesign:
+        """The sampling design."""
+        needed, other = ("rate", "batch_size")
+        if self.kind != "poisson":
+            needed, other = other, needed
+        if getattr(self, needed) is None or getattr(self, other) is not None:
+            msg = f"{self.kind} needs {needed} and no {other}"
+            raise ArgumentError(msg)
+        return sampling_from_description(
+            {"kind": self.kind, "n_records": n_records, needed: getattr(self, needed)}
+        )
+
+
+class TrainingSection(Table):
+    """Model, optimizer and steps."""
+
+    model: Text = key(example="linear", used=True)
+    """`linear`, `small`, `resnet22`, or `module:function` of the seed."""
+    loss: Text = key("cross_entropy", example="cross_entropy")
+    """`cross_entropy` (default), or `module:function` of outputs and targets."""
+    seed: int = key(example=0, used=True)
+    """Public seed of the initial weights."""
+    optimizer: Annotated[str, Word(*OPTIMIZERS)] = key("sgd", example="sgd", used=True)
+    """`sgd` (default) or `adam`; what follows the noise costs nothing."""
+    learning_rate: Number = key(example=1.0, used=True)
+    """Step size."""
+    momentum: Number = key(0.0, example=0.5, used=True)
+    """For `sgd`; default 0."""
+    weight_decay: Number = key(0.0, example=0.0)
+    """Default 0."""
+    schedule: Annotated[str, Word(*SCHEDULES)] = key("constant", example="constant")
+    """`constant` (default), or `cosine`: it rises over the first steps and falls to 0."""
+    n_warmup_steps: int = key(0, example=0)
+    """For `cosine`: steps over which the learning rate rises; default 0."""
+    n_steps: int | None = key(None, example=10, used=True)
+    """Noisy steps; or `n_epochs`."""
+    n_epochs: Count | None = key(None, example=10)
+    """Complete passes over the data; or `n_steps`."""
+    clip_norm: Number = key(example=2.0, used=True)
+    """The most that one record can add to the sum of gradients."""
+    block: int | None = key(None, example=64)
+    """Examples per forward and backward pass; chosen by the trainer if left out."""
+    non_finite: Literal["zero", "stop"] = key("zero", example="zero")
+    """An example whose gradient is NaN or infinite: `zero` (default), it contributes nothing; or
+    `stop`, the run stops, and what that reveals is not covered."""
+
+    def n_steps_of(self, design: SamplingDesign) -> int:
+        """Steps, or as many as the passes over the data take."""
+        if (self.n_steps is None) == (self.n_epochs is None):
+            msg = "needs either n_steps or n_epochs"
+            raise ArgumentError(msg)
+        # Rates are decimal fractions: 1 / 0.1 must not become 11 steps.
+        passes = math.ceil(design.n_records / design.divisor - 1e-9)
+        steps = self.n_steps if self.n_steps is not None else (self.n_epochs or 0) * passes
+        check_n_steps(steps)
+        return steps
+
+    def learning(self) -> Learning:
+        """Model and optimizer."""
+        options = self.given(field.name for field in attrs.fields(Learning))
+        if self.loss == "cross-entropy":
+            options["loss"] = "cross_entropy"
+        return Learning(**options)
+
+
+class GuaranteeSection(Table):
+    """The claim; it has no defaults."""
+
+    accountant: Annotated[str, Word(*(accountant.name for accountant in ACCOUNTANTS))] = key(
+        example="log-moment", used=True
+    )
+    """`worst-case`, `log-moment`, `amplified` (Poisson; the draws stay secret) or `mean-square`."""
+    order: Number = key(example=8, used=True)
+    """Rényi order, above 1."""
+    epsilon: Number = key(example=8.0, used=True)
+    """The bound that is claimed, above 0."""
+    deltas: Annotated[tuple[float, ...], Field(strict=False, min_length=1)] = key(
+        DEFAULT_DELTAS, example=[1e-5]
+    )
+    """Of the (ε, δ) views; default `[1e-5]`."""
+
+
+class OutputSection(Table):
+    """Where results go."""
+
+    folder: Text = key(example="run", used=True)
+    """New, empty, or with an unfinished run of this file."""
+    public_evaluation: bool = key(default=False, example=True, used=True)
+    """`true` declares the held-out records public: metrics on them may be published. Default
+    `false`."""
+    evaluate_every: int | None = key(None, example=1)
+    """Steps between rows of the public log; default a twentieth of all steps."""
+    checkpoint_every: int = key(10, example=10)
+    """Steps between checkpoints; default 10."""
+
+
+class TrainingFile(File):
+    """training.toml: what to train, on what, and what must stay protected."""
+
+    header: ClassVar[str] = """\
+What to train, on what, and what must stay protected. Run it with
+  pufferslice train training.toml
+It writes into the folder of [output]. After Ctrl-C or a crash the same command resumes."""
+
+    data: DataSection
+    secret: SecretSection
+    sampling: SamplingSection
+    training: TrainingSection
+    guarantee: GuaranteeSection
+    output: OutputSection
 
 
 def read_training(path: str | os.PathLike[str]) -> TrainingRequest:
-    """Read a training file; its folder and the modules it names are looked for beside it."""
+    """Read a training file; the folder and the modules that it names are relative to it."""
     return training_of(_document(path), Path(path).parent)
 
 
 def training_of(document: Document, folder: Path) -> TrainingRequest:
-    """The request that a document stands for, with the least noise that keeps its budget."""
-    if "format" in document:
+    """The request that a document stands for, with the least noise that meets its claim."""
+    if isinstance(document, Mapping) and "format" in document:
         msg = (
-            "this is a training plan alone: it says what a run may cost, but not on which data "
-            "and with which model; start from the training.toml that `pufferslice init` writes"
+            "this is a training plan alone: it has neither data nor a model; start from the "
+            "training.toml that `pufferslice init` writes"
         )
         raise ArgumentError(msg)
-    _check_document(document)
-    data, secret, _, training, claim, output = (document[name] for name in TRAINING_SECTIONS)
+    file = TrainingFile.of(document)
+    n_records, training, claim = file.data.n_records, file.training, file.guarantee
     with _in_section("data"):
-        check_count(1, n_records=_required(data, "n_records"))
-        source = DataSource(**_without(data, {"n_records"}, needs=("dataset",)))
+        source = DataSource(**file.data.given(("dataset", "name", "n_classes")))
     with _in_section("secret"):
-        worlds = _prevalence(secret)
-        differing = _differing(secret, worlds, data["n_records"])
-        if differing.largest > data["n_records"]:
-            msg = (
-                f"up to {differing.largest} records differ, but n_records is {data['n_records']}; "
-                "no more records can differ than there are"
-            )
-            raise ArgumentError(msg)
-    with _in_section("training"):
-        learning = Learning(**_learning(training))
-    plan = _plan(document, differing)
+        worlds, differing = file.secret.worlds(), file.secret.differing(n_records)
+    with _in_section("sampling"):
+        design = file.sampling.design(n_records)
     with _in_section("guarantee"):
-        deltas = _deltas(claim.get("deltas", DEFAULT_DELTAS))
+        check_above(1, order=claim.order)
+        check_above(0, epsilon=claim.epsilon)
+        for delta in claim.deltas:
+            check_between(0, 1, deltas=delta)
+        accountant = accountant_named(claim.accountant)
+    with _in_section("training"):
+        learning = training.learning()
+        check_above(0, clip_norm=training.clip_norm)
+        n_steps = training.n_steps_of(design)
+    plan = plan_training(
+        differing=differing,
+        sampling=design,
+        clip_norm=training.clip_norm,
+        n_steps=n_steps,
+        accountant=accountant,
+        target=Guarantee(notion=accountant.notion, order=claim.order, epsilon=claim.epsilon),
+    )
+    with _in_section("training"):
+        plan = attrs.evolve(plan, block=training.block, non_finite=training.non_finite)
     with _in_section("output"):
-        where = folder / text(_required(output, "folder"), "folder")
-        rare = {"evaluate_every": max(1, plan.n_steps // _EVALUATIONS)}
-        wanted = Output(folder=where, **(rare | _without(output, {"folder"})))
+        output = Output(
+            folder=folder / file.output.folder,
+            evaluate_every=(
+                max(1, n_steps // _EVALUATIONS)
+                if file.output.evaluate_every is None
+                else file.output.evaluate_every
+            ),
+            public_evaluation=file.output.public_evaluation,
+            checkpoint_every=file.output.checkpoint_every,
+        )
     return TrainingRequest(
         plan=plan,
         data=source,
         worlds=worlds,
         learning=learning,
-        output=wanted,
-        deltas=deltas,
+        output=output,
+        deltas=claim.deltas,
         source_folder=folder,
     )
 
@@ -126,35 +330,10 @@ def write_plan(plan: TrainingPlan, path: str | os.PathLike[str]) -> None:
 def read_plan(path: str | os.PathLike[str]) -> TrainingPlan:
     """Read a plan that `write_plan` wrote, or one like it."""
     document = _document(path)
-    if isinstance(document, Mapping) and document and set(document) <= set(TRAINING_SECTIONS):
-        msg = (
-            f"{str(path)!r} is a training file, whose plan is made from it: use read_training, "
-            "whose result has the plan"
-        )
+    if isinstance(document, Mapping) and document and set(document) <= {*TrainingFile.model_fields}:
+        msg = f"{str(path)!r} is a training file; use read_training, whose result has the plan"
         raise ArgumentError(msg)
     return TrainingPlan.from_json(document)
-
-
-def toml_of(document: Mapping[str, Any]) -> str:
-    """A JSON object as TOML: values first, then a section per object; null is not written.
-
-    >>> print(toml_of({"steps": 2, "sampling": {"kind": "poisson", "rate": 0.5}}), end="")
-    steps = 2
-    <BLANKLINE>
-    [sampling]
-    kind = "poisson"
-    rate = 0.5
-    """
-    lines = [
-        f"{key} = {_toml_value(value)}"
-        for key, value in document.items()
-        if not isinstance(value, Mapping) and value is not None
-    ]
-    for name, section in document.items():
-        if isinstance(section, Mapping):
-            lines += ["", f"[{name}]"]
-            lines += [f"{k} = {_toml_value(v)}" for k, v in section.items() if v is not None]
-    return "\n".join(lines) + "\n"
 
 
 def _document(path: str | os.PathLike[str]) -> Any:  # noqa: ANN401 - a JSON or TOML value
@@ -168,151 +347,11 @@ def _document(path: str | os.PathLike[str]) -> Any:  # noqa: ANN401 - a JSON or 
         raise ArgumentError(msg) from error
 
 
-def _check_document(document: Document) -> None:
-    """All sections, and only known keys: a misspelt key must not silently change a claim."""
-    check_sections(document, TRAINING_SECTIONS)
-    absent = [f"[{name}]" for name in TRAINING_SECTIONS if name not in document]
-    if absent:
-        msg = f"a training file needs the section {absent[0]}: what is certified has no defaults"
-        raise ArgumentError(msg)
-
-
 @contextlib.contextmanager
 def _in_section(name: str) -> Iterator[None]:
-    """Say in which section an argument is wrong."""
+    """Name the section in which an argument is wrong."""
     try:
         yield
     except ArgumentError as error:
         msg = f"[{name}] {error}"
         raise ArgumentError(msg) from error
-
-
-def _plan(document: Document, differing: DifferingRecords) -> TrainingPlan:
-    training, claim = document["training"], document["guarantee"]
-    with _in_section("sampling"):
-        design = _design(document["sampling"], document["data"]["n_records"])
-    with _in_section("guarantee"):
-        accountant, target = _claim(claim)
-    with _in_section("training"):
-        check_above(0, clip_norm=_required(training, "clip_norm"))
-        n_steps = _n_steps(training, design)
-    plan = plan_training(
-        differing=differing,
-        sampling=design,
-        clip_norm=training["clip_norm"],
-        n_steps=n_steps,
-        accountant=accountant,
-        target=target,
-    )
-    with _in_section("training"):
-        return attrs.evolve(
-            plan,
-            block=training.get("block"),
-            non_finite=training.get("non_finite", "zero"),
-        )
-
-
-def _prevalence(said: Document) -> Prevalence | None:
-    """The two worlds, if that is how the secret is told."""
-    if len(said) != 1:
-        known = ", ".join(sorted(TRAINING_SECTIONS["secret"]))
-        found = ", ".join(said) or "none"
-        msg = f"needs exactly one of {known}; got {found}"
-        raise ArgumentError(msg)
-    if "prevalence" not in said:
-        return None
-    worlds = said["prevalence"]
-    if not isinstance(worlds, Mapping) or sorted(worlds) != sorted(_PREVALENCE):
-        msg = f"prevalence must be a table of {', '.join(_PREVALENCE)}; got {worlds!r}"
-        raise ArgumentError(msg)
-    shares = worlds["shares"]
-    return Prevalence(**{**worlds, "shares": tuple(shares) if isinstance(shares, list) else shares})
-
-
-def _differing(said: Document, worlds: Prevalence | None, n_records: int) -> DifferingRecords:
-    if worlds is not None:
-        return worlds.differing(n_records)
-    if "exactly" in said:
-        return exactly(said["exactly"])
-    if "at_most" in said:
-        return at_most(said["at_most"])
-    if "mismatch_probability" in said:
-        chance = said["mismatch_probability"]
-        return binomial(n_records=n_records, mismatch_probability=chance)
-    return from_pmf(numbers(said["probabilities"], "probabilities"))
-
-
-def _design(said: Document, n_records: int) -> SamplingDesign:
-    kind = word(_required(said, "kind"), "kind")
-    check_one_of(_SAMPLINGS, kind=kind)
-    wanted = "rate" if kind == "poisson" else "batch_size"
-    if set(said) != {"kind", wanted}:
-        found = ", ".join(key for key in said if key != "kind") or "nothing"
-        msg = f"{kind} needs {wanted} and nothing else, got {found}"
-        raise ArgumentError(msg)
-    return sampling_from_description({"kind": kind, "n_records": n_records, wanted: said[wanted]})
-
-
-def _claim(said: Document) -> tuple[Accountant, Guarantee]:
-    accountant = accountant_named(word(_required(said, "accountant"), "accountant"))
-    order, epsilon = (_required(said, key) for key in ("order", "epsilon"))
-    check_above(1, order=order)
-    check_above(0, epsilon=epsilon)
-    return accountant, Guarantee(notion=accountant.notion, order=order, epsilon=epsilon)
-
-
-def _deltas(values: object) -> tuple[float, ...]:
-    deltas = tuple(numbers(values, "deltas"))
-    for delta in deltas:
-        check_between(0, 1, deltas=delta)
-    return deltas
-
-
-def _n_steps(said: Document, design: SamplingDesign) -> int:
-    """Steps as they are said, or as many as whole passes over the data take."""
-    if ("n_steps" in said) == ("n_epochs" in said):
-        msg = "needs either n_steps or n_epochs; say one of them"
-        raise ArgumentError(msg)
-    if "n_epochs" in said:
-        check_count(1, n_epochs=said["n_epochs"])
-        # Rates are decimal fractions, so that 1 / 0.1 must not become 11 steps.
-        steps = int(said["n_epochs"]) * math.ceil(design.n_records / design.divisor - 1e-9)
-    else:
-        steps = said["n_steps"]
-    check_n_steps(steps)
-    return steps
-
-
-def _learning(said: Document) -> dict[str, Any]:
-    chosen = _without(said, _OF_PLAN, needs=("model", "seed", "learning_rate"))
-    words = {
-        key: word(value, key) for key, value in chosen.items() if key in {"optimizer", "schedule"}
-    }
-    if chosen.get("loss") == "cross-entropy":
-        words["loss"] = "cross_entropy"
-    return chosen | words
-
-
-def _without(
-    section: Document, left_out: frozenset[str] | set[str], needs: tuple[str, ...] = ()
-) -> dict[str, Any]:
-    for key in needs:
-        _required(section, key)
-    return {key: value for key, value in section.items() if key not in left_out}
-
-
-def _required(section: Document, key: str) -> Any:  # noqa: ANN401 - a TOML value
-    if key not in section:
-        msg = f"needs {key!r}"
-        raise ArgumentError(msg)
-    return section[key]
-
-
-def _toml_value(value: object) -> str:
-    """Texts, numbers, truth values and lists look the same in JSON and TOML, objects do not."""
-    if isinstance(value, Mapping):
-        inside = ", ".join(f"{json.dumps(k)} = {_toml_value(v)}" for k, v in value.items())
-        return f"{{ {inside} }}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml_value, value))}]"
-    return json.dumps(value, ensure_ascii=True, allow_nan=False)

@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training plans as files, and training files: the values they stand for, every slip refused."""
+"""Training plans as files, and training files: the values they stand for, every mistake refused."""
 
-import tomllib
-from importlib.resources import files
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pufferslice.calibration.guarantee import Guarantee
-from pufferslice.config import TRAINING_SECTIONS, read_plan, read_training, training_of, write_plan
-from pufferslice.config.training import toml_of
+from pufferslice.config import (
+    TrainingFile,
+    read_plan,
+    read_training,
+    template,
+    training_of,
+    write_plan,
+)
+from pufferslice.config.document import toml_of
 from pufferslice.errors import ArgumentError, StorageError
 from pufferslice.learning import (
     Amplified,
@@ -63,17 +69,12 @@ PLANS = [
 @pytest.mark.parametrize("plan", PLANS, ids=repr)
 def test_round_trip(plan, name, tmp_path):
     write_plan(plan, tmp_path / name)
-    found = read_plan(tmp_path / name)
-    assert found.to_json() == plan.to_json()
-    assert found.guarantee() == plan.guarantee()
+    copy = read_plan(tmp_path / name)
+    assert copy.to_json() == plan.to_json()
+    assert copy.guarantee() == plan.guarantee()
 
 
-def test_toml_is_what_the_library_reads():
-    document = {"a": 'quote " and \\ and ü', "b": [1, 2.5], "c": {"d": True, "e": {"f": 1}}}
-    assert tomllib.loads(toml_of(document)) == document
-
-
-def test_files_that_are_no_plans(tmp_path):
+def test_wrong_plans(tmp_path):
     for name, text in {
         "a.toml": "[plan",
         "b.json": "{",
@@ -101,7 +102,7 @@ def test_an_edited_plan_must_be_sound(tmp_path):
 
 def document(**changes):
     """A whole training file as a document; `section__key=None` leaves a key out."""
-    said = {
+    sections = {
         "data": {"dataset": "digits", "n_records": 100},
         "secret": {"exactly": 4},
         "sampling": {"kind": "poisson", "rate": 0.5},
@@ -114,10 +115,10 @@ def document(**changes):
     for name, value in changes.items():
         section, _, key = name.partition("__")
         if value is None:
-            said[section].pop(key)
+            sections[section].pop(key)
         else:
-            said[section][key] = value
-    return said
+            sections[section][key] = value
+    return sections
 
 
 def asked(folder=Path(), **changes):
@@ -140,8 +141,7 @@ class TestTrainingFile:
         assert request.plan.guarantee().epsilon <= 8
 
     def test_the_template_is_a_whole_file(self, tmp_path):
-        template = files("pufferslice.cli").joinpath("training.toml").read_bytes()
-        (tmp_path / "training.toml").write_bytes(template)
+        (tmp_path / "training.toml").write_text(template(TrainingFile), encoding="utf-8")
         request = read_training(tmp_path / "training.toml")
         assert request.plan.differing == exactly(4)
         assert request.plan.sampling.n_records == 1_437
@@ -160,8 +160,9 @@ class TestTrainingFile:
         assert (request.output.evaluate_every, request.output.checkpoint_every) == (1, 10)
         assert asked(training__n_steps=999).output.evaluate_every == 49
         assert request.deltas == (1e-5,)
-        said = request.learning
-        assert (said.optimizer, said.schedule, said.loss) == ("sgd", "constant", "cross_entropy")
+        learning = request.learning
+        assert (learning.optimizer, learning.schedule) == ("sgd", "constant")
+        assert learning.loss == "cross_entropy"
 
     @pytest.mark.parametrize(
         ("secret", "differing"),
@@ -175,9 +176,8 @@ class TestTrainingFile:
             ({"probabilities": [0.5, 0.25, 0.25]}, from_pmf([0.5, 0.25, 0.25])),
         ],
     )
-    def test_every_way_to_say_the_secret(self, secret, differing):
-        said = document() | {"secret": secret}
-        assert training_of(said, Path()).plan.differing == differing
+    def test_every_form_of_the_secret(self, secret, differing):
+        assert training_of(document() | {"secret": secret}, Path()).plan.differing == differing
 
     def test_two_worlds(self):
         worlds = {"label": 3, "shares": [0.1, 0.15], "seed": 7, "world": "second"}
@@ -201,8 +201,8 @@ class TestTrainingFile:
         ],
     )
     def test_every_sampling(self, sampling, design):
-        said = document(guarantee__accountant="log-moment") | {"sampling": sampling}
-        request = training_of(said, Path())
+        sections = document(guarantee__accountant="log-moment") | {"sampling": sampling}
+        request = training_of(sections, Path())
         assert request.plan.sampling == design
         assert request.plan.accountant == LogMoment()
 
@@ -210,7 +210,7 @@ class TestTrainingFile:
         ("n_records", "rate", "n_epochs", "n_steps"),
         [(100, 0.1, 3, 30), (50_000, 0.01024, 40, 3_920), (1_437, 0.5, 2, 4), (10, 1.0, 5, 5)],
     )
-    def test_epochs_are_whole_passes(self, n_records, rate, n_epochs, n_steps):
+    def test_epochs_are_complete_passes(self, n_records, rate, n_epochs, n_steps):
         request = asked(
             data__n_records=n_records,
             sampling__rate=rate,
@@ -226,83 +226,65 @@ class TestTrainingFile:
     @pytest.mark.parametrize(
         ("changes", "match"),
         [
-            ({"data__dataset": None}, r"\[data\] needs 'dataset'"),
-            ({"data__dataset": "mnist"}, r"\[data\] dataset must be one of digits or 'module"),
-            ({"data__n_records": None}, r"\[data\] needs 'n_records'"),
-            ({"data__n_records": "many"}, r"\[data\] n_records must be a whole number"),
-            ({"data__rows": 3}, r"unknown key 'rows' in \[data\]; known are dataset, n_classes"),
-            ({"secret__at_most": 3}, r"\[secret\] needs exactly one of .* got exactly, at_most"),
-            ({"secret__exactly": None}, r"\[secret\] needs exactly one of .* got none"),
-            ({"secret__exactly": 2.5}, r"\[secret\] n_differing must be a whole number"),
-            (
-                {"secret__exactly": 101},
-                r"\[secret\] up to 101 records differ, but n_records is 100",
-            ),
-            ({"sampling__kind": None}, r"\[sampling\] needs 'kind'"),
-            ({"sampling__kind": "all"}, r"\[sampling\] kind must be one of poisson"),
-            ({"sampling__kind": 3}, r"\[sampling\] kind must be a text"),
-            ({"sampling__rate": 1.5}, r"\[sampling\] rate must be greater than 0 and at most 1"),
-            ({"sampling__rate": None}, r"\[sampling\] poisson needs rate and nothing else, got n"),
-            ({"sampling__batch_size": 3}, r"\[sampling\] poisson needs rate and nothing else"),
-            ({"training__model": None}, r"\[training\] needs 'model'"),
-            ({"training__model": 7}, r"\[training\] model must be one of linear, small"),
-            ({"training__seed": None}, r"\[training\] needs 'seed'"),
-            ({"training__learning_rate": "x"}, r"\[training\] learning_rate must be a finite nu"),
-            ({"training__clip_norm": None}, r"\[training\] needs 'clip_norm'"),
-            ({"training__clip_norm": "x"}, r"\[training\] clip_norm must be a finite number"),
-            ({"training__n_epochs": 3}, r"\[training\] needs either n_steps or n_epochs"),
-            ({"training__n_steps": None}, r"\[training\] needs either n_steps or n_epochs"),
-            ({"training__n_steps": 0}, r"\[training\] n_steps must be a whole number"),
-            ({"training__n_steps": 10**8}, r"\[training\] n_steps must be at most"),
-            ({"training__block": 0}, r"\[training\] block must be a whole number"),
-            ({"training__non_finite": "skip"}, r"\[training\] non_finite must be one of zero"),
-            ({"training__optimizer": 1}, r"\[training\] optimizer must be a text"),
-            ({"training__lr": 1}, r"unknown key 'lr' in \[training\]"),
-            ({"guarantee__accountant": None}, r"\[guarantee\] needs 'accountant'"),
-            ({"guarantee__accountant": "rdp"}, r"\[guarantee\] accountant must be one of worst_"),
-            ({"guarantee__order": 1}, r"\[guarantee\] order must be a finite number greater tha"),
-            ({"guarantee__epsilon": "8"}, r"\[guarantee\] epsilon must be a finite number"),
-            ({"guarantee__epsilon": None}, r"\[guarantee\] needs 'epsilon'"),
-            ({"guarantee__deltas": 0.1}, r"\[guarantee\] deltas must be a list of numbers"),
-            ({"guarantee__deltas": [2.0]}, r"\[guarantee\] deltas must lie strictly between"),
-            ({"guarantee__deltas": [True]}, r"\[guarantee\] deltas must be a list of numbers"),
-            ({"output__folder": None}, r"\[output\] needs 'folder'"),
-            ({"output__folder": 3}, r"\[output\] folder must be a text"),
-            ({"output__public_evaluation": 1}, r"\[output\] public_evaluation must be true or f"),
-            ({"output__checkpoint_every": 0}, r"\[output\] checkpoint_every must be a whole num"),
+            ({"data__dataset": None}, "[data] dataset: is required"),
+            ({"data__dataset": "mnist"}, "[data] dataset must be one of digits or 'module"),
+            ({"data__n_records": "many"}, "[data] n_records: must be an integer"),
+            ({"data__n_records": 0}, "[data] n_records: must be greater than or equal to 1"),
+            ({"data__n_record": 3}, "[data] n_record: is unknown; did you mean 'n_records'?"),
+            ({"secret__at_most": 3}, "[secret] needs exactly one of exactly, at_most"),
+            ({"secret__exactly": None}, "[secret] needs exactly one of"),
+            ({"secret__exactly": 2.5}, "[secret] exactly: must be an integer"),
+            ({"secret__exactly": 101}, "[secret] up to 101 records differ, but n_records is 100"),
+            ({"sampling__kind": None}, "[sampling] kind: is required"),
+            ({"sampling__kind": "all"}, "[sampling] kind: must be 'poisson'"),
+            ({"sampling__rate": 1.5}, "[sampling] rate must be"),
+            ({"sampling__rate": None}, "[sampling] poisson needs rate and no batch_size"),
+            ({"sampling__batch_size": 3}, "[sampling] poisson needs rate and no batch_size"),
+            ({"training__model": 7}, "[training] model: must be a string"),
+            ({"training__model": "large"}, "[training] model must be one of linear, small"),
+            ({"training__learning_rate": "x"}, "[training] learning_rate: must be a finite number"),
+            ({"training__clip_norm": 0}, "[training] clip_norm must be"),
+            ({"training__n_epochs": 3}, "[training] needs either n_steps or n_epochs"),
+            ({"training__n_steps": None}, "[training] needs either n_steps or n_epochs"),
+            ({"training__n_steps": 10**8}, "[training] n_steps must be at most"),
+            ({"training__block": 0}, "[training] block must be"),
+            ({"training__non_finite": "skip"}, "[training] non_finite: must be 'zero' or 'stop'"),
+            ({"guarantee__accountant": "rdp"}, "[guarantee] accountant: must be 'worst_case'"),
+            ({"guarantee__order": 1}, "[guarantee] order must be"),
+            ({"guarantee__epsilon": 0}, "[guarantee] epsilon must be"),
+            ({"guarantee__deltas": [2.0]}, "[guarantee] deltas must lie strictly between"),
+            ({"guarantee__deltas": [True]}, "[guarantee] deltas[0]: must be a number"),
+            ({"output__folder": 3}, "[output] folder: must be a string"),
+            ({"output__public_evaluation": 1}, "[output] public_evaluation: must be a boolean"),
+            ({"output__checkpoint_every": 0}, "[output] checkpoint_every must be"),
         ],
     )
-    def test_slips_name_section_and_key(self, changes, match):
-        with pytest.raises(ArgumentError, match=match):
+    def test_mistakes_name_section_and_key(self, changes, match):
+        with pytest.raises(ArgumentError, match=re.escape(match)):
             asked(**changes)
 
     @pytest.mark.parametrize(
         ("secret", "match"),
         [
-            ({"probabilities": "x"}, r"\[secret\] probabilities must be a list of numbers"),
-            ({"probabilities": [0.5]}, r"\[secret\] probabilities must not be negative and must"),
-            ({"mismatch_probability": 2}, r"\[secret\] mismatch_probability must be a probabili"),
-            ({"prevalence": 0.1}, r"\[secret\] prevalence must be a table of label, shares, see"),
-            ({"prevalence": {"label": 3}}, r"\[secret\] prevalence must be a table of"),
-            (
-                {"prevalence": {"label": 3, "shares": 0.1, "seed": 7, "world": "first"}},
-                r"\[secret\] shares must be two numbers",
-            ),
+            ({"probabilities": "x"}, r"\[secret\] probabilities: must be a list"),
+            ({"probabilities": [0.5]}, r"\[secret\] probabilities must"),
+            ({"mismatch_probability": 2}, r"\[secret\] mismatch_probability must"),
+            ({"prevalence": 0.1}, r"\[secret\] prevalence: must be a table"),
+            ({"prevalence": {"label": 3}}, r"\[secret\] prevalence.shares: is required"),
         ],
     )
-    def test_secrets_that_are_none(self, secret, match):
+    def test_wrong_secrets(self, secret, match):
         with pytest.raises(ArgumentError, match=match):
             training_of(document() | {"secret": secret}, Path())
 
-    def test_sections(self):
-        said = document()
-        del said["secret"]
-        with pytest.raises(ArgumentError, match=r"needs the section \[secret\]"):
-            training_of(said, Path())
-        with pytest.raises(ArgumentError, match=r"unknown section \[model\]; known are data"):
-            training_of(document() | {"model": {}}, Path())
-        with pytest.raises(ArgumentError, match=r"\[data\] must be a section, got str"):
-            training_of(document() | {"data": "digits"}, Path())
+    @pytest.mark.parametrize("wrong", [[], 3, "x", None])
+    def test_a_document_that_is_no_table(self, wrong):
+        with pytest.raises(ArgumentError, match="must be a table"):
+            training_of(wrong, Path())
+
+    def test_a_section_is_required(self):
+        with pytest.raises(ArgumentError, match=r"\[secret\]: is required"):
+            training_of({k: v for k, v in document().items() if k != "secret"}, Path())
 
     def test_a_written_file_is_read_back(self, tmp_path):
         (tmp_path / "t.toml").write_text(toml_of(document()))
@@ -315,19 +297,10 @@ class TestTrainingFile:
         with pytest.raises(ArgumentError, match="this is a training plan alone"):
             read_training(tmp_path / "plan.toml")
         (tmp_path / "t.toml").write_text(toml_of(document()))
-        with pytest.raises(ArgumentError, match="is a training file, whose plan is made from it"):
+        with pytest.raises(ArgumentError, match="is a training file"):
             read_plan(tmp_path / "t.toml")
         (tmp_path / "bad.toml").write_text("[data")
         with pytest.raises(ArgumentError, match="is not a training plan or file"):
             read_training(tmp_path / "bad.toml")
         with pytest.raises(StorageError, match="cannot read"):
             read_training(tmp_path / "absent.toml")
-
-
-def test_every_key_of_a_training_file_is_described(repository):
-    page = (repository / "docs" / "files.md").read_text(encoding="utf-8")
-    part = page[page.index("## training.toml") :]
-    part = part[: part.index("\n## ", 3)]
-    for section, keys in TRAINING_SECTIONS.items():
-        assert f"`[{section}]`" in part
-        assert not [key for key in keys if f"`{key}`" not in part]

@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A file that people write, as a typed model: reading, errors, template, reference and schema."""
+
+import difflib
+import json
+import math
+import re
+import textwrap
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Final, Self, get_args
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    PlainValidator,
+    ValidationError,
+    WithJsonSchema,
+    WrapValidator,
+)
+from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, ErrorDetails, core_schema
+
+from pufferslice._core.files import MOST_NESTED, check_document
+from pufferslice.errors import ArgumentError
+
+Document = Mapping[str, Any]
+"""A parsed scenario.toml or training.toml, or the same built from flags."""
+
+_LONG_KEY: Final = re.compile(
+    rb"""(?:\.[ \t]*+(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+){%d}""" % MOST_NESTED
+)
+"""For which `tomllib` would take time that grows with the square of the parts."""
+
+
+class Table(BaseModel):
+    """A table of a file: unknown keys are refused, and values are not converted."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )
+
+    def given(self, names: Iterable[str] | None = None) -> dict[str, Any]:
+        """The keys that the file has, of those named, or of all."""
+        names = type(self).model_fields if names is None else names
+        return {name: getattr(self, name) for name in names if name in self.model_fields_set}
+
+
+class File(Table):
+    """A whole file, whose fields are its sections."""
+
+    header: ClassVar[str]
+    """The first lines of the template."""
+
+    @classmethod
+    def of(cls, document: object) -> Self:
+        """The file that a document stands for; `ArgumentError` names section, key and rule."""
+        try:
+            return cls.model_validate(document)
+        except ValidationError as error:
+            details = error.errors(include_url=False, include_input=False)
+        # A misspelt key explains a missing one, so it comes first.
+        detail = min(details, key=lambda each: each["type"] != "extra_forbidden")
+        where = _place(detail["loc"])
+        msg = f"{where}: {_rule(detail, cls)}" if where else _rule(detail, cls)
+        raise ArgumentError(msg)
+
+
+def key(default: Any = ..., *, example: object, used: bool = False) -> Any:  # noqa: ANN401
+    """A key of a file with an example value; the template sets it if `used`, else comments it."""
+    return Field(default, examples=[example], json_schema_extra={"x-used": used})
+
+
+class Word:
+    """One of some words; a file may write hyphens for underscores."""
+
+    def __init__(self, *words: str) -> None:
+        self.words = words
+
+    def __get_pydantic_core_schema__(
+        self, _source: object, _handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(
+            lambda value: value.replace("-", "_") if isinstance(value, str) else value,
+            core_schema.literal_schema(list(self.words)),
+        )
+
+    def __get_pydantic_json_schema__(
+        self, _schema: CoreSchema, _handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        hyphenated = [word.replace("_", "-") for word in self.words]
+        return {"type": "string", "enum": list(dict.fromkeys((*self.words, *hyphenated)))}
+
+
+def either(words: str) -> WrapValidator:
+    """One rule in words for a value of several types."""
+
+    def validate(value: object, handler: Any) -> object:  # noqa: ANN401 - pydantic's handler
+        try:
+            return handler(value)
+        except ValidationError:
+            msg = f"must be {words}"
+            raise ValueError(msg) from None
+
+    return WrapValidator(validate)
+
+
+def _number(value: object) -> int | float:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            if math.isfinite(value):
+                return value
+        except OverflowError:
+            pass
+    msg = "must be a finite number"
+    raise ValueError(msg)
+
+
+Number = Annotated[int | float, PlainValidator(_number), WithJsonSchema({"type": "number"})]
+"""A finite number that stays an integer if it is one, because names of coordinates show it."""
+
+Text = Annotated[str, Field(min_length=1)]
+Texts = Annotated[tuple[str, ...], Field(strict=False)]
+Numbers = Annotated[tuple[float, ...], Field(strict=False)]
+Pair = Annotated[tuple[str, str], Field(strict=False)]
+
+
+def _equal_rows(rows: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...], ...]:
+    if len({len(row) for row in rows}) > 1:
+        msg = "must be lists of one length"
+        raise ValueError(msg)
+    return rows
+
+
+Matrix = Annotated[tuple[Numbers, ...], Field(strict=False), AfterValidator(_equal_rows)]
+
+
+def parsed_toml(content: bytes) -> dict[str, Any]:
+    """A TOML document; anything else is a `ValueError`."""
+    if _LONG_KEY.search(content):
+        msg = f"it has a key of more than {MOST_NESTED} parts"
+        raise ValueError(msg)
+    try:
+        document = tomllib.loads(content.decode())
+    except RecursionError:
+        msg = "it is nested too deeply"
+        raise ValueError(msg) from None
+    check_document(document)
+    return document
+
+
+def overridden(document: Document, assignments: list[str]) -> dict[str, Any]:
+    """A document with some keys replaced, each by `section.key=value` in TOML.
+
+    >>> overridden({"guarantee": {"order": 4, "epsilon": 1.0}}, ["guarantee.epsilon=2.0"])
+    {'guarantee': {'order': 4, 'epsilon': 2.0}}
+    """
+    changed: dict[str, Any] = dict(document)
+    for assignment in assignments:
+        *tables, name, value = _assignment(assignment)
+        inner = changed
+        for step in tables:
+            table = inner.get(step, {})
+            inner[step] = dict(table) if isinstance(table, Mapping) else {}
+            inner = inner[step]
+        inner[name] = value
+    return changed
+
+
+def _assignment(text: str) -> list[Any]:
+    """The parts of the key, and the value; a quoted part may hold an equals sign."""
+    for mark in re.finditer("=", text):
+        name, value = text[: mark.start()], text[mark.end() :]
+        try:
+            table: Any = parsed_toml(f"{name} = 0".encode())
+        except ValueError:
+            continue
+        parts: list[Any] = []
+        while isinstance(table, dict) and len(table) == 1:
+            ((part, table),) = table.items()
+            parts.append(part)
+        try:
+            parsed = parsed_toml(f"value = {value}".encode())
+        except ValueError:
+            parsed = {}
+        if len(parts) > 1 and table == 0 and set(parsed) == {"value"}:
+            return [*parts, parsed["value"]]
+        break
+    msg = (
+        "--set must be section.key=value with the value in TOML, as guarantee.epsilon=2 or "
+        "guarantee.notion='joint'"
+    )
+    raise ArgumentError(msg)
+
+
+def toml_of(document: Mapping[str, Any]) -> str:
+    """A JSON object as TOML: values first, then a section per object; null is not written.
+
+    >>> print(toml_of({"steps": 2, "sampling": {"kind": "poisson", "rate": 0.5}}), end="")
+    steps = 2
+    <BLANKLINE>
+    [sampling]
+    kind = "poisson"
+    rate = 0.5
+    """
+    lines = [
+        f"{name} = {_toml_value(value)}"
+        for name, value in document.items()
+        if not isinstance(value, Mapping) and value is not None
+    ]
+    for name, section in document.items():
+        if isinstance(section, Mapping):
+            lines += ["", f"[{name}]"]
+            lines += [f"{k} = {_toml_value(v)}" for k, v in section.items() if v is not None]
+    return "\n".join(lines) + "\n"
+
+
+def template(file: type[File]) -> str:
+    """A commented file that runs as it is: every section, and every key with an example."""
+    lines = [f"# {line}".rstrip() for line in file.header.splitlines()]
+    for section, field in file.model_fields.items():
+        keys = _keys(field)
+        used = any(_used(each) for each in keys.values())
+        lines += ["", *_comment(_description(field))]
+        if not keys:
+            example = toml_of({section: field.examples[0]})  # type: ignore[index]
+            lines += [f"# {line}" for line in example.splitlines() if line]
+            continue
+        lines.append(f"{'' if used else '# '}[{section}]")
+        for name, each in keys.items():
+            line = f"{'' if _used(each) else '# '}{name} = {_example(each)}"
+            beside = f"{line:28} # {_description(each)}"
+            lines += [beside] if len(beside) <= 100 else [*_comment(_description(each)), line]
+    return "\n".join(lines) + "\n"
+
+
+def reference(file: type[File]) -> str:
+    """A table of all sections and keys in Markdown."""
+    lines = ["| section | key | value |", "|---|---|---|"]
+    for section, field in file.model_fields.items():
+        lines.append(f"| `[{section}]` | | {_description(field)} |")
+        for name, each in _keys(field).items():
+            example = _example(each)
+            lines.append(f"| | `{name}` | {_description(each)} Example: `{example}` |")
+    return "\n".join(lines) + "\n"
+
+
+def schema(file: type[File]) -> dict[str, Any]:
+    """The JSON Schema of a file."""
+    return file.model_json_schema()
+
+
+def _comment(text: str) -> list[str]:
+    return [f"# {line}" for line in textwrap.wrap(text, 98)]
+
+
+def _used(field: FieldInfo) -> bool:
+    return bool(field.json_schema_extra and field.json_schema_extra.get("x-used"))  # type: ignore[union-attr]
+
+
+def _example(field: FieldInfo) -> str:
+    return _toml_value(field.examples[0])  # type: ignore[index]
+
+
+def _keys(section: FieldInfo) -> dict[str, FieldInfo]:
+    """The keys of a section; none for one with a key per world, which has an example itself."""
+    return {} if section.examples else next(_tables(section.annotation)).model_fields
+
+
+def _description(field: FieldInfo) -> str:
+    text = field.description or next(_tables(field.annotation)).__doc__ or ""
+    return " ".join(text.split())
+
+
+def _tables(annotation: object) -> Iterator[type[Table]]:
+    if isinstance(annotation, type) and issubclass(annotation, Table):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _tables(inner)
+
+
+def _place(location: tuple[int | str, ...]) -> str:
+    """`[query] rate[0].column`."""
+    section, *steps = location or ("",)
+    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
+    return f"[{section}] {path.removeprefix('.')}".rstrip() if location else ""
+
+
+def _rule(detail: ErrorDetails, file: type[File]) -> str:
+    kind, location = detail["type"], detail["loc"]
+    if kind == "missing":
+        return "is required"
+    if kind == "extra_forbidden":
+        return _unknown(location, file)
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        return "must be a table"
+    if kind == "string_too_short":
+        return "must not be empty"
+    text = detail["msg"].removeprefix("Value error, ").replace("Input should", "must")
+    text = text.replace("a valid integer", "an integer").replace("a valid ", "a ")
+    return text.replace("tuple", "list")
+
+
+def _unknown(location: tuple[int | str, ...], file: type[File]) -> str:
+    table: type[Table] = file
+    for step in location[:-1]:
+        if step in table.model_fields:
+            table = next(_tables(table.model_fields[str(step)].annotation), table)
+    known = list(table.model_fields)
+    close = difflib.get_close_matches(str(location[-1]), known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+    return f"is unknown; {hint}"
+
+
+def _toml_value(value: object) -> str:
+    """Strings, numbers, truth values and lists look the same in JSON and TOML, objects do not."""
+    if isinstance(value, Mapping):
+        inside = ", ".join(f"{_toml_key(k)} = {_toml_value(v)}" for k, v in value.items())
+        return f"{{ {inside} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml_value, value))}]"
+    return json.dumps(value, ensure_ascii=True, allow_nan=False)
+
+
+def _toml_key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)

@@ -205,7 +205,7 @@ CLAIM = "--notion joint --order 4 --epsilon 1 --directions 4 --seed 7"
 ON_THE_COMMAND_LINE = [
     (
         "account --n-records 9 --exactly 1 --sampling poisson --batch-size 3 --n-steps 2 --order 4",
-        "say either --epsilon, to find the noise, or --noise-multiplier, to find the cost",
+        "give either --epsilon, to find the noise, or --noise-multiplier, to find the cost",
     ),
     ("calibrate start/scenario.toml --data other.csv", "give either a scenario file or --data"),
     (
@@ -218,7 +218,7 @@ ON_THE_COMMAND_LINE = [
     ),
     (
         "audit c.json --scenario start/scenario.toml --n-outputs 100 --supplied o.npz",
-        "give either --n-outputs, how many to draw, or --supplied, outputs at hand; not both",
+        "give either --n-outputs, how many to draw, or --supplied",
     ),
     (
         "release start/scenario.toml --certificate c.json --ledger l --out r.json --group Nobody",
@@ -230,7 +230,7 @@ ON_THE_COMMAND_LINE = [
     ),
     (
         "release --certificate c.json --ledger l --out r.json --group a",
-        "give the scenario.toml that was certified; only --again does without it",
+        "give the scenario.toml that was certified; only --again works without it",
     ),
 ]
 

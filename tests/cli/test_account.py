@@ -19,9 +19,9 @@ ALL = ["worst_case", "mean_square", "log_moment", "amplified"]
 
 
 def flags(**changes):
-    said = {**BASE, **changes}
+    texts = {**BASE, **changes}
     pairs = [
-        (f"--{name.replace('_', '-')}", text) for name, text in said.items() if text is not None
+        (f"--{name.replace('_', '-')}", text) for name, text in texts.items() if text is not None
     ]
     return ["account", *(part for pair in pairs for part in pair)]
 
@@ -60,7 +60,7 @@ def test_one_record_and_signal_to_noise(capsys):
         assert "larger epsilon" in signal["advice"]
     assert run(flags(epsilon="1", n_parameters="270000")) == 0
     text = capsys.readouterr().out
-    assert "replacing any one record" in text
+    assert "any single record" in text
     assert "(bounded by log_moment)" in text
     assert text.count("larger batches") == 1
     assert run(flags(epsilon="1")) == 0
@@ -212,9 +212,9 @@ WRONG_USE = [
     ({"sampling": "without-replacement", "batch_size": "50001", "epsilon": "1"}, "batch_size"),
     ({"sampling": "with-replacement", "batch_size": "50001", "epsilon": "1"}, "batch_size"),
     ({"sampling": "without-replacement", "batch_size": "0", "epsilon": "1"}, "batch_size"),
-    ({"sampling": "without-replacement", "batch_size": "1.5", "epsilon": "1"}, "whole number"),
-    ({"sampling": "without-replacement", "batch_size": "inf", "epsilon": "1"}, "whole number"),
-    ({"sampling": "with-replacement", "batch_size": "nan", "epsilon": "1"}, "whole number"),
+    ({"sampling": "without-replacement", "batch_size": "1.5", "epsilon": "1"}, "integer"),
+    ({"sampling": "without-replacement", "batch_size": "inf", "epsilon": "1"}, "integer"),
+    ({"sampling": "with-replacement", "batch_size": "nan", "epsilon": "1"}, "integer"),
     ({"sampling": "shuffled", "epsilon": "1"}, "sampling must be one of poisson"),
     ({"n_records": "0", "epsilon": "1"}, "n_records must be a whole number and at least 1"),
     ({"exactly": "50001", "epsilon": "1"}, "50001"),
@@ -223,7 +223,10 @@ WRONG_USE = [
     ({"exactly": "-1", "epsilon": "1"}, "at least 0"),
     ({"exactly": None, "mismatch_probability": "1.5", "epsilon": "1"}, "probability from 0 to 1"),
     ({"exactly": None, "mismatch_probability": "nan", "epsilon": "1"}, "probability from 0 to 1"),
-    ({"exactly": None, "epsilon": "1"}, "by one of --exactly, --at-most and --mismatch-probab"),
+    (
+        {"exactly": None, "epsilon": "1"},
+        "exactly one of --exactly, --at-most",
+    ),
     ({"at_most": "3", "epsilon": "1"}, "got 2 of the three"),
     ({"noise_multiplier": "0"}, "noise_multiplier must be a finite number greater than 0"),
     ({"noise_multiplier": "-3"}, "noise_multiplier must be a finite number greater than 0"),

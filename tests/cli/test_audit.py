@@ -70,11 +70,11 @@ def broken(folder):
 
 def test_a_right_mechanism_stands(folder, capsys):
     assert audit(folder, "--n-outputs", "20000") == 0
-    said = capsys.readouterr().out
-    assert said.startswith("NOT REFUTED at confidence 0.95")
-    assert "(2, 1)-Joint-SRPP" in said
-    assert "the unsliced bound" in said
-    assert "can refute claims below" in said
+    output = capsys.readouterr().out
+    assert output.startswith("NOT REFUTED at confidence 0.95")
+    assert "(2, 1)-Joint-SRPP" in output
+    assert "the unsliced bound" in output
+    assert "can refute claims below" in output
 
 
 @pytest.mark.soundness
@@ -134,9 +134,9 @@ def test_wrong_use(folder, capsys, arguments, message):
 
 def test_too_few_outputs_for_the_claim(folder, capsys):
     assert audit(folder, "--n-outputs", "150", certificate="six", scenario="six") == 2
-    said = capsys.readouterr().err
-    assert "too few outputs" in said
-    assert "outputs under each secret would put (2, 6)-Joint-SRPP in reach" in said
+    output = capsys.readouterr().err
+    assert "too few outputs" in output
+    assert "outputs under each secret would put (2, 6)-Joint-SRPP in reach" in output
 
 
 def test_outputs_of_another_certificate(folder, broken, capsys):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`calibrate` from samples and from streamed files: what must be said, and what comes out."""
+"""`calibrate` from samples and from streamed files: required flags and results."""
 
 import json
 import shlex

@@ -145,7 +145,7 @@ def test_wrong_use_is_told_in_words(folder, capsys, flags, complaint):
 
 
 @pytest.mark.parametrize(
-    ("said", "instead", "complaint"),
+    ("part", "instead", "complaint"),
     [
         ("[profile]", '[profile]\nkind = "sphere"', "a kind other than the sphere"),
         ("order = 4", 'claim = "epsilon-delta"\ndelta = 1e-5', "an order and no delta"),
@@ -153,8 +153,8 @@ def test_wrong_use_is_told_in_words(folder, capsys, flags, complaint):
     ],
     ids=["sphere", "delta", "sampled"],
 )
-def test_scenarios_that_others_could_not_take_are_refused(folder, capsys, said, instead, complaint):
-    (folder / "scenario.toml").write_text(SCENARIO.replace(said, instead))
+def test_scenarios_that_others_could_not_take_are_refused(folder, capsys, part, instead, complaint):
+    (folder / "scenario.toml").write_text(SCENARIO.replace(part, instead))
     assert run(["compare", "scenario.toml"]) == 2
     assert complaint in capsys.readouterr().err
 

@@ -58,10 +58,10 @@ from pufferslice.cli.app import run
 run(["spent", "c.json"])  # what has to be loaded and compiled
 for line in sys.stdin.read().splitlines():
     signal.alarm(20)
-    said, start = io.StringIO(), time.perf_counter()
-    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+    error, start = io.StringIO(), time.perf_counter()
+    with contextlib.redirect_stderr(error), contextlib.redirect_stdout(io.StringIO()):
         code = run(line.split())
-    print(code, round(time.perf_counter() - start, 1), repr(said.getvalue()), line, sep="|")
+    print(code, round(time.perf_counter() - start, 1), repr(error.getvalue()), line, sep="|")
 """
 
 
@@ -106,10 +106,10 @@ def ran(commands):
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("name", ["device", "pipe", "folder", "socket", "large"])
 def test_what_is_no_file_or_too_large(place, name):
-    for code, seconds, said, line in ran(COMMANDS.replace("{}", name)):
+    for code, seconds, error, line in ran(COMMANDS.replace("{}", name)):
         assert code in {"1", "2"}, line
-        assert said[1:].startswith("error: "), line
-        assert said.count("\\n") == 1, said
+        assert error[1:].startswith("error: "), line
+        assert error.count("\\n") == 1, error
         assert float(seconds) < 5, line
     assert not (place / "l").exists()
     assert not (place / "r.json").exists()
@@ -120,10 +120,10 @@ def test_what_is_no_file_or_too_large(place, name):
 def test_what_cannot_be_written_to(place, name):
     commands = WRITERS.replace("{}", name)
     before = names()
-    for code, _, said, line in ran(commands):
+    for code, _, error, line in ran(commands):
         assert code in {"1", "2"}, line
-        assert "rror: " in said, line
-        assert "Traceback" not in said, line
+        assert "rror: " in error, line
+        assert "Traceback" not in error, line
     assert not (place / "l").exists()
     assert names() == before
 

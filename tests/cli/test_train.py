@@ -20,7 +20,7 @@ PROGRAM = [sys.executable, "-c", "from pufferslice.cli import main; main()"]
 
 
 def document(**changes):
-    said = {
+    sections = {
         "data": {"dataset": "digits", "n_records": 60},
         "secret": {"exactly": 2},
         "sampling": {"kind": "poisson", "rate": 0.5},
@@ -32,8 +32,8 @@ def document(**changes):
     }  # fmt: skip
     for name, value in changes.items():
         section, _, key = name.partition("__")
-        said[section][key] = value
-    return said
+        sections[section][key] = value
+    return sections
 
 
 @pytest.fixture

@@ -149,7 +149,7 @@ def test_what_reads_certificates(place, good, data):
     shutil.copyfile(good / f"{name}.toml", folder / "s.toml")
     shutil.copytree(good / "keys", folder / "keys")
     damaged_certificate(data.draw, folder, good, name)
-    verb = data.draw(
+    arguments = data.draw(
         st.sampled_from(
             [
                 ["verify", "c.json", "--json"],
@@ -168,7 +168,7 @@ def test_what_reads_certificates(place, good, data):
             ]
         )
     )  # fmt: skip
-    command(folder, *verb)
+    command(folder, *arguments)
     page = folder / "report.html"
     assert not page.exists() or page.read_bytes().rstrip().endswith(b"</html>")
 
@@ -255,26 +255,26 @@ ACCOUNT_FIRST = {
 @st.composite
 def flags(draw, known, first):
     """Good flags, of which one to three are changed, left out or added."""
-    said = dict(first)
+    extra = dict(first)
     for _ in range(draw(st.integers(1, 3))):
         name = draw(st.sampled_from(sorted(known)))
         if draw(st.integers(0, 4)) == 0:
-            said.pop(name, None)
+            extra.pop(name, None)
         else:
-            said[name] = draw(known[name])
-    return [part for flag in said.items() for part in flag]
+            extra[name] = draw(known[name])
+    return [part for flag in extra.items() for part in flag]
 
 
-@given(said=flags(CALIBRATE, FIRST))
+@given(extra=flags(CALIBRATE, FIRST))
 @slow_to_make
-def test_calibrate_with_odd_flags(place, said):
-    command(place(*DATA), "calibrate", *said, "--json", "--out", "made.json")
+def test_calibrate_with_odd_flags(place, extra):
+    command(place(*DATA), "calibrate", *extra, "--json", "--out", "made.json")
 
 
-@given(said=flags(ACCOUNT, ACCOUNT_FIRST))
+@given(extra=flags(ACCOUNT, ACCOUNT_FIRST))
 @slow_to_make
-def test_account_with_odd_flags(place, said):
-    command(place(), "account", *said, "--json")
+def test_account_with_odd_flags(place, extra):
+    command(place(), "account", *extra, "--json")
 
 
 @given(data=st.data())
@@ -297,16 +297,16 @@ def test_train_a_changed_file(place, data):
     assert 0 <= plan.guarantee().epsilon < float("inf")
 
 
-@given(said=st.lists(words, max_size=4), verb=st.sampled_from(
+@given(extra=st.lists(words, max_size=4), name=st.sampled_from(
     ["", "init", "calibrate", "spent", "release", "verify", "audit", "account", "train", "compare",
      "sign", "keygen", "report", "none", "--help"]
 ))  # fmt: skip
 @slow_to_make
-def test_any_words(place, said, verb):
+def test_any_words(place, extra, name):
     """Words that are no options; a folder that they name is made below the example's own."""
-    safe = [word for word in said if not word.startswith(("/", "..", "-"))]
-    if verb or safe:  # without a word it prints its help, and that is wrong use
-        command(place(), *([verb] if verb else []), *safe)
+    safe = [word for word in extra if not word.startswith(("/", "..", "-"))]
+    if name or safe:  # without a word it prints its help, and that is wrong use
+        command(place(), *([name] if name else []), *safe)
 
 
 COMPARE = st.sampled_from([
@@ -316,13 +316,13 @@ COMPARE = st.sampled_from([
 ])  # fmt: skip
 
 
-@given(data=st.data(), said=COMPARE)
+@given(data=st.data(), extra=COMPARE)
 @settings(slow_to_make, max_examples=10)
-def test_compare_a_changed_scenario(place, data, said):
+def test_compare_a_changed_scenario(place, data, extra):
     folder = place(*DATA)
     name = data.draw(st.sampled_from(["groups", "records"]))
     (folder / "s.toml").write_text(toml_text(data.draw(changed(SCENARIOS[name]))))
-    command(folder, "compare", "s.toml", *said, "--json")
+    command(folder, "compare", "s.toml", *extra, "--json")
 
 
 OUTS = ["people.csv/made.json", ".", "no/such/made.json", "pipe", "pipe/x", ""]
@@ -330,7 +330,7 @@ OUTS = ["people.csv/made.json", ".", "no/such/made.json", "pipe", "pipe/x", ""]
 
 @pytest.mark.parametrize("out", OUTS)
 @pytest.mark.parametrize(
-    "verb",
+    "arguments",
     [
         ["calibrate", "scenario.toml", "--out"],
         ["release", "scenario.toml", "--certificate", "groups.json", "--ledger", "new", "--group",
@@ -345,13 +345,13 @@ OUTS = ["people.csv/made.json", ".", "no/such/made.json", "pipe", "pipe/x", ""]
         ["verify"],
         ["train"],
     ],
-    ids=lambda verb: "-".join(verb[:2]),
+    ids=lambda arguments: "-".join(arguments[:2]),
 )  # fmt: skip
-def test_places_where_nothing_can_be_written(place, verb, out):
+def test_places_where_nothing_can_be_written(place, arguments, out):
     """A file in place of a folder, a folder in place of a file, a pipe, no name at all."""
     folder = place(*DATA, "scenario.toml", "groups.json", "groups.evidence.npz", "ledger")
     os.mkfifo(folder / "pipe")
-    if verb[0] in ("verify", "train") or verb[-1] == "--ledger":
+    if arguments[0] in ("verify", "train") or arguments[-1] == "--ledger":
         out = out.replace("pipe", "scenario.toml")  # nobody writes to the pipe that they would read
-    command(folder, *verb, out)
+    command(folder, *arguments, out)
     assert (folder / "pipe").is_fifo()

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.kill.commands import COMMANDS, Command
 from tests.kill.nursery import Ended, Nursery
-from tests.kill.verbs import VERBS, Verb
 
 from pufferslice.cli.output import INTERRUPTED
 
@@ -28,33 +28,33 @@ IMPORTS = 4.0
 
 
 def loop(
-    verb: Verb, rng: np.random.Generator, *, kills: int, interrupts: int, from_scratch: int
+    command: Command, rng: np.random.Generator, *, kills: int, interrupts: int, from_scratch: int
 ) -> dict[str, Any]:
     """Every attempt has files of its own; what was found is counted."""
     start = time.monotonic()
-    row = {"command": verb.name, "kills": 0, "too late": 0, "interrupts": 0, "from scratch": 0}
+    row = {"command": command.name, "kills": 0, "too late": 0, "interrupts": 0, "from scratch": 0}
     for _ in range(kills):
-        folder, after = verb.fresh(), float(rng.uniform(0, LATEST * verb.seconds))
-        ended = verb.broken(folder, after, signal.SIGKILL)
+        folder, after = command.fresh(), float(rng.uniform(0, LATEST * command.seconds))
+        ended = command.broken(folder, after, signal.SIGKILL)
         assert "Traceback" not in ended.stderr, ended
         row["kills" if ended.code == -signal.SIGKILL else "too late"] += 1
         if not ended.signalled:  # the machine has become quicker than when it was measured
-            verb.seconds = min(verb.seconds, ended.seconds)
-        verb.look(folder)
-        verb.go_on(folder)
+            command.seconds = min(command.seconds, ended.seconds)
+        command.look(folder)
+        command.resume(folder)
     for _ in range(interrupts):
-        folder, after = verb.fresh(), float(rng.uniform(0, LATEST * verb.seconds))
-        _check_interrupted(verb.broken(folder, after, signal.SIGINT))
+        folder, after = command.fresh(), float(rng.uniform(0, LATEST * command.seconds))
+        _check_interrupted(command.broken(folder, after, signal.SIGINT))
         row["interrupts"] += 1
-        verb.look(folder)
-        verb.go_on(folder)
+        command.look(folder)
+        command.resume(folder)
     for _ in range(from_scratch):
-        folder, after = verb.fresh(), float(rng.uniform(0, IMPORTS + LATEST * verb.seconds))
-        row["from scratch"] += verb.from_scratch(folder, after, signal.SIGKILL) < 0
-        verb.look(folder)
-        verb.go_on(folder)
+        folder, after = command.fresh(), float(rng.uniform(0, IMPORTS + LATEST * command.seconds))
+        row["from scratch"] += command.from_scratch(folder, after, signal.SIGKILL) < 0
+        command.look(folder)
+        command.resume(folder)
     return row | {
-        "unbroken seconds": round(verb.seconds, 2),
+        "unbroken seconds": round(command.seconds, 2),
         "seconds": round(time.monotonic() - start),
     }
 
@@ -74,14 +74,14 @@ def main() -> None:
     said.add_argument("--interrupts", type=int, default=8)
     said.add_argument("--from-scratch", type=int, default=2)
     said.add_argument("--seed", type=int, required=True)
-    said.add_argument("--only", nargs="*", default=list(VERBS))
+    said.add_argument("--only", nargs="*", default=list(COMMANDS))
     args = said.parse_args()
     with tempfile.TemporaryDirectory() as base, Nursery() as nursery:
         for name in args.only:
-            verb = VERBS[name](Path(base), nursery)
-            rng = np.random.default_rng([args.seed, list(VERBS).index(name)])
+            command = COMMANDS[name](Path(base), nursery)
+            rng = np.random.default_rng([args.seed, list(COMMANDS).index(name)])
             row = loop(
-                verb,
+                command,
                 rng,
                 kills=args.kills,
                 interrupts=args.interrupts,

@@ -3,16 +3,16 @@
 
 import numpy as np
 import pytest
+from tests.kill.commands import COMMANDS
 from tests.kill.loop import loop
 from tests.kill.nursery import Nursery
-from tests.kill.verbs import VERBS
 
 KILLS = 2
 SOAK_KILLS = 25
 
 
 def test_the_long_commands_are_all_here():
-    assert list(VERBS) == ["calibrate", "stream", "train", "audit", "release", "report"]
+    assert list(COMMANDS) == ["calibrate", "stream", "train", "audit", "release", "report"]
 
 
 @pytest.mark.slow
@@ -25,20 +25,20 @@ def test_killed_or_interrupted_at_random_moments(seed, tmp_path):
     """
     n_killed = 0
     with Nursery() as nursery:
-        for number, verb in enumerate(VERBS.values()):
+        for number, command in enumerate(COMMANDS.values()):
             rng = np.random.default_rng([seed, number])
-            made = verb(tmp_path, nursery)
+            made = command(tmp_path, nursery)
             n_killed += loop(made, rng, kills=KILLS, interrupts=1, from_scratch=0)["kills"]
     assert n_killed >= 1
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", VERBS)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_killed_many_times(seed, tmp_path, name):
-    rng = np.random.default_rng([seed, list(VERBS).index(name)])
+    rng = np.random.default_rng([seed, list(COMMANDS).index(name)])
     with Nursery() as nursery:
-        verb = VERBS[name](tmp_path, nursery)
-        row = loop(verb, rng, kills=SOAK_KILLS, interrupts=8, from_scratch=2)
+        command = COMMANDS[name](tmp_path, nursery)
+        row = loop(command, rng, kills=SOAK_KILLS, interrupts=8, from_scratch=2)
     assert row["kills"] >= SOAK_KILLS // 2
-    assert len(getattr(verb, "noise", ())) != 1
+    assert len(getattr(command, "noise", ())) != 1

@@ -163,16 +163,16 @@ def test_the_first_screen_answers(internal, certificate):
     text = words(internal)
     first = text[: text.index("If ε were different")]
     std = certificate.noise_std
-    for said in (
+    for sentence in (
         "How “site” is protected",
         "What is protected “site”, 3 values north, south, west.",
-        "No two of them are to be told apart: 3 pairs.",
+        "No two of them may be told apart: 3 pairs.",
         "From whom Anyone who sees the release",
-        "made from the released data itself",
+        "from the released data itself",
         f"Standard deviation {std:.4g}, in scaled units mean(pay): std {2 * std:.4g}",
         "guesses right at most",
     ):
-        assert said in first
+        assert sentence in first
 
 
 def test_every_section_is_there(internal):
@@ -210,7 +210,7 @@ def test_what_was_given_is_shown(made, internal, certificate, trained):
         assert f"{row['name']} {row['value']:.4g} {row['noise_std']:.4g}" in text
     for sentence in (*limit_sentences(certificate.statement), *training_sentences(trained)):
         assert sentence in text
-    for said in (
+    for sentence in (
         "general Wasserstein (GWM)",
         "not refuted",
         "loss threshold, 9,000 members",
@@ -218,9 +218,9 @@ def test_what_was_given_is_shown(made, internal, certificate, trained):
         "computed from private records, covered by no guarantee",
         certificate.digest,
         trained.digest,
-        "verified when this page was made",
+        "verified when this page was written",
     ):
-        assert said in text
+        assert sentence in text
 
 
 @pytest.mark.parametrize("make", [internal_page, public_page])
@@ -232,8 +232,8 @@ def test_every_certificate_says_how_to_check_it(made, make):
         ("its evidence, which stays with the holder and the auditors", "the plan that it states"),
         strict=True,
     ):
-        said = "pufferslice verify certificate.json recomputes the claim from " + source
-        assert said in words(footer)
+        command = "pufferslice verify certificate.json recomputes the claim from " + source
+        assert command in words(footer)
         assert "public.pem" not in footer
 
 
@@ -285,9 +285,9 @@ def test_one_of_a_kind_is_not_called_several(tmp_path):
     assert not re.search(
         r"\b1 (pairs|slices|dimensions|couplings|numbers|values|coordinates)", text
     )
-    for said in ("The two are not to be told apart.", "along 1 fixed slice of 1 dimension",
+    for sentence in ("The two must not be told apart.", "along 1 fixed slice of 1 dimension",
                  "from one coupling per pair"):  # fmt: skip
-        assert said in text
+        assert sentence in text
     assert "Slice profile" not in text, "one slice has no profile"
 
 
@@ -346,7 +346,7 @@ class TestCurvesOfOthers:
 
 def test_different_scenarios_are_clearly_separated(internal, made):
     text = words(internal)
-    assert "about 2 certificates of 2 different scenarios. Each is a part of its own" in text
+    assert "about 2 certificates of 2 different scenarios. Each has its own part" in text
     assert "their numbers do not add up" in text
     assert "Part 1 of 2" in text
     assert internal.count("<article ") == 2
@@ -574,9 +574,9 @@ class TestPairsThatAreNotAll:
 
     def test_the_pairs_are_named_and_the_others_are_said_to_be_open(self, pages):
         for page in map(words, pages):
-            assert "Not to be told apart: a / b. No other pair is protected." in page
+            assert "Must not be told apart: a / b. No other pair is protected." in page
             assert "Protected pairs, and no others: a / b." in page
-            assert "other values it may give away" in page
+            assert "it may reveal other values" in page
 
 
 def test_without_an_unsliced_bound_nothing_is_promised_about_readers(tmp_path):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: one module per verb, each parses, calls one function, and prints."""
+"""The command line: one module per command, which parses, calls one function, and prints."""
 
 import signal
 import sys
@@ -10,11 +10,11 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command line and exit with its code.
 
-    Ctrl-C reaches the verb alone: while modules are loaded, and after the work, it ends the
-    process at once and silently, for there is nothing to tidy up.
+    Ctrl-C raises KeyboardInterrupt in the command alone: while modules are loaded, and after the
+    work, it ends the process at once and silently, because there is nothing to clean up.
     """
     interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if interruptible:  # not in the background of a shell, which has it ignored
+    if interruptible:  # a shell ignores it for background jobs
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from pufferslice.cli.app import run
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pufferslice account`: noise multiplier for an epsilon, or cost of a multiplier, side by side."""
+"""`pufferslice account`: the noise for an epsilon, or the cost of a noise, by every accountant."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,7 +35,7 @@ def account(
         typer.Option(
             "--mismatch-probability",
             "--mismatch",
-            help="Chance that any one record differs, independently.",
+            help="Probability that each record differs, independently.",
         ),
     ] = None,
     epsilon: Annotated[float | None, typer.Option(help="Find the noise for this epsilon.")] = None,
@@ -57,13 +57,13 @@ def account(
     design = _design(n_records, sampling, batch_size)
     run = account.Run(differing=differing, sampling=design, n_steps=n_steps, order=order)
     if (epsilon is None) == (noise_multiplier is None):
-        msg = "say either --epsilon, to find the noise, or --noise-multiplier, to find the cost"
+        msg = "give either --epsilon, to find the noise, or --noise-multiplier, to find the cost"
         raise ArgumentError(msg)
     if noise_multiplier is None:
-        found = account.accounts_for_epsilon(run, epsilon or 0.0)
+        accounts = account.accounts_for_epsilon(run, epsilon or 0.0)
     else:
-        found = account.accounts_for_noise(run, noise_multiplier)
-    answer = _answer(run, found, delta, epsilon, n_parameters)
+        accounts = account.accounts_for_noise(run, noise_multiplier)
+    answer = _answer(run, accounts, delta=delta, epsilon=epsilon, n_parameters=n_parameters)
     if json:
         print_json(answer)
     else:
@@ -75,11 +75,11 @@ def _differing(
 ) -> "DifferingRecords":
     from pufferslice import learning
 
-    said = [one for one in (exactly, at_most, mismatch_probability) if one is not None]
-    if len(said) != 1:
+    n_given = sum(value is not None for value in (exactly, at_most, mismatch_probability))
+    if n_given != 1:
         msg = (
-            "say how many records differ, by one of --exactly, --at-most and "
-            f"--mismatch-probability; got {len(said)} of the three"
+            "give exactly one of --exactly, --at-most and --mismatch-probability; got "
+            f"{n_given} of the three"
         )
         raise ArgumentError(msg)
     if exactly is not None:
@@ -104,7 +104,7 @@ def _design(n_records: int, sampling: str, batch_size: float) -> "SamplingDesign
             raise ArgumentError(msg)
         return learning.Poisson(n_records=n_records, rate=batch_size / n_records)
     if not batch_size.is_integer():
-        msg = f"--batch-size must be a whole number for {sampling} sampling, got {batch_size!r}"
+        msg = f"--batch-size must be an integer for {sampling} sampling, got {batch_size!r}"
         raise ArgumentError(msg)
     kind = (
         learning.WithoutReplacement
@@ -116,21 +116,22 @@ def _design(n_records: int, sampling: str, batch_size: float) -> "SamplingDesign
 
 def _answer(
     run: "Run",
-    found: "dict[str, Account | str]",
+    accounts: "dict[str, Account | str]",
+    *,
     delta: float | None,
     epsilon: float | None,
     n_parameters: int | None,
 ) -> dict[str, Any]:
     from pufferslice.baselines import account
 
-    applied = {k: one for k, one in found.items() if isinstance(one, account.Account)}
+    applied = {k: value for k, value in accounts.items() if isinstance(value, account.Account)}
     rows = {
-        name: one.to_json()
+        name: each.to_json()
         | {
-            "one_record": account.one_record_row(run, one, delta),
-            "signal_to_noise": account.signal_row(run, one, n_parameters),
+            "one_record": account.one_record_row(run, each, delta),
+            "signal_to_noise": account.signal_row(run, each, n_parameters),
         }
-        for name, one in applied.items()
+        for name, each in applied.items()
     }
     answer: dict[str, Any] = {
         "order": run.order,
@@ -138,12 +139,12 @@ def _answer(
         "sampling": run.sampling.description(),
         "differing": run.differing.origin,
         "accountants": rows,
-        "not_applicable": {k: why for k, why in found.items() if isinstance(why, str)},
+        "not_applicable": {k: why for k, why in accounts.items() if isinstance(why, str)},
     }
     if delta is not None:
         answer["delta"] = delta
-        for name, one in applied.items():
-            rows[name]["epsilon_at_delta"] = account.delta_rows(run, one, delta)
+        for name, each in applied.items():
+            rows[name]["epsilon_at_delta"] = account.delta_rows(run, each, delta)
         if epsilon is not None:
             answer["comparison"] = account.dp_sgd_rows(run, epsilon, delta)
     return answer
@@ -176,7 +177,7 @@ def _record_prose(answer: dict[str, Any]) -> str:
     records = {name: row["one_record"] for name, row in answer["accountants"].items()}
     delta = next(iter(records.values()))["delta"]
     title = (
-        f"What replacing any one record gets at that noise: cost at order {answer['order']:g}, "
+        f"Protection of any single record at that noise: cost at order {answer['order']:g}, "
         f"and epsilon of differential privacy at delta {in_full(delta)}:"
     )
     lines = [title]
@@ -189,7 +190,6 @@ def _record_prose(answer: dict[str, Any]) -> str:
 
 
 def _signal_prose(answer: dict[str, Any]) -> str:
-    """Ratios are quality, not privacy; three digits will do."""
     rows = {name: row["signal_to_noise"] for name, row in answer["accountants"].items()}
     n_parameters = next(iter(rows.values()))["n_parameters"]
     where = (
@@ -216,7 +216,7 @@ def _delta_prose(answer: dict[str, Any]) -> str:
         )
         lines.append(f"  {name}: {'; '.join(ways)}")
     if "comparison" in answer:
-        lines.append("Differential privacy for the same numbers, which is another promise:")
+        lines.append("Differential privacy for the same numbers, which is a different guarantee:")
     for name, row in answer.get("comparison", {}).items():
         if "not_applicable" in row:
             lines.append(f"  {name} does not apply: {row['not_applicable']}")

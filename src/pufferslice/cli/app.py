@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `pufferslice` command: its verbs, and how errors leave it."""
+"""The program `pufferslice`: its commands, its exit codes, and how it prints errors."""
 
 import errno
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001 - as typer calls it
 
 
 @app.callback()
-def _before_any_verb(
+def _options(
     _: Annotated[
         bool,
         typer.Option(
@@ -79,7 +79,7 @@ app.command(name="keygen")(sign.keygen)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code; errors go to standard error, in words."""
+    """Run the command line and return its exit code; errors go to standard error."""
     try:
         return _run(arguments)
     except BaseException as error:
@@ -99,7 +99,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except PuffersliceError as error:
         typer.echo(f"error: {error}", err=True)
         return WRONG_USE if isinstance(error, _WRONG_USE) else REFUSED
-    except OSError as error:  # as from a help text, which typer prints
+    except OSError as error:  # typer prints help texts itself
         discard_output()
         typer.echo(f"error: {error}", err=True)
         return REFUSED
@@ -107,7 +107,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _is_interrupt(error: BaseException | None) -> bool:
-    """Ctrl-C, or what a module made of it that was being loaded: Python wraps some errors there."""
+    """Ctrl-C, also where Python wraps it while it loads a module."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None

@@ -16,15 +16,17 @@ def audit(
     certificate: Annotated[Path, typer.Argument(help="A certificate of a release.")],
     scenario: Annotated[Path, typer.Option(help="The scenario.toml that was certified.")],
     n_outputs: Annotated[
-        int | None, typer.Option(help="Fresh outputs under each secret; 100000 if not said.")
+        int | None, typer.Option(help="Fresh outputs under each secret; default 100000.")
     ] = None,
     supplied: Annotated[
         Path | None, typer.Option(help="Outputs of the mechanism instead, from Outputs.save.")
     ] = None,
     confidence: Annotated[
-        float, typer.Option(help="That a claim which holds is not refuted.")
+        float, typer.Option(help="Probability that a true claim is not refuted.")
     ] = 0.95,
-    seed: Annotated[int, typer.Option(help="Of drawn values and the pilot, not of noise.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Seed of drawn values and the pilot; noise has none.")
+    ] = 0,
     out: Annotated[
         Path | None, typer.Option(help="Write the audit as JSON, for `pufferslice report`.")
     ] = None,
@@ -37,29 +39,29 @@ def audit(
     from pufferslice.config import read_request
 
     if n_outputs is not None and supplied is not None:
-        msg = "give either --n-outputs, how many to draw, or --supplied, outputs at hand; not both"
+        msg = "give either --n-outputs, how many to draw, or --supplied, existing outputs; not both"
         raise ArgumentError(msg)
     held, request = Certificate.load(certificate), read_request(scenario)
     if supplied is not None:
-        made = Outputs.load(supplied)
+        outputs = Outputs.load(supplied)
     else:
-        wanted = _DEFAULT_N_OUTPUTS if n_outputs is None else n_outputs
-        made = draw_outputs(request.scenario, held, wanted, seed=seed)
+        n_drawn = _DEFAULT_N_OUTPUTS if n_outputs is None else n_outputs
+        outputs = draw_outputs(request.scenario, held, n_drawn, seed=seed)
     with progress_bar("claims") as progress:
-        found = audit_outputs(
+        result = audit_outputs(
             request.scenario,
             request.profile,
             held,
-            made,
+            outputs,
             confidence=confidence,
             seed=seed,
             progress=progress,
         )
     if out is not None:
-        write_whole(out, pretty_json(found.to_json()), CONFIDENTIAL)
+        write_whole(out, pretty_json(result.to_json()), CONFIDENTIAL)
     if json:
-        print_json(found.to_json())
+        print_json(result.to_json())
     else:
-        say(str(found))
-    if found.refuted:
+        say(str(result))
+    if result.refuted:
         raise typer.Exit(REFUSED)

@@ -37,7 +37,7 @@ def calibrate(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write certificate and evidence here.")] = None,
-    ledger: Annotated[Path | None, typer.Option(help="State the releases it holds.")] = None,
+    ledger: Annotated[Path | None, typer.Option(help="State the releases that it records.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     workers: Annotated[
         int | None, typer.Option(help="Local processes that scan streamed data.")

@@ -22,7 +22,7 @@ INTERRUPTED: Final = 130
 
 
 def say(text: str) -> None:
-    """A text on standard output; a `StorageError` if that takes none, as a full disk."""
+    """Print on standard output; a `StorageError` if that fails, as on a full disk."""
     if sys.stdout is None:
         msg = "cannot write to standard output: it was closed before the command began"
         raise StorageError(msg)
@@ -36,7 +36,7 @@ def say(text: str) -> None:
 
 
 def discard_output() -> None:
-    """What standard output still holds goes nowhere, or Python would fail on it at its end."""
+    """Discard what standard output still holds, or Python would fail on it when it exits."""
     with contextlib.suppress(OSError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -44,14 +44,9 @@ def discard_output() -> None:
 
 
 def print_json(value: Any) -> None:  # noqa: ANN401 - any JSON value
-    """One JSON object on standard output; nothing in it breaks a line or turns it around."""
+    """Print one JSON object; characters that could break or reorder a line are escaped."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-    say("".join(one if one == "\n" or one.isprintable() else _code(one) for one in text))
-
-
-def _code(one: str) -> str:
-    """A character as JSON spells it in ASCII."""
-    return json.dumps(one)[1:-1]
+    say("".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text))
 
 
 @contextlib.contextmanager
@@ -72,7 +67,7 @@ def progress_bar(what: str) -> Iterator[Progress]:
 
         def report(done: int, total: int) -> None:
             reports[1:] = [done]
-            # A scan that goes on from a checkpoint did not read the rows before it now.
+            # A scan that resumes from a checkpoint does not read the rows before it again.
             rate = (done - reports[0]) / (time.perf_counter() - start)
             bar.update(task, completed=done, total=total or None, rate=f"{rate:,.0f} {what}/s")
 

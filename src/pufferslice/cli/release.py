@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def release(
-    certificate: Annotated[Path, typer.Option(help="Its certificate, evidence beside it.")],
-    ledger: Annotated[Path, typer.Option(help="The scenario's ledger; made if absent.")],
+    certificate: Annotated[Path, typer.Option(help="The certificate, beside its evidence.")],
+    ledger: Annotated[Path, typer.Option(help="The scenario's ledger; created if absent.")],
     out: Annotated[Path, typer.Option(help="The release file; must not exist.")],
     scenario: Annotated[
         Path | None, typer.Argument(help="The scenario.toml that was certified.")
@@ -30,7 +30,7 @@ def release(
     ] = None,
     rows: Annotated[Path | None, typer.Option(help="Release the rows of this file.")] = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Write the release that the ledger keeps once more.")
+        bool, typer.Option("--again", help="Write the recorded release again.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -44,7 +44,7 @@ def release(
     if again:
         released = release_again(held, ledger=ledger, out=out)
     elif scenario is None:
-        msg = "give the scenario.toml that was certified; only --again does without it"
+        msg = "give the scenario.toml that was certified; only --again works without it"
         raise ArgumentError(msg)
     else:
         request = read_request(scenario)
@@ -69,7 +69,7 @@ def _chosen_rows(
     from pufferslice.data import frame_of, read_table
 
     if sum(choice is not None for choice in (group, row, rows)) != 1:
-        msg = "say which rows to release: exactly one of --group, --row, --rows"
+        msg = "choose the rows to release by exactly one of --group, --row, --rows"
         raise ArgumentError(msg)
     if rows is not None:
         return read_table(rows, null_values=request.null_values)
@@ -83,12 +83,12 @@ def _chosen_rows(
             msg = f"--row must be from 0 to {len(frame) - 1}, got {row}"
             raise ArgumentError(msg)
         return frame[[row]]
-    kept = request.complete_table()
-    where = [i for i, label in enumerate(rule.labels(kept)) if label == group]
-    if not where:
+    complete = request.complete_table()
+    chosen = [i for i, label in enumerate(rule.labels(complete)) if label == group]
+    if not chosen:
         msg = (
             f"--group {given(group)} has no rows; the secrets are "
             f"{listed(request.scenario.secrets)}"
         )
         raise ArgumentError(msg)
-    return kept[where]
+    return complete[chosen]

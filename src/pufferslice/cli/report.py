@@ -17,11 +17,11 @@ def report(
     ],
     out: Annotated[Path, typer.Option(help="The page to write.")],
     public: Annotated[
-        bool, typer.Option("--public", help="From public statements alone, to be published.")
+        bool, typer.Option("--public", help="Only public statements and values, to be published.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Write one HTML page that needs no network; the internal edition, unless --public."""
+    """Write one self-contained HTML page; the internal edition, unless --public."""
     from pufferslice._core.files import CONFIDENTIAL, OPEN, write_whole
     from pufferslice.certificate.certificate import EVIDENCE_SUFFIX
     from pufferslice.report.page import internal_page, public_page
@@ -41,4 +41,4 @@ def report(
         return
     say(f"Written: {out}, the {edition} edition, {len(page) / 1000:.0f} kB.")
     if not public:
-        say("It contains evidence: do not publish it. --public makes the edition for that.")
+        say("It contains evidence: do not publish it. --public writes the edition for that.")

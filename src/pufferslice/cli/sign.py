@@ -31,7 +31,7 @@ def keygen(
     folder: Annotated[Path, typer.Argument(help="Where private.pem and public.pem are written.")],
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Make a key pair for signing; keep private.pem to yourself."""
+    """Create a key pair for signing; keep private.pem secret."""
     from pufferslice._core.files import CONFIDENTIAL, check_new, make_folder, write_new
     from pufferslice.certificate import new_key_pair
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pufferslice spent`: what a noise costs, also at another order or under another notion."""
+"""`pufferslice spent`: what a noise costs, at any order and under any notion."""
 
 from pathlib import Path
 from typing import Annotated
@@ -17,11 +17,11 @@ def spent(
     order: Annotated[float | None, typer.Option(help="As certified if left out.")] = None,
     notion: Annotated[str | None, typer.Option(help="As certified if left out.")] = None,
     scenario: Annotated[
-        Path | None, typer.Option(help="Ask under the priors of another scenario.toml.")
+        Path | None, typer.Option(help="Use the priors of another scenario.toml.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """What a noise costs: the way back from noise to epsilon. Issues no certificate."""
+    """Compute the epsilon that a noise costs. Issues no certificate."""
     from pufferslice.calibration.guarantee import at_most
     from pufferslice.certificate import Certificate
     from pufferslice.certificate import spent as spent_by
@@ -35,13 +35,13 @@ def spent(
 
         held = under_scenario(held, read_request(scenario).scenario)
     word = None if notion is None else notion.replace("-", "_")
-    found = spent_by(held, noise_std=noise_std, order=order, notion=word)
+    cost = spent_by(held, noise_std=noise_std, order=order, notion=word)
     std = held.noise_std if noise_std is None else noise_std
     whole = spent_in_full(held, noise_std=noise_std, order=order)
     if json:
-        claim = {"noise_std": std, **found.to_json(), **held.statement["method"]}
+        claim = {"noise_std": std, **cost.to_json(), **held.statement["method"]}
         print_json(claim | {"unsliced": whole})
         return
-    epsilon = at_most(found.epsilon)
-    say(f"Noise {std:.6g} (scaled coordinates) costs at most {epsilon}: {found}")
+    epsilon = at_most(cost.epsilon)
+    say(f"Noise {std:.6g} (scaled coordinates) costs at most {epsilon}: {cost}")
     say(f"{unsliced_sentence(whole)}, from {whole['from']}.\n{guess_sentence(whole['guess'])}")

@@ -22,7 +22,7 @@ def train(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Train a model as a file says, or resume a run that was interrupted."""
+    """Train a model from a training.toml, or resume an interrupted run."""
     import attrs
 
     from pufferslice.config import read_training

@@ -10,7 +10,7 @@ from pufferslice.cli.output import REFUSED, print_json, say
 
 
 def verify(
-    certificate: Annotated[Path, typer.Argument(help="A certificate, evidence beside it.")],
+    certificate: Annotated[Path, typer.Argument(help="A certificate beside its evidence.")],
     key: Annotated[
         Path | None, typer.Option(help="A public key (PEM) that must have signed it.")
     ] = None,
@@ -31,18 +31,18 @@ def verify(
 
         data = read_request(scenario).scenario
     signed_by = None if key is None else read_bytes(key, "key")
-    found = recompute(held, public_key=signed_by, scenario=data)
+    result = recompute(held, public_key=signed_by, scenario=data)
     if json:
         print_json(
             {
-                "holds": found.holds,
-                "signed": found.signed,
-                "problems": list(found.problems),
-                "unchecked": list(found.unchecked),
+                "holds": result.holds,
+                "signed": result.signed,
+                "problems": list(result.problems),
+                "unchecked": list(result.unchecked),
                 "certificate": held.digest,
             }
         )
     else:
-        say(str(found))
-    if not found.holds:
+        say(str(result))
+    if not result.holds:
         raise typer.Exit(REFUSED)

@@ -2,7 +2,7 @@
 """What a page is made of: plain values that its template shows one after another."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Final, final
+from typing import Any, ClassVar, Final, Literal, final
 
 import attrs
 
@@ -38,12 +38,14 @@ class Table:
 
 
 @final
-@attrs.frozen(kw_only=True)
-class Text:
-    """Paragraphs."""
+@attrs.frozen
+class Words:
+    """Paragraphs, which are a macro of the template."""
 
-    kind: ClassVar[str] = "text"
-    paragraphs: tuple[str, ...]
+    kind: ClassVar[str] = "words"
+    name: str
+    facts: Mapping[str, Any] | None = None
+    """What the macro fills in; the facts of the part if left out."""
 
 
 @final
@@ -86,7 +88,6 @@ class Outlook:
     coordinates: tuple[str, ...]
     """Rows of the small table of noise in the user's units."""
     figures: tuple[Figure, ...]
-    note: str
 
 
 @final
@@ -109,7 +110,7 @@ class Gallery:
     figures: tuple[Figure, ...]
 
 
-Block = Table | Text | Bullets | Figure | Gallery | Formula | Outlook
+Block = Table | Words | Bullets | Figure | Gallery | Formula | Outlook
 
 
 @final
@@ -124,32 +125,25 @@ class Section:
 
 @final
 @attrs.frozen(kw_only=True)
-class Card:
-    """One answer of the first screen."""
-
-    title: str
-    strong: str
-    lines: tuple[str, ...]
-
-
-@final
-@attrs.frozen(kw_only=True)
 class Part:
-    """All that is said about one certificate."""
+    """The page about one certificate."""
 
+    kind: Literal["release", "training"]
+    """Which template has the words."""
     id: str
-    title: str
-    lead: str
-    cards: tuple[Card, ...]
+    subject: str
+    """The name of the secret, or of the data."""
+    facts: Mapping[str, Any]
+    """What the words of the template fill in."""
     alarms: tuple[str, ...]
-    """What must not be overlooked: insecure noise, a refuted claim."""
+    """What must not be overlooked, as insecure noise."""
+    refuted: tuple[str, ...]
+    """Claims that an audit refuted."""
     sections: tuple[Section, ...]
     digest: str
     verified: bool
     """Whether the claim was recomputed for this page; never for the public edition."""
     signed: bool
-    recomputed_from: str
-    """What anyone needs to check the claim."""
 
 
 def number(value: float | None) -> str:

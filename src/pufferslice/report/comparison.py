@@ -18,7 +18,7 @@ from pufferslice.report.blocks import (
     Figure,
     Section,
     Table,
-    Text,
+    Words,
     bar_shares,
     counted,
     number,
@@ -79,15 +79,11 @@ _CURVE_LOOKS: Final = (
 )  # fmt: skip
 _DRAWN: Final = ("tight, transport", "tight, exact", comparison.UNSLICED)
 """How the names of our forms end that are drawn; all are in the table."""
-_COMPARISON: Final = (
-    "What other mechanisms would add for the same order and ε. Sliced and unsliced claims are "
-    "different promises; compare rows of the same scope."
-)
 
 
 def comparison_section(comparisons: Sequence[Curves], part: str) -> Section:
     """Baselines: what others would add for the same epsilon."""
-    blocks: list[Block] = [Text(paragraphs=(_COMPARISON,))]
+    blocks: list[Block] = [Words("baselines")]
     for one in comparisons:
         blocks.append(_comparison_table(one))
         if one.epsilons and one.noise_stds:

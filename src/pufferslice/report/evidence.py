@@ -15,7 +15,7 @@ from pufferslice.report.blocks import (
     Outlook,
     Section,
     Table,
-    Text,
+    Words,
     bar_shares,
     counted,
     label,
@@ -78,11 +78,6 @@ def outlook_section(
             map(label, certificate.statement["scenario"]["query"]["names"][:_MOST_COORDINATES])
         ),
         figures=tuple(figures),
-        note=(
-            "Every value was computed beforehand; the page computes nothing. Only the claim "
-            f"at ε = {in_full(certificate.guarantee.epsilon)} is certified: for another ε, certify "
-            "again."
-        ),
     )
     return Section(id=f"{part}-epsilon", title="If ε were different", blocks=(block,))
 
@@ -191,12 +186,7 @@ def slices_section(profile: SliceProfile, claim_epsilon: float | None, part: str
         ),
         note=note,
     )
-    words = (
-        "A slice is one direction in which a reader might look. Along some the two distributions "
-        "lie far apart, along others they nearly coincide. Shown is the pair that costs most, "
-        f"under prior “{label(profile.prior)}”."
-    )
-    blocks = (Text(paragraphs=(words,)), figure)
+    blocks = (Words("slices", {"slices_prior": label(profile.prior)}), figure)
     return Section(id=f"{part}-slices", title="Slice profile", blocks=blocks)
 
 

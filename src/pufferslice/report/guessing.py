@@ -9,8 +9,6 @@ from pufferslice.calibration.guessing import right_guesses
 from pufferslice.certificate.wording import guess_sentence
 from pufferslice.report.svg import Axes, Series
 
-_COIN: Final = 0.5
-"""The share of each of two secrets that are equally likely."""
 _RIGHT: Final = "right guesses, at most"
 
 
@@ -39,9 +37,8 @@ def about_training(variation: float) -> str:
     if not is_bounded(variation):
         return "No useful bound on guessing can be stated for what the run releases."
     return (
-        "Told that both worlds are equally likely, a reader guesses right at most "
-        f"{right_guesses_of(variation, 2)} of the time; without the model "
-        f"{percent(100 * _COIN)}."
+        "Someone who knows that both worlds are equally likely and sees the model guesses right "
+        f"at most {right_guesses_of(variation, 2)} of the time (coin flip: 50\u00a0%)."
     )
 
 

@@ -351,9 +351,9 @@ def _check_public(one: Supplied) -> None:
 
 
 def _matched(
-    dossiers: Sequence[ReportInputs], supplied: Sequence[Supplied]
+    inputs: Sequence[ReportInputs], supplied: Sequence[Supplied]
 ) -> tuple[ReportInputs, ...]:
-    found = list(dossiers)
+    found = list(inputs)
     for one in supplied:
         if not isinstance(one.content, Certificate):
             index = _home(one, found)
@@ -361,17 +361,17 @@ def _matched(
     return tuple(found)
 
 
-def _home(one: Supplied, dossiers: Sequence[ReportInputs]) -> int:
+def _home(one: Supplied, inputs: Sequence[ReportInputs]) -> int:
     content = one.content
     if isinstance(content, Curves):
-        homes = [i for i, held in enumerate(dossiers) if _compares(content, held.certificate)]
+        homes = [i for i, held in enumerate(inputs) if _compares(content, held.certificate)]
         wanted = "order, epsilon and the noise of its own method"
     elif isinstance(content, TrainingLog):
-        homes = _homes_of_log(one, content, dossiers)
+        homes = _homes_of_log(one, content, inputs)
         wanted = "claim and number of steps; an internal log is known by its folder"
     else:
         named = content.certificate if not isinstance(content, Certificate) else ""
-        homes = [i for i, held in enumerate(dossiers) if held.certificate.digest == named]
+        homes = [i for i, held in enumerate(inputs) if held.certificate.digest == named]
         wanted = f"certificate {str(named)[:16]}, which it names"
     if len(homes) != 1:
         problem = "none" if not homes else "more than one"
@@ -402,13 +402,13 @@ def _compares(curves: Curves, certificate: Certificate) -> bool:
     )
 
 
-def _homes_of_log(one: Supplied, log: TrainingLog, dossiers: Sequence[ReportInputs]) -> list[int]:
-    learning = [i for i, held in enumerate(dossiers) if held.certificate.workflow == "training"]
+def _homes_of_log(one: Supplied, log: TrainingLog, inputs: Sequence[ReportInputs]) -> list[int]:
+    learning = [i for i, held in enumerate(inputs) if held.certificate.workflow == "training"]
     if not log.internal:
-        return [i for i in learning if _logs(log, dossiers[i].certificate)]
+        return [i for i in learning if _logs(log, inputs[i].certificate)]
     last = max(row["step"] for row in log.rows)
-    fits = [i for i in learning if last <= _n_steps(dossiers[i].certificate)]
-    beside = [i for i in fits if dossiers[i].path.resolve().parent == one.path.resolve().parent]
+    fits = [i for i in learning if last <= _n_steps(inputs[i].certificate)]
+    beside = [i for i in fits if inputs[i].path.resolve().parent == one.path.resolve().parent]
     return beside or fits
 
 

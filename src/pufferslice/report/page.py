@@ -23,7 +23,16 @@ from pufferslice.certificate.what_if import (
 )
 from pufferslice.errors import MissingExtraError, escaped
 from pufferslice.report import audit, comparison, evidence, release, training
-from pufferslice.report.blocks import END_ISOLATE, ISOLATE, Part, Section, Text, label
+from pufferslice.report.blocks import (
+    END_ISOLATE,
+    ISOLATE,
+    Part,
+    Section,
+    Words,
+    counted,
+    label,
+    listed,
+)
 from pufferslice.report.inputs import (
     Edition,
     MemberAudit,
@@ -42,10 +51,6 @@ except ModuleNotFoundError as error:
 
 _FOLDER: Final = Path(__file__).parent / "template"
 _ISOLATED: Final = re.compile(f"{ISOLATE}([^{ISOLATE}{END_ISOLATE}]*){END_ISOLATE}")
-_NO_EVIDENCE: Final = (
-    "The evidence does not lie beside this certificate, so it was not verified here, and there is "
-    "nothing to draw. Put its .evidence.npz file beside it."
-)
 
 
 def internal_page(paths: Sequence[str | os.PathLike[str]], progress: Progress = silent) -> bytes:
@@ -53,12 +58,12 @@ def internal_page(paths: Sequence[str | os.PathLike[str]], progress: Progress = 
 
     Needs: certificates that verify, and only files that are about one of them.
     """
-    dossiers = internal_inputs(paths)
+    inputs = internal_inputs(paths)
     parts = [
-        _internal_part(held, f"part-{i}", _share(progress, i, len(dossiers)))
-        for i, held in enumerate(dossiers)
+        _internal_part(held, f"part-{i}", _share(progress, i, len(inputs)))
+        for i, held in enumerate(inputs)
     ]
-    return _rendered("internal", parts, dossiers)
+    return _rendered("internal", parts, inputs)
 
 
 def public_page(paths: Sequence[str | os.PathLike[str]]) -> bytes:
@@ -66,9 +71,9 @@ def public_page(paths: Sequence[str | os.PathLike[str]]) -> bytes:
 
     Guarantee: the bytes are the same whether the evidence lies beside the certificates or not.
     """
-    dossiers = public_inputs(paths)
-    parts = [_public_part(held, f"part-{i}") for i, held in enumerate(dossiers)]
-    return _rendered("public", parts, dossiers)
+    inputs = public_inputs(paths)
+    parts = [_public_part(held, f"part-{i}") for i, held in enumerate(inputs)]
+    return _rendered("public", parts, inputs)
 
 
 def _share(progress: Progress, index: int, n_parts: int) -> Progress:
@@ -94,9 +99,7 @@ def _internal_part(held: ReportInputs, part: str, progress: Progress) -> Part:
         return _learning_part(held, part, drawn)
     variation = stated_variation(certificate)
     if certificate.evidence is None:
-        note = Section(
-            id=f"{part}-evidence", title="Evidence", blocks=(Text(paragraphs=(_NO_EVIDENCE,)),)
-        )
+        note = Section(id=f"{part}-evidence", title="Evidence", blocks=(Words("no_evidence"),))
         return _static_part(held, part, variation, [note])
     if certificate.statement["distributions_are_equal"]:
         return _static_part(held, part, variation, ())
@@ -128,31 +131,31 @@ def _static_part(held: ReportInputs, part: str, variation: float, drawn: Sequenc
         *first,
         *(release.release_section(released, part) for released in held.releases),
         release.accuracy_section(certificate, part),
-        release.claim_section(certificate, variation, part),
+        release.claim_section(certificate, part),
         *others,
         *([audit.audit_section(audits, part)] if audits else []),
         *([comparison.comparison_section(held.comparisons, part)] if held.comparisons else []),
         release.limits_section(certificate, part, unchecked),
     ]
     return Part(
+        kind="release",
         id=part,
-        title=f"How “{release.secret_name(certificate.statement)}” is protected",
-        lead=release.lead(certificate),
-        cards=release.cards(certificate, variation),
-        alarms=(*release.alarms(certificate), *map(_refuted, refuted)),
+        subject=release.secret_name(certificate.statement),
+        facts=release.facts(certificate, variation),
+        alarms=release.alarms(certificate),
+        refuted=tuple(refuted),
         sections=tuple(sections),
         digest=certificate.digest,
         verified=held.verification is not None,
         signed=certificate.signature is not None,
-        recomputed_from="its evidence, which stays with the holder and the auditors",
     )
 
 
 def _learning_part(held: ReportInputs, part: str, drawn: Sequence[Section]) -> Part:
     certificate = held.certificate
     unchecked = () if held.verification is None else held.verification.unchecked
-    verdicts = [one.verdict for one in held.audits if isinstance(one, TrainingAudit)]
-    audited = any(isinstance(one, TrainingAudit | MemberAudit) for one in held.audits)
+    verdicts = [audit.verdict for audit in held.audits if isinstance(audit, TrainingAudit)]
+    audited = any(isinstance(audit, TrainingAudit | MemberAudit) for audit in held.audits)
     sections = [
         training.plan_section(certificate, part),
         *drawn,
@@ -161,24 +164,20 @@ def _learning_part(held: ReportInputs, part: str, drawn: Sequence[Section]) -> P
         training.limits_section(certificate, part, unchecked),
     ]
     return Part(
+        kind="training",
         id=part,
-        title=f"How training on “{label(certificate.statement['data'])}” is protected",
-        lead=training.lead(certificate),
-        cards=training.cards(certificate),
-        alarms=tuple(_refuted(verdict.claim) for verdict in verdicts if verdict.refuted),
+        subject=label(certificate.statement["data"]),
+        facts=training.facts(certificate),
+        alarms=(),
+        refuted=tuple(verdict.claim for verdict in verdicts if verdict.refuted),
         sections=tuple(sections),
         digest=certificate.digest,
         verified=held.verification is not None,
         signed=certificate.signature is not None,
-        recomputed_from="the plan that it states",
     )
 
 
-def _refuted(claim: str) -> str:
-    return f"REFUTED by an audit: {claim}. Do not rely on it."
-
-
-def _rendered(edition: Edition, parts: Sequence[Part], dossiers: Sequence[ReportInputs]) -> bytes:
+def _rendered(edition: Edition, parts: Sequence[Part], inputs: Sequence[ReportInputs]) -> bytes:
     style = (_FOLDER / "page.css").read_text(encoding="utf-8")
     script = (_FOLDER / "page.js").read_text(encoding="utf-8")
     environment = jinja2.Environment(
@@ -189,11 +188,11 @@ def _rendered(edition: Edition, parts: Sequence[Part], dossiers: Sequence[Report
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["plain"] = _plain
+    environment.filters |= {"plain": _plain, "counted": counted, "listed": listed}
     text = environment.get_template("page.html").render(
         edition=edition,
         parts=parts,
-        n_scenarios=len({repr(held.scenario) for held in dossiers}),
+        n_scenarios=len({repr(held.scenario) for held in inputs}),
         style=style,
         script=script,
         policy=_policy(style, script),

@@ -2,16 +2,10 @@
 """The part of a page about one protected release: what the public statement says of it."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from pufferslice.calibration.epsilon_delta import View, best_views
-from pufferslice.calibration.guarantee import (
-    ApproximateGuarantee,
-    Claim,
-    Guarantee,
-    at_most,
-    in_full,
-)
+from pufferslice.calibration.guarantee import Guarantee, at_most, in_full
 from pufferslice.certificate import Certificate
 from pufferslice.certificate.what_if import mean_absolute_error
 from pufferslice.certificate.wording import clipping_sentence, limit_sentences
@@ -20,29 +14,16 @@ from pufferslice.releases.release import INTERVAL_STDS, Release
 from pufferslice.report.blocks import (
     Block,
     Bullets,
-    Card,
     Formula,
     Section,
     Table,
-    Text,
-    counted,
+    Words,
     label,
     listed,
     number,
     pair_of,
 )
 from pufferslice.report.guessing import about_release, is_bounded, right_guesses_of
-
-_SOURCES: Final = {
-    "released_data": "made from the released data itself",
-    "held_out": "made from held-out data",
-    "public_model": "a public model",
-}
-_NOTIONS: Final = {
-    "average": "the mean over the slices of the Rényi divergence",
-    "joint": "the log-moment over the slices of the Rényi divergence",
-    "unsliced": "the Rényi divergence of the whole output",
-}
 
 
 def secret_name(statement: Mapping[str, Any]) -> str:
@@ -51,101 +32,56 @@ def secret_name(statement: Mapping[str, Any]) -> str:
     return " and ".join(map(label, secret.get("columns") or [str(secret["worlds"])]))
 
 
-def lead(certificate: Certificate) -> str:
-    """The first sentence of the page."""
-    statement = certificate.statement
-    scenario, name = statement["scenario"], secret_name(statement)
-    n_names, n_secrets = len(scenario["query"]["names"]), len(scenario["secrets"])
-    what = "one number is" if n_names == 1 else f"{n_names} numbers are"
-    if statement["distributions_are_equal"]:
-        return (
-            f"In one release {what} published, without noise: for every protected pair and covered "
-            f"belief they have the same distribution, whichever of the two the secret “{name}” is."
-        )
-    start = f"In one release {what} published, with noise."
-    if statement["unsliced"]["epsilon"] is None:
-        return (
-            f"{start} The noise limits what single slices show of the secret “{name}”; for a "
-            "reader of the whole release nothing is promised."
-        )
-    if not _protects_all(scenario):
-        return (
-            f"{start} The noise limits how well a reader can tell apart the values of the secret "
-            f"“{name}” that form a protected pair; other values it may give away."
-        )
-    return (
-        f"{start} The noise limits how well a reader can tell which of {n_secrets} values the "
-        f"secret “{name}” has."
-    )
+def facts(certificate: Certificate, variation: float) -> dict[str, Any]:
+    """What the words of the template fill in."""
+    statement, claim = certificate.statement, certificate.guarantee
+    scenario, noise, unsliced = statement["scenario"], statement["noise"], statement["unsliced"]
+    names, n_secrets = scenario["query"]["names"], len(scenario["secrets"])
+    whole, all_pairs = unsliced["epsilon"] is not None, _protects_all(scenario)
+    among_all = is_bounded(variation) and n_secrets > 2 and all_pairs
+    failure_probability = statement["failure_probability"]
+    sampler_error = noise["implementation_delta"]
+    return {
+        "secret": secret_name(statement),
+        "secrets": listed([label(secret) for secret in scenario["secrets"]]),
+        "n_secrets": n_secrets,
+        "n_names": len(names),
+        "pairs": [pair_of(pair) for pair in scenario["pairs"]],
+        "all_pairs": all_pairs,
+        "one_release_is": scenario["one_release_is"],
+        "priors": [
+            {"name": label(prior["name"]), "source": prior["source"]}
+            for prior in scenario["priors"]
+        ],
+        "equal": statement["distributions_are_equal"],
+        "noise_std": number(noise["std"]) if noise["std"] else "",
+        "stds": [
+            (label(name), number(std))
+            for name, std in zip(names, noise["std_by_coordinate"], strict=True)
+        ],
+        "sampler_error": at_most(sampler_error) if sampler_error else "",
+        "notion": claim.notion,
+        "sliced": claim.is_sliced,
+        "order": in_full(claim.order) if isinstance(claim, Guarantee) else "",
+        "epsilon": in_full(claim.epsilon),
+        "delta": "" if isinstance(claim, Guarantee) else in_full(claim.delta),
+        "failure_probability": in_full(failure_probability) if failure_probability else "",
+        "profile": statement["profile"],
+        "whole": whole,
+        "unsliced_epsilon": at_most(unsliced["epsilon"]) if whole else "",
+        "unsliced_order": in_full(unsliced["order"]),
+        "unsliced_from": unsliced["from"],
+        "guess": about_release(variation),
+        "guess_among_all": right_guesses_of(variation, n_secrets) if among_all else "",
+        "guess_without_release": f"{100 / n_secrets:.3g}\u00a0%",
+        "earlier_releases": [digest[:12] for digest in statement["earlier_releases"]],
+    }
 
 
 def _protects_all(scenario: Mapping[str, Any]) -> bool:
     """Whether every two secrets are a protected pair; each pair is listed once."""
     n_secrets = len(scenario["secrets"])
     return len(scenario["pairs"]) == n_secrets * (n_secrets - 1) // 2
-
-
-def _pair_words(scenario: Mapping[str, Any]) -> str:
-    pairs = [pair_of(pair) for pair in scenario["pairs"]]
-    if len(scenario["secrets"]) == 2:
-        return "The two are not to be told apart."
-    if _protects_all(scenario):
-        return f"No two of them are to be told apart: {counted(len(pairs), 'pair')}."
-    return f"Not to be told apart: {listed(pairs)}. No other pair is protected."
-
-
-def cards(certificate: Certificate, variation: float) -> tuple[Card, ...]:
-    """What is protected, from whom, and how much noise that takes."""
-    statement = certificate.statement
-    scenario, noise = statement["scenario"], statement["noise"]
-    names, n_more = scenario["query"]["names"], len(scenario["priors"]) - 3
-    whole = statement["unsliced"]["epsilon"] is not None
-    stds = [
-        f"{label(name)}: std {number(std)}"
-        for name, std in zip(names, noise["std_by_coordinate"], strict=True)
-    ]
-    return (
-        Card(
-            title="What is protected",
-            strong=f"“{secret_name(statement)}”, {len(scenario['secrets'])} values",
-            lines=(
-                listed([label(secret) for secret in scenario["secrets"]]) + ".",
-                _pair_words(scenario),
-                f"One release is {scenario['one_release_is']}.",
-            ),
-        ),
-        Card(
-            title="From whom",
-            strong="Anyone who sees the release, with any computer"
-            if whole
-            else "Anyone who looks along one slice alone",
-            lines=(
-                "They may know the mechanism and every setting, but not the noise that was drawn.",
-                *(f"Belief covered: {_belief(prior)}." for prior in scenario["priors"][:3]),
-                *([f"{n_more} more are covered, listed below."] if n_more > 0 else []),
-                "Beliefs that are not listed are not covered.",
-            ),
-        ),
-        Card(
-            title="How much noise",
-            strong=_noise_words(noise["std"]),
-            lines=(*stds[:3], *_more(len(stds) - 3), about_release(variation)),
-        ),
-    )
-
-
-def _belief(prior: Mapping[str, Any]) -> str:
-    return f"{label(prior['name'])} ({_SOURCES.get(prior['source'], prior['source'])})"
-
-
-def _noise_words(std: float) -> str:
-    if not std:
-        return "None: the distributions are equal"
-    return f"Standard deviation {number(std)}, in scaled units"
-
-
-def _more(n_left: int) -> tuple[str, ...]:
-    return (f"and {counted(n_left, 'more coordinate')}, below.",) if n_left > 0 else ()
 
 
 def alarms(certificate: Certificate) -> tuple[str, ...]:
@@ -155,72 +91,16 @@ def alarms(certificate: Certificate) -> tuple[str, ...]:
     return (*(() if certificate.is_secure else (insecure,)), *((clipping,) if clipping else ()))
 
 
-def claim_section(certificate: Certificate, variation: float, part: str) -> Section:
+def claim_section(certificate: Certificate, part: str) -> Section:
     """The claim in symbols and words, and the unsliced number beside it."""
-    statement, claim = certificate.statement, certificate.guarantee
-    confidence = statement["failure_probability"]
-    sure = "with certainty" if not confidence else f"except with probability {in_full(confidence)}"
-    unsliced = statement["unsliced"]
-    whole = (
-        f"No finite bound is known for the whole output ({unsliced['from']})."
-        if unsliced["epsilon"] is None
-        else f"For the whole output, which is what a reader sees, the same noise costs at most "
-        f"{at_most(unsliced['epsilon'])} at order {in_full(unsliced['order'])} (from "
-        f"{unsliced['from']}). Only this number is a statement about the released bits"
-        f"{_drawn(statement['noise']['implementation_delta'])}."
-    )
-    words = (f"{_meaning(claim)}, {sure}{_along(statement['profile'], claim)}.", whole)
-    blocks: list[Block] = [Text(paragraphs=(*words, *_among_all(statement, variation)))]
+    claim, views = certificate.guarantee, certificate.statement["views"]
+    blocks: list[Block] = [Words("claim")]
     if isinstance(claim, Guarantee):
         notion, order, epsilon = claim.notion, in_full(claim.order), in_full(claim.epsilon)
         blocks.insert(0, Formula(notion=notion, order=order, epsilon=epsilon))
-    if statement["views"]:
-        blocks.append(_views(statement["views"]))
+    if views:
+        blocks.append(_views(views))
     return Section(id=f"{part}-claim", title=f"The claim: {claim}", blocks=tuple(blocks))
-
-
-def _drawn(implementation_delta: float) -> str:
-    """What the sampler adds to the ideal noise that costs are about."""
-    if not implementation_delta:
-        return ""
-    error = at_most(implementation_delta)
-    return f", up to the sampler's own error of at most {error} in total variation"
-
-
-def _among_all(statement: Mapping[str, Any], variation: float) -> tuple[str, ...]:
-    """Guessing among all secrets, if every pair of them is protected."""
-    n_secrets = len(statement["scenario"]["secrets"])
-    if not is_bounded(variation) or n_secrets < 3 or not _protects_all(statement["scenario"]):
-        return ()
-    said = (
-        f"If all {n_secrets} secrets are equally likely beforehand, the right one is guessed at "
-        f"most {right_guesses_of(variation, n_secrets)} of the time; without the release "
-        f"{100 / n_secrets:.3g}\u00a0%."
-    )
-    return (said,)
-
-
-def _meaning(claim: Claim) -> str:
-    epsilon = in_full(claim.epsilon)
-    if isinstance(claim, ApproximateGuarantee):
-        return (
-            f"Between the outputs under the two secrets of any protected pair, sliced (ε, δ) with "
-            f"ε = {epsilon} and δ = {in_full(claim.delta)}, {claim.notion} over the slices, holds"
-        )
-    return (
-        f"Between the outputs under the two secrets of any protected pair, "
-        f"{_NOTIONS[claim.notion]} of order {in_full(claim.order)} is at most ε = {epsilon}"
-    )
-
-
-def _along(profile: Mapping[str, Any], claim: Claim) -> str:
-    if not claim.is_sliced:
-        return ""
-    where = counted(profile["dim"], "dimension")
-    if profile["kind"] == "sphere":
-        drawn = counted(profile["n_directions"], "direction")
-        return f", along the whole sphere of {where}, known by {drawn} drawn from it"
-    return f", along {counted(profile['n_directions'], 'fixed slice')} of {where}"
 
 
 def _views(views: list[Mapping[str, Any]]) -> Table:
@@ -302,23 +182,12 @@ def limits_section(certificate: Certificate, part: str, unchecked: tuple[str, ..
             (
                 label(prior["name"]),
                 prior["kind"],
-                f"{_SOURCES.get(prior['source'], prior['source'])}: {prior['origin']}",
+                f"{prior['source'].replace('_', ' ')}: {prior['origin']}",
             )
             for prior in statement["scenario"]["priors"]
         ),
     )
-    blocks: list[Block] = [priors, Bullets(items=limit_sentences(statement))]
-    if not _protects_all(statement["scenario"]):
-        pairs = "; ".join(pair_of(pair) for pair in statement["scenario"]["pairs"])
-        blocks.append(Text(paragraphs=(f"Protected pairs, and no others: {pairs}.",)))
-    if statement["earlier_releases"]:
-        named = ", ".join(digest[:12] for digest in statement["earlier_releases"])
-        blocks.append(
-            Text(paragraphs=(f"Earlier releases, not covered jointly with this one: {named}.",))
-        )
+    blocks: list[Block] = [priors, Bullets(items=limit_sentences(statement)), Words("limits")]
     if unchecked:
-        blocks += [
-            Text(paragraphs=("What the evidence cannot decide:",)),
-            Bullets(items=unchecked),
-        ]
+        blocks += [Words("unchecked"), Bullets(items=unchecked)]
     return Section(id=f"{part}-limits", title="Assumptions and limits", blocks=tuple(blocks))

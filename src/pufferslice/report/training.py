@@ -14,13 +14,12 @@ from pufferslice.report.audit import membership_table, verdict_table
 from pufferslice.report.blocks import (
     Block,
     Bullets,
-    Card,
     Figure,
     Gallery,
     Outlook,
     Section,
     Table,
-    Text,
+    Words,
     label,
     number,
 )
@@ -48,70 +47,26 @@ _SHOWN_INTERNAL: Final = {
 }
 
 
-def lead(certificate: Certificate) -> str:
-    """The first sentence of the page."""
+def facts(certificate: Certificate) -> dict[str, Any]:
+    """What the words of the template fill in."""
     statement = certificate.statement
-    n_runs = len(statement["runs"])
-    runs = "One training run" if n_runs == 1 else f"{n_runs} training runs"
-    start = f"{runs} on “{label(statement['data'])}” with noise on every step."
-    if not _is_about_the_run(certificate):
-        return (
-            f"{start} On average over the draws of the batches, the noise limits how far the steps "
-            "show which of two worlds the records come from; about the run that took place nothing "
-            "is promised."
-        )
-    return (
-        f"{start} The noise limits how well a reader can tell from the model which of two worlds "
-        "its records come from."
-    )
-
-
-def _is_about_the_run(certificate: Certificate) -> bool:
-    """Not if the claim is an average over batch draws, of which the run saw one."""
-    return certificate.guarantee.notion != "average_over_batches"
-
-
-def cards(certificate: Certificate) -> tuple[Card, ...]:
-    """What is protected, from whom, and how much noise that takes."""
-    statement = certificate.statement
-    runs, about_the_run = statement["runs"], _is_about_the_run(certificate)
-    return (
-        Card(
-            title="What is protected",
-            strong="Which of two worlds the records come from"
-            + ("" if about_the_run else ", on average over batch draws only"),
-            lines=(
-                f"{_capital(_differing(runs[0]))}, of {runs[0]['sampling']['n_records']:,}.",
-                "The secret is protected only through how many records it changes.",
-                _about_one_record(statement["one_record"]),
-            ),
-        ),
-        Card(
-            title="From whom",
-            strong="Anyone who sees the model and every noisy step"
-            if about_the_run
-            else "Nobody in particular: no promise is about what one run shows",
-            lines=tuple(statement["draws_may_be_seen"]),
-        ),
-        Card(
-            title="How much noise",
-            strong=f"Noise multiplier {_multipliers(runs)}",
-            lines=(
-                "It is the noise std on each sum of clipped gradients, over the clip norm.",
-                about_training(stated_variation(certificate)),
-            ),
-        ),
-    )
-
-
-def _about_one_record(record: Mapping[str, Any]) -> str:
-    if record["epsilon_at_delta"] is None:
-        return f"For single records no ε can be stated at δ = {in_full(record['delta'])}."
-    return (
-        "Any single record gets differential privacy with ε = "
-        f"{at_most(record['epsilon_at_delta'])} at δ = {in_full(record['delta'])}, under the "
-        "conditions below."
-    )
+    runs, record = statement["runs"], statement["one_record"]
+    record_epsilon = record["epsilon_at_delta"]
+    differing = _differing(runs[0])
+    return {
+        "n_runs": len(runs),
+        "data": label(statement["data"]),
+        # A claim that averages over batch draws is not about the draw that the run saw.
+        "about_the_run": certificate.guarantee.notion != "average_over_batches",
+        "differing": differing[:1].upper() + differing[1:],
+        "n_records": f"{runs[0]['sampling']['n_records']:,}",
+        "record_epsilon": "" if record_epsilon is None else at_most(record_epsilon),
+        "record_delta": in_full(record["delta"]),
+        "draws_may_be_seen": statement["draws_may_be_seen"],
+        "certifies": statement["certifies"],
+        "noise_multipliers": _multipliers(runs),
+        "guess": about_training(stated_variation(certificate)),
+    }
 
 
 def plan_section(certificate: Certificate, part: str) -> Section:
@@ -122,7 +77,7 @@ def plan_section(certificate: Certificate, part: str) -> Section:
         head=("steps", "records", "sampling", "clipping", "noise multiplier", "accountant"),
         rows=tuple(_run(run) for run in statement["runs"]),
     )
-    blocks: list[Block] = [Text(paragraphs=tuple(statement["certifies"])), table]
+    blocks: list[Block] = [Words("certifies"), table]
     if statement["views"]:
         blocks.append(
             Table(
@@ -154,7 +109,7 @@ def plan_section(certificate: Certificate, part: str) -> Section:
                 ),
             ),
         ),
-        Text(paragraphs=("This is differential privacy for single records. It needs:",)),
+        Words("record_conditions"),
         Bullets(items=record_conditions(statement)),
     ]
     return Section(id=f"{part}-claim", title=f"The claim: {claim}", blocks=tuple(blocks))
@@ -207,8 +162,6 @@ def outlook_section(
         numbers=tuple(numbers),
         coordinates=(),
         figures=tuple(figures),
-        note="Every value was computed beforehand; the page computes nothing. Only the plan above "
-        "is certified: for another ε, plan again.",
     )
     return Section(id=f"{part}-epsilon", title="If ε were different", blocks=(block,))
 
@@ -218,8 +171,7 @@ def log_section(logs: Sequence[TrainingLog], part: str) -> Section:
     blocks: list[Block] = []
     for log in logs:
         if log.internal:
-            words = "From the internal log: computed from private records, covered by no guarantee."
-            blocks.append(Text(paragraphs=(words,)))
+            blocks.append(Words("internal_log"))
         shown = _SHOWN_INTERNAL if log.internal else _SHOWN
         figures = [_log_figure(log, key, *names) for key, names in shown.items()]
         blocks.append(Gallery(figures=tuple(one for one in figures if one is not None)))
@@ -254,7 +206,7 @@ def _log_figure(log: TrainingLog, key: str, label: str, title: str) -> Figure | 
 def audit_section(held: ReportInputs, part: str) -> Section:
     """Verdicts on the plan, and attacks on the trained model."""
     blocks: list[Block] = [
-        Text(paragraphs=("An audit can refute a claim and never prove one.",)),
+        Words("audits"),
     ]
     for one in held.audits:
         if isinstance(one, MemberAudit):
@@ -269,16 +221,16 @@ def limits_section(certificate: Certificate, part: str, unchecked: tuple[str, ..
     """Hypotheses, limits, how the noise was drawn, and what nobody can check here."""
     statement = certificate.statement
     blocks: list[Block] = [
-        Text(paragraphs=("The claim holds if the runs kept to this:",)),
+        Words("hypotheses"),
         Bullets(items=tuple(HYPOTHESES[code] for code in statement["hypotheses"])),
-        Text(paragraphs=("Noise:",)),
+        Words("noise"),
         Bullets(items=(*statement["noise"], *_drawn(statement["implementation_delta"]))),
-        Text(paragraphs=("Limits:",)),
+        Words("limits"),
         Bullets(items=limit_sentences(statement)),
     ]
     if unchecked:
         blocks += [
-            Text(paragraphs=("What the plan cannot decide:",)),
+            Words("unchecked"),
             Bullets(items=unchecked),
         ]
     return Section(id=f"{part}-limits", title="Assumptions and limits", blocks=tuple(blocks))
@@ -295,10 +247,6 @@ def _drawn(implementation_delta: float) -> tuple[str, ...]:
 
 def _differing(run: Mapping[str, Any]) -> str:
     return str(run["differing"].get("origin", run["differing"]["kind"]))
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _multipliers(runs: Sequence[Mapping[str, Any]]) -> str:

@@ -114,7 +114,7 @@ def digests(folder: Path) -> dict[str, str]:
     }
 
 
-class Verb(ABC):
+class Command(ABC):
     """One command: made ready, run, killed, looked at, and run to its end."""
 
     name: str
@@ -187,11 +187,11 @@ class Verb(ABC):
         """What holds at every moment."""
 
     @abstractmethod
-    def go_on(self, folder: Path) -> None:
+    def resume(self, folder: Path) -> None:
         """The same command ends as if it had not been interrupted."""
 
 
-class Calibrate(Verb):
+class Calibrate(Command):
     name = "calibrate"
 
     @property
@@ -221,14 +221,14 @@ class Calibrate(Verb):
             "people.parquet", "scenario.toml", "certificate.json", "certificate.evidence.npz",
         }  # fmt: skip
 
-    def go_on(self, folder: Path) -> None:
+    def resume(self, folder: Path) -> None:
         self.run(folder)
         found = whole_certificate(folder / "certificate.json")
         assert found is not None
         assert found.noise_std == self.noise_std
 
 
-class Stream(Verb):
+class Stream(Command):
     """A scan that is saved after every batch, so that kills fall between and into saves."""
 
     name = "stream"
@@ -263,7 +263,7 @@ class Stream(Verb):
             assert (found.counts.sum(axis=(0, 2)) <= self.histograms.counts.sum(axis=(0, 2))).all()
             self.n_resumed += 1
 
-    def go_on(self, folder: Path) -> None:
+    def resume(self, folder: Path) -> None:
         self.run(folder)
         found = self._histograms(folder)
         assert found.secrets == self.histograms.secrets
@@ -278,7 +278,7 @@ class Stream(Verb):
         return Histograms.from_bytes(body)
 
 
-class Train(Verb):
+class Train(Command):
     """All runs have one known key, so that one unbroken run is the answer for all."""
 
     name = "train"
@@ -320,7 +320,7 @@ class Train(Verb):
             if rows:
                 assert rows[-1]["step"] <= len(self._steps(folder))
 
-    def go_on(self, folder: Path) -> None:
+    def resume(self, folder: Path) -> None:
         if not (folder / "run" / "certificate.json").exists():
             self.run(folder)
         found = self._weights(folder)
@@ -348,7 +348,7 @@ class Train(Verb):
             return dict(ledger.execute("SELECT step, tag FROM steps").fetchall())
 
 
-class Audit(Verb):
+class Audit(Command):
     """It writes nothing, whether it is killed or not."""
 
     name = "audit"
@@ -373,12 +373,12 @@ class Audit(Verb):
     def look(self, folder: Path) -> None:
         assert digests(folder) == self.files
 
-    def go_on(self, folder: Path) -> None:
+    def resume(self, folder: Path) -> None:
         assert json.loads(self.run(folder).stdout)
         assert digests(folder) == self.files
 
 
-class ReleaseRow(Verb):
+class ReleaseRow(Command):
     """Every attempt has a certificate of its own, of the same scenario and row."""
 
     name = "release"
@@ -412,7 +412,7 @@ class ReleaseRow(Verb):
         certificate = Certificate.load(folder / "certificate.json")
         assert [entry.certificate for entry in entries] in ([], [certificate.digest])
 
-    def go_on(self, folder: Path) -> None:
+    def resume(self, folder: Path) -> None:
         """Not intended: it is released. Intended: refused. Drawn: the same numbers again."""
         entries = Ledger(folder / "ledger").entries()
         if not entries:
@@ -446,7 +446,7 @@ class ReleaseRow(Verb):
         self.noise.add(drawn)
 
 
-class Report(Verb):
+class Report(Command):
     name = "report"
 
     @property
@@ -468,7 +468,7 @@ class Report(Verb):
             assert (folder / "report.html").read_bytes().rstrip().endswith(b"</html>")
         whole_certificate(folder / "certificate.json")
 
-    def go_on(self, folder: Path) -> None:
+    def resume(self, folder: Path) -> None:
         self.run(folder)
         assert (folder / "report.html").read_bytes().rstrip().endswith(b"</html>")
 
@@ -477,8 +477,8 @@ def known_commands() -> set[str]:
     return {str(command.name) for command in app.registered_commands}
 
 
-VERBS: dict[str, type[Verb]] = {
-    verb.name: verb
-    for verb in (Calibrate, Stream, Train, Audit, ReleaseRow, Report)
-    if verb is not Report or "report" in known_commands()
+COMMANDS: dict[str, type[Command]] = {
+    command.name: command
+    for command in (Calibrate, Stream, Train, Audit, ReleaseRow, Report)
+    if command is not Report or "report" in known_commands()
 }

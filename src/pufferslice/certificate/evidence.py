@@ -97,7 +97,6 @@ class Evidence:
                 prior.name: {
                     secret: distribution.n_samples
                     for secret, distribution in prior.distributions.items()
-                    if not isinstance(distribution, GaussianDistribution)
                 }
                 for prior in scenario.priors
             }

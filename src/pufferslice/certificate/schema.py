@@ -33,7 +33,8 @@ from pufferslice.errors import CertificateError, PuffersliceError, ReleaseError
 from pufferslice.learning.accountants import ACCOUNTANTS, MeanSquare
 from pufferslice.learning.plan import HYPOTHESES, NonFinite
 from pufferslice.queries.query import Level
-from pufferslice.scenario.priors import ONE_RELEASE, Kind, Source
+from pufferslice.scenario.distributions import Kind
+from pufferslice.scenario.priors import ONE_RELEASE, Source
 from pufferslice.sensitivity.concentration import BandKind
 from pufferslice.sensitivity.sensitivity import Envelope, Tails
 

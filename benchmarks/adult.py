@@ -13,7 +13,7 @@ from typing import TypedDict
 
 from pufferslice import Bootstrap, FiniteProfile, Guarantee, Method, Scenario, datasets, queries
 from pufferslice.calibration.calibrate import calibrate
-from pufferslice.certificate import Evidence
+from pufferslice.certificate.evidence import Evidence
 from pufferslice.sensitivity.sensitivity import Slices
 
 ORDER = 4.0

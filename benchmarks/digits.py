@@ -19,7 +19,7 @@ from typing import Any, TypedDict
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 
-from pufferslice.config import training_of
+from pufferslice.config.training import training_of
 from pufferslice.torch.models import cross_entropy
 from pufferslice.torch.train import held_out_metrics, run_data, run_model, run_training
 

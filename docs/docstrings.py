@@ -18,6 +18,10 @@ _DEFAULT = re.compile(r"\b(default|factory)=")
 class ReadableValues(griffe.Extension):
     """Rewrites docstrings, and gives attrs classes the signature that they have."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: dict[str, list[griffe.Parameter]] = {}
+
     def on_object(self, *, obj: griffe.Object, **kwargs: object) -> None:  # noqa: ARG002 - griffe's call
         """Rewrite the docstring of a module, class, function or attribute."""
         if obj.docstring is not None:
@@ -32,7 +36,15 @@ class ReadableValues(griffe.Extension):
             return
         fields = [field for field in cls.attributes.values() if is_field(field)]
         keyword = "kw_only=True" in decorator
-        init = griffe.Function("__init__", parameters=parameters_of(fields, keyword=keyword))
+        # attrs takes fields of a base class first; that class was read before this one
+        scope = cls.path.rpartition(".")[0]
+        parameters = [
+            parameter for base in cls.bases for parameter in self._known.get(f"{scope}.{base}", [])
+        ]
+        parameters += parameters_of(fields, keyword=keyword)
+        self._known[cls.path] = parameters
+        itself = griffe.Parameter("self", kind=griffe.ParameterKind.positional_or_keyword)
+        init = griffe.Function("__init__", parameters=griffe.Parameters(itself, *parameters))
         cls.set_member("__init__", init)
         for field in fields:
             field.labels -= {"class-attribute", "instance-attribute"}
@@ -55,16 +67,14 @@ def is_field(attribute: griffe.Attribute) -> bool:
     )
 
 
-def parameters_of(fields: list[griffe.Attribute], *, keyword: bool) -> griffe.Parameters:
+def parameters_of(fields: list[griffe.Attribute], *, keyword: bool) -> list[griffe.Parameter]:
     """The parameters of the class, after `self`."""
     kinds = griffe.ParameterKind
     kind = kinds.keyword_only if keyword else kinds.positional_or_keyword
-    itself = griffe.Parameter("self", kind=kinds.positional_or_keyword)
-    rest = [
+    return [
         griffe.Parameter(f.name, annotation=f.annotation, kind=kind, default=default_of(f))
         for f in fields
     ]
-    return griffe.Parameters(itself, *rest)
 
 
 def default_of(field: griffe.Attribute) -> str | None:

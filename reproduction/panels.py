@@ -29,8 +29,8 @@ from pufferslice._core.threads import in_threads
 from pufferslice.audit.inference import gaussian_scores
 from pufferslice.calibration.calibrate import Method, Rule, calibrate
 from pufferslice.calibration.guarantee import Guarantee, Notion
-from pufferslice.certificate import Evidence
-from pufferslice.data import frame_of
+from pufferslice.certificate.evidence import Evidence
+from pufferslice.data.frames import frame_of
 from pufferslice.queries import Condition, Query, above, at_least, equals
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.scenario import Scenario

@@ -23,7 +23,8 @@ from pufferslice._core.files import (
 )
 from pufferslice.audit import audit_membership
 from pufferslice.errors import StorageError
-from pufferslice.learning import Clipping, FlatClipping, TrainingPlan, exactly, plan_with_noise
+from pufferslice.learning import FlatClipping, TrainingPlan, exactly, plan_with_noise
+from pufferslice.learning.clipping import Clipping
 from pufferslice.learning.request import DataSource, Learning, Output, Prevalence, TrainingRequest
 from pufferslice.torch.train import (
     CERTIFICATE,

@@ -20,10 +20,10 @@ from pufferslice._core.arrays import array_in, arrays_in
 from pufferslice._core.files import LIMITS, MOST_MEMBERS, MOST_NESTED, check_archive, read_bytes
 from pufferslice.config import read_plan, read_request
 from pufferslice.data import read_table
-from pufferslice.data.archives import tar_members
 from pufferslice.errors import ArgumentError, LedgerError, StorageError, TableError
 from pufferslice.releases.ledger import Ledger
 from pufferslice.torch.ledger import RunLedger
+from reproduction.data import tar_members
 
 NOT_FILES = {"folder": "a folder", "pipe": "a pipe", "socket": "a socket", "/dev/zero": "a device"}
 

@@ -28,7 +28,7 @@ from pufferslice.certificate import statement
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.cli import app
 from pufferslice.cli.output import WRONG_USE
-from pufferslice.config import request_of
+from pufferslice.config.scenario import request_of
 from pufferslice.data.readers import pieces_of
 from pufferslice.errors import PuffersliceError
 from pufferslice.learning import Poisson, WorstCase, exactly, plan_with_noise

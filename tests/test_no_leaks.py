@@ -22,7 +22,8 @@ import pytest
 
 import pufferslice as ps
 from pufferslice.cli.app import run
-from pufferslice.data import frame_of, read_table
+from pufferslice.data import read_table
+from pufferslice.data.frames import frame_of
 from pufferslice.errors import PuffersliceError
 from pufferslice.learning import TwoWorlds
 from pufferslice.queries import (

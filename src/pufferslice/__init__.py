@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pufferslice import data as datasets
     from pufferslice import errors, queries
-    from pufferslice.calibration import (
-        ApproximateGuarantee,
-        Guarantee,
-        Method,
-        plan_samples,
-    )
+    from pufferslice.calibration import ApproximateGuarantee, Guarantee, Method, plan_samples
     from pufferslice.certificate import (
         Certificate,
         certify_release,
@@ -46,10 +41,7 @@ if TYPE_CHECKING:
         SecretPair,
         Simulator,
     )
-    from pufferslice.sensitivity import (
-        FiniteProfile,
-        SampledSphere,
-    )
+    from pufferslice.sensitivity import FiniteProfile, SampledSphere
 
 __version__ = "0.2.0.dev0"
 

@@ -29,13 +29,13 @@ from pufferslice.learning import (
     WithoutReplacement,
     WithReplacement,
     WorstCase,
-    accountant_named,
     at_most,
     binomial,
     exactly,
     plan_with_noise,
     run_cost,
 )
+from pufferslice.learning.accountants import accountant_named
 
 ALL = ["worst_case", "mean_square", "log_moment", "amplified"]
 

@@ -28,13 +28,8 @@ from pufferslice.calibration.calibrate import (
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.scenario.distributions import FiniteDistribution
-from pufferslice.sensitivity import (
-    DistributionPair,
-    GaussianPairs,
-    gap_tables,
-    matching_tables,
-    renyi,
-)
+from pufferslice.sensitivity import DistributionPair, gap_tables, matching_tables, renyi
+from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere
 from pufferslice.sensitivity.sensitivity import Full, Slices, SphereTerm
 

@@ -37,7 +37,8 @@ from pufferslice.calibration.epsilon_delta import (
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.scenario.distributions import FiniteDistribution
-from pufferslice.sensitivity import DistributionPair, GaussianPairs, gap_tables, matching_tables
+from pufferslice.sensitivity import DistributionPair, gap_tables, matching_tables
+from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere
 from pufferslice.sensitivity.sensitivity import Full, Slices, SphereTerm
 

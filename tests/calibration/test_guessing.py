@@ -18,8 +18,9 @@ from pufferslice.calibration.guessing import (
     total_variation_bound,
 )
 from pufferslice.errors import ArgumentError
-from pufferslice.sensitivity import GaussianPairs, MatchingTables
+from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.sensitivity import Full
+from pufferslice.sensitivity.tables import MatchingTables
 
 ORDERS = st.sampled_from([1.01, 1.1, 1.5, 2.0, 4.0, 16.0, 256.0])
 

@@ -11,7 +11,7 @@ from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate import Certificate, certify_release
 from pufferslice.certificate.certificate import evidence_path
 from pufferslice.errors import CertificateError, StorageError
-from pufferslice.sensitivity import DistanceTables
+from pufferslice.sensitivity.tables import DistanceTables
 
 
 def inner(value, path=()):

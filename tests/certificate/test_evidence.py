@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 
 from pufferslice.calibration.guarantee import Guarantee
-from pufferslice.certificate import Certificate, Evidence, certify_release, required_evidence
+from pufferslice.certificate import Certificate, certify_release
+from pufferslice.certificate.evidence import Evidence
+from pufferslice.certificate.issue import required_evidence
 from pufferslice.errors import CertificateError
-from pufferslice.sensitivity import GapTables, GaussianPairs
+from pufferslice.sensitivity import GapTables
+from pufferslice.sensitivity.gaussian import GaussianPairs
 
 KINDS = ["records", "groups", "gaussian", "equal", "sampled", "approximate", "sphere"]
 

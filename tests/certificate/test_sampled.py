@@ -461,13 +461,13 @@ REFUSALS = {
         lambda: certify_release(worlds_of_points(CLIPPED), JOINT),
         (ArgumentError, "profile"),
     ),
-    "groups are no samples": (
+    "groups are not a samples": (
         lambda: Scenario.from_groups(
             pa.table({"s": list("aabb"), "x": [1.0, 2.0, 3.0, 4.0]}),
             secret="s",  # noqa: S106
             query=summary(mean=["x"]),
         ).with_sampled_priors(),
-        (ScenarioError, "no sample"),
+        (ScenarioError, "not a sample"),
     ),
     "sampled twice": (lambda: worlds(1500).with_sampled_priors(), (ScenarioError, "draws")),
     "weighted atoms": (

@@ -17,8 +17,9 @@ from pufferslice.errors import ArgumentError, PuffersliceError
 from pufferslice.queries import Box, columns, summary
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.scenario import Scenario
-from pufferslice.sensitivity import DistanceTables, RowScan, scan_tables, streamed_scenario
+from pufferslice.sensitivity import RowScan, scan_tables, streamed_scenario
 from pufferslice.sensitivity.profiles import FiniteProfile
+from pufferslice.sensitivity.tables import DistanceTables
 
 RNG = np.random.default_rng(8)
 TABLE = pa.table(

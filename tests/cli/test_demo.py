@@ -21,7 +21,7 @@ from pufferslice import (
     verify,
 )
 from pufferslice.calibration.calibrate import Method, calibrate
-from pufferslice.certificate import Evidence
+from pufferslice.certificate.evidence import Evidence
 from pufferslice.errors import ArgumentError, StorageError
 from pufferslice.report.demo import FILES, PUBLIC_FILES, SECRET, run_demo
 from pufferslice.report.page import internal_page

@@ -8,16 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pufferslice.config import (
-    ScenarioFile,
-    TrainingFile,
-    overridden,
-    reference,
-    request_of,
-    schema,
-    template,
-)
+from pufferslice.config import ScenarioFile, TrainingFile, overridden, reference, schema, template
 from pufferslice.config.document import toml_of
+from pufferslice.config.scenario import request_of
 from pufferslice.errors import ArgumentError
 
 FILES = {"scenario.toml": ScenarioFile, "training.toml": TrainingFile}

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
-from pufferslice.config import ScenarioFile, read_request, request_of
+from pufferslice.config import ScenarioFile, read_request
+from pufferslice.config.scenario import request_of
 from pufferslice.errors import ArgumentError, ScenarioError, StorageError
 from pufferslice.queries import Ball, Box
 from pufferslice.scenario.distributions import SampledBinnedDistribution

@@ -8,15 +8,9 @@ import numpy as np
 import pytest
 
 from pufferslice.calibration.guarantee import Guarantee
-from pufferslice.config import (
-    TrainingFile,
-    read_plan,
-    read_training,
-    template,
-    training_of,
-    write_plan,
-)
+from pufferslice.config import TrainingFile, read_plan, read_training, template, write_plan
 from pufferslice.config.document import toml_of
+from pufferslice.config.training import training_of
 from pufferslice.errors import ArgumentError, StorageError
 from pufferslice.learning import (
     Amplified,

@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 import pytest
 
 from pufferslice import datasets, queries
-from pufferslice.data.adult import read_adult
+from pufferslice.data.adult import ADULT_SHA256, read_adult
 from pufferslice.errors import StorageError
 
 FOLDER = resources.files("pufferslice.data")
@@ -44,7 +44,7 @@ class TestTable:
 
     def test_attribution_ships_beside_it(self):
         text = (FOLDER / "ADULT.md").read_text()
-        for needed in ("CC BY 4.0", "Becker, B. and Kohavi, R. (1996)", datasets.ADULT_SHA256):
+        for needed in ("CC BY 4.0", "Becker, B. and Kohavi, R. (1996)", ADULT_SHA256):
             assert needed in text
 
     def test_a_damaged_copy_is_refused(self, tmp_path):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pufferslice.data import (
+from pufferslice.data.frames import (
     floats_of,
     frame_of,
     label_of,

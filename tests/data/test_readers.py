@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pufferslice.data import floats_of, frame_of, missing_rows, read_table, readers
+from pufferslice.data import read_table, readers
+from pufferslice.data.frames import floats_of, frame_of, missing_rows
 from pufferslice.data.readers import Piece, Reading, batches, pieces_of
 from pufferslice.errors import ArgumentError, StorageError, TableError
 

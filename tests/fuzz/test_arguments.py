@@ -16,6 +16,7 @@ import pufferslice as ps
 from pufferslice import audit, baselines, learning
 from pufferslice.calibration import OperatingSystemNoise, SeededTestNoise, epsilon_delta
 from pufferslice.errors import PuffersliceError
+from pufferslice.learning.accountants import accountant_named
 from pufferslice.sensitivity import concentration
 
 NUMBERS: tuple[Any, ...] = (
@@ -111,7 +112,7 @@ CALLS = {
     "certify_release": Call(
         ps.certify_release,
         {"failure_probability": None, "deltas": (1e-5,), "earlier_releases": ()},
-        {"scenario": SCENARIO, "profile": PROFILE, "target": GAUSSIAN},
+        {"scenario": SCENARIO, "guarantee": GAUSSIAN.along(PROFILE)},
     ),
     "from_groups": Call(
         ps.Scenario.from_groups,
@@ -172,7 +173,7 @@ CALLS = {
     "gaussian_mismatch": Call(
         learning.gaussian_mismatch, {"first": (0.0, 1.0), "second": (1.0, 1.0)}
     ),
-    "accountant_named": Call(learning.accountant_named, {"name": "log_moment"}),
+    "accountant_named": Call(accountant_named, {"name": "log_moment"}),
     "relabelled": Call(
         learning.relabelled,
         {"labels": np.array([0, 1] * 10), "label": 1, "share": 0.6, "seed": 1},

@@ -40,6 +40,8 @@ from pufferslice import (
 from pufferslice.certificate import record_epsilon, secret_epsilon
 from pufferslice.certificate.training import record_cost
 from pufferslice.cli.app import run
+from pufferslice.learning.integer_sums import implementation_delta, sum_grid
+from pufferslice.learning.sampling import draw_batch
 from pufferslice.queries import Ball, Box, above, columns, summary
 from pufferslice.sensitivity import RowScan, scan_tables, streamed_scenario
 
@@ -294,7 +296,7 @@ def _planned(spec: Spec) -> Spec:
         )
     sizes = spec["clipping"].get("sizes", [spec["n_parameters"]])
     delta = spec["delta"]
-    grid, costs = learning.sum_grid(made, 0, sizes), made.costs()
+    grid, costs = sum_grid(made, 0, sizes), made.costs()
     return {
         "noise_multipliers": [float(made.noise_multipliers[i]) for i in (0, -1)],
         "noise_stds": made.noise_stds(0).tolist(),
@@ -308,10 +310,10 @@ def _planned(spec: Spec) -> Spec:
         ),
         "record_cost": record_cost([made], spec["order"]),
         "record_epsilon": record_epsilon([made], delta=delta, implementation_delta=0.0),
-        "implementation_delta": learning.implementation_delta(made, spec["n_parameters"]),
+        "implementation_delta": implementation_delta(made, spec["n_parameters"]),
         "signal_to_noise": list(attrs.astuple(learning.signal_to_noise(made, sizes))),
         "grid": [grid.steps.tolist(), grid.radii.tolist()],
-        "batch": digest_of([learning.draw_batch(sampling, bytes(range(32)))]),
+        "batch": digest_of([draw_batch(sampling, bytes(range(32)))]),
         "differing": digest_of([differing.counts, differing.log_probabilities])["sums"],
     }
 
@@ -372,8 +374,8 @@ def step(spec: Spec, model: Any, loss: Any, records: tuple[Any, ...]) -> Spec:
         block=spec["block"],
     )
     layout = layout_of(model, clipping)
-    grid = learning.sum_grid(made, 0, layout.sizes)
-    indices = learning.draw_batch(sampling, hashlib.sha256(str(spec["seed"]).encode()).digest())
+    grid = sum_grid(made, 0, layout.sizes)
+    indices = draw_batch(sampling, hashlib.sha256(str(spec["seed"]).encode()).digest())
     with one_thread():
         sums = ClippedSums(
             model, loss, layout, non_finite="zero", processes=Processes(0, 1), in_flight=1

@@ -18,16 +18,20 @@ from pufferslice.learning import (
     LayerClipping,
     LogMoment,
     Poisson,
-    SumGrid,
     WithoutReplacement,
     WithReplacement,
     exactly,
-    implementation_delta,
     plan_with_noise,
+)
+from pufferslice.learning.integer_sums import (
+    LATTICE_DELTA,
+    ROOM,
+    SumGrid,
+    implementation_delta,
+    largest_batch,
     rounding_share,
     sum_grid,
 )
-from pufferslice.learning.integer_sums import LATTICE_DELTA, ROOM, largest_batch
 
 POISSON = Poisson(n_records=1_000, rate=0.1)
 

@@ -17,7 +17,6 @@ from pufferslice.learning import (
     LogMoment,
     MeanSquare,
     Poisson,
-    SignalToNoise,
     TrainingPlan,
     WithoutReplacement,
     WithReplacement,
@@ -30,7 +29,7 @@ from pufferslice.learning import (
     plan_with_noise,
     signal_to_noise,
 )
-from pufferslice.learning.plan import MOST_STEPS, recipe_learning_rates, schedule_of
+from pufferslice.learning.plan import MOST_STEPS, SignalToNoise, recipe_learning_rates, schedule_of
 
 POISSON = Poisson(n_records=50_000, rate=0.01024)
 WITHOUT = WithoutReplacement(n_records=50_000, batch_size=512)

@@ -4,7 +4,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from pufferslice.data import frame_of
+from pufferslice.data.frames import frame_of
 from pufferslice.errors import ArgumentError, ScenarioError, TableError
 from pufferslice.queries import above, at_least, at_most, below, equals
 

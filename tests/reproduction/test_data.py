@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pufferslice.data import frame_of, missing_rows
+from pufferslice.data.frames import frame_of, missing_rows
 from pufferslice.errors import StorageError
 from reproduction import data
 from reproduction.data import (

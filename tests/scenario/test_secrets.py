@@ -2,7 +2,7 @@
 import pyarrow as pa
 import pytest
 
-from pufferslice.data import frame_of
+from pufferslice.data.frames import frame_of
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.scenario.secrets import Bins, BinSecret, ColumnSecret, secret_columns, secret_rule
 

@@ -11,7 +11,7 @@ from tests import oracles
 
 from pufferslice.errors import ArgumentError
 from pufferslice.scenario.distributions import GaussianDistribution
-from pufferslice.sensitivity import GaussianPairs
+from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.profiles import FiniteProfile
 
 

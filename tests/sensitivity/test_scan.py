@@ -14,7 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from pufferslice.data import frame_of
+from pufferslice.data.frames import frame_of
 from pufferslice.errors import ArgumentError, ScenarioError, StorageError, TableError
 from pufferslice.queries import Ball, Box, columns, summary
 from pufferslice.scenario.secrets import Bins, ColumnSecret

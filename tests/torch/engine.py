@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from pufferslice.learning import FlatClipping, SumGrid
+from pufferslice.learning import FlatClipping
+from pufferslice.learning.integer_sums import SumGrid
 from pufferslice.torch.batches import Batch, Source, blocks_of
 from pufferslice.torch.clipping import ClippedSums
 from pufferslice.torch.distributed import Processes

@@ -24,12 +24,10 @@ from pufferslice.learning import (
     LayerClipping,
     LogMoment,
     Poisson,
-    SumGrid,
     exactly,
     plan_with_noise,
-    rounding_share,
-    sum_grid,
 )
+from pufferslice.learning.integer_sums import SumGrid, rounding_share, sum_grid
 from pufferslice.torch.clipping import one_thread
 from pufferslice.torch.layout import layout_of
 from pufferslice.torch.per_example import PerExample

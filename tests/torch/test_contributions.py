@@ -10,7 +10,7 @@ import torch
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from pufferslice.learning import rounding_share
+from pufferslice.learning.integer_sums import rounding_share
 from pufferslice.torch.contributions import (
     Dense,
     Outer,

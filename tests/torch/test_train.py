@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 import tomllib
-from importlib.resources import files
 from statistics import mean
 
 import numpy as np
@@ -23,8 +22,8 @@ from torch.utils.data import TensorDataset
 
 from pufferslice import datasets
 from pufferslice.certificate import Certificate, verify
-from pufferslice.config import training_of
-from pufferslice.config.training import toml_of
+from pufferslice.config import TrainingFile, template
+from pufferslice.config.training import toml_of, training_of
 from pufferslice.errors import ArgumentError, StorageError, TrainingError
 from pufferslice.learning.keys import RunKey
 from pufferslice.learning.plan import recipe_learning_rates
@@ -367,7 +366,7 @@ def test_digits_are_learnt_within_the_budget(tmp_path):
 
     Twelve runs gave 0.869 to 0.897, so a mean of 5 below 0.85 is no bad luck.
     """
-    content = tomllib.loads(files("pufferslice.cli").joinpath("training.toml").read_text())
+    content = tomllib.loads(template(TrainingFile))
     content["output"]["evaluate_every"] = content["training"]["n_steps"]
     accuracies = []
     for number in range(5):

@@ -4,7 +4,6 @@
 from pufferslice.audit.divergence import audit_line, bound_epsilon
 from pufferslice.audit.inference import Inference, infer_secrets
 from pufferslice.audit.membership import (
-    LowRate,
     MembershipAudit,
     ShadowModels,
     audit_membership,
@@ -33,7 +32,6 @@ from pufferslice.audit.verdict import Verdict
 __all__ = [
     "Audit",
     "Inference",
-    "LowRate",
     "MembershipAudit",
     "Outputs",
     "ShadowModels",

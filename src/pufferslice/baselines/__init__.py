@@ -9,16 +9,9 @@ mechanisms for scalar queries, and group privacy. For learning: DP-SGD, which ne
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from pufferslice.baselines.sinkhorn import (
-    SinkhornEstimate,
-    SinkhornNoise,
-    SinkhornSettings,
-    sinkhorn_noise,
-    sinkhorn_w_infinity,
-)
+from pufferslice.baselines.sinkhorn import SinkhornSettings, sinkhorn_noise, sinkhorn_w_infinity
 from pufferslice.baselines.transport import w_infinity
 from pufferslice.baselines.wasserstein import (
-    DistributionCouple,
     dagwm_cost,
     dagwm_noise_std,
     full_sensitivity,
@@ -37,10 +30,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "DistributionCouple",
     "DpSgd",
-    "SinkhornEstimate",
-    "SinkhornNoise",
     "SinkhornSettings",
     "dagwm_cost",
     "dagwm_noise_std",

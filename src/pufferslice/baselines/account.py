@@ -26,13 +26,12 @@ from pufferslice.learning import (
     Poisson,
     SamplingDesign,
     TrainingPlan,
-    accountant_named,
     calibrate_multiplier,
     plan_with_noise,
     run_cost,
     signal_to_noise,
 )
-from pufferslice.learning.accountants import ACCOUNTANTS
+from pufferslice.learning.accountants import ACCOUNTANTS, accountant_named
 from pufferslice.learning.plan import check_n_steps
 
 _ANY_NORM: Final = 1.0

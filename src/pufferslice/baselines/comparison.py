@@ -29,7 +29,8 @@ from pufferslice.baselines.wasserstein import (
 )
 from pufferslice.calibration.calibrate import Method, calibrate, calibrate_unsliced
 from pufferslice.calibration.guarantee import Guarantee, Notion, in_full
-from pufferslice.certificate import Evidence, certify_release
+from pufferslice.certificate import certify_release
+from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.issue import coupling_profile
 from pufferslice.errors import ArgumentError, CalibrationError, MissingExtraError, ScenarioError
 from pufferslice.queries import Query

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From sensitivity to noise, and from noise to epsilon."""
 
-from pufferslice.calibration.calibrate import Method, calibrate, calibrate_unsliced, cost
+from pufferslice.calibration.calibrate import Method
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.calibration.noise import OperatingSystemNoise, SeededTestNoise
 from pufferslice.calibration.sample_size import SamplePlan, plan_samples
@@ -13,8 +13,5 @@ __all__ = [
     "OperatingSystemNoise",
     "SamplePlan",
     "SeededTestNoise",
-    "calibrate",
-    "calibrate_unsliced",
-    "cost",
     "plan_samples",
 ]

@@ -14,9 +14,11 @@ from pufferslice._core.search import SAFETY, raise_until, smallest_safe
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.calibration.noise import SIGMA_INT
 from pufferslice.errors import ArgumentError, CalibrationError
-from pufferslice.sensitivity import DistanceTables, GapTables, GaussianPairs
+from pufferslice.sensitivity import GapTables
+from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.renyi import SLICED_NOTIONS, aggregate, gaussian_envelope, moment_rate
 from pufferslice.sensitivity.sensitivity import ENVELOPES, Envelope, Full, Slices
+from pufferslice.sensitivity.tables import DistanceTables
 
 LEAST_NOISE: Final = 2.0**-40
 """The least noise that is certified, as a share of noise that hides the differences by itself."""

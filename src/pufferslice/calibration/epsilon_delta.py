@@ -29,9 +29,10 @@ from pufferslice.calibration.guarantee import (
     Guarantee,
 )
 from pufferslice.errors import ArgumentError
-from pufferslice.sensitivity import DistanceTables, GapTables, MatchingTables
+from pufferslice.sensitivity import GapTables
 from pufferslice.sensitivity.renyi import aggregate_average, moment_rate
 from pufferslice.sensitivity.sensitivity import Envelope, Full, Slices
+from pufferslice.sensitivity.tables import DistanceTables, MatchingTables
 
 ViewRule = Literal["paper", "improved", "order_grid", "order_optimum", "direct"]
 

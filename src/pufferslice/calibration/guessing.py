@@ -18,7 +18,7 @@ from pufferslice._core.kernels import kernel
 from pufferslice._core.search import SAFETY
 from pufferslice.calibration.calibrate import full_costs, grid_margin
 from pufferslice.errors import ArgumentError
-from pufferslice.sensitivity import GaussianPairs
+from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.sensitivity import Full
 
 _BISECTIONS: Final = 60

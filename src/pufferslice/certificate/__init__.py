@@ -2,11 +2,9 @@
 """Certificates: issue, read, sign, verify."""
 
 from pufferslice.certificate.certificate import Certificate
-from pufferslice.certificate.evidence import Evidence
-from pufferslice.certificate.issue import certify_release, required_evidence, spent
+from pufferslice.certificate.issue import certify_release, spent
 from pufferslice.certificate.signing import new_key_pair, sign
 from pufferslice.certificate.training import (
-    certify_runs,
     certify_training,
     compose,
     record_epsilon,
@@ -16,15 +14,12 @@ from pufferslice.certificate.verify import Verification, verify
 
 __all__ = [
     "Certificate",
-    "Evidence",
     "Verification",
     "certify_release",
-    "certify_runs",
     "certify_training",
     "compose",
     "new_key_pair",
     "record_epsilon",
-    "required_evidence",
     "secret_epsilon",
     "sign",
     "spent",

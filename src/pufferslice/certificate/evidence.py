@@ -17,9 +17,10 @@ from pufferslice.certificate.wording import CHANGED
 from pufferslice.errors import CertificateError
 from pufferslice.queries.ranges import range_of
 from pufferslice.scenario.scenario import Scenario
-from pufferslice.sensitivity import DistanceTables, GapTables, GaussianPairs, MatchingTables
+from pufferslice.sensitivity import GapTables
 from pufferslice.sensitivity.bands import missing_mass
 from pufferslice.sensitivity.concentration import LEVEL_QUANTA
+from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.profiles import FiniteProfile, Profile, SampledSphere
 from pufferslice.sensitivity.sensitivity import (
     Confidence,
@@ -30,6 +31,7 @@ from pufferslice.sensitivity.sensitivity import (
     sensitivity_of,
     sphere_term,
 )
+from pufferslice.sensitivity.tables import DistanceTables, MatchingTables
 
 VERSION: Final = 1
 

@@ -26,12 +26,13 @@ from pufferslice.certificate.statement import CertificateOptions, release_statem
 from pufferslice.errors import ArgumentError, CalibrationError, CertificateError, ScenarioError
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.scenario import Scenario
-from pufferslice.sensitivity import GaussianPairs, MatchingTables
 from pufferslice.sensitivity.concentration import BandKind, samples_for_tail
 from pufferslice.sensitivity.couplings import MOST_MATCHINGS
 from pufferslice.sensitivity.exact import projection_errors
+from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.profiles import FiniteProfile, Profile, SampledSphere, check_profile
 from pufferslice.sensitivity.sensitivity import Confidence, distribution_pairs
+from pufferslice.sensitivity.tables import MatchingTables
 
 DEFAULT_DELTAS: Final = (1e-5,)
 

@@ -28,9 +28,10 @@ from pufferslice.calibration.noise import DRAW_DELTA, SIGMA_INT, OperatingSystem
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.limits import RELEASE_LIMITS
 from pufferslice.errors import CalibrationError
-from pufferslice.sensitivity import GapTables, MatchingTables
+from pufferslice.sensitivity import GapTables
 from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere
 from pufferslice.sensitivity.sensitivity import Slices
+from pufferslice.sensitivity.tables import MatchingTables
 
 ROUNDING_DELTA: Final = 2.0**-46
 """Total variation, per coordinate, between an integer Gaussian around a rounded point and the

@@ -19,7 +19,9 @@ from pufferslice.certificate.training import TrainingClaim, training_statement
 from pufferslice.errors import PuffersliceError, escaped
 from pufferslice.queries.ranges import range_of
 from pufferslice.scenario.scenario import Scenario
-from pufferslice.sensitivity import GapTables, GaussianPairs, MatchingTables
+from pufferslice.sensitivity import GapTables
+from pufferslice.sensitivity.gaussian import GaussianPairs
+from pufferslice.sensitivity.tables import MatchingTables
 
 UNCHECKED: Final = {
     "noise.generator": "which generator a release will use",

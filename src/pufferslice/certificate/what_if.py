@@ -34,8 +34,9 @@ from pufferslice.certificate.statement import (
 from pufferslice.certificate.training import TrainingClaim
 from pufferslice.errors import CalibrationError
 from pufferslice.learning.accountants import calibrate_multiplier
-from pufferslice.sensitivity import GapTables, MatchingTables
+from pufferslice.sensitivity import GapTables
 from pufferslice.sensitivity.renyi import aggregate
+from pufferslice.sensitivity.tables import MatchingTables
 
 N_EPSILONS: Final = 25
 _REACH: Final = 1.5

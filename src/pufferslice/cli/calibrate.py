@@ -11,7 +11,7 @@ from pufferslice.errors import ArgumentError
 
 if TYPE_CHECKING:
     from pufferslice.certificate import Certificate
-    from pufferslice.config import Request
+    from pufferslice.config.scenario import Request
     from pufferslice.scenario.histograms import Histograms
 
 
@@ -152,7 +152,8 @@ def _request(
 ) -> "Request":
     """The request of a file or of flags; streamed data are scanned here."""
     from pufferslice.cli.flags import document_of
-    from pufferslice.config import overridden, read_request, request_of
+    from pufferslice.config import overridden, read_request
+    from pufferslice.config.scenario import request_of
     from pufferslice.sensitivity import RowScan, scan_files
 
     with progress_bar("rows") as progress:

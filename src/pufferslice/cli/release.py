@@ -11,7 +11,7 @@ from pufferslice.cli.output import print_json, say
 from pufferslice.errors import ArgumentError, StorageError
 
 if TYPE_CHECKING:
-    from pufferslice.config import Request
+    from pufferslice.config.scenario import Request
 
 
 def release(
@@ -66,7 +66,8 @@ def release(
 def _chosen_rows(
     request: "Request", *, group: str | None, row: int | None, rows: Path | None
 ) -> object:
-    from pufferslice.data import frame_of, read_table
+    from pufferslice.data import read_table
+    from pufferslice.data.frames import frame_of
 
     if sum(choice is not None for choice in (group, row, rows)) != 1:
         msg = "choose the rows to release by exactly one of --group, --row, --rows"

@@ -39,7 +39,8 @@ from pufferslice.config.document import (
     overridden,
     parsed_toml,
 )
-from pufferslice.data import Frame, frame_of, read_table, without_missing
+from pufferslice.data import read_table
+from pufferslice.data.frames import Frame, frame_of, without_missing
 from pufferslice.errors import ArgumentError
 from pufferslice.queries import Ball, Box, Query, columns, summary
 from pufferslice.queries.query import RangeLike

@@ -31,15 +31,13 @@ from pufferslice.learning import (
     DifferingRecords,
     SamplingDesign,
     TrainingPlan,
-    accountant_named,
     at_most,
     binomial,
     exactly,
     from_pmf,
     plan_training,
-    sampling_from_description,
 )
-from pufferslice.learning.accountants import ACCOUNTANTS
+from pufferslice.learning.accountants import ACCOUNTANTS, accountant_named
 from pufferslice.learning.plan import check_n_steps
 from pufferslice.learning.request import (
     OPTIMIZERS,
@@ -50,6 +48,7 @@ from pufferslice.learning.request import (
     Prevalence,
     TrainingRequest,
 )
+from pufferslice.learning.sampling import sampling_from_description
 
 _EVALUATIONS: Final = 20
 """About so many in a run by default: an evaluation may take as long as many steps."""

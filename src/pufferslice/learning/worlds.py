@@ -18,7 +18,7 @@ from narwhals.dependencies import is_into_dataframe
 from pufferslice._core.arrays import same
 from pufferslice._core.checks import check_count
 from pufferslice._core.text import given, listed
-from pufferslice.data import Frame, frame_of
+from pufferslice.data.frames import Frame, frame_of
 from pufferslice.errors import ArgumentError
 
 Labels = npt.NDArray[Any]

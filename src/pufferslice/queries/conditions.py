@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pufferslice._core.text import given, quoted
-from pufferslice.data import Frame, floats_of, label_of, labels_of
+from pufferslice.data.frames import Frame, floats_of, label_of, labels_of
 from pufferslice.errors import ArgumentError, ScenarioError
 
 Comparison = Literal["equals", "above", "at_least", "below", "at_most"]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from pufferslice._core.arrays import Floats
 from pufferslice._core.text import given
-from pufferslice.data import Frame, without_missing
+from pufferslice.data.frames import Frame, without_missing
 from pufferslice.errors import ArgumentError, PuffersliceError, ScenarioError
 from pufferslice.queries.query import Evaluate, Query, Rows, column_names
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from pufferslice._core.arrays import Floats, locked
 from pufferslice._core.checks import check_above, check_count
 from pufferslice._core.text import given, quoted
-from pufferslice.data import Frame, floats_of
+from pufferslice.data.frames import Frame, floats_of
 from pufferslice.errors import ArgumentError, MissingExtraError, ScenarioError
 from pufferslice.queries.conditions import Condition, ConditionLike, condition_of
 from pufferslice.queries.query import Coordinate, Evaluate, Query, Rows, column_names

@@ -14,7 +14,7 @@ from pufferslice._core.arrays import Floats, locked, same
 from pufferslice._core.checks import check_finite, check_one_of, check_unique
 from pufferslice._core.files import canonical_json
 from pufferslice._core.text import given, listed, quoted
-from pufferslice.data import MISSING_POLICIES, Frame, check_columns, frame_of
+from pufferslice.data.frames import MISSING_POLICIES, Frame, check_columns, frame_of
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries.conditions import Condition
 from pufferslice.queries.ranges import Ball, Box, check_range

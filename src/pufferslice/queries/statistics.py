@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import check_count
 from pufferslice._core.text import given
-from pufferslice.data import Frame, floats_of, label_of
+from pufferslice.data.frames import Frame, floats_of, label_of
 from pufferslice.errors import ArgumentError
 from pufferslice.queries.conditions import Conditions, conditions_of
 from pufferslice.queries.query import (

@@ -10,7 +10,7 @@ import numpy as np
 
 from pufferslice._core.arrays import Floats
 from pufferslice._core.text import quoted
-from pufferslice.data import Frame, floats_of, labels_of
+from pufferslice.data.frames import Frame, floats_of, labels_of
 from pufferslice.errors import ScenarioError
 from pufferslice.queries.query import Query
 from pufferslice.queries.ranges import Box, range_words

@@ -22,7 +22,8 @@ from pufferslice._core.files import (
 )
 from pufferslice._core.text import shown
 from pufferslice.calibration.noise import SIGMA_INT, Noise, OperatingSystemNoise
-from pufferslice.certificate import Certificate, required_evidence, verify
+from pufferslice.certificate import Certificate, verify
+from pufferslice.certificate.issue import required_evidence
 from pufferslice.certificate.wording import clipping_sentence, guess_sentence, unsliced_sentence
 from pufferslice.errors import LedgerError, ReleaseError, StorageError, escaped
 from pufferslice.queries import Ball, Box

@@ -8,7 +8,7 @@ import numpy as np
 
 from pufferslice._core.arrays import Floats
 from pufferslice._core.text import listed
-from pufferslice.data import Frame, check_columns, frame_of, without_missing
+from pufferslice.data.frames import Frame, check_columns, frame_of, without_missing
 from pufferslice.errors import ReleaseError, ScenarioError, TableError
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.priors import Prior

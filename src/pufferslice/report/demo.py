@@ -20,13 +20,8 @@ from pufferslice._core.threads import Progress, silent
 from pufferslice.audit import Audit, audit_release
 from pufferslice.calibration.calibrate import calibrate
 from pufferslice.calibration.guarantee import Guarantee
-from pufferslice.certificate import (
-    Certificate,
-    Verification,
-    certify_release,
-    required_evidence,
-    verify,
-)
+from pufferslice.certificate import Certificate, Verification, certify_release, verify
+from pufferslice.certificate.issue import required_evidence
 from pufferslice.certificate.what_if import CLOSED_FORM, TIGHT
 from pufferslice.certificate.wording import guess_sentence
 from pufferslice.errors import ArgumentError, StorageError

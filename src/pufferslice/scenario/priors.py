@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import check_at_least, check_count, check_one_of
 from pufferslice._core.text import quoted
-from pufferslice.data import Frame, frame_of, without_missing
+from pufferslice.data.frames import Frame, frame_of, without_missing
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
 from pufferslice.scenario.distributions import (

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from pufferslice._core.checks import check_one_of, check_unique
 from pufferslice._core.files import canonical_json, digest
 from pufferslice._core.text import given, listed, quoted
-from pufferslice.data import Frame, frame_of, without_missing
+from pufferslice.data.frames import Frame, frame_of, without_missing
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
 from pufferslice.queries.variation import check_reached, check_varied

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pufferslice._core.arrays import Floats, locked, same
 from pufferslice._core.checks import check_count, check_unique
 from pufferslice._core.text import given
-from pufferslice.data import Frame, floats_of, labels_of
+from pufferslice.data.frames import Frame, floats_of, labels_of
 from pufferslice.errors import ArgumentError, ScenarioError
 
 _BETWEEN: Final = " & "

@@ -11,7 +11,7 @@ import numpy as np
 from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import check_count
 from pufferslice._core.files import digest
-from pufferslice.data import frame_of, without_missing
+from pufferslice.data.frames import frame_of, without_missing
 from pufferslice.errors import ScenarioError
 from pufferslice.queries import Query
 from pufferslice.queries.functions import called

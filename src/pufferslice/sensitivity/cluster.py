@@ -11,7 +11,7 @@ import numpy as np
 from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import check_count
 from pufferslice._core.threads import Progress, n_cores, silent
-from pufferslice.data import frame_of, labels_of
+from pufferslice.data.frames import frame_of, labels_of
 from pufferslice.data.readers import Piece, data_files, pieces_of
 from pufferslice.errors import ArgumentError, ClusterError, MissingExtraError, PuffersliceError
 from pufferslice.queries import Query

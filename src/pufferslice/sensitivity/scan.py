@@ -28,8 +28,7 @@ from pufferslice._core.files import (
 )
 from pufferslice._core.text import given
 from pufferslice._core.threads import Progress, n_cores, silent
-from pufferslice.data import Frame, check_columns, frame_of, labels_of, missing_rows
-from pufferslice.data.frames import counted
+from pufferslice.data.frames import Frame, check_columns, counted, frame_of, labels_of, missing_rows
 from pufferslice.data.readers import Piece, Reading, batches, data_files, pieces_of
 from pufferslice.errors import ArgumentError, ScenarioError, StorageError, TableError
 from pufferslice.queries import Ball, Box, Query

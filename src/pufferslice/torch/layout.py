@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from pufferslice._core.arrays import Floats, Integers
 from pufferslice.errors import ArgumentError, TrainingError
-from pufferslice.learning import Clipping, LayerClipping
+from pufferslice.learning import LayerClipping
+from pufferslice.learning.clipping import Clipping
 from pufferslice.torch.contributions import scaled
 
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pufferslice.learning import Poisson, WithoutReplacement, WithReplacement, draw_batch
+from pufferslice.learning import Poisson, WithoutReplacement, WithReplacement
+from pufferslice.learning.sampling import draw_batch
 
 pytestmark = [pytest.mark.statistical, pytest.mark.soundness]
 

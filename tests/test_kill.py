@@ -28,7 +28,7 @@ folder = Path(sys.argv[1])
 
 
 def certified():
-    return ps.certify_release(scenario, profile, target, deltas=())
+    return ps.certify_release(scenario, target.along(profile), deltas=())
 
 
 def die(*_, **__):

@@ -90,7 +90,9 @@ NAMES = """
 import pkgutil
 for name in {names!r}:
     try:
-        pkgutil.resolve_name(name)
+        value = pkgutil.resolve_name(name)
+        if name.endswith(":digits"):  # data that an extra holds
+            value()
         print("there", name)
     except ImportError as error:
         print(error if type(error).__name__ == "MissingExtraError" else repr(error))
@@ -276,7 +278,8 @@ def looking():
 
 
 def needing(extra):
-    return [*NEEDS[extra], *(f"{module}:" for module in sorted(looking()[extra]))]
+    early = looking()[extra] - {"pufferslice.data.images"}  # looks for it when it is called
+    return [*NEEDS[extra], *(f"{module}:" for module in sorted(early))]
 
 
 def check_sentence(text, extra):

@@ -44,8 +44,7 @@ pytestmark = [
 N, WIDTH, N_CLASSES = 2, 6, 3
 SEED = 7
 LOSS = nn.CrossEntropyLoss(reduction="none")
-N_REPLACED = 60
-"""Every size, place and class of `replacements` twice."""
+N_REPLACED = 200
 
 
 class Net(nn.Module):

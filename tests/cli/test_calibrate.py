@@ -129,6 +129,16 @@ def test_values_outside_the_range_are_clipped_and_the_claim_is_about_that(answer
     assert narrow["noise_std"] < wide["noise_std"]
 
 
+def test_a_claim_without_slices_needs_no_directions(made, monkeypatch, capsys):
+    monkeypatch.chdir(made)
+    flags = "calibrate --data parts/0.parquet --secret g --distribution groups --mean x --json"
+    claim = "--notion unsliced --order 4 --epsilon 1"
+    assert run(shlex.split(f"{flags} {claim}")) == 0
+    assert json.loads(capsys.readouterr().out)["notion"] == "unsliced"
+    assert run(shlex.split(f"{flags} {claim}".replace("unsliced", "joint"))) == 2
+    assert "--directions" in capsys.readouterr().err
+
+
 class TestAdult:
     """Order, names, conditions and clipping on the command line, with real data."""
 

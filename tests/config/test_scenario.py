@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
+from pufferslice.certificate.issue import coupling_profile
 from pufferslice.config import ScenarioFile, read_request
 from pufferslice.config.scenario import request_of
 from pufferslice.errors import ArgumentError, ScenarioError, StorageError
@@ -72,6 +73,17 @@ def test_the_smallest_document(folder):
     assert request.deltas == (1e-5,)
     assert request.scenario.priors[0].source == "released_data"
     assert len(request.complete_table()) == 80
+
+
+def test_a_claim_without_slices_needs_no_profile(folder):
+    guarantee = {"notion": "unsliced", "order": 4, "epsilon": 1}
+    document = changed(guarantee=guarantee)
+    del document["profile"]
+    request = request_of(document, folder)
+    assert request.profile.digest() == coupling_profile(request.scenario).digest()
+    del (sliced := dict(BASE))["profile"]
+    with pytest.raises(ArgumentError, match=r"\[profile\]"):
+        request_of(sliced, folder)
 
 
 def test_read_request_from_a_file(folder):

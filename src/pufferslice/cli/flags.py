@@ -6,7 +6,7 @@ from typing import Any
 
 from pufferslice.errors import ArgumentError
 
-_REQUIRED = ("secret", "distribution", "notion", "epsilon", "directions", "seed")
+_REQUIRED = ("secret", "distribution", "notion", "epsilon")
 _COMPARISONS = {">=": "at_least", "<=": "at_most", "=": "equals", ">": "above", "<": "below"}
 _KEYS = {
     "data": {
@@ -32,7 +32,11 @@ def document_of(flags: Mapping[str, Any]) -> dict[str, Any]:
         )
         raise ArgumentError(msg)
     approximate = flags.get("claim", "srpp").replace("-", "_") == "epsilon_delta"
-    required = (*_REQUIRED, "delta" if approximate else "order")
+    required = [*_REQUIRED, "delta" if approximate else "order"]
+    if flags.get("notion") != "unsliced" or "bins" in flags:
+        required += ["directions", "seed"]
+    elif flags.get("distribution") == "bootstrap":
+        required += ["seed"]
     absent = [f"--{name}" for name in required if name not in flags]
     if absent:
         msg = f"{', '.join(absent)}: required, because what is certified has no defaults"
@@ -41,6 +45,8 @@ def document_of(flags: Mapping[str, Any]) -> dict[str, Any]:
         section: {key: flags[flag] for key, flag in keys.items() if flag in flags}
         for section, keys in _KEYS.items()
     }
+    if not {"profile", "directions"} & set(flags):
+        del document["profile"]
     if "data" in flags:
         document["data"]["path"] = str(flags["data"])
     if "delta" in flags and not approximate:

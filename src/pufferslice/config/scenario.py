@@ -23,7 +23,7 @@ from pufferslice.calibration.guarantee import (
     Claim,
     Guarantee,
 )
-from pufferslice.certificate.issue import DEFAULT_DELTAS
+from pufferslice.certificate.issue import DEFAULT_DELTAS, coupling_profile
 from pufferslice.config.document import (
     Document,
     File,
@@ -326,7 +326,7 @@ class PriorSection(Table):
 
 
 class ProfileSection(Table):
-    """The slices, which are public."""
+    """The slices, which are public; a claim with notion `unsliced` needs none."""
 
     kind: (
         Annotated[str, Word("uniform", "sphere", "axes", "orthogonal", "blocks", "given")] | None
@@ -513,9 +513,12 @@ def request_of(document: Document, folder: Path, scan: Scan = scan_files) -> Req
     """The request that a document stands for."""
     file = ScenarioFile.of(document)
     query = file.query.query(file.data.missing)
-    profile = file.profile.profile(query.dim)
+    target = file.guarantee.target()
+    # a claim without slices asks for no profile; a scan counts along one all the same
+    needed = target.is_sliced or file.data.bins is not None or "profile" in document
+    profile = file.profile.profile(query.dim) if needed else None
     table = None
-    if file.data.bins is not None:
+    if file.data.bins is not None and profile is not None:
         scenario = _streamed(file, folder, query, profile, scan)
     elif file.query.distribution == "worlds":
         scenario = Scenario.from_worlds(
@@ -526,8 +529,8 @@ def request_of(document: Document, folder: Path, scan: Scan = scan_files) -> Req
         scenario = _from_table(file, query, table)
     return Request(
         scenario=scenario.with_sampled_priors() if file.prior.kind == "sampled" else scenario,
-        profile=profile,
-        target=file.guarantee.target(),
+        profile=coupling_profile(scenario) if profile is None else profile,
+        target=target,
         failure_probability=file.guarantee.failure_probability,
         band=file.prior.band,  # type: ignore[arg-type]
         method=file.calibration.method(gaussian=bool(file.gaussian)),

@@ -24,7 +24,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 PACKAGE: Final = ROOT / "src" / "pufferslice"
 
 CORE: Final = {
-    "sensitivity/renyi.py": "tests/sensitivity/test_renyi.py",
+    "sensitivity/renyi.py": "tests/sensitivity/test_renyi.py tests/calibration",
     "sensitivity/tables.py": "tests/sensitivity/test_tables.py tests/sensitivity/test_exact.py",
     "sensitivity/exact.py": "tests/sensitivity/test_exact.py",
     "sensitivity/gaussian.py": "tests/sensitivity/test_gaussian.py",

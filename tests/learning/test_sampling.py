@@ -24,6 +24,7 @@ from pufferslice.learning.sampling import (
     Poisson,
     WithoutReplacement,
     WithReplacement,
+    binomial_windows,
     draw_batch,
     poisson_mean_square_ratio,
     sampling_from_description,
@@ -428,3 +429,10 @@ class TestDraws:
         assert records.tolist() == [2, 1, 0]
         assert shuffle_from(records, 1, np.array([1, 0], dtype=np.uint64)) == 3
         assert records.tolist() == [2, 0, 1]
+
+
+def test_windows_of_binomials_are_those_of_scipy():
+    logs = binomial_windows(np.array([7.0, 30.0]), 0.3, 2, 9)
+    for row, n in zip(logs, (7, 30), strict=True):
+        expected = stats.binom.logpmf(np.arange(2, 10), n, 0.3) - stats.binom.logpmf(2, n, 0.3)
+        np.testing.assert_allclose(np.exp(row), np.exp(expected), rtol=1e-12)

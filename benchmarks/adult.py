@@ -43,7 +43,7 @@ def measure() -> list[Row]:
     rows: list[Row] = []
     for distribution, scenario in scenarios().items():
         profile = FiniteProfile.uniform(dim=scenario.dim, n_directions=N_DIRECTIONS, seed=SEED)
-        slices = Evidence.of(scenario, profile).slices
+        slices = Evidence.of(scenario, profile).required_slices()
         rows += [row(distribution, slices, target) for target in targets()]
     return rows
 

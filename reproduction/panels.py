@@ -426,7 +426,7 @@ def trial_slices(scenario: Scenario, trial: int) -> Slices:
     """What the directions of a trial can show; each trial draws its own, from a public seed."""
     seed = int(np.random.SeedSequence([SEED, trial]).generate_state(1)[0])
     profile = FiniteProfile.uniform(dim=scenario.dim, n_directions=N_DIRECTIONS, seed=seed)
-    return Evidence.of(scenario, profile).slices
+    return Evidence.of(scenario, profile).required_slices()
 
 
 def _carried(panel: Panel) -> _Outputs:

@@ -16,7 +16,7 @@ UNIT_TOLERANCE = 1e-12
 """How far the norm of a direction, or the sum of weights, may be from 1."""
 
 
-def check_above(limit: float, **named: float) -> None:
+def check_above(limit: float, /, **named: float) -> None:
     """Each value is a finite number greater than `limit`."""
     for name, value in named.items():
         if not (_is_number(value) and value > limit and math.isfinite(value)):
@@ -24,7 +24,7 @@ def check_above(limit: float, **named: float) -> None:
             raise ArgumentError(msg)
 
 
-def check_at_least(limit: float, **named: float) -> None:
+def check_at_least(limit: float, /, **named: float) -> None:
     """Each value is a finite number no smaller than `limit`."""
     for name, value in named.items():
         if not (_is_number(value) and value >= limit and math.isfinite(value)):
@@ -32,7 +32,7 @@ def check_at_least(limit: float, **named: float) -> None:
             raise ArgumentError(msg)
 
 
-def check_between(low: float, high: float, **named: float) -> None:
+def check_between(low: float, high: float, /, **named: float) -> None:
     """Each value lies strictly between `low` and `high`."""
     for name, value in named.items():
         if not (_is_number(value) and low < value < high):

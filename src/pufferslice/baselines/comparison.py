@@ -27,11 +27,11 @@ from pufferslice.baselines.wasserstein import (
     laplace_scale,
     shift_noise_std,
 )
-from pufferslice.calibration.calibrate import Method, calibrate, calibrate_unsliced
+from pufferslice.calibration.calibrate import Method, calibrate
 from pufferslice.calibration.guarantee import Guarantee, Notion, in_full
+from pufferslice.calibration.unsliced import calibrate_unsliced
 from pufferslice.certificate import certify_release
 from pufferslice.certificate.evidence import Evidence
-from pufferslice.certificate.issue import coupling_profile
 from pufferslice.errors import ArgumentError, CalibrationError, MissingExtraError, ScenarioError
 from pufferslice.queries import Query
 from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
@@ -412,9 +412,8 @@ def _noise_or_nan(noise_at: NoiseAt, epsilon: float) -> float:
 def _our_curves(
     scenario: Scenario, profile: FiniteProfile, order: float
 ) -> dict[str, Callable[[], NoiseAt]]:
-    slices = Evidence.of(scenario, profile).slices
-    # As `certify_release`, which couples along directions of its own for a claim without slices.
-    full = Evidence.of(scenario, coupling_profile(scenario)).full
+    evidence = Evidence.of(scenario, profile)
+    slices, full = evidence.required_slices(), evidence.full
 
     def sliced(notion: Notion, method: Method) -> Callable[[], NoiseAt]:
         def noise_at(epsilon: float) -> float:

@@ -141,6 +141,8 @@ def full_costs(full: Full, order: float, noise_std: float) -> Floats:
     check_above(0, noise_std=noise_std)
     if full.seen is None:
         return np.array([math.inf])
+    if full.missing.any():
+        return np.full(full.seen.n_instances, math.inf)
     if isinstance(full.seen, GaussianPairs):
         return full.seen.full_costs(order, noise_std)
     # A distance is a sum of squares, each addition rounded.
@@ -178,20 +180,6 @@ def calibrate(target: Guarantee, slices: Slices, method: Method) -> float:
         return 0.0
     start = largest_shift(slices.seen, slices.profile.weights)
     return _smallest_noise(lambda std: cost(slices, target, std, method), target, start)
-
-
-def calibrate_unsliced(target: Guarantee, full: Full) -> float:
-    """Smallest noise standard deviation whose bound on the unsliced cost meets the target."""
-    if full.seen is None:
-        msg = (
-            "samples without a public range do not bound the unsliced divergence; give the query a "
-            "range, or claim along slices"
-        )
-        raise CalibrationError(msg)
-    if np.all(full.seen.equal):
-        return 0.0
-    start = largest_shift(full.seen)
-    return _smallest_noise(lambda std: full_cost(full, target.order, std), target, start)
 
 
 def check_shift(shift: float) -> None:

@@ -160,9 +160,14 @@ def direct_delta_joint(slices: Slices, noise_std: float, epsilon: float) -> floa
 
 
 def views_of(
-    slices: Slices, full: Full, claim: Claim, noise: tuple[float, Method], delta: float
+    slices: Slices | None,
+    full: Full,
+    claim: Claim,
+    noise_std: float,
+    method: Method | None,
+    delta: float,
 ) -> tuple[View, ...]:
-    """All views of a claim at `delta` for the noise (standard deviation, method) that gives it.
+    """All views of a claim at `delta` for the noise that gives it; `method` goes with slices.
 
     From samples, or on the sphere, a sliced view follows from the claim itself: other numbers from
     the same draws would each have their own failure probability.
@@ -170,16 +175,15 @@ def views_of(
     `order_grid` is at most `improved`, at most `paper`.
     """
     check_between(0, 1, delta=delta)
-    noise_std, method = noise
     check_above(0, noise_std=noise_std)
     views: list[View] = []
     order = REPORTED_ORDER
     if isinstance(claim, Guarantee):
         check_one_of(RELEASE_NOTIONS, notion=claim.notion)
         order = claim.order
-        if claim.is_sliced:
+        if slices is not None and method is not None and claim.is_sliced:
             views += _sliced_views(slices, claim, noise_std, method, delta)
-    if full.seen is not None:
+    if full.seen is not None and not full.missing.any():
         views += _unsliced_views(full, noise_std, order, delta)
     return tuple(view for view in views if math.isfinite(view.epsilon))
 
@@ -312,16 +316,24 @@ def sliced_noise(slices: Slices, target: Claim, method: Method) -> float:
     """The noise that a claim along slices needs."""
     if isinstance(target, ApproximateGuarantee):
         return calibrate_approximate(target, slices, method.envelope)
-    return calibrate(target, slices, method)
+    if isinstance(target, Guarantee):
+        return calibrate(target, slices, method)
+    msg = f"{target} is a claim about the whole output; it has no slices"
+    raise ArgumentError(msg)
 
 
-def smallest_epsilon(delta_at: Callable[[float], float], delta: float) -> float:
-    """Smallest epsilon with `delta_at(epsilon) <= delta`; infinite if none is found."""
+def smallest_epsilon(
+    delta_at: Callable[[float], float], delta: float, *, first: float = 1.0
+) -> float:
+    """Smallest epsilon with `delta_at(epsilon) <= delta`; infinite if none is found.
+
+    `first` is tried first: if it is enough, the result is not larger.
+    """
 
     def deltas(epsilons: Floats) -> Floats:
         return np.array([delta_at(float(epsilons[0]))])
 
-    return float(smallest_epsilons(deltas, np.ones(1), np.array([delta]))[0])
+    return float(smallest_epsilons(deltas, np.array([first]), np.array([delta]))[0])
 
 
 def smallest_epsilons(deltas: Callable[[Floats], Floats], first: Floats, limits: Floats) -> Floats:

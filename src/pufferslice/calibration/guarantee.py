@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims: a notion with an order and an epsilon, or with an epsilon and a delta."""
+"""Claims: a notion with an order and an epsilon, an epsilon and a delta, or a share of guesses."""
 
 import math
 from collections.abc import Mapping
 from decimal import ROUND_CEILING, Context
-from typing import Any, Final, Literal, final
+from typing import Any, ClassVar, Final, Literal, final
 
 import attrs
 
@@ -79,6 +79,25 @@ class Guarantee:
         """
         return cls(notion="average_over_batches", order=order, epsilon=epsilon)
 
+    @staticmethod
+    def epsilon_delta(epsilon: float, delta: float) -> "ApproximateGuarantee":
+        """(epsilon, delta)-Pufferfish privacy of the whole output."""
+        return ApproximateGuarantee(notion="unsliced", epsilon=epsilon, delta=delta)
+
+    @staticmethod
+    def guess(*, at_most: float) -> "GuessGuarantee":
+        """Between two protected, equally likely secrets, at most this share of guesses is right."""
+        return GuessGuarantee(at_most=at_most)
+
+    @property
+    def bound(self) -> float:
+        """What the cost of the noise may be at most: epsilon."""
+        return self.epsilon
+
+    def with_bound(self, bound: float) -> "Guarantee":
+        """The same claim with another epsilon."""
+        return attrs.evolve(self, epsilon=bound)
+
     def along(self, profile: Profile) -> "Guarantee":
         """The same claim along the slices of a profile; a claim without slices stays as it is."""
         return attrs.evolve(self, profile=profile) if self.is_sliced else self
@@ -99,28 +118,33 @@ class Guarantee:
 @final
 @attrs.frozen(kw_only=True)
 class ApproximateGuarantee:
-    """A claim along slices: (epsilon, delta)-Pufferfish, aggregated as `notion` says.
+    """(epsilon, delta)-Pufferfish privacy, of the whole output or aggregated over slices.
 
-    `joint`: the mean over the slices of the delta of each slice at `epsilon` is at most `delta`.
-    `average`: the mean over the slices of the epsilon of each slice at `delta` is at most
-    `epsilon`. It is never a statement about the whole output.
+    `unsliced`: it holds for the whole output. `joint`: the mean over the slices of the delta of
+    each slice at `epsilon` is at most `delta`. `average`: the mean over the slices of the epsilon
+    of each slice at `delta` is at most `epsilon`. The last two never speak of the whole output.
 
     >>> print(ApproximateGuarantee.joint(epsilon=1.0, delta=1e-5))
     (1, 1e-05)-Joint-SPP, sliced
+    >>> print(Guarantee.epsilon_delta(1.0, 1e-5))
+    (1, 1e-05)-PP
     """
 
-    notion: Literal["average", "joint"]
+    notion: Literal["average", "joint", "unsliced"]
     epsilon: float = attrs.field(converter=plain_float)
     """Greater than 0."""
     delta: float = attrs.field(converter=plain_float)
     """Between 0 and 1; it does not include the failure probability of a sampled prior."""
     profile: Profile | None = attrs.field(default=None, eq=False, repr=False)
-    """The slices of the claim."""
+    """The slices of a sliced claim; None for a claim without slices."""
 
     def __attrs_post_init__(self) -> None:
-        check_one_of(SLICED_NOTIONS, notion=self.notion)
+        check_one_of(RELEASE_NOTIONS, notion=self.notion)
         check_above(0, epsilon=self.epsilon)
         check_between(0, 1, delta=self.delta)
+        if self.profile is not None and not self.is_sliced:
+            msg = f"a profile belongs to average and joint claims; {self.notion!r} has no slices"
+            raise ArgumentError(msg)
 
     @classmethod
     def average(
@@ -136,9 +160,18 @@ class ApproximateGuarantee:
         """The mean of the slices' deltas at `epsilon`. Source: def:joint_spp."""
         return cls(notion="joint", epsilon=epsilon, delta=delta, profile=profile)
 
+    @property
+    def bound(self) -> float:
+        """What the cost of the noise may be at most: epsilon."""
+        return self.epsilon
+
+    def with_bound(self, bound: float) -> "ApproximateGuarantee":
+        """The same claim with another epsilon."""
+        return attrs.evolve(self, epsilon=bound)
+
     def along(self, profile: Profile) -> "ApproximateGuarantee":
-        """The same claim along the slices of a profile."""
-        return attrs.evolve(self, profile=profile)
+        """The same claim along the slices of a profile; a claim without slices stays as it is."""
+        return attrs.evolve(self, profile=profile) if self.is_sliced else self
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; `claim_of` reads them. The profile is described elsewhere."""
@@ -146,24 +179,72 @@ class ApproximateGuarantee:
 
     @property
     def is_sliced(self) -> bool:
-        """Always true."""
-        return True
+        """Whether the claim is about slices of the output only."""
+        return self.notion in SLICED_NOTIONS
 
     def __str__(self) -> str:
-        name = "Average-SPP" if self.notion == "average" else "Joint-SPP"
-        return f"({at_most(self.epsilon)}, {in_full(self.delta)})-{name}, sliced"
+        numbers = f"({at_most(self.epsilon)}, {in_full(self.delta)})"
+        names = {"average": "Average-SPP, sliced", "joint": "Joint-SPP, sliced", "unsliced": "PP"}
+        return f"{numbers}-{names[self.notion]}"
 
 
-Claim = Guarantee | ApproximateGuarantee
+@final
+@attrs.frozen(kw_only=True)
+class GuessGuarantee:
+    """A claim about the whole output: how often the secret can be guessed.
+
+    Someone who holds one of the priors, has narrowed the secret down to two protected values, both
+    equally likely, and sees only this release guesses right at most this often. It does not bound
+    guesses among more than two secrets.
+
+    >>> print(Guarantee.guess(at_most=0.6))
+    at most 60 % right guesses of two
+    """
+
+    at_most: float = attrs.field(converter=plain_float)
+    """Above one half, below 1."""
+    notion: ClassVar[Literal["guess"]] = "guess"
+    is_sliced: ClassVar[bool] = False
+    profile: ClassVar[None] = None
+
+    def __attrs_post_init__(self) -> None:
+        check_between(0.5, 1, at_most=self.at_most)
+
+    @property
+    def bound(self) -> float:
+        """What the share of right guesses may be at most."""
+        return self.at_most
+
+    def with_bound(self, bound: float) -> "GuessGuarantee":
+        """The same claim with another share of right guesses."""
+        return GuessGuarantee(at_most=bound)
+
+    def along(self, profile: Profile) -> "GuessGuarantee":
+        """The claim itself: it has no slices."""
+        del profile
+        return self
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; `claim_of` reads them."""
+        return {"notion": self.notion, "at_most": self.at_most}
+
+    def __str__(self) -> str:
+        share = percent_at_most(self.at_most).replace("\u00a0", " ")
+        return f"at most {share} right guesses of two"
+
+
+Claim = Guarantee | ApproximateGuarantee | GuessGuarantee
 """What a static release can promise."""
 
 
 def claim_of(values: Mapping[str, Any]) -> Claim:
-    """The claim of JSON values: with a delta, or with an order.
+    """The claim of JSON values: with a share of guesses, a delta, or an order.
 
     >>> claim_of({"notion": "joint", "epsilon": 1.0, "delta": 1e-5})
     ApproximateGuarantee(notion='joint', epsilon=1.0, delta=1e-05)
     """
+    if "at_most" in values:
+        return GuessGuarantee(at_most=values["at_most"])
     return ApproximateGuarantee(**values) if "delta" in values else Guarantee(**values)
 
 

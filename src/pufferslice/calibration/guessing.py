@@ -92,8 +92,10 @@ def full_variation(full: Full, noise_std: float) -> float:
     # A distance is a sum of squares, each addition rounded.
     std = noise_std * (1 - (full.dim + 8) * UNIT_ROUNDOFF)
     at_zero = np.zeros((full.seen.n_instances, full.seen.n_slices))
-    bounds = full.seen.deltas(at_zero, std, grid_margin(full.dim, noise_std))
-    return min(1.0, float(bounds.min(axis=1).max()))
+    bounds = full.seen.deltas(at_zero, std, grid_margin(full.dim, noise_std)).min(axis=1)
+    if full.missing.any():
+        bounds = (bounds + full.missing) * _UP
+    return min(1.0, float(bounds.max()))
 
 
 def released_variation(bound: float, implementation_delta: float) -> float:

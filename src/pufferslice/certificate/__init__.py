@@ -2,11 +2,11 @@
 """Certificates: issue, read, sign, verify."""
 
 from pufferslice.certificate.certificate import Certificate
+from pufferslice.certificate.composition import ComposedReleases, compose
 from pufferslice.certificate.issue import certify_release, spent
 from pufferslice.certificate.signing import new_key_pair, sign
 from pufferslice.certificate.training import (
     certify_training,
-    compose,
     record_epsilon,
     secret_epsilon,
 )
@@ -14,6 +14,7 @@ from pufferslice.certificate.verify import Verification, verify
 
 __all__ = [
     "Certificate",
+    "ComposedReleases",
     "Verification",
     "certify_release",
     "certify_training",

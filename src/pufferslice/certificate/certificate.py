@@ -24,9 +24,10 @@ from pufferslice.calibration.guarantee import Claim, claim_of
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.wording import prose_of
 from pufferslice.errors import CertificateError, StorageError
+from pufferslice.sensitivity.whitening import Shape
 
 FORMAT: Final = "pufferslice-certificate"
-VERSION: Final = 3
+VERSION: Final = 4
 
 EVIDENCE_SUFFIX: Final = ".evidence.npz"
 
@@ -68,9 +69,15 @@ class Certificate:
         return float(self._of_release("noise")["std"])
 
     @property
-    def spent_epsilon(self) -> float:
-        """What the noise of a release costs, at most the guarantee's epsilon."""
-        return float(self._of_release("spent_epsilon"))
+    def spent(self) -> float:
+        """What the noise of a release costs, at most the guarantee's epsilon or guesses."""
+        return float(self._of_release("spent"))
+
+    @property
+    def shape(self) -> Shape | None:
+        """The public shape of the noise of a release; None for isotropic noise."""
+        whitening = self._of_release("noise")["shape"]["whitening"]
+        return None if whitening is None else Shape(whitening=whitening)
 
     @property
     def unsliced_epsilon(self) -> float | None:

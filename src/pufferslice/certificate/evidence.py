@@ -4,7 +4,7 @@
 import io
 import os
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, Generic, TypeVar, final
 
 import attrs
 import numpy as np
@@ -20,22 +20,27 @@ from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity import GapTables
 from pufferslice.sensitivity.bands import missing_mass
 from pufferslice.sensitivity.concentration import LEVEL_QUANTA
+from pufferslice.sensitivity.couplings import Recipe
 from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.profiles import FiniteProfile, Profile, SampledSphere
 from pufferslice.sensitivity.sensitivity import (
     Confidence,
     Full,
-    Sensitivity,
     Slices,
+    SliceSensitivity,
     covered_totals,
-    sensitivity_of,
+    full_of_slices,
+    full_sensitivity,
+    slice_sensitivity,
     sphere_term,
 )
 from pufferslice.sensitivity.tables import DistanceTables, MatchingTables
+from pufferslice.sensitivity.whitening import Shape
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 Tables = TypeVar("Tables", bound=DistanceTables)
+Kept = TypeVar("Kept")
 
 _TABLE_ARRAYS: Final = ("starts", "gaps", "counts", "totals", "equal")
 _PAIR_ARRAYS: Final = ("means", "covs")
@@ -46,10 +51,11 @@ _UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, Memory
 @final
 @attrs.frozen(kw_only=True, repr=False, eq=False)
 class Evidence:
-    """Gap tables or Gaussian pairs of every instance, the profile, and their source."""
+    """Tables of distances or Gaussian pairs of every instance, and their source."""
 
-    slices: Slices
     full: Full
+    slices: Slices | None = None
+    """None for claims about the whole output."""
     scenario: Mapping[str, Any]
     """The public description of the scenario, at the time of the evidence."""
     confidential: Mapping[str, Any]
@@ -67,32 +73,43 @@ class Evidence:
     def of(
         cls,
         scenario: Scenario,
-        profile: Profile,
+        profile: Profile | None = None,
         confidence: Confidence | None = None,
-        progress: Progress = silent,
         *,
+        recipe: Recipe | None = None,
+        shape: Shape | None = None,
+        progress: Progress = silent,
         reuse: bool = False,
     ) -> "Evidence":
-        """The evidence of a scenario along a profile.
+        """The evidence of a scenario along a profile, if there is one, and as a whole.
 
-        With `reuse`, the tables that this process computed last are used again if they are of the
-        same distributions.
+        `recipe` decides how couplings are looked for. With `reuse`, the tables that this process
+        computed last are used again if they are of the same distributions.
         """
         doubt = None if confidence is None else confidence.to_json()
         key = digest(
             canonical_json([scenario.description(), doubt]),
             scenario.distributions_digest().encode(),
-            profile.digest().encode(),
         )
-        sensitivity = _LATEST.get(key)
-        if sensitivity is None or not reuse:
-            sensitivity = sensitivity_of(scenario, profile, confidence, progress)
-            slices, full = sensitivity.slices.seen, sensitivity.full.seen
-            for tables in (slices, full, sensitivity.plain, sensitivity.beyond):
-                for array in _packed("", tables).values():
-                    array.setflags(write=False)
-            _LATEST.clear()
-            _LATEST[key] = sensitivity
+        sliced = None
+        if profile is not None:
+            sliced = _SLICES.get((key, profile.digest()), reuse=reuse)
+            if sliced is None:
+                sliced = slice_sensitivity(scenario, profile, confidence, progress)
+                _SLICES.keep((key, profile.digest()), sliced)
+        slices = None if sliced is None else sliced.slices
+        chosen = Recipe() if recipe is None else recipe
+        matrix = b"" if shape is None else shape.whitening.tobytes()
+        whole = (key, digest(canonical_json(chosen.to_json()), matrix), slices is None)
+        full = _FULLS.get(whole, reuse=reuse)
+        if full is None:
+            full = full_sensitivity(
+                scenario, recipe=chosen, shape=shape, slices=slices, progress=progress
+            )
+            _FULLS.keep(whole, full)
+        for tables in (full.seen, *(() if sliced is None else (sliced.slices.seen, *sliced[1:]))):
+            for array in _packed("", tables).values():
+                array.setflags(write=False)
         sizes = {}
         if scenario.prior_kind == "sampled":
             sizes = {
@@ -103,21 +120,39 @@ class Evidence:
                 for prior in scenario.priors
             }
         evidence = cls(
-            slices=sensitivity.slices,
-            full=sensitivity.full,
+            slices=slices,
+            full=full,
             scenario=scenario.description(),
             confidential={
                 "distributions_digest": scenario.distributions_digest(),
                 "n_rows": {prior.name: dict(prior.n_rows) for prior in scenario.priors},
                 "n_samples": sizes,
+                "spreads": scenario.spreads(),
             },
             confidence=confidence,
-            plain=sensitivity.plain,
-            beyond=sensitivity.beyond,
+            plain=None if sliced is None else sliced.plain,
+            beyond=None if sliced is None else sliced.beyond,
             salt=os.urandom(_SALT_BYTES),
         )
         evidence.check()
         return evidence
+
+    @property
+    def are_equal(self) -> bool:
+        """Whether both distributions are equal in every instance."""
+        return self.full.are_equal if self.slices is None else self.slices.are_equal
+
+    @property
+    def failure_probability(self) -> float:
+        """That the numbers do not bound what they stand for."""
+        return 0.0 if self.confidence is None else self.confidence.failure_probability
+
+    def required_slices(self) -> Slices:
+        """The slices; a `CertificateError` for evidence of the whole output."""
+        if self.slices is None:
+            msg = "the certificate is about the whole output: its evidence has no slices"
+            raise CertificateError(msg)
+        return self.slices
 
     def digest(self) -> str:
         """Salted SHA-256 over everything in the evidence."""
@@ -159,37 +194,51 @@ class Evidence:
                 "Verify it with the program that issued it"
             )
             raise CertificateError(msg)
-        confidence, directions = None, arrays["directions"]
+        confidence = None
         if facts["confidence"] is not None:
             confidence = Confidence.from_json(facts["confidence"])
-        profile: Profile
-        if confidence is not None and confidence.on_sphere:
-            profile = SampledSphere(directions=directions)
-        else:
-            profile = FiniteProfile(directions=directions, weights=arrays["weights"])
-        tables: GapTables | GaussianPairs
-        full: MatchingTables | GaussianPairs | None = None
-        if facts["kind"] == "gaussian":
-            tables = _pairs("slices", arrays)
-            full = _pairs("full", arrays) if facts["has_full"] else None
-        else:
-            tables = _tables(GapTables, "slices", arrays)
-            full = _tables(MatchingTables, "full", arrays) if facts["has_full"] else None
-        missing = np.zeros(tables.n_instances)
-        in_delta = confidence is not None and confidence.tails == "in_delta"
-        if in_delta and isinstance(tables, GapTables):
-            missing = missing_mass(tables)
         query = facts["scenario"]["query"]
-        scales = np.array(query["scales"], dtype=np.float64)
-        evidence = cls(
-            slices=Slices(
+        slices = None
+        if facts["has_slices"]:
+            directions = arrays["directions"]
+            profile: Profile
+            if confidence is not None and confidence.on_sphere:
+                profile = SampledSphere(directions=directions)
+            else:
+                profile = FiniteProfile(directions=directions, weights=arrays["weights"])
+            tables = _tables_or_pairs(GapTables, "slices", arrays)
+            missing = np.zeros(tables.n_instances)
+            in_delta = confidence is not None and confidence.tails == "in_delta"
+            if in_delta and isinstance(tables, GapTables):
+                missing = missing_mass(tables)
+            scales = np.array(query["scales"], dtype=np.float64)
+            slices = Slices(
                 profile=profile,
                 seen=tables,
                 missing=missing,
                 sphere=sphere_term(confidence, profile, range_of(query["range"]), scales),
                 failure_probability=0.0 if confidence is None else confidence.failure_probability,
-            ),
-            full=Full(dim=profile.dim, seen=full, from_range=facts["from_range"]),
+            )
+        if facts["full"] is None:
+            if slices is None or slices.profile.dim != 1:
+                msg = f"the evidence of the whole output is missing. {CHANGED}"
+                raise CertificateError(msg)
+            full = full_of_slices(slices)
+        else:
+            seen = None
+            if facts["full"]["has_tables"]:
+                seen = _tables_or_pairs(MatchingTables, "full", arrays)
+            recipe = facts["full"]["recipe"]
+            full = Full(
+                dim=len(query["names"]),
+                seen=seen,
+                from_range=facts["full"]["from_range"],
+                shape=Shape(whitening=arrays["whitening"]) if "whitening" in arrays else None,
+                recipe=None if recipe is None else Recipe.from_json(recipe),
+            )
+        evidence = cls(
+            slices=slices,
+            full=full,
             scenario=facts["scenario"],
             confidential=facts["confidential"],
             confidence=confidence,
@@ -202,9 +251,9 @@ class Evidence:
 
     def check(self) -> None:
         """Raise unless the numbers fit together and are of the instances in the description."""
-        tables = self.slices.seen
+        slices = None if self.slices is None else self.slices.seen
         parts = [
-            part for part in (tables, self.full.seen, self.plain, self.beyond) if part is not None
+            part for part in (slices, self.full.seen, self.plain, self.beyond) if part is not None
         ]
         n_instances = len(self.scenario["priors"]) * len(self.scenario["pairs"])
         for part in parts:
@@ -221,8 +270,11 @@ class Evidence:
         if not isinstance(self.confidential.get("distributions_digest"), str):
             msg = f"the evidence has no distributions_digest. {CHANGED}"
             raise CertificateError(msg)
-        alike = all(np.array_equal(part.equal, tables.equal) for part in parts)
-        if not alike or self.full.dim != self.slices.profile.dim:
+        alike = all(np.array_equal(part.equal, parts[0].equal) for part in parts)
+        dims = {self.full.dim, len(self.scenario["query"]["names"])}
+        if self.slices is not None:
+            dims.add(self.slices.profile.dim)
+        if not alike or len(dims) > 1:
             msg = f"the evidence along the slices and in full is not of the same priors. {CHANGED}"
             raise CertificateError(msg)
         self._check_confidence()
@@ -230,15 +282,20 @@ class Evidence:
     def _check_confidence(self) -> None:
         """Bands cover exactly the levels that their sample sizes allow."""
         kinds = {prior["kind"] for prior in self.scenario["priors"]}
-        sampled = self.confidence is not None and self.confidence.band is not None
-        if (kinds == {"sampled"}) != sampled or sampled != (self.plain is not None):
+        sampled = kinds == {"sampled"}
+        banded = self.confidence is not None and self.confidence.band is not None
+        fits = (sampled and self.slices is not None) == banded == (self.plain is not None)
+        if not fits or (self.slices is None and self.confidence is not None):
             msg = f"the evidence does not fit its kind of priors, sampled or not. {CHANGED}"
             raise CertificateError(msg)
         ranged = self.scenario["query"]["range"] is not None
-        if sampled and not ranged == self.full.from_range == (self.full.seen is not None):
+        bounded = ranged == self.full.from_range == (self.full.seen is not None)
+        if sampled and self.full.dim > 1 and not bounded:
             msg = f"the evidence of the whole output is not that of the public range. {CHANGED}"
             raise CertificateError(msg)
-        if self.confidence is None or not sampled or not isinstance(self.slices.seen, GapTables):
+        if self.confidence is None or self.slices is None or not banded:
+            return
+        if not isinstance(self.slices.seen, GapTables):
             return
         sizes = self.confidential["n_samples"]
         pairs = [
@@ -256,11 +313,17 @@ class Evidence:
             raise CertificateError(msg)
 
     def _facts(self) -> dict[str, Any]:
+        full = self.full
         return {
             "version": VERSION,
-            "kind": "gaps" if isinstance(self.slices.seen, GapTables) else "gaussian",
-            "from_range": self.full.from_range,
-            "has_full": self.full.seen is not None,
+            "has_slices": self.slices is not None,
+            "full": None
+            if self._full_is_slice()
+            else {
+                "from_range": full.from_range,
+                "has_tables": full.seen is not None,
+                "recipe": None if full.recipe is None else full.recipe.to_json(),
+            },
             "has_plain": self.plain is not None,
             "has_beyond": self.beyond is not None,
             "confidence": None if self.confidence is None else self.confidence.to_json(),
@@ -268,23 +331,41 @@ class Evidence:
             "confidential": dict(self.confidential),
         }
 
+    def _full_is_slice(self) -> bool:
+        """In one dimension a slice is the whole output, and is stored once."""
+        return self.full.dim == 1 and self.slices is not None
+
     def _arrays(self) -> dict[str, npt.NDArray[Any]]:
-        profile = self.slices.profile
-        return {
-            "directions": profile.directions,
-            "weights": profile.weights,
-            **_packed("slices", self.slices.seen),
-            **_packed("full", self.full.seen),
-            **_packed("plain", self.plain),
-            **_packed("beyond", self.beyond),
-        }
+        arrays: dict[str, npt.NDArray[Any]] = {}
+        if self.slices is not None:
+            profile = self.slices.profile
+            arrays |= {"directions": profile.directions, "weights": profile.weights}
+            arrays |= _packed("slices", self.slices.seen)
+        if self.full.shape is not None:
+            arrays["whitening"] = self.full.shape.whitening
+        if not self._full_is_slice():
+            arrays |= _packed("full", self.full.seen)
+        return arrays | _packed("plain", self.plain) | _packed("beyond", self.beyond)
 
     def __repr__(self) -> str:
-        return f"Evidence(slices={self.slices.seen!r})"
+        return f"Evidence(full={self.full.seen!r})"
 
 
-_LATEST: Final[dict[str, Sensitivity]] = {}
-"""The last tables, by a digest of all they depend on: a release follows its certification."""
+class _Latest(Generic[Kept]):
+    """The last tables, by all they depend on: a release follows its certification."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[object, Kept] | None = None
+
+    def get(self, key: object, *, reuse: bool) -> Kept | None:
+        return self._kept[1] if reuse and self._kept and self._kept[0] == key else None
+
+    def keep(self, key: object, tables: Kept) -> None:
+        self._kept = key, tables
+
+
+_SLICES: Final[_Latest[SliceSensitivity]] = _Latest()
+_FULLS: Final[_Latest[Full]] = _Latest()
 
 
 def _packed(
@@ -296,8 +377,12 @@ def _packed(
     return {f"{prefix}_{name}": getattr(tables, name) for name in names}
 
 
-def _pairs(prefix: str, arrays: dict[str, npt.NDArray[Any]]) -> GaussianPairs:
-    return GaussianPairs(**{name: arrays[f"{prefix}_{name}"] for name in _PAIR_ARRAYS})
+def _tables_or_pairs(
+    kind: type[Tables], prefix: str, arrays: dict[str, npt.NDArray[Any]]
+) -> Tables | GaussianPairs:
+    if f"{prefix}_means" in arrays:
+        return GaussianPairs(**{name: arrays[f"{prefix}_{name}"] for name in _PAIR_ARRAYS})
+    return _tables(kind, prefix, arrays)
 
 
 def _tables(kind: type[Tables], prefix: str, arrays: dict[str, npt.NDArray[Any]]) -> Tables:

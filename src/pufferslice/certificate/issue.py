@@ -3,37 +3,57 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import attrs
 import numpy as np
 
+from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import check_above, check_between, check_one_of
+from pufferslice._core.text import listed
 from pufferslice._core.threads import Progress, silent
-from pufferslice.calibration.calibrate import Method, cost, full_cost
-from pufferslice.calibration.epsilon_delta import approximate_cost
+from pufferslice.calibration.calibrate import Method
+from pufferslice.calibration.fit import FITTED, fit_shape
 from pufferslice.calibration.guarantee import (
     RELEASE_NOTIONS,
     ApproximateGuarantee,
     Claim,
     Guarantee,
+    GuessGuarantee,
+    at_most,
 )
 from pufferslice.calibration.noise import Noise, OperatingSystemNoise
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.evidence import Evidence
-from pufferslice.certificate.statement import CertificateOptions, release_statement, unsliced_of
+from pufferslice.certificate.statement import (
+    CertificateOptions,
+    calibrated_noise,
+    noise_stds,
+    release_statement,
+    spent_on,
+    unsliced_of,
+    unsliced_order,
+)
 from pufferslice.errors import ArgumentError, CalibrationError, CertificateError, ScenarioError
+from pufferslice.queries import Query
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.concentration import BandKind, samples_for_tail
-from pufferslice.sensitivity.couplings import MOST_MATCHINGS
+from pufferslice.sensitivity.couplings import EFFORTS, Effort, Recipe
 from pufferslice.sensitivity.exact import projection_errors
 from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.profiles import FiniteProfile, Profile, SampledSphere, check_profile
+from pufferslice.sensitivity.renyi import moment_rate
 from pufferslice.sensitivity.sensitivity import Confidence, distribution_pairs
 from pufferslice.sensitivity.tables import MatchingTables
 
+INTERVAL_STDS: Final = 1.959963984540054
+"""Half-width of a 95 % interval, in standard deviations."""
+
+_LEAST_WEIGHT_SHARE: Final = 2.0**-20
+_FIRST_RECIPE: Final = Recipe(effort="quick")
+"""To learn roughly how much noise there will be."""
 DEFAULT_DELTAS: Final = (1e-5,)
 
 _SHARED: Final = ("distribution", "secret", "secrets", "pairs", "query")
@@ -50,24 +70,40 @@ def certify_release(
     scenario: Scenario,
     guarantee: Claim,
     *,
+    shape: object = None,
+    guard: float | None = None,
+    weights: Mapping[str, float] | Sequence[float] | None = None,
+    effort: Effort = "thorough",
     failure_probability: float | None = None,
     band: BandKind = "order_statistics",
     method: Method | None = None,
     deltas: Sequence[float] = DEFAULT_DELTAS,
     noise: Noise = OperatingSystemNoise(),  # noqa: B008 - it has no state
     noise_std: float | None = None,
+    accuracy: Mapping[str, float] | None = None,
+    total: float | None = None,
     earlier_releases: Sequence[str] = (),
     progress: Progress = silent,
 ) -> Certificate:
     """Find the noise for one release of the scenario's query, and state what it promises.
 
-    Without `method`: the tight rule with the smallest envelope that applies. `deltas` are those of
-    the (epsilon, delta) views. `earlier_releases` names what a ledger already holds.
-    `failure_probability` is required for sampled priors and for the sphere as profile, and refused
-    otherwise; `band` names how sampled distributions are bounded. `noise_std`, in scaled
-    coordinates, certifies a noise of your own instead of the smallest one; it must meet the target.
+    A guarantee about the whole output is `Guarantee.unsliced`, `.epsilon_delta` or `.guess`. Its
+    noise has a `shape`: `"fitted"` (default) to the secret, `"diagonal"`, `"isotropic"`, or a
+    public covariance of your own, in scaled coordinates. `guard` is a public radius in scaled
+    coordinates: shifts of the output up to it are always hidden. `weights` say which coordinates
+    should have less noise. `effort` is how long couplings are looked for: `"thorough"`, `"quick"`.
 
-    A sliced guarantee names its slices: `Guarantee.joint(..., profile=...)`.
+    A sliced guarantee names its slices, `Guarantee.joint(..., profile=...)`, and has isotropic
+    noise. `method` belongs to it; without, the tight rule with the smallest envelope that applies.
+
+    `deltas` are those of the (epsilon, delta) views. `earlier_releases` names what a ledger already
+    holds. `failure_probability` is required for sampled priors whose samples are used, and for the
+    sphere as profile, and refused otherwise; `band` names how sampled distributions are bounded.
+    `noise_std`, in scaled (with a shape, whitened) coordinates, certifies a noise of your own
+    instead of the smallest one; it must meet the target. `accuracy` maps coordinates to the 95 %
+    half-width that they need, in the user's units: the certificate then claims the least epsilon
+    (or share of guesses) that reaches it, and at most that of `guarantee`. `total` fixes, before the first of several
+    releases of data that the secret determines, the epsilon of all of them together.
 
     Guarantee: one release with the stated noise satisfies `guarantee` for the scenario's priors and
     pairs, except with probability `failure_probability` over the draws of sampled priors and
@@ -76,12 +112,28 @@ def certify_release(
     from pufferslice.certificate.schema import check_statement  # noqa: PLC0415 - pydantic
 
     target = guarantee
-    profile = target.profile if target.is_sliced else coupling_profile(scenario)
-    if profile is None:
-        msg = f"{target} is a claim along slices; name them with profile=FiniteProfile.uniform(...)"
-        raise ArgumentError(msg)
-    check_profile(profile, scenario.dim)
-    check_one_of(RELEASE_NOTIONS, notion=target.notion)
+    check_one_of((*RELEASE_NOTIONS, "guess"), notion=target.notion)
+    check_one_of(EFFORTS, effort=effort)
+    if target.is_sliced:
+        profile = target.profile
+        if profile is None:
+            msg = (
+                f"{target} is a claim along slices; name them with "
+                "profile=FiniteProfile.uniform(...)"
+            )
+            raise ArgumentError(msg)
+        check_profile(profile, scenario.dim)
+        if guard is not None or weights is not None or shape not in (None, "isotropic"):
+            msg = (
+                "a claim along slices has isotropic noise: noise with another shape would vanish "
+                "where no slice looks. Leave shape, guard and weights out, or claim the whole "
+                "output with Guarantee.unsliced(...)"
+            )
+            raise ArgumentError(msg)
+    else:
+        profile = (
+            _axis(scenario) if scenario.prior_kind == "sampled" and scenario.dim == 1 else None
+        )
     confidence = _confidence(
         scenario, profile, target, failure_probability=failure_probability, band=band
     )
@@ -94,22 +146,81 @@ def certify_release(
         msg = "earlier_releases must list digests of certificates, each once; use ledger.releases()"
         raise ArgumentError(msg)
     _check_method(scenario, target, method)
+    query, widths = scenario.query, None
     if noise_std is not None:
         check_above(0, noise_std=noise_std)
-    gaussian = scenario.prior_kind == "gaussian"
-    default = Method(rule="tight", envelope="exact" if gaussian else "transport")
+        if accuracy is not None:
+            msg = "give noise_std or accuracy, not both: accuracy decides the noise"
+            raise ArgumentError(msg)
+    if accuracy is not None:
+        widths = _widths(query, accuracy)
+    if total is not None:
+        check_above(0, total=total)
+    if target.is_sliced and method is None:
+        gaussian = scenario.prior_kind == "gaussian"
+        method = Method(rule="tight", envelope="exact" if gaussian else "transport")
     options = CertificateOptions(
         target=target,
-        method=method or default,
+        method=method,
         deltas=tuple(dict.fromkeys(float(delta) for delta in deltas)),
         generator=noise.name,
         earlier_releases=tuple(earlier_releases),
         noise_std=None if noise_std is None else float(noise_std),
+        total=None if total is None else float(total),
     )
-    evidence = Evidence.of(scenario, profile, confidence, progress)
-    check_visible(evidence, scenario)
-    if isinstance(target, ApproximateGuarantee):
-        _check_tails(evidence, target)
+    if target.is_sliced:
+        evidence = Evidence.of(
+            scenario, profile, confidence, recipe=_FIRST_RECIPE, progress=progress
+        )
+        check_visible(evidence, scenario)
+        if isinstance(target, ApproximateGuarantee):
+            _check_tails(evidence, target)
+    else:
+        if widths is not None and weights is None and shape in (None, *FITTED):
+            weights = _weights_of(query, widths)
+        fit = fit_shape(
+            scenario,
+            target,
+            shape="fitted" if shape is None else shape,
+            guard=guard,
+            weights=weights,
+            effort=effort,
+            progress=progress,
+        )
+        options = attrs.evolve(options, shape=fit.kind, shape_gap=fit.gap)
+        evidence = Evidence.of(
+            scenario,
+            profile,
+            confidence,
+            recipe=_FIRST_RECIPE,
+            shape=fit.shape,
+            progress=progress,
+        )
+    if widths is not None and not evidence.are_equal:
+        stds = noise_stds(evidence.full, 1.0) * query.scales * INTERVAL_STDS
+        options = attrs.evolve(options, noise_std=float((widths / stds).min()))
+    if evidence.full.recipe is not None and not evidence.are_equal:
+        # Couplings for the noise that the claim needs, once it is roughly known.
+        recipe = _recipe(target, calibrated_noise(evidence, options), effort)
+        evidence = Evidence.of(
+            scenario,
+            profile,
+            confidence,
+            recipe=recipe,
+            shape=evidence.full.shape,
+            progress=progress,
+            reuse=True,
+        )
+    if widths is not None and options.noise_std is not None:
+        cost = spent_on(evidence, options, options.noise_std)
+        if not cost <= target.bound:
+            msg = (
+                f"this accuracy costs {at_most(cost)}, more than the {target.bound:g} of "
+                f"{target}; accept less accuracy, or claim more"
+            )
+            raise CalibrationError(msg)
+        least = float(np.nextafter(cost, np.inf))
+        options = attrs.evolve(options, target=target.with_bound(min(least, target.bound)))
     statement = release_statement(evidence, options)
     try:
         check_statement(statement)
@@ -119,17 +230,40 @@ def certify_release(
     return Certificate(statement=statement, evidence=evidence)
 
 
-def coupling_profile(scenario: Scenario) -> FiniteProfile:
-    """The directions along which atoms are coupled for a claim without slices: a public constant.
+def _widths(query: Query, accuracy: Mapping[str, float]) -> Floats:
+    """The half-width that each coordinate may have; infinite for those that are not named."""
+    unknown = not isinstance(accuracy, Mapping) or set(accuracy) - set(query.names)
+    if unknown or not accuracy:
+        msg = f"accuracy must map coordinates of the query to half-widths: {listed(query.names)}"
+        raise ArgumentError(msg)
+    for name, width in accuracy.items():
+        check_above(0, **{f"accuracy[{name!r}]": width})
+    return np.array([float(accuracy.get(name, math.inf)) for name in query.names])
 
-    Binned distributions are known along the directions of their scan alone.
-    """
-    distributions, _ = distribution_pairs(scenario)
-    grid = distributions[0].grid
-    if grid is not None:
-        n = len(grid.directions)
-        return FiniteProfile(directions=grid.directions, weights=np.full(n, 1 / n))
-    return FiniteProfile.uniform(dim=scenario.dim, n_directions=MOST_MATCHINGS, seed=0)
+
+def _weights_of(query: Query, widths: Floats) -> list[float]:
+    """Weights of coordinates that need these half-widths; those that need none count a little."""
+    weights = (query.scales / widths) ** 2
+    return np.maximum(weights, weights.max() * _LEAST_WEIGHT_SHARE).tolist()  # type: ignore[no-any-return]
+
+
+def _recipe(target: Claim, noise_std: float, effort: Effort) -> Recipe:
+    """Couplings for the cost of the claim itself; sliced claims take the Rényi cost."""
+    if isinstance(target, GuessGuarantee):
+        return Recipe(effort=effort, cost="guess", noise_std=noise_std)
+    if isinstance(target, ApproximateGuarantee) and not target.is_sliced:
+        return Recipe(effort=effort, cost="delta", epsilon=target.epsilon, noise_std=noise_std)
+    rate = moment_rate(unsliced_order(target), noise_std)
+    return Recipe(effort=effort, cost="renyi", rate=rate)
+
+
+def _axis(scenario: Scenario) -> FiniteProfile:
+    """The one coordinate; values that were counted in bins are known along their own direction."""
+    grid = distribution_pairs(scenario)[0][0].grid
+    if grid is None:
+        return FiniteProfile.axes(dim=1)
+    n = len(grid.directions)
+    return FiniteProfile(directions=grid.directions, weights=np.full(n, 1 / n))
 
 
 def spent(
@@ -147,40 +281,45 @@ def spent(
     """
     evidence = required_evidence(certificate)
     claim = certificate.guarantee
-    method = Method(**certificate.statement["method"])
     std = certificate.noise_std if noise_std is None else noise_std
-    if isinstance(claim, ApproximateGuarantee):
-        if order is not None:
-            msg = f"{claim} has no order; leave it out, or certify a Rényi claim"
-            raise ArgumentError(msg)
-        sliced = claim if notion is None else attrs.evolve(claim, notion=notion)  # type: ignore[arg-type]
-        check_above(0, noise_std=std)
-        epsilon = approximate_cost(evidence.slices, sliced, std, method.envelope)
-        if not 0 < epsilon < np.inf:
-            msg = (
-                f"noise {std:g} gives epsilon {epsilon:g} at delta {claim.delta:g}; a claim needs "
-                "an epsilon that is finite and above 0. Ask about another noise, or another delta"
-            )
-            raise CalibrationError(msg)
-        return attrs.evolve(sliced, epsilon=epsilon)
-    unit = Guarantee(
-        notion=claim.notion if notion is None else notion,  # type: ignore[arg-type]
-        order=claim.order if order is None else order,
-        epsilon=1.0,
-    )
-    check_one_of(RELEASE_NOTIONS, notion=unit.notion)
-    if evidence.slices.are_equal:
+    if isinstance(claim, Guarantee):
+        claim = Guarantee(
+            notion=claim.notion if notion is None else notion,  # type: ignore[arg-type]
+            order=claim.order if order is None else order,
+            epsilon=claim.epsilon,
+        )
+    elif order is not None:
+        msg = f"{claim} has no order; leave it out, or certify a Rényi claim"
+        raise ArgumentError(msg)
+    elif isinstance(claim, ApproximateGuarantee) and notion is not None:
+        claim = attrs.evolve(claim, notion=notion)  # type: ignore[arg-type]
+    check_one_of((*RELEASE_NOTIONS, "guess"), notion=claim.notion)
+    if evidence.are_equal:
         msg = "the distributions are equal: every noise, even none, costs nothing"
         raise CalibrationError(msg)
+    if claim.is_sliced and evidence.slices is None:
+        msg = (
+            "the certificate is about the whole output, and its evidence has no slices; ask about "
+            "notion 'unsliced', or certify a claim along slices"
+        )
+        raise ArgumentError(msg)
     check_above(0, noise_std=std)
-    if unit.is_sliced:
-        epsilon = cost(evidence.slices, unit, std, method)
-    else:
-        epsilon = full_cost(evidence.full, unit.order, std)
-    if not np.isfinite(epsilon):
-        msg = f"noise {std:g} gives no finite divergence at order {unit.order:g}; use more noise"
+    stated = CertificateOptions.read_off(certificate.statement)
+    options = attrs.evolve(
+        stated, target=claim, method=stated.method if claim.is_sliced else None, noise_std=None
+    )
+    cost = spent_on(evidence, options, std)
+    if not np.isfinite(cost):
+        msg = f"noise {std:g} gives no finite cost of {claim}; use more noise"
         raise CalibrationError(msg)
-    return attrs.evolve(unit, epsilon=epsilon)
+    try:
+        return claim.with_bound(cost)
+    except ArgumentError:
+        msg = (
+            f"noise {std:g} costs {cost:g}, with which there is no claim of this kind. Ask about "
+            "another noise, or another delta"
+        )
+        raise CalibrationError(msg) from None
 
 
 def spent_in_full(
@@ -214,14 +353,20 @@ def under_scenario(certificate: Certificate, scenario: Scenario) -> Certificate:
         )
         raise ArgumentError(msg)
     confidence = certified.confidence
-    sampled = confidence is not None and confidence.band is not None
+    sampled = {prior["kind"] for prior in stated["priors"]} == {"sampled"}
     if (scenario.prior_kind == "sampled") != sampled:
         msg = (
             "the other scenario must be known like the certified one, both by samples or neither; "
             f"this one has {scenario.prior_kind} priors"
         )
         raise ArgumentError(msg)
-    evidence = Evidence.of(scenario, certified.slices.profile, confidence)
+    evidence = Evidence.of(
+        scenario,
+        None if certified.slices is None else certified.slices.profile,
+        confidence,
+        recipe=certified.full.recipe,
+        shape=certified.full.shape,
+    )
     statement = dict(certificate.statement) | {"evidence_digest": evidence.digest()}
     return Certificate(statement=statement, evidence=evidence)
 
@@ -245,7 +390,7 @@ def required_evidence(certificate: Certificate) -> Evidence:
 
 def _confidence(
     scenario: Scenario,
-    profile: Profile,
+    profile: Profile | None,
     target: Claim,
     *,
     failure_probability: float | None,
@@ -253,8 +398,19 @@ def _confidence(
 ) -> Confidence | None:
     """How the claim may fail; raise unless `failure_probability` is given exactly where it can."""
     sampled, on_sphere = scenario.prior_kind == "sampled", isinstance(profile, SampledSphere)
-    in_delta = isinstance(target, ApproximateGuarantee)
-    if on_sphere and (in_delta or not target.is_sliced):
+    # A claim in which a rare output may tell the secret.
+    in_delta = not isinstance(target, Guarantee)
+    if target.is_sliced is False and sampled:
+        if scenario.query.range is None and not (in_delta and scenario.dim == 1):
+            msg = (
+                "the whole output cannot be bounded from samples without a public range: beyond "
+                "the samples anything could lie. Give the query one with "
+                "query.with_range(Box(low, high)), to which it is then clipped; or claim along "
+                "slices"
+            )
+            raise ScenarioError(msg)
+        sampled = scenario.dim == 1  # otherwise the range alone bounds it
+    if on_sphere and in_delta:
         msg = (
             f"the sphere as profile goes with average and joint Rényi claims, not with {target}; "
             "use a FiniteProfile"
@@ -271,8 +427,9 @@ def _confidence(
             return None
         msg = (
             f"failure_probability {failure_probability!r} was given, but nothing can fail: the "
-            "priors are exact and the profile is finite. Leave it out, or declare the priors "
-            "sampled with scenario.with_sampled_priors()"
+            "priors are exact and the profile is finite, or the public range alone bounds the "
+            "whole output. Leave it out, or declare the priors sampled with "
+            "scenario.with_sampled_priors()"
         )
         raise ArgumentError(msg)
     if failure_probability is None:
@@ -290,9 +447,16 @@ def _confidence(
     return Confidence(
         failure_probability=failure_probability,
         band=band if sampled else None,
-        tails=("in_delta" if in_delta else "at_range") if sampled else None,
+        tails=("in_delta" if in_delta and _leaves_tails(scenario, target) else "at_range")
+        if sampled
+        else None,
         on_sphere=on_sphere,
     )
+
+
+def _leaves_tails(scenario: Scenario, target: Claim) -> bool:
+    """Whether the tails go into delta: along slices always, else where no range bounds them."""
+    return target.is_sliced or scenario.query.range is None
 
 
 def _check_method(scenario: Scenario, target: Claim, method: Method | None) -> None:
@@ -302,7 +466,7 @@ def _check_method(scenario: Scenario, target: Claim, method: Method | None) -> N
             "the whole output and takes no method"
         )
         raise ArgumentError(msg)
-    if not isinstance(target, ApproximateGuarantee):
+    if not isinstance(target, ApproximateGuarantee) or not target.is_sliced:
         return
     if scenario.prior_kind == "gaussian":
         msg = (
@@ -317,10 +481,11 @@ def _check_method(scenario: Scenario, target: Claim, method: Method | None) -> N
 
 def _check_tails(evidence: Evidence, target: ApproximateGuarantee) -> None:
     """Raise, with the number of samples that would do, unless the tails fit into delta."""
-    missing, confidence = float(evidence.slices.missing.max()), evidence.confidence
+    slices, confidence = evidence.required_slices(), evidence.confidence
+    missing = float(slices.missing.max())
     if missing < target.delta or confidence is None or confidence.band is None:
         return
-    share = confidence.band_probability(evidence.slices.profile.n_directions)
+    share = confidence.band_probability(slices.profile.n_directions)
     needed = samples_for_tail(target.delta / 2, share, confidence.band)
     msg = (
         f"too few samples: the bands leave out a mass of {missing:.3g}, which must be below delta "
@@ -332,7 +497,8 @@ def _check_tails(evidence: Evidence, target: ApproximateGuarantee) -> None:
 
 def check_visible(evidence: Evidence, scenario: Scenario) -> None:
     """Refuse a profile that gives almost no weight to a difference between distributions."""
-    profile, tables, full = evidence.slices.profile, evidence.slices.seen, evidence.full.seen
+    slices, full = evidence.required_slices(), evidence.full.seen
+    profile, tables = slices.profile, slices.seen
     share = _LEAST_SHARE / math.sqrt(profile.dim)
     if isinstance(tables, GaussianPairs):
         apart, visible = tables.differences(profile.directions)

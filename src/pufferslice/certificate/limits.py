@@ -23,9 +23,19 @@ RELEASE_LIMITS: Final[Mapping[str, str]] = {
         "they do not survive post-processing. Only the unsliced number is a statement about the "
         "released bits."
     ),
+    "shape-shows-differences": (
+        "The shape of the noise was fitted to the released data: it tells the directions in which "
+        "the secrets differ, and by how much. A shape from public data would tell nothing."
+    ),
     "one-release": (
         "It covers exactly one release. Releases of one scenario do not add up: two harmless ones "
         "can tell the secret together."
+    ),
+    "releases-add-to-total": (
+        "It covers one release of data that the secret determines. Further releases under the same "
+        "total, order, secret, pairs and priors add up to at most the total, provided the total "
+        "was fixed before the first of them and each choice rests on public matter and earlier "
+        "outputs only. A ledger keeps count."
     ),
     "evidence-confidential": "The evidence is confidential and must stay internal.",
     "prior-is-released-data": (

@@ -36,6 +36,7 @@ from pufferslice.queries.query import Level
 from pufferslice.scenario.distributions import Kind
 from pufferslice.scenario.priors import ONE_RELEASE, Source
 from pufferslice.sensitivity.concentration import BandKind
+from pufferslice.sensitivity.renyi import SLICED_NOTIONS
 from pufferslice.sensitivity.sensitivity import Envelope, Tails
 
 _LARGEST: Final = 1e150
@@ -281,12 +282,19 @@ class RenyiGuarantee(_Part):
     epsilon: Positive
 
 
-class SlicedEpsilonDelta(_Part):
-    """A sliced (epsilon, delta) claim, aggregated by the notion; never about the whole output."""
+class EpsilonDeltaGuarantee(_Part):
+    """An (epsilon, delta) claim about the whole output, or aggregated over slices by the notion."""
 
-    notion: Literal["average", "joint"]
+    notion: Annotated[str, _OneOf(RELEASE_NOTIONS)]
     epsilon: Positive
     delta: Delta
+
+
+class GuessPart(_Part):
+    """Most that guesses between two protected, equally likely secrets can be right."""
+
+    notion: Literal["guess"]
+    at_most: Annotated[float, Field(gt=0.5, lt=1)]
 
 
 class TrainingGuarantee(_Part):
@@ -298,6 +306,8 @@ class TrainingGuarantee(_Part):
 
 
 def _kind_of_guarantee(guarantee: object) -> str:
+    if isinstance(guarantee, dict) and "at_most" in guarantee:
+        return "(guess)"
     return "(delta)" if isinstance(guarantee, dict) and "delta" in guarantee else "(order)"
 
 
@@ -315,12 +325,35 @@ class MethodPart(_Part):
         return self
 
 
+class ShapePart(_Part):
+    """The shape of the noise: its covariance, up to a factor."""
+
+    kind: Literal["fitted", "diagonal", "isotropic", "given"]
+    """Fitted to the secret, fitted coordinate by coordinate, the same everywhere, or the user's."""
+    whitening: list[list[Annotated[float, Field(gt=-_LARGEST, lt=_LARGEST)]]] | None
+    """Lower triangular matrix that makes the noise isotropic; null for isotropic noise."""
+    guard: NonNegative | None
+    """A shift of the output by no more than this, in scaled coordinates, is hidden as well as the
+    claim says; null for sliced claims."""
+    gap: NonNegative | None
+    """The noise has at most 1 + gap times the variance of the best Gaussian noise for this claim
+    (point masses) or for these couplings; null if no such bound is known."""
+
+    @model_validator(mode="after")
+    def _has_a_matrix(self) -> Self:
+        if (self.whitening is None) != (self.kind == "isotropic"):
+            msg = "shape needs a whitening matrix exactly where it is not isotropic"
+            raise ValueError(msg)
+        return self
+
+
 class NoisePart(_Part):
     """The noise of a release."""
 
     family: Literal["integer_gaussian"]
     std: NonNegative
-    """Standard deviation in scaled coordinates."""
+    """Standard deviation in scaled coordinates, with a shape in whitened ones."""
+    shape: ShapePart
     calibrated: bool
     """Whether the claim decided the noise; otherwise the data holder did."""
     std_by_coordinate: Annotated[list[NonNegative], Field(min_length=1)]
@@ -400,16 +433,23 @@ class ReleaseStatement(_Part):
     workflow: Literal["release"]
     scenario: ScenarioPart
     guarantee: Annotated[
-        Annotated[RenyiGuarantee, Tag("(order)")] | Annotated[SlicedEpsilonDelta, Tag("(delta)")],
+        Annotated[RenyiGuarantee, Tag("(order)")]
+        | Annotated[EpsilonDeltaGuarantee, Tag("(delta)")]
+        | Annotated[GuessPart, Tag("(guess)")],
         Discriminator(_kind_of_guarantee),
     ]
-    method: MethodPart
-    spent_epsilon: NonNegative
-    """What the noise costs; at most the epsilon of the guarantee."""
+    method: MethodPart | None
+    """Null for claims about the whole output."""
+    spent: NonNegative
+    """What the noise costs; at most the epsilon, or the share of guesses, of the guarantee."""
+    total: Positive | None
+    """Of all releases of data that the secret determines, at the order of the guarantee; null where
+    releases do not add up."""
     distributions_are_equal: bool
     """Whether the distributions of every pair are the same; only then is there no noise."""
     noise: NoisePart
-    profile: ProfilePart
+    profile: ProfilePart | None
+    """Null for claims about the whole output."""
     failure_probability: Probability
     """Probability that the claim does not hold; 0 for exact distributions."""
     sampling: SamplingPart | None
@@ -427,12 +467,24 @@ class ReleaseStatement(_Part):
 
     @model_validator(mode="after")
     def _relations_hold(self) -> Self:
-        names = len(self.scenario.query.names)
-        if not names == len(self.noise.std_by_coordinate) == self.profile.dim:
+        dims = {len(self.scenario.query.names), len(self.noise.std_by_coordinate)}
+        if self.profile is not None:
+            dims.add(self.profile.dim)
+        if self.noise.shape.whitening is not None:
+            dims |= {len(self.noise.shape.whitening), *map(len, self.noise.shape.whitening)}
+        if len(dims) != 1:
             msg = "query, noise and profile must have the same number of coordinates"
             raise ValueError(msg)
-        free = not (self.spent_epsilon or self.unsliced.epsilon or self.views or self.deltas)
-        costly = self.spent_epsilon > 0 and self.noise.std > 0
+        sliced = self.guarantee.notion in SLICED_NOTIONS
+        if (self.profile is not None, self.method is not None) != (sliced, sliced):
+            msg = "profile and method belong to claims along slices, and only to them"
+            raise ValueError(msg)
+        if sliced and self.noise.shape.kind != "isotropic":
+            msg = "claims along slices have isotropic noise"
+            raise ValueError(msg)
+        least = 0.5 if isinstance(self.guarantee, GuessPart) else 0.0
+        free = not (self.spent > least or self.unsliced.epsilon or self.views or self.deltas)
+        costly = self.spent > 0 and self.noise.std > 0
         if not (free if self.distributions_are_equal else costly):
             msg = "equal distributions cost nothing and have no views; others need noise"
             raise ValueError(msg)
@@ -520,7 +572,7 @@ class CertificateFile(_Part):
     """The public part of a certificate. The evidence is a file of its own and confidential."""
 
     format: Literal["pufferslice-certificate"]
-    version: Literal[3]
+    version: Literal[4]
     statement: Annotated[ReleaseStatement | TrainingStatement, Field(discriminator="workflow")]
     digest: Sha256
     """SHA-256 of the length of the canonical statement as 8 bytes, big-endian, and the canonical

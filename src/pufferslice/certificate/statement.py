@@ -8,39 +8,40 @@ from typing import Any, Final, final
 import attrs
 import numpy as np
 
+from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import check_above
-from pufferslice.calibration.calibrate import Method, calibrate_unsliced, cost, full_cost
+from pufferslice.calibration.calibrate import Method, cost, full_cost
 from pufferslice.calibration.epsilon_delta import (
     REPORTED_ORDER,
     approximate_cost,
     sliced_noise,
     views_of,
 )
+from pufferslice.calibration.fit import ShapeKind, shift_limit
 from pufferslice.calibration.guarantee import (
     ApproximateGuarantee,
     Claim,
     Guarantee,
+    GuessGuarantee,
     at_most,
     claim_of,
 )
-from pufferslice.calibration.guessing import full_variation, released_variation, right_guesses
-from pufferslice.calibration.noise import DRAW_DELTA, SIGMA_INT, OperatingSystemNoise
+from pufferslice.calibration.noise import SIGMA_INT, OperatingSystemNoise
+from pufferslice.calibration.unsliced import (
+    calibrate_unsliced,
+    implementation_delta,
+    released_guess,
+    unsliced_cost,
+)
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.limits import RELEASE_LIMITS
 from pufferslice.errors import CalibrationError
-from pufferslice.sensitivity import GapTables
-from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere
-from pufferslice.sensitivity.sensitivity import Slices
+from pufferslice.sensitivity.couplings import SEED
+from pufferslice.sensitivity.profiles import FiniteProfile, Profile, SampledSphere
+from pufferslice.sensitivity.sensitivity import Full, Slices
 from pufferslice.sensitivity.tables import MatchingTables
 
-ROUNDING_DELTA: Final = 2.0**-46
-"""Total variation, per coordinate, between an integer Gaussian around a rounded point and the
-rounded real Gaussian around the point itself: at most (1/2) / (sqrt(2 pi) 2^44), plus less than
-2^-80 for rounding the density. Accounted where the divergence is that of the real mechanism."""
-
-INTEGER_DELTA: Final = 2.0**-93
-"""Total variation, per coordinate, between the integer Gaussian and the rounded real one, both
-around the same integer: 0.0202 / 2^88. The Rényi bounds hold without it, guesses need it."""
+_DOWN: Final = 1 - 2.0**-30
 
 
 @final
@@ -49,56 +50,70 @@ class CertificateOptions:
     """What the caller of a certificate decided; everything else follows from the evidence."""
 
     target: Claim
-    method: Method
+    method: Method | None
+    """How noise and cost along slices are tied; None for claims about the whole output."""
     deltas: tuple[float, ...]
     generator: str
     earlier_releases: tuple[str, ...]
     noise_std: float | None = None
     """A noise that the caller chose; None where the claim decides."""
+    total: float | None = None
+    """The total epsilon, fixed beforehand, of all releases of data that the secret determines."""
+    shape: ShapeKind = "isotropic"
+    """How the shape of the noise was decided."""
+    shape_gap: float | None = None
+    """How near the shape is to the best one."""
 
     @classmethod
     def read_off(cls, statement: Mapping[str, Any]) -> "CertificateOptions":
         """The decisions that a statement reports."""
         return cls(
             target=claim_of(statement["guarantee"]),
-            method=Method(**statement["method"]),
+            method=None if statement["method"] is None else Method(**statement["method"]),
             deltas=tuple(statement["deltas"]),
             generator=statement["noise"]["generator"],
             earlier_releases=tuple(statement["earlier_releases"]),
             noise_std=None if statement["noise"]["calibrated"] else statement["noise"]["std"],
+            total=statement["total"],
+            shape=statement["noise"]["shape"]["kind"],
+            shape_gap=statement["noise"]["shape"]["gap"],
         )
 
 
 def calibrated_noise(evidence: Evidence, options: CertificateOptions) -> float:
-    """The noise standard deviation that the target asks for, in scaled coordinates."""
+    """The noise standard deviation that the target asks for, in whitened coordinates."""
     if options.noise_std is not None:
         return options.noise_std
-    if isinstance(options.target, Guarantee) and not options.target.is_sliced:
+    if options.method is None:
         return calibrate_unsliced(options.target, evidence.full)
-    return sliced_noise(evidence.slices, options.target, options.method)
+    return sliced_noise(evidence.required_slices(), options.target, options.method)
 
 
-def spent_epsilon(evidence: Evidence, options: CertificateOptions, noise_std: float) -> float:
+def spent_on(evidence: Evidence, options: CertificateOptions, noise_std: float) -> float:
     """The number that the claim bounds, at this noise."""
-    if evidence.slices.are_equal:
-        return 0.0
+    if evidence.are_equal:
+        return 0.5 if isinstance(options.target, GuessGuarantee) else 0.0
     check_above(0, noise_std=noise_std)
+    if options.method is None:
+        return unsliced_cost(evidence.full, options.target, noise_std)
+    slices, envelope = evidence.required_slices(), options.method.envelope
     if isinstance(options.target, ApproximateGuarantee):
-        return approximate_cost(evidence.slices, options.target, noise_std, options.method.envelope)
-    if options.target.is_sliced:
-        return cost(evidence.slices, options.target, noise_std, options.method)
-    return full_cost(evidence.full, options.target.order, noise_std)
+        return approximate_cost(slices, options.target, noise_std, envelope)
+    if isinstance(options.target, Guarantee):
+        return cost(slices, options.target, noise_std, options.method)
+    msg = f"{options.target} is a claim about the whole output; it takes no method"
+    raise CalibrationError(msg)
 
 
 def release_statement(evidence: Evidence, options: CertificateOptions) -> dict[str, Any]:
     """The whole public statement; deterministic in its two arguments."""
     noise_std = calibrated_noise(evidence, options)
-    spent = spent_epsilon(evidence, options, noise_std)
-    if not spent <= options.target.epsilon:
+    spent = spent_on(evidence, options, noise_std)
+    if not spent <= options.target.bound:
         if options.noise_std is not None:
             msg = (
-                f"noise_std {noise_std:g} costs {at_most(spent)}, more than the claim's epsilon "
-                f"{options.target.epsilon:g}; claim at least that much, or use more noise"
+                f"noise_std {noise_std:g} costs {at_most(spent)}, more than the claim's "
+                f"{options.target.bound:g}; claim at least that much, or use more noise"
             )
             raise CalibrationError(msg)
         msg = (
@@ -106,56 +121,115 @@ def release_statement(evidence: Evidence, options: CertificateOptions) -> dict[s
             "report this: the noise was not used"
         )
         raise CalibrationError(msg)
-    profile = evidence.slices.profile
-    equal = evidence.slices.are_equal
+    if options.total is not None:
+        check_total(evidence, options)
+    equal, slices = evidence.are_equal, evidence.slices if options.target.is_sliced else None
     deltas = () if equal else options.deltas
-    noise = (noise_std, options.method)
+    scales = np.array(evidence.scenario["query"]["scales"], dtype=np.float64)
     return {
         "workflow": "release",
         "scenario": dict(evidence.scenario),
         "guarantee": options.target.to_json(),
-        "method": attrs.asdict(options.method),
-        "spent_epsilon": spent,
+        "method": None if options.method is None else attrs.asdict(options.method),
+        "spent": spent,
+        "total": options.total,
         "distributions_are_equal": equal,
         "noise": {
             "family": "integer_gaussian",
             "std": noise_std,
             "calibrated": options.noise_std is None,
-            "std_by_coordinate": [
-                noise_std * scale for scale in evidence.scenario["query"]["scales"]
-            ],
+            "std_by_coordinate": (noise_stds(evidence.full, noise_std) * scales).tolist(),
             "grid": noise_std / SIGMA_INT,
+            "shape": _shape(evidence.full, options, noise_std),
             "generator": options.generator,
             "secure": options.generator == OperatingSystemNoise.name,
-            "implementation_delta": implementation_delta(evidence) if noise_std else 0.0,
+            "implementation_delta": implementation_delta(evidence.full) if noise_std else 0.0,
         },
-        "profile": {
-            "kind": "sphere" if isinstance(profile, SampledSphere) else "finite",
-            "dim": profile.dim,
-            "n_directions": int(np.count_nonzero(profile.weights)),
-            "effective_slices": profile.effective_slices,
-            "largest_weight": float(profile.weights.max() / profile.weights.sum()),
-            "digest": profile.digest(),
-        },
-        "failure_probability": evidence.slices.failure_probability,
+        "profile": None if slices is None else _profile(slices.profile),
+        "failure_probability": evidence.failure_probability,
         "sampling": _sampling(evidence, options, noise_std),
         "unsliced": unsliced_of(evidence, unsliced_order(options.target), noise_std),
         "deltas": list(deltas),
         "views": [
             attrs.asdict(view)
             for delta in deltas
-            for view in views_of(evidence.slices, evidence.full, options.target, noise, delta)
+            for view in views_of(
+                slices, evidence.full, options.target, noise_std, options.method, delta
+            )
         ],
         "earlier_releases": list(options.earlier_releases),
-        "limits": _limits(evidence, options.generator),
+        "limits": _limits(evidence, options),
         "evidence_digest": evidence.digest(),
     }
 
 
-def _limits(evidence: Evidence, generator: str) -> list[str]:
+def check_total(evidence: Evidence, options: CertificateOptions) -> None:
+    """Refuse a total where releases do not add up, or where it is not one."""
+    target, tables = options.target, evidence.full.seen
+    points = isinstance(tables, MatchingTables) and not evidence.full.from_range
+    if not points or (tables is not None and (tables.totals != 1).any()):  # type: ignore[union-attr]
+        msg = (
+            "total is for data that the secret determines: a single value of the query under every "
+            "secret and prior. Otherwise two harmless releases can tell the secret together. "
+            "Calibrate all of it as one concatenated query"
+        )
+        raise CalibrationError(msg)
+    if not isinstance(target, Guarantee) or target.is_sliced or options.total is None:
+        msg = "total is for unsliced Rényi claims, whose costs add; use Guarantee.unsliced(...)"
+        raise CalibrationError(msg)
+    if not target.epsilon <= options.total:
+        msg = (
+            f"total {options.total:g} must be at least the epsilon {target.epsilon:g} of this "
+            "release"
+        )
+        raise CalibrationError(msg)
+
+
+def noise_stds(full: Full, noise_std: float) -> Floats:
+    """Standard deviation of the noise of each coordinate, in scaled coordinates."""
+    if full.shape is None:
+        return np.full(full.dim, noise_std)
+    return full.shape.stds(noise_std)
+
+
+def _shape(full: Full, options: CertificateOptions, noise_std: float) -> dict[str, Any]:
+    """The public shape of the noise.
+
+    The guard follows from the noise: a shift of the output by that radius, in scaled coordinates,
+    is no longer than the claim allows between two points.
+    """
+    guard = None
+    if options.method is None and noise_std:
+        stretch = 1.0 if full.shape is None else full.shape.stretch
+        guard = math.sqrt(shift_limit(options.target)) * noise_std / stretch * _DOWN
+    return {
+        "kind": options.shape,
+        "whitening": None if full.shape is None else full.shape.whitening.tolist(),
+        "guard": guard,
+        "gap": options.shape_gap,
+    }
+
+
+def _profile(profile: Profile) -> dict[str, Any]:
+    return {
+        "kind": "sphere" if isinstance(profile, SampledSphere) else "finite",
+        "dim": profile.dim,
+        "n_directions": int(np.count_nonzero(profile.weights)),
+        "effective_slices": profile.effective_slices,
+        "largest_weight": float(profile.weights.max() / profile.weights.sum()),
+        "digest": profile.digest(),
+    }
+
+
+def _limits(evidence: Evidence, options: CertificateOptions) -> list[str]:
     scenario, confidence = evidence.scenario, evidence.confidence
-    equal = evidence.slices.are_equal
+    equal, generator = evidence.are_equal, options.generator
     absent = {
+        "slices-are-ideal": not options.target.is_sliced,
+        "one-release": options.total is not None,
+        "releases-add-to-total": options.total is None,
+        "shape-shows-differences": options.shape not in ("fitted", "diagonal")
+        or all(prior["source"] != "released_data" for prior in scenario["priors"]),
         "prior-is-released-data": all(p["source"] != "released_data" for p in scenario["priors"]),
         "rows-dropped": not scenario["rows_dropped"],
         "query-is-clipped": scenario["query"]["range"] is None,
@@ -182,7 +256,7 @@ def _sampling(
     return {
         "band": confidence.band,
         "tails": confidence.tails,
-        "delta_of_tails": float(evidence.slices.missing.max()) if tails else None,
+        "delta_of_tails": float(evidence.required_slices().missing.max()) if tails else None,
         "noise_shares": _noise_shares(evidence, options, noise_std),
     }
 
@@ -193,7 +267,7 @@ def _noise_shares(
     """Shares of the noise standard deviation: the prior itself, its sampling, the drawn slices."""
     if not options.target.is_sliced or not noise_std:
         return None
-    slices = evidence.slices
+    slices = evidence.required_slices()
     drawn = FiniteProfile(directions=slices.profile.directions, weights=slices.profile.weights)
     finite = Slices(profile=drawn, seen=slices.seen, missing=slices.missing)
     with_bands = noise_std if slices.sphere is None else _noise_or_zero(finite, options)
@@ -209,6 +283,8 @@ def _noise_shares(
 
 
 def _noise_or_zero(slices: Slices, options: CertificateOptions) -> float:
+    if options.method is None:
+        return 0.0
     try:
         return sliced_noise(slices, options.target, options.method)
     except CalibrationError:
@@ -220,15 +296,9 @@ def unsliced_order(claim: Claim) -> float:
     return claim.order if isinstance(claim, Guarantee) else REPORTED_ORDER
 
 
-def implementation_delta(evidence: Evidence) -> float:
-    """Total variation between the sampled release and the one the bound is about."""
-    exact = not isinstance(evidence.slices.seen, GapTables)
-    return evidence.full.dim * (DRAW_DELTA + (ROUNDING_DELTA if exact else INTEGER_DELTA))
-
-
 def unsliced_of(evidence: Evidence, order: float, noise_std: float) -> dict[str, Any]:
     """What the noise costs in all dimensions, and how often it lets a secret be guessed."""
-    if evidence.slices.are_equal:
+    if evidence.are_equal:
         return {"order": order, "epsilon": 0.0, "from": "equal distributions", "guess": 0.5}
     if evidence.full.seen is None:
         return {
@@ -238,15 +308,12 @@ def unsliced_of(evidence: Evidence, order: float, noise_std: float) -> dict[str,
             "guess": None,
         }
     bound = full_cost(evidence.full, order, noise_std)
-    source = _coupling(evidence)
-    variation = released_variation(
-        full_variation(evidence.full, noise_std), implementation_delta(evidence)
-    )
+    source, guess = _coupling(evidence), released_guess(evidence.full, noise_std)
     return {
         "order": order,
         "epsilon": bound if math.isfinite(bound) else None,
         "from": source if math.isfinite(bound) else f"{source}: infinite at this order and noise",
-        "guess": None if variation >= 1 else right_guesses(variation),
+        "guess": None if guess >= 1 else guess,
     }
 
 
@@ -258,6 +325,7 @@ def _coupling(evidence: Evidence) -> str:
         return "the diameter of the range in which the rows were counted"
     if evidence.full.from_range:
         return "the diameter of the public range"
-    if tables.n_slices == 1:
-        return "one coupling per pair"
-    return f"the best of {tables.n_slices} couplings per pair"
+    recipe = evidence.full.recipe
+    if recipe is None:
+        return "the gaps of the one coordinate"
+    return f"the best of {tables.n_slices} couplings per pair ({recipe.effort}, seed {SEED})"

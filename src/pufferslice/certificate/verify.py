@@ -14,7 +14,7 @@ from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.issue import check_visible, required_evidence
 from pufferslice.certificate.signing import signature_problem
-from pufferslice.certificate.statement import CertificateOptions, release_statement, spent_epsilon
+from pufferslice.certificate.statement import CertificateOptions, release_statement, spent_on
 from pufferslice.certificate.training import TrainingClaim, training_statement
 from pufferslice.errors import PuffersliceError, escaped
 from pufferslice.queries.ranges import range_of
@@ -27,6 +27,8 @@ UNCHECKED: Final = {
     "noise.generator": "which generator a release will use",
     "noise.secure": "follows from the generator",
     "noise.calibrated": "whether the claim or the data holder decided the noise",
+    "noise.shape.kind": "how the shape was chosen",
+    "noise.shape.gap": "how near the shape is to the best one; no promise depends on it",
     "earlier_releases": "which releases came before",
     "scenario": "whether the declared secrets, query and priors describe the truth; only that they "
     "are those of the evidence",
@@ -52,7 +54,7 @@ _RELATIVE: Final = 1e-9
 """Room for the last digits of another machine's exp and log."""
 _SALTED_OR_CHOSEN: Final = ("evidence_digest", "noise.calibrated")
 """Not recomputed from a scenario: the digest is salted, and who decided the noise is not known."""
-_BOUND: Final = re.compile(r"spent_epsilon|unsliced\.(epsilon|guess)|views\[\d+\]\.epsilon")
+_BOUND: Final = re.compile(r"spent|unsliced\.(epsilon|guess)|views\[\d+\]\.epsilon")
 
 
 @final
@@ -134,8 +136,16 @@ def scenario_problems(certificate: Certificate, scenario: Scenario) -> list[str]
         return ["the certificate was issued for other distributions than this scenario has"]
     options, noise_std = CertificateOptions.read_off(statement), statement["noise"]["std"]
     try:
-        fresh = Evidence.of(scenario, evidence.slices.profile, evidence.confidence, reuse=True)
-        check_visible(fresh, scenario)
+        fresh = Evidence.of(
+            scenario,
+            None if evidence.slices is None else evidence.slices.profile,
+            evidence.confidence,
+            recipe=evidence.full.recipe,
+            shape=evidence.full.shape,
+            reuse=True,
+        )
+        if options.target.is_sliced:
+            check_visible(fresh, scenario)
         if problems := _too_little_noise(fresh, options, noise_std):
             return problems
         expected = release_statement(fresh, attrs.evolve(options, noise_std=noise_std))
@@ -170,6 +180,8 @@ def _recomputed_problems(certificate: Certificate, source: str) -> list[str]:
             evidence = required_evidence(certificate)
             check_scenario(evidence.scenario)
             evidence.check()
+            if certificate.shape != evidence.full.shape:
+                return ["the evidence is about another shape of noise than the statement"]
             broken = next(_broken_relations(evidence), None)
             if broken is not None:
                 return [broken]
@@ -188,10 +200,10 @@ def _too_little_noise(
     evidence: Evidence, options: CertificateOptions, noise_std: float
 ) -> list[str]:
     """The stated noise itself must meet the stated epsilon; room for rounding is not for this."""
-    spent = spent_epsilon(evidence, options, noise_std)
-    if spent <= options.target.epsilon:
+    spent = spent_on(evidence, options, noise_std)
+    if spent <= options.target.bound:
         return []
-    return [f"the stated noise costs {spent!r}, more than the claim's {options.target.epsilon!r}"]
+    return [f"the stated noise costs {spent!r}, more than the claim's {options.target.bound!r}"]
 
 
 def differences(stated: Any, right: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:  # noqa: ANN401 - JSON
@@ -218,17 +230,18 @@ def differences(stated: Any, right: Any, path: str = "") -> Iterator[tuple[str, 
 
 def _broken_relations(evidence: Evidence) -> Iterator[str]:
     """What cannot be true of any scenario, in sentences; nothing for evidence that was issued."""
-    tables, full = evidence.slices.seen, evidence.full
+    full, tables = evidence.full, None if evidence.slices is None else evidence.slices.seen
     kinds = {prior["kind"] for prior in evidence.scenario["priors"]}
-    if (kinds == {"gaussian"}) != isinstance(tables, GaussianPairs):
-        yield "the statement gives the priors another kind than the evidence"
+    for part in (full.seen, tables):
+        if part is not None and (kinds == {"gaussian"}) != isinstance(part, GaussianPairs):
+            yield "the statement gives the priors another kind than the evidence"
     ranged = evidence.scenario["query"]["range"] is not None
     if full.seen is None and (kinds != {"sampled"} or ranged):
         yield "the evidence of the whole output is missing, and these priors have it"
-    if isinstance(tables, GapTables) and isinstance(full.seen, MatchingTables):
-        if full.from_range:
-            yield from _in_range(evidence, full.seen)
-        elif (full.seen.worst().min(axis=1) < tables.worst().max(axis=1) * _ROOM).any():
+    if isinstance(full.seen, MatchingTables) and full.from_range:
+        yield from _in_range(evidence, full.seen)
+    elif isinstance(full.seen, MatchingTables) and isinstance(tables, GapTables):
+        if (full.seen.worst().min(axis=1) < tables.worst().max(axis=1) * _ROOM).any():
             yield "a coupling's largest distance is below a gap along a slice, which cannot be"
     if isinstance(tables, GapTables) and evidence.plain is not None:
         yield from _in_bands(evidence, tables, evidence.plain)
@@ -241,14 +254,16 @@ def _in_range(evidence: Evidence, full: MatchingTables) -> Iterator[str]:
     if stated is None:
         yield "a bound from a range is used, but no range is stated"
         return
-    diameter = stated.diameter(np.array(scenario["query"]["scales"], dtype=np.float64))
+    scales = np.array(scenario["query"]["scales"], dtype=np.float64)
+    shape = evidence.full.shape
+    diameter = stated.diameter(scales) if shape is None else shape.diameter(stated, scales)
     if full.worst().min() < diameter * _ROOM:
         yield "the bound from the range is below the diameter of the stated range"
 
 
 def _in_bands(evidence: Evidence, tables: GapTables, plain: GapTables) -> Iterator[str]:
     """Bands lie around the samples: on covered levels their gaps are at least the samples' own."""
-    missing = evidence.slices.missing[:, None]
+    missing = evidence.required_slices().missing[:, None]
     least = tables.means() * (1 - missing) + missing * plain.worst()
     narrow = (least < plain.means() * _COARSE).any()
     if narrow or (not missing.any() and (tables.worst() < plain.worst() * _ROOM).any()):

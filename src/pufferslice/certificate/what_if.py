@@ -152,18 +152,21 @@ def what_if(
     full = coarse = evidence.full
     if isinstance(full.seen, MatchingTables):
         coarse = attrs.evolve(full, seen=full.seen.coarsened(_MOST_ENTRIES))
-    gaps = isinstance(evidence.slices.seen, GapTables)
-    has_closed_form = gaps and isinstance(stated.target, Guarantee) and stated.target.is_sliced
+    has_closed_form = (
+        isinstance(stated.target, Guarantee)
+        and evidence.slices is not None
+        and isinstance(evidence.slices.seen, GapTables)
+    )
     points = []
     for done, epsilon in enumerate(epsilons):
         progress(done, len(epsilons))
-        target = attrs.evolve(stated.target, epsilon=epsilon)
+        target = stated.target.with_bound(epsilon)
         options = attrs.evolve(stated, target=target, noise_std=None)
         noise_std = _noise_or_none(evidence, options)
         tight_std = closed_form_std = None
-        if target.is_sliced and options.method.rule == "tight":
+        if options.method is not None and options.method.rule == "tight":
             tight_std = noise_std
-        elif target.is_sliced:
+        elif options.method is not None:
             tight_std = _noise_or_none(evidence, attrs.evolve(options, method=TIGHT))
         if has_closed_form:
             closed_form_std = _noise_or_none(evidence, attrs.evolve(options, method=CLOSED_FORM))
@@ -245,12 +248,14 @@ def pair_costs(certificate: Certificate) -> tuple[PairCost, ...]:
     claim, noise_std, slices = certificate.guarantee, certificate.noise_std, evidence.slices
     instances = _instances(evidence)
     sliced = None
-    if isinstance(claim, Guarantee) and claim.is_sliced:
+    if slices is not None and isinstance(claim, Guarantee) and claim.is_sliced:
         # As the claim aggregates them; without the term for drawn directions.
         envelope = certificate.statement["method"]["envelope"]
         costs = slice_costs(slices, claim.order, noise_std, envelope)
         sliced = aggregate(claim.notion, claim.order, costs, slices.profile.weights)
-    gaps = slices.seen.worst().max(axis=1) if isinstance(slices.seen, GapTables) else None
+    gaps = None
+    if slices is not None and isinstance(slices.seen, GapTables):
+        gaps = slices.seen.worst().max(axis=1)
     unsliced = full_costs(evidence.full, unsliced_order(claim), noise_std)
     if len(unsliced) != len(instances):
         unsliced = np.full(len(instances), math.inf)
@@ -268,10 +273,10 @@ def pair_costs(certificate: Certificate) -> tuple[PairCost, ...]:
 
 
 def slice_profile(certificate: Certificate) -> SliceProfile | None:
-    """The slices of the hardest pair; None where gaps leave out tails, so that no cost is known."""
+    """The slices of the hardest pair; None without slices, or where gaps leave out tails."""
     evidence = required_evidence(certificate)
     slices, claim = evidence.slices, certificate.guarantee
-    if slices.missing.any() or slices.are_equal:
+    if slices is None or not claim.is_sliced or slices.missing.any() or slices.are_equal:
         return None
     order = unsliced_order(claim)
     envelope = certificate.statement["method"]["envelope"]

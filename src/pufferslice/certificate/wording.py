@@ -9,7 +9,14 @@ from typing import Any, Final
 
 from pufferslice._core.text import escaped_texts, listed, quoted, shown
 from pufferslice.calibration.epsilon_delta import View, best_views
-from pufferslice.calibration.guarantee import Guarantee, at_most, claim_of, in_full, percent_at_most
+from pufferslice.calibration.guarantee import (
+    Guarantee,
+    GuessGuarantee,
+    at_most,
+    claim_of,
+    in_full,
+    percent_at_most,
+)
 from pufferslice.certificate.limits import CONDITIONS, LIMITS, RELEASE_LIMITS
 from pufferslice.learning.plan import HYPOTHESES
 from pufferslice.queries.ranges import Box, range_of, range_words
@@ -120,20 +127,22 @@ def _priors(scenario: Mapping[str, Any]) -> str:
 
 def _claim(statement: Mapping[str, Any]) -> str:
     claim, method, noise = claim_of(statement["guarantee"]), statement["method"], statement["noise"]
-    failure, spent = statement["failure_probability"], statement["spent_epsilon"]
+    failure, spent = statement["failure_probability"], statement["spent"]
     sure = "with certainty" if failure == 0 else f"except with probability {in_full(failure)}"
-    along = _along(statement["profile"]) if claim.is_sliced else ""
-    rule = f"{method['rule'].replace('_', ' ')}, {method['envelope'].replace('_', ' ')}"
+    along = _along(statement["profile"]) if claim.is_sliced else " for the whole output"
+    rule = ""
+    if method is not None:
+        rule = f" ({method['rule'].replace('_', ' ')}, {method['envelope'].replace('_', ' ')})"
     reason = ""
     if not noise["calibrated"]:
         reason = "\nThe noise was chosen by the data holder, not calibrated to the claim."
-    elif noise["std"] and spent < claim.epsilon / 2:
+    elif noise["std"] and not isinstance(claim, GuessGuarantee) and spent < claim.bound / 2:
         reason = (
             "\nThe priors hide the secret to this degree by themselves: the least noise is added."
         )
     return (
         f"Claim: {claim}{along}, {sure}.\n"
-        f"The noise costs {at_most(spent)} of {in_full(claim.epsilon)} ({rule}).{reason}"
+        f"The noise costs {at_most(spent)} of {in_full(claim.bound)}{rule}.{reason}"
     )
 
 
@@ -187,8 +196,9 @@ def _whole_output(statement: Mapping[str, Any]) -> str:
     guess = guess_sentence(unsliced["guess"])
     if unsliced["epsilon"] is None:
         return f"{unsliced_sentence(unsliced)} ({unsliced['from']}).\n{guess}"
-    times = unsliced["epsilon"] / claim.epsilon
-    compared = f"; {times:.3g} times the claim's epsilon" if isinstance(claim, Guarantee) else ""
+    compared = ""
+    if isinstance(claim, Guarantee) and claim.is_sliced:
+        compared = f"; {unsliced['epsilon'] / claim.epsilon:.3g} times the claim's epsilon"
     return f"{unsliced_sentence(unsliced)}, from {unsliced['from']}{compared}.\n{guess}"
 
 

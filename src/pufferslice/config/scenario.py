@@ -23,7 +23,7 @@ from pufferslice.calibration.guarantee import (
     Claim,
     Guarantee,
 )
-from pufferslice.certificate.issue import DEFAULT_DELTAS, coupling_profile
+from pufferslice.certificate.issue import DEFAULT_DELTAS
 from pufferslice.config.document import (
     Document,
     File,
@@ -529,7 +529,7 @@ def request_of(document: Document, folder: Path, scan: Scan = scan_files) -> Req
         scenario = _from_table(file, query, table)
     return Request(
         scenario=scenario.with_sampled_priors() if file.prior.kind == "sampled" else scenario,
-        profile=coupling_profile(scenario) if profile is None else profile,
+        profile=profile,
         target=target,
         failure_probability=file.guarantee.failure_probability,
         band=file.prior.band,  # type: ignore[arg-type]

@@ -16,11 +16,12 @@ from typing import Final, Literal, NamedTuple, final
 import attrs
 
 from pufferslice._core.files import database_problem, prepare_database
+from pufferslice.certificate.composition import added_up
 from pufferslice.errors import AlreadyReleasedError, LedgerError
 
 State = Literal["intended", "drawn", "published"]
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 _WAIT_SECONDS: Final = 30.0
 _TABLES: Final = (
@@ -28,7 +29,10 @@ _TABLES: Final = (
     """CREATE TABLE IF NOT EXISTS releases (
     certificate TEXT PRIMARY KEY,
     state TEXT NOT NULL CHECK (state IN ('intended', 'drawn', 'published')),
-    release TEXT
+    release TEXT,
+    composition TEXT,
+    spent REAL,
+    total REAL
 )""",
 )
 _AGAIN: Final = "Publish that same release again (the ledger keeps it)"
@@ -88,11 +92,19 @@ class Ledger:
         """Digests of the certificates that were released or may have been."""
         return [entry.certificate for entry in self.entries()]
 
-    def intend(self, scenario: str, certificate: str, covered: Sequence[str]) -> None:
+    def intend(
+        self,
+        scenario: str,
+        certificate: str,
+        covered: Sequence[str],
+        budget: tuple[str, float, float] | None = None,
+    ) -> None:
         """Record, before any noise is drawn, that this certificate is about to be released.
 
         `scenario` is the scenario's key; `covered` are the earlier releases that the certificate
-        names. Refuses a second release, a ledger of another scenario, and unnamed earlier ones.
+        names. `budget` is for releases that add up: what they must share, the cost of this one, and
+        their total. Refuses a second release, a ledger of another scenario, unnamed earlier ones
+        that do not add up with this one, and more than the total.
         """
         with self._open() as connection:
             connection.execute("BEGIN IMMEDIATE")
@@ -101,9 +113,10 @@ class Ledger:
                 for table in _TABLES:
                     connection.execute(table)
                 self._check_scenario(connection, scenario)
-                self._check_entries(connection, certificate, covered)
+                self._check_entries(connection, certificate, covered, budget)
                 connection.execute(
-                    "INSERT INTO releases VALUES (?, 'intended', NULL)", (certificate,)
+                    "INSERT INTO releases VALUES (?, 'intended', NULL, ?, ?, ?)",
+                    (certificate, *(budget or (None, None, None))),
                 )
             except BaseException:
                 connection.execute("ROLLBACK")
@@ -162,9 +175,16 @@ class Ledger:
             raise LedgerError(msg)
 
     def _check_entries(
-        self, connection: sqlite3.Connection, certificate: str, covered: Sequence[str]
+        self,
+        connection: sqlite3.Connection,
+        certificate: str,
+        covered: Sequence[str],
+        budget: tuple[str, float, float] | None,
     ) -> None:
-        states = dict(connection.execute("SELECT certificate, state FROM releases").fetchall())
+        rows = connection.execute(
+            "SELECT certificate, state, composition, spent, total FROM releases"
+        ).fetchall()
+        states = {row[0]: row[1] for row in rows}
         if certificate in states:
             msg = (
                 f"certificate {certificate[:12]} covers one release and has had it: "
@@ -172,7 +192,20 @@ class Ledger:
                 "concatenated query"
             )
             raise AlreadyReleasedError(msg)
-        unnamed = sorted(set(states) - set(covered))
+        added = set()
+        if budget is not None:
+            composition, spent, total = budget
+            added = {row[0] for row in rows if row[2] == composition}
+            together = added_up([spent, *(row[3] for row in rows if row[0] in added)])
+            totals = {total, *(row[4] for row in rows if row[0] in added)}
+            if len(totals) > 1 or not together <= total:
+                msg = (
+                    f"ledger {str(self.path)!r} holds releases with a total of {min(totals):g}; "
+                    f"with this one they would cost {together:g}. A total is fixed before the "
+                    "first release and never raised: claim less, or stop here"
+                )
+                raise AlreadyReleasedError(msg)
+        unnamed = sorted(set(states) - set(covered) - added)
         if unnamed:
             named = ", ".join(digest[:12] for digest in unnamed)
             msg = (

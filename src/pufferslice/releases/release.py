@@ -23,7 +23,8 @@ from pufferslice._core.files import (
 from pufferslice._core.text import shown
 from pufferslice.calibration.noise import SIGMA_INT, Noise, OperatingSystemNoise
 from pufferslice.certificate import Certificate, verify
-from pufferslice.certificate.issue import required_evidence
+from pufferslice.certificate.composition import budget_of
+from pufferslice.certificate.issue import INTERVAL_STDS, required_evidence
 from pufferslice.certificate.wording import clipping_sentence, guess_sentence, unsliced_sentence
 from pufferslice.errors import LedgerError, ReleaseError, StorageError, escaped
 from pufferslice.queries import Ball, Box
@@ -31,6 +32,7 @@ from pufferslice.queries.ranges import range_of, range_words
 from pufferslice.releases.ledger import Ledger
 from pufferslice.releases.value import check_atom, fitting_value
 from pufferslice.scenario.scenario import Scenario
+from pufferslice.sensitivity.whitening import Shape
 
 FORMAT: Final = "pufferslice-release"
 VERSION: Final = 2
@@ -39,7 +41,6 @@ AGAIN: Final = "write it again with release_again, or `pufferslice release --aga
 """How to get a release that is recorded and could not be handed out."""
 
 INTERVAL: Final = 0.95
-INTERVAL_STDS: Final = 1.959963984540054
 
 
 @final
@@ -54,7 +55,8 @@ class Release:
     values: Floats = attrs.field(converter=locked, eq=same)
     noise_stds: Floats = attrs.field(converter=locked, eq=same)
     grid_values: tuple[int, ...]
-    """The integers that were released, of any size; values are (center + grid * them) * scales."""
+    """The integers that were released, of any size; times the grid they are the whitened values,
+    and with isotropic noise (center + grid * integer) * scale is the value."""
     secure: bool
     unsliced: Mapping[str, Any]
     """What the noise costs in all dimensions, as the certificate states it, and how often the
@@ -212,7 +214,10 @@ def release(
     book = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
     if out is not None:
         check_new(out)
-    book.intend(scenario.key(), certificate.digest, certificate.statement["earlier_releases"])
+    statement = certificate.statement
+    book.intend(
+        scenario.key(), certificate.digest, statement["earlier_releases"], budget_of(statement)
+    )
     released = _noisy(scenario, certificate, value, noise)
     book.record_drawn(certificate.digest, canonical_json(released.to_json()).decode())
     if out is not None:
@@ -256,13 +261,23 @@ def release_again(
     return released
 
 
-def quantised(value: Floats | list[Fraction], center: Floats, noise_std: float) -> list[int]:
-    """Nearest grid points around the centre, in exact arithmetic: half a step of error at most.
+def quantised(
+    value: Floats | list[Fraction], center: Floats, noise_std: float, shape: Shape | None = None
+) -> list[int]:
+    """Nearest grid points of a value from its public centre, in whitened coordinates.
 
-    The integers have any size: no value is refused, because a refusal reveals something.
+    Floats are whitened by the function that whitened the atoms of the distributions; exact values,
+    of Gaussian distributions, exactly. Rounding is exact: half a step of error at most. The
+    integers have any size: no value is refused, because a refusal reveals something.
     """
     step = Fraction(noise_std) / SIGMA_INT
-    return [round((Fraction(x) - Fraction(c)) / step) for x, c in zip(value, center, strict=True)]
+    if shape is not None and isinstance(value, np.ndarray):
+        exact = [Fraction(x) for x in shape.whitened(value[None, :], center)[0].tolist()]
+    else:
+        exact = [Fraction(x) - Fraction(c) for x, c in zip(value, center, strict=True)]
+        if shape is not None:
+            exact = shape.whitened_exactly(exact)
+    return [round(x / step) for x in exact]
 
 
 def _check_certificate(scenario: Scenario, certificate: Certificate, noise: Noise) -> None:
@@ -293,22 +308,26 @@ def _noisy(
     scenario: Scenario, certificate: Certificate, value: Floats | list[Fraction], noise: Noise
 ) -> Release:
     """The query with noise. If there is noise, only grid points are computed from `value`."""
-    noise_std, query = certificate.noise_std, scenario.query
+    noise_std, query, shape = certificate.noise_std, scenario.query, certificate.shape
     grid_values = (0,) * query.dim
+    center = [Fraction(c) for c in query.center]
     scaled = [Fraction(x) for x in value]
     if noise_std:
-        integers = quantised(value, query.center, noise_std)
+        integers = quantised(value, query.center, noise_std, shape)
         drawn = noise.draw(query.dim).tolist()
         grid_values = tuple(a + b for a, b in zip(integers, drawn, strict=True))
         step = Fraction(noise_std) / SIGMA_INT
-        scaled = [Fraction(c) + n * step for c, n in zip(query.center, grid_values, strict=True)]
+        noisy = [n * step for n in grid_values]
+        if shape is not None:
+            noisy = shape.colored(noisy)
+        scaled = [c + x for c, x in zip(center, noisy, strict=True)]
     scales = query.scales.tolist()
     return Release(
         certificate=certificate.digest,
         guarantee=str(certificate.guarantee),
         names=query.names,
         values=[_saturated(x * Fraction(s)) for x, s in zip(scaled, scales, strict=True)],
-        noise_stds=noise_std * query.scales,
+        noise_stds=certificate.statement["noise"]["std_by_coordinate"],
         grid_values=grid_values,
         secure=certificate.is_secure,
         unsliced=certificate.statement["unsliced"],

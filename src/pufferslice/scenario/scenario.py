@@ -312,6 +312,56 @@ class Scenario:
             for prior, pair in self.instances
         )
 
+    @property
+    def is_determined(self) -> bool:
+        """Whether the secret determines the query's value, under every prior."""
+        return all(
+            distribution.kind == "empirical" and distribution.n_samples == 1
+            for prior in self.priors
+            for distribution in prior.distributions.values()
+        )
+
+    def spreads(self) -> dict[str, list[float]] | None:
+        """How much each statistic varies, in the user's units; None if values were only counted.
+
+        `difference`: largest difference of its means between two protected secrets. `constant`:
+        error (root mean square) of the best constant, under the prior that makes it largest.
+        `size`: the largest absolute mean. Confidential.
+        """
+        differences, constants, sizes = [], [], []
+        for prior in self.priors:
+            means, squares, shares = [], [], []
+            for secret, distribution in prior.distributions.items():
+                mean = distribution.mean
+                if mean is None:
+                    return None
+                variance = np.zeros(self.dim)
+                if isinstance(distribution, GaussianDistribution):
+                    variance = np.diagonal(distribution.cov)
+                elif (atoms := distribution.atoms()) is not None:
+                    rows, counts = atoms
+                    variance = np.average((rows - mean) ** 2, axis=0, weights=counts)
+                means.append(mean)
+                squares.append(variance)
+                shares.append(prior.probabilities.get(secret, 0.0))
+            weights = np.array(shares) / sum(shares)
+            center = weights @ np.array(means)
+            off_center = np.array(squares) + (np.array(means) - center) ** 2
+            constants.append(np.sqrt(weights @ off_center))
+            sizes.append(np.abs(means).max(axis=0))
+            where = {secret: k for k, secret in enumerate(prior.distributions)}
+            differences += [
+                np.abs(means[where[a]] - means[where[b]])
+                for a, b in self.pairs
+                if a in where and b in where
+            ]
+        scales = self.query.scales
+        return {
+            "difference": (np.max(differences, axis=0) * scales).tolist(),
+            "constant": (np.max(constants, axis=0) * scales).tolist(),
+            "size": (np.max(sizes, axis=0) * scales).tolist(),
+        }
+
     def description(self) -> dict[str, Any]:
         """All that is public about the scenario, as JSON values."""
         return {

@@ -14,6 +14,7 @@ from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats
 from pufferslice.errors import ArgumentError
 from pufferslice.scenario.distributions import GaussianDistribution
 from pufferslice.sensitivity.renyi import gaussian_divergence_apart, gaussian_divergence_nd
+from pufferslice.sensitivity.whitening import Shape
 
 _ROUNDINGS: Final = 32 * UNIT_ROUNDOFF
 _SCALING: Final = 4 * UNIT_ROUNDOFF
@@ -37,20 +38,40 @@ class GaussianPairs:
 
     @classmethod
     def of(
-        cls, pairs: Sequence[tuple[GaussianDistribution, GaussianDistribution]], scales: Floats
+        cls,
+        pairs: Sequence[tuple[GaussianDistribution, GaussianDistribution]],
+        scales: Floats,
+        shape: Shape | None = None,
     ) -> Self:
-        """Pairs of distributions in the user's units; the `scales` are the units of the noise."""
-        shifts = [
-            [
-                _nearest((Fraction(a) - Fraction(b)) / Fraction(scale))
-                for a, b, scale in zip(first.mean, second.mean, scales, strict=True)
+        """Pairs of distributions in the user's units; the `scales` are the units of the noise.
+
+        With a `shape` in the coordinates that it whitens: exact images, each number rounded once.
+        """
+        units = [Fraction(scale) for scale in scales]
+        shifts = []
+        for first, second in pairs:
+            shift = [
+                (Fraction(a) - Fraction(b)) / unit
+                for a, b, unit in zip(first.mean, second.mean, units, strict=True)
             ]
-            for first, second in pairs
-        ]
+            exact = shift if shape is None else shape.whitened_exactly(shift)
+            shifts.append([_nearest(x) for x in exact])
         declared = np.array([[first.cov, second.cov] for first, second in pairs])
-        covs = declared / np.outer(scales, scales)
+        if shape is None:
+            covs = declared / np.outer(scales, scales)
+        else:
+            images: dict[bytes, Floats] = {}
+            for cov in declared.reshape(-1, *declared.shape[2:]):
+                if cov.tobytes() not in images:
+                    images[cov.tobytes()] = _whitened_covariance(cov, units, shape)
+            whitened = [images[cov.tobytes()] for pair in declared for cov in pair]
+            covs = np.array(whitened).reshape(declared.shape)
         # Numbers that differ must stay apart, or different distributions would seem equal.
-        merged = (declared[:, 0] != declared[:, 1]) & (covs[:, 0] == covs[:, 1])
+        differ = declared[:, 0] != declared[:, 1]
+        if shape is not None:
+            differ = np.broadcast_to(differ.any(axis=(1, 2), keepdims=True), differ.shape)
+            differ = differ & np.eye(len(scales), dtype=np.bool_)
+        merged = differ & (covs[:, 0] == covs[:, 1])
         larger = np.where(declared[:, 0] > declared[:, 1], np.inf, -np.inf)
         covs[:, 0] = np.where(merged, np.nextafter(covs[:, 0], larger), covs[:, 0])
         means = np.stack([np.array(shifts), np.zeros((len(pairs), len(scales)))], axis=1)
@@ -160,6 +181,21 @@ class GaussianPairs:
 
     def __repr__(self) -> str:
         return f"GaussianPairs(n_instances={self.n_instances}, dim={self.dim})"
+
+
+def _whitened_covariance(cov: Floats, units: Sequence[Fraction], shape: Shape) -> Floats:
+    """A C A^T for the scaled covariance C and the whitening matrix A, exact but for one rounding."""
+    scaled = [
+        [Fraction(x) / (a * b) for x, b in zip(row, units, strict=True)]
+        for row, a in zip(cov.tolist(), units, strict=True)
+    ]
+    half = [shape.whitened_exactly(column) for column in zip(*scaled, strict=True)]
+    whole = [shape.whitened_exactly(row) for row in zip(*half, strict=True)]
+    try:
+        return np.array([[float(x) for x in row] for row in whole])
+    except OverflowError:
+        msg = "the covariances of two Gaussians are too large for the noise; use larger scales"
+        raise ArgumentError(msg) from None
 
 
 def _along(directions: Floats, covs: Floats) -> Floats:

@@ -7,9 +7,9 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar, final
 import attrs
 import numpy as np
 
-from pufferslice._core.arrays import Floats, locked, same
+from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats, locked, same
 from pufferslice._core.checks import check_above, check_between, check_one_of
-from pufferslice._core.threads import Progress
+from pufferslice._core.threads import Progress, silent
 from pufferslice.errors import ArgumentError, CalibrationError, ScenarioError
 from pufferslice.queries.ranges import Ball, Box
 from pufferslice.scenario.distributions import (
@@ -36,11 +36,12 @@ from pufferslice.sensitivity.concentration import (
     samples_for_tail,
     split,
 )
-from pufferslice.sensitivity.couplings import full_tables, range_tables
+from pufferslice.sensitivity.couplings import Recipe, coupling_tables, range_tables
 from pufferslice.sensitivity.exact import gap_tables
 from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.profiles import Profile, SampledSphere
 from pufferslice.sensitivity.tables import DistributionPair, GapTables, MatchingTables
+from pufferslice.sensitivity.whitening import Shape
 
 Tails = Literal["at_range", "in_delta"]
 
@@ -191,13 +192,26 @@ class Slices:
 @final
 @attrs.frozen(kw_only=True)
 class Full:
-    """Distances of the whole output under couplings, or Gaussian pairs."""
+    """Distances of the whole output under couplings, or Gaussian pairs, in whitened coordinates."""
 
     dim: int
     seen: MatchingTables | GaussianPairs | None
     """None if nothing bounds them: samples without a public range."""
     from_range: bool = False
     """Whether the distances are the diameter of a public range instead of couplings."""
+    shape: Shape | None = None
+    """The shape of the noise; None for isotropic noise."""
+    recipe: Recipe | None = None
+    """How the couplings were found; None if no coupling was looked for."""
+    missing: Floats = attrs.field(
+        default=attrs.Factory(
+            lambda self: np.zeros(0 if self.seen is None else self.seen.n_instances),
+            takes_self=True,
+        ),
+        converter=locked,
+        eq=same,
+    )
+    """Mass that the distances leave out, per instance: 0, except for bands without a range."""
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.seen, MatchingTables | GaussianPairs | None):
@@ -206,29 +220,65 @@ class Full:
                 "than every coupling. Use matching_tables(...)"
             )
             raise ArgumentError(msg)
+        if self.shape is not None and self.shape.dim != self.dim:
+            msg = (
+                f"the shape has {self.shape.dim} coordinates, the query {self.dim}; give a matrix "
+                "of the query's size"
+            )
+            raise ArgumentError(msg)
+
+    @property
+    def are_equal(self) -> bool:
+        """Whether both distributions are equal in every instance."""
+        return self.seen is not None and bool(np.all(self.seen.equal))
 
 
 Kind = TypeVar("Kind", bound=Distribution)
 
 
-class Sensitivity(NamedTuple):
-    """Along the slices, in full, and what the samples alone would show."""
+class SliceSensitivity(NamedTuple):
+    """Along the slices, and what the samples alone would show."""
 
     slices: Slices
-    full: Full
-    plain: GapTables | None
+    plain: GapTables | None = None
     beyond: GapTables | None = None
     """Of sampled distributions in a range, the levels that no band covers."""
 
 
-def sensitivity_of(
+def slice_sensitivity(
     scenario: Scenario, profile: Profile, confidence: Confidence | None, progress: Progress
-) -> Sensitivity:
-    """Gap tables or Gaussian pairs of every instance of a scenario."""
+) -> SliceSensitivity:
+    """Gap tables or Gaussian pairs of every instance along the slices of a profile."""
     distributions, pairs = distribution_pairs(scenario)
-    return _BY_TYPE[type(distributions[0])](
+    return _SLICES[type(distributions[0])](
         scenario, distributions, pairs, profile, confidence, progress
     )
+
+
+def full_sensitivity(
+    scenario: Scenario,
+    *,
+    recipe: Recipe,
+    shape: Shape | None = None,
+    slices: Slices | None = None,
+    progress: Progress = silent,
+) -> Full:
+    """Distances of the whole output of every instance, in the coordinates that `shape` whitens.
+
+    In one dimension a slice is the whole output: there `slices`, if given, have its distances.
+    """
+    distributions, pairs = distribution_pairs(scenario)
+    if scenario.dim == 1 and slices is not None and isinstance(slices.seen, GapTables):
+        return full_of_slices(slices)
+    return _FULL[type(distributions[0])](scenario, distributions, pairs, recipe, shape, progress)
+
+
+def full_of_slices(slices: Slices) -> Full:
+    """The whole output in one dimension, where every direction is the axis."""
+    tables = slices.seen
+    if isinstance(tables, GaussianPairs):
+        return Full(dim=1, seen=tables)
+    return Full(dim=1, seen=MatchingTables.of_gaps(tables), missing=slices.missing)
 
 
 def distribution_pairs(scenario: Scenario) -> tuple[list[Distribution], list[DistributionPair]]:
@@ -274,39 +324,54 @@ def covered_totals(
     return [int(bands[a].masses[bands[a].covered & bands[b].covered].sum()) for a, b in n_samples]
 
 
-def _of_gaussian(
+def _gaussian_slices(
     scenario: Scenario,
     distributions: Sequence[Distribution],
     pairs: Sequence[DistributionPair],
     profile: Profile,
     confidence: Confidence | None,
     progress: Progress,
-) -> Sensitivity:
+) -> SliceSensitivity:
     del distributions, pairs, progress
+    sphere = sphere_term(confidence, profile, scenario.query.range, scenario.query.scales)
+    gaussian = _gaussian_pairs(scenario, None)
+    return SliceSensitivity(Slices(profile=profile, seen=gaussian, sphere=sphere))
+
+
+def _gaussian_full(
+    scenario: Scenario,
+    distributions: Sequence[Distribution],
+    pairs: Sequence[DistributionPair],
+    recipe: Recipe,
+    shape: Shape | None,
+    progress: Progress,
+) -> Full:
+    del distributions, pairs, recipe, progress
+    return Full(dim=scenario.dim, seen=_gaussian_pairs(scenario, shape), shape=shape)
+
+
+def _gaussian_pairs(scenario: Scenario, shape: Shape | None) -> GaussianPairs:
     declared = [
         (prior.declared[pair.first], prior.declared[pair.second])
         for prior, pair in scenario.instances
     ]
-    gaussian = GaussianPairs.of(declared, scenario.query.scales)
-    sphere = sphere_term(confidence, profile, scenario.query.range, scenario.query.scales)
-    slices = Slices(profile=profile, seen=gaussian, sphere=sphere)
-    return Sensitivity(slices, Full(dim=profile.dim, seen=gaussian), None)
+    return GaussianPairs.of(declared, scenario.query.scales, shape)
 
 
-def _of_sampled(
+def _sampled_slices(
     scenario: Scenario,
     distributions: Sequence[Distribution],
     pairs: Sequence[DistributionPair],
     profile: Profile,
     confidence: Confidence | None,
     progress: Progress,
-) -> Sensitivity:
+) -> SliceSensitivity:
     query = scenario.query
     sphere = sphere_term(confidence, profile, query.range, query.scales)
     if confidence is None:
         msg = "sampled distributions need a failure probability; give failure_probability"
         raise ScenarioError(msg)
-    bands = _bands_seen(scenario, distributions, pairs, (profile, confidence, progress))
+    bands = _bands_seen(scenario, distributions, pairs, profile, confidence, progress)
     slices = Slices(
         profile=profile,
         seen=bands.bound,
@@ -314,36 +379,109 @@ def _of_sampled(
         sphere=sphere,
         failure_probability=confidence.failure_probability,
     )
-    diameter = None if query.range is None else query.range.diameter(query.scales)
-    return Sensitivity(slices, _within(diameter, profile, pairs), bands.plain, bands.beyond)
+    return SliceSensitivity(slices, bands.plain, bands.beyond)
 
 
-def _of_binned(
+def _sampled_full(
+    scenario: Scenario,
+    distributions: Sequence[Distribution],
+    pairs: Sequence[DistributionPair],
+    recipe: Recipe,
+    shape: Shape | None,
+    progress: Progress,
+) -> Full:
+    """Samples bound nothing of the whole output in more than one dimension: a range does."""
+    del distributions, recipe, progress
+    limits, scales = scenario.query.range, scenario.query.scales
+    if limits is None:
+        return Full(dim=scenario.dim, seen=None, shape=shape)
+    diameter = limits.diameter(scales) if shape is None else shape.diameter(limits, scales)
+    tables = range_tables(diameter, len(pairs))
+    return Full(dim=scenario.dim, seen=tables, from_range=True, shape=shape)
+
+
+def _binned_slices(
     scenario: Scenario,
     distributions: Sequence[Distribution],
     pairs: Sequence[DistributionPair],
     profile: Profile,
     confidence: Confidence | None,
     progress: Progress,
-) -> Sensitivity:
+) -> SliceSensitivity:
     binned = _all(distributions, BinnedDistribution)
     tables = binned_tables(binned, pairs, profile.directions, progress, weights=profile.weights)
-    full = _within(binned[0].grid.diameter, profile, pairs)
-    return Sensitivity(_exact_slices(scenario, tables, profile, confidence), full, None)
+    return SliceSensitivity(_exact_slices(scenario, tables, profile, confidence))
 
 
-def _of_finite(
+def _binned_full(
+    scenario: Scenario,
+    distributions: Sequence[Distribution],
+    pairs: Sequence[DistributionPair],
+    recipe: Recipe,
+    shape: Shape | None,
+    progress: Progress,
+) -> Full:
+    """The range of the bins; in one dimension, where bins show all, the gaps."""
+    del recipe
+    binned = _all(distributions, BinnedDistribution)
+    grid = binned[0].grid
+    if scenario.dim == 1:
+        tables = binned_tables(binned, pairs, grid.directions, progress)
+        return Full(dim=1, seen=MatchingTables.of_gaps(tables))
+    diameter = grid.diameter
+    if shape is not None:
+        extents = grid.extents * (1 + 16 * UNIT_ROUNDOFF)
+        limits = Box(low=grid.center - extents, high=grid.center + extents)
+        diameter = shape.diameter(limits, np.ones(scenario.dim))
+    tables_in_range = range_tables(diameter, len(pairs))
+    return Full(dim=scenario.dim, seen=tables_in_range, from_range=True, shape=shape)
+
+
+def _finite_slices(
     scenario: Scenario,
     distributions: Sequence[Distribution],
     pairs: Sequence[DistributionPair],
     profile: Profile,
     confidence: Confidence | None,
     progress: Progress,
-) -> Sensitivity:
+) -> SliceSensitivity:
     finite = _all(distributions, FiniteDistribution)
     tables = gap_tables(finite, pairs, profile.directions, progress, weights=profile.weights)
-    full = Full(dim=profile.dim, seen=full_tables(finite, pairs, profile, tables))
-    return Sensitivity(_exact_slices(scenario, tables, profile, confidence), full, None)
+    return SliceSensitivity(_exact_slices(scenario, tables, profile, confidence))
+
+
+def _finite_full(
+    scenario: Scenario,
+    distributions: Sequence[Distribution],
+    pairs: Sequence[DistributionPair],
+    recipe: Recipe,
+    shape: Shape | None,
+    progress: Progress,
+) -> Full:
+    finite = whitened(_all(distributions, FiniteDistribution), shape, scenario.query.center)
+    tables = coupling_tables(finite, pairs, recipe, progress)
+    if shape is None:
+        # Gaps along slices include the errors of projections; a coupling is never shorter.
+        largest = max(float(np.linalg.norm(np.abs(d.outputs).max(axis=0))) for d in finite)
+        extra = 4 * (scenario.dim + 2) * UNIT_ROUNDOFF * largest if scenario.dim > 1 else 0.0
+        differ = np.repeat(np.tile(~tables.equal, tables.n_slices), np.diff(tables.starts))
+        raised = np.where(differ, np.nextafter(tables.gaps + extra, np.inf), tables.gaps)
+        tables = attrs.evolve(tables, gaps=raised)
+    return Full(dim=scenario.dim, seen=tables, shape=shape, recipe=recipe)
+
+
+def whitened(
+    distributions: Sequence[FiniteDistribution], shape: Shape | None, center: Floats
+) -> Sequence[FiniteDistribution]:
+    """Finite distributions in the coordinates that a shape whitens."""
+    if shape is None:
+        return distributions
+    return [
+        FiniteDistribution(
+            outputs=shape.whitened(distribution.outputs, center), counts=distribution.counts
+        )
+        for distribution in distributions
+    ]
 
 
 def _exact_slices(
@@ -358,32 +496,33 @@ def _exact_slices(
     )
 
 
-_BY_TYPE: Final[Mapping[type[Distribution], Callable[..., Sensitivity]]] = {
-    FiniteDistribution: _of_finite,
-    BinnedDistribution: _of_binned,
-    SampledDistribution: _of_sampled,
-    SampledBinnedDistribution: _of_sampled,
-    GaussianDistribution: _of_gaussian,
+_SLICES: Final[Mapping[type[Distribution], Callable[..., SliceSensitivity]]] = {
+    FiniteDistribution: _finite_slices,
+    BinnedDistribution: _binned_slices,
+    SampledDistribution: _sampled_slices,
+    SampledBinnedDistribution: _sampled_slices,
+    GaussianDistribution: _gaussian_slices,
 }
-"""What two distributions of a type differ by: one row for each type of distribution."""
+"""What two distributions of a type differ by along slices: one row for each type."""
 
-
-def _within(diameter: float | None, profile: Profile, pairs: Sequence[DistributionPair]) -> Full:
-    """The whole output of distributions inside a range.
-
-    Nothing is known of distributions without one.
-    """
-    tables = None if diameter is None else range_tables(diameter, len(pairs))
-    return Full(dim=profile.dim, seen=tables, from_range=tables is not None)
+_FULL: Final[Mapping[type[Distribution], Callable[..., Full]]] = {
+    FiniteDistribution: _finite_full,
+    BinnedDistribution: _binned_full,
+    SampledDistribution: _sampled_full,
+    SampledBinnedDistribution: _sampled_full,
+    GaussianDistribution: _gaussian_full,
+}
+"""What they differ by as a whole."""
 
 
 def _bands_seen(
     scenario: Scenario,
     distributions: Sequence[Distribution],
     pairs: Sequence[DistributionPair],
-    said: tuple[Profile, Confidence, Progress],
+    profile: Profile,
+    confidence: Confidence,
+    progress: Progress,
 ) -> BandTables:
-    profile, confidence, progress = said
     ranked, range_ends = ranked_distributions(scenario, distributions, profile)
     kind = confidence.band or "order_statistics"
     share = confidence.band_probability(profile.n_directions)

@@ -225,6 +225,17 @@ class GapTables(DistanceTables):
 class MatchingTables(DistanceTables):
     """Distances in all dimensions, one coupling per `slice`: they bound the whole output."""
 
+    @classmethod
+    def of_gaps(cls, tables: GapTables) -> "MatchingTables":
+        """The whole output in one dimension: each slice is all of it, and its gaps distances."""
+        return cls(
+            starts=tables.starts,
+            gaps=tables.gaps,
+            counts=tables.counts,
+            totals=tables.totals,
+            equal=tables.equal,
+        )
+
 
 class Rounder:
     """Makes rows of at most `most` entries; it has a buffer, so each thread needs its own."""

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""The whole output: one table of coupled distances, three claims, and the noise for each.
+
+With distances $r_i$ of masses $m_i$ under any coupling of two distributions, and noise of standard
+deviation $\sigma$, joint convexity of f-divergences bounds all three:
+
+* Rényi: $\frac{1}{\alpha-1} \ln \sum_i m_i \exp(\alpha(\alpha-1) r_i^2 / (2\sigma^2))$;
+* delta: $\sum_i m_i\, \delta_N(r_i / \sigma, \epsilon)$, with $\delta_N$ that of two Gaussians;
+* total variation: $\sum_i m_i (2\Phi(r_i / (2\sigma)) - 1)$, and from it right guesses.
+
+Each claim takes the coupling that is best for it. Gaussian distributions need none.
+"""
+
+import math
+from typing import Final
+
+import numpy as np
+
+from pufferslice._core.arrays import UNIT_ROUNDOFF
+from pufferslice._core.checks import check_above, check_at_least
+from pufferslice._core.search import SAFETY, raise_until, smallest_safe
+from pufferslice.calibration.calibrate import (
+    LEAST_NOISE,
+    check_shift,
+    full_cost,
+    full_costs,
+    grid_margin,
+    largest_shift,
+)
+from pufferslice.calibration.epsilon_delta import (
+    CLAIM_ORDERS,
+    SMALLEST_DIRECT_DELTA,
+    gaussian_delta,
+    smallest_epsilon,
+)
+from pufferslice.calibration.guarantee import ApproximateGuarantee, Claim, Guarantee
+from pufferslice.calibration.guessing import full_variation, released_variation, right_guesses
+from pufferslice.calibration.noise import DRAW_DELTA
+from pufferslice.errors import ArgumentError, CalibrationError
+from pufferslice.sensitivity.gaussian import GaussianPairs
+from pufferslice.sensitivity.sensitivity import Full
+
+ROUNDING_DELTA: Final = 2.0**-46
+"""Total variation, per coordinate, between an integer Gaussian around a rounded point and the
+rounded real Gaussian around the point itself: at most (1/2) / (sqrt(2 pi) 2^44), plus less than
+2^-80 for rounding the density. Accounted where the divergence is that of the real mechanism."""
+
+INTEGER_DELTA: Final = 2.0**-93
+"""Total variation, per coordinate, between the integer Gaussian and the rounded real one, both
+around the same integer: 0.0202 / 2^88. The Rényi bounds hold without it; delta and guesses need
+it."""
+
+_DELTA_ERROR: Final = 2.0**-49
+_UP: Final = 1 + 2.0**-50
+
+
+def implementation_delta(full: Full) -> float:
+    """Total variation between the sampled release and the one the bounds are about."""
+    exact = isinstance(full.seen, GaussianPairs)
+    return full.dim * (DRAW_DELTA + (ROUNDING_DELTA if exact else INTEGER_DELTA))
+
+
+def released_delta(full: Full, epsilon: float, noise_std: float) -> float:
+    r"""Bound on the delta of what is released, at `epsilon`, the largest over instances.
+
+    The distance $\tau$ of the sampled noise from the ideal one adds $(1 + e^\epsilon)\tau$.
+    Gaussian distributions of equal spread: exact. Of other spreads: by the best of many orders.
+    """
+    check_at_least(0, epsilon=epsilon)
+    check_above(0, noise_std=noise_std)
+    if full.seen is None:
+        return 1.0
+    if isinstance(full.seen, GaussianPairs):
+        alike = (full.seen.covs[:, 0] == full.seen.covs[:, 1]).all(axis=(1, 2))
+        apart = np.sqrt(full_costs(full, 2.0, noise_std) * SAFETY)
+        exact = gaussian_delta(apart * _UP, epsilon) + _DELTA_ERROR
+        logs = [
+            (order - 1) * (full_costs(full, order, noise_std) * SAFETY - epsilon)
+            + (order - 1) * math.log1p(-1 / order)
+            - math.log(order)
+            for order in CLAIM_ORDERS
+        ]
+        converted = np.exp(np.minimum(np.min(logs, axis=0), 0.0)) * _UP
+        ideal = float(np.where(alike, np.minimum(exact, converted), converted).max())
+    else:
+        # A distance is a sum of squares, each addition rounded.
+        std = noise_std * (1 - (full.dim + 8) * UNIT_ROUNDOFF)
+        at = np.full((full.seen.n_instances, full.seen.n_slices), float(epsilon))
+        deltas = full.seen.deltas(at, std, grid_margin(full.dim, noise_std)).min(axis=1)
+        ideal = float((deltas * (1 - full.missing) + full.missing).max())
+    added = (1 + math.exp(min(epsilon, 700.0))) * implementation_delta(full)
+    return min(1.0, (ideal + added) * _UP)
+
+
+def released_guess(full: Full, noise_std: float) -> float:
+    """Bound on right guesses between two protected, equally likely secrets; 1 if there is none."""
+    variation = full_variation(full, noise_std)
+    return right_guesses(released_variation(variation, implementation_delta(full)))
+
+
+def unsliced_cost(full: Full, claim: Claim, noise_std: float) -> float:
+    """What the noise costs of a claim about the whole output: to be at most the claim's bound.
+
+    The divergence at the claim's order, the smallest epsilon at its delta, or the right guesses.
+    """
+    if isinstance(claim, Guarantee):
+        return full_cost(full, claim.order, noise_std)
+    if isinstance(claim, ApproximateGuarantee):
+        return smallest_epsilon(
+            lambda epsilon: released_delta(full, epsilon, noise_std),
+            claim.delta,
+            first=claim.epsilon,
+        )
+    return released_guess(full, noise_std)
+
+
+def calibrate_unsliced(target: Claim, full: Full) -> float:
+    """Smallest noise standard deviation, in whitened coordinates, that meets the target.
+
+    Guarantee: `unsliced_cost(result) <= target.bound` was evaluated and holds; 0 if all
+    distributions are equal.
+    """
+    if full.seen is None:
+        msg = (
+            "samples without a public range do not bound the unsliced divergence; give the query a "
+            "range, or claim along slices"
+        )
+        raise CalibrationError(msg)
+    if isinstance(target, Guarantee) and full.missing.any():
+        msg = (
+            "these bands leave out the tails, so they bound no Rényi divergence; give the query a "
+            "public range, or claim (epsilon, delta) or a share of guesses"
+        )
+        raise CalibrationError(msg)
+    if isinstance(target, ApproximateGuarantee) and target.delta < SMALLEST_DIRECT_DELTA:
+        msg = (
+            f"delta must be at least {SMALLEST_DIRECT_DELTA:g} for a claim about the whole output, "
+            f"got {target.delta!r}"
+        )
+        raise ArgumentError(msg)
+    if np.all(full.seen.equal):
+        return 0.0
+
+    def cost_at(std: float) -> float:
+        if isinstance(target, Guarantee):
+            return full_cost(full, target.order, std)
+        if isinstance(target, ApproximateGuarantee):
+            return released_delta(full, target.epsilon, std)
+        return 2 * released_guess(full, std) - 1
+
+    limit, start = target.bound, largest_shift(full.seen)
+    if isinstance(target, Guarantee):
+        start *= math.sqrt(target.order / (2 * target.epsilon))
+    elif isinstance(target, ApproximateGuarantee):
+        limit = target.delta
+    else:
+        limit = 2 * target.at_most - 1
+    check_shift(start)
+    if cost_at(start * LEAST_NOISE) <= limit:
+        # The distributions themselves hide the secret; the noise only covers the grid.
+        return start * LEAST_NOISE
+    noise_std = smallest_safe(cost_at, limit, start=start) * SAFETY
+    return raise_until(lambda std: unsliced_cost(full, target, std) <= target.bound, noise_std)

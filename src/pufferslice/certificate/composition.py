@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""Several certificates over the same data: what they promise together.
+
+Training runs add their costs as functions of the number of differing records. Releases add where
+the secret determines the data: outputs are then independent given the secret, so unsliced Rényi
+costs at one order add, also if a later release was chosen after seeing an earlier one, as long as
+the total was fixed beforehand. Where the data stay random given the secret they do not: of two fair
+bits, neither tells their exclusive or, and both together do.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, final
+
+import attrs
+import numpy as np
+from scipy.special import ndtr
+
+from pufferslice._core.files import canonical_json, digest
+from pufferslice._core.search import SAFETY
+from pufferslice.calibration.epsilon_delta import gaussian_delta, smallest_epsilon
+from pufferslice.calibration.guarantee import Guarantee, at_most, claim_of, in_full
+from pufferslice.certificate.certificate import Certificate
+from pufferslice.certificate.training import composed_runs
+from pufferslice.certificate.wording import guess_sentence
+from pufferslice.errors import ArgumentError, CertificateError
+
+_SHARED: Final = ("distribution", "secret", "secrets", "pairs", "priors")
+_DELTA_ERROR: Final = 2.0**-49
+"""More than the float error of a difference of two probabilities."""
+_CONCATENATE: Final = "Calibrate the concatenated query once"
+
+
+@final
+@attrs.frozen(kw_only=True)
+class ComposedReleases:
+    """What several releases of determined data promise together."""
+
+    certificates: tuple[str, ...]
+    """Digests."""
+    order: float
+    epsilon: float
+    """Sum of what the releases spent at the order: what was released so far, if every choice was
+    made beforehand."""
+    total: float
+    """What was fixed beforehand: the claim where later choices depended on earlier outputs."""
+    implementation_delta: float
+
+    def delta(self, epsilon: float) -> float:
+        """Delta of all releases together at `epsilon`, for the total."""
+        added = (1 + math.exp(min(epsilon, 700.0))) * self.implementation_delta
+        ideal = float(gaussian_delta(np.array(self._shift), epsilon)) + _DELTA_ERROR
+        return min(1.0, ideal * SAFETY + added)
+
+    def epsilon_at(self, delta: float) -> float:
+        """Epsilon of all releases together at `delta`, for the total."""
+        return smallest_epsilon(self.delta, delta)
+
+    @property
+    def guess(self) -> float:
+        """Most that guesses between two protected, equally likely secrets can be right."""
+        return min(1.0, float(ndtr(self._shift / 2)) * SAFETY + self.implementation_delta)
+
+    @property
+    def _shift(self) -> float:
+        """Point masses under Gaussian noise are this far apart, in standard deviations."""
+        return math.sqrt(2 * self.total / self.order) * SAFETY
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self.certificates)} releases of determined data add up to at most "
+            f"{at_most(self.epsilon)} at order {in_full(self.order)}, of a total of "
+            f"{in_full(self.total)} that was fixed beforehand.\n{guess_sentence(self.guess)}"
+        )
+
+
+def composition_key(scenario: Mapping[str, Any], order: float) -> str:
+    """Identifies what releases must share to add up: secrets, pairs, priors and order."""
+    return digest(canonical_json([{key: scenario[key] for key in _SHARED}, order]))
+
+
+def compose(certificates: Sequence[Certificate]) -> Certificate | ComposedReleases:
+    """What several certificates over the same data promise together.
+
+    For training runs: one certificate. For releases that state a common total: their sum. Others
+    do not compose.
+    """
+    if not certificates:
+        msg = "certificates must hold at least one certificate, got none"
+        raise ArgumentError(msg)
+    workflows = {certificate.workflow for certificate in certificates}
+    if workflows == {"training"}:
+        return composed_runs(certificates)
+    if len(workflows) > 1:
+        msg = "training runs and releases do not compose; publish their certificates separately"
+        raise CertificateError(msg)
+    statements = [certificate.statement for certificate in certificates]
+    totals = {statement["total"] for statement in statements}
+    if None in totals:
+        msg = (
+            "these releases do not compose: with two fair bits and their exclusive or as the "
+            "secret, each bit alone says nothing, both together say all. Only releases of data "
+            "that the secret determines add up, certified with total=... (--total) under one "
+            f"total. {_CONCATENATE}"
+        )
+        raise CertificateError(msg)
+    orders = {float(statement["guarantee"]["order"]) for statement in statements}
+    keys = {composition_key(s["scenario"], s["guarantee"]["order"]) for s in statements}
+    if len(totals) > 1 or len(keys) > 1:
+        msg = (
+            "only releases with one secret, the same pairs, priors and order, and one total add "
+            f"up; these differ. {_CONCATENATE}"
+        )
+        raise CertificateError(msg)
+    digests = tuple(certificate.digest for certificate in certificates)
+    if len(set(digests)) != len(digests):
+        msg = "a certificate covers one release; name each once"
+        raise ArgumentError(msg)
+    (total,) = totals
+    spent = added_up([statement["spent"] for statement in statements])
+    if not spent <= total:
+        msg = f"together the releases cost {at_most(spent)}, more than their total {total!r}"
+        raise CertificateError(msg)
+    return ComposedReleases(
+        certificates=digests,
+        order=orders.pop(),
+        epsilon=spent,
+        total=float(total),
+        implementation_delta=added_up([s["noise"]["implementation_delta"] for s in statements]),
+    )
+
+
+def added_up(costs: Sequence[float]) -> float:
+    """The sum of costs, rounded up."""
+    total = math.fsum(costs)
+    return total if len(costs) == 1 or not total else math.nextafter(total, math.inf)
+
+
+def budget_of(statement: Mapping[str, Any]) -> tuple[str, float, float] | None:
+    """What a ledger keeps of a release that adds up: key, cost and total; None for others."""
+    if statement["total"] is None:
+        return None
+    claim = claim_of(statement["guarantee"])
+    order = claim.order if isinstance(claim, Guarantee) else math.nan
+    key = composition_key(statement["scenario"], order)
+    return key, float(statement["spent"]), float(statement["total"])

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a release is worth making: its noise beside what each statistic could tell.
+
+Everything here is computed from confidential numbers and must stay internal.
+"""
+
+from typing import Any, final
+
+import attrs
+
+from pufferslice._core.text import shown
+from pufferslice.certificate.certificate import Certificate
+from pufferslice.certificate.issue import required_evidence
+
+
+@final
+@attrs.frozen(kw_only=True)
+class StatisticVerdict:
+    """The noise of one statistic, in the user's units, beside three yardsticks."""
+
+    name: str
+    noise_std: float
+    difference: float
+    """Largest difference of its means between two protected secrets."""
+    constant_error: float
+    """Error (root mean square) of the best constant under the declared priors: what someone who
+    publishes no data at all would achieve."""
+    size: float
+    """Largest absolute mean under a secret."""
+    is_useful: bool
+    """Whether the noise leaves something to read."""
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Verdict:
+    """Every statistic of a release, and one sentence where it is not worth making."""
+
+    statistics: tuple[StatisticVerdict, ...]
+    is_determined: bool
+    """Whether the statistics are functions of the secret."""
+
+    @property
+    def is_useful(self) -> bool:
+        """Whether at least one statistic is worth releasing."""
+        return any(statistic.is_useful for statistic in self.statistics)
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in one sentence."""
+        n, useless = len(self.statistics), [s for s in self.statistics if not s.is_useful]
+        if not useless:
+            return "Every statistic has less noise than it has to tell."
+        what = "This release is not" if len(useless) == n else f"{len(useless)} of {n} are not"
+        why = (
+            "under the declared priors a constant, which reveals nothing, is at least as accurate"
+            if self.is_determined
+            else "the noise is at least as large as what is measured"
+        )
+        advice = (
+            " The query is a function of the secret here: publish it for the whole table instead, "
+            "or declare how data vary under a secret."
+            if self.is_determined
+            else " Allow a larger epsilon, release fewer statistics, or protect closer secrets."
+        )
+        return f"{what} worth making: {why}.{advice}"
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "statistics": [attrs.asdict(statistic) for statistic in self.statistics],
+            "is_useful": self.is_useful,
+            "sentence": self.sentence,
+        }
+
+    def __str__(self) -> str:
+        names = [shown(statistic.name) for statistic in self.statistics]
+        width = max(map(len, ["statistic", *names]))
+        head = f"{'statistic':<{width}}  noise std  between secrets  constant"
+        lines = [
+            f"{name:<{width}}  {s.noise_std:>9.3g}  {s.difference:>15.3g}  {s.constant_error:>8.3g}"
+            + ("" if s.is_useful else "  noise")
+            for name, s in zip(names, self.statistics, strict=True)
+        ]
+        return "\n".join([head, *lines, self.sentence])
+
+
+def verdict(certificate: Certificate) -> Verdict | None:
+    """The verdict on a certified release; None if values were only counted in bins.
+
+    Where the secret determines the data, or one release is about one group or row, the yardstick
+    is the best constant. Otherwise the priors, made of the data, know the statistics already, and
+    readers without them do not: the yardstick is the size of the statistic.
+    """
+    evidence = required_evidence(certificate)
+    spreads = evidence.confidential.get("spreads")
+    if spreads is None:
+        return None
+    statement = certificate.statement
+    determined = evidence.are_equal or all(
+        total == 1 for total in getattr(evidence.full.seen, "totals", [0])
+    )
+    by_constant = determined or statement["scenario"]["distribution"] != "worlds"
+    rows = zip(
+        statement["scenario"]["query"]["names"],
+        statement["noise"]["std_by_coordinate"],
+        spreads["difference"],
+        spreads["constant"],
+        spreads["size"],
+        strict=True,
+    )
+    return Verdict(
+        statistics=tuple(
+            StatisticVerdict(
+                name=name,
+                noise_std=std,
+                difference=difference,
+                constant_error=constant,
+                size=size,
+                is_useful=std < (constant if by_constant else size),
+            )
+            for name, std, difference, constant, size in rows
+        ),
+        is_determined=determined,
+    )

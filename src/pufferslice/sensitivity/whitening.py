@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The public shape of noise: one matrix that makes shaped noise isotropic, and its inverse."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, Final, final
+
+import attrs
+import numpy as np
+
+from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats, locked, same
+from pufferslice._core.checks import check_finite
+from pufferslice._core.kernels import kernel
+from pufferslice.errors import ArgumentError
+from pufferslice.queries.ranges import Ball, Box
+
+MOST_STRETCH: Final = 2.0**40
+"""How much larger the noise may be in one direction than in another; more is singular noise."""
+
+_LARGEST: Final = float(np.finfo(np.float64).max)
+_UP: Final = 1 + 2.0**-40
+_MOST_CORNERS: Final = 14
+"""Boxes of up to so many dimensions are measured corner by corner."""
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False)
+class Shape:
+    r"""The shape of noise $\sigma A^{-1} \xi$ with $\xi \sim N(0, I)$, by its whitening matrix A.
+
+    The query is whitened, $q \mapsto A (q - c)$ with a public centre c, and gets isotropic noise.
+    Soundness: A is public, and `whitened` is one function, rounding included, for the atoms of
+    distributions and for released rows; mapping the noisy integers back is post-processing.
+
+    >>> shape = Shape.of_covariance([[4.0, 0.0], [0.0, 1.0]])
+    >>> shape.stds(1.0).round(4).tolist()
+    [1.2649, 0.6325]
+    """
+
+    whitening: Floats = attrs.field(converter=locked, eq=same)
+    """A: lower triangular with a positive diagonal, shape (dim, dim), in scaled coordinates."""
+
+    def __attrs_post_init__(self) -> None:
+        matrix = self.whitening
+        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
+            msg = f"a shape needs a square matrix, got shape {matrix.shape}"
+            raise ArgumentError(msg)
+        check_finite(whitening=matrix)
+        if np.triu(matrix, 1).any() or not np.diagonal(matrix).min() > 0:
+            msg = (
+                "the whitening matrix of a shape must be lower triangular with a positive "
+                "diagonal; use Shape.of_covariance(...)"
+            )
+            raise ArgumentError(msg)
+        stretch = np.linalg.norm(matrix, 2) * np.linalg.norm(self.coloring, 2)
+        if not stretch <= MOST_STRETCH:
+            msg = (
+                "the shape is nearly singular: the noise of one direction would be more than "
+                f"{MOST_STRETCH:.1e} times that of another. Use a larger guard, or other scales"
+            )
+            raise ArgumentError(msg)
+
+    @classmethod
+    def of_covariance(cls, covariance: Any) -> "Shape":  # noqa: ANN401 - whatever numpy can read
+        """The shape of noise with this covariance, up to a factor: its mean variance is 1."""
+        matrix = locked(covariance)
+        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
+            msg = f"a covariance of noise must be a square matrix, got shape {matrix.shape}"
+            raise ArgumentError(msg)
+        check_finite(covariance=matrix)
+        if not np.allclose(matrix, matrix.T, rtol=1e-9, atol=0.0):
+            msg = "a covariance of noise must be symmetric"
+            raise ArgumentError(msg)
+        size = float(np.trace(matrix)) / len(matrix)
+        try:
+            factor = np.linalg.cholesky((matrix + matrix.T) / (2 * size if size > 0 else 1.0))
+        except np.linalg.LinAlgError:
+            msg = "a covariance of noise must be positive definite: noise hides every direction"
+            raise ArgumentError(msg) from None
+        return cls(whitening=_inverse(np.asarray(factor, dtype=np.float64)))
+
+    @property
+    def dim(self) -> int:
+        """Number of coordinates."""
+        return len(self.whitening)
+
+    @property
+    def coloring(self) -> Floats:
+        """The inverse of the whitening matrix, rounded: it maps noise back."""
+        return _inverse(self.whitening)
+
+    @property
+    def covariance(self) -> Floats:
+        """Covariance of the noise for a standard deviation of 1."""
+        coloring = self.coloring
+        return np.asarray(coloring @ coloring.T)
+
+    @property
+    def stretch(self) -> float:
+        """Most by which whitening lengthens a difference, rounded up."""
+        return float(np.linalg.norm(self.whitening, 2)) * _UP
+
+    def stds(self, noise_std: float) -> Floats:
+        """Standard deviation of the noise of each coordinate, in scaled coordinates."""
+        return np.asarray(noise_std * np.sqrt((self.coloring**2).sum(axis=1)))
+
+    def whitened(self, outputs: Floats, center: Floats) -> Floats:
+        """A (q - c) for every row q, always in the same order; never infinite."""
+        rows = np.ascontiguousarray(outputs, dtype=np.float64)
+        result = np.empty_like(rows)
+        _whiten(self.whitening, rows, np.ascontiguousarray(center, dtype=np.float64), result)
+        return np.nan_to_num(result, copy=False, nan=0.0, posinf=_LARGEST, neginf=-_LARGEST) + 0.0
+
+    def whitened_exactly(self, values: Sequence[Fraction]) -> list[Fraction]:
+        """A times a vector, without rounding."""
+        return _product(self.whitening, values)
+
+    def colored(self, values: Sequence[Fraction]) -> list[Fraction]:
+        """The rounded inverse of A times a vector, without further rounding."""
+        return _product(self.coloring, values)
+
+    def diameter(self, range_: Box | Ball, scales: Floats) -> float:
+        """At least the largest distance of two whitened points of a public range."""
+        if isinstance(range_, Ball):
+            sides = 2 * range_.radius / scales
+        else:
+            sides = (range_.high - range_.low) / scales
+        if self.dim <= _MOST_CORNERS:
+            signs = np.indices((2,) * self.dim).reshape(self.dim, -1).T * 2 - 1
+            farthest = float(np.linalg.norm((signs * sides) @ self.whitening.T, axis=1).max())
+        else:
+            farthest = float(np.linalg.norm(np.abs(self.whitening) @ sides))
+        if isinstance(range_, Ball):
+            farthest = min(farthest, self.stretch * float(sides.max()))
+        # A whitened coordinate is a sum of products of rounded differences.
+        size = float(np.abs(range_.center / scales).max() + sides.max())
+        rounding = 8 * (self.dim + 4) * UNIT_ROUNDOFF * self.dim * self.stretch * size
+        return farthest * _UP + rounding
+
+    def __repr__(self) -> str:
+        return f"Shape(dim={self.dim})"
+
+
+def _product(matrix: Floats, values: Sequence[Fraction]) -> list[Fraction]:
+    return [
+        sum((Fraction(a) * x for a, x in zip(row, values, strict=True) if a), Fraction(0))
+        for row in matrix.tolist()
+    ]
+
+
+@kernel
+def _whiten(matrix: Floats, rows: Floats, center: Floats, out: Floats) -> None:
+    """Products with a lower triangular matrix in one fixed order; not BLAS, whose order varies."""
+    n, dim = rows.shape
+    for i in range(n):
+        for j in range(dim):
+            total = 0.0
+            for k in range(j + 1):
+                total += matrix[j, k] * (rows[i, k] - center[k])
+            out[i, j] = total
+
+
+@kernel
+def _inverse(matrix: Floats) -> Floats:
+    """Inverse of a lower triangular matrix by forward substitution, in one fixed order."""
+    dim = len(matrix)
+    inverse = np.zeros((dim, dim))
+    for column in range(dim):
+        for j in range(column, dim):
+            total = 1.0 if j == column else 0.0
+            for k in range(column, j):
+                total -= matrix[j, k] * inverse[k, column]
+            inverse[j, column] = total / matrix[j, j]
+    return inverse

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Three claims from one table of coupled distances."""
+
+import math
+from decimal import Decimal
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+from pufferslice import ApproximateGuarantee, Guarantee
+from pufferslice.calibration.calibrate import full_cost
+from pufferslice.calibration.noise import DRAW_DELTA
+from pufferslice.calibration.unsliced import (
+    INTEGER_DELTA,
+    ROUNDING_DELTA,
+    calibrate_unsliced,
+    implementation_delta,
+    released_delta,
+    released_guess,
+    unsliced_cost,
+)
+from pufferslice.errors import ArgumentError, CalibrationError
+from pufferslice.scenario.distributions import GaussianDistribution
+from pufferslice.sensitivity.gaussian import GaussianPairs
+from pufferslice.sensitivity.sensitivity import Full
+from pufferslice.sensitivity.tables import MatchingTables
+
+
+def full_of(*rows, equal=None, **facts):
+    """One instance for each row of (distance, count)."""
+    tables = [
+        (np.array([r for r, _ in row], dtype=float), np.array([n for _, n in row])) for row in rows
+    ]
+    totals = [int(counts.sum()) for _, counts in tables]
+    return Full(dim=1, seen=MatchingTables.of_rows(tables, totals, equal), **facts)
+
+
+KNOWN = full_of([(2.0, 1), (1.0, 3)])
+"""Distances 1 and 2 with masses 3/4 and 1/4."""
+
+
+def test_known_costs():
+    assert full_cost(KNOWN, 4.0, 2.0) == pytest.approx(1.54882977420058, rel=1e-9)
+    assert released_delta(KNOWN, 1.0, 2.0) == pytest.approx(0.0368563806139969, rel=1e-9)
+    assert released_guess(KNOWN, 2.0) == pytest.approx(0.621895359580696, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        (Guarantee.unsliced(order=4, epsilon=1.0), 2.37042026177083),
+        (Guarantee.guess(at_most=0.6), 2.45624054039728),
+        (Guarantee.epsilon_delta(1.0, 1e-5), 6.81901540148564),
+    ],
+)
+def test_known_noise(target, expected):
+    noise_std = calibrate_unsliced(target, KNOWN)
+    assert noise_std == pytest.approx(expected, rel=1e-9)
+    assert noise_std >= expected * (1 - 1e-12)
+    assert unsliced_cost(KNOWN, target, noise_std) <= target.bound
+    assert unsliced_cost(KNOWN, target, noise_std * 0.999) > target.bound
+
+
+def test_the_sampled_noise_is_charged():
+    # delta grows by (1 + e^epsilon) tau, the guess by tau.
+    tau = implementation_delta(KNOWN)
+    assert tau == DRAW_DELTA + INTEGER_DELTA
+    gaussian = Full(dim=3, seen=pairs_of([[0.0] * 3, [1.0] * 3], np.eye(3), np.eye(3)))
+    tau = implementation_delta(gaussian)
+    assert tau == 3 * (DRAW_DELTA + ROUNDING_DELTA)
+    shift = math.sqrt(3) / math.sqrt(1 + 4.0)
+    epsilon = 20.0
+    exact = norm.cdf(shift / 2 - epsilon / shift) - math.exp(epsilon) * norm.cdf(
+        -shift / 2 - epsilon / shift
+    )
+    assert exact < 1e-20
+    charged = released_delta(gaussian, epsilon, 2.0)
+    assert (1 + math.exp(epsilon)) * tau <= charged <= (1 + math.exp(epsilon)) * tau + 1e-12
+    assert released_guess(gaussian, 2.0) >= norm.cdf(shift / 2) + tau
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.01, 5), st.integers(1, 9)), min_size=1, max_size=6),
+    st.floats(0.3, 5),
+    st.floats(0.0, 3),
+)
+def test_against_mpmath(entries, noise_std, epsilon):
+    entries = sorted(dict(entries).items(), reverse=True)
+    full = full_of(entries)
+    total = sum(n for _, n in entries)
+    with mpmath.workdps(30):
+        delta = variation = mpmath.mpf(0)
+        for r, n in entries:
+            u = mpmath.mpf(r) / mpmath.mpf(noise_std)
+            step = mpmath.ncdf(u / 2 - epsilon / u) - mpmath.exp(epsilon) * mpmath.ncdf(
+                -u / 2 - epsilon / u
+            )
+            delta += n * step / total
+            variation += n * (2 * mpmath.ncdf(u / 2) - 1) / total
+    assert delta <= released_delta(full, epsilon, noise_std) <= delta * (1 + 1e-7) + 1e-13
+    guess = (1 + variation) / 2
+    assert guess <= released_guess(full, noise_std) <= guess * (1 + 1e-9)
+
+
+def test_the_hardest_instance_with_its_best_coupling_counts():
+    # Two couplings (slices) of two instances: the first has 5 or 1, the second 2 or 3.
+    row = lambda r: (np.array([r]), np.array([1]))  # noqa: E731
+    tables = MatchingTables.of_rows([row(5.0), row(2.0), row(1.0), row(3.0)], [1, 1])
+    full = Full(dim=1, seen=tables)
+    only = full_of([(2.0, 1)])
+    for claim in (
+        Guarantee.unsliced(order=3, epsilon=1),
+        Guarantee.guess(at_most=0.7),
+        Guarantee.epsilon_delta(0.5, 1e-3),
+    ):
+        assert unsliced_cost(full, claim, 1.5) == pytest.approx(unsliced_cost(only, claim, 1.5))
+
+
+def test_missing_mass_is_in_delta_and_in_the_guess():
+    full = full_of([(2.0, 1), (1.0, 3)], missing=np.array([0.01]))
+    assert released_delta(full, 1.0, 2.0) >= 0.01 + 0.99 * 0.0368563806139969
+    assert released_guess(full, 2.0) >= 0.621895359580696
+    assert full_cost(full, 4.0, 2.0) == math.inf
+    with pytest.raises(CalibrationError, match="tails"):
+        calibrate_unsliced(Guarantee.unsliced(order=4, epsilon=1.0), full)
+
+
+def pairs_of(means, first, second):
+    distributions = [
+        GaussianDistribution(mean=mean, cov=cov)
+        for mean, cov in zip(means, (first, second), strict=True)
+    ]
+    return GaussianPairs.of([tuple(distributions)], np.ones(len(means[0])))
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.5, 2.0])
+def test_gaussians_of_equal_spread_are_exact(epsilon):
+    full = Full(dim=2, seen=pairs_of([[0.0, 0.0], [1.0, 2.0]], np.eye(2), np.eye(2)))
+    shift = math.sqrt(5 / (1 + 1.5**2))
+    delta = norm.cdf(shift / 2 - epsilon / shift) - math.exp(epsilon) * norm.cdf(
+        -shift / 2 - epsilon / shift
+    )
+    assert delta <= released_delta(full, epsilon, 1.5) <= delta + 1e-9
+    assert released_guess(full, 1.5) == pytest.approx(norm.cdf(shift / 2), rel=1e-9)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0])
+def test_gaussians_of_other_spreads_are_bounded(epsilon):
+    full = Full(dim=1, seen=pairs_of([[0.0], [0.5]], np.eye(1), 2 * np.eye(1)))
+    x = np.linspace(-40, 40, 400_001)
+    p, q = norm.pdf(x, 0, math.sqrt(1 + 1)), norm.pdf(x, 0.5, math.sqrt(2 + 1))
+    truth = max(
+        np.trapezoid(np.maximum(a - math.exp(epsilon) * b, 0), x) for a, b in ((p, q), (q, p))
+    )
+    assert truth <= released_delta(full, epsilon, 1.0) <= 6 * truth
+
+
+def test_epsilon_is_the_least_at_delta():
+    claim = Guarantee.epsilon_delta(1.0, 1e-3)
+    epsilon = unsliced_cost(KNOWN, claim, 3.0)
+    assert released_delta(KNOWN, epsilon, 3.0) <= 1e-3
+    assert released_delta(KNOWN, epsilon * 0.999, 3.0) > 1e-3
+
+
+def test_equal_distributions_need_no_noise():
+    full = full_of([(0.0, 4)], equal=[True])
+    for target in (Guarantee.guess(at_most=0.6), Guarantee.epsilon_delta(1.0, 1e-5)):
+        assert calibrate_unsliced(target, full) == 0.0
+
+
+def test_nothing_is_known_without_a_range():
+    full = Full(dim=2, seen=None)
+    assert released_delta(full, 1.0, 1.0) == 1.0
+    assert released_guess(full, 1.0) == 1.0
+    with pytest.raises(CalibrationError, match="range"):
+        calibrate_unsliced(Guarantee.guess(at_most=0.6), full)
+
+
+def test_a_delta_below_the_precision_of_floats_is_refused():
+    with pytest.raises(ArgumentError, match="delta"):
+        calibrate_unsliced(Guarantee.epsilon_delta(1.0, 1e-13), KNOWN)
+
+
+class TestClaims:
+    def test_to_json_and_back(self):
+        from pufferslice.calibration.guarantee import claim_of
+
+        for claim in (Guarantee.guess(at_most=0.6), Guarantee.epsilon_delta(1.0, 1e-5)):
+            assert claim_of(claim.to_json()) == claim
+            assert claim.along(None) == claim
+            assert not claim.is_sliced
+
+    @pytest.mark.parametrize("at_most", [0.5, 1.0, 0.2, math.nan])
+    def test_a_guess_is_between_a_coin_and_certainty(self, at_most):
+        with pytest.raises(ArgumentError, match="at_most"):
+            Guarantee.guess(at_most=at_most)
+
+    def test_a_claim_without_slices_takes_no_profile(self):
+        from pufferslice import FiniteProfile
+
+        profile = FiniteProfile.axes(dim=2)
+        with pytest.raises(ArgumentError, match="profile"):
+            ApproximateGuarantee(notion="unsliced", epsilon=1.0, delta=1e-5, profile=profile)
+
+    def test_a_share_is_printed_rounded_up(self):
+        assert "60.1" in str(Guarantee.guess(at_most=0.6001))
+        assert Decimal(str(Guarantee.guess(at_most=0.75).bound)) == Decimal("0.75")

@@ -1,0 +1,373 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims about the whole output: three targets, shapes of noise, and the truth as an oracle."""
+
+import json
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy.special import logsumexp
+
+from pufferslice import (
+    Certificate,
+    FiniteDistribution,
+    FiniteProfile,
+    GaussianDistribution,
+    Guarantee,
+    SampledDistribution,
+    Scenario,
+    certify_release,
+    release,
+    spent,
+    verify,
+)
+from pufferslice.calibration import SeededTestNoise
+from pufferslice.calibration.unsliced import released_delta, released_guess
+from pufferslice.calibration.calibrate import full_cost
+from pufferslice.certificate.issue import spent_in_full
+from pufferslice.errors import (
+    ArgumentError,
+    CalibrationError,
+    ReleaseError,
+    ScenarioError,
+)
+from pufferslice.queries import Box, summary
+from pufferslice.sensitivity.couplings import Recipe
+from pufferslice.sensitivity.sensitivity import full_sensitivity
+from pufferslice.sensitivity.whitening import Shape
+
+TARGETS = (
+    Guarantee.unsliced(order=4, epsilon=1.0),
+    Guarantee.epsilon_delta(1.0, 1e-5),
+    Guarantee.guess(at_most=0.6),
+)
+QUERY = summary(mean=["a", "b"], scales={"a": 1.0, "b": 10.0})
+
+
+def points():
+    """Two coordinates that the secret determines."""
+    worlds = {
+        name: FiniteDistribution.uniform([value])
+        for name, value in {"x": [0.0, 0.0], "y": [3.0, 1.0], "z": [2.0, 20.0]}.items()
+    }
+    return Scenario.from_worlds(worlds, query=QUERY)
+
+
+def draws(n=40, query=QUERY, kind=FiniteDistribution.uniform):
+    rng = np.random.default_rng(5)
+    shape = np.array([[1.0, 0.0], [5.0, 4.0]])
+    worlds = {
+        "x": kind(rng.normal(size=(n, 2)) @ shape.T),
+        "y": kind(rng.normal(size=(n + 7, 2)) @ shape.T + [1.0, 0.0]),
+    }
+    return Scenario.from_worlds(worlds, query=query)
+
+
+def gaussians():
+    cov = np.array([[0.25, 0.5], [0.5, 9.0]])
+    worlds = {
+        "x": GaussianDistribution(mean=[1.0, 2.0], cov=cov),
+        "y": GaussianDistribution(mean=[2.0, 7.0], cov=cov * 1.25),
+        "z": GaussianDistribution(mean=[1.5, 7.0], cov=cov),
+    }
+    return Scenario.from_worlds(worlds, query=QUERY)
+
+
+def sampled():
+    query = QUERY.with_range(Box([-9, -90], [9, 90]))
+    return draws(300, query, lambda rows: SampledDistribution(outputs=np.clip(rows, -8, 8)))
+
+
+SCENARIOS = {"points": points, "draws": draws, "gaussians": gaussians, "sampled": sampled}
+
+
+def total(certificate):
+    """Sum of the noise variances in scaled coordinates."""
+    stds = np.array(certificate.statement["noise"]["std_by_coordinate"])
+    return float(((stds / QUERY.scales) ** 2).sum())
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+def test_every_target_with_every_shape(name, target, tmp_path):
+    scenario = SCENARIOS[name]()
+    totals = {}
+    for shape in ("isotropic", "diagonal", "fitted", [[1.0, 3.0], [3.0, 100.0]]):
+        certificate = certify_release(scenario, target, shape=shape)
+        kind = shape if isinstance(shape, str) else "given"
+        assert certificate.statement["noise"]["shape"]["kind"] == kind
+        assert certificate.guarantee == target
+        assert target.bound * (1 - 1e-6) <= certificate.spent <= target.bound
+        assert certificate.statement["profile"] is certificate.statement["method"] is None
+        certificate.save(tmp_path / f"{kind}.json")
+        again = Certificate.load(tmp_path / f"{kind}.json")
+        assert verify(again).holds
+        assert verify(again, scenario=scenario).holds
+        totals[kind] = total(certificate)
+    assert totals["diagonal"] <= totals["isotropic"] * 1.001
+    if name != "sampled":
+        assert totals["fitted"] <= totals["diagonal"] * 1.02
+
+
+def test_one_difference_costs_its_square():
+    # With one difference d the best noise has trace |d|^2 / c; isotropic noise dim times that.
+    worlds = {
+        "x": FiniteDistribution.uniform([[0.0, 0.0]]),
+        "y": FiniteDistribution.uniform([[3.0, 40.0]]),
+    }
+    scenario = Scenario.from_worlds(worlds, query=QUERY)
+    target = Guarantee.unsliced(order=4, epsilon=1.0)
+    assert total(certify_release(scenario, target, shape="isotropic")) == pytest.approx(100.0)
+    shaped = certify_release(scenario, target, guard=1e-3)
+    assert total(shaped) == pytest.approx(50.0, rel=1e-3)
+    assert shaped.statement["noise"]["shape"]["gap"] <= 1e-3
+
+
+def test_the_guard_hides_every_small_shift():
+    certificate = certify_release(points(), TARGETS[0], guard=0.7)
+    stated = certificate.statement["noise"]["shape"]["guard"]
+    assert stated >= 0.7 * (1 - 1e-6)
+    covariance = certificate.shape.covariance * certificate.noise_std**2
+    angles = np.linspace(0, np.pi, 50)
+    shifts = stated * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    costs = 4 / 2 * np.einsum("id,de,ie->i", shifts, np.linalg.inv(covariance), shifts)
+    assert costs.max() <= 1.0
+    isotropic = certify_release(points(), TARGETS[0], shape="isotropic")
+    guard = isotropic.statement["noise"]["shape"]["guard"]
+    assert 4 / 2 * (guard / isotropic.noise_std) ** 2 == pytest.approx(1.0, rel=1e-6)
+
+
+def test_weights_move_noise_away_from_what_matters():
+    plain = certify_release(points(), TARGETS[0]).statement["noise"]["std_by_coordinate"]
+    weighted = certify_release(points(), TARGETS[0], weights={"mean(b)": 100.0})
+    stds = weighted.statement["noise"]["std_by_coordinate"]
+    assert stds[1] < plain[1]
+    assert stds[0] > plain[0]
+
+
+class TestAccuracy:
+    def test_the_least_epsilon_that_reaches_it(self):
+        most = Guarantee.unsliced(order=4, epsilon=100.0)
+        certificate = certify_release(points(), most, accuracy={"mean(a)": 2.0, "mean(b)": 40.0})
+        stds = np.array(certificate.statement["noise"]["std_by_coordinate"])
+        assert (1.959963984540054 * stds <= np.array([2.0, 40.0]) * (1 + 1e-9)).all()
+        assert certificate.guarantee.epsilon == pytest.approx(certificate.spent)
+        # Half the half-widths cost four times as much.
+        finer = certify_release(points(), most, accuracy={"mean(a)": 1.0, "mean(b)": 20.0})
+        assert finer.spent == pytest.approx(4 * certificate.spent, rel=0.02)
+        assert verify(finer, scenario=points()).holds
+
+    def test_it_says_what_it_costs_if_that_is_too_much(self):
+        with pytest.raises(CalibrationError, match="costs"):
+            certify_release(points(), TARGETS[0], accuracy={"mean(a)": 0.01})
+
+    @pytest.mark.parametrize("accuracy", [{}, {"mean(c)": 1.0}, {"mean(a)": -1.0}, 3.0])
+    def test_wrong_accuracies(self, accuracy):
+        with pytest.raises(ArgumentError, match="accuracy"):
+            certify_release(points(), TARGETS[0], accuracy=accuracy)
+
+    def test_not_with_a_noise_of_ones_own(self):
+        with pytest.raises(ArgumentError, match="accuracy"):
+            certify_release(points(), TARGETS[0], accuracy={"mean(a)": 1.0}, noise_std=3.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"shape": "round"}, "shape"),
+        ({"shape": np.eye(3)}, "coordinates"),
+        ({"shape": np.eye(2), "guard": 1.0}, "guard"),
+        ({"shape": "isotropic", "weights": [1.0, 2.0]}, "weights"),
+        ({"guard": 0.0}, "guard"),
+        ({"weights": {"mean(c)": 2.0}}, "weights"),
+        ({"weights": [1.0, -1.0]}, "weights"),
+        ({"effort": "huge"}, "effort"),
+        ({"total": -1.0}, "total"),
+        ({"failure_probability": 0.1}, "failure_probability"),
+    ],
+)
+def test_wrong_options(options, words):
+    with pytest.raises(ArgumentError, match=words):
+        certify_release(points(), TARGETS[0], **options)
+
+
+@pytest.mark.parametrize("options", [{"shape": "fitted"}, {"guard": 1.0}, {"weights": [1.0, 1.0]}])
+def test_a_sliced_claim_has_no_shape(options):
+    target = Guarantee.joint(order=4, epsilon=1.0, profile=FiniteProfile.axes(dim=2))
+    with pytest.raises(ArgumentError, match="vanish"):
+        certify_release(points(), target, **options)
+
+
+class TestSamples:
+    def test_the_range_alone_bounds_more_than_one_dimension(self):
+        scenario = sampled()
+        with pytest.raises(ArgumentError, match="nothing can fail"):
+            certify_release(scenario, TARGETS[0], failure_probability=0.01)
+        certificate = certify_release(scenario, TARGETS[0], shape="isotropic")
+        diameter = math.hypot(18.0, 18.0)
+        assert certificate.noise_std == pytest.approx(diameter * math.sqrt(2.0))
+        assert certificate.statement["failure_probability"] == 0.0
+
+    def test_without_a_range_nothing_does(self):
+        scenario = draws(50, QUERY, lambda rows: SampledDistribution(outputs=rows))
+        for target in TARGETS:
+            with pytest.raises(ScenarioError, match="range"):
+                certify_release(scenario, target)
+
+    @pytest.mark.parametrize("with_range", [True, False])
+    def test_one_dimension_has_its_own_table(self, with_range, tmp_path):
+        rng = np.random.default_rng(0)
+        query = summary(mean=["a"])
+        if with_range:
+            query = query.with_range(Box([-50], [50]))
+        worlds = {
+            name: SampledDistribution(outputs=rng.normal(size=(3000, 1)) + shift)
+            for name, shift in {"x": 0.0, "y": 1.0}.items()
+        }
+        scenario = Scenario.from_worlds(worlds, query=query)
+        guess = certify_release(scenario, Guarantee.guess(at_most=0.7), failure_probability=0.05)
+        assert guess.statement["failure_probability"] == 0.05
+        # Noise for the range alone would be above 40.
+        assert 0.5 < guess.noise_std < 10
+        guess.save(tmp_path / "c.json")
+        assert verify(Certificate.load(tmp_path / "c.json"), scenario=scenario).holds
+        if with_range:
+            renyi = certify_release(scenario, TARGETS[0], failure_probability=0.05)
+            assert renyi.unsliced_epsilon <= 1.0
+        else:
+            with pytest.raises(ScenarioError, match="range"):
+                certify_release(scenario, TARGETS[0], failure_probability=0.05)
+
+
+@pytest.fixture(scope="module")
+def certificate():
+    return certify_release(points(), TARGETS[0])
+
+
+class TestEdited:
+    """A statement or evidence that was changed is refuted, and releases nothing."""
+
+    @pytest.mark.parametrize(
+        ("path", "factor"),
+        [
+            (("noise", "std"), 0.99),
+            (("noise", "shape", "guard"), 1.01),
+            (("noise", "std_by_coordinate", 0), 0.9),
+            (("unsliced", "guess"), 0.99),
+            (("spent",), 0.99),
+            (("noise", "shape", "whitening", 1, 0), 1.5),
+            (("noise", "shape", "whitening", 0, 0), 1 + 1e-12),
+        ],
+    )
+    def test_numbers(self, certificate, path, factor, tmp_path):
+        statement = json.loads(json.dumps(dict(certificate.statement)))
+        place = statement
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] *= factor
+        forged = Certificate(statement=statement, evidence=certificate.evidence)
+        assert not verify(forged).holds
+        assert not verify(forged, scenario=points()).holds
+        with pytest.raises(ReleaseError):
+            release(
+                points(), pa.table({"a": [0.0], "b": [0.0]}), forged, ledger=tmp_path / "ledger"
+            )
+
+    def test_slices_are_not_there_to_ask(self, certificate):
+        with pytest.raises(ArgumentError, match="slices"):
+            spent(certificate, notion="joint")
+
+    def test_spent_by_another_noise_or_order(self, certificate):
+        assert spent(certificate).epsilon == pytest.approx(1.0)
+        assert spent(certificate, noise_std=2 * certificate.noise_std).epsilon == pytest.approx(
+            0.25, rel=1e-6
+        )
+        assert spent(certificate, order=8).epsilon == pytest.approx(2.0, rel=1e-6)
+        assert spent_in_full(certificate)["guess"] == certificate.guess
+
+    def test_spent_by_a_claim_without_an_order(self):
+        certificate = certify_release(points(), TARGETS[2])
+        assert spent(certificate).at_most == pytest.approx(0.6)
+        with pytest.raises(ArgumentError, match="order"):
+            spent(certificate, order=3)
+        with pytest.raises(CalibrationError, match="no claim"):
+            spent(certificate, noise_std=1e-9)
+
+
+def test_released_noise_has_the_stated_covariance(tmp_path):
+    scenario, rows = points(), pa.table({"a": [3.0], "b": [1.0]})
+    errors = []
+    for seed in range(150):
+        noise = SeededTestNoise(seed=seed)
+        certificate = certify_release(scenario, TARGETS[0], noise=noise, effort="quick")
+        published = release(
+            scenario, rows, certificate, ledger=tmp_path / f"{seed}.ledger", noise=noise
+        )
+        errors.append((published.values - [3.0, 1.0]) / QUERY.scales)
+    whitened = np.array(errors) @ certificate.shape.whitening.T / certificate.noise_std
+    # Sums of squares of 300 standard normal numbers, and of 150 products: five standard deviations.
+    assert abs((whitened**2).sum() - 300) < 5 * math.sqrt(600)
+    assert abs((whitened[:, 0] * whitened[:, 1]).sum()) < 5 * math.sqrt(150)
+    assert abs(whitened.mean(axis=0)).max() < 5 / math.sqrt(150)
+    stds = np.array(errors).std(axis=0)
+    stated = np.array(certificate.statement["noise"]["std_by_coordinate"]) / QUERY.scales
+    assert np.allclose(stds, stated, rtol=0.3)
+
+
+def test_a_bootstrap_value_is_no_atom_and_is_never_refused(tmp_path):
+    from pufferslice import Bootstrap
+
+    rng = np.random.default_rng(1)
+    table = pa.table(
+        {"g": ["x"] * 30 + ["y"] * 30, "a": rng.normal(size=60), "b": rng.normal(size=60) * 9}
+    )
+    scenario = Scenario.from_bootstrap(
+        table, secret="g", query=QUERY, bootstrap=Bootstrap(n_replicates=50, seed=0)
+    )
+    certificate = certify_release(scenario, TARGETS[0])
+    rows = pa.table({"g": ["x"] * 30, "a": [1e308] * 30, "b": [-1e300] * 30})
+    published = release(scenario, rows, certificate, ledger=tmp_path / "ledger")
+    assert np.isfinite(published.values).all()
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_no_stated_number_is_below_the_truth(seed):
+    """Two-dimensional integration of the noisy densities, for random pairs and shapes."""
+    rng = np.random.default_rng(seed)
+    shape = Shape.of_covariance(np.eye(2) + rng.uniform(0, 2) * np.outer(*[rng.normal(size=2)] * 2))
+    size, shift = rng.uniform(0.2, 2), rng.normal(size=2)
+    worlds = {
+        name: FiniteDistribution(
+            outputs=rng.normal(size=(n, 2)) * size + move, counts=rng.integers(1, 4, n)
+        )
+        for name, n, move in zip("xy", rng.integers(1, 6, 2), (0.0, shift), strict=True)
+    }
+    scenario = Scenario.from_worlds(worlds, query=summary(mean=["a", "b"]))
+    std, order, epsilon = rng.uniform(0.6, 2), rng.uniform(1.2, 5), rng.uniform(0.0, 1.5)
+    full = full_sensitivity(scenario, recipe=Recipe(), shape=shape)
+    # Where the noise is isotropic: both divergences are those of the original coordinates.
+    atoms = [world.outputs @ shape.whitening.T for world in worlds.values()]
+    step = std / 8
+    axes = [
+        np.arange(low - 14 * std, high + 14 * std, step)
+        for low, high in zip(
+            np.vstack(atoms).min(axis=0), np.vstack(atoms).max(axis=0), strict=True
+        )
+    ]
+    grid = np.stack(np.meshgrid(*axes), axis=-1).reshape(-1, 1, 2)
+    p, q = (
+        logsumexp(
+            -((grid - rows) ** 2).sum(axis=2) / (2 * std**2),
+            b=world.counts / world.counts.sum() / (2 * np.pi * std**2) * step**2,
+            axis=1,
+        )
+        for rows, world in zip(atoms, worlds.values(), strict=True)
+    )
+    for a, b in ((p, q), (q, p)):
+        divergence = logsumexp(order * a + (1 - order) * b) / (order - 1)
+        assert divergence <= full_cost(full, order, std) + 1e-6
+        delta = np.maximum(np.exp(a) - math.exp(epsilon) * np.exp(b), 0).sum()
+        assert delta <= released_delta(full, epsilon, std) + 1e-3  # of the kink
+    variation = np.abs(np.exp(p) - np.exp(q)).sum() / 2
+    assert (1 + variation) / 2 <= released_guess(full, std) + 1e-3

@@ -1,20 +1,497 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Couplings that bound the unsliced cost: monotone along some directions, or within the range."""
+"""Couplings that bound the whole output: any is sound, better ones need less noise.
 
+A coupling is a list of pieces: an atom of the first distribution, one of the second, and an integer
+mass. Both marginals are exact. Candidates come from bisection with exact transport in small blocks,
+from exact transport of the whole where that is small, and from monotone couplings along axes.
+"""
+
+import math
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final, Literal, NamedTuple, TypedDict, final, get_args
 
 import attrs
 import numpy as np
+from scipy.optimize import linear_sum_assignment
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import maximum_bipartite_matching
+from scipy.special import logsumexp
 
-from pufferslice._core.arrays import Floats
-from pufferslice.scenario.distributions import FiniteDistribution
+from pufferslice._core.arrays import Floats, Integers
+from pufferslice._core.checks import check_above, check_at_least, check_count, check_one_of
+from pufferslice._core.threads import Progress, in_threads, silent
+from pufferslice.errors import ArgumentError
+from pufferslice.scenario.distributions import FiniteDistribution, equal_distributions
+from pufferslice.sensitivity.coupling_kernels import (
+    DELTA,
+    RENYI,
+    SQUARED,
+    bisect,
+    corner,
+    improve,
+    pair_squares,
+    piece_squares,
+    random_directions,
+    to_costs,
+    transport,
+)
 from pufferslice.sensitivity.exact import matching_tables, projection_errors
+from pufferslice.sensitivity.kernels import project, row_distances, stable_order
 from pufferslice.sensitivity.profiles import Profile
-from pufferslice.sensitivity.tables import DistributionPair, GapTables, MatchingTables
+from pufferslice.sensitivity.renyi import row_deltas
+from pufferslice.sensitivity.tables import (
+    MOST_ENTRIES,
+    DistributionPair,
+    GapTables,
+    MatchingTables,
+    Rounder,
+    Row,
+    resolved,
+)
+
+Effort = Literal["quick", "thorough"]
+Cost = Literal["squared", "renyi", "delta", "guess"]
+
+SEED: Final = 15
+"""Of the directions along which distributions are cut; any seed gives a sound coupling."""
 
 MOST_MATCHINGS: Final = 16
-"""At most this many couplings are tried; any one of them is sound."""
+"""At most this many monotone couplings are tried."""
+
+_N_DIRECTIONS: Final = 1024
+_STRIDE: Final = 37
+"""Each round starts this many directions later."""
+_SIDES: Final = (2, 2, 2, 0, 2, 2, 2, 1)
+"""By what pieces are near in each round: mostly the sum of both atoms, where swaps gain most."""
+_BLOCK: Final = 64
+_FEWEST_ROUNDS: Final = 8
+_MOST_ROUNDS: Final = 64
+_WORK: Final = 40_000_000
+"""Pieces that all rounds of a thorough search may visit, where there are many."""
+_PATIENCE: Final = 4
+_LEAST_FALL: Final = 0.002
+"""A search ends when the cost falls by less than this share in `_PATIENCE` rounds."""
+_ASSIGNED: Final = 2_000
+"""Units of mass up to which the whole problem is solved as an assignment."""
+_CELLS: Final = 2**18
+"""Pairs of atoms up to which the whole problem is solved as a transport."""
+_BOTTLENECK: Final = 600
+_ALL_CELLS: Final = 2**26
+"""Pairs of atoms, over all instances, that exact solutions may visit."""
+_PIECES_PER_ATOM: Final = 3
+_UNITS_PER_ATOM: Final = 4
+_BULK: Final = 0.95
+"""Share of mass in equal units, where masses have no common one; the rest is coupled apart."""
+_FOREVER: Final = 1e300
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Recipe:
+    """How couplings are found: everything that a second run needs to find the same ones.
+
+    Distances r are those of the outputs that the caller passes (whitened, for shaped noise).
+
+    >>> Recipe(cost="renyi", rate=2.0).to_json()["rate"]
+    2.0
+    """
+
+    effort: Effort = "thorough"
+    """`quick` takes seconds on large data; `thorough` searches until the cost hardly falls."""
+    cost: Cost = "squared"
+    """What the last rounds lower, and what ranks the candidates: the claim's own cost."""
+    rate: float = 0.0
+    """Of `renyi`, whose cost is exp(rate * r^2): order * (order - 1) / (2 * noise_std^2)."""
+    epsilon: float = 0.0
+    """Of `delta`, whose cost is the delta at epsilon of two Gaussians r / noise_std apart."""
+    noise_std: float = 0.0
+    """Of `delta` and `guess`; the cost of a guess is the delta at epsilon 0."""
+
+    def __attrs_post_init__(self) -> None:
+        check_one_of(get_args(Effort), effort=self.effort)
+        check_one_of(get_args(Cost), cost=self.cost)
+        check_at_least(0, rate=self.rate, epsilon=self.epsilon, noise_std=self.noise_std)
+        if self.cost == "renyi":
+            check_above(0, rate=self.rate)
+        if self.cost in {"delta", "guess"}:
+            check_above(0, noise_std=self.noise_std)
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, as they are printed in evidence."""
+        return attrs.asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Any) -> "Recipe":  # noqa: ANN401 - any JSON value
+        """The recipe in evidence; an `ArgumentError` for anything else."""
+        names = [field.name for field in attrs.fields(cls)]
+        if not isinstance(document, dict) or sorted(document) != sorted(names):
+            msg = f"recipe must be an object with the keys {', '.join(names)}"
+            raise ArgumentError(msg)
+        return cls(**document)
+
+
+def coupling_tables(
+    distributions: Sequence[FiniteDistribution],
+    pairs: Sequence[DistributionPair],
+    recipe: Recipe,
+    progress: Progress = silent,
+) -> MatchingTables:
+    """Distances in all dimensions under the candidates: one `slice` of the tables per candidate.
+
+    The first is best under the recipe's cost, the second under the squared distance, the third has
+    the least worst distance. Callers take the least per instance and claim.
+    Guarantee: every candidate is a coupling with exact marginals, so each bounds every claim about
+    the whole output; distances are rounded up, after a sum of squares in floats.
+    """
+    slots = 1 if distributions[0].dim == 1 else len(_SLOTS)
+    most = max(2, 4 * MOST_ENTRIES // max(1, slots * len(pairs)))
+
+    def rows_of(instance: "_Instance") -> list[Row]:
+        if instance.equal:
+            zero = np.zeros(1), np.array([instance.total], dtype=np.int64)
+            return [zero] * slots
+        rounder = Rounder(most)
+        rows: dict[int, Row] = {}
+        best = instance.best(recipe)[:slots]
+        for pieces in best:
+            if id(pieces) not in rows:
+                distances = np.empty(len(pieces.masses))
+                row_distances(*instance.ends(pieces), distances)
+                rows[id(pieces)] = rounder.row(distances, pieces.masses)
+        return [rows[id(pieces)] for pieces in best]
+
+    instances = _instances(distributions, pairs)
+    found = in_threads(rows_of, instances, progress)
+    rows = [rows[slot] for slot in range(slots) for rows in found]
+    totals = [instance.total for instance in instances]
+    fine = MatchingTables.of_rows(rows, totals, [instance.equal for instance in instances])
+
+    def make(
+        chosen: Sequence[int], _pairs: Sequence[DistributionPair], most: int, _progress: Progress
+    ) -> list[MatchingTables]:
+        return [fine.only(np.array(chosen)).coarsened(most * len(chosen) * slots)]
+
+    places = range(len(pairs))
+    return resolved(make, places, [DistributionPair(i, i) for i in places], slots)[0]
+
+
+def coupled_differences(
+    distributions: Sequence[FiniteDistribution],
+    pairs: Sequence[DistributionPair],
+    recipe: Recipe,
+    most: int,
+) -> list[tuple[Floats, Floats]]:
+    """Per instance, differences of coupled atoms, shape (k, dim), and masses that sum to 1.
+
+    They are those of the best candidate, to fit the shape of noise to, not to state a claim. Of
+    more than `most` pieces the longest half of `most` is kept, and a systematic sample by length
+    stands for the others.
+    """
+    check_count(1, most=most)
+
+    def differences(instance: "_Instance") -> tuple[Floats, Floats]:
+        if instance.equal:
+            return np.zeros((1, instance.first.points.shape[1])), np.ones(1)
+        pieces = instance.best(recipe)[0]
+        a, b = instance.ends(pieces)
+        masses = pieces.masses / instance.total
+        if len(masses) <= most:
+            return a - b, masses
+        order = np.argsort(-((a - b) ** 2).sum(axis=1), kind="stable")
+        n_kept = most // 2
+        reached = np.cumsum(masses[order[n_kept:]])
+        n_drawn = most - n_kept
+        quantiles = (np.arange(n_drawn) + 0.5) / n_drawn * reached[-1]
+        chosen = np.append(order[:n_kept], order[n_kept + np.searchsorted(reached, quantiles)])
+        shares = np.append(masses[order[:n_kept]], np.full(n_drawn, reached[-1] / n_drawn))
+        return a[chosen] - b[chosen], shares
+
+    return in_threads(differences, _instances(distributions, pairs))
+
+
+class Pieces(NamedTuple):
+    """A coupling: `masses[i]` of the mass of atom `first[i]` goes to atom `second[i]`."""
+
+    first: Integers
+    second: Integers
+    masses: Integers
+
+
+class _Side(NamedTuple):
+    """One distribution of an instance, with masses over the common denominator."""
+
+    points: Floats
+    masses: Integers
+
+
+class _Instance(NamedTuple):
+    first: _Side
+    second: _Side
+    total: int
+    equal: bool
+    n_instances: int
+
+    def ends(self, pieces: Pieces) -> tuple[Floats, Floats]:
+        """The two atoms of every piece."""
+        return self.first.points[pieces.first], self.second.points[pieces.second]
+
+    def best(self, recipe: Recipe) -> list[Pieces]:
+        """The best candidate by each of the `_SLOTS`."""
+        candidates = list(_candidates(self, recipe))
+        measured = [self.measured(pieces) for pieces in candidates]
+        result = []
+        for slot in _SLOTS:
+            costs = [slot(recipe, squares, masses) for squares, masses in measured]
+            result.append(candidates[int(np.argmin(costs))])
+        return result
+
+    def measured(self, pieces: Pieces) -> tuple[Floats, Floats]:
+        """Squared distances and masses as shares."""
+        points = self.first.points, self.second.points
+        return piece_squares(*points, pieces.first, pieces.second), pieces.masses / self.total
+
+
+def _claim_value(recipe: Recipe, squares: Floats, masses: Floats) -> float:
+    """The recipe's cost of a coupling, or its logarithm."""
+    if recipe.cost == "squared":
+        return float(squares @ masses)
+    if recipe.cost == "renyi":
+        return float(logsumexp(recipe.rate * squares, b=masses))
+    epsilons = np.array([recipe.epsilon if recipe.cost == "delta" else 0.0])
+    row = np.array([0, len(squares)])
+    return float(row_deltas(row, np.sqrt(squares), masses, 0.0, recipe.noise_std, epsilons)[0])
+
+
+def _squared_value(_recipe: Recipe, squares: Floats, masses: Floats) -> float:
+    return float(squares @ masses)
+
+
+def _worst_value(_recipe: Recipe, squares: Floats, _masses: Floats) -> float:
+    return float(squares.max())
+
+
+_SLOTS: Final = (_claim_value, _squared_value, _worst_value)
+
+
+def _instances(
+    distributions: Sequence[FiniteDistribution], pairs: Sequence[DistributionPair]
+) -> list[_Instance]:
+    dims = sorted({distribution.dim for distribution in distributions})
+    if len(dims) != 1:
+        msg = f"distributions must have one dimension, got {', '.join(map(str, dims))}"
+        raise ArgumentError(msg)
+    merged = in_threads(_merged, distributions)
+    corners = [np.stack([points.min(axis=0), points.max(axis=0)]) for points, _ in merged]
+    result = []
+    for a, b in pairs:
+        total = math.lcm(distributions[a].total, distributions[b].total)
+        first, second = (
+            _Side(merged[i].points, merged[i].masses * (total // distributions[i].total))
+            for i in (a, b)
+        )
+        # The corners of their boxes tell most distributions apart.
+        equal = np.array_equal(corners[a], corners[b]) and equal_distributions(
+            distributions[a], distributions[b]
+        )
+        result.append(_Instance(first, second, total, equal, len(pairs)))
+    return result
+
+
+def _merged(distribution: FiniteDistribution) -> _Side:
+    """Equal atoms as one where that leaves few, or where masses differ anyway."""
+    points, counts = distribution.outputs, distribution.counts
+    direction = random_directions(SEED, 1, distribution.dim)
+    values = np.empty((1, len(points)))
+    project(direction, np.ascontiguousarray(points.T), values)
+    n_distinct = len(np.unique(values[0]))
+    if n_distinct == len(points) or (distribution.is_uniform and 2 * n_distinct > len(points)):
+        return _Side(points, counts)
+    atoms, where = np.unique(points, axis=0, return_inverse=True)
+    masses = np.zeros(len(atoms), dtype=np.int64)
+    np.add.at(masses, where.reshape(-1), counts)
+    return _Side(atoms, masses)
+
+
+def _candidates(instance: _Instance, recipe: Recipe) -> list[Pieces]:
+    a, b = instance.first, instance.second
+    if a.points.shape[1] == 1:
+        return [_monotone(a, b, 0)]
+    result = []
+    if recipe.effort == "thorough":
+        axes = range(min(a.points.shape[1], MOST_MATCHINGS))
+        result += [_monotone(a, b, axis) for axis in axes]
+    exact = _exact(instance, recipe)
+    return result + (exact or _searched(instance, recipe))
+
+
+def _monotone(a: _Side, b: _Side, axis: int) -> Pieces:
+    orders = [stable_order(np.ascontiguousarray(side.points[:, axis])) for side in (a, b)]
+    return Pieces(*corner(orders[0], a.masses, orders[1], b.masses))
+
+
+def _exact(instance: _Instance, recipe: Recipe) -> list[Pieces]:
+    """The best couplings for the squared distance and for the claim, where that is not too much."""
+    a, b = instance.first, instance.second
+    unit = int(np.gcd(np.gcd.reduce(a.masses), np.gcd.reduce(b.masses)))
+    n_units = instance.total // unit
+    share = _ALL_CELLS // instance.n_instances
+    is_assignment = n_units <= _ASSIGNED and n_units**2 <= share
+    n_cells = len(a.masses) * len(b.masses)
+    if recipe.effort == "quick":
+        share //= 16
+    if not (is_assignment or n_cells <= min(_CELLS, share)):
+        return []
+    squares = pair_squares(a.points, b.points)
+    first, second = (np.repeat(np.arange(len(s.masses)), s.masses // unit) for s in (a, b))
+
+    def solved(costs: Floats) -> Pieces:
+        if is_assignment:
+            _, columns = linear_sum_assignment(costs[first][:, second])
+            return _joined(first, second[columns], np.full(n_units, unit))
+        flows, room = np.empty((2, len(b.masses), len(a.masses)), dtype=np.int64)
+        transport(costs, a.masses, b.masses, flows, room)
+        columns, rows = np.nonzero(flows)
+        return Pieces(rows, columns, flows[columns, rows])
+
+    plain = solved(squares)
+    result = [plain]
+    if recipe.cost != "squared":
+        costs = squares.copy()
+        top = float(squares[plain.first, plain.second].max())
+        to_costs(costs, len(a.masses), len(b.masses), top, **_cost_numbers(recipe))
+        result.append(solved(costs))
+    if recipe.effort == "thorough" and is_assignment and n_units <= _BOTTLENECK:
+        within = _bottleneck(squares[first][:, second])
+        result.append(solved(np.where(squares <= within, squares, _FOREVER / n_units)))
+    return result
+
+
+def _bottleneck(squares: Floats) -> float:
+    """The least worst squared distance of an assignment."""
+    least = max(squares.min(axis=0).max(), squares.min(axis=1).max())
+    candidates = np.unique(squares[squares >= least])
+    low, high = 0, len(candidates) - 1
+    while low < high:
+        middle = (low + high) // 2
+        near = csr_array(squares <= candidates[middle])
+        if (maximum_bipartite_matching(near) >= 0).all():
+            high = middle
+        else:
+            low = middle + 1
+    return float(candidates[low])
+
+
+class _CostNumbers(TypedDict):
+    kind: int
+    rate: float
+    epsilon: float
+    std: float
+
+
+def _cost_numbers(recipe: Recipe) -> _CostNumbers:
+    kinds = {"squared": SQUARED, "renyi": RENYI, "delta": DELTA, "guess": DELTA}
+    return _CostNumbers(
+        kind=kinds[recipe.cost],
+        rate=recipe.rate,
+        epsilon=recipe.epsilon if recipe.cost == "delta" else 0.0,
+        std=recipe.noise_std,
+    )
+
+
+def _searched(instance: _Instance, recipe: Recipe) -> list[Pieces]:
+    """Bisection, then rounds of exact transport in blocks of near pieces."""
+    a, b = instance.first, instance.second
+    directions = random_directions(SEED, _N_DIRECTIONS, a.points.shape[1])
+    n_atoms = max(len(a.masses), len(b.masses))
+    unit = int(np.gcd(np.gcd.reduce(a.masses), np.gcd.reduce(b.masses)))
+    n_rounds, n_last = 2, 1
+    if recipe.effort == "thorough":
+        all_pieces = instance.n_instances * n_atoms
+        n_rounds = max(_FEWEST_ROUNDS, min(_MOST_ROUNDS, _WORK // all_pieces))
+        n_last = n_rounds // 2
+    plain = attrs.evolve(recipe, cost="squared")
+
+    def coupled(masses_a: Integers, masses_b: Integers, most: int, n_rounds: int) -> Pieces:
+        atoms_a, atoms_b = np.flatnonzero(masses_a), np.flatnonzero(masses_b)
+        first, second, masses = bisect(
+            a.points[atoms_a], masses_a[atoms_a], b.points[atoms_b], masses_b[atoms_b], directions
+        )
+        pieces = Pieces(atoms_a[first], atoms_b[second], masses)
+        return refined(pieces, plain, most, n_rounds)
+
+    def refined(pieces: Pieces, recipe: Recipe, most: int, n_rounds: int) -> Pieces:
+        costs = [_claim_value(recipe, *instance.measured(pieces))]
+        for turn in range(n_rounds):
+            turned = np.roll(directions, -_STRIDE * (turn + 1), axis=0)
+            pieces = Pieces(
+                *improve(
+                    a.points,
+                    b.points,
+                    *pieces,
+                    turned,
+                    _SIDES[turn % len(_SIDES)],
+                    _BLOCK,
+                    max(most, len(pieces.masses)),
+                    **_cost_numbers(recipe),
+                )
+            )
+            costs.append(_claim_value(recipe, *instance.measured(pieces)))
+            if turn >= _PATIENCE and costs[-1] >= costs[-1 - _PATIENCE] * (1 - _LEAST_FALL):
+                break
+        return pieces
+
+    most = instance.total // unit
+    if most <= _UNITS_PER_ATOM * n_atoms:
+        result = [coupled(a.masses, b.masses, most, n_rounds)]
+    else:
+        bulk_a, bulk_b = _bulk(a, b, instance.total, directions[0])
+        n_bulk = max(len(a.masses), len(b.masses)) * 2 * _UNITS_PER_ATOM
+        crumbs = _PIECES_PER_ATOM * (len(a.masses) + len(b.masses))
+        parts = [coupled(a.masses - bulk_a, b.masses - bulk_b, crumbs, n_rounds // 2)]
+        if bulk_a.any():
+            parts.append(coupled(bulk_a, bulk_b, n_bulk, n_rounds))
+        whole = Pieces(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+        most = len(whole.masses) + n_atoms
+        result = [refined(whole, plain, most, n_rounds // 4)]
+    if recipe.cost != "squared":
+        result.append(refined(result[0], recipe, max(most, len(result[0].masses)), n_last))
+    return result
+
+
+def _bulk(a: _Side, b: _Side, total: int, direction: Floats) -> tuple[Integers, Integers]:
+    """Masses of both in equal units, as much as a few units an atom allow, of equal total."""
+    n_atoms = max(len(a.masses), len(b.masses))
+    unit, most = 0, 0
+    for side in (a, b):
+        for parts in range(1, 2 * _UNITS_PER_ATOM + 1):
+            size = max(1, int(_BULK * (total // len(side.masses)) / parts))
+            n_units = min(int((masses // size).sum()) for masses in (a.masses, b.masses))
+            if n_units * size > most and n_units <= _UNITS_PER_ATOM * n_atoms:
+                unit, most = size, n_units * size
+    if not unit:
+        return np.zeros_like(a.masses), np.zeros_like(b.masses)
+    n_units = most // unit
+    result = []
+    for points, masses in (a, b):
+        units = masses // unit
+        kept = units.copy()
+        n_extra = int(units.sum()) - n_units
+        if n_extra:
+            order = stable_order(points @ direction)
+            reached = np.cumsum(units[order])
+            places = (np.arange(n_extra) * 2 + 1) * int(reached[-1]) // (2 * n_extra)
+            np.subtract.at(kept, order[np.searchsorted(reached, places, side="right")], 1)
+        result.append(kept * unit)
+    return result[0], result[1]
+
+
+def _joined(first: Integers, second: Integers, masses: Integers) -> Pieces:
+    """Pieces between the same two atoms as one."""
+    keys, where = np.unique(np.stack([first, second]), axis=1, return_inverse=True)
+    sums = np.zeros(keys.shape[1], dtype=np.int64)
+    np.add.at(sums, where.reshape(-1), masses)
+    return Pieces(np.ascontiguousarray(keys[0]), np.ascontiguousarray(keys[1]), sums)
+
 
 _SMALL: Final = 2**21
 _DIRECTIONS_PER_MATCHING: Final = 25

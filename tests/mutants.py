@@ -32,6 +32,7 @@ CORE: Final = {
     "calibration/calibrate.py": "tests/calibration/test_calibrate.py",
     "calibration/epsilon_delta.py": "tests/calibration",
     "calibration/guessing.py": "tests/calibration/test_guessing.py",
+    "calibration/shape.py": "tests/calibration/test_shape.py",
     "learning/accountants.py": "tests/learning/test_accountants.py tests/contracts",
     "learning/sampling.py": "tests/learning/test_sampling.py",
     "learning/differing.py": "tests/learning/test_differing.py",

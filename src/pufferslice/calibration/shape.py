@@ -23,7 +23,6 @@ from typing import Final, Literal, final
 import attrs
 import numpy as np
 from scipy.linalg import solve_triangular
-from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtri
 
 from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats, Integers, locked, same
@@ -49,6 +48,7 @@ GUARD_SHARE: Final = 0.1
 TOLERANCE: Final = 5e-4
 MOST_STEPS: Final = 1_000
 
+_LEAST_DELTA: Final = 1e-140
 _KINDS: Final = ("fitted", "diagonal")
 _POWER: Final = 2.5
 """Multipliers grow by this power of their constraint; up to 4 the iteration is stable, because the
@@ -98,19 +98,17 @@ def limit_of_delta(epsilon: float, delta: float) -> float:
     r"""The same for (epsilon, delta): the square of the r with $h_\epsilon(r) = \delta$.
 
     >>> round(limit_of_delta(1.0, 1e-5), 8)
-    0.0718757
+    0.0718514
     """
     check_at_least(0, epsilon=epsilon)
-    check_between(0, 1, delta=delta)
-    low, high = 1e-8, 1.0
-    while _log_gaussian_delta(high, epsilon) < math.log(delta):
-        high *= 2
-    while low > 1e-150 and _log_gaussian_delta(low, epsilon) > math.log(delta):
-        low /= 1e4
-    root = brentq(
-        lambda r: _log_gaussian_delta(r, epsilon) - math.log(delta), low, high, xtol=1e-300
-    )
-    return float(root) ** 2
+    check_between(_LEAST_DELTA, 1, delta=delta)
+    low, high = _LEAST_DELTA, 1.0
+    while _log_gaussian_delta(high, epsilon) <= math.log(delta):
+        low, high = high, 2 * high
+    while low < (middle := math.sqrt(low * high)) < high:
+        within = _log_gaussian_delta(middle, epsilon) <= math.log(delta)
+        low, high = (middle, high) if within else (low, middle)
+    return low * low
 
 
 def limit_of_guess(at_most: float) -> float:

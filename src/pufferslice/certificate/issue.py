@@ -4,7 +4,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import attrs
 import numpy as np
@@ -40,7 +40,7 @@ from pufferslice.queries import Query
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.concentration import BandKind, samples_for_tail
-from pufferslice.sensitivity.couplings import EFFORTS, Effort, Recipe
+from pufferslice.sensitivity.couplings import Effort, Recipe
 from pufferslice.sensitivity.exact import projection_errors
 from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.profiles import FiniteProfile, Profile, SampledSphere, check_profile
@@ -113,7 +113,7 @@ def certify_release(
 
     target = guarantee
     check_one_of((*RELEASE_NOTIONS, "guess"), notion=target.notion)
-    check_one_of(EFFORTS, effort=effort)
+    check_one_of(get_args(Effort), effort=effort)
     if target.is_sliced:
         profile = target.profile
         if profile is None:

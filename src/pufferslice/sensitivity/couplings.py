@@ -64,10 +64,13 @@ _STRIDE: Final = 37
 _SIDES: Final = (2, 2, 2, 0, 2, 2, 2, 1)
 """By what pieces are near in each round: mostly the sum of both atoms, where swaps gain most."""
 _BLOCK: Final = 64
+_QUICK_BLOCK: Final = 32
+"""Pieces that are coupled anew together, at most."""
 _FEWEST_ROUNDS: Final = 8
 _MOST_ROUNDS: Final = 64
-_WORK: Final = 40_000_000
+_WORK: Final = 32_000_000
 """Pieces that all rounds of a thorough search may visit, where there are many."""
+_QUICKER: Final = 16
 _PATIENCE: Final = 4
 _LEAST_FALL: Final = 0.002
 """A search ends when the cost falls by less than this share in `_PATIENCE` rounds."""
@@ -78,7 +81,7 @@ _CELLS: Final = 2**18
 _BOTTLENECK: Final = 600
 _ALL_CELLS: Final = 2**26
 """Pairs of atoms, over all instances, that exact solutions may visit."""
-_PIECES_PER_ATOM: Final = 3
+_PIECES_PER_ATOM: Final = 2
 _UNITS_PER_ATOM: Final = 4
 _BULK: Final = 0.95
 """Share of mass in equal units, where masses have no common one; the rest is coupled apart."""
@@ -305,7 +308,8 @@ def _merged(distribution: FiniteDistribution) -> _Side:
     project(direction, np.ascontiguousarray(points.T), values)
     n_distinct = len(np.unique(values[0]))
     if n_distinct == len(points) or (distribution.is_uniform and 2 * n_distinct > len(points)):
-        return _Side(points, counts)
+        # Copies, because loops are compiled anew for read-only arrays.
+        return _Side(np.array(points), np.array(counts))
     atoms, where = np.unique(points, axis=0, return_inverse=True)
     masses = np.zeros(len(atoms), dtype=np.int64)
     np.add.at(masses, where.reshape(-1), counts)
@@ -335,14 +339,14 @@ def _exact(instance: _Instance, recipe: Recipe) -> list[Pieces]:
     unit = int(np.gcd(np.gcd.reduce(a.masses), np.gcd.reduce(b.masses)))
     n_units = instance.total // unit
     share = _ALL_CELLS // instance.n_instances
-    is_assignment = n_units <= _ASSIGNED and n_units**2 <= share
-    n_cells = len(a.masses) * len(b.masses)
     if recipe.effort == "quick":
-        share //= 16
-    if not (is_assignment or n_cells <= min(_CELLS, share)):
+        share //= _QUICKER
+    is_assignment = n_units <= _ASSIGNED and n_units**2 <= share
+    if not is_assignment and len(a.masses) * len(b.masses) > min(_CELLS, share):
         return []
     squares = pair_squares(a.points, b.points)
-    first, second = (np.repeat(np.arange(len(s.masses)), s.masses // unit) for s in (a, b))
+    if is_assignment:
+        first, second = (np.repeat(np.arange(len(s.masses)), s.masses // unit) for s in (a, b))
 
     def solved(costs: Floats) -> Pieces:
         if is_assignment:
@@ -392,9 +396,9 @@ def _cost_numbers(recipe: Recipe) -> _CostNumbers:
     kinds = {"squared": SQUARED, "renyi": RENYI, "delta": DELTA, "guess": DELTA}
     return _CostNumbers(
         kind=kinds[recipe.cost],
-        rate=recipe.rate,
-        epsilon=recipe.epsilon if recipe.cost == "delta" else 0.0,
-        std=recipe.noise_std,
+        rate=float(recipe.rate),
+        epsilon=float(recipe.epsilon) if recipe.cost == "delta" else 0.0,
+        std=float(recipe.noise_std),
     )
 
 
@@ -404,11 +408,12 @@ def _searched(instance: _Instance, recipe: Recipe) -> list[Pieces]:
     directions = random_directions(SEED, _N_DIRECTIONS, a.points.shape[1])
     n_atoms = max(len(a.masses), len(b.masses))
     unit = int(np.gcd(np.gcd.reduce(a.masses), np.gcd.reduce(b.masses)))
-    n_rounds, n_last = 2, 1
+    n_rounds, block = _WORK // (instance.n_instances * n_atoms), _BLOCK
     if recipe.effort == "thorough":
-        all_pieces = instance.n_instances * n_atoms
-        n_rounds = max(_FEWEST_ROUNDS, min(_MOST_ROUNDS, _WORK // all_pieces))
-        n_last = n_rounds // 2
+        n_rounds = max(_FEWEST_ROUNDS, min(_MOST_ROUNDS, n_rounds))
+    else:
+        n_rounds = max(1, min(_FEWEST_ROUNDS, n_rounds // _QUICKER // 2))
+        block = _QUICK_BLOCK
     plain = attrs.evolve(recipe, cost="squared")
 
     def coupled(masses_a: Integers, masses_b: Integers, most: int, n_rounds: int) -> Pieces:
@@ -421,7 +426,8 @@ def _searched(instance: _Instance, recipe: Recipe) -> list[Pieces]:
 
     def refined(pieces: Pieces, recipe: Recipe, most: int, n_rounds: int) -> Pieces:
         costs = [_claim_value(recipe, *instance.measured(pieces))]
-        for turn in range(n_rounds):
+        # As many pieces are visited as if there were one for each atom.
+        for turn in range(max(1, n_rounds * n_atoms // max(n_atoms, len(pieces.masses)))):
             turned = np.roll(directions, -_STRIDE * (turn + 1), axis=0)
             pieces = Pieces(
                 *improve(
@@ -430,7 +436,7 @@ def _searched(instance: _Instance, recipe: Recipe) -> list[Pieces]:
                     *pieces,
                     turned,
                     _SIDES[turn % len(_SIDES)],
-                    _BLOCK,
+                    block,
                     max(most, len(pieces.masses)),
                     **_cost_numbers(recipe),
                 )
@@ -452,9 +458,9 @@ def _searched(instance: _Instance, recipe: Recipe) -> list[Pieces]:
             parts.append(coupled(bulk_a, bulk_b, n_bulk, n_rounds))
         whole = Pieces(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
         most = len(whole.masses) + n_atoms
-        result = [refined(whole, plain, most, n_rounds // 4)]
+        result = [refined(whole, plain, most, n_rounds // 2)]
     if recipe.cost != "squared":
-        result.append(refined(result[0], recipe, max(most, len(result[0].masses)), n_last))
+        result.append(refined(result[0], recipe, max(most, len(result[0].masses)), n_rounds // 2))
     return result
 
 

@@ -273,6 +273,21 @@ def test_gaussians_of_equal_spread_come_near_to_clarabel():
         assert shape.gap is None
 
 
+@pytest.mark.parametrize("kind", ["fitted", "diagonal"])
+def test_gaussians_of_equal_spread_use_it_up(kind):
+    # On the line: d^2 / (S + v) = c. In the plane each difference lies along an axis.
+    line = fit_gaussian([[2.0]], [[[[3.0]], [[3.0]]]], order=4.0, epsilon=1.0, guard=0.1, kind=kind)
+    assert total(line) == pytest.approx(4 / 0.5 - 3, rel=1e-5)
+    spreads = np.broadcast_to(np.diag([1.0, 2.0, 3.0]), (3, 2, 3, 3))
+    shifts = np.diag([1.0, 2.0, 1.0])
+    weights = np.diag([1.0, 1.0, 4.0])
+    shape = fit_gaussian(
+        shifts, spreads, order=4.0, epsilon=1.0, guard=0.2, weights=weights, kind=kind
+    )
+    # The third pair is hidden already, and gets the guard over its weight.
+    assert shape.covariance == pytest.approx(np.diag([1.0, 6.0, 0.05]), rel=1e-4, abs=1e-9)
+
+
 def gaussian_divergence(shift, first, second, order):
     """Of N(shift, first) from N(0, second); infinite where it does not exist."""
     mixed = order * second + (1 - order) * first
@@ -373,6 +388,20 @@ def test_coupled_result_is_feasible_and_its_bound_is_below_any_feasible_noise(se
         1.0,
     )
     assert total(shape) / (1 + shape.gap) <= scale * np.trace(other) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("order", "epsilon"), [(1.1, 1e-3), (2.0, 50.0), (32.0, 40.0), (50.0, 90.0), (64.0, 0.01)]
+)
+def test_coupled_solver_converges_at_all_rates(order, epsilon):
+    rng = np.random.default_rng(8)
+    tables = [rng.standard_t(3, size=(200, 4)) + rng.normal(size=4) for _ in range(3)]
+    masses = [rng.dirichlet(np.full(200, 0.5)) for _ in tables]
+    guard = (default_guard_radius(np.concatenate(tables)) / 10) ** 2 / limit_of(order, epsilon)
+    shape = fit_coupled(tables, masses, order=order, epsilon=epsilon, guard=guard, most_steps=300)
+    assert shape.gap < 5.1e-4
+    moment = largest_moment(tables, masses, shape.covariance, order=order)
+    assert 0.999 * epsilon < moment <= epsilon * (1 + 1e-9)
 
 
 def test_coupled_points_are_points():

@@ -63,7 +63,6 @@ _COARSE_GUARD: Final = 1e-5
 """From this guard on, eigenvalues of the squared differences are precise enough."""
 _LARGEST_EXCESS: Final = 1 + 1e-3
 """More than the float error of a covariance that is not nearly singular."""
-_LEAST_DAMPING: Final = 1 / 64
 _SMALLEST, _LARGEST = 1e-290, 1e290
 _NEWTON_STEPS: Final = 40
 _GAUSSIAN_STEPS: Final = 121
@@ -465,7 +464,10 @@ def _solve(problem: _Problem, tolerance: float, most_steps: int) -> tuple[Floats
     multipliers = np.full(n_instances, 1 / n_instances)
     log_shares = problem.log_masses
     floor = max(problem.guard, _FLOOR)
-    lower, upper, last, damping = dim * problem.guard, math.inf, -math.inf, 1.0
+    # How far shares move towards the tilted masses. A large rate turns log moments into maxima and
+    # pieces into points; then the logarithms of shares move about as those of multipliers do.
+    largest_damping = min(1.0, 2 * _POWER / (problem.rate + 2))
+    lower, upper, last, damping = dim * problem.guard, math.inf, -math.inf, largest_damping
     covariance = np.full((dim, dim), math.nan)
     for step in range(1, most_steps + 1):
         steps = step
@@ -483,7 +485,8 @@ def _solve(problem: _Problem, tolerance: float, most_steps: int) -> tuple[Floats
 
         variances = np.maximum(roots, floor)
         forms = (problem.rows @ axes) ** 2 @ (1 / variances)
-        raised = max(1.0, 1 / problem.largest_share(forms)) * variances
+        share = min(1.0, problem.largest_share(forms))
+        raised = variances / share
         if not math.isfinite(bound + float(raised.sum())):
             break
         lower = max(lower, bound)
@@ -492,12 +495,13 @@ def _solve(problem: _Problem, tolerance: float, most_steps: int) -> tuple[Floats
         if upper <= lower * (1 + tolerance):
             break
 
-        damping = max(damping / 2, _LEAST_DAMPING) if bound < last else min(1.0, damping * 1.1)
+        damping = damping / 2 if bound < last else damping * 1.1
+        damping = min(max(damping, largest_damping / 64), largest_damping)
         last = bound
         multipliers = multipliers * (problem.total(shares * forms) / limits) ** _POWER
         multipliers = np.maximum(multipliers, _LEAST_MULTIPLIER * multipliers.max())
         if not problem.is_points:
-            _, tilted = problem.tilted(forms)
+            _, tilted = problem.tilted(share * forms)
             _, log_shares = problem.normalised((1 - damping) * log_shares + damping * tilted)
     return covariance, lower, steps
 

@@ -577,12 +577,33 @@ def test_extreme_magnitudes_are_normalised(differences, guard):
     assert largest_form(differences, shape.covariance) <= 1 + 1e-9
 
 
+def test_gaussians_that_hide_the_secret_get_the_guard():
+    spreads = np.broadcast_to(np.eye(2), (1, 2, 2, 2))
+    shape = fit_gaussian([[1e-3, 0.0]], spreads, order=2.0, epsilon=1.0, guard=0.5)
+    assert shape.covariance == pytest.approx(0.5 * np.eye(2))
+
+
+@pytest.mark.soundness
+def test_bound_stays_below_the_total_at_tiny_rates(rng):
+    # A divergence over a tiny rate would turn rounding into a bound that is too large.
+    tables = [rng.normal(size=(50, 3)) for _ in range(2)]
+    masses = [rng.dirichlet(np.ones(50)) for _ in tables]
+    for epsilon in (1e-12, 1e-9, 1e-6):
+        guard = default_guard_radius(np.concatenate(tables)) ** 2 / limit_of(1.01, epsilon)
+        shape = fit_coupled(
+            tables, masses, order=1.01, epsilon=epsilon, guard=guard, tolerance=1e-15, most_steps=99
+        )
+        assert shape.gap >= 0
+
+
 def test_singular_gaussian_noise_is_refused():
     spreads = np.broadcast_to(np.eye(2), (1, 2, 2, 2))
     with pytest.raises(CalibrationError, match="singular"):
         fit_gaussian([[0.0, 0.0]], spreads, order=2.0, epsilon=1.0, guard=0.0)
     with pytest.raises(CalibrationError, match="singular"):
         fit_gaussian([[1e200, 0.0]], spreads, order=2.0, epsilon=1.0, guard=1.0)
+    with pytest.raises(CalibrationError, match="singular"):
+        fit_gaussian([[1e-100, 0.0]], 1e200 * spreads, order=2.0, epsilon=1.0, guard=1.0)
 
 
 @pytest.mark.parametrize(
@@ -630,6 +651,8 @@ def test_coupled_arguments_are_checked(tables, masses, name):
 def test_other_arguments_are_checked():
     with pytest.raises(ArgumentError, match="covariances"):
         fit_gaussian([[1.0, 0.0]], np.eye(2), order=2.0, epsilon=1.0, guard=1.0)
+    with pytest.raises(ArgumentError, match="covariances"):
+        fit_gaussian([[1.0]], [[[[1.0]], [[-1.0]]]], order=2.0, epsilon=1.0, guard=1.0)
     with pytest.raises(ArgumentError, match="order"):
         limit_of(1.0, 1.0)
     with pytest.raises(ArgumentError, match="delta"):

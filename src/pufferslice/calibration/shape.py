@@ -247,6 +247,7 @@ def fit_coupled(
     )
 
 
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # the result is checked
 def fit_gaussian(
     shifts: Floats,
     covariances: Floats,
@@ -280,6 +281,10 @@ def fit_gaussian(
         msg = f"covariances must have shape ({len(rows)}, 2, {dim}, {dim}), got {both.shape}"
         raise ArgumentError(msg)
     check_finite(covariances=both)
+    values = np.linalg.eigvalsh(both / (np.abs(both).max() or 1.0))
+    if np.any(values[..., 0] < -1e-9 * np.abs(values).max(axis=-1)):
+        msg = "covariances must be symmetric and have no negative eigenvalue"
+        raise ArgumentError(msg)
     check_at_least(0, guard=guard)
     half, inverse_half, top_weight = _weights(weights, dim, kind)
     # Weights folded in, and everything divided by the square of the largest difference.
@@ -290,6 +295,8 @@ def fit_gaussian(
     _check_unit(unit)
     rows = rows / top @ half
     both = half @ (both / unit) @ half
+    if not np.isfinite(both).all():
+        raise _singular()
     differ = (both[:, 0] - both[:, 1]) / math.sqrt(limit)
     mean = (both[:, 0] + both[:, 1]) / 2
     floor = max(guard / unit / top_weight, _FLOOR)
@@ -302,6 +309,8 @@ def fit_gaussian(
             scale = _gaussian_scale(rows, differ, mean, noise)
             if scale * float(np.trace(noise)) < least:
                 best, least = scale * noise, scale * float(np.trace(noise))
+        if step == 0 and forms.max() <= 1:  # the distributions and the guard are enough
+            break
         multipliers = multipliers * forms**_POWER
         multipliers = np.maximum(multipliers, _LEAST_MULTIPLIER * multipliers.max())
         target = np.einsum("k,kij->ij", multipliers, rows[:, :, None] * rows[:, None, :] + bends)
@@ -397,6 +406,7 @@ class _Problem:
         return x / max(1.0, value)
 
 
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # the result is checked
 def _fit(
     rows: Floats,
     *,
@@ -464,6 +474,8 @@ def _solve(problem: _Problem, tolerance: float, most_steps: int) -> tuple[Floats
     multipliers = np.full(n_instances, 1 / n_instances)
     log_shares = problem.log_masses
     floor = max(problem.guard, _FLOOR)
+    # Nothing is rounded where an instance is one piece.
+    several = 8.0 * (problem.spread(problem.sizes.astype(np.float64)) > 1)
     # How far shares move towards the tilted masses. A large rate turns log moments into maxima and
     # pieces into points; then the logarithms of shares move about as those of multipliers do.
     largest_damping = min(1.0, 2 * _POWER / (problem.rate + 2))
@@ -475,7 +487,7 @@ def _solve(problem: _Problem, tolerance: float, most_steps: int) -> tuple[Floats
         # For any shares, a log moment within its limit keeps the mean form under the shares within
         # this (Donsker and Varadhan).
         ratios = log_shares - problem.log_masses
-        rounding = 8 * UNIT_ROUNDOFF * np.abs(ratios)
+        rounding = several * UNIT_ROUNDOFF * (1 + np.abs(ratios) + np.abs(log_shares))
         limits = 1 + problem.total(shares * (ratios + rounding)) / problem.rate
         roots, axes, lower_roots = problem.spectrum(problem.spread(multipliers) * shares)
         change = _best_scale(roots, problem.guard, float(multipliers @ limits))

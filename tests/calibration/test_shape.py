@@ -317,6 +317,11 @@ def scaled_total(shape, shifts, spreads, *, order, epsilon):
 
 @pytest.mark.parametrize("kind", ["fitted", "diagonal"])
 def test_gaussians_of_different_spread_get_noise_where_they_differ(kind):
+    # On the line: E^2 / (2 T^2) = c, with E = 4 - 1 and T = v + (4 + 1) / 2.
+    line = fit_gaussian(
+        [[0.0]], [[[[4.0]], [[1.0]]]], order=2.0, epsilon=0.1, guard=0.01, kind=kind
+    )
+    assert total(line) == pytest.approx(3 / 0.2**0.5 - 2.5, rel=1e-4)
     # The means are equal: the first coordinate differs in spread, the others do not differ.
     spreads = np.array([[np.diag([4.0, 1.0, 1.0]), np.diag([1.0, 1.0, 1.0])]])
     shape = fit_gaussian(np.zeros((1, 3)), spreads, order=2.0, epsilon=0.1, guard=0.01, kind=kind)

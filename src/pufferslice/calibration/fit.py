@@ -191,8 +191,8 @@ def _fitted(
         return fit_points(shifts, limit=limit, guard=smallest, weights=weights, kind=kind)
     order = target.order if isinstance(target, Guarantee) else _OTHER_ORDER
     shape, fitted = None, None
-    for _ in range(_ROUNDS):
-        recipe = Recipe(effort=effort)
+    for turn in range(_ROUNDS):
+        recipe = Recipe(effort=effort if turn == _ROUNDS - 1 else "quick")
         rows = whitened(finite, shape, scenario.query.center)
         coupled = coupled_differences(rows, pairs, recipe, _MOST_PIECES)
         coloring = np.eye(scenario.dim) if shape is None else shape.coloring

@@ -341,7 +341,9 @@ def _exact(instance: _Instance, recipe: Recipe) -> list[Pieces]:
     share = _ALL_CELLS // instance.n_instances
     if recipe.effort == "quick":
         share //= _QUICKER
-    is_assignment = n_units <= _ASSIGNED and n_units**2 <= share
+    # Equal units of one atom are ties, with which an assignment is slow.
+    few_ties = n_units <= 2 * max(len(a.masses), len(b.masses))
+    is_assignment = few_ties and n_units <= _ASSIGNED and n_units**2 <= share
     if not is_assignment and len(a.masses) * len(b.masses) > min(_CELLS, share):
         return []
     squares = pair_squares(a.points, b.points)

@@ -64,9 +64,15 @@ def shifted_rows() -> list[Row]:
 
 def problem_rows() -> list[Row]:
     rows = []
-    for what, limits in (("", {}), (", searches only", {"_ASSIGNED": 0, "_CELLS": 0})):
-        with mock.patch.multiple(couplings, **limits):
-            ratios = [ratio_to_optimum(seed) for seed in range(N_PROBLEMS)]
+    problems = [problem(seed) for seed in range(N_PROBLEMS)]
+    optima = [calibrated(samples) for samples in problems]
+    cells = couplings._CELLS, couplings._ASSIGNED  # noqa: SLF001 - to switch them off
+    for what, (most_cells, most_units) in (("", cells), (", searches only", (0, 0))):
+        with mock.patch.multiple(couplings, _CELLS=most_cells, _ASSIGNED=most_units):
+            ratios = [
+                stated(samples, noise_std, "thorough") / optimum
+                for samples, (noise_std, optimum) in zip(problems, optima, strict=True)
+            ]
         name = f"coupling, {N_PROBLEMS} problems of {N_POINTS}{what}: bound over optimum"
         goals = (1.05, 1.3) if not what else (None, None)
         rows.append(line(f"{name}, median", median(ratios), goal=goals[0]))
@@ -152,22 +158,23 @@ def problem(seed: int) -> list[Floats]:
     return [rng.standard_t(3, size=shape), rng.standard_t(3, size=shape) + shift]
 
 
-def ratio_to_optimum(seed: int) -> float:
-    samples = problem(seed)
+def calibrated(samples: Sequence[Floats]) -> tuple[float, float]:
+    """The noise at which the optimal assignment states about 1, and what it states."""
     squares = cdist(*samples, "sqeuclidean")
+    top = squares[linear_sum_assignment(squares)].max()
 
     def optimum(noise_std: float) -> float:
         rate = rate_of(noise_std)
-        rows, columns = linear_sum_assignment(squares)
-        costs = np.exp(np.minimum(rate * (squares - squares[rows, columns].max()), 8.0))
+        # No better plan has a distance whose cost is above that of all others together.
+        costs = np.exp(np.minimum(rate * (squares - top), 8.0))
         best = squares[linear_sum_assignment(costs)]
         return float(logsumexp(rate * best) - np.log(N_POINTS)) / (ORDER - 1)
 
-    low, high = 1e-3, 1e3
-    for _ in range(40):
+    low, high = 0.1, 100.0
+    for _ in range(16):
         middle = (low * high) ** 0.5
         low, high = (middle, high) if optimum(middle) > 1 else (low, middle)
-    return stated(samples, high, "thorough") / optimum(high)
+    return high, optimum(high)
 
 
 def swapped_bound(first: Floats, second: Floats, noise_std: float) -> float:

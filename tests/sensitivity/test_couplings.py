@@ -295,6 +295,17 @@ def test_same_couplings_on_any_number_of_cores(only_searches, monkeypatch, rng):
     assert calls[:6] == [(k, 6) for k in range(1, 7)]
 
 
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("scale", [1e-200, 1e-30, 1e30, 1e90, 1e140])
+def test_any_scale(only_searches, recipe, scale, rng):
+    samples = rng.normal(size=(2, 40, 2)) * scale
+    distributions = [FiniteDistribution.uniform(x) for x in samples]
+    check_marginals(distributions, recipe)
+    tables = coupling_tables(distributions, ONE_PAIR, recipe)
+    tables.check()
+    assert scale / 100 < tables.worst().min() < scale * 100
+
+
 class TestDifferences:
     def test_few_stand_for_many(self, rng):
         distributions = uniform_pair(rng, 500, 500, 3, shift=2.0)

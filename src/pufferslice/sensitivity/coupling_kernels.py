@@ -21,6 +21,8 @@ DELTA: Final = 2
 _ROOT_HALF: Final = math.sqrt(0.5)
 _STEEPEST: Final = 8.0
 """Exponents above that of the worst current distance are cut here: no better plan uses them."""
+_FAR: Final = 1e9
+"""Exponents and ratios are no larger, so that sums of costs stay finite."""
 _TIE: Final = 1e-9
 """Weight of the squared distance where the claim's cost hardly changes."""
 _GAIN: Final = 1e-9
@@ -229,13 +231,13 @@ def to_costs(
             r = math.sqrt(square) / std if std > 0 else 0.0
             cost = 0.0
             if kind == RENYI:
-                x = rate * (square - top)
+                x = min(rate * (square - top), _FAR)
                 cost = math.exp(x) if x < _STEEPEST else growth * (1 + x - _STEEPEST)
             elif r > 0:
                 near = math.erfc((epsilon / r - r / 2) * _ROOT_HALF)
                 far = math.erfc((epsilon / r + r / 2) * _ROOT_HALF)
                 cost = max(0.0, near - scale * far) / 2
-            squares[i, j] = cost + _TIE * square / top
+            squares[i, j] = cost + _TIE * min(square / top, _FAR)
 
 
 @kernel

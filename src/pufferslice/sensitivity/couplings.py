@@ -86,6 +86,7 @@ _UNITS_PER_ATOM: Final = 4
 _BULK: Final = 0.95
 """Share of mass in equal units, where masses have no common one; the rest is coupled apart."""
 _FOREVER: Final = 1e300
+_LARGEST: Final = 1e100
 
 
 @final
@@ -324,6 +325,10 @@ def _candidates(instance: _Instance, recipe: Recipe) -> list[Pieces]:
     if recipe.effort == "thorough":
         axes = range(min(a.points.shape[1], MOST_MATCHINGS))
         result += [_monotone(a, b, axis) for axis in axes]
+    largest = max(float(np.abs(side.points).max()) for side in (a, b))
+    if largest > _LARGEST:
+        # Their squares overflow, so no search can tell one coupling from another.
+        return result or [_monotone(a, b, 0)]
     exact = _exact(instance, recipe)
     return result + (exact or _searched(instance, recipe))
 

@@ -2,12 +2,9 @@
 """Cleveland heart disease, student performance and CIFAR-10, from a folder that the user names.
 
 None of them ships with the library. A file is accepted if its rows or pixels are the published
-ones, whatever it is packed in: checksums of tables are taken over the cells, joined by commas
-under the header of the data folder, and those of images over the pixels.
-
-Archives are read in memory: nothing is written to disk, and nothing larger than allowed is
-unpacked. A pickle is a program: the reader knows the few names that a batch needs and gives each a
-stand-in that only stores its state; every other name is refused.
+ones: checksums of tables are taken over the cells, joined by commas under a header, and those of
+images over the pixels. No file is a program: CIFAR-10 is read from its binary version or from numpy
+archives, never from pickles.
 """
 
 import csv
@@ -16,14 +13,10 @@ import gzip
 import hashlib
 import io
 import os
-import pickle
-import pickletools
-import tarfile
-import zipfile
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path, PurePosixPath
-from typing import IO, Any, Final, NamedTuple, NoReturn, final
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NamedTuple, final
 
 import attrs
 import numpy as np
@@ -32,7 +25,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from pufferslice._core.arrays import arrays_in
-from pufferslice._core.files import LIMITS, MOST_MEMBERS, check_archive, read_bytes
+from pufferslice._core.files import read_bytes
 from pufferslice.data import LabelledImages
 from pufferslice.errors import StorageError
 from pufferslice.queries import Box, Query, above, at_least, summary
@@ -43,6 +36,16 @@ DATA_FOLDER: Final = "PUFFERSLICE_DATA"
 CHECKSUMS: Final = "SHA256SUMS"
 """A list of checksums that may be in the folder, in the format of `sha256sum`."""
 
+CLEVELAND_SHA256: Final = "a5195b7562ca4f48bda400649bfee2a7d7ed70ff72fb5cc0c486c68fd68f7f62"
+STUDENT_SHA256: Final = "659f3984643c2def53ba5e49f551c6ce3657039f9c25306cacb8f43b818a5190"
+"""SHA-256 of the tables as comma-separated text with a header."""
+
+_UNREADABLE: Final = (EOFError, LookupError, OSError, ValueError, csv.Error, zlib.error)
+"""Errors on damaged files."""
+
+_MOST_TABLE_BYTES: Final = 2**24
+_GZIP_MARK: Final = b"\x1f\x8b"
+
 
 @final
 @attrs.frozen(kw_only=True)
@@ -50,7 +53,7 @@ class Origin:
     """The name of a dataset, its files, and where to get them."""
 
     name: str
-    files: tuple[str, ...]
+    files: tuple[str, str]
     """Names that are looked for in a folder; the first one that exists is read."""
     where: str
     """Where to get it; the end of an error message."""
@@ -61,67 +64,27 @@ class Origin:
         if not folder:
             msg = (
                 f"{self.name} does not ship with the library: set {DATA_FOLDER} to a folder with "
-                f"{self._choice()}. {self.where}"
+                f"{' or '.join(self.files)}. {self.where}"
             )
             raise StorageError(errno.ENOENT, msg)
         return Path(folder)
 
     def missing_from(self, folder: Path) -> StorageError:
         """The error for a folder that has none of the files."""
-        msg = f"no {self.name} in {str(folder)!r}: there is no {self._choice()}. {self.where}"
+        files = " or ".join(self.files)
+        msg = f"no {self.name} in {str(folder)!r}: there is no {files}. {self.where}"
         return StorageError(errno.ENOENT, msg)
 
-    def incomplete(self, where: Path, lacking: str) -> StorageError:
-        """The error for a folder or an archive that has only some of the files that are needed."""
-        msg = f"{str(where)!r} has {self.name}, but no {lacking}. {self.where}"
-        return StorageError(errno.ENOENT, msg)
-
-    def damaged(self, path: str, what: str, *, found: str, expected: str) -> StorageError:
-        """The error for a file with another checksum than the one of `what` in it."""
-        msg = (
-            f"{path!r} is damaged, or is not {self.name}: the checksum of {what} is {found}, "
-            f"expected {expected}. {self.where}"
-        )
-        return StorageError(msg)
-
-    def unreadable(
-        self, path: str, content: bytes, *, expected: str, error: Exception
+    def damaged(
+        self, path: Path, what: str, *, sha256: str, expected: str, error: Exception | None = None
     ) -> StorageError:
-        """The error for a file that cannot be unpacked or read at all; no content is shown."""
-        found = hashlib.sha256(content).hexdigest()
+        """The error for a file with another checksum, or that cannot be read; shows no content."""
+        reason = "" if error is None else f"it cannot be read ({type(error).__name__}), and "
         msg = (
-            f"{path!r} is damaged, or is not {self.name}: it cannot be read "
-            f"({type(error).__name__}). The SHA-256 of the file is {found}, expected {expected}. "
-            f"{self.where}"
+            f"{str(path)!r} is damaged, or is not {self.name}: {reason}the SHA-256 of {what} is "
+            f"{sha256}, expected {expected}. {self.where}"
         )
         return StorageError(msg)
-
-    def _choice(self) -> str:
-        return choice_of(self.files)
-
-
-def listed_sha256(path: Path) -> str | None:
-    """The checksum that the list beside a file has for it; None if there is none."""
-    listing = path.with_name(CHECKSUMS)
-    if not listing.exists():
-        return None
-    lines = read_bytes(listing, "settings").decode("utf-8", errors="replace").splitlines()
-    found = (line.split(maxsplit=1) for line in lines)
-    listed = {words[1].removeprefix("*"): words[0].lower() for words in found if len(words) == 2}
-    return listed.get(path.name)
-
-
-def choice_of(words: Sequence[str]) -> str:
-    """`a, b or c`."""
-    *others, last = words
-    return f"{', '.join(others)} or {last}" if others else last
-
-
-CLEVELAND_SHA256: Final = "a5195b7562ca4f48bda400649bfee2a7d7ed70ff72fb5cc0c486c68fd68f7f62"
-STUDENT_SHA256: Final = "659f3984643c2def53ba5e49f551c6ce3657039f9c25306cacb8f43b818a5190"
-"""SHA-256 of the tables as comma-separated text with a header."""
-
-_MOST_TABLE_BYTES: Final = 2**24
 
 
 @final
@@ -130,44 +93,42 @@ class _UciTable:
     """One table of the repository: how its files are named, and how its content is known."""
 
     origin: Origin
-    member: str
-    """The file's own name, also inside an archive."""
     header: str
     sha256: str
 
     def read(self, path: Path) -> pa.Table:
         """The table from a file, or from the first known file of a folder."""
         if path.is_dir() or not path.exists():
-            path = self._file_in(path)
+            paths = [path / name for name in self.origin.files if (path / name).is_file()]
+            if not paths:
+                raise self.origin.missing_from(path)
+            path = paths[0]
         content = read_bytes(path, "archive")
         try:
             text = self._normal_text(content)
-        except (*UNREADABLE, csv.Error) as error:
+        except _UNREADABLE as error:
             expected = f"a file with the table of SHA-256 {self.sha256}"
-            raise self.origin.unreadable(
-                str(path), content, expected=expected, error=error
+            sha256 = hashlib.sha256(content).hexdigest()
+            raise self.origin.damaged(
+                path, "the file", sha256=sha256, expected=expected, error=error
             ) from error
-        found = hashlib.sha256(text).hexdigest()
-        if found != self.sha256:
+        sha256 = hashlib.sha256(text).hexdigest()
+        if sha256 != self.sha256:
             n_rows = text.count(b"\n") - 1
-            what = f"its {n_rows} rows (SHA-256)"
-            raise self.origin.damaged(str(path), what, found=found, expected=self.sha256)
+            raise self.origin.damaged(
+                path, f"its {n_rows} rows", sha256=sha256, expected=self.sha256
+            )
         options = pa.csv.ConvertOptions(null_values=["?"], strings_can_be_null=True)
         return pa.csv.read_csv(io.BytesIO(text), convert_options=options)
 
-    def _file_in(self, folder: Path) -> Path:
-        paths = [folder / name for name in self.origin.files]
-        found = next((path for path in paths if path.is_file()), None)
-        if found is None:
-            raise self.origin.missing_from(folder)
-        return found
-
     def _normal_text(self, content: bytes) -> bytes:
         """Unpacked, separated by commas, without quotes, under the header."""
-        if content.startswith(ZIP_MARK):
-            content = unzipped(content, self.member, _MOST_TABLE_BYTES)
-        elif content.startswith(GZIP_MARK):
-            content = gunzipped(content, _MOST_TABLE_BYTES)
+        if content.startswith(_GZIP_MARK):
+            with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+                content = file.read(_MOST_TABLE_BYTES + 1)
+        if len(content) > _MOST_TABLE_BYTES:
+            msg = f"it has more than {_MOST_TABLE_BYTES} bytes"
+            raise ValueError(msg)
         lines = content.decode("utf-8-sig").splitlines()
         separator = ";" if lines and ";" in lines[0] else ","
         rows = [",".join(row) for row in csv.reader(lines, delimiter=separator) if row]
@@ -179,33 +140,29 @@ class _UciTable:
 _CLEVELAND: Final = _UciTable(
     origin=Origin(
         name="Cleveland heart disease",
-        files=("cleveland.csv.gz", "cleveland.csv", "processed.cleveland.data",
-               "heart+disease.zip", "heart-disease.zip"),
+        files=("cleveland.csv.gz", "processed.cleveland.data"),
         where="Get 'Heart Disease' from the UCI Machine Learning Repository, doi:10.24432/C52P4X",
     ),
-    member="processed.cleveland.data",
     header="age,sex,cp,trestbps,chol,fbs,restecg,thalach,exang,oldpeak,slope,ca,thal,num",
     sha256=CLEVELAND_SHA256,
-)  # fmt: skip
+)
 
 _STUDENT: Final = _UciTable(
     origin=Origin(
         name="student performance (mathematics)",
-        files=("student-mat.csv.gz", "student-mat.csv", "student+performance.zip",
-               "student-performance.zip", "student.zip"),
+        files=("student-mat.csv.gz", "student-mat.csv"),
         where=(
             "Get 'Student Performance' from the UCI Machine Learning Repository, "
             "doi:10.24432/C5TG7T"
         ),
     ),
-    member="student-mat.csv",
     header=(
         "school,sex,age,address,famsize,Pstatus,Medu,Fedu,Mjob,Fjob,reason,guardian,traveltime,"
         "studytime,failures,schoolsup,famsup,paid,activities,nursery,higher,internet,romantic,"
         "famrel,freetime,goout,Dalc,Walc,health,absences,G1,G2,G3"
     ),
     sha256=STUDENT_SHA256,
-)  # fmt: skip
+)
 
 
 def cleveland() -> pa.Table:
@@ -228,8 +185,8 @@ def student() -> pa.Table:
 def read_cleveland(path: str | os.PathLike[str]) -> pa.Table:
     """Cleveland heart disease from a file, or from a folder with one.
 
-    UCI's `processed.cleveland.data`, the archive of the repository, or comma-separated text with
-    a header, also gzipped. Refused unless the rows are the published ones.
+    UCI's `processed.cleveland.data`, or comma-separated text with a header, also gzipped. Refused
+    unless the rows are the published ones.
     """
     return _CLEVELAND.read(Path(path))
 
@@ -237,9 +194,8 @@ def read_cleveland(path: str | os.PathLike[str]) -> pa.Table:
 def read_student(path: str | os.PathLike[str]) -> pa.Table:
     """Student performance in mathematics from a file, or from a folder with one.
 
-    UCI's `student-mat.csv`, the archive of the repository (or the one inside it), or
-    comma-separated text with a header, also gzipped. Refused unless the rows are the published
-    ones.
+    UCI's `student-mat.csv`, or comma-separated text with a header, also gzipped. Refused unless the
+    rows are the published ones.
     """
     return _STUDENT.read(Path(path))
 
@@ -298,19 +254,25 @@ CIFAR10_CLASSES: Final = (
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
 )  # fmt: skip
 
-IMAGES_PER_BATCH: Final = 10_000
+IMAGES_PER_FILE: Final = 10_000
 _WHITE: Final = 255
 _SHAPE: Final = (32, 32, 3)
-_MOST_BATCH_BYTES: Final = 2**26
-_ARCHIVE: Final = "cifar-10-python.tar.gz"
-_FOLDER: Final = "cifar-10-batches-py"
+_BINARY_FOLDER: Final = "cifar-10-batches-bin"
+_TRAIN: Final = tuple(f"train-{number}" for number in range(1, 6))
 _TEST: Final = "test"
+_NUMPY_NAMES: Final = {part: f"cifar10-{part}.npz" for part in (*_TRAIN, _TEST)}
+_BINARY_NAMES: Final = {
+    **{part: f"data_batch_{part[-1]}.bin" for part in _TRAIN},
+    _TEST: "test_batch.bin",
+}
 
 _CIFAR10: Final = Origin(
     name="CIFAR-10",
-    files=("cifar10-train-1.npz", "data_batch_1", f"{_FOLDER}/data_batch_1", _ARCHIVE),
-    where="Get 'CIFAR-10 python version' from https://www.cs.toronto.edu/~kriz/cifar.html",
+    files=("cifar10-train-1.npz", f"{_BINARY_FOLDER}/data_batch_1.bin"),
+    where="Unpack 'CIFAR-10 binary version' from https://www.cs.toronto.edu/~kriz/cifar.html",
 )
+
+Bytes = npt.NDArray[np.uint8]
 
 
 class Digests(NamedTuple):
@@ -344,33 +306,6 @@ DIGESTS: Final[Mapping[str, Digests]] = {
 }
 """Of each part; parts 4 and 5 have none of their own, and are known by `all` five."""
 
-BATCH_MD5: Final[Mapping[str, str]] = {
-    "train-4": "634d18415352ddfa80567beed471001a",
-    "train-5": "482c414d41f54cd18b22e5b47cb7c3cb",
-}
-"""Published MD5 of the python batches whose pixels have no checksum of their own."""
-
-_TRAIN: Final = tuple(f"train-{number}" for number in range(1, 6))
-_NPZ_NAMES: Final = {part: f"cifar10-{part}.npz" for part in (*_TRAIN, _TEST)}
-_BATCH_NAMES: Final = {
-    **{part: f"data_batch_{part[-1]}" for part in _TRAIN},
-    _TEST: "test_batch",
-}
-
-
-class _Part(NamedTuple):
-    """One file of images, read but not yet trusted."""
-
-    name: str
-    """`train-1` to `train-5`, or `test`."""
-    where: str
-    content: bytes
-
-    @property
-    def is_pickled(self) -> bool:
-        """A python batch, and no npz file."""
-        return not self.where.endswith(".npz")
-
 
 def cifar10() -> tuple[LabelledImages, LabelledImages]:
     """CIFAR-10, to train on and held out, from the folder that `PUFFERSLICE_DATA` names.
@@ -381,105 +316,73 @@ def cifar10() -> tuple[LabelledImages, LabelledImages]:
 
 
 def read_cifar10(path: str | os.PathLike[str]) -> tuple[LabelledImages, LabelledImages]:
-    """CIFAR-10, to train on and held out, from a folder or from the published archive.
+    """CIFAR-10, to train on and held out, from a folder.
 
-    A folder may have `cifar10-train-1.npz` to `-5.npz` and `cifar10-test.npz` (arrays `x_train`
-    and `y_train`, or `x_test` and `y_test`), the python batches `data_batch_1` to `_5` and
-    `test_batch`, also in `cifar-10-batches-py`, or the archive `cifar-10-python.tar.gz`. Whichever
-    training files are there are taken, in their order. Pickles are read by a reader that runs
-    nothing.
+    The folder has `cifar10-train-1.npz` to `-5.npz` and `cifar10-test.npz` (arrays `x_train` and
+    `y_train`, or `x_test` and `y_test`), or the binary version: `data_batch_1.bin` to `_5.bin` and
+    `test_batch.bin`, also in `cifar-10-batches-bin`. Whichever training files are there are taken,
+    in their order.
 
     Files with other pixels or labels than the published ones are refused. Training files 4 and 5
-    as npz have no published checksum of their own: they are known when all five are there, or else
-    by a list `SHA256SUMS` beside them; without either they are refused.
+    have no published checksum of their own: they are known when all five are there, or else by a
+    list `SHA256SUMS` beside them; without either they are refused.
     """
-    where = Path(path)
-    found, unknown = {}, {}
-    for part in _parts(where):
-        found[part.name] = _checked(part)
-        if part.name not in DIGESTS and not part.is_pickled:
-            unknown[Path(part.where)] = hashlib.sha256(part.content).hexdigest()
-    train = [found[name] for name in _TRAIN if name in found]
-    if not found:
-        raise _CIFAR10.missing_from(where)
-    if not train or _TEST not in found:
-        raise _CIFAR10.incomplete(where, _BATCH_NAMES[_TEST if train else _TRAIN[0]])
-    images = np.concatenate([images for images, _ in train])
-    labels = np.concatenate([labels for _, labels in train])
+    folder = Path(path)
+    files = _files_in(folder)
+    arrays, unlisted = {}, {}
+    for part, file in files.items():
+        content = read_bytes(file, "archive")
+        sha256 = hashlib.sha256(content).hexdigest()
+        try:
+            arrays[part] = _arrays(part, content)
+        except _UNREADABLE as error:
+            expected = f"a file with {IMAGES_PER_FILE} images"
+            raise _CIFAR10.damaged(
+                file, "the file", sha256=sha256, expected=expected, error=error
+            ) from error
+        if part in DIGESTS:
+            _check_digests(file, DIGESTS[part], *arrays[part])
+        else:
+            unlisted[file] = sha256
+    train = [arrays[part] for part in _TRAIN if part in arrays]
+    images, labels = (np.concatenate(parts) for parts in zip(*train, strict=True))
     if len(train) == len(_TRAIN):
-        _check_digests(str(where), "all", images, labels)
+        _check_digests(folder, DIGESTS["all"], images, labels)
     else:
-        for file, sha256 in unknown.items():
+        for file, sha256 in unlisted.items():
             _check_listed(file, sha256)
-    return _labelled(images, labels), _labelled(*found[_TEST])
+    return _labelled(images, labels), _labelled(*arrays[_TEST])
 
 
-def _labelled(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8]) -> LabelledImages:
-    return LabelledImages(
-        images=images,
-        labels=labels.astype(np.int64),
-        white=_WHITE,
-        n_classes=len(CIFAR10_CLASSES),
-    )
+def _files_in(folder: Path) -> dict[str, Path]:
+    """The files of the first form that is there, by part."""
+    for place, names in (
+        (folder, _NUMPY_NAMES),
+        (folder, _BINARY_NAMES),
+        (folder / _BINARY_FOLDER, _BINARY_NAMES),
+    ):
+        files = {part: place / name for part, name in names.items() if (place / name).exists()}
+        if any(part in files for part in _TRAIN):
+            if _TEST not in files:
+                msg = f"{str(place)!r} has CIFAR-10, but no {names[_TEST]}. {_CIFAR10.where}"
+                raise StorageError(errno.ENOENT, msg)
+            return files
+    raise _CIFAR10.missing_from(folder)
 
 
-def _parts(path: Path) -> Iterator[_Part]:
-    """The files of the first form that is there."""
-    if path.is_dir():
-        for folder, names in (
-            (path, _NPZ_NAMES),
-            (path, _BATCH_NAMES),
-            (path / _FOLDER, _BATCH_NAMES),
-        ):
-            if any((folder / names[part]).exists() for part in _TRAIN):
-                yield from _files(folder, names)
-                return
-        path = path / _ARCHIVE
-    if path.exists():
-        yield from _archived(path)
-
-
-def _files(folder: Path, names: Mapping[str, str]) -> Iterator[_Part]:
-    if not (folder / names[_TEST]).exists():
-        raise _CIFAR10.incomplete(folder, names[_TEST])
-    for part, name in names.items():
-        if (folder / name).exists():
-            yield _Part(part, str(folder / name), read_bytes(folder / name, "archive"))
-
-
-def _archived(path: Path) -> Iterator[_Part]:
-    parts = {name: part for part, name in _BATCH_NAMES.items()}
-    content = read_bytes(path, "archive")
-    try:
-        members = list(tar_members(content, parts, _MOST_BATCH_BYTES))
-    except UNREADABLE as error:
-        expected = "an archive of python batches"
-        raise _CIFAR10.unreadable(str(path), content, expected=expected, error=error) from error
-    for name, batch in members:
-        yield _Part(parts[name], f"{path}:{name}", batch)
-
-
-def _checked(part: _Part) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-    """Images and labels of a file whose content is the published one."""
-    try:
-        images, labels = read_batch(part.content) if part.is_pickled else _npz(part)
-    except UNREADABLE_PICKLE as error:
-        raise _CIFAR10.unreadable(
-            part.where, part.content, expected=_expected(part.name), error=error
-        ) from error
-    if part.name in DIGESTS:
-        _check_digests(part.where, part.name, images, labels)
-    elif part.is_pickled:
-        _check_md5(part)
-    return images, labels
-
-
-def _npz(part: _Part) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-    kind = part.name.partition("-")[0]
-    arrays = arrays_in(part.content)
-    images, labels = arrays[f"x_{kind}"], arrays[f"y_{kind}"]
-    right = images.dtype == np.uint8 and images.shape == (IMAGES_PER_BATCH, *_SHAPE)
-    if not right or labels.shape != (IMAGES_PER_BATCH,) or labels.dtype.kind not in "iu":
+def _arrays(part: str, content: bytes) -> tuple[Bytes, Bytes]:
+    """Images and labels of a file; a `ValueError` if it has others than ten thousand of each."""
+    if content.startswith(b"PK"):
+        kind, arrays = part.partition("-")[0], arrays_in(content)
+        images, labels = arrays[f"x_{kind}"], arrays[f"y_{kind}"]
+    else:
+        # A byte for the label, then the red, green and blue planes, row by row.
+        height, width, n_planes = _SHAPE
+        records = np.frombuffer(content, np.uint8).reshape(-1, 1 + height * width * n_planes)
+        planes = records[:, 1:].reshape(-1, n_planes, height, width)
+        images, labels = np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), records[:, 0]
+    right = images.dtype == np.uint8 and images.shape == (IMAGES_PER_FILE, *_SHAPE)
+    if not right or labels.shape != (IMAGES_PER_FILE,) or labels.dtype.kind not in "iu":
         msg = "arrays of another shape or type"
         raise ValueError(msg)
     if labels.min() < 0 or labels.max() >= len(CIFAR10_CLASSES):
@@ -488,255 +391,40 @@ def _npz(part: _Part) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
     return images, labels.astype(np.uint8)
 
 
-def _expected(part: str) -> str:
-    if part in DIGESTS:
-        return f"a file with images of SHA-256 {DIGESTS[part].images}"
-    return f"a file with {IMAGES_PER_BATCH} images; as a python batch, of MD5 {BATCH_MD5[part]}"
-
-
-def _check_digests(
-    where: str, part: str, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8]
-) -> None:
-    expected = DIGESTS[part]
+def _check_digests(path: Path, expected: Digests, images: Bytes, labels: Bytes) -> None:
     for what, array, digest in (
-        ("images", images, expected.images),
-        ("labels", labels, expected.labels),
+        ("its images", images, expected.images),
+        ("its labels", labels, expected.labels),
     ):
-        found = _sha256(array)
-        if found != digest:
-            subject = f"its {what}" if part != "all" else f"the {what} of all five training files"
-            raise _CIFAR10.damaged(where, f"{subject} (SHA-256)", found=found, expected=digest)
+        sha256 = hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
+        if sha256 != digest:
+            raise _CIFAR10.damaged(path, what, sha256=sha256, expected=digest)
 
 
-def _check_listed(path: Path, found: str) -> None:
+def _check_listed(path: Path, sha256: str) -> None:
     """A file whose content has no published checksum is known by the list beside it, or not."""
-    expected = listed_sha256(path)
+    listing, listed = path.with_name(CHECKSUMS), {}
+    if listing.exists():
+        text = read_bytes(listing, "settings").decode("utf-8", errors="replace")
+        lines = [line.split(maxsplit=1) for line in text.splitlines()]
+        listed = {words[1].removeprefix("*"): words[0] for words in lines if len(words) == 2}
+    expected = listed.get(path.name)
     if expected is None:
         msg = (
             f"{str(path)!r} cannot be checked: its images have no published checksum of their own, "
-            f"and no {CHECKSUMS} beside it lists the file, whose SHA-256 is {found}. Add the "
+            f"and no {CHECKSUMS} beside it lists the file, whose SHA-256 is {sha256}. Add the "
             "training files that are missing, as all five can be checked together, or take "
             f"{path.name!r} out. {_CIFAR10.where}"
         )
         raise StorageError(msg)
-    if found != expected:
-        raise _CIFAR10.damaged(str(path), "the file (SHA-256)", found=found, expected=expected)
+    if sha256 != expected.lower():
+        raise _CIFAR10.damaged(path, "the file", sha256=sha256, expected=expected)
 
 
-def _sha256(array: npt.NDArray[Any]) -> str:
-    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
-
-
-def _check_md5(part: _Part) -> None:
-    found = hashlib.md5(part.content, usedforsecurity=False).hexdigest()
-    if found != BATCH_MD5[part.name]:
-        raise _CIFAR10.damaged(
-            part.where, "the file (MD5)", found=found, expected=BATCH_MD5[part.name]
-        )
-
-
-GZIP_MARK: Final = b"\x1f\x8b"
-ZIP_MARK: Final = b"PK\x03\x04"
-
-UNREADABLE: Final = (
-    EOFError,
-    LookupError,
-    MemoryError,
-    NotImplementedError,
-    OSError,
-    OverflowError,
-    RuntimeError,
-    ValueError,
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
-"""Errors of the readers of archives on damaged, locked or oversized ones."""
-
-
-def gunzipped(content: bytes, most: int) -> bytes:
-    """The unpacked bytes; more than `most` of them is a ValueError."""
-    with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
-        return _read(file, most)
-
-
-def unzipped(content: bytes, name: str, most: int) -> bytes:
-    """The member of this file name, in any folder of the archive or of an archive inside it."""
-    check_archive(content)
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        found = _named(archive, name)
-        if found is None:
-            inner = [member for member in archive.namelist() if member.lower().endswith(".zip")]
-            for member in inner:
-                with (
-                    archive.open(member) as file,
-                    zipfile.ZipFile(io.BytesIO(_read(file, most))) as nested,
-                ):
-                    found = _named(nested, name)
-                    if found is not None:
-                        return _member(nested, found, most)
-            msg = f"the archive has no member {name!r}"
-            raise LookupError(msg)
-        return _member(archive, found, most)
-
-
-def tar_members(content: bytes, names: Collection[str], most: int) -> Iterator[tuple[str, bytes]]:
-    """The members with these file names, in any folder of a gzipped archive, in their order."""
-    with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:
-        size = 0
-        for count, member in enumerate(archive):
-            size += member.size
-            if size > LIMITS["archive"] or count >= MOST_MEMBERS:
-                msg = f"it has more than {LIMITS['archive']:,} bytes or {MOST_MEMBERS:,} members"
-                raise ValueError(msg)
-            name = PurePosixPath(member.name).name
-            file = archive.extractfile(member) if name in names and member.isfile() else None
-            if file is not None:
-                yield name, _read(file, most)
-
-
-def _named(archive: zipfile.ZipFile, name: str) -> str | None:
-    return next((m for m in archive.namelist() if PurePosixPath(m).name == name), None)
-
-
-def _member(archive: zipfile.ZipFile, member: str, most: int) -> bytes:
-    with archive.open(member) as file:
-        return _read(file, most)
-
-
-def _read(file: IO[bytes] | gzip.GzipFile, most: int) -> bytes:
-    content = file.read(most + 1)
-    if len(content) > most:
-        msg = f"unpacked it has more than {most} bytes"
-        raise ValueError(msg)
-    return bytes(content)
-
-
-_PIXELS: Final = 3 * 32 * 32
-
-UNREADABLE_PICKLE: Final = (
-    pickle.UnpicklingError,
-    ArithmeticError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    MemoryError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
-"""Errors on damaged pickles."""
-
-
-class _Array:
-    """Stands for `numpy.ndarray` and keeps the state that a pickle gives it."""
-
-    state: tuple[Any, ...] = ()
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.state = state
-
-
-class _Type:
-    """Stands for `numpy.dtype`: its name, and nothing done with the rest."""
-
-    def __init__(self, name: object = None, *_flags: object) -> None:
-        self.name = name
-
-    def __setstate__(self, state: object) -> None:
-        """Byte order and the like; one byte has none."""
-
-
-def _array(*_arguments: object) -> _Array:
-    return _Array()
-
-
-_STAND_INS: Final[dict[tuple[str, str], Any]] = {
-    ("numpy", "ndarray"): _Array,
-    ("numpy", "dtype"): _Type,
-    ("numpy.core.multiarray", "_reconstruct"): _array,
-    ("numpy._core.multiarray", "_reconstruct"): _array,
-}
-
-
-class _BatchReader(pickle.Unpickler):
-    """Finds stand-ins by name and refuses the rest."""
-
-    def __init__(self, content: bytes) -> None:
-        super().__init__(io.BytesIO(content), encoding="bytes")
-        self._bytes_left = len(content)
-
-    def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 - as in the base class
-        if (module, name) == ("_codecs", "encode"):
-            return self._encoded
-        stand_in = _STAND_INS.get((module, name))
-        if stand_in is None:
-            msg = "it names a function that a batch of images does not need"
-            raise pickle.UnpicklingError(msg)
-        return stand_in
-
-    def _encoded(self, text: object, encoding: object) -> bytes:
-        """Bytes as newer programs write them into old pickles; in total at most the file's size."""
-        if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
-            msg = "bytes in another form than latin1"
-            raise pickle.UnpicklingError(msg)
-        self._bytes_left -= len(text)
-        if self._bytes_left < 0:
-            msg = "it asks for too much memory"
-            raise pickle.UnpicklingError(msg)
-        return text.encode("latin1")
-
-    def persistent_load(self, _pid: object) -> NoReturn:
-        msg = "it refers to objects outside of it"
-        raise pickle.UnpicklingError(msg)
-
-
-def read_batch(content: bytes) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-    """Images of shape (n, 32, 32, 3) and labels of shape (n,) of a CIFAR-10 python batch.
-
-    Anything else raises one of `UNREADABLE_PICKLE`.
-    """
-    _check_memo(content)
-    found = _BatchReader(content).load()
-    if not isinstance(found, dict):
-        msg = "it is not a dictionary"
-        raise pickle.UnpicklingError(msg)
-    data = found.get(b"data", found.get("data"))
-    labels = found.get(b"labels", found.get("labels"))
-    if not isinstance(data, _Array) or not isinstance(labels, list):
-        msg = "it has no data and labels"
-        raise pickle.UnpicklingError(msg)
-    pixels = _pixels(data)
-    images = pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-    if not all(type(label) is int and 0 <= label < 256 for label in labels):
-        msg = "its labels are not small integers"
-        raise pickle.UnpicklingError(msg)
-    return np.ascontiguousarray(images), np.array(labels, dtype=np.uint8)
-
-
-def _pixels(data: _Array) -> npt.NDArray[np.uint8]:
-    """The raw bytes, if the array is what a batch has: (n, 3072) of one byte each, row by row."""
-    _version, shape, kind, by_columns, raw = data.state
-    fits = (
-        isinstance(shape, tuple)
-        and len(shape) == 2
-        and all(type(size) is int for size in shape)
-        and shape[1] == _PIXELS
-        and isinstance(kind, _Type)
-        and kind.name in (b"u1", "u1", b"|u1", "|u1")
-        and not by_columns
-        and isinstance(raw, bytes)
-        and len(raw) == shape[0] * shape[1]
+def _labelled(images: Bytes, labels: Bytes) -> LabelledImages:
+    return LabelledImages(
+        images=images,
+        labels=labels.astype(np.int64),
+        white=_WHITE,
+        n_classes=len(CIFAR10_CLASSES),
     )
-    if not fits:
-        msg = "its data is not a matrix of bytes with 3072 columns"
-        raise pickle.UnpicklingError(msg)
-    return np.frombuffer(raw, dtype=np.uint8)
-
-
-def _check_memo(content: bytes) -> None:
-    """No memo slot beyond the number of instructions: unpicklers allocate up to the highest."""
-    for count, (opcode, argument, _) in enumerate(pickletools.genops(content)):
-        if "PUT" in opcode.name and not 0 <= int(argument or 0) <= count:
-            msg = "it asks for too much memory"
-            raise pickle.UnpicklingError(msg)

@@ -6,7 +6,6 @@ import io
 import os
 import re
 import socket
-import tarfile
 import time
 import zipfile
 from pathlib import Path
@@ -23,7 +22,6 @@ from pufferslice.data import read_table
 from pufferslice.errors import ArgumentError, LedgerError, StorageError, TableError
 from pufferslice.releases.ledger import Ledger
 from pufferslice.torch.ledger import RunLedger
-from reproduction.data import tar_members
 
 NOT_FILES = {"folder": "a folder", "pipe": "a pipe", "socket": "a socket", "/dev/zero": "a device"}
 
@@ -196,16 +194,6 @@ class TestArchives:
     def test_other_compressions(self):
         with pytest.raises(ValueError, match="deflated"):
             check_archive(zipped(("a", b"x" * 999), compression=zipfile.ZIP_BZIP2))
-
-    def test_a_tape_of_members_nobody_asked_for(self):
-        file = io.BytesIO()
-        with tarfile.open(fileobj=file, mode="w") as archive:
-            for size in (0, LIMITS["archive"] + 1):
-                member = tarfile.TarInfo(f"member {size}")
-                member.size = size
-                archive.fileobj.write(member.tobuf())
-        with pytest.raises(ValueError, match="bytes or"):
-            list(tar_members(gzip.compress(file.getvalue()), {"a"}, 100))
 
 
 def test_a_zipped_line_without_end(tmp_path):

@@ -13,7 +13,6 @@ from mpmath import mp
 
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.errors import ArgumentError, CalibrationError
-from pufferslice.learning import accountants, moments
 from pufferslice.learning.accountants import (
     ACCOUNTANTS,
     Amplified,
@@ -41,9 +40,6 @@ NINE_DIGITS = 5e-10
 MULTIPLIERS = {
     (512, 3_920, 1): (7083.501959, 175.153412, 176.4677711, 72.53368006),
     (512, 3_920, 8): (2504.396135, 61.92608267, 65.69691082, 25.64145606),
-    (512, 3_920, 80): (791.9595949, 19.58274678, 46.08305796, 8.10979814),
-    (1024, 1_960, 1): (5008.79227, 188.8837893, 190.6452922, 102.5781335),
-    (1024, 1_960, 8): (1770.87549, 66.78050415, 71.88207762, 36.26253012),
     (1024, 1_960, 80): (560.0, 21.11784964, 49.95889417, 11.46826999),
 }
 CASES = [
@@ -206,23 +202,11 @@ def exact_distribution(design, d):
     return [HP.binomial(trials, k) * q**k * (1 - q) ** (trials - k) for k in range(trials + 1)]
 
 
-class TestSchedules:
-    def test_every_multiplier_counts(self, rng):
-        design, steps = Poisson(n_records=1_000, rate=0.02), rng.uniform(2, 9, 50).repeat(2)
-        spent = run_cost(Amplified(), 8, design, exactly(6), steps)
-        single = [amplified_divergence(8, float(z), 0.02, 6) for z in steps]
-        assert spent == pytest.approx(math.fsum(single), rel=1e-12)
-
-    @pytest.mark.parametrize("accountant", ACCOUNTANTS, ids=lambda value: value.name)
-    def test_a_long_schedule_of_different_multipliers(self, accountant, rng):
-        """None is rounded: the sum over 20,000 equals that over any two parts."""
-        steps = np.exp(rng.uniform(np.log(20), np.log(200), 20_000))
-        parts = [steps[:7_000], steps[7_000:]]
-        design = design_for(accountant, 512)
-        whole, *pieces = (
-            run_cost(accountant, ORDER, design, exactly(20), part) for part in (steps, *parts)
-        )
-        assert whole == pytest.approx(sum(pieces), rel=1e-12)
+def test_every_multiplier_counts(rng):
+    design, steps = Poisson(n_records=1_000, rate=0.02), rng.uniform(2, 9, 50).repeat(2)
+    spent = run_cost(Amplified(), 8, design, exactly(6), steps)
+    single = [amplified_divergence(8, float(z), 0.02, 6) for z in steps]
+    assert spent == pytest.approx(math.fsum(single), rel=1e-12)
 
 
 class TestManyCounts:
@@ -230,20 +214,6 @@ class TestManyCounts:
 
     distribution = binomial(n_records=1_500, mismatch_probability=0.01)
     design = Poisson(n_records=1_500, rate=0.02)
-
-    @pytest.mark.soundness
-    @pytest.mark.parametrize("z", [30.0, 1_000.0])
-    @pytest.mark.parametrize("accountant", [LogMoment(), Amplified()], ids=lambda value: value.name)
-    def test_rounding_up_is_a_bound_and_costs_nothing(self, accountant, z, monkeypatch):
-        steps = np.full(100, z)
-        some = cost_by_count(accountant, 4, self.design, self.distribution, steps)
-        for module in (moments, accountants):
-            monkeypatch.setattr(module, "FEW_COUNTS", 10**6)
-        every = cost_by_count(accountant, 4, self.design, self.distribution, steps)
-        assert np.all(some >= every * (1 - 1e-12))
-        assert len(np.unique(some)) <= len(np.unique(every)) == 1_501
-        mixed, truth = (mixed_cost(4, costs, self.distribution) for costs in (some, every))
-        assert truth * (1 - 1e-12) <= mixed <= truth * (1 + 1e-6)
 
     @pytest.mark.soundness
     @pytest.mark.parametrize(
@@ -289,11 +259,9 @@ class TestManyCounts:
     @pytest.mark.parametrize(
         ("accountant", "design", "mean", "known"),
         [
-            (WorstCase(), "poisson", 500, 45033.08155558838),
             (WorstCase(), "without", 5, 2358.237049696938),
             (LogMoment(), "without", 50_000, 44745.18694628993),
             (LogMoment(), "with", 500, 492.82650550088124),
-            (LogMoment(), "poisson", 50_000, 44767.44112137907),
             (Amplified(), "poisson", 500, 450.3252337896787),
             (Amplified(), "poisson", 5, 180.786710561),
         ],
@@ -336,7 +304,6 @@ class TestRefusals:
     def test_amplified_without_poisson(self):
         for design in (self.design, WithReplacement(n_records=100, batch_size=10)):
             for ask in (
-                lambda d=design: Amplified().check(d, exactly(2)),
                 lambda d=design: Amplified().step_costs(4, d, 2, np.ones(1)),
                 lambda d=design: run_cost(Amplified(), 4, d, exactly(2), np.ones(1)),
                 lambda: self.calibrated(Amplified(), exactly(2)),
@@ -344,18 +311,13 @@ class TestRefusals:
                 with pytest.raises(ArgumentError, match="needs Poisson sampling"):
                     ask()
 
-    @pytest.mark.parametrize(
-        "distribution",
-        [at_most(3), binomial(n_records=100, mismatch_probability=0.1), from_pmf([0.5, 0.5])],
-        ids=["at most", "binomial", "pmf"],
-    )
-    def test_mean_square_of_a_random_set(self, distribution):
-        for ask in (
-            lambda: run_cost(MeanSquare(), 4, self.design, distribution, np.ones(1)),
-            lambda: self.calibrated(MeanSquare(), distribution),
-        ):
+    def test_mean_square_of_a_random_set(self):
+        random = binomial(n_records=100, mismatch_probability=0.1)
+        for differing in (at_most(3), random, from_pmf([0.5, 0.5])):
             with pytest.raises(ArgumentError, match="needs a fixed set of differing records"):
-                ask()
+                run_cost(MeanSquare(), 4, self.design, differing, np.ones(1))
+            with pytest.raises(ArgumentError, match="needs a fixed set of differing records"):
+                self.calibrated(MeanSquare(), differing)
 
     def test_only_mean_square_averages_over_batches(self):
         notions = {accountant.name: accountant.notion for accountant in ACCOUNTANTS}
@@ -397,8 +359,6 @@ class TestRefusals:
         for epsilon in (1e-300, 1e300):
             with pytest.raises(CalibrationError, match="epsilon = "):
                 self.calibrated(LogMoment(), exactly(2), epsilon=epsilon)
-        with pytest.raises(CalibrationError, match="no record differs"):
-            self.calibrated(LogMoment(), exactly(0))
 
     def test_a_cost_that_floats_cannot_hold(self):
         for order, z in ((1e200, 1e-90), (2.0, 1e100)):

@@ -24,7 +24,6 @@ from pufferslice.learning.caps import (
     across_rounds,
     average_round_cost,
     average_total_squared_cap,
-    block_projected_variance,
     block_reach,
     block_reach_bound,
     cap_matrix,
@@ -49,8 +48,6 @@ from pufferslice.learning.caps import (
     squared_caps,
     tail_cap,
     tail_cap_estimate,
-    uniform_mean_square_cap_estimate,
-    uniform_tail_cap_estimate,
 )
 from pufferslice.learning.plan import recipe_learning_rates
 from pufferslice.learning.sampling import (
@@ -114,9 +111,6 @@ class TestReach:
         by_size = ClippedBlocks.by_size([1, 3], clip_norm=2.0)
         assert by_size.clip_norms == pytest.approx([1.0, math.sqrt(3)], rel=1e-15)
 
-    def test_lipschitz_reach_by_hand(self):
-        assert lipschitz_reach([0.2, 0.0], clip_norm=4.0).tolist() == [0.8, 0.0]
-
     def test_block_reach_by_hand(self):
         """3 * 0.6 + 5 * 0.8; with A = [[1, 2], [0, 1]], A^T u = (0.6, 2.0): 1.8 + 10."""
         assert block_reach(DIAGONAL, TWO_BLOCKS, preconditioner=AXES) == pytest.approx([5.8])
@@ -141,9 +135,9 @@ class TestReach:
 class TestSquaredCaps:
     def test_squared_caps_by_hand(self):
         """The paper's experiment: (2 * 0.2 * 4 * 20 / 512)^2 = (1/16)^2; and two layers."""
-        reach = lipschitz_reach([0.2], clip_norm=4.0)
+        reach = lipschitz_reach([0.2, 0.0], clip_norm=4.0)
         flat = squared_caps(reach, discrepancy_cap=20, divisor=512)
-        assert flat == pytest.approx([1 / 256], rel=1e-14)
+        assert flat == pytest.approx([1 / 256, 0.0], rel=1e-14)
         layers = block_reach(DIAGONAL, TWO_BLOCKS, preconditioner=AXES)
         result = squared_caps(layers, discrepancy_cap=3, divisor=10)
         assert result == pytest.approx([0.36 * 5.8**2], rel=1e-14)
@@ -163,13 +157,6 @@ class TestSquaredCaps:
         mean_square = sum(sum(i < 2 for i in b) ** 2 for b in batches) / len(batches)
         result = mean_square_caps([1.0], mean_square_discrepancy=mean_square, divisor=2)
         assert result == pytest.approx([sum(moved) / len(moved)], rel=1e-15)
-
-    def test_flat_caps_equal_the_full_bound_in_all_directions(self, rng):
-        """Learning rate 0.2, clip norm 4, 3 of 10 differ: the update moves by at most 0.48."""
-        flat = ClippedBlocks(sizes=[3], clip_norms=[4.0])
-        reach = block_reach(unit_rows(rng, 9, 3), flat, preconditioner=0.2 * np.eye(3))
-        result = squared_caps(reach, discrepancy_cap=3, divisor=10)
-        assert result == pytest.approx(np.full(9, 0.48**2), rel=1e-13)
 
     def test_a_global_lipschitz_constant_will_do(self):
         """A step and a projection onto a half plane: 0.5-Lipschitz in norm, but the slice moves
@@ -199,12 +186,6 @@ class TestSquaredCaps:
 
 
 class TestMinimal:
-    def test_by_hand(self):
-        """Along (0.6, 0.8) the shifts move 0.6, -1.0 and 0."""
-        shifts = [[1.0, 0.0], [-1.0, -0.5], [0.8, -0.6]]
-        assert minimal_squared_caps(DIAGONAL, shifts) == pytest.approx([1.0], rel=1e-15)
-        assert minimal_squared_caps(AXES, shifts) == pytest.approx([1.0, 0.36], rel=1e-15)
-
     @given(seed=SEEDS, n_differing=st.integers(0, 4))
     def test_no_clipped_batch_moves_farther_than_its_cap(self, seed, n_differing):
         case = BlockwiseCase(seed)
@@ -263,15 +244,12 @@ class TestMatrix:
 
 class TestOneRound:
     def test_projected_variance(self, rng):
-        """0.36 * 4 + 2 * 0.48 * 1 + 0.64 * 9; blocks are a diagonal covariance."""
+        """0.36 * 4 + 2 * 0.48 * 1 + 0.64 * 9."""
         cov = np.array([[4.0, 1.0], [1.0, 9.0]])
         assert projected_variance(DIAGONAL, cov) == pytest.approx([8.16])
         draws = rng.multivariate_normal([0, 0], cov, size=200_000) @ np.array(DIAGONAL[0])
         # Standard error of a variance from 200 000 draws: 0.32 percent.
         assert draws.var() == pytest.approx(8.16, rel=0.02)
-        directions, blocks = unit_rows(rng, 6, 3), ClippedBlocks(sizes=[2, 1], clip_norms=[3, 5])
-        result = block_projected_variance(directions, blocks, noise_stds=[2.0, 3.0])
-        assert result == pytest.approx(projected_variance(directions, np.diag([4.0, 4.0, 9.0])))
 
     def test_costs_by_hand(self):
         """4 * 0.5 / (2 * 2) and 4 * 9 / (2 * 6); mean 1.75, joint below, largest 3."""
@@ -318,10 +296,8 @@ class TestTotals:
         total = [[1.0, 3.0], [4.0, 2.0]]
         assert average_total_squared_cap(total, [0.25, 0.75]) == 5.0
         assert joint_total_squared_cap(total, [0.25, 0.75]) == 7.0
-        assert joint_total_squared_cap(total, [1.0, 0.0]) == 5.0
         assert claimed_epsilon(16, 2.0, noise_std=0.5) == 64.0
         assert claimed_noise_std(16, 64.0, 2.0) == 0.5
-        assert claimed_noise_std(16, 64.0, 0.0) == 0.0
 
     @pytest.mark.soundness
     def test_the_released_slice_shows_the_secret(self, rng):
@@ -374,12 +350,6 @@ class TestRecipe:
         std = claimed_noise_std(16, 8.0, total)
         assert noise.noise_multiplier == pytest.approx(std * 512 / 4, rel=1e-13)
 
-    @given(scale=st.floats(0.01, 10), epsilon=st.floats(0.01, 100))
-    def test_understatement_depends_on_the_learning_rates_alone(self, scale, epsilon):
-        rates = scale * np.array([1.0, 2.0])
-        noise = recipe_noise(3, epsilon, rates, squared_discrepancy=7.0)
-        assert noise.understatement == pytest.approx(2 / (5 * scale**2), rel=1e-12)
-
 
 class TestTailCap:
     @pytest.mark.parametrize(("tail", "value"), [(0.6, 0), (0.4, 2), (0.21, 2), (0.19, 5)])
@@ -395,13 +365,6 @@ class TestTailCap:
         value = tail_cap(counts, stats.binom.logpmf(counts, n, share), tail_probability=tail).value
         assert stats.binom.sf(value, n, share) <= tail * (1 + 1e-9)
         assert value == 0 or stats.binom.sf(value - 1, n, share) > tail * (1 - 1e-9)
-
-    def test_far_tails_are_not_lost(self):
-        """P(K > 9) = 0.01^10 for ten records at rate 0.01."""
-        counts = np.arange(11)
-        logs = stats.binom.logpmf(counts, 10, 0.01)
-        assert tail_cap(counts, logs, tail_probability=1.01e-20).value == 9
-        assert tail_cap(counts, logs, tail_probability=0.99e-20).value == 10
 
     def test_closed_forms_by_hand(self):
         """100 * 0.1 + sqrt(50 ln 100) = 10 + 15.17, and 100 * 0.1 * 0.9 + 10^2."""
@@ -506,24 +469,21 @@ class TestEstimates:
         cap = tail_cap_estimate(zeros, discrepancy_cap=512, tail_probability=0.0429, **options)
         assert cap.value == 512
 
-    def test_uniform_by_hand(self):
+    def test_several_instances(self):
         """The failure probability is split over two instances; the larger estimate counts.
 
         Half-width sqrt(ln(2 * 2 / 0.05) / 2000) = 0.04681: floor(53.19) are left out.
         """
-        square = uniform_mean_square_cap_estimate(
-            [np.zeros(5, dtype=int), self.COUNTS], discrepancy_cap=5, failure_probability=0.1
+        square = mean_square_cap_estimate(
+            np.zeros(5, dtype=int), self.COUNTS, discrepancy_cap=5, failure_probability=0.1
         )
         value = 4.4 + 25 * math.sqrt(math.log(40) / 10)
         assert square.value == pytest.approx(value, rel=1e-15)
         assert square.failure_probability == 0.1
-        tail = uniform_tail_cap_estimate(
-            [np.arange(1000), np.zeros(1000, dtype=int)],
-            discrepancy_cap=999,
-            tail_probability=0.1,
-            failure_probability=0.05,
-        )
-        assert tail == TailCap(value=946, tail_probability=0.1, failure_probability=0.05)
+        options = {"tail_probability": 0.1, "failure_probability": 0.05}
+        zeros = np.zeros(1000, dtype=int)
+        tail = tail_cap_estimate(np.arange(1000), zeros, discrepancy_cap=999, **options)
+        assert tail == TailCap(value=946, **options)
 
     @pytest.mark.statistical
     def test_is_above_the_truth_as_often_as_it_says(self, rng):
@@ -596,10 +556,13 @@ def simulate(pair, batch, *, n_replicates=1, seed=1):
     )
 
 
+def across(tails, failures):
+    return across_rounds(tail_probabilities=tails, failure_probabilities=failures)
+
+
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda: ClippedBlocks(sizes=[], clip_norms=[]), "sizes"),
         (lambda: ClippedBlocks(sizes=[1, 2], clip_norms=[1.0]), "sizes"),
         (lambda: ClippedBlocks(sizes=[1.5], clip_norms=[1.0]), "size"),
         (lambda: ClippedBlocks(sizes=[1, 1], clip_norms=[1.0, math.nan]), "clip_norm"),
@@ -617,82 +580,51 @@ def simulate(pair, batch, *, n_replicates=1, seed=1):
         (lambda: block_reach_bound(DIAGONAL, TWO_BLOCKS, lipschitz=[1.0]), "lipschitz"),
         (lambda: squared_caps([1.0], discrepancy_cap=-1, divisor=2), "discrepancy_cap"),
         (lambda: squared_caps([1.0], discrepancy_cap=1, divisor=0), "divisor"),
-        (lambda: squared_caps([-1.0], discrepancy_cap=1, divisor=2), "reach"),
-        (lambda: squared_caps([1e200], discrepancy_cap=1, divisor=2), "too large for a float"),
         (lambda: squared_caps(["a"], discrepancy_cap=1, divisor=2), "expected numbers"),
         (lambda: mean_square_caps([1.0], mean_square_discrepancy=math.nan, divisor=2), "mean_squ"),
-        (lambda: mean_square_caps([1.0], mean_square_discrepancy=1, divisor=-2), "divisor"),
         (lambda: normalised_squared_caps([1.0], ratio_cap=-0.1), "ratio_cap"),
         (lambda: normalised_mean_square_caps([1.0], mean_square_ratio=-1.0), "mean_square_ratio"),
-        (lambda: minimal_squared_caps(DIAGONAL, [1.0, 0.0]), "shifts must have shape"),
         (lambda: minimal_squared_caps(DIAGONAL, np.empty((0, 2))), "shifts must have shape"),
         (lambda: minimal_squared_caps(DIAGONAL, [[math.nan, 1.0]]), "shifts must be finite"),
-        (lambda: minimal_squared_caps(DIAGONAL, [[1.0, 0.0, 0.0]]), "directions"),
-        (lambda: minimal_squared_caps(DIAGONAL, [[1e200, 0.0]]), "too large for a float"),
         (lambda: matrix_caps(DIAGONAL, [[1.0, 0.5], [0.4, 1.0]]), "matrix must be symmetric"),
         (lambda: matrix_caps(DIAGONAL, [[1.0, 2.0], [2.0, 1.0]]), "negative eigenvalue"),
-        (lambda: matrix_caps(DIAGONAL, 1.0), "matrix must have shape"),
-        (lambda: projected_variance(AXES, [[1.0, 0.5], [0.0, 1.0]]), "noise_cov"),
         (lambda: projected_variance(AXES, np.diag([1.0, 0.0])), "positive variance"),
-        (lambda: block_projected_variance(AXES, TWO_BLOCKS, noise_stds=[0.0, 1.0]), "variance"),
-        (lambda: block_projected_variance(AXES, TWO_BLOCKS, noise_stds=[1.0]), "noise_stds"),
-        (lambda: block_projected_variance(AXES, TWO_BLOCKS, noise_stds=[1.0, -1.0]), "noise_stds"),
         (lambda: round_costs(1, [1.0], [1.0]), "order"),
         (lambda: round_costs(2, [-1.0], [1.0]), "smallest_cap"),
-        (lambda: round_costs(2, [math.nan], [1.0]), "caps must be finite"),
         (lambda: round_costs(2, [], []), "caps must have shape"),
         (lambda: round_costs(2, [1.0, 1.0], [1.0]), "variance must have one entry per cap"),
         (lambda: round_costs(2, [1.0], [0.0]), "smallest_variance"),
         (lambda: round_costs(2, [1e300], [1e-300]), "costs must be finite"),
         (lambda: average_round_cost(2, [1.0, 1.0], [1.0, 1.0], [1.0]), "weights"),
-        (lambda: average_total_squared_cap([1.0], [1.0]), "caps must have shape"),
         (lambda: joint_total_squared_cap([[1e308]] * 2, [1.0]), "total_squared_cap"),
-        (lambda: claimed_epsilon(1, 1.0, noise_std=1), "order"),
         (lambda: claimed_epsilon(2, -1.0, noise_std=1), "total_squared_cap"),
-        (lambda: claimed_epsilon(2, 1.0, noise_std=0), "noise_std"),
         (lambda: claimed_epsilon(2, 1e300, noise_std=1e-100), "epsilon must be finite"),
         (lambda: claimed_noise_std(2, 0.0, 1.0), "epsilon"),
-        (lambda: claimed_noise_std(2, 1.0, math.nan), "total_squared_cap"),
         (lambda: claimed_noise_std(2, 1e-200, 1e200), "variance must be finite"),
         (lambda: recipe_noise(16, 1.0, [], squared_discrepancy=1.0), "learning_rates"),
         (lambda: recipe_noise(16, 1.0, [0.1, 0.0], squared_discrepancy=1.0), "learning_rate"),
         (lambda: recipe_noise(16, 1.0, [0.1], squared_discrepancy=0.0), "squared_discrepancy"),
         (lambda: tail_cap([0, 1], np.log(HALVES), tail_probability=0.0), "tail_probability"),
-        (lambda: tail_cap([0, 1], np.log([0.5, 0.4]), tail_probability=0.1), "must sum to 1"),
         (lambda: tail_cap([0, 1], [0.0, math.nan], tail_probability=0.1), "must sum to 1"),
         (lambda: tail_cap([1, 0], np.log(HALVES), tail_probability=0.1), "counts must ascend"),
-        (lambda: tail_cap([0], np.log(HALVES), tail_probability=0.1), "counts must ascend"),
         (lambda: tail_cap([0.0, 1.0], np.log(HALVES), tail_probability=0.1), "counts must be a"),
-        (lambda: tail_cap([-1, 1], np.log(HALVES), tail_probability=0.1), "counts must be a"),
         (lambda: hoeffding_tail_cap(**HOEFFDING | {"batch_size": 0}), "batch_size"),
-        (lambda: hoeffding_tail_cap(**HOEFFDING | {"mismatch_probability": -0.1}), "mismatch_prob"),
         (lambda: hoeffding_tail_cap(**HOEFFDING | {"mismatch_probability": 1.1}), "at most 1"),
         (lambda: hoeffding_tail_cap(**HOEFFDING | {"tail_probability": 1.0}), "tail_probability"),
-        (lambda: mismatch_mean_square_cap(batch_size=1, mismatch_probability=2), "at most 1"),
         (lambda: simulate((np.zeros(3), np.zeros(4)), [0]), "draw_pair"),
-        (lambda: simulate((np.array(1.0), np.array(1.0)), [0]), "draw_pair"),
         (lambda: simulate((np.zeros(3), np.zeros(3)), [3]), "draw_batch"),
         (lambda: simulate((np.zeros(3), np.zeros(3)), [-1]), "draw_batch"),
         (lambda: simulate((np.zeros(3), np.zeros(3)), [0.5]), "draw_batch"),
-        (lambda: simulate((np.zeros(3), np.zeros(3)), [[0]]), "draw_batch"),
         (lambda: simulate(([0], [0]), [0], n_replicates=0), "n_replicates"),
         (lambda: simulate(([0], [0]), [0], seed=-1), "seed"),
         (lambda: tail_cap_estimate([0, 6, 7], **ESTIMATE), "2 of 3"),
-        (lambda: tail_cap_estimate([0.5], **ESTIMATE), "discrepancies must be a non-empty"),
         (lambda: tail_cap_estimate([], **ESTIMATE), "discrepancies must be a non-empty"),
-        (lambda: tail_cap_estimate([1], **ESTIMATE | {"discrepancy_cap": -1}), "discrepancy_cap"),
+        (lambda: tail_cap_estimate(**ESTIMATE), "at least one instance"),
         (lambda: tail_cap_estimate([1], **ESTIMATE | {"tail_probability": 1.0}), "tail_prob"),
         (lambda: tail_cap_estimate([1], **ESTIMATE | {"failure_probability": 0.0}), "failure_prob"),
-        (lambda: uniform_tail_cap_estimate([], **ESTIMATE), "at least one instance"),
-        (
-            lambda: across_rounds(tail_probabilities=[0.1] * 11, failure_probabilities=[]),
-            "tail_probabilities must not be negative and must sum",
-        ),
-        (
-            lambda: across_rounds(tail_probabilities=[0.1], failure_probabilities=[-0.1]),
-            "failure_probabilities must not be negative",
-        ),
-        (lambda: across_rounds(tail_probabilities=[math.nan], failure_probabilities=[]), "finite"),
+        (lambda: across([0.1] * 11, []), "tail_probabilities must not be negative and must sum"),
+        (lambda: across([0.1], [-0.1]), "failure_probabilities must not be negative"),
+        (lambda: across([math.nan], []), "finite"),
     ],
 )
 def test_refusals(call, match):

@@ -36,16 +36,15 @@ def layers(allocation, norms=NORMS, sizes=SIZES):
 
 @pytest.mark.parametrize(
     ("multipliers", "effective"),
-    [([3.0], 3.0), ([2.0, 2.0], math.sqrt(2)), ([1.0, 2.0], math.sqrt(0.8)), ([3.0, 4.0], 2.4)],
+    [
+        ([3.0], 3.0),
+        ([1.0, 2.0], math.sqrt(0.8)),
+        ([3e-200, 4e-200], 2.4e-200),
+        ([3e200, 4e200], 2.4e200),
+    ],
 )
 def test_effective_multiplier_by_hand(multipliers, effective):
     assert effective_multiplier(np.array(multipliers)) == pytest.approx(effective, rel=1e-15)
-
-
-@pytest.mark.parametrize("scale", [1e-200, 1e-90, 1e90, 1e200])
-def test_effective_multiplier_far_from_one(scale):
-    result = effective_multiplier(np.array([3.0, 4.0]) * scale)
-    assert result == pytest.approx(2.4 * scale, rel=1e-14)
 
 
 @pytest.mark.parametrize(
@@ -63,13 +62,10 @@ def test_inverse_squares_of_the_ratios_sum_to_one(allocation):
     assert effective_multiplier(5.0 * ratios) == pytest.approx(5.0, rel=1e-14)
 
 
-def test_equal_is_the_root_of_the_number_of_layers():
-    assert layers("equal").ratios == pytest.approx([math.sqrt(3)] * 3, rel=1e-15)
-    assert FlatClipping(norm=2.0).ratios.tolist() == [1.0]
-
-
 def test_least_noise_by_hand():
     # Weights sqrt(d) C are 2 and 6, so the ratios are sqrt(8 / 2) and sqrt(8 / 6).
+    assert FlatClipping(norm=2.0).ratios.tolist() == [1.0]
+    assert layers("equal").ratios == pytest.approx([math.sqrt(3)] * 3, rel=1e-15)
     ratios = layers("least_noise", norms=(1.0, 2.0), sizes=(4, 9)).ratios
     assert ratios == pytest.approx([2.0, math.sqrt(4 / 3)], rel=1e-15)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from mpmath import mp
 
-from pufferslice.learning.differing import binomial, from_pmf
+from pufferslice.learning.differing import binomial
 from pufferslice.learning.moments import binomial_log_moments, costs_by_count, log_mean_exp
 
 HP = mp.clone()
@@ -48,12 +48,6 @@ class TestBinomialLogMoments:
 
 
 class TestCostsByCount:
-    def test_few_counts_are_all_computed(self):
-        distribution = from_pmf({0: 0.5, 3: 0.25, 9: 0.25})
-        result = costs_by_count(lambda counts: 2.0 * counts, 4, distribution)
-        assert result.costs.tolist() == [0.0, 6.0, 18.0]
-        assert result.nodes.tolist() == [0, 1, 2]
-
     @pytest.mark.parametrize("is_convex", [False, True])
     def test_few_evaluations(self, is_convex):
         asked = []

@@ -12,7 +12,7 @@ number D of differing records: steps add for each D, and the expectation over D 
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, Final, Literal, Protocol, final
+from typing import Any, ClassVar, Final, Literal, final
 
 import attrs
 import numpy as np
@@ -20,6 +20,7 @@ import numpy as np
 from pufferslice._core.arrays import Floats, Integers
 from pufferslice._core.checks import check_above, check_count, check_one_of
 from pufferslice._core.search import SAFETY, raise_until, smallest_safe, smallest_safe_multiplier
+from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.learning.amplification import amplified_by_count, amplified_divergences
 from pufferslice.learning.differing import DifferingRecords
@@ -50,18 +51,6 @@ _FEW_TRIALS: Final = 64
 """Moments of fewer trials are sums over all counts."""
 _LEAST_SCALE: Final = 1e-100
 """Squares of smaller scales underflow."""
-
-
-class Target(Protocol):
-    """The target of a calibration: a `Guarantee`, or anything with its order and epsilon."""
-
-    @property
-    def order(self) -> float:
-        """The Rényi order."""
-
-    @property
-    def epsilon(self) -> float:
-        """The cost that a run may have."""
 
 
 @final
@@ -295,7 +284,7 @@ def run_cost(
 
 def calibrate_multiplier(
     accountant: Accountant,
-    target: Target,
+    target: Guarantee,
     sampling: SamplingDesign,
     differing: DifferingRecords,
     n_steps: int,

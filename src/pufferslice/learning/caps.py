@@ -249,20 +249,15 @@ def projected_variance(directions: Floats, noise_cov: Floats) -> Floats:
 
     Source: lemma:gaussian_SRE.
     """
-    return _positive_variance(_quadratic(directions, noise_cov=noise_cov))
-
-
-@_quiet
-def block_projected_variance(
-    directions: Floats, blocks: ClippedBlocks, *, noise_stds: Floats
-) -> Floats:
-    """`projected_variance` of independent noise with one standard deviation per block.
-
-    Source: lemma:gaussian_SRE.
-    """
-    stds = _per_block(blocks, noise_stds=noise_stds)
-    shares = blocks.norms(_directions(blocks.dim, directions)) ** 2
-    return _positive_variance(_finite(shares @ stds**2))
+    variance = _quadratic(directions, noise_cov=noise_cov)
+    n_without = int(np.count_nonzero(~(variance > 0)))
+    if n_without:
+        msg = (
+            f"the noise must have positive variance along every slice; {n_without} of "
+            f"{variance.size} slices have none. Add noise there, or leave those slices out"
+        )
+        raise ArgumentError(msg)
+    return variance
 
 
 @np.errstate(over="ignore")
@@ -567,48 +562,30 @@ def simulate_discrepancies(
 
 
 def mean_square_cap_estimate(
-    discrepancies: Integers, *, discrepancy_cap: int, failure_probability: float
+    *instances: Integers, discrepancy_cap: int, failure_probability: float
 ) -> MeanSquareCap:
-    r"""Upper bound on the mean of the squared discrepancy, from simulated ones.
+    r"""Upper bound on the mean of the squared discrepancy, from simulated ones of each instance.
 
     $$\hat\mu_2 + K^2 \sqrt{\ln(2/\gamma) / (2M)}$$
 
-    Guarantee: at least the mean over data and batch, except with probability
+    An instance is a prior and a pair of secrets. The largest estimate counts, and the failure
+    probability is split evenly over the instances.
+    Guarantee: at least the mean over data and batch of every instance, except with probability
     `failure_probability`.
     Use: comparison only. The caps need a bound for every pair of datasets, this averages over them.
     Needs: independent replicates, none above `discrepancy_cap` (the paper's batch size, or the
     smaller cap of the sampling design).
-    Source: lem:mc_ms_cap.
+    Source: lem:mc_ms_cap, cor:uniform_ms_cap.
     """
-    draws = _draws(discrepancies, discrepancy_cap)
-    slack = dkw_halfwidth(len(draws), failure_probability)
-    value = float(np.mean(draws.astype(np.float64) ** 2)) + discrepancy_cap**2 * slack
-    return MeanSquareCap(value=value, failure_probability=failure_probability)
-
-
-def uniform_mean_square_cap_estimate(
-    discrepancies: Sequence[Integers], *, discrepancy_cap: int, failure_probability: float
-) -> MeanSquareCap:
-    """The largest `mean_square_cap_estimate` of all instances (prior and pair of secrets).
-
-    Guarantee: each instance is below its own estimate, all at once, except with probability
-    `failure_probability`, which is split evenly over the instances.
-    Use: comparison only, as for one instance.
-    Source: cor:uniform_ms_cap.
-    """
-    share = _share(discrepancies, failure_probability)
-    value = max(
-        mean_square_cap_estimate(
-            draws, discrepancy_cap=discrepancy_cap, failure_probability=share
-        ).value
-        for draws in discrepancies
-    )
-    return MeanSquareCap(value=value, failure_probability=failure_probability)
+    values = []
+    for draws, slack in _replicates(instances, discrepancy_cap, failure_probability):
+        mean_square = float(np.mean(draws.astype(np.float64) ** 2))
+        values.append(mean_square + discrepancy_cap**2 * slack)
+    return MeanSquareCap(value=max(values), failure_probability=failure_probability)
 
 
 def tail_cap_estimate(
-    discrepancies: Integers,
-    *,
+    *instances: Integers,
     discrepancy_cap: int,
     tail_probability: float,
     failure_probability: float,
@@ -616,52 +593,49 @@ def tail_cap_estimate(
     """A count that the discrepancy exceeds with probability at most `tail_probability`.
 
     The order statistic of rank ceil((1 - (delta - e)) M), with e the DKW half-width; the cap of
-    every draw if delta is not above e.
-    Guarantee: except with probability `failure_probability` over the simulation.
+    every draw if delta is not above e. The largest of all instances (prior and pair of secrets)
+    counts, and the failure probability is split evenly over them.
+    Guarantee: for every instance, except with probability `failure_probability` over the
+    simulation.
     Use: (epsilon, delta) claims, with `across_rounds`. Counts of differing records in the whole
     data may be given as well, with the number of records as `discrepancy_cap`: one tail for all
     rounds.
     Needs: independent replicates of the coupling and the batch, none above `discrepancy_cap`.
-    Source: lem:dkw_huc_cap.
+    Source: lem:dkw_huc_cap, cor:uniform_huc_cap.
     """
-    draws = _draws(discrepancies, discrepancy_cap)
     check_between(0, 1, tail_probability=tail_probability)
-    left_out = tail_probability - dkw_halfwidth(len(draws), failure_probability)
-    value = discrepancy_cap
-    if left_out > 0:
-        n_above = math.floor(left_out * len(draws) * (1 - _ROUNDING))
-        value = int(np.sort(draws)[len(draws) - 1 - n_above])
+    value = 0
+    for draws, slack in _replicates(instances, discrepancy_cap, failure_probability):
+        n_above = math.floor((tail_probability - slack) * len(draws) * (1 - _ROUNDING))
+        is_known = tail_probability > slack
+        rank = len(draws) - 1 - n_above
+        value = max(value, int(np.sort(draws)[rank]) if is_known else discrepancy_cap)
     return TailCap(
         value=value, tail_probability=tail_probability, failure_probability=failure_probability
     )
 
 
-def uniform_tail_cap_estimate(
-    discrepancies: Sequence[Integers],
-    *,
-    discrepancy_cap: int,
-    tail_probability: float,
-    failure_probability: float,
-) -> TailCap:
-    """The largest `tail_cap_estimate` of all instances (prior and pair of secrets).
-
-    Guarantee: the tail of every instance is at most `tail_probability`, all at once, except with
-    probability `failure_probability`, which is split evenly over the instances.
-    Source: cor:uniform_huc_cap.
-    """
-    share = _share(discrepancies, failure_probability)
-    value = max(
-        tail_cap_estimate(
-            draws,
-            discrepancy_cap=discrepancy_cap,
-            tail_probability=tail_probability,
-            failure_probability=share,
-        ).value
-        for draws in discrepancies
-    )
-    return TailCap(
-        value=value, tail_probability=tail_probability, failure_probability=failure_probability
-    )
+def _replicates(
+    instances: Sequence[Integers], discrepancy_cap: int, failure_probability: float
+) -> list[tuple[Integers, float]]:
+    """The counts of each instance, checked, and their DKW half-width."""
+    check_count(0, discrepancy_cap=discrepancy_cap)
+    if not instances:
+        msg = "discrepancies must hold the counts of at least one instance, got none"
+        raise ArgumentError(msg)
+    share = split(failure_probability, len(instances))
+    replicates = []
+    for counts in instances:
+        draws = _counts(discrepancies=counts)
+        n_beyond = np.count_nonzero(draws > discrepancy_cap)
+        if n_beyond:
+            msg = (
+                f"discrepancies must not exceed discrepancy_cap {discrepancy_cap}; {n_beyond} of "
+                f"{draws.size} do"
+            )
+            raise ArgumentError(msg)
+        replicates.append((draws, dkw_halfwidth(len(draws), share)))
+    return replicates
 
 
 def across_rounds(*, tail_probabilities: Floats, failure_probabilities: Floats) -> AcrossRounds:
@@ -729,17 +703,6 @@ def _quadratic(directions: Floats, **named: Floats) -> Floats:
     return _finite(np.maximum(np.sum((rows @ values) * rows, axis=1), 0.0))
 
 
-def _positive_variance(variance: Floats) -> Floats:
-    bad = int(np.count_nonzero(~(variance > 0)))
-    if bad:
-        msg = (
-            f"the noise must have positive variance along every slice; {bad} of {variance.size} "
-            "slices have none. Add noise there, or leave those slices out of the profile"
-        )
-        raise ArgumentError(msg)
-    return variance
-
-
 def _not_negative(**named: Floats) -> Floats:
     ((name, numbers),) = named.items()
     values = locked(numbers)
@@ -797,25 +760,6 @@ def _mean_discrepancy(batch_size: int, mismatch_probability: float) -> float:
         msg = f"mismatch_probability must be at most 1, got {mismatch_probability!r}"
         raise ArgumentError(msg)
     return batch_size * mismatch_probability
-
-
-def _share(discrepancies: Sequence[Integers], failure_probability: float) -> float:
-    if not len(discrepancies):
-        msg = "discrepancies must hold the counts of at least one instance, got none"
-        raise ArgumentError(msg)
-    return split(failure_probability, len(discrepancies))
-
-
-def _draws(discrepancies: Integers, discrepancy_cap: int) -> Integers:
-    check_count(0, discrepancy_cap=discrepancy_cap)
-    draws = _counts(discrepancies=discrepancies)
-    if draws.max() > discrepancy_cap:
-        msg = (
-            f"discrepancies must not exceed discrepancy_cap {discrepancy_cap}; "
-            f"{np.count_nonzero(draws > discrepancy_cap)} of {draws.size} do"
-        )
-        raise ArgumentError(msg)
-    return draws
 
 
 def _counts(**named: Integers) -> Integers:

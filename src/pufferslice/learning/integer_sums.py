@@ -29,7 +29,7 @@ from pufferslice._core.checks import check_count
 from pufferslice.calibration.noise import DRAW_DELTA, LARGEST_DRAW, SIGMA_INT
 from pufferslice.errors import ArgumentError
 from pufferslice.learning.plan import TrainingPlan
-from pufferslice.learning.sampling import Poisson, SamplingDesign
+from pufferslice.learning.sampling import Poisson
 
 ROOM: Final = 2.0**62
 """Integer sums with their noise stay below this in absolute value."""
@@ -88,15 +88,13 @@ def sum_grid(plan: TrainingPlan, step: int, sizes: Sequence[int]) -> SumGrid:
     if step >= plan.n_steps:
         msg = f"step must be below the plan's n_steps = {plan.n_steps}, got {step}"
         raise ArgumentError(msg)
-    if len(sizes) != len(norms):
-        msg = f"sizes must have one entry for each of the {len(norms)} layers, got {len(sizes)}"
-        raise ArgumentError(msg)
-    for size in sizes:
-        check_count(1, size=size)
+    plan.check_sizes(sizes)
     if plan.block is None:
         msg = "the plan has no block yet; give one to plan_training or let a Trainer choose it"
         raise ArgumentError(msg)
-    block, n_draws = int(plan.block), largest_batch(plan.sampling)
+    design = plan.sampling
+    n_draws = int(design.n_records if isinstance(design, Poisson) else design.batch_size)
+    block = int(plan.block)
     with np.errstate(over="ignore"):
         steps = plan.noise_stds(step) / SIGMA_INT
     # Far from the smallest and largest floats, so that every product here is a normal one.
@@ -147,10 +145,3 @@ def implementation_delta(plan: TrainingPlan, n_parameters: int) -> float:
     check_count(1, n_parameters=n_parameters)
     per_step = math.nextafter((DRAW_DELTA + LATTICE_DELTA) * int(n_parameters), math.inf)
     return min(1.0, math.nextafter(per_step * plan.n_steps, math.inf))
-
-
-def largest_batch(sampling: SamplingDesign) -> int:
-    """The most draws that a batch can hold."""
-    if isinstance(sampling, Poisson):
-        return int(sampling.n_records)
-    return int(sampling.batch_size)

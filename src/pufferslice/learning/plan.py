@@ -114,6 +114,15 @@ class TrainingPlan:
         norms = np.array(self.clipping.norms)
         return np.asarray(self.noise_multipliers[step] * self.clipping.ratios * norms)
 
+    def check_sizes(self, sizes: Sequence[int]) -> None:
+        """One number of parameters for each clipped layer."""
+        n_layers = len(self.clipping.norms)
+        if len(sizes) != n_layers:
+            msg = f"sizes must have one entry for each of the {n_layers} layers, got {len(sizes)}"
+            raise ArgumentError(msg)
+        for size in sizes:
+            check_count(1, size=size)
+
     def costs(self) -> Floats:
         """Cost of the whole run for each possible number of differing records."""
         return cost_by_count(
@@ -322,14 +331,9 @@ def signal_to_noise(plan: TrainingPlan, sizes: Sequence[int]) -> SignalToNoise:
     >>> signal_to_noise(plan, [400])  # 100 / (2 * 20)
     SignalToNoise(per_step=2.5, whole_run=5.0)
     """
-    norms = np.array(plan.clipping.norms, dtype=np.float64)
-    if len(sizes) != len(norms):
-        msg = f"sizes must have one entry for each of the {len(norms)} layers, got {len(sizes)}"
-        raise ArgumentError(msg)
-    for size in sizes:
-        check_count(1, size=size)
+    plan.check_sizes(sizes)
     # In units of the largest norm and the largest multiplier, so that no square overflows.
-    norms = norms / norms.max()
+    norms = np.array(plan.clipping.norms, dtype=np.float64) / max(plan.clipping.norms)
     top = float(plan.noise_multipliers.max())
     mean_square = float(np.mean((plan.noise_multipliers / top) ** 2))
     noise = np.sqrt(

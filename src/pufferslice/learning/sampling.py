@@ -119,28 +119,42 @@ class Poisson:
         return {"kind": self.name, "n_records": self.n_records, "rate": self.rate}
 
 
+@attrs.frozen(kw_only=True)
+class _FixedSize:
+    """Batches that all have the same number of draws."""
+
+    name: ClassVar[str]
+
+    n_records: int = attrs.field(converter=_plain)
+    """Records in the dataset, the same in both worlds."""
+    batch_size: int = attrs.field(converter=_plain)
+    """Draws in a batch, at most `n_records`."""
+
+    def __attrs_post_init__(self) -> None:
+        check_count(1, n_records=self.n_records, batch_size=self.batch_size)
+        if self.batch_size > self.n_records:
+            msg = f"batch_size must be at most n_records = {self.n_records}, got {self.batch_size}"
+            raise ArgumentError(msg)
+
+    @property
+    def divisor(self) -> float:
+        """The batch size."""
+        return float(self.batch_size)
+
+    def description(self) -> dict[str, Any]:
+        """The design as JSON values."""
+        return {"kind": self.name, "n_records": self.n_records, "batch_size": self.batch_size}
+
+
 @final
 @attrs.frozen(kw_only=True)
-class WithoutReplacement:
+class WithoutReplacement(_FixedSize):
     """A batch is a uniform set of `batch_size` records.
 
     K given D is Hypergeometric(n_records, D, batch_size).
     """
 
     name: ClassVar[str] = "without_replacement"
-
-    n_records: int = attrs.field(converter=_plain)
-    """Records in the dataset, the same in both worlds."""
-    batch_size: int = attrs.field(converter=_plain)
-    """Records in a batch, at most `n_records`."""
-
-    def __attrs_post_init__(self) -> None:
-        _check_batch_size(self.n_records, self.batch_size)
-
-    @property
-    def divisor(self) -> float:
-        """The batch size."""
-        return float(self.batch_size)
 
     def discrepancy_cap(self, max_differing: int) -> int:
         """The most differing records that any draw can hold. Source: prop:wr_caps."""
@@ -188,14 +202,10 @@ class WithoutReplacement:
         d = _checked_differing(self.n_records, n_differing=n_differing)
         return float(_mean_squares(self.n_records, d, np.array(self.divisor)))
 
-    def description(self) -> dict[str, Any]:
-        """The design as JSON values."""
-        return {"kind": self.name, "n_records": self.n_records, "batch_size": self.batch_size}
-
 
 @final
 @attrs.frozen(kw_only=True)
-class WithReplacement:
+class WithReplacement(_FixedSize):
     """A batch is `batch_size` independent uniform draws of a record.
 
     K given D is Binomial(batch_size, D / n_records): for a *given* D. If D is random, the draws
@@ -204,19 +214,6 @@ class WithReplacement:
     """
 
     name: ClassVar[str] = "with_replacement"
-
-    n_records: int = attrs.field(converter=_plain)
-    """Records in the dataset, the same in both worlds."""
-    batch_size: int = attrs.field(converter=_plain)
-    """Draws in a batch, at most `n_records`."""
-
-    def __attrs_post_init__(self) -> None:
-        _check_batch_size(self.n_records, self.batch_size)
-
-    @property
-    def divisor(self) -> float:
-        """The batch size."""
-        return float(self.batch_size)
 
     def discrepancy_cap(self, max_differing: int) -> int:
         """The whole batch as soon as one record differs: it may be drawn every time.
@@ -243,10 +240,6 @@ class WithReplacement:
         d = _checked_differing(self.n_records, n_differing=n_differing)
         b, n = self.batch_size, self.n_records
         return b * d / n * (1 + (b - 1) * d / n)
-
-    def description(self) -> dict[str, Any]:
-        """The design as JSON values."""
-        return {"kind": self.name, "n_records": self.n_records, "batch_size": self.batch_size}
 
 
 SamplingDesign = Poisson | WithoutReplacement | WithReplacement
@@ -441,13 +434,6 @@ def _mean_squares(n_records: int, n_differing: int, sizes: Floats) -> Floats:
 
 def _discrepancy(logs: Floats) -> Discrepancy:
     return Discrepancy(counts=np.arange(len(logs)), log_probabilities=logs)
-
-
-def _check_batch_size(n_records: int, batch_size: int) -> None:
-    check_count(1, n_records=n_records, batch_size=batch_size)
-    if batch_size > n_records:
-        msg = f"batch_size must be at most n_records = {n_records}, got {batch_size}"
-        raise ArgumentError(msg)
 
 
 def _checked_differing(n_records: int, **named: int) -> int:

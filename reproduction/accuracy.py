@@ -13,7 +13,6 @@ from reproduction.training import (
     ALMOST_NO_NOISE,
     CONFIDENCE,
     RunResult,
-    TrainingScale,
     TrainingTask,
     cifar_scale,
     digits_scale,
@@ -53,12 +52,17 @@ def run(setting: Setting) -> Outcome:
         else digits_scale(model="linear", setups=QUICK_SETUPS, n_differing=_QUICK_DIFFERING)
     )
     epsilons = EPSILONS if setting.full else QUICK_EPSILONS
-    planned = [task for setup in scale.setups for task in _planned(scale, setup, epsilons)]
-    results = results_of([task for _, _, _, task in planned], setting)
-    rows = [
-        _row(setup, series, epsilon, result)
-        for (setup, series, epsilon, _), result in zip(planned, results, strict=True)
-    ]
+    tasks: dict[tuple[SgdSetup, str, float | None], TrainingTask] = {}
+    for setup in scale.setups:
+        noise, name = scale.noise(setup), f"batch-{setup.batch_size}"
+        for series in SERIES:
+            multipliers = noise_multipliers(noise, series, epsilons)
+            for epsilon, multiplier in zip(epsilons, multipliers, strict=True):
+                tasks[setup, series, epsilon] = scale.task(
+                    setup, series, multiplier, name=f"{name}-epsilon-{epsilon:g}"
+                )
+        tasks[setup, ALMOST_NO_NOISE, None] = scale.baseline(setup, name=name)
+    rows = [_row(*point, result) for point, result in results_of(tasks, setting).items()]
     steps = " and ".join(str(setup.n_steps) for setup in scale.setups)
     return Outcome(
         experiment=NAME,
@@ -68,24 +72,6 @@ def run(setting: Setting) -> Outcome:
         ),
         rows=tuple(rows),
         claims=tuple(_claims(rows, epsilons, full=setting.full)),
-    )
-
-
-def _planned(
-    scale: TrainingScale, setup: SgdSetup, epsilons: Sequence[float]
-) -> Iterator[tuple[SgdSetup, str, float | None, TrainingTask]]:
-    noise = scale.noise(setup)
-    for series in SERIES:
-        multipliers = noise_multipliers(noise, series, epsilons)
-        for epsilon, multiplier in zip(epsilons, multipliers, strict=True):
-            name = f"batch-{setup.batch_size}-epsilon-{epsilon:g}"
-            yield setup, series, epsilon, scale.task(setup, series, multiplier, name=name)
-    name = f"batch-{setup.batch_size}"
-    yield (
-        setup,
-        ALMOST_NO_NOISE,
-        None,
-        scale.task(setup, ALMOST_NO_NOISE, scale.tiny_multiplier(setup), name=name),
     )
 
 
@@ -287,35 +273,25 @@ def run_attack(setting: Setting) -> Outcome:
     )
     scale = attrs.evolve(scale, weight_decay=0.0)
     epsilons = ATTACK_EPSILONS if setting.full else QUICK_ATTACK_EPSILONS
-    planned = list(_attack_planned(scale, scale.setups[0], epsilons))
-    results = results_of([task for _, _, task in planned], setting)
-    rows = [
-        _attack_row(series, epsilon, result)
-        for (series, epsilon, _), result in zip(planned, results, strict=True)
-    ]
+    (setup,) = scale.setups
+    tasks: dict[tuple[str, float | None], TrainingTask] = {}
+    for series in ATTACK_SERIES:
+        multipliers = noise_multipliers(scale.noise(setup), series, epsilons)
+        for epsilon, multiplier in zip(epsilons, multipliers, strict=True):
+            tasks[series, epsilon] = scale.task(
+                setup, series, multiplier, name=f"epsilon-{epsilon:g}"
+            )
+    tasks[ALMOST_NO_NOISE, None] = scale.baseline(setup, name="baseline")
+    rows = [_attack_row(*point, result) for point, result in results_of(tasks, setting).items()]
     return Outcome(
         experiment=ATTACK_NAME,
         scale=(
-            f"{scale.found}; model {scale.model}, {scale.setups[0].n_steps} steps, order "
+            f"{scale.found}; model {scale.model}, {setup.n_steps} steps, order "
             f"{ORDER:g}, no weight decay, one run per point; as many members as non-members, "
             f"intervals at {CONFIDENCE:.0%}."
         ),
         rows=tuple(rows),
         claims=tuple(_attack_claims(rows)),
-    )
-
-
-def _attack_planned(
-    scale: TrainingScale, setup: SgdSetup, epsilons: Sequence[float]
-) -> Iterator[tuple[str, float | None, TrainingTask]]:
-    noise = scale.noise(setup)
-    for series in ATTACK_SERIES:
-        for epsilon, z in zip(epsilons, noise_multipliers(noise, series, epsilons), strict=True):
-            yield series, epsilon, scale.task(setup, series, z, name=f"epsilon-{epsilon:g}")
-    yield (
-        ALMOST_NO_NOISE,
-        None,
-        scale.task(setup, ALMOST_NO_NOISE, scale.tiny_multiplier(setup), name="baseline"),
     )
 
 

@@ -2,7 +2,7 @@
 """Per-layer clipping: the paper's reference noise, what it costs, and test accuracy."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, final
 
 import attrs
@@ -141,13 +141,17 @@ def run(setting: Setting) -> Outcome:
         else digits_scale(model="small", setups=(QUICK_SETUP,), n_differing=_QUICK_DIFFERING)
     )
     epsilons = EPSILONS if setting.full else QUICK_EPSILONS
-    planned = list(_planned(scale, scale.setups[0], epsilons))
-    results = results_of([task for _, _, task in planned], setting)
-    trained = [
-        (series, epsilon, result)
-        for (series, epsilon, _), result in zip(planned, results, strict=True)
+    trained = results_of(_planned(scale, scale.setups[0], epsilons), setting)
+    rows += [
+        _row(
+            "accuracy",
+            series,
+            epsilon,
+            epsilon_of_run=result.plan_epsilon,
+            test_accuracy=result.test_accuracy,
+        )
+        for (series, epsilon), result in trained.items()
     ]
-    rows += [_accuracy_row(*point) for point in trained]
     return Outcome(
         experiment=NAME,
         scale=(
@@ -162,7 +166,7 @@ def run(setting: Setting) -> Outcome:
 
 def _planned(
     scale: TrainingScale, setup: SgdSetup, epsilons: Sequence[float]
-) -> Iterator[tuple[str, float, TrainingTask]]:
+) -> dict[tuple[str, float], TrainingTask]:
     is_full = scale.model == "resnet22"
     model = resnet22(seed=_SEED) if is_full else small_convnet((1, 8, 8), 10, seed=_SEED)
     sizes = layer_sizes(model)
@@ -174,6 +178,7 @@ def _planned(
         allocation="equal",
     )
     caps = LayerCaps.of(setup, list(sizes.values()), scale.n_differing)
+    tasks = {}
     for series in TRAINED:
         for epsilon in epsilons:
             if series == "amplified":
@@ -183,8 +188,10 @@ def _planned(
                 each = caps.multiplier(kind, epsilon)
                 effective = effective_multiplier(np.full(len(sizes), each))
             name = f"layers-epsilon-{epsilon:g}"
-            task = scale.task(setup, series, effective, name=name, clipping=clipping)
-            yield series, epsilon, task
+            tasks[series, epsilon] = scale.task(
+                setup, series, effective, name=name, clipping=clipping
+            )
+    return tasks
 
 
 def _noise_rows(caps: LayerCaps) -> Iterator[Row]:
@@ -207,35 +214,22 @@ def _noise_rows(caps: LayerCaps) -> Iterator[Row]:
             )
 
 
-def _accuracy_row(series: str, epsilon: float, result: RunResult) -> Row:
-    return _row(
-        "accuracy",
-        series,
-        epsilon,
-        epsilon_of_run=result.plan_epsilon,
-        test_accuracy=result.test_accuracy,
-    )
-
-
 def _row(panel: str, series: str, epsilon: float, **more: float) -> Row:
+    multiplier = more.get("layer_multiplier")
+    # The paper's reference noise: on the mean gradient, at the base clip norm.
+    on_mean = SETUPS[1].clip_norm / SETUPS[1].batch_size
     return {
         "panel": panel,
         "series": series,
         "epsilon": epsilon,
-        "layer_multiplier": more.get("layer_multiplier"),
-        "reference_noise_std": _reference(more.get("layer_multiplier")),
+        "layer_multiplier": multiplier,
+        "reference_noise_std": None if multiplier is None else multiplier * on_mean,
         "epsilon_of_run": more.get("epsilon_of_run"),
         "test_accuracy": more.get("test_accuracy"),
     }
 
 
-def _reference(multiplier: float | None) -> float | None:
-    """The paper's reference noise: on the mean gradient, at the base clip norm."""
-    setup = SETUPS[1]
-    return None if multiplier is None else multiplier * setup.clip_norm / setup.batch_size
-
-
-def _claims(caps: LayerCaps, trained: Sequence[tuple[str, float, RunResult]]) -> Iterator[Claim]:
+def _claims(caps: LayerCaps, trained: Mapping[tuple[str, float], RunResult]) -> Iterator[Claim]:
     noise = {kind: caps.multiplier(kind, 1.0) for kind in KINDS}
     ratios = [noise["ave"] / noise["sa_ave"], noise["joint"] / noise["sa_joint"]]
     yield Claim(
@@ -270,9 +264,9 @@ def _certified(caps: LayerCaps, noise: dict[str, float]) -> Claim:
     )
 
 
-def _more_accurate(trained: Sequence[tuple[str, float, RunResult]]) -> Claim:
-    found = {(series, epsilon): result.test_accuracy for series, epsilon, result in trained}
-    epsilons = sorted({epsilon for _, epsilon, _ in trained})
+def _more_accurate(trained: Mapping[tuple[str, float], RunResult]) -> Claim:
+    found = {point: result.test_accuracy for point, result in trained.items()}
+    epsilons = sorted({epsilon for _, epsilon in trained})
     leads = [found["recipe_sa_srpp", e] - found["recipe_srpp", e] for e in epsilons]
     return Claim(
         statement=(

@@ -13,7 +13,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
-from typing import Final, Literal, NamedTuple, final
+from typing import Final, Literal, final
 
 import attrs
 import numpy as np
@@ -97,7 +97,21 @@ class SecretTable:
 
     def query(self, name: QueryName) -> Query:
         """One of the four queries of the paper on this table."""
-        return _QUERIES[name](self)
+        if name == "summary":
+            return self.summary
+        scales, target, positive = self.task.feature_scales, self.task.target, self.task.positive
+        if name == "forest_importances":
+            return queries.forest_importances(
+                features=list(scales),
+                target=target,
+                positive=positive,
+                n_trees=FOREST_TREES,
+                seed=FOREST_SEED,
+            )
+        linear = queries.linear_svm if name == "linear_svm" else queries.logistic_regression
+        return linear(
+            features=list(scales), target=target, positive=positive, feature_scales=scales
+        )
 
     def balanced(self, seed: int = SUBSAMPLE_SEED) -> "SecretTable":
         """A stratified subsample, from a public seed: as many rows of each secret as of the rarest.
@@ -246,49 +260,6 @@ _STUDENT_TASK: Final = Task(
 )  # fmt: skip
 
 
-def _summary(table: SecretTable) -> Query:
-    return table.summary
-
-
-def _logistic(table: SecretTable) -> Query:
-    task = table.task
-    return queries.logistic_regression(
-        features=list(task.feature_scales),
-        target=task.target,
-        positive=task.positive,
-        feature_scales=task.feature_scales,
-    )
-
-
-def _svm(table: SecretTable) -> Query:
-    task = table.task
-    return queries.linear_svm(
-        features=list(task.feature_scales),
-        target=task.target,
-        positive=task.positive,
-        feature_scales=task.feature_scales,
-    )
-
-
-def _forest(table: SecretTable) -> Query:
-    task = table.task
-    return queries.forest_importances(
-        features=list(task.feature_scales),
-        target=task.target,
-        positive=task.positive,
-        n_trees=FOREST_TREES,
-        seed=FOREST_SEED,
-    )
-
-
-_QUERIES: Final[Mapping[QueryName, Callable[[SecretTable], Query]]] = {
-    "summary": _summary,
-    "logistic_regression": _logistic,
-    "linear_svm": _svm,
-    "forest_importances": _forest,
-}
-
-
 ORDER: Final = 4.0
 N_DIRECTIONS: Final = 200
 SEED: Final = 20_260_101
@@ -372,13 +343,6 @@ class Panel:
         )
 
 
-class _Outputs(NamedTuple):
-    """What the records of a panel carry: the scaled query of their group, and which group."""
-
-    values: Floats
-    groups: "np.ndarray[tuple[int], np.dtype[np.intp]]"
-
-
 def panels_of(
     tables: Mapping[str, Callable[[], SecretTable]], queries: Sequence[QueryName]
 ) -> Iterator[Panel]:
@@ -402,7 +366,6 @@ def panel_rows(panel: Panel, scale: Scale, number: int) -> list[Row]:
 
 def _trial_rows(panel: Panel, scale: Scale, number: int, trial: int) -> Iterator[Row]:
     slices = trial_slices(panel.scenario, trial)
-    carried = _carried(panel)
     cells = product(enumerate(NOTIONS), enumerate(METHODS.items()), enumerate(scale.budgets))
     for (n, notion), (r, (rule, method)), (b, epsilon) in cells:
         target = Guarantee(notion=notion, order=ORDER, epsilon=epsilon)
@@ -418,7 +381,7 @@ def _trial_rows(panel: Panel, scale: Scale, number: int, trial: int) -> Iterator
             "n_records": panel.n_records,
             "dim": panel.scenario.dim,
             "noise_std": noise_std,
-            **_simulated(panel, carried, noise_std, rng),
+            **_simulated(panel, noise_std, rng),
         }
 
 
@@ -429,26 +392,20 @@ def trial_slices(scenario: Scenario, trial: int) -> Slices:
     return Evidence.of(scenario, profile).required_slices()
 
 
-def _carried(panel: Panel) -> _Outputs:
-    groups = np.repeat(np.arange(len(panel.counts)), list(panel.counts.values()))
-    values = np.vstack([distribution.outputs for distribution in panel.distributions])
-    return _Outputs(values[groups], groups)
-
-
-def _simulated(
-    panel: Panel, carried: _Outputs, noise_std: float, rng: np.random.Generator
-) -> dict[str, float]:
+def _simulated(panel: Panel, noise_std: float, rng: np.random.Generator) -> dict[str, float]:
     """Errors and the attack on one noisy output of every record, in scaled units.
 
-    Source: app:experiments.
+    Every record carries the scaled query of its group. Source: app:experiments.
     """
-    errors = noise_std * rng.standard_normal(carried.values.shape)
+    groups = np.repeat(np.arange(len(panel.counts)), list(panel.counts.values()))
+    outputs = np.vstack([distribution.outputs for distribution in panel.distributions])[groups]
+    errors = noise_std * rng.standard_normal(outputs.shape)
     squares = (errors**2).sum(axis=1)
-    scores = gaussian_scores(carried.values + errors, panel.distributions, noise_std)
+    scores = gaussian_scores(outputs + errors, panel.distributions, noise_std)
     guesses = (scores + np.log(panel.shares)).argmax(axis=1)
-    accuracy = float(np.mean(guesses == carried.groups))
+    accuracy = float(np.mean(guesses == groups))
     likeliest = float(panel.shares.max())
-    ratio = float(squares.sum() / (carried.values**2).sum())
+    ratio = float(squares.sum() / (outputs**2).sum())
     return {
         "mse": float(squares.mean()),
         "mae": float(np.abs(errors).mean()),
@@ -504,10 +461,10 @@ def curves_of(rows: Sequence[Row]) -> tuple[Curve, ...]:
     grouped: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         grouped.setdefault(tuple(str(row[key]) for key in keys), []).append(row)
-    return tuple(_curve(dict(zip(keys, key, strict=True)), found) for key, found in grouped.items())
+    return tuple(_curve(*key, rows=found) for key, found in grouped.items())
 
 
-def _curve(named: dict[str, str], rows: Sequence[Row]) -> Curve:
+def _curve(prior: str, query: str, notion: str, rule: str, *, rows: Sequence[Row]) -> Curve:
     epsilons = sorted({number_in(row, "epsilon") for row in rows})
     n_trials = len({row["trial"] for row in rows})
 
@@ -518,10 +475,10 @@ def _curve(named: dict[str, str], rows: Sequence[Row]) -> Curve:
         return np.array([np.mean(cell) for cell in cells.values()])
 
     return Curve(
-        prior=named["prior"],
-        query=named["query"],
-        notion=named["notion"],
-        rule=named["rule"],
+        prior=prior,
+        query=query,
+        notion=notion,
+        rule=rule,
         epsilons=np.array(epsilons),
         noise_stds=means("noise_std"),
         squared_errors=means("mse"),

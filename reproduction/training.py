@@ -6,9 +6,9 @@ Finished runs are kept; an interrupted run resumes from its checkpoint.
 
 import math
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, TypeVar, final
 
 import attrs
 import numpy as np
@@ -54,6 +54,9 @@ CIFAR10: Final = "reproduction.data:cifar10"
 
 CONFIDENCE: Final = 0.95
 """Of the interval of an attack's area under the curve."""
+
+Key = TypeVar("Key")
+"""What an experiment knows a task by."""
 
 _DELTAS: Final = (1e-5,)
 _DIGITS: Final = 12
@@ -142,16 +145,16 @@ class RunResult:
         return cls(**(document | changed))
 
 
-def results_of(tasks: Sequence[TrainingTask], setting: Setting) -> list[RunResult]:
+def results_of(tasks: Mapping[Key, TrainingTask], setting: Setting) -> dict[Key, RunResult]:
     """The results of all tasks, trained one after the other.
 
     A task that was finished before is not trained again: its file, named after everything that it
     depends on, is read. An interrupted one resumes from its checkpoint. When a run is over, its
     folder is replaced by the small file.
     """
-    results = []
-    for done, task in enumerate(tasks, start=1):
-        results.append(_result(task.request(setting.folder)))
+    results = {}
+    for done, (key, task) in enumerate(tasks.items(), start=1):
+        results[key] = _result(task.request(setting.folder))
         setting.progress(done, len(tasks))
     return results
 
@@ -264,9 +267,9 @@ class TrainingScale:
             order=ORDER,
         )
 
-    def tiny_multiplier(self, setup: SgdSetup) -> float:
-        """The noise of a run that stands for the non-private baseline; it clips as the others."""
-        return _TINY_PER_RECORD * setup.n_records
+    def baseline(self, setup: SgdSetup, *, name: str) -> TrainingTask:
+        """A run with almost no noise, for the non-private baseline; it clips as the others."""
+        return self.task(setup, ALMOST_NO_NOISE, _TINY_PER_RECORD * setup.n_records, name=name)
 
     def task(
         self,
@@ -360,11 +363,13 @@ def run(setting: Setting) -> Outcome:
         else digits_scale(model="linear", setups=(QUICK_SETUP,), n_differing=_QUICK_DIFFERING)
     )
     scale = attrs.evolve(scale, n_evaluations=_N_POINTS)
-    planned = [task for setup in scale.setups for task in _planned(scale, setup)]
-    results = results_of([task for _, _, task in planned], setting)
-    named = [
-        (setup, series, result) for (setup, series, _), result in zip(planned, results, strict=True)
-    ]
+    tasks = {
+        (setup, series): task
+        for setup in scale.setups
+        for series, task in _planned(scale, setup).items()
+    }
+    results = results_of(tasks, setting)
+    named = [(setup, series, result) for (setup, series), result in results.items()]
     steps = " and ".join(str(setup.n_steps) for setup in scale.setups)
     return Outcome(
         experiment=NAME,
@@ -377,13 +382,14 @@ def run(setting: Setting) -> Outcome:
     )
 
 
-def _planned(scale: TrainingScale, setup: SgdSetup) -> Iterator[tuple[SgdSetup, str, TrainingTask]]:
+def _planned(scale: TrainingScale, setup: SgdSetup) -> dict[str, TrainingTask]:
     noise = scale.noise(setup)
-    multipliers = {series: noise_multipliers(noise, series, [EPSILON])[0] for series in SERIES}
-    multipliers[ALMOST_NO_NOISE] = scale.tiny_multiplier(setup)
-    for series, multiplier in multipliers.items():
-        name = f"batch-{setup.batch_size}"
-        yield setup, series, scale.task(setup, series, multiplier, name=name)
+    name = f"batch-{setup.batch_size}"
+    tasks = {
+        series: scale.task(setup, series, *noise_multipliers(noise, series, [EPSILON]), name=name)
+        for series in SERIES
+    }
+    return tasks | {ALMOST_NO_NOISE: scale.baseline(setup, name=name)}
 
 
 def _rows(setup: SgdSetup, series: str, result: RunResult) -> Iterator[Row]:

@@ -3,8 +3,6 @@
 
 import hashlib
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pyarrow as pa
@@ -13,12 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from pufferslice import datasets
-from pufferslice.errors import ArgumentError
 from pufferslice.queries import equals, summary
 from reproduction import panels
 from reproduction.panels import (
-    BUDGETS,
     N_DIRECTIONS,
     ORDER,
     PAPER_SCALE,
@@ -63,16 +58,10 @@ def two():
     return panel, panel_rows(panel, scale, 0)
 
 
-def test_the_papers_sweep():
-    assert len(BUDGETS) == 22
-    assert (BUDGETS[0], BUDGETS[-1]) == (0.05, 60)
-    assert list(BUDGETS) == sorted(set(BUDGETS))
-    assert (PAPER_SCALE.n_trials, N_DIRECTIONS, ORDER) == (3, 200, 4)
-    assert len(PAPER_SCALE.queries) == 4
-
-
 def test_a_row_for_every_notion_rule_budget_and_trial(two):
     _, rows = two
+    assert len(PAPER_SCALE.budgets) == 22
+    assert (PAPER_SCALE.n_trials, N_DIRECTIONS, ORDER) == (3, 200, 4)
     keys = {(r["notion"], r["rule"], r["epsilon"], r["trial"]) for r in rows}
     assert len(rows) == len(keys) == 2 * 2 * 3 * 2
     assert {row["n_records"] for row in rows} == {N}
@@ -132,16 +121,6 @@ def test_the_attack_is_the_best_one_for_two_groups(two):
         assert row["accuracy"] == pytest.approx(expected, abs=5 * 0.5 / math.sqrt(N))
         assert row["prior_accuracy"] == 0.75
         assert row["advantage"] == row["accuracy"] - 0.75
-
-
-def test_the_attack_starts_well_above_the_prior_on_average_with_two_equal_groups():
-    """In nine dimensions noise on average at epsilon 0.05 leaves |shift| / std of about 0.47.
-
-    So the attack is right in Phi(0.237) = 0.594 of cases, far from 0.5, whatever the data: that is
-    why the paper's "close to the prior" cannot hold there.
-    """
-    ratio = math.sqrt(2 * 0.05 * 9 / ORDER)
-    assert norm.cdf(ratio / 2) == pytest.approx(0.594, abs=5e-4)
 
 
 def test_trials_and_panels_have_their_own_noise_and_a_public_seed(two):
@@ -280,10 +259,6 @@ class TestBalanced:
         deviation = np.sqrt(n_seeds * (1 / 3) * (2 / 3))
         assert np.abs(seen[4:] - n_seeds / 3).max() < 5 * deviation
 
-    def test_a_seed_must_be_a_whole_number(self):
-        with pytest.raises(ArgumentError, match="seed"):
-            stratified_rows(np.array(["a", "b"]), -1)
-
 
 class TestHashGroups:
     def test_five_groups_of_about_a_fifth(self):
@@ -294,16 +269,6 @@ class TestHashGroups:
         # 5 standard deviations of a fair draw.
         assert max(abs(share - 0.2) for share in shares.values()) < 5 * np.sqrt(0.16 / 30_162)
         assert round(max(shares.values()), 2) == 0.2
-
-    def test_a_group_depends_on_the_row_alone(self, rng):
-        table = datasets.adult().slice(0, 500)
-        groups = hash_groups(table)
-        order = rng.permutation(500)
-        np.testing.assert_array_equal(hash_groups(table.take(pa.array(order))), groups[order])
-        doubled = pa.concat_tables([table, table])
-        assert hash_groups(doubled).tolist() == [*groups, *groups]
-        older = table.set_column(0, "age", pa.compute.add(table["age"], 1))
-        assert 300 < np.count_nonzero(hash_groups(older) != groups) < 480
 
     def test_groups_are_fixed_for_good(self):
         table = pa.table({"age": [17, 18, 19, 20], "sex": ["F", "M", "F", None]})
@@ -343,16 +308,3 @@ class TestQueries:
                 assert np.isfinite(values).all()
                 # The groups are told apart, or there would be nothing to protect.
                 assert np.ptp(values, axis=0).max() > 0.1
-
-    def test_forests_split_their_importance(self, folder):
-        table = panels.cleveland_sex()
-        values = table.query("forest_importances").outputs(table.table)[0]
-        assert values.sum() == pytest.approx(1)
-        assert values.min() >= 0
-
-    def test_scikit_learn_is_loaded_only_for_models(self, repository):
-        code = (
-            "import sys\nfrom reproduction import panels\nfrom pufferslice import datasets\n"
-            "assert 'sklearn' not in sys.modules\n"
-        )
-        subprocess.run([sys.executable, "-c", code], check=True, cwd=repository)

@@ -79,7 +79,7 @@ class TestResults:
     def test_a_run_gives_its_numbers_and_leaves_one_small_file(self, tmp_path):
         seen = []
         setting = Setting(full=False, folder=tmp_path, progress=lambda *of: seen.append(of))
-        (result,) = results_of([task(n_evaluations=3)], setting)
+        (result,) = results_of({1: task(n_evaluations=3)}, setting).values()
         assert 0 <= result.test_accuracy <= 1
         assert result.noise_multiplier == 5.0
         assert [point.step for point in result.curve] == [2, 4, 6]
@@ -92,34 +92,33 @@ class TestResults:
         assert seen == [(1, 1)]
 
     def test_a_finished_run_is_not_trained_again(self, tmp_path, monkeypatch):
-        first = results_of([task()], setting(tmp_path))
+        first = results_of({1: task()}, setting(tmp_path))
         monkeypatch.setattr(training, "run_training", None)
-        assert results_of([task()], setting(tmp_path)) == first
+        assert results_of({1: task()}, setting(tmp_path)) == first
 
     def test_a_run_that_ended_before_its_numbers_were_written(self, tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(training, "_evaluated", _stop)
             with pytest.raises(KeyboardInterrupt):
-                results_of([task()], setting(tmp_path))
+                results_of({1: task()}, setting(tmp_path))
         monkeypatch.setattr(training, "run_training", None)
-        (result,) = results_of([task()], setting(tmp_path))
+        (result,) = results_of({1: task()}, setting(tmp_path)).values()
         assert result.curve[-1].step == 6
 
     def test_a_damaged_file_is_named_with_the_way_out(self, tmp_path):
-        results_of([task()], setting(tmp_path))
+        results_of({1: task()}, setting(tmp_path))
         (path,) = tmp_path.iterdir()
         path.write_text("{", encoding="utf-8")
         with pytest.raises(StorageError, match="Remove it to train again"):
-            results_of([task()], setting(tmp_path))
+            results_of({1: task()}, setting(tmp_path))
         path.write_text("[]", encoding="utf-8")
         with pytest.raises(StorageError, match=path.name):
-            results_of([task()], setting(tmp_path))
+            results_of({1: task()}, setting(tmp_path))
 
     def test_fewer_others_than_members_make_no_attack(self, tmp_path):
         setup = attrs.evolve(SETUP, n_records=900, n_epochs=1, batch_size=300)
-        (result,) = results_of(
-            [SCALE.task(setup, "amplified", 5.0, name="many")], setting(tmp_path)
-        )
+        many = SCALE.task(setup, "amplified", 5.0, name="many")
+        (result,) = results_of({1: many}, setting(tmp_path)).values()
         assert result.attack_auc is None
         assert result.others_loss is None
         assert json.loads(next(tmp_path.iterdir()).read_text())["attack_auc"] is None
@@ -132,7 +131,7 @@ def _stop(_request):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_an_interrupted_run_resumes(tmp_path, monkeypatch, repository, number):
     """A real process is stopped in the middle; the rest of the steps is taken, and no more."""
-    code = LONG + f"results_of([task], Setting(full=False, folder=Path({str(tmp_path)!r})))"
+    code = LONG + f"results_of({{1: task}}, Setting(full=False, folder=Path({str(tmp_path)!r})))"
     names = {}
     exec(LONG, names)  # noqa: S102 - the same task in this process
     request = names["task"].request(tmp_path)
@@ -154,7 +153,7 @@ def test_an_interrupted_run_resumes(tmp_path, monkeypatch, repository, number):
     monkeypatch.setattr(
         Trainer, "step", lambda self, batch: (counted.append(1), step(self, batch))[1]
     )
-    (result,) = results_of([names["task"]], setting(tmp_path))
+    (result,) = results_of({1: names["task"]}, setting(tmp_path)).values()
     assert len(counted) == request.plan.n_steps - taken
     assert result.curve[-1].step == request.plan.n_steps
     assert [path.suffix for path in tmp_path.iterdir()] == [".json"]

@@ -3,7 +3,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias, final
+from typing import Any, Literal, TypeAlias, final
 
 import attrs
 import narwhals as nw
@@ -104,19 +104,26 @@ def conditions_of(
     argument: str, conditions: Conditions | None
 ) -> tuple[tuple[str, Condition], ...]:
     """The conditions as (column, condition) pairs, plain values as `equals`."""
-    if not isinstance(conditions, Mapping | list | tuple | None):
-        kind = type(conditions).__name__
-        msg = f"{argument} must map columns to conditions, or list such pairs; got a {kind}"
-        raise ArgumentError(msg)
-    pairs = list(conditions.items() if isinstance(conditions, Mapping) else conditions or ())
-    for pair in pairs:
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
-            msg = (
-                f"{argument} must map columns to conditions, or list (column, condition) pairs; "
-                f"got {given(pair)}"
-            )
-            raise ArgumentError(msg)
+    pairs = pairs_of(argument, conditions or (), "condition")
     return tuple((column, condition_of(value)) for column, value in pairs)
+
+
+def pairs_of(argument: str, entries: Any, value: str) -> list[tuple[str, Any]]:  # noqa: ANN401 - checked here
+    """A mapping from columns to conditions or levels, or a list of such pairs, as pairs."""
+    pairs = list(entries.items()) if isinstance(entries, Mapping) else entries
+    is_list = isinstance(pairs, list | tuple)
+    others = (
+        [pair for pair in pairs if not isinstance(pair, list | tuple) or len(pair) != 2]
+        if is_list
+        else [entries]
+    )
+    if others:
+        msg = (
+            f"{argument} must map columns to {value}s, or list (column, {value}) pairs; got "
+            f"{given(others[0])}"
+        )
+        raise ArgumentError(msg)
+    return [(column, entry) for column, entry in pairs]
 
 
 def condition_of(value: ConditionLike) -> Condition:

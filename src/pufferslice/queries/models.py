@@ -23,6 +23,7 @@ from pufferslice.queries.conditions import Condition, ConditionLike, condition_o
 from pufferslice.queries.query import Coordinate, Evaluate, Query, Rows, column_names
 
 try:
+    from sklearn.base import clone
     from sklearn.ensemble import RandomForestClassifier
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
@@ -63,20 +64,12 @@ def logistic_regression(
     array([[ 0.7, -2.2]])
     """
     task = _Task.of(features, target, positive, feature_scales)
-    check_above(0, regularisation=regularisation)
-
-    def fit(matrix: Floats, classes: npt.NDArray[np.bool_]) -> Floats:
-        # A second-order solver: badly scaled features still converge in a few steps.
-        model = LogisticRegression(
-            C=1 / regularisation,
-            solver="newton-cholesky",
-            tol=_TOLERANCE,
-            max_iter=_MAX_ITERATIONS,
-        ).fit(matrix, classes)
-        return np.append(model.coef_[0], model.intercept_)
-
-    names = task.named("coefficient", "intercept")
-    return task.query("logistic_regression", names, {"regularisation": float(regularisation)}, fit)
+    # A second-order solver: badly scaled features still converge in a few steps.
+    return task.linear_query(
+        "logistic_regression",
+        regularisation,
+        LogisticRegression(solver="newton-cholesky", tol=_TOLERANCE, max_iter=_MAX_ITERATIONS),
+    )
 
 
 def linear_svm(
@@ -94,17 +87,9 @@ def linear_svm(
     arguments.
     """
     task = _Task.of(features, target, positive, feature_scales)
-    check_above(0, regularisation=regularisation)
-
-    def fit(matrix: Floats, classes: npt.NDArray[np.bool_]) -> Floats:
-        # The primal solver draws no random numbers.
-        model = LinearSVC(
-            C=1 / regularisation, dual=False, tol=_TOLERANCE, max_iter=_MAX_ITERATIONS
-        ).fit(matrix, classes)
-        return np.append(model.coef_[0], model.intercept_)
-
-    names = task.named("coefficient", "intercept")
-    return task.query("linear_svm", names, {"regularisation": float(regularisation)}, fit)
+    # The primal solver draws no random numbers.
+    model = LinearSVC(dual=False, tol=_TOLERANCE, max_iter=_MAX_ITERATIONS)
+    return task.linear_query("linear_svm", regularisation, model)
 
 
 def forest_importances(
@@ -127,7 +112,8 @@ def forest_importances(
         return np.array(forest.fit(matrix, classes).feature_importances_)
 
     parameters = {"n_trees": int(n_trees), "seed": int(seed)}
-    return task.query("forest_importances", task.named("importance"), parameters, fit)
+    names = tuple(f"importance({feature})" for feature in task.features)
+    return task.query("forest_importances", names, parameters, fit)
 
 
 @attrs.frozen
@@ -149,8 +135,16 @@ class _Task:
             raise ArgumentError(msg)
         return cls(names, target, condition_of(positive), _scales_of(names, scales))
 
-    def named(self, word: str, *others: str) -> tuple[str, ...]:
-        return (*(f"{word}({feature})" for feature in self.features), *others)
+    def linear_query(self, kind: str, regularisation: float, model: Any) -> Query:  # noqa: ANN401 - of scikit-learn
+        """Coefficients and intercept of a linear model."""
+        check_above(0, regularisation=regularisation)
+
+        def fit(matrix: Floats, classes: npt.NDArray[np.bool_]) -> Floats:
+            fitted = clone(model).set_params(C=1 / regularisation).fit(matrix, classes)
+            return np.append(fitted.coef_[0], fitted.intercept_)
+
+        names = (*(f"coefficient({feature})" for feature in self.features), "intercept")
+        return self.query(kind, names, {"regularisation": float(regularisation)}, fit)
 
     def query(
         self, kind: str, names: tuple[str, ...], parameters: dict[str, Any], fit: _Fit

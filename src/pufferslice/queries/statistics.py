@@ -15,7 +15,7 @@ from pufferslice._core.checks import check_count
 from pufferslice._core.text import given
 from pufferslice.data.frames import Frame, floats_of, label_of
 from pufferslice.errors import ArgumentError
-from pufferslice.queries.conditions import Conditions, conditions_of
+from pufferslice.queries.conditions import Conditions, conditions_of, pairs_of
 from pufferslice.queries.query import (
     Coordinate,
     Evaluate,
@@ -252,20 +252,9 @@ def _bound(statistics: Sequence[_Statistic], frame: Frame) -> Evaluate:
 
 
 def _levels_of(quantiles: Quantiles) -> list[tuple[str, float]]:
-    if not isinstance(quantiles, Mapping | list | tuple):
-        msg = f"quantile must map columns to levels, got {given(quantiles)}"
-        raise ArgumentError(msg)
-    entries = list(quantiles.items() if isinstance(quantiles, Mapping) else quantiles)
-    for entry in entries:
-        if not isinstance(entry, tuple | list) or len(entry) != 2:
-            msg = (
-                f"quantile must map columns to levels, or list (column, level) pairs; got "
-                f"{given(entry)}"
-            )
-            raise ArgumentError(msg)
     pairs = [
         (column, level)
-        for column, levels in entries
+        for column, levels in pairs_of("quantile", quantiles, "level")
         for level in (levels if isinstance(levels, Sequence) else [levels])
     ]
     for column, level in pairs:

@@ -70,40 +70,22 @@ class TestFrameOf:
         assert labels_of(frame, "race").tolist() == ["A", "B", "A"]
 
     @pytest.mark.parametrize(
-        ("table", "kind"),
+        ("table", "message"),
         [
             ({"a": [1]}, "builtins.dict"),
             (pl.LazyFrame({"a": [1]}), "LazyFrame"),
             (pd.Series([1]), "Series"),
+            (np.zeros(3), "one dimension and named fields"),
+            (np.zeros((2, 2), "i4,f4"), "one dimension and named fields"),
+            (pd.DataFrame([[1, 2, 3]], columns=["a", "b", "a"]), "different from each other"),
+            (pa.table([[1], [2], [3]], names=["a", "b", "a"]), "different from each other"),
+            (pd.DataFrame([[1, 2]]), "one is of type int"),
+            (pd.DataFrame(index=[1, 2]), "the table is empty"),
+            (pl.DataFrame({"a": []}), "the table is empty"),
         ],
     )
-    def test_other_types_are_named_and_refused(self, table, kind):
-        with pytest.raises(TableError, match=kind):
-            frame_of(table)
-
-    @pytest.mark.parametrize("array", [np.zeros((2, 2)), np.zeros(3), np.zeros((2, 2), "i4,f4")])
-    def test_numpy_arrays_need_one_dimension_and_named_fields(self, array):
-        with pytest.raises(TableError, match="one dimension and named fields"):
-            frame_of(array)
-
-    @pytest.mark.parametrize(
-        "table",
-        [
-            pd.DataFrame([[1, 2, 3]], columns=["a", "b", "a"]),
-            pa.table([[1], [2], [3]], names=["a", "b", "a"]),
-        ],
-    )
-    def test_duplicate_column_names(self, table):
-        with pytest.raises(TableError, match="different from each other"):
-            frame_of(table)
-
-    def test_column_names_must_be_texts(self):
-        with pytest.raises(TableError, match="one is of type int"):
-            frame_of(pd.DataFrame([[1, 2]]))
-
-    @pytest.mark.parametrize("table", [pd.DataFrame(index=[1, 2]), pl.DataFrame({"a": []})])
-    def test_no_rows_or_no_columns(self, table):
-        with pytest.raises(TableError, match="the table is empty"):
+    def test_refusals(self, table, message):
+        with pytest.raises(TableError, match=message):
             frame_of(table)
 
 
@@ -141,14 +123,15 @@ class TestFloatsOf:
         with pytest.raises(TableError, match=r"no column 'aeg'. Did you mean 'age'\?.*age, pay"):
             call(frame_of(pa.table(DATA)), "aeg")
 
-    def test_text_is_not_a_number_and_is_not_shown(self):
+    def test_numbers_and_what_is_none(self):
+        decimals = {"a": [decimal.Decimal("1.5"), decimal.Decimal(2)]}
+        for library in (pl.DataFrame, pa.table):
+            assert floats_of(frame_of(library(decimals)), "a").tolist() == [1.5, 2.0]
+        with pytest.raises(TableError, match="'a' has 2 infinite values in 3 rows"):
+            floats_of(frame_of(pa.table({"a": [np.inf, 1.0, -np.inf]})), "a")
         with pytest.raises(TableError, match="'race' must hold numbers") as caught:
             floats_of(frame_of(pa.table({"race": ["private", "2"]})), "race")
         assert "private" not in str(caught.value)
-
-    def test_infinite_values_are_counted(self):
-        with pytest.raises(TableError, match="'a' has 2 infinite values in 3 rows"):
-            floats_of(frame_of(pa.table({"a": [np.inf, 1.0, -np.inf]})), "a")
 
     def test_mixed_python_objects_are_refused(self):
         frame = frame_of(pd.DataFrame({"a": np.array([1, "x"], dtype=object)}))
@@ -187,11 +170,6 @@ class TestFloatsOf:
     def test_all_missing_is_said(self, table, call):
         with pytest.raises(TableError, match="column 'a' is all missing \\(2 rows\\)"):
             call(frame_of(table), "a")
-
-    @pytest.mark.parametrize("library", [pl.DataFrame, pa.table])
-    def test_decimals_are_numbers(self, library):
-        frame = frame_of(library({"a": [decimal.Decimal("1.5"), decimal.Decimal(2)]}))
-        assert floats_of(frame, "a").tolist() == [1.5, 2.0]
 
 
 class TestLabelsOf:
@@ -296,18 +274,15 @@ class TestMissing:
         with pytest.raises(TableError, match=r"3 of 4 rows .*'age' 2, 'pay' 2"):
             without_missing(frame_of(table), ["age", "pay"], "refuse")
 
+    def test_wrong_policies(self):
+        with pytest.raises(TableError, match="every one of the 3 rows"):
+            without_missing(frame_of(GAPPED[0])[[1, 2, 3]], ["age", "pay"], "drop-rows")
+        with pytest.raises(ArgumentError, match="missing must be one of refuse, drop-rows"):
+            without_missing(frame_of(pa.table(DATA)), ["age"], "ignore")
+
     @pytest.mark.parametrize("policy", ["refuse", "drop-rows"])
     def test_a_complete_frame_passes_untouched(self, policy):
         frame = frame_of(pa.table(DATA))
         kept, n_dropped = without_missing(frame, list(DATA), policy)
         assert kept is frame
         assert n_dropped == 0
-
-    def test_nothing_left(self):
-        frame = frame_of(GAPPED[0])[[1, 2, 3]]
-        with pytest.raises(TableError, match="every one of the 3 rows"):
-            without_missing(frame, ["age", "pay"], "drop-rows")
-
-    def test_unknown_policy(self):
-        with pytest.raises(ArgumentError, match="missing must be one of refuse, drop-rows"):
-            without_missing(frame_of(pa.table(DATA)), ["age"], "ignore")

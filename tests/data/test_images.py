@@ -48,10 +48,6 @@ class TestDigits:
         )
         subprocess.run([sys.executable, "-c", code], check=True)
 
-    def test_unknown_names_are_unknown(self):
-        with pytest.raises(AttributeError, match="has no attribute 'digit'"):
-            datasets.digit  # noqa: B018 - the access is the test
-
 
 def test_images_are_locked_and_checked():
     images = LabelledImages(

@@ -11,10 +11,6 @@ KILLS = 2
 SOAK_KILLS = 25
 
 
-def test_the_long_commands_are_all_here():
-    assert list(COMMANDS) == ["calibrate", "stream", "train", "audit", "release", "report"]
-
-
 @pytest.mark.slow
 @pytest.mark.soundness
 def test_killed_or_interrupted_at_random_moments(seed, tmp_path):

@@ -67,7 +67,7 @@ def run(setting: Setting) -> Outcome:
     return Outcome(
         experiment=NAME,
         scale=(
-            f"{scale.found}; model {scale.model}, {steps} steps, order {ORDER:g}, one run per "
+            f"{scale.data}; model {scale.model}, {steps} steps, order {ORDER:g}, one run per "
             "point; Poisson batches."
         ),
         rows=tuple(rows),
@@ -199,15 +199,15 @@ def _reached(table: Table, sizes: list[int]) -> Iterator[Claim]:
 def _group_near_chance(
     table: Table, sizes: list[int], epsilons: Sequence[float], easier: str
 ) -> Claim:
-    found = {size: table[size, "group_dp_sgd"][-1] for size in sizes}
+    accuracies = {size: table[size, "group_dp_sgd"][-1] for size in sizes}
     return Claim(
         statement=(
             f"At tight budgets group-DP-SGD stays close to chance: below {_NEAR_CHANCE:.0%} at "
             f"epsilon {epsilons[-1]:g}"
         ),
         source="subfig:group_dp",
-        held=all(value < _NEAR_CHANCE for value in found.values()),
-        found="; ".join(f"{value:.1%} (batch size {size})" for size, value in found.items())
+        held=all(value < _NEAR_CHANCE for value in accuracies.values()),
+        found="; ".join(f"{value:.1%} (batch size {size})" for size, value in accuracies.items())
         + easier,
     )
 
@@ -286,7 +286,7 @@ def run_attack(setting: Setting) -> Outcome:
     return Outcome(
         experiment=ATTACK_NAME,
         scale=(
-            f"{scale.found}; model {scale.model}, {setup.n_steps} steps, order "
+            f"{scale.data}; model {scale.model}, {setup.n_steps} steps, order "
             f"{ORDER:g}, no weight decay, one run per point; as many members as non-members, "
             f"intervals at {CONFIDENCE:.0%}."
         ),

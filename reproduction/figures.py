@@ -291,9 +291,9 @@ def _prior_figure(outcome: Outcome, prior: str, curves: Sequence[Curve]) -> Figu
     figure = new_figure(4 * len(queries), 7.8)
     rows = figure.subplots(2, len(queries), squeeze=False, sharex=True)
     for place, query in enumerate(queries):
-        found = [curve for curve in curves if curve.query == query]
-        _draw_errors(rows[0][place], found)
-        _draw_accuracies(rows[1][place], found)
+        of_query = [curve for curve in curves if curve.query == query]
+        _draw_errors(rows[0][place], of_query)
+        _draw_accuracies(rows[1][place], of_query)
         rows[0][place].set_title(_QUERIES[query], fontsize=TITLE_SIZE, loc="left")
         rows[1][place].set_xlabel(
             f"ε of the claim, order {STATIC_ORDER:g} (nats)", fontsize=LABEL_SIZE

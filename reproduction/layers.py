@@ -156,7 +156,7 @@ def run(setting: Setting) -> Outcome:
         experiment=NAME,
         scale=(
             f"Noise: the paper's ResNet-22 with {len(caps.sizes)} tensors, batch size "
-            f"{setup.batch_size}, {_N_DIRECTIONS} random slices, exact. Accuracy: {scale.found}, "
+            f"{setup.batch_size}, {_N_DIRECTIONS} random slices, exact. Accuracy: {scale.data}, "
             f"model {scale.model}, {scale.setups[0].n_steps} steps, one run per point."
         ),
         rows=tuple(rows),
@@ -203,8 +203,8 @@ def _noise_rows(caps: LayerCaps) -> Iterator[Row]:
             yield _row("noise", kind, epsilon, layer_multiplier=multiplier, epsilon_of_run=true)
     noise = noise_setting(caps.setup)
     for series in ("srpp", "sa_srpp", "amplified"):
-        found = noise_multipliers(noise, series, EPSILONS)
-        for epsilon, effective in zip(EPSILONS, found, strict=True):
+        multipliers = noise_multipliers(noise, series, EPSILONS)
+        for epsilon, effective in zip(EPSILONS, multipliers, strict=True):
             yield _row(
                 "noise",
                 series,
@@ -265,9 +265,10 @@ def _certified(caps: LayerCaps, noise: dict[str, float]) -> Claim:
 
 
 def _more_accurate(trained: Mapping[tuple[str, float], RunResult]) -> Claim:
-    found = {point: result.test_accuracy for point, result in trained.items()}
+    accuracy = {point: result.test_accuracy for point, result in trained.items()}
     epsilons = sorted({epsilon for _, epsilon in trained})
-    leads = [found["recipe_sa_srpp", e] - found["recipe_srpp", e] for e in epsilons]
+    pairs = [(accuracy["recipe_sa_srpp", e], accuracy["recipe_srpp", e]) for e in epsilons]
+    leads = [aware - plain for aware, plain in pairs]
     return Claim(
         statement=(
             "The smaller noise of sa-Ave improves accuracy at the same epsilon: nowhere worse than "
@@ -276,7 +277,7 @@ def _more_accurate(trained: Mapping[tuple[str, float], RunResult]) -> Claim:
         source="app:perlayer:num_example",
         held=min(leads) >= -_SLACK and max(leads) > _SLACK,
         found="; ".join(
-            f"epsilon {e:g}: {found['recipe_sa_srpp', e]:.1%} against {found['recipe_srpp', e]:.1%}"
-            for e in epsilons
+            f"epsilon {e:g}: {aware:.1%} against {plain:.1%}"
+            for e, (aware, plain) in zip(epsilons, pairs, strict=True)
         ),
     )

@@ -369,16 +369,16 @@ def _dominated(curves: Curves, sizes: list[int], series: str, name: str) -> Clai
 
 def _recipe_costs() -> Iterator[Claim]:
     for series, name in (("recipe_srpp", "SRPP-SGD"), ("recipe_sa_srpp", "sa-SRPP-SGD")):
-        found = {setup.batch_size: noise_setting(setup).recipe(series, 1.0) for setup in SETUPS}
+        recipes = {setup.batch_size: noise_setting(setup).recipe(series, 1.0) for setup in SETUPS}
         shown = "; ".join(
             f"batch size {size}: multiplier {recipe.noise_multiplier:.2f} at claimed epsilon 1 "
             f"costs {recipe.true_epsilon:.1f}"
-            for size, recipe in found.items()
+            for size, recipe in recipes.items()
         )
         yield Claim(
             statement=f"The printed noise multiplier of {name} gives the epsilon it is printed for",
             source="app:sgd_setup",
-            held=all(recipe.understatement <= 1 for recipe in found.values()),
+            held=all(recipe.understatement <= 1 for recipe in recipes.values()),
             found=f"{shown}, by its own kind of account",
         )
 
@@ -419,17 +419,17 @@ def _mean_square_below_cap() -> Claim:
 
 def _twenty_differ() -> Claim:
     labels = np.repeat(np.arange(N_CLASSES), N_RECORDS // N_CLASSES)
-    found = {
-        share: two_world_prevalence(labels, label=CAT, share=share, seed=_SEED).n_differing
+    printed, right = (
+        two_world_prevalence(labels, label=CAT, share=share, seed=_SEED).n_differing
         for share in (PRINTED_SHARES[1], 0.1004)
-    }
+    )
     return Claim(
         statement=f"Shares of 0.10000 and 0.10004 give worlds that differ in {N_DIFFERING} records",
         source="app:sgd_setup",
-        held=found[PRINTED_SHARES[1]] == N_DIFFERING,
+        held=printed == N_DIFFERING,
         found=(
-            f"{found[PRINTED_SHARES[1]]} records differ; {found[0.1004]} belong to a share of "
-            f"0.1004. All numbers here are for {N_DIFFERING}, as the paper's arithmetic is"
+            f"{printed} records differ; {right} belong to a share of 0.1004. All numbers here are "
+            f"for {N_DIFFERING}, as the paper's arithmetic is"
         ),
     )
 

@@ -94,25 +94,25 @@ def perfect_inference_claims(curves: Sequence[Curve], rule: Rule) -> Iterator[Cl
         )
 
 
-def share_claims(stated: Mapping[str, float], found: Mapping[str, float]) -> Iterator[Claim]:
+def share_claims(stated: Mapping[str, float], shares: Mapping[str, float]) -> Iterator[Claim]:
     """The accuracy of always naming the most frequent secret, as in the paper, by prior."""
     for prior, share in stated.items():
         digits = len(f"{share:g}".partition(".")[2])
         yield Claim(
             statement=f"the commonest secret of the {prior} prior has the share {share:g}, rounded",
             source="app:experiments",
-            held=round(found[prior], digits) == share,
-            found=f"its share is {found[prior]:.4f}",
+            held=round(shares[prior], digits) == share,
+            found=f"its share is {shares[prior]:.4f}",
         )
 
 
-def count_claim(stated: int, found: int) -> Claim:
+def count_claim(stated: int, n_records: int) -> Claim:
     """The number of records."""
     return Claim(
         statement=f"the table has {stated:,} records",
         source="app:experiments",
-        held=found == stated,
-        found=f"{found:,} records",
+        held=n_records == stated,
+        found=f"{n_records:,} records",
     )
 
 
@@ -360,8 +360,8 @@ class StaticStudy:
         if self.n_records is not None:
             natural = next(row for row in rows if row["prior"] == "natural")
             yield count_claim(self.n_records, int(natural["n_records"] or 0))
-        found = {curve.prior: curve.prior_accuracy for curve in curves}
-        yield from share_claims(self.shares, found)
+        shares = {curve.prior: curve.prior_accuracy for curve in curves}
+        yield from share_claims(self.shares, shares)
         yield from self._claims_with("closed_form", curves)
 
     def _our_claims(self, curves: tuple[Curve, ...]) -> Iterator[Claim]:

@@ -96,13 +96,13 @@ def run_times(
             _UNSLICED,
         ),
     }
-    found = []
+    times = []
     for done, (method, (way, multiples)) in enumerate(ways.items(), start=1):
         sizes = [int(multiple * n_samples) for multiple in multiples]
         seconds = [_least_seconds(way, *_samples(n, dim, seed)) for n in sizes]
-        found.append(RunTimes(method=method, sizes=sizes, seconds=seconds))
+        times.append(RunTimes(method=method, sizes=sizes, seconds=seconds))
         progress(done, len(ways))
-    return found[0], found[1], found[2]
+    return times[0], times[1], times[2]
 
 
 def _samples(n_samples: int, dim: int, seed: int) -> tuple[FiniteDistribution, FiniteDistribution]:

@@ -175,8 +175,8 @@ def _result(request: TrainingRequest) -> RunResult:
 
 
 def _evaluated(request: TrainingRequest) -> RunResult:
-    found = evaluate_run(request)
-    members, others, test = found["members"], found.get("others"), found["held_out"]
+    parts = evaluate_run(request)
+    members, others, test = parts["members"], parts.get("others"), parts["held_out"]
     return RunResult(
         noise_multiplier=float(request.plan.noise_multipliers[0]),
         plan_epsilon=request.plan.guarantee().epsilon,
@@ -192,14 +192,14 @@ def _evaluated(request: TrainingRequest) -> RunResult:
 
 def _attack(members: Evaluation, others: Evaluation) -> tuple[float, float, float]:
     """Yeom's attack: a small loss suggests a member."""
-    found = audit_membership(
+    audit = audit_membership(
         -np.concatenate([members.losses, others.losses]),
         np.repeat([True, False], [len(members.losses), len(others.losses)]),
         attack="loss threshold",
         confidence=CONFIDENCE,
         false_positive_rates=(),
     )
-    return found.roc_auc.value, found.roc_auc.low, found.roc_auc.high
+    return audit.roc_auc.value, audit.roc_auc.low, audit.roc_auc.high
 
 
 def _curve(folder: Path) -> tuple[CurvePoint, ...]:
@@ -243,7 +243,7 @@ class TrainingScale:
     model: str
     n_differing: int
     setups: tuple[SgdSetup, ...]
-    found: str
+    data: str
     """The data in words."""
     block: int
     """Examples per pass: speed only."""
@@ -317,7 +317,7 @@ def digits_scale(*, model: str, setups: tuple[SgdSetup, ...], n_differing: int) 
         model=model,
         n_differing=n_differing,
         setups=setups,
-        found=f"{n_records:,} scikit-learn digits, {n_differing} differ",
+        data=f"{n_records:,} scikit-learn digits, {n_differing} differ",
         block=512,
         checkpoint_every=20,
     )
@@ -328,15 +328,17 @@ def cifar_scale(setups: tuple[SgdSetup, ...] = SETUPS) -> TrainingScale:
 
     Set-ups for the whole dataset are set to that number; those for a subset keep theirs.
     """
-    n_found = len(data.cifar10()[0])
-    fitted = tuple(attrs.evolve(setup, n_records=min(setup.n_records, n_found)) for setup in setups)
-    shown = f"{fitted[0].n_records:,} CIFAR-10 images ({n_found:,} of {N_RECORDS:,} found)"
+    n_images = len(data.cifar10()[0])
+    fitted = tuple(
+        attrs.evolve(setup, n_records=min(setup.n_records, n_images)) for setup in setups
+    )
+    shown = f"{fitted[0].n_records:,} CIFAR-10 images ({n_images:,} of {N_RECORDS:,} found)"
     return TrainingScale(
         dataset=CIFAR10,
         model="resnet22",
         n_differing=N_DIFFERING,
         setups=fitted,
-        found=f"{shown}, {N_DIFFERING} differ",
+        data=f"{shown}, {N_DIFFERING} differ",
         block=32,
         checkpoint_every=10,
     )
@@ -374,7 +376,7 @@ def run(setting: Setting) -> Outcome:
     return Outcome(
         experiment=NAME,
         scale=(
-            f"{scale.found}; model {scale.model}, {steps} steps, claimed ε {EPSILON:g} at order "
+            f"{scale.data}; model {scale.model}, {steps} steps, claimed ε {EPSILON:g} at order "
             f"{ORDER:g}, one run per line; Poisson batches."
         ),
         rows=tuple(row for result in named for row in _rows(*result)),

@@ -66,7 +66,7 @@ class TestScale:
         monkeypatch.setenv("PUFFERSLICE_DATA", str(data_folder))
         scale = cifar_scale()
         assert scale.model == "resnet22"
-        assert f"{scale.setups[0].n_records:,} of 50,000 found" in scale.found
+        assert f"{scale.setups[0].n_records:,} of 50,000 found" in scale.data
         assert scale.setups[0].n_steps == 40 * -(-scale.setups[0].n_records // 512)
 
     def test_without_the_data_it_says_where_it_looks(self, monkeypatch):

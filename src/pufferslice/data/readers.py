@@ -13,7 +13,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, Final, Literal, NamedTuple
+from typing import IO, Any, Final, Literal, NamedTuple, TypeAlias
 
 import narwhals as nw
 import pyarrow as pa
@@ -32,6 +32,9 @@ _GZIP_MARK = b"\x1f\x8b"
 _BYTES_AT_ONCE = 2**20
 _MOST_LOOKS = 2**8
 
+Handler: TypeAlias = Callable[[pa.csv.InvalidRow], Literal["skip"]]
+"""Takes the rows that do not fit the header."""
+
 
 def read_table(path: str | os.PathLike[str], null_values: Sequence[str] = ()) -> pa.Table:
     """Read a CSV or TSV file (also gzipped), a Parquet file, or a folder or glob of Parquet files.
@@ -46,7 +49,12 @@ def read_table(path: str | os.PathLike[str], null_values: Sequence[str] = ()) ->
         raise ArgumentError(msg)
     files = data_files(path)
     if suffix_of(files[0]) == ".parquet":
-        table = _read_parquets(files, null_values)
+        tables = []
+        for file in files:
+            with opened_parquet(file) as parquet:
+                tables.append(parquet.read())
+            _check_same_fields(file, tables[-1].schema, files[0], tables[0].schema)
+        table = with_nulls(pa.concat_tables(tables), null_values)
     else:
         table = _read_csv(files[0], null_values)
     check_names(table.column_names)
@@ -61,56 +69,29 @@ def read_table(path: str | os.PathLike[str], null_values: Sequence[str] = ()) ->
 
 def data_files(path: str | os.PathLike[str]) -> list[Path]:
     """The files that a path stands for: one CSV, TSV or Parquet file, or several Parquet files."""
-    target = Path(path)
+    target, pattern = Path(path), str(path)
     if target.is_dir():
-        return _each_once(files_in(target))
-    if glob.has_magic(str(path)) and not target.exists():
-        return _each_once(files_matching(str(path)))
-    suffix_of(target)
-    return [target]
-
-
-def suffix_of(path: Path) -> str:
-    """`.csv`, `.tsv` or `.parquet`; any other name is refused."""
-    stem = path.with_suffix("") if path.suffix.lower() == ".gz" else path
-    suffix = stem.suffix.lower()
-    if suffix in SEPARATORS or (suffix == ".parquet" and stem is path):
-        return suffix
-    msg = (
-        f"{str(path)!r} must end in .csv, .tsv, .csv.gz, .tsv.gz or .parquet, or be a folder or "
-        "glob of Parquet files"
-    )
-    raise TableError(msg)
-
-
-def files_in(folder: Path) -> list[Path]:
-    """The Parquet files of a folder, in the order of their names; none may be in subfolders."""
-    files = sorted(folder.glob("*.parquet"))
-    nested = sum(1 for _ in folder.glob("*/**/*.parquet"))
-    if nested or not files:
-        msg = (
-            f"folder {str(folder)!r} must hold Parquet files, and none in its subfolders; it has "
-            f"{len(files)} and {nested}. Name subfolders with a glob such as 'folder/*/*.parquet'"
-        )
-        raise TableError(msg)
-    return files
-
-
-def files_matching(pattern: str) -> list[Path]:
-    """The Parquet files that a glob matches, in the order of their names."""
-    files = sorted(map(Path, glob.glob(pattern, recursive=True)))  # noqa: PTH207 - any root
-    other = sum(1 for file in files if file.suffix.lower() != ".parquet")
-    if other or not files:
-        msg = (
-            f"glob {pattern!r} must match Parquet files and nothing else; it matches {len(files)} "
-            f"files, {other} of them not named .parquet"
-        )
-        raise TableError(msg)
-    return files
-
-
-def _each_once(files: list[Path]) -> list[Path]:
-    """The files; refused if two of the names are links to one file."""
+        files = sorted(target.glob("*.parquet"))
+        nested = sum(1 for _ in target.glob("*/**/*.parquet"))
+        if nested or not files:
+            msg = (
+                f"folder {pattern!r} must hold Parquet files, and none in its subfolders; it has "
+                f"{len(files)} and {nested}. Name subfolders with a glob such as "
+                "'folder/*/*.parquet'"
+            )
+            raise TableError(msg)
+    elif glob.has_magic(pattern) and not target.exists():
+        files = sorted(map(Path, glob.glob(pattern, recursive=True)))  # noqa: PTH207 - any root
+        other = sum(1 for file in files if file.suffix.lower() != ".parquet")
+        if other or not files:
+            msg = (
+                f"glob {pattern!r} must match Parquet files and nothing else; it matches "
+                f"{len(files)} files, {other} of them not named .parquet"
+            )
+            raise TableError(msg)
+    else:
+        suffix_of(target)
+        return [target]
     names: dict[tuple[int, int], Path] = {}
     # A link to nothing is left for the reader, who says so.
     for file in filter(Path.exists, files):
@@ -125,14 +106,17 @@ def _each_once(files: list[Path]) -> list[Path]:
     return files
 
 
-def _read_parquets(files: Sequence[Path], null_values: Sequence[str]) -> pa.Table:
-    tables = []
-    for file in files:
-        with opened_parquet(file) as parquet:
-            tables.append(parquet.read())
-    for file, table in zip(files, tables, strict=True):
-        _check_same_fields(file, table.schema, files[0], tables[0].schema)
-    return with_nulls(pa.concat_tables(tables), null_values)
+def suffix_of(path: Path) -> str:
+    """`.csv`, `.tsv` or `.parquet`; any other name is refused."""
+    stem = path.with_suffix("") if path.suffix.lower() == ".gz" else path
+    suffix = stem.suffix.lower()
+    if suffix in SEPARATORS or (suffix == ".parquet" and stem is path):
+        return suffix
+    msg = (
+        f"{str(path)!r} must end in .csv, .tsv, .csv.gz, .tsv.gz or .parquet, or be a folder or "
+        "glob of Parquet files"
+    )
+    raise TableError(msg)
 
 
 def _check_same_fields(
@@ -213,7 +197,7 @@ def _why_unreadable(path: Path, null_values: Sequence[str]) -> TableError:
 def _parse_csv(
     path: Path,
     null_values: Sequence[str],
-    handler: Callable[[pa.csv.InvalidRow], Literal["skip"]] | None,
+    handler: Handler | None,
 ) -> pa.Table:
     """The table; rows that do not fit its header go to the handler, or are an error without one."""
     with text_of(path) as file:
@@ -221,17 +205,29 @@ def _parse_csv(
             file,
             # Rows are numbered only when one thread reads them.
             read_options=pa.csv.ReadOptions(use_threads=handler is None),
-            parse_options=pa.csv.ParseOptions(
-                delimiter=SEPARATORS[suffix_of(path)],
-                newlines_in_values=True,
-                invalid_row_handler=handler,
-            ),
-            convert_options=pa.csv.ConvertOptions(
-                null_values=["", *null_values], strings_can_be_null=True
-            ),
+            parse_options=_parse_options(path, handler),
+            convert_options=_convert_options(null_values),
         )
         table.column_names  # noqa: B018 - decodes the header, which may not be UTF-8
         return table
+
+
+def _parse_options(path: Path, handler: Handler | None = None) -> pa.csv.ParseOptions:
+    return pa.csv.ParseOptions(
+        delimiter=SEPARATORS[suffix_of(path)], newlines_in_values=True, invalid_row_handler=handler
+    )
+
+
+def _convert_options(
+    null_values: Sequence[str], types: dict[str, pa.DataType] | None = None
+) -> pa.csv.ConvertOptions:
+    """Only the columns with a type are read, if there are any."""
+    return pa.csv.ConvertOptions(
+        null_values=["", *null_values],
+        strings_can_be_null=True,
+        include_columns=list(types or ()) or None,
+        column_types=types or None,
+    )
 
 
 def _is_text(path: Path) -> bool:
@@ -425,18 +421,9 @@ def _opened_csv(
     reading: Reading,
     types: dict[str, pa.DataType],
 ) -> pa.csv.CSVStreamingReader:
-    chosen = list(types) or None
     return pa.csv.open_csv(
         text,
         read_options=pa.csv.ReadOptions(block_size=_BYTES_PER_BATCH),
-        parse_options=pa.csv.ParseOptions(
-            delimiter=SEPARATORS[suffix_of(path)],
-            newlines_in_values=True,
-        ),
-        convert_options=pa.csv.ConvertOptions(
-            null_values=["", *reading.null_values],
-            strings_can_be_null=True,
-            include_columns=chosen,
-            column_types=types or None,
-        ),
+        parse_options=_parse_options(path),
+        convert_options=_convert_options(reading.null_values, types),
     )

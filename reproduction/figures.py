@@ -141,7 +141,7 @@ def sliced_divergences_figure(outcome: Outcome) -> Figure:
     panels = [str(count) for count in profiles.COUNTS] + [LIMIT]
     distributions = figure.add_subplot(1, 5, 1)
     for colour, line, distribution, name in _GAUSSIANS:
-        _draw_distribution(distributions, distribution, (colour, line, name))
+        _draw_distribution(distributions, distribution, colour=colour, line=line, name=name)
     distributions.set_title("P (full), Q (dashed)\n1 and 2 standard deviations", fontsize=TICK_SIZE)
     distributions.set_aspect("equal")
     distributions.set_xlabel("first coordinate", fontsize=TICK_SIZE - 1)
@@ -151,7 +151,7 @@ def sliced_divergences_figure(outcome: Outcome) -> Figure:
     for place, panel in enumerate(panels, start=2):
         axes = cast("PolarAxes", figure.add_subplot(1, 5, place, projection="polar"))
         rows = chosen(outcome, panel=panel)
-        _draw_profile(axes, _slices(rows), (_SLICES, "divergence along a slice"))
+        _draw_profile(axes, rows, colour=_SLICES, name="divergence along a slice")
         _draw_rings(axes, rows, "divergence_nats", ("unsliced", "joint", "average"))
         name = "all directions" if panel == LIMIT else f"m = {panel}"
         _finish_polar(axes, name, top)
@@ -181,7 +181,7 @@ def _draw_caps(axes: PolarAxes, outcome: Outcome, count: int, kinds: tuple[str, 
     for kind in kinds:
         rows = chosen(outcome, kind=kind, n_directions=count)
         colour, name = _ENVELOPES[kind]
-        _draw_profile(axes, _slices(rows), (colour, f"{name} along a slice"))
+        _draw_profile(axes, rows, colour=colour, name=f"{name} along a slice")
         top = max(top, float(np.nanmax(column(rows, "cost_nats"))))
         if len(kinds) == 1:
             _draw_rings(axes, rows, "cost_nats", ("joint", "average", "attained joint"))
@@ -189,17 +189,11 @@ def _draw_caps(axes: PolarAxes, outcome: Outcome, count: int, kinds: tuple[str, 
     _finish_polar(axes, f"{name}, m = {count}", 1.05 * top)
 
 
-def _slices(rows: Sequence[Row]) -> tuple[Floats, Floats]:
-    """Angles and values of the slices."""
+def _draw_profile(axes: PolarAxes, rows: Sequence[Row], *, colour: str, name: str) -> None:
+    """The slices as a closed, filled polygon with a dot at each direction, if there are few."""
     slices = [row for row in rows if row["quantity"] == "slice"]
     value = "divergence_nats" if "divergence_nats" in slices[0] else "cost_nats"
-    return column(slices, "angle_radians"), column(slices, value)
-
-
-def _draw_profile(axes: PolarAxes, slices: tuple[Floats, Floats], look: tuple[str, str]) -> None:
-    """A closed, filled polygon with a dot at each direction, if there are few."""
-    angles, values = slices
-    colour, name = look
+    angles, values = column(slices, "angle_radians"), column(slices, value)
     closed = np.append(angles, angles[0]), np.append(values, values[0])
     few = len(angles) < 100
     axes.plot(*closed, color=colour, linewidth=1.8, marker="o" if few else "", ms=3, label=name)
@@ -216,10 +210,9 @@ def _draw_rings(axes: PolarAxes, rows: Sequence[Row], value: str, names: Sequenc
 
 
 def _draw_distribution(
-    axes: Axes, distribution: GaussianDistribution, look: tuple[str, str, str]
+    axes: Axes, distribution: GaussianDistribution, *, colour: str, line: str, name: str
 ) -> None:
     """Curves at one and two standard deviations, and the mean."""
-    colour, line, name = look
     root = np.linalg.cholesky(distribution.cov)
     circle = np.array([np.cos(_AROUND), np.sin(_AROUND)])
     for radius in (1, 2):
@@ -292,8 +285,7 @@ def _prior_figure(outcome: Outcome, prior: str, curves: Sequence[Curve]) -> Figu
     rows = figure.subplots(2, len(queries), squeeze=False, sharex=True)
     for place, query in enumerate(queries):
         of_query = [curve for curve in curves if curve.query == query]
-        _draw_errors(rows[0][place], of_query)
-        _draw_accuracies(rows[1][place], of_query)
+        _draw_curves(rows[0][place], rows[1][place], of_query)
         rows[0][place].set_title(_QUERIES[query], fontsize=TITLE_SIZE, loc="left")
         rows[1][place].set_xlabel(
             f"ε of the claim, order {STATIC_ORDER:g} (nats)", fontsize=LABEL_SIZE
@@ -305,59 +297,44 @@ def _prior_figure(outcome: Outcome, prior: str, curves: Sequence[Curve]) -> Figu
     return figure
 
 
-def _draw_errors(axes: Axes, curves: Sequence[Curve]) -> None:
+def _draw_curves(errors: Axes, accuracies: Axes, curves: Sequence[Curve]) -> None:
     for curve in curves:
-        _draw(axes, curve, curve.squared_errors.tolist())
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(numticks=8))
-    _make_epsilon_axis(axes)
+        _draw(errors, curve, curve.squared_errors.tolist())
+        _draw(accuracies, curve, curve.accuracies.tolist())
+    errors.set_yscale("log")
+    errors.yaxis.set_major_locator(LogLocator(numticks=8))
+    prior = curves[0].prior_accuracy
+    accuracies.axhline(prior, color=GREY, linestyle=":", linewidth=1.8)
+    lowest = min(prior, *(float(curve.accuracies.min()) for curve in curves))
+    accuracies.set_ylim(max(0.0, lowest - 0.05 * (1 - lowest)), 1 + 0.03 * (1 - lowest))
+    for axes in (errors, accuracies):
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(FixedLocator(list(_EPSILON_TICKS)))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        make_quiet(axes)
 
 
-def _draw_accuracies(axes: Axes, curves: Sequence[Curve]) -> None:
-    for curve in curves:
-        _draw(axes, curve, curve.accuracies.tolist())
-    axes.axhline(curves[0].prior_accuracy, color=GREY, linestyle=":", linewidth=1.8)
-    lowest = min(curves[0].prior_accuracy, *(float(c.accuracies.min()) for c in curves))
-    axes.set_ylim(max(0.0, lowest - 0.05 * (1 - lowest)), 1 + 0.03 * (1 - lowest))
-    axes.set_xscale("log")
-    _make_epsilon_axis(axes)
+def _look(notion: str, rule: str) -> dict[str, Any]:
+    colour = _COLOURS[notion]
+    return {
+        "color": colour,
+        "linestyle": _RULES[rule][0],
+        "marker": "o" if notion == "average" else "s",
+        "markerfacecolor": colour if rule == "tight" else "white",
+    }
 
 
 def _draw(axes: Axes, curve: Curve, values: list[float]) -> None:
-    line, _ = _RULES[curve.rule]
-    axes.plot(
-        curve.epsilons,
-        values,
-        color=_COLOURS[curve.notion],
-        linestyle=line,
-        linewidth=1.8,
-        marker="o" if curve.notion == "average" else "s",
-        markersize=3.5,
-        markerfacecolor=_COLOURS[curve.notion] if curve.rule == "tight" else "white",
-    )
-
-
-def _make_epsilon_axis(axes: Axes) -> None:
-    axes.xaxis.set_major_locator(FixedLocator(list(_EPSILON_TICKS)))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    make_quiet(axes)
+    look = _look(curve.notion, curve.rule)
+    axes.plot(curve.epsilons, values, linewidth=1.8, markersize=3.5, **look)
 
 
 def _handles(curves: Sequence[Curve]) -> list[Line2D]:
     handles = [
-        Line2D(
-            [],
-            [],
-            color=colour,
-            linestyle=line,
-            marker="o" if notion == "average" else "s",
-            markerfacecolor=colour if rule == "tight" else "white",
-            label=f"{_WORDS[notion]}, {words}",
-        )
-        for notion, colour in _COLOURS.items()
-        for rule, (line, words) in _RULES.items()
+        Line2D([], [], label=f"{_WORDS[notion]}, {words}", **_look(notion, rule))
+        for notion in _COLOURS
+        for rule, (_, words) in _RULES.items()
     ]
     prior = f"accuracy of the prior alone ({curves[0].prior_accuracy:.3f})"
     return [*handles, Line2D([], [], color=GREY, linestyle=":", label=prior)]

@@ -11,16 +11,14 @@ errors, which every statement names. Noise is computed and compared without one.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Final, final
 
 import attrs
 import numpy as np
 
-from pufferslice._core.arrays import Floats
 from pufferslice.calibration.calibrate import Rule
 from pufferslice.calibration.guarantee import Notion
-from reproduction.experiment import Claim, Outcome, Row, Setting
+from reproduction.experiment import Claim, Outcome, Row, Setting, number_in
 from reproduction.panels import (
     NOTIONS,
     PAPER_SCALE,
@@ -71,7 +69,7 @@ def tradeoff_claims(curves: Sequence[Curve], rule: Rule, source: str) -> Iterato
     yield _error_vanishes(chosen, rule, source)
     yield _accuracy_rises(chosen, rule, source)
     for notion in NOTIONS:
-        yield _starts_at_the_prior(chosen, (rule, notion), source)
+        yield _starts_at_the_prior(chosen, rule, notion, source)
     yield _joint_needs_more_noise(pairs, rule, source)
     yield _joint_is_attacked_less(pairs, rule, source)
     yield _gap_is_in_the_middle(pairs, rule, source)
@@ -106,14 +104,15 @@ def share_claims(stated: Mapping[str, float], shares: Mapping[str, float]) -> It
         )
 
 
-def count_claim(stated: int, n_records: int) -> Claim:
-    """The number of records."""
-    return Claim(
-        statement=f"the table has {stated:,} records",
-        source="app:experiments",
-        held=n_records == stated,
-        found=f"{n_records:,} records",
-    )
+def count_claims(stated: int | None, counts: Mapping[str, int]) -> Iterator[Claim]:
+    """The number of records of the natural prior, if the paper says one."""
+    if stated is not None:
+        yield Claim(
+            statement=f"the table has {stated:,} records",
+            source="app:experiments",
+            held=counts["natural"] == stated,
+            found=f"{counts['natural']:,} records",
+        )
 
 
 def _error_falls(curves: Sequence[Curve], rule: Rule, source: str) -> Claim:
@@ -190,8 +189,7 @@ def _largest_drop(curve: Curve) -> tuple[float, float]:
     return float(drops[worst] / errors[worst]), float(drops[worst])
 
 
-def _starts_at_the_prior(curves: Sequence[Curve], form: tuple[Rule, Notion], source: str) -> Claim:
-    rule, notion = form
+def _starts_at_the_prior(curves: Sequence[Curve], rule: Rule, notion: Notion, source: str) -> Claim:
     chosen = [curve for curve in curves if curve.notion == notion]
     starts = {
         prior: float(
@@ -240,7 +238,10 @@ def _error_tolerance(curve: Curve) -> float:
 
 def _joint_is_attacked_less(pairs: Pairs, rule: Rule, source: str) -> Claim:
     excess = {
-        average.panel: (_accuracy_gap(average, joint) * -1, _gap_errors(average, joint))
+        average.panel: (
+            joint.accuracies - average.accuracies,
+            np.hypot(average.accuracy_deviations, joint.accuracy_deviations),
+        )
         for average, joint in pairs
     }
     worst = max(excess, key=lambda panel: float((excess[panel][0] / excess[panel][1]).max()))
@@ -264,7 +265,7 @@ def _joint_is_attacked_less(pairs: Pairs, rule: Rule, source: str) -> Claim:
 
 
 def _gap_is_in_the_middle(pairs: Pairs, rule: Rule, source: str) -> Claim:
-    gap = np.mean([_accuracy_gap(average, joint) for average, joint in pairs], axis=0)
+    gap = np.mean([average.accuracies - joint.accuracies for average, joint in pairs], axis=0)
     at = int(gap.argmax())
     epsilons = pairs[0][0].epsilons
     return Claim(
@@ -297,14 +298,6 @@ def tight_claim(curves: Sequence[Curve]) -> Claim:
             f"{ratios.min():.3f} to {ratios.max():.3f}"
         ),
     )
-
-
-def _accuracy_gap(average: Curve, joint: Curve) -> Floats:
-    return average.accuracies - joint.accuracies
-
-
-def _gap_errors(average: Curve, joint: Curve) -> Floats:
-    return np.hypot(average.accuracy_deviations, joint.accuracy_deviations)
 
 
 def _pairs(
@@ -344,29 +337,20 @@ class StaticStudy:
         for number, panel in enumerate(panels_of(self.tables, scale.queries)):
             rows += panel_rows(panel, scale, number)
             setting.progress(number + 1, n_panels)
+        counts = {str(row["prior"]): int(number_in(row, "n_records")) for row in rows}
+        records = ", ".join(f"{prior} prior {n:,} records" for prior, n in counts.items())
+        curves = curves_of(rows)
         return Outcome(
             experiment=self.name,
-            scale=f"{self._records(rows)}; {scale}; simulated outputs from a public seed",
+            scale=f"{records}; {scale}; simulated outputs from a public seed",
             rows=tuple(rows),
-            claims=tuple(self._claims(curves_of(rows), rows)),
-            our_claims=tuple(self._our_claims(curves_of(rows))),
+            claims=(
+                *count_claims(self.n_records, counts),
+                *share_claims(self.shares, {c.prior: c.prior_accuracy for c in curves}),
+                *self._claims_with("closed_form", curves),
+            ),
+            our_claims=(*self._claims_with("tight", curves), tight_claim(curves)),
         )
-
-    def _records(self, rows: list[Row]) -> str:
-        counts = {row["prior"]: row["n_records"] for row in rows}
-        return ", ".join(f"{prior} prior {n:,} records" for prior, n in counts.items())
-
-    def _claims(self, curves: tuple[Curve, ...], rows: list[Row]) -> Iterator[Claim]:
-        if self.n_records is not None:
-            natural = next(row for row in rows if row["prior"] == "natural")
-            yield count_claim(self.n_records, int(natural["n_records"] or 0))
-        shares = {curve.prior: curve.prior_accuracy for curve in curves}
-        yield from share_claims(self.shares, shares)
-        yield from self._claims_with("closed_form", curves)
-
-    def _our_claims(self, curves: tuple[Curve, ...]) -> Iterator[Claim]:
-        yield from self._claims_with("tight", curves)
-        yield tight_claim(curves)
 
     def _claims_with(self, rule: Rule, curves: tuple[Curve, ...]) -> Iterator[Claim]:
         yield from tradeoff_claims(curves, rule, self.source)
@@ -374,8 +358,8 @@ class StaticStudy:
             yield from perfect_inference_claims(curves, rule)
 
 
-def _balanced(make: MakeTable) -> SecretTable:
-    return make().balanced()
+def _with_balanced(make: MakeTable) -> dict[str, MakeTable]:
+    return {"natural": make, "balanced": lambda: make().balanced()}
 
 
 STUDIES: Final = {
@@ -390,37 +374,28 @@ STUDIES: Final = {
         ),
         StaticStudy(
             name="static-adult-stratified",
-            tables={"balanced": partial(_balanced, adult_race)},
+            tables={"balanced": lambda: adult_race().balanced()},
             n_records=None,
             shares={"balanced": 0.2},
             source=MAIN,
         ),
         StaticStudy(
             name="static-cleveland",
-            tables={
-                "natural": cleveland_sex,
-                "balanced": partial(_balanced, cleveland_sex),
-            },
+            tables=_with_balanced(cleveland_sex),
             n_records=303,
             shares={"natural": 0.7, "balanced": 0.5},
             source=APPENDIX,
         ),
         StaticStudy(
             name="static-student",
-            tables={
-                "natural": student_grades,
-                "balanced": partial(_balanced, student_grades),
-            },
+            tables=_with_balanced(student_grades),
             n_records=395,
             shares={"balanced": 0.2},
             source=APPENDIX,
         ),
         StaticStudy(
             name="static-student-sex",
-            tables={
-                "natural": student_sex,
-                "balanced": partial(_balanced, student_sex),
-            },
+            tables=_with_balanced(student_sex),
             n_records=395,
             shares={"natural": 0.6, "balanced": 0.5},
             source=APPENDIX,

@@ -341,15 +341,6 @@ class TestRecipe:
             true = 2 * 16 * n_steps * square / noise.noise_multiplier**2
             assert noise.true_epsilon == pytest.approx(true, rel=1e-12)
 
-    def test_long_hand_with_clip_norm_and_batch_size(self):
-        """h_t = (2 eta_t C K / L)^2, sigma^2 = alpha H / (2 epsilon), multiplier sigma L / C."""
-        rates = recipe_learning_rates(peak=0.2, n_steps=3920, n_warmup_steps=196)
-        reach = lipschitz_reach(rates, clip_norm=4.0)
-        total = float(squared_caps(reach, discrepancy_cap=20, divisor=512).sum())
-        noise = recipe_noise(16, 8.0, rates, squared_discrepancy=400)
-        std = claimed_noise_std(16, 8.0, total)
-        assert noise.noise_multiplier == pytest.approx(std * 512 / 4, rel=1e-13)
-
 
 class TestTailCap:
     @pytest.mark.parametrize(("tail", "value"), [(0.6, 0), (0.4, 2), (0.21, 2), (0.19, 5)])
@@ -529,21 +520,6 @@ class TestAcrossRounds:
         assert left.failure_probability == pytest.approx(0.03, rel=1e-14)
         left = across_rounds(tail_probabilities=[1e-6], failure_probabilities=[])
         assert left == AcrossRounds(delta=1e-6, failure_probability=0.0)
-
-    def test_bounding_the_differing_records_once_is_better(self):
-        """200 records differ with chance 0.05 each, batches of 100, 1000 rounds, delta 1e-5.
-
-        Once: a cap on D for all rounds, which leaves the batch draws to the accountant. Per round:
-        a thousandth of delta for each.
-        """
-        sampling = WithoutReplacement(n_records=200, batch_size=100)
-        once, per_round = (
-            tail_cap(np.arange(n + 1), stats.binom.logpmf(np.arange(n + 1), n, 0.05),
-                     tail_probability=tail).value
-            for n, tail in ((200, 1e-5), (100, 1e-8))
-        )  # fmt: skip
-        assert sampling.discrepancy_cap(once) == once
-        assert sampling.mean_square_discrepancy(once) < per_round**2
 
 
 HOEFFDING = {"batch_size": 5, "mismatch_probability": 0.1, "tail_probability": 0.1}

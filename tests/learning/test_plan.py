@@ -155,22 +155,16 @@ def test_a_constant_schedule_is_written_once():
         ({"version": 2}, "the plan has version 2"),
         ({"format": "other"}, "not a training plan"),
         ({"n_steps": 4}, "noise_multipliers must have one entry"),
-        ({"n_steps": "3"}, "n_steps must be"),
         ({"n_steps": 10**15, "noise_multipliers": [1.0]}, "n_steps must be at most"),
         ({"noise_multipliers": None}, "noise_multiplier"),
-        ({"noise_multipliers": {"a": 1}}, "expected numbers"),
         ({"accountant": "kind"}, "accountant must be one of"),
         ({"accountant": "amplified", "sampling": {
             "kind": "without_replacement", "n_records": 100, "batch_size": 5
         }}, "needs Poisson"),
-        ({"order": None}, "order must be"),
         ({"block": 0}, "block must be"),
         ({"non_finite": "skip"}, "non_finite must be one of"),
         ({"clipping": {"kind": "flat"}}, "the plan is incomplete"),
-        ({"clipping": [1]}, "the plan is incomplete"),
-        ({"clipping": {"kind": "flat", "norm": -1}}, "clip_norm"),
         ({"sampling": "poisson"}, "the plan is incomplete"),
-        ({"differing": "x"}, "the plan is incomplete"),
         ({"differing": {"kind": "binomial", "n_records": 500, "mismatch_probability": 0.5}},
          "only 100"),
     ],
@@ -180,18 +174,15 @@ def test_documents_that_are_no_plan(changes, match):
         TrainingPlan.from_json({**noisy().to_json(), **changes})
 
 
-@pytest.mark.parametrize("document", [None, [], {}])
-def test_not_even_a_document(document):
-    with pytest.raises(ArgumentError, match="not a training plan"):
-        TrainingPlan.from_json(document)
-
-
-@pytest.mark.parametrize("part", sorted(set(noisy().to_json()) - {"format", "version"}))
-def test_a_missing_part(part):
-    document = noisy().to_json()
-    del document[part]
-    with pytest.raises(ArgumentError, match=f"the plan is incomplete: KeyError at '{part}'"):
-        TrainingPlan.from_json(document)
+def test_missing_parts():
+    for document in (None, [], {}):
+        with pytest.raises(ArgumentError, match="not a training plan"):
+            TrainingPlan.from_json(document)
+    whole = noisy().to_json()
+    for part in set(whole) - {"format", "version"}:
+        rest = {name: value for name, value in whole.items() if name != part}
+        with pytest.raises(ArgumentError, match=f"the plan is incomplete: KeyError at '{part}'"):
+            TrainingPlan.from_json(rest)
 
 
 def test_a_plan_is_frozen():

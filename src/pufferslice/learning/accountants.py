@@ -38,6 +38,9 @@ SMALLEST_MULTIPLIER: Final = 1e-100
 LARGEST_MULTIPLIER: Final = 1e100
 """Noise multipliers outside this range are refused: their costs would overflow or underflow."""
 
+_WHOLE_RUN: Final = (
+    "Rényi Pufferfish privacy of the whole run, hence average and joint SRPP for every profile, "
+)
 _SMALLEST_COST: Final = 1e-290
 _LARGEST_COST: Final = 1e290
 
@@ -63,10 +66,7 @@ class WorstCase:
 
     name: ClassVar[str] = "worst_case"
     notion: ClassVar[Literal["unsliced"]] = "unsliced"
-    certifies: ClassVar[str] = (
-        "Rényi Pufferfish privacy of the whole run, hence average and joint SRPP for every "
-        "profile, whatever batches are drawn."
-    )
+    certifies: ClassVar[str] = _WHOLE_RUN + "whatever batches are drawn."
     draws_may_be_seen: ClassVar[str] = "Anyone may see which records each batch holds."
 
     def check(self, sampling: SamplingDesign, differing: DifferingRecords) -> None:
@@ -132,10 +132,7 @@ class LogMoment:
 
     name: ClassVar[str] = "log_moment"
     notion: ClassVar[Literal["unsliced"]] = "unsliced"
-    certifies: ClassVar[str] = (
-        "Rényi Pufferfish privacy of the whole run, hence average and joint SRPP for every "
-        "profile, even if the batch draws are published with the model."
-    )
+    certifies: ClassVar[str] = _WHOLE_RUN + "even if the batch draws are published with the model."
     draws_may_be_seen: ClassVar[str] = (
         "Anyone may see which records each batch held, if the draws do not depend on the data."
     )
@@ -167,10 +164,7 @@ class Amplified:
 
     name: ClassVar[str] = "amplified"
     notion: ClassVar[Literal["unsliced"]] = "unsliced"
-    certifies: ClassVar[str] = (
-        "Rényi Pufferfish privacy of the whole run, hence average and joint SRPP for every "
-        "profile, while batch draws and batch sizes stay secret."
-    )
+    certifies: ClassVar[str] = _WHOLE_RUN + "while batch draws and batch sizes stay secret."
     draws_may_be_seen: ClassVar[str] = (
         "Nobody outside may see batch draws, record indices or the realised batch sizes."
     )

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from tests.golden.commands import TRAINING as SHORT_TRAINING
 from tests.kill.nursery import Ended, Nursery
 
 from pufferslice._core.files import digest
@@ -46,32 +47,10 @@ notion = "joint"
 order = 4
 epsilon = 1.0
 """
-TRAINING = """
-[data]
-dataset = "digits"
-n_records = 60
-[secret]
-exactly = 2
-[sampling]
-kind = "poisson"
-rate = 0.5
-[training]
-model = "linear"
-seed = 0
-learning_rate = 0.5
-momentum = 0.5
-n_steps = 40
-clip_norm = 1.0
-[guarantee]
-accountant = "log-moment"
-order = 8
-epsilon = 8.0
-[output]
-folder = "run"
-public_evaluation = true
-evaluate_every = 4
-checkpoint_every = 3
-"""
+TRAINING = (
+    SHORT_TRAINING.replace("n_steps = 2\n", "n_steps = 40\n")
+    + "evaluate_every = 4\ncheckpoint_every = 3\n"
+)
 RUN_KEY = b"pufferslice-run-key 1\n" + b"5a" * 32 + b"\n"
 ROWS_PER_GROUP = 500
 CALIBRATE = ["calibrate", "scenario.toml", "--out", "certificate.json"]

@@ -2,6 +2,7 @@
 """Divergences of two Gaussians, and caps of one SGD round, along directions of the plane."""
 
 import math
+from collections.abc import Iterator, Mapping
 from typing import Final, final
 
 import attrs
@@ -27,7 +28,7 @@ from pufferslice.sensitivity.renyi import (
     gaussian_divergence,
     gaussian_divergence_nd,
 )
-from reproduction.experiment import Claim, Outcome, Row, Setting
+from reproduction.experiment import Cell, Claim, Outcome, Row, Setting
 
 N_LIMIT: Final = 720
 """Directions that stand for all: the rule of equal steps converges faster than any power."""
@@ -102,8 +103,13 @@ def run(_setting: Setting) -> Outcome:
     profiles = [SlicedProfile.of(str(count), count) for count in COUNTS]
     profiles.append(SlicedProfile.of(LIMIT, N_LIMIT))
     unsliced = gaussian_divergence_nd(ORDER, (FIRST.mean, FIRST.cov), (SECOND.mean, SECOND.cov))
-    rows = [row for profile in profiles for row in _rows(profile)]
-    rows += [_row(profile.panel, "unsliced", None, unsliced) for profile in profiles]
+    rows: list[Row] = []
+    for profile in profiles:
+        rows += _slices(profile.angles, "divergence_nats", profile.divergences, panel=profile.panel)
+        rings = {"average": profile.average, "joint": profile.joint}
+        rows += _rings(rings, "divergence_nats", panel=profile.panel)
+    for profile in profiles:
+        rows += _rings({"unsliced": unsliced}, "divergence_nats", panel=profile.panel)
     return Outcome(
         experiment=NAME,
         scale=(
@@ -121,22 +127,14 @@ def _along(distribution: GaussianDistribution, directions: Floats) -> tuple[Floa
     return directions @ distribution.mean, np.asarray(variances)
 
 
-def _rows(profile: SlicedProfile) -> list[Row]:
-    slices = zip(profile.angles.tolist(), profile.divergences.tolist(), strict=True)
-    return [
-        *(_row(profile.panel, "slice", angle, value) for angle, value in slices),
-        _row(profile.panel, "average", None, profile.average),
-        _row(profile.panel, "joint", None, profile.joint),
-    ]
+def _slices(angles: Floats, quantity: str, values: Floats, **panel: Cell) -> Iterator[Row]:
+    for angle, value in zip(angles.tolist(), values.tolist(), strict=True):
+        yield panel | {"quantity": "slice", "angle_radians": angle, quantity: value}
 
 
-def _row(panel: str, quantity: str, angle: float | None, divergence: float) -> Row:
-    return {
-        "panel": panel,
-        "quantity": quantity,
-        "angle_radians": angle,
-        "divergence_nats": divergence,
-    }
+def _rings(rings: Mapping[str, float], quantity: str, **panel: Cell) -> Iterator[Row]:
+    for ring, value in rings.items():
+        yield panel | {"quantity": ring, "angle_radians": None, quantity: value}
 
 
 def _claims(profiles: list[SlicedProfile], unsliced: float) -> tuple[Claim, ...]:
@@ -271,11 +269,14 @@ def attained_joint(n_directions: int) -> float:
 def run_caps(_setting: Setting) -> Outcome:
     """Envelopes and rings at both numbers of directions; exact, the same at both scales."""
     profiles = {(kind, count): CapProfile.of(kind, count) for kind in KINDS for count in CAP_COUNTS}
-    rows = [row for (_, count), profile in profiles.items() for row in _cap_rows(profile, count)]
-    rows += [
-        _cap_row("sa_huc", count, "attained joint", None, attained_joint(count))
-        for count in CAP_COUNTS
-    ]
+    rows: list[Row] = []
+    for (kind, count), profile in profiles.items():
+        rows += _slices(profile.angles, "cost_nats", profile.costs, kind=kind, n_directions=count)
+        rings = {"average": profile.average, "joint": profile.joint, "largest": profile.largest}
+        rows += _rings(rings, "cost_nats", kind=kind, n_directions=count)
+    for count in CAP_COUNTS:
+        attained = {"attained joint": attained_joint(count)}
+        rows += _rings(attained, "cost_nats", kind="sa_huc", n_directions=count)
     return Outcome(
         experiment=CAPS_NAME,
         scale=(
@@ -290,26 +291,6 @@ def run_caps(_setting: Setting) -> Outcome:
 
 def _variance(plane: PlaneProfile) -> Floats:
     return np.full(plane.n_directions, _NOISE_STD**2)
-
-
-def _cap_rows(profile: CapProfile, count: int) -> list[Row]:
-    slices = zip(profile.angles.tolist(), profile.costs.tolist(), strict=True)
-    return [
-        *(_cap_row(profile.kind, count, "slice", angle, value) for angle, value in slices),
-        _cap_row(profile.kind, count, "average", None, profile.average),
-        _cap_row(profile.kind, count, "joint", None, profile.joint),
-        _cap_row(profile.kind, count, "largest", None, profile.largest),
-    ]
-
-
-def _cap_row(kind: str, count: int, quantity: str, angle: float | None, cost: float) -> Row:
-    return {
-        "kind": kind,
-        "n_directions": count,
-        "quantity": quantity,
-        "angle_radians": angle,
-        "cost_nats": cost,
-    }
 
 
 def _cap_claims(profiles: dict[tuple[str, int], CapProfile]) -> tuple[Claim, ...]:

@@ -219,6 +219,8 @@ class TestMatrix:
         matrix = cap_matrix(TWO_BLOCKS, preconditioner=AXES, discrepancy_cap=1, divisor=1)
         assert matrix == pytest.approx(np.diag([96.0, 160.0]), rel=1e-14)
         assert matrix_caps(DIAGONAL, [[1.0, 0.5], [0.5, 2.0]]) == pytest.approx([2.12])
+        # Symmetric up to rounding, which grows with the entries.
+        assert matrix_caps(DIAGONAL, [[1e9, 1e-4], [0.0, 1e9]]) == pytest.approx([1e9])
 
     @given(seed=SEEDS)
     def test_never_below_the_caps(self, seed):

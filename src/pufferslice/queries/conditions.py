@@ -104,7 +104,7 @@ def conditions_of(
     argument: str, conditions: Conditions | None
 ) -> tuple[tuple[str, Condition], ...]:
     """The conditions as (column, condition) pairs, plain values as `equals`."""
-    pairs = pairs_of(argument, conditions or (), "condition")
+    pairs = pairs_of(argument, () if conditions is None else conditions, "condition")
     return tuple((column, condition_of(value)) for column, value in pairs)
 
 

@@ -4,6 +4,7 @@
 import json
 import math
 
+import attrs
 import numpy as np
 import pytest
 from hypothesis import given
@@ -98,7 +99,7 @@ def test_threshold_is_the_lowest_that_the_binomial_tail_allows(n_others, rate):
     tails = binom.sf(ranks - 1, n_others, 1 - rate)
     # a relative thousandth of the tail is kept for the error of the special functions
     assert found.threshold == ranks[tails * 1.001 <= 0.05 / 3][0] - 1
-    assert found.true_positive_rate == (1.0, *clopper_pearson(10, 10, 0.05 / 3))
+    assert attrs.astuple(found.true_positive_rate) == (1.0, *clopper_pearson(10, 10, 0.05 / 3))
 
 
 def test_members_at_the_threshold_are_not_found():
@@ -148,7 +149,7 @@ def test_needed_non_members_are_enough_and_one_fewer_is_not():
 def test_text_and_json(rng):
     found = audit_of(*gaussian_scores(rng, 500, 1_500, 1.0))
     document = json.loads(json.dumps(found.to_json()))
-    assert document["roc_auc"] == found.roc_auc._asdict()
+    assert document["roc_auc"] == attrs.asdict(found.roc_auc)
     assert document["low_rates"][0]["true_positive_rate"]["low"] == pytest.approx(
         found.low_rates[0].true_positive_rate.low
     )

@@ -10,6 +10,9 @@ import jsonschema
 import pytest
 from tests.certificate.conftest import KINDS
 
+from pufferslice.audit import Audit, Inference, Verdict
+from pufferslice.audit.inference import Interval
+from pufferslice.audit.release import AUDIT_FORMAT, AUDIT_VERSION
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate import (
     Certificate,
@@ -19,8 +22,13 @@ from pufferslice.certificate import (
     sign,
 )
 from pufferslice.certificate.certificate import FORMAT, VERSION
-from pufferslice.certificate.schema import check_release, check_statement, json_schemas
-from pufferslice.errors import CertificateError, ReleaseError
+from pufferslice.certificate.schema import (
+    check_audit,
+    check_release,
+    check_statement,
+    json_schemas,
+)
+from pufferslice.errors import ArgumentError, CertificateError, ReleaseError
 from pufferslice.learning import LogMoment, Poisson, exactly, plan_with_noise
 from pufferslice.queries import Ball, summary
 from pufferslice.releases import Release
@@ -61,6 +69,25 @@ def released():
         unsliced={"order": 2.0, "epsilon": 1.0, "from": "x", "guess": None},
         range=Ball([0.0, 0.0], 2.0),
     )
+
+
+@pytest.fixture(scope="module")
+def audit():
+    share = Interval(0.5, 0.25, 0.75)
+    verdict = Verdict(
+        claim="(2, 1)-RPP", quantity="epsilon", claimed=1.0, statistic="divergence",
+        lower_bound=0.5, confidence=0.95, refutable_below=8.5, n_outputs=100, pair=("a", "b"),
+        prior="table", line="axis x",
+    )  # fmt: skip
+    inference = Inference(
+        attack="gaussian_map", prior="table", prior_kind="natural", secrets=("a", "b"),
+        n_trials=100, accuracy=share, prior_accuracy=share, advantage=Interval(0.0, -0.25, 0.25),
+        confidence=0.95,
+    )  # fmt: skip
+    return Audit(
+        certificate="ab" * 32, confidence=0.95, n_outputs=100, verdicts=(verdict,),
+        inferences=(inference,), unaudited=("the unsliced cost",),
+    )  # fmt: skip
 
 
 def inner(value, path=()):
@@ -115,10 +142,30 @@ def test_a_release_fits_the_schema(validators, released):
     assert Release.from_json(document) == released
 
 
+def test_an_audit_fits_the_schema(validators, audit):
+    document = json.loads(json.dumps(audit.to_json()))
+    validators["audit"].validate(document)
+    assert check_audit(document) == document
+    for path, value in inner(document):
+        if isinstance(value, dict):
+            with pytest.raises(ArgumentError, match=r"more: is not a field of this file"):
+                check_audit(changed(document, (*path, "more"), lambda at, key: at.update({key: 1})))
+        if path and isinstance(path[-1], str):
+            with pytest.raises(ArgumentError, match="is missing"):
+                check_audit(changed(document, path, lambda at, key: at.pop(key)))
+
+
+@pytest.mark.parametrize("document", [None, 5, [], {}, {"verdicts": []}, {"roc_auc": 1}])
+def test_what_is_no_audit(document):
+    with pytest.raises(ArgumentError, match="audit"):
+        check_audit(document)
+
+
 def test_formats_and_versions_are_those_of_the_writers():
     for name, format_, version in (
         ("certificate", FORMAT, VERSION),
         ("release", RELEASE_FORMAT, RELEASE_VERSION),
+        ("audit", AUDIT_FORMAT, AUDIT_VERSION),
     ):
         properties = json_schemas()[name]["properties"]
         assert (properties["format"]["const"], properties["version"]["const"]) == (format_, version)
@@ -144,9 +191,11 @@ def test_no_field_can_be_added_or_left_out(certificates, validators, kind):
     assert less == {("signature",)}
 
 
-@pytest.mark.parametrize("file", ["certificate", "release"])
-def test_every_field_has_its_type(certificates, released, file):
+@pytest.mark.parametrize("file", ["certificate", "release", "audit"])
+def test_every_field_has_its_type(certificates, released, audit, file):
     read, document = Release.from_json, released.to_json()
+    if file == "audit":
+        read, document = check_audit, audit.to_json()
     if file == "certificate":
         read = Certificate.from_json
         document = sign(certificates["records"], new_key_pair()[0]).to_json()
@@ -154,7 +203,8 @@ def test_every_field_has_its_type(certificates, released, file):
     untyped = []
     for path, value in inner(document):
         for other in ({"a": []}, [{}], True, "\n", 10**400, None, 0.5):
-            if not path or "parameters" in path or isinstance(value, type(other)):
+            same = isinstance(value, type(other)) or value == other  # True is 1
+            if not path or "parameters" in path or same:
                 continue
             broken = changed(document, path, lambda holder, key, x=other: setitem(holder, key, x))
             try:
@@ -162,7 +212,7 @@ def test_every_field_has_its_type(certificates, released, file):
             except CertificateError as error:
                 if "was edited" not in str(error):
                     continue
-            except ReleaseError:
+            except (ReleaseError, ArgumentError):
                 continue
             untyped.append((path, other))
     nullable = {("statement", "unsliced", "epsilon"), ("statement", "unsliced", "guess"),

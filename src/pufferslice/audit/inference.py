@@ -17,6 +17,7 @@ from pufferslice._core.checks import (
     check_probabilities,
 )
 from pufferslice._core.text import quoted
+from pufferslice.audit.verdict import json_values
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.scenario.distributions import (
     Distribution,
@@ -36,12 +37,17 @@ _MOST_ENTRIES: Final = 2**27
 """Largest number of outputs times atoms for the likelihood-ratio attack."""
 
 
-class Interval(NamedTuple):
+@final
+@attrs.frozen
+class Interval:
     """An observed share, and a confidence interval of its expectation."""
 
     value: float
     low: float
     high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.4f} [{self.low:.4f}, {self.high:.4f}]"
 
 
 class Counted(NamedTuple):
@@ -74,17 +80,13 @@ class Inference:
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
-        shares = ("accuracy", "prior_accuracy", "advantage")
-        return attrs.asdict(self) | {
-            "secrets": list(self.secrets),
-            **{name: getattr(self, name)._asdict() for name in shares},
-        }
+        return json_values(self)
 
     def __str__(self) -> str:
         among = " or ".join(map(quoted, self.secrets)) if len(self.secrets) == 2 else "all secrets"
         return (
-            f"{self.attack}, {self.prior_kind} prior, {among}: accuracy {_shown(self.accuracy)}, "
-            f"prior {_shown(self.prior_accuracy)}, advantage {_shown(self.advantage)}"
+            f"{self.attack}, {self.prior_kind} prior, {among}: accuracy {self.accuracy}, "
+            f"prior {self.prior_accuracy}, advantage {self.advantage}"
         )
 
 
@@ -148,7 +150,7 @@ def attack_secrets(
         n_trials=n_trials,
         accuracy=accuracy,
         prior_accuracy=_interval(n_prior, n_trials, confidence),
-        advantage=Interval(*(value - top for value in accuracy)),
+        advantage=Interval(*(value - top for value in attrs.astuple(accuracy))),
     )
 
 
@@ -293,7 +295,3 @@ def _check_scores(scores: Mapping[str, Floats], secrets: Sequence[str]) -> None:
 def _interval(n_right: int, n_trials: int, confidence: float) -> Interval:
     low, high = clopper_pearson(n_right, n_trials, 1 - confidence)
     return Interval(n_right / n_trials, low, high)
-
-
-def _shown(share: Interval) -> str:
-    return f"{share.value:.4f} [{share.low:.4f}, {share.high:.4f}]"

@@ -21,6 +21,7 @@ from pufferslice._core.arrays import Floats, locked, same
 from pufferslice._core.checks import check_between, check_finite, check_one_of
 from pufferslice._core.text import given
 from pufferslice.audit.inference import Interval
+from pufferslice.audit.verdict import json_values
 from pufferslice.errors import ArgumentError, escaped
 from pufferslice.sensitivity.concentration import clopper_pearson, split, tail_bound
 
@@ -71,19 +72,14 @@ class MembershipAudit:
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
-        rates = [
-            attrs.asdict(rate) | {"true_positive_rate": rate.true_positive_rate._asdict()}
-            for rate in self.low_rates
-        ]
-        shown = attrs.asdict(self, recurse=False)
-        return shown | {"roc_auc": self.roc_auc._asdict(), "low_rates": rates}
+        return json_values(self)
 
     def __str__(self) -> str:
         lines = [
             f"{escaped(self.attack)}: {self.n_members} members, {self.n_non_members} non-members",
-            f"  ROC AUC {_shown(self.roc_auc)}; guessing gives 0.5",
+            f"  ROC AUC {self.roc_auc}; guessing gives 0.5",
             *(
-                f"  true-positive rate {_shown(rate.true_positive_rate)} at no more than "
+                f"  true-positive rate {rate.true_positive_rate} at no more than "
                 f"{rate.false_positive_rate:g} false positives"
                 for rate in self.low_rates
             ),
@@ -300,10 +296,6 @@ def _auc_interval(inside: Floats, outside: Floats, share: float) -> Interval:
         return refused
 
     return Interval(auc, end(0.0), end(1.0))
-
-
-def _shown(share: Interval) -> str:
-    return f"{share.value:.4f} [{share.low:.4f}, {share.high:.4f}]"
 
 
 Spread = Literal["pooled", "per_record"]

@@ -38,7 +38,7 @@ from pufferslice.audit.divergence import (
 )
 from pufferslice.audit.inference import Inference, infer_secrets, mean_of
 from pufferslice.audit.noise import WHITENED, audit_noise, pilot_lines
-from pufferslice.audit.verdict import Verdict
+from pufferslice.audit.verdict import Verdict, json_values
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Claim, at_most, in_full
 from pufferslice.calibration.noise import SIGMA_INT, Noise, OperatingSystemNoise
 from pufferslice.certificate import Certificate
@@ -56,6 +56,9 @@ from pufferslice.sensitivity.profiles import Profile, SampledSphere, check_profi
 
 FORMAT: Final = "pufferslice-outputs"
 VERSION: Final = 1
+
+AUDIT_FORMAT: Final = "pufferslice-audit"
+AUDIT_VERSION: Final = 1
 
 LARGEST_RATIO: Final = 2**18
 """Largest distance from the centre in noise standard deviations: integers of 64 bits."""
@@ -319,16 +322,12 @@ class Audit:
         return any(verdict.refuted for verdict in self.verdicts)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
-        return {
-            "certificate": self.certificate,
-            "refuted": self.refuted,
-            "confidence": self.confidence,
-            "n_outputs": self.n_outputs,
-            "verdicts": [verdict.to_json() for verdict in self.verdicts],
-            "inferences": [inference.to_json() for inference in self.inferences],
-            "unaudited": list(self.unaudited),
-        }
+        """The audit file as JSON values."""
+        from pufferslice.certificate.schema import check_audit  # noqa: PLC0415 - pydantic
+
+        document = {"format": AUDIT_FORMAT, "version": AUDIT_VERSION, "refuted": self.refuted}
+        verdicts = [verdict.to_json() for verdict in self.verdicts]
+        return check_audit(document | json_values(self) | {"verdicts": verdicts})
 
     def __str__(self) -> str:
         head = "REFUTED" if self.refuted else "NOT REFUTED"

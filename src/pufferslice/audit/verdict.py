@@ -15,6 +15,15 @@ Outcome = Literal["refuted", "not refuted", "out of reach"]
 QUANTITIES: Final = ("epsilon", "delta")
 
 
+def json_values(value: attrs.AttrsInstance) -> dict[str, Any]:
+    """The fields of a value, and of the values in it; JSON has lists and no tuples."""
+
+    def listed(_: object, __: object, field: object) -> object:
+        return list(field) if isinstance(field, tuple) else field
+
+    return attrs.asdict(value, value_serializer=listed)
+
+
 @final
 @attrs.frozen(kw_only=True)
 class Verdict:
@@ -88,8 +97,10 @@ class Verdict:
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values, the outcome included."""
-        document = attrs.asdict(self) | {"pair": list(self.pair)}
-        return document | {"refuted": self.refuted, "outcome": self.outcome}
+        return json_values(self) | {
+            "refuted": self.refuted,
+            "outcome": self.outcome,
+        }
 
     def __str__(self) -> str:
         first, second = map(quoted, self.pair)

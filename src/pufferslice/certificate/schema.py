@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The public files as types: certificate and release. Their JSON Schemas are generated from here.
+"""Files as types: certificate, release and audit. Their JSON Schemas are generated from here.
 
 Importing this module loads pydantic, so others import it only where a file is read or a statement
 is checked. A checked document is returned as it is, because digests are of its exact values.
@@ -29,7 +29,7 @@ from pufferslice.calibration.guarantee import RELEASE_NOTIONS
 from pufferslice.calibration.noise import OperatingSystemNoise
 from pufferslice.certificate.limits import CONDITIONS, LIMITS, RELEASE_LIMITS
 from pufferslice.certificate.wording import CHANGED
-from pufferslice.errors import CertificateError, PuffersliceError, ReleaseError
+from pufferslice.errors import ArgumentError, CertificateError, PuffersliceError, ReleaseError
 from pufferslice.learning.accountants import ACCOUNTANTS, MeanSquare
 from pufferslice.learning.plan import HYPOTHESES, NonFinite
 from pufferslice.queries.query import Level
@@ -46,6 +46,7 @@ _REASONS: Final = {
     "less_than": "is too large",
     "greater_than": "is too small",
 }
+AUDIT_CHANGED: Final = "It was changed or is damaged: get the original, or audit again"
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -612,6 +613,99 @@ class ReleaseFile(_Part):
     values: Annotated[list[ReleasedValue], Field(min_length=1)]
 
 
+class IntervalPart(_Part):
+    """An observed share, and a confidence interval of its expectation."""
+
+    value: Number
+    low: Number
+    high: Number
+
+
+class VerdictPart(_Part):
+    """The result of one statistic on one claim."""
+
+    claim: Text
+    """The claim in words."""
+    quantity: Literal["epsilon", "delta"]
+    claimed: NonNegative
+    statistic: Text
+    lower_bound: NonNegative
+    """At least this is true of the mechanism, with the confidence."""
+    confidence: Delta
+    """Of this verdict alone."""
+    refutable_below: NonNegative
+    """The largest lower bound that so many outputs can give."""
+    n_outputs: Count
+    pair: Annotated[list[str], Field(min_length=2, max_length=2)]
+    prior: str
+    line: str
+    refuted: bool
+    """Whether the lower bound is above the claimed number; readers compare the numbers."""
+    outcome: Literal["refuted", "not refuted", "out of reach"]
+
+
+class InferencePart(_Part):
+    """How often an attack names the secret of an output."""
+
+    attack: Literal["gaussian_map", "likelihood_ratio"]
+    prior: str
+    prior_kind: Literal["natural", "balanced"]
+    secrets: Annotated[list[str], Field(min_length=2), _EachOnce()]
+    n_trials: Count
+    accuracy: IntervalPart
+    prior_accuracy: IntervalPart
+    """Of always naming the likeliest secret."""
+    advantage: IntervalPart
+    """Accuracy less the largest share of the prior."""
+    confidence: Delta
+    """Of each interval alone."""
+
+
+class AuditFile(_Part):
+    """The audit of a release certificate. Confidential."""
+
+    format: Literal["pufferslice-audit"]
+    version: Literal[1]
+    certificate: Sha256
+    """Digest of the certificate that was audited."""
+    refuted: bool
+    confidence: Delta
+    """Of all verdicts together."""
+    n_outputs: Count
+    """Under each secret, the fewest."""
+    verdicts: Annotated[list[VerdictPart], Field(min_length=1)]
+    inferences: list[InferencePart]
+    unaudited: list[Text]
+    """Statements of the certificate without a verdict, and why."""
+
+
+class TrainingAuditFile(VerdictPart):
+    """The verdict on a training plan, and the digest of the certificate that it is about."""
+
+    certificate: Sha256
+
+
+class LowRatePart(_Part):
+    """The share of members found at a low false-positive rate."""
+
+    false_positive_rate: Delta
+    threshold: Number
+    true_positive_rate: IntervalPart
+
+
+class MembershipFile(_Part):
+    """An attack on the members of one model, and the certificate of its training."""
+
+    certificate: Sha256
+    attack: str
+    n_members: Count
+    n_non_members: Count
+    roc_auc: IntervalPart
+    low_rates: list[LowRatePart]
+    confidence: Delta
+    """Of all intervals together."""
+
+
 def check_certificate(document: object) -> dict[str, Any]:
     """The document of a certificate, if it has exactly its fields, each of its kind."""
     return _checked(CertificateFile, document, "certificate", CertificateError)
@@ -634,17 +728,33 @@ def check_release(document: object) -> dict[str, Any]:
     return _checked(ReleaseFile, document, "release", ReleaseError)
 
 
+def check_audit(document: object) -> dict[str, Any]:
+    """The document of an audit, if it has exactly the fields of its kind, each of its type."""
+    model: type[BaseModel] = AuditFile
+    if isinstance(document, dict) and "verdicts" not in document:
+        model = MembershipFile if "roc_auc" in document else TrainingAuditFile
+    return _checked(model, document, "audit", ArgumentError, changed=AUDIT_CHANGED)
+
+
 def json_schemas() -> dict[str, dict[str, Any]]:
-    """The JSON Schema of each public file, by name.
+    """The JSON Schema of each file, by name.
 
     Relations between fields are not in it; `verify` checks them.
     """
-    models: dict[str, type[BaseModel]] = {"certificate": CertificateFile, "release": ReleaseFile}
+    models: dict[str, type[BaseModel]] = {
+        "certificate": CertificateFile,
+        "release": ReleaseFile,
+        "audit": AuditFile,
+    }
     return {name: {"$schema": _DIALECT} | file.model_json_schema() for name, file in models.items()}
 
 
 def _checked(
-    model: type[BaseModel], value: object, name: str, error_class: type[PuffersliceError]
+    model: type[BaseModel],
+    value: object,
+    name: str,
+    error_class: type[PuffersliceError],
+    changed: str = CHANGED,
 ) -> dict[str, Any]:
     """The value itself; an error names the path of the wrong field and shows no value."""
     try:
@@ -660,7 +770,7 @@ def _checked(
         kind = first["type"]
         reason = _REASONS.get(kind) or re.sub(r"^\w+ should", "must", first["msg"])
         # A code or name that is not known may come from a later version of this program.
-        hint = "Use the program that issued it" if kind == "literal_error" else CHANGED
+        hint = "Use the program that issued it" if kind == "literal_error" else changed
         msg = f"{path}: {reason.removeprefix('Value error, ')}. {hint}"
         raise error_class(msg) from None
     return value  # type: ignore[return-value]

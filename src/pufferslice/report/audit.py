@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from pufferslice.audit import Audit, Inference, MembershipAudit, Verdict
-from pufferslice.audit.inference import Interval
 from pufferslice.calibration.guarantee import at_most, in_full
 from pufferslice.report.blocks import Block, Bullets, Cell, Section, Table, Words, number, pair_of
 
@@ -65,9 +64,9 @@ def _inference_table(inferences: Sequence[Inference]) -> Table:
                 _ATTACKS.get(one.attack, one.attack.replace("_", " ")),
                 one.prior_kind,
                 pair_of(one.secrets) if len(one.secrets) == 2 else "all secrets",
-                _interval(one.accuracy),
-                _interval(one.prior_accuracy),
-                _interval(one.advantage),
+                str(one.accuracy),
+                str(one.prior_accuracy),
+                str(one.advantage),
             )
             for one in best.values()
         ),
@@ -76,11 +75,11 @@ def _inference_table(inferences: Sequence[Inference]) -> Table:
 
 def membership_table(audit: MembershipAudit) -> Table:
     """What an attack on membership found."""
-    rows = [("ROC AUC; guessing gives 0.5", _interval(audit.roc_auc))]
+    rows = [("ROC AUC; guessing gives 0.5", str(audit.roc_auc))]
     rows += [
         (
             f"share of members found, false positives at most {in_full(rate.false_positive_rate)}",
-            _interval(rate.true_positive_rate),
+            str(rate.true_positive_rate),
         )
         for rate in audit.low_rates
     ]
@@ -91,7 +90,3 @@ def membership_table(audit: MembershipAudit) -> Table:
         rows=tuple(rows),
         note="It describes one trained model and bounds no epsilon.",
     )
-
-
-def _interval(share: Interval) -> str:
-    return f"{share.value:.4f} [{share.low:.4f}, {share.high:.4f}]"

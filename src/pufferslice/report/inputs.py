@@ -162,23 +162,14 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _named(document: Mapping[str, Any]) -> str:
-    named = document.get("certificate")
-    if not isinstance(named, str):
-        msg = (
-            "it does not say which certificate it is about; make it with "
-            'to_json() | {"certificate": certificate.digest}'
-        )
-        raise ArgumentError(msg)
-    return named
-
-
 def _structured(kind: Any, value: Any) -> Any:  # noqa: ANN401 - any type, any JSON value
     """A JSON value as a value of this type; one of another type is an error."""
     origin, inside = get_origin(kind), get_args(kind)
-    if (attrs.has(kind) or hasattr(kind, "_fields")) and isinstance(value, dict):
-        hints = get_type_hints(kind)
-        return kind(**{name: _structured(hints[name], value[name]) for name in _names(kind, value)})
+    if attrs.has(kind) and isinstance(value, dict):
+        hints, fields = get_type_hints(kind), attrs.fields(kind)
+        # A field that has a default may be absent.
+        names = [f.name for f in fields if f.name in value or f.default is attrs.NOTHING]
+        return kind(**{name: _structured(hints[name], value[name]) for name in names})
     if origin is tuple and isinstance(value, list):
         kinds = inside[:1] * len(value) if inside[-1] is ... else inside
         return tuple(_structured(one, part) for one, part in zip(kinds, value, strict=True))
@@ -194,18 +185,24 @@ def _structured(kind: Any, value: Any) -> Any:  # noqa: ANN401 - any type, any J
     raise ArgumentError(msg)
 
 
-def _names(kind: Any, value: Mapping[str, Any]) -> list[str]:  # noqa: ANN401 - a class
-    """The fields of a class, without those that have a default and are not there."""
-    if not attrs.has(kind):
-        return list(kind._fields)
-    fields = attrs.fields(kind)
-    return [one.name for one in fields if one.name in value or one.default is attrs.NOTHING]
+def _audit(document: Mapping[str, Any]) -> Audit | TrainingAudit | MemberAudit:
+    """Any audit; the outcome of a verdict is worked out again from its numbers."""
+    from pufferslice.certificate.schema import check_audit  # noqa: PLC0415 - pydantic
 
-
-def _audit(document: Mapping[str, Any]) -> Audit:
-    """The outcome of a verdict is worked out again from its numbers."""
-    audit: Audit = _structured(Audit, document)
-    return audit
+    if "verdicts" not in document and not isinstance(document.get("certificate"), str):
+        msg = (
+            "it does not say which certificate it is about; make it with "
+            'to_json() | {"certificate": certificate.digest}'
+        )
+        raise ArgumentError(msg)
+    fields = check_audit(document)
+    if "verdicts" in fields:
+        audit: Audit = _structured(Audit, fields)
+        return audit
+    certificate = fields["certificate"]
+    if "roc_auc" in fields:
+        return MemberAudit(certificate=certificate, audit=_structured(MembershipAudit, fields))
+    return TrainingAudit(certificate=certificate, verdict=_structured(Verdict, fields))
 
 
 def _comparison(document: Mapping[str, Any]) -> Curves:
@@ -222,14 +219,6 @@ def _comparison(document: Mapping[str, Any]) -> Curves:
     return curves
 
 
-def _training_audit(document: Mapping[str, Any]) -> TrainingAudit:
-    return TrainingAudit(certificate=_named(document), verdict=_structured(Verdict, document))
-
-
-def _member_audit(document: Mapping[str, Any]) -> MemberAudit:
-    return MemberAudit(certificate=_named(document), audit=_structured(MembershipAudit, document))
-
-
 def _one_row(document: Mapping[str, Any]) -> TrainingLog:
     if not _is_public_row(document):
         msg = "a row of a log has numbers"
@@ -238,13 +227,13 @@ def _one_row(document: Mapping[str, Any]) -> TrainingLog:
 
 
 _READERS: Final[tuple[tuple[set[str], Callable[[Mapping[str, Any]], Content]], ...]] = (
-    ({"certificate", "verdicts", "inferences", "unaudited"}, _audit),
+    ({"verdicts"}, _audit),
     ({"order", "epsilon", "rows", "left_out"}, _comparison),
-    ({"attack", "roc_auc", "low_rates"}, _member_audit),
-    ({"claim", "lower_bound", "refutable_below"}, _training_audit),
+    ({"attack", "roc_auc", "low_rates"}, _audit),
+    ({"claim", "lower_bound", "refutable_below"}, _audit),
     (_PUBLIC_KEYS, _one_row),
 )
-"""By which keys a file without a format is known, and what reads it."""
+"""By which keys a file is known, and what reads it."""
 
 
 Edition = Literal["internal", "public"]

@@ -32,160 +32,19 @@ from pufferslice.learning import MeanSquare, WithoutReplacement, WorstCase, exac
 N_RUNS = 1_300
 CONFIDENCE = 0.95
 
-BROKEN_WORKERS = """
-import attrs
+WORKERS = """
+import os, signal, time
 import numpy as np
-from pufferslice.torch.canary import release_canary
 
 def half_the_noise(world, plan):
+    import attrs
+    from pufferslice.torch.canary import release_canary
     return release_canary(world, attrs.evolve(plan, noise_multipliers=plan.noise_multipliers / 2))
 
 def sums(world, plan):
     shift = 1.0 if world == "first" else -1.0
     noise = np.random.default_rng().normal(size=2) * plan.noise_multipliers[0]
     return np.array([0.6, 0.8]) * shift + noise
-"""
-
-
-def one_step(multiplier=2.0, accountant=None, order=2.0):
-    """One step on all records, of which one differs: epsilon is 2 * order / multiplier^2."""
-    return plan_with_noise(
-        differing=exactly(1),
-        sampling=WithoutReplacement(n_records=4, batch_size=4),
-        clip_norm=1.0,
-        noise_multipliers=np.full(1, multiplier),
-        accountant=accountant or WorstCase(),
-        order=order,
-    )
-
-
-def canary_runs(plan=None, worker="pufferslice.torch.canary:release_canary", n_runs=N_RUNS):
-    return TrainingRuns(worker=worker, plan=plan or one_step(), n_runs=n_runs)
-
-
-def outputs(rng, direction, noise_std, n_runs=N_RUNS):
-    """What two worlds release that are pushed apart along a unit direction, 2 in all."""
-    shift = np.asarray(direction, dtype=np.float64)
-    noise = rng.normal(size=(2, n_runs, len(shift))) * noise_std
-    return noise[0] + shift, noise[1] - shift
-
-
-@pytest.fixture
-def broken_home(tmp_path, monkeypatch):
-    (tmp_path / "broken_workers.py").write_text(BROKEN_WORKERS, encoding="utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    return tmp_path
-
-
-@pytest.mark.slow
-@pytest.mark.soundness
-@pytest.mark.timeout(600)
-def test_half_the_noise_is_refuted_and_the_right_noise_is_not(broken_home):
-    """Of 1,000 simulated audits of 1,300 runs at half the noise all refuted: bound 1.76 +- 0.17."""
-    half = canary_runs(worker="broken_workers:half_the_noise")
-    assert half.plan.guarantee().epsilon == pytest.approx(1.0)
-    verdict = audit_training(half, folder=broken_home / "half", confidence=CONFIDENCE, seed=1)
-    assert verdict.outcome == "refuted"
-    assert verdict.claim == "(2, 1)-RPP, whole run"
-    assert verdict.prior == "exactly 1 records differ"
-    right = canary_runs(n_runs=400)
-    verdict = audit_training(right, folder=broken_home / "right", confidence=CONFIDENCE, seed=1)
-    assert verdict.outcome == "not refuted"
-    assert verdict.n_outputs == 400
-
-
-@pytest.mark.soundness
-def test_the_same_folder_gives_the_same_verdict_and_no_other_seed(broken_home):
-    runs = canary_runs(one_step(order=2.0), worker="broken_workers:sums", n_runs=200)
-    settings = {"folder": broken_home / "runs", "confidence": CONFIDENCE}
-    verdict = audit_training(runs, seed=3, n_processes=1, **settings)
-    assert audit_training(runs, seed=3, **settings) == verdict
-    with pytest.raises(ArgumentError, match="another audit: seed differ"):
-        audit_training(runs, seed=4, **settings)
-    with pytest.raises(ArgumentError, match="another audit: confidence differ"):
-        audit_training(runs, seed=3, folder=broken_home / "runs", confidence=0.9)
-
-
-@pytest.mark.soundness
-@pytest.mark.statistical
-@pytest.mark.parametrize("dim", [1, 3, MOST_AXES + 1])
-def test_too_little_noise_is_seen_in_any_direction(rng, dim):
-    direction = rng.normal(size=dim)
-    direction /= np.linalg.norm(direction)
-    for noise_std, outcome in ((2.0, "not refuted"), (1.0, "refuted")):
-        released = outputs(rng, direction, noise_std, n_runs=6_000)
-        found = audit_released(canary_runs(n_runs=6_000), released, confidence=CONFIDENCE, seed=1)
-        assert found.outcome == outcome, found
-
-
-def test_a_coordinate_without_noise_is_seen(rng):
-    first, second = outputs(rng, [0.0, 1.0], 50.0)
-    first[:, 0], second[:, 0] = 1.0, 1.0 + 1e-9
-    found = audit_released(canary_runs(), (first, second), confidence=CONFIDENCE, seed=1)
-    assert found.outcome == "refuted"
-
-
-@pytest.mark.soundness
-@pytest.mark.statistical
-@pytest.mark.parametrize("dim", [20, 300])
-def test_equal_worlds_are_told_apart_no_more_often_than_stated(rng, dim):
-    """A line chosen on the counted runs would show: along the difference of their means,
-    400 runs of 300 numbers differ by 1.2 deviations.
-    """
-    runs = canary_runs(one_step(multiplier=1e5), n_runs=400)
-    assert runs.plan.guarantee().epsilon < 1e-9
-    refuted = 0
-    for seed in range(100):
-        released = tuple(rng.normal(size=(2, 400, dim)))
-        refuted += audit_released(runs, released, confidence=0.9, seed=seed).refuted
-    assert refuted <= binom.ppf(1 - 1e-6, 100, 0.1)
-
-
-def test_worlds_that_release_the_same_are_not_refuted():
-    same = np.ones((400, 70))
-    found = audit_released(canary_runs(n_runs=400), (same, same), confidence=CONFIDENCE, seed=1)
-    assert (found.outcome, found.lower_bound) == ("not refuted", 0.0)
-
-
-def test_a_mean_over_batches_cannot_be_audited(tmp_path):
-    runs = canary_runs(one_step(accountant=MeanSquare()))
-    with pytest.raises(ArgumentError, match="a mean over batch draws"):
-        audit_training(runs, folder=tmp_path / "runs", confidence=CONFIDENCE, seed=1)
-    assert not (tmp_path / "runs").exists()
-
-
-def test_too_few_runs_are_refused_before_any_is_made(tmp_path):
-    runs = canary_runs(one_step(multiplier=0.75), n_runs=200)
-    settings = {"folder": tmp_path / "runs", "confidence": 0.99, "seed": 1}
-    with pytest.raises(ArgumentError, match=r"too few runs.*and (\d+) are needed") as error:
-        audit_training(runs, **settings)
-    needed = int(str(error.value).split(" are needed")[0].split()[-1])
-    assert 200 < needed < 100_000
-    with pytest.raises(ArgumentError, match=f"and {needed} are needed"):
-        audit_training(attrs.evolve(runs, n_runs=needed - 1), **settings)
-    with pytest.raises(ArgumentError, match="no number of runs can refute epsilon 400"):
-        audit_training(canary_runs(one_step(multiplier=0.1)), **settings)
-    assert not (tmp_path / "runs").exists()
-
-
-def test_bad_arguments_are_refused(tmp_path, rng):
-    settings = {"folder": tmp_path / "runs", "confidence": CONFIDENCE, "seed": 1}
-    with pytest.raises(ArgumentError, match="confidence"):
-        audit_training(canary_runs(), **settings | {"confidence": 1.0})
-    with pytest.raises(ArgumentError, match="seed"):
-        audit_training(canary_runs(), **settings | {"seed": -1})
-    first, second = outputs(rng, [1.0], 2.0, n_runs=300)
-    short = (first, second[:200])
-    with pytest.raises(ArgumentError, match="released must hold 300 runs"):
-        audit_released(canary_runs(n_runs=300), short, confidence=CONFIDENCE, seed=1)
-    first[3] = np.nan
-    with pytest.raises(ArgumentError, match="finite; 1 of 300"):
-        audit_released(canary_runs(n_runs=300), (first, second), confidence=CONFIDENCE, seed=1)
-
-
-WORKERS = """
-import os, signal, time
-import numpy as np
 
 def gaussian(world, plan):
     return np.random.default_rng().normal(size=3) + (world == "first")
@@ -201,9 +60,6 @@ def fails(world, plan):
 
 def dies(world, plan):
     os.kill(os.getpid(), signal.SIGKILL)
-
-def plan_of(world, plan):
-    return [plan.noise_multipliers[0], plan.order]
 
 def infinite(world, plan):
     return [np.inf, 0.0]
@@ -252,22 +108,123 @@ def home(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.fixture
-def plan():
+def one_step(multiplier=2.0, accountant=None, order=2.0):
+    """One step on all records, of which one differs: epsilon is 2 * order / multiplier^2."""
     return plan_with_noise(
         differing=exactly(1),
         sampling=WithoutReplacement(n_records=4, batch_size=4),
         clip_norm=1.0,
-        noise_multipliers=np.full(1, 2.0),
-        accountant=WorstCase(),
-        order=2.0,
+        noise_multipliers=np.full(1, multiplier),
+        accountant=accountant or WorstCase(),
+        order=order,
     )
 
 
-def runs_of(plan, function="gaussian", n_runs=10, block=4, **given):
-    return TrainingRuns(
-        worker=f"audited_workers:{function}", plan=plan, n_runs=n_runs, block=block, **given
-    )
+def canary_runs(plan=None, worker="pufferslice.torch.canary:release_canary", n_runs=N_RUNS):
+    return TrainingRuns(worker=worker, plan=plan or one_step(), n_runs=n_runs)
+
+
+def runs_of(function="gaussian", n_runs=10, block=4, **more):
+    worker = f"audited_workers:{function}"
+    return TrainingRuns(worker=worker, plan=one_step(), n_runs=n_runs, block=block, **more)
+
+
+def outputs(rng, direction, noise_std, n_runs=N_RUNS):
+    """What two worlds release that are pushed apart along a unit direction, 2 in all."""
+    shift = np.asarray(direction, dtype=np.float64)
+    noise = rng.normal(size=(2, n_runs, len(shift))) * noise_std
+    return noise[0] + shift, noise[1] - shift
+
+
+@pytest.mark.slow
+@pytest.mark.soundness
+@pytest.mark.timeout(600)
+def test_half_the_noise_is_refuted_and_the_right_noise_is_not(home):
+    """Of 1,000 simulated audits of 1,300 runs at half the noise all refuted: bound 1.76 +- 0.17."""
+    half = canary_runs(worker="audited_workers:half_the_noise")
+    assert half.plan.guarantee().epsilon == pytest.approx(1.0)
+    verdict = audit_training(half, folder=home / "half", confidence=CONFIDENCE, seed=1)
+    assert verdict.outcome == "refuted"
+    assert verdict.claim == "(2, 1)-RPP, whole run"
+    assert verdict.prior == "exactly 1 records differ"
+    right = canary_runs(n_runs=400)
+    verdict = audit_training(right, folder=home / "right", confidence=CONFIDENCE, seed=1)
+    assert verdict.outcome == "not refuted"
+    assert verdict.n_outputs == 400
+
+
+@pytest.mark.soundness
+def test_the_same_folder_gives_the_same_verdict_and_no_other_seed(home):
+    runs = canary_runs(one_step(order=2.0), worker="audited_workers:sums", n_runs=200)
+    settings = {"folder": home / "runs", "confidence": CONFIDENCE}
+    verdict = audit_training(runs, seed=3, n_processes=1, **settings)
+    assert audit_training(runs, seed=3, **settings) == verdict
+    with pytest.raises(ArgumentError, match="another audit: seed differ"):
+        audit_training(runs, seed=4, **settings)
+    with pytest.raises(ArgumentError, match="another audit: confidence differ"):
+        audit_training(runs, seed=3, folder=home / "runs", confidence=0.9)
+
+
+@pytest.mark.soundness
+@pytest.mark.statistical
+@pytest.mark.parametrize("dim", [1, 3, MOST_AXES + 1])
+def test_too_little_noise_is_seen_in_any_direction(rng, dim):
+    direction = rng.normal(size=dim)
+    direction /= np.linalg.norm(direction)
+    right, broken = (outputs(rng, direction, noise_std, n_runs=6_000) for noise_std in (2.0, 1.0))
+    exact = outputs(rng, direction, 50.0, n_runs=6_000)
+    exact[0][:, 0], exact[1][:, 0] = 1.0, 1.0 + 1e-9
+    same = (np.ones((6_000, dim)), np.ones((6_000, dim)))
+    for released, refuted in ((right, False), (broken, True), (exact, True), (same, False)):
+        runs = canary_runs(n_runs=6_000)
+        assert audit_released(runs, released, confidence=CONFIDENCE, seed=1).refuted == refuted
+
+
+@pytest.mark.soundness
+@pytest.mark.statistical
+@pytest.mark.parametrize("dim", [20, 300])
+def test_equal_worlds_are_told_apart_no_more_often_than_stated(rng, dim):
+    """A line chosen on the counted runs would show: along the difference of their means,
+    400 runs of 300 numbers differ by 1.2 deviations.
+    """
+    runs = canary_runs(one_step(multiplier=1e5), n_runs=400)
+    assert runs.plan.guarantee().epsilon < 1e-9
+    refuted = 0
+    for seed in range(100):
+        released = tuple(rng.normal(size=(2, 400, dim)))
+        refuted += audit_released(runs, released, confidence=0.9, seed=seed).refuted
+    assert refuted <= binom.ppf(1 - 1e-6, 100, 0.1)
+
+
+def test_too_few_runs_are_refused_before_any_is_made(tmp_path):
+    runs = canary_runs(one_step(multiplier=0.75), n_runs=200)
+    settings = {"folder": tmp_path / "runs", "confidence": 0.99, "seed": 1}
+    with pytest.raises(ArgumentError, match=r"too few runs.*and (\d+) are needed") as error:
+        audit_training(runs, **settings)
+    needed = int(str(error.value).split(" are needed")[0].split()[-1])
+    assert 200 < needed < 100_000
+    with pytest.raises(ArgumentError, match=f"and {needed} are needed"):
+        audit_training(attrs.evolve(runs, n_runs=needed - 1), **settings)
+    with pytest.raises(ArgumentError, match="no number of runs can refute epsilon 400"):
+        audit_training(canary_runs(one_step(multiplier=0.1)), **settings)
+    with pytest.raises(ArgumentError, match="a mean over batch draws"):
+        audit_training(canary_runs(one_step(accountant=MeanSquare())), **settings)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_bad_arguments_are_refused(tmp_path, rng):
+    settings = {"folder": tmp_path / "runs", "confidence": CONFIDENCE, "seed": 1}
+    with pytest.raises(ArgumentError, match="confidence"):
+        audit_training(canary_runs(), **settings | {"confidence": 1.0})
+    with pytest.raises(ArgumentError, match="seed"):
+        audit_training(canary_runs(), **settings | {"seed": -1})
+    first, second = outputs(rng, [1.0], 2.0, n_runs=300)
+    short = (first, second[:200])
+    with pytest.raises(ArgumentError, match="released must hold 300 runs"):
+        audit_released(canary_runs(n_runs=300), short, confidence=CONFIDENCE, seed=1)
+    first[3] = np.nan
+    with pytest.raises(ArgumentError, match="finite; 1 of 300"):
+        audit_released(canary_runs(n_runs=300), (first, second), confidence=CONFIDENCE, seed=1)
 
 
 def started(home, runs):
@@ -302,42 +259,28 @@ def is_alive(pid):
         return False
 
 
-def test_every_run_is_made_once_and_none_shares_its_randomness(home, plan):
-    seen = []
-    runs = runs_of(plan, n_runs=10, block=4)
+def test_every_run_is_made_once_and_read_again(home):
+    steps = []
+    runs = runs_of(n_runs=10, block=4, worlds=["first", "dogs"])
     first, second = train_repeatedly(
-        runs, home / "runs", n_processes=2, progress=lambda done, total: seen.append((done, total))
+        runs, home / "runs", n_processes=2, progress=lambda done, total: steps.append((done, total))
     )
     assert first.shape == second.shape == (10, 3)
-    assert len(np.unique(np.concatenate([first, second]))) == 60
+    assert len(np.unique(np.concatenate([first, second]))) == 60, "randomness is not shared"
     assert first.mean() > second.mean()
-    assert seen[0] == (0, 20)
-    assert seen[-1] == (20, 20)
+    assert (steps[0], steps[-1]) == ((0, 20), (20, 20))
     assert len(contents(home / "runs")) == 6
     for path in (home / "runs").iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
-def test_worlds_and_the_plan_reach_the_worker(home, plan):
-    first, second = train_repeatedly(
-        runs_of(plan, "plan_of", n_runs=1, worlds=["cats", "dogs"]), home / "runs", n_processes=1
-    )
-    assert first.tolist() == second.tolist() == [[2.0, 2.0]]
-    arguments = json.loads((home / "runs" / MANIFEST).read_text())
-    assert arguments["worlds"] == ["cats", "dogs"]
-
-
-def test_a_finished_folder_is_read_and_starts_nothing(home, plan):
-    runs = runs_of(plan)
-    before = train_repeatedly(runs, home / "runs", n_processes=1)
+    assert json.loads((home / "runs" / MANIFEST).read_text())["worlds"] == ["first", "dogs"]
     (home / "audited_workers.py").write_text("raise RuntimeError", encoding="utf-8")
     again = train_repeatedly(runs, home / "runs")
-    assert [a.tolist() for a in again] == [b.tolist() for b in before]
+    assert [a.tolist() for a in again] == [first.tolist(), second.tolist()]
 
 
 @pytest.mark.slow
-def test_killed_it_leaves_complete_blocks_no_process_and_resumes(home, plan):
-    runs = runs_of(plan, "slow", n_runs=60, block=3)
+def test_killed_it_leaves_complete_blocks_no_process_and_resumes(home):
+    runs = runs_of("slow", n_runs=60, block=3)
     process = started(home, runs)
     wait_until(lambda: len(list((home / "runs").glob("world-*.npy"))) >= 3, process)
     process.send_signal(signal.SIGKILL)
@@ -346,12 +289,12 @@ def test_killed_it_leaves_complete_blocks_no_process_and_resumes(home, plan):
     kept = contents(home / "runs")
     assert 3 <= len(kept) < 40
     (home / "runs" / ".world-0-block-000000.npy.0123456789abcdef").write_bytes(b"half")
-    seen = []
+    steps = []
     first, second = train_repeatedly(
-        runs, home / "runs", n_processes=1, progress=lambda done, total: seen.append(done)
+        runs, home / "runs", n_processes=1, progress=lambda done, total: steps.append(done)
     )
-    assert seen[0] == 3 * len(kept)
-    assert seen[-1] == 120
+    assert steps[0] == 3 * len(kept)
+    assert steps[-1] == 120
     assert kept.items() <= contents(home / "runs").items()
     assert not list((home / "runs").glob(".world*"))
     assert len(np.unique(np.concatenate([first, second]))) == 360
@@ -359,8 +302,8 @@ def test_killed_it_leaves_complete_blocks_no_process_and_resumes(home, plan):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("whom", ["the terminal's group", "the parent only"])
-def test_interrupted_it_ends_its_processes_and_keeps_whole_blocks(home, plan, whom):
-    runs = runs_of(plan, "slow", n_runs=400, block=4)
+def test_interrupted_it_ends_its_processes_and_keeps_whole_blocks(home, whom):
+    runs = runs_of("slow", n_runs=400, block=4)
     process = started(home, runs)
     wait_until(lambda: len(list((home / "runs").glob("world-*.npy"))) >= 2, process)
     if whom == "the parent only":
@@ -377,8 +320,8 @@ def test_interrupted_it_ends_its_processes_and_keeps_whole_blocks(home, plan, wh
     assert not list((home / "runs").glob(".world*"))
 
 
-def test_a_worker_that_dies_is_an_error_and_finished_blocks_stay(home, plan):
-    runs = runs_of(plan, n_runs=4)
+def test_a_worker_that_dies_is_an_error_and_finished_blocks_stay(home):
+    runs = runs_of(n_runs=4)
     train_repeatedly(runs, home / "runs", n_processes=1)
     kept = contents(home / "runs")
     (home / "runs" / "world-1-block-000000.npy").unlink()
@@ -387,11 +330,6 @@ def test_a_worker_that_dies_is_an_error_and_finished_blocks_stay(home, plan):
     with pytest.raises(TrainingError, match=r"died.*__main__.*same folder"):
         train_repeatedly(runs, home / "runs", n_processes=1)
     assert contents(home / "runs").items() <= kept.items()
-
-
-def test_the_error_of_a_worker_comes_through(home, plan):
-    with pytest.raises(ZeroDivisionError, match="in the worker"):
-        train_repeatedly(runs_of(plan, "fails"), home / "runs", n_processes=1)
 
 
 @pytest.mark.parametrize(
@@ -406,15 +344,17 @@ def test_the_error_of_a_worker_comes_through(home, plan):
         ("number", "must be a function, got a int"),
     ],
 )
-def test_bad_workers_are_refused(home, plan, function, message):
-    runs = runs_of(plan, function, block=10)
+def test_bad_workers_are_refused(home, function, message):
+    runs = runs_of(function, block=10)
     with pytest.raises(ArgumentError, match=message):
         _train_block(runs, RunBlock(world=0, number=0, n_runs=10))
 
 
-def test_worlds_that_release_different_lengths_are_refused(home, plan):
+def test_failing_workers_and_worlds_of_different_lengths(home):
+    with pytest.raises(ZeroDivisionError, match="in the worker"):
+        train_repeatedly(runs_of("fails"), home / "failed", n_processes=1)
     with pytest.raises(ArgumentError, match="same number of values in every run, got 1 and 2"):
-        train_repeatedly(runs_of(plan, "by_world", n_runs=1), home / "runs", n_processes=1)
+        train_repeatedly(runs_of("by_world", n_runs=1), home / "runs", n_processes=1)
 
 
 @pytest.mark.parametrize(
@@ -429,20 +369,20 @@ def test_worlds_that_release_different_lengths_are_refused(home, plan):
         ({"worlds": ("a", "a")}, "'a' repeats"),
     ],
 )
-def test_bad_runs_are_refused(plan, changed, message):
+def test_bad_runs_are_refused(changed, message):
     with pytest.raises(ArgumentError, match=message):
-        attrs.evolve(runs_of(plan), **changed)
+        attrs.evolve(runs_of(), **changed)
 
 
-def test_a_folder_of_other_runs_is_refused(home, plan):
-    runs = runs_of(plan, n_runs=1)
+def test_a_folder_of_other_runs_is_refused(home):
+    runs = runs_of(n_runs=1)
     train_repeatedly(runs, home / "runs", n_processes=1, settings={"seed": 1})
     others = {
         "n_runs": 20,
         "worker": "audited_workers:slow",
         "worlds": ("a", "b"),
         "block": 5,
-        "plan": attrs.evolve(plan, noise_multipliers=np.full(1, 3.0)),
+        "plan": one_step(3.0),
     }
     for key, value in others.items():
         changed = attrs.evolve(runs, **{key: value})
@@ -452,8 +392,8 @@ def test_a_folder_of_other_runs_is_refused(home, plan):
         train_repeatedly(runs, home / "runs", settings={"seed": 2})
 
 
-def test_folders_that_cannot_be_used_are_refused(home, plan):
-    runs = runs_of(plan, n_runs=1)
+def test_folders_that_cannot_be_used_are_refused(home):
+    runs = runs_of(n_runs=1)
     (home / "file").write_text("")
     with pytest.raises(StorageError, match="cannot make the folder"):
         train_repeatedly(runs, home / "file")
@@ -469,8 +409,8 @@ def test_folders_that_cannot_be_used_are_refused(home, plan):
         train_repeatedly(runs, home / "new", n_processes=0)
 
 
-def test_a_damaged_block_is_named_and_can_be_repeated(home, plan):
-    runs = runs_of(plan, n_runs=3)
+def test_a_damaged_block_is_named_and_can_be_repeated(home):
+    runs = runs_of(n_runs=3)
     train_repeatedly(runs, home / "runs", n_processes=1)
     path = home / "runs" / "world-0-block-000000.npy"
 

@@ -6,21 +6,19 @@ the line, the bins. The others are counted once, so a choice costs no confidence
 that is bounded does: two per bin and slice.
 """
 
-import abc
 import math
-from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple, Protocol, final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple, final
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
-from pufferslice._core.arrays import Floats, Integers, locked, same
+from pufferslice._core.arrays import Floats, Integers
 from pufferslice._core.checks import check_between, check_count, check_finite
-from pufferslice._core.threads import Progress, in_threads, silent
+from pufferslice._core.threads import in_threads
 from pufferslice.audit.bins import (
-    Aggregation,
     best_partition,
     bin_counts,
     candidate_edges,
@@ -33,8 +31,9 @@ from pufferslice.audit.bins import (
 from pufferslice.audit.verdict import Quantity, Verdict
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.errors import ArgumentError
-from pufferslice.sensitivity.concentration import split
+from pufferslice.sensitivity.concentration import dkw_halfwidth, split
 from pufferslice.sensitivity.profiles import project
+from pufferslice.sensitivity.renyi import aggregate_average, aggregate_joint
 
 PILOT_SHARE: Final = 0.1
 """Share of the outputs that is used for choices and is not counted."""
@@ -55,13 +54,13 @@ Pair = tuple[Floats, Floats]
 
 
 @final
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(eq=False, repr=False)
 class SplitOutputs:
     """Outputs under one secret, shuffled: the pilot for choices, the others to count."""
 
-    pilot: Floats = attrs.field(converter=locked, eq=same)
+    pilot: Floats
     """Shape (n, dim)."""
-    counted: Floats = attrs.field(converter=locked, eq=same)
+    counted: Floats
     """Shape (n, dim)."""
 
     @classmethod
@@ -79,23 +78,20 @@ class SplitOutputs:
             raise ArgumentError(msg)
         where = rng.permutation(len(values))
         n_pilot = math.ceil(PILOT_SHARE * len(values))
-        return cls(pilot=values[where[:n_pilot]], counted=values[where[n_pilot:]])
+        return cls(values[where[:n_pilot]], values[where[n_pilot:]])
 
     @property
     def n_outputs(self) -> int:
         """Both parts."""
         return len(self.pilot) + len(self.counted)
 
-    def __repr__(self) -> str:
-        return f"SplitOutputs(n_outputs={self.n_outputs}, dim={self.pilot.shape[1]})"
-
 
 class Claimed(NamedTuple):
     """A number that is claimed to bound the quantity of a test."""
 
-    words: str
+    claim: str
     quantity: Quantity
-    value: float
+    claimed: float
 
 
 class Comparison(NamedTuple):
@@ -115,50 +111,16 @@ class Comparison(NamedTuple):
         """Of the secret that has fewer."""
         return min(part.n_outputs for part in self.outputs)
 
-    def verdict(
-        self,
-        claimed: Claimed,
-        *,
-        statistic: str,
-        lower_bound: float,
-        refutable_below: float,
-        confidence: float,
-        line: str,
-    ) -> Verdict:
-        """The verdict on a claim from these outputs."""
-        return Verdict(
-            claim=claimed.words,
-            quantity=claimed.quantity,
-            claimed=claimed.value,
-            statistic=statistic,
-            lower_bound=lower_bound,
-            confidence=confidence,
-            refutable_below=refutable_below,
-            n_outputs=self.n_outputs,
-            pair=self.pair,
-            prior=self.prior,
-            line=line,
-        )
 
-
-class PilotRange(NamedTuple):
-    """How far the pilot outputs of one secret lie from their centre, in the worst coordinate."""
-
-    center: Floats
-    spread: Floats
-    limit: float
-
-    @classmethod
-    def of(cls, pilot: Floats) -> "PilotRange":
-        """A little wider than the pilot: by the distance between its outermost outputs."""
-        center, spread = pilot.mean(axis=0), pilot.std(axis=0)
-        spread[spread == 0] = max(float(spread.max()), 1.0) * _NO_SPREAD
-        reach = np.sort((np.abs(pilot - center) / spread).max(axis=1))
-        return cls(center, spread, 2 * float(reach[-1]) - float(reach[-_OUTERMOST:][0]))
-
-    def left_by(self, values: Floats) -> npt.NDArray[np.bool_]:
-        """Which outputs lie outside."""
-        return np.asarray((np.abs(values - self.center) > self.limit * self.spread).any(axis=1))
+def both_orders(
+    prior: str, outputs: Mapping[str, SplitOutputs], pairs: Sequence[tuple[str, str]]
+) -> list[Comparison]:
+    """Every pair in both orders: a divergence is not symmetric."""
+    return [
+        Comparison(prior, (a, b), (outputs[a], outputs[b]))
+        for first, second in pairs
+        for a, b in ((first, second), (second, first))
+    ]
 
 
 class Lines(NamedTuple):
@@ -166,28 +128,40 @@ class Lines(NamedTuple):
 
     directions: Floats
     names: Sequence[str]
-    within: PilotRange | None = None
-    """Outputs outside of it count as infinitely far along every direction."""
+    is_outside: Callable[[Floats], npt.NDArray[np.bool_]] | None = None
+    """Such outputs count as infinitely far along every direction."""
 
     def along(self, values: Floats, which: slice = slice(None)) -> Floats:
         """Outputs along each direction, one row per direction."""
         projected = project(self.directions[which], values)
-        if self.within is not None:
-            projected[:, self.within.left_by(values)] = np.inf
+        if self.is_outside is not None:
+            projected[:, self.is_outside(values)] = np.inf
         return projected
 
 
+def outside_of(pilot: Floats) -> Callable[[Floats], npt.NDArray[np.bool_]]:
+    """Which outputs lie farther from the centre than the pilot, in the worst coordinate.
+
+    The limit is a little wider than the pilot: by the distance between its outermost outputs.
+    """
+    center, spread = pilot.mean(axis=0), pilot.std(axis=0)
+    spread[spread == 0] = max(float(spread.max()), 1.0) * _NO_SPREAD
+    reach = np.sort((np.abs(pilot - center) / spread).max(axis=1))
+    limit = 2 * float(reach[-1]) - float(reach[-_OUTERMOST:][0])
+    return lambda values: np.asarray((np.abs(values - center) > limit * spread).any(axis=1))
+
+
 @final
-@attrs.frozen(kw_only=True)
+@attrs.frozen(eq=False)
 class LinePlan:
     """Where a line is cut, decided on the pilot outputs alone."""
 
-    edges: Floats = attrs.field(converter=locked, eq=same)
+    edges: Floats
     """Ascending; none if the pilot shows no difference."""
-    above: bool = True
-    """Of a threshold test: whether the event lies above the edge."""
     promise: float = 0.0
     """The lower bound that the pilot predicts; it is not itself a bound."""
+    above: bool = True
+    """Of a threshold test: whether the event lies above the edge."""
 
     @property
     def n_bins(self) -> int:
@@ -195,29 +169,8 @@ class LinePlan:
         return max(2, len(self.edges) + 1)
 
 
-class LineTest(Protocol):
-    """A number of two distributions on the line that cannot grow when they are binned."""
-
-    @property
-    def statistic(self) -> str:
-        """What is estimated, in words."""
-        ...
-
-    def plan(self, pilot: Pair, sizes: tuple[int, int], share: float) -> LinePlan:
-        """Where to cut; `sizes` outputs will be counted, each of about `share` confidence."""
-        ...
-
-    def bound(self, plan: LinePlan, counts: tuple[Integers, Integers], share: float) -> float:
-        """Lower bound from the counts in the plan's bins; each interval fails with `share`."""
-        ...
-
-    def reach(self, sizes: tuple[int, int], share: float) -> float:
-        """The largest bound that so many outputs can give."""
-        ...
-
-
 @final
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class RenyiTest:
     r"""The Rényi divergence of order $\alpha$, by bins.
 
@@ -237,13 +190,14 @@ class RenyiTest:
         return f"Rényi divergence of order {self.order:g}"
 
     def plan(self, pilot: Pair, sizes: tuple[int, int], share: float) -> LinePlan:
-        """The partition with the largest predicted bound."""
+        """The bins with the largest predicted bound, for `sizes` counted outputs."""
         edges = candidate_edges(*pilot)
-        expected = _cells(edges, pilot)
+        first, second = (sorted_counts(edges, values).astype(np.float64) for values in pilot)
         scale = (sizes[0] / len(pilot[0]), sizes[1] / len(pilot[1]))
         n_outputs = (float(sizes[0]), float(sizes[1]))
-        moment, ends = best_partition(expected, n_outputs, self.order, -float(ndtri(share)), scale)
-        return LinePlan(edges=edges[ends[:-1] == 1], promise=self._divergence(moment))
+        quantile = -float(ndtri(share))
+        moment, ends = best_partition((first, second), n_outputs, self.order, quantile, scale)
+        return LinePlan(edges[ends[:-1] == 1], self._divergence(moment))
 
     def bound(self, plan: LinePlan, counts: tuple[Integers, Integers], share: float) -> float:
         """Lower bound on the divergence of the first distribution from the second."""
@@ -269,90 +223,122 @@ class RenyiTest:
         return max(0.0, math.log(moment) / (self.order - 1)) if moment > 0 else 0.0
 
 
-class _ThresholdTest(abc.ABC):
-    """The shared part of tests by the probability of an event above or below a threshold."""
+@final
+@attrs.frozen
+class ThresholdTest:
+    """A number that two distributions need, by an event above or below a threshold.
 
-    @abc.abstractmethod
-    def _values(self, low: Floats, high: Floats) -> Floats:
-        """The bound, if the event has at least `low` on one side, at most `high` on the other.
+    Guarantee: for an event that does not depend on the counted outputs, the bound is at most that
+    number, except with probability 2 * share.
+    """
 
-        It grows in the first and falls in the second.
-        """
+    statistic: str
+    """What is estimated, in words."""
+    value: Callable[[Floats, Floats], Floats]
+    """The bound if the event has at least the first probability under one distribution, and at most
+    the second under the other; it grows in the first and falls in the second."""
 
     def plan(self, pilot: Pair, sizes: tuple[int, int], share: float) -> LinePlan:
-        """The threshold with the largest predicted bound."""
+        """The threshold with the largest predicted bound, for `sizes` counted outputs."""
         edges = candidate_edges(*pilot)
-        first, second = (np.cumsum(cells)[:-1] for cells in _cells(edges, pilot))
-        n_first, n_second = len(pilot[0]), len(pilot[1])
+        below = [np.cumsum(sorted_counts(edges, values))[:-1] for values in pilot]
+        above = [len(values) - counts for values, counts in zip(pilot, below, strict=True)]
         quantile = -float(ndtri(share))
 
-        def predicted(p: Floats, q: Floats) -> Floats:
-            counts = np.minimum((q + 0.5) * (sizes[1] / n_second), sizes[1])
-            low = likely_lowers(p * (sizes[0] / n_first), float(sizes[0]), quantile)
-            return self._values(low, likely_uppers(counts, float(sizes[1]), quantile))
+        def predicted(p: Integers, q: Integers) -> Floats:
+            expected = p.astype(np.float64) * (sizes[0] / len(pilot[0]))
+            low = likely_lowers(expected, float(sizes[0]), quantile)
+            # Half a count more, because an empty pilot bin is not an empty bin.
+            counts = np.minimum((q + 0.5) * (sizes[1] / len(pilot[1])), sizes[1])
+            return self.value(low, likely_uppers(counts, float(sizes[1]), quantile))
 
-        above, below = predicted(n_first - first, n_second - second), predicted(first, second)
-        is_above = bool(above.max() >= below.max())
-        values = above if is_above else below
-        where = int(values.argmax())
-        return LinePlan(edges=edges[[where]], above=is_above, promise=float(values[where]))
+        values = np.concatenate([predicted(*above), predicted(*below)])
+        best = int(values.argmax())
+        edge = edges[[best % len(edges)]]
+        return LinePlan(edge, float(values[best]), above=best < len(edges))
 
     def bound(self, plan: LinePlan, counts: tuple[Integers, Integers], share: float) -> float:
         """Lower bound in the order of the pair."""
         side = 1 if plan.above else 0
         n_first, n_second = (int(count.sum()) for count in counts)
         low = lower_share(int(counts[0][side]), n_first, share)
-        return self._value(low, upper_share(int(counts[1][side]), n_second, share))
+        high = upper_share(int(counts[1][side]), n_second, share)
+        return float(self.value(np.asarray(low), np.asarray(high)))
 
     def reach(self, sizes: tuple[int, int], share: float) -> float:
         """The bound if the event is certain under one distribution and absent under the other."""
         low, high = lower_share(sizes[0], sizes[0], share), upper_share(0, sizes[1], share)
-        return self._value(low, high)
-
-    def _value(self, low: float, high: float) -> float:
-        return float(self._values(np.array([low]), np.array([high]))[0])
+        return float(self.value(np.asarray(low), np.asarray(high)))
 
 
-@final
-@attrs.frozen(kw_only=True)
-class EpsilonTest(_ThresholdTest):
-    r"""The smallest epsilon at a delta, by the best threshold: $\ln((P(A) - \delta) / Q(A))$.
+def epsilon_test(delta: float) -> ThresholdTest:
+    r"""The smallest epsilon at a delta, by the best threshold: $\ln((P(A) - \delta) / Q(A))$."""
 
-    Guarantee: for an event A that does not depend on the counted outputs, at most the epsilon that
-    the two distributions need at `delta`, except with probability 2 * share.
-    """
+    def value(low: Floats, high: Floats) -> Floats:
+        return np.log(np.maximum(np.maximum(low - delta, 0.0) / high, 1.0))
 
-    delta: float
-
-    @property
-    def statistic(self) -> str:
-        """What is estimated, in words."""
-        return f"epsilon at delta {self.delta:g} by the best threshold"
-
-    def _values(self, low: Floats, high: Floats) -> Floats:
-        ratio = np.maximum(low - self.delta, 0.0) / high
-        return np.log(np.maximum(ratio, 1.0))
+    return ThresholdTest(f"epsilon at delta {delta:g} by the best threshold", value)
 
 
-@final
-@attrs.frozen(kw_only=True)
-class DeltaTest(_ThresholdTest):
-    r"""The smallest delta at an epsilon, by the best threshold: $P(A) - e^\epsilon Q(A)$.
+def delta_test(epsilon: float) -> ThresholdTest:
+    r"""The smallest delta at an epsilon, by the best threshold: $P(A) - e^\epsilon Q(A)$."""
 
-    Guarantee: as `EpsilonTest`, for the delta that the two distributions need at `epsilon`.
-    """
-
-    epsilon: float
-
-    @property
-    def statistic(self) -> str:
-        """What is estimated, in words."""
-        return f"delta at epsilon {self.epsilon:g} by the best threshold"
-
-    def _values(self, low: Floats, high: Floats) -> Floats:
+    def value(low: Floats, high: Floats) -> Floats:
         # exp may overflow to infinity, which is a bound of 0.
         with np.errstate(over="ignore"):
-            return np.asarray(np.maximum(low - np.exp(self.epsilon) * high, 0.0))
+            return np.asarray(np.maximum(low - np.exp(epsilon) * high, 0.0))
+
+    return ThresholdTest(f"delta at epsilon {epsilon:g} by the best threshold", value)
+
+
+LineTest = RenyiTest | ThresholdTest
+"""A number of two distributions on the line that cannot grow when they are binned."""
+
+
+class Aggregation(NamedTuple):
+    """How the numbers of the slices become the number of the claim; it grows with each of them."""
+
+    words: str
+    weights: Floats
+    of: Callable[[Floats], float]
+    failure_probability: float = 0.0
+    """Of the event that the aggregate of true numbers is above the claimed number."""
+
+
+def mean_over(weights: Floats) -> Aggregation:
+    """The mean over the slices: of divergences, of epsilons, or of deltas. Source: def:ave_srd."""
+    return Aggregation(
+        words=f"average over {len(weights)} slices",
+        weights=weights,
+        of=lambda values: float(aggregate_average(values, weights)),
+    )
+
+
+def joint_over(weights: Floats, order: float) -> Aggregation:
+    """The log-moment over the slices of Rényi divergences. Source: def:joint_srd."""
+    return Aggregation(
+        words=f"joint over {len(weights)} slices",
+        weights=weights,
+        of=lambda values: float(aggregate_joint(order, values, weights)),
+    )
+
+
+def mean_over_sphere(
+    n_directions: int, *, cap: float, failure_probability: float, n_comparisons: int
+) -> Aggregation:
+    """The mean over all directions, from a random draw of them (Hoeffding).
+
+    It bounds joint claims too, which are never below average ones. Larger values than `cap` count
+    as it. The drawn directions may choose one of `n_comparisons`.
+    Source: thm:mc_finite_gaussian_ave_srpp.
+    """
+    width = cap * dkw_halfwidth(n_directions, split(failure_probability, n_comparisons))
+    return Aggregation(
+        words=f"average over the sphere, from {n_directions} slices",
+        weights=np.full(n_directions, 1 / n_directions),
+        of=lambda values: max(0.0, float(np.minimum(values, cap).mean()) - width),
+        failure_probability=failure_probability,
+    )
 
 
 def audit_line(
@@ -379,13 +365,9 @@ def audit_line(
     >>> audit_line(*worlds, claim, confidence=0.95, seed=0).outcome
     'refuted'
     """
-    test = RenyiTest(order=claim.order)
-    verdict = audit_lines(
-        _along_one_line(first, second, pair=pair, line=line, seed=seed),
-        test,
-        Claimed(str(claim), "epsilon", claim.epsilon),
-        confidence=confidence,
-    )
+    test, claimed = RenyiTest(claim.order), Claimed(str(claim), "epsilon", claim.epsilon)
+    candidates = _along_one_line(first, second, pair=pair, line=line, seed=seed)
+    verdict = audit_lines(candidates, test, claimed, confidence=confidence)
     check_in_reach([verdict], test, 1)
     return verdict
 
@@ -404,15 +386,9 @@ def bound_epsilon(
     True
     """
     check_between(0, 1, delta=delta)
-    verdict = audit_lines(
-        _along_one_line(
-            first, second, pair=("first", "second"), line="the given numbers", seed=seed
-        ),
-        EpsilonTest(delta=delta),
-        Claimed(f"epsilon at delta {delta:g}", "epsilon", 0.0),
-        confidence=confidence,
-    )
-    return verdict.lower_bound
+    claimed = Claimed(f"epsilon at delta {delta:g}", "epsilon", 0.0)
+    candidates = _along_one_line(first, second, pair=("first", "second"), line="", seed=seed)
+    return audit_lines(candidates, epsilon_test(delta), claimed, confidence=confidence).lower_bound
 
 
 def _along_one_line(
@@ -424,8 +400,8 @@ def _along_one_line(
         SplitOutputs.of(np.asarray(values, dtype=np.float64).reshape(-1, 1), rng=rng)
         for values in (first, second)
     ]
-    named = dict(zip(pair, parts, strict=True))
     lines = Lines(np.ones((1, 1)), (line,))
+    named = dict(zip(pair, parts, strict=True))
     return [(comparison, lines) for comparison in both_orders("given", named, [pair])]
 
 
@@ -437,7 +413,6 @@ def audit_slices(
     lines: Lines,
     aggregation: Aggregation,
     confidence: float,
-    progress: Progress = silent,
 ) -> Verdict:
     """Lower bound on a number that is aggregated over the slices of a profile.
 
@@ -450,31 +425,31 @@ def audit_slices(
     check_between(0, 1, confidence=confidence)
     failure = 1 - confidence - aggregation.failure_probability
     share = split(failure, 2 * _LIKELY_BINS * n_lines)
-    pilots = _Pilots(lines)
+    parts = list({id(part): part for each in comparisons for part in each.outputs}.values())
+    sorted_pilots = in_threads(lambda part: np.sort(lines.along(part.pilot), axis=1), parts)
+    pilots = {id(part): pilot for part, pilot in zip(parts, sorted_pilots, strict=True)}
 
     def planned(comparison: Comparison) -> list[LinePlan]:
-        pairs = pilots.pairs(comparison)
+        first, second = (pilots[id(part)] for part in comparison.outputs)
+        pairs = zip(first, second, strict=True)
         return [test.plan(pair, comparison.sizes, share) for pair in pairs]
 
-    pilots.prepare(comparisons)
-    plans = in_threads(planned, comparisons, progress)
-    promises = [aggregation.of(np.array([cut.promise for cut in cuts])) for cuts in plans]
+    all_plans = in_threads(planned, comparisons)
+    promises = [aggregation.of(np.array([p.promise for p in plans])) for plans in all_plans]
     best = int(np.argmax(promises))
-    chosen, cuts = comparisons[best], plans[best]
-    paid = split(failure, 2 * sum(plan.n_bins for plan in cuts))
-    counts = _counted(chosen, lines, cuts)
-    bounds = np.array(
-        [test.bound(plan, count, paid) for plan, count in zip(cuts, counts, strict=True)]
-    )
+    chosen = comparisons[best]
+    bounds = _bounds(chosen, lines, all_plans[best], test, failure)
     reach = test.reach(chosen.sizes, split(failure, 4 * n_lines))
-    top = int(np.argmax(np.where(aggregation.weights > 0, bounds, -1.0)))
-    return chosen.verdict(
-        claimed,
+    return Verdict(
+        **claimed._asdict(),
         statistic=f"{test.statistic}, {aggregation.words}",
         lower_bound=aggregation.of(bounds),
-        refutable_below=aggregation.of(np.full(n_lines, reach)),
         confidence=confidence,
-        line=lines.names[top],
+        refutable_below=aggregation.of(np.full(n_lines, reach)),
+        n_outputs=chosen.n_outputs,
+        pair=chosen.pair,
+        prior=chosen.prior,
+        line=lines.names[int(np.argmax(np.where(aggregation.weights > 0, bounds, -1.0)))],
     )
 
 
@@ -492,45 +467,46 @@ def audit_lines(
     Needs: independent outputs, and lines that do not depend on the counted ones.
     """
     check_between(0, 1, confidence=confidence)
-    share = split(1 - confidence, 2 * _LIKELY_BINS)
-    best: tuple[float, int, int, LinePlan] | None = None
-    for index, (comparison, lines) in enumerate(candidates):
-        for where, pair in enumerate(_Pilots(lines).pairs(comparison)):
-            plan = test.plan(pair, comparison.sizes, share)
-            if best is None or plan.promise > best[0]:
-                best = (plan.promise, index, where, plan)
-    if best is None:
+    failure = 1 - confidence
+    share = split(failure, 2 * _LIKELY_BINS)
+    plans = []
+    for comparison, lines in candidates:
+        first, second = (np.sort(lines.along(part.pilot), axis=1) for part in comparison.outputs)
+        for where, pair in enumerate(zip(first, second, strict=True)):
+            plans.append((test.plan(pair, comparison.sizes, share), comparison, lines, where))
+    if not plans:
         msg = "there is no line to audit; candidates must hold at least one, got none"
         raise ArgumentError(msg)
-    _, index, where, plan = best
-    chosen, lines = candidates[index]
-    paid = split(1 - confidence, 2 * plan.n_bins)
+    plan, chosen, lines, where = max(plans, key=lambda entry: entry[0].promise)
     line = lines._replace(directions=lines.directions[[where]])
-    (counts,) = _counted(chosen, line, [plan])
-    return chosen.verdict(
-        claimed,
+    return Verdict(
+        **claimed._asdict(),
         statistic=test.statistic,
-        lower_bound=test.bound(plan, counts, paid),
-        refutable_below=test.reach(chosen.sizes, split(1 - confidence, 4)),
+        lower_bound=float(_bounds(chosen, line, [plan], test, failure)[0]),
         confidence=confidence,
+        refutable_below=test.reach(chosen.sizes, split(failure, 4)),
+        n_outputs=chosen.n_outputs,
+        pair=chosen.pair,
+        prior=chosen.prior,
         line=lines.names[where],
     )
 
 
-def _cells(edges: Floats, pilot: Pair) -> tuple[Floats, Floats]:
-    first, second = (sorted_counts(edges, values).astype(np.float64) for values in pilot)
-    return first, second
+def _bounds(
+    comparison: Comparison, lines: Lines, plans: Sequence[LinePlan], test: LineTest, failure: float
+) -> Floats:
+    """The lower bound along every line; two intervals are paid for in every bin."""
+    share = split(failure, 2 * sum(plan.n_bins for plan in plans))
 
+    def block(start: int) -> list[float]:
+        chosen = slice(start, start + _LINES_AT_ONCE)
+        first, second = (lines.along(part.counted, chosen) for part in comparison.outputs)
+        return [
+            test.bound(plan, (bin_counts(plan.edges, p), bin_counts(plan.edges, q)), share)
+            for plan, p, q in zip(plans[chosen], first, second, strict=True)
+        ]
 
-def both_orders(
-    prior: str, outputs: Mapping[str, SplitOutputs], pairs: Sequence[tuple[str, str]]
-) -> list[Comparison]:
-    """Every pair in both orders: a divergence is not symmetric."""
-    return [
-        Comparison(prior, (a, b), (outputs[a], outputs[b]))
-        for first, second in pairs
-        for a, b in ((first, second), (second, first))
-    ]
+    return np.concatenate(in_threads(block, range(0, len(plans), _LINES_AT_ONCE)))
 
 
 def outputs_needed(test: LineTest, claimed: float, n_lines: int, confidence: float) -> int | None:
@@ -571,42 +547,3 @@ def check_in_reach(verdicts: Sequence[Verdict], test: LineTest, n_lines: int) ->
         f"secret can refute nothing that is claimed; {size} would put {first.claim} in reach"
     )
     raise ArgumentError(msg)
-
-
-class _Pilots:
-    """Pilot outputs along the lines, projected and sorted once for every secret."""
-
-    def __init__(self, lines: Lines) -> None:
-        self._lines = lines
-        self._projected: dict[int, Floats] = {}
-
-    def prepare(self, comparisons: Sequence[Comparison]) -> None:
-        """All secrets at once, on all cores."""
-        parts = {id(part): part for comparison in comparisons for part in comparison.outputs}
-        in_threads(self._along, list(parts.values()))
-
-    def pairs(self, comparison: Comparison) -> list[Pair]:
-        """Both secrets of a comparison along every line."""
-        first, second = (self._along(part) for part in comparison.outputs)
-        return list(zip(first, second, strict=True))
-
-    def _along(self, part: SplitOutputs) -> Floats:
-        if id(part) not in self._projected:
-            self._projected[id(part)] = np.sort(self._lines.along(part.pilot), axis=1)
-        return self._projected[id(part)]
-
-
-def _counted(
-    comparison: Comparison, lines: Lines, plans: Sequence[LinePlan]
-) -> list[tuple[Integers, Integers]]:
-    blocks = range(0, len(plans), _LINES_AT_ONCE)
-
-    def count(start: int) -> list[tuple[Integers, Integers]]:
-        chosen = slice(start, start + _LINES_AT_ONCE)
-        first, second = (lines.along(part.counted, chosen) for part in comparison.outputs)
-        return [
-            (bin_counts(plan.edges, p), bin_counts(plan.edges, q))
-            for plan, p, q in zip(plans[chosen], first, second, strict=True)
-        ]
-
-    return [counts for block in in_threads(count, blocks) for counts in block]

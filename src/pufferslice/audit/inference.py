@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Guess the secret from an output: the paper's Gaussian attack, and the best one there is."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, final
@@ -19,18 +20,12 @@ from pufferslice._core.checks import (
 from pufferslice._core.text import quoted
 from pufferslice.audit.verdict import json_values
 from pufferslice.errors import ArgumentError, ScenarioError
-from pufferslice.scenario.distributions import (
-    Distribution,
-    GaussianDistribution,
-)
+from pufferslice.scenario.distributions import Distribution, GaussianDistribution
 from pufferslice.scenario.priors import Prior
 from pufferslice.sensitivity.concentration import clopper_pearson
 
 Attack = Literal["gaussian_map", "likelihood_ratio"]
 PriorKind = Literal["natural", "balanced"]
-
-ATTACKS: Final[tuple[Attack, ...]] = ("gaussian_map", "likelihood_ratio")
-PRIOR_KINDS: Final[tuple[PriorKind, ...]] = ("natural", "balanced")
 
 _ENTRIES_AT_ONCE: Final = 2**21
 _MOST_ENTRIES: Final = 2**27
@@ -128,7 +123,23 @@ def attack_secrets(
     """
     check_between(0, 1, confidence=confidence)
     secrets = list(shares)
-    _check_scores(scores, secrets)
+    if len(secrets) < 2:
+        msg = f"shares must name at least two secrets, got {len(secrets)}"
+        raise ArgumentError(msg)
+    for secret in secrets:
+        if secret not in scores:
+            msg = (
+                f"there are no scores of outputs under secret {quoted(secret)}; scores must have "
+                "an array for each secret of shares"
+            )
+            raise ArgumentError(msg)
+        if scores[secret].ndim != 2 or scores[secret].shape[1] != len(secrets):
+            msg = (
+                f"scores must have one column for each of {len(secrets)} secrets, got "
+                f"{scores[secret].shape} under {quoted(secret)}"
+            )
+            raise ArgumentError(msg)
+        check_finite(scores=scores[secret])
     probabilities = np.array([shares[secret] for secret in secrets])
     check_probabilities(shares=probabilities, length=len(secrets))
     # Enough outputs whichever secrets are drawn; the number does not depend on the draw.
@@ -142,16 +153,14 @@ def attack_secrets(
         n_used = int(np.count_nonzero(labels == index))
         guesses = (scores[secret][:n_used] + weights).argmax(axis=1)
         n_right += int(np.count_nonzero(guesses == index))
-    likeliest = int(probabilities.argmax())
-    n_prior = int(np.count_nonzero(labels == likeliest))
-    accuracy = _interval(n_right, n_trials, confidence)
-    top = float(probabilities[likeliest])
-    return Counted(
-        n_trials=n_trials,
-        accuracy=accuracy,
-        prior_accuracy=_interval(n_prior, n_trials, confidence),
-        advantage=Interval(*(value - top for value in attrs.astuple(accuracy))),
+    n_likeliest = int(np.count_nonzero(labels == probabilities.argmax()))
+    accuracy, prior_accuracy = (
+        Interval(n / n_trials, *clopper_pearson(n, n_trials, 1 - confidence))
+        for n in (n_right, n_likeliest)
     )
+    top = float(probabilities.max())
+    advantage = Interval(accuracy.value - top, accuracy.low - top, accuracy.high - top)
+    return Counted(n_trials, accuracy, prior_accuracy, advantage)
 
 
 def infer_secrets(
@@ -173,28 +182,39 @@ def infer_secrets(
     if len(secrets) < 2:
         msg = "outputs must be of at least two secrets, got those of one or none"
         raise ArgumentError(msg)
-    distributions = {secret: prior.distributions[secret] for secret in secrets}
-    subsets = [tuple(pair) for pair in pairs]
-    subsets += [secrets] if len(secrets) > 2 else []
+    distributions = [prior.distributions[secret] for secret in secrets]
+    n_atoms = sum(max(1, distribution.n_samples) for distribution in distributions)
+    most = max(1, _MOST_ENTRIES // (n_atoms * len(secrets)))
+    scores: dict[Attack, dict[str, Floats]] = {
+        "gaussian_map": {
+            secret: gaussian_scores(outputs[secret], distributions, noise_std) for secret in secrets
+        },
+        "likelihood_ratio": {
+            secret: likelihood_scores(outputs[secret][:most], distributions, noise_std)
+            for secret in secrets
+        },
+    }
+    subsets = [*map(tuple, pairs), *([secrets] if len(secrets) > 2 else [])]
     inferences = []
-    for attack in ATTACKS:
-        scores = _scored(attack, outputs, distributions, noise_std)
-        for subset in subsets:
-            columns = [secrets.index(secret) for secret in subset]
-            chosen = {secret: scores[secret][:, columns] for secret in subset}
-            for kind in PRIOR_KINDS:
-                shares = _shares(kind, subset, prior)
-                counted = attack_secrets(chosen, shares, seed=seed, confidence=confidence)
-                inferences.append(
-                    Inference(
-                        attack=attack,
-                        prior=prior.name,
-                        prior_kind=kind,
-                        secrets=subset,
-                        confidence=confidence,
-                        **counted._asdict(),
-                    )
-                )
+    for attack, subset in itertools.product(scores, subsets):
+        columns = [secrets.index(secret) for secret in subset]
+        chosen = {secret: scores[attack][secret][:, columns] for secret in subset}
+        total = sum(prior.secret_probability(secret) for secret in subset)
+        shares: dict[PriorKind, dict[str, float]] = {
+            "natural": {secret: prior.secret_probability(secret) / total for secret in subset},
+            "balanced": dict.fromkeys(subset, 1 / len(subset)),
+        }
+        for prior_kind, kind_shares in shares.items():
+            counted = attack_secrets(chosen, kind_shares, seed=seed, confidence=confidence)
+            inference = Inference(
+                attack=attack,
+                prior=prior.name,
+                prior_kind=prior_kind,
+                secrets=subset,
+                confidence=confidence,
+                **counted._asdict(),
+            )
+            inferences.append(inference)
     return tuple(inferences)
 
 
@@ -208,25 +228,6 @@ def mean_of(distribution: Distribution) -> Floats:
         )
         raise ScenarioError(msg)
     return mean
-
-
-def _scored(
-    attack: Attack,
-    outputs: Mapping[str, Floats],
-    distributions: Mapping[str, Distribution],
-    noise_std: float,
-) -> dict[str, Floats]:
-    chosen = list(distributions.values())
-    if attack == "gaussian_map":
-        return {
-            secret: gaussian_scores(outputs[secret], chosen, noise_std) for secret in distributions
-        }
-    n_atoms = sum(max(1, distribution.n_samples) for distribution in chosen)
-    most = max(1, _MOST_ENTRIES // (n_atoms * len(chosen)))
-    return {
-        secret: likelihood_scores(outputs[secret][:most], chosen, noise_std)
-        for secret in distributions
-    }
 
 
 def _log_likelihood(outputs: Floats, distribution: Distribution, noise_std: float) -> Floats:
@@ -262,36 +263,3 @@ def _gaussian_kernel(outputs: Floats, centers: Floats, noise_std: float) -> Floa
     y, c = (outputs - middle) / noise_std, (centers - middle) / noise_std
     squares = (y**2).sum(axis=1)[:, None] - 2 * (y @ c.T) + (c**2).sum(axis=1)
     return np.asarray(-squares / 2)
-
-
-def _shares(kind: PriorKind, secrets: tuple[str, ...], prior: Prior) -> dict[str, float]:
-    """Probability of each secret, given that it is one of these."""
-    if kind == "balanced":
-        return dict.fromkeys(secrets, 1 / len(secrets))
-    total = sum(prior.secret_probability(secret) for secret in secrets)
-    return {secret: prior.secret_probability(secret) / total for secret in secrets}
-
-
-def _check_scores(scores: Mapping[str, Floats], secrets: Sequence[str]) -> None:
-    if len(secrets) < 2:
-        msg = f"shares must name at least two secrets, got {len(secrets)}"
-        raise ArgumentError(msg)
-    for secret in secrets:
-        if secret not in scores:
-            msg = (
-                f"there are no scores of outputs under secret {quoted(secret)}; scores must have "
-                "an array for each secret of shares"
-            )
-            raise ArgumentError(msg)
-        if scores[secret].ndim != 2 or scores[secret].shape[1] != len(secrets):
-            msg = (
-                f"scores must have one column for each of {len(secrets)} secrets, got "
-                f"{scores[secret].shape} under {quoted(secret)}"
-            )
-            raise ArgumentError(msg)
-        check_finite(scores=scores[secret])
-
-
-def _interval(n_right: int, n_trials: int, confidence: float) -> Interval:
-    low, high = clopper_pearson(n_right, n_trials, 1 - confidence)
-    return Interval(n_right / n_trials, low, high)

@@ -10,7 +10,7 @@ as the attacked one was, each on a random part of the records.
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final, Literal, NamedTuple, final
+from typing import Any, Final, Literal, final
 
 import attrs
 import numpy as np
@@ -31,7 +31,14 @@ LOW_RATES: Final = (0.001, 0.01)
 _BISECTIONS: Final = 60
 """Enough to halve the unit interval down to the spacing of floats."""
 
+FEWEST_SHADOWS: Final = 2
+"""Shadow models with a record, and without; fewer have no variance."""
+
+_LEAST_SHARE: Final = 1e-12
+"""The variance of one record is at least this share of the pooled one."""
+
 Flags = npt.NDArray[np.bool_]
+Spread = Literal["pooled", "per_record"]
 
 
 @final
@@ -125,7 +132,14 @@ def audit_membership(
         check_between(0, 1, false_positive_rate=rate)
     inside, outside = np.sort(values[flags]), np.sort(values[~flags])
     share = split(1 - confidence, 1 + 2 * len(false_positive_rates))
-    _check_enough(len(outside), false_positive_rates, share)
+    smallest = min(false_positive_rates, default=1.0)
+    if smallest < 1 and len(outside) < (needed := non_members_needed(smallest, share)):
+        msg = (
+            f"too few non-members for this confidence: {len(outside)} were scored; a threshold "
+            f"with at most {smallest:g} false positives needs {needed}. Score more, or use larger "
+            "false_positive_rates"
+        )
+        raise ArgumentError(msg)
     return MembershipAudit(
         attack=attack,
         n_members=len(inside),
@@ -238,20 +252,6 @@ def non_members_needed(false_positive_rate: float, failure_probability: float) -
     return needed
 
 
-def _check_enough(n_non_members: int, rates: Sequence[float], share: float) -> None:
-    if not rates:
-        return
-    smallest = min(rates)
-    needed = non_members_needed(smallest, share)
-    if n_non_members < needed:
-        msg = (
-            f"too few non-members for this confidence: {n_non_members} were scored; a threshold "
-            f"with at most {smallest:g} false positives needs {needed}. Score more, or use larger "
-            "false_positive_rates"
-        )
-        raise ArgumentError(msg)
-
-
 def _tail(n_non_members: int, rank: int, rate: float) -> float:
     """Upper bound on the chance that more than `rate` of all lie above the score of this rank."""
     # The share below is rounded up, so the tail is not rounded down.
@@ -298,17 +298,6 @@ def _auc_interval(inside: Floats, outside: Floats, share: float) -> Interval:
     return Interval(auc, end(0.0), end(1.0))
 
 
-Spread = Literal["pooled", "per_record"]
-
-SPREADS: Final[tuple[Spread, ...]] = ("pooled", "per_record")
-
-FEWEST_SHADOWS: Final = 2
-"""Shadow models with a record, and without; fewer have no variance."""
-
-_LEAST_SHARE: Final = 1e-12
-"""The variance of one record is at least this share of the pooled one."""
-
-
 @final
 @attrs.frozen(kw_only=True, repr=False)
 class ShadowModels:
@@ -343,13 +332,6 @@ class ShadowModels:
         return f"ShadowModels(n_models={self.n_models}, n_records={self.n_records})"
 
 
-class _Gaussians(NamedTuple):
-    """One Gaussian per record, fitted to its scores under some of the shadow models."""
-
-    means: Floats
-    variances: Floats
-
-
 def likelihood_ratio_scores(
     scores: npt.ArrayLike, shadows: ShadowModels, *, spread: Spread = "pooled"
 ) -> Floats:
@@ -362,9 +344,14 @@ def likelihood_ratio_scores(
     Needs: every record in the training set of at least two shadow models, and outside of two.
     """
     values = _attacked(scores, shadows)
-    inside = _fitted(shadows, shadows.members, spread, "with")
-    outside = _fitted(shadows, ~shadows.members, spread, "without")
-    return _log_density(values, inside) - _log_density(values, outside)
+    inside, outside = (
+        -((values - means) ** 2) / variances / 2 - np.log(variances) / 2
+        for means, variances in (
+            _fitted(shadows, shadows.members, spread, "with"),
+            _fitted(shadows, ~shadows.members, spread, "without"),
+        )
+    )
+    return np.asarray(inside - outside)
 
 
 def offline_likelihood_ratio_scores(
@@ -376,8 +363,8 @@ def offline_likelihood_ratio_scores(
     Needs: every record outside of the training set of at least two shadow models.
     """
     values = _attacked(scores, shadows)
-    outside = _fitted(shadows, ~shadows.members, spread, "without")
-    return np.asarray((values - outside.means) / np.sqrt(outside.variances))
+    means, variances = _fitted(shadows, ~shadows.members, spread, "without")
+    return np.asarray((values - means) / np.sqrt(variances))
 
 
 def _attacked(scores: npt.ArrayLike, shadows: ShadowModels) -> Floats:
@@ -395,8 +382,11 @@ def _attacked(scores: npt.ArrayLike, shadows: ShadowModels) -> Floats:
     return values
 
 
-def _fitted(shadows: ShadowModels, chosen: Flags, spread: Spread, word: str) -> _Gaussians:
-    check_one_of(SPREADS, spread=spread)
+def _fitted(
+    shadows: ShadowModels, chosen: Flags, spread: Spread, word: str
+) -> tuple[Floats, Floats]:
+    """Means and variances of the records' scores under some of the shadow models."""
+    check_one_of(("pooled", "per_record"), spread=spread)
     counts = chosen.sum(axis=0)
     short = int(np.count_nonzero(counts < FEWEST_SHADOWS))
     if short:
@@ -418,13 +408,5 @@ def _fitted(shadows: ShadowModels, chosen: Flags, spread: Spread, word: str) -> 
         )
         raise ArgumentError(msg)
     if spread == "pooled":
-        return _Gaussians(means, np.full(shadows.n_records, pooled))
-    return _Gaussians(means, np.maximum(squares / (counts - 1), _LEAST_SHARE * pooled))
-
-
-def _log_density(values: Floats, distribution: _Gaussians) -> Floats:
-    """Up to a constant that is the same for both distributions."""
-    return np.asarray(
-        -((values - distribution.means) ** 2) / distribution.variances / 2
-        - np.log(distribution.variances) / 2
-    )
+        return means, np.full(shadows.n_records, pooled)
+    return means, np.maximum(squares / (counts - 1), _LEAST_SHARE * pooled)

@@ -29,52 +29,41 @@ _PILOT_PER_AXIS: Final = 10
 _SINGULAR: Final = 1e-12
 """Eigenvalues below this share of the largest are raised to it."""
 
-WHITENED: Final = "the mean difference over the covariance"
-LEAST: Final = "the direction of least variance"
-
-
-def pilot_lines(first: Floats, second: Floats) -> dict[str, Floats]:
-    """Unit vectors by name, from the pilot outputs of two secrets; none if they are too few."""
-    covariance = within_covariance(first, second)
-    if covariance is None:
-        return {}
-    lines = {LEAST: least_direction(covariance)}
-    whitened = whitened_difference(covariance, first.mean(axis=0) - second.mean(axis=0))
-    return lines if whitened is None else {WHITENED: whitened, **lines}
-
-
-def within_covariance(*pilots: Floats) -> Floats | None:
-    """Covariance around the mean of each secret, pooled; None if too few outputs estimate it."""
-    dim = pilots[0].shape[1]
-    if not 1 < dim <= MOST_AXES or min(map(len, pilots)) < _PILOT_PER_AXIS * dim:
-        return None
-    centred = np.concatenate([pilot - pilot.mean(axis=0) for pilot in pilots])
-    return np.asarray(centred.T @ centred / len(centred))
-
-
-def least_direction(covariance: Floats) -> Floats:
-    """Unit vector along which outputs vary least."""
-    return np.asarray(np.linalg.eigh(covariance)[1][:, 0])
-
-
-def whitened_difference(covariance: Floats, difference: Floats) -> Floats | None:
-    r"""Unit vector along $\Sigma^{-1}\Delta$, with $\Sigma$ regularised; None if $\Delta$ is 0.
-
-    Of all lines, Gaussian noise with covariance $\Sigma$ hides the difference least along this one.
-    """
-    variances, vectors = np.linalg.eigh(covariance)
-    floor = _SINGULAR * float(variances[-1]) or 1.0
-    solved = vectors @ ((vectors.T @ difference) / np.maximum(variances, floor))
-    length = float(np.linalg.norm(solved))
-    return np.asarray(solved / length) if length > 0 else None
-
-
 _PILOT_SHARE: Final = 1e-6
 """Failure probability of the prediction by the pilot, so that it does not choose by chance."""
 _FEWEST_INSIDE: Final = 3
 _SIZES: Final = 24
 _SATURATED: Final = 2.0**17
 """Outputs this many noise standard deviations from the centre may have been saturated."""
+
+WHITENED: Final = "the mean difference over the covariance"
+LEAST: Final = "the direction of least variance"
+
+
+def pilot_lines(first: Floats, second: Floats) -> dict[str, Floats]:
+    r"""Unit vectors by name, from the pilot outputs of two secrets; none if they are too few.
+
+    Of all lines, Gaussian noise with covariance $\Sigma$ hides a difference $\Delta$ of means least
+    along $\Sigma^{-1}\Delta$, here with $\Sigma$ regularised.
+    """
+    covariance = _covariance(first, second)
+    if covariance is None:
+        return {}
+    variances, vectors = np.linalg.eigh(covariance)
+    floor = _SINGULAR * float(variances[-1]) or 1.0
+    difference = vectors.T @ (first.mean(axis=0) - second.mean(axis=0))
+    whitened = vectors @ (difference / np.maximum(variances, floor))
+    length = float(np.linalg.norm(whitened))
+    return ({WHITENED: whitened / length} if length > 0 else {}) | {LEAST: vectors[:, 0]}
+
+
+def _covariance(*pilots: Floats) -> Floats | None:
+    """Around the mean of each secret, pooled; None if too few outputs estimate it."""
+    dim = pilots[0].shape[1]
+    if not 1 < dim <= MOST_AXES or min(map(len, pilots)) < _PILOT_PER_AXIS * dim:
+        return None
+    centred = np.concatenate([pilot - pilot.mean(axis=0) for pilot in pilots])
+    return np.asarray(centred.T @ centred / len(centred))
 
 
 class _Interval(NamedTuple):
@@ -147,14 +136,19 @@ def _best_interval(
         return best
     narrow = np.argsort(pilot.var(axis=0), kind="stable")[:MOST_AXES]
     directions, names = np.eye(len(axes))[narrow], [axes[where] for where in narrow]
-    covariance = within_covariance(pilot)
+    covariance = _covariance(pilot)
     if covariance is not None:
-        directions, names = np.vstack([directions, least_direction(covariance)]), [*names, LEAST]
+        least = np.linalg.eigh(covariance)[1][:, 0]
+        directions, names = np.vstack([directions, least]), [*names, LEAST]
     few = np.geomspace(_FEWEST_INSIDE, len(pilot), _SIZES)
     many = len(pilot) - np.geomspace(1, len(pilot) / 2, _SIZES // 2)
     sizes = np.unique(np.concatenate([few, many, [len(pilot)]]).astype(np.int64))
     likely = [lower_share(int(size), n_pilot, _PILOT_SHARE) for size in sizes]
-    steps = _steps(pilot)
+    # The smallest step between outputs in every coordinate, at least that of floats.
+    gaps = np.diff(np.sort(pilot, axis=0), axis=0)
+    smallest = np.where(gaps > 0, gaps, np.inf).min(axis=0)
+    floats = (4 + pilot.shape[1]) * np.spacing(np.abs(pilot).max(axis=0))
+    steps = np.maximum(np.where(np.isfinite(smallest), smallest, 0.0), floats)
     for direction, name in zip(directions, names, strict=True):
         values = np.sort(project(direction[None], pilot)[0])
         rounding = float(np.abs(direction) @ steps)
@@ -169,11 +163,3 @@ def _best_interval(
                 promise = share - allowed
                 best = _Interval(promise, prior, secret, name, direction, ends, allowed)
     return best
-
-
-def _steps(pilot: Floats) -> Floats:
-    """The smallest step between outputs in every coordinate, at least that of floats."""
-    gaps = np.diff(np.sort(pilot, axis=0), axis=0)
-    smallest = np.where(gaps > 0, gaps, np.inf).min(axis=0)
-    floats = (4 + pilot.shape[1]) * np.spacing(np.abs(pilot).max(axis=0))
-    return np.asarray(np.maximum(np.where(np.isfinite(smallest), smallest, 0.0), floats))

@@ -3,7 +3,7 @@
 
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, final
 
 import attrs
@@ -20,21 +20,24 @@ from pufferslice._core.files import (
 )
 from pufferslice._core.text import listed, quoted
 from pufferslice._core.threads import Progress, silent
-from pufferslice.audit.bins import Aggregation, JointMoment, Mean, SphereMean
 from pufferslice.audit.divergence import (
+    Aggregation,
     Claimed,
     Comparison,
-    DeltaTest,
-    EpsilonTest,
     Lines,
     LineTest,
-    PilotRange,
     RenyiTest,
     SplitOutputs,
     audit_lines,
     audit_slices,
     both_orders,
     check_in_reach,
+    delta_test,
+    epsilon_test,
+    joint_over,
+    mean_over,
+    mean_over_sphere,
+    outside_of,
 )
 from pufferslice.audit.inference import Inference, infer_secrets, mean_of
 from pufferslice.audit.noise import WHITENED, audit_noise, pilot_lines
@@ -43,7 +46,6 @@ from pufferslice.calibration.guarantee import ApproximateGuarantee, Claim, at_mo
 from pufferslice.calibration.noise import SIGMA_INT, Noise, OperatingSystemNoise
 from pufferslice.certificate import Certificate
 from pufferslice.errors import ArgumentError, ScenarioError, TableError, escaped
-from pufferslice.queries import Query
 from pufferslice.releases.release import quantised
 from pufferslice.scenario.distributions import (
     Distribution,
@@ -151,12 +153,12 @@ def draw_outputs(
     values: dict[str, dict[str, Floats]] = {}
     for index, (prior, secret) in enumerate(places):
         rng = np.random.default_rng([seed, index])
-        distribution = prior.distributions[secret]
+        atoms, where = prior.distributions[secret].draw(n_outputs, rng=rng)
+        drawn = atoms[where]
         if noise_std:
-            grid = _drawn_grid(distribution, query, noise_std, n_outputs, rng) + draws[index]
+            used, back = np.unique(where, return_inverse=True)
+            grid = quantised_rows(atoms[used], query.center, noise_std)[back] + draws[index]
             drawn = query.center + grid * (noise_std / SIGMA_INT)
-        else:
-            drawn = draw_values(distribution, n_outputs, rng=rng)
         values.setdefault(prior.name, {})[secret] = locked(drawn)
     return Outputs(certificate=certificate.digest, values=values)
 
@@ -184,9 +186,11 @@ def supplied_outputs(
                 f"other; absent: {listed(absent) or 'none'}, unknown: {listed(unknown) or 'none'}"
             )
             raise ArgumentError(msg)
-        values[prior.name] = {
-            secret: _in_scaled(locked(array), scenario.query) for secret, array in arrays.items()
-        }
+        values[prior.name] = {}
+        for secret, array in arrays.items():
+            numbers = locked(array)
+            _check_array(numbers, scenario.dim)
+            values[prior.name][secret] = locked(numbers / scenario.query.scales)
     return Outputs(certificate=certificate.digest, values=values)
 
 
@@ -198,10 +202,10 @@ def check_scenario(scenario: Scenario, certificate: Certificate) -> None:
             "audit it with audit_training"
         )
         raise ArgumentError(msg)
-    distributions = None if certificate.evidence is None else certificate.evidence.confidential
+    evidence = certificate.evidence
     other = (
-        distributions is not None
-        and distributions["distributions_digest"] != scenario.distributions_digest()
+        evidence is not None
+        and evidence.confidential["distributions_digest"] != scenario.distributions_digest()
     )
     if other or dict(certificate.statement["scenario"]) != scenario.description():
         msg = (
@@ -209,45 +213,6 @@ def check_scenario(scenario: Scenario, certificate: Certificate) -> None:
             "certified, or certify this one"
         )
         raise ScenarioError(msg)
-
-
-def check_outputs(scenario: Scenario, certificate: Certificate, outputs: Outputs) -> None:
-    """The outputs are of this certificate, for every secret, finite, and of the right shape."""
-    if outputs.certificate != certificate.digest:
-        msg = (
-            f"the outputs were made under certificate {outputs.certificate[:12]}, not under "
-            f"{certificate.digest[:12]}; give those of the mechanism that is audited"
-        )
-        raise ArgumentError(msg)
-    for prior in scenario.priors:
-        for secret in prior.distributions:
-            array = outputs.values.get(prior.name, {}).get(secret)
-            if array is None:
-                msg = (
-                    f"there are no outputs under prior {quoted(prior.name)} and secret "
-                    f"{quoted(secret)}"
-                )
-                raise ArgumentError(msg)
-            _check_array(array, scenario.dim)
-
-
-def draw_values(distribution: Distribution, n_outputs: int, *, rng: np.random.Generator) -> Floats:
-    """Independent values of the prepared query under one secret, without noise."""
-    values, where = distribution.draw(n_outputs, rng=rng)
-    return np.asarray(values[where])
-
-
-def _drawn_grid(
-    distribution: Distribution,
-    query: Query,
-    noise_std: float,
-    n_outputs: int,
-    rng: np.random.Generator,
-) -> Integers:
-    """Drawn values on the grid; every atom is quantised once."""
-    values, where = distribution.draw(n_outputs, rng=rng)
-    used, back = np.unique(where, return_inverse=True)
-    return quantised_rows(values[used], query.center, noise_std)[back]
 
 
 def quantised_rows(values: Floats, center: Floats, noise_std: float) -> Integers:
@@ -271,11 +236,6 @@ def quantised_rows(values: Floats, center: Floats, noise_std: float) -> Integers
     return result
 
 
-def _in_scaled(array: Floats, query: Query) -> Floats:
-    _check_array(array, query.dim)
-    return locked(array / query.scales)
-
-
 def _check_array(array: Floats, dim: int) -> None:
     if array.ndim != 2 or array.shape[1] != dim or not len(array):
         msg = f"outputs must have shape (n, {dim}), n at least 1; got {array.shape}"
@@ -290,7 +250,6 @@ _NOISE_PARTS: Final = 1000
 """One of these parts of the failure probability is for the stated noise. Its test is tight, so it
 would use all that it gets, while bounds on divergences stay far below the truth."""
 
-_WITHOUT_MEAN: Final = (BinnedDistribution, SampledBinnedDistribution)
 _SHUFFLE: Final = 2**31
 """Separates the shuffling of the pilot from the streams of the distributions."""
 
@@ -321,6 +280,16 @@ class Audit:
         """Whether any claim is."""
         return any(verdict.refuted for verdict in self.verdicts)
 
+    @property
+    def best_inferences(self) -> list[Inference]:
+        """By attack and kind of prior, the pair or set of secrets with the largest advantage."""
+        best: dict[tuple[str, str], Inference] = {}
+        for inference in self.inferences:
+            key = (inference.attack, inference.prior_kind)
+            if key not in best or inference.advantage.value > best[key].advantage.value:
+                best[key] = inference
+        return list(best.values())
+
     def to_json(self) -> dict[str, Any]:
         """The audit file as JSON values."""
         from pufferslice.certificate.schema import check_audit  # noqa: PLC0415 - pydantic
@@ -343,18 +312,8 @@ class Audit:
             each = self.inferences[0].confidence
             alone = f"each interval alone has confidence {each:g}"
             lines += ["", f"Guessing the secret, where it succeeds best ({alone}):"]
-            lines += [f"  {inference}" for inference in _best(self.inferences)]
+            lines += [f"  {inference}" for inference in self.best_inferences]
         return "\n".join(lines)
-
-
-def _best(inferences: Sequence[Inference]) -> list[Inference]:
-    """For each attack and kind of prior, the pair or set of secrets with the largest advantage."""
-    best: dict[tuple[str, str], Inference] = {}
-    for inference in inferences:
-        key = (inference.attack, inference.prior_kind)
-        if key not in best or inference.advantage.value > best[key].advantage.value:
-            best[key] = inference
-    return list(best.values())
 
 
 class _Question(NamedTuple):
@@ -362,8 +321,8 @@ class _Question(NamedTuple):
 
     test: LineTest
     claimed: Claimed
-    aggregation: Aggregation | None
-    """None along the best single line."""
+    aggregation: Callable[[float, int], Aggregation] | None
+    """From a failure probability and the number of comparisons; None along the best line."""
 
 
 def audit_release(
@@ -413,73 +372,98 @@ def audit_outputs(
     check_count(0, seed=seed)
     check_scenario(scenario, certificate)
     _check_profile(profile, certificate)
-    check_outputs(scenario, certificate, outputs)
+    if outputs.certificate != certificate.digest:
+        msg = (
+            f"the outputs were made under certificate {outputs.certificate[:12]}, not under "
+            f"{certificate.digest[:12]}; give those of the mechanism that is audited"
+        )
+        raise ArgumentError(msg)
     questions, unaudited = _questions(certificate, profile)
     noise_std = certificate.noise_std
     n_questions = len(questions) + (noise_std > 0)
     noise_share = split(1 - confidence, _NOISE_PARTS) if noise_std > 0 else 0.0
     share = split(1 - confidence - noise_share, len(questions))
-    parts = _split(scenario, outputs, seed)
+    parts = _parts(scenario, outputs, np.random.default_rng([seed, _SHUFFLE]))
     comparisons = [
         comparison
         for prior, secrets in parts.items()
         for comparison in both_orders(prior, secrets, scenario.pairs)
     ]
     names = [f"slice {index}" for index in range(profile.n_directions)]
-    sliced, lines = Lines(profile.directions, names), _lines(scenario, comparisons)
+    slices, lines = Lines(profile.directions, names), _lines(scenario, comparisons)
     verdicts = []
     for done, (test, claimed, aggregation) in enumerate(questions):
         progress(done, n_questions)
         if aggregation is None:
-            verdict = audit_lines(lines, test, claimed, confidence=1 - share)
-        else:
-            verdict = audit_slices(
-                comparisons,
-                test,
-                claimed,
-                lines=sliced,
-                aggregation=aggregation.spending(share / 2, len(comparisons)),
-                confidence=1 - share,
-            )
+            verdicts.append(audit_lines(lines, test, claimed, confidence=1 - share))
+            continue
+        verdict = audit_slices(
+            comparisons,
+            test,
+            claimed,
+            lines=slices,
+            aggregation=aggregation(share / 2, len(comparisons)),
+            confidence=1 - share,
+        )
         verdicts.append(verdict)
     along_one = questions[0].aggregation is None
-    check_in_reach(verdicts, questions[0].test, 1 if along_one else len(sliced.names))
+    check_in_reach(verdicts, questions[0].test, 1 if along_one else len(names))
+    inferences: list[Inference] = []
     if noise_std > 0:
         progress(len(questions), n_questions)
         verdicts.append(
             audit_noise(
                 parts,
-                _axes(scenario),
+                [f"axis {name}" for name in scenario.query.names],
                 noise_std=noise_std,
                 center=scenario.query.center,
                 confidence=1 - noise_share,
             )
         )
+        for prior in scenario.priors:
+            if all(map(_has_mean, prior.distributions.values())):
+                inferences += infer_secrets(
+                    outputs.values[prior.name],
+                    prior,
+                    noise_std,
+                    pairs=scenario.pairs,
+                    seed=seed,
+                    confidence=confidence,
+                )
     progress(n_questions, n_questions)
     return Audit(
         certificate=certificate.digest,
         confidence=confidence,
         n_outputs=outputs.n_outputs,
         verdicts=tuple(verdicts),
-        inferences=_inferences(scenario, certificate, outputs, seed, confidence),
+        inferences=tuple(inferences),
         unaudited=tuple(unaudited),
     )
 
 
 def _questions(certificate: Certificate, profile: Profile) -> tuple[list[_Question], list[str]]:
     """A test of each statement of the certificate, and the statements without one."""
-    claim = certificate.guarantee
+    claim, unsliced = certificate.guarantee, certificate.statement["unsliced"]
     questions, unaudited = [_main_question(claim, profile)], []
-    unsliced = certificate.statement["unsliced"]
     if unsliced["epsilon"] is None:
         unaudited.append(f"the unsliced cost: the certificate states none ({unsliced['from']})")
     elif claim.is_sliced:
         order, epsilon = unsliced["order"], unsliced["epsilon"]
         words = f"the unsliced bound ({in_full(order)}, {at_most(epsilon)})-RPP"
-        questions.append(
-            _Question(RenyiTest(order=order), Claimed(words, "epsilon", epsilon), None)
-        )
-    questions += _view_questions(certificate, profile)
+        questions.append(_Question(RenyiTest(order), Claimed(words, "epsilon", epsilon), None))
+    # The smallest epsilon of every scope and delta; the larger ones follow.
+    smallest: dict[tuple[str, float], float] = {}
+    for view in certificate.statement["views"]:
+        at = (view["scope"], view["delta"])
+        smallest[at] = min(view["epsilon"], smallest.get(at, view["epsilon"]))
+    for (scope, delta), epsilon in smallest.items():
+        words = f"the view ({at_most(epsilon)}, {in_full(delta)}), {scope}"
+        if scope == "unsliced":
+            claimed = Claimed(words, "epsilon", epsilon)
+            questions.append(_Question(epsilon_test(delta), claimed, None))
+        elif epsilon > 0 and not isinstance(profile, SampledSphere):
+            notion = "joint" if "joint" in scope else "average"
+            questions.append(_approximate_question(words, notion, epsilon, delta, profile))
     if isinstance(profile, SampledSphere):
         unaudited.append("the views along slices of the sphere, which follow from the claim")
     return questions, unaudited
@@ -487,49 +471,55 @@ def _questions(certificate: Certificate, profile: Profile) -> tuple[list[_Questi
 
 def _main_question(claim: Claim, profile: Profile) -> _Question:
     if isinstance(claim, ApproximateGuarantee):
-        return _approximate_question(str(claim), claim, profile)
-    test = RenyiTest(order=claim.order)
-    claimed = Claimed(str(claim), "epsilon", claim.epsilon)
+        notion, epsilon, delta = claim.notion, claim.epsilon, claim.delta
+        return _approximate_question(str(claim), notion, epsilon, delta, profile)
+    test, claimed = RenyiTest(claim.order), Claimed(str(claim), "epsilon", claim.epsilon)
     if not claim.is_sliced:
         return _Question(test, claimed, None)
-    if isinstance(profile, SampledSphere):
-        cap = _SPHERE_CAP * claim.epsilon
-        return _Question(test, claimed, SphereMean(n_directions=profile.n_directions, cap=cap))
-    if claim.notion == "joint":
-        return _Question(test, claimed, JointMoment(order=claim.order, weights=profile.weights))
-    return _Question(test, claimed, Mean(weights=profile.weights))
+
+    def aggregation(failure_probability: float, n_comparisons: int) -> Aggregation:
+        if isinstance(profile, SampledSphere):
+            return mean_over_sphere(
+                profile.n_directions,
+                cap=_SPHERE_CAP * claim.epsilon,
+                failure_probability=failure_probability,
+                n_comparisons=n_comparisons,
+            )
+        if claim.notion == "joint":
+            return joint_over(profile.weights, claim.order)
+        return mean_over(profile.weights)
+
+    return _Question(test, claimed, aggregation)
 
 
-def _approximate_question(words: str, claim: ApproximateGuarantee, profile: Profile) -> _Question:
-    mean = Mean(weights=profile.weights)
-    if claim.notion == "joint":
-        test = DeltaTest(epsilon=claim.epsilon)
-        return _Question(test, Claimed(words, "delta", claim.delta), mean)
-    claimed = Claimed(words, "epsilon", claim.epsilon)
-    return _Question(EpsilonTest(delta=claim.delta), claimed, mean)
+def _approximate_question(
+    words: str, notion: str, epsilon: float, delta: float, profile: Profile
+) -> _Question:
+    """The mean over the slices of deltas for joint claims, of epsilons for average ones."""
+    mean = mean_over(profile.weights)
+    if notion == "joint":
+        return _Question(
+            delta_test(epsilon), Claimed(words, "delta", delta), lambda _failure, _n: mean
+        )
+    return _Question(
+        epsilon_test(delta), Claimed(words, "epsilon", epsilon), lambda _failure, _n: mean
+    )
 
 
-def _view_questions(certificate: Certificate, profile: Profile) -> list[_Question]:
-    """The smallest epsilon of every scope and delta; the larger ones follow."""
-    smallest: dict[tuple[str, float], float] = {}
-    for view in certificate.statement["views"]:
-        at = (view["scope"], view["delta"])
-        smallest[at] = min(view["epsilon"], smallest.get(at, view["epsilon"]))
-    questions = []
-    for (scope, delta), epsilon in smallest.items():
-        words = f"the view ({at_most(epsilon)}, {in_full(delta)}), {scope}"
-        if scope == "unsliced":
-            claimed = Claimed(words, "epsilon", epsilon)
-            questions.append(_Question(EpsilonTest(delta=delta), claimed, None))
-        elif epsilon > 0 and not isinstance(profile, SampledSphere):
-            make = ApproximateGuarantee.joint if "joint" in scope else ApproximateGuarantee.average
-            view = make(epsilon=epsilon, delta=delta)
-            questions.append(_approximate_question(words, view, profile))
-    return questions
-
-
-def _split(scenario: Scenario, outputs: Outputs, seed: int) -> dict[str, dict[str, SplitOutputs]]:
-    rng = np.random.default_rng([seed, _SHUFFLE])
+def _parts(
+    scenario: Scenario, outputs: Outputs, rng: np.random.Generator
+) -> dict[str, dict[str, SplitOutputs]]:
+    """The outputs of every prior and secret, checked and split."""
+    for prior in scenario.priors:
+        for secret in prior.distributions:
+            array = outputs.values.get(prior.name, {}).get(secret)
+            if array is None:
+                msg = (
+                    f"there are no outputs under prior {quoted(prior.name)} and secret "
+                    f"{quoted(secret)}"
+                )
+                raise ArgumentError(msg)
+            _check_array(array, scenario.dim)
     return {
         prior.name: {
             secret: SplitOutputs.of(values, rng=rng)
@@ -539,8 +529,8 @@ def _split(scenario: Scenario, outputs: Outputs, seed: int) -> dict[str, dict[st
     }
 
 
-def _axes(scenario: Scenario) -> list[str]:
-    return [f"axis {name}" for name in scenario.query.names]
+def _has_mean(distribution: Distribution) -> bool:
+    return not isinstance(distribution, BinnedDistribution | SampledBinnedDistribution)
 
 
 def _lines(scenario: Scenario, comparisons: Sequence[Comparison]) -> list[tuple[Comparison, Lines]]:
@@ -549,8 +539,9 @@ def _lines(scenario: Scenario, comparisons: Sequence[Comparison]) -> list[tuple[
     candidates = []
     for comparison in comparisons:
         first, second = (distributions[comparison.prior][secret] for secret in comparison.pair)
-        directions, names = [*np.eye(scenario.dim)], _axes(scenario)
-        if not isinstance(first, _WITHOUT_MEAN) and not isinstance(second, _WITHOUT_MEAN):
+        directions = [*np.eye(scenario.dim)]
+        names = [f"axis {name}" for name in scenario.query.names]
+        if _has_mean(first) and _has_mean(second):
             shift = mean_of(first) - mean_of(second)
             length = float(np.linalg.norm(shift))
             if length > 0 and scenario.dim > 1:
@@ -562,32 +553,9 @@ def _lines(scenario: Scenario, comparisons: Sequence[Comparison]) -> list[tuple[
         candidates.append((comparison, lines))
         if WHITENED in recommended:
             names = [f"{WHITENED}, and out of the range of {comparison.pair[1]!r}"]
-            within = PilotRange.of(pilots[1])
-            candidates.append((comparison, Lines(recommended[WHITENED][None], names, within)))
+            line = Lines(recommended[WHITENED][None], names, outside_of(pilots[1]))
+            candidates.append((comparison, line))
     return candidates
-
-
-def _inferences(
-    scenario: Scenario, certificate: Certificate, outputs: Outputs, seed: int, confidence: float
-) -> tuple[Inference, ...]:
-    """The attacks on the secret, if there are known values and noise."""
-    if not certificate.noise_std:
-        return ()
-    return tuple(
-        inference
-        for prior in scenario.priors
-        if not any(
-            isinstance(distribution, _WITHOUT_MEAN) for distribution in prior.distributions.values()
-        )
-        for inference in infer_secrets(
-            outputs.values[prior.name],
-            prior,
-            certificate.noise_std,
-            pairs=scenario.pairs,
-            seed=seed,
-            confidence=confidence,
-        )
-    )
 
 
 def _check_profile(profile: Profile, certificate: Certificate) -> None:

@@ -36,7 +36,6 @@ from pufferslice._core.files import (
 from pufferslice._core.threads import Progress, n_cores, silent
 from pufferslice.audit.divergence import (
     Claimed,
-    Comparison,
     Lines,
     RenyiTest,
     SplitOutputs,
@@ -230,14 +229,14 @@ def _begin(stop: Event) -> None:
     global _stop  # noqa: PLW0603 - the one way to hand a process something before its first task
     _stop = stop
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
 
+    def end_with_parent() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
 
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 def _train_block(runs: TrainingRuns, block: RunBlock) -> Floats:
@@ -262,12 +261,7 @@ def _train_block(runs: TrainingRuns, block: RunBlock) -> Floats:
             raise ArgumentError(msg)
         check_finite(**{f"what worker {runs.worker!r} released": values})
         released.append(values)
-        if released[-1].shape != released[0].shape:
-            msg = (
-                f"worker {runs.worker!r} must release the same number of values in every run, got "
-                f"{len(released[0])} and {len(released[-1])}"
-            )
-            raise ArgumentError(msg)
+        _check_lengths(runs, released[0], values)
     return np.array(released)
 
 
@@ -275,30 +269,30 @@ def _collected(runs: TrainingRuns, folder: Path) -> tuple[Floats, Floats]:
     """All blocks of both worlds, in order."""
     parts: tuple[list[Floats], list[Floats]] = ([], [])
     for block in runs.blocks:
-        released = _read_block(folder / block.file_name, block.n_runs)
-        if parts[0] and released.shape[1] != parts[0][0].shape[1]:
+        path = folder / block.file_name
+        try:
+            released = array_in(read_bytes(path, "archive"))
+        except ValueError:
+            released = np.empty(0)
+        right = released.dtype == np.float64 and released.ndim == 2
+        if not (right and len(released) == block.n_runs and np.isfinite(released).all()):
             msg = (
-                f"worker {runs.worker!r} must release the same number of values in every run, got "
-                f"{parts[0][0].shape[1]} and {released.shape[1]}"
+                f"{str(path)!r} is not the block of {block.n_runs} runs that was written; delete "
+                "that file and call again to repeat its runs"
             )
             raise ArgumentError(msg)
         parts[block.world].append(released)
+        _check_lengths(runs, parts[0][0][0], released[0])
     return np.concatenate(parts[0]), np.concatenate(parts[1])
 
 
-def _read_block(path: Path, n_runs: int) -> Floats:
-    try:
-        released = array_in(read_bytes(path, "archive"))
-    except ValueError:
-        released = np.empty(0)
-    right = released.dtype == np.float64 and released.ndim == 2 and len(released) == n_runs
-    if not (right and np.isfinite(released).all()):
+def _check_lengths(runs: TrainingRuns, first: Floats, other: Floats) -> None:
+    if len(first) != len(other):
         msg = (
-            f"{str(path)!r} is not the block of {n_runs} runs that was written; delete that file "
-            "and call again to repeat its runs"
+            f"worker {runs.worker!r} must release the same number of values in every run, got "
+            f"{len(first)} and {len(other)}"
         )
         raise ArgumentError(msg)
-    return np.asarray(released, dtype=np.float64)
 
 
 def audit_training(
@@ -326,7 +320,20 @@ def audit_training(
     check_between(0, 1, confidence=confidence)
     check_count(0, seed=seed)
     claim = auditable_claim(runs)
-    _check_enough(runs, claim, confidence)
+    needed = outputs_needed(RenyiTest(claim.order), claim.epsilon, 1, confidence)
+    if needed is None:
+        msg = (
+            f"no number of runs can refute epsilon {claim.epsilon:g}: an audit refutes up to about "
+            "the logarithm of their number. Audit a plan with a smaller epsilon"
+        )
+        raise ArgumentError(msg)
+    if runs.n_runs < needed:
+        msg = (
+            f"too few runs for confidence {confidence:g}: {runs.n_runs} in each world can never "
+            f"refute epsilon {claim.epsilon:g}, and {needed} are needed. To find a wrong factor "
+            "takes several times as many"
+        )
+        raise ArgumentError(msg)
     settings = {"confidence": float(confidence), "seed": int(seed)}
     released = train_repeatedly(
         runs, folder, settings=settings, n_processes=n_processes, progress=progress
@@ -353,13 +360,10 @@ def audit_released(
     parts = [SplitOutputs.of(values, rng=rng) for values in released]
     named = dict(zip(runs.worlds, parts, strict=True))
     lines = _lines(*(part.pilot for part in parts))
-    candidates: list[tuple[Comparison, Lines]] = [
-        (comparison, lines)
-        for comparison in both_orders(runs.plan.differing.origin, named, [runs.worlds])
-    ]
+    comparisons = both_orders(runs.plan.differing.origin, named, [runs.worlds])
     return audit_lines(
-        candidates,
-        RenyiTest(order=claim.order),
+        [(comparison, lines) for comparison in comparisons],
+        RenyiTest(claim.order),
         Claimed(f"{claim}, whole run", "epsilon", claim.epsilon),
         confidence=confidence,
     )
@@ -378,42 +382,19 @@ def auditable_claim(runs: TrainingRuns) -> Guarantee:
     return claim
 
 
-def _check_enough(runs: TrainingRuns, claim: Guarantee, confidence: float) -> None:
-    """Before any training: this many runs could refute the claim."""
-    needed = outputs_needed(RenyiTest(order=claim.order), claim.epsilon, 1, confidence)
-    if needed is None:
-        msg = (
-            f"no number of runs can refute epsilon {claim.epsilon:g}: an audit refutes up to about "
-            "the logarithm of their number. Audit a plan with a smaller epsilon"
-        )
-        raise ArgumentError(msg)
-    if runs.n_runs < needed:
-        msg = (
-            f"too few runs for confidence {confidence:g}: {runs.n_runs} in each world can never "
-            f"refute epsilon {claim.epsilon:g}, and {needed} are needed. To find a wrong factor "
-            "takes several times as many"
-        )
-        raise ArgumentError(msg)
-
-
 def _lines(first: Floats, second: Floats) -> Lines:
     """The axes if there are few, the means over variances, and the lines of the pilots."""
     dim = first.shape[1]
-    directions, names = [], []
+    lines: dict[str, Floats] = {}
     if dim <= MOST_AXES:
-        directions += list(np.eye(dim))
-        names += [f"released number {number}" for number in range(dim)]
+        lines = {f"released number {i}": axis for i, axis in enumerate(np.eye(dim))}
     if dim > 1:
         spread = first.var(axis=0) + second.var(axis=0)
         spread[spread == 0] = max(float(spread.max()), 1.0) * 1e-12
         weighted = (first.mean(axis=0) - second.mean(axis=0)) / spread
         length = float(np.linalg.norm(weighted))
         if length > 0:
-            directions.append(weighted / length)
-            names.append("the difference of the means")
-    recommended = pilot_lines(first, second)
-    directions += recommended.values()
-    names += recommended
-    if not directions:
-        directions, names = [np.eye(1, dim)[0]], ["released number 0"]
-    return Lines(np.array(directions), tuple(names))
+            lines["the difference of the means"] = weighted / length
+    lines |= pilot_lines(first, second)
+    lines = lines or {"released number 0": np.eye(1, dim)[0]}
+    return Lines(np.array([*lines.values()]), tuple(lines))

@@ -8,6 +8,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, Literal, NamedTuple, final
 
 import attrs
@@ -33,7 +34,6 @@ from pufferslice.calibration.unsliced import calibrate_unsliced
 from pufferslice.certificate import certify_release
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.errors import ArgumentError, CalibrationError, MissingExtraError, ScenarioError
-from pufferslice.queries import Query
 from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.profiles import FiniteProfile, check_profile
@@ -132,8 +132,8 @@ _EMPIRICAL_METHODS: Final = (
 _SMALL_SAMPLES: Final = ((0.0, 0.0, 1.0), (0.0, 1.0, 1.0), (0.0, 1.0))
 _REFUSALS: Final = (ArgumentError, CalibrationError, MissingExtraError)
 
-NoiseAt = Callable[[float], float]
-"""From epsilon to the standard deviation of the noise."""
+NoiseAt = Callable[[Guarantee], float]
+"""From an unsliced target to the standard deviation of the noise."""
 
 
 @final
@@ -201,15 +201,27 @@ def noise_curves(
     Mechanisms that do not apply to the scenario are absent. The distances of a coupling are
     computed once for all epsilons, except by DAGWM, whose coupling depends on the noise.
     """
-    mechanisms = _our_curves(scenario, profile, order) | _other_curves(scenario, order, settings)
-    curves = {}
-    for name, prepare in mechanisms.items():
-        try:
-            noise_at = prepare()
-        except (ArgumentError, CalibrationError):
-            continue
-        with suppress(MissingExtraError):
-            curves[name] = np.array([_noise_or_nan(noise_at, epsilon) for epsilon in epsilons])
+    evidence = Evidence.of(scenario, profile)
+    slices, full = evidence.required_slices(), evidence.full
+
+    def sliced(notion: Notion, method: Method, target: Guarantee) -> float:
+        return calibrate(attrs.evolve(target, notion=notion), slices, method)
+
+    def curve(noise_at: NoiseAt) -> Floats:
+        noises = []
+        for epsilon in epsilons:
+            try:
+                noises.append(noise_at(Guarantee.unsliced(order=order, epsilon=epsilon)))
+            except CalibrationError:
+                noises.append(math.nan)
+        return np.array(noises)
+
+    curves = {name: curve(partial(sliced, *form)) for name, form in _forms(scenario).items()}
+    curves[UNSLICED] = curve(lambda target: calibrate_unsliced(target, full))
+    largest_dagwm = min(LARGEST_DAGWM, settings.largest_table)
+    for name, baseline in _baselines(scenario, settings, largest_dagwm).items():
+        with suppress(*_REFUSALS):
+            curves[name] = curve(baseline().noise_at)
     return curves
 
 
@@ -274,72 +286,96 @@ def _ours(scenario: Scenario, profile: FiniteProfile, target: Guarantee) -> dict
         scope: Scope = "sliced" if claim.is_sliced else "unsliced"
         return _Contestant(run, str(claim), scope, is_ours=True)
 
-    forms = {
-        name: contestant(notion, method) for name, (notion, method) in _forms(scenario).items()
-    }
+    forms = {name: contestant(*form) for name, form in _forms(scenario).items()}
     return forms | {UNSLICED: contestant("unsliced", None)}
 
 
 def _others(scenario: Scenario, target: Guarantee, settings: Settings) -> dict[str, _Contestant]:
     """The mechanisms that the paper and its field would use instead."""
-    couples = couples_of(scenario)
     claim = attrs.evolve(target, notion="unsliced")
 
-    def gwm() -> _Answer:
-        _check_table(couples, settings.largest_table)
-        return _Answer(gwm_noise_std(couples, claim), claim.epsilon)
+    def answer(baseline: Callable[[], _Baseline]) -> _Answer:
+        noise_at, note, exact = baseline()
+        noise_std, cost = noise_at(claim), claim.epsilon
+        if exact is None:
+            return _Answer(noise_std, cost, note)
+        if noise_std > 0:
+            return _Answer(noise_std, float(gaussian_envelope(claim.order, exact, noise_std)), note)
+        return _Answer(noise_std, None if exact > 0 else 0.0, note)
 
-    def dagwm() -> _Answer:
-        _check_table(couples, settings.largest_table)
-        noise_std = dagwm_noise_std(couples, claim, settings.q)
-        return _Answer(noise_std, claim.epsilon, f"q = {settings.q:g}")
+    gwm, dagwm, sinkhorn, laplace, group = (
+        partial(answer, baseline)
+        for baseline in _baselines(scenario, settings, settings.largest_table).values()
+    )
+    contestants = (
+        _Contestant(gwm, str(claim), "unsliced"),
+        _Contestant(dagwm, str(claim), "unsliced"),
+        _Contestant(sinkhorn, "none: an estimate", "none"),
+        _Contestant(laplace, f"{in_full(target.epsilon)}-Pufferfish", "unsliced", "laplace"),
+        _Contestant(group, f"{claim}, any prior", "unsliced"),
+    )
+    return dict(zip(BASELINES, contestants, strict=True))
 
-    def sinkhorn() -> _Answer:
+
+class _Baseline(NamedTuple):
+    """Another mechanism, ready for any epsilon."""
+
+    noise_at: NoiseAt
+    note: str = ""
+    exact: Floats | None = None
+    """The true sensitivity, where the mechanism uses an estimate."""
+
+
+def _baselines(
+    scenario: Scenario, settings: Settings, largest_dagwm: int
+) -> dict[str, Callable[[], _Baseline]]:
+    """By name; each computes what does not depend on epsilon, or refuses."""
+    couples = couples_of(scenario)
+
+    def gwm() -> _Baseline:
         _check_table(couples, settings.largest_table)
-        estimate = sinkhorn_noise(couples, claim, settings.sinkhorn)
-        exact = np.asarray(estimate.exact_sensitivity)
-        cost: float | None = 0.0 if exact == 0 else None
-        if estimate.noise_std > 0:
-            cost = float(gaussian_envelope(claim.order, exact, estimate.noise_std))
+        sensitivity = full_sensitivity(couples)
+        return _Baseline(lambda target: shift_noise_std(sensitivity, target))
+
+    def dagwm() -> _Baseline:
+        check_couples(couples)
+        _check_table(couples, largest_dagwm)
+        note = f"q = {settings.q:g}"
+        return _Baseline(lambda target: dagwm_noise_std(couples, target, settings.q), note)
+
+    def sinkhorn() -> _Baseline:
+        _check_table(couples, settings.largest_table)
+        any_target = Guarantee.unsliced(order=2, epsilon=1.0)
+        estimate = sinkhorn_noise(couples, any_target, settings.sinkhorn)
         note = (
             f"regularisation {settings.sinkhorn.regularisation:g}, tolerance "
             f"{settings.sinkhorn.tolerance:g}, marginals off by {estimate.marginal_violation:.2g}, "
             f"gap to exact {estimate.gap:+.3g}"
         )
-        return _Answer(estimate.noise_std, cost, note)
+        exact = np.asarray(estimate.exact_sensitivity)
+        return _Baseline(lambda target: shift_noise_std(estimate.sensitivity, target), note, exact)
 
-    def laplace() -> _Answer:
-        scale = laplace_scale(couples, target.epsilon)
-        return _Answer(math.sqrt(2) * scale, target.epsilon, "Song et al., Ding; a pure claim")
-
-    def group() -> _Answer:
-        sensitivity = _group_sensitivity(scenario.query, settings)
-        source = "as given" if settings.group_sensitivity is not None else "width of the range"
-        noise_std = group_noise_std(sensitivity, claim)
-        return _Answer(noise_std, claim.epsilon, f"sensitivity {sensitivity:.4g}, {source}")
-
-    rpp, pure = str(claim), f"{in_full(target.epsilon)}-Pufferfish"
-    contestants = (
-        _Contestant(gwm, rpp, "unsliced"),
-        _Contestant(dagwm, rpp, "unsliced"),
-        _Contestant(sinkhorn, "none: an estimate", "none"),
-        _Contestant(laplace, pure, "unsliced", "laplace"),
-        _Contestant(group, f"{rpp}, any prior", "unsliced"),
-    )
-    return dict(zip(BASELINES, contestants, strict=True))
-
-
-def _group_sensitivity(query: Query, settings: Settings) -> float:
-    """How far a group can move the query: as given, or the width of the public range."""
-    if settings.group_sensitivity is not None:
-        return settings.group_sensitivity
-    if query.range is None:
-        msg = (
-            "group privacy needs group_sensitivity, how far one group can move the query; give it, "
-            "or give the query a public range, whose width bounds it"
+    def laplace() -> _Baseline:
+        return _Baseline(
+            lambda target: math.sqrt(2) * laplace_scale(couples, target.epsilon),
+            "Song et al., Ding; a pure claim",
         )
-        raise ArgumentError(msg)
-    return query.range.diameter(query.scales)
+
+    def group() -> _Baseline:
+        sensitivity, source = settings.group_sensitivity, "as given"
+        if sensitivity is None:
+            if scenario.query.range is None:
+                msg = (
+                    "group privacy needs group_sensitivity, how far one group can move the query; "
+                    "give it, or give the query a public range, whose width bounds it"
+                )
+                raise ArgumentError(msg)
+            source = "width of the range"
+            sensitivity = scenario.query.range.diameter(scenario.query.scales)
+        note = f"sensitivity {sensitivity:.4g}, {source}"
+        return _Baseline(partial(group_noise_std, sensitivity), note)
+
+    return dict(zip(BASELINES, (gwm, dagwm, sinkhorn, laplace, group), strict=True))
 
 
 def _check_table(couples: list[DistributionCouple], largest: int) -> None:
@@ -400,65 +436,3 @@ def _measured(name: str, contestant: _Contestant) -> Row:
         peak_bytes=peak,
         note=answer.note,
     )
-
-
-def _noise_or_nan(noise_at: NoiseAt, epsilon: float) -> float:
-    try:
-        return noise_at(epsilon)
-    except CalibrationError:
-        return math.nan
-
-
-def _our_curves(
-    scenario: Scenario, profile: FiniteProfile, order: float
-) -> dict[str, Callable[[], NoiseAt]]:
-    evidence = Evidence.of(scenario, profile)
-    slices, full = evidence.required_slices(), evidence.full
-
-    def sliced(notion: Notion, method: Method) -> Callable[[], NoiseAt]:
-        def noise_at(epsilon: float) -> float:
-            target = Guarantee(notion=notion, order=order, epsilon=epsilon)
-            return calibrate(target, slices, method)
-
-        return lambda: noise_at
-
-    def unsliced(epsilon: float) -> float:
-        target = Guarantee.unsliced(order=order, epsilon=epsilon)
-        return calibrate_unsliced(target, full)
-
-    curves = {name: sliced(*form) for name, form in _forms(scenario).items()}
-    return curves | {UNSLICED: lambda: unsliced}
-
-
-def _other_curves(
-    scenario: Scenario, order: float, settings: Settings
-) -> dict[str, Callable[[], NoiseAt]]:
-    couples = couples_of(scenario)
-
-    def target(epsilon: float) -> Guarantee:
-        return Guarantee.unsliced(order=order, epsilon=epsilon)
-
-    def gwm() -> NoiseAt:
-        _check_table(couples, settings.largest_table)
-        sensitivity = full_sensitivity(couples)
-        return lambda epsilon: shift_noise_std(sensitivity, target(epsilon))
-
-    def dagwm() -> NoiseAt:
-        check_couples(couples)
-        _check_table(couples, min(LARGEST_DAGWM, settings.largest_table))
-        return lambda epsilon: dagwm_noise_std(couples, target(epsilon), settings.q)
-
-    def sinkhorn() -> NoiseAt:
-        _check_table(couples, settings.largest_table)
-        sensitivity = sinkhorn_noise(couples, target(1.0), settings.sinkhorn).sensitivity
-        return lambda epsilon: shift_noise_std(sensitivity, target(epsilon))
-
-    def laplace() -> NoiseAt:
-        scale = laplace_scale(couples, 1.0)
-        return lambda epsilon: math.sqrt(2) * scale / epsilon
-
-    def group() -> NoiseAt:
-        sensitivity = _group_sensitivity(scenario.query, settings)
-        return lambda epsilon: group_noise_std(sensitivity, target(epsilon))
-
-    return dict(zip(BASELINES, (gwm, dagwm, sinkhorn, laplace, group), strict=True))

@@ -14,16 +14,14 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from scipy.spatial.distance import cdist
 
 from pufferslice._core.arrays import Floats, Integers
 from pufferslice._core.kernels import kernel
-from pufferslice._core.threads import in_threads
 from pufferslice.errors import ArgumentError
 from pufferslice.scenario.distributions import FiniteDistribution
 
 _FLOAT_BYTES: Final = 8
-_ROWS_PER_BLOCK: Final = 64
-_TINY: Final = 1e-280
 _PATIENCE: Final = 6
 """Failed limits before every other one is found by bisection."""
 _MEMINFO: Final = Path("/proc/meminfo")
@@ -114,25 +112,19 @@ def check_pair(first: FiniteDistribution, second: FiniteDistribution, n_tables: 
 def pairwise_distances(first: FiniteDistribution, second: FiniteDistribution) -> Floats:
     """Euclidean distances between the atoms, shape (first.n_samples, second.n_samples).
 
-    Differences are squared after an exact scaling by a power of two: nothing over- or underflows.
+    Values are scaled by an exact power of two, so that no square overflows; differences below
+    1e-154 of the largest value count as 0.
     """
     largest = max(float(np.abs(distribution.outputs).max()) for distribution in (first, second))
     exponent = math.frexp(largest)[1]
-    rows = np.ldexp(first.outputs, -exponent)
-    columns = np.ascontiguousarray(np.ldexp(second.outputs, -exponent).T)
-    distances = np.empty((len(rows), columns.shape[1]))
-
-    def block(start: int) -> None:
-        part = slice(start, start + _ROWS_PER_BLOCK)
-        _fill(rows[part], columns, distances[part])
-        with np.errstate(over="ignore"):  # refused below
-            np.ldexp(distances[part], exponent, out=distances[part])
-
-    in_threads(block, range(0, len(rows), _ROWS_PER_BLOCK))
+    rows, columns = (np.ldexp(values.outputs, -exponent) for values in (first, second))
+    distances = cdist(rows, columns)
+    with np.errstate(over="ignore"):  # refused below
+        np.ldexp(distances, exponent, out=distances)
     if not math.isfinite(float(distances.max())):
         msg = "the distances between the atoms are beyond the range of floats; scale the query"
         raise ArgumentError(msg)
-    return distances
+    return np.asarray(distances)
 
 
 def free_bytes() -> int:
@@ -158,35 +150,6 @@ def readable_bytes(size: float) -> str:
     while size >= 1000 and unit < len(_UNITS) - 1:
         size, unit = size / 1024, unit + 1
     return f"{size:.3g} {_UNITS[unit]}"
-
-
-@kernel
-def _fill(rows: Floats, columns: Floats, distances: Floats) -> None:
-    for i in range(len(rows)):
-        out = distances[i]
-        out[:] = 0.0
-        for k in range(len(columns)):
-            x, column = rows[i, k], columns[k]
-            for j in range(len(out)):
-                difference = x - column[j]
-                out[j] += difference * difference
-        for j in range(len(out)):
-            square = out[j]
-            out[j] = math.sqrt(square) if square > _TINY else _near(rows[i], columns, j)
-
-
-@kernel
-def _near(row: Floats, columns: Floats, j: int) -> float:
-    """The distance of two points whose squared differences are too small for a float."""
-    largest = 0.0
-    for k in range(len(row)):
-        largest = max(largest, abs(row[k] - columns[k, j]))
-    if largest == 0.0:
-        return 0.0
-    total = 0.0
-    for k in range(len(row)):
-        total += ((row[k] - columns[k, j]) / largest) ** 2
-    return largest * math.sqrt(total)
 
 
 @kernel

@@ -26,7 +26,7 @@ def audit_section(audits: Sequence[Audit], part: str) -> Section:
             )
         )
         if audit.inferences:
-            blocks.append(_inference_table(audit.inferences))
+            blocks.append(_inference_table(audit.best_inferences))
         if audit.unaudited:
             blocks.append(Bullets(items=tuple(f"Not audited: {text}." for text in audit.unaudited)))
     return Section(id=f"{part}-audits", title="Audits", blocks=tuple(blocks))
@@ -50,12 +50,7 @@ def verdict_table(verdicts: Sequence[Verdict], caption: str) -> Table:
     )
 
 
-def _inference_table(inferences: Sequence[Inference]) -> Table:
-    best: dict[tuple[str, str], Inference] = {}
-    for one in inferences:
-        key = (one.attack, one.prior_kind)
-        if key not in best or one.advantage.value > best[key].advantage.value:
-            best[key] = one
+def _inference_table(best: Sequence[Inference]) -> Table:
     return Table(
         caption="Guessing the secret, where each attack succeeds best",
         head=("attack", "prior", "among", "right", "right without the output", "advantage"),
@@ -68,7 +63,7 @@ def _inference_table(inferences: Sequence[Inference]) -> Table:
                 str(one.prior_accuracy),
                 str(one.advantage),
             )
-            for one in best.values()
+            for one in best
         ),
     )
 

@@ -145,7 +145,7 @@ def audit_membership(
         n_members=len(inside),
         n_non_members=len(outside),
         roc_auc=_auc_interval(inside, outside, share),
-        low_rates=tuple(_low_rate(inside, outside, r, share) for r in false_positive_rates),
+        low_rates=tuple(_low_rate(inside, outside, rate, share) for rate in false_positive_rates),
         confidence=confidence,
     )
 

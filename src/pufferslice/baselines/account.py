@@ -104,10 +104,9 @@ def noise_curves(run: Run, epsilons: Sequence[float]) -> dict[str, Floats]:
 def delta_rows(run: Run, account: Account, delta: float) -> dict[str, float | str]:
     """Unsliced epsilon of an account at `delta`, by each way that applies, or why it does not."""
     check_between(0, 1, delta=delta)
-    accountant = accountant_named(account.accountant)
-    if accountant.notion != "unsliced":
+    if accountant_named(account.accountant).notion != "unsliced":
         return {"none": "an average over batch draws gives no (epsilon, delta)"}
-    plan = _plan(run, accountant, account.noise_multiplier)
+    plan = _plan(run, account)
     grid = secret_epsilon([plan], delta=delta, implementation_delta=0.0)
     rows: dict[str, float | str] = {"order_grid": grid}
     try:
@@ -124,7 +123,7 @@ def one_record_row(run: Run, account: Account, delta: float | None) -> dict[str,
     It holds whatever the secret is, for ideal noise. Without `delta`, the delta of a certificate.
     `accountant` names the accountant of the bound, and so what must stay secret.
     """
-    plan = _plan(run, accountant_named(account.accountant), account.noise_multiplier)
+    plan = _plan(run, account)
     delta = record_delta([plan]) if delta is None else delta
     epsilon = record_epsilon([plan], delta=delta, implementation_delta=0.0)
     return {
@@ -139,7 +138,7 @@ def signal_row(run: Run, account: Account, n_parameters: int | None) -> dict[str
     """Signal to noise of a step at the noise of an account; without `n_parameters`, of one."""
     if n_parameters is not None:
         check_count(1, n_parameters=n_parameters)
-    plan = _plan(run, accountant_named(account.accountant), account.noise_multiplier)
+    plan = _plan(run, account)
     signal = signal_to_noise(plan, [1 if n_parameters is None else n_parameters])
     return {"n_parameters": n_parameters, **attrs.asdict(signal), "advice": signal.advice}
 
@@ -226,12 +225,12 @@ def _account(
     )
 
 
-def _plan(run: Run, accountant: Accountant, noise_multiplier: float) -> TrainingPlan:
+def _plan(run: Run, account: Account) -> TrainingPlan:
     return plan_with_noise(
         differing=run.differing,
         sampling=run.sampling,
         clip_norm=_ANY_NORM,
-        noise_multipliers=np.full(run.n_steps, noise_multiplier),
-        accountant=accountant,
+        noise_multipliers=np.full(run.n_steps, account.noise_multiplier),
+        accountant=accountant_named(account.accountant),
         order=run.order,
     )

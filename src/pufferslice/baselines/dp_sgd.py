@@ -148,8 +148,13 @@ def _composed(
         return lambda _epsilon: 0.0
     n_steps = int(repeats.sum())
     negligible = _NEGLIGIBLE * delta / n_steps
-    # Only distributions on one grid compose, and the least noise has the widest one.
-    interval = _interval(2 * counts / float(multipliers.min()), chances, n_steps, negligible)
+    # Only distributions on one grid compose, and the least noise has the widest one. It has few
+    # points, and is fine enough for the run.
+    shifts = 2 * counts / float(multipliers.min())
+    spread = math.sqrt(n_steps * float(chances @ shifts**2))
+    interval = max(_FINEST * min(1.0, spread), 1e-9)
+    reach = _reach(shifts, chances, negligible)
+    interval *= max(1, math.ceil(reach / interval / _MOST_POINTS))
     parts = (
         _step(2 * counts / float(multiplier), chances, interval, negligible).self_compose(int(n))
         for multiplier, n in zip(multipliers, repeats, strict=True)
@@ -159,19 +164,11 @@ def _composed(
     return lambda epsilon: float(whole.get_delta_for_epsilon(epsilon)) + error
 
 
-def _interval(shifts: Floats, chances: Floats, n_steps: int, negligible: float) -> float:
-    """The step of the grid of privacy losses: few points, and fine enough for the run."""
-    spread = math.sqrt(n_steps * float(chances @ shifts**2))
-    interval = max(_FINEST * min(1.0, spread), 1e-9)
-    reach = _finite_epsilon(_delta_of(shifts, chances), negligible)
-    return interval * max(1, math.ceil(reach / interval / _MOST_POINTS))
-
-
 def _step(
     shifts: Floats, chances: Floats, interval: float, negligible: float
 ) -> PrivacyLossDistribution:
     """The privacy loss of one step on multiples of `interval`, pessimistic."""
-    reach = _finite_epsilon(_delta_of(shifts, chances), negligible)
+    reach = _reach(shifts, chances, negligible)
     n_points = math.ceil(reach / interval) + 1
     rounded = np.arange(-n_points, n_points + 1)
     epsilons = np.abs(rounded) * interval
@@ -184,8 +181,9 @@ def _step(
     return PrivacyLossDistribution(pmf)
 
 
-def _delta_of(shifts: Floats, chances: Floats) -> Callable[[float], float]:
-    return lambda epsilon: float(chances @ gaussian_delta(shifts, epsilon))
+def _reach(shifts: Floats, chances: Floats, delta: float) -> float:
+    """The epsilon of one step at `delta`."""
+    return _finite_epsilon(lambda e: float(chances @ gaussian_delta(shifts, e)), delta)
 
 
 def _finite_epsilon(delta_at: Callable[[float], float], delta: float) -> float:

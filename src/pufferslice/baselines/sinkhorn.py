@@ -140,12 +140,13 @@ def sinkhorn_w_infinity(
     weights = first.counts / first.total, second.counts / second.total
     best: SinkhornEstimate | None = None
     n_iterations, violation = 0, math.inf
-    for threshold in _in_order(_grid(distances, settings)):
+    for threshold in _thresholds(distances, settings):
         if best is not None and threshold >= best.value:
             continue
-        masks = _Masks.of(distances, threshold)
-        if not masks.can_couple():
+        by_row = (distances <= threshold).view(np.uint8)
+        if not (by_row.any(axis=1).all() and by_row.any(axis=0).all()):
             continue
+        masks = _Masks(by_row, np.ascontiguousarray(by_row.T))
         ceiling = math.inf if best is None else best.value
         fit = _scaled(masks, weights, settings, (ceiling - threshold) / settings.regularisation)
         n_iterations, violation = n_iterations + fit.n_iterations, fit.violation
@@ -174,14 +175,6 @@ class _Masks(NamedTuple):
 
     by_row: npt.NDArray[np.uint8]
     by_column: npt.NDArray[np.uint8]
-
-    @classmethod
-    def of(cls, distances: Floats, threshold: float) -> "_Masks":
-        mask = (distances <= threshold).view(np.uint8)
-        return cls(mask, np.ascontiguousarray(mask.T))
-
-    def can_couple(self) -> bool:
-        return bool(self.by_row.any(axis=1).all() and self.by_row.any(axis=0).all())
 
 
 class _Fit(NamedTuple):
@@ -252,15 +245,9 @@ def _masked_sums(mask: npt.NDArray[np.uint8], weights: Floats) -> Floats:
     return sums
 
 
-def _grid(distances: Floats, settings: SinkhornSettings) -> list[float]:
-    if settings.thresholds:
-        return list(dict.fromkeys(map(float, settings.thresholds)))
-    low = float(max(distances.min(axis=1).max(), distances.min(axis=0).max()))
-    steps = np.linspace(low, float(distances.max()), settings.n_thresholds + 1)[1:]
-    return [float(step) for step in steps]
-
-
-def _in_order(thresholds: list[float]) -> list[float]:
+def _thresholds(distances: Floats, settings: SinkhornSettings) -> list[float]:
     """One from the lower quarter, which may rule out many above it; then from the top down."""
-    ascending = sorted(thresholds)
+    low = float(max(distances.min(axis=1).max(), distances.min(axis=0).max()))
+    grid = np.linspace(low, float(distances.max()), settings.n_thresholds + 1)[1:]
+    ascending = sorted({float(t) for t in settings.thresholds or grid})
     return list(dict.fromkeys([ascending[len(ascending) // 4], *reversed(ascending)]))

@@ -321,3 +321,8 @@ def test_shadow_models_of_too_few_kinds_are_refused(rng):
     copies = ShadowModels(scores=np.tile([1.0, 2.0], (4, 1)), members=members)
     with pytest.raises(ArgumentError, match="copies of one model"):
         likelihood_ratio_scores([1.0, 2.0], copies)
+
+
+def test_an_attack_has_a_name():
+    with pytest.raises(ArgumentError, match="attack must be the name"):
+        audit_membership([1.0, 2.0], [1, 0], attack=3, confidence=0.95)

@@ -87,7 +87,7 @@ def changed(section, **keys):
 
 IN_PYTHON = [
     (lambda: locked("words"), "expected numbers, got str"),
-    (lambda: locked_integers([0.5]), "expected whole numbers, got list"),
+    (lambda: locked_integers([0.5]), "expected integers, got list"),
     (
         lambda: direct_delta_joint(attrs.evolve(SLICES, missing=[0.1]), 1.0, 1.0),
         "the direct view needs gaps on all levels along a finite profile; use another view",

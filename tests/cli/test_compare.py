@@ -136,7 +136,7 @@ def test_a_folder_gets_table_and_curves(folder, capsys):
         (["--regularisation", "0"], "regularisation must be a finite number greater than 0"),
         (["--tolerance", "-1"], "tolerance must be a finite number greater than 0"),
         (["--group-sensitivity", "0"], "group_sensitivity must be a finite number greater than 0"),
-        (["--largest-table", "0"], "largest_table must be a whole number and at least 1"),
+        (["--largest-table", "0"], "largest_table must be an integer and at least 1"),
     ],
 )
 def test_wrong_use_is_told_in_words(folder, capsys, flags, complaint):

@@ -205,7 +205,7 @@ class TestLabelsOf:
             pd.Series([-(2.0**60), float("inf")]),
         ],
     )
-    def test_whole_numbers_that_floats_merge_are_refused(self, column):
+    def test_integers_that_floats_merge_are_refused(self, column):
         with pytest.raises(TableError, match=r"'a' has labels of 2\^53 or more.*convert it"):
             labels_of(frame_of(pd.DataFrame({"a": column})), "a")
 

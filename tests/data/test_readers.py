@@ -276,7 +276,7 @@ class TestCsvPieces:
         assert rows_of(path) == {"name": [f"n{i}" for i in range(100)], "age": list(range(100))}
         assert str(piece).endswith("people.csv'")
 
-    def test_decimals_may_come_after_whole_numbers(self, tmp_path, small_batches):
+    def test_decimals_may_come_after_integers(self, tmp_path, small_batches):
         path = csv(tmp_path, "name,age\n" + "a,1\n" * 50 + "b,2.5\n")
         assert rows_of(path)["age"][-1] == 2.5
 

@@ -182,7 +182,7 @@ class TestErrors:
     def test_one_kind_of_cluster(self, folder, tmp_path):
         with pytest.raises(ArgumentError, match="either workers"):
             scan_anywhere(folder, SCAN, workers=1, scheduler="tcp://127.0.0.1:9")
-        with pytest.raises(ArgumentError, match="workers must be a whole number"):
+        with pytest.raises(ArgumentError, match="workers must be an integer"):
             scan_anywhere(folder, SCAN, workers=0)
         with pytest.raises(ArgumentError, match="a checkpoint is for a scan in one process"):
             scan_anywhere(folder, SCAN, workers=1, checkpoint=tmp_path / "scan.part")

@@ -62,14 +62,14 @@ def locked_integers(values: Any) -> Integers:  # noqa: ANN401 - as above
     """Copy `values` into a read-only, C-ordered int64 array."""
     try:
         array = np.array(values, order="C", copy=True)
-        whole = array.astype(np.int64) if array.dtype.kind in "iu" else _whole(array)
+        integers = array.astype(np.int64) if array.dtype.kind in "iu" else _integers(array)
     except (TypeError, ValueError, OverflowError):
         msg = (
-            f"expected whole numbers, got {type(values).__name__} that is not all whole numbers "
+            f"expected integers, got {type(values).__name__} that is not all integers "
             "(floats below 2^53), or whose rows are not of one length; convert it first"
         )
         raise ArgumentError(msg) from None
-    array = np.ascontiguousarray(whole)
+    array = np.ascontiguousarray(integers)
     array.setflags(write=False)
     return array
 
@@ -118,12 +118,12 @@ def _array(content: bytes) -> npt.NDArray[Any]:
     return array
 
 
-def _whole(array: npt.NDArray[Any]) -> Integers:
+def _integers(array: npt.NDArray[Any]) -> Integers:
     if array.dtype.kind == "c":
         msg = "they are complex numbers"
         raise ValueError(msg)
     floats = array.astype(np.float64)
     if not (np.abs(floats) < 2.0**53).all() or (floats != np.floor(floats)).any():
-        msg = "not all of them are whole numbers below 2^53"
+        msg = "not all of them are integers below 2^53"
         raise ValueError(msg)
     return floats.astype(np.int64)

@@ -44,7 +44,7 @@ def check_count(least: int, **named: int) -> None:
     """Each value is an integer no smaller than `least`."""
     for name, value in named.items():
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-            msg = f"{name} must be a whole number and at least {least}, got {given(value)}"
+            msg = f"{name} must be an integer and at least {least}, got {given(value)}"
             raise ArgumentError(msg)
 
 

@@ -100,32 +100,23 @@ def test_release_is_the_group_with_noise(result, scenario):
     assert off.min() > 0
 
 
-def test_sweep_agrees_with_direct_calibration(result, evidence):
-    swept = {(row.target.notion, row.target.epsilon): row for row in result.sweep}
-    wanted = {(n, e) for n in ("average", "joint") for e in (0.1, 0.3, 1.0, 3.0, 10.0)}
-    assert set(swept) == wanted
-    for (notion, epsilon), row in swept.items():
-        target = Guarantee(notion=notion, order=4, epsilon=epsilon)
-        assert row.target == target
-        assert row.tight_std == calibrate(target, evidence.slices, TIGHT)
-        assert row.closed_form_std == calibrate(target, evidence.slices, CLOSED_FORM)
-        assert row.variance_ratio == pytest.approx(
-            row.closed_form_std**2 / row.tight_std**2, rel=1e-12
-        )
-    assert swept["joint", 1.0].tight_std == result.certificate.noise_std
-
-
-def test_closed_forms_by_hand(result, evidence):
-    """Variance = order / (2 epsilon) * level^2: the mean square of the slices, or the largest."""
+def test_sweep_agrees_with_direct_calibration_and_with_closed_forms_by_hand(result, evidence):
+    """Closed form: order / (2 epsilon) * level^2, the mean square of the slices, or the largest."""
     sensitivities = evidence.slices.seen.worst().max(axis=0)
-    average = evidence.slices.profile.weights @ sensitivities**2
-    joint = sensitivities.max() ** 2
-    closed = {
-        row.target.notion: row.closed_form_std for row in result.sweep if row.target.epsilon == 1
+    squares = {
+        "average": evidence.slices.profile.weights @ sensitivities**2,
+        "joint": sensitivities.max() ** 2,
     }
-    assert closed["average"] ** 2 == pytest.approx(4 / 2 * average, rel=1e-9)
-    assert closed["joint"] ** 2 == pytest.approx(4 / 2 * joint, rel=1e-9)
-    assert len(sensitivities) == 200
+    wanted = [(n, e) for n in ("average", "joint") for e in (0.1, 0.3, 1.0, 3.0, 10.0)]
+    assert [(row["notion"], row["epsilon"]) for row in result.sweep] == wanted
+    for row in result.sweep:
+        target = Guarantee(notion=row["notion"], order=4, epsilon=row["epsilon"])
+        tight, closed = row["tight_std"], row["closed_form_std"]
+        assert tight == calibrate(target, evidence.slices, TIGHT)
+        assert closed == calibrate(target, evidence.slices, CLOSED_FORM)
+        assert row["variance_ratio"] == pytest.approx(closed**2 / tight**2, rel=1e-12)
+        assert closed**2 == pytest.approx(2 / target.epsilon * squares[target.notion], rel=1e-9)
+    assert result.sweep[7]["tight_std"] == result.certificate.noise_std
 
 
 def test_sensitivities_of_point_masses_are_spreads_of_projections(scenario, evidence):

@@ -73,7 +73,7 @@ def style(browser, selector, name):
 
 def shown(browser, part, name):
     script = "return document.querySelector(arguments[0]).textContent"
-    return browser.execute_script(script, f"#{part}-outlook [data-show={name}]")
+    return browser.execute_script(script, f"#{part}-what-if [data-show={name}]")
 
 
 def picture(browser):
@@ -120,7 +120,7 @@ def test_the_policy_refuses_what_is_added_later(visit):
 def test_the_slider_shows_what_certifying_again_says(visit, scenario, profile, certificate):
     """By keyboard, and every number against a certificate made here for that epsilon."""
     browser = visit("internal.html")
-    slider = browser.find_element("css selector", "#part-0-outlook input")
+    slider = browser.find_element("css selector", "#part-0-what-if input")
     epsilons = epsilons_around(certificate.guarantee.epsilon)
     moves = [("", 12), (RIGHT, 13), (RIGHT, 14), (HOME, 0), (RIGHT, 1), (END, 24), (LEFT, 23)]
     for key, place in moves:
@@ -142,7 +142,7 @@ def test_the_slider_shows_what_certifying_again_says(visit, scenario, profile, c
         assert f"{2 * std * (2 / np.pi) ** 0.5:.4g} on average" in sentence
         bounded = f"at most {guess} of the time" if right < 0.999 else "No useful bound on guessing"
         assert bounded in sentence
-        script = "return [...document.querySelectorAll('#part-0-outlook [data-std]')]"
+        script = "return [...document.querySelectorAll('#part-0-what-if [data-std]')]"
         stds = browser.execute_script(f"{script}.map((one) => one.textContent)")
         assert stds == [f"{std * scale:.4g}" for scale in (2.0, 5.0, 3.0)]
         assert slider.get_attribute("aria-valuetext") == f"{epsilons[place]:g}"
@@ -150,8 +150,8 @@ def test_the_slider_shows_what_certifying_again_says(visit, scenario, profile, c
 
 def test_markers_follow_the_slider(visit):
     browser = visit("internal.html")
-    slider = browser.find_element("css selector", "#part-0-outlook input")
-    places = "return [...document.querySelectorAll('#part-0-outlook .marker circle')]"
+    slider = browser.find_element("css selector", "#part-0-what-if input")
+    places = "return [...document.querySelectorAll('#part-0-what-if .marker circle')]"
     places += ".map((one) => one.getAttribute('transform'))"
     at_claim = browser.execute_script(places)
     slider.send_keys(END)
@@ -165,7 +165,7 @@ def test_markers_follow_the_slider(visit):
 def test_sliders_do_not_disturb_each_other(visit):
     browser = visit("internal.html")
     before = shown(browser, "part-0", "sentence")
-    browser.find_element("css selector", "#part-1-outlook input").send_keys(HOME)
+    browser.find_element("css selector", "#part-1-what-if input").send_keys(HOME)
     assert shown(browser, "part-0", "sentence") == before
     assert shown(browser, "part-1", "epsilon") == "0.126"
 
@@ -291,7 +291,7 @@ def test_on_paper(visit, tmp_path):
     browser = visit("internal.html", scheme="dark", media="print")
     assert style(browser, "body", "backgroundColor") == "rgb(255, 255, 255)"
     assert style(browser, "body", "color") == "rgb(0, 0, 0)"
-    assert style(browser, "#part-0-outlook input", "display") == "none"
+    assert style(browser, "#part-0-what-if input", "display") == "none"
     assert style(browser, ".watermark", "position") == "fixed"
     browser.execute_script("window.dispatchEvent(new Event('beforeprint'))")
     closed = "return document.querySelectorAll('details:not([open]):not(.long)').length"
@@ -337,7 +337,7 @@ def test_without_scripts_the_claim_stands_there(visit, browser, certificate):
     browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
         visit("internal.html")
-        text = browser.find_element("css selector", "#part-0-outlook").text
+        text = browser.find_element("css selector", "#part-0-what-if").text
     finally:
         browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
     assert "The slider needs scripts" in text

@@ -42,7 +42,7 @@ from pufferslice.sensitivity.profiles import FiniteProfile
 STATIC = ("certificate.json", "release.json", "audit.json", "comparison.json")
 LEARNING = ("trained.json", "public.jsonl", "internal.jsonl", "verdict.json", "membership.json")
 PUBLIC = ("certificate.json", "release.json", "trained.json", "public.jsonl")
-SOURCES = Path(page_module.__file__).parent / "template"
+SOURCES = Path(page_module.__file__).parent / "templates"
 NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 LARGEST_PAGE = 6_000_000
 

@@ -152,7 +152,7 @@ def _answer(
 
 def _prose(answer: dict[str, Any]) -> str:
     from pufferslice.calibration.guarantee import at_most
-    from pufferslice.report.blocks import text_table
+    from pufferslice.report.text import text_table
 
     header = ["accountant", "noise multiplier", "epsilon"]
     rows = [header] + [

@@ -3,12 +3,19 @@
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pufferslice.cli.output import print_json, progress_bar, say
-from pufferslice.errors import ArgumentError
+from pufferslice.errors import ArgumentError, escaped
+
+if TYPE_CHECKING:
+    from pufferslice.baselines.comparison import Comparison
+
+_HEADER = (
+    "mechanism", "guarantee", "scope", "noise", "MSE", "unsliced ε", "guesses", "time", "memory"
+)  # fmt: skip
 
 
 def compare(
@@ -38,7 +45,6 @@ def compare(
     )
     from pufferslice.calibration.guarantee import Guarantee
     from pufferslice.config import read_request
-    from pufferslice.report.comparison import comparison_text
     from pufferslice.sensitivity.profiles import FiniteProfile
 
     settings = Settings(
@@ -80,6 +86,38 @@ def compare(
     if json:
         print_json(answer)
         return
-    say(comparison_text(comparison))
+    say(_prose(comparison))
     if out is not None:
         say(f"\nWritten to {out}: {', '.join(answer['written'])}")
+
+
+def _prose(comparison: "Comparison") -> str:
+    """The rows, then notes, then what was left out and why."""
+    from pufferslice.calibration.guarantee import percent_at_most
+    from pufferslice.report.text import counted, text_table
+
+    cells = [
+        (
+            row.mechanism,
+            row.guarantee,
+            row.scope,
+            f"{row.noise_std:.4g}",
+            f"{row.mean_squared_error:.4g}",
+            "infinite" if row.unsliced_epsilon is None else f"{row.unsliced_epsilon:.4g}",
+            "-" if row.guess is None else percent_at_most(row.guess).replace("\u00a0", " "),
+            f"{row.seconds:.3f} s",
+            f"{row.peak_bytes / 2**20:.2f} MiB",
+        )
+        for row in comparison.rows
+    ]
+    n_instances, dim = counted(comparison.n_instances, "instance"), comparison.dim
+    heading = f"Noise for ε = {comparison.epsilon:g} at order {comparison.order:g}; {n_instances}"
+    parts = [
+        f"{heading}, {counted(dim, 'coordinate')}, scaled units.",
+        text_table([_HEADER, *cells]),
+    ]
+    notes = [escaped(f"{row.mechanism}: {row.note}.") for row in comparison.rows if row.note]
+    if notes:
+        parts.append("\n".join(notes))
+    parts += [escaped(f"{name} is left out: {why}.") for name, why in comparison.left_out.items()]
+    return "\n\n".join(parts)

@@ -3,8 +3,6 @@
 
 import os
 import textwrap
-from collections.abc import Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Literal, final
 
@@ -14,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pufferslice import data, queries
-from pufferslice._core.arrays import Floats, locked
 from pufferslice._core.files import CONFIDENTIAL, pretty_json, read_bytes, write_whole
 from pufferslice._core.threads import Progress, silent
 from pufferslice.audit import Audit, audit_release
@@ -26,8 +23,8 @@ from pufferslice.certificate.what_if import CLOSED_FORM, TIGHT
 from pufferslice.certificate.wording import guess_sentence
 from pufferslice.errors import ArgumentError, StorageError
 from pufferslice.releases.release import Release, release
-from pufferslice.report.blocks import text_table
 from pufferslice.report.page import internal_page
+from pufferslice.report.text import text_table
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.profiles import FiniteProfile
@@ -59,30 +56,14 @@ FILES: Final = {
 }
 PUBLIC_FILES: Final = ("README.txt", "certificate.json", "release.json")
 """All others tell of the evidence, and are readable by their owner only."""
-
-
-@final
-@attrs.frozen(kw_only=True)
-class SweptNoise:
-    """One claim, and the noise that each rule asks for; standard deviations in scaled units."""
-
-    target: Guarantee
-    tight_std: float
-    closed_form_std: float
-
-    @property
-    def variance_ratio(self) -> float:
-        """How many times the variance of the tight rule the closed form needs."""
-        return (self.closed_form_std / self.tight_std) ** 2
-
-    def to_json(self) -> dict[str, Any]:
-        """The row as JSON values."""
-        return {
-            **self.target.to_json(),
-            "tight_std": self.tight_std,
-            "closed_form_std": self.closed_form_std,
-            "variance_ratio": self.variance_ratio,
-        }
+_LISTED_FILES: Final = "\n".join(f"  {name:<25} {what}" for name, what in FILES.items())
+_FOR_THE_PUBLIC: Final = (
+    "With data of your own, only certificate.json and release.json\n"
+    "would be for the public; what tells of the evidence is readable by its owner only."
+)
+_MARK: Final = "Made by `pufferslice demo`"
+_LEDGER_REMAINS: Final = ("-journal", "-wal", "-shm")
+_STEPS: Final = 7
 
 
 @final
@@ -97,9 +78,10 @@ class DemoResult:
     released: Release
     audit: Audit
     """What attacks with fresh outputs say about the certificate."""
-    sweep: tuple[SweptNoise, ...]
-    differences: Floats = attrs.field(converter=locked)
-    """The largest true difference between two groups, per statistic, in the user's units."""
+    sweep: tuple[dict[str, Any], ...]
+    """The noise of both rules for every notion and epsilon, in scaled units."""
+    statistics: tuple[dict[str, Any], ...]
+    """Released value, noise, and largest true difference between two groups, in their units."""
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -117,133 +99,68 @@ class DemoResult:
             "spent_epsilon": self.certificate.spent_epsilon,
             "unsliced_epsilon": self.certificate.unsliced_epsilon,
             "guess": self.certificate.guess,
-            "statistics": [
-                {
-                    "name": name,
-                    "released": value,
-                    "noise_std": std,
-                    "largest_difference": difference,
-                }
-                for name, value, std, difference in _statistics(self)
-            ],
-            "sweep": [row.to_json() for row in self.sweep],
+            "statistics": list(self.statistics),
+            "sweep": list(self.sweep),
             "files": [str(path) for path in self.files],
         }
 
     def __str__(self) -> str:
-        parts = (
-            _protected(self.certificate),
-            _promised(self),
-            _noise(self),
-            _audit_lines(self.audit),
-            _sweep(self.sweep),
-            _written(self.folder),
-        )
-        return "\n\n".join(parts)
+        certificate, claim, audit = self.certificate, self.certificate.guarantee, self.audit
+        scenario, unsliced = certificate.statement["scenario"], certificate.unsliced_epsilon
+        pairs = [attack for attack in audit.inferences if len(attack.secrets) == 2]
+        best = max(pairs, key=lambda attack: attack.advantage.value)
+        blind = best.accuracy.value - best.advantage.value
+        statistics = [("statistic", "released", "noise std", "largest true difference")]
+        for row in self.statistics:
+            name, *values = row.values()
+            statistics.append((name, *(f"{value:.4g}" for value in values)))
+        sweep = [["epsilon"]]
+        for notion in NOTIONS:
+            sweep[0] += [f"{notion}: tight", "closed form", "ratio"]
+        for epsilon in EPSILONS:
+            cells = [f"{epsilon:g}"]
+            for row in self.sweep:
+                if row["epsilon"] == epsilon:
+                    cells += [f"{row[key]:.4g}" for key in ("tight_std", "closed_form_std")]
+                    cells.append(f"{row['variance_ratio']:.2f}")
+            sweep.append(cells)
+        return f"""\
+Protected: {SECRET!r} in the complete rows of the Adult census table \
+({len(scenario["secrets"])} groups, all {len(scenario["pairs"])} pairs).
+One release is the summary of one group ({len(scenario["query"]["names"])} statistics); \
+a reader should not be able to tell
+which group it was.
+
+Certificate {certificate.digest[:16]}: {claim} along \
+{certificate.statement["profile"]["n_directions"]} slices; \
+{"VERIFIED from its evidence" if self.verification.holds else "REFUTED"}.
+The noise costs {certificate.spent_epsilon:.6g} of {claim.epsilon:g}. Unsliced, which is \
+the statement about the released bits,
+it costs {"no finite bound" if unsliced is None else f"at most {unsliced:.4g}"} at order \
+{certificate.statement["unsliced"]["order"]:g}.
+{textwrap.fill(guess_sentence(certificate.guess), 100)}
+
+Released for {GROUP!r}, beside the largest true difference between two groups (shown
+because Adult is public; with your data it is confidential):
+{text_table(statistics)}
+
+An audit with {audit.n_outputs} fresh outputs under each group \
+{"REFUTES" if audit.refuted else "does not refute"} the certificate; an
+audit never proves one. Of two groups, its best attack names the right one \
+{best.accuracy.value:.1%} of the time
+({" and ".join(best.secrets)}); blind guesses, {blind:.1%}.
+
+Noise std in scaled units at order {TARGET.order:g}, by both rules, and the ratio of their \
+variances:
+{text_table(sweep)}
+
+Open {self.folder / "report.html"} in a browser: it is all there, on one page.
+Files in {self.folder}:
+{_LISTED_FILES}
+This run started its own new ledger. {_FOR_THE_PUBLIC}"""
 
     def __repr__(self) -> str:
         return f"DemoResult(folder={str(self.folder)!r}, certificate={self.certificate!r})"
-
-
-def listed_files() -> str:
-    """The files of the demonstration, one per line."""
-    return "\n".join(f"  {name:<25} {what}" for name, what in FILES.items())
-
-
-def for_the_public() -> str:
-    """Which of the files others may have."""
-    names = " and ".join(name for name in PUBLIC_FILES if name.endswith(".json"))
-    return (
-        f"With data of your own, only {names}\n"
-        "would be for the public; what tells of the evidence is readable by its owner only."
-    )
-
-
-def _protected(certificate: Certificate) -> str:
-    scenario = certificate.statement["scenario"]
-    return (
-        f"Protected: {SECRET!r} in the complete rows of the Adult census table "
-        f"({len(scenario['secrets'])} groups, all {len(scenario['pairs'])} pairs).\n"
-        f"One release is the summary of one group ({len(scenario['query']['names'])} statistics); "
-        "a reader should not be able to tell\nwhich group it was."
-    )
-
-
-def _promised(result: DemoResult) -> str:
-    certificate = result.certificate
-    whole = certificate.unsliced_epsilon
-    bound = "no finite bound" if whole is None else f"at most {whole:.4g}"
-    verdict = "VERIFIED from its evidence" if result.verification.holds else "REFUTED"
-    claim, n_slices = certificate.guarantee, certificate.statement["profile"]["n_directions"]
-    return (
-        f"Certificate {certificate.digest[:16]}: {claim} along {n_slices} slices; {verdict}.\n"
-        f"The noise costs {certificate.spent_epsilon:.6g} of {claim.epsilon:g}. Unsliced, which is "
-        "the statement about the released bits,\n"
-        f"it costs {bound} at order {certificate.statement['unsliced']['order']:g}.\n"
-        f"{textwrap.fill(guess_sentence(certificate.guess), 100)}"
-    )
-
-
-def _statistics(result: DemoResult) -> Iterator[tuple[str, float, float, float]]:
-    """Name, released value, noise, largest true difference between groups; in the user's units."""
-    released = result.released
-    for name, value, std, difference in zip(
-        released.names, released.values, released.noise_stds, result.differences, strict=True
-    ):
-        yield name, float(value), float(std), float(difference)
-
-
-def _noise(result: DemoResult) -> str:
-    head = ("statistic", "released", "noise std", "largest true difference")
-    rows = [(name, *(f"{value:.4g}" for value in values)) for name, *values in _statistics(result)]
-    return (
-        f"Released for {GROUP!r}, beside the largest true difference between two groups (shown\n"
-        f"because Adult is public; with your data it is confidential):\n{text_table([head, *rows])}"
-    )
-
-
-def _audit_lines(audit: Audit) -> str:
-    outcome = "REFUTES the certificate" if audit.refuted else "does not refute the certificate"
-    pairs = [one for one in audit.inferences if len(one.secrets) == 2]
-    best = max(pairs, key=lambda one: one.advantage.value)
-    return (
-        f"An audit with {audit.n_outputs} fresh outputs under each group {outcome}; an\n"
-        "audit never proves one. Of two groups, its best attack names the right one "
-        f"{best.accuracy.value:.1%} of the time\n"
-        f"({' and '.join(best.secrets)}); blind guesses, "
-        f"{best.accuracy.value - best.advantage.value:.1%}."
-    )
-
-
-def _sweep(sweep: Sequence[SweptNoise]) -> str:
-    head = ["epsilon"]
-    for notion in NOTIONS:
-        head += [f"{notion}: tight", "closed form", "ratio"]
-    rows = [
-        [f"{epsilon:g}", *chain(*(_cells(row) for row in sweep if row.target.epsilon == epsilon))]
-        for epsilon in EPSILONS
-    ]
-    return (
-        f"Noise std in scaled units at order {TARGET.order:g}, by both rules, and the ratio of "
-        f"their variances:\n{text_table([head, *rows])}"
-    )
-
-
-def _cells(row: SweptNoise) -> tuple[str, str, str]:
-    return f"{row.tight_std:.4g}", f"{row.closed_form_std:.4g}", f"{row.variance_ratio:.2f}"
-
-
-def _written(folder: Path) -> str:
-    return (
-        f"Open {folder / 'report.html'} in a browser: it is all there, on one page.\n"
-        f"Files in {folder}:\n{listed_files()}\n"
-        f"This run started its own new ledger. {for_the_public()}"
-    )
-
-
-_MARK: Final = "Made by `pufferslice demo`"
-_LEDGER_REMAINS: Final = ("-journal", "-wal", "-shm")
-_STEPS: Final = 7
 
 
 def run_demo(out: str | os.PathLike[str], progress: Progress = silent) -> DemoResult:
@@ -254,9 +171,12 @@ def run_demo(out: str | os.PathLike[str], progress: Progress = silent) -> DemoRe
     """
     folder = Path(out)
     _clear(folder)
-    table, scenario = _adult()
+    table = data.adult_complete()
+    scenario = Scenario.from_groups(table, secret=SECRET, query=queries.adult_summary())
+    profile = FiniteProfile.uniform(dim=scenario.dim, n_directions=N_DIRECTIONS, seed=SEED)
     progress(1, _STEPS)
-    certificate = _certified(scenario, folder)
+    certificate = certify_release(scenario, TARGET.along(profile), method=TIGHT)
+    certificate.save(folder / "certificate.json")
     progress(2, _STEPS)
     released = release(
         scenario,
@@ -266,17 +186,19 @@ def run_demo(out: str | os.PathLike[str], progress: Progress = silent) -> DemoRe
         out=folder / "release.json",
     )
     progress(3, _STEPS)
-    audit = _audited(scenario, certificate, folder)
+    audit = audit_release(
+        scenario, profile, certificate, n_outputs=N_OUTPUTS, confidence=CONFIDENCE, seed=SEED
+    )
+    write_whole(folder / "audit.json", pretty_json(audit.to_json()), CONFIDENTIAL)
     progress(4, _STEPS)
-    values = _values(scenario)
     result = DemoResult(
         folder=folder,
         certificate=certificate,
         verification=verify(Certificate.load(folder / "certificate.json")),
         released=released,
         audit=audit,
-        sweep=swept(required_evidence(certificate).slices),
-        differences=np.ptp(values, axis=0) * scenario.query.scales,
+        sweep=_sweep(required_evidence(certificate).slices),
+        statistics=_statistics(released, scenario),
     )
     progress(5, _STEPS)
     write_whole(folder / "summary.txt", f"{result}\n".encode(), CONFIDENTIAL)
@@ -289,69 +211,43 @@ def run_demo(out: str | os.PathLike[str], progress: Progress = silent) -> DemoRe
     return result
 
 
-def swept(slices: Slices) -> tuple[SweptNoise, ...]:
-    """The noise for every notion and epsilon, by both rules, from the same evidence."""
-    targets = [
-        Guarantee(notion=notion, order=TARGET.order, epsilon=epsilon)
-        for notion in NOTIONS
-        for epsilon in EPSILONS
+def _sweep(slices: Slices) -> tuple[dict[str, Any], ...]:
+    rows = []
+    for notion in NOTIONS:
+        for epsilon in EPSILONS:
+            target = Guarantee(notion=notion, order=TARGET.order, epsilon=epsilon)
+            tight, closed = (calibrate(target, slices, method) for method in (TIGHT, CLOSED_FORM))
+            stds = {"tight_std": tight, "closed_form_std": closed}
+            rows.append(target.to_json() | stds | {"variance_ratio": (closed / tight) ** 2})
+    return tuple(rows)
+
+
+def _statistics(released: Release, scenario: Scenario) -> tuple[dict[str, Any], ...]:
+    # The distribution of a group is one point, the query on its rows.
+    points = [
+        distribution.outputs
+        for distribution in scenario.priors[0].distributions.values()
+        if isinstance(distribution, FiniteDistribution)
     ]
+    differences = np.ptp(np.vstack(points), axis=0) * scenario.query.scales
     return tuple(
-        SweptNoise(
-            target=target,
-            tight_std=calibrate(target, slices, TIGHT),
-            closed_form_std=calibrate(target, slices, CLOSED_FORM),
+        {
+            "name": name,
+            "released": float(value),
+            "noise_std": float(std),
+            "largest_difference": float(difference),
+        }
+        for name, value, std, difference in zip(
+            released.names, released.values, released.noise_stds, differences, strict=True
         )
-        for target in targets
-    )
-
-
-def _adult() -> tuple[pa.Table, Scenario]:
-    table = data.adult_complete()
-    query = queries.adult_summary()
-    return table, Scenario.from_groups(table, secret=SECRET, query=query)
-
-
-def _certified(scenario: Scenario, folder: Path) -> Certificate:
-    certificate = certify_release(scenario, TARGET.along(_profile(scenario)), method=TIGHT)
-    certificate.save(folder / "certificate.json")
-    return certificate
-
-
-def _profile(scenario: Scenario) -> FiniteProfile:
-    return FiniteProfile.uniform(dim=scenario.dim, n_directions=N_DIRECTIONS, seed=SEED)
-
-
-def _audited(scenario: Scenario, certificate: Certificate, folder: Path) -> Audit:
-    audit = audit_release(
-        scenario,
-        _profile(scenario),
-        certificate,
-        n_outputs=N_OUTPUTS,
-        confidence=CONFIDENCE,
-        seed=SEED,
-    )
-    write_whole(folder / "audit.json", pretty_json(audit.to_json()), CONFIDENTIAL)
-    return audit
-
-
-def _values(scenario: Scenario) -> Floats:
-    """The scaled query on each group, shape (n_groups, dim)."""
-    distributions = scenario.priors[0].distributions.values()
-    return np.vstack(
-        [
-            distribution.outputs
-            for distribution in distributions
-            if isinstance(distribution, FiniteDistribution)
-        ]
     )
 
 
 def _clear(folder: Path) -> None:
     """Make the folder, or empty it of an earlier demonstration; anything else is left alone."""
+    mark = folder / "README.txt"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        mark = folder / "README.txt"
         ours = mark.exists() and read_bytes(mark, "settings").startswith(_MARK.encode())
         if not ours and any(folder.iterdir()):
             msg = (
@@ -365,13 +261,10 @@ def _clear(folder: Path) -> None:
     except OSError as error:
         msg = f"cannot use the folder {str(folder)!r}: {error}"
         raise StorageError(msg) from error
-    # Written first, so that a run that was cut short is known as one.
-    write_whole(folder / "README.txt", _readme().encode())
-
-
-def _readme() -> str:
-    return (
+    readme = (
         f"{_MARK} on the public Adult table. The next run replaces these files and\n"
         "starts a new ledger. A real ledger is kept: it is what stops a second release.\n"
-        f"{for_the_public()}\n\n{listed_files()}\n"
+        f"{_FOR_THE_PUBLIC}\n\n{_LISTED_FILES}\n"
     )
+    # Written first, so that a run that was cut short is known as one.
+    write_whole(mark, readme.encode())

@@ -5,6 +5,7 @@ import math
 import os
 from collections import abc
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import UnionType
 from typing import Any, Final, Literal, final, get_args, get_origin, get_type_hints
@@ -25,12 +26,15 @@ from pufferslice.errors import ArgumentError, CertificateError
 from pufferslice.releases.release import FORMAT as RELEASE_FORMAT
 from pufferslice.releases.release import Release
 
+Edition = Literal["internal", "public"]
+
 KINDS: Final = (
     "certificates, releases, audits (also of training and membership), comparison.json, and the "
     "logs public.jsonl and internal.jsonl of a training run"
 )
 
-_PUBLIC_KEYS: Final = {"step", "n_steps", "notion", "order", "spent_epsilon", "epsilon"}
+_PUBLIC_NUMBERS: Final = {"step", "n_steps", "order", "spent_epsilon", "epsilon"}
+_SAME: Final = 1e-9
 
 
 @final
@@ -96,30 +100,22 @@ def read_file(path: str | os.PathLike[str]) -> Supplied:
     document = _json(content)
     if document is None:
         log = _log(content)
-        if log is None:
-            raise _unknown(where)
-        return Supplied(path=where, content=log)
-    return Supplied(path=where, content=_content(where, document))
-
-
-def _content(path: Path, document: Mapping[str, Any]) -> Content:
-    if document.get("format") == CERTIFICATE_FORMAT:
-        return Certificate.load(path)
-    if document.get("format") == RELEASE_FORMAT:
-        return Release.load(path)
-    readers = [read for keys, read in _READERS if keys <= set(document)]
-    if not readers:
-        raise _unknown(path)
-    try:
-        return readers[0](document)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        why = str(error) if isinstance(error, ArgumentError) else type(error).__name__
-        msg = f"{str(path)!r} cannot be read: {why}. Write it again"
-        raise ArgumentError(msg) from None
-
-
-def _unknown(path: Path) -> ArgumentError:
-    return ArgumentError(f"{str(path)!r} is no file of a known kind; a report takes {KINDS}")
+        if log is not None:
+            return Supplied(path=where, content=log)
+    elif document.get("format") == CERTIFICATE_FORMAT:
+        return Supplied(path=where, content=Certificate.load(where))
+    elif document.get("format") == RELEASE_FORMAT:
+        return Supplied(path=where, content=Release.load(where))
+    for keys, read in _READERS:
+        if document is not None and keys <= set(document):
+            try:
+                return Supplied(path=where, content=read(document))
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                why = str(error) if isinstance(error, ArgumentError) else type(error).__name__
+                msg = f"{str(path)!r} cannot be read: {why}. Write it again"
+                raise ArgumentError(msg) from None
+    msg = f"{str(path)!r} is no file of a known kind; a report takes {KINDS}"
+    raise ArgumentError(msg)
 
 
 def _json(content: bytes) -> Mapping[str, Any] | None:
@@ -133,20 +129,17 @@ def _json(content: bytes) -> Mapping[str, Any] | None:
 
 def _log(content: bytes) -> TrainingLog | None:
     """JSON lines, each a row of a training log; the last may be cut off by a crash."""
-    rows: list[dict[str, Any]] = []
-    lines = content.splitlines()
-    for number, line in enumerate(lines, start=1):
-        row = _json(line)
-        if row is None and number == len(lines):
-            break
-        if not isinstance(row, dict) or not row:
-            return None
-        rows.append(row)
+    rows = [_json(line) for line in content.splitlines()]
+    if rows and rows[-1] is None:
+        del rows[-1]
+    if not all(rows):
+        return None
+    documents = [row for row in rows if row is not None]
     # One private row makes the whole file private, whatever its heading says.
-    internal = any(row.get("internal") is True for row in rows)
-    steps = [row for row in rows if _is_number(row.get("step"))]
-    headings = [row for row in rows if internal and "note" in row]
-    if not steps or len(steps) + len(headings) != len(rows):
+    internal = any(row.get("internal") is True for row in documents)
+    steps = [row for row in documents if _is_number(row.get("step"))]
+    headings = [row for row in documents if internal and "note" in row]
+    if not steps or len(steps) + len(headings) != len(documents):
         return None
     if not internal and not all(map(_is_public_row, steps)):
         return None
@@ -154,8 +147,7 @@ def _log(content: bytes) -> TrainingLog | None:
 
 
 def _is_public_row(row: Mapping[str, Any]) -> bool:
-    numbers = _PUBLIC_KEYS - {"notion"}
-    return set(row) >= _PUBLIC_KEYS and all(_is_number(row[key]) for key in numbers)
+    return "notion" in row and all(_is_number(row.get(key)) for key in _PUBLIC_NUMBERS)
 
 
 def _is_number(value: object) -> bool:
@@ -172,7 +164,7 @@ def _structured(kind: Any, value: Any) -> Any:  # noqa: ANN401 - any type, any J
         return kind(**{name: _structured(hints[name], value[name]) for name in names})
     if origin is tuple and isinstance(value, list):
         kinds = inside[:1] * len(value) if inside[-1] is ... else inside
-        return tuple(_structured(one, part) for one, part in zip(kinds, value, strict=True))
+        return tuple(_structured(x, part) for x, part in zip(kinds, value, strict=True))
     if origin is abc.Mapping and isinstance(value, dict):
         return {name: _structured(inside[1], part) for name, part in value.items()}
     if origin is UnionType:
@@ -231,20 +223,9 @@ _READERS: Final[tuple[tuple[set[str], Callable[[Mapping[str, Any]], Content]], .
     ({"order", "epsilon", "rows", "left_out"}, _comparison),
     ({"attack", "roc_auc", "low_rates"}, _audit),
     ({"claim", "lower_bound", "refutable_below"}, _audit),
-    (_PUBLIC_KEYS, _one_row),
+    ({"notion", *_PUBLIC_NUMBERS}, _one_row),
 )
 """By which keys a file is known, and what reads it."""
-
-
-Edition = Literal["internal", "public"]
-
-_SAME: Final = 1e-9
-_CONFIDENTIAL: Final = {
-    Audit: "an audit",
-    TrainingAudit: "an audit",
-    MemberAudit: "an audit",
-    Curves: "a comparison, made from the distributions themselves",
-}
 
 
 @final
@@ -270,8 +251,8 @@ class ReportInputs:
 
 def internal_inputs(paths: Sequence[str | os.PathLike[str]]) -> tuple[ReportInputs, ...]:
     """The files by certificate, with evidence; what does not verify or belong is refused."""
-    supplied = _read(paths)
-    return _matched([_held(one) for one in _certificates(supplied)], supplied)
+    files = [read_file(path) for path in paths]
+    return _matched(_verified(files), files)
 
 
 def public_inputs(paths: Sequence[str | os.PathLike[str]]) -> tuple[ReportInputs, ...]:
@@ -279,97 +260,85 @@ def public_inputs(paths: Sequence[str | os.PathLike[str]]) -> tuple[ReportInputs
 
     Evidence that lies beside a certificate may refute it, and is then forgotten.
     """
-    supplied = _read(paths)
-    for one in supplied:
-        _check_public(one)
-    held = [_held(one) for one in _certificates(supplied)]
+    files = [read_file(path) for path in paths]
+    for file in files:
+        what = None
+        if isinstance(file.content, Audit | TrainingAudit | MemberAudit):
+            what = "an audit"
+        elif isinstance(file.content, Curves):
+            what = "a comparison, made from the distributions themselves"
+        elif isinstance(file.content, TrainingLog) and file.content.internal:
+            what = "an internal log"
+        if what is not None:
+            msg = (
+                f"{str(file.path)!r} is {what}, which is not for the public; leave it out, or make "
+                "the internal edition"
+            )
+            raise ArgumentError(msg)
     bare = [
         attrs.evolve(
-            one, certificate=attrs.evolve(one.certificate, evidence=None), verification=None
+            held, certificate=attrs.evolve(held.certificate, evidence=None), verification=None
         )
-        for one in held
+        for held in _verified(files)
     ]
-    return _matched(bare, supplied)
+    return _matched(bare, files)
 
 
-def _read(paths: Sequence[str | os.PathLike[str]]) -> list[Supplied]:
-    supplied = [read_file(path) for path in paths]
-    if not any(isinstance(one.content, Certificate) for one in supplied):
+def _verified(files: Sequence[Supplied]) -> list[ReportInputs]:
+    """The certificates, each verified if there is anything to verify it from."""
+    inputs: dict[str, ReportInputs] = {}
+    for path, certificate in ((file.path, file.content) for file in files):
+        if not isinstance(certificate, Certificate):
+            continue
+        if certificate.digest in inputs:
+            other = str(inputs[certificate.digest].path)
+            msg = f"{str(path)!r} and {other!r} are the same certificate; give it once"
+            raise ArgumentError(msg)
+        verification = None
+        if certificate.workflow == "training" or certificate.evidence is not None:
+            verification = verify(certificate)
+            if not verification.holds:
+                msg = (
+                    f"{str(path)!r} does not verify: {verification.problems[0]}. Nothing is "
+                    "reported about a claim that does not hold; certify again"
+                )
+                raise CertificateError(msg)
+        inputs[certificate.digest] = ReportInputs(
+            path=path, certificate=certificate, verification=verification
+        )
+    if not inputs:
         msg = "a report needs at least one certificate: everything else is about one"
         raise ArgumentError(msg)
-    return supplied
-
-
-def _certificates(supplied: Sequence[Supplied]) -> list[tuple[Path, Certificate]]:
-    found: dict[str, tuple[Path, Certificate]] = {}
-    for one in supplied:
-        if isinstance(one.content, Certificate):
-            if one.content.digest in found:
-                other = str(found[one.content.digest][0])
-                msg = f"{str(one.path)!r} and {other!r} are the same certificate; give it once"
-                raise ArgumentError(msg)
-            found[one.content.digest] = (one.path, one.content)
-    return list(found.values())
-
-
-def _held(named: tuple[Path, Certificate]) -> ReportInputs:
-    """The certificate, verified if there is anything to verify it from."""
-    path, certificate = named
-    if certificate.workflow == "release" and certificate.evidence is None:
-        return ReportInputs(path=path, certificate=certificate, verification=None)
-    verification = verify(certificate)
-    if not verification.holds:
-        msg = (
-            f"{str(path)!r} does not verify: {verification.problems[0]}. Nothing is reported about "
-            "a claim that does not hold; certify again"
-        )
-        raise CertificateError(msg)
-    return ReportInputs(path=path, certificate=certificate, verification=verification)
-
-
-def _check_public(one: Supplied) -> None:
-    what = _CONFIDENTIAL.get(type(one.content))
-    if isinstance(one.content, TrainingLog) and one.content.internal:
-        what = "an internal log"
-    if what is not None:
-        msg = (
-            f"{str(one.path)!r} is {what}, which is not for the public; leave it out, or make the "
-            "internal edition"
-        )
-        raise ArgumentError(msg)
+    return list(inputs.values())
 
 
 def _matched(
-    inputs: Sequence[ReportInputs], supplied: Sequence[Supplied]
+    certificates: Sequence[ReportInputs], files: Sequence[Supplied]
 ) -> tuple[ReportInputs, ...]:
-    found = list(inputs)
-    for one in supplied:
-        if not isinstance(one.content, Certificate):
-            index = _home(one, found)
-            found[index] = _with(found[index], one)
-    return tuple(found)
-
-
-def _home(one: Supplied, inputs: Sequence[ReportInputs]) -> int:
-    content = one.content
-    if isinstance(content, Curves):
-        homes = [i for i, held in enumerate(inputs) if _compares(content, held.certificate)]
-        wanted = "order, epsilon and the noise of its own method"
-    elif isinstance(content, TrainingLog):
-        homes = _homes_of_log(one, content, inputs)
-        wanted = "claim and number of steps; an internal log is known by its folder"
-    else:
-        named = content.certificate if not isinstance(content, Certificate) else ""
-        homes = [i for i, held in enumerate(inputs) if held.certificate.digest == named]
-        wanted = f"certificate {str(named)[:16]}, which it names"
-    if len(homes) != 1:
-        problem = "none" if not homes else "more than one"
-        msg = (
-            f"{str(one.path)!r} belongs to {problem} of the certificates in this report (looked "
-            f"for: {wanted}). Give its own certificate with it"
-        )
-        raise ArgumentError(msg)
-    return homes[0]
+    inputs = list(certificates)
+    for file in files:
+        content = file.content
+        if isinstance(content, Certificate):
+            continue
+        if isinstance(content, Curves):
+            homes = [i for i, held in enumerate(inputs) if _compares(content, held.certificate)]
+            wanted = "order, epsilon and the noise of its own method"
+        elif isinstance(content, TrainingLog):
+            homes = _homes_of_log(file.path, content, inputs)
+            wanted = "claim and number of steps; an internal log is known by its folder"
+        else:
+            digest = content.certificate
+            homes = [i for i, held in enumerate(inputs) if held.certificate.digest == digest]
+            wanted = f"certificate {digest[:16]}, which it names"
+        if len(homes) != 1:
+            msg = (
+                f"{str(file.path)!r} belongs to {'more than one' if homes else 'none'} of the "
+                f"certificates in this report (looked for: {wanted}). Give its own certificate "
+                "with it"
+            )
+            raise ArgumentError(msg)
+        inputs[homes[0]] = _with(inputs[homes[0]], content, file.path)
+    return tuple(inputs)
 
 
 def _compares(curves: Curves, certificate: Certificate) -> bool:
@@ -377,9 +346,7 @@ def _compares(curves: Curves, certificate: Certificate) -> bool:
     claim = certificate.guarantee
     if certificate.workflow != "release" or not isinstance(claim, Guarantee):
         return False
-    table = curves.table
-    statement = certificate.statement
-    name = comparison.UNSLICED
+    table, statement, name = curves.table, certificate.statement, comparison.UNSLICED
     if claim.is_sliced:
         name = comparison.name_of(claim.notion, Method(**statement["method"]))
     n_instances = len(statement["scenario"]["priors"]) * len(statement["scenario"]["pairs"])
@@ -391,54 +358,50 @@ def _compares(curves: Curves, certificate: Certificate) -> bool:
     )
 
 
-def _homes_of_log(one: Supplied, log: TrainingLog, inputs: Sequence[ReportInputs]) -> list[int]:
-    learning = [i for i, held in enumerate(inputs) if held.certificate.workflow == "training"]
-    if not log.internal:
-        return [i for i in learning if _logs(log, inputs[i].certificate)]
-    last = max(row["step"] for row in log.rows)
-    fits = [i for i in learning if last <= _n_steps(inputs[i].certificate)]
-    beside = [i for i in fits if inputs[i].path.resolve().parent == one.path.resolve().parent]
-    return beside or fits
+def _homes_of_log(path: Path, log: TrainingLog, inputs: Sequence[ReportInputs]) -> list[int]:
+    exact, possible, beside = [], [], []
+    for i, held in enumerate(inputs):
+        if held.certificate.workflow != "training":
+            continue
+        claim = held.certificate.statement["guarantee"]
+        n_steps = sum(int(run["n_steps"]) for run in held.certificate.statement["runs"])
+        if max(row["step"] for row in log.rows) <= n_steps:
+            possible.append(i)
+            if held.path.resolve().parent == path.resolve().parent:
+                beside.append(i)
+        if not log.internal and all(
+            (row["notion"], row["order"], row["n_steps"])
+            == (claim["notion"], claim["order"], n_steps)
+            and math.isclose(row["epsilon"], claim["epsilon"], rel_tol=_SAME)
+            for row in log.rows
+        ):
+            exact.append(i)
+    return (beside or possible) if log.internal else exact
 
 
-def _logs(log: TrainingLog, certificate: Certificate) -> bool:
-    claim = certificate.statement["guarantee"]
-    return all(
-        (row["notion"], row["order"], row["n_steps"])
-        == (claim["notion"], claim["order"], _n_steps(certificate))
-        and math.isclose(row["epsilon"], claim["epsilon"], rel_tol=_SAME)
-        for row in log.rows
-    )
-
-
-def _n_steps(certificate: Certificate) -> int:
-    return sum(int(run["n_steps"]) for run in certificate.statement["runs"])
-
-
-def _with(held: ReportInputs, one: Supplied) -> ReportInputs:
-    content = one.content
-    if isinstance(content, Release):
-        _check_release(held.certificate, content, one.path)
+def _with(held: ReportInputs, content: Content, path: Path) -> ReportInputs:
+    certificate, field = held.certificate, "audits"
+    if isinstance(content, Curves):
+        field = "comparisons"
+    elif isinstance(content, TrainingLog):
+        field = "logs"
+    elif isinstance(content, Release):
+        field = "releases"
+        _check_release(certificate, content, path)
         if held.releases:
             msg = (
-                f"{str(one.path)!r} is a second release of one certificate, which covers one; "
+                f"{str(path)!r} is a second release of one certificate, which covers one; "
                 "leave one of the two out"
             )
             raise ArgumentError(msg)
-        return attrs.evolve(held, releases=(*held.releases, content))
-    if isinstance(content, Curves):
-        return attrs.evolve(held, comparisons=(*held.comparisons, content))
-    if isinstance(content, TrainingLog):
-        return attrs.evolve(held, logs=(*held.logs, content))
-    if isinstance(content, Audit | TrainingAudit | MemberAudit):
-        if isinstance(content, Audit) != (held.certificate.workflow == "release"):
-            msg = (
-                f"{str(one.path)!r} is an audit of the other kind of certificate than it names; "
-                "write it with the certificate that was audited"
-            )
-            raise ArgumentError(msg)
-        return attrs.evolve(held, audits=(*held.audits, content))
-    return held
+    elif isinstance(content, Audit) != (certificate.workflow == "release"):
+        msg = (
+            f"{str(path)!r} is an audit of the other kind of certificate than it names; "
+            "write it with the certificate that was audited"
+        )
+        raise ArgumentError(msg)
+    added: dict[str, Any] = {field: (*getattr(held, field), content)}
+    return attrs.evolve(held, **added)
 
 
 def _check_release(certificate: Certificate, released: Release, path: Path) -> None:

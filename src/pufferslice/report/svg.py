@@ -14,7 +14,7 @@ from xml.etree import ElementTree as ET
 import attrs
 
 from pufferslice.errors import escaped
-from pufferslice.report.blocks import END_ISOLATE, ISOLATE
+from pufferslice.report.text import END_ISOLATE, ISOLATE
 
 WIDTH, HEIGHT = 440, 320
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 14, 14, 52
@@ -57,11 +57,11 @@ class Axes:
     log_x: bool = False
     log_y: bool = False
     y_range: tuple[float, float] | None = None
-    """CertificateOptions where the values have ends of their own, as probabilities do."""
+    """Where the values have ends of their own, as probabilities do."""
 
-    def points(self, one: Series) -> list[tuple[float, float]]:
+    def points(self, line: Series) -> list[tuple[float, float]]:
         """The points of a line that these axes have a place for: no zero on a logarithmic one."""
-        return [(x, y) for x, y in one.points if self.has_place(x, y)]
+        return [(x, y) for x, y in line.points if self.has_place(x, y)]
 
     def has_place(self, x: float, y: float) -> bool:
         """Whether a point can be drawn."""
@@ -129,9 +129,8 @@ def line_chart(title: str, series: Sequence[Series], axes: Axes, marker: str = "
         },
         axes.y_label,
     )
-    for one in series:
-        places = [(x.at(a), y.at(b)) for a, b in axes.points(one)]
-        _draw(root, one.look, places)
+    for line in series:
+        _draw(root, line.look, [(x.at(a), y.at(b)) for a, b in axes.points(line)])
     if marker:
         moved = _add(root, "g", {"id": marker, "class": "marker"})
         _add(moved, "line", {"x1": "0", "x2": "0", "y1": str(y.stop), "y2": str(y.start)})
@@ -191,7 +190,7 @@ def _add(parent: ET.Element, tag: str, named: dict[str, str], text: str = "") ->
 
 
 def _scales(series: Sequence[Series], axes: Axes) -> tuple[_Scale, _Scale]:
-    points = [point for one in series for point in axes.points(one)] or [(1.0, 1.0)]
+    points = [point for line in series for point in axes.points(line)] or [(1.0, 1.0)]
     xs, ys = [x for x, _ in points], [y for _, y in points]
     x = _Scale(*_ends(xs, log=axes.log_x), _LEFT + 6, WIDTH - _RIGHT - 6, axes.log_x)
     ends = axes.y_range or _ends(ys, log=axes.log_y)

@@ -20,16 +20,16 @@
   prefers.addEventListener("change", label);
   label();
 
-  for (const outlook of document.querySelectorAll(".outlook")) {
-    const choices = JSON.parse(outlook.querySelector("script").textContent);
-    const slider = outlook.querySelector("input");
-    const markers = outlook.querySelectorAll(".marker");
+  for (const whatIf of document.querySelectorAll(".what-if")) {
+    const choices = JSON.parse(whatIf.querySelector("script").textContent);
+    const slider = whatIf.querySelector("input");
+    const markers = whatIf.querySelectorAll(".marker");
     const show = () => {
       const chosen = choices[Number(slider.value)];
-      for (const place of outlook.querySelectorAll("[data-show]")) {
+      for (const place of whatIf.querySelectorAll("[data-show]")) {
         place.textContent = chosen[place.dataset.show];
       }
-      for (const place of outlook.querySelectorAll("[data-std]")) {
+      for (const place of whatIf.querySelectorAll("[data-std]")) {
         place.textContent = chosen.stds[Number(place.dataset.std)];
       }
       markers.forEach((marker, index) => {

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers, labels and columns as text."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from pufferslice._core.text import shown
+from pufferslice.errors import escaped
+
+ISOLATE: Final = "\u2068"
+END_ISOLATE: Final = "\u2069"
+
+
+def number(value: float | None) -> str:
+    """Four digits."""
+    return "none" if value is None else f"{value:.4g}"
+
+
+def counted(count: int, noun: str) -> str:
+    """A count and its noun.
+
+    >>> counted(1, "pair"), counted(1_200, "pair")
+    ('1 pair', '1,200 pairs')
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def label(text: str) -> str:
+    r"""A label between Unicode isolates, which the page makes a `<bdi>`: it turns no other text.
+
+    >>> label("race")
+    '\u2068race\u2069'
+    """
+    return f"{ISOLATE}{shown(text)}{END_ISOLATE}"
+
+
+def pair_of(labels: Sequence[str]) -> str:
+    """The labels of a pair."""
+    return " / ".join(map(label, labels))
+
+
+def text_table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of equally many cells, each column as wide as its widest cell; the first to the left.
+
+    >>> print(text_table([("name", "noise"), ("mean(age)", "1.5")]))
+      name       noise
+      mean(age)    1.5
+    """
+    rows = [[escaped(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(["", row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
+        for row in rows
+    )

@@ -72,7 +72,7 @@ def test_the_smallest_document(folder):
     assert request.method is None
     assert request.deltas == (1e-5,)
     assert request.scenario.priors[0].source == "released_data"
-    assert len(request.complete_table()) == 80
+    assert len(request.chosen_rows(group="a")) == 20
 
 
 def test_a_claim_without_slices_needs_no_profile(folder):
@@ -208,7 +208,7 @@ def test_distributions(folder):
     assert request.scenario.secrets == ("early", "late")
     assert request.table is None
     with pytest.raises(ArgumentError, match="has no table"):
-        request.complete_table()
+        request.chosen_rows(row=0)
 
 
 def test_gaussian_worlds(folder):
@@ -365,7 +365,7 @@ class TestStreamed:
         )
         assert distribution.n_samples == 20
         with pytest.raises(ArgumentError, match="streamed data were counted and not kept"):
-            request.complete_table()
+            request.chosen_rows(row=0)
 
     def test_the_kind_of_the_prior_is_required_before_a_long_scan(self, folder):
         def never(path, rows):

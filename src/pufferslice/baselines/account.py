@@ -173,6 +173,44 @@ def dp_sgd_rows(run: Run, epsilon: float, delta: float) -> dict[str, dict[str, A
     return rows
 
 
+def account_table(
+    run: Run,
+    accounts: dict[str, Account | str],
+    *,
+    delta: float | None,
+    epsilon: float | None,
+    n_parameters: int | None,
+) -> dict[str, Any]:
+    """Every account with its protection of one record and its signal to noise, as JSON values.
+
+    With `delta` also (epsilon, delta), and with `epsilon` DP-SGD beside it.
+    """
+    applied = {name: value for name, value in accounts.items() if isinstance(value, Account)}
+    rows = {
+        name: account.to_json()
+        | {
+            "one_record": one_record_row(run, account, delta),
+            "signal_to_noise": signal_row(run, account, n_parameters),
+        }
+        for name, account in applied.items()
+    }
+    table: dict[str, Any] = {
+        "order": run.order,
+        "n_steps": run.n_steps,
+        "sampling": run.sampling.description(),
+        "differing": run.differing.origin,
+        "accountants": rows,
+        "not_applicable": {name: why for name, why in accounts.items() if isinstance(why, str)},
+    }
+    if delta is not None:
+        table["delta"] = delta
+        for name, account in applied.items():
+            rows[name]["epsilon_at_delta"] = delta_rows(run, account, delta)
+        if epsilon is not None:
+            table["comparison"] = dp_sgd_rows(run, epsilon, delta)
+    return table
+
+
 def _dp_sgd_row(
     peer: "baselines.DpSgd", epsilon: float, delta: float, protects: str
 ) -> dict[str, Any]:

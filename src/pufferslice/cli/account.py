@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pufferslice.cli.output import print_json, say
+from pufferslice.cli.output import Json, answer
 from pufferslice.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from pufferslice.baselines.account import Account, Run
     from pufferslice.learning import DifferingRecords, SamplingDesign
 
 _SAMPLINGS = ("poisson", "without-replacement", "with-replacement")
@@ -48,7 +47,7 @@ def account(
     n_parameters: Annotated[
         int | None, typer.Option(help="Parameters that are trained, to compare signal and noise.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Json = False,
 ) -> None:
     """Account for a training run with all accountants side by side. Trains nothing."""
     from pufferslice.baselines import account
@@ -63,11 +62,10 @@ def account(
         accounts = account.accounts_for_epsilon(run, epsilon or 0.0)
     else:
         accounts = account.accounts_for_noise(run, noise_multiplier)
-    answer = _answer(run, accounts, delta=delta, epsilon=epsilon, n_parameters=n_parameters)
-    if json:
-        print_json(answer)
-    else:
-        say(_prose(answer))
+    table = account.account_table(
+        run, accounts, delta=delta, epsilon=epsilon, n_parameters=n_parameters
+    )
+    answer(table, _prose(table), json=json)
 
 
 def _differing(
@@ -114,70 +112,34 @@ def _design(n_records: int, sampling: str, batch_size: float) -> "SamplingDesign
     return kind(n_records=n_records, batch_size=int(batch_size))
 
 
-def _answer(
-    run: "Run",
-    accounts: "dict[str, Account | str]",
-    *,
-    delta: float | None,
-    epsilon: float | None,
-    n_parameters: int | None,
-) -> dict[str, Any]:
-    from pufferslice.baselines import account
-
-    applied = {k: value for k, value in accounts.items() if isinstance(value, account.Account)}
-    rows = {
-        name: each.to_json()
-        | {
-            "one_record": account.one_record_row(run, each, delta),
-            "signal_to_noise": account.signal_row(run, each, n_parameters),
-        }
-        for name, each in applied.items()
-    }
-    answer: dict[str, Any] = {
-        "order": run.order,
-        "n_steps": run.n_steps,
-        "sampling": run.sampling.description(),
-        "differing": run.differing.origin,
-        "accountants": rows,
-        "not_applicable": {k: why for k, why in accounts.items() if isinstance(why, str)},
-    }
-    if delta is not None:
-        answer["delta"] = delta
-        for name, each in applied.items():
-            rows[name]["epsilon_at_delta"] = account.delta_rows(run, each, delta)
-        if epsilon is not None:
-            answer["comparison"] = account.dp_sgd_rows(run, epsilon, delta)
-    return answer
-
-
-def _prose(answer: dict[str, Any]) -> str:
+def _prose(table: dict[str, Any]) -> str:
     from pufferslice.calibration.guarantee import at_most
     from pufferslice.report.text import text_table
 
     header = ["accountant", "noise multiplier", "epsilon"]
     rows = [header] + [
         [name, at_most(row["noise_multiplier"]), at_most(row["epsilon"])]
-        for name, row in answer["accountants"].items()
+        for name, row in table["accountants"].items()
     ]
     parts = [
-        f"{answer['n_steps']} steps at order {answer['order']:g}; {answer['differing']}.",
+        f"{table['n_steps']} steps at order {table['order']:g}; {table['differing']}.",
         text_table(rows),
-        "\n".join(f"{name}: {row['certifies']}" for name, row in answer["accountants"].items()),
+        "\n".join(f"{name}: {row['certifies']}" for name, row in table["accountants"].items()),
     ]
-    parts += [f"{name} does not apply: {why}" for name, why in answer["not_applicable"].items()]
-    parts += [_record_prose(answer), _signal_prose(answer)]
-    if "delta" in answer:
-        parts.append(_delta_prose(answer))
+    parts += [f"{name} does not apply: {why}" for name, why in table["not_applicable"].items()]
+    parts += [_record_prose(table), _signal_prose(table)]
+    if "delta" in table:
+        parts.append(_delta_prose(table))
     return "\n\n".join(parts)
 
 
-def _record_prose(answer: dict[str, Any]) -> str:
+def _record_prose(table: dict[str, Any]) -> str:
     from pufferslice.calibration.guarantee import at_most, in_full
 
-    records = {name: row["one_record"] for name, row in answer["accountants"].items()}
+    records = {name: row["one_record"] for name, row in table["accountants"].items()}
     delta = next(iter(records.values()))["delta"]
     title = (
-        f"Protection of any single record at that noise: cost at order {answer['order']:g}, "
+        f"Protection of any single record at that noise: cost at order {table['order']:g}, "
         f"and epsilon of differential privacy at delta {in_full(delta)}:"
     )
     lines = [title]
@@ -189,8 +151,8 @@ def _record_prose(answer: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _signal_prose(answer: dict[str, Any]) -> str:
-    rows = {name: row["signal_to_noise"] for name, row in answer["accountants"].items()}
+def _signal_prose(table: dict[str, Any]) -> str:
+    rows = {name: row["signal_to_noise"] for name, row in table["accountants"].items()}
     n_parameters = next(iter(rows.values()))["n_parameters"]
     where = (
         "in one coordinate (--n-parameters gives all)"
@@ -205,19 +167,19 @@ def _signal_prose(answer: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _delta_prose(answer: dict[str, Any]) -> str:
+def _delta_prose(table: dict[str, Any]) -> str:
     from pufferslice.calibration.guarantee import at_most
 
-    lines = [f"Unsliced epsilon at delta {answer['delta']:g}:"]
-    for name, row in answer["accountants"].items():
+    lines = [f"Unsliced epsilon at delta {table['delta']:g}:"]
+    for name, row in table["accountants"].items():
         ways = (
             f"{way} {at_most(value)}" if isinstance(value, float) else f"{way}: {value}"
             for way, value in row["epsilon_at_delta"].items()
         )
         lines.append(f"  {name}: {'; '.join(ways)}")
-    if "comparison" in answer:
+    if "comparison" in table:
         lines.append("Differential privacy for the same numbers, which is a different guarantee:")
-    for name, row in answer.get("comparison", {}).items():
+    for name, row in table.get("comparison", {}).items():
         if "not_applicable" in row:
             lines.append(f"  {name} does not apply: {row['not_applicable']}")
         else:

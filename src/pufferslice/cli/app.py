@@ -63,19 +63,22 @@ def _options(
     pass
 
 
-app.command(name="init")(init.init)
-app.command(name="demo")(demo.demo)
-app.command(name="calibrate")(calibrate.calibrate)
-app.command(name="spent")(spent.spent)
-app.command(name="release")(release.release)
-app.command(name="verify")(verify.verify)
-app.command(name="audit")(audit.audit)
-app.command(name="account")(account.account)
-app.command(name="train")(train.train)
-app.command(name="compare")(compare.compare)
-app.command(name="report")(report.report)
-app.command(name="sign")(sign.sign)
-app.command(name="keygen")(sign.keygen)
+for _command in (
+    init.init,
+    demo.demo,
+    calibrate.calibrate,
+    spent.spent,
+    release.release,
+    verify.verify,
+    audit.audit,
+    account.account,
+    train.train,
+    compare.compare,
+    report.report,
+    sign.sign,
+    sign.keygen,
+):
+    app.command()(_command)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

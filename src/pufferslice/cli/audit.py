@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pufferslice.cli.output import REFUSED, print_json, progress_bar, say
+from pufferslice.cli.output import REFUSED, Json, answer, progress_bar
 from pufferslice.errors import ArgumentError
 
 _DEFAULT_N_OUTPUTS = 100_000
@@ -30,7 +30,7 @@ def audit(
     out: Annotated[
         Path | None, typer.Option(help="Write the audit as JSON, for `pufferslice report`.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Json = False,
 ) -> None:
     """Attack what a certificate states; exits 1 if anything is refuted. Nothing is released."""
     from pufferslice._core.files import CONFIDENTIAL, pretty_json, write_whole
@@ -59,9 +59,6 @@ def audit(
         )
     if out is not None:
         write_whole(out, pretty_json(result.to_json()), CONFIDENTIAL)
-    if json:
-        print_json(result.to_json())
-    else:
-        say(str(result))
+    answer(result.to_json(), str(result), json=json)
     if result.refuted:
         raise typer.Exit(REFUSED)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pufferslice.cli.output import print_json, progress_bar, say
+from pufferslice.cli.output import Json, answer, progress_bar
 from pufferslice.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def calibrate(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write certificate and evidence here.")] = None,
     ledger: Annotated[Path | None, typer.Option(help="State the releases that it records.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Json = False,
     workers: Annotated[
         int | None, typer.Option(help="Local processes that scan streamed data.")
     ] = None,
@@ -129,16 +129,11 @@ def calibrate(
             earlier_releases=Ledger(ledger).releases() if ledger else (),
             progress=progress,
         )
+    note = "Nothing was written; add --out certificate.json to keep the certificate."
     if out is not None:
         certificate.save(out)
-    if json:
-        print_json(summary_of(certificate))
-        return
-    say(str(certificate))
-    if out is None:
-        say("\nNothing was written; add --out certificate.json to keep the certificate.")
-    else:
-        say(f"\nWritten: {out} and, confidential, its evidence beside it.")
+        note = f"Written: {out} and, confidential, its evidence beside it."
+    answer(_summary(certificate), f"{certificate}\n\n{note}", json=json)
 
 
 def _request(
@@ -187,7 +182,7 @@ def _request(
     return request
 
 
-def summary_of(certificate: "Certificate") -> dict[str, Any]:
+def _summary(certificate: "Certificate") -> dict[str, Any]:
     """The numbers of a certificate that scripts ask for, flat."""
     statement = certificate.statement
     names = statement["scenario"]["query"]["names"]

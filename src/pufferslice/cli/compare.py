@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pufferslice.cli.output import print_json, progress_bar, say
+from pufferslice.cli.output import Json, answer, progress_bar
 from pufferslice.errors import ArgumentError, escaped
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def compare(
     out: Annotated[
         Path | None, typer.Option(help="Write table and curves (CSV, JSON) to this folder.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Json = False,
     q: Annotated[float, typer.Option(help="Of DAGWM, at least 1.")] = 1.0,
     regularisation: Annotated[float, typer.Option(help="Of Sinkhorn, in scaled units.")] = 0.1,
     tolerance: Annotated[float, typer.Option(help="Of Sinkhorn's marginals.")] = 1e-4,
@@ -63,11 +63,12 @@ def compare(
         raise ArgumentError(msg)
     with progress_bar("mechanisms") as progress:
         comparison = compare_mechanisms(request.scenario, profile, target, settings, progress)
-    answer = comparison.to_json()
+    value = comparison.to_json()
+    text = _prose(comparison)
     if out is not None:
         make_folder(out)
         curves = noise_curves(request.scenario, profile, target.order, settings)
-        answer |= {
+        value |= {
             "epsilons": list(EPSILONS),
             # JSON has no NaN.
             "noise_curves": {
@@ -77,18 +78,14 @@ def compare(
         }
         files = {
             "comparison.csv": comparison.to_csv().encode(),
-            "comparison.json": pretty_json(answer),
+            "comparison.json": pretty_json(value),
         }
         for name, content in files.items():
             # The numbers are computed from the data, and no certificate covers them.
             write_whole(out / name, content, CONFIDENTIAL)
-        answer["written"] = list(files)
-    if json:
-        print_json(answer)
-        return
-    say(_prose(comparison))
-    if out is not None:
-        say(f"\nWritten to {out}: {', '.join(answer['written'])}")
+        value["written"] = list(files)
+        text += f"\n\nWritten to {out}: {', '.join(files)}"
+    answer(value, text, json=json)
 
 
 def _prose(comparison: "Comparison") -> str:

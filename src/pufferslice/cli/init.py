@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from pufferslice.cli.output import print_json, say
+from pufferslice.cli.output import Json, answer
 
 
 def init(
     folder: Annotated[Path, typer.Argument(help="Where the two files are written.")],
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Json = False,
 ) -> None:
     """Write a commented scenario.toml and training.toml that run as they are, on embedded data."""
     from pufferslice._core.files import check_new, make_folder, write_new
@@ -23,11 +23,10 @@ def init(
         check_new(path)
     write_new(scenario, template(ScenarioFile).encode())
     write_new(training, template(TrainingFile).encode())
-    if json:
-        print_json({"written": [str(scenario), str(training)]})
-        return
-    say(
+    answer(
+        {"written": [str(scenario), str(training)]},
         f"Written: {scenario}, {training}\n"
         f"Next: pufferslice calibrate {scenario} --out certificate.json\n"
-        f"  or: pufferslice train {training}"
+        f"  or: pufferslice train {training}",
+        json=json,
     )

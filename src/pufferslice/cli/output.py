@@ -2,12 +2,12 @@
 """How commands print: one JSON object or prose, a progress bar on a terminal, exit codes."""
 
 import contextlib
-import json
 import os
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any, Final
+from json import dumps
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -19,6 +19,16 @@ REFUSED: Final = 1
 WRONG_USE: Final = 2
 INTERRUPTED: Final = 130
 """Ctrl-C, as shells have it: 128 and the number of the signal."""
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def answer(value: Any, text: str, *, json: bool) -> None:  # noqa: ANN401 - any JSON value
+    """Print the answer of a command: for programs, or for people."""
+    if json:
+        print_json(value)
+    else:
+        say(text)
 
 
 def say(text: str) -> None:
@@ -45,8 +55,8 @@ def discard_output() -> None:
 
 def print_json(value: Any) -> None:  # noqa: ANN401 - any JSON value
     """Print one JSON object; characters that could break or reorder a line are escaped."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-    say("".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text))
+    text = dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    say("".join(c if c == "\n" or c.isprintable() else dumps(c)[1:-1] for c in text))
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pufferslice.cli.output import print_json, progress_bar, say
+from pufferslice.cli.output import Json, answer, progress_bar
 from pufferslice.errors import ArgumentError
 
 
@@ -19,7 +19,7 @@ def report(
     public: Annotated[
         bool, typer.Option("--public", help="Only public statements and values, to be published.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Json = False,
 ) -> None:
     """Write one self-contained HTML page; the internal edition, unless --public."""
     from pufferslice._core.files import CONFIDENTIAL, OPEN, write_whole
@@ -36,9 +36,7 @@ def report(
             page = internal_page(files, progress)
     write_whole(out, page, OPEN if public else CONFIDENTIAL)
     edition = "public" if public else "internal"
-    if json:
-        print_json({"out": str(out), "edition": edition, "bytes": len(page)})
-        return
-    say(f"Written: {out}, the {edition} edition, {len(page) / 1000:.0f} kB.")
+    text = f"Written: {out}, the {edition} edition, {len(page) / 1000:.0f} kB."
     if not public:
-        say("It contains evidence: do not publish it. --public writes the edition for that.")
+        text += "\nIt contains evidence: do not publish it. --public writes the edition for that."
+    answer({"out": str(out), "edition": edition, "bytes": len(page)}, text, json=json)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pufferslice.cli.output import print_json, say
+from pufferslice.cli.output import Json, answer
 
 
 def spent(
@@ -19,7 +19,7 @@ def spent(
     scenario: Annotated[
         Path | None, typer.Option(help="Use the priors of another scenario.toml.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Json = False,
 ) -> None:
     """Compute the epsilon that a noise costs. Issues no certificate."""
     from pufferslice.calibration.guarantee import at_most
@@ -37,11 +37,11 @@ def spent(
     word = None if notion is None else notion.replace("-", "_")
     cost = spent_by(held, noise_std=noise_std, order=order, notion=word)
     std = held.noise_std if noise_std is None else noise_std
-    whole = spent_in_full(held, noise_std=noise_std, order=order)
-    if json:
-        claim = {"noise_std": std, **cost.to_json(), **held.statement["method"]}
-        print_json(claim | {"unsliced": whole})
-        return
-    epsilon = at_most(cost.epsilon)
-    say(f"Noise {std:.6g} (scaled coordinates) costs at most {epsilon}: {cost}")
-    say(f"{unsliced_sentence(whole)}, from {whole['from']}.\n{guess_sentence(whole['guess'])}")
+    unsliced = spent_in_full(held, noise_std=noise_std, order=order)
+    answer(
+        {"noise_std": std, **cost.to_json(), **held.statement["method"], "unsliced": unsliced},
+        f"Noise {std:.6g} (scaled coordinates) costs at most {at_most(cost.epsilon)}: {cost}\n"
+        f"{unsliced_sentence(unsliced)}, from {unsliced['from']}.\n"
+        f"{guess_sentence(unsliced['guess'])}",
+        json=json,
+    )

@@ -5,14 +5,14 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pufferslice.cli.output import INTERRUPTED, print_json, say
+from pufferslice.cli.output import INTERRUPTED, Json, answer
 
 if TYPE_CHECKING:
-    from pufferslice.torch.train import StepProgress, TrainedRun
+    from pufferslice.torch.train import StepProgress
 
 
 def train(
@@ -20,7 +20,7 @@ def train(
     out: Annotated[
         Path | None, typer.Option(help="Write here instead of the folder in the file.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Json = False,
 ) -> None:
     """Train a model from a training.toml, or resume an interrupted run."""
     import attrs
@@ -36,14 +36,26 @@ def train(
     try:
         with _bar() as report:
             announce = None if json else lambda ratio: typer.echo(str(ratio), err=True)
-            done = run_training(request, report=report, announce=announce)
+            trained = run_training(request, report=report, announce=announce)
     except KeyboardInterrupt as stopped:
         typer.echo(str(stopped) or "interrupted", err=True)
         raise typer.Exit(INTERRUPTED) from None
-    if json:
-        print_json(_summary(done))
-    else:
-        say(_prose(done))
+    value = {
+        "folder": str(trained.folder),
+        "n_steps": trained.n_steps,
+        "guarantee": trained.certificate.statement["guarantee"],
+        "metrics": dict(trained.metrics),
+        "certificate": trained.certificate.digest,
+    }
+    lines = [str(trained.certificate), "", f"{trained.n_steps} steps taken."]
+    if "held_out_accuracy" in trained.metrics:
+        share = trained.metrics["held_out_accuracy"]
+        lines.append(f"Accuracy on the held-out records, declared public: {share:.1%}")
+    lines += [
+        f"To publish, in {trained.folder}: model.pt, certificate.json, public.jsonl.",
+        "Not covered by the guarantee: internal.jsonl, checkpoint.pt, run.json.",
+    ]
+    answer(value, "\n".join(lines), json=json)
 
 
 @contextlib.contextmanager
@@ -82,26 +94,3 @@ def _bar() -> "Iterator[Callable[[StepProgress], None] | None]":
             )
 
         yield report
-
-
-def _summary(done: "TrainedRun") -> dict[str, Any]:
-    """What of a run may be published."""
-    return {
-        "folder": str(done.folder),
-        "n_steps": done.n_steps,
-        "guarantee": done.certificate.statement["guarantee"],
-        "metrics": dict(done.metrics),
-        "certificate": done.certificate.digest,
-    }
-
-
-def _prose(done: "TrainedRun") -> str:
-    lines = [str(done.certificate), "", f"{done.n_steps} steps taken."]
-    if "held_out_accuracy" in done.metrics:
-        share = done.metrics["held_out_accuracy"]
-        lines.append(f"Accuracy on the held-out records, declared public: {share:.1%}")
-    lines += [
-        f"To publish, in {done.folder}: model.pt, certificate.json, public.jsonl.",
-        "Not covered by the guarantee: internal.jsonl, checkpoint.pt, run.json.",
-    ]
-    return "\n".join(lines)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pufferslice.cli.output import REFUSED, print_json, say
+from pufferslice.cli.output import REFUSED, Json, answer
 
 
 def verify(
@@ -17,7 +17,7 @@ def verify(
     scenario: Annotated[
         Path | None, typer.Option(help="Recompute everything from the data of this scenario.toml.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Json = False,
 ) -> None:
     """Recompute the claim from the evidence, or from the data; exits 1 if it does not hold."""
     from pufferslice._core.files import read_bytes
@@ -32,17 +32,13 @@ def verify(
         data = read_request(scenario).scenario
     signed_by = None if key is None else read_bytes(key, "key")
     result = recompute(held, public_key=signed_by, scenario=data)
-    if json:
-        print_json(
-            {
-                "holds": result.holds,
-                "signed": result.signed,
-                "problems": list(result.problems),
-                "unchecked": list(result.unchecked),
-                "certificate": held.digest,
-            }
-        )
-    else:
-        say(str(result))
+    value = {
+        "holds": result.holds,
+        "signed": result.signed,
+        "problems": list(result.problems),
+        "unchecked": list(result.unchecked),
+        "certificate": held.digest,
+    }
+    answer(value, str(result), json=json)
     if not result.holds:
         raise typer.Exit(REFUSED)

@@ -16,6 +16,7 @@ from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, model_valida
 
 from pufferslice import data, queries
 from pufferslice._core.files import read_bytes
+from pufferslice._core.text import given, listed
 from pufferslice.calibration.calibrate import RULES, Method
 from pufferslice.calibration.guarantee import (
     RELEASE_NOTIONS,
@@ -30,6 +31,7 @@ from pufferslice.config.document import (
     Matrix,
     Number,
     Numbers,
+    Pair,
     Table,
     Text,
     Texts,
@@ -94,10 +96,7 @@ class SecretSection(Table):
     bins: SecretBins | None = key(None, example={"column": "age", "quantiles": 5})
     """Or a quantile bin of a numeric column; a secret is then written `age q1/5`."""
     pairs: Annotated[
-        Literal["all"]
-        | Annotated[
-            tuple[Annotated[tuple[str, str], Field(strict=False)], ...], Field(strict=False)
-        ],
+        Literal["all"] | Annotated[tuple[Pair, ...], Field(strict=False)],
         either("'all' or a list of pairs of strings"),
     ] = key("all", example="all", used=True)
     """Pairs of secrets that must not be told apart: `all` (default) or `[["a", "b"], …]`."""
@@ -473,21 +472,29 @@ class Request:
     null_values: tuple[str, ...]
     """Strings that mean a missing value in files."""
 
-    @property
-    def without_table(self) -> str:
-        """Why there is no table, for an error."""
-        if self.scenario.rule is None:
-            return "distribution 'worlds' has no table"
-        return "streamed data were counted and not kept, so there is no table"
-
-    def complete_table(self) -> Frame:
-        """The table without the rows that lack a value, as the scenario uses it."""
+    def chosen_rows(self, *, group: str | None = None, row: int | None = None) -> Frame:
+        """Rows of the table: one by its place, or those with a secret, all values there."""
         scenario = self.scenario
         if self.table is None or scenario.rule is None:
-            msg = f"{self.without_table}; give the rows"
+            why = "streamed data were counted and not kept, so there is no table"
+            if scenario.rule is None:
+                why = "distribution 'worlds' has no table"
+            msg = f"{why} to choose from; use --rows FILE"
             raise ArgumentError(msg)
-        read = dict.fromkeys((*scenario.rule.columns, *scenario.query.columns))
-        return without_missing(frame_of(self.table), list(read), scenario.query.missing)[0]
+        frame = frame_of(self.table)
+        if row is not None:
+            if not 0 <= row < len(frame):
+                msg = f"--row must be from 0 to {len(frame) - 1}, got {row}"
+                raise ArgumentError(msg)
+            return frame[[row]]
+        columns = dict.fromkeys((*scenario.rule.columns, *scenario.query.columns))
+        complete = without_missing(frame, list(columns), scenario.query.missing)[0]
+        labels = scenario.rule.labels(complete)
+        places = [i for i, label in enumerate(labels) if label == group]
+        if not places:
+            msg = f"--group {given(group)} has no rows; the secrets are {listed(scenario.secrets)}"
+            raise ArgumentError(msg)
+        return complete[places]
 
 
 Scan = Callable[[Path, RowScan], Histograms]

@@ -17,145 +17,103 @@ SCENARIO = """
 [query]
 distribution = "worlds"
 mean = ["pay", "age"]
-
 [worlds]
 low = "low.csv"
 high = "high.csv"
-
 [profile]
 kind = "uniform"
 n_directions = 6
 seed = 7
-
 [guarantee]
 notion = "joint"
 order = 2
 epsilon = {epsilon}
 """
+ONE = "audit one.json --scenario one.toml"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Two worlds of one table each, certified."""
-    where = tmp_path_factory.mktemp("audit")
-    (where / "low.csv").write_text("pay,age\n1,3\n2,4\n3,5\n")
-    (where / "high.csv").write_text("pay,age\n2,3\n3,4\n4,6\n")
-    for name, epsilon in (("one", 1.0), ("six", 6.0)):
-        (where / f"{name}.toml").write_text(SCENARIO.format(epsilon=epsilon))
-        arguments = ["calibrate", str(where / f"{name}.toml"), "--out", str(where / f"{name}.json")]
-        assert run(arguments) == 0
-    return where
-
-
-def audit(folder, *more, certificate="one", scenario="one"):
-    paths = [str(folder / f"{certificate}.json"), "--scenario", str(folder / f"{scenario}.toml")]
-    return run(["audit", *paths, *more])
-
-
-@pytest.fixture(scope="module")
-def broken(folder):
-    """Outputs of a mechanism that adds half the noise."""
+def made(tmp_path_factory):
+    """Two worlds of one table each, certified, and outputs with half the noise."""
+    folder = tmp_path_factory.mktemp("audit")
+    (folder / "low.csv").write_text("pay,age\n1,3\n2,4\n3,5\n")
+    (folder / "high.csv").write_text("pay,age\n2,3\n3,4\n4,6\n")
+    for name, epsilon in (("one", 1.0), ("six", 6.0), ("other", 1.0)):
+        text = SCENARIO.format(epsilon=epsilon)
+        (folder / f"{name}.toml").write_text(text.replace("high.csv", "low.csv") if name == "other"
+                                             else text)  # fmt: skip
+    for name in ("one", "six"):
+        scenario = str(folder / f"{name}.toml")
+        assert run(["calibrate", scenario, "--out", str(folder / f"{name}.json")]) == 0
     request = read_request(folder / "one.toml")
     certificate = Certificate.load(folder / "one.json")
     drawn = draw_outputs(request.scenario, certificate, 20_000, seed=0)
     distributions = request.scenario.priors[0].distributions
     values = {
-        secret: distributions[secret].outputs[0] + (array - distributions[secret].outputs[0]) / 2
+        secret: (distributions[secret].outputs[0] + array) / 2
         for secret, array in drawn.values["declared"].items()
     }
-    path = folder / "broken.npz"
-    Outputs(certificate=certificate.digest, values={"declared": values}).save(path)
-    return path
+    outputs = Outputs(certificate=certificate.digest, values={"declared": values})
+    outputs.save(folder / "broken.npz")
+    np.savez(folder / "damaged.npz", x=np.zeros(3))
+    return folder
 
 
-def test_a_right_mechanism_stands(folder, capsys):
-    assert audit(folder, "--n-outputs", "20000") == 0
-    output = capsys.readouterr().out
-    assert output.startswith("NOT REFUTED at confidence 0.95")
-    assert "(2, 1)-Joint-SRPP" in output
-    assert "the unsliced bound" in output
-    assert "can refute claims below" in output
+@pytest.fixture(autouse=True)
+def folder(made, monkeypatch):
+    monkeypatch.chdir(made)
+
+
+def test_a_right_mechanism_stands(ask):
+    answer = ask(ONE, "--n-outputs 20000")
+    assert answer.code == 0
+    assert answer.out.startswith("NOT REFUTED at confidence 0.95")
+    for words in ("(2, 1)-Joint-SRPP", "the unsliced bound", "can refute claims below"):
+        assert words in answer.out
+    assert ask(ONE, "--json").json["n_outputs"] == 100_000
 
 
 @pytest.mark.soundness
-def test_half_the_noise_exits_with_one_and_says_where(folder, broken):
+def test_half_the_noise_exits_with_one_and_says_where():
     """A real process, because the exit code is what scripts look at."""
-    command = [sys.executable, "-c", "from pufferslice.cli import main; main()"]
-    arguments = ["audit", folder / "one.json", "--scenario", folder / "one.toml"]
+    command = [sys.executable, "-c", "from pufferslice.cli import main; main()", *ONE.split()]
     done = subprocess.run(
-        [*command, *arguments, "--supplied", broken], capture_output=True, text=True, check=False
+        [*command, "--supplied", "broken.npz"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 1, done.stderr
     assert done.stdout.startswith("REFUTED at confidence 0.95")
     claim = done.stdout.split("REFUTED: (2, 1)-Joint-SRPP\n")[1].split("\n")
     assert "Rényi divergence of order 2, joint over 6 slices" in claim[0]
-    assert "seen best between" in claim[1]
-    assert "'low'" in claim[1]
-    assert "along slice " in claim[1]
+    for words in ("seen best between", "'low'", "along slice "):
+        assert words in claim[1]
 
 
-def test_json(folder, broken, capsys):
-    assert audit(folder, "--supplied", str(broken), "--json", "--confidence", "0.99") == 1
-    document = json.loads(capsys.readouterr().out)
-    assert document["refuted"] is True
-    assert document["confidence"] == 0.99
+def test_json(ask):
+    answer = ask(ONE, "--supplied broken.npz --json --confidence 0.99")
+    document = json.loads(answer.out)
+    assert (answer.code, document["refuted"], document["confidence"]) == (1, True, 0.99)
     first = document["verdicts"][0]
-    assert first["outcome"] == "refuted"
-    assert set(first["pair"]) == {"low", "high"}
+    assert (first["outcome"], set(first["pair"])) == ("refuted", {"low", "high"})
     assert first["lower_bound"] > first["claimed"] == 1.0
-    assert {one["attack"] for one in document["inferences"]} == {
-        "gaussian_map",
-        "likelihood_ratio",
-    }
-    assert audit(folder, "--n-outputs", "5000", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["refuted"] is False
-
-
-def test_the_number_of_outputs_has_a_default(folder, capsys):
-    assert audit(folder, "--json") == 0
-    assert json.loads(capsys.readouterr().out)["n_outputs"] == 100_000
+    attacks = {inference["attack"] for inference in document["inferences"]}
+    assert attacks == {"gaussian_map", "likelihood_ratio"}
+    assert ask(ONE, "--n-outputs 5000 --json").json["refuted"] is False
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("line", "words"),
     [
-        (["--n-outputs", "99"], "at least 100"),
-        (["--n-outputs", "0"], "n_outputs"),
-        (["--n-outputs", "1000", "--confidence", "1"], "confidence"),
-        (["--n-outputs", "1000", "--seed", "-1"], "seed"),
-        (["--n-outputs", "1000", "--supplied", "x.npz"], "not both"),
-        (["--supplied", "absent.npz"], "absent.npz"),
+        (f"{ONE} --n-outputs 99", "at least 100"),
+        (f"{ONE} --n-outputs 1000 --confidence 1", "confidence"),
+        (f"{ONE} --n-outputs 1000 --seed -1", "seed"),
+        (f"{ONE} --n-outputs 1000 --supplied x.npz", "not both"),
+        (f"{ONE} --supplied absent.npz", "absent.npz"),
+        (f"{ONE} --supplied damaged.npz", "does not hold outputs"),
+        ("audit one.json --scenario other.toml --n-outputs 1000", "another scenario"),
+        ("audit six.json --scenario six.toml --supplied broken.npz", "made under certificate"),
+        ("audit six.json --scenario six.toml --n-outputs 150", "would put (2, 6)-Joint-SRPP in"),
     ],
 )
-def test_wrong_use(folder, capsys, arguments, message):
-    assert audit(folder, *arguments) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_too_few_outputs_for_the_claim(folder, capsys):
-    assert audit(folder, "--n-outputs", "150", certificate="six", scenario="six") == 2
-    output = capsys.readouterr().err
-    assert "too few outputs" in output
-    assert "outputs under each secret would put (2, 6)-Joint-SRPP in reach" in output
-
-
-def test_outputs_of_another_certificate(folder, broken, capsys):
-    more = ["--supplied", str(broken)]
-    assert audit(folder, *more, certificate="six", scenario="six") == 2
-    assert "made under certificate" in capsys.readouterr().err
-
-
-def test_another_scenario(folder, capsys, tmp_path):
-    for name in ("low", "high"):
-        (tmp_path / f"{name}.csv").write_text("pay,age\n1,3\n2,4\n3,9\n")
-    (tmp_path / "one.toml").write_text(SCENARIO.format(epsilon=1.0))
-    arguments = ["audit", str(folder / "one.json"), "--scenario", str(tmp_path / "one.toml")]
-    assert run([*arguments, "--n-outputs", "1000"]) == 2
-    assert "another scenario" in capsys.readouterr().err
-
-
-def test_damaged_outputs(folder, capsys, tmp_path):
-    path = tmp_path / "outputs.npz"
-    np.savez(path, x=np.zeros(3))
-    assert audit(folder, "--supplied", str(path)) == 2
-    assert "does not hold outputs" in capsys.readouterr().err
+def test_wrong_use(ask, line, words):
+    answer = ask(line)
+    assert (answer.code, words in answer.err) == (2, True), answer.err

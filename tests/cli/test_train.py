@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pufferslice.cli.app import run
+from pufferslice.config import read_training
 from pufferslice.config.training import toml_of
 
 PROGRAM = [sys.executable, "-c", "from pufferslice.cli import main; main()"]
@@ -43,68 +43,52 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_one_json_object(folder, capsys):
-    assert run(["train", "training.toml", "--json"]) == 0
-    shown = capsys.readouterr()
-    found = json.loads(shown.out)
-    assert set(found) == {"folder", "n_steps", "guarantee", "metrics", "certificate"}
-    assert (found["folder"], found["n_steps"]) == ("run", 3)
-    assert found["guarantee"]["epsilon"] <= 8
-    assert set(found["metrics"]) == {"held_out_loss", "held_out_accuracy"}
-    assert shown.err == ""
-    assert run(["verify", "run/certificate.json", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["holds"] is True
+def test_one_json_object(folder, ask):
+    answer = ask("train training.toml --json").json
+    assert set(answer) == {"folder", "n_steps", "guarantee", "metrics", "certificate"}
+    assert (answer["folder"], answer["n_steps"]) == ("run", 3)
+    assert answer["guarantee"]["epsilon"] <= 8
+    assert set(answer["metrics"]) == {"held_out_loss", "held_out_accuracy"}
+    assert ask("verify run/certificate.json --json").json["holds"] is True
+    finished = ask("train training.toml")
+    assert (finished.code, "holds a finished run" in finished.err) == (1, True)
 
 
-def test_prose_says_what_may_leave(folder, capsys):
-    assert run(["train", "training.toml", "--out", "elsewhere"]) == 0
-    shown = capsys.readouterr()
-    assert "Claim: (8, 8)-RPP" in shown.out
-    assert "Accuracy on the held-out records, declared public:" in shown.out
-    assert "To publish, in elsewhere: model.pt, certificate.json, public.jsonl." in shown.out
-    assert "Not covered by the guarantee: internal.jsonl, checkpoint.pt" in shown.out
+def test_prose_says_what_may_be_published(folder, ask):
+    answer = ask("train training.toml --out elsewhere")
+    for words in (
+        "Claim: (8, 8)-RPP",
+        "Accuracy on the held-out records, declared public:",
+        "To publish, in elsewhere: model.pt, certificate.json, public.jsonl.",
+        "Not covered by the guarantee: internal.jsonl, checkpoint.pt",
+    ):
+        assert words in answer.out
     assert not (folder / "run").exists()
-    assert shown.err.startswith("Signal to noise: at most ")
-
-
-def test_private_metrics_are_not_shown(folder, capsys):
+    assert answer.err.startswith("Signal to noise: at most ")
     (folder / "t.toml").write_text(toml_of(document(output__public_evaluation=False)))
-    assert run(["train", "t.toml"]) == 0
-    assert "Accuracy" not in capsys.readouterr().out
-    assert run(["train", "t.toml", "--out", "b", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["metrics"] == {}
-
-
-def test_a_finished_folder_is_refused(folder, capsys):
-    assert run(["train", "training.toml"]) == 0
-    assert run(["train", "training.toml"]) == 1
-    assert "holds a finished run" in capsys.readouterr().err
+    assert "Accuracy" not in ask("train t.toml").out
+    assert ask("train t.toml --out b --json").json["metrics"] == {}
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "match"),
+    ("changes", "words"),
     [
-        ("[data", 2, "is not a training plan or file"),
-        (toml_of(document(training__model="vgg")), 2, "[training] model must be one of linear"),
-        (toml_of(document(guarantee__order=1)), 2, "[guarantee] order must be"),
-        (
-            toml_of(document(data__dataset="reproduction.data:cifar10")),
-            2,
-            "set PUFFERSLICE_DATA to a folder with",
-        ),
-        (toml_of(document(data__dataset="no_such:data")), 2, "there is no module 'no_such'"),
+        (None, "is not a training plan or file"),
+        ({"training__model": "vgg"}, "[training] model must be one of linear"),
+        ({"guarantee__order": 1}, "[guarantee] order must be"),
+        ({"data__dataset": "reproduction.data:cifar10"}, "set PUFFERSLICE_DATA to a folder with"),
+        ({"data__dataset": "no_such:data"}, "there is no module 'no_such'"),
     ],
 )
-def test_wrong_use_in_one_sentence(folder, capsys, monkeypatch, text, code, match):
+def test_wrong_use_in_one_sentence(folder, ask, monkeypatch, changes, words):
     monkeypatch.delenv("PUFFERSLICE_DATA", raising=False)
+    text = "[data" if changes is None else toml_of(document(**changes))
     (folder / "t.toml").write_text(text)
-    assert run(["train", "t.toml"]) == code
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.startswith("error: ")
-    assert match in shown.err
+    answer = ask("train t.toml")
+    assert (answer.code, answer.out, answer.err[:7]) == (2, "", "error: ")
+    assert words in answer.err
     assert not (folder / "run").exists()
-    assert run(["train", "absent.toml"]) == 2
+    assert ask("train absent.toml").code == 2
 
 
 def test_ctrl_c_in_a_real_process(folder):
@@ -154,34 +138,29 @@ def test_a_bar_on_a_terminal_with_loss_time_and_budget(folder):
         assert word in shown
 
 
-def test_help_does_not_load_torch():
-    code = (
-        "import sys\nfrom pufferslice.cli.app import run\nassert run(['--help']) == 0\n"
-        "assert run(['train', '--help']) == 0\nassert 'torch' not in sys.modules"
+@pytest.mark.parametrize(
+    ("before", "arguments", "code"),
+    [("", ["train", "--help"], 0), ("sys.modules['torch'] = None", ["train", "training.toml"], 1)],
+)
+def test_help_does_not_load_torch_and_without_it_the_extra_is_named(
+    folder, before, arguments, code
+):
+    program = (
+        f"import sys\n{before}\nfrom pufferslice.cli.app import run\ncode = run({arguments})\n"
+        "assert sys.modules.get('torch') is None\nraise SystemExit(code)"
     )
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert "train" in done.stdout
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert done.stderr.count("\n") == code
+    assert ("pip install 'pufferslice[torch]'" in done.stderr) == bool(code)
 
 
-def test_without_torch_the_extra_is_named(folder):
-    code = (
-        "import sys\nsys.modules['torch'] = None\n"
-        "from pufferslice.cli.app import run\nraise SystemExit(run(['train', 'training.toml']))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "pip install 'pufferslice[torch]'" in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
-def test_init_writes_a_training_file_that_is_read(folder, capsys):
-    from pufferslice.config import read_training
-
-    assert run(["init", "fresh", "--json"]) == 0
-    written = json.loads(capsys.readouterr().out)["written"]
+def test_init_writes_a_training_file_that_is_read(folder, ask):
+    written = ask("init fresh --json").json["written"]
     assert written == ["fresh/scenario.toml", "fresh/training.toml"]
     assert read_training("fresh/training.toml").plan.n_steps == 10
     (folder / "half").mkdir()
     (folder / "half" / "training.toml").write_text("mine")
-    assert run(["init", "half"]) == 1
+    assert ask("init half").code == 1
     assert not (folder / "half" / "scenario.toml").exists()

@@ -16,8 +16,6 @@ import atheris
 COMPILED = (
     "pufferslice.calibration.guessing",
     "pufferslice.audit.bins",
-    "pufferslice.baselines.transport",
-    "pufferslice.baselines.transport",
     "pufferslice.baselines.sinkhorn",
     "pufferslice.baselines.transport",
     "pufferslice._core.kernels",
@@ -28,7 +26,6 @@ COMPILED = (
     "pufferslice.sensitivity.renyi",
     "pufferslice.learning.sampling",
     "pufferslice.torch.contributions",
-    "pufferslice.torch.products",
 )
 """Compiled by numba, which cannot read instrumented code."""
 

@@ -81,20 +81,20 @@ def outcome_of(seed: int, index: int) -> Outcome:
 
 def _plain_problems(case: Case, certificate: Certificate) -> list[str]:
     statement = certificate.statement
-    found = []
+    problems = []
     verification = verify(certificate)
     if not verification.holds:
-        found.append(f"verify: {verification.problems}")
+        problems.append(f"verify: {verification.problems}")
     spent, noise_std = statement["spent_epsilon"], statement["noise"]["std"]
     if not (0 <= spent <= case.target.epsilon and 0 <= noise_std < math.inf):
-        found.append(f"spent {spent!r} with noise {noise_std!r} for {case.target}")
+        problems.append(f"spent {spent!r} with noise {noise_std!r} for {case.target}")
     if not statement["distributions_are_equal"] and not noise_std > 0:
-        found.append("no noise for distributions that differ")
-    found += [f"view {v}" for v in statement["views"] if not 0 <= v["epsilon"] < math.inf]
+        problems.append("no noise for distributions that differ")
+    problems += [f"view {v}" for v in statement["views"] if not 0 <= v["epsilon"] < math.inf]
     unsliced = statement["unsliced"]["epsilon"]
     if unsliced is not None and not 0 <= unsliced < math.inf:
-        found.append(f"unsliced epsilon {unsliced!r}")
-    return found
+        problems.append(f"unsliced epsilon {unsliced!r}")
+    return problems
 
 
 def _truly_equal(case: Case) -> bool:
@@ -118,7 +118,8 @@ def _claim_problems(case: Case, certificate: Certificate) -> list[str]:
         truth = unsliced_truth(case, target.order, noise_std)
         return [] if truth <= exact(target.epsilon) else [f"unsliced truth {truth} above {target}"]
     if isinstance(target, ApproximateGuarantee):
-        return _approximate_problems(case, noise_std, (target.notion, target.epsilon, target.delta))
+        claim = {"notion": target.notion, "epsilon": target.epsilon, "delta": target.delta}
+        return _approximate_problems(case, noise_std, **claim)
     truth = sliced_truth(case, noise_std, case.method.envelope, case.method.rule)
     return [] if truth <= exact(target.epsilon) else [f"truth {truth} above {target}"]
 
@@ -126,23 +127,23 @@ def _claim_problems(case: Case, certificate: Certificate) -> list[str]:
 def _other_problems(case: Case, certificate: Certificate) -> list[str]:
     """Everything else that is stated, and that the noise is not far too large."""
     noise_std, target, statement = certificate.noise_std, case.target, certificate.statement
-    found = []
+    problems = []
     order = statement["unsliced"]["order"]
     stated = statement["unsliced"]["epsilon"]
     if stated is not None:
         truth = unsliced_truth(case, order, noise_std)
         if not truth <= exact(stated):
-            found.append(f"unsliced truth {truth} above the stated {stated!r}")
+            problems.append(f"unsliced truth {truth} above the stated {stated!r}")
         if case.kind != "sphere":
-            found += _ordering_problems(case, order, noise_std, stated)
+            problems += _ordering_problems(case, order, noise_std, stated)
     if case.kind in EXACT_KINDS and target.is_sliced and not hasattr(target, "delta"):
-        found += _waste_problems(case, noise_std)
+        problems += _waste_problems(case, noise_std)
     if case.kind not in ("gaussian", "sampled", "sphere"):
         for view in statement["views"]:
-            found += _view_problems(case, noise_std, view)
+            problems += _view_problems(case, noise_std, view)
     for view in statement["views"]:
-        found += _formula_problems(case, statement, view)
-    return found
+        problems += _formula_problems(case, statement, view)
+    return problems
 
 
 def _ordering_problems(case: Case, order: float, noise_std: float, stated: float) -> list[str]:
@@ -161,14 +162,14 @@ def _waste_problems(case: Case, noise_std: float) -> list[str]:
     """Less noise would not do, up to the rounding of gap tables; never above the closed form."""
     way, rule, epsilon = case.method.envelope, case.method.rule, exact(case.target.epsilon)
     share = 0.98 if way == "transport" else 1 - 1e-6
-    found = []
+    problems = []
     if _is_resolved(case) and sliced_truth(case, noise_std * share, way, rule) < epsilon:
-        found.append(f"noise {noise_std!r} is more than {case.target} needs")
+        problems.append(f"noise {noise_std!r} is more than {case.target} needs")
     if case.kind != "gaussian" and rule == "tight" and _is_resolved(case):
         closed = closed_form_cost(case.target, gap_distributions(case), case.profile, noise_std)
         if not closed >= epsilon * (1 - SMALL):
-            found.append(f"tight noise {noise_std!r} is above the closed form")
-    return found
+            problems.append(f"tight noise {noise_std!r} is above the closed form")
+    return problems
 
 
 def _is_resolved(case: Case) -> bool:
@@ -262,8 +263,8 @@ def _pair_unsliced(
     a, s = exact(order), exact(noise_std)
     first, second = pair
     if isinstance(first, tuple):
-        one, two = (_noisy(distribution, s) for distribution in pair)
-        return max(_divergence_nd(a, one, two), _divergence_nd(a, two, one))
+        noisy = [_noisy(distribution, s) for distribution in pair]
+        return max(_divergence_nd(a, *noisy), _divergence_nd(a, *noisy[::-1]))
     n = first.n_samples
     if n > MOST_PERMUTED or n != second.n_samples or not (first.is_uniform and second.is_uniform):
         # No coupling of the whole output costs less than the best one along a line.
@@ -345,10 +346,9 @@ def _rough_epsilon(distribution: Any, noise_std: float, delta: float) -> float:
 
 
 def _approximate_problems(
-    case: Case, noise_std: float, said: tuple[str, float, float]
+    case: Case, noise_std: float, *, notion: str, epsilon: float, delta: float
 ) -> list[str]:
     """(epsilon, delta) along the slices, from the true gaps: mean of deltas or of epsilons."""
-    notion, epsilon, delta = said
     margin = grid_margin(case.profile.dim, noise_std)
     weights = [exact(float(w)) for w in case.profile.weights]
     weights = [w / HP.fsum(weights) for w in weights]
@@ -363,13 +363,11 @@ def _approximate_problems(
             continue
         mean = HP.mpf(0)
         for w, distribution in zip(weights, row, strict=True):
-            found = exact(_rough_epsilon(distribution, noise_std, delta))
-            if (
-                found > 0
-                and _slice_delta(distribution, noise_std, margin, found * (1 - SMALL)) <= delta
-            ):
-                found *= 1 - SMALL  # the rough search ended a little above
-            mean += w * found
+            rough = exact(_rough_epsilon(distribution, noise_std, delta))
+            less = rough * (1 - SMALL)
+            if rough > 0 and _slice_delta(distribution, noise_std, margin, less) <= delta:
+                rough = less  # the rough search ended a little above
+            mean += w * rough
         if not mean <= exact(epsilon) * (1 + 10 * SMALL) + HP.mpf("1e-12"):
             return [f"mean epsilon {mean} at delta {delta!r}, above {epsilon!r}"]
     return []
@@ -386,8 +384,8 @@ def _view_problems(case: Case, noise_std: float, view: dict[str, Any]) -> list[s
         fine = truth <= exact(delta) * (1 + SMALL)
         return [] if fine else [f"unsliced view {view}: delta is {truth}"]
     notion = scope.removeprefix("sliced ")
-    found = _approximate_problems(case, noise_std, (notion, epsilon, delta))
-    return [f"view {view}: {one}" for one in found]
+    problems = _approximate_problems(case, noise_std, notion=notion, epsilon=epsilon, delta=delta)
+    return [f"view {view}: {problem}" for problem in problems]
 
 
 def _formula_problems(case: Case, statement: dict[str, Any], view: dict[str, Any]) -> list[str]:

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from pufferslice.certificate import Certificate, verify
 from pufferslice.cli.app import run
-from pufferslice.errors import PuffersliceError
 
 MOST_LINES = 14
 """Of an error; those about wrong usage are drawn in a box."""
@@ -95,7 +94,7 @@ TRAINING: dict[str, Any] = {
 }  # fmt: skip
 
 
-class CertificateOptions(NamedTuple):
+class Answer(NamedTuple):
     """What a command answered."""
 
     code: int
@@ -107,7 +106,7 @@ def csv_text(rows: Any = PEOPLE, header: str = "site,pay,age") -> str:
     return "\n".join([header, *(",".join(map(str, row)) for row in rows)]) + "\n"
 
 
-def command(folder: Path, *arguments: str) -> CertificateOptions:
+def command(folder: Path, *arguments: str) -> Answer:
     """Run a command in a folder; any exception that leaves it is a failure."""
     out, err = io.StringIO(), io.StringIO()
     with (
@@ -116,21 +115,21 @@ def command(folder: Path, *arguments: str) -> CertificateOptions:
         contextlib.redirect_stderr(err),
     ):
         code = run(arguments)
-    said = CertificateOptions(code, out.getvalue(), err.getvalue())
-    check_answer(arguments, said)
+    answer = Answer(code, out.getvalue(), err.getvalue())
+    check_answer(arguments, answer)
     check_files(folder)
-    return said
+    return answer
 
 
-def check_answer(arguments: tuple[str, ...], said: CertificateOptions) -> None:
-    assert said.code in (0, 1, 2), (arguments, said)
-    assert "Traceback" not in said.err, (arguments, said.err)
-    lines = said.err.splitlines()
-    assert len(lines) <= MOST_LINES, (arguments, said.err)
-    if said.code == 2 or (said.code == 1 and not said.out):
-        assert said.err.strip(), (arguments, said)
-    if "--json" in arguments and said.code == 0 and said.out:
-        check_json(json.loads(said.out, parse_constant=_refuse), arguments)
+def check_answer(arguments: tuple[str, ...], answer: Answer) -> None:
+    assert answer.code in (0, 1, 2), (arguments, answer)
+    assert "Traceback" not in answer.err, (arguments, answer.err)
+    lines = answer.err.splitlines()
+    assert len(lines) <= MOST_LINES, (arguments, answer.err)
+    if answer.code == 2 or (answer.code == 1 and not answer.out):
+        assert answer.err.strip(), (arguments, answer)
+    if "--json" in arguments and answer.code == 0 and answer.out:
+        check_json(json.loads(answer.out, parse_constant=_refuse), arguments)
 
 
 def check_json(answer: Any, where: Any) -> None:
@@ -154,13 +153,6 @@ def check_files(folder: Path) -> None:
         assert 0 <= statement["spent_epsilon"] <= statement["guarantee"]["epsilon"] < math.inf
         assert 0 <= statement["noise"]["std"] < math.inf
         check_json(statement, made)
-
-
-def is_certificate(path: Path) -> bool:
-    try:
-        return verify(Certificate.load(path)).holds
-    except PuffersliceError:
-        return False
 
 
 def _refuse(text: str) -> float:

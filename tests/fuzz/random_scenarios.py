@@ -5,6 +5,7 @@ A case is made from (seed, index) alone, so any one of them can be made again. W
 written down beside the scenario, not read off it: rows are clipped and scaled here once more.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -71,12 +72,14 @@ def _groups(rng: np.random.Generator) -> Case:
         means, rest = rows[:, : dim - n_std], rows[:, dim - n_std :]
         return np.concatenate([means.mean(axis=0), rest.std(axis=0)])[None, :]
 
-    return _from_tables("groups", rng, (query, Scenario.from_groups), distribution)
+    make = Scenario.from_groups
+    return _from_tables("groups", rng, query=query, make=make, distribution=distribution)
 
 
 def _records(rng: np.random.Generator) -> Case:
     query = columns([f"x{i}" for i in range(_dim(rng))])
-    return _from_tables("records", rng, (query, Scenario.from_records), lambda rows: rows)
+    make = Scenario.from_records
+    return _from_tables("records", rng, query=query, make=make, distribution=lambda rows: rows)
 
 
 def _bootstrap(rng: np.random.Generator) -> Case:
@@ -84,10 +87,8 @@ def _bootstrap(rng: np.random.Generator) -> Case:
     query = summary(mean=[f"x{i}" for i in range(_dim(rng))])
     how = Bootstrap(n_replicates=int(rng.integers(2, 7)), seed=int(rng.integers(1000)))
 
-    def make(tables: object, **said: Any) -> Scenario:
-        return Scenario.from_bootstrap(tables, bootstrap=how, **said)
-
-    return _from_tables("bootstrap", rng, (query, make), None)
+    make = functools.partial(Scenario.from_bootstrap, bootstrap=how)
+    return _from_tables("bootstrap", rng, query=query, make=make, distribution=None)
 
 
 def _weighted(rng: np.random.Generator) -> Case:
@@ -256,10 +257,11 @@ KINDS: dict[str, Callable[[np.random.Generator], Case]] = {
 def _from_tables(
     kind: str,
     rng: np.random.Generator,
-    said: tuple[Any, Callable[..., Scenario]],
+    *,
+    query: Any,
+    make: Callable[..., Scenario],
     distribution: Callable[[np.ndarray], np.ndarray] | None,
 ) -> Case:
-    query, make = said
     size = _size(rng)
     query = _dressed(rng, query, size)
     names = [f"x{i}" for i in range(query.dim)]
@@ -350,7 +352,7 @@ def _scaled(rng: np.random.Generator, query: Any) -> Any:
 def _dressed(rng: np.random.Generator, query: Any, size: float) -> Any:
     if rng.random() < 0.4:
         limits = _range(rng, query.dim, size)
-        lowest = [one.low for one in query.coordinates]
+        lowest = [coordinate.low for coordinate in query.coordinates]
         if isinstance(limits, Box):
             limits = Box(np.maximum(limits.low, lowest), limits.high)
         else:

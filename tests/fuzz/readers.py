@@ -46,113 +46,94 @@ def _file(name: str, content: bytes) -> Path:
     return path
 
 
-def _certificate(content: bytes) -> None:
-    found = Certificate.load(_file("statement.json", content))
-    str(found)
-    verify(found)
+def _certificate(path: Path) -> None:
+    certificate = Certificate.load(path)
+    str(certificate)
+    verify(certificate)
 
 
-def _evidence(content: bytes) -> None:
-    found = Evidence.from_bytes(content)
-    assert np.isfinite(found.slices.missing).all()
-    found.digest()
+def _evidence(path: Path) -> None:
+    evidence = Evidence.from_bytes(path.read_bytes())
+    assert np.isfinite(evidence.slices.missing).all()
+    evidence.digest()
 
 
-def _scenario(content: bytes) -> None:
+def _scenario(path: Path) -> None:
     (SCRATCH / "people.csv").write_text(PEOPLE)
-    read_request(_file("scenario.toml", content))
+    read_request(path)
 
 
-def _training(content: bytes) -> None:
-    found = read_training(_file("training.toml", content))
-    assert np.isfinite(found.plan.noise_multipliers).all()
-    assert (found.plan.noise_multipliers > 0).all()
+def _training(path: Path) -> None:
+    multipliers = read_training(path).plan.noise_multipliers
+    assert np.isfinite(multipliers).all()
+    assert (multipliers > 0).all()
 
 
-def _plan(content: bytes) -> None:
-    read_plan(_file("plan.json", content))
+def _release(path: Path) -> None:
+    release = Release.load(path)
+    assert np.isfinite(release.values).all()
+    assert (release.noise_stds >= 0).all()
+    str(release)
 
 
-def _release(content: bytes) -> None:
-    found = Release.load(_file("release.json", content))
-    assert np.isfinite(found.values).all()
-    assert (found.noise_stds >= 0).all()
-    str(found)
+def _table(path: Path) -> None:
+    assert read_table(path).num_rows
 
 
-def _csv(content: bytes) -> None:
-    assert read_table(_file("table.csv", content)).num_rows
+def _scan_checkpoint(path: Path) -> None:
+    checkpoint = ScanCheckpoint(path, SCAN, []).load()
+    assert checkpoint is not None
+    assert checkpoint[1] >= (0, 0, 0)
 
 
-def _zipped(content: bytes) -> None:
-    assert read_table(_file("table.csv.gz", content)).num_rows
+def _histograms(path: Path) -> None:
+    assert (Histograms.from_bytes(path.read_bytes()).counts >= 0).all()
 
 
-def _parquet(content: bytes) -> None:
-    assert read_table(_file("table.parquet", content)).num_rows
-
-
-def _scan_checkpoint(content: bytes) -> None:
-    path = _file("scan", content)
-    found = ScanCheckpoint(path, SCAN, []).load()
-    assert found is not None
-    assert found[1] >= (0, 0, 0)
-
-
-def _histograms(content: bytes) -> None:
-    assert (Histograms.from_bytes(content).counts >= 0).all()
-
-
-def _run_checkpoint(content: bytes) -> None:
+def _run_checkpoint(path: Path) -> None:
     from pufferslice.torch.checkpoint import Checkpoint
 
-    Checkpoint.from_bytes(content, "the checkpoint")
+    Checkpoint.from_bytes(path.read_bytes(), "the checkpoint")
 
 
-def _run_key(content: bytes) -> None:
-    assert len(RunKey.read(_file("run.key", content)).to_bytes()) == 32
+def _run_key(path: Path) -> None:
+    assert len(RunKey.read(path).to_bytes()) == 32
 
 
-def _ledger(content: bytes) -> None:
+def _ledger(path: Path) -> None:
     for suffix in ("-journal", "-wal", "-shm"):
         (SCRATCH / f"ledger{suffix}").unlink(missing_ok=True)
-    for entry in Ledger(_file("ledger", content)).entries():
+    for entry in Ledger(path).entries():
         assert entry.state in ("intended", "drawn", "published")
 
 
-def _outputs(content: bytes) -> None:
-    Outputs.load(_file("outputs.npz", content))
-
-
-def _reported(content: bytes) -> None:
-    read_file(_file("reported", content))
-
-
-READERS: dict[str, Callable[[bytes], None]] = {
-    "certificate": _certificate,
-    "evidence": _evidence,
-    "scenario": _scenario,
-    "training": _training,
-    "plan": _plan,
-    "release": _release,
-    "csv": _csv,
-    "zipped csv": _zipped,
-    "parquet": _parquet,
-    "scan checkpoint": _scan_checkpoint,
-    "histograms": _histograms,
-    "run checkpoint": _run_checkpoint,
-    "run key": _run_key,
-    "ledger": _ledger,
-    "outputs": _outputs,
-    "audit": _reported,
-    "training log": _reported,
+READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "certificate": ("statement.json", _certificate),
+    "evidence": ("evidence", _evidence),
+    "scenario": ("scenario.toml", _scenario),
+    "training": ("training.toml", _training),
+    "plan": ("plan.json", read_plan),
+    "release": ("release.json", _release),
+    "csv": ("table.csv", _table),
+    "zipped csv": ("table.csv.gz", _table),
+    "parquet": ("table.parquet", _table),
+    "scan checkpoint": ("scan", _scan_checkpoint),
+    "histograms": ("histograms", _histograms),
+    "run checkpoint": ("checkpoint", _run_checkpoint),
+    "run key": ("run.key", _run_key),
+    "ledger": ("ledger", _ledger),
+    "outputs": ("outputs.npz", Outputs.load),
+    "audit": ("reported", read_file),
+    "training log": ("reported", read_file),
 }
+"""The name of the file, and what reads it."""
 
 
 def read(name: str, content: bytes) -> bool:
     """Whether the reader took the bytes; any other error than the library's own is a failure."""
+    file, reader = READERS[name]
     try:
-        READERS[name](content)
+        reader(_file(file, content))
     except PuffersliceError as error:
         if not str(error):
             raise AssertionError from error
@@ -192,8 +173,8 @@ def _good_files() -> Iterator[tuple[str, bytes]]:
     yield "run checkpoint", _trained()
     yield "audit", _audited(certificate, scenario)
     row = {"step": 1, "n_steps": 2, "notion": "unsliced", "order": 4.0, "epsilon": 1.0}
-    rows_of_log = [row | {"step": step, "spent_epsilon": step / 2} for step in (1, 2)]
-    yield "training log", "".join(json.dumps(one) + "\n" for one in rows_of_log).encode()
+    log = [row | {"step": step, "spent_epsilon": step / 2} for step in (1, 2)]
+    yield "training log", "".join(json.dumps(row) + "\n" for row in log).encode()
     yield "run key", b"pufferslice-run-key 1\n" + b"5a" * 32 + b"\n"
 
 
@@ -237,8 +218,8 @@ def _audited(certificate: Certificate, scenario: Any) -> bytes:
     from pufferslice.audit import audit_release
 
     profile = FiniteProfile.uniform(dim=2, n_directions=3, seed=1)
-    said = {"n_outputs": 1_000, "confidence": 0.95, "seed": 0}
-    return json.dumps(audit_release(scenario, profile, certificate, **said).to_json()).encode()
+    options = {"n_outputs": 1_000, "confidence": 0.95, "seed": 0}
+    return json.dumps(audit_release(scenario, profile, certificate, **options).to_json()).encode()
 
 
 def _trained() -> bytes:

@@ -37,28 +37,30 @@ def outcomes(
         yield from pool.imap(_outcome, cases, chunksize=8)
 
 
-def problems_of(found: Sequence[Outcome]) -> list[str]:
+def problems_of(cases: Sequence[Outcome]) -> list[str]:
     """What is false, and whether claims from samples fail more often than they say."""
-    said = [f"case {one.index} ({one.kind}): {one.problems}" for one in found if one.problems]
-    expected = sum(one.failure_probability for one in found)
-    missed = [one.index for one in found if one.missed]
+    problems = [
+        f"case {case.index} ({case.kind}): {case.problems}" for case in cases if case.problems
+    ]
+    expected = sum(case.failure_probability for case in cases)
+    missed = [case.index for case in cases if case.missed]
     if len(missed) > expected + 4 * math.sqrt(expected) + 3:
-        said.append(f"claims from samples failed in cases {missed}, expected {expected:.1f}")
-    refused = sum(one.refused is not None for one in found)
-    if refused > MOST_REFUSED * len(found):
-        said.append(f"{refused} of {len(found)} cases were refused: too few were checked")
-    return said
+        problems.append(f"claims from samples failed in cases {missed}, expected {expected:.1f}")
+    refused = sum(case.refused is not None for case in cases)
+    if refused > MOST_REFUSED * len(cases):
+        problems.append(f"{refused} of {len(cases)} cases were refused: too few were checked")
+    return problems
 
 
-def summary_of(found: Sequence[Outcome]) -> dict[str, Any]:
+def summary_of(cases: Sequence[Outcome]) -> dict[str, Any]:
     """Counts for the table."""
     return {
-        "scenarios": len(found),
-        "by kind": dict(collections.Counter(one.kind for one in found)),
-        "refused": dict(collections.Counter(one.refused for one in found if one.refused)),
-        "false": sum(bool(one.problems) for one in found),
-        "missed": sum(one.missed for one in found),
-        "misses allowed on average": round(sum(one.failure_probability for one in found), 1),
+        "scenarios": len(cases),
+        "by kind": dict(collections.Counter(case.kind for case in cases)),
+        "refused": dict(collections.Counter(case.refused for case in cases if case.refused)),
+        "false": sum(bool(case.problems) for case in cases),
+        "missed": sum(case.missed for case in cases),
+        "misses allowed on average": round(sum(case.failure_probability for case in cases), 1),
     }
 
 
@@ -67,25 +69,25 @@ def _outcome(case: tuple[int, int]) -> Outcome:
 
 
 def main() -> int:
-    said = argparse.ArgumentParser(description=__doc__)
-    said.add_argument("--count", type=int, default=10_000)
-    said.add_argument("--kinds", nargs="*", default=list(KINDS), choices=list(KINDS))
-    said.add_argument("--seed", type=int, required=True)
-    said.add_argument("--processes", type=int, default=1)
-    said.add_argument("--log", type=Path, help="one JSON line per case")
-    args = said.parse_args()
-    start, found = time.monotonic(), []
-    for one in outcomes(args.seed, args.count, args.processes, args.kinds):
-        found.append(one)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=10_000)
+    parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=list(KINDS))
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--log", type=Path, help="one JSON line per case")
+    args = parser.parse_args()
+    start, cases = time.monotonic(), []
+    for case in outcomes(args.seed, args.count, args.processes, args.kinds):
+        cases.append(case)
         if args.log:
             with args.log.open("a", encoding="utf-8") as log:
-                log.write(json.dumps(attrs.asdict(one)) + "\n")
-        if one.problems:
-            print(f"case {one.index} ({one.kind}): {one.problems}", file=sys.stderr)  # noqa: T201
-    said_false = problems_of(found)
-    row = {"seed": args.seed, **summary_of(found), "seconds": round(time.monotonic() - start)}
+                log.write(json.dumps(attrs.asdict(case)) + "\n")
+        if case.problems:
+            print(f"case {case.index} ({case.kind}): {case.problems}", file=sys.stderr)  # noqa: T201
+    problems = problems_of(cases)
+    row = {"seed": args.seed, **summary_of(cases), "seconds": round(time.monotonic() - start)}
     print(json.dumps(row, indent=2))  # noqa: T201
-    return 1 if said_false else 0
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -18,16 +18,16 @@ SOAK = int(os.environ.get("PUFFERSLICE_SCENARIOS", "10000"))
 
 @pytest.mark.soundness
 def test_no_certificate_of_a_random_scenario_is_false(seed):
-    found = list(outcomes(seed, SAMPLE, 1))
-    assert not problems_of(found)
-    assert summary_of(found)["by kind"] == dict.fromkeys(KINDS, SAMPLE // len(KINDS))
+    cases = list(outcomes(seed, SAMPLE, 1))
+    assert not problems_of(cases)
+    assert summary_of(cases)["by kind"] == dict.fromkeys(KINDS, SAMPLE // len(KINDS))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 def test_no_certificate_of_ten_thousand_is_false(seed):
-    found = list(outcomes(seed, SOAK, 2))
-    assert not problems_of(found), f"seed {seed}"
+    cases = list(outcomes(seed, SOAK, 2))
+    assert not problems_of(cases), f"seed {seed}"
 
 
 @pytest.mark.soundness
@@ -47,14 +47,14 @@ def test_too_little_noise_would_be_found(seed, monkeypatch, share):
         claims, "verify", lambda _: attrs.make_class("V", {"holds": attrs.field(default=True)})()
     )
     exact = [i for i in range(32) if list(KINDS)[i % len(KINDS)] in ("groups", "gaussian")]
-    found = [claims.outcome_of(seed, index) for index in exact]
-    caught = [bool(one.problems) or one.refused is not None for one in found]
+    cases = [claims.outcome_of(seed, index) for index in exact]
+    caught = [bool(case.problems) or case.refused is not None for case in cases]
     assert sum(caught) >= len(caught) - 1
 
 
 @pytest.mark.soundness
 def test_gaussians_at_the_edge_of_an_infinite_cost():
     """Found by the soak: rounding of the spreads made the unsliced cost 2 parts in 10^11 short."""
-    found = claims.outcome_of(20_261_116, 4_396)
-    assert found.kind == "gaussian"
-    assert not found.problems
+    outcome = claims.outcome_of(20_261_116, 4_396)
+    assert outcome.kind == "gaussian"
+    assert not outcome.problems

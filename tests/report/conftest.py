@@ -146,6 +146,11 @@ def made_verdict(**changed):
 
 STATIC = ("certificate.json", "release.json", "audit.json", "comparison.json")
 LEARNING = ("trained.json", "public.jsonl", "internal.jsonl", "verdict.json", "membership.json")
+PUBLIC = ("certificate.json", "release.json", "trained.json", "public.jsonl")
+
+
+def files(folder, names):
+    return [folder / name for name in names]
 
 
 @pytest.fixture

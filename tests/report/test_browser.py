@@ -9,6 +9,7 @@ import attrs
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.report.conftest import LEARNING, STATIC, files
 
 from pufferslice.calibration.guarantee import Guarantee, at_most, percent_at_most
 from pufferslice.calibration.guessing import guessing_advantage
@@ -19,10 +20,6 @@ from pufferslice.report.page import internal_page, public_page
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.profiles import FiniteProfile
 
-EVERYTHING = (
-    "certificate.json", "release.json", "audit.json", "comparison.json",
-    "trained.json", "public.jsonl", "internal.jsonl", "verdict.json", "membership.json",
-)  # fmt: skip
 END, HOME, RIGHT, LEFT, SPACE = "\ue010", "\ue011", "\ue014", "\ue012", " "
 HOSTILE = "<script>alert(1)</script>"
 IMAGE = '"><img src=x onerror=alert(2)>'
@@ -32,7 +29,7 @@ SECONDS_TO_INTERACTIVE = 2.0
 @pytest.fixture(scope="module")
 def pages(made, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
-    inside = internal_page([made / name for name in EVERYTHING])
+    inside = internal_page(files(made, (*STATIC, *LEARNING)))
     (folder / "internal.html").write_bytes(inside)
     outside = public_page([made / name for name in ("certificate.json", "release.json")])
     (folder / "public.html").write_bytes(outside)
@@ -143,7 +140,7 @@ def test_the_slider_shows_what_certifying_again_says(visit, scenario, profile, c
         bounded = f"at most {guess} of the time" if right < 0.999 else "No useful bound on guessing"
         assert bounded in sentence
         script = "return [...document.querySelectorAll('#part-0-what-if [data-std]')]"
-        stds = browser.execute_script(f"{script}.map((one) => one.textContent)")
+        stds = browser.execute_script(f"{script}.map((node) => node.textContent)")
         assert stds == [f"{std * scale:.4g}" for scale in (2.0, 5.0, 3.0)]
         assert slider.get_attribute("aria-valuetext") == f"{epsilons[place]:g}"
 
@@ -152,7 +149,7 @@ def test_markers_follow_the_slider(visit):
     browser = visit("internal.html")
     slider = browser.find_element("css selector", "#part-0-what-if input")
     places = "return [...document.querySelectorAll('#part-0-what-if .marker circle')]"
-    places += ".map((one) => one.getAttribute('transform'))"
+    places += ".map((node) => node.getAttribute('transform'))"
     at_claim = browser.execute_script(places)
     slider.send_keys(END)
     at_end = browser.execute_script(places)
@@ -160,13 +157,9 @@ def test_markers_follow_the_slider(visit):
     assert all(a != b for a, b in zip(at_claim, at_end, strict=True))
     slider.send_keys(LEFT * 12)
     assert browser.execute_script(places) == at_claim
-
-
-def test_sliders_do_not_disturb_each_other(visit):
-    browser = visit("internal.html")
     before = shown(browser, "part-0", "sentence")
     browser.find_element("css selector", "#part-1-what-if input").send_keys(HOME)
-    assert shown(browser, "part-0", "sentence") == before
+    assert shown(browser, "part-0", "sentence") == before, "sliders do not disturb each other"
     assert shown(browser, "part-1", "epsilon") == "0.126"
 
 
@@ -201,7 +194,7 @@ def test_html_in_names_and_secrets_is_text(visit, tmp_path):
 
 
 @pytest.mark.parametrize(("scheme", "other"), [("light", "dark"), ("dark", "light")])
-def test_both_themes(visit, tmp_path, scheme, other):
+def test_both_themes(visit, scheme, other):
     browser = visit("internal.html", scheme=scheme)
     grounds = {"light": "rgb(255, 255, 255)", "dark": "rgb(17, 22, 27)"}
     assert style(browser, "body", "backgroundColor") == grounds[scheme]
@@ -212,27 +205,23 @@ def test_both_themes(visit, tmp_path, scheme, other):
     assert style(browser, "body", "backgroundColor") == grounds[other]
     assert button.text.lower() == scheme
     second = picture(browser)
-    for name, content in ((scheme, first), (other, second)):
-        (tmp_path / f"{name}.png").write_bytes(content)
-        assert content.startswith(b"\x89PNG")
-        assert len(content) > 20_000
     assert first != second
+    assert min(len(first), len(second)) > 20_000
 
 
-@pytest.mark.parametrize("width", [320, 360, 400, 768])
+@pytest.mark.parametrize("width", [320, 400, 768])
 @pytest.mark.parametrize("name", ["internal.html", "public.html"])
-def test_nothing_runs_over_the_edge_of_a_phone(visit, tmp_path, name, width):
+def test_nothing_runs_over_the_edge_of_a_phone(visit, name, width):
     browser = visit(name, width=width)
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     # Every element ends inside, except in tables, which scroll on their own.
     script = """
-        const inside = (one) => one.closest('.scroll, .formula, .watermark, .skip') === null;
+        const inside = (node) => node.closest('.scroll, .formula, .watermark, .skip') === null;
         return [...document.querySelectorAll('main *, header *')].filter(inside)
-          .filter((one) => one.getBoundingClientRect().right > arguments[0] + 1)
-          .map((one) => one.outerHTML.slice(0, 80));
+          .filter((node) => node.getBoundingClientRect().right > arguments[0] + 1)
+          .map((node) => node.outerHTML.slice(0, 80));
     """
     assert browser.execute_script(script, width) == []
-    (tmp_path / "phone.png").write_bytes(picture(browser))
 
 
 def test_captions_of_wide_tables_are_whole_on_a_phone(visit):
@@ -240,9 +229,10 @@ def test_captions_of_wide_tables_are_whole_on_a_phone(visit):
     browser = visit("internal.html", width=360)
     script = """
         const wide = [...document.querySelectorAll('.scroll')]
-          .filter((one) => one.clientWidth > 0 && one.scrollWidth > one.clientWidth + 40);
-        for (const one of wide) one.scrollLeft = 40;
-        const boxes = wide.map((one) => one.querySelector('caption span').getBoundingClientRect());
+          .filter((node) => node.clientWidth > 0 && node.scrollWidth > node.clientWidth + 40);
+        for (const node of wide) node.scrollLeft = 40;
+        const boxes = wide.map((node) => node.querySelector('caption span'))
+          .map((node) => node.getBoundingClientRect());
         return [wide.length, Math.min(...boxes.map((box) => box.left)),
                 Math.max(...boxes.map((box) => box.right))];
     """
@@ -256,7 +246,7 @@ def test_the_phone_shows_the_noise_before_it_is_scrolled(visit):
     browser = visit("public.html", width=360)
     script = """
         return [...document.querySelectorAll('.card')]
-          .map((one) => one.querySelector('.strong').getBoundingClientRect().bottom);
+          .map((node) => node.querySelector('.strong').getBoundingClientRect().bottom);
     """
     what, _, noise = browser.execute_script(script)
     assert what < noise < 800
@@ -268,9 +258,9 @@ def test_nothing_runs_over_the_edge_of_paper(visit):
     browser.execute_script("window.dispatchEvent(new Event('beforeprint'))")
     script = """
         return [...document.querySelectorAll('main *')]
-          .filter((one) => one.closest('.watermark, .skip') === null)
-          .filter((one) => one.getBoundingClientRect().right > 719)
-          .map((one) => one.outerHTML.slice(0, 80));
+          .filter((node) => node.closest('.watermark, .skip') === null)
+          .filter((node) => node.getBoundingClientRect().right > 719)
+          .map((node) => node.outerHTML.slice(0, 80));
     """
     assert browser.execute_script(script) == []
 
@@ -279,7 +269,7 @@ def test_letters_of_charts_can_be_read_on_a_phone(visit):
     browser = visit("internal.html", width=360)
     script = """
         return [...document.querySelectorAll('svg.chart text')]
-          .map((one) => one.getBoundingClientRect().height)
+          .map((node) => node.getBoundingClientRect().height)
           .filter((height) => height > 0);
     """
     heights = browser.execute_script(script)
@@ -287,7 +277,7 @@ def test_letters_of_charts_can_be_read_on_a_phone(visit):
     assert min(heights) >= 9
 
 
-def test_on_paper(visit, tmp_path):
+def test_on_paper(visit):
     browser = visit("internal.html", scheme="dark", media="print")
     assert style(browser, "body", "backgroundColor") == "rgb(255, 255, 255)"
     assert style(browser, "body", "color") == "rgb(0, 0, 0)"
@@ -300,7 +290,6 @@ def test_on_paper(visit, tmp_path):
     assert browser.execute_script(closed) > 5
     printed = browser.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})
     paper = base64.b64decode(printed["data"])
-    (tmp_path / "report.pdf").write_bytes(paper)
     assert paper.startswith(b"%PDF")
     assert len(re.findall(rb"/Type\s*/Page\b", paper)) > 3
 
@@ -308,18 +297,18 @@ def test_on_paper(visit, tmp_path):
 def test_everything_has_a_name_and_can_be_reached_by_keyboard(visit):
     browser = visit("internal.html")
     script = """
-        const named = (one) => one.labels?.length || one.getAttribute('aria-label')
-          || one.getAttribute('aria-labelledby') || one.textContent.trim();
+        const named = (node) => node.labels?.length || node.getAttribute('aria-label')
+          || node.getAttribute('aria-labelledby') || node.textContent.trim();
         return {
           unnamed: [...document.querySelectorAll(
             'input, button, svg[role=img], section, article, nav, a'
-          )].filter((one) => !named(one)).length,
+          )].filter((node) => !named(node)).length,
           pictures: [...document.querySelectorAll('svg:not([role=img])')]
-            .filter((one) => !one.closest('[aria-hidden=true]')).length,
-          captions: [...document.querySelectorAll('table')].filter((one) => !one.caption).length,
+            .filter((node) => !node.closest('[aria-hidden=true]')).length,
+          captions: [...document.querySelectorAll('table')].filter((node) => !node.caption).length,
           scopes: document.querySelectorAll('th:not([scope])').length,
           regions: document.querySelectorAll('.scroll:not([tabindex="0"])').length,
-          twice: [...document.querySelectorAll('[id]')].map((one) => one.id)
+          twice: [...document.querySelectorAll('[id]')].map((node) => node.id)
             .filter((id, index, all) => all.indexOf(id) !== index),
           language: document.documentElement.lang,
         };

@@ -11,7 +11,6 @@ guess gives. The small model and the runs without privacy were not tuned.
 
 import tempfile
 import tomllib
-from importlib.resources import files
 from pathlib import Path
 from statistics import mean
 from typing import Any, TypedDict
@@ -19,6 +18,7 @@ from typing import Any, TypedDict
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 
+from pufferslice.config import TrainingFile, template
 from pufferslice.config.training import training_of
 from pufferslice.torch.models import cross_entropy
 from pufferslice.torch.train import held_out_metrics, run_data, run_model, run_training
@@ -63,7 +63,7 @@ def _row(name: str, changes: dict[str, Any]) -> Row:
 
 
 def _document(changes: dict[str, Any]) -> dict[str, Any]:
-    document = tomllib.loads(files("pufferslice.cli").joinpath("training.toml").read_text())
+    document = tomllib.loads(template(TrainingFile))
     document["training"] |= changes
     document["output"]["evaluate_every"] = document["training"]["n_steps"]
     return document

@@ -49,7 +49,7 @@ from pufferslice.queries.query import RangeLike
 from pufferslice.queries.statistics import STATISTICS
 from pufferslice.scenario.distributions import GaussianDistribution
 from pufferslice.scenario.histograms import Histograms
-from pufferslice.scenario.priors import LAWS, SOURCES, Bootstrap, Source
+from pufferslice.scenario.priors import LAWS, SOURCES, Bootstrap
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.scenario.secrets import Bins
 from pufferslice.sensitivity import RowScan, scan_files, streamed_scenario
@@ -529,10 +529,21 @@ def request_of(document: Document, folder: Path, scan: Scan = scan_files) -> Req
         scenario = _streamed(file, folder, query, profile, scan)
     elif file.query.distribution == "worlds":
         scenario = Scenario.from_worlds(
-            _worlds(file, folder), query=query, pairs=file.secret.pairs, source=_source(file)
+            _worlds(file, folder),
+            query=query,
+            pairs=file.secret.pairs,
+            source=file.prior.source,  # type: ignore[arg-type]
         )
     else:
-        table = _table(file.data, folder)
+        path, dataset = file.data.path, file.data.dataset
+        if (path is None) == (dataset is None):
+            msg = "[data]: needs either path or dataset"
+            raise ArgumentError(msg)
+        table = (
+            _DATASETS[dataset or ""]()
+            if path is None
+            else read_table(folder / path, null_values=file.data.null_values)
+        )
         scenario = _from_table(file, query, table)
     return Request(
         scenario=scenario.with_sampled_priors() if file.prior.kind == "sampled" else scenario,
@@ -546,10 +557,6 @@ def request_of(document: Document, folder: Path, scan: Scan = scan_files) -> Req
         table=table,
         null_values=file.data.null_values,
     )
-
-
-def _source(file: ScenarioFile) -> Source | None:
-    return file.prior.source  # type: ignore[return-value]
 
 
 def _streamed(
@@ -575,17 +582,8 @@ def _streamed(
         scan(folder / file.data.path, rows),
         rows,
         pairs=file.secret.pairs,
-        source=_source(file) or "released_data",
+        source=file.prior.source or "released_data",  # type: ignore[arg-type]
     )
-
-
-def _table(section: Data, folder: Path) -> pa.Table:
-    if (section.path is None) == (section.dataset is None):
-        msg = "[data]: needs either path or dataset"
-        raise ArgumentError(msg)
-    if section.path is None:
-        return _DATASETS[section.dataset or ""]()
-    return read_table(folder / section.path, null_values=section.null_values)
 
 
 def _from_table(file: ScenarioFile, query: Query, table: pa.Table) -> Scenario:

@@ -59,8 +59,8 @@ def changed(**sections) -> dict:
     return document
 
 
-def query_of(document):
-    file = ScenarioFile.of(document)
+def query_of(query, **sections):
+    file = ScenarioFile.of(changed(query={"distribution": "groups"} | query, **sections))
     return file.query.query(file.data.missing)
 
 
@@ -86,57 +86,7 @@ def test_a_claim_without_slices_needs_no_profile(folder):
         request_of(sliced, folder)
 
 
-def test_read_request_from_a_file(folder):
-    path = folder / "scenario.toml"
-    path.write_text(
-        '[data]\npath = "people.parquet"\n[secret]\ncolumn = "site"\n'
-        '[query]\ndistribution = "groups"\nmean = ["pay"]\n[profile]\nn_directions = 3\nseed = 0\n'
-        '[guarantee]\nnotion = "average"\norder = 2\nepsilon = 1\n'
-    )
-    assert read_request(path).target.notion == "average"
-    changed = ["guarantee.notion='joint'", "profile.n_directions=2", "query.range.pay=[0, 90]"]
-    request = read_request(path, overrides=changed)
-    assert request.target.notion == "joint"
-    assert request.scenario.query.range == Box([0], [90])
-    path.write_text("[data\n")
-    with pytest.raises(ArgumentError, match="is not TOML"):
-        read_request(path)
-    with pytest.raises(StorageError, match="cannot read"):
-        read_request(folder / "absent.toml")
-
-
-def test_secrets_columns_bins_pairs(folder):
-    two = request_of(changed(secret={"columns": ["site", "sex"]}), folder)
-    assert two.scenario.secrets == ("a & m", "b & f", "c & m", "d & f")
-    bins = request_of(changed(secret={"bins": {"column": "age", "quantiles": 3}}), folder)
-    assert bins.scenario.secrets == ("age q1/3", "age q2/3", "age q3/3")
-    some = request_of(changed(secret={"column": "site", "pairs": [["a", "b"]]}), folder)
-    assert [tuple(p) for p in some.scenario.pairs] == [("a", "b")]
-
-
-def test_summary_query_with_range_and_scales():
-    query = query_of(
-        changed(
-            query={
-                "distribution": "groups",
-                "mean": ["pay"],
-                "std": ["pay"],
-                "rate": [{"column": "rich", "equals": 1}, {"column": "age", "at_most": 40}],
-                "quantile": [{"column": "age", "level": [0.25, 0.75]}],
-                "count_share": 1000,
-                "range": {"low": [0] * 7, "high": [100, 100, 1, 1, 100, 100, 1]},
-                "scales": [10, 10, 0.1, 0.1, 5, 5, 1],
-            },
-            data={"path": "x", "missing": "drop-rows"},
-        )
-    )
-    assert query.dim == 7
-    assert isinstance(query.range, Box)
-    assert query.missing == "drop-rows"
-    assert query.scales.tolist() == [10, 10, 0.1, 0.1, 5, 5, 1]
-
-
-def test_coordinates_are_in_the_order_of_the_file(folder):
+def test_a_file_keeps_the_order_of_its_coordinates_and_takes_overrides(folder):
     path = folder / "scenario.toml"
     path.write_text(
         '[data]\npath = "people.parquet"\n[secret]\ncolumn = "site"\n'
@@ -146,32 +96,62 @@ def test_coordinates_are_in_the_order_of_the_file(folder):
         'rate = [{ column = "rich", equals = 1 }]\nstd = ["pay"]\nmean = ["age"]\n'
         'range = { age = [0, 100], "std(pay)" = [0, 50] }\nscales = { rich = 0.1, age = 10 }\n'
     )
-    query = read_request(path).scenario.query
+    request = read_request(path)
+    query = request.scenario.query
+    assert request.target.notion == "average"
     assert query.names == ("rate(rich = 1)", "std(pay)", "mean(age)")
     assert query.range == Box([0, 0, 0], [1, 50, 100])
     assert query.scales.tolist() == [0.1, 1, 10]
+    overrides = ["guarantee.notion='joint'", "query.range.age=[0, 90]"]
+    request = read_request(path, overrides=overrides)
+    assert request.target.notion == "joint"
+    assert request.scenario.query.range == Box([0, 0, 0], [1, 50, 90])
+    for text, words in (("[data\n", "is not TOML"), ("x = " + "[" * 20_000, "nested too deeply")):
+        path.write_text(text)
+        with pytest.raises(ArgumentError, match=words):
+            read_request(path)
+    with pytest.raises(StorageError, match="cannot read"):
+        read_request(folder / "absent.toml")
 
 
-def test_a_column_with_two_entries_keeps_both_quantiles():
+@pytest.mark.parametrize(
+    ("secret", "secrets", "n_pairs"),
+    [
+        ({"columns": ["site", "sex"]}, ("a & m", "b & f", "c & m", "d & f"), 6),
+        ({"bins": {"column": "age", "quantiles": 3}}, ("age q1/3", "age q2/3", "age q3/3"), 3),
+        ({"column": "site", "pairs": [["a", "b"]]}, ("a", "b", "c", "d"), 1),
+    ],
+)
+def test_secrets_columns_bins_pairs(folder, secret, secrets, n_pairs):
+    scenario = request_of(changed(secret=secret), folder).scenario
+    assert (scenario.secrets, len(scenario.pairs)) == (secrets, n_pairs)
+
+
+def test_summary_query_with_range_and_scales():
+    scales = [10, 10, 0.1, 0.1, 5, 5, 1]
+    query = {
+        "mean": ["pay"],
+        "std": ["pay"],
+        "rate": [{"column": "rich", "equals": 1}, {"column": "age", "at_most": 40}],
+        "quantile": [{"column": "age", "level": [0.25, 0.75]}],
+        "count_share": 1000,
+        "range": {"low": [0] * 7, "high": [100, 100, 1, 1, 100, 100, 1]},
+        "scales": scales,
+    }
+    query = query_of(query, data={"path": "x", "missing": "drop-rows"})
+    assert (query.dim, query.missing, query.scales.tolist()) == (7, "drop-rows", scales)
+    assert isinstance(query.range, Box)
+
+
+def test_quantiles_balls_rows_and_models():
     entries = [{"column": "age", "level": 0.25}, {"column": "age", "level": 0.75}]
-    query = query_of(changed(query={"distribution": "groups", "quantile": entries}))
-    assert query.names == ("quantile(age, 0.25)", "quantile(age, 0.75)")
-
-
-def test_ball_rows_and_models():
-    ball = {"distribution": "groups", "mean": ["a"], "range": {"center": [1.0], "radius": 2.0}}
-    assert isinstance(query_of(changed(query=ball)).range, Ball)
-    rows = query_of(
-        changed(
-            query={
-                "distribution": "records",
-                "columns": ["pay"],
-                "flags": [{"column": "rich", "above": 0}, {"column": "rich", "below": 1}],
-            }
-        )
-    )
+    assert query_of({"quantile": entries}).names == ("quantile(age, 0.25)", "quantile(age, 0.75)")
+    ball = {"mean": ["a"], "range": {"center": [1.0], "radius": 2.0}}
+    assert isinstance(query_of(ball).range, Ball)
+    flags = [{"column": "rich", "above": 0}, {"column": "rich", "below": 1}]
+    rows = query_of({"distribution": "records", "columns": ["pay"], "flags": flags})
     assert (rows.level, rows.dim) == ("row", 3)
-    assert query_of(changed(query={"distribution": "groups", "model": MODEL})).dim == 3
+    assert query_of({"model": MODEL}).dim == 3
 
 
 @pytest.mark.parametrize(
@@ -191,24 +171,24 @@ def test_profiles(folder, profile, n_directions):
 
 
 def test_distributions(folder):
-    bootstrap = changed(
-        query={"distribution": "bootstrap", "mean": ["pay"]},
-        bootstrap={"n_replicates": 9, "seed": 2},
-    )
-    distribution = request_of(bootstrap, folder).scenario.priors[0].distributions["a"]
-    assert distribution.n_samples == 9
+    query = {"distribution": "bootstrap", "mean": ["pay"]}
+    bootstrap = changed(query=query, bootstrap={"n_replicates": 9, "seed": 2})
     records = changed(query={"distribution": "records", "columns": ["pay"]})
-    assert request_of(records, folder).scenario.priors[0].distributions["a"].n_samples == 20
+    for document, n_samples in ((bootstrap, 9), (records, 20)):
+        prior = request_of(document, folder).scenario.priors[0]
+        assert prior.distributions["a"].n_samples == n_samples
     worlds = changed(
         query={"distribution": "worlds", "mean": ["pay"]},
         worlds={"early": "early.parquet", "late": "late.parquet"},
         prior={"source": "held-out"},
     )
     request = request_of(worlds, folder)
-    assert request.scenario.secrets == ("early", "late")
-    assert request.table is None
+    assert (request.scenario.secrets, request.table) == (("early", "late"), None)
     with pytest.raises(ArgumentError, match="has no table"):
         request.chosen_rows(row=0)
+    adult = changed(data={"dataset": "adult"}, secret={"column": "race"})
+    adult["query"] = {"distribution": "groups", "mean": ["age"]}
+    assert len(request_of(adult, Path()).scenario.secrets) == 5
 
 
 def test_gaussian_worlds(folder):
@@ -230,15 +210,6 @@ def test_gaussian_worlds(folder):
 )
 def test_calibration_section(folder, section, envelope):
     assert request_of(changed(calibration=section), folder).method.envelope == envelope
-
-
-def test_dataset():
-    document = changed(
-        data={"dataset": "adult"},
-        secret={"column": "race"},
-        query={"distribution": "groups", "mean": ["age"]},
-    )
-    assert len(request_of(document, Path()).scenario.secrets) == 5
 
 
 QUERY = BASE["query"]
@@ -361,10 +332,3 @@ class TestStreamed:
         query = {"distribution": "records", "columns": ["pay"]}
         with pytest.raises(ScenarioError, match="bins need a public range"):
             request_of(changed(data=self.DATA, query=query, prior={"kind": "empirical"}), folder)
-
-
-def test_a_file_that_is_nested_too_deeply(tmp_path):
-    path = tmp_path / "scenario.toml"
-    path.write_text("x = " + "[" * 20_000)
-    with pytest.raises(ArgumentError, match="is not TOML: it is nested too deeply"):
-        read_request(path)

@@ -33,7 +33,7 @@ def rows_of(answer):
     return {row["mechanism"]: row for row in answer.json["rows"]}
 
 
-def test_the_table_has_a_row_per_mechanism(folder, ask):
+def test_the_table_has_a_row_per_mechanism(folder, scenario, ask):
     answer = ask(COMPARE)
     assert (answer.code, answer.err) == (0, "")
     lines = answer.out.splitlines()
@@ -44,6 +44,10 @@ def test_the_table_has_a_row_per_mechanism(folder, ask):
     assert "Sinkhorn-Wasserstein: regularisation 0.1" in answer.out
     assert lines[-1].startswith("Wasserstein, Laplace noise is left out: the Laplace mechanisms")
     assert not list(folder.glob("*.json"))
+    text = scenario.read_text().replace("range = { low = [0, 0], high = [100, 100] }\n", "")
+    scenario.write_text(text)
+    without_notes = ask(COMPARE, "--largest-table 1").out
+    assert "MiB\n\ngeneral Wasserstein (GWM) is left out: " in without_notes
 
 
 def test_one_json_object_that_agrees_with_calibrate(folder, ask):

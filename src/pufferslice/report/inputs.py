@@ -5,7 +5,6 @@ import math
 import os
 from collections import abc
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from types import UnionType
 from typing import Any, Final, Literal, final, get_args, get_origin, get_type_hints

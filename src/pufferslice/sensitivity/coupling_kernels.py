@@ -241,7 +241,7 @@ def to_costs(
 
 
 @kernel
-def transport(  # noqa: PLR0912, PLR0915 - one loop over shared arrays
+def transport(
     costs: Floats, supplies: Integers, demands: Integers, flows: Integers, room: Integers
 ) -> None:
     """Least-cost transport with integer masses, by shortest augmenting paths; fills `flows`.
@@ -351,7 +351,7 @@ def transport(  # noqa: PLR0912, PLR0915 - one loop over shared arrays
 
 
 @kernel
-def improve(  # noqa: PLR0912, PLR0915 - as above
+def improve(
     points_a: Floats,
     points_b: Floats,
     first: Integers,

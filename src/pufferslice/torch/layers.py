@@ -308,7 +308,7 @@ def known_layers(model: nn.Module, trained: Sequence[Tensor]) -> list[nn.Module]
     return layers
 
 
-def _is_known(module: Any) -> bool:  # noqa: ANN401, PLR0911 - any module, one type a line
+def _is_known(module: Any) -> bool:  # noqa: ANN401 - any module, one type a line
     kind = type(module)
     if "forward" in module.__dict__:
         return False

@@ -111,7 +111,7 @@ class Replica:
         self._copies[id(value)] = copy
         return copy
 
-    def _copied(self, value: Any, place: str) -> Any:  # noqa: ANN401, PLR0911, PLR0912 - one case a line
+    def _copied(self, value: Any, place: str) -> Any:  # noqa: ANN401 - one case a line
         if isinstance(value, nn.Module):
             return self._module(value, place)
         if isinstance(value, Tensor):
@@ -318,7 +318,7 @@ def _by_name(kind: type) -> object:
     return vars(sys.modules[kind.__module__]).get(kind.__name__)
 
 
-def _holds(value: Any, within: tuple[object, ...] = ()) -> bool:  # noqa: ANN401, PLR0911 - any type, one case a line
+def _holds(value: Any, within: tuple[object, ...] = ()) -> bool:  # noqa: ANN401 - any type, one case a line
     """Whether a function, or what it closes over, holds something that a run could write to."""
     if _is_shared(type(value)) or any(value is part for part in within):
         return False

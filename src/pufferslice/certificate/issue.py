@@ -102,8 +102,8 @@ def certify_release(
     `noise_std`, in scaled (with a shape, whitened) coordinates, certifies a noise of your own
     instead of the smallest one; it must meet the target. `accuracy` maps coordinates to the 95 %
     half-width that they need, in the user's units: the certificate then claims the least epsilon
-    (or share of guesses) that reaches it, and at most that of `guarantee`. `total` fixes, before the first of several
-    releases of data that the secret determines, the epsilon of all of them together.
+    (or share of guesses) that reaches it, and at most that of `guarantee`. `total` fixes, before
+    the first of several releases of data that the secret determines, the epsilon of all of them.
 
     Guarantee: one release with the stated noise satisfies `guarantee` for the scenario's priors and
     pairs, except with probability `failure_probability` over the draws of sampled priors and

@@ -240,9 +240,12 @@ def _broken_relations(evidence: Evidence) -> Iterator[str]:
         yield "the evidence of the whole output is missing, and these priors have it"
     if isinstance(full.seen, MatchingTables) and full.from_range:
         yield from _in_range(evidence, full.seen)
-    elif isinstance(full.seen, MatchingTables) and isinstance(tables, GapTables):
-        if (full.seen.worst().min(axis=1) < tables.worst().max(axis=1) * _ROOM).any():
-            yield "a coupling's largest distance is below a gap along a slice, which cannot be"
+    elif (
+        isinstance(full.seen, MatchingTables)
+        and isinstance(tables, GapTables)
+        and (full.seen.worst().min(axis=1) < tables.worst().max(axis=1) * _ROOM).any()
+    ):
+        yield "a coupling's largest distance is below a gap along a slice, which cannot be"
     if isinstance(tables, GapTables) and evidence.plain is not None:
         yield from _in_bands(evidence, tables, evidence.plain)
 

@@ -184,7 +184,7 @@ class GaussianPairs:
 
 
 def _whitened_covariance(cov: Floats, units: Sequence[Fraction], shape: Shape) -> Floats:
-    """A C A^T for the scaled covariance C and the whitening matrix A, exact but for one rounding."""
+    """A C A^T for the scaled covariance C and whitening matrix A, exact but for one rounding."""
     scaled = [
         [Fraction(x) / (a * b) for x, b in zip(row, units, strict=True)]
         for row, a in zip(cov.tolist(), units, strict=True)

@@ -29,7 +29,7 @@ from pufferslice.queries import Query
 from pufferslice.queries.ranges import Box
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.scenario import Scenario
-from pufferslice.sensitivity.couplings import Effort, Recipe, coupled_differences
+from pufferslice.sensitivity.couplings import SEED, Effort, Recipe, coupled_differences
 from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.sensitivity import distribution_pairs, full_sensitivity, whitened
 from pufferslice.sensitivity.whitening import Shape
@@ -48,6 +48,8 @@ _ROUNDS: Final = 2
 """How often couplings and shape are found in turn."""
 _MOST_PIECES: Final = 2000
 """Coupled differences of an instance that a shape is fitted to."""
+_MOST_ATOMS: Final[Mapping[str, int]] = {"quick": 4_000, "thorough": 40_000}
+"""Atoms of a distribution that a shape is fitted to."""
 _OTHER_ORDER: Final = 4.0
 """The order of the Rényi claim whose shape other claims take."""
 
@@ -190,6 +192,7 @@ def _fitted(
         smallest = _guard(guard, shifts, limit)
         return fit_points(shifts, limit=limit, guard=smallest, weights=weights, kind=kind)
     order = target.order if isinstance(target, Guarantee) else _OTHER_ORDER
+    finite = [_thinned(distribution, _MOST_ATOMS[effort]) for distribution in finite]
     shape, fitted = None, None
     for turn in range(_ROUNDS):
         recipe = Recipe(effort=effort if turn == _ROUNDS - 1 else "quick")
@@ -218,6 +221,15 @@ def _fitted(
         shape = Shape.of_covariance(fitted.covariance)
         progress(0, 1)
     return fitted
+
+
+def _thinned(distribution: FiniteDistribution, most: int) -> FiniteDistribution:
+    """At most so many atoms, drawn with a constant seed: enough to fit a shape to."""
+    n = distribution.n_samples
+    if n <= most:
+        return distribution
+    kept = np.sort(np.random.default_rng(SEED).permutation(n)[:most])
+    return FiniteDistribution(outputs=distribution.outputs[kept], counts=distribution.counts[kept])
 
 
 def _guard(guard: float | None, differences: Floats, limit: float) -> float:

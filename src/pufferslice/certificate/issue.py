@@ -199,7 +199,7 @@ def certify_release(
     if widths is not None and not evidence.are_equal:
         stds = noise_stds(evidence.full, 1.0) * query.scales * INTERVAL_STDS
         options = attrs.evolve(options, noise_std=float((widths / stds).min()))
-    if evidence.full.recipe is not None and not evidence.are_equal:
+    if effort == "thorough" and evidence.full.recipe is not None and not evidence.are_equal:
         # Couplings for the noise that the claim needs, once it is roughly known.
         recipe = _recipe(target, calibrated_noise(evidence, options), effort)
         evidence = Evidence.of(

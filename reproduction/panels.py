@@ -25,18 +25,17 @@ from pufferslice import datasets, queries
 from pufferslice._core.arrays import Floats, locked, same
 from pufferslice._core.checks import check_count
 from pufferslice._core.files import canonical_json
-from pufferslice._core.threads import in_threads
+from pufferslice._core.threads import in_threads, silent
 from pufferslice.audit.inference import gaussian_scores
 from pufferslice.calibration.calibrate import Method, Rule, calibrate
 from pufferslice.calibration.guarantee import Guarantee, Notion
-from pufferslice.certificate.evidence import Evidence
 from pufferslice.data.frames import frame_of
 from pufferslice.queries import Condition, Query, above, at_least, equals
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.scenario.secrets import Bins, secret_rule
 from pufferslice.sensitivity.profiles import FiniteProfile
-from pufferslice.sensitivity.sensitivity import Slices
+from pufferslice.sensitivity.sensitivity import Slices, slice_sensitivity
 from reproduction import data
 from reproduction.experiment import Row, number_in
 
@@ -389,7 +388,7 @@ def trial_slices(scenario: Scenario, trial: int) -> Slices:
     """What the directions of a trial can show; each trial draws its own, from a public seed."""
     seed = int(np.random.SeedSequence([SEED, trial]).generate_state(1)[0])
     profile = FiniteProfile.uniform(dim=scenario.dim, n_directions=N_DIRECTIONS, seed=seed)
-    return Evidence.of(scenario, profile).required_slices()
+    return slice_sensitivity(scenario, profile, None, silent).slices
 
 
 def _simulated(panel: Panel, noise_std: float, rng: np.random.Generator) -> dict[str, float]:

@@ -11,6 +11,7 @@ import attrs
 from pufferslice._core.text import shown
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.issue import required_evidence
+from pufferslice.certificate.statement import is_determined
 
 
 @final
@@ -97,9 +98,7 @@ def verdict(certificate: Certificate) -> Verdict | None:
     if spreads is None:
         return None
     statement = certificate.statement
-    determined = evidence.are_equal or all(
-        total == 1 for total in getattr(evidence.full.seen, "totals", [0])
-    )
+    determined = is_determined(evidence.full)
     by_constant = determined or statement["scenario"]["distribution"] != "worlds"
     rows = zip(
         statement["scenario"]["query"]["names"],

@@ -312,15 +312,6 @@ class Scenario:
             for prior, pair in self.instances
         )
 
-    @property
-    def is_determined(self) -> bool:
-        """Whether the secret determines the query's value, under every prior."""
-        return all(
-            distribution.kind == "empirical" and distribution.n_samples == 1
-            for prior in self.priors
-            for distribution in prior.distributions.values()
-        )
-
     def spreads(self) -> dict[str, list[float]] | None:
         """How much each statistic varies, in the user's units; None if values were only counted.
 

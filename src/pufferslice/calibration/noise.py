@@ -171,28 +171,35 @@ def draw_integers(key: bytes, size: int) -> Integers:
     in size. Needs: a uniform key, used for one call only.
     """
     check_count(0, size=size)
+    draws = np.zeros(int(size), dtype=np.int64)
+    add_integers(key, draws)
+    return draws
+
+
+def add_integers(key: bytes, sums: Integers) -> None:
+    """Add to the sums, in place, what `draw_integers` draws from the key."""
     if len(key) != _KEY_BYTES:
         msg = f"key must be {_KEY_BYTES} bytes, got {len(key)}. Take os.urandom({_KEY_BYTES})"
         raise ArgumentError(msg)
-    draws = np.empty(int(size), dtype=np.int64)
-    parts = [draws[start : start + PART_DRAWS] for start in range(0, int(size), PART_DRAWS)]
+    parts = [sums[start : start + PART_DRAWS] for start in range(0, len(sums), PART_DRAWS)]
 
-    def draw_part(number: int) -> None:
+    def add_part(number: int) -> None:
         # The first part has the key itself.
         part_key = key
         if number:
             label = number.to_bytes(8, "little")
             hashed = hashlib.blake2b(label, key=key, digest_size=32, person=b"noise part")
             part_key = hashed.digest()
+        draws = np.empty(len(parts[number]), dtype=np.int64)
         # 2.05 words a draw on average: a small request does not fill the whole buffer.
-        n_words = 2 * len(parts[number]) + len(parts[number]) // 8 + 2 * TRIAL_WORDS
-        _draw(part_key, parts[number], min(BUFFER_WORDS, n_words), MARGIN)
+        n_words = 2 * len(draws) + len(draws) // 8 + 2 * TRIAL_WORDS
+        _draw(part_key, draws, min(BUFFER_WORDS, n_words), MARGIN)
+        parts[number] += draws
 
     if len(parts) > 1:
-        in_threads(draw_part, range(len(parts)))
+        in_threads(add_part, range(len(parts)))
     elif parts:
-        draw_part(0)
-    return draws
+        add_part(0)
 
 
 def _draw(key: bytes, draws: Integers, buffer_words: int, margin: float) -> None:

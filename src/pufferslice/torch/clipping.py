@@ -16,6 +16,7 @@ integers.
 import contextlib
 import hashlib
 import math
+import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -52,7 +53,7 @@ _NORM_MARGIN: Final = 1 + 2.0**-40
 _LEAST_RADIUS: Final = 2.0**-40
 _SINGLE_ROUNDOFF: Final = 2.0**-24
 
-_BLOCK_BYTES: Final = 2**29
+_BLOCK_BYTES: Final = 2**28
 """Largest memory of the activations and gradients of a block."""
 
 _ARRAY_BYTES: Final = 2**25
@@ -86,10 +87,8 @@ class _Group(NamedTuple):
     examples: list[Examples]
 
 
-class _GroupSum(NamedTuple):
+class _GroupReport(NamedTuple):
     numbers: range
-    sums: dict[int, Tensor]
-    """Of each parameter, by its position."""
     losses: list[float]
     """Summed over each block."""
     n_non_finite: int
@@ -120,6 +119,7 @@ class ClippedSums:
         self._per_example = PerExample(model, loss_fn, layout)
         self._device = layout.parameters[0].device
         self._modes: tuple[bool, ...] = ()
+        self._adding = threading.Lock()
         # compile the kernel now: during a step its memory would lie between the activations
         row_norms(torch.zeros(1, 1))
 
@@ -192,10 +192,7 @@ class ClippedSums:
         weights[self._processes.rank] = self._weights_digest()
         flags[1] = 1
         try:
-            for group in self._group_sums(batch, grid, block, seed_of):
-                for place, group_sum in group.sums.items():
-                    step = float(grid.steps[self.layout.layers[place]])
-                    add_quantised(group_sum, step, sums[self.layout.place_of(place, group_sum)])
+            for group in self._add_groups(batch, grid, block, seed_of, sums):
                 losses.view(np.float64)[group.numbers.start : group.numbers.stop] = group.losses
                 flags[0] += group.n_non_finite
             flags[1] = 0
@@ -219,19 +216,19 @@ class ClippedSums:
         total_loss = math.fsum(losses.view(np.float64)) if n_examples else math.nan
         return StepSums(sums, total_loss / max(1, n_examples), int(flags[0]))
 
-    def _group_sums(
-        self, batch: Batch, grid: SumGrid, block: int, seed_of: SeedOf
-    ) -> Iterator[_GroupSum]:
-        """The sums of the groups that this process computes."""
+    def _add_groups(
+        self, batch: Batch, grid: SumGrid, block: int, seed_of: SeedOf, integers: Integers
+    ) -> Iterator[_GroupReport]:
+        """Add the sums of the groups that this process computes to `integers`."""
         method = self.method
         if method is None:
             msg = "a batch is summed after prepare"
             raise ArgumentError(msg)
         state = torch.get_rng_state()
 
-        def group_sum(group: _Group) -> _GroupSum:
+        def add_group(group: _Group) -> _GroupReport:
             with self._plain_torch(), _named_errors():
-                return self._group_sum(group, method, grid, block, seed_of)
+                return self._add_group(group, method, grid, block, seed_of, integers)
 
         groups = batch.groups()
         here = (groups[i] for i in self._processes.own_parts(len(groups)))
@@ -242,7 +239,7 @@ class ClippedSums:
         # a generator shared by threads gives other numbers if blocks run at once
         threads = self._threads if method.at_once and not method.draws else None
         try:
-            each = _each(group_sum, fetched, threads, self._in_flight)
+            each = _each(add_group, fetched, threads, self._in_flight)
             with _exact_products(), contextlib.closing(each) as results:
                 yield from results
             drawn = not torch.equal(state, torch.get_rng_state())
@@ -268,9 +265,15 @@ class ClippedSums:
     def _there(self, examples: Examples) -> Examples:
         return mapped(lambda tensor: tensor.to(self._device), examples)
 
-    def _group_sum(
-        self, group: _Group, method: GradientMethod, grid: SumGrid, block: int, seed_of: SeedOf
-    ) -> _GroupSum:
+    def _add_group(
+        self,
+        group: _Group,
+        method: GradientMethod,
+        grid: SumGrid,
+        block: int,
+        seed_of: SeedOf,
+        integers: Integers,
+    ) -> _GroupReport:
         totals: dict[int, Tensor] = {}
         losses, n_non_finite = [], 0
         for number, examples in zip(group.numbers, group.examples, strict=True):
@@ -290,16 +293,28 @@ class ClippedSums:
                     )
                     raise TrainingError(msg)
                 by_layer = [Weights(row) for row in weights]
-                for place, contribution in contributions.items():
+                while contributions:
+                    # each is freed before the sum of the next one
+                    place, contribution = contributions.popitem()
                     finite_part = contribution.masked(finite) if left_out else contribution
                     sums = finite_part.weighted_sum(by_layer[self.layout.layers[place]])
-                    if len(group.numbers) > 1:
-                        sums = sums.double()
-                        sums = totals[place].add_(sums) if place in totals else sums
-                    totals[place] = sums
+                    if len(group.numbers) == 1:
+                        self._add(place, sums, grid, integers)
+                    elif place in totals:
+                        totals[place] += sums.double()
+                    else:
+                        totals[place] = sums.double()
             losses.append(float(block_losses.double().sum()))
             n_non_finite += left_out
-        return _GroupSum(group.numbers, totals, losses, n_non_finite)
+        for place, sums in totals.items():
+            self._add(place, sums, grid, integers)
+        return _GroupReport(group.numbers, losses, n_non_finite)
+
+    def _add(self, place: int, sums: Tensor, grid: SumGrid, integers: Integers) -> None:
+        """Add the sums of a parameter, rounded to the grid, to the integers of all groups."""
+        step = float(grid.steps[self.layout.layers[place]])
+        with self._adding:
+            add_quantised(sums, step, integers[self.layout.place_of(place, sums)])
 
     def _weights(
         self, contributions: dict[int, Contribution], n_examples: int, grid: SumGrid, block: int
@@ -342,11 +357,11 @@ def check_radii(grid: SumGrid) -> None:
 
 
 def _each(
-    work: Callable[[_Group], _GroupSum],
+    work: Callable[[_Group], _GroupReport],
     items: Iterable[_Group],
     threads: ThreadPoolExecutor | None,
     in_flight: int,
-) -> Generator[_GroupSum, None, None]:
+) -> Generator[_GroupReport, None, None]:
     """Apply `work` to every item; results in order, items taken just before their turn.
 
     Torch uses no further threads inside a block, because splitting work over threads changes
@@ -356,7 +371,7 @@ def _each(
         if threads is None:
             yield from map(work, items)
             return
-        waiting: deque[Future[_GroupSum]] = deque()
+        waiting: deque[Future[_GroupReport]] = deque()
         try:
             for item in items:
                 # one more than there are threads, so that no thread waits for its next item
@@ -371,7 +386,7 @@ def _each(
             wait(waiting)
 
 
-def _alone(work: Callable[[_Group], _GroupSum], item: _Group) -> _GroupSum:
+def _alone(work: Callable[[_Group], _GroupReport], item: _Group) -> _GroupReport:
     # a new thread would otherwise take over the number of the main thread later
     if torch.get_num_threads() != 1:
         torch.set_num_threads(1)

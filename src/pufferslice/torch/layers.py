@@ -14,12 +14,14 @@ depends on values of the data, which `torch.func.vmap` does not reveal. In a rep
 always builds the mask, by its own code; this changes values by rounding only.
 """
 
+import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Literal, NamedTuple, NoReturn, final
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
 from torch.nn import functional
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.utils._pytree import tree_leaves
@@ -210,8 +212,11 @@ class Pass:
         self._inputs.append(inputs)
         self._versions.append(inputs._version)  # noqa: SLF001 - no public name
 
-    def inputs(self) -> list[Tensor]:
-        """The inputs of all uses; refused if they were written to since."""
+    def take_inputs(self) -> list[Tensor]:
+        """The inputs of all uses, once; refused if they were written to since.
+
+        The replica refers to this object in cycles, which would keep the inputs alive.
+        """
         if self._misused is not None:
             self.refuse(self._misused)
         for use, inputs, version in zip(self.noted.uses, self._inputs, self._versions, strict=True):
@@ -219,7 +224,8 @@ class Pass:
                 self.refuse(use.layer)
         if self._expected is not None and len(self._inputs) != len(self._expected.uses):
             self.refuse(self._expected.uses[-1].layer)
-        return self._inputs
+        inputs, self._inputs = self._inputs, []
+        return inputs
 
     def dropout(self, layer: Any, inputs: Tensor) -> Tensor:  # noqa: ANN401 - of five types
         """The layer's output, with masks from the generator of the block."""
@@ -380,7 +386,7 @@ def _forward(layer: Any, copy: Any, run: Pass) -> Callable[..., Any]:  # noqa: A
                 )
                 shape = layer.normalized_shape
             else:
-                inputs = functional.group_norm(inputs, layer.num_groups, None, None, layer.eps)
+                inputs = _GroupNorm.apply(inputs, layer.num_groups, layer.eps)[0]  # type: ignore[no-untyped-call]
                 shape = (layer.num_channels, *(1,) * (inputs.dim() - 2))
             outputs = inputs * weight.reshape(shape)
             outputs = outputs if bias is None else outputs + bias.reshape(shape)
@@ -389,6 +395,40 @@ def _forward(layer: Any, copy: Any, run: Pass) -> Callable[..., Any]:  # noqa: A
         return outputs
 
     return forward
+
+
+class _GroupNorm(Function):
+    """Normalised groups of channels; its backward pass is torch's formula for second derivatives.
+
+    Torch's other formula rounds differently.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(inputs: Tensor, n_groups: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+        n, n_channels, *rest = inputs.shape
+        shape = (n, n_channels, math.prod(rest))
+        return torch.native_group_norm(inputs, None, None, *shape, n_groups, eps)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:  # noqa: ANN401 - torch's
+        ctx.n_groups = inputs[1]
+        ctx.save_for_backward(inputs[0], *output[1:])
+        ctx.mark_non_differentiable(*output[1:])
+
+    @staticmethod
+    def backward(ctx: Any, outputs: Tensor, *_: Tensor) -> Any:  # noqa: ANN401 - torch's
+        inputs, means, scales = ctx.saved_tensors
+        shape = (len(inputs), ctx.n_groups, inputs.shape[1] // ctx.n_groups, -1)
+        x, dy = inputs.reshape(shape), outputs.reshape(shape)
+        share = 1 / (x.shape[2] * x.shape[3])
+        mean, scale = means[:, :, None, None], scales[:, :, None, None]
+        product = (dy * x).sum(3, keepdim=True).sum(2, keepdim=True)
+        total = dy.sum(3, keepdim=True).sum(2, keepdim=True)
+        slope = (total * mean - product) * (scale * scale * scale) * share
+        offset = -slope * mean - total * scale * share
+        return (scale * dy + slope * x + offset).reshape_as(inputs), None, None
 
 
 def _recurrent(layer: Any, run: Pass, inputs: Any, hx: Any) -> Any:  # noqa: ANN401 - as torch's own
@@ -500,17 +540,24 @@ def _masked(scores: Tensor, mask: Tensor) -> Tensor:
 
 
 def layer_contributions(
-    uses: Sequence[Use], inputs: Sequence[Tensor], of_taps: Sequence[Tensor], places: dict[int, int]
+    uses: Sequence[Use], inputs: list[Tensor], of_taps: list[Tensor], places: dict[int, int]
 ) -> dict[int, Contribution]:
     """The contributions of the examples to each trained parameter, by its place.
 
-    Inputs and gradients have examples along dimension 0. Several uses of a parameter are added, in
-    one product if they are linear.
+    Inputs and gradients have examples along dimension 0; both lists are cleared, to free memory.
+    Several uses of a parameter are added, in one product if they are linear.
     """
     contributions: dict[int, list[Contribution]] = {}
+    products: dict[int, Contribution] = {}
     tokens: dict[int, list[tuple[Tensor, Tensor]]] = {}
-    for use, values in zip(uses, inputs, strict=True):
-        gradient = of_taps[use.tap]
+    last_of_tap = {use.tap: i for i, use in enumerate(uses)}
+    last_of_weight = {(id(use.layer), use.weight): i for i, use in enumerate(uses)}
+    nothing = torch.empty(0)
+    for i, use in enumerate(uses):
+        values, gradient = inputs[i], of_taps[use.tap]
+        inputs[i] = nothing
+        if last_of_tap[use.tap] == i:
+            of_taps[use.tap] = nothing
         weight = places.get(id(getattr(use.layer, use.weight)))
         bias = None if use.bias is None else places.get(id(getattr(use.layer, use.bias)))
         if use.form == "linear":
@@ -519,6 +566,14 @@ def layer_contributions(
             )
             if weight is not None:
                 tokens.setdefault(weight, []).append((left, right))
+                if last_of_weight[id(use.layer), use.weight] == i:
+                    pairs = tokens.pop(weight)
+                    sides = [
+                        side[0] if len(side) == 1 else torch.cat(side, 1)
+                        for side in zip(*pairs, strict=True)
+                    ]
+                    products[weight] = token_products(*sides)
+                    del pairs, sides
             gradient = left.sum(1) if left.shape[1] > 1 else left[:, 0]
         elif use.form == "convolution":
             gradient = gradient.flatten(0, 1)
@@ -537,12 +592,7 @@ def layer_contributions(
             if use.form == "scale":
                 gradient = _unscaled(use.layer, gradient)
             contributions.setdefault(bias, []).append(Dense(gradient.contiguous()))
-    for place, pairs in tokens.items():
-        left, right = (
-            side[0] if len(side) == 1 else torch.cat(side, 1) for side in zip(*pairs, strict=True)
-        )
-        contributions.setdefault(place, []).append(token_products(left, right))
-    return {place: added(those) for place, those in contributions.items()}
+    return {place: added(those) for place, those in contributions.items()} | products
 
 
 def _unscaled(layer: Any, values: Tensor) -> Tensor:  # noqa: ANN401 - a LayerNorm or GroupNorm

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, _tensor_str, nn
 from torch._functorch import autograd_function, eager_transforms
-from torch.func import grad_and_value, vmap
+from torch.func import vjp, vmap
 from torch.utils import _python_dispatch as dispatch_modes
 from torch.utils import _pytree as pytree
 
@@ -188,23 +188,26 @@ class PerExample:
         # a model may write to its inputs
         examples = mapped(torch.clone, examples)
 
-        def loss_of_one(
-            arguments: tuple[list[Tensor], list[Tensor]], example: Examples
-        ) -> tuple[Tensor, list[Tensor]]:
-            trained = {
-                id(self._layout.parameters[i]): v for i, v in zip(dense, arguments[0], strict=True)
-            }
-            run = Pass(_constants(trained), layers, generator, calls, arguments[1])
-            loss = self._loss_of_one(example, run)
-            return loss, run.inputs()
+        def run_one(example: Examples) -> tuple[Any, Tensor, list[Tensor]]:
+            """Gradients of one example for the `dense` parameters and the taps, loss and inputs."""
+
+            def loss_of_one(dense_values: list[Tensor], zeros: list[Tensor]) -> Any:  # noqa: ANN401 - a tensor and a list
+                pairs = zip(dense, dense_values, strict=True)
+                trained = {id(self._layout.parameters[i]): value for i, value in pairs}
+                run = Pass(_constants(trained), layers, generator, calls, zeros)
+                return self._loss_of_one(example, run), run.take_inputs()
+
+            loss, pull_back, inputs = vjp(
+                loss_of_one, [values[i] for i in dense], calls.zeros, has_aux=True
+            )
+            # without second derivatives, a backward pass frees activations as it proceeds
+            with torch.no_grad():
+                gradients = pull_back(torch.ones_like(loss), retain_graph=False, create_graph=False)
+            return gradients, loss, inputs
 
         with torch.enable_grad(), block_world(quiet=quiet):
             calls = self._expected(examples, layers)
-            gradients_of_all = vmap(
-                grad_and_value(loss_of_one, has_aux=True), in_dims=(None, 0), randomness="different"
-            )
-            arguments = ([values[i] for i in dense], calls.zeros)
-            (gradients, of_taps), (losses, inputs) = gradients_of_all(arguments, examples)
+            (gradients, of_taps), losses, inputs = vmap(run_one, randomness="different")(examples)
         with torch.no_grad():
             contributions = layer_contributions(calls.uses, inputs, of_taps, self._places)
             for place, gradient in zip(dense, gradients, strict=True):
@@ -226,7 +229,7 @@ class PerExample:
                 raise
             except Exception:  # noqa: BLE001 - user code may raise anything on made-up values
                 run = self._noted(_row(examples, 0), layers)
-            run.inputs()
+            run.take_inputs()
             n_uses = Counter((id(use.layer), use.weight) for use in run.noted.uses)
             for use in run.noted.uses:
                 if n_uses[id(use.layer), use.weight] > 1 and use.form != "linear":

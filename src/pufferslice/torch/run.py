@@ -21,7 +21,7 @@ from pufferslice._core.files import (
     remove_unfinished,
     write_whole,
 )
-from pufferslice.calibration.noise import draw_integers
+from pufferslice.calibration.noise import add_integers
 from pufferslice.errors import LedgerError, RewindError, StorageError, TrainingError
 from pufferslice.learning import TrainingPlan
 from pufferslice.learning.keys import RunKey
@@ -183,13 +183,11 @@ class TrainingRun:
         """One of the seeds of a step; independent of the data."""
         return self._key.block_seed(step, number)
 
-    def noisy(self, step: int, sums: Integers) -> Integers:
-        """The sums of a step with their noise; the step is recorded before the noise is drawn."""
+    def add_noise(self, step: int, sums: Integers) -> None:
+        """Add the noise of a step to its sums, in place; the step is recorded before."""
         key = self._key.noise_key(step, sums)
         self._processes.from_first(lambda: self._record(step, self._key.tag(key)))
-        noisy = draw_integers(key, len(sums))
-        noisy += sums
-        return noisy
+        add_integers(key, sums)
 
     def _record(self, step: int, tag: str) -> None:
         """Without a ledger, too, no step gets noise for two different sums."""

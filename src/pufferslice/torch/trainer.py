@@ -245,7 +245,8 @@ class Trainer:
         grid = sum_grid(self.plan, self._n_taken, self._layout.sizes)
         seed_of = partial(self._seed, batch.step, 1)
         sums = self._sums.of(batch, grid, self._block, seed_of)
-        self._update(self._run.noisy(batch.step, sums.integers), grid)
+        self._run.add_noise(batch.step, sums.integers)
+        self._update(sums.integers, grid)
         self._n_taken += 1
         if self._n_taken == self.plan.n_steps:
             self._end()

@@ -164,7 +164,8 @@ class ClippedSums:
         """Examples per block, from public facts: shapes, number of parameters, expected batch.
 
         A batch of usual size, up to four standard deviations (`spread`) above the expected one,
-        makes two blocks, so that two threads are busy, unless it is very small or does not fit.
+        makes two blocks, so that two threads are busy, or four if it is large; a very small one
+        makes one block, and one that does not fit makes more.
         """
         with one_thread(), self._plain_torch(), _named_errors():
             try:
@@ -173,8 +174,9 @@ class ClippedSums:
                 taken = self._per_example.bytes_of_one(self._there(example))
         example_bytes = max(1, taken.activations + taken.gradients)
         usual = max(1.0, batch + 4 * spread)
-        if example_bytes * usual > _SMALL_BYTES:
-            usual /= 2
+        batch_bytes = example_bytes * usual
+        if batch_bytes > _SMALL_BYTES:
+            usual /= 4 if batch_bytes > _BLOCK_BYTES else 2
         fitting = min(
             _BLOCK_BYTES // example_bytes,
             _ARRAY_BYTES // max(1, taken.largest_gradient),

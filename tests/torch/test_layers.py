@@ -14,7 +14,6 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from pufferslice.learning import FlatClipping
 from pufferslice.torch.layout import layout_of
 from pufferslice.torch.per_example import PerExample
-from pufferslice.torch.recurrence import CELLS, run_cells
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -295,42 +294,6 @@ def test_recurrent_layers_with_projections_or_packed_sequences_are_not_tapped():
     for kind in (nn.LSTM, nn.GRU):
         layer = kind(WIDTH, HIDDEN, batch_first=True)
         assert not checked(Around(layer, TOKENS, call), examples_of(TOKENS)).method.at_once
-
-
-@pytest.mark.soundness
-@pytest.mark.parametrize("kind", RECURRENT)
-def test_the_gradients_of_cells_are_torchs_own(kind):
-    torch.manual_seed(0)
-    layer = RECURRENT[kind](WIDTH, HIDDEN).double()
-    n_rows = 5
-    sizes = ((N_TIMES, n_rows, WIDTH), (n_rows, HIDDEN), (n_rows, HIDDEN))
-    x, start, cell = (torch.randn(size, dtype=torch.double, requires_grad=True) for size in sizes)
-    gates = functional.linear(x, layer.weight_ih_l0, layer.bias_ih_l0)
-    hidden = layer.bias_hh_l0.expand(N_TIMES, n_rows, CELLS[layer.mode] * HIDDEN)
-    found = run_cells(layer.mode, gates, hidden, layer.weight_hh_l0, start, cell)
-    is_lstm = kind == "LSTM"
-    first = (start[None], cell[None]) if is_lstm else start[None]
-    outputs, last = layer(x, first)
-    pairs = [(found.outputs, outputs), (found.outputs[-1], last[0][0] if is_lstm else last[0])]
-    pairs += [(found.cells[-1], last[1][0])] if is_lstm else []
-    wanted = [x, start, *([cell] if is_lstm else [])]
-    wanted += [layer.weight_ih_l0, layer.bias_ih_l0, layer.bias_hh_l0]
-    for parts in itertools.product([0.0, 1.0], repeat=len(pairs)):
-        weights = [
-            part * torch.randn_like(one) for part, (one, _) in zip(parts, pairs, strict=True)
-        ]
-        own, theirs = (
-            torch.autograd.grad(
-                sum((w * one[side]).sum() for w, one in zip(weights, pairs, strict=True)),
-                wanted,
-                retain_graph=True,
-            )
-            for side in (0, 1)
-        )
-        for left, right in zip(own, theirs, strict=True):
-            torch.testing.assert_close(left, right, rtol=1e-12, atol=1e-12)
-    for left, right in pairs:
-        torch.testing.assert_close(left, right, rtol=1e-12, atol=1e-12)
 
 
 HEADS = 2

@@ -9,6 +9,7 @@ sum must not move by more than twice the radius.
 import contextvars
 import copy
 import functools
+import gc
 import itertools
 import random
 import threading
@@ -999,6 +1000,21 @@ def test_a_layer_that_is_used_otherwise_later_is_differentiated_as_it_is_used_th
     engine = prepared(model)
     for model.other in (True, False):
         check_values(engine, model)
+
+
+HIDDEN_VALUES = []
+"""Weak references; a global, because what is kept in the model is gone after each run."""
+
+
+def test_a_run_leaves_no_activations_to_the_garbage_collector():
+    engine = prepared(net(lambda self, h, x: (HIDDEN_VALUES.append(weakref.ref(h)), h)[1]))
+    gc.disable()
+    try:
+        sum_of(engine, examples_of())
+        assert HIDDEN_VALUES
+        assert not [values for values in HIDDEN_VALUES if values() is not None]
+    finally:
+        gc.enable()
 
 
 def test_examples_of_another_shape_are_looked_at_again():

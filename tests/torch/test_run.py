@@ -119,7 +119,7 @@ MOMENTS = {
     "inside a block": at(per_example.PerExample, "contributions", 6),
     "before a step is on record": at(Ledger, "record_step", 4),
     "after a step is on record": at(Ledger, "record_step", 4, after=True),
-    "after the noise is drawn": at(run_module, "draw_integers", 4, after=True),
+    "after the noise is drawn": at(run_module, "add_integers", 4, after=True),
     "inside the optimizer": at(sys.modules["torch.optim.adam"], "adam", 4),
     "after the optimizer": at(sys.modules["torch.optim.adam"], "adam", 4, after=True),
     "inside a write": at(files.os, "fsync", 1),
@@ -198,9 +198,9 @@ def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(tmp_path, o
 @pytest.mark.soundness
 def test_a_step_is_repeated_with_its_own_noise_or_not_at_all(tmp_path, monkeypatch):
     """Steps 2 and 3 are lost with their process, and taken again after a resume."""
-    keys, draw = [], run_module.draw_integers
+    keys, draw = [], run_module.add_integers
     monkeypatch.setattr(
-        run_module, "draw_integers", lambda key, size: keys.append(key) or draw(key, size)
+        run_module, "add_integers", lambda key, sums: keys.append(key) or draw(key, sums)
     )
     first, model = stopped_at(tmp_path, 2)
     train(first, n_steps=2)

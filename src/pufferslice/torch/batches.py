@@ -84,7 +84,6 @@ class Source:
         return examples
 
     def _batch_of_one(self, item: Any) -> Examples:  # noqa: ANN401 - whatever the dataset gives
-
         batch = _plain(item if self.collate_fn is None else self.collate_fn([item]))
         if not isinstance(batch, tuple | dict):
             raise ArgumentError(_ITEMS)

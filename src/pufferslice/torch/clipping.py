@@ -19,7 +19,7 @@ import math
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Final, NamedTuple, final
 
@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pufferslice._core.arrays import Integers
+from pufferslice._core.arrays import Floats, Integers
 from pufferslice.errors import ArgumentError, PuffersliceError, TrainingError
 from pufferslice.learning.integer_sums import SumGrid, rounding_share
 from pufferslice.torch.batches import Batch
@@ -85,13 +85,6 @@ class _Group(NamedTuple):
 
     numbers: range
     examples: list[Examples]
-
-
-class _GroupReport(NamedTuple):
-    numbers: range
-    losses: list[float]
-    """Summed over each block."""
-    n_non_finite: int
 
 
 @final
@@ -194,9 +187,9 @@ class ClippedSums:
         weights[self._processes.rank] = self._weights_digest()
         flags[1] = 1
         try:
-            for group in self._add_groups(batch, grid, block, seed_of, sums):
-                losses.view(np.float64)[group.numbers.start : group.numbers.stop] = group.losses
-                flags[0] += group.n_non_finite
+            flags[0] = self._add_groups(
+                batch, grid, block, seed_of, integers=sums, losses=losses.view(np.float64)
+            )
             flags[1] = 0
         finally:
             # Others wait for this sum, also after an error.
@@ -219,18 +212,30 @@ class ClippedSums:
         return StepSums(sums, total_loss / max(1, n_examples), int(flags[0]))
 
     def _add_groups(
-        self, batch: Batch, grid: SumGrid, block: int, seed_of: SeedOf, integers: Integers
-    ) -> Iterator[_GroupReport]:
-        """Add the sums of the groups that this process computes to `integers`."""
+        self,
+        batch: Batch,
+        grid: SumGrid,
+        block: int,
+        seed_of: SeedOf,
+        *,
+        integers: Integers,
+        losses: Floats,
+    ) -> int:
+        """Add the sums of the groups that this process computes, and set the losses of blocks.
+
+        Returns the number of examples that were left out.
+        """
         method = self.method
         if method is None:
             msg = "a batch is summed after prepare"
             raise ArgumentError(msg)
         state = torch.get_rng_state()
 
-        def add_group(group: _Group) -> _GroupReport:
+        def add_group(group: _Group) -> int:
             with self._plain_torch(), _named_errors():
-                return self._add_group(group, method, grid, block, seed_of, integers)
+                return self._add_group(
+                    group, method, grid, block, seed_of, integers=integers, losses=losses
+                )
 
         groups = batch.groups()
         here = (groups[i] for i in self._processes.own_parts(len(groups)))
@@ -241,9 +246,8 @@ class ClippedSums:
         # a generator shared by threads gives other numbers if blocks run at once
         threads = self._threads if method.at_once and not method.draws else None
         try:
-            each = _each(add_group, fetched, threads, self._in_flight)
-            with _exact_products(), contextlib.closing(each) as results:
-                yield from results
+            with one_thread(), _exact_products():
+                left_out = _results(add_group, fetched, threads, self._in_flight)
             drawn = not torch.equal(state, torch.get_rng_state())
         finally:
             torch.set_rng_state(state)
@@ -254,6 +258,7 @@ class ClippedSums:
                 "in which it is trained (model.train())"
             )
             raise TrainingError(msg)
+        return sum(left_out)
 
     @contextlib.contextmanager
     def _plain_torch(self) -> Iterator[None]:
@@ -274,10 +279,12 @@ class ClippedSums:
         grid: SumGrid,
         block: int,
         seed_of: SeedOf,
+        *,
         integers: Integers,
-    ) -> _GroupReport:
+        losses: Floats,
+    ) -> int:
         totals: dict[int, Tensor] = {}
-        losses, n_non_finite = [], 0
+        n_left_out = 0
         for number, examples in zip(group.numbers, group.examples, strict=True):
             seed = seed_of(number)
             with seeded(seed) if method.draws else contextlib.nullcontext():
@@ -306,11 +313,11 @@ class ClippedSums:
                         totals[place] += sums.double()
                     else:
                         totals[place] = sums.double()
-            losses.append(float(block_losses.double().sum()))
-            n_non_finite += left_out
+            losses[number] = float(block_losses.double().sum())
+            n_left_out += left_out
         for place, sums in totals.items():
             self._add(place, sums, grid, integers)
-        return _GroupReport(group.numbers, losses, n_non_finite)
+        return n_left_out
 
     def _add(self, place: int, sums: Tensor, grid: SumGrid, integers: Integers) -> None:
         """Add the sums of a parameter, rounded to the grid, to the integers of all groups."""
@@ -358,37 +365,35 @@ def check_radii(grid: SumGrid) -> None:
         raise ArgumentError(msg)
 
 
-def _each(
-    work: Callable[[_Group], _GroupReport],
+def _results(
+    work: Callable[[_Group], int],
     items: Iterable[_Group],
     threads: ThreadPoolExecutor | None,
     in_flight: int,
-) -> Generator[_GroupReport, None, None]:
-    """Apply `work` to every item; results in order, items taken just before their turn.
+) -> list[int]:
+    """Apply `work` to every item; items are taken just before their turn.
 
     Torch uses no further threads inside a block, because splitting work over threads changes
-    rounding. Read it to its end, or close it.
+    rounding.
     """
-    with one_thread():
-        if threads is None:
-            yield from map(work, items)
-            return
-        waiting: deque[Future[_GroupReport]] = deque()
-        try:
-            for item in items:
-                # one more than there are threads, so that no thread waits for its next item
-                if len(waiting) > in_flight:
-                    yield waiting.popleft().result()
-                waiting.append(threads.submit(_alone, work, item))
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
-            wait(waiting)
+    if threads is None:
+        return [work(item) for item in items]
+    waiting: deque[Future[int]] = deque()
+    results = []
+    try:
+        for item in items:
+            # one more than there are threads, so that no thread waits for its next item
+            if len(waiting) > in_flight:
+                results.append(waiting.popleft().result())
+            waiting.append(threads.submit(_alone, work, item))
+        return results + [future.result() for future in waiting]
+    finally:
+        for future in waiting:
+            future.cancel()
+        wait(waiting)
 
 
-def _alone(work: Callable[[_Group], _GroupReport], item: _Group) -> _GroupReport:
+def _alone(work: Callable[[_Group], int], item: _Group) -> int:
     # a new thread would otherwise take over the number of the main thread later
     if torch.get_num_threads() != 1:
         torch.set_num_threads(1)

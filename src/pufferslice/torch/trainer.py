@@ -16,7 +16,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 from torch import nn
 from torch.optim import Optimizer
 
-from pufferslice._core.arrays import Integers
 from pufferslice._core.checks import check_count
 from pufferslice._core.threads import n_cores
 from pufferslice.calibration.guarantee import Guarantee
@@ -25,7 +24,7 @@ from pufferslice.certificate.limits import ISOLATED
 from pufferslice.certificate.training import DEFAULT_DELTAS, certify_training
 from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.learning import TrainingPlan
-from pufferslice.learning.integer_sums import SumGrid, implementation_delta, sum_grid
+from pufferslice.learning.integer_sums import implementation_delta, sum_grid
 from pufferslice.learning.plan import SignalToNoise, signal_to_noise
 from pufferslice.torch import model_checks
 from pufferslice.torch.batches import Batch, Block, Source, blocks_of, fetched_ahead
@@ -174,7 +173,7 @@ class Trainer:
         raw = self._processes.from_first(first_state)
         if not self._processes.is_first:
             checkpoint = Checkpoint.from_bytes(raw, "the state of the first process")
-            self._check_fits(checkpoint)
+            self._learner.check_fits(checkpoint, self._original_plan)
             self._learner.restore(checkpoint)
 
     @property
@@ -246,7 +245,13 @@ class Trainer:
         seed_of = partial(self._seed, batch.step, 1)
         sums = self._sums.of(batch, grid, self._block, seed_of)
         self._run.add_noise(batch.step, sums.integers)
-        self._update(sums.integers, grid)
+        # Post-processing: divide by a public constant, and step optimizer and scheduler.
+        self._layout.set_gradients(sums.integers, grid.steps / self.plan.divisor)
+        with one_thread():
+            self._learner.optimizer.step()
+            self._learner.optimizer.zero_grad(set_to_none=True)
+            if self._learner.scheduler is not None:
+                self._learner.scheduler.step()
         self._n_taken += 1
         if self._n_taken == self.plan.n_steps:
             self._end()
@@ -335,7 +340,6 @@ class Trainer:
         self._check_resumed()
         if not self._n_taken or self.is_finished:
             msg = "there is nothing to stop: the run has taken no step, or has already ended"
-
             raise TrainingError(msg)
         self._end()
         noise = (
@@ -391,7 +395,9 @@ class Trainer:
         accepted: to train from an older one, start a new run in another folder; two runs over the
         same data compose with `compose`. A finished run can be loaded, but takes no more steps.
         """
-        checkpoint = self._run.resume(path, self._check_fits)
+        checkpoint = self._run.resume(
+            path, partial(self._learner.check_fits, plan=self._original_plan)
+        )
         self._learner.restore(checkpoint)
         self._n_taken, self._needs_resume = checkpoint.step, False
         if self._original_plan.block is None:
@@ -466,15 +472,6 @@ class Trainer:
         for step in (plan.noise_multipliers.argmin(), plan.noise_multipliers.argmax()):
             check_radii(sum_grid(plan, int(step), self._layout.sizes))
 
-    def _update(self, noisy: Integers, grid: SumGrid) -> None:
-        """Post-processing: divide by a public constant, and step optimizer and scheduler."""
-        self._layout.set_gradients(noisy, grid.steps / self.plan.divisor)
-        with one_thread():
-            self._learner.optimizer.step()
-            self._learner.optimizer.zero_grad(set_to_none=True)
-            if self._learner.scheduler is not None:
-                self._learner.scheduler.step()
-
     def _check_resumed(self) -> None:
         if self._needs_resume:
             msg = (
@@ -519,9 +516,6 @@ class Trainer:
             names=self._learner.names,
             kinds=self._learner.kinds,
         )
-
-    def _check_fits(self, checkpoint: Checkpoint) -> None:
-        self._learner.check_fits(checkpoint, self._original_plan)
 
     def _end(self) -> None:
         self._run.end(self._checkpoint())

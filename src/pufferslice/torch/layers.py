@@ -219,8 +219,8 @@ class Pass:
         """
         if self._misused is not None:
             self.refuse(self._misused)
-        for use, inputs, version in zip(self.noted.uses, self._inputs, self._versions, strict=True):
-            if inputs._version != version:  # noqa: SLF001 - no public name
+        for use, values, version in zip(self.noted.uses, self._inputs, self._versions, strict=True):
+            if values._version != version:  # noqa: SLF001 - no public name
                 self.refuse(use.layer)
         if self._expected is not None and len(self._inputs) != len(self._expected.uses):
             self.refuse(self._expected.uses[-1].layer)

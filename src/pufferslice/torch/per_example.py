@@ -197,9 +197,8 @@ class PerExample:
                 run = Pass(_constants(trained), layers, generator, calls, zeros)
                 return self._loss_of_one(example, run), run.take_inputs()
 
-            loss, pull_back, inputs = vjp(
-                loss_of_one, [values[i] for i in dense], calls.zeros, has_aux=True
-            )
+            parts: Any = vjp(loss_of_one, [values[i] for i in dense], calls.zeros, has_aux=True)
+            loss, pull_back, inputs = parts
             # without second derivatives, a backward pass frees activations as it proceeds
             with torch.no_grad():
                 gradients = pull_back(torch.ones_like(loss), retain_graph=False, create_graph=False)

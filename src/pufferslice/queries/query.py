@@ -76,6 +76,9 @@ class Coordinate:
     """The lowest value that it can have, whatever the rows."""
     high: float = math.inf
     """The highest one."""
+    per_row: Literal["mean", "total"] | None = None
+    """Whether it is the mean, or the total, over rows of a number of each row: the value of its
+    column, or 1 where the row meets its condition."""
 
 
 @final

@@ -4,7 +4,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeAlias, TypedDict, Unpack
+from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack
 
 import attrs
 import numpy as np
@@ -90,6 +90,14 @@ Quantiles: TypeAlias = (
 )
 """Quantile levels by column, one number or several; as pairs if a column occurs more than once."""
 
+_ADDITIVE: Final = ("total", "count")
+_PER_ROW: Final[Mapping[str, Literal["mean", "total"]]] = {
+    "mean": "mean",
+    "rate": "mean",
+    "total": "total",
+    "count": "total",
+}
+
 _Compute: TypeAlias = Callable[[npt.NDArray[Any]], Any]
 
 
@@ -101,6 +109,8 @@ class Statistics(TypedDict, total=False):
     rate: Conditions | None
     quantile: Quantiles | None
     count_share: int | None
+    total: Sequence[str]
+    count: Conditions | None
 
 
 STATISTICS: Final = tuple(Statistics.__annotations__)
@@ -117,7 +127,8 @@ def summary(
     `mean` and `std`: columns of numbers; the standard deviation divides by the number of rows.
     `rate`: the share of rows that meet a condition on a column (a plain value means `equals`).
     `quantile`: one or several levels between 0 and 1 per column, with linear interpolation.
-    `count_share`: the number of rows divided by this public total.
+    `count_share`: the number of rows divided by this public total. `total`: sums of columns.
+    `count`: the number of rows that meet a condition on a column.
     `range` and `scales`: as for `Query.with_range` and `Query.with_scales`.
 
     >>> import pyarrow as pa
@@ -138,7 +149,11 @@ def summary(
         columns=tuple(dict.fromkeys(column for part in chosen if (column := part.column))),
         level="table",
         kind="summary",
-        parameters={kind: _parameter(kind, chosen) for kind in STATISTICS},
+        parameters={
+            kind: _parameter(kind, chosen)
+            for kind in STATISTICS
+            if kind not in _ADDITIVE or kind in statistics
+        },
         bind=lambda frame: _bound(chosen, frame),
         coordinates=tuple(part.coordinate for part in chosen),
     )
@@ -175,29 +190,39 @@ class _Statistic:
         return self.coordinate.column
 
 
-def _statistics_of(kind: str, value: Any) -> list[_Statistic]:  # noqa: ANN401 - one of five types
+def _statistics_of(kind: str, value: Any) -> list[_Statistic]:  # noqa: ANN401 - one of several types
     if value is None:
         return []
-    if kind in ("mean", "std"):
+    if kind in ("mean", "std", "total"):
         low = 0.0 if kind == "std" else -math.inf
+        computes: dict[str, _Compute] = {"mean": np.mean, "std": np.std, "total": np.sum}
         return [
             _Statistic(
                 kind=kind,
                 name=f"{kind}({column})",
                 parameter=column,
-                coordinate=Coordinate(column=column, low=low),
-                compute=np.std if kind == "std" else np.mean,
+                coordinate=Coordinate(column=column, low=low, per_row=_PER_ROW.get(kind)),
+                compute=computes[kind],
             )
             for column in column_names(kind, value)
         ]
-    if kind == "rate":
+    if kind in ("rate", "count"):
+        is_rate = kind == "rate"
         return [
             _Statistic(
                 kind=kind,
-                name=f"rate({condition.on(column)})",
+                name=f"{kind}({condition.on(column)})",
                 parameter={"column": column, **condition.description()},
-                coordinate=Coordinate(column=column, condition=condition, low=0.0, high=1.0),
-                compute=lambda met: np.count_nonzero(met) / len(met),
+                coordinate=Coordinate(
+                    column=column,
+                    condition=condition,
+                    low=0.0,
+                    high=1.0 if is_rate else math.inf,
+                    per_row=_PER_ROW[kind],
+                ),
+                compute=(lambda met: np.count_nonzero(met) / len(met))
+                if is_rate
+                else np.count_nonzero,
             )
             for column, condition in conditions_of(kind, value)
         ]
@@ -219,7 +244,11 @@ def _statistics_of(kind: str, value: Any) -> list[_Statistic]:  # noqa: ANN401 -
             name=f"count/{value}",
             parameter=int(value),
             # Divided by 1 it is a count.
-            coordinate=Coordinate(low=0.0, high=math.inf if value == 1 else 1.0),
+            coordinate=Coordinate(
+                low=0.0,
+                high=math.inf if value == 1 else 1.0,
+                per_row="total" if value == 1 else None,
+            ),
             compute=lambda rows: len(rows) / value,
         )
     ]

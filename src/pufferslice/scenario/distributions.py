@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Distributions of a query under one secret: what all kinds offer, and the kinds."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Final, Literal, Protocol, final
 
 import attrs
@@ -8,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pufferslice._core.arrays import Floats, Integers, locked, locked_integers, same
-from pufferslice._core.checks import check_finite, check_probabilities
+from pufferslice._core.checks import check_count, check_finite, check_probabilities
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
 from pufferslice.scenario.histograms import BinGrid, BinnedDistribution
@@ -271,6 +272,56 @@ class GaussianDistribution:
     def dim(self) -> int:
         """Output dimension."""
         return self.mean.size
+
+    @classmethod
+    def from_draws(cls, draws: Floats) -> "GaussianDistribution":
+        """The Gaussian with the mean and covariance of draws, shape (n_draws, dim)."""
+        rows = np.atleast_2d(locked(draws))
+        if rows.ndim != 2 or len(rows) < 2:
+            msg = f"draws must have shape (n_draws, dim), n_draws at least 2; got {rows.shape}"
+            raise ArgumentError(msg)
+        check_finite(draws=rows)
+        centred = rows - rows.mean(axis=0)
+        return cls(mean=rows.mean(axis=0), cov=centred.T @ centred / (len(rows) - 1))
+
+    @classmethod
+    def of_means(cls, rows: Floats, n_rows: int) -> "GaussianDistribution":
+        """The normal approximation of the mean of `n_rows` rows drawn with replacement."""
+        check_count(1, n_rows=n_rows)
+        table = np.atleast_2d(locked(rows))
+        check_finite(rows=table)
+        centred = table - table.mean(axis=0)
+        return cls(mean=table.mean(axis=0), cov=centred.T @ centred / len(table) / n_rows)
+
+    def conditioned(self, *, on: Sequence[int], at: Sequence[float]) -> "GaussianDistribution":
+        r"""The other coordinates given that those of `on` have the values `at`.
+
+        $$N(\mu_Y + \Sigma_{YA}\Sigma_{AA}^{-1}(a - \mu_A),\;
+          \Sigma_{YY} - \Sigma_{YA}\Sigma_{AA}^{-1}\Sigma_{AY})$$
+
+        >>> joint = GaussianDistribution(mean=[0.0, 1.0], cov=[[4.0, 2.0], [2.0, 3.0]])
+        >>> given = joint.conditioned(on=[0], at=[2.0])
+        >>> float(given.mean[0]), float(given.cov[0, 0])
+        (2.0, 2.0)
+        """
+        known = list(dict.fromkeys(int(place) for place in on))
+        if not known or len(known) != len(at) or not set(known) < set(range(self.dim)):
+            msg = (
+                f"on must name some, not all, of the {self.dim} coordinates, each once, and at "
+                "give a value for each"
+            )
+            raise ArgumentError(msg)
+        free = [place for place in range(self.dim) if place not in known]
+        within = self.cov[np.ix_(known, known)]
+        across = self.cov[np.ix_(free, known)]
+        try:
+            gain = np.linalg.solve(within, across.T).T
+        except np.linalg.LinAlgError:
+            msg = "the coordinates of on have no density together; leave out those that follow"
+            raise ArgumentError(msg) from None
+        cov = self.cov[np.ix_(free, free)] - gain @ across.T
+        moved = gain @ (locked(at) - self.mean[known])
+        return GaussianDistribution(mean=self.mean[free] + moved, cov=(cov + cov.T) / 2)
 
     def atoms(self) -> None:
         """None: a Gaussian has no atoms."""

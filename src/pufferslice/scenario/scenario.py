@@ -14,6 +14,7 @@ import numpy.typing as npt
 from pufferslice._core.checks import check_one_of, check_unique
 from pufferslice._core.files import canonical_json, digest
 from pufferslice._core.text import given, listed, quoted
+from pufferslice._core.threads import Progress, silent
 from pufferslice.data.frames import Frame, frame_of, without_missing
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
@@ -240,6 +241,126 @@ class Scenario:
             lambda: cls.from_worlds(worlds, query=free, pairs=pairs).has_equal_distributions(),
         )
         return scenario
+
+    @staticmethod
+    def from_prevalence(
+        table: object,
+        *,
+        column: str,
+        value: Any,  # noqa: ANN401 - a value or a condition
+        shares: Sequence[float],
+        query: Query,
+        n_rows: int | None = None,
+        design: Literal["stratified", "independent"] = "stratified",
+        prior: Literal["gaussian", "draws"] = "gaussian",
+        n_draws: int = 500,
+        seed: int | None = None,
+        within: float | None = None,
+        source: Source = "released_data",
+        progress: Progress = silent,
+    ) -> "Scenario":
+        """Hide how common something is: the share of rows whose `column` has `value`.
+
+        In each world a share of `n_rows` rows (by default as many as the table has) has the
+        property. `stratified`: exactly that share; `independent`: each row by itself. Rows with and
+        without it are drawn with replacement from the table's. `prior="gaussian"`: moments by
+        formula, for means, rates and totals; `"draws"`: `n_draws` tables drawn with `seed`, which
+        are then the prior, for any query. Pairs: all, or shares that differ by at most `within`.
+        """
+        from pufferslice.scenario.templates import prevalence  # noqa: PLC0415 - it builds on this
+
+        return prevalence(
+            table,
+            column=column,
+            value=value,
+            shares=shares,
+            query=query,
+            n_rows=n_rows,
+            design=design,
+            prior=prior,
+            n_draws=n_draws,
+            seed=seed,
+            within=within,
+            source=source,
+            progress=progress,
+        )
+
+    @staticmethod
+    def from_attribute(
+        *,
+        query: Query,
+        values: Sequence[float],
+        mean: npt.ArrayLike,
+        cov: npt.ArrayLike,
+        name: str = "attribute",
+        within: float | None = None,
+        source: Source = "public_model",
+    ) -> "Scenario":
+        """Hide a number that is jointly Gaussian with the released statistics.
+
+        `mean` and `cov` are of the attribute, first, and the statistics of the query, from data, a
+        model, or the kernel of a Gaussian process. The secret is which of `values` it has. Pairs:
+        all, or values that differ by at most `within`.
+        """
+        from pufferslice.scenario.templates import attribute  # noqa: PLC0415 - it builds on this
+
+        return attribute(
+            query=query,
+            values=values,
+            mean=mean,
+            cov=cov,
+            name=name,
+            within=within,
+            source=source,
+        )
+
+    @staticmethod
+    def from_markov_chain(
+        transition: npt.ArrayLike | Mapping[str, npt.ArrayLike],
+        *,
+        length: int,
+        positions: Sequence[int],
+        query: Query,
+        start: npt.ArrayLike | Literal["stationary"] = "stationary",
+        counted: Sequence[int] | None = None,
+        source: Source = "public_model",
+    ) -> "Scenario":
+        """Hide the state at some times of a Markov chain, where counts of states are released.
+
+        `transition[i][j]` is the probability of state j after state i; a mapping gives several
+        chains, each a prior. `positions`, from 0, are the times that matter: at each of them no two
+        states are told apart. The query has a coordinate for each of the `counted` states (by
+        default all but the first, which follows). The distributions are exact.
+        """
+        from pufferslice.scenario.templates import markov_chain  # noqa: PLC0415 - it builds on this
+
+        return markov_chain(
+            transition,
+            length=length,
+            positions=positions,
+            query=query,
+            start=start,
+            counted=counted,
+            source=source,
+        )
+
+    @staticmethod
+    def from_volume(
+        table: object,
+        *,
+        sizes: Sequence[int],
+        query: Query,
+        ratio: float,
+        source: Source = "released_data",
+    ) -> "Scenario":
+        """Hide how many rows a business has: sizes within a `ratio` are not told apart.
+
+        In each world the table has so many rows, drawn with replacement from those of `table`;
+        moments of means, rates, totals and counts by formula (normal approximation).
+        """
+        from pufferslice.scenario.templates import volume  # noqa: PLC0415 - it builds on this
+
+        return volume(table, sizes=sizes, query=query, ratio=ratio, source=source)
 
     def with_prior(self, other: "Scenario") -> "Scenario":
         """This scenario with the priors of `other` as well."""

@@ -1,0 +1,423 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scenarios that people have: a prevalence, an attribute, a state in time, a volume to hide."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from pufferslice._core.arrays import Floats, locked
+from pufferslice._core.checks import check_above, check_between, check_count, check_one_of
+from pufferslice._core.text import given, quoted
+from pufferslice._core.threads import Progress, silent
+from pufferslice.data.frames import Frame, check_columns, floats_of, frame_of, without_missing
+from pufferslice.errors import ArgumentError, ScenarioError
+from pufferslice.queries import Query
+from pufferslice.queries.conditions import conditions_of
+from pufferslice.scenario.distributions import (
+    WEIGHT_QUANTA,
+    FiniteDistribution,
+    GaussianDistribution,
+)
+from pufferslice.scenario.priors import Source, check_level
+from pufferslice.scenario.scenario import Pairs, Scenario
+
+Design = Literal["stratified", "independent"]
+DESIGNS: Final = ("stratified", "independent")
+PriorForm = Literal["gaussian", "draws"]
+
+_FEWEST_ROWS: Final = 2
+_MOST_COUNTS: Final = 2**21
+"""Cells of the dynamic program of a Markov chain; beyond, draw it with a simulator."""
+
+
+def ordered_pairs(
+    values: Mapping[str, float],
+    *,
+    difference: float | None = None,
+    ratio: float | None = None,
+    nearest: int | None = None,
+) -> list[tuple[str, str]]:
+    """Pairs of secrets that are numbers and close: by difference, by ratio, or the k nearest.
+
+    >>> ordered_pairs({"10": 10, "11": 11, "20": 20}, ratio=1.5)
+    [('10', '11')]
+    """
+    chosen = [rule for rule in (difference, ratio, nearest) if rule is not None]
+    if len(chosen) != 1:
+        msg = "give exactly one of difference, ratio and nearest"
+        raise ArgumentError(msg)
+    names = sorted(values, key=lambda name: values[name])
+    numbers = np.array([float(values[name]) for name in names])
+    if len(names) < 2 or not np.isfinite(numbers).all():
+        msg = "ordered secrets must be at least two finite numbers"
+        raise ArgumentError(msg)
+    room = 1 + 1e-12
+    if nearest is not None:
+        check_count(1, nearest=nearest)
+        keep = [(i, j) for i in range(len(names)) for j in range(i + 1, i + 1 + nearest)]
+        pairs = [(i, j) for i, j in keep if j < len(names)]
+    elif ratio is not None:
+        check_above(1, ratio=ratio)
+        if not numbers.min() > 0:
+            msg = "a ratio needs secrets above 0"
+            raise ArgumentError(msg)
+        pairs = _close(numbers, lambda low, high: high <= low * ratio * room)
+    else:
+        check_above(0, difference=difference)  # type: ignore[arg-type]
+        pairs = _close(numbers, lambda low, high: high - low <= difference * room)  # type: ignore[operator]
+    if not pairs:
+        msg = "no two secrets are that close; nothing would be protected"
+        raise ArgumentError(msg)
+    return [(names[i], names[j]) for i, j in pairs]
+
+
+def _close(numbers: Floats, is_close: Any) -> list[tuple[int, int]]:  # noqa: ANN401 - a predicate
+    n = len(numbers)
+    return [(i, j) for i in range(n) for j in range(i + 1, n) if is_close(numbers[i], numbers[j])]
+
+
+def prevalence(
+    table: object,
+    *,
+    column: str,
+    value: Any,  # noqa: ANN401 - a value or a condition
+    shares: Sequence[float],
+    query: Query,
+    n_rows: int | None = None,
+    design: Design = "stratified",
+    prior: PriorForm = "gaussian",
+    n_draws: int = 500,
+    seed: int | None = None,
+    within: float | None = None,
+    source: Source = "released_data",
+    progress: Progress = silent,
+) -> Scenario:
+    """As `Scenario.from_prevalence`."""
+    check_level(query, "table", "worlds")
+    check_one_of(DESIGNS, design=design)
+    check_one_of(("gaussian", "draws"), prior=prior)
+    if (seed is None) != (prior == "gaussian"):
+        msg = "seed goes with prior='draws', which needs one; a Gaussian prior draws nothing"
+        raise ArgumentError(msg)
+    ((_, condition),) = conditions_of("value", {column: value})
+    frame, n_dropped = without_missing(
+        frame_of(table), list(dict.fromkeys((column, *query.columns))), query.missing
+    )
+    has = condition.flags(frame, column)
+    n_with = int(np.count_nonzero(has))
+    if min(n_with, len(has) - n_with) < _FEWEST_ROWS:
+        msg = (
+            f"a prevalence needs at least {_FEWEST_ROWS} rows with the property and "
+            f"{_FEWEST_ROWS} without; choose another value"
+        )
+        raise ScenarioError(msg)
+    n = len(has) if n_rows is None else n_rows
+    check_count(_FEWEST_ROWS, n_rows=n)
+    names = _share_names(shares)
+    sizes = {name: round(share * n) for name, share in names.items()}
+    if len(set(sizes.values())) != len(sizes):
+        msg = f"two shares give the same number of rows among {n}; take shares further apart"
+        raise ArgumentError(msg)
+    property_name = condition.on(column)
+    worlds: dict[str, Any]
+    if prior == "gaussian":
+        first, second = (_row_moments(query, frame, rows) for rows in (has, ~has))
+        worlds = {
+            name: _mixed(first, second, share=size / n, n_rows=n, design=design)
+            for name, size in sizes.items()
+        }
+        origin = (
+            f"mean and covariance of rows with and without {property_name}, drawn with replacement "
+            f"({design}) to {n} rows; normal approximation"
+        )
+    else:
+        check_count(2, n_draws=n_draws)
+        check_count(0, seed=seed or 0)
+        evaluate = query.bound(frame)
+        groups = np.flatnonzero(has), np.flatnonzero(~has)
+        worlds = {}
+        for number, (name, size) in enumerate(sizes.items(), start=1):
+            rng = np.random.default_rng([seed or 0, number])
+            outputs = np.empty((n_draws, query.dim))
+            for draw in range(n_draws):
+                k = size if design == "stratified" else int(rng.binomial(n, size / n))
+                rows = [rng.choice(g, m) for g, m in zip(groups, (k, n - k), strict=True) if m]
+                outputs[draw] = evaluate(np.concatenate(rows))
+                progress((number - 1) * n_draws + draw + 1, len(sizes) * n_draws)
+            worlds[name] = FiniteDistribution.uniform(outputs)
+        origin = (
+            f"{n_draws} tables of {n} rows, drawn with replacement ({design}) from the rows with "
+            f"and without {property_name}, public seed {seed}; the drawn sample is declared to be "
+            "the prior"
+        )
+    pairs: Pairs = "all" if within is None else ordered_pairs(names, difference=within)
+    scenario = Scenario.from_worlds(
+        worlds, query=query, pairs=pairs, source=source, name=f"share of {property_name}"
+    )
+    return _told(scenario, origin, n_dropped)
+
+
+def attribute(
+    *,
+    query: Query,
+    values: Sequence[float],
+    mean: npt.ArrayLike,
+    cov: npt.ArrayLike,
+    name: str = "attribute",
+    within: float | None = None,
+    source: Source = "public_model",
+    origin: str | None = None,
+) -> Scenario:
+    """As `Scenario.from_attribute`."""
+    joint = GaussianDistribution(mean=locked(mean), cov=locked(cov))
+    if joint.dim != query.dim + 1:
+        msg = (
+            f"mean and cov must have {query.dim + 1} coordinates, the attribute first and then "
+            f"those of the query; got {joint.dim}"
+        )
+        raise ArgumentError(msg)
+    numbers = {_number_name(value): float(value) for value in values}
+    if len(numbers) < 2 or len(numbers) != len(values):
+        msg = "values must be at least two different numbers"
+        raise ArgumentError(msg)
+    worlds: dict[str, Any] = {
+        label: joint.conditioned(on=[0], at=[value]) for label, value in numbers.items()
+    }
+    pairs: Pairs = "all" if within is None else ordered_pairs(numbers, difference=within)
+    scenario = Scenario.from_worlds(worlds, query=query, pairs=pairs, source=source, name=name)
+    return _told(
+        scenario,
+        origin or f"statistics and {quoted(name)} jointly Gaussian, given the value of the latter",
+    )
+
+
+def markov_chain(
+    transition: npt.ArrayLike | Mapping[str, npt.ArrayLike],
+    *,
+    length: int,
+    positions: Sequence[int],
+    query: Query,
+    start: npt.ArrayLike | Literal["stationary"] = "stationary",
+    counted: Sequence[int] | None = None,
+    source: Source = "public_model",
+) -> Scenario:
+    """As `Scenario.from_markov_chain`."""
+    chains = transition if isinstance(transition, Mapping) else {"chain": transition}
+    check_count(2, length=length)
+    scenario = None
+    for name, matrix in chains.items():
+        chain = locked(matrix)
+        n_states = len(chain)
+        square = chain.ndim == 2 and chain.shape == (n_states, n_states) and n_states >= 2
+        if not square or not (chain.min() >= 0 and np.allclose(chain.sum(axis=1), 1, atol=1e-12)):
+            msg = "transition must be a square matrix of probabilities whose rows sum to 1"
+            raise ArgumentError(msg)
+        first = _stationary(chain) if isinstance(start, str) else locked(start)
+        if first.shape != (n_states,) or not (first.min() >= 0 and abs(first.sum() - 1) < 1e-9):
+            msg = f"start must be 'stationary' or {n_states} probabilities that sum to 1"
+            raise ArgumentError(msg)
+        states = list(range(1, n_states)) if counted is None else list(counted)
+        if query.dim != len(states):
+            msg = (
+                f"the query must have one coordinate for each counted state ({len(states)}), got "
+                f"{query.dim}; the last state follows from the others"
+            )
+            raise ArgumentError(msg)
+        worlds: dict[str, Any] = {}
+        pairs: list[tuple[str, str]] = []
+        for position in positions:
+            check_between(-1, length, position=position)
+            labels = []
+            for state in range(n_states):
+                counts = state_counts(chain, first, length, position, state, states)
+                if counts is not None:
+                    label = f"state {state} at {position}"
+                    labels.append(label)
+                    worlds[label] = counts
+            pairs += [(a, b) for i, a in enumerate(labels) for b in labels[i + 1 :]]
+        part = Scenario.from_worlds(
+            worlds, query=query, pairs=pairs, source=source, name="state at a time"
+        )
+        origin = (
+            f"counts of {length} states of a Markov chain with {n_states} states, exact but for "
+            "probabilities held to multiples of 2^-30"
+        )
+        part = _told(part, origin)
+        prior = attrs.evolve(part.priors[0], name=str(name))
+        part = attrs.evolve(part, priors=(prior,))
+        scenario = part if scenario is None else scenario.with_prior(part)
+    if scenario is None:
+        msg = "transition must hold at least one chain"
+        raise ArgumentError(msg)
+    return scenario
+
+
+def state_counts(
+    chain: Floats, start: Floats, length: int, position: int, state: int, counted: Sequence[int]
+) -> FiniteDistribution | None:
+    """Counts of some states given the state at one position, by dynamic programming.
+
+    None if the state is impossible there. The counts of k states need (length + 1)^k cells.
+    """
+    n_states, k = len(chain), len(counted)
+    if n_states * (length + 1) ** k > _MOST_COUNTS:
+        msg = (
+            f"the counts of {k} states over {length} steps need too many cells for an exact "
+            "distribution; count fewer states, or draw the chain with OutputSimulator(...)"
+        )
+        raise ScenarioError(msg)
+    shape = (n_states,) + (length + 1,) * k
+    table = np.zeros(shape)
+    for s in range(n_states):
+        where = [0] * k
+        if s in counted:
+            where[list(counted).index(s)] = 1
+        table[(s, *where)] = start[s]
+    for step in range(length):
+        if step == position:
+            only = np.zeros(shape)
+            only[state] = table[state]
+            table = only
+        if step == length - 1:
+            break
+        moved = np.tensordot(chain.T, table, axes=(1, 0))
+        table = np.empty(shape)
+        for s in range(n_states):
+            shifted = moved[s]
+            if s in counted:
+                axis = list(counted).index(s)
+                shifted = np.roll(shifted, 1, axis=axis)
+            table[s] = shifted
+    masses = table.sum(axis=0)
+    total = float(masses.sum())
+    if not total > 0:
+        return None
+    counts = np.floor(masses / total * WEIGHT_QUANTA + 0.5)
+    kept = counts > 0
+    # Rounded to quanta; what is below half of one is left out, and said so.
+    weights = counts[kept] / counts[kept].sum()
+    outputs = np.argwhere(kept).astype(np.float64)
+    return FiniteDistribution.weighted(outputs, weights)
+
+
+def volume(
+    table: object,
+    *,
+    sizes: Sequence[int],
+    query: Query,
+    ratio: float,
+    source: Source = "released_data",
+) -> Scenario:
+    """As `Scenario.from_volume`."""
+    check_level(query, "table", "worlds")
+    frame, n_dropped = without_missing(frame_of(table), list(query.columns), query.missing)
+    if len(set(sizes)) != len(sizes) or len(sizes) < 2:
+        msg = "sizes must be at least two different numbers of rows"
+        raise ArgumentError(msg)
+    mean, cov, _ = _row_moments(query, frame, np.ones(len(frame), dtype=np.bool_))
+    totals = np.array([coordinate.per_row == "total" for coordinate in query.coordinates])
+    worlds: dict[str, Any] = {}
+    names: dict[str, float] = {}
+    for size in sizes:
+        check_count(_FEWEST_ROWS, size=size)
+        factor = np.where(totals, float(size), 1.0)
+        label = f"{size:,} rows"
+        names[label] = float(size)
+        worlds[label] = GaussianDistribution(
+            mean=mean * factor, cov=cov / size * np.outer(factor, factor)
+        )
+    scenario = Scenario.from_worlds(
+        worlds,
+        query=query,
+        pairs=ordered_pairs(names, ratio=ratio),
+        source=source,
+        name="number of rows",
+    )
+    origin = "mean and covariance of the rows, drawn with replacement; normal approximation"
+    return _told(scenario, origin, n_dropped)
+
+
+def _row_moments(
+    query: Query, frame: Frame, rows: npt.NDArray[np.bool_]
+) -> tuple[Floats, Floats, int]:
+    """Mean and covariance of what each row adds to a query of means, rates and totals."""
+    others = [
+        name
+        for name, coordinate in zip(query.names, query.coordinates, strict=True)
+        if coordinate.per_row is None
+    ]
+    if others:
+        msg = (
+            f"a Gaussian prior by formula is for means, rates and totals; {quoted(others[0])} is "
+            "none. Use prior='draws' with a seed"
+        )
+        raise ScenarioError(msg)
+    check_columns(frame, query.columns)
+    columns = []
+    for coordinate in query.coordinates:
+        if coordinate.column is None:
+            columns.append(np.ones(len(frame)))
+        elif coordinate.condition is None:
+            columns.append(floats_of(frame, coordinate.column))
+        else:
+            columns.append(coordinate.condition.flags(frame, coordinate.column).astype(np.float64))
+    matrix = np.column_stack(columns)[rows]
+    mean = matrix.mean(axis=0)
+    centred = matrix - mean
+    return mean, centred.T @ centred / len(matrix), len(matrix)
+
+
+def _mixed(
+    first: tuple[Floats, Floats, int],
+    second: tuple[Floats, Floats, int],
+    *,
+    share: float,
+    n_rows: int,
+    design: Design,
+) -> GaussianDistribution:
+    """Means of n rows of which a share has the property."""
+    (mean_1, cov_1, _), (mean_0, cov_0, _) = first, second
+    cov = share * cov_1 + (1 - share) * cov_0
+    if design == "independent":
+        apart = mean_1 - mean_0
+        cov = cov + share * (1 - share) * np.outer(apart, apart)
+    return GaussianDistribution(mean=share * mean_1 + (1 - share) * mean_0, cov=cov / n_rows)
+
+
+def _share_names(shares: Sequence[float]) -> dict[str, float]:
+    if len(shares) < 2:
+        msg = f"shares must be at least two numbers between 0 and 1, got {given(shares)}"
+        raise ArgumentError(msg)
+    for share in shares:
+        check_between(0, 1, share=share)
+    names = {f"{100 * share:.6g} %": float(share) for share in shares}
+    if len(names) != len(shares):
+        msg = "shares must be different"
+        raise ArgumentError(msg)
+    return names
+
+
+def _number_name(value: float) -> str:
+    return f"{value:.12g}"
+
+
+def _stationary(chain: Floats) -> Floats:
+    """The stationary distribution of a chain that has one."""
+    n = len(chain)
+    system = np.vstack([chain.T - np.eye(n), np.ones(n)])
+    solution, _, rank, _ = np.linalg.lstsq(system, np.append(np.zeros(n), 1.0), rcond=None)
+    if rank < n:
+        msg = "the chain has several stationary distributions; give start as probabilities"
+        raise ArgumentError(msg)
+    positive = np.maximum(solution, 0.0)
+    return np.asarray(positive / math.fsum(positive))
+
+
+def _told(scenario: Scenario, origin: str, n_dropped: int = 0) -> Scenario:
+    """The scenario with this sentence about its prior."""
+    priors = tuple(attrs.evolve(prior, origin=origin) for prior in scenario.priors)
+    return attrs.evolve(scenario, priors=priors, n_dropped=scenario.n_dropped + n_dropped)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import norm
+from scipy.stats import multivariate_normal, norm
 
 from pufferslice import ApproximateGuarantee, Guarantee
 from pufferslice.calibration.calibrate import full_cost
@@ -157,6 +157,28 @@ def test_gaussians_of_other_spreads_are_bounded(epsilon):
         np.trapezoid(np.maximum(a - math.exp(epsilon) * b, 0), x) for a, b in ((p, q), (q, p))
     )
     assert truth <= released_delta(full, epsilon, 1.0) <= 6 * truth
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_gaussians_in_the_plane_are_never_understated(seed):
+    rng = np.random.default_rng(seed)
+    factor = rng.normal(size=(2, 2))
+    first = factor @ factor.T
+    second = first * rng.uniform(0.9, 1.2) + np.diag(rng.uniform(0, 0.2, 2))
+    mean, std, epsilon = rng.normal(size=2), rng.uniform(0.5, 2), rng.uniform(0, 1)
+    full = Full(dim=2, seen=pairs_of([[0.0, 0.0], mean], first, second))
+    x = np.linspace(-16, 16, 321)
+    grid = np.stack(np.meshgrid(x, x), axis=-1)
+    area = (x[1] - x[0]) ** 2
+    noise = std**2 * np.eye(2)
+    p = multivariate_normal([0, 0], first + noise).pdf(grid)
+    q = multivariate_normal(mean, second + noise).pdf(grid)
+    variation = np.abs(p - q).sum() * area / 2
+    guess = released_guess(full, std)
+    assert (1 + variation) / 2 <= guess + 1e-4 <= (1 + variation) / 2 + 0.1
+    for a, b in ((p, q), (q, p)):
+        delta = np.maximum(a - math.exp(epsilon) * b, 0).sum() * area
+        assert delta <= released_delta(full, epsilon, std) + 1e-4
 
 
 def test_epsilon_is_the_least_at_delta():

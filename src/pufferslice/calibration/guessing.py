@@ -75,8 +75,9 @@ def full_variation(full: Full, noise_std: float) -> float:
     """Bound on the total variation of the ideal noisy outputs under two protected secrets.
 
     For distributions under couplings: the mean of the total variation of two Gaussians as far apart
-    as coupled atoms (joint convexity). For Gaussian distributions of equal spread: the exact value;
-    of other spreads: the least bound from their divergences of several orders. At most 1.
+    as coupled atoms (joint convexity). For Gaussian distributions: what means and spreads add to it
+    (exact for equal spreads), or the least bound from their divergences of several orders. At most
+    1.
 
     Guarantee: never below the total variation, for every instance, in all dimensions.
     """
@@ -85,10 +86,10 @@ def full_variation(full: Full, noise_std: float) -> float:
     if isinstance(full.seen, GaussianPairs):
         costs = np.array([full_costs(full, order, noise_std) for order in LOW_ORDERS]).T * SAFETY
         bounds = total_variation_bound(LOW_ORDERS, costs).min(axis=1)
-        # Of equal spread: the cost is order * r^2 / 2, the total variation 2 Phi(r / 2) - 1.
-        alike = (full.seen.covs[:, 0] == full.seen.covs[:, 1]).all(axis=(1, 2))
-        exact = erf(np.sqrt(costs[:, -1] / (4 * LOW_ORDERS[-1]))) * _UP
-        return min(1.0, float(np.where(alike, np.minimum(exact, bounds), bounds).max()))
+        # Of equal spread this is exact; otherwise the part of the spreads is added.
+        shifts, variations = full.seen.parts(noise_std)
+        split = (erf(shifts.min(axis=1) / (2 * math.sqrt(2))) + variations) * _UP
+        return min(1.0, float(np.minimum(split, bounds).max()))
     # A distance is a sum of squares, each addition rounded.
     std = noise_std * (1 - (full.dim + 8) * UNIT_ROUNDOFF)
     at_zero = np.zeros((full.seen.n_instances, full.seen.n_slices))

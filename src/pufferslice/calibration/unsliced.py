@@ -64,16 +64,16 @@ def released_delta(full: Full, epsilon: float, noise_std: float) -> float:
     r"""Bound on the delta of what is released, at `epsilon`, the largest over instances.
 
     The distance $\tau$ of the sampled noise from the ideal one adds $(1 + e^\epsilon)\tau$.
-    Gaussian distributions of equal spread: exact. Of other spreads: by the best of many orders.
+    Gaussian distributions of equal spread: exact. Of other spreads: the part of the spreads is
+    added, or the best of many orders is taken.
     """
     check_at_least(0, epsilon=epsilon)
     check_above(0, noise_std=noise_std)
     if full.seen is None:
         return 1.0
     if isinstance(full.seen, GaussianPairs):
-        alike = (full.seen.covs[:, 0] == full.seen.covs[:, 1]).all(axis=(1, 2))
-        apart = np.sqrt(full_costs(full, 2.0, noise_std) * SAFETY)
-        exact = gaussian_delta(apart * _UP, epsilon) + _DELTA_ERROR
+        shifts, variations = full.seen.parts(noise_std)
+        split = gaussian_delta(shifts.max(axis=1) * _UP, epsilon) + _DELTA_ERROR + variations
         logs = [
             (order - 1) * (full_costs(full, order, noise_std) * SAFETY - epsilon)
             + (order - 1) * math.log1p(-1 / order)
@@ -81,7 +81,7 @@ def released_delta(full: Full, epsilon: float, noise_std: float) -> float:
             for order in CLAIM_ORDERS
         ]
         converted = np.exp(np.minimum(np.min(logs, axis=0), 0.0)) * _UP
-        ideal = float(np.where(alike, np.minimum(exact, converted), converted).max())
+        ideal = float(np.minimum(split, converted).max())
     else:
         # A distance is a sum of squares, each addition rounded.
         std = noise_std * (1 - (full.dim + 8) * UNIT_ROUNDOFF)

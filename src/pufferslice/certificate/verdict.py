@@ -51,7 +51,7 @@ class Verdict:
         """The verdict in one sentence."""
         n, useless = len(self.statistics), [s for s in self.statistics if not s.is_useful]
         if not useless:
-            return "Every statistic has less noise than it has to tell."
+            return "No statistic drowns in its noise."
         what = "This release is not" if len(useless) == n else f"{len(useless)} of {n} are not"
         why = (
             "under the declared priors a constant, which reveals nothing, is at least as accurate"

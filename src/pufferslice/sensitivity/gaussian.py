@@ -157,6 +157,53 @@ class GaussianPairs:
             gaussian_divergence_nd(order, second, first, lowered, size * UNIT_ROUNDOFF),
         )
 
+    def parts(self, noise_std: float) -> tuple[Floats, Floats]:
+        r"""Bounds on what means and spreads contribute, after noise, to telling a pair apart.
+
+        First, shape (n_instances, 2): distance of the means in standard deviations of the one and
+        of the other Gaussian. Second, shape (n_instances,): total variation between two centred
+        Gaussians with their spreads, by Pinsker's inequality from the smaller divergence
+
+        $$KL = \tfrac12 \sum_i (\lambda_i - 1 - \ln \lambda_i)$$
+
+        over the eigenvalues of one spread relative to the other; 0 for equal spreads.
+        Reason: with M between P and Q, of the mean of the one and the spread of the other,
+        TV(P, Q) <= TV(P, M) + TV(M, Q), and delta likewise.
+        """
+        shifts, variations = np.full((self.n_instances, 2), np.inf), np.ones(self.n_instances)
+        for i in range(self.n_instances):
+            means, covs = self.means[i], self.covs[i]
+            totals = np.maximum(np.diagonal(covs, axis1=1, axis2=2).max(axis=0), 0) + noise_std**2
+            if not totals.min() > 0:
+                continue
+            units = np.exp2(np.rint(np.log2(totals) / 2))
+            scaled = covs / np.outer(units, units) + np.diag(noise_std**2 / units**2)
+            size = self.dim * float(np.abs(scaled).max())
+            error = float(_spread_errors(self.dim, 2.0, size))
+            apart = (means[0] - means[1]) / units
+            smallest = float(np.linalg.eigvalsh(scaled).min())
+            if not smallest > 4 * error:
+                continue
+            lowered = scaled - error * np.eye(self.dim)
+            for side in range(2):
+                square = float(apart @ np.linalg.solve(lowered[side], apart))
+                shifts[i, side] = math.sqrt(max(square, 0.0)) * (1 + 2.0**-30)
+            if np.array_equal(covs[0], covs[1]):
+                variations[i] = 0.0
+                continue
+            room = 64 * self.dim * size / smallest * UNIT_ROUNDOFF + 4 * error / smallest
+            divergences = []
+            for first, second in ((0, 1), (1, 0)):
+                factor = np.linalg.cholesky(scaled[second])
+                half = np.linalg.solve(factor, scaled[first])
+                ratios = np.linalg.eigvalsh(np.linalg.solve(factor, half.T))
+                off = np.abs(ratios - 1) + room
+                # lambda - 1 - ln(lambda) grows faster below 1 than above it.
+                known = off.max() < 1
+                divergences.append(-(off + np.log1p(-off)).sum() / 2 if known else math.inf)
+            variations[i] = min(1.0, math.sqrt(min(divergences) / 2) * (1 + 2.0**-30))
+        return shifts, variations
+
     def _shifts(self, directions: Floats) -> Floats:
         """At least the distance of the means along each direction: (n_instances, n_slices).
 

@@ -13,7 +13,6 @@ import numpy as np
 from pufferslice._core.arrays import Floats, locked
 from pufferslice._core.checks import check_above, check_one_of
 from pufferslice._core.text import listed
-from pufferslice._core.threads import Progress, silent
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Claim, Guarantee
 from pufferslice.calibration.shape import (
     FittedShape,
@@ -31,6 +30,7 @@ from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.couplings import SEED, Effort, Recipe, coupled_differences
 from pufferslice.sensitivity.gaussian import GaussianPairs
+from pufferslice.sensitivity.renyi import moment_rate
 from pufferslice.sensitivity.sensitivity import distribution_pairs, full_sensitivity, whitened
 from pufferslice.sensitivity.whitening import Shape
 
@@ -86,7 +86,6 @@ def fit_shape(
     guard: float | None = None,
     weights: Mapping[str, float] | Sequence[float] | None = None,
     effort: Effort = "thorough",
-    progress: Progress = silent,
 ) -> Fit:
     """The shape of the noise for a claim about the whole output.
 
@@ -122,7 +121,6 @@ def fit_shape(
         guard=guard,
         weights=importance,
         effort=effort,
-        progress=progress,
     )
     if fitted is None:
         return Fit("isotropic", None)
@@ -159,7 +157,6 @@ def _fitted(
     guard: float | None,
     weights: Floats | None,
     effort: Effort,
-    progress: Progress,
 ) -> FittedShape | None:
     """The fitted covariance; None where nothing but isotropic noise makes sense."""
     limit = shift_limit(target)
@@ -194,8 +191,8 @@ def _fitted(
     order = target.order if isinstance(target, Guarantee) else _OTHER_ORDER
     finite = [_thinned(distribution, _MOST_ATOMS[effort]) for distribution in finite]
     shape, fitted = None, None
-    for turn in range(_ROUNDS):
-        recipe = Recipe(effort=effort if turn == _ROUNDS - 1 else "quick")
+    recipe = Recipe(effort="quick")
+    for _ in range(_ROUNDS):
         rows = whitened(finite, shape, scenario.query.center)
         coupled = coupled_differences(rows, pairs, recipe, _MOST_PIECES)
         coloring = np.eye(scenario.dim) if shape is None else shape.coloring
@@ -219,7 +216,8 @@ def _fitted(
             kind=kind,
         )
         shape = Shape.of_covariance(fitted.covariance)
-        progress(0, 1)
+        noise_std = math.sqrt(np.trace(fitted.covariance) / scenario.dim)
+        recipe = Recipe(effort=effort, cost="renyi", rate=moment_rate(order, noise_std))
     return fitted
 
 

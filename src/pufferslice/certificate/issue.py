@@ -185,7 +185,6 @@ def certify_release(
             guard=guard,
             weights=weights,
             effort=effort,
-            progress=progress,
         )
         options = attrs.evolve(options, shape=fit.kind, shape_gap=fit.gap)
         evidence = Evidence.of(

@@ -261,7 +261,7 @@ def test_a_release_under_the_certificate_of_a_run(tmp_path):
 
 
 def test_a_noise_that_would_cost_more_than_the_target(monkeypatch):
-    monkeypatch.setattr(statement, "spent_epsilon", lambda *_: 1.5)
+    monkeypatch.setattr(statement, "spent_on", lambda *_: 1.5)
     with pytest.raises(ps.errors.CalibrationError, match=r"costs 1\.5, more than the target"):
         ps.certify_release(SCENARIO, TARGET.along(LINE))
 

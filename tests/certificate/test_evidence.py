@@ -14,7 +14,7 @@ from pufferslice.errors import CertificateError
 from pufferslice.sensitivity import GapTables
 from pufferslice.sensitivity.gaussian import GaussianPairs
 
-KINDS = ["records", "groups", "gaussian", "equal", "sampled", "approximate", "sphere"]
+KINDS = ["records", "groups", "gaussian", "equal", "sampled", "approximate", "sphere", "unsliced"]
 
 
 def parts_of(evidence):
@@ -55,13 +55,18 @@ def test_what_is_in_it(certificates, records):
     assert evidence.slices.seen.n_slices == 6
     assert evidence.slices.seen.n_instances == 3
     assert evidence.scenario == records.description()
+    spreads = evidence.confidential["spreads"]
+    assert {name: len(values) for name, values in spreads.items()} == {
+        "difference": 2, "constant": 2, "size": 2,
+    }  # fmt: skip
     assert evidence.confidential == {
+        "spreads": spreads,
         "distributions_digest": records.distributions_digest(),
         "n_rows": {"table": {"north": 37, "south": 53, "west": 29}},
         "n_samples": {},
     }
     assert len(evidence.salt) == 32
-    assert repr(evidence) == "Evidence(slices=GapTables(n_instances=3, n_slices=6))"
+    assert "GapTables(n_instances=3" in repr(evidence)
     assert isinstance(certificates["gaussian"].evidence.slices.seen, GaussianPairs)
 
 
@@ -86,14 +91,15 @@ def test_the_digest_sees_every_part(certificates, kind):
     ):
         digests.add(attrs.evolve(evidence, **change).digest())
     names = ("means", "covs") if kind == "gaussian" else ("gaps", "counts", "totals", "equal")
-    for part in ("slices", "full"):
+    parts = ("full",) if evidence.slices is None else ("slices", "full")
+    for part in parts:
         half = getattr(evidence, part)
         for name in names:
             array = getattr(half.seen, name).copy()
             array.flat[-1] = not array.flat[-1] if array.dtype == bool else array.flat[-1] + 1
             seen = attrs.evolve(half.seen, **{name: array})
             digests.add(attrs.evolve(evidence, **{part: attrs.evolve(half, seen=seen)}).digest())
-    assert len(digests) == 4 + 2 * len(names)
+    assert len(digests) == 4 + len(parts) * len(names)
 
 
 @pytest.mark.parametrize(
@@ -130,9 +136,9 @@ def test_damaged_anywhere(small):
 def test_another_version(certificates):
     parts = parts_of(certificates["records"].evidence)
     facts = json.loads(parts["facts"].tobytes())
-    facts["version"] = 2
+    facts["version"] = 1
     parts["facts"] = np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8)
-    with pytest.raises(CertificateError, match=r"version 2, this program reads 1|cannot be read"):
+    with pytest.raises(CertificateError, match=r"version 1, this program reads 2|cannot be read"):
         Evidence.from_bytes(packed(parts))
 
 

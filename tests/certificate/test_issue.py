@@ -123,7 +123,7 @@ def test_gaussians_whose_own_spread_is_enough_get_a_way_out():
     for notion in NOTIONS:
         certificate = certify_release(scenario, claim_of(notion).along(LINE))
         assert 0 < certificate.noise_std < 1e-12
-        assert certificate.spent_epsilon == pytest.approx(0.02, rel=1e-9)
+        assert certificate.spent == pytest.approx(0.02, rel=1e-9)
         assert verify(certificate, scenario=scenario).holds
         assert "by themselves" in str(certificate)
 
@@ -134,7 +134,7 @@ class TestNoiseOfOnesOwn:
         noise_std = 2 * smallest.noise_std
         own = certify_release(records, claim_of("joint").along(profile), noise_std=noise_std)
         assert own.noise_std == noise_std
-        assert own.spent_epsilon == spent(smallest, noise_std=noise_std).epsilon < 1
+        assert own.spent == spent(smallest, noise_std=noise_std).epsilon < 1
         assert own.unsliced_epsilon < smallest.unsliced_epsilon
         assert "chosen by the data holder" in str(own)
         assert verify(own, scenario=records).holds
@@ -156,7 +156,7 @@ class TestNoiseOfOnesOwn:
         alike = gaussians(([0.0, 1.0], np.eye(2)), ([0.0, 1.0], np.eye(2)))
         certificate = certify_release(alike, claim_of("joint").along(profile), noise_std=0.5)
         assert certificate.noise_std == 0.5
-        assert certificate.spent_epsilon == 0
+        assert certificate.spent == 0
         assert verify(certificate, scenario=alike).holds
 
 
@@ -226,7 +226,7 @@ def test_noise_is_enough_by_integrating_the_densities(rng, notion):
 def test_point_masses_cost_all_of_epsilon_so_that_half_the_noise_would_not_do():
     for notion in NOTIONS:
         certificate = certify_release(POINTS, claim_of(notion).along(AXES))
-        assert certificate.spent_epsilon == pytest.approx(1.0, rel=1e-9)
+        assert certificate.spent == pytest.approx(1.0, rel=1e-9)
         assert spent(certificate, noise_std=certificate.noise_std / 2).epsilon > 3.9
 
 
@@ -291,7 +291,7 @@ def test_small_and_large_budgets_give_certificates_that_can_be_written(notion, e
     certificate = certify_release(POINTS, claim_of(notion, 4.0, epsilon).along(AXES))
     certificate.save(tmp_path / "c.json")
     assert verify(certificate).holds
-    assert certificate.spent_epsilon == pytest.approx(epsilon, rel=1e-9)
+    assert certificate.spent == pytest.approx(epsilon, rel=1e-9)
 
 
 def test_a_direction_without_weight_may_be_as_wide_as_it_likes(tmp_path):
@@ -307,7 +307,7 @@ def test_equal_distributions_need_no_noise_and_the_statement_says_so(certificate
     certificate = certificates["equal"]
     assert certificate.noise_std == 0
     assert certificate.statement["distributions_are_equal"] is True
-    assert certificate.spent_epsilon == 0
+    assert certificate.spent == 0
     assert certificate.unsliced_epsilon == 0
     assert certificate.statement["unsliced"]["from"] == "equal distributions"
     assert "distributions-equal" in certificate.statement["limits"]
@@ -415,11 +415,11 @@ def test_progress_is_told_to_the_end(records, profile):
 
 def test_spent_is_what_was_certified_unless_told_otherwise(certificates):
     certificate = certificates["records"]
-    assert spent(certificate) == Guarantee.joint(order=4, epsilon=certificate.spent_epsilon)
+    assert spent(certificate) == Guarantee.joint(order=4, epsilon=certificate.spent)
     more = spent(certificate, noise_std=2 * certificate.noise_std)
-    assert more.epsilon < certificate.spent_epsilon / 2
-    assert spent(certificate, order=2).epsilon < certificate.spent_epsilon
-    assert spent(certificate, notion="average").epsilon < certificate.spent_epsilon
+    assert more.epsilon < certificate.spent / 2
+    assert spent(certificate, order=2).epsilon < certificate.spent
+    assert spent(certificate, notion="average").epsilon < certificate.spent
     unsliced = spent(certificate, notion="unsliced")
     assert unsliced == Guarantee.unsliced(order=4, epsilon=certificate.unsliced_epsilon)
 

@@ -83,7 +83,7 @@ class TestBothClaims:
             sampled, target.along(PROFILE), failure_probability=0.05, band=band, method=method
         )
         assert verify(certificate).holds
-        assert certificate.spent_epsilon <= target.epsilon
+        assert certificate.spent <= target.epsilon
         statement = certificate.statement
         assert statement["failure_probability"] == 0.05
         assert statement["sampling"]["band"] == band
@@ -105,7 +105,7 @@ class TestBothClaims:
         )
         assert verify(certificate).holds
         assert certificate.guarantee == LOOSE[notion]
-        assert certificate.spent_epsilon <= 1
+        assert certificate.spent <= 1
         assert certificate.statement["sampling"]["tails"] == "in_delta"
         missing = band_ranks(1500, 0.05 / 10, "order_statistics").missing
         assert certificate.statement["sampling"]["delta_of_tails"] == pytest.approx(missing)

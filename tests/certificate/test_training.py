@@ -113,7 +113,7 @@ def test_certificates_fit_the_schema_and_verify(kind, validator, tmp_path):
     assert str(back).startswith(str(certificate)[:40])
 
 
-@pytest.mark.parametrize("name", ["noise_std", "spent_epsilon", "unsliced_epsilon", "is_secure"])
+@pytest.mark.parametrize("name", ["noise_std", "spent", "unsliced_epsilon", "is_secure"])
 def test_what_only_a_release_has(name):
     with pytest.raises(CertificateError, match="belongs to certificates of a release"):
         getattr(KINDS["amplified"](), name)
@@ -357,10 +357,10 @@ def test_two_bits_and_their_exclusive_or():
     both = released([0, 1], FiniteProfile.uniform(dim=2, n_directions=20, seed=1))
     for certificate in alone:
         assert certificate.statement["distributions_are_equal"] is True
-        assert certificate.spent_epsilon == 0
+        assert certificate.spent == 0
         assert certificate.unsliced_epsilon == 0
     assert both.statement["distributions_are_equal"] is False
-    assert both.spent_epsilon > 0.4
+    assert both.spent > 0.4
     assert both.unsliced_epsilon > 0
     with pytest.raises(CertificateError, match="exclusive or"):
         compose(alone)

@@ -85,7 +85,7 @@ def _plain_problems(case: Case, certificate: Certificate) -> list[str]:
     verification = verify(certificate)
     if not verification.holds:
         problems.append(f"verify: {verification.problems}")
-    spent, noise_std = statement["spent_epsilon"], statement["noise"]["std"]
+    spent, noise_std = statement["spent"], statement["noise"]["std"]
     if not (0 <= spent <= case.target.epsilon and 0 <= noise_std < math.inf):
         problems.append(f"spent {spent!r} with noise {noise_std!r} for {case.target}")
     if not statement["distributions_are_equal"] and not noise_std > 0:

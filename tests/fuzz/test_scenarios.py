@@ -37,10 +37,10 @@ def test_too_little_noise_would_be_found(seed, monkeypatch, share):
 
     Noise that is a thousandth too small is noticed where distributions are exact.
     """
-    calibrated, spent = statement.calibrated_noise, statement.spent_epsilon
+    calibrated, spent = statement.calibrated_noise, statement.spent_on
     monkeypatch.setattr(statement, "calibrated_noise", lambda e, s: calibrated(e, s) * share)
     monkeypatch.setattr(
-        statement, "spent_epsilon", lambda e, s, std: min(spent(e, s, std), s.target.epsilon)
+        statement, "spent_on", lambda e, s, std: min(spent(e, s, std), s.target.bound)
     )
     monkeypatch.setattr(statement, "views_of", lambda *_: [])
     monkeypatch.setattr(

@@ -19,7 +19,6 @@ import numpy as np
 import pyarrow as pa
 
 from pufferslice import (
-    ApproximateGuarantee,
     Bootstrap,
     Certificate,
     FiniteDistribution,
@@ -37,6 +36,7 @@ from pufferslice import (
     spent,
     verify,
 )
+from pufferslice.calibration.guarantee import claim_of
 from pufferslice.certificate import record_epsilon, secret_epsilon
 from pufferslice.certificate.training import record_cost
 from pufferslice.cli.app import run
@@ -173,10 +173,6 @@ def _profile(spec: Spec) -> Any:
     return FiniteProfile(directions=base.directions, weights=parts / parts.sum())
 
 
-def _claim(said: Spec) -> Any:
-    return ApproximateGuarantee(**said) if "delta" in said else Guarantee(**said)
-
-
 def certify(spec: Spec) -> Any:
     """The numbers of the statement, digests of the evidence, and what other noise would cost."""
     return refused(lambda: _certified(spec))
@@ -187,11 +183,16 @@ def _certified(spec: Spec) -> Spec:
     if spec.get("method"):
         rule, envelope = spec["method"]
         options["method"] = Method(rule=rule, envelope=envelope)
-    if "failure_probability" in spec:
+    claim = claim_of(spec["claim"])
+    if claim.is_sliced:
+        claim = claim.along(_profile(spec))
+    else:
+        options["shape"] = spec.get("shape", "isotropic")
+    # Of more than one coordinate, an unsliced claim takes the public range and cannot fail.
+    if "failure_probability" in spec and (claim.is_sliced or spec["dim"] == 1):
         options["failure_probability"] = spec["failure_probability"]
         options["band"] = spec["band"]
-    scenario, profile = make_scenario(spec), _profile(spec)
-    found = certify_release(scenario, _claim(spec["claim"]).along(profile), **options)
+    found = certify_release(make_scenario(spec), claim, **options)
     return {
         "statement": _statement_numbers(found),
         "evidence": _evidence_digests(found),
@@ -203,15 +204,16 @@ def _certified(spec: Spec) -> Spec:
 def _statement_numbers(certificate: Certificate) -> Spec:
     said = certificate.statement
     noise, unsliced, sampling = said["noise"], said["unsliced"], said["sampling"]
+    profile, shape = said["profile"], noise["shape"]
     return {
-        "spent_epsilon": said["spent_epsilon"],
+        "spent": said["spent"],
         "distributions_are_equal": said["distributions_are_equal"],
         "std": noise["std"],
         "std_by_coordinate": noise["std_by_coordinate"],
         "grid": noise["grid"],
         "implementation_delta": noise["implementation_delta"],
-        "effective_slices": said["profile"]["effective_slices"],
-        "largest_weight": said["profile"]["largest_weight"],
+        "shape": [shape["whitening"], shape["guard"], shape["gap"]],
+        "profile": profile and [profile["effective_slices"], profile["largest_weight"]],
         "failure_probability": said["failure_probability"],
         "unsliced": [unsliced["order"], unsliced["epsilon"], unsliced["guess"]],
         "views": _views(said["views"]),
@@ -233,14 +235,17 @@ def _views(views: list[Spec]) -> Spec:
 def _evidence_digests(certificate: Certificate) -> Spec:
     """A digest of every table of the evidence, and sums that may be off in the last bits."""
     evidence = certificate.evidence
+    slices = evidence.slices
     tables = {
-        "slices": evidence.slices.seen,
+        "slices": slices and slices.seen,
         "full": evidence.full.seen,
         "plain": evidence.plain,
         "beyond": evidence.beyond,
     }
     found = {name: digest_of(_arrays(table)) for name, table in tables.items() if table is not None}
-    profile = evidence.slices.profile
+    if slices is None:
+        return found
+    profile = slices.profile
     return found | {"profile": digest_of([profile.directions, profile.weights])}
 
 
@@ -254,7 +259,7 @@ def _spent(certificate: Certificate) -> Any:
     """What twice the noise costs: the way back from noise to epsilon."""
     if not certificate.noise_std > 0:
         return None
-    return refused(lambda: spent(certificate, noise_std=2 * certificate.noise_std).epsilon)
+    return refused(lambda: spent(certificate, noise_std=2 * certificate.noise_std).bound)
 
 
 def digest_of(arrays: Iterable[Any]) -> Spec:

@@ -10,6 +10,7 @@ import numpy as np
 
 SEED = 20_261_117
 N_SCENARIOS = 300
+N_SHAPED = 12
 N_PLANS = 40
 
 Spec = dict[str, Any]
@@ -20,7 +21,10 @@ _SECRETS = ("a", "b", "c", "d", "e")
 
 def scenario_specs() -> list[Spec]:
     """All scenarios; the kinds take turns."""
-    return [scenario_spec(number) for number in range(N_SCENARIOS)]
+    return [
+        *(scenario_spec(number) for number in range(N_SCENARIOS)),
+        *(shaped_spec(number) for number in range(N_SHAPED)),
+    ]
 
 
 def scenario_spec(number: int) -> Spec:
@@ -29,6 +33,23 @@ def scenario_spec(number: int) -> Spec:
     kinds = list(_SCENARIOS)
     kind = kinds[number % len(kinds)]
     return {"kind": kind, **_SCENARIOS[kind](rng)}
+
+
+def shaped_spec(number: int) -> Spec:
+    """Scenario `number` with a claim about the whole output, and noise with a shape."""
+    rng = np.random.default_rng([SEED, 4, number])
+    kind = ["groups", "finite", "weighted", "gaussian", "resampled", "sampled"][number % 6]
+    spec: Spec = {"dim": 1}
+    while spec["dim"] == 1 or (kind == "sampled" and spec["query"]["range"] is None):
+        spec = {"kind": kind, **_SCENARIOS[kind](rng), "method": None}
+    epsilon = float(10 ** rng.uniform(-1, 1))
+    claims = [
+        {"notion": "unsliced", "order": 4.0, "epsilon": epsilon},
+        {"notion": "unsliced", "epsilon": epsilon, "delta": 1e-5},
+        {"notion": "guess", "at_most": float(rng.uniform(0.55, 0.8))},
+    ]
+    shapes = ["fitted", "diagonal", "fitted", np.diag(np.arange(1.0, 1 + spec["dim"])).tolist()]
+    return spec | {"claim": claims[number % 3], "shape": shapes[number % 4]}
 
 
 # Scenarios

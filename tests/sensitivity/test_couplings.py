@@ -20,18 +20,14 @@ from pufferslice.baselines import w_infinity
 from pufferslice.calibration.calibrate import full_cost
 from pufferslice.errors import ArgumentError
 from pufferslice.scenario.distributions import FiniteDistribution
-from pufferslice.sensitivity import DistributionPair, couplings, gap_tables, matching_tables
+from pufferslice.sensitivity import DistributionPair, couplings, matching_tables
 from pufferslice.sensitivity.coupling_kernels import random_directions, transport
 from pufferslice.sensitivity.couplings import (
-    MOST_MATCHINGS,
     SEED,
     Recipe,
     coupled_differences,
     coupling_tables,
-    full_tables,
-    matching_directions,
 )
-from pufferslice.sensitivity.profiles import FiniteProfile
 from pufferslice.sensitivity.sensitivity import Full
 
 ONE_PAIR = [DistributionPair(0, 1)]
@@ -363,9 +359,9 @@ class TestRecipe:
             coupled_differences(uniform_pair(rng, 3, 3, 2), ONE_PAIR, Recipe(), 0)
 
 
-def built(distributions, pairs, profile):
-    slices = gap_tables(distributions, pairs, profile.directions)
-    return Full(dim=profile.dim, seen=full_tables(distributions, pairs, profile, slices))
+def built(distributions):
+    seen = coupling_tables(distributions, ONE_PAIR, Recipe())
+    return Full(dim=distributions[0].dim, seen=seen)
 
 
 @pytest.mark.parametrize("dim", [1, 2, 9])
@@ -376,23 +372,23 @@ def test_point_masses(dim, rng):
         FiniteDistribution.uniform([np.zeros(dim)]),
         FiniteDistribution.uniform([shift]),
     ]
-    full = built(distributions, ONE_PAIR, FiniteProfile.uniform(dim=dim, n_directions=5, seed=0))
+    full = built(distributions)
     assert full_cost(full, 4.0, 1.5) == pytest.approx(4 * shift @ shift / (2 * 1.5**2), rel=1e-10)
     assert full.seen.worst() == pytest.approx(np.linalg.norm(shift), rel=1e-14)
 
 
 def test_pure_shift_costs_dim_times_the_average(rng):
-    """A moved sample: sorting matches each point with its own image, along any direction."""
+    """A moved sample: the best coupling matches each point with its own image."""
     sample, shift = rng.normal(size=(30, 4)), rng.normal(size=4)
     distributions = [FiniteDistribution.uniform(sample), FiniteDistribution.uniform(sample + shift)]
-    full = built(distributions, ONE_PAIR, FiniteProfile.axes(dim=4))
+    full = built(distributions)
     along_axes = 3 * shift**2 / (2 * 2.0**2)
     assert full_cost(full, 3.0, 2.0) == pytest.approx(4 * along_axes.mean(), rel=1e-10)
 
 
 def test_on_the_line_it_is_the_transport_bound(rng):
     distributions = [FiniteDistribution.uniform(rng.integers(-9, 9, size=(n, 1))) for n in (6, 10)]
-    full = built(distributions, ONE_PAIR, FiniteProfile.axes(dim=1))
+    full = built(distributions)
     (gaps,) = oracles.true_gap_distributions(distributions, ONE_PAIR, [[1.0]])[0]
     expected = float(oracles.envelope("transport", 3.0, gaps, 4.0))
     assert full_cost(full, 3.0, 4.0) == pytest.approx(expected, rel=0.008)
@@ -403,29 +399,11 @@ def test_on_the_line_it_is_the_transport_bound(rng):
 @pytest.mark.parametrize("order", [1.5, 2.0, 3.0])
 def test_never_below_the_true_divergence(order, rng):
     """Densities of both noisy samples in the plane, both orders of the pair."""
-    for seed in range(5):
+    for _ in range(5):
         samples = oracles.random_samples(rng, 2)
         distributions = [FiniteDistribution.uniform(x) for x in samples]
-        full = built(
-            distributions, ONE_PAIR, FiniteProfile.uniform(dim=2, n_directions=6, seed=seed)
-        )
+        full = built(distributions)
         noise_std = float(rng.uniform(0.8, 2.5))
         bound = full_cost(full, order, noise_std)
         for pair in (samples, samples[::-1]):
             assert oracles.divergence_on_grid(order, *pair, noise_std) <= bound + 1e-9
-
-
-class TestDirections:
-    def test_axes_then_the_widest_slices(self):
-        profile = FiniteProfile.of([[0.6, 0.8], [0.8, 0.6], [0.6, -0.8], [-0.8, 0.6]])
-        chosen = matching_directions(profile, np.array([2.0, 9.0, 1.0, 4.0]), 10)
-        assert chosen[:2].tolist() == np.eye(2).tolist()
-        assert chosen[2:].tolist() == profile.directions[[1, 3, 0, 2]].tolist()
-
-    @pytest.mark.parametrize("dim", [1, 3, 16, 40])
-    def test_few_and_unit_vectors(self, dim, rng):
-        profile = FiniteProfile.uniform(dim=dim, n_directions=100, seed=2)
-        for size in (1, 10**4, 10**7, 10**10):
-            chosen = matching_directions(profile, rng.uniform(size=profile.n_directions), size)
-            assert 1 <= len(chosen) <= MOST_MATCHINGS
-            assert np.linalg.norm(chosen, axis=1) == pytest.approx(np.ones(len(chosen)))

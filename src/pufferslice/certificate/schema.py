@@ -480,8 +480,12 @@ class ReleaseStatement(_Part):
         if (self.profile is not None, self.method is not None) != (sliced, sliced):
             msg = "profile and method belong to claims along slices, and only to them"
             raise ValueError(msg)
-        if sliced and self.noise.shape.kind != "isotropic":
-            msg = "claims along slices have isotropic noise"
+        shape = self.noise.shape
+        if sliced and (shape.kind, shape.guard, shape.gap) != ("isotropic", None, None):
+            msg = "claims along slices have isotropic noise, and neither guard nor gap"
+            raise ValueError(msg)
+        if self.total is not None and (sliced or not isinstance(self.guarantee, RenyiGuarantee)):
+            msg = "total belongs to unsliced Rényi claims, whose costs add"
             raise ValueError(msg)
         least = 0.5 if isinstance(self.guarantee, GuessPart) else 0.0
         free = not (self.spent > least or self.unsliced.epsilon or self.views or self.deltas)

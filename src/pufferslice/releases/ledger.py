@@ -196,6 +196,10 @@ class Ledger:
         if budget is not None:
             composition, spent, total = budget
             added = {row[0] for row in rows if row[2] == composition}
+            costs = [cost for row in rows if row[0] in added for cost in row[3:]]
+            if not all(isinstance(cost, float) and cost >= 0 for cost in costs):
+                msg = f"ledger {str(self.path)!r} is damaged: an entry has no cost; restore a copy"
+                raise LedgerError(msg)
             together = added_up([spent, *(row[3] for row in rows if row[0] in added)])
             totals = {total, *(row[4] for row in rows if row[0] in added)}
             if len(totals) > 1 or not together <= total:

@@ -16,7 +16,6 @@ from pufferslice._core.search import SAFETY
 from pufferslice.calibration.calibrate import (
     Method,
     calibrate,
-    calibrate_unsliced,
     closed_form_cost,
     cost,
     full_cost,
@@ -26,6 +25,7 @@ from pufferslice.calibration.calibrate import (
     sliced_cost,
 )
 from pufferslice.calibration.guarantee import Guarantee
+from pufferslice.calibration.unsliced import calibrate_unsliced
 from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.sensitivity import DistributionPair, gap_tables, matching_tables, renyi

@@ -276,7 +276,7 @@ class TestViewsOf:
         """The optimum over orders belongs to the closed form only; scopes are labelled."""
         slices, full = points([3.0, 4.0])
         claim, noise = self.calibrated(notion, method, slices)
-        found = views_of(slices, full, claim, noise, 1e-5)
+        found = views_of(slices, full, claim, *noise, 1e-5)
         assert all(isinstance(view, View) and view.delta == 1e-5 for view in found)
         sliced = set(by_rule(found, f"sliced {notion}"))
         optimum = {"order_optimum"} if method.rule == "closed_form" else set()
@@ -289,7 +289,7 @@ class TestViewsOf:
         slices, full = points([3.0, 4.0])
         claim, noise = self.calibrated("joint", WORST_GAP, slices)
         s = noise[0]
-        sliced = by_rule(views_of(slices, full, claim, noise, delta), "sliced joint")
+        sliced = by_rule(views_of(slices, full, claim, *noise, delta), "sliced joint")
         c = float(exact_term(4, delta))
         assert sliced["paper"] == pytest.approx(1 + math.log(1 / delta) / 3, rel=1e-12)
         assert sliced["improved"] == pytest.approx(max(0, 1 + c), rel=1e-12)
@@ -309,7 +309,7 @@ class TestViewsOf:
         slices, full = points([3.0, 4.0])
         claim, noise = self.calibrated("average", WORST_GAP, slices)
         s = noise[0]
-        sliced = by_rule(views_of(slices, full, claim, noise, delta), "sliced average")
+        sliced = by_rule(views_of(slices, full, claim, *noise, delta), "sliced average")
         c = float(exact_term(4, delta))
         assert sliced["paper"] == pytest.approx(1 + math.log(1 / delta) / 3, rel=1e-12)
         assert sliced["improved"] == pytest.approx(1 + max(0, c), rel=1e-12)
@@ -329,7 +329,7 @@ class TestViewsOf:
         slices, full = points([3.0, 4.0])
         claim, noise = self.calibrated("joint", WORST_GAP, slices)
         s, delta = noise[0], 1e-5
-        unsliced = by_rule(views_of(slices, full, claim, noise, delta), "unsliced")
+        unsliced = by_rule(views_of(slices, full, claim, *noise, delta), "unsliced")
         spent = 4 * 25 / (2 * s**2)
         assert unsliced["paper"] == pytest.approx(spent + math.log(1 / delta) / 3, rel=1e-9)
         assert unsliced["improved"] == pytest.approx(spent + float(exact_term(4, delta)))
@@ -343,7 +343,7 @@ class TestViewsOf:
         slices, full = points([3.0, 4.0])
         claim, noise = self.calibrated(notion, CLOSED_FORM, slices)
         rho = square / (2 * noise[0] ** 2)
-        found = by_rule(views_of(slices, full, claim, noise, 1e-5), f"sliced {notion}")
+        found = by_rule(views_of(slices, full, claim, *noise, 1e-5), f"sliced {notion}")
         expected = rho + 2 * math.sqrt(rho * math.log(1e5))
         assert found["order_optimum"] == pytest.approx(expected, rel=1e-9)
         # One order of the paper's rule is no better than the best one.
@@ -354,7 +354,7 @@ class TestViewsOf:
         slices, full = points([3.0, 0.0], [0.0, 2.5])
         claim, noise = self.calibrated("average", WORST_GAP, slices)
         s = noise[0]
-        found = by_rule(views_of(slices, full, claim, noise, 1e-3), "sliced average")
+        found = by_rule(views_of(slices, full, claim, *noise, 1e-3), "sliced average")
         alone = oracles.smallest_epsilon(lambda e: float(exact_delta(3 / s, e)), 1e-3) / 2
         assert found["direct"] == pytest.approx(alone, rel=1e-7)
 
@@ -370,7 +370,7 @@ class TestViewsOf:
             slices, full = world(samples, profile)
             for notion in ("average", "joint"):
                 claim, noise = self.calibrated(notion, method, slices, order=3.0)
-                found = views_of(slices, full, claim, noise, delta)
+                found = views_of(slices, full, claim, *noise, delta)
                 self.check_sliced(samples, profile, notion, noise[0], found)
                 self.check_unsliced(samples, noise[0], found)
 
@@ -399,7 +399,7 @@ class TestViewsOf:
     def test_the_direct_view_is_not_offered_where_floats_cancel(self, delta):
         slices, full = points([3.0, 4.0])
         claim, noise = self.calibrated("joint", TRANSPORT, slices)
-        found = views_of(slices, full, claim, noise, delta)
+        found = views_of(slices, full, claim, *noise, delta)
         assert {view.rule for view in found} == {"paper", "improved", "order_grid"}
 
     def test_gaussian_distributions_have_no_direct_view(self):
@@ -407,7 +407,7 @@ class TestViewsOf:
         pairs = GaussianPairs(means=np.array([[[0.0, 0.0], [3.0, 4.0]]]), covs=covs)
         slices = Slices(profile=FiniteProfile.axes(dim=2), seen=pairs)
         claim, noise = self.calibrated("joint", EXACT, slices)
-        found = views_of(slices, Full(dim=2, seen=pairs), claim, noise, 1e-5)
+        found = views_of(slices, Full(dim=2, seen=pairs), claim, *noise, 1e-5)
         assert {view.rule for view in found} == {"paper", "improved", "order_grid"}
         unsliced = by_rule(found, "unsliced")
         spent = 4 * 25 / (2 * (1 + noise[0] ** 2))
@@ -434,7 +434,7 @@ class TestViewsOf:
             claim, noise = self.calibrated(notion, method, slices, order, epsilon)
         except CalibrationError:
             return
-        found = views_of(slices, full, claim, noise, delta)
+        found = views_of(slices, full, claim, *noise, delta)
         for scope in (f"sliced {notion}", "unsliced"):
             rules = by_rule(found, scope)
             if "improved" in rules:
@@ -453,7 +453,7 @@ class TestViewsOf:
         slices, full = large_world()
         claim, noise = self.calibrated(notion, TRANSPORT, slices, order)
         s, weights, delta = noise[0], slices.profile.weights, 1e-5
-        found = views_of(slices, full, claim, noise, delta)
+        found = views_of(slices, full, claim, *noise, delta)
         sliced, unsliced = (by_rule(found, scope) for scope in (f"sliced {notion}", "unsliced"))
         assert sliced["order_grid"] <= sliced["improved"]
         improved = improved_epsilon_average if notion == "average" else improved_epsilon_joint
@@ -505,7 +505,7 @@ class TestViewsOf:
         calls += [("delta", noise_std, delta) for delta in (0.0, 1.0, math.nan)]
         for name, std, delta in calls:
             with pytest.raises(ArgumentError, match=name):
-                views_of(slices, full, claim, (std, method), delta)
+                views_of(slices, full, claim, std, method, delta)
 
 
 AXES = FiniteProfile.axes(dim=2)

@@ -17,6 +17,8 @@ from pufferslice.errors import ArgumentError
 from pufferslice.sensitivity.profiles import FiniteProfile
 from pufferslice.sensitivity.renyi import SLICED_NOTIONS
 
+AXES = FiniteProfile.axes(dim=1)
+
 
 @pytest.mark.parametrize("notion", NOTIONS)
 def test_named_constructors(notion):
@@ -59,7 +61,7 @@ def test_arguments(name, values):
         with pytest.raises(ArgumentError, match=f"{name} must be"):
             Guarantee(**{"notion": "joint", "order": 2, "epsilon": 1} | {name: value})
     with pytest.raises(ArgumentError, match="profile"):
-        Guarantee(notion="unsliced", order=2, epsilon=1, profile=FiniteProfile.axes(dim=1))
+        Guarantee(notion="unsliced", order=2, epsilon=1, profile=AXES)
 
 
 class TestApproximate:
@@ -73,7 +75,8 @@ class TestApproximate:
     @pytest.mark.parametrize(
         "values",
         [
-            {"notion": "unsliced", "epsilon": 1.0, "delta": 0.1},
+            {"notion": "guess", "epsilon": 1.0, "delta": 0.1},
+            {"notion": "unsliced", "epsilon": 1.0, "delta": 0.1, "profile": AXES},
             {"notion": "joint", "epsilon": 0.0, "delta": 0.1},
             {"notion": "joint", "epsilon": 1.0, "delta": 0.0},
             {"notion": "joint", "epsilon": 1.0, "delta": 1.0},
@@ -87,6 +90,8 @@ class TestApproximate:
         claims = (
             Guarantee.joint(order=4, epsilon=1),
             ApproximateGuarantee.joint(epsilon=1, delta=0.1),
+            Guarantee.epsilon_delta(1, 0.1),
+            Guarantee.guess(at_most=0.6),
         )
         for claim in claims:
             assert claim_of(claim.to_json()) == claim

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pufferslice.calibration.guarantee import Guarantee
-from pufferslice.certificate import Certificate, certify_release
+from pufferslice.certificate import Certificate, certify_release, verify
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.issue import required_evidence
 from pufferslice.errors import CertificateError
@@ -133,11 +133,20 @@ def test_damaged_anywhere(small):
             required_evidence(Certificate(statement=small.statement, evidence=evidence))
 
 
+def state(change):
+    """Change the facts of evidence, which are JSON."""
+
+    def apply(parts):
+        facts = json.loads(parts["facts"].tobytes())
+        change(facts)
+        parts["facts"] = np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8)
+
+    return apply
+
+
 def test_another_version(certificates):
     parts = parts_of(certificates["records"].evidence)
-    facts = json.loads(parts["facts"].tobytes())
-    facts["version"] = 1
-    parts["facts"] = np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8)
+    state(lambda facts: facts.update(version=1))(parts)
     with pytest.raises(CertificateError, match=r"version 1, this program reads 2|cannot be read"):
         Evidence.from_bytes(packed(parts))
 
@@ -207,3 +216,104 @@ def test_gaussian_pairs_that_do_not_fit_together(certificates, change):
     change(parts)
     with pytest.raises(CertificateError):
         Evidence.from_bytes(packed(parts))
+
+
+def recipe(**keys):
+    return state(lambda facts: facts["full"]["recipe"].update(keys))
+
+
+def at(row, column, value):
+    def apply(matrix):
+        matrix = matrix.copy()
+        matrix[row, column] = value
+        return matrix
+
+    return put("whitening", apply)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        at(0, 0, np.nan),
+        at(1, 0, np.inf),
+        at(0, 0, 0.0),
+        at(1, 1, -1.0),
+        at(0, 1, 1e-9),
+        at(0, 0, 1e-30),
+        put("whitening", lambda a: a[:1]),
+        put("whitening", lambda a: a[:1, :1]),
+        put("whitening", lambda a: np.eye(3)),
+        put("whitening", lambda a: a.ravel()),
+        put("whitening", lambda a: a[:0, :0]),
+        recipe(effort="endless"),
+        recipe(rate=-1.0),
+        recipe(rate="x"),
+        recipe(cost="delta", noise_std=0.0),
+        recipe(seed=3),
+        state(lambda facts: facts["full"]["recipe"].pop("rate")),
+        state(lambda facts: facts["full"].update(recipe=[])),
+        state(lambda facts: facts.update(full=None)),
+        state(lambda facts: facts["full"].pop("has_tables")),
+        state(lambda facts: facts.update(has_slices=True)),
+        without("full_gaps"),
+        put("full_gaps", lambda g: -g),
+        put("full_gaps", lambda g: g * np.nan),
+        put("full_totals", lambda t: t[:-1]),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*encountered in divide:RuntimeWarning")
+def test_evidence_of_the_whole_output_that_is_none(certificates, change):
+    parts = parts_of(certificates["unsliced"].evidence)
+    change(parts)
+    with pytest.raises(CertificateError):
+        Evidence.from_bytes(packed(parts))
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize(
+    "change",
+    [
+        without("whitening"),
+        put("whitening", lambda a: a * 0.5),
+        put("whitening", lambda a: np.eye(2)),
+        recipe(effort="quick"),
+        put("full_gaps", lambda g: g * 0.5),
+        state(lambda facts: facts["full"].update(from_range=True)),
+        state(lambda facts: facts["full"].update(has_tables=False)),
+        state(lambda facts: facts["confidential"].update(spreads=None)),
+    ],
+)
+def test_edited_evidence_of_the_whole_output_is_not_that_of_the_statement(certificates, change):
+    certificate = certificates["unsliced"]
+    parts = parts_of(certificate.evidence)
+    change(parts)
+    forged = Certificate(
+        statement=certificate.statement, evidence=Evidence.from_bytes(packed(parts))
+    )
+    assert not verify(forged).holds
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize(
+    "change",
+    [
+        without("whitening"),
+        put("whitening", lambda a: a * 0.5),
+        state(lambda facts: facts["full"].update(from_range=True)),
+        state(lambda facts: facts["full"].update(has_tables=False)),
+    ],
+)
+def test_edited_evidence_with_its_digest_in_the_statement(certificates, change):
+    """Relations between statement and evidence refute it, not only the digest."""
+    certificate = certificates["unsliced"]
+    parts = parts_of(certificate.evidence)
+    change(parts)
+    evidence = Evidence.from_bytes(packed(parts))
+    statement = dict(certificate.statement) | {"evidence_digest": evidence.digest()}
+    assert not verify(Certificate(statement=statement, evidence=evidence)).holds
+
+
+def test_sliced_evidence_is_required_where_slices_are_asked_for(certificates):
+    assert certificates["records"].evidence.required_slices().profile.dim == 2
+    with pytest.raises(CertificateError, match="has no slices"):
+        certificates["unsliced"].evidence.required_slices()

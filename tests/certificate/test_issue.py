@@ -453,7 +453,7 @@ def test_spent_without_a_finite_answer():
     certificate = certify_release(
         gaussians(([0.0], [[1.0]]), ([0.0], [[9.0]])), claim_of("joint", 2.0).along(LINE)
     )
-    with pytest.raises(CalibrationError, match="no finite cost of .16, 1.-Joint-SRPP; use more"):
+    with pytest.raises(CalibrationError, match="no finite cost"):
         spent(certificate, order=16, noise_std=0.1)
 
 

@@ -134,9 +134,12 @@ class TestBothClaims:
 
     def test_unsliced_claims_rest_on_the_range_alone(self, sampled):
         target = Guarantee.unsliced(order=4, epsilon=1.0)
-        certificate = certify_release(sampled, target.along(PROFILE), failure_probability=0.05)
+        with pytest.raises(ArgumentError, match="the public range alone"):
+            certify_release(sampled, target, failure_probability=0.05)
+        certificate = certify_release(sampled, target, shape="isotropic")
         assert certificate.noise_std**2 == pytest.approx(4 * 128 / 2, rel=1e-9)
-        assert certificate.statement["sampling"]["noise_shares"] is None
+        assert certificate.statement["sampling"] is None
+        assert certificate.statement["failure_probability"] == 0
 
     def test_unsliced_claims_need_a_range(self):
         with pytest.raises(ScenarioError, match="without a public range"):
@@ -640,7 +643,7 @@ class TestSpent:
             spent(loose, order=4)
 
     def test_noise_that_gives_nothing_to_state(self, loose):
-        with pytest.raises(CalibrationError, match="epsilon"):
+        with pytest.raises(CalibrationError, match="no claim of this kind"):
             spent(loose, noise_std=1e9)
 
     def test_under_another_scenario(self, srpp):

@@ -12,8 +12,9 @@ import pytest
 from pufferslice.calibration.epsilon_delta import ORDERS, improved_epsilon_joint, paper_epsilon
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate import Certificate, certify_release, verify
+from pufferslice.certificate.composition import compose
 from pufferslice.certificate.schema import json_schemas
-from pufferslice.certificate.training import certify_runs, certify_training, compose
+from pufferslice.certificate.training import certify_runs, certify_training
 from pufferslice.certificate.verify import UNCHECKED_TRAINING
 from pufferslice.errors import ArgumentError, CertificateError
 from pufferslice.learning import (

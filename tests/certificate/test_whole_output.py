@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: S106 - a secret is a column here
 """Claims about the whole output: three targets, shapes of noise, and the truth as an oracle."""
 
 import json
 import math
 
+import attrs
 import numpy as np
 import pyarrow as pa
 import pytest
 from scipy.special import logsumexp
 
 from pufferslice import (
+    Bootstrap,
     Certificate,
     FiniteDistribution,
     FiniteProfile,
@@ -23,9 +26,10 @@ from pufferslice import (
     verify,
 )
 from pufferslice.calibration import SeededTestNoise
+from pufferslice.calibration.calibrate import Method, full_cost
 from pufferslice.calibration.unsliced import released_delta, released_guess
-from pufferslice.calibration.calibrate import full_cost
 from pufferslice.certificate.issue import spent_in_full
+from pufferslice.certificate.statement import CertificateOptions, spent_on
 from pufferslice.errors import (
     ArgumentError,
     CalibrationError,
@@ -42,6 +46,7 @@ TARGETS = (
     Guarantee.epsilon_delta(1.0, 1e-5),
     Guarantee.guess(at_most=0.6),
 )
+SLICED = Guarantee.joint(order=4, epsilon=1.0, profile=FiniteProfile.axes(dim=2))
 QUERY = summary(mean=["a", "b"], scales={"a": 1.0, "b": 10.0})
 
 
@@ -69,7 +74,6 @@ def gaussians():
     worlds = {
         "x": GaussianDistribution(mean=[1.0, 2.0], cov=cov),
         "y": GaussianDistribution(mean=[2.0, 7.0], cov=cov * 1.25),
-        "z": GaussianDistribution(mean=[1.5, 7.0], cov=cov),
     }
     return Scenario.from_worlds(worlds, query=QUERY)
 
@@ -194,9 +198,8 @@ def test_wrong_options(options, words):
 
 @pytest.mark.parametrize("options", [{"shape": "fitted"}, {"guard": 1.0}, {"weights": [1.0, 1.0]}])
 def test_a_sliced_claim_has_no_shape(options):
-    target = Guarantee.joint(order=4, epsilon=1.0, profile=FiniteProfile.axes(dim=2))
     with pytest.raises(ArgumentError, match="vanish"):
-        certify_release(points(), target, **options)
+        certify_release(points(), SLICED, **options)
 
 
 class TestSamples:
@@ -278,6 +281,17 @@ class TestEdited:
         with pytest.raises(ArgumentError, match="slices"):
             spent(certificate, notion="joint")
 
+    def test_no_method_goes_with_it(self, certificate):
+        options = CertificateOptions.read_off(certificate.statement)
+        method = Method(rule="tight", envelope="transport")
+        with pytest.raises(ArgumentError, match="method"):
+            certify_release(points(), TARGETS[2], method=method)
+        sliced = certify_release(points(), SLICED).evidence
+        with pytest.raises(CalibrationError, match="takes no method"):
+            spent_on(sliced, attrs.evolve(options, target=TARGETS[2], method=method), 1.0)
+        with pytest.raises(ArgumentError, match="name them with"):
+            certify_release(points(), Guarantee.joint(order=4, epsilon=1.0))
+
     def test_spent_by_another_noise_or_order(self, certificate):
         assert spent(certificate).epsilon == pytest.approx(1.0)
         assert spent(certificate, noise_std=2 * certificate.noise_std).epsilon == pytest.approx(
@@ -297,10 +311,10 @@ class TestEdited:
 
 def test_released_noise_has_the_stated_covariance(tmp_path):
     scenario, rows = points(), pa.table({"a": [3.0], "b": [1.0]})
+    certificate = certify_release(scenario, TARGETS[0], noise=SeededTestNoise(seed=0))
     errors = []
     for seed in range(150):
         noise = SeededTestNoise(seed=seed)
-        certificate = certify_release(scenario, TARGETS[0], noise=noise, effort="quick")
         published = release(
             scenario, rows, certificate, ledger=tmp_path / f"{seed}.ledger", noise=noise
         )
@@ -316,8 +330,6 @@ def test_released_noise_has_the_stated_covariance(tmp_path):
 
 
 def test_a_bootstrap_value_is_no_atom_and_is_never_refused(tmp_path):
-    from pufferslice import Bootstrap
-
     rng = np.random.default_rng(1)
     table = pa.table(
         {"g": ["x"] * 30 + ["y"] * 30, "a": rng.normal(size=60), "b": rng.normal(size=60) * 9}

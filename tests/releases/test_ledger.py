@@ -97,9 +97,9 @@ def test_a_ledger_of_another_scenario(ledger):
 def test_a_ledger_of_another_version(ledger):
     ledger.intend(SCENARIO, ONE, [])
     with sqlite3.connect(ledger.path) as connection:
-        connection.execute("UPDATE ledger SET version = 2")
+        connection.execute("UPDATE ledger SET version = 1")
     connection.close()
-    with pytest.raises(LedgerError, match="version 2, this program reads 1"):
+    with pytest.raises(LedgerError, match="version 1, this program reads 2"):
         ledger.intend(SCENARIO, TWO, [ONE])
 
 

@@ -596,11 +596,11 @@ def shrunk(certificate, factor):
         return attrs.evolve(tables, gaps=tables.gaps * factor)
 
     evidence = certificate.evidence
-    evidence = attrs.evolve(
-        evidence,
-        slices=attrs.evolve(evidence.slices, seen=smaller(evidence.slices.seen)),
-        full=attrs.evolve(evidence.full, seen=smaller(evidence.full.seen)),
-    )
+    parts = {"slices": evidence.slices, "full": evidence.full}
+    edited = {
+        name: part and attrs.evolve(part, seen=smaller(part.seen)) for name, part in parts.items()
+    }
+    evidence = attrs.evolve(evidence, **edited)
     statement = release_statement(evidence, CertificateOptions.read_off(certificate.statement))
     return Certificate(statement=statement, evidence=evidence)
 

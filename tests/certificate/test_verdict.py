@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: S106 - a secret is a column here
+"""Whether a release is worth making: noise beside what each statistic could tell."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pufferslice import (
+    FiniteDistribution,
+    FiniteProfile,
+    GaussianDistribution,
+    Guarantee,
+    Scenario,
+    certify_release,
+    datasets,
+)
+from pufferslice.certificate.verdict import verdict
+from pufferslice.errors import CertificateError
+from pufferslice.queries import Box, columns, summary
+from pufferslice.sensitivity import RowScan, scan_tables, streamed_scenario
+
+TARGET = Guarantee.unsliced(order=4, epsilon=1.0)
+
+
+def test_groups_of_adult_are_not_worth_releasing():
+    """Law `groups`: a constant is better at every epsilon below 2 * order, shaped noise or not."""
+    query = summary(mean=["age", "hours-per-week", "education-num"])
+    scenario = Scenario.from_groups(datasets.adult(), secret="race", query=query)
+    certificate = certify_release(scenario, TARGET)
+    judged = verdict(certificate)
+    assert judged.is_determined
+    assert not judged.is_useful
+    assert "not worth making" in judged.sentence
+    assert "whole table" in judged.sentence
+    stds = certificate.statement["noise"]["std_by_coordinate"]
+    for statistic, std in zip(judged.statistics, stds, strict=True):
+        assert statistic.noise_std == std > statistic.constant_error
+        assert str(judged).count(f"{std:.3g}") >= 1
+    assert str(judged).splitlines()[1].endswith("noise")
+
+
+def worlds(size=100.0, spread=1.0, shift=1.0, target=TARGET):
+    cov = spread**2 * np.eye(2)
+    declared = {
+        "x": GaussianDistribution(mean=[size, 1.0], cov=cov),
+        "y": GaussianDistribution(mean=[size + shift, 1.0], cov=cov),
+    }
+    return Scenario.from_worlds(declared, query=summary(mean=["a", "b"])), target
+
+
+def test_declared_worlds_are_measured_by_the_size_of_the_statistic():
+    """Readers do not know what the prior, made of the data, knows."""
+    scenario, target = worlds(spread=0.1)
+    judged = verdict(certify_release(scenario, target))
+    large, small = judged.statistics
+    assert large.is_useful
+    assert large.difference == pytest.approx(1.0)
+    assert large.size == pytest.approx(101.0)
+    assert small.difference == pytest.approx(0.0, abs=1e-12)
+    assert not judged.is_determined
+    assert judged.is_useful
+    # Half a standard deviation apart, and 0.1 within: sqrt(0.25 + 0.01).
+    assert large.constant_error == pytest.approx(np.sqrt(0.26))
+    assert small.constant_error == pytest.approx(0.1)
+
+
+def test_one_of_two_is_only_noise():
+    scenario, target = worlds(shift=8.0)
+    certificate = certify_release(scenario, target, shape="isotropic")
+    judged = verdict(certificate)
+    assert [statistic.is_useful for statistic in judged.statistics] == [True, False]
+    assert judged.sentence.startswith("1 of 2 are not worth making")
+    assert "larger epsilon" in judged.sentence
+    lines = str(judged).splitlines()
+    assert [line.endswith("  noise") for line in lines[1:3]] == [False, True]
+
+
+def test_everything_is_useful():
+    scenario, target = worlds(size=50.0, shift=0.01)
+    judged = verdict(certify_release(scenario, target))
+    assert judged.sentence.startswith("Every statistic")
+    assert all("  noise" not in line for line in str(judged).splitlines()[1:3])
+
+
+def test_records_are_measured_by_a_constant():
+    """A released row is one person's: a statistic of it must beat the best constant."""
+    rng = np.random.default_rng(0)
+    site = np.repeat(["x", "y"], 200)
+    table = pa.table({"site": site, "a": rng.normal(size=400) + (site == "y") * 0.2})
+    scenario = Scenario.from_records(table, secret="site", query=columns(["a"]))
+    strict = verdict(certify_release(scenario, Guarantee.unsliced(order=4, epsilon=0.01)))
+    assert not strict.is_determined
+    assert not strict.is_useful
+    loose = verdict(certify_release(scenario, Guarantee.unsliced(order=4, epsilon=50.0)))
+    assert loose.is_useful
+    (statistic,) = loose.statistics
+    assert statistic.constant_error == pytest.approx(table["a"].to_numpy().std(), rel=1e-9)
+
+
+def test_json_is_plain_and_complete():
+    scenario, target = worlds()
+    judged = verdict(certify_release(scenario, target))
+    document = json.loads(json.dumps(judged.to_json()))
+    assert document["is_useful"] == judged.is_useful
+    assert document["sentence"] == judged.sentence
+    assert [row["name"] for row in document["statistics"]] == ["mean(a)", "mean(b)"]
+
+
+def test_counted_values_have_no_verdict():
+    query = columns(["a"]).with_range(Box([0], [4]))
+    profile = FiniteProfile.axes(dim=1)
+    scan = RowScan.of(query, secret="g", profile=profile, n_bins=16)
+    table = pa.table({"g": ["x", "x", "y", "y"], "a": [0.0, 1.0, 2.0, 3.0]})
+    scenario = streamed_scenario(scan_tables([table], scan), scan, pairs="all")
+    claim = Guarantee.joint(order=4, epsilon=1.0, profile=profile)
+    assert verdict(certify_release(scenario, claim)) is None
+
+
+def test_nothing_of_it_is_public():
+    scenario, target = worlds(shift=0.7312)
+    certificate = certify_release(scenario, target)
+    assert "0.7312" in json.dumps(verdict(certificate).to_json())
+    assert "spreads" not in json.dumps(certificate.to_json())
+    with pytest.raises(CertificateError, match="evidence"):
+        verdict(type(certificate)(statement=certificate.statement, evidence=None))
+
+
+def test_equal_distributions():
+    atoms = FiniteDistribution.uniform([[1.0], [3.0]])
+    scenario = Scenario.from_worlds({"x": atoms, "y": atoms}, query=summary(mean=["a"]))
+    judged = verdict(certify_release(scenario, TARGET))
+    assert judged.is_useful
+    assert judged.statistics[0].noise_std == 0

@@ -7,6 +7,7 @@ envelopes, this module the rest of what a statement says: unsliced cost, sphere,
 
 import itertools
 import math
+from fractions import Fraction
 from typing import Any
 
 import attrs
@@ -28,10 +29,12 @@ from tests.oracles import (
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.certificate import Certificate, certify_release, verify
 from pufferslice.errors import CalibrationError, PuffersliceError
+from pufferslice.scenario.distributions import FiniteDistribution
 
 SMALL = HP.mpf("1e-9")
 MOST_PERMUTED = 5
 MOST_LINES = 8
+SHAPES = ("fitted", "diagonal", "isotropic")
 EXACT_KINDS = ("groups", "records", "bootstrap", "weighted", "gaussian")
 
 
@@ -60,6 +63,8 @@ def outcome_of(seed: int, index: int) -> Outcome:
         isinstance(case.target, ApproximateGuarantee) and case.method.rule == "closed_form"
     ):
         options.pop("method", None)
+    if not case.target.is_sliced:
+        options["shape"] = SHAPES[index % len(SHAPES)]
     try:
         certificate = certify_release(case.scenario, case.target.along(case.profile), **options)
     except CalibrationError as error:
@@ -70,13 +75,33 @@ def outcome_of(seed: int, index: int) -> Outcome:
     if certificate.statement["distributions_are_equal"]:
         problems += [] if _truly_equal(case) else ["distributions that differ were called equal"]
         return Outcome(**about, problems=tuple(problems))
-    case = attrs.evolve(case, options=options)
+    case = attrs.evolve(case, options=options, truth=_whitened(case, certificate))
     claimed = _claim_problems(case, certificate)
     missed = bool(claimed) and case.failure_probability > 0
     if not missed:
         problems += claimed
     problems += _other_problems(case, certificate)
     return Outcome(**about, problems=tuple(problems), missed=missed)
+
+
+def _whitened(case: Case, certificate: Certificate) -> list[tuple[Any, Any]]:
+    """The true distributions in coordinates where the noise is isotropic."""
+    shape = certificate.shape
+    if shape is None:
+        return case.truth
+
+    def whitened(distribution: Any) -> Any:
+        if not isinstance(distribution, tuple):
+            rows = shape.whitened(distribution.outputs, case.scenario.query.center)
+            return FiniteDistribution(outputs=rows, counts=distribution.counts)
+        a, mean, cov = (_fractions(array) for array in (shape.whitening, *distribution))
+        return a @ mean, a @ cov @ a.T
+
+    return [(whitened(first), whitened(second)) for first, second in case.truth]
+
+
+def _fractions(array: np.ndarray) -> np.ndarray:
+    return np.array([Fraction(x) for x in array.flat], dtype=object).reshape(array.shape)
 
 
 def _plain_problems(case: Case, certificate: Certificate) -> list[str]:
@@ -244,9 +269,9 @@ def _gaussian_truth(case: Case, noise_std: float) -> Any:
 
 def _along(u: np.ndarray, mean: np.ndarray, cov: np.ndarray) -> tuple[Any, Any]:
     along = [exact(float(x)) for x in u]
-    middle = HP.fsum(x * exact(float(m)) for x, m in zip(along, mean, strict=True))
+    middle = HP.fsum(x * exact(m) for x, m in zip(along, mean, strict=True))
     variance = HP.fsum(
-        x * y * exact(float(cov[i, j])) for i, x in enumerate(along) for j, y in enumerate(along)
+        x * y * exact(cov[i, j]) for i, x in enumerate(along) for j, y in enumerate(along)
     )
     return middle, variance
 
@@ -289,8 +314,8 @@ def _noisy(distribution: tuple[np.ndarray, np.ndarray], s: Any) -> tuple[Any, An
     spread = HP.matrix(dim, dim)
     for i in range(dim):
         for j in range(dim):
-            spread[i, j] = exact(float(cov[i, j])) + (s**2 if i == j else 0)
-    return HP.matrix([exact(float(m)) for m in mean]), spread
+            spread[i, j] = exact(cov[i, j]) + (s**2 if i == j else 0)
+    return HP.matrix([exact(m) for m in mean]), spread
 
 
 def _divergence_nd(a: Any, first: tuple[Any, Any], second: tuple[Any, Any]) -> Any:

@@ -54,7 +54,8 @@ def _certificate(path: Path) -> None:
 
 def _evidence(path: Path) -> None:
     evidence = Evidence.from_bytes(path.read_bytes())
-    assert np.isfinite(evidence.slices.missing).all()
+    for part in (evidence.slices, evidence.full):
+        assert part is None or np.isfinite(part.missing).all()
     evidence.digest()
 
 
@@ -110,6 +111,8 @@ def _ledger(path: Path) -> None:
 READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "certificate": ("statement.json", _certificate),
     "evidence": ("evidence", _evidence),
+    "shaped certificate": ("statement.json", _certificate),
+    "shaped evidence": ("evidence", _evidence),
     "scenario": ("scenario.toml", _scenario),
     "training": ("training.toml", _training),
     "plan": ("plan.json", read_plan),
@@ -152,10 +155,11 @@ def _good_files() -> Iterator[tuple[str, bytes]]:
     from tests.fuzz.commands import TRAINING
     from tests.fuzz.odd import toml_text
 
-    certificate, scenario, rows = _certified()
-    certificate.save(SCRATCH / "good.json")
-    yield "certificate", (SCRATCH / "good.json").read_bytes()
-    yield "evidence", (SCRATCH / "good.evidence.npz").read_bytes()
+    shaped, certificate, scenario, rows = _certified()
+    for kind, written in (("", certificate), ("shaped ", shaped)):
+        written.save(SCRATCH / "good.json")
+        yield f"{kind}certificate", (SCRATCH / "good.json").read_bytes()
+        yield f"{kind}evidence", (SCRATCH / "good.evidence.npz").read_bytes()
     yield "scenario", toml_text(_SCENARIO).encode()
     yield "training", toml_text(TRAINING).encode()
     plan = read_training(_file("training.toml", toml_text(TRAINING).encode())).plan
@@ -187,7 +191,7 @@ _SCENARIO: dict[str, Any] = {
 }
 
 
-def _certified() -> tuple[Certificate, Any, Any]:
+def _certified() -> tuple[Certificate, Certificate, Any, Any]:
     from pufferslice.calibration.guarantee import Guarantee
     from pufferslice.certificate import certify_release
     from pufferslice.queries import summary
@@ -196,8 +200,9 @@ def _certified() -> tuple[Certificate, Any, Any]:
     table = pa.table({"site": ["a", "a", "b", "b"], "pay": [1.0, 2.5, 4.0, 5.0]})
     scenario = Scenario.from_groups(table, secret="site", query=summary(mean=["pay"], std=["pay"]))
     profile = FiniteProfile.uniform(dim=2, n_directions=3, seed=1)
-    target = Guarantee.joint(order=4, epsilon=1.0)
-    return certify_release(scenario, target.along(profile)), scenario, table.slice(2)
+    sliced = Guarantee.joint(order=4, epsilon=1.0, profile=profile)
+    shaped = certify_release(scenario, Guarantee.guess(at_most=0.6))
+    return shaped, certify_release(scenario, sliced), scenario, table.slice(2)
 
 
 def _released(certificate: Certificate, scenario: Any, rows: Any) -> Iterator[tuple[str, bytes]]:

@@ -144,7 +144,7 @@ def test_gaussians_have_no_gap():
 
 def test_only_some_atoms_decide_the_shape_of_large_data(monkeypatch):
     rng = np.random.default_rng(0)
-    scenario = worlds(rng.normal(size=(400, 2)), rng.normal(size=(400, 2)) + [4.0, 0.0])
+    scenario = worlds(rng.normal(size=(400, 2)), rng.normal([4.0, 0.0], size=(400, 2)))
     every = covariance(fit_shape(scenario, RENYI, effort="quick"), scenario)
     monkeypatch.setattr(fit, "_MOST_ATOMS", {"quick": 150, "thorough": 150})
     some = covariance(fit_shape(scenario, RENYI, effort="quick"), scenario)

@@ -54,6 +54,12 @@ def test_colouring_undoes_whitening(seed, dim):
     assert np.allclose([float(x) for x in back], [float(x) for x in values], atol=1e-9)
 
 
+def test_there_is_one_zero():
+    shape = Shape.of_covariance([[1.0, -0.5], [-0.5, 1.0]])
+    rows = shape.whitened(np.array([[-0.0, 0.0], [0.0, -0.0]]), np.zeros(2))
+    assert not np.signbit(rows).any()
+
+
 def test_no_value_is_refused():
     shape = Shape.of_covariance([[1.0, 0.9], [0.9, 1.0]])
     largest = np.finfo(float).max

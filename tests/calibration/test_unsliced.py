@@ -183,6 +183,33 @@ def test_gaussians_in_the_plane_are_never_understated(seed):
         assert delta <= released_delta(full, epsilon, std) + 1e-4
 
 
+@pytest.mark.soundness
+@pytest.mark.parametrize("seed", range(30))
+def test_gaussians_of_any_spread_never_below_the_truth(seed):
+    """Two coordinates, one of them with equal spread: the densities factor."""
+    rng = np.random.default_rng(seed)
+    noise_std, epsilon = rng.uniform(0.3, 2), rng.uniform(0, 1.5)
+    variances = rng.uniform(0.1, 2, 2) if seed % 2 else 1 + rng.uniform(0, 0.1, 2)
+    shift = rng.normal(size=2) * rng.choice([0.0, 0.3, 2.0])
+    turn = np.linalg.qr(rng.normal(size=(2, 2)))[0]
+    covs = [turn @ np.diag([variance, 0.5]) @ turn.T for variance in variances]
+    covs = [(cov + cov.T) / 2 for cov in covs]
+    full = Full(dim=2, seen=pairs_of([[0.0, 0.0], turn @ shift], *covs))
+    x = np.linspace(-25, 25, 1201)
+    other = (
+        norm.pdf(x, 0, math.sqrt(0.5 + noise_std**2)),
+        norm.pdf(x, shift[1], math.sqrt(0.5 + noise_std**2)),
+    )
+    p, q = (
+        np.outer(norm.pdf(x, mean, math.sqrt(variance + noise_std**2)), rest) * (x[1] - x[0]) ** 2
+        for mean, variance, rest in zip((0.0, shift[0]), variances, other, strict=True)
+    )
+    for a, b in ((p, q), (q, p)):
+        truth = np.maximum(a - math.exp(epsilon) * b, 0).sum()
+        assert truth <= released_delta(full, epsilon, noise_std) + 1e-4
+    assert (1 + np.abs(p - q).sum() / 2) / 2 <= released_guess(full, noise_std) + 1e-4
+
+
 def test_epsilon_is_the_least_at_delta():
     claim = Guarantee.epsilon_delta(1.0, 1e-3)
     epsilon = unsliced_cost(KNOWN, claim, 3.0)

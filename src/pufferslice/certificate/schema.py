@@ -630,7 +630,7 @@ class VerdictPart(_Part):
 
     claim: Text
     """The claim in words."""
-    quantity: Literal["epsilon", "delta"]
+    quantity: Literal["epsilon", "delta", "guess"]
     claimed: NonNegative
     statistic: Text
     lower_bound: NonNegative

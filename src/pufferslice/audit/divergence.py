@@ -291,6 +291,15 @@ def delta_test(epsilon: float) -> ThresholdTest:
     return ThresholdTest(f"delta at epsilon {epsilon:g} by the best threshold", value)
 
 
+def guess_test() -> ThresholdTest:
+    r"""Right guesses of two equally likely secrets, by a threshold: $(1 + P(A) - Q(A)) / 2$."""
+
+    def value(low: Floats, high: Floats) -> Floats:
+        return np.asarray(0.5 + np.maximum(low - high, 0.0) / 2)
+
+    return ThresholdTest("right guesses by the best threshold", value)
+
+
 LineTest = RenyiTest | ThresholdTest
 """A number of two distributions on the line that cannot grow when they are binned."""
 

@@ -20,9 +20,15 @@ from pufferslice._core.checks import (
 from pufferslice._core.text import quoted
 from pufferslice.audit.verdict import json_values
 from pufferslice.errors import ArgumentError, ScenarioError
-from pufferslice.scenario.distributions import Distribution, GaussianDistribution
+from pufferslice.scenario.distributions import (
+    Distribution,
+    FiniteDistribution,
+    GaussianDistribution,
+    SampledDistribution,
+)
 from pufferslice.scenario.priors import Prior
 from pufferslice.sensitivity.concentration import clopper_pearson
+from pufferslice.sensitivity.whitening import Shape
 
 Attack = Literal["gaussian_map", "likelihood_ratio"]
 PriorKind = Literal["natural", "balanced"]
@@ -175,7 +181,8 @@ def infer_secrets(
     """Both attacks, on every pair and on all secrets, under the natural and the balanced prior.
 
     `outputs` are in scaled coordinates, by secret; `confidence` is that of each interval alone. The
-    likelihood-ratio attack uses fewer outputs if the distributions have very many atoms.
+    likelihood-ratio attack uses fewer outputs if the distributions have very many atoms. Noise with
+    a shape is isotropic once outputs and prior are whitened, see `whitened_prior`.
     """
     check_count(0, seed=seed)
     secrets = tuple(secret for secret in prior.distributions if secret in outputs)
@@ -216,6 +223,26 @@ def infer_secrets(
             )
             inferences.append(inference)
     return tuple(inferences)
+
+
+def whitened_prior(prior: Prior, shape: Shape, center: Floats) -> Prior:
+    """The prior of whitened outputs; its distributions have a known mean."""
+    distributions = {
+        secret: _whitened(distribution, shape, center)
+        for secret, distribution in prior.distributions.items()
+    }
+    return attrs.evolve(prior, distributions=distributions)
+
+
+def _whitened(distribution: Distribution, shape: Shape, center: Floats) -> Distribution:
+    if isinstance(distribution, GaussianDistribution):
+        cov = shape.whitening @ distribution.cov @ shape.whitening.T
+        mean = shape.whitened(distribution.mean[None], center)[0]
+        return GaussianDistribution(mean=mean, cov=(cov + cov.T) / 2)
+    if isinstance(distribution, FiniteDistribution | SampledDistribution):
+        return attrs.evolve(distribution, outputs=shape.whitened(distribution.outputs, center))
+    msg = "only distributions with known values can be whitened; score the outputs yourself"
+    raise ScenarioError(msg)
 
 
 def mean_of(distribution: Distribution) -> Floats:

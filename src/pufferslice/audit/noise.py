@@ -7,6 +7,10 @@ $$P(Y \in I) \le 2\Phi(|I| / 2\sigma) - 1$$
 
 for every interval $I$: noise spreads any distribution. Values that repeat, directions with too
 little noise and tails that are cut off all put more into some interval.
+
+Noise with a shape is isotropic in whitened coordinates. Lines are chosen there and looked along in
+scaled coordinates, where outputs are rounded: $w \cdot A(y - c)$ is $A^T w \cdot y$, but for a
+constant.
 """
 
 import math
@@ -20,6 +24,7 @@ from pufferslice.audit.bins import lower_share
 from pufferslice.audit.divergence import SplitOutputs
 from pufferslice.audit.verdict import Verdict
 from pufferslice.sensitivity.profiles import project
+from pufferslice.sensitivity.whitening import Shape
 
 MOST_AXES: Final = 64
 """Of outputs with more coordinates than this only some are tested."""
@@ -44,7 +49,8 @@ def pilot_lines(first: Floats, second: Floats) -> dict[str, Floats]:
     r"""Unit vectors by name, from the pilot outputs of two secrets; none if they are too few.
 
     Of all lines, Gaussian noise with covariance $\Sigma$ hides a difference $\Delta$ of means least
-    along $\Sigma^{-1}\Delta$, here with $\Sigma$ regularised.
+    along $\Sigma^{-1}\Delta$, here with $\Sigma$ regularised. Outputs with shaped noise should be
+    whitened: then only broken noise is far from isotropic.
     """
     covariance = _covariance(first, second)
     if covariance is None:
@@ -70,13 +76,13 @@ class _Interval(NamedTuple):
     """An interval along a line, chosen on the pilot outputs of one secret."""
 
     promise: float
-    prior: str
-    secret: str
     line: str
     direction: Floats
     ends: tuple[float, float]
     allowed: float
     """The largest probability that the stated noise gives it."""
+    prior: str = ""
+    secret: str = ""
 
 
 def audit_noise(
@@ -86,34 +92,41 @@ def audit_noise(
     noise_std: float,
     center: Floats,
     confidence: float,
+    shape: Shape | None = None,
 ) -> Verdict:
     """Refute noise of standard deviation `noise_std` in every direction, by prior and secret.
 
-    The bound is on the distance (delta at epsilon 0) between the outputs and all distributions
-    that such noise can make.
+    `outputs` and `center` are in scaled coordinates. With a shape, the directions are those of
+    whitened coordinates: the noise has the covariance that the certificate states. The bound is on
+    the distance (delta at epsilon 0) between the outputs and all distributions that such noise can
+    make.
 
     Guarantee: if independent noise, Gaussian with that standard deviation in every direction, was
     added to any distribution, the verdict is `refuted` with probability at most 1 - `confidence`.
     Rounding of the outputs is allowed for, if no coarser than the smallest step between two pilot
     outputs. More noise than stated is never refuted.
     """
+    limits = _SATURATED * (noise_std if shape is None else shape.stds(noise_std))
 
     def near(values: Floats) -> Floats:
-        return values[(np.abs(values - center) < _SATURATED * noise_std).all(axis=1)]
+        return values[(np.abs(values - center) < limits).all(axis=1)]
 
-    intervals = [
-        _best_interval(prior, secret, near(part.pilot), axes, noise_std, len(part.pilot))
-        for prior, secrets in outputs.items()
-        for secret, part in secrets.items()
-    ]
+    intervals = []
+    for prior, secrets in outputs.items():
+        for secret, part in secrets.items():
+            pilot = near(part.pilot)
+            directions, names = _noise_lines(pilot, axes, center, shape)
+            interval = _best_interval(pilot, directions, names, noise_std, len(part.pilot))
+            intervals.append(interval._replace(prior=prior, secret=secret))
     best = max(intervals, key=lambda interval: interval.promise)
     counted = outputs[best.prior][best.secret].counted
     (values,) = project(best.direction[None], near(counted))
     inside = int(((values >= best.ends[0]) & (values <= best.ends[1])).sum())
     share = 1 - confidence
     length = (best.ends[1] - best.ends[0]) / noise_std
+    where = "direction (scaled units)" if shape is None else "direction (whitened units)"
     return Verdict(
-        claim=f"noise of standard deviation {noise_std:.6g} in every direction (scaled units)",
+        claim=f"noise of standard deviation {noise_std:.6g} in every {where}",
         quantity="delta",
         claimed=0.0,
         statistic="outputs in one interval, beyond what that noise allows",
@@ -127,19 +140,40 @@ def audit_noise(
     )
 
 
-def _best_interval(
-    prior: str, secret: str, pilot: Floats, axes: Sequence[str], noise_std: float, n_pilot: int
-) -> _Interval:
-    """The most promising of the shortest intervals with 3, ..., all pilot outputs."""
-    best = _Interval(-math.inf, prior, secret, axes[0], np.eye(1, len(axes))[0], (0.0, 0.0), 1.0)
-    if len(pilot) < _FEWEST_INSIDE:
-        return best
-    narrow = np.argsort(pilot.var(axis=0), kind="stable")[:MOST_AXES]
-    directions, names = np.eye(len(axes))[narrow], [axes[where] for where in narrow]
-    covariance = _covariance(pilot)
+def _noise_lines(
+    pilot: Floats, axes: Sequence[str], center: Floats, shape: Shape | None
+) -> tuple[Floats, list[str]]:
+    """Directions in scaled coordinates along which the stated noise has the same deviation.
+
+    The narrowest axes, with a shape those of whitened coordinates too, and where the outputs vary
+    least next to the stated noise.
+    """
+    directions, names, white = np.eye(len(axes)), list(axes), pilot
+    if not len(pilot):
+        return directions, names
+    variances = pilot.var(axis=0)
+    if shape is not None:
+        white, stds = shape.whitened(pilot, center), shape.stds(1.0)
+        directions = np.vstack([directions / stds[:, None], shape.whitening])
+        names += [f"whitened axis {index}" for index in range(shape.dim)]
+        variances = np.concatenate([variances / stds**2, white.var(axis=0)])
+    narrow = np.argsort(variances, kind="stable")[:MOST_AXES]
+    directions, names = directions[narrow], [names[where] for where in narrow]
+    covariance = _covariance(white)
     if covariance is not None:
         least = np.linalg.eigh(covariance)[1][:, 0]
-        directions, names = np.vstack([directions, least]), [*names, LEAST]
+        scaled = least if shape is None else shape.whitening.T @ least
+        directions, names = np.vstack([directions, scaled]), [*names, LEAST]
+    return directions, names
+
+
+def _best_interval(
+    pilot: Floats, directions: Floats, names: Sequence[str], noise_std: float, n_pilot: int
+) -> _Interval:
+    """The most promising of the shortest intervals with 3, ..., all pilot outputs."""
+    best = _Interval(-math.inf, names[0], directions[0], (0.0, 0.0), 1.0)
+    if len(pilot) < _FEWEST_INSIDE:
+        return best
     few = np.geomspace(_FEWEST_INSIDE, len(pilot), _SIZES)
     many = len(pilot) - np.geomspace(1, len(pilot) / 2, _SIZES // 2)
     sizes = np.unique(np.concatenate([few, many, [len(pilot)]]).astype(np.int64))
@@ -161,5 +195,5 @@ def _best_interval(
             allowed = math.erf(length / (noise_std * math.sqrt(8)))
             if share - allowed > best.promise:
                 promise = share - allowed
-                best = _Interval(promise, prior, secret, name, direction, ends, allowed)
+                best = _Interval(promise, name, direction, ends, allowed)
     return best

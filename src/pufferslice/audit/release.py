@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple, final
 
 import attrs
 import numpy as np
+import numpy.typing as npt
 
 from pufferslice._core.arrays import Floats, Integers, arrays_in, locked
 from pufferslice._core.checks import check_between, check_count, check_finite
@@ -34,15 +35,24 @@ from pufferslice.audit.divergence import (
     check_in_reach,
     delta_test,
     epsilon_test,
+    guess_test,
     joint_over,
     mean_over,
     mean_over_sphere,
     outside_of,
 )
-from pufferslice.audit.inference import Inference, infer_secrets, mean_of
+from pufferslice.audit.inference import Inference, infer_secrets, mean_of, whitened_prior
 from pufferslice.audit.noise import WHITENED, audit_noise, pilot_lines
 from pufferslice.audit.verdict import Verdict, json_values
-from pufferslice.calibration.guarantee import ApproximateGuarantee, Claim, at_most, in_full
+from pufferslice.calibration.guarantee import (
+    ApproximateGuarantee,
+    Claim,
+    Guarantee,
+    GuessGuarantee,
+    at_most,
+    in_full,
+    percent_at_most,
+)
 from pufferslice.calibration.noise import SIGMA_INT, Noise, OperatingSystemNoise
 from pufferslice.certificate import Certificate
 from pufferslice.errors import ArgumentError, ScenarioError, TableError, escaped
@@ -55,6 +65,7 @@ from pufferslice.scenario.histograms import BinnedDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.concentration import split
 from pufferslice.sensitivity.profiles import Profile, SampledSphere, check_profile
+from pufferslice.sensitivity.whitening import Shape
 
 FORMAT: Final = "pufferslice-outputs"
 VERSION: Final = 1
@@ -135,8 +146,9 @@ def draw_outputs(
 ) -> Outputs:
     """Fresh outputs under every prior and secret, each as from one release.
 
-    A value is drawn from the distribution, put on the grid by the function that a release uses, and
-    noise is added in integers. `seed` is that of the values, not of the noise.
+    A value is drawn from the distribution, whitened and put on the grid by the functions that a
+    release uses, noise is added in integers, and the sum is mapped back. `seed` is that of the
+    values, not of the noise.
 
     Needs: distributions that can be drawn from. Values of sampled priors are drawn from the sample:
     the bands around a sample contain the sample, so the claim covers it. Binned distributions keep
@@ -145,7 +157,7 @@ def draw_outputs(
     check_count(1, n_outputs=n_outputs)
     check_count(0, seed=seed)
     check_scenario(scenario, certificate)
-    query, noise_std = scenario.query, certificate.noise_std
+    query, noise_std, shape = scenario.query, certificate.noise_std, certificate.shape
     places = [(prior, secret) for prior in scenario.priors for secret in prior.distributions]
     # One call, because a seeded test generator starts the same stream again at every call.
     size = len(places) * n_outputs * query.dim
@@ -157,8 +169,14 @@ def draw_outputs(
         drawn = atoms[where]
         if noise_std:
             used, back = np.unique(where, return_inverse=True)
-            grid = quantised_rows(atoms[used], query.center, noise_std)[back] + draws[index]
-            drawn = query.center + grid * (noise_std / SIGMA_INT)
+            whole = quantised_rows(atoms[used], query.center, noise_std, shape)
+            grid = whole[back] + draws[index]
+            if shape is None:
+                drawn = query.center + grid * (noise_std / SIGMA_INT)
+            else:
+                # Wide, because what is small in one direction is a difference of what is large.
+                noisy = grid.astype(np.longdouble) * (np.longdouble(noise_std) / SIGMA_INT)
+                drawn = (query.center + noisy @ shape.coloring.T).astype(np.float64)
         values.setdefault(prior.name, {})[secret] = locked(drawn)
     return Outputs(certificate=certificate.digest, values=values)
 
@@ -215,24 +233,29 @@ def check_scenario(scenario: Scenario, certificate: Certificate) -> None:
         raise ScenarioError(msg)
 
 
-def quantised_rows(values: Floats, center: Floats, noise_std: float) -> Integers:
+def quantised_rows(
+    values: Floats, center: Floats, noise_std: float, shape: Shape | None = None
+) -> Integers:
     """`quantised` of every row, the same integers; it is called only for rows close to a tie."""
-    if not float(np.abs(values - center).max()) < LARGEST_RATIO * noise_std:
+    if shape is None:
+        wide = values.astype(np.longdouble) - center.astype(np.longdouble)
+    else:
+        wide = shape.whitened(values, center).astype(np.longdouble)
+    if not float(np.abs(wide).max()) < LARGEST_RATIO * noise_std:
         msg = (
             f"the distributions reach farther than {LARGEST_RATIO} noise standard deviations from "
             "the public centre of the query; audits draw in 64 bits. Centre the query with a "
             "range"
         )
         raise ScenarioError(msg)
-    wide = (values.astype(np.longdouble) - center.astype(np.longdouble)) * SIGMA_INT
-    steps = wide / np.longdouble(noise_std)
+    steps = wide * SIGMA_INT / np.longdouble(noise_std)
     grid = np.rint(steps)
     # Three roundings, each of at most half an eps.
     error = np.abs(steps) * (2 * np.finfo(np.longdouble).eps)
     unsure = (np.abs(steps - grid) + error >= 0.5).any(axis=1)
     result: Integers = grid.astype(np.int64)
     for row in np.flatnonzero(unsure):
-        result[row] = quantised(values[row], center, noise_std)
+        result[row] = quantised(values[row], center, noise_std, shape)
     return result
 
 
@@ -245,6 +268,8 @@ def _check_array(array: Floats, dim: int) -> None:
 
 _SPHERE_CAP: Final = 8.0
 """Divergences along drawn directions are capped at this many times the claim."""
+
+STATED: Final = "the mean difference over the stated covariance"
 
 _NOISE_PARTS: Final = 1000
 """One of these parts of the failure probability is for the stated noise. Its test is tight, so it
@@ -327,7 +352,7 @@ class _Question(NamedTuple):
 
 def audit_release(
     scenario: Scenario,
-    profile: Profile,
+    profile: Profile | None,
     certificate: Certificate,
     *,
     n_outputs: int,
@@ -338,10 +363,12 @@ def audit_release(
 ) -> Audit:
     """Draw fresh outputs as releases would, and try to refute what the certificate states.
 
+    `profile` has the slices of a sliced claim; a claim about the whole output needs none.
+
     Guarantee: that of `Audit`. `seed` is that of the values drawn from the distributions and of the
     pilot, never of the noise.
     """
-    _check_profile(profile, certificate)
+    _slices(profile, certificate)
     outputs = draw_outputs(scenario, certificate, n_outputs, seed=seed, noise=noise)
     return audit_outputs(
         scenario,
@@ -356,7 +383,7 @@ def audit_release(
 
 def audit_outputs(
     scenario: Scenario,
-    profile: Profile,
+    profile: Profile | None,
     certificate: Certificate,
     outputs: Outputs,
     *,
@@ -371,15 +398,15 @@ def audit_outputs(
     check_between(0, 1, confidence=confidence)
     check_count(0, seed=seed)
     check_scenario(scenario, certificate)
-    _check_profile(profile, certificate)
+    slices = _slices(profile, certificate)
     if outputs.certificate != certificate.digest:
         msg = (
             f"the outputs were made under certificate {outputs.certificate[:12]}, not under "
             f"{certificate.digest[:12]}; give those of the mechanism that is audited"
         )
         raise ArgumentError(msg)
-    questions, unaudited = _questions(certificate, profile)
-    noise_std = certificate.noise_std
+    questions, unaudited = _questions(certificate, slices)
+    noise_std, shape, center = certificate.noise_std, certificate.shape, scenario.query.center
     n_questions = len(questions) + (noise_std > 0)
     noise_share = split(1 - confidence, _NOISE_PARTS) if noise_std > 0 else 0.0
     share = split(1 - confidence - noise_share, len(questions))
@@ -389,25 +416,23 @@ def audit_outputs(
         for prior, secrets in parts.items()
         for comparison in both_orders(prior, secrets, scenario.pairs)
     ]
-    names = [f"slice {index}" for index in range(profile.n_directions)]
-    slices, lines = Lines(profile.directions, names), _lines(scenario, comparisons)
+    lines = _lines(scenario, comparisons, shape)
     verdicts = []
     for done, (test, claimed, aggregation) in enumerate(questions):
         progress(done, n_questions)
-        if aggregation is None:
+        if aggregation is None or slices is None:
             verdicts.append(audit_lines(lines, test, claimed, confidence=1 - share))
             continue
         verdict = audit_slices(
             comparisons,
             test,
             claimed,
-            lines=slices,
+            lines=Lines(slices.directions, [f"slice {at}" for at in range(slices.n_directions)]),
             aggregation=aggregation(share / 2, len(comparisons)),
             confidence=1 - share,
         )
         verdicts.append(verdict)
-    along_one = questions[0].aggregation is None
-    check_in_reach(verdicts, questions[0].test, 1 if along_one else len(names))
+    check_in_reach(verdicts, questions[0].test, 1 if slices is None else slices.n_directions)
     inferences: list[Inference] = []
     if noise_std > 0:
         progress(len(questions), n_questions)
@@ -416,15 +441,20 @@ def audit_outputs(
                 parts,
                 [f"axis {name}" for name in scenario.query.names],
                 noise_std=noise_std,
-                center=scenario.query.center,
+                center=center,
                 confidence=1 - noise_share,
+                shape=shape,
             )
         )
         for prior in scenario.priors:
             if all(map(_has_mean, prior.distributions.values())):
+                values, belief = outputs.values[prior.name], prior
+                if shape is not None:
+                    belief = whitened_prior(prior, shape, center)
+                    values = {s: shape.whitened(rows, center) for s, rows in values.items()}
                 inferences += infer_secrets(
-                    outputs.values[prior.name],
-                    prior,
+                    values,
+                    belief,
                     noise_std,
                     pairs=scenario.pairs,
                     seed=seed,
@@ -441,16 +471,23 @@ def audit_outputs(
     )
 
 
-def _questions(certificate: Certificate, profile: Profile) -> tuple[list[_Question], list[str]]:
+def _questions(
+    certificate: Certificate, profile: Profile | None
+) -> tuple[list[_Question], list[str]]:
     """A test of each statement of the certificate, and the statements without one."""
     claim, unsliced = certificate.guarantee, certificate.statement["unsliced"]
     questions, unaudited = [_main_question(claim, profile)], []
     if unsliced["epsilon"] is None:
         unaudited.append(f"the unsliced cost: the certificate states none ({unsliced['from']})")
-    elif claim.is_sliced:
+    elif claim.is_sliced or not isinstance(claim, Guarantee):
         order, epsilon = unsliced["order"], unsliced["epsilon"]
         words = f"the unsliced bound ({in_full(order)}, {at_most(epsilon)})-RPP"
         questions.append(_Question(RenyiTest(order), Claimed(words, "epsilon", epsilon), None))
+    guess = unsliced["guess"]
+    if not claim.is_sliced and not isinstance(claim, GuessGuarantee) and guess is not None:
+        share = percent_at_most(guess).replace("\u00a0", " ")
+        words = f"the stated right guesses of two, at most {share}"
+        questions.append(_Question(guess_test(), Claimed(words, "guess", guess), None))
     # The smallest epsilon of every scope and delta; the larger ones follow.
     smallest: dict[tuple[str, float], float] = {}
     for view in certificate.statement["views"]:
@@ -461,7 +498,7 @@ def _questions(certificate: Certificate, profile: Profile) -> tuple[list[_Questi
         if scope == "unsliced":
             claimed = Claimed(words, "epsilon", epsilon)
             questions.append(_Question(epsilon_test(delta), claimed, None))
-        elif epsilon > 0 and not isinstance(profile, SampledSphere):
+        elif profile is not None and epsilon > 0 and not isinstance(profile, SampledSphere):
             notion = "joint" if "joint" in scope else "average"
             questions.append(_approximate_question(words, notion, epsilon, delta, profile))
     if isinstance(profile, SampledSphere):
@@ -469,12 +506,17 @@ def _questions(certificate: Certificate, profile: Profile) -> tuple[list[_Questi
     return questions, unaudited
 
 
-def _main_question(claim: Claim, profile: Profile) -> _Question:
+def _main_question(claim: Claim, profile: Profile | None) -> _Question:
+    if isinstance(claim, GuessGuarantee):
+        return _Question(guess_test(), Claimed(str(claim), "guess", claim.at_most), None)
     if isinstance(claim, ApproximateGuarantee):
+        if profile is None:
+            claimed = Claimed(str(claim), "delta", claim.delta)
+            return _Question(delta_test(claim.epsilon), claimed, None)
         notion, epsilon, delta = claim.notion, claim.epsilon, claim.delta
         return _approximate_question(str(claim), notion, epsilon, delta, profile)
     test, claimed = RenyiTest(claim.order), Claimed(str(claim), "epsilon", claim.epsilon)
-    if not claim.is_sliced:
+    if profile is None:
         return _Question(test, claimed, None)
 
     def aggregation(failure_probability: float, n_comparisons: int) -> Aggregation:
@@ -533,8 +575,23 @@ def _has_mean(distribution: Distribution) -> bool:
     return not isinstance(distribution, BinnedDistribution | SampledBinnedDistribution)
 
 
-def _lines(scenario: Scenario, comparisons: Sequence[Comparison]) -> list[tuple[Comparison, Lines]]:
-    """Axes, the difference of the means where it is known, and the lines of the pilot."""
+def _lines(
+    scenario: Scenario, comparisons: Sequence[Comparison], shape: Shape | None
+) -> list[tuple[Comparison, Lines]]:
+    r"""Axes, the difference of the means where it is known, and the lines of the pilot.
+
+    With a shape also $\Sigma^{-1}\Delta$, along which the stated noise hides a difference of means
+    least; lines of the pilot are found in whitened coordinates.
+    """
+    center = scenario.query.center
+
+    def white(outputs: Floats) -> Floats:
+        return outputs if shape is None else shape.whitened(outputs, center)
+
+    def beyond(pilot: Floats) -> Callable[[Floats], npt.NDArray[np.bool_]]:
+        is_outside = outside_of(pilot)
+        return lambda outputs: is_outside(white(outputs))
+
     distributions = {prior.name: prior.distributions for prior in scenario.priors}
     candidates = []
     for comparison in comparisons:
@@ -543,27 +600,45 @@ def _lines(scenario: Scenario, comparisons: Sequence[Comparison]) -> list[tuple[
         names = [f"axis {name}" for name in scenario.query.names]
         if _has_mean(first) and _has_mean(second):
             shift = mean_of(first) - mean_of(second)
-            length = float(np.linalg.norm(shift))
-            if length > 0 and scenario.dim > 1:
-                directions = [shift / length, *directions]
+            if shift.any() and scenario.dim > 1:
+                directions = [_unit(shift), *directions]
                 names = ["the mean difference", *names]
-        pilots = [part.pilot for part in comparison.outputs]
+                if shape is not None:
+                    directions = [_unit(shape.whitening.T @ (shape.whitening @ shift)), *directions]
+                    names = [STATED, *names]
+        pilots = [white(part.pilot) for part in comparison.outputs]
         recommended = pilot_lines(*pilots)
+        if shape is not None:
+            recommended = {n: _unit(shape.whitening.T @ w) for n, w in recommended.items()}
         lines = Lines(np.array([*directions, *recommended.values()]), [*names, *recommended])
         candidates.append((comparison, lines))
         if WHITENED in recommended:
             names = [f"{WHITENED}, and out of the range of {comparison.pair[1]!r}"]
-            line = Lines(recommended[WHITENED][None], names, outside_of(pilots[1]))
+            line = Lines(recommended[WHITENED][None], names, beyond(pilots[1]))
             candidates.append((comparison, line))
     return candidates
 
 
-def _check_profile(profile: Profile, certificate: Certificate) -> None:
-    check_profile(profile, profile.dim if isinstance(profile, Profile) else 1)
-    stated = certificate.statement.get("profile", {}).get("digest")
-    if certificate.guarantee.is_sliced and stated != profile.digest():
+def _unit(vector: Floats) -> Floats:
+    return np.asarray(vector / np.linalg.norm(vector))
+
+
+def _slices(profile: Profile | None, certificate: Certificate) -> Profile | None:
+    """The slices of the claim; None if it is about the whole output."""
+    if profile is not None:
+        check_profile(profile, profile.dim if isinstance(profile, Profile) else 1)
+    if not certificate.guarantee.is_sliced:
+        return None
+    if profile is None:
+        msg = (
+            f"{certificate.guarantee} is a claim along slices; give the profile that was "
+            "certified, which is in the evidence and in the scenario file"
+        )
+        raise ArgumentError(msg)
+    if certificate.statement["profile"]["digest"] != profile.digest():
         msg = (
             "the certificate was issued for another slice profile; give the one that was "
             "certified, which is in the evidence and in the scenario file"
         )
         raise ArgumentError(msg)
+    return profile

@@ -9,10 +9,10 @@ from pufferslice._core.checks import check_at_least, check_between, check_count,
 from pufferslice._core.text import quoted
 from pufferslice.errors import escaped
 
-Quantity = Literal["epsilon", "delta"]
+Quantity = Literal["epsilon", "delta", "guess"]
 Outcome = Literal["refuted", "not refuted", "out of reach"]
 
-QUANTITIES: Final = ("epsilon", "delta")
+QUANTITIES: Final = ("epsilon", "delta", "guess")
 
 
 def json_values(value: attrs.AttrsInstance) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class Verdict:
     claim: str
     """The claim in words, as `(4, 1)-Joint-SRPP`."""
     quantity: Quantity
-    """Which of its numbers is tested."""
+    """Which of its numbers is tested; `guess`: the share of right guesses of two secrets."""
     claimed: float
     """The claimed number: the mechanism should stay at or below it."""
     statistic: str

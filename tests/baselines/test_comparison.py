@@ -17,6 +17,7 @@ import pytest
 import pufferslice as ps
 from pufferslice.baselines import (
     SinkhornSettings,
+    comparison,
     dagwm_noise_std,
     full_sensitivity,
     gwm_noise_std,
@@ -25,6 +26,8 @@ from pufferslice.baselines import (
 from pufferslice.baselines.comparison import (
     BASELINES,
     EPSILONS,
+    SHAPED,
+    UNSLICED,
     Settings,
     compare_mechanisms,
     couples_of,
@@ -43,6 +46,7 @@ OURS = [
     "joint, tight, worst gap",
     "joint, closed form",
     "unsliced, couplings",
+    "unsliced, fitted shape",
 ]
 TARGET = ps.Guarantee.joint(order=4, epsilon=1.0)
 RPP = ps.Guarantee.unsliced(order=4, epsilon=1.0)
@@ -99,7 +103,33 @@ def test_our_rows_are_what_a_certificate_would_add(found, scenario, profile):
             assert row.noise_std == issued.noise_std
             assert row.unsliced_epsilon == issued.statement["unsliced"]["epsilon"]
             assert (row.guarantee, row.scope) == (str(claim), "sliced")
-    assert found.row("unsliced, couplings").scope == "unsliced"
+
+
+def test_unsliced_rows_are_what_a_certificate_would_add(found, scenario):
+    """With isotropic noise, and with the fitted shape that is the default of a certificate."""
+    rows = [found.row(name) for name in (UNSLICED, SHAPED)]
+    plain, shaped = (
+        ps.certify_release(scenario, RPP, shape="isotropic"),
+        ps.certify_release(scenario, RPP),
+    )
+    assert {(row.guarantee, row.scope) for row in rows} == {("(4, 1)-RPP", "unsliced")}
+    assert rows[0].noise_std == plain.noise_std
+    stds = np.array(shaped.statement["noise"]["std_by_coordinate"]) / scenario.query.scales
+    assert rows[1].mean_squared_error == pytest.approx(float(np.mean(stds**2)), rel=1e-12)
+    assert rows[1].noise_std == pytest.approx(math.sqrt(rows[1].mean_squared_error), rel=1e-12)
+    assert "correlated noise" in rows[1].note
+    for row, issued in zip(rows, (plain, shaped), strict=True):
+        assert row.unsliced_epsilon == issued.statement["unsliced"]["epsilon"]
+        assert row.guess == issued.guess
+
+
+def test_a_fitted_shape_needs_less_noise_where_secrets_differ_in_one_direction():
+    """Three secrets on a line in space: isotropic noise is spent on three axes, shaped on one."""
+    points = {name: ps.FiniteDistribution.uniform([[s, 2 * s, 3 * s]]) for name, s in
+              (("a", 0.0), ("b", 1.0), ("c", 1.5))}  # fmt: skip
+    found = compare_mechanisms(worlds(points, 3), ps.FiniteProfile.axes(dim=3), TARGET)
+    ratio = found.row(SHAPED).mean_squared_error / found.row(UNSLICED).mean_squared_error
+    assert 1 / 3 < ratio < 0.36, "a third, and what the guard adds"
 
 
 def test_rows_of_others_are_what_their_functions_say(found, scenario):
@@ -168,6 +198,7 @@ def test_scalar_queries_have_a_laplace_row(rng):
 def test_on_the_line_the_same_distribution_costs_the_same_everywhere(rng):
     """One slice is the whole output, so sliced and unsliced forms agree with the baselines."""
     found = compare_mechanisms(sampled_worlds(rng, 30, 30, 1), ps.FiniteProfile.axes(dim=1), TARGET)
+    assert SHAPED not in [row.mechanism for row in found.rows]
     names = ("average, closed form", "joint, closed form", "general Wasserstein (GWM)")
     worst = [found.row(name).noise_std for name in names]
     assert worst == pytest.approx([worst[0]] * 3, rel=1e-9)
@@ -200,7 +231,7 @@ def test_gaussian_worlds_have_their_own_forms():
     profile = ps.FiniteProfile.uniform(dim=2, n_directions=20, seed=1)
     found = compare_mechanisms(worlds(distributions, 2), profile, TARGET)
     names = [row.mechanism for row in found.rows]
-    assert names == ["average, tight, exact", "joint, tight, exact", "unsliced, couplings"]
+    assert names == ["average, tight, exact", "joint, tight, exact", UNSLICED, SHAPED]
     assert (
         "W-infinity between Gaussians of different spread is infinite"
         in found.left_out["general Wasserstein (GWM)"]
@@ -244,6 +275,23 @@ def test_curves_go_through_the_rows_of_the_table(found, scenario, profile):
     for row in found.rows:
         assert curves[row.mechanism][one] == pytest.approx(row.noise_std, rel=1e-9)
         assert (np.diff(curves[row.mechanism]) < 0).all()
+
+
+def test_couplings_of_curves_are_found_once_for_each_shape(scenario, profile, monkeypatch):
+    """A certificate at another epsilon has its own shape and couplings, and hardly less noise."""
+    issued = []
+
+    def counted(*args, **settings):
+        issued.append(settings["shape"])
+        return ps.certify_release(*args, **settings)
+
+    monkeypatch.setattr(comparison, "certify_release", counted)
+    curves = noise_curves(scenario, profile, 4.0, epsilons=(0.2, 1.0, 5.0))
+    assert issued == ["isotropic", "fitted"]
+    for name, shape in ((UNSLICED, "isotropic"), (SHAPED, "fitted")):
+        for epsilon, noise in zip((0.2, 1.0, 5.0), curves[name], strict=True):
+            own = ps.certify_release(scenario, attrs.evolve(RPP, epsilon=epsilon), shape=shape)
+            assert 0.95 * noise < own.noise_std < 1.01 * noise
 
 
 def test_curves_reach_the_least_noise_where_none_is_needed():

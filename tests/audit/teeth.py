@@ -38,6 +38,9 @@ Draw = Callable[[int], np.ndarray]
 """Independent standard noise for every secret, output and coordinate, by the number of the draw."""
 Mechanism = Callable[[Certificate, Draw], np.ndarray]
 """Which multiples of the certified noise a mechanism adds."""
+Shaped = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+"""Outputs of a mechanism with shaped noise: of values, of isotropic noise with the certified
+deviation, both with a row for each output, and of the matrix that maps noise back."""
 
 
 def point_masses(points: Mapping[str, tuple[float, ...]] = POINTS) -> Scenario:
@@ -122,6 +125,63 @@ HIDDEN: dict[str, Mechanism] = {
     f"noise truncated at {TRUNCATED_AT:g} standard deviations": truncated_noise,
 }
 """The slices of the claim may not see these; other lines, atoms and ranges do."""
+
+
+def a_tenth_less(values: np.ndarray, noise: np.ndarray, coloring: np.ndarray) -> np.ndarray:
+    """A tenth less noise in one whitened direction, which is no axis of either coordinates."""
+    narrow = np.arange(1.0, values.shape[-1] + 1)
+    narrow /= np.linalg.norm(narrow)
+    return values + (noise - 0.1 * (noise @ narrow)[..., None] * narrow) @ coloring.T
+
+
+def flipped_correlation(values: np.ndarray, noise: np.ndarray, coloring: np.ndarray) -> np.ndarray:
+    """Every coordinate has its noise, and the first goes against the others."""
+    noisy = noise @ coloring.T
+    noisy[..., 0] *= -1
+    return values + noisy
+
+
+def right_shape(values: np.ndarray, noise: np.ndarray, coloring: np.ndarray) -> np.ndarray:
+    return values + noise @ coloring.T
+
+
+BROKEN_SHAPES: dict[str, Shaped] = {
+    "a tenth less noise in one direction": a_tenth_less,
+    "isotropic noise of the same total": lambda values, noise, coloring: (
+        values + noise * np.sqrt((coloring**2).sum() / len(coloring))
+    ),
+    "whitened where it should be mapped back": lambda values, noise, coloring: (
+        values + noise @ np.linalg.inv(coloring).T
+    ),
+    "mapped back twice": lambda values, noise, coloring: values + noise @ (coloring @ coloring).T,
+    "correlation of the wrong sign": flipped_correlation,
+    "values on the grid without whitening": lambda values, noise, coloring: (
+        (values + noise) @ coloring.T
+    ),
+}
+"""Mechanisms that say they have the certified shape of noise."""
+
+
+def certified_whole(epsilon: float, scenario: Scenario | None = None) -> Certificate:
+    """A claim about the whole output, with noise of a fitted shape."""
+    target = Guarantee.unsliced(order=ORDER, epsilon=epsilon)
+    return certify_release(scenario or point_masses(), target)
+
+
+def audit_of_shape(
+    mechanism: Shaped, scenario: Scenario, certificate: Certificate, n_outputs: int, seed: int
+) -> Audit:
+    """The audit of a mechanism on point masses around 0."""
+    (prior,) = scenario.priors
+    shape = (len(prior.distributions), n_outputs, scenario.dim)
+    draws = SeededTestNoise(seed=seed).draw(math.prod(shape)) / SIGMA_INT
+    noise = certificate.noise_std * draws.reshape(shape)
+    values = np.array([point.outputs for point in prior.distributions.values()])
+    released = mechanism(np.broadcast_to(values, shape), noise, certificate.shape.coloring)
+    outputs = supplied_outputs(
+        scenario, certificate, dict(zip(prior.distributions, released, strict=True))
+    )
+    return audit_outputs(scenario, None, certificate, outputs, confidence=CONFIDENCE, seed=seed)
 
 
 def audit_of(mechanism: Mechanism, certificate: Certificate, n_outputs: int, seed: int) -> Audit:

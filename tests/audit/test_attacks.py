@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attacks on the implementation: float support, shared noise, residues of grid values."""
 
+import itertools
+from fractions import Fraction
+
 import numpy as np
 import pyarrow as pa
 import pytest
 from scipy import stats
 
-from pufferslice.audit import draw_outputs
+from pufferslice.audit import audit_release, draw_outputs
+from pufferslice.audit.release import quantised_rows
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.calibration.noise import SIGMA_INT, OperatingSystemNoise, SeededTestNoise
 from pufferslice.certificate import certify_release
-from pufferslice.queries import summary
-from pufferslice.releases.release import release
-from pufferslice.scenario.distributions import FiniteDistribution
+from pufferslice.queries import Box, summary
+from pufferslice.releases.release import quantised, release
+from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.profiles import FiniteProfile
 
@@ -29,6 +33,18 @@ def certified(epsilon):
     scenario = Scenario.from_worlds(worlds, query=summary(mean=["x"]), source="public_model")
     return scenario, certify_release(
         scenario, Guarantee.joint(order=2, epsilon=epsilon, profile=LINE)
+    )
+
+
+PLANE = {"zero": [0.0, 0.0], "one": [1.0, 0.3]}
+
+
+def certified_plane(epsilon, shape="fitted"):
+    """Points in the plane, with noise of a shape."""
+    worlds = {secret: FiniteDistribution.uniform([point]) for secret, point in PLANE.items()}
+    scenario = Scenario.from_worlds(worlds, query=summary(mean=["x", "y"]), source="public_model")
+    return scenario, certify_release(
+        scenario, Guarantee.unsliced(order=2, epsilon=epsilon), shape=shape
     )
 
 
@@ -59,6 +75,19 @@ def test_support_attack_finds_nothing_in_a_release(epsilon, rng):
     drawn = draw_outputs(scenario, certificate, 100_000, seed=0).values["declared"]
     assert support_p([drawn[secret][:, 0] for secret in VALUES]) > THRESHOLD
     plain = [value + rng.normal(0, certificate.noise_std, 100_000) for value in VALUES.values()]
+    assert support_p(plain) < THRESHOLD
+
+
+@pytest.mark.soundness
+@pytest.mark.statistical
+@pytest.mark.parametrize("epsilon", [0.3, 4.0])
+def test_support_attack_finds_nothing_in_shaped_noise(epsilon, rng):
+    """In the first coordinate, where the points are 0 and 1 as above."""
+    scenario, certificate = certified_plane(epsilon)
+    drawn = draw_outputs(scenario, certificate, 100_000, seed=0).values["declared"]
+    assert support_p([drawn[secret][:, 0] for secret in PLANE]) > THRESHOLD
+    noise = rng.normal(0, certificate.noise_std, (2, 100_000, 2)) @ certificate.shape.coloring.T
+    plain = [point[0] + part[:, 0] for point, part in zip(PLANE.values(), noise, strict=True)]
     assert support_p(plain) < THRESHOLD
 
 
@@ -102,6 +131,84 @@ def test_residues_do_not_depend_on_the_secret(modulus):
     coarse = OperatingSystemNoise().draw(1_000) // modulus * modulus
     apart = [np.bincount((coarse + value) % modulus, minlength=modulus) for value in (0, 1)]
     assert (np.minimum(*apart) == 0).all()
+
+
+@pytest.mark.soundness
+@pytest.mark.statistical
+@pytest.mark.parametrize("modulus", [2, 7, 256])
+def test_residues_of_whitened_integers_do_not_depend_on_the_secret(modulus):
+    """Of both integers and of their sum and difference, which a shape might tie together."""
+    certificate = certified_plane(1.0)[1]
+    points = np.array(list(PLANE.values()))
+    whole = quantised_rows(points, np.zeros(2), certificate.noise_std, certificate.shape)
+    grid = whole[:, None, :] + OperatingSystemNoise().draw(2 * 200_000 * 2).reshape(2, -1, 2)
+    for combination in ([1, 0], [0, 1], [1, 1], [1, -1]):
+        residues = (grid @ np.array(combination)) % modulus
+        counts = [np.bincount(part, minlength=modulus) for part in residues]
+        assert stats.chi2_contingency(counts).pvalue > THRESHOLD
+        for count in counts:
+            assert stats.chisquare(count).pvalue > THRESHOLD
+
+
+FAR = 1e15
+"""Floats lie an eighth apart here."""
+
+
+def far_scenario(kind, scales=(3.0, 1.0)):
+    """Two secrets one unit apart at a distance of 10^15, with scales that round."""
+    points = {"zero": [FAR, 2.0], "one": [FAR + 1.0, 2.4], "two": [FAR + 0.5, -1.0]}
+    query = summary(mean=["x", "y"]).with_scales(scales)
+    if kind == "gaussian":
+        worlds = {
+            secret: GaussianDistribution(mean=point, cov=np.zeros((2, 2)))
+            for secret, point in points.items()
+        }
+    else:
+        query = query.with_range(Box([FAR - 4, -4], [FAR + 4, 4]))
+        worlds = {secret: FiniteDistribution.uniform([point]) for secret, point in points.items()}
+    return points, Scenario.from_worlds(worlds, query=query, source="public_model")
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("kind", ["points", "gaussian"])
+@pytest.mark.parametrize("shape", ["fitted", "diagonal", "isotropic", ((1.0, 0.9), (0.9, 1.0))])
+def test_integers_of_far_values_differ_by_no_more_than_was_paid(kind, shape):
+    """The integers that a release adds noise to, of one unit at 10^15: the exact cost is theirs."""
+    points, scenario = far_scenario(kind)
+    order = 4.0
+    certificate = certify_release(
+        scenario, Guarantee.unsliced(order=order, epsilon=1.0), shape=shape
+    )
+    scales = [Fraction(scale) for scale in scenario.query.scales.tolist()]
+    integers = []
+    for secret, point in points.items():
+        value = [Fraction(x) / s for x, s in zip(point, scales, strict=True)]
+        if kind == "points":
+            value = scenario.priors[0].distributions[secret].outputs[0]
+        at = quantised(value, scenario.query.center, certificate.noise_std, certificate.shape)
+        integers.append(at)
+    costs = [
+        Fraction(order) / 2 * Fraction(sum((a - b) ** 2 for a, b in zip(*pair, strict=True)))
+        / Fraction(SIGMA_INT) ** 2
+        for pair in itertools.combinations(integers, 2)
+    ]  # fmt: skip
+    assert max(costs) <= Fraction(certificate.spent)
+    # Distances of points with isotropic noise are rounded up by what floats lose at 10^15.
+    least = 0.7 if (kind, shape) == ("points", "isotropic") else 0.999
+    assert float(max(costs)) > least * certificate.spent
+
+
+@pytest.mark.soundness
+@pytest.mark.statistical
+def test_far_values_are_released_with_the_shaped_noise():
+    """What floats an eighth apart leave of it is rounding, which the audit allows for."""
+    _, scenario = far_scenario("points")
+    certificate = certify_release(scenario, Guarantee.unsliced(order=2, epsilon=0.001))
+    audit = audit_release(
+        scenario, None, certificate, n_outputs=50_000, confidence=0.95, seed=0,
+        noise=SeededTestNoise(seed=3),
+    )  # fmt: skip
+    assert not audit.refuted
 
 
 @pytest.mark.soundness

@@ -21,6 +21,7 @@ from pufferslice.audit.divergence import (
     both_orders,
     delta_test,
     epsilon_test,
+    guess_test,
     joint_over,
     mean_over,
     mean_over_sphere,
@@ -303,6 +304,7 @@ TRUTHS = {
     RenyiTest(5.0): math.log(P**5 / Q**4 + (1 - P) ** 5 / (1 - Q) ** 4) / 4,
     epsilon_test(0.05): math.log((P - 0.05) / Q),
     delta_test(0.2): P - math.exp(0.2) * Q,
+    guess_test(): (1 + P - Q) / 2,
 }
 
 
@@ -335,11 +337,13 @@ def test_bounds_by_hand():
         RenyiTest(3.0): math.log((lows**3 * highs**-2.0).sum()) / 2,
         epsilon_test(0.01): math.log((lows[1] - 0.01) / highs[1]),
         delta_test(0.3): lows[1] - math.exp(0.3) * highs[1],
+        guess_test(): (1 + lows[1] - highs[1]) / 2,
     }
     for test, bound in by_hand.items():
         assert test.bound(CUT, counts, share) == pytest.approx(bound)
         if not isinstance(test, RenyiTest):
-            assert test.bound(attrs.evolve(CUT, above=False), counts, share) == 0
+            nothing = 0.5 if test.statistic.startswith("right guesses") else 0
+            assert test.bound(attrs.evolve(CUT, above=False), counts, share) == nothing
 
 
 @pytest.mark.parametrize("test", TRUTHS, ids=lambda test: test.statistic)

@@ -9,7 +9,13 @@ import pytest
 from scipy import stats
 
 from pufferslice.audit import infer_secrets
-from pufferslice.audit.inference import attack_secrets, gaussian_scores, likelihood_scores, mean_of
+from pufferslice.audit.inference import (
+    attack_secrets,
+    gaussian_scores,
+    likelihood_scores,
+    mean_of,
+    whitened_prior,
+)
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.scenario.distributions import (
     FiniteDistribution,
@@ -18,6 +24,7 @@ from pufferslice.scenario.distributions import (
 )
 from pufferslice.scenario.histograms import BinnedDistribution
 from pufferslice.scenario.priors import Prior
+from pufferslice.sensitivity.whitening import Shape
 
 STD = 1.5
 
@@ -75,6 +82,48 @@ def test_gaussian_distributions_share_the_constant(rng):
     np.testing.assert_allclose(scores[:, 0], scores[:, 1], atol=1e-12)
     density = stats.multivariate_normal(mean, cov + STD**2 * np.eye(2)).logpdf(outputs)
     np.testing.assert_allclose(scores[:, 2], density + np.log(2 * np.pi * STD**2))
+
+
+SHAPE = Shape.of_covariance([[4.0, 1.9], [1.9, 1.0]])
+CENTER = np.array([2.0, -1.0])
+
+
+def plane_prior(distributions, **more):
+    shares = dict.fromkeys(distributions, 1 / len(distributions))
+    return Prior(
+        name="declared", source="public_model", origin="plane", probabilities=shares,
+        distributions=distributions, **more,
+    )  # fmt: skip
+
+
+def test_whitened_likelihoods_are_those_of_shaped_noise(rng):
+    """Against densities with the covariance of the noise, but for the constant of whitening."""
+    outputs = rng.normal(size=(40, 2))
+    cov = np.array([[2.0, 0.5], [0.5, 1.0]])
+    gaussians = {
+        name: GaussianDistribution(mean=mean, cov=factor * cov)
+        for name, mean, factor in (("a", [1.0, -1.0], 1.0), ("b", [0.0, 0.0], 2.0))
+    }
+    noise_cov = STD**2 * SHAPE.covariance
+    constant = np.log(2 * np.pi * STD**2) - np.log(np.diag(SHAPE.whitening)).sum()
+
+    def scores(prior):
+        white = whitened_prior(prior, SHAPE, CENTER)
+        distributions = list(white.distributions.values())
+        return likelihood_scores(SHAPE.whitened(outputs, CENTER), distributions, STD)
+
+    found = scores(plane_prior(gaussians, declared=gaussians))
+    for column, distribution in zip(found.T, gaussians.values(), strict=True):
+        density = stats.multivariate_normal(distribution.mean, distribution.cov + noise_cov)
+        np.testing.assert_allclose(column, density.logpdf(outputs) + constant, rtol=1e-9)
+    atoms, weights = rng.normal(size=(5, 2)), np.array([0.1, 0.2, 0.3, 0.25, 0.15])
+    finite = {"a": FiniteDistribution.weighted(atoms, weights)}
+    densities = [stats.multivariate_normal(atom, noise_cov).pdf(outputs) for atom in atoms]
+    expected = np.log(weights @ np.array(densities)) + constant
+    np.testing.assert_allclose(scores(plane_prior(finite))[:, 0], expected, rtol=1e-6)
+    sampled = {"a": SampledDistribution(outputs=atoms)}
+    equal = {"a": FiniteDistribution.uniform(atoms)}
+    np.testing.assert_allclose(scores(plane_prior(sampled)), scores(plane_prior(equal)))
 
 
 def test_the_papers_attack_sees_means_only(rng):

@@ -7,12 +7,13 @@ from scipy import stats
 
 from pufferslice.audit.divergence import SplitOutputs
 from pufferslice.audit.noise import LEAST, MOST_AXES, WHITENED, audit_noise, pilot_lines
+from pufferslice.sensitivity.whitening import Shape
 
 STD = 0.7
 CONFIDENCE = 0.99
 
 
-def verdict_of(values, *, std=STD, center=None, confidence=CONFIDENCE, seed=0):
+def verdict_of(values, *, std=STD, center=None, confidence=CONFIDENCE, seed=0, shape=None):
     """On outputs of one secret, or of several by name."""
     rng = np.random.default_rng(seed)
     secrets = values if isinstance(values, dict) else {"a": values}
@@ -21,7 +22,12 @@ def verdict_of(values, *, std=STD, center=None, confidence=CONFIDENCE, seed=0):
     axes = [f"axis {index}" for index in range(dim)]
     center = np.zeros(dim) if center is None else center
     return audit_noise(
-        {"declared": parts}, axes, noise_std=std, center=center, confidence=confidence
+        {"declared": parts},
+        axes,
+        noise_std=std,
+        center=center,
+        confidence=confidence,
+        shape=shape,
     )
 
 
@@ -118,6 +124,74 @@ def test_of_many_coordinates_the_narrowest_are_looked_at(rng):
     verdict = verdict_of(outputs)
     assert verdict.refuted
     assert verdict.line.startswith("axis 77")
+
+
+SHAPE = Shape.of_covariance([[4.0, 1.9], [1.9, 1.0]])
+"""The noise of one direction is ten times that of another."""
+
+
+def shaped_noise(rng, n, shape=SHAPE, std=STD):
+    return noise(rng, n, shape.dim, std) @ shape.coloring.T
+
+
+SHAPED = {
+    "noise alone": shaped_noise,
+    "more noise": lambda rng, n: shaped_noise(rng, n, std=1.01 * STD),
+    "atoms": lambda rng, n: rng.integers(0, 2, (n, 2)) * [3.0, 0.1] + shaped_noise(rng, n),
+    "uniform": lambda rng, n: rng.uniform(0, 1, (n, 2)) + shaped_noise(rng, n),
+    "rounded finely": lambda rng, n: np.round(shaped_noise(rng, n) / 1e-6) * 1e-6,
+    "rounded coarsely": lambda rng, n: np.round(shaped_noise(rng, n) / 0.1) * 0.1,
+    "as coarse as floats": lambda rng, n: CENTER + shaped_noise(rng, n),
+    "all saturated": lambda _, n: np.full((n, 2), 4 * LIMIT),
+}
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("case", SHAPED)
+def test_honest_shaped_noise_stands(rng, case):
+    center = CENTER if case == "as coarse as floats" else np.zeros(2)
+    verdict = verdict_of(SHAPED[case](rng, 20_000), center=center, shape=SHAPE)
+    assert not verdict.refuted
+    assert verdict.claim.endswith("in every direction (whitened units)")
+
+
+@pytest.mark.soundness
+@pytest.mark.statistical
+@pytest.mark.parametrize("dim", [2, 6])
+def test_honest_shaped_noise_is_rarely_refuted(rng, dim):
+    factor = np.tril(rng.normal(size=(dim, dim))) + 2 * np.eye(dim)
+    shape = Shape.of_covariance(factor @ factor.T)
+    runs = [
+        verdict_of(shaped_noise(rng, 2_000, shape), confidence=0.9, seed=run, shape=shape).refuted
+        for run in range(60)
+    ]
+    assert np.mean(runs) <= 0.1
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("angle", [0.0, 0.3, 1.1, 2.0, 2.8])
+@pytest.mark.parametrize("less", [0.5, 0.9])
+def test_less_noise_in_one_whitened_direction_falls(rng, angle, less):
+    """Half of it, and a tenth less; each coordinate alone may have more than isotropic noise."""
+    narrow = np.array([np.cos(angle), np.sin(angle)])
+    white = noise(rng, 50_000)
+    broken = white - (1 - less) * (white @ narrow)[:, None] * narrow
+    assert verdict_of(broken @ SHAPE.coloring.T, shape=SHAPE).refuted
+    assert not verdict_of(white @ SHAPE.coloring.T, shape=SHAPE).refuted
+
+
+@pytest.mark.soundness
+def test_of_many_whitened_coordinates_the_narrowest_are_looked_at(rng):
+    """More coordinates than a covariance is estimated for."""
+    factor = np.eye(100)
+    factor[1:, 0] = 0.2
+    shape = Shape.of_covariance(factor @ factor.T)
+    white = noise(rng, 2_000, 100)
+    assert not verdict_of(white @ shape.coloring.T, shape=shape).refuted
+    white[:, 77] *= 0.2
+    verdict = verdict_of(white @ shape.coloring.T, shape=shape)
+    assert verdict.refuted
+    assert verdict.line.startswith("whitened axis 77")
 
 
 def same_line(first, second, **tolerance):

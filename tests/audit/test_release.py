@@ -3,6 +3,7 @@
 """Audits of releases: right claims stand, halved noise falls; outputs, their files, bad input."""
 
 import json
+import math
 import re
 import stat
 
@@ -28,6 +29,7 @@ from pufferslice.scenario.distributions import FiniteDistribution, SampledDistri
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity import RowScan, scan_files, streamed_scenario
 from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere
+from pufferslice.sensitivity.whitening import Shape
 
 N = 20_000
 SETTINGS = {"confidence": 0.95, "seed": 0}
@@ -38,6 +40,8 @@ CLAIMS = [
     Guarantee.unsliced(order=2, epsilon=1.0),
     ApproximateGuarantee.joint(epsilon=1.0, delta=0.01),
     ApproximateGuarantee.average(epsilon=1.0, delta=0.01),
+    Guarantee.epsilon_delta(1.0, 0.01),
+    Guarantee.guess(at_most=0.6),
 ]
 
 
@@ -64,7 +68,7 @@ def test_right_noise_stands_and_half_of_it_falls(claim):
     assert not audit.refuted
     main = audit.verdicts[0]
     assert main.claim == str(claim)
-    number = claim.delta if main.quantity == "delta" else claim.epsilon
+    number = claim.delta if main.quantity == "delta" else claim.bound
     assert main.claimed == number
     # Sliced (epsilon, delta) is calibrated by way of a Rényi divergence, so it is not tight.
     share = 0.0 if isinstance(claim, ApproximateGuarantee) else 0.35
@@ -96,6 +100,63 @@ def test_everything_stated_is_tested_and_shares_the_confidence():
     assert len(document["inferences"]) == 2 * 2 * 4
 
 
+@pytest.mark.soundness
+def test_right_guesses_are_bounded_from_both_sides(seed):
+    """The claim is exact for two points: the attack comes near it, and the bound stays below."""
+    scenario = teeth.point_masses({"a": (0.0, 0.0), "b": (0.3, 0.1)})
+    certificate = certify_release(scenario, Guarantee.guess(at_most=0.6))
+    noise = SeededTestNoise(seed=seed)
+    audit = audit_release(scenario, None, certificate, n_outputs=100_000, noise=noise, **SETTINGS)
+    assert not audit.refuted
+    assert (audit.verdicts[0].quantity, audit.verdicts[0].claimed) == ("guess", 0.6)
+    assert 0.59 < audit.verdicts[0].lower_bound < 0.6
+    for inference in audit.inferences:
+        assert inference.accuracy.low < 0.6 < inference.accuracy.high + 0.005
+    broken = less_noise(scenario, certificate, N, 0.8)
+    verdict = audit_outputs(scenario, None, certificate, broken, **SETTINGS).verdicts[0]
+    assert verdict.refuted
+    assert verdict.lower_bound < stats.norm.cdf(stats.norm.ppf(0.6) / 0.8)
+
+
+WHOLE = {
+    Guarantee.unsliced(order=2, epsilon=1.0): ["the stated right guesses of two, .*"],
+    Guarantee.epsilon_delta(1.0, 0.01): [
+        r"the unsliced bound \(2, .*", "the stated right guesses of two, .*",
+    ],
+    Guarantee.guess(at_most=0.6): [r"the unsliced bound \(2, .*"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("claim", WHOLE, ids=str)
+def test_everything_stated_of_the_whole_output_is_tested(claim):
+    """Without slices: the statement has no profile, and the audit needs none."""
+    scenario = teeth.point_masses()
+    certificate = certify_release(scenario, claim)
+    public = Certificate(statement=certificate.statement, evidence=None)
+    assert public.statement["profile"] is None
+    outputs = less_noise(scenario, public, N)
+    audit = audit_outputs(scenario, None, public, outputs, **SETTINGS)
+    patterns = [
+        re.escape(str(claim)), *WHOLE[claim], r"the view \(.*unsliced",
+        r"noise of standard deviation .* \(whitened units\)",
+    ]  # fmt: skip
+    for pattern, verdict in zip(patterns, audit.verdicts, strict=True):
+        assert re.fullmatch(pattern, verdict.claim)
+        assert verdict.refuted or verdict.claim.startswith("the view"), "which is not tight"
+    assert sum(1 - verdict.confidence for verdict in audit.verdicts) == pytest.approx(0.05)
+    assert audit.unaudited == ()
+    document = json.loads(json.dumps(audit.to_json()))
+    assert "guess" in {verdict["quantity"] for verdict in document["verdicts"]}
+    assert len(document["inferences"]) == 2 * 2 * 4
+    beside = audit_outputs(scenario, teeth.PROFILE, public, outputs, **SETTINGS)
+    assert beside.verdicts == audit.verdicts, "a profile has nothing to add"
+
+
+def test_a_sliced_claim_needs_its_profile():
+    with pytest.raises(ArgumentError, match="profile"):
+        audit_release(teeth.point_masses(), None, teeth.certified(1.0), n_outputs=1_000, **SETTINGS)
+
+
 def test_several_priors_and_the_worst_pair(two_priors, certificates, profile):
     certificate = certificates[id(two_priors)]
     right = audit_release(two_priors, profile, certificate, n_outputs=N, noise=NOISE, **SETTINGS)
@@ -118,6 +179,48 @@ def test_right_mechanisms_of_every_distribution_stand(request, which, certificat
         "gaussian_map",
         "likelihood_ratio",
     }
+
+
+@pytest.mark.parametrize("shape", ["fitted", "diagonal", "isotropic"])
+@pytest.mark.parametrize("which", ["records", "two_priors", "gaussian", "weighted"])
+def test_right_mechanisms_of_every_shape_stand(request, which, shape):
+    scenario = request.getfixturevalue(which)
+    for claim in WHOLE:
+        certificate = certify_release(scenario, claim, shape=shape, effort="quick")
+        audit = audit_release(scenario, None, certificate, n_outputs=N, noise=NOISE, **SETTINGS)
+        assert not audit.refuted
+        assert len({inference.attack for inference in audit.inferences}) == 2
+
+
+def test_a_shape_of_ones_own_stands_and_half_of_it_falls(gaussian):
+    """Gaussian distributions spread the outputs more than their noise does."""
+    points = teeth.point_masses()
+    shape = [[5.0, -2.0], [-2.0, 1.0]]
+    for scenario in (points, gaussian):
+        claim = Guarantee.unsliced(order=2, epsilon=1.0)
+        certificate = certify_release(scenario, claim, shape=shape)
+        audit = audit_release(scenario, None, certificate, n_outputs=N, noise=NOISE, **SETTINGS)
+        assert not audit.refuted
+    certificate = certify_release(points, claim, shape=shape)
+    broken = audit_outputs(
+        points, None, certificate, less_noise(points, certificate, N), **SETTINGS
+    )
+    assert broken.verdicts[0].refuted
+    assert broken.verdicts[-1].refuted
+
+
+def test_a_sampled_prior_is_audited_within_its_range(rng):
+    """The claim rests on the public range, so it is far above what the draws show."""
+    worlds = {
+        name: SampledDistribution(outputs=np.clip(rng.normal(mean, 1, size=(500, 2)), 0, 10))
+        for name, mean in {"low": 4.0, "high": 6.0}.items()
+    }
+    query = summary(mean=["x", "y"]).with_range(Box([0, 0], [10, 10]))
+    scenario = Scenario.from_worlds(worlds, query=query, source="public_model")
+    certificate = certify_release(scenario, Guarantee.guess(at_most=0.7))
+    audit = audit_release(scenario, None, certificate, n_outputs=N, noise=NOISE, **SETTINGS)
+    assert not audit.refuted
+    assert audit.verdicts[0].lower_bound < 0.65
 
 
 @pytest.mark.parametrize("has_range", [True, False])
@@ -196,16 +299,49 @@ PROFILE = FiniteProfile.uniform(dim=2, n_directions=6, seed=7)
 GROUPS_CERTIFICATE = certify_release(GROUPS, JOINT.along(PROFILE))
 
 
-def test_an_output_is_a_release_bit_for_bit(tmp_path):
+@pytest.mark.parametrize(
+    "claim", [JOINT.along(PROFILE), Guarantee.unsliced(order=2, epsilon=1.0)], ids=str
+)
+def test_an_output_is_a_release_bit_for_bit(tmp_path, claim):
     """The first secret gets the first draws of the stream, as a release does."""
     noise = SeededTestNoise(seed=4)
-    certificate = certify_release(GROUPS, JOINT.along(PROFILE), noise=noise)
+    certificate = certify_release(GROUPS, claim, noise=noise)
+    assert (certificate.shape is None) == claim.is_sliced
     released = release(GROUPS, ROWS.slice(0, 2), certificate, ledger=tmp_path / "l", noise=noise)
     drawn = draw_outputs(GROUPS, certificate, 1, seed=0, noise=noise)
     first = drawn.values["table"]["a"][0]
     # A release rounds its exact value once, an audit at every step.
     np.testing.assert_allclose(first * QUERY.scales, released.values, rtol=1e-14)
     assert drawn.certificate == certificate.digest
+
+
+@pytest.mark.statistical
+@pytest.mark.soundness
+def test_outputs_carry_the_certified_covariance(seed):
+    """In every direction N(0, std) of the statement, not 0.97 or 1.03; by whitened coordinates."""
+    points = {"a": [1.0, 2.0, 0.0], "b": [3.0, 2.5, 0.1], "c": [2.0, 2.9, -0.1]}
+    scenario = teeth.point_masses(points)
+    certificate = certify_release(scenario, Guarantee.unsliced(order=2, epsilon=1.0))
+    noise = SeededTestNoise(seed=seed)
+    drawn = draw_outputs(scenario, certificate, 100_000, seed=0, noise=noise).values["declared"]
+    left = {secret: drawn[secret] - points[secret] for secret in points}
+    covariance = certificate.noise_std**2 * certificate.shape.covariance
+    stds = np.sqrt(np.diag(covariance))
+    np.testing.assert_allclose(stds, certificate.statement["noise"]["std_by_coordinate"])
+    rng = np.random.default_rng(seed)
+    for values in left.values():
+        for direction in [*np.eye(3), *rng.normal(size=(3, 3)), *np.linalg.inv(covariance)]:
+            std = math.sqrt(direction @ covariance @ direction)
+            along = stats.chi2(len(values)).cdf
+            total = ((values @ direction / std) ** 2).sum()
+            low, right, high = (along(total / k**2) for k in (1.03, 1.0, 0.97))
+            assert 1e-9 < right < 1 - 1e-9
+            assert low < 1e-9
+            assert high > 1 - 1e-9
+    pairs = np.corrcoef(
+        np.hstack([certificate.shape.whitened(v, np.zeros(3)) for v in left.values()]).T
+    )
+    assert abs(pairs - np.eye(9)).max() < 0.03, "no noise is shared"
 
 
 @pytest.mark.statistical
@@ -242,6 +378,12 @@ def test_rows_are_quantised_as_a_release_does(point, noise_std, center, half_ste
     centers = np.array([center, 0.0])
     expected = [quantised(row, centers, noise_std) for row in rows]
     assert quantised_rows(rows, centers, noise_std).tolist() == expected
+    for shape in (
+        Shape(whitening=[[0.5, 0.0], [-0.3, 0.1]]),
+        Shape(whitening=[[1e-3, 0], [0.7, 0.3]]),
+    ):
+        expected = [quantised(row, centers, noise_std, shape) for row in rows]
+        assert quantised_rows(rows, centers, noise_std, shape).tolist() == expected
 
 
 def test_rows_beyond_the_grid_are_refused():

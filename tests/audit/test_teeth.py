@@ -75,6 +75,61 @@ def test_right_mechanisms_are_rarely_refuted(seed, epsilon, n_runs, n_outputs, m
     assert np.mean([audit.refuted for audit in runs]) <= most
 
 
+def in_five_dimensions(seed):
+    """Differences of five secrets are correlated, and large in some directions only."""
+    points = np.random.default_rng(seed).normal(size=(5, 5)) * [0.02, 0.05, 0.1, 0.3, 1.0]
+    points[:, 0] += 0.5 * points[:, 4]
+    return teeth.point_masses({f"s{index}": tuple(row) for index, row in enumerate(points)})
+
+
+@pytest.mark.parametrize("name", teeth.BROKEN_SHAPES)
+@pytest.mark.parametrize("dim", [2, 5])
+def test_broken_shapes_are_refuted(seed, name, dim):
+    scenario = teeth.point_masses() if dim == 2 else in_five_dimensions(seed)
+    certificate = teeth.certified_whole(1.0, scenario)
+    assert certificate.statement["noise"]["shape"]["kind"] == "fitted"
+    audit = teeth.audit_of_shape(teeth.BROKEN_SHAPES[name], scenario, certificate, 50_000, seed)
+    claim, noise = audit.verdicts[0], audit.verdicts[-1]
+    assert claim.claim == "(2, 1)-RPP"
+    if name == "values on the grid without whitening":
+        assert claim.refuted, "the noise is right, and the differences are not"
+        assert not noise.refuted
+    else:
+        assert noise.refuted
+        assert "whitened" in noise.claim
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "n_runs", "n_outputs", "most"),
+    [
+        (1.0, 20, 2_000, 0.0),
+        *(
+            pytest.param(epsilon, 200, 20_000, 1 - teeth.CONFIDENCE, marks=pytest.mark.soak)
+            for epsilon in (0.1, 1.0, 3.0)
+        ),
+    ],
+)
+@pytest.mark.parametrize("dim", [2, 5])
+def test_right_shapes_are_rarely_refuted(seed, dim, epsilon, n_runs, n_outputs, most):
+    scenario = teeth.point_masses() if dim == 2 else in_five_dimensions(seed)
+    certificate = teeth.certified_whole(epsilon, scenario)
+    runs = (
+        teeth.audit_of_shape(teeth.right_shape, scenario, certificate, n_outputs, seed + run)
+        for run in range(n_runs)
+    )
+    assert np.mean([audit.refuted for audit in runs]) <= most
+
+
+def test_a_right_shape_comes_close_to_its_claim(seed):
+    """Along the difference over the stated covariance, which shows all of it."""
+    scenario = in_five_dimensions(seed)
+    certificate = teeth.certified_whole(1.0, scenario)
+    audit = teeth.audit_of_shape(teeth.right_shape, scenario, certificate, teeth.N_OUTPUTS, seed)
+    assert not audit.refuted
+    assert 0.7 < audit.verdicts[0].lower_bound <= 1
+    assert "over the" in audit.verdicts[0].line
+
+
 @pytest.mark.soak
 def test_the_documented_table_is_what_the_command_prints():
     page = (DOCS / "audits.md").read_text(encoding="utf-8")

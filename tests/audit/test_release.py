@@ -118,6 +118,40 @@ def test_right_guesses_are_bounded_from_both_sides(seed):
     assert verdict.lower_bound < stats.norm.cdf(stats.norm.ppf(0.6) / 0.8)
 
 
+@pytest.mark.soundness
+@pytest.mark.parametrize("factor", [1.0, 0.6])
+def test_distributions_with_equal_means_are_told_apart_by_their_likelihood(factor):
+    """Points around one point: half of what distinguishes them lies on each side of any line."""
+    ring = [[4.0, 1.0], [-4.0, -1.0], [1.0, 2.0], [-1.0, -2.0]]
+    worlds = {
+        "ring": FiniteDistribution.uniform(ring), "point": FiniteDistribution.uniform([[0.0, 0.0]]),
+    }  # fmt: skip
+    query = summary(mean=["x", "y"])
+    scenario = Scenario.from_worlds(worlds, query=query, source="public_model")
+    certificate = certify_release(scenario, Guarantee.guess(at_most=0.7))
+    rng, std = np.random.default_rng(1), factor * certificate.noise_std
+    coloring = certificate.shape.coloring
+    released = {
+        secret: atoms.outputs[rng.integers(len(atoms.outputs), size=N)]
+        + std * rng.normal(size=(N, 2)) @ coloring.T
+        for secret, atoms in worlds.items()
+    }
+    outputs = supplied_outputs(scenario, certificate, released)
+    main = audit_outputs(scenario, None, certificate, outputs, **SETTINGS).verdicts[0]
+    assert main.line == "the likelihood ratio"
+    # The truth: total variation of two mixtures, by their densities at outputs of one of them.
+    covariance = std**2 * certificate.shape.covariance
+    ratio = np.mean(
+        [stats.multivariate_normal(atom, covariance).pdf(released["point"]) for atom in ring],
+        axis=0,
+    ) / stats.multivariate_normal([0, 0], covariance).pdf(released["point"])
+    truth = 0.5 + np.maximum(1 - ratio, 0).mean() / 2
+    if factor == 1:
+        assert truth - 0.03 < main.lower_bound < min(truth, 0.7)
+    else:
+        assert main.lower_bound < truth
+
+
 WHOLE = {
     Guarantee.unsliced(order=2, epsilon=1.0): ["the stated right guesses of two, .*"],
     Guarantee.epsilon_delta(1.0, 0.01): [

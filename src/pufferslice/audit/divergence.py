@@ -124,16 +124,19 @@ def both_orders(
 
 
 class Lines(NamedTuple):
-    """Directions in scaled coordinates and their names."""
+    """Directions and their names."""
 
     directions: Floats
     names: Sequence[str]
     is_outside: Callable[[Floats], npt.NDArray[np.bool_]] | None = None
     """Such outputs count as infinitely far along every direction."""
+    coordinates: Callable[[Floats], Floats] | None = None
+    """Maps outputs to what the directions are of, row by row; scaled coordinates without it."""
 
     def along(self, values: Floats, which: slice = slice(None)) -> Floats:
         """Outputs along each direction, one row per direction."""
-        projected = project(self.directions[which], values)
+        mapped = values if self.coordinates is None else self.coordinates(values)
+        projected = project(self.directions[which], mapped)
         if self.is_outside is not None:
             projected[:, self.is_outside(values)] = np.inf
         return projected
@@ -471,8 +474,8 @@ def audit_lines(
 ) -> Verdict:
     """Lower bound on a number of the whole output, along the best line by the pilot.
 
-    Guarantee: as `audit_slices`. Projection to a line cannot increase a divergence, so the bound
-    holds for the whole output.
+    Guarantee: as `audit_slices`. A number that is computed from an output cannot have a larger
+    divergence than the output, so the bound holds for the whole output.
     Needs: independent outputs, and lines that do not depend on the counted ones.
     """
     check_between(0, 1, confidence=confidence)

@@ -4,6 +4,7 @@
 import io
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, final
 
 import attrs
@@ -41,7 +42,13 @@ from pufferslice.audit.divergence import (
     mean_over_sphere,
     outside_of,
 )
-from pufferslice.audit.inference import Inference, infer_secrets, mean_of, whitened_prior
+from pufferslice.audit.inference import (
+    Inference,
+    infer_secrets,
+    likelihood_scores,
+    mean_of,
+    whitened_prior,
+)
 from pufferslice.audit.noise import WHITENED, audit_noise, pilot_lines
 from pufferslice.audit.verdict import Verdict, json_values
 from pufferslice.calibration.guarantee import (
@@ -62,6 +69,7 @@ from pufferslice.scenario.distributions import (
     SampledBinnedDistribution,
 )
 from pufferslice.scenario.histograms import BinnedDistribution
+from pufferslice.scenario.priors import Prior
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.concentration import split
 from pufferslice.sensitivity.profiles import Profile, SampledSphere, check_profile
@@ -270,6 +278,10 @@ _SPHERE_CAP: Final = 8.0
 """Divergences along drawn directions are capped at this many times the claim."""
 
 STATED: Final = "the mean difference over the stated covariance"
+RATIO: Final = "the likelihood ratio"
+
+_MOST_RATIOS: Final = 2**23
+"""Largest number of outputs of a secret times atoms of a pair for the likelihood ratio."""
 
 _NOISE_PARTS: Final = 1000
 """One of these parts of the failure probability is for the stated noise. Its test is tight, so it
@@ -416,7 +428,13 @@ def audit_outputs(
         for prior, secrets in parts.items()
         for comparison in both_orders(prior, secrets, scenario.pairs)
     ]
+    beliefs = {
+        prior.name: prior if shape is None else whitened_prior(prior, shape, center)
+        for prior in scenario.priors
+        if noise_std > 0 and all(map(_has_mean, prior.distributions.values()))
+    }
     lines = _lines(scenario, comparisons, shape)
+    lines += _ratio_lines(scenario, comparisons, certificate, beliefs)
     verdicts = []
     for done, (test, claimed, aggregation) in enumerate(questions):
         progress(done, n_questions)
@@ -446,20 +464,16 @@ def audit_outputs(
                 shape=shape,
             )
         )
-        for prior in scenario.priors:
-            if all(map(_has_mean, prior.distributions.values())):
-                values, belief = outputs.values[prior.name], prior
-                if shape is not None:
-                    belief = whitened_prior(prior, shape, center)
-                    values = {s: shape.whitened(rows, center) for s, rows in values.items()}
-                inferences += infer_secrets(
-                    values,
-                    belief,
-                    noise_std,
-                    pairs=scenario.pairs,
-                    seed=seed,
-                    confidence=confidence,
-                )
+        for prior, belief in beliefs.items():
+            values = outputs.values[prior]
+            inferences += infer_secrets(
+                {secret: _white(rows, center, shape) for secret, rows in values.items()},
+                belief,
+                noise_std,
+                pairs=scenario.pairs,
+                seed=seed,
+                confidence=confidence,
+            )
     progress(n_questions, n_questions)
     return Audit(
         certificate=certificate.digest,
@@ -583,10 +597,7 @@ def _lines(
     With a shape also $\Sigma^{-1}\Delta$, along which the stated noise hides a difference of means
     least; lines of the pilot are found in whitened coordinates.
     """
-    center = scenario.query.center
-
-    def white(outputs: Floats) -> Floats:
-        return outputs if shape is None else shape.whitened(outputs, center)
+    white = partial(_white, center=scenario.query.center, shape=shape)
 
     def beyond(pilot: Floats) -> Callable[[Floats], npt.NDArray[np.bool_]]:
         is_outside = outside_of(pilot)
@@ -617,6 +628,40 @@ def _lines(
             line = Lines(recommended[WHITENED][None], names, beyond(pilots[1]))
             candidates.append((comparison, line))
     return candidates
+
+
+def _ratio_lines(
+    scenario: Scenario,
+    comparisons: Sequence[Comparison],
+    certificate: Certificate,
+    beliefs: Mapping[str, Prior],
+) -> list[tuple[Comparison, Lines]]:
+    """The likelihood ratio of two secrets: of all numbers it distinguishes them best.
+
+    `beliefs` are priors in whitened coordinates. Between points the ratio is that along a line that
+    is looked along anyway, and with many atoms it takes too long.
+    """
+    center, noise_std, shape = scenario.query.center, certificate.noise_std, certificate.shape
+
+    def ratios(outputs: Floats, pair: Sequence[Distribution]) -> Floats:
+        scores = likelihood_scores(_white(outputs, center, shape), pair, noise_std)
+        return scores[:, :1] - scores[:, 1:]
+
+    candidates = []
+    for comparison in comparisons:
+        belief = beliefs.get(comparison.prior)
+        if belief is None:
+            continue
+        pair = [belief.distributions[secret] for secret in comparison.pair]
+        sizes = [distribution.n_samples for distribution in pair]
+        if sizes != [1, 1] and sum(sizes) * comparison.n_outputs <= _MOST_RATIOS:
+            line = Lines(np.ones((1, 1)), [RATIO], None, partial(ratios, pair=pair))
+            candidates.append((comparison, line))
+    return candidates
+
+
+def _white(outputs: Floats, center: Floats, shape: Shape | None) -> Floats:
+    return outputs if shape is None else shape.whitened(outputs, center)
 
 
 def _unit(vector: Floats) -> Floats:

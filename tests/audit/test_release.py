@@ -119,7 +119,7 @@ def test_right_guesses_are_bounded_from_both_sides(seed):
 
 
 @pytest.mark.soundness
-@pytest.mark.parametrize("factor", [1.0, 0.6])
+@pytest.mark.parametrize("factor", [1.0, 0.5])
 def test_distributions_with_equal_means_are_told_apart_by_their_likelihood(factor):
     """Points around one point: half of what distinguishes them lies on each side of any line."""
     ring = [[4.0, 1.0], [-4.0, -1.0], [1.0, 2.0], [-1.0, -2.0]]
@@ -146,10 +146,8 @@ def test_distributions_with_equal_means_are_told_apart_by_their_likelihood(facto
         axis=0,
     ) / stats.multivariate_normal([0, 0], covariance).pdf(released["point"])
     truth = 0.5 + np.maximum(1 - ratio, 0).mean() / 2
-    if factor == 1:
-        assert truth - 0.03 < main.lower_bound < min(truth, 0.7)
-    else:
-        assert main.lower_bound < truth
+    assert truth - 0.03 < main.lower_bound < truth
+    assert main.refuted == (factor < 1)
 
 
 WHOLE = {

@@ -123,6 +123,15 @@ def test_unsliced_rows_are_what_a_certificate_would_add(found, scenario):
         assert row.guess == issued.guess
 
 
+def test_without_a_profile_there_are_no_sliced_forms(found, scenario, profile):
+    settings = Settings(group_sensitivity=12.0)
+    whole = compare_mechanisms(scenario, None, TARGET.along(profile), settings)
+    rows = [row for row in found.rows if row.scope != "sliced"]
+    assert [row.mechanism for row in whole.rows] == [row.mechanism for row in rows]
+    assert [row.noise_std for row in whole.rows] == [row.noise_std for row in rows]
+    assert list(noise_curves(scenario, None, 4.0, settings)) == [row.mechanism for row in rows]
+
+
 def test_a_fitted_shape_needs_less_noise_where_secrets_differ_in_one_direction():
     """Three secrets on a line in space: isotropic noise is spent on three axes, shaped on one."""
     points = {name: ps.FiniteDistribution.uniform([[s, 2 * s, 3 * s]]) for name, s in

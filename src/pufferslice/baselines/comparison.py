@@ -40,7 +40,7 @@ from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistr
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.profiles import FiniteProfile, check_profile
 from pufferslice.sensitivity.renyi import gaussian_envelope
-from pufferslice.sensitivity.sensitivity import Full, slice_sensitivity
+from pufferslice.sensitivity.sensitivity import Full, Slices, slice_sensitivity
 
 Scope = Literal["sliced", "unsliced", "none"]
 NoiseShape = Literal["isotropic", "fitted"]
@@ -167,18 +167,21 @@ class Settings:
 
 def compare_mechanisms(
     scenario: Scenario,
-    profile: FiniteProfile,
+    profile: FiniteProfile | None,
     target: Guarantee,
     settings: Settings = Settings(),  # noqa: B008 - a frozen value
     progress: Progress = silent,
 ) -> Comparison:
     """One row per mechanism at the order and epsilon of `target`; ours in all its forms on top.
 
-    The notion of `target` is ignored: each row has its own. Time and memory are measured here, with
-    the compiled loops loaded before. Baselines assume ideal real-valued noise.
+    The notion of `target` is ignored: each row has its own. Without a profile there are no sliced
+    forms. Time and memory are measured here, with the compiled loops loaded before. Baselines
+    assume ideal real-valued noise.
     """
-    check_profile(profile, scenario.dim)
-    contestants = _ours(scenario, profile, target) | _others(scenario, target, settings)
+    if profile is not None:
+        check_profile(profile, scenario.dim)
+    bare = attrs.evolve(target, profile=None)
+    contestants = _ours(scenario, profile, bare) | _others(scenario, bare, settings)
     _load_loops(contestants)
     rows: list[Row] = []
     left_out: dict[str, str] = {}
@@ -200,7 +203,7 @@ def compare_mechanisms(
 
 def noise_curves(
     scenario: Scenario,
-    profile: FiniteProfile,
+    profile: FiniteProfile | None,
     order: float,
     settings: Settings = Settings(),  # noqa: B008 - a frozen value
     epsilons: Sequence[float] = EPSILONS,
@@ -212,11 +215,7 @@ def noise_curves(
     another epsilon may have a little less noise. DAGWM starts again at every epsilon, because its
     coupling depends on the noise.
     """
-    slices = slice_sensitivity(scenario, profile, None, silent).slices
     middle = Guarantee.unsliced(order=order, epsilon=sorted(epsilons)[len(epsilons) // 2])
-
-    def sliced(notion: Notion, method: Method, target: Guarantee) -> float:
-        return calibrate(attrs.evolve(target, notion=notion), slices, method)
 
     def curve(noise_at: NoiseAt) -> Floats:
         noises = []
@@ -227,7 +226,11 @@ def noise_curves(
                 noises.append(math.nan)
         return np.array(noises)
 
-    curves = {name: curve(partial(sliced, *form)) for name, form in _forms(scenario).items()}
+    curves = {}
+    if profile is not None:
+        slices = slice_sensitivity(scenario, profile, None, silent).slices
+        for name, (notion, method) in _forms(scenario).items():
+            curves[name] = curve(partial(_sliced_noise, slices, notion, method))
     for name, shape in _shapes(scenario).items():
         certificate = certify_release(scenario, middle, shape=shape)
         full = required_evidence(certificate).full
@@ -237,6 +240,10 @@ def noise_curves(
         with suppress(*_REFUSALS):
             curves[name] = curve(baseline().noise_at)
     return curves
+
+
+def _sliced_noise(slices: Slices, notion: Notion, method: Method, target: Guarantee) -> float:
+    return calibrate(attrs.evolve(target, notion=notion), slices, method)
 
 
 def _whole_noise(full: Full, target: Guarantee) -> float:
@@ -302,16 +309,18 @@ def _shapes(scenario: Scenario) -> dict[str, NoiseShape]:
     return {UNSLICED: "isotropic", SHAPED: "fitted"}
 
 
-def _ours(scenario: Scenario, profile: FiniteProfile, target: Guarantee) -> dict[str, _Contestant]:
+def _ours(
+    scenario: Scenario, profile: FiniteProfile | None, target: Guarantee
+) -> dict[str, _Contestant]:
     """Every notion by every rule and envelope that applies, and the unsliced forms."""
 
     def contestant(notion: Notion, method: Method | None, shape: NoiseShape) -> _Contestant:
         claim = attrs.evolve(target, notion=notion)
+        if claim.is_sliced:
+            claim = attrs.evolve(claim, profile=profile)
 
         def run() -> _Answer:
-            certificate = certify_release(
-                scenario, claim.along(profile), method=method, shape=shape
-            )
+            certificate = certify_release(scenario, claim, method=method, shape=shape)
             noise_std, unsliced = certificate.noise_std, certificate.statement["unsliced"]
             note = ""
             if certificate.shape is not None:
@@ -326,9 +335,9 @@ def _ours(scenario: Scenario, profile: FiniteProfile, target: Guarantee) -> dict
         scope: Scope = "sliced" if claim.is_sliced else "unsliced"
         return _Contestant(run, str(claim), scope, is_ours=True)
 
+    forms = {} if profile is None else _forms(scenario)
     sliced = {
-        name: contestant(notion, method, "isotropic")
-        for name, (notion, method) in _forms(scenario).items()
+        name: contestant(notion, method, "isotropic") for name, (notion, method) in forms.items()
     }
     whole = {name: contestant("unsliced", None, shape) for name, shape in _shapes(scenario).items()}
     return sliced | whole

@@ -35,6 +35,7 @@ from pufferslice.certificate.statement import (
     unsliced_of,
     unsliced_order,
 )
+from pufferslice.certificate.wording import INTERVAL_STDS
 from pufferslice.errors import ArgumentError, CalibrationError, CertificateError, ScenarioError
 from pufferslice.queries import Query
 from pufferslice.scenario.distributions import FiniteDistribution
@@ -47,9 +48,6 @@ from pufferslice.sensitivity.profiles import FiniteProfile, Profile, SampledSphe
 from pufferslice.sensitivity.renyi import moment_rate
 from pufferslice.sensitivity.sensitivity import Confidence, distribution_pairs
 from pufferslice.sensitivity.tables import MatchingTables
-
-INTERVAL_STDS: Final = 1.959963984540054
-"""Half-width of a 95 % interval, in standard deviations."""
 
 _LEAST_WEIGHT_SHARE: Final = 2.0**-20
 _FIRST_RECIPE: Final = Recipe(effort="quick")

@@ -24,8 +24,13 @@ from pufferslice._core.text import shown
 from pufferslice.calibration.noise import SIGMA_INT, Noise, OperatingSystemNoise
 from pufferslice.certificate import Certificate, verify
 from pufferslice.certificate.composition import budget_of
-from pufferslice.certificate.issue import INTERVAL_STDS, required_evidence
-from pufferslice.certificate.wording import clipping_sentence, guess_sentence, unsliced_sentence
+from pufferslice.certificate.issue import required_evidence
+from pufferslice.certificate.wording import (
+    INTERVAL_STDS,
+    clipping_sentence,
+    guess_sentence,
+    unsliced_sentence,
+)
 from pufferslice.errors import LedgerError, ReleaseError, StorageError, escaped
 from pufferslice.queries import Ball, Box
 from pufferslice.queries.ranges import range_of, range_words

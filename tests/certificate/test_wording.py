@@ -2,10 +2,11 @@
 import re
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from tests.certificate.conftest import KINDS
 
-from pufferslice.calibration.guarantee import Guarantee, at_most
+from pufferslice.calibration.guarantee import Guarantee, at_most, percent_at_most
 from pufferslice.certificate import certify_release
 from pufferslice.certificate.wording import limit_sentences
 from pufferslice.queries import summary
@@ -35,6 +36,20 @@ def test_every_certificate_reads_from_head_to_limits(certificates, kind):
     assert "nan" not in text
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_first_lines_are_for_every_reader(certificates, kind):
+    """What is protected, how often it is guessed, the noise; then the whole output, the claim."""
+    statement = certificates[kind].statement
+    _, _, protected, guesses, noise, _, whole, _, claim, *_ = str(certificates[kind]).splitlines()
+    assert protected.startswith("Protected: the secret ")
+    assert (percent_at_most(statement["unsliced"]["guess"]) in guesses) == (kind != "approximate")
+    assert ("No useful bound on guessing" in guesses) == (kind == "approximate")
+    for std in statement["noise"]["std_by_coordinate"]:
+        assert (f" {1.959964 * std:.3g}" in noise) == (kind != "equal")
+    assert whole.startswith("Unsliced (the released bits)")
+    assert claim.startswith(f"Claim: {certificates[kind].guarantee}")
+
+
 def test_sliced_and_unsliced_are_labelled(certificates):
     text = str(certificates["records"])
     assert "Unsliced (the released bits): at most" in text
@@ -47,9 +62,73 @@ def test_sliced_and_unsliced_are_labelled(certificates):
 
 def test_an_unsliced_claim_does_not_speak_of_slices(certificates):
     text = str(certificates["unsliced"])
-    assert "Claim: (3, 2)-RPP, with certainty." in text
-    assert "along 6 slices" not in text
+    assert "Claim: (3, 2)-RPP for the whole output, with certainty." in text
+    assert "slices" not in text
     assert "  sliced" not in text
+
+
+POINTS = {"a": [0.0, 0.0], "b": [3.0, 0.0], "c": [2.0, 2.0]}
+RENYI = Guarantee.unsliced(order=4, epsilon=1.0)
+GUESS = Guarantee.guess(at_most=0.6)
+
+
+@pytest.fixture(scope="module")
+def points():
+    """Groups of one value each; the query in units of 10 and 1."""
+    rows = {"site": list(POINTS), "pay": [10 * x for x, _ in POINTS.values()]}
+    table = pa.table(rows | {"age": [y for _, y in POINTS.values()]})
+    table = pa.concat_tables([table, table])
+    query = summary(mean=["pay", "age"]).with_scales([10.0, 1.0])
+    return Scenario.from_groups(table, secret="site", query=query)  # noqa: S106 - a column
+
+
+@pytest.mark.parametrize(
+    ("target", "tenth", "whole"),
+    [
+        (RENYI, "epsilon 1.44;", "epsilon 9."),
+        # Phi(1.2 z) and Phi(3 z) with Phi(z) = 0.6, rounded up.
+        (GUESS, "62\u00a0% right guesses;", "77.7\u00a0% right guesses."),
+        # By Phi(r/2 - e/r) - exp(e) Phi(-r/2 - e/r) with r = 1.2 and 3 times 0.268051.
+        (Guarantee.epsilon_delta(1.0, 1e-5), "delta 0.000135713;", "delta 0.064344."),
+    ],
+    ids=str,
+)
+def test_the_guard_says_what_a_prior_that_is_off_costs(points, target, tenth, whole):
+    certificate = certify_release(points, target)
+    guard = certificate.statement["noise"]["shape"]["guard"]
+    (sentence,) = re.findall("Guard: .*", str(certificate))
+    found = re.search(r"up to (\S+) in scaled coordinates \(mean\(pay\) alone by (\S+)\)", sentence)
+    assert guard * 0.99 < float(found[1]) <= guard
+    assert guard * 9.9 < float(found[2]) <= guard * 10
+    assert f"a tenth of that costs {tenth} one that is off by all of it, {whole}" in sentence
+
+
+def test_the_shape_and_its_gap_in_words(points, certificates):
+    text = str(certify_release(points, RENYI))
+    assert "fitted to the secret; the noise of different statistics is correlated." in text
+    assert re.search(r"within 0\.0\d\u00a0% of the best Gaussian noise for this claim, with", text)
+    assert "it tells the directions in which the secrets differ" in text
+    text = str(certify_release(points, RENYI, shape="diagonal"))
+    assert "each statistic by itself; no correlation." in text
+    assert "the best Gaussian noise without correlation for this claim" in text
+    text = str(certify_release(points, RENYI, shape="isotropic"))
+    assert "the same in every direction of the scaled coordinates; no correlation." in text
+    assert "the best Gaussian noise" not in text
+    text = str(certify_release(points, RENYI, shape=[[2.0, 1.0], [1.0, 2.0]]))
+    assert "a public covariance that the data holder chose; the noise of different" in text
+    text = str(certificates["unsliced"])
+    assert "% of the best Gaussian noise for these couplings" in text
+    assert "counts as longer by 20\u00a0%" in text
+    assert "Shape of the noise" not in str(certificates["records"])
+
+
+def test_the_total_and_guesses_in_words(points):
+    text = str(certify_release(points, RENYI, total=2.5))
+    assert "this release counts 1 of the 2.5 that was fixed beforehand" in text
+    text = str(certify_release(points, GUESS))
+    assert "Claim: at most 60 % right guesses of two for the whole output" in text
+    assert "With this noise it is at most 60\u00a0%." in text
+    assert "Total:" not in text
 
 
 def test_numbers_are_those_of_the_statement(certificates):
@@ -59,7 +138,7 @@ def test_numbers_are_those_of_the_statement(certificates):
     assert f"standard deviation {noise['std']:.6g} in scaled coordinates" in text
     assert f"pay: {noise['std_by_coordinate'][0]:.6g}" in text
     assert f"at most {at_most(statement['unsliced']['epsilon'])} at order 4" in text
-    assert f"The noise costs {at_most(statement['spent_epsilon'])} of 1 (tight, transport)" in text
+    assert f"The noise costs {at_most(statement['spent'])} of 1 (tight, transport)" in text
     assert noise["generator"] in text
 
 
@@ -124,6 +203,6 @@ def test_no_bound_is_printed_smaller_than_it_is(certificates, kind):
         assert float(epsilon) >= view["epsilon"]
         assert float(delta) >= view["delta"]
     spent = re.search(r"The noise costs (\S+) of", text)
-    assert float(spent[1]) >= statement["spent_epsilon"]
+    assert float(spent[1]) >= statement["spent"]
     error = re.search(r"sampling error at most (\S+) in total variation", text)
     assert float(error[1]) >= statement["noise"]["implementation_delta"]

@@ -4,12 +4,19 @@
 Labels and all other texts of a statement are escaped, so that none of them can pass for prose.
 """
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import ROUND_FLOOR, Context
 from typing import Any, Final
 
-from pufferslice._core.text import escaped_texts, listed, quoted, shown
-from pufferslice.calibration.epsilon_delta import View, best_views
+from scipy.special import ndtr
+
+from pufferslice._core.text import MOST_SHOWN, escaped_texts, listed, quoted, shown
+from pufferslice.calibration.epsilon_delta import View, best_views, gaussian_delta
+from pufferslice.calibration.fit import shift_limit
 from pufferslice.calibration.guarantee import (
+    ApproximateGuarantee,
+    Claim,
     Guarantee,
     GuessGuarantee,
     at_most,
@@ -23,6 +30,9 @@ from pufferslice.queries.ranges import Box, range_of, range_words
 
 CHANGED: Final = "It was changed or is damaged: get the original, or certify again"
 """What a reader can do about a statement or evidence that nobody issued."""
+
+INTERVAL_STDS: Final = 1.959963984540054
+"""Half-width of a 95 % interval, in standard deviations."""
 
 _MOST_PAIRS_NAMED: Final = 6
 _NEARLY_EQUAL: Final = 0.99
@@ -41,16 +51,50 @@ def prose_of(statement: Mapping[str, Any], digest: str) -> str:
 def _release_parts(statement: Mapping[str, Any]) -> list[str]:
     earlier = ", ".join(release[:12] for release in statement["earlier_releases"])
     return [
-        _protected(statement["scenario"]),
-        _priors(statement["scenario"]),
+        _first_lines(statement),
+        _whole_output(statement),
         _claim(statement),
+        _total(statement),
+        _views(statement["views"]),
+        _query(statement["scenario"]),
+        _priors(statement["scenario"]),
         _noise(statement),
+        "\n".join(shape_sentences(statement)),
         clipping_sentence(statement["scenario"]),
         _shares(statement["sampling"]),
-        _whole_output(statement),
-        _views(statement["views"]),
         earlier and f"Earlier releases that this certificate does not cover jointly: {earlier}.",
     ]
+
+
+def _first_lines(statement: Mapping[str, Any]) -> str:
+    """What is protected, how often it can be guessed, and the noise: for every reader."""
+    scenario = statement["scenario"]
+    secret, names = scenario["secret"], scenario["query"]["names"]
+    columns = secret["columns"] if "columns" in secret else [secret["worlds"]]
+    return (
+        f"Protected: the secret {' and '.join(map(quoted, columns))} "
+        f"({len(scenario['secrets'])} values).\n"
+        f"{guess_sentence(statement['unsliced']['guess'])}\n"
+        f"{noise_sentence(names, statement['noise']['std_by_coordinate'])}"
+    )
+
+
+def noise_sentence(names: Sequence[str], stds: Sequence[float]) -> str:
+    """By how much the noise changes each statistic, 95 times of 100, in the user's units.
+
+    >>> noise_sentence(["mean(age)", "mean(pay)"], [2.0, 100.0])
+    'Noise on each released number, 95\xa0% of the time at most: mean(age) 3.92, mean(pay) 196.'
+    """
+    if not any(stds):
+        return "No noise is added: the released numbers look the same whatever the secret is."
+    parts = [
+        f"{shown(name)} {INTERVAL_STDS * std:.3g}"
+        for name, std in zip(names[:MOST_SHOWN], stds, strict=False)
+    ]
+    more = f", and {len(names) - len(parts)} more below" if len(names) > len(parts) else ""
+    return (
+        f"Noise on each released number, 95\u00a0% of the time at most: {', '.join(parts)}{more}."
+    )
 
 
 def _training_parts(statement: Mapping[str, Any]) -> list[str]:
@@ -94,13 +138,10 @@ def _clipped_secrets(scenario: Mapping[str, Any]) -> str:
     )
 
 
-def _protected(scenario: Mapping[str, Any]) -> str:
-    secret = scenario["secret"]
-    columns = secret["columns"] if "columns" in secret else [secret["worlds"]]
-    pairs = scenario["pairs"]
+def _query(scenario: Mapping[str, Any]) -> str:
+    pairs, query = scenario["pairs"], scenario["query"]
     named = ", ".join(" / ".join(map(shown, pair)) for pair in pairs[:_MOST_PAIRS_NAMED])
     more = f", and {len(pairs) - _MOST_PAIRS_NAMED} more" if len(pairs) > _MOST_PAIRS_NAMED else ""
-    query, name = scenario["query"], " and ".join(map(quoted, columns))
     limits, clipped = range_of(query["range"]), ""
     if limits is not None:
         words = range_words(limits)
@@ -108,7 +149,6 @@ def _protected(scenario: Mapping[str, Any]) -> str:
             words = [f"{name} to {ends}" for name, ends in zip(query["names"], words, strict=True)]
         clipped = f"\nIt is clipped to a public range: {', '.join(dict.fromkeys(words))}."
     return (
-        f"Protected: the secret {name} ({len(scenario['secrets'])} values).\n"
         f"Not to be told apart: {named}{more}.\n"
         f"One release is {scenario['one_release_is']}.\n"
         f"Query: {query['kind']} with {len(query['names'])} coordinates: "
@@ -140,9 +180,18 @@ def _claim(statement: Mapping[str, Any]) -> str:
         reason = (
             "\nThe priors hide the secret to this degree by themselves: the least noise is added."
         )
+    cost = f"The noise costs {at_most(spent)} of {in_full(claim.bound)}{rule}."
+    if isinstance(claim, GuessGuarantee):
+        cost = f"With this noise it is at most {percent_at_most(spent)}."
+    return f"Claim: {claim}{along}, {sure}.\n{cost}{reason}"
+
+
+def _total(statement: Mapping[str, Any]) -> str:
+    if statement["total"] is None:
+        return ""
     return (
-        f"Claim: {claim}{along}, {sure}.\n"
-        f"The noise costs {at_most(spent)} of {in_full(claim.bound)}{rule}.{reason}"
+        f"Total: this release counts {at_most(statement['guarantee']['epsilon'])} of the "
+        f"{in_full(statement['total'])} that was fixed beforehand for all releases of this secret."
     )
 
 
@@ -183,23 +232,111 @@ def _noise(statement: Mapping[str, Any]) -> str:
     stds = zip(names, noise["std_by_coordinate"], strict=True)
     lines = [f"  {shown(name)}: {std:.6g}" for name, std in stds]
     return (
-        f"Noise: Gaussian on a grid, standard deviation {noise['std']:.6g} in scaled coordinates; "
-        "in your units:\n"
+        f"Noise: Gaussian on a grid, standard deviation {noise['std']:.6g} in scaled coordinates"
+        f"{'' if noise['shape']['whitening'] is None else ' (root mean square)'}; in your units:\n"
         + "\n".join(lines)
         + f"\n  generator {noise['generator']}, sampling error at most "
         f"{at_most(noise['implementation_delta'])} in total variation"
     )
 
 
+def shape_sentences(statement: Mapping[str, Any]) -> tuple[str, ...]:
+    """The shape of the noise in words: how it was decided, its guard, how near the best it is."""
+    claim, noise = claim_of(statement["guarantee"]), statement["noise"]
+    if claim.is_sliced or not noise["std"]:
+        return ()
+    shape = noise["shape"]
+    correlated = any(any(row[:i]) for i, row in enumerate(shape["whitening"] or ()))
+    how = {
+        "fitted": "fitted to the secret",
+        "diagonal": "fitted to the secret, each statistic by itself",
+        "isotropic": "the same in every direction of the scaled coordinates",
+        "given": "a public covariance that the data holder chose",
+    }[shape["kind"]]
+    alike = "the noise of different statistics is correlated" if correlated else "no correlation"
+    sentences = [f"Shape of the noise: {how}; {alike}.", _guard(statement, claim)]
+    if shape["gap"] is not None:
+        share = max(1, math.ceil(shape["gap"] * 10_000)) / 100
+        plain = " without correlation" if shape["kind"] == "diagonal" else ""
+        sentences.append(
+            f"Its total variance is within {share:g}\u00a0% of the best Gaussian noise{plain} "
+            f"{_best_for(statement)}, with this guard."
+        )
+    return tuple(sentence for sentence in sentences if sentence)
+
+
+def _best_for(statement: Mapping[str, Any]) -> str:
+    if _is_determined(statement):
+        return "for this claim"
+    if _has_priors(statement, "sampled"):
+        return "for this range"
+    return "for these couplings"
+
+
+def _is_determined(statement: Mapping[str, Any]) -> bool:
+    """Whether the statement says that the query has one value under each secret."""
+    return statement["scenario"]["distribution"] == "groups" or statement["total"] is not None
+
+
+def _has_priors(statement: Mapping[str, Any], kind: str) -> bool:
+    return any(prior["kind"] == kind for prior in statement["scenario"]["priors"])
+
+
+def _guard(statement: Mapping[str, Any], claim: Claim) -> str:
+    r"""What the guard hides, and what priors that are off cost.
+
+    If each true distribution is within a share t of the guard of the declared one, every coupled
+    distance grows by at most $2 t \sqrt{c}$ times the noise, c the squared distance that the claim
+    allows between two points.
+    """
+    guard, query = statement["noise"]["shape"]["guard"], statement["scenario"]["query"]
+    if guard is None:
+        return ""
+    alone = f"{shown(query['names'][0])} alone by {_at_least(guard * query['scales'][0])}"
+    hidden = (
+        f"Guard: every shift of the output by up to {_at_least(guard)} in scaled coordinates "
+        f"({alone}) is hidden as well as the claim says."
+    )
+    if _has_priors(statement, "gaussian") or _has_priors(statement, "sampled"):
+        return hidden
+    if _is_determined(statement):
+        delta = statement["noise"]["implementation_delta"]
+        tenth, whole = (_cost_if_off(claim, share, delta) for share in (0.1, 1.0))
+        return (
+            f"{hidden} A prior that is off by a tenth of that costs {tenth}; one that is off by "
+            f"all of it, {whole}."
+        )
+    return (
+        f"{hidden} A prior that is off by a tenth of that costs a little: every distance between "
+        "coupled outputs then counts as longer by 20\u00a0% of the longest that the claim allows "
+        "between two points; off by all of it, by 200\u00a0%."
+    )
+
+
+def _cost_if_off(claim: Claim, share: float, implementation_delta: float) -> str:
+    """The claim about two points that are farther apart than declared by twice this share."""
+    ratio = math.sqrt(shift_limit(claim)) * (1 + 2 * share)
+    if isinstance(claim, Guarantee):
+        return f"epsilon {at_most(claim.epsilon * (1 + 2 * share) ** 2)}"
+    if isinstance(claim, ApproximateGuarantee):
+        more = (1 + math.exp(min(claim.epsilon, 700.0))) * implementation_delta
+        return f"delta {at_most(min(1.0, float(gaussian_delta(ratio, claim.epsilon)) + more))}"
+    return f"{percent_at_most(float(ndtr(ratio / 2)) + implementation_delta)} right guesses"
+
+
+def _at_least(value: float) -> str:
+    """Three digits, rounded down."""
+    return f"{float(Context(prec=3, rounding=ROUND_FLOOR).create_decimal(value)):.3g}"
+
+
 def _whole_output(statement: Mapping[str, Any]) -> str:
     unsliced, claim = statement["unsliced"], claim_of(statement["guarantee"])
-    guess = guess_sentence(unsliced["guess"])
     if unsliced["epsilon"] is None:
-        return f"{unsliced_sentence(unsliced)} ({unsliced['from']}).\n{guess}"
+        return f"{unsliced_sentence(unsliced)} ({unsliced['from']})."
     compared = ""
     if isinstance(claim, Guarantee) and claim.is_sliced:
         compared = f"; {unsliced['epsilon'] / claim.epsilon:.3g} times the claim's epsilon"
-    return f"{unsliced_sentence(unsliced)}, from {unsliced['from']}{compared}.\n{guess}"
+    return f"{unsliced_sentence(unsliced)}, from {unsliced['from']}{compared}."
 
 
 def unsliced_sentence(unsliced: Mapping[str, Any]) -> str:

@@ -19,9 +19,8 @@ from pufferslice._core.threads import Progress, silent
 from pufferslice.calibration.guarantee import at_most, in_full, percent_at_most
 from pufferslice.calibration.guessing import right_guesses
 from pufferslice.certificate.what_if import mean_absolute_error
-from pufferslice.certificate.wording import guess_sentence
+from pufferslice.certificate.wording import INTERVAL_STDS, guess_sentence
 from pufferslice.errors import MissingExtraError, escaped
-from pufferslice.releases.release import INTERVAL_STDS
 from pufferslice.report.inputs import Edition, ReportInputs, internal_inputs, public_inputs
 from pufferslice.report.release import evidence_numbers, release_numbers
 from pufferslice.report.svg import Axes, Ring, line_chart, marks, polar_chart

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import ROUND_FLOOR, Context
 from typing import Any, Final
 
+import numpy as np
 from scipy.special import ndtr
 
 from pufferslice._core.text import MOST_SHOWN, escaped_texts, listed, quoted, shown
@@ -54,7 +55,7 @@ def _release_parts(statement: Mapping[str, Any]) -> list[str]:
         _first_lines(statement),
         _whole_output(statement),
         _claim(statement),
-        _total(statement),
+        total_sentence(statement),
         _views(statement["views"]),
         _query(statement["scenario"]),
         _priors(statement["scenario"]),
@@ -68,19 +69,16 @@ def _release_parts(statement: Mapping[str, Any]) -> list[str]:
 
 def _first_lines(statement: Mapping[str, Any]) -> str:
     """What is protected, how often it can be guessed, and the noise: for every reader."""
-    scenario = statement["scenario"]
-    secret, names = scenario["secret"], scenario["query"]["names"]
-    columns = secret["columns"] if "columns" in secret else [secret["worlds"]]
+    names = statement["scenario"]["query"]["names"]
     return (
-        f"Protected: the secret {' and '.join(map(quoted, columns))} "
-        f"({len(scenario['secrets'])} values).\n"
+        f"{protected_sentence(statement['scenario'])}\n"
         f"{guess_sentence(statement['unsliced']['guess'])}\n"
         f"{noise_sentence(names, statement['noise']['std_by_coordinate'])}"
     )
 
 
 def noise_sentence(names: Sequence[str], stds: Sequence[float]) -> str:
-    """By how much the noise changes each statistic, 95 times of 100, in the user's units.
+    r"""By how much the noise changes each statistic, 95 times of 100, in the user's units.
 
     >>> noise_sentence(["mean(age)", "mean(pay)"], [2.0, 100.0])
     'Noise on each released number, 95\xa0% of the time at most: mean(age) 3.92, mean(pay) 196.'
@@ -138,10 +136,22 @@ def _clipped_secrets(scenario: Mapping[str, Any]) -> str:
     )
 
 
-def _query(scenario: Mapping[str, Any]) -> str:
-    pairs, query = scenario["pairs"], scenario["query"]
+def protected_sentence(scenario: Mapping[str, Any]) -> str:
+    """The secret, and which of its values must not be told apart."""
+    secret = scenario["secret"]
+    columns = secret["columns"] if "columns" in secret else [secret["worlds"]]
+    pairs = scenario["pairs"]
     named = ", ".join(" / ".join(map(shown, pair)) for pair in pairs[:_MOST_PAIRS_NAMED])
     more = f", and {len(pairs) - _MOST_PAIRS_NAMED} more" if len(pairs) > _MOST_PAIRS_NAMED else ""
+    return (
+        f"Protected: the secret {' and '.join(map(quoted, columns))} "
+        f"({len(scenario['secrets'])} values).\n"
+        f"Not to be told apart: {named}{more}."
+    )
+
+
+def _query(scenario: Mapping[str, Any]) -> str:
+    query = scenario["query"]
     limits, clipped = range_of(query["range"]), ""
     if limits is not None:
         words = range_words(limits)
@@ -149,7 +159,6 @@ def _query(scenario: Mapping[str, Any]) -> str:
             words = [f"{name} to {ends}" for name, ends in zip(query["names"], words, strict=True)]
         clipped = f"\nIt is clipped to a public range: {', '.join(dict.fromkeys(words))}."
     return (
-        f"Not to be told apart: {named}{more}.\n"
         f"One release is {scenario['one_release_is']}.\n"
         f"Query: {query['kind']} with {len(query['names'])} coordinates: "
         f"{', '.join(map(shown, query['names']))}.{clipped}"
@@ -186,7 +195,8 @@ def _claim(statement: Mapping[str, Any]) -> str:
     return f"Claim: {claim}{along}, {sure}.\n{cost}{reason}"
 
 
-def _total(statement: Mapping[str, Any]) -> str:
+def total_sentence(statement: Mapping[str, Any]) -> str:
+    """What a release counts of a total that was fixed beforehand; empty without one."""
     if statement["total"] is None:
         return ""
     return (
@@ -270,7 +280,7 @@ def _best_for(statement: Mapping[str, Any]) -> str:
         return "for this claim"
     if _has_priors(statement, "sampled"):
         return "for this range"
-    return "for these couplings"
+    return "for the couplings that it was fitted to"
 
 
 def _is_determined(statement: Mapping[str, Any]) -> bool:
@@ -320,7 +330,8 @@ def _cost_if_off(claim: Claim, share: float, implementation_delta: float) -> str
         return f"epsilon {at_most(claim.epsilon * (1 + 2 * share) ** 2)}"
     if isinstance(claim, ApproximateGuarantee):
         more = (1 + math.exp(min(claim.epsilon, 700.0))) * implementation_delta
-        return f"delta {at_most(min(1.0, float(gaussian_delta(ratio, claim.epsilon)) + more))}"
+        delta = float(gaussian_delta(np.array(ratio), claim.epsilon)) + more
+        return f"delta {at_most(min(1.0, delta))}"
     return f"{percent_at_most(float(ndtr(ratio / 2)) + implementation_delta)} right guesses"
 
 
@@ -360,6 +371,11 @@ def guess_sentence(guess: float | None) -> str:
     )
 
 
+def unsliced_first(views: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Views with those of the whole output in front."""
+    return sorted(views, key=lambda view: view["scope"] != "unsliced")
+
+
 def _views(views: list[Mapping[str, Any]]) -> str:
     if not views:
         return ""
@@ -367,7 +383,7 @@ def _views(views: list[Mapping[str, Any]]) -> str:
     lines = [
         f"  {view['scope']} ({at_most(view['epsilon'])}, {in_full(view['delta'])}) "
         f"by {view['rule'].replace('_', ' ')}{', the smallest' if View(**view) in best else ''}"
-        for view in views
+        for view in unsliced_first(views)
     ]
     return "As (epsilon, delta):\n" + "\n".join(lines)
 

@@ -6,11 +6,19 @@ import math
 import attrs
 import numpy as np
 import pytest
-from scipy.special import ndtr
+from scipy.special import ndtr, ndtri
 
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
-from pufferslice.certificate import Certificate, certify_release, certify_training, compose
+from pufferslice.certificate import (
+    Certificate,
+    certify_release,
+    certify_training,
+    compose,
+    spent,
+)
 from pufferslice.certificate.what_if import (
+    bounds_around,
+    costs_if_off,
     epsilons_around,
     pair_costs,
     slice_profile,
@@ -126,7 +134,7 @@ def test_the_statement_alone_bounds_the_same_variation(certificate, gaussian):
 def test_pairs_are_ranked_and_the_first_spends_the_budget(certificate):
     rows = pair_costs(certificate)
     assert [row.pair for row in rows] == [("b", "c"), ("a", "b"), ("a", "c")]
-    assert rows[0].sliced_cost == pytest.approx(certificate.spent_epsilon, rel=1e-9)
+    assert rows[0].sliced_cost == pytest.approx(certificate.spent, rel=1e-9)
     assert rows[0].unsliced_cost == pytest.approx(4 * 10 / 2 / certificate.noise_std**2, rel=1e-6)
     assert rows[2].unsliced_cost == pytest.approx(4 * 1 / 2 / certificate.noise_std**2, rel=1e-6)
     gap = np.abs(np.array([3.0, 0.0]) @ PROFILE.directions.T).max()
@@ -140,7 +148,7 @@ def test_slices_of_the_hardest_pair_by_hand(certificate):
     costs = 4 * along / (2 * certificate.noise_std**2)
     assert profile.pair == ("b", "c")
     assert profile.costs == pytest.approx(costs, rel=1e-9)
-    assert profile.joint == pytest.approx(certificate.spent_epsilon, rel=1e-9)
+    assert profile.joint == pytest.approx(certificate.spent, rel=1e-9)
     assert profile.average == pytest.approx(costs.mean(), rel=1e-9)
     angles = np.arctan2(PROFILE.directions[:, 1], PROFILE.directions[:, 0])
     assert np.array_equal(profile.angles, angles)
@@ -153,8 +161,8 @@ def test_gaussian_distributions_have_no_closed_form_and_no_gap(gaussian):
     assert own.closed_form_std is None
     (row,) = pair_costs(gaussian)
     assert row.largest_gap is None
-    assert row.sliced_cost == pytest.approx(gaussian.spent_epsilon, rel=1e-9)
-    assert slice_profile(gaussian).joint == pytest.approx(gaussian.spent_epsilon, rel=1e-9)
+    assert row.sliced_cost == pytest.approx(gaussian.spent, rel=1e-9)
+    assert slice_profile(gaussian).joint == pytest.approx(gaussian.spent, rel=1e-9)
 
 
 def test_unsliced_claims_have_one_rule(points):
@@ -166,7 +174,79 @@ def test_unsliced_claims_have_one_rule(points):
     rows = pair_costs(held)
     assert rows[0].sliced_cost is None
     assert rows[0].pair == ("b", "c")
-    assert slice_profile(held).order == 3
+    assert rows[0].largest_gap is None
+    assert slice_profile(held) is None
+
+
+@pytest.mark.parametrize("claimed", [0.6, 0.50001, 0.99999, 0.753])
+def test_shares_of_guesses_lie_between_coin_flip_and_certainty(claimed):
+    shares = bounds_around(Guarantee.guess(at_most=claimed))
+    assert claimed in shares
+    assert np.all(np.diff(shares) > 0)
+    assert 0.5 < min(shares) <= max(shares) < 1
+    assert len(shares) > 12
+    assert bounds_around(JOINT) == epsilons_around(1.0)
+
+
+@pytest.mark.parametrize("shape", ["fitted", "diagonal", "isotropic"])
+@pytest.mark.parametrize(
+    ("target", "others"),
+    [
+        (Guarantee.unsliced(order=3, epsilon=2.0), (0.5, 4.0)),
+        (Guarantee.epsilon_delta(1.0, 1e-4), (0.5, 2.0)),
+        (Guarantee.guess(at_most=0.6), (0.55, 0.9)),
+    ],
+    ids=str,
+)
+def test_a_claim_about_the_whole_output_is_what_certifying_again_says(
+    points, target, others, shape
+):
+    """The shape for points does not depend on the bound, up to the solver's tolerance."""
+    held = certify_release(points, target, shape=shape)
+    own, *rows = what_if(held, (target.bound, *others))
+    assert own.noise_std == held.noise_std
+    assert own.total_variation == pytest.approx(stated_variation(held), rel=1e-6)
+    for bound, row in zip(others, rows, strict=True):
+        again = certify_release(points, target.with_bound(bound), shape=shape)
+        assert row.claim == again.guarantee
+        assert row.noise_std == pytest.approx(again.noise_std, rel=1e-3)
+        assert row.closed_form_std is row.tight_std is None
+    assert pair_costs(held)[0].unsliced_cost == pytest.approx(held.unsliced_epsilon, rel=1e-9)
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
+def test_priors_that_are_off_by_a_share_of_the_guard_cost_no_more(share):
+    """Each law is moved by that much in the worst direction, and the noise is priced anew."""
+    atoms = np.array([[0.0, 0.0], [1.0, 0.5], [0.0, 2.0]])
+    laws = {"a": atoms, "b": atoms + np.array([2.0, 1.0])}
+    target = Guarantee.unsliced(order=3, epsilon=2.0)
+    made = {name: FiniteDistribution.uniform(at) for name, at in laws.items()}
+    held = certify_release(worlds(made), target)
+    (cost,) = costs_if_off(held, [share])
+    covariance = held.shape.covariance * held.noise_std**2
+    _, vectors = np.linalg.eigh(covariance)
+    moved = share * held.statement["noise"]["shape"]["guard"] * vectors[:, 0]
+    worst = 0.0
+    for sign in (-1, 1):
+        away = {"a": laws["a"] - sign * moved, "b": laws["b"] + sign * moved}
+        made = {name: FiniteDistribution.uniform(at) for name, at in away.items()}
+        true = certify_release(worlds(made), target.with_bound(100.0), shape=covariance)
+        again = spent(true, noise_std=math.sqrt(np.trace(covariance) / 2))
+        worst = max(worst, again.epsilon)
+    assert held.spent < worst <= cost * (1 + 1e-6)
+
+
+def test_points_that_are_off_cost_a_known_factor(points):
+    held = certify_release(points, Guarantee.unsliced(order=3, epsilon=2.0))
+    assert costs_if_off(held, [0.1, 1.0]) == pytest.approx([2 * 1.44, 2 * 9], rel=1e-3)
+    guess = certify_release(points, Guarantee.guess(at_most=0.6))
+    wanted = [ndtr(1.2 * ndtri(0.6)), ndtr(3 * ndtri(0.6))]
+    assert costs_if_off(guess, [0.1, 1.0]) == pytest.approx(wanted, rel=1e-3)
+
+
+def test_what_no_coupling_bounds_has_no_cost_of_being_off(certificate, gaussian):
+    assert costs_if_off(certificate, [0.1]) == costs_if_off(gaussian, [0.1]) == ()
 
 
 def test_samples_without_a_range_say_nothing_about_guessing():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a certificate would look like at other epsilons, and what makes its noise.
+"""What a certificate would look like with other bounds, and what makes its noise.
 
 What is computed from evidence is as confidential as the evidence; only `stated_variation` is not.
 """
@@ -16,13 +16,15 @@ from pufferslice._core.arrays import Floats, locked, same
 from pufferslice._core.checks import check_above, check_count
 from pufferslice._core.threads import Progress, silent
 from pufferslice.calibration.calibrate import Method, full_cost, full_costs, slice_costs
-from pufferslice.calibration.guarantee import Claim, Guarantee
+from pufferslice.calibration.fit import shift_limit
+from pufferslice.calibration.guarantee import Claim, Guarantee, GuessGuarantee
 from pufferslice.calibration.guessing import (
     LOW_ORDERS,
     full_variation,
     released_variation,
     total_variation_bound,
 )
+from pufferslice.calibration.unsliced import unsliced_cost
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.issue import required_evidence
@@ -44,6 +46,8 @@ _REACH: Final = 1.5
 _MOST_ENTRIES: Final = 60_000
 """Total variations use tables rounded up to this many entries: still a bound, and quick."""
 
+_UP: Final = 1 + 2.0**-40
+
 TIGHT: Final = Method(rule="tight", envelope="transport")
 CLOSED_FORM: Final = Method(rule="closed_form", envelope="worst_gap")
 
@@ -51,11 +55,12 @@ CLOSED_FORM: Final = Method(rule="closed_form", envelope="worst_gap")
 @final
 @attrs.frozen(kw_only=True)
 class SweepPoint:
-    """One epsilon: the noise that it needs, and what that noise would let a reader guess."""
+    """One epsilon, or share of guesses: the noise that it needs, and what a reader could guess."""
 
     claim: Claim
     noise_std: float | None
-    """By the certificate's method, in scaled coordinates; None where there is none."""
+    """By the certificate's method, in scaled (with a shape, whitened) coordinates; None where there
+    is none."""
     tight_std: float | None
     """By the tight rule; None for claims that are not along slices."""
     closed_form_std: float | None
@@ -68,7 +73,7 @@ class SweepPoint:
 
     @property
     def mean_absolute_error(self) -> float | None:
-        """Of one coordinate, in scaled units."""
+        """Of one coordinate, in scaled units; with a shape, the root mean square of them."""
         return None if self.noise_std is None else mean_absolute_error(self.noise_std)
 
 
@@ -137,13 +142,30 @@ def epsilons_around(claimed: float, n_epsilons: int = N_EPSILONS) -> tuple[float
     return tuple(claimed if not x else float(f"{claimed * 10**x:.3g}") for x in powers)
 
 
-def what_if(
-    certificate: Certificate, epsilons: Sequence[float], progress: Progress = silent
-) -> tuple[SweepPoint, ...]:
-    """For each epsilon what the certificate would state, all else unchanged.
+def bounds_around(claim: Claim, n_bounds: int = N_EPSILONS) -> tuple[float, ...]:
+    """Other bounds of a claim, its own in the middle: epsilons, or shares of right guesses.
 
+    >>> bounds_around(GuessGuarantee(at_most=0.6), 5)
+    (0.5333, 0.5667, 0.6, 0.7333, 0.8667)
+    """
+    if not isinstance(claim, GuessGuarantee):
+        return epsilons_around(claim.epsilon, n_bounds)
+    check_count(3, n_bounds=n_bounds)
+    steps = [i / (n_bounds // 2 + 1) for i in range(1, n_bounds // 2 + 1)]
+    below = [0.5 + (claim.at_most - 0.5) * step for step in steps]
+    above = [claim.at_most + (1 - claim.at_most) * step for step in steps]
+    rounded = {share for x in (*below, *above) if 0.5 < (share := round(x, 4)) < 1}
+    return tuple(sorted({*rounded, claim.at_most}))
+
+
+def what_if(
+    certificate: Certificate, bounds: Sequence[float], progress: Progress = silent
+) -> tuple[SweepPoint, ...]:
+    """For each bound (epsilon, or share of guesses) what the certificate would state.
+
+    All else stays, shape and couplings included; to certify again may find better ones.
     Guarantee: noise and costs are those of the functions that certify. A sweep promises nothing:
-    to use another epsilon, certify again.
+    to use another bound, certify again.
     """
     evidence = required_evidence(certificate)
     stated = CertificateOptions.read_off(certificate.statement)
@@ -158,9 +180,9 @@ def what_if(
         and isinstance(evidence.slices.seen, GapTables)
     )
     points = []
-    for done, epsilon in enumerate(epsilons):
-        progress(done, len(epsilons))
-        target = stated.target.with_bound(epsilon)
+    for done, bound in enumerate(bounds):
+        progress(done, len(bounds))
+        target = stated.target.with_bound(bound)
         options = attrs.evolve(stated, target=target, noise_std=None)
         noise_std = _noise_or_none(evidence, options)
         tight_std = closed_form_std = None
@@ -183,7 +205,7 @@ def what_if(
                 else 1.0,
             )
         )
-    progress(len(epsilons), len(epsilons))
+    progress(len(bounds), len(bounds))
     return tuple(points)
 
 
@@ -270,6 +292,27 @@ def pair_costs(certificate: Certificate) -> tuple[PairCost, ...]:
         for i, (prior, pair) in enumerate(instances)
     ]
     return tuple(sorted(rows, key=_hardness, reverse=True))
+
+
+def costs_if_off(certificate: Certificate, shares: Sequence[float]) -> tuple[float, ...]:
+    r"""What a claim about the whole output costs if priors are off by these shares of its guard.
+
+    If each true distribution is within a share t of the guard of the declared one ($W_\infty$),
+    every coupled distance grows by at most $2 t \sqrt{c}$ times the noise, c the squared distance
+    that the claim allows between two points. Empty where no coupling bounds the output.
+    """
+    evidence, claim = required_evidence(certificate), certificate.guarantee
+    full, noise_std = evidence.full, certificate.noise_std
+    tables, guard = full.seen, certificate.statement["noise"]["shape"]["guard"]
+    if guard is None or full.from_range or not isinstance(tables, MatchingTables):
+        return ()
+    costs = []
+    for share in shares:
+        more = 2 * share * math.sqrt(shift_limit(claim)) * noise_std * _UP
+        # What is declared equal may differ if a prior is off.
+        off = attrs.evolve(tables, gaps=tables.gaps + more, equal=np.zeros_like(tables.equal))
+        costs.append(unsliced_cost(attrs.evolve(full, seen=off), claim, noise_std))
+    return tuple(costs)
 
 
 def slice_profile(certificate: Certificate) -> SliceProfile | None:

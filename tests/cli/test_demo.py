@@ -20,14 +20,9 @@ from pufferslice import (
     queries,
     verify,
 )
-from pufferslice.calibration.calibrate import Method, calibrate
-from pufferslice.certificate.evidence import Evidence
 from pufferslice.errors import ArgumentError, StorageError
 from pufferslice.report.demo import FILES, PUBLIC_FILES, SECRET, run_demo
 from pufferslice.report.page import internal_page
-
-TIGHT = Method(rule="tight", envelope="transport")
-CLOSED_FORM = Method(rule="closed_form", envelope="worst_gap")
 
 
 @pytest.fixture(scope="module")
@@ -51,15 +46,17 @@ def scenario():
 
 
 @pytest.fixture(scope="module")
-def evidence(scenario):
-    return Evidence.of(scenario, FiniteProfile.uniform(dim=9, n_directions=200, seed=7))
+def differences(scenario):
+    """Between every two groups, in scaled coordinates."""
+    at = np.array([d.outputs[0] for d in scenario.priors[0].distributions.values()])
+    return np.array([at[i] - at[j] for i in range(len(at)) for j in range(i)])
 
 
 def test_exactly_the_listed_files_are_written_and_steps_reported(demo):
     result, steps = demo
     assert {path.name for path in result.folder.iterdir()} == set(FILES)
     assert {path.name for path in result.files} == set(FILES)
-    assert steps == [(step, 7) for step in range(1, 8)]
+    assert steps == [(step, 8) for step in range(1, 9)]
     for path in result.files:
         assert (stat.S_IMODE(path.stat().st_mode) == 0o600) == (path.name not in PUBLIC_FILES)
     assert set(PUBLIC_FILES) == {"README.txt", "certificate.json", "release.json"}
@@ -71,8 +68,7 @@ def test_the_saved_certificate_is_that_of_a_direct_call(result, scenario):
     assert result.verification.holds
     assert certificate.digest == result.certificate.digest
     assert certificate.is_secure
-    profile = FiniteProfile.uniform(dim=9, n_directions=200, seed=7)
-    direct = certify_release(scenario, Guarantee.joint(order=4, epsilon=1.0, profile=profile))
+    direct = certify_release(scenario, Guarantee.unsliced(order=4, epsilon=1.0))
     statement, others = dict(certificate.statement), dict(direct.statement)
     # The digest is salted, so only it may differ.
     assert statement.pop("evidence_digest") != others.pop("evidence_digest")
@@ -96,23 +92,46 @@ def test_release_is_the_group_with_noise(result, scenario):
     assert off.min() > 0
 
 
-def test_sweep_agrees_with_direct_calibration_and_with_closed_forms_by_hand(result, evidence):
-    """Closed form: order / (2 epsilon) * level^2, the mean square of the slices, or the largest."""
-    sensitivities = evidence.slices.seen.worst().max(axis=0)
-    squares = {
-        "average": evidence.slices.profile.weights @ sensitivities**2,
-        "joint": sensitivities.max() ** 2,
-    }
-    wanted = [(n, e) for n in ("average", "joint") for e in (0.1, 0.3, 1.0, 3.0, 10.0)]
-    assert [(row["notion"], row["epsilon"]) for row in result.sweep] == wanted
+def test_noise_of_the_three_mechanisms_by_hand(result, differences):
+    """Squared distance of two groups over the noise, times order / (2 epsilon), is at most 1."""
+    squares = (differences**2).sum(axis=1)
+    profile = FiniteProfile.uniform(dim=9, n_directions=200, seed=7)
+    along = (differences @ profile.directions.T) ** 2
+    whitened = differences @ result.certificate.shape.whitening.T
+    shaped = (whitened**2).sum(axis=1)
+    assert [row["epsilon"] for row in result.sweep] == [0.1, 0.3, 1.0, 3.0, 10.0]
     for row in result.sweep:
-        target = Guarantee(notion=row["notion"], order=4, epsilon=row["epsilon"])
-        tight, closed = row["tight_std"], row["closed_form_std"]
-        assert tight == calibrate(target, evidence.slices, TIGHT)
-        assert closed == calibrate(target, evidence.slices, CLOSED_FORM)
-        assert row["variance_ratio"] == pytest.approx(closed**2 / tight**2, rel=1e-12)
-        assert closed**2 == pytest.approx(2 / target.epsilon * squares[target.notion], rel=1e-9)
-    assert result.sweep[7]["tight_std"] == result.certificate.noise_std
+        rate = 4 / (2 * row["epsilon"])
+        assert row["fitted_std"] ** 2 == pytest.approx(rate * shaped.max(), rel=1e-6)
+        assert row["isotropic_std"] ** 2 == pytest.approx(rate * squares.max(), rel=1e-6)
+        assert row["paper_std"] ** 2 == pytest.approx(rate * along.max(), rel=1e-6)
+        ratio = (row["isotropic_std"] / row["fitted_std"]) ** 2
+        assert row["variance_ratio"] == pytest.approx(ratio, rel=1e-12)
+    assert result.sweep[2]["fitted_std"] == result.certificate.noise_std
+
+
+def test_each_mechanism_is_labelled_with_its_promise(result):
+    """Total variances of theory: about 15.6 (the guard adds 2.6 %), 89.3, and 53.2."""
+    fitted, isotropic, paper = result.mechanisms
+    assert fitted["promise"] == isotropic["promise"] == "(4, 1)-RPP"
+    assert paper["promise"] == "(4, 1)-Joint-SRPP"
+    assert [row["about"] for row in result.mechanisms] == [
+        "whole output", "whole output", "200 slices alone",
+    ]  # fmt: skip
+    assert paper["unsliced_epsilon"] > 1.5 > fitted["unsliced_epsilon"]
+    assert paper["guess"] > fitted["guess"]
+    variances = [row["total_variance"] for row in result.mechanisms]
+    assert variances == pytest.approx([15.96, 89.26, 53.23], rel=1e-3)
+
+
+def test_it_says_that_it_is_the_experiment_and_not_a_useful_release(result):
+    assert not result.verdict.is_useful
+    assert result.verdict.is_determined
+    text = " ".join(str(result).split())
+    assert result.verdict.sentence in text
+    assert "the paper's experiment" in text
+    page = (result.folder / "report.html").read_text(encoding="utf-8")
+    assert result.verdict.sentence in page
 
 
 def test_audit_is_of_the_certificate_and_is_kept(result):
@@ -134,22 +153,22 @@ def test_it_ends_with_one_page(result):
     assert internal_page(about).decode() == page
 
 
-def test_summary_says_what_the_numbers_are(result, scenario):
+def test_summary_says_what_the_numbers_are(result, scenario, differences):
+    scales = scenario.query.scales[:, None]
     text = (result.folder / "summary.txt").read_text(encoding="utf-8")
     assert text == f"{result}\n"
     assert "'race'" in text
     assert "VERIFIED" in text
-    assert f"at most {result.certificate.unsliced_epsilon:.4g} at order 4" in text
+    assert "(4, 1)-RPP for the whole output" in text
+    assert "guesses right at most 63.9" in text
     assert "does not refute the certificate" in text
     assert "its own new ledger" in text
     assert str(result.folder) in text
     for name in (*scenario.query.names, *FILES):
         assert name in text
-    ages = [
-        distribution.outputs[0, 0] * 10
-        for distribution in scenario.priors[0].distributions.values()
-    ]
-    assert f"{max(ages) - min(ages):.4g}" in text
+    for row, difference in zip(result.statistics, differences.T * scales, strict=True):
+        assert row["largest_difference"] == pytest.approx(np.abs(difference).max())
+        assert f"{row['largest_difference']:.4g}" in text
     wide = [line for line in text.splitlines() if len(line) > 100]
     assert all(str(result.folder) in line for line in wide)
 
@@ -168,7 +187,9 @@ def test_summary_for_programs(result):
     assert summary["verified"] is True
     assert summary["noise_std"] == result.certificate.noise_std
     assert [row["name"] for row in summary["statistics"]] == list(result.released.names)
-    assert summary["statistics"][0]["noise_std"] == pytest.approx(10 * summary["noise_std"])
+    stds = result.certificate.statement["noise"]["std_by_coordinate"]
+    assert [row["noise_std"] for row in summary["statistics"]] == pytest.approx(stds)
+    assert summary["statistics"][0]["half_width"] == pytest.approx(1.959964 * stds[0])
     assert str(float(result.released.values[0])) not in repr(result)
 
 

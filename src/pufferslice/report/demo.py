@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demonstration: one protected release of the embedded Adult table, audited, on one page."""
+"""The demonstration: one protected release of the embedded Adult table, audited, on one page.
+
+It repeats the paper's experiment with a claim about the whole output.
+"""
 
 import os
 import textwrap
 from pathlib import Path
-from typing import Any, Final, Literal, final
+from typing import Any, Final, final
 
 import attrs
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -15,29 +17,26 @@ from pufferslice import data, queries
 from pufferslice._core.files import CONFIDENTIAL, pretty_json, read_bytes, write_whole
 from pufferslice._core.threads import Progress, silent
 from pufferslice.audit import Audit, audit_release
-from pufferslice.calibration.calibrate import calibrate
-from pufferslice.calibration.guarantee import Guarantee
+from pufferslice.calibration.guarantee import Guarantee, at_most, percent_at_most
 from pufferslice.certificate import Certificate, Verification, certify_release, verify
-from pufferslice.certificate.issue import required_evidence
-from pufferslice.certificate.what_if import CLOSED_FORM, TIGHT
-from pufferslice.certificate.wording import guess_sentence
+from pufferslice.certificate.verdict import Verdict, verdict
+from pufferslice.certificate.what_if import CLOSED_FORM, what_if
+from pufferslice.certificate.wording import INTERVAL_STDS, guess_sentence, shape_sentences
 from pufferslice.errors import ArgumentError, StorageError
 from pufferslice.releases.release import Release, release
 from pufferslice.report.page import internal_page
 from pufferslice.report.text import text_table
-from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.profiles import FiniteProfile
-from pufferslice.sensitivity.sensitivity import Slices
 
 SECRET: Final = "race"  # noqa: S105 - the name of a column
 GROUP: Final = "Black"
 """The group whose summary is released."""
-TARGET: Final = Guarantee.joint(order=4, epsilon=1.0)
-"""What the certificate claims."""
+TARGET: Final = Guarantee.unsliced(order=4, epsilon=1.0)
+"""What the certificate claims, of the whole output."""
 EPSILONS: Final = (0.1, 0.3, 1.0, 3.0, 10.0)
-NOTIONS: Final[tuple[Literal["average", "joint"], ...]] = ("average", "joint")
 N_DIRECTIONS: Final = 200
+"""Slices of the paper's mechanism."""
 SEED: Final = 7
 N_OUTPUTS: Final = 10_000
 """Fresh outputs under each secret that the audit attacks."""
@@ -63,7 +62,7 @@ _FOR_THE_PUBLIC: Final = (
 )
 _MARK: Final = "Made by `pufferslice demo`"
 _LEDGER_REMAINS: Final = ("-journal", "-wal", "-shm")
-_STEPS: Final = 7
+_STEPS: Final = 8
 
 
 @final
@@ -78,8 +77,12 @@ class DemoResult:
     released: Release
     audit: Audit
     """What attacks with fresh outputs say about the certificate."""
+    verdict: Verdict
+    """Whether such a release is worth making."""
+    mechanisms: tuple[dict[str, Any], ...]
+    """Fitted noise, isotropic noise and the paper's joint mechanism: promise and noise of each."""
     sweep: tuple[dict[str, Any], ...]
-    """The noise of both rules for every notion and epsilon, in scaled units."""
+    """The noise of the three at several epsilons, root mean square in scaled units."""
     statistics: tuple[dict[str, Any], ...]
     """Released value, noise, and largest true difference between two groups, in their units."""
 
@@ -96,68 +99,92 @@ class DemoResult:
             "verified": self.verification.holds,
             "refuted": self.audit.refuted,
             "noise_std": self.certificate.noise_std,
-            "spent_epsilon": self.certificate.spent_epsilon,
+            "spent": self.certificate.spent,
             "unsliced_epsilon": self.certificate.unsliced_epsilon,
             "guess": self.certificate.guess,
+            "mechanisms": list(self.mechanisms),
+            "verdict": self.verdict.to_json(),
             "statistics": list(self.statistics),
             "sweep": list(self.sweep),
             "files": [str(path) for path in self.files],
         }
 
     def __str__(self) -> str:
-        certificate, claim, audit = self.certificate, self.certificate.guarantee, self.audit
-        scenario, unsliced = certificate.statement["scenario"], certificate.unsliced_epsilon
+        certificate, audit = self.certificate, self.audit
+        scenario = certificate.statement["scenario"]
         pairs = [attack for attack in audit.inferences if len(attack.secrets) == 2]
         best = max(pairs, key=lambda attack: attack.advantage.value)
         blind = best.accuracy.value - best.advantage.value
-        statistics = [("statistic", "released", "noise std", "largest true difference")]
-        for row in self.statistics:
-            name, *values = row.values()
-            statistics.append((name, *(f"{value:.4g}" for value in values)))
-        sweep = [["epsilon"]]
-        for notion in NOTIONS:
-            sweep[0] += [f"{notion}: tight", "closed form", "ratio"]
-        for epsilon in EPSILONS:
-            cells = [f"{epsilon:g}"]
-            for row in self.sweep:
-                if row["epsilon"] == epsilon:
-                    cells += [f"{row[key]:.4g}" for key in ("tight_std", "closed_form_std")]
-                    cells.append(f"{row['variance_ratio']:.2f}")
-            sweep.append(cells)
+        shape = "\n".join(
+            textwrap.fill(line, 100) for line in shape_sentences(certificate.statement)
+        )
         return f"""\
 Protected: {SECRET!r} in the complete rows of the Adult census table \
 ({len(scenario["secrets"])} groups, all {len(scenario["pairs"])} pairs).
 One release is the summary of one group ({len(scenario["query"]["names"])} statistics); \
 a reader should not be able to tell
 which group it was.
-
-Certificate {certificate.digest[:16]}: {claim} along \
-{certificate.statement["profile"]["n_directions"]} slices; \
-{"VERIFIED from its evidence" if self.verification.holds else "REFUTED"}.
-The noise costs {certificate.spent_epsilon:.6g} of {claim.epsilon:g}. Unsliced, which is \
-the statement about the released bits,
-it costs {"no finite bound" if unsliced is None else f"at most {unsliced:.4g}"} at order \
-{certificate.statement["unsliced"]["order"]:g}.
 {textwrap.fill(guess_sentence(certificate.guess), 100)}
 
-Released for {GROUP!r}, beside the largest true difference between two groups (shown
-because Adult is public; with your data it is confidential):
-{text_table(statistics)}
+Certificate {certificate.digest[:16]}: {certificate.guarantee} for the whole output; \
+{"VERIFIED from its evidence" if self.verification.holds else "REFUTED"}.
+{shape}
+
+Released for {GROUP!r}, with the noise of three mechanisms and the largest true difference
+between two groups (shown because Adult is public; with your data it is confidential):
+{text_table(self._statistics_rows())}
+
+What each of them promises. Only claims of the whole output are about what a reader sees:
+{text_table(self._mechanism_rows())}
+
+{textwrap.fill(self.verdict.sentence, 100)}
+This is the paper's experiment, shown to compare mechanisms; it is not a release to imitate.
 
 An audit with {audit.n_outputs} fresh outputs under each group \
 {"REFUTES" if audit.refuted else "does not refute"} the certificate; an
 audit never proves one. Of two groups, its best attack names the right one \
 {best.accuracy.value:.1%} of the time
-({" and ".join(best.secrets)}); blind guesses, {blind:.1%}.
+({" and ".join(best.secrets)}; with confidence {best.accuracy.low:.1%} to \
+{best.accuracy.high:.1%}); blind guesses, {blind:.1%}.
 
-Noise std in scaled units at order {TARGET.order:g}, by both rules, and the ratio of their \
-variances:
-{text_table(sweep)}
+Noise std at order {TARGET.order:g}, root mean square of the statistics in scaled units:
+{text_table(self._sweep_rows())}
 
 Open {self.folder / "report.html"} in a browser: it is all there, on one page.
 Files in {self.folder}:
 {_LISTED_FILES}
 This run started its own new ledger. {_FOR_THE_PUBLIC}"""
+
+    def _statistics_rows(self) -> list[tuple[str, ...]]:
+        rows: list[tuple[str, ...]] = [
+            ("statistic", "released", "±95 %", "std fitted", "isotropic", "paper", "difference")
+        ]
+        for row in self.statistics:
+            name, *values = row.values()
+            rows.append((name, *(f"{value:.4g}" for value in values)))
+        return rows
+
+    def _mechanism_rows(self) -> list[tuple[str, ...]]:
+        rows: list[tuple[str, ...]] = [
+            ("mechanism", "promise", "about", "whole output", "guesses", "total variance")
+        ]
+        for row in self.mechanisms:
+            unsliced, guess = row["unsliced_epsilon"], row["guess"]
+            rows.append(
+                (
+                    row["mechanism"],
+                    row["promise"],
+                    row["about"],
+                    "no bound" if unsliced is None else f"({TARGET.order:g}, {at_most(unsliced)})",
+                    "no bound" if guess is None else percent_at_most(guess).replace("\u00a0", " "),
+                    f"{row['total_variance']:.4g}",
+                )
+            )
+        return rows
+
+    def _sweep_rows(self) -> list[tuple[str, ...]]:
+        head = ("epsilon", "fitted", "isotropic", "paper's joint", "isotropic / fitted, variance")
+        return [head, *(tuple(f"{value:.4g}" for value in row.values()) for row in self.sweep)]
 
     def __repr__(self) -> str:
         return f"DemoResult(folder={str(self.folder)!r}, certificate={self.certificate!r})"
@@ -175,9 +202,13 @@ def run_demo(out: str | os.PathLike[str], progress: Progress = silent) -> DemoRe
     scenario = Scenario.from_groups(table, secret=SECRET, query=queries.adult_summary())
     profile = FiniteProfile.uniform(dim=scenario.dim, n_directions=N_DIRECTIONS, seed=SEED)
     progress(1, _STEPS)
-    certificate = certify_release(scenario, TARGET.along(profile), method=TIGHT)
+    certificate = certify_release(scenario, TARGET)
     certificate.save(folder / "certificate.json")
     progress(2, _STEPS)
+    isotropic = certify_release(scenario, TARGET, shape="isotropic")
+    joint = Guarantee.joint(order=TARGET.order, epsilon=TARGET.epsilon, profile=profile)
+    paper = certify_release(scenario, joint, method=CLOSED_FORM)
+    progress(3, _STEPS)
     released = release(
         scenario,
         table.filter(pc.equal(table[SECRET], pa.scalar(GROUP))),
@@ -185,60 +216,98 @@ def run_demo(out: str | os.PathLike[str], progress: Progress = silent) -> DemoRe
         ledger=folder / "demo.ledger",
         out=folder / "release.json",
     )
-    progress(3, _STEPS)
+    progress(4, _STEPS)
     audit = audit_release(
-        scenario, profile, certificate, n_outputs=N_OUTPUTS, confidence=CONFIDENCE, seed=SEED
+        scenario, None, certificate, n_outputs=N_OUTPUTS, confidence=CONFIDENCE, seed=SEED
     )
     write_whole(folder / "audit.json", pretty_json(audit.to_json()), CONFIDENTIAL)
-    progress(4, _STEPS)
+    progress(5, _STEPS)
+    usefulness = verdict(certificate)
+    if usefulness is None:  # never so for groups
+        msg = "the values of the demonstration were only counted; please report this"
+        raise StorageError(msg)
     result = DemoResult(
         folder=folder,
         certificate=certificate,
         verification=verify(Certificate.load(folder / "certificate.json")),
         released=released,
         audit=audit,
-        sweep=_sweep(required_evidence(certificate).slices),
-        statistics=_statistics(released, scenario),
+        verdict=usefulness,
+        mechanisms=(
+            _mechanism("fitted noise", "whole output", certificate),
+            _mechanism("isotropic noise", "whole output", isotropic),
+            _mechanism("paper's joint", f"{N_DIRECTIONS} slices alone", paper),
+        ),
+        sweep=_sweep(certificate, isotropic, paper),
+        statistics=_statistics(released, usefulness, isotropic, paper),
     )
-    progress(5, _STEPS)
+    progress(6, _STEPS)
     write_whole(folder / "summary.txt", f"{result}\n".encode(), CONFIDENTIAL)
     write_whole(folder / "summary.json", pretty_json(result.to_json()), CONFIDENTIAL)
-    progress(6, _STEPS)
+    progress(7, _STEPS)
     about = ("certificate.json", "release.json", "audit.json")
     page = internal_page([folder / name for name in about])
     write_whole(folder / "report.html", page, CONFIDENTIAL)
-    progress(7, _STEPS)
+    progress(8, _STEPS)
     return result
 
 
-def _sweep(slices: Slices) -> tuple[dict[str, Any], ...]:
+def _mechanism(name: str, about: str, certificate: Certificate) -> dict[str, Any]:
+    """One row of the comparison; total variance is in scaled units."""
+    n_coordinates = len(certificate.statement["scenario"]["query"]["names"])
+    return {
+        "mechanism": name,
+        "promise": str(certificate.guarantee),
+        "about": about,
+        "unsliced_epsilon": certificate.unsliced_epsilon,
+        "guess": certificate.guess,
+        "total_variance": n_coordinates * certificate.noise_std**2,
+    }
+
+
+def _sweep(
+    fitted: Certificate, isotropic: Certificate, paper: Certificate
+) -> tuple[dict[str, Any], ...]:
     rows = []
-    for notion in NOTIONS:
-        for epsilon in EPSILONS:
-            target = Guarantee(notion=notion, order=TARGET.order, epsilon=epsilon)
-            tight, closed = (calibrate(target, slices, method) for method in (TIGHT, CLOSED_FORM))
-            stds = {"tight_std": tight, "closed_form_std": closed}
-            rows.append(target.to_json() | stds | {"variance_ratio": (closed / tight) ** 2})
+    for points in zip(
+        *(what_if(held, EPSILONS) for held in (fitted, isotropic, paper)), strict=True
+    ):
+        shaped, plain, closed = (point.noise_std for point in points)
+        ratio = None if shaped is None or plain is None else (plain / shaped) ** 2
+        rows.append(
+            {
+                "epsilon": points[0].claim.bound,
+                "fitted_std": shaped,
+                "isotropic_std": plain,
+                "paper_std": closed,
+                "variance_ratio": ratio,
+            }
+        )
     return tuple(rows)
 
 
-def _statistics(released: Release, scenario: Scenario) -> tuple[dict[str, Any], ...]:
-    # The distribution of a group is one point, the query on its rows.
-    points = [
-        distribution.outputs
-        for distribution in scenario.priors[0].distributions.values()
-        if isinstance(distribution, FiniteDistribution)
-    ]
-    differences = np.ptp(np.vstack(points), axis=0) * scenario.query.scales
+def _statistics(
+    released: Release, usefulness: Verdict, isotropic: Certificate, paper: Certificate
+) -> tuple[dict[str, Any], ...]:
+    plain, sliced = (held.statement["noise"]["std_by_coordinate"] for held in (isotropic, paper))
     return tuple(
         {
             "name": name,
             "released": float(value),
+            "half_width": INTERVAL_STDS * float(std),
             "noise_std": float(std),
-            "largest_difference": float(difference),
+            "isotropic_std": plain_std,
+            "paper_std": sliced_std,
+            "largest_difference": statistic.difference,
         }
-        for name, value, std, difference in zip(
-            released.names, released.values, released.noise_stds, differences, strict=True
+        for name, value, std, plain_std, sliced_std, statistic in zip(
+            released.names,
+            released.values,
+            released.noise_stds,
+            plain,
+            sliced,
+            usefulness.statistics,
+            strict=True,
         )
     )
 

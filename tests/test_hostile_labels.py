@@ -164,6 +164,29 @@ def test_pages(files, make):
     assert "<bdi>" not in titled
 
 
+@pytest.mark.parametrize("make", [internal_page, public_page])
+def test_pages_about_shaped_noise(tmp_path, make):
+    """Names of statistics stand in lists to choose from, on axes, and in data of the page."""
+    other = "y</script><img src=x>\u202e"
+    table = TABLE.append_column(other, pa.array(np.arange(18.0) ** 2))
+    query = ps.queries.summary(mean=[COLUMN, other])
+    scenario = ps.Scenario.from_groups(table, secret=SITE, query=query)
+    held = ps.certify_release(scenario, ps.Guarantee.guess(at_most=0.7))
+    assert_tame(str(held).replace("\u00a0", " "))
+    held.save(tmp_path / "c.json")
+    page = make([tmp_path / "c.json"]).decode()
+    assert_tame(OUTSIDE_THE_BODY.sub("", page).replace("\u00a0", " "))
+    assert "<img" not in page
+    (data,) = re.findall(r'<script type="application/json">(\{.*?)</script>', page)
+    assert [name[1:-1].startswith(("mean(x", '"mean(x')) for name in json.loads(data)["names"]] == [
+        True,
+        False,
+    ]
+    options = re.findall(r"<option [^>]*>(.*?)</option>", page)
+    assert len(options) == 4
+    assert all("<" not in option for option in options)
+
+
 COMMANDS = [
     "calibrate scenario.toml",
     "calibrate scenario.toml --json",

@@ -27,8 +27,16 @@ SECONDS_TO_INTERACTIVE = 2.0
 
 
 @pytest.fixture(scope="module")
-def pages(made, tmp_path_factory):
+def whole(scenario):
+    """A claim about the whole output, with noise of a fitted shape."""
+    return certify_release(scenario, Guarantee.guess(at_most=0.6))
+
+
+@pytest.fixture(scope="module")
+def pages(made, whole, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
+    whole.save(folder / "whole.json")
+    (folder / "whole.html").write_bytes(internal_page([folder / "whole.json"]))
     inside = internal_page(files(made, (*STATIC, *LEARNING)))
     (folder / "internal.html").write_bytes(inside)
     outside = public_page([made / name for name in ("certificate.json", "release.json")])
@@ -79,7 +87,7 @@ def picture(browser):
     )
 
 
-@pytest.mark.parametrize("name", ["internal.html", "public.html"])
+@pytest.mark.parametrize("name", ["internal.html", "public.html", "whole.html"])
 def test_opens_without_an_error_or_a_request_and_quickly(visit, pages, name):
     browser = visit(name)
     assert browser.get_log("browser") == []
@@ -127,7 +135,7 @@ def test_the_slider_shows_what_certifying_again_says(visit, scenario, profile, c
         std = again.noise_std
         right = 0.5 + guessing_advantage(stated_variation(again), largest_share=0.5)
         guess = percent_at_most(right)
-        assert shown(browser, "part-0", "epsilon") == f"{epsilons[place]:g}"
+        assert shown(browser, "part-0", "bound") == f"{epsilons[place]:g}"
         assert shown(browser, "part-0", "noise") == f"{std:.4g}"
         assert shown(browser, "part-0", "error") == f"{std * (2 / np.pi) ** 0.5:.4g}"
         assert shown(browser, "part-0", "guess") == guess
@@ -160,7 +168,7 @@ def test_markers_follow_the_slider(visit):
     before = shown(browser, "part-0", "sentence")
     browser.find_element("css selector", "#part-1-what-if input").send_keys(HOME)
     assert shown(browser, "part-0", "sentence") == before, "sliders do not disturb each other"
-    assert shown(browser, "part-1", "epsilon") == "0.126"
+    assert shown(browser, "part-1", "bound") == "0.126"
 
 
 def test_html_in_names_and_secrets_is_text(visit, tmp_path):
@@ -210,7 +218,7 @@ def test_both_themes(visit, scheme, other):
 
 
 @pytest.mark.parametrize("width", [320, 400, 768])
-@pytest.mark.parametrize("name", ["internal.html", "public.html"])
+@pytest.mark.parametrize("name", ["internal.html", "public.html", "whole.html"])
 def test_nothing_runs_over_the_edge_of_a_phone(visit, name, width):
     browser = visit(name, width=width)
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
@@ -242,14 +250,44 @@ def test_captions_of_wide_tables_are_whole_on_a_phone(visit):
     assert right <= 360
 
 
-def test_the_phone_shows_the_noise_before_it_is_scrolled(visit):
+def test_the_phone_shows_guesses_and_noise_before_it_is_scrolled(visit):
     browser = visit("public.html", width=360)
     script = """
-        return [...document.querySelectorAll('.card')]
-          .map((node) => node.querySelector('.strong').getBoundingClientRect().bottom);
+        return [...document.querySelectorAll('.card:first-child .strong, .card:first-child dd')]
+          .map((node) => node.getBoundingClientRect().bottom);
     """
-    what, _, noise = browser.execute_script(script)
-    assert what < noise < 800
+    guesses, noise, *numbers = browser.execute_script(script)
+    assert guesses < noise < min(numbers) < max(numbers) < 800
+
+
+def test_the_ellipse_is_that_of_the_chosen_statistics(visit, pages, whole):
+    """By keyboard; radii are those of the correlation, names and ends those of the statistics."""
+    browser = visit("whole.html")
+    assert browser.get_log("browser") == []
+    shape, stds = whole.shape.covariance, whole.statement["noise"]["std_by_coordinate"]
+    names = whole.statement["scenario"]["query"]["names"]
+    across, up = browser.find_elements("css selector", ".two select")
+    script = """
+        const two = document.querySelector('.two');
+        const text = (selector) => two.querySelector(selector).textContent;
+        const ellipse = two.querySelector('ellipse');
+        return [text('[data-name=x]'), text('[data-name=y]'), text('[data-end="x+"]'),
+                text('[data-end="y\u2212"]'), Number(ellipse.getAttribute('rx'))];
+    """
+    for key, (x, y) in (("", (0, 1)), (END, (2, 1)), (HOME, (0, 1))):
+        across.send_keys(key)
+        x_name, y_name, right, down, radius = browser.execute_script(script)
+        assert [re.sub("[\u2068\u2069]", "", name) for name in (x_name, y_name)] == [
+            names[x],
+            names[y],
+        ]
+        assert right == f"+{1.959964 * stds[x]:.3g}"
+        assert down == f"\u2212{1.959964 * stds[y]:.3g}"
+        correlation = shape[x, y] / np.sqrt(shape[x, x] * shape[y, y])
+        reach = 38 * np.sqrt(-2 * np.log(0.05))
+        assert radius == pytest.approx(reach * np.sqrt(1 + correlation), abs=0.01)
+    up.send_keys(END)
+    assert browser.execute_script(script)[1] != y_name
 
 
 def test_nothing_runs_over_the_edge_of_paper(visit):
@@ -331,3 +369,14 @@ def test_without_scripts_the_claim_stands_there(visit, browser, certificate):
         browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
     assert "The slider needs scripts" in text
     assert f"{certificate.noise_std:.4g}" in text
+
+
+def test_without_scripts_the_first_two_statistics_are_drawn(visit, browser):
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        visit("whole.html")
+        assert browser.find_element("css selector", ".two ellipse").is_displayed()
+        assert not browser.find_element("css selector", ".two select").is_displayed()
+        assert "mean(pay)" in browser.find_element("css selector", ".two figure").text
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})

@@ -15,16 +15,20 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.report.conftest import LEARNING, PUBLIC, STATIC, files
+from tests.report.conftest import LEARNING, PUBLIC, STATIC, files, put
 
 import pufferslice as ps
-from pufferslice.calibration.guarantee import Guarantee, at_most
+from pufferslice.baselines.comparison import UNSLICED
+from pufferslice.calibration.guarantee import Guarantee, at_most, percent_at_most
 from pufferslice.calibration.noise import SeededTestNoise
 from pufferslice.certificate import certify_release, certify_training, compose, new_key_pair, sign
 from pufferslice.certificate.limits import CONDITIONS
+from pufferslice.certificate.verdict import verdict
 from pufferslice.certificate.what_if import (
     CLOSED_FORM,
     TIGHT,
+    bounds_around,
+    costs_if_off,
     epsilons_around,
     pair_costs,
     slice_profile,
@@ -58,7 +62,7 @@ def public(made):
 def text_of(page):
     """The text of a page as a reader sees it."""
     inline = re.sub(r"</?bdi>", "", without_code(page))
-    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", inline)))
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", inline)))  # also no-break spaces
 
 
 def without_code(page):
@@ -133,6 +137,130 @@ def test_the_search_would_find_one_number_that_leaked(made, certificate, public)
     assert (tokens(leaked) & forms) - explained_tokens(made) == {f"{gap:.4g}"}
 
 
+WHOLE = {
+    "renyi": Guarantee.unsliced(order=4, epsilon=1.0),
+    "approximate": Guarantee.epsilon_delta(1.0, 1e-5),
+    "guess": Guarantee.guess(at_most=0.6),
+}
+
+
+@pytest.fixture(scope="module")
+def whole(scenario, tmp_path_factory):
+    """Certificates about the whole output, by claim and shape, with both pages."""
+    folder = tmp_path_factory.mktemp("whole")
+    made = {}
+    for kind, target in WHOLE.items():
+        for shape in ("fitted", "diagonal", "isotropic"):
+            held, path = (
+                certify_release(scenario, target, shape=shape),
+                folder / f"{kind}{shape}.json",
+            )
+            held.save(path)
+            made[kind, shape] = (
+                held,
+                *(make([path]).decode() for make in (internal_page, public_page)),
+            )
+    return made
+
+
+@pytest.mark.parametrize("shape", ["fitted", "diagonal", "isotropic"])
+@pytest.mark.parametrize("kind", WHOLE)
+def test_claims_about_the_whole_output_have_their_page(whole, kind, shape):
+    held, internal, public = whole[kind, shape]
+    for text in (text_of(internal), text_of(public)):
+        assert f"Claim: {held.guarantee}, for the whole output." in text
+        assert (
+            f"Right guesses of two: at most {percent_at_most(held.guess)}".replace("\u00a0", " ")
+            in text
+        )
+        assert "The same noise, read three ways" in text
+        assert "Shape of the noise" in text
+        assert "Guard: every shift of the output by up to" in text
+        assert ("it tells the directions" in text) == (shape != "isotropic")
+        assert ("of the best Gaussian noise" in text) == (kind == "renyi" and shape != "isotropic")
+        assert ("Correlation of the noise" in text) == (shape != "isotropic")
+        assert "Slice profile" not in text
+        assert "along slices" not in text
+    assert ("other shares of right guesses" in internal) == (kind == "guess")
+    assert ("If ε were different" in internal) == (kind != "guess")
+    assert "Is this release worth making?" in text_of(internal)
+    assert "a constant, which reveals nothing, is at least as accurate" in text_of(internal)
+    for words in ("worth making", "constant", "were different", "Pairs, by"):
+        assert words not in text_of(public)
+
+
+def test_a_comparison_tells_the_share_of_isotropic_noise(case, whole):
+    """It belongs to the certificate by the noise of one of our unsliced forms."""
+    held, plain = whole["renyi", "fitted"][0], whole["renyi", "isotropic"][0]
+    document = json.loads((case / "comparison.json").read_text())
+    (row,) = (row for row in document["rows"] if row["mechanism"] == UNSLICED)
+    ours = [
+        row | {"mechanism": UNSLICED, "noise_std": plain.noise_std},
+        row | {"mechanism": "unsliced, fitted shape", "noise_std": held.noise_std},
+    ]
+    put(case / "comparison.json", document | {"rows": ours})
+    held.save(case / "shaped.json")
+    page = internal_page(files(case, ["shaped.json", "comparison.json"])).decode()
+    stds, others = (c.statement["noise"]["std_by_coordinate"] for c in (held, plain))
+    for name, std, other in zip(
+        held.statement["scenario"]["query"]["names"], stds, others, strict=True
+    ):
+        (found,) = re.findall(rf"{re.escape(name)} {std:.4g} [^%]* % ([\d.]+) %", text_of(page))
+        assert float(found) == pytest.approx(100 * std / other, rel=0.006)
+
+
+def test_the_internal_page_prices_priors_that_are_off(whole):
+    held, internal, public = whole["guess", "fitted"]
+    costs = costs_if_off(held, [0.1, 0.25, 0.5, 1.0])
+    shown = " ".join(
+        f"{share} % {percent_at_most(cost)}"
+        for share, cost in zip((10, 25, 50, 100), costs, strict=True)
+    )
+    assert shown.replace("\u00a0", " ") in text_of(internal)
+    assert "off by a share of the guard" not in text_of(public)
+
+
+def test_correlations_and_ellipses_are_those_of_the_noise(whole):
+    held, _, public = whole["renyi", "fitted"]
+    covariance = held.shape.covariance
+    wanted = covariance / np.sqrt(np.outer(np.diagonal(covariance), np.diagonal(covariance)))
+    data = json.loads(re.search(r'<script type="application/json">(.*?)</script>', public)[1])
+    assert np.allclose(np.array(data["correlations"], dtype=float), wanted, atol=0.0051)
+    reach = math.sqrt(-2 * math.log(0.05)) * 38
+    axes = np.array(data["axes"])
+    assert np.allclose(axes[..., 0], reach * np.sqrt(1 + wanted), atol=0.01)
+    assert np.allclose(axes[..., 1], reach * np.sqrt(np.maximum(0, 1 - wanted)), atol=0.05)
+    first = re.search(r'<ellipse rx="([\d.]+)" ry="([\d.]+)"', public)
+    assert [float(first[1]), float(first[2])] == axes[0, 1].tolist()
+    stds = held.statement["noise"]["std_by_coordinate"]
+    assert data["ends"] == [f"{1.959964 * std:.3g}" for std in stds]
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("kind", WHOLE)
+def test_no_number_of_the_evidence_of_shaped_noise_is_public(whole, kind):
+    held, internal, public = whole[kind, "fitted"]
+    rows = what_if(held, bounds_around(held.guarantee))
+    others = [row for row in rows if row.claim != held.guarantee]
+    numbers = [*held.evidence.full.seen.gaps, *(row.noise_std for row in others)]
+    numbers += [row.unsliced_epsilon for row in others]
+    numbers += [row.unsliced_cost for row in pair_costs(held)[1:]]
+    for row in verdict(held).statistics:
+        numbers += [row.difference, row.constant_error, row.size]
+    forms = {form for x in numbers if x > 0 for form in roundings(float(x))}
+    stated = public_numbers(held.to_json())
+    stds = held.statement["noise"]["std_by_coordinate"]
+    derived = {std * factor for std in stds for factor in (math.sqrt(2 / math.pi), 1.959964)}
+    explained = {form for x in stated | derived for form in roundings(abs(x))}
+    explained |= tokens("".join(path.read_text(encoding="utf-8") for path in SOURCES.iterdir()))
+    data = json.loads(re.search(r'<script type="application/json">(.*?)</script>', public)[1])
+    # The public matrix tells the correlations; its picture has coordinates on the page.
+    explained |= {text.lstrip("-") for row in data["correlations"] for text in row}
+    drawn = re.sub(r"<svg.*?</svg>", " ", without_code(public), flags=re.DOTALL)
+    assert not (tokens(drawn) & forms) - explained
+    assert len((tokens(internal) & forms) - explained) > 50
+
+
 @pytest.mark.soundness
 def test_public_bytes_do_not_depend_on_the_evidence(case):
     with_evidence = public_page(files(case, PUBLIC))
@@ -151,27 +279,33 @@ def test_the_public_edition_has_no_chart_of_the_static_road(made):
 
 def test_the_first_screen_answers(internal, certificate):
     text = text_of(internal)
-    first = text[: text.index("If ε were different")]
-    std = certificate.noise_std
+    first = text[: text.index("Is this release worth making?")]
+    std = 1.959964 * certificate.noise_std
     for sentence in (
         "How “site” is protected",
+        f"Right guesses of two: at most {percent_at_most(certificate.guess)} Someone who",
         "What is protected “site”, 3 values north, south, west.",
         "No two of them may be told apart: 3 pairs.",
         "From whom Anyone who sees the release",
         "from the released data itself",
-        f"Standard deviation {std:.4g}, in scaled units mean(pay): std {2 * std:.4g}",
-        "guesses right at most",
+        f"95\u00a0% of the time at most mean(pay) ±\u00a0{2 * std:.3g} mean(age) ±".replace(
+            "\u00a0", " "
+        ),
+        f"For the whole output: ε at most {at_most(certificate.unsliced_epsilon)} at order 4.",
+        "Beside it, the claim along slices alone: (4, 1)-Joint-SRPP.",
     ):
-        assert sentence in first
+        assert sentence.replace("\u00a0", " ") in first
+    assert first.index("Right guesses of two") < first.index("mean(pay) ±") < first.index("Joint-")
 
 
 def test_every_section_is_there(internal):
     headings = [unescape(h) for h in re.findall(r"<h2 id=[^>]*>(.*?)</h2>", internal)]
     assert headings == [
-        "If ε were different",
+        "Is this release worth making?",
         "What was released",
-        "What it costs in accuracy",
+        "Noise on each statistic",
         "The claim: (4, 1)-Joint-SRPP",
+        "If ε were different",
         "Slice profile",
         "Pairs, by how hard they are to protect",
         "Audits",
@@ -283,7 +417,7 @@ def test_one_of_a_kind_is_not_called_several(tmp_path):
         r"\b1 (pairs|slices|dimensions|couplings|numbers|values|coordinates)", text
     )
     for words in ("The two must not be told apart.", "along 1 fixed slice of 1 dimension",
-                  "from one coupling per pair"):  # fmt: skip
+                  "from the gaps of the one coordinate"):  # fmt: skip
         assert words in text
     assert "Slice profile" not in text, "one slice has no profile"
 
@@ -303,14 +437,26 @@ def test_the_whole_sphere_is_named_as_what_is_claimed(tmp_path):
 
 @pytest.mark.soundness
 def test_without_an_unsliced_bound_nothing_is_promised_about_readers(tmp_path):
-    draws = [np.random.default_rng(i).normal(i, 1, (4_000, 1)) for i in range(2)]
+    draws = [np.random.default_rng(i).normal(i, 1, (4_000, 2)) for i in range(2)]
     target = ps.ApproximateGuarantee.joint(epsilon=1.0, delta=0.05)
-    target = target.along(FiniteProfile.axes(dim=1))
+    target = target.along(FiniteProfile.axes(dim=2))
     for text in save(tmp_path / "c.json", points(*draws), target, failure_probability=0.01):
         assert "for a reader of the whole release nothing is promised" in text
         assert "Anyone who looks along one slice alone" in text
-        for words in ("Anyone who sees the release", "right guesses", "unsliced ε at order"):
+        assert "No useful bound on right guesses" in text
+        for words in ("Anyone who sees the release", "guesses right", "unsliced ε at order"):
             assert words not in text
+
+
+def test_one_sampled_coordinate_is_the_whole_output(tmp_path):
+    """Bands without a range bound no ε there, but right guesses."""
+    draws = [np.random.default_rng(i).normal(i, 1, (4_000, 1)) for i in range(2)]
+    target = Guarantee.guess(at_most=0.8)
+    for text in save(tmp_path / "c.json", points(*draws), target, failure_probability=0.01):
+        assert "Anyone who sees the release" in text
+        assert "Right guesses of two: at most 80 %" in text
+        assert "No finite ε is known for the whole output" in text
+        assert "guesses right at most 80 % of the time, except with probability 0.01" in text
 
 
 ATOMS = np.array([[1.0, 2.0], [3.0, 5.0]])
@@ -335,7 +481,7 @@ def test_every_kind_of_certificate_has_its_page(tmp_path, kind, worlds):
     assert f"The claim: {make(order=2.5, epsilon=0.4)}" in inside
     assert f"The claim: {make(order=2.5, epsilon=0.4)}" in outside
     assert ("If ε were different" in inside) == (kind != "equal")
-    assert ("None: the distributions are equal" in inside) == (kind == "equal")
+    assert ("No noise: the distributions are equal" in inside) == (kind == "equal")
     assert ("published, without noise" in inside) == (kind == "equal")
     assert ("published, with noise" in inside) == (kind != "equal")
     assert ("paper's closed form" in inside) == (kind == "line")

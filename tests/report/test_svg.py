@@ -6,7 +6,15 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from pufferslice.report.svg import Axes, Ring, Series, line_chart, marks, polar_chart
+from pufferslice.report.svg import (
+    Axes,
+    Ring,
+    Series,
+    ellipse_chart,
+    line_chart,
+    marks,
+    polar_chart,
+)
 
 AXES = Axes(x_label="ε", y_label="noise", log_x=True, log_y=True)
 
@@ -111,3 +119,18 @@ def test_looks_differ_in_more_than_colour():
     shapes = [[path.get("d") for path in parsed(chart).iter("path")] for chart in charts]
     assert [len(paths) for paths in shapes] == [2] * 4
     assert len({paths[0] for paths in shapes}) == 4
+
+
+@pytest.mark.parametrize("correlation", [-1.0, -0.5, 0.0, 0.9, 1.0 + 1e-12])
+def test_an_ellipse_holds_95_percent_of_two_coordinates(correlation):
+    """A point z of the ellipse has z' C^-1 z = -2 ln 0.05; the diagonal is an axis."""
+    chart = ellipse_chart("title", ("pay", "<age>"), ("1.5", "20"), correlation)
+    ellipse = parsed(chart).find("ellipse")
+    axes = [float(ellipse.get(name)) / 38 for name in ("rx", "ry")]
+    spread = [max(0.0, 1 + min(1.0, correlation)), max(0.0, 1 - min(1.0, correlation))]
+    assert [axis**2 for axis in axes] == pytest.approx(
+        [-2 * math.log(0.05) * part for part in spread], abs=2e-3
+    )
+    assert "rotate(-45)" in ellipse.get("transform")
+    for text in ("\u22121.5", "+20", "&lt;age&gt;"):
+        assert text in chart

@@ -345,14 +345,16 @@ def _compares(curves: Curves, certificate: Certificate) -> bool:
     claim = certificate.guarantee
     if certificate.workflow != "release" or not isinstance(claim, Guarantee):
         return False
-    table, statement, name = curves.table, certificate.statement, comparison.UNSLICED
+    table, statement = curves.table, certificate.statement
+    ours = [row for row in table.rows if row.is_ours and row.scope == "unsliced"]
     if claim.is_sliced:
         name = comparison.name_of(claim.notion, Method(**statement["method"]))
-    n_instances = len(statement["scenario"]["priors"]) * len(statement["scenario"]["pairs"])
-    stds = [row.noise_std for row in table.rows if row.mechanism == name]
+        ours = [row for row in table.rows if row.mechanism == name]
+    scenario, stds = statement["scenario"], [row.noise_std for row in ours]
+    n_instances = len(scenario["priors"]) * len(scenario["pairs"])
     return (
         (table.order, table.epsilon) == (claim.order, claim.epsilon)
-        and (table.dim, table.n_instances) == (statement["profile"]["dim"], n_instances)
+        and (table.dim, table.n_instances) == (len(scenario["query"]["names"]), n_instances)
         and any(math.isclose(std, certificate.noise_std, rel_tol=_SAME) for std in stds)
     )
 

@@ -23,7 +23,7 @@ from pufferslice.certificate.wording import INTERVAL_STDS, guess_sentence
 from pufferslice.errors import MissingExtraError, escaped
 from pufferslice.report.inputs import Edition, ReportInputs, internal_inputs, public_inputs
 from pufferslice.report.release import evidence_numbers, release_numbers
-from pufferslice.report.svg import Axes, Ring, line_chart, marks, polar_chart
+from pufferslice.report.svg import Axes, Ring, ellipse_chart, line_chart, marks, polar_chart
 from pufferslice.report.text import END_ISOLATE, ISOLATE, counted, label, number, pair_of
 from pufferslice.report.training import training_numbers, training_sweep
 
@@ -83,6 +83,7 @@ def _rendered(
     )
     environment.filters |= {
         "at_most": lambda value: "none" if value is None else at_most(value),
+        "bare": partial(_marked, start="", end=""),
         "counted": counted,
         "guesses": _guesses,
         "guess_sentence": lambda variation: guess_sentence(right_guesses(variation)),
@@ -95,7 +96,9 @@ def _rendered(
         "number": number,
         "pair": pair_of,
         "pairs": partial(listed, show=pair_of),
+        "percent_sign": lambda value: f"{value:.4g}\u00a0%",
         "percent": lambda value: "none" if value is None else percent_at_most(value / 100),
+        "rounded": lambda value: f"{value:.3g}",
         "plain": partial(_marked, start=ISOLATE, end=END_ISOLATE),
         "short": "{:g}".format,
     }
@@ -103,6 +106,7 @@ def _rendered(
     environment.tests["bound"] = lambda variation: _guesses(variation) != percent_at_most(1.0)
     environment.globals |= {
         "axes": Axes,
+        "ellipse_chart": ellipse_chart,
         "interval_stds": INTERVAL_STDS,
         "line_chart": line_chart,
         "marks": marks,

@@ -12,27 +12,48 @@ from pufferslice._core.threads import Progress
 from pufferslice.audit import Audit, Inference
 from pufferslice.baselines import comparison
 from pufferslice.calibration.epsilon_delta import View, best_views
+from pufferslice.calibration.guarantee import (
+    Claim,
+    GuessGuarantee,
+    at_most,
+    in_full,
+    percent_at_most,
+)
 from pufferslice.calibration.guessing import right_guesses
 from pufferslice.certificate import Certificate
+from pufferslice.certificate.limits import RELEASE_LIMITS
+from pufferslice.certificate.verdict import verdict
 from pufferslice.certificate.what_if import (
     PairCost,
     SliceProfile,
     SweepPoint,
-    epsilons_around,
+    bounds_around,
+    costs_if_off,
     pair_costs,
     slice_profile,
     stated_variation,
     what_if,
 )
-from pufferslice.certificate.wording import clipping_sentence, limit_sentences
+from pufferslice.certificate.wording import (
+    INTERVAL_STDS,
+    clipping_sentence,
+    limit_sentences,
+    shape_sentences,
+    total_sentence,
+    unsliced_first,
+)
 from pufferslice.queries.ranges import range_words
 from pufferslice.report.inputs import Curves, ReportInputs
-from pufferslice.report.svg import Series
+from pufferslice.report.svg import Series, ellipse_axes
 from pufferslice.report.text import label
+from pufferslice.sensitivity.whitening import Shape
 
 _MOST_PAIRS: Final = 30
 _MOST_RAYS: Final = 400
 _MOST_COORDINATES: Final = 12
+_LONGEST_ON_AN_AXIS: Final = 28
+_OFF: Final = (0.1, 0.25, 0.5, 1.0)
+"""Shares of the guard by which a prior may be off, for which the cost is shown."""
 _EQUAL: Final = 0.005
 """Curves that differ by less than this share cannot be told apart and share a line."""
 _LOOKS: Final = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
@@ -57,7 +78,10 @@ def release_numbers(held: ReportInputs) -> dict[str, Any]:
         "clipping": clipping_sentence(scenario),
         "limits": limit_sentences(statement),
         "widths": _widths(scenario["query"]["range"], scenario["query"]["names"]),
-        "views": [(view, View(**view) in best) for view in statement["views"]],
+        "views": [(view, View(**view) in best) for view in unsliced_first(statement["views"])],
+        "readings": _readings(certificate.guarantee, statement),
+        "total": total_sentence(statement),
+        "shape": _shape(certificate),
         "variation": stated_variation(certificate),
         "releases": [
             (released, None if released.range is None else range_words(released.range))
@@ -66,6 +90,7 @@ def release_numbers(held: ReportInputs) -> dict[str, Any]:
         "audits": [(audit, _best_attacks(audit)) for audit in audits],
         "refuted": [v.claim for audit in audits for v in audit.verdicts if v.refuted],
         "comparisons": [(curves, *_drawn(curves)) for curves in held.comparisons],
+        "of_isotropic": _of_isotropic(held),
         "evidence": None,
     }
 
@@ -73,12 +98,14 @@ def release_numbers(held: ReportInputs) -> dict[str, Any]:
 def evidence_numbers(
     certificate: Certificate, numbers: Mapping[str, Any], progress: Progress
 ) -> dict[str, Any]:
-    """What only the evidence shows: other epsilons, slices, and pairs; nothing if it is missing."""
+    """What only the evidence shows: the verdict, other bounds, slices and pairs."""
     if certificate.evidence is None or certificate.statement["distributions_are_equal"]:
         return {}
-    points = what_if(certificate, epsilons_around(certificate.guarantee.epsilon), progress)
+    points = what_if(certificate, bounds_around(certificate.guarantee), progress)
     start = next(i for i, point in enumerate(points) if point.claim == certificate.guarantee)
-    scales = certificate.statement["scenario"]["query"]["scales"][:_MOST_COORDINATES]
+    stated = certificate.statement["noise"]
+    # Another noise has the same shape.
+    ratios = [std / stated["std"] for std in stated["std_by_coordinate"][:_MOST_COORDINATES]]
     noise = _noise_lines(certificate, points)
     pairs = pair_costs(certificate)
     profile = slice_profile(certificate)
@@ -88,7 +115,7 @@ def evidence_numbers(
             "points": points,
             "start": start,
             "stds": [
-                [None if point.noise_std is None else point.noise_std * scale for scale in scales]
+                [None if point.noise_std is None else point.noise_std * ratio for ratio in ratios]
                 for point in points
             ],
             "noise": noise,
@@ -107,6 +134,14 @@ def evidence_numbers(
                 xs=noise[0].xs,
                 ys=tuple(100 * right_guesses(point.total_variation) for point in points),
             ),
+            "epsilons": Series(
+                name="epsilons",
+                look="third",
+                xs=noise[0].xs,
+                ys=tuple(point.unsliced_epsilon for point in points),
+            ),
+            "verdict": verdict(certificate),
+            "if_off": list(zip(_OFF, costs_if_off(certificate, _OFF), strict=False)),
             "profile": profile,
             "rays": None if profile is None or len(profile.costs) < 2 else _rays(profile),
             "pairs": pairs[:_MOST_PAIRS],
@@ -115,6 +150,80 @@ def evidence_numbers(
             "several_priors": len({row.prior for row in pairs}) > 1,
         },
     }
+
+
+def _readings(claim: Claim, statement: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """The same noise as divergence, as (epsilon, delta) and as guesses: whole output, slices."""
+    unsliced, rows = statement["unsliced"], []
+    order, sliced = f"Rényi divergence of order {in_full(unsliced['order'])}", ""
+    if claim.is_sliced and statement["guarantee"].get("order") == unsliced["order"]:
+        sliced = f"{at_most(statement['spent'])}, {claim.notion}"
+    if unsliced["epsilon"] is not None or sliced:
+        whole = "none" if unsliced["epsilon"] is None else at_most(unsliced["epsilon"])
+        rows.append((order, whole, sliced))
+    best = best_views(View(**view) for view in statement["views"])
+    for delta in statement["deltas"]:
+        found = {view.scope != "unsliced": at_most(view.epsilon) for view in best
+                 if view.delta == delta}  # fmt: skip
+        if found:
+            name = f"ε at δ = {in_full(delta)}"
+            rows.append((name, found.get(False, "none"), found.get(True, "")))
+    guess = unsliced["guess"]
+    rows.append(("right guesses of two", "none" if guess is None else percent_at_most(guess), ""))
+    return rows
+
+
+def _shape(certificate: Certificate) -> dict[str, Any] | None:
+    """The public shape of the noise: in words, its correlations, and ellipses to choose from."""
+    statement, shape = certificate.statement, certificate.shape
+    sentences = shape_sentences(statement)
+    if not sentences:
+        return None
+    code = "shape-shows-differences"
+    words = {
+        "sentences": sentences,
+        "pitfall": RELEASE_LIMITS[code] if code in statement["limits"] else "",
+        "ellipses": None,
+    }
+    if shape is None or shape.dim < 2:
+        return words
+    names = statement["scenario"]["query"]["names"][:_MOST_COORDINATES]
+    stds = statement["noise"]["std_by_coordinate"][:_MOST_COORDINATES]
+    correlation = _correlation(shape)[: len(names), : len(names)]
+    return words | {
+        "ellipses": {
+            "names": [label(_on_an_axis(name)) for name in names],
+            "ends": [f"{INTERVAL_STDS * std:.3g}" for std in stds],
+            "correlations": [[f"{value:.2f}" for value in row] for row in correlation],
+            "axes": [[ellipse_axes(value) for value in row] for row in correlation.tolist()],
+        },
+        "first": float(correlation[0, 1]),
+        "n_left": shape.dim - len(names),
+    }
+
+
+def _of_isotropic(held: ReportInputs) -> list[float]:
+    """Shares of the noise that isotropic noise would have for the same claim, if it is compared."""
+    certificate = held.certificate
+    stds = certificate.statement["noise"]["std_by_coordinate"]
+    scales = certificate.statement["scenario"]["query"]["scales"]
+    if certificate.shape is None:
+        return []
+    rows = [row for curves in held.comparisons for row in curves.table.rows]
+    isotropic = [row.noise_std for row in rows if row.mechanism == comparison.UNSLICED]
+    if not isotropic or not isotropic[0] > 0:
+        return []
+    return [std / (scale * isotropic[0]) for std, scale in zip(stds, scales, strict=True)]
+
+
+def _correlation(shape: Shape) -> Floats:
+    covariance = shape.covariance
+    stds = np.sqrt(np.diagonal(covariance))
+    return np.asarray(covariance / np.outer(stds, stds))
+
+
+def _on_an_axis(name: str) -> str:
+    return name if len(name) <= _LONGEST_ON_AN_AXIS else name[: _LONGEST_ON_AN_AXIS - 1] + "…"
 
 
 def _widths(range_: Mapping[str, Any] | None, names: Sequence[str]) -> list[float]:
@@ -144,9 +253,10 @@ def _noise_lines(certificate: Certificate, points: Sequence[SweepPoint]) -> list
         names, stds = ["unsliced"], {"unsliced": tuple(point.noise_std for point in points)}
     elif certificate.statement["method"]["rule"] == "closed_form":
         names.reverse()
-    epsilons = tuple(point.claim.epsilon for point in points)
+    per_cent = 100 if isinstance(certificate.guarantee, GuessGuarantee) else 1
+    bounds = tuple(per_cent * point.claim.bound for point in points)
     lines = [
-        Series(name=name, look=look, xs=epsilons, ys=stds[name])
+        Series(name=name, look=look, xs=bounds, ys=stds[name])
         for name, look in zip(names, _LOOKS, strict=False)
     ]
     return [line for line in lines if line.points]

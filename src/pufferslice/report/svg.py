@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Line and polar charts as inline SVG: drawn from plain values, coloured by the page's own style.
+"""Lines, rays and ellipses as inline SVG: from plain values, coloured by the page's own style.
 
 No colour, font or style stands here, only class names, so that one picture serves light, dark and
 print, and a strict content policy has nothing to refuse.
@@ -20,6 +20,11 @@ WIDTH, HEIGHT = 440, 320
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 14, 14, 52
 _POLAR: Final = 360
 _MOST_TICKS: Final = 7
+_CENTRE: Final = (234, 132)
+_PIXELS_PER_STD: Final = 38
+_BOTH_STDS: Final = math.sqrt(-2 * math.log(0.05))
+"""Radius of the ellipse that holds 95 % of two Gaussian coordinates, in standard deviations."""
+_ONE_STDS: Final = 1.96
 _KEPT: Final = f"\u00a0{ISOLATE}{END_ISOLATE}"
 _OUTLINES: Final = {
     "second": "M-2.5 -2.5h5v5h-5z",
@@ -56,6 +61,7 @@ class Axes:
     y_label: str
     log_x: bool = False
     log_y: bool = False
+    x_range: tuple[float, float] | None = None
     y_range: tuple[float, float] | None = None
     """Where the values have ends of their own, as probabilities do."""
 
@@ -177,6 +183,44 @@ def polar_chart(
     return ET.tostring(root, encoding="unicode")
 
 
+def ellipse_axes(correlation: float) -> tuple[float, float]:
+    """Half axes, along and across the diagonal, of the ellipse of 95 % of two coordinates."""
+    reach, share = _BOTH_STDS * _PIXELS_PER_STD, max(-1.0, min(1.0, correlation))
+    return round(reach * math.sqrt(1 + share), 2), round(reach * math.sqrt(1 - share), 2)
+
+
+def ellipse_chart(
+    title: str, names: tuple[str, str], half_widths: tuple[str, str], correlation: float
+) -> str:
+    """Where the noise of two coordinates lies together; both have the same length on the page."""
+    (x, y), reach = _CENTRE, _ONE_STDS * _PIXELS_PER_STD
+    root = _root(400, 320, title, "chart ellipse")
+    frame = _add(root, "g", {"class": "frame"})
+    edge = 1.2 * _BOTH_STDS * _PIXELS_PER_STD
+    for sign, mark in ((-1, "\u2212"), (0, ""), (1, "+")):
+        across, up = f"{x + sign * reach:.2f}", f"{y - sign * reach:.2f}"
+        _add(frame, "line", {"x1": across, "x2": across, "y1": f"{y - edge:.2f}",
+                             "y2": f"{y + edge:.2f}"})  # fmt: skip
+        _add(frame, "line", {"x1": f"{x - edge:.2f}", "x2": f"{x + edge:.2f}", "y1": up, "y2": up})
+        below = {"x": across, "y": str(y + edge + 20), "class": "middle"}
+        left = {"x": f"{x - edge - 6:.2f}", "y": f"{y - sign * reach + 5:.2f}", "class": "end"}
+        if sign:
+            below["data-end"], left["data-end"] = f"x{mark}", f"y{mark}"
+        ends = [f"{mark}{width}" if sign else "0" for width in half_widths]
+        _add(frame, "text", below, ends[0])
+        _add(frame, "text", left, ends[1])
+    label = {"class": "middle label"}
+    _add(root, "text", label | {"x": str(x), "y": str(y + edge + 46), "data-name": "x"}, names[0])
+    turned = {"transform": f"translate(16 {y}) rotate(-90)", "data-name": "y"}
+    _add(root, "text", label | turned, names[1])
+    circle = {"cx": str(x), "cy": str(y), "r": f"{_BOTH_STDS * _PIXELS_PER_STD:.2f}"}
+    _add(root, "circle", circle | {"class": "ring second"})
+    rx, ry = map(str, ellipse_axes(correlation))
+    turned = {"transform": f"translate({x} {y}) rotate(-45)", "class": "ring first"}
+    _add(root, "ellipse", {"rx": rx, "ry": ry} | turned)
+    return ET.tostring(root, encoding="unicode")
+
+
 def _root(width: int, height: int, title: str, look: str = "chart") -> ET.Element:
     box = {"viewBox": f"0 0 {width} {height}", "role": "img"}
     box["aria-label"] = escaped(title, keep=_KEPT)
@@ -192,9 +236,14 @@ def _add(parent: ET.Element, tag: str, named: dict[str, str], text: str = "") ->
 def _scales(series: Sequence[Series], axes: Axes) -> tuple[_Scale, _Scale]:
     points = [point for line in series for point in axes.points(line)] or [(1.0, 1.0)]
     xs, ys = [x for x, _ in points], [y for _, y in points]
-    x = _Scale(*_ends(xs, log=axes.log_x), _LEFT + 6, WIDTH - _RIGHT - 6, axes.log_x)
-    ends = axes.y_range or _ends(ys, log=axes.log_y)
-    return x, _Scale(*ends, HEIGHT - _BOTTOM, _TOP, axes.log_y)
+    across, up = (
+        axes.x_range or _ends(xs, log=axes.log_x),
+        axes.y_range or _ends(ys, log=axes.log_y),
+    )
+    return (
+        _Scale(*across, _LEFT + 6, WIDTH - _RIGHT - 6, axes.log_x),
+        _Scale(*up, HEIGHT - _BOTTOM, _TOP, axes.log_y),
+    )
 
 
 def _ends(values: Sequence[float], *, log: bool) -> tuple[float, float]:

@@ -48,7 +48,7 @@ def training_numbers(held: ReportInputs) -> dict[str, Any]:
 def training_sweep(certificate: Certificate, progress: Progress) -> dict[str, Any]:
     """The noise of the same plan at other epsilons; nothing if it has no single noise."""
     claim = certificate.guarantee
-    points = what_if_training(certificate, epsilons_around(claim.epsilon), progress)
+    points = what_if_training(certificate, epsilons_around(claim.bound), progress)
     if not points:
         return {}
     epsilons = tuple(point.claim.epsilon for point in points)
@@ -57,7 +57,7 @@ def training_sweep(certificate: Certificate, progress: Progress) -> dict[str, An
     return {
         "sweep": {
             "points": points,
-            "start": epsilons.index(claim.epsilon),
+            "start": epsilons.index(claim.bound),
             "noise": Series(name="noise", look="first", xs=epsilons, ys=multipliers),
             "guesses": Series(name="guesses", look="third", xs=epsilons, ys=guesses),
         }

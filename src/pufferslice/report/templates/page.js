@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shows what stands in the page already: the chosen values of the sliders, and the theme.
+// Shows what stands in the page already: the chosen values of sliders and lists, and the theme.
 "use strict";
 (function () {
   const root = document.documentElement;
@@ -39,9 +39,28 @@
         dot.setAttribute("visibility", y === null ? "hidden" : "visible");
         dot.setAttribute("transform", "translate(" + x + " " + (y === null ? 0 : y) + ")");
       });
-      slider.setAttribute("aria-valuetext", chosen.epsilon);
+      slider.setAttribute("aria-valuetext", chosen.bound);
     };
     slider.addEventListener("input", show);
+    show();
+  }
+
+  for (const two of document.querySelectorAll(".two")) {
+    const { names, ends, axes } = JSON.parse(two.querySelector("script").textContent);
+    const [across, up] = two.querySelectorAll("select");
+    const write = (selector, text) => { two.querySelector(selector).textContent = text; };
+    const show = () => {
+      for (const [axis, chosen] of [["x", across.value], ["y", up.value]]) {
+        write("[data-name=" + axis + "]", names[chosen]);
+        write('[data-end="' + axis + '\u2212"]', "\u2212" + ends[chosen]);
+        write('[data-end="' + axis + '+"]', "+" + ends[chosen]);
+      }
+      const [along, against] = axes[across.value][up.value];
+      two.querySelector("ellipse").setAttribute("rx", along);
+      two.querySelector("ellipse").setAttribute("ry", against);
+    };
+    across.addEventListener("change", show);
+    up.addEventListener("change", show);
     show();
   }
 

@@ -150,7 +150,21 @@ def test_weights_move_noise_away_from_what_matters():
     assert stds[0] > plain[0]
 
 
+@pytest.mark.parametrize("weights", [{"mean(b)": 100.0}, {"mean(a)": 1e-3}])
+def test_weights_keep_the_guard(weights):
+    certificate = certify_release(points(), TARGETS[0], weights=weights, guard=2.0)
+    stated = certificate.statement["noise"]["shape"]["guard"]
+    assert stated >= 0.95 * 2.0
+
+
 class TestAccuracy:
+    def test_what_needs_none_is_not_drowned(self):
+        most = Guarantee.unsliced(order=4, epsilon=100.0)
+        certificate = certify_release(points(), most, accuracy={"mean(a)": 2.0})
+        plain = certify_release(points(), certificate.guarantee)
+        stds, others = (c.statement["noise"]["std_by_coordinate"][1] for c in (certificate, plain))
+        assert stds < 10 * others
+
     def test_the_least_epsilon_that_reaches_it(self):
         most = Guarantee.unsliced(order=4, epsilon=100.0)
         certificate = certify_release(points(), most, accuracy={"mean(a)": 2.0, "mean(b)": 40.0})

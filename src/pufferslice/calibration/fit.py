@@ -160,6 +160,8 @@ def _fitted(
 ) -> FittedShape | None:
     """The fitted covariance; None where nothing but isotropic noise makes sense."""
     limit = shift_limit(target)
+    # The solver's guard is in the metric of the weights: this one is never above the radius.
+    least_weight = 1.0 if weights is None else float(np.diag(weights).min())
     distributions, pairs = distribution_pairs(scenario)
     gaussian = (
         full_sensitivity(scenario, recipe=Recipe()).seen
@@ -169,15 +171,17 @@ def _fitted(
     if isinstance(gaussian, GaussianPairs):
         shifts = gaussian.means[:, 0] - gaussian.means[:, 1]
         order = target.order if isinstance(target, Guarantee) else _OTHER_ORDER
-        return fit_gaussian(
+        smallest = _guard(guard, shifts, limit)
+        fitted = fit_gaussian(
             shifts,
             gaussian.covs,
             order=order,
             epsilon=order * limit / 2,
-            guard=_guard(guard, shifts, limit),
+            guard=smallest * least_weight,
             weights=weights,
             kind=kind,
         )
+        return _guarded(fitted, smallest, weights)
     if not all(isinstance(distribution, FiniteDistribution) for distribution in distributions):
         return _fitted_to_range(scenario, limit, weights)
     finite = [d for d in distributions if isinstance(d, FiniteDistribution)]
@@ -187,10 +191,12 @@ def _fitted(
         if not shifts.any():
             return None
         smallest = _guard(guard, shifts, limit)
-        return fit_points(shifts, limit=limit, guard=smallest, weights=weights, kind=kind)
+        least = smallest * least_weight
+        fitted = fit_points(shifts, limit=limit, guard=least, weights=weights, kind=kind)
+        return _guarded(fitted, smallest, weights)
     order = target.order if isinstance(target, Guarantee) else _OTHER_ORDER
     finite = [_thinned(distribution, _MOST_ATOMS[effort]) for distribution in finite]
-    shape, fitted = None, None
+    shape, result = None, None
     recipe = Recipe(effort="quick")
     for _ in range(_ROUNDS):
         rows = whitened(finite, shape, scenario.query.center)
@@ -206,19 +212,37 @@ def _fitted(
                 for d, m in zip(differences, masses, strict=True)
             ]
         )
+        smallest = _guard(guard, shifts if shifts.any() else root_mean_squares, limit)
         fitted = fit_coupled(
             differences,
             masses,
             order=order,
             epsilon=order * limit / 2,
-            guard=_guard(guard, shifts if shifts.any() else root_mean_squares, limit),
+            guard=smallest * least_weight,
             weights=weights,
             kind=kind,
         )
-        shape = Shape.of_covariance(fitted.covariance)
-        noise_std = math.sqrt(np.trace(fitted.covariance) / scenario.dim)
+        result = _guarded(fitted, smallest, weights)
+        shape = Shape.of_covariance(result.covariance)
+        noise_std = math.sqrt(np.trace(result.covariance) / scenario.dim)
         recipe = Recipe(effort=effort, cost="renyi", rate=moment_rate(order, noise_std))
-    return fitted
+    return result
+
+
+def _guarded(fitted: FittedShape, guard: float, weights: Floats | None) -> FittedShape:
+    """The shape with at least the guard's variance in every direction, whatever the weights.
+
+    The solver's guard was no larger, so its lower bound still holds.
+    """
+    if weights is None:
+        return fitted
+    values, axes = np.linalg.eigh(fitted.covariance)
+    raised = fitted.covariance + (axes * np.maximum(guard - values, 0.0)) @ axes.T
+    gap = fitted.gap
+    if gap is not None:
+        growth = np.trace(weights @ raised) / np.trace(weights @ fitted.covariance)
+        gap = (1 + gap) * float(growth) * (1 + 2.0**-44) - 1
+    return FittedShape(covariance=raised, gap=gap, steps=fitted.steps)
 
 
 def _thinned(distribution: FiniteDistribution, most: int) -> FiniteDistribution:

@@ -49,7 +49,8 @@ from pufferslice.sensitivity.renyi import moment_rate
 from pufferslice.sensitivity.sensitivity import Confidence, distribution_pairs
 from pufferslice.sensitivity.tables import MatchingTables
 
-_LEAST_WEIGHT_SHARE: Final = 2.0**-20
+_LEAST_WEIGHT_SHARE: Final = 2.0**-6
+"""What a coordinate without a wanted accuracy counts, of the one that counts most."""
 _FIRST_RECIPE: Final = Recipe(effort="quick")
 """To learn roughly how much noise there will be."""
 DEFAULT_DELTAS: Final = (1e-5,)

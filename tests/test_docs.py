@@ -173,7 +173,7 @@ def test_commands_in_the_text_exist_with_their_flags(page):
 def all_commands():
     """Words after `pufferslice`, and the flags that they take."""
     return {
-        command.name: {
+        command.name or command.callback.__name__: {
             f"--{name.replace('_', '-')}" for name in inspect.signature(command.callback).parameters
         }
         for command in app.app.registered_commands

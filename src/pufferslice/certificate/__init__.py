@@ -10,11 +10,13 @@ from pufferslice.certificate.training import (
     record_epsilon,
     secret_epsilon,
 )
+from pufferslice.certificate.verdict import Verdict, verdict
 from pufferslice.certificate.verify import Verification, verify
 
 __all__ = [
     "Certificate",
     "ComposedReleases",
+    "Verdict",
     "Verification",
     "certify_release",
     "certify_training",
@@ -24,5 +26,6 @@ __all__ = [
     "secret_epsilon",
     "sign",
     "spent",
+    "verdict",
     "verify",
 ]

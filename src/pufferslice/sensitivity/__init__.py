@@ -13,6 +13,7 @@ from pufferslice.sensitivity.scan import (
 )
 from pufferslice.sensitivity.sensitivity import SphereTerm
 from pufferslice.sensitivity.tables import DistributionPair, GapTables
+from pufferslice.sensitivity.whitening import Shape
 
 __all__ = [
     "DistributionPair",
@@ -20,6 +21,7 @@ __all__ = [
     "GapTables",
     "RowScan",
     "SampledSphere",
+    "Shape",
     "SphereTerm",
     "gap_tables",
     "matching_tables",

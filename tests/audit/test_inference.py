@@ -2,6 +2,7 @@
 """Attacks on the secret: likelihoods by hand, accuracies that are known, intervals that cover."""
 
 import itertools
+from types import SimpleNamespace
 
 import attrs
 import numpy as np
@@ -235,6 +236,9 @@ def test_streamed_distributions_have_no_likelihood():
         mean_of(distribution)
     with pytest.raises(ScenarioError, match="no known likelihood"):
         likelihood_scores(np.zeros((1, 1)), [distribution], 1.0)
+    prior = SimpleNamespace(distributions={"a": distribution})
+    with pytest.raises(ScenarioError, match="known values"):
+        whitened_prior(prior, SHAPE, CENTER)
 
 
 def test_many_atoms_are_attacked_with_fewer_outputs(rng, monkeypatch):

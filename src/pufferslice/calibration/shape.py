@@ -39,12 +39,6 @@ from pufferslice.errors import ArgumentError, CalibrationError
 
 Kind = Literal["fitted", "diagonal"]
 
-SHAPES: Final = ("fitted", "diagonal", "isotropic")
-"""What the covariance of the noise may be: any, diagonal, or a multiple of the identity."""
-
-GUARD_SHARE: Final = 0.1
-"""The default radius of the guard, as a share of the longest difference."""
-
 TOLERANCE: Final = 5e-4
 MOST_STEPS: Final = 1_000
 
@@ -118,17 +112,6 @@ def limit_of_guess(at_most: float) -> float:
     """
     check_between(0.5, 1, at_most=at_most)
     return float(2 * ndtri(at_most)) ** 2
-
-
-def default_guard_radius(differences: Floats) -> float:
-    """A tenth of the longest difference.
-
-    >>> default_guard_radius([[3.0, 4.0], [1.0, 0.0]])
-    0.5
-    """
-    rows = _rows(differences)
-    top = float(np.abs(rows).max())
-    return GUARD_SHARE * top * float(np.linalg.norm(rows / (top or 1.0), axis=1).max())
 
 
 def factor(covariance: Floats) -> tuple[Floats, float]:

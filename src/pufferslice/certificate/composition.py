@@ -19,10 +19,9 @@ from scipy.special import ndtr
 from pufferslice._core.files import canonical_json, digest
 from pufferslice._core.search import SAFETY
 from pufferslice.calibration.epsilon_delta import gaussian_delta, smallest_epsilon
-from pufferslice.calibration.guarantee import Guarantee, at_most, claim_of, in_full
+from pufferslice.calibration.guarantee import Guarantee, at_most, claim_of, in_full, percent_at_most
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.training import composed_runs
-from pufferslice.certificate.wording import guess_sentence
 from pufferslice.errors import ArgumentError, CertificateError
 
 _SHARED: Final = ("distribution", "secret", "secrets", "pairs", "priors")
@@ -70,7 +69,9 @@ class ComposedReleases:
         return (
             f"{len(self.certificates)} releases of determined data add up to at most "
             f"{at_most(self.epsilon)} at order {in_full(self.order)}, of a total of "
-            f"{in_full(self.total)} that was fixed beforehand.\n{guess_sentence(self.guess)}"
+            f"{in_full(self.total)} that was fixed beforehand.\nSomeone who holds one of the priors, "
+            "has narrowed the secret down to two protected values, both equally likely, and sees "
+            f"all of these releases guesses right at most {percent_at_most(self.guess)} of the time."
         )
 
 

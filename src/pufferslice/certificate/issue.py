@@ -14,7 +14,7 @@ from pufferslice._core.checks import check_above, check_between, check_one_of
 from pufferslice._core.text import listed
 from pufferslice._core.threads import Progress, silent
 from pufferslice.calibration.calibrate import Method
-from pufferslice.calibration.fit import FITTED, fit_shape
+from pufferslice.calibration.fit import FITTED, fit_shape, shift_limit
 from pufferslice.calibration.guarantee import (
     RELEASE_NOTIONS,
     ApproximateGuarantee,
@@ -51,6 +51,7 @@ from pufferslice.sensitivity.tables import MatchingTables
 
 _LEAST_WEIGHT_SHARE: Final = 2.0**-6
 """What a coordinate without a wanted accuracy counts, of the one that counts most."""
+_GUARD_ROOM: Final = 1 + 2.0**-29
 _FIRST_RECIPE: Final = Recipe(effort="quick")
 """To learn roughly how much noise there will be."""
 DEFAULT_DELTAS: Final = (1e-5,)
@@ -89,7 +90,7 @@ def certify_release(
     A guarantee about the whole output is `Guarantee.unsliced`, `.epsilon_delta` or `.guess`. Its
     noise has a `shape`: `"fitted"` (default) to the secret, `"diagonal"`, `"isotropic"`, or a
     public covariance of your own, in scaled coordinates. `guard` is a public radius in scaled
-    coordinates: shifts of the output up to it are always hidden. `weights` say which coordinates
+    coordinates: shifts of the output up to it are hidden, too. `weights` say which coordinates
     should have less noise. `effort` is how long couplings are looked for: `"thorough"`, `"quick"`.
 
     A sliced guarantee names its slices, `Guarantee.joint(..., profile=...)`, and has isotropic
@@ -219,6 +220,12 @@ def certify_release(
             raise CalibrationError(msg)
         least = float(np.nextafter(cost, np.inf))
         options = attrs.evolve(options, target=target.with_bound(min(least, target.bound)))
+    if guard is not None and not evidence.are_equal:
+        # The noise that the claim needs may be less than the guard needs.
+        stretch = 1.0 if evidence.full.shape is None else evidence.full.shape.stretch
+        least = guard * stretch / math.sqrt(shift_limit(options.target)) * _GUARD_ROOM
+        if calibrated_noise(evidence, options) < least:
+            options = attrs.evolve(options, noise_std=least)
     statement = release_statement(evidence, options)
     try:
         check_statement(statement)

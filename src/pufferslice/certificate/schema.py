@@ -338,7 +338,7 @@ class ShapePart(_Part):
     claim says; null for sliced claims."""
     gap: NonNegative | None
     """The noise has at most 1 + gap times the variance of the best Gaussian noise for this claim
-    (point masses) or for these couplings; null if no such bound is known."""
+    (point masses), or for the couplings that it was fitted to; null if no such bound is known."""
 
     @model_validator(mode="after")
     def _has_a_matrix(self) -> Self:

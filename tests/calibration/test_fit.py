@@ -14,6 +14,7 @@ from pufferslice import (
 from pufferslice.calibration import fit
 from pufferslice.calibration.fit import GUARD_SHARE, fit_shape, shift_limit
 from pufferslice.calibration.unsliced import calibrate_unsliced
+from pufferslice.errors import ArgumentError
 from pufferslice.queries import Ball, Box, summary
 from pufferslice.sensitivity.couplings import Recipe
 from pufferslice.sensitivity.sensitivity import full_sensitivity
@@ -91,6 +92,9 @@ def test_weights_by_name_and_by_place():
     assert np.array_equal(named.shape.whitening, placed.shape.whitening)
     plain = covariance(fit_shape(POINTS, RENYI))
     assert covariance(named)[1, 1] < plain[1, 1]
+    for wrong in ([1.0, -1.0], [1.0], [1.0, np.inf], {"mean(c)": 1.0}):
+        with pytest.raises(ArgumentError, match="weights"):
+            fit_shape(POINTS, RENYI, weights=wrong)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`pufferslice calibrate`: noise and certificate, nothing released."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ from pufferslice.errors import ArgumentError
 
 if TYPE_CHECKING:
     from pufferslice.certificate import Certificate
+    from pufferslice.certificate.verdict import Verdict
     from pufferslice.config.scenario import Request
     from pufferslice.scenario.histograms import Histograms
 
@@ -76,15 +78,37 @@ def calibrate(
     ] = None,
     replicates: Annotated[int, _flag("Of the bootstrap.")] = 200,
     source: Annotated[str, _flag("public-model, held-out, released-data.")] = "released-data",
-    claim: Annotated[str | None, _flag("srpp (the default) or epsilon-delta.")] = None,
-    notion: Annotated[str | None, _flag("joint, average or unsliced.")] = None,
-    order: Annotated[float | None, _flag("Rényi order, above 1 (claim srpp).")] = None,
-    epsilon: Annotated[float | None, _flag("The divergence bound claimed, above 0.")] = None,
+    notion: Annotated[
+        str | None, _flag("unsliced (the whole output), guess, or sliced: joint, average.")
+    ] = None,
+    order: Annotated[float | None, _flag("Rényi order, above 1.")] = None,
+    epsilon: Annotated[float | None, _flag("The bound claimed, above 0.")] = None,
     delta: Annotated[
-        list[float] | None, _flag("Of the claim epsilon-delta, or of the views of srpp.")
+        list[float] | None,
+        _flag("Instead of --order: an (epsilon, delta) claim. With it: deltas of the views."),
+    ] = None,
+    guess: Annotated[
+        float | None, _flag("Claim that at most this share of guesses is right, as 0.6.")
+    ] = None,
+    claim: Annotated[
+        str | None, _flag("srpp, epsilon-delta or guess; follows if left out.")
+    ] = None,
+    total: Annotated[
+        float | None, _flag("Epsilon of several releases together, fixed before the first.")
     ] = None,
     failure_probability: Annotated[
         float | None, _flag("Probability that the claim fails, for sampled priors and the sphere.")
+    ] = None,
+    shape: Annotated[
+        str | None, _flag("Of the noise: fitted (the default), diagonal or isotropic.")
+    ] = None,
+    guard: Annotated[
+        float | None, _flag("Shifts up to this radius, in scaled units, are always hidden.")
+    ] = None,
+    effort: Annotated[str | None, _flag("To find couplings: thorough or quick.")] = None,
+    accuracy: Annotated[
+        list[str] | None,
+        _flag("name=half-width: the 95 % interval that a coordinate needs. Repeatable."),
     ] = None,
     profile: Annotated[str | None, _flag("uniform (a finite profile) or sphere.")] = None,
     directions: Annotated[int | None, _flag("Number of random slices.")] = None,
@@ -98,6 +122,7 @@ def calibrate(
     """Find the noise for a scenario and state what it promises. Releases nothing."""
     values = locals()
     from pufferslice.certificate import certify_release
+    from pufferslice.certificate.verdict import verdict
     from pufferslice.releases.ledger import Ledger
 
     # The context keeps the order of the command line, which is that of the coordinates.
@@ -106,9 +131,8 @@ def calibrate(
         for name in context.params
         if name not in _NOT_ABOUT_THE_CLAIM and values[name] is not None
     }
-    if scenario is not None and (data or dataset):
-        msg = "give either a scenario file or --data with flags, not both"
-        raise ArgumentError(msg)
+    if scenario is not None:
+        _check_no_flags(context, flags)
     request = _request(
         scenario,
         flags,
@@ -117,15 +141,21 @@ def calibrate(
         scheduler=scheduler,
         checkpoint=checkpoint,
     )
-    with progress_bar("gap tables") as progress:
+    with progress_bar("gap tables" if request.target.is_sliced else "couplings") as progress:
         certificate = certify_release(
             request.scenario,
-            request.target.along(request.profile),
+            request.target,
+            shape=request.shape,
+            guard=request.guard,
+            weights=request.weights,
+            effort=request.effort,
             failure_probability=request.failure_probability,
             band=request.band,
             method=request.method,
             deltas=request.deltas,
             noise_std=request.noise_std,
+            accuracy=request.accuracy,
+            total=request.total,
             earlier_releases=Ledger(ledger).releases() if ledger else (),
             progress=progress,
         )
@@ -133,7 +163,48 @@ def calibrate(
     if out is not None:
         certificate.save(out)
         note = f"Written: {out} and, confidential, its evidence beside it."
-    answer(_summary(certificate), f"{certificate}\n\n{note}", json=json)
+    found = verdict(certificate)
+    value = _summary(certificate) | {"verdict": None if found is None else found.to_json()}
+    text = f"{_overview(certificate, found)}\n\n{certificate}\n\n{note}"
+    answer(value, text, json=json)
+
+
+def _check_no_flags(context: typer.Context, flags: Iterable[str]) -> None:
+    """Refuse flags that a scenario file would silently override."""
+    sources = {name: context.get_parameter_source(name) for name in flags}
+    on_the_line = [
+        name for name, source in sources.items() if source and source.name == "COMMANDLINE"
+    ]
+    if on_the_line:
+        named = ", ".join(f"--{name.replace('_', '-')}" for name in on_the_line)
+        msg = (
+            f"give either a scenario file or --data with flags, not both: {named}. Override a key "
+            "of the file with --set, as --set guarantee.epsilon=2"
+        )
+        raise ArgumentError(msg)
+
+
+def _overview(certificate: "Certificate", found: "Verdict | None") -> str:
+    """What is protected, how well, with how much noise, and whether that is worth it."""
+    from pufferslice._core.text import escaped_texts, shown
+    from pufferslice.certificate.wording import guess_sentence, protected_sentence
+
+    statement = escaped_texts(certificate.statement)
+    rows = f"{found}\nThis table is internal: it is computed from the data." if found else ""
+    if found is None:
+        names = statement["scenario"]["query"]["names"]
+        stds = zip(names, statement["noise"]["std_by_coordinate"], strict=True)
+        rows = "\n".join(
+            ["Noise (one standard deviation):", *(f"  {shown(n)}: {std:.3g}" for n, std in stds)]
+        )
+    return "\n".join(
+        [
+            protected_sentence(statement["scenario"]),
+            guess_sentence(certificate.guess),
+            "",
+            rows,
+        ]
+    )
 
 
 def _request(
@@ -186,28 +257,32 @@ def _summary(certificate: "Certificate") -> dict[str, Any]:
     """The numbers of a certificate that scripts ask for, flat."""
     statement = certificate.statement
     names = statement["scenario"]["query"]["names"]
-    by_coordinate = statement["noise"]["std_by_coordinate"]
-    claim = statement["guarantee"]
+    noise, claim = statement["noise"], statement["guarantee"]
+    numbers = ("order", "epsilon", "delta", "at_most")
+    kind = "guess" if "at_most" in claim else "epsilon_delta" if "delta" in claim else "srpp"
+    profile = statement["profile"] or dict.fromkeys(("kind", "n_directions", "digest"))
+    method = statement["method"] or dict.fromkeys(("rule", "envelope"))
     return {
-        "noise_std": statement["noise"]["std"],
-        "noise_std_by_coordinate": dict(zip(names, by_coordinate, strict=True)),
-        "claim": "epsilon_delta" if "delta" in claim else "srpp",
+        "noise_std": noise["std"],
+        "noise_std_by_coordinate": dict(zip(names, noise["std_by_coordinate"], strict=True)),
+        "shape": noise["shape"]["kind"],
+        "guard": noise["shape"]["guard"],
+        "claim": kind,
         "notion": claim["notion"],
-        "order": claim.get("order"),
-        "epsilon": claim["epsilon"],
-        "delta": claim.get("delta"),
-        "spent_epsilon": statement["spent_epsilon"],
+        **{name: claim.get(name) for name in numbers},
+        "spent": statement["spent"],
+        "total": statement["total"],
         "unsliced_epsilon": statement["unsliced"]["epsilon"],
         "guess": statement["unsliced"]["guess"],
         "failure_probability": statement["failure_probability"],
         "sampling": statement["sampling"],
         "prior": statement["scenario"]["priors"][0]["kind"],
         "range": statement["scenario"]["query"]["range"],
-        "profile": statement["profile"]["kind"],
-        "dim": statement["profile"]["dim"],
-        "n_directions": statement["profile"]["n_directions"],
-        "profile_digest": statement["profile"]["digest"],
-        **statement["method"],
+        "profile": profile["kind"],
+        "dim": len(names),
+        "n_directions": profile["n_directions"],
+        "profile_digest": profile["digest"],
+        **method,
         "distribution": statement["scenario"]["distribution"],
         "secrets": statement["scenario"]["secrets"],
         "rows_dropped": statement["scenario"]["rows_dropped"],

@@ -6,7 +6,7 @@ from typing import Any
 
 from pufferslice.errors import ArgumentError
 
-_REQUIRED = ("secret", "distribution", "notion", "epsilon")
+_REQUIRED = ("secret", "distribution", "notion")
 _COMPARISONS = {">=": "at_least", "<=": "at_most", "=": "equals", ">": "above", "<": "below"}
 _KEYS = {
     "data": {
@@ -17,9 +17,12 @@ _KEYS = {
     "profile": {"kind": "profile", "n_directions": "directions", "seed": "seed"},
     "guarantee": {
         "claim": "claim", "notion": "notion", "order": "order", "epsilon": "epsilon",
-        "failure_probability": "failure_probability",
+        "at_most": "guess", "total": "total", "failure_probability": "failure_probability",
     },
-    "calibration": {"rule": "rule", "envelope": "envelope", "noise_std": "noise_std"},
+    "calibration": {
+        "shape": "shape", "guard": "guard", "effort": "effort", "noise_std": "noise_std",
+        "rule": "rule", "envelope": "envelope",
+    },
 }  # fmt: skip
 """Keys of the file whose value is that of a flag."""
 
@@ -31,9 +34,16 @@ def document_of(flags: Mapping[str, Any]) -> dict[str, Any]:
             "give a scenario file, or --data FILE with --secret, --distribution and the other flags"
         )
         raise ArgumentError(msg)
-    approximate = flags.get("claim", "srpp").replace("-", "_") == "epsilon_delta"
-    required = [*_REQUIRED, "delta" if approximate else "order"]
-    if flags.get("notion") != "unsliced" or "bins" in flags:
+    if "guess" in flags:
+        flags = {"notion": "guess", **flags}
+    claim = flags.get("claim", "").replace("-", "_")
+    pair = claim == "epsilon_delta" or (not claim and "delta" in flags and "order" not in flags)
+    required = [*_REQUIRED]
+    if flags.get("notion") == "guess":
+        required += ["guess"]
+    else:
+        required += ["epsilon", "delta" if pair else "order"]
+    if flags.get("notion") in ("joint", "average") or "bins" in flags:
         required += ["directions", "seed"]
     elif flags.get("distribution") == "bootstrap":
         required += ["seed"]
@@ -49,11 +59,13 @@ def document_of(flags: Mapping[str, Any]) -> dict[str, Any]:
         del document["profile"]
     if "data" in flags:
         document["data"]["path"] = str(flags["data"])
-    if "delta" in flags and not approximate:
+    if "accuracy" in flags:
+        document["calibration"]["accuracy"] = _widths(flags["accuracy"])
+    if "delta" in flags and not pair:
         document["guarantee"]["deltas"] = flags["delta"]
     elif "delta" in flags:
         if len(flags["delta"]) != 1:
-            msg = f"--claim epsilon-delta takes one --delta, got {len(flags['delta'])}"
+            msg = f"an (epsilon, delta) claim takes one --delta, got {len(flags['delta'])}"
             raise ArgumentError(msg)
         document["guarantee"]["delta"] = flags["delta"][0]
     if flags["distribution"] == "bootstrap":
@@ -112,6 +124,18 @@ def _scales(text: str) -> list[float] | dict[str, float]:
     if named is None:
         return _numbers(text, "--scales")
     return {name: _numbers(value, "--scales")[0] for name, value in named.items()}
+
+
+def _widths(texts: list[str]) -> dict[str, float]:
+    """`mean(age)=0.5` each; a name may hold `=` and commas."""
+    widths: dict[str, float] = {}
+    for text in texts:
+        name, mark, value = text.rpartition("=")
+        if not mark or not name.strip() or name.strip() in widths:
+            msg = f"--accuracy must be name=half-width, each name once; got {text!r}"
+            raise ArgumentError(msg)
+        widths[name.strip()] = _numbers(value, "--accuracy")[0]
+    return widths
 
 
 def _intervals(text: str) -> dict[str, list[float]]:

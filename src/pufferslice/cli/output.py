@@ -76,6 +76,9 @@ def progress_bar(what: str) -> Iterator[Progress]:
         reports: list[int] = []
 
         def report(done: int, total: int) -> None:
+            nonlocal start
+            if reports and done < reports[-1]:  # the next of several rounds
+                start, reports[:] = time.perf_counter(), []
             reports[1:] = [done]
             # A scan that resumes from a checkpoint does not read the rows before it again.
             rate = (done - reports[0]) / (time.perf_counter() - start)

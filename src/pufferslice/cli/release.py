@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pufferslice.cli.output import Json, answer
+from pufferslice.cli.output import Json, answer, progress_bar
 from pufferslice.errors import ArgumentError, StorageError
 
 
@@ -30,7 +30,10 @@ def release(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Release the query on some rows, once, and record it in the ledger."""
+    """Release the query on some rows, once, and record it in the ledger.
+
+    The cost of the noise is recomputed from the scenario first, also its couplings.
+    """
     from pufferslice.certificate import Certificate
     from pufferslice.config import read_request
     from pufferslice.data import read_table
@@ -53,7 +56,8 @@ def release(
             if rows is None
             else read_table(rows, null_values=request.null_values)
         )
-        released = release_rows(request.scenario, table, held, ledger=ledger, out=out)
+        with progress_bar("recomputing couplings"):
+            released = release_rows(request.scenario, table, held, ledger=ledger, out=out)
     try:
         text = f"{released}\n\nWritten: {out}. Recorded in {ledger}."
         answer(released.to_json(), text, json=json)

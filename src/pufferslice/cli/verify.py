@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`pufferslice verify`: recompute the claim from the evidence."""
 
+import contextlib
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pufferslice.cli.output import REFUSED, Json, answer
+from pufferslice.cli.output import REFUSED, Json, answer, progress_bar
 
 
 def verify(
@@ -15,7 +16,8 @@ def verify(
         Path | None, typer.Option(help="A public key (PEM) that must have signed it.")
     ] = None,
     scenario: Annotated[
-        Path | None, typer.Option(help="Recompute everything from the data of this scenario.toml.")
+        Path | None,
+        typer.Option(help="Recompute everything, also couplings, from this scenario.toml."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -31,7 +33,9 @@ def verify(
 
         data = read_request(scenario).scenario
     signed_by = None if key is None else read_bytes(key, "key")
-    result = recompute(held, public_key=signed_by, scenario=data)
+    # From data the couplings are looked for again, as long as when they were certified.
+    with contextlib.nullcontext() if data is None else progress_bar("recomputing couplings"):
+        result = recompute(held, public_key=signed_by, scenario=data)
     value = {
         "holds": result.holds,
         "signed": result.signed,

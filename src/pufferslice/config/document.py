@@ -74,9 +74,18 @@ class File(Table):
         raise ArgumentError(msg)
 
 
-def key(default: Any = ..., *, example: object, used: bool = False) -> Any:  # noqa: ANN401
-    """A key of a file with an example value; the template sets it if `used`, else comments it."""
-    return Field(default, examples=[example], json_schema_extra={"x-used": used})
+def key(
+    default: Any = ...,  # noqa: ANN401 - the type of the key
+    *,
+    example: object,
+    others: Iterable[object] = (),
+    used: bool = False,
+) -> Any:  # noqa: ANN401
+    """A key of a file with an example value; the template sets it if `used`, else comments it.
+
+    The template shows `others` as comments.
+    """
+    return Field(default, examples=[example, *others], json_schema_extra={"x-used": used})
 
 
 class Word:
@@ -239,6 +248,7 @@ def template(file: type[File]) -> str:
             line = f"{'' if _used(each) else '# '}{name} = {_example(each)}"
             beside = f"{line:28} # {_description(each)}"
             lines += [beside] if len(beside) <= 100 else [*_comment(_description(each)), line]
+            lines += [f"# {name} = {_toml_value(other)}" for other in each.examples[1:]]  # type: ignore[index]
     return "\n".join(lines) + "\n"
 
 

@@ -7,7 +7,7 @@ Flags of the command line build the same document, so both are checked by this m
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, Self, final
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, final, get_args
 
 import attrs
 import numpy as np
@@ -18,12 +18,8 @@ from pufferslice import data, queries
 from pufferslice._core.files import read_bytes
 from pufferslice._core.text import given, listed
 from pufferslice.calibration.calibrate import RULES, Method
-from pufferslice.calibration.guarantee import (
-    RELEASE_NOTIONS,
-    ApproximateGuarantee,
-    Claim,
-    Guarantee,
-)
+from pufferslice.calibration.fit import SHAPES
+from pufferslice.calibration.guarantee import RELEASE_NOTIONS, Claim, claim_of
 from pufferslice.certificate.issue import DEFAULT_DELTAS
 from pufferslice.config.document import (
     Document,
@@ -54,6 +50,7 @@ from pufferslice.scenario.scenario import Scenario
 from pufferslice.scenario.secrets import Bins
 from pufferslice.sensitivity import RowScan, scan_files, streamed_scenario
 from pufferslice.sensitivity.concentration import BANDS, BandKind
+from pufferslice.sensitivity.couplings import Effort
 from pufferslice.sensitivity.profiles import FiniteProfile, Profile, SampledSphere
 from pufferslice.sensitivity.sensitivity import ENVELOPES
 
@@ -256,8 +253,8 @@ class QuerySection(Table):
         example={"mean(age)": 10, "hours-per-week": 10, "std(age)": 5, "income": 0.1},
         used=True,
     )
-    """The public unit of each coordinate, by name or as a list; 1 if left out. In these units the
-    noise is equally large in every coordinate."""
+    """The public unit of each coordinate, by name or as a list; 1 if left out. In these units
+    isotropic noise is equally large in every coordinate, and fitted noise is small in total."""
 
     _order: tuple[str, ...] = PrivateAttr(())
 
@@ -325,16 +322,16 @@ class PriorSection(Table):
 
 
 class ProfileSection(Table):
-    """The slices, which are public; a claim with notion `unsliced` needs none."""
+    """The slices, which are public: for notions `joint` and `average`, and for streamed data."""
 
     kind: (
         Annotated[str, Word("uniform", "sphere", "axes", "orthogonal", "blocks", "given")] | None
     ) = key(None, example="uniform")
     """`uniform` (default: the drawn slices are the profile), `sphere` (they stand for all
     directions), `axes`, `orthogonal`, `blocks` or `given`."""
-    n_directions: int | None = key(None, example=200, used=True)
+    n_directions: int | None = key(None, example=200)
     """Number of random directions (per block)."""
-    seed: int | None = key(None, example=7, used=True)
+    seed: int | None = key(None, example=7)
     """Public seed of the directions."""
     n_sets: int | None = key(None, example=10)
     """For `orthogonal`: number of random bases."""
@@ -374,46 +371,91 @@ class ProfileSection(Table):
         return value
 
 
+_CLAIMS: Final[Mapping[str, tuple[str, ...]]] = {
+    "srpp": ("order", "epsilon"),
+    "epsilon_delta": ("epsilon", "delta"),
+    "guess": ("at_most",),
+}
+"""The numbers of each kind of claim."""
+
+
 class GuaranteeSection(Table):
     """The claim; it has no defaults."""
 
-    claim: Annotated[str, Word("srpp", "epsilon_delta")] = key("srpp", example="srpp")
-    """`srpp` (default): a Rényi claim with an order. `epsilon-delta`: a sliced (ε, δ) claim."""
-    notion: Annotated[str, Word(*RELEASE_NOTIONS)] = key(example="joint", used=True)
-    """`joint`, `average` or `unsliced`."""
+    notion: Annotated[str, Word(*RELEASE_NOTIONS, "guess")] = key(
+        example="unsliced", others=["guess", "joint", "average"], used=True
+    )
+    """`unsliced`: the whole output. `guess`: how often someone guesses the secret from it. `joint`
+    and `average`: slices of the output only, which [profile] names."""
     order: float | None = key(None, example=4, used=True)
-    """Rényi order, above 1; of claim `srpp`."""
-    epsilon: float = key(example=1.0, used=True)
-    """The bound that is claimed, above 0."""
-    delta: float | None = key(None, example=1e-3)
-    """Of claim `epsilon-delta`."""
+    """Rényi order, above 1."""
+    epsilon: float | None = key(None, example=1.0, used=True)
+    """The bound that is claimed, above 0; of every notion but `guess`."""
+    delta: float | None = key(None, example=1e-5)
+    """Instead of `order`: an (ε, δ) claim."""
+    at_most: float | None = key(None, example=0.6)
+    """Of notion `guess`: the share of right guesses between two protected values, both equally
+    likely; above 0.5."""
+    claim: Annotated[str, Word(*_CLAIMS)] | None = key(None, example="srpp")
+    """`srpp` (a Rényi claim), `epsilon-delta` or `guess`. It follows from the other keys; given, it
+    must agree with them."""
+    total: float | None = key(None, example=2.0)
+    """The epsilon of several releases together, fixed before the first of them; only where the
+    secret determines the data."""
     deltas: Numbers = key(DEFAULT_DELTAS, example=[1e-5])
-    """Of the (ε, δ) views of claim `srpp`; default `[1e-5]`."""
+    """Of the (ε, δ) views; default `[1e-5]`."""
     failure_probability: float | None = key(None, example=0.01)
-    """That the claim does not hold; required for sampled priors and the sphere, else refused."""
+    """That the claim does not hold; required for samples that are used and for the sphere, else
+    refused."""
 
     def target(self) -> Claim:
-        """The claim as a value."""
-        wrong, right = ("delta", "order") if self.claim == "srpp" else ("order", "delta")
-        if getattr(self, wrong) is not None:
-            msg = f"[guarantee] {wrong}: is not part of claim {self.claim!r}; leave it out"
+        """The claim as a value, without its slices."""
+        guess = self.notion == "guess"
+        pair = self.delta is not None and self.order is None
+        claim = self.claim or ("guess" if guess else "epsilon_delta" if pair else "srpp")
+        if (claim == "guess") != guess:
+            msg = f"[guarantee] claim: {claim!r} does not go with notion {self.notion!r}"
             raise ArgumentError(msg)
-        if getattr(self, right) is None:
-            msg = f"[guarantee] {right}: is required for claim {self.claim!r}"
-            raise ArgumentError(msg)
-        numbers = self.given(("notion", right, "epsilon"))
-        return Guarantee(**numbers) if self.claim == "srpp" else ApproximateGuarantee(**numbers)
+        for name in dict.fromkeys(name for names in _CLAIMS.values() for name in names):
+            given = getattr(self, name) is not None
+            if given and name not in _CLAIMS[claim]:
+                msg = f"[guarantee] {name}: is not part of claim {claim!r}; leave it out"
+                raise ArgumentError(msg)
+            if not given and name in _CLAIMS[claim]:
+                msg = f"[guarantee] {name}: is required for claim {claim!r}"
+                raise ArgumentError(msg)
+        return claim_of(self.given(("notion", *_CLAIMS[claim])))
 
 
 class CalibrationSection(Table):
-    """How the noise is found; left out, the tightest way that applies."""
+    """How the noise is found; left out, the best way that the library knows."""
 
-    rule: Annotated[str, Word(*RULES)] = key("tight", example="tight")
-    """`tight`, or `closed-form`: the theorems of the paper."""
-    envelope: Annotated[str, Word(*ENVELOPES)] | None = key(None, example="transport")
-    """`transport`, `worst-gap` or, for Gaussian distributions, `exact`."""
+    shape: Annotated[
+        Annotated[str, Word(*SHAPES)] | Matrix | None,
+        either("'fitted', 'diagonal', 'isotropic', or a covariance as lists of numbers"),
+    ] = key(None, example="fitted")
+    """Of the noise: `fitted` to the secret (default), `diagonal`, `isotropic`, or a public
+    covariance `[[…], …]` in scaled coordinates. Sliced claims have isotropic noise."""
+    guard: float | None = key(None, example=0.1)
+    """A public radius in scaled coordinates: shifts of the output up to it are always hidden."""
+    weights: Annotated[
+        Numbers | dict[str, float] | None,
+        either("a list of numbers, or a number for each name"),
+    ] = key(None, example={"mean(age)": 4.0})
+    """How much the noise of each coordinate counts, by its name or as a list; 1 if left out. For
+    shapes `fitted` and `diagonal`."""
+    effort: Annotated[str, Word(*get_args(Effort))] = key("thorough", example="thorough")
+    """How long couplings are looked for: `thorough` (default) or `quick`."""
+    accuracy: dict[str, float] | None = key(None, example={"mean(age)": 5.0})
+    """Half-widths of 95 % intervals that coordinates need, by name, in your units: the claim is
+    then the strongest that allows them, and at least that of [guarantee]."""
     noise_std: float | None = key(None, example=0.5)
-    """Certify this noise, in scaled coordinates, instead of the smallest."""
+    """Certify this noise, in scaled coordinates (with a shape, in whitened ones), instead of the
+    smallest."""
+    rule: Annotated[str, Word(*RULES)] = key("tight", example="tight")
+    """Of sliced claims: `tight`, or `closed-form`: the theorems of the paper."""
+    envelope: Annotated[str, Word(*ENVELOPES)] | None = key(None, example="transport")
+    """Of sliced claims: `transport`, `worst-gap` or, for Gaussian distributions, `exact`."""
 
     def method(self, *, gaussian: bool) -> Method | None:
         """Rule and envelope; none where the file leaves the choice to the library."""
@@ -457,8 +499,10 @@ class Request:
     """Everything that a scenario file asks for."""
 
     scenario: Scenario
-    profile: Profile
+    profile: Profile | None
+    """None where neither the claim nor a scan needs slices."""
     target: Claim
+    """Along the profile, if it is a sliced claim."""
     failure_probability: float | None
     """None where nothing is sampled: exact distributions along a finite profile."""
     band: BandKind
@@ -467,6 +511,13 @@ class Request:
     deltas: tuple[float, ...]
     noise_std: float | None
     """A noise chosen by the user, in scaled coordinates; None where the claim decides."""
+    shape: str | tuple[tuple[float, ...], ...] | None
+    """Of the noise; None where the library chooses."""
+    guard: float | None
+    weights: Mapping[str, float] | tuple[float, ...] | None
+    effort: Effort
+    accuracy: Mapping[str, float] | None
+    total: float | None
     table: pa.Table | None
     """The data that the scenario was built from; none for worlds and for streamed data."""
     null_values: tuple[str, ...]
@@ -545,15 +596,22 @@ def request_of(document: Document, folder: Path, scan: Scan = scan_files) -> Req
             else read_table(folder / path, null_values=file.data.null_values)
         )
         scenario = _from_table(file, query, table)
+    calibration = file.calibration
     return Request(
         scenario=scenario.with_sampled_priors() if file.prior.kind == "sampled" else scenario,
         profile=profile,
-        target=target,
+        target=target if profile is None else target.along(profile),
         failure_probability=file.guarantee.failure_probability,
         band=file.prior.band,  # type: ignore[arg-type]
-        method=file.calibration.method(gaussian=bool(file.gaussian)),
+        method=calibration.method(gaussian=bool(file.gaussian)),
         deltas=file.guarantee.deltas,
-        noise_std=file.calibration.noise_std,
+        noise_std=calibration.noise_std,
+        shape=calibration.shape,
+        guard=calibration.guard,
+        weights=calibration.weights,
+        effort=calibration.effort,  # type: ignore[arg-type]
+        accuracy=calibration.accuracy,
+        total=file.guarantee.total,
         table=table,
         null_values=file.data.null_values,
     )

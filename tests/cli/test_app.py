@@ -37,11 +37,11 @@ def test_calibrate_prints_one_json_object(folder, ask):
     answer = ask(FLAGS).json
     assert (answer["epsilon"], answer["order"], answer["notion"]) == (1.0, 4.0, "joint")
     assert (answer["dim"], answer["n_directions"], answer["failure_probability"]) == (2, 50, 0)
-    assert 0 < answer["spent_epsilon"] <= 1 < answer["unsliced_epsilon"]
+    assert 0 < answer["spent"] <= 1 < answer["unsliced_epsilon"]
     assert ask(FLAGS).json["noise_std"] == answer["noise_std"]
     line = ask(with_flags(columns="pay")).json
     assert (line["dim"], line["n_directions"]) == (1, 1)
-    assert line["unsliced_epsilon"] == pytest.approx(line["spent_epsilon"], rel=1e-9)
+    assert line["unsliced_epsilon"] == pytest.approx(line["spent"], rel=1e-9)
 
 
 def test_choices_order_the_noise(folder, ask):

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
-from pufferslice.certificate.issue import coupling_profile
 from pufferslice.config import ScenarioFile, read_request
 from pufferslice.config.scenario import request_of
 from pufferslice.errors import ArgumentError, ScenarioError, StorageError
@@ -80,10 +79,46 @@ def test_a_claim_without_slices_needs_no_profile(folder):
     document = changed(guarantee=guarantee)
     del document["profile"]
     request = request_of(document, folder)
-    assert request.profile.digest() == coupling_profile(request.scenario).digest()
+    assert request.profile is None
+    assert request.target == Guarantee.unsliced(order=4, epsilon=1)
     del (sliced := dict(BASE))["profile"]
     with pytest.raises(ArgumentError, match=r"\[profile\]"):
         request_of(sliced, folder)
+
+
+@pytest.mark.parametrize(
+    ("section", "claim"),
+    [
+        ({"notion": "unsliced", "order": 4, "epsilon": 1}, Guarantee.unsliced(order=4, epsilon=1)),
+        ({"notion": "unsliced", "epsilon": 1, "delta": 1e-5}, Guarantee.epsilon_delta(1, 1e-5)),
+        ({"notion": "guess", "at_most": 0.6}, Guarantee.guess(at_most=0.6)),
+        ({"notion": "joint", "epsilon": 1, "delta": 0.1},
+         ApproximateGuarantee.joint(epsilon=1, delta=0.1)),
+        ({"notion": "average", "order": 2, "epsilon": 1}, Guarantee.average(order=2, epsilon=1)),
+    ],
+)  # fmt: skip
+def test_claims(folder, section, claim):
+    """The kind of a claim follows from its numbers, or is named with them; slices are its own."""
+    kinds = {Guarantee: "srpp", ApproximateGuarantee: "epsilon-delta"}
+    for more in ({}, {"claim": kinds.get(type(claim), "guess")}):
+        request = request_of(changed(guarantee=section | more), folder)
+        assert request.target == claim
+        assert request.guarantee.profile is (request.profile if claim.is_sliced else None)
+
+
+def test_how_the_noise_is_found(folder):
+    section = {
+        "shape": "diagonal", "guard": 0.2, "weights": {"mean(pay)": 2.0}, "effort": "quick",
+        "accuracy": {"mean(pay)": 0.5},
+    }  # fmt: skip
+    claim = {"notion": "unsliced", "order": 4, "epsilon": 1, "total": 3.0}
+    request = request_of(changed(calibration=section, guarantee=claim), folder)
+    names = ("shape", "guard", "weights", "effort", "accuracy")
+    assert {name: getattr(request, name) for name in names} == section
+    assert request.total == 3
+    covariance = request_of(changed(calibration={"shape": [[2.0]]}), folder)
+    assert (covariance.shape, covariance.effort) == (((2.0,),), "thorough")
+    assert request_of(BASE, folder).shape is None
 
 
 def test_a_file_keeps_the_order_of_its_coordinates_and_takes_overrides(folder):
@@ -255,6 +290,16 @@ QUERY = BASE["query"]
          "[guarantee] delta: is required"),
         ({"guarantee": CLAIM | {"claim": "epsilon-delta", "delta": 0.1}},
          "[guarantee] order: is not part of claim"),
+        ({"guarantee": {"notion": "guess"}}, "[guarantee] at_most: is required for claim 'guess'"),
+        ({"guarantee": {"notion": "guess", "at_most": 0.6, "epsilon": 1.0}},
+         "[guarantee] epsilon: is not part of claim 'guess'"),
+        ({"guarantee": CLAIM | {"claim": "guess"}}, "[guarantee] claim: 'guess' does not go with"),
+        ({"guarantee": CLAIM | {"at_most": 0.6}}, "[guarantee] at_most: is not part of claim"),
+        ({"guarantee": {"notion": "guess", "at_most": 0.4}}, "at_most"),
+        ({"calibration": {"shape": "round"}}, "[calibration] shape: must be 'fitted', 'diagonal'"),
+        ({"calibration": {"shape": [[1.0], [1.0, 2.0]]}}, "[calibration] shape: must be 'fitted'"),
+        ({"calibration": {"effort": "none"}}, "[calibration] effort: must be"),
+        ({"calibration": {"accuracy": {"x": "y"}}}, "[calibration] accuracy.x: must be a number"),
         ({"prior": {"kind": "guessed"}}, "[prior] kind: must be 'empirical'"),
     ],
 )  # fmt: skip

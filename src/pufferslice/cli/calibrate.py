@@ -144,7 +144,7 @@ def calibrate(
     with progress_bar("gap tables" if request.target.is_sliced else "couplings") as progress:
         certificate = certify_release(
             request.scenario,
-            request.target,
+            request.guarantee,
             shape=request.shape,
             guard=request.guard,
             weights=request.weights,

@@ -502,7 +502,7 @@ class Request:
     profile: Profile | None
     """None where neither the claim nor a scan needs slices."""
     target: Claim
-    """Along the profile, if it is a sliced claim."""
+    """Without its slices; see `guarantee`."""
     failure_probability: float | None
     """None where nothing is sampled: exact distributions along a finite profile."""
     band: BandKind
@@ -522,6 +522,11 @@ class Request:
     """The data that the scenario was built from; none for worlds and for streamed data."""
     null_values: tuple[str, ...]
     """Strings that mean a missing value in files."""
+
+    @property
+    def guarantee(self) -> Claim:
+        """The target along the profile, if it is sliced, as `certify_release` takes it."""
+        return self.target if self.profile is None else self.target.along(self.profile)
 
     def chosen_rows(self, *, group: str | None = None, row: int | None = None) -> Frame:
         """Rows of the table: one by its place, or those with a secret, all values there."""
@@ -600,7 +605,7 @@ def request_of(document: Document, folder: Path, scan: Scan = scan_files) -> Req
     return Request(
         scenario=scenario.with_sampled_priors() if file.prior.kind == "sampled" else scenario,
         profile=profile,
-        target=target if profile is None else target.along(profile),
+        target=target,
         failure_probability=file.guarantee.failure_probability,
         band=file.prior.band,  # type: ignore[arg-type]
         method=calibration.method(gaussian=bool(file.gaussian)),

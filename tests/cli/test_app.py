@@ -119,6 +119,30 @@ def test_spent_goes_back(folder, ask):
     assert "guesses right at most" in ask("spent c.json").out
 
 
+@pytest.mark.parametrize("claim", ["", "notion='guess' at_most=0.6", "epsilon=1 delta=1e-5"])
+def test_a_noise_reads_in_three_ways(folder, ask, claim):
+    """Whatever was claimed, an order, a delta and guesses are read off the same noise."""
+    text = (folder / "scenario.toml").read_text().split("[profile]")[0]
+    keys = claim or "order=4 epsilon=1"
+    notion = "" if "notion" in keys else "notion = 'unsliced'\n"
+    (folder / "scenario.toml").write_text(
+        f"{text}[guarantee]\n{notion}" + "\n".join(keys.split()) + "\n"
+    )
+    assert ask(CERTIFY).code == 0
+    read = ask("spent c.json --order 3 --delta 1e-4 --delta 1e-6 --json").json["unsliced"]
+    assert (read["order"], 0.5 < read["guess"] < 1) == (3, True)
+    tight, loose = read["epsilon_delta"]
+    assert (tight["delta"], loose["delta"]) == (1e-4, 1e-6)
+    assert 0 < tight["epsilon"] < loose["epsilon"]
+    std = 9 * ask("spent c.json --json").json["noise_std"]
+    more = ask(f"spent c.json --order 3 --noise-std {std} --json").json["unsliced"]
+    assert (more["epsilon"] < read["epsilon"], more["guess"] < read["guess"]) == (True, True)
+    assert "Unsliced: (" in ask("spent c.json").out
+    assert ask("spent c.json --delta 2").code == 2
+    assert ask("verify c.json --scenario scenario.toml --json").json["holds"] is True
+    assert ask(RELEASE, "--out r.json --group b").code == 0
+
+
 def test_sign_and_verify(folder, ask):
     """With a key, with another one, from the data, without evidence, and after an edit."""
     assert ask(CERTIFY).code == 0

@@ -101,6 +101,12 @@ def test_the_claim_is_about_clipped_values(ask):
         (f"{SRPP} --failure-probability 0.1", "nothing can fail"),
         (f"--order 4 --epsilon 1 {SAMPLED}", "cannot be certified from samples"),
         (f"{LOOSE} --delta 0.1 {SAMPLED}", "one --delta, got 2"),
+        (f"{SRPP} --guess 0.6", "[guarantee] at_most: is not part of claim"),
+        (f"{SRPP} --shape fitted", "a claim along slices has isotropic noise"),
+        (f"{SRPP} --shape round", "[calibration] shape: must be"),
+        (f"{SRPP} --accuracy x", "--accuracy must be name=half-width"),
+        (f"{SRPP} --accuracy x=1 --accuracy x=2", "--accuracy must be name=half-width"),
+        (f"{SRPP} --accuracy x=wide", "--accuracy must be numbers"),
         (f"{LOOSE} --order 4 {SAMPLED}", "[guarantee] order: is not part"),
         (f"--claim epsilon-delta --epsilon 1 {SAMPLED}", "--delta: required"),
         (f"{LOOSE.replace('0.05', '1e-4')} {SAMPLED}", "too few samples"),
@@ -121,6 +127,92 @@ def test_a_claim_without_slices_needs_no_directions(ask):
     assert "--directions" in ask(flags, claim.replace("unsliced", "joint")).err
     resampled = ask(flags.replace("groups", "bootstrap"), claim)
     assert (resampled.code, "--seed: required" in resampled.err) == (2, True)
+
+
+WHOLE = (
+    "calibrate --dataset adult --secret race --distribution groups --mean age,hours-per-week "
+    "--scales 10,10 --json"
+)
+RENYI = "--notion unsliced --order 4 --epsilon 1"
+
+
+def test_three_claims_about_the_whole_output(ask):
+    """Each is reached, none asks for slices, and one noise reads the same in all of them."""
+    renyi, guess, pair = (
+        ask(WHOLE, claim).json
+        for claim in (RENYI, "--guess 0.6", "--notion unsliced --epsilon 1 --delta 1e-5")
+    )
+    for answer, claim in ((renyi, "srpp"), (guess, "guess"), (pair, "epsilon_delta")):
+        assert (answer["claim"], answer["shape"], answer["dim"]) == (claim, "fitted", 2)
+        assert answer["profile"] is answer["n_directions"] is answer["rule"] is None
+        assert len(answer["verdict"]["statistics"]) == 2
+    assert (renyi["order"], renyi["epsilon"], renyi["at_most"]) == (4, 1, None)
+    assert renyi["spent"] == pytest.approx(1)
+    assert (guess["notion"], guess["at_most"], guess["epsilon"]) == ("guess", 0.6, None)
+    assert guess["spent"] == pytest.approx(guess["guess"]) == pytest.approx(0.6)
+    assert (pair["notion"], pair["delta"], pair["order"]) == ("unsliced", 1e-5, None)
+    named = ask(WHOLE, "--claim epsilon-delta --notion unsliced --epsilon 1 --delta 1e-5").json
+    assert named["noise_std"] == pair["noise_std"]
+
+
+def test_shapes_and_the_guard(ask):
+    fitted, diagonal, isotropic = (
+        ask(WHOLE, RENYI, flags).json for flags in ("", "--shape diagonal", "--shape isotropic")
+    )
+    totals = [
+        sum(std**2 for std in answer["noise_std_by_coordinate"].values())
+        for answer in (fitted, diagonal, isotropic)
+    ]
+    assert totals == sorted(totals)
+    stds = set(isotropic["noise_std_by_coordinate"].values())
+    assert (isotropic["shape"], len(stds)) == ("isotropic", 1)
+    guarded = ask(WHOLE, RENYI, "--guard 0.4").json
+    assert guarded["guard"] >= 0.4 * (1 - 1e-9) > fitted["guard"]
+    given = ask(WHOLE, RENYI, "--set 'calibration.shape=[[1.0, 0.0], [0.0, 4.0]]'").json
+    age, hours = given["noise_std_by_coordinate"].values()
+    assert (given["shape"], hours / age) == ("given", pytest.approx(2))
+
+
+def test_accuracy_effort_and_total(ask):
+    loose = RENYI.replace("--epsilon 1", "--epsilon 9")
+    widths = {"mean(age)": 8.0, "mean(hours-per-week)": 12.0}
+    flags = " ".join(f"'--accuracy={name}={width}'" for name, width in widths.items())
+    accurate = ask(WHOLE, loose, flags).json
+    stds = accurate["noise_std_by_coordinate"]
+    assert all(1.96 * stds[name] <= width * 1.001 for name, width in widths.items())
+    assert accurate["epsilon"] < 9
+    assert "this accuracy costs" in ask(WHOLE, RENYI, "'--accuracy=mean(age)=0.1'").err
+    assert "accuracy must map coordinates" in ask(WHOLE, RENYI, "--accuracy age=8").err
+    quick = ask(WHOLE, RENYI, "--effort quick --total 3").json
+    assert (quick["total"], quick["spent"]) == (3, pytest.approx(1))
+    assert "must be at least the epsilon" in ask(WHOLE, RENYI, "--total 0.5").err
+
+
+def test_what_is_protected_comes_first(ask):
+    lines = ask(WHOLE.replace(" --json", ""), RENYI).out.splitlines()
+    assert lines[0].startswith("Protected: the secret 'race'")
+    assert "guesses right at most" in lines[2]
+    assert lines[4].startswith("statistic")
+    assert any("not worth making" in line for line in lines)
+    certificate = next(i for i, line in enumerate(lines) if line.startswith("Certificate "))
+    assert not any("worth making" in line for line in lines[certificate:])
+
+
+def test_the_verdict_stays_out_of_the_certificate(ask, made):
+    answer = ask(WHOLE, RENYI, "--out whole.json").json
+    assert answer["verdict"]["is_useful"] is False
+    assert "worth making" not in (made / "whole.json").read_text()
+    streamed = ask(FLAGS, SRPP, "--prior empirical --bins 64").json
+    assert streamed["verdict"] is None
+    shown = ask(FLAGS.replace(" --json", ""), SRPP, "--prior empirical --bins 64").out
+    assert "Noise (one standard deviation):\n  x: " in shown
+
+
+def test_flags_beside_a_file_are_refused(ask, made):
+    (made / "s.toml").write_text("")
+    for flags in ("--epsilon 2", "--guess 0.6", "--dataset adult", "--missing drop-rows"):
+        answer = ask("calibrate s.toml", flags)
+        assert (answer.code, f"not both: {flags.split()[0]}" in answer.err) == (2, True)
 
 
 def test_coordinates_are_in_the_order_of_the_flags(ask):

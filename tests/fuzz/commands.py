@@ -61,6 +61,23 @@ GAUSSIAN: dict[str, Any] = {
     "profile": {"kind": "axes"},
     "guarantee": {"notion": "unsliced", "order": 3, "epsilon": 1.0},
 }
+GUESS: dict[str, Any] = {
+    **{name: part for name, part in SCENARIO.items() if name != "profile"},
+    "guarantee": {"notion": "guess", "at_most": 0.6},
+    "calibration": {
+        "shape": "fitted", "guard": 0.1, "weights": {"mean(pay)": 2.0}, "effort": "quick",
+    },
+}  # fmt: skip
+PAIR: dict[str, Any] = {
+    **{name: part for name, part in RECORDS.items() if name != "profile"},
+    "guarantee": {"notion": "unsliced", "epsilon": 1.0, "delta": 1e-5},
+    "calibration": {"shape": [[2.0, 0.5], [0.5, 1.0]], "effort": "quick"},
+}
+ACCURATE: dict[str, Any] = {
+    **{name: part for name, part in SCENARIO.items() if name != "profile"},
+    "guarantee": {"notion": "unsliced", "order": 4, "epsilon": 9.0, "total": 9.0},
+    "calibration": {"shape": "diagonal", "accuracy": {"mean(pay)": 30.0, "mean(age)": 60.0}},
+}
 BOOTSTRAP: dict[str, Any] = {
     **SCENARIO,
     "secret": {"bins": {"column": "age", "quantiles": 2}},
@@ -79,6 +96,9 @@ SCENARIOS = {
     "sampled": SAMPLED,
     "gaussian": GAUSSIAN,
     "bootstrap": BOOTSTRAP,
+    "guess": GUESS,
+    "pair": PAIR,
+    "accurate": ACCURATE,
 }
 
 TRAINING: dict[str, Any] = {
@@ -150,7 +170,7 @@ def check_files(folder: Path) -> None:
         certificate = Certificate.load(made)
         assert verify(certificate).holds
         statement = certificate.statement
-        assert 0 <= statement["spent_epsilon"] <= statement["guarantee"]["epsilon"] < math.inf
+        assert 0 <= statement["spent"] <= certificate.guarantee.bound < math.inf
         assert 0 <= statement["noise"]["std"] < math.inf
         check_json(statement, made)
 

@@ -58,7 +58,8 @@ def compare(
     if not isinstance(target, Guarantee) or not isinstance(profile, FiniteProfile):
         msg = (
             "mechanisms are compared at one order, along the slices of a finite profile; give "
-            "[guarantee] an order and no delta, and [profile] a kind other than the sphere"
+            "[guarantee] an order and no delta, and [profile] directions of a kind other than the "
+            "sphere"
         )
         raise ArgumentError(msg)
     with progress_bar("mechanisms") as progress:

@@ -12,7 +12,6 @@ from pufferslice.errors import ArgumentError
 
 if TYPE_CHECKING:
     from pufferslice.certificate import Certificate
-    from pufferslice.certificate.verdict import Verdict
     from pufferslice.config.scenario import Request
     from pufferslice.scenario.histograms import Histograms
 
@@ -165,7 +164,11 @@ def calibrate(
         note = f"Written: {out} and, confidential, its evidence beside it."
     found = verdict(certificate)
     value = _summary(certificate) | {"verdict": None if found is None else found.to_json()}
-    text = f"{_overview(certificate, found)}\n\n{certificate}\n\n{note}"
+    # The first paragraph of a certificate is what everyone should read.
+    parts = [str(certificate).split("\n\n")[1], str(certificate), note]
+    if found is not None:
+        parts.insert(1, f"{found}\nThis verdict is internal: it is computed from the data.")
+    text = "\n\n".join(parts)
     answer(value, text, json=json)
 
 
@@ -182,29 +185,6 @@ def _check_no_flags(context: typer.Context, flags: Iterable[str]) -> None:
             "of the file with --set, as --set guarantee.epsilon=2"
         )
         raise ArgumentError(msg)
-
-
-def _overview(certificate: "Certificate", found: "Verdict | None") -> str:
-    """What is protected, how well, with how much noise, and whether that is worth it."""
-    from pufferslice._core.text import escaped_texts, shown
-    from pufferslice.certificate.wording import guess_sentence, protected_sentence
-
-    statement = escaped_texts(certificate.statement)
-    rows = f"{found}\nThis table is internal: it is computed from the data." if found else ""
-    if found is None:
-        names = statement["scenario"]["query"]["names"]
-        stds = zip(names, statement["noise"]["std_by_coordinate"], strict=True)
-        rows = "\n".join(
-            ["Noise (one standard deviation):", *(f"  {shown(n)}: {std:.3g}" for n, std in stds)]
-        )
-    return "\n".join(
-        [
-            protected_sentence(statement["scenario"]),
-            guess_sentence(certificate.guess),
-            "",
-            rows,
-        ]
-    )
 
 
 def _request(

@@ -177,6 +177,8 @@ def many() -> dict[str, Any]:
 
 _FLAGS = "--secret site --notion joint --order 3 --epsilon 0.8 --directions 5 --seed 2"
 _CALIBRATE = "calibrate --data people.csv"
+_WHOLE = f"{_CALIBRATE} --law groups --mean pay,age --scales 10,20 --secret site"
+_RENYI = "--notion unsliced --order 3 --epsilon 0.8"
 _ACCOUNT = "account --n-records 2000 --n-steps 30"
 
 VARIES = frozenset(
@@ -252,6 +254,21 @@ release records.toml --certificate records.json --ledger other --out row.json --
 audit records.json --scenario records.toml --n-outputs 1000 --confidence 0.9999 --json
 report groups.json one.json --out page.html --public --json
 report broken.json --out other.html --json
+{_WHOLE} {_RENYI} --out whole.json --json
+{_WHOLE} {_RENYI} --shape diagonal --json
+{_WHOLE} {_RENYI} --shape isotropic --json
+{_WHOLE} {_RENYI} --guard 0.3 --total 2 --json
+{_WHOLE} --notion unsliced --order 3 --epsilon 9 --accuracy mean(pay)=20 --accuracy mean(age)=50 \
+--json
+{_WHOLE} --guess 0.6 --out guess.json --json
+{_WHOLE} --notion unsliced --epsilon 1 --delta 1e-5 --out pair.json --json
+{_CALIBRATE} --law records --columns pay,age --secret site {_RENYI} --effort quick --json
+{_WHOLE} {_RENYI} --guess 0.6 --json
+spent whole.json --order 5 --delta 1e-4 --json
+spent guess.json --order 5 --delta 1e-4 --json
+spent pair.json --noise-std 3 --json
+verify guess.json --json
+verify pair.json --json
 """),
     "runs": _lines(f"""
 init made --json

@@ -26,7 +26,8 @@ from pufferslice.calibration.shape import (
 from pufferslice.errors import ArgumentError
 from pufferslice.queries import Query
 from pufferslice.queries.ranges import Box
-from pufferslice.scenario.distributions import FiniteDistribution
+from pufferslice.scenario.distributions import Distribution, FiniteDistribution
+from pufferslice.scenario.histograms import BinnedDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.couplings import SEED, Effort, Recipe, coupled_differences
 from pufferslice.sensitivity.gaussian import GaussianPairs
@@ -182,9 +183,9 @@ def _fitted(
             kind=kind,
         )
         return _guarded(fitted, smallest, weights)
-    if not all(isinstance(distribution, FiniteDistribution) for distribution in distributions):
+    finite = _atoms(distributions)
+    if len(finite) < len(distributions):
         return _fitted_to_range(scenario, limit, weights)
-    finite = [d for d in distributions if isinstance(d, FiniteDistribution)]
     means = np.array([d.mean for d in finite])
     shifts = np.array([means[a] - means[b] for a, b in pairs])
     if all(distribution.n_samples == 1 for distribution in finite):
@@ -252,6 +253,17 @@ def _thinned(distribution: FiniteDistribution, most: int) -> FiniteDistribution:
         return distribution
     kept = np.sort(np.random.default_rng(SEED).permutation(n)[:most])
     return FiniteDistribution(outputs=distribution.outputs[kept], counts=distribution.counts[kept])
+
+
+def _atoms(distributions: Sequence[Distribution]) -> list[FiniteDistribution]:
+    """Those of the distributions that are finite; of streamed rows, some of one stratum."""
+    finite = []
+    for distribution in distributions:
+        if isinstance(distribution, FiniteDistribution):
+            finite.append(distribution)
+        elif isinstance(distribution, BinnedDistribution) and distribution.strata is not None:
+            finite.append(FiniteDistribution.uniform(distribution.strata.rows(0)))
+    return finite
 
 
 def _guard(guard: float | None, differences: Floats, limit: float) -> float:

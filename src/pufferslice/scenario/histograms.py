@@ -4,7 +4,7 @@
 import io
 import math
 from collections.abc import Iterable
-from typing import Any, ClassVar, Final, Literal, final
+from typing import Any, ClassVar, Final, Literal, Protocol, final
 
 import attrs
 import numpy as np
@@ -159,12 +159,43 @@ class BinGrid:
         )
 
 
+class Strata(Protocol):
+    """The rows of one secret, kept elsewhere in strata of equal mass; one is read at a time."""
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the secret."""
+
+    @property
+    def n_strata(self) -> int:
+        """Number of strata."""
+
+    @property
+    def dim(self) -> int:
+        """Output dimension."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the rows and how they are cut."""
+
+    def rows(self, stratum: int) -> Floats:
+        """The prepared rows of one stratum, shape (n, dim)."""
+
+    def masses(self, stratum: int) -> Integers:
+        """The integer mass of each of these rows; their sum is the same in every stratum."""
+
+
+def _digest_of(strata: Strata | None) -> str | None:
+    return None if strata is None else strata.digest
+
+
 @final
 @attrs.frozen(kw_only=True, repr=False)
 class BinnedDistribution:
     """The empirical distribution of rows that were counted in one histogram per direction.
 
-    Ranks are exact; a value is known up to one bin and the rounding error of its projection.
+    Ranks are exact; a value is known up to one bin and the rounding error of its projection. With
+    `strata`, the rows themselves can be read again, to couple them.
     """
 
     kind: ClassVar[Literal["empirical"]] = "empirical"
@@ -172,11 +203,20 @@ class BinnedDistribution:
     grid: BinGrid
     counts: Integers = attrs.field(converter=_owned, eq=same)
     """Rows in each bin, shape (n_directions, n_bins); every direction counts every row."""
+    strata: Strata | None = attrs.field(default=None, eq=_digest_of)
+    """The rows on disk; None if they were only counted."""
 
     def __attrs_post_init__(self) -> None:
         _check_counts(self.counts[None], self.grid)
         if not self.total:
             msg = "a binned distribution needs at least one row, got none"
+            raise ArgumentError(msg)
+        strata = self.strata
+        if strata is not None and (strata.n_rows, strata.dim) != (self.total, self.dim):
+            msg = (
+                "the strata must be of the rows that were counted: their number or dimension "
+                "differs. Spill the rows again"
+            )
             raise ArgumentError(msg)
 
     @property
@@ -224,8 +264,9 @@ class BinnedDistribution:
         return (self.counts // np.gcd.reduce(self.counts, axis=None),)
 
     def digest_parts(self) -> list[bytes]:
-        """Grid and counts as bytes."""
-        return [b"binned", self.grid.digest().encode(), self.counts.tobytes()]
+        """Grid, counts and the digest of the strata as bytes."""
+        parts = [b"binned", self.grid.digest().encode(), self.counts.tobytes()]
+        return parts if self.strata is None else [*parts, b"strata", self.strata.digest.encode()]
 
     def __repr__(self) -> str:
         return f"BinnedDistribution(n_samples={self.total}, grid={self.grid!r})"

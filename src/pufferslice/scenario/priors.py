@@ -420,7 +420,8 @@ def is_made_of_data(world: World) -> bool:
 def _drawn(distribution: Distribution) -> SampledDistribution | SampledBinnedDistribution:
     """The atoms of an empirical distribution as draws."""
     if isinstance(distribution, BinnedDistribution):
-        return SampledBinnedDistribution(draws=distribution)
+        # Couplings of draws would bound the draws only.
+        return SampledBinnedDistribution(draws=attrs.evolve(distribution, strata=None))
     if not isinstance(distribution, FiniteDistribution) or not distribution.is_uniform:
         msg = "weighted atoms are no independent draws; give the draws themselves, each once"
         raise ScenarioError(msg)

@@ -9,6 +9,8 @@ from pufferslice.sensitivity.scan import (
     scan_outputs,
     scan_tables,
     simulated_outputs,
+    spill_files,
+    spill_tables,
     streamed_scenario,
 )
 from pufferslice.sensitivity.sensitivity import SphereTerm
@@ -29,5 +31,7 @@ __all__ = [
     "scan_outputs",
     "scan_tables",
     "simulated_outputs",
+    "spill_files",
+    "spill_tables",
     "streamed_scenario",
 ]

@@ -136,8 +136,12 @@ def coupling_tables(
     pairs: Sequence[DistributionPair],
     recipe: Recipe,
     progress: Progress = silent,
+    *,
+    n_instances: int | None = None,
 ) -> MatchingTables:
     """Distances in all dimensions under the candidates: one `slice` of the tables per candidate.
+
+    `n_instances` are those among which the work is shared, by default these pairs.
 
     The first is best under the recipe's cost, the second under the squared distance, the third has
     the least worst distance. Callers take the least per instance and claim.
@@ -161,7 +165,7 @@ def coupling_tables(
                 rows[id(pieces)] = rounder.row(distances, pieces.masses)
         return [rows[id(pieces)] for pieces in best]
 
-    instances = _instances(distributions, pairs)
+    instances = _instances(distributions, pairs, n_instances)
     found = in_threads(rows_of, instances, progress)
     rows = [rows[slot] for slot in range(slots) for rows in found]
     totals = [instance.total for instance in instances]
@@ -275,7 +279,9 @@ _SLOTS: Final = (_claim_value, _squared_value, _worst_value)
 
 
 def _instances(
-    distributions: Sequence[FiniteDistribution], pairs: Sequence[DistributionPair]
+    distributions: Sequence[FiniteDistribution],
+    pairs: Sequence[DistributionPair],
+    n_instances: int | None = None,
 ) -> list[_Instance]:
     dims = sorted({distribution.dim for distribution in distributions})
     if len(dims) != 1:
@@ -294,7 +300,7 @@ def _instances(
         equal = np.array_equal(corners[a], corners[b]) and equal_distributions(
             distributions[a], distributions[b]
         )
-        result.append(_Instance(first, second, total, equal, len(pairs)))
+        result.append(_Instance(first, second, total, equal, n_instances or len(pairs)))
     return result
 
 

@@ -33,13 +33,23 @@ from pufferslice.data.readers import Piece, Reading, batches, data_files, pieces
 from pufferslice.errors import ArgumentError, ScenarioError, StorageError, TableError
 from pufferslice.queries import Ball, Box, Query
 from pufferslice.queries.variation import check_ends, check_reached
-from pufferslice.scenario.histograms import DEFAULT_BINS, BinGrid, Histograms
+from pufferslice.scenario.histograms import DEFAULT_BINS, BinGrid, Histograms, Strata
 from pufferslice.scenario.priors import Prior, Source, check_group_sizes
 from pufferslice.scenario.scenario import Pairs, Scenario, check_clipping, chosen_pairs
 from pufferslice.scenario.secrets import Bins, ColumnSecret, secret_columns
 from pufferslice.scenario.simulator import SimulatedSample, floats_in
 from pufferslice.sensitivity.binned import CountedRows, Tally, bin_grid, public_range
 from pufferslice.sensitivity.profiles import Profile
+from pufferslice.sensitivity.strata import (
+    MOST_ROWS,
+    Announce,
+    Spill,
+    SpilledStrata,
+    SpillFolder,
+    check_spillable,
+    spilled_before,
+    unannounced,
+)
 
 FORMAT: Final = "pufferslice-scan"
 VERSION: Final = 1
@@ -270,6 +280,75 @@ def scan_tables(
     return tally.histograms()
 
 
+def spill_files(
+    path: str | os.PathLike[str],
+    scan: RowScan,
+    histograms: Histograms,
+    *,
+    folder: str | os.PathLike[str] | None = None,
+    most_rows: int = MOST_ROWS,
+    announce: Announce = unannounced,
+    progress: Progress = silent,
+) -> dict[str, SpilledStrata]:
+    """A second pass over the files of a scan: their rows on disk, to bound the whole output.
+
+    For `streamed_scenario(..., strata=...)`. The rows go to a temporary folder, which is removed
+    when nothing uses the strata any more, after errors, and at the end of the process; what a
+    killed process leaves is removed by the next spill. With `folder` they stay there, confidential,
+    until you remove them: a later process takes them up if it was given the same files and scan and
+    the first one finished, and starts again otherwise.
+    `announce` gets the bytes that will be written; `most_rows` are those of a stratum.
+    """
+    check_spillable(histograms)
+    pieces = pieces_of(data_files(path), scan.columns)
+    rows = f"{most_rows} {sorted(histograms.n_rows.items())}"
+    data = _data_digest(pieces)
+    identity = {**scan.parts(), "data": data, "rows": digest(rows.encode())}
+    place = SpillFolder(folder)
+    try:
+        before = spilled_before(place, identity, histograms)
+        if before is not None:
+            return before
+        total = sum(histograms.n_rows.values()) + histograms.n_dropped
+        with (
+            Spill(histograms, place, most_rows=most_rows, announce=announce) as spill,
+            contextlib.closing(_prepared_ahead(scan, pieces, START)) as ready,
+        ):
+            for counted_rows, reached in ready:
+                spill.add_rows(counted_rows)
+                progress(reached.n_rows, total)
+            return spill.finished({**identity, "data": _data_digest(pieces)})
+    except BaseException:
+        place.close()
+        raise
+
+
+def spill_tables(
+    tables: Iterable[object],
+    scan: RowScan,
+    histograms: Histograms,
+    *,
+    most_rows: int = MOST_ROWS,
+    announce: Announce = unannounced,
+    progress: Progress = silent,
+) -> dict[str, SpilledStrata]:
+    """As `spill_files`, for the tables of `scan_tables`, given again in the same order."""
+    check_spillable(histograms)
+    total = sum(histograms.n_rows.values())
+    place, n_rows = SpillFolder(None), 0
+    try:
+        with Spill(histograms, place, most_rows=most_rows, announce=announce) as spill:
+            for table in tables:
+                counted_rows = scan.rows(table)
+                spill.add_rows(counted_rows)
+                n_rows += len(counted_rows.codes)
+                progress(n_rows, total)
+            return spill.finished(scan.parts())
+    except BaseException:
+        place.close()
+        raise
+
+
 def scan_outputs(
     blocks: Iterable[tuple[str, Any]], query: Query, grid: BinGrid, *, progress: Progress = silent
 ) -> Histograms:
@@ -319,11 +398,13 @@ def streamed_scenario(
     pairs: Pairs = "all",
     source: Source = "released_data",
     name: str = "table",
+    strata: Mapping[str, Strata] | None = None,
 ) -> Scenario:
     """The scenario of distribution `records` whose priors are the rows that were counted.
 
     As `Scenario.from_records`, from histograms. The rows themselves are declared to be the prior;
-    if they are a sample of it, use `scenario.with_sampled_priors()`.
+    if they are a sample of it, use `scenario.with_sampled_priors()`. `strata`, from `spill_files`,
+    bound the whole output by couplings of the rows; without, it is bounded by the range alone.
     """
     n_rows = histograms.n_rows
     check_group_sizes(list(n_rows.values()))
@@ -333,6 +414,15 @@ def streamed_scenario(
             "data again"
         )
         raise ScenarioError(msg)
+    if strata is not None and set(strata) != set(n_rows):
+        msg = "the strata must be those of the secrets that were counted; spill the rows again"
+        raise ScenarioError(msg)
+    distributions = histograms.distributions()
+    if strata is not None:
+        distributions = {
+            secret: attrs.evolve(distribution, strata=strata[secret])
+            for secret, distribution in distributions.items()
+        }
     check_ends(scan.query, histograms.ends)
     check_reached(scan.query, histograms.ends)
     total = sum(n_rows.values())
@@ -341,7 +431,7 @@ def streamed_scenario(
         source=source,
         origin=f"the query of each row of the group, counted in {scan.grid.n_bins} bins",
         probabilities={secret: n / total for secret, n in n_rows.items()},
-        distributions=histograms.distributions(),
+        distributions=distributions,
         n_rows=n_rows,
         n_clipped=dict(zip(histograms.secrets, histograms.n_clipped.tolist(), strict=True)),
     )

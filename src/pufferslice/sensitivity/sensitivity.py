@@ -40,6 +40,7 @@ from pufferslice.sensitivity.couplings import Recipe, coupling_tables, range_tab
 from pufferslice.sensitivity.exact import gap_tables
 from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.profiles import Profile, SampledSphere
+from pufferslice.sensitivity.strata import strata_tables
 from pufferslice.sensitivity.tables import DistributionPair, GapTables, MatchingTables
 from pufferslice.sensitivity.whitening import Shape
 
@@ -421,13 +422,24 @@ def _binned_full(
     shape: Shape | None,
     progress: Progress,
 ) -> Full:
-    """The range of the bins; in one dimension, where bins show all, the gaps."""
-    del recipe
+    """Couplings of strata, else the range of the bins; in one dimension, which bins show, gaps."""
     binned = _all(distributions, BinnedDistribution)
     grid = binned[0].grid
     if scenario.dim == 1:
         tables = binned_tables(binned, pairs, grid.directions, progress)
         return Full(dim=1, seen=MatchingTables.of_gaps(tables))
+    strata = [distribution.strata for distribution in binned if distribution.strata is not None]
+    if len(strata) == len(binned):
+        coupled = strata_tables(
+            strata, pairs, recipe, shape=shape, center=scenario.query.center, progress=progress
+        )
+        if shape is None:
+            # Gaps along slices include the size of two bins; a coupling is never shorter.
+            widest = float((2 * grid.widths + 4 * grid.slacks).max())
+            gaps = coupled.gaps.copy()
+            gaps[coupled.starts[:-1]] += widest
+            coupled = attrs.evolve(coupled, gaps=gaps)
+        return Full(dim=scenario.dim, seen=coupled, shape=shape, recipe=recipe)
     diameter = grid.diameter
     if shape is not None:
         extents = grid.extents * (1 + 16 * UNIT_ROUNDOFF)

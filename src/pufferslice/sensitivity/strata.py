@@ -1,0 +1,693 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""Couplings of streamed rows: spilled to disk in strata of equal mass, coupled two at a time.
+
+If $P = \frac1K \sum_k P_k$ and $Q = \frac1K \sum_k Q_k$, couplings of $P_k$ with $Q_k$ put together
+are a coupling of P and Q. The rows of a secret are put in a fixed pseudo-random order and cut at
+equal mass; a row on a border is split. All masses are integers.
+"""
+
+import contextlib
+import hashlib
+import math
+import os
+import shutil
+import stat
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Final, Self, final
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats, Integers
+from pufferslice._core.checks import check_count
+from pufferslice._core.files import (
+    CONFIDENTIAL,
+    ROOM,
+    canonical_json,
+    digest,
+    make_folder,
+    open_regular,
+    parsed_json,
+    pretty_json,
+    read_bytes,
+    write_whole,
+)
+from pufferslice._core.kernels import kernel
+from pufferslice._core.threads import Progress, in_threads, n_cores, silent
+from pufferslice.errors import ArgumentError, ScenarioError, StorageError
+from pufferslice.scenario.distributions import LARGEST_TOTAL, FiniteDistribution
+from pufferslice.scenario.histograms import Histograms, Strata
+from pufferslice.sensitivity.binned import CountedRows, Tally, grouped
+from pufferslice.sensitivity.couplings import Recipe, coupling_tables
+from pufferslice.sensitivity.kernels import thinned
+from pufferslice.sensitivity.tables import (
+    MOST_ENTRIES,
+    DistributionPair,
+    MatchingTables,
+    Row,
+)
+from pufferslice.sensitivity.whitening import Shape
+
+try:
+    import fcntl
+except ImportError:  # Windows, where folders of killed processes are not looked for
+    fcntl = None  # type: ignore[assignment]
+
+FORMAT: Final = "pufferslice-strata"
+VERSION: Final = 1
+
+MOST_ROWS: Final = 100_000
+"""Rows of a stratum, at most, and one more where rows are split."""
+
+MOST_BYTES: Final = 2**25
+"""Bytes of a stratum, at most, unless a row alone takes more."""
+
+ORDER_KEY: Final = 0x9E3779B97F4A7C15
+"""Of the order in which rows are cut into strata; any key gives a sound coupling."""
+
+_PREFIX: Final = "pufferslice-strata-"
+_MANIFEST: Final = "manifest.json"
+_ROWS: Final = "rows.f64"
+_LOCK: Final = "lock"
+_CHECKED_DIRECTIONS: Final = 2
+"""Directions along which a spill counts its rows again, to compare them with the scan."""
+_MOST_AT_ONCE: Final = 4
+"""Pairs of strata that are coupled at once; each is in memory."""
+_LARGEST_TOTAL: Final = 2**62
+_QUANTA: Final = 2**52
+"""Units of mass where exact ones would not fit; masses then are moved to larger distances."""
+_FINEST: Final = 8192
+"""Entries of a row of the tables."""
+
+Announce = Callable[[int], None]
+"""Called with the bytes that a spill takes on disk, before it begins."""
+
+
+def unannounced(_n_bytes: int) -> None:
+    """The announcement of a library call: none."""
+
+
+def strata_count(n_rows: int, dim: int, most_rows: int = MOST_ROWS) -> int:
+    """The number of strata for so many rows: the least power of two that makes them small enough.
+
+    Powers of two, so that the strata of a large secret can be coupled with those of a small one.
+
+    >>> strata_count(150_000, 3), strata_count(100_000, 3), strata_count(2, 10_000_000)
+    (2, 1, 2)
+    """
+    most = max(1, min(most_rows, MOST_BYTES // (8 * dim)))
+    n_strata = 1
+    while n_strata * most < n_rows and 2 * n_strata <= n_rows:
+        n_strata *= 2
+    return n_strata
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Cut:
+    """How the rows of one secret are cut into strata of equal mass.
+
+    In units of 1 / (n_rows * n_strata), the row at place p has the mass from p * n_strata to
+    (p + 1) * n_strata, and stratum k that from k * n_rows to (k + 1) * n_rows.
+
+    >>> [Cut(n_rows=5, n_strata=2).masses(k).tolist() for k in range(2)]
+    [[2, 2, 1], [1, 2, 2]]
+    """
+
+    n_rows: int
+    n_strata: int
+
+    def __attrs_post_init__(self) -> None:
+        check_count(1, n_rows=self.n_rows, n_strata=self.n_strata)
+        if self.n_strata > self.n_rows:
+            msg = f"n_strata must be at most n_rows = {self.n_rows}, got {self.n_strata}"
+            raise ArgumentError(msg)
+
+    def first(self, stratum: int) -> int:
+        """The first place with mass in a stratum."""
+        return stratum * self.n_rows // self.n_strata
+
+    def size(self, stratum: int) -> int:
+        """The number of rows with mass in a stratum."""
+        return -(-(stratum + 1) * self.n_rows // self.n_strata) - self.first(stratum)
+
+    def masses(self, stratum: int) -> Integers:
+        """Mass in a stratum of the row at each place, divided by what all have in common.
+
+        Their sum is the same in every stratum.
+        """
+        n, k = self.n_rows, self.n_strata
+        masses = np.full(self.size(stratum), k, dtype=np.int64)
+        masses[0] -= stratum * n - self.first(stratum) * k
+        masses[-1] -= (self.first(stratum) + len(masses)) * k - (stratum + 1) * n
+        return masses // math.gcd(n, k)
+
+
+@kernel
+def ordered_places(first: int, n_places: int, n_rows: int, key: int) -> Integers:
+    """Places of rows first, first + 1, ... in a fixed pseudo-random order of n_rows rows.
+
+    A bijection: steps that can be undone, on the least number of bits, until the result is in.
+    """
+    n_bits = 1
+    while (1 << n_bits) < n_rows:
+        n_bits += 1
+    mask = np.uint64((1 << n_bits) - 1)
+    shift = np.uint64((n_bits + 1) // 2)
+    secret = np.uint64(key)
+    result = np.empty(n_places, dtype=np.int64)
+    for i in range(n_places):
+        x = np.uint64(first + i)
+        while True:
+            for turn in range(4):
+                x = (x + (secret >> np.uint64(7 * turn))) & mask
+                x = (x * np.uint64(0xBF58476D1CE4E5B9)) & mask
+                x ^= x >> shift
+            if x < np.uint64(n_rows):
+                break
+        result[i] = np.int64(x)
+    return result
+
+
+@final
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class SpilledStrata:
+    """The strata of one secret on disk; every one is checked by its digest when it is read."""
+
+    cut: Cut
+    dim: int
+    offset: int
+    """Where the rows of this secret begin in the file, in rows."""
+    digests: tuple[str, ...]
+    """SHA-256 of the rows of each stratum, as they are on disk."""
+    borders: Integers
+    """Where, in each stratum, the rows at its first and its last place are; (n_strata, 2)."""
+    folder: "SpillFolder"
+    """Keeps the file for as long as the strata are used."""
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the secret."""
+        return self.cut.n_rows
+
+    @property
+    def n_strata(self) -> int:
+        """Number of strata."""
+        return self.cut.n_strata
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the rows and how they are cut."""
+        facts = [FORMAT, VERSION, self.n_rows, self.n_strata, self.dim, self.borders.tolist()]
+        return digest(canonical_json([*facts, list(self.digests)]))
+
+    def rows(self, stratum: int) -> Floats:
+        """The rows of one stratum, clipped and scaled, shape (n, dim)."""
+        sizes = [self.cut.size(k) for k in range(stratum + 1)]
+        start = 8 * self.dim * (self.offset + sum(sizes[:-1]))
+        content = self.folder.read(start, 8 * self.dim * sizes[-1])
+        if hashlib.sha256(content).hexdigest() != self.digests[stratum]:
+            raise _damaged(self.folder.path)
+        return np.frombuffer(content, dtype="<f8").reshape(-1, self.dim).astype(np.float64)
+
+    def masses(self, stratum: int) -> Integers:
+        """The integer mass of each of these rows; their sum is the same in every stratum."""
+        masses = self.cut.masses(stratum)
+        result = np.full(len(masses), self.n_strata // math.gcd(self.n_rows, self.n_strata))
+        result[self.borders[stratum]] = masses[[0, -1]]
+        return result
+
+    def __repr__(self) -> str:
+        return f"SpilledStrata(n_rows={self.n_rows}, n_strata={self.n_strata}, dim={self.dim})"
+
+
+class SpillFolder:
+    """A folder with one file of rows; a temporary one is removed with the last user of it.
+
+    It contains rows of the data, so only its owner may read it. A process that is killed leaves
+    its temporary folder; the next spill of the same user removes it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None) -> None:
+        self.is_temporary = path is None
+        if path is None:
+            _remove_abandoned(Path(tempfile.gettempdir()))
+            try:
+                self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+            except OSError as error:
+                msg = f"cannot make a temporary folder: {error.strerror or error}; set TMPDIR"
+                raise StorageError(error.errno, msg) from error
+        else:
+            self.path = Path(path)
+            make_folder(self.path, 0o700)
+        self._lock = _locked(self.path / _LOCK)
+        if self._lock is None:
+            msg = f"the folder {str(self.path)!r} is used by another process; name another one"
+            raise StorageError(msg)
+        self._finalizer = weakref.finalize(
+            self, _release, self.path, self._lock, os.getpid(), remove=self.is_temporary
+        )
+
+    @property
+    def rows_file(self) -> Path:
+        """All rows, secret by secret, stratum by stratum."""
+        return self.path / _ROWS
+
+    @property
+    def manifest(self) -> Path:
+        """Written last: what the file has to contain."""
+        return self.path / _MANIFEST
+
+    def read(self, start: int, n_bytes: int) -> bytes:
+        """Bytes of the file of rows."""
+        try:
+            with open_regular(self.rows_file) as file:
+                file.seek(start)
+                return file.read(n_bytes)
+        except StorageError as error:
+            msg = (
+                f"the strata in {str(self.path)!r} are gone or cannot be read: spilled rows are "
+                "removed with their folder. Spill them again"
+            )
+            raise StorageError(msg) from error
+
+    def empty(self) -> None:
+        """Remove the files of an earlier spill, and no others."""
+        for file in (self.manifest, self.rows_file):
+            file.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let another process use the folder; a temporary one is removed."""
+        self._finalizer()
+
+
+def _locked(path: Path) -> IO[bytes] | None:
+    """The file, locked for this process until it is closed; None if another one has it."""
+    try:
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+        file = os.fdopen(os.open(path, flags, CONFIDENTIAL), "r+b")
+    except OSError as error:
+        msg = f"cannot write {str(path)!r}: {error.strerror or error}; name another folder"
+        raise StorageError(error.errno, msg) from error
+    if fcntl is not None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            return None
+    return file
+
+
+def _release(path: Path, lock: IO[bytes], process: int, *, remove: bool) -> None:
+    if os.getpid() != process:
+        return  # a forked child does not own the folder
+    if remove:
+        shutil.rmtree(path, ignore_errors=True)
+    lock.close()
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove temporary folders of this user whose process is gone: nobody holds their lock."""
+    if fcntl is None:
+        return
+    for folder in parent.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            about = folder.lstat()
+            if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
+                continue
+            with (folder / _LOCK).open("r+b") as lock:  # none: it is being made
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _damaged(path: Path) -> StorageError:
+    return StorageError(
+        f"the strata in {str(path)!r} were truncated or changed after they were spilled; nothing "
+        "is computed from them. Spill the rows again"
+    )
+
+
+class Spill:
+    """Writes rows into the strata of their secrets; the scan has counted the same rows before.
+
+    Use it as a context: an error removes what was written.
+    """
+
+    def __init__(
+        self,
+        histograms: Histograms,
+        folder: SpillFolder,
+        *,
+        most_rows: int = MOST_ROWS,
+        announce: Announce = unannounced,
+    ) -> None:
+        check_count(1, most_rows=most_rows)
+        self._histograms, self._folder = histograms, folder
+        grid = histograms.grid
+        self._dim = grid.dim
+        check_spillable(histograms)
+        self._cuts = {
+            secret: Cut(n_rows=n, n_strata=strata_count(n, grid.dim, most_rows))
+            for secret, n in histograms.n_rows.items()
+        }
+        few = attrs.evolve(grid, directions=grid.directions[:_CHECKED_DIRECTIONS])
+        self._tally = Tally(few, 1)
+        self._parts: dict[str, _Part] = {}
+        offset = 0
+        for secret, cut in self._cuts.items():
+            self._parts[secret] = _Part(cut, grid.dim, offset)
+            offset += sum(cut.size(k) for k in range(cut.n_strata))
+        self.n_bytes = 8 * grid.dim * offset
+        announce(self.n_bytes)
+        free = shutil.disk_usage(folder.path).free
+        if free < self.n_bytes + ROOM:
+            msg = (
+                f"the strata take {self.n_bytes / 2**30:.3g} GiB in {str(folder.path)!r}, where "
+                f"{free / 2**30:.3g} GiB are free. Name a folder with more room, or set TMPDIR"
+            )
+            raise StorageError(msg)
+        folder.empty()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        self._file = os.fdopen(os.open(folder.rows_file, flags, CONFIDENTIAL), "wb", buffering=0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+        if kind is not None:
+            self._folder.empty()
+            if self._folder.is_temporary:
+                self._folder.close()
+
+    def add_rows(self, rows: CountedRows) -> None:
+        """Write rows that the scan has counted."""
+        if not len(rows.codes):
+            return
+        unknown = [secret for secret in rows.secrets if secret not in self._parts]
+        if unknown:
+            raise _changed()
+        self._tally.add_rows(rows)
+        order = grouped(rows.codes, len(rows.secrets))
+        ends = np.cumsum(np.bincount(rows.codes, minlength=len(rows.secrets)))
+        for secret, places in zip(rows.secrets, np.split(order, ends[:-1]), strict=True):
+            if len(places):
+                for start, content in self._parts[secret].placed(rows.outputs[places]):
+                    self._write(start, content)
+
+    def _write(self, start: int, content: memoryview) -> None:
+        try:
+            self._file.seek(start)
+            while len(content):
+                content = content[self._file.write(content) :]
+        except OSError as error:
+            reason = error.strerror or str(error)
+            msg = f"cannot write {str(self._folder.rows_file)!r}: {reason}; nothing was kept"
+            raise StorageError(error.errno, msg) from error
+
+    def finished(self, identity: Mapping[str, str]) -> dict[str, SpilledStrata]:
+        """The strata of every secret, once all rows were added; they are on the disk then."""
+        again, few = self._tally.histograms(), self._histograms
+        same_rows = again.secrets == few.secrets and np.array_equal(
+            again.counts, few.counts[:, :_CHECKED_DIRECTIONS]
+        )
+        if not same_rows or not np.array_equal(again.n_clipped, few.n_clipped):
+            raise _changed()
+        os.fsync(self._file.fileno())
+        facts = {
+            "format": FORMAT,
+            "version": VERSION,
+            "identity": dict(identity),
+            "secrets": {secret: part.facts() for secret, part in self._parts.items()},
+        }
+        content = {**facts, "digest": digest(canonical_json(facts))}
+        write_whole(self._folder.manifest, pretty_json(content), CONFIDENTIAL)
+        return {secret: part.strata(self._folder) for secret, part in self._parts.items()}
+
+
+def _changed() -> ScenarioError:
+    return ScenarioError(
+        "the rows are not those that were counted: the data changed after the scan, or other data "
+        "were given. Scan them again"
+    )
+
+
+def check_spillable(histograms: Histograms) -> None:
+    """Refuse secrets with more rows than a coupling can count."""
+    most = max(histograms.n_rows.values(), default=0)
+    if most >= LARGEST_TOTAL:
+        msg = (
+            f"a secret has {most:,} rows, and couplings count fewer than {LARGEST_TOTAL:,}; leave "
+            "the strata out, and the range bounds the whole output"
+        )
+        raise ScenarioError(msg)
+
+
+class _Part:
+    """The strata of one secret that are being written."""
+
+    def __init__(self, cut: Cut, dim: int, offset: int) -> None:
+        self._cut, self._dim, self._offset = cut, dim, offset
+        self._n_seen = 0
+        sizes = [cut.size(k) for k in range(cut.n_strata)]
+        self._starts = offset + np.concatenate([[0], np.cumsum(sizes)])
+        self._filled = np.zeros(cut.n_strata, dtype=np.int64)
+        self._hashes = [hashlib.sha256() for _ in sizes]
+        self._borders = np.zeros((cut.n_strata, 2), dtype=np.int64)
+
+    def placed(self, rows: Floats) -> Iterator[tuple[int, memoryview]]:
+        """Where in the file the next rows go: bytes, and where they begin."""
+        n, n_strata = self._cut.n_rows, self._cut.n_strata
+        if self._n_seen + len(rows) > n:
+            raise _changed()
+        places = ordered_places(self._n_seen, len(rows), n, ORDER_KEY)
+        self._n_seen += len(rows)
+        strata = places * n_strata // n
+        source = np.arange(len(rows))
+        is_split = (places + 1) * n_strata > (strata + 1) * n
+        if is_split.any():
+            # In the order of the rows, so that the size of batches does not matter.
+            source = np.concatenate([source, np.flatnonzero(is_split)])
+            strata = np.concatenate([strata, strata[is_split] + 1])
+            order = np.argsort(source, kind="stable")
+            source, strata = source[order], strata[order]
+        order = grouped(strata, n_strata)
+        ends = np.cumsum(np.bincount(strata, minlength=n_strata)).tolist()
+        begin = 0
+        for k, end in enumerate(ends):
+            if end == begin:
+                continue
+            chosen = source[order[begin:end]]
+            for side, place in enumerate((0, self._cut.size(k) - 1)):
+                where = np.flatnonzero(places[chosen] == self._cut.first(k) + place)
+                if len(where):
+                    self._borders[k, side] = self._filled[k] + where[0]
+            content = memoryview(rows[chosen].astype("<f8").tobytes())
+            self._hashes[k].update(content)
+            yield 8 * self._dim * int(self._starts[k] + self._filled[k]), content
+            self._filled[k] += end - begin
+            begin = end
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "n_rows": self._cut.n_rows,
+            "n_strata": self._cut.n_strata,
+            "dim": self._dim,
+            "offset": self._offset,
+            "digests": [state.hexdigest() for state in self._hashes],
+            "borders": self._borders.tolist(),
+        }
+
+    def strata(self, folder: SpillFolder) -> SpilledStrata:
+        return _strata_of(self.facts(), folder)
+
+
+def _strata_of(facts: Mapping[str, Any], folder: SpillFolder) -> SpilledStrata:
+    return SpilledStrata(
+        cut=Cut(n_rows=facts["n_rows"], n_strata=facts["n_strata"]),
+        dim=facts["dim"],
+        offset=facts["offset"],
+        digests=tuple(facts["digests"]),
+        borders=np.array(facts["borders"], dtype=np.int64),
+        folder=folder,
+    )
+
+
+def spilled_before(
+    folder: SpillFolder, identity: Mapping[str, str], histograms: Histograms
+) -> dict[str, SpilledStrata] | None:
+    """The strata that an earlier process finished in this folder; None if it did not finish.
+
+    Those of other data, and a manifest that was edited, are refused.
+    """
+    if not folder.manifest.exists():
+        return None
+    try:
+        facts = parsed_json(read_bytes(folder.manifest, "archive"))
+        stated = facts.pop("digest")
+        if digest(canonical_json(facts)) != stated or facts["format"] != FORMAT:
+            raise _damaged(folder.path)
+        if facts["version"] != VERSION or facts["identity"] != dict(identity):
+            msg = (
+                f"the strata in {str(folder.path)!r} are of other data or another scan. Name "
+                "another folder, or remove it"
+            )
+            raise StorageError(msg)
+        strata = {secret: _strata_of(part, folder) for secret, part in facts["secrets"].items()}
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise _damaged(folder.path) from None
+    if {secret: part.n_rows for secret, part in strata.items()} != histograms.n_rows:
+        raise _damaged(folder.path)
+    for part in strata.values():
+        for k in range(part.n_strata):
+            part.rows(k)  # its digest is checked
+    return strata
+
+
+def stratum_distribution(
+    strata: Strata, stratum: int, shape: Shape | None, center: Floats
+) -> FiniteDistribution:
+    """One stratum as a distribution, in the coordinates that a shape whitens."""
+    rows, masses = strata.rows(stratum), strata.masses(stratum)
+    if len(rows) != len(masses) or not np.isfinite(rows).all():
+        msg = "a stratum must have finite rows and a mass for each; spill the rows again"
+        raise StorageError(msg)
+    outputs = rows if shape is None else shape.whitened(rows, center)
+    return FiniteDistribution(outputs=outputs, counts=masses)
+
+
+def strata_tables(
+    strata: Sequence[Strata],
+    pairs: Sequence[DistributionPair],
+    recipe: Recipe,
+    *,
+    shape: Shape | None,
+    center: Floats,
+    progress: Progress = silent,
+) -> MatchingTables:
+    """As `coupling_tables`, stratum by stratum: a few pairs of strata are in memory at a time.
+
+    Of two secrets with unlike numbers of strata, each stratum of the smaller one is coupled with
+    several of the larger one.
+    Guarantee: every slice of the result is a coupling with exact marginals. Where the common unit
+    of mass would not fit 64 bits, mass is moved to larger distances only.
+    """
+    n_strata = [max(strata[a].n_strata, strata[b].n_strata) for a, b in pairs]
+    total, done = sum(n_strata), 0
+    rows: list[list[Row]] = []
+    totals: list[int] = []
+    for (a, b), n in zip(pairs, n_strata, strict=True):
+
+        def coupled(part: range, a: int = a, b: int = b, n: int = n) -> "_Sums":
+            sums = _Sums(n)
+            for k in part:
+                first, second = (
+                    stratum_distribution(side, k * side.n_strata // n, shape, center)
+                    for side in (strata[a], strata[b])
+                )
+                # The error of a sum of squares in floats, which grows with the outputs.
+                largest = max(float(np.abs(d.outputs).max()) for d in (first, second))
+                extra = 4 * (first.dim + 2) * math.sqrt(first.dim) * UNIT_ROUNDOFF * largest
+                pair = [DistributionPair(0, 1)]
+                sums.add(coupling_tables([first, second], pair, recipe, n_instances=total), extra)
+            return sums
+
+        n_parts = min(n, n_cores(), _MOST_AT_ONCE)
+        parts = in_threads(coupled, [range(i, n, n_parts) for i in range(n_parts)])
+        sums = parts[0]
+        for other in parts[1:]:
+            sums.join(other)
+        rows.append(sums.rows())
+        totals.append(sums.total)
+        done += n
+        progress(done, total)
+    slots = len(rows[0])
+    by_slot = [rows[i][slot] for slot in range(slots) for i in range(len(pairs))]
+    # Bins never tell that two distributions are equal, and neither do strata.
+    return MatchingTables.of_rows(by_slot, totals).coarsened(MOST_ENTRIES)
+
+
+class _Sums:
+    """Tables of strata added up, one row for each slot; masses are exact integers of any size."""
+
+    def __init__(self, n_strata: int) -> None:
+        self._n_strata = n_strata
+        self._unit = 0
+        self._rows: list[tuple[Floats, npt.NDArray[Any]]] = []
+
+    @property
+    def _fits(self) -> bool:
+        return self._unit * self._n_strata <= _LARGEST_TOTAL
+
+    @property
+    def total(self) -> int:
+        """Sum of the masses of a row."""
+        return self._unit * self._n_strata if self._fits else _QUANTA
+
+    def add(self, tables: MatchingTables, extra: float) -> None:
+        """Add the tables of one pair of strata, their distances `extra` longer."""
+        unit = int(tables.totals[0])
+        if self._unit not in {0, unit}:
+            msg = "strata of one pair must have one total mass"
+            raise ScenarioError(msg)
+        self._unit = unit
+        cuts = zip(tables.starts[:-1].tolist(), tables.starts[1:].tolist(), strict=True)
+        rows = [
+            (
+                np.nextafter(tables.gaps[i:j] + extra, np.inf),
+                tables.counts[i:j] if self._fits else tables.counts[i:j].astype(object),
+            )
+            for i, j in cuts
+        ]
+        self._rows = _added(self._rows, rows)
+
+    def join(self, other: "_Sums") -> None:
+        """Add what another thread has added up."""
+        self._rows = _added(self._rows, other._rows)  # noqa: SLF001 - of the same class
+
+    def rows(self) -> list[Row]:
+        """A row for each slot, largest distance first."""
+        result = []
+        for gaps, masses in self._rows:
+            falling, counts = gaps[::-1].copy(), masses[::-1]
+            if not self._fits:
+                counts = rounded_masses(counts, self._unit * self._n_strata, _QUANTA)
+            kept = counts > 0
+            row = falling[kept], np.ascontiguousarray(counts[kept], dtype=np.int64)
+            result.append(row if len(row[0]) <= _FINEST else thinned(*row, _FINEST))
+        return result
+
+
+def _added(
+    rows: list[tuple[Floats, npt.NDArray[Any]]], more: list[tuple[Floats, npt.NDArray[Any]]]
+) -> list[tuple[Floats, npt.NDArray[Any]]]:
+    """Rows of equal distances as one, ascending."""
+    if not rows:
+        rows = [(gaps[:0], masses[:0]) for gaps, masses in more]
+    result = []
+    for (gaps_a, masses_a), (gaps_b, masses_b) in zip(rows, more, strict=True):
+        gaps, where = np.unique(np.concatenate([gaps_a, gaps_b]), return_inverse=True)
+        masses = np.zeros(len(gaps), dtype=masses_a.dtype)
+        np.add.at(masses, where, np.concatenate([masses_a, masses_b]))
+        result.append((gaps, masses))
+    return result
+
+
+def rounded_masses(masses: npt.NDArray[Any], total: int, quanta: int) -> Integers:
+    """Masses of falling distances in other units: no distance has less mass at or above it.
+
+    >>> rounded_masses(np.array([1, 1, 8], dtype=object), 10, 4).tolist()
+    [1, 0, 3]
+    """
+    reached = [-(-int(mass) * quanta // total) for mass in np.cumsum(masses.astype(object))]
+    return np.diff(np.array([0, *reached], dtype=np.int64))

@@ -306,7 +306,7 @@ def spill_files(
     identity = {**scan.parts(), "data": data, "rows": digest(rows.encode())}
     place = SpillFolder(folder)
     try:
-        before = spilled_before(place, identity, histograms)
+        before = spilled_before(place, identity, histograms, most_rows)
         if before is not None:
             return before
         total = sum(histograms.n_rows.values()) + histograms.n_dropped
@@ -317,6 +317,7 @@ def spill_files(
             for counted_rows, reached in ready:
                 spill.add_rows(counted_rows)
                 progress(reached.n_rows, total)
+            # The digest of the files as they are now: of changed ones nothing is taken up later.
             return spill.finished({**identity, "data": _data_digest(pieces)})
     except BaseException:
         place.close()

@@ -41,7 +41,7 @@ from pufferslice._core.kernels import kernel
 from pufferslice._core.threads import Progress, in_threads, n_cores, silent
 from pufferslice.errors import ArgumentError, ScenarioError, StorageError
 from pufferslice.scenario.distributions import LARGEST_TOTAL, FiniteDistribution
-from pufferslice.scenario.histograms import Histograms, Strata
+from pufferslice.scenario.histograms import BinGrid, Histograms, Strata
 from pufferslice.sensitivity.binned import CountedRows, Tally, grouped
 from pufferslice.sensitivity.couplings import Recipe, coupling_tables
 from pufferslice.sensitivity.kernels import thinned
@@ -245,12 +245,12 @@ class SpillFolder:
         else:
             self.path = Path(path)
             make_folder(self.path, 0o700)
-        self._lock = _locked(self.path / _LOCK)
-        if self._lock is None:
+        lock = _locked(self.path / _LOCK)
+        if lock is None:
             msg = f"the folder {str(self.path)!r} is used by another process; name another one"
             raise StorageError(msg)
         self._finalizer = weakref.finalize(
-            self, _release, self.path, self._lock, os.getpid(), remove=self.is_temporary
+            self, _release, self.path, lock, os.getpid(), remove=self.is_temporary
         )
 
     @property
@@ -332,6 +332,30 @@ def _damaged(path: Path) -> StorageError:
     )
 
 
+def _cuts(histograms: Histograms, most_rows: int) -> dict[str, tuple[Cut, int]]:
+    """How the rows of each secret are cut, and where in the file they begin, in rows."""
+    result, offset = {}, 0
+    for secret, n in histograms.n_rows.items():
+        cut = Cut(n_rows=n, n_strata=strata_count(n, histograms.grid.dim, most_rows))
+        result[secret] = cut, offset
+        offset += sum(cut.size(k) for k in range(cut.n_strata))
+    return result
+
+
+def _few_directions(histograms: Histograms) -> BinGrid:
+    grid = histograms.grid
+    return attrs.evolve(grid, directions=grid.directions[:_CHECKED_DIRECTIONS])
+
+
+def _check_counted(tally: Tally, histograms: Histograms) -> None:
+    """Refuse rows that do not fall into the bins that the scan has counted."""
+    again = tally.histograms()
+    if again.secrets != histograms.secrets or not np.array_equal(
+        again.counts, histograms.counts[:, :_CHECKED_DIRECTIONS]
+    ):
+        raise _changed()
+
+
 class Spill:
     """Writes rows into the strata of their secrets; the scan has counted the same rows before.
 
@@ -347,22 +371,15 @@ class Spill:
         announce: Announce = unannounced,
     ) -> None:
         check_count(1, most_rows=most_rows)
-        self._histograms, self._folder = histograms, folder
-        grid = histograms.grid
-        self._dim = grid.dim
         check_spillable(histograms)
-        self._cuts = {
-            secret: Cut(n_rows=n, n_strata=strata_count(n, grid.dim, most_rows))
-            for secret, n in histograms.n_rows.items()
+        self._histograms, self._folder = histograms, folder
+        dim = histograms.grid.dim
+        self._tally = Tally(_few_directions(histograms), 1)
+        self._parts = {
+            secret: _Part(cut, dim, offset)
+            for secret, (cut, offset) in _cuts(histograms, most_rows).items()
         }
-        few = attrs.evolve(grid, directions=grid.directions[:_CHECKED_DIRECTIONS])
-        self._tally = Tally(few, 1)
-        self._parts: dict[str, _Part] = {}
-        offset = 0
-        for secret, cut in self._cuts.items():
-            self._parts[secret] = _Part(cut, grid.dim, offset)
-            offset += sum(cut.size(k) for k in range(cut.n_strata))
-        self.n_bytes = 8 * grid.dim * offset
+        self.n_bytes = 8 * dim * sum(part.n_rows for part in self._parts.values())
         announce(self.n_bytes)
         free = shutil.disk_usage(folder.path).free
         if free < self.n_bytes + ROOM:
@@ -417,12 +434,7 @@ class Spill:
 
     def finished(self, identity: Mapping[str, str]) -> dict[str, SpilledStrata]:
         """The strata of every secret, once all rows were added; they are on the disk then."""
-        again, few = self._tally.histograms(), self._histograms
-        same_rows = again.secrets == few.secrets and np.array_equal(
-            again.counts, few.counts[:, :_CHECKED_DIRECTIONS]
-        )
-        if not same_rows or not np.array_equal(again.n_clipped, few.n_clipped):
-            raise _changed()
+        _check_counted(self._tally, self._histograms)
         os.fsync(self._file.fileno())
         facts = {
             "format": FORMAT,
@@ -460,6 +472,7 @@ class _Part:
         self._cut, self._dim, self._offset = cut, dim, offset
         self._n_seen = 0
         sizes = [cut.size(k) for k in range(cut.n_strata)]
+        self.n_rows = sum(sizes)
         self._starts = offset + np.concatenate([[0], np.cumsum(sizes)])
         self._filled = np.zeros(cut.n_strata, dtype=np.int64)
         self._hashes = [hashlib.sha256() for _ in sizes]
@@ -499,24 +512,21 @@ class _Part:
             begin = end
 
     def facts(self) -> dict[str, Any]:
-        return {
-            "n_rows": self._cut.n_rows,
-            "n_strata": self._cut.n_strata,
-            "dim": self._dim,
-            "offset": self._offset,
-            "digests": [state.hexdigest() for state in self._hashes],
-            "borders": self._borders.tolist(),
-        }
+        """What is not known without the rows."""
+        digests = [state.hexdigest() for state in self._hashes]
+        return {"digests": digests, "borders": self._borders.tolist()}
 
     def strata(self, folder: SpillFolder) -> SpilledStrata:
-        return _strata_of(self.facts(), folder)
+        return _strata_of(self.facts(), self._cut, self._dim, self._offset, folder)
 
 
-def _strata_of(facts: Mapping[str, Any], folder: SpillFolder) -> SpilledStrata:
+def _strata_of(
+    facts: Mapping[str, Any], cut: Cut, dim: int, offset: int, folder: SpillFolder
+) -> SpilledStrata:
     return SpilledStrata(
-        cut=Cut(n_rows=facts["n_rows"], n_strata=facts["n_strata"]),
-        dim=facts["dim"],
-        offset=facts["offset"],
+        cut=cut,
+        dim=dim,
+        offset=offset,
         digests=tuple(facts["digests"]),
         borders=np.array(facts["borders"], dtype=np.int64),
         folder=folder,
@@ -524,14 +534,15 @@ def _strata_of(facts: Mapping[str, Any], folder: SpillFolder) -> SpilledStrata:
 
 
 def spilled_before(
-    folder: SpillFolder, identity: Mapping[str, str], histograms: Histograms
+    folder: SpillFolder, identity: Mapping[str, str], histograms: Histograms, most_rows: int
 ) -> dict[str, SpilledStrata] | None:
     """The strata that an earlier process finished in this folder; None if it did not finish.
 
-    Those of other data, and a manifest that was edited, are refused.
+    Strata of other data, and files that were changed, are refused.
     """
     if not folder.manifest.exists():
         return None
+    cuts, dim = _cuts(histograms, most_rows), histograms.grid.dim
     try:
         facts = parsed_json(read_bytes(folder.manifest, "archive"))
         stated = facts.pop("digest")
@@ -543,15 +554,37 @@ def spilled_before(
                 "another folder, or remove it"
             )
             raise StorageError(msg)
-        strata = {secret: _strata_of(part, folder) for secret, part in facts["secrets"].items()}
+        strata = {
+            secret: _strata_of(facts["secrets"][secret], cut, dim, offset, folder)
+            for secret, (cut, offset) in cuts.items()
+        }
+        tally = Tally(_few_directions(histograms), 1)
+        for secret, part in strata.items():
+            for rows in _whole_rows(part):
+                tally.add(rows, [secret], np.zeros(len(rows), dtype=np.int64))
+        _check_counted(tally, histograms)
     except (ValueError, LookupError, TypeError, AttributeError):
         raise _damaged(folder.path) from None
-    if {secret: part.n_rows for secret, part in strata.items()} != histograms.n_rows:
-        raise _damaged(folder.path)
-    for part in strata.values():
-        for k in range(part.n_strata):
-            part.rows(k)  # its digest is checked
     return strata
+
+
+def _whole_rows(strata: SpilledStrata) -> Iterator[Floats]:
+    """All rows of a secret, a stratum at a time, and each once: also those on borders."""
+    border = None
+    for k in range(strata.n_strata):
+        rows, (first, last) = strata.rows(k), strata.borders[k].tolist()
+        size = strata.cut.size(k)
+        if not (0 <= first < size and 0 <= last < size and (first != last or size == 1)):
+            raise _damaged(strata.folder.path)
+        if border is not None:
+            if not np.array_equal(border, rows[first]):
+                raise _damaged(strata.folder.path)
+            rows_left = np.delete(rows, first, axis=0)
+        else:
+            rows_left = rows
+        is_split = (k + 1) * strata.n_rows % strata.n_strata > 0
+        border = rows[last] if is_split else None
+        yield rows_left
 
 
 def stratum_distribution(

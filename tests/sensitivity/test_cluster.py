@@ -20,13 +20,14 @@ import pytest
 
 from pufferslice.errors import ArgumentError, ClusterError, ScenarioError, TableError
 from pufferslice.queries import Box, columns, row_function
-from pufferslice.sensitivity import RowScan, cluster, scan_files
+from pufferslice.sensitivity import RowScan, cluster, scan_files, spill_files
 from pufferslice.sensitivity.cluster import (
     cluster_client,
     scan_anywhere,
     scan_cluster_files,
     scan_dask_array,
     scan_dask_frame,
+    spill_dask_frame,
 )
 from pufferslice.sensitivity.profiles import FiniteProfile
 
@@ -90,6 +91,14 @@ class TestDask:
     def test_dataframe(self, client, folder, whole, partitions):
         frame = dask.dataframe.read_parquet(folder).repartition(npartitions=partitions)
         assert scan_dask_frame(frame, SCAN, client) == whole
+
+    def test_the_rows_of_a_dataframe_are_spilled_here(self, client, folder, whole):
+        frame = dask.dataframe.read_parquet(folder).repartition(npartitions=5)
+        found = spill_dask_frame(frame, SCAN, whole, client)
+        assert {secret: part.digest for secret, part in found.items()} == {
+            secret: part.digest for secret, part in spill_files(folder, SCAN, whole).items()
+        }
+        assert found["a"].n_strata == 1
 
     def test_dataframe_with_an_empty_partition(self, client, folder):
         frame = dask.dataframe.read_parquet(folder)

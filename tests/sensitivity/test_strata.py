@@ -295,7 +295,7 @@ class TestScenario:
         scenario = streamed_scenario(histograms, scan, strata=found)
         sliced = Guarantee.joint(order=4, epsilon=1.0).along(PROFILE)
         certificate = certify_release(scenario, sliced, effort="quick")
-        assert verify(certificate, scenario=scenario)
+        assert verify(certificate, scenario=scenario).holds
         assert "couplings" in certificate.statement["unsliced"]["from"]
 
     def test_the_digest_covers_the_strata(self, rng):

@@ -24,7 +24,9 @@ from pufferslice.sensitivity.scan import (
     counted_outputs,
     scan_files,
     scan_piece,
+    spill_tables,
 )
+from pufferslice.sensitivity.strata import SpilledStrata
 
 try:
     import dask
@@ -79,7 +81,8 @@ def scan_anywhere(
 ) -> Histograms:
     """Scan files in this process, in local worker processes, or on a running cluster.
 
-    The result is the same, bit for bit.
+    The result is the same, bit for bit. Only scans run on a cluster: `spill_files` reads the same
+    files once more, in this process.
     """
     if workers is None and scheduler is None:
         return scan_files(path, scan, checkpoint=checkpoint, progress=progress)
@@ -128,6 +131,32 @@ def scan_dask_frame(
         [dask.delayed(_counted)(_count_frame, part, shared_scan) for part in parts]
     )
     return _summed(client, leaves, [1] * len(leaves), scan.grid, progress)
+
+
+def spill_dask_frame(
+    frame: Any,  # noqa: ANN401 - Dask ships no types
+    scan: RowScan,
+    histograms: Histograms,
+    client: distributed.Client,
+    *,
+    progress: Progress = silent,
+) -> dict[str, SpilledStrata]:
+    """As `spill_tables`, for the frame of `scan_dask_frame`.
+
+    The partitions come to this process one after the other, and are spilled on its disk.
+    """
+
+    def tables() -> Iterator[object]:
+        columns = [name for name in frame.columns if name in scan.columns]
+        for part in frame[columns].to_delayed():
+            try:
+                table = client.compute(part).result()
+            except Exception as error:  # noqa: BLE001 - whatever the graph behind a frame can raise
+                raise _failed(error) from None
+            if len(table):
+                yield table
+
+    return spill_tables(tables(), scan, histograms, progress=progress)
 
 
 def scan_dask_array(

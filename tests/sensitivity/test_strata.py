@@ -272,7 +272,7 @@ class TestTables:
 
 
 class TestScenario:
-    def test_a_certificate_from_strata(self, rng):
+    def test_a_certificate_from_strata(self, rng, tmp_path):
         table = people(rng, a=900, b=700)
         histograms, found = spilled(table, 10_000)
         streamed = streamed_scenario(histograms, SCAN, strata=found)
@@ -284,8 +284,8 @@ class TestScenario:
         assert ours.statement["noise"]["shape"]["kind"] == "fitted"
         assert not ours.evidence.full.from_range
         assert verify(ours, scenario=streamed).holds
-        released = release(streamed, table.slice(0, 1), ours)
-        assert len(released.value) == 3
+        released = release(streamed, table.slice(0, 1), ours, ledger=tmp_path / "people.ledger")
+        assert len(released.values) == 3
 
     @pytest.mark.parametrize("n_bins", [4, 64])
     def test_a_coupling_is_never_below_the_gaps_of_wide_bins(self, rng, n_bins):

@@ -397,3 +397,22 @@ def test_no_stated_number_is_below_the_truth(seed):
         assert delta <= released_delta(full, epsilon, std) + 1e-3  # of the kink
     variation = np.abs(np.exp(p) - np.exp(q)).sum() / 2
     assert (1 + variation) / 2 <= released_guess(full, std) + 1e-3
+
+
+def test_atoms_that_whitening_brings_together_are_not_published():
+    query = QUERY.with_range(Box([0, 0], [1e12, 1e12]))
+    worlds = {
+        "x": FiniteDistribution.uniform([[0.1, 0.1]]),
+        "y": FiniteDistribution.uniform([[0.1 + 1e-9, 0.1]]),
+    }
+    scenario = Scenario.from_worlds(worlds, query=query)
+    with pytest.raises(CalibrationError, match="whitened"):
+        certify_release(scenario, TARGETS[0])
+    assert certify_release(scenario, TARGETS[0], shape="isotropic").noise_std > 0
+
+
+def test_a_guard_that_needs_more_noise_than_the_claim_gets_it():
+    certificate = certify_release(points(), TARGETS[0], guard=100.0)
+    assert certificate.statement["noise"]["shape"]["guard"] >= 100.0
+    assert certificate.spent < 0.1
+    assert verify(certificate, scenario=points()).holds

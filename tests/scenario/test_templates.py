@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from pufferslice import GaussianDistribution, Guarantee, Scenario, certify_release, release, verify
-from pufferslice.errors import ArgumentError, ScenarioError
+from pufferslice.errors import ArgumentError, ReleaseError, ScenarioError
 from pufferslice.queries import summary
 from pufferslice.scenario.templates import ordered_pairs, state_counts
 
@@ -67,6 +67,22 @@ class TestPrevalence:
         assert verify(certificate, scenario=scenario).holds
         published = release(scenario, TABLE, certificate, ledger=tmp_path / "ledger")
         assert published.names == QUERY.names
+
+    def test_totals_and_counts_are_of_all_rows(self):
+        query = summary(total=["age"], count={"ill": "yes"})
+        declared = prevalence(query=query, n_rows=1000).priors[0].declared
+        assert declared["30 %"].mean[1] == pytest.approx(300)
+        ages = np.array(TABLE["age"])
+        mean = 0.3 * ages[:150].mean() + 0.7 * ages[150:].mean()
+        assert declared["30 %"].mean[0] == pytest.approx(1000 * mean)
+        variance = 0.3 * ages[:150].var() + 0.7 * ages[150:].var()
+        assert declared["30 %"].cov[0, 0] == pytest.approx(1000 * variance)
+
+    def test_a_release_has_as_many_rows_as_declared(self, tmp_path):
+        scenario = prevalence(n_rows=100)
+        certificate = certify_release(scenario, Guarantee.unsliced(order=4, epsilon=1.0))
+        with pytest.raises(ReleaseError, match="rows"):
+            release(scenario, TABLE, certificate, ledger=tmp_path / "ledger")
 
     def test_pairs_within_a_difference(self):
         scenario = prevalence(shares=[0.3, 0.35, 0.5], within=0.06)
@@ -165,9 +181,9 @@ class TestMarkovChain:
                 truth[key] = truth.get(key, 0.0) + p
         total = sum(truth.values())
         counts = state_counts(chain, start, length, position, state, [1, 2])
-        for atom, count in zip(counts.outputs, counts.counts, strict=True):
-            assert count / 2**30 == pytest.approx(truth[tuple(atom.astype(int))] / total, abs=1e-8)
-        assert len(counts.counts) == len(truth)
+        for key, mass in truth.items():
+            assert counts[key] == pytest.approx(mass / total)
+        assert np.count_nonzero(counts) == len(truth)
 
     def test_every_position_is_protected_and_several_chains_are_priors(self):
         query = summary(count={"state": 1})
@@ -189,6 +205,9 @@ class TestMarkovChain:
             {"transition": {}},
             {"start": [0.5, 0.6]},
             {"positions": [6]},
+            {"positions": [2.5]},
+            {"counted": [-1]},
+            {"counted": [7]},
             {"length": 1},
             {"query": summary(count=[("state", 1), ("state", 0)])},
         ],
@@ -202,6 +221,13 @@ class TestMarkovChain:
         }
         with pytest.raises(ArgumentError):
             Scenario.from_markov_chain(**(settings | options))
+
+    def test_probabilities_that_are_too_rare(self):
+        query = summary(count={"state": 1})
+        with pytest.raises(ScenarioError, match="too rare"):
+            Scenario.from_markov_chain(
+                [[1.0, 0.0], [0.9, 0.1]], length=60, positions=[0], query=query, start=[0.5, 0.5]
+            )
 
     def test_too_many_counts(self):
         chain = np.full((5, 5), 0.2)
@@ -258,6 +284,14 @@ class TestOrderedPairs:
 
 
 class TestGaussians:
+    def test_conditioning_does_not_cancel(self):
+        cov = [[1.6044, 1.6e5], [1.6e5, 1.6e10]]
+        from fractions import Fraction
+
+        exact = Fraction(1.6e10) - Fraction(1.6e5) ** 2 / Fraction(1.6044)
+        joint = GaussianDistribution(mean=[0.0, 0.0], cov=cov)
+        assert joint.conditioned(on=[0], at=[1.0]).cov[0, 0] == float(exact)
+
     def test_from_draws_and_of_means(self):
         rows = np.array([[0.0, 1.0], [2.0, 1.0], [4.0, 4.0]])
         drawn = GaussianDistribution.from_draws(rows)

@@ -21,7 +21,6 @@ from pufferslice._core.checks import check_above, check_at_least
 from pufferslice._core.search import SAFETY, raise_until, smallest_safe
 from pufferslice.calibration.calibrate import (
     LEAST_NOISE,
-    check_shift,
     full_cost,
     full_costs,
     grid_margin,
@@ -155,7 +154,12 @@ def calibrate_unsliced(target: Claim, full: Full) -> float:
         limit = target.delta
     else:
         limit = 2 * target.at_most - 1
-    check_shift(start)
+    if not start > 0:
+        msg = (
+            "the distributions differ by less than the rounding of whitened coordinates; use "
+            "shape='isotropic', or a range and scales of the size of the differences"
+        )
+        raise CalibrationError(msg)
     if cost_at(start * LEAST_NOISE) <= limit:
         # The distributions themselves hide the secret; the noise only covers the grid.
         return start * LEAST_NOISE

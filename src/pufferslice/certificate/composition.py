@@ -69,9 +69,10 @@ class ComposedReleases:
         return (
             f"{len(self.certificates)} releases of determined data add up to at most "
             f"{at_most(self.epsilon)} at order {in_full(self.order)}, of a total of "
-            f"{in_full(self.total)} that was fixed beforehand.\nSomeone who holds one of the priors, "
-            "has narrowed the secret down to two protected values, both equally likely, and sees "
-            f"all of these releases guesses right at most {percent_at_most(self.guess)} of the time."
+            f"{in_full(self.total)} that was fixed beforehand.\n"
+            "Someone who holds one of the priors, has narrowed the secret down to two protected "
+            "values, both equally likely, and sees all of these releases guesses right at most "
+            f"{percent_at_most(self.guess)} of the time."
         )
 
 

@@ -100,7 +100,8 @@ class Evidence:
         slices = None if sliced is None else sliced.slices
         chosen = Recipe() if recipe is None else recipe
         matrix = b"" if shape is None else shape.whitening.tobytes()
-        whole = (key, digest(canonical_json(chosen.to_json()), matrix), slices is None)
+        along = None if profile is None else profile.digest()
+        whole = (key, digest(canonical_json(chosen.to_json()), matrix), along)
         full = _FULLS.get(whole, reuse=reuse)
         if full is None:
             full = full_sensitivity(

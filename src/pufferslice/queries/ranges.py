@@ -79,7 +79,9 @@ class Box:
 
     def diameter(self, scales: Floats) -> float:
         """Euclidean diameter of the scaled box, rounded up."""
-        sides = (self.high - self.low) / scales
+        # Points of the range are scaled, which rounds them: far from 0 by more than their sides.
+        farthest = np.maximum(np.abs(self.low), np.abs(self.high)) / scales
+        sides = (self.high - self.low) / scales + 2 * _UNIT * farthest
         return float(np.linalg.norm(sides)) * (1 + (self.dim + _ROUNDINGS) * _UNIT)
 
     def description(self) -> dict[str, Any]:

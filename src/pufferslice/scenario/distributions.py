@@ -2,6 +2,7 @@
 """Distributions of a query under one secret: what all kinds offer, and the kinds."""
 
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any, ClassVar, Final, Literal, Protocol, final
 
 import attrs
@@ -24,6 +25,8 @@ LARGEST_TOTAL: Final = 2**31
 """So that the common denominator of two distributions fits a 64-bit integer."""
 
 _SYMMETRY_TOLERANCE: Final = 1e-12
+_LEAST_UNIT: Final = 1e-290
+"""Products of scales below this would lose digits."""
 
 
 class Distribution(Protocol):
@@ -312,16 +315,26 @@ class GaussianDistribution:
             )
             raise ArgumentError(msg)
         free = [place for place in range(self.dim) if place not in known]
-        within = self.cov[np.ix_(known, known)]
-        across = self.cov[np.ix_(free, known)]
-        try:
-            gain = np.linalg.solve(within, across.T).T
-        except np.linalg.LinAlgError:
-            msg = "the coordinates of on have no density together; leave out those that follow"
-            raise ArgumentError(msg) from None
-        cov = self.cov[np.ix_(free, free)] - gain @ across.T
-        moved = gain @ (locked(at) - self.mean[known])
-        return GaussianDistribution(mean=self.mean[free] + moved, cov=(cov + cov.T) / 2)
+        # Eliminated exactly: rounding could add to a spread that is the difference of large ones.
+        cov = [[Fraction(x) for x in row] for row in self.cov.tolist()]
+        mean = [Fraction(x) for x in self.mean.tolist()]
+        for place, value in zip(known, at, strict=True):
+            pivot = cov[place][place]
+            if not pivot:
+                msg = "the coordinates of on have no density together; leave out those that follow"
+                raise ArgumentError(msg)
+            gains = [row[place] / pivot for row in cov]
+            step = Fraction(float(value)) - mean[place]
+            mean = [m + gain * step for m, gain in zip(mean, gains, strict=True)]
+            top = list(cov[place])
+            cov = [
+                [x - gain * y for x, y in zip(row, top, strict=True)]
+                for row, gain in zip(cov, gains, strict=True)
+            ]
+        return GaussianDistribution(
+            mean=[float(mean[place]) for place in free],
+            cov=[[float(cov[i][j]) for j in free] for i in free],
+        )
 
     def atoms(self) -> None:
         """None: a Gaussian has no atoms."""
@@ -348,7 +361,10 @@ class GaussianDistribution:
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             units = np.outer(query.scales, query.scales)
             mean, cov = self.mean / query.scales, self.cov / units
-        if not (units.min() > 0 and all(np.isfinite(array).all() for array in (units, mean, cov))):
+        if not (
+            units.min() > _LEAST_UNIT
+            and all(np.isfinite(array).all() for array in (units, mean, cov))
+        ):
             msg = (
                 "scales are too far from 1: the scaled Gaussian distribution overflows; use other "
                 "units"

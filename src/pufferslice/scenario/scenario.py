@@ -330,7 +330,8 @@ class Scenario:
         `transition[i][j]` is the probability of state j after state i; a mapping gives several
         chains, each a prior. `positions`, from 0, are the times that matter: at each of them no two
         states are told apart. The query has a coordinate for each of the `counted` states (by
-        default all but the first, which follows). The distributions are exact.
+        default all but the first, which follows). The prior holds each probability to a multiple
+        of 2^-30; chains with counts too rare for that are refused.
         """
         from pufferslice.scenario.templates import markov_chain  # noqa: PLC0415 - it builds on this
 

@@ -18,7 +18,6 @@ from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
 from pufferslice.queries.conditions import conditions_of
 from pufferslice.scenario.distributions import (
-    WEIGHT_QUANTA,
     FiniteDistribution,
     GaussianDistribution,
 )
@@ -30,6 +29,8 @@ DESIGNS: Final = ("stratified", "independent")
 PriorForm = Literal["gaussian", "draws"]
 
 _FEWEST_ROWS: Final = 2
+_LEAST_SHARE: Final = 2.0**-24
+"""Probabilities of a chain that can be held to within a percent of themselves."""
 _MOST_COUNTS: Final = 2**21
 """Cells of the dynamic program of a Markov chain; beyond, draw it with a simulator."""
 
@@ -127,7 +128,7 @@ def prevalence(
     if prior == "gaussian":
         first, second = (_row_moments(query, frame, rows) for rows in (has, ~has))
         worlds = {
-            name: _mixed(first, second, share=size / n, n_rows=n, design=design)
+            name: _mixed(first, second, query, share=size / n, n_rows=n, design=design)
             for name, size in sizes.items()
         }
         origin = (
@@ -158,7 +159,7 @@ def prevalence(
     scenario = Scenario.from_worlds(
         worlds, query=query, pairs=pairs, source=source, name=f"share of {property_name}"
     )
-    return _told(scenario, origin, n_dropped)
+    return _told(scenario, origin, n_dropped, dict.fromkeys(worlds, n))
 
 
 def attribute(
@@ -229,22 +230,30 @@ def markov_chain(
             raise ArgumentError(msg)
         worlds: dict[str, Any] = {}
         pairs: list[tuple[str, str]] = []
+        errors = [0.0]
+        if not set(states) <= set(range(n_states)) or len(set(states)) != len(states):
+            msg = f"counted must be different states from 0 to {n_states - 1}"
+            raise ArgumentError(msg)
         for position in positions:
-            check_between(-1, length, position=position)
+            if isinstance(position, bool) or position not in range(length):
+                msg = f"positions must be integers from 0 to {length - 1}, got {given(position)}"
+                raise ArgumentError(msg)
             labels = []
             for state in range(n_states):
-                counts = state_counts(chain, first, length, position, state, states)
-                if counts is not None:
+                masses = state_counts(chain, first, length, position, state, states)
+                if masses is not None:
                     label = f"state {state} at {position}"
                     labels.append(label)
-                    worlds[label] = counts
+                    worlds[label], error = _held(masses)
+                    errors.append(error)
             pairs += [(a, b) for i, a in enumerate(labels) for b in labels[i + 1 :]]
         part = Scenario.from_worlds(
             worlds, query=query, pairs=pairs, source=source, name="state at a time"
         )
         origin = (
-            f"counts of {length} states of a Markov chain with {n_states} states, exact but for "
-            "probabilities held to multiples of 2^-30"
+            f"counts of {length} states of a Markov chain with {n_states} states; the prior has "
+            "their probabilities held to multiples of 2^-30, each within "
+            f"{max(errors):.2g} of itself"
         )
         part = _told(part, origin)
         prior = attrs.evolve(part.priors[0], name=str(name))
@@ -258,10 +267,11 @@ def markov_chain(
 
 def state_counts(
     chain: Floats, start: Floats, length: int, position: int, state: int, counted: Sequence[int]
-) -> FiniteDistribution | None:
-    """Counts of some states given the state at one position, by dynamic programming.
+) -> Floats | None:
+    """Probabilities of the counts of some states given the state at one position.
 
-    None if the state is impossible there. The counts of k states need (length + 1)^k cells.
+    By dynamic programming; shape (length + 1,) * k for k counted states. None if the state is
+    impossible there.
     """
     n_states, k = len(chain), len(counted)
     if n_states * (length + 1) ** k > _MOST_COUNTS:
@@ -296,12 +306,20 @@ def state_counts(
     total = float(masses.sum())
     if not total > 0:
         return None
-    counts = np.floor(masses / total * WEIGHT_QUANTA + 0.5)
-    kept = counts > 0
-    # Rounded to quanta; what is below half of one is left out, and said so.
-    weights = counts[kept] / counts[kept].sum()
-    outputs = np.argwhere(kept).astype(np.float64)
-    return FiniteDistribution.weighted(outputs, weights)
+    return np.asarray(masses / total)
+
+
+def _held(masses: Floats) -> tuple[FiniteDistribution, float]:
+    """Counts with probabilities held to multiples of 2^-30, and the largest relative error."""
+    outputs, shares = np.argwhere(masses > 0).astype(np.float64), masses[masses > 0]
+    if shares.min() < _LEAST_SHARE:
+        msg = (
+            f"some counts of the chain have a probability below {_LEAST_SHARE:.2g}, too rare to be "
+            "held; use a shorter chain, or draw it with OutputSimulator(...)"
+        )
+        raise ScenarioError(msg)
+    held = FiniteDistribution.weighted(outputs, shares / shares.sum())
+    return held, float(np.abs(held.counts / held.total / shares - 1).max())
 
 
 def volume(
@@ -319,12 +337,11 @@ def volume(
         msg = "sizes must be at least two different numbers of rows"
         raise ArgumentError(msg)
     mean, cov, _ = _row_moments(query, frame, np.ones(len(frame), dtype=np.bool_))
-    totals = np.array([coordinate.per_row == "total" for coordinate in query.coordinates])
     worlds: dict[str, Any] = {}
     names: dict[str, float] = {}
     for size in sizes:
         check_count(_FEWEST_ROWS, size=size)
-        factor = np.where(totals, float(size), 1.0)
+        factor = _factors(query, size)
         label = f"{size:,} rows"
         names[label] = float(size)
         worlds[label] = GaussianDistribution(
@@ -338,7 +355,7 @@ def volume(
         name="number of rows",
     )
     origin = "mean and covariance of the rows, drawn with replacement; normal approximation"
-    return _told(scenario, origin, n_dropped)
+    return _told(scenario, origin, n_dropped, {name: int(n) for name, n in names.items()})
 
 
 def _row_moments(
@@ -374,18 +391,27 @@ def _row_moments(
 def _mixed(
     first: tuple[Floats, Floats, int],
     second: tuple[Floats, Floats, int],
+    query: Query,
     *,
     share: float,
     n_rows: int,
     design: Design,
 ) -> GaussianDistribution:
-    """Means of n rows of which a share has the property."""
+    """Means and totals of n rows of which a share has the property."""
     (mean_1, cov_1, _), (mean_0, cov_0, _) = first, second
     cov = share * cov_1 + (1 - share) * cov_0
     if design == "independent":
         apart = mean_1 - mean_0
         cov = cov + share * (1 - share) * np.outer(apart, apart)
-    return GaussianDistribution(mean=share * mean_1 + (1 - share) * mean_0, cov=cov / n_rows)
+    factor = _factors(query, n_rows)
+    mean = share * mean_1 + (1 - share) * mean_0
+    return GaussianDistribution(mean=mean * factor, cov=cov / n_rows * np.outer(factor, factor))
+
+
+def _factors(query: Query, n_rows: int) -> Floats:
+    """What the mean over rows is multiplied by: the number of rows for totals and counts."""
+    totals = [coordinate.per_row == "total" for coordinate in query.coordinates]
+    return np.where(totals, float(n_rows), 1.0)
 
 
 def _share_names(shares: Sequence[float]) -> dict[str, float]:
@@ -417,7 +443,11 @@ def _stationary(chain: Floats) -> Floats:
     return np.asarray(positive / math.fsum(positive))
 
 
-def _told(scenario: Scenario, origin: str, n_dropped: int = 0) -> Scenario:
-    """The scenario with this sentence about its prior."""
-    priors = tuple(attrs.evolve(prior, origin=origin) for prior in scenario.priors)
+def _told(
+    scenario: Scenario, origin: str, n_dropped: int = 0, n_rows: Mapping[str, int] | None = None
+) -> Scenario:
+    """The scenario with this sentence about its prior, and the rows that a release must have."""
+    priors = tuple(
+        attrs.evolve(prior, origin=origin, n_rows=n_rows or {}) for prior in scenario.priors
+    )
     return attrs.evolve(scenario, priors=priors, n_dropped=scenario.n_dropped + n_dropped)

@@ -18,6 +18,7 @@ from pufferslice.scenario.distributions import (
     GaussianDistribution,
     SampledBinnedDistribution,
     SampledDistribution,
+    equal_distributions,
 )
 from pufferslice.scenario.histograms import BinnedDistribution
 from pufferslice.scenario.scenario import Scenario
@@ -470,8 +471,13 @@ def _finite_full(
     shape: Shape | None,
     progress: Progress,
 ) -> Full:
-    finite = whitened(_all(distributions, FiniteDistribution), shape, scenario.query.center)
+    atoms = _all(distributions, FiniteDistribution)
+    finite = whitened(atoms, shape, scenario.query.center)
     tables = coupling_tables(finite, pairs, recipe, progress)
+    if shape is not None:
+        # Atoms that rounding brings together are not equal: without noise they are told apart.
+        equal = [equal_distributions(atoms[a], atoms[b]) for a, b in pairs]
+        tables = attrs.evolve(tables, equal=np.array(equal, dtype=np.bool_))
     if shape is None:
         # Gaps along slices include the errors of projections; a coupling is never shorter.
         largest = max(float(np.linalg.norm(np.abs(d.outputs).max(axis=0))) for d in finite)

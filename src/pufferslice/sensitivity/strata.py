@@ -723,4 +723,4 @@ def rounded_masses(masses: npt.NDArray[Any], total: int, quanta: int) -> Integer
     [1, 0, 3]
     """
     reached = [-(-int(mass) * quanta // total) for mass in np.cumsum(masses.astype(object))]
-    return np.diff(np.array([0, *reached], dtype=np.int64))
+    return np.asarray(np.diff(np.array([0, *reached], dtype=np.int64)), dtype=np.int64)

@@ -114,3 +114,10 @@ def test_sizes_near_the_largest_float():
 def test_refusals(kind, arguments, message):
     with pytest.raises(ArgumentError, match=message):
         kind(*arguments)
+
+
+def test_a_box_far_from_zero_holds_its_rounded_points():
+    low, scales = 8238232307882338.0, np.full(2, 7.200452171505143)
+    box = Box([low, low], [low + 2, low + 2])
+    ends = np.array([[low, low], [low + 2, low + 2]]) / scales
+    assert np.linalg.norm(ends[1] - ends[0]) <= box.diameter(scales)

@@ -28,6 +28,7 @@ from pufferslice.scenario.distributions import GaussianDistribution
 from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.sensitivity import Full
 from pufferslice.sensitivity.tables import MatchingTables
+from pufferslice.sensitivity.whitening import Shape
 
 
 def full_of(*rows, equal=None, **facts):
@@ -253,3 +254,17 @@ class TestClaims:
     def test_a_share_is_printed_rounded_up(self):
         assert "60.1" in str(Guarantee.guess(at_most=0.6001))
         assert Decimal(str(Guarantee.guess(at_most=0.75).bound)) == Decimal("0.75")
+
+
+def test_a_guess_has_no_slices():
+    from pufferslice.calibration.epsilon_delta import sliced_noise
+
+    with pytest.raises(ArgumentError, match="whole output"):
+        sliced_noise(None, Guarantee.guess(at_most=0.6), None)
+
+
+def test_covariances_that_overflow_are_refused():
+    wide = GaussianDistribution(mean=[0.0, 0.0], cov=1e300 * np.eye(2))
+    shape = Shape.of_covariance(np.eye(2))
+    with pytest.raises(ArgumentError, match="too large"):
+        GaussianPairs.of([(wide, wide)], np.full(2, 1e-10), shape)

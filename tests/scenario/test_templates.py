@@ -148,7 +148,13 @@ class TestAttribute:
 
     @pytest.mark.parametrize(
         "options",
-        [{"values": [1.0]}, {"values": [1.0, 1.0]}, {"mean": [0.0, 1.0]}, {"within": 0.1}],
+        [
+            {"values": [1.0]},
+            {"values": [1.0, 1.0]},
+            {"mean": [0.0, 1.0]},
+            {"mean": [0.0, 1.0], "cov": np.eye(2)},
+            {"within": 0.1},
+        ],
     )
     def test_wrong_options(self, options):
         with pytest.raises(ArgumentError):

@@ -3,6 +3,7 @@
 
 import gc
 import json
+import resource
 import signal
 import stat
 import subprocess
@@ -11,6 +12,7 @@ import tempfile
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -42,10 +44,12 @@ from pufferslice.sensitivity.sensitivity import full_sensitivity
 from pufferslice.sensitivity.strata import (
     ORDER_KEY,
     Cut,
+    check_spillable,
     ordered_places,
     rounded_masses,
     strata_count,
     strata_tables,
+    stratum_distribution,
 )
 from pufferslice.sensitivity.whitening import Shape
 
@@ -555,3 +559,39 @@ class TestKilled:
         assert bool(reports) == (when == "writing")
         fresh = spill_files(data, SCAN, histograms, most_rows=60)
         assert found["a"].digest == fresh["a"].digest
+
+
+class TestStorage:
+    def test_no_temporary_folder(self, rng, tmp_path, monkeypatch):
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "absent"))
+        with pytest.raises(StorageError, match="temporary folder"):
+            spilled(people(rng, a=20, b=20), 10)
+
+    def test_a_folder_that_cannot_be_locked(self, rng, tmp_path):
+        (tmp_path / "kept" / "lock").mkdir(parents=True)
+        pa.parquet.write_table(people(rng, a=20, b=20), tmp_path / "people.parquet")
+        histograms = scan_files(tmp_path / "people.parquet", SCAN)
+        with pytest.raises(StorageError, match="cannot write"):
+            spill_files(tmp_path / "people.parquet", SCAN, histograms, folder=tmp_path / "kept")
+
+    def test_a_full_disk(self, rng):
+        table = people(rng, a=2_000, b=2_000)
+        spilled(table, 1_000)  # compiles, which writes files
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4_096, limits[1]))
+        try:
+            with pytest.raises(StorageError, match=r"cannot write|nothing was kept"):
+                spilled(table, 1_000)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    def test_too_many_rows_to_count(self):
+        with pytest.raises(ScenarioError, match="rows"):
+            check_spillable(SimpleNamespace(n_rows={"a": 2**31}))
+
+    def test_strata_that_are_not_rows(self):
+        strata = SimpleNamespace(
+            rows=lambda _: np.array([[np.nan, 0.0]]), masses=lambda _: np.array([1])
+        )
+        with pytest.raises(StorageError, match="finite"):
+            stratum_distribution(strata, 0, None, np.zeros(2))

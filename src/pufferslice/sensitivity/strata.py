@@ -669,11 +669,8 @@ class _Sums:
 
     def add(self, tables: MatchingTables, extra: float) -> None:
         """Add the tables of one pair of strata, their distances `extra` longer."""
-        unit = int(tables.totals[0])
-        if self._unit not in {0, unit}:
-            msg = "strata of one pair must have one total mass"
-            raise ScenarioError(msg)
-        self._unit = unit
+        # The same for all strata of a pair, which have equal masses.
+        self._unit = int(tables.totals[0])
         cuts = zip(tables.starts[:-1].tolist(), tables.starts[1:].tolist(), strict=True)
         rows = [
             (

@@ -416,3 +416,9 @@ def test_a_guard_that_needs_more_noise_than_the_claim_gets_it():
     assert certificate.statement["noise"]["shape"]["guard"] >= 100.0
     assert certificate.spent < 0.1
     assert verify(certificate, scenario=points()).holds
+
+
+@pytest.mark.parametrize("chosen", [{"noise_std": 3.0}, {"accuracy": {"mean(a)": 5.0}}])
+def test_a_guard_does_not_change_a_noise_that_was_chosen(chosen):
+    with pytest.raises(CalibrationError, match="guard"):
+        certify_release(points(), Guarantee.unsliced(order=4, epsilon=100.0), guard=1e4, **chosen)

@@ -224,6 +224,12 @@ def certify_release(
         # The noise that the claim needs may be less than the guard needs.
         stretch = 1.0 if evidence.full.shape is None else evidence.full.shape.stretch
         least = guard * stretch / math.sqrt(shift_limit(options.target)) * _GUARD_ROOM
+        if options.noise_std is not None and options.noise_std < least:
+            msg = (
+                f"this noise hides shifts of less than guard {guard:g} only; use a smaller guard, "
+                "or more noise (less accuracy)"
+            )
+            raise CalibrationError(msg)
         if calibrated_noise(evidence, options) < least:
             options = attrs.evolve(options, noise_std=least)
     statement = release_statement(evidence, options)

@@ -98,6 +98,27 @@ def gallery(
     write_gallery(folder, say)
 
 
+@app.command(name="property")
+def infer_property(
+    folder: Annotated[Path, typer.Argument(help="Where finished runs are kept; it resumes.")],
+    n_runs: Annotated[int, typer.Option(help="Models of each world.")] = 250,
+    n_shadows: Annotated[int, typer.Option(help="Of them, the attacker's.")] = 50,
+) -> None:
+    """Guess from models of digits how common a digit was among their records (minutes)."""
+    from reproduction import property as digits_property
+
+    for epsilon in digits_property.EPSILONS:
+        with progress_bar(f"epsilon {epsilon:g}") as progress:
+            audit = digits_property.audit(
+                epsilon,
+                folder / f"epsilon-{epsilon:g}",
+                n_runs=n_runs,
+                n_shadows=n_shadows,
+                progress=progress,
+            )
+        say(f"epsilon {epsilon:g} at order 4: {audit}")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; errors go to standard error."""
     try:

@@ -9,6 +9,12 @@ mechanisms for scalar queries, and group privacy. For learning: DP-SGD, which ne
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
+from pufferslice.baselines.distances import (
+    entropic_wasserstein,
+    sliced_wasserstein,
+    wasserstein_distance,
+)
+from pufferslice.baselines.laplace import laplace_envelope, laplace_renyi_scale
 from pufferslice.baselines.sinkhorn import SinkhornSettings, sinkhorn_noise, sinkhorn_w_infinity
 from pufferslice.baselines.transport import w_infinity
 from pufferslice.baselines.wasserstein import (
@@ -36,15 +42,20 @@ __all__ = [
     "dagwm_noise_std",
     "dp_sgd_epsilon",
     "dp_sgd_multiplier",
+    "entropic_wasserstein",
     "full_sensitivity",
     "group_noise_std",
     "group_size",
     "gwm_noise_std",
+    "laplace_envelope",
+    "laplace_renyi_scale",
     "laplace_scale",
     "run_epsilon",
     "sinkhorn_noise",
     "sinkhorn_w_infinity",
+    "sliced_wasserstein",
     "w_infinity",
+    "wasserstein_distance",
 ]
 
 _DP_SGD: Final = ("DpSgd", "dp_sgd_epsilon", "dp_sgd_multiplier", "group_size", "run_epsilon")

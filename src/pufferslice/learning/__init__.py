@@ -17,6 +17,11 @@ from pufferslice.learning.accountants import (
 )
 from pufferslice.learning.amplification import amplified_divergence
 from pufferslice.learning.clipping import FlatClipping, LayerClipping, effective_multiplier
+from pufferslice.learning.couplings import (
+    independent_pairs,
+    maximal_pairs,
+    shared_latent_pairs,
+)
 from pufferslice.learning.differing import (
     DifferingRecords,
     at_most,
@@ -67,12 +72,15 @@ __all__ = [
     "from_coupled_draws",
     "from_pmf",
     "gaussian_mismatch",
+    "independent_pairs",
+    "maximal_pairs",
     "mixed_cost",
     "plan_training",
     "plan_with_noise",
     "poisson_mean_square_ratio",
     "relabelled",
     "run_cost",
+    "shared_latent_pairs",
     "signal_to_noise",
     "two_world_prevalence",
 ]

@@ -89,7 +89,7 @@ def test_releases_that_the_certificate_does_not_name(ledger, state):
 
 def test_a_ledger_of_another_scenario(ledger):
     ledger.intend(SCENARIO, ONE, [])
-    with pytest.raises(LedgerError, match=r"another scenario: .*Use one ledger file per secret"):
+    with pytest.raises(LedgerError, match=r"another scenario: .*Use one ledger per secret"):
         ledger.intend("other", TWO, [ONE])
     assert ledger.releases() == [ONE]
 

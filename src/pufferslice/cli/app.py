@@ -15,6 +15,7 @@ from pufferslice.cli import (
     compare,
     demo,
     init,
+    ledger,
     release,
     report,
     sign,
@@ -79,6 +80,7 @@ for _command in (
     sign.keygen,
 ):
     app.command()(_command)
+app.add_typer(ledger.app)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

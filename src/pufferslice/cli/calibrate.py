@@ -38,7 +38,7 @@ def calibrate(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write certificate and evidence here.")] = None,
-    ledger: Annotated[Path | None, typer.Option(help="State the releases that it records.")] = None,
+    ledger: Annotated[str | None, typer.Option(help="State the releases that it records.")] = None,
     json: Json = False,
     workers: Annotated[
         int | None, typer.Option(help="Local processes that scan streamed data.")

@@ -12,7 +12,9 @@ from pufferslice.errors import ArgumentError, StorageError
 
 def release(
     certificate: Annotated[Path, typer.Option(help="The certificate, beside its evidence.")],
-    ledger: Annotated[Path, typer.Option(help="The scenario's ledger; created if absent.")],
+    ledger: Annotated[
+        str, typer.Option(help="The ledger: a file, created if absent, or postgresql://…#name.")
+    ],
     out: Annotated[Path, typer.Option(help="The release file; must not exist.")],
     scenario: Annotated[
         Path | None, typer.Argument(help="The scenario.toml that was certified.")
@@ -37,12 +39,14 @@ def release(
     from pufferslice.certificate import Certificate
     from pufferslice.config import read_request
     from pufferslice.data import read_table
+    from pufferslice.releases import Ledger
     from pufferslice.releases.release import AGAIN, release_again
     from pufferslice.releases.release import release as release_rows
 
     held = Certificate.load(certificate)
+    book = Ledger(ledger)
     if again:
-        released = release_again(held, ledger=ledger, out=out)
+        released = release_again(held, ledger=book, out=out)
     elif scenario is None:
         msg = "give the scenario.toml that was certified; only --again works without it"
         raise ArgumentError(msg)
@@ -57,13 +61,13 @@ def release(
             else read_table(rows, null_values=request.null_values)
         )
         with progress_bar("recomputing couplings"):
-            released = release_rows(request.scenario, table, held, ledger=ledger, out=out)
+            released = release_rows(request.scenario, table, held, ledger=book, out=out)
     try:
-        text = f"{released}\n\nWritten: {out}. Recorded in {ledger}."
+        text = f"{released}\n\nWritten: {out}. Recorded in {book.name}."
         answer(released.to_json(), text, json=json)
     except StorageError as error:
         msg = (
             f"{error}. The release is written to {str(out)!r} and recorded in the ledger "
-            f"{str(ledger)!r}; {AGAIN}"
+            f"{book.name!r}; {AGAIN}"
         )
         raise StorageError(msg) from error

@@ -1,27 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger: every release of a scenario, one per certificate, in one SQLite file.
+"""The ledger: every release of a scenario, one per certificate, in a file or in a database.
 
-A release passes through three states, each committed to the disk before the next step begins:
-`intended` (nothing drawn yet), `drawn` (noise is in the recorded release, no file written yet),
-`published` (handed out). What is in the file after a crash is what happened.
+One person needs a SQLite file; a team shares a PostgreSQL database (`postgres`). A release passes
+through three states, each committed to the disk before the next step begins: `intended` (nothing
+drawn yet), `drawn` (noise is in the recorded release, no file written yet), `published` (handed
+out). What is in the ledger after a crash is what happened.
 """
 
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, final
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar, final
 
-import attrs
-
-from pufferslice._core.files import database_problem, prepare_database
+from pufferslice._core.files import database_problem, parsed_json, prepare_database
 from pufferslice.certificate.composition import added_up
 from pufferslice.errors import AlreadyReleasedError, LedgerError
 
 State = Literal["intended", "drawn", "published"]
 
 VERSION: Final = 2
+
+URL_SCHEMES: Final = ("postgresql://", "postgres://")
+
+_Result = TypeVar("_Result")
 
 _WAIT_SECONDS: Final = 30.0
 _TABLES: Final = (
@@ -34,6 +38,7 @@ _TABLES: Final = (
     spent REAL,
     total REAL
 )""",
+    "CREATE TABLE IF NOT EXISTS moved (target TEXT NOT NULL)",
 )
 _AGAIN: Final = "Publish that same release again (the ledger keeps it)"
 _STATES: Final = {
@@ -46,7 +51,7 @@ _STATES: Final = {
 }
 """What each state means, and what to do about it."""
 
-_NOT_YET: Final = "nothing was released"
+NOT_YET: Final = "nothing was released"
 
 
 class Entry(NamedTuple):
@@ -58,10 +63,69 @@ class Entry(NamedTuple):
     """The release as JSON, from the state `drawn` on."""
 
 
+class Event(NamedTuple):
+    """One line of the audit trail that a database keeps."""
+
+    certificate: str
+    state: str
+    at: str
+    """By the clock of the server."""
+    role: str
+    address: str | None
+
+
+class Connection(Protocol):
+    """A database connection; parameters are written as `?`."""
+
+    def execute(self, statement: str, parameters: Sequence[Any] = (), /) -> Any:  # noqa: ANN401 - a cursor
+        """Run one statement and return its cursor."""
+        ...
+
+
+class Storage(Protocol):
+    """Where a ledger is kept."""
+
+    @property
+    def name(self) -> str:
+        """Where it is, for messages; never with a password."""
+        ...
+
+    @property
+    def order(self) -> str:
+        """The column by which entries are in the order of their intents."""
+        ...
+
+    def is_there(self) -> bool:
+        """Whether there is a ledger yet; looking makes none."""
+        ...
+
+    def read(self, work: Callable[[Connection], _Result]) -> _Result:
+        """Look something up."""
+        ...
+
+    def change(self, work: Callable[[Connection], _Result], so_far: str = NOT_YET) -> _Result:
+        """Do `work` whole or not at all, as if alone, durable when this returns.
+
+        `work` may run more than once. `so_far` says in messages what had happened before.
+        """
+        ...
+
+    def trail(self) -> list[Event]:
+        """Who recorded what and when, oldest first."""
+        ...
+
+    def problems(self) -> list[str]:
+        """What is wrong with the storage itself."""
+        ...
+
+
 @final
-@attrs.frozen
 class Ledger:
-    """The releases of one scenario, in the file at `path`; only its owner can read a new one.
+    """The releases of one scenario, in a file or in a database that a team shares.
+
+    A path names a file; only its owner can read a new one. An address
+    `postgresql://user@host/database#name` names a ledger in a PostgreSQL database, which needs the
+    extra `team`.
 
     >>> import tempfile, pathlib
     >>> ledger = Ledger(pathlib.Path(tempfile.mkdtemp()) / "census.ledger")
@@ -69,22 +133,44 @@ class Ledger:
     []
     """
 
-    path: Path = attrs.field(converter=Path)
+    def __init__(self, location: str | os.PathLike[str]) -> None:
+        self._location = location
+
+    @cached_property
+    def _storage(self) -> Storage:
+        if isinstance(self._location, str) and self._location.startswith(URL_SCHEMES):
+            # Not at the top: it needs an extra.
+            from pufferslice.releases.postgres import Database  # noqa: PLC0415
+
+            return Database(self._location)
+        return _File(Path(self._location))
+
+    @property
+    def name(self) -> str:
+        """Where the ledger is, for messages; without a password."""
+        return self._storage.name
+
+    @property
+    def path(self) -> Path | None:
+        """The file of the ledger; a database has none."""
+        return self._storage.path if isinstance(self._storage, _File) else None
+
+    def __repr__(self) -> str:
+        return f"Ledger({self.name!r})"
 
     def entries(self) -> list[Entry]:
-        """All releases, oldest first; none if the file does not exist yet."""
-        if not self.path.exists():
+        """All releases, oldest first; none if there is no ledger yet."""
+        if not self._storage.is_there():
             return []
-        with self._open() as connection:
-            # A process that was killed in its first transaction leaves a file that opens as empty.
-            if not connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]:
-                return []
-            rows = connection.execute(
-                "SELECT certificate, state, release FROM releases ORDER BY rowid"
-            )
-            entries = [Entry(*row) for row in rows]
+        order = self._storage.order
+        rows = self._storage.read(
+            lambda connection: connection.execute(
+                f"SELECT certificate, state, release FROM releases ORDER BY {order}"  # noqa: S608 - a constant
+            ).fetchall()
+        )
+        entries = [Entry(*row) for row in rows]
         if not all(isinstance(e.certificate, str) and e.state in _STATES for e in entries):
-            msg = f"ledger {str(self.path)!r} is damaged: an entry has no state; restore a copy"
+            msg = f"ledger {self.name!r} is damaged: an entry has no state; restore a copy"
             raise LedgerError(msg)
         return entries
 
@@ -106,26 +192,21 @@ class Ledger:
         their total. Refuses a second release, a ledger of another scenario, unnamed earlier ones
         that do not add up with this one, and more than the total.
         """
-        with self._open() as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                # With the first entry, so that a killed process leaves no partial ledger.
-                for table in _TABLES:
-                    connection.execute(table)
-                self._check_scenario(connection, scenario)
-                self._check_entries(connection, certificate, covered, budget)
-                connection.execute(
-                    "INSERT INTO releases VALUES (?, 'intended', NULL, ?, ?, ?)",
-                    (certificate, *(budget or (None, None, None))),
-                )
-            except BaseException:
-                connection.execute("ROLLBACK")
-                raise
-            connection.execute("COMMIT")
+
+        def work(connection: Connection) -> None:
+            self._check_scenario(connection, scenario)
+            self._check_entries(connection, certificate, covered, budget)
+            connection.execute(
+                "INSERT INTO releases (certificate, state, composition, spent, total) "
+                "VALUES (?, 'intended', ?, ?, ?)",
+                (certificate, *(budget or (None, None, None))),
+            )
+
+        self._storage.change(work)
 
     def record_drawn(self, certificate: str, release: str) -> None:
         """Record the finished release, before it is handed out."""
-        self._advance(certificate, "intended", "drawn", release, _NOT_YET)
+        self._advance(certificate, "intended", "drawn", release, NOT_YET)
 
     def record_published(self, certificate: str) -> None:
         """Record that the release was handed out completely."""
@@ -144,39 +225,48 @@ class Ledger:
     def _advance(
         self, certificate: str, old: State, new: State, release: str | None, so_far: str
     ) -> None:
-        with self._open(so_far) as connection:
-            changed = connection.execute(
-                "UPDATE releases SET state = ?, release = COALESCE(?, release) "
-                "WHERE certificate = ? AND state = ?",
-                (new, release, certificate, old),
-            ).rowcount
+        changed = self._storage.change(
+            lambda connection: (
+                connection.execute(
+                    "UPDATE releases SET state = ?, release = COALESCE(?, release) "
+                    "WHERE certificate = ? AND state = ?",
+                    (new, release, certificate, old),
+                ).rowcount
+            ),
+            so_far,
+        )
         if changed != 1:
             msg = (
-                f"ledger {str(self.path)!r} does not have {certificate[:12]} in state {old!r}; "
+                f"ledger {self.name!r} does not have {certificate[:12]} in state {old!r}; "
                 "another process has advanced this release, so nothing was changed"
             )
             raise LedgerError(msg)
 
-    def _check_scenario(self, connection: sqlite3.Connection, scenario: str) -> None:
+    def _check_scenario(self, connection: Connection, scenario: str) -> None:
         known = connection.execute("SELECT version, scenario FROM ledger").fetchone()
         if known is None:
-            connection.execute("INSERT INTO ledger VALUES (?, ?)", (VERSION, scenario))
+            connection.execute(
+                "INSERT INTO ledger (version, scenario) VALUES (?, ?)", (VERSION, scenario)
+            )
         elif known[0] != VERSION:
             msg = (
-                f"ledger {str(self.path)!r} has version {known[0]!r}, this program reads "
+                f"ledger {self.name!r} has version {known[0]!r}, this program reads "
                 f"{VERSION}. Use the program that made it"
             )
             raise LedgerError(msg)
         elif known[1] != scenario:
             msg = (
-                f"ledger {str(self.path)!r} is of another scenario: it protects another secret. "
-                "Use one ledger file per secret"
+                f"ledger {self.name!r} is of another scenario: it protects another secret. "
+                "Use one ledger per secret"
             )
+            raise LedgerError(msg)
+        if target := connection.execute("SELECT target FROM moved").fetchone():
+            msg = f"ledger {self.name!r} was copied to {target[0]!r} and closed; use that one"
             raise LedgerError(msg)
 
     def _check_entries(
         self,
-        connection: sqlite3.Connection,
+        connection: Connection,
         certificate: str,
         covered: Sequence[str],
         budget: tuple[str, float, float] | None,
@@ -198,13 +288,13 @@ class Ledger:
             added = {row[0] for row in rows if row[2] == composition}
             costs = [cost for row in rows if row[0] in added for cost in row[3:]]
             if not all(isinstance(cost, float) and cost >= 0 for cost in costs):
-                msg = f"ledger {str(self.path)!r} is damaged: an entry has no cost; restore a copy"
+                msg = f"ledger {self.name!r} is damaged: an entry has no cost; restore a copy"
                 raise LedgerError(msg)
             together = added_up([spent, *(row[3] for row in rows if row[0] in added)])
             totals = {total, *(row[4] for row in rows if row[0] in added)}
             if len(totals) > 1 or not together <= total:
                 msg = (
-                    f"ledger {str(self.path)!r} holds releases with a total of {min(totals):g}; "
+                    f"ledger {self.name!r} holds releases with a total of {min(totals):g}; "
                     f"with this one they would cost {together:g}. A total is fixed before the "
                     "first release and never raised: claim less, or stop here"
                 )
@@ -213,16 +303,134 @@ class Ledger:
         if unnamed:
             named = ", ".join(digest[:12] for digest in unnamed)
             msg = (
-                f"ledger {str(self.path)!r} holds releases that the certificate does not mention: "
+                f"ledger {self.name!r} holds releases that the certificate does not mention: "
                 f"{named}. Releases of one scenario do not add up. Calibrate all of it as one "
                 "concatenated query, or certify again with earlier_releases=ledger.releases(), and "
                 "the certificate will state that they are not covered jointly"
             )
             raise AlreadyReleasedError(msg)
 
+    def trail(self) -> list[Event]:
+        """Who recorded what and when, oldest first; a file keeps no trail."""
+        return self._storage.trail() if self._storage.is_there() else []
+
+    def problems(self) -> list[str]:
+        """What is wrong with the ledger, in sentences; none if all is well."""
+        found = []
+        for entry in self.entries():
+            known = None
+            with contextlib.suppress(ValueError, TypeError):
+                known = parsed_json(entry.release or "")
+            kept = known.get("certificate") if isinstance(known, dict) else None
+            if entry.state != "intended" and kept != entry.certificate:
+                found.append(f"the release of {entry.certificate[:12]} is damaged or of another")
+            if entry.state == "intended" and entry.release is not None:
+                found.append(f"{entry.certificate[:12]} has a release before it was drawn")
+        return found + (self._storage.problems() if self._storage.is_there() else [])
+
+    def copy_to(self, target: "Ledger") -> int:
+        """Copy all entries to a new ledger, close this one for releases, and return their number.
+
+        This one is closed first: at no time can both be used. Interrupted, it can be repeated.
+        """
+
+        def close(connection: Connection) -> tuple[Any, list[Any]]:
+            moved = connection.execute("SELECT target FROM moved").fetchone()
+            if moved is not None and moved[0] != target.name:
+                msg = f"ledger {self.name!r} was copied to {moved[0]!r} before; use that one"
+                raise LedgerError(msg)
+            if moved is None:
+                connection.execute("INSERT INTO moved (target) VALUES (?)", (target.name,))
+            head = connection.execute("SELECT version, scenario FROM ledger").fetchone()
+            rows = connection.execute(
+                "SELECT certificate, state, release, composition, spent, total FROM releases "  # noqa: S608 - a constant
+                f"ORDER BY {self._storage.order}"
+            ).fetchall()
+            return head, rows
+
+        if not self._storage.is_there():
+            msg = f"there is no ledger at {self.name!r} to copy"
+            raise LedgerError(msg)
+        if target.name == self.name:
+            msg = "a ledger cannot be copied to itself"
+            raise LedgerError(msg)
+        if target.entries():
+            msg = f"ledger {target.name!r} has entries; copy to a new one"
+            raise LedgerError(msg)
+        head, rows = self._storage.change(close)
+
+        def fill(connection: Connection) -> None:
+            if head is not None:
+                target._check_scenario(connection, head[1])  # noqa: SLF001 - of this class
+            for certificate, state, release, *budget in rows:
+                connection.execute(
+                    "INSERT INTO releases (certificate, state, composition, spent, total) "
+                    "VALUES (?, 'intended', ?, ?, ?)",
+                    (certificate, *budget),
+                )
+                # step by step, as a database that guards its states allows
+                for step in ("drawn", "published")[
+                    : ("intended", "drawn", "published").index(state)
+                ]:
+                    connection.execute(
+                        "UPDATE releases SET state = ?, release = ? WHERE certificate = ?",
+                        (step, release, certificate),
+                    )
+
+        target._storage.change(fill, f"{self.name!r} is closed; copy again")  # noqa: SLF001 - of this class
+        return len(rows)
+
+
+@final
+class _File:
+    """A SQLite file, made for its owner only."""
+
+    order: Final = "rowid"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def name(self) -> str:
+        return os.fspath(self.path)
+
+    def is_there(self) -> bool:
+        # A process that was killed in its first transaction leaves a file that opens as empty.
+        count = "SELECT COUNT(*) FROM sqlite_master"
+        return self.path.exists() and bool(
+            self.read(lambda connection: connection.execute(count).fetchone()[0])
+        )
+
+    def read(self, work: Callable[[Connection], _Result]) -> _Result:
+        with self._open(NOT_YET) as connection:
+            return work(connection)
+
+    def change(self, work: Callable[[Connection], _Result], so_far: str = NOT_YET) -> _Result:
+        with self._open(so_far) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                # With the first entry, so that a killed process leaves no partial ledger.
+                for table in _TABLES:
+                    connection.execute(table)
+                result = work(connection)
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+            return result
+
+    def trail(self) -> list[Event]:
+        return []
+
+    def problems(self) -> list[str]:
+        found = self.read(
+            lambda connection: connection.execute("PRAGMA integrity_check").fetchall()
+        )
+        return [str(row[0]) for row in found if row[0] != "ok"]
+
     @contextlib.contextmanager
-    def _open(self, so_far: str = _NOT_YET) -> Iterator[sqlite3.Connection]:
-        """A connection that commits each statement durably by itself."""
+    def _open(self, so_far: str) -> Iterator[sqlite3.Connection]:
+        """A connection whose changes are durable."""
         connection = None
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -232,7 +440,7 @@ class Ledger:
             yield connection
         except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
             reason = database_problem(self.path, error)
-            msg = f"ledger {os.fspath(self.path)!r} cannot be used: {reason}; {so_far}"
+            msg = f"ledger {self.name!r} cannot be used: {reason}; {so_far}"
             raise LedgerError(msg) from error
         finally:
             if connection is not None:

@@ -242,7 +242,7 @@ def release_again(
     document = book.kept_release(certificate.digest)
     if document is None:
         msg = (
-            f"ledger {str(book.path)!r} keeps no release of certificate {certificate.digest[:12]}; "
+            f"ledger {book.name!r} keeps no release of certificate {certificate.digest[:12]}; "
             "nothing was ever handed out under it"
         )
         raise ReleaseError(msg)
@@ -250,13 +250,13 @@ def release_again(
         released = Release.from_json(parsed_json(document))
     except (ReleaseError, ValueError) as error:
         msg = (
-            f"the release that ledger {str(book.path)!r} keeps is damaged "
+            f"the release that ledger {book.name!r} keeps is damaged "
             f"({type(error).__name__}); restore a copy of the ledger"
         )
         raise LedgerError(msg) from error
     if released.certificate != certificate.digest:
         msg = (
-            f"ledger {str(book.path)!r} is damaged: it keeps a release of another certificate "
+            f"ledger {book.name!r} is damaged: it keeps a release of another certificate "
             f"under {certificate.digest[:12]}; restore a copy"
         )
         raise LedgerError(msg)
@@ -355,6 +355,6 @@ def _write(out: str | os.PathLike[str], released: Release, book: Ledger) -> None
     except StorageError as error:
         msg = (
             f"{error.strerror or error}. The release is recorded in the ledger "
-            f"{str(book.path)!r}; {AGAIN}"
+            f"{book.name!r}; {AGAIN}"
         )
         raise StorageError(msg) from error

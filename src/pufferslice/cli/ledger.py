@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pufferslice ledger`: what was released, and where that is kept."""
+
+from typing import Annotated
+
+import typer
+
+from pufferslice.cli.output import REFUSED, Json, answer
+from pufferslice.errors import ArgumentError, LedgerError
+
+app = typer.Typer(
+    name="ledger",
+    help="Show, check and copy ledgers; make one that a team shares.",
+    no_args_is_help=True,
+)
+
+Location = Annotated[str, typer.Argument(help="A file, or postgresql://user@host/database#name.")]
+
+
+@app.command(name="list")
+def show_all(location: Location, json: Json = False) -> None:
+    """List the releases, oldest first: the certificate of each and how far it got."""
+    from pufferslice.releases import Ledger
+
+    book = Ledger(location)
+    entries = book.entries()
+    lines = [f"{entry.certificate}  {entry.state}" for entry in entries]
+    answer(
+        {
+            "ledger": book.name,
+            "releases": [
+                {"certificate": entry.certificate, "state": entry.state} for entry in entries
+            ],
+        },
+        "\n".join(lines) or f"{book.name} has no releases.",
+        json=json,
+    )
+
+
+@app.command()
+def show(
+    location: Location,
+    certificate: Annotated[
+        str, typer.Argument(help="The first digits of the certificate's digest.")
+    ],
+    json: Json = False,
+) -> None:
+    """Show one release: its values, and in a database who recorded it and when."""
+    from pufferslice._core.files import parsed_json
+    from pufferslice.releases import Ledger, Release
+
+    book = Ledger(location)
+    found = [entry for entry in book.entries() if entry.certificate.startswith(certificate)]
+    if len(found) != 1 or not certificate:
+        msg = f"{len(found)} releases in {book.name!r} begin like this; give more digits of one"
+        raise ArgumentError(msg)
+    (entry,) = found
+    document = None if entry.release is None else parsed_json(entry.release)
+    trail = [event for event in book.trail() if event.certificate == entry.certificate]
+    lines = [f"{entry.certificate}  {entry.state}"]
+    lines += [
+        f"  {event.state} at {event.at} by {event.role}"
+        + (f" from {event.address}" if event.address else "")
+        for event in trail
+    ]
+    lines += [] if document is None else [str(Release.from_json(document))]
+    answer(
+        {
+            "certificate": entry.certificate,
+            "state": entry.state,
+            "trail": [event._asdict() for event in trail],
+            "release": document,
+        },
+        "\n".join(lines),
+        json=json,
+    )
+
+
+@app.command()
+def check(location: Location, json: Json = False) -> None:
+    """Check that the ledger is whole; exit code 1 if it is not."""
+    from pufferslice.releases import Ledger
+
+    book = Ledger(location)
+    problems = book.problems()
+    text = "\n".join(problems) or f"{book.name}: {len(book.entries())} releases, no problems."
+    answer({"ledger": book.name, "problems": problems}, text, json=json)
+    if problems:
+        raise typer.Exit(REFUSED)
+
+
+@app.command()
+def copy(
+    source: Location,
+    target: Annotated[str, typer.Argument(help="A new ledger: a file or an address.")],
+) -> None:
+    """Copy all releases to a new ledger and close the old one, so that only one is used."""
+    from pufferslice.cli.output import say
+    from pufferslice.releases import Ledger
+
+    old, new = Ledger(source), Ledger(target)
+    n_copied = old.copy_to(new)
+    say(f"Copied {n_copied} releases to {new.name}. {old.name} is closed; it can still be read.")
+
+
+@app.command()
+def create(
+    location: Location,
+    writer: Annotated[
+        list[str] | None, typer.Option(help="A role that may intend and record releases.")
+    ] = None,
+    reader: Annotated[list[str] | None, typer.Option(help="A role that may only read.")] = None,
+) -> None:
+    """Make a ledger in a database, or bring it up to date, and say who may use it."""
+    from pufferslice.cli.output import say
+    from pufferslice.releases.ledger import URL_SCHEMES
+
+    if not location.startswith(URL_SCHEMES):
+        msg = "create is for databases (postgresql://…); a file is made by its first release"
+        raise LedgerError(msg)
+    from pufferslice.releases.postgres import Database
+
+    database = Database(location)
+    version = database.migrate(writers=writer or (), readers=reader or ())
+    say(f"{database.name} is ready, schema version {version}.")

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: S106 - a secret is a column here
 import contextlib
-import copy
 import json
 import math
 import sqlite3
@@ -16,6 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from scipy.stats import kstest, norm
+from tests.json_edits import put
 
 from pufferslice.calibration.guarantee import (
     ApproximateGuarantee,
@@ -565,12 +565,9 @@ def test_a_certificate_without_evidence(certificate, ledger):
 
 
 def changed(certificate, path, value):
-    statement = copy.deepcopy(dict(certificate.statement))
-    holder = statement
-    for key in path[:-1]:
-        holder = holder[key]
-    holder[path[-1]] = value
-    return Certificate(statement=statement, evidence=certificate.evidence)
+    return Certificate(
+        statement=put(certificate.statement, path, value), evidence=certificate.evidence
+    )
 
 
 @pytest.mark.soundness

@@ -4,6 +4,7 @@
 
 import copy
 
+import attrs
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -12,6 +13,7 @@ from pufferslice.calibration.calibrate import Method
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.calibration.noise import SeededTestNoise
 from pufferslice.certificate import Certificate, certify_release
+from pufferslice.certificate.statement import CertificateOptions, release_statement
 from pufferslice.learning import LogMoment, Poisson, exactly, plan_with_noise
 from pufferslice.queries import Box, columns, summary
 from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
@@ -37,6 +39,12 @@ PLAN = plan_with_noise(
 )  # fmt: skip
 WORST_GAP = Method(rule="tight", envelope="worst_gap")
 CLOSED_FORM = Method(rule="closed_form", envelope="worst_gap")
+
+
+def issued(evidence, statement, **options):
+    """A statement that the changed evidence itself gives: only relations can refute it."""
+    options = attrs.evolve(CertificateOptions.read_off(statement), **options)
+    return Certificate(statement=release_statement(evidence, options), evidence=evidence)
 
 
 def made_table(rng):

@@ -7,7 +7,7 @@ import attrs
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.certificate.conftest import KINDS
+from tests.certificate.conftest import KINDS, issued
 from tests.json_edits import inner, put
 
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
@@ -36,14 +36,6 @@ JOINT = Guarantee.joint(order=4, epsilon=1.0)
 
 RECORDS = Scenario.from_records(TABLE, secret="s", query=QUERY)
 SAMPLED = RECORDS.with_sampled_priors()
-
-
-def issued(evidence, statement):
-    """A statement that the changed evidence itself gives: only relations can refute it."""
-    return Certificate(
-        statement=release_statement(evidence, CertificateOptions.read_off(statement)),
-        evidence=evidence,
-    )
 
 
 def with_scenario(certificate, **changes):

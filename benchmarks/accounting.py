@@ -7,10 +7,7 @@ medians of warm calls.
     python benchmarks/accounting.py
 """
 
-import time
-from collections.abc import Callable
-from statistics import median
-from typing import TypedDict
+from functools import partial
 
 import numpy as np
 
@@ -21,44 +18,34 @@ from pufferslice.baselines.account import (
     noise_curves,
 )
 from pufferslice.learning import Amplified, Poisson, WithoutReplacement, exactly, run_cost
+from rows import Row, at_most, medians, row, seconds, show
 
 ROUNDS = 5
+SECONDS_GOALS = (0.05, 3.0, 5.0)
 RECORDS, DIFFERING, ORDER = 50_000, 20, 16.0
 SETTINGS = {512: 3_920, 1024: 1_960}
 RATIO_GOALS = {512: 0.42, 1024: 0.55}
 BUDGETS = tuple(0.5 * 1.3**k for k in range(21))
 
 
-class Row(TypedDict):
-    """One line of the table."""
-
-    name: str
-    ours: float
-    peer: float | None
-    ratio: float | None
-    goal: str
-    met: bool | None
-
-
 def measure() -> list[Row]:
     schedule = np.linspace(50.0, 150.0, 100_000)
     poisson = Poisson(n_records=RECORDS, rate=512 / RECORDS)
-    timed = {
-        "all accountants, 3,920 equal steps: seconds": (
-            lambda: accounts_for_noise(_run(512), 72.5),
-            0.05,
-        ),
-        "noise against epsilon, 21 budgets, 4 accountants, 2 batch sizes: seconds": (
-            lambda: [noise_curves(_run(batch), BUDGETS) for batch in SETTINGS],
-            3.0,
-        ),
-        "amplified, 100,000 different multipliers: seconds": (
-            lambda: run_cost(Amplified(), ORDER, poisson, exactly(DIFFERING), schedule),
-            5.0,
+    work = {
+        "all accountants, 3,920 equal steps": lambda: accounts_for_noise(_run(512), 72.5),
+        "noise against epsilon, 21 budgets, 4 accountants, 2 batch sizes": lambda: [
+            noise_curves(_run(batch), BUDGETS) for batch in SETTINGS
+        ],
+        "amplified, 100,000 different multipliers": lambda: run_cost(
+            Amplified(), ORDER, poisson, exactly(DIFFERING), schedule
         ),
     }
-    rows = [_timed(name, work, goal) for name, (work, goal) in timed.items()]
-    return rows + [row for batch in SETTINGS for row in _noise_rows(batch)]
+    taken = medians({name: partial(seconds, job) for name, job in work.items()}, ROUNDS)
+    rows = [
+        at_most(f"{name}: seconds", taken[name], goal)
+        for name, goal in zip(work, SECONDS_GOALS, strict=True)
+    ]
+    return rows + [line for batch in SETTINGS for line in _noise_rows(batch)]
 
 
 def _run(batch: int) -> Run:
@@ -66,17 +53,6 @@ def _run(batch: int) -> Run:
     return Run(
         differing=exactly(DIFFERING), sampling=sampling, n_steps=SETTINGS[batch], order=ORDER
     )
-
-
-def _timed(name: str, work: Callable[[], object], goal: float) -> Row:
-    work()
-    seconds = []
-    for _ in range(ROUNDS):
-        start = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - start)
-    ours = median(seconds)
-    return Row(name=name, ours=ours, peer=None, ratio=None, goal=f"< {goal:g}", met=ours < goal)
 
 
 def _noise_rows(batch: int) -> list[Row]:
@@ -89,31 +65,16 @@ def _noise_rows(batch: int) -> list[Row]:
         ours = accounts_for_epsilon(_run(batch), epsilon)["amplified"].noise_multiplier
         peer = drawn["mean_square"].noise_multiplier
         goal = RATIO_GOALS[batch]
+        name = f"multiplier for epsilon {epsilon:g}, batch {batch}"
+        met = ours <= goal * peer
         rows.append(
-            Row(
-                name=f"multiplier for epsilon {epsilon:g}, batch {batch}: amplified; mean square",
-                ours=ours,
-                peer=peer,
-                ratio=ours / peer,
-                goal=f"<= {goal:g}",
-                met=ours / peer <= goal,
-            )
+            row(f"{name}: amplified; mean square", ours, peer, goal=f"<= {goal:g}", met=met)
         )
-        for name in ("log_moment", "worst_case"):
-            label = name.replace("_", " ")
-            rows.append(
-                Row(
-                    name=f"multiplier for epsilon {epsilon:g}, batch {batch}: {label}",
-                    ours=drawn[name].noise_multiplier,
-                    peer=None,
-                    ratio=None,
-                    goal="-",
-                    met=None,
-                )
-            )
+        for other in ("log_moment", "worst_case"):
+            label = other.replace("_", " ")
+            rows.append(row(f"{name}: {label}", drawn[other].noise_multiplier))
     return rows
 
 
 if __name__ == "__main__":
-    for row in measure():
-        print(row)
+    show(measure())

@@ -12,8 +12,6 @@ noise for the same claim; the goals are figures in scaled units.
     python benchmarks/adult.py
 """
 
-from typing import TypedDict
-
 from pufferslice import (
     Bootstrap,
     FiniteProfile,
@@ -27,6 +25,7 @@ from pufferslice import (
 from pufferslice._core.threads import silent
 from pufferslice.calibration.calibrate import calibrate
 from pufferslice.sensitivity.sensitivity import Slices, slice_sensitivity
+from rows import Row, row, show
 
 ORDER = 4.0
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
@@ -49,23 +48,12 @@ TIGHT = Method(rule="tight", envelope="transport")
 CLOSED_FORM = Method(rule="closed_form", envelope="worst_gap")
 
 
-class Row(TypedDict):
-    """One line of the table; `ours` and `peer` are variances in scaled units."""
-
-    name: str
-    ours: float
-    peer: float
-    ratio: float
-    goal: str | None
-    met: bool | None
-
-
 def measure() -> list[Row]:
     rows: list[Row] = []
     for distribution, scenario in scenarios().items():
         profile = FiniteProfile.uniform(dim=scenario.dim, n_directions=N_DIRECTIONS, seed=SEED)
         slices = slice_sensitivity(scenario, profile, None, silent).slices
-        rows += [row(distribution, slices, target) for target in targets()]
+        rows += [sliced_row(distribution, slices, target) for target in targets()]
         rows += [
             whole_row(distribution, scenario, epsilon, goal)
             for (name, epsilon), goal in WHOLE_GOALS.items()
@@ -93,14 +81,14 @@ def targets() -> list[Guarantee]:
     ]
 
 
-def row(distribution: str, slices: Slices, target: Guarantee) -> Row:
+def sliced_row(distribution: str, slices: Slices, target: Guarantee) -> Row:
     tight = calibrate(target, slices, TIGHT) ** 2
     closed = calibrate(target, slices, CLOSED_FORM) ** 2
     is_goal = target == Guarantee.joint(order=ORDER, epsilon=1.0)
-    return Row(
-        name=f"Adult, {distribution}, {target}: variance of tight, and of the closed form",
-        ours=tight,
-        peer=closed,
+    return row(
+        f"Adult, {distribution}, {target}: variance of tight, and of the closed form",
+        tight,
+        closed,
         ratio=closed / tight,
         goal=f">= {GOAL:g}" if is_goal else None,
         met=closed >= GOAL * tight if is_goal else None,
@@ -122,22 +110,10 @@ def whole_row(distribution: str, scenario: Scenario, epsilon: float, goal: float
             certify_release(scenario, target, shape=shape) for shape in ("fitted", "isotropic")
         )
     )
-    return Row(
-        name=f"Adult, {distribution}, {target}: total variance, fitted and isotropic",
-        ours=fitted,
-        peer=isotropic,
-        ratio=isotropic / fitted,
-        goal=f"<= {goal:g}",
-        met=fitted <= goal,
-    )
-
-
-def main() -> None:
-    for line in measure():
-        verdict = {True: "; goal met", False: "; goal NOT met", None: ""}[line["met"]]
-        figures = f"{line['ours']:.4g} against {line['peer']:.4g}, ratio {line['ratio']:.3g}"
-        print(f"{line['name']}: {figures}{verdict}")
+    name = f"Adult, {distribution}, {target}: total variance, fitted and isotropic"
+    ratio, met = isotropic / fitted, fitted <= goal
+    return row(name, fitted, isotropic, ratio=ratio, goal=f"<= {goal:g}", met=met)
 
 
 if __name__ == "__main__":
-    main()
+    show(measure())

@@ -8,13 +8,11 @@ whole output with noise of a fitted shape, whose cost is known: the groups are p
     python benchmarks/audit.py
 """
 
-import time
-from typing import TypedDict
-
 import numpy as np
 
 from pufferslice import FiniteProfile, Guarantee, Scenario, certify_release, datasets, queries
 from pufferslice.audit import Verdict, audit_line, audit_release
+from rows import Row, at_most, row, show, timed
 
 ORDER = 4.0
 N_DIRECTIONS = 200
@@ -29,17 +27,6 @@ LEAST_SHAPED_SHARE = 0.6
 CONFIDENCE = 0.95
 
 
-class Row(TypedDict):
-    """One line of the table."""
-
-    name: str
-    ours: float
-    peer: float | None
-    ratio: float | None
-    goal: str
-    met: bool
-
-
 def measure() -> list[Row]:
     query = queries.adult_summary()
     scenario = Scenario.from_groups(datasets.adult_complete(), secret=SECRET, query=query)
@@ -49,15 +36,8 @@ def measure() -> list[Row]:
     sliced = adult(scenario, joint, f"{N_DIRECTIONS} slices")[0]
     shaped, verdict = adult(scenario, whole, "the whole output, fitted shape")
     truth = certify_release(scenario, whole).spent
-    share = verdict.lower_bound / truth
-    reached = Row(
-        name="Adult, 9 dimensions, fitted shape, order 2: lower bound, and the truth",
-        ours=verdict.lower_bound,
-        peer=truth,
-        ratio=share,
-        goal=f">= {LEAST_SHAPED_SHARE:g}",
-        met=share >= LEAST_SHAPED_SHARE,
-    )
+    name = "Adult, 9 dimensions, fitted shape, order 2: lower bound, and the truth"
+    reached = share_row(name, verdict.lower_bound, truth, LEAST_SHAPED_SHARE)
     return [sliced, shaped, gaussians(), reached]
 
 
@@ -66,20 +46,12 @@ def adult(scenario: Scenario, claim: Guarantee, words: str) -> tuple[Row, Verdic
     certificate = certify_release(scenario, claim)
     settings = {"confidence": CONFIDENCE, "seed": SEED}
     audit_release(scenario, claim.profile, certificate, n_outputs=1_000, **settings)
-    start = time.perf_counter()
-    audit = audit_release(scenario, claim.profile, certificate, n_outputs=N_OUTPUTS, **settings)
-    seconds = time.perf_counter() - start
-    assert not audit.refuted
-    row = Row(
-        name=f"Static audit of Adult, 9 dimensions, {words}, {N_OUTPUTS:,} outputs per secret: "
-        "seconds",
-        ours=seconds,
-        peer=None,
-        ratio=None,
-        goal=f"< {MOST_SECONDS:g}",
-        met=seconds < MOST_SECONDS,
+    audit, seconds = timed(
+        lambda: audit_release(scenario, claim.profile, certificate, n_outputs=N_OUTPUTS, **settings)
     )
-    return row, audit.verdicts[0]
+    assert not audit.refuted
+    name = f"Static audit of Adult, 9 dimensions, {words}, {N_OUTPUTS:,} outputs per secret"
+    return at_most(f"{name}: seconds", seconds, MOST_SECONDS), audit.verdicts[0]
 
 
 def gaussians() -> Row:
@@ -88,23 +60,13 @@ def gaussians() -> Row:
     first, second = rng.normal(1, 1, N_SAMPLES), rng.normal(0, 1, N_SAMPLES)
     claim = Guarantee.unsliced(order=2, epsilon=1.0)
     verdict = audit_line(first, second, claim, confidence=CONFIDENCE, seed=SEED)
-    truth = 1.0
-    share = verdict.lower_bound / truth
-    return Row(
-        name=f"N(1,1) against N(0,1), order 2, {N_SAMPLES:,} samples: lower bound, and the truth",
-        ours=verdict.lower_bound,
-        peer=truth,
-        ratio=share,
-        goal=f">= {LEAST_SHARE:g}",
-        met=share >= LEAST_SHARE,
-    )
+    name = f"N(1,1) against N(0,1), order 2, {N_SAMPLES:,} samples: lower bound, and the truth"
+    return share_row(name, verdict.lower_bound, 1.0, LEAST_SHARE)
 
 
-def main() -> None:
-    for line in measure():
-        verdict = "goal met" if line["met"] else "goal NOT met"
-        print(f"{line['name']}: {line['ours']:.4g}; {verdict}")
+def share_row(name: str, bound: float, truth: float, least: float) -> Row:
+    return row(name, bound, truth, goal=f">= {least:g}", met=bound >= least * truth)
 
 
 if __name__ == "__main__":
-    main()
+    show(measure())

@@ -16,15 +16,13 @@ Growth: seconds of one core against rows, directions and secrets; exponents of a
 """
 
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from itertools import combinations
 from pathlib import Path
-from statistics import median
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +36,7 @@ from pufferslice.scenario.histograms import BinGrid
 from pufferslice.sensitivity import DistributionPair, RowScan, gap_tables, scan_files
 from pufferslice.sensitivity.binned import Tally, bin_grid, binned_tables
 from pufferslice.sensitivity.profiles import FiniteProfile
+from rows import Row, in_child, medians, row, seconds, show, timed
 
 try:
     import datasketches
@@ -58,17 +57,6 @@ ROOM_FOR_FILES = 8 * 2**30
 SPEED_GOAL, PRODUCT_GOAL, SORT_GOAL, SKETCH_GOAL = 800.0, 0.35, 6.0, 20.0
 GROWTH_GOAL, MEMORY_GOAL = 1.05, 1.5
 EXPONENT_GOAL = (0.9, 1.1)
-
-
-class Row(TypedDict):
-    """One line of the table; speeds in million projected values per second, memory in GiB."""
-
-    name: str
-    ours: float
-    peer: float | None
-    ratio: float | None
-    goal: str | None
-    met: bool | None
 
 
 def measure() -> list[Row]:
@@ -123,7 +111,7 @@ def speed_rows() -> list[Row]:
         print("row skipped: DataSketches is not installed (pip install datasketches)")
     else:
         contestants["sketches"] = lambda: sketch_seconds(product[:SKETCHED])
-    return speed_table(medians(contestants))
+    return speed_table(medians(contestants, ROUNDS))
 
 
 def sketch_seconds(projected: Any) -> float:  # noqa: ANN401 - single-precision rows
@@ -139,12 +127,11 @@ def sketch_seconds(projected: Any) -> float:  # noqa: ANN401 - single-precision 
 def speed_table(taken: dict[str, float]) -> list[Row]:
     job = f"{N_ROWS:,} x {DIM}, {N_DIRECTIONS} directions"
     speed = {name: N_ROWS * N_DIRECTIONS / time / 1e6 for name, time in taken.items()}
-    table: list[Row] = [
-        Row(
-            name=f"projected and binned, {job}: million values per second; float32 product alone",
-            ours=speed["ours"],
-            peer=speed["product"],
-            ratio=speed["ours"] / speed["product"],
+    table = [
+        row(
+            f"projected and binned, {job}: million values per second; float32 product alone",
+            speed["ours"],
+            speed["product"],
             goal=f">= {SPEED_GOAL:g}, ratio >= {PRODUCT_GOAL:g}",
             met=speed["ours"] >= max(SPEED_GOAL, PRODUCT_GOAL * speed["product"]),
         )
@@ -155,17 +142,9 @@ def speed_table(taken: dict[str, float]) -> list[Row]:
     }
     for key, (what, ours, peer, goal) in peers.items():
         if key in taken:
-            ratio = taken[key] / taken[ours]
-            table.append(
-                Row(
-                    name=f"{what}, {job}: seconds; {peer}",
-                    ours=taken[ours],
-                    peer=taken[key],
-                    ratio=ratio,
-                    goal=f">= {goal:g}",
-                    met=ratio >= goal,
-                )
-            )
+            name, ratio = f"{what}, {job}: seconds; {peer}", taken[key] / taken[ours]
+            goal_text, met = f">= {goal:g}", ratio >= goal
+            table.append(row(name, taken[ours], taken[key], ratio=ratio, goal=goal_text, met=met))
     return table
 
 
@@ -187,16 +166,8 @@ def growth_rows() -> list[Row]:
         spent = [min(times[str(size)]) for size in sizes]
         exponent = float(np.polyfit(np.log(numbers), np.log(spent), 1)[0])
         low, high = EXPONENT_GOAL
-        table.append(
-            Row(
-                name=f"growth of counting with {what}: exponent",
-                ours=exponent,
-                peer=None,
-                ratio=None,
-                goal=f"{low:g} to {high:g}",
-                met=low <= exponent <= high,
-            )
-        )
+        name, met = f"growth of counting with {what}: exponent", low <= exponent <= high
+        table.append(row(name, exponent, goal=f"{low:g} to {high:g}", met=met))
     return table
 
 
@@ -222,24 +193,16 @@ def memory_rows() -> list[Row]:
     finally:
         shutil.rmtree(folder)
     n_few, n_all = FEW_FILES * ROWS_PER_FILE, ALL_FILES * ROWS_PER_FILE
-    scanned = f"{N_DIRECTIONS} directions"
+    scanned = f"scan of {n_all:,} rows of Parquet, {N_DIRECTIONS} directions"
     return [
-        Row(
-            name=f"scan of {n_all:,} rows of Parquet, {scanned}: peak GiB; of {n_few:,} rows",
-            ours=everything,
-            peer=few,
-            ratio=everything / few,
+        row(
+            f"{scanned}: peak GiB; of {n_few:,} rows",
+            everything,
+            few,
             goal=f"< {MEMORY_GOAL:g}, ratio < {GROWTH_GOAL:g}",
             met=everything < MEMORY_GOAL and everything < GROWTH_GOAL * few,
         ),
-        Row(
-            name=f"scan of {n_all:,} rows of Parquet, {scanned}: million rows per second",
-            ours=n_all / taken / 1e6,
-            peer=None,
-            ratio=None,
-            goal=None,
-            met=None,
-        ),
+        row(f"{scanned}: million rows per second", n_all / taken / 1e6),
     ]
 
 
@@ -257,46 +220,23 @@ def make_files(folder: Path) -> None:
 
 def scan_in_child(folder: Path, pattern: str) -> tuple[float, float]:
     """Peak GiB and seconds of a process that scans these files."""
-    command = [sys.executable, str(Path(__file__).resolve()), "--scan", str(folder / pattern)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    peak, taken = done.stdout.split()
+    peak, taken = in_child(__file__, "--scan", str(folder / pattern)).split()
     return float(peak), float(taken)
 
 
 def scan_and_tell(pattern: str) -> None:
     profile = FiniteProfile.uniform(dim=DIM, n_directions=N_DIRECTIONS, seed=SEED)
     scan = RowScan.of(the_query(), secret="group", profile=profile)  # noqa: S106 - a column
-    start = time.perf_counter()
-    found = scan_files(pattern, scan)
-    taken = time.perf_counter() - start
+    found, taken = timed(lambda: scan_files(pattern, scan))
     assert found.n_dropped == 0
     print(highest_resident_bytes() / 2**30, taken)
-
-
-def medians(contestants: dict[str, Callable[[], float]]) -> dict[str, float]:
-    times: dict[str, list[float]] = {name: [] for name in contestants}
-    for contestant in contestants.values():
-        contestant()  # loads kernels, touches memory
-    for _ in range(ROUNDS):
-        for name, contestant in contestants.items():
-            times[name].append(contestant())
-    return {name: median(values) for name, values in times.items()}
-
-
-def seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
 
 
 def main(arguments: Sequence[str]) -> None:
     if arguments[:1] == ["--scan"]:
         scan_and_tell(arguments[1])
         return
-    for line in measure():
-        figures = [f"{key} {line[key]:.4g}" for key in ("ours", "peer", "ratio") if line[key]]
-        verdict = "" if line["met"] is None else "met" if line["met"] else "NOT met"
-        print(f"{line['name']}: {', '.join(figures)}; goal {line['goal']} {verdict}", flush=True)
+    show(measure())
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ import itertools
 import time
 from collections.abc import Sequence
 from statistics import median
-from typing import TypedDict
 from unittest import mock
 
 import numpy as np
@@ -27,23 +26,13 @@ from pufferslice._core.kernels import kernel
 from pufferslice.sensitivity import DistributionPair, couplings, matching_tables
 from pufferslice.sensitivity.coupling_kernels import bisect
 from pufferslice.sensitivity.couplings import Effort, Recipe, coupling_tables
+from rows import Row, at_most, row, show
 
 ORDER = 4.0
 ONE_PAIR = [DistributionPair(0, 1)]
 N_PROBLEMS, N_POINTS = 30, 500
 N_LARGE, DIM_LARGE, LARGE_STD = 100_000, 10, 6.0
 SWAP_ROUNDS, WINDOW = 200, 4
-
-
-class Row(TypedDict):
-    """One line of the table."""
-
-    name: str
-    ours: float
-    peer: float | None
-    ratio: float | None
-    goal: str | None
-    met: bool | None
 
 
 def measure() -> list[Row]:
@@ -60,7 +49,7 @@ def shifted_rows() -> list[Row]:
     shift = first.mean(axis=0) - second.mean(axis=0)
     least = ORDER * float(shift @ shift) / (2 * noise_std**2)
     name = "coupling, 33,000 x 3, shifted by 0.8: Rényi bound; no coupling is below"
-    return [line(name, bound, peer=least, goal=1.4)]
+    return [at_most(name, bound, 1.4, least)]
 
 
 def problem_rows() -> list[Row]:
@@ -75,9 +64,10 @@ def problem_rows() -> list[Row]:
                 for samples, (noise_std, optimum) in zip(problems, optima, strict=True)
             ]
         name = f"coupling, {N_PROBLEMS} problems of {N_POINTS}{what}: bound over optimum"
-        goals = (1.05, 1.3) if not what else (None, None)
-        rows.append(line(f"{name}, median", median(ratios), goal=goals[0]))
-        rows.append(line(f"{name}, worst", max(ratios), goal=goals[1]))
+        figures = {"median": (median(ratios), 1.05), "worst": (max(ratios), 1.3)}
+        for which, (figure, goal) in figures.items():
+            titled = f"{name}, {which}"
+            rows.append(row(titled, figure) if what else at_most(titled, figure, goal))
     return rows
 
 
@@ -96,21 +86,13 @@ def large_rows() -> list[Row]:
         tables = coupling_tables(distributions, pairs, recipe)
         wall, processor = time.perf_counter() - wall, time.process_time() - processor
         bounds[effort] = float(tables.log_moments(recipe.rate, 0.0).min(axis=1)[3]) / (ORDER - 1)
-        rows.append(line(f"{name}, {effort}: seconds", wall, goal=goal))
-        rows.append(line(f"{name}, {effort}: seconds of the processors", processor))
+        rows.append(at_most(f"{name}, {effort}: seconds", wall, goal))
+        rows.append(row(f"{name}, {effort}: seconds of the processors", processor))
     peer = swapped_bound(samples[0], samples[4], LARGE_STD)
     for effort, bound in bounds.items():
-        goal_ratio = 1.1 if effort == "thorough" else None
-        rows.append(
-            Row(
-                name=f"{name}, {effort}: widest pair's bound; {SWAP_ROUNDS} rounds of swaps",
-                ours=bound,
-                peer=peer,
-                ratio=bound / peer,
-                goal=f"<= {goal_ratio:g}" if goal_ratio else None,
-                met=bound <= goal_ratio * peer if goal_ratio else None,
-            )
-        )
+        titled = f"{name}, {effort}: widest pair's bound; {SWAP_ROUNDS} rounds of swaps"
+        goal, met = ("<= 1.1", bound <= 1.1 * peer) if effort == "thorough" else (None, None)
+        rows.append(row(titled, bound, peer, goal=goal, met=met))
     return rows
 
 
@@ -128,7 +110,7 @@ def record_rows() -> list[Row]:
         logs = matching_tables(both, ONE_PAIR, np.eye(6)).log_moments(rate_of(3.0), 0.0)
         peer = float(logs.min()) / (ORDER - 1)
         name = f"coupling, records, {len(a):,} and {len(b):,} x 6: Rényi bound; monotone"
-        rows.append(line(name, bound, peer=peer))
+        rows.append(row(name, bound, peer))
     return rows
 
 
@@ -206,22 +188,5 @@ def swap(first: Floats, second: Floats, order: Integers, window: int) -> None:
                     second[i, k], second[j, k] = second[j, k], second[i, k]
 
 
-def line(name: str, ours: float, peer: float | None = None, goal: float | None = None) -> Row:
-    return Row(
-        name=name,
-        ours=ours,
-        peer=peer,
-        ratio=None if peer is None else ours / peer,
-        goal=None if goal is None else f"<= {goal:g}",
-        met=None if goal is None else ours <= goal,
-    )
-
-
-def main() -> None:
-    for row in measure():
-        verdict = "" if row["met"] is None else ("met" if row["met"] else "NOT met")
-        print(row["name"], row["ours"], row["peer"] or "", row["goal"] or "", verdict, flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    show(measure())

@@ -13,14 +13,10 @@ process of its own: the highest resident size, less the size before the call.
     python benchmarks/gaps.py
 """
 
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 from itertools import combinations
-from pathlib import Path
 from statistics import median
-from typing import TypedDict
 
 import numpy as np
 
@@ -31,6 +27,7 @@ from pufferslice.certificate import certify_release
 from pufferslice.queries import summary
 from pufferslice.scenario.priors import Prior
 from pufferslice.sensitivity import DistributionPair, gap_tables
+from rows import Row, at_most, in_child, row, seconds, show, timed
 
 try:
     import ot
@@ -51,31 +48,10 @@ CERTIFY_GOAL = 3.0
 MEMORY_GOAL = 2.0
 
 
-class Row(TypedDict):
-    """One line of the table; times in seconds, memory in GiB."""
-
-    name: str
-    ours: float
-    peer: float | None
-    ratio: float | None
-    goal: str
-    met: bool
-
-
 def measure() -> list[Row]:
-    rows = speed_rows(measured_seconds())
-    gibibytes = memory_in_child()
-    rows.append(
-        Row(
-            name="certify_release, 10 x 100,000 x 50, 500 directions: GiB beyond the input",
-            ours=gibibytes,
-            peer=None,
-            ratio=None,
-            goal=f"< {MEMORY_GOAL:g}",
-            met=gibibytes < MEMORY_GOAL,
-        )
-    )
-    return rows
+    name = "certify_release, 10 x 100,000 x 50, 500 directions: GiB beyond the input"
+    gibibytes = float(in_child(__file__, "--memory"))
+    return [*speed_rows(measured_seconds()), at_most(name, gibibytes, MEMORY_GOAL)]
 
 
 def measured_seconds() -> dict[str, float]:
@@ -117,10 +93,10 @@ def speed_rows(taken: dict[str, float]) -> list[Row]:
     job = f"{N_SECRETS} x {N_SAMPLES:,} x {DIM}, {N_DIRECTIONS} directions"
     peers = {"pot": ("POT emd_1d", POT_GOAL), "numpy": ("numpy sorting per pair", NUMPY_GOAL)}
     rows = [
-        Row(
-            name=f"gap tables, {job}: seconds; {peer} (scaled from {SAMPLED * ROUNDS} of 2,000)",
-            ours=gaps,
-            peer=taken[key],
+        row(
+            f"gap tables, {job}: seconds; {peer} (scaled from {SAMPLED * ROUNDS} of 2,000)",
+            gaps,
+            taken[key],
             ratio=taken[key] / gaps,
             goal=f">= {goal:g}",
             met=taken[key] >= goal * gaps,
@@ -128,15 +104,11 @@ def speed_rows(taken: dict[str, float]) -> list[Row]:
         for key, (peer, goal) in peers.items()
         if key in taken
     ]
-    whole = Row(
-        name=f"certify_release, {job}: seconds; of which gap tables",
-        ours=certify,
-        peer=gaps,
-        ratio=certify / gaps,
-        goal=f"<= {CERTIFY_GOAL:g}",
-        met=certify <= CERTIFY_GOAL * gaps,
+    name, met = (
+        f"certify_release, {job}: seconds; of which gap tables",
+        certify <= CERTIFY_GOAL * gaps,
     )
-    return [*rows, whole]
+    return [*rows, row(name, certify, gaps, goal=f"<= {CERTIFY_GOAL:g}", met=met)]
 
 
 def sample_scenario(n_secrets: int, n_samples: int, dim: int) -> Scenario:
@@ -192,30 +164,20 @@ def peer_seconds(
 def pot_worst_gap(first: Floats, second: Floats, direction: Floats) -> tuple[float, float]:
     """The largest gap of POT's exact plan, and seconds without the projections."""
     a, b = first @ direction, second @ direction
-    start = time.perf_counter()
-    plan = ot.emd_1d(a, b, metric="cityblock", dense=False)
-    moved = plan.data > 0
-    found = np.abs(a[plan.row[moved]] - b[plan.col[moved]]).max()
-    return float(found), time.perf_counter() - start
+
+    def found() -> float:
+        plan = ot.emd_1d(a, b, metric="cityblock", dense=False)
+        moved = plan.data > 0
+        return float(np.abs(a[plan.row[moved]] - b[plan.col[moved]]).max())
+
+    return timed(found)
 
 
 def numpy_worst_gap(first: Floats, second: Floats, direction: Floats) -> tuple[float, float]:
     """Project, sort both, subtract; and seconds."""
-    start = time.perf_counter()
-    found = np.abs(np.sort(first @ direction) - np.sort(second @ direction)).max()
-    return float(found), time.perf_counter() - start
-
-
-def seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
-
-def memory_in_child() -> float:
-    """GiB that certifying takes beyond its input, measured in a process of its own."""
-    command = [sys.executable, str(Path(__file__).resolve()), "--memory"]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return timed(
+        lambda: float(np.abs(np.sort(first @ direction) - np.sort(second @ direction)).max())
+    )
 
 
 def certify_memory() -> float:
@@ -232,10 +194,7 @@ def main() -> None:
     if sys.argv[1:] == ["--memory"]:
         print(certify_memory())
         return
-    for line in measure():
-        figures = [f"{key} {line[key]:.4g}" for key in ("ours", "peer", "ratio") if line[key]]
-        verdict = "met" if line["met"] else "NOT met"
-        print(f"{line['name']}: {', '.join(figures)}; goal {line['goal']} {verdict}")
+    show(measure())
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ from pufferslice import Guarantee
 from pufferslice.learning import LogMoment, Poisson, TrainingPlan, exactly, plan_training
 from pufferslice.torch import Batch, Trainer
 from pufferslice.torch.models import cross_entropy, n_parameters, resnet22
+from rows import Row, show
 
 ROUNDS = 11
 THREADS = (1, 2)
@@ -49,7 +50,6 @@ SHORTEST_TURN = 0.05
 """Seconds: a contender with quick steps takes several of them in a turn."""
 MEMORY_GOAL = 1.0
 
-Row = dict[str, object]
 Step = Callable[[], object]
 Results = dict[str, float | str]
 """A figure for each contender, or why it cannot run the model."""
@@ -464,12 +464,11 @@ def row(
 ) -> Row:
     """A ratio of ours over the peer, or of the peer over ours where that is to be large."""
     goal = f"<= {at_most:g}" if at_most is not None else f">= {at_least:g}"
-    base: Row = {"name": name, "ours": ours, "peer": peer, "goal": goal}
-    if isinstance(ours, str) or not isinstance(peer, float):
-        return base | {"ratio": None, "met": False}
-    if at_most is not None:
-        return base | {"ratio": ours / peer, "met": ours / peer <= at_most}
-    return base | {"ratio": peer / ours, "met": peer / ours >= at_least}
+    ratio = met = None
+    if isinstance(ours, float) and isinstance(peer, float):
+        ratio = ours / peer if at_most is not None else peer / ours
+        met = ratio <= at_most if at_most is not None else ratio >= at_least
+    return Row(name=name, ours=ours, peer=peer, ratio=ratio, goal=goal, met=bool(met))
 
 
 def measure() -> list[Row]:
@@ -541,16 +540,6 @@ def main() -> None:
 
 def figure(seconds: float | str) -> str:
     return seconds if isinstance(seconds, str) else f"{1e3 * seconds:.2f} ms"
-
-
-def show(rows: list[Row]) -> None:
-    for shown in rows:
-        figures = [
-            f"{value:.4g}" if isinstance(value, float) else str(value)
-            for value in (shown["ours"], shown["peer"], shown["ratio"])
-        ]
-        verdict = "met" if shown["met"] else "NOT met"
-        print(f"{shown['name']}: {', '.join(figures)}; goal {shown['goal']} {verdict}", flush=True)
 
 
 if __name__ == "__main__":

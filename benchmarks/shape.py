@@ -11,37 +11,27 @@ fitted and the diagonal shape beside isotropic noise at order 4 and epsilon 1.
 import itertools
 import time
 from collections.abc import Callable
-from typing import TypedDict
 
 import numpy as np
 
 from pufferslice import Scenario, datasets, queries
+from pufferslice._core.arrays import Floats
+from pufferslice.calibration.fit import GUARD_SHARE
 from pufferslice.calibration.shape import (
     FittedShape,
     Kind,
-    default_guard_radius,
     fit_coupled,
     fit_points,
     limit_of,
 )
 from pufferslice.sensitivity.sensitivity import distribution_pairs
+from rows import Row, at_most, row, show
 
 ORDER, EPSILON, SEED = 4.0, 1.0, 7
 LARGEST_GAP = 1e-3
 SECRET = "race"  # noqa: S105 - the name of a column
 SECONDS = {"pairs": 1.0, "many": 20.0, "coupled": 5.0}
 KINDS: tuple[Kind, ...] = ("fitted", "diagonal")
-
-
-class Row(TypedDict):
-    """One line of the table; seconds, or total variance in scaled units."""
-
-    name: str
-    ours: float
-    peer: float | None
-    ratio: float | None
-    goal: str | None
-    met: bool | None
 
 
 def measure() -> list[Row]:
@@ -52,16 +42,16 @@ def measure() -> list[Row]:
     many = rng.normal(size=(1_000, 200))
     tables = [rng.normal(size=(2_000, 10)) + rng.normal(size=10) / 2 for _ in range(10)]
     masses = [np.full(2_000, 1 / 2_000)] * len(tables)
-    guard = default_guard_radius(np.concatenate(tables)) ** 2 / limit
+    guard = least_variance(np.concatenate(tables), limit)
     return [
         seconds(
             "120 pairs in 9 dimensions",
-            lambda: fit_points(pairs, limit=limit, guard=default_guard_radius(pairs) ** 2 / limit),
+            lambda: fit_points(pairs, limit=limit, guard=least_variance(pairs, limit)),
             SECONDS["pairs"],
         ),
         seconds(
             "1,000 differences in 200 dimensions",
-            lambda: fit_points(many, limit=limit, guard=default_guard_radius(many) ** 2 / limit),
+            lambda: fit_points(many, limit=limit, guard=least_variance(many, limit)),
             SECONDS["many"],
         ),
         seconds(
@@ -73,20 +63,19 @@ def measure() -> list[Row]:
     ]
 
 
+def least_variance(differences: Floats, limit: float) -> float:
+    """What the default guard asks for in every direction."""
+    return (GUARD_SHARE * float(np.linalg.norm(differences, axis=1).max())) ** 2 / limit
+
+
 def seconds(name: str, fit: Callable[[], FittedShape], goal: float) -> Row:
     start = time.process_time()
     shape = fit()
     spent = time.process_time() - start
     assert shape.gap is not None
     assert shape.gap <= LARGEST_GAP
-    return Row(
-        name=f"shape of noise, {name}: seconds of processor time to a gap of {LARGEST_GAP:g}",
-        ours=spent,
-        peer=None,
-        ratio=None,
-        goal=f"<= {goal:g}",
-        met=spent <= goal,
-    )
+    name = f"shape of noise, {name}: seconds of processor time to a gap of {LARGEST_GAP:g}"
+    return at_most(name, spent, goal)
 
 
 def adult(limit: float) -> list[Row]:
@@ -95,32 +84,16 @@ def adult(limit: float) -> list[Row]:
     )
     distributions, pairs = distribution_pairs(scenario)
     rows = np.array([distributions[a].outputs[0] - distributions[b].outputs[0] for a, b in pairs])
-    guard = default_guard_radius(rows) ** 2 / limit
+    guard = least_variance(rows, limit)
     isotropic = scenario.dim * float((rows**2).sum(axis=1).max()) / limit
     lines = []
     for kind in KINDS:
         shape = fit_points(rows, limit=limit, guard=guard, kind=kind)
         total = float(np.trace(shape.covariance))
-        lines.append(
-            Row(
-                name=f"Adult, groups, unsliced: total variance of {kind}, and of isotropic noise",
-                ours=total,
-                peer=isotropic,
-                ratio=isotropic / total,
-                goal=None,
-                met=None,
-            )
-        )
+        name = f"Adult, groups, unsliced: total variance of {kind}, and of isotropic noise"
+        lines.append(row(name, total, isotropic, ratio=isotropic / total))
     return lines
 
 
-def main() -> None:
-    for row in measure():
-        beside = "" if row["peer"] is None else f" against {row['peer']:.4g}"
-        verdict = {True: " met", False: " NOT met", None: ""}[row["met"]]
-        goal = "" if row["goal"] is None else f"; goal {row['goal']}{verdict}"
-        print(f"{row['name']}: {row['ours']:.4g}{beside}{goal}")
-
-
 if __name__ == "__main__":
-    main()
+    show(measure())

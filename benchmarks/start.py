@@ -10,10 +10,10 @@ not counted. Rounds are interleaved; each figure is a median.
 
 import subprocess
 import sys
-import time
+from functools import partial
 from pathlib import Path
-from statistics import median
-from typing import TypedDict
+
+from rows import Row, at_most, medians, seconds, show
 
 ROUNDS = 9
 IMPORT_GOAL = 1.0
@@ -24,33 +24,18 @@ RESOLVE = f"{IMPORT}; [getattr(ps, name) for name in ps.__all__]"
 COMMAND = Path(sys.executable).with_name("pufferslice")
 
 
-class Row(TypedDict):
-    """One line of the table; times in seconds."""
-
-    name: str
-    ours: float
-    peer: None
-    ratio: None
-    goal: str
-    met: bool
-
-
 def measure() -> list[Row]:
-    measured = {
-        "import pufferslice, seconds": (lambda: import_seconds(IMPORT), IMPORT_GOAL),
-        "import pufferslice and every public name, seconds": (
-            lambda: import_seconds(RESOLVE),
-            IMPORT_GOAL,
-        ),
-        "pufferslice --help, seconds": (help_seconds, HELP_GOAL),
+    contestants = {
+        "import pufferslice": partial(import_seconds, IMPORT),
+        "import pufferslice and every public name": partial(import_seconds, RESOLVE),
+        "pufferslice --help": partial(seconds, command_help),
     }
-    times: dict[str, list[float]] = {name: [] for name in measured}
-    for timed, _ in measured.values():
-        timed()
-    for _ in range(ROUNDS):
-        for name, (timed, _) in measured.items():
-            times[name].append(timed())
-    return [row(name, median(times[name]), goal) for name, (_, goal) in measured.items()]
+    taken = medians(contestants, ROUNDS)
+    goals = (IMPORT_GOAL, IMPORT_GOAL, HELP_GOAL)
+    return [
+        at_most(f"{name}, seconds", taken[name], goal)
+        for name, goal in zip(contestants, goals, strict=True)
+    ]
 
 
 def import_seconds(statement: str) -> float:
@@ -62,26 +47,10 @@ def import_seconds(statement: str) -> float:
     return float(done.stdout)
 
 
-def help_seconds() -> float:
-    """Seconds from calling `pufferslice --help` to its end."""
-    start = time.perf_counter()
+def command_help() -> None:
     done = subprocess.run([COMMAND, "--help"], check=True, capture_output=True, text=True)
-    seconds = time.perf_counter() - start
     assert "calibrate" in done.stdout
-    return seconds
-
-
-def row(name: str, seconds: float, goal: float) -> Row:
-    return Row(
-        name=name, ours=seconds, peer=None, ratio=None, goal=f"<= {goal:g}", met=seconds <= goal
-    )
-
-
-def main() -> None:
-    for line in measure():
-        verdict = "met" if line["met"] else "NOT met"
-        print(f"{line['name']}: {line['ours']:.3g}; goal {line['goal']} {verdict}")
 
 
 if __name__ == "__main__":
-    main()
+    show(measure())

@@ -13,14 +13,13 @@ Ratio: the unsliced epsilon at the same noise, streamed over in memory, of three
 
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -41,8 +40,7 @@ from pufferslice.sensitivity import (
 from pufferslice.sensitivity.couplings import Effort, Recipe, coupling_tables
 from pufferslice.sensitivity.strata import strata_tables
 from pufferslice.sensitivity.tables import MatchingTables
-
-Result = TypeVar("Result")
+from rows import Result, Row, at_most, in_child, row, show
 
 N_ROWS, DIM, N_DIRECTIONS = 2_000_000, 10, 200
 ROWS_PER_FILE = 500_000
@@ -52,17 +50,6 @@ EFFORTS: tuple[Effort, ...] = ("quick", "thorough")
 ORDER = 4.0
 
 TIME_GOAL, MEMORY_GOAL, RATIO_GOAL = 5.0, 1.5, 1.3
-
-
-class Row(TypedDict):
-    """One line of the table."""
-
-    name: str
-    ours: float
-    peer: float | None
-    ratio: float | None
-    goal: str | None
-    met: bool | None
 
 
 def measure(n_rows: int = N_ROWS) -> list[Row]:
@@ -76,47 +63,23 @@ def stream_rows(n_rows: int) -> list[Row]:
             size = min(ROWS_PER_FILE, n_rows - start)
             table = sample_table(size, DIM, ("a", "b"), start)
             pa.parquet.write_table(table, folder / f"{start:012}.parquet", compression="none")
-        command = [sys.executable, str(Path(__file__).resolve()), "--stream", str(folder)]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        found = json.loads(in_child(__file__, "--stream", str(folder)))
     finally:
         shutil.rmtree(folder)
-    found = json.loads(done.stdout)
     what, scan = f"{n_rows:,} x {DIM} streamed", found["scan"]
-    rows = [
-        Row(
-            name=f"{what}, spill: seconds of all cores; scan",
-            ours=found["spill"],
-            peer=scan,
-            ratio=found["spill"] / scan,
-            goal=None,
-            met=None,
-        )
-    ]
+    rows = [row(f"{what}, spill: seconds of all cores; scan", found["spill"], scan)]
     for effort in EFFORTS:
         taken = found["spill"] + found[effort]
+        name = f"{what}, spill and {effort} couplings: seconds of all cores; scan"
         # Only the quick search is meant for data of this size.
-        goal = f"ratio <= {TIME_GOAL:g}" if effort == "quick" else None
-        rows.append(
-            Row(
-                name=f"{what}, spill and {effort} couplings: seconds of all cores; scan",
-                ours=taken,
-                peer=scan,
-                ratio=taken / scan,
-                goal=goal,
-                met=None if goal is None else taken <= TIME_GOAL * scan,
-            )
-        )
-    rows.append(
-        Row(
-            name=f"{what}, scan, spill and couplings: peak GiB",
-            ours=found["peak"],
-            peer=None,
-            ratio=None,
-            goal=f"<= {MEMORY_GOAL:g}",
-            met=found["peak"] <= MEMORY_GOAL,
-        )
-    )
-    return rows
+        rows.append(ratio_row(name, taken, scan, TIME_GOAL) if effort == "quick"
+                    else row(name, taken, scan))  # fmt: skip
+    peak = f"{what}, scan, spill and couplings: peak GiB"
+    return [*rows, at_most(peak, found["peak"], MEMORY_GOAL)]
+
+
+def ratio_row(name: str, ours: float, peer: float, goal: float) -> Row:
+    return row(name, ours, peer, goal=f"ratio <= {goal:g}", met=ours <= goal * peer)
 
 
 def stream_and_tell(folder: str) -> None:
@@ -162,17 +125,9 @@ def ratio_rows() -> list[Row]:
         distributions = [FiniteDistribution.uniform(outputs[groups == s]) for s in secrets]
         ours = float(epsilons(streamed, 2.0).max())
         peer = float(epsilons(coupling_tables(distributions, pairs, recipe), 2.0).max())
-        rows.append(
-            Row(
-                name=f"unsliced epsilon, 3 x {RATIO_ROWS:,} x {RATIO_DIM}, {effort}: streamed; "
-                "in memory",
-                ours=ours,
-                peer=peer,
-                ratio=ours / peer,
-                goal=f"ratio <= {RATIO_GOAL:g}",
-                met=ours <= RATIO_GOAL * peer,
-            )
-        )
+        size = f"3 x {RATIO_ROWS:,} x {RATIO_DIM}"
+        name = f"unsliced epsilon, {size}, {effort}: streamed; in memory"
+        rows.append(ratio_row(name, ours, peer, RATIO_GOAL))
     return rows
 
 
@@ -229,10 +184,7 @@ def main(arguments: list[str]) -> None:
     if arguments[:1] == ["--stream"]:
         stream_and_tell(arguments[1])
         return
-    for line in measure(int(arguments[0]) if arguments else N_ROWS):
-        figures = [f"{key} {line[key]:.4g}" for key in ("ours", "peer", "ratio") if line[key]]
-        verdict = "" if line["met"] is None else "met" if line["met"] else "NOT met"
-        print(f"{line['name']}: {', '.join(figures)}; goal {line['goal']} {verdict}", flush=True)
+    show(measure(int(arguments[0]) if arguments else N_ROWS))
 
 
 if __name__ == "__main__":

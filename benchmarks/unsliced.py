@@ -13,13 +13,8 @@ Growth: the slope of run time against the number of samples, both in logarithms.
     PYTHONPATH=. python benchmarks/unsliced.py
 """
 
-import subprocess
 import sys
-import time
-from collections.abc import Callable
-from pathlib import Path
 from statistics import median
-from typing import TypedDict, TypeVar
 
 import numpy as np
 
@@ -27,13 +22,12 @@ from process_memory import highest_resident_bytes, resident_bytes
 from pufferslice import FiniteDistribution
 from pufferslice._core.arrays import Floats
 from pufferslice.baselines import w_infinity
+from rows import Row, at_most, in_child, row, show, timed
 
 try:
     import ot
 except ImportError:
     ot = None
-
-Result = TypeVar("Result")
 
 ROUNDS = 3
 N_SAMPLES, DIM, N_DIRECTIONS = 4_000, 10, 200
@@ -42,17 +36,6 @@ SEED = 7
 POT_GOAL = 3.0
 MEMORY_GOAL = 2.0
 SLICED_GOAL = 1.4
-
-
-class Row(TypedDict):
-    """One line of the table."""
-
-    name: str
-    ours: float
-    peer: float | None
-    ratio: float | None
-    goal: str | None
-    met: bool | None
 
 
 def measure() -> list[Row]:
@@ -68,38 +51,24 @@ def speed_rows() -> list[Row]:
     w_infinity(*distributions(8, 8, 0))  # loads the kernels
     for turn in range(ROUNDS):
         first, second = distributions(N_SAMPLES, N_SAMPLES, turn)
-        found, taken = seconds(lambda: w_infinity(first, second))  # noqa: B023 - called at once
+        found, taken = timed(lambda: w_infinity(first, second))  # noqa: B023 - called at once
         ours.append(taken)
         moved, taken = pot_largest_move(first.outputs, second.outputs)
         theirs.append(taken)
         assert found <= moved * (1 + 1e-12)
     mine, peer = median(ours), median(theirs)
-    return [
-        Row(
-            name=f"exact W-infinity, {N_SAMPLES:,} x {DIM}: seconds; POT emd",
-            ours=mine,
-            peer=peer,
-            ratio=peer / mine,
-            goal=f">= {POT_GOAL:g}",
-            met=peer >= POT_GOAL * mine,
-        )
-    ]
+    name = f"exact W-infinity, {N_SAMPLES:,} x {DIM}: seconds; POT emd"
+    met = peer >= POT_GOAL * mine
+    return [row(name, mine, peer, ratio=peer / mine, goal=f">= {POT_GOAL:g}", met=met)]
 
 
 def memory_rows() -> list[Row]:
+    """Tables of distances that a call takes in a process of its own."""
     rows = []
     for what, other in (("equal sizes", N_SAMPLES), ("unequal sizes", N_SAMPLES - 1)):
-        tables = round(memory_in_child(other), 2)
-        rows.append(
-            Row(
-                name=f"exact W-infinity, {N_SAMPLES:,} x {DIM}, {what}: memory in n x n tables",
-                ours=tables,
-                peer=None,
-                ratio=None,
-                goal=f"<= {MEMORY_GOAL:g}",
-                met=tables <= MEMORY_GOAL,
-            )
-        )
+        tables = round(float(in_child(__file__, "--memory", str(other))), 2)
+        name = f"exact W-infinity, {N_SAMPLES:,} x {DIM}, {what}: memory in n x n tables"
+        rows.append(at_most(name, tables, MEMORY_GOAL))
     return rows
 
 
@@ -110,18 +79,9 @@ def growth_rows() -> list[Row]:
 
     rows = []
     for place, one in enumerate(run_times(dim=DIM, n_directions=N_DIRECTIONS, seed=SEED)):
-        exponent = one.exponent
         sizes = f"n = {int(one.sizes[0]):,} to {int(one.sizes[-1]):,}"
-        rows.append(
-            Row(
-                name=f"run time grows as n to the power, {one.method}, {sizes}",
-                ours=exponent,
-                peer=None,
-                ratio=None,
-                goal=None if place else f"<= {SLICED_GOAL:g}",
-                met=None if place else exponent <= SLICED_GOAL,
-            )
-        )
+        name = f"run time grows as n to the power, {one.method}, {sizes}"
+        rows.append(row(name, one.exponent) if place else at_most(name, one.exponent, SLICED_GOAL))
     return rows
 
 
@@ -138,20 +98,8 @@ def pot_largest_move(first: Floats, second: Floats) -> tuple[float, float]:
     """The largest move of POT's exact plan, and seconds without its table of distances."""
     costs = ot.dist(first, second, metric="euclidean")
     weights = np.full(len(first), 1 / len(first))
-    plan, taken = seconds(lambda: ot.emd(weights, weights, costs, numItermax=10**7))
+    plan, taken = timed(lambda: ot.emd(weights, weights, costs, numItermax=10**7))
     return float(costs[plan > 0].max()), taken
-
-
-def seconds(work: Callable[[], Result]) -> tuple[Result, float]:
-    start = time.perf_counter()
-    result = work()
-    return result, time.perf_counter() - start
-
-
-def memory_in_child(n_second: int) -> float:
-    """Tables of distances that the call takes, measured in a process of its own."""
-    command = [sys.executable, str(Path(__file__).resolve()), "--memory", str(n_second)]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def matching_memory(n_second: int) -> float:
@@ -167,11 +115,7 @@ def main() -> None:
     if sys.argv[1:2] == ["--memory"]:
         print(matching_memory(int(sys.argv[2])))
         return
-    for line in measure():
-        figures = [f"{key} {line[key]:.4g}" for key in ("ours", "peer", "ratio") if line[key]]
-        verdict = "" if line["met"] is None else f"; goal {line['goal']} "
-        verdict += {True: "met", False: "NOT met", None: ""}[line["met"]]
-        print(f"{line['name']}: {', '.join(figures)}{verdict}")
+    show(measure())
 
 
 if __name__ == "__main__":

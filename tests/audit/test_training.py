@@ -4,11 +4,13 @@
 import io
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -18,7 +20,9 @@ from scipy.stats import binom
 
 from pufferslice.audit.noise import MOST_AXES
 from pufferslice.audit.training import (
+    FORMAT,
     MANIFEST,
+    VERSION,
     RunBlock,
     TrainingRuns,
     _train_block,
@@ -76,9 +80,6 @@ def nothing(world, plan):
 def uneven(world, plan):
     return np.zeros(np.random.default_rng().integers(1, 50))
 
-def by_world(world, plan):
-    return np.zeros(1 if world == "first" else 2)
-
 number = 3
 """
 
@@ -97,6 +98,9 @@ if __name__ == "__main__":
 
 PATIENCE = 90.0
 
+train_again = partial(train_repeatedly, settings={"seed": 1})
+"""As the runs of the fixture `trained` were made."""
+
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
@@ -106,6 +110,23 @@ def home(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("AUDIT_PIDS", str(tmp_path / "pids"))
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Three runs in each world that were made once."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "audited_workers.py").write_text(WORKERS, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.syspath_prepend(folder)
+        train_again(runs_of(n_runs=3), folder / "runs", n_processes=1)
+    return folder / "runs"
+
+
+@pytest.fixture
+def finished(trained, home):
+    """A copy of them, to be spoilt."""
+    return shutil.copytree(trained, home / "runs")
 
 
 def one_step(multiplier=2.0, accountant=None, order=2.0):
@@ -320,16 +341,14 @@ def test_interrupted_it_ends_its_processes_and_keeps_whole_blocks(home, whom):
     assert not list((home / "runs").glob(".world*"))
 
 
-def test_a_worker_that_dies_is_an_error_and_finished_blocks_stay(home):
-    runs = runs_of(n_runs=4)
-    train_repeatedly(runs, home / "runs", n_processes=1)
-    kept = contents(home / "runs")
-    (home / "runs" / "world-1-block-000000.npy").unlink()
+def test_a_worker_that_dies_is_an_error_and_finished_blocks_stay(home, finished):
+    kept = contents(finished)
+    (finished / "world-1-block-000000.npy").unlink()
     source = (home / "audited_workers.py").read_text().replace("def gaussian", "def kept")
     (home / "audited_workers.py").write_text(source.replace("def dies", "def gaussian"))
     with pytest.raises(TrainingError, match=r"died.*__main__.*same folder"):
-        train_repeatedly(runs, home / "runs", n_processes=1)
-    assert contents(home / "runs").items() <= kept.items()
+        train_again(runs_of(n_runs=3), finished, n_processes=1)
+    assert contents(finished).items() <= kept.items()
 
 
 @pytest.mark.parametrize(
@@ -353,8 +372,14 @@ def test_bad_workers_are_refused(home, function, message):
 def test_failing_workers_and_worlds_of_different_lengths(home):
     with pytest.raises(ZeroDivisionError, match="in the worker"):
         train_repeatedly(runs_of("fails"), home / "failed", n_processes=1)
+    runs = runs_of(n_runs=1)
+    (home / "runs").mkdir()
+    identity = {"format": FORMAT, "version": VERSION, **runs.to_json()}
+    (home / "runs" / MANIFEST).write_text(json.dumps(identity))
+    for block in runs.blocks:
+        np.save(home / "runs" / block.file_name, np.zeros((1, 1 + block.world)))
     with pytest.raises(ArgumentError, match="same number of values in every run, got 1 and 2"):
-        train_repeatedly(runs_of("by_world", n_runs=1), home / "runs", n_processes=1)
+        train_repeatedly(runs, home / "runs")
 
 
 @pytest.mark.parametrize(
@@ -374,9 +399,8 @@ def test_bad_runs_are_refused(changed, message):
         attrs.evolve(runs_of(), **changed)
 
 
-def test_a_folder_of_other_runs_is_refused(home):
-    runs = runs_of(n_runs=1)
-    train_repeatedly(runs, home / "runs", n_processes=1, settings={"seed": 1})
+def test_a_folder_of_other_runs_is_refused(finished):
+    runs = runs_of(n_runs=3)
     others = {
         "n_runs": 20,
         "worker": "audited_workers:slow",
@@ -387,9 +411,9 @@ def test_a_folder_of_other_runs_is_refused(home):
     for key, value in others.items():
         changed = attrs.evolve(runs, **{key: value})
         with pytest.raises(ArgumentError, match=f"another audit: {key} differ"):
-            train_repeatedly(changed, home / "runs", settings={"seed": 1})
+            train_again(changed, finished)
     with pytest.raises(ArgumentError, match="another audit: seed differ"):
-        train_repeatedly(runs, home / "runs", settings={"seed": 2})
+        train_repeatedly(runs, finished, settings={"seed": 2})
 
 
 def test_folders_that_cannot_be_used_are_refused(home):
@@ -409,22 +433,19 @@ def test_folders_that_cannot_be_used_are_refused(home):
         train_repeatedly(runs, home / "new", n_processes=0)
 
 
-def test_a_damaged_block_is_named_and_can_be_repeated(home):
-    runs = runs_of(n_runs=3)
-    train_repeatedly(runs, home / "runs", n_processes=1)
-    path = home / "runs" / "world-0-block-000000.npy"
-
-    def refused():
-        with pytest.raises(ArgumentError, match=r"000000.npy' is not the block of 3 runs"):
-            train_repeatedly(runs, home / "runs")
-
-    archive = io.BytesIO()
-    np.savez(archive, np.zeros((3, 3)))
-    for content in (b"", b"no array", path.read_bytes()[:-8], archive.getvalue()):
+def test_a_damaged_block_is_named(finished):
+    """Once it is deleted it is as one that a killed audit did not finish."""
+    path = finished / "world-0-block-000000.npy"
+    contents = [b"", b"no array", path.read_bytes()[:-8]]
+    for save, array in (
+        (np.savez, np.zeros((3, 3))),
+        (np.save, np.zeros((2, 3))),
+        (np.save, np.zeros((3, 3), dtype=int)),
+        (np.save, np.full((3, 3), np.nan)),
+    ):
+        save(file := io.BytesIO(), array)
+        contents.append(file.getvalue())
+    for content in contents:
         path.write_bytes(content)
-        refused()
-    for array in (np.zeros((2, 3)), np.zeros((3, 3), dtype=int), np.full((3, 3), np.nan)):
-        np.save(path, array)
-        refused()
-    path.unlink()
-    assert train_repeatedly(runs, home / "runs", n_processes=1)[0].shape == (3, 3)
+        with pytest.raises(ArgumentError, match=r"000000.npy' is not the block of 3 runs"):
+            train_again(runs_of(n_runs=3), finished)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # those of Opacus, which woul
 def private_step(repository, monkeypatch):
     monkeypatch.syspath_prepend(repository / "benchmarks")
     yield importlib.import_module("private_step")
-    for name in ("private_step", "process_memory"):
+    for name in ("private_step", "process_memory", "rows"):
         del sys.modules[name]
 
 

@@ -7,6 +7,9 @@ import sys
 
 import pytest
 
+NO_BENCHMARKS = {"run", "rows", "process_memory"}
+"""Modules beside the benchmarks that measure nothing themselves."""
+
 
 @pytest.fixture
 def run(repository):
@@ -81,6 +84,16 @@ def test_a_row_with_other_keys_is_refused(run, folder):
     with pytest.raises(ValueError, match="sample_wrong: a row must have the keys name, ours"):
         run.main(["--folder", str(folder)])
     assert not (folder / "table.md").exists()
+
+
+def test_every_benchmark_can_be_imported(run, repository, monkeypatch):
+    pytest.importorskip("opacus")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = set(sys.modules)
+    modules = {path.stem for path in (repository / "benchmarks").glob("*.py")}
+    assert set(run.benchmarks(repository / "benchmarks")) == modules - NO_BENCHMARKS
+    for name in modules - before:
+        sys.modules.pop(name, None)
 
 
 def test_a_package_that_is_absent_is_named_so(run):

@@ -4,6 +4,7 @@
 
 import copy
 
+import attrs
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -12,6 +13,8 @@ from pufferslice.calibration.calibrate import Method
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.calibration.noise import SeededTestNoise
 from pufferslice.certificate import Certificate, certify_release
+from pufferslice.certificate.statement import CertificateOptions, release_statement
+from pufferslice.learning import LogMoment, Poisson, exactly, plan_with_noise
 from pufferslice.queries import Box, columns, summary
 from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
 from pufferslice.scenario.priors import Bootstrap
@@ -30,8 +33,18 @@ JOINT = Guarantee.joint(order=4, epsilon=1.0)
 AVERAGE = Guarantee.average(order=2.5, epsilon=0.3)
 LOOSE = ApproximateGuarantee.joint(epsilon=1.0, delta=0.2)
 SPHERE = SampledSphere.draw(dim=2, n_directions=7, seed=4)
+PLAN = plan_with_noise(
+    differing=exactly(2), sampling=Poisson(n_records=100, rate=0.1), clip_norm=1.0,
+    noise_multipliers=[20.0], accountant=LogMoment(), order=4,
+)  # fmt: skip
 WORST_GAP = Method(rule="tight", envelope="worst_gap")
 CLOSED_FORM = Method(rule="closed_form", envelope="worst_gap")
+
+
+def issued(evidence, statement, **options):
+    """A statement that the changed evidence itself gives: only relations can refute it."""
+    options = attrs.evolve(CertificateOptions.read_off(statement), **options)
+    return Certificate(statement=release_statement(evidence, options), evidence=evidence)
 
 
 def made_table(rng):

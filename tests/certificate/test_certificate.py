@@ -6,20 +6,13 @@ import re
 
 import pytest
 from tests.certificate.conftest import KINDS
+from tests.json_edits import inner
 
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate import Certificate, certify_release
 from pufferslice.certificate.certificate import evidence_path
 from pufferslice.errors import CertificateError, StorageError
 from pufferslice.sensitivity.tables import DistanceTables
-
-
-def inner(value, path=()):
-    """Every JSON value inside a document, with its path."""
-    yield path, value
-    if isinstance(value, dict | list):
-        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from inner(part, (*path, key))
 
 
 def numbers_in(document):

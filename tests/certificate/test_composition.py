@@ -2,6 +2,7 @@
 """Releases of data that the secret determines add up; others do not, and say what to do."""
 
 import math
+import sqlite3
 import subprocess
 import sys
 
@@ -11,8 +12,8 @@ import pyarrow as pa
 import pytest
 from scipy.stats import norm
 
-from pufferslice import FiniteDistribution, Guarantee, Scenario, certify_release, compose, release
-from pufferslice.certificate import ComposedReleases
+from pufferslice import FiniteDistribution, Guarantee, Scenario, certify_release, release
+from pufferslice.certificate import Certificate, ComposedReleases, compose, verify
 from pufferslice.certificate.composition import added_up, budget_of
 from pufferslice.errors import (
     AlreadyReleasedError,
@@ -241,8 +242,6 @@ class TestLedger:
 
     @pytest.mark.parametrize("damage", ["spent = NULL", "spent = -5.0", "total = 'x'"])
     def test_a_damaged_cost(self, tmp_path, damage):
-        import sqlite3
-
         book = Ledger(tmp_path / "ledger")
         book.intend("s", "1" * 64, [], ("key", 0.9, 1.0))
         with sqlite3.connect(book.path) as connection:
@@ -263,8 +262,6 @@ class TestLedger:
     ids=str,
 )
 def test_an_edited_total_is_refuted(both, change, words):
-    from pufferslice import Certificate, verify
-
     certificate = both[0]
     forged = Certificate(
         statement=dict(certificate.statement) | change, evidence=certificate.evidence
@@ -274,8 +271,6 @@ def test_an_edited_total_is_refuted(both, change, words):
 
 
 def test_a_total_of_another_claim_is_no_statement():
-    from pufferslice import Certificate
-
     certificate = certify_release(points(), Guarantee.guess(at_most=0.6))
     document = Certificate(statement=dict(certificate.statement) | {"total": 1.0}, evidence=None)
     with pytest.raises(PuffersliceError, match="total belongs to unsliced"):

@@ -4,21 +4,13 @@
 import copy
 
 import pytest
+from tests.certificate.conftest import PLAN
 
 from pufferslice.certificate import Certificate, certify_training, compose, verify
 from pufferslice.certificate import limits as table
 from pufferslice.errors import ArgumentError, CertificateError
-from pufferslice.learning import LogMoment, Poisson, exactly, plan_with_noise
 from pufferslice.learning.plan import HYPOTHESES
 
-PLAN = plan_with_noise(
-    differing=exactly(2),
-    sampling=Poisson(n_records=100, rate=0.1),
-    clip_norm=1.0,
-    noise_multipliers=[20.0],
-    accountant=LogMoment(),
-    order=4,
-)
 WORDINGS = {
     "release limits": table.RELEASE_LIMITS,
     "limits": table.LIMITS,

@@ -4,7 +4,6 @@
 Both claims, their confidence, and what is refused.
 """
 
-import copy
 import math
 
 import attrs
@@ -14,6 +13,7 @@ import pytest
 from scipy import stats
 from scipy.integrate import quad
 from scipy.special import hyp1f1
+from tests.json_edits import put
 
 from pufferslice.calibration.calibrate import Method
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
@@ -595,16 +595,11 @@ class TestVerification:
         ],
     )
     def test_edited_statements_are_refuted(self, loose, path, value):
-        statement = copy.deepcopy(dict(loose.statement))
-        part = statement
-        for key in path[:-1]:
-            part = part[key]
-        part[path[-1]] = value
+        statement = put(loose.statement, path, value)
         assert not verify(attrs.evolve(loose, statement=statement)).holds
 
     def test_half_the_noise_is_refuted(self, srpp):
-        statement = copy.deepcopy(dict(srpp.statement))
-        statement["noise"]["std"] /= 2
+        statement = put(srpp.statement, ("noise", "std"), srpp.noise_std / 2)
         verification = verify(attrs.evolve(srpp, statement=statement))
         assert "more than the claim's" in verification.problems[0]
 

@@ -2,13 +2,12 @@
 
 """Every file that the library writes fits its schema, and nothing else is read."""
 
-import copy
 import json
-from operator import setitem
 
 import jsonschema
 import pytest
-from tests.certificate.conftest import KINDS
+from tests.certificate.conftest import KINDS, PLAN
+from tests.json_edits import edited, inner, put
 
 from pufferslice.audit import Audit, Inference, Verdict
 from pufferslice.audit.inference import Interval
@@ -29,7 +28,6 @@ from pufferslice.certificate.schema import (
     json_schemas,
 )
 from pufferslice.errors import ArgumentError, CertificateError, ReleaseError
-from pufferslice.learning import LogMoment, Poisson, exactly, plan_with_noise
 from pufferslice.queries import Ball, summary
 from pufferslice.releases import Release
 from pufferslice.releases.release import FORMAT as RELEASE_FORMAT
@@ -37,15 +35,6 @@ from pufferslice.releases.release import VERSION as RELEASE_VERSION
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.scenario.secrets import Bins
 from pufferslice.sensitivity.profiles import FiniteProfile
-
-PLAN = plan_with_noise(
-    differing=exactly(2),
-    sampling=Poisson(n_records=100, rate=0.1),
-    clip_norm=1.0,
-    noise_multipliers=[20.0],
-    accountant=LogMoment(),
-    order=4,
-)
 
 
 @pytest.fixture(scope="module")
@@ -90,24 +79,6 @@ def audit():
     )  # fmt: skip
 
 
-def inner(value, path=()):
-    """Every JSON value inside a document, with its path."""
-    yield path, value
-    if isinstance(value, dict | list):
-        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from inner(part, (*path, key))
-
-
-def changed(document, path, change):
-    """A copy of the document in which a function changed the holder of a path."""
-    document = copy.deepcopy(document)
-    holder = document
-    for key in path[:-1]:
-        holder = holder[key]
-    change(holder, path[-1])
-    return document
-
-
 def accepted(document):
     try:
         Certificate.from_json(document)
@@ -149,10 +120,10 @@ def test_an_audit_fits_the_schema(validators, audit):
     for path, value in inner(document):
         if isinstance(value, dict):
             with pytest.raises(ArgumentError, match=r"more: is not a field of this file"):
-                check_audit(changed(document, (*path, "more"), lambda at, key: at.update({key: 1})))
+                check_audit(edited(document, (*path, "more"), lambda at, key: at.update({key: 1})))
         if path and isinstance(path[-1], str):
             with pytest.raises(ArgumentError, match="is missing"):
-                check_audit(changed(document, path, lambda at, key: at.pop(key)))
+                check_audit(edited(document, path, lambda at, key: at.pop(key)))
 
 
 @pytest.mark.parametrize("document", [None, 5, [], {}, {"verdicts": []}, {"roc_auc": 1}])
@@ -181,11 +152,11 @@ def test_no_field_can_be_added_or_left_out(certificates, validators, kind):
         if any(key in open_ended for key in path[3:] if isinstance(key, str)):
             continue
         if isinstance(value, dict):
-            larger = changed(document, (*path, "more"), lambda holder, key: holder.update({key: 1}))
+            larger = edited(document, (*path, "more"), lambda holder, key: holder.update({key: 1}))
             assert validators["certificate"].is_valid(larger) == accepted(larger)
             more |= {path} if accepted(larger) else set()
         if path and isinstance(path[-1], str):
-            smaller = changed(document, path, lambda holder, key: holder.pop(key))
+            smaller = edited(document, path, lambda holder, key: holder.pop(key))
             less |= {path} if accepted(smaller) else set()
     assert {path[-1] for path in more} <= set(open_ended)
     assert less == {("signature",)}
@@ -206,7 +177,7 @@ def test_every_field_has_its_type(certificates, released, audit, file):
             same = isinstance(value, type(other)) or value == other  # True is 1
             if not path or "parameters" in path or same:
                 continue
-            broken = changed(document, path, lambda holder, key, x=other: setitem(holder, key, x))
+            broken = put(document, path, other)
             try:
                 read(broken)
             except CertificateError as error:

@@ -270,23 +270,30 @@ def test_nothing_without_evidence(certificate):
             look(bare)
 
 
+def planned(accountant, target):
+    return plan_training(
+        differing=exactly(2), sampling=SAMPLING, clip_norm=1.0, n_steps=5, accountant=accountant,
+        target=target,
+    )  # fmt: skip
+
+
+def with_noise(multipliers, sampling=SAMPLING):
+    return plan_with_noise(
+        differing=exactly(2), sampling=sampling, clip_norm=1.0, noise_multipliers=multipliers,
+        accountant=WorstCase(), order=8,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("accountant", [WorstCase(), Amplified()], ids=lambda one: one.name)
 def test_training_outlook_is_planning_again(accountant):
-    def planned(epsilon):
-        return plan_training(
-            differing=exactly(2),
-            sampling=SAMPLING,
-            clip_norm=1.0,
-            n_steps=5,
-            accountant=accountant,
-            target=Guarantee.unsliced(order=8, epsilon=epsilon),
-        )
-
-    held = certify_training(planned(2.0), data="digits")
-    own = held.guarantee.epsilon
-    rows = what_if_training(held, [0.5, own, 4.0])
-    assert rows[0].noise_multiplier == planned(0.5).noise_multipliers[0]
-    assert rows[2].noise_multiplier == planned(4.0).noise_multipliers[0]
+    low, held, high = (
+        planned(accountant, Guarantee.unsliced(order=8, epsilon=epsilon))
+        for epsilon in (0.5, 2.0, 4.0)
+    )
+    held = certify_training(held, data="digits")
+    rows = what_if_training(held, [0.5, held.guarantee.epsilon, 4.0])
+    assert rows[0].noise_multiplier == low.noise_multipliers[0]
+    assert rows[2].noise_multiplier == high.noise_multipliers[0]
     assert rows[1].total_variation == pytest.approx(stated_variation(held), rel=1e-6)
     assert rows[0].total_variation < rows[1].total_variation < rows[2].total_variation < 1
 
@@ -294,42 +301,20 @@ def test_training_outlook_is_planning_again(accountant):
 @pytest.mark.soundness
 def test_variation_of_a_run_in_which_all_records_are_drawn():
     """Worst case, every record in every step: two Gaussians 2 D sqrt(T) / z apart."""
-    plan = plan_with_noise(
-        differing=exactly(2),
-        sampling=Poisson(n_records=10, rate=1.0),
-        clip_norm=1.0,
-        noise_multipliers=np.full(9, 20.0),
-        accountant=WorstCase(),
-        order=8,
-    )
+    plan = with_noise(np.full(9, 20.0), Poisson(n_records=10, rate=1.0))
     exact = 2 * float(ndtr(2 * 2 * 3 / 20 / 2)) - 1
     assert exact <= stated_variation(certify_training(plan, data="d")) <= 1.3 * exact
 
 
 def test_averages_over_batches_bound_no_guess():
-    plan = plan_training(
-        differing=exactly(2),
-        sampling=SAMPLING,
-        clip_norm=1.0,
-        n_steps=5,
-        accountant=MeanSquare(),
-        target=Guarantee.average_over_batches(order=8, epsilon=1.0),
-    )
+    plan = planned(MeanSquare(), Guarantee.average_over_batches(order=8, epsilon=1.0))
     held = certify_training(plan, data="digits")
     assert stated_variation(held) == 1.0
     assert what_if_training(held, [1.0])[0].total_variation == 1.0
 
 
 def test_several_runs_and_schedules_have_no_training_outlook():
-    plan = plan_with_noise(
-        differing=exactly(2),
-        sampling=SAMPLING,
-        clip_norm=1.0,
-        noise_multipliers=np.array([20.0, 30.0]),
-        accountant=WorstCase(),
-        order=8,
-    )
-    held = certify_training(plan, data="digits")
+    held = certify_training(with_noise([20.0, 30.0]), data="digits")
     assert what_if_training(held, [1.0]) == ()
     assert what_if_training(compose([held, held]), [1.0]) == ()
     assert stated_variation(compose([held, held])) > stated_variation(held)

@@ -7,37 +7,25 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from tests import scenario_files
+from tests.scenario_files import toml_text
 
 from pufferslice.cli.app import run
 
-SCENARIO = """
-[data]
-path = "people.csv"
-[secret]
-column = "site"
-[query]
-distribution = "groups"
-mean = ["pay", "age"]
-rate = [{ column = "age", above = 40 }]
-range = { low = [0, 0, 0], high = [100, 100, 1] }
-scales = [10, 10, 0.1]
-[prior]
-source = "released-data"
-kind = "empirical"
-[profile]
-n_directions = 40
-seed = 7
-[guarantee]
-notion = "joint"
-order = 4
-epsilon = 1.0
-"""
-RECORDS = (
-    SCENARIO.replace('"groups"\nmean', '"records"\ncolumns')
-    .replace('rate = [{ column = "age", above = 40 }]\n', "")
-    .replace("[0, 0, 0], high = [100, 100, 1]", "[0, 0], high = [100, 100]")
-    .replace("[10, 10, 0.1]", "[10, 10]")
-)
+_DOCUMENT = {
+    name: scenario_files.SCENARIO[name] for name in ("data", "secret", "query", "prior")
+} | {
+    "profile": {"n_directions": 40, "seed": 7},
+    "guarantee": {"notion": "joint", "order": 4, "epsilon": 1.0},
+}
+_ROWS = {
+    "distribution": "records",
+    "columns": ["pay", "age"],
+    "range": {"low": [0, 0], "high": [100, 100]},
+    "scales": [10, 10],
+}
+SCENARIO = toml_text(_DOCUMENT)
+RECORDS = toml_text(_DOCUMENT | {"query": _ROWS})
 
 
 class Answer(NamedTuple):

@@ -5,22 +5,12 @@ import csv
 import json
 
 import pytest
+from tests.baselines.test_comparison import OURS
 from tests.cli.conftest import RECORDS
 
-NAMES = [
-    "average, tight, transport",
-    "average, tight, worst gap",
-    "average, closed form",
-    "joint, tight, transport",
-    "joint, tight, worst gap",
-    "joint, closed form",
-    "unsliced, couplings",
-    "unsliced, fitted shape",
-    "general Wasserstein (GWM)",
-    "distribution-aware (DAGWM)",
-    "Sinkhorn-Wasserstein",
-    "group privacy",
-]
+from pufferslice.baselines.comparison import BASELINES
+
+NAMES = [*OURS, *(name for name in BASELINES if "Laplace" not in name)]
 COMPARE = "compare scenario.toml"
 
 
@@ -45,7 +35,7 @@ def test_the_table_has_a_row_per_mechanism(folder, scenario, ask):
     assert "Sinkhorn-Wasserstein: regularisation 0.1" in answer.out
     assert lines[-1].startswith("Wasserstein, Laplace noise is left out: the Laplace mechanisms")
     assert not list(folder.glob("*.json"))
-    text = scenario.read_text().replace("range = { low = [0, 0], high = [100, 100] }\n", "")
+    text = scenario.read_text().replace("range = {low = [0, 0], high = [100, 100]}\n", "")
     scenario.write_text(text)
     few_notes = ask(COMPARE, "--largest-table 1").out
     assert "MiB\n\nunsliced, fitted shape: correlated noise, " in few_notes

@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.fuzz.commands import PEOPLE, SCENARIO, SCENARIOS, TRAINING, csv_text
-from tests.fuzz.odd import toml_text
+from tests.scenario_files import PEOPLE, SCENARIO, SCENARIOS, TRAINING, csv_text, toml_text
 
 from pufferslice.cli.app import run
 

@@ -2,7 +2,6 @@
 """Odd values, damaged bytes and changed documents, as hypothesis strategies."""
 
 import copy
-import json
 import math
 from typing import Any
 
@@ -89,33 +88,3 @@ def _places(node: Any) -> Any:
         yield node, key
         if isinstance(node[key], dict | list):
             yield from _places(node[key])
-
-
-def toml_text(document: Any) -> str:
-    """A document as TOML with inline values; what TOML has no word for is written as text."""
-    if not isinstance(document, dict):
-        return f"value = {_toml(document)}\n"
-    lines, sections = [], []
-    for key, value in document.items():
-        if isinstance(value, dict):
-            sections.append(f"[{_key(key)}]")
-            sections += [f"{_key(name)} = {_toml(inner)}" for name, inner in value.items()]
-        else:
-            lines.append(f"{_key(key)} = {_toml(value)}")
-    return "\n".join([*lines, *sections]) + "\n"
-
-
-def _key(name: str) -> str:
-    return json.dumps(name, ensure_ascii=True)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_key(k)} = {_toml(v)}" for k, v in value.items()) + "}"
-    return json.dumps("" if value is None else value, ensure_ascii=True)

@@ -152,8 +152,7 @@ def good_files() -> dict[str, bytes]:
 def _good_files() -> Iterator[tuple[str, bytes]]:
     import gzip
 
-    from tests.fuzz.commands import TRAINING
-    from tests.fuzz.odd import toml_text
+    from tests.scenario_files import TRAINING, toml_text
 
     shaped, certificate, scenario, rows = _certified()
     for kind, written in (("", certificate), ("shaped ", shaped)):

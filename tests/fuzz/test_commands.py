@@ -9,8 +9,9 @@ import shutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.fuzz.commands import PEOPLE, SCENARIOS, TRAINING, command, csv_text
-from tests.fuzz.odd import ODD_NUMBERS, ODD_TEXTS, changed, damaged, toml_text
+from tests.fuzz.commands import command
+from tests.fuzz.odd import ODD_NUMBERS, ODD_TEXTS, changed, damaged
+from tests.scenario_files import PEOPLE, SCENARIOS, TRAINING, csv_text, toml_text
 
 from pufferslice._core.files import canonical_json, digest
 
@@ -99,13 +100,12 @@ def test_calibrate_an_odd_table(place, raw, name):
     command(folder, "calibrate", "s.toml", "--out", "made.json", "--json")
 
 
-@given(data=st.data(), name=st.sampled_from(["people.parquet", "people.csv", "many.parquet"]))
+@given(data=st.data(), name=st.sampled_from(["groups", "streamed", "sampled"]))
 @slow_to_make
 def test_calibrate_a_damaged_table(place, good, data, name):
-    folder = place(*DATA)
-    (folder / name).write_bytes(data.draw(damaged((good / name).read_bytes())))
-    scenario = {"people.csv": "groups", "people.parquet": "streamed", "many.parquet": "sampled"}
-    (folder / "s.toml").write_text(toml_text(SCENARIOS[scenario[name]]))
+    folder, file = place(*DATA), SCENARIOS[name]["data"]["path"]
+    (folder / file).write_bytes(data.draw(damaged((good / file).read_bytes())))
+    (folder / "s.toml").write_text(toml_text(SCENARIOS[name]))
     command(folder, "calibrate", "s.toml", "--out", "made.json", "--json")
 
 

@@ -4,167 +4,32 @@
 from typing import Any
 
 import numpy as np
+from tests.scenario_files import PEOPLE, SCENARIO, SCENARIOS, TRAINING, csv_text, toml_text
 
-PEOPLE = [("a", 31.5, 40.0), ("a", 29.0, 35.5), ("b", 36.0, 41.0), ("b", 35.0, 52.0),
-          ("c", 40.0, 47.5), ("c", 42.25, 30.0), ("c", 39.0, 61.0)]  # fmt: skip
 
-GROUPS = """
-[data]
-path = "people.csv"
-[secret]
-column = "site"
-pairs = "all"
-[query]
-distribution = "groups"
-mean = ["pay", "age"]
-rate = [{ column = "age", above = 40 }]
-range = { low = [0, 0, 0], high = [100, 100, 1] }
-scales = [10, 10, 0.1]
-[prior]
-source = "released-data"
-kind = "empirical"
-[profile]
-n_directions = 4
-seed = 7
-[guarantee]
-notion = "joint"
-order = 4
-epsilon = 1.0
-deltas = [1e-5]
-[calibration]
-rule = "tight"
-envelope = "transport"
-"""
+def _with(document: dict[str, Any], **sections: dict[str, Any]) -> str:
+    """The document as TOML, with some values of its sections changed."""
+    changed = {name: document[name] | values for name, values in sections.items()}
+    return toml_text({**document, **changed})
 
-RECORDS = """
-[data]
-path = "people.csv"
-[secret]
-column = "site"
-[query]
-distribution = "records"
-columns = ["pay", "age"]
-range = { center = [35, 45], radius = 40 }
-[profile]
-n_directions = 4
-seed = 7
-[guarantee]
-notion = "average"
-order = 2
-epsilon = 0.5
-"""
-
-STREAMED = RECORDS.replace('path = "people.csv"', 'path = "many.parquet"\nbins = 16').replace(
-    "[profile]", '[prior]\nsource = "released-data"\nkind = "empirical"\n[profile]'
-)
-
-SAMPLED = """
-[data]
-path = "many.parquet"
-[secret]
-column = "site"
-[query]
-distribution = "records"
-columns = ["pay", "age"]
-range = { center = [35, 45], radius = 40 }
-[prior]
-source = "held-out"
-kind = "sampled"
-band = "dkw"
-[profile]
-n_directions = 2
-seed = 7
-[guarantee]
-claim = "epsilon-delta"
-notion = "joint"
-epsilon = 1.0
-delta = 0.3
-failure_probability = 0.05
-"""
-
-GAUSSIAN = """
-[query]
-distribution = "worlds"
-mean = ["pay", "age"]
-[gaussian.low]
-mean = [0.0, 1.0]
-cov = [[1.0, 0.0], [0.0, 2.0]]
-[gaussian.high]
-mean = [2.0, 1.0]
-cov = [[1.5, 0.2], [0.2, 2.0]]
-[profile]
-kind = "axes"
-[guarantee]
-notion = "unsliced"
-order = 3
-epsilon = 1.0
-"""
-
-BOOTSTRAP = """
-[data]
-path = "people.csv"
-[secret]
-bins = { column = "age", quantiles = 2 }
-[query]
-distribution = "bootstrap"
-mean = ["pay"]
-quantile = [{ column = "pay", level = 0.5 }]
-[bootstrap]
-n_replicates = 5
-seed = 3
-[profile]
-kind = "orthogonal"
-n_sets = 1
-seed = 7
-[guarantee]
-notion = "joint"
-order = 4
-epsilon = 1.0
-"""
-
-TRAINING = """
-[data]
-dataset = "digits"
-n_records = 60
-[secret]
-exactly = 2
-[sampling]
-kind = "poisson"
-rate = 0.5
-[training]
-model = "linear"
-seed = 0
-optimizer = "sgd"
-learning_rate = 0.5
-momentum = 0.5
-n_steps = 2
-clip_norm = 1.0
-[guarantee]
-accountant = "log-moment"
-order = 8
-epsilon = 8.0
-[output]
-folder = "run"
-public_evaluation = true
-"""
 
 FILES = {
-    "people.csv": "site,pay,age\n" + "".join(f"{a},{b},{c}\n" for a, b, c in PEOPLE),
-    "rows.csv": "site,pay,age\n" + "".join(f"{a},{b},{c}\n" for a, b, c in PEOPLE[:2]),
-    "groups.toml": GROUPS,
-    "records.toml": RECORDS,
-    "streamed.toml": STREAMED,
-    "sampled.toml": SAMPLED,
-    "gaussian.toml": GAUSSIAN,
-    "bootstrap.toml": BOOTSTRAP,
-    "training.toml": TRAINING,
-    "amplified.toml": TRAINING.replace("log-moment", "amplified").replace('"run"', '"amplified"'),
-    "average.toml": GROUPS.replace('"joint"', '"average"'),
-    "no_order.toml": GROUPS.replace("order = 4", ""),
-    "wrong_key.toml": GROUPS.replace("epsilon = 1.0", "epsilom = 1.0"),
+    "people.csv": csv_text(),
+    "rows.csv": csv_text(PEOPLE[:2]),
+    **{
+        f"{name}.toml": toml_text(SCENARIOS[name])
+        for name in ("groups", "records", "streamed", "sampled", "gaussian", "bootstrap")
+    },
+    "training.toml": toml_text(TRAINING),
+    "amplified.toml": _with(
+        TRAINING, guarantee={"accountant": "amplified"}, output={"folder": "amplified"}
+    ),
+    "average.toml": _with(SCENARIO, guarantee={"notion": "average"}),
+    "no_order.toml": toml_text(SCENARIO | {"guarantee": {"notion": "joint", "epsilon": 1.0}}),
+    "wrong_key.toml": _with(SCENARIO, guarantee={"epsilom": 1.0}),
     "broken.toml": "[data\n",
     "broken.json": '{"statement": 1}',
-    "bad_training.toml": TRAINING.replace("rate = 0.5", "rate = 1.5"),
+    "bad_training.toml": _with(TRAINING, sampling={"rate": 1.5}),
 }
 
 

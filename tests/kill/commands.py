@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tests.golden.commands import TRAINING as SHORT_TRAINING
 from tests.kill.nursery import Ended, Nursery
+from tests.scenario_files import TRAINING as SHORT_TRAINING
+from tests.scenario_files import toml_text
 
 from pufferslice._core.files import digest
 from pufferslice.certificate import Certificate, verify
@@ -48,7 +49,7 @@ order = 4
 epsilon = 1.0
 """
 TRAINING = (
-    SHORT_TRAINING.replace("n_steps = 2\n", "n_steps = 40\n")
+    toml_text(SHORT_TRAINING).replace("n_steps = 2\n", "n_steps = 40\n")
     + "evaluate_every = 4\ncheckpoint_every = 3\n"
 )
 RUN_KEY = b"pufferslice-run-key 1\n" + b"5a" * 32 + b"\n"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: S106 - a secret is a column here
 import contextlib
-import copy
+import functools
 import json
 import math
 import sqlite3
@@ -16,6 +16,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from scipy.stats import kstest, norm
+from tests.certificate.conftest import issued
+from tests.json_edits import put
 
 from pufferslice.calibration.guarantee import (
     ApproximateGuarantee,
@@ -25,7 +27,6 @@ from pufferslice.calibration.guarantee import (
 )
 from pufferslice.calibration.noise import SIGMA_INT, OperatingSystemNoise, SeededTestNoise
 from pufferslice.certificate import Certificate, certify_release, verify
-from pufferslice.certificate.statement import CertificateOptions, release_statement
 from pufferslice.errors import (
     AlreadyReleasedError,
     CertificateError,
@@ -88,6 +89,9 @@ def rows_of(secret, table=TABLE):
     return table.filter(pa.array([value == secret for value in table["s"].to_pylist()]))
 
 
+release_a = functools.partial(release, GROUPS, rows_of("a"))
+
+
 def certified(scenario, target=JOINT, profile=AXES, **said):
     return certify_release(scenario, target.along(profile), deltas=(), **said)
 
@@ -117,9 +121,7 @@ class Watched:
 
 
 def test_a_release_and_its_ledger(certificate, ledger, tmp_path):
-    released = release(
-        GROUPS, rows_of("a"), certificate, ledger=ledger, out=tmp_path / "release.json"
-    )
+    released = release_a(certificate, ledger=ledger, out=tmp_path / "release.json")
     (entry,) = ledger.entries()
     assert entry.certificate == certificate.digest
     assert entry.state == "published"
@@ -136,7 +138,7 @@ def test_a_release_and_its_ledger(certificate, ledger, tmp_path):
 
 def test_intent_before_noise_and_the_result_after(ledger):
     noise = Watched(ledger)
-    release(GROUPS, rows_of("a"), certified(GROUPS, noise=SEEDED), ledger=ledger, noise=noise)
+    release_a(certified(GROUPS, noise=SEEDED), ledger=ledger, noise=noise)
     # The first draw only shows that this machine can draw; it touches nothing.
     assert noise.seen == [(1, []), (2, ["intended"])]
     assert [entry.state for entry in ledger.entries()] == ["published"]
@@ -240,7 +242,7 @@ def test_what_is_released_without_noise_is_the_same_to_the_last_bit(tmp_path):
 
 
 def test_a_second_release_is_refused(certificate, ledger, tmp_path):
-    first = release(GROUPS, rows_of("a"), certificate, ledger=ledger, out=tmp_path / "one.json")
+    first = release_a(certificate, ledger=ledger, out=tmp_path / "one.json")
     for secret in "ab":
         with pytest.raises(AlreadyReleasedError, match=r"Publish that same release again.*concat"):
             release(GROUPS, rows_of(secret), certificate, ledger=ledger, out=tmp_path / "two.json")
@@ -251,18 +253,18 @@ def test_a_second_release_is_refused(certificate, ledger, tmp_path):
 
 
 def test_a_new_certificate_does_not_forget_the_old_release(certificate, ledger):
-    release(GROUPS, rows_of("a"), certificate, ledger=ledger)
+    release_a(certificate, ledger=ledger)
     fresh = certified(GROUPS)
     with pytest.raises(AlreadyReleasedError, match="does not mention"):
-        release(GROUPS, rows_of("a"), fresh, ledger=ledger)
+        release_a(fresh, ledger=ledger)
     named = certified(GROUPS, earlier_releases=ledger.releases())
     assert named.statement["earlier_releases"] == [certificate.digest]
-    release(GROUPS, rows_of("a"), named, ledger=ledger)
+    release_a(named, ledger=ledger)
     assert ledger.releases() == [certificate.digest, named.digest]
 
 
 def test_the_ledger_of_another_scenario(certificate, ledger):
-    release(GROUPS, rows_of("a"), certificate, ledger=ledger)
+    release_a(certificate, ledger=ledger)
     other = Scenario.from_groups(TABLE, secret="t", query=MEAN)
     with pytest.raises(LedgerError, match="of another scenario"):
         release(other, TABLE.take([0, 2, 4, 6, 8]), certified(other), ledger=ledger)
@@ -273,13 +275,8 @@ def test_an_existing_file_is_not_overwritten_and_nothing_is_drawn(ledger, tmp_pa
     (tmp_path / "r.json").write_text("mine")
     noise = Watched(ledger)
     with pytest.raises(StorageError, match=r"cannot write .*nothing was changed"):
-        release(
-            GROUPS,
-            rows_of("a"),
-            certified(GROUPS, noise=SEEDED),
-            ledger=ledger,
-            out=tmp_path / "r.json",
-            noise=noise,
+        release_a(
+            certified(GROUPS, noise=SEEDED), ledger=ledger, out=tmp_path / "r.json", noise=noise
         )
     assert (tmp_path / "r.json").read_text() == "mine"
     assert not ledger.path.exists()
@@ -297,7 +294,7 @@ def test_release_again_of_nothing(certificate, ledger, tmp_path):
 
 def drawn_only(certificate, ledger):
     """A ledger as a crash leaves it before the file was written."""
-    released = release(GROUPS, rows_of("a"), certificate, ledger=ledger.path.with_name("other"))
+    released = release_a(certificate, ledger=ledger.path.with_name("other"))
     ledger.intend(GROUPS.key(), certificate.digest, [])
     ledger.record_drawn(certificate.digest, json.dumps(released.to_json()))
     return released
@@ -310,7 +307,7 @@ def test_release_again_is_a_publication_and_the_ledger_says_so(certificate, ledg
 
 
 def test_release_again_does_not_overwrite(certificate, ledger, tmp_path):
-    release(GROUPS, rows_of("a"), certificate, ledger=ledger)
+    release_a(certificate, ledger=ledger)
     (tmp_path / "r.json").write_text("mine")
     with pytest.raises(StorageError, match="recorded in the ledger"):
         release_again(certificate, ledger=ledger, out=tmp_path / "r.json")
@@ -414,19 +411,14 @@ def test_seeded_noise_must_be_named_on_both_sides(ledger, stated, used):
     certificate = certified(GROUPS, **({"noise": SEEDED} if stated else {}))
     noise = {"noise": SEEDED} if used else {}
     with pytest.raises(ReleaseError, match="named both when certifying and when releasing"):
-        release(GROUPS, rows_of("a"), certificate, ledger=ledger, **noise)
+        release_a(certificate, ledger=ledger, **noise)
     assert not ledger.path.exists()
 
 
 def test_seeded_noise_is_stamped_insecure(ledger, tmp_path):
     certificate = certified(GROUPS, noise=SEEDED)
-    released = release(
-        GROUPS,
-        rows_of("a"),
-        certificate,
-        ledger=ledger,
-        out=tmp_path / "r.json",
-        noise=SeededTestNoise(seed=9),
+    released = release_a(
+        certificate, ledger=ledger, out=tmp_path / "r.json", noise=SeededTestNoise(seed=9)
     )
     assert not released.secure
     assert str(released).startswith("INSECURE")
@@ -448,7 +440,7 @@ class Pretender:
 @pytest.mark.soundness
 def test_a_generator_that_is_not_secure_cannot_take_the_name_of_one_that_is(certificate, ledger):
     with pytest.raises(ReleaseError):
-        release(GROUPS, rows_of("a"), certificate, ledger=ledger, noise=Pretender())
+        release_a(certificate, ledger=ledger, noise=Pretender())
 
 
 def test_threads_that_release_at_once(tmp_path):
@@ -459,7 +451,7 @@ def test_threads_that_release_at_once(tmp_path):
         start.wait()
         try:
             out = tmp_path / f"{k}.json"
-            won.append(release(GROUPS, rows_of("a"), certificate, ledger=tmp_path / "l", out=out))
+            won.append(release_a(certificate, ledger=tmp_path / "l", out=out))
         except AlreadyReleasedError:
             lost.append(k)
 
@@ -561,16 +553,13 @@ def test_quantising_is_exact_and_to_the_nearest():
 def test_a_certificate_without_evidence(certificate, ledger):
     bare = attrs.evolve(certificate, evidence=None)
     with pytest.raises(CertificateError, match="statement only"):
-        release(GROUPS, rows_of("a"), bare, ledger=ledger)
+        release_a(bare, ledger=ledger)
 
 
 def changed(certificate, path, value):
-    statement = copy.deepcopy(dict(certificate.statement))
-    holder = statement
-    for key in path[:-1]:
-        holder = holder[key]
-    holder[path[-1]] = value
-    return Certificate(statement=statement, evidence=certificate.evidence)
+    return Certificate(
+        statement=put(certificate.statement, path, value), evidence=certificate.evidence
+    )
 
 
 @pytest.mark.soundness
@@ -585,7 +574,7 @@ def changed(certificate, path, value):
 )
 def test_a_certificate_that_does_not_hold_releases_nothing(certificate, ledger, path, value):
     with pytest.raises(ReleaseError, match="does not hold for this scenario"):
-        release(GROUPS, rows_of("a"), changed(certificate, path, value), ledger=ledger)
+        release_a(changed(certificate, path, value), ledger=ledger)
     assert not ledger.path.exists()
 
 
@@ -601,8 +590,7 @@ def shrunk(certificate, factor):
         name: part and attrs.evolve(part, seen=smaller(part.seen)) for name, part in parts.items()
     }
     evidence = attrs.evolve(evidence, **edited)
-    statement = release_statement(evidence, CertificateOptions.read_off(certificate.statement))
-    return Certificate(statement=statement, evidence=evidence)
+    return issued(evidence, certificate.statement)
 
 
 @pytest.mark.soundness
@@ -631,8 +619,7 @@ def test_an_unsliced_bound_that_was_edited_releases_nothing(ledger):
     smaller[tables.starts[:-1]] *= 2
     closer = attrs.evolve(tables, gaps=smaller)
     evidence = attrs.evolve(evidence, full=attrs.evolve(evidence.full, seen=closer))
-    statement = release_statement(evidence, CertificateOptions.read_off(certificate.statement))
-    forged = Certificate(statement=statement, evidence=evidence)
+    forged = issued(evidence, certificate.statement)
     assert forged.noise_std == certificate.noise_std
     assert forged.unsliced_epsilon < certificate.unsliced_epsilon
     assert verify(forged).holds
@@ -647,10 +634,7 @@ def test_a_cost_along_slices_that_was_edited_releases_nothing(ledger):
     evidence = certificate.evidence
     seen = attrs.evolve(evidence.slices.seen, gaps=evidence.slices.seen.gaps / 20)
     evidence = attrs.evolve(evidence, slices=attrs.evolve(evidence.slices, seen=seen))
-    said = attrs.evolve(
-        CertificateOptions.read_off(certificate.statement), noise_std=certificate.noise_std
-    )
-    forged = Certificate(statement=release_statement(evidence, said), evidence=evidence)
+    forged = issued(evidence, certificate.statement, noise_std=certificate.noise_std)
     assert forged.spent < 0.02
     assert verify(forged).holds
     with pytest.raises(ReleaseError, match="spent"):
@@ -661,8 +645,7 @@ def test_a_cost_along_slices_that_was_edited_releases_nothing(ledger):
 def test_an_unsliced_bound_cannot_be_left_out(certificate):
     evidence = certificate.evidence
     bare = attrs.evolve(evidence, full=attrs.evolve(evidence.full, seen=None))
-    statement = release_statement(bare, CertificateOptions.read_off(certificate.statement))
-    forged = Certificate(statement=statement, evidence=bare)
+    forged = issued(bare, certificate.statement)
     assert forged.unsliced_epsilon is None
     assert not verify(forged).holds
     assert not verify(forged, scenario=GROUPS).holds
@@ -680,8 +663,7 @@ def test_a_description_is_compared_to_the_last_digit(ledger):
     evidence = attrs.evolve(
         certificate.evidence, scenario={**certificate.evidence.scenario, "query": changed_query}
     )
-    statement = release_statement(evidence, CertificateOptions.read_off(certificate.statement))
-    forged = Certificate(statement=statement, evidence=evidence)
+    forged = issued(evidence, certificate.statement)
     with pytest.raises(ReleaseError, match="description"):
         release(scenario, table.slice(0, 2), forged, ledger=ledger)
 
@@ -748,7 +730,7 @@ def test_the_certificate_of_another_scenario(certificate, ledger, other):
 
 
 def test_release_files_that_are_none(tmp_path, ledger, certificate):
-    document = release(GROUPS, rows_of("a"), certificate, ledger=ledger).to_json()
+    document = release_a(certificate, ledger=ledger).to_json()
     for content in (
         "",
         "[]",
@@ -764,7 +746,7 @@ def test_release_files_that_are_none(tmp_path, ledger, certificate):
 
 
 def test_a_release_has_a_value_for_every_name(ledger, certificate):
-    released = release(GROUPS, rows_of("a"), certificate, ledger=ledger)
+    released = release_a(certificate, ledger=ledger)
     for broken in ({"names": ("x",)}, {"values": [1.0, math.nan]}, {"grid_values": ()}):
         with pytest.raises(ReleaseError, match="names"):
             attrs.evolve(released, **broken)
@@ -808,7 +790,7 @@ class TestFromSamplesAndBins:
 )
 def test_a_damaged_release_in_the_ledger_is_not_handed_out(tmp_path, kept):
     certificate = certify_release(GROUPS, JOINT.along(AXES))
-    release(GROUPS, rows_of("a"), certificate, ledger=tmp_path / "one.ledger")
+    release_a(certificate, ledger=tmp_path / "one.ledger")
     keep(tmp_path / "one.ledger", kept)
     with pytest.raises(LedgerError, match=r"keeps is damaged .*restore a copy of the ledger"):
         release_again(certificate, ledger=tmp_path / "one.ledger", out=tmp_path / "r.json")
@@ -818,7 +800,7 @@ def test_a_damaged_release_in_the_ledger_is_not_handed_out(tmp_path, kept):
 def test_a_release_of_another_certificate_in_the_ledger_is_not_handed_out(tmp_path):
     certificate = certify_release(GROUPS, JOINT.along(AXES))
     out = tmp_path / "first.json"
-    release(GROUPS, rows_of("a"), certificate, ledger=tmp_path / "one.ledger", out=out)
+    release_a(certificate, ledger=tmp_path / "one.ledger", out=out)
     keep(tmp_path / "one.ledger", out.read_text().replace(certificate.digest, "0" * 64))
     with pytest.raises(LedgerError, match="keeps a release of another certificate under"):
         release_again(certificate, ledger=tmp_path / "one.ledger", out=tmp_path / "r.json")

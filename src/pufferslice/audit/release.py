@@ -552,14 +552,11 @@ def _approximate_question(
     words: str, notion: str, epsilon: float, delta: float, profile: Profile
 ) -> _Question:
     """The mean over the slices of deltas for joint claims, of epsilons for average ones."""
-    mean = mean_over(profile.weights)
+    test, claimed = epsilon_test(delta), Claimed(words, "epsilon", epsilon)
     if notion == "joint":
-        return _Question(
-            delta_test(epsilon), Claimed(words, "delta", delta), lambda _failure, _n: mean
-        )
-    return _Question(
-        epsilon_test(delta), Claimed(words, "epsilon", epsilon), lambda _failure, _n: mean
-    )
+        test, claimed = delta_test(epsilon), Claimed(words, "delta", delta)
+    mean = mean_over(profile.weights)
+    return _Question(test, claimed, lambda _failure, _n: mean)
 
 
 def _parts(

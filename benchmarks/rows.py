@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One row of the table of benchmarks, and the clocks that they share."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from statistics import median
+from typing import TypedDict, TypeVar
+
+Result = TypeVar("Result")
+
+
+class Row(TypedDict):
+    """One line of the table; its name says what the figures are."""
+
+    name: str
+    ours: float | str
+    peer: float | str | None
+    ratio: float | None
+    goal: str | None
+    met: bool | None
+
+
+def row(
+    name: str,
+    ours: float,
+    peer: float | None = None,
+    *,
+    ratio: float | None = None,
+    goal: str | None = None,
+    met: bool | None = None,
+) -> Row:
+    """Beside a peer the ratio is that of ours to the peer's, unless it is given."""
+    if ratio is None and peer is not None:
+        ratio = ours / peer
+    return Row(name=name, ours=ours, peer=peer, ratio=ratio, goal=goal, met=met)
+
+
+def at_most(name: str, ours: float, goal: float, peer: float | None = None) -> Row:
+    """A row whose figure should not be above its goal, whatever the peer's is."""
+    return row(name, ours, peer, goal=f"<= {goal:g}", met=ours <= goal)
+
+
+def show(rows: Iterable[Row]) -> None:
+    """Print rows as they come."""
+    for line in rows:
+        figures = (
+            f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
+            for key in ("ours", "peer", "ratio")
+            if (value := line[key]) is not None
+        )
+        verdict = "" if line["met"] is None else "met" if line["met"] else "NOT met"
+        goal = "" if line["goal"] is None else f"; goal {line['goal']} {verdict}"
+        print(f"{line['name']}: {', '.join(figures)}{goal}", flush=True)
+
+
+def timed(work: Callable[[], Result]) -> tuple[Result, float]:
+    """What the work gives, and seconds of the clock."""
+    start = time.perf_counter()
+    result = work()
+    return result, time.perf_counter() - start
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Seconds of the clock."""
+    return timed(work)[1]
+
+
+def medians(contestants: dict[str, Callable[[], float]], rounds: int) -> dict[str, float]:
+    """The median figure of each; their rounds are interleaved, and the first is not counted."""
+    figures: dict[str, list[float]] = {name: [] for name in contestants}
+    for contestant in contestants.values():
+        contestant()  # loads kernels, touches memory
+    for _ in range(rounds):
+        for name, contestant in contestants.items():
+            figures[name].append(contestant())
+    return {name: median(values) for name, values in figures.items()}
+
+
+def in_child(file: str, *arguments: str) -> str:
+    """What a benchmark prints in a process of its own, so that memory is that of this work."""
+    command = [sys.executable, file, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -391,8 +391,8 @@ def mixed_distribution(sampling, mismatch_probability):
     n = sampling.n_records
     distribution = np.zeros(max(n, sampling.batch_size) + 1)
     for differing, chance in enumerate(stats.binom.pmf(np.arange(n + 1), n, mismatch_probability)):
-        given_differing = sampling.discrepancy_distribution(differing)
-        distribution[given_differing.counts] += chance * np.exp(given_differing.log_probabilities)
+        chances = np.exp(sampling.discrepancy_log_probabilities(differing))
+        distribution[: len(chances)] += chance * chances
     return distribution
 
 

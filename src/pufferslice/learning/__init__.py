@@ -30,7 +30,6 @@ from pufferslice.learning.differing import (
 )
 from pufferslice.learning.plan import TrainingPlan, plan_training, plan_with_noise, signal_to_noise
 from pufferslice.learning.sampling import (
-    Discrepancy,
     Poisson,
     SamplingDesign,
     WithoutReplacement,
@@ -43,7 +42,6 @@ __all__ = [
     "Accountant",
     "Amplified",
     "DifferingRecords",
-    "Discrepancy",
     "FlatClipping",
     "LayerClipping",
     "LogMoment",

@@ -17,7 +17,6 @@ from pufferslice.torch.layout import layout_of
 from pufferslice.torch.model_checks import (
     DROWNED,
     adam_warning,
-    layer_problems,
     replace_batchnorm,
     uncompiled,
     validate,
@@ -103,17 +102,6 @@ def test_statistics_of_several_examples_are_refused(norm):
     model = nn.Sequential(nn.Linear(3, 2), nn.Sequential(norm))
     with pytest.raises(ArgumentError, match=rf"layer '1.0' is a {type(norm).__name__}"):
         validate(model)
-
-
-def test_the_mode_of_batch_normalisation_decides():
-    norm = nn.BatchNorm1d(4)
-    examples = torch.randn(8, 4)
-    others = torch.cat([examples[:1], torch.randn(7, 4)])
-    assert not torch.allclose(norm(examples)[0], norm(others)[0])
-    assert layer_problems(norm)
-    norm.eval()
-    assert torch.equal(norm(examples)[0], norm(others)[0])
-    assert not layer_problems(norm)
 
 
 def test_a_wrapper_for_several_processes_is_refused():

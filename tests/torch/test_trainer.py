@@ -194,18 +194,6 @@ def test_every_coordinate_of_every_layer_has_noise_of_its_own_size():
 
 
 @pytest.mark.soundness
-@pytest.mark.statistical
-@pytest.mark.parametrize("divided_by", [1, 2])
-def test_flat_noise_has_the_plans_size_and_half_of_it_would_be_noticed(divided_by, monkeypatch):
-    def add_noise(key, sums):
-        sums += draw_integers(key, len(sums)) // divided_by
-
-    monkeypatch.setattr(run_module, "add_integers", add_noise)
-    seen, plan = noise_seen(0.5)
-    assert (p_value(seen, 4.0 * 0.5 / plan.divisor) < 1e-20) == (divided_by == 2)
-
-
-@pytest.mark.soundness
 def test_an_empty_batch_is_a_step_with_noise_only():
     trainer, model, optimizer = watched(plan_of(sampling=NOBODY, n_steps=3))
     before = digest_of(model)

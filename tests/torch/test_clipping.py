@@ -16,17 +16,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.torch.engine import Engine, grid_of
+from tests.torch.small import plan_of
 from torch import nan, nn
 
 from pufferslice.errors import ArgumentError
-from pufferslice.learning import (
-    FlatClipping,
-    LayerClipping,
-    LogMoment,
-    Poisson,
-    exactly,
-    plan_with_noise,
-)
+from pufferslice.learning import FlatClipping, LayerClipping, Poisson
 from pufferslice.learning.integer_sums import SumGrid, rounding_share, sum_grid
 from pufferslice.torch.clipping import one_thread
 from pufferslice.torch.layout import layout_of
@@ -476,14 +470,8 @@ def test_the_rounding_of_a_block_keeps_to_its_share(name, scale):
 
 def planned_grid(engine, multiplier=4.0, n_records=100):
     """The grid of a plan with clip norm 1."""
-    plan = plan_with_noise(
-        differing=exactly(1),
-        sampling=Poisson(n_records=n_records, rate=0.1),
-        clip_norm=1.0,
-        noise_multipliers=np.array([multiplier]),
-        accountant=LogMoment(),
-        order=4,
-    )
+    sampling = Poisson(n_records=n_records, rate=0.1)
+    plan = plan_of(sampling=sampling, multipliers=np.array([multiplier]))
     return sum_grid(attrs.evolve(plan, block=engine.block), 0, engine.layout.sizes)
 
 

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import strategies as st
+from tests.torch.small import plan_of
 from torch import nn
 
 from pufferslice.errors import ArgumentError
-from pufferslice.learning import LayerClipping, Poisson, WorstCase, exactly, plan_with_noise
+from pufferslice.learning import LayerClipping, Poisson
 from pufferslice.torch.layout import layout_of
 from pufferslice.torch.model_checks import (
     DROWNED,
@@ -214,20 +215,13 @@ LAYERS = LayerClipping(names=("0", "1"), norms=(2.0, 2.0), sizes=(12, 12), alloc
 
 
 def warning_at(ratio, optimizer_of, clip_norm=0.7):
-    """The warning for a plan whose least noise is `ratio` times the largest mean gradient.
+    """The warning for a plan whose noise is `ratio` times the largest sum of gradients.
 
     Noise of multiplier z on d coordinates, over a divisor B: the ratio is z sqrt(d) / B.
     """
-    model, divisor = two_linear(), 50
-    least = ratio * divisor / math.sqrt(24)
-    plan = plan_with_noise(
-        differing=exactly(1),
-        sampling=Poisson(n_records=20 * divisor, rate=1 / 20),
-        clip_norm=clip_norm,
-        noise_multipliers=np.array([3 * least, least]),
-        accountant=WorstCase(),
-        order=4,
-    )
+    model, sampling = two_linear(), Poisson(n_records=1_000, rate=1 / 20)
+    multipliers = np.full(2, ratio * 50 / math.sqrt(24))
+    plan = plan_of(sampling=sampling, clip_norm=clip_norm, multipliers=multipliers)
     return adam_warning(optimizer_of(model.parameters()), plan, layout_of(model, plan.clipping))
 
 

@@ -69,13 +69,6 @@ def _fixed_keys(monkeypatch, seed):
     monkeypatch.setattr(RunKey, "fresh", fresh)
 
 
-@pytest.fixture
-def same_key(monkeypatch, _fixed_keys):
-    """All runs of a test have the same key."""
-    secret = RunKey.fresh().to_bytes()
-    monkeypatch.setattr(RunKey, "fresh", lambda: RunKey.from_bytes(secret))
-
-
 EVERYONE = Poisson(n_records=N_RECORDS, rate=1.0)
 NOBODY = Poisson(n_records=N_RECORDS, rate=1e-9)
 

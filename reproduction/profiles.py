@@ -255,14 +255,14 @@ def attained_joint(n_directions: int) -> float:
     cap of the mean can be below it.
     """
     plane = PlaneProfile(n_directions)
-    distribution = _SAMPLING.discrepancy_distribution(_N_DIFFERING)
+    chances = np.exp(_SAMPLING.discrepancy_log_probabilities(_N_DIFFERING))
     means = []
     for sign in (1.0, -1.0):
         pushed = _PRECONDITIONER @ (_BLOCKS.clip_norms * np.array([1.0, sign]))
-        shifts = 2 * pushed / _SAMPLING.divisor * distribution.counts[:, None]
+        shifts = 2 * pushed / _SAMPLING.divisor * np.arange(len(chances))[:, None]
         caps = (minimal_squared_caps(plane.directions, shift[None, :]) for shift in shifts)
         costs = [joint_round_cost(CAPS_ORDER, cap, _variance(plane), plane.weights) for cap in caps]
-        means.append(float(np.exp(distribution.log_probabilities) @ costs))
+        means.append(float(chances @ costs))
     return max(means)
 
 

@@ -70,14 +70,8 @@ def exact_epsilon(mixture, delta):
 
 def whole_runs(sampling, n_differing, multipliers):
     """Every sequence of discrepancies: the shifts of independent normals add as squares."""
-    distribution = sampling.discrepancy_distribution(n_differing)
-    steps = list(
-        zip(
-            distribution.counts.tolist(),
-            np.exp(distribution.log_probabilities).tolist(),
-            strict=True,
-        )
-    )
+    chances = np.exp(sampling.discrepancy_log_probabilities(n_differing))
+    steps = list(enumerate(chances.tolist()))
     for drawn in itertools.product(steps, repeat=len(multipliers)):
         squares = [(2 * k / z) ** 2 for (k, _), z in zip(drawn, multipliers, strict=True)]
         yield math.prod(chance for _, chance in drawn), math.sqrt(sum(squares))

@@ -113,7 +113,7 @@ def test_ctrl_c_in_a_real_process(folder):
     assert (folder / "run" / "run.key").exists()
 
 
-def test_a_bar_on_a_terminal_with_loss_time_and_budget(folder):
+def test_a_bar_on_a_terminal_with_loss_and_time(folder):
     (folder / "t.toml").write_text(toml_of(document(training__n_steps=40)))
     leader, follower = pty.openpty()
     process = subprocess.Popen(
@@ -134,7 +134,7 @@ def test_a_bar_on_a_terminal_with_loss_time_and_budget(folder):
     assert process.returncode == 0, shown
     assert json.loads(out)["n_steps"] == 40
     shown = shown.decode()
-    for word in ("training", "loss ", "ms/step", "epsilon ", " of 8"):
+    for word in ("Signal to noise", "training", "loss ", "ms/step", "40/40"):
         assert word in shown
 
 

@@ -33,7 +33,7 @@ KNOWN = [
 
 
 def binomial_distribution(rate, n_differing):
-    return Poisson(n_records=n_differing, rate=rate).discrepancy_distribution(n_differing)
+    return Poisson(n_records=n_differing, rate=rate).discrepancy_log_probabilities(n_differing)
 
 
 def integrated(order, z, rate, d, *, swapped=False, reach=None):

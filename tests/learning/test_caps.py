@@ -19,7 +19,6 @@ from pufferslice.learning import caps
 from pufferslice.learning.caps import (
     AcrossRounds,
     ClippedBlocks,
-    MeanSquareCap,
     TailCap,
     across_rounds,
     average_round_cost,
@@ -39,8 +38,6 @@ from pufferslice.learning.caps import (
     mean_square_caps,
     minimal_squared_caps,
     mismatch_mean_square_cap,
-    normalised_mean_square_caps,
-    normalised_squared_caps,
     projected_variance,
     recipe_noise,
     round_costs,
@@ -175,14 +172,14 @@ class TestSquaredCaps:
     def test_normalised_by_the_realised_batch_size(self):
         """N=2, one differs, rate 1/2: K/B is 0, 1, 0, 1/2 with equal chance; mean square 5/16."""
         ratio = poisson_mean_square_ratio(Poisson(n_records=2, rate=0.5), 1)
-        result = normalised_mean_square_caps([1.0], mean_square_ratio=ratio)
+        result = mean_square_caps([1.0], mean_square_discrepancy=ratio, divisor=1)
         assert result == pytest.approx([4 * 5 / 16], rel=1e-14)
         # A batch of the one differing record moves by 2C; the largest size is no divisor.
         worlds = np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([[-1.0, 0.0], [0.0, 1.0]])
         means = [w[s].sum(axis=0) / n for w in worlds for s, n in ((slice(1), 1), (slice(2), 2))]
         moved = minimal_squared_caps([[1.0, 0.0]], np.subtract(means[:2], means[2:]))
         assert squared_caps([1.0], discrepancy_cap=1, divisor=2)[0] < moved[0] == 4.0
-        assert normalised_squared_caps([1.0], ratio_cap=1.0)[0] == moved[0]
+        assert squared_caps([1.0], discrepancy_cap=1.0, divisor=1)[0] == moved[0]
 
 
 class TestMinimal:
@@ -350,7 +347,6 @@ class TestTailCap:
         """P(> 0) = 0.5, P(> 2) = 0.2, P(> 5) = 0."""
         cap = tail_cap([0, 2, 5], np.log([0.5, 0.3, 0.2]), tail_probability=tail)
         assert cap == TailCap(value=value, tail_probability=tail, failure_probability=0.0)
-        assert "never a Rényi claim" in cap.may_be_used_for
 
     @given(st.integers(1, 60), st.floats(0.01, 0.99), st.floats(math.log(1e-250), 0))
     def test_agrees_with_scipy(self, n, share, log_tail):
@@ -366,7 +362,7 @@ class TestTailCap:
         assert cap == TailCap(value=25, tail_probability=0.01, failure_probability=0.0)
         chances_of_all = {"batch_size": 3, "mismatch_probability": 1.0}
         assert hoeffding_tail_cap(**chances_of_all, tail_probability=0.01).value == 3
-        assert mismatch_mean_square_cap(**chances).value == pytest.approx(109.0, rel=1e-15)
+        assert mismatch_mean_square_cap(**chances) == pytest.approx(109.0, rel=1e-15)
 
     def test_closed_forms_hold_for_different_records(self):
         """Records differ independently, the batch has different records: K is Binomial(B, tau)."""
@@ -374,7 +370,7 @@ class TestTailCap:
         distribution = mixed_distribution(sampling, tau)
         assert distribution == pytest.approx(stats.binom.pmf(np.arange(31), 8, tau), abs=1e-12)
         square = mismatch_mean_square_cap(batch_size=8, mismatch_probability=tau)
-        assert square.value == pytest.approx(float(distribution @ np.arange(31.0) ** 2), rel=1e-11)
+        assert square == pytest.approx(float(distribution @ np.arange(31.0) ** 2), rel=1e-11)
         for tail in (0.3, 0.1, 0.01, 1e-4):
             cap = hoeffding_tail_cap(batch_size=8, mismatch_probability=tau, tail_probability=tail)
             assert distribution[cap.value + 1 :].sum() <= tail
@@ -386,7 +382,7 @@ class TestTailCap:
         cap = hoeffding_tail_cap(batch_size=100, mismatch_probability=0.5, tail_probability=1e-6)
         assert distribution[cap.value + 1 :].sum() > 50e-6
         square = mismatch_mean_square_cap(batch_size=100, mismatch_probability=0.5)
-        assert square.value == 2525.0
+        assert square == 2525.0
         assert float(distribution @ np.arange(101.0) ** 2) == pytest.approx(2549.75, rel=1e-11)
 
 
@@ -395,8 +391,8 @@ def mixed_distribution(sampling, mismatch_probability):
     n = sampling.n_records
     distribution = np.zeros(max(n, sampling.batch_size) + 1)
     for differing, chance in enumerate(stats.binom.pmf(np.arange(n + 1), n, mismatch_probability)):
-        given_differing = sampling.discrepancy_distribution(differing)
-        distribution[given_differing.counts] += chance * np.exp(given_differing.log_probabilities)
+        chances = np.exp(sampling.discrepancy_log_probabilities(differing))
+        distribution[: len(chances)] += chance * chances
     return distribution
 
 
@@ -447,10 +443,9 @@ class TestEstimates:
     def test_mean_square_by_hand(self):
         """22/5 + 5^2 sqrt(ln(2/0.1) / 10)."""
         cap = mean_square_cap_estimate(self.COUNTS, discrepancy_cap=5, failure_probability=0.1)
-        assert cap.value == pytest.approx(4.4 + 25 * math.sqrt(math.log(20) / 10), rel=1e-15)
-        assert cap.failure_probability == 0.1
+        assert cap == pytest.approx(4.4 + 25 * math.sqrt(math.log(20) / 10), rel=1e-15)
         large = mean_square_cap_estimate([2**40], discrepancy_cap=2**40, failure_probability=0.5)
-        assert large.value == pytest.approx(2.0**80 * (1 + math.sqrt(math.log(4) / 2)), rel=1e-14)
+        assert large == pytest.approx(2.0**80 * (1 + math.sqrt(math.log(4) / 2)), rel=1e-14)
 
     def test_tail_by_hand(self):
         """M = 1000, half-width 0.04295: delta 0.1 leaves out floor(57.05) = 57 replicates above,
@@ -471,8 +466,7 @@ class TestEstimates:
             np.zeros(5, dtype=int), self.COUNTS, discrepancy_cap=5, failure_probability=0.1
         )
         value = 4.4 + 25 * math.sqrt(math.log(40) / 10)
-        assert square.value == pytest.approx(value, rel=1e-15)
-        assert square.failure_probability == 0.1
+        assert square == pytest.approx(value, rel=1e-15)
         options = {"tail_probability": 0.1, "failure_probability": 0.05}
         zeros = np.zeros(1000, dtype=int)
         tail = tail_cap_estimate(np.arange(1000), zeros, discrepancy_cap=999, **options)
@@ -486,8 +480,7 @@ class TestEstimates:
         """
         draws = 4 * rng.integers(0, 2, size=(2000, 50))
         values = [
-            mean_square_cap_estimate(d, discrepancy_cap=4, failure_probability=0.2).value
-            for d in draws
+            mean_square_cap_estimate(d, discrepancy_cap=4, failure_probability=0.2) for d in draws
         ]
         assert np.mean(np.array(values) < 8) <= 0.1
         assert np.mean((draws**2).mean(axis=1) < 8) > 0.3
@@ -509,8 +502,7 @@ class TestEstimates:
         mean square over batches is 100; the estimate tends to the average over pairs, 50."""
         counts = 10 * np.random.default_rng(3).integers(0, 2, 20_000)
         cap = mean_square_cap_estimate(counts, discrepancy_cap=10, failure_probability=1e-3)
-        assert cap.value < 54
-        assert "comparison only" in MeanSquareCap.may_be_used_for
+        assert cap < 54
 
 
 class TestAcrossRounds:
@@ -560,25 +552,23 @@ def across(tails, failures):
         (lambda: squared_caps([1.0], discrepancy_cap=1, divisor=0), "divisor"),
         (lambda: squared_caps(["a"], discrepancy_cap=1, divisor=2), "expected numbers"),
         (lambda: mean_square_caps([1.0], mean_square_discrepancy=math.nan, divisor=2), "mean_squ"),
-        (lambda: normalised_squared_caps([1.0], ratio_cap=-0.1), "ratio_cap"),
-        (lambda: normalised_mean_square_caps([1.0], mean_square_ratio=-1.0), "mean_square_ratio"),
         (lambda: minimal_squared_caps(DIAGONAL, np.empty((0, 2))), "shifts must have shape"),
         (lambda: minimal_squared_caps(DIAGONAL, [[math.nan, 1.0]]), "shifts must be finite"),
         (lambda: matrix_caps(DIAGONAL, [[1.0, 0.5], [0.4, 1.0]]), "matrix must be symmetric"),
         (lambda: matrix_caps(DIAGONAL, [[1.0, 2.0], [2.0, 1.0]]), "negative eigenvalue"),
         (lambda: projected_variance(AXES, np.diag([1.0, 0.0])), "positive variance"),
         (lambda: round_costs(1, [1.0], [1.0]), "order"),
-        (lambda: round_costs(2, [-1.0], [1.0]), "smallest_cap"),
+        (lambda: round_costs(2, [-1.0], [1.0]), "caps must not be negative"),
         (lambda: round_costs(2, [], []), "caps must have shape"),
         (lambda: round_costs(2, [1.0, 1.0], [1.0]), "variance must have one entry per cap"),
         (lambda: round_costs(2, [1.0], [0.0]), "smallest_variance"),
-        (lambda: round_costs(2, [1e300], [1e-300]), "costs must be finite"),
+        (lambda: round_costs(2, [1e300], [1e-300]), "too large for a float"),
         (lambda: average_round_cost(2, [1.0, 1.0], [1.0, 1.0], [1.0]), "weights"),
-        (lambda: joint_total_squared_cap([[1e308]] * 2, [1.0]), "total_squared_cap"),
+        (lambda: joint_total_squared_cap([[1e308]] * 2, [1.0]), "too large for a float"),
         (lambda: claimed_epsilon(2, -1.0, noise_std=1), "total_squared_cap"),
-        (lambda: claimed_epsilon(2, 1e300, noise_std=1e-100), "epsilon must be finite"),
+        (lambda: claimed_epsilon(2, 1e300, noise_std=1e-100), "too large for a float"),
         (lambda: claimed_noise_std(2, 0.0, 1.0), "epsilon"),
-        (lambda: claimed_noise_std(2, 1e-200, 1e200), "variance must be finite"),
+        (lambda: claimed_noise_std(2, 1e-200, 1e200), "too large for a float"),
         (lambda: recipe_noise(16, 1.0, [], squared_discrepancy=1.0), "learning_rates"),
         (lambda: recipe_noise(16, 1.0, [0.1, 0.0], squared_discrepancy=1.0), "learning_rate"),
         (lambda: recipe_noise(16, 1.0, [0.1], squared_discrepancy=0.0), "squared_discrepancy"),
@@ -600,7 +590,7 @@ def across(tails, failures):
         (lambda: tail_cap_estimate(**ESTIMATE), "at least one instance"),
         (lambda: tail_cap_estimate([1], **ESTIMATE | {"tail_probability": 1.0}), "tail_prob"),
         (lambda: tail_cap_estimate([1], **ESTIMATE | {"failure_probability": 0.0}), "failure_prob"),
-        (lambda: across([0.1] * 11, []), "tail_probabilities must not be negative and must sum"),
+        (lambda: across([0.1] * 11, []), "tail_probabilities must sum to less than 1"),
         (lambda: across([0.1], [-0.1]), "failure_probabilities must not be negative"),
         (lambda: across([math.nan], []), "finite"),
     ],

@@ -16,7 +16,6 @@ from pufferslice.learning import (
     LogMoment,
     MeanSquare,
     Poisson,
-    WithoutReplacement,
     WorstCase,
     effective_multiplier,
     exactly,
@@ -53,13 +52,6 @@ def test_effective_multiplier_by_hand(multipliers, effective):
 def test_effective_multiplier_refuses(bad):
     with pytest.raises(ArgumentError, match="multiplier"):
         effective_multiplier(np.array(bad))
-
-
-@pytest.mark.parametrize("allocation", ["equal", "least_noise"])
-def test_inverse_squares_of_the_ratios_sum_to_one(allocation):
-    ratios = layers(allocation).ratios
-    assert np.sum(ratios**-2.0) == pytest.approx(1, rel=1e-14)
-    assert effective_multiplier(5.0 * ratios) == pytest.approx(5.0, rel=1e-14)
 
 
 def test_least_noise_by_hand():
@@ -104,28 +96,6 @@ def test_layers_cost_what_one_layer_costs_at_the_effective_multiplier(accountant
     assert plan.guarantee().epsilon == pytest.approx(cost, rel=1e-12)
     flat = plan_with_noise(clip_norm=7.0, noise_multipliers=schedule, **common)
     assert flat.guarantee() == plan.guarantee()
-
-
-@pytest.mark.parametrize("allocation", ["equal", "least_noise"])
-def test_per_layer_costs_add(allocation):
-    """Sum over layers of 2 order K^2 / z_layer^2, with K the cap, its square's mean, its moment."""
-    design = WithoutReplacement(n_records=50, batch_size=10)
-    order, n_differing, z = 3.0, 4, 9.0
-    layer_multipliers = z * layers(allocation).ratios
-    distribution = design.discrepancy_distribution(n_differing)
-    chances, squares = (
-        np.exp(distribution.log_probabilities),
-        distribution.counts.astype(float) ** 2,
-    )
-    given = np.array([sum(2 * order * k2 / zl**2 for zl in layer_multipliers) for k2 in squares])
-    expected = {
-        WorstCase(): given[-1],
-        MeanSquare(): chances @ given,
-        LogMoment(): math.log(chances @ np.exp((order - 1) * given)) / (order - 1),
-    }
-    for accountant, cost in expected.items():
-        result = run_cost(accountant, order, design, exactly(n_differing), np.array([z]))
-        assert result == pytest.approx(cost, rel=1e-12)
 
 
 def test_two_layers_amplified_by_plane_quadrature():

@@ -49,14 +49,6 @@ def request(**changes):
 
 
 class TestPrevalence:
-    def test_the_papers_worlds(self):
-        """0.1 and 0.1004 of 50,000 differ in 20 records; 0.10004 in 2."""
-        labels = np.repeat(np.arange(10), 5_000)
-        for share, n_differing in ((0.1004, 20), (0.10004, 2)):
-            worlds = Prevalence(label=3, shares=(0.1, share), seed=7, world="first")
-            assert worlds.differing(50_000) == exactly(n_differing)
-            assert worlds.worlds(labels).n_differing == n_differing
-
     @given(
         labels=st.lists(st.integers(0, 2), min_size=2, max_size=60),
         shares=st.tuples(*[st.integers(0, 20).map(lambda k: k / 20)] * 2),

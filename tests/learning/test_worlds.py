@@ -193,18 +193,6 @@ class TestPaperWorlds:
         printed = two_world_prevalence(CIFAR_LABELS, label=CAT, share=0.10004, seed=7)
         assert printed.n_differing == 2
 
-    def test_real_labels_by_way_of_a_first_world(self, data_folder):
-        base = np.concatenate(
-            [np.load(data_folder / f"cifar10-train-{i}.npz")["y_train"].ravel() for i in (1, 2, 3)]
-        )
-        n_base = np.count_nonzero(base == CAT)
-        first = relabelled(base, label=CAT, share=0.1, seed=1)
-        worlds = two_world_prevalence(first, label=CAT, share=0.1004, seed=2)
-        assert np.count_nonzero(first == CAT) == 3_000
-        assert np.count_nonzero(first != base) == abs(3_000 - n_base)
-        assert worlds.n_differing == 12
-        assert worlds.first.dtype == worlds.second.dtype == base.dtype
-
 
 @st.composite
 def labelled(draw):

@@ -13,20 +13,14 @@ import attrs
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.torch.engine import Engine, grid_of
+from tests.torch.small import plan_of
 from torch import nan, nn
 
 from pufferslice.errors import ArgumentError
-from pufferslice.learning import (
-    FlatClipping,
-    LayerClipping,
-    LogMoment,
-    Poisson,
-    exactly,
-    plan_with_noise,
-)
+from pufferslice.learning import FlatClipping, LayerClipping, Poisson
 from pufferslice.learning.integer_sums import SumGrid, rounding_share, sum_grid
 from pufferslice.torch.clipping import one_thread
 from pufferslice.torch.layout import layout_of
@@ -399,16 +393,6 @@ def test_products_of_any_two_sizes_stay_within_the_radius(radius, above, below, 
 
 
 @pytest.mark.soundness
-@pytest.mark.parametrize("x", [1e20, 1e21, 1.3e22, 2e22, 2.6e22, 2.65e22, 3e22, 1e25, 1e30, 1.7e38])
-def test_the_outlier_of_a_regression_stays_within_the_radius(x):
-    """Its weight, radius over norm, is below the normal numbers of single precision."""
-    model = nn.Linear(1, 1, bias=False)
-    nn.init.ones_(model.weight)
-    examples = (torch.full((1, 1), x), torch.zeros(1, 1))
-    check_within(Engine(model, squared_loss, examples, block=BLOCK), examples, 1.0)
-
-
-@pytest.mark.soundness
 @pytest.mark.parametrize(
     ("x", "t"),
     [(1e150, 1e-163), (1e-163, 1e150), (1e200, 1e-190), (1e-300, 1e305), (1e-320, 1e300)],
@@ -445,19 +429,6 @@ def test_tokens_that_cancel_stay_within_the_radius(dtype, shape, n_lost, log_sca
     if n_lost < 12 and 1e-6 * radius < norm < 1e25 * radius:
         total = engine.sum(tuple(one[:1] for one in examples), grid_of(radius, radius * FINE))
         assert np.linalg.norm(total) >= 0.9 * min(norm, radius)
-
-
-@pytest.mark.soundness
-@settings(max_examples=40)
-@given(st.integers(-30, 30), st.integers(0, 2**31))
-@example(0, 0)
-def test_norms_next_to_the_radius(n_units, bits):
-    """A few units in the last place below or above the radius."""
-    draws = torch.Generator().manual_seed(bits)
-    x, t = torch.randn(BLOCK, 3, generator=draws), torch.randn(BLOCK, 2, generator=draws)
-    norms = x.double().norm(dim=1) * t.double().norm(dim=1)
-    t = (t.double() / norms[:, None] * (1 + n_units * 2.0**-24)).float()
-    check_within(engine_of_chosen_gradients(0, 3, 2), (x, t), 1.0)
 
 
 @pytest.mark.soundness
@@ -499,14 +470,8 @@ def test_the_rounding_of_a_block_keeps_to_its_share(name, scale):
 
 def planned_grid(engine, multiplier=4.0, n_records=100):
     """The grid of a plan with clip norm 1."""
-    plan = plan_with_noise(
-        differing=exactly(1),
-        sampling=Poisson(n_records=n_records, rate=0.1),
-        clip_norm=1.0,
-        noise_multipliers=np.array([multiplier]),
-        accountant=LogMoment(),
-        order=4,
-    )
+    sampling = Poisson(n_records=n_records, rate=0.1)
+    plan = plan_of(sampling=sampling, multipliers=np.array([multiplier]))
     return sum_grid(attrs.evolve(plan, block=engine.block), 0, engine.layout.sizes)
 
 

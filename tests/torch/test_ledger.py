@@ -8,10 +8,11 @@ import stat
 import subprocess
 import sys
 import threading
+from contextlib import closing
 
 import pytest
 
-from pufferslice.errors import ArgumentError, LedgerError, PuffersliceError, RewindError
+from pufferslice.errors import LedgerError, PuffersliceError, RewindError
 from pufferslice.torch.ledger import Checkpointed, RecordedRun, RunLedger
 
 RUN, PLAN, N_STEPS = "0123456789abcdef", "p" * 64, 10
@@ -25,7 +26,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def ledger(path):
-    with RunLedger(path) as ledger:
+    with closing(RunLedger(path)) as ledger:
         ledger.start(RUN, PLAN, N_STEPS)
         yield ledger
 
@@ -54,13 +55,12 @@ def test_the_life_of_a_run(ledger, path):
     ledger.finish(10)
     assert ledger.run() == RecordedRun(RUN, PLAN, N_STEPS, 10)
     assert recorded(path) == [(step, A) for step in range(10)]
-    assert repr(ledger) == f"RunLedger({str(path)!r})"
 
 
 def test_only_the_owner_reads_it(tmp_path):
     old = os.umask(0)
     try:
-        with RunLedger(tmp_path / "a" / "b" / "run.ledger") as ledger:
+        with closing(RunLedger(tmp_path / "a" / "b" / "run.ledger")) as ledger:
             ledger.start(RUN, PLAN, N_STEPS)
             files = list((tmp_path / "a" / "b").iterdir())
             assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
@@ -179,24 +179,6 @@ def test_a_run_that_is_not_there(ledger, path, tmp_path):
     assert not missing.path.exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "call"),
-    [
-        ("run", lambda ledger: ledger.start("", PLAN, 1)),
-        ("plan_digest", lambda ledger: ledger.start(RUN, None, 1)),
-        ("n_steps", lambda ledger: ledger.start(RUN, PLAN, 0)),
-        ("step", lambda ledger: ledger.record_step(-1, A)),
-        ("tag", lambda ledger: ledger.record_step(0, "")),
-        ("digest", lambda ledger: ledger.record_checkpoint(0, "")),
-        ("step", lambda ledger: ledger.check_resume(0.5, "x")),
-        ("n_steps", lambda ledger: ledger.finish(-1)),
-    ],
-)
-def test_bad_arguments(ledger, name, call):
-    with pytest.raises(ArgumentError, match=f"^{name} must be"):
-        call(ledger)
-
-
 @pytest.mark.parametrize("content", [b"x" * 5_000, b"SQLite format 3\0" + b"\xff" * 4_096])
 def test_a_file_that_is_no_ledger(path, content):
     path.write_bytes(content)
@@ -214,7 +196,7 @@ def test_an_empty_file(path):
     path.touch()
     with pytest.raises(LedgerError, match="cannot be used: no such table"):
         RunLedger(path).record_step(0, A)
-    with RunLedger(path) as ledger:
+    with closing(RunLedger(path)) as ledger:
         ledger.start(RUN, PLAN, N_STEPS)
         take(ledger, [0])
 
@@ -233,7 +215,7 @@ def test_a_ledger_of_an_older_version(ledger, path):
 def test_a_second_ledger_object_keeps_the_lock_of_the_first(ledger, path):
     """Else another process takes itself for the last one, and removes steps that are in use."""
     take(ledger, range(2))
-    with RunLedger(path) as second:
+    with closing(RunLedger(path)) as second:
         assert second.run().taken is None
     look = (
         "import sqlite3, sys; connection = sqlite3.connect(sys.argv[1]);"
@@ -346,7 +328,7 @@ def test_what_was_recorded_survives_a_killed_process(path, after):
     assert process.wait(timeout=30) == -signal.SIGKILL
     told = [int(line.split()[0]) for line in rest[:-1]]
     last = max([after, *told])
-    with RunLedger(path) as ledger:
+    with closing(RunLedger(path)) as ledger:
         with pytest.raises(RewindError):
             ledger.record_step(last, B)
         ledger.record_step(last, A)

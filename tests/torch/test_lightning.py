@@ -5,20 +5,14 @@ import pytest
 import torch
 from tests.torch.small import LOSS, N_STEPS, digest_of, model_of, plan_of, records, train
 
-from pufferslice.learning.keys import RunKey
 from pufferslice.torch import Trainer, make_private
 
 lightning = pytest.importorskip("lightning.pytorch")
 pytestmark = [
+    pytest.mark.usefixtures("same_key"),
     pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _fixed_key(monkeypatch):
-    """Every run has the same key."""
-    monkeypatch.setattr(RunKey, "fresh", classmethod(lambda cls: cls.from_bytes(bytes(range(32)))))
 
 
 class WithOptimizer(lightning.LightningModule):

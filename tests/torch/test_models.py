@@ -6,12 +6,12 @@ import math
 import pytest
 import torch
 from opacus.grad_sample import GradSampleModule
+from tests.torch.small import plan_of
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.errors import ArgumentError, TrainingError
-from pufferslice.learning import Amplified, Poisson, exactly, plan_training
+from pufferslice.learning import Poisson
 from pufferslice.torch.models import (
     PaddingShortcut,
     ResidualBlock,
@@ -125,14 +125,7 @@ def test_an_example_does_not_reach_the_output_of_another(case):
 
 def test_a_private_step(case):
     model, shape = case
-    plan = plan_training(
-        differing=exactly(1),
-        sampling=Poisson(n_records=12, rate=0.8),
-        clip_norm=1.0,
-        n_steps=1,
-        accountant=Amplified(),
-        target=Guarantee.unsliced(order=4, epsilon=4.0),
-    )
+    plan = plan_of(n_steps=1, sampling=Poisson(n_records=12, rate=0.8))
     trainer = Trainer(model, cross_entropy, torch.optim.SGD(model.parameters(), lr=0.1), plan)
     before = [p.detach().clone() for p in model.parameters()]
     for batch in trainer.batches(TensorDataset(torch.randn(12, *shape), torch.arange(12) % 10)):

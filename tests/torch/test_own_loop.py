@@ -25,17 +25,12 @@ from torch.utils.data import default_collate
 from pufferslice.certificate import verify
 from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.learning import Poisson, WithoutReplacement
-from pufferslice.learning.keys import RunKey
 from pufferslice.torch import PrivateOptimizer, make_private, own_loop
 from pufferslice.torch.distributed import Processes
 
+pytestmark = pytest.mark.usefixtures("same_key")
+
 NOBODY = Poisson(n_records=N_RECORDS, rate=1e-9)
-
-
-@pytest.fixture(autouse=True)
-def _fixed_key(monkeypatch):
-    """Every run has the same key."""
-    monkeypatch.setattr(RunKey, "fresh", classmethod(lambda cls: cls.from_bytes(bytes(range(32)))))
 
 
 def private(plan=None, *, model=None, data=None, optimizer=None, loss_fn=LOSS, **given):

@@ -69,13 +69,6 @@ def _fixed_keys(monkeypatch, seed):
     monkeypatch.setattr(RunKey, "fresh", fresh)
 
 
-@pytest.fixture
-def same_key(monkeypatch, _fixed_keys):
-    """All runs of a test have the same key."""
-    secret = RunKey.fresh().to_bytes()
-    monkeypatch.setattr(RunKey, "fresh", lambda: RunKey.from_bytes(secret))
-
-
 EVERYONE = Poisson(n_records=N_RECORDS, rate=1.0)
 NOBODY = Poisson(n_records=N_RECORDS, rate=1e-9)
 
@@ -191,18 +184,6 @@ def test_every_coordinate_of_every_layer_has_noise_of_its_own_size():
         assert p_value(part, std) > 1e-20
         assert p_value(part, 0.9 * std) < 1e-20
         assert p_value(part, 1.1 * std) < 1e-20
-
-
-@pytest.mark.soundness
-@pytest.mark.statistical
-@pytest.mark.parametrize("divided_by", [1, 2])
-def test_flat_noise_has_the_plans_size_and_half_of_it_would_be_noticed(divided_by, monkeypatch):
-    def add_noise(key, sums):
-        sums += draw_integers(key, len(sums)) // divided_by
-
-    monkeypatch.setattr(run_module, "add_integers", add_noise)
-    seen, plan = noise_seen(0.5)
-    assert (p_value(seen, 4.0 * 0.5 / plan.divisor) < 1e-20) == (divided_by == 2)
 
 
 @pytest.mark.soundness

@@ -132,11 +132,8 @@ def _published_distributions(plan: TrainingPlan) -> list[tuple[Integers, Floats]
         caps = [plan.sampling.discrepancy_cap(n) for n in counts]
         return [(np.array([cap]), np.ones(1)) for cap in caps]
     if plan.accountant.name == "log_moment":
-        distributions = [plan.sampling.discrepancy_distribution(n) for n in counts]
-        return [
-            (distribution.counts, np.exp(distribution.log_probabilities))
-            for distribution in distributions
-        ]
+        logs = [plan.sampling.discrepancy_log_probabilities(n) for n in counts]
+        return [(np.arange(len(row)), np.exp(row)) for row in logs]
     return None
 
 

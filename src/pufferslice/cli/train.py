@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`pufferslice train`: a model, its certificate and its logs from a training file."""
 
-import contextlib
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from pufferslice.cli.output import INTERRUPTED, Json, answer
-
-if TYPE_CHECKING:
-    from pufferslice.torch.train import StepProgress
 
 
 def train(
@@ -34,9 +29,10 @@ def train(
     if out is not None:
         request = attrs.evolve(request, output=attrs.evolve(request.output, folder=out))
     try:
-        with _bar() as report:
-            announce = None if json else lambda ratio: typer.echo(str(ratio), err=True)
-            trained = run_training(request, report=report, announce=announce)
+        # On a terminal the progress bar begins with the ratio.
+        is_said = json or sys.stderr.isatty()
+        announce = None if is_said else lambda ratio: typer.echo(str(ratio), err=True)
+        trained = run_training(request, announce=announce)
     except KeyboardInterrupt as stopped:
         typer.echo(str(stopped) or "interrupted", err=True)
         raise typer.Exit(INTERRUPTED) from None
@@ -56,41 +52,3 @@ def train(
         "Not covered by the guarantee: internal.jsonl, checkpoint.pt, run.json.",
     ]
     answer(value, "\n".join(lines), json=json)
-
-
-@contextlib.contextmanager
-def _bar() -> "Iterator[Callable[[StepProgress], None] | None]":
-    """A bar on standard error with loss, step time and epsilon, if that is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("training"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[loss]}  {task.fields[pace]}  {task.fields[spent]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("training", total=None, loss="", pace="", spent="")
-
-        def report(now: "StepProgress") -> None:
-            bar.update(
-                task,
-                completed=now.step,
-                total=now.n_steps,
-                loss=f"loss {now.mean_loss:.3f}",
-                pace=f"{1_000 * now.seconds:.0f} ms/step",
-                spent=f"epsilon {now.spent_epsilon:.3g} of {now.epsilon:.3g}",
-            )
-
-        yield report

@@ -35,7 +35,6 @@ from pufferslice.learning.differing import (
 )
 from pufferslice.learning.plan import TrainingPlan, plan_training, plan_with_noise, signal_to_noise
 from pufferslice.learning.sampling import (
-    Discrepancy,
     Poisson,
     SamplingDesign,
     WithoutReplacement,
@@ -48,7 +47,6 @@ __all__ = [
     "Accountant",
     "Amplified",
     "DifferingRecords",
-    "Discrepancy",
     "FlatClipping",
     "LayerClipping",
     "LogMoment",

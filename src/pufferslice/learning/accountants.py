@@ -145,9 +145,9 @@ class LogMoment:
         self, order: float, sampling: SamplingDesign, n_differing: int, noise_multipliers: Floats
     ) -> Floats:
         r"""Cost of a step: $\frac{1}{\alpha-1} \ln E\, e^{(\alpha-1) 2\alpha K^2/z^2}$."""
-        distribution = sampling.discrepancy_distribution(n_differing)
-        possible = np.isfinite(distribution.log_probabilities)
-        logs, counts = distribution.log_probabilities[possible, None], distribution.counts[possible]
+        all_logs = sampling.discrepancy_log_probabilities(n_differing)
+        counts = np.flatnonzero(np.isfinite(all_logs))
+        logs = all_logs[counts, None]
         multipliers = _checked_multipliers(noise_multipliers)
         pieces = np.array_split(multipliers, 1 + len(logs) * len(multipliers) // _ELEMENTS)
         return np.concatenate([_log_moment_costs(order, logs, counts, z) for z in pieces])
@@ -178,11 +178,11 @@ class Amplified:
         self, order: float, sampling: SamplingDesign, n_differing: int, noise_multipliers: Floats
     ) -> Floats:
         """Cost of a step: `amplified_divergence`, never more than the log moment."""
-        distribution = _check_poisson(sampling).discrepancy_distribution(n_differing)
+        logs = _check_poisson(sampling).discrepancy_log_probabilities(n_differing)
         # For a rate of 1 the two are equal, and rounding must not put this one above.
         log_moments = LogMoment().step_costs(order, sampling, n_differing, noise_multipliers)
         multipliers = np.asarray(noise_multipliers, dtype=np.float64)
-        return np.minimum(amplified_divergences(order, multipliers, distribution), log_moments)
+        return np.minimum(amplified_divergences(order, multipliers, logs), log_moments)
 
 
 Accountant = WorstCase | MeanSquare | LogMoment | Amplified

@@ -30,7 +30,7 @@ from scipy.special import gammaln
 from pufferslice._core.arrays import Floats, Integers
 from pufferslice._core.checks import check_above, check_count
 from pufferslice.errors import CalibrationError
-from pufferslice.learning.sampling import Discrepancy, Poisson, binomial_windows
+from pufferslice.learning.sampling import Poisson, binomial_windows
 
 SMALLEST_ORDER: Final = 1.001
 """Nearer to 1 the rounding of the integrand, divided by order - 1, could exceed RELATIVE_ERROR."""
@@ -92,18 +92,15 @@ def amplified_divergence(
     """
     check_count(0, n_differing=n_differing)
     check_above(0, noise_multiplier=noise_multiplier)
-    distribution = Poisson(n_records=max(n_differing, 1), rate=rate).discrepancy_distribution(
-        n_differing
-    )
-    return float(amplified_divergences(order, np.array([noise_multiplier]), distribution)[0])
+    design = Poisson(n_records=max(n_differing, 1), rate=rate)
+    logs = design.discrepancy_log_probabilities(n_differing)
+    return float(amplified_divergences(order, np.array([noise_multiplier]), logs)[0])
 
 
-def amplified_divergences(
-    order: float, noise_multipliers: Floats, distribution: Discrepancy
-) -> Floats:
+def amplified_divergences(order: float, noise_multipliers: Floats, log_weights: Floats) -> Floats:
     """`amplified_divergence` at each of many noise multipliers.
 
-    Needs: `distribution` is that of a Poisson design, a binomial distribution.
+    Needs: `log_weights` are the logs of a binomial distribution, that of a Poisson design.
     """
     check_above(1, order=order)
     if order < SMALLEST_ORDER:
@@ -115,11 +112,10 @@ def amplified_divergences(
     multipliers = np.asarray(noise_multipliers, dtype=np.float64)
     for value in (multipliers.min(), multipliers.max()):  # NaN is both
         check_above(0, noise_multiplier=float(value))
-    log_weights = distribution.log_probabilities
     n_differing = len(log_weights) - 1
     if not n_differing:
         return np.zeros(multipliers.shape)
-    mean = float(np.exp(log_weights) @ distribution.counts.astype(np.float64))
+    mean = float(np.exp(log_weights) @ np.arange(n_differing + 1.0))
     if mean / float(multipliers.max()) < _SMALLEST_SHIFT:
         msg = (
             f"a mean shift of {mean:g} under noise {multipliers.max():g} is too small to account; "
@@ -167,8 +163,8 @@ def amplified_by_count(
                 log_excess = _log_excesses_together(order, noise_multiplier, rate, group)
             n_counts = len(group) // 2
         if log_excess is None:
-            distribution = sampling.discrepancy_distribution(int(counts[first]))
-            costs = amplified_divergences(order, np.array([noise_multiplier]), distribution)
+            logs = sampling.discrepancy_log_probabilities(int(counts[first]))
+            costs = amplified_divergences(order, np.array([noise_multiplier]), logs)
         else:
             costs = _costs(order, log_excess)
         results[first : first + len(costs)] = costs

@@ -15,8 +15,8 @@ full dimension.
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final, final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, final
 
 import attrs
 import numpy as np
@@ -122,7 +122,7 @@ def block_reach(directions: Floats, blocks: ClippedBlocks, *, preconditioner: Fl
     >>> float(block_reach([[0.6, 0.8]], blocks, preconditioner=np.eye(2))[0])
     5.8
     """
-    rows = _directions(blocks.dim, directions)
+    rows = _unit_rows(directions, blocks.dim)
     matrix = _square(blocks.dim, preconditioner=preconditioner)
     return _finite(blocks.norms(rows @ matrix) @ blocks.clip_norms)
 
@@ -135,8 +135,11 @@ def block_reach_bound(directions: Floats, blocks: ClippedBlocks, *, lipschitz: F
     per layer L_b is that rate, and the two forms agree.
     Source: corollary:vanilla_SGD_HUC, in the form of app:perlayer_clipping.
     """
-    rows = _directions(blocks.dim, directions)
-    factors = _per_block(blocks, lipschitz=lipschitz)
+    factors = _not_negative(lipschitz=lipschitz)
+    if factors.shape != blocks.clip_norms.shape:
+        msg = f"lipschitz must have one entry per block, {len(blocks.sizes)}; got {factors.shape}"
+        raise ArgumentError(msg)
+    rows = _unit_rows(directions, blocks.dim)
     return _finite(blocks.norms(rows) @ (blocks.clip_norms * factors))
 
 
@@ -147,52 +150,34 @@ def squared_caps(reach: Floats, *, discrepancy_cap: float, divisor: float) -> Fl
     directions and equal the full-dimension bound; otherwise they do not certify a run.
     Needs: no batch has more than `discrepancy_cap` differing records, and the sum of gradients is
     divided by the public `divisor`: the batch size or the expected one. Never the largest possible
-    size, which would make the caps too small.
-    Source: def:HUC, prop:exist_HUC, corollary:vanilla_SGD_HUC.
+    size, which would make the caps too small. For a sum that is divided by the realised size, give
+    the largest ratio K/B (1 under Poisson sampling) and divisor 1.
+    Source: def:HUC, prop:exist_HUC, corollary:vanilla_SGD_HUC, app:poisson_subsampling.
 
     >>> float(squared_caps([0.5], discrepancy_cap=3, divisor=6)[0])
     0.25
     """
     check_at_least(0, discrepancy_cap=discrepancy_cap)
     check_above(0, divisor=divisor)
-    return normalised_squared_caps(reach, ratio_cap=discrepancy_cap / divisor)
+    ratio = discrepancy_cap / divisor
+    return mean_square_caps(reach, mean_square_discrepancy=ratio * ratio, divisor=1)
 
 
+@_quiet
 def mean_square_caps(reach: Floats, *, mean_square_discrepancy: float, divisor: float) -> Floats:
     """Bounds on the mean over batch draws of the squared shift along each slice (sa-HUC).
 
     Use: comparison, and the paper's average over batch draws; it implies no bound on what one
     batch draw shows. Take the largest slice, not the log-moment, for its joint form.
     Needs: the mean square over batch draws alone, at most this for every pair of coupled datasets.
-    Source: def:msHUC, prop:msHUC_from_K2.
+    For a sum that is divided by the realised size, give the mean of (K/B)^2 and divisor 1; a batch
+    of no records counts as ratio 0.
+    Source: def:msHUC, prop:msHUC_from_K2, app:poisson_subsampling.
     """
     check_at_least(0, mean_square_discrepancy=mean_square_discrepancy)
     check_above(0, divisor=divisor)
-    ratio = mean_square_discrepancy / divisor / divisor
-    return normalised_mean_square_caps(reach, mean_square_ratio=ratio)
-
-
-def normalised_squared_caps(reach: Floats, *, ratio_cap: float) -> Floats:
-    """`squared_caps` for a sum divided by the realised batch size: K/B is at most `ratio_cap`.
-
-    Under Poisson sampling the ratio reaches 1 as soon as one record differs.
-    Use: as `squared_caps`, comparison only. The library divides by a public constant.
-    Source: prop:exist_HUC, in the form of app:poisson_subsampling.
-    """
-    check_at_least(0, ratio_cap=ratio_cap)
-    return normalised_mean_square_caps(reach, mean_square_ratio=ratio_cap * ratio_cap)
-
-
-@_quiet
-def normalised_mean_square_caps(reach: Floats, *, mean_square_ratio: float) -> Floats:
-    """`mean_square_caps` for a sum divided by the realised batch size: mean of (K/B)^2.
-
-    Use: as `mean_square_caps`, comparison only.
-    Needs: a batch of no records counts as ratio 0 and its update does not depend on the data.
-    Source: prop:msHUC_from_K2, in the form of app:poisson_subsampling.
-    """
-    check_at_least(0, mean_square_ratio=mean_square_ratio)
     # The 2 belongs to the difference of two clipped gradients; it is written only here.
+    mean_square_ratio = mean_square_discrepancy / divisor / divisor
     return _finite((2 * _not_negative(reach=reach)) ** 2 * mean_square_ratio)
 
 
@@ -210,7 +195,7 @@ def minimal_squared_caps(directions: Floats, shifts: Floats) -> Floats:
         msg = f"shifts must have shape (n_shifts, dim), both at least 1; got {moves.shape}"
         raise ArgumentError(msg)
     check_finite(shifts=moves)
-    rows = _directions(moves.shape[1], directions)
+    rows = _unit_rows(directions, moves.shape[1])
     return _finite(np.max((rows @ moves.T) ** 2, axis=1))
 
 
@@ -260,7 +245,7 @@ def projected_variance(directions: Floats, noise_cov: Floats) -> Floats:
     return variance
 
 
-@np.errstate(over="ignore")
+@_quiet
 def round_costs(order: float, caps: Floats, variance: Floats) -> Floats:
     """Bound on the divergence of one round along each slice: order * cap / (2 * variance).
 
@@ -280,9 +265,7 @@ def round_costs(order: float, caps: Floats, variance: Floats) -> Floats:
         raise ArgumentError(msg)
     check_finite(variance=variances)
     check_above(0, smallest_variance=float(variances.min()))
-    costs = np.asarray(order * values / (2 * variances))
-    check_finite(costs=costs)
-    return costs
+    return _finite(order * values / (2 * variances))
 
 
 def average_round_cost(order: float, caps: Floats, variance: Floats, weights: Floats) -> float:
@@ -319,6 +302,7 @@ def largest_round_cost(order: float, caps: Floats, variance: Floats, weights: Fl
     return float(np.max(costs[_weights(weights, costs) > 0]))
 
 
+@_quiet
 def average_total_squared_cap(caps: Floats, weights: Floats) -> float:
     """Caps of shape (n_steps, n_directions), weighted over the slices and summed over the steps.
 
@@ -328,9 +312,10 @@ def average_total_squared_cap(caps: Floats, weights: Floats) -> float:
     Source: thm:HUC_SRPP_SGD, thm:msHUC_SRPP_SGD.
     """
     values = _caps(caps, n_axes=2)
-    return _total(aggregate_average(values, _weights(weights, values)))
+    return float(_finite(aggregate_average(values, _weights(weights, values)).sum()))
 
 
+@_quiet
 def joint_total_squared_cap(caps: Floats, weights: Floats) -> float:
     """Caps of shape (n_steps, n_directions): the largest slice of each step, summed over the steps.
 
@@ -338,7 +323,7 @@ def joint_total_squared_cap(caps: Floats, weights: Floats) -> float:
     Source: thm:HUC_SRPP_SGD, thm:msHUC_SRPP_SGD.
     """
     values = _caps(caps, n_axes=2)
-    return _total(values[:, _weights(weights, values) > 0].max(axis=1))
+    return float(_finite(values[:, _weights(weights, values) > 0].max(axis=1).sum()))
 
 
 def claimed_epsilon(order: float, total_squared_cap: float, *, noise_std: float) -> float:
@@ -351,9 +336,7 @@ def claimed_epsilon(order: float, total_squared_cap: float, *, noise_std: float)
     check_above(1, order=order)
     check_at_least(0, total_squared_cap=total_squared_cap)
     check_above(0, noise_std=noise_std)
-    epsilon = order / 2 * (total_squared_cap / noise_std / noise_std)
-    check_finite(epsilon=np.array(epsilon))
-    return epsilon
+    return float(_finite(np.array(order / 2 * (total_squared_cap / noise_std / noise_std))))
 
 
 def claimed_noise_std(order: float, epsilon: float, total_squared_cap: float) -> float:
@@ -365,9 +348,7 @@ def claimed_noise_std(order: float, epsilon: float, total_squared_cap: float) ->
     check_above(1, order=order)
     check_above(0, epsilon=epsilon)
     check_at_least(0, total_squared_cap=total_squared_cap)
-    variance = order / 2 * (total_squared_cap / epsilon)
-    check_finite(variance=np.array(variance))
-    return math.sqrt(variance)
+    return math.sqrt(_finite(np.array(order / 2 * (total_squared_cap / epsilon))))
 
 
 @final
@@ -405,11 +386,10 @@ def recipe_noise(
     if rates.ndim != 1 or rates.size == 0:
         msg = f"learning_rates must have one entry per step, at least one; got {rates.shape}"
         raise ArgumentError(msg)
-    check_finite(learning_rates=rates)
     check_above(0, smallest_learning_rate=float(rates.min()))
     # Clip norm and batch size cancel, so both are 1 here.
     on_updates, on_gradients = (
-        _total(normalised_mean_square_caps(reach, mean_square_ratio=squared_discrepancy))
+        float(mean_square_caps(reach, mean_square_discrepancy=squared_discrepancy, divisor=1).sum())
         for reach in (rates, np.ones_like(rates))
     )
     multiplier = claimed_noise_std(order, epsilon, on_updates)
@@ -425,12 +405,8 @@ def recipe_noise(
 class TailCap:
     """A count that is exceeded with probability at most `tail_probability`.
 
-    It gives (epsilon, delta), never a Rényi claim.
+    It gives an (epsilon, delta) claim whose delta includes the tail, never a Rényi claim.
     """
-
-    may_be_used_for: ClassVar[str] = (
-        "an (epsilon, delta) claim whose delta includes the tail probability; never a Rényi claim"
-    )
 
     value: int
     """The count."""
@@ -440,24 +416,7 @@ class TailCap:
     """That the bound itself is wrong, over the simulation; 0 if the distribution is known."""
 
 
-@final
-@attrs.frozen(kw_only=True)
-class MeanSquareCap:
-    """An upper bound on the mean square of the discrepancy over data and batch together."""
-
-    may_be_used_for: ClassVar[str] = (
-        "comparison only: an average over the data bounds no pair of datasets"
-    )
-
-    value: float
-    """The bound on the mean of the squared count."""
-    failure_probability: float
-    """That the bound is wrong, over the simulation; 0 if the distribution is known."""
-
-
-@final
-@attrs.frozen(kw_only=True)
-class AcrossRounds:
+class AcrossRounds(NamedTuple):
     """What the tail caps of a run leave open; two numbers that must not be added."""
 
     delta: float
@@ -513,7 +472,7 @@ def hoeffding_tail_cap(
     return TailCap(value=value, tail_probability=tail_probability, failure_probability=0.0)
 
 
-def mismatch_mean_square_cap(*, batch_size: int, mismatch_probability: float) -> MeanSquareCap:
+def mismatch_mean_square_cap(*, batch_size: int, mismatch_probability: float) -> float:
     """Mean of the squared discrepancy of independent records: B tau (1 - tau) + (B tau)^2.
 
     Needs: as `hoeffding_tail_cap`, a batch of different records.
@@ -521,7 +480,7 @@ def mismatch_mean_square_cap(*, batch_size: int, mismatch_probability: float) ->
     Source: as `hoeffding_tail_cap`.
     """
     mean = _mean_discrepancy(batch_size, mismatch_probability)
-    return MeanSquareCap(value=mean * (1 - mismatch_probability) + mean**2, failure_probability=0.0)
+    return mean * (1 - mismatch_probability) + mean**2
 
 
 def simulate_discrepancies(
@@ -563,7 +522,7 @@ def simulate_discrepancies(
 
 def mean_square_cap_estimate(
     *instances: Integers, discrepancy_cap: int, failure_probability: float
-) -> MeanSquareCap:
+) -> float:
     r"""Upper bound on the mean of the squared discrepancy, from simulated ones of each instance.
 
     $$\hat\mu_2 + K^2 \sqrt{\ln(2/\gamma) / (2M)}$$
@@ -577,11 +536,10 @@ def mean_square_cap_estimate(
     smaller cap of the sampling design).
     Source: lem:mc_ms_cap, cor:uniform_ms_cap.
     """
-    values = []
-    for draws, slack in _replicates(instances, discrepancy_cap, failure_probability):
-        mean_square = float(np.mean(draws.astype(np.float64) ** 2))
-        values.append(mean_square + discrepancy_cap**2 * slack)
-    return MeanSquareCap(value=max(values), failure_probability=failure_probability)
+    return max(
+        float(np.mean(draws.astype(np.float64) ** 2)) + discrepancy_cap**2 * slack
+        for draws, slack in _replicates(instances, discrepancy_cap, failure_probability)
+    )
 
 
 def tail_cap_estimate(
@@ -617,14 +575,13 @@ def tail_cap_estimate(
 
 def _replicates(
     instances: Sequence[Integers], discrepancy_cap: int, failure_probability: float
-) -> list[tuple[Integers, float]]:
+) -> Iterator[tuple[Integers, float]]:
     """The counts of each instance, checked, and their DKW half-width."""
     check_count(0, discrepancy_cap=discrepancy_cap)
     if not instances:
         msg = "discrepancies must hold the counts of at least one instance, got none"
         raise ArgumentError(msg)
     share = split(failure_probability, len(instances))
-    replicates = []
     for counts in instances:
         draws = _counts(discrepancies=counts)
         n_beyond = np.count_nonzero(draws > discrepancy_cap)
@@ -634,8 +591,7 @@ def _replicates(
                 f"{draws.size} do"
             )
             raise ArgumentError(msg)
-        replicates.append((draws, dkw_halfwidth(len(draws), share)))
-    return replicates
+        yield draws, dkw_halfwidth(len(draws), share)
 
 
 def across_rounds(*, tail_probabilities: Floats, failure_probabilities: Floats) -> AcrossRounds:
@@ -648,29 +604,29 @@ def across_rounds(*, tail_probabilities: Floats, failure_probabilities: Floats) 
     delta' + delta), with confidence 1 - failure_probability. The paper subtracts both sums from one
     probability. Source: lem:dkw_huc_cap, cor:uniform_huc_cap, across rounds.
     """
+    named = {
+        "tail_probabilities": tail_probabilities,
+        "failure_probabilities": failure_probabilities,
+    }
     sums = []
-    for name, probabilities in (
-        ("tail_probabilities", tail_probabilities),
-        ("failure_probabilities", failure_probabilities),
-    ):
-        values = np.ravel(locked(probabilities))
-        check_finite(**{name: values})
+    for name, probabilities in named.items():
+        values = np.ravel(_not_negative(**{name: probabilities}))
         total = math.fsum(values)
-        if np.any(values < 0) or not total < 1:
+        if not total < 1:
             msg = (
-                f"{name} must not be negative and must sum to less than 1; got the sum {total!r} "
-                f"over {values.size} entries. Bound the differing records of the whole data once "
-                "instead of the discrepancy of every round"
+                f"{name} must sum to less than 1; got the sum {total!r} over {values.size} "
+                "entries. Bound the differing records of the whole data once instead of the "
+                "discrepancy of every round"
             )
             raise ArgumentError(msg)
         sums.append(total)
-    return AcrossRounds(delta=sums[0], failure_probability=sums[1])
+    return AcrossRounds(*sums)
 
 
-def _directions(dim: int, directions: Floats) -> Floats:
+def _unit_rows(directions: Floats, dim: int | None = None) -> Floats:
     rows = locked(directions)
     check_unit_rows(directions=rows)
-    if rows.shape[1] != dim:
+    if dim is not None and rows.shape[1] != dim:
         msg = f"directions must have {dim} coordinates, got {rows.shape[1]}"
         raise ArgumentError(msg)
     return rows
@@ -688,15 +644,13 @@ def _square(dim: int, **named: Floats) -> Floats:
 
 def _quadratic(directions: Floats, **named: Floats) -> Floats:
     """u^T M u for each direction u, where M is symmetric and has no negative eigenvalue."""
-    ((name, _),) = named.items()
-    rows = locked(directions)
-    check_unit_rows(directions=rows)
+    rows = _unit_rows(directions)
     values = _square(rows.shape[1], **named)
     slack = _ROUNDING * float(np.abs(values).max())
     if np.abs(values - values.T).max() > slack or np.linalg.eigvalsh(values)[0] < -slack:
         msg = (
-            f"{name} must be symmetric and have no negative eigenvalue; use (m + m.T) / 2, and a "
-            "covariance"
+            f"{next(iter(named))} must be symmetric and have no negative eigenvalue; use "
+            "(m + m.T) / 2, and a covariance"
         )
         raise ArgumentError(msg)
     # Rounding may leave a zero slightly below zero.
@@ -713,15 +667,6 @@ def _not_negative(**named: Floats) -> Floats:
     return values
 
 
-def _per_block(blocks: ClippedBlocks, **named: Floats) -> Floats:
-    values = _not_negative(**named)
-    if values.shape != blocks.clip_norms.shape:
-        (name,) = named
-        msg = f"{name} must have one entry per block, {len(blocks.sizes)}; got {values.shape}"
-        raise ArgumentError(msg)
-    return values
-
-
 def _finite(values: Floats) -> Floats:
     if not np.all(np.isfinite(values)):
         msg = "the result is too large for a float; give clip norms, caps and noise in larger units"
@@ -729,21 +674,12 @@ def _finite(values: Floats) -> Floats:
     return np.asarray(values)
 
 
-@np.errstate(over="ignore")
-def _total(caps: Floats) -> float:
-    total = float(caps.sum())
-    check_finite(total_squared_cap=np.array(total))
-    return total
-
-
 def _caps(caps: Floats, *, n_axes: int) -> Floats:
-    values = locked(caps)
+    values = _not_negative(caps=caps)
     if values.ndim != n_axes or values.size == 0:
         shape = ("n_directions", "n_steps, n_directions")[n_axes - 1]
         msg = f"caps must have shape ({shape}) and not be empty, got {values.shape}"
         raise ArgumentError(msg)
-    check_finite(caps=values)
-    check_at_least(0, smallest_cap=float(values.min()))
     return values
 
 

@@ -24,7 +24,7 @@ from pufferslice._core.checks import (
     check_probabilities,
 )
 from pufferslice.errors import ArgumentError
-from pufferslice.learning.sampling import binomial_log_probabilities, check_log_probabilities
+from pufferslice.learning.sampling import binomial_log_probabilities
 from pufferslice.learning.worlds import differing_rows
 from pufferslice.scenario.distributions import GaussianDistribution
 
@@ -88,7 +88,11 @@ class DifferingRecords:
             )
             raise ArgumentError(msg)
         check_finite(log_probabilities=self.log_probabilities)
-        check_log_probabilities(self.log_probabilities, length=len(self.counts))
+        with np.errstate(over="ignore"):
+            check_probabilities(
+                length=len(self.counts),
+                **{"the exponentials of log_probabilities": np.exp(self.log_probabilities)},
+            )
         if not isinstance(self.is_fixed_set, bool) or (self.is_fixed_set and self.is_random):
             msg = (
                 "is_fixed_set must be True or False, and a fixed set has one size; got "

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from pufferslice._core.arrays import Floats, Integers, locked, locked_integers, same
-from pufferslice._core.checks import UNIT_TOLERANCE, check_count
+from pufferslice._core.arrays import Floats, Integers
+from pufferslice._core.checks import check_count
 from pufferslice._core.kernels import kernel
 from pufferslice.errors import ArgumentError
 
@@ -31,33 +31,6 @@ _CHUNK: Final = 2**14
 _ZEROS: Final = bytes(8 * _CHUNK)
 
 Words = npt.NDArray[np.uint64]
-
-
-@final
-@attrs.frozen(kw_only=True, repr=False)
-class Discrepancy:
-    """The distribution of K, the differing records in one batch, given how many differ in all.
-
-    >>> Poisson(n_records=100, rate=0.5).discrepancy_distribution(2)
-    Discrepancy(0..2)
-    """
-
-    counts: Integers = attrs.field(converter=locked_integers, eq=same)
-    """Every count from 0 to the largest of any draw, shape (n_counts,)."""
-    log_probabilities: Floats = attrs.field(converter=locked, eq=same)
-    """Natural logs, shape (n_counts,); minus infinity where a count cannot occur."""
-
-    def __attrs_post_init__(self) -> None:
-        if self.counts.size == 0 or not np.array_equal(self.counts, np.arange(self.counts.size)):
-            msg = (
-                "counts must be 0, 1, 2, ... up to the largest of any draw, got "
-                f"{self.counts.size} counts"
-            )
-            raise ArgumentError(msg)
-        check_log_probabilities(self.log_probabilities, length=len(self.counts))
-
-    def __repr__(self) -> str:
-        return f"Discrepancy(0..{len(self.counts) - 1})"
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - the class checks it afterwards
@@ -100,10 +73,14 @@ class Poisson:
         """The most differing records that any draw can hold: all of them."""
         return _checked_differing(self.n_records, max_differing=max_differing)
 
-    def discrepancy_distribution(self, n_differing: int) -> Discrepancy:
-        """The distribution of K: Binomial(n_differing, rate)."""
+    def discrepancy_log_probabilities(self, n_differing: int) -> Floats:
+        """Logs of P(K = k) for k = 0, 1, ..., the cap: Binomial(n_differing, rate).
+
+        >>> np.exp(Poisson(n_records=100, rate=0.5).discrepancy_log_probabilities(2)).round(12)
+        array([0.25, 0.5 , 0.25])
+        """
         d = _checked_differing(self.n_records, n_differing=n_differing)
-        return _discrepancy(binomial_log_probabilities(d, self.rate, 1 - self.rate))
+        return binomial_log_probabilities(d, self.rate, 1 - self.rate)
 
     def mean_square_discrepancy(self, n_differing: int) -> float:
         """E[K^2] = Dq (1 + (D - 1) q).
@@ -161,20 +138,23 @@ class WithoutReplacement(_FixedSize):
         d = _checked_differing(self.n_records, max_differing=max_differing)
         return min(d, self.batch_size)
 
-    def discrepancy_distribution(self, n_differing: int) -> Discrepancy:
-        """The distribution of K: Hypergeometric(n_records, n_differing, batch_size)."""
+    def discrepancy_log_probabilities(self, n_differing: int) -> Floats:
+        """Logs of P(K = k) for k = 0, 1, ..., the cap; minus infinity where k cannot occur.
+
+        K is Hypergeometric(n_records, n_differing, batch_size).
+        """
         d = _checked_differing(self.n_records, n_differing=n_differing)
         lowest, highest = max(0, d + self.batch_size - self.n_records), min(d, self.batch_size)
         _check_length(highest + 1)
         k = np.arange(lowest + 1, highest + 1, dtype=np.float64)
         logs = _normalised_logs(np.log(self._ratios(d, k)))
-        return _discrepancy(np.concatenate([np.full(lowest, -np.inf), logs]))
+        return np.concatenate([np.full(lowest, -np.inf), logs])
 
     def log_probabilities(self, n_differing: Integers) -> Floats:
         """The distributions of K for ascending numbers of differing records, one row of logs each.
 
         Rows have the counts from 0 to the largest that the last number allows. Far out in the tails
-        they are a little less accurate than `discrepancy_distribution`.
+        they are a little less accurate than `discrepancy_log_probabilities`.
         """
         d, counts = n_differing[:, None], np.arange(self.discrepancy_cap(int(n_differing[-1])) + 1)
         _check_length(len(counts))
@@ -223,11 +203,14 @@ class WithReplacement(_FixedSize):
         d = _checked_differing(self.n_records, max_differing=max_differing)
         return self.batch_size if d else 0
 
-    def discrepancy_distribution(self, n_differing: int) -> Discrepancy:
-        """K is Binomial(batch_size, n_differing / n_records). Source: prop:wr_caps."""
+    def discrepancy_log_probabilities(self, n_differing: int) -> Floats:
+        """Logs of P(K = k) for k = 0, 1, ..., the cap: Binomial(batch_size, D / n_records).
+
+        Source: prop:wr_caps.
+        """
         d = _checked_differing(self.n_records, n_differing=n_differing)
-        return _discrepancy(
-            binomial_log_probabilities(self.discrepancy_cap(d), float(d), float(self.n_records - d))
+        return binomial_log_probabilities(
+            self.discrepancy_cap(d), float(d), float(self.n_records - d)
         )
 
     def mean_square_discrepancy(self, n_differing: int) -> float:
@@ -391,18 +374,6 @@ def binomial_windows(n_trials: Floats, success: float, lowest: int, highest: int
     return logs
 
 
-def check_log_probabilities(logs: Floats, *, length: int) -> None:
-    """Logs of a probability vector of the given length; minus infinity is a probability of 0."""
-    if logs.shape != (length,):
-        msg = f"log_probabilities must have shape ({length},), one for each count; got {logs.shape}"
-        raise ArgumentError(msg)
-    with np.errstate(over="ignore"):
-        total = float(np.exp(logs).sum())
-    if not abs(total - 1) <= UNIT_TOLERANCE:
-        msg = f"the exponentials of log_probabilities must sum to 1, got {total!r}"
-        raise ArgumentError(msg)
-
-
 def _normalised_logs(steps: Floats) -> Floats:
     """Log probabilities from the logs of their successive ratios, which decrease.
 
@@ -430,10 +401,6 @@ def _mean_squares(n_records: int, n_differing: int, sizes: Floats) -> Floats:
     """E[K^2] of uniform sets of the given sizes."""
     means = sizes * n_differing / n_records
     return np.asarray(means * (1 + (n_differing - 1) * (sizes - 1) / max(n_records - 1, 1)))
-
-
-def _discrepancy(logs: Floats) -> Discrepancy:
-    return Discrepancy(counts=np.arange(len(logs)), log_probabilities=logs)
 
 
 def _checked_differing(n_records: int, **named: int) -> int:

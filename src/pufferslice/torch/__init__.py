@@ -22,41 +22,23 @@ from pufferslice.torch.own_loop import PrivateLoader, PrivateOptimizer, make_pri
 from pufferslice.torch.trainer import Batches, StepReport, Trainer
 
 if TYPE_CHECKING:
-    from pufferslice.torch.opacus import (
-        OpacusRun,
-        PlanAccountant,
-        check_opacus,
-        noise_caveat,
-        opacus_noise_multiplier,
-        opacus_sampling,
-    )
+    from pufferslice.torch.opacus import PlanAccountant, opacus_sampling
 
 __all__ = [
     "Batch",
     "Batches",
-    "OpacusRun",
     "PlanAccountant",
     "PrivateLoader",
     "PrivateOptimizer",
     "StepReport",
     "Trainer",
-    "check_opacus",
     "make_private",
-    "noise_caveat",
-    "opacus_noise_multiplier",
     "opacus_sampling",
     "replace_batchnorm",
     "validate",
 ]
 
-_NEED_OPACUS: Final = {
-    "OpacusRun",
-    "PlanAccountant",
-    "check_opacus",
-    "noise_caveat",
-    "opacus_noise_multiplier",
-    "opacus_sampling",
-}
+_NEED_OPACUS: Final = {"PlanAccountant", "opacus_sampling"}
 
 
 # Hidden from type checkers: for them a module with `__getattr__` has every name, typos included.

@@ -14,14 +14,12 @@ depends on values of the data, which `torch.func.vmap` does not reveal. In a rep
 always builds the mask, by its own code; this changes values by rounding only.
 """
 
-import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Literal, NamedTuple, NoReturn, final
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import Function
 from torch.nn import functional
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.utils._pytree import tree_leaves
@@ -386,7 +384,7 @@ def _forward(layer: Any, copy: Any, run: Pass) -> Callable[..., Any]:  # noqa: A
                 )
                 shape = layer.normalized_shape
             else:
-                inputs = _GroupNorm.apply(inputs, layer.num_groups, layer.eps)[0]  # type: ignore[no-untyped-call]
+                inputs = functional.group_norm(inputs, layer.num_groups, eps=layer.eps)
                 shape = (layer.num_channels, *(1,) * (inputs.dim() - 2))
             outputs = inputs * weight.reshape(shape)
             outputs = outputs if bias is None else outputs + bias.reshape(shape)
@@ -395,40 +393,6 @@ def _forward(layer: Any, copy: Any, run: Pass) -> Callable[..., Any]:  # noqa: A
         return outputs
 
     return forward
-
-
-class _GroupNorm(Function):
-    """Normalised groups of channels; its backward pass is torch's formula for second derivatives.
-
-    Torch's other formula rounds differently.
-    """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(inputs: Tensor, n_groups: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-        n, n_channels, *rest = inputs.shape
-        shape = (n, n_channels, math.prod(rest))
-        return torch.native_group_norm(inputs, None, None, *shape, n_groups, eps)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:  # noqa: ANN401 - torch's
-        ctx.n_groups = inputs[1]
-        ctx.save_for_backward(inputs[0], *output[1:])
-        ctx.mark_non_differentiable(*output[1:])
-
-    @staticmethod
-    def backward(ctx: Any, outputs: Tensor, *_: Tensor) -> Any:  # noqa: ANN401 - torch's
-        inputs, means, scales = ctx.saved_tensors
-        shape = (len(inputs), ctx.n_groups, inputs.shape[1] // ctx.n_groups, -1)
-        x, dy = inputs.reshape(shape), outputs.reshape(shape)
-        share = 1 / (x.shape[2] * x.shape[3])
-        mean, scale = means[:, :, None, None], scales[:, :, None, None]
-        product = (dy * x).sum(3, keepdim=True).sum(2, keepdim=True)
-        total = dy.sum(3, keepdim=True).sum(2, keepdim=True)
-        slope = (total * mean - product) * (scale * scale * scale) * share
-        offset = -slope * mean - total * scale * share
-        return (scale * dy + slope * x + offset).reshape_as(inputs), None, None
 
 
 def _recurrent(layer: Any, run: Pass, inputs: Any, hx: Any) -> Any:  # noqa: ANN401 - as torch's own

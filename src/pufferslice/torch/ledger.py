@@ -12,12 +12,10 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Final, NamedTuple, Self, final
+from typing import Final, NamedTuple, final
 
-from pufferslice._core.checks import check_count
 from pufferslice._core.files import database_problem, prepare_database
-from pufferslice.errors import ArgumentError, LedgerError, RewindError
+from pufferslice.errors import LedgerError, RewindError
 
 VERSION: Final = 2
 
@@ -75,12 +73,13 @@ class RunLedger:
     May be used by several threads and processes at once.
 
     >>> import tempfile, pathlib
-    >>> with RunLedger(pathlib.Path(tempfile.mkdtemp()) / "run.ledger") as ledger:
-    ...     ledger.start("run", plan_digest="plan", n_steps=2)
-    ...     ledger.record_step(step=0, tag="sums")
-    ...     ledger.record_checkpoint(step=1, digest="file")
-    ...     ledger.latest_checkpoint()
+    >>> ledger = RunLedger(pathlib.Path(tempfile.mkdtemp()) / "run.ledger")
+    >>> ledger.start("run", plan_digest="plan", n_steps=2)
+    >>> ledger.record_step(step=0, tag="sums")
+    >>> ledger.record_checkpoint(step=1, digest="file")
+    >>> ledger.latest_checkpoint()
     Checkpointed(step=1, digest='file')
+    >>> ledger.close()
     """
 
     __slots__ = ("_connection", "_lock", "_process", "path")
@@ -93,8 +92,6 @@ class RunLedger:
 
     def start(self, run: str, plan_digest: str, n_steps: int) -> None:
         """Record that a run of a plan begins; repeating the call does no harm."""
-        check_count(1, n_steps=n_steps)
-        _check_words(run=run, plan_digest=plan_digest)
         with self._transaction(create=True) as connection:
             row = connection.execute("SELECT run, plan, n_steps FROM runs").fetchone()
             if row is None:
@@ -120,8 +117,6 @@ class RunLedger:
         Raises `RewindError` if the step was taken with other sums, and `LedgerError` if it is not
         the next one, lies outside the plan, or the run is finished.
         """
-        check_count(0, step=step)
-        _check_words(tag=tag)
         with self._open() as connection:
             if connection.execute(_NEW_STEP, {"step": int(step), "tag": tag}).rowcount == 1:
                 return
@@ -145,8 +140,6 @@ class RunLedger:
         `step` is the number of steps taken before it. After a crash in between, the file is ahead
         of the ledger, and `check_resume` accepts it.
         """
-        check_count(0, step=step)
-        _check_words(digest=digest)
         with self._transaction(durable=True) as connection:
             run = self._unfinished(connection)
             if step > _next_step(connection):
@@ -162,7 +155,6 @@ class RunLedger:
 
     def check_resume(self, step: int, digest: str) -> None:
         """Raise `RewindError` unless the checkpoint is the latest, or no step came after it."""
-        check_count(0, step=step)
         with self._transaction() as connection:
             run = self._unfinished(connection)
             if _latest(connection) == (step, digest):
@@ -179,7 +171,6 @@ class RunLedger:
 
     def finish(self, n_steps: int) -> None:
         """Record that the run ended after `n_steps` steps; repeating the call does no harm."""
-        check_count(0, n_steps=n_steps)
         with self._transaction(durable=True) as connection:
             run = self._run(connection)
             if run.taken != n_steps:
@@ -196,20 +187,6 @@ class RunLedger:
             connection, self._connection = self._connection, None
             if connection is not None:
                 connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"RunLedger({str(self.path)!r})"
 
     def _run(self, connection: sqlite3.Connection) -> RecordedRun:
         row = connection.execute("SELECT run, plan, n_steps, taken FROM runs").fetchone()
@@ -308,10 +285,3 @@ def _wrong_step(connection: sqlite3.Connection, run: RecordedRun, step: int) -> 
         f"the next step of run {run.name} is {_next_step(connection)}, got step {step}. If the "
         f"ledger is older than the checkpoint, {NEW_RUN}"
     )
-
-
-def _check_words(**named: str) -> None:
-    for name, value in named.items():
-        if not isinstance(value, str) or not value:
-            msg = f"{name} must be a non-empty string, got {value!r}"
-            raise ArgumentError(msg)

@@ -3,7 +3,6 @@
 
 import copy
 import inspect
-import math
 from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any, Final
@@ -16,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from pufferslice.errors import ArgumentError
-from pufferslice.learning import TrainingPlan
+from pufferslice.learning import TrainingPlan, signal_to_noise
 from pufferslice.torch.layout import ParameterLayout
 
 LEAST_CHANNELS_PER_GROUP: Final = 16
@@ -209,21 +208,15 @@ def adam_warning(optimizer: Optimizer, plan: TrainingPlan, layout: ParameterLayo
 
     Adam and its relatives divide by the root of a running mean of squared gradients. If noise is
     much larger than any gradient, they divide every coordinate by the noise's standard deviation.
-    This compares the noise of the plan's least noisy step, on an average coordinate, with the
-    largest clipped mean gradient: public numbers only.
     """
-    if not isinstance(optimizer, _ADAPTIVE):
-        return ""
-    stds = plan.noise_stds(int(plan.noise_multipliers.argmin())) / plan.divisor
-    noise = math.hypot(*(std * math.sqrt(n) for std, n in zip(stds, layout.sizes, strict=True)))
-    ratio = noise / math.hypot(*plan.clipping.norms)
-    if ratio <= DROWNED:
+    noise_to_signal = 1 / signal_to_noise(plan, layout.sizes).per_step
+    if not isinstance(optimizer, _ADAPTIVE) or noise_to_signal <= DROWNED:
         return ""
     return (
-        f"even in its least noisy step the plan adds about {ratio:.3g} times the largest possible "
-        f"mean gradient as noise to an average parameter, so {type(optimizer).__name__} scales its "
-        "steps by the noise and no longer adapts to the gradients; use larger batches, train fewer "
-        "parameters, or use SGD with momentum"
+        f"the noise of a step is about {noise_to_signal:.3g} times the largest possible sum of "
+        f"gradients, so {type(optimizer).__name__} scales its steps by the noise and no longer "
+        "adapts to the gradients; use larger batches, train fewer parameters, or use SGD with "
+        "momentum"
     )
 
 

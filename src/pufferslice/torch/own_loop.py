@@ -86,8 +86,6 @@ class PrivateOptimizer(Optimizer):
 
     def __init__(self, optimizer: Optimizer, trainer: Trainer, loader: PrivateLoader) -> None:
         super().__init__(optimizer.param_groups, optimizer.defaults)
-        self.last_report: StepReport | None = None
-        """Report of the last step; internal."""
         self._inner = optimizer
         self._trainer = trainer
         self._loader = loader
@@ -115,7 +113,7 @@ class PrivateOptimizer(Optimizer):
         taken = self._trainer.n_taken
         self._is_stepping = True
         try:
-            self.last_report = self._trainer.step(self._loader.batch)
+            self._trainer.step(self._loader.batch)
         finally:
             self._is_stepping = False
             if self._trainer.n_taken > taken:
@@ -125,6 +123,11 @@ class PrivateOptimizer(Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: ARG002, FBT001, FBT002 - torch's own signature
         """Set the gradients to None, whatever `set_to_none` is."""
         self._inner.zero_grad(set_to_none=True)
+
+    @property
+    def last_report(self) -> StepReport | None:
+        """Report of the last step; internal."""
+        return self._trainer.last_report
 
     @property
     def n_taken(self) -> int:

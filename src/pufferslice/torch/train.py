@@ -69,22 +69,6 @@ _VERSION: Final = 1
 
 @final
 @attrs.frozen(kw_only=True)
-class StepProgress:
-    """Progress of a run. Internal: the loss and the time come from the private records."""
-
-    step: int
-    """Steps taken."""
-    n_steps: int
-    mean_loss: float
-    seconds: float
-    spent_epsilon: float
-    """Cost of the steps, updated with every row of the public log."""
-    epsilon: float
-    """Cost of the whole run."""
-
-
-@final
-@attrs.frozen(kw_only=True)
 class TrainedRun:
     """A finished run; all of it is public."""
 
@@ -117,7 +101,7 @@ class Evaluation:
 def run_training(
     request: TrainingRequest,
     *,
-    report: Callable[[StepProgress], None] | None = None,
+    on_step: Callable[[StepReport], None] | None = None,
     announce: Callable[[SignalToNoise], None] | None = None,
 ) -> TrainedRun:
     """Run a training request; write model, certificate and logs to its folder.
@@ -125,10 +109,11 @@ def run_training(
     An unfinished run of the same request in that folder is resumed, with the same result as an
     uninterrupted one. Ctrl-C lets the step end, saves a checkpoint and raises `KeyboardInterrupt`
     with a text on how to resume; a second one does not wait. `announce` is called before the first
-    step with the public signal-to-noise ratio of the plan and the model.
+    step with the public signal-to-noise ratio of the plan and the model, `on_step` with the report
+    of each step. On a terminal a bar shows the progress.
 
     Guarantee: the certificate's, for `model.pt` and `public.jsonl` together. `internal.jsonl`,
-    `checkpoint.pt` and what `report` receives are not covered.
+    `checkpoint.pt`, the bar and what `on_step` receives are not covered.
     """
     folder, n_steps = request.output.folder, request.plan.n_steps
     _check_folder(request)
@@ -151,11 +136,15 @@ def run_training(
         trainer,
         dict if held_out is None else lambda: held_out_metrics(model, loss, held_out),
     )
-    with _interrupts() as is_interrupted:
-        for batch in trainer.batches(data.train, progress=False) if not trainer.is_finished else ():
-            progress = logs.add(trainer.step(batch))
-            if report is not None:
-                report(progress)
+    with (
+        _interrupts() as is_interrupted,
+        contextlib.closing(trainer.batches(data.train)) as batches,
+    ):
+        for batch in batches:
+            report = trainer.step(batch)
+            logs.add(report)
+            if on_step is not None:
+                on_step(report)
             stop, taken = is_interrupted(), trainer.n_taken
             if taken < n_steps and (stop or taken % request.output.checkpoint_every == 0):
                 trainer.save()
@@ -514,23 +503,14 @@ class _Logs:
         folder, n_taken = request.output.folder, trainer.n_taken
         self._output, self._trainer, self._metrics = request.output, trainer, metrics
         self._claim = request.plan.guarantee()
-        self._spent = trainer.spent().epsilon if n_taken else 0.0
         self._public = RunLog(folder / PUBLIC, internal=False, n_taken=n_taken)
         self._internal = RunLog(folder / INTERNAL, internal=True, n_taken=n_taken)
 
-    def add(self, step: StepReport) -> StepProgress:
+    def add(self, step: StepReport) -> None:
         n_taken, n_steps = self._trainer.n_taken, self._trainer.plan.n_steps
         is_due = n_taken % self._output.evaluate_every == 0 or n_taken == n_steps
         private = self._add_public_row() if is_due else {}
-        self._internal.add({"internal": True, "step": n_taken, **attrs.asdict(step), **private})
-        return StepProgress(
-            step=n_taken,
-            n_steps=n_steps,
-            mean_loss=step.mean_loss,
-            seconds=step.seconds,
-            spent_epsilon=self._spent,
-            epsilon=self._claim.epsilon,
-        )
+        self._internal.add({"internal": True, **attrs.asdict(step), **private})
 
     def final_metrics(self) -> dict[str, float]:
         """The public metrics of the last step; writes its row if a crash prevented that."""
@@ -543,14 +523,13 @@ class _Logs:
     def _add_public_row(self) -> dict[str, float]:
         """Append a row to the public log and return the metrics that must not be in it."""
         metrics, is_public = self._metrics(), self._output.public_evaluation
-        self._spent = self._trainer.spent().epsilon
         self._public.add(
             {
                 "step": self._trainer.n_taken,
                 "n_steps": self._trainer.plan.n_steps,
                 "notion": self._claim.notion,
                 "order": self._claim.order,
-                "spent_epsilon": self._spent,
+                "spent_epsilon": self._trainer.spent().epsilon,
                 "epsilon": self._claim.epsilon,
                 **(metrics if is_public else {}),
             }

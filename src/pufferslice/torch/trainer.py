@@ -6,13 +6,13 @@ import sys
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, final
 
 import attrs
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import nn
 from torch.optim import Optimizer
 
@@ -74,7 +74,7 @@ class Batches:
     Its length is the number of steps left. It can be read once; a second loop continues.
     """
 
-    def __init__(self, batches: Iterator[Batch], n_left: Callable[[], int]) -> None:
+    def __init__(self, batches: Generator[Batch], n_left: Callable[[], int]) -> None:
         self._batches = batches
         self._n_left = n_left
 
@@ -86,6 +86,10 @@ class Batches:
 
     def __next__(self) -> Batch:
         return next(self._batches)
+
+    def close(self) -> None:
+        """End the progress bar now; after the last batch it ends by itself."""
+        self._batches.close()
 
 
 @final
@@ -153,6 +157,8 @@ class Trainer:
         )
         self._run: Final = TrainingRun(plan, self._processes, folder)
         self._on_step = on_step
+        self.last_report: StepReport | None = None
+        """Report of the last step; internal."""
         self._n_taken = 0
         self._drawn_batches: weakref.WeakSet[Batch] = weakref.WeakSet()
         self._needs_resume = self._run.needs_resume
@@ -255,7 +261,7 @@ class Trainer:
         self._n_taken += 1
         if self._n_taken == self.plan.n_steps:
             self._end()
-        report = StepReport(
+        report = self.last_report = StepReport(
             step=self._n_taken,
             n_examples=len(batch.indices),
             mean_loss=sums.mean_loss,
@@ -411,7 +417,7 @@ class Trainer:
     def _n_left(self) -> int:
         return 0 if self.is_finished else self.plan.n_steps - self._n_taken
 
-    def _draw_batches(self, source: Source, n_workers: int) -> Iterator[Batch]:
+    def _draw_batches(self, source: Source, n_workers: int) -> Generator[Batch]:
         """Draw batch after batch; workers fetch the blocks of coming batches meanwhile."""
         ahead: Iterator[Examples] | None = None
         if n_workers:
@@ -438,14 +444,18 @@ class Trainer:
         here = self._processes.own_parts(len(groups))
         return [batch.blocks[number] for i in here for number in groups[i]]
 
-    def _with_bar(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    def _with_bar(self, batches: Iterator[Batch]) -> Generator[Batch]:
+        counts = (BarColumn(), MofNCompleteColumn())
+        columns = (*counts, TextColumn("{task.fields[last]}"), TimeRemainingColumn())
         with Progress("training", *columns, console=Console(stderr=True)) as bar:
             bar.console.print(str(self.signal_to_noise))
-            steps = bar.add_task("training", total=self.plan.n_steps, completed=self._n_taken)
+            n_steps = self.plan.n_steps
+            steps = bar.add_task("training", total=n_steps, completed=self._n_taken, last="")
             for batch in batches:
                 yield batch
-                bar.update(steps, completed=self._n_taken)
+                if (report := self.last_report) is not None:
+                    last = f"loss {report.mean_loss:.3f}  {1_000 * report.seconds:.0f} ms/step"
+                    bar.update(steps, completed=self._n_taken, last=last)
 
     def _batch(self, source: Source, step: int) -> Batch:
         indices = self._run.draw(step)

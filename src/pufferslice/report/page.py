@@ -19,7 +19,7 @@ from pufferslice._core.threads import Progress, silent
 from pufferslice.calibration.guarantee import at_most, in_full, percent_at_most
 from pufferslice.calibration.guessing import right_guesses
 from pufferslice.certificate.what_if import mean_absolute_error
-from pufferslice.certificate.wording import INTERVAL_STDS, guess_sentence
+from pufferslice.certificate.wording import INTERVAL_STDS, differing_words, guess_sentence
 from pufferslice.errors import MissingExtraError, escaped
 from pufferslice.report.inputs import Edition, ReportInputs, internal_inputs, public_inputs
 from pufferslice.report.release import evidence_numbers, release_numbers
@@ -85,6 +85,7 @@ def _rendered(
         "at_most": lambda value: "none" if value is None else at_most(value),
         "bare": partial(_marked, start="", end=""),
         "counted": counted,
+        "differing": differing_words,
         "guesses": _guesses,
         "guess_sentence": lambda variation: guess_sentence(right_guesses(variation)),
         "in_full": in_full,

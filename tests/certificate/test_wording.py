@@ -78,9 +78,15 @@ def test_the_first_lines_of_a_training_certificate_are_for_every_reader():
 
 def test_a_training_claim_on_average_says_so_in_its_first_line():
     target = Guarantee.average_over_batches(order=8, epsilon=4.0)
-    plan = made_plan(binomial(n_records=500, mismatch_probability=0.01), MeanSquare(), target)
+    plan = made_plan(exactly(4), MeanSquare(), target)
     line = str(certify_training(plan, data="digits")).splitlines()[2]
     assert line.startswith("Protected, on average over batch draws only: from which of two worlds")
+
+
+def test_the_first_line_says_how_likely_a_record_differs():
+    differing = binomial(n_records=500, mismatch_probability=0.01)
+    plan = made_plan(differing, LogMoment(), Guarantee.unsliced(order=8, epsilon=4.0))
+    line = str(certify_training(plan, data="digits")).splitlines()[2]
     assert line.endswith("(each record differs with probability 0.01).")
 
 

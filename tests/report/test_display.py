@@ -83,7 +83,7 @@ def test_a_release_shows_the_digits_that_its_noise_leaves(values):
     frame = released.to_pandas()
     assert frame["value"].tolist() == released.values.tolist()
     assert np.array_equal(frame[["low", "high"]], released.intervals)
-    decimals = 2 - int(np.floor(np.log10(released.noise_stds[0])))
+    decimals = 1 - int(np.floor(np.log10(released.noise_stds[0])))
     assert f"<td>{released.values[0]:.{decimals}f}</td>" in released._repr_html_()
     assert "INSECURE" not in released._repr_html_()
 

@@ -17,15 +17,15 @@ _LARGEST: Final = 1e15
 
 
 def rounded(value: float, noise_std: float | None = None) -> str:
-    """Three significant digits; of a value with noise, the digits that its noise leaves.
+    """Three significant digits; of a value with noise, up to the second digit of the noise.
 
     >>> rounded(0.22374), rounded(12_345.6), rounded(1_234_567.891, noise_std=2.24)
-    ('0.224', '12,300', '1,234,567.89')
+    ('0.224', '12,300', '1,234,567.9')
     """
-    size = abs(value) if noise_std is None else noise_std
+    size, digits = (abs(value), 3) if noise_std is None else (noise_std, 2)
     if not size or not math.isfinite(size) or abs(value) >= _LARGEST:
         return f"{value:.6g}"
-    decimals = 2 - math.floor(math.log10(size))
+    decimals = digits - 1 - math.floor(math.log10(size))
     if decimals > _MOST_DECIMALS:
         return f"{value:.3g}"
     text = f"{round(value, decimals):,.{max(decimals, 0)}f}"

@@ -25,6 +25,7 @@ from pufferslice.calibration.guarantee import (
     in_full,
     percent_at_most,
 )
+from pufferslice.calibration.guessing import released_delta
 from pufferslice.certificate.limits import CONDITIONS, LIMITS, RELEASE_LIMITS
 from pufferslice.learning.plan import HYPOTHESES
 from pufferslice.queries.ranges import Box, range_of, range_words
@@ -78,8 +79,14 @@ def first_lines(statement: Mapping[str, Any]) -> str:
     return (
         f"{protected_sentence(statement['scenario'])}\n"
         f"{noise_sentence(names, statement['noise']['std_by_coordinate'])}\n"
-        f"{guess_sentence(statement['unsliced']['guess'])}"
+        f"{guess_sentence(statement['unsliced']['guess'])}{doubt_sentence(statement)}"
     )
+
+
+def doubt_sentence(statement: Mapping[str, Any]) -> str:
+    """How likely samples mislead; empty where nothing was sampled. Begins with a space."""
+    failure = statement["failure_probability"]
+    return f" All of this holds except with probability {in_full(failure)}." if failure else ""
 
 
 def table_rows(statement: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -156,7 +163,7 @@ def _first_training_lines(statement: Mapping[str, Any]) -> str:
         f"worlds the records of {quoted(statement['data'])} come ({differing}).\n"
         f"Noise on each number of every step: standard deviation {' to '.join(ends)} times the "
         "clip norm, which is the most that one record can add.\n"
-        f"Any single record: {single}, under the conditions below."
+        f"Any single record: {single}, under the conditions of the certificate."
     )
 
 
@@ -166,9 +173,8 @@ def differing_words(differing: Mapping[str, Any]) -> str:
     >>> differing_words({"kind": "binomial", "n_records": 9, "mismatch_probability": 0.25})
     'each record differs with probability 0.25'
     """
-    if differing["kind"] == "binomial":
-        return f"each record differs with probability {in_full(differing['mismatch_probability'])}"
-    return str(differing["origin"])
+    chance = differing.get("mismatch_probability")
+    return str(differing.get("origin", f"each record differs with probability {chance}"))
 
 
 def limit_sentences(statement: Mapping[str, Any]) -> tuple[str, ...]:
@@ -388,9 +394,9 @@ def _cost_if_off(claim: Claim, share: float, implementation_delta: float) -> str
     if isinstance(claim, Guarantee):
         return f"epsilon {at_most(claim.epsilon * (1 + 2 * share) ** 2)}"
     if isinstance(claim, ApproximateGuarantee):
-        more = (1 + math.exp(min(claim.epsilon, 700.0))) * implementation_delta
-        delta = float(gaussian_delta(np.array(ratio), claim.epsilon)) + more
-        return f"delta {at_most(min(1.0, delta))}"
+        ideal = float(gaussian_delta(np.array(ratio), claim.epsilon))
+        delta = released_delta(ideal, claim.epsilon, implementation_delta)
+        return f"delta {at_most(delta)}"
     return f"{percent_at_most(float(ndtr(ratio / 2)) + implementation_delta)} right guesses"
 
 

@@ -17,7 +17,7 @@ from pufferslice.calibration.guessing import guessing_advantage
 from pufferslice.certificate import certify_release
 from pufferslice.certificate.what_if import epsilons_around, stated_variation
 from pufferslice.queries import summary
-from pufferslice.report.page import internal_page, public_page
+from pufferslice.report.page import internal_page, label_page, public_page
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.profiles import FiniteProfile
 
@@ -42,6 +42,7 @@ def pages(made, whole, tmp_path_factory):
     (folder / "internal.html").write_bytes(inside)
     outside = public_page([made / name for name in ("certificate.json", "release.json")])
     (folder / "public.html").write_bytes(outside)
+    (folder / "label.html").write_bytes(label_page([made / "certificate.json"]))
     return folder
 
 
@@ -96,6 +97,15 @@ def test_opens_without_an_error_or_a_request_and_quickly(visit, pages, name):
     navigation = "return performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd"
     assert 0 < browser.execute_script(navigation) < 1000 * SECONDS_TO_INTERACTIVE
     assert browser.execute_script("return document.documentElement.className") == "scripted"
+
+
+@pytest.mark.parametrize("width", [320, 1280])
+def test_a_label_opens_without_an_error_or_a_request_and_fits(visit, pages, width):
+    browser = visit("label.html", width=width)
+    assert browser.get_log("browser") == []
+    assert requests(browser) == [(pages / "label.html").as_uri()]
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    assert style(browser, "main", "maxWidth") == "440px", "its style was allowed"
 
 
 def test_the_requests_of_a_page_that_loads_something_would_be_seen(visit, tmp_path):

@@ -11,7 +11,7 @@ ROUNDS ?= 3
 SEED ?=
 
 .DELETE_ON_ERROR:
-.PHONY: install demo test lint bench docs paper soak clean
+.PHONY: install demo test lint bench docs notebooks paper soak clean
 
 install: $(STAMP)
 
@@ -45,6 +45,10 @@ bench: install
 
 docs: install
 	$(BIN)/mkdocs build --strict
+
+# Jupyter notebooks of sections of the documentation, into build/notebooks.
+notebooks: install
+	$(BIN)/python docs/notebooks.py build/notebooks
 
 # Every experiment of the paper at its default scale; needs PUFFERSLICE_DATA. Results that are already
 # in build/paper are not computed again.

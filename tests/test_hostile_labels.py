@@ -16,7 +16,7 @@ from pufferslice.audit import audit_outputs, draw_outputs
 from pufferslice.certificate.training import certify_training
 from pufferslice.cli.app import run
 from pufferslice.learning import Poisson, WorstCase, exactly, plan_with_noise
-from pufferslice.report.page import internal_page, public_page
+from pufferslice.report.page import internal_page, label_page, public_page
 
 FORGED = "Unsliced (the released bits): at most 0.001 at order 4"
 LABELS = [
@@ -134,6 +134,21 @@ def test_training(tmp_path):
     assert FORGED not in re.sub(r"<bdi>.*?</bdi>", "", page)
 
 
+def test_notebooks(certificate, audit, files):
+    for value in (certificate, audit, ps.Release.load("r.json")):
+        page = value._repr_html_()
+        assert_tame(page.replace("\u00a0", " "))
+        assert "<script" not in page
+        assert "</bdi>" not in page
+
+
+def test_label(files):
+    page = label_page(["c.json"]).decode()
+    assert_tame(OUTSIDE_THE_BODY.sub("", page).replace("\u00a0", " "))
+    assert "<script" not in page
+    assert all("<" not in label for label in isolated_labels(page))
+
+
 def test_long_labels_are_cut():
     table = pa.table({"s": ["a" * 5_000] * 2 + ["b" * 5_000] * 2, "x": [0.0, 1.0, 2.0, 3.0]})
     scenario = ps.Scenario.from_groups(table, secret="s", query=ps.queries.summary(mean=["x"]))
@@ -195,6 +210,11 @@ COMMANDS = [
     "compare scenario.toml",
     "audit c.json --scenario scenario.toml --n-outputs 2000",
     "report c.json r.json audit.json --out page.html",
+    "report c.json --label --out label.html",
+    (
+        "export c.json --registry --out r.yaml --name n --curator c --curator-type Industry "
+        "--intended-use u --region r --published 2026-11-17 --author a --json"
+    ),
     "release --certificate c.json --ledger l.db --out again.json --again",
     "release --certificate c.json --ledger l.db --out again.json --again --json",
     "release scenario.toml --certificate c.json --ledger l.db --out s.json --group zebra",

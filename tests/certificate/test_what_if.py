@@ -150,8 +150,6 @@ def test_slices_of_the_hardest_pair_by_hand(certificate):
     assert profile.costs == pytest.approx(costs, rel=1e-9)
     assert profile.joint == pytest.approx(certificate.spent, rel=1e-9)
     assert profile.average == pytest.approx(costs.mean(), rel=1e-9)
-    angles = np.arctan2(PROFILE.directions[:, 1], PROFILE.directions[:, 0])
-    assert np.array_equal(profile.angles, angles)
 
 
 def test_gaussian_distributions_have_no_closed_form_and_no_gap(gaussian):

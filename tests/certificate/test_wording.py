@@ -7,8 +7,9 @@ import pytest
 from tests.certificate.conftest import KINDS
 
 from pufferslice.calibration.guarantee import Guarantee, at_most, percent_at_most
-from pufferslice.certificate import certify_release
+from pufferslice.certificate import certify_release, certify_training
 from pufferslice.certificate.wording import limit_sentences
+from pufferslice.learning import LogMoment, MeanSquare, Poisson, binomial, exactly, plan_training
 from pufferslice.queries import summary
 from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
 from pufferslice.scenario.scenario import Scenario
@@ -38,18 +39,55 @@ def test_every_certificate_reads_from_head_to_limits(certificates, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_first_lines_are_for_every_reader(certificates, kind):
-    """What is protected, how often it is guessed, the noise; then the whole output, the claim."""
+    """What is protected, the noise, how often it is guessed; then the whole output, the claim."""
     statement = certificates[kind].statement
     lines = str(certificates[kind]).splitlines()
-    _, _, protected, pairs, guesses, noise, _, whole, _, claim, *_ = lines
+    _, _, protected, noise, guesses, _, whole, _, claim, *_ = lines
     assert protected.startswith("Protected: the secret ")
-    assert pairs.startswith("Not to be told apart: ")
+    assert " values). Not to be told apart: " in protected
     assert (percent_at_most(statement["unsliced"]["guess"]) in guesses) == (kind != "approximate")
     assert ("No useful bound on guessing" in guesses) == (kind == "approximate")
     for std in statement["noise"]["std_by_coordinate"]:
         assert (f" {1.959964 * std:.3g}" in noise) == (kind != "equal")
     assert whole.startswith("Unsliced (the released bits)")
     assert claim.startswith(f"Claim: {certificates[kind].guarantee}")
+
+
+def made_plan(differing, accountant, target):
+    return plan_training(
+        differing=differing,
+        sampling=Poisson(n_records=500, rate=0.5),
+        clip_norm=2.0,
+        n_steps=12,
+        accountant=accountant,
+        target=target,
+    )
+
+
+def test_the_first_lines_of_a_training_certificate_are_for_every_reader():
+    target = Guarantee.unsliced(order=8, epsilon=4.0)
+    plan = made_plan(exactly(4), LogMoment(), target)
+    certificate = certify_training(plan, data="digits")
+    _, _, protected, noise, single, *_ = str(certificate).splitlines()
+    words = "from which of two worlds the records of 'digits' come (exactly 4 records differ)."
+    assert protected == f"Protected: {words}"
+    assert f"standard deviation {plan.noise_multipliers[0]:.3g} times the clip norm" in noise
+    record = certificate.statement["one_record"]
+    assert f"epsilon {at_most(record['epsilon_at_delta'])} at delta 1e-05" in single
+
+
+def test_a_training_claim_on_average_says_so_in_its_first_line():
+    target = Guarantee.average_over_batches(order=8, epsilon=4.0)
+    plan = made_plan(exactly(4), MeanSquare(), target)
+    line = str(certify_training(plan, data="digits")).splitlines()[2]
+    assert line.startswith("Protected, on average over batch draws only: from which of two worlds")
+
+
+def test_the_first_line_says_how_likely_a_record_differs():
+    differing = binomial(n_records=500, mismatch_probability=0.01)
+    plan = made_plan(differing, LogMoment(), Guarantee.unsliced(order=8, epsilon=4.0))
+    line = str(certify_training(plan, data="digits")).splitlines()[2]
+    assert line.endswith("(each record differs with probability 0.01).")
 
 
 def test_sliced_and_unsliced_are_labelled(certificates):

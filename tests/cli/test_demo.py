@@ -20,6 +20,7 @@ from pufferslice import (
     queries,
     verify,
 )
+from pufferslice._core.display import rounded
 from pufferslice.errors import ArgumentError, StorageError
 from pufferslice.report.demo import FILES, PUBLIC_FILES, SECRET, run_demo
 from pufferslice.report.page import internal_page
@@ -145,8 +146,8 @@ def test_audit_is_of_the_certificate_and_is_kept(result):
 def test_it_ends_with_one_page(result):
     page = (result.folder / "report.html").read_text(encoding="utf-8")
     assert result.certificate.digest in page
-    for released in result.released.values:
-        assert f"{released:.4g}" in page
+    for value, std in zip(result.released.values, result.released.noise_stds, strict=True):
+        assert f"<span>{rounded(value, std)}</span>" in page
     assert "How “<bdi>race</bdi>” is protected" in page
     assert 'class="watermark"' in page
     about = [result.folder / name for name in ("certificate.json", "release.json", "audit.json")]

@@ -7,6 +7,7 @@ import stat
 import sys
 
 import pytest
+import yaml
 from tests.cli.conftest import SCENARIO
 
 from pufferslice.cli.app import run
@@ -71,9 +72,50 @@ def test_the_public_edition_is_for_anyone(folder, ask):
     assert mode(folder / "page.html") == 0o600, "private again when it is replaced"
 
 
+def test_a_label_is_for_anyone_too(folder, ask):
+    answer = ask("report c.json --label --out label.html")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.startswith("Written: label.html, a privacy label, ")
+    assert "evidence" not in answer.out
+    assert mode(folder / "label.html") & 0o444
+    assert ask("report c.json --label --out label.html --json").json["edition"] == "label"
+    assert b"Privacy label" in (folder / "label.html").read_bytes()
+
+
+FACTS = (
+    "--name 'Pay by site' --curator Office --curator-type Industry --intended-use Research "
+    "--region Nowhere --published 2026-11-17 --author 'A. Author'"
+)
+
+
+def test_an_export_for_the_registry(folder, ask):
+    answer = ask(f"export c.json --registry --out record.yaml {FACTS}")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.startswith("Written: record.yaml, a draft record with variant Custom.")
+    told = ask(f"export c.json --registry --out record.yaml {FACTS} --json").json
+    assert told["record"] == yaml.safe_load((folder / "record.yaml").read_bytes())
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        ("c.json --out x.yaml", "export needs a format; the only one is --registry"),
+        ("c.json --registry --out c.json", "--out 'c.json' is the certificate or its evidence"),
+        ("c.json --registry --out c.evidence.npz", "is the certificate or its evidence"),
+        ("c.json --registry --out x.yaml --sector Sea", "sector"),
+    ],
+)
+def test_a_wrong_export_is_refused(folder, ask, arguments, words):
+    answer = ask(f"export {arguments} {FACTS}")
+    assert (answer.code, answer.out) == (2, "")
+    assert words in answer.err
+    assert not (folder / "x.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("c.json r.json --label --out p.html", "a label is about one certificate"),
         ("people.csv --out p.html", "'people.csv' is no file of a known kind"),
         ("absent.json --out p.html", "absent.json"),
         ("r.json --out p.html", "needs at least one certificate"),

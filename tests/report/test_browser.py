@@ -11,12 +11,13 @@ import pyarrow as pa
 import pytest
 from tests.report.conftest import LEARNING, STATIC, files
 
+from pufferslice._core.display import rounded
 from pufferslice.calibration.guarantee import Guarantee, at_most, percent_at_most
 from pufferslice.calibration.guessing import guessing_advantage
 from pufferslice.certificate import certify_release
 from pufferslice.certificate.what_if import epsilons_around, stated_variation
 from pufferslice.queries import summary
-from pufferslice.report.page import internal_page, public_page
+from pufferslice.report.page import internal_page, label_page, public_page
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.profiles import FiniteProfile
 
@@ -41,6 +42,7 @@ def pages(made, whole, tmp_path_factory):
     (folder / "internal.html").write_bytes(inside)
     outside = public_page([made / name for name in ("certificate.json", "release.json")])
     (folder / "public.html").write_bytes(outside)
+    (folder / "label.html").write_bytes(label_page([made / "certificate.json"]))
     return folder
 
 
@@ -97,6 +99,15 @@ def test_opens_without_an_error_or_a_request_and_quickly(visit, pages, name):
     assert browser.execute_script("return document.documentElement.className") == "scripted"
 
 
+@pytest.mark.parametrize("width", [320, 1280])
+def test_a_label_opens_without_an_error_or_a_request_and_fits(visit, pages, width):
+    browser = visit("label.html", width=width)
+    assert browser.get_log("browser") == []
+    assert requests(browser) == [(pages / "label.html").as_uri()]
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    assert style(browser, "main", "maxWidth") == "440px", "its style was allowed"
+
+
 def test_the_requests_of_a_page_that_loads_something_would_be_seen(visit, tmp_path):
     page = tmp_path / "other.html"
     page.write_text("<img src='http://127.0.0.1:9/x.png'>", encoding="utf-8")
@@ -136,20 +147,20 @@ def test_the_slider_shows_what_certifying_again_says(visit, scenario, profile, c
         right = 0.5 + guessing_advantage(stated_variation(again), largest_share=0.5)
         guess = percent_at_most(right)
         assert shown(browser, "part-0", "bound") == f"{epsilons[place]:g}"
-        assert shown(browser, "part-0", "noise") == f"{std:.4g}"
-        assert shown(browser, "part-0", "error") == f"{std * (2 / np.pi) ** 0.5:.4g}"
+        assert shown(browser, "part-0", "noise") == rounded(std)
+        assert shown(browser, "part-0", "error") == rounded(std * (2 / np.pi) ** 0.5)
         assert shown(browser, "part-0", "guess") == guess
-        assert shown(browser, "part-0", "unsliced") == at_most(again.unsliced_epsilon)
+        assert shown(browser, "part-0", "unsliced") == at_most(again.unsliced_epsilon, digits=3)
         sentence = shown(browser, "part-0", "sentence")
         assert f"At ε = {epsilons[place]:g} the released mean(pay) is off by" in re.sub(
             "[\u2068\u2069]", "", sentence
         )
-        assert f"{2 * std * (2 / np.pi) ** 0.5:.4g} on average" in sentence
+        assert f"{rounded(2 * std * (2 / np.pi) ** 0.5)} on average" in sentence
         bounded = f"at most {guess} of the time" if right < 0.999 else "No useful bound on guessing"
         assert bounded in sentence
         script = "return [...document.querySelectorAll('#part-0-what-if [data-std]')]"
         stds = browser.execute_script(f"{script}.map((node) => node.textContent)")
-        assert stds == [f"{std * scale:.4g}" for scale in (2.0, 5.0, 3.0)]
+        assert stds == [rounded(std * scale) for scale in (2.0, 5.0, 3.0)]
         assert slider.get_attribute("aria-valuetext") == f"{epsilons[place]:g}"
 
 
@@ -232,22 +243,35 @@ def test_nothing_runs_over_the_edge_of_a_phone(visit, name, width):
     assert browser.execute_script(script, width) == []
 
 
-def test_captions_of_wide_tables_are_whole_on_a_phone(visit):
-    """The table scrolls, its caption does not: it ends inside, and stays when the table moves."""
-    browser = visit("internal.html", width=360)
+@pytest.mark.parametrize("name", ["internal.html", "public.html", "whole.html"])
+def test_no_table_is_cut_off_on_a_phone(visit, name):
+    """Every cell ends inside, intervals included, and stands beside the name of its column."""
+    browser = visit(name, width=360)
     script = """
-        const wide = [...document.querySelectorAll('.scroll')]
-          .filter((node) => node.clientWidth > 0 && node.scrollWidth > node.clientWidth + 40);
-        for (const node of wide) node.scrollLeft = 40;
-        const boxes = wide.map((node) => node.querySelector('caption span'))
-          .map((node) => node.getBoundingClientRect());
-        return [wide.length, Math.min(...boxes.map((box) => box.left)),
-                Math.max(...boxes.map((box) => box.right))];
+        for (const node of document.querySelectorAll('details')) node.open = true;
+        const cut = [...document.querySelectorAll('.scroll')]
+          .filter((node) => node.scrollWidth > node.clientWidth + 1);
+        const cells = [...document.querySelectorAll('.stacked tbody td:not(.bar)')];
+        const named = (node) => getComputedStyle(node, '::before').content !== 'none';
+        const unnamed = cells.filter((node) => !named(node));
+        return [cut.map((node) => node.textContent.slice(0, 80)), cells.length, unnamed.length];
     """
-    n_wide, left, right = browser.execute_script(script)
-    assert n_wide >= 3
-    assert left >= 0
-    assert right <= 360
+    cut, n_cells, unnamed = browser.execute_script(script)
+    assert cut == []
+    assert n_cells > 10
+    assert unnamed == 0
+
+
+def test_the_watermark_crosses_no_text(visit):
+    for width in (360, 1280):
+        browser = visit("internal.html", width=width)
+        script = """
+            const edge = document.querySelector('.watermark').getBoundingClientRect().left;
+            return [...document.querySelectorAll('main *, header p, header button')]
+              .filter((node) => node.getBoundingClientRect().right > edge + 1)
+              .map((node) => node.outerHTML.slice(0, 80));
+        """
+        assert browser.execute_script(script) == []
 
 
 def test_the_phone_shows_guesses_and_noise_before_it_is_scrolled(visit):
@@ -368,7 +392,7 @@ def test_without_scripts_the_claim_stands_there(visit, browser, certificate):
     finally:
         browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
     assert "The slider needs scripts" in text
-    assert f"{certificate.noise_std:.4g}" in text
+    assert rounded(certificate.noise_std) in text
 
 
 def test_without_scripts_the_first_two_statistics_are_drawn(visit, browser):

@@ -18,6 +18,7 @@ import pytest
 from tests.report.conftest import LEARNING, PUBLIC, STATIC, files, put
 
 import pufferslice as ps
+from pufferslice._core.display import rounded
 from pufferslice.baselines.comparison import UNSLICED
 from pufferslice.calibration.guarantee import Guarantee, at_most, percent_at_most
 from pufferslice.calibration.noise import SeededTestNoise
@@ -77,7 +78,8 @@ def roundings(value):
     """The ways in which a number is printed, from three digits to all."""
     shown = {f"{value:.{digits}g}" for digits in range(3, 18)}
     shown |= {f"{value:.{digits}f}" for digits in range(3, 8)}
-    return shown | {repr(float(value)), at_most(float(value))}
+    bounds = {at_most(float(value)), at_most(float(value), digits=3)}
+    return shown | bounds | {repr(float(value)), rounded(float(value))}
 
 
 def evidence_numbers(certificate):
@@ -114,7 +116,9 @@ def explained_tokens(folder):
     derived = {std * factor for std in stds for factor in (math.sqrt(2 / math.pi), 1.96)}
     shown = {form for x in stated | derived for form in roundings(abs(x))}
     sources = "".join(path.read_text(encoding="utf-8") for path in SOURCES.iterdir())
-    return shown | tokens(sources)
+    # Ticks of a page that cannot have numbers of the certificate's evidence.
+    others = public_page(files(folder, ["trained.json", "public.jsonl"])).decode()
+    return shown | tokens(sources) | tokens(others)
 
 
 @pytest.mark.soundness
@@ -126,7 +130,7 @@ def test_no_number_of_the_evidence_is_in_the_public_page(made, certificate, publ
     found = (tokens(internal) & forms) - explained
     assert len(found) > 100
     for row in pair_costs(certificate)[1:]:
-        assert {f"{row.sliced_cost:.4g}", f"{row.largest_gap:.4g}"} <= tokens(internal)
+        assert {rounded(row.sliced_cost), rounded(row.largest_gap)} <= tokens(internal)
 
 
 @pytest.mark.soundness
@@ -205,8 +209,43 @@ def test_a_comparison_tells_the_share_of_isotropic_noise(case, whole):
     for name, std, other in zip(
         held.statement["scenario"]["query"]["names"], stds, others, strict=True
     ):
-        (found,) = re.findall(rf"{re.escape(name)} {std:.4g} [^%]* % ([\d.]+) %", text_of(page))
+        (found,) = re.findall(
+            rf"{re.escape(name)} {rounded(std)} [^%]* % ([\d.]+) %", text_of(page)
+        )
         assert float(found) == pytest.approx(100 * std / other, rel=0.006)
+
+
+def test_the_share_of_isotropic_noise_needs_no_comparison_for_gaussian_priors(tmp_path):
+    """The oracle is a certificate with isotropic noise for the same scenario."""
+    cov = [[4.0, 1.0], [1.0, 2.0]]
+    worlds = {
+        "low": GaussianDistribution(mean=[0.0, 0.0], cov=cov),
+        "high": GaussianDistribution(mean=[1.0, 3.0], cov=[[5.0, 1.0], [1.0, 3.0]]),
+    }
+    query = summary(mean=["pay", "age"]).with_scales([2.0, 5.0])
+    scenario = Scenario.from_worlds(worlds, query=query, source="public_model")
+    target = Guarantee.unsliced(order=4, epsilon=0.2)
+    held, plain = (
+        certify_release(scenario, target, shape=kind) for kind in ("fitted", "isotropic")
+    )
+    held.save(tmp_path / "c.json")
+    text = text_of(internal_page([tmp_path / "c.json"]).decode())
+    stds, others = (c.statement["noise"]["std_by_coordinate"] for c in (held, plain))
+    for name, std, other in zip(query.names, stds, others, strict=True):
+        (found,) = re.findall(
+            rf"{re.escape(name)} {rounded(std)} [\d.,]+ ± [\d.,]+ ([\d.]+) %", text
+        )
+        assert float(found) == pytest.approx(100 * std / other, rel=0.006)
+    assert "share of isotropic noise" not in text_of(public_page([tmp_path / "c.json"]).decode())
+
+
+def test_symbols_are_explained_last(made, internal, public):
+    for page in (internal, public):
+        headings = re.findall(r"<h2 [^>]*>(.*?)</h2>", page)
+        places = [i for i, heading in enumerate(headings) if heading == "Symbols and words"]
+        assert len(places) == 2
+        assert places[-1] == len(headings) - 1
+        assert page.index("<math") > page.index("Symbols and words")
 
 
 def test_the_internal_page_prices_priors_that_are_off(whole):
@@ -280,7 +319,7 @@ def test_the_public_edition_has_no_chart_of_the_static_road(made):
 def test_the_first_screen_answers(internal, certificate):
     text = text_of(internal)
     first = text[: text.index("Is this release worth making?")]
-    std = 1.959964 * certificate.noise_std
+    std, whole = 1.959964 * certificate.noise_std, at_most(certificate.unsliced_epsilon, digits=3)
     for sentence in (
         "How “site” is protected",
         f"Right guesses of two: at most {percent_at_most(certificate.guess)} Someone who",
@@ -291,7 +330,7 @@ def test_the_first_screen_answers(internal, certificate):
         f"95\u00a0% of the time at most mean(pay) ±\u00a0{2 * std:.3g} mean(age) ±".replace(
             "\u00a0", " "
         ),
-        f"For the whole output: ε at most {at_most(certificate.unsliced_epsilon)} at order 4.",
+        f"For the whole output: ε at most {whole} at order 4.",
         "Beside it, the claim along slices alone: (4, 1)-Joint-SRPP.",
     ):
         assert sentence.replace("\u00a0", " ") in first
@@ -311,11 +350,13 @@ def test_every_section_is_there(internal):
         "Audits",
         "Baselines",
         "Assumptions and limits",
+        "Symbols and words",
         "The claim: (8, 4)-RPP",
         "If ε were different",
         "Training",
         "Audits",
         "Assumptions and limits",
+        "Symbols and words",
     ]
 
 
@@ -331,12 +372,13 @@ def test_what_was_given_is_shown(made, internal, certificate, trained):
     text = text_of(internal)
     release = json.loads((made / "release.json").read_text())
     for row in release["values"]:
-        assert f"{row['name']} {row['value']:.4g} {row['noise_std']:.4g}" in text
+        std = row["noise_std"]
+        assert f"{row['name']} {rounded(row['value'], std)} {rounded(std)}" in text
     for sentence in (*limit_sentences(certificate.statement), *training_sentences(trained)):
         assert sentence in text
     delta = certificate.statement["noise"]["implementation_delta"]
     for sentence in (
-        f"own error of at most {at_most(delta)} in total variation",
+        f"own error of at most {at_most(delta, digits=3)} in total variation",
         "general Wasserstein (GWM)",
         "not refuted",
         "loss threshold, 9,000 members",
@@ -563,7 +605,7 @@ def test_a_large_certificate_still_makes_a_small_page(tmp_path, rng):
     page = internal_page([tmp_path / "c.json"])
     assert len(page) < 200_000
     assert "Left out, as they are easier: 36 pairs." in text_of(page.decode())
-    assert "Drawn are 400 of 450." in text_of(page.decode())
+    assert "Drawn are 400 of 450 slices." in text_of(page.decode())
 
 
 def test_a_refuted_claim_is_an_alarm(case):

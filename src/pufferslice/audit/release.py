@@ -5,7 +5,7 @@ import io
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 import attrs
 import numpy as np
@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from pufferslice._core.arrays import Floats, Integers, arrays_in, locked
 from pufferslice._core.checks import check_between, check_count, check_finite
+from pufferslice._core.display import data_frame, html_of
 from pufferslice._core.files import (
     CONFIDENTIAL,
     canonical_json,
@@ -50,7 +51,7 @@ from pufferslice.audit.inference import (
     whitened_prior,
 )
 from pufferslice.audit.noise import WHITENED, audit_noise, pilot_lines
-from pufferslice.audit.verdict import Verdict, json_values
+from pufferslice.audit.verdict import NEVER_PROVES, Verdict, json_values
 from pufferslice.calibration.guarantee import (
     ApproximateGuarantee,
     Claim,
@@ -74,6 +75,9 @@ from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.concentration import split
 from pufferslice.sensitivity.profiles import Profile, SampledSphere, check_profile
 from pufferslice.sensitivity.whitening import Shape
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FORMAT: Final = "pufferslice-outputs"
 VERSION: Final = 1
@@ -335,12 +339,24 @@ class Audit:
         verdicts = [verdict.to_json() for verdict in self.verdicts]
         return check_audit(document | json_values(self) | {"verdicts": verdicts})
 
+    def to_dict(self) -> dict[str, Any]:
+        """What `to_json` gives."""
+        return self.to_json()
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """One row per verdict."""
+        return data_frame([verdict.table_row() for verdict in self.verdicts])
+
+    def _repr_html_(self) -> str:
+        rows = [verdict.table_row() for verdict in self.verdicts]
+        return html_of([NEVER_PROVES], rows, str(self), internal=True)
+
     def __str__(self) -> str:
         head = "REFUTED" if self.refuted else "NOT REFUTED"
         certificate = escaped(self.certificate[:16])
         lines = [
             f"{head} at confidence {self.confidence:g}, certificate {certificate}",
-            "An audit can refute a claim; it never proves one.",
+            NEVER_PROVES,
             "",
             *(str(verdict) for verdict in self.verdicts),
             *(f"NOT AUDITED: {escaped(text)}" for text in self.unaudited),

@@ -1,18 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verdict: a claim, a lower bound by an attack, and whether the bound refutes the claim."""
 
-from typing import Any, Final, Literal, final
+from typing import TYPE_CHECKING, Any, Final, Literal, final
 
 import attrs
 
 from pufferslice._core.checks import check_at_least, check_between, check_count, check_one_of
+from pufferslice._core.display import data_frame, html_of
 from pufferslice._core.text import quoted
 from pufferslice.errors import escaped
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Quantity = Literal["epsilon", "delta", "guess"]
 Outcome = Literal["refuted", "not refuted", "out of reach"]
 
 QUANTITIES: Final = ("epsilon", "delta", "guess")
+
+NEVER_PROVES: Final = "An audit can refute a claim; it never proves one."
 
 
 def json_values(value: attrs.AttrsInstance) -> dict[str, Any]:
@@ -101,6 +107,24 @@ class Verdict:
             "refuted": self.refuted,
             "outcome": self.outcome,
         }
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `to_json` gives."""
+        return self.to_json()
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """One row."""
+        return data_frame([self.table_row()])
+
+    def table_row(self) -> dict[str, Any]:
+        """The verdict as one row of a table."""
+        first, second = self.pair
+        pair = {"first_secret": first, "second_secret": second}
+        names = ("claim", "outcome", "quantity", "lower_bound", "claimed", "confidence")
+        return {name: getattr(self, name) for name in names} | pair
+
+    def _repr_html_(self) -> str:
+        return html_of([NEVER_PROVES], [self.table_row()], str(self), internal=True)
 
     def __str__(self) -> str:
         first, second = map(quoted, self.pair)

@@ -9,13 +9,14 @@ import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, Literal, NamedTuple, final
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, final
 
 import attrs
 import numpy as np
 
 from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import check_above, check_at_least, check_count
+from pufferslice._core.display import data_frame, html_of
 from pufferslice._core.threads import Progress, silent
 from pufferslice.baselines.sinkhorn import SinkhornSettings, sinkhorn_noise
 from pufferslice.baselines.wasserstein import (
@@ -41,6 +42,9 @@ from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.profiles import FiniteProfile, check_profile
 from pufferslice.sensitivity.renyi import gaussian_envelope
 from pufferslice.sensitivity.sensitivity import Full, Slices, slice_sensitivity
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Scope = Literal["sliced", "unsliced", "none"]
 NoiseShape = Literal["isotropic", "fitted"]
@@ -98,6 +102,22 @@ class Comparison:
             "rows": [attrs.asdict(row) for row in self.rows],
             "left_out": dict(self.left_out),
         }
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `to_json` gives."""
+        return self.to_json()
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """One row per mechanism."""
+        return data_frame([attrs.asdict(row) for row in self.rows])
+
+    def _repr_html_(self) -> str:
+        shown = ("mechanism", "guarantee", "scope", "noise_std", "unsliced_epsilon", "guess")
+        rows = [{name: getattr(row, name) for name in shown} for row in self.rows]
+        head = f"Noise for order {in_full(self.order)}, epsilon {in_full(self.epsilon)}"
+        sentences = [f"{head}, in scaled units. Compare rows of the same scope."]
+        sentences += [f"{name} is left out: {reason}." for name, reason in self.left_out.items()]
+        return html_of(sentences, rows, self.to_csv(), internal=True)
 
     def to_csv(self) -> str:
         """The rows as CSV, with a header."""

@@ -99,6 +99,18 @@ def full_variation(full: Full, noise_std: float) -> float:
     return min(1.0, float(bounds.max()))
 
 
+def released_delta(delta: float, epsilon: float, implementation_delta: float) -> float:
+    """The delta that goes with this epsilon for what is released, by noise that is not ideal.
+
+    Each of the two distributions is at most `implementation_delta` away from its ideal one.
+
+    >>> round(released_delta(1e-5, 0.0, 1e-6), 9)
+    1.2e-05
+    """
+    added = (1 + math.exp(min(epsilon, 700.0))) * implementation_delta
+    return min(1.0, delta + added)
+
+
 def released_variation(bound: float, implementation_delta: float) -> float:
     """Total variation of what is released, from that of the ideal mechanism.
 

@@ -4,10 +4,11 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
 
+from pufferslice._core.display import data_frame, html_of
 from pufferslice._core.files import (
     CONFIDENTIAL,
     OPEN,
@@ -22,9 +23,12 @@ from pufferslice._core.files import (
 from pufferslice._core.text import given
 from pufferslice.calibration.guarantee import Claim, claim_of
 from pufferslice.certificate.evidence import Evidence
-from pufferslice.certificate.wording import prose_of
+from pufferslice.certificate.wording import INSECURE, first_lines, prose_of, table_rows
 from pufferslice.errors import CertificateError, StorageError
 from pufferslice.sensitivity.whitening import Shape
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FORMAT: Final = "pufferslice-certificate"
 VERSION: Final = 4
@@ -117,6 +121,14 @@ class Certificate:
             document["signature"] = dict(self.signature)
         return document
 
+    def to_dict(self) -> dict[str, Any]:
+        """What `to_json` gives."""
+        return self.to_json()
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """The noise of each statistic, one row each; of training, one row per run."""
+        return data_frame(table_rows(self.statement))
+
     @classmethod
     def from_json(cls, document: object, evidence: Evidence | None = None) -> "Certificate":
         """Read the public part; the digest must fit, the version must be this one."""
@@ -178,6 +190,12 @@ class Certificate:
 
     def __str__(self) -> str:
         return prose_of(self.statement, self.digest)
+
+    def _repr_html_(self) -> str:
+        sentences = [f"Certificate {self.digest[:16]}", *first_lines(self.statement).splitlines()]
+        if self.workflow == "release" and not self.is_secure:
+            sentences.insert(0, INSECURE)
+        return html_of(sentences, table_rows(self.statement), str(self), internal=False)
 
     def __repr__(self) -> str:
         return f"Certificate(digest='{self.digest[:12]}…', guarantee='{self.guarantee}')"

@@ -4,14 +4,18 @@
 Everything here is computed from confidential numbers and must stay internal.
 """
 
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import attrs
 
+from pufferslice._core.display import data_frame, html_of
 from pufferslice._core.text import shown
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.issue import required_evidence
 from pufferslice.certificate.statement import is_determined
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @final
@@ -73,6 +77,18 @@ class Verdict:
             "is_useful": self.is_useful,
             "sentence": self.sentence,
         }
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `to_json` gives."""
+        return self.to_json()
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """One row per statistic."""
+        return data_frame([attrs.asdict(statistic) for statistic in self.statistics])
+
+    def _repr_html_(self) -> str:
+        rows = [attrs.asdict(statistic) for statistic in self.statistics]
+        return html_of([self.sentence], rows, str(self), internal=True)
 
     def __str__(self) -> str:
         names = [shown(statistic.name) for statistic in self.statistics]

@@ -114,8 +114,6 @@ class SliceProfile:
     order: float
     costs: Floats = attrs.field(converter=locked, eq=same)
     """One per slice of positive weight."""
-    angles: Floats | None = attrs.field(eq=attrs.cmp_using(eq=np.array_equal))
-    """Of the directions, in radians, if the query has two coordinates; a slice has no sign."""
     average: float
     joint: float
 
@@ -328,14 +326,12 @@ def slice_profile(certificate: Certificate) -> SliceProfile | None:
     averages, joints = (aggregate(name, order, costs, weights) for name in ("average", "joint"))
     hardest = int((averages if claim.notion == "average" else joints).argmax())
     used = weights > 0
-    directions = slices.profile.directions[used]
     prior, pair = _instances(evidence)[hardest]
     return SliceProfile(
         prior=prior,
         pair=pair,
         order=order,
         costs=costs[hardest][used],
-        angles=np.arctan2(directions[:, 1], directions[:, 0]) if directions.shape[1] == 2 else None,
         average=float(averages[hardest]),
         joint=float(joints[hardest]),
     )

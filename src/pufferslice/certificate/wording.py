@@ -25,12 +25,15 @@ from pufferslice.calibration.guarantee import (
     in_full,
     percent_at_most,
 )
+from pufferslice.calibration.guessing import released_delta
 from pufferslice.certificate.limits import CONDITIONS, LIMITS, RELEASE_LIMITS
 from pufferslice.learning.plan import HYPOTHESES
 from pufferslice.queries.ranges import Box, range_of, range_words
 
 CHANGED: Final = "It was changed or is damaged: get the original, or certify again"
 """What a reader can do about a statement or evidence that nobody issued."""
+
+INSECURE: Final = "INSECURE (seeded test noise, never publish)"
 
 INTERVAL_STDS: Final = 1.959963984540054
 """Half-width of a 95 % interval, in standard deviations."""
@@ -45,14 +48,14 @@ def prose_of(statement: Mapping[str, Any], digest: str) -> str:
     statement = escaped_texts(statement)
     of_workflow = _training_parts if statement["workflow"] == "training" else _release_parts
     limits = "Limits:\n" + _bullets(limit_sentences(statement))
-    parts = [f"Certificate {digest[:16]}", *of_workflow(statement), limits]
+    first = first_lines(statement)
+    parts = [f"Certificate {digest[:16]}", first, *of_workflow(statement), limits]
     return "\n\n".join(part for part in parts if part)
 
 
 def _release_parts(statement: Mapping[str, Any]) -> list[str]:
     earlier = ", ".join(release[:12] for release in statement["earlier_releases"])
     return [
-        _first_lines(statement),
         _whole_output(statement),
         _claim(statement),
         total_sentence(statement),
@@ -67,14 +70,44 @@ def _release_parts(statement: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _first_lines(statement: Mapping[str, Any]) -> str:
-    """What is protected, how often it can be guessed, and the noise: for every reader."""
+def first_lines(statement: Mapping[str, Any]) -> str:
+    """Three lines for every reader: what is protected, the noise, how often guesses are right."""
+    statement = escaped_texts(statement)
+    if statement["workflow"] == "training":
+        return _first_training_lines(statement)
     names = statement["scenario"]["query"]["names"]
     return (
         f"{protected_sentence(statement['scenario'])}\n"
-        f"{guess_sentence(statement['unsliced']['guess'])}\n"
-        f"{noise_sentence(names, statement['noise']['std_by_coordinate'])}"
+        f"{noise_sentence(names, statement['noise']['std_by_coordinate'])}\n"
+        f"{guess_sentence(statement['unsliced']['guess'])}{doubt_sentence(statement)}"
     )
+
+
+def doubt_sentence(statement: Mapping[str, Any]) -> str:
+    """How likely samples mislead; empty where nothing was sampled. Begins with a space."""
+    failure = statement["failure_probability"]
+    return f" All of this holds except with probability {in_full(failure)}." if failure else ""
+
+
+def table_rows(statement: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The noise of each statistic; of training, each run."""
+    if statement["workflow"] == "training":
+        return [
+            {
+                "n_steps": run["n_steps"],
+                "n_records": run["sampling"]["n_records"],
+                "sampling": run["sampling"]["kind"],
+                "accountant": run["accountant"],
+                "least_noise_multiplier": min(run["noise_multipliers"]),
+                "largest_noise_multiplier": max(run["noise_multipliers"]),
+            }
+            for run in statement["runs"]
+        ]
+    names, stds = statement["scenario"]["query"]["names"], statement["noise"]["std_by_coordinate"]
+    return [
+        {"statistic": name, "noise_std": std, "within_95_percent": INTERVAL_STDS * std}
+        for name, std in zip(names, stds, strict=True)
+    ]
 
 
 def noise_sentence(names: Sequence[str], stds: Sequence[float]) -> str:
@@ -112,6 +145,38 @@ def _training_parts(statement: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def _first_training_lines(statement: Mapping[str, Any]) -> str:
+    """The same three lines about runs: the secret, the noise, and what a single record gets."""
+    runs, record = statement["runs"], statement["one_record"]
+    differing = "; ".join(dict.fromkeys(differing_words(run["differing"]) for run in runs))
+    averaged = statement["guarantee"]["notion"] == "average_over_batches"
+    multipliers = [multiplier for run in runs for multiplier in run["noise_multipliers"]]
+    ends = dict.fromkeys(f"{end:.3g}" for end in (min(multipliers), max(multipliers)))
+    single = f"no epsilon can be stated at delta {in_full(record['delta'])}"
+    if record["epsilon_at_delta"] is not None:
+        single = (
+            f"differential privacy with epsilon {at_most(record['epsilon_at_delta'])} at delta "
+            f"{in_full(record['delta'])}"
+        )
+    return (
+        f"Protected{', on average over batch draws only' if averaged else ''}: from which of two "
+        f"worlds the records of {quoted(statement['data'])} come ({differing}).\n"
+        f"Noise on each number of every step: standard deviation {' to '.join(ends)} times the "
+        "clip norm, which is the most that one record can add.\n"
+        f"Any single record: {single}, under the conditions of the certificate."
+    )
+
+
+def differing_words(differing: Mapping[str, Any]) -> str:
+    """How many records a secret changes.
+
+    >>> differing_words({"kind": "binomial", "n_records": 9, "mismatch_probability": 0.25})
+    'each record differs with probability 0.25'
+    """
+    chance = differing.get("mismatch_probability")
+    return str(differing.get("origin", f"each record differs with probability {chance}"))
+
+
 def limit_sentences(statement: Mapping[str, Any]) -> tuple[str, ...]:
     """What a certificate does not cover, in words."""
     if statement["workflow"] == "training":
@@ -145,7 +210,7 @@ def protected_sentence(scenario: Mapping[str, Any]) -> str:
     more = f", and {len(pairs) - _MOST_PAIRS_NAMED} more" if len(pairs) > _MOST_PAIRS_NAMED else ""
     return (
         f"Protected: the secret {' and '.join(map(quoted, columns))} "
-        f"({len(scenario['secrets'])} values).\n"
+        f"({len(scenario['secrets'])} values). "
         f"Not to be told apart: {named}{more}."
     )
 
@@ -329,9 +394,9 @@ def _cost_if_off(claim: Claim, share: float, implementation_delta: float) -> str
     if isinstance(claim, Guarantee):
         return f"epsilon {at_most(claim.epsilon * (1 + 2 * share) ** 2)}"
     if isinstance(claim, ApproximateGuarantee):
-        more = (1 + math.exp(min(claim.epsilon, 700.0))) * implementation_delta
-        delta = float(gaussian_delta(np.array(ratio), claim.epsilon)) + more
-        return f"delta {at_most(min(1.0, delta))}"
+        ideal = float(gaussian_delta(np.array(ratio), claim.epsilon))
+        delta = released_delta(ideal, claim.epsilon, implementation_delta)
+        return f"delta {at_most(delta)}"
     return f"{percent_at_most(float(ndtr(ratio / 2)) + implementation_delta)} right guesses"
 
 
@@ -365,7 +430,7 @@ def guess_sentence(guess: float | None) -> str:
     if guess is None or percent_at_most(guess) == percent_at_most(1.0):
         return "No useful bound on guessing the secret can be stated for the whole release."
     return (
-        "Someone who holds one of these priors, has narrowed the secret down to two protected "
+        "Someone who holds a declared prior, has narrowed the secret down to two protected "
         "values, both equally likely, and sees only this release guesses right at most "
         f"{percent_at_most(guess)} of the time (coin flip: 50\u00a0%)."
     )

@@ -14,6 +14,7 @@ from pufferslice.cli import (
     calibrate,
     compare,
     demo,
+    export,
     init,
     ledger,
     release,
@@ -76,6 +77,7 @@ for _command in (
     train.train,
     compare.compare,
     report.report,
+    export.export,
     sign.sign,
     sign.keygen,
 ):

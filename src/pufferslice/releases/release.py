@@ -6,12 +6,13 @@ import os
 import sys
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
 import numpy as np
 
 from pufferslice._core.arrays import Floats, locked, same
+from pufferslice._core.display import data_frame, html_of, rounded
 from pufferslice._core.files import (
     canonical_json,
     check_new,
@@ -26,6 +27,7 @@ from pufferslice.certificate import Certificate, verify
 from pufferslice.certificate.composition import budget_of
 from pufferslice.certificate.issue import required_evidence
 from pufferslice.certificate.wording import (
+    INSECURE,
     INTERVAL_STDS,
     clipping_sentence,
     guess_sentence,
@@ -38,6 +40,9 @@ from pufferslice.releases.ledger import Ledger
 from pufferslice.releases.value import check_atom, fitting_value
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.whitening import Shape
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FORMAT: Final = "pufferslice-release"
 VERSION: Final = 2
@@ -122,6 +127,28 @@ class Release:
             ],
         }
 
+    def to_dict(self) -> dict[str, Any]:
+        """What `to_json` gives."""
+        return self.to_json()
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """The released values, their noise and intervals, one row per statistic."""
+        return data_frame(self._rows)
+
+    @property
+    def _rows(self) -> list[dict[str, Any]]:
+        columns = zip(self.names, self.values, self.noise_stds, self.intervals, strict=True)
+        return [
+            {
+                "statistic": name,
+                "value": float(value),
+                "noise_std": float(std),
+                "low": float(low),
+                "high": float(high),
+            }
+            for name, value, std, (low, high) in columns
+        ]
+
     @classmethod
     def from_json(cls, document: object) -> "Release":
         """Read back what `to_json` made; anything else is a `ReleaseError`."""
@@ -169,6 +196,16 @@ class Release:
             raise ReleaseError(msg) from error
         return cls.from_json(document)
 
+    def _repr_html_(self) -> str:
+        rows = [
+            row | {name: rounded(row[name], row["noise_std"]) for name in ("value", "low", "high")}
+            for row in self._rows
+        ]
+        stamp = [] if self.secure else [INSECURE]
+        sentences = [*stamp, f"Release under {self.guarantee}, certificate {self.certificate[:16]}"]
+        sentences += [guess_sentence(self.unsliced["guess"]), self.clipping]
+        return html_of(filter(None, sentences), rows, str(self), internal=False)
+
     def __str__(self) -> str:
         names = [shown(name) for name in self.names]
         width = max(map(len, names))
@@ -182,7 +219,7 @@ class Release:
             for name, value, std, (low, high), of in rows
         ]
         lines += [self.clipping] if self.clipping else []
-        stamp = "" if self.secure else "INSECURE (seeded test noise, never publish)\n"
+        stamp = "" if self.secure else f"{INSECURE}\n"
         claim, certificate = escaped(self.guarantee), escaped(self.certificate[:16])
         head = f"{stamp}Release under {claim}, certificate {certificate}"
         whole = [f"{unsliced_sentence(self.unsliced)}.", guess_sentence(self.unsliced["guess"])]

@@ -14,17 +14,26 @@ from pathlib import Path
 from typing import Any, Final
 
 from pufferslice import __version__
-from pufferslice._core.text import listed
+from pufferslice._core.display import rounded
+from pufferslice._core.text import escaped_texts, listed
 from pufferslice._core.threads import Progress, silent
-from pufferslice.calibration.guarantee import at_most, in_full, percent_at_most
+from pufferslice.calibration.guarantee import in_full, percent_at_most
 from pufferslice.calibration.guessing import right_guesses
-from pufferslice.certificate.what_if import mean_absolute_error
-from pufferslice.certificate.wording import INTERVAL_STDS, guess_sentence
-from pufferslice.errors import MissingExtraError, escaped
+from pufferslice.certificate.what_if import mean_absolute_error, stated_variation
+from pufferslice.certificate.wording import (
+    INSECURE,
+    INTERVAL_STDS,
+    differing_words,
+    first_lines,
+    guess_sentence,
+    limit_sentences,
+    table_rows,
+)
+from pufferslice.errors import ArgumentError, MissingExtraError, escaped
 from pufferslice.report.inputs import Edition, ReportInputs, internal_inputs, public_inputs
 from pufferslice.report.release import evidence_numbers, release_numbers
-from pufferslice.report.svg import Axes, Ring, ellipse_chart, line_chart, marks, polar_chart
-from pufferslice.report.text import END_ISOLATE, ISOLATE, counted, label, number, pair_of
+from pufferslice.report.svg import Axes, ellipse_chart, line_chart, marks
+from pufferslice.report.text import END_ISOLATE, ISOLATE, bound, counted, label, number, pair_of
 from pufferslice.report.training import training_numbers, training_sweep
 
 try:
@@ -35,6 +44,7 @@ except ModuleNotFoundError as error:
     raise MissingExtraError(msg) from error
 
 _FOLDER: Final = Path(__file__).parent / "templates"
+_MOST_ON_A_LABEL: Final = 12
 _ISOLATED: Final = re.compile(f"{ISOLATE}([^{ISOLATE}{END_ISOLATE}]*){END_ISOLATE}")
 
 
@@ -70,50 +80,39 @@ def public_page(paths: Sequence[str | os.PathLike[str]]) -> bytes:
     )
 
 
+def label_page(paths: Sequence[str | os.PathLike[str]]) -> bytes:
+    """A privacy label: one card for the public about one certificate, from its statement alone."""
+    inputs = public_inputs(paths)
+    if len(paths) != 1:
+        msg = "a label is about one certificate; give that file alone"
+        raise ArgumentError(msg)
+    certificate = inputs[0].certificate
+    style = (_FOLDER / "label.css").read_text("utf-8")
+    variation = stated_variation(certificate)
+    text = (
+        _environment()
+        .get_template("label.html")
+        .render(
+            certificate=certificate,
+            is_secure=certificate.workflow == "training" or certificate.is_secure,
+            first_lines=first_lines(certificate.statement).splitlines(),
+            guess=right_guesses(variation),
+            rows=table_rows(certificate.statement)[:_MOST_ON_A_LABEL],
+            n_left=max(0, len(table_rows(certificate.statement)) - _MOST_ON_A_LABEL),
+            limits=limit_sentences(escaped_texts(certificate.statement)),
+            style=style,
+            style_hash=_hash(style),
+            variation=variation,
+            version=__version__,
+        )
+    )
+    return text.encode()
+
+
 def _rendered(
     edition: Edition, inputs: Sequence[ReportInputs], parts: Sequence[dict[str, Any]]
 ) -> bytes:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_FOLDER),
-        autoescape=True,
-        finalize=_isolated,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "at_most": lambda value: "none" if value is None else at_most(value),
-        "bare": partial(_marked, start="", end=""),
-        "counted": counted,
-        "guesses": _guesses,
-        "guess_sentence": lambda variation: guess_sentence(right_guesses(variation)),
-        "in_full": in_full,
-        "interval": lambda share: f"{share.value:.4f} [{share.low:.4f}, {share.high:.4f}]",
-        "label": label,
-        "labels": partial(listed, show=label),
-        "mean_error": mean_absolute_error,
-        "named": lambda lines, names: [names[line.name] for line in lines],
-        "number": number,
-        "pair": pair_of,
-        "pairs": partial(listed, show=pair_of),
-        "percent_sign": lambda value: f"{value:.4g}\u00a0%",
-        "percent": lambda value: "none" if value is None else percent_at_most(value / 100),
-        "rounded": lambda value: f"{value:.3g}",
-        "plain": partial(_marked, start=ISOLATE, end=END_ISOLATE),
-        "short": "{:g}".format,
-    }
-    # What is printed as certainty is no bound.
-    environment.tests["bound"] = lambda variation: _guesses(variation) != percent_at_most(1.0)
-    environment.globals |= {
-        "axes": Axes,
-        "ellipse_chart": ellipse_chart,
-        "interval_stds": INTERVAL_STDS,
-        "line_chart": line_chart,
-        "marks": marks,
-        "polar_chart": polar_chart,
-        "ring": Ring,
-        "zip": zip,
-    }
+    environment = _environment()
     style, script = ((_FOLDER / name).read_text("utf-8") for name in ("page.css", "page.js"))
     text = environment.get_template("page.html").render(
         edition=edition,
@@ -131,6 +130,52 @@ def _rendered(
         version=__version__,
     )
     return text.encode()
+
+
+def _environment() -> jinja2.Environment:
+    """The templates, with what they may call."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_FOLDER),
+        autoescape=True,
+        finalize=_isolated,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "at_most": bound,
+        "bare": partial(_marked, start="", end=""),
+        "counted": counted,
+        "differing": differing_words,
+        "guesses": _guesses,
+        "guess_sentence": lambda variation: guess_sentence(right_guesses(variation)),
+        "in_full": in_full,
+        "interval": lambda share: f"{share.value:.3f} [{share.low:.3f}, {share.high:.3f}]",
+        "label": label,
+        "labels": partial(listed, show=label),
+        "mean_error": mean_absolute_error,
+        "named": lambda lines, names: [names[line.name] for line in lines],
+        "number": number,
+        "pair": pair_of,
+        "pairs": partial(listed, show=pair_of),
+        "percent_sign": lambda value: f"{value:.3g}\u00a0%",
+        "percent": lambda value: "none" if value is None else percent_at_most(value / 100),
+        "beside": rounded,
+        "plain": partial(_marked, start=ISOLATE, end=END_ISOLATE),
+        "short": "{:g}".format,
+    }
+    # What is printed as certainty is no bound.
+    environment.tests["bound"] = lambda variation: _guesses(variation) != percent_at_most(1.0)
+    environment.globals |= {
+        "axes": Axes,
+        "ellipse_chart": ellipse_chart,
+        "insecure": INSECURE,
+        "interval_stds": INTERVAL_STDS,
+        "line_chart": line_chart,
+        "marks": marks,
+        "zip": zip,
+    }
+    return environment
 
 
 def _guesses(variation: float, n_secrets: int = 2) -> str:

@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """The numbers of a page about one protected release."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import attrs
 import numpy as np
 
 from pufferslice._core.arrays import Floats
 from pufferslice._core.threads import Progress
-from pufferslice.audit import Audit, Inference
+from pufferslice.audit import Audit
 from pufferslice.baselines import comparison
 from pufferslice.calibration.epsilon_delta import View, best_views
 from pufferslice.calibration.guarantee import (
     Claim,
     GuessGuarantee,
-    at_most,
     in_full,
     percent_at_most,
 )
 from pufferslice.calibration.guessing import right_guesses
+from pufferslice.calibration.unsliced import calibrate_unsliced
 from pufferslice.certificate import Certificate
 from pufferslice.certificate.limits import RELEASE_LIMITS
 from pufferslice.certificate.verdict import verdict
@@ -37,6 +37,7 @@ from pufferslice.certificate.what_if import (
 from pufferslice.certificate.wording import (
     INTERVAL_STDS,
     clipping_sentence,
+    doubt_sentence,
     limit_sentences,
     shape_sentences,
     total_sentence,
@@ -45,11 +46,13 @@ from pufferslice.certificate.wording import (
 from pufferslice.queries.ranges import range_words
 from pufferslice.report.inputs import Curves, ReportInputs
 from pufferslice.report.svg import Series, ellipse_axes
-from pufferslice.report.text import label
+from pufferslice.report.text import bound, label
+from pufferslice.sensitivity.gaussian import GaussianPairs
+from pufferslice.sensitivity.sensitivity import Full
 from pufferslice.sensitivity.whitening import Shape
 
 _MOST_PAIRS: Final = 30
-_MOST_RAYS: Final = 400
+_MOST_SLICES: Final = 400
 _MOST_COORDINATES: Final = 12
 _LONGEST_ON_AN_AXIS: Final = 28
 _OFF: Final = (0.1, 0.25, 0.5, 1.0)
@@ -76,6 +79,7 @@ def release_numbers(held: ReportInputs) -> dict[str, Any]:
         "claim": certificate.guarantee,
         "all_pairs": len(scenario["pairs"]) == n_secrets * (n_secrets - 1) // 2,
         "clipping": clipping_sentence(scenario),
+        "doubt": doubt_sentence(statement),
         "limits": limit_sentences(statement),
         "widths": _widths(scenario["query"]["range"], scenario["query"]["names"]),
         "views": [(view, View(**view) in best) for view in unsliced_first(statement["views"])],
@@ -87,10 +91,10 @@ def release_numbers(held: ReportInputs) -> dict[str, Any]:
             (released, None if released.range is None else range_words(released.range))
             for released in held.releases
         ],
-        "audits": [(audit, _best_attacks(audit)) for audit in audits],
+        "audits": [(audit, audit.best_inferences) for audit in audits],
         "refuted": [v.claim for audit in audits for v in audit.verdicts if v.refuted],
         "comparisons": [(curves, *_drawn(curves)) for curves in held.comparisons],
-        "of_isotropic": _of_isotropic(held),
+        "of_isotropic": _shares_of(certificate, _compared_std(held)),
         "evidence": None,
     }
 
@@ -109,8 +113,10 @@ def evidence_numbers(
     noise = _noise_lines(certificate, points)
     pairs = pair_costs(certificate)
     profile = slice_profile(certificate)
+    isotropic_std = _isotropic_std(certificate, certificate.evidence.full)
     return {
         "variation": min(numbers["variation"], points[start].total_variation),
+        "of_isotropic": numbers["of_isotropic"] or _shares_of(certificate, isotropic_std),
         "evidence": {
             "points": points,
             "start": start,
@@ -143,7 +149,7 @@ def evidence_numbers(
             "verdict": verdict(certificate),
             "if_off": list(zip(_OFF, costs_if_off(certificate, _OFF), strict=False)),
             "profile": profile,
-            "rays": None if profile is None or len(profile.costs) < 2 else _rays(profile),
+            "slices": None if profile is None or len(profile.costs) < 2 else _slice_lines(profile),
             "pairs": pairs[:_MOST_PAIRS],
             "bars": [_cost(pair) for pair in pairs[:_MOST_PAIRS]],
             "n_pairs_left": len(pairs) - len(pairs[:_MOST_PAIRS]),
@@ -157,13 +163,13 @@ def _readings(claim: Claim, statement: Mapping[str, Any]) -> list[tuple[str, str
     unsliced, rows = statement["unsliced"], []
     order, sliced = f"Rényi divergence of order {in_full(unsliced['order'])}", ""
     if claim.is_sliced and statement["guarantee"].get("order") == unsliced["order"]:
-        sliced = f"{at_most(statement['spent'])}, {claim.notion}"
+        sliced = f"{bound(statement['spent'])}, {claim.notion}"
     if unsliced["epsilon"] is not None or sliced:
-        whole = "none" if unsliced["epsilon"] is None else at_most(unsliced["epsilon"])
+        whole = bound(unsliced["epsilon"])
         rows.append((order, whole, sliced))
     best = best_views(View(**view) for view in statement["views"])
     for delta in statement["deltas"]:
-        found = {view.scope != "unsliced": at_most(view.epsilon) for view in best
+        found = {view.scope != "unsliced": bound(view.epsilon) for view in best
                  if view.delta == delta}  # fmt: skip
         if found:
             name = f"ε at δ = {in_full(delta)}"
@@ -202,18 +208,34 @@ def _shape(certificate: Certificate) -> dict[str, Any] | None:
     }
 
 
-def _of_isotropic(held: ReportInputs) -> list[float]:
-    """Shares of the noise that isotropic noise would have for the same claim, if it is compared."""
-    certificate = held.certificate
+def _shares_of(certificate: Certificate, isotropic_std: float | None) -> list[float]:
+    """The noise of each statistic as a share of isotropic noise; empty where that is not known."""
+    if certificate.shape is None or not isotropic_std:
+        return []
     stds = certificate.statement["noise"]["std_by_coordinate"]
     scales = certificate.statement["scenario"]["query"]["scales"]
-    if certificate.shape is None:
-        return []
+    return [std / (scale * isotropic_std) for std, scale in zip(stds, scales, strict=True)]
+
+
+def _compared_std(held: ReportInputs) -> float | None:
+    """Isotropic noise for the same claim, if a comparison has it."""
     rows = [row for curves in held.comparisons for row in curves.table.rows]
-    isotropic = [row.noise_std for row in rows if row.mechanism == comparison.UNSLICED]
-    if not isotropic or not isotropic[0] > 0:
-        return []
-    return [std / (scale * isotropic[0]) for std, scale in zip(stds, scales, strict=True)]
+    return next((row.noise_std for row in rows if row.mechanism == comparison.UNSLICED), None)
+
+
+def _isotropic_std(certificate: Certificate, full: Full) -> float | None:
+    """Isotropic noise for the same claim, where the evidence is about Gaussian distributions.
+
+    Their moments can be mapped back from whitened coordinates; coupled distances cannot.
+    """
+    if full.shape is None or not isinstance(full.seen, GaussianPairs):
+        return None
+    coloring = full.shape.coloring
+    covs = coloring @ full.seen.covs @ coloring.T
+    pairs = GaussianPairs(
+        means=full.seen.means @ coloring.T, covs=(covs + covs.swapaxes(-1, -2)) / 2
+    )
+    return calibrate_unsliced(certificate.guarantee, attrs.evolve(full, seen=pairs, shape=None))
 
 
 def _correlation(shape: Shape) -> Floats:
@@ -231,15 +253,6 @@ def _widths(range_: Mapping[str, Any] | None, names: Sequence[str]) -> list[floa
         return []
     widths = [high - low for low, high in zip(range_["low"], range_["high"], strict=True)]
     return widths if len(widths) == len(names) and min(widths) > 0 else []
-
-
-def _best_attacks(audit: Audit) -> list[Inference]:
-    best: dict[tuple[str, str], Inference] = {}
-    for inference in audit.inferences:
-        key = (inference.attack, inference.prior_kind)
-        if key not in best or inference.advantage.value > best[key].advantage.value:
-            best[key] = inference
-    return list(best.values())
 
 
 def _noise_lines(certificate: Certificate, points: Sequence[SweepPoint]) -> list[Series]:
@@ -267,17 +280,20 @@ def _cost(pair: PairCost) -> float:
     return next((cost for cost in costs if cost is not None), 0.0)
 
 
-def _rays(profile: SliceProfile) -> dict[str, Any]:
-    """Costs and angles to draw; a query of two coordinates has true directions."""
-    costs = profile.costs
-    if profile.angles is not None and len(costs) <= _MOST_RAYS:
-        angles = [*profile.angles.tolist(), *(profile.angles + math.pi).tolist()]
-        return {"costs": [*costs.tolist(), *costs.tolist()], "angles": angles, "are_true": True}
-    ordered = np.sort(costs)
-    if len(ordered) > _MOST_RAYS:
-        ordered = ordered[np.linspace(0, len(ordered) - 1, _MOST_RAYS).round().astype(int)]
-    angles = [2 * math.pi * i / len(ordered) + math.pi / 2 for i in range(len(ordered))]
-    return {"costs": ordered.tolist(), "angles": angles, "are_true": False}
+def _slice_lines(profile: SliceProfile) -> list[Series]:
+    """The costs of the slices in falling order, with their average and joint value."""
+    n_slices = len(profile.costs)
+    places = np.arange(n_slices)
+    if n_slices > _MOST_SLICES:
+        places = np.linspace(0, n_slices - 1, _MOST_SLICES).round().astype(int)
+    shares = tuple((100 * (places + 1) / n_slices).tolist())
+    costs = tuple(np.sort(profile.costs)[::-1][places].tolist())
+    ends = (shares[0], shares[-1])
+    return [
+        Series(name="slices", look="first", xs=shares, ys=costs),
+        Series(name="average", look="second", xs=ends, ys=(profile.average,) * 2),
+        Series(name="joint", look="third", xs=ends, ys=(profile.joint,) * 2),
+    ]
 
 
 def _drawn(curves: Curves) -> tuple[list[Series], bool]:

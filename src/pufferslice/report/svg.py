@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines, rays and ellipses as inline SVG: from plain values, coloured by the page's own style.
+"""Lines and ellipses as inline SVG: from plain values, coloured by the page's own style.
 
 No colour, font or style stands here, only class names, so that one picture serves light, dark and
 print, and a strict content policy has nothing to refuse.
@@ -18,7 +18,6 @@ from pufferslice.report.text import END_ISOLATE, ISOLATE
 
 WIDTH, HEIGHT = 440, 320
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 14, 14, 52
-_POLAR: Final = 360
 _MOST_TICKS: Final = 7
 _CENTRE: Final = (234, 132)
 _PIXELS_PER_STD: Final = 38
@@ -72,14 +71,6 @@ class Axes:
     def has_place(self, x: float, y: float) -> bool:
         """Whether a point can be drawn."""
         return not (self.log_x and x <= 0) and not (self.log_y and y <= 0)
-
-
-class Ring(NamedTuple):
-    """A circle at one value."""
-
-    name: str
-    look: str
-    value: float
 
 
 class Mark(NamedTuple):
@@ -152,35 +143,6 @@ def marks(series: Sequence[Series], axes: Axes) -> list[Mark]:
         Mark(x.at(a), None if b is None or not axes.has_place(a, b) else y.at(b))
         for a, b in zip(first.xs, first.ys, strict=True)
     ]
-
-
-def polar_chart(
-    title: str, angles: Sequence[float], values: Sequence[float], rings: Sequence[Ring]
-) -> str:
-    """A ray per value from the middle, and circles at the values of the rings."""
-    root = _root(_POLAR, _POLAR, title, "chart polar")
-    centre, reach = _POLAR / 2, _POLAR / 2 - 22
-    largest = max([*values, *(ring.value for ring in rings)]) or 1.0
-    scale = reach / largest
-    frame = _add(root, "g", {"class": "frame"})
-    ticks = [tick for tick in _plain_ticks(0.0, largest) if tick > 0]
-    for tick in ticks:
-        circle = {"cx": str(centre), "cy": str(centre), "r": f"{tick * scale:.2f}"}
-        _add(frame, "circle", circle)
-    rays = []
-    for angle, value in zip(angles, values, strict=True):
-        x, y = math.cos(angle) * value * scale, math.sin(angle) * value * scale
-        rays.append(f"M{centre:g} {centre:g}L{centre + x:.1f} {centre - y:.1f}")
-    _add(root, "path", {"d": "".join(rays), "class": "ray first"})
-    for ring in rings:
-        circle = {"cx": str(centre), "cy": str(centre), "r": f"{ring.value * scale:.2f}"}
-        _add(root, "circle", circle | {"class": f"ring {ring.look}"})
-    for tick in ticks:
-        # Down to the right, where rays in order of cost are short.
-        out = tick * scale * math.sqrt(0.5)
-        at = {"x": f"{centre + out + 2:.2f}", "y": f"{centre + out + 10:.2f}", "class": "halo"}
-        _add(root, "text", at, _tick(tick))
-    return ET.tostring(root, encoding="unicode")
 
 
 def ellipse_axes(correlation: float) -> tuple[float, float]:
@@ -288,4 +250,7 @@ def _plain_ticks(low: float, high: float) -> list[float]:
 
 
 def _tick(value: float) -> str:
-    return f"{value:,.4g}" if 1e-3 <= abs(value) < 1e5 or not value else f"{value:.1e}"
+    if 1e-3 <= abs(value) < 1e5 or not value:
+        return f"{value:,.6g}"
+    mantissa, exponent = f"{value:.1e}".split("e")
+    return f"{mantissa.removesuffix('.0')}e{int(exponent)}"

@@ -4,7 +4,9 @@
 from collections.abc import Sequence
 from typing import Final
 
+from pufferslice._core.display import rounded
 from pufferslice._core.text import shown
+from pufferslice.calibration.guarantee import at_most
 from pufferslice.errors import escaped
 
 ISOLATE: Final = "\u2068"
@@ -12,8 +14,13 @@ END_ISOLATE: Final = "\u2069"
 
 
 def number(value: float | None) -> str:
-    """Four digits."""
-    return "none" if value is None else f"{value:.4g}"
+    """Three digits."""
+    return "none" if value is None else rounded(value)
+
+
+def bound(value: float | None) -> str:
+    """Three digits, rounded up."""
+    return "none" if value is None else at_most(value, digits=3)
 
 
 def counted(count: int, noun: str) -> str:

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What certificates, releases, comparisons, audits and verdicts show in a notebook."""
+
+import html
+import json
+import re
+
+import numpy as np
+import pytest
+from tests.report.conftest import JOINT, made_scenario, made_table, made_verdict
+
+from pufferslice.audit import Audit
+from pufferslice.baselines.comparison import Comparison
+from pufferslice.calibration.guarantee import percent_at_most
+from pufferslice.calibration.noise import SeededTestNoise
+from pufferslice.certificate import certify_release
+from pufferslice.certificate.verdict import verdict
+from pufferslice.releases.release import Release, release
+from pufferslice.report.inputs import read_file
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module")
+def values(made, certificate, trained):
+    """One of each kind."""
+    audit = read_file(made / "audit.json").content
+    compared = read_file(made / "comparison.json").content.table
+    assert isinstance(audit, Audit)
+    assert isinstance(compared, Comparison)
+    return {
+        "certificate": certificate,
+        "training": trained,
+        "release": Release.load(made / "release.json"),
+        "comparison": compared,
+        "audit": audit,
+        "audit verdict": made_verdict(),
+        "verdict": verdict(certificate),
+    }
+
+
+ROWS = {
+    "certificate": 3,
+    "training": 1,
+    "release": 3,
+    "audit verdict": 1,
+    "verdict": 3,
+}
+PUBLIC = {"certificate", "training", "release"}
+KINDS = ["certificate", "training", "release", "comparison", "audit", "audit verdict", "verdict"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_value_shows_a_table_and_says_whether_it_is_internal(values, kind):
+    page, frame = values[kind]._repr_html_(), values[kind].to_pandas()
+    n_rows = ROWS.get(kind) or len(getattr(values[kind], "rows", ()) or values[kind].verdicts)
+    assert len(frame) == n_rows > 0
+    assert page.count("<tr>") == 1 + n_rows
+    assert ("Internal: do not publish." in page) == (kind not in PUBLIC)
+    assert "<script" not in page
+    assert "style" not in page
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_to_dict_is_what_json_can_write(values, kind):
+    assert json.loads(json.dumps(values[kind].to_dict())) == values[kind].to_json()
+
+
+def test_a_certificate_leads_with_its_three_lines(certificate):
+    page = html.unescape(certificate._repr_html_())
+    sentences = re.findall(r"<p>(.*?)</p>", page)
+    assert sentences[1].startswith("Protected: the secret 'site' (3 values).")
+    assert sentences[2].startswith("Noise on each released number")
+    assert percent_at_most(certificate.guess) in sentences[3]
+    stds = certificate.statement["noise"]["std_by_coordinate"]
+    frame = certificate.to_pandas()
+    assert frame["noise_std"].tolist() == stds
+    assert frame["within_95_percent"].tolist() == pytest.approx([1.959964 * std for std in stds])
+
+
+def test_a_release_shows_the_digits_that_its_noise_leaves(values):
+    released = values["release"]
+    frame = released.to_pandas()
+    assert frame["value"].tolist() == released.values.tolist()
+    assert np.array_equal(frame[["low", "high"]], released.intervals)
+    decimals = 1 - int(np.floor(np.log10(released.noise_stds[0])))
+    assert f"<td>{released.values[0]:.{decimals}f}</td>" in released._repr_html_()
+    assert "INSECURE" not in released._repr_html_()
+
+
+def test_test_noise_is_marked_in_a_notebook_too(scenario, profile, tmp_path):
+    noise = SeededTestNoise(seed=1)
+    certificate = certify_release(scenario, JOINT.along(profile), noise=noise)
+    rows = made_table().slice(0, 30)
+    released = release(scenario, rows, certificate, ledger=tmp_path / "l.ledger", noise=noise)
+    for value in (certificate, released):
+        assert "<p>INSECURE (seeded test noise, never publish)</p>" in value._repr_html_()
+
+
+def test_hostile_names_are_text(profile, tmp_path):
+    table = made_table(column=HOSTILE, groups=(HOSTILE, '"><img src=x>', "west"))
+    scenario = made_scenario(table, column=HOSTILE)
+    certificate = certify_release(scenario, JOINT.along(profile))
+    rows = table.slice(0, 30)
+    released = release(scenario, rows, certificate, ledger=tmp_path / "l.ledger")
+    for value in (certificate, released, verdict(certificate)):
+        page = value._repr_html_()
+        assert "<script" not in page
+        assert "<img" not in page
+        assert html.escape(HOSTILE) in page

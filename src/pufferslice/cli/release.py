@@ -25,6 +25,12 @@ def release(
         typer.Option(help="Release this row of the table, from 0 (distribution records)."),
     ] = None,
     rows: Annotated[Path | None, typer.Option(help="Release the rows of this file.")] = None,
+    into_range: Annotated[
+        bool,
+        typer.Option(
+            "--into-range", help="Move values that noise put outside their public range to its end."
+        ),
+    ] = False,
     again: Annotated[
         bool, typer.Option("--again", help="Write the recorded release again.")
     ] = False,
@@ -41,6 +47,9 @@ def release(
     from pufferslice.releases.release import release as release_rows
 
     held = Certificate.load(certificate)
+    if again and into_range:
+        msg = "--again writes the recorded release as it is; leave --into-range out"
+        raise ArgumentError(msg)
     if again:
         released = release_again(held, ledger=ledger, out=out)
     elif scenario is None:
@@ -57,7 +66,9 @@ def release(
             else read_table(rows, null_values=request.null_values)
         )
         with progress_bar("recomputing couplings"):
-            released = release_rows(request.scenario, table, held, ledger=ledger, out=out)
+            released = release_rows(
+                request.scenario, table, held, ledger=ledger, out=out, into_range=into_range
+            )
     try:
         text = f"{released}\n\nWritten: {out}. Recorded in {ledger}."
         answer(released.to_json(), text, json=json)

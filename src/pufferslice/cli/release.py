@@ -24,7 +24,10 @@ def release(
         int | None,
         typer.Option(help="Release this row of the table, from 0 (distribution records)."),
     ] = None,
-    rows: Annotated[Path | None, typer.Option(help="Release the rows of this file.")] = None,
+    rows: Annotated[
+        Path | None,
+        typer.Option(help="Release the rows of this file, not those of [data] (worlds)."),
+    ] = None,
     into_range: Annotated[
         bool,
         typer.Option(
@@ -57,7 +60,8 @@ def release(
         raise ArgumentError(msg)
     else:
         request = read_request(scenario)
-        if sum(choice is not None for choice in (group, row, rows)) != 1:
+        n_choices = sum(choice is not None for choice in (group, row, rows))
+        if n_choices != 1 and not (n_choices == 0 and request.is_of_one_table):
             msg = "choose the rows to release by exactly one of --group, --row, --rows"
             raise ArgumentError(msg)
         table = (

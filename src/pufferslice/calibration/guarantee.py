@@ -258,17 +258,17 @@ def in_full(value: float) -> str:
     return short if float(short) == value else repr(value)
 
 
-def at_most(value: float) -> str:
-    """A bound with six digits, rounded up.
+def at_most(value: float, digits: int = 6) -> str:
+    """A bound with six digits, or as many as are given, rounded up.
 
-    >>> at_most(1.0), at_most(2.00000001)
-    ('1', '2.00001')
+    >>> at_most(1.0), at_most(2.00000001), at_most(3.1946, digits=3)
+    ('1', '2.00001', '3.2')
     """
-    short = f"{value:.6g}"
+    short = f"{value:.{digits}g}"
     if float(short) >= value:
         return short
-    rounded = Context(prec=6, rounding=ROUND_CEILING).create_decimal(value)
-    return f"{float(rounded):.6g}"
+    rounded = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(value)
+    return f"{float(rounded):.{digits}g}"
 
 
 def percent_at_most(share: float) -> str:

@@ -20,7 +20,7 @@ from pufferslice.audit import Audit, audit_release
 from pufferslice.calibration.guarantee import Guarantee, at_most, percent_at_most
 from pufferslice.certificate import Certificate, Verification, certify_release, verify
 from pufferslice.certificate.verdict import Verdict, verdict
-from pufferslice.certificate.what_if import CLOSED_FORM, what_if
+from pufferslice.certificate.what_if import CLOSED_FORM, sweep_points
 from pufferslice.certificate.wording import INTERVAL_STDS, guess_sentence, shape_sentences
 from pufferslice.errors import ArgumentError, StorageError
 from pufferslice.releases.release import Release, release
@@ -268,7 +268,7 @@ def _sweep(
 ) -> tuple[dict[str, Any], ...]:
     rows = []
     for points in zip(
-        *(what_if(held, EPSILONS) for held in (fitted, isotropic, paper)), strict=True
+        *(sweep_points(held, EPSILONS) for held in (fitted, isotropic, paper)), strict=True
     ):
         shaped, plain, closed = (point.noise_std for point in points)
         ratio = None if shaped is None or plain is None else (plain / shaped) ** 2

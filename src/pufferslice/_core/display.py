@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How values show themselves in notebooks: escaped HTML without scripts, and pandas frames."""
+
+import html
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from pufferslice._core.text import shown
+from pufferslice.errors import MissingExtraError, escaped
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_MOST_DECIMALS: Final = 8
+_LARGEST: Final = 1e15
+
+
+def rounded(value: float, noise_std: float | None = None) -> str:
+    """Three significant digits; of a value with noise, the digits that its noise leaves.
+
+    >>> rounded(0.22374), rounded(12_345.6), rounded(1_234_567.891, noise_std=2.24)
+    ('0.224', '12,300', '1,234,567.89')
+    """
+    size = abs(value) if noise_std is None else noise_std
+    if not size or not math.isfinite(size) or abs(value) >= _LARGEST:
+        return f"{value:.6g}"
+    decimals = 2 - math.floor(math.log10(size))
+    if decimals > _MOST_DECIMALS:
+        return f"{value:.3g}"
+    text = f"{round(value, decimals):,.{max(decimals, 0)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text and noise_std is None else text
+
+
+def html_of(
+    sentences: Iterable[str], rows: Sequence[Mapping[str, Any]], details: str, *, internal: bool
+) -> str:
+    """Sentences, a table with a column for each key of its rows, and a longer text to unfold.
+
+    Every text is escaped, also one that is a label of the data.
+    """
+    parts = [f"<p>{_text(sentence)}</p>" for sentence in sentences]
+    if internal:
+        parts.insert(0, "<p><strong>Internal: do not publish.</strong></p>")
+    if rows:
+        head = "".join(f"<th>{_text(name.replace('_', ' '))}</th>" for name in rows[0])
+        body = "".join(
+            f"<tr>{''.join(f'<td>{_cell(value)}</td>' for value in row.values())}</tr>"
+            for row in rows
+        )
+        parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+    parts.append(f"<details><summary>In full</summary><pre>{html.escape(details)}</pre></details>")
+    return f"<div>{''.join(parts)}</div>"
+
+
+def data_frame(rows: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
+    """The rows as a pandas frame."""
+    try:
+        import pandas as pd  # noqa: PLC0415 - only for those who ask for a frame
+    except ModuleNotFoundError as error:
+        msg = "to_pandas needs pandas; install it with: pip install pandas"
+        raise MissingExtraError(msg) from error
+    return pd.DataFrame(list(rows))
+
+
+def _text(text: str) -> str:
+    return html.escape(escaped(text, keep="\u00a0"))
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: ""}[value]
+    if isinstance(value, float):
+        return rounded(value)
+    return _text(shown(str(value)))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         sign,
         spent,
         verify,
+        what_if,
     )
     from pufferslice.errors import (
         PuffersliceError,
@@ -76,6 +77,7 @@ __all__ = [
     "sign",
     "spent",
     "verify",
+    "what_if",
 ]
 
 _HOMES: Final = {
@@ -106,6 +108,7 @@ _HOMES: Final = {
     "sign": "certificate",
     "spent": "certificate",
     "verify": "certificate",
+    "what_if": "certificate",
 }
 """The package of each public name."""
 

@@ -23,7 +23,7 @@ from pufferslice.certificate.what_if import (
     pair_costs,
     slice_profile,
     stated_variation,
-    what_if,
+    sweep_points,
     what_if_training,
 )
 from pufferslice.errors import CertificateError
@@ -91,7 +91,7 @@ def test_epsilons_surround_the_claim(claimed):
 def test_an_outlook_is_what_certifying_again_says(points, target):
     held = certify_release(points, target.along(PROFILE))
     epsilons = (0.1, target.epsilon, 5.0)
-    for epsilon, row in zip(epsilons, what_if(held, epsilons), strict=True):
+    for epsilon, row in zip(epsilons, sweep_points(held, epsilons), strict=True):
         again = certify_release(points, attrs.evolve(target, epsilon=epsilon).along(PROFILE))
         assert row.claim == again.guarantee
         assert row.noise_std == row.tight_std == again.noise_std
@@ -102,7 +102,7 @@ def test_an_outlook_is_what_certifying_again_says(points, target):
 
 def test_closed_form_by_hand(certificate):
     """Joint: variance = order / (2 epsilon) * the largest squared gap of all slices."""
-    (row,) = what_if(certificate, [2.0])
+    (row,) = sweep_points(certificate, [2.0])
     at = np.array(list(POINTS.values()))
     gaps = np.abs((at[:, None] - at[None]) @ PROFILE.directions.T)
     assert row.closed_form_std**2 == pytest.approx(4 / 4 * gaps.max() ** 2, rel=1e-9)
@@ -113,7 +113,7 @@ def test_closed_form_by_hand(certificate):
 def test_variation_is_never_below_that_of_the_released_points(certificate):
     """Point masses: 2 Phi(distance / (2 noise)) - 1 between the farthest two."""
     farthest = math.sqrt(10)
-    for row in what_if(certificate, epsilons_around(1.0)):
+    for row in sweep_points(certificate, epsilons_around(1.0)):
         exact = 2 * float(ndtr(farthest / row.noise_std / 2)) - 1
         assert exact <= row.total_variation <= min(1.0, 2 * exact)
 
@@ -124,10 +124,10 @@ def test_the_statement_alone_bounds_the_same_variation(certificate, gaussian):
     stated = stated_variation(certificate)
     assert exact <= stated < 1
     assert stated == stated_variation(attrs.evolve(certificate, evidence=None))
-    (own,) = what_if(certificate, [1.0])
+    (own,) = sweep_points(certificate, [1.0])
     assert own.total_variation <= stated * (1 + 1e-6)
     assert own.total_variation == pytest.approx(stated, rel=1e-6)
-    (other,) = what_if(gaussian, [gaussian.guarantee.epsilon])
+    (other,) = sweep_points(gaussian, [gaussian.guarantee.epsilon])
     assert stated_variation(gaussian) == pytest.approx(other.total_variation, rel=1e-6)
 
 
@@ -153,7 +153,7 @@ def test_slices_of_the_hardest_pair_by_hand(certificate):
 
 
 def test_gaussian_distributions_have_no_closed_form_and_no_gap(gaussian):
-    low, own, high = what_if(gaussian, [0.5, 1.0, 2.0])
+    low, own, high = sweep_points(gaussian, [0.5, 1.0, 2.0])
     assert own.noise_std == gaussian.noise_std
     assert low.noise_std > own.noise_std > high.noise_std
     assert own.closed_form_std is None
@@ -165,7 +165,7 @@ def test_gaussian_distributions_have_no_closed_form_and_no_gap(gaussian):
 
 def test_unsliced_claims_have_one_rule(points):
     held = certify_release(points, Guarantee.unsliced(order=3, epsilon=2.0))
-    low, own = what_if(held, [1.0, 2.0])
+    low, own = sweep_points(held, [1.0, 2.0])
     assert own.noise_std == held.noise_std
     assert own.closed_form_std is own.tight_std is None
     assert low.noise_std == pytest.approx(own.noise_std * math.sqrt(2), rel=1e-6)
@@ -201,7 +201,7 @@ def test_a_claim_about_the_whole_output_is_what_certifying_again_says(
 ):
     """The shape for points does not depend on the bound, up to the solver's tolerance."""
     held = certify_release(points, target, shape=shape)
-    own, *rows = what_if(held, (target.bound, *others))
+    own, *rows = sweep_points(held, (target.bound, *others))
     assert own.noise_std == held.noise_std
     assert own.total_variation == pytest.approx(stated_variation(held), rel=1e-6)
     for bound, row in zip(others, rows, strict=True):
@@ -251,7 +251,7 @@ def test_samples_without_a_range_say_nothing_about_guessing():
     scenario = worlds({"low": draws(0.0), "high": draws(0.5)})
     target = ApproximateGuarantee.joint(epsilon=1.0, delta=0.2)
     held = certify_release(scenario, target.along(PROFILE), failure_probability=0.1)
-    low, own = what_if(held, [0.5, 1.0])
+    low, own = sweep_points(held, [0.5, 1.0])
     assert own.noise_std == held.noise_std < low.noise_std
     assert own.unsliced_epsilon is None
     assert own.total_variation == stated_variation(held) == 1.0
@@ -263,7 +263,7 @@ def test_samples_without_a_range_say_nothing_about_guessing():
 
 def test_nothing_without_evidence(certificate):
     bare = Certificate(statement=certificate.statement, evidence=None)
-    for look in (pair_costs, slice_profile, lambda held: what_if(held, [1.0])):
+    for look in (pair_costs, slice_profile, lambda held: sweep_points(held, [1.0])):
         with pytest.raises(CertificateError, match="the evidence is not available"):
             look(bare)
 

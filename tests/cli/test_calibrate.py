@@ -261,3 +261,22 @@ def test_overrides_of_the_short_form_and_the_alias_of_distribution(ask):
     flags = "--mean age --set guarantee.epsilon=2 --set query.range.age=[17,90] --json"
     answer = ask(ADULT.replace("--distribution", "--law"), flags).json
     assert (answer["epsilon"], answer["range"]["high"]) == (2, [90])
+
+
+def test_other_bounds_side_by_side(ask, made):
+    plain = WHOLE.replace(" --json", "")
+    table = ask(plain, RENYI, "--sweep --bounds 0.5,1,2 --plot sweep.svg")
+    assert (table.code, table.err) == (0, "")
+    assert "right guesses of two" in table.out
+    assert "Written: sweep.svg" in table.out
+    assert (made / "sweep.svg").read_text().startswith("<svg ")
+    rows = ask(WHOLE, RENYI, "--sweep --bounds 1").json["rows"]
+    certified = ask(WHOLE, RENYI).json
+    assert rows[0]["noise_std_by_coordinate"] == certified["noise_std_by_coordinate"]
+    for wrong, words in (
+        ("--sweep --out c.json", "certifies no bound"),
+        ("--sweep --bounds one", "--bounds must be numbers"),
+        ("--plot x.svg", "are for --sweep"),
+    ):
+        refused = ask(WHOLE, RENYI, wrong)
+        assert (refused.code, words in refused.err) == (2, True)

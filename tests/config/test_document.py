@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from pufferslice.config import ScenarioFile, TrainingFile, overridden, reference, schema, template
+from pufferslice.config import (
+    STARTERS,
+    ScenarioFile,
+    TrainingFile,
+    overridden,
+    reference,
+    schema,
+    template,
+)
 from pufferslice.config.document import toml_of
 from pufferslice.config.scenario import request_of
 from pufferslice.errors import ArgumentError
@@ -53,6 +61,17 @@ def test_template_with_every_key(name):
         assert f"[{section}]" in text
         keys = schema(FILES[name])["$defs"].get(field.get("$ref", "").rpartition("/")[2], {})
         assert all(f"{key} = " in text for key in keys.get("properties", {}))
+
+
+@pytest.mark.parametrize("name", STARTERS)
+def test_starters_have_the_keys_of_their_documents_and_descriptions(name):
+    text = STARTERS[name].text()
+    assert max(map(len, text.splitlines())) <= 100
+    assert tomllib.loads(text) == STARTERS[name].document
+    ScenarioFile.of(tomllib.loads(text))
+    fields = schema(ScenarioFile)["$defs"]
+    words = fields["GuaranteeSection"]["properties"]["order"]["description"]
+    assert f"# {words}" in text
 
 
 def test_the_scenario_template_is_a_scenario():

@@ -219,7 +219,7 @@ def test_distributions(folder):
     )
     request = request_of(worlds, folder)
     assert (request.scenario.secrets, request.table) == (("early", "late"), None)
-    with pytest.raises(ArgumentError, match="has no table"):
+    with pytest.raises(ArgumentError, match="no rows to choose among"):
         request.chosen_rows(row=0)
     adult = changed(data={"dataset": "adult"}, secret={"column": "race"})
     adult["query"] = {"distribution": "groups", "mean": ["age"]}
@@ -262,7 +262,7 @@ QUERY = BASE["query"]
         ({"zebra": {}}, "[zebra]: is unknown; known are data, secret"),
         ({"secret": {}}, "[secret]: needs exactly one of column"),
         ({"secret": {"bins": {"column": "age"}}}, "[secret] bins.quantiles: is required"),
-        ({"secret": {"pairs": [["a"]]}}, "[secret] pairs: must be 'all' or a list of pairs"),
+        ({"secret": {"pairs": [["a"]]}}, "[secret] pairs: must be 'all', a list of pairs"),
         ({"query": {"mean": ["pay"]}}, "[query] distribution: is required"),
         ({"query": QUERY | {"means": ["pay"]}}, "[query] means: is unknown; did you mean 'mean'?"),
         ({"query": QUERY | {"median": ["age"]}}, "[query]: has no median; write quantile"),
@@ -277,7 +277,7 @@ QUERY = BASE["query"]
         ({"query": QUERY | {"model": {"kind": "oracle"}}}, "[query] model.kind: must be"),
         ({"query": QUERY | {"model": MODEL | {"n_trees": 3}}}, "[query] model: "),
         ({"query": QUERY | {"distribution": "bootstrap"}}, "[bootstrap]: is required"),
-        ({"query": QUERY | {"distribution": "worlds"}}, "needs either [worlds]"),
+        ({"query": QUERY | {"distribution": "worlds"}}, "needs exactly one section"),
         ({"gaussian": {"a": {"mean": [0], "cov": [[1], [1, 2]]}}}, "[gaussian] a.cov: must be"),
         ({"gaussian": {"a": {"covv": 1}}}, "[gaussian] a.covv: is unknown; did you mean 'cov'?"),
         ({"profile": {"seed": 1}}, "[profile] n_directions: is required"),

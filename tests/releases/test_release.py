@@ -35,7 +35,7 @@ from pufferslice.errors import (
     StorageError,
     TableError,
 )
-from pufferslice.queries import Box, columns, row_function, summary, table_function
+from pufferslice.queries import Ball, Box, columns, row_function, summary, table_function
 from pufferslice.releases.ledger import Ledger
 from pufferslice.releases.release import Release, quantised, release, release_again
 from pufferslice.releases.value import fitting_value
@@ -210,6 +210,91 @@ def test_released_values_have_the_certified_noise(seed, tmp_path):
     assert p[1.0] > 1e-7
     assert p[0.9] < 1e-7
     assert p[1.1] < 1e-7
+
+
+class TestIntoRange:
+    """Values moved into their public range, of claims about the whole output alone."""
+
+    WHOLE = Guarantee.unsliced(order=4, epsilon=0.01)
+    QUERY = summary(mean=["x"], rate={"t": "u"}, std=["y"], total=["y"])
+
+    def released(self, ledger, query=QUERY, target=WHOLE, **options):
+        scenario = Scenario.from_groups(TABLE, secret="s", query=query)
+        held = certify_release(scenario, target, noise=SEEDED, deltas=())
+        return release(scenario, rows_of("a"), held, ledger=ledger, noise=SEEDED, **options)
+
+    def test_known_answer(self, ledger, tmp_path):
+        """The noise is the same with and without: rates end in [0, 1], spreads at 0."""
+        path = tmp_path / "release.json"
+        plain = self.released(tmp_path / "other.ledger")
+        moved = self.released(ledger, into_range=True, out=path)
+        low, high = [-math.inf, 0.0, 0.0, -math.inf], [math.inf, 1.0, math.inf, math.inf]
+        assert moved.values.tolist() == np.clip(plain.values, low, high).tolist()
+        assert (moved.values != plain.values).any()
+        assert moved.grid_values == plain.grid_values
+        assert plain.moved_into is None
+        assert moved.moved_into.T.tolist() == [low, high]
+        assert moved.intervals[0].tolist() == plain.intervals[0].tolist()
+        assert 0 <= moved.intervals[1, 0] <= moved.intervals[1, 1] <= 1
+        assert "moved to its ends" in str(moved)
+        assert "moved to its ends" not in str(plain)
+        assert Release.load(path) == moved != plain
+        rows = json.loads(path.read_text())["values"]
+        assert [row["moved_into"] for row in rows] == [
+            [None, None], [0.0, 1.0], [0.0, None], [None, None],
+        ]  # fmt: skip
+        assert all("moved_into" not in row for row in plain.to_json()["values"])
+
+    def test_a_declared_box_counts(self, ledger):
+        moved = self.released(ledger, query=MEAN, into_range=True)
+        assert moved.moved_into.tolist() == [[0, 10], [0, 50]]
+        assert (moved.values >= 0).all()
+        assert (moved.values <= [10, 50]).all()
+
+    def test_intervals_still_cover(self):
+        """Whatever the noise, an interval that covers a value in the range still does."""
+        rng = np.random.default_rng(0)
+        ends = np.tile([0.0, 1.0], (2000, 1))
+        true, noisy = rng.uniform(0, 1, 2000), rng.normal(0.5, 2.0, 2000)
+        plain = Release(
+            certificate="0" * 64,
+            guarantee="x",
+            names=tuple(map(str, range(2000))),
+            values=noisy,
+            noise_stds=np.full(2000, 0.5),
+            grid_values=(0,) * 2000,
+            secure=True,
+            unsliced={},
+        )
+        moved = attrs.evolve(plain, values=np.clip(noisy, 0, 1), moved_into=ends)
+
+        def covers(given):
+            return (given.intervals[:, 0] <= true) & (true <= given.intervals[:, 1])
+
+        assert covers(moved)[covers(plain)].all()
+        assert 0.1 < covers(plain).mean() < 0.9
+
+    def test_claims_along_slices_do_not_survive_it(self, certificate, ledger):
+        with pytest.raises(ReleaseError, match="along slices"):
+            release(GROUPS, rows_of("a"), certificate, ledger=ledger, into_range=True)
+        assert not ledger.entries()
+
+    @pytest.mark.parametrize(
+        ("query", "said"),
+        [
+            (summary(mean=["x"]), "nothing to do"),
+            (summary(mean=["x"]).with_range(Ball([5], 9)), "ball"),
+        ],
+    )
+    def test_without_ends(self, ledger, query, said):
+        with pytest.raises(ReleaseError, match=said):
+            self.released(ledger, query=query, into_range=True)
+
+    @pytest.mark.parametrize("ends", [[[0, 1]], [[5, 6], [0, 50]]])
+    def test_values_outside_are_not_a_release(self, ledger, ends):
+        moved = self.released(ledger, query=MEAN, into_range=True)
+        with pytest.raises(ReleaseError, match="two ends"):
+            attrs.evolve(moved, values=[1.0, 2.0], moved_into=ends)
 
 
 def test_equal_distributions_are_released_without_noise(tmp_path):

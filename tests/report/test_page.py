@@ -33,7 +33,7 @@ from pufferslice.certificate.what_if import (
     epsilons_around,
     pair_costs,
     slice_profile,
-    what_if,
+    sweep_points,
 )
 from pufferslice.certificate.wording import limit_sentences
 from pufferslice.errors import MissingExtraError
@@ -86,7 +86,7 @@ def evidence_numbers(certificate):
     """Everything that the evidence holds or that is computed from it, but not stated."""
     evidence = certificate.evidence
     numbers = [*evidence.slices.seen.gaps, *evidence.full.seen.gaps]
-    rows = what_if(certificate, epsilons_around(certificate.guarantee.epsilon))
+    rows = sweep_points(certificate, epsilons_around(certificate.guarantee.epsilon))
     others = [row for row in rows if row.claim != certificate.guarantee]
     numbers += [row.noise_std for row in others]
     numbers += [row.closed_form_std for row in rows]
@@ -279,7 +279,7 @@ def test_correlations_and_ellipses_are_those_of_the_noise(whole):
 @pytest.mark.parametrize("kind", WHOLE)
 def test_no_number_of_the_evidence_of_shaped_noise_is_public(whole, kind):
     held, internal, public = whole[kind, "fitted"]
-    rows = what_if(held, bounds_around(held.guarantee))
+    rows = sweep_points(held, bounds_around(held.guarantee))
     others = [row for row in rows if row.claim != held.guarantee]
     numbers = [*held.evidence.full.seen.gaps, *(row.noise_std for row in others)]
     numbers += [row.unsliced_epsilon for row in others]

@@ -5,6 +5,7 @@ from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.composition import ComposedReleases, compose
 from pufferslice.certificate.issue import certify_release, spent
 from pufferslice.certificate.signing import new_key_pair, sign
+from pufferslice.certificate.sweep import Sweep, what_if
 from pufferslice.certificate.training import (
     certify_training,
     record_epsilon,
@@ -16,6 +17,7 @@ from pufferslice.certificate.verify import Verification, verify
 __all__ = [
     "Certificate",
     "ComposedReleases",
+    "Sweep",
     "Verdict",
     "Verification",
     "certify_release",
@@ -28,4 +30,5 @@ __all__ = [
     "spent",
     "verdict",
     "verify",
+    "what_if",
 ]

@@ -596,6 +596,11 @@ class ReleasedValue(_Part):
     """Two ends, for the noise alone."""
     grid_value: Annotated[str, Field(pattern="^-?[0-9]{1,1200}$")]
     """The released integer, as text: other readers of JSON round integers to floats."""
+    moved_into: Annotated[list[float | None], Field(min_length=2, max_length=2)] = Field(
+        default_factory=_absent
+    )
+    """Public ends, null where there is none, that the value was moved into after noise; absent if
+    it was left as it came."""
 
 
 class ReleaseFile(_Part):

@@ -38,6 +38,7 @@ from pufferslice.errors import CalibrationError
 from pufferslice.learning.accountants import calibrate_multiplier
 from pufferslice.sensitivity import GapTables
 from pufferslice.sensitivity.renyi import aggregate
+from pufferslice.sensitivity.sensitivity import Full
 from pufferslice.sensitivity.tables import MatchingTables
 
 N_EPSILONS: Final = 25
@@ -156,7 +157,7 @@ def bounds_around(claim: Claim, n_bounds: int = N_EPSILONS) -> tuple[float, ...]
     return tuple(sorted({*rounded, claim.at_most}))
 
 
-def what_if(
+def sweep_points(
     certificate: Certificate, bounds: Sequence[float], progress: Progress = silent
 ) -> tuple[SweepPoint, ...]:
     """For each bound (epsilon, or share of guesses) what the certificate would state.
@@ -169,9 +170,7 @@ def what_if(
     stated = CertificateOptions.read_off(certificate.statement)
     delta = float(certificate.statement["noise"]["implementation_delta"])
     order = unsliced_order(stated.target)
-    full = coarse = evidence.full
-    if isinstance(full.seen, MatchingTables):
-        coarse = attrs.evolve(full, seen=full.seen.coarsened(_MOST_ENTRIES))
+    full, coarse = evidence.full, quick_full(evidence)
     has_closed_form = (
         isinstance(stated.target, Guarantee)
         and evidence.slices is not None
@@ -205,6 +204,14 @@ def what_if(
         )
     progress(len(bounds), len(bounds))
     return tuple(points)
+
+
+def quick_full(evidence: Evidence) -> Full:
+    """The whole output with tables that were rounded up to few entries: still a bound."""
+    full = evidence.full
+    if not isinstance(full.seen, MatchingTables):
+        return full
+    return attrs.evolve(full, seen=full.seen.coarsened(_MOST_ENTRIES))
 
 
 def what_if_training(

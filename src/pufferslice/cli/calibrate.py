@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 
 
 _NOT_ABOUT_THE_CLAIM = frozenset(
-    {"scenario", "set", "out", "ledger", "json", "workers", "scheduler", "checkpoint"}
-)
+    {
+        "scenario", "set", "out", "ledger", "json", "sweep", "bounds", "plot",
+        "workers", "scheduler", "checkpoint",
+    }
+)  # fmt: skip
 
 
 def _flag(text: str, *names: str) -> Any:  # noqa: ANN401 - typer's own marker
@@ -40,6 +43,17 @@ def calibrate(
     out: Annotated[Path | None, typer.Option(help="Write certificate and evidence here.")] = None,
     ledger: Annotated[str | None, typer.Option(help="State the releases that it records.")] = None,
     json: Json = False,
+    sweep: Annotated[
+        bool,
+        typer.Option("--sweep", help="Print what other bounds would cost, instead of one."),
+    ] = False,
+    bounds: Annotated[
+        str | None,
+        typer.Option(help="Of --sweep: epsilons (or shares of guesses) by commas, as 0.5,1,2."),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Of --sweep: write an SVG picture here.")
+    ] = None,
     workers: Annotated[
         int | None, typer.Option(help="Local processes that scan streamed data.")
     ] = None,
@@ -132,6 +146,12 @@ def calibrate(
     }
     if scenario is not None:
         _check_no_flags(context, flags)
+    if sweep and out is not None:
+        msg = "--sweep certifies no bound; leave --out out, and calibrate again with the one chosen"
+        raise ArgumentError(msg)
+    if not sweep and (bounds is not None or plot is not None):
+        msg = "--bounds and --plot are for --sweep"
+        raise ArgumentError(msg)
     request = _request(
         scenario,
         flags,
@@ -158,6 +178,9 @@ def calibrate(
             earlier_releases=Ledger(ledger).releases() if ledger else (),
             progress=progress,
         )
+    if sweep:
+        _answer_sweep(certificate, bounds, plot, json=json)
+        return
     note = "Nothing was written; add --out certificate.json to keep the certificate."
     if out is not None:
         certificate.save(out)
@@ -170,6 +193,26 @@ def calibrate(
         parts.insert(1, f"{found}\nThis verdict is internal: it is computed from the data.")
     text = "\n\n".join(parts)
     answer(value, text, json=json)
+
+
+def _answer_sweep(
+    certificate: "Certificate", bounds: str | None, plot: Path | None, *, json: bool
+) -> None:
+    """Print what other bounds would cost, with a picture of it if asked."""
+    from pufferslice._core.files import CONFIDENTIAL, write_whole
+    from pufferslice.certificate import Sweep
+    from pufferslice.cli.flags import numbers
+
+    chosen = None if bounds is None else numbers(bounds, "--bounds")
+    with progress_bar("bounds") as progress:
+        found = Sweep.of(certificate, chosen, progress=progress)
+    text = str(found)
+    if plot is not None:
+        from pufferslice.report.sweep import sweep_svg
+
+        write_whole(plot, sweep_svg(found).encode(), CONFIDENTIAL)
+        text += f"\nWritten: {plot}"
+    answer(found.to_dict(), text, json=json)
 
 
 def _check_no_flags(context: typer.Context, flags: Iterable[str]) -> None:

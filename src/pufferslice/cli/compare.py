@@ -34,7 +34,10 @@ def compare(
         int, typer.Option(help="Most distances of a pair that a baseline may use.")
     ] = 5_000**2,
 ) -> None:
-    """Compare the noise of all mechanisms for one scenario. Issues no certificate."""
+    """Compare the noise of all mechanisms for one scenario. Issues no certificate.
+
+    Without [profile], sliced mechanisms use 200 directions drawn with seed 7.
+    """
     from pufferslice._core.files import CONFIDENTIAL, make_folder, pretty_json, write_whole
     from pufferslice.baselines import SinkhornSettings
     from pufferslice.baselines.comparison import (
@@ -55,6 +58,8 @@ def compare(
     )
     request = read_request(scenario)
     target, profile = request.target, request.profile
+    if profile is None:
+        profile = FiniteProfile.uniform(dim=request.scenario.dim, n_directions=200, seed=7)
     if not isinstance(target, Guarantee) or not isinstance(profile, FiniteProfile):
         msg = (
             "mechanisms are compared at one order, along the slices of a finite profile; give "

@@ -15,7 +15,7 @@ def demo(
     ),
     json: Json = False,
 ) -> None:
-    """Protect race in the Adult census table: certificate, release, audit, one page."""
+    """Hide the share of women in the Adult census table: certificate, release, audit, one page."""
     from pufferslice.report.demo import run_demo
 
     with progress_bar("demo") as progress:

@@ -101,7 +101,7 @@ def _query(flags: Mapping[str, Any]) -> dict[str, Any]:
     if "range" in flags:
         query["range"] = _intervals(flags["range"])
     elif "low" in flags or "high" in flags:
-        query["range"] = {end: _numbers(flags.get(end, ""), f"--{end}") for end in ("low", "high")}
+        query["range"] = {end: numbers(flags.get(end, ""), f"--{end}") for end in ("low", "high")}
     return query
 
 
@@ -115,15 +115,15 @@ def _condition(text: str) -> dict[str, Any]:
     column, value = text[:start].strip(), text[start + len(mark) :].strip()
     if mark == "=":
         return {"column": column, "equals": value}
-    return {"column": column, _COMPARISONS[mark]: _numbers(value, "--rate")[0]}
+    return {"column": column, _COMPARISONS[mark]: numbers(value, "--rate")[0]}
 
 
 def _scales(text: str) -> list[float] | dict[str, float]:
     """`10,0.1`: by position; `age=10,income=0.1`: by name."""
     named = _named(text, "--scales")
     if named is None:
-        return _numbers(text, "--scales")
-    return {name: _numbers(value, "--scales")[0] for name, value in named.items()}
+        return numbers(text, "--scales")
+    return {name: numbers(value, "--scales")[0] for name, value in named.items()}
 
 
 def _widths(texts: list[str]) -> dict[str, float]:
@@ -134,7 +134,7 @@ def _widths(texts: list[str]) -> dict[str, float]:
         if not mark or not name.strip() or name.strip() in widths:
             msg = f"--accuracy must be name=half-width, each name once; got {text!r}"
             raise ArgumentError(msg)
-        widths[name.strip()] = _numbers(value, "--accuracy")[0]
+        widths[name.strip()] = numbers(value, "--accuracy")[0]
     return widths
 
 
@@ -145,7 +145,7 @@ def _intervals(text: str) -> dict[str, list[float]]:
     if any(len(part) != 2 for part in parts):
         msg = f"--range must be low:high for each coordinate, separated by commas; got {text!r}"
         raise ArgumentError(msg)
-    ends = [[_numbers(end, "--range")[0] for end in part] for part in parts]
+    ends = [[numbers(end, "--range")[0] for end in part] for part in parts]
     if named is not None:
         return dict(zip(named, ends, strict=True))
     return {"low": [low for low, _ in ends], "high": [high for _, high in ends]}
@@ -169,7 +169,8 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _numbers(text: str, flag: str) -> list[float]:
+def numbers(text: str, flag: str) -> list[float]:
+    """Numbers separated by commas."""
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:

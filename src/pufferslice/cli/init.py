@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pufferslice init`: a commented scenario.toml and training.toml to start from."""
+"""`pufferslice init`: commented files to start from."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,23 +10,37 @@ from pufferslice.cli.output import Json, answer
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(help="Where the two files are written.")],
+    folder: Annotated[Path, typer.Argument(help="Where the files are written.")],
+    template: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="A short scenario.toml alone: prevalence, attribute, markov or volume.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Write a commented scenario.toml and training.toml that run as they are, on embedded data."""
+    from pufferslice._core.checks import check_one_of
     from pufferslice._core.files import check_new, make_folder, write_new
-    from pufferslice.config import ScenarioFile, TrainingFile, template
+    from pufferslice.config import STARTERS, ScenarioFile, TrainingFile
+    from pufferslice.config import template as every_key
 
-    make_folder(folder)
     scenario, training = folder / "scenario.toml", folder / "training.toml"
-    for path in (scenario, training):
+    if template is None:
+        texts = {scenario: every_key(ScenarioFile), training: every_key(TrainingFile)}
+    else:
+        check_one_of(tuple(STARTERS), template=template)
+        texts = {scenario: STARTERS[template].text()}
+    make_folder(folder)
+    for path in texts:
         check_new(path)
-    write_new(scenario, template(ScenarioFile).encode())
-    write_new(training, template(TrainingFile).encode())
-    answer(
-        {"written": [str(scenario), str(training)]},
-        f"Written: {scenario}, {training}\n"
-        f"Next: pufferslice calibrate {scenario} --out certificate.json\n"
-        f"  or: pufferslice train {training}",
-        json=json,
-    )
+    for path, text in texts.items():
+        write_new(path, text.encode())
+    lines = [
+        f"Written: {', '.join(map(str, texts))}",
+        f"Next: pufferslice calibrate {scenario} --out certificate.json",
+    ]
+    if training in texts:
+        lines.append(f"  or: pufferslice train {training}")
+    answer({"written": [str(path) for path in texts]}, "\n".join(lines), json=json)

@@ -26,7 +26,16 @@ def release(
         int | None,
         typer.Option(help="Release this row of the table, from 0 (distribution records)."),
     ] = None,
-    rows: Annotated[Path | None, typer.Option(help="Release the rows of this file.")] = None,
+    rows: Annotated[
+        Path | None,
+        typer.Option(help="Release the rows of this file, not those of [data] (worlds)."),
+    ] = None,
+    into_range: Annotated[
+        bool,
+        typer.Option(
+            "--into-range", help="Move values that noise put outside their public range to its end."
+        ),
+    ] = False,
     again: Annotated[
         bool, typer.Option("--again", help="Write the recorded release again.")
     ] = False,
@@ -44,6 +53,9 @@ def release(
     from pufferslice.releases.release import release as release_rows
 
     held = Certificate.load(certificate)
+    if again and into_range:
+        msg = "--again writes the recorded release as it is; leave --into-range out"
+        raise ArgumentError(msg)
     book = Ledger(ledger)
     if again:
         released = release_again(held, ledger=book, out=out)
@@ -52,7 +64,8 @@ def release(
         raise ArgumentError(msg)
     else:
         request = read_request(scenario)
-        if sum(choice is not None for choice in (group, row, rows)) != 1:
+        n_choices = sum(choice is not None for choice in (group, row, rows))
+        if n_choices != 1 and not (n_choices == 0 and request.is_of_one_table):
             msg = "choose the rows to release by exactly one of --group, --row, --rows"
             raise ArgumentError(msg)
         table = (
@@ -61,7 +74,9 @@ def release(
             else read_table(rows, null_values=request.null_values)
         )
         with progress_bar("recomputing couplings"):
-            released = release_rows(request.scenario, table, held, ledger=book, out=out)
+            released = release_rows(
+                request.scenario, table, held, ledger=book, out=out, into_range=into_range
+            )
     try:
         text = f"{released}\n\nWritten: {out}. Recorded in {book.name}."
         answer(released.to_json(), text, json=json)

@@ -3,9 +3,11 @@
 
 from pufferslice.config.document import overridden, reference, schema, template
 from pufferslice.config.scenario import ScenarioFile, read_request
+from pufferslice.config.starters import STARTERS
 from pufferslice.config.training import TrainingFile, read_plan, read_training, write_plan
 
 __all__ = [
+    "STARTERS",
     "ScenarioFile",
     "TrainingFile",
     "overridden",

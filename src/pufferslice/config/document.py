@@ -246,9 +246,19 @@ def template(file: type[File]) -> str:
         lines.append(f"{'' if used else '# '}[{section}]")
         for name, each in keys.items():
             line = f"{'' if _used(each) else '# '}{name} = {_example(each)}"
-            beside = f"{line:28} # {_description(each)}"
-            lines += [beside] if len(beside) <= 100 else [*_comment(_description(each)), line]
+            lines += _described(line, each)
             lines += [f"# {name} = {_toml_value(other)}" for other in each.examples[1:]]  # type: ignore[index]
+    return "\n".join(lines) + "\n"
+
+
+def filled(file: type[File], document: Document, header: str) -> str:
+    """A file with the sections and keys of a document alone, each with its description."""
+    lines = [f"# {line}".rstrip() for line in header.splitlines()]
+    for section, values in document.items():
+        field = file.model_fields[section]
+        lines += ["", *_comment(_description(field)), f"[{section}]"]
+        for name, value in values.items():
+            lines += _described(f"{name} = {_toml_value(value)}", _keys(field)[name])
     return "\n".join(lines) + "\n"
 
 
@@ -266,6 +276,12 @@ def reference(file: type[File]) -> str:
 def schema(file: type[File]) -> dict[str, Any]:
     """The JSON Schema of a file."""
     return file.model_json_schema()
+
+
+def _described(line: str, key: FieldInfo) -> list[str]:
+    """A line with the description of its key beside it, or above if that is too long."""
+    beside = f"{line:28} # {_description(key)}"
+    return [beside] if len(beside) <= 100 else [*_comment(_description(key)), line]
 
 
 def _comment(text: str) -> list[str]:

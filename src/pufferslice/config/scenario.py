@@ -5,7 +5,8 @@ Flags of the command line build the same document, so both are checked by this m
 """
 
 import os
-from collections.abc import Callable, Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, final, get_args
 
@@ -46,8 +47,9 @@ from pufferslice.queries.statistics import STATISTICS
 from pufferslice.scenario.distributions import GaussianDistribution
 from pufferslice.scenario.histograms import Histograms
 from pufferslice.scenario.priors import LAWS, SOURCES, Bootstrap
-from pufferslice.scenario.scenario import Scenario
+from pufferslice.scenario.scenario import Pairs, Scenario, chosen_pairs
 from pufferslice.scenario.secrets import Bins
+from pufferslice.scenario.templates import DESIGNS, PRIOR_FORMS, ordered_pairs
 from pufferslice.sensitivity import RowScan, scan_files, streamed_scenario
 from pufferslice.sensitivity.concentration import BANDS, BandKind
 from pufferslice.sensitivity.couplings import Effort
@@ -59,10 +61,12 @@ _DATASETS: Final[Mapping[str, Callable[[], pa.Table]]] = {
     "adult_complete": data.adult_complete,
 }
 """Tables by name, which ship with the library."""
+_WORLDS: Final = ("worlds", "gaussian", "prevalence", "attribute", "markov", "volume")
+"""Sections that declare worlds."""
 
 
 class Data(Table):
-    """The table; either `path` or `dataset`, and neither for distribution `worlds`."""
+    """The table; either `path` or `dataset`, and neither where the worlds are declared."""
 
     path: Text | None = key(None, example="people.csv")
     """CSV or TSV (also `.gz`), Parquet, a folder or a glob of Parquet files."""
@@ -83,8 +87,16 @@ class SecretBins(Table):
     quantiles: int
 
 
+class ClosePairs(Table):
+    """Pairs of secrets that are numbers and close."""
+
+    difference: float | None = None
+    ratio: float | None = None
+    nearest: int | None = None
+
+
 class SecretSection(Table):
-    """What is protected; exactly one of `column`, `columns` and `bins`."""
+    """What is protected; exactly one of `column`, `columns` and `bins`, none for `worlds`."""
 
     column: Text | None = key(None, example="race", used=True)
     """The secret of a row is its value in this column."""
@@ -93,10 +105,12 @@ class SecretSection(Table):
     bins: SecretBins | None = key(None, example={"column": "age", "quantiles": 5})
     """Or a quantile bin of a numeric column; a secret is then written `age q1/5`."""
     pairs: Annotated[
-        Literal["all"] | Annotated[tuple[Pair, ...], Field(strict=False)],
-        either("'all' or a list of pairs of strings"),
-    ] = key("all", example="all", used=True)
-    """Pairs of secrets that must not be told apart: `all` (default) or `[["a", "b"], …]`."""
+        Literal["all"] | Annotated[tuple[Pair, ...], Field(strict=False)] | ClosePairs,
+        either("'all', a list of pairs of strings, or one of difference, ratio and nearest"),
+    ] = key("all", example="all", others=[{"ratio": 1.1}], used=True)
+    """Pairs of secrets that must not be told apart: `all` (default), `[["a", "b"], …]`, or, of
+    secrets that are numbers, `{ difference = … }`, `{ ratio = … }` or `{ nearest = … }`: those that
+    differ by at most so much or by such a factor, or the next so many."""
 
     def secret(self) -> str | tuple[str, ...] | Bins:
         """Column, columns or bins, as `Scenario` takes them."""
@@ -108,6 +122,29 @@ class SecretSection(Table):
         if isinstance(choice, SecretBins):
             return Bins(column=choice.column, quantiles=choice.quantiles)
         return choice if isinstance(choice, str) else list(choice)  # type: ignore[return-value]
+
+    def listed_pairs(self) -> Pairs:
+        """The pairs as a scenario takes them; all where `protected` chooses among them."""
+        return "all" if isinstance(self.pairs, ClosePairs) else self.pairs
+
+    def protected(self, scenario: Scenario, numbers: Sequence[float]) -> Scenario:
+        """The scenario with these pairs; `numbers` are those of its secrets, if it knows them."""
+        if not isinstance(self.pairs, ClosePairs):
+            if self.pairs == "all":  # or what the scenario itself takes for all
+                return scenario
+            pairs: Pairs = self.pairs
+        else:
+            try:
+                numbers = numbers or [float(secret) for secret in scenario.secrets]
+            except ValueError:
+                msg = (
+                    "[secret] pairs: difference, ratio and nearest need secrets that are numbers; "
+                    "list the pairs"
+                )
+                raise ArgumentError(msg) from None
+            values = dict(zip(scenario.secrets, numbers, strict=True))
+            pairs = ordered_pairs(values, **self.pairs.given())
+        return attrs.evolve(scenario, pairs=chosen_pairs(pairs, scenario.secrets))
 
 
 class ConditionTable(Table):
@@ -218,6 +255,12 @@ class QuerySection(Table):
         (), example=[{"column": "age", "level": [0.25, 0.75]}]
     )
     """Quantiles of columns; `level` is a number or a list."""
+    total: Texts = key((), example=["capital-gain"])
+    """Numeric columns to add up."""
+    count: Annotated[tuple[ConditionTable, ...], Field(strict=False)] = key(
+        (), example=[{"column": "age", "above": 60}]
+    )
+    """Numbers of rows; conditions as in `rate`."""
     count_share: Number | None = key(None, example=50_000)
     """A public total: the number of rows is divided by it."""
     columns: Texts = key((), example=["age", "hours-per-week"])
@@ -279,8 +322,9 @@ class QuerySection(Table):
             query = columns(self.columns, flags=[flag.condition() for flag in self.flags] or None)
         else:
             statistics = self.given(name for name in self._order if name in STATISTICS)
-            if "rate" in statistics:
-                statistics["rate"] = [rate.condition() for rate in self.rate]
+            for name in ("rate", "count"):
+                if name in statistics:
+                    statistics[name] = [entry.condition() for entry in statistics[name]]
             if "quantile" in statistics:
                 statistics["quantile"] = [(entry.column, entry.level) for entry in self.quantile]
             query = summary(**statistics)
@@ -305,6 +349,132 @@ class Gaussian(Table):
 
     mean: Numbers
     cov: Matrix
+
+
+class WorldsTemplate(Table):
+    """A section that declares the worlds of distribution `worlds` by a few numbers."""
+
+    reads_table: ClassVar[bool] = False
+    """Whether the worlds are made from the table of [data]."""
+
+    def numbers(self) -> Sequence[float]:
+        """The secrets as numbers, in their order; empty if they are none."""
+        return ()
+
+    @abstractmethod
+    def scenario(self, query: Query, table: pa.Table | None, source: Any) -> Scenario:  # noqa: ANN401
+        """The scenario, from the table if it is read."""
+
+
+class PrevalenceSection(WorldsTemplate):
+    """For distribution `worlds`: hide how common something is among the rows of [data]."""
+
+    reads_table: ClassVar[bool] = True
+    property: ConditionTable = key(example={"column": "sex", "equals": "Female"})
+    """What some rows have: a condition as in `rate`."""
+    shares: Numbers = key(example=[0.3, 0.325, 0.35])
+    """The share of rows that have it, in each world."""
+    n_rows: int | None = key(None, example=32_561)
+    """Rows of a world, and of what is released; left out, as many as the table has."""
+    design: Annotated[str, Word(*DESIGNS)] = key("stratified", example="stratified")
+    """`stratified` (default): exactly the share; `independent`: each row by itself."""
+    prior: Annotated[str, Word(*PRIOR_FORMS)] = key("gaussian", example="gaussian")
+    """`gaussian` (default): by formula, for means, rates, totals and counts; `draws`: tables drawn
+    with `seed` are the prior, for any statistic."""
+    n_draws: int | None = key(None, example=500)
+    """Of `draws`: tables of each world; default 500."""
+    seed: int | None = key(None, example=7)
+    """Of `draws`: the public seed."""
+
+    def numbers(self) -> Sequence[float]:
+        """The shares."""
+        return self.shares
+
+    def scenario(self, query: Query, table: pa.Table | None, source: Any) -> Scenario:  # noqa: ANN401
+        """As `Scenario.from_prevalence`."""
+        column, condition = self.property.condition()
+        options = self.given(("shares", "n_rows", "design", "prior", "n_draws", "seed"))
+        return Scenario.from_prevalence(
+            table,
+            column=column,
+            value=condition,
+            query=query,
+            source=source or "released_data",
+            **options,
+        )
+
+
+class AttributeSection(WorldsTemplate):
+    """For distribution `worlds`: hide a number that is jointly Gaussian with the statistics."""
+
+    name: Text = key("attribute", example="indoor temperature")
+    """What the number is."""
+    values: Numbers = key(example=[18.0, 19.0, 20.0, 21.0])
+    """Which values it can have."""
+    mean: Numbers = key(example=[20.0, 260.0, 5.5])
+    """Means of the number, first, and of the statistics."""
+    cov: Matrix = key(example=[[3.5, 95.0, 2.3], [95.0, 2900.0, 69.0], [2.3, 69.0, 2.2]])
+    """Their covariance."""
+
+    def numbers(self) -> Sequence[float]:
+        """The values."""
+        return self.values
+
+    def scenario(self, query: Query, _table: pa.Table | None, source: Any) -> Scenario:  # noqa: ANN401
+        """As `Scenario.from_attribute`."""
+        return Scenario.from_attribute(query=query, source=source or "public_model", **self.given())
+
+
+class MarkovSection(WorldsTemplate):
+    """For distribution `worlds`: hide the state of a Markov chain at some times."""
+
+    transition: Annotated[
+        Matrix | dict[str, Matrix],
+        either("a square matrix of probabilities, or one for each name"),
+    ] = key(example=[[0.9, 0.1], [0.2, 0.8]])
+    """Entry j of row i: the probability of state j after state i; or several chains by name, each a
+    prior."""
+    length: int = key(example=48)
+    """Number of times."""
+    positions: Annotated[
+        Literal["all"] | Annotated[tuple[int, ...], Field(strict=False)],
+        either("'all' or a list of integers"),
+    ] = key("all", example="all")
+    """The times, from 0, whose states are protected: `all` (default) or a list."""
+    start: Annotated[
+        Literal["stationary"] | Numbers, either("'stationary' or a list of probabilities")
+    ] = key("stationary", example="stationary")
+    """Distribution of the first state: `stationary` (default) or its probabilities."""
+    counted: Annotated[tuple[int, ...] | None, Field(strict=False)] = key(None, example=[1])
+    """States that the query counts, in its order; left out, all but state 0."""
+
+    def scenario(self, query: Query, _table: pa.Table | None, source: Any) -> Scenario:  # noqa: ANN401
+        """As `Scenario.from_markov_chain`."""
+        positions = range(self.length) if self.positions == "all" else self.positions
+        return Scenario.from_markov_chain(
+            query=query,
+            positions=positions,
+            source=source or "public_model",
+            **self.given(("transition", "length", "start", "counted")),
+        )
+
+
+class VolumeSection(WorldsTemplate):
+    """For distribution `worlds`: hide how many rows [data] has."""
+
+    reads_table: ClassVar[bool] = True
+    sizes: Annotated[tuple[int, ...], Field(strict=False)] = key(example=[29_000, 30_000, 31_000])
+    """Numbers of rows that it could have."""
+
+    def numbers(self) -> Sequence[float]:
+        """The sizes."""
+        return self.sizes
+
+    def scenario(self, query: Query, table: pa.Table | None, source: Any) -> Scenario:  # noqa: ANN401
+        """As `Scenario.from_volume`."""
+        return Scenario.from_volume(
+            table, sizes=self.sizes, query=query, source=source or "released_data"
+        )
 
 
 class PriorSection(Table):
@@ -487,6 +657,10 @@ What one release is, what is protected, and how much. Run it with
         {}, examples=[{"before": {"mean": [39.0], "cov": [[0.01]]}}]
     )
     """Or `[gaussian.NAME]` for each world: `mean` and `cov` of the query, in its own units."""
+    prevalence: PrevalenceSection | None = None
+    attribute: AttributeSection | None = None
+    markov: MarkovSection | None = None
+    volume: VolumeSection | None = None
     prior: PriorSection = Field(default_factory=PriorSection)
     profile: ProfileSection = Field(default_factory=ProfileSection)
     guarantee: GuaranteeSection
@@ -528,14 +702,21 @@ class Request:
         """The target along the profile, if it is sliced, as `certify_release` takes it."""
         return self.target if self.profile is None else self.target.along(self.profile)
 
+    @property
+    def is_of_one_table(self) -> bool:
+        """Whether worlds were made from the table of [data], which is then released as a whole."""
+        return self.table is not None and self.scenario.rule is None
+
     def chosen_rows(self, *, group: str | None = None, row: int | None = None) -> Frame:
-        """Rows of the table: one by its place, or those with a secret, all values there."""
+        """Rows of the table: one by its place, those with a secret, or all of a world's."""
         scenario = self.scenario
+        if self.is_of_one_table and group is None and row is None:
+            return frame_of(self.table)
         if self.table is None or scenario.rule is None:
-            why = "streamed data were counted and not kept, so there is no table"
+            why = "streamed data were counted and not kept, so there is no table to choose from"
             if scenario.rule is None:
-                why = "distribution 'worlds' has no table"
-            msg = f"{why} to choose from; use --rows FILE"
+                why = "distribution 'worlds' has no rows to choose among"
+            msg = f"{why}; use --rows FILE"
             raise ArgumentError(msg)
         frame = frame_of(self.table)
         if row is not None:
@@ -580,27 +761,25 @@ def request_of(document: Document, folder: Path, scan: Scan = scan_files) -> Req
     # a claim without slices asks for no profile; a scan counts along one all the same
     needed = target.is_sliced or file.data.bins is not None or "profile" in document
     profile = file.profile.profile(query.dim) if needed else None
-    table = None
+    table: pa.Table | None = None
+    numbers: Sequence[float] = ()
+    section = _worlds_section(file)
     if file.data.bins is not None and profile is not None:
         scenario = _streamed(file, folder, query, profile, scan)
-    elif file.query.distribution == "worlds":
+    elif isinstance(section, WorldsTemplate):
+        table = _table(file, folder) if section.reads_table else None
+        scenario = section.scenario(query, table, file.prior.source)
+        numbers = section.numbers()
+    elif section is not None:
         scenario = Scenario.from_worlds(
             _worlds(file, folder),
             query=query,
-            pairs=file.secret.pairs,
             source=file.prior.source,  # type: ignore[arg-type]
         )
     else:
-        path, dataset = file.data.path, file.data.dataset
-        if (path is None) == (dataset is None):
-            msg = "[data]: needs either path or dataset"
-            raise ArgumentError(msg)
-        table = (
-            _DATASETS[dataset or ""]()
-            if path is None
-            else read_table(folder / path, null_values=file.data.null_values)
-        )
+        table = _table(file, folder)
         scenario = _from_table(file, query, table)
+    scenario = file.secret.protected(scenario, numbers)
     calibration = file.calibration
     return Request(
         scenario=scenario.with_sampled_priors() if file.prior.kind == "sampled" else scenario,
@@ -608,7 +787,7 @@ def request_of(document: Document, folder: Path, scan: Scan = scan_files) -> Req
         target=target,
         failure_probability=file.guarantee.failure_probability,
         band=file.prior.band,  # type: ignore[arg-type]
-        method=calibration.method(gaussian=bool(file.gaussian)),
+        method=calibration.method(gaussian=scenario.prior_kind == "gaussian"),
         deltas=file.guarantee.deltas,
         noise_std=calibration.noise_std,
         shape=calibration.shape,
@@ -644,7 +823,7 @@ def _streamed(
     return streamed_scenario(
         scan(folder / file.data.path, rows),
         rows,
-        pairs=file.secret.pairs,
+        pairs=file.secret.listed_pairs(),
         source=file.prior.source or "released_data",  # type: ignore[arg-type]
     )
 
@@ -653,7 +832,7 @@ def _from_table(file: ScenarioFile, query: Query, table: pa.Table) -> Scenario:
     options: dict[str, Any] = {
         "secret": file.secret.secret(),
         "query": query,
-        "pairs": file.secret.pairs,
+        "pairs": file.secret.listed_pairs(),
         "source": file.prior.source or "released_data",
     }
     if file.query.distribution == "groups":
@@ -666,10 +845,32 @@ def _from_table(file: ScenarioFile, query: Query, table: pa.Table) -> Scenario:
     return Scenario.from_bootstrap(table, **options, bootstrap=Bootstrap(**file.bootstrap.given()))
 
 
-def _worlds(file: ScenarioFile, folder: Path) -> dict[str, object]:
-    if bool(file.worlds) == bool(file.gaussian):
-        msg = "distribution 'worlds' needs either [worlds], a file per world, or [gaussian.NAME]"
+def _table(file: ScenarioFile, folder: Path) -> pa.Table:
+    path, dataset = file.data.path, file.data.dataset
+    if (path is None) == (dataset is None):
+        msg = "[data]: needs either path or dataset"
         raise ArgumentError(msg)
+    if path is None:
+        return _DATASETS[dataset or ""]()
+    return read_table(folder / path, null_values=file.data.null_values)
+
+
+def _worlds_section(file: ScenarioFile) -> object:
+    """The one section that declares the worlds; None for other distributions."""
+    sections = [name for name in _WORLDS if getattr(file, name)]
+    named = ", ".join(f"[{name}]" for name in sections or _WORLDS)
+    if file.query.distribution != "worlds":
+        if sections:
+            msg = f"{named}: is for distribution 'worlds'; leave it out, or change [query]"
+            raise ArgumentError(msg)
+        return None
+    if len(sections) != 1:
+        msg = f"distribution 'worlds' needs exactly one section that declares them: {named}"
+        raise ArgumentError(msg)
+    return getattr(file, sections[0])
+
+
+def _worlds(file: ScenarioFile, folder: Path) -> dict[str, object]:
     if file.worlds:
         return {
             name: read_table(folder / path, null_values=file.data.null_values)

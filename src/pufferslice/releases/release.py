@@ -34,7 +34,7 @@ from pufferslice.certificate.wording import (
     unsliced_sentence,
 )
 from pufferslice.errors import LedgerError, ReleaseError, StorageError, escaped
-from pufferslice.queries import Ball, Box
+from pufferslice.queries import Ball, Box, Query
 from pufferslice.queries.ranges import range_of, range_words
 from pufferslice.releases.ledger import Ledger
 from pufferslice.releases.value import check_atom, fitting_value
@@ -51,6 +51,8 @@ AGAIN: Final = "write it again with release_again, or `pufferslice release --aga
 """How to get a release that is recorded and could not be handed out."""
 
 INTERVAL: Final = 0.95
+
+_MOVED: Final = "Values that noise put outside their public range are moved to its ends."
 
 
 @final
@@ -75,11 +77,23 @@ class Release:
     """The public range that the query was clipped to before noise, in the user's units."""
     clipping: str = ""
     """Under which secrets the range cuts off values, in a sentence; empty if under none."""
+    moved_into: Floats | None = attrs.field(
+        default=None, converter=attrs.converters.optional(locked), eq=same
+    )
+    """Public ends that the values were moved into after noise, shape (dim, 2), infinite where there
+    is none; None if they were left as they came. The grid values never move."""
 
     def __attrs_post_init__(self) -> None:
         lengths = {len(self.names), len(self.values), len(self.noise_stds), len(self.grid_values)}
         if len(lengths) != 1 or not np.isfinite(self.values).all() or not self.names:
             msg = "a release must have names, and a finite value, noise and grid value for each"
+            raise ReleaseError(msg)
+        ends = self.moved_into
+        if ends is not None and (
+            ends.shape != (len(self.names), 2)
+            or not ((ends[:, 0] <= self.values) & (self.values <= ends[:, 1])).all()
+        ):
+            msg = "values that were moved into a range must have two ends each, and lie between"
             raise ReleaseError(msg)
 
     @property
@@ -89,7 +103,11 @@ class Release:
         They cover the noise alone, and not the value before clipping.
         """
         half = INTERVAL_STDS * self.noise_stds
-        return np.stack([self.values - half, self.values + half], axis=1)
+        intervals = np.stack([self.values - half, self.values + half], axis=1)
+        if self.moved_into is None:
+            return intervals
+        # The query lies between the ends, and a value that moves to them moves towards it.
+        return np.clip(intervals, self.moved_into[:, :1], self.moved_into[:, 1:])
 
     @property
     def interval_is_of(self) -> str:
@@ -103,6 +121,11 @@ class Release:
         rows = zip(
             self.names, self.values, self.noise_stds, self.intervals, self.grid_values, strict=True
         )
+        ends: list[dict[str, Any]] = [{}] * len(self.names)
+        if self.moved_into is not None:
+            # JSON has no infinity.
+            pairs = np.where(np.isfinite(self.moved_into), self.moved_into, None).tolist()
+            ends = [{"moved_into": pair} for pair in pairs]
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -122,8 +145,9 @@ class Release:
                     "interval": [float(low), float(high)],
                     # As text: other readers of JSON round integers to floats.
                     "grid_value": str(integer),
+                    **moved,
                 }
-                for name, value, std, (low, high), integer in rows
+                for (name, value, std, (low, high), integer), moved in zip(rows, ends, strict=True)
             ],
         }
 
@@ -168,6 +192,13 @@ class Release:
             raise ReleaseError(msg)
         fields = check_release(document)
         rows = fields["values"]
+        ends = None
+        if any("moved_into" in row for row in rows):
+            pairs = [row.get("moved_into", (None, None)) for row in rows]
+            ends = [
+                (-math.inf if low is None else low, math.inf if high is None else high)
+                for low, high in pairs
+            ]
         return cls(
             certificate=fields["certificate"],
             guarantee=fields["guarantee"],
@@ -182,6 +213,7 @@ class Release:
             },
             range=range_of(fields["range"]),
             clipping=fields["clipping"],
+            moved_into=ends,
         )
 
     @classmethod
@@ -219,6 +251,7 @@ class Release:
             for name, value, std, (low, high), of in rows
         ]
         lines += [self.clipping] if self.clipping else []
+        lines += [] if self.moved_into is None else [_MOVED]
         stamp = "" if self.secure else f"{INSECURE}\n"
         claim, certificate = escaped(self.guarantee), escaped(self.certificate[:16])
         head = f"{stamp}Release under {claim}, certificate {certificate}"
@@ -239,6 +272,7 @@ def release(
     *,
     ledger: str | os.PathLike[str] | Ledger,
     out: str | os.PathLike[str] | None = None,
+    into_range: bool = False,
     noise: Noise = OperatingSystemNoise(),  # noqa: B008 - it has no state
 ) -> Release:
     """Release the query on `rows` once, under `certificate`.
@@ -247,7 +281,12 @@ def release(
     recorded in the ledger before noise is drawn, the result before it is handed out; with `out` it
     is also written to a file, whole or not at all. A second release under the certificate is
     refused.
+
+    `into_range` moves values that noise put outside what the query can have (its range, and 0 to 1
+    for a rate) to the nearest end. That costs nothing under a claim about the whole output; claims
+    along slices do not survive it, and it is refused.
     """
+    ends = _public_ends(scenario.query, certificate) if into_range else None
     _check_certificate(scenario, certificate, noise)
     noise.draw(1)  # so that a machine that cannot draw fails before the ledger is touched
     value = fitting_value(scenario, rows)
@@ -261,6 +300,9 @@ def release(
         scenario.key(), certificate.digest, statement["earlier_releases"], budget_of(statement)
     )
     released = _noisy(scenario, certificate, value, noise)
+    if ends is not None:
+        moved = np.clip(released.values, ends[:, 0], ends[:, 1])
+        released = attrs.evolve(released, values=moved, moved_into=ends)
     book.record_drawn(certificate.digest, canonical_json(released.to_json()).decode())
     if out is not None:
         _write(out, released, book)
@@ -320,6 +362,32 @@ def quantised(
         if shape is not None:
             exact = shape.whitened_exactly(exact)
     return [round(x / step) for x in exact]
+
+
+def _public_ends(query: Query, certificate: Certificate) -> Floats:
+    """Least and greatest value of each coordinate, whatever the rows; shape (dim, 2)."""
+    if certificate.workflow == "release" and certificate.guarantee.is_sliced:
+        msg = (
+            f"into_range is not covered by {certificate.guarantee}: a claim along slices does not "
+            "survive a change of the output. Leave it out, or claim the whole output"
+        )
+        raise ReleaseError(msg)
+    if isinstance(query.range, Ball):
+        msg = (
+            "into_range needs ends for each coordinate, and this query has a ball; leave it out, "
+            "or declare a Box"
+        )
+        raise ReleaseError(msg)
+    ends = np.array([(coordinate.low, coordinate.high) for coordinate in query.coordinates])
+    if query.range is not None:
+        ends = np.clip(ends, query.range.low[:, None], query.range.high[:, None])
+    if not np.isfinite(ends).any():
+        msg = (
+            "into_range has nothing to do: no statistic of this query has a public range. Leave it "
+            "out, or declare a range with query.with_range(...)"
+        )
+        raise ReleaseError(msg)
+    return ends
 
 
 def _check_certificate(scenario: Scenario, certificate: Certificate, noise: Noise) -> None:

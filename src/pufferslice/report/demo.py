@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The demonstration: one protected release of the embedded Adult table, audited, on one page.
 
-It repeats the paper's experiment with a claim about the whole output.
+It hides the share of women, and publishes statistics of the whole table.
 """
 
 import os
@@ -10,33 +10,39 @@ from pathlib import Path
 from typing import Any, Final, final
 
 import attrs
-import pyarrow as pa
-import pyarrow.compute as pc
+import numpy as np
 
-from pufferslice import data, queries
+from pufferslice import data
 from pufferslice._core.files import CONFIDENTIAL, pretty_json, read_bytes, write_whole
 from pufferslice._core.threads import Progress, silent
 from pufferslice.audit import Audit, audit_release
-from pufferslice.calibration.guarantee import Guarantee, at_most, percent_at_most
-from pufferslice.certificate import Certificate, Verification, certify_release, verify
+from pufferslice.calibration.guarantee import Guarantee, percent_at_most
+from pufferslice.certificate import Certificate, Sweep, Verification, certify_release, verify
+from pufferslice.certificate.issue import spent_in_full
 from pufferslice.certificate.verdict import Verdict, verdict
-from pufferslice.certificate.what_if import CLOSED_FORM, what_if
+from pufferslice.certificate.what_if import CLOSED_FORM
 from pufferslice.certificate.wording import INTERVAL_STDS, guess_sentence, shape_sentences
 from pufferslice.errors import ArgumentError, StorageError
+from pufferslice.queries import Query, above, at_least, summary
 from pufferslice.releases.release import Release, release
 from pufferslice.report.page import internal_page
 from pufferslice.report.text import text_table
+from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.profiles import FiniteProfile
 
-SECRET: Final = "race"  # noqa: S105 - the name of a column
-GROUP: Final = "Black"
-"""The group whose summary is released."""
-TARGET: Final = Guarantee.unsliced(order=4, epsilon=1.0)
+SHARES: Final = (0.30, 0.325, 0.35)
+"""Of women, in the three worlds that are not told apart."""
+TARGET: Final = Guarantee.guess(at_most=0.64)
 """What the certificate claims, of the whole output."""
-EPSILONS: Final = (0.1, 0.3, 1.0, 3.0, 10.0)
+GUESSES: Final = (0.55, 0.6, 0.64, 0.7, 0.8)
+"""Other bounds to choose among."""
+PAPER: Final = Guarantee.joint(order=4, epsilon=1.0)
+"""What the paper's mechanism claims, of slices."""
 N_DIRECTIONS: Final = 200
-"""Slices of the paper's mechanism."""
+"""Its slices."""
+N_DRAWS: Final = 500
+"""It couples atoms: so many draws of each prior."""
 SEED: Final = 7
 N_OUTPUTS: Final = 10_000
 """Fresh outputs under each secret that the audit attacks."""
@@ -81,10 +87,10 @@ class DemoResult:
     """Whether such a release is worth making."""
     mechanisms: tuple[dict[str, Any], ...]
     """Fitted noise, isotropic noise and the paper's joint mechanism: promise and noise of each."""
-    sweep: tuple[dict[str, Any], ...]
-    """The noise of the three at several epsilons, root mean square in scaled units."""
+    sweep: Sweep
+    """What other shares of right guesses would cost."""
     statistics: tuple[dict[str, Any], ...]
-    """Released value, noise, and largest true difference between two groups, in their units."""
+    """True and released value, noise, and largest difference between two worlds, in their units."""
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -105,50 +111,47 @@ class DemoResult:
             "mechanisms": list(self.mechanisms),
             "verdict": self.verdict.to_json(),
             "statistics": list(self.statistics),
-            "sweep": list(self.sweep),
+            "sweep": self.sweep.to_dict(),
             "files": [str(path) for path in self.files],
         }
 
     def __str__(self) -> str:
         certificate, audit = self.certificate, self.audit
-        scenario = certificate.statement["scenario"]
         pairs = [attack for attack in audit.inferences if len(attack.secrets) == 2]
         best = max(pairs, key=lambda attack: attack.advantage.value)
         blind = best.accuracy.value - best.advantage.value
         shape = "\n".join(
             textwrap.fill(line, 100) for line in shape_sentences(certificate.statement)
         )
+        worlds = " or ".join(f"{100 * share:g} %" for share in SHARES)
         return f"""\
-Protected: {SECRET!r} in the complete rows of the Adult census table \
-({len(scenario["secrets"])} groups, all {len(scenario["pairs"])} pairs).
-One release is the summary of one group ({len(scenario["query"]["names"])} statistics); \
-a reader should not be able to tell
-which group it was.
+Protected: the share of women in the Adult census table, which could be
+{worlds}.
+Published: {len(self.statistics)} statistics of the whole table.
 {textwrap.fill(guess_sentence(certificate.guess), 100)}
 
-Certificate {certificate.digest[:16]}: {certificate.guarantee} for the whole output; \
+Certificate {certificate.digest[:16]}: {certificate.guarantee}; \
 {"VERIFIED from its evidence" if self.verification.holds else "REFUTED"}.
 {shape}
 
-Released for {GROUP!r}, with the noise of three mechanisms and the largest true difference
-between two groups (shown because Adult is public; with your data it is confidential):
+Released, beside the truth, with the noise of three mechanisms and the largest difference between
+two of the shares (truth and difference are shown because Adult is public; yours are confidential):
 {text_table(self._statistics_rows())}
-
-What each of them promises. Only claims of the whole output are about what a reader sees:
-{text_table(self._mechanism_rows())}
-
 {textwrap.fill(self.verdict.sentence, 100)}
-This is the paper's experiment, shown to compare mechanisms; it is not a release to imitate.
 
-An audit with {audit.n_outputs} fresh outputs under each group \
+What each mechanism promises. Only claims of the whole output are about what a reader sees:
+{text_table(self._mechanism_rows())}
+The paper's mechanism couples atoms, so it is given {N_DRAWS} draws of each declared prior.
+
+An audit with {audit.n_outputs} fresh outputs under each share \
 {"REFUTES" if audit.refuted else "does not refute"} the certificate; an
-audit never proves one. Of two groups, its best attack names the right one \
+audit never proves one. Of two shares, its best attack names the right one \
 {best.accuracy.value:.1%} of the time
 ({" and ".join(best.secrets)}; with confidence {best.accuracy.low:.1%} to \
 {best.accuracy.high:.1%}); blind guesses, {blind:.1%}.
 
-Noise std at order {TARGET.order:g}, root mean square of the statistics in scaled units:
-{text_table(self._sweep_rows())}
+Other bounds, before anything is spent:
+{self.sweep}
 
 Open {self.folder / "report.html"} in a browser: it is all there, on one page.
 Files in {self.folder}:
@@ -157,7 +160,16 @@ This run started its own new ledger. {_FOR_THE_PUBLIC}"""
 
     def _statistics_rows(self) -> list[tuple[str, ...]]:
         rows: list[tuple[str, ...]] = [
-            ("statistic", "released", "±95 %", "std fitted", "isotropic", "paper", "difference")
+            (
+                "statistic",
+                "truth",
+                "released",
+                "±95 %",
+                "std fitted",
+                "isotropic",
+                "paper",
+                "between",
+            )
         ]
         for row in self.statistics:
             name, *values = row.values()
@@ -165,26 +177,19 @@ This run started its own new ledger. {_FOR_THE_PUBLIC}"""
         return rows
 
     def _mechanism_rows(self) -> list[tuple[str, ...]]:
-        rows: list[tuple[str, ...]] = [
-            ("mechanism", "promise", "about", "whole output", "guesses", "total variance")
-        ]
-        for row in self.mechanisms:
-            unsliced, guess = row["unsliced_epsilon"], row["guess"]
-            rows.append(
+        return [
+            ("mechanism", "promise", "about", "guesses", "total variance"),
+            *(
                 (
                     row["mechanism"],
                     row["promise"],
                     row["about"],
-                    "no bound" if unsliced is None else f"({TARGET.order:g}, {at_most(unsliced)})",
-                    "no bound" if guess is None else percent_at_most(guess).replace("\u00a0", " "),
-                    f"{row['total_variance']:.4g}",
+                    percent_at_most(row["guess"]).replace("\u00a0", " "),
+                    f"{row['total_variance']:.3g}",
                 )
-            )
-        return rows
-
-    def _sweep_rows(self) -> list[tuple[str, ...]]:
-        head = ("epsilon", "fitted", "isotropic", "paper's joint", "isotropic / fitted, variance")
-        return [head, *(tuple(f"{value:.4g}" for value in row.values()) for row in self.sweep)]
+                for row in self.mechanisms
+            ),
+        ]
 
     def __repr__(self) -> str:
         return f"DemoResult(folder={str(self.folder)!r}, certificate={self.certificate!r})"
@@ -198,23 +203,24 @@ def run_demo(out: str | os.PathLike[str], progress: Progress = silent) -> DemoRe
     """
     folder = Path(out)
     _clear(folder)
-    table = data.adult_complete()
-    scenario = Scenario.from_groups(table, secret=SECRET, query=queries.adult_summary())
-    profile = FiniteProfile.uniform(dim=scenario.dim, n_directions=N_DIRECTIONS, seed=SEED)
+    table, query = data.adult_complete(), demo_query()
+    scenario = Scenario.from_prevalence(
+        table, column="sex", value="Female", shares=SHARES, query=query
+    )
     progress(1, _STEPS)
     certificate = certify_release(scenario, TARGET)
     certificate.save(folder / "certificate.json")
     progress(2, _STEPS)
     isotropic = certify_release(scenario, TARGET, shape="isotropic")
-    joint = Guarantee.joint(order=TARGET.order, epsilon=TARGET.epsilon, profile=profile)
-    paper = certify_release(scenario, joint, method=CLOSED_FORM)
+    paper_std = _paper_noise(scenario)
     progress(3, _STEPS)
     released = release(
         scenario,
-        table.filter(pc.equal(table[SECRET], pa.scalar(GROUP))),
+        table,
         certificate,
         ledger=folder / "demo.ledger",
         out=folder / "release.json",
+        into_range=True,
     )
     progress(4, _STEPS)
     audit = audit_release(
@@ -222,8 +228,10 @@ def run_demo(out: str | os.PathLike[str], progress: Progress = silent) -> DemoRe
     )
     write_whole(folder / "audit.json", pretty_json(audit.to_json()), CONFIDENTIAL)
     progress(5, _STEPS)
-    # Never None: groups are not counted in bins.
+    # Never None: the priors were not counted in bins.
     usefulness: Verdict = verdict(certificate)  # type: ignore[assignment]
+    # The priors are the same, so that isotropic noise of any size can be read off.
+    sliced = spent_in_full(isotropic, noise_std=paper_std)
     result = DemoResult(
         folder=folder,
         certificate=certificate,
@@ -231,13 +239,46 @@ def run_demo(out: str | os.PathLike[str], progress: Progress = silent) -> DemoRe
         released=released,
         audit=audit,
         verdict=usefulness,
-        mechanisms=(
-            _mechanism("fitted noise", "whole output", certificate),
-            _mechanism("isotropic noise", "whole output", isotropic),
-            _mechanism("paper's joint", f"{N_DIRECTIONS} slices alone", paper),
+        mechanisms=tuple(
+            {
+                "mechanism": name,
+                "promise": str(claim),
+                "about": about,
+                "guess": guess,
+                "total_variance": query.dim * noise_std**2,
+            }
+            for name, claim, about, guess, noise_std in (
+                ("fitted noise", TARGET, "whole output", certificate.guess, certificate.noise_std),
+                ("isotropic noise", TARGET, "whole output", isotropic.guess, isotropic.noise_std),
+                (
+                    "paper's joint",
+                    PAPER,
+                    f"{N_DIRECTIONS} slices alone",
+                    sliced["guess"],
+                    paper_std,
+                ),
+            )
         ),
-        sweep=_sweep(certificate, isotropic, paper),
-        statistics=_statistics(released, usefulness, isotropic, paper),
+        sweep=Sweep.of(certificate, GUESSES),
+        statistics=tuple(
+            {
+                "name": statistic.name,
+                "truth": float(truth),
+                "released": float(value),
+                "half_width": INTERVAL_STDS * statistic.noise_std,
+                "noise_std": statistic.noise_std,
+                "isotropic_std": isotropic.noise_std * float(scale),
+                "paper_std": paper_std * float(scale),
+                "largest_difference": statistic.difference,
+            }
+            for statistic, truth, value, scale in zip(
+                usefulness.statistics,
+                query.outputs(table)[0],
+                released.values,
+                query.scales,
+                strict=True,
+            )
+        ),
     )
     progress(6, _STEPS)
     write_whole(folder / "summary.txt", f"{result}\n".encode(), CONFIDENTIAL)
@@ -250,64 +291,30 @@ def run_demo(out: str | os.PathLike[str], progress: Progress = silent) -> DemoRe
     return result
 
 
-def _mechanism(name: str, about: str, certificate: Certificate) -> dict[str, Any]:
-    """One row of the comparison; total variance is in scaled units."""
-    n_coordinates = len(certificate.statement["scenario"]["query"]["names"])
-    return {
-        "mechanism": name,
-        "promise": str(certificate.guarantee),
-        "about": about,
-        "unsliced_epsilon": certificate.unsliced_epsilon,
-        "guess": certificate.guess,
-        "total_variance": n_coordinates * certificate.noise_std**2,
+def demo_query() -> Query:
+    """Eight statistics of the whole table, in public units that were not fitted to the rows."""
+    return summary(
+        mean=["age", "education-num", "hours-per-week"],
+        rate=[
+            ("income", ">50K"),
+            ("age", above(60)),
+            ("capital-gain", above(0)),
+            ("capital-loss", above(0)),
+            ("hours-per-week", at_least(50)),
+        ],
+    ).with_scales([10, 2.5, 10, 0.1, 0.1, 0.1, 0.1, 0.1])
+
+
+def _paper_noise(scenario: Scenario) -> float:
+    """Noise of the paper's joint mechanism, closed form, on draws of the declared priors."""
+    rng = np.random.default_rng(SEED)
+    worlds = {
+        share: FiniteDistribution.uniform(rng.multivariate_normal(prior.mean, prior.cov, N_DRAWS))
+        for share, prior in scenario.priors[0].declared.items()
     }
-
-
-def _sweep(
-    fitted: Certificate, isotropic: Certificate, paper: Certificate
-) -> tuple[dict[str, Any], ...]:
-    rows = []
-    for points in zip(
-        *(what_if(held, EPSILONS) for held in (fitted, isotropic, paper)), strict=True
-    ):
-        shaped, plain, closed = (point.noise_std for point in points)
-        ratio = None if shaped is None or plain is None else (plain / shaped) ** 2
-        rows.append(
-            {
-                "epsilon": points[0].claim.bound,
-                "fitted_std": shaped,
-                "isotropic_std": plain,
-                "paper_std": closed,
-                "variance_ratio": ratio,
-            }
-        )
-    return tuple(rows)
-
-
-def _statistics(
-    released: Release, usefulness: Verdict, isotropic: Certificate, paper: Certificate
-) -> tuple[dict[str, Any], ...]:
-    plain, sliced = (held.statement["noise"]["std_by_coordinate"] for held in (isotropic, paper))
-    return tuple(
-        {
-            "name": name,
-            "released": float(value),
-            "half_width": INTERVAL_STDS * float(std),
-            "noise_std": float(std),
-            "isotropic_std": plain_std,
-            "paper_std": sliced_std,
-            "largest_difference": statistic.difference,
-        }
-        for name, value, std, plain_std, sliced_std, statistic in zip(
-            released.names,
-            released.values,
-            released.noise_stds,
-            plain,
-            sliced,
-            usefulness.statistics,
-            strict=True,
-        )
-    )
+    drawn = Scenario.from_worlds(worlds, query=scenario.query)
+    profile = FiniteProfile.uniform(dim=scenario.dim, n_directions=N_DIRECTIONS, seed=SEED)
+    return certify_release(drawn, PAPER.along(profile), method=CLOSED_FORM).noise_std
 
 
 def _clear(folder: Path) -> None:

@@ -32,7 +32,7 @@ from pufferslice.certificate.what_if import (
     pair_costs,
     slice_profile,
     stated_variation,
-    what_if,
+    sweep_points,
 )
 from pufferslice.certificate.wording import (
     INTERVAL_STDS,
@@ -105,7 +105,7 @@ def evidence_numbers(
     """What only the evidence shows: the verdict, other bounds, slices and pairs."""
     if certificate.evidence is None or certificate.statement["distributions_are_equal"]:
         return {}
-    points = what_if(certificate, bounds_around(certificate.guarantee), progress)
+    points = sweep_points(certificate, bounds_around(certificate.guarantee), progress)
     start = next(i for i, point in enumerate(points) if point.claim == certificate.guarantee)
     stated = certificate.statement["noise"]
     # Another noise has the same shape.

@@ -351,13 +351,14 @@ class Scenario:
         *,
         sizes: Sequence[int],
         query: Query,
-        ratio: float,
+        ratio: float | None = None,
         source: Source = "released_data",
     ) -> "Scenario":
-        """Hide how many rows a business has: sizes within a `ratio` are not told apart.
+        """Hide how many rows a business has.
 
         In each world the table has so many rows, drawn with replacement from those of `table`;
-        moments of means, rates, totals and counts by formula (normal approximation).
+        moments of means, rates, totals and counts by formula (normal approximation). Pairs: all, or
+        sizes within a `ratio`.
         """
         from pufferslice.scenario.templates import volume  # noqa: PLC0415 - it builds on this
 

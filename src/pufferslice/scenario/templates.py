@@ -27,6 +27,7 @@ from pufferslice.scenario.scenario import Pairs, Scenario
 Design = Literal["stratified", "independent"]
 DESIGNS: Final = ("stratified", "independent")
 PriorForm = Literal["gaussian", "draws"]
+PRIOR_FORMS: Final = ("gaussian", "draws")
 
 _FEWEST_ROWS: Final = 2
 _LEAST_SHARE: Final = 2.0**-24
@@ -100,7 +101,7 @@ def prevalence(
     """As `Scenario.from_prevalence`."""
     check_level(query, "table", "worlds")
     check_one_of(DESIGNS, design=design)
-    check_one_of(("gaussian", "draws"), prior=prior)
+    check_one_of(PRIOR_FORMS, prior=prior)
     if (seed is None) != (prior == "gaussian"):
         msg = "seed goes with prior='draws', which needs one; a Gaussian prior draws nothing"
         raise ArgumentError(msg)
@@ -327,7 +328,7 @@ def volume(
     *,
     sizes: Sequence[int],
     query: Query,
-    ratio: float,
+    ratio: float | None = None,
     source: Source = "released_data",
 ) -> Scenario:
     """As `Scenario.from_volume`."""
@@ -350,7 +351,7 @@ def volume(
     scenario = Scenario.from_worlds(
         worlds,
         query=query,
-        pairs=ordered_pairs(names, ratio=ratio),
+        pairs="all" if ratio is None else ordered_pairs(names, ratio=ratio),
         source=source,
         name="number of rows",
     )

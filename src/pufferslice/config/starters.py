@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scenario files to start from, one for each question that people have; all run as they are."""
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from pufferslice.config.document import Document, filled
+from pufferslice.config.scenario import ScenarioFile
+
+
+class Starter(NamedTuple):
+    """What a file hides, in words, and its sections."""
+
+    about: str
+    released: str
+    """What `release` is told about the rows, on the command line."""
+    document: Document
+
+    def text(self) -> str:
+        """The commented file."""
+        options = " --ledger one.ledger --out release.json"
+        header = f"""\
+{self.about}
+Run it with
+  pufferslice calibrate scenario.toml --out certificate.json
+  pufferslice release scenario.toml --certificate certificate.json \\
+     {options}{self.released}
+See what other bounds would cost with `pufferslice calibrate scenario.toml --sweep`.
+All other keys are in the file that `pufferslice init FOLDER` writes without --template."""
+        return filled(ScenarioFile, self.document, header)
+
+
+_GUARANTEE: Final[Mapping[str, Any]] = {"notion": "unsliced", "order": 4, "epsilon": 1.0}
+_CENSUS: Final[Mapping[str, Any]] = {"dataset": "adult", "missing": "refuse"}
+
+STARTERS: Final[Mapping[str, Starter]] = {
+    "prevalence": Starter(
+        "Hide how common something is among the rows of a table; publish statistics of all rows.",
+        "",
+        {
+            "data": _CENSUS,
+            "prevalence": {
+                "property": {"column": "sex", "equals": "Female"},
+                "shares": [0.3, 0.325, 0.35],
+            },
+            "secret": {"pairs": "all"},
+            "query": {
+                "distribution": "worlds",
+                "mean": ["age", "hours-per-week"],
+                "rate": [
+                    {"column": "income", "equals": ">50K"},
+                    {"column": "age", "above": 60},
+                ],
+                "scales": {
+                    "mean(age)": 10,
+                    "hours-per-week": 10,
+                    "income": 0.1,
+                    "rate(age > 60)": 0.1,
+                },
+            },
+            "prior": {"source": "released-data"},
+            "guarantee": _GUARANTEE,
+        },
+    ),
+    "attribute": Starter(
+        "Hide a number that is jointly Gaussian with what is published.",
+        " --rows day.csv",
+        {
+            "attribute": {
+                "name": "indoor temperature",
+                "values": [18.0, 19.0, 20.0, 21.0],
+                "mean": [20.0, 260.0, 5.5],
+                "cov": [[3.5, 95.0, 2.3], [95.0, 2900.0, 69.0], [2.3, 69.0, 2.2]],
+            },
+            "secret": {"pairs": {"difference": 1}},
+            "query": {
+                "distribution": "worlds",
+                "mean": ["kwh", "starts"],
+                "scales": {"kwh": 100, "starts": 1},
+            },
+            "prior": {"source": "public-model"},
+            "guarantee": _GUARANTEE,
+        },
+    ),
+    "markov": Starter(
+        "Hide in which state something was at any time; publish for how long it was in each.",
+        " --rows states.csv",
+        {
+            "markov": {
+                "transition": [[0.9, 0.1], [0.2, 0.8]],
+                "length": 48,
+                "positions": "all",
+            },
+            "query": {"distribution": "worlds", "count": [{"column": "state", "equals": 1}]},
+            "prior": {"source": "public-model"},
+            "guarantee": _GUARANTEE,
+        },
+    ),
+    "volume": Starter(
+        "Hide how many rows a table has; publish statistics of all rows.",
+        "",
+        {
+            "data": _CENSUS,
+            "volume": {"sizes": [31_000, 32_561, 34_000]},
+            "secret": {"pairs": {"ratio": 1.06}},
+            "query": {
+                "distribution": "worlds",
+                "mean": ["age", "hours-per-week"],
+                "total": ["hours-per-week"],
+                "scales": {
+                    "age": 10,
+                    "mean(hours-per-week)": 10,
+                    "total(hours-per-week)": 100_000,
+                },
+            },
+            "prior": {"source": "released-data"},
+            "guarantee": _GUARANTEE,
+        },
+    ),
+}
+"""By the section that declares the worlds."""

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From `init --template` to a release, for every template."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pufferslice.config import STARTERS
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("day.csv").write_text("kwh,starts\n251,4.4\n")
+    Path("states.csv").write_text("state\n" + "0\n1\n1\n0\n" * 12)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", STARTERS)
+def test_a_template_runs_to_a_release(here, ask, name):
+    rows = {"attribute": "--rows day.csv", "markov": "--rows states.csv"}.get(name, "")
+    assert ask(f"init . --template {name} --json").json == {"written": ["scenario.toml"]}
+    assert STARTERS[name].released.strip() == rows
+    certified = ask("calibrate scenario.toml --out c.json --json").json
+    assert certified["guess"] < 0.65
+    assert certified["verdict"]["is_useful"]
+    files = "--certificate c.json --ledger one.ledger --out release.json"
+    released = ask(f"release scenario.toml {files} {rows} --json").json
+    assert released["certificate"] == certified["certificate"]
+    assert "VERIFIED from the data" in ask("verify c.json --scenario scenario.toml").out
+    audited = ask("audit c.json --scenario scenario.toml --n-outputs 500 --json")
+    assert audited.code == 0
+
+
+def test_values_are_moved_into_their_range(here, ask):
+    ask("init . --template prevalence")
+    ask("calibrate scenario.toml --out c.json")
+    release = "release scenario.toml --certificate c.json --ledger one.ledger --out"
+    released = ask(f"{release} release.json --into-range --json").json
+    assert [row["moved_into"] for row in released["values"]][1:3] == [[None, None], [0.0, 1.0]]
+    assert json.loads(Path("release.json").read_text()) == released
+    refused = ask(f"{release} other.json --again --into-range")
+    assert (refused.code, "--into-range" in refused.err) == (2, True)
+
+
+def test_mechanisms_are_compared_without_a_profile(here, ask):
+    ask("init . --template attribute")
+    rows = ask("compare scenario.toml --json").json["rows"]
+    noise = {row["mechanism"]: row["noise_std"] for row in rows}
+    assert noise["unsliced, fitted shape"] < noise["unsliced, couplings"]
+    assert "joint, tight, exact" in noise
+
+
+def test_wrong_use(here, ask):
+    assert "must be one of" in ask("init . --template census").err
+    assert not Path("scenario.toml").exists()
+    ask("init . --template volume")
+    files = "--certificate c.json --ledger one.ledger --out release.json"
+    ask("calibrate scenario.toml --out c.json")
+    for choice, words in (
+        ("--group a", "no rows to choose among"),
+        ("--row 1 --group a", "one of"),
+    ):
+        refused = ask(f"release scenario.toml {files} {choice}")
+        assert (refused.code, words in refused.err) == (2, True)
+    assert not Path("one.ledger").exists()

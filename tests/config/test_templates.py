@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Templates in scenario files: as the constructors, and pairs of secrets that are numbers."""
+
+import re
+import tomllib
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pufferslice import Scenario, certify_release
+from pufferslice.config import STARTERS
+from pufferslice.config.scenario import request_of
+from pufferslice.errors import ArgumentError
+from pufferslice.queries import above, equals, summary
+
+RNG = np.random.default_rng(2)
+TABLE = pa.table(
+    {
+        "ill": ["yes"] * 40 + ["no"] * 60,
+        "site": ["1", "2", "4", "x"] * 25,
+        "age": np.r_[RNG.normal(60, 8, 40), RNG.normal(40, 12, 60)],
+    }
+)
+CLAIM = {"notion": "unsliced", "order": 4, "epsilon": 1.0}
+WORLDS = {"distribution": "worlds", "mean": ["age"]}
+COUNT = {"distribution": "worlds", "count": [{"column": "state", "equals": 1}]}
+ILL = {"property": {"column": "ill", "equals": "yes"}, "shares": [0.3, 0.4, 0.6]}
+JOINT = {"values": [1.0, 2.0, 4.0], "mean": [0.0, 1.0], "cov": [[4.0, 1.0], [1.0, 2.0]]}
+SIZES = {"sizes": [90, 100, 120]}
+CHAIN = [[0.9, 0.1], [0.2, 0.8]]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    pq.write_table(TABLE, tmp_path / "people.parquet")
+    return tmp_path
+
+
+def asked(folder, query=WORLDS, **sections):
+    document = {"query": query, "guarantee": CLAIM, "data": {"path": "people.parquet"}}
+    return request_of(document | sections, folder)
+
+
+STEPS = {"transition": CHAIN, "length": 4}
+MEAN, ONES = summary(mean=["age"]), summary(count={"state": 1})
+
+
+@pytest.mark.parametrize(
+    ("sections", "direct"),
+    [
+        (
+            {"prevalence": ILL},
+            lambda: Scenario.from_prevalence(
+                TABLE, column="ill", value=equals("yes"), shares=[0.3, 0.4, 0.6], query=MEAN
+            ),
+        ),
+        (
+            {
+                "prevalence": {
+                    "property": {"column": "age", "above": 50},
+                    "shares": [0.3, 0.5],
+                    "n_rows": 50,
+                    "design": "independent",
+                    "prior": "draws",
+                    "n_draws": 20,
+                    "seed": 3,
+                },
+                "prior": {"source": "held-out"},
+            },
+            lambda: Scenario.from_prevalence(
+                TABLE,
+                column="age",
+                value=above(50),
+                shares=[0.3, 0.5],
+                query=MEAN,
+                n_rows=50,
+                design="independent",
+                prior="draws",
+                n_draws=20,
+                seed=3,
+                source="held_out",
+            ),
+        ),
+        (
+            {"attribute": JOINT | {"name": "dose"}},
+            lambda: Scenario.from_attribute(query=MEAN, name="dose", **JOINT),
+        ),
+        (
+            {"markov": {"transition": CHAIN, "length": 4}, "query": COUNT},
+            lambda: Scenario.from_markov_chain(CHAIN, length=4, positions=range(4), query=ONES),
+        ),
+        (
+            {
+                "markov": {
+                    "transition": {"calm": CHAIN, "busy": [[0.5, 0.5], [0.5, 0.5]]},
+                    "length": 4,
+                    "positions": [1, 2],
+                    "start": [0.5, 0.5],
+                    "counted": [0],
+                },
+                "query": COUNT,
+            },
+            lambda: Scenario.from_markov_chain(
+                {"calm": CHAIN, "busy": [[0.5, 0.5], [0.5, 0.5]]},
+                length=4,
+                positions=[1, 2],
+                start=[0.5, 0.5],
+                counted=[0],
+                query=ONES,
+            ),
+        ),
+        (
+            {"volume": SIZES},
+            lambda: Scenario.from_volume(TABLE, **SIZES, query=MEAN),
+        ),
+    ],
+)
+def test_a_section_is_its_constructor(folder, sections, direct):
+    request, direct = asked(folder, **sections), direct()
+    assert request.scenario.description() == direct.description()
+    assert request.is_of_one_table == bool(sections.keys() & {"prevalence", "volume"})
+    if request.is_of_one_table:
+        assert len(request.chosen_rows()) == 100
+
+
+@pytest.mark.parametrize(
+    ("sections", "rule", "pairs"),
+    [
+        ({"prevalence": ILL}, {"difference": 0.11}, [("30 %", "40 %")]),
+        ({"prevalence": ILL}, {"nearest": 1}, [("30 %", "40 %"), ("40 %", "60 %")]),
+        ({"attribute": JOINT}, {"ratio": 2.0}, [("1", "2"), ("2", "4")]),
+        ({"volume": SIZES}, {"ratio": 1.15}, [("90 rows", "100 rows")]),
+        ({"volume": SIZES}, [["90 rows", "120 rows"]], [("90 rows", "120 rows")]),
+        (
+            {
+                "gaussian": {
+                    "10": {"mean": [0.0], "cov": [[1.0]]},
+                    "11.5": {"mean": [1.0], "cov": [[1.0]]},
+                    "20": {"mean": [2.0], "cov": [[1.0]]},
+                }
+            },
+            {"difference": 2},
+            [("10", "11.5")],
+        ),
+    ],
+)  # fmt: skip
+def test_pairs_of_numbers(folder, sections, rule, pairs):
+    assert asked(folder, secret={"pairs": rule}, **sections).scenario.pairs == tuple(pairs)
+
+
+def test_pairs_of_numbers_in_a_column(folder):
+    table = TABLE.filter(pa.array([site != "x" for site in TABLE["site"].to_pylist()]))
+    pq.write_table(table, folder / "numbers.parquet")
+    sections = {
+        "data": {"path": "numbers.parquet"},
+        "secret": {"column": "site", "pairs": {"nearest": 1}},
+        "query": {"distribution": "groups", "mean": ["age"]},
+    }
+    assert asked(folder, **sections).scenario.pairs == (("1", "2"), ("2", "4"))
+    sections["data"] = {"path": "people.parquet"}
+    with pytest.raises(ArgumentError, match="need secrets that are numbers"):
+        asked(folder, **sections)
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"prevalence": ILL, "volume": {"sizes": [1, 2]}}, "one section that declares them: [prev"),
+        ({"prevalence": ILL, "query": {"distribution": "groups", "mean": ["age"]}},
+         "[prevalence]: is for distribution 'worlds'"),
+        ({"prevalence": {"shares": [0.1, 0.2]}}, "[prevalence] property: is required"),
+        ({"prevalence": ILL | {"property": {"column": "ill"}}}, "[prevalence] property: needs"),
+        ({"prevalence": ILL | {"design": "odd"}}, "[prevalence] design: must be 'stratified'"),
+        ({"prevalence": ILL | {"seed": 3}}, "seed goes with prior='draws'"),
+        ({"prevalence": ILL, "data": {}}, "[data]: needs either path or dataset"),
+        ({"attribute": JOINT | {"cov": [[1.0]]}}, "cov"),
+        ({"markov": STEPS | {"transition": 3}}, "[markov] transition: must be a square matrix"),
+        ({"markov": STEPS | {"positions": "some"}}, "[markov] positions: must be 'all'"),
+        ({"markov": STEPS | {"start": "here"}}, "[markov] start: must be 'stationary'"),
+        ({"volume": {"sizes": [90.5, 100]}}, "[volume] sizes[0]: must be an integer"),
+        ({"volume": SIZES, "secret": {"pairs": {}}}, "give exactly one of"),
+        ({"volume": SIZES, "secret": {"pairs": {"within": 3}}}, "[secret] pairs: must be 'all'"),
+    ],
+)  # fmt: skip
+def test_wrong_sections(folder, sections, words):
+    with pytest.raises(ArgumentError, match=re.escape(words)):
+        asked(folder, **sections)
+
+
+def test_the_starter_of_an_attribute_by_hand(tmp_path):
+    """One degree moves the means by cov / variance; the cost is 4 / 2 * r^2."""
+    document = tomllib.loads(STARTERS["attribute"].text())
+    request = request_of(document, tmp_path)
+    assert request.scenario.pairs == (("18", "19"), ("19", "20"), ("20", "21"))
+    held = certify_release(request.scenario, request.guarantee, shape="isotropic")
+    shift = np.array([95.0 / 100, 2.3]) / 3.5
+    spread = np.array([[0.29, 0.69], [0.69, 2.2]]) - 3.5 * np.outer(shift, shift)
+    total = spread + held.noise_std**2 * np.eye(2)
+    assert 4 / 2 * shift @ np.linalg.solve(total, shift) == pytest.approx(1.0, rel=1e-6)

@@ -9,7 +9,15 @@ import pytest
 
 from pufferslice import GaussianDistribution, Guarantee, Scenario, certify_release, release, verify
 from pufferslice.errors import ArgumentError, ReleaseError, ScenarioError
-from pufferslice.queries import summary
+from pufferslice.queries import (
+    at_least,
+    contingency_table,
+    group_by,
+    histogram,
+    intervals,
+    linear_regression,
+    summary,
+)
 from pufferslice.scenario.templates import ordered_pairs, state_counts
 
 RNG = np.random.default_rng(3)
@@ -109,9 +117,66 @@ class TestPrevalence:
 
     def test_other_statistics_need_draws(self):
         with pytest.raises(ScenarioError, match="draws"):
-            prevalence(query=summary(std=["age"]))
-        drawn = prevalence(query=summary(std=["age"]), prior="draws", n_draws=20, seed=0)
+            prevalence(query=summary(median=["age"]))
+        reports = []
+        drawn = prevalence(
+            query=summary(median=["age"]),
+            prior="draws",
+            n_draws=20,
+            seed=0,
+            progress=lambda done, total: reports.append((done, total)),
+        )
         assert drawn.prior_kind == "empirical"
+        assert reports == [(k, 40) for k in range(1, 41)]
+
+    @pytest.mark.parametrize("design", ["stratified", "independent"])
+    @pytest.mark.parametrize(
+        "query",
+        [
+            summary(std=["age"], covariance=[("age", "visits")], correlation=[("age", "visits")]),
+            group_by({"visits": intervals([0, 3, 20])}, mean=["age"], std=["age"], total=["age"]),
+            contingency_table({"ill": ["yes", "no"], "age": [at_least(50)]}, statistic="rate"),
+            histogram("age", [0, 40, 60, 100], statistic="count"),
+            linear_regression(features=["age"], targets=["visits"]),
+        ],
+        ids=lambda query: query.kind,
+    )
+    def test_the_delta_method_against_drawn_tables(self, query, design):
+        options = {"query": query, "design": design, "n_rows": 2000, "shares": [0.3, 0.6]}
+        formula = prevalence(**options).priors[0].declared
+        drawn = prevalence(**options, prior="draws", n_draws=2000, seed=1).priors[0]
+        for name, declared in formula.items():
+            rows = drawn.distributions[name].outputs
+            stds = np.sqrt(np.diag(declared.cov))
+            # Sampling: 5 standard errors; the delta method: the second order, of size std^2.
+            assert (np.abs(rows.mean(axis=0) - declared.mean) < 0.12 * stds + 1e-9).all()
+            apart = np.abs(np.cov(rows.T) - declared.cov)
+            assert (apart < 0.17 * np.outer(stds, stds) + 1e-12).all()
+
+    def test_the_certificate_names_the_delta_method(self):
+        linear, bent = prevalence(), prevalence(query=summary(std=["age"]))
+        assert linear.priors[0].origin.endswith("normal approximation")
+        assert bent.priors[0].origin.endswith("normal approximation by the delta method")
+
+    def test_the_spread_of_a_constant_is_zero_without_doubt(self):
+        table = pa.table({"ill": ["yes", "no"] * 4, "x": [1.0] * 8, "y": [0.0, 1, 2, 3] * 2})
+        query = summary(std=["x", "y"], correlation=[("x", "y")])
+        scenario = Scenario.from_prevalence(
+            table, column="ill", value="yes", shares=[0.25, 0.5], query=query
+        )
+        declared = scenario.priors[0].declared["50 %"]
+        assert declared.mean[[0, 2]].tolist() == [0.0, 0.0]
+        assert not declared.cov[[0, 2]].any()
+
+    def test_a_group_that_a_world_does_not_have(self):
+        table = pa.table({"ill": ["yes", "no"] * 4, "x": [0.0, 1, 2, 3] * 2})
+        query = group_by({"x": [99, 2]}, mean=["x"])
+        scenario = Scenario.from_prevalence(
+            table, column="ill", value="yes", shares=[0.25, 0.5], query=query
+        )
+        declared = scenario.priors[0].declared["50 %"]
+        assert declared.mean.tolist() == [0.0, 2.0]
+        assert declared.cov == pytest.approx(np.zeros((2, 2)), abs=1e-15)
 
     def test_a_value_that_nobody_or_everybody_has(self):
         with pytest.raises(ScenarioError, match="at least 2 rows"):

@@ -13,10 +13,11 @@ from pufferslice._core.arrays import Floats, locked
 from pufferslice._core.checks import check_above, check_between, check_count, check_one_of
 from pufferslice._core.text import given, quoted
 from pufferslice._core.threads import Progress, silent
-from pufferslice.data.frames import Frame, check_columns, floats_of, frame_of, without_missing
+from pufferslice.data.frames import Frame, check_columns, frame_of, without_missing
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
 from pufferslice.queries.conditions import conditions_of
+from pufferslice.queries.query import RowMeans, mean_and_covariance
 from pufferslice.scenario.distributions import (
     FiniteDistribution,
     GaussianDistribution,
@@ -126,14 +127,21 @@ def prevalence(
     property_name = condition.on(column)
     worlds: dict[str, Any]
     if prior == "gaussian":
-        first, second = (_row_moments(query, frame, rows) for rows in (has, ~has))
-        worlds = {
-            name: _mixed(first, second, query, share=size / n, n_rows=n, design=design)
-            for name, size in sizes.items()
-        }
+        means = _row_means(query, frame)
+        (mean_1, cov_1), (mean_0, cov_0) = (
+            mean_and_covariance(means.terms[rows]) for rows in (has, ~has)
+        )
+        worlds = {}
+        for name, size in sizes.items():
+            share = size / n
+            cov = share * cov_1 + (1 - share) * cov_0
+            if design == "independent":
+                cov = cov + share * (1 - share) * np.outer(mean_1 - mean_0, mean_1 - mean_0)
+            moments = means.moments(share * mean_1 + (1 - share) * mean_0, cov, n)
+            worlds[name] = GaussianDistribution(mean=moments[0], cov=moments[1])
         origin = (
             f"mean and covariance of rows with and without {property_name}, drawn with replacement "
-            f"({design}) to {n} rows; normal approximation"
+            f"({design}) to {n} rows; {_approximation(means)}"
         )
     else:
         check_count(2, n_draws=n_draws)
@@ -336,17 +344,16 @@ def volume(
     if len(set(sizes)) != len(sizes) or len(sizes) < 2:
         msg = "sizes must be at least two different numbers of rows"
         raise ArgumentError(msg)
-    mean, cov, _ = _row_moments(query, frame, np.ones(len(frame), dtype=np.bool_))
+    means = _row_means(query, frame)
+    mean, cov = mean_and_covariance(means.terms)
     worlds: dict[str, Any] = {}
     names: dict[str, float] = {}
     for size in sizes:
         check_count(_FEWEST_ROWS, size=size)
-        factor = _factors(query, size)
         label = f"{size:,} rows"
         names[label] = float(size)
-        worlds[label] = GaussianDistribution(
-            mean=mean * factor, cov=cov / size * np.outer(factor, factor)
-        )
+        moments = means.moments(mean, cov, size)
+        worlds[label] = GaussianDistribution(mean=moments[0], cov=moments[1])
     scenario = Scenario.from_worlds(
         worlds,
         query=query,
@@ -354,64 +361,25 @@ def volume(
         source=source,
         name="number of rows",
     )
-    origin = "mean and covariance of the rows, drawn with replacement; normal approximation"
+    origin = f"mean and covariance of the rows, drawn with replacement; {_approximation(means)}"
     return _told(scenario, origin, n_dropped, {name: int(n) for name, n in names.items()})
 
 
-def _row_moments(
-    query: Query, frame: Frame, rows: npt.NDArray[np.bool_]
-) -> tuple[Floats, Floats, int]:
-    """Mean and covariance of what each row adds to a query of means, rates and totals."""
-    others = [
-        name
-        for name, coordinate in zip(query.names, query.coordinates, strict=True)
-        if coordinate.per_row is None
-    ]
-    if others:
+def _row_means(query: Query, frame: Frame) -> RowMeans:
+    """The query as a function of means over rows, whose moments have a formula."""
+    if query.row_means is None:
         msg = (
-            f"a Gaussian prior by formula is for means, rates and totals; {quoted(others[0])} is "
-            "none. Use prior='draws' with a seed"
+            "a Gaussian prior by formula is for means, rates, counts, totals, standard deviations, "
+            "covariances and linear regressions; this query has something else, such as a "
+            "quantile. Use prior='draws' with a seed"
         )
         raise ScenarioError(msg)
     check_columns(frame, query.columns)
-    columns = []
-    for coordinate in query.coordinates:
-        if coordinate.column is None:
-            columns.append(np.ones(len(frame)))
-        elif coordinate.condition is None:
-            columns.append(floats_of(frame, coordinate.column))
-        else:
-            columns.append(coordinate.condition.flags(frame, coordinate.column).astype(np.float64))
-    matrix = np.column_stack(columns)[rows]
-    mean = matrix.mean(axis=0)
-    centred = matrix - mean
-    return mean, centred.T @ centred / len(matrix), len(matrix)
+    return query.row_means(frame)
 
 
-def _mixed(
-    first: tuple[Floats, Floats, int],
-    second: tuple[Floats, Floats, int],
-    query: Query,
-    *,
-    share: float,
-    n_rows: int,
-    design: Design,
-) -> GaussianDistribution:
-    """Means and totals of n rows of which a share has the property."""
-    (mean_1, cov_1, _), (mean_0, cov_0, _) = first, second
-    cov = share * cov_1 + (1 - share) * cov_0
-    if design == "independent":
-        apart = mean_1 - mean_0
-        cov = cov + share * (1 - share) * np.outer(apart, apart)
-    factor = _factors(query, n_rows)
-    mean = share * mean_1 + (1 - share) * mean_0
-    return GaussianDistribution(mean=mean * factor, cov=cov / n_rows * np.outer(factor, factor))
-
-
-def _factors(query: Query, n_rows: int) -> Floats:
-    """What the mean over rows is multiplied by: the number of rows for totals and counts."""
-    totals = [coordinate.per_row == "total" for coordinate in query.coordinates]
-    return np.where(totals, float(n_rows), 1.0)
+def _approximation(means: RowMeans) -> str:
+    return "normal approximation" + ("" if means.is_linear else " by the delta method")
 
 
 def _share_names(shares: Sequence[float]) -> dict[str, float]:

@@ -24,6 +24,7 @@ from pufferslice.scenario.distributions import (
     Distribution,
     FiniteDistribution,
     GaussianDistribution,
+    GaussianMixture,
     SampledDistribution,
 )
 from pufferslice.scenario.priors import Prior
@@ -239,6 +240,9 @@ def _whitened(distribution: Distribution, shape: Shape, center: Floats) -> Distr
         cov = shape.whitening @ distribution.cov @ shape.whitening.T
         mean = shape.whitened(distribution.mean[None], center)[0]
         return GaussianDistribution(mean=mean, cov=(cov + cov.T) / 2)
+    if isinstance(distribution, GaussianMixture):
+        components = [_whitened(part, shape, center) for part in distribution.components]
+        return attrs.evolve(distribution, components=components)
     if isinstance(distribution, FiniteDistribution | SampledDistribution):
         return attrs.evolve(distribution, outputs=shape.whitened(distribution.outputs, center))
     msg = "only distributions with known values can be whitened; score the outputs yourself"
@@ -265,6 +269,10 @@ def _log_likelihood(outputs: Floats, distribution: Distribution, noise_std: floa
         # The same constant as below: that of N(0, noise variance).
         spread = np.log(np.diag(factor)).sum() - distribution.dim * math.log(noise_std)
         return np.asarray(-(standard**2).sum(axis=0) / 2 - spread)
+    if isinstance(distribution, GaussianMixture):
+        parts = [_log_likelihood(outputs, part, noise_std) for part in distribution.components]
+        weights = np.log(distribution.counts / distribution.counts.sum())
+        return np.asarray(np.logaddexp.reduce(np.array(parts) + weights[:, None], axis=0))
     known = distribution.atoms()
     if known is None:
         msg = (

@@ -21,6 +21,7 @@ from pufferslice.queries import Query
 from pufferslice.queries.variation import check_reached, check_varied
 from pufferslice.scenario.distributions import (
     GaussianDistribution,
+    GaussianMixture,
     Kind,
     equal_distributions,
 )
@@ -197,6 +198,13 @@ class Scenario:
         _check_texts("worlds", worlds)
         secrets = tuple(worlds)
         _check_secrets(secrets)
+        if any(isinstance(world, GaussianMixture) for world in worlds.values()):
+            worlds = {
+                secret: GaussianMixture.weighted([world], [1.0])
+                if isinstance(world, GaussianDistribution)
+                else world
+                for secret, world in worlds.items()
+            }
         complete: dict[str, World] = {}
         n_dropped = 0
         for secret, world in worlds.items():
@@ -220,7 +228,9 @@ class Scenario:
             n_clipped={secret: result.n_clipped for secret, result in results.items()},
             n_rows=resampled_rows(complete),
             declared={
-                s: world for s, world in worlds.items() if isinstance(world, GaussianDistribution)
+                secret: world
+                for secret, world in worlds.items()
+                if isinstance(world, GaussianDistribution | GaussianMixture)
             },
             has_given_tables=source == "released_data"
             and all(map(is_given_tables, worlds.values())),
@@ -449,7 +459,7 @@ class Scenario:
                 if mean is None:
                     return None
                 variance = np.zeros(self.dim)
-                if isinstance(distribution, GaussianDistribution):
+                if isinstance(distribution, GaussianDistribution | GaussianMixture):
                     variance = np.diagonal(distribution.cov)
                 elif (atoms := distribution.atoms()) is not None:
                     rows, counts = atoms

@@ -329,19 +329,26 @@ class Scenario:
         transition: npt.ArrayLike | Mapping[str, npt.ArrayLike],
         *,
         length: int,
-        positions: Sequence[int],
+        positions: Sequence[int | tuple[int, int]],
         query: Query,
         start: npt.ArrayLike | Literal["stationary"] = "stationary",
         counted: Sequence[int] | None = None,
+        windows: Sequence[tuple[int, int]] | None = None,
+        n_draws: int | None = None,
+        seed: int | None = None,
         source: Source = "public_model",
+        progress: Progress = silent,
     ) -> "Scenario":
         """Hide the state at some times of a Markov chain, where counts of states are released.
 
         `transition[i][j]` is the probability of state j after state i; a mapping gives several
         chains, each a prior. `positions`, from 0, are the times that matter: at each of them no two
-        states are told apart. The query has a coordinate for each of the `counted` states (by
-        default all but the first, which follows). The prior holds each probability to a multiple
-        of 2^-30; chains with counts too rare for that are refused.
+        states are told apart; `(first, last)` is an interval, through all of which the chain has
+        one state. The query has a coordinate for each of the `counted` states (by default all but
+        the first, which follows), in each of the `windows` (by default all times), which are
+        `(first, stop)`. The prior holds each probability to a multiple of 2^-30; chains with counts
+        too rare for that, or with too many counts, need `n_draws` with a public `seed`: the drawn
+        counts are then the prior.
         """
         from pufferslice.scenario.templates import markov_chain  # noqa: PLC0415 - it builds on this
 
@@ -352,7 +359,11 @@ class Scenario:
             query=query,
             start=start,
             counted=counted,
+            windows=windows,
+            n_draws=n_draws,
+            seed=seed,
             source=source,
+            progress=progress,
         )
 
     @staticmethod

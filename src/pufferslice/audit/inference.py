@@ -237,16 +237,22 @@ def whitened_prior(prior: Prior, shape: Shape, center: Floats) -> Prior:
 
 def _whitened(distribution: Distribution, shape: Shape, center: Floats) -> Distribution:
     if isinstance(distribution, GaussianDistribution):
-        cov = shape.whitening @ distribution.cov @ shape.whitening.T
-        mean = shape.whitened(distribution.mean[None], center)[0]
-        return GaussianDistribution(mean=mean, cov=(cov + cov.T) / 2)
+        return _whitened_gaussian(distribution, shape, center)
     if isinstance(distribution, GaussianMixture):
-        components = [_whitened(part, shape, center) for part in distribution.components]
+        components = [_whitened_gaussian(part, shape, center) for part in distribution.components]
         return attrs.evolve(distribution, components=components)
     if isinstance(distribution, FiniteDistribution | SampledDistribution):
         return attrs.evolve(distribution, outputs=shape.whitened(distribution.outputs, center))
     msg = "only distributions with known values can be whitened; score the outputs yourself"
     raise ScenarioError(msg)
+
+
+def _whitened_gaussian(
+    distribution: GaussianDistribution, shape: Shape, center: Floats
+) -> GaussianDistribution:
+    cov = shape.whitening @ distribution.cov @ shape.whitening.T
+    mean = shape.whitened(distribution.mean[None], center)[0]
+    return GaussianDistribution(mean=mean, cov=(cov + cov.T) / 2)
 
 
 def mean_of(distribution: Distribution) -> Floats:

@@ -376,7 +376,7 @@ def _packed(
 ) -> dict[str, npt.NDArray[Any]]:
     if tables is None:
         return {}
-    names = _TABLE_ARRAYS
+    names: tuple[str, ...] = _TABLE_ARRAYS
     if isinstance(tables, GaussianPairs):
         names = _PIECE_ARRAYS if tables.has_mixtures else _PAIR_ARRAYS
     return {f"{prefix}_{name}": getattr(tables, name) for name in names}

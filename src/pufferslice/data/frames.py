@@ -149,7 +149,7 @@ def calendar_of(frame: Frame, name: str, part: CalendarPart) -> npt.NDArray[np.s
     if part == "hour":
         return np.asarray(series.dt.hour().to_numpy()).astype(np.str_)
     if part == "weekday":
-        return np.array(WEEKDAYS)[np.asarray(series.dt.weekday().to_numpy()) - 1]
+        return np.asarray(np.array(WEEKDAYS)[np.asarray(series.dt.weekday().to_numpy()) - 1])
     return np.array(series.dt.to_string("%Y-%m-%d").to_list(), dtype=np.str_)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Distributions of a query under one secret: what all kinds offer, and the kinds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any, ClassVar, Final, Literal, Protocol, final
 
@@ -372,6 +372,10 @@ class GaussianDistribution:
         return f"GaussianDistribution(dim={self.dim})"
 
 
+def _components(components: Iterable[GaussianDistribution]) -> tuple[GaussianDistribution, ...]:
+    return tuple(components)
+
+
 @final
 @attrs.frozen(kw_only=True, repr=False)
 class GaussianMixture:
@@ -386,7 +390,7 @@ class GaussianMixture:
     kind: ClassVar[Kind] = "gaussian"
     grid: ClassVar[None] = None
     n_samples: ClassVar[int] = 0
-    components: tuple[GaussianDistribution, ...] = attrs.field(converter=tuple)
+    components: tuple[GaussianDistribution, ...] = attrs.field(converter=_components)
     counts: Integers = attrs.field(converter=locked_integers, eq=same)
     """Integers of at least 1, shape (n_components,), that sum to WEIGHT_QUANTA."""
 
@@ -547,7 +551,7 @@ def _held_weights(weights: Any, length: int) -> Integers:  # noqa: ANN401 - what
             f"{float(weights.min())!r}. Drop what carries no weight"
         )
         raise ArgumentError(msg)
-    return counts
+    return locked_integers(counts)
 
 
 def _array_parts(*arrays: npt.NDArray[Any]) -> list[bytes]:

@@ -349,7 +349,7 @@ def state_counts(
         )
         raise ScenarioError(msg)
     table = np.zeros((n_states, *sizes))
-    table[(slice(None), *[0] * len(sizes))] = start
+    table.reshape(n_states, -1)[:, 0] = start
     for step in range(length):
         if step:
             table = np.tensordot(chain.T, table, axes=(1, 0))
@@ -393,7 +393,8 @@ def drawn_path(
         ends = np.cumsum(weights, axis=1)[states]
         drawn = rng.random((n_draws, 1)) * ends[:, -1:]
         # A state of weight 0 has an empty interval; the last one with weight ends them all.
-        return np.minimum((ends <= drawn).sum(axis=1), (ends < ends[:, -1:]).sum(axis=1))
+        last = (ends < ends[:, -1:]).sum(axis=1)
+        return np.asarray(np.minimum((ends <= drawn).sum(axis=1), last))
 
     for time in range(known.stop, length):
         path[:, time] = step(path[:, time - 1], chain)

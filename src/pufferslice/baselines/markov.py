@@ -5,7 +5,7 @@ Source: Song, Wang and Chaudhuri, Pufferfish Privacy Mechanisms for Correlated D
 """
 
 import math
-from typing import final
+from typing import Final, final
 
 import attrs
 import numpy as np
@@ -13,11 +13,14 @@ import numpy.typing as npt
 from scipy.special import ndtr
 
 from pufferslice._core.arrays import Floats, locked
-from pufferslice._core.checks import check_above, check_between, check_count
+from pufferslice._core.checks import check_between, check_count
 from pufferslice._core.search import smallest_safe
 from pufferslice.calibration.epsilon_delta import gaussian_delta
 from pufferslice.errors import ArgumentError
 from pufferslice.scenario.templates import state_counts, stationary
+
+_EPSILONS: Final = (1e-6, 100.0)
+"""Beyond these ends nobody compares noise, and numbers overflow."""
 
 
 def quilt_scale(transition: npt.ArrayLike, *, length: int, epsilon: float) -> float:
@@ -33,7 +36,7 @@ def quilt_scale(transition: npt.ArrayLike, *, length: int, epsilon: float) -> fl
     """
     chain = _checked(transition)
     check_count(1, length=length)
-    check_above(0, epsilon=epsilon)
+    check_between(*_EPSILONS, epsilon=epsilon)
     start = stationary(chain)
     # Back in time by Bayes' rule.
     forward = _influences(chain, length)

@@ -242,7 +242,7 @@ def markov_chain(
             msg = f"start must be 'stationary' or {n_states} probabilities that sum to 1"
             raise ArgumentError(msg)
         states = list(range(1, n_states)) if counted is None else list(counted)
-        if not set(states) <= set(range(n_states)) or len(set(states)) != len(states):
+        if not all(_is_index(s, n_states) for s in states) or len(set(states)) != len(states):
             msg = f"counted must be different states from 0 to {n_states - 1}"
             raise ArgumentError(msg)
         coordinates = [(span, state) for span in spans for state in states]
@@ -303,11 +303,15 @@ def markov_chain(
     return scenario
 
 
+def _is_index(value: object, length: int) -> bool:
+    is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return is_integer and value in range(length)
+
+
 def _time(position: int | tuple[int, int], length: int) -> range:
     """One position, or all from a first to a last one."""
     ends = position if isinstance(position, tuple | list) else (position, position)
-    integers = all(not isinstance(end, bool) and end in range(length) for end in ends)
-    if len(ends) != 2 or not integers or ends[0] > ends[1]:
+    if len(ends) != 2 or not all(_is_index(end, length) for end in ends) or ends[0] > ends[1]:
         msg = (
             f"positions must be integers from 0 to {length - 1}, or (first, last) of them; got "
             f"{given(position)}"
@@ -318,7 +322,8 @@ def _time(position: int | tuple[int, int], length: int) -> range:
 
 def _window(window: tuple[int, int], length: int) -> range:
     is_pair = isinstance(window, tuple | list) and len(window) == 2
-    if not is_pair or not all(end in range(length + 1) for end in window) or window[0] >= window[1]:
+    indices = is_pair and all(_is_index(end, length + 1) for end in window)
+    if not indices or window[0] >= window[1]:
         msg = (
             f"windows must be (first, stop) with first < stop, from 0 to {length}; got "
             f"{given(window)}"

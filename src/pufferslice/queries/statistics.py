@@ -534,19 +534,20 @@ def _sources(parts: Sequence[_Statistic], frame: Frame) -> dict[str | Cell, npt.
 
 def _bound(parts: Sequence[_Statistic], frame: Frame) -> Evaluate:
     sources = _sources(parts, frame)
+    cells = dict.fromkeys(part.cell for part in parts)
+    wanted = dict.fromkeys((part.cell, key) for part in parts for key in part.inputs)
 
     def evaluate(rows: Rows) -> Floats:
-        drawn: dict[Cell, dict[str | Cell, npt.NDArray[Any]]] = {}
-        for part in parts:
-            if part.cell not in drawn:
-                of_group = rows[sources[part.cell][rows]] if part.cell else rows
-                drawn[part.cell] = {key: values[of_group] for key, values in sources.items()}
+        groups = {cell: rows[sources[cell][rows]] if cell else rows for cell in cells}
+        drawn = {(cell, key): sources[key][groups[cell]] for cell, key in wanted}
         # The caller counts what is not finite.
         with np.errstate(over="ignore", invalid="ignore"):
-            results = []
-            for part in parts:
-                values = [drawn[part.cell][key] for key in part.inputs]
-                results.append(part.formula.compute(*values) if len(values[0]) else 0.0)
+            results = [
+                part.formula.compute(*(drawn[part.cell, key] for key in part.inputs))
+                if len(groups[part.cell])
+                else 0.0
+                for part in parts
+            ]
         return np.array(results, dtype=np.float64)
 
     return evaluate

@@ -314,6 +314,17 @@ def test_gaussian_worlds(folder):
     assert request_of(document, folder).method.envelope == "exact"
 
 
+def test_mixtures(folder):
+    parts = [{"weight": w, "mean": [m], "cov": [[1]]} for w, m in ((0.25, 0), (0.75, 4))]
+    gaussian = {"a": {"components": parts}, "b": {"mean": [1], "cov": [[2.25]]}}
+    document = changed(query={"distribution": "worlds", "mean": ["pay"]}, gaussian=gaussian)
+    declared = request_of(document, folder).scenario.priors[0].declared
+    assert [d.mean.tolist() for d in declared.values()] == [[3.0], [1.0]]
+    document["gaussian"]["b"]["components"] = parts
+    with pytest.raises(ArgumentError, match="needs mean and cov, or components"):
+        request_of(document, folder)
+
+
 @pytest.mark.parametrize(
     ("section", "envelope"),
     [

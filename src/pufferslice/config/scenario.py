@@ -43,7 +43,7 @@ from pufferslice.errors import ArgumentError
 from pufferslice.queries import Ball, Box, Query, columns, summary
 from pufferslice.queries.query import RangeLike
 from pufferslice.queries.statistics import STATISTICS
-from pufferslice.scenario.distributions import GaussianDistribution
+from pufferslice.scenario.distributions import GaussianDistribution, GaussianMixture
 from pufferslice.scenario.histograms import Histograms
 from pufferslice.scenario.priors import LAWS, SOURCES, Bootstrap
 from pufferslice.scenario.scenario import Scenario
@@ -403,11 +403,37 @@ class BootstrapSection(Table):
     """Public seed of the resampling."""
 
 
-class Gaussian(Table):
-    """A Gaussian distribution of the query, in the user's units."""
+class Component(Table):
+    """A Gaussian of a mixture, and its probability."""
 
+    weight: float
     mean: Numbers
     cov: Matrix
+
+
+class Gaussian(Table):
+    """A Gaussian distribution of the query, in the user's units, or a mixture of several."""
+
+    mean: Numbers | None = None
+    cov: Matrix | None = None
+    components: Annotated[tuple[Component, ...] | None, Field(strict=False)] = None
+
+    @model_validator(mode="after")
+    def _has_one_form(self) -> Self:
+        if self.model_fields_set not in ({"mean", "cov"}, {"components"}):
+            msg = "needs mean and cov, or components, a list of { weight, mean, cov }"
+            raise ValueError(msg)
+        return self
+
+    def distribution(self) -> GaussianDistribution | GaussianMixture:
+        """The distribution that the query is declared to have."""
+        if self.components is None:
+            return GaussianDistribution(mean=np.asarray(self.mean), cov=np.asarray(self.cov))
+        parts = [
+            GaussianDistribution(mean=np.asarray(part.mean), cov=np.asarray(part.cov))
+            for part in self.components
+        ]
+        return GaussianMixture.weighted(parts, [part.weight for part in self.components])
 
 
 class PriorSection(Table):
@@ -589,7 +615,8 @@ What one release is, what is protected, and how much. Run it with
     gaussian: dict[str, Gaussian] = Field(
         {}, examples=[{"before": {"mean": [39.0], "cov": [[0.01]]}}]
     )
-    """Or `[gaussian.NAME]` for each world: `mean` and `cov` of the query, in its own units."""
+    """Or `[gaussian.NAME]` for each world: `mean` and `cov` of the query, in its own units, or
+    `components`, a list of `{ weight, mean, cov }`: a mixture."""
     prior: PriorSection = Field(default_factory=PriorSection)
     profile: ProfileSection = Field(default_factory=ProfileSection)
     guarantee: GuaranteeSection
@@ -778,7 +805,4 @@ def _worlds(file: ScenarioFile, folder: Path) -> dict[str, object]:
             name: read_table(folder / path, null_values=file.data.null_values)
             for name, path in file.worlds.items()
         }
-    return {
-        name: GaussianDistribution(mean=np.asarray(world.mean), cov=np.asarray(world.cov))
-        for name, world in file.gaussian.items()
-    }
+    return {name: world.distribution() for name, world in file.gaussian.items()}

@@ -15,7 +15,23 @@ from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.config import ScenarioFile, read_request
 from pufferslice.config.scenario import request_of
 from pufferslice.errors import ArgumentError, ScenarioError, StorageError
-from pufferslice.queries import Ball, Box
+from pufferslice.queries import (
+    Ball,
+    Box,
+    autocorrelation,
+    between,
+    boosting_importances,
+    contingency_table,
+    day,
+    group_by,
+    hour,
+    hours,
+    intervals,
+    linear_regression,
+    summary,
+    weekday,
+    weekdays,
+)
 from pufferslice.scenario.distributions import SampledBinnedDistribution
 from pufferslice.scenario.histograms import BinnedDistribution
 from pufferslice.sensitivity.profiles import SampledSphere
@@ -28,6 +44,7 @@ BASE = {
     "guarantee": {"notion": "joint", "order": 4, "epsilon": 1.0},
 }
 CLAIM = BASE["guarantee"]
+DAY = "2026-01-31"
 MODEL = {
     "kind": "logistic-regression", "features": ["pay", "age"], "target": "rich", "positive": 1,
 }  # fmt: skip
@@ -60,7 +77,7 @@ def changed(**sections) -> dict:
 
 def query_of(query, **sections):
     file = ScenarioFile.of(changed(query={"distribution": "groups"} | query, **sections))
-    return file.query.query(file.data.missing)
+    return file.query.query(file.data, Path())
 
 
 def test_the_smallest_document(folder):
@@ -119,6 +136,68 @@ def test_how_the_noise_is_found(folder):
     covariance = request_of(changed(calibration={"shape": [[2.0]]}), folder)
     assert (covariance.shape, covariance.effort) == (((2.0,),), "thorough")
     assert request_of(BASE, folder).shape is None
+
+
+BOOSTING = {"kind": "boosting-importances", "n_trees": 3, "depth": 2, "seed": 0}
+SEXES = {"column": "sex", "values": ["m", "f"]}
+START = {"column": "start"}
+
+
+@pytest.mark.parametrize(
+    ("section", "query"),
+    [
+        ({"total": ["pay"], "median": ["age"]}, summary(total=["pay"], median=["age"])),
+        (
+            {"count": [{"column": "age", "between": [20, 30]}], "correlation": [["pay", "age"]]},
+            summary(count={"age": between(20, 30)}, correlation=[("pay", "age")]),
+        ),
+        (
+            {"rate": [START | {"hour": 3}, START | {"weekday": "Friday"}, START | {"day": DAY}]},
+            summary(rate=[("start", hour(3)), ("start", weekday("Friday")), ("start", day(DAY))]),
+        ),
+        (
+            {"by": [SEXES, {"column": "age", "edges": [0, 40, 90]}], "cells": "rate"},
+            contingency_table({"sex": ["m", "f"], "age": intervals([0, 40, 90])}, statistic="rate"),
+        ),
+        (
+            {"by": [START | {"per": "weekday"}], "mean": ["pay"]},
+            group_by({"start": weekdays()}, mean=["pay"]),
+        ),
+        (
+            {"by": [START | {"per": "hour"}], "mean": ["pay"]},
+            group_by({"start": hours()}, mean=["pay"]),
+        ),
+        (
+            {"by": [START | {"days": [DAY, DAY]}], "mean": ["pay"]},
+            group_by({"start": [day(DAY)]}, mean=["pay"]),
+        ),
+        (
+            {"autocorrelation": {"column": "pay", "time": "age", "lags": [1, 2]}},
+            autocorrelation("pay", time="age", lags=[1, 2]),
+        ),
+        (
+            {"model": {"kind": "linear-regression", "features": ["age"], "targets": ["pay"]}},
+            linear_regression(features=["age"], targets=["pay"]),
+        ),
+        (
+            {
+                "model": MODEL
+                | {"kind": "boosting-importances", "n_trees": 3, "depth": 2, "seed": 0}
+            },
+            boosting_importances(
+                features=["pay", "age"], target="rich", positive=1, n_trees=3, seed=0, depth=2
+            ),
+        ),
+    ],
+)
+def test_every_query_of_a_file_is_that_of_its_function(section, query):
+    assert query_of(section) == query
+
+
+def test_scales_from_a_public_table(folder):
+    document = changed(query=BASE["query"] | {"rate": [{"column": "sex", "equals": "m"}]})
+    document["query"] |= {"scales_from": "early.parquet", "scales": {"mean(pay)": 3.0}}
+    assert request_of(document, folder).scenario.query.scales.tolist() == [3.0, 0.5]
 
 
 def test_a_file_keeps_the_order_of_its_coordinates_and_takes_overrides(folder):
@@ -235,6 +314,17 @@ def test_gaussian_worlds(folder):
     assert request_of(document, folder).method.envelope == "exact"
 
 
+def test_mixtures(folder):
+    parts = [{"weight": w, "mean": [m], "cov": [[1]]} for w, m in ((0.25, 0), (0.75, 4))]
+    gaussian = {"a": {"components": parts}, "b": {"mean": [1], "cov": [[2.25]]}}
+    document = changed(query={"distribution": "worlds", "mean": ["pay"]}, gaussian=gaussian)
+    declared = request_of(document, folder).scenario.priors[0].declared
+    assert [d.mean.tolist() for d in declared.values()] == [[3.0], [1.0]]
+    document["gaussian"]["b"]["components"] = parts
+    with pytest.raises(ArgumentError, match="needs mean and cov, or components"):
+        request_of(document, folder)
+
+
 @pytest.mark.parametrize(
     ("section", "envelope"),
     [
@@ -265,7 +355,29 @@ QUERY = BASE["query"]
         ({"secret": {"pairs": [["a"]]}}, "[secret] pairs: must be 'all', a list of pairs"),
         ({"query": {"mean": ["pay"]}}, "[query] distribution: is required"),
         ({"query": QUERY | {"means": ["pay"]}}, "[query] means: is unknown; did you mean 'mean'?"),
-        ({"query": QUERY | {"median": ["age"]}}, "[query]: has no median; write quantile"),
+        (
+            {"query": {"distribution": "groups", "cells": "count"}},
+            "[query] cells: needs by",
+        ),
+        (
+            {
+                "query": QUERY
+                | {"cells": "count", "by": [{"column": "sex", "values": ["m", "f"]}]}
+            },
+            "[query] cells: takes the place of statistics",
+        ),
+        (
+            {"query": QUERY | {"by": [{"column": "pay", "edges": [0, 1]}] * 2}},
+            "[query] by: names a column twice",
+        ),
+        (
+            {"query": QUERY | {"by": [{"column": "pay", "edges": [0, 1], "per": "hour"}]}},
+            "needs exactly one of values, edges, per, days",
+        ),
+        (
+            {"query": QUERY | {"scales_from": "./people.parquet"}},
+            "[query] scales_from: is the released table",
+        ),
         ({"query": {"distribution": "groups"}}, "summary must have at least one of"),
         ({"query": QUERY | {"count_share": 10**400}}, "[query] count_share: must be a finite"),
         ({"query": QUERY | {"range": {"low": [0]}}}, "[query] range: needs low and high, or"),

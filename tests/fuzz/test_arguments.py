@@ -17,6 +17,7 @@ from pufferslice import audit, baselines, learning
 from pufferslice.calibration import OperatingSystemNoise, SeededTestNoise, epsilon_delta
 from pufferslice.errors import PuffersliceError
 from pufferslice.learning.accountants import accountant_named
+from pufferslice.scenario import GaussianMixture
 from pufferslice.sensitivity import concentration
 
 NUMBERS: tuple[Any, ...] = (
@@ -91,6 +92,26 @@ CALLS = dict([
          count_share=9),
     call(ps.queries.columns, names=["x"], flags={"s": "a"}),
     call(ps.queries.above, limit=1.0),
+    call(ps.queries.between, low=1.0, high=2.0),
+    call(ps.queries.hour, number=3),
+    call(ps.queries.weekday, name="Monday"),
+    call(ps.queries.days, first="2026-01-01", last="2026-01-03"),
+    call(ps.queries.intervals, edges=[1.0, 2.0]),
+    call(ps.queries.group_by, by={"s": ["a"]}, median=["x"], covariance=[("x", "y")]),
+    call(ps.queries.histogram, column="x", edges=[1.0, 2.0], statistic="rate"),
+    call(ps.queries.contingency_table, by={"s": ["a"]}, statistic="count"),
+    call(ps.queries.linear_regression, features=["x"], targets=["y"], regularisation=1.0),
+    call(ps.queries.autocorrelation, column="x", time="y", lags=[1]),
+    call(ps.queries.boosting_importances, features=["x"], target="s", positive="a", n_trees=2,
+         seed=1, depth=2, learning_rate=0.1),
+    call(ps.Scenario.from_markov_chain,
+         fixed={"query": ps.queries.summary(count={"s": 1})}, how_much=("length", "n_draws"),
+         transition=[[0.5, 0.5], [0.5, 0.5]], length=3, positions=[1, (0, 1)], start="stationary",
+         counted=[1], windows=[(0, 3)], n_draws=5, seed=1),
+    call(baselines.markov_noise, how_much=("length",), transition=[[0.5, 0.5], [0.5, 0.5]],
+         length=3, epsilon=1.0, delta=0.1),
+    call(GaussianMixture.weighted, components=[ps.GaussianDistribution(mean=[0.0], cov=[[1.0]])],
+         weights=[1.0]),
     call(QUERY.with_scales, scales=[1.0, 2.0]),
     call(ps.certify_release, fixed={"scenario": SCENARIO, "guarantee": GAUSSIAN.along(PROFILE)},
          failure_probability=None, deltas=(1e-5,), earlier_releases=()),

@@ -11,7 +11,13 @@ import pytest
 from scipy import optimize
 
 from pufferslice.errors import ArgumentError, ScenarioError
-from pufferslice.queries import above, forest_importances, linear_svm, logistic_regression
+from pufferslice.queries import (
+    above,
+    boosting_importances,
+    forest_importances,
+    linear_svm,
+    logistic_regression,
+)
 
 RNG = np.random.default_rng(5)
 N = 240
@@ -26,6 +32,7 @@ ALL = [
     logistic_regression(**TASK),
     linear_svm(**TASK),
     forest_importances(**TASK, n_trees=10, seed=3),
+    boosting_importances(**TASK, n_trees=10, seed=3, depth=2, learning_rate=0.5),
 ]
 
 
@@ -86,6 +93,7 @@ def test_names_and_parameters():
         "logistic_regression",
         "linear_svm",
         "forest_importances",
+        "boosting_importances",
     ]
     query = linear_svm(**TASK, feature_scales={"age": 10}, regularisation=3)
     assert query.parameters["feature_scales"] == [10.0, 1.0, 1.0]

@@ -32,6 +32,11 @@ QUERY = summary(
     rate=[("income", ">50K"), ("age", above(40)), ("age", at_most(40))],
     quantile={"age": 0.5, "pay": (0.25, 0.75)},
     count_share=1000,
+    median=["pay"],
+    covariance=[("age", "pay")],
+    correlation=[("pay", "age")],
+    total=["pay"],
+    count={"age": above(40)},
 )
 
 
@@ -54,6 +59,11 @@ def test_agrees_with_pandas(rows):
         frame["pay"].quantile(0.25),
         frame["pay"].quantile(0.75),
         len(frame) / 1000,
+        frame["pay"].median(),
+        frame["pay"].cov(frame["age"], ddof=0),
+        frame["pay"].corr(frame["age"]),
+        frame["pay"].sum(),
+        (frame["age"] > 40).sum(),
     ]
     np.testing.assert_allclose(QUERY.bound(TABLES["pandas"])(rows), oracle, rtol=1e-12)
 
@@ -101,7 +111,8 @@ def test_a_rate_and_its_opposite_sum_to_one(values, limit):
         ({"count_share": 0}, "count_share must be"),
         ({"mean": 5}, "mean must .*got"),
         ({"rate": 5}, "rate must .*got"),
-        ({"median": ["age"]}, 'quantile={"age": 0.5}'),
+        ({"correlation": "age"}, "correlation must map columns to columns"),
+        ({"covariance": [("a", 3)]}, "covariance must hold non-empty strings"),
         ({"max": ["age"]}, "table_function"),
     ],
 )

@@ -18,6 +18,7 @@ from pufferslice.scenario.distributions import (
     Distribution,
     FiniteDistribution,
     GaussianDistribution,
+    GaussianMixture,
     SampledBinnedDistribution,
     SampledDistribution,
     equal_distributions,
@@ -102,7 +103,7 @@ class TestWeighted:
 
     @pytest.mark.parametrize("small", [0.0, 1e-12])
     def test_weights_too_small_to_be_held_are_refused(self, small):
-        with pytest.raises(ArgumentError, match="Drop rows"):
+        with pytest.raises(ArgumentError, match="Drop what carries no weight"):
             FiniteDistribution.weighted([[0.0], [1.0]], [small, 1 - small])
 
 
@@ -251,6 +252,53 @@ class TestGaussianContract(DistributionContract):
     distribution = GaussianDistribution(mean=[0.25], cov=[[1.0]])
     other = GaussianDistribution(mean=[0.25], cov=[[2.0]])
     kind, n_samples, mean, atoms = "gaussian", 0, 0.25, None
+
+
+class TestMixtureContract(DistributionContract):
+    distribution = GaussianMixture.weighted(
+        [TestGaussianContract.distribution, TestGaussianContract.other], [0.5, 0.5]
+    )
+    other = GaussianMixture.weighted(distribution.components, [0.75, 0.25])
+    kind, n_samples, mean, atoms = "gaussian", 0, 0.25, None
+
+    def test_components_may_come_in_any_order_and_in_parts(self):
+        first, second = self.distribution.components
+        again = GaussianMixture.weighted([second, first, second], [0.25, 0.5, 0.25])
+        assert equal_distributions(self.distribution, again)
+
+    def test_moments_are_those_of_draws(self, rng):
+        mixture = GaussianMixture.weighted(
+            [
+                GaussianDistribution(mean=[0.0, 0.0], cov=np.eye(2)),
+                GaussianDistribution(mean=[3.0, -1.0], cov=[[2.0, 1.0], [1.0, 1.0]]),
+            ],
+            [0.7, 0.3],
+        )
+        values, where = mixture.draw(200_000, rng=rng)
+        # Five standard errors, of numbers whose spread is at most 1.9.
+        assert values[where].mean(axis=0) == pytest.approx(mixture.mean, abs=0.022)
+        assert np.cov(values.T) == pytest.approx(mixture.cov, abs=0.06)
+
+    @pytest.mark.parametrize(
+        ("components", "counts"),
+        [
+            ([], []),
+            ([GaussianDistribution(mean=[0.0], cov=[[1.0]])], [1]),
+            ([GaussianDistribution(mean=[0.0], cov=[[1.0]])], [0]),
+            ([GaussianDistribution(mean=[0.0], cov=[[1.0]])], [2**29, 2**29]),
+            (["N(0, 1)"], [2**30]),
+            (
+                [
+                    GaussianDistribution(mean=[0.0], cov=[[1.0]]),
+                    GaussianDistribution(mean=[0.0, 0.0], cov=np.eye(2)),
+                ],
+                [2**29, 2**29],
+            ),
+        ],
+    )
+    def test_refusals(self, components, counts):
+        with pytest.raises(ArgumentError, match=r"components must be|counts must be"):
+            GaussianMixture(components=components, counts=counts)
 
 
 class TestBinnedContract(DistributionContract):

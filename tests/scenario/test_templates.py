@@ -9,8 +9,16 @@ import pytest
 
 from pufferslice import GaussianDistribution, Guarantee, Scenario, certify_release, release, verify
 from pufferslice.errors import ArgumentError, ReleaseError, ScenarioError
-from pufferslice.queries import summary
-from pufferslice.scenario.templates import ordered_pairs, state_counts
+from pufferslice.queries import (
+    at_least,
+    contingency_table,
+    group_by,
+    histogram,
+    intervals,
+    linear_regression,
+    summary,
+)
+from pufferslice.scenario.templates import drawn_path, ordered_pairs, state_counts
 
 RNG = np.random.default_rng(3)
 N = 400
@@ -109,9 +117,66 @@ class TestPrevalence:
 
     def test_other_statistics_need_draws(self):
         with pytest.raises(ScenarioError, match="draws"):
-            prevalence(query=summary(std=["age"]))
-        drawn = prevalence(query=summary(std=["age"]), prior="draws", n_draws=20, seed=0)
+            prevalence(query=summary(median=["age"]))
+        reports = []
+        drawn = prevalence(
+            query=summary(median=["age"]),
+            prior="draws",
+            n_draws=20,
+            seed=0,
+            progress=lambda done, total: reports.append((done, total)),
+        )
         assert drawn.prior_kind == "empirical"
+        assert reports == [(k, 40) for k in range(1, 41)]
+
+    @pytest.mark.parametrize("design", ["stratified", "independent"])
+    @pytest.mark.parametrize(
+        "query",
+        [
+            summary(std=["age"], covariance=[("age", "visits")], correlation=[("age", "visits")]),
+            group_by({"visits": intervals([0, 3, 20])}, mean=["age"], std=["age"], total=["age"]),
+            contingency_table({"ill": ["yes", "no"], "age": [at_least(50)]}, statistic="rate"),
+            histogram("age", [0, 40, 60, 100], statistic="count"),
+            linear_regression(features=["age"], targets=["visits"]),
+        ],
+        ids=lambda query: query.kind,
+    )
+    def test_the_delta_method_against_drawn_tables(self, query, design):
+        options = {"query": query, "design": design, "n_rows": 2000, "shares": [0.3, 0.6]}
+        formula = prevalence(**options).priors[0].declared
+        drawn = prevalence(**options, prior="draws", n_draws=2000, seed=1).priors[0]
+        for name, declared in formula.items():
+            rows = drawn.distributions[name].outputs
+            stds = np.sqrt(np.diag(declared.cov))
+            # Sampling: 5 standard errors; the delta method: the second order, of size std^2.
+            assert (np.abs(rows.mean(axis=0) - declared.mean) < 0.12 * stds + 1e-9).all()
+            apart = np.abs(np.cov(rows.T) - declared.cov)
+            assert (apart < 0.17 * np.outer(stds, stds) + 1e-12).all()
+
+    def test_the_certificate_names_the_delta_method(self):
+        linear, bent = prevalence(), prevalence(query=summary(std=["age"]))
+        assert linear.priors[0].origin.endswith("normal approximation")
+        assert bent.priors[0].origin.endswith("normal approximation by the delta method")
+
+    def test_the_spread_of_a_constant_is_zero_without_doubt(self):
+        table = pa.table({"ill": ["yes", "no"] * 4, "x": [1.0] * 8, "y": [0.0, 1, 2, 3] * 2})
+        query = summary(std=["x", "y"], correlation=[("x", "y")])
+        scenario = Scenario.from_prevalence(
+            table, column="ill", value="yes", shares=[0.25, 0.5], query=query
+        )
+        declared = scenario.priors[0].declared["50 %"]
+        assert declared.mean[[0, 2]].tolist() == [0.0, 0.0]
+        assert not declared.cov[[0, 2]].any()
+
+    def test_a_group_that_a_world_does_not_have(self):
+        table = pa.table({"ill": ["yes", "no"] * 4, "x": [0.0, 1, 2, 3] * 2})
+        query = group_by({"x": [99, 2]}, mean=["x"])
+        scenario = Scenario.from_prevalence(
+            table, column="ill", value="yes", shares=[0.25, 0.5], query=query
+        )
+        declared = scenario.priors[0].declared["50 %"]
+        assert declared.mean.tolist() == [0.0, 2.0]
+        assert declared.cov == pytest.approx(np.zeros((2, 2)), abs=1e-15)
 
     def test_a_value_that_nobody_or_everybody_has(self):
         with pytest.raises(ScenarioError, match="at least 2 rows"):
@@ -176,20 +241,96 @@ class TestMarkovChain:
         assert certificate.noise_std**2 == pytest.approx(59.7779278691121, rel=1e-7)
         assert certificate.evidence.full.seen.worst().max() == pytest.approx(6.0)
 
-    def test_three_states_against_enumeration(self):
-        chain = np.array([[0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.25, 0.25, 0.5]])
-        start, length, position, state = np.array([0.2, 0.5, 0.3]), 5, 2, 1
-        truth: dict[tuple[int, int], float] = {}
-        for path in product(range(3), repeat=length):
-            if path[position] == state:
+    THREE = np.array([[0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.25, 0.25, 0.5]])
+    START = np.array([0.2, 0.5, 0.3])
+
+    def enumerated(self, chain, start, length, known, state, counted):
+        """Probabilities of the counts, by a sum over all paths."""
+        truth: dict[tuple[int, ...], float] = {}
+        for path in product(range(len(chain)), repeat=length):
+            if all(path[time] == state for time in known):
                 p = start[path[0]] * np.prod([chain[a, b] for a, b in pairwise(path)])
-                key = (path.count(1), path.count(2))
+                key = tuple(sum(path[t] == s for t in window) for window, s in counted)
                 truth[key] = truth.get(key, 0.0) + p
-        total = sum(truth.values())
-        counts = state_counts(chain, start, length, position, state, [1, 2])
+        return {key: mass / sum(truth.values()) for key, mass in truth.items()}
+
+    @pytest.mark.parametrize("known", [range(2, 3), range(1, 4), range(5)])
+    @pytest.mark.parametrize(
+        "counted",
+        [
+            [(range(5), 1), (range(5), 2)],
+            [(range(2), 1), (range(2, 5), 1)],
+            [(range(4), 0), (range(1, 5), 2), (range(3, 4), 1)],
+        ],
+    )
+    def test_three_states_against_enumeration(self, known, counted):
+        truth = self.enumerated(self.THREE, self.START, 5, known, 1, counted)
+        counts = state_counts(self.THREE, self.START, 5, known, 1, counted)
         for key, mass in truth.items():
-            assert counts[key] == pytest.approx(mass / total)
+            assert counts[key] == pytest.approx(mass)
         assert np.count_nonzero(counts) == len(truth)
+
+    def test_windows_and_intervals(self):
+        query = group_by({"hour": intervals([0, 4, 8])}, count={"state": 1})
+        scenario = Scenario.from_markov_chain(
+            self.CHAIN, length=8, positions=[(2, 4), 7], windows=[(0, 4), (4, 8)], query=query
+        )
+        assert scenario.secrets == (
+            "state 0 from 2 to 4", "state 1 from 2 to 4", "state 0 at 7", "state 1 at 7",
+        )  # fmt: skip
+        assert scenario.pairs == (scenario.secrets[:2], scenario.secrets[2:])
+        held = scenario.priors[0].distributions["state 1 from 2 to 4"]
+        windows = [(range(4), 1), (range(4, 8), 1)]
+        chain = np.array(self.CHAIN)
+        truth = self.enumerated(chain, [2 / 3, 1 / 3], 8, range(2, 5), 1, windows)
+        assert len(truth) == held.n_samples
+        for output, count in zip(held.outputs, held.counts, strict=True):
+            assert count / 2**30 == pytest.approx(truth[tuple(output)], abs=2**-30)
+        table = pa.table({"hour": range(8), "state": [0, 1, 1, 1, 0, 0, 1, 0]})
+        assert query.outputs(table).tolist() == [[3.0, 1.0]]
+
+    @pytest.mark.parametrize("known", [range(3, 4), range(2, 5)])
+    def test_drawn_paths_follow_the_exact_distribution(self, known):
+        n = 40_000
+        rng = np.random.default_rng(6)
+        path = drawn_path(self.THREE, self.START, 6, known, 2, n, rng)
+        assert (path[:, known.start : known.stop] == 2).all()
+        counted = [(range(6), 1), (range(3), 0)]
+        exact = state_counts(self.THREE, self.START, 6, known, 2, counted)
+        drawn = np.zeros_like(exact)
+        np.add.at(drawn, ((path == 1).sum(axis=1), (path[:, :3] == 0).sum(axis=1)), 1)
+        assert not drawn[exact == 0].any()
+        # Five standard errors of each share.
+        assert (np.abs(drawn / n - exact) <= 5 * np.sqrt(exact / n)).all()
+
+    def test_draws_where_counts_are_too_rare(self):
+        chain = [[0.5, 0.5], [0.5, 0.5]]
+        options = {"length": 100, "positions": [50], "query": summary(count={"state": 1})}
+        with pytest.raises(ScenarioError, match="n_draws and a seed"):
+            Scenario.from_markov_chain(chain, **options)
+        scenario = Scenario.from_markov_chain(chain, **options, n_draws=500, seed=4)
+        prior = scenario.priors[0]
+        assert prior.origin.endswith("500 draws per secret, public seed 4; the drawn sample is "
+                                     "declared to be the prior")  # fmt: skip
+        means = [d.mean[0] for d in prior.distributions.values()]
+        # A hundred coins, one of them known; the standard error is 0.22.
+        assert means == pytest.approx([49.5, 50.5], abs=1.2)
+
+    @pytest.mark.parametrize("draws", [{}, {"n_draws": 10, "seed": 0}])
+    def test_impossible_states_are_left_out(self, draws):
+        chain = [[0.0, 0.5, 0.5], [0.5, 0.25, 0.25], [0.25, 0.25, 0.5]]
+        scenario = Scenario.from_markov_chain(
+            chain,
+            length=4,
+            positions=[(1, 2), 0],
+            start=[0.5, 0.5, 0.0],
+            counted=[1],
+            query=summary(count={"state": 1}),
+            **draws,
+        )
+        assert scenario.secrets == (
+            "state 1 from 1 to 2", "state 2 from 1 to 2", "state 0 at 0", "state 1 at 0",
+        )  # fmt: skip
 
     def test_every_position_is_protected_and_several_chains_are_priors(self):
         query = summary(count={"state": 1})
@@ -212,6 +353,15 @@ class TestMarkovChain:
             {"start": [0.5, 0.6]},
             {"positions": [6]},
             {"positions": [2.5]},
+            {"positions": [(3, 2)]},
+            {"positions": [(1, 2, 3)]},
+            {"windows": [(0, 7)]},
+            {"windows": [(3, 3)]},
+            {"windows": [4]},
+            {"windows": [(0, 3), (3, 6)]},
+            {"n_draws": 10},
+            {"seed": 1},
+            {"n_draws": 1, "seed": 1},
             {"counted": [-1]},
             {"counted": [7]},
             {"length": 1},

@@ -24,6 +24,7 @@ from pufferslice.scenario.distributions import (
     Distribution,
     FiniteDistribution,
     GaussianDistribution,
+    GaussianMixture,
     SampledDistribution,
 )
 from pufferslice.scenario.priors import Prior
@@ -236,13 +237,22 @@ def whitened_prior(prior: Prior, shape: Shape, center: Floats) -> Prior:
 
 def _whitened(distribution: Distribution, shape: Shape, center: Floats) -> Distribution:
     if isinstance(distribution, GaussianDistribution):
-        cov = shape.whitening @ distribution.cov @ shape.whitening.T
-        mean = shape.whitened(distribution.mean[None], center)[0]
-        return GaussianDistribution(mean=mean, cov=(cov + cov.T) / 2)
+        return _whitened_gaussian(distribution, shape, center)
+    if isinstance(distribution, GaussianMixture):
+        components = [_whitened_gaussian(part, shape, center) for part in distribution.components]
+        return attrs.evolve(distribution, components=components)
     if isinstance(distribution, FiniteDistribution | SampledDistribution):
         return attrs.evolve(distribution, outputs=shape.whitened(distribution.outputs, center))
     msg = "only distributions with known values can be whitened; score the outputs yourself"
     raise ScenarioError(msg)
+
+
+def _whitened_gaussian(
+    distribution: GaussianDistribution, shape: Shape, center: Floats
+) -> GaussianDistribution:
+    cov = shape.whitening @ distribution.cov @ shape.whitening.T
+    mean = shape.whitened(distribution.mean[None], center)[0]
+    return GaussianDistribution(mean=mean, cov=(cov + cov.T) / 2)
 
 
 def mean_of(distribution: Distribution) -> Floats:
@@ -265,6 +275,10 @@ def _log_likelihood(outputs: Floats, distribution: Distribution, noise_std: floa
         # The same constant as below: that of N(0, noise variance).
         spread = np.log(np.diag(factor)).sum() - distribution.dim * math.log(noise_std)
         return np.asarray(-(standard**2).sum(axis=0) / 2 - spread)
+    if isinstance(distribution, GaussianMixture):
+        parts = [_log_likelihood(outputs, part, noise_std) for part in distribution.components]
+        weights = np.log(distribution.counts / distribution.counts.sum())
+        return np.asarray(np.logaddexp.reduce(np.array(parts) + weights[:, None], axis=0))
     known = distribution.atoms()
     if known is None:
         msg = (

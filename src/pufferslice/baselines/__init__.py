@@ -2,8 +2,8 @@
 """Other mechanisms, for comparison. Nothing here issues a certificate.
 
 For static releases: `general`, `distribution-aware` and `Sinkhorn` Wasserstein mechanisms, Laplace
-mechanisms for scalar queries, and group privacy. For learning: DP-SGD, which needs the extra
-`baselines` (dp-accounting) and is imported on first use.
+mechanisms for scalar queries, group privacy, and the Markov Quilt mechanism. For learning: DP-SGD,
+which needs the extra `baselines` (dp-accounting) and is imported on first use.
 """
 
 from importlib import import_module
@@ -15,6 +15,7 @@ from pufferslice.baselines.distances import (
     wasserstein_distance,
 )
 from pufferslice.baselines.laplace import laplace_envelope, laplace_renyi_scale
+from pufferslice.baselines.markov import MarkovNoise, markov_noise, quilt_scale
 from pufferslice.baselines.sinkhorn import SinkhornSettings, sinkhorn_noise, sinkhorn_w_infinity
 from pufferslice.baselines.transport import w_infinity
 from pufferslice.baselines.wasserstein import (
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DpSgd",
+    "MarkovNoise",
     "SinkhornSettings",
     "dagwm_cost",
     "dagwm_noise_std",
@@ -50,6 +52,8 @@ __all__ = [
     "laplace_envelope",
     "laplace_renyi_scale",
     "laplace_scale",
+    "markov_noise",
+    "quilt_scale",
     "run_epsilon",
     "sinkhorn_noise",
     "sinkhorn_w_infinity",

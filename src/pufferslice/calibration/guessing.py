@@ -88,7 +88,9 @@ def full_variation(full: Full, noise_std: float) -> float:
         bounds = total_variation_bound(LOW_ORDERS, costs).min(axis=1)
         # Of equal spread this is exact; otherwise the part of the spreads is added.
         shifts, variations = full.seen.parts(noise_std)
-        split = (erf(shifts.min(axis=1) / (2 * math.sqrt(2))) + variations) * _UP
+        split = full.seen.averaged(
+            (erf(shifts.min(axis=1) / (2 * math.sqrt(2))) + variations) * _UP
+        )
         return min(1.0, float(np.minimum(split, bounds).max()))
     # A distance is a sum of squares, each addition rounded.
     std = noise_std * (1 - (full.dim + 8) * UNIT_ROUNDOFF)

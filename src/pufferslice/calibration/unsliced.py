@@ -72,7 +72,9 @@ def released_delta(full: Full, epsilon: float, noise_std: float) -> float:
         return 1.0
     if isinstance(full.seen, GaussianPairs):
         shifts, variations = full.seen.parts(noise_std)
-        split = gaussian_delta(shifts.max(axis=1) * _UP, epsilon) + _DELTA_ERROR + variations
+        split = full.seen.averaged(
+            gaussian_delta(shifts.max(axis=1) * _UP, epsilon) + _DELTA_ERROR + variations
+        )
         logs = [
             (order - 1) * (full_costs(full, order, noise_std) * SAFETY - epsilon)
             + (order - 1) * math.log1p(-1 / order)

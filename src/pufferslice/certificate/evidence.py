@@ -44,6 +44,8 @@ Kept = TypeVar("Kept")
 
 _TABLE_ARRAYS: Final = ("starts", "gaps", "counts", "totals", "equal")
 _PAIR_ARRAYS: Final = ("means", "covs")
+_PIECE_ARRAYS: Final = (*_PAIR_ARRAYS, "owners", "counts")
+"""Of pairs of mixtures."""
 _SALT_BYTES: Final = 32
 _UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, MemoryError)
 
@@ -374,7 +376,9 @@ def _packed(
 ) -> dict[str, npt.NDArray[Any]]:
     if tables is None:
         return {}
-    names = _PAIR_ARRAYS if isinstance(tables, GaussianPairs) else _TABLE_ARRAYS
+    names: tuple[str, ...] = _TABLE_ARRAYS
+    if isinstance(tables, GaussianPairs):
+        names = _PIECE_ARRAYS if tables.has_mixtures else _PAIR_ARRAYS
     return {f"{prefix}_{name}": getattr(tables, name) for name in names}
 
 
@@ -382,7 +386,8 @@ def _tables_or_pairs(
     kind: type[Tables], prefix: str, arrays: dict[str, npt.NDArray[Any]]
 ) -> Tables | GaussianPairs:
     if f"{prefix}_means" in arrays:
-        return GaussianPairs(**{name: arrays[f"{prefix}_{name}"] for name in _PAIR_ARRAYS})
+        names = _PIECE_ARRAYS if f"{prefix}_owners" in arrays else _PAIR_ARRAYS
+        return GaussianPairs(**{name: arrays[f"{prefix}_{name}"] for name in names})
     return _tables(kind, prefix, arrays)
 
 

@@ -44,7 +44,7 @@ from pufferslice.errors import ArgumentError
 from pufferslice.queries import Ball, Box, Query, columns, summary
 from pufferslice.queries.query import RangeLike
 from pufferslice.queries.statistics import STATISTICS
-from pufferslice.scenario.distributions import GaussianDistribution
+from pufferslice.scenario.distributions import GaussianDistribution, GaussianMixture
 from pufferslice.scenario.histograms import Histograms
 from pufferslice.scenario.priors import LAWS, SOURCES, Bootstrap
 from pufferslice.scenario.scenario import Pairs, Scenario, chosen_pairs
@@ -156,6 +156,10 @@ class ConditionTable(Table):
     at_least: Number | None = None
     below: Number | None = None
     at_most: Number | None = None
+    between: Annotated[tuple[Number, Number] | None, Field(strict=False)] = None
+    hour: int | None = None
+    weekday: Text | None = None
+    day: Any = None
 
     @model_validator(mode="after")
     def _has_one_condition(self) -> Self:
@@ -168,8 +172,44 @@ class ConditionTable(Table):
     def condition(self) -> tuple[str, queries.Condition]:
         """The column and its condition."""
         (name,) = self.model_fields_set - {"column"}
-        build: Callable[[Any], queries.Condition] = getattr(queries, name)
-        return self.column, build(getattr(self, name))
+        build: Callable[..., queries.Condition] = getattr(queries, name)
+        value = getattr(self, name)
+        return self.column, build(*value) if name == "between" else build(value)
+
+
+class GroupTable(Table):
+    """Groups of rows by one column: exactly one of the other keys."""
+
+    column: Text
+    values: Annotated[tuple[Any, ...] | None, Field(strict=False)] = None
+    edges: Numbers | None = None
+    per: Annotated[str, Word("hour", "weekday")] | None = None
+    days: Annotated[tuple[Any, Any] | None, Field(strict=False)] = None
+
+    @model_validator(mode="after")
+    def _has_one_form(self) -> Self:
+        if len(self.model_fields_set - {"column"}) != 1:
+            msg = "needs exactly one of values, edges, per, days"
+            raise ValueError(msg)
+        return self
+
+    def groups(self) -> list[Any]:
+        """The groups as `group_by` takes them."""
+        if self.edges is not None:
+            return list(queries.intervals(self.edges))
+        if self.days is not None:
+            return list(queries.days(*self.days))
+        if self.per is not None:
+            return list(queries.hours() if self.per == "hour" else queries.weekdays())
+        return list(self.values or ())
+
+
+class AutocorrelationTable(Table):
+    """Autocorrelations of one column in the order of time."""
+
+    column: Text
+    time: Text
+    lags: Annotated[tuple[int, ...], Field(strict=False)]
 
 
 class QuantileTable(Table):
@@ -185,10 +225,20 @@ class QuantileTable(Table):
 class ModelTable(Table):
     """A model that is fitted on the rows; its coefficients or importances are the query."""
 
-    kind: Annotated[str, Word("logistic_regression", "linear_svm", "forest_importances")]
+    kind: Annotated[
+        str,
+        Word(
+            "logistic_regression",
+            "linear_svm",
+            "forest_importances",
+            "boosting_importances",
+            "linear_regression",
+        ),
+    ]
     features: Texts
-    target: Text
-    positive: Any
+    target: Text | None = None
+    targets: Texts | None = None
+    positive: Any = None
     feature_scales: Annotated[
         Numbers | dict[str, float] | None,
         either("a list of numbers, or a number for each name"),
@@ -196,6 +246,8 @@ class ModelTable(Table):
     regularisation: float = 1.0
     n_trees: int = 0
     seed: int = 0
+    depth: int = 3
+    learning_rate: float = 0.1
 
     def query(self) -> Query:
         """The query that the function of this kind builds."""
@@ -255,14 +307,37 @@ class QuerySection(Table):
         (), example=[{"column": "age", "level": [0.25, 0.75]}]
     )
     """Quantiles of columns; `level` is a number or a list."""
-    total: Texts = key((), example=["capital-gain"])
-    """Numeric columns to add up."""
-    count: Annotated[tuple[ConditionTable, ...], Field(strict=False)] = key(
-        (), example=[{"column": "age", "above": 60}]
-    )
-    """Numbers of rows; conditions as in `rate`."""
     count_share: Number | None = key(None, example=50_000)
     """A public total: the number of rows is divided by it."""
+    total: Texts = key((), example=["hours-per-week"])
+    """Numeric columns to add up."""
+    count: Annotated[tuple[ConditionTable, ...], Field(strict=False)] = key(
+        (), example=[{"column": "age", "between": [17, 30]}]
+    )
+    """Numbers of rows that meet a condition, as in `rate`; there are also `between`, and `hour`,
+    `weekday` and `day` of a time."""
+    median: Texts = key((), example=["age"])
+    """Numeric columns to take the median of."""
+    covariance: Annotated[tuple[Pair, ...], Field(strict=False)] = key(
+        (), example=[["age", "hours-per-week"]]
+    )
+    """Pairs of numeric columns."""
+    correlation: Annotated[tuple[Pair, ...], Field(strict=False)] = key(
+        (), example=[["age", "hours-per-week"]]
+    )
+    """Pairs of numeric columns."""
+    by: Annotated[tuple[GroupTable, ...], Field(strict=False)] = key(
+        (), example=[{"column": "sex", "values": ["Female", "Male"]}]
+    )
+    """Groups of rows, each with all of the statistics: `values`, `edges` of intervals, `per` hour
+    or weekday, or the first and last of `days`; of several columns, every combination."""
+    cells: Annotated[str, Word("count", "rate")] | None = key(None, example="count")
+    """With `by`, instead of statistics: how many rows each group has, or which share; a histogram
+    or a contingency table."""
+    autocorrelation: AutocorrelationTable | None = key(
+        None, example={"column": "kwh", "time": "start", "lags": [1, 24]}
+    )
+    """Of one column in the order of the column `time`, some rows apart."""
     columns: Texts = key((), example=["age", "hours-per-week"])
     """For `records`: numeric columns of one row."""
     flags: Annotated[tuple[ConditionTable, ...], Field(strict=False)] = key(
@@ -278,8 +353,8 @@ class QuerySection(Table):
             "positive": ">50K",
         },
     )
-    """A fitted model: `logistic_regression`, `linear_svm` or `forest_importances` and its
-    arguments."""
+    """A fitted model: `logistic_regression`, `linear_svm`, `linear_regression`,
+    `forest_importances` or `boosting_importances` and its arguments."""
     range: RangeTable | None = key(
         None,
         example={"mean(age)": [17, 90], "hours-per-week": [1, 99], "std(age)": [0, 37]},
@@ -298,41 +373,62 @@ class QuerySection(Table):
     )
     """The public unit of each coordinate, by name or as a list; 1 if left out. In these units
     isotropic noise is equally large in every coordinate, and fitted noise is small in total."""
+    scales_from: Text | None = key(None, example="last-year.csv")
+    """A public or held-out table, never the released one: it proposes a unit for each coordinate;
+    those of `scales` come first."""
 
     _order: tuple[str, ...] = PrivateAttr(())
 
     @model_validator(mode="wrap")
     @classmethod
     def _keep_order(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:  # noqa: ANN401
-        if isinstance(value, Mapping) and "median" in value:
-            msg = (
-                'has no median; write quantile = [{ column = "age", level = 0.5 }]. It has '
-                f"{', '.join(STATISTICS)}; anything else is a table_function in Python"
-            )
-            raise ValueError(msg)
         section = handler(value)
         section._order = tuple(value)  # noqa: SLF001 - of this class
         return section
 
-    def query(self, missing: str) -> Query:
+    def query(self, table: Data, folder: Path) -> Query:
         """The query with its range, scales and policy on missing values."""
-        if self.model is not None:
-            query = self.model.query()
-        elif self.model_fields_set & {"columns", "flags"}:
-            query = columns(self.columns, flags=[flag.condition() for flag in self.flags] or None)
-        else:
-            statistics = self.given(name for name in self._order if name in STATISTICS)
-            for name in ("rate", "count"):
-                if name in statistics:
-                    statistics[name] = [entry.condition() for entry in statistics[name]]
-            if "quantile" in statistics:
-                statistics["quantile"] = [(entry.column, entry.level) for entry in self.quantile]
-            query = summary(**statistics)
+        query = self._unscaled().with_missing(table.missing)
         if self.range is not None:
             query = query.with_range(self.range.range())
-        if self.scales is not None:
-            query = query.with_scales(self.scales)
-        return query.with_missing(missing)
+        if self.scales_from is not None:
+            public = folder / self.scales_from
+            if table.path is not None and public.resolve() == (folder / table.path).resolve():
+                msg = (
+                    "[query] scales_from: is the released table; units are printed, so take them "
+                    "from a public or held-out one, or write scales"
+                )
+                raise ArgumentError(msg)
+            query = query.scaled_from(read_table(public, null_values=table.null_values))
+        return query if self.scales is None else query.with_scales(self.scales)
+
+    def _unscaled(self) -> Query:
+        if self.model is not None:
+            return self.model.query()
+        if self.autocorrelation is not None:
+            return queries.autocorrelation(**self.autocorrelation.given())
+        if self.model_fields_set & {"columns", "flags"}:
+            return columns(self.columns, flags=[flag.condition() for flag in self.flags] or None)
+        statistics = self.given(name for name in self._order if name in STATISTICS)
+        for name in statistics.keys() & {"rate", "count"}:
+            statistics[name] = [entry.condition() for entry in getattr(self, name)]
+        if "quantile" in statistics:
+            statistics["quantile"] = [(entry.column, entry.level) for entry in self.quantile]
+        if self.cells is not None and statistics:
+            msg = "[query] cells: takes the place of statistics; leave one of them out"
+            raise ArgumentError(msg)
+        if self.cells is not None and not self.by:
+            msg = "[query] cells: needs by, the groups that are counted"
+            raise ArgumentError(msg)
+        if not self.by:
+            return summary(**statistics)
+        by = {group.column: group.groups() for group in self.by}
+        if len(by) < len(self.by):
+            msg = "[query] by: names a column twice; give all groups of a column together"
+            raise ArgumentError(msg)
+        if self.cells is not None:
+            return queries.contingency_table(by, statistic=self.cells)  # type: ignore[arg-type]
+        return queries.group_by(by, **statistics)
 
 
 class BootstrapSection(Table):
@@ -344,11 +440,37 @@ class BootstrapSection(Table):
     """Public seed of the resampling."""
 
 
-class Gaussian(Table):
-    """A Gaussian distribution of the query, in the user's units."""
+class Component(Table):
+    """A Gaussian of a mixture, and its probability."""
 
+    weight: float
     mean: Numbers
     cov: Matrix
+
+
+class Gaussian(Table):
+    """A Gaussian distribution of the query, in the user's units, or a mixture of several."""
+
+    mean: Numbers | None = None
+    cov: Matrix | None = None
+    components: Annotated[tuple[Component, ...] | None, Field(strict=False)] = None
+
+    @model_validator(mode="after")
+    def _has_one_form(self) -> Self:
+        if self.model_fields_set not in ({"mean", "cov"}, {"components"}):
+            msg = "needs mean and cov, or components, a list of { weight, mean, cov }"
+            raise ValueError(msg)
+        return self
+
+    def distribution(self) -> GaussianDistribution | GaussianMixture:
+        """The distribution that the query is declared to have."""
+        if self.components is None:
+            return GaussianDistribution(mean=np.asarray(self.mean), cov=np.asarray(self.cov))
+        parts = [
+            GaussianDistribution(mean=np.asarray(part.mean), cov=np.asarray(part.cov))
+            for part in self.components
+        ]
+        return GaussianMixture.weighted(parts, [part.weight for part in self.components])
 
 
 class WorldsTemplate(Table):
@@ -656,7 +778,8 @@ What one release is, what is protected, and how much. Run it with
     gaussian: dict[str, Gaussian] = Field(
         {}, examples=[{"before": {"mean": [39.0], "cov": [[0.01]]}}]
     )
-    """Or `[gaussian.NAME]` for each world: `mean` and `cov` of the query, in its own units."""
+    """Or `[gaussian.NAME]` for each world: `mean` and `cov` of the query, in its own units, or
+    `components`, a list of `{ weight, mean, cov }`: a mixture."""
     prevalence: PrevalenceSection | None = None
     attribute: AttributeSection | None = None
     markov: MarkovSection | None = None
@@ -756,7 +879,7 @@ def read_request(
 def request_of(document: Document, folder: Path, scan: Scan = scan_files) -> Request:
     """The request that a document stands for."""
     file = ScenarioFile.of(document)
-    query = file.query.query(file.data.missing)
+    query = file.query.query(file.data, folder)
     target = file.guarantee.target()
     # a claim without slices asks for no profile; a scan counts along one all the same
     needed = target.is_sliced or file.data.bins is not None or "profile" in document
@@ -876,7 +999,4 @@ def _worlds(file: ScenarioFile, folder: Path) -> dict[str, object]:
             name: read_table(folder / path, null_values=file.data.null_values)
             for name, path in file.worlds.items()
         }
-    return {
-        name: GaussianDistribution(mean=np.asarray(world.mean), cov=np.asarray(world.cov))
-        for name, world in file.gaussian.items()
-    }
+    return {name: world.distribution() for name, world in file.gaussian.items()}

@@ -8,7 +8,7 @@ shows a value of the table.
 import difflib
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final, Literal
 
 import narwhals as nw
 import numpy as np
@@ -26,6 +26,18 @@ Frame = nw.DataFrame[Any]
 
 MISSING_POLICIES = ("refuse", "drop-rows")
 """What may be done about rows with missing values."""
+
+CalendarPart = Literal["hour", "weekday", "day"]
+
+WEEKDAYS: Final = (
+    "Monday",
+    "Tuesday",
+    "Wednesday",
+    "Thursday",
+    "Friday",
+    "Saturday",
+    "Sunday",
+)
 
 _LEAST_UNSURE = 2.0**53
 """From here on different integers may be the same float."""
@@ -115,6 +127,42 @@ def labels_of(frame: Frame, name: str) -> npt.NDArray[np.str_]:
         )
         raise TableError(msg)
     return np.array([label_of(value) for value in values], dtype=np.str_)[positions]
+
+
+def calendar_of(frame: Frame, name: str, part: CalendarPart) -> npt.NDArray[np.str_]:
+    """The hour (`0` to `23`), weekday (`Monday`) or day (`2026-01-31`) of a column of times.
+
+    Of times with a time zone it is that of the zone. Refuses missing values.
+
+    >>> import pyarrow as pa
+    >>> from datetime import date
+    >>> frame = frame_of(pa.table({"start": [date(2026, 1, 31)]}))
+    >>> calendar_of(frame, "start", "weekday").tolist()
+    ['Saturday']
+    """
+    series = _complete_column(frame, name)
+    allowed = (nw.Datetime,) if part == "hour" else (nw.Datetime, nw.Date)
+    if not isinstance(series.dtype, allowed):
+        what = "times" if part == "hour" else "dates or times"
+        msg = f"column {name!r} must hold {what}, but its type is {_kind(series)}; convert it"
+        raise TableError(msg)
+    if part == "hour":
+        return np.asarray(series.dt.hour().to_numpy()).astype(np.str_)
+    if part == "weekday":
+        return np.asarray(np.array(WEEKDAYS)[np.asarray(series.dt.weekday().to_numpy()) - 1])
+    return np.array(series.dt.to_string("%Y-%m-%d").to_list(), dtype=np.str_)
+
+
+def order_of(frame: Frame, name: str) -> npt.NDArray[np.intp]:
+    """The rank of each row by a column of dates, times or numbers; equal values have one rank."""
+    series = _complete_column(frame, name)
+    if not (series.dtype.is_numeric() or isinstance(series.dtype, nw.Datetime | nw.Date)):
+        msg = (
+            f"column {name!r} must hold dates, times or numbers, but its type is {_kind(series)}; "
+            "convert it"
+        )
+        raise TableError(msg)
+    return np.unique(series.to_numpy(), return_inverse=True)[1].reshape(-1)
 
 
 def label_of(value: object) -> str:

@@ -8,14 +8,42 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from pufferslice.queries.adult import adult_records, adult_summary
-from pufferslice.queries.conditions import Condition, above, at_least, at_most, below, equals
+from pufferslice.queries.conditions import (
+    Condition,
+    above,
+    at_least,
+    at_most,
+    below,
+    between,
+    day,
+    days,
+    equals,
+    hour,
+    hours,
+    intervals,
+    weekday,
+    weekdays,
+)
 from pufferslice.queries.functions import row_function, table_function
 from pufferslice.queries.query import Query
 from pufferslice.queries.ranges import Ball, Box
-from pufferslice.queries.statistics import columns, summary
+from pufferslice.queries.regression import linear_regression
+from pufferslice.queries.series import autocorrelation
+from pufferslice.queries.statistics import (
+    columns,
+    contingency_table,
+    group_by,
+    histogram,
+    summary,
+)
 
 if TYPE_CHECKING:
-    from pufferslice.queries.models import forest_importances, linear_svm, logistic_regression
+    from pufferslice.queries.models import (
+        boosting_importances,
+        forest_importances,
+        linear_svm,
+        logistic_regression,
+    )
 
 __all__ = [
     "Ball",
@@ -27,18 +55,34 @@ __all__ = [
     "adult_summary",
     "at_least",
     "at_most",
+    "autocorrelation",
     "below",
+    "between",
+    "boosting_importances",
     "columns",
+    "contingency_table",
+    "day",
+    "days",
     "equals",
     "forest_importances",
+    "group_by",
+    "histogram",
+    "hour",
+    "hours",
+    "intervals",
+    "linear_regression",
     "linear_svm",
     "logistic_regression",
     "row_function",
     "summary",
     "table_function",
+    "weekday",
+    "weekdays",
 ]
 
-_MODELS = frozenset({"forest_importances", "linear_svm", "logistic_regression"})
+_MODELS = frozenset(
+    {"boosting_importances", "forest_importances", "linear_svm", "logistic_regression"}
+)
 
 # Hidden from type checkers: for them a module with `__getattr__` has every name, typos included.
 if not TYPE_CHECKING:

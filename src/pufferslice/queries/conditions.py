@@ -3,7 +3,9 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias, final
+from datetime import date, timedelta
+from itertools import pairwise
+from typing import Any, Final, Literal, TypeAlias, final, get_args
 
 import attrs
 import narwhals as nw
@@ -11,12 +13,22 @@ import numpy as np
 import numpy.typing as npt
 
 from pufferslice._core.text import given, quoted
-from pufferslice.data.frames import Frame, floats_of, label_of, labels_of
+from pufferslice.data.frames import (
+    WEEKDAYS,
+    CalendarPart,
+    Frame,
+    calendar_of,
+    floats_of,
+    label_of,
+    labels_of,
+)
 from pufferslice.errors import ArgumentError, ScenarioError
 
-Comparison = Literal["equals", "above", "at_least", "below", "at_most"]
+Comparison = Literal[
+    "equals", "above", "at_least", "below", "at_most", "between", "hour", "weekday", "day"
+]
 
-_SIGNS: dict[Comparison, str] = {
+_SIGNS: dict[str, str] = {
     "equals": "=",
     "above": ">",
     "at_least": ">=",
@@ -29,34 +41,48 @@ _COMPARE = {
     "below": np.less,
     "at_most": np.less_equal,
 }
+_CALENDAR: Final = get_args(CalendarPart)
+_MOST_DAYS: Final = 1_000
 
 
 @final
 @attrs.frozen
 class Condition:
-    """A test on one value of a column; built by `equals`, `above`, `at_least`, `below`, `at_most`.
+    """A test on one value of a column; built by `equals`, `above`, `between`, `weekday` and others.
 
-    `equals` compares labels (`3`, `3.0` and `"3"` are one label); the others compare numbers.
+    `equals` compares labels (`3`, `3.0` and `"3"` are one label); `hour`, `weekday` and `day` read
+    dates and times; the others compare numbers.
     """
 
     comparison: Comparison
-    value: str | float
+    value: str | float | tuple[float, float]
 
     def on(self, column: str) -> str:
         """The condition on a column in words, such as `capital-gain > 0`."""
+        if isinstance(self.value, tuple):
+            low, high = map(label_of, self.value)
+            return f"{low} <= {column} < {high}"
+        if self.comparison in _CALENDAR:
+            return f"{self.comparison} of {column} = {self.value}"
         return f"{column} {_SIGNS[self.comparison]} {label_of(self.value)}"
 
-    def description(self) -> dict[str, str | float]:
+    def description(self) -> dict[str, Any]:
         """The condition as JSON values."""
         return {self.comparison: self.value}
 
     def flags(self, frame: Frame, column: str) -> npt.NDArray[np.bool_]:
         """Which rows meet the condition; the column may have no missing values."""
-        if isinstance(self.value, str):
+        if self.comparison in _CALENDAR:
+            flags = calendar_of(frame, column, self.comparison) == str(self.value)  # type: ignore[arg-type]
+        elif isinstance(self.value, str):
             labels = labels_of(frame, column)
             _check_comparable(frame, column, self.value)
-            return np.asarray(labels == self.value, dtype=np.bool_)
-        flags = _COMPARE[self.comparison](floats_of(frame, column), self.value)
+            flags = labels == self.value
+        elif isinstance(self.value, tuple):
+            values = floats_of(frame, column)
+            flags = (self.value[0] <= values) & (values < self.value[1])
+        else:
+            flags = _COMPARE[self.comparison](floats_of(frame, column), self.value)
         return np.asarray(flags, dtype=np.bool_)
 
 
@@ -100,6 +126,80 @@ def at_most(limit: float) -> Condition:
     return _numeric("at_most", limit)
 
 
+def between(low: float, high: float) -> Condition:
+    """The value of the column is `low` or greater, and less than `high`.
+
+    >>> between(17, 30).on("age")
+    '17 <= age < 30'
+    """
+    ends = tuple(float(_finite("between", end)) for end in (low, high))
+    if not ends[0] < ends[1]:
+        msg = f"the low limit of between must be below the high one, got {low!r} and {high!r}"
+        raise ArgumentError(msg)
+    return Condition("between", (ends[0], ends[1]))
+
+
+def hour(number: int) -> Condition:
+    """The time of the column is in this hour of the day, from 0 to 23.
+
+    >>> hour(20).on("start")
+    'hour of start = 20'
+    """
+    if isinstance(number, bool) or number not in range(24):
+        msg = f"hour must be an integer from 0 to 23, got {given(number)}"
+        raise ArgumentError(msg)
+    return Condition("hour", int(number))
+
+
+def weekday(name: str) -> Condition:
+    """The date or time of the column is on this day of the week, such as `"Monday"`."""
+    if name not in WEEKDAYS:
+        msg = f"weekday must be one of {', '.join(WEEKDAYS)}; got {given(name)}"
+        raise ArgumentError(msg)
+    return Condition("weekday", name)
+
+
+def day(date_or_text: date | str) -> Condition:
+    """The date or time of the column is on this day, a date or a text such as `"2026-01-31"`."""
+    return Condition("day", _date(date_or_text).isoformat())
+
+
+def intervals(edges: Sequence[float]) -> list[Condition]:
+    """The intervals between public edges, for `group_by`: each with its low end, not its high one.
+
+    >>> [part.on("age") for part in intervals([17, 30, 45])]
+    ['17 <= age < 30', '30 <= age < 45']
+    """
+    if isinstance(edges, str) or not isinstance(edges, Sequence | np.ndarray) or len(edges) < 2:
+        msg = f"edges must be at least two numbers, got {given(edges)}"
+        raise ArgumentError(msg)
+    return [between(low, high) for low, high in pairwise(edges)]
+
+
+def hours() -> list[Condition]:
+    """The 24 hours of a day, for `group_by`."""
+    return [hour(number) for number in range(24)]
+
+
+def weekdays() -> list[Condition]:
+    """Monday to Sunday, for `group_by`."""
+    return [weekday(name) for name in WEEKDAYS]
+
+
+def days(first: date | str, last: date | str) -> list[Condition]:
+    """Every day from the first to the last, both included, for `group_by`. They are public.
+
+    >>> [part.on("start") for part in days("2026-02-28", "2026-03-01")]
+    ['day of start = 2026-02-28', 'day of start = 2026-03-01']
+    """
+    start, end = _date(first), _date(last)
+    n_days = (end - start).days + 1
+    if not 1 <= n_days <= _MOST_DAYS:
+        msg = f"days must be from 1 to {_MOST_DAYS} days, got {n_days}; give the first day first"
+        raise ArgumentError(msg)
+    return [day(start + timedelta(days=k)) for k in range(n_days)]
+
+
 def conditions_of(
     argument: str, conditions: Conditions | None
 ) -> tuple[tuple[str, Condition], ...]:
@@ -132,11 +232,26 @@ def condition_of(value: ConditionLike) -> Condition:
 
 
 def _numeric(comparison: Comparison, limit: float) -> Condition:
+    return Condition(comparison, float(_finite(comparison, limit)))
+
+
+def _finite(comparison: Comparison, limit: float) -> float:
     number = isinstance(limit, int | float | np.integer | np.floating)
     if not number or isinstance(limit, bool) or not math.isfinite(limit):
         msg = f"the limit of {comparison} must be a finite number, got {given(limit)}"
         raise ArgumentError(msg)
-    return Condition(comparison, float(limit))
+    return limit
+
+
+def _date(value: date | str) -> date:
+    # A time is a date for Python, but its hour would be lost.
+    if type(value) is date:
+        return value
+    try:
+        return date.fromisoformat(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        msg = f"a day must be a date, or a text such as '2026-01-31'; got {given(value)}"
+        raise ArgumentError(msg) from None
 
 
 def _check_comparable(frame: Frame, column: str, label: str) -> None:

@@ -24,7 +24,7 @@ from pufferslice.queries.query import Coordinate, Evaluate, Query, Rows, column_
 
 try:
     from sklearn.base import clone
-    from sklearn.ensemble import RandomForestClassifier
+    from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
     from sklearn.svm import LinearSVC
@@ -101,19 +101,31 @@ def forest_importances(
     negative and sum to 1, or are all 0 if no tree could split.
     """
     task = _Task.of(features, target, positive, None)
-    check_count(1, n_trees=n_trees)
-    check_count(0, seed=seed)
-    if seed > _LARGEST_SEED:
-        msg = f"seed must be at most {_LARGEST_SEED}, got {seed}"
-        raise ArgumentError(msg)
+    return task.importances("forest_importances", RandomForestClassifier, n_trees, seed, {})
 
-    def fit(matrix: Floats, classes: npt.NDArray[np.bool_]) -> Floats:
-        forest = RandomForestClassifier(n_estimators=int(n_trees), random_state=int(seed))
-        return np.array(forest.fit(matrix, classes).feature_importances_)
 
-    parameters = {"n_trees": int(n_trees), "seed": int(seed)}
-    names = tuple(f"importance({feature})" for feature in task.features)
-    return task.query("forest_importances", names, parameters, fit)
+def boosting_importances(
+    *,
+    features: Sequence[str],
+    target: str,
+    positive: ConditionLike,
+    n_trees: int,
+    seed: int,
+    depth: int = 3,
+    learning_rate: float = 0.1,
+) -> Query:
+    """Feature importances (mean decrease of the squared error) of gradient boosting on the rows.
+
+    `n_trees` trees of `depth` levels, each fitted to what the ones before it leave, weighted by
+    `learning_rate`. See `forest_importances` for the rest.
+    """
+    task = _Task.of(features, target, positive, None)
+    check_count(1, depth=depth)
+    check_above(0, learning_rate=learning_rate)
+    options = {"max_depth": int(depth), "learning_rate": float(learning_rate)}
+    return task.importances(
+        "boosting_importances", GradientBoostingClassifier, n_trees, seed, options
+    )
 
 
 @attrs.frozen
@@ -146,10 +158,33 @@ class _Task:
         names = (*(f"coefficient({feature})" for feature in self.features), "intercept")
         return self.query(kind, names, {"regularisation": float(regularisation)}, fit)
 
+    def importances(
+        self,
+        kind: str,
+        model: Any,  # noqa: ANN401 - of scikit-learn
+        n_trees: int,
+        seed: int,
+        options: dict[str, Any],
+    ) -> Query:
+        """Importances of the features in trees; the seed makes them a function of the rows."""
+        check_count(1, n_trees=n_trees)
+        check_count(0, seed=seed)
+        if seed > _LARGEST_SEED:
+            msg = f"seed must be at most {_LARGEST_SEED}, got {seed}"
+            raise ArgumentError(msg)
+
+        def fit(matrix: Floats, classes: npt.NDArray[np.bool_]) -> Floats:
+            trees = model(n_estimators=int(n_trees), random_state=int(seed), **options)
+            return np.array(trees.fit(matrix, classes).feature_importances_)
+
+        parameters = {"n_trees": int(n_trees), "seed": int(seed), **options}
+        names = tuple(f"importance({feature})" for feature in self.features)
+        return self.query(kind, names, parameters, fit)
+
     def query(
         self, kind: str, names: tuple[str, ...], parameters: dict[str, Any], fit: _Fit
     ) -> Query:
-        low, high = (0.0, 1.0) if kind == "forest_importances" else (-math.inf, math.inf)
+        low, high = (0.0, 1.0) if kind.endswith("_importances") else (-math.inf, math.inf)
         return Query(
             names=names,
             columns=(*self.features, self.target),

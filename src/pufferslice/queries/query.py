@@ -4,7 +4,7 @@
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, Final, Literal, TypeAlias, final
 
 import attrs
 import numpy as np
@@ -14,7 +14,13 @@ from pufferslice._core.arrays import Floats, locked, same
 from pufferslice._core.checks import check_finite, check_one_of, check_unique
 from pufferslice._core.files import canonical_json
 from pufferslice._core.text import given, listed, quoted
-from pufferslice.data.frames import MISSING_POLICIES, Frame, check_columns, frame_of
+from pufferslice.data.frames import (
+    MISSING_POLICIES,
+    Frame,
+    check_columns,
+    frame_of,
+    without_missing,
+)
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries.conditions import Condition
 from pufferslice.queries.ranges import Ball, Box, check_range
@@ -29,6 +35,11 @@ Level: TypeAlias = Literal["table", "row"]
 
 RangeLike: TypeAlias = Box | Ball | Mapping[str, Sequence[float]]
 """A range, or (low, high) by name of the coordinate or of its column."""
+
+_STEP: Final = 2.0**-200
+"""Of complex arguments: so small that its square is lost beside any number."""
+_PARTS: Final = 20
+"""Parts of a public table whose outputs show how much a query without formula varies."""
 
 ScalesLike: TypeAlias = Sequence[float] | Mapping[str, float] | Floats
 """A number for each coordinate, in their order, or by name of the coordinate or of its column."""
@@ -76,9 +87,38 @@ class Coordinate:
     """The lowest value that it can have, whatever the rows."""
     high: float = math.inf
     """The highest one."""
-    per_row: Literal["mean", "total"] | None = None
-    """Whether it is the mean, or the total, over rows of a number of each row: the value of its
-    column, or 1 where the row meets its condition."""
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False, eq=False)
+class RowMeans:
+    """A query as a smooth function of the means, over rows, of some numbers of each row."""
+
+    terms: Floats
+    """Those numbers, shape (n_rows, n_terms); confidential."""
+    function: Callable[[npt.NDArray[Any], int], npt.NDArray[Any]]
+    """From means, shape (n_terms,), and a number of rows to outputs in the user's units, shape
+    (dim,). Analytic: its derivatives are read off complex arguments."""
+    is_linear: bool
+    """Whether it is linear in the means."""
+
+    def moments(self, mean: Floats, cov: Floats, n_rows: int) -> tuple[Floats, Floats]:
+        r"""Mean and covariance of the query on rows whose terms have this mean and covariance.
+
+        $$g(\mu), \qquad J \frac{S}{n} J^\top, \qquad J = g'(\mu)$$
+
+        Exact for a linear query; else the first order, the delta method.
+        """
+        steps = mean + 1j * _STEP * np.eye(len(mean))
+        slopes = np.stack([self.function(step, n_rows).imag / _STEP for step in steps], axis=1)
+        return self.function(mean, n_rows), slopes @ (cov / n_rows) @ slopes.T
+
+
+def mean_and_covariance(terms: Floats) -> tuple[Floats, Floats]:
+    """Mean and covariance (divided by the number of rows) of rows, shape (n_rows, n_terms)."""
+    mean = terms.mean(axis=0)
+    centred = terms - mean
+    return mean, centred.T @ centred / len(terms)
 
 
 @final
@@ -115,6 +155,8 @@ class Query:
         eq=False,
     )
     """What the builder knows of each coordinate."""
+    row_means: Callable[[Frame], RowMeans] | None = attrs.field(default=None, eq=False)
+    """The query on a frame as a function of means over rows, if it is a smooth one."""
     missing: str = "refuse"
     """What a scenario does with rows that lack a value: `refuse`, or `drop-rows` (counted, and
     stated). `bound` and `outputs` always refuse them."""
@@ -210,6 +252,45 @@ class Query:
                 units[place] = scales[name]
             scales = units
         return attrs.evolve(self, scales=scales)
+
+    def scaled_from(self, public_table: object) -> "Query":
+        """The same query with units proposed from a public or held-out table of similar rows.
+
+        The unit of a coordinate is what one row contributes: of a mean the standard deviation of
+        its column, of a rate sqrt(p (1 - p)), of a total that times the number of rows, and so on
+        for every smooth statistic; of others, sqrt(n) times the standard deviation between parts of
+        n rows. Rounded to one digit.
+
+        Needs: the table is public, or is not released. Units are printed on the certificate, and
+        those of the released table would reveal something about it.
+
+        >>> import pyarrow as pa
+        >>> from pufferslice.queries import summary
+        >>> last_year = pa.table({"age": [20, 30, 55], "income": ["low", "high", "low"]})
+        >>> summary(mean=["age"], rate={"income": "high"}).scaled_from(last_year).scales
+        array([10. ,  0.5])
+        """
+        frame, _ = without_missing(frame_of(public_table), self.columns, self.missing)
+        if self.level == "row":
+            spreads = self.outputs(frame).std(axis=0)
+        elif self.row_means is not None:
+            means = self.row_means(frame)
+            _, cov = means.moments(*mean_and_covariance(means.terms), len(frame))
+            spreads = np.sqrt(np.maximum(np.diag(cov), 0) * len(frame))
+        else:
+            n_parts = min(_PARTS, len(frame))
+            evaluate = self.bound(frame)
+            parts = [np.arange(first, len(frame), n_parts) for first in range(n_parts)]
+            outputs = np.stack([evaluate(part) for part in parts])
+            spreads = outputs.std(axis=0) * math.sqrt(len(frame) / n_parts)
+        constant = [name for name, unit in zip(self.names, spreads, strict=True) if not unit > 0]
+        if constant:
+            msg = (
+                f"the public table shows no variation of {listed(constant)}, so it proposes no "
+                "scale; use another table, or with_scales(...)"
+            )
+            raise ScenarioError(msg)
+        return self.with_scales([float(f"{unit:.0e}") for unit in spreads])
 
     def description(self) -> dict[str, Any]:
         """All that is public about the query, as JSON values."""

@@ -4,6 +4,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack
 
 import attrs
@@ -11,16 +12,25 @@ import numpy as np
 import numpy.typing as npt
 
 from pufferslice._core.arrays import Floats
-from pufferslice._core.checks import check_count
+from pufferslice._core.checks import check_count, check_one_of
 from pufferslice._core.text import given
 from pufferslice.data.frames import Frame, floats_of, label_of
 from pufferslice.errors import ArgumentError
-from pufferslice.queries.conditions import Conditions, conditions_of, pairs_of
+from pufferslice.queries.conditions import (
+    Condition,
+    ConditionLike,
+    Conditions,
+    condition_of,
+    conditions_of,
+    intervals,
+    pairs_of,
+)
 from pufferslice.queries.query import (
     Coordinate,
     Evaluate,
     Query,
     RangeLike,
+    RowMeans,
     Rows,
     ScalesLike,
     column_names,
@@ -81,8 +91,7 @@ def columns(
             ),
         ),
     )
-    query = query if range is None else query.with_range(range)
-    return query if scales is None else query.with_scales(scales)
+    return _with_public(query, range, scales)
 
 
 Quantiles: TypeAlias = (
@@ -90,15 +99,17 @@ Quantiles: TypeAlias = (
 )
 """Quantile levels by column, one number or several; as pairs if a column occurs more than once."""
 
-_ADDITIVE: Final = ("total", "count")
-_PER_ROW: Final[Mapping[str, Literal["mean", "total"]]] = {
-    "mean": "mean",
-    "rate": "mean",
-    "total": "total",
-    "count": "total",
-}
+ColumnPairs: TypeAlias = Sequence[tuple[str, str]]
+"""Pairs of columns, for covariances and correlations."""
 
-_Compute: TypeAlias = Callable[[npt.NDArray[Any]], Any]
+By: TypeAlias = Mapping[str, Sequence[ConditionLike]]
+"""Groups of rows: the conditions on each column, or plain values that mean `equals`."""
+
+Cell: TypeAlias = tuple[tuple[str, Condition], ...]
+"""Conditions on columns that a row of the cell meets all; without any, every row does."""
+
+_ALWAYS_STATED: Final = ("mean", "std", "rate", "quantile", "count_share")
+"""Statistics that a description lists even where there are none."""
 
 
 class Statistics(TypedDict, total=False):
@@ -111,6 +122,9 @@ class Statistics(TypedDict, total=False):
     count_share: int | None
     total: Sequence[str]
     count: Conditions | None
+    median: Sequence[str]
+    covariance: ColumnPairs | None
+    correlation: ColumnPairs | None
 
 
 STATISTICS: Final = tuple(Statistics.__annotations__)
@@ -128,48 +142,103 @@ def summary(
     `rate`: the share of rows that meet a condition on a column (a plain value means `equals`).
     `quantile`: one or several levels between 0 and 1 per column, with linear interpolation.
     `count_share`: the number of rows divided by this public total. `total`: sums of columns.
-    `count`: the number of rows that meet a condition on a column.
+    `count`: the number of rows that meet a condition on a column. `median`: columns.
+    `covariance` and `correlation`: pairs of columns; a correlation with a constant is 0.
     `range` and `scales`: as for `Query.with_range` and `Query.with_scales`.
 
     >>> import pyarrow as pa
     >>> table = pa.table({"age": [20, 40], "income": ["<=50K", ">50K"]})
-    >>> query = summary(rate={"income": ">50K"}, mean=["age"], quantile={"age": 0.5})
+    >>> query = summary(rate={"income": ">50K"}, mean=["age"], median=["age"])
     >>> query.names
-    ('rate(income = >50K)', 'mean(age)', 'quantile(age, 0.5)')
+    ('rate(income = >50K)', 'mean(age)', 'median(age)')
     >>> query.outputs(table)
     array([[ 0.5, 30. , 30. ]])
     """
-    check_statistics(statistics)
-    chosen = [part for kind, value in statistics.items() for part in _statistics_of(kind, value)]
-    if not chosen:
-        msg = f"summary must have at least one of {', '.join(STATISTICS)}"
-        raise ArgumentError(msg)
-    query = Query(
-        names=tuple(part.name for part in chosen),
-        columns=tuple(dict.fromkeys(column for part in chosen if (column := part.column))),
-        level="table",
-        kind="summary",
-        parameters={
-            kind: _parameter(kind, chosen)
-            for kind in STATISTICS
-            if kind not in _ADDITIVE or kind in statistics
-        },
-        bind=lambda frame: _bound(chosen, frame),
-        coordinates=tuple(part.coordinate for part in chosen),
-    )
-    query = query if range is None else query.with_range(range)
-    return query if scales is None else query.with_scales(scales)
+    chosen = _chosen(statistics)
+    return _with_public(_query("summary", chosen, _stated(chosen, statistics)), range, scales)
+
+
+def group_by(
+    by: By,
+    *,
+    range: RangeLike | None = None,  # noqa: A002 - the word users know
+    scales: ScalesLike | None = None,
+    **statistics: Unpack[Statistics],
+) -> Query:
+    """The statistics of `summary` for every group of rows, all statistics of a group together.
+
+    `by` gives the groups of each column, which are public: plain values, or conditions such as
+    `intervals([17, 30, 45])`, `hours()`, `weekdays()` and `days(first, last)`; of several columns
+    every combination. Groups may overlap and leave rows out. Statistics of a group without rows
+    are 0.
+
+    >>> import pyarrow as pa
+    >>> table = pa.table({"sex": ["F", "M", "F"], "pay": [10, 20, 40]})
+    >>> query = group_by({"sex": ["F", "M"]}, mean=["pay"])
+    >>> query.names
+    ('mean(pay | sex = F)', 'mean(pay | sex = M)')
+    >>> query.outputs(table)
+    array([[25., 20.]])
+    """
+    chosen = _chosen(statistics)
+    cells = _cells(by)
+    parts = [part.of_group(cell) for cell in cells for part in chosen]
+    parameters = {"by": _cells_stated(cells), **_stated(chosen, statistics)}
+    return _with_public(_query("group_by", parts, parameters), range, scales)
+
+
+def contingency_table(
+    by: By,
+    *,
+    statistic: Literal["count", "rate"],
+    range: RangeLike | None = None,  # noqa: A002 - the word users know
+    scales: ScalesLike | None = None,
+) -> Query:
+    """How many rows (`count`), or which share of all rows (`rate`), are in each group of `by`.
+
+    Groups are as for `group_by`: of several columns every combination.
+
+    >>> import pyarrow as pa
+    >>> table = pa.table({"sex": ["F", "M", "F"], "ill": ["no", "no", "yes"]})
+    >>> query = contingency_table({"sex": ["F", "M"], "ill": ["no", "yes"]}, statistic="count")
+    >>> query.names[1]
+    'count(sex = F & ill = yes)'
+    >>> query.outputs(table)
+    array([[1., 1., 1., 0.]])
+    """
+    return _with_public(_contingency("contingency_table", _cells(by), statistic), range, scales)
+
+
+def histogram(
+    column: str,
+    edges: Sequence[float],
+    *,
+    statistic: Literal["count", "rate"],
+    range: RangeLike | None = None,  # noqa: A002 - the word users know
+    scales: ScalesLike | None = None,
+) -> Query:
+    """How many rows, or which share of them, have a number between two public edges.
+
+    An interval has its low end, not its high one. Rows outside the edges are in none.
+
+    >>> import pyarrow as pa
+    >>> query = histogram("age", [0, 30, 60], statistic="rate")
+    >>> query.names
+    ('rate(0 <= age < 30)', 'rate(30 <= age < 60)')
+    >>> query.outputs(pa.table({"age": [30, 29, 61, 45]}))
+    array([[0.25, 0.5 ]])
+    """
+    cells = _cells({column: intervals(edges)})
+    return _with_public(_contingency("histogram", cells, statistic), range, scales)
 
 
 def check_statistics(names: Mapping[str, object] | Sequence[str]) -> None:
     """Every name is a statistic; others get a hint at what to use."""
     for name in names:
         if name not in STATISTICS:
-            hint = 'quantile={"age": 0.5}' if name == "median" else "table_function(...)"
-            what = "a median" if name == "median" else "anything else"
             msg = (
-                f"summary has no statistic {name!r}; it has {', '.join(STATISTICS)}. For {what} "
-                f"use {hint}"
+                f"summary has no statistic {name!r}; it has {', '.join(STATISTICS)}. For anything "
+                "else use table_function(...)"
             )
             raise ArgumentError(msg)
 
@@ -179,105 +248,335 @@ class _Statistic:
     """One coordinate of a summary."""
 
     kind: str
-    name: str
+    about: str
+    """Of what it is, as it stands in its name."""
     parameter: Any
+    inputs: tuple[str | Cell, ...]
+    """What it is computed from: numbers of columns, or which rows are in a cell."""
     coordinate: Coordinate
-    compute: _Compute
-    """From the values of the column, the flags of the condition, or the rows, to one number."""
+    formula: "_Formula"
+    cell: Cell = ()
+    """The rows that it is about."""
 
     @property
-    def column(self) -> str | None:
-        return self.coordinate.column
+    def name(self) -> str:
+        words = " | ".join(filter(None, (self.about, _words(self.cell))))
+        return words if self.kind == "count_share" else f"{self.kind}({words})"
+
+    def of_group(self, cell: Cell) -> "_Statistic":
+        """The same of the rows of a cell only, where a condition may well be met by no row."""
+        known = self.coordinate
+        if known.condition is not None:
+            known = attrs.evolve(known, column=None, condition=None)
+        return attrs.evolve(self, cell=cell, coordinate=known)
+
+
+@attrs.frozen(kw_only=True)
+class _Formula:
+    """A statistic of numbers, or of 0 and 1, of each row."""
+
+    compute: Callable[..., Any]
+    """From the inputs, an array each, to one number."""
+    terms: Callable[..., list[Floats]] | None = None
+    """From the inputs to the numbers of each row whose means it is a function of."""
+    of_means: Callable[[npt.NDArray[Any], float], Any] = lambda means, _: means[0]
+    """From those means and the number of rows to the statistic."""
+    is_linear: bool = False
+    low: float = -math.inf
+    high: float = math.inf
+
+    def coordinate(self, column: str | None = None, test: Condition | None = None) -> Coordinate:
+        return Coordinate(column=column, condition=test, low=self.low, high=self.high)
+
+
+def _covariance(x: Floats, y: Floats) -> Any:  # noqa: ANN401 - a number
+    return np.mean((x - x.mean()) * (y - y.mean()))
+
+
+def _correlation(x: Floats, y: Floats) -> float:
+    spread = float(np.std(x) * np.std(y))
+    # Rounding may leave a little more than 1.
+    return float(np.clip(_covariance(x, y) / spread, -1, 1)) if spread > 0 else 0.0
+
+
+def _correlation_of_means(means: npt.NDArray[Any], _: float) -> Any:  # noqa: ANN401 - a number
+    x, y, xx, xy, yy = means
+    spread = (xx - x**2) * (yy - y**2)
+    return (xy - x * y) / np.sqrt(spread) if spread.real > 0 else 0.0
+
+
+def _std_of_means(means: npt.NDArray[Any], _: float) -> Any:  # noqa: ANN401 - a number
+    x, xx = means
+    return np.sqrt(xx - x**2) if (xx - x**2).real > 0 else 0.0
+
+
+def _products(*columns: Floats) -> list[Floats]:
+    """The columns, centred so that no digits are lost, and all of their products."""
+    parts = [column - column.mean() for column in columns]
+    return [*parts, *(a * b for i, a in enumerate(parts) for b in parts[i:])]
+
+
+def _times_rows(means: npt.NDArray[Any], n_rows: float) -> Any:  # noqa: ANN401 - a number
+    return n_rows * means[0]
+
+
+def _itself(values: npt.NDArray[Any]) -> list[Floats]:
+    return [values.astype(np.float64)]
+
+
+_FORMULAS: Final = {
+    "mean": _Formula(compute=np.mean, terms=_itself, is_linear=True),
+    "total": _Formula(compute=np.sum, terms=_itself, of_means=_times_rows, is_linear=True),
+    "rate": _Formula(
+        compute=lambda met: np.count_nonzero(met) / len(met),
+        terms=_itself,
+        is_linear=True,
+        low=0.0,
+        high=1.0,
+    ),
+    "count": _Formula(
+        compute=np.count_nonzero, terms=_itself, of_means=_times_rows, is_linear=True, low=0.0
+    ),
+    "median": _Formula(compute=np.median),
+    "std": _Formula(
+        compute=np.std,
+        terms=_products,
+        of_means=_std_of_means,
+        low=0.0,
+    ),
+    "covariance": _Formula(
+        compute=_covariance,
+        terms=_products,
+        of_means=lambda means, _: means[3] - means[0] * means[1],
+    ),
+    "correlation": _Formula(
+        compute=_correlation,
+        terms=_products,
+        of_means=_correlation_of_means,
+        low=-1.0,
+        high=1.0,
+    ),
+}
+
+
+def _chosen(statistics: Statistics) -> list[_Statistic]:
+    check_statistics(statistics)
+    chosen = [part for kind, value in statistics.items() for part in _statistics_of(kind, value)]
+    if not chosen:
+        msg = f"summary must have at least one of {', '.join(STATISTICS)}"
+        raise ArgumentError(msg)
+    return chosen
 
 
 def _statistics_of(kind: str, value: Any) -> list[_Statistic]:  # noqa: ANN401 - one of several types
     if value is None:
         return []
-    if kind in ("mean", "std", "total"):
-        low = 0.0 if kind == "std" else -math.inf
-        computes: dict[str, _Compute] = {"mean": np.mean, "std": np.std, "total": np.sum}
-        return [
-            _Statistic(
-                kind=kind,
-                name=f"{kind}({column})",
-                parameter=column,
-                coordinate=Coordinate(column=column, low=low, per_row=_PER_ROW.get(kind)),
-                compute=computes[kind],
-            )
-            for column in column_names(kind, value)
-        ]
     if kind in ("rate", "count"):
-        is_rate = kind == "rate"
         return [
             _Statistic(
                 kind=kind,
-                name=f"{kind}({condition.on(column)})",
+                about=condition.on(column),
                 parameter={"column": column, **condition.description()},
-                coordinate=Coordinate(
-                    column=column,
-                    condition=condition,
-                    low=0.0,
-                    high=1.0 if is_rate else math.inf,
-                    per_row=_PER_ROW[kind],
-                ),
-                compute=(lambda met: np.count_nonzero(met) / len(met))
-                if is_rate
-                else np.count_nonzero,
+                inputs=(((column, condition),),),
+                coordinate=_FORMULAS[kind].coordinate(column, condition),
+                formula=_FORMULAS[kind],
             )
             for column, condition in conditions_of(kind, value)
+        ]
+    if kind in ("covariance", "correlation"):
+        return [
+            _Statistic(
+                kind=kind,
+                about=f"{first}, {second}",
+                parameter=[first, second],
+                inputs=column_names(kind, (first, second)),
+                coordinate=_FORMULAS[kind].coordinate(),
+                formula=_FORMULAS[kind],
+            )
+            for first, second in pairs_of(kind, value, "column")
         ]
     if kind == "quantile":
         return [
             _Statistic(
                 kind=kind,
-                name=f"quantile({column}, {label_of(level)})",
+                about=f"{column}, {label_of(level)}",
                 parameter={"column": column, "level": level},
+                inputs=(column,),
                 coordinate=Coordinate(column=column),
-                compute=partial(np.quantile, q=level),
+                formula=_Formula(compute=partial(np.quantile, q=level)),
             )
             for column, level in _levels_of(value)
         ]
-    check_count(1, count_share=value)
+    if kind == "count_share":
+        check_count(1, count_share=value)
+        formula = _Formula(
+            compute=lambda rows: len(rows) / value,
+            terms=_itself,
+            of_means=lambda means, n_rows: n_rows * means[0] / value,
+            is_linear=True,
+            low=0.0,
+            # Divided by 1 it is a count.
+            high=math.inf if value == 1 else 1.0,
+        )
+        return [
+            _Statistic(
+                kind=kind,
+                about=f"count/{value}",
+                parameter=int(value),
+                inputs=((),),
+                coordinate=formula.coordinate(),
+                formula=formula,
+            )
+        ]
     return [
         _Statistic(
-            kind="count_share",
-            name=f"count/{value}",
-            parameter=int(value),
-            # Divided by 1 it is a count.
-            coordinate=Coordinate(
-                low=0.0,
-                high=math.inf if value == 1 else 1.0,
-                per_row="total" if value == 1 else None,
-            ),
-            compute=lambda rows: len(rows) / value,
+            kind=kind,
+            about=column,
+            parameter=column,
+            inputs=(column,),
+            coordinate=_FORMULAS[kind].coordinate(column),
+            formula=_FORMULAS[kind],
         )
+        for column in column_names(kind, value)
     ]
 
 
-def _parameter(kind: str, statistics: Sequence[_Statistic]) -> Any:  # noqa: ANN401 - JSON
-    parameters = [part.parameter for part in statistics if part.kind == kind]
-    return parameters if kind != "count_share" else next(iter(parameters), None)
+def _words(cell: Cell) -> str:
+    return " & ".join(condition.on(column) for column, condition in cell)
 
 
-def _bound(statistics: Sequence[_Statistic], frame: Frame) -> Evaluate:
-    keys = [(part.coordinate.column, part.coordinate.condition) for part in statistics]
-    values: dict[object, npt.NDArray[Any]] = {}
-    for column, condition in dict.fromkeys(keys):
-        if column is not None:
-            flags = None if condition is None else condition.flags(frame, column)
-            values[column, condition] = floats_of(frame, column) if flags is None else flags
+def _cells(by: By) -> list[Cell]:
+    if not isinstance(by, Mapping) or not by:
+        msg = f"by must map columns to the groups of each, got {given(by)}"
+        raise ArgumentError(msg)
+    groups = []
+    for column, values in by.items():
+        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+            msg = f"by must give at least one group of {given(column)}, as a list"
+            raise ArgumentError(msg)
+        groups.append([(column, condition_of(value)) for value in values])
+    return list(product(*groups))
+
+
+def _cells_stated(cells: Sequence[Cell]) -> list[list[dict[str, Any]]]:
+    return [
+        [{"column": column, **condition.description()} for column, condition in cell]
+        for cell in cells
+    ]
+
+
+def _contingency(kind: str, cells: Sequence[Cell], statistic: str) -> Query:
+    check_one_of(("count", "rate"), statistic=statistic)
+    formula = _FORMULAS[statistic]
+    parts = [
+        _Statistic(
+            kind=statistic,
+            about=_words(cell),
+            parameter=None,
+            inputs=(cell,),
+            coordinate=formula.coordinate(),
+            formula=formula,
+        )
+        for cell in cells
+    ]
+    return _query(kind, parts, {"statistic": statistic, "by": _cells_stated(cells)})
+
+
+def _stated(chosen: Sequence[_Statistic], statistics: Statistics) -> dict[str, Any]:
+    stated: dict[str, Any] = {}
+    for kind in STATISTICS:
+        if kind in _ALWAYS_STATED or kind in statistics:
+            parameters = [part.parameter for part in chosen if part.kind == kind]
+            stated[kind] = parameters if kind != "count_share" else next(iter(parameters), None)
+    return stated
+
+
+def _with_public(query: Query, range_: RangeLike | None, scales: ScalesLike | None) -> Query:
+    query = query if range_ is None else query.with_range(range_)
+    return query if scales is None else query.with_scales(scales)
+
+
+def _query(kind: str, parts: Sequence[_Statistic], parameters: Mapping[str, Any]) -> Query:
+    read = [
+        column
+        for part in parts
+        for source in (*part.inputs, part.cell)
+        for column in ([source] if isinstance(source, str) else [name for name, _ in source])
+    ]
+    is_smooth = all(part.formula.terms is not None for part in parts)
+    return Query(
+        names=tuple(part.name for part in parts),
+        columns=tuple(dict.fromkeys(read)),
+        level="table",
+        kind=kind,
+        parameters=dict(parameters),
+        bind=lambda frame: _bound(parts, frame),
+        coordinates=tuple(part.coordinate for part in parts),
+        row_means=(lambda frame: _row_means(parts, frame)) if is_smooth else None,
+    )
+
+
+def _sources(parts: Sequence[_Statistic], frame: Frame) -> dict[str | Cell, npt.NDArray[Any]]:
+    """Numbers of each column, and which rows are in each cell, that the statistics read."""
+    flags: dict[tuple[str, Condition], npt.NDArray[np.bool_]] = {}
+    sources: dict[str | Cell, npt.NDArray[Any]] = {}
+    for source in dict.fromkeys(x for part in parts for x in (*part.inputs, part.cell)):
+        if isinstance(source, str):
+            sources[source] = floats_of(frame, source)
+            continue
+        sources[source] = np.ones(len(frame), dtype=np.bool_)
+        for column, condition in source:
+            if (column, condition) not in flags:
+                flags[column, condition] = condition.flags(frame, column)
+            sources[source] = sources[source] & flags[column, condition]
+    return sources
+
+
+def _bound(parts: Sequence[_Statistic], frame: Frame) -> Evaluate:
+    sources = _sources(parts, frame)
+    cells = dict.fromkeys(part.cell for part in parts)
+    wanted = dict.fromkeys((part.cell, key) for part in parts for key in part.inputs)
 
     def evaluate(rows: Rows) -> Floats:
-        drawn = {key: column[rows] for key, column in values.items()}
+        groups = {cell: rows[sources[cell][rows]] if cell else rows for cell in cells}
+        drawn = {(cell, key): sources[key][groups[cell]] for cell, key in wanted}
         # The caller counts what is not finite.
         with np.errstate(over="ignore", invalid="ignore"):
             results = [
-                part.compute(drawn.get(key, rows))
-                for part, key in zip(statistics, keys, strict=True)
+                part.formula.compute(*(drawn[part.cell, key] for key in part.inputs))
+                if len(groups[part.cell])
+                else 0.0
+                for part in parts
             ]
         return np.array(results, dtype=np.float64)
 
     return evaluate
+
+
+def _row_means(parts: Sequence[_Statistic], frame: Frame) -> RowMeans:
+    sources = _sources(parts, frame)
+    terms: list[Floats] = []
+    places: list[slice] = []
+    for part in parts:
+        columns = (part.formula.terms or _itself)(*(sources[key] for key in part.inputs))
+        if part.cell:
+            # The means over a group are ratios: of the means of what is 0 outside of it.
+            inside = sources[part.cell].astype(np.float64)
+            columns = [inside, *(inside * column for column in columns)]
+        places.append(slice(len(terms), len(terms) + len(columns)))
+        terms += columns
+
+    def function(means: npt.NDArray[Any], n_rows: int) -> npt.NDArray[Any]:
+        results = []
+        for part, place in zip(parts, places, strict=True):
+            own, n = means[place], float(n_rows)
+            if part.cell:
+                n, own = n * own[0], own[1:] / own[0] if own[0] else own[1:]
+            results.append(part.formula.of_means(own, n))
+        return np.array(results)
+
+    is_linear = all(part.formula.is_linear and not part.cell for part in parts)
+    return RowMeans(terms=np.column_stack(terms), function=function, is_linear=is_linear)
 
 
 def _levels_of(quantiles: Quantiles) -> list[tuple[str, float]]:

@@ -40,8 +40,8 @@ def check_ends(query: Query, ends: Floats, frames: Iterable[Frame] = ()) -> None
             raise ScenarioError(msg)
         who = "every row meets" if low > 0 else "no row meets"
         hint = ""
-        if low == 0:
-            hint = _near_matches(coordinate.column, coordinate.condition.value, frames)
+        if low == 0 and coordinate.condition.comparison == "equals":
+            hint = _near_matches(coordinate.column, str(coordinate.condition.value), frames)
         msg = (
             f"{who} the condition {quoted(coordinate.condition.on(coordinate.column))}, so it says "
             f"nothing.{hint} Compare with a value that some rows have and others have not"
@@ -83,10 +83,8 @@ def _ends(query: Query, frames: Sequence[Frame]) -> Floats:
     return ends
 
 
-def _near_matches(column: str, label: str | float, frames: Iterable[Frame]) -> str:
+def _near_matches(column: str, label: str, frames: Iterable[Frame]) -> str:
     """A hint at labels that occur at least twice and look like that of the condition."""
-    if not isinstance(label, str):
-        return ""
     counts: Counter[str] = Counter()
     for frame in frames:
         counts.update(labels_of(frame, column).tolist())

@@ -5,6 +5,7 @@ from pufferslice.scenario.distributions import (
     Distribution,
     FiniteDistribution,
     GaussianDistribution,
+    GaussianMixture,
     SampledDistribution,
 )
 from pufferslice.scenario.priors import (
@@ -29,6 +30,7 @@ __all__ = [
     "Distribution",
     "FiniteDistribution",
     "GaussianDistribution",
+    "GaussianMixture",
     "OutputSimulator",
     "Resampled",
     "SampledDistribution",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Distributions of a query under one secret: what all kinds offer, and the kinds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any, ClassVar, Final, Literal, Protocol, final
 
@@ -145,20 +145,8 @@ class FiniteDistribution(_Rows):
         The distribution *is* the one with the held weights; largest remainders make them sum to 1
         exactly.
         """
-        weights = locked(weights)
         rows = np.atleast_2d(locked(outputs))
-        check_probabilities(weights=weights, length=len(rows))
-        exact = weights * WEIGHT_QUANTA
-        counts = np.floor(exact).astype(np.int64)
-        short = WEIGHT_QUANTA - int(counts.sum())
-        counts[np.argsort(counts - exact, kind="stable")[:short]] += 1
-        if counts.min() < 1:
-            msg = (
-                f"weights must be at least 1/{WEIGHT_QUANTA}; the smallest is "
-                f"{float(weights.min())!r}. Drop rows that carry no weight"
-            )
-            raise ArgumentError(msg)
-        return cls(outputs=rows, counts=counts)
+        return cls(outputs=rows, counts=_held_weights(weights, len(rows)))
 
     @property
     def total(self) -> int:
@@ -384,6 +372,113 @@ class GaussianDistribution:
         return f"GaussianDistribution(dim={self.dim})"
 
 
+def _components(components: Iterable[GaussianDistribution]) -> tuple[GaussianDistribution, ...]:
+    return tuple(components)
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False)
+class GaussianMixture:
+    """A mixture of Gaussians: the query is that of component k with probability `counts[k]/total`.
+
+    >>> narrow = GaussianDistribution(mean=[0.0], cov=[[1.0]])
+    >>> wide = GaussianDistribution(mean=[1.0], cov=[[9.0]])
+    >>> GaussianMixture.weighted([narrow, wide], [0.75, 0.25])
+    GaussianMixture(n_components=2, dim=1)
+    """
+
+    kind: ClassVar[Kind] = "gaussian"
+    grid: ClassVar[None] = None
+    n_samples: ClassVar[int] = 0
+    components: tuple[GaussianDistribution, ...] = attrs.field(converter=_components)
+    counts: Integers = attrs.field(converter=locked_integers, eq=same)
+    """Integers of at least 1, shape (n_components,), that sum to WEIGHT_QUANTA."""
+
+    def __attrs_post_init__(self) -> None:
+        others = [c for c in self.components if not isinstance(c, GaussianDistribution)]
+        if others or len({component.dim for component in self.components}) != 1:
+            msg = "components must be GaussianDistribution, at least one, all of one dimension"
+            raise ArgumentError(msg)
+        fits = self.counts.shape == (len(self.components),) and self.counts.min() >= 1
+        if not fits or int(self.counts.sum()) != WEIGHT_QUANTA:
+            msg = (
+                "counts must be an integer of at least 1 for each component and sum to 2^30; use "
+                "GaussianMixture.weighted(...)"
+            )
+            raise ArgumentError(msg)
+
+    @classmethod
+    def weighted(
+        cls, components: Sequence[GaussianDistribution], weights: Floats | Sequence[float]
+    ) -> "GaussianMixture":
+        """Component k with probability `weights[k]`, held as `FiniteDistribution.weighted` does."""
+        return cls(components=components, counts=_held_weights(weights, len(components)))
+
+    @property
+    def dim(self) -> int:
+        """Output dimension."""
+        return self.components[0].dim
+
+    @property
+    def mean(self) -> Floats:
+        """Mean, shape (dim,)."""
+        means = np.array([component.mean for component in self.components])
+        return np.asarray(self.counts / WEIGHT_QUANTA @ means)
+
+    @property
+    def cov(self) -> Floats:
+        """Covariance within and between the components, shape (dim, dim)."""
+        weights, mean = self.counts / WEIGHT_QUANTA, self.mean
+        within = sum(w * c.cov for w, c in zip(weights, self.components, strict=True))
+        apart = np.array([component.mean for component in self.components]) - mean
+        return np.asarray(within + (weights * apart.T) @ apart)
+
+    def atoms(self) -> None:
+        """None: a mixture of Gaussians has no atoms."""
+
+    def draw(self, n_draws: int, *, rng: np.random.Generator) -> tuple[Floats, Integers]:
+        """Draws, each its own value."""
+        ends = np.cumsum(self.counts)
+        which = np.searchsorted(ends, rng.integers(ends[-1], size=n_draws), "right")
+        values = np.empty((n_draws, self.dim))
+        for place, component in enumerate(self.components):
+            of_it = which == place
+            values[of_it] = component.draw(int(of_it.sum()), rng=rng)[0]
+        return values, np.arange(n_draws)
+
+    def prepared(self, query: Query) -> "GaussianMixture":
+        """This mixture, in the user's units, scaled; as `GaussianDistribution.prepared`."""
+        components = [component.prepared(query) for component in self.components]
+        return GaussianMixture(components=components, counts=self.counts)
+
+    def merged(self) -> "GaussianMixture":
+        """The same mixture with its components in one order, each once."""
+        totals: dict[bytes, int] = {}
+        by_bytes = {b"|".join(c.digest_parts()): c for c in self.components}
+        for component, count in zip(self.components, self.counts.tolist(), strict=True):
+            key = b"|".join(component.digest_parts())
+            totals[key] = totals.get(key, 0) + count
+        keys = sorted(totals)
+        return GaussianMixture(
+            components=[by_bytes[key] for key in keys], counts=[totals[key] for key in keys]
+        )
+
+    def reduced(self) -> tuple[npt.NDArray[Any], ...]:
+        """Means, covariances and counts of the merged components."""
+        parts = self.merged()
+        means = np.array([component.mean for component in parts.components])
+        covs = np.array([component.cov for component in parts.components])
+        return means, covs, parts.counts
+
+    def digest_parts(self) -> list[bytes]:
+        """Components and counts as bytes."""
+        parts = [part for component in self.components for part in component.digest_parts()]
+        return [b"mixture", *parts, *_array_parts(self.counts)]
+
+    def __repr__(self) -> str:
+        return f"GaussianMixture(n_components={len(self.components)}, dim={self.dim})"
+
+
 @final
 @attrs.frozen(kw_only=True, repr=False)
 class SampledBinnedDistribution:
@@ -440,6 +535,23 @@ def equal_distributions(first: Distribution, second: Distribution) -> bool:
     return type(first) is type(second) and all(
         np.array_equal(a, b) for a, b in zip(first.reduced(), second.reduced(), strict=True)
     )
+
+
+def _held_weights(weights: Any, length: int) -> Integers:  # noqa: ANN401 - whatever numpy can read
+    """Probabilities as integer multiples of 1 / WEIGHT_QUANTA, by largest remainders."""
+    weights = locked(weights)
+    check_probabilities(weights=weights, length=length)
+    exact = weights * WEIGHT_QUANTA
+    counts = np.floor(exact).astype(np.int64)
+    short = WEIGHT_QUANTA - int(counts.sum())
+    counts[np.argsort(counts - exact, kind="stable")[:short]] += 1
+    if counts.min() < 1:
+        msg = (
+            f"weights must be at least 1/{WEIGHT_QUANTA}; the smallest is "
+            f"{float(weights.min())!r}. Drop what carries no weight"
+        )
+        raise ArgumentError(msg)
+    return locked_integers(counts)
 
 
 def _array_parts(*arrays: npt.NDArray[Any]) -> list[bytes]:

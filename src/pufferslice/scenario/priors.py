@@ -18,6 +18,7 @@ from pufferslice.scenario.distributions import (
     Distribution,
     FiniteDistribution,
     GaussianDistribution,
+    GaussianMixture,
     Kind,
     SampledBinnedDistribution,
     SampledDistribution,
@@ -55,6 +56,7 @@ _ORIGINS: Final[Mapping[Kind, str]] = {
     "sampled": "independent draws of the distributions, which are known only through them",
     "gaussian": "declared Gaussian distributions",
 }
+_MIXTURES: Final = "declared mixtures of Gaussian distributions"
 _DECLARED: Final = "the drawn sample is declared to be the prior"
 
 
@@ -91,7 +93,7 @@ class Prior:
     """Distribution of the prepared query under each secret that has positive probability."""
     n_rows: Mapping[str, int] = attrs.field(factory=dict)
     """Rows behind each distribution, where it was made from rows; confidential."""
-    declared: Mapping[str, GaussianDistribution] = attrs.field(factory=dict)
+    declared: Mapping[str, GaussianDistribution | GaussianMixture] = attrs.field(factory=dict)
     """Gaussian distributions in the user's units, as declared; `distributions` has them scaled,
     which rounds."""
     n_clipped: Mapping[str, int] = attrs.field(factory=dict)
@@ -247,6 +249,7 @@ _NOT_TABLES: Final = (
     FiniteDistribution,
     SampledDistribution,
     GaussianDistribution,
+    GaussianMixture,
 )
 
 
@@ -273,11 +276,14 @@ def world_distribution(query: Query, secret: str, world: World) -> WorldDistribu
             "simulator.declared(n_draws=..., seed=...)"
         )
         raise ScenarioError(msg)
-    if isinstance(world, FiniteDistribution | SampledDistribution | GaussianDistribution):
+    if isinstance(
+        world, FiniteDistribution | SampledDistribution | GaussianDistribution | GaussianMixture
+    ):
         atoms = world.atoms()
+        is_mixture = isinstance(world, GaussianMixture)
         return WorldDistribution(
             distribution=world.prepared(query),
-            origin=_ORIGINS[world.kind],
+            origin=_MIXTURES if is_mixture else _ORIGINS[world.kind],
             n_clipped=0 if atoms is None else query.n_outside(atoms[0]),
             ends=no_ends(query.dim) if atoms is None else ends_of(atoms[0]),
         )

@@ -21,6 +21,7 @@ from pufferslice.queries import Query
 from pufferslice.queries.variation import check_reached, check_varied
 from pufferslice.scenario.distributions import (
     GaussianDistribution,
+    GaussianMixture,
     Kind,
     equal_distributions,
 )
@@ -197,6 +198,13 @@ class Scenario:
         _check_texts("worlds", worlds)
         secrets = tuple(worlds)
         _check_secrets(secrets)
+        if any(isinstance(world, GaussianMixture) for world in worlds.values()):
+            worlds = {
+                secret: GaussianMixture.weighted([world], [1.0])
+                if isinstance(world, GaussianDistribution)
+                else world
+                for secret, world in worlds.items()
+            }
         complete: dict[str, World] = {}
         n_dropped = 0
         for secret, world in worlds.items():
@@ -220,7 +228,9 @@ class Scenario:
             n_clipped={secret: result.n_clipped for secret, result in results.items()},
             n_rows=resampled_rows(complete),
             declared={
-                s: world for s, world in worlds.items() if isinstance(world, GaussianDistribution)
+                secret: world
+                for secret, world in worlds.items()
+                if isinstance(world, GaussianDistribution | GaussianMixture)
             },
             has_given_tables=source == "released_data"
             and all(map(is_given_tables, worlds.values())),
@@ -319,19 +329,26 @@ class Scenario:
         transition: npt.ArrayLike | Mapping[str, npt.ArrayLike],
         *,
         length: int,
-        positions: Sequence[int],
+        positions: Sequence[int | tuple[int, int]],
         query: Query,
         start: npt.ArrayLike | Literal["stationary"] = "stationary",
         counted: Sequence[int] | None = None,
+        windows: Sequence[tuple[int, int]] | None = None,
+        n_draws: int | None = None,
+        seed: int | None = None,
         source: Source = "public_model",
+        progress: Progress = silent,
     ) -> "Scenario":
         """Hide the state at some times of a Markov chain, where counts of states are released.
 
         `transition[i][j]` is the probability of state j after state i; a mapping gives several
         chains, each a prior. `positions`, from 0, are the times that matter: at each of them no two
-        states are told apart. The query has a coordinate for each of the `counted` states (by
-        default all but the first, which follows). The prior holds each probability to a multiple
-        of 2^-30; chains with counts too rare for that are refused.
+        states are told apart; `(first, last)` is an interval, through all of which the chain has
+        one state. The query has a coordinate for each of the `counted` states (by default all but
+        the first, which follows), in each of the `windows` (by default all times), which are
+        `(first, stop)`. The prior holds each probability to a multiple of 2^-30; chains with counts
+        too rare for that, or with too many counts, need `n_draws` with a public `seed`: the drawn
+        counts are then the prior.
         """
         from pufferslice.scenario.templates import markov_chain  # noqa: PLC0415 - it builds on this
 
@@ -342,7 +359,11 @@ class Scenario:
             query=query,
             start=start,
             counted=counted,
+            windows=windows,
+            n_draws=n_draws,
+            seed=seed,
             source=source,
+            progress=progress,
         )
 
     @staticmethod
@@ -450,7 +471,7 @@ class Scenario:
                 if mean is None:
                     return None
                 variance = np.zeros(self.dim)
-                if isinstance(distribution, GaussianDistribution):
+                if isinstance(distribution, GaussianDistribution | GaussianMixture):
                     variance = np.diagonal(distribution.cov)
                 elif (atoms := distribution.atoms()) is not None:
                     rows, counts = atoms

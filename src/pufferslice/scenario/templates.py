@@ -13,10 +13,11 @@ from pufferslice._core.arrays import Floats, locked
 from pufferslice._core.checks import check_above, check_between, check_count, check_one_of
 from pufferslice._core.text import given, quoted
 from pufferslice._core.threads import Progress, silent
-from pufferslice.data.frames import Frame, check_columns, floats_of, frame_of, without_missing
+from pufferslice.data.frames import Frame, check_columns, frame_of, without_missing
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
 from pufferslice.queries.conditions import conditions_of
+from pufferslice.queries.query import RowMeans, mean_and_covariance
 from pufferslice.scenario.distributions import (
     FiniteDistribution,
     GaussianDistribution,
@@ -33,7 +34,7 @@ _FEWEST_ROWS: Final = 2
 _LEAST_SHARE: Final = 2.0**-24
 """Probabilities of a chain that can be held to within a percent of themselves."""
 _MOST_COUNTS: Final = 2**21
-"""Cells of the dynamic program of a Markov chain; beyond, draw it with a simulator."""
+"""Cells of the dynamic program of a Markov chain; beyond, it is drawn."""
 
 
 def ordered_pairs(
@@ -127,14 +128,21 @@ def prevalence(
     property_name = condition.on(column)
     worlds: dict[str, Any]
     if prior == "gaussian":
-        first, second = (_row_moments(query, frame, rows) for rows in (has, ~has))
-        worlds = {
-            name: _mixed(first, second, query, share=size / n, n_rows=n, design=design)
-            for name, size in sizes.items()
-        }
+        means = _row_means(query, frame)
+        (mean_1, cov_1), (mean_0, cov_0) = (
+            mean_and_covariance(means.terms[rows]) for rows in (has, ~has)
+        )
+        worlds = {}
+        for name, size in sizes.items():
+            share = size / n
+            cov = share * cov_1 + (1 - share) * cov_0
+            if design == "independent":
+                cov = cov + share * (1 - share) * np.outer(mean_1 - mean_0, mean_1 - mean_0)
+            moments = means.moments(share * mean_1 + (1 - share) * mean_0, cov, n)
+            worlds[name] = GaussianDistribution(mean=moments[0], cov=moments[1])
         origin = (
             f"mean and covariance of rows with and without {property_name}, drawn with replacement "
-            f"({design}) to {n} rows; normal approximation"
+            f"({design}) to {n} rows; {_approximation(means)}"
         )
     else:
         check_count(2, n_draws=n_draws)
@@ -201,15 +209,27 @@ def markov_chain(
     transition: npt.ArrayLike | Mapping[str, npt.ArrayLike],
     *,
     length: int,
-    positions: Sequence[int],
+    positions: Sequence[int | tuple[int, int]],
     query: Query,
     start: npt.ArrayLike | Literal["stationary"] = "stationary",
     counted: Sequence[int] | None = None,
+    windows: Sequence[tuple[int, int]] | None = None,
+    n_draws: int | None = None,
+    seed: int | None = None,
     source: Source = "public_model",
+    progress: Progress = silent,
 ) -> Scenario:
     """As `Scenario.from_markov_chain`."""
     chains = transition if isinstance(transition, Mapping) else {"chain": transition}
     check_count(2, length=length)
+    if (n_draws is None) != (seed is None):
+        msg = "n_draws and seed go together: draws of the chain need a public seed"
+        raise ArgumentError(msg)
+    if n_draws is not None and seed is not None:
+        check_count(2, n_draws=n_draws)
+        check_count(0, seed=seed)
+    times = [_time(position, length) for position in positions]
+    spans = [_window(window, length) for window in ([(0, length)] if windows is None else windows)]
     scenario = None
     for name, matrix in chains.items():
         chain = locked(matrix)
@@ -218,36 +238,48 @@ def markov_chain(
         if not square or not (chain.min() >= 0 and np.allclose(chain.sum(axis=1), 1, atol=1e-12)):
             msg = "transition must be a square matrix of probabilities whose rows sum to 1"
             raise ArgumentError(msg)
-        first = _stationary(chain) if isinstance(start, str) else locked(start)
+        first = stationary(chain) if isinstance(start, str) else locked(start)
         if first.shape != (n_states,) or not (first.min() >= 0 and abs(first.sum() - 1) < 1e-9):
             msg = f"start must be 'stationary' or {n_states} probabilities that sum to 1"
             raise ArgumentError(msg)
         states = list(range(1, n_states)) if counted is None else list(counted)
-        if query.dim != len(states):
+        if not all(_is_index(s, n_states) for s in states) or len(set(states)) != len(states):
+            msg = f"counted must be different states from 0 to {n_states - 1}"
+            raise ArgumentError(msg)
+        coordinates = [(span, state) for span in spans for state in states]
+        if query.dim != len(coordinates):
             msg = (
-                f"the query must have one coordinate for each counted state ({len(states)}), got "
-                f"{query.dim}; the last state follows from the others"
+                f"the query must have one coordinate for each counted state of each window "
+                f"({len(coordinates)}), got {query.dim}; the last state follows from the others"
             )
             raise ArgumentError(msg)
         worlds: dict[str, Any] = {}
         pairs: list[tuple[str, str]] = []
         errors = [0.0]
-        if not set(states) <= set(range(n_states)) or len(set(states)) != len(states):
-            msg = f"counted must be different states from 0 to {n_states - 1}"
-            raise ArgumentError(msg)
-        for position in positions:
-            if isinstance(position, bool) or position not in range(length):
-                msg = f"positions must be integers from 0 to {length - 1}, got {given(position)}"
-                raise ArgumentError(msg)
+        for number, known in enumerate(times):
             labels = []
             for state in range(n_states):
-                masses = state_counts(chain, first, length, position, state, states)
-                if masses is not None:
-                    label = f"state {state} at {position}"
-                    labels.append(label)
+                label = f"state {state} at {known.start}"
+                if len(known) > 1:
+                    label = f"state {state} from {known.start} to {known.stop - 1}"
+                if n_draws is not None:
+                    rng = np.random.default_rng([seed or 0, number, state])
+                    path = drawn_path(chain, first, length, known, state, n_draws, rng)
+                    if path is None:
+                        continue
+                    rows = [
+                        (path[:, span.start : span.stop] == k).sum(1) for span, k in coordinates
+                    ]
+                    worlds[label] = FiniteDistribution.uniform(np.stack(rows, axis=1))
+                else:
+                    masses = state_counts(chain, first, length, known, state, coordinates)
+                    if masses is None:
+                        continue
                     worlds[label], error = _held(masses)
                     errors.append(error)
+                labels.append(label)
             pairs += [(a, b) for i, a in enumerate(labels) for b in labels[i + 1 :]]
+            progress(number + 1, len(times))
         part = Scenario.from_worlds(
             worlds, query=query, pairs=pairs, source=source, name="state at a time"
         )
@@ -256,6 +288,12 @@ def markov_chain(
             "their probabilities held to multiples of 2^-30, each within "
             f"{max(errors):.2g} of itself"
         )
+        if n_draws is not None:
+            origin = (
+                f"counts of {length} states of a Markov chain with {n_states} states, {n_draws} "
+                f"draws per secret, public seed {seed}; the drawn sample is declared to be the "
+                "prior"
+            )
         part = _told(part, origin)
         prior = attrs.evolve(part.priors[0], name=str(name))
         part = attrs.evolve(part, priors=(prior,))
@@ -266,48 +304,109 @@ def markov_chain(
     return scenario
 
 
-def state_counts(
-    chain: Floats, start: Floats, length: int, position: int, state: int, counted: Sequence[int]
-) -> Floats | None:
-    """Probabilities of the counts of some states given the state at one position.
+def _is_index(value: object, length: int) -> bool:
+    is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return is_integer and value in range(length)
 
-    By dynamic programming; shape (length + 1,) * k for k counted states. None if the state is
-    impossible there.
-    """
-    n_states, k = len(chain), len(counted)
-    if n_states * (length + 1) ** k > _MOST_COUNTS:
+
+def _time(position: int | tuple[int, int], length: int) -> range:
+    """One position, or all from a first to a last one."""
+    ends = position if isinstance(position, tuple | list) else (position, position)
+    if len(ends) != 2 or not all(_is_index(end, length) for end in ends) or ends[0] > ends[1]:
         msg = (
-            f"the counts of {k} states over {length} steps need too many cells for an exact "
-            "distribution; count fewer states, or draw the chain with OutputSimulator(...)"
+            f"positions must be integers from 0 to {length - 1}, or (first, last) of them; got "
+            f"{given(position)}"
+        )
+        raise ArgumentError(msg)
+    return range(int(ends[0]), int(ends[1]) + 1)
+
+
+def _window(window: tuple[int, int], length: int) -> range:
+    is_pair = isinstance(window, tuple | list) and len(window) == 2
+    indices = is_pair and all(_is_index(end, length + 1) for end in window)
+    if not indices or window[0] >= window[1]:
+        msg = (
+            f"windows must be (first, stop) with first < stop, from 0 to {length}; got "
+            f"{given(window)}"
+        )
+        raise ArgumentError(msg)
+    return range(int(window[0]), int(window[1]))
+
+
+def state_counts(
+    chain: Floats,
+    start: Floats,
+    length: int,
+    known: range,
+    state: int,
+    counted: Sequence[tuple[range, int]],
+) -> Floats | None:
+    """Probabilities of counts given that the chain has `state` at all the `known` times.
+
+    Each count is that of a state in a window of time. By dynamic programming; one axis for each
+    count, as long as its window and one more. None if the state is impossible there.
+    """
+    n_states = len(chain)
+    sizes = [len(window) + 1 for window, _ in counted]
+    if n_states * math.prod(sizes) > _MOST_COUNTS:
+        msg = (
+            f"{len(counted)} counts over {length} steps need too many cells for an exact "
+            "distribution; count fewer states in fewer windows, or give n_draws and a seed"
         )
         raise ScenarioError(msg)
-    shape = (n_states,) + (length + 1,) * k
-    table = np.zeros(shape)
-    for s in range(n_states):
-        where = [0] * k
-        if s in counted:
-            where[list(counted).index(s)] = 1
-        table[(s, *where)] = start[s]
+    table = np.zeros((n_states, *sizes))
+    table.reshape(n_states, -1)[:, 0] = start
     for step in range(length):
-        if step == position:
-            only = np.zeros(shape)
+        if step:
+            table = np.tensordot(chain.T, table, axes=(1, 0))
+        if step in known:
+            only = np.zeros_like(table)
             only[state] = table[state]
             table = only
-        if step == length - 1:
-            break
-        moved = np.tensordot(chain.T, table, axes=(1, 0))
-        table = np.empty(shape)
-        for s in range(n_states):
-            shifted = moved[s]
-            if s in counted:
-                axis = list(counted).index(s)
-                shifted = np.roll(shifted, 1, axis=axis)
-            table[s] = shifted
+        for axis, (window, s) in enumerate(counted):
+            if step in window:
+                table[s] = np.roll(table[s], 1, axis=axis)
     masses = table.sum(axis=0)
     total = float(masses.sum())
     if not total > 0:
         return None
     return np.asarray(masses / total)
+
+
+def drawn_path(
+    chain: Floats,
+    start: Floats,
+    length: int,
+    known: range,
+    state: int,
+    n_draws: int,
+    rng: np.random.Generator,
+) -> npt.NDArray[np.intp] | None:
+    """Paths of the chain given that it has `state` at all the `known` times, (n_draws, length).
+
+    Forward from the last of them, and backward from the first by Bayes' rule. None if the state is
+    impossible there.
+    """
+    shares = [start]
+    for _ in range(known.start):
+        shares.append(shares[-1] @ chain)
+    if not shares[-1][state] > 0 or (len(known) > 1 and not chain[state, state] > 0):
+        return None
+    path = np.full((n_draws, length), state, dtype=np.intp)
+
+    def step(states: npt.NDArray[np.intp], weights: Floats) -> npt.NDArray[np.intp]:
+        """From each state to one drawn by its row of weights."""
+        ends = np.cumsum(weights, axis=1)[states]
+        drawn = rng.random((n_draws, 1)) * ends[:, -1:]
+        # A state of weight 0 has an empty interval; the last one with weight ends them all.
+        last = (ends < ends[:, -1:]).sum(axis=1)
+        return np.asarray(np.minimum((ends <= drawn).sum(axis=1), last))
+
+    for time in range(known.stop, length):
+        path[:, time] = step(path[:, time - 1], chain)
+    for time in range(known.start - 1, -1, -1):
+        path[:, time] = step(path[:, time + 1], chain.T * shares[time])
+    return path
 
 
 def _held(masses: Floats) -> tuple[FiniteDistribution, float]:
@@ -316,7 +415,7 @@ def _held(masses: Floats) -> tuple[FiniteDistribution, float]:
     if shares.min() < _LEAST_SHARE:
         msg = (
             f"some counts of the chain have a probability below {_LEAST_SHARE:.2g}, too rare to be "
-            "held; use a shorter chain, or draw it with OutputSimulator(...)"
+            "held; use a shorter chain, or give n_draws and a seed"
         )
         raise ScenarioError(msg)
     held = FiniteDistribution.weighted(outputs, shares / shares.sum())
@@ -337,17 +436,16 @@ def volume(
     if len(set(sizes)) != len(sizes) or len(sizes) < 2:
         msg = "sizes must be at least two different numbers of rows"
         raise ArgumentError(msg)
-    mean, cov, _ = _row_moments(query, frame, np.ones(len(frame), dtype=np.bool_))
+    means = _row_means(query, frame)
+    mean, cov = mean_and_covariance(means.terms)
     worlds: dict[str, Any] = {}
     names: dict[str, float] = {}
     for size in sizes:
         check_count(_FEWEST_ROWS, size=size)
-        factor = _factors(query, size)
         label = f"{size:,} rows"
         names[label] = float(size)
-        worlds[label] = GaussianDistribution(
-            mean=mean * factor, cov=cov / size * np.outer(factor, factor)
-        )
+        moments = means.moments(mean, cov, size)
+        worlds[label] = GaussianDistribution(mean=moments[0], cov=moments[1])
     scenario = Scenario.from_worlds(
         worlds,
         query=query,
@@ -355,64 +453,25 @@ def volume(
         source=source,
         name="number of rows",
     )
-    origin = "mean and covariance of the rows, drawn with replacement; normal approximation"
+    origin = f"mean and covariance of the rows, drawn with replacement; {_approximation(means)}"
     return _told(scenario, origin, n_dropped, {name: int(n) for name, n in names.items()})
 
 
-def _row_moments(
-    query: Query, frame: Frame, rows: npt.NDArray[np.bool_]
-) -> tuple[Floats, Floats, int]:
-    """Mean and covariance of what each row adds to a query of means, rates and totals."""
-    others = [
-        name
-        for name, coordinate in zip(query.names, query.coordinates, strict=True)
-        if coordinate.per_row is None
-    ]
-    if others:
+def _row_means(query: Query, frame: Frame) -> RowMeans:
+    """The query as a function of means over rows, whose moments have a formula."""
+    if query.row_means is None:
         msg = (
-            f"a Gaussian prior by formula is for means, rates and totals; {quoted(others[0])} is "
-            "none. Use prior='draws' with a seed"
+            "a Gaussian prior by formula is for means, rates, counts, totals, standard deviations, "
+            "covariances and linear regressions; this query has something else, such as a "
+            "quantile. Use prior='draws' with a seed"
         )
         raise ScenarioError(msg)
     check_columns(frame, query.columns)
-    columns = []
-    for coordinate in query.coordinates:
-        if coordinate.column is None:
-            columns.append(np.ones(len(frame)))
-        elif coordinate.condition is None:
-            columns.append(floats_of(frame, coordinate.column))
-        else:
-            columns.append(coordinate.condition.flags(frame, coordinate.column).astype(np.float64))
-    matrix = np.column_stack(columns)[rows]
-    mean = matrix.mean(axis=0)
-    centred = matrix - mean
-    return mean, centred.T @ centred / len(matrix), len(matrix)
+    return query.row_means(frame)
 
 
-def _mixed(
-    first: tuple[Floats, Floats, int],
-    second: tuple[Floats, Floats, int],
-    query: Query,
-    *,
-    share: float,
-    n_rows: int,
-    design: Design,
-) -> GaussianDistribution:
-    """Means and totals of n rows of which a share has the property."""
-    (mean_1, cov_1, _), (mean_0, cov_0, _) = first, second
-    cov = share * cov_1 + (1 - share) * cov_0
-    if design == "independent":
-        apart = mean_1 - mean_0
-        cov = cov + share * (1 - share) * np.outer(apart, apart)
-    factor = _factors(query, n_rows)
-    mean = share * mean_1 + (1 - share) * mean_0
-    return GaussianDistribution(mean=mean * factor, cov=cov / n_rows * np.outer(factor, factor))
-
-
-def _factors(query: Query, n_rows: int) -> Floats:
-    """What the mean over rows is multiplied by: the number of rows for totals and counts."""
-    totals = [coordinate.per_row == "total" for coordinate in query.coordinates]
-    return np.where(totals, float(n_rows), 1.0)
+def _approximation(means: RowMeans) -> str:
+    return "normal approximation" + ("" if means.is_linear else " by the delta method")
 
 
 def _share_names(shares: Sequence[float]) -> dict[str, float]:
@@ -432,7 +491,7 @@ def _number_name(value: float) -> str:
     return f"{value:.12g}"
 
 
-def _stationary(chain: Floats) -> Floats:
+def stationary(chain: Floats) -> Floats:
     """The stationary distribution of a chain that has one."""
     n = len(chain)
     system = np.vstack([chain.T - np.eye(n), np.ones(n)])

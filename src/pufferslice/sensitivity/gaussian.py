@@ -1,5 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pairs of Gaussian distributions, whose divergences along slices and in full are exact."""
+r"""Pairs of Gaussian distributions, whose divergences along slices and in full are exact.
+
+Of two mixtures of Gaussians the components are coupled, and every two coupled components are a
+piece of the pair. By joint convexity, with masses $m_{kl}$ of the pieces,
+
+$$H(P \| Q) \le \sum_{kl} m_{kl} H(N_k \| N_l), \qquad H = e^{(\alpha-1) D_\alpha},$$
+
+and delta and total variation are at most the mean of those of the pieces. Any coupling is sound.
+"""
 
 import math
 from collections.abc import Sequence
@@ -10,13 +18,16 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats
+from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats, Integers
 from pufferslice.errors import ArgumentError
-from pufferslice.scenario.distributions import GaussianDistribution
+from pufferslice.scenario.distributions import GaussianDistribution, GaussianMixture
+from pufferslice.sensitivity.coupling_kernels import transport
 from pufferslice.sensitivity.renyi import gaussian_divergence_apart, gaussian_divergence_nd
 from pufferslice.sensitivity.whitening import Shape
 
 _ROUNDINGS: Final = 32 * UNIT_ROUNDOFF
+_MIXED_UP: Final = 1 + 2.0**-40
+"""More than the rounding of a mean over the pieces of a mixture."""
 _SCALING: Final = 4 * UNIT_ROUNDOFF
 """Most that dividing a covariance by two scales can change it, relative to its size."""
 
@@ -24,17 +35,27 @@ _SCALING: Final = 4 * UNIT_ROUNDOFF
 @final
 @attrs.frozen(kw_only=True, repr=False, eq=False)
 class GaussianPairs:
-    """Mean and covariance under both secrets of every instance, in scaled coordinates.
+    """Mean and covariance under both secrets of every piece, in scaled coordinates.
+
+    An instance with Gaussian distributions is one piece, one with mixtures several.
 
     Only differences of means matter, and scaled means far from 0 would lose them to rounding: `of`
     puts the second mean at 0 and rounds the exact difference once.
     """
 
     means: Floats
-    """Shape (n_instances, 2, dim)."""
+    """Shape (n_pieces, 2, dim)."""
     covs: Floats
-    """Shape (n_instances, 2, dim, dim); each number within `_SCALING` of the exact one, relative to
+    """Shape (n_pieces, 2, dim, dim); each number within `_SCALING` of the exact one, relative to
     its own size, and equal for two distributions only where the declared numbers are."""
+    owners: Integers = attrs.field(
+        default=attrs.Factory(lambda self: np.arange(len(self.means)), takes_self=True)
+    )
+    """The instance of each piece, in order, shape (n_pieces,)."""
+    counts: Integers = attrs.field(
+        default=attrs.Factory(lambda self: np.ones(len(self.means), np.int64), takes_self=True)
+    )
+    """The mass of each piece, as a part of the sum over its instance, shape (n_pieces,)."""
 
     @classmethod
     def of(
@@ -42,8 +63,13 @@ class GaussianPairs:
         pairs: Sequence[tuple[GaussianDistribution, GaussianDistribution]],
         scales: Floats,
         shape: Shape | None = None,
+        *,
+        owners: Sequence[int] | None = None,
+        counts: Sequence[int] | None = None,
     ) -> Self:
         """Pairs of distributions in the user's units; the `scales` are the units of the noise.
+
+        Without `owners` and `counts` every pair is an instance.
 
         With a `shape` in the coordinates that it whitens: exact images, each number rounded once.
         """
@@ -75,12 +101,19 @@ class GaussianPairs:
         larger = np.where(declared[:, 0] > declared[:, 1], np.inf, -np.inf)
         covs[:, 0] = np.where(merged, np.nextafter(covs[:, 0], larger), covs[:, 0])
         means = np.stack([np.array(shifts), np.zeros((len(pairs), len(scales)))], axis=1)
-        return cls(means=means, covs=covs)
+        if owners is None or counts is None:
+            return cls(means=means, covs=covs)
+        return cls(means=means, covs=covs, owners=np.array(owners), counts=np.array(counts))
 
     @property
     def n_instances(self) -> int:
         """Number of (prior, pair) combinations."""
-        return len(self.means)
+        return int(self.owners[-1]) + 1
+
+    @property
+    def has_mixtures(self) -> bool:
+        """Whether some instance has several pieces."""
+        return len(self.means) > self.n_instances
 
     @property
     def dim(self) -> int:
@@ -90,9 +123,50 @@ class GaussianPairs:
     @property
     def equal(self) -> npt.NDArray[np.bool_]:
         """Instances whose two distributions are the same distribution."""
+        return np.logical_and.reduceat(self._equal_pieces, self._starts)
+
+    @property
+    def _equal_pieces(self) -> npt.NDArray[np.bool_]:
         same_mean = (self.means[:, 0] == self.means[:, 1]).all(axis=1)
         same_cov = (self.covs[:, 0] == self.covs[:, 1]).all(axis=(1, 2))
         return np.asarray(same_mean & same_cov)
+
+    @property
+    def _starts(self) -> Integers:
+        """The first piece of each instance."""
+        return np.searchsorted(self.owners, np.arange(self.n_instances))
+
+    @property
+    def _masses(self) -> Floats:
+        totals = np.add.reduceat(self.counts, self._starts)
+        return np.asarray(self.counts / totals[self.owners])
+
+    def averaged(self, values: Floats) -> Floats:
+        """Means over the pieces of each instance, shape (n_instances, ...), rounded up."""
+        if not self.has_mixtures:
+            return values
+        masses = self._masses.reshape(-1, *[1] * (values.ndim - 1))
+        return np.add.reduceat(masses * values, self._starts) * _MIXED_UP
+
+    def _mixed(self, costs: Floats, order: float) -> Floats:
+        r"""Divergences of instances from those of their pieces, the larger of both orders.
+
+        $$\frac{1}{\alpha-1} \ln \sum_i m_i e^{(\alpha-1) D_i}$$
+
+        `costs` has shape (2, n_pieces, ...).
+        """
+        if not self.has_mixtures:
+            return np.asarray(costs.max(axis=0))
+        top = np.maximum.reduceat(costs, self._starts, axis=1)
+        # Small costs keep their digits in the first form, large ones do not overflow in the second.
+        with np.errstate(over="ignore", invalid="ignore"):
+            moments = np.stack([self.averaged(np.expm1((order - 1) * part)) for part in costs])
+            lowered = costs - top[:, self.owners]
+            rest = np.stack([self.averaged(np.exp((order - 1) * part)) for part in lowered])
+            small = np.log1p(moments) / (order - 1) * _MIXED_UP
+            large = top * _MIXED_UP + np.log(rest) / (order - 1)
+        mixed = np.where((order - 1) * top < 1, small, np.where(np.isinf(top), np.inf, large))
+        return np.asarray(mixed.max(axis=0))
 
     def differences(self, directions: Floats) -> tuple[Floats, Floats]:
         """How far each pair differs at all, and along each of these directions."""
@@ -100,7 +174,8 @@ class GaussianPairs:
         spreads = self.covs[:, 0] - self.covs[:, 1]
         apart = np.linalg.norm(shifts, axis=1) ** 2 + np.linalg.norm(spreads, axis=(1, 2))
         along = np.einsum("ld,ide,le->il", directions, spreads, directions)
-        return apart, (shifts @ directions.T) ** 2 + np.abs(along)
+        visible = (shifts @ directions.T) ** 2 + np.abs(along)
+        return self.averaged(apart), self.averaged(visible)
 
     def check(self) -> None:
         """Check that the arrays fit together and are distributions; for pairs read from a file."""
@@ -109,6 +184,14 @@ class GaussianPairs:
             msg = (
                 "means and covs must have shapes (n, 2, dim) and (n, 2, dim, dim), n and dim at "
                 f"least 1; got {self.means.shape} and {self.covs.shape}"
+            )
+            raise ArgumentError(msg)
+        own = self.owners.shape == self.counts.shape == (n,) and self.owners[0] == 0
+        steps = np.diff(self.owners) if own else np.array([-1])
+        if not own or ((steps != 0) & (steps != 1)).any() or not self.counts.min() >= 1:
+            msg = (
+                f"owners and counts must have one integer for each of the {n} pieces, the owners "
+                "in order and without a gap, the counts at least 1"
             )
             raise ArgumentError(msg)
         for mean, cov in zip(
@@ -123,36 +206,41 @@ class GaussianPairs:
         errors = _spread_errors(self.dim, order, sizes + variance)
         totals = _along(directions, self.covs) + (variance - errors)[:, None]
         shifts, wider = self._shifts(directions), self._wider(directions)
-        costs = np.maximum(
-            gaussian_divergence_apart(order, shifts, wider, totals[:, 1]),
-            gaussian_divergence_apart(order, shifts, -wider, totals[:, 0]),
+        both = np.stack(
+            [
+                gaussian_divergence_apart(order, shifts, wider, totals[:, 1]),
+                gaussian_divergence_apart(order, shifts, -wider, totals[:, 0]),
+            ]
         )
-        costs[totals.min(axis=1) < errors] = np.inf
-        costs[self.equal] = 0.0
-        return costs
+        both[:, totals.min(axis=1) < errors] = np.inf
+        both[:, self._equal_pieces] = 0.0
+        return self._mixed(both, order)
 
     def full_costs(self, order: float, noise_std: float) -> Floats:
         """Divergence in all dimensions, the larger of both orders, shape (n_instances,)."""
-        costs = np.zeros(self.n_instances)
-        for i in np.flatnonzero(~self.equal):
-            costs[i] = self._full_cost(int(i), order, noise_std)
-        return costs
+        both = np.zeros((2, len(self.means)))
+        for i in np.flatnonzero(~self._equal_pieces):
+            both[:, i] = self._full_cost(int(i), order, noise_std)
+        return self._mixed(both, order)
 
-    def _full_cost(self, instance: int, order: float, noise_std: float) -> float:
-        """In units that make every variance about 1, so that no rounding hides a small one."""
-        means, covs, variance = self.means[instance], self.covs[instance], noise_std**2
+    def _full_cost(self, piece: int, order: float, noise_std: float) -> tuple[float, float]:
+        """Of both orders.
+
+        In units that make every variance about 1, so that no rounding hides a small one.
+        """
+        means, covs, variance = self.means[piece], self.covs[piece], noise_std**2
         totals = np.maximum(np.diagonal(covs, axis1=1, axis2=2).max(axis=0), 0) + variance
         if not totals.min() > 0:
-            return math.inf
+            return math.inf, math.inf
         units = np.exp2(np.rint(np.log2(totals) / 2))
         means, covs, noises = means / units, covs / np.outer(units, units), variance / units**2
         size = self.dim * np.abs(covs).max() + noises.max()
         error = float(_spread_errors(self.dim, order, size))
         lowered = noises - error
         if np.linalg.eigvalsh(covs + np.diag(lowered)).min() < error:
-            return math.inf
+            return math.inf, math.inf
         first, second = zip(means, covs, strict=True)
-        return max(
+        return (
             gaussian_divergence_nd(order, first, second, lowered, size * UNIT_ROUNDOFF),
             gaussian_divergence_nd(order, second, first, lowered, size * UNIT_ROUNDOFF),
         )
@@ -160,8 +248,8 @@ class GaussianPairs:
     def parts(self, noise_std: float) -> tuple[Floats, Floats]:
         r"""Bounds on what means and spreads contribute, after noise, to telling a pair apart.
 
-        First, shape (n_instances, 2): distance of the means in standard deviations of the one and
-        of the other Gaussian. Second, shape (n_instances,): total variation between two centred
+        First, shape (n_pieces, 2): distance of the means in standard deviations of the one and
+        of the other Gaussian. Second, shape (n_pieces,): total variation between two centred
         Gaussians with their spreads, by Pinsker's inequality from the smaller divergence
 
         $$KL = \tfrac12 \sum_i (\lambda_i - 1 - \ln \lambda_i)$$
@@ -170,8 +258,8 @@ class GaussianPairs:
         Reason: with M between P and Q, of the mean of the one and the spread of the other,
         TV(P, Q) <= TV(P, M) + TV(M, Q), and delta likewise.
         """
-        shifts, variations = np.full((self.n_instances, 2), np.inf), np.ones(self.n_instances)
-        for i in range(self.n_instances):
+        shifts, variations = np.full((len(self.means), 2), np.inf), np.ones(len(self.means))
+        for i in range(len(self.means)):
             means, covs = self.means[i], self.covs[i]
             totals = np.maximum(np.diagonal(covs, axis1=1, axis2=2).max(axis=0), 0) + noise_std**2
             if not totals.min() > 0:
@@ -228,6 +316,37 @@ class GaussianPairs:
 
     def __repr__(self) -> str:
         return f"GaussianPairs(n_instances={self.n_instances}, dim={self.dim})"
+
+
+def coupled_components(
+    first: GaussianMixture, second: GaussianMixture, scales: Floats
+) -> list[tuple[GaussianDistribution, GaussianDistribution, int]]:
+    """Components of two mixtures, coupled at the least squared distance; each with its count.
+
+    The distance is that of Wasserstein in scaled coordinates; any other coupling would be as sound.
+    """
+    first, second = first.merged(), second.merged()
+    units = np.outer(scales, scales)
+    costs = np.zeros((len(first.components), len(second.components)))
+    for i, one in enumerate(first.components):
+        values, axes = np.linalg.eigh(one.cov / units)
+        root = (axes * np.sqrt(np.maximum(values, 0))) @ axes.T
+        for j, other in enumerate(second.components):
+            if one != other:
+                cov = other.cov / units
+                turned = np.linalg.eigvalsh(root @ cov @ root)
+                between = np.trace(one.cov / units) + np.trace(cov)
+                between -= 2 * np.sqrt(np.maximum(turned, 0)).sum()
+                shift = (one.mean - other.mean) / scales
+                # Components that differ never cost nothing, whatever rounding says.
+                costs[i, j] = max(shift @ shift + between, np.finfo(float).tiny)
+    top = costs.max()
+    flows, room = np.empty((2, *costs.T.shape), dtype=np.int64)
+    transport(costs / top if top > 0 else costs, first.counts, second.counts, flows, room)
+    return [
+        (first.components[i], second.components[j], int(flows[j, i]))
+        for j, i in zip(*np.nonzero(flows), strict=True)
+    ]
 
 
 def _whitened_covariance(cov: Floats, units: Sequence[Fraction], shape: Shape) -> Floats:

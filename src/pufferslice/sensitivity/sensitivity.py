@@ -16,6 +16,7 @@ from pufferslice.scenario.distributions import (
     Distribution,
     FiniteDistribution,
     GaussianDistribution,
+    GaussianMixture,
     SampledBinnedDistribution,
     SampledDistribution,
     equal_distributions,
@@ -39,7 +40,7 @@ from pufferslice.sensitivity.concentration import (
 )
 from pufferslice.sensitivity.couplings import Recipe, coupling_tables, range_tables
 from pufferslice.sensitivity.exact import gap_tables
-from pufferslice.sensitivity.gaussian import GaussianPairs
+from pufferslice.sensitivity.gaussian import GaussianPairs, coupled_components
 from pufferslice.sensitivity.profiles import Profile, SampledSphere
 from pufferslice.sensitivity.strata import strata_tables
 from pufferslice.sensitivity.tables import DistributionPair, GapTables, MatchingTables
@@ -353,11 +354,20 @@ def _gaussian_full(
 
 
 def _gaussian_pairs(scenario: Scenario, shape: Shape | None) -> GaussianPairs:
-    declared = [
-        (prior.declared[pair.first], prior.declared[pair.second])
-        for prior, pair in scenario.instances
-    ]
-    return GaussianPairs.of(declared, scenario.query.scales, shape)
+    scales = scenario.query.scales
+    pieces: list[tuple[GaussianDistribution, GaussianDistribution]] = []
+    counts: list[int] = []
+    owners: list[int] = []
+    for instance, (prior, pair) in enumerate(scenario.instances):
+        first, second = prior.declared[pair.first], prior.declared[pair.second]
+        if isinstance(first, GaussianMixture) and isinstance(second, GaussianMixture):
+            coupled = coupled_components(first, second, scales)
+        else:
+            coupled = [(first, second, 1)]  # type: ignore[list-item]
+        pieces += [(one, other) for one, other, _ in coupled]
+        counts += [count for *_, count in coupled]
+        owners += [instance] * len(coupled)
+    return GaussianPairs.of(pieces, scales, shape, owners=owners, counts=counts)
 
 
 def _sampled_slices(
@@ -520,6 +530,7 @@ _SLICES: Final[Mapping[type[Distribution], Callable[..., SliceSensitivity]]] = {
     SampledDistribution: _sampled_slices,
     SampledBinnedDistribution: _sampled_slices,
     GaussianDistribution: _gaussian_slices,
+    GaussianMixture: _gaussian_slices,
 }
 """What two distributions of a type differ by along slices: one row for each type."""
 
@@ -529,6 +540,7 @@ _FULL: Final[Mapping[type[Distribution], Callable[..., Full]]] = {
     SampledDistribution: _sampled_full,
     SampledBinnedDistribution: _sampled_full,
     GaussianDistribution: _gaussian_full,
+    GaussianMixture: _gaussian_full,
 }
 """What they differ by as a whole."""
 

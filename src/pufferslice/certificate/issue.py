@@ -265,7 +265,7 @@ def _recipe(target: Claim, noise_std: float, effort: Effort) -> Recipe:
     if isinstance(target, ApproximateGuarantee) and not target.is_sliced:
         return Recipe(effort=effort, cost="delta", epsilon=target.epsilon, noise_std=noise_std)
     rate = moment_rate(unsliced_order(target), noise_std)
-    return Recipe(effort=effort, cost="renyi", rate=rate)
+    return Recipe(effort=effort, cost="renyi", rate=rate, noise_std=noise_std)
 
 
 def _axis(scenario: Scenario) -> FiniteProfile:

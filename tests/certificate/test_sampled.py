@@ -18,6 +18,7 @@ from tests.json_edits import put
 from pufferslice.calibration.calibrate import Method
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.certificate import certify_release, spent, verify
+from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.issue import under_scenario
 from pufferslice.errors import ArgumentError, CalibrationError, CertificateError, ScenarioError
 from pufferslice.queries import Ball, Box, columns, summary
@@ -29,10 +30,11 @@ from pufferslice.scenario.distributions import (
 from pufferslice.scenario.priors import Bootstrap
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.scenario.simulator import OutputSimulator
-from pufferslice.sensitivity import RowScan, scan_tables, streamed_scenario
-from pufferslice.sensitivity.concentration import band_ranks, dkw_halfwidth
+from pufferslice.sensitivity import GapTables, RowScan, scan_tables, streamed_scenario
+from pufferslice.sensitivity.bands import missing_mass
+from pufferslice.sensitivity.concentration import LEVEL_QUANTA, band_ranks, dkw_halfwidth
 from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere
-from pufferslice.sensitivity.sensitivity import Confidence
+from pufferslice.sensitivity.sensitivity import Confidence, Slices, full_of_slices
 
 LINE = FiniteProfile.axes(dim=1)
 JOINT = Guarantee.joint(order=4, epsilon=1.0)
@@ -131,6 +133,50 @@ class TestBothClaims:
         assert loose.unsliced_epsilon is None
         assert "without a public range" in loose.statement["unsliced"]["from"]
         assert loose.statement["views"] == []
+
+    @pytest.mark.parametrize("high", [4.0, 1.0])
+    def test_tails_on_the_line_count_at_the_range_in_the_unsliced_bound(self, high):
+        """Where delta holds the tails of the claim, a range still bounds the whole output."""
+        draws = {
+            name: OutputSimulator(
+                draw_outputs=lambda rng, n, s=shift: rng.normal(s, 0.5, size=(n, 1))
+            ).sampled(n_draws=1500, seed=3)
+            for name, shift in (("low", 0.0), ("high", 0.4))
+        }
+        query = summary(mean=["x"]).with_range(Box([-4], [high]))
+        certificate = certify_release(
+            Scenario.from_worlds(draws, query=query),
+            LOOSE["joint"].along(LINE),
+            failure_probability=0.05,
+        )
+        tables, missing = certificate.evidence.slices.seen, certificate.evidence.slices.missing[0]
+        assert 0 < missing < 0.05
+        rate = 1 / certificate.noise_std**2  # of order 2
+        gaps = tables.masses @ np.exp(rate * tables.gaps**2)
+        expected = math.log((1 - missing) * gaps + missing * math.exp(rate * (4 + high) ** 2))
+        assert certificate.unsliced_epsilon == pytest.approx(expected, rel=1e-9)
+        variation = tables.masses @ (2 * stats.norm.cdf(tables.gaps * math.sqrt(rate) / 2) - 1)
+        beyond = 2 * stats.norm.cdf((4 + high) * math.sqrt(rate) / 2) - 1
+        expected = (1 + (1 - missing) * variation + missing * beyond) / 2
+        assert certificate.statement["unsliced"]["guess"] == pytest.approx(expected, rel=1e-9)
+        stored = Evidence.from_bytes(certificate.evidence.to_bytes())
+        assert verify(attrs.evolve(certificate, evidence=stored)).holds
+
+    def test_a_gap_that_is_not_below_the_diameter_takes_the_tails(self):
+        half = LEVEL_QUANTA // 2
+        rows = [
+            (np.array([8.5, 1.0]), np.array([1, half - 1])),
+            (np.array([2.0]), np.array([half])),
+        ]
+        tables = GapTables.of_rows([*rows, *rows], [half, half])
+        both = FiniteProfile(directions=[[1.0], [-1.0]], weights=[0.5, 0.5])
+        slices = Slices(profile=both, seen=tables, missing=missing_mass(tables))
+        full = full_of_slices(slices, Box([-4], [4]), np.ones(1))
+        full.seen.check()
+        assert full.seen.gaps.tolist() == pytest.approx([8.5, 1.0, 8.0, 2.0] * 2, rel=1e-12)
+        assert full.seen.counts.tolist() == [half + 1, half - 1, half, half] * 2
+        assert not full.missing.any()
+        assert full_of_slices(slices, None, np.ones(1)).missing.tolist() == [0.5, 0.5]
 
     def test_unsliced_claims_rest_on_the_range_alone(self, sampled):
         target = Guarantee.unsliced(order=4, epsilon=1.0)

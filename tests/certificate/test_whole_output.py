@@ -143,6 +143,20 @@ def test_the_guard_hides_every_small_shift():
     assert 4 / 2 * (guard / isotropic.noise_std) ** 2 == pytest.approx(1.0, rel=1e-6)
 
 
+@pytest.mark.soundness
+@pytest.mark.parametrize("epsilon", [1.0, 1e-24])
+@pytest.mark.parametrize("shape", ["isotropic", "fitted"])
+def test_the_guard_leaves_room_for_the_grid(epsilon, shape):
+    """Rounding two points to the grid can add sqrt(2) / 2^44 of the noise to their distance."""
+    target = Guarantee.unsliced(order=4, epsilon=epsilon)
+    certificate = certify_release(points(), target, shape=shape, deltas=())
+    guard, stretch = certificate.statement["noise"]["shape"]["guard"], 1.0
+    if certificate.shape is not None:
+        stretch = np.linalg.norm(certificate.shape.whitening, 2)
+    longest = guard * stretch / certificate.noise_std + math.sqrt(2) / 2**44
+    assert 0.999 * epsilon < 4 / 2 * longest**2 <= epsilon
+
+
 def test_weights_move_noise_away_from_what_matters():
     plain = certify_release(points(), TARGETS[0]).statement["noise"]["std_by_coordinate"]
     weighted = certify_release(points(), TARGETS[0], weights={"mean(b)": 100.0})

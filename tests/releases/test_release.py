@@ -625,6 +625,51 @@ def test_sampled_priors_refuse_no_value(value, range_):
     assert abs(found) <= 5
 
 
+def fails_as_told(table):
+    """Fails in the way that the secret tells: a refusal would publish it."""
+    told = table["told"][0].as_py()
+    if told == "division":
+        return 1 / 0
+    if told == "refusal":
+        msg = "the secret is told"
+        raise ReleaseError(msg)
+    return {"one number": [1.0], "text": "told", "nan": [math.nan, 2.0], "value": [3.0, 2.0]}[told]
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ("value", [3.0, 2.0]),
+        ("nan", [1e6, 2.0]),
+        *[(told, [1e6, 5.0]) for told in ("division", "refusal", "one number", "text", None)],
+    ],
+)
+def test_gaussian_priors_refuse_no_value(ledger, told, expected):
+    """What cannot be computed is put where the priors are, not refused, and nothing says so."""
+    query = table_function(
+        fails_as_told, names=["x", "y"], columns=["told"], description="two numbers, or none"
+    ).with_scales([1.0, 3.0])
+    distributions = {
+        "p": GaussianDistribution(mean=[1e6 - 1, 4.0], cov=np.eye(2)),
+        "q": GaussianDistribution(mean=[1e6 + 1, 6.0], cov=np.eye(2)),
+    }
+    scenario = Scenario.from_worlds(distributions, query=query)
+    certificate = certified(scenario, noise=SEEDED)
+    rows = pa.table({"told": pa.array([told], pa.string())})
+    released = release(scenario, rows, certificate, ledger=ledger, noise=SEEDED)
+    step = Fraction(certificate.noise_std) / SIGMA_INT
+    exact = [round(Fraction(x) / s / step) for x, s in zip(expected, (1, 3), strict=True)]
+    drawn = SEEDED.draw(2).tolist()
+    assert released.grid_values == tuple(a + b for a, b in zip(exact, drawn, strict=True))
+    assert "told" not in str(released.to_json())
+
+
+def test_gaussian_priors_refuse_a_table_without_the_columns():
+    with pytest.raises(TableError, match="column"):
+        fitting_value(GAUSSIAN, pa.table({"x": [1.0]}))
+
+
 def test_quantising_is_exact_and_to_the_nearest():
     step = 3.0 / 2**44
     value = np.array([1.0, -2.5, 0.1])

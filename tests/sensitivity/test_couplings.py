@@ -266,6 +266,30 @@ def test_coupled_never_below_the_true_divergence(order, rng):
             assert oracles.divergence_on_grid(order, *pair, noise_std) <= bound + 1e-9
 
 
+@pytest.mark.parametrize(
+    "recipe",
+    [Recipe(cost="renyi", rate=0.1, noise_std=0.5), Recipe(cost="delta", epsilon=2, noise_std=0.5)],
+)
+def test_the_guess_has_a_coupling_of_its_own(recipe, rng):
+    samples = rng.normal(size=(40, 2)), rng.normal(0.5, 2.0, size=(40, 2))
+    distances = cdist(*samples)
+    variations = 2 * norm.cdf(distances / (2 * recipe.noise_std)) - 1
+    best = variations[linear_sum_assignment(variations)].mean()
+    distributions = [FiniteDistribution.uniform(x) for x in samples]
+    tables = coupling_tables(distributions, ONE_PAIR, recipe)
+    found = tables.deltas(np.zeros((1, tables.n_slices)), recipe.noise_std, 0.0)[0]
+    assert tables.n_slices == 4
+    # Distances are rounded up to eight binary digits.
+    assert best <= found[3] <= best * 1.005
+    assert found[:3].min() > best * 1.02
+
+
+def test_the_guess_needs_a_noise_for_a_coupling_of_its_own(rng):
+    distributions = uniform_pair(rng, 40, 40, 2)
+    for recipe in (Recipe(), Recipe(cost="renyi", rate=0.1), Recipe(cost="guess", noise_std=0.5)):
+        assert coupling_tables(distributions, ONE_PAIR, recipe).n_slices == 3
+
+
 def test_one_dimension_is_the_sorted_coupling(rng):
     distributions = [FiniteDistribution.uniform(rng.normal(size=(n, 1))) for n in (6, 4)]
     tables = coupling_tables(distributions, ONE_PAIR, RECIPES[1])

@@ -12,11 +12,12 @@ Each claim takes the coupling that is best for it. Gaussian distributions need n
 """
 
 import math
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 
-from pufferslice._core.arrays import UNIT_ROUNDOFF
+from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats
 from pufferslice._core.checks import check_above, check_at_least
 from pufferslice._core.search import SAFETY, raise_until, smallest_safe
 from pufferslice.calibration.calibrate import (
@@ -38,6 +39,7 @@ from pufferslice.calibration.noise import DRAW_DELTA
 from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.sensitivity import Full
+from pufferslice.sensitivity.tables import MatchingTables
 
 ROUNDING_DELTA: Final = 2.0**-46
 """Total variation, per coordinate, between an integer Gaussian around a rounded point and the
@@ -60,37 +62,65 @@ def implementation_delta(full: Full) -> float:
 
 
 def released_delta(full: Full, epsilon: float, noise_std: float) -> float:
-    r"""Bound on the delta of what is released, at `epsilon`, the largest over instances.
+    """Bound on the delta of what is released, at `epsilon`, the largest over instances."""
+    return delta_curve(full, noise_std)(epsilon)
+
+
+def delta_curve(full: Full, noise_std: float) -> Callable[[float], float]:
+    r"""`released_delta` as a function of epsilon: what does not depend on it is computed once.
 
     The distance $\tau$ of the sampled noise from the ideal one adds $(1 + e^\epsilon)\tau$.
     Gaussian distributions of equal spread: exact. Of other spreads: the part of the spreads is
     added, or the best of many orders is taken.
     """
-    check_at_least(0, epsilon=epsilon)
     check_above(0, noise_std=noise_std)
     if full.seen is None:
-        return 1.0
-    if isinstance(full.seen, GaussianPairs):
-        shifts, variations = full.seen.parts(noise_std)
-        split = full.seen.averaged(
-            gaussian_delta(shifts.max(axis=1) * _UP, epsilon) + _DELTA_ERROR + variations
-        )
-        logs = [
-            (order - 1) * (full_costs(full, order, noise_std) * SAFETY - epsilon)
-            + (order - 1) * math.log1p(-1 / order)
-            - math.log(order)
-            for order in CLAIM_ORDERS
-        ]
-        converted = np.exp(np.minimum(np.min(logs, axis=0), 0.0)) * _UP
-        ideal = float(np.minimum(split, converted).max())
-    else:
-        # A distance is a sum of squares, each addition rounded.
-        std = noise_std * (1 - (full.dim + 8) * UNIT_ROUNDOFF)
-        at = np.full((full.seen.n_instances, full.seen.n_slices), float(epsilon))
-        deltas = full.seen.deltas(at, std, grid_margin(full.dim, noise_std)).min(axis=1)
-        ideal = float((deltas * (1 - full.missing) + full.missing).max())
-    added = (1 + math.exp(min(epsilon, 700.0))) * implementation_delta(full)
-    return min(1.0, (ideal + added) * _UP)
+        return lambda _epsilon: 1.0
+    tau = implementation_delta(full)
+    ideal = (
+        _gaussian_curve(full, full.seen, noise_std)
+        if isinstance(full.seen, GaussianPairs)
+        else _coupled_curve(full, full.seen, noise_std)
+    )
+
+    def delta_at(epsilon: float) -> float:
+        check_at_least(0, epsilon=epsilon)
+        added = (1 + math.exp(min(epsilon, 700.0))) * tau
+        return min(1.0, (float(ideal(epsilon).max()) + added) * _UP)
+
+    return delta_at
+
+
+def _gaussian_curve(
+    full: Full, pairs: GaussianPairs, noise_std: float
+) -> Callable[[float], Floats]:
+    shifts, variations = pairs.parts(noise_std)
+    farthest = shifts.max(axis=1) * _UP
+    orders = np.array(CLAIM_ORDERS)[:, None]
+    costs = np.array([full_costs(full, order, noise_std) for order in CLAIM_ORDERS]) * SAFETY
+    terms = (orders - 1) * np.log1p(-1 / orders) - np.log(orders)
+
+    def ideal(epsilon: float) -> Floats:
+        split = pairs.averaged(gaussian_delta(farthest, epsilon) + _DELTA_ERROR + variations)
+        logs = (orders - 1) * (costs - epsilon) + terms
+        converted = np.exp(np.minimum(logs.min(axis=0), 0.0)) * _UP
+        return np.minimum(split, converted)
+
+    return ideal
+
+
+def _coupled_curve(
+    full: Full, tables: MatchingTables, noise_std: float
+) -> Callable[[float], Floats]:
+    # A distance is a sum of squares, each addition rounded.
+    std = noise_std * (1 - (full.dim + 8) * UNIT_ROUNDOFF)
+    margin = grid_margin(full.dim, noise_std)
+
+    def ideal(epsilon: float) -> Floats:
+        at = np.full((tables.n_instances, tables.n_slices), float(epsilon))
+        return tables.deltas(at, std, margin).min(axis=1) * (1 - full.missing) + full.missing
+
+    return ideal
 
 
 def released_guess(full: Full, noise_std: float) -> float:
@@ -107,11 +137,7 @@ def unsliced_cost(full: Full, claim: Claim, noise_std: float) -> float:
     if isinstance(claim, Guarantee):
         return full_cost(full, claim.order, noise_std)
     if isinstance(claim, ApproximateGuarantee):
-        return smallest_epsilon(
-            lambda epsilon: released_delta(full, epsilon, noise_std),
-            claim.delta,
-            first=claim.epsilon,
-        )
+        return smallest_epsilon(delta_curve(full, noise_std), claim.delta, first=claim.epsilon)
     return released_guess(full, noise_std)
 
 

@@ -201,6 +201,7 @@ class Evidence:
         if facts["confidence"] is not None:
             confidence = Confidence.from_json(facts["confidence"])
         query = facts["scenario"]["query"]
+        limits, scales = range_of(query["range"]), np.array(query["scales"], dtype=np.float64)
         slices = None
         if facts["has_slices"]:
             directions = arrays["directions"]
@@ -214,19 +215,18 @@ class Evidence:
             in_delta = confidence is not None and confidence.tails == "in_delta"
             if in_delta and isinstance(tables, GapTables):
                 missing = missing_mass(tables)
-            scales = np.array(query["scales"], dtype=np.float64)
             slices = Slices(
                 profile=profile,
                 seen=tables,
                 missing=missing,
-                sphere=sphere_term(confidence, profile, range_of(query["range"]), scales),
+                sphere=sphere_term(confidence, profile, limits, scales),
                 failure_probability=0.0 if confidence is None else confidence.failure_probability,
             )
         if facts["full"] is None:
             if slices is None or slices.profile.dim != 1:
                 msg = f"the evidence of the whole output is missing. {CHANGED}"
                 raise CertificateError(msg)
-            full = full_of_slices(slices)
+            full = full_of_slices(slices, limits, scales)
         else:
             seen = None
             if facts["full"]["has_tables"]:

@@ -14,7 +14,7 @@ from pufferslice._core.checks import check_above, check_between, check_one_of
 from pufferslice._core.text import listed
 from pufferslice._core.threads import Progress, silent
 from pufferslice.calibration.calibrate import Method
-from pufferslice.calibration.fit import FITTED, fit_shape, shift_limit
+from pufferslice.calibration.fit import FITTED, fit_shape
 from pufferslice.calibration.guarantee import (
     RELEASE_NOTIONS,
     ApproximateGuarantee,
@@ -29,6 +29,7 @@ from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.statement import (
     CertificateOptions,
     calibrated_noise,
+    guard_radius,
     noise_stds,
     release_statement,
     spent_on,
@@ -222,8 +223,7 @@ def certify_release(
         options = attrs.evolve(options, target=target.with_bound(min(least, target.bound)))
     if guard is not None and not evidence.are_equal:
         # The noise that the claim needs may be less than the guard needs.
-        stretch = 1.0 if evidence.full.shape is None else evidence.full.shape.stretch
-        least = guard * stretch / math.sqrt(shift_limit(options.target)) * _GUARD_ROOM
+        least = guard / guard_radius(evidence.full, options.target, 1.0) * _GUARD_ROOM
         if options.noise_std is not None and options.noise_std < least:
             msg = (
                 f"this noise hides shifts of less than guard {guard:g} only; use a smaller guard, "
@@ -265,7 +265,7 @@ def _recipe(target: Claim, noise_std: float, effort: Effort) -> Recipe:
     if isinstance(target, ApproximateGuarantee) and not target.is_sliced:
         return Recipe(effort=effort, cost="delta", epsilon=target.epsilon, noise_std=noise_std)
     rate = moment_rate(unsliced_order(target), noise_std)
-    return Recipe(effort=effort, cost="renyi", rate=rate)
+    return Recipe(effort=effort, cost="renyi", rate=rate, noise_std=noise_std)
 
 
 def _axis(scenario: Scenario) -> FiniteProfile:

@@ -10,7 +10,7 @@ import numpy as np
 
 from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import check_above
-from pufferslice.calibration.calibrate import Method, cost, full_cost
+from pufferslice.calibration.calibrate import Method, cost, full_cost, grid_margin
 from pufferslice.calibration.epsilon_delta import (
     REPORTED_ORDER,
     approximate_cost,
@@ -201,20 +201,24 @@ def noise_stds(full: Full, noise_std: float) -> Floats:
     return full.shape.stds(noise_std)
 
 
-def _shape(full: Full, options: CertificateOptions, noise_std: float) -> dict[str, Any]:
-    """The public shape of the noise.
+def guard_radius(full: Full, claim: Claim, noise_std: float) -> float:
+    """The longest shift of the output, in scaled coordinates, that a claim's noise hides.
 
-    The guard follows from the noise: a shift of the output by that radius, in scaled coordinates,
-    is no longer than the claim allows between two points.
+    Whitened, and with the most that rounding to the grid adds, it is no longer than the claim
+    allows between two points. In proportion to the noise.
     """
-    guard = None
-    if options.method is None and noise_std:
-        stretch = 1.0 if full.shape is None else full.shape.stretch
-        guard = math.sqrt(shift_limit(options.target)) * noise_std / stretch * _DOWN
+    stretch = 1.0 if full.shape is None else full.shape.stretch
+    longest = math.sqrt(shift_limit(claim)) * noise_std - grid_margin(full.dim, noise_std)
+    return max(0.0, longest / stretch * _DOWN)
+
+
+def _shape(full: Full, options: CertificateOptions, noise_std: float) -> dict[str, Any]:
+    """The public shape of the noise, and the guard that follows from it."""
+    whole = options.method is None and noise_std
     return {
         "kind": options.shape,
         "whitening": None if full.shape is None else full.shape.whitening.tolist(),
-        "guard": guard,
+        "guard": guard_radius(full, options.target, noise_std) if whole else None,
         "gap": options.shape_gap,
     }
 

@@ -409,15 +409,19 @@ class Query:
                 )
                 raise ArgumentError(msg)
 
-    def prepared_anyway(self, table: object) -> Floats:
-        """As `prepared` on the outputs of a table, with the public center where it is not finite.
+    def unchecked_outputs(self, table: object) -> Floats:
+        """As `outputs`; values may be infinite or NaN.
 
-        For a release from sampled priors: a refusal would reveal something about the data.
+        For a release from priors under which any value is possible: a refusal would reveal
+        something about the data.
         """
         frame = frame_of(table)
         check_columns(frame, self.columns)
-        raw = self._shaped(self.bind(frame)(np.arange(len(frame))), len(frame))
-        scaled = self._scaled(np.atleast_2d(raw))
+        return np.atleast_2d(self._shaped(self.bind(frame)(np.arange(len(frame))), len(frame)))
+
+    def prepared_or_center(self, outputs: Floats) -> Floats:
+        """As `prepared`, with the public center where a value is not finite."""
+        scaled = self._scaled(outputs)
         return np.asarray(np.where(np.isfinite(scaled), scaled, self.center))
 
     def _scaled(self, outputs: Floats) -> Floats:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The query on rows that fit a scenario; other rows are refused."""
 
+import contextlib
 from fractions import Fraction
 from typing import Final
 
@@ -9,7 +10,7 @@ import numpy as np
 from pufferslice._core.arrays import Floats
 from pufferslice._core.text import listed
 from pufferslice.data.frames import Frame, check_columns, frame_of, without_missing
-from pufferslice.errors import ReleaseError, ScenarioError, TableError
+from pufferslice.errors import PuffersliceError, ReleaseError, ScenarioError, TableError
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.priors import Prior
 from pufferslice.scenario.scenario import Scenario
@@ -20,25 +21,14 @@ _ATOM_TOLERANCE: Final = 1e-9
 def fitting_value(scenario: Scenario, rows: object) -> Floats | list[Fraction]:
     """The prepared query on rows that fit the scenario.
 
-    Rows, or a value, are refused only where every declared prior gives them probability 0. Sampled
-    priors, which are known by draws only, could give more: there a value that cannot be computed or
-    is not finite is put at the public centre. For Gaussian priors the value is scaled exactly, as
-    their means are.
+    Rows, or a value, are refused only where every declared prior gives them probability 0. Under
+    sampled and Gaussian priors any value is possible: there none is refused.
     """
     query, frame = scenario.query, frame_of(rows)
-    if scenario.prior_kind == "sampled":
-        check_columns(frame, _columns_of(scenario))
-        try:
-            frame = _complete(scenario, frame)
-            _secret_of(scenario, frame)
-            return np.asarray(query.prepared_anyway(frame)[0])
-        except (ScenarioError, TableError):
-            return query.center
+    if scenario.prior_kind in {"gaussian", "sampled"}:
+        return _value_anyway(scenario, frame)
     frame = _complete(scenario, frame)
     secret = _secret_of(scenario, frame)
-    if scenario.prior_kind == "gaussian":
-        raw = query.outputs(frame)[0].tolist()
-        return [Fraction(x) / Fraction(s) for x, s in zip(raw, query.scales.tolist(), strict=True)]
     value = query.prepared(query.outputs(frame))[0]
     if query.range is None:
         _check_counted(scenario, value)
@@ -53,6 +43,28 @@ def fitting_value(scenario: Scenario, rows: object) -> Floats | list[Fraction]:
         if isinstance(distribution, FiniteDistribution)
     ]
     return _snapped(value, np.vstack(atoms), scenario) if atoms else np.asarray(value)
+
+
+def _value_anyway(scenario: Scenario, frame: Frame) -> Floats | list[Fraction]:
+    """The prepared query, with a public value in place of one that cannot be computed.
+
+    For sampled priors that is the centre; for Gaussian ones, which have no range, the mean of all
+    declared means. The value of a Gaussian is scaled exactly, as the means are.
+    """
+    query = scenario.query
+    check_columns(frame, _columns_of(scenario))
+    raw = np.full(query.dim, np.nan)
+    with contextlib.suppress(ScenarioError, TableError):
+        complete = _complete(scenario, frame)
+        _secret_of(scenario, complete)
+        with contextlib.suppress(PuffersliceError):
+            raw = query.unchecked_outputs(complete)[0]
+    if scenario.prior_kind == "sampled":
+        return np.asarray(query.prepared_or_center(raw[None, :])[0])
+    means = [d.mean for prior in scenario.priors for d in prior.declared.values()]
+    typical = np.sum([mean / len(means) for mean in means], axis=0)
+    raw = np.where(np.isfinite(raw), raw, typical)
+    return [Fraction(x) / Fraction(s) for x, s in zip(raw, query.scales.tolist(), strict=True)]
 
 
 def _check_counted(scenario: Scenario, value: Floats) -> None:

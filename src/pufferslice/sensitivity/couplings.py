@@ -7,7 +7,8 @@ from exact transport of the whole where that is small, and from monotone couplin
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, Literal, NamedTuple, TypedDict, final, get_args
 
 import attrs
@@ -106,7 +107,8 @@ class Recipe:
     epsilon: float = 0.0
     """Of `delta`, whose cost is the delta at epsilon of two Gaussians r / noise_std apart."""
     noise_std: float = 0.0
-    """Of `delta` and `guess`; the cost of a guess is the delta at epsilon 0."""
+    """Of `delta` and `guess`; the cost of a guess is the delta at epsilon 0. With it, every other
+    cost also keeps the candidate that is best for the guess."""
 
     def __attrs_post_init__(self) -> None:
         check_one_of(get_args(Effort), effort=self.effort)
@@ -116,6 +118,11 @@ class Recipe:
             check_above(0, rate=self.rate)
         if self.cost in {"delta", "guess"}:
             check_above(0, noise_std=self.noise_std)
+
+    @property
+    def of_guess(self) -> "Recipe | None":
+        """The recipe of a guess at the same noise; None if that is not known."""
+        return attrs.evolve(self, cost="guess") if self.noise_std else None
 
     def to_json(self) -> dict[str, Any]:
         """The fields, as they are printed in evidence."""
@@ -144,11 +151,12 @@ def coupling_tables(
     `n_instances` are those among which the work is shared, by default these pairs.
 
     The first is best under the recipe's cost, the second under the squared distance, the third has
-    the least worst distance. Callers take the least per instance and claim.
+    the least worst distance, and the fourth, where the noise is known, is best for the guess.
+    Callers take the least per instance and claim.
     Guarantee: every candidate is a coupling with exact marginals, so each bounds every claim about
     the whole output; distances are rounded up, after a sum of squares in floats.
     """
-    slots = 1 if distributions[0].dim == 1 else len(_SLOTS)
+    slots = 1 if distributions[0].dim == 1 else len(_rankings(recipe))
     most = max(2, 4 * MOST_ENTRIES // max(1, slots * len(pairs)))
 
     def rows_of(instance: "_Instance") -> list[Row]:
@@ -241,12 +249,12 @@ class _Instance(NamedTuple):
         return self.first.points[pieces.first], self.second.points[pieces.second]
 
     def best(self, recipe: Recipe) -> list[Pieces]:
-        """The best candidate by each of the `_SLOTS`."""
-        candidates = list(_candidates(self, recipe))
+        """The best candidate by each of the rankings."""
+        candidates = _candidates(self, recipe)
         measured = [self.measured(pieces) for pieces in candidates]
         result = []
-        for slot in _SLOTS:
-            costs = [slot(recipe, squares, masses) for squares, masses in measured]
+        for value_of in _rankings(recipe):
+            costs = [value_of(squares, masses) for squares, masses in measured]
             result.append(candidates[int(np.argmin(costs))])
         return result
 
@@ -267,15 +275,17 @@ def _claim_value(recipe: Recipe, squares: Floats, masses: Floats) -> float:
     return float(row_deltas(row, np.sqrt(squares), masses, 0.0, recipe.noise_std, epsilons)[0])
 
 
-def _squared_value(_recipe: Recipe, squares: Floats, masses: Floats) -> float:
-    return float(squares @ masses)
+def _rankings(recipe: Recipe) -> list[Callable[[Floats, Floats], float]]:
+    """What a coupling of squared distances and masses is worth, for each that is kept."""
 
+    def worst(squares: Floats, _masses: Floats) -> float:
+        return float(squares.max())
 
-def _worst_value(_recipe: Recipe, squares: Floats, _masses: Floats) -> float:
-    return float(squares.max())
-
-
-_SLOTS: Final = (_claim_value, _squared_value, _worst_value)
+    plain = attrs.evolve(recipe, cost="squared")
+    result = [partial(_claim_value, recipe), partial(_claim_value, plain), worst]
+    if recipe.of_guess not in (None, recipe):
+        result.append(partial(_claim_value, recipe.of_guess))
+    return result
 
 
 def _instances(
@@ -369,11 +379,12 @@ def _exact(instance: _Instance, recipe: Recipe) -> list[Pieces]:
 
     plain = solved(squares)
     result = [plain]
-    if recipe.cost != "squared":
-        costs = squares.copy()
-        top = float(squares[plain.first, plain.second].max())
-        to_costs(costs, len(a.masses), len(b.masses), top, **_cost_numbers(recipe))
-        result.append(solved(costs))
+    top = float(squares[plain.first, plain.second].max())
+    for claim in dict.fromkeys((recipe, recipe.of_guess)):
+        if claim is not None and claim.cost != "squared":
+            costs = squares.copy()
+            to_costs(costs, len(a.masses), len(b.masses), top, **_cost_numbers(claim))
+            result.append(solved(costs))
     if recipe.effort == "thorough" and is_assignment and n_units <= _BOTTLENECK:
         within = _bottleneck(squares[first][:, second])
         result.append(solved(np.where(squares <= within, squares, _FOREVER / n_units)))

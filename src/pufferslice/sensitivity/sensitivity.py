@@ -2,6 +2,7 @@
 """Sensitivity of a scenario along slices and as a whole, and its confidence."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final, Literal, NamedTuple, TypeVar, final
 
 import attrs
@@ -33,6 +34,7 @@ from pufferslice.sensitivity.bands import (
 from pufferslice.sensitivity.binned import binned_tables
 from pufferslice.sensitivity.concentration import (
     BANDS,
+    LEVEL_QUANTA,
     BandKind,
     dkw_halfwidth,
     samples_for_tail,
@@ -272,16 +274,31 @@ def full_sensitivity(
     """
     distributions, pairs = distribution_pairs(scenario)
     if scenario.dim == 1 and slices is not None and isinstance(slices.seen, GapTables):
-        return full_of_slices(slices)
+        return full_of_slices(slices, scenario.query.range, scenario.query.scales)
     return _FULL[type(distributions[0])](scenario, distributions, pairs, recipe, shape, progress)
 
 
-def full_of_slices(slices: Slices) -> Full:
-    """The whole output in one dimension, where every direction is the axis."""
+def full_of_slices(slices: Slices, range_: Box | Ball | None, scales: Floats) -> Full:
+    """The whole output in one dimension, where every direction is the axis.
+
+    On levels that the gaps leave out, two outputs in a public range are its diameter apart at most.
+    """
     tables = slices.seen
     if isinstance(tables, GaussianPairs):
         return Full(dim=1, seen=tables)
-    return Full(dim=1, seen=MatchingTables.of_gaps(tables), missing=slices.missing)
+    if range_ is None or not slices.missing.any():
+        return Full(dim=1, seen=MatchingTables.of_gaps(tables), missing=slices.missing)
+    diameter, rows = range_.diameter(scales), []
+    for row, (start, stop) in enumerate(pairwise(tables.starts.tolist())):
+        gaps, counts = tables.gaps[start:stop], tables.counts[start:stop]
+        left_out = LEVEL_QUANTA - int(tables.totals[row % tables.n_instances])
+        if left_out and diameter > gaps[0]:
+            gaps, counts = np.append(diameter, gaps), np.append(left_out, counts)
+        else:
+            counts = counts + left_out * (np.arange(len(counts)) == 0)
+        rows.append((gaps, counts))
+    totals = [LEVEL_QUANTA] * tables.n_instances
+    return Full(dim=1, seen=MatchingTables.of_rows(rows, totals))
 
 
 def distribution_pairs(scenario: Scenario) -> tuple[list[Distribution], list[DistributionPair]]:

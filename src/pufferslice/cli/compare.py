@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pufferslice.cli.output import Json, answer, progress_bar
+from pufferslice.cli.stream import streamed_request
 from pufferslice.errors import ArgumentError, escaped
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ def compare(
         noise_curves,
     )
     from pufferslice.calibration.guarantee import Guarantee
-    from pufferslice.config import read_request
     from pufferslice.sensitivity.profiles import FiniteProfile
 
     settings = Settings(
@@ -53,7 +53,7 @@ def compare(
         group_sensitivity=group_sensitivity,
         largest_table=largest_table,
     )
-    request = read_request(scenario)
+    request = streamed_request(scenario)
     target, profile = request.target, request.profile
     if not isinstance(target, Guarantee) or not isinstance(profile, FiniteProfile):
         msg = (

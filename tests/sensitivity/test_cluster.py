@@ -20,8 +20,9 @@ import pytest
 
 from pufferslice.errors import ArgumentError, ClusterError, ScenarioError, TableError
 from pufferslice.queries import Box, columns, row_function
-from pufferslice.sensitivity import RowScan, cluster, scan_files, spill_files
+from pufferslice.sensitivity import RowScan, cluster, scan_files, spill_files, streamed_scenario
 from pufferslice.sensitivity.cluster import (
+    ClusterStrata,
     cluster_client,
     scan_anywhere,
     scan_cluster_files,
@@ -29,7 +30,10 @@ from pufferslice.sensitivity.cluster import (
     scan_dask_frame,
     spill_dask_frame,
 )
+from pufferslice.sensitivity.couplings import Recipe
 from pufferslice.sensitivity.profiles import FiniteProfile
+from pufferslice.sensitivity.sensitivity import full_sensitivity
+from pufferslice.sensitivity.strata import Cut
 
 GROUP = "group"
 PROFILE = FiniteProfile.uniform(dim=2, n_directions=8, seed=3)
@@ -92,14 +96,6 @@ class TestDask:
         frame = dask.dataframe.read_parquet(folder).repartition(npartitions=partitions)
         assert scan_dask_frame(frame, SCAN, client) == whole
 
-    def test_the_rows_of_a_dataframe_are_spilled_here(self, client, folder, whole):
-        frame = dask.dataframe.read_parquet(folder).repartition(npartitions=5)
-        found = spill_dask_frame(frame, SCAN, whole, client)
-        assert {secret: part.digest for secret, part in found.items()} == {
-            secret: part.digest for secret, part in spill_files(folder, SCAN, whole).items()
-        }
-        assert found["a"].n_strata == 1
-
     def test_dataframe_with_an_empty_partition(self, client, folder):
         frame = dask.dataframe.read_parquet(folder)
         few = frame[frame["group"] == "rare"]
@@ -145,6 +141,94 @@ class TestDask:
         square = dask.array.zeros((10, 2))
         with pytest.raises(ArgumentError, match="counted on a public range"):
             scan_dask_array(square, line, columns(["x", "y"]), SCAN.grid, client)
+
+
+class TestStrata:
+    """Rows that Dask's shuffle brings to their strata, which the workers couple."""
+
+    @pytest.fixture
+    def frame(self, folder):
+        frame = dask.dataframe.read_parquet(folder).repartition(npartitions=5)
+        return dask.dataframe.concat([frame, frame.partitions[0].query("group == 'nobody'")])
+
+    def test_same_strata_and_couplings_as_in_one_process(self, client, folder, frame, whole):
+        announced, reports = [], []
+        found = spill_dask_frame(
+            frame,
+            SCAN,
+            whole,
+            client,
+            most_rows=1_700,
+            announce=announced.append,
+            progress=lambda *counts: reports.append(counts),
+        )
+        sizes = []
+        expected = spill_files(folder, SCAN, whole, most_rows=1_700, announce=sizes.append)
+        assert announced == sizes
+        for secret, strata in expected.items():
+            assert found[secret].digest == strata.digest
+            assert found[secret].n_strata == strata.n_strata
+            for k in range(strata.n_strata):
+                assert np.array_equal(found[secret].rows(k), strata.rows(k))
+                assert np.array_equal(found[secret].masses(k), strata.masses(k))
+        assert found["a"].n_strata == 8
+        n_strata = sum(strata.n_strata for strata in expected.values())
+        assert reports == [(k + 1, n_strata) for k in range(n_strata)]
+        here, there = (
+            streamed_scenario(whole, SCAN, strata=strata) for strata in (expected, found)
+        )
+        assert here.distributions_digest() == there.distributions_digest()
+        recipe = Recipe(effort="quick", cost="renyi", rate=0.2)
+        one, two = (full_sensitivity(s, recipe=recipe).seen for s in (here, there))
+        for name in ("starts", "gaps", "counts", "totals"):
+            assert np.array_equal(getattr(one, name), getattr(two, name))
+
+    def test_no_process_but_the_workers_reads_rows(self, client, frame, whole, monkeypatch):
+        strata = spill_dask_frame(frame, SCAN, whole, client, most_rows=1_700)
+        here = os.getpid()
+        monkeypatch.setattr(ClusterStrata, "rows", lambda *_: pytest.fail("rows came here"))
+        places = [(k, k) for k in range(8)]
+        processes = set(strata["a"].each_pair(strata["b"], places, lambda *_: os.getpid()))
+        assert len(processes) == 2
+        assert here not in processes
+        assert repr(strata["a"]).endswith("n_strata=8, dim=2)")
+
+    @pytest.mark.soundness
+    def test_other_rows_than_the_scan_has_counted(self, client, frame, whole):
+        moved = frame.assign(x=frame["x"] * 0.5)
+        renamed = frame.assign(group=frame["group"].replace("rare", "odd"))
+        fewer = frame.partitions[:3]
+        for other in (moved, renamed, fewer):
+            with pytest.raises(ScenarioError, match="not those that were counted"):
+                spill_dask_frame(other, SCAN, whole, client, most_rows=1_700)
+
+    @pytest.mark.soundness
+    def test_rows_that_change_between_the_passes(self, client):
+        """As of files that another process writes; a task is tried with what it would get then."""
+        cut = Cut(n_rows=4, n_strata=1)
+        table = pd.DataFrame({"group": ["a", "b"], "x": [0.0, 1.0], "y": [0.0, 1.0]})
+        with pytest.raises(ScenarioError, match="not those that were counted"):
+            cluster._numbered(table, SCAN, {"a": cut}, {"a": 0}, {})
+        rows = cluster._numbered(table[:1], SCAN, {"a": cut}, {"a": 0}, {})
+        with pytest.raises(ScenarioError, match="not those that were counted"):
+            cluster._gathered(rows, 0, "a", cut, 0, SCAN.grid)
+
+    def test_strata_that_are_elsewhere(self, client, folder, frame, whole):
+        strata = spill_dask_frame(frame, SCAN, whole, client)
+        on_disk = spill_files(folder, SCAN, whole)
+        with pytest.raises(ArgumentError, match="spill both from one frame"):
+            next(strata["a"].each_pair(on_disk["b"], [(0, 0)], abs))
+        client.cancel(list(strata["a"].strata))
+        with pytest.raises(ClusterError, match="no longer on the cluster"):
+            strata["a"].rows(0)
+
+    def test_what_a_graph_raises_is_not_quoted(self, client, whole):
+        name = "MARK-Jane-Doe-7"
+        data = pd.DataFrame({"group": ["a", "b"], "x": [name, "c"], "y": [0.0, 1.0]})
+        frame = dask.dataframe.from_pandas(data, npartitions=1)
+        with pytest.raises(ClusterError, match="failed with ValueError") as caught:
+            spill_dask_frame(frame.assign(x=frame["x"].astype(float)), SCAN, whole, client)
+        assert name not in "".join(traceback.format_exception(caught.value))
 
 
 class TestErrors:

@@ -62,8 +62,8 @@ def probabilities(points, masses):
     return result
 
 
-def check_marginals(distributions, recipe):
-    (instance,) = couplings._instances(distributions, ONE_PAIR)
+def check_marginals(distributions, recipe, n_instances=1):
+    (instance,) = couplings._instances(distributions, ONE_PAIR, n_instances)
     for pieces in couplings._candidates(instance, recipe):
         assert pieces.masses.min() >= 1
         assert int(pieces.masses.sum()) == instance.total
@@ -161,6 +161,18 @@ class TestMarginals:
             ]
             check_marginals(distributions, recipe)
 
+    @pytest.mark.parametrize("cost", ["squared", "renyi"])
+    @pytest.mark.parametrize("sizes", [(61, 60), (40, 61), (300, 7)])
+    def test_little_time_for_each_of_many(self, only_searches, sizes, cost, rng):
+        recipe = Recipe(effort="quick", cost=cost, rate=0.7)
+        check_marginals(uniform_pair(rng, *sizes, 3), recipe, n_instances=2**20)
+        weights = [rng.integers(1, 9, size=n) for n in sizes]
+        pair = [
+            FiniteDistribution(outputs=rng.normal(size=(n, 3)), counts=counts)
+            for n, counts in zip(sizes, weights, strict=True)
+        ]
+        check_marginals(pair, recipe, n_instances=2**20)
+
     def test_largest_totals(self, only_searches, rng):
         """The common denominator of coprime totals next to 2^31 is next to 2^62."""
         counts = [np.full(40, 2**31 // 40), np.full(40, 2**31 // 40)]
@@ -240,6 +252,17 @@ class TestNearTheBest:
             monotone = matching_tables(distributions, ONE_PAIR, np.eye(4))
             ours = coupling_tables(distributions, ONE_PAIR, recipe)
             assert table_cost(recipe, ours) <= table_cost(recipe, monotone) * 1.01
+
+    def test_unequal_sizes_cost_little_more_than_equal_ones(self, rng):
+        """Of much data, for which a quick search has one round; 3,000 and 2,900 atoms."""
+        first, second = uniform_pair(rng, 3_000, 3_000, 4)
+        fewer = FiniteDistribution.uniform(second.outputs[:2_900])
+        recipe = Recipe(effort="quick", cost="renyi", rate=0.3)
+        equal, unequal = (
+            table_cost(recipe, coupling_tables([first, b], ONE_PAIR, recipe, n_instances=2**20))
+            for b in (second, fewer)
+        )
+        assert unequal < 1.25 * equal
 
     def test_few_distinct_atoms_are_exact(self, rng):
         """0/1 columns: thousands of rows, at most eight atoms, by a linear program."""

@@ -44,6 +44,7 @@ from pufferslice.sensitivity.sensitivity import full_sensitivity
 from pufferslice.sensitivity.strata import (
     ORDER_KEY,
     Cut,
+    Stratum,
     check_spillable,
     ordered_places,
     rounded_masses,
@@ -590,8 +591,6 @@ class TestStorage:
             check_spillable(SimpleNamespace(n_rows={"a": 2**31}))
 
     def test_strata_that_are_not_rows(self):
-        strata = SimpleNamespace(
-            rows=lambda _: np.array([[np.nan, 0.0]]), masses=lambda _: np.array([1])
-        )
+        stratum = Stratum(np.array([[np.nan, 0.0]]), np.array([1]))
         with pytest.raises(StorageError, match="finite"):
-            stratum_distribution(strata, 0, None, np.zeros(2))
+            stratum_distribution(stratum, None, np.zeros(2))

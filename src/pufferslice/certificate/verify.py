@@ -10,6 +10,7 @@ import attrs
 import numpy as np
 
 from pufferslice._core.text import given
+from pufferslice._core.threads import Progress, silent
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.issue import check_visible, required_evidence
@@ -94,12 +95,14 @@ def verify(
     *,
     public_key: bytes | None = None,
     scenario: Scenario | None = None,
+    progress: Progress = silent,
 ) -> Verification:
     """Recompute noise, cost, unsliced bound and views from the evidence and compare all fields.
 
     With `public_key` (PEM) the statement must carry a valid Ed25519 signature of that key. Without
     `scenario` statement and evidence are shown to agree, and no more; with it the evidence itself
-    is recomputed from the scenario's data.
+    is recomputed from the scenario's data, which takes as long as certifying it; `progress` follows
+    that.
     """
     training = certificate.statement.get("workflow") == "training"
     source = "the plan" if training else "the evidence"
@@ -109,7 +112,7 @@ def verify(
     unchecked = dict(UNCHECKED_TRAINING if training else UNCHECKED)
     if scenario is not None:
         if not problems:
-            problems = scenario_problems(certificate, scenario)
+            problems = scenario_problems(certificate, scenario, progress)
         unchecked["scenario"] = "whether the declared secrets, query and priors describe the truth"
         source = "the data"
     return Verification(
@@ -121,7 +124,9 @@ def verify(
     )
 
 
-def scenario_problems(certificate: Certificate, scenario: Scenario) -> list[str]:
+def scenario_problems(
+    certificate: Certificate, scenario: Scenario, progress: Progress = silent
+) -> list[str]:
     """What does not hold for this scenario, whatever the evidence says.
 
     Tables and costs are computed from the scenario's own distributions. The stated noise must meet
@@ -143,6 +148,7 @@ def scenario_problems(certificate: Certificate, scenario: Scenario) -> list[str]
             recipe=evidence.full.recipe,
             shape=evidence.full.shape,
             reuse=True,
+            progress=progress,
         )
         if options.target.is_sliced:
             check_visible(fresh, scenario)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`pufferslice calibrate`: noise and certificate, nothing released."""
 
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,18 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pufferslice.cli.output import Json, answer, progress_bar
+from pufferslice.cli.stream import StrataFolder, streamed_request
 from pufferslice.errors import ArgumentError
 
 if TYPE_CHECKING:
     from pufferslice.certificate import Certificate
-    from pufferslice.config.scenario import Request
-    from pufferslice.scenario.histograms import Histograms
-
 
 _NOT_ABOUT_THE_CLAIM = frozenset(
     {
         "scenario", "set", "out", "ledger", "json", "sweep", "bounds", "plot",
-        "workers", "scheduler", "checkpoint",
+        "workers", "scheduler", "checkpoint", "strata_folder",
     }
 )  # fmt: skip
 
@@ -63,6 +62,7 @@ def calibrate(
     checkpoint: Annotated[
         Path | None, typer.Option(help="Save a long scan here, and resume from it.")
     ] = None,
+    strata_folder: StrataFolder = None,
     data: Annotated[Path | None, _flag("CSV, Parquet, a folder or glob of Parquet.")] = None,
     dataset: Annotated[str | None, _flag("adult or adult-complete.")] = None,
     null_value: Annotated[list[str] | None, _flag("A string that means missing, as '?'.")] = None,
@@ -83,6 +83,10 @@ def calibrate(
     high: Annotated[str | None, _flag("Public range, high ends.")] = None,
     range: Annotated[str | None, _flag("Public range: 17:90,0:1 or age=17:90,income=0:1.")] = None,  # noqa: A002
     bins: Annotated[int | None, _flag("Stream the data: bins along a slice, as 4096.")] = None,
+    strata: Annotated[
+        bool | None,
+        _flag("Couple streamed rows, or not; follows if left out.", "--strata/--no-strata"),
+    ] = None,
     prior: Annotated[
         str | None, _flag("empirical (the data are the prior) or sampled; required if streamed.")
     ] = None,
@@ -136,6 +140,7 @@ def calibrate(
     values = locals()
     from pufferslice.certificate import certify_release
     from pufferslice.certificate.verdict import verdict
+    from pufferslice.cli.flags import document_of
     from pufferslice.releases.ledger import Ledger
 
     # The context keeps the order of the command line, which is that of the coordinates.
@@ -152,10 +157,11 @@ def calibrate(
     if not sweep and (bounds is not None or plot is not None):
         msg = "--bounds and --plot are for --sweep"
         raise ArgumentError(msg)
-    request = _request(
-        scenario,
-        flags,
+    start = time.monotonic()
+    request = streamed_request(
+        document_of(flags) if scenario is None else scenario,
         overrides=set or [],
+        strata_folder=strata_folder,
         workers=workers,
         scheduler=scheduler,
         checkpoint=checkpoint,
@@ -185,6 +191,11 @@ def calibrate(
     if out is not None:
         certificate.save(out)
         note = f"Written: {out} and, confidential, its evidence beside it."
+    if request.is_coupled_in_strata:
+        note += (
+            "\nrelease and verify --scenario read the rows and look for the couplings again: about "
+            f"{time.monotonic() - start:,.0f} seconds, as here."
+        )
     found = verdict(certificate)
     value = _summary(certificate) | {"verdict": None if found is None else found.to_json()}
     # The first paragraph of a certificate is what everyone should read.
@@ -228,52 +239,6 @@ def _check_no_flags(context: typer.Context, flags: Iterable[str]) -> None:
             "of the file with --set, as --set guarantee.epsilon=2"
         )
         raise ArgumentError(msg)
-
-
-def _request(
-    scenario: Path | None,
-    flags: dict[str, Any],
-    *,
-    overrides: list[str],
-    workers: int | None,
-    scheduler: str | None,
-    checkpoint: Path | None,
-) -> "Request":
-    """The request of a file or of flags; streamed data are scanned here."""
-    from pufferslice.cli.flags import document_of
-    from pufferslice.config import overridden, read_request
-    from pufferslice.config.scenario import request_of
-    from pufferslice.sensitivity import RowScan, scan_files
-
-    with progress_bar("rows") as progress:
-        scanned = []
-
-        def scan(path: Path, rows: RowScan) -> "Histograms":
-            scanned.append(path)
-            if workers is None and scheduler is None:
-                return scan_files(path, rows, checkpoint=checkpoint, progress=progress)
-            from pufferslice.sensitivity.cluster import scan_anywhere
-
-            return scan_anywhere(
-                path,
-                rows,
-                workers=workers,
-                scheduler=scheduler,
-                checkpoint=checkpoint,
-                progress=progress,
-            )
-
-        if scenario is not None:
-            request = read_request(scenario, scan, overrides=overrides)
-        else:
-            request = request_of(overridden(document_of(flags), overrides), Path(), scan)
-    if not scanned and (workers, scheduler, checkpoint) != (None, None, None):
-        msg = (
-            "--workers, --scheduler and --checkpoint are for streamed data; stream with --bins, or "
-            "bins in [data]"
-        )
-        raise ArgumentError(msg)
-    return request
 
 
 def _summary(certificate: "Certificate") -> dict[str, Any]:

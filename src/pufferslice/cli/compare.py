@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pufferslice.cli.output import Json, answer, progress_bar
+from pufferslice.cli.stream import streamed_request
 from pufferslice.errors import ArgumentError, escaped
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ def compare(
         noise_curves,
     )
     from pufferslice.calibration.guarantee import Guarantee
-    from pufferslice.config import read_request
     from pufferslice.sensitivity.profiles import FiniteProfile
 
     settings = Settings(
@@ -56,7 +56,7 @@ def compare(
         group_sensitivity=group_sensitivity,
         largest_table=largest_table,
     )
-    request = read_request(scenario)
+    request = streamed_request(scenario)
     target, profile = request.target, request.profile
     if profile is None:
         profile = FiniteProfile.uniform(dim=request.scenario.dim, n_directions=200, seed=7)

@@ -11,7 +11,7 @@ _COMPARISONS = {">=": "at_least", "<=": "at_most", "=": "equals", ">": "above", 
 _KEYS = {
     "data": {
         "path": "data", "dataset": "dataset", "missing": "missing", "bins": "bins",
-        "null_values": "null_value",
+        "strata": "strata", "null_values": "null_value",
     },
     "prior": {"source": "source", "kind": "prior", "band": "band"},
     "profile": {"kind": "profile", "n_directions": "directions", "seed": "seed"},

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from pufferslice.cli.output import Json, answer, progress_bar
+from pufferslice.cli.stream import StrataFolder, streamed_request
 from pufferslice.errors import ArgumentError, StorageError
 
 
@@ -39,6 +40,7 @@ def release(
     again: Annotated[
         bool, typer.Option("--again", help="Write the recorded release again.")
     ] = False,
+    strata_folder: StrataFolder = None,
     json: Json = False,
 ) -> None:
     """Release the query on some rows, once, and record it in the ledger.
@@ -46,7 +48,6 @@ def release(
     The cost of the noise is recomputed from the scenario first, also its couplings.
     """
     from pufferslice.certificate import Certificate
-    from pufferslice.config import read_request
     from pufferslice.data import read_table
     from pufferslice.releases import Ledger
     from pufferslice.releases.release import AGAIN, release_again
@@ -63,7 +64,7 @@ def release(
         msg = "give the scenario.toml that was certified; only --again works without it"
         raise ArgumentError(msg)
     else:
-        request = read_request(scenario)
+        request = streamed_request(scenario, strata_folder=strata_folder)
         n_choices = sum(choice is not None for choice in (group, row, rows))
         if n_choices != 1 and not (n_choices == 0 and request.is_of_one_table):
             msg = "choose the rows to release by exactly one of --group, --row, --rows"
@@ -73,9 +74,15 @@ def release(
             if rows is None
             else read_table(rows, null_values=request.null_values)
         )
-        with progress_bar("recomputing couplings"):
+        with progress_bar("recomputing couplings") as progress:
             released = release_rows(
-                request.scenario, table, held, ledger=book, out=out, into_range=into_range
+                request.scenario,
+                table,
+                held,
+                ledger=book,
+                out=out,
+                into_range=into_range,
+                progress=progress,
             )
     try:
         text = f"{released}\n\nWritten: {out}. Recorded in {book.name}."

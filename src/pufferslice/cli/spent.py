@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pufferslice.cli.output import Json, answer, progress_bar
+from pufferslice.cli.stream import streamed_request
 
 if TYPE_CHECKING:
     from pufferslice.certificate.evidence import Evidence
@@ -47,9 +48,8 @@ def spent(
     held = Certificate.load(certificate)
     if scenario is not None:
         from pufferslice.certificate.issue import under_scenario
-        from pufferslice.config import read_request
 
-        other = read_request(scenario).scenario
+        other = streamed_request(scenario).scenario
         with progress_bar("recomputing couplings"):
             held = under_scenario(held, other)
     claim, word = held.guarantee, None if notion is None else notion.replace("-", "_")

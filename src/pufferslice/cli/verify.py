@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """`pufferslice verify`: recompute the claim from the evidence."""
 
-import contextlib
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pufferslice.cli.output import REFUSED, Json, answer, progress_bar
+from pufferslice.cli.stream import StrataFolder, streamed_request
+from pufferslice.errors import ArgumentError
 
 
 def verify(
@@ -19,6 +20,7 @@ def verify(
         Path | None,
         typer.Option(help="Recompute everything, also couplings, from this scenario.toml."),
     ] = None,
+    strata_folder: StrataFolder = None,
     json: Json = False,
 ) -> None:
     """Recompute the claim from the evidence, or from the data; exits 1 if it does not hold."""
@@ -29,13 +31,14 @@ def verify(
     held = Certificate.load(certificate)
     data = None
     if scenario is not None:
-        from pufferslice.config import read_request
-
-        data = read_request(scenario).scenario
+        data = streamed_request(scenario, strata_folder=strata_folder).scenario
+    elif strata_folder is not None:
+        msg = "--strata-folder is for streamed data; give --scenario too"
+        raise ArgumentError(msg)
     signed_by = None if key is None else read_bytes(key, "key")
     # From data the couplings are looked for again, as long as when they were certified.
-    with contextlib.nullcontext() if data is None else progress_bar("recomputing couplings"):
-        result = recompute(held, public_key=signed_by, scenario=data)
+    with progress_bar("recomputing couplings") as progress:
+        result = recompute(held, public_key=signed_by, scenario=data, progress=progress)
     value = {
         "holds": result.holds,
         "signed": result.signed,

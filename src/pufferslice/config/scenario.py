@@ -45,12 +45,12 @@ from pufferslice.queries import Ball, Box, Query, columns, summary
 from pufferslice.queries.query import RangeLike
 from pufferslice.queries.statistics import STATISTICS
 from pufferslice.scenario.distributions import GaussianDistribution, GaussianMixture
-from pufferslice.scenario.histograms import Histograms
+from pufferslice.scenario.histograms import BinnedDistribution, Histograms, Strata
 from pufferslice.scenario.priors import LAWS, SOURCES, Bootstrap
 from pufferslice.scenario.scenario import Pairs, Scenario, chosen_pairs
 from pufferslice.scenario.secrets import Bins
 from pufferslice.scenario.templates import DESIGNS, PRIOR_FORMS, ordered_pairs
-from pufferslice.sensitivity import RowScan, scan_files, streamed_scenario
+from pufferslice.sensitivity import RowScan, scan_files, spill_files, streamed_scenario
 from pufferslice.sensitivity.concentration import BANDS, BandKind
 from pufferslice.sensitivity.couplings import Effort
 from pufferslice.sensitivity.profiles import FiniteProfile, Profile, SampledSphere
@@ -78,6 +78,10 @@ class Data(Table):
     """`refuse` (default), or `drop-rows`: rows without a value are left out and counted."""
     bins: int | None = key(None, example=4096)
     """Stream the rows (distribution `records`, with a range): bins along each slice."""
+    strata: bool | None = key(None, example=True)
+    """Of streamed rows: bound the whole output by couplings of the rows, which a second pass keeps
+    on disk, instead of the range alone. Left out: yes for claims about the whole output of more
+    than one coordinate whose prior is `empirical`, else no."""
 
 
 class SecretBins(Table):
@@ -821,6 +825,14 @@ class Request:
     """Strings that mean a missing value in files."""
 
     @property
+    def is_coupled_in_strata(self) -> bool:
+        """Whether the whole output is bounded by couplings of streamed rows, which takes long."""
+        distributions = (d for p in self.scenario.priors for d in p.distributions.values())
+        return any(
+            isinstance(d, BinnedDistribution) and d.strata is not None for d in distributions
+        )
+
+    @property
     def guarantee(self) -> Claim:
         """The target along the profile, if it is sliced, as `certify_release` takes it."""
         return self.target if self.profile is None else self.target.along(self.profile)
@@ -860,9 +872,16 @@ class Request:
 Scan = Callable[[Path, RowScan], Histograms]
 """Counts the rows of files; the number of processes does not change the result."""
 
+Spill = Callable[[Path, RowScan, Histograms], Mapping[str, Strata]]
+"""Keeps the rows of files that were counted; where does not change the result."""
+
 
 def read_request(
-    path: str | os.PathLike[str], scan: Scan = scan_files, *, overrides: list[str] | None = None
+    path: str | os.PathLike[str],
+    scan: Scan = scan_files,
+    spill: Spill = spill_files,
+    *,
+    overrides: list[str] | None = None,
 ) -> Request:
     """Read scenario.toml; paths in it are relative to its folder.
 
@@ -873,10 +892,12 @@ def read_request(
     except ValueError as error:
         msg = f"{str(path)!r} is not TOML: {error}"
         raise ArgumentError(msg) from error
-    return request_of(overridden(document, overrides or []), Path(path).parent, scan)
+    return request_of(overridden(document, overrides or []), Path(path).parent, scan, spill)
 
 
-def request_of(document: Document, folder: Path, scan: Scan = scan_files) -> Request:
+def request_of(
+    document: Document, folder: Path, scan: Scan = scan_files, spill: Spill = spill_files
+) -> Request:
     """The request that a document stands for."""
     file = ScenarioFile.of(document)
     query = file.query.query(file.data, folder)
@@ -888,7 +909,13 @@ def request_of(document: Document, folder: Path, scan: Scan = scan_files) -> Req
     numbers: Sequence[float] = ()
     section = _worlds_section(file)
     if file.data.bins is not None and profile is not None:
-        scenario = _streamed(file, folder, query, profile, scan)
+        kept = file.data.strata
+        if kept is None:
+            kept = not target.is_sliced and query.dim > 1 and file.prior.kind == "empirical"
+        scenario = _streamed(file, folder, query, profile, scan, spill if kept else None)
+    elif file.data.strata is not None:
+        msg = "[data] strata: is for streamed rows; give bins too, or leave it out"
+        raise ArgumentError(msg)
     elif isinstance(section, WorldsTemplate):
         table = _table(file, folder) if section.reads_table else None
         scenario = section.scenario(query, table, file.prior.source)
@@ -925,7 +952,12 @@ def request_of(document: Document, folder: Path, scan: Scan = scan_files) -> Req
 
 
 def _streamed(
-    file: ScenarioFile, folder: Path, query: Query, profile: Profile, scan: Scan
+    file: ScenarioFile,
+    folder: Path,
+    query: Query,
+    profile: Profile,
+    scan: Scan,
+    spill: Spill | None,
 ) -> Scenario:
     if file.query.distribution != "records" or file.data.path is None:
         msg = "[data] bins: is for distribution 'records' and a path; leave it out to read a table"
@@ -936,6 +968,12 @@ def _streamed(
             "'sampled' (the rows are a sample of it); --prior on the command line"
         )
         raise ArgumentError(msg)
+    if spill is not None and file.prior.kind == "sampled":
+        msg = (
+            "[data] strata: couplings of samples bound the samples alone, not the prior; leave it "
+            "out, and the range bounds the whole output"
+        )
+        raise ArgumentError(msg)
     rows = RowScan.of(
         query,
         secret=file.secret.secret(),
@@ -943,9 +981,12 @@ def _streamed(
         n_bins=file.data.bins or 0,
         null_values=file.data.null_values,
     )
+    path = folder / file.data.path
+    histograms = scan(path, rows)
     return streamed_scenario(
-        scan(folder / file.data.path, rows),
+        histograms,
         rows,
+        strata=None if spill is None else spill(path, rows, histograms),
         pairs=file.secret.listed_pairs(),
         source=file.prior.source or "released_data",  # type: ignore[arg-type]
     )

@@ -22,6 +22,7 @@ from pufferslice._core.files import (
     write_new,
 )
 from pufferslice._core.text import shown
+from pufferslice._core.threads import Progress, silent
 from pufferslice.calibration.noise import SIGMA_INT, Noise, OperatingSystemNoise
 from pufferslice.certificate import Certificate, verify
 from pufferslice.certificate.composition import budget_of
@@ -274,20 +275,21 @@ def release(
     out: str | os.PathLike[str] | None = None,
     into_range: bool = False,
     noise: Noise = OperatingSystemNoise(),  # noqa: B008 - it has no state
+    progress: Progress = silent,
 ) -> Release:
     """Release the query on `rows` once, under `certificate`.
 
     The query is computed here, from rows that must fit the scenario's distribution. Intent is
     recorded in the ledger before noise is drawn, the result before it is handed out; with `out` it
     is also written to a file, whole or not at all. A second release under the certificate is
-    refused.
+    refused. `progress` follows the couplings, which are looked for again.
 
     `into_range` moves values that noise put outside what the query can have (its range, and 0 to 1
     for a rate) to the nearest end. That costs nothing under a claim about the whole output; claims
     along slices do not survive it, and it is refused.
     """
     ends = _public_ends(scenario.query, certificate) if into_range else None
-    _check_certificate(scenario, certificate, noise)
+    _check_certificate(scenario, certificate, noise, progress)
     noise.draw(1)  # so that a machine that cannot draw fails before the ledger is touched
     value = fitting_value(scenario, rows)
     if not certificate.noise_std:
@@ -390,7 +392,9 @@ def _public_ends(query: Query, certificate: Certificate) -> Floats:
     return ends
 
 
-def _check_certificate(scenario: Scenario, certificate: Certificate, noise: Noise) -> None:
+def _check_certificate(
+    scenario: Scenario, certificate: Certificate, noise: Noise, progress: Progress
+) -> None:
     """Raise unless the claim holds for the scenario's own distributions, with this noise."""
     if certificate.workflow != "release":
         msg = "this certificate is of a training run; a release needs one from certify_release"
@@ -405,7 +409,7 @@ def _check_certificate(scenario: Scenario, certificate: Certificate, noise: Nois
         )
         raise ReleaseError(msg)
     required_evidence(certificate)
-    verification = verify(certificate, scenario=scenario)
+    verification = verify(certificate, scenario=scenario, progress=progress)
     if not verification.holds:
         msg = (
             f"the certificate does not hold for this scenario: {verification.problems[0]}. Certify "

@@ -1,37 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scans on a Dask cluster: every task is a pure function; its counts are added in a tree."""
+"""Scans on a Dask cluster, and strata that stay on it: every task is a pure function."""
 
 import contextlib
+import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar, final
 
+import attrs
 import numpy as np
 
-from pufferslice._core.arrays import Floats
+from pufferslice._core.arrays import Floats, Integers
 from pufferslice._core.checks import check_count
 from pufferslice._core.threads import Progress, n_cores, silent
 from pufferslice.data.frames import frame_of, labels_of
 from pufferslice.data.readers import Piece, data_files, pieces_of
 from pufferslice.errors import ArgumentError, ClusterError, MissingExtraError, PuffersliceError
 from pufferslice.queries import Query
-from pufferslice.scenario.histograms import BinGrid, Histograms, added
+from pufferslice.scenario.histograms import BinGrid, Histograms, Strata, added
 from pufferslice.scenario.simulator import floats_in
-from pufferslice.sensitivity.binned import Tally
+from pufferslice.sensitivity.binned import Tally, grouped
 from pufferslice.sensitivity.scan import (
     RowScan,
     check_some,
     counted_outputs,
     scan_files,
     scan_piece,
-    spill_tables,
 )
-from pufferslice.sensitivity.strata import SpilledStrata
+from pufferslice.sensitivity.strata import (
+    MOST_ROWS,
+    Announce,
+    Cut,
+    PairWork,
+    Stratum,
+    check_counted,
+    check_spillable,
+    cuts_of,
+    few_directions,
+    rows_changed,
+    strata_digest,
+    unannounced,
+)
+from pufferslice.sensitivity.tables import MatchingTables
 
 try:
     import dask
     import dask.array
+    import dask.dataframe
     import distributed
+    import pandas as pd
 except ModuleNotFoundError as error:
     msg = "clusters need Dask; install it with: pip install 'pufferslice[scale]'"
     raise MissingExtraError(msg) from error
@@ -42,6 +60,8 @@ PARTS_PER_SUM: Final = 8
 MOST_ROWS_PER_TASK: Final = 2**24
 _TASKS_PER_THREAD: Final = 4
 _SECONDS_TO_CONNECT: Final = 10
+
+Result = TypeVar("Result")
 
 
 @contextlib.contextmanager
@@ -81,8 +101,8 @@ def scan_anywhere(
 ) -> Histograms:
     """Scan files in this process, in local worker processes, or on a running cluster.
 
-    The result is the same, bit for bit. Only scans run on a cluster: `spill_files` reads the same
-    files once more, in this process.
+    The result is the same, bit for bit. `spill_files` reads the same files once more, in this
+    process; `spill_dask_frame` keeps rows on the cluster.
     """
     if workers is None and scheduler is None:
         return scan_files(path, scan, checkpoint=checkpoint, progress=progress)
@@ -111,7 +131,7 @@ def scan_cluster_files(
     n_threads = sum(client.nthreads().values())
     shared_scan = client.submit(_itself, scan)
     tasks = _tasks(pieces, n_threads)
-    leaves = [client.submit(_counted, _count_pieces, task, shared_scan) for task in tasks]
+    leaves = [client.submit(_shielded, _count_pieces, task, shared_scan) for task in tasks]
     n_rows = [sum(piece.n_rows for piece in task) for task in tasks]
     return _summed(client, leaves, n_rows, scan.grid, progress)
 
@@ -128,9 +148,69 @@ def scan_dask_frame(
     columns = [name for name in frame.columns if name in scan.columns]
     parts = frame[columns].to_delayed() if columns else frame.to_delayed()
     leaves = client.compute(
-        [dask.delayed(_counted)(_count_frame, part, shared_scan) for part in parts]
+        [dask.delayed(_shielded)(_count_frame, part, shared_scan) for part in parts]
     )
     return _summed(client, leaves, [1] * len(leaves), scan.grid, progress)
+
+
+@final
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ClusterStrata:
+    """The strata of one secret on the workers of a cluster, which couple them.
+
+    They are there for as long as the client is connected and something uses them.
+    """
+
+    cut: Cut
+    dim: int
+    digests: tuple[str, ...]
+    """SHA-256 of the rows of each stratum."""
+    borders: Integers
+    """Where, in each stratum, the rows at its first and its last place are; (n_strata, 2)."""
+    strata: tuple[distributed.Future, ...]
+    """Each a `Stratum`."""
+    client: distributed.Client
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the secret."""
+        return self.cut.n_rows
+
+    @property
+    def n_strata(self) -> int:
+        """Number of strata."""
+        return self.cut.n_strata
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the rows and how they are cut: that of the same rows on disk."""
+        return strata_digest(self.cut, self.dim, self.digests, self.borders)
+
+    def rows(self, stratum: int) -> Floats:
+        """The rows of one stratum, which come to this process."""
+        rows: Floats = _result(self.strata[stratum]).rows
+        return rows
+
+    def masses(self, stratum: int) -> Integers:
+        """The integer mass of each of these rows; their sum is the same in every stratum."""
+        return self.cut.masses_in_order(stratum, self.borders[stratum])
+
+    def each_pair(
+        self, other: Strata, places: Sequence[tuple[int, int]], work: PairWork
+    ) -> Iterator[tuple[MatchingTables, float]]:
+        """What `work` gives for pairs of strata, on the workers; only that comes here."""
+        if not isinstance(other, ClusterStrata):
+            msg = "strata on a cluster are coupled with strata on it; spill both from one frame"
+            raise ArgumentError(msg)
+        pairs = [(self.strata[i], other.strata[j]) for i, j in places]
+        futures = [self.client.submit(_shielded, work, *pair, pure=False) for pair in pairs]
+        ready = distributed.as_completed(futures)
+        futures.clear()
+        for future in ready:
+            yield _result(future)
+
+    def __repr__(self) -> str:
+        return f"ClusterStrata(n_rows={self.n_rows}, n_strata={self.n_strata}, dim={self.dim})"
 
 
 def spill_dask_frame(
@@ -139,24 +219,72 @@ def spill_dask_frame(
     histograms: Histograms,
     client: distributed.Client,
     *,
+    most_rows: int = MOST_ROWS,
+    announce: Announce = unannounced,
     progress: Progress = silent,
-) -> dict[str, SpilledStrata]:
-    """As `spill_tables`, for the frame of `scan_dask_frame`.
+) -> dict[str, ClusterStrata]:
+    """As `spill_tables`, for the frame of `scan_dask_frame`; the rows stay on the cluster.
 
-    The partitions come to this process one after the other, and are spilled on its disk.
+    Dask's shuffle brings every row to its stratum, and the workers couple strata: this process
+    holds one at most. Keep the client open until the certificate is issued. `progress` counts
+    strata, `announce` gets the bytes of all rows together.
+
+    Guarantee: strata and couplings are those of one process, bit for bit.
     """
-
-    def tables() -> Iterator[object]:
-        columns = [name for name in frame.columns if name in scan.columns]
-        for part in frame[columns].to_delayed():
-            try:
-                table = client.compute(part).result()
-            except Exception as error:  # noqa: BLE001 - whatever the graph behind a frame can raise
-                raise _failed(error) from None
-            if len(table):
-                yield table
-
-    return spill_tables(tables(), scan, histograms, progress=progress)
+    check_spillable(histograms)
+    check_count(1, most_rows=most_rows)
+    dim = histograms.grid.dim
+    cuts = {secret: cut for secret, (cut, _) in cuts_of(histograms, most_rows).items()}
+    owners = [(secret, k) for secret, cut in cuts.items() for k in range(cut.n_strata)]
+    firsts = {secret: owners.index((secret, 0)) for secret in cuts}
+    announce(8 * dim * sum(cuts[secret].size(k) for secret, k in owners))
+    columns = [name for name in frame.columns if name in scan.columns]
+    parts = frame[columns].to_delayed()
+    shared_scan = dask.delayed(_itself)(scan)
+    counted = client.compute(
+        [dask.delayed(_shielded)(_count_secrets, part, shared_scan) for part in parts]
+    )
+    before, reached = [], Counter[str]()
+    for counts in map(_result, counted):
+        before.append(dict(reached))
+        reached.update(counts)
+    if reached != histograms.n_rows:
+        raise rows_changed()
+    numbered = [
+        dask.delayed(_shielded)(_numbered, part, shared_scan, cuts, firsts, offsets)
+        for part, offsets in zip(parts, before, strict=True)
+    ]
+    shuffled = dask.dataframe.from_delayed(
+        numbered, meta=_numbered_frame([], dim), verify_meta=False
+    ).set_index(_STRATUM, divisions=list(range(len(owners) + 1)), drop=False, shuffle_method="p2p")
+    grid = few_directions(histograms)
+    gathered = client.compute(
+        [
+            dask.delayed(_shielded)(_gathered, part, number, secret, cuts[secret], k, grid)
+            for number, (part, (secret, k)) in enumerate(
+                zip(shuffled.to_delayed(), owners, strict=True)
+            )
+        ]
+    )
+    strata = [client.submit(_stratum_of, both) for both in gathered]
+    tally, facts = Tally(grid, 1), []
+    for done, both in enumerate([client.submit(_facts_of, both) for both in gathered]):
+        fact: _Facts = _result(both)
+        tally.add_histograms(fact.counts)
+        facts.append(fact)
+        progress(done + 1, len(owners))
+    check_counted(tally, histograms)
+    return {
+        secret: ClusterStrata(
+            cut=cut,
+            dim=dim,
+            digests=tuple(fact.digest for fact in facts[first : first + cut.n_strata]),
+            borders=np.array([fact.border for fact in facts[first : first + cut.n_strata]]),
+            strata=tuple(strata[first : first + cut.n_strata]),
+            client=client,
+        )
+        for (secret, cut), first in zip(cuts.items(), firsts.values(), strict=True)
+    }
 
 
 def scan_dask_array(
@@ -183,7 +311,7 @@ def scan_dask_array(
     rows, secrets = whole_rows.to_delayed().ravel(), labels.to_delayed().ravel()
     leaves = client.compute(
         [
-            dask.delayed(_counted)(_count_block, x, s, shared_query, shared_grid)
+            dask.delayed(_shielded)(_count_block, x, s, shared_query, shared_grid)
             for x, s in zip(rows, secrets, strict=True)
         ]
     )
@@ -263,13 +391,28 @@ def _failed(error: Exception) -> ClusterError:
     )
 
 
-def _counted(count: Callable[..., Histograms], *args: Any) -> Histograms:  # noqa: ANN401
-    """The histograms of a task. Dask logs its errors, so they must not quote the data."""
+def _shielded(work: Callable[..., Result], *args: Any) -> Result:  # noqa: ANN401
+    """The result of a task. Dask logs its errors, so they must not quote the data."""
     try:
-        return count(*args)
+        return work(*args)
     except (PuffersliceError, MemoryError):
         raise
     except Exception as error:  # noqa: BLE001 - whatever reading a partition can raise
+        raise _failed(error) from None
+
+
+def _result(future: distributed.Future) -> Any:  # noqa: ANN401 - of any task
+    try:
+        return future.result()
+    except PuffersliceError:
+        raise
+    except distributed.client.FutureCancelledError:
+        msg = (
+            "the strata are no longer on the cluster: its client was closed, or tasks were "
+            "cancelled. Spill the rows again, and certify while the client is open"
+        )
+        raise ClusterError(msg) from None
+    except Exception as error:  # noqa: BLE001 - whatever the graph behind a frame can raise
         raise _failed(error) from None
 
 
@@ -300,3 +443,84 @@ def _count_block(outputs: Floats, labels: Any, query: Query, grid: BinGrid) -> H
     raw = floats_in(outputs, "a block of outputs")
     tally.add_rows(counted_outputs(query, raw, secrets.tolist(), codes.astype(np.int64)))
     return tally.histograms()
+
+
+_STRATUM: Final = "stratum"
+_ROW: Final = "row"
+_PLACE: Final = "place"
+
+
+class _Facts(NamedTuple):
+    """What this process needs to know of a stratum."""
+
+    digest: str
+    border: list[int]
+    counts: Histograms
+
+
+def _count_secrets(part: Any, scan: RowScan) -> Counter[str]:  # noqa: ANN401 - a partition
+    """Rows of each secret in a partition."""
+    if not len(part):
+        return Counter()
+    rows = scan.rows(part)
+    counts = np.bincount(rows.codes, minlength=len(rows.secrets)).tolist()
+    return Counter(dict(zip(rows.secrets, counts, strict=True)))
+
+
+def _numbered(
+    part: Any,  # noqa: ANN401 - a partition
+    scan: RowScan,
+    cuts: Mapping[str, Cut],
+    firsts: Mapping[str, int],
+    offsets: Mapping[str, int],
+) -> pd.DataFrame:
+    """The prepared rows of a partition with the numbers of their strata; some are there twice."""
+    blocks = []
+    rows = scan.rows(part) if len(part) else None
+    if rows is not None and len(rows.codes):
+        order = grouped(rows.codes, len(rows.secrets))
+        ends = np.cumsum(np.bincount(rows.codes, minlength=len(rows.secrets)))
+        for secret, chosen in zip(rows.secrets, np.split(order, ends[:-1]), strict=True):
+            if secret not in cuts:
+                raise rows_changed()
+            first = offsets.get(secret, 0)
+            source, strata, places = cuts[secret].split(first, len(chosen))
+            numbers = [firsts[secret] + strata, first + source, places]
+            blocks.append((np.column_stack(numbers), rows.outputs[chosen[source]]))
+    return _numbered_frame(blocks, scan.grid.dim)
+
+
+def _numbered_frame(blocks: list[tuple[Integers, Floats]], dim: int) -> pd.DataFrame:
+    numbers = np.concatenate([np.empty((0, 3), np.int64), *(block[0] for block in blocks)])
+    outputs = np.concatenate([np.empty((0, dim)), *(block[1] for block in blocks)])
+    columns = dict(zip((_STRATUM, _ROW, _PLACE), numbers.T, strict=True))
+    return pd.DataFrame({**columns, **{f"x{k}": outputs[:, k] for k in range(dim)}})
+
+
+def _gathered(
+    part: pd.DataFrame, number: int, secret: str, cut: Cut, stratum: int, grid: BinGrid
+) -> tuple[Stratum, _Facts]:
+    """One stratum, its rows in the order in which one process would write them."""
+    part = part.sort_values(_ROW)
+    places = part[_PLACE].to_numpy() - cut.first(stratum)
+    size = cut.size(stratum)
+    if (part[_STRATUM] != number).any() or not np.array_equal(np.sort(places), np.arange(size)):
+        raise rows_changed()
+    rows = np.ascontiguousarray(part[[f"x{k}" for k in range(grid.dim)]].to_numpy(np.float64))
+    border = [int(np.flatnonzero(places == place)[0]) for place in (0, size - 1)]
+    is_shared = stratum * cut.n_rows % cut.n_strata > 0
+    own = np.delete(rows, border[0], axis=0) if is_shared else rows  # each row is counted once
+    tally = Tally(grid, 1)
+    tally.add(own, [secret], np.zeros(len(own), dtype=np.int64))
+    facts = _Facts(
+        hashlib.sha256(rows.astype("<f8").tobytes()).hexdigest(), border, tally.histograms()
+    )
+    return Stratum(rows, cut.masses_in_order(stratum, np.array(border))), facts
+
+
+def _stratum_of(both: tuple[Stratum, _Facts]) -> Stratum:
+    return both[0]
+
+
+def _facts_of(both: tuple[Stratum, _Facts]) -> _Facts:
+    return both[1]

@@ -83,6 +83,12 @@ _PIECES_PER_ATOM: Final = 2
 _UNITS_PER_ATOM: Final = 4
 _BULK: Final = 0.95
 """Share of mass in equal units, where masses have no common one; the rest is coupled apart."""
+_FEW_ROUNDS: Final = 2
+"""Rounds up to which a search is for much data: pieces are few, and the farthest get most of it."""
+_SINGLE: Final = 0.8
+"""Share of mass in one unit an atom from which these units are coupled apart."""
+_FAR_SHARES: Final = (0.25, 0.06, 0.015, 0.004)
+"""Shares of the pieces, those farthest apart, that are coupled anew last: they cost most."""
 _FOREVER: Final = 1e300
 _LARGEST: Final = 1e100
 
@@ -437,13 +443,15 @@ def _searched(instance: _Instance, recipe: Recipe) -> list[Pieces]:
         block = _QUICK_BLOCK
     plain = attrs.evolve(recipe, cost="squared")
 
-    def coupled(masses_a: Integers, masses_b: Integers, most: int, n_rounds: int) -> Pieces:
+    def bisected(masses_a: Integers, masses_b: Integers) -> Pieces:
         atoms_a, atoms_b = np.flatnonzero(masses_a), np.flatnonzero(masses_b)
         first, second, masses = bisect(
             a.points[atoms_a], masses_a[atoms_a], b.points[atoms_b], masses_b[atoms_b], directions
         )
-        pieces = Pieces(atoms_a[first], atoms_b[second], masses)
-        return refined(pieces, plain, most, n_rounds)
+        return Pieces(atoms_a[first], atoms_b[second], masses)
+
+    def coupled(masses_a: Integers, masses_b: Integers, most: int, n_rounds: int) -> Pieces:
+        return refined(bisected(masses_a, masses_b), plain, most, n_rounds)
 
     def refined(pieces: Pieces, recipe: Recipe, most: int, n_rounds: int) -> Pieces:
         costs = [_claim_value(recipe, *instance.measured(pieces))]
@@ -470,6 +478,23 @@ def _searched(instance: _Instance, recipe: Recipe) -> list[Pieces]:
     most = instance.total // unit
     if most <= _UNITS_PER_ATOM * n_atoms:
         result = [coupled(a.masses, b.masses, most, n_rounds)]
+    elif n_rounds <= _FEW_ROUNDS:
+        bulk_a, bulk_b = _single_units(a, b, instance.total, directions[0])
+        rest = bisected(a.masses - bulk_a, b.masses - bulk_b)
+        # Masses are unlike here, so that pieces must be split.
+        parts = [refined(rest, recipe, 2 * len(rest.masses), n_rounds)]
+        if bulk_a.any():
+            bulk = coupled(bulk_a, bulk_b, 0, n_rounds)
+            parts.append(bulk if recipe.cost == "squared" else refined(bulk, recipe, 0, 1))
+        whole = _together(parts)
+        for share in _FAR_SHARES:
+            squares, _ = instance.measured(whole)
+            is_far = squares >= np.quantile(squares, 1 - share)
+            near, far = (
+                Pieces(*(array[chosen] for array in whole)) for chosen in (~is_far, is_far)
+            )
+            whole = _together([near, refined(far, recipe, 2 * len(far.masses), 1)])
+        return [whole]
     else:
         bulk_a, bulk_b = _bulk(a, b, instance.total, directions[0])
         n_bulk = max(len(a.masses), len(b.masses)) * 2 * _UNITS_PER_ATOM
@@ -477,12 +502,26 @@ def _searched(instance: _Instance, recipe: Recipe) -> list[Pieces]:
         parts = [coupled(a.masses - bulk_a, b.masses - bulk_b, crumbs, n_rounds // 2)]
         if bulk_a.any():
             parts.append(coupled(bulk_a, bulk_b, n_bulk, n_rounds))
-        whole = Pieces(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+        whole = _together(parts)
         most = len(whole.masses) + n_atoms
         result = [refined(whole, plain, most, n_rounds // 2)]
     if recipe.cost != "squared":
         result.append(refined(result[0], recipe, max(most, len(result[0].masses)), n_rounds // 2))
     return result
+
+
+def _single_units(a: _Side, b: _Side, total: int, direction: Floats) -> tuple[Integers, Integers]:
+    """Masses of one unit an atom, as many for both; none where that leaves much of the mass."""
+    side = max(a, b, key=lambda side: len(side.masses))
+    unit = int(np.median(side.masses))
+    n_units = min(int(np.count_nonzero(masses >= unit)) for masses in (a.masses, b.masses))
+    if n_units * unit < _SINGLE * total:
+        return np.zeros_like(a.masses), np.zeros_like(b.masses)
+    bulk_a, bulk_b = (
+        _thinned(side.points @ direction, np.minimum(side.masses // unit, 1), n_units) * unit
+        for side in (a, b)
+    )
+    return bulk_a, bulk_b
 
 
 def _bulk(a: _Side, b: _Side, total: int, direction: Floats) -> tuple[Integers, Integers]:
@@ -497,19 +536,28 @@ def _bulk(a: _Side, b: _Side, total: int, direction: Floats) -> tuple[Integers, 
                 unit, most = size, n_units * size
     if not unit:
         return np.zeros_like(a.masses), np.zeros_like(b.masses)
-    n_units = most // unit
-    result = []
-    for points, masses in (a, b):
-        units = masses // unit
-        kept = units.copy()
-        n_extra = int(units.sum()) - n_units
-        if n_extra:
-            order = stable_order(points @ direction)
-            reached = np.cumsum(units[order])
-            places = (np.arange(n_extra) * 2 + 1) * int(reached[-1]) // (2 * n_extra)
-            np.subtract.at(kept, order[np.searchsorted(reached, places, side="right")], 1)
-        result.append(kept * unit)
-    return result[0], result[1]
+    bulk_a, bulk_b = (
+        _thinned(side.points @ direction, side.masses // unit, most // unit) * unit
+        for side in (a, b)
+    )
+    return bulk_a, bulk_b
+
+
+def _thinned(values: Floats, units: Integers, n_units: int) -> Integers:
+    """Units of atoms, so many in total; those left out are spread evenly over the values."""
+    kept = units.copy()
+    n_extra = int(units.sum()) - n_units
+    if n_extra:
+        order = stable_order(values)
+        reached = np.cumsum(units[order])
+        places = (np.arange(n_extra) * 2 + 1) * int(reached[-1]) // (2 * n_extra)
+        np.subtract.at(kept, order[np.searchsorted(reached, places, side="right")], 1)
+    return kept
+
+
+def _together(parts: Sequence[Pieces]) -> Pieces:
+    """Couplings of parts of the mass as one."""
+    return Pieces(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
 def _joined(first: Integers, second: Integers, masses: Integers) -> Pieces:

@@ -15,9 +15,10 @@ import stat
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Final, Self, final
+from typing import IO, Any, Final, NamedTuple, Protocol, Self, final, runtime_checkable
 
 import attrs
 import numpy as np
@@ -147,6 +148,33 @@ class Cut:
         masses[-1] -= (self.first(stratum) + len(masses)) * k - (stratum + 1) * n
         return masses // math.gcd(n, k)
 
+    def masses_in_order(self, stratum: int, border: Integers) -> Integers:
+        """As `masses`, of rows in any order; `border`: where those at the first and last place are.
+
+        All others have the same mass.
+        """
+        masses = self.masses(stratum)
+        result = np.full(len(masses), self.n_strata // math.gcd(self.n_rows, self.n_strata))
+        result[border] = masses[[0, -1]]
+        return result
+
+    def split(self, first: int, n_rows: int) -> tuple[Integers, Integers, Integers]:
+        """For rows first, first + 1, ...: which row from 0, its stratum, its place.
+
+        Rows come in their order, so that the size of batches does not matter; one on a border comes
+        twice.
+        """
+        if first + n_rows > self.n_rows:
+            raise rows_changed()
+        places = ordered_places(first, n_rows, self.n_rows, ORDER_KEY)
+        strata = places * self.n_strata // self.n_rows
+        is_split = (places + 1) * self.n_strata > (strata + 1) * self.n_rows
+        times = 1 + is_split
+        source = np.repeat(np.arange(n_rows), times)
+        strata = np.repeat(strata, times)
+        strata[np.cumsum(times)[is_split] - 1] += 1
+        return source, strata, places[source]
+
 
 @kernel
 def ordered_places(first: int, n_places: int, n_rows: int, key: int) -> Integers:
@@ -172,6 +200,12 @@ def ordered_places(first: int, n_places: int, n_rows: int, key: int) -> Integers
                 break
         result[i] = np.int64(x)
     return result
+
+
+def strata_digest(cut: Cut, dim: int, digests: Sequence[str], borders: Integers) -> str:
+    """SHA-256 over the digests of all strata and how the rows are cut, wherever they are."""
+    facts = [FORMAT, VERSION, cut.n_rows, cut.n_strata, dim, borders.tolist()]
+    return digest(canonical_json([*facts, list(digests)]))
 
 
 @final
@@ -203,8 +237,7 @@ class SpilledStrata:
     @property
     def digest(self) -> str:
         """SHA-256 over the rows and how they are cut."""
-        facts = [FORMAT, VERSION, self.n_rows, self.n_strata, self.dim, self.borders.tolist()]
-        return digest(canonical_json([*facts, list(self.digests)]))
+        return strata_digest(self.cut, self.dim, self.digests, self.borders)
 
     def rows(self, stratum: int) -> Floats:
         """The rows of one stratum, clipped and scaled, shape (n, dim)."""
@@ -217,10 +250,7 @@ class SpilledStrata:
 
     def masses(self, stratum: int) -> Integers:
         """The integer mass of each of these rows; their sum is the same in every stratum."""
-        masses = self.cut.masses(stratum)
-        result = np.full(len(masses), self.n_strata // math.gcd(self.n_rows, self.n_strata))
-        result[self.borders[stratum]] = masses[[0, -1]]
-        return result
+        return self.cut.masses_in_order(stratum, self.borders[stratum])
 
     def __repr__(self) -> str:
         return f"SpilledStrata(n_rows={self.n_rows}, n_strata={self.n_strata}, dim={self.dim})"
@@ -332,7 +362,7 @@ def _damaged(path: Path) -> StorageError:
     )
 
 
-def _cuts(histograms: Histograms, most_rows: int) -> dict[str, tuple[Cut, int]]:
+def cuts_of(histograms: Histograms, most_rows: int) -> dict[str, tuple[Cut, int]]:
     """How the rows of each secret are cut, and where in the file they begin, in rows."""
     result, offset = {}, 0
     for secret, n in histograms.n_rows.items():
@@ -342,18 +372,19 @@ def _cuts(histograms: Histograms, most_rows: int) -> dict[str, tuple[Cut, int]]:
     return result
 
 
-def _few_directions(histograms: Histograms) -> BinGrid:
+def few_directions(histograms: Histograms) -> BinGrid:
+    """The grid along which rows that were kept are counted again."""
     grid = histograms.grid
     return attrs.evolve(grid, directions=grid.directions[:_CHECKED_DIRECTIONS])
 
 
-def _check_counted(tally: Tally, histograms: Histograms) -> None:
+def check_counted(tally: Tally, histograms: Histograms) -> None:
     """Refuse rows that do not fall into the bins that the scan has counted."""
     again = tally.histograms()
     if again.secrets != histograms.secrets or not np.array_equal(
         again.counts, histograms.counts[:, :_CHECKED_DIRECTIONS]
     ):
-        raise _changed()
+        raise rows_changed()
 
 
 class Spill:
@@ -374,10 +405,10 @@ class Spill:
         check_spillable(histograms)
         self._histograms, self._folder = histograms, folder
         dim = histograms.grid.dim
-        self._tally = Tally(_few_directions(histograms), 1)
+        self._tally = Tally(few_directions(histograms), 1)
         self._parts = {
             secret: _Part(cut, dim, offset)
-            for secret, (cut, offset) in _cuts(histograms, most_rows).items()
+            for secret, (cut, offset) in cuts_of(histograms, most_rows).items()
         }
         self.n_bytes = 8 * dim * sum(part.n_rows for part in self._parts.values())
         announce(self.n_bytes)
@@ -413,7 +444,7 @@ class Spill:
             return
         unknown = [secret for secret in rows.secrets if secret not in self._parts]
         if unknown:
-            raise _changed()
+            raise rows_changed()
         self._tally.add_rows(rows)
         order = grouped(rows.codes, len(rows.secrets))
         ends = np.cumsum(np.bincount(rows.codes, minlength=len(rows.secrets)))
@@ -434,7 +465,7 @@ class Spill:
 
     def finished(self, identity: Mapping[str, str]) -> dict[str, SpilledStrata]:
         """The strata of every secret, once all rows were added; they are on the disk then."""
-        _check_counted(self._tally, self._histograms)
+        check_counted(self._tally, self._histograms)
         os.fsync(self._file.fileno())
         facts = {
             "format": FORMAT,
@@ -447,7 +478,8 @@ class Spill:
         return {secret: part.strata(self._folder) for secret, part in self._parts.items()}
 
 
-def _changed() -> ScenarioError:
+def rows_changed() -> ScenarioError:
+    """The refusal of rows that differ from those of the scan."""
     return ScenarioError(
         "the rows are not those that were counted: the data changed after the scan, or other data "
         "were given. Scan them again"
@@ -480,32 +512,21 @@ class _Part:
 
     def placed(self, rows: Floats) -> Iterator[tuple[int, memoryview]]:
         """Where in the file the next rows go: bytes, and where they begin."""
-        n, n_strata = self._cut.n_rows, self._cut.n_strata
-        if self._n_seen + len(rows) > n:
-            raise _changed()
-        places = ordered_places(self._n_seen, len(rows), n, ORDER_KEY)
+        n_strata = self._cut.n_strata
+        source, strata, places = self._cut.split(self._n_seen, len(rows))
         self._n_seen += len(rows)
-        strata = places * n_strata // n
-        source = np.arange(len(rows))
-        is_split = (places + 1) * n_strata > (strata + 1) * n
-        if is_split.any():
-            # In the order of the rows, so that the size of batches does not matter.
-            source = np.concatenate([source, np.flatnonzero(is_split)])
-            strata = np.concatenate([strata, strata[is_split] + 1])
-            order = np.argsort(source, kind="stable")
-            source, strata = source[order], strata[order]
         order = grouped(strata, n_strata)
         ends = np.cumsum(np.bincount(strata, minlength=n_strata)).tolist()
         begin = 0
         for k, end in enumerate(ends):
             if end == begin:
                 continue
-            chosen = source[order[begin:end]]
+            chosen = order[begin:end]
             for side, place in enumerate((0, self._cut.size(k) - 1)):
                 where = np.flatnonzero(places[chosen] == self._cut.first(k) + place)
                 if len(where):
                     self._borders[k, side] = self._filled[k] + where[0]
-            content = memoryview(rows[chosen].astype("<f8").tobytes())
+            content = memoryview(rows[source[chosen]].astype("<f8").tobytes())
             self._hashes[k].update(content)
             yield 8 * self._dim * int(self._starts[k] + self._filled[k]), content
             self._filled[k] += end - begin
@@ -542,7 +563,7 @@ def spilled_before(
     """
     if not folder.manifest.exists():
         return None
-    cuts, dim = _cuts(histograms, most_rows), histograms.grid.dim
+    cuts, dim = cuts_of(histograms, most_rows), histograms.grid.dim
     try:
         facts = parsed_json(read_bytes(folder.manifest, "archive"))
         stated = facts.pop("digest")
@@ -558,11 +579,11 @@ def spilled_before(
             secret: _strata_of(facts["secrets"][secret], cut, dim, offset, folder)
             for secret, (cut, offset) in cuts.items()
         }
-        tally = Tally(_few_directions(histograms), 1)
+        tally = Tally(few_directions(histograms), 1)
         for secret, part in strata.items():
             for rows in _whole_rows(part):
                 tally.add(rows, [secret], np.zeros(len(rows), dtype=np.int64))
-        _check_counted(tally, histograms)
+        check_counted(tally, histograms)
     except (ValueError, LookupError, TypeError, AttributeError):
         raise _damaged(folder.path) from None
     return strata
@@ -587,11 +608,18 @@ def _whole_rows(strata: SpilledStrata) -> Iterator[Floats]:
         yield rows_left
 
 
+class Stratum(NamedTuple):
+    """The rows of one stratum and their integer masses."""
+
+    rows: Floats
+    masses: Integers
+
+
 def stratum_distribution(
-    strata: Strata, stratum: int, shape: Shape | None, center: Floats
+    stratum: Stratum, shape: Shape | None, center: Floats
 ) -> FiniteDistribution:
     """One stratum as a distribution, in the coordinates that a shape whitens."""
-    rows, masses = strata.rows(stratum), strata.masses(stratum)
+    rows, masses = stratum
     if len(rows) != len(masses) or not np.isfinite(rows).all():
         msg = "a stratum must have finite rows and a mass for each; spill the rows again"
         raise StorageError(msg)
@@ -617,37 +645,78 @@ def strata_tables(
     """
     n_strata = [max(strata[a].n_strata, strata[b].n_strata) for a, b in pairs]
     total, done = sum(n_strata), 0
+    work = partial(coupled_strata, recipe=recipe, shape=shape, center=center, n_instances=total)
     rows: list[list[Row]] = []
     totals: list[int] = []
     for (a, b), n in zip(pairs, n_strata, strict=True):
-
-        def coupled(part: range, a: int = a, b: int = b, n: int = n) -> "_Sums":
-            sums = _Sums(n)
-            for k in part:
-                first, second = (
-                    stratum_distribution(side, k * side.n_strata // n, shape, center)
-                    for side in (strata[a], strata[b])
-                )
-                # The error of a sum of squares in floats, which grows with the outputs.
-                largest = max(float(np.abs(d.outputs).max()) for d in (first, second))
-                extra = 4 * (first.dim + 2) * math.sqrt(first.dim) * UNIT_ROUNDOFF * largest
-                pair = [DistributionPair(0, 1)]
-                sums.add(coupling_tables([first, second], pair, recipe, n_instances=total), extra)
-            return sums
-
-        n_parts = min(n, n_cores(), _MOST_AT_ONCE)
-        parts = in_threads(coupled, [range(i, n, n_parts) for i in range(n_parts)])
-        sums = parts[0]
-        for other in parts[1:]:
-            sums.join(other)
+        first, second = strata[a], strata[b]
+        places = [(k * first.n_strata // n, k * second.n_strata // n) for k in range(n)]
+        sums = _Sums(n)
+        each = (
+            first.each_pair(second, places, work)
+            if isinstance(first, DistantStrata)
+            else _each_pair(first, second, places, work)
+        )
+        for tables, extra in each:
+            sums.add(tables, extra)
+            done += 1
+            progress(done, total)
         rows.append(sums.rows())
         totals.append(sums.total)
-        done += n
-        progress(done, total)
     slots = len(rows[0])
     by_slot = [rows[i][slot] for slot in range(slots) for i in range(len(pairs))]
     # Bins never tell that two distributions are equal, and neither do strata.
     return MatchingTables.of_rows(by_slot, totals).coarsened(MOST_ENTRIES)
+
+
+PairWork = Callable[[Stratum, Stratum], tuple[MatchingTables, float]]
+
+
+@runtime_checkable
+class DistantStrata(Protocol):
+    """Strata that this process does not hold: pairs of them are coupled where they are."""
+
+    def each_pair(
+        self, other: Strata, places: Sequence[tuple[int, int]], work: PairWork
+    ) -> Iterator[tuple[MatchingTables, float]]:
+        """What `work` gives for these strata of this secret and of another, in any order."""
+
+
+def _each_pair(
+    first: Strata, second: Strata, places: Sequence[tuple[int, int]], work: PairWork
+) -> Iterator[tuple[MatchingTables, float]]:
+    """The same in threads of this process."""
+
+    def both(place: tuple[int, int]) -> tuple[MatchingTables, float]:
+        read = (
+            Stratum(s.rows(k), s.masses(k)) for s, k in zip((first, second), place, strict=True)
+        )
+        return work(*read)
+
+    at_once = min(n_cores(), _MOST_AT_ONCE)
+    for start in range(0, len(places), at_once):
+        yield from in_threads(both, places[start : start + at_once])
+
+
+def coupled_strata(
+    first: Stratum,
+    second: Stratum,
+    *,
+    recipe: Recipe,
+    shape: Shape | None,
+    center: Floats,
+    n_instances: int,
+) -> tuple[MatchingTables, float]:
+    """Tables of one pair of strata, and the error of their distances.
+
+    It is that of a sum of squares in floats, which grows with the outputs.
+    """
+    pair = [stratum_distribution(stratum, shape, center) for stratum in (first, second)]
+    largest = max(float(np.abs(distribution.outputs).max()) for distribution in pair)
+    dim = pair[0].dim
+    extra = 4 * (dim + 2) * math.sqrt(dim) * UNIT_ROUNDOFF * largest
+    tables = coupling_tables(pair, [DistributionPair(0, 1)], recipe, n_instances=n_instances)
+    return tables, extra
 
 
 class _Sums:
@@ -680,10 +749,6 @@ class _Sums:
             for i, j in cuts
         ]
         self._rows = _added(self._rows, rows)
-
-    def join(self, other: "_Sums") -> None:
-        """Add what another thread has added up."""
-        self._rows = _added(self._rows, other._rows)  # noqa: SLF001 - of the same class
 
     def rows(self) -> list[Row]:
         """A row for each slot, largest distance first."""

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The passes over streamed files as commands make them: with a bar, announced, resumable."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pufferslice.cli.output import progress_bar
+from pufferslice.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from pufferslice.config.document import Document
+    from pufferslice.config.scenario import Request
+    from pufferslice.scenario.histograms import Histograms, Strata
+    from pufferslice.sensitivity import RowScan
+
+StrataFolder = Annotated[
+    Path | None,
+    typer.Option(help="Keep the rows that streamed couplings need here, for later commands."),
+]
+
+
+def streamed_request(
+    scenario: "Path | Document",
+    *,
+    overrides: list[str] | None = None,
+    strata_folder: Path | None = None,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    checkpoint: Path | None = None,
+) -> "Request":
+    """The request of a scenario file, or of a document that flags stand for.
+
+    Streamed files are read here; options that have no use then are refused.
+    """
+    from pufferslice.config import overridden, read_request
+    from pufferslice.config.scenario import request_of
+    from pufferslice.sensitivity import scan_files, spill_files
+
+    passes = set()
+
+    def scan(path: Path, rows: "RowScan") -> "Histograms":
+        passes.add("scan")
+        with progress_bar("rows") as progress:
+            if workers is None and scheduler is None:
+                return scan_files(path, rows, checkpoint=checkpoint, progress=progress)
+            from pufferslice.sensitivity.cluster import scan_anywhere
+
+            return scan_anywhere(
+                path,
+                rows,
+                workers=workers,
+                scheduler=scheduler,
+                checkpoint=checkpoint,
+                progress=progress,
+            )
+
+    def spill(path: Path, rows: "RowScan", histograms: "Histograms") -> "Mapping[str, Strata]":
+        passes.add("spill")
+
+        def announce(n_bytes: int) -> None:
+            where = "a temporary folder, which is removed when the command ends"
+            if strata_folder is not None:
+                where = f"{str(strata_folder)!r}, confidential, until you remove it"
+            size = (
+                f"{n_bytes / 2**30:.3g} GiB" if n_bytes >= 2**30 else f"{n_bytes / 2**20:.3g} MiB"
+            )
+            typer.echo(f"Couplings need the rows again: {size} in {where}.", err=True)
+
+        with progress_bar("rows") as progress:
+            return spill_files(
+                path, rows, histograms, folder=strata_folder, announce=announce, progress=progress
+            )
+
+    if isinstance(scenario, Path):
+        request = read_request(scenario, scan, spill, overrides=overrides)
+    else:
+        request = request_of(overridden(scenario, overrides or []), Path(), scan, spill)
+    if "scan" not in passes and (workers, scheduler, checkpoint) != (None, None, None):
+        msg = (
+            "--workers, --scheduler and --checkpoint are for streamed data; stream with --bins, or "
+            "bins in [data]"
+        )
+        raise ArgumentError(msg)
+    if "spill" not in passes and strata_folder is not None:
+        msg = (
+            "--strata-folder is for streamed data whose rows are coupled; see bins and strata in "
+            "[data]"
+        )
+        raise ArgumentError(msg)
+    return request

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Streamed rows that are coupled: `calibrate`, `verify` and `release` find the same strata."""
+
+import json
+import tempfile
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+SCENARIO = """
+[data]
+path = "parts"
+bins = 256
+[secret]
+column = "g"
+[query]
+distribution = "records"
+columns = ["x", "y"]
+range = { low = [-6, 0], high = [6, 20] }
+[prior]
+kind = "empirical"
+[profile]
+n_directions = 6
+seed = 7
+[guarantee]
+notion = "unsliced"
+order = 4
+epsilon = 1.0
+[calibration]
+effort = "quick"
+"""
+FLAGS = (
+    "calibrate --data parts --secret g --distribution records --columns x,y --notion unsliced"
+    " --range=-6:6,0:20 --order 4 --epsilon 1 --directions 6 --seed 7 --effort quick --json"
+)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    rng = np.random.default_rng(3)
+    (tmp_path / "parts").mkdir()
+    for index in range(2):
+        g = rng.integers(0, 2, 400)
+        x, y = rng.normal(0.3 * g, 1.0), rng.exponential(1.0, 400)
+        table = pa.table({"g": np.array(["a", "b"])[g], "x": x, "y": y})
+        pq.write_table(table, tmp_path / "parts" / f"{index}.parquet")
+    pq.write_table(table.slice(0, 1), tmp_path / "row.parquet")
+    (tmp_path / "scenario.toml").write_text(SCENARIO)
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    assert not list(temporary.iterdir()), "a temporary folder was left"
+
+
+def noise_of(answer):
+    assert answer.code == 0
+    return json.loads(answer.out)["noise_std"]
+
+
+def test_flags_and_what_decides_when_they_are_left_out(ask):
+    coupled = ask(FLAGS, "--prior empirical --bins 256")
+    assert "0.0122 MiB in a temporary folder, which is removed" in coupled.err
+    assert noise_of(coupled) == noise_of(ask(FLAGS, "--prior empirical --bins 256 --strata"))
+    ranged = ask(FLAGS, "--prior empirical --bins 256 --no-strata")
+    assert ranged.err == ""
+    assert noise_of(ranged) > 3 * noise_of(coupled)
+    sliced = FLAGS.replace("unsliced", "joint").replace(" --effort quick", "")
+    sampled = "--prior sampled --bins 256"
+    for line in (f"{sliced} --prior empirical --bins 256", f"{FLAGS} {sampled}"):
+        assert ask(line).err == ""
+    assert "removed" in ask(sliced, "--prior empirical --bins 256 --strata").err
+
+
+def test_near_rows_in_memory(ask):
+    streamed = noise_of(ask(FLAGS, "--prior empirical --bins 4096 --shape isotropic"))
+    whole = noise_of(ask(FLAGS, "--prior empirical --shape isotropic"))
+    assert whole == pytest.approx(streamed, rel=0.02)
+
+
+def test_from_a_file_to_a_release(ask, folder):
+    shown = ask("calibrate scenario.toml --out certificate.json --strata-folder kept")
+    assert "MiB in 'kept', confidential, until you remove it" in shown.err
+    assert "verify --scenario read the rows and look for the couplings again" in shown.out
+    before = (folder / "kept" / "rows.f64").stat().st_mtime_ns
+    checked = ask("verify certificate.json --scenario scenario.toml --strata-folder kept")
+    assert (checked.code, checked.err) == (0, "")
+    assert "VERIFIED from the data" in checked.out
+    assert (folder / "kept" / "rows.f64").stat().st_mtime_ns == before
+    line = (
+        "release scenario.toml --certificate certificate.json --ledger a.ledger --rows row.parquet"
+    )
+    done = ask(line, "--out release.json")
+    assert (done.code, "temporary folder" in done.err) == (0, True)
+    assert "temporary folder" in ask("spent certificate.json --scenario scenario.toml").err
+
+
+@pytest.mark.soundness
+def test_a_certificate_is_of_strata_or_of_the_range(ask, folder):
+    ask("calibrate scenario.toml --out certificate.json")
+    (folder / "scenario.toml").write_text(
+        SCENARIO.replace("bins = 256", "bins = 256\nstrata = false")
+    )
+    checked = ask("verify certificate.json --scenario scenario.toml")
+    assert checked.code == 1
+    assert "issued for other distributions" in checked.out
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (f"{FLAGS} --strata", "[data] strata: is for streamed rows"),
+        (f"{FLAGS} --strata-folder kept", "--strata-folder is for streamed data whose rows"),
+        (
+            f"{FLAGS} --prior sampled --bins 64 --strata",
+            "[data] strata: couplings of samples bound the samples alone",
+        ),
+        ("verify certificate.json --strata-folder kept", "give --scenario too"),
+    ],
+)
+def test_refused(ask, line, words):
+    ask("calibrate scenario.toml --set data.strata=false --out certificate.json")
+    answer = ask(line)
+    assert answer.code == 2
+    assert words in answer.out + answer.err

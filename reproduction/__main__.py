@@ -98,6 +98,28 @@ def gallery(
     write_gallery(folder, say)
 
 
+@app.command()
+def cifar(
+    results: Annotated[Path, typer.Argument(help="Folder of the results, one file per run.")],
+    scratch: Annotated[Path, typer.Option(help="Folder for checkpoints of unfinished runs.")],
+    part: Annotated[
+        str, typer.Option(help="ladder-1024, attack, ladder-512, layers, batches, slow or anchor.")
+    ] = "all",
+) -> None:
+    """Train on CIFAR-10 what has no result yet: hours, of which nothing is lost when interrupted.
+
+    PUFFERSLICE_DATA must have CIFAR-10. The same command resumes.
+    """
+    from reproduction.cifar import planned_runs, train_all
+
+    runs = planned_runs(part)
+    try:
+        train_all(runs, results, scratch, say)
+    except KeyboardInterrupt:
+        typer.echo("interrupted; the same command resumes", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; errors go to standard error."""
     try:

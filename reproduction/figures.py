@@ -11,11 +11,12 @@ import os
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, cast
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.axes._secondary_axes import SecondaryAxis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -37,7 +38,7 @@ from reproduction import profiles
 from reproduction.experiment import Cell, Outcome, Row, number_in
 from reproduction.noise import ORDER as SGD_ORDER
 from reproduction.panels import ORDER as STATIC_ORDER
-from reproduction.panels import Curve, curves_of
+from reproduction.panels import SHAPED, Curve, curves_of
 from reproduction.profiles import FIRST, LIMIT, SECOND
 from reproduction.static import STUDIES
 
@@ -244,12 +245,14 @@ def _finish_polar(axes: PolarAxes, title: str, top: float) -> None:
         )
 
 
-_COLOURS: Final = {"average": "#0072B2", "joint": "#D55E00"}
-_WORDS: Final = {"average": "Ave", "joint": "Joint"}
-_RULES: Final[Mapping[str, tuple[Literal["-", "--"], str]]] = {
-    "tight": ("-", "tight"),
-    "closed_form": ("--", "closed form"),
+_MECHANISMS: Final[Mapping[tuple[str, str], tuple[str, str, str, str]]] = {
+    ("average", "tight"): ("#0072B2", "-", "o", "Ave, tight"),
+    ("average", "closed_form"): ("#0072B2", "--", "o", "Ave, closed form"),
+    ("joint", "tight"): ("#D55E00", "-", "s", "Joint, tight"),
+    ("joint", "closed_form"): ("#D55E00", "--", "s", "Joint, closed form"),
+    SHAPED: ("#009E73", "-", "^", "whole output, shaped noise"),
 }
+"""Colour, line, marker and name by notion and rule."""
 _QUERIES: Final = {
     "logistic_regression": "Logistic regression",
     "forest_importances": "Random forest",
@@ -281,47 +284,59 @@ def static_figures(outcome: Outcome) -> dict[str, Figure]:
 
 def _prior_figure(outcome: Outcome, prior: str, curves: Sequence[Curve]) -> Figure:
     queries = list(dict.fromkeys(curve.query for curve in curves))
-    figure = new_figure(4 * len(queries), 7.8)
-    rows = figure.subplots(2, len(queries), squeeze=False, sharex=True)
+    figure = new_figure(4.2 * len(queries), 11)
+    rows = figure.subplots(3, len(queries), squeeze=False, sharex=True)
     for place, query in enumerate(queries):
         of_query = [curve for curve in curves if curve.query == query]
-        _draw_curves(rows[0][place], rows[1][place], of_query)
+        advantages = _draw_curves(*(row[place] for row in rows), curves=of_query)
         rows[0][place].set_title(_QUERIES[query], fontsize=TITLE_SIZE, loc="left")
-        rows[1][place].set_xlabel(
+        rows[2][place].set_xlabel(
             f"ε of the claim, order {STATIC_ORDER:g} (nats)", fontsize=LABEL_SIZE
         )
-    rows[0][0].set_ylabel("MSE of a record (scaled units²)", fontsize=LABEL_SIZE)
-    rows[1][0].set_ylabel("accuracy of the MAP attack", fontsize=LABEL_SIZE)
+    rows[0][0].set_ylabel("noise std of a coordinate (scaled units)", fontsize=LABEL_SIZE)
+    rows[1][0].set_ylabel("MSE of a record (scaled units²)", fontsize=LABEL_SIZE)
+    rows[2][0].set_ylabel("accuracy of the MAP attack", fontsize=LABEL_SIZE)
+    advantages.set_ylabel("advantage over the prior", fontsize=LABEL_SIZE)
     caption(figure, _TITLES[outcome.experiment, prior], outcome.scale)
-    figure.legend(handles=_handles(curves), loc="outside lower center", ncols=5, fontsize=TICK_SIZE)
+    figure.legend(handles=_handles(curves), loc="outside lower center", ncols=3, fontsize=TICK_SIZE)
     return figure
 
 
-def _draw_curves(errors: Axes, accuracies: Axes, curves: Sequence[Curve]) -> None:
+def _draw_curves(
+    noise: Axes, errors: Axes, accuracies: Axes, *, curves: Sequence[Curve]
+) -> SecondaryAxis:
+    """All curves of a query; the axis on the right shows accuracy as advantage over the prior."""
     for curve in curves:
+        _draw(noise, curve, curve.noise_stds.tolist())
         _draw(errors, curve, curve.squared_errors.tolist())
         _draw(accuracies, curve, curve.accuracies.tolist())
-    errors.set_yscale("log")
-    errors.yaxis.set_major_locator(LogLocator(numticks=8))
+    for axes in (noise, errors):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(numticks=8))
     prior = curves[0].prior_accuracy
     accuracies.axhline(prior, color=GREY, linestyle=":", linewidth=1.8)
     lowest = min(prior, *(float(curve.accuracies.min()) for curve in curves))
     accuracies.set_ylim(max(0.0, lowest - 0.05 * (1 - lowest)), 1 + 0.03 * (1 - lowest))
-    for axes in (errors, accuracies):
+    for axes in (noise, errors, accuracies):
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(FixedLocator(list(_EPSILON_TICKS)))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         make_quiet(axes)
+    advantages = accuracies.secondary_yaxis(
+        "right", functions=(lambda value: value - prior, lambda value: value + prior)
+    )
+    advantages.tick_params(labelsize=TICK_SIZE)
+    return advantages
 
 
 def _look(notion: str, rule: str) -> dict[str, Any]:
-    colour = _COLOURS[notion]
+    colour, line, marker, _ = _MECHANISMS[notion, rule]
     return {
         "color": colour,
-        "linestyle": _RULES[rule][0],
-        "marker": "o" if notion == "average" else "s",
-        "markerfacecolor": colour if rule == "tight" else "white",
+        "linestyle": line,
+        "marker": marker,
+        "markerfacecolor": "white" if rule == "closed_form" else colour,
     }
 
 
@@ -331,10 +346,11 @@ def _draw(axes: Axes, curve: Curve, values: list[float]) -> None:
 
 
 def _handles(curves: Sequence[Curve]) -> list[Line2D]:
+    drawn = {(curve.notion, curve.rule) for curve in curves}
     handles = [
-        Line2D([], [], label=f"{_WORDS[notion]}, {words}", **_look(notion, rule))
-        for notion in _COLOURS
-        for rule, (_, words) in _RULES.items()
+        Line2D([], [], label=name, **_look(*mechanism))
+        for mechanism, (_, _, _, name) in _MECHANISMS.items()
+        if mechanism in drawn
     ]
     prior = f"accuracy of the prior alone ({curves[0].prior_accuracy:.3f})"
     return [*handles, Line2D([], [], color=GREY, linestyle=":", label=prior)]

@@ -138,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _prose(outcome: Outcome) -> str:
     parts = [outcome.verdict, f"  {outcome.scale}", *_lines(outcome.claims)]
     if outcome.our_claims:
-        parts += ["  About our own rule, which is not in the paper:"]
+        parts += ["  About our own mechanisms, which are not in the paper:"]
         parts += _lines(outcome.our_claims)
     return "\n".join(parts)
 

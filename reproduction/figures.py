@@ -404,19 +404,19 @@ _LAYER_RUNS: Final = {
 
 def sgd_noise_figure(outcome: Outcome) -> Figure:
     """Multipliers against epsilon at both batch sizes, and under them what they cost."""
-    figure = new_figure(12, 10)
-    sizes = list(dict.fromkeys(row["batch_size"] for row in outcome.rows))
-    grid = figure.subplots(2, len(sizes), sharex=True, sharey="row")
-    for place, size in enumerate(sizes):
+    panels = list(dict.fromkeys((row["n_differing"], row["batch_size"]) for row in outcome.rows))
+    figure = new_figure(4.8 * len(panels), 10)
+    grid = figure.subplots(2, len(panels), sharex=True, sharey="row", squeeze=False)
+    for place, (n_differing, size) in enumerate(panels):
         noise, cost = grid[0][place], grid[1][place]
         for series in LOOKS:
-            rows = chosen(outcome, batch_size=size, series=series)
+            rows = chosen(outcome, n_differing=n_differing, batch_size=size, series=series)
             if rows:
                 draw_series(noise, rows, "epsilon", "noise_multiplier")
                 _draw_cost(cost, rows)
         epsilons = sorted({number_in(row, "epsilon") for row in outcome.rows})
         cost.plot(epsilons, epsilons, color=GREY, linewidth=1, label="as claimed")
-        noise.set_title(f"batch size {size}", fontsize=TITLE_SIZE)
+        noise.set_title(f"{n_differing} differ, batch size {size}", fontsize=TITLE_SIZE)
         cost.set_xlabel(_CLAIMED, fontsize=LABEL_SIZE)
         for axes in (noise, cost):
             _scale_by_epsilon(axes, both=True)
@@ -581,6 +581,14 @@ def _draw_cost(axes: Axes, rows: Sequence[Row]) -> None:
             linestyle="-.",
             linewidth=1.5,
             label="sa-SRPP-SGD as printed, by the amplified account",
+        )
+        axes.plot(
+            column(rows, "epsilon"),
+            column(rows, "reference_epsilon"),
+            color=GREY,
+            linestyle=":",
+            linewidth=1.5,
+            label="its reference ε of Opacus: one record, δ = 1e-5, not the secret",
         )
 
 

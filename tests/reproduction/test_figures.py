@@ -30,9 +30,11 @@ def outcome(name, rows):
 def noise_rows():
     return [
         {
+            "n_differing": 2,
             "batch_size": size,
             "series": series,
             "epsilon": epsilon,
+            "reference_epsilon": 0.37 * epsilon if series.startswith("recipe_") else None,
             "noise_multiplier": (k + 1) * size / epsilon,
             "epsilon_by_own_account": None if series == "group_dp_sgd" else 67 * epsilon,
             "epsilon_by_amplified": 10 * epsilon,
@@ -118,6 +120,7 @@ def words_of(figure):
     [
         ("sgd-noise", noise_rows, "noise_multiplier"),
         ("sgd-noise", noise_rows, "epsilon_by_amplified"),
+        ("sgd-noise", noise_rows, "reference_epsilon"),
         ("accuracy-epsilon", accuracy_rows, "test_accuracy"),
         ("training-curves", curve_rows, "batch_loss"),
         ("overfitted-attack", attack_rows, "attack_auc"),

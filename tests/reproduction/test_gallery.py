@@ -55,11 +55,11 @@ def test_each_has_its_picture_its_scale_and_its_claims(sections, name):
         assert content.startswith(b"\x89PNG")
         assert len(content) < 120_000
     assert "\nScale: " in text
-    papers, _, ours = text.partition(" about our own rule held.")
+    papers, _, ours = text.partition(" about our own mechanisms held.")
     n_held, n_claims = map(
-        int, re.search(r"(\d+) of (\d+) claims of the paper held", text).groups()
+        int, re.search(r"(\d+) of (\d+) claims of the paper reproduced", text).groups()
     )
-    assert len(re.findall(r"^- Held:", papers, re.MULTILINE)) == n_held
+    assert len(re.findall(r"^- Reproduced:", papers, re.MULTILINE)) == n_held
     assert len(re.findall(r"^- ", papers, re.MULTILINE)) == n_claims > 0
     assert bool(ours) == name.startswith("static-")
     if ours:
@@ -131,14 +131,14 @@ class TestGallery:
 
     def test_a_section_says_what_held_and_what_did_not(self):
         made = gallery.section(experiment_named("cap-rings"), self.OUTCOME, ["cap-rings.png"])
-        assert "1 of 2 claims of the paper held." in made
-        assert "- Held: a holds (`fig:a`, `fig:b`). Found: 1." in made
-        assert "- **Did not hold**: b holds (`fig:c`). Found: two." in made
+        assert "1 of 2 claims of the paper reproduced." in made
+        assert "- Reproduced: a holds (`fig:a`, `fig:b`). Found: 1." in made
+        assert "- **Not reproduced**: b holds (`fig:c`). Found: two." in made
         assert "[table](assets/gallery/cap-rings.csv)" in made
-        assert "our own rule" not in made
+        assert "our own" not in made
         ours = attrs.evolve(self.OUTCOME, our_claims=self.OUTCOME.claims[1:])
         made = gallery.section(experiment_named("cap-rings"), ours, ["cap-rings.png"])
-        assert "0 of 1 about our own rule held.\n\n- **Did not hold**: b holds" in made
+        assert "0 of 1 about our own mechanisms held.\n\n- **Did not hold**: b holds" in made
 
     def test_a_picture_that_is_too_large_is_refused(self, monkeypatch):
         monkeypatch.setattr(gallery, "LARGEST_PICTURE", 10)

@@ -14,8 +14,8 @@ from reproduction.static import (
     STUDIES,
     perfect_inference_claims,
     same_attack_ratios,
-    share_claims,
     shaped_claims,
+    share_claims,
     tight_claim,
     tradeoff_claims,
 )

@@ -4,6 +4,7 @@
 import csv
 import io
 import re
+from itertools import product
 from pathlib import Path
 
 import attrs
@@ -14,7 +15,7 @@ from pufferslice._core.files import digest
 from reproduction import gallery
 from reproduction.experiment import EXPERIMENTS, Claim, Outcome, experiment_named
 from reproduction.figures import figures_of
-from reproduction.noise import EPSILONS, SETUPS, noise_multipliers, noise_setting
+from reproduction.noise import BOTH_DIFFERING, EPSILONS, SETUPS, noise_multipliers, noise_setting
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = ROOT / "docs" / "gallery.md"
@@ -92,15 +93,16 @@ def test_exact_sections_and_tables_are_what_comes_out_today(sections, name, tmp_
 
 def test_the_noise_table_is_what_comes_out_today():
     rows = table("sgd-noise")
-    for setup in SETUPS:
-        for series in ("srpp", "sa_srpp", "log_moment", "amplified", "recipe_srpp"):
-            kept = [
-                float(row["noise_multiplier"])
-                for row in rows
-                if row["series"] == series and row["batch_size"] == str(setup.batch_size)
-            ]
-            fresh = noise_multipliers(noise_setting(setup), series, EPSILONS)
-            assert kept == pytest.approx(fresh, rel=1e-9)
+    series_shown = ("srpp", "sa_srpp", "log_moment", "amplified", "recipe_srpp")
+    for count, setup, series in product(BOTH_DIFFERING, SETUPS, series_shown):
+        wanted = (str(count), str(setup.batch_size), series)
+        kept = [
+            float(row["noise_multiplier"])
+            for row in rows
+            if (row["n_differing"], row["batch_size"], row["series"]) == wanted
+        ]
+        fresh = noise_multipliers(noise_setting(setup, count), series, EPSILONS)
+        assert kept == pytest.approx(fresh, rel=1e-9)
 
 
 def test_pictures_name_the_table_they_were_drawn_from():

@@ -118,7 +118,7 @@ class TestOutcome:
             accountant.history = [(row["noise_multiplier"], rate, n_steps)]
             # The two look at different orders.
             opacus = accountant.get_epsilon(delta=1e-5)
-            assert row["reference_epsilon"] == pytest.approx(opacus, rel=0.02)
+            assert row["reference_epsilon"] == pytest.approx(opacus, rel=0.05)
 
     def test_what_did_not_hold_is_told_with_numbers(self, outcome):
         reports = " ".join(claim.found for claim in outcome.claims)

@@ -120,6 +120,16 @@ def cifar(
         raise typer.Exit(INTERRUPTED) from None
 
 
+@app.command(name="cifar-page")
+def cifar_page(
+    results: Annotated[Path, typer.Argument(help="Folder of the results, complete or not.")],
+) -> None:
+    """Write the page docs/cifar.md from the CIFAR-10 runs that have finished."""
+    from reproduction.cifar_page import write_page
+
+    write_page(results, say)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; errors go to standard error."""
     try:

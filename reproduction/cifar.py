@@ -12,12 +12,13 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, Literal, final
+from typing import Any, Final, Literal, cast, final
 
 import attrs
 import numpy as np
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
 
 import pufferslice
 from pufferslice._core.files import make_folder, parsed_json, pretty_json, read_bytes, write_whole
@@ -371,10 +372,7 @@ class PlainTraining:
         self._run, self._data = run, run_data(request)
         self._model = run_model(request, self._data)
         self._optimizer, scheduler = run_optimizer(request, self._model)
-        if scheduler is None:
-            msg = "a plain run needs the schedule of the private ones"
-            raise ArgumentError(msg)
-        self._scheduler = scheduler
+        self._scheduler = cast("LambdaLR", scheduler)  # the rate of every run changes
         self._path = request.output.folder / "checkpoint.pt"
         self._n_epochs, self._seconds = 0, 0.0
         self._curve: list[tuple[int, float]] = []

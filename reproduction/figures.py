@@ -419,7 +419,7 @@ def sgd_noise_figure(outcome: Outcome) -> Figure:
         noise.set_title(f"{n_differing} differ, batch size {size}", fontsize=TITLE_SIZE)
         cost.set_xlabel(_CLAIMED, fontsize=LABEL_SIZE)
         for axes in (noise, cost):
-            _scale_by_epsilon(axes, both=True)
+            scale_by_epsilon(axes, both=True)
     grid[0][0].set_ylabel("noise multiplier (noise std / clip norm)", fontsize=LABEL_SIZE)
     grid[1][0].set_ylabel("ε of that noise (nats), by its own account", fontsize=LABEL_SIZE)
     legend_below(figure, (grid[0][0], grid[1][0]))
@@ -441,7 +441,7 @@ def training_curves_figure(outcome: Outcome) -> Figure:
                 label = f"{NAMES[series]} (multiplier {rows[0]['noise_multiplier']:.3g})"
                 draw_series(accuracy, rows, "epoch", "test_accuracy", label=label)
                 draw_series(loss, rows, "epoch", "batch_loss")
-        _as_percentages(accuracy, "test accuracy")
+        as_percentages(accuracy, "test accuracy")
         loss.set_ylabel("mean loss of the batches (nats)", fontsize=LABEL_SIZE)
         loss.set_yscale("log")
         loss.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -469,8 +469,8 @@ def accuracy_epsilon_figure(outcome: Outcome) -> Figure:
                 draw_series(axes, rows, "epsilon", "test_accuracy")
         axes.set_title(f"batch size {size}", fontsize=TITLE_SIZE)
         axes.set_xlabel(_CLAIMED, fontsize=LABEL_SIZE)
-        _scale_by_epsilon(axes, both=False)
-    _as_percentages(panels[0], "test accuracy")
+        scale_by_epsilon(axes, both=False)
+    as_percentages(panels[0], "test accuracy")
     legend_below(figure, panels[:1])
     title = "Accuracy against ε; open markers cost more than they claim"
     caption(figure, title, outcome.scale)
@@ -494,8 +494,8 @@ def overfitted_attack_figure(outcome: Outcome) -> Figure:
             draw_series(accuracy, rows, "epsilon", "train_accuracy", label=label, **pale)
             draw_series(losses, rows, "epsilon", "non_member_loss")
             draw_series(losses, rows, "epsilon", "member_loss", **pale)
-            _draw_interval(attack, rows)
-    _as_percentages(accuracy, "accuracy")
+            draw_interval(attack, rows)
+    as_percentages(accuracy, "accuracy")
     losses.set_ylabel("mean loss (nats)", fontsize=LABEL_SIZE)
     attack.set_ylabel("area under the ROC curve of the attack", fontsize=LABEL_SIZE)
     attack.axhline(0.5, color=GREY, linewidth=1)
@@ -506,7 +506,7 @@ def overfitted_attack_figure(outcome: Outcome) -> Figure:
     for axes, title in zip((accuracy, losses, attack), titles, strict=True):
         axes.set_title(title, fontsize=TITLE_SIZE)
         axes.set_xlabel(_CLAIMED, fontsize=LABEL_SIZE)
-        _scale_by_epsilon(axes, both=axes is losses)
+        scale_by_epsilon(axes, both=axes is losses)
     legend_below(figure, (accuracy,))
     caption(figure, "Overfitted models and the membership attack", outcome.scale)
     return figure
@@ -523,11 +523,11 @@ def layer_clipping_figure(outcome: Outcome) -> Figure:
         rows = chosen(outcome, panel="accuracy", series=series)
         draw_series(accuracy, rows, "epsilon", "test_accuracy", label=name)
     noise.set_ylabel("reference noise (std, at clip norm 5)", fontsize=LABEL_SIZE)
-    _as_percentages(accuracy, "test accuracy")
+    as_percentages(accuracy, "test accuracy")
     for axes, title in ((noise, "noise"), (accuracy, "accuracy")):
         axes.set_title(title, fontsize=TITLE_SIZE)
         axes.set_xlabel(_CLAIMED, fontsize=LABEL_SIZE)
-        _scale_by_epsilon(axes, both=axes is noise)
+        scale_by_epsilon(axes, both=axes is noise)
     legend_below(figure, (noise, accuracy), ncols=3)
     caption(figure, "Per-layer clipping: noise and accuracy against ε", outcome.scale)
     return figure
@@ -540,7 +540,7 @@ def _draw_level(axes: Axes, rows: Sequence[Row], value: str) -> None:
     axes.axhline(level, color=colour, linestyle=line, linewidth=1.6, label=NAMES["almost_no_noise"])
 
 
-def _draw_interval(axes: Axes, rows: Sequence[Row]) -> None:
+def draw_interval(axes: Axes, rows: Sequence[Row]) -> None:
     """Values with their intervals; those of the recipe stand a little to the right."""
     series = str(rows[0]["series"])
     colour, marker, line = LOOKS[series]
@@ -561,7 +561,8 @@ def _draw_interval(axes: Axes, rows: Sequence[Row]) -> None:
     )
 
 
-def _as_percentages(axes: Axes, name: str) -> None:
+def as_percentages(axes: Axes, name: str) -> None:
+    """The second axis from 0 to 100 %."""
     axes.set_ylabel(name, fontsize=LABEL_SIZE)
     # A little more than everything, or the markers of a perfect score would be cut in half.
     axes.set_ylim(0, 1.02)
@@ -616,7 +617,7 @@ def draw_series(
     axes.plot(column(rows, x), column(rows, y), **(settings | more))
 
 
-def _scale_by_epsilon(axes: Axes, *, both: bool) -> None:
+def scale_by_epsilon(axes: Axes, *, both: bool) -> None:
     """Epsilon in plain numbers on a logarithmic axis; the other axis as well if `both`."""
     axes.set_xscale("log")
     for axis in (axes.xaxis, axes.yaxis) if both else (axes.xaxis,):

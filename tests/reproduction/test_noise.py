@@ -110,8 +110,8 @@ class TestOutcome:
         for row in outcome.rows:
             if not row["series"].startswith("recipe_"):
                 assert row["reference_epsilon"] is None
-            if row["series"] != "recipe_sa_srpp":
-                continue  # with the much larger noise of the other, Opacus runs out of orders
+            if row["series"] != "recipe_sa_srpp" or row["noise_multiplier"] > 5:
+                continue  # with much noise Opacus runs out of orders, and warns
             accountant = RDPAccountant()
             n_steps = 40 * -(-50_000 // row["batch_size"])
             rate = row["batch_size"] / 50_000

@@ -63,7 +63,7 @@ class TestAccuracy:
             for series, accuracies in values.items()
             for epsilon, accuracy in zip(epsilons, accuracies, strict=True)
         ]
-        return list(accuracy._claims(rows, epsilons, full=full))
+        return list(accuracy.accuracy_claims(rows, epsilons, on_cifar=full))
 
     def test_claims_follow_the_numbers(self):
         """Percentages of CIFAR-10 are claimed at full scale only."""

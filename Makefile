@@ -11,7 +11,7 @@ ROUNDS ?= 3
 SEED ?=
 
 .DELETE_ON_ERROR:
-.PHONY: install demo test lint bench docs notebooks paper soak clean
+.PHONY: install demo test lint bench docs notebooks paper cifar soak clean
 
 install: $(STAMP)
 
@@ -54,6 +54,12 @@ notebooks: install
 # in build/paper are not computed again.
 paper: install
 	$(BIN)/python -m reproduction gallery build/paper
+	$(BIN)/python -m reproduction cifar-page reproduction/results
+
+# The runs on CIFAR-10 that have no result yet: hours, resumed by the same command.
+cifar: install
+	$(BIN)/python -m reproduction cifar reproduction/results --scratch build/cifar
+	$(BIN)/python -m reproduction cifar-page reproduction/results
 
 soak: install
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt atheris

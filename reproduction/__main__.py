@@ -119,6 +119,38 @@ def infer_property(
         say(f"epsilon {epsilon:g} at order 4: {audit}")
 
 
+@app.command()
+def cifar(
+    results: Annotated[Path, typer.Argument(help="Folder of the results, one file per run.")],
+    scratch: Annotated[Path, typer.Option(help="Folder for checkpoints of unfinished runs.")],
+    part: Annotated[
+        str, typer.Option(help="ladder-1024, attack, ladder-512, layers, batches, slow or anchor.")
+    ] = "all",
+) -> None:
+    """Train on CIFAR-10 what has no result yet: hours, of which nothing is lost when interrupted.
+
+    PUFFERSLICE_DATA must have CIFAR-10. The same command resumes.
+    """
+    from reproduction.cifar import planned_runs, train_all
+
+    runs = planned_runs(part)
+    try:
+        train_all(runs, results, scratch, say)
+    except KeyboardInterrupt:
+        typer.echo("interrupted; the same command resumes", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+@app.command(name="cifar-page")
+def cifar_page(
+    results: Annotated[Path, typer.Argument(help="Folder of the results, complete or not.")],
+) -> None:
+    """Write the page docs/cifar.md from the CIFAR-10 runs that have finished."""
+    from reproduction.cifar_page import write_page
+
+    write_page(results, say)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; errors go to standard error."""
     try:
@@ -137,7 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _prose(outcome: Outcome) -> str:
     parts = [outcome.verdict, f"  {outcome.scale}", *_lines(outcome.claims)]
     if outcome.our_claims:
-        parts += ["  About our own rule, which is not in the paper:"]
+        parts += ["  About our own mechanisms, which are not in the paper:"]
         parts += _lines(outcome.our_claims)
     return "\n".join(parts)
 

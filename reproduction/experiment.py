@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, TypeAlias, cast, final
+from typing import Any, Final, Literal, TypeAlias, cast, final
 
 import attrs
 
@@ -27,6 +27,9 @@ def number_in(row: Row, column: str) -> float:
     return math.nan if value is None else float(value)
 
 
+Verdict: TypeAlias = Literal["reproduced", "not reproduced", "not decided", "equal"]
+
+
 @final
 @attrs.frozen(kw_only=True)
 class Claim:
@@ -39,19 +42,26 @@ class Claim:
     held: bool
     found: str
     """The numbers that decided."""
+    unclear: Literal["not decided", "equal"] | None = None
+    """Why there is no yes or no: intervals leave it open, or both sides are the same."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the numbers say."""
+        return self.unclear or ("reproduced" if self.held else "not reproduced")
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
         return attrs.asdict(self)
 
     def __str__(self) -> str:
-        verdict = "held" if self.held else "DID NOT HOLD"
+        verdict = "NOT REPRODUCED" if self.verdict == "not reproduced" else self.verdict
         return f"{verdict}: {self.statement} ({self.source})\n    {self.found}"
 
 
-def n_held_of(claims: Sequence[Claim]) -> str:
-    """How many of them held, in words."""
-    return f"{sum(claim.held for claim in claims)} of {len(claims)}"
+def n_reproduced_of(claims: Sequence[Claim]) -> str:
+    """How many of them were, in words."""
+    return f"{sum(claim.verdict == 'reproduced' for claim in claims)} of {len(claims)}"
 
 
 @final
@@ -89,11 +99,12 @@ class Outcome:
 
     @property
     def verdict(self) -> str:
-        """One line: how many claims held."""
-        verdict = f"{self.experiment}: {n_held_of(self.claims)} claims of the paper held"
+        """One line: how many claims were reproduced."""
+        number = n_reproduced_of(self.claims)
+        verdict = f"{self.experiment}: {number} claims of the paper reproduced"
         if not self.our_claims:
             return verdict
-        return f"{verdict}; {n_held_of(self.our_claims)} about our own rule"
+        return f"{verdict}; {n_reproduced_of(self.our_claims)} about our own mechanisms"
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""

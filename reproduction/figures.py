@@ -11,11 +11,12 @@ import os
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, cast
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.axes._secondary_axes import SecondaryAxis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -37,7 +38,7 @@ from reproduction import profiles
 from reproduction.experiment import Cell, Outcome, Row, number_in
 from reproduction.noise import ORDER as SGD_ORDER
 from reproduction.panels import ORDER as STATIC_ORDER
-from reproduction.panels import Curve, curves_of
+from reproduction.panels import SHAPED, Curve, curves_of
 from reproduction.profiles import FIRST, LIMIT, SECOND
 from reproduction.static import STUDIES
 
@@ -244,12 +245,14 @@ def _finish_polar(axes: PolarAxes, title: str, top: float) -> None:
         )
 
 
-_COLOURS: Final = {"average": "#0072B2", "joint": "#D55E00"}
-_WORDS: Final = {"average": "Ave", "joint": "Joint"}
-_RULES: Final[Mapping[str, tuple[Literal["-", "--"], str]]] = {
-    "tight": ("-", "tight"),
-    "closed_form": ("--", "closed form"),
+_MECHANISMS: Final[Mapping[tuple[str, str], tuple[str, str, str, str]]] = {
+    ("average", "tight"): ("#0072B2", "-", "o", "Ave, tight"),
+    ("average", "closed_form"): ("#0072B2", "--", "o", "Ave, closed form"),
+    ("joint", "tight"): ("#D55E00", "-", "s", "Joint, tight"),
+    ("joint", "closed_form"): ("#D55E00", "--", "s", "Joint, closed form"),
+    SHAPED: ("#009E73", "-", "^", "whole output, shaped noise"),
 }
+"""Colour, line, marker and name by notion and rule."""
 _QUERIES: Final = {
     "logistic_regression": "Logistic regression",
     "forest_importances": "Random forest",
@@ -281,47 +284,59 @@ def static_figures(outcome: Outcome) -> dict[str, Figure]:
 
 def _prior_figure(outcome: Outcome, prior: str, curves: Sequence[Curve]) -> Figure:
     queries = list(dict.fromkeys(curve.query for curve in curves))
-    figure = new_figure(4 * len(queries), 7.8)
-    rows = figure.subplots(2, len(queries), squeeze=False, sharex=True)
+    figure = new_figure(4.2 * len(queries), 11)
+    rows = figure.subplots(3, len(queries), squeeze=False, sharex=True)
     for place, query in enumerate(queries):
         of_query = [curve for curve in curves if curve.query == query]
-        _draw_curves(rows[0][place], rows[1][place], of_query)
+        advantages = _draw_curves(*(row[place] for row in rows), curves=of_query)
         rows[0][place].set_title(_QUERIES[query], fontsize=TITLE_SIZE, loc="left")
-        rows[1][place].set_xlabel(
+        rows[2][place].set_xlabel(
             f"ε of the claim, order {STATIC_ORDER:g} (nats)", fontsize=LABEL_SIZE
         )
-    rows[0][0].set_ylabel("MSE of a record (scaled units²)", fontsize=LABEL_SIZE)
-    rows[1][0].set_ylabel("accuracy of the MAP attack", fontsize=LABEL_SIZE)
+    rows[0][0].set_ylabel("noise std of a coordinate (scaled units)", fontsize=LABEL_SIZE)
+    rows[1][0].set_ylabel("MSE of a record (scaled units²)", fontsize=LABEL_SIZE)
+    rows[2][0].set_ylabel("accuracy of the MAP attack", fontsize=LABEL_SIZE)
+    advantages.set_ylabel("advantage over the prior", fontsize=LABEL_SIZE)
     caption(figure, _TITLES[outcome.experiment, prior], outcome.scale)
-    figure.legend(handles=_handles(curves), loc="outside lower center", ncols=5, fontsize=TICK_SIZE)
+    figure.legend(handles=_handles(curves), loc="outside lower center", ncols=3, fontsize=TICK_SIZE)
     return figure
 
 
-def _draw_curves(errors: Axes, accuracies: Axes, curves: Sequence[Curve]) -> None:
+def _draw_curves(
+    noise: Axes, errors: Axes, accuracies: Axes, *, curves: Sequence[Curve]
+) -> SecondaryAxis:
+    """All curves of a query; the axis on the right shows accuracy as advantage over the prior."""
     for curve in curves:
+        _draw(noise, curve, curve.noise_stds.tolist())
         _draw(errors, curve, curve.squared_errors.tolist())
         _draw(accuracies, curve, curve.accuracies.tolist())
-    errors.set_yscale("log")
-    errors.yaxis.set_major_locator(LogLocator(numticks=8))
+    for axes in (noise, errors):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(numticks=8))
     prior = curves[0].prior_accuracy
     accuracies.axhline(prior, color=GREY, linestyle=":", linewidth=1.8)
     lowest = min(prior, *(float(curve.accuracies.min()) for curve in curves))
     accuracies.set_ylim(max(0.0, lowest - 0.05 * (1 - lowest)), 1 + 0.03 * (1 - lowest))
-    for axes in (errors, accuracies):
+    for axes in (noise, errors, accuracies):
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(FixedLocator(list(_EPSILON_TICKS)))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         make_quiet(axes)
+    advantages = accuracies.secondary_yaxis(
+        "right", functions=(lambda value: value - prior, lambda value: value + prior)
+    )
+    advantages.tick_params(labelsize=TICK_SIZE)
+    return advantages
 
 
 def _look(notion: str, rule: str) -> dict[str, Any]:
-    colour = _COLOURS[notion]
+    colour, line, marker, _ = _MECHANISMS[notion, rule]
     return {
         "color": colour,
-        "linestyle": _RULES[rule][0],
-        "marker": "o" if notion == "average" else "s",
-        "markerfacecolor": colour if rule == "tight" else "white",
+        "linestyle": line,
+        "marker": marker,
+        "markerfacecolor": "white" if rule == "closed_form" else colour,
     }
 
 
@@ -331,10 +346,11 @@ def _draw(axes: Axes, curve: Curve, values: list[float]) -> None:
 
 
 def _handles(curves: Sequence[Curve]) -> list[Line2D]:
+    drawn = {(curve.notion, curve.rule) for curve in curves}
     handles = [
-        Line2D([], [], label=f"{_WORDS[notion]}, {words}", **_look(notion, rule))
-        for notion in _COLOURS
-        for rule, (_, words) in _RULES.items()
+        Line2D([], [], label=name, **_look(*mechanism))
+        for mechanism, (_, _, _, name) in _MECHANISMS.items()
+        if mechanism in drawn
     ]
     prior = f"accuracy of the prior alone ({curves[0].prior_accuracy:.3f})"
     return [*handles, Line2D([], [], color=GREY, linestyle=":", label=prior)]
@@ -388,22 +404,22 @@ _LAYER_RUNS: Final = {
 
 def sgd_noise_figure(outcome: Outcome) -> Figure:
     """Multipliers against epsilon at both batch sizes, and under them what they cost."""
-    figure = new_figure(12, 10)
-    sizes = list(dict.fromkeys(row["batch_size"] for row in outcome.rows))
-    grid = figure.subplots(2, len(sizes), sharex=True, sharey="row")
-    for place, size in enumerate(sizes):
+    panels = list(dict.fromkeys((row["n_differing"], row["batch_size"]) for row in outcome.rows))
+    figure = new_figure(4.8 * len(panels), 10)
+    grid = figure.subplots(2, len(panels), sharex=True, sharey="row", squeeze=False)
+    for place, (n_differing, size) in enumerate(panels):
         noise, cost = grid[0][place], grid[1][place]
         for series in LOOKS:
-            rows = chosen(outcome, batch_size=size, series=series)
+            rows = chosen(outcome, n_differing=n_differing, batch_size=size, series=series)
             if rows:
                 draw_series(noise, rows, "epsilon", "noise_multiplier")
                 _draw_cost(cost, rows)
         epsilons = sorted({number_in(row, "epsilon") for row in outcome.rows})
         cost.plot(epsilons, epsilons, color=GREY, linewidth=1, label="as claimed")
-        noise.set_title(f"batch size {size}", fontsize=TITLE_SIZE)
+        noise.set_title(f"{n_differing} differ, batch size {size}", fontsize=TITLE_SIZE)
         cost.set_xlabel(_CLAIMED, fontsize=LABEL_SIZE)
         for axes in (noise, cost):
-            _scale_by_epsilon(axes, both=True)
+            scale_by_epsilon(axes, both=True)
     grid[0][0].set_ylabel("noise multiplier (noise std / clip norm)", fontsize=LABEL_SIZE)
     grid[1][0].set_ylabel("ε of that noise (nats), by its own account", fontsize=LABEL_SIZE)
     legend_below(figure, (grid[0][0], grid[1][0]))
@@ -425,7 +441,7 @@ def training_curves_figure(outcome: Outcome) -> Figure:
                 label = f"{NAMES[series]} (multiplier {rows[0]['noise_multiplier']:.3g})"
                 draw_series(accuracy, rows, "epoch", "test_accuracy", label=label)
                 draw_series(loss, rows, "epoch", "batch_loss")
-        _as_percentages(accuracy, "test accuracy")
+        as_percentages(accuracy, "test accuracy")
         loss.set_ylabel("mean loss of the batches (nats)", fontsize=LABEL_SIZE)
         loss.set_yscale("log")
         loss.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -453,8 +469,8 @@ def accuracy_epsilon_figure(outcome: Outcome) -> Figure:
                 draw_series(axes, rows, "epsilon", "test_accuracy")
         axes.set_title(f"batch size {size}", fontsize=TITLE_SIZE)
         axes.set_xlabel(_CLAIMED, fontsize=LABEL_SIZE)
-        _scale_by_epsilon(axes, both=False)
-    _as_percentages(panels[0], "test accuracy")
+        scale_by_epsilon(axes, both=False)
+    as_percentages(panels[0], "test accuracy")
     legend_below(figure, panels[:1])
     title = "Accuracy against ε; open markers cost more than they claim"
     caption(figure, title, outcome.scale)
@@ -478,8 +494,8 @@ def overfitted_attack_figure(outcome: Outcome) -> Figure:
             draw_series(accuracy, rows, "epsilon", "train_accuracy", label=label, **pale)
             draw_series(losses, rows, "epsilon", "non_member_loss")
             draw_series(losses, rows, "epsilon", "member_loss", **pale)
-            _draw_interval(attack, rows)
-    _as_percentages(accuracy, "accuracy")
+            draw_interval(attack, rows)
+    as_percentages(accuracy, "accuracy")
     losses.set_ylabel("mean loss (nats)", fontsize=LABEL_SIZE)
     attack.set_ylabel("area under the ROC curve of the attack", fontsize=LABEL_SIZE)
     attack.axhline(0.5, color=GREY, linewidth=1)
@@ -490,7 +506,7 @@ def overfitted_attack_figure(outcome: Outcome) -> Figure:
     for axes, title in zip((accuracy, losses, attack), titles, strict=True):
         axes.set_title(title, fontsize=TITLE_SIZE)
         axes.set_xlabel(_CLAIMED, fontsize=LABEL_SIZE)
-        _scale_by_epsilon(axes, both=axes is losses)
+        scale_by_epsilon(axes, both=axes is losses)
     legend_below(figure, (accuracy,))
     caption(figure, "Overfitted models and the membership attack", outcome.scale)
     return figure
@@ -507,11 +523,11 @@ def layer_clipping_figure(outcome: Outcome) -> Figure:
         rows = chosen(outcome, panel="accuracy", series=series)
         draw_series(accuracy, rows, "epsilon", "test_accuracy", label=name)
     noise.set_ylabel("reference noise (std, at clip norm 5)", fontsize=LABEL_SIZE)
-    _as_percentages(accuracy, "test accuracy")
+    as_percentages(accuracy, "test accuracy")
     for axes, title in ((noise, "noise"), (accuracy, "accuracy")):
         axes.set_title(title, fontsize=TITLE_SIZE)
         axes.set_xlabel(_CLAIMED, fontsize=LABEL_SIZE)
-        _scale_by_epsilon(axes, both=axes is noise)
+        scale_by_epsilon(axes, both=axes is noise)
     legend_below(figure, (noise, accuracy), ncols=3)
     caption(figure, "Per-layer clipping: noise and accuracy against ε", outcome.scale)
     return figure
@@ -524,7 +540,7 @@ def _draw_level(axes: Axes, rows: Sequence[Row], value: str) -> None:
     axes.axhline(level, color=colour, linestyle=line, linewidth=1.6, label=NAMES["almost_no_noise"])
 
 
-def _draw_interval(axes: Axes, rows: Sequence[Row]) -> None:
+def draw_interval(axes: Axes, rows: Sequence[Row]) -> None:
     """Values with their intervals; those of the recipe stand a little to the right."""
     series = str(rows[0]["series"])
     colour, marker, line = LOOKS[series]
@@ -545,7 +561,8 @@ def _draw_interval(axes: Axes, rows: Sequence[Row]) -> None:
     )
 
 
-def _as_percentages(axes: Axes, name: str) -> None:
+def as_percentages(axes: Axes, name: str) -> None:
+    """The second axis from 0 to 100 %."""
     axes.set_ylabel(name, fontsize=LABEL_SIZE)
     # A little more than everything, or the markers of a perfect score would be cut in half.
     axes.set_ylim(0, 1.02)
@@ -565,6 +582,14 @@ def _draw_cost(axes: Axes, rows: Sequence[Row]) -> None:
             linestyle="-.",
             linewidth=1.5,
             label="sa-SRPP-SGD as printed, by the amplified account",
+        )
+        axes.plot(
+            column(rows, "epsilon"),
+            column(rows, "reference_epsilon"),
+            color=GREY,
+            linestyle=":",
+            linewidth=1.5,
+            label="its reference ε of Opacus: one record, δ = 1e-5, not the secret",
         )
 
 
@@ -592,7 +617,7 @@ def draw_series(
     axes.plot(column(rows, x), column(rows, y), **(settings | more))
 
 
-def _scale_by_epsilon(axes: Axes, *, both: bool) -> None:
+def scale_by_epsilon(axes: Axes, *, both: bool) -> None:
     """Epsilon in plain numbers on a logarithmic axis; the other axis as well if `both`."""
     axes.set_xscale("log")
     for axis in (axes.xaxis, axes.yaxis) if both else (axes.xaxis,):

@@ -6,7 +6,7 @@
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,15 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from pufferslice._core.files import digest, write_whole
-from reproduction.experiment import EXPERIMENTS, Claim, Experiment, Outcome, Setting, n_held_of
+from reproduction.experiment import (
+    EXPERIMENTS,
+    Claim,
+    Experiment,
+    Outcome,
+    Setting,
+    Verdict,
+    n_reproduced_of,
+)
 from reproduction.figures import figures_of, png_of, write_outcome
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -38,23 +46,25 @@ _INTRODUCTION = """\
 # Gallery: the paper's figures reproduced
 
 Every figure of the paper, with the claims that the paper makes about it compared with the
-numbers. A claim that does not hold is a finding, not an error: it is printed with the numbers that
-decided. Words such as "much smaller" have thresholds, which the claim states. Claims of the paper
-about its closed form are also tested with the library's tight rule, which adds less noise; these
-are counted separately, because the paper does not make them.
+numbers. A claim is *reproduced*, *not reproduced* (with our numbers), *not decided* where the
+intervals leave it open, or *equal* where the two sides are the same. Words such as "much smaller"
+have thresholds, which the claim states. Claims of the paper about its closed form are also tested
+with the library's tight rule, which adds less noise, and both are compared with shaped noise for
+the whole output; these are counted separately, because the paper does not make them.
 
 In a clone of the repository, `python -m reproduction list` shows the experiments, and
 `python -m reproduction run NAME --out DIR` runs one and writes its table (CSV), its numbers and
 claims (JSON), and its pictures (PNG, SVG). With `--full` the training experiments run at the
 paper's own scale, on CIFAR-10 with its ResNet-22; that takes days, and an interrupted run resumes
 when the command is repeated. All pictures here are of the default scale, which is printed on each.
+[CIFAR-10](cifar.md) is trained at a scale in between, in hours, on a page of its own.
 
 `make paper` writes this page. Profiles and noise curves are exact. Static experiments simulate
 outputs from a public seed. Trained models get noise from the operating system, which has no seed,
 so their numbers vary from run to run; each point is one run.
 
-Where the paper and the library disagree, [the errata](errata.md) say why. Most of what did not
-hold has one of five reasons: the printed noise of learning lives in [another
+Where the paper and the library disagree, [the errata](errata.md) say why. Most of what was not
+reproduced has one of five reasons: the printed noise of learning lives in [another
 space](errata.md#the-noise-space-of-sgd) than the one it is added in; the group size of the
 comparison rounds up to one record; the two [worlds](errata.md#two-worlds-of-cifar-10) of the
 printed shares differ in 2 records, not 20; the log-moment of means is
@@ -72,9 +82,9 @@ What was added or done differently, because the paper does not say it or says tw
   natural and the grade group under the balanced prior.
 - Models are trained on Poisson batches, as Opacus, which the paper used, draws them by default;
   the paper's account is for batches of a fixed size. Its ResNet-22 as described has 291,898
-  parameters, not about 270,000. The reference epsilon of Opacus is not computed.
-- The overfitted models train on the first 1,000 images instead of a random subset, are attacked
-  with the next 1,000, and warm up like the others.
+  parameters, not about 270,000.
+- The overfitted models of `--full` train on the first 1,000 images instead of a random subset, are
+  attacked with the next 1,000, and warm up like the others.
 """
 
 
@@ -148,14 +158,16 @@ def in_inks(image: Image.Image) -> Image.Image:
 
 
 def summary(folder: Path) -> str:
-    """One line per experiment: how many claims held."""
-    lines = ["| experiment | claims of the paper that held | about our own rule |", "|---|---|---|"]
+    """One line per experiment: how many claims were reproduced."""
+    lines = [
+        "| experiment | claims of the paper reproduced | about our own mechanisms, held |",
+        "|---|---|---|",
+    ]
     for experiment in EXPERIMENTS:
         outcome = kept_outcome(folder, experiment)
-        ours = n_held_of(outcome.our_claims) if outcome.our_claims else ""
-        lines.append(
-            f"| [{experiment.name}](#{experiment.name}) | {n_held_of(outcome.claims)} | {ours} |"
-        )
+        papers = n_reproduced_of(outcome.claims)
+        ours = n_reproduced_of(outcome.our_claims) if outcome.our_claims else ""
+        lines.append(f"| [{experiment.name}](#{experiment.name}) | {papers} | {ours} |")
     return "\n".join(lines) + "\n"
 
 
@@ -169,16 +181,32 @@ def section(experiment: Experiment, outcome: Outcome, pictures: list[str]) -> st
     ]
     if outcome.experiment in EXACT:
         parts.append(f"The numbers: [table](assets/gallery/{outcome.experiment}.csv).")
-    held = f"{n_held_of(outcome.claims)} claims of the paper held."
-    parts.append("\n".join([held, "", *map(_line, outcome.claims)]))
+    papers = f"{n_reproduced_of(outcome.claims)} claims of the paper reproduced."
+    parts.append("\n".join([papers, "", *(claim_line(claim, PAPERS) for claim in outcome.claims)]))
     if outcome.our_claims:
-        ours = f"{n_held_of(outcome.our_claims)} about our own rule held."
-        parts.append("\n".join([ours, "", *map(_line, outcome.our_claims)]))
+        ours = f"{n_reproduced_of(outcome.our_claims)} about our own mechanisms held."
+        lines = [claim_line(claim, OURS) for claim in outcome.our_claims]
+        parts.append("\n".join([ours, "", *lines]))
     return "\n\n".join(parts) + "\n"
 
 
-def _line(claim: Claim) -> str:
-    verdict = "Held" if claim.held else "**Did not hold**"
+PAPERS: Mapping[Verdict, str] = {
+    "reproduced": "Reproduced",
+    "not reproduced": "**Not reproduced**",
+    "not decided": "Not decided",
+    "equal": "Equal",
+}
+OURS: Mapping[Verdict, str] = {
+    **PAPERS,
+    "reproduced": "Held",
+    "not reproduced": "**Did not hold**",
+}
+"""The paper says nothing about these claims, so there is nothing to reproduce."""
+
+
+def claim_line(claim: Claim, words: Mapping[Verdict, str]) -> str:
+    """One item of a list."""
+    verdict = words[claim.verdict]
     statement = f"{claim.statement.removesuffix('.')} ({_labels(claim.source)})"
     return f"- {verdict}: {statement}. Found: {claim.found.removesuffix('.')}."
 

@@ -60,6 +60,8 @@ _N_DIRECTIONS: Final = 200
 _CHUNK: Final = 20
 _SEED: Final = 7
 _SLACK: Final = 0.05
+_EQUAL: Final = 1e-3
+"""Noise that differs by a smaller share is the same for every purpose."""
 
 
 @final
@@ -243,6 +245,7 @@ def _claims(caps: LayerCaps, trained: Mapping[tuple[str, float], RunResult]) -> 
         statement="Joint accounts need a larger reference noise than Ave accounts",
         source="app:perlayer:num_example",
         held=ratio > 1,
+        unclear="equal" if abs(ratio - 1) < _EQUAL else None,
         found=(
             f"Joint over Ave: {ratio:.5f}; along random slices of {sum(caps.sizes):,} coordinates "
             "the layers have nearly the same shares"

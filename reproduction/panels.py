@@ -29,6 +29,7 @@ from pufferslice._core.threads import in_threads, silent
 from pufferslice.audit.inference import gaussian_scores
 from pufferslice.calibration.calibrate import Method, Rule, calibrate
 from pufferslice.calibration.guarantee import Guarantee, Notion
+from pufferslice.certificate import certify_release
 from pufferslice.data.frames import frame_of
 from pufferslice.queries import Condition, Query, above, at_least, equals
 from pufferslice.scenario.distributions import FiniteDistribution
@@ -277,6 +278,10 @@ METHODS: Final[Mapping[Rule, Method]] = {
 }
 """Ours, and the paper's own."""
 
+SHAPED: Final = ("unsliced", "shaped")
+"""Notion and rule of the third mechanism: a claim about the whole output, noise of a fitted shape.
+"""
+
 
 @final
 @attrs.frozen(kw_only=True)
@@ -365,23 +370,42 @@ def panel_rows(panel: Panel, scale: Scale, number: int) -> list[Row]:
 
 def _trial_rows(panel: Panel, scale: Scale, number: int, trial: int) -> Iterator[Row]:
     slices = trial_slices(panel.scenario, trial)
+    isotropic = np.eye(panel.scenario.dim)
     cells = product(enumerate(NOTIONS), enumerate(METHODS.items()), enumerate(scale.budgets))
     for (n, notion), (r, (rule, method)), (b, epsilon) in cells:
         target = Guarantee(notion=notion, order=ORDER, epsilon=epsilon)
         noise_std = calibrate(target, slices, method)
         rng = np.random.default_rng([SEED, number, trial, n, r, b])
-        yield {
-            "prior": panel.prior,
-            "query": panel.query,
-            "notion": notion,
-            "rule": rule,
-            "epsilon": epsilon,
-            "trial": trial + 1,
-            "n_records": panel.n_records,
-            "dim": panel.scenario.dim,
-            "noise_std": noise_std,
-            **_simulated(panel, noise_std, rng),
-        }
+        simulated = _simulated(panel, noise_std, isotropic, rng)
+        yield _row(panel, trial, (notion, rule), epsilon, simulated)
+    for b, epsilon in enumerate(scale.budgets):
+        target = Guarantee.unsliced(order=ORDER, epsilon=epsilon)
+        certificate = certify_release(panel.scenario, target)
+        whitening = isotropic if certificate.shape is None else certificate.shape.whitening
+        rng = np.random.default_rng([SEED, number, trial, len(NOTIONS), 0, b])
+        simulated = _simulated(panel, certificate.noise_std, whitening, rng)
+        yield _row(panel, trial, SHAPED, epsilon, simulated)
+
+
+def _row(
+    panel: Panel,
+    trial: int,
+    mechanism: tuple[str, str],
+    epsilon: float,
+    simulated: Mapping[str, float],
+) -> Row:
+    notion, rule = mechanism
+    return {
+        "prior": panel.prior,
+        "query": panel.query,
+        "notion": notion,
+        "rule": rule,
+        "epsilon": epsilon,
+        "trial": trial + 1,
+        "n_records": panel.n_records,
+        "dim": panel.scenario.dim,
+        **simulated,
+    }
 
 
 def trial_slices(scenario: Scenario, trial: int) -> Slices:
@@ -391,21 +415,31 @@ def trial_slices(scenario: Scenario, trial: int) -> Slices:
     return slice_sensitivity(scenario, profile, None, silent).slices
 
 
-def _simulated(panel: Panel, noise_std: float, rng: np.random.Generator) -> dict[str, float]:
+def _simulated(
+    panel: Panel, noise_std: float, whitening: Floats, rng: np.random.Generator
+) -> dict[str, float]:
     """Errors and the attack on one noisy output of every record, in scaled units.
 
-    Every record carries the scaled query of its group. Source: app:experiments.
+    Every record carries the scaled query of its group. The noise is isotropic in whitened
+    coordinates, where the attack looks at it. Source: app:experiments.
     """
     groups = np.repeat(np.arange(len(panel.counts)), list(panel.counts.values()))
     outputs = np.vstack([distribution.outputs for distribution in panel.distributions])[groups]
-    errors = noise_std * rng.standard_normal(outputs.shape)
+    white = noise_std * rng.standard_normal(outputs.shape)
+    coloring = np.linalg.inv(whitening)
+    errors = white @ coloring.T
+    known = [
+        attrs.evolve(distribution, outputs=distribution.outputs @ whitening.T)
+        for distribution in panel.distributions
+    ]
     squares = (errors**2).sum(axis=1)
-    scores = gaussian_scores(outputs + errors, panel.distributions, noise_std)
+    scores = gaussian_scores(outputs @ whitening.T + white, known, noise_std)
     guesses = (scores + np.log(panel.shares)).argmax(axis=1)
     accuracy = float(np.mean(guesses == groups))
     likeliest = float(panel.shares.max())
     ratio = float(squares.sum() / (outputs**2).sum())
     return {
+        "noise_std": noise_std * float(np.linalg.norm(coloring)) / math.sqrt(len(coloring)),
         "mse": float(squares.mean()),
         "mae": float(np.abs(errors).mean()),
         "l2": float(np.sqrt(squares).mean()),
@@ -429,6 +463,7 @@ class Curve:
     epsilons: Floats = attrs.field(converter=locked, eq=same)
     """Ascending."""
     noise_stds: Floats = attrs.field(converter=locked, eq=same)
+    """Root mean variance of a coordinate, in scaled units."""
     squared_errors: Floats = attrs.field(converter=locked, eq=same)
     """Mean squared error of a record: summed over the coordinates, in scaled units."""
     accuracies: Floats = attrs.field(converter=locked, eq=same)

@@ -185,13 +185,17 @@ def _evaluated(request: TrainingRequest) -> RunResult:
         test_accuracy=test.accuracy,
         test_loss=test.mean_loss,
         others_loss=None if others is None else others.mean_loss,
-        attack_auc=None if others is None else _attack(members, others),
+        attack_auc=None if others is None else attack_of(members, others)[0],
         curve=_curve(request.output.folder),
     )
 
 
-def _attack(members: Evaluation, others: Evaluation) -> tuple[float, float, float]:
-    """Yeom's attack: a small loss suggests a member."""
+def attack_of(members: Evaluation, others: Evaluation) -> tuple[tuple[float, float, float], float]:
+    """Yeom's attack: a small loss suggests a member.
+
+    Its area under the curve, with the ends of the interval; and its advantage (true minus false
+    positive rate) at Yeom's threshold, the mean loss of the members.
+    """
     audit = audit_membership(
         -np.concatenate([members.losses, others.losses]),
         np.repeat([True, False], [len(members.losses), len(others.losses)]),
@@ -199,7 +203,8 @@ def _attack(members: Evaluation, others: Evaluation) -> tuple[float, float, floa
         confidence=CONFIDENCE,
         false_positive_rates=(),
     )
-    return audit.roc_auc.value, audit.roc_auc.low, audit.roc_auc.high
+    below = [float(np.mean(part.losses <= members.mean_loss)) for part in (members, others)]
+    return (audit.roc_auc.value, audit.roc_auc.low, audit.roc_auc.high), below[0] - below[1]
 
 
 def _curve(folder: Path) -> tuple[CurvePoint, ...]:
@@ -253,9 +258,7 @@ class TrainingScale:
 
     def worlds(self, setup: SgdSetup) -> Prevalence:
         """The two worlds; the first one is trained on."""
-        first = math.floor(_FIRST_SHARE * setup.n_records)
-        share = math.ceil((first + self.n_differing) * _MILLION / setup.n_records) / _MILLION
-        return Prevalence(label=CAT, shares=(_FIRST_SHARE, share), seed=_SEED, world="first")
+        return worlds_of(setup.n_records, self.n_differing)
 
     def noise(self, setup: SgdSetup) -> NoiseSetting:
         """What the noise depends on; all series are trained with Poisson batches."""
@@ -307,6 +310,13 @@ class TrainingScale:
             n_evaluations=self.n_evaluations,
             checkpoint_every=self.checkpoint_every,
         )
+
+
+def worlds_of(n_records: int, n_differing: int) -> Prevalence:
+    """Two shares of cats that differ in so many records; the first world is trained on."""
+    first = math.floor(_FIRST_SHARE * n_records)
+    share = math.ceil((first + n_differing) * _MILLION / n_records) / _MILLION
+    return Prevalence(label=CAT, shares=(_FIRST_SHARE, share), seed=_SEED, world="first")
 
 
 def digits_scale(*, model: str, setups: tuple[SgdSetup, ...], n_differing: int) -> TrainingScale:

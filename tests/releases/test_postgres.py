@@ -210,7 +210,7 @@ def test_a_total_is_kept_by_processes_with_wrong_clocks(address) -> None:
     assert all("would cost 1.2" in text for *_, text in answers if text != "released")
     times = [event.at for event in Ledger(address).trail()]
     assert times == sorted(times)
-    assert all(at[:4] == time.strftime('%Y', time.gmtime()) for at in times)
+    assert all(at[:4] == time.strftime("%Y", time.gmtime()) for at in times)
 
 
 @pytest.mark.soundness

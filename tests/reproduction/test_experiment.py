@@ -7,10 +7,18 @@ import math
 import subprocess
 import sys
 
+import attrs
 import pytest
 
 from pufferslice.errors import ArgumentError
-from reproduction.experiment import EXPERIMENTS, Claim, Outcome, experiment_named, number_in
+from reproduction.experiment import (
+    EXPERIMENTS,
+    Claim,
+    Outcome,
+    experiment_named,
+    n_reproduced_of,
+    number_in,
+)
 
 HELD = Claim(statement="a is below b", source="fig:one", held=True, found="1 and 2")
 FAILED = Claim(statement="b is below c", source="fig:two", held=False, found="2 and 1")
@@ -26,14 +34,23 @@ def outcome(**changed):
     return Outcome(**(values | changed))
 
 
-def test_claims_about_our_own_rule_are_counted_apart():
+def test_claims_about_our_own_mechanisms_are_counted_apart():
     """What the paper does not say cannot count for or against it."""
     found = outcome(claims=(HELD,), our_claims=(HELD, FAILED, FAILED))
-    text = "an-experiment: 1 of 1 claims of the paper held; 1 of 3 about our own rule"
+    text = "an-experiment: 1 of 1 claims of the paper reproduced; 1 of 3 about our own mechanisms"
     assert found.verdict == text
     document = found.to_json()
     assert len(document["claims"]) == 1
     assert [claim["held"] for claim in document["our_claims"]] == [True, False, False]
+
+
+def test_what_numbers_leave_open_does_not_count_as_reproduced():
+    unclear = [attrs.evolve(HELD, unclear=word) for word in ("not decided", "equal")]
+    verdicts = [claim.verdict for claim in (HELD, FAILED, *unclear)]
+    assert verdicts == ["reproduced", "not reproduced", "not decided", "equal"]
+    assert n_reproduced_of((HELD, FAILED, *unclear)) == "1 of 4"
+    assert str(FAILED).startswith("NOT REPRODUCED: b is below c (fig:two)")
+    assert str(unclear[0]).startswith("not decided: a is below b")
 
 
 def test_cells_as_numbers():

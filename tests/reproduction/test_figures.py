@@ -15,6 +15,7 @@ from pufferslice.errors import ArgumentError
 from reproduction.experiment import EXPERIMENTS, Claim, Outcome, Setting, experiment_named
 from reproduction.figures import FIGURES, column, figures_of, png_of, svg_of
 from reproduction.noise import SERIES
+from reproduction.panels import SHAPED
 from reproduction.static import STUDIES
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -29,9 +30,11 @@ def outcome(name, rows):
 def noise_rows():
     return [
         {
+            "n_differing": 2,
             "batch_size": size,
             "series": series,
             "epsilon": epsilon,
+            "reference_epsilon": 0.37 * epsilon if series.startswith("recipe_") else None,
             "noise_multiplier": (k + 1) * size / epsilon,
             "epsilon_by_own_account": None if series == "group_dp_sgd" else 67 * epsilon,
             "epsilon_by_amplified": 10 * epsilon,
@@ -117,6 +120,7 @@ def words_of(figure):
     [
         ("sgd-noise", noise_rows, "noise_multiplier"),
         ("sgd-noise", noise_rows, "epsilon_by_amplified"),
+        ("sgd-noise", noise_rows, "reference_epsilon"),
         ("accuracy-epsilon", accuracy_rows, "test_accuracy"),
         ("training-curves", curve_rows, "batch_loss"),
         ("overfitted-attack", attack_rows, "attack_auc"),
@@ -165,6 +169,7 @@ def test_every_experiment_can_be_drawn_and_no_other():
 
 
 QUERIES = ("logistic_regression", "summary")
+MECHANISMS = [*product(("average", "joint"), ("tight", "closed_form")), SHAPED]
 
 
 def static_outcome(name, priors):
@@ -183,8 +188,8 @@ def static_outcome(name, priors):
             "accuracy": 0.5 + 0.4 * epsilon / (1 + epsilon),
             "prior_accuracy": 0.5,
         }
-        for prior, query, notion, rule, epsilon, trial in product(
-            priors, QUERIES, ("average", "joint"), ("tight", "closed_form"), (0.05, 1, 60), (1, 2)
+        for prior, query, (notion, rule), epsilon, trial in product(
+            priors, QUERIES, MECHANISMS, (0.05, 1, 60), (1, 2)
         )
     ]
     return Outcome(experiment=name, scale="two queries, 100 records", rows=rows, claims=())
@@ -203,32 +208,42 @@ def test_static_experiments_have_a_picture_for_each_prior(name):
     assert list(drawn) == [f"{name}-{prior}" for prior in priors]
 
 
-def test_errors_above_accuracies_with_the_prior(figure):
-    errors, accuracies = figure.axes[:2], figure.axes[2:]
-    assert [axes.get_title(loc="left") for axes in errors] == [
+def test_noise_errors_and_accuracies_with_the_prior(figure):
+    noise, errors, accuracies = figure.axes[:2], figure.axes[2:4], figure.axes[4:]
+    assert [axes.get_title(loc="left") for axes in noise] == [
         "Logistic regression",
         "Summary statistics",
     ]
-    assert all(axes.get_yscale() == "log" and axes.get_xscale() == "log" for axes in errors)
+    assert "noise std" in noise[0].get_ylabel()
     assert "MSE" in errors[0].get_ylabel()
     assert "scaled units²" in errors[0].get_ylabel()
     assert "accuracy" in accuracies[0].get_ylabel()
-    for axes in errors:
-        assert len(axes.lines) == 4
+    for axes in [*noise, *errors]:
+        assert axes.get_yscale() == "log"
+        assert axes.get_xscale() == "log"
+        assert len(axes.lines) == 5
         assert {line.get_linestyle() for line in axes.lines} == {"-", "--"}
-        assert len({line.get_color() for line in axes.lines}) == 2
+        assert len({line.get_color() for line in axes.lines}) == 3
     for axes in accuracies:
         *_, prior = axes.lines
-        assert len(axes.lines) == 5
+        assert len(axes.lines) == 6
         assert prior.get_linestyle() == ":"
         assert set(prior.get_ydata()) == {0.5}
         assert "nats" in axes.get_xlabel()
 
 
+def test_the_axis_on_the_right_is_the_advantage_over_the_prior(figure):
+    figure.draw_without_rendering()
+    accuracies = figure.axes[5]
+    (advantages,) = accuracies.child_axes
+    assert advantages.get_ylabel() == "advantage over the prior"
+    np.testing.assert_allclose(np.array(accuracies.get_ylim()) - 0.5, advantages.get_ylim())
+
+
 def test_points_are_the_means_of_the_rows(figure):
     joint = next(
         line
-        for line in figure.axes[0].lines
+        for line in figure.axes[2].lines
         if line.get_color() == "#D55E00" and line.get_linestyle() == "-"
     )
     np.testing.assert_allclose(joint.get_xdata(), [0.05, 1, 60])

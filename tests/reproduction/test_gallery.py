@@ -4,6 +4,7 @@
 import csv
 import io
 import re
+from itertools import product
 from pathlib import Path
 
 import attrs
@@ -14,7 +15,7 @@ from pufferslice._core.files import digest
 from reproduction import gallery
 from reproduction.experiment import EXPERIMENTS, Claim, Outcome, experiment_named
 from reproduction.figures import figures_of
-from reproduction.noise import EPSILONS, SETUPS, noise_multipliers, noise_setting
+from reproduction.noise import BOTH_DIFFERING, EPSILONS, SETUPS, noise_multipliers, noise_setting
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = ROOT / "docs" / "gallery.md"
@@ -55,11 +56,11 @@ def test_each_has_its_picture_its_scale_and_its_claims(sections, name):
         assert content.startswith(b"\x89PNG")
         assert len(content) < 120_000
     assert "\nScale: " in text
-    papers, _, ours = text.partition(" about our own rule held.")
+    papers, _, ours = text.partition(" about our own mechanisms held.")
     n_held, n_claims = map(
-        int, re.search(r"(\d+) of (\d+) claims of the paper held", text).groups()
+        int, re.search(r"(\d+) of (\d+) claims of the paper reproduced", text).groups()
     )
-    assert len(re.findall(r"^- Held:", papers, re.MULTILINE)) == n_held
+    assert len(re.findall(r"^- Reproduced:", papers, re.MULTILINE)) == n_held
     assert len(re.findall(r"^- ", papers, re.MULTILINE)) == n_claims > 0
     assert bool(ours) == name.startswith("static-")
     if ours:
@@ -92,15 +93,16 @@ def test_exact_sections_and_tables_are_what_comes_out_today(sections, name, tmp_
 
 def test_the_noise_table_is_what_comes_out_today():
     rows = table("sgd-noise")
-    for setup in SETUPS:
-        for series in ("srpp", "sa_srpp", "log_moment", "amplified", "recipe_srpp"):
-            kept = [
-                float(row["noise_multiplier"])
-                for row in rows
-                if row["series"] == series and row["batch_size"] == str(setup.batch_size)
-            ]
-            fresh = noise_multipliers(noise_setting(setup), series, EPSILONS)
-            assert kept == pytest.approx(fresh, rel=1e-9)
+    series_shown = ("srpp", "sa_srpp", "log_moment", "amplified", "recipe_srpp")
+    for count, setup, series in product(BOTH_DIFFERING, SETUPS, series_shown):
+        wanted = (str(count), str(setup.batch_size), series)
+        kept = [
+            float(row["noise_multiplier"])
+            for row in rows
+            if (row["n_differing"], row["batch_size"], row["series"]) == wanted
+        ]
+        fresh = noise_multipliers(noise_setting(setup, count), series, EPSILONS)
+        assert kept == pytest.approx(fresh, rel=1e-9)
 
 
 def test_pictures_name_the_table_they_were_drawn_from():
@@ -131,14 +133,14 @@ class TestGallery:
 
     def test_a_section_says_what_held_and_what_did_not(self):
         made = gallery.section(experiment_named("cap-rings"), self.OUTCOME, ["cap-rings.png"])
-        assert "1 of 2 claims of the paper held." in made
-        assert "- Held: a holds (`fig:a`, `fig:b`). Found: 1." in made
-        assert "- **Did not hold**: b holds (`fig:c`). Found: two." in made
+        assert "1 of 2 claims of the paper reproduced." in made
+        assert "- Reproduced: a holds (`fig:a`, `fig:b`). Found: 1." in made
+        assert "- **Not reproduced**: b holds (`fig:c`). Found: two." in made
         assert "[table](assets/gallery/cap-rings.csv)" in made
-        assert "our own rule" not in made
+        assert "our own" not in made
         ours = attrs.evolve(self.OUTCOME, our_claims=self.OUTCOME.claims[1:])
         made = gallery.section(experiment_named("cap-rings"), ours, ["cap-rings.png"])
-        assert "0 of 1 about our own rule held.\n\n- **Did not hold**: b holds" in made
+        assert "0 of 1 about our own mechanisms held.\n\n- **Did not hold**: b holds" in made
 
     def test_a_picture_that_is_too_large_is_refused(self, monkeypatch):
         monkeypatch.setattr(gallery, "LARGEST_PICTURE", 10)

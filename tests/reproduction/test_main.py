@@ -35,8 +35,8 @@ def test_a_run_writes_table_numbers_and_pictures(tmp_path, capsys):
     out = tmp_path / "new" / "folder"
     assert main(["run", "cap-rings", "--out", str(out)]) == 0
     shown = capsys.readouterr().out
-    assert "cap-rings: 3 of 4 claims of the paper held" in shown
-    assert "DID NOT HOLD: The joint ring" in shown
+    assert "cap-rings: 3 of 4 claims of the paper reproduced" in shown
+    assert "NOT REPRODUCED: The joint ring" in shown
     endings = sorted(path.suffix for path in out.glob("cap-rings.*"))
     assert endings == [".csv", ".json", ".png", ".svg"]
     document = json.loads((out / "cap-rings.json").read_text(encoding="utf-8"))
@@ -56,9 +56,9 @@ def test_a_run_as_json_with_claims_about_our_own_rule_apart(tmp_path, capsys, mo
     monkeypatch.setattr(experiment, "experiment_named", lambda _: attrs.evolve(QUICK, run=run))
     command = ["run", "cap-rings", "--out", str(tmp_path)]
     assert main(command) == 0
-    papers, ours = capsys.readouterr().out.split("About our own rule")
-    assert "DID NOT HOLD" not in papers
-    assert "DID NOT HOLD" in ours
+    papers, ours = capsys.readouterr().out.split("About our own mechanisms")
+    assert "NOT REPRODUCED" not in papers
+    assert "NOT REPRODUCED" in ours
     assert main([*command, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     (outcome,) = answer["outcomes"]

@@ -18,6 +18,7 @@ from reproduction.panels import (
     ORDER,
     PAPER_SCALE,
     QUERIES,
+    SHAPED,
     Panel,
     Scale,
     SecretTable,
@@ -63,14 +64,14 @@ def test_a_row_for_every_notion_rule_budget_and_trial(two):
     assert len(PAPER_SCALE.budgets) == 22
     assert (PAPER_SCALE.n_trials, N_DIRECTIONS, ORDER) == (3, 200, 4)
     keys = {(r["notion"], r["rule"], r["epsilon"], r["trial"]) for r in rows}
-    assert len(rows) == len(keys) == 2 * 2 * 3 * 2
+    assert len(rows) == len(keys) == (2 * 2 + 1) * 3 * 2
     assert {row["n_records"] for row in rows} == {N}
 
 
 def test_noise_is_the_papers_closed_form(two):
     """The two formulas of the paper, from the directions of the trial and the shift by hand."""
     panel, rows = two
-    for row in rows:
+    for row in isotropic(rows):
         directions = trial_slices(panel.scenario, row["trial"] - 1).profile.directions
         squares = (directions @ np.array([1.0, 2.0, 2.0])) ** 2
         worst = squares.mean() if row["notion"] == "average" else squares.max()
@@ -81,6 +82,31 @@ def test_noise_is_the_papers_closed_form(two):
             # One pair of point masses: the average gains nothing, the joint log-moment does.
             expected = closed if row["notion"] == "average" else joint_variance(squares, row)
             assert row["noise_std"] ** 2 == pytest.approx(expected, rel=1e-9)
+
+
+def isotropic(rows):
+    return [row for row in rows if (row["notion"], row["rule"]) != SHAPED]
+
+
+def test_shaped_noise_lies_along_the_difference(two):
+    """At distance 3 the least total variance of any noise with this cost is order * 9 / 2 epsilon:
+    all of it along the difference. The guard in the other directions adds little.
+    """
+    _, rows = two
+    shaped = [row for row in rows if (row["notion"], row["rule"]) == SHAPED]
+    assert len(shaped) == 3 * 2
+    for row in shaped:
+        least = ORDER * DISTANCE**2 / (2 * row["epsilon"])
+        assert least <= 3 * row["noise_std"] ** 2 < 1.05 * least
+        assert row["mse"] == pytest.approx(3 * row["noise_std"] ** 2, rel=5 * math.sqrt(2 / N))
+        check_attack(row, ratio=math.sqrt(2 * row["epsilon"] / ORDER))
+
+
+def check_attack(row, ratio):
+    """Bayes: say b if the projection is beyond the middle, moved by ln 3 towards a."""
+    moved = math.log(3) / ratio
+    expected = 0.75 * norm.cdf(ratio / 2 + moved) + 0.25 * norm.cdf(ratio / 2 - moved)
+    assert row["accuracy"] == pytest.approx(expected, abs=5 * 0.5 / math.sqrt(N))
 
 
 def joint_variance(squares, row):
@@ -98,7 +124,7 @@ def joint_variance(squares, row):
 
 def test_errors_are_those_of_the_noise(two):
     _, rows = two
-    for row in rows:
+    for row in isotropic(rows):
         variance, dim = row["noise_std"] ** 2, 3
         off = 5 * math.sqrt(2 / (dim * N))
         assert row["mse"] == pytest.approx(dim * variance, rel=off)
@@ -112,13 +138,9 @@ def test_errors_are_those_of_the_noise(two):
 
 
 def test_the_attack_is_the_best_one_for_two_groups(two):
-    """Bayes: say b if the projection is beyond the middle, moved by ln 3 towards a."""
     _, rows = two
-    for row in rows:
-        ratio = DISTANCE / row["noise_std"]
-        moved = math.log(3) / ratio
-        expected = 0.75 * norm.cdf(ratio / 2 + moved) + 0.25 * norm.cdf(ratio / 2 - moved)
-        assert row["accuracy"] == pytest.approx(expected, abs=5 * 0.5 / math.sqrt(N))
+    for row in isotropic(rows):
+        check_attack(row, ratio=DISTANCE / row["noise_std"])
         assert row["prior_accuracy"] == 0.75
         assert row["advantage"] == row["accuracy"] - 0.75
 
@@ -140,7 +162,7 @@ def test_trials_and_panels_have_their_own_noise_and_a_public_seed(two):
 def test_curves_are_means_over_trials(two):
     _, rows = two
     curves = curves_of(rows)
-    assert len(curves) == 4
+    assert len(curves) == 5
     for curve in curves:
         assert curve.epsilons.tolist() == [0.5, 2, 20]
         assert curve.n_outputs == 2 * N

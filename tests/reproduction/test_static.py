@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Static experiments: claims decided by numbers, and the experiments on real tables."""
 
+import math
+from statistics import NormalDist
+
 import attrs
 import numpy as np
 import pytest
 
 from reproduction.experiment import Setting
-from reproduction.panels import Curve, Scale, curves_of
+from reproduction.panels import SHAPED, Curve, Scale, curves_of
 from reproduction.static import (
     STUDIES,
     perfect_inference_claims,
+    same_attack_ratios,
+    shaped_claims,
     share_claims,
     tight_claim,
     tradeoff_claims,
@@ -222,7 +227,11 @@ def test_what_the_paper_says_of_the_tradeoff(name, outcomes):
     (claim,) = claims_with(outcomes[name], "tight rule never needs more noise")
     assert claim.held, str(claim)
     assert not [claim for claim in outcomes[name].claims if "tight rule" in claim.statement]
-    assert all("tight rule" in claim.statement for claim in outcomes[name].our_claims)
+    words = ("tight rule", "shaped noise")
+    assert all(any(w in c.statement for w in words) for c in outcomes[name].our_claims)
+    shaped = claims_with(outcomes[name], "shaped noise")
+    assert len(shaped) == 2
+    assert all(claim.held for claim in shaped), [str(claim) for claim in shaped]
     is_small = name not in ("static-adult", "static-adult-stratified")
     assert len(claims_with(outcomes[name], "perfect inference")) == 4 * is_small
 
@@ -250,6 +259,56 @@ def test_accuracy_does_not_start_at_the_prior_on_average_with_two_secrets(outcom
     assert sum(starts) / len(starts) == pytest.approx(0.594, abs=4 * 0.5 / (2 * 374) ** 0.5)
 
 
+def test_shaped_noise_meets_its_claim_with_the_least_error(outcomes):
+    """Two secrets at distance m in whitened coordinates cost order * m^2 / 2, and the best attack
+    is right with probability Phi(m / 2); noise along their difference alone would do."""
+    rows = [row for row in outcomes["static-student-sex"].rows if row["prior"] == "balanced"]
+    shaped = [row for row in rows if (row["notion"], row["rule"]) == SHAPED]
+    assert [row["epsilon"] for row in shaped] == list(SMALL.budgets)
+    for row in shaped:
+        distance = math.sqrt(2 * row["epsilon"] / 4)
+        right = NormalDist().cdf(distance / 2)
+        error = math.sqrt(right * (1 - right) / row["n_records"])
+        assert abs(row["accuracy"] - right) < 4 * error + 1e-3
+        assert row["mse"] == pytest.approx(
+            row["dim"] * row["noise_std"] ** 2, rel=4 * math.sqrt(2 / row["n_records"])
+        )
+
+
+def test_errors_are_compared_where_the_attacks_are_as_accurate():
+    """Ours has an accuracy of 0.6 halfway, in logarithms, between errors of 16 and 4: at 8."""
+    paper = curve_with(accuracies=[0.6, 0.6, 0.99], squared_errors=[80.0, 40.0, 1.0])
+    ours = curve_with(accuracies=[0.55, 0.65, 0.9], squared_errors=[16.0, 4.0, 1.0])
+    assert same_attack_ratios(paper, ours) == pytest.approx([10.0, 5.0])
+    assert same_attack_ratios(paper, attrs.evolve(ours, accuracies=[0.7, 0.8, 0.9])) == []
+    labelled = [
+        attrs.evolve(ours, notion=SHAPED[0], rule=SHAPED[1]),
+        *(attrs.evolve(paper, notion=notion) for notion in ("average", "joint")),
+    ]
+    assert all(claim.held for claim in shaped_claims(labelled))
+    worse = [attrs.evolve(c, squared_errors=np.array(c.squared_errors) / 100) for c in labelled[1:]]
+    assert not any(claim.held for claim in shaped_claims([labelled[0], *worse]))
+    apart = [attrs.evolve(labelled[0], accuracies=[0.7, 0.8, 0.9]), *labelled[1:]]
+    for claim in shaped_claims(apart):
+        assert not claim.held
+        assert "not comparable" in claim.found
+
+
+def curve_with(**values):
+    return Curve(
+        prior="natural",
+        query="summary",
+        notion="average",
+        rule="closed_form",
+        epsilons=[1.0, 2.0, 3.0],
+        noise_stds=[3.0, 2.0, 1.0],
+        prior_accuracy=0.5,
+        n_outputs=100,
+        dim=9,
+        **values,
+    )
+
+
 def test_counts_and_shares(outcomes):
     held = {
         name: [claim.held for claim in claims_with(outcome, "rounded")]
@@ -270,7 +329,11 @@ def test_counts_and_shares(outcomes):
 @pytest.mark.parametrize("column", ["notion", "rule"])
 def test_the_claims_fail_if_columns_are_mixed_up(column, outcomes):
     other = {"average": "joint", "joint": "average", "tight": "closed_form", "closed_form": "tight"}
-    rows = [{**row, column: other[row[column]]} for row in outcomes["static-adult"].rows]
+    rows = [
+        {**row, column: other[row[column]]}
+        for row in outcomes["static-adult"].rows
+        if (row["notion"], row["rule"]) != SHAPED
+    ]
     failed = failed_of(rows)
     part = "Joint needs more noise" if column == "notion" else "tight rule never needs more"
     assert any(part in statement for statement in failed)
@@ -290,7 +353,7 @@ def test_scale_and_table_say_what_was_run(outcomes):
         "natural prior 303 records, balanced prior 194 records; 1 query, 4 budgets from 0.05 to "
         "60, 1 trial, 200 directions, order 4; simulated outputs from a public seed"
     )
-    assert len(outcome.rows) == 2 * 2 * 2 * 4
+    assert len(outcome.rows) == 2 * (2 * 2 + 1) * 4
     header = outcome.to_csv().splitlines()[0]
     for name in ("mse", "mae", "l2", "relative_error", "snr_db", "accuracy", "advantage"):
         assert name in header.split(",")

@@ -36,7 +36,8 @@ def wasserstein_distance(
     check_at_least(1, p=p)
     if first.dim == second.dim == 1:
         supply, demand = masses(first, second)
-        return _on_line(first.outputs[:, 0], supply, second.outputs[:, 0], demand, p) ** (1 / p)
+        mean = _on_line(first.outputs[:, 0], supply, second.outputs[:, 0], demand, p)
+        return float(mean ** (1 / p))
     check_pair(first, second, n_tables=3)
     supply, demand = masses(first, second)
     distances = pairwise_distances(first, second)

@@ -194,6 +194,7 @@ class TestCertificates:
         assert certificate.statement["scenario"]["priors"][0]["origin"] == (
             "declared mixtures of Gaussian distributions"
         )
+        assert certificate.statement["unsliced"]["from"].endswith("Gaussian components, coupled")
         certificate.save(tmp_path / "certificate.json")
         again = Certificate.load(tmp_path / "certificate.json")
         assert verify(again, scenario=scenario).holds

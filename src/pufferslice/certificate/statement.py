@@ -37,6 +37,7 @@ from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.limits import RELEASE_LIMITS
 from pufferslice.errors import CalibrationError
 from pufferslice.sensitivity.couplings import SEED
+from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.profiles import FiniteProfile, Profile, SampledSphere
 from pufferslice.sensitivity.sensitivity import Full, Slices
 from pufferslice.sensitivity.tables import MatchingTables
@@ -332,6 +333,8 @@ def unsliced_of(evidence: Evidence, order: float, noise_std: float) -> dict[str,
 
 def _coupling(evidence: Evidence) -> str:
     tables = evidence.full.seen
+    if isinstance(tables, GaussianPairs) and tables.has_mixtures:
+        return "the exact divergences of Gaussian components, coupled"
     if not isinstance(tables, MatchingTables):
         return "the exact divergence of the Gaussian distributions"
     if evidence.full.from_range and evidence.scenario["query"]["range"] is None:

@@ -187,7 +187,7 @@ def check_total(evidence: Evidence, options: CertificateOptions) -> None:
 
 def is_determined(full: Full) -> bool:
     """Whether the query has a single value under every secret and prior."""
-    tables = full.seen
+    tables = full.differences
     return (
         isinstance(tables, MatchingTables)
         and not full.from_range
@@ -283,11 +283,11 @@ def _noise_shares(
         return None
     slices = evidence.required_slices()
     drawn = FiniteProfile(directions=slices.profile.directions, weights=slices.profile.weights)
-    finite = Slices(profile=drawn, seen=slices.seen, missing=slices.missing)
+    finite = Slices(profile=drawn, differences=slices.differences, missing=slices.missing)
     with_bands = noise_std if slices.sphere is None else _noise_or_zero(finite, options)
     alone = with_bands
     if evidence.plain is not None:
-        alone = _noise_or_zero(Slices(profile=drawn, seen=evidence.plain), options)
+        alone = _noise_or_zero(Slices(profile=drawn, differences=evidence.plain), options)
     alone, with_bands = min(alone, noise_std), min(with_bands, noise_std)
     return {
         "distribution": alone / noise_std,
@@ -314,7 +314,7 @@ def unsliced_of(evidence: Evidence, order: float, noise_std: float) -> dict[str,
     """What the noise costs in all dimensions, and how often it lets a secret be guessed."""
     if evidence.are_equal:
         return {"order": order, "epsilon": 0.0, "from": "equal distributions", "guess": 0.5}
-    if evidence.full.seen is None:
+    if evidence.full.differences is None:
         return {
             "order": order,
             "epsilon": None,
@@ -332,7 +332,7 @@ def unsliced_of(evidence: Evidence, order: float, noise_std: float) -> dict[str,
 
 
 def _coupling(evidence: Evidence) -> str:
-    tables = evidence.full.seen
+    tables = evidence.full.differences
     if isinstance(tables, GaussianPairs) and tables.has_mixtures:
         return "the exact divergences of Gaussian components, coupled"
     if not isinstance(tables, MatchingTables):

@@ -376,6 +376,7 @@ class Scenario:
         query: Query,
         ratio: float | None = None,
         source: Source = "released_data",
+        progress: Progress = silent,
     ) -> "Scenario":
         """Hide how many rows a business has.
 
@@ -385,7 +386,9 @@ class Scenario:
         """
         from pufferslice.scenario.templates import volume  # noqa: PLC0415 - it builds on this
 
-        return volume(table, sizes=sizes, query=query, ratio=ratio, source=source)
+        return volume(
+            table, sizes=sizes, query=query, ratio=ratio, source=source, progress=progress
+        )
 
     def with_prior(self, other: "Scenario") -> "Scenario":
         """This scenario with the priors of `other` as well."""

@@ -90,7 +90,7 @@ def _streamed_value(scenario: Scenario, path: str | os.PathLike[str]) -> Floats:
     with contextlib.suppress(ScenarioError, TableError):
         moments = RowMoments()
         for frame, _ in complete_frames(path, columns, query.missing):
-            means = query.row_means(frame)  # type: ignore[misc] - the caller looked
+            means = query.row_means(frame)  # type: ignore[misc]  # the caller looked
             moments.add(means.terms)
         _check_size(scenario, moments.n_rows)
         raw = np.asarray(means.function(moments.mean, moments.n_rows), dtype=np.float64)

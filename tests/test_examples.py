@@ -31,8 +31,12 @@ def test_there_are_examples():
     assert {script.stem for script in EXAMPLES} >= {
         "adult_groups",
         "gaussian_worlds",
+        "hospital_prevalence",
+        "office_stream",
         "records_from_csv",
+        "shop_volume",
         "train_digits",
+        "utility_occupancy",
     }
 
 
@@ -44,6 +48,12 @@ def test_example_releases_under_a_certificate(script, tmp_path):
     claim = r"(\(\d+, [\d.]+\)-RPP|at most [\d.]+ % right guesses of two)"
     assert re.search(rf"\nRelease under {claim}, certificate", "\n" + done.stdout)
     assert "INSECURE" not in done.stdout
+    # The bounds were fixed before the examples were calibrated.
+    shares = re.findall(r"^  [\w -]+ (0\.\d{3})$", done.stdout, re.MULTILINE)
+    assert all(float(share) < 0.2 for share in shares)
+    rates = re.findall(r"0\.\d{3}", "".join(re.findall("^Noise of .*$", done.stdout, re.MULTILINE)))
+    assert all(float(rate) < 0.05 for rate in rates)
+    assert bool(shares) == script.stem.endswith(("prevalence", "occupancy", "volume", "stream"))
 
 
 @pytest.mark.parametrize("script", TRAINING, ids=lambda script: script.stem)

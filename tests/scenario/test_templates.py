@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Templates: prevalence, attribute, Markov chain and volume, with known answers."""
 
+import re
 from itertools import pairwise, product
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from scipy.stats import binom
 
 from pufferslice import GaussianDistribution, Guarantee, Scenario, certify_release, release, verify
 from pufferslice.errors import ArgumentError, ReleaseError, ScenarioError
@@ -303,11 +305,9 @@ class TestMarkovChain:
         # Five standard errors of each share.
         assert (np.abs(drawn / n - exact) <= 5 * np.sqrt(exact / n)).all()
 
-    def test_draws_where_counts_are_too_rare(self):
+    def test_draws_of_a_long_chain(self):
         chain = [[0.5, 0.5], [0.5, 0.5]]
         options = {"length": 100, "positions": [50], "query": summary(count={"state": 1})}
-        with pytest.raises(ScenarioError, match="n_draws and a seed"):
-            Scenario.from_markov_chain(chain, **options)
         scenario = Scenario.from_markov_chain(chain, **options, n_draws=500, seed=4)
         prior = scenario.priors[0]
         assert prior.origin.endswith("500 draws per secret, public seed 4; the drawn sample is "
@@ -378,11 +378,32 @@ class TestMarkovChain:
         with pytest.raises(ArgumentError):
             Scenario.from_markov_chain(**(settings | options))
 
-    def test_probabilities_that_are_too_rare(self):
-        query = summary(count={"state": 1})
-        with pytest.raises(ScenarioError, match="too rare"):
+    def test_counts_that_are_too_rare_are_left_out_and_said(self):
+        """A hundred coins, one of them known: the others are binomial, without their far tails."""
+        chain, query = [[0.5, 0.5], [0.5, 0.5]], summary(count={"state": 1})
+        scenario = Scenario.from_markov_chain(chain, length=100, positions=[50], query=query)
+        (prior,) = scenario.priors
+        for own, held in enumerate(prior.distributions.values()):
+            exact = binom.pmf(held.outputs[:, 0] - own, 99, 0.5)
+            rare = 1 - exact.sum()
+            assert exact.min() >= 2.0**-24
+            np.testing.assert_allclose(held.counts / held.total, exact / exact.sum(), rtol=0.01)
+        stated = float(re.search(r"of probability (\S+) together", prior.origin)[1])
+        assert stated == pytest.approx(rare, rel=0.05)
+        assert 0 < rare < 1e-6
+        short = Scenario.from_markov_chain(chain, length=8, positions=[5], query=query)
+        assert "left out" not in short.priors[0].origin
+
+    def test_only_rare_counts(self):
+        """Thirty windows of one coin each: every sequence has probability 2^-29 or 2^-30."""
+        query = group_by({"hour": intervals(list(range(27)))}, count={"state": 1})
+        with pytest.raises(ScenarioError):
             Scenario.from_markov_chain(
-                [[1.0, 0.0], [0.9, 0.1]], length=60, positions=[0], query=query, start=[0.5, 0.5]
+                [[0.5, 0.5], [0.5, 0.5]],
+                length=26,
+                positions=[0],
+                windows=[(k, k + 1) for k in range(26)],
+                query=query,
             )
 
     def test_too_many_counts(self):

@@ -348,9 +348,9 @@ class Scenario:
         states are told apart; `(first, last)` is an interval, through all of which the chain has
         one state. The query has a coordinate for each of the `counted` states (by default all but
         the first, which follows), in each of the `windows` (by default all times), which are
-        `(first, stop)`. The prior holds each probability to a multiple of 2^-30; chains with counts
-        too rare for that, or with too many counts, need `n_draws` with a public `seed`: the drawn
-        counts are then the prior.
+        `(first, stop)`. The prior holds each probability to a multiple of 2^-30, and leaves out
+        counts that are too rare for that; the certificate says how much. Chains with too many
+        counts need `n_draws` with a public `seed`: the drawn counts are then the prior.
         """
         from pufferslice.scenario.templates import markov_chain  # noqa: PLC0415 - it builds on this
 

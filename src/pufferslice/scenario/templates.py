@@ -269,7 +269,7 @@ def markov_chain(
             raise ArgumentError(msg)
         worlds: dict[str, Any] = {}
         pairs: list[tuple[str, str]] = []
-        errors = [0.0]
+        errors, left_out = [0.0], 0.0
         for number, known in enumerate(times):
             labels = []
             for state in range(n_states):
@@ -289,8 +289,9 @@ def markov_chain(
                     masses = state_counts(chain, first, length, known, state, coordinates)
                     if masses is None:
                         continue
-                    worlds[label], error = _held(masses)
+                    worlds[label], error, rare = _held(masses)
                     errors.append(error)
+                    left_out = max(left_out, rare)
                 labels.append(label)
             pairs += [(a, b) for i, a in enumerate(labels) for b in labels[i + 1 :]]
             progress(number + 1, len(times))
@@ -302,6 +303,11 @@ def markov_chain(
             "their probabilities held to multiples of 2^-30, each within "
             f"{max(errors):.2g} of itself"
         )
+        if left_out:
+            origin += (
+                f"; counts rarer than {_LEAST_SHARE:.1g} are left out, under each secret of "
+                f"probability {left_out:.2g} together at most"
+            )
         if n_draws is not None:
             origin = (
                 f"counts of {length} states of a Markov chain with {n_states} states, {n_draws} "
@@ -423,17 +429,23 @@ def drawn_path(
     return path
 
 
-def _held(masses: Floats) -> tuple[FiniteDistribution, float]:
-    """Counts with probabilities held to multiples of 2^-30, and the largest relative error."""
-    outputs, shares = np.argwhere(masses > 0).astype(np.float64), masses[masses > 0]
-    if shares.min() < _LEAST_SHARE:
+def _held(masses: Floats) -> tuple[FiniteDistribution, float, float]:
+    """Counts with probabilities held to multiples of 2^-30, without those too rare for that.
+
+    Also returns the largest relative error of a probability, and the probability that is left out.
+    """
+    kept = masses >= _LEAST_SHARE
+    outputs, shares = np.argwhere(kept).astype(np.float64), masses[kept]
+    if not len(shares):
         msg = (
-            f"some counts of the chain have a probability below {_LEAST_SHARE:.2g}, too rare to be "
-            "held; use a shorter chain, or give n_draws and a seed"
+            f"every count of the chain has a probability below {_LEAST_SHARE:.2g}; count fewer "
+            "states or windows, or give n_draws and a seed"
         )
         raise ScenarioError(msg)
-    held = FiniteDistribution.weighted(outputs, shares / shares.sum())
-    return held, float(np.abs(held.counts / held.total / shares - 1).max())
+    left_out = math.fsum(masses[~kept].ravel())
+    shares = shares / math.fsum(shares)
+    held = FiniteDistribution.weighted(outputs, shares)
+    return held, float(np.abs(held.counts / held.total / shares - 1).max()), left_out
 
 
 def volume(

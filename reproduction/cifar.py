@@ -84,16 +84,23 @@ Sampling = Literal["poisson", "fixed_size", "shuffled"]
 
 
 def convnet(seed: int) -> nn.Sequential:
-    """Three convolutions of 16, 32 and 64 channels and a linear layer: 33,834 parameters."""
+    """Three convolutions of 16, 32 and 64 channels and a linear layer: 33,834 parameters.
+
+    Group normalisation without parameters, as in the paper's ResNet-22: with its learning rates
+    the network does not train without.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = nn.Sequential(
             nn.Conv2d(3, 16, 3, stride=2, padding=1),
+            nn.GroupNorm(4, 16, affine=False),
             nn.ELU(),
             nn.Conv2d(16, 32, 3, padding=1),
+            nn.GroupNorm(4, 32, affine=False),
             nn.ELU(),
             nn.AvgPool2d(2),
             nn.Conv2d(32, 64, 3, padding=1),
+            nn.GroupNorm(4, 64, affine=False),
             nn.ELU(),
             nn.AvgPool2d(2),
             Standardise(),

@@ -51,12 +51,9 @@ _INTRODUCTION: Final = f"""\
 # CIFAR-10 in hours
 
 The paper's learning experiments on the 50,000 images of CIFAR-10, at a scale that two cores finish
-in hours. One command trains what has no result yet, run by run, and resumes where it was
-interrupted (`make cifar` is short for it and for the page):
-
-```text
-{_COMMAND}
-```
+in hours. `{_COMMAND}` trains
+what has no result yet, run by run, and resumes where it was interrupted; `make cifar` is short for
+it and for this page.
 
 Weights, order of the images, worlds and the batches of the runs without privacy come from the seed
 {SEED}. Noise and private batches come from the operating system and have no seed, so accuracies of

@@ -10,7 +10,7 @@ import io
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, cast, final
 
@@ -31,6 +31,7 @@ from pufferslice.torch.models import Standardise, cross_entropy, layer_sizes
 from pufferslice.torch.train import (
     CERTIFICATE,
     INTERNAL,
+    PUBLIC,
     Evaluation,
     evaluate,
     evaluate_run,
@@ -109,7 +110,7 @@ def convnet(seed: int) -> nn.Sequential:
         for layer in model:
             if isinstance(layer, nn.Conv2d | nn.Linear):
                 nn.init.kaiming_normal_(layer.weight)
-                nn.init.zeros_(layer.bias)
+                nn.init.zeros_(cast("nn.Parameter", layer.bias))
     return model
 
 
@@ -338,14 +339,12 @@ def _trained(run: CifarRun, scratch: Path) -> CifarResult:
         evaluate_run(request),
         n_epochs=run.setup.n_epochs,
         seconds=sum(row["seconds"] for row in steps),
-        curve=tuple(
-            (row["step"], row["held_out_accuracy"]) for row in rows_of(folder / "public.jsonl")
-        ),
+        curve=tuple((row["step"], row["held_out_accuracy"]) for row in rows_of(folder / PUBLIC)),
     )
 
 
 def _measured(
-    parts: Any,  # noqa: ANN401 - evaluations by name
+    parts: Mapping[str, Evaluation],
     *,
     n_epochs: int,
     seconds: float,
@@ -424,7 +423,7 @@ class PlainTraining:
             targets = torch.tensor([label for _, label in pairs])
             self._optimizer.zero_grad()
             outputs = self._model(inputs)
-            cross_entropy(outputs, targets).mean().backward()
+            torch.autograd.backward(cross_entropy(outputs, targets).mean())
             self._optimizer.step()
             self._scheduler.step()
             n_right += int((outputs.argmax(dim=1) == targets).sum())

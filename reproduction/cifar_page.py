@@ -184,7 +184,7 @@ def _ladder_section(runs: FinishedRuns, rows: Sequence[Row]) -> Iterator[str]:
             ]
             cells = [_share(row["test_accuracy"]) for row in chosen]
             cost = next(row for row in chosen if row["epsilon"] == 8)["epsilon_by_own_account"]
-            shown = "" if cost is None else f"{float(cost):,.3g}"
+            shown = "" if cost is None else _number(cost)
             lines.append(f"| {NAMES[series]} | {' | '.join(cells)} | {shown} |")
         yield "\n".join(lines) + "\n"
     claims = [claim for count in BOTH_DIFFERING for claim in ladder_claims(rows, count)]
@@ -202,8 +202,8 @@ def _attack_section(attacked: dict[int, list[Row]]) -> Iterator[str]:
         yield _picture("attack", _attack_figure(attacked), everything)
     if rows:
         yield _attack_table(attacked)
-    claims = [claim_line(claim, PAPERS) for claim in overfitted_claims(rows)]
-    yield _claims_list(claims)
+    claims = [claim for part in attacked.values() for claim in overfitted_claims(part)]
+    yield _claims_list([claim_line(claim, PAPERS) for claim in claims])
 
 
 def _attack_table(attacked: dict[int, list[Row]]) -> str:
@@ -362,4 +362,6 @@ def _share(value: object) -> str:
 
 
 def _number(value: object) -> str:
-    return f"{value:,.3g}" if isinstance(value, float) else "none"
+    if not isinstance(value, float):
+        return "none"
+    return f"{value:,.0f}" if value >= 1_000 else f"{value:.3g}"

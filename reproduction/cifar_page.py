@@ -51,12 +51,9 @@ _INTRODUCTION: Final = f"""\
 # CIFAR-10 in hours
 
 The paper's learning experiments on the 50,000 images of CIFAR-10, at a scale that two cores finish
-in hours. One command trains what has no result yet, run by run, and resumes where it was
-interrupted (`make cifar` is short for it and for the page):
-
-```text
-{_COMMAND}
-```
+in hours. `{_COMMAND}` trains
+what has no result yet, run by run, and resumes where it was interrupted; `make cifar` is short for
+it and for this page.
 
 Weights, order of the images, worlds and the batches of the runs without privacy come from the seed
 {SEED}. Noise and private batches come from the operating system and have no seed, so accuracies of
@@ -187,7 +184,7 @@ def _ladder_section(runs: FinishedRuns, rows: Sequence[Row]) -> Iterator[str]:
             ]
             cells = [_share(row["test_accuracy"]) for row in chosen]
             cost = next(row for row in chosen if row["epsilon"] == 8)["epsilon_by_own_account"]
-            shown = "" if cost is None else f"{float(cost):,.3g}"
+            shown = "" if cost is None else _number(cost)
             lines.append(f"| {NAMES[series]} | {' | '.join(cells)} | {shown} |")
         yield "\n".join(lines) + "\n"
     claims = [claim for count in BOTH_DIFFERING for claim in ladder_claims(rows, count)]
@@ -205,8 +202,8 @@ def _attack_section(attacked: dict[int, list[Row]]) -> Iterator[str]:
         yield _picture("attack", _attack_figure(attacked), everything)
     if rows:
         yield _attack_table(attacked)
-    claims = [claim_line(claim, PAPERS) for claim in overfitted_claims(rows)]
-    yield _claims_list(claims)
+    claims = [claim for part in attacked.values() for claim in overfitted_claims(part)]
+    yield _claims_list([claim_line(claim, PAPERS) for claim in claims])
 
 
 def _attack_table(attacked: dict[int, list[Row]]) -> str:
@@ -365,4 +362,6 @@ def _share(value: object) -> str:
 
 
 def _number(value: object) -> str:
-    return f"{value:,.3g}" if isinstance(value, float) else "none"
+    if not isinstance(value, float):
+        return "none"
+    return f"{value:,.0f}" if value >= 1_000 else f"{value:.3g}"

@@ -324,7 +324,11 @@ def _draw_curves(
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         make_quiet(axes)
     advantages = accuracies.secondary_yaxis(
-        "right", functions=(lambda value: value - prior, lambda value: value + prior)
+        "right",
+        functions=(
+            lambda value: np.asarray(value) - prior,
+            lambda value: np.asarray(value) + prior,
+        ),
     )
     advantages.tick_params(labelsize=TICK_SIZE)
     return advantages

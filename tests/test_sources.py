@@ -5,11 +5,12 @@ import ast
 import importlib
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import pufferslice
-from reproduction.experiment import EXPERIMENTS
+from reproduction.experiment import EXPERIMENTS, Verdict
 
 PACKAGE = Path(pufferslice.__file__).parent
 LABEL = re.compile(r"(?<![\w:/.-])[A-Za-z]+:[A-Za-z][\w-]*(?::\w[\w-]*)*\b")
@@ -68,12 +69,34 @@ def test_every_row_of_the_paper_map_has_a_test_or_needs_none(paper_map):
         assert test.startswith("`tests/") or status in NEED_NO_TEST, row
 
 
-def test_every_test_of_the_paper_map_exists(paper_map, repository):
-    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", paper_map)
+@pytest.mark.parametrize("page", ["paper-map.md", "paper-numbers.md"])
+def test_every_test_of_a_page_can_be_pasted_into_pytest(page, repository):
+    text = (repository / "docs" / page).read_text(encoding="utf-8")
+    named = re.findall(r"`(tests/[\w/]+\.py)((?:::\w+)*)`", text)
     assert named
     for path, name in named:
-        text = (repository / path).read_text(encoding="utf-8")
-        assert f"def {name}(" in text if name else text, f"{path}::{name}"
+        assert name.removeprefix("::") in {"", *ids_of(repository / path)}, f"{path}{name}"
+
+
+def test_every_number_of_the_paper_is_decided(repository, paper_labels):
+    text = (repository / "docs" / "paper-numbers.md").read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if re.search(r"\| `\w+:\w", line)]
+    assert len(rows) > 30
+    names = {experiment.name for experiment in EXPERIMENTS}
+    for row in rows:
+        *_, source, ours, verdict, where, _ = (cell.strip() for cell in row.split("|"))
+        assert source.strip("`") in paper_labels, row
+        assert ours, row
+        assert verdict.removesuffix(" for 2 records") in get_args(Verdict), row
+        assert where.startswith(("`tests/", "[")) or where.strip("`") in names, row
+
+
+def test_ids_of_tests_name_their_class(tmp_path):
+    path = tmp_path / "test_it.py"
+    path.write_text(
+        "def test_a(): ...\nclass TestB:\n    def test_c(self): ...\n", encoding="utf-8"
+    )
+    assert ids_of(path) == {"test_a", "TestB", "TestB::test_c"}
 
 
 def test_the_paper_map_names_every_experiment(paper_map):
@@ -118,6 +141,18 @@ def cited_labels(text):
             for paragraph in SOURCE.findall(doc):
                 labels |= set(LABEL.findall(paragraph))
     return labels
+
+
+def ids_of(path):
+    """What may follow the path of a test file in pytest: functions, classes and their methods."""
+    ids = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef):
+            ids.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            methods = [inner.name for inner in node.body if isinstance(inner, ast.FunctionDef)]
+            ids |= {node.name, *(f"{node.name}::{name}" for name in methods)}
+    return ids
 
 
 def licence_line(path):

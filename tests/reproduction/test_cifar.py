@@ -270,7 +270,12 @@ class TestPage:
         assert "not run yet" not in page
         for count in (2, 20):
             assert f"If {count} records differ: As epsilon grows" in page
-        assert "- Reproduced: Smaller budgets weaken the membership attack" in page
+            weaker = f"If {count} records differ: Smaller budgets weaken the membership attack"
+            verdict = "Reproduced" if count == 2 else "Not decided"
+            assert f"- {verdict}: {weaker}" in page
+        # Twenty records: only budgets that the paper attacks, from 498 to 20.
+        assert "(epsilon 498), " in page
+        assert "(epsilon 921)" not in page
         assert "stopped after 20 epochs" in page
         pictures = {path.name for path in (docs / "pictures").iterdir()}
         assert pictures == {"accuracy.png", "attack.png"}

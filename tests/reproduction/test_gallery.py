@@ -16,6 +16,8 @@ from reproduction import gallery
 from reproduction.experiment import EXPERIMENTS, Claim, Outcome, experiment_named
 from reproduction.figures import figures_of
 from reproduction.noise import BOTH_DIFFERING, EPSILONS, SETUPS, noise_multipliers, noise_setting
+from reproduction.panels import SHAPED
+from reproduction.static import STUDIES
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = ROOT / "docs" / "gallery.md"
@@ -67,6 +69,43 @@ def test_each_has_its_picture_its_scale_and_its_claims(sections, name):
         n_held, n_claims = map(int, re.search(r"(\d+) of (\d+)\Z", papers).groups())
         assert len(re.findall(r"^- Held:", ours, re.MULTILINE)) == n_held
         assert len(re.findall(r"^- ", ours, re.MULTILINE)) == n_claims
+
+
+def test_errors_are_compared_in_a_table(page):
+    rows = re.findall(r"^\| (static-[\w-]+), (\w+) \|(.*)\|$", page, re.MULTILINE)
+    assert {name for name, _, _ in rows} == set(STUDIES)
+    cells = [cell.strip() for *_, line in rows for cell in line.split("|")]
+    assert len(cells) == 4 * len(rows) == 4 * 9
+    for cell in cells:
+        for ratio in cell.split(" / "):
+            assert ratio == "not comparable" or float(ratio) > 0
+
+
+def test_the_table_has_the_median_of_each_panel():
+    rows = [
+        {
+            "prior": "natural",
+            "query": "summary",
+            "notion": notion,
+            "rule": rule,
+            "epsilon": epsilon,
+            "trial": 1,
+            "n_records": 100,
+            "dim": 9,
+            "noise_std": 1.0,
+            "mse": error / epsilon,
+            "accuracy": 0.5 + epsilon / 10,
+            "prior_accuracy": 0.5,
+        }
+        for (notion, rule), error in (
+            (("average", "closed_form"), 30.0),
+            (("joint", "closed_form"), 70.0),
+            (SHAPED, 10.0),
+        )
+        for epsilon in (1.0, 2.0, 3.0)
+    ]
+    outcome = Outcome(experiment="static-student", scale="s", rows=rows, claims=())
+    assert "| static-student, natural | 3 / 7 |" in gallery.same_attack([outcome])
 
 
 def test_no_file_is_left_over(page):

@@ -378,6 +378,10 @@ QUERY = BASE["query"]
             {"query": QUERY | {"scales_from": "./people.parquet"}},
             "[query] scales_from: is the released table",
         ),
+        (
+            {"data": {"path": "p*.parquet"}, "query": QUERY | {"scales_from": "people.parquet"}},
+            "[query] scales_from: is the released table",
+        ),
         ({"query": {"distribution": "groups"}}, "summary must have at least one of"),
         ({"query": QUERY | {"count_share": 10**400}}, "[query] count_share: must be a finite"),
         ({"query": QUERY | {"range": {"low": [0]}}}, "[query] range: needs low and high, or"),

@@ -8,6 +8,7 @@ import os
 import pwd
 import shutil
 import socket
+import sqlite3
 import subprocess
 import tempfile
 import threading
@@ -380,6 +381,15 @@ def test_roles(server) -> None:
         ):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 query(who, statement)
+    forged = (
+        "CREATE TEMP TABLE mine (certificate TEXT, state TEXT, release TEXT);"
+        "CREATE TRIGGER t BEFORE INSERT ON mine FOR EACH ROW EXECUTE FUNCTION guard()"
+    )
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        query(reader, forged)
+    query(owner, forged.replace("TEMP TABLE mine", "TABLE mine"))
+    with pytest.raises(psycopg.errors.RaiseException, match="nothing else"):
+        query(owner, "INSERT INTO mine VALUES ('x', 'intended', NULL)")
     stranger = server.address("nothing_here", user="reader_role")
     assert Ledger(stranger).entries() == []
     with pytest.raises(LedgerError, match="permission denied"):
@@ -413,6 +423,12 @@ def test_a_copy_closes_the_old_ledger(address, tmp_path, capsys) -> None:
         old.intend("scenario", "3" * 64, [ONE, TWO])
     with pytest.raises(AlreadyReleasedError, match=r"would cost 1\.25"):
         new.intend("scenario", "3" * 64, [ONE], ("key", 0.75, 1.0))
+    with pytest.raises(LedgerError, match="was copied to"):
+        old.record_drawn(TWO, KEPT)
+    # a program that knows nothing of copies refuses the version
+    with sqlite3.connect(old.path) as connection:
+        assert connection.execute("SELECT version FROM ledger").fetchall() == [(-2,)]
+    connection.close()
     with pytest.raises(LedgerError, match="before; use that one"):
         old.copy_to(Ledger(tmp_path / "third.ledger"))
     with pytest.raises(LedgerError, match="has entries"):
@@ -482,6 +498,8 @@ def test_a_password_stays_out_of_messages(server) -> None:
     assert secret not in str(caught.value)
     with pytest.raises(ArgumentError, match="name of a ledger"):
         _ = Ledger(server.address("Bad-Name")).name
+    with pytest.raises(ArgumentError, match="address of a ledger"):
+        _ = Ledger(f"postgresql://u:{secret}@[bad/db#x").name
 
 
 def test_too_busy(address, monkeypatch) -> None:

@@ -29,6 +29,7 @@ from pufferslice.calibration.noise import SIGMA_INT, OperatingSystemNoise, Seede
 from pufferslice.certificate import Certificate, certify_release, verify
 from pufferslice.errors import (
     AlreadyReleasedError,
+    ArgumentError,
     CertificateError,
     LedgerError,
     ReleaseError,
@@ -706,6 +707,11 @@ def test_a_certificate_that_does_not_hold_releases_nothing(certificate, ledger, 
     with pytest.raises(ReleaseError, match="does not hold for this scenario"):
         release_a(changed(certificate, path, value), ledger=ledger)
     assert not ledger.path.exists()
+
+
+def test_arguments_in_the_wrong_order(certificate, tmp_path):
+    with pytest.raises(ArgumentError, match="certificate must be a Certificate, got Table"):
+        release(GROUPS, certificate, rows_of("a"), ledger=tmp_path / "l")
 
 
 def shrunk(certificate, factor):

@@ -10,7 +10,7 @@ import pytest
 from pufferslice import Guarantee, Scenario, certify_release, release
 from pufferslice.calibration.noise import SeededTestNoise
 from pufferslice.data import readers
-from pufferslice.errors import ReleaseError, TableError
+from pufferslice.errors import ReleaseError, ScenarioError, TableError
 from pufferslice.queries import above, summary
 from pufferslice.queries.query import RowMoments, mean_and_covariance
 from pufferslice.releases.value import fitting_value
@@ -113,8 +113,7 @@ def test_rows_without_a_value_are_dropped_or_refused(tmp_path, table):
     dropping = QUERY.with_missing("drop-rows")
     streamed, whole = prevalence(path, dropping), prevalence(table, dropping)
     assert_close(streamed, whole)
-    # a batch that is missing as a whole is not counted; the others are
-    assert whole.n_dropped == 2_000
+    assert whole.n_dropped == streamed.n_dropped == 2_000
     assert set(streamed.priors[0].n_rows.values()) == {3_000}
 
 
@@ -122,7 +121,7 @@ def test_files_that_do_not_fit_are_refused(table, files, tmp_path):
     scenario = prevalence(files)
     with pytest.raises(TableError, match="x"):
         fitting_value(scenario, _written(tmp_path / "other.parquet", table.drop(["x"])))
-    with pytest.raises(ReleaseError, match="own size"):
+    with pytest.raises(ReleaseError, match="other sizes"):
         fitting_value(scenario, _written(tmp_path / "short.parquet", table.slice(0, 10)))
     # values that cannot be used are replaced by a public one: a refusal would be an output
     missing = table.set_column(0, "x", pa.array([None] * len(table), pa.float64()))
@@ -152,3 +151,42 @@ def test_moments_of_parts_are_those_of_the_whole(rng):
     mean, cov = mean_and_covariance(rows)
     np.testing.assert_array_equal(mean, rows.mean(axis=0))
     np.testing.assert_allclose(cov, np.cov(rows.T, bias=True), rtol=1e-12)
+
+
+@pytest.mark.soundness
+@pytest.mark.parametrize("as_files", [False, True])
+def test_how_many_rows_are_complete_decides_nothing(tmp_path, rng, as_files):
+    """Only those with the property have missing values, so their number follows the secret."""
+
+    def table(share):
+        has = np.arange(400) < share * 400
+        x = [None if own and k % 20 == 0 else float(k % 7) for k, own in enumerate(has)]
+        return pa.table({"x": x, "ill": np.where(has, "yes", "no")})
+
+    query = summary(mean=["x"]).with_missing("drop-rows")
+    scenario = Scenario.from_prevalence(
+        table(0.3), column="ill", value="yes", shares=[0.3, 0.5], query=query
+    )
+    for share in (0.3, 0.5):
+        rows = table(share)
+        given = _written(tmp_path / f"{share}.parquet", rows) if as_files else rows
+        assert float(fitting_value(scenario, given)[0]) == pytest.approx(
+            float(query.outputs(rows.drop_null())[0, 0])
+        )
+    # nothing complete: the public value, as for a table in memory
+    none = rows.set_column(0, "x", pa.array([None] * 400, pa.float64()))
+    given = _written(tmp_path / "none.parquet", none) if as_files else none
+    means = [d.mean for d in scenario.priors[0].declared.values()]
+    assert float(fitting_value(scenario, given)[0]) == pytest.approx(float(np.mean(means)))
+    with pytest.raises(ReleaseError, match="other sizes"):
+        fitting_value(scenario, rows.slice(0, 100))
+
+
+def test_files_without_a_complete_row(tmp_path):
+    table = pa.table({"x": pa.array([None] * 9, pa.float64()), "ill": ["yes", "no", "no"] * 3})
+    path = _written(tmp_path / "t.parquet", table)
+    query = summary(mean=["x"]).with_missing("drop-rows")
+    with pytest.raises(ScenarioError, match="at least 2"):
+        Scenario.from_volume(path, sizes=[9, 10], query=query)
+    with pytest.raises(ScenarioError, match="at least 2"):
+        prevalence(path, query)

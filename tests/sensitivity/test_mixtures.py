@@ -152,7 +152,7 @@ def test_large_and_infinite_costs():
         means=np.array([[[0.0], [100.0]], [[0.0], [1.0]]]),
         covs=np.ones((2, 2, 1, 1)),
         owners=np.array([0, 0]),
-        counts=np.array([1, 3]),
+        counts=np.array([2**28, 3 * 2**28]),
     )
     # e^(3 D) of the far piece alone, at a mass of a quarter.
     assert far.full_costs(4.0, 1.0) == pytest.approx([4 / 4 * 1e4 - np.log(4) / 3], rel=1e-9)
@@ -167,12 +167,17 @@ def test_large_and_infinite_costs():
         {"owners": np.array([0, 2])},
         {"owners": np.array([0])},
         {"counts": np.array([1, 0])},
+        {"counts": np.array([1, 3])},
+        {"counts": np.array([2**62, 2**62])},
         {"counts": np.array([1])},
     ],
 )
 def test_pieces_from_a_file_are_checked(change):
     pairs = GaussianPairs(
-        means=np.zeros((2, 2, 1)), covs=np.ones((2, 2, 1, 1)), owners=np.array([0, 0])
+        means=np.zeros((2, 2, 1)),
+        covs=np.ones((2, 2, 1, 1)),
+        owners=np.array([0, 0]),
+        counts=np.array([2**29, 2**29]),
     )
     pairs.check()
     with pytest.raises(ArgumentError, match="owners and counts"):
@@ -228,3 +233,23 @@ class TestCertificates:
         assert isinstance(scenario.priors[0].declared["b"], GaussianMixture)
         with pytest.raises(ScenarioError, match="one kind"):
             scenario_of(mixture, FiniteDistribution.uniform([[0.0]]))
+
+
+@pytest.mark.soundness
+def test_a_mixture_beside_a_gaussian_of_its_mean_and_spread_is_not_equal_to_it():
+    """However the prior was put together: the mean and covariance of a mixture are not it."""
+    apart = [GaussianDistribution(mean=[m], cov=[[0.01]]) for m in (-9.0, 9.0)]
+    worlds = {
+        "mixture": GaussianMixture.weighted(apart, [0.5, 0.5]),
+        "one": GaussianDistribution(mean=[0.0], cov=[[81.01]]),
+    }
+    scenario = Scenario.from_worlds(worlds, query=summary(mean=["x"]), source="public_model")
+    prior = attrs.evolve(scenario.priors[0], declared=worlds)
+    by_hand = attrs.evolve(scenario, priors=(prior,))
+    claim = Guarantee.unsliced(order=2, epsilon=1.0)
+    noises = [certify_release(given, claim).noise_std for given in (scenario, by_hand)]
+    assert noises[0] == pytest.approx(noises[1], rel=1e-9)
+    assert noises[1] > 5
+    listed = attrs.evolve(prior, declared=worlds | {"one": FiniteDistribution.uniform([[0.0]])})
+    with pytest.raises(ScenarioError, match="compared"):
+        certify_release(attrs.evolve(scenario, priors=(listed,)), claim)

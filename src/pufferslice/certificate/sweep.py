@@ -38,7 +38,11 @@ _LADDER: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Epsilons to try, as shares of the claimed one."""
 _N_GUESSES: Final = 7
 DELTA: Final = 1e-5
-_INTERNAL: Final = "This table is internal: it is computed from the data. It spends nothing."
+_INTERNAL: Final = (
+    "This table is internal: it is computed from the data. It spends nothing. It is an estimate, "
+    "by the shape and couplings of the claim: far from it, certified noise and guesses may be "
+    "larger."
+)
 
 
 @final
@@ -62,9 +66,9 @@ class SweepRow:
 class Sweep:
     """What other bounds of a claim would cost, all else equal; `print(sweep)` is a table.
 
-    Shape and couplings are those found for the claim itself, so that to certify another bound may
-    need a little less noise, or spread it differently. A sweep promises nothing, and spends
-    nothing: to use a bound, certify it.
+    Shape and couplings are those found for the claim itself: far from it, a certificate of another
+    bound may have noise that is a quarter larger, or more right guesses. A sweep promises nothing
+    and spends nothing: to use a bound, certify it.
     """
 
     claim: Claim

@@ -4,6 +4,7 @@
 Flags of the command line build the same document, so both are checked by this model.
 """
 
+import contextlib
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +41,8 @@ from pufferslice.config.document import (
 )
 from pufferslice.data import read_table
 from pufferslice.data.frames import Frame, frame_of, without_missing
-from pufferslice.errors import ArgumentError
+from pufferslice.data.readers import data_files
+from pufferslice.errors import ArgumentError, StorageError, TableError
 from pufferslice.queries import Ball, Box, Query, columns, summary
 from pufferslice.queries.query import RangeLike
 from pufferslice.queries.statistics import STATISTICS
@@ -397,7 +399,10 @@ class QuerySection(Table):
             query = query.with_range(self.range.range())
         if self.scales_from is not None:
             public = folder / self.scales_from
-            if table.path is not None and public.resolve() == (folder / table.path).resolve():
+            released = [] if table.path is None else [folder / table.path]
+            with contextlib.suppress(TableError, StorageError):
+                released += data_files(released[0]) if released else []
+            if public.resolve() in {file.resolve() for file in released}:
                 msg = (
                     "[query] scales_from: is the released table; units are printed, so take them "
                     "from a public or held-out one, or write scales"

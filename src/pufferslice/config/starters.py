@@ -64,7 +64,7 @@ STARTERS: Final[Mapping[str, Starter]] = {
     ),
     "attribute": Starter(
         "Hide a number that is jointly Gaussian with what is published.",
-        " --rows day.csv",
+        " --rows YOUR-DAY.csv",
         {
             "attribute": {
                 "name": "indoor temperature",
@@ -84,7 +84,7 @@ STARTERS: Final[Mapping[str, Starter]] = {
     ),
     "markov": Starter(
         "Hide in which state something was at any time; publish for how long it was in each.",
-        " --rows states.csv",
+        " --rows YOUR-STATES.csv",
         {
             "markov": {
                 "transition": [[0.9, 0.1], [0.2, 0.8]],

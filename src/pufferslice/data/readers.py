@@ -393,14 +393,20 @@ def complete_frames(
         return
     reading = Reading(tuple(columns), ())
     pieces = pieces_of(data_files(table), columns)
-    n_read, n_rows = 0, sum(piece.n_rows for piece in pieces)
+    n_read, n_rows, n_dropped = 0, sum(piece.n_rows for piece in pieces), 0
     for piece in pieces:
         for batch in batches(piece, reading):
             frame = frame_of(batch)
             n_read += len(frame)
-            if missing == "refuse" or not missing_rows(frame, columns).all():
-                yield without_missing(frame, columns, missing)
+            if missing != "refuse" and missing_rows(frame, columns).all():
+                n_dropped += len(frame)
+            else:
+                complete, n_missing = without_missing(frame, columns, missing)
+                yield complete, n_missing + n_dropped
+                n_dropped = 0
             progress(n_read, max(n_read, n_rows))
+    if n_dropped:
+        yield frame[:0], n_dropped  # the last rows, which are all missing: counted alone
 
 
 def _check_schema(schema: pa.Schema, columns: Sequence[str]) -> None:

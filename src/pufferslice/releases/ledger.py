@@ -225,16 +225,19 @@ class Ledger:
     def _advance(
         self, certificate: str, old: State, new: State, release: str | None, so_far: str
     ) -> None:
-        changed = self._storage.change(
-            lambda connection: (
+        def work(connection: Connection) -> int:
+            if old == "intended":
+                # after a copy the other ledger says that nothing was drawn
+                self._check_open(connection)
+            return int(
                 connection.execute(
                     "UPDATE releases SET state = ?, release = COALESCE(?, release) "
                     "WHERE certificate = ? AND state = ?",
                     (new, release, certificate, old),
                 ).rowcount
-            ),
-            so_far,
-        )
+            )
+
+        changed = self._storage.change(work, so_far)
         if changed != 1:
             msg = (
                 f"ledger {self.name!r} does not have {certificate[:12]} in state {old!r}; "
@@ -243,6 +246,7 @@ class Ledger:
             raise LedgerError(msg)
 
     def _check_scenario(self, connection: Connection, scenario: str) -> None:
+        self._check_open(connection)
         known = connection.execute("SELECT version, scenario FROM ledger").fetchone()
         if known is None:
             connection.execute(
@@ -260,6 +264,8 @@ class Ledger:
                 "Use one ledger per secret"
             )
             raise LedgerError(msg)
+
+    def _check_open(self, connection: Connection) -> None:
         if target := connection.execute("SELECT target FROM moved").fetchone():
             msg = f"ledger {self.name!r} was copied to {target[0]!r} and closed; use that one"
             raise LedgerError(msg)
@@ -341,6 +347,8 @@ class Ledger:
                 raise LedgerError(msg)
             if moved is None:
                 connection.execute("INSERT INTO moved (target) VALUES (?)", (target.name,))
+                # a program that does not know this table refuses the version
+                connection.execute("UPDATE ledger SET version = ?", (-VERSION,))
             head = connection.execute("SELECT version, scenario FROM ledger").fetchone()
             rows = connection.execute(
                 "SELECT certificate, state, release, composition, spent, total FROM releases "  # noqa: S608 - a constant

@@ -49,6 +49,9 @@ _GUARD: Final = """
 CREATE FUNCTION guard() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = {schema}, pg_temp AS $guard$
 BEGIN
+    IF TG_RELID <> 'releases'::regclass THEN
+        RAISE EXCEPTION 'this guards the releases of a ledger, and nothing else';
+    END IF;
     IF TG_OP NOT IN ('INSERT', 'UPDATE') THEN
         RAISE EXCEPTION 'a ledger forgets no release';
     END IF;
@@ -101,6 +104,7 @@ _MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
     address TEXT DEFAULT host(inet_client_addr())
 )""",
         _GUARD,
+        "REVOKE ALL ON FUNCTION guard() FROM PUBLIC",
         """CREATE TRIGGER guard_rows BEFORE INSERT OR UPDATE OR DELETE ON releases
     FOR EACH ROW EXECUTE FUNCTION guard()""",
         """CREATE TRIGGER guard_table BEFORE TRUNCATE ON releases
@@ -129,7 +133,11 @@ class Database:
     order: Final = "number"
 
     def __init__(self, address: str) -> None:
-        parts = urlsplit(address)
+        try:
+            parts = urlsplit(address)
+        except ValueError:
+            msg = "the address of a ledger must be postgresql://user@host:port/database#name"
+            raise ArgumentError(msg) from None
         chosen = parts.fragment or _DEFAULT_NAME
         if not _NAME.fullmatch(chosen):
             msg = (
@@ -150,7 +158,7 @@ class Database:
 
     def read(self, work: Callable[[Connection], _Result]) -> _Result:
         """Look something up."""
-        with self._open(NOT_YET) as connection:
+        with self._open(NOT_YET) as connection, connection.transaction():
             self._enter(connection)
             return work(_Translated(connection))
 
@@ -159,11 +167,11 @@ class Database:
         with self._open(so_far) as connection:
             if self._version(connection) is None:
                 self.migrate()
-            self._enter(connection)
             connection.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
             for _ in range(_MOST_TRIES):
                 try:
                     with connection.transaction():
+                        self._enter(connection)
                         result = work(_Translated(connection))
                 except _TRY_AGAIN:
                     continue
@@ -284,7 +292,7 @@ class Database:
                 )
             )
             raise LedgerError(msg)
-        connection.execute(sql.SQL("SET search_path = {}, pg_temp").format(self._schema))
+        connection.execute(sql.SQL("SET LOCAL search_path = {}, pg_temp").format(self._schema))
 
     @contextlib.contextmanager
     def _open(self, so_far: str) -> Iterator["psycopg.Connection[Any]"]:

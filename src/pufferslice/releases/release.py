@@ -34,7 +34,7 @@ from pufferslice.certificate.wording import (
     guess_sentence,
     unsliced_sentence,
 )
-from pufferslice.errors import LedgerError, ReleaseError, StorageError, escaped
+from pufferslice.errors import ArgumentError, LedgerError, ReleaseError, StorageError, escaped
 from pufferslice.queries import Ball, Box, Query
 from pufferslice.queries.ranges import range_of, range_words
 from pufferslice.releases.ledger import Ledger
@@ -290,6 +290,9 @@ def release(
     for a rate) to the nearest end. That costs nothing under a claim about the whole output; claims
     along slices do not survive it, and it is refused.
     """
+    if not isinstance(certificate, Certificate):
+        msg = f"certificate must be a Certificate, got {type(certificate).__name__}"
+        raise ArgumentError(msg)
     ends = _public_ends(scenario.query, certificate) if into_range else None
     _check_certificate(scenario, certificate, noise, progress)
     noise.draw(1)  # so that a machine that cannot draw fails before the ledger is touched

@@ -68,8 +68,10 @@ def _value_anyway(
     else:
         check_columns(rows, _columns_of(scenario))
         with contextlib.suppress(ScenarioError, TableError):
+            _check_given(scenario, len(rows))
             complete = _complete(scenario, rows)
-            _secret_of(scenario, complete)
+            if scenario.rule is not None:
+                _secret_of(scenario, complete)
             with contextlib.suppress(PuffersliceError):
                 raw = query.unchecked_outputs(complete)[0]
     if scenario.prior_kind == "sampled":
@@ -83,17 +85,19 @@ def _value_anyway(
 def _streamed_value(scenario: Scenario, path: str | os.PathLike[str]) -> Floats:
     """The query on the rows of files, read a batch at a time; NaN if it cannot be computed."""
     query, columns = scenario.query, _columns_of(scenario)
-    pieces_of(
-        data_files(path), columns
-    )  # files that cannot be read are refused, whatever they hold
+    # files that cannot be read are refused, whatever they hold
+    pieces_of(data_files(path), columns)
     raw = np.full(query.dim, np.nan)
+    n_given, moments = 0, RowMoments()
     with contextlib.suppress(ScenarioError, TableError):
-        moments = RowMoments()
-        for frame, _ in complete_frames(path, columns, query.missing):
-            means = query.row_means(frame)  # type: ignore[misc]  # the caller looked
-            moments.add(means.terms)
-        _check_size(scenario, moments.n_rows)
-        raw = np.asarray(means.function(moments.mean, moments.n_rows), dtype=np.float64)
+        for frame, n_missing in complete_frames(path, columns, query.missing):
+            n_given += len(frame) + n_missing
+            if len(frame):
+                means = query.row_means(frame)  # type: ignore[misc]  # the caller looked
+                moments.add(means.terms)
+        if moments.n_rows:
+            raw = np.asarray(means.function(moments.mean, moments.n_rows), dtype=np.float64)
+        _check_given(scenario, n_given)
     return raw
 
 
@@ -127,12 +131,21 @@ def _complete(scenario: Scenario, frame: Frame) -> Frame:
     return complete
 
 
-def _check_size(scenario: Scenario, n_rows: int) -> None:
+def _check_given(scenario: Scenario, n_given: int) -> None:
+    """The number of rows that are given is that of a world, dropped rows included or not.
+
+    How many of them are complete may follow the secret, and must not decide.
+    """
+    if scenario.rule is None:
+        _check_size(scenario, n_given, n_given - scenario.n_dropped)
+
+
+def _check_size(scenario: Scenario, *n_rows: int) -> None:
     sizes = {n for prior in scenario.priors for n in prior.n_rows.values()}
-    if sizes and n_rows not in sizes:
+    if sizes and not sizes & {*n_rows}:
         msg = (
-            f"the worlds resampled their tables at their own size, but {n_rows} rows were given; "
-            "release a table with as many rows as one of them has"
+            "the worlds have tables of other sizes than the rows that were given; release a table "
+            "with as many rows as one of them has"
         )
         raise ReleaseError(msg)
 

@@ -119,8 +119,10 @@ def prevalence(
         silent if prior == "draws" else progress,
     )
     for part, n_missing in parts:
-        frame, has = part, condition.flags(part, column)
         n_dropped += n_missing
+        if not len(part):
+            continue
+        frame, has = part, condition.flags(part, column)
         n_with += int(np.count_nonzero(has))
         n_without += int(np.count_nonzero(~has))
         if prior == "gaussian":
@@ -306,7 +308,8 @@ def markov_chain(
         if left_out:
             origin += (
                 f"; counts rarer than {_LEAST_SHARE:.1g} are left out, under each secret of "
-                f"probability {left_out:.2g} together at most"
+                f"probability {left_out:.2g} together at most, which the chain itself adds to a "
+                "delta and to right guesses"
             )
         if n_draws is not None:
             origin = (
@@ -463,8 +466,12 @@ def volume(
     parts = complete_frames(_read_if_needed(table, query), query.columns, query.missing, progress)
     for part, n_missing in parts:
         n_dropped += n_missing
-        means = _row_means(query, part)
-        rows.add(means.terms)
+        if len(part):
+            means = _row_means(query, part)
+            rows.add(means.terms)
+    if rows.n_rows < _FEWEST_ROWS:
+        msg = f"a volume needs at least {_FEWEST_ROWS} complete rows"
+        raise ScenarioError(msg)
     if len(set(sizes)) != len(sizes) or len(sizes) < 2:
         msg = "sizes must be at least two different numbers of rows"
         raise ArgumentError(msg)

@@ -20,7 +20,11 @@ import numpy.typing as npt
 
 from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats, Integers
 from pufferslice.errors import ArgumentError
-from pufferslice.scenario.distributions import GaussianDistribution, GaussianMixture
+from pufferslice.scenario.distributions import (
+    WEIGHT_QUANTA,
+    GaussianDistribution,
+    GaussianMixture,
+)
 from pufferslice.sensitivity.coupling_kernels import transport
 from pufferslice.sensitivity.renyi import gaussian_divergence_apart, gaussian_divergence_nd
 from pufferslice.sensitivity.whitening import Shape
@@ -188,16 +192,23 @@ class GaussianPairs:
             raise ArgumentError(msg)
         own = self.owners.shape == self.counts.shape == (n,) and self.owners[0] == 0
         steps = np.diff(self.owners) if own else np.array([-1])
-        if not own or ((steps != 0) & (steps != 1)).any() or not self.counts.min() >= 1:
+        in_order = own and not ((steps != 0) & (steps != 1)).any() and self.counts.min() >= 1
+        if not in_order or self.counts.max() > WEIGHT_QUANTA or not self._have_one_mass():
             msg = (
                 f"owners and counts must have one integer for each of the {n} pieces, the owners "
-                "in order and without a gap, the counts at least 1"
+                "in order and without a gap, the counts at least 1 and of one sum"
             )
             raise ArgumentError(msg)
         for mean, cov in zip(
             self.means.reshape(-1, dim), self.covs.reshape(-1, dim, dim), strict=True
         ):
             GaussianDistribution(mean=mean, cov=cov)
+
+    def _have_one_mass(self) -> bool:
+        """Whether each instance is one piece, or pieces that sum to the common denominator."""
+        sizes, sums = np.bincount(self.owners), np.zeros(int(self.owners[-1]) + 1, dtype=np.int64)
+        np.add.at(sums, self.owners, self.counts)
+        return bool(np.all((sums == WEIGHT_QUANTA) | ((sizes == 1) & (sums == 1))))
 
     def slice_costs(self, directions: Floats, order: float, noise_std: float) -> Floats:
         """The larger of both orders of the pair, shape (n_instances, n_slices)."""

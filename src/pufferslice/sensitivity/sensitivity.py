@@ -360,10 +360,10 @@ class _Compared(NamedTuple):
         owners: list[int] = []
         for instance, (prior, pair) in enumerate(self.scenario.instances):
             first, second = prior.declared[pair.first], prior.declared[pair.second]
-            if isinstance(first, GaussianMixture) and isinstance(second, GaussianMixture):
-                coupled = coupled_components(first, second, scales)
+            if isinstance(first, GaussianDistribution) and isinstance(second, GaussianDistribution):
+                coupled = [(first, second, 1)]
             else:
-                coupled = [(first, second, 1)]  # type: ignore[list-item]
+                coupled = coupled_components(_mixture(first), _mixture(second), scales)
             pieces += [(one, other) for one, other, _ in coupled]
             counts += [count for *_, count in coupled]
             owners += [instance] * len(coupled)
@@ -373,6 +373,15 @@ class _Compared(NamedTuple):
         """Where only a range bounds the whole output."""
         tables = range_tables(diameter, len(self.pairs))
         return Full(dim=self.scenario.dim, differences=tables, from_range=True, shape=shape)
+
+
+def _mixture(distribution: Distribution) -> GaussianMixture:
+    if isinstance(distribution, GaussianDistribution):
+        return GaussianMixture.weighted([distribution], [1.0])
+    if not isinstance(distribution, GaussianMixture):
+        msg = f"a Gaussian cannot be compared with a {distribution.kind} distribution"
+        raise ScenarioError(msg)
+    return distribution
 
 
 def _gaussian_slices(

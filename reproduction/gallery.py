@@ -42,12 +42,17 @@ _INKS = (
 """The colours of the pictures; each fades into white where a line is thin or pale."""
 _SHADES = 30
 
-_INTRODUCTION = """\
+_TITLE = """\
 # Gallery: the paper's figures reproduced
 
-Every figure of the paper, with the claims that the paper makes about it compared with the
-numbers. A claim is *reproduced*, *not reproduced* (with our numbers), *not decided* where the
-intervals leave it open, or *equal* where the two sides are the same. Words such as "much smaller"
+Every figure of the paper, drawn from our own numbers. Each picture leads to its section.
+"""
+_INTRODUCTION = """\
+## How to read it
+
+Each section compares the claims that the paper makes about a figure with the numbers. A claim is
+*reproduced*, *not reproduced* (with our numbers), *not decided* where the intervals leave it open,
+or *equal* where the two sides are the same. Words such as "much smaller"
 have thresholds, which the claim states. Claims of the paper about its closed form are also tested
 with the library's tight rule, which adds less noise, and both are compared with shaped noise for
 the whole output; these are counted separately, because the paper does not make them.
@@ -90,12 +95,15 @@ What was added or done differently, because the paper does not say it or says tw
 
 def write_gallery(folder: Path, say: Callable[[str], None]) -> None:
     """Run what `folder` does not hold yet, then write pictures, tables and page."""
-    sections = []
+    thumbnails, sections = [], []
     for experiment in EXPERIMENTS:
         outcome = kept_outcome(folder, experiment)
-        sections.append(section(experiment, outcome, write_pictures(outcome)))
+        pictures = write_pictures(outcome)
+        thumbnails.append(thumbnail(experiment, pictures[0]))
+        sections.append(section(experiment, outcome, pictures))
         say(outcome.verdict)
-    write_whole(PAGE, "\n".join([_INTRODUCTION, summary(folder), *sections]).encode())
+    page = [_TITLE, *thumbnails, "", _INTRODUCTION, summary(folder), *sections]
+    write_whole(PAGE, "\n".join(page).encode())
 
 
 def kept_outcome(folder: Path, experiment: Experiment) -> Outcome:
@@ -169,6 +177,12 @@ def summary(folder: Path) -> str:
         ours = n_reproduced_of(outcome.our_claims) if outcome.our_claims else ""
         lines.append(f"| [{experiment.name}](#{experiment.name}) | {papers} | {ours} |")
     return "\n".join(lines) + "\n"
+
+
+def thumbnail(experiment: Experiment, picture: str) -> str:
+    """A small picture that leads to the section of its experiment."""
+    shown = f'![{experiment.title}](assets/gallery/{picture}){{ width="230" }}'
+    return f"[{shown}](#{experiment.name})"
 
 
 def section(experiment: Experiment, outcome: Outcome, pictures: list[str]) -> str:

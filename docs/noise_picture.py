@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-WIDTH, ROW, TOP, LEFT, BAR = 760, 34, 96, 236, 300
+WIDTH, ROW, TOP, LEFT, BAR = 580, 34, 114, 222, 230
 BARS = {"noise_std": "#0b62a8", "isotropic_std": "#b9c3cd"}
 _HEAD = (
     f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {{height}}" width="{WIDTH}" '
@@ -27,17 +27,13 @@ def picture(statistics: Sequence[Mapping[str, Any]]) -> str:
     lines = [
         _HEAD.format(height=height),
         _text(16, 28, "Eight statistics of a census table that hide its share of women", size=17),
-        _text(
-            16,
-            50,
-            "Standard deviation of the noise; of two possible shares, at most 64 % of guesses are "
-            "right",
-        ),
-        _rectangle(LEFT, 66, 12, BARS["noise_std"]),
-        _text(LEFT + 18, 77, "fitted to the secret"),
-        _rectangle(LEFT + 170, 66, 12, BARS["isotropic_std"]),
-        _text(LEFT + 188, 77, "the same in all directions"),
-        _text(WIDTH - 16, 77, "true value", anchor="end"),
+        _text(16, 50, "Bars: standard deviation of the noise. Whoever sees the eight numbers and"),
+        _text(16, 68, "knows two possible shares names the right one at most 64 % of the time."),
+        _rectangle(16, 84, 12, BARS["noise_std"]),
+        _text(34, 95, "noise fitted to the secret"),
+        _rectangle(LEFT, 84, 12, BARS["isotropic_std"]),
+        _text(LEFT + 18, 95, "the same in all directions"),
+        _text(WIDTH - 16, 95, "true value", anchor="end"),
     ]
     for place, row in enumerate(statistics):
         y = TOP + ROW * place

@@ -44,12 +44,17 @@ _INKS = (
 """The colours of the pictures; each fades into white where a line is thin or pale."""
 _SHADES = 30
 
-_INTRODUCTION = """\
+_TITLE = """\
 # Gallery: the paper's figures reproduced
 
-Every figure of the paper, with the claims that the paper makes about it compared with the
-numbers. A claim is *reproduced*, *not reproduced* (with our numbers), *not decided* where the
-intervals leave it open, or *equal* where the two sides are the same. Words such as "much smaller"
+Every figure of the paper, drawn from our own numbers. Each picture leads to its section.
+"""
+_INTRODUCTION = """\
+## How to read it
+
+Each section compares the claims that the paper makes about a figure with the numbers. A claim is
+*reproduced*, *not reproduced* (with our numbers), *not decided* where the intervals leave it open,
+or *equal* where the two sides are the same. Words such as "much smaller"
 have thresholds, which the claim states. Claims of the paper about its closed form are also tested
 with the library's tight rule, which adds less noise, and both are compared with shaped noise for
 the whole output; these are counted separately, because the paper does not make them.
@@ -93,14 +98,16 @@ What was added or done differently, because the paper does not say it or says tw
 def write_gallery(folder: Path, say: Callable[[str], None]) -> None:
     """Run what `folder` does not hold yet, then write pictures, tables and page."""
     outcomes = {one.name: kept_outcome(folder, one) for one in EXPERIMENTS}
-    sections = []
+    thumbnails, sections = [], []
     for experiment in EXPERIMENTS:
         outcome = outcomes[experiment.name]
-        sections.append(section(experiment, outcome, write_pictures(outcome)))
+        pictures = write_pictures(outcome)
+        thumbnails.append(thumbnail(experiment, pictures[0]))
+        sections.append(section(experiment, outcome, pictures))
         say(outcome.verdict)
-    static = [outcomes[name] for name in STUDIES]
-    parts = [_INTRODUCTION, summary(list(outcomes.values())), same_attack(static), *sections]
-    write_whole(PAGE, "\n".join(parts).encode())
+    static = same_attack([outcomes[name] for name in STUDIES])
+    parts = [_INTRODUCTION, summary(list(outcomes.values())), static, *sections]
+    write_whole(PAGE, "\n".join([_TITLE, *thumbnails, "", *parts]).encode())
 
 
 def kept_outcome(folder: Path, experiment: Experiment) -> Outcome:
@@ -207,6 +214,12 @@ def same_attack(outcomes: Sequence[Outcome]) -> str:
 
 def _median(ratios: Sequence[float]) -> str:
     return f"{np.median(ratios):.2g}" if ratios else "not comparable"
+
+
+def thumbnail(experiment: Experiment, picture: str) -> str:
+    """A small picture that leads to the section of its experiment."""
+    shown = f'![{experiment.title}](assets/gallery/{picture}){{ width="230" }}'
+    return f"[{shown}](#{experiment.name})"
 
 
 def section(experiment: Experiment, outcome: Outcome, pictures: list[str]) -> str:

@@ -10,6 +10,7 @@ must exist. No other block may show code, neither fenced nor indented, on these 
 files that they include.
 """
 
+import ast
 import contextlib
 import doctest
 import html
@@ -30,6 +31,7 @@ import griffe
 import markdown
 import pytest
 import typer
+from mkdocs.config import load_config
 from tests.met_messages import messages
 
 import pufferslice
@@ -51,12 +53,17 @@ NOT_RUN = {
         "{ .python .no-run }",
     ): "the reader's own training, with their own records",
     ("audits.md", "text"): "takes ten minutes; tests/audit/test_teeth.py runs the same rows",
+    ("cifar.md", "text"): "takes hours; tests/reproduction/test_cifar.py runs small ones",
     ("CONTRIBUTING.md", "sh"): "installs old versions of everything; a test keeps them in step",
     ("files.md", "text"): "the list of commands, compared with them below",
     (
         "hugging-face.md",
         "{ .python .no-run }",
     ): "tests/torch/test_lightning.py runs the loop; no TensorBoard is installed",
+    (
+        "one-release.md",
+        "{ .sh .no-run }",
+    ): "needs a database server; tests/releases/test_postgres.py runs one",
     ("report.md", "{ .python .no-run }"): "a verdict of hours of training",
     (
         "scale.md",
@@ -117,10 +124,9 @@ def test_every_block_is_run_or_listed_with_a_reason():
     assert set(blocks) == set(NOT_RUN)
     for (page, info), body in blocks.items():
         if "python" in info:
-            compiled = compile(body, page, "exec")
-            imports = [line for line in body.splitlines() if line.startswith(("from ", "import "))]
-            exec("\n".join(imports), {})  # noqa: S102 - our own text
-            assert compiled.co_code
+            nodes = ast.parse(body).body
+            imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+            exec(compile(ast.Module(imports, []), page, "exec"), {})  # noqa: S102 - our own text
 
 
 def page_name(page):
@@ -291,6 +297,15 @@ def test_pages_load_nothing_from_elsewhere(site):
     loaded = {page.name: LOADED.findall(page.read_text()) for page in pages}
     assert not {page: tags for page, tags in loaded.items() if tags}
     assert LOADED.search('<script src="https://example.org/x.js"></script>')
+
+
+def test_at_most_twenty_entries_of_the_navigation_are_on_the_screen():
+    """The titles of all sections, and the pages of the one that is open."""
+    config = load_config(str(ROOT / "mkdocs.yml"))
+    entries = [content for entry in config["nav"] for content in entry.values()]
+    pages = [len(content) for content in entries if isinstance(content, list)]
+    assert len(entries) + max(pages) <= 20
+    assert not {"navigation.sections", "navigation.expand"} & set(config["theme"]["features"])
 
 
 def test_formulas_reach_the_page_with_their_renderer(site):

@@ -33,7 +33,7 @@ def page():
 @pytest.fixture(scope="module")
 def sections(page):
     """The text under each heading of an experiment."""
-    parts = re.split(r"^## (\S+)\n", page, flags=re.MULTILINE)
+    parts = re.split(r"^## ([a-z-]+)\n", page, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
@@ -43,8 +43,14 @@ def table(name):
 
 
 def test_the_page_has_every_experiment_in_order(page, sections):
-    assert page.startswith(gallery._INTRODUCTION)
     assert list(sections) == NAMES
+    assert gallery._INTRODUCTION in page
+
+
+def test_the_page_begins_with_a_picture_of_each(page, sections):
+    first = [re.search(r"\]\(assets/gallery/([^)]+)\)", text)[1] for text in sections.values()]
+    thumbnails = map(gallery.thumbnail, map(experiment_named, NAMES), first)
+    assert page.startswith("\n".join([gallery._TITLE, *thumbnails, "", gallery._INTRODUCTION]))
 
 
 @pytest.mark.parametrize("name", NAMES)

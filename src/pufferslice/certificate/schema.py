@@ -30,7 +30,12 @@ from pufferslice.calibration.noise import OperatingSystemNoise
 from pufferslice.certificate.limits import CONDITIONS, LIMITS, RELEASE_LIMITS
 from pufferslice.certificate.wording import CHANGED
 from pufferslice.errors import ArgumentError, CertificateError, PuffersliceError, ReleaseError
-from pufferslice.learning.accountants import ACCOUNTANTS, MeanSquare
+from pufferslice.learning.accountants import (
+    ACCOUNTANT_NAMES,
+    ACCOUNTANTS,
+    MeanSquare,
+    PluginAccountant,
+)
 from pufferslice.learning.plan import HYPOTHESES, NonFinite
 from pufferslice.queries.query import Level
 from pufferslice.scenario.distributions import Kind
@@ -186,6 +191,20 @@ def _kind_of_secret(secret: object) -> str:
     return "(worlds)" if "worlds" in keys else "(bins)" if "quantiles" in keys else "(columns)"
 
 
+class PluginPart(_Part):
+    """A plugin, and the installed package that it comes from."""
+
+    name: Text
+    package: Text
+    version: Text
+
+
+class CalledPluginPart(PluginPart):
+    """A plugin with the options that it was called with."""
+
+    options: dict[str, Any]
+
+
 class PriorPart(_Part):
     """One belief about how secrets and data are linked, and where it comes from."""
 
@@ -194,6 +213,10 @@ class PriorPart(_Part):
     kind: Kind
     origin: Text
     """How the distributions were made, in one sentence."""
+    plugins: Annotated[list[PluginPart], Field(min_length=1), _EachOnce()] = Field(
+        default_factory=_absent
+    )
+    """The plugins that made distributions; absent if none did."""
 
 
 class QueryPart(_Part):
@@ -212,6 +235,8 @@ class QueryPart(_Part):
     scales: Annotated[list[Positive], Field(min_length=1)]
     """The public unit of each coordinate."""
     missing: Literal["refuse", "drop-rows"]
+    plugin: CalledPluginPart = Field(default_factory=_absent)
+    """The plugin that built the query; absent if none did."""
 
     @model_validator(mode="after")
     def _coordinates_fit(self) -> Self:
@@ -514,12 +539,21 @@ class PlanPart(_Part):
     clipping: KindPart
     n_steps: Count
     noise_multipliers: Annotated[list[Positive], Field(min_length=1)]
-    accountant: Annotated[str, _OneOf(a.name for a in ACCOUNTANTS)]
+    accountant: Annotated[str, _OneOf(ACCOUNTANT_NAMES)]
+    plugin: CalledPluginPart = Field(default_factory=_absent)
+    """The plugin that is the accountant; absent if none is."""
     order: Order
     block: Count = Field(default_factory=_absent)
     """Examples per forward and backward pass, where that is chosen."""
     non_finite: NonFinite
     """What is done with an example whose gradient is NaN or infinite."""
+
+    @model_validator(mode="after")
+    def _names_its_plugin(self) -> Self:
+        if (self.accountant == PluginAccountant.name) != ("plugin" in self.model_fields_set):
+            msg = f"a plugin belongs to accountant {PluginAccountant.name!r}, and only to it"
+            raise ValueError(msg)
+        return self
 
 
 class RecordPart(_Part):

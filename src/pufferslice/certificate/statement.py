@@ -10,6 +10,7 @@ import numpy as np
 
 from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import check_above
+from pufferslice._core.plugins import Group, Plugin
 from pufferslice.calibration.calibrate import Method, cost, full_cost, grid_margin
 from pufferslice.calibration.epsilon_delta import (
     REPORTED_ORDER,
@@ -245,6 +246,7 @@ def _limits(evidence: Evidence, options: CertificateOptions) -> list[str]:
         "shape-shows-differences": options.shape not in ("fitted", "diagonal")
         or all(prior["source"] != "released_data" for prior in scenario["priors"]),
         "prior-is-released-data": all(p["source"] != "released_data" for p in scenario["priors"]),
+        "plugins": not plugins_of(scenario),
         "rows-dropped": not scenario["rows_dropped"],
         "query-is-clipped": scenario["query"]["range"] is None,
         "range-clips-data": not any(scenario["clipped"].values()),
@@ -256,6 +258,14 @@ def _limits(evidence: Evidence, options: CertificateOptions) -> list[str]:
         "insecure-noise": generator == OperatingSystemNoise.name,
     }
     return [code for code in RELEASE_LIMITS if not absent.get(code)]
+
+
+def plugins_of(scenario: Mapping[str, Any]) -> dict[Plugin, Group]:
+    """The plugins behind a described query and its priors."""
+    query, priors = scenario["query"], scenario["priors"]
+    made = [Plugin.of(plugin) for prior in priors for plugin in prior.get("plugins", ())]
+    plugins: dict[Plugin, Group] = dict.fromkeys(made, "distributions")
+    return plugins | ({Plugin.of(query["plugin"]): "queries"} if "plugin" in query else {})
 
 
 def _sampling(

@@ -25,6 +25,7 @@ from pufferslice.learning import (
     Amplified,
     LogMoment,
     MeanSquare,
+    PluginAccountant,
     TrainingPlan,
     cost_by_count,
     exactly,
@@ -177,7 +178,7 @@ def training_statement(claim: TrainingClaim) -> dict[str, Any]:
     """The whole public statement; deterministic in the claim."""
     guarantee = claim.guarantee()
     unsliced = guarantee.notion == "unsliced"
-    accountants = {run.accountant.name: run.accountant for run in claim.runs}.values()
+    accountants = dict.fromkeys(run.accountant for run in claim.runs)
     return {
         "workflow": "training",
         "data": claim.data,
@@ -235,6 +236,9 @@ def _one_record(claim: TrainingClaim) -> dict[str, Any]:
 def _limits(claim: TrainingClaim, guarantee: Guarantee) -> list[str]:
     absent = {
         "average-over-batches": guarantee.notion == "unsliced",
+        "plugin-accountant": all(
+            not isinstance(run.accountant, PluginAccountant) for run in claim.runs
+        ),
         "stops-on-non-finite": all(run.non_finite != "stop" for run in claim.runs),
         "noise-not-ideal": not claim.implementation_delta,
     } | {code: code not in claim.limits for code in RUN_LIMITS}
@@ -289,10 +293,11 @@ def secret_cost(plans: Sequence[TrainingPlan], order: float) -> float:
 def record_accountant(plan: TrainingPlan) -> Accountant:
     """The accountant that bounds the cost of one record: the plan's, but never mean square.
 
-    Mean square bounds nothing about the run. The log moment replaces it, because it needs
-    nothing to stay secret that a plan by mean square does not keep secret.
+    Mean square bounds nothing about the run, and a plugin's proof is not known. The log moment
+    replaces them, because it needs nothing to stay secret.
     """
-    return LogMoment() if isinstance(plan.accountant, MeanSquare) else plan.accountant
+    replaced = isinstance(plan.accountant, MeanSquare | PluginAccountant)
+    return LogMoment() if replaced else plan.accountant
 
 
 def record_cost(plans: Sequence[TrainingPlan], order: float) -> float:

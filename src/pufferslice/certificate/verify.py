@@ -9,15 +9,21 @@ from typing import Any, Final, final
 import attrs
 import numpy as np
 
+from pufferslice._core.plugins import plugin_problem
 from pufferslice._core.text import given
 from pufferslice._core.threads import Progress, silent
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.issue import check_visible, required_evidence
 from pufferslice.certificate.signing import signature_problem
-from pufferslice.certificate.statement import CertificateOptions, release_statement, spent_on
+from pufferslice.certificate.statement import (
+    CertificateOptions,
+    plugins_of,
+    release_statement,
+    spent_on,
+)
 from pufferslice.certificate.training import TrainingClaim, training_statement
-from pufferslice.errors import PuffersliceError, escaped
+from pufferslice.errors import PluginError, PuffersliceError, escaped
 from pufferslice.queries.ranges import range_of
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity import GapTables
@@ -70,7 +76,8 @@ class Verification:
     signed: bool
     """Whether a signature was checked against the given key, and holds."""
     has_evidence: bool
-    """Whether there was anything to recompute from: evidence, or the plans of runs."""
+    """Whether there was anything to recompute from, and by: evidence or the plans of runs, and the
+    plugins that they need."""
     source: str
     """What the claim was recomputed from."""
 
@@ -108,18 +115,25 @@ def verify(
     source = "the plan" if training else "the evidence"
     unsigned = None if public_key is None else signature_problem(certificate, public_key)
     problems = [] if unsigned is None else [unsigned]
-    problems += _recomputed_problems(certificate, source)
     unchecked = dict(UNCHECKED_TRAINING if training else UNCHECKED)
-    if scenario is not None:
-        if not problems:
+    can_recompute = certificate.evidence is not None or training
+    try:
+        problems += _recomputed_problems(certificate, source)
+        if not training and not problems:
+            unchecked |= _unchecked_plugins(certificate.statement["scenario"])
+        if scenario is not None and not problems:
             problems = scenario_problems(certificate, scenario, progress)
+    except PluginError as error:
+        problems.append(f"cannot be recomputed here: {error}")
+        can_recompute = False
+    if scenario is not None:
         unchecked["scenario"] = "whether the declared secrets, query and priors describe the truth"
         source = "the data"
     return Verification(
         problems=tuple(problems),
         unchecked=tuple(f"{field}: {why}" for field, why in unchecked.items()),
         signed=public_key is not None and unsigned is None,
-        has_evidence=certificate.evidence is not None or training,
+        has_evidence=can_recompute,
         source=source,
     )
 
@@ -135,6 +149,12 @@ def scenario_problems(
     if certificate.workflow == "training":
         return ["the certificate is about training runs; a scenario belongs to a release"]
     statement, evidence = certificate.statement, required_evidence(certificate)
+    if missing := [
+        problem
+        for plugin, group in plugins_of(statement["scenario"]).items()
+        if (problem := plugin_problem(group, plugin)) is not None
+    ]:
+        raise PluginError("; ".join(missing))
     if statement["scenario"] != scenario.description():
         return ["the certificate was issued for another scenario: its description differs"]
     if evidence.confidential["distributions_digest"] != scenario.distributions_digest():
@@ -162,6 +182,16 @@ def scenario_problems(
         for path, stated, right in differences(statement, expected)
         if path not in _SALTED_OR_CHOSEN and not _is_safe(path, stated, right)
     ]
+
+
+def _unchecked_plugins(scenario: Mapping[str, Any]) -> dict[str, str]:
+    """What stays open about plugins, and which of them could not be asked here."""
+    open_points = []
+    for plugin, group in plugins_of(scenario).items():
+        problem = plugin_problem(group, plugin)
+        here = "" if problem is None else f" (from data it cannot be recomputed here: {problem})"
+        open_points.append(f"what {plugin} computes{here}")
+    return {"plugins": "; ".join(open_points)} if open_points else {}
 
 
 def _is_safe(path: str, stated: object, recomputed: object) -> bool:
@@ -194,6 +224,8 @@ def _recomputed_problems(certificate: Certificate, source: str) -> list[str]:
             options = CertificateOptions.read_off(statement)
             expected = release_statement(evidence, options)
             problems = _too_little_noise(evidence, options, statement["noise"]["std"])
+    except PluginError:
+        raise
     except PuffersliceError as error:
         return [str(error)]
     return problems + [

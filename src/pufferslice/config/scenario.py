@@ -30,6 +30,7 @@ from pufferslice.config.document import (
     Number,
     Numbers,
     Pair,
+    PluginTable,
     Table,
     Text,
     Texts,
@@ -48,7 +49,7 @@ from pufferslice.queries.query import RangeLike
 from pufferslice.queries.statistics import STATISTICS
 from pufferslice.scenario.distributions import GaussianDistribution, GaussianMixture
 from pufferslice.scenario.histograms import BinnedDistribution, Histograms, Strata
-from pufferslice.scenario.priors import LAWS, SOURCES, Bootstrap
+from pufferslice.scenario.priors import LAWS, SOURCES, Bootstrap, plugin_distribution
 from pufferslice.scenario.scenario import Pairs, Scenario, chosen_pairs
 from pufferslice.scenario.secrets import Bins
 from pufferslice.scenario.templates import DESIGNS, PRIOR_FORMS, ordered_pairs
@@ -63,7 +64,7 @@ _DATASETS: Final[Mapping[str, Callable[[], pa.Table]]] = {
     "adult_complete": data.adult_complete,
 }
 """Tables by name, which ship with the library."""
-_WORLDS: Final = ("worlds", "gaussian", "prevalence", "attribute", "markov", "volume")
+_WORLDS: Final = ("worlds", "gaussian", "plugin", "prevalence", "attribute", "markov", "volume")
 """Sections that declare worlds."""
 
 
@@ -296,6 +297,10 @@ class RangeTable(Table, extra="allow"):
         return self.__pydantic_extra__
 
 
+_BESIDE_PLUGIN: Final = {"distribution", "plugin", "range", "scales", "scales_from"}
+"""What a query of a plugin leaves to the file."""
+
+
 class QuerySection(Table):
     """What is computed; coordinates are in the order of the keys in the file."""
 
@@ -361,6 +366,10 @@ class QuerySection(Table):
     )
     """A fitted model: `logistic_regression`, `linear_svm`, `linear_regression`,
     `forest_importances` or `boosting_importances` and its arguments."""
+    plugin: PluginTable | None = key(
+        None, example={"name": "trimmed_mean", "options": {"column": "age", "share": 0.1}}
+    )
+    """Instead of all of these: a query of an installed package, by `name`, and its `options`."""
     range: RangeTable | None = key(
         None,
         example={"mean(age)": [17, 90], "hours-per-week": [1, 99], "std(age)": [0, 37]},
@@ -412,6 +421,12 @@ class QuerySection(Table):
         return query if self.scales is None else query.with_scales(self.scales)
 
     def _unscaled(self) -> Query:
+        if self.plugin is not None:
+            others = self.model_fields_set - _BESIDE_PLUGIN
+            if others:
+                msg = f"[query] plugin: is the whole query; leave {listed(sorted(others))} out"
+                raise ArgumentError(msg)
+            return queries.plugin_query(self.plugin.name, self.plugin.options)
         if self.model is not None:
             return self.model.query()
         if self.autocorrelation is not None:
@@ -789,6 +804,11 @@ What one release is, what is protected, and how much. Run it with
     )
     """Or `[gaussian.NAME]` for each world: `mean` and `cov` of the query, in its own units, or
     `components`, a list of `{ weight, mean, cov }`: a mixture."""
+    plugin: dict[str, PluginTable] = Field(
+        {}, examples=[{"before": {"name": "binomial", "options": {"n": 100, "p": 0.5}}}]
+    )
+    """Or `[plugin.NAME]` for each world: `name` and `options` of a plugin of an installed package,
+    which makes the distribution of the query, in its own units."""
     prevalence: PrevalenceSection | None = None
     attribute: AttributeSection | None = None
     markov: MarkovSection | None = None
@@ -1044,5 +1064,10 @@ def _worlds(file: ScenarioFile, folder: Path) -> dict[str, object]:
         return {
             name: read_table(folder / path, null_values=file.data.null_values)
             for name, path in file.worlds.items()
+        }
+    if file.plugin:
+        return {
+            name: plugin_distribution(world.name, world.options)
+            for name, world in file.plugin.items()
         }
     return {name: world.distribution() for name, world in file.gaussian.items()}

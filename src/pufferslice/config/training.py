@@ -19,6 +19,7 @@ from pufferslice.config.document import (
     Document,
     File,
     Number,
+    PluginTable,
     Table,
     Text,
     Word,
@@ -28,7 +29,9 @@ from pufferslice.config.document import (
 )
 from pufferslice.errors import ArgumentError
 from pufferslice.learning import (
+    Accountant,
     DifferingRecords,
+    PluginAccountant,
     SamplingDesign,
     TrainingPlan,
     at_most,
@@ -36,8 +39,9 @@ from pufferslice.learning import (
     exactly,
     from_pmf,
     plan_training,
+    plugin_accountant,
 )
-from pufferslice.learning.accountants import ACCOUNTANTS, accountant_named
+from pufferslice.learning.accountants import ACCOUNTANT_NAMES, accountant_named
 from pufferslice.learning.plan import check_n_steps
 from pufferslice.learning.request import (
     OPTIMIZERS,
@@ -209,10 +213,11 @@ class TrainingSection(Table):
 class GuaranteeSection(Table):
     """The claim; it has no defaults."""
 
-    accountant: Annotated[str, Word(*(accountant.name for accountant in ACCOUNTANTS))] = key(
-        example="log-moment", used=True
-    )
-    """`worst-case`, `log-moment`, `amplified` (Poisson; the draws stay secret) or `mean-square`."""
+    accountant: Annotated[str, Word(*ACCOUNTANT_NAMES)] = key(example="log-moment", used=True)
+    """`worst-case`, `log-moment`, `amplified` (Poisson; the draws stay secret), `mean-square` or
+    `plugin`."""
+    plugin: PluginTable | None = key(None, example={"name": "own_bound", "options": {}})
+    """For accountant `plugin`: one of an installed package, by `name`, and its `options`."""
     order: Number = key(example=8, used=True)
     """Rényi order, above 1."""
     epsilon: Number = key(example=8.0, used=True)
@@ -221,6 +226,15 @@ class GuaranteeSection(Table):
         DEFAULT_DELTAS, example=[1e-5]
     )
     """Of the (ε, δ) views; default `[1e-5]`."""
+
+    def chosen(self) -> Accountant:
+        """The accountant, of the library or of a plugin."""
+        if (self.accountant == PluginAccountant.name) != (self.plugin is not None):
+            msg = f"plugin and accountant {PluginAccountant.name!r} go together; give both or none"
+            raise ArgumentError(msg)
+        if self.plugin is None:
+            return accountant_named(self.accountant)
+        return plugin_accountant(self.plugin.name, self.plugin.options)
 
 
 class OutputSection(Table):
@@ -279,7 +293,7 @@ def training_of(document: Document, folder: Path) -> TrainingRequest:
         check_above(0, epsilon=claim.epsilon)
         for delta in claim.deltas:
             check_between(0, 1, deltas=delta)
-        accountant = accountant_named(claim.accountant)
+        accountant = claim.chosen()
     with _in_section("training"):
         learning = training.learning()
         check_above(0, clip_norm=training.clip_norm)

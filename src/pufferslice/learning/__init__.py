@@ -9,10 +9,12 @@ from pufferslice.learning.accountants import (
     Amplified,
     LogMoment,
     MeanSquare,
+    PluginAccountant,
     WorstCase,
     calibrate_multiplier,
     cost_by_count,
     mixed_cost,
+    plugin_accountant,
     run_cost,
 )
 from pufferslice.learning.amplification import amplified_divergence
@@ -51,6 +53,7 @@ __all__ = [
     "LayerClipping",
     "LogMoment",
     "MeanSquare",
+    "PluginAccountant",
     "Poisson",
     "SamplingDesign",
     "TrainingPlan",
@@ -75,6 +78,7 @@ __all__ = [
     "mixed_cost",
     "plan_training",
     "plan_with_noise",
+    "plugin_accountant",
     "poisson_mean_square_ratio",
     "relabelled",
     "run_cost",

@@ -9,14 +9,17 @@ import numpy as np
 
 from pufferslice._core.arrays import Floats, locked, same
 from pufferslice._core.checks import check_above, check_count, check_one_of, plain_float
+from pufferslice._core.plugins import Plugin, plugin_problem
 from pufferslice.calibration.guarantee import Guarantee
-from pufferslice.errors import ArgumentError
+from pufferslice.errors import ArgumentError, PluginError
 from pufferslice.learning.accountants import (
     Accountant,
+    PluginAccountant,
     accountant_named,
     calibrate_multiplier,
     cost_by_count,
     mixed_cost,
+    plugin_accountant,
 )
 from pufferslice.learning.clipping import Clipping, FlatClipping, LayerClipping, clipping_of
 from pufferslice.learning.differing import DifferingRecords
@@ -147,6 +150,11 @@ class TrainingPlan:
             "n_steps": self.n_steps,
             "noise_multipliers": [first] if constant else self.noise_multipliers.tolist(),
             "accountant": self.accountant.name,
+            **(
+                {"plugin": self.accountant.plugin.to_json()}
+                if isinstance(self.accountant, PluginAccountant)
+                else {}
+            ),
             "order": self.order,
             # TOML has no null
             **({} if self.block is None else {"block": int(self.block)}),
@@ -174,7 +182,7 @@ class TrainingPlan:
                 sampling=sampling_from_description(document["sampling"]),
                 clipping=clipping_of(document["clipping"]),
                 noise_multipliers=schedule_of(document["noise_multipliers"], document["n_steps"]),
-                accountant=accountant_named(document["accountant"]),
+                accountant=_accountant_of(document),
                 order=document["order"],
                 block=document.get("block"),
                 non_finite=document["non_finite"],
@@ -193,6 +201,17 @@ class TrainingPlan:
             f"TrainingPlan(n_steps={self.n_steps}, sampling={self.sampling.name!r}, "
             f"accountant={self.accountant.name!r}, order={self.order:g})"
         )
+
+
+def _accountant_of(document: Mapping[str, Any]) -> Accountant:
+    """The accountant of a plan; of a plugin, exactly the version that the plan states."""
+    if document["accountant"] != PluginAccountant.name:
+        return accountant_named(document["accountant"])
+    stated = Plugin.of(document["plugin"])
+    problem = plugin_problem("accountants", stated)
+    if problem is not None:
+        raise PluginError(problem)
+    return plugin_accountant(stated.name, document["plugin"]["options"])
 
 
 def plan_training(

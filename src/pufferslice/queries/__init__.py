@@ -24,7 +24,7 @@ from pufferslice.queries.conditions import (
     weekday,
     weekdays,
 )
-from pufferslice.queries.functions import row_function, table_function
+from pufferslice.queries.functions import plugin_query, row_function, table_function
 from pufferslice.queries.query import Query
 from pufferslice.queries.ranges import Ball, Box
 from pufferslice.queries.regression import linear_regression
@@ -73,6 +73,7 @@ __all__ = [
     "linear_regression",
     "linear_svm",
     "logistic_regression",
+    "plugin_query",
     "row_function",
     "summary",
     "table_function",

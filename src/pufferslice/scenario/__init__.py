@@ -10,7 +10,9 @@ from pufferslice.scenario.distributions import (
 )
 from pufferslice.scenario.priors import (
     Bootstrap,
+    PluginDistribution,
     Resampled,
+    plugin_distribution,
 )
 from pufferslice.scenario.scenario import (
     Scenario,
@@ -32,9 +34,11 @@ __all__ = [
     "GaussianDistribution",
     "GaussianMixture",
     "OutputSimulator",
+    "PluginDistribution",
     "Resampled",
     "SampledDistribution",
     "Scenario",
     "SecretPair",
     "Simulator",
+    "plugin_distribution",
 ]

@@ -2,7 +2,7 @@
 """Priors: the distributions of a query under each secret, and what they were made from."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, final, get_args
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, final, get_args
 
 import attrs
 import numpy as np
@@ -10,9 +10,10 @@ import numpy.typing as npt
 
 from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import check_at_least, check_count, check_one_of
+from pufferslice._core.plugins import Plugin, built_by_plugin
 from pufferslice._core.text import quoted
 from pufferslice.data.frames import Frame, frame_of, without_missing
-from pufferslice.errors import ArgumentError, ScenarioError
+from pufferslice.errors import ArgumentError, PluginError, ScenarioError
 from pufferslice.queries import Query
 from pufferslice.scenario.distributions import (
     Distribution,
@@ -57,6 +58,9 @@ _ORIGINS: Final[Mapping[Kind, str]] = {
     "gaussian": "declared Gaussian distributions",
 }
 _MIXTURES: Final = "declared mixtures of Gaussian distributions"
+_Declared: TypeAlias = (
+    FiniteDistribution | SampledDistribution | GaussianDistribution | GaussianMixture
+)
 _DECLARED: Final = "the drawn sample is declared to be the prior"
 
 
@@ -101,6 +105,8 @@ class Prior:
     has_given_tables: bool = False
     """Whether the distributions are those of the query on given tables of the released data: then
     no other value than theirs may be released."""
+    plugins: tuple[Plugin, ...] = ()
+    """The plugins that made distributions, if any did."""
 
     def __attrs_post_init__(self) -> None:
         check_one_of(SOURCES, source=self.source)
@@ -151,13 +157,15 @@ class Prior:
         """Probability of a secret, 0 if it cannot occur."""
         return self.probabilities.get(secret, 0.0)
 
-    def description(self) -> dict[str, str]:
+    def description(self) -> dict[str, Any]:
         """What the certificate says of the prior."""
+        plugins = [plugin.to_json() for plugin in self.plugins]
         return {
             "name": self.name,
             "source": self.source,
             "kind": self.kind,
             "origin": self.origin,
+            **({"plugins": plugins} if plugins else {}),
         }
 
     def __repr__(self) -> str:
@@ -175,6 +183,34 @@ class Resampled:
 
     def __repr__(self) -> str:
         return f"Resampled(n_replicates={self.bootstrap.n_replicates})"
+
+
+@final
+@attrs.frozen(kw_only=True)
+class PluginDistribution:
+    """A world: the distribution of the query that a plugin made, in the user's units."""
+
+    distribution: _Declared
+    plugin: Plugin
+
+
+def plugin_distribution(name: str, options: Mapping[str, Any]) -> PluginDistribution:
+    """The distribution of a query that a plugin of an installed package makes, as a world.
+
+    The plugin is an entry point of the group `pufferslice.distributions`: a function that returns a
+    `FiniteDistribution`, `SampledDistribution`, `GaussianDistribution` or `GaussianMixture`, whose
+    bounds the library knows. Its name, package and version reach the certificate; the options
+    do not, like the numbers of any declared distribution.
+    """
+    built_in = {*KINDS, *LAWS}
+    plugin, distribution = built_by_plugin("distributions", name, options, built_in=built_in)
+    if not isinstance(distribution, _Declared):
+        msg = (
+            f"{plugin} must return a FiniteDistribution, SampledDistribution, "
+            f"GaussianDistribution or GaussianMixture, got {type(distribution).__name__}"
+        )
+        raise PluginError(msg)
+    return PluginDistribution(distribution=distribution, plugin=attrs.evolve(plugin, options=None))
 
 
 class GroupDistributions(NamedTuple):
@@ -238,8 +274,8 @@ def _grouped(
 
 
 World = object
-"""A table, a list of tables, `Resampled`, a sample of a simulator, or a distribution of the
-query."""
+"""A table, a list of tables, `Resampled`, a sample of a simulator, or a distribution of the query,
+which may be a `PluginDistribution`."""
 
 _NOT_TABLES: Final = (
     Simulator,
@@ -276,9 +312,7 @@ def world_distribution(query: Query, secret: str, world: World) -> WorldDistribu
             "simulator.declared(n_draws=..., seed=...)"
         )
         raise ScenarioError(msg)
-    if isinstance(
-        world, FiniteDistribution | SampledDistribution | GaussianDistribution | GaussianMixture
-    ):
+    if isinstance(world, _Declared):
         atoms = world.atoms()
         is_mixture = isinstance(world, GaussianMixture)
         return WorldDistribution(

@@ -31,6 +31,7 @@ from pufferslice.scenario.priors import (
     ONE_RELEASE,
     Bootstrap,
     GroupDistributions,
+    PluginDistribution,
     Prior,
     Source,
     World,
@@ -198,6 +199,11 @@ class Scenario:
         _check_texts("worlds", worlds)
         secrets = tuple(worlds)
         _check_secrets(secrets)
+        made = [world for world in worlds.values() if isinstance(world, PluginDistribution)]
+        worlds = {
+            secret: world.distribution if isinstance(world, PluginDistribution) else world
+            for secret, world in worlds.items()
+        }
         if any(isinstance(world, GaussianMixture) for world in worlds.values()):
             worlds = {
                 secret: GaussianMixture.weighted([world], [1.0])
@@ -234,6 +240,7 @@ class Scenario:
             },
             has_given_tables=source == "released_data"
             and all(map(is_given_tables, worlds.values())),
+            plugins=tuple(dict.fromkeys(world.plugin for world in made)),
         )
         scenario = cls(
             distribution="worlds",

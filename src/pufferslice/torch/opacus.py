@@ -348,9 +348,10 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]  # Opacus ships no type
             return
         if optimizer.generator is not None:
             yield "the noise has a separate generator, which can be repeated (drop noise_generator)"
-        if sampler.generator is not None and self.plan.accountant.name == "amplified":
+        accountant = self.plan.accountant.name
+        if sampler.generator is not None and accountant in ("amplified", "plugin"):
             yield (
-                "the data loader has a separate generator, and 'amplified' needs batches that "
+                f"the data loader has a separate generator, and {accountant!r} needs batches that "
                 "nobody can repeat (drop the generator, or plan with log_moment)"
             )
 

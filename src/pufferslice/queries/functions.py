@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pufferslice._core.arrays import Floats
+from pufferslice._core.checks import is_a
 from pufferslice._core.text import given
 from pufferslice.data.frames import Frame, without_missing
 from pufferslice.errors import ArgumentError, PuffersliceError, ScenarioError
@@ -123,7 +124,7 @@ def called(function: Callable[..., Any], *args: Any) -> Any:  # noqa: ANN401 - t
 
 
 def _sentence(description: str) -> dict[str, str]:
-    if not isinstance(description, str) or not description.strip():
+    if not is_a(description, str) or not description.strip():
         msg = (
             "description must be a public sentence that says what the function does, "
             f"got {given(description)}"

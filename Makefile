@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 STAMP := .venv/.installed
 DEMO_STAMP := .venv/.demo
 
@@ -18,14 +19,15 @@ install: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	@echo "making .venv (a few minutes the first time)"
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(PIP) 'pip>=25.1' # the first that knows --group
+	@$(PIP) -c constraints.txt -e '.[all]' --group dev
 	@touch $@
 
 # The demo needs far less than the tests: no torch, no linters.
 $(DEMO_STAMP): pyproject.toml constraints.txt
 	@echo "making .venv (a minute the first time)"
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[report]'
+	@$(PIP) -c constraints.txt -e '.[report]'
 	@touch $@
 
 demo: $(DEMO_STAMP)
@@ -62,7 +64,7 @@ cifar: install
 	$(BIN)/python -m reproduction cifar-page reproduction/results
 
 soak: install
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt atheris
+	@$(PIP) -c constraints.txt atheris
 	@for round in $$(seq $(ROUNDS)); do \
 	  seed="$(SEED)"; \
 	  [ -n "$$seed" ] || seed=$$($(BIN)/python -c 'import secrets; print(secrets.randbits(32))'); \
@@ -72,4 +74,4 @@ soak: install
 	done
 
 clean:
-	rm -rf .venv .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist site demo-output
+	rm -rf .venv .hypothesis .import_linter_cache .mypy_cache .nox .pytest_cache .ruff_cache build dist site demo-output

@@ -15,16 +15,23 @@ import tomllib
 import venv
 import zipfile
 from email import message_from_bytes
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 from tests.met_messages import messages
 
 import pufferslice
 
 ROOT = Path(__file__).resolve().parent.parent
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = PYPROJECT["project"]
 EXTRAS = PROJECT["optional-dependencies"]
+RECIPE = yaml.safe_load((ROOT / "recipe" / "recipe.yaml").read_text(encoding="utf-8"))
 SHIPPED = (
     "LICENSE",
     "NOTICE",
@@ -37,7 +44,9 @@ UNPACKED = {
     ".pre-commit-config.yaml",
     "CHANGELOG.md",
     "CITATION.cff",
+    "CODE_OF_CONDUCT.md",
     "CONTRIBUTING.md",
+    "GOVERNANCE.md",
     "LICENSE",
     "Makefile",
     "NOTICE",
@@ -49,7 +58,9 @@ UNPACKED = {
     "constraints.txt",
     "docs",
     "examples",
+    "hatch_build.py",
     "mkdocs.yml",
+    "noxfile.py",
     "pyproject.toml",
     "reproduction",
     "src",
@@ -63,6 +74,7 @@ PACKAGES = {
     "opacus": ("opacus",),
     "report": ("jinja2",),
     "scale": ("dask", "distributed"),
+    "team": ("psycopg",),
     "torch": ("torch",),
 }
 BROUGHT = {("opacus", "torch")}
@@ -83,9 +95,12 @@ NEEDS = {
     "opacus": ["pufferslice.torch:PlanAccountant"],
     "report": ["pufferslice.report.demo:run_demo"],
     "scale": ["pufferslice.sensitivity.cluster:scan_cluster_files"],
+    "team": ["pufferslice.releases.postgres:Database"],
     "torch": ["pufferslice.torch:Trainer"],
 }
 """Names behind which an extra is needed; modules that look for one themselves are added."""
+LATE = {"pufferslice.baselines.distances", "pufferslice.data.images"}
+"""Modules that look for an extra when they are called."""
 NAMES = """
 import pkgutil
 for name in {names!r}:
@@ -131,7 +146,7 @@ def wheel(built):
 def test_the_wheel_carries_code_data_schemas_and_licences(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-        metadata = message_from_bytes(
+        stated = message_from_bytes(
             archive.read(next(name for name in names if name.endswith(".dist-info/METADATA")))
         )
     package = ROOT / "src" / "pufferslice"
@@ -143,9 +158,26 @@ def test_the_wheel_carries_code_data_schemas_and_licences(wheel):
     inside = {re.sub(r".*\.dist-info/(licenses/)?", "", name) for name in names} | names
     assert not [name for name in SHIPPED if name not in inside]
     assert {name for name in names if ".dist-info/" not in name} == source
-    assert metadata["Version"] == pufferslice.__version__
-    assert metadata["License-Expression"] == "Apache-2.0"
-    assert set(metadata.get_all("Provides-Extra")) == set(EXTRAS)
+    assert stated["Version"] == pufferslice.__version__
+    assert stated["License-Expression"] == "Apache-2.0"
+    assert set(stated.get_all("Provides-Extra")) == set(EXTRAS)
+
+
+def test_the_wheel_carries_its_bill_of_materials(wheel):
+    """Itself, the data inside it, and every requirement of the core with its range."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if ".dist-info/sboms/" in name]
+        bill = json.loads(archive.read(name))
+    about = bill["metadata"]["component"]
+    assert (bill["bomFormat"], about["version"]) == ("CycloneDX", pufferslice.__version__)
+    data, *required = bill["components"]
+    assert (data["type"], data["licenses"]) == ("data", [{"license": {"id": "CC-BY-4.0"}}])
+    ranges = [part["properties"][0]["value"] for part in required]
+    assert sorted(ranges) == sorted(PROJECT["dependencies"])
+    assert {part["name"] for part in required} == {Requirement(line).name for line in ranges}
+    (edges,) = bill["dependencies"]
+    assert edges["ref"] == about["bom-ref"]
+    assert edges["dependsOn"] == [part["bom-ref"] for part in bill["components"]]
 
 
 def test_the_source_archive_carries_the_project_and_nothing_that_was_made(built):
@@ -164,6 +196,7 @@ def test_versions_agree():
     assert re.search(r'^version: "?([\d.]+)"?$', citation, re.MULTILINE)[1] == version
     released = re.findall(r"^## (\d\S*)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert released[0] == version
+    assert RECIPE["context"]["version"] == version
 
 
 def test_the_oldest_python_is_the_first_that_is_classified():
@@ -181,17 +214,62 @@ def test_lower_bounds_are_those_that_were_tested():
     pinned = dict(
         line.split("==") for line in (ROOT / "tests" / "lower-bounds.txt").read_text().split()
     )
-    extras = [line for name, lines in EXTRAS.items() if name != "dev" for line in lines]
+    extras = [line for lines in EXTRAS.values() for line in lines]
     others = [line for line in extras if not line.startswith("pufferslice[")]
     for line in [*PROJECT["dependencies"], *others]:
         name, bound = re.match(r"([\w-]+)(?:\[[\w,]+\])?>=([\d.]+)$", line).groups()
         assert re.match(rf"{re.escape(bound)}(\.0)*$", pinned[name]), line
 
 
-def test_all_is_every_extra_but_the_one_for_development():
+def test_what_is_installed_is_what_is_locked():
+    """Every requirement, and every requirement of one, has its version in constraints.txt."""
+    locked = {
+        canonicalize_name(name): Version(version)
+        for name, version in (
+            line.split("==") for line in (ROOT / "constraints.txt").read_text().split()
+        )
+    }
+    groups = PYPROJECT["dependency-groups"]
+    lines = [line for group in groups.values() for line in group if isinstance(line, str)]
+    wanted = [*PROJECT["dependencies"], *lines]
+    wanted += [line for extra in EXTRAS.values() for line in extra]
+    # torch tells its builds apart behind a plus sign.
+    other = {
+        name: version
+        for name, version in installed(wanted).items()
+        if locked.get(name) != Version(Version(version).public)
+    }
+    assert other == {}, "constraints.txt has other versions, or none"
+
+
+def test_development_includes_every_group():
+    groups = dict(PYPROJECT["dependency-groups"])
+    assert {line["include-group"] for line in groups.pop("dev")} == set(groups)
+
+
+def test_the_recipe_asks_for_what_the_project_asks_for():
+    requirements = RECIPE["requirements"]
+    _, *run = (line.replace(" ", "") for line in requirements["run"])
+    assert run == PROJECT["dependencies"]
+    assert f">={RECIPE['context']['python_min']}" == PROJECT["requires-python"]
+    (backend,) = PYPROJECT["build-system"]["requires"]
+    assert backend in {line.replace(" ", "") for line in requirements["host"]}
+    (command,) = RECIPE["build"]["python"]["entry_points"]
+    assert dict([command.split(" = ")]) == PROJECT["scripts"]
+
+
+def test_workflows_run_every_classified_python():
+    """.github is not in the source archive, so the test is one of a checkout."""
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    tested = re.findall(r'python: "([\d.]+)", session: tests-\1 ', workflow)
+    classified = [line.rpartition(" ")[2] for line in PROJECT["classifiers"]]
+    assert tested == [version for version in classified if re.fullmatch(r"\d\.\d+", version)]
+
+
+def test_all_is_every_extra():
     (everything,) = EXTRAS["all"]
     named = re.fullmatch(r"pufferslice\[([\w,]+)\]", everything)[1].split(",")
-    assert set(named) == set(EXTRAS) - {"all", "dev"} == set(PACKAGES)
+    assert set(named) == set(EXTRAS) - {"all"} == set(PACKAGES)
 
 
 @pytest.mark.parametrize("extra", PACKAGES)
@@ -267,18 +345,40 @@ def test_the_wheel_installs_into_an_empty_environment(wheel, extra, tmp_path):
                 check_sentence(sentence, named[1])
 
 
+def installed(lines):
+    """Versions of the packages that these lines bring along, as far as they are here."""
+    versions, waiting, seen = {}, [*map(Requirement, lines)], set()
+    while waiting:
+        requirement = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        if name == "pufferslice" or str(requirement) in seen:
+            continue
+        seen.add(str(requirement))
+        try:
+            found = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue  # of another system or Python; pip itself would have complained
+        versions[name] = found.version
+        for line in found.requires or ():
+            needed = Requirement(line)
+            extras = ["", *requirement.extras]
+            if not needed.marker or any(needed.marker.evaluate({"extra": e}) for e in extras):
+                waiting.append(needed)
+    return versions
+
+
 def looking():
     """The modules that raise `MissingExtraError`, by extra."""
     modules = {}
     for site in messages.all_sites():
-        if site.kind == "MissingExtraError":
-            extra = re.search(r"pufferslice\[(\w+)\]", site.text)[1]
-            modules.setdefault(extra, set()).add(site.module)
+        extra = re.search(r"pufferslice\[(\w+)\]", site.text)  # none: pandas, which is no extra
+        if site.kind == "MissingExtraError" and extra:
+            modules.setdefault(extra[1], set()).add(site.module)
     return modules
 
 
 def needing(extra):
-    early = looking()[extra] - {"pufferslice.data.images"}  # looks for it when it is called
+    early = looking()[extra] - LATE
     return [*NEEDS[extra], *(f"{module}:" for module in sorted(early))]
 
 

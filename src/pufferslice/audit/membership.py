@@ -18,7 +18,7 @@ import numpy.typing as npt
 from scipy.special import logsumexp, rel_entr
 
 from pufferslice._core.arrays import Floats, locked, same
-from pufferslice._core.checks import check_between, check_finite, check_one_of
+from pufferslice._core.checks import check_between, check_finite, check_one_of, is_a
 from pufferslice._core.text import given
 from pufferslice.audit.inference import Interval
 from pufferslice.audit.verdict import json_values
@@ -125,7 +125,7 @@ def audit_membership(
     """
     values, flags = _labelled(scores, members)
     check_between(0, 1, confidence=confidence)
-    if not isinstance(attack, str):
+    if not is_a(attack, str):
         msg = f"attack must be the name of an attack, got {given(attack)}"
         raise ArgumentError(msg)
     for rate in false_positive_rates:
@@ -368,7 +368,7 @@ def offline_likelihood_ratio_scores(
 
 
 def _attacked(scores: npt.ArrayLike, shadows: ShadowModels) -> Floats:
-    if not isinstance(shadows, ShadowModels):
+    if not is_a(shadows, ShadowModels):
         msg = f"shadow models are missing: shadows must be ShadowModels, got {given(shadows)}"
         raise ArgumentError(msg)
     values = locked(scores)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pufferslice._core.arrays import Floats, Integers, arrays_in, locked
-from pufferslice._core.checks import check_between, check_count, check_finite
+from pufferslice._core.checks import check_between, check_count, check_finite, is_a
 from pufferslice._core.display import data_frame, html_of
 from pufferslice._core.files import (
     CONFIDENTIAL,
@@ -684,7 +684,7 @@ def _unit(vector: Floats) -> Floats:
 def _slices(profile: Profile | None, certificate: Certificate) -> Profile | None:
     """The slices of the claim; None if it is about the whole output."""
     if profile is not None:
-        check_profile(profile, profile.dim if isinstance(profile, Profile) else 1)
+        check_profile(profile, profile.dim if is_a(profile, Profile) else 1)
     if not certificate.guarantee.is_sliced:
         return None
     if profile is None:

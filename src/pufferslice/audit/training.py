@@ -23,7 +23,7 @@ import attrs
 import numpy as np
 
 from pufferslice._core.arrays import Floats, array_in, locked
-from pufferslice._core.checks import check_between, check_count, check_finite, check_unique
+from pufferslice._core.checks import check_between, check_count, check_finite, check_unique, is_a
 from pufferslice._core.files import (
     CONFIDENTIAL,
     make_folder,
@@ -83,12 +83,13 @@ class TrainingRuns:
         if not all(part.isidentifier() for part in (*module.split("."), *function.split("."))):
             msg = f"worker must name a function as 'module:function', got {self.worker!r}"
             raise ArgumentError(msg)
-        if not isinstance(self.plan, TrainingPlan):
+        if not is_a(self.plan, TrainingPlan):
             msg = f"plan must be a TrainingPlan, got {type(self.plan).__name__}; see plan_training"
             raise ArgumentError(msg)
         check_count(1, n_runs=self.n_runs, block=self.block)
-        if len(self.worlds) != 2:
-            msg = f"worlds must be the names of two worlds, got {len(self.worlds)}"
+        n_worlds = len(self.worlds)
+        if n_worlds != 2:
+            msg = f"worlds must be the names of two worlds, got {n_worlds}"
             raise ArgumentError(msg)
         check_unique("worlds", self.worlds)
 

@@ -15,7 +15,7 @@ import attrs
 import numpy as np
 
 from pufferslice._core.arrays import Floats
-from pufferslice._core.checks import check_above, check_at_least, check_count
+from pufferslice._core.checks import check_above, check_at_least, check_count, is_a
 from pufferslice._core.display import data_frame, html_of
 from pufferslice._core.threads import Progress, silent
 from pufferslice.baselines.sinkhorn import SinkhornSettings, sinkhorn_noise
@@ -453,7 +453,7 @@ def _baselines(
 
 def _check_table(couples: list[DistributionCouple], largest: int) -> None:
     for first, second in couples:
-        if isinstance(first, FiniteDistribution) and isinstance(second, FiniteDistribution):
+        if is_a(first, FiniteDistribution) and is_a(second, FiniteDistribution):
             size = first.n_samples * second.n_samples
             if size > largest:
                 msg = (

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from pufferslice._core.arrays import Floats
-from pufferslice._core.checks import check_above, check_at_least, check_one_of
+from pufferslice._core.checks import check_above, check_at_least, check_one_of, is_a
 from pufferslice._core.search import RELATIVE_WIDTH, SAFETY, raise_until, smallest_safe
 from pufferslice.baselines.transport import (
     check_pair,
@@ -77,7 +77,7 @@ def check_couples(couples: Sequence[DistributionCouple]) -> None:
         msg = "couples must hold at least one pair of distributions, got none"
         raise ArgumentError(msg)
     for distribution in itertools.chain(*couples):
-        if not isinstance(distribution, FiniteDistribution):
+        if not is_a(distribution, FiniteDistribution):
             msg = (
                 f"this mechanism couples atoms, and {distribution!r} has none; W-infinity between "
                 "Gaussians of different spread is infinite. Use the tight rule, or samples of "

@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 
 from pufferslice._core.arrays import Floats
-from pufferslice._core.checks import check_above, check_between, check_one_of
+from pufferslice._core.checks import check_above, check_between, check_one_of, is_a
 from pufferslice._core.text import listed
 from pufferslice._core.threads import Progress, silent
 from pufferslice.calibration.calibrate import Method
@@ -141,7 +141,7 @@ def certify_release(
     for delta in deltas:
         check_between(0, 1, delta=delta)
     digests = not isinstance(earlier_releases, str) and all(
-        isinstance(digest, str) and _DIGEST.fullmatch(digest) for digest in earlier_releases
+        is_a(digest, str) and _DIGEST.fullmatch(digest) for digest in earlier_releases
     )
     if not digests or len(set(earlier_releases)) != len(earlier_releases):
         msg = "earlier_releases must list digests of certificates, each once; use ledger.releases()"
@@ -243,7 +243,7 @@ def certify_release(
 
 def _widths(query: Query, accuracy: Mapping[str, float]) -> Floats:
     """The half-width that each coordinate may have; infinite for those that are not named."""
-    unknown = not isinstance(accuracy, Mapping) or set(accuracy) - set(query.names)
+    unknown = not is_a(accuracy, Mapping) or set(accuracy) - set(query.names)
     if unknown or not accuracy:
         msg = f"accuracy must map coordinates of the query to half-widths: {listed(query.names)}"
         raise ArgumentError(msg)

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
+from pufferslice._core.checks import is_a
 from pufferslice._core.files import canonical_json
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.errors import CertificateError
@@ -64,7 +65,7 @@ def signature_problem(certificate: Certificate, public_key: bytes) -> str | None
     signature = certificate.signature
     if signature is None:
         return "the certificate carries no signature"
-    if not isinstance(signature, Mapping) or signature.get("algorithm") != ALGORITHM:
+    if not is_a(signature, Mapping) or signature.get("algorithm") != ALGORITHM:
         return f"the certificate carries no {ALGORITHM} signature"
     if signature.get("public_key") != _raw(key).hex():
         return "the certificate was signed with another key"

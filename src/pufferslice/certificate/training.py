@@ -12,7 +12,7 @@ from typing import Any, Final, final
 import attrs
 import numpy as np
 
-from pufferslice._core.checks import check_at_least, check_between
+from pufferslice._core.checks import check_at_least, check_between, is_a
 from pufferslice._core.search import SAFETY
 from pufferslice._core.text import listed
 from pufferslice.calibration.epsilon_delta import ORDERS, improved_epsilon_joint, paper_epsilon
@@ -90,7 +90,7 @@ def certify_runs(
     Source: lemma:adaptive_renyi_composition.
     """
     for name, text in (("data", data), ("noise", noise)):
-        if not isinstance(text, str) or not text:
+        if not is_a(text, str) or not text:
             msg = f"{name} must be a non-empty string, got {text!r}"
             raise ArgumentError(msg)
     claim = TrainingClaim(

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 import attrs
 from pydantic import Field
 
-from pufferslice._core.checks import check_above, check_between
+from pufferslice._core.checks import check_above, check_between, is_a
 from pufferslice._core.files import parsed_json, pretty_json, read_bytes, write_whole
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate.training import DEFAULT_DELTAS
@@ -274,7 +274,7 @@ def read_training(path: str | os.PathLike[str]) -> TrainingRequest:
 
 def training_of(document: Document, folder: Path) -> TrainingRequest:
     """The request that a document stands for, with the least noise that meets its claim."""
-    if isinstance(document, Mapping) and "format" in document:
+    if is_a(document, Mapping) and "format" in document:
         msg = (
             "this is a training plan alone: it has neither data nor a model; start from the "
             "training.toml that `pufferslice init` writes"

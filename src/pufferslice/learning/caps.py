@@ -30,6 +30,7 @@ from pufferslice._core.checks import (
     check_finite,
     check_probabilities,
     check_unit_rows,
+    is_a,
 )
 from pufferslice.errors import ArgumentError
 from pufferslice.sensitivity.concentration import dkw_halfwidth, split
@@ -43,7 +44,7 @@ _quiet: Final = np.errstate(over="ignore", invalid="ignore")
 
 
 def _plain_integers(sizes: Sequence[int]) -> tuple[int, ...]:
-    return tuple(int(size) if isinstance(size, np.integer) else size for size in sizes)
+    return tuple(int(size) if is_a(size, np.integer) else size for size in sizes)
 
 
 @final

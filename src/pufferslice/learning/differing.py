@@ -22,6 +22,7 @@ from pufferslice._core.checks import (
     check_count,
     check_finite,
     check_probabilities,
+    is_a,
 )
 from pufferslice.errors import ArgumentError
 from pufferslice.learning.sampling import binomial_log_probabilities
@@ -93,13 +94,13 @@ class DifferingRecords:
                 length=len(self.counts),
                 **{"the exponentials of log_probabilities": np.exp(self.log_probabilities)},
             )
-        if not isinstance(self.is_fixed_set, bool) or (self.is_fixed_set and self.is_random):
+        if not is_a(self.is_fixed_set, bool) or (self.is_fixed_set and self.is_random):
             msg = (
                 "is_fixed_set must be True or False, and a fixed set has one size; got "
                 f"{self.is_fixed_set!r} with {len(self.counts)} counts"
             )
             raise ArgumentError(msg)
-        if not isinstance(self.origin, str) or not self.origin:
+        if not is_a(self.origin, str) or not self.origin:
             msg = f"origin must be a sentence, got {self.origin!r}"
             raise ArgumentError(msg)
 
@@ -291,7 +292,7 @@ def from_coupled_draws(
     totals, lengths = [], set()
     for _ in range(n_draws):
         pair = draw_pair(rng)
-        if not isinstance(pair, tuple) or len(pair) != 2:
+        if not is_a(pair, tuple) or len(pair) != 2:
             msg = f"draw_pair must return a tuple of two datasets, got {type(pair).__name__}"
             raise ArgumentError(msg)
         rows = differing_rows(*pair)
@@ -365,8 +366,9 @@ def gaussian_mismatch(first: NormalDistribution, second: NormalDistribution) -> 
         msg = f"first and second must be two (mean, std) or two GaussianDistribution; got {kinds}"
         raise ArgumentError(msg)
     for name, pair in (("first", first), ("second", second)):
-        if len(pair) != 2:
-            msg = f"{name} must be a pair (mean, std), got {len(pair)} numbers"
+        n_numbers = len(pair)
+        if n_numbers != 2:
+            msg = f"{name} must be a pair (mean, std), got {n_numbers} numbers"
             raise ArgumentError(msg)
         check_above(0, **{f"std of {name}": pair[1]})
         check_finite(**{f"mean of {name}": locked(pair[0])})

@@ -18,7 +18,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from pufferslice._core.arrays import Integers
-from pufferslice._core.checks import check_count
+from pufferslice._core.checks import check_count, is_a
 from pufferslice._core.files import CONFIDENTIAL, read_bytes, write_new
 from pufferslice.errors import ArgumentError, ReleaseError, StorageError
 from pufferslice.learning.sampling import KEY_BYTES
@@ -116,8 +116,8 @@ class RunKey:
         hashed by GMAC, a fast universal hash, under a key of the step: two different arrays have
         the same hash with probability at most 2^-95.
         """
-        if not isinstance(sums, np.ndarray) or sums.dtype != np.int64 or sums.ndim != 1:
-            is_array = isinstance(sums, np.ndarray)
+        if not is_a(sums, np.ndarray) or sums.dtype != np.int64 or sums.ndim != 1:
+            is_array = is_a(sums, np.ndarray)
             kind = f"{sums.dtype} of shape {sums.shape}" if is_array else type(sums)
             msg = f"sums must be a flat array of int64, got {kind}"
             raise ArgumentError(msg)

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, final
 import attrs
 import numpy as np
 
-from pufferslice._core.checks import check_above, check_at_least, check_count, check_one_of
+from pufferslice._core.checks import check_above, check_at_least, check_count, check_one_of, is_a
 from pufferslice.errors import ArgumentError
 from pufferslice.learning.differing import DifferingRecords, exactly
 from pufferslice.learning.plan import TrainingPlan
@@ -46,7 +46,7 @@ class DataSource:
 
     def __attrs_post_init__(self) -> None:
         check_named(DATASETS, dataset=self.dataset)
-        if self.name is not None and (not isinstance(self.name, str) or not self.name):
+        if self.name is not None and (not is_a(self.name, str) or not self.name):
             msg = f"name must be a non-empty string, got {self.name!r}"
             raise ArgumentError(msg)
         if self.n_classes is not None:
@@ -80,7 +80,7 @@ class Prevalence:
     def __attrs_post_init__(self) -> None:
         check_count(0, label=self.label, seed=self.seed)
         check_one_of(WORLDS, world=self.world)
-        if not isinstance(self.shares, tuple) or len(self.shares) != 2:
+        if not is_a(self.shares, tuple) or len(self.shares) != 2:
             msg = f"shares must be two numbers, one for each world; got {self.shares!r}"
             raise ArgumentError(msg)
 
@@ -177,7 +177,7 @@ class Output:
     """Steps between checkpoints."""
 
     def __attrs_post_init__(self) -> None:
-        if not isinstance(self.public_evaluation, bool):
+        if not is_a(self.public_evaluation, bool):
             msg = f"public_evaluation must be true or false, got {self.public_evaluation!r}"
             raise ArgumentError(msg)
         check_count(1, evaluate_every=self.evaluate_every, checkpoint_every=self.checkpoint_every)
@@ -245,6 +245,6 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]
 def check_named(choices: tuple[str, ...], **named: str) -> None:
     """Each value is one of the choices, or names a function as `module:function`."""
     for name, value in named.items():
-        if value not in choices and not (isinstance(value, str) and _FUNCTION.fullmatch(value)):
+        if value not in choices and not (is_a(value, str) and _FUNCTION.fullmatch(value)):
             msg = f"{name} must be one of {', '.join(choices)} or 'module:function'; got {value!r}"
             raise ArgumentError(msg)

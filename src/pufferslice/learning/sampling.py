@@ -17,7 +17,7 @@ import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from pufferslice._core.arrays import Floats, Integers
-from pufferslice._core.checks import check_count
+from pufferslice._core.checks import check_count, is_a
 from pufferslice._core.kernels import kernel
 from pufferslice.errors import ArgumentError
 
@@ -58,9 +58,7 @@ class Poisson:
 
     def __attrs_post_init__(self) -> None:
         check_count(1, n_records=self.n_records)
-        if isinstance(self.rate, bool) or not (
-            isinstance(self.rate, int | float) and 0 < self.rate <= 1
-        ):
+        if isinstance(self.rate, bool) or not (is_a(self.rate, int | float) and 0 < self.rate <= 1):
             msg = f"rate must be greater than 0 and at most 1, got {self.rate!r}"
             raise ArgumentError(msg)
 

@@ -12,6 +12,7 @@ import narwhals as nw
 import numpy as np
 import numpy.typing as npt
 
+from pufferslice._core.checks import is_a
 from pufferslice._core.text import given, quoted
 from pufferslice.data.frames import (
     WEEKDAYS,
@@ -170,7 +171,7 @@ def intervals(edges: Sequence[float]) -> list[Condition]:
     >>> [part.on("age") for part in intervals([17, 30, 45])]
     ['17 <= age < 30', '30 <= age < 45']
     """
-    if isinstance(edges, str) or not isinstance(edges, Sequence | np.ndarray) or len(edges) < 2:
+    if is_a(edges, str) or not is_a(edges, Sequence | np.ndarray) or len(edges) < 2:
         msg = f"edges must be at least two numbers, got {given(edges)}"
         raise ArgumentError(msg)
     return [between(low, high) for low, high in pairwise(edges)]

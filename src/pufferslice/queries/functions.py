@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pufferslice._core.arrays import Floats
+from pufferslice._core.checks import is_a
 from pufferslice._core.plugins import built_by_plugin, called
 from pufferslice._core.text import given
 from pufferslice.data.frames import Frame, without_missing
@@ -124,7 +125,7 @@ def plugin_query(name: str, options: Mapping[str, Any]) -> Query:
 
 
 def _sentence(description: str) -> dict[str, str]:
-    if not isinstance(description, str) or not description.strip():
+    if not is_a(description, str) or not description.strip():
         msg = (
             "description must be a public sentence that says what the function does, "
             f"got {given(description)}"

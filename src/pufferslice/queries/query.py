@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pufferslice._core.arrays import Floats, locked, same
-from pufferslice._core.checks import check_finite, check_one_of, check_unique
+from pufferslice._core.checks import check_finite, check_one_of, check_unique, is_a
 from pufferslice._core.files import canonical_json
 from pufferslice._core.plugins import Plugin
 from pufferslice._core.text import given, listed, quoted
@@ -48,14 +48,14 @@ ScalesLike: TypeAlias = Sequence[float] | Mapping[str, float] | Floats
 
 def column_names(argument: str, names: Sequence[str]) -> tuple[str, ...]:
     """The names as a tuple; a bare string, which is a sequence of letters, is refused."""
-    if not isinstance(names, Iterable):
+    if not is_a(names, Iterable):
         msg = f"{argument} must be a list of names, got {type(names).__name__}"
         raise ArgumentError(msg)
     if isinstance(names, str):
         text = given(names)
         msg = f"{argument} must be a list of names, got the text {text}; write [{text}]"
         raise ArgumentError(msg)
-    other = next((name for name in names if not isinstance(name, str) or not name), None)
+    other = next((name for name in names if not is_a(name, str) or not name), None)
     if other is not None:
         msg = f"{argument} must hold non-empty strings, got {given(other)}"
         raise ArgumentError(msg)
@@ -248,7 +248,7 @@ class Query:
         """A range of this query's outputs; by name or as it is."""
         if isinstance(range, Box | Ball):
             return range
-        if not isinstance(range, Mapping):
+        if not is_a(range, Mapping):
             msg = (
                 "range must be Box(low, high), Ball(center, radius), or a mapping from coordinates "
                 f"to (low, high); got {given(range)}"
@@ -257,7 +257,7 @@ class Query:
         ends = [[coordinate.low, coordinate.high] for coordinate in self.coordinates]
         for place, name in self._places("range", range).items():
             pair = range[name]
-            if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
+            if is_a(pair, str) or not is_a(pair, Sequence) or len(pair) != 2:
                 msg = f"range must be a low and a high end for {quoted(name)}, got {given(pair)}"
                 raise ArgumentError(msg)
             ends[place] = list(pair)

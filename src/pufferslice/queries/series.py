@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pufferslice._core.arrays import Floats
-from pufferslice._core.checks import check_count
+from pufferslice._core.checks import check_count, is_a
 from pufferslice._core.text import given
 from pufferslice.data.frames import Frame, floats_of, order_of
 from pufferslice.errors import ArgumentError
@@ -29,7 +29,7 @@ def autocorrelation(column: str, *, time: str, lags: Sequence[int]) -> Query:
     array([[-0.75,  0.5 ]])
     """
     (name,), (order,) = column_names("column", [column]), column_names("time", [time])
-    if isinstance(lags, str) or not isinstance(lags, Sequence) or not lags:
+    if is_a(lags, str) or not is_a(lags, Sequence) or not lags:
         msg = f"lags must be at least one integer of at least 1, as a list; got {given(lags)}"
         raise ArgumentError(msg)
     for lag in lags:

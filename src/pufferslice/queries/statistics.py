@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pufferslice._core.arrays import Floats
-from pufferslice._core.checks import check_count, check_one_of
+from pufferslice._core.checks import check_count, check_one_of, is_a
 from pufferslice._core.text import given
 from pufferslice.data.frames import Frame, floats_of, label_of
 from pufferslice.errors import ArgumentError
@@ -446,12 +446,12 @@ def _words(cell: Cell) -> str:
 
 
 def _cells(by: By) -> list[Cell]:
-    if not isinstance(by, Mapping) or not by:
+    if not is_a(by, Mapping) or not by:
         msg = f"by must map columns to the groups of each, got {given(by)}"
         raise ArgumentError(msg)
     groups = []
     for column, values in by.items():
-        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+        if is_a(values, str) or not is_a(values, Sequence) or not values:
             msg = f"by must give at least one group of {given(column)}, as a list"
             raise ArgumentError(msg)
         groups.append([(column, condition_of(value)) for value in values])

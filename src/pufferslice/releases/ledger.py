@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar, final
 
+from pufferslice._core.checks import is_a
 from pufferslice._core.files import database_problem, parsed_json, prepare_database
 from pufferslice.certificate.composition import added_up
 from pufferslice.errors import AlreadyReleasedError, LedgerError
@@ -169,7 +170,7 @@ class Ledger:
             ).fetchall()
         )
         entries = [Entry(*row) for row in rows]
-        if not all(isinstance(e.certificate, str) and e.state in _STATES for e in entries):
+        if not all(is_a(e.certificate, str) and e.state in _STATES for e in entries):
             msg = f"ledger {self.name!r} is damaged: an entry has no state; restore a copy"
             raise LedgerError(msg)
         return entries

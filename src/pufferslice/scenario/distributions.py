@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pufferslice._core.arrays import Floats, Integers, locked, locked_integers, same
-from pufferslice._core.checks import check_count, check_finite, check_probabilities
+from pufferslice._core.checks import check_count, check_finite, check_probabilities, is_a
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
 from pufferslice.scenario.histograms import BinGrid, BinnedDistribution
@@ -395,7 +395,7 @@ class GaussianMixture:
     """Integers of at least 1, shape (n_components,), that sum to WEIGHT_QUANTA."""
 
     def __attrs_post_init__(self) -> None:
-        others = [c for c in self.components if not isinstance(c, GaussianDistribution)]
+        others = [c for c in self.components if not is_a(c, GaussianDistribution)]
         if others or len({component.dim for component in self.components}) != 1:
             msg = "components must be GaussianDistribution, at least one, all of one dimension"
             raise ArgumentError(msg)

@@ -11,7 +11,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from pufferslice._core.checks import check_one_of, check_unique
+from pufferslice._core.checks import check_one_of, check_unique, is_a
 from pufferslice._core.files import canonical_json, digest
 from pufferslice._core.text import given, listed, quoted
 from pufferslice._core.threads import Progress, silent
@@ -634,14 +634,15 @@ def chosen_pairs(pairs: Pairs, secrets: tuple[str, ...]) -> tuple[SecretPair, ..
     if isinstance(pairs, str):
         check_one_of(("all",), pairs=pairs)
         return tuple(SecretPair(a, b) for a, b in combinations(secrets, 2))
-    if not isinstance(pairs, Iterable):
+    if not is_a(pairs, Iterable):
         msg = f"pairs must be 'all' or a list of pairs of secrets, got {given(pairs)}"
         raise ArgumentError(msg)
     chosen = []
     for pair in pairs:
-        if not isinstance(pair, list | tuple) or len(pair) != 2 or pair[0] == pair[1]:
+        n_secrets = len(pair) if is_a(pair, list | tuple) else 0
+        if n_secrets != 2 or pair[0] == pair[1]:
             # A string here is part of what came in place of pairs, which is not shown.
-            shown = given(pair) if isinstance(pair, list | tuple) else f"a {type(pair).__name__}"
+            shown = given(pair) if is_a(pair, list | tuple) else f"a {type(pair).__name__}"
             msg = f"a pair must name two different secrets, got {shown}"
             raise ArgumentError(msg)
         for secret in pair:
@@ -669,7 +670,7 @@ def _check_secrets(secrets: tuple[str, ...]) -> None:
 
 
 def _check_texts(what: str, named: Mapping[str, object]) -> None:
-    if not all(isinstance(name, str) and name for name in named):
+    if not all(is_a(name, str) and name for name in named):
         kinds = sorted({type(name).__name__ for name in named})
         msg = f"{what} must be named by non-empty strings, got {', '.join(kinds)}"
         raise ArgumentError(msg)

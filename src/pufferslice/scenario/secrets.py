@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pufferslice._core.arrays import Floats, locked, same
-from pufferslice._core.checks import check_count, check_unique
+from pufferslice._core.checks import check_count, check_unique, is_a
 from pufferslice._core.text import given
 from pufferslice.data.frames import Frame, floats_of, labels_of
 from pufferslice.errors import ArgumentError, ScenarioError
@@ -30,7 +30,7 @@ class Bins:
     quantiles: int
 
     def __attrs_post_init__(self) -> None:
-        if not isinstance(self.column, str):
+        if not is_a(self.column, str):
             msg = f"column must be the name of a column, got {given(self.column)}"
             raise ArgumentError(msg)
         check_count(2, quantiles=self.quantiles)
@@ -104,7 +104,7 @@ def secret_columns(secret: str | Sequence[str] | Bins) -> tuple[str, ...]:
     # The values of a column would be read as the names of columns.
     named = isinstance(secret, str | list | tuple)
     columns = (secret,) if isinstance(secret, str) else tuple(secret if named else ())
-    if not columns or not all(isinstance(column, str) and column for column in columns):
+    if not columns or not all(is_a(column, str) and column for column in columns):
         msg = f"secret must name one column, several columns, or be Bins; got {given(secret)}"
         raise ArgumentError(msg)
     check_unique("secret columns", columns)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pufferslice._core.arrays import Floats, locked
-from pufferslice._core.checks import check_above, check_between, check_count, check_one_of
+from pufferslice._core.checks import check_above, check_between, check_count, check_one_of, is_a
 from pufferslice._core.text import given, quoted
 from pufferslice._core.threads import Progress, silent
 from pufferslice.data.frames import Frame, check_columns
@@ -334,7 +334,7 @@ def _is_index(value: object, length: int) -> bool:
 
 def _time(position: int | tuple[int, int], length: int) -> range:
     """One position, or all from a first to a last one."""
-    ends = position if isinstance(position, tuple | list) else (position, position)
+    ends: Sequence[int] = position if isinstance(position, tuple | list) else (position, position)
     if len(ends) != 2 or not all(_is_index(end, length) for end in ends) or ends[0] > ends[1]:
         msg = (
             f"positions must be integers from 0 to {length - 1}, or (first, last) of them; got "
@@ -345,7 +345,7 @@ def _time(position: int | tuple[int, int], length: int) -> range:
 
 
 def _window(window: tuple[int, int], length: int) -> range:
-    is_pair = isinstance(window, tuple | list) and len(window) == 2
+    is_pair = is_a(window, tuple | list) and len(window) == 2
     indices = is_pair and all(_is_index(end, length + 1) for end in window)
     if not indices or window[0] >= window[1]:
         msg = (

@@ -8,7 +8,7 @@ import attrs
 import numpy as np
 
 from pufferslice._core.arrays import Floats, locked, same
-from pufferslice._core.checks import check_count, check_probabilities, check_unit_rows
+from pufferslice._core.checks import check_count, check_probabilities, check_unit_rows, is_a
 from pufferslice._core.files import digest
 from pufferslice._core.text import given
 from pufferslice.errors import ArgumentError
@@ -79,12 +79,12 @@ class FiniteProfile:
         rng = np.random.default_rng(seed)
         parts = []
         for block in blocks:
-            if not isinstance(block, Sequence | np.ndarray):
+            if not is_a(block, Sequence | np.ndarray):
                 msg = (
                     f"a block must list coordinates, got {given(block)}; blocks is a list of lists"
                 )
                 raise ArgumentError(msg)
-            inside = all(isinstance(i, int | np.integer) and 0 <= i < dim for i in block)
+            inside = all(is_a(i, int | np.integer) and 0 <= i < dim for i in block)
             if not (inside and len(block) > 0 and len(set(block)) == len(block)):
                 msg = (
                     f"a block must list different coordinates from 0 to {dim - 1}, got "

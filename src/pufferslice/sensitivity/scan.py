@@ -572,7 +572,7 @@ class Checkpoint:
 
     def _facts(self, head: bytes, body: bytes) -> dict[str, Any] | None:
         try:
-            facts: dict[str, Any] = parsed_json(head)
+            facts: Any = parsed_json(head)
         except ValueError:
             return None
         if not isinstance(facts, dict) or facts.get("format") != FORMAT:

@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 
 from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats, locked, same
-from pufferslice._core.checks import check_above, check_between, check_one_of
+from pufferslice._core.checks import check_above, check_between, check_one_of, is_a
 from pufferslice._core.threads import Progress, silent
 from pufferslice.errors import ArgumentError, CalibrationError, ScenarioError
 from pufferslice.queries.ranges import Ball, Box
@@ -148,7 +148,7 @@ class Slices:
 
     def __attrs_post_init__(self) -> None:
         differences, profile = self.differences, self.profile
-        if not isinstance(differences, GapTables | GaussianPairs):
+        if not is_a(differences, GapTables | GaussianPairs):
             msg = f"{differences!r} has no gaps along slices; use gap_tables(...)"
             raise ArgumentError(msg)
         fits = (
@@ -222,7 +222,7 @@ class Full:
     """Mass that the distances leave out, per instance: 0, except for bands without a range."""
 
     def __attrs_post_init__(self) -> None:
-        if not isinstance(self.differences, MatchingTables | GaussianPairs | None):
+        if not is_a(self.differences, MatchingTables | GaussianPairs | None):
             msg = (
                 f"{self.differences!r} does not bound the whole output: gaps along slices may be "
                 "shorter than every coupling. Use coupling_tables(...)"

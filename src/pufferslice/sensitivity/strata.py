@@ -343,16 +343,15 @@ def _release(path: Path, lock: IO[bytes], process: int, *, remove: bool) -> None
 
 def _remove_abandoned(parent: Path) -> None:
     """Remove temporary folders of this user whose process is gone: nobody holds their lock."""
-    if fcntl is None:
-        return
-    for folder in parent.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            about = folder.lstat()
-            if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
-                continue
-            with (folder / _LOCK).open("r+b") as lock:  # none: it is being made
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
+    if fcntl is not None:
+        for folder in parent.glob(f"{_PREFIX}*"):
+            with contextlib.suppress(OSError):
+                about = folder.lstat()
+                if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
+                    continue
+                with (folder / _LOCK).open("r+b") as lock:  # none: it is being made
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _damaged(path: Path) -> StorageError:

@@ -11,9 +11,10 @@ import torch
 from torch import nn, optim
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
-from torch.nn.parameter import is_lazy
+from torch.nn.parameter import UninitializedParameter, is_lazy
 from torch.optim import Optimizer
 
+from pufferslice._core.checks import is_a
 from pufferslice.errors import ArgumentError
 from pufferslice.learning import TrainingPlan, signal_to_noise
 from pufferslice.torch.layout import ParameterLayout
@@ -52,7 +53,7 @@ def validate(model: nn.Module) -> None:
 
     >>> validate(nn.Sequential(nn.Linear(4, 32), nn.GroupNorm(2, 32), nn.ELU(), nn.Linear(32, 2)))
     """
-    if not isinstance(model, nn.Module):
+    if not is_a(model, nn.Module):
         msg = f"model must be a torch.nn.Module, got {type(model).__name__}"
         raise ArgumentError(msg)
     inner = uncompiled(model)
@@ -120,7 +121,7 @@ def check_unchanged(model: nn.Module, layout: ParameterLayout) -> None:
 
 def check_optimizer(optimizer: Optimizer, layout: ParameterLayout) -> None:
     """Raise unless the optimizer takes one gradient per step and holds all trained parameters."""
-    if not isinstance(optimizer, Optimizer):
+    if not is_a(optimizer, Optimizer):
         msg = f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}"
         raise ArgumentError(msg)
     if isinstance(optimizer, optim.LBFGS) or _step_needs_arguments(optimizer):
@@ -261,7 +262,7 @@ def _parameter_problems(model: nn.Module) -> Iterator[str]:
     named = [*model.named_parameters()]
     if not any(p.requires_grad for _, p in named):
         yield "it has no trainable parameter; call requires_grad_(True) on what to train"
-    shaped = [(name, p) for name, p in named if not is_lazy(p)]
+    shaped = [(name, p) for name, p in named if not is_a(p, UninitializedParameter)]
     empty = [name for name, p in shaped if p.is_meta]
     if empty:
         yield f"{_listed(empty)} is on the device 'meta' and has no values; load or initialise it"

@@ -28,6 +28,7 @@ from torch.func import vjp, vmap
 from torch.utils import _python_dispatch as dispatch_modes
 from torch.utils import _pytree as pytree
 
+from pufferslice._core.checks import is_a
 from pufferslice.errors import ArgumentError, TrainingError
 from pufferslice.torch.contributions import Contribution, Dense, product_bytes
 from pufferslice.torch.layers import (
@@ -275,8 +276,8 @@ class PerExample:
     def _loss_of_one(self, example: Examples, run: Pass) -> Tensor:
         """The loss of one example, in a replica with the tensors of that run."""
         loss = self._losses(mapped(lambda tensor: tensor.unsqueeze(0), example), run)
-        if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
-            shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        if not is_a(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
+            shape = tuple(loss.shape) if is_a(loss, Tensor) else type(loss).__name__
             msg = (
                 f"loss_fn must give one number for a batch of one example, got {shape}; take the "
                 "mean or the sum over all outputs of the example"

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import nn
 from torch.optim import Optimizer
 
-from pufferslice._core.checks import check_count
+from pufferslice._core.checks import check_count, is_a
 from pufferslice._core.threads import n_cores
 from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate import Certificate, record_epsilon, secret_epsilon
@@ -123,10 +123,11 @@ class Trainer:
         blocks_in_flight: int | None = None,
         on_step: Callable[["StepReport"], None] | None = None,
     ) -> None:
-        if not isinstance(plan, TrainingPlan):
+        if not is_a(plan, TrainingPlan):
             msg = f"plan must be a TrainingPlan, got {type(plan).__name__}; see plan_training"
             raise ArgumentError(msg)
-        if not callable(loss_fn):
+        is_function = callable(loss_fn)
+        if not is_function:
             msg = f"loss_fn must be a function of outputs and targets, got {loss_fn!r}"
             raise ArgumentError(msg)
         in_flight = n_cores() if blocks_in_flight is None else blocks_in_flight
@@ -499,7 +500,7 @@ class Trainer:
                 "longer run needs a longer plan from its start"
             )
             raise TrainingError(msg)
-        if not isinstance(batch, Batch) or batch not in self._drawn_batches:
+        if not is_a(batch, Batch) or batch not in self._drawn_batches:
             msg = (
                 "step takes a batch of trainer.batches(dataset), which is drawn as the plan "
                 f"prescribes; got a {type(batch).__name__} from elsewhere"

@@ -194,7 +194,7 @@ IN_PYTHON = [
     ),
     (
         lambda: request_of(changed("query", distribution="worlds"), "."),
-        "'worlds' needs either [worlds], a file per world, or [gaussian.NAME]",
+        "distribution 'worlds' needs exactly one section that declares them",
     ),
     (
         lambda: request_of(changed("guarantee", claim="epsilon-delta", delta=0.1), "."),
@@ -226,7 +226,7 @@ ON_THE_COMMAND_LINE = [
     ),
     (
         "release worlds.toml --certificate c.json --ledger l --out r.json --group a",
-        "distribution 'worlds' has no table to choose from; use --rows FILE",
+        "distribution 'worlds' has no rows to choose among; use --rows FILE",
     ),
     (
         "release --certificate c.json --ledger l --out r.json --group a",

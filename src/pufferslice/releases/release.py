@@ -12,6 +12,7 @@ import attrs
 import numpy as np
 
 from pufferslice._core.arrays import Floats, locked, same
+from pufferslice._core.checks import is_a
 from pufferslice._core.display import data_frame, html_of, rounded
 from pufferslice._core.files import (
     canonical_json,
@@ -290,7 +291,7 @@ def release(
     for a rate) to the nearest end. That costs nothing under a claim about the whole output; claims
     along slices do not survive it, and it is refused.
     """
-    if not isinstance(certificate, Certificate):
+    if not is_a(certificate, Certificate):
         msg = f"certificate must be a Certificate, got {type(certificate).__name__}"
         raise ArgumentError(msg)
     ends = _public_ends(scenario.query, certificate) if into_range else None

@@ -161,7 +161,7 @@ def test_verify_rigorously(folder, ask):
     assert (refuted.code, "REFUTED in ball arithmetic" in refuted.out) == (1, True)
     statement["spent"] /= 2
     Certificate(statement=statement, evidence=held.evidence).save(folder / "wrong.json")
-    assert ask("verify wrong.json --rigorous --json").json["proof"] is None
+    assert json.loads(ask("verify wrong.json --rigorous --json").out)["proof"] is None
 
 
 def test_sign_and_verify(folder, ask):

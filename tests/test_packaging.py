@@ -62,6 +62,7 @@ PACKAGES = {
     "models": ("sklearn",),
     "opacus": ("opacus",),
     "report": ("jinja2",),
+    "rigorous": ("flint",),
     "scale": ("dask", "distributed"),
     "torch": ("torch",),
 }
@@ -82,6 +83,7 @@ NEEDS = {
     "models": ["pufferslice.queries:logistic_regression", "pufferslice.data:digits"],
     "opacus": ["pufferslice.torch:PlanAccountant"],
     "report": ["pufferslice.report.demo:run_demo"],
+    "rigorous": ["pufferslice.certificate.rigorous:prove"],
     "scale": ["pufferslice.sensitivity.cluster:scan_cluster_files"],
     "torch": ["pufferslice.torch:Trainer"],
 }

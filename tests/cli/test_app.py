@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line as scripts use it: real processes where the exit code matters most."""
 
+import copy
 import json
 import shlex
 import signal
@@ -12,6 +13,7 @@ import pytest
 from tests.cli.conftest import RECORDS
 
 from pufferslice import __version__
+from pufferslice.certificate import Certificate
 from pufferslice.cli.app import run
 
 FLAGS = (
@@ -141,6 +143,25 @@ def test_a_noise_reads_in_three_ways(folder, ask, claim):
     assert ask("spent c.json --delta 2").code == 2
     assert ask("verify c.json --scenario scenario.toml --json").json["holds"] is True
     assert ask(RELEASE, "--out r.json --group b").code == 0
+
+
+def test_verify_rigorously(folder, ask):
+    pytest.importorskip("flint", reason="python-flint is not installed")
+    ask(CERTIFY)
+    proof = ask("verify c.json --rigorous --json").json["proof"]
+    assert proof["outcome"] == "proved"
+    assert [finding["outcome"] for finding in proof["findings"]] == ["proved"] * 3
+    assert "PROVED in ball arithmetic" in ask("verify c.json --rigorous").out
+    held = Certificate.load(folder / "c.json")
+    statement = copy.deepcopy(dict(held.statement))
+    statement["unsliced"]["epsilon"] *= 1 - 1e-10
+    Certificate(statement=statement, evidence=held.evidence).save(folder / "lower.json")
+    assert ask("verify lower.json").code == 0
+    refuted = ask("verify lower.json --rigorous")
+    assert (refuted.code, "REFUTED in ball arithmetic" in refuted.out) == (1, True)
+    statement["spent"] /= 2
+    Certificate(statement=statement, evidence=held.evidence).save(folder / "wrong.json")
+    assert json.loads(ask("verify wrong.json --rigorous --json").out)["proof"] is None
 
 
 def test_sign_and_verify(folder, ask):

@@ -4,7 +4,7 @@
 import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
 import numpy as np
@@ -29,6 +29,9 @@ from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity import GapTables
 from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.tables import MatchingTables
+
+if TYPE_CHECKING:
+    from pufferslice.certificate.rigorous import Proof
 
 UNCHECKED: Final = {
     "noise.generator": "which generator a release will use",
@@ -80,11 +83,13 @@ class Verification:
     plugins that they need."""
     source: str
     """What the claim was recomputed from."""
+    proof: "Proof | None" = None
+    """What ball arithmetic says; None if it was not asked, or if there are problems without it."""
 
     @property
     def holds(self) -> bool:
-        """Whether everything that can be recomputed was, and agrees."""
-        return not self.problems
+        """Whether everything that can be recomputed was, and agrees; and is proved, if asked."""
+        return not self.problems and (self.proof is None or self.proof.outcome == "proved")
 
     def __str__(self) -> str:
         if self.problems:
@@ -94,7 +99,12 @@ class Verification:
             )
         signed = "; the signature holds" if self.signed else ""
         open_points = "\n".join(f"  - {point}" for point in self.unchecked)
-        return f"VERIFIED from {self.source}{signed}. Cannot be checked here:\n{open_points}"
+        text = f"VERIFIED from {self.source}{signed}. Cannot be checked here:\n{open_points}"
+        if self.proof is None:
+            return text
+        if not self.holds:
+            return f"{self.proof}\nUp to rounding, the statement agrees with {self.source}."
+        return f"{self.proof}\n{text}"
 
 
 def verify(
@@ -102,6 +112,7 @@ def verify(
     *,
     public_key: bytes | None = None,
     scenario: Scenario | None = None,
+    rigorous: bool = False,
     progress: Progress = silent,
 ) -> Verification:
     """Recompute noise, cost, unsliced bound and views from the evidence and compare all fields.
@@ -109,7 +120,8 @@ def verify(
     With `public_key` (PEM) the statement must carry a valid Ed25519 signature of that key. Without
     `scenario` statement and evidence are shown to agree, and no more; with it the evidence itself
     is recomputed from the scenario's data, which takes as long as certifying it; `progress` follows
-    that.
+    that. With `rigorous` the claim and the unsliced numbers must also be proved in ball arithmetic
+    (`Proof`), which leaves no room for rounding.
     """
     training = certificate.statement.get("workflow") == "training"
     source = "the plan" if training else "the evidence"
@@ -129,12 +141,18 @@ def verify(
     if scenario is not None:
         unchecked["scenario"] = "whether the declared secrets, query and priors describe the truth"
         source = "the data"
+    proof = None
+    if rigorous:
+        from pufferslice.certificate.rigorous import prove  # noqa: PLC0415 - python-flint
+
+        proof = None if problems else prove(certificate)
     return Verification(
         problems=tuple(problems),
         unchecked=tuple(f"{field}: {why}" for field, why in unchecked.items()),
         signed=public_key is not None and unsigned is None,
         has_evidence=can_recompute,
         source=source,
+        proof=proof,
     )
 
 

@@ -21,6 +21,12 @@ def verify(
         typer.Option(help="Recompute everything, also couplings, from this scenario.toml."),
     ] = None,
     strata_folder: StrataFolder = None,
+    rigorous: Annotated[
+        bool,
+        typer.Option(
+            "--rigorous", help="Also prove the claim in ball arithmetic, without room for rounding."
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Recompute the claim from the evidence, or from the data; exits 1 if it does not hold."""
@@ -38,7 +44,9 @@ def verify(
     signed_by = None if key is None else read_bytes(key, "key")
     # From data the couplings are looked for again, as long as when they were certified.
     with progress_bar("recomputing couplings") as progress:
-        result = recompute(held, public_key=signed_by, scenario=data, progress=progress)
+        result = recompute(
+            held, public_key=signed_by, scenario=data, rigorous=rigorous, progress=progress
+        )
     value = {
         "holds": result.holds,
         "signed": result.signed,
@@ -46,6 +54,8 @@ def verify(
         "unchecked": list(result.unchecked),
         "certificate": held.digest,
     }
+    if rigorous:
+        value["proof"] = None if result.proof is None else result.proof.to_json()
     answer(value, str(result), json=json)
     if not result.holds:
         raise typer.Exit(REFUSED)

@@ -32,7 +32,7 @@ from pufferslice.sensitivity.whitening import Shape
 _ROUNDINGS: Final = 32 * UNIT_ROUNDOFF
 _MIXED_UP: Final = 1 + 2.0**-40
 """More than the rounding of a mean over the pieces of a mixture."""
-_SCALING: Final = 4 * UNIT_ROUNDOFF
+SCALING: Final = 4 * UNIT_ROUNDOFF
 """Most that dividing a covariance by two scales can change it, relative to its size."""
 
 
@@ -50,7 +50,7 @@ class GaussianPairs:
     means: Floats
     """Shape (n_pieces, 2, dim)."""
     covs: Floats
-    """Shape (n_pieces, 2, dim, dim); each number within `_SCALING` of the exact one, relative to
+    """Shape (n_pieces, 2, dim, dim); each number within `SCALING` of the exact one, relative to
     its own size, and equal for two distributions only where the declared numbers are."""
     owners: Integers = attrs.field(
         default=attrs.Factory(lambda self: np.arange(len(self.means)), takes_self=True)
@@ -322,7 +322,7 @@ class GaussianPairs:
         found = _along(directions, apart)
         sizes = np.abs(directions)
         error = 2 * (self.dim + 4) * UNIT_ROUNDOFF * _along(sizes, np.abs(apart))
-        error += _SCALING * _along(sizes, np.where(apart != 0, np.abs(self.covs).sum(axis=1), 0.0))
+        error += SCALING * _along(sizes, np.where(apart != 0, np.abs(self.covs).sum(axis=1), 0.0))
         return np.asarray(found + np.copysign(error, found))
 
     def __repr__(self) -> str:

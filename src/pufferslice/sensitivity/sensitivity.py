@@ -92,13 +92,17 @@ class Confidence:
         parts = 2 if self.on_sphere else 1
         return split(self.failure_probability, 2 * parts * n_directions)
 
+    @property
+    def sphere_probability(self) -> float:
+        """Failure probability of the drawn directions."""
+        return split(self.failure_probability, 1 if self.band is None else 2)
+
     def sphere_halfwidth(self, n_directions: int) -> float:
         """Half-width of a mean over drawn directions, as a share of the largest value.
 
         Source: thm:mc_finite_gaussian_ave_srpp, thm:mc_finite_gaussian_joint_srpp.
         """
-        parts = 1 if self.band is None else 2
-        return dkw_halfwidth(n_directions, split(self.failure_probability, parts))
+        return dkw_halfwidth(n_directions, self.sphere_probability)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""

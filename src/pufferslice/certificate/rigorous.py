@@ -1,0 +1,547 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""Recompute the claim of a release in ball arithmetic, where every number carries its error.
+
+A ball is an interval that is proved to hold the exact number. Each claim becomes one ball, its
+*excess*: what the noise costs, less what the claim allows. A claim is proved where the whole ball
+is at most 0, refuted where it is above 0, and left undecided otherwise.
+
+The numbers of the evidence are taken as they are: exact, except for what they say of their own
+rounding. Distances under couplings and covariances in scaled coordinates were rounded when they
+were made, and count with that error. The formulas are those of `calibration`, without its room for
+rounding: a cost that is stated there is at least the one here.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
+from itertools import pairwise
+from typing import Any, Final, Literal, NamedTuple, final
+
+import attrs
+import numpy as np
+
+from pufferslice._core.arrays import UNIT_ROUNDOFF, Floats
+from pufferslice.calibration.calibrate import Method
+from pufferslice.calibration.epsilon_delta import CLAIM_ORDERS, smallest_epsilons
+from pufferslice.calibration.guarantee import (
+    ApproximateGuarantee,
+    Claim,
+    Guarantee,
+    GuessGuarantee,
+    claim_of,
+)
+from pufferslice.calibration.guessing import LOW_ORDERS
+from pufferslice.calibration.noise import DRAW_DELTA, SIGMA_INT
+from pufferslice.calibration.unsliced import INTEGER_DELTA, ROUNDING_DELTA
+from pufferslice.certificate.certificate import Certificate
+from pufferslice.certificate.evidence import Evidence
+from pufferslice.errors import MissingExtraError
+from pufferslice.sensitivity.gaussian import SCALING, GaussianPairs
+from pufferslice.sensitivity.sensitivity import Full, Slices
+from pufferslice.sensitivity.tables import DistanceTables, GapTables
+
+try:
+    from flint import arb, arb_mat, ctx
+except ImportError as error:
+    msg = "a rigorous verification needs python-flint: pip install 'pufferslice[rigorous]'"
+    raise MissingExtraError(msg) from error
+
+Outcome = Literal["proved", "refuted", "not covered"]
+
+Rows = list[list[arb]]
+"""A number for each instance and slice, or coupling."""
+
+_PRECISIONS: Final = (128, 512)
+"""Bits of the arithmetic; the second where the first leaves a claim undecided."""
+_NEAR: Final = 2.0**-42
+"""How far above the epsilon of a slice, as a share, a proved bound is looked for."""
+_FURTHER: Final = 2.0**-32
+"""The same below it, where floats that were rounded up cannot tell more exactly."""
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Finding:
+    """One stated number, and whether it is proved."""
+
+    stated: str
+    """What is claimed."""
+    outcome: Outcome
+    why: str
+    """A bound on the excess, or what is not covered."""
+
+    def __str__(self) -> str:
+        return f"{self.outcome}: {self.stated} ({self.why})"
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Proof:
+    """The outcome of a rigorous verification: the claim, and the stated unsliced numbers."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def outcome(self) -> Outcome:
+        """`refuted` if anything is, else `not covered` if anything is not, else `proved`."""
+        outcomes = {finding.outcome for finding in self.findings}
+        if "refuted" in outcomes:
+            return "refuted"
+        return "not covered" if "not covered" in outcomes else "proved"
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {"outcome": self.outcome, "findings": [attrs.asdict(f) for f in self.findings]}
+
+    def __str__(self) -> str:
+        lines = "\n".join(f"  - {finding}" for finding in self.findings)
+        return f"{self.outcome.upper()} in ball arithmetic, from the evidence:\n{lines}"
+
+
+def prove(certificate: Certificate) -> Proof:
+    """Decide the claim and the unsliced numbers of a release from its evidence, in ball arithmetic.
+
+    Guarantee: a number that is `proved` bounds, in exact arithmetic, what the formulas give for the
+    tables or Gaussian pairs of the evidence and the stated noise; one that is `refuted` does not.
+    Needs: statement and evidence fit together, which `verify` checks before it calls this.
+    """
+    statement, evidence = certificate.statement, certificate.evidence
+    if evidence is None or certificate.workflow == "training":
+        stated, why = "the claim", "training runs and certificates without evidence are not"
+        return Proof(findings=(Finding(stated=stated, outcome="not covered", why=why),))
+    method = None if statement["method"] is None else Method(**statement["method"])
+    noise_std = statement["noise"]["std"]
+    return Proof(
+        findings=tuple(
+            _finding(evidence, stated, claim, method, noise_std)
+            for stated, claim in _stated(statement)
+        )
+    )
+
+
+def _stated(statement: Mapping[str, Any]) -> Iterator[tuple[str, Claim]]:
+    """The claim itself, and the unsliced numbers as claims of their own."""
+    claim, unsliced = claim_of(statement["guarantee"]), statement["unsliced"]
+    yield f"the claim {claim}", claim
+    if unsliced["epsilon"]:
+        bound = Guarantee.unsliced(order=unsliced["order"], epsilon=unsliced["epsilon"])
+        yield f"unsliced.epsilon {unsliced['epsilon']!r}", bound
+    if unsliced["guess"] is not None and unsliced["guess"] > 1 / 2:
+        yield f"unsliced.guess {unsliced['guess']!r}", GuessGuarantee(at_most=unsliced["guess"])
+
+
+def _finding(
+    evidence: Evidence, stated: str, claim: Claim, method: Method | None, noise_std: float
+) -> Finding:
+    if evidence.are_equal:
+        return Finding(stated=stated, outcome="proved", why="all distributions are equal")
+    excess = arb.nan()
+    for bits in _PRECISIONS:
+        with ctx.workprec(bits):
+            if claim.is_sliced and method is not None:
+                excess = _sliced_excess(evidence, claim, method, arb(noise_std))
+            else:
+                excess = _whole_excess(evidence.full, claim, arb(noise_std))
+            if excess <= 0:
+                room = float((-excess).lower())
+                return Finding(stated=stated, outcome="proved", why=f"with room {room:.3g}")
+            if excess > 0:
+                over = float(excess.lower())
+                return Finding(stated=stated, outcome="refuted", why=f"exceeded by {over:.3g}")
+    why = f"balls do not decide it: the excess is {excess.str(3)}"
+    return Finding(stated=stated, outcome="not covered", why=why)
+
+
+def _whole_excess(full: Full, claim: Claim, noise_std: arb) -> arb:
+    """Of a claim about the whole output, the largest over instances."""
+    if full.differences is None or (isinstance(claim, Guarantee) and full.missing.any()):
+        return arb.nan()
+    if isinstance(full.differences, GaussianPairs):
+        return _largest(_gaussian_excesses(full.differences, claim, noise_std))
+    tables, grid = full.differences, _grid(full.dim)
+    # A distance is a sum of squares, each addition rounded.
+    longer = 1 + (full.dim + 8) * arb(UNIT_ROUNDOFF)
+    if isinstance(claim, Guarantee):
+        a = arb(claim.order) - 1
+        rate = (a + 1) * a / 2 * longer
+        moments = _row_means(
+            tables, lambda gap, *_: (rate * (gap / noise_std + grid) ** 2).exp(), arb(1)
+        )
+        return _largest([_least(row).log() / a for row in moments]) - claim.epsilon
+    epsilon, limit = _hockey_stick(claim)
+    deltas = _row_means(
+        tables, lambda gap, *_: _delta((gap / noise_std + grid) * longer, epsilon), arb(0)
+    )
+    covered = [
+        _least(row) * (arb(1) - mass) + mass
+        for row, mass in zip(deltas, full.missing.tolist(), strict=True)
+    ]
+    return _largest(covered) + _noise_delta(full.dim, INTEGER_DELTA, epsilon) - limit
+
+
+def _sliced_excess(evidence: Evidence, claim: Claim, method: Method, noise_std: arb) -> arb:
+    """Of a claim along slices, the largest over instances."""
+    slices = evidence.required_slices()
+    tables, weights = slices.differences, slices.profile.weights.tolist()
+    if isinstance(tables, GapTables) and method.envelope == "worst_gap":
+        tables = _of_worst(tables)
+    if isinstance(claim, ApproximateGuarantee) and isinstance(tables, GapTables):
+        return _sliced_delta_excess(slices, tables, claim, noise_std)
+    if not isinstance(claim, Guarantee):
+        return arb.nan()
+    a = arb(claim.order) - 1
+    if isinstance(tables, GaussianPairs):
+        costs = _gaussian_slice_costs(tables, slices.profile.directions, a + 1, noise_std)
+    else:
+        rate, stds, grid = (a + 1) * a / 2, _stds(slices, noise_std), _grid(slices.profile.dim)
+        moments = _row_means(
+            tables, lambda gap, _, along: (rate * (gap / stds[along] + grid) ** 2).exp(), arb(1)
+        )
+        costs = [[moment.log() / a for moment in row] for row in moments]
+    if method.rule == "closed_form":
+        costs = [[_largest(along) for along in zip(*costs, strict=True)]]
+        if claim.notion == "joint" and slices.sphere is None:
+            seen = [cost for cost, weight in zip(costs[0], weights, strict=True) if weight]
+            return _largest(seen) - claim.epsilon
+    # For drawn directions, the Hoeffding term times the largest cost or moment.
+    halfwidth = largest = arb(0)
+    if slices.sphere is not None and evidence.confidence is not None:
+        share = evidence.confidence.sphere_probability
+        halfwidth = ((2 / arb(share)).log() / (2 * len(weights))).sqrt()
+        reach = slices.sphere.diameter / noise_std + _grid(slices.profile.dim)
+        largest = (a + 1) / 2 * reach**2
+    if claim.notion == "average":
+        found = [_weighted(row, weights) + halfwidth * largest for row in costs]
+    else:
+        added = halfwidth * (a * largest).expm1()
+        moments = [[(a * cost).exp() for cost in row] for row in costs]
+        found = [(_weighted(row, weights) + added).log() / a for row in moments]
+    return _largest(found) - claim.epsilon
+
+
+def _sliced_delta_excess(
+    slices: Slices, tables: GapTables, claim: ApproximateGuarantee, noise_std: arb
+) -> arb:
+    """Joint: of the mean of the deltas at the claim's epsilon; average: of the mean epsilon."""
+    weights, stds = slices.profile.weights.tolist(), _stds(slices, noise_std)
+    missing, grid = slices.missing[:, None], _grid(slices.profile.dim)
+
+    def deltas(epsilons: Floats) -> Rows:
+        found = _row_means(
+            tables,
+            lambda gap, instance, along: _delta(
+                gap / stds[along] + grid, arb(epsilons[instance, along])
+            ),
+            arb(0),
+        )
+        return [
+            [delta * (arb(1) - mass) + mass for delta in row]
+            for row, mass in zip(found, slices.missing.tolist(), strict=True)
+        ]
+
+    shape = (tables.n_instances, len(weights))
+    if claim.notion == "joint":
+        at_claim = deltas(np.full(shape, claim.epsilon))
+        return _largest([_weighted(row, weights) for row in at_claim]) - claim.delta
+    # Floats find the epsilon of each slice, and balls prove bounds next to it.
+    std, margin = float(noise_std), float(grid * noise_std)
+    near = smallest_epsilons(
+        lambda epsilons: tables.deltas(epsilons, std, margin) * (1 - missing),
+        np.ones(shape),
+        np.broadcast_to(claim.delta - missing, shape),
+    )
+    if not np.isfinite(near).all():
+        return arb.nan()
+    near[tables.equal] = 0.0
+    low, high = near * (1 - _FURTHER), near * (1 + _NEAR)
+    if not all(delta <= claim.delta for row in deltas(high) for delta in row):
+        return arb.nan()
+    most = _largest([_weighted(row, weights) for row in _exact(high)]) - claim.epsilon
+    if most <= 0:
+        return most
+    exceeds = np.array([[delta > claim.delta for delta in row] for row in deltas(low)])
+    low[~exceeds] = 0.0
+    least = _largest([_weighted(row, weights) for row in _exact(low)]) - claim.epsilon
+    return least if least > 0 else arb.nan()
+
+
+def _of_worst(tables: GapTables) -> GapTables:
+    """All mass of a row at its worst gap."""
+    n_rows = len(tables.starts) - 1
+    return attrs.evolve(
+        tables,
+        starts=np.arange(n_rows + 1),
+        gaps=tables.gaps[tables.starts[:-1]],
+        counts=np.ones(n_rows, dtype=np.int64),
+        totals=np.ones_like(tables.totals),
+    )
+
+
+def _stds(slices: Slices, noise_std: arb) -> list[arb]:
+    """The noise along each slice: a direction has length 1 up to rounding."""
+    return [noise_std * _dot(row, row).sqrt() for row in _exact(slices.profile.directions)]
+
+
+def _row_means(
+    tables: DistanceTables, value: Callable[[arb, int, int], arb], if_equal: arb
+) -> Rows:
+    """The mean of value(gap, instance, slice) over each row; a constant for equal instances."""
+    gaps, counts = tables.gaps.tolist(), tables.counts.tolist()
+    found: Rows = [[] for _ in range(tables.n_instances)]
+    for row, (start, stop) in enumerate(pairwise(tables.starts.tolist())):
+        along, instance = divmod(row, tables.n_instances)
+        mean = if_equal
+        if not tables.equal[instance]:
+            mean = arb(0)
+            for entry in range(start, stop):
+                mean += counts[entry] * value(arb(gaps[entry]), instance, along)
+            mean /= int(tables.totals[instance])
+        found[instance].append(mean)
+    return found
+
+
+def _grid(dim: int) -> arb:
+    """Most that rounding to the grid adds to a distance, in standard deviations of the noise."""
+    return arb(dim).sqrt() / int(SIGMA_INT)
+
+
+def _hockey_stick(claim: ApproximateGuarantee | GuessGuarantee) -> tuple[arb, arb]:
+    """The epsilon and delta of a claim; total variation is the delta at epsilon 0."""
+    if isinstance(claim, GuessGuarantee):
+        return arb(0), 2 * arb(claim.at_most) - 1
+    return arb(claim.epsilon), arb(claim.delta)
+
+
+def _delta(ratio: arb, epsilon: arb) -> arb:
+    """The delta of N(ratio, 1) against N(0, 1)."""
+    if ratio == 0:
+        return arb(0)
+    root = arb(2).sqrt()
+    near, far = ((epsilon / ratio + side * ratio / 2) / root for side in (-1, 1))
+    return (near.erfc() - epsilon.exp() * far.erfc()) / 2
+
+
+def _noise_delta(dim: int, rounding: float, epsilon: arb) -> arb:
+    """What noise that is not ideal adds to a delta."""
+    return (1 + epsilon.exp()) * dim * (arb(DRAW_DELTA) + arb(rounding))
+
+
+class _Piece(NamedTuple):
+    """Two Gaussians: how far apart, the spread of the second with noise, how much wider the first.
+
+    None of the three is needed of components that are equal.
+    """
+
+    share: arb
+    shift: arb_mat
+    total: arb_mat
+    wider: arb_mat
+
+    def reversed(self) -> "_Piece":
+        return _Piece(self.share, self.shift, self.total + self.wider, -1 * self.wider)
+
+    def along(self, direction: arb_mat) -> "_Piece":
+        """Projected on a column; its length does not matter."""
+        row = direction.transpose()
+        spreads = (row * spread * direction for spread in (self.total, self.wider))
+        return _Piece(self.share, row * self.shift, *spreads)
+
+    def is_equal(self) -> bool:
+        return all(entry == 0 for entry in (*self.shift.entries(), *self.wider.entries()))
+
+    def same_spread(self) -> bool:
+        return all(entry == 0 for entry in self.wider.entries())
+
+    def divergence(self, order: arb) -> arb:
+        """Of the first from the second; not a number unless all spreads are positive definite."""
+        if self.is_equal():
+            return arb(0)
+        a = order - 1
+        mixed = self.total - a * self.wider
+        spread = arb(0)
+        if not self.same_spread():
+            first, second = _log_det(self.total + self.wider), _log_det(self.total)
+            spread = (order * second - a * first - _log_det(mixed)) / (2 * a)
+        return spread + order / 2 * self.squared_shift(mixed)
+
+    def squared_shift(self, spread: arb_mat) -> arb:
+        """In standard deviations of a spread."""
+        if not _log_det(spread).is_finite():
+            return arb.nan()
+        return (self.shift.transpose() * spread.solve(self.shift))[0, 0]
+
+    def variation(self) -> arb:
+        """Bound on the total variation between the spreads alone, by Pinsker's inequality."""
+        if self.same_spread():
+            return arb(0)
+        return _least([_pinsker(self), _pinsker(self.reversed())]).min(arb(1))
+
+
+def _pinsker(piece: _Piece) -> arb:
+    """From the divergence of order 1, half the sum of x - ln(1 + x) over relative excesses x.
+
+    For nearly equal spreads that difference cancels; with f^2 the sum of their squares it is at
+    most -f - ln(1 - f), because sums of higher powers are at most those of f.
+    """
+    excess = _log_det(piece.total + piece.wider) - _log_det(piece.total)
+    if not excess.is_finite():
+        return arb.nan()
+    relative = piece.total.solve(piece.wider)
+    found = relative.trace() - excess
+    size = (relative * relative).trace().nonnegative_part().sqrt()
+    if size < 1:
+        found = found.min(-size - (-size).log1p())
+    return (found / 4).nonnegative_part().sqrt()
+
+
+def _pieces(pairs: GaussianPairs, noise_std: arb) -> list[list[_Piece]]:
+    """The pieces of each instance, every number with the error of its rounding."""
+    found: list[list[_Piece]] = [[] for _ in range(pairs.n_instances)]
+    totals = [int(pairs.counts[pairs.owners == owner].sum()) for owner in range(len(found))]
+    noise = arb_mat(pairs.dim, pairs.dim)
+    for i in range(pairs.dim):
+        noise[i, i] = noise_std**2
+    for i, owner in enumerate(pairs.owners.tolist()):
+        means, covs = pairs.means[i], pairs.covs[i]
+        found[owner].append(
+            _Piece(
+                arb(int(pairs.counts[i])) / totals[owner],
+                _difference(means[:, :, None], UNIT_ROUNDOFF),
+                _matrix(covs[1], SCALING) + noise,
+                _difference(covs, SCALING),
+            )
+        )
+    return found
+
+
+def _difference(two: Floats, error: float) -> arb_mat:
+    """Exactly 0 where two numbers are equal: numbers that differ were kept apart."""
+    first, second = _matrix(two[0], error), _matrix(two[1], error)
+    result = first - second
+    for i, j in zip(*np.nonzero(two[0] == two[1]), strict=True):
+        result[int(i), int(j)] = arb(0)
+    return result
+
+
+def _matrix(numbers: Floats, error: float) -> arb_mat:
+    """Balls around numbers, with this share of each as radius, or the smallest float."""
+    least = math.ulp(0.0)
+    return arb_mat([[arb(x, abs(x) * error + least) for x in row] for row in numbers.tolist()])
+
+
+def _gaussian_cost(pieces: Sequence[_Piece], order: arb) -> arb:
+    """The larger of both orders of the pair, of pieces joined by convexity."""
+    a, both = order - 1, []
+    for sides in (pieces, [piece.reversed() for piece in pieces]):
+        moment = arb(0)
+        for piece in sides:
+            moment += piece.share * (a * piece.divergence(order)).exp()
+        both.append(moment.log() / a)
+    return both[0].max(both[1])
+
+
+def _gaussian_slice_costs(
+    pairs: GaussianPairs, directions: Floats, order: arb, noise_std: arb
+) -> Rows:
+    columns = [arb_mat([[arb(x)] for x in row]) for row in directions.tolist()]
+    return [
+        [_gaussian_cost([piece.along(column) for piece in pieces], order) for column in columns]
+        for pieces in _pieces(pairs, noise_std)
+    ]
+
+
+def _gaussian_excesses(pairs: GaussianPairs, claim: Claim, noise_std: arb) -> list[arb]:
+    instances = _pieces(pairs, noise_std)
+    if isinstance(claim, Guarantee):
+        return [_gaussian_cost(pieces, arb(claim.order)) - claim.epsilon for pieces in instances]
+    epsilon, limit = _hockey_stick(claim)
+    limit -= _noise_delta(pairs.dim, ROUNDING_DELTA, epsilon)
+    return [_gaussian_delta_excess(pieces, epsilon, limit) for pieces in instances]
+
+
+def _gaussian_delta_excess(pieces: Sequence[_Piece], epsilon: arb, limit: arb) -> arb:
+    """By means and spreads apart, or from the divergence at one of several orders."""
+    split = arb(0)
+    for piece in pieces:
+        if not piece.is_equal():
+            one, other = (piece.squared_shift(p.total) for p in (piece, piece.reversed()))
+            square = one.min(other) if epsilon == 0 else one.max(other)
+            split += piece.share * (_delta(square.sqrt(), epsilon) + piece.variation())
+    found = [split - limit]
+    for number in LOW_ORDERS if epsilon == 0 else CLAIM_ORDERS:
+        if found[-1] <= 0:
+            return found[-1]
+        order = arb(number)
+        a, cost = order - 1, _gaussian_cost(pieces, order)
+        if epsilon == 0:
+            found.append(cost - _least_divergence(order, limit.lower()))
+        else:
+            moment = (a * (cost - epsilon) + a * (a / order).log()).exp()
+            found.append(moment / order - limit)
+    return _least(found)
+
+
+def _least_divergence(order: arb, apart: arb) -> arb:
+    r"""Least divergence of two distributions whose total variation is `apart`, exact.
+
+    See `total_variation_bound`. The moment is convex in q, so it is at least its value less its
+    slope at any q, as q moves by less than 1.
+    """
+    if not 0 < apart < 1:
+        return arb.nan()
+    if order * apart >= 1:
+        return -(1 - apart).log()
+    a, low, high = order - 1, (order - 1) * apart, 1 - apart
+
+    def moment_and_slope(q: arb) -> tuple[arb, arb]:
+        value, slope = arb(0), arb(0)
+        for p, base, sign in ((q + apart, q, 1), (1 - q - apart, 1 - q, -1)):
+            power = (p / base) ** a
+            value += p * power
+            slope += sign * power * (order - a * p / base)
+        return value, slope
+
+    middle = ((low + high) / 2).mid()
+    for _ in range(ctx.prec):
+        slope = moment_and_slope(middle)[1]
+        if not (slope > 0 or slope < 0):
+            break
+        low, high = (low, middle) if slope > 0 else (middle, high)
+        middle = ((low + high) / 2).mid()
+    value, slope = moment_and_slope(middle)
+    return (value - abs(slope)).union(value).log() / a
+
+
+def _log_det(matrix: arb_mat) -> arb:
+    """By elimination; not a number unless the matrix is proved to be positive definite."""
+    rows, total = matrix.tolist(), arb(0)
+    for k in range(len(rows)):
+        if not rows[k][k] > 0:
+            return arb.nan()
+        total += rows[k][k].log()
+        for i in range(k + 1, len(rows)):
+            for j in range(k + 1, len(rows)):
+                rows[i][j] -= rows[i][k] * rows[k][j] / rows[k][k]
+    return total
+
+
+def _exact(numbers: Floats) -> Rows:
+    return [[arb(x) for x in row] for row in numbers.tolist()]
+
+
+def _dot(first: Sequence[arb], second: Sequence[arb]) -> arb:
+    return sum((a * b for a, b in zip(first, second, strict=True)), arb(0))
+
+
+def _weighted(values: Sequence[arb], weights: Sequence[float]) -> arb:
+    """The mean over slices; weights are shares of their sum."""
+    shares = [arb(weight) for weight in weights]
+    return _dot(values, shares) / sum(shares, arb(0))
+
+
+def _largest(values: Sequence[arb]) -> arb:
+    return reduce(arb.max, values)
+
+
+def _least(values: Sequence[arb]) -> arb:
+    return reduce(arb.min, values)

@@ -143,6 +143,8 @@ CALLS = dict([
     call(accountant_named, name="log_moment"),
     call(learning.relabelled, labels=np.array([0, 1] * 10), label=1, share=0.6, seed=1),
     call(baselines.group_noise_std, fixed={"target": UNSLICED}, group_sensitivity=1.0),
+    call(baselines.group_sensitivity, record_widths=[1.0], divisors=[4.0], scales=[1.0],
+         group_sizes=[2, 2]),
     call(baselines.group_size, fixed={"sampling": POISSON}, n_differing=2),
     call(baselines.laplace_scale, fixed={"couples": [LAWS]}, epsilon=1.0),
     call(baselines.dagwm_cost, fixed={"couple": LAWS}, order=4.0, noise_std=1.0, q=1.0),

@@ -237,6 +237,16 @@ class Full:
         """Whether both distributions are equal in every instance."""
         return self.seen is not None and bool(np.all(self.seen.equal))
 
+    @property
+    def is_determined(self) -> bool:
+        """Whether the query has a single value under every secret and prior."""
+        tables = self.seen
+        return (
+            isinstance(tables, MatchingTables)
+            and not self.from_range
+            and bool((tables.totals == 1).all())
+        )
+
 
 Kind = TypeVar("Kind", bound=Distribution)
 

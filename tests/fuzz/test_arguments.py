@@ -123,6 +123,7 @@ CALLS = dict([
     call(ps.spent, fixed={"certificate": CERTIFICATE}, noise_std=3.0, notion="joint", order=2.0),
     call(learning.exactly, n_differing=2),
     call(learning.at_most, max_differing=2),
+    call(learning.mostly_at_most, max_differing=2, tail_probability=0.1, failure_probability=0.0),
     call(learning.binomial, how_much=("n_records",), n_records=20, mismatch_probability=0.1),
     call(learning.from_pmf, probabilities=[0.5, 0.5]),
     call(learning.Poisson, n_records=20, rate=0.5),

@@ -127,6 +127,11 @@ LIMITS: Final[Mapping[str, str]] = {
         "The claim for the secret is an average over the draws of the batches. It does not bound "
         "what the run that took place shows, implies no SRPP, and gives no (epsilon, delta)."
     ),
+    "more-may-differ": (
+        "More records may differ than the claim counts. The probability of that, "
+        "excess_probability, is part of the claim's delta and of the deltas of its views, once for "
+        "all runs. There is no Rényi claim for the secret."
+    ),
     "stops-on-non-finite": (
         "A plan stops its run when the gradient of an example is NaN or infinite. Such a stop "
         "depends on the data, and what it reveals is not covered."

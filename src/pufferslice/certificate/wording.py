@@ -132,10 +132,16 @@ def _training_parts(statement: Mapping[str, Any]) -> list[str]:
     distance, noise = statement["implementation_delta"], list(statement["noise"])
     if distance:
         noise.append(f"Sampling error of all noise at most {at_most(distance)} in total variation.")
+    claims, failure = list(statement["certifies"]), statement["failure_probability"]
+    if failure:
+        claims.append(
+            "How many records differ was simulated: except with probability at most "
+            f"{at_most(failure)} over the simulation, the claim holds."
+        )
     return [
         f"Training on {quoted(statement['data'])}, {len(statement['runs'])} run(s):\n"
         + "\n".join(map(_run, statement["runs"])),
-        f"Claim: {claim_of(statement['guarantee'])}.\n" + "\n".join(statement["certifies"]),
+        f"Claim: {claim_of(statement['guarantee'])}.\n" + "\n".join(claims),
         "Who may see the batch draws:\n" + "\n".join(statement["draws_may_be_seen"]),
         "Noise:\n" + "\n".join(noise),
         _views(statement["views"]),

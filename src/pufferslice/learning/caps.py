@@ -32,6 +32,7 @@ from pufferslice._core.checks import (
     check_unit_rows,
 )
 from pufferslice.errors import ArgumentError
+from pufferslice.learning.differing import exceedances
 from pufferslice.learning.moments import log_mean_exp
 from pufferslice.sensitivity.concentration import dkw_halfwidth, split
 from pufferslice.sensitivity.renyi import aggregate_average, aggregate_joint
@@ -510,13 +511,11 @@ def tail_cap(counts: Integers, log_probabilities: Floats, *, tail_probability: f
             f"got shapes {values.shape} and {logs.shape}"
         )
         raise ArgumentError(msg)
-    # Summed from the far end, so that small tails are not lost against 1.
-    at_least = np.cumsum(np.exp(logs)[::-1])[::-1]
-    if not abs(float(at_least[0]) - 1) <= _ROUNDING:
-        msg = f"the probabilities must sum to 1, got {float(at_least[0])!r}; fold in the tail"
+    total = float(np.exp(logs).sum())
+    if not abs(total - 1) <= _ROUNDING:
+        msg = f"the probabilities must sum to 1, got {total!r}; fold in the tail"
         raise ArgumentError(msg)
-    exceed = np.append(at_least[1:], 0.0) * (1 + _ROUNDING)
-    value = int(values[np.argmax(exceed <= tail_probability)])
+    value = int(values[np.argmax(exceedances(logs) <= tail_probability)])
     return TailCap(value=value, tail_probability=tail_probability, failure_probability=0.0)
 
 
@@ -621,9 +620,9 @@ def tail_cap_estimate(
     counts, and the failure probability is split evenly over them.
     Guarantee: for every instance, except with probability `failure_probability` over the
     simulation.
-    Use: (epsilon, delta) claims, with `across_rounds`. Counts of differing records in the whole
-    data may be given as well, with the number of records as `discrepancy_cap`: one tail for all
-    rounds.
+    Use: (epsilon, delta) claims. For a run, give counts of differing records in the whole data,
+    with the number of records as `discrepancy_cap`: one tail for all rounds, which
+    `mostly_at_most` takes into a plan. Of discrepancies in batches, `across_rounds` adds the tails.
     Needs: independent replicates of the coupling and the batch, none above `discrepancy_cap`.
     Source: lem:dkw_huc_cap, cor:uniform_huc_cap.
     """

@@ -274,6 +274,7 @@ def _one_record(claim: TrainingClaim) -> dict[str, Any]:
 def _limits(claim: TrainingClaim, guarantee: Guarantee | ApproximateGuarantee) -> list[str]:
     absent = {
         "more-may-differ": not claim.differing.excess_probability,
+        "cap-simulated": not claim.differing.failure_probability,
         "average-over-batches": guarantee.notion == "unsliced",
         "stops-on-non-finite": all(run.non_finite != "stop" for run in claim.runs),
         "noise-not-ideal": not claim.implementation_delta,

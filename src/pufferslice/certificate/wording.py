@@ -132,16 +132,10 @@ def _training_parts(statement: Mapping[str, Any]) -> list[str]:
     distance, noise = statement["implementation_delta"], list(statement["noise"])
     if distance:
         noise.append(f"Sampling error of all noise at most {at_most(distance)} in total variation.")
-    claims, failure = list(statement["certifies"]), statement["failure_probability"]
-    if failure:
-        claims.append(
-            "How many records differ was simulated: except with probability at most "
-            f"{at_most(failure)} over the simulation, the claim holds."
-        )
     return [
         f"Training on {quoted(statement['data'])}, {len(statement['runs'])} run(s):\n"
         + "\n".join(map(_run, statement["runs"])),
-        f"Claim: {claim_of(statement['guarantee'])}.\n" + "\n".join(claims),
+        f"Claim: {claim_of(statement['guarantee'])}.\n" + "\n".join(statement["certifies"]),
         "Who may see the batch draws:\n" + "\n".join(statement["draws_may_be_seen"]),
         "Noise:\n" + "\n".join(noise),
         _views(statement["views"]),
@@ -186,7 +180,10 @@ def differing_words(differing: Mapping[str, Any]) -> str:
 def limit_sentences(statement: Mapping[str, Any]) -> tuple[str, ...]:
     """What a certificate does not cover, in words."""
     if statement["workflow"] == "training":
-        return tuple(LIMITS[code] for code in statement["limits"])
+        failure = at_most(statement["failure_probability"])
+        return tuple(
+            LIMITS[code].format(failure_probability=failure) for code in statement["limits"]
+        )
     scenario = statement["scenario"]
     facts = {"n_dropped": scenario["rows_dropped"], "clipped": _clipped_secrets(scenario)}
     return tuple(RELEASE_LIMITS[code].format(**facts) for code in statement["limits"])

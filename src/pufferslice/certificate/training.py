@@ -201,7 +201,8 @@ class TrainingClaim:
         if not math.isfinite(epsilon):
             msg = (
                 f"no epsilon can be stated at delta {delta:g}: the tail of the differing records "
-                "and the distance of the noise leave too little of it. Use a larger delta"
+                "and the distance of the noise leave too little of it. Use a larger delta, or more "
+                "noise"
             )
             raise CalibrationError(msg)
         return Guarantee.epsilon_delta(max(epsilon, _LEAST_EPSILON), delta)

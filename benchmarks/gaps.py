@@ -21,10 +21,11 @@ from statistics import median
 import numpy as np
 
 from process_memory import highest_resident_bytes, resident_bytes
-from pufferslice import FiniteDistribution, FiniteProfile, Guarantee, Scenario, SecretPair
+from pufferslice import FiniteDistribution, FiniteProfile, Guarantee, Scenario
 from pufferslice._core.arrays import Floats
 from pufferslice.certificate import certify_release
 from pufferslice.queries import summary
+from pufferslice.scenario import SecretPair
 from pufferslice.scenario.priors import Prior
 from pufferslice.sensitivity import DistributionPair, gap_tables
 from rows import Row, at_most, in_child, row, seconds, show, timed

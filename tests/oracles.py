@@ -6,15 +6,17 @@ fractions.
 """
 
 import itertools
+import math
 from fractions import Fraction
 
 import numpy as np
 from hypothesis import strategies as st
 from mpmath import mp
 
-from pufferslice.scenario.distributions import FiniteDistribution
+from pufferslice.scenario.distributions import FiniteDistribution, equal_distributions
 from pufferslice.sensitivity import DistributionPair
 from pufferslice.sensitivity.profiles import FiniteProfile
+from pufferslice.sensitivity.tables import MatchingTables
 
 HP = mp.clone()
 HP.dps = 40
@@ -84,6 +86,27 @@ def tabulated(tables, instance, position):
     return [
         (Fraction(float(g)), Fraction(int(n), total)) for g, n in zip(gaps, counts, strict=True)
     ]
+
+
+def matching_tables(distributions, pairs, directions):
+    """Distances under the monotone coupling along each direction, by repeating every atom."""
+    rows, totals, equal = [], [], []
+    for direction in directions:
+        for a, b in pairs:
+            first, second = distributions[a], distributions[b]
+            total = math.lcm(first.total, second.total)
+            ends = []
+            for side in (first, second):
+                order = np.argsort(side.outputs @ direction, kind="stable")
+                copies = side.counts[order] * (total // side.total)
+                ends.append(np.repeat(side.outputs[order], copies, axis=0))
+            totals.append(total)
+            equal.append(equal_distributions(first, second))
+            apart = np.linalg.norm(ends[0] - ends[1], axis=1) * (not equal[-1])
+            distances, counts = np.unique(apart, return_counts=True)
+            rows.append((distances[::-1], counts[::-1]))
+    n = len(pairs)
+    return MatchingTables.of_rows(rows, totals[:n], equal[:n])
 
 
 def dominates(upper, lower):

@@ -89,8 +89,13 @@ def site(tmp_path_factory):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
 def test_a_page_runs_and_prints_what_it_shows(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    follow(page.read_text(encoding="utf-8"))
+
+
+def follow(text):
+    """Run the blocks of a page in their order, and compare what they print."""
     reader = Reader()
-    for language, options, body in BLOCK.findall(page.read_text(encoding="utf-8")):
+    for language, options, body in BLOCK.findall(text):
         title = TITLE.search(options)
         if language == "python":
             reader.run_python(body)

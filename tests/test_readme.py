@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The README runs: its Python as one program, its `pufferslice` commands through the script."""
+"""The README runs, as a page of the documentation does, and prints what it shows."""
 
 import ast
 import re
-import shlex
-import subprocess
-import sys
-from pathlib import Path
+from itertools import pairwise
 
 import pytest
+from tests.test_docs import follow
 
 import pufferslice
 
@@ -59,22 +57,23 @@ def test_the_version_to_cite_is_this_one(readme):
     assert f"version {pufferslice.__version__.removesuffix('.dev0')}," in readme
 
 
-def test_python_blocks_run(readme, tmp_path, monkeypatch):
-    program = blocks(readme, "python")
-    assert program
+def test_blocks_run_and_print_what_they_show(readme, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    names = {"__name__": "readme"}
-    for number, code in enumerate(program, 1):
-        exec(compile(code, f"README.md, python block {number}", "exec"), names)  # noqa: S102 - our own text
+    follow(readme)
 
 
-def test_every_block_is_run(readme):
-    """Python and commands below, and the two targets of make, which CI runs."""
-    shown = re.findall(r"^```(.*)$", readme, re.MULTILINE)
-    assert set(shown) == {"", "sh", "python", "console"}
-    assert shown.count("sh") == 1
+def test_every_block_is_run_and_has_its_output(readme):
+    """Python and commands above, and the two targets of make, which CI runs."""
+    shown = [info.strip() for info in re.findall(r"^```(.*)$", readme, re.MULTILINE)]
+    opened = [info for info in shown if info]
+    assert set(opened) == {"sh", "python", "console", 'text title="Output"'}
+    assert opened.count("sh") == 1
+    for this, then in pairwise([*opened, ""]):
+        assert this != "python" or then == 'text title="Output"'
     for body in blocks(readme, "console"):
-        assert all(line.startswith("$ pufferslice ") for line in body.splitlines())
+        commands, *_ = body.split("\n", 1)
+        assert commands.startswith("$ pufferslice ")
+        assert not re.search(r"^\$[^\n]*\n(?=\$|\Z)", body, re.MULTILINE)
 
 
 def test_ten_lines_are_about_ten(readme):
@@ -85,49 +84,5 @@ def test_ten_lines_are_about_ten(readme):
         )
 
 
-def test_commands_run(readme, tmp_path):
-    script = Path(sys.executable).parent / "pufferslice"
-    for words in commands(readme):
-        done = subprocess.run(
-            [script, *words[1:]], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}{done.stderr}"
-
-
-def test_commands_are_found_in_every_spelling():
-    text = """
-```console
-$ pufferslice demo --out "a b"
-wrote a b/certificate.json
-```
-```sh
-pip install pufferslice
-pufferslice verify \\
-    certificate.json  # recompute
-```
-```python
-pufferslice = 1
-```
-"""
-    assert commands(text) == [
-        ["pufferslice", "demo", "--out", "a b"],
-        ["pufferslice", "verify", "certificate.json"],
-    ]
-    assert blocks(text, "python") == ["pufferslice = 1\n"]
-
-
 def blocks(text, *languages):
     return [body for language, body in BLOCK.findall(text) if language in languages]
-
-
-def commands(text):
-    """The `pufferslice …` lines of shell blocks, split into words; other lines are output."""
-    lines = []
-    for body in blocks(text, "console", "sh"):
-        for line in body.replace("\\\n", " ").splitlines():
-            words = (
-                shlex.split(line.removeprefix("$ "), comments=True) if "pufferslice" in line else []
-            )
-            if words and words[0] == "pufferslice":
-                lines.append(words)
-    return lines

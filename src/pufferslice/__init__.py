@@ -39,7 +39,6 @@ if TYPE_CHECKING:
         Resampled,
         SampledDistribution,
         Scenario,
-        SecretPair,
         Simulator,
     )
     from pufferslice.sensitivity import FiniteProfile, SampledSphere
@@ -64,7 +63,6 @@ __all__ = [
     "SampledDistribution",
     "SampledSphere",
     "Scenario",
-    "SecretPair",
     "Simulator",
     "certify_release",
     "certify_training",
@@ -98,7 +96,6 @@ _HOMES: Final = {
     "SampledDistribution": "scenario",
     "SampledSphere": "sensitivity",
     "Scenario": "scenario",
-    "SecretPair": "scenario",
     "Simulator": "scenario",
     "certify_release": "certificate",
     "certify_training": "certificate",

@@ -36,6 +36,7 @@ from pufferslice.baselines.comparison import (
 from pufferslice.calibration.calibrate import Method
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Ball, Box, summary
+from pufferslice.scenario import SecretPair
 from pufferslice.scenario.distributions import SampledDistribution
 
 OURS = [
@@ -331,6 +332,6 @@ def test_a_profile_of_another_dimension_is_refused(scenario):
 def test_distributions_known_only_by_samples_are_refused():
     distribution = SampledDistribution(outputs=np.zeros((2, 1)))
     prior = SimpleNamespace(distributions={"a": distribution, "b": distribution})
-    unknown = SimpleNamespace(instances=[(prior, ps.SecretPair("a", "b"))])
+    unknown = SimpleNamespace(instances=[(prior, SecretPair("a", "b"))])
     with pytest.raises(ScenarioError, match="declared distributions"):
         couples_of(unknown)

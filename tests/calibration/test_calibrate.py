@@ -28,7 +28,7 @@ from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.calibration.unsliced import calibrate_unsliced
 from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.scenario.distributions import FiniteDistribution
-from pufferslice.sensitivity import DistributionPair, gap_tables, matching_tables, renyi
+from pufferslice.sensitivity import DistributionPair, gap_tables, renyi
 from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere
 from pufferslice.sensitivity.sensitivity import Full, Slices, SphereTerm
@@ -52,7 +52,7 @@ def point_masses(*shifts):
 
 
 def seen(distributions, pairs, profile):
-    return Slices(profile=profile, seen=gap_tables(distributions, pairs, profile.directions))
+    return Slices(profile=profile, differences=gap_tables(distributions, pairs, profile.directions))
 
 
 def axes_of(*shifts):
@@ -74,7 +74,7 @@ def gaussian_slices(rng, dim=2, n_instances=2):
     pairs = GaussianPairs(
         means=rng.normal(size=(n_instances, 2, dim)), covs=roots @ roots.transpose(0, 1, 3, 2)
     )
-    return Slices(profile=FiniteProfile.uniform(dim=dim, n_directions=4, seed=1), seen=pairs)
+    return Slices(profile=FiniteProfile.uniform(dim=dim, n_directions=4, seed=1), differences=pairs)
 
 
 class TestKnownAnswers:
@@ -132,7 +132,7 @@ class TestKnownAnswers:
     def test_weights_count(self):
         base = axes_of([3.0, 4.0])
         profile = FiniteProfile(directions=np.eye(2), weights=[0.75, 0.25])
-        slices = Slices(profile=profile, seen=base.seen)
+        slices = Slices(profile=profile, differences=base.differences)
         variance = 4 / (2 * 2) * (0.75 * 9 + 0.25 * 16)
         for method in EMPIRICAL:
             noise_std = calibrate(claimed("average", 4, 2), slices, method)
@@ -143,7 +143,7 @@ class TestKnownAnswers:
         pairs = GaussianPairs(
             means=np.array([[[1.0], [0.0]]]), covs=np.array([[[[1.0]], [[1.5**2]]]])
         )
-        slices = Slices(profile=FiniteProfile.axes(dim=1), seen=pairs)
+        slices = Slices(profile=FiniteProfile.axes(dim=1), differences=pairs)
         for notion in ("average", "joint"):
             claim = claimed(notion, 4, 1.71947728452954)
             assert cost(slices, claim, 2.0, EXACT) == pytest.approx(1.71947728452954, rel=1e-13)
@@ -188,11 +188,11 @@ class TestWholeSphere:
 
     def test_unsliced(self):
         shift = np.full(9, 1.0)
-        tables = matching_tables(
+        tables = oracles.matching_tables(
             point_masses(np.zeros(9), shift), [DistributionPair(0, 1)], np.eye(9)
         )
         target = Guarantee.unsliced(order=4, epsilon=1)
-        noise_std = calibrate_unsliced(target, Full(dim=9, seen=tables))
+        noise_std = calibrate_unsliced(target, Full(dim=9, differences=tables))
         assert noise_std**2 == pytest.approx(18.0, rel=CLOSE)
 
 
@@ -239,7 +239,10 @@ class TestCost:
         average = closed_form_cost(slices, claimed("average"), 1.0)
         assert average == pytest.approx(4 * squares.mean() / 2, rel=1e-9, abs=0)
         distributions = point_masses(np.zeros(4), [2.0**-40, 0.0, 0.0, 0.0])
-        full = Full(dim=4, seen=matching_tables(distributions, [DistributionPair(0, 1)], np.eye(4)))
+        full = Full(
+            dim=4,
+            differences=oracles.matching_tables(distributions, [DistributionPair(0, 1)], np.eye(4)),
+        )
         assert full_costs(full, 4.0, 1.0)[0] == pytest.approx(4 * squares[0] / 2, rel=1e-9, abs=0)
 
     def test_equal_distributions_cost_nothing(self):
@@ -301,7 +304,9 @@ class TestDistributions:
         slices = seen(distributions, pairs, profile)
         # The unsliced bound may take the profile's own directions as couplings.
         directions = np.vstack([np.eye(profile.dim), profile.directions])
-        full = Full(dim=profile.dim, seen=matching_tables(distributions, pairs, directions))
+        full = Full(
+            dim=profile.dim, differences=oracles.matching_tables(distributions, pairs, directions)
+        )
         average, joint = (
             cost(slices, claimed(notion, order), noise_std, TRANSPORT)
             for notion in ("average", "joint")
@@ -370,7 +375,7 @@ class TestGaussian:
             assert self.exact_cost(slices, target, noise_std * (1 - 1e-10)) > epsilon
 
     def exact_cost(self, slices, claim, noise_std):
-        pairs, variance = slices.seen, oracles.exact(noise_std) ** 2
+        pairs, variance = slices.differences, oracles.exact(noise_std) ** 2
         values = []
         for means, covs in zip(pairs.means, pairs.covs, strict=True):
             costs = []
@@ -392,7 +397,7 @@ class TestGaussian:
     def test_average_is_at_most_joint_is_at_most_unsliced(self, rng):
         for _ in range(10):
             slices = gaussian_slices(rng)
-            full = Full(dim=2, seen=slices.seen)
+            full = Full(dim=2, differences=slices.differences)
             average, joint = (
                 cost(slices, claimed(notion, 3.0), 2.0, EXACT) for notion in ("average", "joint")
             )
@@ -403,7 +408,7 @@ class TestGaussian:
         """Order 2, N(0,1) and N(0,2): s*^2 = 2(1+v) - (2+v) = v, infinite at no noise."""
         covs = np.array([[[[1.0]], [[2.0]]]])
         pairs = GaussianPairs(means=np.zeros((1, 2, 1)), covs=covs)
-        slices = Slices(profile=FiniteProfile.axes(dim=1), seen=pairs)
+        slices = Slices(profile=FiniteProfile.axes(dim=1), differences=pairs)
         noise_std = calibrate(claimed("joint", 2, 1), slices, EXACT)
         variance = HP.findroot(
             lambda v: oracles.gaussian_divergence(2, (0, 2 + v), (0, 1 + v)) - 1, 0.08
@@ -421,7 +426,7 @@ class TestUnsliced:
             [first, second, third],
             [DistributionPair(0, 1), DistributionPair(0, 2)],
         )
-        full = Full(dim=2, seen=matching_tables(distributions, pairs, np.eye(2)))
+        full = Full(dim=2, differences=oracles.matching_tables(distributions, pairs, np.eye(2)))
         order, s = 2.0, 3.0
         rate = order * (order - 1) / (2 * s**2)
         expected = [math.log((math.exp(rate * 4) + 1) / 2), math.log((1 + math.exp(rate)) / 2)]
@@ -435,7 +440,10 @@ class TestUnsliced:
         dim, noise_std = 200_000, 0.01
         distributions = point_masses([0.0] * dim, [1 / 3] * dim)
         full = Full(
-            dim=dim, seen=matching_tables(distributions, [DistributionPair(0, 1)], np.eye(1, dim))
+            dim=dim,
+            differences=oracles.matching_tables(
+                distributions, [DistributionPair(0, 1)], np.eye(1, dim)
+            ),
         )
         (cost,) = full_costs(full, 4.0, noise_std)
         exact = 2 * dim * (oracles.exact(1 / 3) / oracles.exact(noise_std)) ** 2
@@ -445,7 +453,10 @@ class TestUnsliced:
         """Order 4 and a shift as large as the noise cost 2, and 2^-38 of it more."""
         distributions = point_masses([0.0], [5.0])
         full = Full(
-            dim=1, seen=matching_tables(distributions, [DistributionPair(0, 1)], np.ones((1, 1)))
+            dim=1,
+            differences=oracles.matching_tables(
+                distributions, [DistributionPair(0, 1)], np.ones((1, 1))
+            ),
         )
         assert full_cost(full, 4.0, 5.0) / 2 - 1 == pytest.approx(2.0**-38, rel=0.2)
 
@@ -454,13 +465,14 @@ class TestUnsliced:
     def test_calibration_never_overspends(self, world, order, epsilon):
         distributions, pairs, profile = world
         full = Full(
-            dim=profile.dim, seen=matching_tables(distributions, pairs, np.eye(profile.dim))
+            dim=profile.dim,
+            differences=oracles.matching_tables(distributions, pairs, np.eye(profile.dim)),
         )
         target = Guarantee.unsliced(order=order, epsilon=epsilon)
         noise_std = calibrate_unsliced(target, full)
         assert full_cost(full, order, noise_std) <= epsilon
         margin = oracles.grid_margin(profile.dim, noise_std)
-        tables = full.seen
+        tables = full.differences
         exact = max(
             min(
                 oracles.envelope(
@@ -477,7 +489,7 @@ class TestUnsliced:
     def test_gaussian_distributions(self):
         covs = np.tile(np.diag([1.0, 2.0]), (1, 2, 1, 1))
         pairs = GaussianPairs(means=np.array([[[0.0, 0.0], [3.0, 4.0]]]), covs=covs)
-        full = Full(dim=2, seen=pairs)
+        full = Full(dim=2, differences=pairs)
         s = 2.0
         expected = 4 / 2 * (9 / (1 + s**2) + 16 / (2 + s**2))
         assert full_cost(full, 4.0, s) == pytest.approx(expected, rel=1e-10)
@@ -487,7 +499,10 @@ class TestUnsliced:
     def test_equal_distributions_need_no_noise(self):
         distribution = FiniteDistribution.uniform([[0.0, 1.0], [2.0, 5.0]])
         full = Full(
-            dim=2, seen=matching_tables([distribution], [DistributionPair(0, 0)], np.eye(2))
+            dim=2,
+            differences=oracles.matching_tables(
+                [distribution], [DistributionPair(0, 0)], np.eye(2)
+            ),
         )
         assert full_cost(full, 4.0, 1e-9) == 0
         assert calibrate_unsliced(Guarantee.unsliced(order=2, epsilon=1), full) == 0
@@ -497,8 +512,10 @@ class TestErrors:
     def test_arguments_are_named(self, rng):
         """Wrong names of rules, envelopes and notions; noise and orders that are not allowed."""
         slices, gaussian = axes_of([1.0, 2.0]), gaussian_slices(rng)
-        tables = matching_tables(point_masses([0.0], [1.0]), [DistributionPair(0, 1)], np.eye(1))
-        full, claim, bad = Full(dim=1, seen=tables), claimed("average"), claimed("unsliced")
+        tables = oracles.matching_tables(
+            point_masses([0.0], [1.0]), [DistributionPair(0, 1)], np.eye(1)
+        )
+        full, claim, bad = Full(dim=1, differences=tables), claimed("average"), claimed("unsliced")
         calls = [
             ("rule", lambda: Method(rule="loose", envelope="transport")),
             ("envelope", lambda: Method(rule="tight", envelope="best")),
@@ -559,15 +576,20 @@ class TestSphereAndMissingMass:
         return axes_of((3.0, 4.0))
 
     def test_the_sphere_and_its_term_go_together(self):
-        seen = self.slices().seen
+        seen = self.slices().differences
         with pytest.raises(ArgumentError, match="and only it"):
-            Slices(profile=self.SPHERE, seen=seen)
+            Slices(profile=self.SPHERE, differences=seen)
         with pytest.raises(ArgumentError, match="and only it"):
-            Slices(profile=FiniteProfile.axes(dim=2), seen=seen, sphere=self.TERM)
+            Slices(profile=FiniteProfile.axes(dim=2), differences=seen, sphere=self.TERM)
 
     def test_the_sphere_needs_all_levels(self):
         with pytest.raises(ArgumentError, match="gaps on all levels"):
-            Slices(profile=self.SPHERE, seen=self.slices().seen, missing=[0.1], sphere=self.TERM)
+            Slices(
+                profile=self.SPHERE,
+                differences=self.slices().differences,
+                missing=[0.1],
+                sphere=self.TERM,
+            )
 
     @pytest.mark.parametrize("notion", ["average", "joint"])
     def test_gaps_without_tails_give_no_renyi_claim(self, notion):
@@ -583,7 +605,7 @@ class TestSphereAndMissingMass:
     @pytest.mark.parametrize("method", EMPIRICAL)
     def test_the_term_is_added_for_every_method(self, notion, method):
         finite = self.slices()
-        sphere = Slices(profile=self.SPHERE, seen=finite.seen, sphere=self.TERM)
+        sphere = Slices(profile=self.SPHERE, differences=finite.differences, sphere=self.TERM)
         std, order = 10.0, 4.0
         found = cost(sphere, claimed(notion), std, method)
         costs = [order * gap**2 / (2 * std**2) for gap in (3, 4)]
@@ -599,14 +621,14 @@ class TestSphereAndMissingMass:
         """exp of the largest moment would overflow; its logarithm does not."""
         sphere = Slices(
             profile=self.SPHERE,
-            seen=self.slices().seen,
+            differences=self.slices().differences,
             sphere=SphereTerm(halfwidth=0.1, diameter=1e4),
         )
         found = cost(sphere, claimed("joint"), 1.0, TRANSPORT)
         assert found == pytest.approx(2e8 + math.log(0.1) / 3, rel=1e-9)
 
     def test_no_full_distances_no_unsliced_noise(self):
-        nothing = Full(dim=2, seen=None)
+        nothing = Full(dim=2, differences=None)
         assert full_cost(nothing, 4.0, 1.0) == math.inf
         with pytest.raises(CalibrationError, match="without a public range"):
             calibrate_unsliced(claimed("unsliced"), nothing)
@@ -623,10 +645,10 @@ class TestTablesOfTheOtherKind:
         tables = gap_tables(self.distributions(), [DistributionPair(0, 1)], np.eye(2))
         assert tables.worst().max() == 4.0
         with pytest.raises(ArgumentError, match="does not bound the whole output"):
-            Full(dim=2, seen=tables)
+            Full(dim=2, differences=tables)
 
     def test_couplings_are_refused_along_slices(self):
-        tables = matching_tables(self.distributions(), [DistributionPair(0, 1)], np.eye(2))
+        tables = oracles.matching_tables(self.distributions(), [DistributionPair(0, 1)], np.eye(2))
         assert tables.worst().max() == 5.0
         with pytest.raises(ArgumentError, match="no gaps along slices"):
-            Slices(profile=FiniteProfile.axes(dim=2), seen=tables)
+            Slices(profile=FiniteProfile.axes(dim=2), differences=tables)

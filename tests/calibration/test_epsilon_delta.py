@@ -37,7 +37,7 @@ from pufferslice.calibration.epsilon_delta import (
 from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.errors import ArgumentError, CalibrationError
 from pufferslice.scenario.distributions import FiniteDistribution
-from pufferslice.sensitivity import DistributionPair, gap_tables, matching_tables
+from pufferslice.sensitivity import DistributionPair, gap_tables
 from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere
 from pufferslice.sensitivity.sensitivity import Full, Slices, SphereTerm
@@ -71,8 +71,13 @@ def discrete(p, q, order):
 def world(samples, profile, pairs=((0, 1),)):
     distributions = [FiniteDistribution.uniform(x) for x in samples]
     pairs = [DistributionPair(*pair) for pair in pairs]
-    slices = Slices(profile=profile, seen=gap_tables(distributions, pairs, profile.directions))
-    full = Full(dim=profile.dim, seen=matching_tables(distributions, pairs, np.eye(profile.dim)))
+    slices = Slices(
+        profile=profile, differences=gap_tables(distributions, pairs, profile.directions)
+    )
+    full = Full(
+        dim=profile.dim,
+        differences=oracles.matching_tables(distributions, pairs, np.eye(profile.dim)),
+    )
     return slices, full
 
 
@@ -222,7 +227,7 @@ class TestDirectDelta:
     def test_weights_count(self):
         base, _ = points([1.0, 0.5])
         profile = FiniteProfile(directions=np.eye(2), weights=[0.2, 0.8])
-        slices = Slices(profile=profile, seen=base.seen)
+        slices = Slices(profile=profile, differences=base.differences)
         expected = float(0.2 * exact_delta(1, 1) + 0.8 * exact_delta(0.5, 1))
         assert direct_delta_joint(slices, 1.0, 1.0) == pytest.approx(expected, rel=1e-10)
 
@@ -244,7 +249,7 @@ class TestDirectDelta:
     def test_refusals(self):
         slices, _ = points([1.0, 0.5])
         pairs = GaussianPairs(means=np.zeros((1, 2, 1)), covs=np.ones((1, 2, 1, 1)))
-        gaussian = Slices(profile=FiniteProfile.axes(dim=1), seen=pairs)
+        gaussian = Slices(profile=FiniteProfile.axes(dim=1), differences=pairs)
         part = attrs.evolve(slices, missing=[0.1])
         calls = [("gap tables", gaussian, 1.0, 1.0), ("all levels", part, 1.0, 1.0)]
         calls += [("noise_std", slices, std, 1.0) for std in (0.0, -1.0, math.nan, math.inf)]
@@ -261,7 +266,7 @@ def large_world():
     samples = [rng.standard_t(4, size=(3000, 4)) + rng.normal(size=4) for _ in range(4)]
     profile = FiniteProfile.uniform(dim=4, n_directions=160, seed=1)
     slices, full = world(samples, profile, list(itertools.combinations(range(4), 2)))
-    assert len(slices.seen.gaps) > 150_000
+    assert len(slices.differences.gaps) > 150_000
     return slices, full
 
 
@@ -405,9 +410,9 @@ class TestViewsOf:
     def test_gaussian_distributions_have_no_direct_view(self):
         covs = np.tile(np.eye(2), (1, 2, 1, 1))
         pairs = GaussianPairs(means=np.array([[[0.0, 0.0], [3.0, 4.0]]]), covs=covs)
-        slices = Slices(profile=FiniteProfile.axes(dim=2), seen=pairs)
+        slices = Slices(profile=FiniteProfile.axes(dim=2), differences=pairs)
         claim, noise = self.calibrated("joint", EXACT, slices)
-        found = views_of(slices, Full(dim=2, seen=pairs), claim, *noise, 1e-5)
+        found = views_of(slices, Full(dim=2, differences=pairs), claim, *noise, 1e-5)
         assert {view.rule for view in found} == {"paper", "improved", "order_grid"}
         unsliced = by_rule(found, "unsliced")
         spent = 4 * 25 / (2 * (1 + noise[0] ** 2))
@@ -470,15 +475,17 @@ class TestViewsOf:
             return high
 
         if notion == "average":
-            rows = bisected(lambda e: slices.seen.deltas(e, s, 0.0), (6, 160))
+            rows = bisected(lambda e: slices.differences.deltas(e, s, 0.0), (6, 160))
             direct = float((rows @ weights).max())
         else:
             each = bisected(
-                lambda e: slices.seen.deltas(np.tile(e[:, None], 160), s, 0.0) @ weights, 6
+                lambda e: slices.differences.deltas(np.tile(e[:, None], 160), s, 0.0) @ weights, 6
             )
             direct = float(each.max())
         assert sliced["direct"] == pytest.approx(direct, rel=1e-6)
-        couplings = bisected(lambda e: full.seen.deltas(e, s, 0.0), (6, full.seen.n_slices))
+        couplings = bisected(
+            lambda e: full.differences.deltas(e, s, 0.0), (6, full.differences.n_slices)
+        )
         assert unsliced["direct"] == pytest.approx(couplings.min(axis=1).max(), rel=1e-6)
 
     def test_the_best_of_each_scope_and_delta(self):
@@ -517,8 +524,8 @@ def along_slices(*distributions, profile=AXES, missing=None):
     made = [FiniteDistribution.uniform(distribution) for distribution in distributions]
     pairs = [DistributionPair(0, i) for i in range(1, len(made))]
     tables = gap_tables(made, pairs, profile.directions)
-    return Slices(profile=profile, seen=tables) if missing is None else Slices(
-        profile=profile, seen=tables, missing=missing
+    return Slices(profile=profile, differences=tables) if missing is None else Slices(
+        profile=profile, differences=tables, missing=missing
     )  # fmt: skip
 
 
@@ -622,7 +629,7 @@ class TestSafeSide:
         """At the calibrated noise the delta of the Gaussian mixtures is at most the claim's."""
         profile = FiniteProfile.axes(dim=1)
         slices = along_slices(np.array(first)[:, None], np.array(second)[:, None], profile=profile)
-        if not slices.seen.worst().max() > 1e-3:
+        if not slices.differences.worst().max() > 1e-3:
             return
         target = ApproximateGuarantee.joint(epsilon=epsilon, delta=delta)
         try:
@@ -674,11 +681,11 @@ class TestEdges:
         pairs = GaussianPairs(means=np.zeros((1, 2, 2)), covs=np.tile(np.eye(2), (1, 2, 1, 1)))
         sphere = Slices(
             profile=SampledSphere(directions=np.eye(2)),
-            seen=POINTS.seen,
+            differences=POINTS.differences,
             sphere=SphereTerm(halfwidth=0.1, diameter=5.0),
         )
         for name, slices, std, envelope in (
-            ("Gaussian distributions", Slices(profile=AXES, seen=pairs), 1.0, "transport"),
+            ("Gaussian distributions", Slices(profile=AXES, differences=pairs), 1.0, "transport"),
             ("FiniteProfile", sphere, 1.0, "transport"),
             ("envelope", POINTS, 1.0, "exact"),
             ("noise_std", POINTS, 0.0, "transport"),

@@ -116,7 +116,7 @@ def coupled(distances, masses, dim=1):
         totals=np.array([counts.sum()]),
         equal=np.array([False]),
     )
-    return Full(dim=dim, seen=tables)
+    return Full(dim=dim, differences=tables)
 
 
 def test_variation_of_coupled_distances():
@@ -124,7 +124,7 @@ def test_variation_of_coupled_distances():
     full = coupled([1.0, 2.0], [3, 1])
     assert full_variation(full, 2.0) == pytest.approx(0.243790719161392, rel=1e-9)
     assert right_guesses(full_variation(full, 2.0)) == pytest.approx(0.621895359580696, rel=1e-9)
-    assert full_variation(Full(dim=1, seen=None), 2.0) == 1.0
+    assert full_variation(Full(dim=1, differences=None), 2.0) == 1.0
 
 
 @pytest.mark.soundness
@@ -134,14 +134,14 @@ def test_variation_of_gaussian_distributions(shift, first, second, noise_std):
     alike = GaussianPairs(means=np.array([[[shift], [0.0]]]), covs=np.full((1, 2, 1, 1), first**2))
     r = shift / math.sqrt(first**2 + noise_std**2)
     exact = 2 * float(ndtr(r / 2)) - 1
-    found = full_variation(Full(dim=1, seen=alike), noise_std)
+    found = full_variation(Full(dim=1, differences=alike), noise_std)
     assert exact <= found <= exact * (1 + 1e-6)
     other = attrs.evolve(alike, covs=np.array([[[[first**2]], [[second**2]]]]))
     stds = [math.sqrt(x**2 + noise_std**2) for x in (first, second)]
     x = np.linspace(-60, 60, 200_001)
     density = [np.exp(-(((x - m) / s) ** 2) / 2) / s for m, s in zip((shift, 0), stds, strict=True)]
     truth = float(np.abs(density[0] - density[1]).sum()) * (x[1] - x[0]) / math.sqrt(8 * math.pi)
-    assert full_variation(Full(dim=1, seen=other), noise_std) >= truth - 1e-6
+    assert full_variation(Full(dim=1, differences=other), noise_std) >= truth - 1e-6
 
 
 def test_released_variation_counts_both_distributions():
@@ -194,4 +194,4 @@ def test_the_hardest_pair_decides():
         equal=np.zeros(2, dtype=np.bool_),
     )
     alone = [full_variation(one, 2.0) for one in (near, far)]
-    assert full_variation(Full(dim=1, seen=both), 2.0) == max(alone) > min(alone)
+    assert full_variation(Full(dim=1, differences=both), 2.0) == max(alone) > min(alone)

@@ -33,7 +33,7 @@ def full_of(*rows, dim, equal=None, **facts):
         (np.array([r for r, _ in row], dtype=float), np.array([n for _, n in row])) for row in rows
     ]
     totals = [int(counts.sum()) for _, counts in tables]
-    return Full(dim=dim, seen=MatchingTables.of_rows(tables, totals, equal), **facts)
+    return Full(dim=dim, differences=MatchingTables.of_rows(tables, totals, equal), **facts)
 
 
 def log_moment(x, dim):
@@ -193,7 +193,7 @@ def test_refusals():
     unsliced = Guarantee.unsliced(order=4, epsilon=1.0)
     gaussians = tuple(GaussianDistribution(mean=[0.0, x], cov=np.eye(2)) for x in (0.0, 1.0))
     pairs = GaussianPairs.of([gaussians], np.ones(2))
-    for full in (Full(dim=2, seen=None), Full(dim=2, seen=pairs)):
+    for full in (Full(dim=2, differences=None), Full(dim=2, differences=pairs)):
         with pytest.raises(ArgumentError, match="FiniteProfile"):
             sphere_noise_std(full, JOINT)
     with pytest.raises(ArgumentError, match="isotropic"):

@@ -37,7 +37,7 @@ def full_of(*rows, equal=None, **facts):
         (np.array([r for r, _ in row], dtype=float), np.array([n for _, n in row])) for row in rows
     ]
     totals = [int(counts.sum()) for _, counts in tables]
-    return Full(dim=1, seen=MatchingTables.of_rows(tables, totals, equal), **facts)
+    return Full(dim=1, differences=MatchingTables.of_rows(tables, totals, equal), **facts)
 
 
 KNOWN = full_of([(2.0, 1), (1.0, 3)])
@@ -70,7 +70,7 @@ def test_the_sampled_noise_is_charged():
     # delta grows by (1 + e^epsilon) tau, the guess by tau.
     tau = implementation_delta(KNOWN)
     assert tau == DRAW_DELTA + INTEGER_DELTA
-    gaussian = Full(dim=3, seen=pairs_of([[0.0] * 3, [1.0] * 3], np.eye(3), np.eye(3)))
+    gaussian = Full(dim=3, differences=pairs_of([[0.0] * 3, [1.0] * 3], np.eye(3), np.eye(3)))
     tau = implementation_delta(gaussian)
     assert tau == 3 * (DRAW_DELTA + ROUNDING_DELTA)
     shift = math.sqrt(3) / math.sqrt(1 + 4.0)
@@ -111,7 +111,7 @@ def test_the_hardest_instance_with_its_best_coupling_counts():
     # Two couplings (slices) of two instances: the first has 5 or 1, the second 2 or 3.
     row = lambda r: (np.array([r]), np.array([1]))  # noqa: E731
     tables = MatchingTables.of_rows([row(5.0), row(2.0), row(1.0), row(3.0)], [1, 1])
-    full = Full(dim=1, seen=tables)
+    full = Full(dim=1, differences=tables)
     only = full_of([(2.0, 1)])
     for claim in (
         Guarantee.unsliced(order=3, epsilon=1),
@@ -142,7 +142,7 @@ def pairs_of(means, first, second):
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 2.0])
 def test_gaussians_of_equal_spread_are_exact(epsilon):
-    full = Full(dim=2, seen=pairs_of([[0.0, 0.0], [1.0, 2.0]], np.eye(2), np.eye(2)))
+    full = Full(dim=2, differences=pairs_of([[0.0, 0.0], [1.0, 2.0]], np.eye(2), np.eye(2)))
     shift = math.sqrt(5 / (1 + 1.5**2))
     delta = norm.cdf(shift / 2 - epsilon / shift) - math.exp(epsilon) * norm.cdf(
         -shift / 2 - epsilon / shift
@@ -153,7 +153,7 @@ def test_gaussians_of_equal_spread_are_exact(epsilon):
 
 @pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0])
 def test_gaussians_of_other_spreads_are_bounded(epsilon):
-    full = Full(dim=1, seen=pairs_of([[0.0], [0.5]], np.eye(1), 2 * np.eye(1)))
+    full = Full(dim=1, differences=pairs_of([[0.0], [0.5]], np.eye(1), 2 * np.eye(1)))
     x = np.linspace(-40, 40, 400_001)
     p, q = norm.pdf(x, 0, math.sqrt(1 + 1)), norm.pdf(x, 0.5, math.sqrt(2 + 1))
     truth = max(
@@ -169,7 +169,7 @@ def test_gaussians_in_the_plane_are_never_understated(seed):
     first = factor @ factor.T
     second = first * rng.uniform(0.9, 1.2) + np.diag(rng.uniform(0, 0.2, 2))
     mean, std, epsilon = rng.normal(size=2), rng.uniform(0.5, 2), rng.uniform(0, 1)
-    full = Full(dim=2, seen=pairs_of([[0.0, 0.0], mean], first, second))
+    full = Full(dim=2, differences=pairs_of([[0.0, 0.0], mean], first, second))
     x = np.linspace(-16, 16, 321)
     grid = np.stack(np.meshgrid(x, x), axis=-1)
     area = (x[1] - x[0]) ** 2
@@ -195,7 +195,7 @@ def test_gaussians_of_any_spread_never_below_the_truth(seed):
     turn = np.linalg.qr(rng.normal(size=(2, 2)))[0]
     covs = [turn @ np.diag([variance, 0.5]) @ turn.T for variance in variances]
     covs = [(cov + cov.T) / 2 for cov in covs]
-    full = Full(dim=2, seen=pairs_of([[0.0, 0.0], turn @ shift], *covs))
+    full = Full(dim=2, differences=pairs_of([[0.0, 0.0], turn @ shift], *covs))
     x = np.linspace(-25, 25, 1201)
     other = (
         norm.pdf(x, 0, math.sqrt(0.5 + noise_std**2)),
@@ -225,7 +225,7 @@ def test_equal_distributions_need_no_noise():
 
 
 def test_nothing_is_known_without_a_range():
-    full = Full(dim=2, seen=None)
+    full = Full(dim=2, differences=None)
     assert released_delta(full, 1.0, 1.0) == 1.0
     assert released_guess(full, 1.0) == 1.0
     with pytest.raises(CalibrationError, match="range"):

@@ -119,7 +119,7 @@ def test_the_public_part_has_no_count_and_no_number_of_the_data(
     public = json.loads((tmp_path / "c.json").read_text())
     confidential = {float(v) for name in ("pay", "age") for v in table[name].to_pylist()}
     slices, full = certificate.evidence.slices, certificate.evidence.full
-    for seen in (slices and slices.seen, full.seen):
+    for seen in (slices and slices.differences, full.differences):
         # Only worst gaps have all their digits; the others may be round by chance.
         if isinstance(seen, DistanceTables):
             confidential |= {gap for gap in seen.worst().flat if not (64 * gap).is_integer()}

@@ -52,9 +52,9 @@ def test_bytes_and_back(certificates, kind):
 
 def test_what_is_in_it(certificates, records):
     evidence = certificates["records"].evidence
-    assert isinstance(evidence.slices.seen, GapTables)
-    assert evidence.slices.seen.n_slices == 6
-    assert evidence.slices.seen.n_instances == 3
+    assert isinstance(evidence.slices.differences, GapTables)
+    assert evidence.slices.differences.n_slices == 6
+    assert evidence.slices.differences.n_instances == 3
     assert evidence.scenario == records.description()
     spreads = evidence.confidential["spreads"]
     assert {name: len(values) for name, values in spreads.items()} == {
@@ -67,8 +67,8 @@ def test_what_is_in_it(certificates, records):
         "n_samples": {},
     }
     assert len(evidence.salt) == 32
-    assert repr(evidence) == f"Evidence(full={evidence.full.seen!r})"
-    assert isinstance(certificates["gaussian"].evidence.slices.seen, GaussianPairs)
+    assert repr(evidence) == f"Evidence(full={evidence.full.differences!r})"
+    assert isinstance(certificates["gaussian"].evidence.slices.differences, GaussianPairs)
 
 
 def test_there_are_no_records_in_it(certificates, table):
@@ -96,10 +96,12 @@ def test_the_digest_sees_every_part(certificates, kind):
     for part in parts:
         half = getattr(evidence, part)
         for name in names:
-            array = getattr(half.seen, name).copy()
+            array = getattr(half.differences, name).copy()
             array.flat[-1] = not array.flat[-1] if array.dtype == bool else array.flat[-1] + 1
-            seen = attrs.evolve(half.seen, **{name: array})
-            digests.add(attrs.evolve(evidence, **{part: attrs.evolve(half, seen=seen)}).digest())
+            seen = attrs.evolve(half.differences, **{name: array})
+            digests.add(
+                attrs.evolve(evidence, **{part: attrs.evolve(half, differences=seen)}).digest()
+            )
     assert len(digests) == 4 + len(parts) * len(names)
 
 

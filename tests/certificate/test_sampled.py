@@ -149,7 +149,10 @@ class TestBothClaims:
             LOOSE["joint"].along(LINE),
             failure_probability=0.05,
         )
-        tables, missing = certificate.evidence.slices.seen, certificate.evidence.slices.missing[0]
+        tables, missing = (
+            certificate.evidence.slices.differences,
+            certificate.evidence.slices.missing[0],
+        )
         assert 0 < missing < 0.05
         rate = 1 / certificate.noise_std**2  # of order 2
         gaps = tables.masses @ np.exp(rate * tables.gaps**2)
@@ -170,11 +173,11 @@ class TestBothClaims:
         ]
         tables = GapTables.of_rows([*rows, *rows], [half, half])
         both = FiniteProfile(directions=[[1.0], [-1.0]], weights=[0.5, 0.5])
-        slices = Slices(profile=both, seen=tables, missing=missing_mass(tables))
+        slices = Slices(profile=both, differences=tables, missing=missing_mass(tables))
         full = full_of_slices(slices, Box([-4], [4]), np.ones(1))
-        full.seen.check()
-        assert full.seen.gaps.tolist() == pytest.approx([8.5, 1.0, 8.0, 2.0] * 2, rel=1e-12)
-        assert full.seen.counts.tolist() == [half + 1, half - 1, half, half] * 2
+        full.differences.check()
+        assert full.differences.gaps.tolist() == pytest.approx([8.5, 1.0, 8.0, 2.0] * 2, rel=1e-12)
+        assert full.differences.counts.tolist() == [half + 1, half - 1, half, half] * 2
         assert not full.missing.any()
         assert full_of_slices(slices, None, np.ones(1)).missing.tolist() == [0.5, 0.5]
 

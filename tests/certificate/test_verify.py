@@ -93,7 +93,9 @@ def test_descriptions_that_no_scenario_has(exact, changes):
 )
 def test_couplings_closer_than_gaps_or_than_the_stated_range(request, kind, factor, most, word):
     right = request.getfixturevalue(kind)
-    full = attrs.evolve(right.evidence.full, seen=scaled(right.evidence.full.seen, factor))
+    full = attrs.evolve(
+        right.evidence.full, differences=scaled(right.evidence.full.differences, factor)
+    )
     forged = issued(attrs.evolve(right.evidence, full=full), right.statement)
     assert forged.unsliced_epsilon < most * right.unsliced_epsilon
     assert any(word in problem for problem in verify(forged).problems)
@@ -105,7 +107,8 @@ def test_bands_narrower_than_the_samples(target):
     certificate = certify_release(SAMPLED, target.along(PROFILE), failure_probability=0.01)
     assert verify(certificate).holds
     slices = attrs.evolve(
-        certificate.evidence.slices, seen=scaled(certificate.evidence.slices.seen, 1e-2)
+        certificate.evidence.slices,
+        differences=scaled(certificate.evidence.slices.differences, 1e-2),
     )
     forged = issued(attrs.evolve(certificate.evidence, slices=slices), certificate.statement)
     assert forged.noise_std < certificate.noise_std / 10
@@ -350,7 +353,7 @@ def changed_arrays(certificate):
     """One entry of one array of the evidence changed, up and down, in every array in turn."""
     for part in ("slices", "full"):
         half = getattr(certificate.evidence, part)
-        seen = half.seen
+        seen = half.differences
         names = ["gaps", "equal"] if isinstance(seen, DistanceTables) else ["means", "covs"]
         for name in names:
             array = getattr(seen, name)
@@ -362,7 +365,7 @@ def changed_arrays(certificate):
                         if array.dtype == bool
                         else array.flat[position] * factor + (factor - 1) * 0.01
                     )
-                    changed = attrs.evolve(half, seen=attrs.evolve(seen, **{name: other}))
+                    changed = attrs.evolve(half, differences=attrs.evolve(seen, **{name: other}))
                     yield f"{part}.{name}[{position}]", replaced(certificate, **{part: changed})
         if isinstance(seen, DistanceTables):
             # Move mass between the two ends of a row, so that the row still sums to one.
@@ -371,7 +374,7 @@ def changed_arrays(certificate):
                 counts = seen.counts.copy()
                 moved = counts[loses] - 1
                 counts[gains], counts[loses] = counts[gains] + moved, counts[loses] - moved
-                changed = attrs.evolve(half, seen=attrs.evolve(seen, counts=counts))
+                changed = attrs.evolve(half, differences=attrs.evolve(seen, counts=counts))
                 yield f"{part}.counts", replaced(certificate, **{part: changed})
     slices = certificate.evidence.slices
     n = slices.profile.n_directions
@@ -394,8 +397,12 @@ def plain_costs(evidence, claim, noise_std):
             equal = seen.equal[row % len(seen.totals)]
             yield 0.0 if equal else math.log(mean) / (claim.order - 1)
 
-    slices = np.reshape(list(rows(evidence.slices.seen)), (-1, len(evidence.slices.seen.totals)))
-    full = np.reshape(list(rows(evidence.full.seen)), (-1, len(evidence.full.seen.totals)))
+    slices = np.reshape(
+        list(rows(evidence.slices.differences)), (-1, len(evidence.slices.differences.totals))
+    )
+    full = np.reshape(
+        list(rows(evidence.full.differences)), (-1, len(evidence.full.differences.totals))
+    )
     weights, a = evidence.slices.profile.weights, claim.order - 1
     joint = np.log(weights @ np.exp(a * slices)) / a
     sliced = joint if claim.notion == "joint" else weights @ slices
@@ -467,10 +474,10 @@ def test_distributions_that_are_called_equal_against_their_own_tables(certificat
     """Noise 0 with gaps that are not 0 in the evidence."""
     certificate = certificates["records"]
     slices = certificate.evidence.slices
-    equal = np.ones_like(slices.seen.equal)
+    equal = np.ones_like(slices.differences.equal)
     evidence = attrs.evolve(
         certificate.evidence,
-        slices=attrs.evolve(slices, seen=attrs.evolve(slices.seen, equal=equal)),
+        slices=attrs.evolve(slices, differences=attrs.evolve(slices.differences, equal=equal)),
     )
     try:
         statement = release_statement(evidence, CertificateOptions.read_off(certificate.statement))

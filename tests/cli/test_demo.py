@@ -2,6 +2,7 @@
 """The demonstration: what it writes is whole, agrees with direct calls, and can be made again."""
 
 import json
+import runpy
 import stat
 
 import attrs
@@ -91,6 +92,12 @@ def test_the_numbers_that_it_is_shown_for(result):
     assert fitted["promise"] == isotropic["promise"] == "at most 64 % right guesses of two"
     assert (paper["promise"], paper["about"]) == ("(4, 1)-Joint-SRPP", "200 slices alone")
     assert hours["paper_std"] > 3 * hours["noise_std"]
+
+
+def test_the_picture_of_the_readme_shows_these_numbers(result, repository):
+    draw = runpy.run_path(str(repository / "docs" / "noise_picture.py"))["picture"]
+    picture = (repository / "docs" / "assets" / "noise.svg").read_text(encoding="utf-8")
+    assert draw(result.statistics) == picture
 
 
 def test_isotropic_noise_by_hand(result, scenario):

@@ -8,11 +8,27 @@ import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests import scenario_files
+from tests.scenario_files import BOOTSTRAP, PAIR, RECORDS, SAMPLED, SCENARIO
+
 from pufferslice.certificate import Certificate, verify
 from pufferslice.cli.app import run
 
 MOST_LINES = 14
 """Of an error; those about wrong usage are drawn in a box."""
+
+
+_ALL = {"prior": SCENARIO["prior"], "secret": SCENARIO["secret"]}
+_ROWS = _ALL | {"calibration": SCENARIO["calibration"]}
+_READ = {"path": "many.parquet", "missing": "drop-rows", "null_values": ["?"]}
+FUZZED: dict[str, dict[str, Any]] = scenario_files.SCENARIOS | {
+    "records": RECORDS | _ROWS,
+    "streamed": RECORDS | _ROWS | {"data": {"path": "people.parquet", "bins": 16}},
+    "sampled": _ROWS | SAMPLED | {"data": _READ, "secret": SCENARIO["secret"]},
+    "bootstrap": _ROWS | BOOTSTRAP | {"guarantee": SCENARIO["guarantee"]},
+    "pair": PAIR | _ALL,
+}
+"""The scenario files with more sections and keys, so that there is more to change."""
 
 
 class Answer(NamedTuple):

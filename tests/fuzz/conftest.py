@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.scenario_files import PEOPLE, SCENARIO, SCENARIOS, TRAINING, csv_text, toml_text
+from tests.fuzz.commands import FUZZED
+from tests.scenario_files import PEOPLE, SCENARIO, TRAINING, csv_text, toml_text
 
 from pufferslice.cli.app import run
 
@@ -28,11 +29,11 @@ def good(tmp_path_factory):
     many = {"site": ["a", "b"] * 300, "pay": rng.normal(35, 3, 600), "age": rng.normal(45, 5, 600)}
     pq.write_table(pa.table(many), folder / "many.parquet")
     (folder / "training.toml").write_text(toml_text(TRAINING))
-    for name, document in SCENARIOS.items():
+    for name, document in FUZZED.items():
         (folder / f"{name}.toml").write_text(toml_text(document))
     (folder / "scenario.toml").write_text(toml_text(SCENARIO))
     with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()):
-        for name in SCENARIOS:
+        for name in FUZZED:
             assert run(["calibrate", f"{name}.toml", "--out", f"{name}.json"]) == 0, name
         assert run(["keygen", "keys"]) == 0
         release = ["release", "scenario.toml", "--certificate", "groups.json"]

@@ -9,9 +9,9 @@ import shutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.fuzz.commands import command
+from tests.fuzz.commands import FUZZED, command
 from tests.fuzz.odd import ODD_NUMBERS, ODD_TEXTS, changed, damaged
-from tests.scenario_files import PEOPLE, SCENARIOS, TRAINING, csv_text, toml_text
+from tests.scenario_files import PEOPLE, TRAINING, csv_text, toml_text
 
 from pufferslice._core.files import canonical_json, digest
 
@@ -44,12 +44,12 @@ def place(good, tmp_path):
 DATA = ("people.csv", "people.parquet", "many.parquet")
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", FUZZED)
 @given(data=st.data())
 @slow_to_make
 def test_calibrate_a_changed_scenario(place, name, data):
     folder = place(*DATA)
-    document = data.draw(changed(SCENARIOS[name]))
+    document = data.draw(changed(FUZZED[name]))
     (folder / "s.toml").write_text(toml_text(document))
     command(folder, "calibrate", "s.toml", "--out", "made.json", "--json")
 
@@ -58,7 +58,7 @@ def test_calibrate_a_changed_scenario(place, name, data):
 @slow_to_make
 def test_calibrate_a_damaged_scenario(place, good, data):
     folder = place(*DATA)
-    name = data.draw(st.sampled_from(sorted(SCENARIOS)))
+    name = data.draw(st.sampled_from(sorted(FUZZED)))
     raw = data.draw(damaged((good / f"{name}.toml").read_bytes()))
     (folder / "s.toml").write_bytes(raw)
     command(folder, "calibrate", "s.toml", "--out", "made.json", "--json")
@@ -96,16 +96,16 @@ def odd_tables(draw):
 def test_calibrate_an_odd_table(place, raw, name):
     folder = place()
     (folder / "people.csv").write_bytes(raw)
-    (folder / "s.toml").write_text(toml_text(SCENARIOS[name]))
+    (folder / "s.toml").write_text(toml_text(FUZZED[name]))
     command(folder, "calibrate", "s.toml", "--out", "made.json", "--json")
 
 
 @given(data=st.data(), name=st.sampled_from(["groups", "streamed", "sampled"]))
 @slow_to_make
 def test_calibrate_a_damaged_table(place, good, data, name):
-    folder, file = place(*DATA), SCENARIOS[name]["data"]["path"]
+    folder, file = place(*DATA), FUZZED[name]["data"]["path"]
     (folder / file).write_bytes(data.draw(damaged((good / file).read_bytes())))
-    (folder / "s.toml").write_text(toml_text(SCENARIOS[name]))
+    (folder / "s.toml").write_text(toml_text(FUZZED[name]))
     command(folder, "calibrate", "s.toml", "--out", "made.json", "--json")
 
 
@@ -138,7 +138,7 @@ def damaged_certificate(draw, folder, good, name):
 @slow_to_make
 def test_what_reads_certificates(place, good, data):
     folder = place(*DATA, "release.json", "ledger")
-    name = data.draw(st.sampled_from(sorted(SCENARIOS)))
+    name = data.draw(st.sampled_from(sorted(FUZZED)))
     shutil.copyfile(good / f"{name}.toml", folder / "s.toml")
     shutil.copytree(good / "keys", folder / "keys")
     damaged_certificate(data.draw, folder, good, name)
@@ -313,7 +313,7 @@ COMPARE = {
 def test_compare_a_changed_scenario(place, data, extra):
     folder = place(*DATA)
     name = data.draw(st.sampled_from(["groups", "records"]))
-    (folder / "s.toml").write_text(toml_text(data.draw(changed(SCENARIOS[name]))))
+    (folder / "s.toml").write_text(toml_text(data.draw(changed(FUZZED[name]))))
     command(folder, "compare", "s.toml", *extra, "--json")
 
 

@@ -237,8 +237,8 @@ def _evidence_digests(certificate: Certificate) -> Spec:
     evidence = certificate.evidence
     slices = evidence.slices
     tables = {
-        "slices": slices and slices.seen,
-        "full": evidence.full.seen,
+        "slices": slices and slices.differences,
+        "full": evidence.full.differences,
         "plain": evidence.plain,
         "beyond": evidence.beyond,
     }

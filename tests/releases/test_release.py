@@ -717,7 +717,8 @@ def shrunk(certificate, factor):
     evidence = certificate.evidence
     parts = {"slices": evidence.slices, "full": evidence.full}
     edited = {
-        name: part and attrs.evolve(part, seen=smaller(part.seen)) for name, part in parts.items()
+        name: part and attrs.evolve(part, differences=smaller(part.differences))
+        for name, part in parts.items()
     }
     evidence = attrs.evolve(evidence, **edited)
     return issued(evidence, certificate.statement)
@@ -744,11 +745,11 @@ def test_an_unsliced_bound_that_was_edited_releases_nothing(ledger):
     """The noise is right, but all coupled atoms but the farthest are said to be closer."""
     certificate = certified(RECORDS)
     evidence = certificate.evidence
-    tables = evidence.full.seen
+    tables = evidence.full.differences
     smaller = tables.gaps / 2
     smaller[tables.starts[:-1]] *= 2
     closer = attrs.evolve(tables, gaps=smaller)
-    evidence = attrs.evolve(evidence, full=attrs.evolve(evidence.full, seen=closer))
+    evidence = attrs.evolve(evidence, full=attrs.evolve(evidence.full, differences=closer))
     forged = issued(evidence, certificate.statement)
     assert forged.noise_std == certificate.noise_std
     assert forged.unsliced_epsilon < certificate.unsliced_epsilon
@@ -762,8 +763,8 @@ def test_a_cost_along_slices_that_was_edited_releases_nothing(ledger):
     """The noise is right and the unsliced bound too; only the cost along slices is understated."""
     certificate = certified(RECORDS, Guarantee.average(order=4, epsilon=4.0))
     evidence = certificate.evidence
-    seen = attrs.evolve(evidence.slices.seen, gaps=evidence.slices.seen.gaps / 20)
-    evidence = attrs.evolve(evidence, slices=attrs.evolve(evidence.slices, seen=seen))
+    smaller = attrs.evolve(evidence.slices.differences, gaps=evidence.slices.differences.gaps / 20)
+    evidence = attrs.evolve(evidence, slices=attrs.evolve(evidence.slices, differences=smaller))
     forged = issued(evidence, certificate.statement, noise_std=certificate.noise_std)
     assert forged.spent < 0.02
     assert verify(forged).holds
@@ -774,7 +775,7 @@ def test_a_cost_along_slices_that_was_edited_releases_nothing(ledger):
 @pytest.mark.soundness
 def test_an_unsliced_bound_cannot_be_left_out(certificate):
     evidence = certificate.evidence
-    bare = attrs.evolve(evidence, full=attrs.evolve(evidence.full, seen=None))
+    bare = attrs.evolve(evidence, full=attrs.evolve(evidence.full, differences=None))
     forged = issued(bare, certificate.statement)
     assert forged.unsliced_epsilon is None
     assert not verify(forged).holds
@@ -801,7 +802,7 @@ def test_a_description_is_compared_to_the_last_digit(ledger):
 @pytest.mark.soundness
 def test_the_tables_of_a_certificate_are_locked(certificate):
     """They are used again by a release of the same process."""
-    for tables in (certificate.evidence.slices.seen, certificate.evidence.full.seen):
+    for tables in (certificate.evidence.slices.differences, certificate.evidence.full.differences):
         for array in (tables.gaps, tables.counts, tables.starts, tables.totals, tables.equal):
             with pytest.raises(ValueError, match="read-only"):
                 array[:] = 0

@@ -85,7 +85,7 @@ def roundings(value):
 def evidence_numbers(certificate):
     """Everything that the evidence holds or that is computed from it, but not stated."""
     evidence = certificate.evidence
-    numbers = [*evidence.slices.seen.gaps, *evidence.full.seen.gaps]
+    numbers = [*evidence.slices.differences.gaps, *evidence.full.differences.gaps]
     rows = sweep_points(certificate, epsilons_around(certificate.guarantee.epsilon))
     others = [row for row in rows if row.claim != certificate.guarantee]
     numbers += [row.noise_std for row in others]
@@ -281,7 +281,7 @@ def test_no_number_of_the_evidence_of_shaped_noise_is_public(whole, kind):
     held, internal, public = whole[kind, "fitted"]
     rows = sweep_points(held, bounds_around(held.guarantee))
     others = [row for row in rows if row.claim != held.guarantee]
-    numbers = [*held.evidence.full.seen.gaps, *(row.noise_std for row in others)]
+    numbers = [*held.evidence.full.differences.gaps, *(row.noise_std for row in others)]
     numbers += [row.unsliced_epsilon for row in others]
     numbers += [row.unsliced_cost for row in pair_costs(held)[1:]]
     for row in verdict(held).statistics:

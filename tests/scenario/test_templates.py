@@ -239,7 +239,7 @@ class TestMarkovChain:
         assert second[-3:] == pytest.approx([0.087996498, 0.067108864, 0.085899346], abs=1e-8)
         certificate = certify_release(scenario, Guarantee.unsliced(order=4, epsilon=1.0))
         assert certificate.noise_std**2 == pytest.approx(59.7779278691121, rel=1e-7)
-        assert certificate.evidence.full.seen.worst().max() == pytest.approx(6.0)
+        assert certificate.evidence.full.differences.worst().max() == pytest.approx(6.0)
 
     THREE = np.array([[0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.25, 0.25, 0.5]])
     START = np.array([0.2, 0.5, 0.3])

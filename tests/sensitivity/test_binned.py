@@ -390,7 +390,7 @@ def ceiling(exact, scan, target, method):
     found = gap_tables(distributions, [DistributionPair(0, 1)], PROFILE.directions)
     price = float((2 * scan.grid.widths + 2 * scan.grid.errors).max())
     wider = attrs.evolve(found, gaps=(found.gaps + price) * ROUNDED, equal=np.array([False]))
-    return calibrate(target, Slices(profile=PROFILE, seen=wider), method)
+    return calibrate(target, Slices(profile=PROFILE, differences=wider), method)
 
 
 @pytest.mark.soundness

@@ -179,7 +179,7 @@ class TestStrata:
         )
         assert here.distributions_digest() == there.distributions_digest()
         recipe = Recipe(effort="quick", cost="renyi", rate=0.2)
-        one, two = (full_sensitivity(s, recipe=recipe).seen for s in (here, there))
+        one, two = (full_sensitivity(s, recipe=recipe).differences for s in (here, there))
         for name in ("starts", "gaps", "counts", "totals"):
             assert np.array_equal(getattr(one, name), getattr(two, name))
 

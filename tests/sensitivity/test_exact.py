@@ -13,7 +13,8 @@ from tests import oracles
 
 from pufferslice.errors import ArgumentError
 from pufferslice.scenario.distributions import FiniteDistribution
-from pufferslice.sensitivity import DistributionPair, gap_tables, matching_tables
+from pufferslice.sensitivity import DistributionPair, gap_tables
+from pufferslice.sensitivity.couplings import Recipe, coupling_tables
 from pufferslice.sensitivity.profiles import FiniteProfile
 from pufferslice.sensitivity.tables import FINEST_DIGITS, OCTAVES
 
@@ -235,76 +236,7 @@ class TestInvariances:
             assert [float(g) for g in gaps] == pytest.approx([float(g) for g in alone_gaps])
 
 
-class TestMatchings:
-    def test_known_distances(self):
-        """Sorted along x, (0,0)-(0,3) and (1,0)-(1,4); along y the same."""
-        distributions = [
-            FiniteDistribution.uniform([[1, 0], [0, 0]]),
-            FiniteDistribution.uniform([[0, 3], [1, 4]]),
-        ]
-        tables = matching_tables(distributions, ONE_PAIR, np.array([[1.0, 0.0]]))
-        assert entries(tables) == [(4.0, 0.5), (3.0, 0.5)]
-
-    def test_along_a_line_it_is_the_gap_table(self, rng):
-        distributions = [
-            on_the_line(rng.integers(-9, 9, size=n), rng.integers(1, 4, size=n)) for n in (6, 8)
-        ]
-        matched, gaps = matching_tables(distributions, ONE_PAIR, LINE), line_table(*distributions)
-        assert entries(matched) == entries(gaps)
-
-    @pytest.mark.soundness
-    def test_it_is_the_matching_that_sorting_induces(self, rng):
-        x, y = rng.normal(size=(2, 200, 3))
-        u = FiniteProfile.uniform(dim=3, n_directions=5, seed=5).directions
-        tables = matching_tables([FiniteDistribution.uniform(v) for v in (x, y)], ONE_PAIR, u)
-        for k, direction in enumerate(u):
-            matched = x[np.argsort(x @ direction)] - y[np.argsort(y @ direction)]
-            true = np.sort(np.linalg.norm(matched, axis=1))
-            row = slice(tables.starts[k], tables.starts[k + 1])
-            ranks = np.repeat(tables.gaps[row], tables.counts[row])[::-1]
-            assert (ranks >= true * (1 - 1e-15)).all()
-            assert (ranks <= true * (1 + 2.0**-8)).all()
-            assert ranks[-1] == pytest.approx(true[-1], rel=1e-14)
-
-    @pytest.mark.soundness
-    def test_unequal_sizes_and_weights_against_a_linear_program(self, rng):
-        """At most n + m - 1 atoms; mean squared distance at least the optimal one."""
-        for _ in range(10):
-            n, m = rng.integers(1, 7, size=2)
-            x, y = rng.normal(size=(n, 2)), rng.normal(size=(m, 2))
-            a, b = (rng.integers(1, 5, size=k) for k in (n, m))
-            squares = ((x[:, None] - y[None]) ** 2).sum(axis=-1)
-            optimal = ot.emd2(a / a.sum(), b / b.sum(), squares)
-            distributions = [FiniteDistribution(outputs=v, counts=c) for v, c in ((x, a), (y, b))]
-            tables = matching_tables(distributions, ONE_PAIR, np.eye(2))
-            for k in range(2):
-                row = slice(tables.starts[k], tables.starts[k + 1])
-                assert tables.masses[row].sum() == pytest.approx(1, abs=1e-15)
-                assert len(tables.gaps[row]) <= n + m - 1
-                cost = (tables.masses[row] * tables.gaps[row] ** 2).sum()
-                assert cost >= optimal * (1 - 1e-12)
-                assert cost <= merged_cost(x, y, a, b, k) * (1 + 2.0**-8) ** 2
-
-    @pytest.mark.soundness
-    def test_a_coupling_sees_at_least_what_any_slice_sees(self, rng):
-        """E exp(c |X-Y|^2) >= integral of exp(c gap^2) along every direction."""
-        distributions = [FiniteDistribution.uniform(rng.normal(size=(n, 3))) for n in (30, 20)]
-        u = FiniteProfile.uniform(dim=3, n_directions=30, seed=6).directions
-        sliced = gap_tables(distributions, ONE_PAIR, u).log_moments(0.3, 0.0)
-        coupled = matching_tables(distributions, ONE_PAIR, np.eye(3)).log_moments(0.3, 0.0)
-        assert coupled.min() >= sliced.max()
-
-
-def merged_cost(x, y, a, b, axis):
-    """Mean squared distance of the coupling by rank along an axis, repeating every point."""
-    across, along = np.repeat(x, a * b.sum(), axis=0), np.repeat(y, b * a.sum(), axis=0)
-    across = across[np.argsort(across[:, axis], kind="stable")]
-    along = along[np.argsort(along[:, axis], kind="stable")]
-    return ((across - along) ** 2).sum(axis=1).mean()
-
-
-@pytest.mark.parametrize("build", [gap_tables, matching_tables])
-def test_dimensions_must_agree(build):
+def test_dimensions_must_agree():
     plane, space = [[0.0, 0.0]], [[0.0, 1.0, 2.0]]
     for first, second, directions in [
         (plane, plane, np.eye(3)),
@@ -313,7 +245,7 @@ def test_dimensions_must_agree(build):
     ]:
         distributions = [FiniteDistribution.uniform(rows) for rows in (first, second)]
         with pytest.raises(ArgumentError, match="dimension"):
-            build(distributions, ONE_PAIR, directions)
+            gap_tables(distributions, ONE_PAIR, directions)
 
 
 @pytest.mark.soundness
@@ -323,7 +255,7 @@ def test_distances_do_not_vanish_below_the_range_of_squares(scale, n_second):
     """A distance of 0 would say that distributions which differ cost nothing."""
     first = FiniteDistribution.uniform([[scale, scale]])
     second = FiniteDistribution.uniform([[0.0, 0.0]] * n_second)
-    found = matching_tables([first, second], ONE_PAIR, np.eye(2)).worst()
+    found = coupling_tables([first, second], ONE_PAIR, Recipe()).worst()
     assert (found >= scale * np.sqrt(2) * (1 - 1e-15)).all()
     assert (found <= scale * np.sqrt(2) * (1 + 1e-15)).all()
 

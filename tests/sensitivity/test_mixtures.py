@@ -79,7 +79,7 @@ def test_no_stated_number_is_below_the_truth(dim, seed):
     full, noise_std = full_of(first, second), 0.8
     p, q, cell = densities(first, second, noise_std)
     for order in ORDERS:
-        stated = float(full.seen.full_costs(order, noise_std)[0])
+        stated = float(full.differences.full_costs(order, noise_std)[0])
         truth = max(renyi(order, p, q, cell), renyi(order, q, p, cell))
         assert truth <= stated
     for epsilon in (0.0, 0.5, 1.0):
@@ -101,7 +101,7 @@ def test_near_mixtures_are_nearly_exact():
         GaussianMixture.weighted(moved[::-1], weights[::-1]),
     )
     # 4 * 0.25 / (2 * (1 + 1)), the divergence of N(0.5, 2) from N(0, 2).
-    assert full.seen.full_costs(4.0, 1.0) == pytest.approx([0.25], rel=1e-9)
+    assert full.differences.full_costs(4.0, 1.0) == pytest.approx([0.25], rel=1e-9)
 
 
 def test_known_answer_of_two_pieces():
@@ -111,8 +111,8 @@ def test_known_answer_of_two_pieces():
     move = GaussianMixture.weighted([GaussianDistribution(mean=[9], cov=[[1]]), other], [0.5, 0.5])
     full = full_of(stay, move)
     expected = np.log((1 + np.exp(4 * 3 / (2 * 4))) / 2) / 3
-    assert full.seen.full_costs(4.0, np.sqrt(3.0)) == pytest.approx([expected], rel=1e-9)
-    slices = full.seen.slice_costs(np.array([[1.0]]), 4.0, np.sqrt(3.0))
+    assert full.differences.full_costs(4.0, np.sqrt(3.0)) == pytest.approx([expected], rel=1e-9)
+    slices = full.differences.slice_costs(np.array([[1.0]]), 4.0, np.sqrt(3.0))
     assert slices == pytest.approx(np.array([[expected]]), rel=1e-9)
 
 
@@ -144,7 +144,7 @@ def test_equal_mixtures_need_no_noise(rng):
     turned = GaussianMixture(components=mixture.components[::-1], counts=mixture.counts[::-1])
     full = full_of(mixture, turned)
     assert full.are_equal
-    assert full.seen.full_costs(4.0, 1.0).tolist() == [0.0]
+    assert full.differences.full_costs(4.0, 1.0).tolist() == [0.0]
 
 
 def test_large_and_infinite_costs():
@@ -194,6 +194,7 @@ class TestCertificates:
         assert certificate.statement["scenario"]["priors"][0]["origin"] == (
             "declared mixtures of Gaussian distributions"
         )
+        assert certificate.statement["unsliced"]["from"].endswith("Gaussian components, coupled")
         certificate.save(tmp_path / "certificate.json")
         again = Certificate.load(tmp_path / "certificate.json")
         assert verify(again, scenario=scenario).holds

@@ -19,7 +19,7 @@ from pufferslice.errors import ArgumentError
 from pufferslice.queries import Box, columns
 from pufferslice.scenario.distributions import FiniteDistribution, SampledDistribution
 from pufferslice.scenario.histograms import BinnedDistribution
-from pufferslice.sensitivity import DistributionPair, GapTables, gap_tables, matching_tables
+from pufferslice.sensitivity import DistributionPair, GapTables, gap_tables
 from pufferslice.sensitivity.bands import SortedSample, band_tables, common_bands
 from pufferslice.sensitivity.binned import Tally, bin_grid, binned_tables
 from pufferslice.sensitivity.concentration import LEVEL_QUANTA
@@ -287,17 +287,19 @@ class TestNoise:
         tables = gap_tables(distributions, pairs, directions, weights=profile.weights)
         monkeypatch.undo()
         assert len(tables.gaps) <= room
-        slices = Slices(profile=profile, seen=tables)
+        slices = Slices(profile=profile, differences=tables)
         self.assert_near_the_hardest(claim, slices, distributions, pairs, 0.01)
 
     def assert_near_the_hardest(self, claim, slices, distributions, pairs, room):
         noise_std = calibrate(claim, slices, TRANSPORT)
         rate = claim.order * (claim.order - 1) / (2 * noise_std**2)
-        logs = slices.seen.log_moments(rate, 0.0) / (claim.order - 1)
+        logs = slices.differences.log_moments(rate, 0.0) / (claim.order - 1)
         costs = aggregate(claim.notion, claim.order, logs, slices.profile.weights)
         hardest = [pairs[i] for i in np.argsort(-costs)[:5]]
         alone = gap_tables(distributions, hardest, slices.profile.directions)
-        least = calibrate(claim, attrs.evolve(slices, seen=alone, missing=np.zeros(5)), TRANSPORT)
+        least = calibrate(
+            claim, attrs.evolve(slices, differences=alone, missing=np.zeros(5)), TRANSPORT
+        )
         assert least * (1 - 1e-9) <= noise_std <= least * (1 + room) ** 0.5
 
 
@@ -310,15 +312,13 @@ class TestBounds:
         distributions, pairs = random_distributions(rng, 5, 200, 2), all_pairs(5)
         distributions[3] = distributions[2]
         directions = FiniteProfile.uniform(dim=2, n_directions=6, seed=1).directions
-        for make in (gap_tables, matching_tables):
-            fine = make(distributions, pairs, directions)
-            monkeypatch.setattr("pufferslice.sensitivity.tables.MOST_ENTRIES", room)
-            coarse = make(distributions, pairs, directions)
-            monkeypatch.undo()
-            assert len(coarse.gaps) <= max(room, 2 * 60) < len(fine.gaps)
-            assert coarse.equal.tolist() == fine.equal.tolist()
-            assert coarse.equal.any()
-            assert_bounds(coarse, fine)
+        fine = gap_tables(distributions, pairs, directions)
+        monkeypatch.setattr("pufferslice.sensitivity.tables.MOST_ENTRIES", room)
+        coarse = gap_tables(distributions, pairs, directions)
+        assert len(coarse.gaps) <= max(room, 2 * 60) < len(fine.gaps)
+        assert coarse.equal.tolist() == fine.equal.tolist()
+        assert coarse.equal.any()
+        assert_bounds(coarse, fine)
 
     @pytest.mark.soundness
     def test_larger_tables_keep_the_hardest_pairs_whole(self, rng, monkeypatch):
@@ -332,7 +332,7 @@ class TestBounds:
         assert_bounds(coarse, fine)
         for claim in CLAIMS:
             one, other = (
-                cost(Slices(profile=profile, seen=tables), claim, 3.0, TRANSPORT)
+                cost(Slices(profile=profile, differences=tables), claim, 3.0, TRANSPORT)
                 for tables in (coarse, fine)
             )
             assert one == other

@@ -58,14 +58,14 @@ def slice_costs(slices: Slices, order: float, noise_std: float, envelope: Envelo
     check_above(1, order=order)
     check_above(0, noise_std=noise_std)
     slices.check_whole()
-    if isinstance(slices.seen, GaussianPairs):
-        return slices.seen.slice_costs(slices.profile.directions, order, noise_std)
+    if isinstance(slices.differences, GaussianPairs):
+        return slices.differences.slice_costs(slices.profile.directions, order, noise_std)
     margin = grid_margin(slices.profile.dim, noise_std)
     if envelope == "transport":
         rate = moment_rate(order, noise_std)
-        return slices.seen.log_moments(rate, margin) / (order - 1)
-    costs = gaussian_envelope(order, slices.seen.worst() + margin, noise_std)
-    costs[slices.seen.equal] = 0.0
+        return slices.differences.log_moments(rate, margin) / (order - 1)
+    costs = gaussian_envelope(order, slices.differences.worst() + margin, noise_std)
+    costs[slices.differences.equal] = 0.0
     return costs
 
 
@@ -116,13 +116,13 @@ def closed_form_cost(slices: Slices, claim: Guarantee, noise_std: float) -> floa
     """
     check_one_of(SLICED_NOTIONS, notion=claim.notion)
     slices.check_whole()
-    if not isinstance(slices.seen, GapTables):
+    if not isinstance(slices.differences, GapTables):
         msg = (
             "rule 'closed_form' needs W-infinity, which is infinite between Gaussians of different"
             " spread; use rule 'tight', which takes their exact divergence"
         )
         raise ArgumentError(msg)
-    differ = slices.seen.worst()[~slices.seen.equal]
+    differ = slices.differences.worst()[~slices.differences.equal]
     sensitivities = differ.max(axis=0) + grid_margin(slices.profile.dim, noise_std)
     costs = gaussian_envelope(claim.order, sensitivities, noise_std)
     if slices.sphere is not None:
@@ -139,16 +139,16 @@ def full_costs(full: Full, order: float, noise_std: float) -> Floats:
     """
     check_above(1, order=order)
     check_above(0, noise_std=noise_std)
-    if full.seen is None:
+    if full.differences is None:
         return np.array([math.inf])
     if full.missing.any():
-        return np.full(full.seen.n_instances, math.inf)
-    if isinstance(full.seen, GaussianPairs):
-        return full.seen.full_costs(order, noise_std)
+        return np.full(full.differences.n_instances, math.inf)
+    if isinstance(full.differences, GaussianPairs):
+        return full.differences.full_costs(order, noise_std)
     # A distance is a sum of squares, each addition rounded.
     rate = moment_rate(order, noise_std) * (1 + (full.dim + 8) * UNIT_ROUNDOFF)
     margin = grid_margin(full.dim, noise_std)
-    return np.asarray(full.seen.log_moments(rate, margin).min(axis=1) / (order - 1))
+    return np.asarray(full.differences.log_moments(rate, margin).min(axis=1) / (order - 1))
 
 
 def full_cost(full: Full, order: float, noise_std: float) -> float:
@@ -178,7 +178,7 @@ def calibrate(target: Guarantee, slices: Slices, method: Method) -> float:
     check_one_of(slices.envelopes, envelope=method.envelope)
     if slices.are_equal:
         return 0.0
-    start = largest_shift(slices.seen, slices.profile.weights)
+    start = largest_shift(slices.differences, slices.profile.weights)
     return _smallest_noise(lambda std: cost(slices, target, std, method), target, start)
 
 
@@ -202,10 +202,12 @@ def _smallest_noise(cost_at: Callable[[float], float], target: Guarantee, shift:
     return raise_until(lambda std: cost_at(std) <= target.epsilon, noise_std)
 
 
-def largest_shift(seen: DistanceTables | GaussianPairs, weights: Floats | float = 1.0) -> float:
+def largest_shift(
+    differences: DistanceTables | GaussianPairs, weights: Floats | float = 1.0
+) -> float:
     """The scale of the differences, to start a search from; 0 if no slice of weight shows any."""
-    if isinstance(seen, DistanceTables):
-        return float((seen.worst() * (np.asarray(weights) > 0)).max())
-    means = np.linalg.norm(seen.means[:, 0] - seen.means[:, 1], axis=1)
-    spreads = np.abs(seen.covs[:, 0] - seen.covs[:, 1]).max(axis=(1, 2))
+    if isinstance(differences, DistanceTables):
+        return float((differences.worst() * (np.asarray(weights) > 0)).max())
+    means = np.linalg.norm(differences.means[:, 0] - differences.means[:, 1], axis=1)
+    spreads = np.abs(differences.covs[:, 0] - differences.covs[:, 1]).max(axis=(1, 2))
     return float(max(means.max(), math.sqrt(spreads.max())))

@@ -146,7 +146,7 @@ def direct_delta_joint(slices: Slices, noise_std: float, epsilon: float) -> floa
     """
     check_above(0, noise_std=noise_std)
     check_at_least(0, epsilon=epsilon)
-    if not isinstance(slices.seen, GapTables):
+    if not isinstance(slices.differences, GapTables):
         msg = (
             "the direct view reads gap tables, which Gaussian priors do not have; use another view"
         )
@@ -155,8 +155,8 @@ def direct_delta_joint(slices: Slices, noise_std: float, epsilon: float) -> floa
         msg = "the direct view needs gaps on all levels along a finite profile; use another view"
         raise ArgumentError(msg)
     margin = grid_margin(slices.profile.dim, noise_std)
-    found = _joint_deltas(slices.seen, noise_std, margin, slices.profile.weights)
-    return float(found(np.full(slices.seen.n_instances, epsilon)).max())
+    found = _joint_deltas(slices.differences, noise_std, margin, slices.profile.weights)
+    return float(found(np.full(slices.differences.n_instances, epsilon)).max())
 
 
 def views_of(
@@ -183,7 +183,7 @@ def views_of(
         order = claim.order
         if slices is not None and method is not None and claim.is_sliced:
             views += _sliced_views(slices, claim, noise_std, method, delta)
-    if full.seen is not None and not full.missing.any():
+    if full.differences is not None and not full.missing.any():
         views += _unsliced_views(full, noise_std, order, delta)
     return tuple(view for view in views if math.isfinite(view.epsilon))
 
@@ -306,7 +306,7 @@ def calibrate_approximate(
 
     if cost_of(slices, start * LEAST_NOISE) <= target.epsilon:
         return start * LEAST_NOISE
-    coarse = attrs.evolve(slices, seen=tables.coarsened(_ROUGH_ENTRIES))
+    coarse = attrs.evolve(slices, differences=tables.coarsened(_ROUGH_ENTRIES))
     rough = smallest_safe(lambda std: cost_of(coarse, std), target.epsilon, start=start)
     noise_std = smallest_safe(lambda std: cost_of(slices, std), target.epsilon, start=rough)
     return raise_until(lambda std: cost_of(slices, std) <= target.epsilon, noise_std * SAFETY)
@@ -402,7 +402,7 @@ def _sliced_views(
 
         grid = _best_over_orders(at_order, improved, order=claim.order, cost=spent, delta=delta)
         found.append(("order_grid", grid))
-        if isinstance(slices.seen, GapTables) and delta >= SMALLEST_DIRECT_DELTA:
+        if isinstance(slices.differences, GapTables) and delta >= SMALLEST_DIRECT_DELTA:
             weights, margin = slices.profile.weights, grid_margin(slices.profile.dim, noise_std)
 
             def average_epsilons(tables: DistanceTables) -> Floats:
@@ -413,7 +413,7 @@ def _sliced_views(
                 ones = np.ones(tables.n_instances)
                 return smallest_epsilons(deltas_at, ones, delta * ones)
 
-            direct = _largest(slices.seen, average_epsilons if average else joint_epsilons)
+            direct = _largest(slices.differences, average_epsilons if average else joint_epsilons)
             found.append(("direct", direct))
         if method.rule == "closed_form":
             found.append(("order_optimum", optimum_over_orders(at_order(2.0) / 2, delta)))
@@ -439,13 +439,13 @@ def _unsliced_views(full: Full, noise_std: float, order: float, delta: float) ->
         ("improved", improved_epsilon_joint(order, bound, delta)),
         ("order_grid", grid),
     ]
-    if isinstance(full.seen, MatchingTables) and delta >= SMALLEST_DIRECT_DELTA:
+    if isinstance(full.differences, MatchingTables) and delta >= SMALLEST_DIRECT_DELTA:
         margin = grid_margin(full.dim, noise_std)
 
         def best_coupling(tables: DistanceTables) -> Floats:
             return np.asarray(_row_epsilons(tables, noise_std, margin, delta).min(axis=1))
 
-        found.append(("direct", _largest(full.seen, best_coupling)))
+        found.append(("direct", _largest(full.differences, best_coupling)))
     return [
         View(scope="unsliced", rule=rule, epsilon=epsilon, delta=delta) for rule, epsilon in found
     ]
@@ -510,7 +510,7 @@ def _row_epsilons(tables: DistanceTables, noise_std: float, margin: float, delta
 
 
 def _tables(slices: Slices) -> GapTables:
-    if not isinstance(slices.seen, GapTables):
+    if not isinstance(slices.differences, GapTables):
         msg = (
             "an (epsilon, delta) claim is calibrated on gaps, which Gaussian distributions do "
             "not have; certify a Rényi claim and read its (epsilon, delta) views"
@@ -521,7 +521,7 @@ def _tables(slices: Slices) -> GapTables:
             "the sphere as profile does not go with an (epsilon, delta) claim; use a FiniteProfile"
         )
         raise ArgumentError(msg)
-    return slices.seen
+    return slices.differences
 
 
 def _delta_left(slices: Slices, delta: float) -> Floats:

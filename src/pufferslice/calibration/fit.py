@@ -165,7 +165,7 @@ def _fitted(
     least_weight = 1.0 if weights is None else float(np.diag(weights).min())
     distributions, pairs = distribution_pairs(scenario)
     gaussian = (
-        full_sensitivity(scenario, recipe=Recipe()).seen
+        full_sensitivity(scenario, recipe=Recipe()).differences
         if scenario.prior_kind == "gaussian"
         else None
     )

@@ -81,21 +81,21 @@ def full_variation(full: Full, noise_std: float) -> float:
 
     Guarantee: never below the total variation, for every instance, in all dimensions.
     """
-    if full.seen is None:
+    if full.differences is None:
         return 1.0
-    if isinstance(full.seen, GaussianPairs):
+    if isinstance(full.differences, GaussianPairs):
         costs = np.array([full_costs(full, order, noise_std) for order in LOW_ORDERS]).T * SAFETY
         bounds = total_variation_bound(LOW_ORDERS, costs).min(axis=1)
         # Of equal spread this is exact; otherwise the part of the spreads is added.
-        shifts, variations = full.seen.parts(noise_std)
-        split = full.seen.averaged(
+        shifts, variations = full.differences.parts(noise_std)
+        split = full.differences.averaged(
             (erf(shifts.min(axis=1) / (2 * math.sqrt(2))) + variations) * _UP
         )
         return min(1.0, float(np.minimum(split, bounds).max()))
     # A distance is a sum of squares, each addition rounded.
     std = noise_std * (1 - (full.dim + 8) * UNIT_ROUNDOFF)
-    at_zero = np.zeros((full.seen.n_instances, full.seen.n_slices))
-    bounds = full.seen.deltas(at_zero, std, grid_margin(full.dim, noise_std)).min(axis=1)
+    at_zero = np.zeros((full.differences.n_instances, full.differences.n_slices))
+    bounds = full.differences.deltas(at_zero, std, grid_margin(full.dim, noise_std)).min(axis=1)
     if full.missing.any():
         bounds = (bounds + full.missing) * _UP
     return min(1.0, float(bounds.max()))

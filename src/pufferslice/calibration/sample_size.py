@@ -106,7 +106,7 @@ def plan_samples(
             halfwidth = confidence.sphere_halfwidth(n_directions)
             along, term = profile, SphereTerm(halfwidth=halfwidth, diameter=diameter)
         missing = missing_mass(tables)
-        slices = Slices(profile=along, seen=tables, missing=missing, sphere=term)
+        slices = Slices(profile=along, differences=tables, missing=missing, sphere=term)
         return sliced_noise(slices, target, chosen)
 
     alone = noise_along(plain, None)

@@ -84,7 +84,7 @@ def sphere_noise_std(full: Full, target: Guarantee) -> float:
 
     >>> from pufferslice.sensitivity.tables import MatchingTables
     >>> points = MatchingTables.of_rows([(np.array([3.0]), np.array([1]))], [1])
-    >>> full = Full(dim=9, seen=points)  # two points in nine dimensions, 3 apart
+    >>> full = Full(dim=9, differences=points)  # two points in nine dimensions, 3 apart
     >>> round(sphere_noise_std(full, Guarantee.average(order=4, epsilon=1.0)) ** 2, 6)
     2.0
     >>> round(sphere_noise_std(full, Guarantee.joint(order=4, epsilon=1.0)) ** 2, 6)
@@ -104,7 +104,7 @@ def sphere_noise_std(full: Full, target: Guarantee) -> float:
 
 
 def _tables(full: Full, claim: Guarantee) -> MatchingTables:
-    tables = full.seen
+    tables = full.differences
     if not isinstance(tables, MatchingTables) or full.missing.any():
         msg = (
             "the whole sphere needs distances of the whole output, on all levels: finite "

@@ -57,7 +57,7 @@ _UP: Final = 1 + 2.0**-50
 
 def implementation_delta(full: Full) -> float:
     """Total variation between the sampled release and the one the bounds are about."""
-    exact = isinstance(full.seen, GaussianPairs)
+    exact = isinstance(full.differences, GaussianPairs)
     return full.dim * (DRAW_DELTA + (ROUNDING_DELTA if exact else INTEGER_DELTA))
 
 
@@ -74,13 +74,13 @@ def delta_curve(full: Full, noise_std: float) -> Callable[[float], float]:
     added, or the best of many orders is taken.
     """
     check_above(0, noise_std=noise_std)
-    if full.seen is None:
+    if full.differences is None:
         return lambda _epsilon: 1.0
     tau = implementation_delta(full)
     ideal = (
-        _gaussian_curve(full, full.seen, noise_std)
-        if isinstance(full.seen, GaussianPairs)
-        else _coupled_curve(full, full.seen, noise_std)
+        _gaussian_curve(full, full.differences, noise_std)
+        if isinstance(full.differences, GaussianPairs)
+        else _coupled_curve(full, full.differences, noise_std)
     )
 
     def delta_at(epsilon: float) -> float:
@@ -104,7 +104,7 @@ def _gaussian_curve(
         split = pairs.averaged(gaussian_delta(farthest, epsilon) + _DELTA_ERROR + variations)
         logs = (orders - 1) * (costs - epsilon) + terms
         converted = np.exp(np.minimum(logs.min(axis=0), 0.0)) * _UP
-        return np.minimum(split, converted)
+        return np.asarray(np.minimum(split, converted))
 
     return ideal
 
@@ -118,7 +118,8 @@ def _coupled_curve(
 
     def ideal(epsilon: float) -> Floats:
         at = np.full((tables.n_instances, tables.n_slices), float(epsilon))
-        return tables.deltas(at, std, margin).min(axis=1) * (1 - full.missing) + full.missing
+        deltas = tables.deltas(at, std, margin).min(axis=1)
+        return np.asarray(deltas * (1 - full.missing) + full.missing)
 
     return ideal
 
@@ -147,7 +148,7 @@ def calibrate_unsliced(target: Claim, full: Full) -> float:
     Guarantee: `unsliced_cost(result) <= target.bound` was evaluated and holds; 0 if all
     distributions are equal.
     """
-    if full.seen is None:
+    if full.differences is None:
         msg = (
             "samples without a public range do not bound the unsliced divergence; give the query a "
             "range, or claim along slices"
@@ -165,7 +166,7 @@ def calibrate_unsliced(target: Claim, full: Full) -> float:
             f"got {target.delta!r}"
         )
         raise ArgumentError(msg)
-    if np.all(full.seen.equal):
+    if np.all(full.differences.equal):
         return 0.0
 
     def cost_at(std: float) -> float:
@@ -175,7 +176,7 @@ def calibrate_unsliced(target: Claim, full: Full) -> float:
             return released_delta(full, target.epsilon, std)
         return 2 * released_guess(full, std) - 1
 
-    limit, start = target.bound, largest_shift(full.seen)
+    limit, start = target.bound, largest_shift(full.differences)
     if isinstance(target, Guarantee):
         start *= math.sqrt(target.order / (2 * target.epsilon))
     elif isinstance(target, ApproximateGuarantee):

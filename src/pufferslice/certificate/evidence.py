@@ -110,7 +110,10 @@ class Evidence:
                 scenario, recipe=chosen, shape=shape, slices=slices, progress=progress
             )
             _FULLS.keep(whole, full)
-        for tables in (full.seen, *(() if sliced is None else (sliced.slices.seen, *sliced[1:]))):
+        for tables in (
+            full.differences,
+            *(() if sliced is None else (sliced.slices.differences, *sliced[1:])),
+        ):
             for array in _packed("", tables).values():
                 array.setflags(write=False)
         sizes = {}
@@ -217,7 +220,7 @@ class Evidence:
                 missing = missing_mass(tables)
             slices = Slices(
                 profile=profile,
-                seen=tables,
+                differences=tables,
                 missing=missing,
                 sphere=sphere_term(confidence, profile, limits, scales),
                 failure_probability=0.0 if confidence is None else confidence.failure_probability,
@@ -228,13 +231,13 @@ class Evidence:
                 raise CertificateError(msg)
             full = full_of_slices(slices, limits, scales)
         else:
-            seen = None
+            differences = None
             if facts["full"]["has_tables"]:
-                seen = _tables_or_pairs(MatchingTables, "full", arrays)
+                differences = _tables_or_pairs(MatchingTables, "full", arrays)
             recipe = facts["full"]["recipe"]
             full = Full(
                 dim=len(query["names"]),
-                seen=seen,
+                differences=differences,
                 from_range=facts["full"]["from_range"],
                 shape=Shape(whitening=arrays["whitening"]) if "whitening" in arrays else None,
                 recipe=None if recipe is None else Recipe.from_json(recipe),
@@ -254,9 +257,11 @@ class Evidence:
 
     def check(self) -> None:
         """Raise unless the numbers fit together and are of the instances in the description."""
-        slices = None if self.slices is None else self.slices.seen
+        slices = None if self.slices is None else self.slices.differences
         parts = [
-            part for part in (slices, self.full.seen, self.plain, self.beyond) if part is not None
+            part
+            for part in (slices, self.full.differences, self.plain, self.beyond)
+            if part is not None
         ]
         n_instances = len(self.scenario["priors"]) * len(self.scenario["pairs"])
         for part in parts:
@@ -292,13 +297,13 @@ class Evidence:
             msg = f"the evidence does not fit its kind of priors, sampled or not. {CHANGED}"
             raise CertificateError(msg)
         ranged = self.scenario["query"]["range"] is not None
-        bounded = ranged == self.full.from_range == (self.full.seen is not None)
+        bounded = ranged == self.full.from_range == (self.full.differences is not None)
         if sampled and self.full.dim > 1 and not bounded:
             msg = f"the evidence of the whole output is not that of the public range. {CHANGED}"
             raise CertificateError(msg)
         if self.confidence is None or self.slices is None or not banded:
             return
-        if not isinstance(self.slices.seen, GapTables):
+        if not isinstance(self.slices.differences, GapTables):
             return
         sizes = self.confidential["n_samples"]
         pairs = [
@@ -311,7 +316,7 @@ class Evidence:
         expected = covered if cut else [LEVEL_QUANTA] * len(pairs)
         rest = [] if self.beyond is None else self.beyond.totals.tolist()
         left = [] if cut else [LEVEL_QUANTA - mass for mass in covered]
-        if self.slices.seen.totals.tolist() != expected or rest != left:
+        if self.slices.differences.totals.tolist() != expected or rest != left:
             msg = f"the evidence covers other levels than its numbers of samples allow. {CHANGED}"
             raise CertificateError(msg)
 
@@ -324,7 +329,7 @@ class Evidence:
             if self._full_is_slice()
             else {
                 "from_range": full.from_range,
-                "has_tables": full.seen is not None,
+                "has_tables": full.differences is not None,
                 "recipe": None if full.recipe is None else full.recipe.to_json(),
             },
             "has_plain": self.plain is not None,
@@ -343,15 +348,15 @@ class Evidence:
         if self.slices is not None:
             profile = self.slices.profile
             arrays |= {"directions": profile.directions, "weights": profile.weights}
-            arrays |= _packed("slices", self.slices.seen)
+            arrays |= _packed("slices", self.slices.differences)
         if self.full.shape is not None:
             arrays["whitening"] = self.full.shape.whitening
         if not self._full_is_slice():
-            arrays |= _packed("full", self.full.seen)
+            arrays |= _packed("full", self.full.differences)
         return arrays | _packed("plain", self.plain) | _packed("beyond", self.beyond)
 
     def __repr__(self) -> str:
-        return f"Evidence(full={self.full.seen!r})"
+        return f"Evidence(full={self.full.differences!r})"
 
 
 class _Latest(Generic[Kept]):

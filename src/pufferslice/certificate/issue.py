@@ -508,8 +508,8 @@ def _check_tails(evidence: Evidence, target: ApproximateGuarantee) -> None:
 
 def check_visible(evidence: Evidence, scenario: Scenario) -> None:
     """Refuse a profile that gives almost no weight to a difference between distributions."""
-    slices, full = evidence.required_slices(), evidence.full.seen
-    profile, tables = slices.profile, slices.seen
+    slices, full = evidence.required_slices(), evidence.full.differences
+    profile, tables = slices.profile, slices.differences
     share = _LEAST_SHARE / math.sqrt(profile.dim)
     if isinstance(tables, GaussianPairs):
         apart, visible = tables.differences(profile.directions)

@@ -37,6 +37,7 @@ from pufferslice.certificate.evidence import Evidence
 from pufferslice.certificate.limits import RELEASE_LIMITS
 from pufferslice.errors import CalibrationError
 from pufferslice.sensitivity.couplings import SEED
+from pufferslice.sensitivity.gaussian import GaussianPairs
 from pufferslice.sensitivity.profiles import FiniteProfile, Profile, SampledSphere
 from pufferslice.sensitivity.sensitivity import Full, Slices
 from pufferslice.sensitivity.tables import MatchingTables
@@ -272,11 +273,11 @@ def _noise_shares(
         return None
     slices = evidence.required_slices()
     drawn = FiniteProfile(directions=slices.profile.directions, weights=slices.profile.weights)
-    finite = Slices(profile=drawn, seen=slices.seen, missing=slices.missing)
+    finite = Slices(profile=drawn, differences=slices.differences, missing=slices.missing)
     with_bands = noise_std if slices.sphere is None else _noise_or_zero(finite, options)
     alone = with_bands
     if evidence.plain is not None:
-        alone = _noise_or_zero(Slices(profile=drawn, seen=evidence.plain), options)
+        alone = _noise_or_zero(Slices(profile=drawn, differences=evidence.plain), options)
     alone, with_bands = min(alone, noise_std), min(with_bands, noise_std)
     return {
         "distribution": alone / noise_std,
@@ -303,7 +304,7 @@ def unsliced_of(evidence: Evidence, order: float, noise_std: float) -> dict[str,
     """What the noise costs in all dimensions, and how often it lets a secret be guessed."""
     if evidence.are_equal:
         return {"order": order, "epsilon": 0.0, "from": "equal distributions", "guess": 0.5}
-    if evidence.full.seen is None:
+    if evidence.full.differences is None:
         return {
             "order": order,
             "epsilon": None,
@@ -321,7 +322,9 @@ def unsliced_of(evidence: Evidence, order: float, noise_std: float) -> dict[str,
 
 
 def _coupling(evidence: Evidence) -> str:
-    tables = evidence.full.seen
+    tables = evidence.full.differences
+    if isinstance(tables, GaussianPairs) and tables.has_mixtures:
+        return "the exact divergences of Gaussian components, coupled"
     if not isinstance(tables, MatchingTables):
         return "the exact divergence of the Gaussian distributions"
     if evidence.full.from_range and evidence.scenario["query"]["range"] is None:

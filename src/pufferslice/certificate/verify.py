@@ -236,20 +236,20 @@ def differences(stated: Any, right: Any, path: str = "") -> Iterator[tuple[str, 
 
 def _broken_relations(evidence: Evidence) -> Iterator[str]:
     """What cannot be true of any scenario, in sentences; nothing for evidence that was issued."""
-    full, tables = evidence.full, None if evidence.slices is None else evidence.slices.seen
+    full, tables = evidence.full, None if evidence.slices is None else evidence.slices.differences
     kinds = {prior["kind"] for prior in evidence.scenario["priors"]}
-    for part in (full.seen, tables):
+    for part in (full.differences, tables):
         if part is not None and (kinds == {"gaussian"}) != isinstance(part, GaussianPairs):
             yield "the statement gives the priors another kind than the evidence"
     ranged = evidence.scenario["query"]["range"] is not None
-    if full.seen is None and (kinds != {"sampled"} or ranged):
+    if full.differences is None and (kinds != {"sampled"} or ranged):
         yield "the evidence of the whole output is missing, and these priors have it"
-    if isinstance(full.seen, MatchingTables) and full.from_range:
-        yield from _in_range(evidence, full.seen)
+    if isinstance(full.differences, MatchingTables) and full.from_range:
+        yield from _in_range(evidence, full.differences)
     elif (
-        isinstance(full.seen, MatchingTables)
+        isinstance(full.differences, MatchingTables)
         and isinstance(tables, GapTables)
-        and (full.seen.worst().min(axis=1) < tables.worst().max(axis=1) * _ROOM).any()
+        and (full.differences.worst().min(axis=1) < tables.worst().max(axis=1) * _ROOM).any()
     ):
         yield "a coupling's largest distance is below a gap along a slice, which cannot be"
     if isinstance(tables, GapTables) and evidence.plain is not None:

@@ -174,7 +174,7 @@ def sweep_points(
     has_closed_form = (
         isinstance(stated.target, Guarantee)
         and evidence.slices is not None
-        and isinstance(evidence.slices.seen, GapTables)
+        and isinstance(evidence.slices.differences, GapTables)
     )
     points = []
     for done, bound in enumerate(bounds):
@@ -209,9 +209,9 @@ def sweep_points(
 def quick_full(evidence: Evidence) -> Full:
     """The whole output with tables that were rounded up to few entries: still a bound."""
     full = evidence.full
-    if not isinstance(full.seen, MatchingTables):
+    if not isinstance(full.differences, MatchingTables):
         return full
-    return attrs.evolve(full, seen=full.seen.coarsened(_MOST_ENTRIES))
+    return attrs.evolve(full, differences=full.differences.coarsened(_MOST_ENTRIES))
 
 
 def what_if_training(
@@ -285,8 +285,8 @@ def pair_costs(certificate: Certificate) -> tuple[PairCost, ...]:
         costs = slice_costs(slices, claim.order, noise_std, envelope)
         sliced = aggregate(claim.notion, claim.order, costs, slices.profile.weights)
     gaps = None
-    if slices is not None and isinstance(slices.seen, GapTables):
-        gaps = slices.seen.worst().max(axis=1)
+    if slices is not None and isinstance(slices.differences, GapTables):
+        gaps = slices.differences.worst().max(axis=1)
     unsliced = full_costs(evidence.full, unsliced_order(claim), noise_std)
     if len(unsliced) != len(instances):
         unsliced = np.full(len(instances), math.inf)
@@ -312,7 +312,7 @@ def costs_if_off(certificate: Certificate, shares: Sequence[float]) -> tuple[flo
     """
     evidence, claim = required_evidence(certificate), certificate.guarantee
     full, noise_std = evidence.full, certificate.noise_std
-    tables, guard = full.seen, certificate.statement["noise"]["shape"]["guard"]
+    tables, guard = full.differences, certificate.statement["noise"]["shape"]["guard"]
     if guard is None or full.from_range or not isinstance(tables, MatchingTables):
         return ()
     costs = []
@@ -320,7 +320,7 @@ def costs_if_off(certificate: Certificate, shares: Sequence[float]) -> tuple[flo
         more = 2 * share * math.sqrt(shift_limit(claim)) * noise_std * _UP
         # What is declared equal may differ if a prior is off.
         off = attrs.evolve(tables, gaps=tables.gaps + more, equal=np.zeros_like(tables.equal))
-        costs.append(unsliced_cost(attrs.evolve(full, seen=off), claim, noise_std))
+        costs.append(unsliced_cost(attrs.evolve(full, differences=off), claim, noise_std))
     return tuple(costs)
 
 

@@ -23,7 +23,15 @@ import pyarrow.parquet
 
 from pufferslice._core.files import open_regular
 from pufferslice._core.text import given, listed
-from pufferslice.data.frames import check_columns, check_names
+from pufferslice._core.threads import Progress, silent
+from pufferslice.data.frames import (
+    Frame,
+    check_columns,
+    check_names,
+    frame_of,
+    missing_rows,
+    without_missing,
+)
 from pufferslice.errors import ArgumentError, TableError
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
@@ -370,6 +378,29 @@ def batches(piece: Piece, reading: Reading) -> Iterator[pa.Table]:
         groups, columns = [piece.row_group], list(reading.columns)
         for batch in parquet.iter_batches(ROWS_PER_BATCH, row_groups=groups, columns=columns):
             yield with_nulls(pa.Table.from_batches([batch]), reading.null_values)
+
+
+def complete_frames(
+    table: object, columns: Sequence[str], missing: str, progress: Progress = silent
+) -> Iterator[tuple[Frame, int]]:
+    """The rows of a table by the policy `missing`, and how many were dropped.
+
+    A table in memory is one frame. Files, named by a path as for `read_table`, are read a batch at
+    a time, so that they may be larger than memory; an empty cell is missing.
+    """
+    if not isinstance(table, str | os.PathLike):
+        yield without_missing(frame_of(table), columns, missing)
+        return
+    reading = Reading(tuple(columns), ())
+    pieces = pieces_of(data_files(table), columns)
+    n_read, n_rows = 0, sum(piece.n_rows for piece in pieces)
+    for piece in pieces:
+        for batch in batches(piece, reading):
+            frame = frame_of(batch)
+            n_read += len(frame)
+            if missing == "refuse" or not missing_rows(frame, columns).all():
+                yield without_missing(frame, columns, missing)
+            progress(n_read, max(n_read, n_rows))
 
 
 def _check_schema(schema: pa.Schema, columns: Sequence[str]) -> None:

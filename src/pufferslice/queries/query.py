@@ -99,8 +99,6 @@ class RowMeans:
     function: Callable[[npt.NDArray[Any], int], npt.NDArray[Any]]
     """From means, shape (n_terms,), and a number of rows to outputs in the user's units, shape
     (dim,). Analytic: its derivatives are read off complex arguments."""
-    is_linear: bool
-    """Whether it is linear in the means."""
 
     def moments(self, mean: Floats, cov: Floats, n_rows: int) -> tuple[Floats, Floats]:
         r"""Mean and covariance of the query on rows whose terms have this mean and covariance.
@@ -114,11 +112,43 @@ class RowMeans:
         return self.function(mean, n_rows), slopes @ (cov / n_rows) @ slopes.T
 
 
+@final
+class RowMoments:
+    """Number, mean and covariance of rows that come in parts (Chan, Golub and LeVeque 1983)."""
+
+    def __init__(self, n_terms: int = 0) -> None:
+        self.n_rows = 0
+        self.mean: Floats = np.zeros(n_terms)
+        self._squares: Floats = np.zeros((n_terms, n_terms))
+
+    def add(self, terms: Floats) -> None:
+        """Add rows, shape (n_rows, n_terms)."""
+        if not len(terms):
+            return
+        mean = terms.mean(axis=0)
+        centred = terms - mean
+        squares = centred.T @ centred
+        if not self.n_rows:
+            self.n_rows, self.mean, self._squares = len(terms), mean, squares
+            return
+        total = self.n_rows + len(terms)
+        apart = mean - self.mean
+        between = np.outer(apart, apart) * (self.n_rows * (len(terms) / total))
+        self._squares = self._squares + squares + between
+        self.mean = self.mean + apart * (len(terms) / total)
+        self.n_rows = total
+
+    @property
+    def covariance(self) -> Floats:
+        """Divided by the number of rows."""
+        return np.asarray(self._squares / self.n_rows)
+
+
 def mean_and_covariance(terms: Floats) -> tuple[Floats, Floats]:
     """Mean and covariance (divided by the number of rows) of rows, shape (n_rows, n_terms)."""
-    mean = terms.mean(axis=0)
-    centred = terms - mean
-    return mean, centred.T @ centred / len(terms)
+    moments = RowMoments()
+    moments.add(terms)
+    return moments.mean, moments.covariance
 
 
 @final
@@ -155,6 +185,8 @@ class Query:
         eq=False,
     )
     """What the builder knows of each coordinate."""
+    is_linear: bool = attrs.field(default=False, eq=False)
+    """Whether it is linear in means over rows, so that the parts of a table can be added up."""
     row_means: Callable[[Frame], RowMeans] | None = attrs.field(default=None, eq=False)
     """The query on a frame as a function of means over rows, if it is a smooth one."""
     missing: str = "refuse"

@@ -84,7 +84,7 @@ def linear_regression(
             return laid_out(coefficients, middle + own)
 
         terms = np.column_stack([centred, centred[:, first] * centred[:, second]])
-        return RowMeans(terms=terms, function=function, is_linear=False)
+        return RowMeans(terms=terms, function=function)
 
     return Query(
         names=tuple(

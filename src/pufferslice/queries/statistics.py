@@ -513,6 +513,7 @@ def _query(kind: str, parts: Sequence[_Statistic], parameters: Mapping[str, Any]
         bind=lambda frame: _bound(parts, frame),
         coordinates=tuple(part.coordinate for part in parts),
         row_means=(lambda frame: _row_means(parts, frame)) if is_smooth else None,
+        is_linear=all(part.formula.is_linear and not part.cell for part in parts),
     )
 
 
@@ -575,8 +576,7 @@ def _row_means(parts: Sequence[_Statistic], frame: Frame) -> RowMeans:
             results.append(part.formula.of_means(own, n))
         return np.array(results)
 
-    is_linear = all(part.formula.is_linear and not part.cell for part in parts)
-    return RowMeans(terms=np.column_stack(terms), function=function, is_linear=is_linear)
+    return RowMeans(terms=np.column_stack(terms), function=function)
 
 
 def _levels_of(quantiles: Quantiles) -> list[tuple[str, float]]:

@@ -125,8 +125,10 @@ class Release:
         ends: list[dict[str, Any]] = [{}] * len(self.names)
         if self.moved_into is not None:
             # JSON has no infinity.
-            pairs = np.where(np.isfinite(self.moved_into), self.moved_into, None).tolist()
-            ends = [{"moved_into": pair} for pair in pairs]
+            ends = [
+                {"moved_into": [end if math.isfinite(end) else None for end in pair]}
+                for pair in self.moved_into.tolist()
+            ]
         return {
             "format": FORMAT,
             "version": VERSION,

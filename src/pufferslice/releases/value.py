@@ -2,6 +2,7 @@
 """The query on rows that fit a scenario; other rows are refused."""
 
 import contextlib
+import os
 from fractions import Fraction
 from typing import Final
 
@@ -10,7 +11,9 @@ import numpy as np
 from pufferslice._core.arrays import Floats
 from pufferslice._core.text import listed
 from pufferslice.data.frames import Frame, check_columns, frame_of, without_missing
+from pufferslice.data.readers import complete_frames, data_files, pieces_of, read_table
 from pufferslice.errors import PuffersliceError, ReleaseError, ScenarioError, TableError
+from pufferslice.queries.query import RowMoments
 from pufferslice.scenario.distributions import FiniteDistribution
 from pufferslice.scenario.priors import Prior
 from pufferslice.scenario.scenario import Scenario
@@ -24,7 +27,12 @@ def fitting_value(scenario: Scenario, rows: object) -> Floats | list[Fraction]:
     Rows, or a value, are refused only where every declared prior gives them probability 0. Under
     sampled and Gaussian priors any value is possible: there none is refused.
     """
-    query, frame = scenario.query, frame_of(rows)
+    query = scenario.query
+    if isinstance(rows, str | os.PathLike):
+        if scenario.prior_kind == "gaussian" and query.is_linear:
+            return _value_anyway(scenario, rows)
+        rows = read_table(rows)
+    frame = frame_of(rows)
     if scenario.prior_kind in {"gaussian", "sampled"}:
         return _value_anyway(scenario, frame)
     frame = _complete(scenario, frame)
@@ -45,26 +53,48 @@ def fitting_value(scenario: Scenario, rows: object) -> Floats | list[Fraction]:
     return _snapped(value, np.vstack(atoms), scenario) if atoms else np.asarray(value)
 
 
-def _value_anyway(scenario: Scenario, frame: Frame) -> Floats | list[Fraction]:
+def _value_anyway(
+    scenario: Scenario, rows: Frame | str | os.PathLike[str]
+) -> Floats | list[Fraction]:
     """The prepared query, with a public value in place of one that cannot be computed.
 
     For sampled priors that is the centre; for Gaussian ones, which have no range, the mean of all
     declared means. The value of a Gaussian is scaled exactly, as the means are.
     """
     query = scenario.query
-    check_columns(frame, _columns_of(scenario))
     raw = np.full(query.dim, np.nan)
-    with contextlib.suppress(ScenarioError, TableError):
-        complete = _complete(scenario, frame)
-        _secret_of(scenario, complete)
-        with contextlib.suppress(PuffersliceError):
-            raw = query.unchecked_outputs(complete)[0]
+    if isinstance(rows, str | os.PathLike):
+        raw = _streamed_value(scenario, rows)
+    else:
+        check_columns(rows, _columns_of(scenario))
+        with contextlib.suppress(ScenarioError, TableError):
+            complete = _complete(scenario, rows)
+            _secret_of(scenario, complete)
+            with contextlib.suppress(PuffersliceError):
+                raw = query.unchecked_outputs(complete)[0]
     if scenario.prior_kind == "sampled":
         return np.asarray(query.prepared_or_center(raw[None, :])[0])
     means = [d.mean for prior in scenario.priors for d in prior.declared.values()]
     typical = np.sum([mean / len(means) for mean in means], axis=0)
     raw = np.where(np.isfinite(raw), raw, typical)
     return [Fraction(x) / Fraction(s) for x, s in zip(raw, query.scales.tolist(), strict=True)]
+
+
+def _streamed_value(scenario: Scenario, path: str | os.PathLike[str]) -> Floats:
+    """The query on the rows of files, read a batch at a time; NaN if it cannot be computed."""
+    query, columns = scenario.query, _columns_of(scenario)
+    pieces_of(
+        data_files(path), columns
+    )  # files that cannot be read are refused, whatever they hold
+    raw = np.full(query.dim, np.nan)
+    with contextlib.suppress(ScenarioError, TableError):
+        moments = RowMoments()
+        for frame, _ in complete_frames(path, columns, query.missing):
+            means = query.row_means(frame)  # type: ignore[misc]  # the caller looked
+            moments.add(means.terms)
+        _check_size(scenario, moments.n_rows)
+        raw = np.asarray(means.function(moments.mean, moments.n_rows), dtype=np.float64)
+    return raw
 
 
 def _check_counted(scenario: Scenario, value: Floats) -> None:
@@ -97,16 +127,20 @@ def _complete(scenario: Scenario, frame: Frame) -> Frame:
     return complete
 
 
+def _check_size(scenario: Scenario, n_rows: int) -> None:
+    sizes = {n for prior in scenario.priors for n in prior.n_rows.values()}
+    if sizes and n_rows not in sizes:
+        msg = (
+            f"the worlds resampled their tables at their own size, but {n_rows} rows were given; "
+            "release a table with as many rows as one of them has"
+        )
+        raise ReleaseError(msg)
+
+
 def _secret_of(scenario: Scenario, frame: Frame) -> str | None:
     """The one secret that all rows share; None for worlds, which no column shows."""
     if scenario.rule is None:
-        sizes = {n for prior in scenario.priors for n in prior.n_rows.values()}
-        if sizes and len(frame) not in sizes:
-            msg = (
-                f"the worlds resampled their tables at their own size, but {len(frame)} rows were "
-                "given; release a table with as many rows as one of them has"
-            )
-            raise ReleaseError(msg)
+        _check_size(scenario, len(frame))
         return None
     labels = sorted(set(scenario.rule.labels(frame).tolist()))
     if len(labels) != 1:

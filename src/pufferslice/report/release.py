@@ -228,14 +228,16 @@ def _isotropic_std(certificate: Certificate, full: Full) -> float | None:
 
     Their moments can be mapped back from whitened coordinates; coupled distances cannot.
     """
-    if full.shape is None or not isinstance(full.seen, GaussianPairs):
+    if full.shape is None or not isinstance(full.differences, GaussianPairs):
         return None
     coloring = full.shape.coloring
-    covs = coloring @ full.seen.covs @ coloring.T
+    covs = coloring @ full.differences.covs @ coloring.T
     pairs = GaussianPairs(
-        means=full.seen.means @ coloring.T, covs=(covs + covs.swapaxes(-1, -2)) / 2
+        means=full.differences.means @ coloring.T, covs=(covs + covs.swapaxes(-1, -2)) / 2
     )
-    return calibrate_unsliced(certificate.guarantee, attrs.evolve(full, seen=pairs, shape=None))
+    return calibrate_unsliced(
+        certificate.guarantee, attrs.evolve(full, differences=pairs, shape=None)
+    )
 
 
 def _correlation(shape: Shape) -> Floats:

@@ -274,8 +274,10 @@ class Scenario:
         In each world a share of `n_rows` rows (by default as many as the table has) has the
         property. `stratified`: exactly that share; `independent`: each row by itself. Rows with and
         without it are drawn with replacement from the table's. `prior="gaussian"`: moments by
-        formula, for means, rates and totals; `"draws"`: `n_draws` tables drawn with `seed`, which
-        are then the prior, for any query. Pairs: all, or shares that differ by at most `within`.
+        formula for means, rates, counts, totals and tables, by the delta method for other smooth
+        functions of means (standard deviations, correlations, groups, linear regressions);
+        `"draws"`: `n_draws` tables drawn with `seed`, which are then the prior, for any query, as
+        quantiles and other models need. Pairs: all, or shares that differ by at most `within`.
         """
         from pufferslice.scenario.templates import prevalence  # noqa: PLC0415 - it builds on this
 
@@ -374,16 +376,19 @@ class Scenario:
         query: Query,
         ratio: float | None = None,
         source: Source = "released_data",
+        progress: Progress = silent,
     ) -> "Scenario":
         """Hide how many rows a business has.
 
         In each world the table has so many rows, drawn with replacement from those of `table`;
-        moments of means, rates, totals and counts by formula (normal approximation). Pairs: all, or
-        sizes within a `ratio`.
+        moments by formula or the delta method, as in `from_prevalence` (normal approximation).
+        Pairs: all, or sizes within a `ratio`.
         """
         from pufferslice.scenario.templates import volume  # noqa: PLC0415 - it builds on this
 
-        return volume(table, sizes=sizes, query=query, ratio=ratio, source=source)
+        return volume(
+            table, sizes=sizes, query=query, ratio=ratio, source=source, progress=progress
+        )
 
     def with_prior(self, other: "Scenario") -> "Scenario":
         """This scenario with the priors of `other` as well."""

@@ -2,6 +2,7 @@
 """Scenarios that people have: a prevalence, an attribute, a state in time, a volume to hide."""
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
@@ -13,11 +14,12 @@ from pufferslice._core.arrays import Floats, locked
 from pufferslice._core.checks import check_above, check_between, check_count, check_one_of
 from pufferslice._core.text import given, quoted
 from pufferslice._core.threads import Progress, silent
-from pufferslice.data.frames import Frame, check_columns, frame_of, without_missing
+from pufferslice.data.frames import Frame, check_columns
+from pufferslice.data.readers import complete_frames, read_table
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
 from pufferslice.queries.conditions import conditions_of
-from pufferslice.queries.query import RowMeans, mean_and_covariance
+from pufferslice.queries.query import RowMeans, RowMoments
 from pufferslice.scenario.distributions import (
     FiniteDistribution,
     GaussianDistribution,
@@ -107,18 +109,31 @@ def prevalence(
         msg = "seed goes with prior='draws', which needs one; a Gaussian prior draws nothing"
         raise ArgumentError(msg)
     ((_, condition),) = conditions_of("value", {column: value})
-    frame, n_dropped = without_missing(
-        frame_of(table), list(dict.fromkeys((column, *query.columns))), query.missing
+    needed = list(dict.fromkeys((column, *query.columns)))
+    n_dropped = n_with = n_without = 0
+    first, second = RowMoments(), RowMoments()
+    parts = complete_frames(
+        _read_if_needed(table, query, whole=prior == "draws"),
+        needed,
+        query.missing,
+        silent if prior == "draws" else progress,
     )
-    has = condition.flags(frame, column)
-    n_with = int(np.count_nonzero(has))
-    if min(n_with, len(has) - n_with) < _FEWEST_ROWS:
+    for part, n_missing in parts:
+        frame, has = part, condition.flags(part, column)
+        n_dropped += n_missing
+        n_with += int(np.count_nonzero(has))
+        n_without += int(np.count_nonzero(~has))
+        if prior == "gaussian":
+            means = _row_means(query, part)
+            first.add(means.terms[has])
+            second.add(means.terms[~has])
+    if min(n_with, n_without) < _FEWEST_ROWS:
         msg = (
             f"a prevalence needs at least {_FEWEST_ROWS} rows with the property and "
             f"{_FEWEST_ROWS} without; choose another value"
         )
         raise ScenarioError(msg)
-    n = len(has) if n_rows is None else n_rows
+    n = n_with + n_without if n_rows is None else n_rows
     check_count(_FEWEST_ROWS, n_rows=n)
     names = _share_names(shares)
     sizes = {name: round(share * n) for name, share in names.items()}
@@ -128,9 +143,8 @@ def prevalence(
     property_name = condition.on(column)
     worlds: dict[str, Any]
     if prior == "gaussian":
-        means = _row_means(query, frame)
         (mean_1, cov_1), (mean_0, cov_0) = (
-            mean_and_covariance(means.terms[rows]) for rows in (has, ~has)
+            (moments.mean, moments.covariance) for moments in (first, second)
         )
         worlds = {}
         for name, size in sizes.items():
@@ -138,11 +152,11 @@ def prevalence(
             cov = share * cov_1 + (1 - share) * cov_0
             if design == "independent":
                 cov = cov + share * (1 - share) * np.outer(mean_1 - mean_0, mean_1 - mean_0)
-            moments = means.moments(share * mean_1 + (1 - share) * mean_0, cov, n)
-            worlds[name] = GaussianDistribution(mean=moments[0], cov=moments[1])
+            mean, cov = means.moments(share * mean_1 + (1 - share) * mean_0, cov, n)
+            worlds[name] = GaussianDistribution(mean=mean, cov=cov)
         origin = (
             f"mean and covariance of rows with and without {property_name}, drawn with replacement "
-            f"({design}) to {n} rows; {_approximation(means)}"
+            f"({design}) to {n} rows; {_approximation(query)}"
         )
     else:
         check_count(2, n_draws=n_draws)
@@ -429,23 +443,27 @@ def volume(
     query: Query,
     ratio: float | None = None,
     source: Source = "released_data",
+    progress: Progress = silent,
 ) -> Scenario:
     """As `Scenario.from_volume`."""
     check_level(query, "table", "worlds")
-    frame, n_dropped = without_missing(frame_of(table), list(query.columns), query.missing)
+    n_dropped, rows = 0, RowMoments()
+    parts = complete_frames(_read_if_needed(table, query), query.columns, query.missing, progress)
+    for part, n_missing in parts:
+        n_dropped += n_missing
+        means = _row_means(query, part)
+        rows.add(means.terms)
     if len(set(sizes)) != len(sizes) or len(sizes) < 2:
         msg = "sizes must be at least two different numbers of rows"
         raise ArgumentError(msg)
-    means = _row_means(query, frame)
-    mean, cov = mean_and_covariance(means.terms)
     worlds: dict[str, Any] = {}
     names: dict[str, float] = {}
     for size in sizes:
         check_count(_FEWEST_ROWS, size=size)
         label = f"{size:,} rows"
         names[label] = float(size)
-        moments = means.moments(mean, cov, size)
-        worlds[label] = GaussianDistribution(mean=moments[0], cov=moments[1])
+        mean, cov = means.moments(rows.mean, rows.covariance, size)
+        worlds[label] = GaussianDistribution(mean=mean, cov=cov)
     scenario = Scenario.from_worlds(
         worlds,
         query=query,
@@ -453,7 +471,7 @@ def volume(
         source=source,
         name="number of rows",
     )
-    origin = f"mean and covariance of the rows, drawn with replacement; {_approximation(means)}"
+    origin = f"mean and covariance of the rows, drawn with replacement; {_approximation(query)}"
     return _told(scenario, origin, n_dropped, {name: int(n) for name, n in names.items()})
 
 
@@ -470,8 +488,15 @@ def _row_means(query: Query, frame: Frame) -> RowMeans:
     return query.row_means(frame)
 
 
-def _approximation(means: RowMeans) -> str:
-    return "normal approximation" + ("" if means.is_linear else " by the delta method")
+def _read_if_needed(table: object, query: Query, *, whole: bool = False) -> object:
+    """Files are read as a whole where parts of their rows cannot be added up."""
+    if isinstance(table, str | os.PathLike) and (whole or not query.is_linear):
+        return read_table(table)
+    return table
+
+
+def _approximation(query: Query) -> str:
+    return "normal approximation" + ("" if query.is_linear else " by the delta method")
 
 
 def _share_names(shares: Sequence[float]) -> dict[str, float]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What two distributions differ by: slice profiles, gap tables, couplings, divergences."""
 
-from pufferslice.sensitivity.exact import gap_tables, matching_tables
+from pufferslice.sensitivity.exact import gap_tables
 from pufferslice.sensitivity.profiles import FiniteProfile, SampledSphere
 from pufferslice.sensitivity.scan import (
     RowScan,
@@ -26,7 +26,6 @@ __all__ = [
     "Shape",
     "SphereTerm",
     "gap_tables",
-    "matching_tables",
     "scan_files",
     "scan_outputs",
     "scan_tables",

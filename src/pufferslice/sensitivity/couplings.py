@@ -66,7 +66,7 @@ _QUICK_BLOCK: Final = 32
 """Pieces that are coupled anew together, at most."""
 _FEWEST_ROUNDS: Final = 8
 _MOST_ROUNDS: Final = 64
-_WORK: Final = 32_000_000
+_WORK: Final = 16_000_000
 """Pieces that all rounds of a thorough search may visit, where there are many."""
 _QUICKER: Final = 16
 _PATIENCE: Final = 4
@@ -257,6 +257,8 @@ class _Instance(NamedTuple):
     def best(self, recipe: Recipe) -> list[Pieces]:
         """The best candidate by each of the rankings."""
         candidates = _candidates(self, recipe)
+        if len(candidates) == 1:
+            return candidates * len(_rankings(recipe))
         measured = [self.measured(pieces) for pieces in candidates]
         result = []
         for value_of in _rankings(recipe):
@@ -287,10 +289,14 @@ def _rankings(recipe: Recipe) -> list[Callable[[Floats, Floats], float]]:
     def worst(squares: Floats, _masses: Floats) -> float:
         return float(squares.max())
 
-    plain = attrs.evolve(recipe, cost="squared")
-    result = [partial(_claim_value, recipe), partial(_claim_value, plain), worst]
-    if recipe.of_guess not in (None, recipe):
-        result.append(partial(_claim_value, recipe.of_guess))
+    result: list[Callable[[Floats, Floats], float]] = [
+        partial(_claim_value, recipe),
+        partial(_claim_value, attrs.evolve(recipe, cost="squared")),
+        worst,
+    ]
+    guess = recipe.of_guess
+    if guess is not None and guess != recipe:
+        result.append(partial(_claim_value, guess))
     return result
 
 
@@ -439,7 +445,7 @@ def _searched(instance: _Instance, recipe: Recipe) -> list[Pieces]:
     if recipe.effort == "thorough":
         n_rounds = max(_FEWEST_ROUNDS, min(_MOST_ROUNDS, n_rounds))
     else:
-        n_rounds = max(1, min(_FEWEST_ROUNDS, n_rounds // _QUICKER // 2))
+        n_rounds = max(1, min(_FEWEST_ROUNDS, n_rounds // _QUICKER))
         block = _QUICK_BLOCK
     plain = attrs.evolve(recipe, cost="squared")
 
@@ -454,9 +460,11 @@ def _searched(instance: _Instance, recipe: Recipe) -> list[Pieces]:
         return refined(bisected(masses_a, masses_b), plain, most, n_rounds)
 
     def refined(pieces: Pieces, recipe: Recipe, most: int, n_rounds: int) -> Pieces:
-        costs = [_claim_value(recipe, *instance.measured(pieces))]
         # As many pieces are visited as if there were one for each atom.
-        for turn in range(max(1, n_rounds * n_atoms // max(n_atoms, len(pieces.masses)))):
+        n_turns = max(1, n_rounds * n_atoms // max(n_atoms, len(pieces.masses)))
+        is_watched = n_turns > _PATIENCE
+        costs = [_claim_value(recipe, *instance.measured(pieces))] if is_watched else []
+        for turn in range(n_turns):
             turned = np.roll(directions, -_STRIDE * (turn + 1), axis=0)
             pieces = Pieces(
                 *improve(
@@ -470,6 +478,8 @@ def _searched(instance: _Instance, recipe: Recipe) -> list[Pieces]:
                     **_cost_numbers(recipe),
                 )
             )
+            if not is_watched:
+                continue
             costs.append(_claim_value(recipe, *instance.measured(pieces)))
             if turn >= _PATIENCE and costs[-1] >= costs[-1 - _PATIENCE] * (1 - _LEAST_FALL):
                 break

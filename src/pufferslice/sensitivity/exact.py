@@ -15,16 +15,13 @@ from pufferslice.errors import ArgumentError
 from pufferslice.scenario.distributions import FiniteDistribution, equal_distributions
 from pufferslice.sensitivity.kernels import (
     merge,
-    merge_rows,
     project,
-    row_distances,
     sort_rows,
     stable_order,
 )
 from pufferslice.sensitivity.tables import (
     DistributionPair,
     GapTables,
-    MatchingTables,
     Rounder,
     Row,
     resolved,
@@ -32,8 +29,6 @@ from pufferslice.sensitivity.tables import (
 
 DIRECTIONS_PER_BLOCK: Final = 4
 """Directions worked on together: few enough that their sorted rows stay in the cache."""
-
-_RANKS_PER_BLOCK: Final = 4096
 
 
 def gap_tables(
@@ -93,69 +88,6 @@ def gap_tables(
 
     n_slices = len(directions)
     return resolved(make, distributions, pairs, n_slices, weights=weights, progress=progress)[0]
-
-
-def matching_tables(
-    distributions: Sequence[FiniteDistribution],
-    pairs: Sequence[DistributionPair],
-    directions: Floats,
-) -> MatchingTables:
-    """The distances ||X - Y|| under the monotone coupling along each direction, for every pair.
-
-    Each of them is a coupling in all dimensions, so each bounds the unsliced cost.
-    """
-    _check_dimensions(distributions, directions)
-
-    def make(
-        distributions: Sequence[FiniteDistribution],
-        pairs: Sequence[DistributionPair],
-        most: int,
-        progress: Progress,
-    ) -> list[MatchingTables]:
-        instances = _Instances.of(distributions, pairs)
-        buffers = threading.local()
-        uniform = all(distribution.is_uniform for distribution in distributions)
-        same_size = len({distribution.total for distribution in distributions}) == 1
-        ones = np.ones(distributions[0].n_samples, dtype=np.int64)
-
-        def matching(direction: int) -> list[Row]:
-            scratch = _scratch_of(buffers, distributions, most)
-            orders = []
-            for values, columns in zip(scratch.values, instances.columns, strict=True):
-                project(directions[direction : direction + 1], columns, values[:1])
-                orders.append(stable_order(values[0]))
-            by_rank = (
-                _rank_distances(distributions, pairs, orders) if uniform and same_size else None
-            )
-            rows = []
-            for index, (a, b) in enumerate(pairs):
-                if instances.equal[index]:
-                    rows.append(instances.zero_row(index))
-                elif by_rank is not None:
-                    rows.append(scratch.rounder.row(by_rank[index], ones))
-                else:
-                    first, second = distributions[a], distributions[b]
-                    scale_a, scale_b = instances.scales[index]
-                    n = merge_rows(
-                        first.outputs,
-                        orders[a],
-                        first.counts,
-                        scale_a,
-                        second.outputs,
-                        orders[b],
-                        second.counts,
-                        scale_b,
-                        scratch.gaps,
-                        scratch.masses,
-                    )
-                    rows.append(scratch.rounder.row(scratch.gaps[:n], scratch.masses[:n]))
-            return rows
-
-        parts = in_threads(matching, range(len(directions)), progress)
-        rows = [row for part in parts for row in part]
-        return [MatchingTables.of_rows(rows, instances.totals, instances.equal)]
-
-    return resolved(make, distributions, pairs, len(directions))[0]
 
 
 def projection_errors(directions: Floats, largest: float) -> Floats:
@@ -279,25 +211,3 @@ def _gap_row(
     )
     n = merge(a, counts_a, scales[0], b, counts_b, scales[1], extra, scratch.gaps, scratch.masses)
     return scratch.rounder.row(scratch.gaps[:n], scratch.masses[:n])
-
-
-def _rank_distances(
-    distributions: Sequence[FiniteDistribution],
-    pairs: Sequence[DistributionPair],
-    orders: list[Integers],
-) -> Floats:
-    """Distances between rows of the same rank, all pairs at once, a block of ranks at a time.
-
-    Each distribution is gathered once per block, not once per pair, and the block fits the cache.
-    """
-    n = distributions[0].n_samples
-    distances = np.empty((len(pairs), n))
-    for start in range(0, n, _RANKS_PER_BLOCK):
-        ranks = slice(start, start + _RANKS_PER_BLOCK)
-        rows = [
-            distribution.outputs[order[ranks]]
-            for distribution, order in zip(distributions, orders, strict=True)
-        ]
-        for pair, row in zip(pairs, distances, strict=True):
-            row_distances(rows[pair.first], rows[pair.second], row[ranks])
-    return distances

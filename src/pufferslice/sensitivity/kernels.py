@@ -132,44 +132,6 @@ def merge(
 
 
 @kernel
-def merge_rows(
-    points_a: Floats,
-    order_a: Integers,
-    counts_a: Integers,
-    scale_a: int,
-    points_b: Floats,
-    order_b: Integers,
-    counts_b: Integers,
-    scale_b: int,
-    distances: Floats,
-    masses: Integers,
-) -> int:
-    """As `merge`, for points in d dimensions taken in the given orders."""
-    i = j = n = 0
-    left_a, left_b = counts_a[order_a[0]] * scale_a, counts_b[order_b[0]] * scale_b
-    while True:
-        mass = min(left_a, left_b)
-        square = 0.0
-        for k in range(points_a.shape[1]):
-            square += (points_a[order_a[i], k] - points_b[order_b[j], k]) ** 2
-        if square > _TINY:
-            distances[n] = math.sqrt(square)
-        else:
-            distances[n] = _far_apart(points_a[order_a[i]], points_b[order_b[j]])
-        masses[n] = mass
-        n += 1
-        left_a, left_b = left_a - mass, left_b - mass
-        if left_a == 0:
-            i += 1
-            if i == len(order_a):
-                return n
-            left_a = counts_a[order_a[i]] * scale_a
-        if left_b == 0:
-            j += 1
-            left_b = counts_b[order_b[j]] * scale_b
-
-
-@kernel
 def tabulate(
     gaps: Floats, masses: Integers, drop: int, histogram: Integers
 ) -> tuple[Floats, Integers]:

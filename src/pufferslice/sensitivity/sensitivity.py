@@ -2,6 +2,7 @@
 """Sensitivity of a scenario along slices and as a whole, and its confidence."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final, Literal, NamedTuple, TypeVar, final
 
@@ -133,9 +134,9 @@ class Slices:
     """Gaps or Gaussian pairs along the slices of a profile: the input of every sliced cost."""
 
     profile: Profile
-    seen: GapTables | GaussianPairs
+    differences: GapTables | GaussianPairs
     missing: Floats = attrs.field(
-        default=attrs.Factory(lambda self: np.zeros(self.seen.n_instances), takes_self=True),
+        default=attrs.Factory(lambda self: np.zeros(self.differences.n_instances), takes_self=True),
         converter=locked,
         eq=same,
     )
@@ -146,19 +147,19 @@ class Slices:
     """That the gaps, or the drawn directions, do not bound what they stand for."""
 
     def __attrs_post_init__(self) -> None:
-        seen, profile = self.seen, self.profile
-        if not isinstance(seen, GapTables | GaussianPairs):
-            msg = f"{seen!r} has no gaps along slices; use gap_tables(...)"
+        differences, profile = self.differences, self.profile
+        if not isinstance(differences, GapTables | GaussianPairs):
+            msg = f"{differences!r} has no gaps along slices; use gap_tables(...)"
             raise ArgumentError(msg)
         fits = (
-            seen.n_slices == profile.n_directions
-            if isinstance(seen, GapTables)
-            else seen.dim == profile.dim
+            differences.n_slices == profile.n_directions
+            if isinstance(differences, GapTables)
+            else differences.dim == profile.dim
         )
-        if not fits or self.missing.shape != (seen.n_instances,):
+        if not fits or self.missing.shape != (differences.n_instances,):
             msg = (
-                f"{seen!r} was not made along the slices of {profile!r}; make the gaps with this "
-                "profile"
+                f"{differences!r} was not made along the slices of {profile!r}; make the gaps with "
+                "this profile"
             )
             raise ArgumentError(msg)
         if isinstance(profile, SampledSphere) != (self.sphere is not None):
@@ -167,7 +168,9 @@ class Slices:
                 "sphere=SphereTerm(...) with a SampledSphere, and None with a FiniteProfile"
             )
             raise ArgumentError(msg)
-        if self.sphere is not None and (self.missing.any() or isinstance(seen, GaussianPairs)):
+        if self.sphere is not None and (
+            self.missing.any() or isinstance(differences, GaussianPairs)
+        ):
             msg = (
                 "the sphere as profile needs a public range, and gaps on all levels; clip the "
                 "query with query.with_range(...), or use a FiniteProfile"
@@ -177,12 +180,12 @@ class Slices:
     @property
     def envelopes(self) -> tuple[Envelope, ...]:
         """The envelopes that apply: two for gap tables, the exact divergence for Gaussians."""
-        return ("transport", "worst_gap") if isinstance(self.seen, GapTables) else ("exact",)
+        return ("transport", "worst_gap") if isinstance(self.differences, GapTables) else ("exact",)
 
     @property
     def are_equal(self) -> bool:
         """Whether both distributions are equal in every instance."""
-        return bool(np.all(self.seen.equal))
+        return bool(np.all(self.differences.equal))
 
     def check_whole(self) -> None:
         """Check that no level is left out: a Rényi claim needs the gaps on all levels."""
@@ -200,7 +203,7 @@ class Full:
     """Distances of the whole output under couplings, or Gaussian pairs, in whitened coordinates."""
 
     dim: int
-    seen: MatchingTables | GaussianPairs | None
+    differences: MatchingTables | GaussianPairs | None
     """None if nothing bounds them: samples without a public range."""
     from_range: bool = False
     """Whether the distances are the diameter of a public range instead of couplings."""
@@ -210,7 +213,7 @@ class Full:
     """How the couplings were found; None if no coupling was looked for."""
     missing: Floats = attrs.field(
         default=attrs.Factory(
-            lambda self: np.zeros(0 if self.seen is None else self.seen.n_instances),
+            lambda self: np.zeros(0 if self.differences is None else self.differences.n_instances),
             takes_self=True,
         ),
         converter=locked,
@@ -219,10 +222,10 @@ class Full:
     """Mass that the distances leave out, per instance: 0, except for bands without a range."""
 
     def __attrs_post_init__(self) -> None:
-        if not isinstance(self.seen, MatchingTables | GaussianPairs | None):
+        if not isinstance(self.differences, MatchingTables | GaussianPairs | None):
             msg = (
-                f"{self.seen!r} does not bound the whole output: gaps along slices may be shorter "
-                "than every coupling. Use matching_tables(...)"
+                f"{self.differences!r} does not bound the whole output: gaps along slices may be "
+                "shorter than every coupling. Use coupling_tables(...)"
             )
             raise ArgumentError(msg)
         if self.shape is not None and self.shape.dim != self.dim:
@@ -235,12 +238,12 @@ class Full:
     @property
     def are_equal(self) -> bool:
         """Whether both distributions are equal in every instance."""
-        return self.seen is not None and bool(np.all(self.seen.equal))
+        return self.differences is not None and bool(np.all(self.differences.equal))
 
     @property
     def is_determined(self) -> bool:
         """Whether the query has a single value under every secret and prior."""
-        tables = self.seen
+        tables = self.differences
         return (
             isinstance(tables, MatchingTables)
             and not self.from_range
@@ -264,10 +267,9 @@ def slice_sensitivity(
     scenario: Scenario, profile: Profile, confidence: Confidence | None, progress: Progress
 ) -> SliceSensitivity:
     """Gap tables or Gaussian pairs of every instance along the slices of a profile."""
-    distributions, pairs = distribution_pairs(scenario)
-    return _SLICES[type(distributions[0])](
-        scenario, distributions, pairs, profile, confidence, progress
-    )
+    compared = _Compared(scenario, *distribution_pairs(scenario))
+    kind = type(compared.distributions[0])
+    return _SLICES[kind](compared, profile, confidence, progress)
 
 
 def full_sensitivity(
@@ -282,10 +284,10 @@ def full_sensitivity(
 
     In one dimension a slice is the whole output: there `slices`, if given, have its distances.
     """
-    distributions, pairs = distribution_pairs(scenario)
-    if scenario.dim == 1 and slices is not None and isinstance(slices.seen, GapTables):
+    if scenario.dim == 1 and slices is not None and isinstance(slices.differences, GapTables):
         return full_of_slices(slices, scenario.query.range, scenario.query.scales)
-    return _FULL[type(distributions[0])](scenario, distributions, pairs, recipe, shape, progress)
+    compared = _Compared(scenario, *distribution_pairs(scenario))
+    return _FULL[type(compared.distributions[0])](compared, recipe, shape, progress)
 
 
 def full_of_slices(slices: Slices, range_: Box | Ball | None, scales: Floats) -> Full:
@@ -293,11 +295,11 @@ def full_of_slices(slices: Slices, range_: Box | Ball | None, scales: Floats) ->
 
     On levels that the gaps leave out, two outputs in a public range are its diameter apart at most.
     """
-    tables = slices.seen
+    tables = slices.differences
     if isinstance(tables, GaussianPairs):
-        return Full(dim=1, seen=tables)
+        return Full(dim=1, differences=tables)
     if range_ is None or not slices.missing.any():
-        return Full(dim=1, seen=MatchingTables.of_gaps(tables), missing=slices.missing)
+        return Full(dim=1, differences=MatchingTables.of_gaps(tables), missing=slices.missing)
     diameter, rows = range_.diameter(scales), []
     for row, (start, stop) in enumerate(pairwise(tables.starts.tolist())):
         gaps, counts = tables.gaps[start:stop], tables.counts[start:stop]
@@ -308,7 +310,7 @@ def full_of_slices(slices: Slices, range_: Box | Ball | None, scales: Floats) ->
             counts = counts + left_out * (np.arange(len(counts)) == 0)
         rows.append((gaps, counts))
     totals = [LEVEL_QUANTA] * tables.n_instances
-    return Full(dim=1, seen=MatchingTables.of_rows(rows, totals))
+    return Full(dim=1, differences=MatchingTables.of_rows(rows, totals))
 
 
 def distribution_pairs(scenario: Scenario) -> tuple[list[Distribution], list[DistributionPair]]:
@@ -354,66 +356,83 @@ def covered_totals(
     return [int(bands[a].masses[bands[a].covered & bands[b].covered].sum()) for a, b in n_samples]
 
 
+class _Compared(NamedTuple):
+    """What is compared: all distributions of a scenario, and where the two of each instance are."""
+
+    scenario: Scenario
+    distributions: list[Distribution]
+    pairs: list[DistributionPair]
+
+    def gaussian_pairs(self, shape: Shape | None) -> GaussianPairs:
+        scales = self.scenario.query.scales
+        pieces: list[tuple[GaussianDistribution, GaussianDistribution]] = []
+        counts: list[int] = []
+        owners: list[int] = []
+        for instance, (prior, pair) in enumerate(self.scenario.instances):
+            first, second = prior.declared[pair.first], prior.declared[pair.second]
+            if isinstance(first, GaussianMixture) and isinstance(second, GaussianMixture):
+                coupled = coupled_components(first, second, scales)
+            else:
+                coupled = [(first, second, 1)]  # type: ignore[list-item]
+            pieces += [(one, other) for one, other, _ in coupled]
+            counts += [count for *_, count in coupled]
+            owners += [instance] * len(coupled)
+        return GaussianPairs.of(pieces, scales, shape, owners=owners, counts=counts)
+
+    def in_range(self, diameter: float, shape: Shape | None) -> Full:
+        """Where only a range bounds the whole output."""
+        tables = range_tables(diameter, len(self.pairs))
+        return Full(dim=self.scenario.dim, differences=tables, from_range=True, shape=shape)
+
+
 def _gaussian_slices(
-    scenario: Scenario,
-    distributions: Sequence[Distribution],
-    pairs: Sequence[DistributionPair],
-    profile: Profile,
-    confidence: Confidence | None,
-    progress: Progress,
+    compared: _Compared, profile: Profile, confidence: Confidence | None, progress: Progress
 ) -> SliceSensitivity:
-    del distributions, pairs, progress
-    sphere = sphere_term(confidence, profile, scenario.query.range, scenario.query.scales)
-    gaussian = _gaussian_pairs(scenario, None)
-    return SliceSensitivity(Slices(profile=profile, seen=gaussian, sphere=sphere))
+    del progress
+    query = compared.scenario.query
+    sphere = sphere_term(confidence, profile, query.range, query.scales)
+    slices = Slices(profile=profile, differences=compared.gaussian_pairs(None), sphere=sphere)
+    return SliceSensitivity(slices)
 
 
 def _gaussian_full(
-    scenario: Scenario,
-    distributions: Sequence[Distribution],
-    pairs: Sequence[DistributionPair],
-    recipe: Recipe,
-    shape: Shape | None,
-    progress: Progress,
+    compared: _Compared, recipe: Recipe, shape: Shape | None, progress: Progress
 ) -> Full:
-    del distributions, pairs, recipe, progress
-    return Full(dim=scenario.dim, seen=_gaussian_pairs(scenario, shape), shape=shape)
+    del recipe, progress
+    return Full(dim=compared.scenario.dim, differences=compared.gaussian_pairs(shape), shape=shape)
 
 
-def _gaussian_pairs(scenario: Scenario, shape: Shape | None) -> GaussianPairs:
-    scales = scenario.query.scales
-    pieces: list[tuple[GaussianDistribution, GaussianDistribution]] = []
-    counts: list[int] = []
-    owners: list[int] = []
-    for instance, (prior, pair) in enumerate(scenario.instances):
-        first, second = prior.declared[pair.first], prior.declared[pair.second]
-        if isinstance(first, GaussianMixture) and isinstance(second, GaussianMixture):
-            coupled = coupled_components(first, second, scales)
-        else:
-            coupled = [(first, second, 1)]  # type: ignore[list-item]
-        pieces += [(one, other) for one, other, _ in coupled]
-        counts += [count for *_, count in coupled]
-        owners += [instance] * len(coupled)
-    return GaussianPairs.of(pieces, scales, shape, owners=owners, counts=counts)
-
-
-def _sampled_slices(
-    scenario: Scenario,
-    distributions: Sequence[Distribution],
-    pairs: Sequence[DistributionPair],
+def _exact_slices(
+    kind: type[Distribution],
+    tables_of: Callable[..., GapTables],
+    compared: _Compared,
     profile: Profile,
     confidence: Confidence | None,
     progress: Progress,
 ) -> SliceSensitivity:
-    query = scenario.query
+    query, distributions = compared.scenario.query, _all(compared.distributions, kind)
+    directions, weights = profile.directions, profile.weights
+    slices = Slices(
+        profile=profile,
+        differences=tables_of(distributions, compared.pairs, directions, progress, weights=weights),
+        sphere=sphere_term(confidence, profile, query.range, query.scales),
+        failure_probability=0.0 if confidence is None else confidence.failure_probability,
+    )
+    return SliceSensitivity(slices)
+
+
+def _sampled_slices(
+    compared: _Compared, profile: Profile, confidence: Confidence | None, progress: Progress
+) -> SliceSensitivity:
+    query = compared.scenario.query
     sphere = sphere_term(confidence, profile, query.range, query.scales)
     if confidence is None:
         msg = "sampled distributions need a failure probability; give failure_probability"
         raise ScenarioError(msg)
-    bands = _bands_seen(scenario, distributions, pairs, profile, confidence, progress)
+    bands = _bands_of(compared, profile, confidence, progress)
     slices = Slices(
         profile=profile,
-        seen=bands.bound,
+        differences=bands.bound,
         missing=bands.missing,
         sphere=sphere,
         failure_probability=confidence.failure_probability,
@@ -422,54 +441,33 @@ def _sampled_slices(
 
 
 def _sampled_full(
-    scenario: Scenario,
-    distributions: Sequence[Distribution],
-    pairs: Sequence[DistributionPair],
-    recipe: Recipe,
-    shape: Shape | None,
-    progress: Progress,
+    compared: _Compared, recipe: Recipe, shape: Shape | None, progress: Progress
 ) -> Full:
     """Samples bound nothing of the whole output in more than one dimension: a range does."""
-    del distributions, recipe, progress
-    limits, scales = scenario.query.range, scenario.query.scales
-    if limits is None:
-        return Full(dim=scenario.dim, seen=None, shape=shape)
-    diameter = limits.diameter(scales) if shape is None else shape.diameter(limits, scales)
-    tables = range_tables(diameter, len(pairs))
-    return Full(dim=scenario.dim, seen=tables, from_range=True, shape=shape)
-
-
-def _binned_slices(
-    scenario: Scenario,
-    distributions: Sequence[Distribution],
-    pairs: Sequence[DistributionPair],
-    profile: Profile,
-    confidence: Confidence | None,
-    progress: Progress,
-) -> SliceSensitivity:
-    binned = _all(distributions, BinnedDistribution)
-    tables = binned_tables(binned, pairs, profile.directions, progress, weights=profile.weights)
-    return SliceSensitivity(_exact_slices(scenario, tables, profile, confidence))
+    del recipe, progress
+    query = compared.scenario.query
+    if query.range is None:
+        return Full(dim=query.dim, differences=None, shape=shape)
+    diameter = query.range.diameter(query.scales)
+    if shape is not None:
+        diameter = shape.diameter(query.range, query.scales)
+    return compared.in_range(diameter, shape)
 
 
 def _binned_full(
-    scenario: Scenario,
-    distributions: Sequence[Distribution],
-    pairs: Sequence[DistributionPair],
-    recipe: Recipe,
-    shape: Shape | None,
-    progress: Progress,
+    compared: _Compared, recipe: Recipe, shape: Shape | None, progress: Progress
 ) -> Full:
     """Couplings of strata, else the range of the bins; in one dimension, which bins show, gaps."""
-    binned = _all(distributions, BinnedDistribution)
+    binned, dim = _all(compared.distributions, BinnedDistribution), compared.scenario.dim
     grid = binned[0].grid
-    if scenario.dim == 1:
-        tables = binned_tables(binned, pairs, grid.directions, progress)
-        return Full(dim=1, seen=MatchingTables.of_gaps(tables))
+    if dim == 1:
+        tables = binned_tables(binned, compared.pairs, grid.directions, progress)
+        return Full(dim=1, differences=MatchingTables.of_gaps(tables))
     strata = [distribution.strata for distribution in binned if distribution.strata is not None]
     if len(strata) == len(binned):
+        center = compared.scenario.query.center
         coupled = strata_tables(
-            strata, pairs, recipe, shape=shape, center=scenario.query.center, progress=progress
+            strata, compared.pairs, recipe, shape=shape, center=center, progress=progress
         )
         if shape is None:
             # Gaps along slices include the size of two bins; a coupling is never shorter.
@@ -477,52 +475,33 @@ def _binned_full(
             gaps = coupled.gaps.copy()
             gaps[coupled.starts[:-1]] += widest
             coupled = attrs.evolve(coupled, gaps=gaps)
-        return Full(dim=scenario.dim, seen=coupled, shape=shape, recipe=recipe)
+        return Full(dim=dim, differences=coupled, shape=shape, recipe=recipe)
     diameter = grid.diameter
     if shape is not None:
         extents = grid.extents * (1 + 16 * UNIT_ROUNDOFF)
         limits = Box(low=grid.center - extents, high=grid.center + extents)
-        diameter = shape.diameter(limits, np.ones(scenario.dim))
-    tables_in_range = range_tables(diameter, len(pairs))
-    return Full(dim=scenario.dim, seen=tables_in_range, from_range=True, shape=shape)
-
-
-def _finite_slices(
-    scenario: Scenario,
-    distributions: Sequence[Distribution],
-    pairs: Sequence[DistributionPair],
-    profile: Profile,
-    confidence: Confidence | None,
-    progress: Progress,
-) -> SliceSensitivity:
-    finite = _all(distributions, FiniteDistribution)
-    tables = gap_tables(finite, pairs, profile.directions, progress, weights=profile.weights)
-    return SliceSensitivity(_exact_slices(scenario, tables, profile, confidence))
+        diameter = shape.diameter(limits, np.ones(dim))
+    return compared.in_range(diameter, shape)
 
 
 def _finite_full(
-    scenario: Scenario,
-    distributions: Sequence[Distribution],
-    pairs: Sequence[DistributionPair],
-    recipe: Recipe,
-    shape: Shape | None,
-    progress: Progress,
+    compared: _Compared, recipe: Recipe, shape: Shape | None, progress: Progress
 ) -> Full:
-    atoms = _all(distributions, FiniteDistribution)
-    finite = whitened(atoms, shape, scenario.query.center)
-    tables = coupling_tables(finite, pairs, recipe, progress)
+    atoms, dim = _all(compared.distributions, FiniteDistribution), compared.scenario.dim
+    finite = whitened(atoms, shape, compared.scenario.query.center)
+    tables = coupling_tables(finite, compared.pairs, recipe, progress)
     if shape is not None:
         # Atoms that rounding brings together are not equal: without noise they are told apart.
-        equal = [equal_distributions(atoms[a], atoms[b]) for a, b in pairs]
+        equal = [equal_distributions(atoms[a], atoms[b]) for a, b in compared.pairs]
         tables = attrs.evolve(tables, equal=np.array(equal, dtype=np.bool_))
     if shape is None:
         # Gaps along slices include the errors of projections; a coupling is never shorter.
         largest = max(float(np.linalg.norm(np.abs(d.outputs).max(axis=0))) for d in finite)
-        extra = 4 * (scenario.dim + 2) * UNIT_ROUNDOFF * largest if scenario.dim > 1 else 0.0
+        extra = 4 * (dim + 2) * UNIT_ROUNDOFF * largest if dim > 1 else 0.0
         differ = np.repeat(np.tile(~tables.equal, tables.n_slices), np.diff(tables.starts))
         raised = np.where(differ, np.nextafter(tables.gaps + extra, np.inf), tables.gaps)
         tables = attrs.evolve(tables, gaps=raised)
-    return Full(dim=scenario.dim, seen=tables, shape=shape, recipe=recipe)
+    return Full(dim=dim, differences=tables, shape=shape, recipe=recipe)
 
 
 def whitened(
@@ -539,21 +518,9 @@ def whitened(
     ]
 
 
-def _exact_slices(
-    scenario: Scenario, tables: GapTables, profile: Profile, confidence: Confidence | None
-) -> Slices:
-    query = scenario.query
-    return Slices(
-        profile=profile,
-        seen=tables,
-        sphere=sphere_term(confidence, profile, query.range, query.scales),
-        failure_probability=0.0 if confidence is None else confidence.failure_probability,
-    )
-
-
 _SLICES: Final[Mapping[type[Distribution], Callable[..., SliceSensitivity]]] = {
-    FiniteDistribution: _finite_slices,
-    BinnedDistribution: _binned_slices,
+    FiniteDistribution: partial(_exact_slices, FiniteDistribution, gap_tables),
+    BinnedDistribution: partial(_exact_slices, BinnedDistribution, binned_tables),
     SampledDistribution: _sampled_slices,
     SampledBinnedDistribution: _sampled_slices,
     GaussianDistribution: _gaussian_slices,
@@ -572,15 +539,11 @@ _FULL: Final[Mapping[type[Distribution], Callable[..., Full]]] = {
 """What they differ by as a whole."""
 
 
-def _bands_seen(
-    scenario: Scenario,
-    distributions: Sequence[Distribution],
-    pairs: Sequence[DistributionPair],
-    profile: Profile,
-    confidence: Confidence,
-    progress: Progress,
+def _bands_of(
+    compared: _Compared, profile: Profile, confidence: Confidence, progress: Progress
 ) -> BandTables:
-    ranked, range_ends = ranked_distributions(scenario, distributions, profile)
+    pairs = compared.pairs
+    ranked, range_ends = ranked_distributions(compared.scenario, compared.distributions, profile)
     kind = confidence.band or "order_statistics"
     share = confidence.band_probability(profile.n_directions)
     sizes = [distribution.n_samples for distribution in ranked]

@@ -62,7 +62,7 @@ except ImportError:  # Windows, where folders of killed processes are not looked
 FORMAT: Final = "pufferslice-strata"
 VERSION: Final = 1
 
-MOST_ROWS: Final = 100_000
+MOST_ROWS: Final = 200_000
 """Rows of a stratum, at most, and one more where rows are split."""
 
 MOST_BYTES: Final = 2**25
@@ -98,7 +98,7 @@ def strata_count(n_rows: int, dim: int, most_rows: int = MOST_ROWS) -> int:
 
     Powers of two, so that the strata of a large secret can be coupled with those of a small one.
 
-    >>> strata_count(150_000, 3), strata_count(100_000, 3), strata_count(2, 10_000_000)
+    >>> strata_count(300_000, 3), strata_count(200_000, 3), strata_count(2, 10_000_000)
     (2, 1, 2)
     """
     most = max(1, min(most_rows, MOST_BYTES // (8 * dim)))

@@ -26,6 +26,7 @@ from pufferslice.learning import (
     binomial,
     exactly,
     from_pmf,
+    mostly_at_most,
     plan_with_noise,
     run_cost,
 )
@@ -144,6 +145,18 @@ def test_never_above_the_grid_of_orders(accountant):
         found = run_epsilon(plan, 1e-5)
         assert 0 < found <= grid
         assert found > 0.5 * grid
+
+
+@pytest.mark.soundness
+def test_a_tail_that_is_left_out_is_in_delta():
+    multipliers = [2.0, 2.0]
+    whole = plan_of(WorstCase(), multipliers, exactly(4))
+    cut = mostly_at_most(4, tail_probability=1e-3, failure_probability=0.0)
+    exact = exact_epsilon([(1.0, 2 * 4 * math.sqrt(2) / 2.0)], 1e-3)
+    check_close_above(run_epsilon(whole, 1e-3), exact)
+    check_close_above(run_epsilon(plan_of(WorstCase(), multipliers, cut), 2e-3), exact)
+    with pytest.raises(CalibrationError, match="ask for a larger delta"):
+        run_epsilon(plan_of(WorstCase(), multipliers, cut), 1e-3)
 
 
 @pytest.mark.soundness

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import ot
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,12 +19,14 @@ from pufferslice.baselines import (
     dagwm_noise_std,
     full_sensitivity,
     group_noise_std,
+    group_sensitivity,
     gwm_noise_std,
     laplace_scale,
     w_infinity,
 )
 from pufferslice.baselines.wasserstein import shift_noise_std
 from pufferslice.errors import ArgumentError, CalibrationError
+from pufferslice.queries import summary
 from pufferslice.sensitivity import DistributionPair, gap_tables
 from pufferslice.sensitivity.renyi import gaussian_envelope, transport_envelope
 
@@ -185,6 +188,57 @@ def test_group_privacy_is_the_shift_formula():
     assert group_noise_std(5.0, RPP) ** 2 == pytest.approx(50, rel=1e-14)
     with pytest.raises(ArgumentError, match="group_sensitivity"):
         group_noise_std(math.nan, RPP)
+
+
+class TestGroupSensitivity:
+    def test_is_the_most_that_one_group_can_move_a_query(self):
+        """Every replacement of every group by extreme rows, through the query itself."""
+        sizes, low, high = [2, 1], 10.0, 25.0
+        rows = list(itertools.product((low, high), ("no", "yes")))
+        query = summary(mean=["age"], rate={"ill": "yes"}).with_scales([4.0, 0.5])
+        totals = summary(total=["age"], count={"ill": "yes"}).with_scales([4.0, 0.5])
+        tables = [
+            pa.table({"age": [row[0] for row in three], "ill": [row[1] for row in three]})
+            for three in itertools.product(rows, repeat=3)
+        ]
+        for some_query, divisors in ((query, [3, 3]), (totals, [1, 1])):
+            outputs = np.array([some_query.outputs(table)[0] for table in tables])
+            outputs = (outputs / some_query.scales).reshape(16, 4, 2)  # first group, second, output
+            replaced = [
+                np.linalg.norm(outputs[:, None] - outputs[None], axis=3).max(),
+                np.linalg.norm(outputs[:, :, None] - outputs[:, None], axis=3).max(),
+            ]
+            bound = group_sensitivity(
+                [high - low, 1.0],
+                divisors=divisors,
+                scales=some_query.scales,
+                group_sizes=sizes,
+            )
+            assert max(replaced) <= bound == pytest.approx(max(replaced), rel=1e-9)
+
+    @pytest.mark.parametrize(
+        ("change", "match"),
+        [
+            ({"record_widths": []}, "one entry for each coordinate"),
+            ({"divisors": [3.0]}, "one entry for each coordinate"),
+            ({"record_widths": [1.0, math.inf]}, "record_widths must be finite"),
+            ({"record_widths": [1.0, -1.0]}, "smallest_record_width"),
+            ({"divisors": [3.0, 0.0]}, "smallest_divisor"),
+            ({"scales": [1.0, -1.0]}, "smallest_scale"),
+            ({"group_sizes": []}, "n_groups"),
+            ({"group_sizes": [3, 0.5]}, "group size"),
+            ({"record_widths": [1e308] * 2, "divisors": [1e-3] * 2}, "group_sensitivity"),
+        ],
+    )
+    def test_refusals(self, change, match):
+        fields = {
+            "record_widths": [1.0, 1.0],
+            "divisors": [3.0, 3.0],
+            "scales": [1.0, 1.0],
+            "group_sizes": [2, 1],
+        } | change
+        with pytest.raises(ArgumentError, match=match):
+            group_sensitivity(fields.pop("record_widths"), **fields)
 
 
 GAUSSIAN = GaussianDistribution(mean=[0.0], cov=[[1.0]])

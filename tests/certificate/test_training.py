@@ -8,6 +8,7 @@ import attrs
 import jsonschema
 import numpy as np
 import pytest
+from scipy import stats
 from tests.json_edits import inner, put
 
 from pufferslice.calibration.epsilon_delta import ORDERS, improved_epsilon_joint, paper_epsilon
@@ -15,9 +16,10 @@ from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate import Certificate, certify_release, verify
 from pufferslice.certificate.composition import compose
 from pufferslice.certificate.schema import json_schemas
-from pufferslice.certificate.training import certify_runs, certify_training
+from pufferslice.certificate.training import certify_runs, certify_training, secret_epsilon
 from pufferslice.certificate.verify import UNCHECKED_TRAINING
-from pufferslice.errors import ArgumentError, CertificateError
+from pufferslice.certificate.what_if import stated_variation, what_if_training
+from pufferslice.errors import ArgumentError, CalibrationError, CertificateError
 from pufferslice.learning import (
     Amplified,
     LayerClipping,
@@ -29,8 +31,12 @@ from pufferslice.learning import (
     WorstCase,
     at_most,
     binomial,
+    calibrate_multiplier,
     exactly,
     from_pmf,
+    mixed_cost,
+    mostly_at_most,
+    plan_training,
     plan_with_noise,
     run_cost,
 )
@@ -41,6 +47,8 @@ from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.profiles import FiniteProfile
 
 RANDOM = binomial(n_records=100, mismatch_probability=0.05)
+CUT = from_pmf([0.7, 0.2, 0.1 - 1e-6, 1e-6]).truncated(tail_probability=2e-6)
+SIMULATED = mostly_at_most(6, tail_probability=2e-6, failure_probability=0.01)
 COIN = from_pmf([0.5, 0.5])
 TEN = WithoutReplacement(n_records=100, batch_size=10)
 POISSON = Poisson(n_records=100, rate=0.1)
@@ -85,6 +93,10 @@ KINDS = {
     "drawn": lambda: drawn(2e-20, deltas=(1e-5,)),
     "stops": lambda: certify_training(
         attrs.evolve(planned(differing=COIN), non_finite="stop"), data="d"
+    ),
+    "truncated": lambda: certified(differing=CUT, deltas=(1e-5, 1e-3)),
+    "two truncated": lambda: compose(
+        [certified(differing=SIMULATED), certified(differing=SIMULATED, deltas=(1e-4,))]
     ),
     "two runs": lambda: certify_runs(
         [planned(differing=COIN), planned(differing=COIN, noise_multipliers=np.full(20, 40.0))],
@@ -205,7 +217,8 @@ def is_costless(path):
 
 @pytest.mark.soundness
 @pytest.mark.parametrize(
-    "kind", ["schedule", "mean_square", "composed", "layers", "no_delta", "drawn", "stops"]
+    "kind",
+    ["schedule", "mean_square", "composed", "layers", "no_delta", "drawn", "stops", "truncated"],
 )
 def test_every_changed_field_is_noticed(kind):
     certificate = KINDS[kind]()
@@ -222,6 +235,196 @@ def test_every_changed_field_is_noticed(kind):
     assert ("guarantee", "epsilon") in tried - missed
     if kind == "mean_square":  # the only accountant whose soundness rests on it
         assert ("runs", 0, "differing", "is_fixed_set") in tried - missed
+
+
+def hockey_stick(first, second, epsilon, std):
+    """Exact delta of two mixtures of N(mean, std^2), given as {mean: probability}."""
+
+    def density(y, sides):
+        return sum(chance * stats.norm.pdf(y, mean, std) for mean, chance in sides.items())
+
+    means = [*first, *second]
+    y = np.linspace(min(means) - 12 * std, max(means) + 12 * std, 40_001)
+    gap = density(y, first) - math.exp(epsilon) * density(y, second)
+    return float(np.maximum(gap, 0).sum() * (y[1] - y[0]))
+
+
+@pytest.mark.soundness
+class TestTails:
+    """Tails of the differing records are in delta, once for a run, and nowhere else."""
+
+    @staticmethod
+    def worlds(n_records, shares):
+        """Sums of records that are -1 or 1, with two shares of ones, all in every batch."""
+        counts = np.arange(n_records + 1)
+        return [
+            {2 * k - n_records: float(stats.binom.pmf(k, n_records, p)) for k in counts.tolist()}
+            for p in shares
+        ]
+
+    @pytest.mark.parametrize("n_records", [1, 6])
+    @pytest.mark.parametrize("shares", [(0.0, 0.02), (0.3, 0.4), (0.5, 0.45)])
+    @pytest.mark.parametrize("multiplier", [0.2, 1.5, 8.0])
+    @pytest.mark.parametrize("tail", [1e-3, 0.05, 0.2])
+    def test_no_claim_is_below_the_exact_divergence(self, n_records, shares, multiplier, tail):
+        """T full-batch steps show the sum with noise of std z / sqrt(T); the means are 2 apart."""
+        n_steps = 4
+        whole = binomial(n_records=n_records, mismatch_probability=abs(shares[0] - shares[1]))
+        cut = whole.truncated(tail_probability=tail)
+        plan = plan_with_noise(
+            differing=cut,
+            sampling=Poisson(n_records=n_records, rate=1.0),
+            clip_norm=1.0,
+            noise_multipliers=np.full(n_steps, multiplier),
+            accountant=WorstCase(),
+            order=4,
+        )
+        delta = tail + 0.01
+        epsilon = secret_epsilon([plan], delta=delta, implementation_delta=0.0)
+        first, second = self.worlds(n_records, shares)
+        std = multiplier / math.sqrt(n_steps)
+        for pair in ((first, second), (second, first)):
+            assert hockey_stick(*pair, min(epsilon, 600.0), std) <= delta * (1 + 1e-6)
+
+    def test_without_the_tail_the_claim_would_be_false(self):
+        """A record in 50 flips: with hardly any noise the whole tail shows."""
+        whole = binomial(n_records=3, mismatch_probability=0.02)
+        cut = whole.truncated(tail_probability=0.06)
+        assert cut.largest == 0
+        plan = planned(
+            differing=cut,
+            sampling=Poisson(n_records=3, rate=1.0),
+            noise_multipliers=[0.05],
+            accountant=WorstCase(),
+        )
+        epsilon = secret_epsilon([plan], delta=0.059, implementation_delta=0.0)
+        first, second = self.worlds(3, (0.0, 0.02))
+        exact = hockey_stick(second, first, epsilon, 0.05)
+        assert 0.059 - cut.excess_probability < exact <= 0.059
+        assert exact == pytest.approx(1 - 0.98**3, rel=1e-3)
+
+    def test_what_the_certificate_says(self):
+        certificate = KINDS["truncated"]()
+        statement, plan = certificate.statement, planned(differing=CUT)
+        claim = certificate.guarantee
+        assert str(claim).endswith("-PP")
+        assert claim.delta == 1e-5
+        assert claim.epsilon == secret_epsilon([plan], delta=1e-5, implementation_delta=0.0)
+        given = attrs.evolve(plan, differing=CUT.without_excess)
+        left = 1e-5 - CUT.excess_probability
+        assert claim.epsilon == pytest.approx(
+            secret_epsilon([given], delta=left, implementation_delta=0.0), rel=1e-9
+        )
+        assert "Rényi" not in statement["certifies"][0]
+        assert "more-may-differ" in statement["limits"]
+        assert "cap-simulated" not in statement["limits"]
+        assert "no Rényi claim" in str(certificate)
+        assert {view["delta"] for view in statement["views"]} == {1e-5, 1e-3}
+        assert statement["failure_probability"] == 0.0
+        # One record does not depend on how many differ.
+        whole = certified(differing=exactly(1), deltas=(1e-5, 1e-3)).statement
+        assert statement["one_record"] == whole["one_record"]
+        points = what_if_training(certificate, [1.0])
+        assert points == ()
+        assert CUT.excess_probability < stated_variation(certificate) < 0.5
+
+    def test_a_tail_counts_once_for_several_runs(self):
+        both = KINDS["two truncated"]()
+        assert both.guarantee.delta == 1e-5
+        assert both.statement["failure_probability"] == 0.01
+        assert "except with probability at most 0.01 over" in str(both)
+        assert {"more-may-differ", "cap-simulated"} <= set(both.statement["limits"])
+        twice = planned(differing=SIMULATED, noise_multipliers=np.full(100, 40.0))
+        expected = secret_epsilon([twice], delta=1e-5, implementation_delta=0.0)
+        assert both.guarantee.epsilon == pytest.approx(expected, rel=1e-12)
+
+    def test_the_distance_of_the_noise_is_in_the_claim(self):
+        plan = planned(differing=SIMULATED)
+        claims = [
+            certify_training(plan, data="d", implementation_delta=distance).guarantee.epsilon
+            for distance in (0.0, 1e-7)
+        ]
+        assert claims[0] < claims[1]
+
+    @pytest.mark.parametrize("accountant", [WorstCase(), LogMoment(), Amplified()])
+    @pytest.mark.parametrize("differing", [exactly(5), CUT, SIMULATED, RANDOM])
+    def test_plans_for_epsilon_and_delta(self, accountant, differing):
+        target = Guarantee.epsilon_delta(2.0, 1e-5)
+        plan = plan_training(
+            differing=differing,
+            sampling=POISSON,
+            clip_norm=1.0,
+            n_steps=20,
+            accountant=accountant,
+            target=target,
+        )
+        assert plan.order in ORDERS
+        epsilon = secret_epsilon([plan], delta=1e-5, implementation_delta=0.0)
+        assert 1.99 < epsilon <= 2.0
+        less = attrs.evolve(plan, noise_multipliers=plan.noise_multipliers * 0.99)
+        assert secret_epsilon([less], delta=1e-5, implementation_delta=0.0) > 2.0
+
+    def test_a_tail_needs_less_noise_than_its_worst_case(self):
+        """Of 100 records 5 differ on average; the largest number is 100."""
+        fields = {"sampling": POISSON, "clip_norm": 1.0, "n_steps": 20, "accountant": LogMoment()}
+        target = Guarantee.epsilon_delta(2.0, 1e-5)
+        whole, cut = (
+            plan_training(differing=differing, target=target, **fields)
+            for differing in (RANDOM, RANDOM.truncated(tail_probability=1e-6))
+        )
+        assert cut.noise_multipliers[0] < whole.noise_multipliers[0]
+
+    @pytest.mark.parametrize(
+        ("call", "match"),
+        [
+            (lambda plan: plan.guarantee(), "no Rényi claim"),
+            (lambda plan: mixed_cost(4, plan.costs(), CUT), "no Rényi claim"),
+            (
+                lambda plan: run_cost(LogMoment(), 4, TEN, CUT, plan.noise_multipliers),
+                "no Rényi claim",
+            ),
+            (
+                lambda plan: calibrate_multiplier(
+                    LogMoment(), Guarantee.unsliced(order=4, epsilon=1.0), TEN, CUT, 5
+                ),
+                "no Rényi claim",
+            ),
+            (
+                lambda plan: plan_training(
+                    differing=CUT,
+                    sampling=TEN,
+                    clip_norm=1.0,
+                    n_steps=5,
+                    accountant=LogMoment(),
+                    target=Guarantee.unsliced(order=4, epsilon=1.0),
+                ),
+                "no Rényi claim",
+            ),
+            (lambda plan: planned(differing=CUT, accountant=MeanSquare()), "fixed set"),
+            (lambda plan: certify_training(plan, data="d", deltas=()), "deltas must have"),
+            (lambda plan: certify_training(plan, data="d", deltas=(1e-7,)), "truncate less"),
+            (
+                lambda plan: secret_epsilon([plan], delta=1e-7, implementation_delta=0.0),
+                "truncate less",
+            ),
+        ],
+    )
+    def test_refusals(self, call, match):
+        with pytest.raises(ArgumentError, match=match):
+            call(planned(differing=CUT))
+
+    def test_no_epsilon_at_all(self):
+        with pytest.raises(CalibrationError, match="Use a larger delta"):
+            certify_training(planned(differing=CUT), data="d", implementation_delta=1e-3)
+        with pytest.raises(CalibrationError, match="higher order"):
+            plan_training(
+                differing=CUT,
+                sampling=TEN,
+                clip_norm=1.0,
+                n_steps=5,
+                accountant=LogMoment(),
+                target=Guarantee.epsilon_delta(1e-3, 1e-5),
+            )
 
 
 @pytest.mark.soundness

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import integrate, stats
 
 import pufferslice
 from pufferslice.errors import ArgumentError
@@ -43,6 +43,9 @@ from pufferslice.learning.caps import (
     round_costs,
     simulate_discrepancies,
     squared_caps,
+    subsampled_average_round_cost,
+    subsampled_joint_round_cost,
+    subsampled_round_costs,
     tail_cap,
     tail_cap_estimate,
 )
@@ -287,6 +290,124 @@ class TestOneRound:
         joint_of_mean = aggregate_joint(4, round_costs(4, mean_caps, variance), np.array(HALVES))
         assert joint_of_mean < mean_of_joint
         assert largest_round_cost(4, mean_caps, variance, HALVES) >= mean_of_joint
+
+
+class TestSubsampledRound:
+    """The round's cost as a log-moment over the batch draw: AR^sa and JR^sa."""
+
+    @staticmethod
+    def design_case(order=4.0):
+        """Three of eight differing records in batches of four; two slices, unlike noise."""
+        design = WithoutReplacement(n_records=8, batch_size=4)
+        logs = design.discrepancy_log_probabilities(3)
+        by_draw = [squared_caps([0.5, 1.5], discrepancy_cap=k, divisor=4) for k in range(len(logs))]
+        return order, by_draw, logs, [0.7, 1.1]
+
+    def test_by_hand(self):
+        """Shifts 0 or 1 with chances 3/4 and 1/4, noise 1, order 2: the exponent is the square."""
+        case = (2, [[0.0, 0.0], [1.0, 4.0]], np.log([0.75, 0.25]), [1.0, 1.0])
+        slices = [math.log(0.75 + 0.25 * math.exp(h)) for h in (1, 4)]
+        assert subsampled_round_costs(*case) == pytest.approx(slices, rel=1e-14)
+        average = subsampled_average_round_cost(*case, [0.25, 0.75])
+        assert average == pytest.approx(0.25 * slices[0] + 0.75 * slices[1], rel=1e-14)
+        joint = math.log(0.75 + 0.25 * (0.25 * math.e + 0.75 * math.exp(4)))
+        assert subsampled_joint_round_cost(*case, [0.25, 0.75]) == pytest.approx(joint, rel=1e-14)
+
+    def test_joint_is_the_moment_over_draws_of_the_moment_over_slices(self):
+        """The paper's order of the two expectations, over all 70 batches one by one."""
+        order, _, _, variance = case = self.design_case()
+        moments = []
+        for batch in itertools.combinations(range(8), 4):
+            n_differing = sum(record < 3 for record in batch)
+            h = squared_caps([0.5, 1.5], discrepancy_cap=n_differing, divisor=4)
+            moments.append(np.exp(3 * joint_round_cost(order, h, variance, HALVES)))
+        truth = math.log(np.mean(moments)) / 3
+        joint = subsampled_joint_round_cost(*case[:3], variance, HALVES)
+        assert joint == pytest.approx(truth, rel=1e-13)
+
+    @pytest.mark.soundness
+    def test_bounds_the_divergence_of_the_mixture_over_draws(self):
+        order, by_draw, logs, variance = self.design_case()
+        bounds = subsampled_round_costs(order, by_draw, logs, variance)
+        chances, shifts = np.exp(logs), np.sqrt(np.array(by_draw))
+        for column, (bound, v) in enumerate(zip(bounds, variance, strict=True)):
+            std, moves = math.sqrt(v), shifts[:, column]
+
+            def moment(y, std=std, moves=moves):
+                p, q = (chances @ stats.norm.pdf(y, s * moves / 2, std) for s in (1, -1))
+                return p**order * q ** (1 - order)
+
+            truth = math.log(integrate.quad(moment, -15, 15, epsabs=0)[0]) / (order - 1)
+            assert 0.2 * bound < truth <= bound
+
+    @given(
+        order=st.floats(1.05, 32),
+        draws=st.lists(st.tuples(*[st.floats(0.05, 1)] * 4), min_size=1, max_size=5),
+        variance=st.tuples(*[st.floats(0.1, 10)] * 3),
+    )
+    def test_never_looser_than_the_worst_draw(self, order, draws, variance):
+        """lem:sa_never_looser_ARJR, strict where a smaller shift has a chance."""
+        chances, *columns = np.array(draws).T
+        by_draw, logs = np.array(columns).T, np.log(chances / chances.sum())
+        case, weights = (order, by_draw, logs, variance), [0.2, 0.3, 0.5]
+        largest = by_draw.max(axis=0)
+        smaller = (by_draw < largest - 1e-6).any(axis=0)
+        for subsampled, worst, is_strict in (
+            (subsampled_average_round_cost, average_round_cost, smaller.any()),
+            # One slice may dominate a log-moment so far that floats do not show the others.
+            (subsampled_joint_round_cost, joint_round_cost, smaller.all()),
+        ):
+            bound = worst(order, largest, variance, weights)
+            cost = subsampled(*case, weights)
+            assert cost <= bound * (1 + 1e-12)
+            if is_strict:
+                assert cost < bound
+            elif (by_draw == largest).all():
+                assert cost == pytest.approx(bound, rel=1e-12)
+
+    def test_draws_without_a_chance_do_not_count(self):
+        order, by_draw, logs, variance = self.design_case()
+        more = [*by_draw, squared_caps([0.5, 1.5], discrepancy_cap=100, divisor=4)]
+        assert subsampled_round_costs(
+            order, more, np.append(logs, -math.inf), variance
+        ) == pytest.approx(subsampled_round_costs(order, by_draw, logs, variance), rel=1e-15)
+
+
+class TestFullCovariance:
+    """Noise of any covariance, step by step: the caps know it through the slices alone."""
+
+    def test_whitening_the_round_is_the_same_cost(self, rng):
+        """Along u the round is N(<shift, u>, u^T Sigma_t u), whatever the rest of Sigma_t is."""
+        dim, n_steps, order = 3, 4, 5.0
+        rows = unit_rows(rng, 6, dim)
+        weights = np.full(6, 1 / 6)
+        scaled = []
+        for _ in range(n_steps):
+            half, shift = rng.normal(size=(dim, dim)), rng.normal(size=dim)
+            noise_cov = half @ half.T
+            variance = projected_variance(rows, noise_cov)
+            caps_of_step = minimal_squared_caps(rows, [shift])
+            truths = [
+                float(
+                    gaussian_divergence(
+                        order,
+                        (np.array(u @ shift), np.array(u @ noise_cov @ u)),
+                        (np.array(0.0), np.array(u @ noise_cov @ u)),
+                    )
+                )
+                for u in rows
+            ]
+            assert round_costs(order, caps_of_step, variance) == pytest.approx(truths, rel=1e-10)
+            # No slice costs more than the whole output.
+            whole = order / 2 * shift @ np.linalg.solve(noise_cov, shift)
+            assert largest_round_cost(order, caps_of_step, variance, weights) <= whole * (1 + 1e-9)
+            scaled.append((caps_of_step, variance))
+        total = average_total_squared_cap([h / v for h, v in scaled], weights)
+        rounds = [average_round_cost(order, h, v, weights) for h, v in scaled]
+        assert order / 2 * total == pytest.approx(sum(rounds), rel=1e-13)
+        joint = joint_total_squared_cap([h / v for h, v in scaled], weights)
+        rounds = [largest_round_cost(order, h, v, weights) for h, v in scaled]
+        assert order / 2 * joint == pytest.approx(sum(rounds), rel=1e-13)
 
 
 class TestTotals:
@@ -564,6 +685,10 @@ def across(tails, failures):
         (lambda: round_costs(2, [1.0], [0.0]), "smallest_variance"),
         (lambda: round_costs(2, [1e300], [1e-300]), "too large for a float"),
         (lambda: average_round_cost(2, [1.0, 1.0], [1.0, 1.0], [1.0]), "weights"),
+        (lambda: subsampled_round_costs(2, [1.0], [0.0], [1.0]), "caps must have shape"),
+        (lambda: subsampled_round_costs(2, [[1.0]], [-0.1], [1.0]), "log_probabilities must be"),
+        (lambda: subsampled_round_costs(2, [[1.0]], [0.0, 0.0], [1.0]), "log_probabilities must"),
+        (lambda: subsampled_joint_round_cost(2, [[1.0]], [0.0], [1.0], [0.5]), "weights"),
         (lambda: joint_total_squared_cap([[1e308]] * 2, [1.0]), "too large for a float"),
         (lambda: claimed_epsilon(2, -1.0, noise_std=1), "total_squared_cap"),
         (lambda: claimed_epsilon(2, 1e300, noise_std=1e-100), "too large for a float"),

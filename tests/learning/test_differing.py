@@ -26,6 +26,7 @@ from pufferslice.learning.differing import (
     from_coupled_draws,
     from_pmf,
     gaussian_mismatch,
+    mostly_at_most,
 )
 from pufferslice.learning.sampling import WithReplacement
 from pufferslice.scenario.distributions import GaussianDistribution
@@ -128,6 +129,87 @@ class TestCoupledDraws:
         certain = from_coupled_draws(lambda rng: ([1, 2], [2, 2]), n_draws=3, seed=1)
         assert certain.counts.tolist() == [1]
         assert not certain.is_fixed_set
+
+
+class TestTruncated:
+    def test_known_answer(self):
+        """Of 1/2, 1/4, 1/8, 1/8 the last is left out; the rest is out of 7/8."""
+        distribution = from_pmf([0.5, 0.25, 0.125, 0.125])
+        cut = distribution.truncated(tail_probability=0.2)
+        assert cut.counts.tolist() == [0, 1, 2]
+        np.testing.assert_allclose(np.exp(cut.log_probabilities), [4 / 7, 2 / 7, 1 / 7])
+        assert 0.125 <= cut.excess_probability == pytest.approx(0.125)
+        assert cut.failure_probability == 0.0
+        assert cut.tail_probability(1) == pytest.approx(0.25)
+        assert "more than 2 with probability 0.125" in cut.origin
+        given = cut.without_excess
+        assert (given.excess_probability, given.counts.tolist()) == (0.0, [0, 1, 2])
+        assert distribution.without_excess is distribution
+
+    @given(distributions(), st.floats(1e-6, 0.9))
+    def test_leaves_out_no_more_than_asked_and_never_less_than_it_says(self, distribution, tail):
+        cut = distribution.truncated(tail_probability=tail)
+        assert cut.excess_probability <= tail
+        exact = math.fsum(
+            math.exp(p)
+            for c, p in zip(distribution.counts, distribution.log_probabilities, strict=True)
+            if c > cut.largest
+        )
+        assert exact <= cut.excess_probability
+        back = DifferingRecords.from_description(json.loads(json.dumps(cut.description())))
+        assert back == cut
+        for limit in range(0, 501, 50):
+            truth = distribution.tail_probability(limit)
+            assert cut.tail_probability(limit) >= truth * (1 - 1e-12)
+            if limit <= cut.largest:
+                assert cut.tail_probability(limit) == pytest.approx(truth, rel=1e-9, abs=1e-15)
+
+    def test_nothing_to_leave_out(self):
+        coin = from_pmf([0.5, 0.5])
+        assert coin.truncated(tail_probability=0.25) is coin
+        assert exactly(4).truncated(tail_probability=0.25).is_fixed_set
+
+    def test_mostly_at_most(self):
+        records = mostly_at_most(25, tail_probability=1e-6, failure_probability=0.05)
+        assert records.counts.tolist() == [25]
+        assert (records.excess_probability, records.failure_probability) == (1e-6, 0.05)
+        assert not records.is_fixed_set
+        assert DifferingRecords.from_description(records.description()) == records
+
+    @pytest.mark.parametrize(
+        ("call", "match"),
+        [
+            (lambda cut: cut.truncated(tail_probability=0.1), "truncated already"),
+            (lambda cut: cut.folded(above=1), "no Rényi claim"),
+            (lambda cut: cut.check_whole(), "no Rényi claim"),
+            (lambda cut: exactly(3).truncated(tail_probability=0.0), "tail_probability"),
+            (lambda cut: attrs.evolve(cut, excess_probability=1.0), "below 1"),
+            (lambda cut: attrs.evolve(cut, excess_probability=-0.1), "excess_probability"),
+            (lambda cut: attrs.evolve(exactly(3), excess_probability=0.1), "is_fixed_set"),
+            (lambda cut: attrs.evolve(at_most(3), failure_probability=0.1), "belongs to"),
+            (
+                lambda cut: mostly_at_most(3, tail_probability=0.0, failure_probability=0.0),
+                "tail_probability",
+            ),
+            (
+                lambda cut: mostly_at_most(0.5, tail_probability=0.1, failure_probability=0.0),
+                "max_differing",
+            ),
+            (
+                lambda cut: mostly_at_most(3, tail_probability=0.1, failure_probability=None),
+                "failure_probability",
+            ),
+            (
+                lambda cut: DifferingRecords.from_description(
+                    {k: v for k, v in cut.description().items() if k != "failure_probability"}
+                ),
+                "described by",
+            ),
+        ],
+    )
+    def test_refusals(self, call, match):
+        with pytest.raises(ArgumentError, match=match):
+            call(from_pmf([0.5, 0.25, 0.25]).truncated(tail_probability=0.3))
 
 
 class TestTail:

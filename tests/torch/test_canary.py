@@ -16,6 +16,7 @@ from pufferslice.learning import (
     WorstCase,
     binomial,
     exactly,
+    mostly_at_most,
     plan_with_noise,
 )
 from pufferslice.torch.canary import release_canary
@@ -76,6 +77,9 @@ def test_other_worlds_and_layers_are_refused():
     plan = plan_of(clip_norm=layers)
     with pytest.raises(ArgumentError, match="flat clipping"):
         release_canary("first", plan)
+    tail = mostly_at_most(3, tail_probability=0.1, failure_probability=0.0)
+    with pytest.raises(ArgumentError, match="no Rényi claim"):
+        release_canary("first", plan_of(differing=tail))
     flat = attrs.evolve(plan, clipping=FlatClipping(norm=1.0))
     assert flat.guarantee() == plan.guarantee()
     assert release_canary("first", flat)[0] == pytest.approx(3.0, abs=12 * LITTLE)

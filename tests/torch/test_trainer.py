@@ -498,6 +498,21 @@ def test_what_is_spent_is_the_cost_of_the_steps_so_far():
     assert trainer.spent() == plan.guarantee()
 
 
+@pytest.mark.soundness
+def test_a_run_with_a_tail_in_delta_states_no_renyi_claim():
+    whole = binomial(n_records=N_RECORDS, mismatch_probability=0.05)
+    cut = whole.truncated(tail_probability=1e-6)
+    plan = attrs.evolve(plan_of(multipliers=np.full(N_STEPS, 40.0)), differing=cut)
+    trainer, _ = trainer_of(plan)
+    train(trainer)
+    certificate = trainer.certificate(data="survey")
+    assert verify(certificate).holds
+    assert certificate.guarantee.delta == 1e-5
+    assert trainer.spent_epsilon(1e-5) == pytest.approx(certificate.guarantee.epsilon, rel=1e-9)
+    with pytest.raises(ArgumentError, match="no Rényi claim"):
+        trainer.spent()
+
+
 def test_a_stop_certifies_the_steps_taken_and_says_what_it_assumes():
     differing = binomial(n_records=N_RECORDS, mismatch_probability=0.05)
     plan = attrs.evolve(plan_of(), differing=differing)

@@ -23,6 +23,7 @@ from pufferslice.baselines.wasserstein import (
     dagwm_noise_std,
     full_sensitivity,
     group_noise_std,
+    group_sensitivity,
     gwm_noise_std,
     laplace_scale,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "entropic_wasserstein",
     "full_sensitivity",
     "group_noise_std",
+    "group_sensitivity",
     "group_size",
     "gwm_noise_std",
     "laplace_envelope",

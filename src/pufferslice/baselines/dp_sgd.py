@@ -99,8 +99,9 @@ def run_epsilon(plan: TrainingPlan, delta: float) -> float | None:
     For the accountants `worst_case` and `log_moment`: given the number K of differing records in
     each batch, a step is a Gaussian mechanism of shift 2K in units of the noise; K is published,
     so its hockey-stick divergence is the mean over K. Random differing records are mixed outside
-    the composition. Every rounding is pessimistic; a delta as small as the rounding error of the
-    composition is refused. None for the other accountants, whose claims are not of this form.
+    the composition, and a tail that their distribution leaves out is added to delta. Every rounding
+    is pessimistic; a delta as small as the rounding error of the composition is refused. None for
+    the other accountants, whose claims are not of this form.
     """
     check_between(0, 1, delta=delta)
     distributions = _published_distributions(plan)
@@ -120,7 +121,7 @@ def run_epsilon(plan: TrainingPlan, delta: float) -> float | None:
 
     def total_delta(epsilon: float) -> float:
         deltas = [curve(epsilon) for curve in curves]
-        return float(np.dot(weights, deltas))
+        return plan.differing.excess_probability + float(np.dot(weights, deltas))
 
     return _finite_epsilon(total_delta, delta)
 

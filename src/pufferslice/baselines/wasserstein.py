@@ -10,8 +10,15 @@ from typing import Final
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from pufferslice._core.arrays import Floats
-from pufferslice._core.checks import check_above, check_at_least, check_one_of, is_a
+from pufferslice._core.arrays import Floats, locked
+from pufferslice._core.checks import (
+    check_above,
+    check_at_least,
+    check_count,
+    check_finite,
+    check_one_of,
+    is_a,
+)
 from pufferslice._core.search import RELATIVE_WIDTH, SAFETY, raise_until, smallest_safe
 from pufferslice.baselines.transport import (
     check_pair,
@@ -86,12 +93,49 @@ def check_couples(couples: Sequence[DistributionCouple]) -> None:
             raise ArgumentError(msg)
 
 
+def group_sensitivity(
+    record_widths: Floats, *, divisors: Floats, scales: Floats, group_sizes: Sequence[int]
+) -> float:
+    r"""How far replacing all rows of one group can move means, rates, totals and counts.
+
+    $$\Delta = \max_k n_k \, \Big\| \Big( \frac{w_j}{D_j s_j} \Big)_j \Big\|$$
+
+    One entry for each coordinate of the query: `record_widths`, highest less lowest value that one
+    row can have there (1 for a condition that is met or not); `divisors`, what the sum over all
+    rows is divided by (the number of rows for a mean or a rate, 1 for a total or a count);
+    `scales`, those of the query. `group_sizes` are the numbers of rows of the groups.
+    Guarantee: an upper bound in scaled coordinates, for any values in these ranges and the same
+    number of rows. It is attained if the coordinates are about different columns.
+    Source: app:worst_case_group_privacy.
+
+    >>> means = {"divisors": [100, 100], "scales": [10.0, 0.5]}
+    >>> round(group_sensitivity([60.0, 1.0], **means, group_sizes=[50, 30, 20]), 9)
+    3.16227766
+    """
+    widths, divided, units = locked(record_widths), locked(divisors), locked(scales)
+    if widths.ndim != 1 or not widths.size or not widths.shape == divided.shape == units.shape:
+        msg = (
+            "record_widths, divisors and scales must have one entry for each coordinate, got "
+            f"shapes {widths.shape}, {divided.shape} and {units.shape}"
+        )
+        raise ArgumentError(msg)
+    check_finite(record_widths=widths, divisors=divided, scales=units)
+    check_at_least(0, smallest_record_width=float(widths.min()))
+    check_above(0, smallest_divisor=float(divided.min()), smallest_scale=float(units.min()))
+    check_count(1, n_groups=len(group_sizes), **{f"group size {n!r}": n for n in group_sizes})
+    with np.errstate(over="ignore"):
+        moved = float(np.linalg.norm(widths / divided / units)) * max(group_sizes) * SAFETY
+    check_at_least(0, group_sensitivity=moved)
+    return moved
+
+
 def group_noise_std(group_sensitivity: float, target: Guarantee) -> float:
     r"""Noise when the rows of a group can have any values: $\sigma^2 = \alpha\Delta^2/(2\epsilon)$.
 
     Guarantee: the unsliced target between any two datasets that differ in one group.
     Needs: `group_sensitivity`, in scaled coordinates, bounds how far the query can move when one
-    group is replaced; nothing here can check that.
+    group is replaced (the function `group_sensitivity` gives it for means, rates, totals and
+    counts); nothing here can check that.
     For comparison: no certificate is issued.
     Source: app:worst_case_group_privacy.
 

@@ -135,6 +135,15 @@ LIMITS: Final[Mapping[str, str]] = {
         "The cost was computed by a plugin, which is not part of this program. Whoever wrote it "
         "answers for its proof. The statement about one record does not depend on it."
     ),
+    "more-may-differ": (
+        "More records may differ than the claim counts. The probability of that, "
+        "excess_probability, is part of the claim's delta and of the deltas of its views, once for "
+        "all runs. There is no Rényi claim for the secret."
+    ),
+    "cap-simulated": (
+        "How many records differ was bounded by a simulation. The claim holds except with "
+        "probability at most {failure_probability} over that simulation."
+    ),
     "stops-on-non-finite": (
         "A plan stops its run when the gradient of an example is NaN or infinite. Such a stop "
         "depends on the data, and what it reveals is not covered."
@@ -147,7 +156,7 @@ LIMITS: Final[Mapping[str, str]] = {
     ),
     **RUN_LIMITS,
 }
-"""All limits of training runs, in the order of a statement."""
+"""All limits of training runs, in the order of a statement; names in braces are filled in."""
 
 CONDITIONS: Final[Mapping[str, str]] = {
     "hypotheses-and-limits": "The hypotheses and limits of this certificate apply here, too.",

@@ -331,6 +331,14 @@ class TrainingGuarantee(_Part):
     epsilon: Positive
 
 
+class TrainingEpsilonDelta(_Part):
+    """The same where more records may differ than the plans list: with a delta that covers it."""
+
+    notion: Literal["unsliced"]
+    epsilon: Positive
+    delta: Delta
+
+
 def _kind_of_guarantee(guarantee: object) -> str:
     if isinstance(guarantee, dict) and "at_most" in guarantee:
         return "(guess)"
@@ -580,7 +588,11 @@ class TrainingStatement(_Part):
     data: Text
     """Public name of the data."""
     runs: Annotated[list[PlanPart], Field(min_length=1)]
-    guarantee: TrainingGuarantee
+    guarantee: Annotated[
+        Annotated[TrainingGuarantee, Tag("(order)")]
+        | Annotated[TrainingEpsilonDelta, Tag("(delta)")],
+        Discriminator(_kind_of_guarantee),
+    ]
     certifies: Sentences
     draws_may_be_seen: Sentences
     noise: Annotated[Sentences, _EachOnce()]

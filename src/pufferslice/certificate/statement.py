@@ -168,7 +168,7 @@ def release_statement(evidence: Evidence, options: CertificateOptions) -> dict[s
 def check_total(evidence: Evidence, options: CertificateOptions) -> None:
     """Refuse a total where releases do not add up, or where it is not one."""
     target = options.target
-    if not is_determined(evidence.full):
+    if not evidence.full.is_determined:
         msg = (
             "total is for data that the secret determines: a single value of the query under every "
             "secret and prior. Otherwise two harmless releases can tell the secret together. "
@@ -184,16 +184,6 @@ def check_total(evidence: Evidence, options: CertificateOptions) -> None:
             "release"
         )
         raise CalibrationError(msg)
-
-
-def is_determined(full: Full) -> bool:
-    """Whether the query has a single value under every secret and prior."""
-    tables = full.differences
-    return (
-        isinstance(tables, MatchingTables)
-        and not full.from_range
-        and bool((tables.totals == 1).all())
-    )
 
 
 def noise_stds(full: Full, noise_std: float) -> Floats:

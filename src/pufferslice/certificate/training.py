@@ -16,13 +16,14 @@ from pufferslice._core.checks import check_at_least, check_between, is_a
 from pufferslice._core.search import SAFETY
 from pufferslice._core.text import listed
 from pufferslice.calibration.epsilon_delta import ORDERS, improved_epsilon_joint, paper_epsilon
-from pufferslice.calibration.guarantee import Guarantee
+from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.limits import BY_PROGRAM, CONDITIONS, LIMITS, RUN_LIMITS, check_limits
 from pufferslice.errors import ArgumentError, CalibrationError, CertificateError
 from pufferslice.learning import (
     Accountant,
     Amplified,
+    DifferingRecords,
     LogMoment,
     MeanSquare,
     PluginAccountant,
@@ -32,7 +33,8 @@ from pufferslice.learning import (
     mixed_cost,
     run_cost,
 )
-from pufferslice.learning.plan import HYPOTHESES
+from pufferslice.learning.accountants import certifies_up_to_delta
+from pufferslice.learning.plan import HYPOTHESES, delta_left
 
 DEFAULT_DELTAS: Final = (1e-5,)
 
@@ -42,6 +44,8 @@ IDEAL_NOISE: Final = (
 )
 
 _USUAL_DELTA: Final = 1e-5
+_LEAST_EPSILON: Final = 1e-9
+"""An (epsilon, delta) claim has a positive epsilon."""
 _MOST_ROUNDS: Final = 1000
 _LARGEST_EXPONENT: Final = 700.0
 """The exponential of more is not a float."""
@@ -149,6 +153,15 @@ class TrainingClaim:
         for delta in self.deltas:
             check_between(0, 1, delta=delta)
         check_distance(self.implementation_delta)
+        if self.differing.excess_probability:
+            if not self.deltas:
+                msg = (
+                    "deltas must have at least one entry, the delta of the claim: more records "
+                    "than listed may differ, so there is no Rényi claim"
+                )
+                raise ArgumentError(msg)
+            for delta in self.deltas:
+                delta_left(delta, self.differing)
 
     @classmethod
     def read_off(cls, statement: Mapping[str, Any]) -> "TrainingClaim":
@@ -162,16 +175,38 @@ class TrainingClaim:
             limits=[code for code in statement["limits"] if code in RUN_LIMITS],
         )
 
+    @property
+    def differing(self) -> DifferingRecords:
+        """How many records the secret changes: the same in all runs."""
+        return self.runs[0].differing
+
     def cost(self, order: float) -> float:
-        """Cost of all runs together for the declared secret."""
+        """Cost of all runs together for the declared secret; see `secret_cost`."""
         return secret_cost(self.runs, order)
 
-    def guarantee(self) -> Guarantee:
-        """What all runs together promise for the declared secret."""
+    def guarantee(self) -> Guarantee | ApproximateGuarantee:
+        """What all runs together promise for the declared secret.
+
+        If the differing records leave out a tail, that is an (epsilon, delta) claim at the first of
+        the deltas; tail and distance of the noise are part of it.
+        """
         first = self.runs[0]
-        return Guarantee(
-            notion=first.accountant.notion, order=first.order, epsilon=self.cost(first.order)
+        if not self.differing.excess_probability:
+            return Guarantee(
+                notion=first.accountant.notion, order=first.order, epsilon=self.cost(first.order)
+            )
+        delta = self.deltas[0]
+        epsilon = secret_epsilon(
+            self.runs, delta=delta, implementation_delta=self.implementation_delta
         )
+        if not math.isfinite(epsilon):
+            msg = (
+                f"no epsilon can be stated at delta {delta:g}: the tail of the differing records "
+                "and the distance of the noise leave too little of it. Use a larger delta, or more "
+                "noise"
+            )
+            raise CalibrationError(msg)
+        return Guarantee.epsilon_delta(max(epsilon, _LEAST_EPSILON), delta)
 
 
 def training_statement(claim: TrainingClaim) -> dict[str, Any]:
@@ -179,34 +214,39 @@ def training_statement(claim: TrainingClaim) -> dict[str, Any]:
     guarantee = claim.guarantee()
     unsliced = guarantee.notion == "unsliced"
     accountants = dict.fromkeys(run.accountant for run in claim.runs)
+    is_whole = isinstance(guarantee, Guarantee)
     return {
         "workflow": "training",
         "data": claim.data,
         "runs": [run.to_json() for run in claim.runs],
         "guarantee": guarantee.to_json(),
-        "certifies": [accountant.certifies for accountant in accountants],
+        "certifies": [
+            accountant.certifies if is_whole else certifies_up_to_delta(accountant)
+            for accountant in accountants
+        ],
         "draws_may_be_seen": [accountant.draws_may_be_seen for accountant in accountants],
         "noise": list(claim.noises),
         "implementation_delta": float(claim.implementation_delta),
-        "failure_probability": 0.0,
+        "failure_probability": float(claim.differing.failure_probability),
         "deltas": list(claim.deltas) if unsliced else [],
-        "views": _views(claim, guarantee) if unsliced else [],
+        "views": _views(claim) if unsliced else [],
         "one_record": _one_record(claim),
         "hypotheses": list(HYPOTHESES),
         "limits": _limits(claim, guarantee),
     }
 
 
-def _views(claim: TrainingClaim, guarantee: Guarantee) -> list[dict[str, Any]]:
-    """Unsliced (epsilon, delta) views: at the claim's order, and the best of it and a grid."""
-    order, epsilon = guarantee.order, guarantee.epsilon
+def _views(claim: TrainingClaim) -> list[dict[str, Any]]:
+    """Unsliced (epsilon, delta) views: at the plans' order, and the best of it and a grid."""
     costs = costs_by_order(secret_cost, claim.runs) if claim.deltas else {}
+    order = claim.runs[0].order
     views = []
     for delta in claim.deltas:
+        left = delta_left(delta, claim.differing)
         epsilons = {
-            "paper": paper_epsilon(order, epsilon, delta),
-            "improved": improved_epsilon_joint(order, epsilon, delta),
-            "order_grid": min(improved_epsilon_joint(o, cost, delta) for o, cost in costs.items()),
+            "paper": paper_epsilon(order, costs[order], left),
+            "improved": improved_epsilon_joint(order, costs[order], left),
+            "order_grid": min(improved_epsilon_joint(o, cost, left) for o, cost in costs.items()),
         }
         views += [
             {"scope": "unsliced", "rule": rule, "epsilon": value, "delta": delta}
@@ -233,8 +273,10 @@ def _one_record(claim: TrainingClaim) -> dict[str, Any]:
     }
 
 
-def _limits(claim: TrainingClaim, guarantee: Guarantee) -> list[str]:
+def _limits(claim: TrainingClaim, guarantee: Guarantee | ApproximateGuarantee) -> list[str]:
     absent = {
+        "more-may-differ": not claim.differing.excess_probability,
+        "cap-simulated": not claim.differing.failure_probability,
         "average-over-batches": guarantee.notion == "unsliced",
         "plugin-accountant": all(
             not isinstance(run.accountant, PluginAccountant) for run in claim.runs
@@ -279,7 +321,9 @@ def check_distance(implementation_delta: float) -> None:
 def secret_cost(plans: Sequence[TrainingPlan], order: float) -> float:
     """Cost of all runs for the declared secret: functions of the number of differing records add.
 
-    The expectation over that number is taken once, outside the sum.
+    The expectation over that number is taken once, outside the sum. If the distribution of that
+    number leaves out a tail, this is the cost given that the tail does not occur: no claim by
+    itself, but a step towards (epsilon, delta).
     Needs: one coupling of the data for all runs.
     Source: lemma:adaptive_renyi_composition.
     """
@@ -287,7 +331,7 @@ def secret_cost(plans: Sequence[TrainingPlan], order: float) -> float:
         cost_by_count(plan.accountant, order, plan.sampling, plan.differing, plan.noise_multipliers)
         for plan in plans
     ]
-    return mixed_cost(order, np.sum(costs, axis=0), plans[0].differing)
+    return mixed_cost(order, np.sum(costs, axis=0), plans[0].differing.without_excess)
 
 
 def record_accountant(plan: TrainingPlan) -> Accountant:
@@ -322,8 +366,9 @@ def secret_epsilon(
 ) -> float:
     """The smallest epsilon for which (epsilon, delta) holds for the declared secret.
 
-    Guarantee: `delta` covers the distance of the drawn noise from ideal noise, too. Infinite if no
-    epsilon was found.
+    Guarantee: `delta` covers the distance of the drawn noise from ideal noise, too, and the
+    probability that more records differ than the plans list: if (epsilon, delta') holds given that
+    they do not, (epsilon, delta' + that probability) holds. Infinite if no epsilon was found.
     """
     check_together(plans)
     accountant = plans[0].accountant
@@ -334,7 +379,9 @@ def secret_epsilon(
         )
         raise ArgumentError(msg)
     return epsilon_at(
-        costs_by_order(secret_cost, plans), delta=delta, implementation_delta=implementation_delta
+        costs_by_order(secret_cost, plans),
+        delta=delta_left(delta, plans[0].differing),
+        implementation_delta=implementation_delta,
     )
 
 

@@ -12,7 +12,6 @@ from pufferslice._core.display import data_frame, html_of
 from pufferslice._core.text import shown
 from pufferslice.certificate.certificate import Certificate
 from pufferslice.certificate.issue import required_evidence
-from pufferslice.certificate.statement import is_determined
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,7 +113,7 @@ def verdict(certificate: Certificate) -> Verdict | None:
     if spreads is None:
         return None
     statement = certificate.statement
-    determined = is_determined(evidence.full)
+    determined = evidence.full.is_determined
     by_constant = determined or statement["scenario"]["distribution"] != "worlds"
     rows = zip(
         statement["scenario"]["query"]["names"],

@@ -217,13 +217,16 @@ def quick_full(evidence: Evidence) -> Full:
 def what_if_training(
     certificate: Certificate, epsilons: Sequence[float], progress: Progress = silent
 ) -> tuple[TrainingSweepPoint, ...]:
-    """For each epsilon the noise multiplier of the same plan; none for several runs or schedules.
+    """For each epsilon the noise multiplier of the same plan.
 
+    None for several runs, for schedules, and for claims without an order.
     A sweep promises nothing: to use another epsilon, plan again.
     """
     stated = TrainingClaim.read_off(certificate.statement)
     plan, guarantee = stated.runs[0], stated.guarantee()
     if len(stated.runs) > 1 or np.ptp(plan.noise_multipliers) > 0:
+        return ()
+    if not isinstance(guarantee, Guarantee):
         return ()
     points = []
     for done, epsilon in enumerate(epsilons):
@@ -266,6 +269,7 @@ def _training_variation(claim: TrainingClaim) -> float:
         return 1.0
     costs = [claim.cost(order) for order in LOW_ORDERS]
     bound = float(total_variation_bound(LOW_ORDERS, costs).min())
+    bound = min(1.0, bound + claim.differing.excess_probability)
     return released_variation(bound, claim.implementation_delta)
 
 

@@ -181,7 +181,10 @@ def differing_words(differing: Mapping[str, Any]) -> str:
 def limit_sentences(statement: Mapping[str, Any]) -> tuple[str, ...]:
     """What a certificate does not cover, in words."""
     if statement["workflow"] == "training":
-        return tuple(LIMITS[code] for code in statement["limits"])
+        failure = at_most(statement["failure_probability"])
+        return tuple(
+            LIMITS[code].format(failure_probability=failure) for code in statement["limits"]
+        )
     scenario = statement["scenario"]
     facts = {"n_dropped": scenario["rows_dropped"], "clipped": _clipped_secrets(scenario)}
     return tuple(RELEASE_LIMITS[code].format(**facts) for code in statement["limits"])

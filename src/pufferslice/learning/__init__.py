@@ -34,6 +34,7 @@ from pufferslice.learning.differing import (
     from_coupled_draws,
     from_pmf,
     gaussian_mismatch,
+    mostly_at_most,
 )
 from pufferslice.learning.plan import TrainingPlan, plan_training, plan_with_noise, signal_to_noise
 from pufferslice.learning.sampling import (
@@ -76,6 +77,7 @@ __all__ = [
     "independent_pairs",
     "maximal_pairs",
     "mixed_cost",
+    "mostly_at_most",
     "plan_training",
     "plan_with_noise",
     "plugin_accountant",

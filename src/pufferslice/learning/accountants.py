@@ -42,6 +42,7 @@ LARGEST_MULTIPLIER: Final = 1e100
 _WHOLE_RUN: Final = (
     "Rényi Pufferfish privacy of the whole run, hence average and joint SRPP for every profile, "
 )
+_APPROXIMATE_RUN: Final = "(epsilon, delta)-Pufferfish privacy of the whole run, unsliced, "
 _SMALLEST_COST: Final = 1e-290
 _LARGEST_COST: Final = 1e290
 
@@ -284,6 +285,11 @@ def plugin_accountant(name: str, options: Mapping[str, Any]) -> PluginAccountant
     return PluginAccountant(plugin=plugin, bounds=bounds)
 
 
+def certifies_up_to_delta(accountant: Accountant) -> str:
+    """What a run by an accountant certifies as (epsilon, delta)."""
+    return _APPROXIMATE_RUN + accountant.certifies.removeprefix(_WHOLE_RUN)
+
+
 def accountant_named(name: str) -> Accountant:
     """The accountant of that name.
 
@@ -331,14 +337,15 @@ def mixed_cost(order: float, costs: Floats, differing: DifferingRecords) -> floa
     $$\frac{1}{\alpha-1} \ln E_D\, e^{(\alpha-1)\, cost(D)}$$
 
     Needs: the order and the coupling behind `costs`. The expectation stands outside the product
-    over steps, because the same records differ in all of them. Truncating the distribution of D
-    would be unsound. A mean-square cost is never mixed.
+    over steps, because the same records differ in all of them. A truncated distribution of D is
+    refused. A mean-square cost is never mixed.
 
     >>> from pufferslice.learning.differing import from_pmf
     >>> mixed_cost(2, np.array([0.0, 1.0]), from_pmf([0.5, 0.5]))  # ln((1 + e) / 2)
     0.62011450...
     """
     check_above(1, order=order)
+    differing.check_whole()
     values = np.asarray(costs, dtype=np.float64)
     if values.shape != differing.counts.shape or not np.all(values >= 0):
         msg = (
@@ -386,6 +393,7 @@ def calibrate_multiplier(
     check_above(1, order=order)
     check_above(0, epsilon=epsilon)
     check_count(1, n_steps=n_steps)
+    differing.check_whole()
     accountant.check(sampling, differing)
     if not differing.largest:
         msg = "no record differs, so a run costs nothing at any noise: nothing to calibrate"

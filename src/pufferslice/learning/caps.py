@@ -33,6 +33,8 @@ from pufferslice._core.checks import (
     is_a,
 )
 from pufferslice.errors import ArgumentError
+from pufferslice.learning.differing import exceedances
+from pufferslice.learning.moments import log_mean_exp
 from pufferslice.sensitivity.concentration import dkw_halfwidth, split
 from pufferslice.sensitivity.renyi import aggregate_average, aggregate_joint
 
@@ -304,6 +306,71 @@ def largest_round_cost(order: float, caps: Floats, variance: Floats, weights: Fl
 
 
 @_quiet
+def subsampled_round_costs(
+    order: float, caps_by_draw: Floats, log_probabilities: Floats, variance: Floats
+) -> Floats:
+    r"""Bound on the divergence of one round along each slice, for a batch that is drawn at random.
+
+    $$\frac{1}{\alpha-1} \ln E_\eta\, e^{(\alpha-1)\, \alpha\, h(\eta) / (2 v)}$$
+
+    `caps_by_draw` has the squared caps of each outcome of the draw, shape (n_draws, n_directions),
+    and `log_probabilities` one entry for each: `squared_caps` for 0, 1, 2, ... differing records in
+    the batch, and `discrepancy_log_probabilities` of the sampling design.
+    Guarantee: given the history, and also if the draw is published (joint convexity). Never above
+    `round_costs` of the largest caps, and below it wherever a smaller cap is possible.
+    Needs: as `round_costs`; the draw does not depend on the data.
+    Source: lem:renyi_mixture_shared, lem:sa_never_looser_ARJR.
+
+    >>> none, one = (squared_caps([1.0], discrepancy_cap=k, divisor=2) for k in (0, 1))
+    >>> costs = subsampled_round_costs(2, [none, one], np.log([0.5, 0.5]), [1.0])
+    >>> float(costs[0])  # ln((1 + e) / 2)
+    0.62011450...
+    """
+    values, logs = _caps(caps_by_draw, n_axes=2), np.asarray(log_probabilities, dtype=np.float64)
+    check_probabilities(
+        length=len(values), **{"the exponentials of log_probabilities": np.exp(logs)}
+    )
+    costs = np.stack([round_costs(order, caps, variance) for caps in values])
+    return _finite(log_mean_exp(logs[:, None], (order - 1) * costs) / (order - 1))
+
+
+def subsampled_average_round_cost(
+    order: float,
+    caps_by_draw: Floats,
+    log_probabilities: Floats,
+    variance: Floats,
+    weights: Floats,
+) -> float:
+    """Cost of one round given its history, average over the slices (the paper's AR^sa).
+
+    Guarantee: at most `average_round_cost` of the largest caps; see `subsampled_round_costs`.
+    Use: one round. Like every cost along slices it certifies no run.
+    Source: eq:AR_sa_round, lem:sa_never_looser_ARJR.
+    """
+    costs = subsampled_round_costs(order, caps_by_draw, log_probabilities, variance)
+    return float(aggregate_average(costs, _weights(weights, costs)))
+
+
+def subsampled_joint_round_cost(
+    order: float,
+    caps_by_draw: Floats,
+    log_probabilities: Floats,
+    variance: Floats,
+    weights: Floats,
+) -> float:
+    """Cost of one round given its history, log-moment over slices and draws (the paper's JR^sa).
+
+    The two expectations are exchanged: the log-moment over the slices of the log-moments over the
+    draws is the same number.
+    Guarantee: at most `joint_round_cost` of the largest caps; see `subsampled_round_costs`.
+    Use: one round. Like every cost along slices it certifies no run.
+    Source: eq:JR_sa_round, lem:sa_never_looser_ARJR.
+    """
+    costs = subsampled_round_costs(order, caps_by_draw, log_probabilities, variance)
+    return float(aggregate_joint(order, costs, _weights(weights, costs)))
+
+
+@_quiet
 def average_total_squared_cap(caps: Floats, weights: Floats) -> float:
     """Caps of shape (n_steps, n_directions), weighted over the slices and summed over the steps.
 
@@ -445,13 +512,11 @@ def tail_cap(counts: Integers, log_probabilities: Floats, *, tail_probability: f
             f"got shapes {values.shape} and {logs.shape}"
         )
         raise ArgumentError(msg)
-    # Summed from the far end, so that small tails are not lost against 1.
-    at_least = np.cumsum(np.exp(logs)[::-1])[::-1]
-    if not abs(float(at_least[0]) - 1) <= _ROUNDING:
-        msg = f"the probabilities must sum to 1, got {float(at_least[0])!r}; fold in the tail"
+    total = float(np.exp(logs).sum())
+    if not abs(total - 1) <= _ROUNDING:
+        msg = f"the probabilities must sum to 1, got {total!r}; fold in the tail"
         raise ArgumentError(msg)
-    exceed = np.append(at_least[1:], 0.0) * (1 + _ROUNDING)
-    value = int(values[np.argmax(exceed <= tail_probability)])
+    value = int(values[np.argmax(exceedances(logs) <= tail_probability)])
     return TailCap(value=value, tail_probability=tail_probability, failure_probability=0.0)
 
 
@@ -556,9 +621,9 @@ def tail_cap_estimate(
     counts, and the failure probability is split evenly over them.
     Guarantee: for every instance, except with probability `failure_probability` over the
     simulation.
-    Use: (epsilon, delta) claims, with `across_rounds`. Counts of differing records in the whole
-    data may be given as well, with the number of records as `discrepancy_cap`: one tail for all
-    rounds.
+    Use: (epsilon, delta) claims. For a run, give counts of differing records in the whole data,
+    with the number of records as `discrepancy_cap`: one tail for all rounds, which
+    `mostly_at_most` takes into a plan. Of discrepancies in batches, `across_rounds` adds the tails.
     Needs: independent replicates of the coupling and the batch, none above `discrepancy_cap`.
     Source: lem:dkw_huc_cap, cor:uniform_huc_cap.
     """
@@ -678,8 +743,8 @@ def _finite(values: Floats) -> Floats:
 def _caps(caps: Floats, *, n_axes: int) -> Floats:
     values = _not_negative(caps=caps)
     if values.ndim != n_axes or values.size == 0:
-        shape = ("n_directions", "n_steps, n_directions")[n_axes - 1]
-        msg = f"caps must have shape ({shape}) and not be empty, got {values.shape}"
+        rows = ("", "n_steps or n_draws, ")[n_axes - 1]
+        msg = f"caps must have shape ({rows}n_directions) and not be empty, got {values.shape}"
         raise ArgumentError(msg)
     return values
 

@@ -19,10 +19,13 @@ from pufferslice._core.arrays import Floats, Integers, locked, same
 from pufferslice._core.checks import (
     UNIT_TOLERANCE,
     check_above,
+    check_at_least,
+    check_between,
     check_count,
     check_finite,
     check_probabilities,
     is_a,
+    plain_float,
 )
 from pufferslice.errors import ArgumentError
 from pufferslice.learning.sampling import binomial_log_probabilities
@@ -37,6 +40,11 @@ _FIELDS: Final = {
     "binomial": ("n_records", "mismatch_probability"),
 }
 """Keys of a description, by its kind."""
+
+_TAIL_FIELDS: Final = ("excess_probability", "failure_probability")
+"""Further keys of a listed distribution; absent where nothing is left out."""
+_TAIL_ROUNDING: Final = 1e-12
+"""More than the relative rounding error of a sum of probabilities."""
 
 _FAR: Final = 40.0
 """Normal distributions are disjoint, up to rounding, beyond this sum of standard deviations."""
@@ -79,6 +87,15 @@ class DifferingRecords:
     """
     origin: str
     """Where the distribution comes from, a public sentence."""
+    excess_probability: float = 0.0
+    """Probability that more records differ than the counts say; it belongs to delta.
+
+    The probabilities of the counts are then those given that no more differ, and no Rényi claim
+    follows from them.
+    """
+    failure_probability: float = 0.0
+    """Probability, over a simulation, that the excess probability is larger than stated; it
+    belongs to the confidence of a claim."""
     _recipe: Mapping[str, Any] | None = attrs.field(default=None, init=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
@@ -94,14 +111,24 @@ class DifferingRecords:
                 length=len(self.counts),
                 **{"the exponentials of log_probabilities": np.exp(self.log_probabilities)},
             )
-        if not is_a(self.is_fixed_set, bool) or (self.is_fixed_set and self.is_random):
+        varies = self.is_random or self.excess_probability != 0
+        if not is_a(self.is_fixed_set, bool) or (self.is_fixed_set and varies):
             msg = (
                 "is_fixed_set must be True or False, and a fixed set has one size; got "
-                f"{self.is_fixed_set!r} with {len(self.counts)} counts"
+                f"{self.is_fixed_set!r} with {len(self.counts)} counts and excess_probability "
+                f"{self.excess_probability!r}"
             )
             raise ArgumentError(msg)
         if not is_a(self.origin, str) or not self.origin:
             msg = f"origin must be a sentence, got {self.origin!r}"
+            raise ArgumentError(msg)
+        for name in _TAIL_FIELDS:
+            check_at_least(0, **{name: getattr(self, name)})
+            if getattr(self, name) >= 1:
+                msg = f"{name} must be below 1, got {getattr(self, name)!r}"
+                raise ArgumentError(msg)
+        if self.failure_probability and not self.excess_probability:
+            msg = "failure_probability belongs to an excess_probability, which must be above 0"
             raise ArgumentError(msg)
 
     @property
@@ -115,13 +142,67 @@ class DifferingRecords:
         return len(self.counts) > 1
 
     def tail_probability(self, above: int) -> float:
-        """P(D > above), for a claim that moves it to its delta.
+        """P(D > above); of a truncated distribution, at most that.
 
         >>> round(binomial(n_records=100, mismatch_probability=0.05).tail_probability(5), 12)
         0.384000872044
         """
         check_count(0, above=above)
-        return float(np.exp(self.log_probabilities[self.counts > above]).sum())
+        inside = float(np.exp(self.log_probabilities[self.counts > above]).sum())
+        return self.excess_probability + (1 - self.excess_probability) * inside
+
+    def truncated(self, *, tail_probability: float) -> "DifferingRecords":
+        """The distribution without the largest counts, as many as have this probability at most.
+
+        What is left out becomes the `excess_probability`. It is paid once for a whole run, because
+        the same records differ in all steps, and only in the delta of an (epsilon, delta) claim:
+        every Rényi claim is refused. `folded` keeps Rényi claims.
+        Guarantee: if the run is (epsilon, delta')-private given that D is among the counts left,
+        it is (epsilon, delta' + excess_probability)-private (joint convexity of hockey-stick
+        divergences).
+        Source: lem:dkw_huc_cap, for a distribution that is known.
+
+        >>> records = binomial(n_records=100, mismatch_probability=0.05)
+        >>> records.truncated(tail_probability=1e-6).largest
+        18
+        """
+        check_between(0, 1, tail_probability=tail_probability)
+        if self.excess_probability:
+            msg = "this distribution is truncated already; truncate the whole one"
+            raise ArgumentError(msg)
+        exceed = exceedances(self.log_probabilities)
+        last = int(np.argmax(exceed <= tail_probability))
+        if last == len(self.counts) - 1:
+            return self
+        logs = self.log_probabilities[: last + 1]
+        excess = float(exceed[last])
+        return DifferingRecords(
+            counts=self.counts[: last + 1],
+            log_probabilities=logs - logsumexp(logs),
+            is_fixed_set=False,
+            origin=f"{self.origin}; more than {self.counts[last]} with probability {excess:.3g}",
+            excess_probability=excess,
+        )
+
+    @property
+    def without_excess(self) -> "DifferingRecords":
+        """The distribution given that no more records differ than the counts say.
+
+        What follows from it holds only up to the `excess_probability`.
+        """
+        if not self.excess_probability:
+            return self
+        return attrs.evolve(self, excess_probability=0.0, failure_probability=0.0)
+
+    def check_whole(self) -> None:
+        """Raise if some counts were left out: a Rényi claim needs all of them."""
+        if self.excess_probability:
+            msg = (
+                f"more than {self.largest} records differ with probability "
+                f"{self.excess_probability:.3g}, which no Rényi claim covers; claim (epsilon, "
+                "delta) with Guarantee.epsilon_delta(...), or give the whole distribution"
+            )
+            raise ArgumentError(msg)
 
     def folded(self, *, above: int) -> "DifferingRecords":
         """The distribution with every count above `above` moved to the largest one.
@@ -131,6 +212,7 @@ class DifferingRecords:
         unsound.
         """
         check_count(0, above=above)
+        self.check_whole()
         tail = self.counts > above
         if np.count_nonzero(tail) <= 1:
             return self
@@ -152,6 +234,7 @@ class DifferingRecords:
             "log_probabilities": self.log_probabilities.tolist(),
             "is_fixed_set": self.is_fixed_set,
             "origin": self.origin,
+            **({n: getattr(self, n) for n in _TAIL_FIELDS} if self.excess_probability else {}),
         }
 
     @classmethod
@@ -162,9 +245,12 @@ class DifferingRecords:
         if kind not in _FIELDS:
             msg = f"the kind of differing records must be listed or binomial; got {kind!r}"
             raise ArgumentError(msg)
-        if sorted(fields) != sorted(_FIELDS[kind]):
+        names = _FIELDS[kind]
+        if kind == "listed" and set(fields) & set(_TAIL_FIELDS):
+            names += _TAIL_FIELDS
+        if sorted(fields) != sorted(names):
             keys = ", ".join(sorted(map(str, fields))) or "nothing"
-            msg = f"a {kind} distribution is described by {', '.join(_FIELDS[kind])}; got {keys}"
+            msg = f"a {kind} distribution is described by {', '.join(names)}; got {keys}"
             raise ArgumentError(msg)
         return binomial(**fields) if kind == "binomial" else cls(**fields)
 
@@ -190,6 +276,42 @@ def at_most(max_differing: int) -> DifferingRecords:
     """
     origin = f"at most {max_differing} records differ, whichever they are"
     return _one_count(max_differing, is_fixed_set=False, origin=origin)
+
+
+def mostly_at_most(
+    max_differing: int, *, tail_probability: float, failure_probability: float
+) -> DifferingRecords:
+    """No more than `max_differing` records differ, except with probability `tail_probability`.
+
+    For a coupling that is known through simulation: `tail_cap_estimate` of counts of differing
+    records in the whole data gives all three numbers. `failure_probability` is that the estimate
+    is wrong, 0 for a cap that is known.
+    Guarantee: as `DifferingRecords.truncated`; no Rényi claim.
+    Source: lem:dkw_huc_cap, cor:uniform_huc_cap.
+
+    >>> mostly_at_most(25, tail_probability=1e-6, failure_probability=0.0)
+    DifferingRecords('at most 25 records differ, except with probability 1e-06')
+    """
+    check_between(0, 1, tail_probability=tail_probability)
+    check_count(0, max_differing=max_differing)
+    tail = float(tail_probability)
+    return DifferingRecords(
+        counts=[int(max_differing)],
+        log_probabilities=[0.0],
+        is_fixed_set=False,
+        origin=f"at most {max_differing} records differ, except with probability {tail!r}",
+        excess_probability=tail,
+        failure_probability=plain_float(failure_probability),
+    )
+
+
+def exceedances(log_probabilities: Floats) -> Floats:
+    """P(D > d) for each count d of a distribution, rounded up.
+
+    Summed from the far end, so that small tails are not lost against 1.
+    """
+    at_least = np.cumsum(np.exp(log_probabilities)[::-1])[::-1]
+    return np.asarray(np.append(at_least[1:], 0.0) * (1 + _TAIL_ROUNDING))
 
 
 def binomial(*, n_records: int, mismatch_probability: float) -> DifferingRecords:

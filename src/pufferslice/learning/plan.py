@@ -2,16 +2,25 @@
 """The plan of a training run: everything that its cost depends on, in one frozen value."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, Literal, final
 
 import attrs
 import numpy as np
 
 from pufferslice._core.arrays import Floats, locked, same
-from pufferslice._core.checks import check_above, check_count, check_one_of, plain_float
+from pufferslice._core.checks import (
+    check_above,
+    check_between,
+    check_count,
+    check_one_of,
+    plain_float,
+)
 from pufferslice._core.plugins import Plugin, plugin_problem
-from pufferslice.calibration.guarantee import Guarantee
-from pufferslice.errors import ArgumentError, PluginError
+from pufferslice._core.search import SAFETY
+from pufferslice.calibration.epsilon_delta import ORDERS, improved_term
+from pufferslice.calibration.guarantee import ApproximateGuarantee, Guarantee
+from pufferslice.errors import ArgumentError, CalibrationError, PluginError
 from pufferslice.learning.accountants import (
     Accountant,
     PluginAccountant,
@@ -20,6 +29,7 @@ from pufferslice.learning.accountants import (
     cost_by_count,
     mixed_cost,
     plugin_accountant,
+    run_cost,
 )
 from pufferslice.learning.clipping import Clipping, FlatClipping, LayerClipping, clipping_of
 from pufferslice.learning.differing import DifferingRecords
@@ -133,7 +143,11 @@ class TrainingPlan:
         )
 
     def guarantee(self) -> Guarantee:
-        """The guarantee of the whole run; its cost is the epsilon."""
+        """The guarantee of the whole run; its cost is the epsilon.
+
+        Refused for a truncated distribution of differing records; `secret_epsilon` of
+        `pufferslice.certificate` gives its (epsilon, delta).
+        """
         epsilon = mixed_cost(self.order, self.costs(), self.differing)
         return Guarantee(notion=self.accountant.notion, order=self.order, epsilon=epsilon)
 
@@ -221,12 +235,16 @@ def plan_training(
     clip_norm: float | Clipping,
     n_steps: int,
     accountant: Accountant,
-    target: Guarantee,
+    target: Guarantee | ApproximateGuarantee,
     block: int | None = None,
 ) -> TrainingPlan:
     """The plan with the smallest constant noise whose whole run costs at most the target.
 
-    Guarantee: `plan.guarantee().epsilon <= target.epsilon` was evaluated and holds.
+    The target is a Rényi claim, or `Guarantee.epsilon_delta(...)`: then the plan has the order, of
+    a grid, that needs the least noise. The distribution of differing records may be truncated only
+    for the second; what it leaves out comes off delta.
+    Guarantee: of a Rényi target, `plan.guarantee().epsilon <= target.epsilon` was evaluated and
+    holds; of the other, the conversion of the plan's cost at its order.
     """
     check_n_steps(n_steps)
     if target.notion != accountant.notion:
@@ -241,16 +259,74 @@ def plan_training(
             f"{target.notion!r}; {remedy}"
         )
         raise ArgumentError(msg)
-    multiplier = calibrate_multiplier(accountant, target, sampling, differing, n_steps)
+    if isinstance(target, ApproximateGuarantee):
+        order, multiplier = _best_order(accountant, target, sampling, differing, n_steps)
+    else:
+        order = target.order
+        multiplier = calibrate_multiplier(accountant, target, sampling, differing, n_steps)
     return plan_with_noise(
         differing=differing,
         sampling=sampling,
         clip_norm=clip_norm,
         noise_multipliers=np.full(n_steps, multiplier),
         accountant=accountant,
-        order=target.order,
+        order=order,
         block=block,
     )
+
+
+def _best_order(
+    accountant: Accountant,
+    target: ApproximateGuarantee,
+    sampling: SamplingDesign,
+    differing: DifferingRecords,
+    n_steps: int,
+) -> tuple[float, float]:
+    """The order of a grid that needs the least noise for an (epsilon, delta) target, and it."""
+    left, given = delta_left(target.delta, differing), differing.without_excess
+    best: tuple[float, float] | None = None
+    for order in ORDERS:
+        # Less than the target, because (epsilon, delta) statements round up.
+        room = target.epsilon / SAFETY**4 - improved_term(order, left)
+        if not room > 0:
+            continue
+        if best is not None:
+            noise = np.full(n_steps, best[1])
+            with suppress(CalibrationError):
+                if run_cost(accountant, order, sampling, given, noise) >= room:
+                    continue
+        claim = Guarantee.unsliced(order=order, epsilon=room)
+        multiplier = calibrate_multiplier(accountant, claim, sampling, given, n_steps)
+        if best is None or multiplier < best[1]:
+            best = order, multiplier
+    if best is None:
+        msg = (
+            f"no order up to {ORDERS[-1]:g} gives epsilon {target.epsilon!r} at delta {left:.3g}; "
+            "use a larger epsilon or delta, or a Rényi target of a higher order"
+        )
+        raise CalibrationError(msg)
+    return best
+
+
+def delta_left(delta: float, differing: DifferingRecords) -> float:
+    """What a tail of the differing records leaves of a delta, rounded down.
+
+    >>> from pufferslice.learning.differing import mostly_at_most
+    >>> tail = mostly_at_most(3, tail_probability=1e-6, failure_probability=0.0)
+    >>> round(delta_left(1e-5, tail), 12)
+    9e-06
+    """
+    check_between(0, 1, delta=delta)
+    if not differing.excess_probability:
+        return delta
+    left = (delta - differing.excess_probability) / SAFETY
+    if not left > 0:
+        msg = (
+            f"delta must be greater than {differing.excess_probability:.3g}, the probability that "
+            f"more than {differing.largest} records differ, got {delta!r}; truncate less"
+        )
+        raise ArgumentError(msg)
+    return left
 
 
 def plan_with_noise(

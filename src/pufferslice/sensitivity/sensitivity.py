@@ -244,6 +244,16 @@ class Full:
         """Whether both distributions are equal in every instance."""
         return self.differences is not None and bool(np.all(self.differences.equal))
 
+    @property
+    def is_determined(self) -> bool:
+        """Whether the query has a single value under every secret and prior."""
+        tables = self.differences
+        return (
+            isinstance(tables, MatchingTables)
+            and not self.from_range
+            and bool((tables.totals == 1).all())
+        )
+
 
 Kind = TypeVar("Kind", bound=Distribution)
 

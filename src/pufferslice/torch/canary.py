@@ -40,6 +40,7 @@ def release_canary(world: str, plan: TrainingPlan) -> Floats:
         )
         raise ArgumentError(msg)
     distribution, norm = plan.differing, plan.clipping.norm
+    distribution.check_whole()
     shares = np.exp(distribution.log_probabilities)
     n_differing = int(np.random.default_rng().choice(distribution.counts, p=shares / shares.sum()))
     inputs = torch.zeros(plan.sampling.n_records, 1)

@@ -179,10 +179,13 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]  # Opacus ships no type
 
     def guarantee(self) -> Guarantee:
         """The guarantee of the run: the plan's, also if it stops early."""
+        self._check_started()
+        return self.plan.guarantee()
+
+    def _check_started(self) -> None:
         if not self._n_taken:
             msg = "no step has been counted, so there is nothing to guarantee yet; train first"
             raise ArgumentError(msg)
-        return self.plan.guarantee()
 
     def certificate(self, *, data: str) -> Certificate:
         """The certificate of the watched run: the plan's cost.
@@ -190,7 +193,7 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]  # Opacus ships no type
         It also states how the noise was drawn, and that only the code of the model separates the
         examples of a batch.
         """
-        self.guarantee()
+        self._check_started()
         optimizer = self._watched().optimizer
         is_secure = bool(optimizer.secure_mode and optimizer.generator is not None)
         return certify_training(self.plan, data=data, noise=f"{_NOISE[is_secure]} {_NOT_ISOLATED}")

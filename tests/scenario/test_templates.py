@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import binom
 
 from pufferslice import GaussianDistribution, Guarantee, Scenario, certify_release, release, verify
-from pufferslice.errors import ArgumentError, ReleaseError, ScenarioError
+from pufferslice.errors import ArgumentError, ReleaseError, ScenarioError, TableError
 from pufferslice.queries import (
     at_least,
     contingency_table,
@@ -20,7 +20,12 @@ from pufferslice.queries import (
     linear_regression,
     summary,
 )
-from pufferslice.scenario.templates import drawn_path, ordered_pairs, state_counts
+from pufferslice.scenario.templates import (
+    drawn_path,
+    gaussian_process,
+    ordered_pairs,
+    state_counts,
+)
 
 RNG = np.random.default_rng(3)
 N = 400
@@ -221,11 +226,38 @@ class TestAttribute:
             {"mean": [0.0, 1.0]},
             {"mean": [0.0, 1.0], "cov": np.eye(2)},
             {"within": 0.1},
+            {"cov": None},
+            {"mean": None, "cov": None},
+            {"history": pa.table({"attribute": [1.0]})},
         ],
     )
     def test_wrong_options(self, options):
         with pytest.raises(ArgumentError):
             self.scenario(**options)
+
+    def test_a_history_gives_the_moments(self, rng):
+        rows = rng.multivariate_normal(self.MEAN, self.COV, size=50)
+        history = pa.table({"mean(b)": rows[:, 2], "a": rows[:, 1], "t": rows[:, 0]})
+        known = {"mean": rows.mean(axis=0), "cov": np.cov(rows.T)}
+        given = Scenario.from_attribute(
+            query=self.QUERY, values=[0.0, 2.0], history=history, name="t"
+        )
+        wanted = self.scenario(**known, name="t")
+        for secret, declared in given.priors[0].declared.items():
+            np.testing.assert_allclose(declared.mean, wanted.priors[0].declared[secret].mean)
+            np.testing.assert_allclose(declared.cov, wanted.priors[0].declared[secret].cov)
+        assert "50 earlier cases" in given.priors[0].origin
+        with pytest.raises(TableError):
+            Scenario.from_attribute(query=self.QUERY, values=[0.0, 2.0], history=history)
+
+    def test_a_gaussian_process_by_its_kernel(self):
+        """Markov kernel: given the value at 2, times on both sides are independent."""
+        mean, cov = gaussian_process(lambda s, t: np.exp(-abs(s - t)), [2.0, 1.0, 4.0], mean=3.0)
+        assert mean.tolist() == [3.0] * 3
+        scenario = self.scenario(mean=mean, cov=cov)
+        declared = scenario.priors[0].declared["0"]
+        np.testing.assert_allclose(declared.mean, 3 - 3 * np.exp([-1.0, -2.0]))
+        np.testing.assert_allclose(declared.cov, np.diag(1 - np.exp([-2.0, -4.0])), atol=1e-12)
 
 
 class TestMarkovChain:

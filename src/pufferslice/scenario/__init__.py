@@ -25,6 +25,7 @@ from pufferslice.scenario.simulator import (
     OutputSimulator,
     Simulator,
 )
+from pufferslice.scenario.templates import gaussian_process
 
 __all__ = [
     "Bins",
@@ -40,5 +41,6 @@ __all__ = [
     "Scenario",
     "SecretPair",
     "Simulator",
+    "gaussian_process",
     "plugin_distribution",
 ]

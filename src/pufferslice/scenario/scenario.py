@@ -309,17 +309,19 @@ class Scenario:
         *,
         query: Query,
         values: Sequence[float],
-        mean: npt.ArrayLike,
-        cov: npt.ArrayLike,
+        mean: npt.ArrayLike | None = None,
+        cov: npt.ArrayLike | None = None,
+        history: object = None,
         name: str = "attribute",
         within: float | None = None,
         source: Source = "public_model",
     ) -> "Scenario":
         """Hide a number that is jointly Gaussian with the released statistics.
 
-        `mean` and `cov` are of the attribute, first, and the statistics of the query, from data, a
-        model, or the kernel of a Gaussian process. The secret is which of `values` it has. Pairs:
-        all, or values that differ by at most `within`.
+        `mean` and `cov` are of the attribute, first, and the statistics of the query, from a model
+        or a kernel (`gaussian_process`); or they are those of `history`, a table whose rows are
+        earlier cases: a column `name`, and one for each statistic, by its name or its column. The
+        secret is which of `values` it has. Pairs: all, or values that differ by at most `within`.
         """
         from pufferslice.scenario.templates import attribute  # noqa: PLC0415 - it builds on this
 
@@ -328,6 +330,7 @@ class Scenario:
             values=values,
             mean=mean,
             cov=cov,
+            history=history,
             name=name,
             within=within,
             source=source,

@@ -3,7 +3,7 @@
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import attrs
@@ -14,7 +14,7 @@ from pufferslice._core.arrays import Floats, locked
 from pufferslice._core.checks import check_above, check_between, check_count, check_one_of, is_a
 from pufferslice._core.text import given, quoted
 from pufferslice._core.threads import Progress, silent
-from pufferslice.data.frames import Frame, check_columns
+from pufferslice.data.frames import Frame, check_columns, floats_of, frame_of
 from pufferslice.data.readers import complete_frames, read_table
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
@@ -187,19 +187,50 @@ def prevalence(
     return _told(scenario, origin, n_dropped, dict.fromkeys(worlds, n))
 
 
+def gaussian_process(
+    kernel: Callable[[float, float], float], times: Sequence[float], *, mean: float = 0.0
+) -> tuple[Floats, Floats]:
+    """Mean and covariance of a Gaussian process at some times, for `Scenario.from_attribute`.
+
+    The first time is that of the hidden attribute, the others are those of the statistics.
+
+    >>> mean, cov = gaussian_process(lambda s, t: math.exp(-abs(s - t)), [20.0, 8.0, 21.0])
+    >>> [round(float(x), 4) for x in cov[0]]
+    [1.0, 0.0, 0.3679]
+    """
+    cov = np.array([[float(kernel(s, t)) for t in times] for s in times])
+    return np.full(len(cov), float(mean)), (cov + cov.T) / 2
+
+
 def attribute(
     *,
     query: Query,
     values: Sequence[float],
-    mean: npt.ArrayLike,
-    cov: npt.ArrayLike,
+    mean: npt.ArrayLike | None = None,
+    cov: npt.ArrayLike | None = None,
+    history: object = None,
     name: str = "attribute",
     within: float | None = None,
     source: Source = "public_model",
     origin: str | None = None,
 ) -> Scenario:
     """As `Scenario.from_attribute`."""
-    joint = GaussianDistribution(mean=locked(mean), cov=locked(cov))
+    if (mean is None) != (cov is None) or (mean is None) == (history is None):
+        msg = "give mean and cov together, or a history to take them from"
+        raise ArgumentError(msg)
+    if history is None:
+        joint = GaussianDistribution(mean=locked(mean), cov=locked(cov))
+    else:
+        frame = frame_of(history)
+        labels = [
+            label if label in frame.columns else coordinate.column or label
+            for label, coordinate in zip(query.names, query.coordinates, strict=True)
+        ]
+        check_columns(frame, [name, *labels])
+        joint = GaussianDistribution.from_draws(
+            np.column_stack([floats_of(frame, column) for column in (name, *labels)])
+        )
+        origin = f"mean and covariance of {len(frame)} earlier cases; normal approximation"
     if joint.dim != query.dim + 1:
         msg = (
             f"mean and cov must have {query.dim + 1} coordinates, the attribute first and then "

@@ -53,8 +53,9 @@ NOT_RUN = {
         "{ .python .no-run }",
     ): "the reader's own training, with their own records",
     ("audits.md", "text"): "takes ten minutes; tests/audit/test_teeth.py runs the same rows",
-    ("cifar.md", "text"): "takes hours; tests/reproduction/test_cifar.py runs small ones",
     ("CONTRIBUTING.md", "sh"): "installs old versions of everything; a test keeps them in step",
+    ("examples.md", "text"): "tests/test_examples.py runs the script",
+    ("extending.md", "toml"): "needs the example package; tests/plugins installs it",
     ("files.md", "text"): "the list of commands, compared with them below",
     (
         "hugging-face.md",

@@ -38,7 +38,17 @@ def test_a_wrong_module_is_caught(module, text, complaint, repository, tmp_path)
     package = tmp_path / "pufferslice"
     package.mkdir()
     names = (
-        *("cli", "report", "config", "audit", "torch", "baselines", "releases", "certificate"),
+        *(
+            "__main__",
+            "cli",
+            "report",
+            "config",
+            "audit",
+            "torch",
+            "baselines",
+            "releases",
+            "certificate",
+        ),
         *("learning", "calibration", "sensitivity", "scenario", "queries", "data", "_core"),
         "errors",
     )

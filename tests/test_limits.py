@@ -8,6 +8,7 @@ import re
 import socket
 import time
 import zipfile
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -59,7 +60,8 @@ class TestNotFiles:
     def test_a_ledger(self, place, name, what):
         with pytest.raises(LedgerError, match=what):
             Ledger(name).releases()
-        with RunLedger(place / name) as runs, pytest.raises(LedgerError, match=what):
+        runs = RunLedger(place / name)
+        with closing(runs), pytest.raises(LedgerError, match=what):
             runs.start("run", plan_digest="plan", n_steps=1)
 
 
@@ -113,7 +115,8 @@ def test_a_full_disk_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(files.shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
     with pytest.raises(LedgerError, match="the disk is full"):
         Ledger(tmp_path / "ledger").releases()
-    with RunLedger(tmp_path / "ledger") as runs, pytest.raises(LedgerError, match="disk is full"):
+    runs = RunLedger(tmp_path / "ledger")
+    with closing(runs), pytest.raises(LedgerError, match="disk is full"):
         runs.start("run", plan_digest="plan", n_steps=1)
 
 

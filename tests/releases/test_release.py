@@ -416,7 +416,7 @@ RENAMED = TABLE.set_column(0, "s", pa.array(["z"] * 9))
         (RECORDS, OTHER.slice(0, 1), ReleaseError, "do not fit distribution 'records'"),
         (WORLDS, OTHER, ReleaseError, "do not fit distribution 'worlds'"),
         (LISTED, TABLE.slice(0, 6), ReleaseError, "do not fit distribution 'worlds'"),
-        (DRAWN, TABLE.slice(0, 6), ReleaseError, "at their own size, but 6 rows"),
+        (DRAWN, TABLE.slice(0, 6), ReleaseError, "tables of other sizes"),
     ],
 )
 def test_rows_that_do_not_fit_the_distribution(scenario, rows, kind, said, ledger, tmp_path):

@@ -426,18 +426,6 @@ class TestMarkovChain:
         short = Scenario.from_markov_chain(chain, length=8, positions=[5], query=query)
         assert "left out" not in short.priors[0].origin
 
-    def test_only_rare_counts(self):
-        """Thirty windows of one coin each: every sequence has probability 2^-29 or 2^-30."""
-        query = group_by({"hour": intervals(list(range(27)))}, count={"state": 1})
-        with pytest.raises(ScenarioError):
-            Scenario.from_markov_chain(
-                [[0.5, 0.5], [0.5, 0.5]],
-                length=26,
-                positions=[0],
-                windows=[(k, k + 1) for k in range(26)],
-                query=query,
-            )
-
     def test_too_many_counts(self):
         chain = np.full((5, 5), 0.2)
         query = summary(count=[("state", state) for state in range(1, 5)])

@@ -243,7 +243,7 @@ class TestErrors:
 
     @pytest.mark.parametrize("error", [ScenarioError, ClusterError])
     def test_no_log_shows_what_a_task_raised(self, client, folder, capfd, error):
-        name = "MARK-Jane-Doe-7"
+        name = "MARK-John-Roe-8"
 
         def quoting(row):
             raise ValueError(name)

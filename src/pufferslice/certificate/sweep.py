@@ -39,9 +39,7 @@ _LADDER: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _N_GUESSES: Final = 7
 DELTA: Final = 1e-5
 _INTERNAL: Final = (
-    "This table is internal: it is computed from the data. It spends nothing. It is an estimate, "
-    "by the shape and couplings of the claim: far from it, certified noise and guesses may be "
-    "larger."
+    "Internal; spends nothing. An estimate: far from the claim, noise and guesses may be larger."
 )
 
 

@@ -467,15 +467,10 @@ def _held(masses: Floats) -> tuple[FiniteDistribution, float, float]:
     """Counts with probabilities held to multiples of 2^-30, without those too rare for that.
 
     Also returns the largest relative error of a probability, and the probability that is left out.
+    There are at most 2^21 counts, so that some are kept.
     """
     kept = masses >= _LEAST_SHARE
     outputs, shares = np.argwhere(kept).astype(np.float64), masses[kept]
-    if not len(shares):
-        msg = (
-            f"every count of the chain has a probability below {_LEAST_SHARE:.2g}; count fewer "
-            "states or windows, or give n_draws and a seed"
-        )
-        raise ScenarioError(msg)
     left_out = math.fsum(masses[~kept].ravel())
     shares = shares / math.fsum(shares)
     held = FiniteDistribution.weighted(outputs, shares)

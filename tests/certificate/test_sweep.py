@@ -99,7 +99,7 @@ def test_slices_have_their_sweep_as_well():
 
 def test_tables(sweep):
     text = str(sweep)
-    for words in ("right guesses of two", "epsilon at delta 1e-05", "noise of mean(y)", "internal"):
+    for words in ("right guesses of two", "epsilon at delta 1e-05", "noise of mean(y)", "Internal"):
         assert words in text
     lines = text.splitlines()[1:-1]
     assert len({len(line) for line in lines}) == 1

@@ -61,7 +61,7 @@ _MIXTURES: Final = "declared mixtures of Gaussian distributions"
 _Declared: TypeAlias = (
     FiniteDistribution | SampledDistribution | GaussianDistribution | GaussianMixture
 )
-_DECLARED: Final = "the drawn sample is declared to be the prior"
+DECLARED: Final = "the drawn sample is declared to be the prior"
 
 
 @final
@@ -144,7 +144,7 @@ class Prior:
                 "Leave with_sampled_priors() out"
             )
             raise ScenarioError(msg)
-        origin = self.origin.removesuffix(_DECLARED).rstrip("; ")
+        origin = self.origin.removesuffix(DECLARED).rstrip("; ")
         return attrs.evolve(
             self,
             distributions={
@@ -332,7 +332,7 @@ def world_distribution(query: Query, secret: str, world: World) -> WorldDistribu
         raw = _resampled_outputs(query.bound(world.table), rows, bootstrap.n_replicates, rng)
         origin = (
             f"{bootstrap.n_replicates} bootstrap replicates per world, public seed "
-            f"{bootstrap.seed}; {_DECLARED}"
+            f"{bootstrap.seed}; {DECLARED}"
         )
     elif isinstance(world, list | tuple):
         raw = np.vstack([query.outputs(table) for table in world])

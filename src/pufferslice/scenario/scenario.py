@@ -11,15 +11,20 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from pufferslice._core.checks import check_one_of, check_unique, is_a
+from pufferslice._core.arrays import Floats, locked
+from pufferslice._core.checks import check_count, check_one_of, check_unique, is_a
 from pufferslice._core.files import canonical_json, digest
 from pufferslice._core.text import given, listed, quoted
 from pufferslice._core.threads import Progress, silent
-from pufferslice.data.frames import Frame, frame_of, without_missing
+from pufferslice.data.frames import Frame, check_columns, floats_of, frame_of, without_missing
+from pufferslice.data.readers import complete_frames
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
+from pufferslice.queries.conditions import conditions_of
+from pufferslice.queries.query import RowMoments
 from pufferslice.queries.variation import check_reached, check_varied
 from pufferslice.scenario.distributions import (
+    FiniteDistribution,
     GaussianDistribution,
     GaussianMixture,
     Kind,
@@ -27,6 +32,7 @@ from pufferslice.scenario.distributions import (
 )
 from pufferslice.scenario.histograms import joined_ends
 from pufferslice.scenario.priors import (
+    DECLARED,
     LAWS,
     ONE_RELEASE,
     Bootstrap,
@@ -36,6 +42,7 @@ from pufferslice.scenario.priors import (
     Source,
     World,
     bootstrap_distributions,
+    check_level,
     check_probabilities_of,
     complete_world,
     group_distributions,
@@ -47,6 +54,26 @@ from pufferslice.scenario.priors import (
     world_distribution,
 )
 from pufferslice.scenario.secrets import Bins, SecretRule, secret_columns, secret_rule
+from pufferslice.scenario.templates import (
+    DESIGNS,
+    FEWEST_ROWS,
+    LEAST_SHARE,
+    PRIOR_FORMS,
+    Design,
+    PriorForm,
+    approximation,
+    drawn_path,
+    held_counts,
+    is_index,
+    ordered_pairs,
+    read_if_needed,
+    row_means_of,
+    share_names,
+    state_counts,
+    stationary,
+    time_span,
+    window_span,
+)
 
 Secret = str | Sequence[str] | Bins
 Pairs = Literal["all"] | Sequence[tuple[str, str]]
@@ -143,7 +170,7 @@ class Scenario:
         """As `from_groups`, but the distribution under a secret is the query on resampled rows."""
         origin = (
             f"{bootstrap.n_replicates} bootstrap replicates of each group, of the group's own "
-            f"size, public seed {bootstrap.seed}; the drawn sample is declared to be the prior"
+            f"size, public seed {bootstrap.seed}; {DECLARED}"
         )
         return _from_tables(
             table,
@@ -259,8 +286,9 @@ class Scenario:
         )
         return scenario
 
-    @staticmethod
+    @classmethod
     def from_prevalence(
+        cls,
         table: object,
         *,
         column: str,
@@ -268,8 +296,8 @@ class Scenario:
         shares: Sequence[float],
         query: Query,
         n_rows: int | None = None,
-        design: Literal["stratified", "independent"] = "stratified",
-        prior: Literal["gaussian", "draws"] = "gaussian",
+        design: Design = "stratified",
+        prior: PriorForm = "gaussian",
         n_draws: int = 500,
         seed: int | None = None,
         within: float | None = None,
@@ -286,26 +314,90 @@ class Scenario:
         `"draws"`: `n_draws` tables drawn with `seed`, which are then the prior, for any query, as
         quantiles and other models need. Pairs: all, or shares that differ by at most `within`.
         """
-        from pufferslice.scenario.templates import prevalence  # noqa: PLC0415 - it builds on this
-
-        return prevalence(
-            table,
-            column=column,
-            value=value,
-            shares=shares,
-            query=query,
-            n_rows=n_rows,
-            design=design,
-            prior=prior,
-            n_draws=n_draws,
-            seed=seed,
-            within=within,
-            source=source,
-            progress=progress,
+        check_level(query, "table", "worlds")
+        check_one_of(DESIGNS, design=design)
+        check_one_of(PRIOR_FORMS, prior=prior)
+        if (seed is None) != (prior == "gaussian"):
+            msg = "seed goes with prior='draws', which needs one; a Gaussian prior draws nothing"
+            raise ArgumentError(msg)
+        ((_, condition),) = conditions_of("value", {column: value})
+        needed = list(dict.fromkeys((column, *query.columns)))
+        n_dropped = n_with = n_without = 0
+        first, second = RowMoments(), RowMoments()
+        parts = complete_frames(
+            read_if_needed(table, query, whole=prior == "draws"),
+            needed,
+            query.missing,
+            silent if prior == "draws" else progress,
         )
+        for part, n_missing in parts:
+            n_dropped += n_missing
+            if not len(part):
+                continue
+            frame, has = part, condition.flags(part, column)
+            n_with += int(np.count_nonzero(has))
+            n_without += int(np.count_nonzero(~has))
+            if prior == "gaussian":
+                means = row_means_of(query, part)
+                first.add(means.terms[has])
+                second.add(means.terms[~has])
+        if min(n_with, n_without) < FEWEST_ROWS:
+            msg = (
+                f"a prevalence needs at least {FEWEST_ROWS} rows with the property and "
+                f"{FEWEST_ROWS} without; choose another value"
+            )
+            raise ScenarioError(msg)
+        n = n_with + n_without if n_rows is None else n_rows
+        check_count(FEWEST_ROWS, n_rows=n)
+        names = share_names(shares)
+        sizes = {name: round(share * n) for name, share in names.items()}
+        if len(set(sizes.values())) != len(sizes):
+            msg = f"two shares give the same number of rows among {n}; take shares further apart"
+            raise ArgumentError(msg)
+        property_name = condition.on(column)
+        worlds: dict[str, Any] = {}
+        if prior == "gaussian":
+            (mean_1, cov_1), (mean_0, cov_0) = (
+                (moments.mean, moments.covariance) for moments in (first, second)
+            )
+            for name, size in sizes.items():
+                share = size / n
+                cov = share * cov_1 + (1 - share) * cov_0
+                if design == "independent":
+                    cov = cov + share * (1 - share) * np.outer(mean_1 - mean_0, mean_1 - mean_0)
+                mean, cov = means.moments(share * mean_1 + (1 - share) * mean_0, cov, n)
+                worlds[name] = GaussianDistribution(mean=mean, cov=cov)
+            origin = (
+                f"mean and covariance of rows with and without {property_name}, drawn with "
+                f"replacement ({design}) to {n} rows; {approximation(query)}"
+            )
+        else:
+            check_count(2, n_draws=n_draws)
+            check_count(0, seed=seed or 0)
+            evaluate = query.bound(frame)
+            groups = np.flatnonzero(has), np.flatnonzero(~has)
+            for number, (name, size) in enumerate(sizes.items(), start=1):
+                rng = np.random.default_rng([seed or 0, number])
+                outputs = np.empty((n_draws, query.dim))
+                for draw in range(n_draws):
+                    k = size if design == "stratified" else int(rng.binomial(n, size / n))
+                    rows = [rng.choice(g, m) for g, m in zip(groups, (k, n - k), strict=True) if m]
+                    outputs[draw] = evaluate(np.concatenate(rows))
+                    progress((number - 1) * n_draws + draw + 1, len(sizes) * n_draws)
+                worlds[name] = FiniteDistribution.uniform(outputs)
+            origin = (
+                f"{n_draws} tables of {n} rows, drawn with replacement ({design}) from the rows "
+                f"with and without {property_name}, public seed {seed}; {DECLARED}"
+            )
+        pairs: Pairs = "all" if within is None else ordered_pairs(names, difference=within)
+        scenario = cls.from_worlds(
+            worlds, query=query, pairs=pairs, source=source, name=f"share of {property_name}"
+        )
+        return _with_origin(scenario, origin, n_dropped=n_dropped, n_rows=dict.fromkeys(worlds, n))
 
-    @staticmethod
+    @classmethod
     def from_attribute(
+        cls,
         *,
         query: Query,
         values: Sequence[float],
@@ -323,21 +415,45 @@ class Scenario:
         earlier cases: a column `name`, and one for each statistic, by its name or its column. The
         secret is which of `values` it has. Pairs: all, or values that differ by at most `within`.
         """
-        from pufferslice.scenario.templates import attribute  # noqa: PLC0415 - it builds on this
+        if (mean is None) != (cov is None) or (mean is None) == (history is None):
+            msg = "give mean and cov together, or a history to take them from"
+            raise ArgumentError(msg)
+        if history is None:
+            joint = GaussianDistribution(mean=mean, cov=cov)
+            origin = (
+                f"statistics and {quoted(name)} jointly Gaussian, given the value of the latter"
+            )
+        else:
+            frame = frame_of(history)
+            labels = [
+                label if label in frame.columns else coordinate.column or label
+                for label, coordinate in zip(query.names, query.coordinates, strict=True)
+            ]
+            check_columns(frame, [name, *labels])
+            joint = GaussianDistribution.from_draws(
+                np.column_stack([floats_of(frame, column) for column in (name, *labels)])
+            )
+            origin = f"mean and covariance of {len(frame)} earlier cases; normal approximation"
+        if joint.dim != query.dim + 1:
+            msg = (
+                f"mean and cov must have {query.dim + 1} coordinates, the attribute first and then "
+                f"those of the query; got {joint.dim}"
+            )
+            raise ArgumentError(msg)
+        numbers = {f"{value:.12g}": float(value) for value in values}
+        if len(numbers) < 2 or len(numbers) != len(values):
+            msg = "values must be at least two different numbers"
+            raise ArgumentError(msg)
+        worlds: dict[str, Any] = {
+            label: joint.conditioned(on=[0], at=[value]) for label, value in numbers.items()
+        }
+        pairs: Pairs = "all" if within is None else ordered_pairs(numbers, difference=within)
+        scenario = cls.from_worlds(worlds, query=query, pairs=pairs, source=source, name=name)
+        return _with_origin(scenario, origin)
 
-        return attribute(
-            query=query,
-            values=values,
-            mean=mean,
-            cov=cov,
-            history=history,
-            name=name,
-            within=within,
-            source=source,
-        )
-
-    @staticmethod
+    @classmethod
     def from_markov_chain(
+        cls,
         transition: npt.ArrayLike | Mapping[str, npt.ArrayLike],
         *,
         length: int,
@@ -362,24 +478,96 @@ class Scenario:
         counts that are too rare for that; the certificate says how much. Chains with too many
         counts need `n_draws` with a public `seed`: the drawn counts are then the prior.
         """
-        from pufferslice.scenario.templates import markov_chain  # noqa: PLC0415 - it builds on this
+        chains = transition if isinstance(transition, Mapping) else {"chain": transition}
+        check_count(2, length=length)
+        if (n_draws is None) != (seed is None):
+            msg = "n_draws and seed go together: draws of the chain need a public seed"
+            raise ArgumentError(msg)
+        if n_draws is not None and seed is not None:
+            check_count(2, n_draws=n_draws)
+            check_count(0, seed=seed)
+        times = [time_span(position, length) for position in positions]
+        windows = [(0, length)] if windows is None else windows
+        spans = [window_span(window, length) for window in windows]
+        scenario = None
+        for name, matrix in chains.items():
+            chain = locked(matrix)
+            n_states = len(chain)
+            square = chain.ndim == 2 and chain.shape == (n_states, n_states) and n_states >= 2
+            shares = square and chain.min() >= 0
+            if not shares or not np.allclose(chain.sum(axis=1), 1, atol=1e-12):
+                msg = "transition must be a square matrix of probabilities whose rows sum to 1"
+                raise ArgumentError(msg)
+            first = stationary(chain) if isinstance(start, str) else locked(start)
+            if first.shape != (n_states,) or not (first.min() >= 0 and abs(first.sum() - 1) < 1e-9):
+                msg = f"start must be 'stationary' or {n_states} probabilities that sum to 1"
+                raise ArgumentError(msg)
+            states = list(range(1, n_states)) if counted is None else list(counted)
+            if not all(is_index(s, n_states) for s in states) or len(set(states)) != len(states):
+                msg = f"counted must be different states from 0 to {n_states - 1}"
+                raise ArgumentError(msg)
+            coordinates = [(span, state) for span in spans for state in states]
+            if query.dim != len(coordinates):
+                msg = (
+                    f"the query must have one coordinate for each counted state of each window "
+                    f"({len(coordinates)}), got {query.dim}; the last state follows from the others"
+                )
+                raise ArgumentError(msg)
+            worlds: dict[str, Any] = {}
+            pairs: list[tuple[str, str]] = []
+            errors, left_out = [0.0], 0.0
+            for number, known in enumerate(times):
+                labels = []
+                for state in range(n_states):
+                    label = f"state {state} at {known.start}"
+                    if len(known) > 1:
+                        label = f"state {state} from {known.start} to {known.stop - 1}"
+                    if n_draws is not None:
+                        rng = np.random.default_rng([seed or 0, number, state])
+                        path = drawn_path(chain, first, length, known, state, n_draws, rng)
+                        if path is None:
+                            continue
+                        rows = [
+                            (path[:, span.start : span.stop] == k).sum(1) for span, k in coordinates
+                        ]
+                        worlds[label] = FiniteDistribution.uniform(np.stack(rows, axis=1))
+                    else:
+                        masses = state_counts(chain, first, length, known, state, coordinates)
+                        if masses is None:
+                            continue
+                        worlds[label], error, rare = held_counts(masses)
+                        errors.append(error)
+                        left_out = max(left_out, rare)
+                    labels.append(label)
+                pairs += combinations(labels, 2)
+                progress(number + 1, len(times))
+            origin = f"counts of {length} states of a Markov chain with {n_states} states"
+            if n_draws is not None:
+                origin += f", {n_draws} draws per secret, public seed {seed}; {DECLARED}"
+            else:
+                origin += (
+                    "; the prior has their probabilities held to multiples of 2^-30, each within "
+                    f"{max(errors):.2g} of itself"
+                )
+            if left_out:
+                origin += (
+                    f"; counts rarer than {LEAST_SHARE:.1g} are left out, under each secret of "
+                    f"probability {left_out:.2g} together at most, which the chain itself adds to "
+                    "a delta and to right guesses"
+                )
+            part = cls.from_worlds(
+                worlds, query=query, pairs=pairs, source=source, name="state at a time"
+            )
+            part = _with_origin(part, origin, name=str(name))
+            scenario = part if scenario is None else scenario.with_prior(part)
+        if scenario is None:
+            msg = "transition must hold at least one chain"
+            raise ArgumentError(msg)
+        return scenario
 
-        return markov_chain(
-            transition,
-            length=length,
-            positions=positions,
-            query=query,
-            start=start,
-            counted=counted,
-            windows=windows,
-            n_draws=n_draws,
-            seed=seed,
-            source=source,
-            progress=progress,
-        )
-
-    @staticmethod
+    @classmethod
     def from_volume(
+        cls,
         table: object,
         *,
         sizes: Sequence[int],
@@ -394,10 +582,38 @@ class Scenario:
         moments by formula or the delta method, as in `from_prevalence` (normal approximation).
         Pairs: all, or sizes within a `ratio`.
         """
-        from pufferslice.scenario.templates import volume  # noqa: PLC0415 - it builds on this
-
-        return volume(
-            table, sizes=sizes, query=query, ratio=ratio, source=source, progress=progress
+        check_level(query, "table", "worlds")
+        n_dropped, rows = 0, RowMoments()
+        whole = read_if_needed(table, query)
+        parts = complete_frames(whole, query.columns, query.missing, progress)
+        for part, n_missing in parts:
+            n_dropped += n_missing
+            if len(part):
+                means = row_means_of(query, part)
+                rows.add(means.terms)
+        if rows.n_rows < FEWEST_ROWS:
+            msg = f"a volume needs at least {FEWEST_ROWS} complete rows"
+            raise ScenarioError(msg)
+        if len(set(sizes)) != len(sizes) or len(sizes) < 2:
+            msg = "sizes must be at least two different numbers of rows"
+            raise ArgumentError(msg)
+        worlds: dict[str, Any] = {}
+        names: dict[str, float] = {}
+        for size in sizes:
+            check_count(FEWEST_ROWS, size=size)
+            label = f"{size:,} rows"
+            names[label] = float(size)
+            mean, cov = means.moments(rows.mean, rows.covariance, size)
+            worlds[label] = GaussianDistribution(mean=mean, cov=cov)
+        pairs: Pairs = "all" if ratio is None else ordered_pairs(names, ratio=ratio)
+        scenario = cls.from_worlds(
+            worlds, query=query, pairs=pairs, source=source, name="number of rows"
+        )
+        return _with_origin(
+            scenario,
+            f"mean and covariance of the rows, drawn with replacement; {approximation(query)}",
+            n_dropped=n_dropped,
+            n_rows={name: int(n) for name, n in names.items()},
         )
 
     def with_prior(self, other: "Scenario") -> "Scenario":
@@ -576,48 +792,58 @@ def _from_tables(
         n_dropped += n
     rule = secret_rule(secret, list(frames.values()))
     check_varied(query, list(frames.values()))
-    priors, ends = [], []
-    for name, frame in frames.items():
-        labels = rule.labels(frame)
-        groups = make(query, frame, labels)
-        ends.append(groups.ends)
-        priors.append(
+    labels = {name: rule.labels(frame) for name, frame in frames.items()}
+
+    def priors_of(query: Query) -> tuple[tuple[Prior, ...], Floats]:
+        """The tables as priors, and the ends of the values before clipping."""
+        groups = {name: make(query, frame, labels[name]) for name, frame in frames.items()}
+        priors = tuple(
             Prior(
                 name=name,
                 source=source,
                 origin=origin,
-                probabilities={value: n / len(labels) for value, n in groups.n_rows.items()},
-                distributions=groups.distributions,
-                n_rows=groups.n_rows,
-                n_clipped=groups.n_clipped,
+                probabilities={value: n / len(labels[name]) for value, n in part.n_rows.items()},
+                distributions=part.distributions,
+                n_rows=part.n_rows,
+                n_clipped=part.n_clipped,
             )
+            for name, part in groups.items()
         )
+        return priors, joined_ends(part.ends for part in groups.values())
+
+    priors, ends = priors_of(query)
     secrets = tuple(sorted({value for prior in priors for value in prior.distributions}))
     scenario = Scenario(
         distribution=distribution,
         secret=rule.description(),
         secrets=secrets,
         pairs=chosen_pairs(pairs, secrets),
-        priors=tuple(priors),
+        priors=priors,
         query=query,
         rule=rule,
         n_dropped=n_dropped,
     )
-    check_reached(query, joined_ends(ends))
+    check_reached(query, ends)
+    free = attrs.evolve(query, range=None)
     check_clipping(
         scenario,
-        lambda: _from_tables(
-            table,
-            distribution=distribution,
-            secret=secret,
-            query=attrs.evolve(query, range=None),
-            pairs=pairs,
-            source=source,
-            make=make,
-            origin=origin,
-        ).has_equal_distributions(),
+        lambda: attrs.evolve(scenario, priors=priors_of(free)[0]).has_equal_distributions(),
     )
     return scenario
+
+
+def _with_origin(
+    scenario: Scenario,
+    origin: str,
+    *,
+    n_dropped: int = 0,
+    n_rows: Mapping[str, int] | None = None,
+    name: str = "declared",
+) -> Scenario:
+    """The scenario with a sentence about its prior, and the rows that a release must have."""
+    (prior,) = scenario.priors
+    prior = attrs.evolve(prior, name=name, origin=origin, n_rows=n_rows or {})
+    return attrs.evolve(scenario, priors=(prior,), n_dropped=scenario.n_dropped + n_dropped)
 
 
 def check_clipping(scenario: Scenario, equal_unclipped: Callable[[], bool]) -> None:

@@ -16,9 +16,9 @@ from pufferslice.calibration.guarantee import Guarantee
 from pufferslice.certificate import Certificate, certify_release, verify
 from pufferslice.certificate.composition import compose
 from pufferslice.certificate.schema import json_schemas
+from pufferslice.certificate.sweep import stated_variation, what_if_training
 from pufferslice.certificate.training import certify_runs, certify_training, secret_epsilon
 from pufferslice.certificate.verify import UNCHECKED_TRAINING
-from pufferslice.certificate.what_if import stated_variation, what_if_training
 from pufferslice.errors import ArgumentError, CalibrationError, CertificateError
 from pufferslice.learning import (
     Amplified,

@@ -15,7 +15,7 @@ from pufferslice._core.display import rounded
 from pufferslice.calibration.guarantee import Guarantee, at_most, percent_at_most
 from pufferslice.calibration.guessing import guessing_advantage
 from pufferslice.certificate import certify_release
-from pufferslice.certificate.what_if import epsilons_around, stated_variation
+from pufferslice.certificate.sweep import bounds_around, stated_variation
 from pufferslice.queries import summary
 from pufferslice.report.page import internal_page, label_page, public_page
 from pufferslice.scenario.scenario import Scenario
@@ -137,7 +137,7 @@ def test_the_slider_shows_what_certifying_again_says(visit, scenario, profile, c
     """By keyboard, and every number against a certificate made here for that epsilon."""
     browser = visit("internal.html")
     slider = browser.find_element("css selector", "#part-0-what-if input")
-    epsilons = epsilons_around(certificate.guarantee.epsilon)
+    epsilons = bounds_around(certificate.guarantee)
     moves = [("", 12), (RIGHT, 13), (RIGHT, 14), (HOME, 0), (RIGHT, 1), (END, 24), (LEFT, 23)]
     for key, place in moves:
         slider.send_keys(key)

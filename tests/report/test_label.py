@@ -11,7 +11,7 @@ from pufferslice.calibration.guarantee import Guarantee, percent_at_most
 from pufferslice.calibration.guessing import right_guesses
 from pufferslice.calibration.noise import SeededTestNoise
 from pufferslice.certificate import certify_release
-from pufferslice.certificate.what_if import stated_variation
+from pufferslice.certificate.sweep import stated_variation
 from pufferslice.certificate.wording import limit_sentences
 from pufferslice.errors import ArgumentError
 from pufferslice.queries import summary

@@ -24,17 +24,16 @@ from pufferslice.calibration.guarantee import Guarantee, at_most, percent_at_mos
 from pufferslice.calibration.noise import SeededTestNoise
 from pufferslice.certificate import certify_release, certify_training, compose, new_key_pair, sign
 from pufferslice.certificate.limits import CONDITIONS
-from pufferslice.certificate.verdict import verdict
-from pufferslice.certificate.what_if import (
+from pufferslice.certificate.sweep import (
     CLOSED_FORM,
     TIGHT,
     bounds_around,
     costs_if_off,
-    epsilons_around,
     pair_costs,
     slice_profile,
     sweep_points,
 )
+from pufferslice.certificate.verdict import verdict
 from pufferslice.certificate.wording import limit_sentences
 from pufferslice.errors import MissingExtraError
 from pufferslice.learning import MeanSquare, WithoutReplacement, exactly, plan_training
@@ -86,7 +85,7 @@ def evidence_numbers(certificate):
     """Everything that the evidence holds or that is computed from it, but not stated."""
     evidence = certificate.evidence
     numbers = [*evidence.slices.differences.gaps, *evidence.full.differences.gaps]
-    rows = sweep_points(certificate, epsilons_around(certificate.guarantee.epsilon))
+    rows = sweep_points(certificate, bounds_around(certificate.guarantee))
     others = [row for row in rows if row.claim != certificate.guarantee]
     numbers += [row.noise_std for row in others]
     numbers += [row.closed_form_std for row in rows]

@@ -19,8 +19,8 @@ from pufferslice.audit import Audit, audit_release
 from pufferslice.calibration.guarantee import Guarantee, percent_at_most
 from pufferslice.certificate import Certificate, Sweep, Verification, certify_release, verify
 from pufferslice.certificate.issue import spent_in_full
+from pufferslice.certificate.sweep import CLOSED_FORM
 from pufferslice.certificate.verdict import Verdict, verdict
-from pufferslice.certificate.what_if import CLOSED_FORM
 from pufferslice.certificate.wording import INTERVAL_STDS, guess_sentence, shape_sentences
 from pufferslice.errors import ArgumentError, StorageError
 from pufferslice.queries import Query, above, at_least, summary

@@ -6,6 +6,7 @@ The templates hold the words; `release` and `training` hold the numbers.
 
 import base64
 import hashlib
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from pufferslice._core.text import escaped_texts, listed
 from pufferslice._core.threads import Progress, silent
 from pufferslice.calibration.guarantee import in_full, percent_at_most
 from pufferslice.calibration.guessing import right_guesses
-from pufferslice.certificate.what_if import mean_absolute_error, stated_variation
+from pufferslice.certificate.sweep import stated_variation
 from pufferslice.certificate.wording import (
     INSECURE,
     INTERVAL_STDS,
@@ -153,7 +154,7 @@ def _environment() -> jinja2.Environment:
         "interval": lambda share: f"{share.value:.3f} [{share.low:.3f}, {share.high:.3f}]",
         "label": label,
         "labels": partial(listed, show=label),
-        "mean_error": mean_absolute_error,
+        "mean_error": lambda noise_std: noise_std * math.sqrt(2 / math.pi),
         "named": lambda lines, names: [names[line.name] for line in lines],
         "number": number,
         "pair": pair_of,

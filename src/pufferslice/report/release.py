@@ -18,12 +18,10 @@ from pufferslice.calibration.guarantee import (
     in_full,
     percent_at_most,
 )
-from pufferslice.calibration.guessing import right_guesses
 from pufferslice.calibration.unsliced import calibrate_unsliced
 from pufferslice.certificate import Certificate
 from pufferslice.certificate.limits import RELEASE_LIMITS
-from pufferslice.certificate.verdict import verdict
-from pufferslice.certificate.what_if import (
+from pufferslice.certificate.sweep import (
     PairCost,
     SliceProfile,
     SweepPoint,
@@ -34,6 +32,7 @@ from pufferslice.certificate.what_if import (
     stated_variation,
     sweep_points,
 )
+from pufferslice.certificate.verdict import verdict
 from pufferslice.certificate.wording import (
     INTERVAL_STDS,
     clipping_sentence,
@@ -105,11 +104,9 @@ def evidence_numbers(
     """What only the evidence shows: the verdict, other bounds, slices and pairs."""
     if certificate.evidence is None or certificate.statement["distributions_are_equal"]:
         return {}
-    points = sweep_points(certificate, bounds_around(certificate.guarantee), progress)
+    points = sweep_points(certificate, bounds_around(certificate.guarantee), progress=progress)
     start = next(i for i, point in enumerate(points) if point.claim == certificate.guarantee)
-    stated = certificate.statement["noise"]
-    # Another noise has the same shape.
-    ratios = [std / stated["std"] for std in stated["std_by_coordinate"][:_MOST_COORDINATES]]
+    n_shown = min(_MOST_COORDINATES, len(certificate.statement["noise"]["std_by_coordinate"]))
     noise = _noise_lines(certificate, points)
     pairs = pair_costs(certificate)
     profile = slice_profile(certificate)
@@ -121,7 +118,9 @@ def evidence_numbers(
             "points": points,
             "start": start,
             "stds": [
-                [None if point.noise_std is None else point.noise_std * ratio for ratio in ratios]
+                [None] * n_shown
+                if point.noise_stds is None
+                else point.noise_stds[:n_shown].tolist()
                 for point in points
             ],
             "noise": noise,
@@ -138,7 +137,7 @@ def evidence_numbers(
                 name="guesses",
                 look="third",
                 xs=noise[0].xs,
-                ys=tuple(100 * right_guesses(point.total_variation) for point in points),
+                ys=tuple(100 * point.guess for point in points),
             ),
             "epsilons": Series(
                 name="epsilons",

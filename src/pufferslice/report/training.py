@@ -7,7 +7,7 @@ from typing import Any, Final
 from pufferslice._core.threads import Progress
 from pufferslice.calibration.guessing import right_guesses
 from pufferslice.certificate import Certificate
-from pufferslice.certificate.what_if import epsilons_around, stated_variation, what_if_training
+from pufferslice.certificate.sweep import bounds_around, stated_variation, what_if_training
 from pufferslice.certificate.wording import limit_sentences, record_conditions
 from pufferslice.learning.plan import HYPOTHESES
 from pufferslice.report.inputs import MemberAudit, ReportInputs, TrainingAudit, TrainingLog
@@ -48,7 +48,7 @@ def training_numbers(held: ReportInputs) -> dict[str, Any]:
 def training_sweep(certificate: Certificate, progress: Progress) -> dict[str, Any]:
     """The noise of the same plan at other epsilons; nothing if it has no single noise."""
     claim = certificate.guarantee
-    points = what_if_training(certificate, epsilons_around(claim.bound), progress)
+    points = what_if_training(certificate, bounds_around(claim), progress)
     if not points:
         return {}
     epsilons = tuple(point.claim.epsilon for point in points)

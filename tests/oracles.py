@@ -12,6 +12,7 @@ from fractions import Fraction
 import numpy as np
 from hypothesis import strategies as st
 from mpmath import mp
+from scipy.special import logsumexp
 
 from pufferslice.scenario.distributions import FiniteDistribution, equal_distributions
 from pufferslice.sensitivity import DistributionPair
@@ -218,6 +219,20 @@ def divergence_on_grid(order, first, second, noise_std):
     inside = (p > 0) & (q > 0)
     integrand = np.exp(order * np.log(p[inside]) + (1 - order) * np.log(q[inside]))
     return float(np.log(integrand.sum() * 0.2 ** first.shape[1]) / (order - 1))
+
+
+def noisy_divergence(order, first, second, noise_std):
+    """The same on the line, in log space: high orders have their mass where densities underflow."""
+    x, y = np.sort(first / noise_std), np.sort(second / noise_std)
+    low = min(x[0], order * x[0] - (order - 1) * y[-1]) - 14
+    high = max(x[-1], order * x[-1] - (order - 1) * y[0]) + 14
+    grid, step = np.linspace(low, high, math.ceil((high - low) * 8), retstep=True)
+
+    def log_density(atoms):
+        return logsumexp(-((grid[:, None] - atoms) ** 2) / 2, axis=1) - math.log(len(atoms))
+
+    logs = order * log_density(x) - (order - 1) * log_density(y)
+    return float(logsumexp(logs) + math.log(step / math.sqrt(2 * math.pi))) / (order - 1)
 
 
 def privacy_curve(first, second, noise_std, step=0.005):

@@ -21,9 +21,7 @@ from pufferslice.sensitivity.concentration import (
     band_ranks,
     clopper_pearson,
     dkw_halfwidth,
-    hoeffding_width,
     samples_for_tail,
-    samples_for_width,
     split,
     tail_bound,
 )
@@ -60,23 +58,10 @@ class TestHalfwidth:
     def test_known_answer(self):
         assert dkw_halfwidth(1000, 0.05) == pytest.approx(0.0429469408346738, rel=1e-14)
 
-    def test_hoeffding_is_the_spread_times_it(self):
-        assert hoeffding_width(1000, 0.05, 3.0) == 3 * dkw_halfwidth(1000, 0.05)
-
     @pytest.mark.parametrize(("n", "failure"), [(0, 0.1), (10, 0.0), (10, 1.0), (10, math.nan)])
     def test_refusals(self, n, failure):
         with pytest.raises(ArgumentError, match=r"n_samples|failure_probability"):
             dkw_halfwidth(n, failure)
-
-    def test_a_spread_is_positive(self):
-        with pytest.raises(ArgumentError, match="spread"):
-            hoeffding_width(10, 0.1, 0.0)
-
-    @given(st.floats(0.001, 0.9), st.floats(1e-9, 0.9))
-    def test_samples_for_width_is_the_fewest(self, halfwidth, failure):
-        n = samples_for_width(halfwidth, failure)
-        assert dkw_halfwidth(n, failure) <= halfwidth
-        assert n <= 2 or dkw_halfwidth(n - 2, failure) > halfwidth
 
 
 class TestSplit:

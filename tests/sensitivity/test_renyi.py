@@ -12,7 +12,7 @@ from mpmath import mp
 from tests import oracles
 from tests.oracles import HP
 
-from pufferslice.errors import ArgumentError, CalibrationError
+from pufferslice.errors import ArgumentError
 from pufferslice.sensitivity.profiles import FiniteProfile
 from pufferslice.sensitivity.renyi import (
     aggregate,
@@ -21,8 +21,6 @@ from pufferslice.sensitivity.renyi import (
     gaussian_divergence,
     gaussian_divergence_nd,
     gaussian_envelope,
-    noisy_divergence,
-    noisy_sliced_divergence,
     transport_envelope,
 )
 
@@ -165,8 +163,8 @@ class TestEnvelopes:
             gaps = np.abs(first - second)
             bound = transport_envelope(order, gaps, np.full(n, 1 / n), noise_std)
             for pair in ((first, second), (second, first)):
-                true = noisy_divergence(order, *pair, noise_std)
-                assert bound >= true.value - true.error - 1e-12
+                true = oracles.noisy_divergence(order, *pair, noise_std)
+                assert true <= bound * (1 + 1e-11) + 1e-12
 
     @pytest.mark.parametrize("noise_std", [0.0, -1.0, math.nan, math.inf])
     def test_noise_must_be_positive(self, noise_std):
@@ -256,7 +254,9 @@ def against_a_point(order, weight, shift):
     return float(HP.log(moment) / (order - 1))
 
 
-class TestNoisyDivergence:
+class TestOracle:
+    """What bounds are compared with, by quadrature."""
+
     @pytest.mark.parametrize("order", [1.5, 2.0, 5.0])
     def test_agrees_with_mpmath_quadrature(self, order):
         first, second, s = [0.0, 1.0, 2.5], [-1.0, 0.5], 0.8
@@ -265,9 +265,8 @@ class TestNoisyDivergence:
             return lambda x: mp.fsum(mp.npdf(x, a, s) for a in sample) / len(sample)
 
         expected = float(integral(order, density(first), density(second)))
-        value = noisy_divergence(order, np.array(first), np.array(second), s)
-        assert value.value == pytest.approx(expected, rel=1e-11)
-        assert value.error < 1e-8
+        value = oracles.noisy_divergence(order, np.array(first), np.array(second), s)
+        assert value == pytest.approx(expected, rel=1e-11)
 
     @pytest.mark.parametrize(
         ("order", "n_zeros", "shift"), [(2, 1, 1.0), (4, 99, 3.0), (16, 19, 4.0), (30, 999, 2.0)]
@@ -276,45 +275,11 @@ class TestNoisyDivergence:
         """One atom in many at `shift`: for high orders the mass sits near order * shift."""
         first = np.r_[np.zeros(n_zeros), shift]
         expected = against_a_point(order, HP.mpf(1) / (n_zeros + 1), shift)
-        scaled = noisy_divergence(order, 2.5 * first, np.zeros(1), 2.5)
-        assert scaled.value == pytest.approx(expected, rel=1e-11)
-
-    def test_the_error_covers_the_truth(self):
-        value = noisy_divergence(4, np.array([0.0, 1.0]), np.array([0.0]), 0.5)
-        expected = against_a_point(4, 0.5, 2)
-        assert abs(value.value - expected) <= value.error + 1e-13 * expected
-
-    def test_quadrature_has_its_limits(self):
-        with pytest.raises(CalibrationError, match="spread"):
-            noisy_divergence(2, np.array([1e9]), np.array([0.0]), 1.0)
-
-    @pytest.mark.parametrize("noise_std", [0.0, -1.0, math.nan, math.inf])
-    def test_noise_must_be_positive(self, noise_std):
-        with pytest.raises(ArgumentError, match="noise_std"):
-            noisy_divergence(2, np.zeros(1), np.ones(1), noise_std)
-
-    @pytest.mark.parametrize("bad", [[], [math.nan], [math.inf]])
-    def test_samples_must_be_finite_and_not_empty(self, bad):
-        for pair in ((np.array(bad), np.zeros(1)), (np.zeros(1), np.array(bad))):
-            with pytest.raises(ArgumentError):
-                noisy_divergence(2, *pair, 1.0)
+        scaled = oracles.noisy_divergence(order, 2.5 * first, np.zeros(1), 2.5)
+        assert scaled == pytest.approx(expected, rel=1e-11)
 
 
-class TestNoisySlicedDivergence:
-    def test_aggregates_the_slices(self, rng):
-        pair = rng.normal(size=(4, 3)), rng.normal(size=(5, 3))
-        base = FiniteProfile.uniform(dim=3, n_directions=4, seed=1)
-        profile = FiniteProfile(directions=base.directions, weights=[0.1, 0.2, 0.3, 0.4])
-        costs = [
-            HP.mpf(oracles.divergence_on_grid(2.5, *((x @ u)[:, None] for x in pair), 1.5))
-            for u in profile.directions
-        ]
-        for notion in ("average", "joint"):
-            value = noisy_sliced_divergence(notion, 2.5, pair, profile, 1.5)
-            expected = float(oracles.aggregated(notion, 2.5, costs, profile.weights))
-            assert value.value == pytest.approx(expected, rel=1e-9)
-            assert 0 <= value.error < 1e-8
-
+class TestSlicedDivergence:
     @given(st.integers(0, 2**32), st.floats(1.1, 8), st.integers(1, 4))
     def test_true_divergences_are_ordered_on_gaussians(self, seed, order, dim):
         rng = np.random.default_rng(seed)

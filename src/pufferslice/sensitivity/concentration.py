@@ -10,7 +10,7 @@ import numpy.typing as npt
 from scipy.special import betainc, betainccinv, betaincinv, xlog1py
 
 from pufferslice._core.arrays import Floats, Integers, locked_integers, same
-from pufferslice._core.checks import check_above, check_between, check_count, check_one_of
+from pufferslice._core.checks import check_between, check_count, check_one_of
 from pufferslice.errors import ArgumentError
 
 BandKind = Literal["order_statistics", "dkw"]
@@ -51,7 +51,8 @@ def dkw_halfwidth(n_samples: int, failure_probability: float) -> float:
 
     Guarantee: the whole CDF is inside, except with probability `failure_probability`. Times the
     range it is also the two-sided Hoeffding half-width of a mean.
-    Source: lem:dkw_huc_cap, lem:mc_ms_cap.
+    Source: lem:dkw_huc_cap, lem:mc_ms_cap, thm:mc_finite_gaussian_ave_srpp,
+    thm:mc_finite_gaussian_joint_srpp.
 
     >>> round(dkw_halfwidth(1000, 0.05), 12)
     0.042946940835
@@ -59,19 +60,6 @@ def dkw_halfwidth(n_samples: int, failure_probability: float) -> float:
     check_count(1, n_samples=n_samples)
     check_between(0, 1, failure_probability=failure_probability)
     return math.sqrt(math.log(2 / failure_probability) / (2 * n_samples))
-
-
-def hoeffding_width(n_samples: int, failure_probability: float, spread: float) -> float:
-    """How far the mean of `n_samples` independent values in an interval of length `spread` can be.
-
-    Guarantee: within this of the expectation, except with probability `failure_probability`.
-    Source: thm:mc_finite_gaussian_ave_srpp, thm:mc_finite_gaussian_joint_srpp.
-
-    >>> round(hoeffding_width(1000, 0.05, 2.0), 12)
-    0.085893881669
-    """
-    check_above(0, spread=spread)
-    return spread * dkw_halfwidth(n_samples, failure_probability)
 
 
 def clopper_pearson(
@@ -226,19 +214,6 @@ def samples_for_tail(missing: float, failure_probability: float, kind: BandKind)
         middle = (low + high) // 2
         low, high = (low, middle) if fits(middle) else (middle, high)
     return high
-
-
-def samples_for_width(halfwidth: float, failure_probability: float) -> int:
-    """Fewest samples, or directions, whose half-width is at most this share of the range.
-
-    >>> samples_for_width(0.01, 0.05)
-    18445
-    """
-    check_between(0, 1, halfwidth=halfwidth, failure_probability=failure_probability)
-    n_samples = math.ceil(math.log(2 / failure_probability) / (2 * halfwidth**2))
-    while dkw_halfwidth(n_samples, failure_probability) > halfwidth:
-        n_samples += 1
-    return n_samples
 
 
 def _upper_ranks(n_samples: int, levels: Integers, share: float) -> Integers:

@@ -2,18 +2,16 @@
 """Rényi divergences, envelopes along a slice, and their aggregation over a profile."""
 
 import math
-from typing import Final, final
+from typing import Final
 
-import attrs
 import numpy as np
 from scipy.linalg import eigh, solve_triangular
 from scipy.special import logsumexp
 
 from pufferslice._core.arrays import Floats, Integers
-from pufferslice._core.checks import check_above, check_count, check_finite, check_one_of
+from pufferslice._core.checks import check_above, check_one_of
 from pufferslice._core.kernels import kernel
-from pufferslice.errors import ArgumentError, CalibrationError
-from pufferslice.sensitivity.profiles import FiniteProfile, project
+from pufferslice.errors import ArgumentError
 
 SLICED_NOTIONS: Final = ("average", "joint")
 
@@ -28,10 +26,6 @@ _SHIFT_ERROR: Final = 2.0**-50
 """Relative error of a shift and of the triangular solve that turns it."""
 _NEAR_ZERO: Final = 0.25
 _SERIES_TERMS: Final = 12
-_TAIL_STDS: Final = 14.0
-_STEPS_PER_STD: Final = 4
-_MOST_GRID_POINTS: Final = 2**22
-_GRID_BLOCK: Final = 2**22
 
 
 def gaussian_divergence(
@@ -270,67 +264,3 @@ def aggregate(notion: str, order: float, costs: Floats, weights: Floats) -> Floa
     if notion == "average":
         return aggregate_average(costs, weights)
     return aggregate_joint(order, costs, weights)
-
-
-@final
-@attrs.frozen(kw_only=True)
-class Estimate:
-    """A number found numerically, and how far two resolutions of the same method disagree."""
-
-    value: float
-    error: float
-
-
-def noisy_divergence(order: float, first: Floats, second: Floats, noise_std: float) -> Estimate:
-    """Divergence between two 1-D samples after Gaussian noise, by quadrature.
-
-    The outputs are the mixtures of N(x, noise_std^2) over each sample. The integrand has its mass
-    as far out as order * max - (order - 1) * min, so the grid reaches there. The error is the
-    difference to the rule with twice the step.
-    """
-    check_above(1, order=order)
-    check_above(0, noise_std=noise_std)
-    for name, sample in (("first", first), ("second", second)):
-        check_finite(**{name: np.asarray(sample, dtype=np.float64)})
-        check_count(1, **{f"size of {name}": np.size(sample)})
-    x, y = np.sort(np.ravel(first) / noise_std), np.sort(np.ravel(second) / noise_std)
-    low = min(x[0], order * x[0] - (order - 1) * y[-1]) - _TAIL_STDS
-    high = max(x[-1], order * x[-1] - (order - 1) * y[0]) + _TAIL_STDS
-    n_points = 2 * math.ceil((high - low) * _STEPS_PER_STD) + 1
-    if n_points > _MOST_GRID_POINTS:
-        msg = (
-            f"the outputs spread over {high - low:.3g} noise standard deviations at order "
-            f"{order:g}; quadrature is meant for noise that hides the spread"
-        )
-        raise CalibrationError(msg)
-    grid, step = np.linspace(low, high, n_points, retstep=True)
-    logs = order * _log_mixture(grid, x) - (order - 1) * _log_mixture(grid, y)
-    fine = float(logsumexp(logs) + math.log(step)) / (order - 1)
-    coarse = float(logsumexp(logs[::2]) + math.log(2 * step)) / (order - 1)
-    return Estimate(value=fine, error=abs(fine - coarse))
-
-
-def noisy_sliced_divergence(
-    notion: str, order: float, pair: tuple[Floats, Floats], profile: FiniteProfile, noise_std: float
-) -> Estimate:
-    """Sliced divergence between two samples in R^d after isotropic Gaussian noise, by quadrature.
-
-    Source: def:ave_srd, def:joint_srd.
-    """
-    first, second = (project(profile.directions, outputs) for outputs in pair)
-    slices = [noisy_divergence(order, a, b, noise_std) for a, b in zip(first, second, strict=True)]
-    costs = np.array([s.value for s in slices])
-    errors = np.array([s.error for s in slices])
-    value = float(aggregate(notion, order, costs, profile.weights))
-    raised = float(aggregate(notion, order, costs + errors, profile.weights))
-    return Estimate(value=value, error=raised - value)
-
-
-def _log_mixture(grid: Floats, atoms: Floats) -> Floats:
-    """Log density of the mixture of N(atom, 1), equal weights, on the grid."""
-    result = np.empty_like(grid)
-    block = max(1, _GRID_BLOCK // len(atoms))
-    for start in range(0, len(grid), block):
-        part = grid[start : start + block, None]
-        result[start : start + block] = logsumexp(-((part - atoms) ** 2) / 2, axis=1)
-    return result - math.log(len(atoms)) - math.log(2 * math.pi) / 2

@@ -32,8 +32,7 @@ from pufferslice.queries import (
     weekday,
     weekdays,
 )
-from pufferslice.scenario.distributions import SampledBinnedDistribution
-from pufferslice.scenario.histograms import BinnedDistribution
+from pufferslice.scenario.histograms import BinnedDistribution, SampledBinnedDistribution
 from pufferslice.sensitivity.profiles import SampledSphere
 
 BASE = {

@@ -19,11 +19,10 @@ from pufferslice.scenario.distributions import (
     FiniteDistribution,
     GaussianDistribution,
     GaussianMixture,
-    SampledBinnedDistribution,
     SampledDistribution,
     equal_distributions,
 )
-from pufferslice.scenario.histograms import BinGrid, BinnedDistribution
+from pufferslice.scenario.histograms import BinGrid, BinnedDistribution, SampledBinnedDistribution
 
 
 class TestEmpiricalDistribution:
@@ -313,6 +312,6 @@ class TestBinnedContract(DistributionContract):
 
 
 class TestSampledBinnedContract(DistributionContract):
-    distribution = SampledBinnedDistribution(draws=TestBinnedContract.distribution)
-    other = SampledBinnedDistribution(draws=TestBinnedContract.other)
+    distribution = SampledBinnedDistribution(grid=GRID, counts=[[1, 0, 2, 0]])
+    other = SampledBinnedDistribution(grid=GRID, counts=[[1, 2, 0, 0]])
     kind, grid, mean, atoms = "sampled", GRID, None, None

@@ -5,6 +5,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from pufferslice.data.frames import frame_of
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Box, columns, summary
 from pufferslice.scenario.distributions import FiniteDistribution, GaussianDistribution
@@ -12,11 +13,9 @@ from pufferslice.scenario.priors import (
     Bootstrap,
     Prior,
     Resampled,
-    bootstrap_distributions,
     check_probabilities_of,
-    group_distributions,
     group_rows,
-    record_distributions,
+    grouped_distributions,
     world_distribution,
 )
 from pufferslice.scenario.simulator import DeclaredSample, Simulator
@@ -31,6 +30,10 @@ def distribution_of(value):
     return FiniteDistribution.uniform([[value]])
 
 
+def grouped(query, distribution, bootstrap=None, table=TABLE, labels=LABELS):
+    return grouped_distributions(query, frame_of(table), labels, distribution, bootstrap)
+
+
 def prior_of(**changed):
     fields = {
         "name": "p",
@@ -43,7 +46,7 @@ def prior_of(**changed):
 
 
 def test_record_distributions_are_the_rows_of_the_group():
-    distributions, n_rows, *_ = record_distributions(ROW, TABLE, LABELS)
+    distributions, n_rows, *_ = grouped(ROW, "records")
     assert sorted(distributions["a"].outputs[:, 0]) == [1.0, 3.0]
     assert sorted(distributions["b"].outputs[:, 0]) == [4.0, 5.0, 9.0]
     assert all(distribution.is_uniform for distribution in distributions.values())
@@ -52,16 +55,14 @@ def test_record_distributions_are_the_rows_of_the_group():
 
 def test_distributions_are_those_of_the_clipped_and_scaled_query():
     query = ROW.with_range(Box([2.0], [6.0])).with_scales([2.0])
-    distributions, *_ = record_distributions(query, TABLE, LABELS)
+    distributions, *_ = grouped(query, "records")
     assert sorted(distributions["a"].outputs[:, 0]) == [1.0, 1.5]
     assert sorted(distributions["b"].outputs[:, 0]) == [2.0, 2.5, 3.0]
 
 
 def test_bootstrap_distributions_resample_each_group_at_its_own_size():
     query = summary(mean=["x"], count_share=6)
-    distributions, n_rows, *_ = bootstrap_distributions(
-        query, TABLE, LABELS, Bootstrap(n_replicates=400, seed=3)
-    )
+    distributions, n_rows, *_ = grouped(query, "bootstrap", Bootstrap(n_replicates=400, seed=3))
     assert n_rows == {"a": 2, "b": 3}
     assert set(distributions["a"].outputs[:, 1]) == {2 / 6}
     assert set(distributions["b"].outputs[:, 1]) == {3 / 6}
@@ -76,9 +77,7 @@ def test_bootstrap_distributions_resample_each_group_at_its_own_size():
 
 def test_bootstrap_depends_on_the_public_seed_alone():
     def outputs(seed):
-        distributions, *_ = bootstrap_distributions(
-            MEAN, TABLE, LABELS, Bootstrap(n_replicates=20, seed=seed)
-        )
+        distributions, *_ = grouped(MEAN, "bootstrap", Bootstrap(n_replicates=20, seed=seed))
         return distributions["b"].outputs
 
     np.testing.assert_array_equal(outputs(1), outputs(1))
@@ -88,8 +87,8 @@ def test_bootstrap_depends_on_the_public_seed_alone():
 def test_groups_do_not_share_a_bootstrap_stream():
     table = pa.table({"s": ["a"] * 5 + ["b"] * 5, "x": list(range(5)) * 2})
     labels = np.array(table["s"].to_pylist())
-    distributions, *_ = bootstrap_distributions(
-        MEAN, table, labels, Bootstrap(n_replicates=50, seed=1)
+    distributions, *_ = grouped(
+        MEAN, "bootstrap", Bootstrap(n_replicates=50, seed=1), table, labels
     )
     assert not np.array_equal(distributions["a"].outputs, distributions["b"].outputs)
 
@@ -97,19 +96,19 @@ def test_groups_do_not_share_a_bootstrap_stream():
 @pytest.mark.parametrize(
     ("make", "query", "other"),
     [
-        (group_distributions, ROW, r"summary\(...\) or table_function\(...\)"),
+        (partial(grouped, distribution="groups"), ROW, r"summary\(...\) or table_function\(...\)"),
         (
-            partial(bootstrap_distributions, bootstrap=Bootstrap(n_replicates=2, seed=0)),
+            partial(grouped, distribution="bootstrap", bootstrap=Bootstrap(n_replicates=2, seed=0)),
             ROW,
             r"summary\(...\) or table_function\(...\)",
         ),
-        (record_distributions, MEAN, r"columns\(...\)"),
-        (lambda query, table, _: world_distribution(query, "a", table), ROW, r"summary\(...\)"),
+        (partial(grouped, distribution="records"), MEAN, r"columns\(...\)"),
+        (lambda query: world_distribution(query, "a", TABLE), ROW, r"summary\(...\)"),
     ],
 )
 def test_a_query_of_the_wrong_level(make, query, other):
     with pytest.raises(ScenarioError, match=f"which is one of a {query.level}; use {other}"):
-        make(query, TABLE, LABELS)
+        make(query)
 
 
 def test_one_row_is_no_group():
@@ -271,7 +270,7 @@ def test_bootstrap_replicates_are_not_drawn_from_the_stream_of_slices():
     """Slices with the same seed must not depend on the sample."""
     table = pa.table({"s": ["a"] * 1_000, "x": np.arange(1_000.0)})
     bootstrap = Bootstrap(n_replicates=3, seed=7)
-    distributions, *_ = bootstrap_distributions(MEAN, table, np.full(1_000, "a"), bootstrap)
+    distributions, *_ = grouped(MEAN, "bootstrap", bootstrap, table, np.full(1_000, "a"))
     found = distributions["a"].outputs[:, 0]
     for stream, used in (7, False), ([7, 0], False), ([7, 1], True):
         rows = np.random.default_rng(stream).integers(1_000, size=(3, 1_000))

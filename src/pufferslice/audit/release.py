@@ -65,11 +65,7 @@ from pufferslice.calibration.noise import SIGMA_INT, Noise, OperatingSystemNoise
 from pufferslice.certificate import Certificate
 from pufferslice.errors import ArgumentError, ScenarioError, TableError, escaped
 from pufferslice.releases.release import quantised
-from pufferslice.scenario.distributions import (
-    Distribution,
-    SampledBinnedDistribution,
-)
-from pufferslice.scenario.histograms import BinnedDistribution
+from pufferslice.scenario.distributions import Distribution
 from pufferslice.scenario.priors import Prior
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.concentration import split
@@ -599,7 +595,7 @@ def _parts(
 
 
 def _has_mean(distribution: Distribution) -> bool:
-    return not isinstance(distribution, BinnedDistribution | SampledBinnedDistribution)
+    return distribution.mean is not None
 
 
 def _lines(

@@ -13,7 +13,7 @@ from pufferslice._core.arrays import Floats, Integers, locked, locked_integers, 
 from pufferslice._core.checks import check_count, check_finite, check_probabilities, is_a
 from pufferslice.errors import ArgumentError, ScenarioError
 from pufferslice.queries import Query
-from pufferslice.scenario.histograms import BinGrid, BinnedDistribution
+from pufferslice.scenario.histograms import BinGrid
 
 Kind = Literal["empirical", "sampled", "gaussian"]
 """How a distribution is known: it is a sample, it was sampled, or it is a formula."""
@@ -477,49 +477,6 @@ class GaussianMixture:
 
     def __repr__(self) -> str:
         return f"GaussianMixture(n_components={len(self.components)}, dim={self.dim})"
-
-
-@final
-@attrs.frozen(kw_only=True, repr=False)
-class SampledBinnedDistribution:
-    """As `SampledDistribution`, for draws that were counted in bins and not kept."""
-
-    kind: ClassVar[Kind] = "sampled"
-    mean: ClassVar[None] = None
-    draws: BinnedDistribution
-
-    @property
-    def grid(self) -> BinGrid:
-        """The bins of the draws."""
-        return self.draws.grid
-
-    @property
-    def n_samples(self) -> int:
-        """Number of draws."""
-        return self.draws.n_samples
-
-    @property
-    def dim(self) -> int:
-        """Output dimension."""
-        return self.draws.dim
-
-    def atoms(self) -> None:
-        """None: the draws were not kept."""
-
-    def draw(self, n_draws: int, *, rng: np.random.Generator) -> tuple[Floats, Integers]:
-        """A `ScenarioError`: the draws were not kept."""
-        return self.draws.draw(n_draws, rng=rng)
-
-    def reduced(self) -> tuple[npt.NDArray[Any], ...]:
-        """As of the counted draws."""
-        return self.draws.reduced()
-
-    def digest_parts(self) -> list[bytes]:
-        """Grid and counts as bytes."""
-        return [b"sampled, binned", *self.draws.digest_parts()[1:]]
-
-    def __repr__(self) -> str:
-        return f"SampledBinnedDistribution(n_samples={self.n_samples}, dim={self.dim})"
 
 
 def equal_distributions(first: Distribution, second: Distribution) -> bool:

@@ -189,34 +189,24 @@ def _digest_of(strata: Strata | None) -> str | None:
     return None if strata is None else strata.digest
 
 
-@final
 @attrs.frozen(kw_only=True, repr=False)
-class BinnedDistribution:
-    """The empirical distribution of rows that were counted in one histogram per direction.
+class _Binned:
+    """Rows that were counted in one histogram per direction.
 
-    Ranks are exact; a value is known up to one bin and the rounding error of its projection. With
-    `strata`, the rows themselves can be read again, to couple them.
+    Ranks are exact; a value is known up to one bin and the rounding error of its projection.
     """
 
-    kind: ClassVar[Literal["empirical"]] = "empirical"
     mean: ClassVar[None] = None
+    name: ClassVar[bytes]
+    """What tells the types apart in a digest."""
     grid: BinGrid
     counts: Integers = attrs.field(converter=_owned, eq=same)
     """Rows in each bin, shape (n_directions, n_bins); every direction counts every row."""
-    strata: Strata | None = attrs.field(default=None, eq=_digest_of)
-    """The rows on disk; None if they were only counted."""
 
     def __attrs_post_init__(self) -> None:
         _check_counts(self.counts[None], self.grid)
         if not self.total:
             msg = "a binned distribution needs at least one row, got none"
-            raise ArgumentError(msg)
-        strata = self.strata
-        if strata is not None and (strata.n_rows, strata.dim) != (self.total, self.dim):
-            msg = (
-                "the strata must be of the rows that were counted: their number or dimension "
-                "differs. Spill the rows again"
-            )
             raise ArgumentError(msg)
 
     @property
@@ -264,12 +254,49 @@ class BinnedDistribution:
         return (self.counts // np.gcd.reduce(self.counts, axis=None),)
 
     def digest_parts(self) -> list[bytes]:
-        """Grid, counts and the digest of the strata as bytes."""
-        parts = [b"binned", self.grid.digest().encode(), self.counts.tobytes()]
-        return parts if self.strata is None else [*parts, b"strata", self.strata.digest.encode()]
+        """Grid and counts as bytes."""
+        return [self.name, self.grid.digest().encode(), self.counts.tobytes()]
 
     def __repr__(self) -> str:
-        return f"BinnedDistribution(n_samples={self.total}, grid={self.grid!r})"
+        return f"{type(self).__name__}(n_samples={self.total}, grid={self.grid!r})"
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False)
+class BinnedDistribution(_Binned):
+    """The empirical distribution of rows that were counted in bins.
+
+    With `strata`, the rows themselves can be read again, to couple them.
+    """
+
+    kind: ClassVar[Literal["empirical"]] = "empirical"
+    name: ClassVar[bytes] = b"binned"
+    strata: Strata | None = attrs.field(default=None, eq=_digest_of)
+    """The rows on disk; None if they were only counted."""
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        strata = self.strata
+        if strata is not None and (strata.n_rows, strata.dim) != (self.total, self.dim):
+            msg = (
+                "the strata must be of the rows that were counted: their number or dimension "
+                "differs. Spill the rows again"
+            )
+            raise ArgumentError(msg)
+
+    def digest_parts(self) -> list[bytes]:
+        """Grid, counts and the digest of the strata as bytes."""
+        strata = [] if self.strata is None else [b"strata", self.strata.digest.encode()]
+        return super().digest_parts() + strata
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False)
+class SampledBinnedDistribution(_Binned):
+    """A distribution that is known only through draws of it, which were counted in bins."""
+
+    kind: ClassVar[Literal["sampled"]] = "sampled"
+    name: ClassVar[bytes] = b"sampled, binned"
 
 
 @final

@@ -21,10 +21,15 @@ from pufferslice.scenario.distributions import (
     GaussianDistribution,
     GaussianMixture,
     Kind,
-    SampledBinnedDistribution,
     SampledDistribution,
 )
-from pufferslice.scenario.histograms import BinnedDistribution, ends_of, joined_ends, no_ends
+from pufferslice.scenario.histograms import (
+    BinnedDistribution,
+    SampledBinnedDistribution,
+    ends_of,
+    joined_ends,
+    no_ends,
+)
 from pufferslice.scenario.simulator import (
     DeclaredSample,
     OutputSimulator,
@@ -224,45 +229,24 @@ class GroupDistributions(NamedTuple):
     """Lowest and highest value of each coordinate before clipping, shape (2, dim)."""
 
 
-def group_distributions(
-    query: Query, table: object, labels: npt.NDArray[np.str_]
+def grouped_distributions(
+    query: Query,
+    frame: Frame,
+    labels: npt.NDArray[np.str_],
+    distribution: Literal["groups", "bootstrap", "records"],
+    bootstrap: Bootstrap | None,
 ) -> GroupDistributions:
-    """Distribution `groups`: a point mass at the query on each group's rows."""
-    check_level(query, "table", "groups")
-    evaluate = query.bound(table)
-    rows = group_rows(labels)
-    outputs = {secret: evaluate(where)[None, :] for secret, where in rows.items()}
-    return _grouped(query, rows, outputs)
-
-
-def bootstrap_distributions(
-    query: Query, table: object, labels: npt.NDArray[np.str_], bootstrap: Bootstrap
-) -> GroupDistributions:
-    """`bootstrap`: the query on resampled rows of each group, as many rows as the group has."""
-    check_level(query, "table", "bootstrap")
-    evaluate = query.bound(table)
-    rows = group_rows(labels)
+    """The query on the rows of each group or, by `bootstrap`, on resampled ones; or of each row."""
+    check_level(query, "row" if distribution == "records" else "table", distribution)
+    evaluate, rows = query.bound(frame), group_rows(labels)
     outputs: dict[str, Floats] = {}
     # From 1: number 0 would be the stream of the seed alone, from which slices may be drawn.
     for number, (secret, where) in enumerate(rows.items(), start=1):
-        rng = np.random.default_rng([bootstrap.seed, number])
-        outputs[secret] = _resampled_outputs(evaluate, where, bootstrap.n_replicates, rng)
-    return _grouped(query, rows, outputs)
-
-
-def record_distributions(
-    query: Query, table: object, labels: npt.NDArray[np.str_]
-) -> GroupDistributions:
-    """Distribution `records`: the query of a row drawn from the group."""
-    check_level(query, "row", "records")
-    evaluate = query.bound(table)
-    rows = group_rows(labels)
-    return _grouped(query, rows, {secret: evaluate(where) for secret, where in rows.items()})
-
-
-def _grouped(
-    query: Query, rows: Mapping[str, npt.NDArray[np.intp]], outputs: Mapping[str, Floats]
-) -> GroupDistributions:
+        if bootstrap is None:
+            outputs[secret] = np.atleast_2d(evaluate(where))
+        else:
+            rng = np.random.default_rng([bootstrap.seed, number])
+            outputs[secret] = _resampled_outputs(evaluate, where, bootstrap.n_replicates, rng)
     return GroupDistributions(
         distributions={
             s: FiniteDistribution.uniform(query.prepared(raw)) for s, raw in outputs.items()
@@ -287,6 +271,59 @@ _NOT_TABLES: Final = (
     GaussianDistribution,
     GaussianMixture,
 )
+
+
+@final
+@attrs.frozen(kw_only=True, repr=False, eq=False)
+class TableWorld:
+    """A world that is made of tables, by the query's policy on missing values."""
+
+    tables: list[Frame]
+    n_dropped: int
+    """Rows that were left out."""
+    bootstrap: Bootstrap | None
+    """How the only table is resampled; None if the tables are the world as they are."""
+    origin: str
+    """How the distribution was made, in public words."""
+
+    def outputs(self, query: Query, secret: str) -> Floats:
+        """The outputs of the world of this secret, in the user's units."""
+        if self.bootstrap is None:
+            return np.vstack([query.outputs(table) for table in self.tables])
+        (table,) = self.tables
+        rng = np.random.default_rng([self.bootstrap.seed, stable_number(secret)])
+        n_replicates, rows = self.bootstrap.n_replicates, np.arange(len(table))
+        return _resampled_outputs(query.bound(table), rows, n_replicates, rng)
+
+
+def complete_world(query: Query, world: World) -> World:
+    """The world, as a `TableWorld` if it is made of tables.
+
+    Tables of a simulator are treated when they are drawn, and rows left out are not counted.
+    """
+    if isinstance(world, _NOT_TABLES):
+        return world
+    tables, bootstrap, origin = [world], None, "the query on one table per world"
+    if isinstance(world, Resampled):
+        tables, bootstrap = [world.table], world.bootstrap
+        origin = (
+            f"{bootstrap.n_replicates} bootstrap replicates per world, public seed "
+            f"{bootstrap.seed}; {DECLARED}"
+        )
+    elif isinstance(world, list | tuple):
+        tables = [*world]
+        origin = f"the query on {len(world)} given tables per world, equally likely"
+        if not world:
+            msg = "a world that is a list of tables needs at least one table"
+            raise ScenarioError(msg)
+    columns = list(query.columns)
+    parts = [without_missing(frame_of(table), columns, query.missing) for table in tables]
+    return TableWorld(
+        tables=[frame for frame, _ in parts],
+        n_dropped=sum(n for _, n in parts),
+        bootstrap=bootstrap,
+        origin=origin,
+    )
 
 
 class WorldDistribution(NamedTuple):
@@ -323,22 +360,10 @@ def world_distribution(query: Query, secret: str, world: World) -> WorldDistribu
         )
     if isinstance(world, SimulatedSample):
         raw, origin = np.concatenate(list(world.blocks(query, secret))), world.origin
-    elif isinstance(world, DeclaredSample):
+    elif isinstance(world, DeclaredSample | TableWorld):
         raw, origin = world.outputs(query, secret), world.origin
-    elif isinstance(world, Resampled):
-        bootstrap = world.bootstrap
-        rng = np.random.default_rng([bootstrap.seed, stable_number(secret)])
-        rows = np.arange(len(frame_of(world.table)))
-        raw = _resampled_outputs(query.bound(world.table), rows, bootstrap.n_replicates, rng)
-        origin = (
-            f"{bootstrap.n_replicates} bootstrap replicates per world, public seed "
-            f"{bootstrap.seed}; {DECLARED}"
-        )
-    elif isinstance(world, list | tuple):
-        raw = np.vstack([query.outputs(table) for table in world])
-        origin = f"the query on {len(world)} given tables per world, equally likely"
     else:
-        raw, origin = query.outputs(world), "the query on one table per world"
+        return world_distribution(query, secret, complete_world(query, world))
     prepared = query.prepared(raw)
     is_sampled = isinstance(world, SimulatedSample)
     return WorldDistribution(
@@ -409,64 +434,12 @@ def _resampled_outputs(
     return np.stack([evaluate(draw) for draw in draws])
 
 
-def complete_world(query: Query, world: World) -> tuple[World, int]:
-    """The world by the query's policy on missing values, and how many rows were left out.
-
-    Tables of a simulator are treated when they are drawn, and not counted.
-    """
-    if not is_made_of_data(world):
-        return world, 0
-    if isinstance(world, Resampled):
-        table, n_dropped = _complete_table(query, world.table)
-        return attrs.evolve(world, table=table), n_dropped
-    if isinstance(world, list | tuple):
-        if not world:
-            msg = "a world that is a list of tables needs at least one table"
-            raise ScenarioError(msg)
-        tables, dropped = zip(*(_complete_table(query, table) for table in world), strict=True)
-        return list(tables), sum(dropped)
-    return _complete_table(query, world)
-
-
-def tables_of(world: World) -> list[Frame]:
-    """The tables that a world is made of; none if it is declared or simulated."""
-    if not is_made_of_data(world):
-        return []
-    if isinstance(world, Resampled):
-        return [frame_of(world.table)]
-    return [frame_of(table) for table in (world if isinstance(world, list | tuple) else [world])]
-
-
-def resampled_rows(worlds: Mapping[str, World]) -> dict[str, int]:
-    """How many rows a release has, if every world is resampled; nothing is known otherwise."""
-    sizes = {
-        secret: len(frame_of(world.table))
-        for secret, world in worlds.items()
-        if isinstance(world, Resampled)
-    }
-    return sizes if len(sizes) == len(worlds) else {}
-
-
-def is_given_tables(world: World) -> bool:
-    """Whether a world is the query on given tables, not on resampled ones."""
-    return is_made_of_data(world) and not isinstance(world, Resampled)
-
-
-def is_made_of_data(world: World) -> bool:
-    """Whether a world is made of tables rather than declared or simulated."""
-    return not isinstance(world, _NOT_TABLES)
-
-
 def _drawn(distribution: Distribution) -> SampledDistribution | SampledBinnedDistribution:
     """The atoms of an empirical distribution as draws."""
     if isinstance(distribution, BinnedDistribution):
         # Couplings of draws would bound the draws only.
-        return SampledBinnedDistribution(draws=attrs.evolve(distribution, strata=None))
+        return SampledBinnedDistribution(grid=distribution.grid, counts=distribution.counts)
     if not isinstance(distribution, FiniteDistribution) or not distribution.is_uniform:
         msg = "weighted atoms are no independent draws; give the draws themselves, each once"
         raise ScenarioError(msg)
     return SampledDistribution(outputs=distribution.outputs)
-
-
-def _complete_table(query: Query, table: object) -> tuple[Frame, int]:
-    return without_missing(frame_of(table), list(query.columns), query.missing)

@@ -2,7 +2,6 @@
 """A scenario: secrets, the pairs to protect, priors, and the query of one release."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from itertools import chain, combinations, count
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, final
@@ -36,21 +35,15 @@ from pufferslice.scenario.priors import (
     LAWS,
     ONE_RELEASE,
     Bootstrap,
-    GroupDistributions,
     PluginDistribution,
     Prior,
     Source,
+    TableWorld,
     World,
-    bootstrap_distributions,
     check_level,
     check_probabilities_of,
     complete_world,
-    group_distributions,
-    is_given_tables,
-    is_made_of_data,
-    record_distributions,
-    resampled_rows,
-    tables_of,
+    grouped_distributions,
     world_distribution,
 )
 from pufferslice.scenario.secrets import Bins, SecretRule, secret_columns, secret_rule
@@ -147,12 +140,11 @@ class Scenario:
         """
         return _from_tables(
             table,
-            distribution="groups",
+            "groups",
             secret=secret,
             query=query,
             pairs=pairs,
             source=source,
-            make=group_distributions,
             origin="the query on the rows of each group",
         )
 
@@ -174,13 +166,13 @@ class Scenario:
         )
         return _from_tables(
             table,
-            distribution="bootstrap",
+            "bootstrap",
             secret=secret,
             query=query,
             pairs=pairs,
             source=source,
-            make=partial(bootstrap_distributions, bootstrap=bootstrap),
             origin=origin,
+            bootstrap=bootstrap,
         )
 
     @classmethod
@@ -196,12 +188,11 @@ class Scenario:
         """One release is the query of one row; the secret is that row's group."""
         return _from_tables(
             table,
-            distribution="records",
+            "records",
             secret=secret,
             query=query,
             pairs=pairs,
             source=source,
-            make=record_distributions,
             origin="the query of each row of the group",
         )
 
@@ -238,20 +229,16 @@ class Scenario:
                 else world
                 for secret, world in worlds.items()
             }
-        complete: dict[str, World] = {}
-        n_dropped = 0
-        for secret, world in worlds.items():
-            complete[secret], n = complete_world(query, world)
-            n_dropped += n
-        tables = [tables_of(world) for world in complete.values()]
-        if all(tables):
-            check_varied(query, list(chain.from_iterable(tables)))
+        complete = {secret: complete_world(query, world) for secret, world in worlds.items()}
+        of_tables = {s: world for s, world in complete.items() if isinstance(world, TableWorld)}
+        resampled = [world.bootstrap is not None for world in of_tables.values()]
+        if len(of_tables) == len(worlds):
+            check_varied(query, [table for world in of_tables.values() for table in world.tables])
         results = {s: world_distribution(query, s, world) for s, world in complete.items()}
         shares = dict(probabilities or dict.fromkeys(secrets, 1 / len(secrets)))
         check_probabilities_of(secrets, shares)
         if source is None:
-            has_data = any(map(is_made_of_data, worlds.values()))
-            source = "released_data" if has_data else "public_model"
+            source = "released_data" if of_tables else "public_model"
         prior = Prior(
             name="declared",
             source=source,
@@ -259,14 +246,18 @@ class Scenario:
             probabilities=shares,
             distributions={secret: result.distribution for secret, result in results.items()},
             n_clipped={secret: result.n_clipped for secret, result in results.items()},
-            n_rows=resampled_rows(complete),
+            # Nothing is known of the rows of a release unless every world is resampled.
+            n_rows={secret: len(world.tables[0]) for secret, world in of_tables.items()}
+            if sum(resampled) == len(worlds)
+            else {},
             declared={
                 secret: world
                 for secret, world in worlds.items()
                 if isinstance(world, GaussianDistribution | GaussianMixture)
             },
             has_given_tables=source == "released_data"
-            and all(map(is_given_tables, worlds.values())),
+            and len(of_tables) == len(worlds)
+            and not any(resampled),
             plugins=tuple(dict.fromkeys(world.plugin for world in made)),
         )
         scenario = cls(
@@ -276,7 +267,7 @@ class Scenario:
             pairs=chosen_pairs(pairs, secrets),
             priors=(prior,),
             query=query,
-            n_dropped=n_dropped,
+            n_dropped=sum(world.n_dropped for world in of_tables.values()),
         )
         check_reached(query, joined_ends(result.ends for result in results.values()))
         free = attrs.evolve(query, range=None)
@@ -767,20 +758,16 @@ class Scenario:
         )
 
 
-DistributionMaker = Callable[[Query, Frame, npt.NDArray[np.str_]], GroupDistributions]
-"""From a query, a table and the secret of its rows to distributions and row counts."""
-
-
 def _from_tables(
     table: object,
-    *,
     distribution: Literal["groups", "bootstrap", "records"],
+    *,
     secret: Secret,
     query: Query,
     pairs: Pairs,
     source: Source,
-    make: DistributionMaker,
     origin: str,
+    bootstrap: Bootstrap | None = None,
 ) -> Scenario:
     tables = table if isinstance(table, Mapping) else {"table": table}
     _check_texts("priors", tables)
@@ -796,7 +783,10 @@ def _from_tables(
 
     def priors_of(query: Query) -> tuple[tuple[Prior, ...], Floats]:
         """The tables as priors, and the ends of the values before clipping."""
-        groups = {name: make(query, frame, labels[name]) for name, frame in frames.items()}
+        groups = {
+            name: grouped_distributions(query, frame, labels[name], distribution, bootstrap)
+            for name, frame in frames.items()
+        }
         priors = tuple(
             Prior(
                 name=name,

@@ -19,11 +19,10 @@ from pufferslice.scenario.distributions import (
     FiniteDistribution,
     GaussianDistribution,
     GaussianMixture,
-    SampledBinnedDistribution,
     SampledDistribution,
     equal_distributions,
 )
-from pufferslice.scenario.histograms import BinnedDistribution
+from pufferslice.scenario.histograms import BinnedDistribution, SampledBinnedDistribution
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.bands import (
     BandTables,
@@ -583,9 +582,7 @@ def ranked_distributions(
     """Samples by rank, and the public range along each direction if there is one."""
     query = scenario.query
     if isinstance(distributions[0], SampledBinnedDistribution):
-        counted = [
-            distribution.draws for distribution in _all(distributions, SampledBinnedDistribution)
-        ]
+        counted = _all(distributions, SampledBinnedDistribution)
         grid = counted[0].grid
         if any(distribution.grid != grid for distribution in counted) or not np.array_equal(
             grid.directions, profile.directions

@@ -17,7 +17,7 @@ from pufferslice.certificate import Certificate, certify_release, verify
 from pufferslice.certificate.composition import compose
 from pufferslice.certificate.schema import json_schemas
 from pufferslice.certificate.sweep import stated_variation, what_if_training
-from pufferslice.certificate.training import certify_runs, certify_training, secret_epsilon
+from pufferslice.certificate.training import certify_training, secret_epsilon
 from pufferslice.certificate.verify import UNCHECKED_TRAINING
 from pufferslice.errors import ArgumentError, CalibrationError, CertificateError
 from pufferslice.learning import (
@@ -98,10 +98,14 @@ KINDS = {
     "two truncated": lambda: compose(
         [certified(differing=SIMULATED), certified(differing=SIMULATED, deltas=(1e-4,))]
     ),
-    "two runs": lambda: certify_runs(
-        [planned(differing=COIN), planned(differing=COIN, noise_multipliers=np.full(20, 40.0))],
-        data="d",
-        implementation_delta=3e-20,
+    "two runs": lambda: compose(
+        [
+            certify_training(plan, data="d", implementation_delta=3e-20)
+            for plan in (
+                planned(differing=COIN),
+                planned(differing=COIN, noise_multipliers=np.full(20, 40.0)),
+            )
+        ]
     ),
 }
 
@@ -462,7 +466,7 @@ def test_runs_of_different_design_and_noise_add():
 
 def test_no_run_at_all():
     with pytest.raises(ArgumentError, match="at least one run"):
-        certify_runs([], data="d")
+        secret_epsilon([], delta=1e-5, implementation_delta=0.0)
 
 
 @pytest.mark.soundness

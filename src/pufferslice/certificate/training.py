@@ -67,39 +67,13 @@ def certify_training(
     `implementation_delta` is the total-variation distance of the run's noise from it. `limits` are
     codes of `pufferslice.certificate.limits.RUN_LIMITS`: what the program that trained leaves open.
     """
-    return certify_runs(
-        [plan],
-        data=data,
-        noise=noise,
-        deltas=deltas,
-        implementation_delta=implementation_delta,
-        limits=limits,
-    )
-
-
-def certify_runs(
-    plans: Sequence[TrainingPlan],
-    *,
-    data: str,
-    noise: str = IDEAL_NOISE,
-    deltas: Sequence[float] = DEFAULT_DELTAS,
-    implementation_delta: float = 0.0,
-    limits: Sequence[str] = BY_PROGRAM,
-) -> Certificate:
-    """State what runs over the same data promise together.
-
-    Guarantee: costs add as functions of the number of differing records, which is the same in all
-    runs. `implementation_delta` is the sum over all of them. Otherwise as `certify_training`.
-    Needs: runs with noise of their own, over one dataset.
-    Source: lemma:adaptive_renyi_composition.
-    """
     for name, text in (("data", data), ("noise", noise)):
         if not is_a(text, str) or not text:
             msg = f"{name} must be a non-empty string, got {text!r}"
             raise ArgumentError(msg)
     claim = TrainingClaim(
         data=data,
-        runs=tuple(plans),
+        runs=(plan,),
         noises=(noise,),
         deltas=tuple(dict.fromkeys(float(delta) for delta in deltas)),
         implementation_delta=implementation_delta,
@@ -109,7 +83,12 @@ def certify_runs(
 
 
 def composed_runs(certificates: Sequence[Certificate]) -> Certificate:
-    """One certificate for several runs over the same data, differing records and order."""
+    """One certificate for several runs over the same data, differing records and order.
+
+    Guarantee: costs add as functions of the number of differing records, which is the same in all
+    runs. Needs: runs with noise of their own, over one dataset.
+    Source: lemma:adaptive_renyi_composition.
+    """
     claims = [TrainingClaim.read_off(certificate.statement) for certificate in certificates]
     names = sorted({claim.data for claim in claims})
     if len(names) != 1:

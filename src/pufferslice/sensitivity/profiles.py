@@ -14,9 +14,36 @@ from pufferslice._core.text import given
 from pufferslice.errors import ArgumentError
 
 
+@attrs.frozen(kw_only=True, repr=False)
+class _Directions:
+    directions: Floats = attrs.field(converter=locked, eq=same)
+    """Unit vectors, shape (n_directions, dim)."""
+
+    def __attrs_post_init__(self) -> None:
+        check_unit_rows(directions=self.directions)
+
+    @property
+    def n_directions(self) -> int:
+        """Number of slices."""
+        return len(self.directions)
+
+    @property
+    def dim(self) -> int:
+        """Dimension of the scaled query."""
+        return int(self.directions.shape[1])
+
+    def _bytes(self) -> tuple[bytes, bytes]:
+        """Shape and directions, for a digest."""
+        shape = np.array(self.directions.shape, dtype=">i8")
+        return shape.tobytes(), self.directions.astype(">f8").tobytes()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(n_directions={self.n_directions}, dim={self.dim})"
+
+
 @final
 @attrs.frozen(kw_only=True, repr=False)
-class FiniteProfile:
+class FiniteProfile(_Directions):
     """A finite set of unit directions and their weights (the paper's (U, omega)).
 
     The directions live in the coordinates of the *scaled* query.
@@ -25,13 +52,11 @@ class FiniteProfile:
     FiniteProfile(n_directions=200, dim=9)
     """
 
-    directions: Floats = attrs.field(converter=locked, eq=same)
-    """Unit vectors, shape (n_directions, dim)."""
     weights: Floats = attrs.field(converter=locked, eq=same)
     """Probabilities, shape (n_directions,); read as shares of their sum."""
 
     def __attrs_post_init__(self) -> None:
-        check_unit_rows(directions=self.directions)
+        super().__attrs_post_init__()
         check_probabilities(weights=self.weights, length=len(self.directions))
 
     @classmethod
@@ -100,16 +125,6 @@ class FiniteProfile:
         return cls.of(np.vstack(parts))
 
     @property
-    def n_directions(self) -> int:
-        """Number of slices."""
-        return len(self.directions)
-
-    @property
-    def dim(self) -> int:
-        """Dimension of the scaled query."""
-        return int(self.directions.shape[1])
-
-    @property
     def effective_slices(self) -> float:
         """How many equally weighted slices would be as concentrated: 1 / sum(weights^2)."""
         shares = self.weights / self.weights.sum()
@@ -117,21 +132,15 @@ class FiniteProfile:
 
     def digest(self) -> str:
         """SHA-256 over the stored directions and weights, however they were drawn."""
-        return digest(
-            np.array(self.directions.shape, dtype=">i8").tobytes(),
-            self.directions.astype(">f8").tobytes(),
-            self.weights.astype(">f8").tobytes(),
-        )
-
-    def __repr__(self) -> str:
-        return f"FiniteProfile(n_directions={self.n_directions}, dim={self.dim})"
+        return digest(*self._bytes(), self.weights.astype(">f8").tobytes())
 
 
 @final
 @attrs.frozen(kw_only=True, repr=False)
-class SampledSphere:
+class SampledSphere(_Directions):
     """The whole sphere as profile, known through directions drawn uniformly and independently.
 
+    They were drawn without looking at the data.
     The claim is about *all* directions, so it carries the error of drawing only some of them (a
     Hoeffding term) and a failure probability, and it needs a query with a public range. If the
     drawn directions themselves are to be the profile, use `FiniteProfile.uniform`.
@@ -140,11 +149,8 @@ class SampledSphere:
     SampledSphere(n_directions=2000, dim=9)
     """
 
-    directions: Floats = attrs.field(converter=locked, eq=same)
-    """Unit vectors, drawn uniformly without looking at the data, shape (n_directions, dim)."""
-
     def __attrs_post_init__(self) -> None:
-        check_unit_rows(directions=self.directions)
+        super().__attrs_post_init__()
         if self.dim == 1:
             msg = "on the line there is only one slice, the line itself; use FiniteProfile.axes"
             raise ArgumentError(msg)
@@ -163,30 +169,13 @@ class SampledSphere:
         return np.full(self.n_directions, 1 / self.n_directions)
 
     @property
-    def n_directions(self) -> int:
-        """Number of drawn directions."""
-        return len(self.directions)
-
-    @property
     def effective_slices(self) -> float:
         """The number of drawn directions, because their weights are equal."""
         return float(self.n_directions)
 
-    @property
-    def dim(self) -> int:
-        """Dimension of the scaled query."""
-        return int(self.directions.shape[1])
-
     def digest(self) -> str:
         """SHA-256 over the drawn directions; never that of a finite profile."""
-        return digest(
-            b"sphere",
-            np.array(self.directions.shape, dtype=">i8").tobytes(),
-            self.directions.astype(">f8").tobytes(),
-        )
-
-    def __repr__(self) -> str:
-        return f"SampledSphere(n_directions={self.n_directions}, dim={self.dim})"
+        return digest(b"sphere", *self._bytes())
 
 
 Profile = FiniteProfile | SampledSphere

@@ -92,7 +92,7 @@ from pufferslice.errors import MissingExtraError
 """
 NEEDS = {
     "baselines": ["pufferslice.baselines:DpSgd", "pufferslice.baselines:run_epsilon"],
-    "models": ["pufferslice.queries:logistic_regression", "pufferslice.data:digits"],
+    "models": ["pufferslice.data:digits"],
     "opacus": ["pufferslice.torch:PlanAccountant"],
     "report": ["pufferslice.report.demo:run_demo"],
     "rigorous": ["pufferslice.certificate.rigorous:prove"],
@@ -101,7 +101,11 @@ NEEDS = {
     "torch": ["pufferslice.torch:Trainer"],
 }
 """Names behind which an extra is needed; modules that look for one themselves are added."""
-LATE = {"pufferslice.baselines.distances", "pufferslice.data.images"}
+LATE = {
+    "pufferslice.baselines.distances",
+    "pufferslice.data.images",
+    "pufferslice.queries.models",
+}
 """Modules that look for an extra when they are called."""
 NAMES = """
 import pkgutil

@@ -92,24 +92,3 @@ class TestSummary:
         for race in np.unique(races):
             outputs = bound(np.flatnonzero(races == race))[None]
             np.testing.assert_array_equal(query.prepared(outputs), outputs / query.scales)
-
-
-class TestRecords:
-    def test_each_row(self, adult, oracle):
-        query = queries.adult_records()
-        assert query.level == "row"
-        assert query.names[3:] == ("capital-gain > 0", "capital-loss > 0", "income = >50K")
-        expected = np.column_stack(
-            [
-                *(oracle[name] for name in NUMBERS),
-                oracle["capital-gain"] > 0,
-                oracle["capital-loss"] > 0,
-                oracle["income"] == ">50K",
-            ]
-        ).astype(float)
-        outputs = query.outputs(adult)
-        np.testing.assert_array_equal(outputs, expected)
-        np.testing.assert_array_equal(query.prepared(outputs), expected / query.scales)
-        # The public range is reached and never left.
-        assert outputs.min(axis=0).tolist() == query.range.low.tolist()
-        assert outputs.max(axis=0).tolist() == query.range.high.tolist()

@@ -162,7 +162,7 @@ def run(code):
 def test_scikit_learn_is_loaded_on_first_use_only():
     done = run(
         "import sys, pufferslice.queries as q; assert 'sklearn' not in sys.modules; "
-        "q.linear_svm; assert 'sklearn' in sys.modules"
+        "q.linear_svm(features=['a'], target='b', positive='c'); assert 'sklearn' in sys.modules"
     )
     assert done.returncode == 0, done.stderr
 
@@ -172,7 +172,7 @@ def test_without_scikit_learn_the_extra_is_named():
         "import sys; sys.modules['sklearn'] = None\n"
         "import pufferslice.queries as q\n"
         "q.summary(mean=['a'])\n"
-        "q.logistic_regression"
+        "q.logistic_regression(features=['a'], target='b', positive='c')"
     )
     assert done.returncode == 1
     assert "MissingExtraError" in done.stderr

@@ -1,13 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is computed from rows, with public ranges, scales and descriptions.
+"""What is computed from rows, with public ranges, scales and descriptions."""
 
-The model queries need scikit-learn and are resolved on first use (PEP 562).
-"""
-
-from importlib import import_module
-from typing import TYPE_CHECKING
-
-from pufferslice.queries.adult import adult_records, adult_summary
+from pufferslice.queries.adult import adult_summary
 from pufferslice.queries.conditions import (
     Condition,
     above,
@@ -25,11 +19,17 @@ from pufferslice.queries.conditions import (
     weekdays,
 )
 from pufferslice.queries.functions import plugin_query, row_function, table_function
+from pufferslice.queries.models import (
+    boosting_importances,
+    forest_importances,
+    linear_svm,
+    logistic_regression,
+)
 from pufferslice.queries.query import Query
 from pufferslice.queries.ranges import Ball, Box
 from pufferslice.queries.regression import linear_regression
-from pufferslice.queries.series import autocorrelation
 from pufferslice.queries.statistics import (
+    autocorrelation,
     columns,
     contingency_table,
     group_by,
@@ -37,21 +37,12 @@ from pufferslice.queries.statistics import (
     summary,
 )
 
-if TYPE_CHECKING:
-    from pufferslice.queries.models import (
-        boosting_importances,
-        forest_importances,
-        linear_svm,
-        logistic_regression,
-    )
-
 __all__ = [
     "Ball",
     "Box",
     "Condition",
     "Query",
     "above",
-    "adult_records",
     "adult_summary",
     "at_least",
     "at_most",
@@ -80,24 +71,3 @@ __all__ = [
     "weekday",
     "weekdays",
 ]
-
-_MODELS = frozenset(
-    {"boosting_importances", "forest_importances", "linear_svm", "logistic_regression"}
-)
-
-# Hidden from type checkers: for them a module with `__getattr__` has every name, typos included.
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        """Import a model query on its first use and keep it."""
-        if name not in _MODELS:
-            msg = f"module {__name__!r} has no attribute {name!r}"
-            raise AttributeError(msg)
-        value = getattr(import_module(f"{__name__}.models"), name)
-        globals()[name] = value
-        return value
-
-
-def __dir__() -> list[str]:
-    """The public names, resolved or not."""
-    return list(__all__)

@@ -1,19 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The paper's query on the Adult census table, of a table and of single rows."""
+"""The paper's query on the Adult census table."""
 
 import numpy as np
 
 from pufferslice.queries.conditions import above, equals
 from pufferslice.queries.query import Query
 from pufferslice.queries.ranges import Box
-from pufferslice.queries.statistics import columns, summary
-
-# Public knowledge: the census recorded ages 17 to 90 (older is 90), sixteen levels of education,
-# and 1 to 99 hours a week.
-_NUMBERS = ("age", "education-num", "hours-per-week")
-_RATES = (("capital-gain", above(0)), ("capital-loss", above(0)), ("income", equals(">50K")))
-_LOW = np.array([17.0, 1.0, 1.0])
-_HIGH = np.array([90.0, 16.0, 99.0])
+from pufferslice.queries.statistics import summary
 
 
 def adult_summary() -> Query:
@@ -28,24 +21,13 @@ def adult_summary() -> Query:
     >>> adult_summary().dim
     9
     """
-    spread = (_HIGH - _LOW) / 2
+    numbers = ("age", "education-num", "hours-per-week")
+    shares = [("capital-gain", above(0)), ("capital-loss", above(0)), ("income", equals(">50K"))]
+    # Public knowledge: the census recorded ages 17 to 90 (older is 90), sixteen levels of
+    # education, and 1 to 99 hours a week.
+    low, high = np.array([17.0, 1.0, 1.0]), np.array([90.0, 16.0, 99.0])
     return (
-        summary(mean=_NUMBERS, std=_NUMBERS, rate=_RATES)
-        .with_range(Box([*_LOW, 0, 0, 0, 0, 0, 0], [*_HIGH, *spread, 1, 1, 1]))
+        summary(mean=numbers, std=numbers, rate=shares)
+        .with_range(Box([*low, 0, 0, 0, 0, 0, 0], [*high, *(high - low) / 2, 1, 1, 1]))
         .with_scales([10, 2.5, 10, 5, 1, 5, 0.1, 0.1, 0.1])
-    )
-
-
-def adult_records() -> Query:
-    """The row-level form of `adult_summary`: three numbers and three 0/1 flags of each row.
-
-    Scales: 10 years, 2.5 levels, 10 hours, and 0.5 for a flag. The range is that of the columns.
-
-    >>> adult_records().names[:4]
-    ('age', 'education-num', 'hours-per-week', 'capital-gain > 0')
-    """
-    return (
-        columns(_NUMBERS, flags=_RATES)
-        .with_range(Box([*_LOW, 0, 0, 0], [*_HIGH, 1, 1, 1]))
-        .with_scales([10, 2.5, 10, 0.5, 0.5, 0.5])
     )

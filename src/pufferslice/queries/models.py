@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters of scikit-learn classifiers fitted on the rows (extra `models`).
+"""Parameters of scikit-learn classifiers fitted on the rows (extra `models`, loaded when asked).
 
 Every fit is deterministic and does not depend on the order of the rows: the same rows and public
 arguments give the same parameters, to the last bit on one machine.
@@ -8,6 +8,7 @@ arguments give the same parameters, to the last bit on one machine.
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Any, TypeAlias
 
 import attrs
@@ -21,16 +22,6 @@ from pufferslice.data.frames import Frame, floats_of
 from pufferslice.errors import ArgumentError, MissingExtraError, ScenarioError
 from pufferslice.queries.conditions import Condition, ConditionLike, condition_of
 from pufferslice.queries.query import Coordinate, Evaluate, Query, Rows, column_names
-
-try:
-    from sklearn.base import clone
-    from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.svm import LinearSVC
-except ModuleNotFoundError as error:
-    msg = "model queries need scikit-learn; install it with: pip install 'pufferslice[models]'"
-    raise MissingExtraError(msg) from error
 
 FeatureScales: TypeAlias = Sequence[float] | Mapping[str, float] | None
 """Public divisors of the features, in their order or by name; those not named are 1."""
@@ -68,7 +59,9 @@ def logistic_regression(
     return task.linear_query(
         "logistic_regression",
         regularisation,
-        LogisticRegression(solver="newton-cholesky", tol=_TOLERANCE, max_iter=_MAX_ITERATIONS),
+        _sklearn().linear_model.LogisticRegression(
+            solver="newton-cholesky", tol=_TOLERANCE, max_iter=_MAX_ITERATIONS
+        ),
     )
 
 
@@ -88,7 +81,7 @@ def linear_svm(
     """
     task = _Task.of(features, target, positive, feature_scales)
     # The primal solver draws no random numbers.
-    model = LinearSVC(dual=False, tol=_TOLERANCE, max_iter=_MAX_ITERATIONS)
+    model = _sklearn().svm.LinearSVC(dual=False, tol=_TOLERANCE, max_iter=_MAX_ITERATIONS)
     return task.linear_query("linear_svm", regularisation, model)
 
 
@@ -101,7 +94,8 @@ def forest_importances(
     negative and sum to 1, or are all 0 if no tree could split.
     """
     task = _Task.of(features, target, positive, None)
-    return task.importances("forest_importances", RandomForestClassifier, n_trees, seed, {})
+    model = _sklearn().ensemble.RandomForestClassifier
+    return task.importances("forest_importances", model, n_trees, seed, {})
 
 
 def boosting_importances(
@@ -123,9 +117,18 @@ def boosting_importances(
     check_count(1, depth=depth)
     check_above(0, learning_rate=learning_rate)
     options = {"max_depth": int(depth), "learning_rate": float(learning_rate)}
-    return task.importances(
-        "boosting_importances", GradientBoostingClassifier, n_trees, seed, options
-    )
+    model = _sklearn().ensemble.GradientBoostingClassifier
+    return task.importances("boosting_importances", model, n_trees, seed, options)
+
+
+def _sklearn() -> Any:  # noqa: ANN401 - it ships no types
+    try:
+        for part in ("base", "ensemble", "exceptions", "linear_model", "svm"):
+            import_module(f"sklearn.{part}")
+    except ModuleNotFoundError as error:
+        msg = "model queries need scikit-learn; install it with: pip install 'pufferslice[models]'"
+        raise MissingExtraError(msg) from error
+    return import_module("sklearn")
 
 
 @attrs.frozen
@@ -152,7 +155,9 @@ class _Task:
         check_above(0, regularisation=regularisation)
 
         def fit(matrix: Floats, classes: npt.NDArray[np.bool_]) -> Floats:
-            fitted = clone(model).set_params(C=1 / regularisation).fit(matrix, classes)
+            fitted = (
+                _sklearn().base.clone(model).set_params(C=1 / regularisation).fit(matrix, classes)
+            )
             return np.append(fitted.coef_[0], fitted.intercept_)
 
         names = (*(f"coefficient({feature})" for feature in self.features), "intercept")
@@ -247,12 +252,13 @@ def _scales_of(names: tuple[str, ...], scales: FeatureScales) -> Floats:
 
 def _converged(fit: _Fit, matrix: Floats, classes: npt.NDArray[np.bool_]) -> Floats:
     """The fit, refused if the solver warns that it stopped short."""
+    stopped_short = _sklearn().exceptions.ConvergenceWarning
     with warnings.catch_warnings():
-        warnings.simplefilter("error", ConvergenceWarning)
+        warnings.simplefilter("error", stopped_short)
         warnings.simplefilter("error", RuntimeWarning)
         try:
             return fit(matrix, classes)
-        except (ConvergenceWarning, RuntimeWarning) as warning:
+        except (stopped_short, RuntimeWarning) as warning:
             kind = type(warning).__name__
             msg = (
                 f"the model does not converge on {len(classes)} rows ({kind}). Give the features "

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from pufferslice._core.arrays import Floats
 from pufferslice._core.checks import check_count, check_one_of, is_a
 from pufferslice._core.text import given
-from pufferslice.data.frames import Frame, floats_of, label_of
+from pufferslice.data.frames import Frame, floats_of, label_of, order_of
 from pufferslice.errors import ArgumentError
 from pufferslice.queries.conditions import (
     Condition,
@@ -182,7 +182,7 @@ def group_by(
     """
     chosen = _chosen(statistics)
     cells = _cells(by)
-    parts = [part.of_group(cell) for cell in cells for part in chosen]
+    parts = [attrs.evolve(part, cell=cell) for cell in cells for part in chosen]
     parameters = {"by": _cells_stated(cells), **_stated(chosen, statistics)}
     return _with_public(_query("group_by", parts, parameters), range, scales)
 
@@ -232,6 +232,53 @@ def histogram(
     return _with_public(_contingency("histogram", cells, statistic), range, scales)
 
 
+def autocorrelation(column: str, *, time: str, lags: Sequence[int]) -> Query:
+    r"""How much the numbers of a column resemble those some rows earlier, in the order of time.
+
+    $$r_k = \frac{\sum_t (x_t - \bar x)(x_{t+k} - \bar x)}{\sum_t (x_t - \bar x)^2}$$
+
+    `lags` count rows, so the steps between rows should be equal. Of fewer rows than the lag, and
+    of a constant column, it is 0.
+
+    >>> import pyarrow as pa
+    >>> query = autocorrelation("kwh", time="hour", lags=[1, 2])
+    >>> query.names
+    ('autocorrelation(kwh, 1)', 'autocorrelation(kwh, 2)')
+    >>> query.outputs(pa.table({"hour": [2, 1, 4, 3], "kwh": [1.0, 0.0, 1.0, 0.0]}))
+    array([[-0.75,  0.5 ]])
+    """
+    (name,), (order,) = column_names("column", [column]), column_names("time", [time])
+    if is_a(lags, str) or not is_a(lags, Sequence) or not lags:
+        msg = f"lags must be at least one integer of at least 1, as a list; got {given(lags)}"
+        raise ArgumentError(msg)
+    for lag in lags:
+        check_count(1, lags=lag)
+
+    def bind(frame: Frame) -> Evaluate:
+        values, places = floats_of(frame, name), order_of(frame, order)
+
+        def evaluate(rows: Rows) -> Floats:
+            # Rows of the same time in the order of their numbers, not of the table.
+            drawn = values[rows][np.lexsort((values[rows], places[rows]))]
+            apart = drawn - drawn.mean()
+            total = float(apart @ apart)
+            if not total > 0:
+                return np.zeros(len(lags))
+            return np.array([apart[:-lag] @ apart[lag:] / total for lag in lags])
+
+        return evaluate
+
+    return Query(
+        names=tuple(f"autocorrelation({name}, {lag})" for lag in lags),
+        columns=(name, order),
+        level="table",
+        kind="autocorrelation",
+        parameters={"column": name, "time": order, "lags": [int(lag) for lag in lags]},
+        bind=bind,
+        coordinates=(Coordinate(column=name, low=-1.0, high=1.0),) * len(lags),
+    )
+
+
 def check_statistics(names: Mapping[str, object] | Sequence[str]) -> None:
     """Every name is a statistic; others get a hint at what to use."""
     for name in names:
@@ -253,8 +300,10 @@ class _Statistic:
     parameter: Any
     inputs: tuple[str | Cell, ...]
     """What it is computed from: numbers of columns, or which rows are in a cell."""
-    coordinate: Coordinate
     formula: "_Formula"
+    column: str | None = None
+    condition: Condition | None = None
+    """On the column, which some rows must meet and others not."""
     cell: Cell = ()
     """The rows that it is about."""
 
@@ -263,12 +312,13 @@ class _Statistic:
         words = " | ".join(filter(None, (self.about, _words(self.cell))))
         return words if self.kind == "count_share" else f"{self.kind}({words})"
 
-    def of_group(self, cell: Cell) -> "_Statistic":
-        """The same of the rows of a cell only, where a condition may well be met by no row."""
-        known = self.coordinate
-        if known.condition is not None:
-            known = attrs.evolve(known, column=None, condition=None)
-        return attrs.evolve(self, cell=cell, coordinate=known)
+    @property
+    def coordinate(self) -> Coordinate:
+        low, high = self.formula.low, self.formula.high
+        # In a cell, a condition may well be met by no row.
+        if self.cell and self.condition is not None:
+            return Coordinate(low=low, high=high)
+        return Coordinate(column=self.column, condition=self.condition, low=low, high=high)
 
 
 @attrs.frozen(kw_only=True)
@@ -284,9 +334,6 @@ class _Formula:
     is_linear: bool = False
     low: float = -math.inf
     high: float = math.inf
-
-    def coordinate(self, column: str | None = None, test: Condition | None = None) -> Coordinate:
-        return Coordinate(column=column, condition=test, low=self.low, high=self.high)
 
 
 def _covariance(x: Floats, y: Floats) -> Any:  # noqa: ANN401 - a number
@@ -378,8 +425,9 @@ def _statistics_of(kind: str, value: Any) -> list[_Statistic]:  # noqa: ANN401 -
                 about=condition.on(column),
                 parameter={"column": column, **condition.description()},
                 inputs=(((column, condition),),),
-                coordinate=_FORMULAS[kind].coordinate(column, condition),
                 formula=_FORMULAS[kind],
+                column=column,
+                condition=condition,
             )
             for column, condition in conditions_of(kind, value)
         ]
@@ -390,7 +438,6 @@ def _statistics_of(kind: str, value: Any) -> list[_Statistic]:  # noqa: ANN401 -
                 about=f"{first}, {second}",
                 parameter=[first, second],
                 inputs=column_names(kind, (first, second)),
-                coordinate=_FORMULAS[kind].coordinate(),
                 formula=_FORMULAS[kind],
             )
             for first, second in pairs_of(kind, value, "column")
@@ -402,8 +449,8 @@ def _statistics_of(kind: str, value: Any) -> list[_Statistic]:  # noqa: ANN401 -
                 about=f"{column}, {label_of(level)}",
                 parameter={"column": column, "level": level},
                 inputs=(column,),
-                coordinate=Coordinate(column=column),
                 formula=_Formula(compute=partial(np.quantile, q=level)),
+                column=column,
             )
             for column, level in _levels_of(value)
         ]
@@ -418,24 +465,16 @@ def _statistics_of(kind: str, value: Any) -> list[_Statistic]:  # noqa: ANN401 -
             # Divided by 1 it is a count.
             high=math.inf if value == 1 else 1.0,
         )
-        return [
-            _Statistic(
-                kind=kind,
-                about=f"count/{value}",
-                parameter=int(value),
-                inputs=((),),
-                coordinate=formula.coordinate(),
-                formula=formula,
-            )
-        ]
+        about, share = f"count/{value}", int(value)
+        return [_Statistic(kind=kind, about=about, parameter=share, inputs=((),), formula=formula)]
     return [
         _Statistic(
             kind=kind,
             about=column,
             parameter=column,
             inputs=(column,),
-            coordinate=_FORMULAS[kind].coordinate(column),
             formula=_FORMULAS[kind],
+            column=column,
         )
         for column in column_names(kind, value)
     ]
@@ -467,15 +506,13 @@ def _cells_stated(cells: Sequence[Cell]) -> list[list[dict[str, Any]]]:
 
 def _contingency(kind: str, cells: Sequence[Cell], statistic: str) -> Query:
     check_one_of(("count", "rate"), statistic=statistic)
-    formula = _FORMULAS[statistic]
     parts = [
         _Statistic(
             kind=statistic,
             about=_words(cell),
             parameter=None,
             inputs=(cell,),
-            coordinate=formula.coordinate(),
-            formula=formula,
+            formula=_FORMULAS[statistic],
         )
         for cell in cells
     ]

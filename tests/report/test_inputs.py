@@ -9,7 +9,7 @@ import attrs
 import pytest
 from tests.report.conftest import LEARNING, PUBLIC, STATIC, files
 
-from pufferslice.audit import Audit
+from pufferslice.audit import Audit, MembershipAudit, Verdict
 from pufferslice.certificate import Certificate, certify_release, verify
 from pufferslice.errors import (
     ArgumentError,
@@ -21,8 +21,6 @@ from pufferslice.errors import (
 from pufferslice.releases.release import Release
 from pufferslice.report.inputs import (
     Curves,
-    MemberAudit,
-    TrainingAudit,
     TrainingLog,
     internal_inputs,
     public_inputs,
@@ -36,8 +34,8 @@ KINDS = {
     "release.json": Release,
     "audit.json": Audit,
     "comparison.json": Curves,
-    "verdict.json": TrainingAudit,
-    "membership.json": MemberAudit,
+    "verdict.json": Verdict,
+    "membership.json": MembershipAudit,
     "public.jsonl": TrainingLog,
     "internal.jsonl": TrainingLog,
 }
@@ -63,15 +61,14 @@ def edit(path, *keys, **changes):
 @pytest.mark.parametrize("name", KINDS)
 def test_content_decides_not_the_name_and_is_read_back(made, tmp_path, name):
     shutil.copy(made / name, tmp_path / "anything")
-    content = read_file(tmp_path / "anything").content
+    file = read_file(tmp_path / "anything")
+    content = file.content
     assert isinstance(content, KINDS[name])
-    if isinstance(content, Audit | TrainingAudit | MemberAudit | Curves):
-        inner = {TrainingAudit: "verdict", MemberAudit: "audit", Curves: "table"}.get(type(content))
-        values = (getattr(content, inner) if inner else content).to_json()
+    if isinstance(content, Audit | Verdict | MembershipAudit | Curves):
+        values = (content.table if isinstance(content, Curves) else content).to_json()
         document = load(made / name)
         assert document | json.loads(json.dumps(values)) == document
-    if isinstance(content, TrainingAudit | MemberAudit):
-        assert content.certificate == document["certificate"]
+        assert file.names == document.get("certificate")
     if isinstance(content, Curves):
         assert content.epsilons == (0.5, 1.0)
         assert content.noise_stds["joint, tight, transport"][1] is None

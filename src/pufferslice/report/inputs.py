@@ -56,25 +56,10 @@ class Curves:
     noise_stds: Mapping[str, tuple[float | None, ...]]
 
 
-@final
-@attrs.frozen(kw_only=True)
-class TrainingAudit:
-    """The verdict on a training plan; says the certificate that it is about."""
+AnyAudit = Audit | Verdict | MembershipAudit
+"""Of a release; the verdict on a training plan; an attack on one trained model."""
 
-    certificate: str
-    verdict: Verdict
-
-
-@final
-@attrs.frozen(kw_only=True)
-class MemberAudit:
-    """An attack on one trained model; says the certificate of its training."""
-
-    certificate: str
-    audit: MembershipAudit
-
-
-Content = Certificate | Release | Audit | TrainingAudit | MemberAudit | Curves | TrainingLog
+Content = Certificate | Release | AnyAudit | Curves | TrainingLog
 
 
 @final
@@ -84,6 +69,8 @@ class Supplied:
 
     path: Path
     content: Content
+    names: str | None = None
+    """The digest of the certificate that it says it is about."""
 
 
 def read_file(path: str | os.PathLike[str]) -> Supplied:
@@ -104,11 +91,13 @@ def read_file(path: str | os.PathLike[str]) -> Supplied:
     elif document.get("format") == CERTIFICATE_FORMAT:
         return Supplied(path=where, content=Certificate.load(where))
     elif document.get("format") == RELEASE_FORMAT:
-        return Supplied(path=where, content=Release.load(where))
+        released = Release.load(where)
+        return Supplied(path=where, content=released, names=released.certificate)
     for keys, read in _READERS:
         if document is not None and keys <= set(document):
             try:
-                return Supplied(path=where, content=read(document))
+                names = document.get("certificate")
+                return Supplied(path=where, content=read(document), names=names)
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 why = str(error) if isinstance(error, ArgumentError) else type(error).__name__
                 msg = f"{str(path)!r} cannot be read: {why}. Write it again"
@@ -176,7 +165,7 @@ def _structured(kind: Any, value: Any) -> Any:  # noqa: ANN401 - any type, any J
     raise ArgumentError(msg)
 
 
-def _audit(document: Mapping[str, Any]) -> Audit | TrainingAudit | MemberAudit:
+def _audit(document: Mapping[str, Any]) -> AnyAudit:
     """Any audit; the outcome of a verdict is worked out again from its numbers."""
     from pufferslice.certificate.schema import check_audit  # noqa: PLC0415 - pydantic
 
@@ -187,13 +176,9 @@ def _audit(document: Mapping[str, Any]) -> Audit | TrainingAudit | MemberAudit:
         )
         raise ArgumentError(msg)
     fields = check_audit(document)
-    if "verdicts" in fields:
-        audit: Audit = _structured(Audit, fields)
-        return audit
-    certificate = fields["certificate"]
-    if "roc_auc" in fields:
-        return MemberAudit(certificate=certificate, audit=_structured(MembershipAudit, fields))
-    return TrainingAudit(certificate=certificate, verdict=_structured(Verdict, fields))
+    kind: type[AnyAudit] = Audit if "verdicts" in fields else Verdict
+    audit: AnyAudit = _structured(MembershipAudit if "roc_auc" in fields else kind, fields)
+    return audit
 
 
 def _comparison(document: Mapping[str, Any]) -> Curves:
@@ -237,7 +222,7 @@ class ReportInputs:
     verification: Verification | None
     """None if there is nothing to recompute the claim from, or for the public edition."""
     releases: tuple[Release, ...] = ()
-    audits: tuple[Audit | TrainingAudit | MemberAudit, ...] = ()
+    audits: tuple[AnyAudit, ...] = ()
     comparisons: tuple[Curves, ...] = ()
     logs: tuple[TrainingLog, ...] = ()
 
@@ -262,7 +247,7 @@ def public_inputs(paths: Sequence[str | os.PathLike[str]]) -> tuple[ReportInputs
     files = [read_file(path) for path in paths]
     for file in files:
         what = None
-        if isinstance(file.content, Audit | TrainingAudit | MemberAudit):
+        if isinstance(file.content, AnyAudit):
             what = "an audit"
         elif isinstance(file.content, Curves):
             what = "a comparison, made from the distributions themselves"
@@ -326,9 +311,9 @@ def _matched(
             homes = _homes_of_log(file.path, content, inputs)
             wanted = "claim and number of steps; an internal log is known by its folder"
         else:
-            digest = content.certificate
-            homes = [i for i, held in enumerate(inputs) if held.certificate.digest == digest]
-            wanted = f"certificate {digest[:16]}, which it names"
+            digests = [held.certificate.digest for held in inputs]
+            homes = [i for i, digest in enumerate(digests) if digest == file.names]
+            wanted = f"certificate {str(file.names)[:16]}, which it names"
         if len(homes) != 1:
             msg = (
                 f"{str(file.path)!r} belongs to {'more than one' if homes else 'none'} of the "

@@ -5,12 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pufferslice._core.threads import Progress
+from pufferslice.audit import MembershipAudit, Verdict
 from pufferslice.calibration.guessing import right_guesses
 from pufferslice.certificate import Certificate
 from pufferslice.certificate.sweep import bounds_around, stated_variation, what_if_training
 from pufferslice.certificate.wording import limit_sentences, record_conditions
 from pufferslice.learning.plan import HYPOTHESES
-from pufferslice.report.inputs import MemberAudit, ReportInputs, TrainingAudit, TrainingLog
+from pufferslice.report.inputs import ReportInputs, TrainingLog
 from pufferslice.report.svg import Series
 from pufferslice.report.text import label
 
@@ -23,7 +24,7 @@ def training_numbers(held: ReportInputs) -> dict[str, Any]:
     """What the public statement says, and what logs and audits show."""
     certificate = held.certificate
     statement = certificate.statement
-    verdicts = [audit.verdict for audit in held.audits if isinstance(audit, TrainingAudit)]
+    verdicts = [audit for audit in held.audits if isinstance(audit, Verdict)]
     return {
         "kind": "training",
         "subject": label(statement["data"]),
@@ -39,7 +40,7 @@ def training_numbers(held: ReportInputs) -> dict[str, Any]:
         "limits": limit_sentences(statement),
         "logs": [(log.internal, list(_curves(log))) for log in held.logs],
         "verdicts": verdicts,
-        "memberships": [audit.audit for audit in held.audits if isinstance(audit, MemberAudit)],
+        "memberships": [audit for audit in held.audits if isinstance(audit, MembershipAudit)],
         "refuted": [verdict.claim for verdict in verdicts if verdict.refuted],
         "sweep": None,
     }

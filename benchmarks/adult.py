@@ -52,7 +52,7 @@ def measure() -> list[Row]:
     rows: list[Row] = []
     for distribution, scenario in scenarios().items():
         profile = FiniteProfile.uniform(dim=scenario.dim, n_directions=N_DIRECTIONS, seed=SEED)
-        slices = slice_sensitivity(scenario, profile, None, silent).slices
+        slices = slice_sensitivity(scenario, profile, None, silent)
         rows += [sliced_row(distribution, slices, target) for target in targets()]
         rows += [
             whole_row(distribution, scenario, epsilon, goal)
@@ -66,10 +66,20 @@ def scenarios() -> dict[str, Scenario]:
     """The Adult table under three distributions."""
     table, nine = datasets.adult_complete(), queries.adult_summary()
     bootstrap = Bootstrap(n_replicates=N_REPLICATES, seed=SEED)
+    rows = queries.columns(
+        ["age", "education-num", "hours-per-week"],
+        flags={
+            "capital-gain": queries.above(0),
+            "capital-loss": queries.above(0),
+            "income": ">50K",
+        },
+        range=queries.Box([17, 1, 1, 0, 0, 0], [90, 16, 99, 1, 1, 1]),
+        scales=[10, 2.5, 10, 0.5, 0.5, 0.5],
+    )
     return {
         "groups": Scenario.from_groups(table, secret=SECRET, query=nine),
         "bootstrap": Scenario.from_bootstrap(table, secret=SECRET, query=nine, bootstrap=bootstrap),
-        "records": Scenario.from_records(table, secret=SECRET, query=queries.adult_records()),
+        "records": Scenario.from_records(table, secret=SECRET, query=rows),
     }
 
 

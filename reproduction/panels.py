@@ -412,7 +412,7 @@ def trial_slices(scenario: Scenario, trial: int) -> Slices:
     """What the directions of a trial can show; each trial draws its own, from a public seed."""
     seed = int(np.random.SeedSequence([SEED, trial]).generate_state(1)[0])
     profile = FiniteProfile.uniform(dim=scenario.dim, n_directions=N_DIRECTIONS, seed=seed)
-    return slice_sensitivity(scenario, profile, None, silent).slices
+    return slice_sensitivity(scenario, profile, None, silent)
 
 
 def _simulated(

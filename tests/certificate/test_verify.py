@@ -132,10 +132,10 @@ def test_bands_of_another_failure_probability(target):
 
 @pytest.mark.soundness
 def test_gaps_without_what_lies_beyond_the_bands(from_samples):
-    beyond = attrs.evolve(
-        from_samples.evidence.beyond, gaps=from_samples.evidence.beyond.gaps * 100
-    )
-    forged = issued(attrs.evolve(from_samples.evidence, beyond=beyond), from_samples.statement)
+    slices = from_samples.evidence.slices
+    beyond = attrs.evolve(slices.beyond, gaps=slices.beyond.gaps * 100)
+    slices = attrs.evolve(slices, beyond=beyond)
+    forged = issued(attrs.evolve(from_samples.evidence, slices=slices), from_samples.statement)
     assert any("beyond" in problem for problem in verify(forged).problems)
 
 

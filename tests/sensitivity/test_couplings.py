@@ -370,10 +370,6 @@ class TestDifferences:
 
 
 class TestRecipe:
-    @pytest.mark.parametrize("recipe", RECIPES)
-    def test_json(self, recipe):
-        assert Recipe.from_json(recipe.to_json()) == recipe
-
     @pytest.mark.parametrize(
         ("fields", "name"),
         [
@@ -390,13 +386,6 @@ class TestRecipe:
     def test_wrong_values(self, fields, name):
         with pytest.raises(ArgumentError, match=name):
             Recipe(**fields)
-        with pytest.raises(ArgumentError, match=name):
-            Recipe.from_json({**Recipe().to_json(), **fields})
-
-    @pytest.mark.parametrize("document", [None, [], {}, {"effort": "quick"}, {"seed": 1}])
-    def test_wrong_documents(self, document):
-        with pytest.raises(ArgumentError, match="recipe"):
-            Recipe.from_json(document)
 
     def test_wrong_arguments(self, rng):
         mixed = [FiniteDistribution.uniform(rng.normal(size=(3, dim))) for dim in (2, 3)]

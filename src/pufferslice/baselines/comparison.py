@@ -248,7 +248,7 @@ def noise_curves(
 
     curves = {}
     if profile is not None:
-        slices = slice_sensitivity(scenario, profile, None, silent).slices
+        slices = slice_sensitivity(scenario, profile, None, silent)
         for name, (notion, method) in _forms(scenario).items():
             curves[name] = curve(partial(_sliced_noise, slices, notion, method))
     for name, shape in _shapes(scenario).items():

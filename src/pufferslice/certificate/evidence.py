@@ -3,7 +3,7 @@
 
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, TypeVar, final
 
 import attrs
@@ -27,7 +27,6 @@ from pufferslice.sensitivity.sensitivity import (
     Confidence,
     Full,
     Slices,
-    SliceSensitivity,
     covered_totals,
     full_of_slices,
     full_sensitivity,
@@ -64,10 +63,6 @@ class Evidence:
     """Counts of rows and samples, and the digest of the distributions."""
     confidence: Confidence | None = None
     """How the claim may fail; not at all for exact distributions along a finite profile."""
-    plain: GapTables | None = None
-    """Gaps of the samples themselves: what the noise would be if they were the distribution."""
-    beyond: GapTables | None = None
-    """The part of the gaps on levels that no band covers, where they count at the range."""
     salt: bytes
     """Random, so that the public digest of the evidence cannot be used to check guesses."""
 
@@ -88,34 +83,26 @@ class Evidence:
         `recipe` decides how couplings are looked for. With `reuse`, the tables that this process
         computed last are used again if they are of the same distributions.
         """
-        doubt = None if confidence is None else confidence.to_json()
+        doubt = None if confidence is None else attrs.asdict(confidence)
+        chosen = Recipe() if recipe is None else recipe
+        along = None if profile is None else profile.digest()
         key = digest(
-            canonical_json([scenario.description(), doubt]),
+            canonical_json([scenario.description(), doubt, along]),
             scenario.distributions_digest().encode(),
         )
-        sliced = None
+        slices = None
         if profile is not None:
-            sliced = _SLICES.get((key, profile.digest()), reuse=reuse)
-            if sliced is None:
-                sliced = slice_sensitivity(scenario, profile, confidence, progress)
-                _SLICES.keep((key, profile.digest()), sliced)
-        slices = None if sliced is None else sliced.slices
-        chosen = Recipe() if recipe is None else recipe
-        matrix = b"" if shape is None else shape.whitening.tobytes()
-        along = None if profile is None else profile.digest()
-        whole = (key, digest(canonical_json(chosen.to_json()), matrix), along)
-        full = _FULLS.get(whole, reuse=reuse)
-        if full is None:
-            full = full_sensitivity(
-                scenario, recipe=chosen, shape=shape, slices=slices, progress=progress
+            slices = _SLICES.get(
+                key, lambda: slice_sensitivity(scenario, profile, confidence, progress), reuse=reuse
             )
-            _FULLS.keep(whole, full)
-        for tables in (
-            full.differences,
-            *(() if sliced is None else (sliced.slices.differences, *sliced[1:])),
-        ):
-            for array in _packed("", tables).values():
-                array.setflags(write=False)
+        matrix = b"" if shape is None else shape.whitening.tobytes()
+        full = _FULLS.get(
+            (key, digest(canonical_json(attrs.asdict(chosen)), matrix)),
+            lambda: full_sensitivity(
+                scenario, recipe=chosen, shape=shape, slices=slices, progress=progress
+            ),
+            reuse=reuse,
+        )
         sizes = {}
         if scenario.prior_kind == "sampled":
             sizes = {
@@ -136,12 +123,44 @@ class Evidence:
                 "spreads": scenario.spreads(),
             },
             confidence=confidence,
-            plain=None if sliced is None else sliced.plain,
-            beyond=None if sliced is None else sliced.beyond,
             salt=os.urandom(_SALT_BYTES),
         )
+        for name, tables in evidence.tables.items():
+            for array in _packed(name, tables).values():
+                array.setflags(write=False)
         evidence.check()
         return evidence
+
+    def of_scenario(
+        self,
+        scenario: Scenario,
+        *,
+        recipe: Recipe | None = None,
+        progress: Progress = silent,
+        reuse: bool = False,
+    ) -> "Evidence":
+        """The evidence of a scenario with the same profile, confidence and shape, and recipe."""
+        return Evidence.of(
+            scenario,
+            None if self.slices is None else self.slices.profile,
+            self.confidence,
+            recipe=self.full.recipe if recipe is None else recipe,
+            shape=self.full.shape,
+            progress=progress,
+            reuse=reuse,
+        )
+
+    @property
+    def tables(self) -> dict[str, DistanceTables | GaussianPairs]:
+        """The tables or pairs that there are, by their names in the file."""
+        slices = self.slices
+        named = {
+            "slices": slices and slices.differences,
+            "full": self.full.differences,
+            "plain": slices and slices.plain,
+            "beyond": slices and slices.beyond,
+        }
+        return {name: tables for name, tables in named.items() if tables is not None}
 
     @property
     def are_equal(self) -> bool:
@@ -200,9 +219,8 @@ class Evidence:
                 "Verify it with the program that issued it"
             )
             raise CertificateError(msg)
-        confidence = None
-        if facts["confidence"] is not None:
-            confidence = Confidence.from_json(facts["confidence"])
+        doubt = facts["confidence"]
+        confidence = None if doubt is None else Confidence(**doubt)
         query = facts["scenario"]["query"]
         limits, scales = range_of(query["range"]), np.array(query["scales"], dtype=np.float64)
         slices = None
@@ -213,7 +231,7 @@ class Evidence:
                 profile = SampledSphere(directions=directions)
             else:
                 profile = FiniteProfile(directions=directions, weights=arrays["weights"])
-            tables = _tables_or_pairs(GapTables, "slices", arrays)
+            tables = _unpacked(GapTables, "slices", arrays)
             missing = np.zeros(tables.n_instances)
             in_delta = confidence is not None and confidence.tails == "in_delta"
             if in_delta and isinstance(tables, GapTables):
@@ -222,6 +240,8 @@ class Evidence:
                 profile=profile,
                 differences=tables,
                 missing=missing,
+                plain=_tables(GapTables, "plain", arrays) if facts["has_plain"] else None,
+                beyond=_tables(GapTables, "beyond", arrays) if facts["has_beyond"] else None,
                 sphere=sphere_term(confidence, profile, limits, scales),
                 failure_probability=0.0 if confidence is None else confidence.failure_probability,
             )
@@ -231,16 +251,13 @@ class Evidence:
                 raise CertificateError(msg)
             full = full_of_slices(slices, limits, scales)
         else:
-            differences = None
-            if facts["full"]["has_tables"]:
-                differences = _tables_or_pairs(MatchingTables, "full", arrays)
-            recipe = facts["full"]["recipe"]
+            recipe, has_tables = facts["full"]["recipe"], facts["full"]["has_tables"]
             full = Full(
                 dim=len(query["names"]),
-                differences=differences,
+                differences=_unpacked(MatchingTables, "full", arrays) if has_tables else None,
                 from_range=facts["full"]["from_range"],
                 shape=Shape(whitening=arrays["whitening"]) if "whitening" in arrays else None,
-                recipe=None if recipe is None else Recipe.from_json(recipe),
+                recipe=None if recipe is None else Recipe(**recipe),
             )
         evidence = cls(
             slices=slices,
@@ -248,8 +265,6 @@ class Evidence:
             scenario=facts["scenario"],
             confidential=facts["confidential"],
             confidence=confidence,
-            plain=_tables(GapTables, "plain", arrays) if facts["has_plain"] else None,
-            beyond=_tables(GapTables, "beyond", arrays) if facts["has_beyond"] else None,
             salt=salt,
         )
         evidence.check()
@@ -257,12 +272,7 @@ class Evidence:
 
     def check(self) -> None:
         """Raise unless the numbers fit together and are of the instances in the description."""
-        slices = None if self.slices is None else self.slices.differences
-        parts = [
-            part
-            for part in (slices, self.full.differences, self.plain, self.beyond)
-            if part is not None
-        ]
+        parts = list(self.tables.values())
         n_instances = len(self.scenario["priors"]) * len(self.scenario["pairs"])
         for part in parts:
             part.check()
@@ -292,7 +302,7 @@ class Evidence:
         kinds = {prior["kind"] for prior in self.scenario["priors"]}
         sampled = kinds == {"sampled"}
         banded = self.confidence is not None and self.confidence.band is not None
-        fits = (sampled and self.slices is not None) == banded == (self.plain is not None)
+        fits = (sampled and self.slices is not None) == banded == ("plain" in self.tables)
         if not fits or (self.slices is None and self.confidence is not None):
             msg = f"the evidence does not fit its kind of priors, sampled or not. {CHANGED}"
             raise CertificateError(msg)
@@ -314,27 +324,28 @@ class Evidence:
         covered = covered_totals(pairs, self.confidence, self.slices.profile.n_directions)
         cut = self.confidence.tails == "in_delta"
         expected = covered if cut else [LEVEL_QUANTA] * len(pairs)
-        rest = [] if self.beyond is None else self.beyond.totals.tolist()
+        beyond = self.slices.beyond
+        rest = [] if beyond is None else beyond.totals.tolist()
         left = [] if cut else [LEVEL_QUANTA - mass for mass in covered]
         if self.slices.differences.totals.tolist() != expected or rest != left:
             msg = f"the evidence covers other levels than its numbers of samples allow. {CHANGED}"
             raise CertificateError(msg)
 
     def _facts(self) -> dict[str, Any]:
-        full = self.full
+        full, tables = self.full, self.tables
         return {
             "version": VERSION,
-            "has_slices": self.slices is not None,
+            "has_slices": "slices" in tables,
             "full": None
             if self._full_is_slice()
             else {
                 "from_range": full.from_range,
-                "has_tables": full.differences is not None,
-                "recipe": None if full.recipe is None else full.recipe.to_json(),
+                "has_tables": "full" in tables,
+                "recipe": None if full.recipe is None else attrs.asdict(full.recipe),
             },
-            "has_plain": self.plain is not None,
-            "has_beyond": self.beyond is not None,
-            "confidence": None if self.confidence is None else self.confidence.to_json(),
+            "has_plain": "plain" in tables,
+            "has_beyond": "beyond" in tables,
+            "confidence": None if self.confidence is None else attrs.asdict(self.confidence),
             "scenario": dict(self.scenario),
             "confidential": dict(self.confidential),
         }
@@ -348,12 +359,12 @@ class Evidence:
         if self.slices is not None:
             profile = self.slices.profile
             arrays |= {"directions": profile.directions, "weights": profile.weights}
-            arrays |= _packed("slices", self.slices.differences)
         if self.full.shape is not None:
             arrays["whitening"] = self.full.shape.whitening
-        if not self._full_is_slice():
-            arrays |= _packed("full", self.full.differences)
-        return arrays | _packed("plain", self.plain) | _packed("beyond", self.beyond)
+        for name, tables in self.tables.items():
+            if name != "full" or not self._full_is_slice():
+                arrays |= _packed(name, tables)
+        return arrays
 
     def __repr__(self) -> str:
         return f"Evidence(full={self.full.differences!r})"
@@ -365,29 +376,25 @@ class _Latest(Generic[Kept]):
     def __init__(self) -> None:
         self._kept: tuple[object, Kept] | None = None
 
-    def get(self, key: object, *, reuse: bool) -> Kept | None:
-        return self._kept[1] if reuse and self._kept and self._kept[0] == key else None
+    def get(self, key: object, make: Callable[[], Kept], *, reuse: bool) -> Kept:
+        kept = self._kept  # another thread may put its own there
+        if not (reuse and kept and kept[0] == key):
+            kept = self._kept = key, make()
+        return kept[1]
 
-    def keep(self, key: object, tables: Kept) -> None:
-        self._kept = key, tables
 
-
-_SLICES: Final[_Latest[SliceSensitivity]] = _Latest()
+_SLICES: Final[_Latest[Slices]] = _Latest()
 _FULLS: Final[_Latest[Full]] = _Latest()
 
 
-def _packed(
-    prefix: str, tables: DistanceTables | GaussianPairs | None
-) -> dict[str, npt.NDArray[Any]]:
-    if tables is None:
-        return {}
+def _packed(prefix: str, tables: DistanceTables | GaussianPairs) -> dict[str, npt.NDArray[Any]]:
     names: tuple[str, ...] = _TABLE_ARRAYS
     if isinstance(tables, GaussianPairs):
         names = _PIECE_ARRAYS if tables.has_mixtures else _PAIR_ARRAYS
     return {f"{prefix}_{name}": getattr(tables, name) for name in names}
 
 
-def _tables_or_pairs(
+def _unpacked(
     kind: type[Tables], prefix: str, arrays: dict[str, npt.NDArray[Any]]
 ) -> Tables | GaussianPairs:
     if f"{prefix}_means" in arrays:

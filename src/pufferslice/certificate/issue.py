@@ -169,14 +169,8 @@ def certify_release(
         noise_std=None if noise_std is None else float(noise_std),
         total=None if total is None else float(total),
     )
-    if target.is_sliced:
-        evidence = Evidence.of(
-            scenario, profile, confidence, recipe=_FIRST_RECIPE, progress=progress
-        )
-        check_visible(evidence, scenario)
-        if isinstance(target, ApproximateGuarantee):
-            _check_tails(evidence, target)
-    else:
+    fitted = None
+    if not target.is_sliced:
         if widths is not None and weights is None and shape in (None, *FITTED):
             weights = _weights_of(query, widths)
         fit = fit_shape(
@@ -187,30 +181,21 @@ def certify_release(
             weights=weights,
             effort=effort,
         )
-        options = attrs.evolve(options, shape=fit.kind, shape_gap=fit.gap)
-        evidence = Evidence.of(
-            scenario,
-            profile,
-            confidence,
-            recipe=_FIRST_RECIPE,
-            shape=fit.shape,
-            progress=progress,
-        )
+        fitted, options = fit.shape, attrs.evolve(options, shape=fit.kind, shape_gap=fit.gap)
+    evidence = Evidence.of(
+        scenario, profile, confidence, recipe=_FIRST_RECIPE, shape=fitted, progress=progress
+    )
+    if target.is_sliced:
+        check_visible(evidence, scenario)
+        if isinstance(target, ApproximateGuarantee):
+            _check_tails(evidence, target)
     if widths is not None and not evidence.are_equal:
         stds = noise_stds(evidence.full, 1.0) * query.scales * INTERVAL_STDS
         options = attrs.evolve(options, noise_std=float((widths / stds).min()))
     if effort == "thorough" and evidence.full.recipe is not None and not evidence.are_equal:
         # Couplings for the noise that the claim needs, once it is roughly known.
         recipe = _recipe(target, calibrated_noise(evidence, options), effort)
-        evidence = Evidence.of(
-            scenario,
-            profile,
-            confidence,
-            recipe=recipe,
-            shape=evidence.full.shape,
-            progress=progress,
-            reuse=True,
-        )
+        evidence = evidence.of_scenario(scenario, recipe=recipe, progress=progress, reuse=True)
     if widths is not None and options.noise_std is not None:
         cost = spent_on(evidence, options, options.noise_std)
         if not cost <= target.bound:
@@ -363,7 +348,6 @@ def under_scenario(certificate: Certificate, scenario: Scenario) -> Certificate:
             "or between other secrets costs something else"
         )
         raise ArgumentError(msg)
-    confidence = certified.confidence
     sampled = {prior["kind"] for prior in stated["priors"]} == {"sampled"}
     if (scenario.prior_kind == "sampled") != sampled:
         msg = (
@@ -371,13 +355,7 @@ def under_scenario(certificate: Certificate, scenario: Scenario) -> Certificate:
             f"this one has {scenario.prior_kind} priors"
         )
         raise ArgumentError(msg)
-    evidence = Evidence.of(
-        scenario,
-        None if certified.slices is None else certified.slices.profile,
-        confidence,
-        recipe=certified.full.recipe,
-        shape=certified.full.shape,
-    )
+    evidence = certified.of_scenario(scenario)
     statement = dict(certificate.statement) | {"evidence_digest": evidence.digest()}
     return Certificate(statement=statement, evidence=evidence)
 
@@ -455,19 +433,14 @@ def _confidence(
             "ApproximateGuarantee (--claim epsilon-delta), which puts the tails into delta"
         )
         raise ScenarioError(msg)
+    # The tails go into a delta along slices always, else where no range bounds them.
+    beyond = in_delta and (target.is_sliced or scenario.query.range is None)
     return Confidence(
         failure_probability=failure_probability,
         band=band if sampled else None,
-        tails=("in_delta" if in_delta and _leaves_tails(scenario, target) else "at_range")
-        if sampled
-        else None,
+        tails=("in_delta" if beyond else "at_range") if sampled else None,
         on_sphere=on_sphere,
     )
-
-
-def _leaves_tails(scenario: Scenario, target: Claim) -> bool:
-    """Whether the tails go into delta: along slices always, else where no range bounds them."""
-    return target.is_sliced or scenario.query.range is None
 
 
 def _check_method(scenario: Scenario, target: Claim, method: Method | None) -> None:

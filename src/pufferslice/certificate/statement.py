@@ -286,8 +286,8 @@ def _noise_shares(
     finite = Slices(profile=drawn, differences=slices.differences, missing=slices.missing)
     with_bands = noise_std if slices.sphere is None else _noise_or_zero(finite, options)
     alone = with_bands
-    if evidence.plain is not None:
-        alone = _noise_or_zero(Slices(profile=drawn, differences=evidence.plain), options)
+    if slices.plain is not None:
+        alone = _noise_or_zero(Slices(profile=drawn, differences=slices.plain), options)
     alone, with_bands = min(alone, noise_std), min(with_bands, noise_std)
     return {
         "distribution": alone / noise_std,

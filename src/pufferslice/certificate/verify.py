@@ -28,6 +28,7 @@ from pufferslice.queries.ranges import range_of
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity import GapTables
 from pufferslice.sensitivity.gaussian import GaussianPairs
+from pufferslice.sensitivity.sensitivity import Slices
 from pufferslice.sensitivity.tables import MatchingTables
 
 if TYPE_CHECKING:
@@ -179,15 +180,7 @@ def scenario_problems(
         return ["the certificate was issued for other distributions than this scenario has"]
     options, noise_std = CertificateOptions.read_off(statement), statement["noise"]["std"]
     try:
-        fresh = Evidence.of(
-            scenario,
-            None if evidence.slices is None else evidence.slices.profile,
-            evidence.confidence,
-            recipe=evidence.full.recipe,
-            shape=evidence.full.shape,
-            reuse=True,
-            progress=progress,
-        )
+        fresh = evidence.of_scenario(scenario, progress=progress, reuse=True)
         if options.target.is_sliced:
             check_visible(fresh, scenario)
         if problems := _too_little_noise(fresh, options, noise_std):
@@ -302,8 +295,8 @@ def _broken_relations(evidence: Evidence) -> Iterator[str]:
         and (full.differences.worst().min(axis=1) < tables.worst().max(axis=1) * _ROOM).any()
     ):
         yield "a coupling's largest distance is below a gap along a slice, which cannot be"
-    if isinstance(tables, GapTables) and evidence.plain is not None:
-        yield from _in_bands(evidence, tables, evidence.plain)
+    if evidence.slices is not None and evidence.slices.plain is not None:
+        yield from _in_bands(evidence.slices, evidence.slices.plain)
 
 
 def _in_range(evidence: Evidence, full: MatchingTables) -> Iterator[str]:
@@ -320,15 +313,16 @@ def _in_range(evidence: Evidence, full: MatchingTables) -> Iterator[str]:
         yield "the bound from the range is below the diameter of the stated range"
 
 
-def _in_bands(evidence: Evidence, tables: GapTables, plain: GapTables) -> Iterator[str]:
+def _in_bands(slices: Slices, plain: GapTables) -> Iterator[str]:
     """Bands lie around the samples: on covered levels their gaps are at least the samples' own."""
-    missing = evidence.required_slices().missing[:, None]
+    tables, beyond, missing = slices.differences, slices.beyond, slices.missing[:, None]
+    if not isinstance(tables, GapTables):
+        return
     least = tables.means() * (1 - missing) + missing * plain.worst()
     narrow = (least < plain.means() * _COARSE).any()
     if narrow or (not missing.any() and (tables.worst() < plain.worst() * _ROOM).any()):
         yield "the bands are narrower than what the samples themselves show"
-    if evidence.beyond is not None:
-        share = (evidence.beyond.totals / tables.totals)[:, None]
-        low = tables.means() < evidence.beyond.means() * share * _COARSE
-        if low.any() or (tables.worst() < evidence.beyond.worst() * _ROOM).any():
+    if beyond is not None:
+        low = tables.means() < beyond.means() * (beyond.totals / tables.totals)[:, None] * _COARSE
+        if low.any() or (tables.worst() < beyond.worst() * _ROOM).any():
             yield "the gaps leave out what counts at the public range beyond the bands"

@@ -2,7 +2,7 @@
 """Upper bounds on gaps from samples: bands around both quantile functions, all levels at once."""
 
 from collections.abc import Sequence
-from typing import Final, Protocol, final
+from typing import Final, NamedTuple, Protocol, final
 
 import attrs
 import numpy as np
@@ -85,31 +85,21 @@ class SortedSample:
         return found - errors, found + errors
 
 
-@final
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class BandTables:
+class BandTables(NamedTuple):
     """Bounds from samples on the gaps of every instance along every slice."""
 
     bound: GapTables
     """At least the true gaps, except with the failure probability of the bands. With a range the
-    masses are those of all levels; without, of the covered ones, and `missing` is the rest."""
+    masses are those of all levels; without, of the covered ones, see `missing_mass`."""
     plain: GapTables
     """The gaps of the samples themselves on the same levels, without bands: not a bound."""
     beyond: GapTables | None = None
     """With a range, the part of `bound` on levels that the bands of both distributions do not
     cover."""
 
-    @property
-    def missing(self) -> Floats:
-        """Mass of the levels that `bound` leaves out, per instance, shape (n_instances,)."""
-        return missing_mass(self.bound)
-
-    def __repr__(self) -> str:
-        return f"BandTables(bound={self.bound!r})"
-
 
 def missing_mass(tables: GapTables) -> Floats:
-    """Mass that band tables leave out, per instance."""
+    """Mass of the levels that band tables leave out, per instance, shape (n_instances,)."""
     return np.asarray((LEVEL_QUANTA - tables.totals) / LEVEL_QUANTA)
 
 

@@ -9,7 +9,7 @@ from exact transport of the whole where that is small, and from monotone couplin
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, Literal, NamedTuple, TypedDict, final, get_args
+from typing import Final, Literal, NamedTuple, final, get_args
 
 import attrs
 import numpy as np
@@ -99,9 +99,6 @@ class Recipe:
     """How couplings are found: everything that a second run needs to find the same ones.
 
     Distances r are those of the outputs that the caller passes (whitened, for shaped noise).
-
-    >>> Recipe(cost="renyi", rate=2.0).to_json()["rate"]
-    2.0
     """
 
     effort: Effort = "thorough"
@@ -129,19 +126,6 @@ class Recipe:
     def of_guess(self) -> "Recipe | None":
         """The recipe of a guess at the same noise; None if that is not known."""
         return attrs.evolve(self, cost="guess") if self.noise_std else None
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields, as they are printed in evidence."""
-        return attrs.asdict(self)
-
-    @classmethod
-    def from_json(cls, document: Any) -> "Recipe":  # noqa: ANN401 - any JSON value
-        """The recipe in evidence; an `ArgumentError` for anything else."""
-        names = [field.name for field in attrs.fields(cls)]
-        if not isinstance(document, dict) or sorted(document) != sorted(names):
-            msg = f"recipe must be an object with the keys {', '.join(names)}"
-            raise ArgumentError(msg)
-        return cls(**document)
 
 
 def coupling_tables(
@@ -395,7 +379,7 @@ def _exact(instance: _Instance, recipe: Recipe) -> list[Pieces]:
     for claim in dict.fromkeys((recipe, recipe.of_guess)):
         if claim is not None and claim.cost != "squared":
             costs = squares.copy()
-            to_costs(costs, len(a.masses), len(b.masses), top, **_cost_numbers(claim))
+            to_costs(costs, len(a.masses), len(b.masses), top, *_cost_numbers(claim))
             result.append(solved(costs))
     if recipe.effort == "thorough" and is_assignment and n_units <= _BOTTLENECK:
         within = _bottleneck(squares[first][:, second])
@@ -418,21 +402,11 @@ def _bottleneck(squares: Floats) -> float:
     return float(candidates[low])
 
 
-class _CostNumbers(TypedDict):
-    kind: int
-    rate: float
-    epsilon: float
-    std: float
-
-
-def _cost_numbers(recipe: Recipe) -> _CostNumbers:
+def _cost_numbers(recipe: Recipe) -> tuple[int, float, float, float]:
+    """Kind, rate, epsilon and noise of a cost, the last arguments of compiled loops."""
     kinds = {"squared": SQUARED, "renyi": RENYI, "delta": DELTA, "guess": DELTA}
-    return _CostNumbers(
-        kind=kinds[recipe.cost],
-        rate=float(recipe.rate),
-        epsilon=float(recipe.epsilon) if recipe.cost == "delta" else 0.0,
-        std=float(recipe.noise_std),
-    )
+    epsilon = float(recipe.epsilon) if recipe.cost == "delta" else 0.0
+    return kinds[recipe.cost], float(recipe.rate), epsilon, float(recipe.noise_std)
 
 
 def _searched(instance: _Instance, recipe: Recipe) -> list[Pieces]:
@@ -470,12 +444,14 @@ def _searched(instance: _Instance, recipe: Recipe) -> list[Pieces]:
                 *improve(
                     a.points,
                     b.points,
-                    *pieces,
+                    pieces.first,
+                    pieces.second,
+                    pieces.masses,
                     turned,
                     _SIDES[turn % len(_SIDES)],
                     block,
                     max(most, len(pieces.masses)),
-                    **_cost_numbers(recipe),
+                    *_cost_numbers(recipe),
                 )
             )
             if not is_watched:
@@ -584,10 +560,5 @@ def range_tables(diameter: float, n_instances: int) -> MatchingTables:
     Guarantee: every coupling of two distributions inside the range stays within the diameter. A
     matching of samples would bound the distance of the samples only.
     """
-    return MatchingTables(
-        starts=np.arange(n_instances + 1),
-        gaps=np.full(n_instances, diameter),
-        counts=np.ones(n_instances, dtype=np.int64),
-        totals=np.ones(n_instances, dtype=np.int64),
-        equal=np.zeros(n_instances, dtype=np.bool_),
-    )
+    row = np.array([diameter]), np.ones(1, dtype=np.int64)
+    return MatchingTables.of_rows([row] * n_instances, [1] * n_instances)

@@ -4,7 +4,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, Final, Literal, NamedTuple, TypeVar, final
+from typing import Final, Literal, NamedTuple, TypeVar, final
 
 import attrs
 import numpy as np
@@ -30,6 +30,7 @@ from pufferslice.sensitivity.bands import (
     SortedSample,
     band_tables,
     common_bands,
+    missing_mass,
 )
 from pufferslice.sensitivity.binned import binned_tables
 from pufferslice.sensitivity.concentration import (
@@ -103,15 +104,6 @@ class Confidence:
         """
         return dkw_halfwidth(n_directions, self.sphere_probability)
 
-    def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
-        return attrs.asdict(self)
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "Confidence":
-        """The inverse of `to_json`."""
-        return cls(**values)
-
 
 Envelope = Literal["transport", "worst_gap", "exact"]
 ENVELOPES: Final = ("transport", "worst_gap", "exact")
@@ -144,6 +136,10 @@ class Slices:
         eq=same,
     )
     """Mass that the gap tables leave out, per instance: 0, except for bands without a range."""
+    plain: GapTables | None = None
+    """Of sampled distributions, the gaps of the samples themselves, without bands: not a bound."""
+    beyond: GapTables | None = None
+    """Of sampled distributions in a range, the part of the gaps on levels that no band covers."""
     sphere: SphereTerm | None = None
     """Present exactly when the profile is the sphere."""
     failure_probability: float = 0.0
@@ -257,22 +253,28 @@ class Full:
 Kind = TypeVar("Kind", bound=Distribution)
 
 
-class SliceSensitivity(NamedTuple):
-    """Along the slices, and what the samples alone would show."""
-
-    slices: Slices
-    plain: GapTables | None = None
-    beyond: GapTables | None = None
-    """Of sampled distributions in a range, the levels that no band covers."""
-
-
 def slice_sensitivity(
     scenario: Scenario, profile: Profile, confidence: Confidence | None, progress: Progress
-) -> SliceSensitivity:
+) -> Slices:
     """Gap tables or Gaussian pairs of every instance along the slices of a profile."""
-    compared = _Compared(scenario, *distribution_pairs(scenario))
-    kind = type(compared.distributions[0])
-    return _SLICES[kind](compared, profile, confidence, progress)
+    compared = _Compared(scenario, *distribution_pairs(scenario), progress)
+    limits, scales = scenario.query.range, scenario.query.scales
+    sphere = sphere_term(confidence, profile, limits, scales)
+    failure = 0.0 if confidence is None else confidence.failure_probability
+    found = _SLICES[type(compared.distributions[0])](compared, profile, confidence)
+    if not isinstance(found, BandTables):
+        return Slices(
+            profile=profile, differences=found, sphere=sphere, failure_probability=failure
+        )
+    return Slices(
+        profile=profile,
+        differences=found.bound,
+        missing=missing_mass(found.bound),
+        plain=found.plain,
+        beyond=found.beyond,
+        sphere=sphere,
+        failure_probability=failure,
+    )
 
 
 def full_sensitivity(
@@ -289,8 +291,8 @@ def full_sensitivity(
     """
     if scenario.dim == 1 and slices is not None and isinstance(slices.differences, GapTables):
         return full_of_slices(slices, scenario.query.range, scenario.query.scales)
-    compared = _Compared(scenario, *distribution_pairs(scenario))
-    return _FULL[type(compared.distributions[0])](compared, recipe, shape, progress)
+    compared = _Compared(scenario, *distribution_pairs(scenario), progress)
+    return _FULL[type(compared.distributions[0])](compared, recipe, shape)
 
 
 def full_of_slices(slices: Slices, range_: Box | Ball | None, scales: Floats) -> Full:
@@ -365,6 +367,7 @@ class _Compared(NamedTuple):
     scenario: Scenario
     distributions: list[Distribution]
     pairs: list[DistributionPair]
+    progress: Progress
 
     def gaussian_pairs(self, shape: Shape | None) -> GaussianPairs:
         scales = self.scenario.query.scales
@@ -397,66 +400,56 @@ def _mixture(distribution: Distribution) -> GaussianMixture:
     return distribution
 
 
-def _gaussian_slices(
-    compared: _Compared, profile: Profile, confidence: Confidence | None, progress: Progress
-) -> SliceSensitivity:
-    del progress
-    query = compared.scenario.query
-    sphere = sphere_term(confidence, profile, query.range, query.scales)
-    slices = Slices(profile=profile, differences=compared.gaussian_pairs(None), sphere=sphere)
-    return SliceSensitivity(slices)
-
-
-def _gaussian_full(
-    compared: _Compared, recipe: Recipe, shape: Shape | None, progress: Progress
-) -> Full:
-    del recipe, progress
-    return Full(dim=compared.scenario.dim, differences=compared.gaussian_pairs(shape), shape=shape)
-
-
 def _exact_slices(
     kind: type[Distribution],
     tables_of: Callable[..., GapTables],
     compared: _Compared,
     profile: Profile,
-    confidence: Confidence | None,
-    progress: Progress,
-) -> SliceSensitivity:
-    query, distributions = compared.scenario.query, _all(compared.distributions, kind)
-    directions, weights = profile.directions, profile.weights
-    slices = Slices(
-        profile=profile,
-        differences=tables_of(distributions, compared.pairs, directions, progress, weights=weights),
-        sphere=sphere_term(confidence, profile, query.range, query.scales),
-        failure_probability=0.0 if confidence is None else confidence.failure_probability,
+    _confidence: Confidence | None,
+) -> GapTables:
+    return tables_of(
+        _all(compared.distributions, kind),
+        compared.pairs,
+        profile.directions,
+        compared.progress,
+        weights=profile.weights,
     )
-    return SliceSensitivity(slices)
+
+
+def _gaussian_full(compared: _Compared, _recipe: Recipe, shape: Shape | None) -> Full:
+    return Full(dim=compared.scenario.dim, differences=compared.gaussian_pairs(shape), shape=shape)
 
 
 def _sampled_slices(
-    compared: _Compared, profile: Profile, confidence: Confidence | None, progress: Progress
-) -> SliceSensitivity:
-    query = compared.scenario.query
-    sphere = sphere_term(confidence, profile, query.range, query.scales)
+    compared: _Compared, profile: Profile, confidence: Confidence | None
+) -> BandTables:
     if confidence is None:
         msg = "sampled distributions need a failure probability; give failure_probability"
         raise ScenarioError(msg)
-    bands = _bands_of(compared, profile, confidence, progress)
-    slices = Slices(
-        profile=profile,
-        differences=bands.bound,
-        missing=bands.missing,
-        sphere=sphere,
-        failure_probability=confidence.failure_probability,
+    pairs = compared.pairs
+    ranked, range_ends = ranked_distributions(compared.scenario, compared.distributions, profile)
+    kind = confidence.band or "order_statistics"
+    share = confidence.band_probability(profile.n_directions)
+    sizes = [distribution.n_samples for distribution in ranked]
+    bands = common_bands(sizes, share, kind)
+    for a, b in pairs:
+        if not (bands[a].covered & bands[b].covered).any():
+            needed = samples_for_tail(0.5, share, kind)
+            msg = (
+                f"too few samples: {min(sizes[a], sizes[b])} of a distribution cover no level at "
+                f"failure probability {confidence.failure_probability:g} over "
+                f"{profile.n_directions} directions; at least {needed} cover half of them. Take "
+                "more samples, fewer directions or a larger failure probability"
+            )
+            raise CalibrationError(msg)
+    ends = (
+        profile.n_directions if confidence.tails == "in_delta" or range_ends is None else range_ends
     )
-    return SliceSensitivity(slices, bands.plain, bands.beyond)
+    return band_tables(ranked, pairs, bands, ends, compared.progress, weights=profile.weights)
 
 
-def _sampled_full(
-    compared: _Compared, recipe: Recipe, shape: Shape | None, progress: Progress
-) -> Full:
+def _sampled_full(compared: _Compared, _recipe: Recipe, shape: Shape | None) -> Full:
     """Samples bound nothing of the whole output in more than one dimension: a range does."""
-    del recipe, progress
     query = compared.scenario.query
     if query.range is None:
         return Full(dim=query.dim, differences=None, shape=shape)
@@ -466,20 +459,18 @@ def _sampled_full(
     return compared.in_range(diameter, shape)
 
 
-def _binned_full(
-    compared: _Compared, recipe: Recipe, shape: Shape | None, progress: Progress
-) -> Full:
+def _binned_full(compared: _Compared, recipe: Recipe, shape: Shape | None) -> Full:
     """Couplings of strata, else the range of the bins; in one dimension, which bins show, gaps."""
     binned, dim = _all(compared.distributions, BinnedDistribution), compared.scenario.dim
     grid = binned[0].grid
     if dim == 1:
-        tables = binned_tables(binned, compared.pairs, grid.directions, progress)
+        tables = binned_tables(binned, compared.pairs, grid.directions, compared.progress)
         return Full(dim=1, differences=MatchingTables.of_gaps(tables))
     strata = [distribution.strata for distribution in binned if distribution.strata is not None]
     if len(strata) == len(binned):
         center = compared.scenario.query.center
         coupled = strata_tables(
-            strata, compared.pairs, recipe, shape=shape, center=center, progress=progress
+            strata, compared.pairs, recipe, shape=shape, center=center, progress=compared.progress
         )
         if shape is None:
             # Gaps along slices include the size of two bins; a coupling is never shorter.
@@ -496,12 +487,10 @@ def _binned_full(
     return compared.in_range(diameter, shape)
 
 
-def _finite_full(
-    compared: _Compared, recipe: Recipe, shape: Shape | None, progress: Progress
-) -> Full:
+def _finite_full(compared: _Compared, recipe: Recipe, shape: Shape | None) -> Full:
     atoms, dim = _all(compared.distributions, FiniteDistribution), compared.scenario.dim
     finite = whitened(atoms, shape, compared.scenario.query.center)
-    tables = coupling_tables(finite, compared.pairs, recipe, progress)
+    tables = coupling_tables(finite, compared.pairs, recipe, compared.progress)
     if shape is not None:
         # Atoms that rounding brings together are not equal: without noise they are told apart.
         equal = [equal_distributions(atoms[a], atoms[b]) for a, b in compared.pairs]
@@ -530,13 +519,15 @@ def whitened(
     ]
 
 
-_SLICES: Final[Mapping[type[Distribution], Callable[..., SliceSensitivity]]] = {
+_SLICES: Final[
+    Mapping[type[Distribution], Callable[..., GapTables | GaussianPairs | BandTables]]
+] = {
     FiniteDistribution: partial(_exact_slices, FiniteDistribution, gap_tables),
     BinnedDistribution: partial(_exact_slices, BinnedDistribution, binned_tables),
     SampledDistribution: _sampled_slices,
     SampledBinnedDistribution: _sampled_slices,
-    GaussianDistribution: _gaussian_slices,
-    GaussianMixture: _gaussian_slices,
+    GaussianDistribution: lambda compared, *_: compared.gaussian_pairs(None),
+    GaussianMixture: lambda compared, *_: compared.gaussian_pairs(None),
 }
 """What two distributions of a type differ by along slices: one row for each type."""
 
@@ -549,31 +540,6 @@ _FULL: Final[Mapping[type[Distribution], Callable[..., Full]]] = {
     GaussianMixture: _gaussian_full,
 }
 """What they differ by as a whole."""
-
-
-def _bands_of(
-    compared: _Compared, profile: Profile, confidence: Confidence, progress: Progress
-) -> BandTables:
-    pairs = compared.pairs
-    ranked, range_ends = ranked_distributions(compared.scenario, compared.distributions, profile)
-    kind = confidence.band or "order_statistics"
-    share = confidence.band_probability(profile.n_directions)
-    sizes = [distribution.n_samples for distribution in ranked]
-    bands = common_bands(sizes, share, kind)
-    for a, b in pairs:
-        if not (bands[a].covered & bands[b].covered).any():
-            needed = samples_for_tail(0.5, share, kind)
-            msg = (
-                f"too few samples: {min(sizes[a], sizes[b])} of a distribution cover no level at "
-                f"failure probability {confidence.failure_probability:g} over "
-                f"{profile.n_directions} directions; at least {needed} cover half of them. Take "
-                "more samples, fewer directions or a larger failure probability"
-            )
-            raise CalibrationError(msg)
-    ends = (
-        profile.n_directions if confidence.tails == "in_delta" or range_ends is None else range_ends
-    )
-    return band_tables(ranked, pairs, bands, ends, progress, weights=profile.weights)
 
 
 def ranked_distributions(

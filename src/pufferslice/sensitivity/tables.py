@@ -228,13 +228,7 @@ class MatchingTables(DistanceTables):
     @classmethod
     def of_gaps(cls, tables: GapTables) -> "MatchingTables":
         """The whole output in one dimension: each slice is all of it, and its gaps distances."""
-        return cls(
-            starts=tables.starts,
-            gaps=tables.gaps,
-            counts=tables.counts,
-            totals=tables.totals,
-            equal=tables.equal,
-        )
+        return cls(**attrs.asdict(tables, recurse=False))
 
 
 class Rounder:

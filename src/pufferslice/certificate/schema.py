@@ -129,6 +129,17 @@ class _Part(BaseModel):
         use_attribute_docstrings=True,
     )
 
+    def _rules(self) -> dict[str, bool]:
+        """Relations between the fields, in words, and whether they hold; the first counts."""
+        return {}
+
+    @model_validator(mode="after")
+    def _rules_hold(self) -> Self:
+        for rule, holds in self._rules().items():
+            if not holds:
+                raise ValueError(rule)
+        return self
+
 
 class BoxRange(_Part):
     """Every coordinate lies between two public ends, in the user's units."""
@@ -142,13 +153,10 @@ class BoxRange(_Part):
         """Number of coordinates."""
         return len(self.low)
 
-    @model_validator(mode="after")
-    def _ends_fit(self) -> Self:
-        fits = len(self.low) == len(self.high)
-        if not fits or any(low > high for low, high in zip(self.low, self.high, strict=True)):
-            msg = "must have a low end for every high end, and none above it"
-            raise ValueError(msg)
-        return self
+    def _rules(self) -> dict[str, bool]:
+        pairs = zip(self.low, self.high, strict=False)
+        fits = len(self.low) == len(self.high) and all(low <= high for low, high in pairs)
+        return {"must have a low end for every high end, and none above it": fits}
 
 
 class BallRange(_Part):
@@ -238,13 +246,10 @@ class QueryPart(_Part):
     plugin: CalledPluginPart = Field(default_factory=_absent)
     """The plugin that built the query; absent if none did."""
 
-    @model_validator(mode="after")
-    def _coordinates_fit(self) -> Self:
+    def _rules(self) -> dict[str, bool]:
         lengths = {len(self.names), len(self.scales)} | ({self.range.dim} if self.range else set())
-        if len(lengths) != 1:
-            msg = "names, scales and range must have the same number of coordinates"
-            raise ValueError(msg)
-        return self
+        fits = len(lengths) == 1
+        return {"names, scales and range must have the same number of coordinates": fits}
 
 
 class ClippedPart(_Part):
@@ -277,11 +282,10 @@ class ScenarioPart(_Part):
     """Where streamed rows were counted; null for data in memory."""
     clipped: ClippedPart
 
-    @model_validator(mode="after")
-    def _relations_hold(self) -> Self:
+    def _rules(self) -> dict[str, bool]:
         clipped = [*self.clipped.all, *self.clipped.some]
         names = [prior.name for prior in self.priors]
-        rules = {
+        return {
             "one_release_is must be what its distribution says": (
                 self.one_release_is == ONE_RELEASE[self.distribution]
             ),
@@ -294,10 +298,6 @@ class ScenarioPart(_Part):
                 and (not clipped or self.query.range is not None)
             ),
         }
-        for rule, holds in rules.items():
-            if not holds:
-                raise ValueError(rule)
-        return self
 
 
 class RenyiGuarantee(_Part):
@@ -323,20 +323,16 @@ class GuessPart(_Part):
     at_most: Annotated[float, Field(gt=0.5, lt=1)]
 
 
-class TrainingGuarantee(_Part):
+class TrainingGuarantee(RenyiGuarantee):
     """What all runs together cost for the declared secret."""
 
     notion: Literal["unsliced", "average_over_batches"]
-    order: Order
-    epsilon: Positive
 
 
-class TrainingEpsilonDelta(_Part):
+class TrainingEpsilonDelta(EpsilonDeltaGuarantee):
     """The same where more records may differ than the plans list: with a delta that covers it."""
 
     notion: Literal["unsliced"]
-    epsilon: Positive
-    delta: Delta
 
 
 def _kind_of_guarantee(guarantee: object) -> str:
@@ -351,12 +347,9 @@ class MethodPart(_Part):
     rule: Rule
     envelope: Envelope
 
-    @model_validator(mode="after")
-    def _closed_form_has_one_envelope(self) -> Self:
-        if self.rule == "closed_form" and self.envelope != "worst_gap":
-            msg = "rule closed_form goes with envelope worst_gap"
-            raise ValueError(msg)
-        return self
+    def _rules(self) -> dict[str, bool]:
+        fits = self.rule != "closed_form" or self.envelope == "worst_gap"
+        return {"rule closed_form goes with envelope worst_gap": fits}
 
 
 class ShapePart(_Part):
@@ -373,12 +366,9 @@ class ShapePart(_Part):
     """The noise has at most 1 + gap times the variance of the best Gaussian noise for this claim
     (point masses), or for the couplings that it was fitted to; null if no such bound is known."""
 
-    @model_validator(mode="after")
-    def _has_a_matrix(self) -> Self:
-        if (self.whitening is None) != (self.kind == "isotropic"):
-            msg = "shape needs a whitening matrix exactly where it is not isotropic"
-            raise ValueError(msg)
-        return self
+    def _rules(self) -> dict[str, bool]:
+        fits = (self.whitening is None) == (self.kind == "isotropic")
+        return {"shape needs a whitening matrix exactly where it is not isotropic": fits}
 
 
 class NoisePart(_Part):
@@ -399,12 +389,9 @@ class NoisePart(_Part):
     implementation_delta: Probability
     """Total variation between the sampled release and the one the bound is about."""
 
-    @model_validator(mode="after")
-    def _secure_generator(self) -> Self:
-        if self.secure != (self.generator == OperatingSystemNoise.name):
-            msg = "secure must be true for the generator of the operating system, and for no other"
-            raise ValueError(msg)
-        return self
+    def _rules(self) -> dict[str, bool]:
+        rule = "secure must be true for the generator of the operating system, and for no other"
+        return {rule: self.secure == (self.generator == OperatingSystemNoise.name)}
 
 
 class ProfilePart(_Part):
@@ -499,34 +486,34 @@ class ReleaseStatement(_Part):
     evidence_digest: Sha256
     """Salted SHA-256 of the evidence that belongs to the statement."""
 
-    @model_validator(mode="after")
-    def _relations_hold(self) -> Self:
+    def _rules(self) -> dict[str, bool]:
+        shape = self.noise.shape
         dims = {len(self.scenario.query.names), len(self.noise.std_by_coordinate)}
         if self.profile is not None:
             dims.add(self.profile.dim)
-        if self.noise.shape.whitening is not None:
-            dims |= {len(self.noise.shape.whitening), *map(len, self.noise.shape.whitening)}
-        if len(dims) != 1:
-            msg = "query, noise and profile must have the same number of coordinates"
-            raise ValueError(msg)
+        if shape.whitening is not None:
+            dims |= {len(shape.whitening), *map(len, shape.whitening)}
         sliced = self.guarantee.notion in SLICED_NOTIONS
-        if (self.profile is not None, self.method is not None) != (sliced, sliced):
-            msg = "profile and method belong to claims along slices, and only to them"
-            raise ValueError(msg)
-        shape = self.noise.shape
-        if sliced and (shape.kind, shape.guard, shape.gap) != ("isotropic", None, None):
-            msg = "claims along slices have isotropic noise, and neither guard nor gap"
-            raise ValueError(msg)
-        if self.total is not None and (sliced or not isinstance(self.guarantee, RenyiGuarantee)):
-            msg = "total belongs to unsliced Rényi claims, whose costs add"
-            raise ValueError(msg)
+        isotropic = (shape.kind, shape.guard, shape.gap) == ("isotropic", None, None)
+        adds_up = not sliced and isinstance(self.guarantee, RenyiGuarantee)
         least = 0.5 if isinstance(self.guarantee, GuessPart) else 0.0
         free = not (self.spent > least or self.unsliced.epsilon or self.views or self.deltas)
         costly = self.spent > 0 and self.noise.std > 0
-        if not (free if self.distributions_are_equal else costly):
-            msg = "equal distributions cost nothing and have no views; others need noise"
-            raise ValueError(msg)
-        return self
+        return {
+            "query, noise and profile must have the same number of coordinates": len(dims) == 1,
+            "profile and method belong to claims along slices, and only to them": (
+                (self.profile is not None, self.method is not None) == (sliced, sliced)
+            ),
+            "claims along slices have isotropic noise, and neither guard nor gap": (
+                isotropic or not sliced
+            ),
+            "total belongs to unsliced Rényi claims, whose costs add": (
+                self.total is None or adds_up
+            ),
+            "equal distributions cost nothing and have no views; others need noise": (
+                free if self.distributions_are_equal else costly
+            ),
+        }
 
 
 class KindPart(BaseModel):
@@ -556,12 +543,10 @@ class PlanPart(_Part):
     non_finite: NonFinite
     """What is done with an example whose gradient is NaN or infinite."""
 
-    @model_validator(mode="after")
-    def _names_its_plugin(self) -> Self:
-        if (self.accountant == PluginAccountant.name) != ("plugin" in self.model_fields_set):
-            msg = f"a plugin belongs to accountant {PluginAccountant.name!r}, and only to it"
-            raise ValueError(msg)
-        return self
+    def _rules(self) -> dict[str, bool]:
+        is_plugin = self.accountant == PluginAccountant.name
+        rule = f"a plugin belongs to accountant {PluginAccountant.name!r}, and only to it"
+        return {rule: is_plugin == ("plugin" in self.model_fields_set)}
 
 
 class RecordPart(_Part):

@@ -46,7 +46,8 @@ class _Directions:
 class FiniteProfile(_Directions):
     """A finite set of unit directions and their weights (the paper's (U, omega)).
 
-    The directions live in the coordinates of the *scaled* query.
+    The `directions` are unit vectors, shape (n_directions, dim), in the coordinates of the *scaled*
+    query.
 
     >>> FiniteProfile.uniform(dim=9, n_directions=200, seed=7)
     FiniteProfile(n_directions=200, dim=9)
@@ -140,7 +141,7 @@ class FiniteProfile(_Directions):
 class SampledSphere(_Directions):
     """The whole sphere as profile, known through directions drawn uniformly and independently.
 
-    They were drawn without looking at the data.
+    The `directions` are unit vectors, shape (n_directions, dim), drawn without looking at the data.
     The claim is about *all* directions, so it carries the error of drawing only some of them (a
     Hoeffding term) and a failure probability, and it needs a query with a public range. If the
     drawn directions themselves are to be the profile, use `FiniteProfile.uniform`.

@@ -91,7 +91,10 @@ sys.meta_path.insert(0, Hidden())
 from pufferslice.errors import MissingExtraError
 """
 NEEDS = {
-    "baselines": ["pufferslice.baselines:DpSgd", "pufferslice.baselines:run_epsilon"],
+    "baselines": [
+        "pufferslice.baselines.dp_sgd:dp_accounting",
+        "pufferslice.baselines.transport:pot",
+    ],
     "models": ["pufferslice.queries:logistic_regression", "pufferslice.data:digits"],
     "opacus": ["pufferslice.torch:PlanAccountant"],
     "report": ["pufferslice.report.demo:run_demo"],
@@ -101,14 +104,18 @@ NEEDS = {
     "torch": ["pufferslice.torch:Trainer"],
 }
 """Names behind which an extra is needed; modules that look for one themselves are added."""
-LATE = {"pufferslice.baselines.distances", "pufferslice.data.images"}
+LATE = {
+    "pufferslice.baselines.dp_sgd",
+    "pufferslice.baselines.transport",
+    "pufferslice.data.images",
+}
 """Modules that look for an extra when they are called."""
 NAMES = """
 import pkgutil
 for name in {names!r}:
     try:
         value = pkgutil.resolve_name(name)
-        if name.endswith(":digits"):  # data that an extra holds
+        if name.endswith((":digits", ":dp_accounting", ":pot")):  # these look when they are called
             value()
         print("there", name)
     except ImportError as error:

@@ -96,7 +96,7 @@ NEEDS = {
         "pufferslice.baselines.transport:pot",
     ],
     "models": ["pufferslice.queries:logistic_regression", "pufferslice.data:digits"],
-    "opacus": ["pufferslice.torch:PlanAccountant"],
+    "opacus": ["pufferslice.torch.opacus:PlanAccountant"],
     "report": ["pufferslice.report.demo:run_demo"],
     "rigorous": ["pufferslice.certificate.rigorous:prove"],
     "scale": ["pufferslice.sensitivity.cluster:scan_cluster_files"],

@@ -339,9 +339,7 @@ class Audit:
         verdicts = [verdict.to_json() for verdict in self.verdicts]
         return check_audit(document | json_values(self) | {"verdicts": verdicts})
 
-    def to_dict(self) -> dict[str, Any]:
-        """What `to_json` gives."""
-        return self.to_json()
+    to_dict = to_json
 
     def to_pandas(self) -> "pd.DataFrame":
         """One row per verdict."""
@@ -579,23 +577,19 @@ def _parts(
     scenario: Scenario, outputs: Outputs, rng: np.random.Generator
 ) -> dict[str, dict[str, SplitOutputs]]:
     """The outputs of every prior and secret, checked and split."""
+    parts = {}
     for prior in scenario.priors:
+        arrays = outputs.values.get(prior.name, {})
         for secret in prior.distributions:
-            array = outputs.values.get(prior.name, {}).get(secret)
-            if array is None:
-                msg = (
-                    f"there are no outputs under prior {quoted(prior.name)} and secret "
-                    f"{quoted(secret)}"
-                )
+            if secret not in arrays:
+                name = quoted(prior.name)
+                msg = f"there are no outputs under prior {name} and secret {quoted(secret)}"
                 raise ArgumentError(msg)
-            _check_array(array, scenario.dim)
-    return {
-        prior.name: {
-            secret: SplitOutputs.of(values, rng=rng)
-            for secret, values in outputs.values[prior.name].items()
+            _check_array(arrays[secret], scenario.dim)
+        parts[prior.name] = {
+            secret: SplitOutputs.of(values, rng=rng) for secret, values in arrays.items()
         }
-        for prior in scenario.priors
-    }
+    return parts
 
 
 def _has_mean(distribution: Distribution) -> bool:

@@ -13,7 +13,7 @@ from pufferslice.baselines.dp_sgd import (
     group_size,
     run_epsilon,
 )
-from pufferslice.baselines.markov import MarkovNoise, markov_noise, quilt_scale
+from pufferslice.baselines.markov import MarkovNoise, markov_noise
 from pufferslice.baselines.sinkhorn import SinkhornSettings, sinkhorn_noise, sinkhorn_w_infinity
 from pufferslice.baselines.transport import (
     entropic_wasserstein,
@@ -51,7 +51,6 @@ __all__ = [
     "laplace_renyi_scale",
     "laplace_scale",
     "markov_noise",
-    "quilt_scale",
     "run_epsilon",
     "sinkhorn_noise",
     "sinkhorn_w_infinity",

@@ -36,7 +36,6 @@ _MARGINAL_ERROR: Final = 1e-9
 _MOST_PIVOTS: Final = 10**9
 _LARGEST_TOTAL: Final = 2**53
 """Larger integers are not floats."""
-_UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def w_infinity(first: FiniteDistribution, second: FiniteDistribution) -> float:
@@ -260,7 +259,7 @@ def check_pair(first: FiniteDistribution, second: FiniteDistribution, n_tables: 
     if needed > free:
         msg = (
             f"distributions of {first.n_samples:,} and {second.n_samples:,} atoms need "
-            f"{readable_bytes(needed)} of memory for their distances, {readable_bytes(free)} are "
+            f"{needed / 2**30:,.1f} GiB of memory for their distances, {free / 2**30:,.1f} GiB are "
             "free. Use fewer samples, or a sliced mechanism, which needs no such table"
         )
         raise ArgumentError(msg)
@@ -295,18 +294,6 @@ def free_bytes() -> int:
         if name == "MemAvailable":
             return int(value.split()[0]) * 1024
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def readable_bytes(size: float) -> str:
-    """A number of bytes with three digits.
-
-    >>> readable_bytes(128_000_000)
-    '122 MiB'
-    """
-    unit = 0
-    while size >= 1000 and unit < len(_UNITS) - 1:
-        size, unit = size / 1024, unit + 1
-    return f"{size:.3g} {_UNITS[unit]}"
 
 
 @kernel

@@ -47,7 +47,6 @@ from pufferslice.audit.inference import (
     Inference,
     infer_secrets,
     likelihood_scores,
-    mean_of,
     whitened_prior,
 )
 from pufferslice.audit.noise import WHITENED, audit_noise, pilot_lines
@@ -65,11 +64,7 @@ from pufferslice.calibration.noise import SIGMA_INT, Noise, OperatingSystemNoise
 from pufferslice.certificate import Certificate
 from pufferslice.errors import ArgumentError, ScenarioError, TableError, escaped
 from pufferslice.releases.release import quantised
-from pufferslice.scenario.distributions import (
-    Distribution,
-    SampledBinnedDistribution,
-)
-from pufferslice.scenario.histograms import BinnedDistribution
+from pufferslice.scenario.distributions import Distribution
 from pufferslice.scenario.priors import Prior
 from pufferslice.scenario.scenario import Scenario
 from pufferslice.sensitivity.concentration import split
@@ -445,7 +440,7 @@ def audit_outputs(
     beliefs = {
         prior.name: prior if shape is None else whitened_prior(prior, shape, center)
         for prior in scenario.priors
-        if noise_std > 0 and all(map(_has_mean, prior.distributions.values()))
+        if noise_std > 0 and all(d.mean is not None for d in prior.distributions.values())
     }
     lines = _lines(scenario, comparisons, shape)
     lines += _ratio_lines(scenario, comparisons, certificate, beliefs)
@@ -592,10 +587,6 @@ def _parts(
     return parts
 
 
-def _has_mean(distribution: Distribution) -> bool:
-    return not isinstance(distribution, BinnedDistribution | SampledBinnedDistribution)
-
-
 def _lines(
     scenario: Scenario, comparisons: Sequence[Comparison], shape: Shape | None
 ) -> list[tuple[Comparison, Lines]]:
@@ -616,8 +607,8 @@ def _lines(
         first, second = (distributions[comparison.prior][secret] for secret in comparison.pair)
         directions = [*np.eye(scenario.dim)]
         names = [f"axis {name}" for name in scenario.query.names]
-        if _has_mean(first) and _has_mean(second):
-            shift = mean_of(first) - mean_of(second)
+        if first.mean is not None and second.mean is not None:
+            shift = first.mean - second.mean
             if shift.any() and scenario.dim > 1:
                 directions = [_unit(shift), *directions]
                 names = ["the mean difference", *names]

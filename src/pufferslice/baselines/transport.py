@@ -110,11 +110,10 @@ def wasserstein_distance(
     2.5
     """
     check_at_least(1, p=p)
+    supply, demand = masses(first, second)
     if first.dim == second.dim == 1:
-        supply, demand = masses(first, second)
         mean = _on_line(first.outputs[:, 0], supply, second.outputs[:, 0], demand, p)
         return float(mean ** (1 / p))
-    supply, demand = masses(first, second)
     check_pair(first, second, n_tables=coupling_tables(supply, demand))
     distances = pairwise_distances(first, second)
     largest = float(distances.max())
